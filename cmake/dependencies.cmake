@@ -1,0 +1,27 @@
+# Packages of the distribution; each is linked statically or header-only so that a bundle needs the torch wheel alone.
+find_package(Threads REQUIRED)
+
+find_path(TOMLPP_INCLUDE toml++/toml.h REQUIRED)
+add_library(tomlplusplus INTERFACE)
+target_include_directories(tomlplusplus SYSTEM INTERFACE "${TOMLPP_INCLUDE}")
+target_compile_definitions(tomlplusplus INTERFACE TOML_HEADER_ONLY=1 TOML_ENABLE_UNRELEASED_FEATURES=0)
+
+find_path(NLOHMANN_INCLUDE nlohmann/json.hpp REQUIRED)
+add_library(json INTERFACE)
+target_include_directories(json SYSTEM INTERFACE "${NLOHMANN_INCLUDE}")
+
+find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
+add_library(cli11 INTERFACE)
+target_include_directories(cli11 SYSTEM INTERFACE "${CLI11_INCLUDE}")
+
+find_path(PCRE2_INCLUDE pcre2.h REQUIRED)
+find_library(PCRE2_LIBRARY NAMES libpcre2-8.a REQUIRED)
+add_library(pcre2 INTERFACE)
+target_include_directories(pcre2 SYSTEM INTERFACE "${PCRE2_INCLUDE}")
+target_link_libraries(pcre2 INTERFACE "${PCRE2_LIBRARY}")
+target_compile_definitions(pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
+
+find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
+add_library(xxhash INTERFACE)
+target_include_directories(xxhash SYSTEM INTERFACE "${XXHASH_INCLUDE}")
+target_compile_definitions(xxhash INTERFACE XXH_INLINE_ALL)

@@ -1,0 +1,22 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <string>
+#include <string_view>
+
+namespace halftone {
+
+enum class LogLevel { debug, info, warning, error };
+
+// Writes `[halftone] 2026-03-01 12:00:00,123 - root - INFO - message` (torchtitan's prefix) to standard output;
+// warnings and errors too. Level from HALFTONE_LOG (debug, info, warning); thread-safe.
+void log_line(LogLevel level, std::string_view message);
+void set_log_level(LogLevel level);
+// Ranks outside LOG_RANK are silent.
+void set_log_enabled(bool enabled);
+
+template <class... Args> void log_debug(fmt::format_string<Args...> f, Args&&... a) { log_line(LogLevel::debug, fmt::format(f, std::forward<Args>(a)...)); }
+template <class... Args> void log_info(fmt::format_string<Args...> f, Args&&... a) { log_line(LogLevel::info, fmt::format(f, std::forward<Args>(a)...)); }
+template <class... Args> void log_warning(fmt::format_string<Args...> f, Args&&... a) { log_line(LogLevel::warning, fmt::format(f, std::forward<Args>(a)...)); }
+
+}  // namespace halftone

@@ -1,0 +1,4 @@
+#pragma once
+namespace halftone {
+const char* version();
+}  // namespace halftone
