@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/base/dtype.h"
+
+namespace halftone {
+
+inline constexpr int64_t kIgnoredLabel = -100;
+
+// Cross-entropy of a chunk of rows and, in the same pass over a row, the gradient of the logits:
+//   lse = log sum_v exp(z_v),  loss = lse - z_label,  dz = (exp(z - lse) - onehot(label)) * grad_scale.
+// Rows labelled kIgnoredLabel have loss 0 and gradient 0. Rows are contiguous, strides count elements.
+struct CrossEntropy {
+  int64_t rows = 0, vocab = 0;   // R, V
+  DType dtype = DType::bf16;     // of logits: bf16 or f32
+  const void* logits = nullptr;  // [R, V]
+  int64_t logits_stride = 0;
+  DType label_dtype = DType::s64;     // s64 or s32
+  const void* labels = nullptr;       // [R]
+  float grad_scale = 1.0f;            // usually 1 / valid tokens of the whole step
+  DType dlogits_dtype = DType::bf16;  // bf16 or f32
+  void* dlogits = nullptr;            // [R, V] or null (evaluation); may be logits when the types are equal
+  int64_t dlogits_stride = 0;
+  float* loss = nullptr;  // [R] or null
+  float* lse = nullptr;   // [R] or null
+};
+struct CrossEntropyResult {
+  double loss_sum = 0;  // rows added in order, in fp64
+  int64_t valid = 0;    // rows whose label is not ignored
+};
+// Error when a label is neither in [0, vocab) nor kIgnoredLabel.
+CrossEntropyResult cross_entropy(const CrossEntropy& p);
+
+}  // namespace halftone

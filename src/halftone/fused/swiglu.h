@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/base/dtype.h"
+
+namespace halftone {
+
+// h = silu(g) * u, silu(g) = g / (1 + exp(-g)) (Shazeer, 2020); fp32 inside, one rounding. Rows are contiguous, strides
+// count elements: g and u are usually the halves of one [T, 2F] product.
+struct SwigluForward {
+  int64_t rows = 0, cols = 0;  // T, F
+  DType dtype = DType::bf16;   // bf16 or f32
+  const void* g = nullptr;     // [T, F]
+  int64_t g_stride = 0;
+  const void* u = nullptr;  // [T, F]
+  int64_t u_stride = 0;
+  void* h = nullptr;  // [T, F]; may be g or u
+  int64_t h_stride = 0;
+};
+void swiglu_forward(const SwigluForward& p);
+
+// With s = 1 / (1 + exp(-g)):  du = dh * g * s,  dg = dh * u * s * (1 + g * (1 - s)). Only g and u are kept from forward;
+// h is written again when asked for, so that it need not be kept for the down projection's weight gradient.
+struct SwigluBackward {
+  int64_t rows = 0, cols = 0;
+  DType dtype = DType::bf16;
+  const void* g = nullptr;
+  int64_t g_stride = 0;
+  const void* u = nullptr;
+  int64_t u_stride = 0;
+  const void* dh = nullptr;  // [T, F]
+  int64_t dh_stride = 0;
+  void* dg = nullptr;  // [T, F]; may be g
+  int64_t dg_stride = 0;
+  void* du = nullptr;  // [T, F]; may be u
+  int64_t du_stride = 0;
+  void* h = nullptr;  // [T, F] or null; may be dh
+  int64_t h_stride = 0;
+};
+void swiglu_backward(const SwigluBackward& p);
+
+}  // namespace halftone
