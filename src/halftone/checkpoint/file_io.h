@@ -1,0 +1,48 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace halftone {
+
+// A file descriptor that is closed when it goes out of scope. Every failure (also a short write on a full disk) is an Error
+// that names the path and the system's reason.
+class File {
+ public:
+  static File create(const std::filesystem::path& path);       // truncates an older file
+  static File open_append(const std::filesystem::path& path);  // creates the file when missing
+  static File open_read(const std::filesystem::path& path);
+  File() = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  void write(const void* data, size_t bytes);
+  // Reads exactly `bytes` bytes at `offset`; the file ending earlier is an error.
+  void read_at(void* data, size_t bytes, uint64_t offset) const;
+  uint64_t size() const;
+  void truncate(uint64_t bytes);
+  void sync();   // fsync
+  void close();  // reports what the kernel kept back until now
+  bool is_open() const { return fd_ >= 0; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  int fd_ = -1;
+  std::filesystem::path path_;
+};
+
+// mkdir -p; an error names the folder and the reason.
+void make_folder(const std::filesystem::path& folder);
+// Makes the names inside `folder` durable (fsync of the directory).
+void sync_folder(const std::filesystem::path& folder);
+// Fails with one line unless files can be created in `folder` (made when missing).
+void check_writable(const std::filesystem::path& folder);
+// The whole file as text; larger than `max_bytes` is an error.
+std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
+// xxh3-64 of a file.
+uint64_t checksum_of(const std::filesystem::path& path);
+
+}  // namespace halftone

@@ -1,0 +1,55 @@
+#pragma once
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "halftone/checkpoint/hf_config.h"
+#include "halftone/checkpoint/tensor_io.h"
+
+// Weights in Hugging Face's layout. Llama rotates neighbouring pairs here and halves there, so the rows of q and k are permuted
+// inside each head: file -> native [H, 2, d/2, D] -> transpose(1, 2).
+namespace halftone {
+
+// One tensor into the other layout: its name, and for q and k a permuted copy (others share memory).
+NamedTensor native_to_hf(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads);
+NamedTensor hf_to_native(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads);
+// Rows of a q or k projection [H * d, ...] for H heads.
+at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads);
+at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads);
+
+struct HfExport {
+  HfLlamaConfig config;
+  std::vector<NamedTensor> model;  // native names; a tied head is left out
+  at::ScalarType dtype = at::kFloat;
+  int64_t max_shard_bytes = int64_t{5} << 30;
+  std::vector<std::filesystem::path> copy_files;  // tokenizer files
+};
+// Writes model.safetensors (or shards with model.safetensors.index.json), config.json and the copies into `folder`, which must not
+// hold other weights; files are fsynced.
+void write_hf(const std::filesystem::path& folder, const HfExport& content);
+
+// A folder with config.json and *.safetensors of LlamaForCausalLM, under native names.
+class HfFolder {
+ public:
+  explicit HfFolder(const std::filesystem::path& folder);
+  static bool is_hf_folder(const std::filesystem::path& folder);
+  const HfLlamaConfig& config() const { return config_; }
+  std::vector<std::string> names() const;  // native names
+  // "output.weight" of a tied folder is there too, read from the embedding.
+  bool has(const std::string& native) const;
+  TensorInfo info(const std::string& native) const;
+  void read_into(const std::string& native, at::Tensor& out, bool cast) const;
+
+ private:
+  struct Source {
+    size_t file;
+    std::string hf_name;
+  };
+  const Source& source(const std::string& native) const;
+  std::filesystem::path folder_;
+  HfLlamaConfig config_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, Source> tensors_;
+};
+
+}  // namespace halftone

@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/checkpoint/safetensors.h"
+
+// index.json of a step folder: what the step is, which files it has, and where every tensor lies. A tensor is stored as one or more
+// chunks; a chunk that is the whole tensor carries its plain name inside the safetensors file, any other `fqn@o0,o1` (its offset).
+namespace halftone {
+
+struct TensorChunk {
+  std::string file;
+  std::vector<int64_t> offset, shape;  // in elements of the whole tensor, one number per dimension
+  bool operator==(const TensorChunk&) const = default;
+};
+struct IndexedTensor {
+  FileDType dtype = FileDType::f32;
+  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<TensorChunk> chunks;
+  bool operator==(const IndexedTensor&) const = default;
+};
+struct IndexedFile {
+  uint64_t bytes = 0;
+  std::optional<uint64_t> checksum;  // xxh3-64; none when checkpoint.checksum was off
+  bool operator==(const IndexedFile&) const = default;
+};
+
+constexpr const char* kCheckpointFormat = "halftone-checkpoint";
+constexpr int64_t kCheckpointVersion = 1;
+constexpr uint64_t kMaxIndexBytes = uint64_t{1} << 30;
+
+struct CheckpointIndex {
+  int64_t step = 0;
+  bool model_only = false;
+  int64_t world = 1;
+  std::map<std::string, int64_t> mesh;  // degree per axis: dp_shard, tp, ...
+  std::map<std::string, IndexedFile> files;
+  std::map<std::string, IndexedTensor> tensors;
+  bool operator==(const CheckpointIndex&) const = default;
+};
+
+// Name of a chunk inside its safetensors file.
+std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, const TensorChunk& chunk);
+
+std::string write_index(const CheckpointIndex& index);
+// Strict: fields and types; file names without a path; every chunk inside its tensor, in a listed file, no two overlapping, all
+// together covering the tensor. Errors start with `what`.
+CheckpointIndex parse_index(std::string_view text, const std::string& what);
+
+// state.json: any JSON object (limits of json_reader.h). Returns nothing; an error starts with `what`.
+void check_state_json(std::string_view text, const std::string& what);
+
+}  // namespace halftone

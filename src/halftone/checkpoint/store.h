@@ -1,0 +1,101 @@
+#pragma once
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "halftone/checkpoint/hf.h"
+#include "halftone/checkpoint/index.h"
+#include "halftone/checkpoint/tensor_io.h"
+
+// Steps of a run: `folder/step-N/{index.json, model-<k>.safetensors, optim-<k>.safetensors, state.json, tokenizer files}`.
+// A step appears by one rename after all its files are on the disk, so a crash at any moment leaves complete steps only.
+namespace halftone {
+
+struct StepState {
+  int64_t step = 0;
+  bool model_only = false;                    // never a resume point
+  std::vector<NamedTensor> model;             // FQN -> tensor
+  std::vector<NamedTensor> optim;             // "optim.state.{fqn}.{name}" and "optim.param_groups.{fqn}.{key}"; empty when model_only
+  std::string state_json = "{}";              // the trainer's own: lr_scheduler, dataloader, train_state, rng, config, formats
+  std::optional<at::ScalarType> model_dtype;  // floating-point model tensors are written as this (checkpoint.export_dtype)
+  std::vector<std::pair<std::string, std::filesystem::path>> copy_files;  // name inside the step folder, file to copy
+  int64_t world = 1;
+  std::map<std::string, int64_t> mesh;
+};
+
+struct CheckpointOptions {
+  std::filesystem::path folder;
+  int keep_latest_k = 10;  // 0 keeps all
+  bool checksum = true, verify_on_load = true;
+  int64_t max_shard_bytes = int64_t{5} << 30;
+  bool async = false;  // copy to the host, then write on a background thread
+};
+
+// A checkpoint open for reading: a step folder, or a Hugging Face folder (model only, under native names).
+class LoadedStep {
+ public:
+  // With `verify`, checksums of all files are compared first. An error names the file and what is wrong with it.
+  static LoadedStep open(const std::filesystem::path& step_folder, bool verify);
+
+  int64_t step() const;  // 0 for a Hugging Face folder
+  bool model_only() const;
+  const std::string& state_json() const { return state_json_; }  // "{}" for a Hugging Face folder
+  const std::filesystem::path& folder() const { return folder_; }
+  const HfLlamaConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }
+  std::vector<std::string> model_names() const;
+  std::vector<std::string> optim_names() const;  // those that start with "optim."
+  bool has(const std::string& name) const;
+  TensorInfo info(const std::string& name) const;
+  // `out` has the whole tensor's shape; any device and strides. With `cast`, floating-point types are converted.
+  void read_into(const std::string& name, at::Tensor out, bool cast = false) const;
+  at::Tensor read(const std::string& name) const;  // a new CPU tensor in the stored type
+  // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").
+  void check_model_names(const std::vector<std::string>& expected) const;
+
+ private:
+  std::filesystem::path folder_;
+  CheckpointIndex index_;
+  std::string state_json_ = "{}";
+  std::map<std::string, SafetensorsFile> files_;
+  std::unique_ptr<HfFolder> hf_;
+};
+
+// `path` itself when it is a step or Hugging Face folder; else the newest valid step below `path` or `path`/checkpoint.
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
+
+class CheckpointStore {
+ public:
+  explicit CheckpointStore(CheckpointOptions options);
+  ~CheckpointStore();  // waits; a failure that nobody collected is logged
+
+  // Start of a run: makes the folder, fails unless it is writable, deletes what an interrupted save or deletion left behind.
+  void prepare();
+  // Writes step-N (replacing an older one of that number) and then deletes the oldest full steps beyond keep_latest_k, unless `purge`
+  // is false. First waits for the save before; its failure is raised here. With options.async this returns after the copy to the
+  // host, unless `synchronous`. On failure the step before is untouched and nothing of the new one stays.
+  void save(const StepState& state, bool purge = true, bool synchronous = false);
+  // The last save of a run in Hugging Face's layout; a model-only step. Always synchronous.
+  void save_hf(int64_t step, const HfExport& content);
+  // Waits for the background write and raises its failure: call it before exit.
+  void wait();
+
+  std::vector<int64_t> valid_steps() const;  // increasing; index parses and all files have the stated sizes
+  // The newest valid step; with verify_on_load its checksums agree too, else it is skipped with a warning.
+  std::optional<int64_t> latest_valid(bool full_only) const;
+  LoadedStep open(int64_t step) const;
+  std::filesystem::path step_folder(int64_t step) const;
+
+ private:
+  void write(const StepState& state, bool purge);
+  void purge_old(int64_t newest);
+  CheckpointOptions options_;
+  std::thread worker_, purger_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace halftone

@@ -1,0 +1,40 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "halftone/checkpoint/safetensors.h"
+
+namespace halftone {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;  // CPU or CUDA, contiguous or not
+};
+
+struct TensorInfo {
+  FileDType dtype = FileDType::f32;
+  std::vector<int64_t> shape;
+};
+
+FileDType file_dtype_of(at::ScalarType type);
+at::ScalarType scalar_type_of(FileDType type);
+
+// Groups tensors, in order, into files of at most `max_bytes` each (a larger single tensor has a file of its own).
+std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTensor>& tensors, int64_t max_bytes);
+
+// Writes one safetensors file; floating-point tensors as `dtype` where it is given. Copies one tensor at a time at most.
+WrittenFile write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                          const std::map<std::string, std::string>& metadata, bool checksum = true,
+                          std::optional<at::ScalarType> dtype = std::nullopt);
+
+// Reads `entry` into `out`, which may lie on any device and be strided. Shapes must be equal; dtypes too, unless `cast` allows
+// conversion between floating-point types. Errors name the file, the tensor and both sides.
+void read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tensor out, bool cast);
+
+// Fails listing the names (at most 8 of each kind) unless both lists hold the same names.
+void check_same_names(const std::vector<std::string>& expected, const std::vector<std::string>& found, const std::string& what);
+
+}  // namespace halftone

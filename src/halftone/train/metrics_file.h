@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "halftone/checkpoint/file_io.h"
+
+// metrics.jsonl: one JSON object per line, appended and flushed. Numbers are written with the fewest digits that read back to the
+// same double; nan and infinities, which JSON lacks, as the strings "nan", "inf", "-inf".
+namespace halftone {
+
+// Scalars by their names of docs/metrics.md, in the order in which they are written.
+using Scalars = std::vector<std::pair<std::string, double>>;
+const double* find_scalar(const Scalars& scalars, std::string_view name);
+
+struct MetricsLine {
+  std::string kind;  // "train", "validate", "event", "run"
+  std::optional<int64_t> step;
+  double time = 0;  // seconds since 1970
+  int64_t rank = 0;
+  Scalars scalars;      // other fields with a number
+  std::string message;  // of an event
+};
+
+std::string format_metrics_line(const MetricsLine& line);  // without the newline
+// None for anything that is not one of our lines (torn, foreign, larger than 1 MiB unless a run line); never throws on bad input.
+std::optional<MetricsLine> parse_metrics_line(std::string_view text);
+// All readable lines of a file; a missing file has none.
+std::vector<MetricsLine> read_metrics(const std::filesystem::path& path);
+
+// Before a run goes on at `step`: drops everything from the first line of a later step on, and a torn end. Returns the bytes dropped.
+uint64_t truncate_metrics(const std::filesystem::path& path, int64_t step);
+
+class MetricsWriter {
+ public:
+  MetricsWriter() = default;
+  explicit MetricsWriter(const std::filesystem::path& path);  // appends
+  bool is_open() const { return file_.is_open(); }
+  void write(const MetricsLine& line);
+  void write_text(std::string line);  // one complete JSON object
+
+ private:
+  File file_;
+};
+
+}  // namespace halftone
