@@ -1,0 +1,58 @@
+#pragma once
+#include "halftone/config/field.h"
+
+namespace halftone {
+
+// [checkpoint]
+struct CheckpointConfig {
+  bool enable = false;
+  bool enable_ft_dataloader_checkpoints = true;
+  std::string folder = "checkpoint";
+  int64_t interval = 500;
+  std::optional<std::string> initial_load_path;
+  bool initial_load_model_only = true;
+  bool initial_load_in_hf = false;
+  bool initial_load_in_hf_quantized = false;
+  bool last_save_model_only = true;
+  bool last_save_in_hf = false;
+  std::string export_dtype = "float32";
+  std::string async_mode = "disabled";
+  int64_t keep_latest_k = 10;
+  int64_t load_step = -1;
+  StringList exclude_from_loading;
+  bool enable_first_step_checkpoint = false;
+  bool create_seed_checkpoint = false;
+  bool load_only = false;
+  bool checksum = true;
+  bool verify_on_load = true;
+  int64_t max_shard_bytes = 5368709120;  // 5 GiB
+
+  static void fields(auto& self, auto&& field) {
+    field("enable", self.enable, "save and load checkpoints");
+    field("enable_ft_dataloader_checkpoints", self.enable_ft_dataloader_checkpoints, "fault tolerance only",
+          {.mark = Mark::A, .note = "used by fault tolerance only"});
+    field("folder", self.folder, "folder of the checkpoints, under dump_folder");
+    field("interval", self.interval, "steps between saves", {.min = 1});
+    field("initial_load_path", self.initial_load_path, "one step folder; used only while this run has no checkpoint");
+    field("initial_load_model_only", self.initial_load_model_only, "take the model alone from initial_load_path");
+    field("initial_load_in_hf", self.initial_load_in_hf, "Hugging Face safetensors from initial_load_path, else from model.hf_assets_path");
+    field("initial_load_in_hf_quantized", self.initial_load_in_hf_quantized, "dequantise while reading");
+    field("last_save_model_only", self.last_save_model_only, "the last save holds the model alone, in export_dtype");
+    field("last_save_in_hf", self.last_save_in_hf, "the last save is in Hugging Face's form; needs last_save_model_only");
+    field("export_dtype", self.export_dtype, "dtype of the model-only last save",
+          {.choices = {"float32", "bfloat16", "float16", "fp8_blockwise", "mxfp4"}});
+    field("async_mode", self.async_mode, "write in the background", {.choices = {"disabled", "async", "async_with_pinned_mem"}});
+    field("keep_latest_k", self.keep_latest_k, "checkpoints kept; 0 = all, 1 is an error", {.min = 0});
+    field("load_step", self.load_step, "step to load; -1 = newest valid", {.min = -1});
+    field("exclude_from_loading", self.exclude_from_loading, "parts that are not loaded",
+          {.choices = {"optimizer", "lr_scheduler", "dataloader", "train_state", "rng"}});
+    field("enable_first_step_checkpoint", self.enable_first_step_checkpoint, "save after step 1 too");
+    field("create_seed_checkpoint", self.create_seed_checkpoint, "one process: initialise, save step 0, exit");
+    field("load_only", self.load_only, "never save");
+    field("checksum", self.checksum, "store checksums", {.mark = Mark::E});
+    field("verify_on_load", self.verify_on_load, "compare checksums when loading", {.mark = Mark::E});
+    field("max_shard_bytes", self.max_shard_bytes, "largest file of a checkpoint", {.mark = Mark::E, .min = 1048576});
+  }
+};
+
+}  // namespace halftone

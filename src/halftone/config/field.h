@@ -1,0 +1,57 @@
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace halftone {
+
+// How a field relates to torchtitan v0.2.2: K = same name, type, default and meaning; A = accepted (type-checked, then
+// mapped or ignored, one [compat] line when it is not the default); N = not applicable (any value but the default is an
+// error); E = halftone's own.
+enum class Mark { K, A, N, E };
+
+struct FieldInfo {
+  Mark mark = Mark::K;
+  std::vector<std::string_view> choices{};  // allowed strings; empty = any. Of a list: allowed elements
+  std::optional<double> min{};              // smallest allowed number
+  std::string_view note{};                  // A: what happens instead; N: why not and what to use
+  bool lenient = false;                     // a list also takes one plain string, a string also takes a bare integer
+};
+
+// Values of free-form tables (`model.overrides`, `optimizer_kwargs`).
+using OptionValue = std::variant<bool, int64_t, double, std::string>;
+using OptionTable = std::map<std::string, OptionValue>;
+
+// One entry of `optimizer.param_groups`.
+struct ParamGroup {
+  std::string pattern;         // regular expression searched in the parameter's name
+  std::string optimizer_name;  // as `optimizer.name`
+  OptionTable optimizer_kwargs;
+  bool operator==(const ParamGroup&) const = default;
+};
+
+// `quantize.scheme`: one scheme for `quantize.targets`, or a table scheme -> targets, in the order of the file.
+struct QuantizeScheme {
+  std::string name = "none";  // unused when `table` is not empty
+  std::vector<std::pair<std::string, std::vector<std::string>>> table;
+  bool is_none() const { return table.empty() && name == "none"; }
+  bool operator==(const QuantizeScheme&) const = default;
+};
+
+using StringList = std::vector<std::string>;
+
+// Every setting is described once, by its struct's
+//   static void fields(auto& self, auto&& field) { field("lr", self.lr, "peak learning rate", {.min = 0}); }
+// where a member that has a fields() of its own is a nested section. Reading, overriding, printing and documentation
+// all walk it (config/walk.h).
+template <class T>
+concept Section = requires(T& t) {
+  T::fields(t, [](std::string_view, auto&, std::string_view, const FieldInfo& = {}) {});
+};
+
+}  // namespace halftone

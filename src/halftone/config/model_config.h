@@ -1,0 +1,128 @@
+#pragma once
+#include "halftone/config/field.h"
+
+namespace halftone {
+
+// [model], [optimizer], [lr_scheduler], [activation_checkpoint], [compile]
+
+struct ModelConfig {
+  std::string name = "llama3";
+  std::string flavor = "debugmodel";
+  std::string hf_assets_path = "./tests/assets/tokenizer";
+  std::optional<std::string> tokenizer_path;
+  StringList converters;
+  bool print_after_conversion = false;
+  OptionTable overrides;
+  std::optional<std::string> attn_mask_type;
+  std::string rope_scaling_mode = "auto";
+
+  static void fields(auto& self, auto&& field) {
+    field("name", self.name, "model family", {.choices = {"llama3", "deepseek_v3", "qwen3", "gpt_oss"}});
+    field("flavor", self.flavor, "named set of hyper-parameters");
+    field("hf_assets_path", self.hf_assets_path, "folder of tokenizer files, config.json, *.safetensors");
+    field("tokenizer_path", self.tokenizer_path, "deprecated name of hf_assets_path",
+          {.mark = Mark::A, .note = "used as model.hf_assets_path"});
+    field("converters", self.converters, "quantisation converters, in order",
+          {.choices = {"quantize.linear.float8", "quantize.linear.mx", "quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "float8",
+                       "mx"}});
+    field("print_after_conversion", self.print_after_conversion, "log the module tree with formats");
+    field(
+        "overrides", self.overrides,
+        "hyper-parameters by name, over the flavour's: dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim (the width itself), "
+        "ffn_dim_multiplier, multiple_of, vocab_size (unset = the tokenizer's), rope_theta, max_seq_len, norm_eps, tied, depth_init, init",
+        {.mark = Mark::E});
+    field("attn_mask_type", self.attn_mask_type, "causal (whole packed row) or block_causal (same document); none = the flavour's",
+          {.mark = Mark::E, .choices = {"causal", "block_causal"}});
+    field("rope_scaling_mode", self.rope_scaling_mode, "auto = torchtitan's rule, or on when weights come from a Hugging Face folder",
+          {.mark = Mark::E, .choices = {"auto", "on", "off"}});
+  }
+};
+
+struct OptimizerConfig {
+  std::string name = "AdamW";
+  double lr = 8e-4;
+  double weight_decay = 0.1;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  std::string implementation = "fused";
+  bool early_step_in_backward = false;
+  std::vector<ParamGroup> param_groups;
+  std::string state_dtype = "float32";
+  bool stochastic_rounding = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("name", self.name, "optimizer", {.choices = {"AdamW", "Adam", "SGD", "Muon"}});
+    field("lr", self.lr, "peak learning rate", {.min = 0});
+    field("weight_decay", self.weight_decay, "decoupled for AdamW; covers all parameters, norms and embeddings too", {.min = 0});
+    field("beta1", self.beta1, "decay of the first moment", {.min = 0});
+    field("beta2", self.beta2, "decay of the second moment", {.min = 0});
+    field("eps", self.eps, "added to the root of the second moment", {.min = 0});
+    field("implementation", self.implementation, "fused, foreach (the same kernel), for-loop (plain reference), fused_opt_states_bf16",
+          {.choices = {"fused", "foreach", "for-loop", "fused_opt_states_bf16"}});
+    field("early_step_in_backward", self.early_step_in_backward, "step a parameter when its gradient is complete; no clipping");
+    field("param_groups", self.param_groups, "tables {pattern, optimizer_name, optimizer_kwargs}, first match wins", {.mark = Mark::E});
+    field("state_dtype", self.state_dtype, "storage of the moments",
+          {.mark = Mark::E, .choices = {"float32", "bfloat16", "float8", "int8", "int4"}});
+    field("stochastic_rounding", self.stochastic_rounding, "stochastic rounding of low-precision parameters", {.mark = Mark::E});
+  }
+};
+
+struct LrSchedulerConfig {
+  int64_t warmup_steps = 200;
+  std::optional<int64_t> total_steps;
+  std::optional<double> decay_ratio;
+  std::string decay_type = "linear";
+  double min_lr_factor = 0.0;
+
+  static void fields(auto& self, auto&& field) {
+    field("warmup_steps", self.warmup_steps, "steps of linear warm-up", {.min = 0});
+    field("total_steps", self.total_steps, "length of the schedule; none = training.steps", {.min = 1});
+    field("decay_ratio", self.decay_ratio, "share of the schedule that decays, at its end; none = decay right after warm-up", {.min = 0});
+    field("decay_type", self.decay_type, "shape of the decay", {.choices = {"linear", "sqrt", "cosine"}});
+    field("min_lr_factor", self.min_lr_factor, "floor as a fraction of lr", {.min = 0});
+  }
+};
+
+struct ActivationCheckpointConfig {
+  std::string mode = "selective";
+  std::string selective_ac_option = "2";
+  StringList per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
+  double memory_budget = 0.5;
+  bool visualize_memory_budget_pareto = false;
+  bool early_stop = false;
+  bool preserve_rng_state = true;
+  std::string determinism_check = "default";
+  bool debug = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("mode", self.mode, "what the backward pass computes again", {.choices = {"selective", "full", "memory_budget", "none"}});
+    field("selective_ac_option", self.selective_ac_option, "op, or n: every n-th block", {.lenient = true});
+    field("per_op_sac_force_recompute_mm_shapes_by_fqns", self.per_op_sac_force_recompute_mm_shapes_by_fqns,
+          "products of the shapes of these modules are always recomputed", {.lenient = true});
+    field("memory_budget", self.memory_budget, "0 = recompute all .. 1 = save all", {.min = 0});
+    field("visualize_memory_budget_pareto", self.visualize_memory_budget_pareto,
+          "write the cost curve to {dump_folder}/memory_budget_pareto");
+    field("early_stop", self.early_stop, "stop recomputing when done", {.mark = Mark::A, .note = "recomputation always stops early"});
+    field("preserve_rng_state", self.preserve_rng_state, "same random numbers again",
+          {.mark = Mark::A, .note = "recomputation always repeats its random numbers"});
+    field("determinism_check", self.determinism_check, "compare recomputed metadata",
+          {.mark = Mark::A, .note = "recomputation is the same code on the same bits"});
+    field("debug", self.debug, "trace recomputation", {.mark = Mark::A, .note = "there is no recomputation trace"});
+  }
+};
+
+struct CompileConfig {
+  bool enable = false;
+  StringList components = {"model", "loss"};
+  std::string backend = "inductor";
+
+  static void fields(auto& self, auto&& field) {
+    static constexpr std::string_view kNote = "no graph compiler here; fused kernels and CUDA graphs are always on";
+    field("enable", self.enable, "graph compilation", {.mark = Mark::A, .note = kNote});
+    field("components", self.components, "what is compiled", {.mark = Mark::A, .note = kNote, .lenient = true});
+    field("backend", self.backend, "compiler", {.mark = Mark::A, .note = kNote});
+  }
+};
+
+}  // namespace halftone

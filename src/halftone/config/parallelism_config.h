@@ -1,0 +1,75 @@
+#pragma once
+#include "halftone/config/field.h"
+
+namespace halftone {
+
+// [parallelism]
+struct ParallelismConfig {
+  int64_t data_parallel_replicate_degree = 1;
+  int64_t data_parallel_shard_degree = -1;
+  std::string fsdp_reshard_after_forward = "default";
+  int64_t tensor_parallel_degree = 1;
+  bool disable_loss_parallel = false;
+  bool enable_async_tensor_parallel = false;
+  int64_t pipeline_parallel_degree = 1;
+  std::optional<std::vector<StringList>> module_fqns_per_model_part;
+  int64_t pipeline_parallel_first_stage_less_layers = 1;
+  int64_t pipeline_parallel_last_stage_less_layers = 1;
+  std::optional<int64_t> pipeline_parallel_layers_per_stage;
+  std::string pipeline_parallel_schedule = "1F1B";
+  std::optional<std::string> pipeline_parallel_schedule_csv = "";
+  int64_t pipeline_parallel_microbatch_size = 1;
+  bool pipeline_parallel_expert_parallel_overlap = true;
+  int64_t context_parallel_degree = 1;
+  std::optional<std::string> context_parallel_load_balancer = "headtail";
+  std::string context_parallel_rotate_method = "allgather";
+  int64_t expert_parallel_degree = 1;
+  int64_t expert_tensor_parallel_degree = 1;
+  std::string expert_parallel_comm_backend = "standard";
+  bool enable_sequence_parallel = true;
+  bool enable_fsdp_symm_mem = false;
+  std::optional<std::string> context_parallel_ptrr_mask_key;
+
+  static void fields(auto& self, auto&& field) {
+    field("data_parallel_replicate_degree", self.data_parallel_replicate_degree, "replicas: DDP if the shard degree is 1, else HSDP",
+          {.min = 1});
+    field("data_parallel_shard_degree", self.data_parallel_shard_degree, "FSDP; -1 = what is left");
+    field("fsdp_reshard_after_forward", self.fsdp_reshard_after_forward, "default = yes unless pipelined",
+          {.choices = {"default", "always", "never"}});
+    field("tensor_parallel_degree", self.tensor_parallel_degree, "tensor and sequence parallelism", {.min = 1});
+    field("disable_loss_parallel", self.disable_loss_parallel, "gather the logits before the loss");
+    field("enable_async_tensor_parallel", self.enable_async_tensor_parallel,
+          "overlap tensor-parallel collectives with chunks of the products");
+    field("pipeline_parallel_degree", self.pipeline_parallel_degree, "ranks of the pipeline", {.min = 1});
+    field("module_fqns_per_model_part", self.module_fqns_per_model_part, "explicit contents of the stages");
+    field("pipeline_parallel_first_stage_less_layers", self.pipeline_parallel_first_stage_less_layers, "weight of the embedding, in layers",
+          {.min = 0});
+    field("pipeline_parallel_last_stage_less_layers", self.pipeline_parallel_last_stage_less_layers, "weight of norm and head, in layers",
+          {.min = 0});
+    field("pipeline_parallel_layers_per_stage", self.pipeline_parallel_layers_per_stage, "fixes the number of virtual stages", {.min = 1});
+    field("pipeline_parallel_schedule", self.pipeline_parallel_schedule,
+          "1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, PipelineScheduleSingle, "
+          "PipelineScheduleMulti",
+          {.choices = {"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
+                       "PipelineScheduleSingle", "PipelineScheduleMulti"}});
+    field("pipeline_parallel_schedule_csv", self.pipeline_parallel_schedule_csv, "explicit schedule file");
+    field("pipeline_parallel_microbatch_size", self.pipeline_parallel_microbatch_size, "rows; divides training.local_batch_size",
+          {.min = 1});
+    field("pipeline_parallel_expert_parallel_overlap", self.pipeline_parallel_expert_parallel_overlap, "DualPipeV with experts only");
+    field("context_parallel_degree", self.context_parallel_degree, "ranks that share one row", {.min = 1});
+    field("context_parallel_load_balancer", self.context_parallel_load_balancer, "headtail, ptrr, None = contiguous chunks",
+          {.choices = {"headtail", "ptrr"}});
+    field("context_parallel_rotate_method", self.context_parallel_rotate_method, "how keys and values travel",
+          {.choices = {"allgather", "alltoall"}});
+    field("expert_parallel_degree", self.expert_parallel_degree, "ranks that share the experts; ignored by dense models", {.min = 1});
+    field("expert_tensor_parallel_degree", self.expert_tensor_parallel_degree, "1 or tensor_parallel_degree", {.min = 1});
+    field("expert_parallel_comm_backend", self.expert_parallel_comm_backend,
+          "standard; deepep is accepted and uses halftone's own dispatcher", {.choices = {"standard", "deepep"}});
+    field("enable_sequence_parallel", self.enable_sequence_parallel, "false: full activations between blocks", {.mark = Mark::E});
+    field("enable_fsdp_symm_mem", self.enable_fsdp_symm_mem, "symmetric-memory FSDP, sm_90 and later", {.mark = Mark::E});
+    field("context_parallel_ptrr_mask_key", self.context_parallel_ptrr_mask_key, "which mask drives ptrr",
+          {.mark = Mark::E, .choices = {"basic_mask", "sliding_window_mask"}});
+  }
+};
+
+}  // namespace halftone

@@ -1,0 +1,169 @@
+#pragma once
+#include "halftone/config/field.h"
+
+namespace halftone {
+
+// [job], [profiling], [metrics], [comm], [debug], [fault_tolerance], [memory_estimation], [experimental]
+
+struct JobSection {
+  std::optional<std::string> config_file;
+  std::string dump_folder = "./outputs";
+  std::string description = "default job";
+  bool print_config = false;
+  std::optional<std::string> save_config_file;
+  std::string custom_config_module;
+
+  static void fields(auto& self, auto&& field) {
+    field("config_file", self.config_file, "the TOML file; --config is the short form");
+    field("dump_folder", self.dump_folder, "root of everything that is written");
+    field("description", self.description, "logged first: Starting job: ...");
+    field("print_config", self.print_config, "log the resolved configuration");
+    field("save_config_file", self.save_config_file, "write the resolved configuration as JSON to this file under dump_folder");
+    field("custom_config_module", self.custom_config_module, "Python module that extends the configuration",
+          {.mark = Mark::N, .note = "there is no Python here; every field is known already"});
+  }
+};
+
+struct ProfilingConfig {
+  bool enable_profiling = false;
+  std::string save_traces_folder = "profile_traces";
+  int64_t profile_freq = 10;
+  int64_t profiler_active = 1;
+  int64_t profiler_warmup = 3;
+  bool enable_memory_snapshot = false;
+  std::string save_memory_snapshot_folder = "memory_snapshot";
+  std::optional<int64_t> memory_snapshot_freq;
+  int64_t memory_snapshot_max_entries = 100000;
+
+  static void fields(auto& self, auto&& field) {
+    field("enable_profiling", self.enable_profiling, "write Kineto traces");
+    field("save_traces_folder", self.save_traces_folder, "folder of the traces, under dump_folder");
+    field("profile_freq", self.profile_freq, "steps per profiling cycle", {.min = 1});
+    field("profiler_active", self.profiler_active, "recorded steps of a cycle", {.min = 1});
+    field("profiler_warmup", self.profiler_warmup, "warm-up steps of a cycle", {.min = 0});
+    field("enable_memory_snapshot", self.enable_memory_snapshot,
+          "write the allocator's history every profile_freq steps and when memory runs out");
+    field("save_memory_snapshot_folder", self.save_memory_snapshot_folder, "folder of the snapshots, under dump_folder");
+    field("memory_snapshot_freq", self.memory_snapshot_freq, "period of the snapshots in steps; none = profile_freq",
+          {.mark = Mark::E, .min = 1});
+    field("memory_snapshot_max_entries", self.memory_snapshot_max_entries, "events kept by the allocator's history",
+          {.mark = Mark::E, .min = 1});
+  }
+};
+
+struct MetricsConfig {
+  int64_t log_freq = 10;
+  bool enable_tensorboard = false;
+  std::string save_tb_folder = "tb";
+  bool save_for_all_ranks = false;
+  bool disable_color_printing = false;
+  bool enable_wandb = false;
+  bool enable_jsonl = true;
+  bool log_quantization = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("log_freq", self.log_freq, "console and writers every so many steps, and at step 1", {.min = 1});
+    field("enable_tensorboard", self.enable_tensorboard, "write TensorBoard event files");
+    field("save_tb_folder", self.save_tb_folder, "folder of the event files, under dump_folder");
+    field("save_for_all_ranks", self.save_for_all_ranks, "every rank writes, in rank_<r>/");
+    field("disable_color_printing", self.disable_color_printing, "plain console");
+    field("enable_wandb", self.enable_wandb, "Weights & Biases",
+          {.mark = Mark::A, .note = "metrics.jsonl has the same scalars; a side-car may forward it"});
+    field("enable_jsonl", self.enable_jsonl, "write metrics.jsonl", {.mark = Mark::E});
+    field("log_quantization", self.log_quantization, "amax, zero and saturated fractions per tensor group", {.mark = Mark::E});
+  }
+};
+
+struct CommConfig {
+  int64_t init_timeout_seconds = 300;
+  int64_t train_timeout_seconds = 100;
+  int64_t trace_buf_size = 20000;
+  std::string save_traces_folder = "comm_traces";
+  std::string save_traces_file_prefix = "rank_";
+  std::string mode = "default";
+
+  static void fields(auto& self, auto&& field) {
+    field("init_timeout_seconds", self.init_timeout_seconds, "timeout of collectives until the end of step 1", {.min = 1});
+    field("train_timeout_seconds", self.train_timeout_seconds, "timeout of collectives afterwards", {.min = 1});
+    field("trace_buf_size", self.trace_buf_size, "entries of the Flight Recorder ring; 0 = off", {.min = 0});
+    field("save_traces_folder", self.save_traces_folder, "folder of the Flight Recorder dumps, under dump_folder");
+    field("save_traces_file_prefix", self.save_traces_file_prefix, "file name of a dump is this and the rank");
+    field("mode", self.mode, "default, or fake_backend: dry run of one simulated rank, 1 step", {.choices = {"default", "fake_backend"}});
+  }
+};
+
+struct DebugConfig {
+  std::optional<int64_t> seed;
+  bool deterministic = false;
+  bool deterministic_warn_only = false;
+  bool moe_force_load_balance = false;
+  bool detect_anomaly = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("seed", self.seed, "seed of every random number; none = drawn and logged", {.min = 0});
+    field("deterministic", self.deterministic, "deterministic algorithms only, bit-identical reruns");
+    field("deterministic_warn_only", self.deterministic_warn_only, "warn where an operation has no deterministic form");
+    field("moe_force_load_balance", self.moe_force_load_balance, "round-robin routing of tokens to experts");
+    field("detect_anomaly", self.detect_anomaly, "check outputs and gradients of every block, name the first bad one", {.mark = Mark::E});
+  }
+};
+
+struct FaultToleranceConfig {
+  bool enable = false;
+  std::string process_group = "gloo";
+  int64_t process_group_timeout_ms = 10000;
+  int64_t replica_id = 0;
+  int64_t group_size = 0;
+  int64_t min_replica_size = 1;
+  std::optional<std::string> semi_sync_method;
+  int64_t sync_steps = 5;
+  bool should_quantize = false;
+  int64_t fragment_sync_delay = 0;
+  double fragment_update_alpha = 0.0;
+  std::vector<StringList> module_fqns_per_model_fragment;
+  int64_t num_fragments = 1;
+
+  static void fields(auto& self, auto&& field) {
+    static constexpr std::string_view kUnused = "unused while fault_tolerance.enable is false";
+    field("enable", self.enable, "torchft's replicas",
+          {.mark = Mark::N, .note = "torchft is a Python library; restarts resume from checkpoints (checkpoint.enable)"});
+    field("process_group", self.process_group, "backend between replicas", {.mark = Mark::A, .note = kUnused});
+    field("process_group_timeout_ms", self.process_group_timeout_ms, "timeout between replicas", {.mark = Mark::A, .note = kUnused});
+    field("replica_id", self.replica_id, "this replica", {.mark = Mark::A, .note = kUnused});
+    field("group_size", self.group_size, "number of replicas", {.mark = Mark::A, .note = kUnused});
+    field("min_replica_size", self.min_replica_size, "fewest replicas", {.mark = Mark::A, .note = kUnused});
+    field("semi_sync_method", self.semi_sync_method, "local_sgd or diloco", {.mark = Mark::A, .note = kUnused});
+    field("sync_steps", self.sync_steps, "steps between synchronisations", {.mark = Mark::A, .note = kUnused});
+    field("should_quantize", self.should_quantize, "quantise what replicas exchange", {.mark = Mark::A, .note = kUnused});
+    field("fragment_sync_delay", self.fragment_sync_delay, "steps to wait before synchronising a fragment",
+          {.mark = Mark::A, .note = kUnused});
+    field("fragment_update_alpha", self.fragment_update_alpha, "mixing weight of a fragment", {.mark = Mark::A, .note = kUnused});
+    field("module_fqns_per_model_fragment", self.module_fqns_per_model_fragment, "contents of the fragments",
+          {.mark = Mark::A, .note = kUnused});
+    field("num_fragments", self.num_fragments, "number of fragments", {.mark = Mark::A, .note = kUnused});
+  }
+};
+
+struct MemoryEstimationConfig {
+  bool enable = false;
+  bool disable_fake_mode = false;
+
+  static void fields(auto& self, auto&& field) {
+    field("enable", self.enable, "memory estimation", {.mark = Mark::A, .note = "the trainer ignores it, as torchtitan's does"});
+    field("disable_fake_mode", self.disable_fake_mode, "estimate with real tensors",
+          {.mark = Mark::A, .note = "the trainer ignores it, as torchtitan's does"});
+  }
+};
+
+struct ExperimentalConfig {
+  std::string custom_import;
+  std::string custom_args_module;
+
+  static void fields(auto& self, auto&& field) {
+    field("custom_import", self.custom_import, "Python module to import", {.mark = Mark::N, .note = "there is no Python here"});
+    field("custom_args_module", self.custom_args_module, "Python module that extends the configuration",
+          {.mark = Mark::N, .note = "there is no Python here; every field is known already"});
+  }
+};
+
+}  // namespace halftone
