@@ -1,5 +1,5 @@
-# halftone_library(name DEPS ... [OBJECT]): every .cpp of the current folder (and its sub-folders that have no
-# CMakeLists.txt of their own). Files named *_avx512.cpp, *_amx.cpp and so on get their instruction set here and are
+# halftone_library(name DEPS ... [OBJECT] [ONLY REGEX] [EXCEPT REGEX]): every .cpp of the current folder and its
+# sub-folders, of which ONLY and EXCEPT choose by path where a folder holds two libraries. Files named *_avx512.cpp, *_amx.cpp and so on get their instruction set here and are
 # chosen at run time by base/cpu.h.
 function(halftone_sources out)
   file(GLOB_RECURSE found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
@@ -17,8 +17,14 @@ function(halftone_sources out)
 endfunction()
 
 function(halftone_library name)
-  cmake_parse_arguments(ARG "OBJECT" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "OBJECT" "ONLY;EXCEPT" "DEPS" ${ARGN})
   halftone_sources(sources)
+  if(ARG_ONLY)
+    list(FILTER sources INCLUDE REGEX "${ARG_ONLY}")
+  endif()
+  if(ARG_EXCEPT)
+    list(FILTER sources EXCLUDE REGEX "${ARG_EXCEPT}")
+  endif()
   if(NOT sources)
     add_library(${name} INTERFACE)
     target_link_libraries(${name} INTERFACE ${ARG_DEPS})
@@ -34,7 +40,7 @@ function(halftone_library name)
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}/src")
 endfunction()
 
-# halftone_test(folder DEPS ...): tests/<folder>/**/*_test.cpp become one program <folder>_test, registered case by case.
+# halftone_test(folder DEPS ...): tests/<folder>/**/*_test.cpp become one program <folder>_test and one test.
 function(halftone_test folder)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.cpp")
@@ -46,6 +52,8 @@ function(halftone_test folder)
   target_compile_definitions(${folder}_test PRIVATE HALFTONE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
   add_test(NAME ${folder} COMMAND ${folder}_test)
+  # Most tests use every core through OpenMP; ctest -j then does not start them side by side on two cores.
+  set_tests_properties(${folder} PROPERTIES PROCESSORS 2 TIMEOUT 600)
 endfunction()
 
 # halftone_bench(name DEPS ...): bench/<name>.cpp
