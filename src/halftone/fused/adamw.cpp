@@ -1,0 +1,95 @@
+#include "halftone/fused/adamw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "halftone/base/parallel.h"
+#include "halftone/fused/arguments.h"
+#include "halftone/fused/kernels.h"
+
+namespace halftone {
+namespace {
+
+constexpr int64_t kBlock = 16384;  // elements of one stretch of work
+
+struct Stretch {
+  const OptimizerSegment* segment;
+  int64_t begin, end;  // within the segment
+};
+
+std::vector<Stretch> cut(std::span<const OptimizerSegment> segments) {
+  std::vector<Stretch> work;
+  for (const auto& s : segments) {
+    check(s.offset >= 0 && s.count >= 0, "optimizer segment: expected offset and count of at least 0, found {} and {}", s.offset, s.count);
+    for (int64_t i = 0; i < s.count; i += kBlock) work.push_back({&s, i, std::min(s.count, i + kBlock)});
+  }
+  return work;
+}
+
+// 16 random bits per element, numerics.md section 4 with L = 16: group i >> 3, word (i & 7) >> 1, low half for even i.
+void draw_noise(const OptimizerSegment& s, int64_t begin, int64_t end, uint32_t step, uint16_t* noise) {
+  const uint64_t first = s.first_index + static_cast<uint64_t>(begin), last = s.first_index + static_cast<uint64_t>(end);
+  for (uint64_t g = first >> 3; g << 3 < last; ++g) {
+    const auto words = philox(s.key, g, step);
+    for (uint64_t i = std::max(first, g << 3); i < std::min(last, (g + 1) << 3); ++i) {
+      noise[i - first] = static_cast<uint16_t>(words[(i & 7) >> 1] >> (i & 1 ? 16 : 0));
+    }
+  }
+}
+
+OptimizerBlock coefficients(const OptimizerStep& p) {
+  OptimizerBlock b{};
+  b.grad_factor = p.grad_factor ? *p.grad_factor : 1.0f;
+  b.beta1 = static_cast<float>(p.beta1);
+  b.one_minus_beta1 = static_cast<float>(1 - p.beta1);
+  b.beta2 = static_cast<float>(p.beta2);
+  b.one_minus_beta2 = static_cast<float>(1 - p.beta2);
+  b.eps = static_cast<float>(p.eps);
+  if (p.rule != OptimizerRule::sgd)
+    b.denominator_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(p.beta2, static_cast<double>(p.step))));
+  return b;
+}
+
+void check_step(const OptimizerStep& p) {
+  check_float("optimizer parameters", p.param_dtype);
+  check_float("optimizer state", p.state_dtype);
+  check_float("optimizer gradient", p.grad_dtype);
+  check(p.step >= 1, "optimizer step: expected at least 1, found {}", p.step);
+  const bool sgd = p.rule == OptimizerRule::sgd;
+  check(p.beta1 >= 0 && p.beta1 < 1 && (sgd || (p.beta2 >= 0 && p.beta2 < 1)), "optimizer: expected betas in [0, 1), found {} and {}",
+        p.beta1, p.beta2);
+  check(p.param && p.grad && (sgd ? p.m || p.beta1 == 0 : p.m && p.v),
+        "optimizer step: expected param, grad and the moments that the rule needs");
+}
+
+}  // namespace
+
+void optimizer_step(const OptimizerStep& p) {
+  const std::vector<Stretch> work = cut(p.segments);
+  if (work.empty()) return;
+  check_step(p);
+  const OptimizerBlock common = coefficients(p);
+  const bool sgd = p.rule == OptimizerRule::sgd, decoupled = p.rule == OptimizerRule::adamw;
+  const double correction1 = sgd ? 1 : 1 - std::pow(p.beta1, static_cast<double>(p.step));
+  const bool stochastic = p.stochastic_rounding && p.param_dtype == DType::bf16;
+  parallel_for(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end) {
+    std::vector<uint16_t> noise(stochastic ? kBlock : 0);
+    for (int64_t w = begin; w < end; ++w) {
+      const Stretch& stretch = work[static_cast<size_t>(w)];
+      const OptimizerSegment& s = *stretch.segment;
+      OptimizerBlock b = common;
+      b.offset = s.offset + stretch.begin;
+      b.count = stretch.end - stretch.begin;
+      b.decay = static_cast<float>(decoupled ? s.lr * s.weight_decay : s.weight_decay);
+      b.step_size = static_cast<float>(s.lr / correction1);
+      if (stochastic) {
+        draw_noise(s, stretch.begin, stretch.end, static_cast<uint32_t>(p.step), noise.data());
+        b.noise = noise.data();
+      }
+      fused_kernels().optimizer(p, b);
+    }
+  });
+}
+
+}  // namespace halftone

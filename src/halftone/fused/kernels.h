@@ -1,0 +1,56 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/fused/adamw.h"
+#include "halftone/fused/cross_entropy.h"
+#include "halftone/fused/embedding.h"
+#include "halftone/fused/rms_norm.h"
+#include "halftone/fused/rope.h"
+#include "halftone/fused/swiglu.h"
+
+namespace halftone {
+
+// The row kernels of this folder for one instruction set. They work on the range they are given and start no threads; the
+// functions of the public headers check the arguments and share the ranges out.
+struct SoftmaxSum {
+  float max, sum;  // of one row: m, and sum_v exp(z_v - m)
+};
+// One stretch of an optimizer segment, coefficients as applied.
+struct OptimizerBlock {
+  int64_t offset, count;
+  float grad_factor, decay;  // decay: lr * wd (adamw) or wd
+  float step_size;           // lr / (1 - b1^t), or lr (sgd)
+  float denominator_scale;   // 1 / sqrt(1 - b2^t)
+  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
+  const uint16_t* noise;  // [count rounded up to 16] stochastic rounding, or null
+};
+
+struct FusedKernels {
+  void (*rms_norm_forward)(const RmsNormForward&, int64_t begin, int64_t end);
+  void (*rms_norm_backward)(const RmsNormBackward&, int64_t begin, int64_t end, float* dw);  // adds the rows to dw [D]
+  void (*rope)(const Rope&, int64_t begin, int64_t end);
+  void (*swiglu_forward)(const SwigluForward&, int64_t begin, int64_t end);
+  void (*swiglu_backward)(const SwigluBackward&, int64_t begin, int64_t end);
+  void (*embedding_forward)(const EmbeddingForward&, int64_t begin, int64_t end);
+  void (*embedding_backward)(const EmbeddingBackward&, int64_t begin_column, int64_t end_column);
+  SoftmaxSum (*softmax_sum)(const void* logits, DType, int64_t vocab, float* exponentials);  // exponentials [V] or null
+  void (*scaled_copy)(const float* x, int64_t n, float factor, void* y, DType y_dtype);
+  void (*optimizer)(const OptimizerStep&, const OptimizerBlock&);
+  double (*square)(const void* x, int64_t n, DType);
+  void (*scale)(float* x, int64_t n, float factor);
+  void (*convert)(const void* x, DType from, void* y, DType to, int64_t n);
+  void (*accumulate)(float* sum, const void* x, DType, int64_t n);
+};
+
+namespace v3 {
+const FusedKernels& fused_kernels();
+}
+namespace avx512 {
+const FusedKernels& fused_kernels();  // call its members only where cpu_features().avx512
+}
+
+// Those of this processor, unless a test has chosen others (null: back to the processor's).
+const FusedKernels& fused_kernels();
+void use_fused_kernels(const FusedKernels* kernels);
+
+}  // namespace halftone

@@ -1,0 +1,1 @@
+#include "halftone/fused/rows/table.h"

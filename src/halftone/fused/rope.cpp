@@ -1,0 +1,66 @@
+#include "halftone/fused/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "halftone/base/parallel.h"
+#include "halftone/fused/arguments.h"
+#include "halftone/fused/kernels.h"
+
+namespace halftone {
+
+std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& s) {
+  check(head_dim > 0 && head_dim % 2 == 0, "rope: expected an even head dimension, found {}", head_dim);
+  check(theta > 0 && s.factor > 0, "rope: expected theta and factor above 0, found {} and {}", theta, s.factor);
+  check(s.factor == 1 || (s.low_freq_factor > 0 && s.high_freq_factor > s.low_freq_factor && s.original_context > 0),
+        "rope scaling: expected 0 < low_freq_factor < high_freq_factor and a positive context, found {}, {} and {}", s.low_freq_factor,
+        s.high_freq_factor, s.original_context);
+  std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
+  for (int64_t j = 0; j < head_dim / 2; ++j) {
+    double f = std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
+    if (s.factor != 1) {
+      const double turns = static_cast<double>(s.original_context) * f / (2 * std::numbers::pi);  // over the original context
+      const double t = std::clamp((turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor), 0.0, 1.0);
+      f = f * (1 - t) / s.factor + f * t;
+    }
+    frequencies[static_cast<size_t>(j)] = f;
+  }
+  return frequencies;
+}
+
+RopeTable rope_table(int64_t positions, int64_t head_dim, double theta, const RopeScaling& scaling) {
+  check(positions >= 0, "rope: expected at least 0 positions, found {}", positions);
+  const std::vector<double> frequencies = rope_frequencies(head_dim, theta, scaling);
+  RopeTable table{positions, head_dim / 2, {}, {}};
+  table.cos.resize(static_cast<size_t>(positions * table.half_dim));
+  table.sin.resize(table.cos.size());
+  parallel_for(positions, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * table.half_dim; i < end * table.half_dim; ++i) {
+      const float angle = static_cast<float>(i / table.half_dim) * static_cast<float>(frequencies[static_cast<size_t>(i % table.half_dim)]);
+      table.cos[static_cast<size_t>(i)] = static_cast<float>(std::cos(static_cast<double>(angle)));
+      table.sin[static_cast<size_t>(i)] = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+  });
+  return table;
+}
+
+void rope(const Rope& p) {
+  check_shape("rope", p.tokens, p.heads);
+  check_float("rope", p.dtype);
+  if (p.tokens == 0 || p.heads == 0) return;
+  check(p.head_dim > 0 && p.head_dim % 2 == 0, "rope: expected an even head dimension, found {}", p.head_dim);
+  check(p.x && p.out && p.cos && p.sin, "rope: expected x, out, cos and sin");
+  if (p.positions) {
+    const auto [low, high] = std::minmax_element(p.positions, p.positions + p.tokens);
+    check(*low >= 0 && *high < p.max_positions, "rope: expected positions from 0 to below {}, found {} to {}", p.max_positions, *low,
+          *high);
+  } else {
+    const int64_t last = std::min(p.seq_len, p.tokens) - 1 + p.offset;
+    check(p.seq_len > 0 && p.offset >= 0 && last < p.max_positions, "rope: expected positions below {}, found {} (sequence {}, offset {})",
+          p.max_positions, last, p.seq_len, p.offset);
+  }
+  parallel_for(p.tokens, row_grain(p.heads * p.head_dim), [&](int64_t begin, int64_t end) { fused_kernels().rope(p, begin, end); });
+}
+
+}  // namespace halftone

@@ -1,0 +1,93 @@
+#pragma once
+#include "halftone/fused/rms_norm.h"
+#include "halftone/fused/simd.h"
+
+namespace halftone::HALFTONE_SIMD {
+
+inline Vec sum4(const Vec (&a)[4]) { return (a[0] + a[1]) + (a[2] + a[3]); }
+
+template <class X, class W, bool kResidual>
+void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end) {
+  const auto* weight = static_cast<const W*>(p.weight);
+  for (int64_t t = begin; t < end; ++t) {
+    const auto* x = static_cast<const X*>(p.x) + t * p.x_stride;
+    auto* y = static_cast<X*>(p.y) + t * p.y_stride;
+    Vec square[4] = {zero(), zero(), zero(), zero()};
+    if constexpr (kResidual) {
+      const auto* residual = static_cast<const X*>(p.residual) + t * p.residual_stride;
+      auto* sum = static_cast<X*>(p.sum) + t * p.sum_stride;
+      each_vector_slots(p.cols, [&](int64_t i, auto lanes, int slot) {
+        store(sum + i, load(x + i, lanes) + load(residual + i, lanes), lanes);
+        const Vec s = load(sum + i, lanes);  // rounded, as backward will read it
+        square[slot] = fma(s, s, square[slot]);
+      });
+      x = sum;
+    } else {
+      each_vector_slots(p.cols, [&](int64_t i, auto lanes, int slot) {
+        const Vec v = load(x + i, lanes);
+        square[slot] = fma(v, v, square[slot]);
+      });
+    }
+    const float rstd = 1.0f / __builtin_sqrtf(reduce_add(sum4(square)) / static_cast<float>(p.cols) + p.eps);
+    if (p.rstd) p.rstd[t] = rstd;
+    const Vec scale = set1(rstd);
+    each_vector(0, p.cols, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) * scale * load(weight + i, lanes), lanes); });
+  }
+}
+
+inline void rms_norm_forward_rows(const RmsNormForward& p, int64_t begin, int64_t end) {
+  with_float(p.dtype, [&](auto x) {
+    with_float(p.weight_dtype, [&](auto w) {
+      using X = typename decltype(x)::type;
+      using W = typename decltype(w)::type;
+      if (p.residual) {
+        rms_norm_forward_typed<X, W, true>(p, begin, end);
+      } else {
+        rms_norm_forward_typed<X, W, false>(p, begin, end);
+      }
+    });
+  });
+}
+
+// dw [D] gathers the rows begin .. end.
+template <class X, class W, bool kResidual>
+void rms_norm_backward_typed(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
+  const auto* weight = static_cast<const W*>(p.weight);
+  for (int64_t t = begin; t < end; ++t) {
+    const auto* x = static_cast<const X*>(p.x) + t * p.x_stride;
+    const auto* dy = static_cast<const X*>(p.dy) + t * p.dy_stride;
+    auto* dx = static_cast<X*>(p.dx) + t * p.dx_stride;
+    const Vec rstd = set1(p.rstd[t]);
+    Vec dot[4] = {zero(), zero(), zero(), zero()};
+    each_vector_slots(p.cols, [&](int64_t i, auto lanes, int slot) {
+      const Vec product = load(dy + i, lanes) * (load(x + i, lanes) * rstd);
+      dot[slot] = fma(product, load(weight + i, lanes), dot[slot]);
+      store(dw + i, load(dw + i, lanes) + product, lanes);
+    });
+    const Vec mean = set1(reduce_add(sum4(dot)) / static_cast<float>(p.cols));
+    each_vector(0, p.cols, [&](int64_t i, auto lanes) {
+      const Vec g = load(dy + i, lanes) * load(weight + i, lanes);
+      Vec result = rstd * neg_fma(load(x + i, lanes) * rstd, mean, g);
+      if constexpr (kResidual) {
+        result = result + load(static_cast<const X*>(p.residual_grad) + t * p.residual_grad_stride + i, lanes);
+      }
+      store(dx + i, result, lanes);
+    });
+  }
+}
+
+inline void rms_norm_backward_rows(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
+  with_float(p.dtype, [&](auto x) {
+    with_float(p.weight_dtype, [&](auto w) {
+      using X = typename decltype(x)::type;
+      using W = typename decltype(w)::type;
+      if (p.residual_grad) {
+        rms_norm_backward_typed<X, W, true>(p, begin, end, dw);
+      } else {
+        rms_norm_backward_typed<X, W, false>(p, begin, end, dw);
+      }
+    });
+  });
+}
+
+}  // namespace halftone::HALFTONE_SIMD
