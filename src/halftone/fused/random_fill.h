@@ -18,7 +18,7 @@ struct RandomFill {
   DType dtype = DType::f32;  // f32 or bf16 (the fp32 number rounded to nearest even)
   void* out = nullptr;
 };
-// In [low, high).
+// In [low, high), before a rounding to bf16.
 void fill_uniform(const RandomFill& p, double low, double high);
 void fill_normal(const RandomFill& p, double mean, double std);
 // Normal with mean and std cut at the absolute values low and high (not multiples of std). Error unless std > 0 and
@@ -27,7 +27,7 @@ void fill_truncated_normal(const RandomFill& p, double mean, double std, double 
 
 // Quantile of the standard normal distribution for 0 < p < 1 (the algorithm of Wichura, AS 241, 1988).
 double normal_quantile(double p);
-// Standard normal distribution function, absolute error below 1e-14.
+// Standard normal distribution function, absolute error below 5e-14.
 double normal_cdf(double x);
 
 }  // namespace halftone

@@ -1,0 +1,17 @@
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "halftone/base/dtype.h"
+
+// Scalar references in fp64 take the parameters of the kernels and return what a kernel should have written, unrounded.
+namespace halftone {
+
+inline double element_at(const void* x, DType type, int64_t i) {
+  return type == DType::bf16 ? to_float(static_cast<const bf16*>(x)[i]) : static_cast<const float*>(x)[i];
+}
+inline int64_t integer_at(const void* x, DType type, int64_t i) {
+  return type == DType::s64 ? static_cast<const int64_t*>(x)[i] : static_cast<const int32_t*>(x)[i];
+}
+
+}  // namespace halftone
