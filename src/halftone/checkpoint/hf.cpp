@@ -1,0 +1,176 @@
+#include "halftone/checkpoint/hf.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/checkpoint/json_reader.h"
+
+namespace halftone {
+namespace {
+
+constexpr uint64_t kMaxJsonBytes = uint64_t{256} << 20;
+constexpr const char* kEmbedding = "tok_embeddings.weight";
+constexpr const char* kHead = "output.weight";
+
+// Heads whose rows are permuted, 0 for tensors that are the same on both sides.
+int64_t permuted_heads(const std::string& native, int64_t n_heads, int64_t n_kv_heads) {
+  if (native.ends_with(".attention.wq.weight")) return n_heads;
+  if (native.ends_with(".attention.wk.weight")) return n_kv_heads;
+  return 0;
+}
+
+at::Tensor swap_halves(const at::Tensor& weight, int64_t heads, bool to_hf) {
+  check(weight.dim() == 2 && heads > 0 && weight.size(0) % (2 * heads) == 0,
+        "a projection of shape {} does not split into {} heads of even width", shape_text(weight.sizes().vec()), heads);
+  const int64_t half = weight.size(0) / heads / 2;
+  const at::Tensor grouped = to_hf ? weight.reshape({heads, half, 2, weight.size(1)}) : weight.reshape({heads, 2, half, weight.size(1)});
+  return grouped.transpose(1, 2).reshape(weight.sizes());
+}
+
+void write_text_file(const std::filesystem::path& path, const std::string& text) {
+  File file = File::create(path);
+  file.write(text.data(), text.size());
+  file.sync();
+  file.close();
+}
+
+void copy_into(const std::filesystem::path& from, const std::filesystem::path& to) {
+  write_text_file(to, read_text(from, uint64_t{1} << 30));
+}
+
+std::string dtype_name(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      fail("expected an export type of float32, bfloat16 or float16, found {}", c10::toString(type));
+  }
+}
+
+}  // namespace
+
+at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, true); }
+at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, false); }
+
+NamedTensor native_to_hf(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads) {
+  const auto name = hf_name_of(tensor.name);
+  check(name.has_value(), "{} has no counterpart in LlamaForCausalLM", tensor.name);
+  const int64_t heads = permuted_heads(tensor.name, n_heads, n_kv_heads);
+  return {*name, heads ? permute_to_hf(tensor.tensor, heads) : tensor.tensor};
+}
+
+NamedTensor hf_to_native(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads) {
+  const auto name = native_name_of(tensor.name);
+  check(name.has_value(), "{} is no tensor of LlamaForCausalLM", tensor.name);
+  const int64_t heads = permuted_heads(*name, n_heads, n_kv_heads);
+  return {*name, heads ? permute_from_hf(tensor.tensor, heads) : tensor.tensor};
+}
+
+void write_hf(const std::filesystem::path& folder, const HfExport& content) {
+  HfLlamaConfig config = content.config;
+  config.torch_dtype = dtype_name(content.dtype);
+  std::vector<NamedTensor> native;
+  for (const NamedTensor& t : content.model)
+    if (!(config.tied && t.name == kHead)) native.push_back(t);
+  const std::map<std::string, std::string> metadata{{"format", "pt"}};
+  const auto shards = split_into_files(native, content.max_shard_bytes);
+  Json weight_map = Json::object();
+  int64_t total = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file =
+        shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    std::vector<NamedTensor> tensors;
+    for (const NamedTensor& t : shards[i]) {
+      tensors.push_back(native_to_hf(t, config.n_heads, config.n_kv_heads));
+      weight_map[tensors.back().name] = file;
+      total += t.tensor.numel() * static_cast<int64_t>(c10::elementSize(content.dtype));
+    }
+    write_tensors(folder / file, tensors, metadata, false, content.dtype);
+  }
+  if (shards.size() > 1) {
+    const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+    write_text_file(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+  }
+  for (const auto& path : content.copy_files) copy_into(path, folder / path.filename());
+  write_text_file(folder / "config.json", write_hf_config(config));
+  sync_folder(folder);
+}
+
+bool HfFolder::is_hf_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / "config.json", ignored) &&
+         (std::filesystem::exists(folder / "model.safetensors", ignored) ||
+          std::filesystem::exists(folder / "model.safetensors.index.json", ignored));
+}
+
+HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
+  config_ = parse_hf_config(read_text(folder / "config.json", kMaxJsonBytes), (folder / "config.json").string());
+  const auto index_path = folder / "model.safetensors.index.json";
+  std::vector<std::string> names{"model.safetensors"};
+  std::vector<std::pair<std::string, std::string>> weight_map;
+  std::error_code ignored;
+  if (std::filesystem::exists(index_path, ignored)) {
+    weight_map = parse_hf_index(read_text(index_path, kMaxJsonBytes), index_path.string());
+    names.clear();
+    for (const auto& [tensor, file] : weight_map) names.push_back(file);
+    std::sort(names.begin(), names.end());
+    names.erase(std::unique(names.begin(), names.end()), names.end());
+  }
+  std::vector<std::string> unknown;
+  for (const std::string& name : names) {
+    files_.emplace_back(folder / name);
+    for (const TensorEntry& entry : files_.back().header().tensors) {
+      if (is_ignored_hf_name(entry.name)) continue;
+      if (const auto native = native_name_of(entry.name)) {
+        check(tensors_.emplace(*native, Source{files_.size() - 1, entry.name}).second, "{}: tensor {} is in two files", folder.string(),
+              entry.name);
+      } else {
+        unknown.push_back(entry.name);
+      }
+    }
+  }
+  check_same_names({}, unknown, folder.string());
+  for (const auto& [tensor, file] : weight_map)
+    check(is_ignored_hf_name(tensor) || (native_name_of(tensor) && tensors_.contains(*native_name_of(tensor))),
+          "{}: tensor {} is listed in {} but missing there", index_path.string(), tensor, file);
+}
+
+std::vector<std::string> HfFolder::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, source] : tensors_) names.push_back(name);
+  return names;
+}
+
+bool HfFolder::has(const std::string& native) const {
+  return tensors_.contains(native) || (config_.tied && native == kHead && tensors_.contains(kEmbedding));
+}
+
+const HfFolder::Source& HfFolder::source(const std::string& native) const {
+  check(has(native), "{}: no tensor for {} ({})", folder_.string(), native, hf_name_of(native).value_or("no name in LlamaForCausalLM"));
+  const auto found = tensors_.find(native);
+  return found != tensors_.end() ? found->second : tensors_.at(kEmbedding);
+}
+
+TensorInfo HfFolder::info(const std::string& native) const {
+  const Source& from = source(native);
+  const TensorEntry& entry = files_[from.file].at(from.hf_name);
+  return {entry.dtype, entry.shape};
+}
+
+void HfFolder::read_into(const std::string& native, at::Tensor& out, bool cast) const {
+  const Source& from = source(native);
+  const TensorEntry& entry = files_[from.file].at(from.hf_name);
+  read_tensor(files_[from.file], entry, out, cast);
+  if (const int64_t heads = permuted_heads(native, config_.n_heads, config_.n_kv_heads)) {
+    at::Tensor target = out.detach();
+    target.copy_(permute_from_hf(target, heads));
+  }
+}
+
+}  // namespace halftone

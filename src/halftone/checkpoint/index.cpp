@@ -1,0 +1,144 @@
+#include "halftone/checkpoint/index.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "halftone/base/error.h"
+#include "halftone/checkpoint/json_reader.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kMaxDims = 16;
+
+void check_file_name(const std::string& name, const std::string& what) {
+  const bool plain = !name.empty() && name.size() <= 255 && name != "." && name != ".." && name != "index.json" &&
+                     name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+  check(plain, "{}: {} is not the name of a file in the step folder", what, Json(name).dump(-1, ' ', true, Json::error_handler_t::replace));
+}
+
+std::optional<uint64_t> parse_checksum(const Json& file, const std::string& what) {
+  const auto found = file.find("xxh3_64");
+  if (found == file.end()) return std::nullopt;
+  check(found->is_string(), "{}: xxh3_64 expects 16 hexadecimal digits", what);
+  const auto& text = found->get_ref<const std::string&>();
+  uint64_t value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  check(text.size() == 16 && code == std::errc{} && end == text.data() + 16, "{}: xxh3_64 expects 16 hexadecimal digits, found \"{}\"",
+        what, text.substr(0, 40));
+  return value;
+}
+
+int64_t elements(const std::vector<int64_t>& shape) { return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>()); }
+
+bool overlap(const TensorChunk& a, const TensorChunk& b) {
+  for (size_t d = 0; d < a.shape.size(); ++d)
+    if (a.offset[d] + a.shape[d] <= b.offset[d] || b.offset[d] + b.shape[d] <= a.offset[d]) return false;
+  return true;
+}
+
+// Inside the tensor, disjoint, and with as many elements together as the tensor: so they cover it.
+void check_chunks(const IndexedTensor& tensor, const std::string& what) {
+  const int64_t total = static_cast<int64_t>(byte_count(tensor.dtype, tensor.shape, what) / size_of(tensor.dtype));
+  int64_t covered = 0;
+  for (const TensorChunk& chunk : tensor.chunks) {
+    check(chunk.offset.size() == tensor.shape.size() && chunk.shape.size() == tensor.shape.size(),
+          "{}: a chunk has {} dimensions, the tensor {}", what, chunk.shape.size(), tensor.shape.size());
+    for (size_t d = 0; d < tensor.shape.size(); ++d)
+      check(chunk.shape[d] <= tensor.shape[d] && chunk.offset[d] <= tensor.shape[d] - chunk.shape[d],
+            "{}: the chunk at {} of {} lies outside the shape {}", what, shape_text(chunk.offset), shape_text(chunk.shape),
+            shape_text(tensor.shape));
+    check(!__builtin_add_overflow(covered, elements(chunk.shape), &covered) && covered <= total, "{}: its chunks overlap", what);
+  }
+  check(covered == total, "{}: its chunks hold {} of {} elements", what, covered, total);
+  check(!tensor.chunks.empty(), "{}: it has no chunk", what);
+  if (tensor.shape.empty() || total == 0) {
+    check(total == 0 || tensor.chunks.size() == 1, "{}: its chunks overlap", what);
+    return;
+  }
+  std::vector<const TensorChunk*> sorted;
+  for (const TensorChunk& chunk : tensor.chunks)
+    if (elements(chunk.shape) > 0) sorted.push_back(&chunk);
+  std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->offset < b->offset; });
+  for (size_t i = 0; i < sorted.size(); ++i)
+    for (size_t j = i + 1; j < sorted.size() && sorted[j]->offset[0] < sorted[i]->offset[0] + sorted[i]->shape[0]; ++j)
+      check(!overlap(*sorted[i], *sorted[j]), "{}: its chunks at {} and {} overlap", what, shape_text(sorted[i]->offset),
+            shape_text(sorted[j]->offset));
+}
+
+IndexedTensor parse_tensor(const Json& value, const CheckpointIndex& index, const std::string& what) {
+  IndexedTensor tensor{.dtype = parse_file_dtype(string_member(value, "dtype", what), what), .shape = {}, .chunks = {}};
+  tensor.shape = integer_list(member(value, "shape", what), kMaxDims, what + ": shape");
+  const Json& chunks = member(value, "chunks", what);
+  check(chunks.is_array(), "{}: \"chunks\" expects a list", what);
+  for (const Json& item : chunks) {
+    TensorChunk chunk{.file = string_member(item, "file", what), .offset = {}, .shape = {}};
+    check(index.files.contains(chunk.file), "{}: its file {} is not listed under \"files\"", what, chunk.file);
+    chunk.offset = integer_list(member(item, "offset", what), kMaxDims, what + ": offset");
+    chunk.shape = integer_list(member(item, "shape", what), kMaxDims, what + ": shape");
+    tensor.chunks.push_back(std::move(chunk));
+  }
+  check_chunks(tensor, what);
+  return tensor;
+}
+
+}  // namespace
+
+std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, const TensorChunk& chunk) {
+  if (chunk.shape == tensor.shape) return fqn;
+  std::string name = fqn + "@";
+  for (size_t d = 0; d < chunk.offset.size(); ++d) name += (d ? "," : "") + std::to_string(chunk.offset[d]);
+  return name;
+}
+
+std::string write_index(const CheckpointIndex& index) {
+  Json files = Json::object(), tensors = Json::object();
+  for (const auto& [name, file] : index.files) {
+    Json& row = files[name] = Json{{"bytes", file.bytes}};
+    if (file.checksum) row["xxh3_64"] = fmt::format("{:016x}", *file.checksum);
+  }
+  for (const auto& [name, tensor] : index.tensors) {
+    Json chunks = Json::array();
+    for (const TensorChunk& c : tensor.chunks) chunks.push_back({{"file", c.file}, {"offset", c.offset}, {"shape", c.shape}});
+    tensors[name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"chunks", std::move(chunks)}};
+  }
+  const Json root{{"format", kCheckpointFormat},    {"version", kCheckpointVersion}, {"step", index.step},
+                  {"model_only", index.model_only}, {"world", index.world},          {"mesh", index.mesh},
+                  {"files", std::move(files)},      {"tensors", std::move(tensors)}};
+  return root.dump(1) + "\n";
+}
+
+CheckpointIndex parse_index(std::string_view text, const std::string& what) {
+  const Json root = parse_json(text, what);
+  const std::string format = string_member(root, "format", what);
+  check(format == kCheckpointFormat, "{}: expected the format {}, found {}", what, kCheckpointFormat, format);
+  const int64_t version = integer_member(root, "version", what);
+  check(version == kCheckpointVersion, "{}: format version {}, this program reads version {}", what, version, kCheckpointVersion);
+  CheckpointIndex index;
+  index.step = integer_member(root, "step", what);
+  index.model_only = bool_member(root, "model_only", what);
+  index.world = integer_member(root, "world", what);
+  const Json& mesh = member(root, "mesh", what);
+  check(mesh.is_object(), "{}: \"mesh\" expects an object", what);
+  for (const auto& [axis, degree] : mesh.items()) index.mesh[axis] = integer_member(mesh, axis.c_str(), what + ": mesh");
+  const Json& files = member(root, "files", what);
+  check(files.is_object(), "{}: \"files\" expects an object", what);
+  for (const auto& [name, value] : files.items()) {
+    check_file_name(name, what);
+    const std::string where = what + ": file " + name;
+    IndexedFile& file = index.files[name];
+    file.bytes = static_cast<uint64_t>(integer_member(value, "bytes", where));
+    file.checksum = parse_checksum(value, where);
+  }
+  const Json& tensors = member(root, "tensors", what);
+  check(tensors.is_object(), "{}: \"tensors\" expects an object", what);
+  for (const auto& [name, value] : tensors.items()) index.tensors.emplace(name, parse_tensor(value, index, what + ": tensor " + name));
+  return index;
+}
+
+void check_state_json(std::string_view text, const std::string& what) {
+  check(parse_json(text, what).is_object(), "{}: expected a JSON object", what);
+}
+
+}  // namespace halftone

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,9 @@ struct TensorInfo {
 
 FileDType file_dtype_of(at::ScalarType type);
 at::ScalarType scalar_type_of(FileDType type);
+
+// The type in which a tensor is written when floating-point tensors are to become `dtype`; integers and 8-bit floats keep theirs.
+at::ScalarType stored_type(const at::Tensor& tensor, std::optional<at::ScalarType> dtype);
 
 // Groups tensors, in order, into files of at most `max_bytes` each (a larger single tensor has a file of its own).
 std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTensor>& tensors, int64_t max_bytes);

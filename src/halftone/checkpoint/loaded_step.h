@@ -1,0 +1,51 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/checkpoint/hf.h"
+#include "halftone/checkpoint/index.h"
+#include "halftone/checkpoint/tensor_io.h"
+
+namespace halftone {
+
+struct StepSummary {
+  bool model_only = false;
+  std::string problem;  // one line; empty for a valid step
+};
+// A step is valid when its index parses and all listed files have the stated sizes, with `verify` also the stated checksums. A Hugging
+// Face folder is a model-only step.
+StepSummary inspect_step(const std::filesystem::path& step_folder, bool verify);
+
+// A checkpoint open for reading: a step folder, or a Hugging Face folder (model only, under native names).
+class LoadedStep {
+ public:
+  // With `verify`, checksums of all files are compared first. An error names the file and what is wrong with it.
+  static LoadedStep open(const std::filesystem::path& step_folder, bool verify);
+
+  int64_t step() const;  // 0 for a Hugging Face folder
+  bool model_only() const;
+  const std::string& state_json() const { return state_json_; }  // "{}" for a Hugging Face folder
+  const std::filesystem::path& folder() const { return folder_; }
+  const HfLlamaConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }
+  std::vector<std::string> model_names() const;
+  std::vector<std::string> optim_names() const;  // those that start with "optim."
+  bool has(const std::string& name) const;
+  TensorInfo info(const std::string& name) const;
+  // `out` has the whole tensor's shape; any device and strides. With `cast`, floating-point types are converted.
+  void read_into(const std::string& name, at::Tensor out, bool cast = false) const;
+  at::Tensor read(const std::string& name) const;  // a new CPU tensor in the stored type
+  // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").
+  void check_model_names(const std::vector<std::string>& expected) const;
+
+ private:
+  std::filesystem::path folder_;
+  CheckpointIndex index_;
+  std::string state_json_ = "{}";
+  std::map<std::string, SafetensorsFile> files_;
+  std::unique_ptr<HfFolder> hf_;
+};
+
+}  // namespace halftone
