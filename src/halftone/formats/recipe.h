@@ -1,0 +1,170 @@
+#pragma once
+#include <array>
+#include <optional>
+#include <string_view>
+
+namespace halftone {
+
+// What one operand of a linear layer's product looks like (numerics.md section 7). `hp` is the compute dtype, unquantised.
+enum class Element { hp, e4m3, e5m2, e2m1, int8, int4, uint4, ternary };
+// Which elements share a scale. `row`: one per non-contracted index; `block`: `block` consecutive elements along the
+// contraction; `tile`: block x block.
+enum class Granularity { none, tensor, row, block, tile };
+enum class ScaleFormat { none, fp32, fp32_pow2, e8m0, e4m3_outer, ue5m3_outer };
+
+struct OperandSpec {
+  Element element = Element::hp;
+  Granularity granularity = Granularity::none;
+  int block = 0;
+  ScaleFormat scale = ScaleFormat::none;
+  bool stochastic = false;       // stochastic rounding, numerics.md section 4
+  bool hadamard = false;         // rotated along tokens first, section 5
+  bool stored = false;           // the parameter itself is kept in this form
+  bool same_as_forward = false;  // the forward operand's codes are read again
+  constexpr bool quantized() const { return element != Element::hp; }
+  bool operator==(const OperandSpec&) const = default;
+};
+
+// The six operands of a linear layer:
+//   forward Y[M,N] = X[M,K] . W[N,K]^T     dgrad dX[M,K] = dY[M,N] . W[N,K]     wgrad dW[N,K] = dY[M,N]^T . X[M,K]
+struct LinearRecipe {
+  std::string_view name;
+  OperandSpec x_forward, w_forward, dy_dgrad, w_dgrad, dy_wgrad, x_wgrad;
+  std::array<bool, 3> fast_accum = {false, false, false};  // forward, dgrad, wgrad; fp8 tensor cores only
+  int dim_multiple = 1;  // K and N must be multiples, else the layer stays in the compute dtype (section 12)
+
+  constexpr bool quantized() const {
+    return x_forward.quantized() || w_forward.quantized() || dy_dgrad.quantized() || w_dgrad.quantized() || dy_wgrad.quantized() ||
+           x_wgrad.quantized();
+  }
+};
+
+namespace detail {
+
+constexpr OperandSpec kHp{};
+constexpr OperandSpec tensor(Element e) { return {e, Granularity::tensor, 0, ScaleFormat::fp32}; }
+constexpr OperandSpec rows(Element e, bool pow2 = false) {
+  return {e, Granularity::row, 0, pow2 ? ScaleFormat::fp32_pow2 : ScaleFormat::fp32};
+}
+constexpr OperandSpec block(Element e, int n, ScaleFormat s) { return {e, Granularity::block, n, s}; }
+constexpr OperandSpec tile(Element e, int n, ScaleFormat s) { return {e, Granularity::tile, n, s}; }
+constexpr OperandSpec again(OperandSpec o) {
+  o.same_as_forward = true;
+  return o;
+}
+constexpr OperandSpec rotated(OperandSpec o) {
+  o.hadamard = true;
+  return o;
+}
+constexpr OperandSpec sr(OperandSpec o) {
+  o.stochastic = true;
+  return o;
+}
+constexpr OperandSpec stored(OperandSpec o) {
+  o.stored = true;
+  return o;
+}
+
+constexpr LinearRecipe mx(std::string_view name, Element e) {
+  const OperandSpec b = block(e, 32, ScaleFormat::e8m0), t = tile(e, 32, ScaleFormat::e8m0);
+  return {name, b, t, b, again(t), b, b, {}, 32};
+}
+constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s, int multiple) {
+  const OperandSpec b = block(Element::e2m1, n, s), t = tile(Element::e2m1, n, s);
+  return {name, b, t, sr(b), again(t), sr(rotated(b)), rotated(b), {}, multiple};
+}
+
+}  // namespace detail
+
+// The recipe table of numerics.md section 7, with the options of the column "FP4 recipes" of 7.3 for 4-bit floats.
+constexpr std::array kLinearRecipes = {
+    LinearRecipe{"none", {}, {}, {}, {}, {}, {}, {}, 1},
+    LinearRecipe{"fp8_tensorwise",
+                 detail::tensor(Element::e4m3),
+                 detail::tensor(Element::e4m3),
+                 detail::tensor(Element::e5m2),
+                 detail::again(detail::tensor(Element::e4m3)),
+                 detail::again(detail::tensor(Element::e5m2)),
+                 detail::again(detail::tensor(Element::e4m3)),
+                 {true, false, false},
+                 16},
+    LinearRecipe{"fp8_rowwise",
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 {true, false, false},
+                 16},
+    LinearRecipe{"fp8_rowwise_with_gw_hp",
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 detail::rows(Element::e4m3, true),
+                 {Element::e4m3, Granularity::tensor, 0, ScaleFormat::fp32_pow2},
+                 {},
+                 {},
+                 {true, false, false},
+                 16},
+    LinearRecipe{"fp8_blockwise",
+                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
+                 detail::tile(Element::e4m3, 128, ScaleFormat::fp32),
+                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
+                 detail::again(detail::tile(Element::e4m3, 128, ScaleFormat::fp32)),
+                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
+                 detail::block(Element::e4m3, 128, ScaleFormat::fp32),
+                 {},
+                 16},
+    detail::mx("mxfp8_e4m3", Element::e4m3),
+    detail::mx("mxfp8_e5m2", Element::e5m2),
+    detail::fp4("mxfp4", 32, ScaleFormat::e8m0, 32),
+    detail::fp4("nvfp4", 16, ScaleFormat::e4m3_outer, 16),
+    detail::fp4("amdfp4", 16, ScaleFormat::ue5m3_outer, 16),
+    LinearRecipe{"int8",
+                 detail::rows(Element::int8),
+                 detail::rows(Element::int8),
+                 detail::rows(Element::int8),
+                 detail::rows(Element::int8),
+                 detail::rows(Element::int8),
+                 detail::rows(Element::int8),
+                 {},
+                 16},
+    LinearRecipe{"int4",
+                 detail::rows(Element::int4),
+                 detail::rows(Element::int4),
+                 detail::rows(Element::int4),
+                 detail::rows(Element::int4),
+                 detail::rows(Element::int4),
+                 detail::rows(Element::int4),
+                 {},
+                 32},
+    LinearRecipe{
+        "int8_weight", {}, detail::stored(detail::rows(Element::int8)), {}, detail::stored(detail::rows(Element::int8)), {}, {}, {}, 16},
+    LinearRecipe{"int4_weight",
+                 {},
+                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::fp32)),
+                 {},
+                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::fp32)),
+                 {},
+                 {},
+                 {},
+                 32},
+    LinearRecipe{"bitnet",
+                 detail::rows(Element::int8),
+                 detail::tensor(Element::ternary),
+                 {},
+                 detail::again(detail::tensor(Element::ternary)),
+                 {},
+                 detail::again(detail::rows(Element::int8)),
+                 {},
+                 16},
+};
+
+constexpr std::optional<LinearRecipe> find_linear_recipe(std::string_view name) {
+  for (const LinearRecipe& r : kLinearRecipes) {
+    if (r.name == name) return r;
+  }
+  return std::nullopt;
+}
+
+}  // namespace halftone

@@ -1,0 +1,122 @@
+#include "halftone/models/llama3/model.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <cmath>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/recompute.h"
+#include "halftone/ops/rope_table.h"
+
+namespace halftone::llama3 {
+namespace {
+
+constexpr double kInitStd = 0.02, kCut = 2.0;
+
+nn::Init init_in() { return {nn::Init::Kind::truncated_normal, kInitStd, kCut}; }
+// Layers that write into the residual stream start smaller with depth.
+nn::Init init_out(const Config& c, int layer) {
+  const double depth = c.depth_init ? layer + 1 : static_cast<double>(c.n_layers);
+  return {nn::Init::Kind::truncated_normal, kInitStd / std::sqrt(2 * depth), kCut};
+}
+nn::Init init_head(const Config& c) {
+  const double std = 1 / std::sqrt(static_cast<double>(c.dim));
+  return {nn::Init::Kind::truncated_normal, std, 3 * std};
+}
+nn::Init init_embedding(const Config& c) { return c.tied ? init_head(c) : nn::Init{nn::Init::Kind::normal, 1.0, 0}; }
+
+// One module tree for all layers, so that names read layers.{i}.
+class Layers : public nn::Module {
+ public:
+  Layers(const Config& config, std::vector<Block*>& blocks) {
+    for (int i = 0; i < config.n_layers; ++i) blocks.push_back(&add<Block>(std::to_string(i), config, i));
+  }
+};
+
+}  // namespace
+
+Block::Block(const Config& c, int layer)
+    : attention_norm(add<nn::RMSNorm>("attention_norm", c.dim, c.norm_eps)),
+      attention(add<nn::Attention>("attention", nn::Attention::Shape{c.dim, c.n_heads, c.n_kv_heads, c.head()}, layer, init_in(), init_out(c, layer))),
+      ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
+      feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {}
+
+at::Tensor Block::operator()(const at::Tensor& x_td, const nn::SequenceInfo& info) {
+  auto [residual, h] = attention_norm(x_td);
+  std::tie(residual, h) = ffn_norm(residual, attention(h, info));
+  return residual + feed_forward(h);
+}
+
+Llama::Llama(const Config& config)
+    : config_((config.validate(), config)),
+      tok_embeddings_(add<nn::Embedding>("tok_embeddings", config.vocab_size, config.dim, init_embedding(config))),
+      norm_((add<Layers>("layers", config, layers_), add<nn::RMSNorm>("norm", config.dim, config.norm_eps))),
+      output_(add<nn::Linear>("output", config.dim, config.tied ? 0 : config.vocab_size, init_head(config))) {
+  if (config.tied) output_.tie(tok_embeddings_.weight);
+  assign_names("");
+}
+
+void Llama::prepare(at::Device device, int64_t positions) {
+  const RopeScaling scaling = config_.rope_scaling ? RopeScaling{config_.rope_factor, config_.rope_low_freq_factor, config_.rope_high_freq_factor,
+                                                                 config_.rope_original_context}
+                                                   : RopeScaling{};
+  std::tie(cos_, sin_) = rope_tables(positions, config_.head(), config_.rope_theta, scaling, device);
+}
+
+at::Tensor Llama::hidden(const at::Tensor& tokens, const nn::SequenceInfo& info) {
+  at::Tensor x = tok_embeddings_(tokens.reshape(-1));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    Block& block = *layers_[i];
+    if (recompute_.covers(static_cast<int>(i)) && at::GradMode::is_enabled()) {
+      x = recompute([&block, info](const at::Tensor& input) { return block(input, info); }, x, block.attention_norm.weight.weight.value);
+    } else {
+      x = block(x, info);
+    }
+  }
+  return norm_(x).second;
+}
+
+HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) {
+  nn::SequenceInfo info;
+  info.batch = input.tokens.size(0), info.seq = input.tokens.size(1);
+  check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
+  info.cos = cos_, info.sin = sin_;
+  if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
+  if (input.doc_start.defined()) info.doc_start = input.doc_start.reshape(-1).contiguous();
+  return head_loss(hidden(input.tokens, info), output_.group(), labels.reshape(-1).contiguous(), grad_scale);
+}
+
+at::Tensor Llama::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) {
+  at::NoGradGuard no_grad;
+  nn::SequenceInfo info;
+  info.batch = tokens.size(0), info.seq = tokens.size(1);
+  check(caches.front().length + info.seq <= cos_.size(0), "generate: {} positions asked for, the model was prepared for {}",
+        caches.front().length + info.seq, cos_.size(0));
+  info.cos = cos_, info.sin = sin_, info.caches = &caches;
+  const at::Tensor h = hidden(tokens, info).reshape({info.batch, info.seq, config_.dim}).select(1, info.seq - 1).contiguous();
+  return output_(h).to(at::kFloat);
+}
+
+std::vector<KvCache> Llama::make_caches(int64_t batch, int64_t capacity) const {
+  std::vector<KvCache> caches(layers_.size());
+  const auto options = tok_embeddings_.weight.weight.value.options();
+  for (KvCache& c : caches) {
+    c.k = at::empty({batch, capacity, config_.n_kv_heads * config_.head()}, options);
+    c.v = at::empty_like(c.k);
+  }
+  return caches;
+}
+
+nn::ModelSize Llama::size() const {
+  nn::ModelSize s;
+  s.layers = config_.n_layers, s.dim = config_.dim, s.heads = config_.n_heads, s.kv_heads = config_.n_kv_heads, s.head_dim = config_.head();
+  s.vocab = config_.vocab_size, s.max_seq_len = config_.max_seq_len, s.tied = config_.tied;
+  const_cast<Llama*>(this)->for_each_parameter([&](nn::Parameter& p) { s.parameters += p.numel(); });
+  s.embedding_parameters = config_.vocab_size * config_.dim;
+  return s;
+}
+
+}  // namespace halftone::llama3

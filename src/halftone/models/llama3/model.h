@@ -1,0 +1,41 @@
+#pragma once
+#include <memory>
+
+#include "halftone/models/llama3/config.h"
+#include "halftone/nn/model.h"
+
+namespace halftone::llama3 {
+
+class Block : public nn::Module {
+ public:
+  Block(const Config& config, int layer);
+  std::vector<std::string_view> class_names() const override { return {"TransformerBlock", "Module"}; }
+  at::Tensor operator()(const at::Tensor& x_td, const nn::SequenceInfo& info);
+  nn::RMSNorm& attention_norm;
+  nn::Attention& attention;
+  nn::RMSNorm& ffn_norm;
+  nn::FeedForward& feed_forward;
+};
+
+// Llama 3 (Dubey et al. 2024): pre-norm blocks of grouped-query attention and SwiGLU.
+class Llama : public nn::Model {
+ public:
+  explicit Llama(const Config& config);
+  HeadLoss loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) override;
+  at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) override;
+  std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const override;
+  nn::ModelSize size() const override;
+  void prepare(at::Device device, int64_t positions) override;
+
+ private:
+  at::Tensor hidden(const at::Tensor& tokens, const nn::SequenceInfo& info);
+
+  Config config_;
+  nn::Embedding& tok_embeddings_;
+  std::vector<Block*> layers_;
+  nn::RMSNorm& norm_;
+  nn::Linear& output_;
+  at::Tensor cos_, sin_;
+};
+
+}  // namespace halftone::llama3

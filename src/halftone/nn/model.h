@@ -1,0 +1,47 @@
+#pragma once
+#include <memory>
+
+#include "halftone/nn/layers.h"
+#include "halftone/ops/head_loss.h"
+
+namespace halftone::nn {
+
+struct ModelInput {
+  at::Tensor tokens;     // int64 [B, S]
+  at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
+  at::Tensor doc_start;  // int32 [B, S] or undefined: causal over the whole row
+};
+
+enum class Recompute { none, full, every_nth };
+struct RecomputePlan {
+  Recompute mode = Recompute::none;
+  int n = 1;  // every_nth: blocks n-1, 2n-1, ... are recomputed
+  bool covers(int layer) const { return mode == Recompute::full || (mode == Recompute::every_nth && (layer + 1) % n == 0); }
+};
+
+// Sizes that the trainer, the counters of FLOPs and the checkpoints need of any model.
+struct ModelSize {
+  int64_t layers = 0, dim = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0, max_seq_len = 0;
+  int64_t parameters = 0, embedding_parameters = 0;
+  bool tied = false;
+};
+
+// A language model, written as a forward pass from ops on one device.
+class Model : public Module {
+ public:
+  std::vector<std::string_view> class_names() const override { return {"Model", "Module"}; }
+  // Loss of a micro-batch (ops/head_loss.h); labels int64 [B, S], -100 ignored.
+  virtual HeadLoss loss(const ModelInput& input, const at::Tensor& labels, double grad_scale) = 0;
+  // Logits fp32 [B, V] of the last position of each row, after appending the rows to the caches (one per layer).
+  virtual at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) = 0;
+  virtual std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const = 0;
+  virtual ModelSize size() const = 0;
+  void set_recompute(RecomputePlan plan) { recompute_ = plan; }
+  // Moves tables to the device of the parameters; after ParameterStore::materialize.
+  virtual void prepare(at::Device device, int64_t positions) = 0;
+
+ protected:
+  RecomputePlan recompute_;
+};
+
+}  // namespace halftone::nn

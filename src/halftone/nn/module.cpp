@@ -1,0 +1,27 @@
+#include "halftone/nn/module.h"
+
+namespace halftone::nn {
+
+void Module::assign_names(const std::string& fqn) {
+  fqn_ = fqn;
+  const std::string prefix = fqn.empty() ? "" : fqn + ".";
+  for (Parameter& p : parameters_) p.fqn = p.weight.name = prefix + p.fqn;
+  for (auto& [name, child] : children_) child->assign_names(prefix + name);
+}
+
+void Module::for_each_module(const std::function<void(Module&)>& f) {
+  f(*this);
+  for (auto& [name, child] : children_) child->for_each_module(f);
+}
+
+void Module::for_each_parameter(const std::function<void(Parameter&)>& f) {
+  for (Parameter& p : parameters_) f(p);
+  for (auto& [name, child] : children_) child->for_each_parameter(f);
+}
+
+Parameter& Module::add_parameter(std::string name, std::vector<int64_t> shape, Init init) {
+  parameters_.push_back({std::move(name), std::move(shape), init, {}, {}});
+  return parameters_.back();
+}
+
+}  // namespace halftone::nn

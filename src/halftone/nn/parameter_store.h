@@ -1,0 +1,48 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "halftone/nn/module.h"
+#include "halftone/ops/optimizer.h"
+
+namespace halftone::nn {
+
+struct StorageOptions {
+  at::Device device = at::kCPU;
+  at::ScalarType storage = at::kFloat;   // training.dtype
+  at::ScalarType compute = at::kBFloat16;  // training.mixed_precision_param
+  bool trainable = true;                 // false: no gradients (generation, evaluation)
+};
+
+// Storage of a model's parameters: one flat buffer per unit (embedding, every block, final norm with head), parameters in
+// registration order, for masters, gradients and compute copies alike; sharding, the optimizer and collectives work on
+// units.
+class ParameterStore {
+ public:
+  struct Unit {
+    std::string name;  // "tok_embeddings", "layers.3", "norm"
+    FlatParameters flat;
+    std::vector<Parameter*> parameters;
+  };
+
+  // Allocates and points every parameter's `master` and `weight` into the buffers; contents are undefined until
+  // initialize() or a checkpoint fills them.
+  void materialize(Module& model, const StorageOptions& options);
+  // Counter-based initial values: the same on every device, mesh and thread count.
+  void initialize(uint64_t seed);
+  // After masters changed: compute copies follow and packed weights are rebuilt on next use.
+  void masters_changed();
+  void bump_versions();
+
+  std::vector<Unit>& units() { return units_; }
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  int64_t numel() const;
+
+ private:
+  std::vector<Unit> units_;
+  std::vector<Parameter*> parameters_;
+};
+
+}  // namespace halftone::nn

@@ -1,0 +1,35 @@
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "halftone/formats/recipe.h"
+#include "halftone/nn/layers.h"
+
+namespace halftone::nn {
+
+// Which modules get which scheme, and with what options; the common form of quantize.scheme, recipe files and converters.
+struct RecipeRule {
+  std::string scheme = "none";
+  std::vector<std::string> targets = {"Linear"}, ignore = {"output"};
+  bool targets_are_substrings = false;  // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
+  bool stochastic_rounding = false;     // every quantised operand
+  bool use_sr_grad = false;             // the dY operands
+  bool output = true, grad_input = true, grad_weight = true;  // which of the three products is quantised
+};
+
+struct RecipePlan {
+  std::vector<RecipeRule> rules;
+  int skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype
+};
+
+// Says for every Linear of the model how the operands of its products are quantised (numerics.md section 12) and returns
+// the lines to print at start. Error: unknown scheme, a scheme without products on this device, a target that matches
+// nothing, a module matched twice.
+std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
+
+// Rule C: `re:P` matches when P (ECMAScript) matches from the first character of the name; anything else is an exact FQN or
+// class name. lm_head and output name the same module.
+bool matches_target(const Module& module, const std::string& target);
+
+}  // namespace halftone::nn

@@ -1,0 +1,127 @@
+#include "halftone/ops/aten.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+namespace halftone::aten {
+namespace {
+
+at::Tensor slice_columns(const at::Tensor& t, int64_t begin, int64_t size) { return t.narrow(1, begin, size); }
+
+// [B * S, heads * d] -> [B, heads, S, d]
+at::Tensor split_heads(const at::Tensor& t, int64_t batch, int64_t heads, int64_t d) {
+  return t.reshape({batch, t.size(0) / batch, heads, d}).transpose(1, 2);
+}
+
+at::Tensor merge_heads(const at::Tensor& t) { return t.transpose(1, 2).reshape({t.size(0) * t.size(2), t.size(1) * t.size(3)}); }
+
+// Scores with hidden positions at -inf.
+at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
+  const int64_t lq = q.size(2), lk = k.size(2), group = q.size(1) / k.size(1);
+  at::Tensor scores = at::matmul(q.to(at::kFloat), k.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3)) * args.scale;
+  const auto options = q.options().dtype(at::kLong);
+  const at::Tensor qi = at::arange(lq, options).unsqueeze(1) + (lk - lq), kj = at::arange(lk, options).unsqueeze(0);
+  at::Tensor hidden = (kj > qi).unsqueeze(0).unsqueeze(0);
+  if (args.doc_start.defined()) {
+    const at::Tensor start = args.doc_start.reshape({q.size(0), 1, lk, 1}).to(at::kLong).narrow(2, lk - lq, lq);
+    hidden = hidden.logical_or(kj < start);
+  }
+  return scores.masked_fill(hidden, -std::numeric_limits<float>::infinity());
+}
+
+}  // namespace
+
+std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& w, double eps) {
+  const at::Tensor xf = x.to(at::kFloat);
+  const at::Tensor rstd = at::rsqrt(xf.square().mean(1, true) + eps);
+  return {(xf * rstd * w.to(at::kFloat)).to(x.scalar_type()), rstd.squeeze(1)};
+}
+
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, const at::Tensor& w) {
+  const at::Tensor r = rstd.unsqueeze(1), x_hat = x.to(at::kFloat) * r, dyf = dy.to(at::kFloat);
+  const at::Tensor g = dyf * w.to(at::kFloat);
+  return {(r * (g - x_hat * (g * x_hat).mean(1, true))).to(x.scalar_type()), (dyf * x_hat).sum(0)};
+}
+
+at::Tensor swiglu(const at::Tensor& gu) {
+  const int64_t f = gu.size(1) / 2;
+  const at::Tensor g = slice_columns(gu, 0, f).to(at::kFloat), u = slice_columns(gu, f, f).to(at::kFloat);
+  return (g * at::sigmoid(g) * u).to(gu.scalar_type());
+}
+
+at::Tensor swiglu_backward(const at::Tensor& dh, const at::Tensor& gu) {
+  const int64_t f = gu.size(1) / 2;
+  const at::Tensor g = slice_columns(gu, 0, f).to(at::kFloat), u = slice_columns(gu, f, f).to(at::kFloat), d = dh.to(at::kFloat);
+  const at::Tensor s = at::sigmoid(g);
+  return at::cat({d * u * s * (1 + g * (1 - s)), d * g * s}, 1).to(gu.scalar_type());
+}
+
+at::Tensor rotate(const at::Tensor& x, int64_t heads, const AttentionArgs& args, bool inverse, int64_t first_position) {
+  const int64_t rows = x.size(0), d = args.head_dim;
+  const at::Tensor positions = args.positions.defined() ? args.positions.to(at::kLong)
+                                                        : at::arange(rows, args.cos.options().dtype(at::kLong)).remainder(args.seq) + first_position;
+  const at::Tensor c = args.cos.index_select(0, positions).unsqueeze(1);
+  at::Tensor s = args.sin.index_select(0, positions).unsqueeze(1);
+  if (inverse) s = -s;
+  const at::Tensor xf = x.to(at::kFloat);
+  at::Tensor a, b;
+  if (args.rotate_halves) {
+    const at::Tensor h = xf.reshape({rows, heads, 2, d / 2});
+    a = h.select(2, 0), b = h.select(2, 1);
+  } else {
+    const at::Tensor h = xf.reshape({rows, heads, d / 2, 2});
+    a = h.select(3, 0), b = h.select(3, 1);
+  }
+  return at::stack({a * c - b * s, a * s + b * c}, args.rotate_halves ? 2 : 3).reshape({rows, heads * d}).to(x.scalar_type());
+}
+
+AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep) {
+  const int64_t d = args.head_dim, nq = args.heads * d, nk = args.kv_heads * d, group = args.heads / args.kv_heads;
+  AttentionState s;
+  s.q = split_heads(slice_columns(qkv, 0, nq), args.batch, args.heads, d);
+  s.k = split_heads(slice_columns(qkv, nq, nk), args.batch, args.kv_heads, d);
+  s.v = split_heads(slice_columns(qkv, nq + nk, nk), args.batch, args.kv_heads, d);
+  s.flash = qkv.is_cuda() && qkv.scalar_type() == at::kBFloat16 && !args.doc_start.defined() && d <= 256;
+  if (s.flash) {
+    s.k = s.k.repeat_interleave(group, 1), s.v = s.v.repeat_interleave(group, 1);
+    const auto r = at::_scaled_dot_product_flash_attention(s.q, s.k, s.v, 0.0, true, false, args.scale);
+    s.flash_out = std::get<0>(r), s.lse = std::get<1>(r);
+    s.max_q = std::get<4>(r).expect_int(), s.max_k = std::get<5>(r).expect_int();
+    s.seed = std::get<6>(r), s.offset = std::get<7>(r);
+    s.out = merge_heads(s.flash_out);
+  } else {
+    const at::Tensor p = at::softmax(masked_scores(s.q, s.k, args), -1);
+    s.flash_out = at::matmul(p, s.v.to(at::kFloat).repeat_interleave(group, 1)).to(qkv.scalar_type());
+    s.out = merge_heads(s.flash_out);
+  }
+  if (!keep) s.q = s.k = s.v = s.flash_out = at::Tensor();
+  return s;
+}
+
+at::Tensor attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {
+  const int64_t d = args.head_dim, group = args.heads / args.kv_heads;
+  const at::Tensor grad = split_heads(d_out, args.batch, args.heads, d);
+  at::Tensor dq, dk, dv;
+  if (s.flash) {
+    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(grad, s.q, s.k, s.v, s.flash_out, s.lse, at::Tensor(), at::Tensor(),
+                                                                            s.max_q, s.max_k, 0.0, true, s.seed, s.offset, args.scale);
+  } else {
+    const at::Tensor p = at::softmax(masked_scores(s.q, s.k, args), -1), g = grad.to(at::kFloat);
+    dv = at::matmul(p.transpose(2, 3), g);
+    const at::Tensor dp = at::matmul(g, s.v.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3));
+    const at::Tensor ds = p * (dp - (g * s.flash_out.to(at::kFloat)).sum(-1, true)) * args.scale;
+    dq = at::matmul(ds, s.k.to(at::kFloat).repeat_interleave(group, 1));
+    dk = at::matmul(ds.transpose(2, 3), s.q.to(at::kFloat));
+  }
+  const auto sum_groups = [&](const at::Tensor& t) {
+    return t.reshape({args.batch, args.kv_heads, group, t.size(2), d}).to(at::kFloat).sum(2).to(d_out.scalar_type());
+  };
+  return at::cat({merge_heads(dq.to(d_out.scalar_type())), merge_heads(sum_groups(dk)), merge_heads(sum_groups(dv))}, 1);
+}
+
+at::Tensor attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
+  const at::Tensor p = at::softmax(masked_scores(q, k, args), -1);
+  return merge_heads(at::matmul(p, v.to(at::kFloat).repeat_interleave(q.size(1) / v.size(1), 1)).to(q.scalar_type()));
+}
+
+}  // namespace halftone::aten

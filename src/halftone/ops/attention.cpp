@@ -1,0 +1,133 @@
+#include "halftone/ops/attention.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "halftone/attention/causal.h"
+#include "halftone/fused/rope.h"
+#include "halftone/ops/aten.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/node.h"
+
+namespace halftone {
+namespace {
+
+char* column(const at::Tensor& t, int64_t c) { return static_cast<char*>(t.data_ptr()) + c * t.element_size(); }
+
+void rotate_cpu(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
+  Rope p;
+  p.tokens = qkv.size(0), p.heads = a.heads + a.kv_heads, p.head_dim = a.head_dim, p.dtype = kernel_dtype(qkv);
+  p.x = p.out = qkv.data_ptr(), p.x_stride = p.out_stride = qkv.stride(0);
+  p.cos = a.cos.const_data_ptr<float>(), p.sin = a.sin.const_data_ptr<float>(), p.max_positions = a.cos.size(0);
+  if (a.positions.defined()) p.positions = a.positions.const_data_ptr<int32_t>();
+  p.seq_len = a.seq, p.offset = first_position, p.inverse = inverse;
+  p.pairing = a.rotate_halves ? RopePairing::halves : RopePairing::neighbours;
+  rope(p);
+}
+
+void rotate_aten(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
+  const int64_t heads = a.heads + a.kv_heads;
+  at::Tensor qk = qkv.narrow(1, 0, heads * a.head_dim);
+  qk.copy_(aten::rotate(qk, heads, a, inverse, first_position));
+}
+
+void check_args(const at::Tensor& qkv, const AttentionArgs& a, int64_t seq) {
+  check(qkv.dim() == 2 && qkv.size(0) == a.batch * seq && qkv.size(1) == (a.heads + 2 * a.kv_heads) * a.head_dim,
+        "attention: expected qkv of [{} * {}, ({} + 2 * {}) * {}], found {}", a.batch, seq, a.heads, a.kv_heads, a.head_dim,
+        fmt::join(qkv.sizes(), " x "));
+  check(a.kv_heads > 0 && a.heads % a.kv_heads == 0, "attention: {} heads are not a multiple of {} key-value heads", a.heads, a.kv_heads);
+}
+
+at::Tensor forward_cpu(const at::Tensor& qkv, const AttentionArgs& a, at::Tensor& lse) {
+  const int64_t d = a.head_dim, width = a.heads * d, kv = a.kv_heads * d;
+  at::Tensor out = at::empty({qkv.size(0), width}, qkv.options());
+  lse = at::empty({a.batch, a.heads, a.seq}, qkv.options().dtype(at::kFloat));
+  AttentionForward p;
+  p.shape = {a.batch, a.seq, a.seq, static_cast<int>(a.heads), static_cast<int>(a.kv_heads), static_cast<int>(d)};
+  p.dtype = kernel_dtype(qkv), p.scale = static_cast<float>(a.scale);
+  p.q = column(qkv, 0), p.k = column(qkv, width), p.v = column(qkv, width + kv);
+  p.q_layout.row = p.k_layout.row = p.v_layout.row = qkv.stride(0);
+  p.out = out.data_ptr(), p.out_layout.row = width, p.lse = lse.mutable_data_ptr<float>();
+  if (a.doc_start.defined()) p.doc_start = a.doc_start.const_data_ptr<int32_t>();
+  causal_attention_forward(p);
+  return out;
+}
+
+at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lse, const AttentionArgs& a) {
+  const int64_t d = a.head_dim, width = a.heads * d, kv = a.kv_heads * d;
+  at::Tensor d_qkv = at::empty_like(qkv);
+  AttentionBackward p;
+  p.shape = {a.batch, a.seq, a.seq, static_cast<int>(a.heads), static_cast<int>(a.kv_heads), static_cast<int>(d)};
+  p.dtype = kernel_dtype(qkv), p.scale = static_cast<float>(a.scale);
+  p.q = column(qkv, 0), p.k = column(qkv, width), p.v = column(qkv, width + kv);
+  p.dq = column(d_qkv, 0), p.dk = column(d_qkv, width), p.dv = column(d_qkv, width + kv);
+  p.q_layout.row = p.k_layout.row = p.v_layout.row = qkv.stride(0);
+  p.dq_layout.row = p.dk_layout.row = p.dv_layout.row = d_qkv.stride(0);
+  p.out = out.const_data_ptr(), p.d_out = d_out.const_data_ptr(), p.lse = lse.const_data_ptr<float>();
+  p.out_layout.row = out.stride(0), p.d_out_layout.row = d_out.stride(0);
+  if (a.doc_start.defined()) p.doc_start = a.doc_start.const_data_ptr<int32_t>();
+  causal_attention_backward(p);
+  rotate_cpu(d_qkv, a, true);
+  return d_qkv;
+}
+
+}  // namespace
+
+at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args) {
+  check_args(qkv, args, args.seq);
+  at::Tensor plain = qkv.detach(), out;
+  const bool recording = records(qkv);
+  OpNode::Backward backward;
+  {
+    at::NoGradGuard no_grad;
+    if (plain.is_cpu()) {
+      rotate_cpu(plain, args, false);
+      at::Tensor lse;
+      out = forward_cpu(plain, args, lse);
+      backward = [plain, saved = out.detach(), lse, args](const variable_list& g) -> variable_list {
+        return {backward_cpu(g[0].contiguous(), plain, saved, lse, args)};
+      };
+    } else {
+      rotate_aten(plain, args, false);
+      auto state = std::make_shared<aten::AttentionState>(aten::attention(plain, args, recording));
+      out = state->out;
+      state->out = at::Tensor();
+      backward = [state, args](const variable_list& g) -> variable_list {
+        at::Tensor d_qkv = aten::attention_backward(g[0].contiguous(), *state, args);
+        rotate_aten(d_qkv, args, true);
+        return {d_qkv};
+      };
+    }
+  }
+  if (recording) connect("causal_attention", {qkv}, {&out}, std::move(backward));
+  return out;
+}
+
+at::Tensor causal_attention_cached(const at::Tensor& qkv, const AttentionArgs& args, KvCache& cache) {
+  at::NoGradGuard no_grad;
+  check_args(qkv, args, args.seq);
+  const int64_t d = args.head_dim, width = args.heads * d, kv = args.kv_heads * d, total = cache.length + args.seq;
+  check(total <= cache.k.size(1), "generate: {} positions do not fit a cache of {}", total, cache.k.size(1));
+  const at::Tensor plain = qkv.detach();
+  plain.is_cpu() ? rotate_cpu(plain, args, false, cache.length) : rotate_aten(plain, args, false, cache.length);
+  cache.k.narrow(1, cache.length, args.seq).copy_(plain.narrow(1, width, kv).view({args.batch, args.seq, kv}));
+  cache.v.narrow(1, cache.length, args.seq).copy_(plain.narrow(1, width + kv, kv).view({args.batch, args.seq, kv}));
+  cache.length = total;
+  if (plain.is_cpu()) {
+    at::Tensor out = at::empty({plain.size(0), width}, plain.options());
+    AttentionForward p;
+    p.shape = {args.batch, args.seq, total, static_cast<int>(args.heads), static_cast<int>(args.kv_heads), static_cast<int>(d)};
+    p.dtype = kernel_dtype(plain), p.scale = static_cast<float>(args.scale);
+    p.q = plain.const_data_ptr(), p.k = cache.k.const_data_ptr(), p.v = cache.v.const_data_ptr(), p.out = out.data_ptr();
+    p.q_layout.row = plain.stride(0), p.out_layout.row = width;
+    p.k_layout = p.v_layout = {kv, cache.k.stride(0)};
+    causal_attention_forward(p);
+    return out;
+  }
+  const auto heads = [&](const at::Tensor& t, int64_t n) { return t.reshape({args.batch, t.numel() / (args.batch * n * d), n, d}).transpose(1, 2); };
+  const at::Tensor q = heads(plain.narrow(1, 0, width), args.heads);
+  const at::Tensor k = heads(cache.k.narrow(1, 0, total), args.kv_heads), v = heads(cache.v.narrow(1, 0, total), args.kv_heads);
+  return aten::attention_cached(q, k, v, args);
+}
+
+}  // namespace halftone

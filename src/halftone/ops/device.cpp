@@ -1,0 +1,113 @@
+#include "halftone/ops/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+#include <sys/resource.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+bool driver_present() { return access("/dev/nvidiactl", F_OK) == 0; }
+
+// Why there is no CUDA device, or nothing. The library stays loaded.
+std::string load_cuda() {
+  if (!driver_present()) return "no NVIDIA driver is loaded (/dev/nvidiactl is missing)";
+  setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);
+  static void* library = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  if (!library) {
+    const char* reason = dlerror();
+    return fmt::format("LibTorch's CUDA half could not be loaded ({}); run HALFTONE_CUDA=ON tools/setup.sh", reason ? reason : "unknown reason");
+  }
+  if (!at::globalContext().hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return "the driver reports no CUDA device";
+  return {};
+}
+
+std::string processor_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  }
+  return "unknown processor";
+}
+
+}  // namespace
+
+c10::Device select_device(const std::string& name, int local_rank) {
+  check(name == "auto" || name == "cuda" || name == "cpu", "training.device: expected auto, cuda or cpu, found '{}'", name);
+  if (name == "cpu" || (name == "auto" && !driver_present())) return at::kCPU;
+  const std::string reason = load_cuda();
+  if (!reason.empty()) {
+    check(name == "auto", "--device cuda: {}; use --device cpu or auto", reason);
+    return at::kCPU;
+  }
+  const int count = at::detail::getCUDAHooks().deviceCount();
+  const int index = count == 1 ? 0 : local_rank;
+  check(index < count, "device {} asked for by the local rank, but there are {} CUDA devices", index, count);
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+  return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+DeviceInfo device_info(c10::Device device) {
+  if (device.is_cpu()) {
+    struct sysinfo info {};
+    sysinfo(&info);
+    return {processor_name(), static_cast<double>(info.totalram) * info.mem_unit / kGiB};
+  }
+  // Through the driver library that LibTorch has loaded: its own property call needs the CUDA headers.
+  using NameCall = int (*)(char*, int, int);
+  using MemoryCall = int (*)(size_t*, int);
+  static void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  char name[256] = "CUDA device";
+  size_t bytes = 0;
+  if (driver) {
+    if (auto get = reinterpret_cast<NameCall>(dlsym(driver, "cuDeviceGetName"))) get(name, sizeof name, device.index());
+    if (auto get = reinterpret_cast<MemoryCall>(dlsym(driver, "cuDeviceTotalMem_v2"))) get(&bytes, device.index());
+  }
+  return {name, static_cast<double>(bytes) / kGiB};
+}
+
+MemoryUse peak_memory(c10::Device device) {
+  MemoryUse use;
+  if (device.is_cpu()) {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    use.reserved_gib = use.active_gib = static_cast<double>(usage.ru_maxrss) * 1024 / kGiB;
+    return use;
+  }
+  const auto stats = at::getDeviceAllocator(device.type())->getDeviceStats(device.index());
+  constexpr auto kAll = static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  use.active_gib = static_cast<double>(stats.active_bytes[kAll].peak) / kGiB;
+  use.reserved_gib = static_cast<double>(stats.reserved_bytes[kAll].peak) / kGiB;
+  use.alloc_retries = stats.num_alloc_retries, use.ooms = stats.num_ooms;
+  return use;
+}
+
+void reset_peak_memory(c10::Device device) {
+  if (!device.is_cpu()) at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
+}
+
+void synchronize(c10::Device device) {
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
+void set_deterministic(bool warn_only) {
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  at::globalContext().setDeterministicAlgorithms(true, warn_only);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
+}
+
+}  // namespace halftone

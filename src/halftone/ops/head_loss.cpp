@@ -1,0 +1,78 @@
+#include "halftone/ops/head_loss.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <algorithm>
+
+#include "halftone/fused/cross_entropy.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/linear_cpu.h"
+#include "halftone/ops/node.h"
+
+namespace halftone {
+namespace {
+
+// Rows of a chunk: the logits stay in the second-level cache of a CPU, and near 256 MiB on a device.
+int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
+  if (x.is_cpu()) return std::clamp<int64_t>((int64_t{2} << 20) / vocab, 64, 1024);
+  return std::clamp<int64_t>((int64_t{128} << 20) / vocab, 256, x.size(0));
+}
+
+// Sum of the chunk's cross-entropies (fp64); the logits become their gradient when `training`.
+at::Tensor chunk_loss(at::Tensor& logits, const at::Tensor& labels, double grad_scale, bool training) {
+  if (logits.is_cpu()) {
+    CrossEntropy p;
+    p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = p.dlogits_dtype = kernel_dtype(logits);
+    p.logits = logits.const_data_ptr(), p.logits_stride = p.dlogits_stride = logits.stride(0);
+    p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
+    if (training) p.dlogits = logits.data_ptr();
+    return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
+  }
+  const at::Tensor z = logits.to(at::kFloat), valid = labels.ne(kIgnoredLabel), target = labels.clamp_min(0).unsqueeze(1);
+  const at::Tensor lse = z.logsumexp(1, true);
+  const at::Tensor loss = at::where(valid, (lse - z.gather(1, target)).squeeze(1), at::zeros({}, z.options())).sum(at::kDouble);
+  if (training) {
+    at::Tensor d = (z - lse).exp_();
+    d.scatter_add_(1, target, at::full({}, -1.0f, z.options()).expand(target.sizes()));
+    logits = (d * (valid.unsqueeze(1).to(at::kFloat) * grad_scale)).to(logits.scalar_type());
+  }
+  return loss;
+}
+
+}  // namespace
+
+HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& labels, double grad_scale) {
+  check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0), "head loss: expected one label per row, found {} rows and {} labels",
+        x.size(0), labels.numel());
+  const bool training = records(x, head.weights.front()->value);
+  at::NoGradGuard no_grad;
+  const at::Tensor plain = x.detach().contiguous();
+  const int64_t rows = plain.size(0), step = chunk_rows(plain, head.out_features());
+  at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
+  at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
+  for (int64_t r = 0; r < rows; r += step) {
+    const int64_t n = std::min(step, rows - r);
+    const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
+    if (plain.is_cpu()) {
+      auto call = cpu::linear_forward(chunk, head, training);
+      sum += chunk_loss(call.y, target, grad_scale, training);
+      if (training) dx.narrow(0, r, n).copy_(cpu::linear_backward(*call.saved, call.y, head, true));
+    } else {
+      at::Tensor logits = aten::linear_forward(chunk, head);
+      sum += chunk_loss(logits, target, grad_scale, training);
+      if (training) dx.narrow(0, r, n).copy_(aten::linear_backward(chunk, logits, head, true));
+    }
+  }
+  HeadLoss result{(sum * grad_scale).to(at::kFloat), sum};
+  if (training) {
+    for (Weight* w : head.weights) w->grad_ready();
+    at::Tensor loss = result.loss;
+    connect("head_loss", {x, head.weights.front()->value}, {&loss},
+            [dx](const variable_list&) -> variable_list { return {dx, at::Tensor()}; });
+    result.loss = loss;
+  }
+  return result;
+}
+
+}  // namespace halftone

@@ -1,0 +1,53 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace halftone {
+
+using torch::autograd::variable_list;
+
+// Backward of one op: `backward` owns what the op saved (plain tensors without autograd history) and maps the gradients
+// of the outputs to those of the inputs given to `connect`, undefined where there is none.
+class OpNode final : public torch::autograd::Node {
+ public:
+  using Backward = std::function<variable_list(const variable_list&)>;
+  OpNode(std::string name, Backward backward) : name_(std::move(name)), backward_(std::move(backward)) {}
+  std::string name() const override { return name_; }
+  variable_list apply(variable_list&& grads) override {
+    at::NoGradGuard no_grad;
+    return backward_(grads);
+  }
+  void release_variables() override { backward_ = nullptr; }
+
+ private:
+  std::string name_;
+  Backward backward_;
+};
+
+// True when any of the inputs takes part in a graph that is being recorded.
+template <class... T> bool records(const T&... inputs) {
+  return at::GradMode::is_enabled() && (... || (inputs.defined() && inputs.requires_grad()));
+}
+
+// Makes `outputs` results of a node with the given inputs. Outputs must be fresh tensors, not views of an input.
+inline void connect(std::string name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, OpNode::Backward backward) {
+  auto node = std::shared_ptr<OpNode>(new OpNode(std::move(name), std::move(backward)), torch::autograd::deleteNode);
+  torch::autograd::edge_list edges;
+  edges.reserve(inputs.size());
+  for (const at::Tensor& t : inputs) {
+    edges.push_back(t.defined() ? torch::autograd::impl::gradient_edge(t) : torch::autograd::Edge{});
+  }
+  node->set_next_edges(std::move(edges));
+  for (at::Tensor* out : outputs) torch::autograd::create_gradient_edge(*out, node);
+}
+
+}  // namespace halftone

@@ -1,0 +1,78 @@
+#include "halftone/ops/optimizer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/TensorOperators.h>
+
+#include <cmath>
+
+#include "halftone/fused/grad_norm.h"
+#include "halftone/ops/common.h"
+
+namespace halftone {
+namespace {
+
+void step_cpu(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
+  OptimizerStep p;
+  p.rule = h.rule, p.beta1 = h.beta1, p.beta2 = h.beta2, p.eps = h.eps, p.step = t;
+  p.segments = f.segments;
+  p.param_dtype = kernel_dtype(f.param), p.param = f.param.data_ptr(), p.stochastic_rounding = h.stochastic_rounding;
+  if (f.m.defined()) p.state_dtype = kernel_dtype(f.m), p.m = f.m.data_ptr();
+  if (f.v.defined()) p.v = f.v.data_ptr();
+  p.grad = f.grad.data_ptr(), p.grad_factor = grad_factor.const_data_ptr<float>(), p.zero_grad = true;
+  if (f.compute.defined()) p.compute_copy = static_cast<bf16*>(f.compute.data_ptr());
+  optimizer_step(p);
+}
+
+void step_aten(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
+  check(!h.stochastic_rounding, "optimizer.stochastic_rounding: this build has it on the CPU only; set it to false");
+  f.grad.mul_(grad_factor);
+  for (const OptimizerSegment& s : f.segments) {
+    const auto cut = [&](const at::Tensor& x) { return x.narrow(0, s.offset, s.count); };
+    at::Tensor g = cut(f.grad), p = cut(f.param);
+    at::Tensor pf = p.to(at::kFloat);
+    if (h.rule == OptimizerRule::adamw) {
+      pf.mul_(1.0 - s.lr * s.weight_decay);
+    } else if (s.weight_decay != 0) {
+      g.add_(pf, s.weight_decay);
+    }
+    if (h.rule == OptimizerRule::sgd) {
+      if (f.m.defined()) cut(f.m).copy_(cut(f.m).to(at::kFloat).mul_(h.beta1).add_(g)), g = cut(f.m);
+      pf.add_(g.to(at::kFloat), -s.lr);
+    } else {
+      const at::Tensor m = cut(f.m).to(at::kFloat).mul_(h.beta1).add_(g, 1 - h.beta1);
+      const at::Tensor v = cut(f.v).to(at::kFloat).mul_(h.beta2).addcmul_(g, g, 1 - h.beta2);
+      const double c1 = 1 - std::pow(h.beta1, t), c2 = std::sqrt(1 - std::pow(h.beta2, t));
+      pf.addcdiv_(m, v.sqrt().div_(c2).add_(h.eps), -s.lr / c1);
+      cut(f.m).copy_(m), cut(f.v).copy_(v);
+    }
+    p.copy_(pf);
+  }
+  f.grad.zero_();
+  refresh_compute_copy(f);
+}
+
+}  // namespace
+
+void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor) {
+  at::NoGradGuard no_grad;
+  flat.param.is_cpu() ? step_cpu(flat, hyper, t, grad_factor) : step_aten(flat, hyper, t, grad_factor);
+}
+
+at::Tensor sum_of_squares(const at::Tensor& flat) {
+  at::NoGradGuard no_grad;
+  if (!flat.is_cpu()) return flat.to(at::kDouble).square().sum();
+  return at::scalar_tensor(sum_of_squares(flat.const_data_ptr(), flat.numel(), kernel_dtype(flat)), at::TensorOptions().dtype(at::kDouble));
+}
+
+void refresh_compute_copy(FlatParameters& flat) {
+  if (!flat.compute.defined()) return;
+  at::NoGradGuard no_grad;
+  if (flat.param.is_cpu() && flat.param.scalar_type() == at::kFloat) {
+    cast_to_bf16(flat.param.const_data_ptr<float>(), static_cast<bf16*>(flat.compute.data_ptr()), flat.param.numel());
+  } else {
+    flat.compute.copy_(flat.param);
+  }
+}
+
+}  // namespace halftone

@@ -1,0 +1,56 @@
+#include "halftone/ops/swiglu.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "halftone/fused/swiglu.h"
+#include "halftone/ops/aten.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/node.h"
+
+namespace halftone {
+namespace {
+
+const char* halves(const at::Tensor& gu) { return static_cast<const char*>(gu.const_data_ptr()) + gu.size(1) / 2 * gu.element_size(); }
+
+at::Tensor forward(const at::Tensor& gu) {
+  if (!gu.is_cpu()) return aten::swiglu(gu);
+  const int64_t f = gu.size(1) / 2;
+  at::Tensor h = at::empty({gu.size(0), f}, gu.options());
+  SwigluForward p;
+  p.rows = gu.size(0), p.cols = f, p.dtype = kernel_dtype(gu);
+  p.g = gu.const_data_ptr(), p.u = halves(gu), p.g_stride = p.u_stride = gu.stride(0);
+  p.h = h.data_ptr(), p.h_stride = f;
+  swiglu_forward(p);
+  return h;
+}
+
+at::Tensor backward(const at::Tensor& dh, const at::Tensor& gu) {
+  if (!gu.is_cpu()) return aten::swiglu_backward(dh, gu);
+  at::Tensor dgu = at::empty_like(gu);
+  SwigluBackward p;
+  p.rows = gu.size(0), p.cols = gu.size(1) / 2, p.dtype = kernel_dtype(gu);
+  p.g = gu.const_data_ptr(), p.u = halves(gu), p.g_stride = p.u_stride = gu.stride(0);
+  p.dh = dh.const_data_ptr(), p.dh_stride = dh.stride(0);
+  p.dg = dgu.data_ptr(), p.du = const_cast<char*>(halves(dgu)), p.dg_stride = p.du_stride = dgu.stride(0);
+  swiglu_backward(p);
+  return dgu;
+}
+
+}  // namespace
+
+at::Tensor swiglu(const at::Tensor& gu) {
+  check(gu.dim() == 2 && gu.size(1) % 2 == 0, "swiglu: expected [tokens, 2 * width], found {}", fmt::join(gu.sizes(), " x "));
+  const at::Tensor plain = gu.detach().contiguous();
+  at::Tensor h;
+  {
+    at::NoGradGuard no_grad;
+    h = forward(plain);
+  }
+  if (records(gu)) {
+    connect("swiglu", {gu}, {&h}, [plain](const variable_list& g) -> variable_list { return {backward(g[0].contiguous(), plain)}; });
+  }
+  return h;
+}
+
+}  // namespace halftone

@@ -1,0 +1,32 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace halftone {
+
+// A parameter as the ops see it. Ops read `value`, and in backward add the parameter's gradient to `grad` themselves
+// (the product accumulates), then call `on_grad_ready`; autograd never carries a weight gradient.
+struct Weight {
+  std::string name;   // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
+  at::Tensor value;   // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
+  at::Tensor grad;    // fp32, same shape; undefined for a frozen parameter
+  uint64_t version = 1;  // raised whenever `value` changes: key of packed and quantized copies
+  std::function<void(Weight&)> on_grad_ready;
+
+  bool trainable() const { return grad.defined(); }
+  void grad_ready() { if (on_grad_ready) on_grad_ready(*this); }
+};
+
+// Where the current forward/backward stands in the run: the counters of every random draw (numerics.md section 4), so
+// that draws depend neither on micro-batching nor on the number of processes.
+struct StepContext {
+  uint64_t seed = 0;
+  uint32_t step = 0;
+  int64_t first_row = 0;  // index of this micro-batch's first token row in the step's global batch
+};
+StepContext& step_context();  // one per process; the trainer sets it before each micro-batch
+
+}  // namespace halftone

@@ -1,0 +1,213 @@
+#include "halftone/train/engine.h"
+
+#include <ATen/Functions.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <chrono>
+#include <cmath>
+#include <regex>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/nn/recipe_config.h"
+#include "halftone/ops/device.h"
+
+namespace halftone {
+namespace {
+
+at::ScalarType float_type(const std::string& name, const char* field) {
+  if (name == "float32") return at::kFloat;
+  if (name == "bfloat16") return at::kBFloat16;
+  fail("{}: expected float32 or bfloat16, found '{}'", field, name);
+}
+
+OptimizerRule optimizer_rule(const std::string& name) {
+  if (name == "AdamW") return OptimizerRule::adamw;
+  if (name == "Adam") return OptimizerRule::adam;
+  if (name == "SGD") return OptimizerRule::sgd;
+  fail("optimizer.name: this build has AdamW, Adam and SGD; found '{}'", name);
+}
+
+// The group that claims the parameter: index into param_groups, or -1 where there are none.
+int group_of(const std::vector<ParamGroup>& groups, const std::vector<std::regex>& patterns, const std::string& fqn) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (std::regex_search(fqn, patterns[i])) return static_cast<int>(i);
+  }
+  check(groups.empty(), "optimizer.param_groups: no pattern claims {}; add one that does", fqn);
+  return -1;
+}
+
+double number(const OptionTable& table, const std::string& key, double fallback) {
+  const auto it = table.find(key);
+  if (it == table.end()) return fallback;
+  if (const auto* d = std::get_if<double>(&it->second)) return *d;
+  if (const auto* i = std::get_if<int64_t>(&it->second)) return static_cast<double>(*i);
+  fail("optimizer.param_groups: {} must be a number", key);
+}
+
+}  // namespace
+
+nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
+  if (config.mode == "none") return {};
+  if (config.mode == "full") return {nn::Recompute::full, 1};
+  check(config.mode == "selective" && config.selective_ac_option != "op",
+        "activation_checkpoint: this build has none, full and selective with a block period n; found {} {}", config.mode,
+        config.mode == "selective" ? config.selective_ac_option : "");
+  try {
+    size_t used = 0;
+    const int n = std::stoi(config.selective_ac_option, &used);
+    check(n > 0 && used == config.selective_ac_option.size(), "n must be positive");
+    return {nn::Recompute::every_nth, n};
+  } catch (const std::exception&) {
+    fail("activation_checkpoint.selective_ac_option: expected op or a positive integer, found '{}'", config.selective_ac_option);
+  }
+}
+
+Engine::Engine(const JobConfig& config, const Options& options)
+    : options_(options), built_(build_model(config.model, options.vocab_size)), size_(built_.model->size()), max_norm_(config.training.max_norm) {
+  nn::Model& model = *built_.model;
+  recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, size_.layers), size_.layers, options.device.type());
+  model.set_recompute(recompute_plan(config.activation_checkpoint));
+  nn::StorageOptions storage;
+  storage.device = options.device;
+  storage.storage = float_type(config.training.dtype, "training.dtype");
+  storage.compute = storage.storage == at::kBFloat16 ? at::kBFloat16 : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
+  storage.trainable = options.trainable;
+  store_.materialize(model, storage);
+  model.prepare(options.device, options.positions);
+  if (options.trainable) build_optimizer(config.optimizer, config.training);
+  step_context().seed = options.seed;
+}
+
+void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
+  hyper_ = {optimizer_rule(config.name), config.beta1, config.beta2, config.eps, config.stochastic_rounding};
+  check(!config.stochastic_rounding || training.dtype == "bfloat16",
+        "optimizer.stochastic_rounding rounds bfloat16 parameters; training.dtype is {}", training.dtype);
+  const bool bf16_states = config.implementation == "fused_opt_states_bf16" || config.state_dtype == "bfloat16";
+  check(config.state_dtype == "float32" || config.state_dtype == "bfloat16",
+        "optimizer.state_dtype: this build stores moments as float32 or bfloat16; found {}", config.state_dtype);
+  std::vector<std::regex> patterns;
+  for (const ParamGroup& g : config.param_groups) {
+    check(g.optimizer_name == config.name, "optimizer.param_groups: {} beside {}; this build runs one optimizer at a time", g.optimizer_name, config.name);
+    for (const auto& [key, value] : g.optimizer_kwargs) {
+      check(key == "lr" || key == "weight_decay", "optimizer.param_groups: {} cannot differ by group; lr and weight_decay can", key);
+    }
+    try {
+      patterns.emplace_back(g.pattern);
+    } catch (const std::regex_error& e) {
+      fail("optimizer.param_groups: '{}' is not a valid pattern ({})", g.pattern, e.what());
+    }
+  }
+  std::vector<int64_t> claimed(config.param_groups.size());
+  for (nn::ParameterStore::Unit& unit : store_.units()) {
+    const auto moments = unit.flat.param.options().dtype(bf16_states ? at::kBFloat16 : at::kFloat);
+    if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = at::zeros_like(unit.flat.param, moments);
+    if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = at::zeros_like(unit.flat.param, moments);
+    base_lr_.emplace_back();
+    for (const nn::Parameter* p : unit.parameters) {
+      const int group = group_of(config.param_groups, patterns, p->fqn);
+      OptimizerSegment s;
+      s.offset = p->master.storage_offset(), s.count = p->numel();
+      s.lr = config.lr, s.weight_decay = config.weight_decay;
+      if (group >= 0) {
+        ++claimed[group];
+        s.lr = number(config.param_groups[group].optimizer_kwargs, "lr", config.lr);
+        s.weight_decay = number(config.param_groups[group].optimizer_kwargs, "weight_decay", config.weight_decay);
+      }
+      s.key = philox_key(options_.seed, p->fqn + "#param");
+      unit.flat.segments.push_back(s);
+      base_lr_.back().push_back(s.lr);
+    }
+  }
+  for (size_t i = 0; i < claimed.size(); ++i) {
+    check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that an earlier one does not claim", config.param_groups[i].pattern);
+    log_info("Optimizer {} (model_part=0): {} params [{}]", config.name, claimed[i], config.param_groups[i].pattern);
+  }
+}
+
+double Engine::forward_backward(const MicroBatch& batch, double scale) {
+  step_context().first_row = batch.first_row;
+  at::AutoGradMode grad(true);
+  const HeadLoss out = built_.model->loss(batch.input, batch.labels, scale);
+  torch::autograd::backward({out.loss}, {});
+  return out.sum.item<double>();
+}
+
+void Engine::zero_gradients() {
+  for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
+}
+
+StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, double lr_factor, const std::function<bool(double)>& accept_loss) {
+  StepResult r;
+  for (const MicroBatch& b : batches) r.valid_labels += b.valid_labels;
+  if (r.valid_labels == 0) return r;
+  step_context().step = static_cast<uint32_t>(step);
+  for (const MicroBatch& b : batches) {
+    const double sum = forward_backward(b, 1.0 / static_cast<double>(r.valid_labels));
+    r.loss_sum += sum;
+    if (b.valid_labels > 0) r.max_loss = std::max(r.max_loss, sum / static_cast<double>(b.valid_labels));
+  }
+  double squares = 0;
+  for (nn::ParameterStore::Unit& unit : store_.units()) squares += sum_of_squares(unit.flat.grad).item<double>();
+  r.grad_norm = std::sqrt(squares);
+  r.finite = std::isfinite(r.loss_sum) && std::isfinite(r.grad_norm);
+  if (!r.finite || (accept_loss && !accept_loss(r.loss_sum / static_cast<double>(r.valid_labels)))) {
+    zero_gradients();
+    return r;
+  }
+  const double clip = std::isinf(max_norm_) ? 1.0 : std::min(1.0, max_norm_ / (r.grad_norm + 1e-6));
+  const at::Tensor factor = at::full({1}, static_cast<float>(clip), store_.units().front().flat.grad.options());
+  ++updates_;
+  for (size_t u = 0; u < store_.units().size(); ++u) {
+    FlatParameters& flat = store_.units()[u].flat;
+    for (size_t s = 0; s < flat.segments.size(); ++s) flat.segments[s].lr = base_lr_[u][s] * lr_factor;
+    optimizer_step(flat, hyper_, updates_, factor);
+  }
+  store_.bump_versions();
+  r.updated = true;
+  return r;
+}
+
+double Engine::evaluate(const MicroBatch& batch) {
+  at::NoGradGuard no_grad;
+  step_context().first_row = batch.first_row;
+  return built_.model->loss(batch.input, batch.labels, 1.0).sum.item<double>();
+}
+
+double Engine::measure(const MicroBatch& batch) {
+  double seconds = 0;
+  for (int i = 0; i < 2; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    forward_backward(batch, 1.0 / static_cast<double>(std::max<int64_t>(batch.valid_labels, 1)));
+    synchronize(options_.device);
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  zero_gradients();
+  return seconds;
+}
+
+std::vector<std::string> Engine::memory_table() const {
+  double params = 0, copies = 0, grads = 0, moments = 0;
+  const auto mib = [](const at::Tensor& t) { return t.defined() ? static_cast<double>(t.nbytes()) / (1 << 20) : 0.0; };
+  for (const nn::ParameterStore::Unit& unit : const_cast<nn::ParameterStore&>(store_).units()) {
+    params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad), moments += mib(unit.flat.m) + mib(unit.flat.v);
+  }
+  return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB", params, copies,
+                      grads, moments)};
+}
+
+std::vector<Engine::NamedState> Engine::optimizer_states() {
+  std::vector<NamedState> states;
+  for (nn::ParameterStore::Unit& unit : store_.units()) {
+    for (size_t i = 0; i < unit.parameters.size(); ++i) {
+      const nn::Parameter& p = *unit.parameters[i];
+      const OptimizerSegment& s = unit.flat.segments[i];
+      const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, s.offset, s.count).view(p.shape) : at::Tensor(); };
+      states.push_back({p.fqn, cut(unit.flat.m), cut(unit.flat.v), &s});
+    }
+  }
+  return states;
+}
+
+}  // namespace halftone

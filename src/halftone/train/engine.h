@@ -1,0 +1,86 @@
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "halftone/config/job_config.h"
+#include "halftone/models/registry.h"
+#include "halftone/nn/parameter_store.h"
+
+namespace halftone {
+
+struct MicroBatch {
+  nn::ModelInput input;    // on the model's device
+  at::Tensor labels;       // int64 [B, S], -100 ignored
+  int64_t valid_labels = 0;
+  int64_t first_row = 0;   // index of its first token in the step's global batch
+};
+
+struct StepResult {
+  double loss_sum = 0;   // nats over valid labels
+  double max_loss = 0;   // largest mean of a micro-batch
+  int64_t valid_labels = 0;
+  double grad_norm = 0;  // before clipping
+  bool finite = true;
+  bool updated = false;
+};
+
+// The model, its parameters and the optimizer: everything of a training step that is not input or output.
+class Engine {
+ public:
+  struct Options {
+    at::Device device = at::kCPU;
+    uint64_t seed = 0;
+    int64_t vocab_size = 0;   // the tokenizer's; 0: the flavour's or the override's
+    int64_t positions = 0;    // longest row
+    bool trainable = true;
+  };
+  // Model on the device with undefined contents; follow with initialize() or a checkpoint.
+  Engine(const JobConfig& config, const Options& options);
+
+  void initialize() { store_.initialize(options_.seed); }
+  // Forward, backward, clip and update of one optimizer step (number `step`, from 1) over its micro-batches. Gradients are
+  // those of sum CE / sum valid labels over all of them. Nothing is updated when loss or norm is not finite, when
+  // `accept_loss` refuses the mean loss, or when no label is valid.
+  StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor, const std::function<bool(double)>& accept_loss = {});
+  double evaluate(const MicroBatch& batch);  // sum of cross-entropies in nats
+  // Seconds of one forward and backward of the batch, gradients discarded; the second of two.
+  double measure(const MicroBatch& batch);
+
+  nn::Model& model() { return *built_.model; }
+  nn::ParameterStore& store() { return store_; }
+  const std::vector<std::string>& recipe_lines() const { return recipe_lines_; }
+  const BuiltModel& built() const { return built_; }
+  const nn::ModelSize& size() const { return size_; }
+  at::Device device() const { return options_.device; }
+  int64_t updates() const { return updates_; }
+  void set_updates(int64_t n) { updates_ = n; }  // optimizer's t after loading
+  std::vector<std::string> memory_table() const;
+
+  struct NamedState {
+    std::string fqn;
+    at::Tensor exp_avg, exp_avg_sq;  // undefined where the rule has none
+    const OptimizerSegment* segment;
+  };
+  std::vector<NamedState> optimizer_states();
+
+ private:
+  void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
+  double forward_backward(const MicroBatch& batch, double scale);
+  void zero_gradients();
+
+  Options options_;
+  BuiltModel built_;
+  nn::ParameterStore store_;
+  nn::ModelSize size_;
+  std::vector<std::string> recipe_lines_;
+  OptimizerHyper hyper_;
+  std::vector<std::vector<double>> base_lr_;  // per unit and segment
+  double max_norm_ = 1;
+  int64_t updates_ = 0;
+};
+
+nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config);
+
+}  // namespace halftone
