@@ -17,9 +17,8 @@ enum class OptimizerRule {
 struct OptimizerSegment {
   int64_t offset = 0, count = 0;
   double lr = 0, weight_decay = 0;
-  PhiloxKey key{};  // stochastic rounding: philox_key(seed, fqn + "#param") (numerics.md section 4)
-  uint64_t first_index =
-      0;  // element index of the segment's first element in the unsharded parameter, multiple of 8 with stochastic rounding
+  PhiloxKey key{};           // stochastic rounding: philox_key(seed, fqn + "#param") (numerics.md section 4)
+  uint64_t first_index = 0;  // element index of the segment's first element in the unsharded parameter
 };
 
 // One optimizer step over flat buffers (numerics.md 10.2, platform.md 5.4), fp32 arithmetic:

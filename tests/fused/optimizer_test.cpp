@@ -1,0 +1,138 @@
+#include "fused/support.h"
+#include "halftone/base/error.h"
+#include "halftone/fused/adamw.h"
+#include "halftone/fused/adamw_ref.h"
+
+namespace halftone {
+namespace {
+
+struct Buffers {
+  Matrix p, m, v, g, copy;
+  Buffers(int64_t n, DType param, DType state, DType grad)
+      : p(1, n, param), m(1, n, state), v(1, n, state), g(1, n, grad), copy(1, n, DType::bf16) {
+    p.randomise(1), m.randomise(2, 0.1f), v.randomise(3, 0.1f), g.randomise(4, 0.3f);
+    for (int64_t i = 0; i < n; ++i) v.set(0, i, static_cast<float>(std::abs(v.at(0, i))));
+  }
+  OptimizerStep step(OptimizerRule rule, std::span<const OptimizerSegment> segments) {
+    OptimizerStep s;
+    s.rule = rule, s.segments = segments, s.step = 3, s.param_dtype = p.type, s.param = p.data(), s.state_dtype = m.type, s.m = m.data();
+    s.v = rule == OptimizerRule::sgd ? nullptr : v.data(), s.grad_dtype = g.type, s.grad = g.data();
+    return s;
+  }
+};
+
+TEST(Optimizer, MatchesReferenceForEveryRuleAndType) {
+  constexpr int64_t kCount = 40007;  // three stretches of work, the last with a tail
+  for (const OptimizerRule rule : {OptimizerRule::adamw, OptimizerRule::adam, OptimizerRule::sgd}) {
+    for (const DType param : kFloatTypes) {
+      for (const DType state : kFloatTypes) {
+        for (const DType grad : kFloatTypes) {
+          Buffers b(kCount, param, state, grad), before = b;
+          const OptimizerSegment segments[] = {{.offset = 0, .count = 20005, .lr = 0.01, .weight_decay = 0.1},
+                                               {.offset = 20010, .count = kCount - 20010, .lr = 0.02, .weight_decay = 0}};
+          OptimizerStep s = b.step(rule, segments);
+          const float factor = 0.5f;
+          s.grad_factor = &factor, s.compute_copy = b.copy.b.data(), s.zero_grad = true;
+          optimizer_step(s);
+          std::vector<double> p, m, v;
+          for (int64_t i = 0; i < kCount; ++i) {
+            const bool first = i < 20005, gap = !first && i < 20010;
+            OptimizerElement e{before.p.at(0, i), before.m.at(0, i), before.v.at(0, i)};
+            if (!gap) {
+              e = optimizer_step_ref(rule, e, before.g.at(0, i) * 0.5, first ? 0.01 : 0.02, first ? 0.1 : 0, 0.9, 0.95, 1e-8, 3);
+              ASSERT_EQ(b.g.at(0, i), 0);
+              ASSERT_NEAR(b.copy.at(0, i), e.p, 0x1p-8 * std::abs(e.p) + 1e-7);
+            } else {
+              ASSERT_EQ(b.copy.at(0, i), Matrix::kGap);
+            }
+            p.push_back(e.p), m.push_back(e.m), v.push_back(e.v);
+          }
+          b.p.expect_near(p, 1e-6, 1e-7, "p");
+          b.m.expect_near(m, 1e-6, 1e-7, "m");
+          b.v.expect_near(v, 1e-6, 1e-7, "v");
+        }
+      }
+    }
+  }
+}
+
+TEST(Optimizer, SgdWithoutMomentumNeedsNoState) {
+  Buffers b(100, DType::f32, DType::f32, DType::f32), before = b;
+  const OptimizerSegment segment{.offset = 0, .count = 100, .lr = 0.5};
+  OptimizerStep s = b.step(OptimizerRule::sgd, {&segment, 1});
+  s.beta1 = 0, s.m = nullptr;
+  optimizer_step(s);
+  for (int64_t i = 0; i < 100; ++i) ASSERT_NEAR(b.p.at(0, i), before.p.at(0, i) - 0.5 * before.g.at(0, i), 1e-6);
+}
+
+// The draw is that of numerics.md section 4, wherever the segment is cut and whatever the alignment of its first element.
+TEST(Optimizer, StochasticRoundingFollowsTheKeyAndTheGlobalIndex) {
+  constexpr int64_t kCount = 17000;
+  const PhiloxKey key = philox_key(1234, "layers.0.feed_forward.w1.weight#param");
+  Buffers exact(kCount, DType::f32, DType::f32, DType::f32), whole(kCount, DType::bf16, DType::f32, DType::f32);
+  for (int64_t i = 0; i < kCount; ++i) exact.p.set(0, i, static_cast<float>(whole.p.at(0, i)));
+  Buffers parts = whole;
+  const OptimizerSegment all{.offset = 0, .count = kCount, .lr = 1e-3, .weight_decay = 0.1, .key = key};
+  const OptimizerSegment pieces[] = {
+      {.offset = 0, .count = 6003, .lr = 1e-3, .weight_decay = 0.1, .key = key},
+      {.offset = 6003, .count = kCount - 6003, .lr = 1e-3, .weight_decay = 0.1, .key = key, .first_index = 6003}};
+  OptimizerStep s = whole.step(OptimizerRule::adamw, {&all, 1}), cut = parts.step(OptimizerRule::adamw, pieces);
+  s.stochastic_rounding = cut.stochastic_rounding = true;
+  optimizer_step(exact.step(OptimizerRule::adamw, {&all, 1}));
+  optimizer_step(s);
+  optimizer_step(cut);
+  int up = 0;
+  for (int64_t i = 0; i < kCount; ++i) {
+    const float x = static_cast<float>(exact.p.at(0, i));
+    ASSERT_EQ(whole.p.at(0, i), to_float(round_stochastic_ref(x, key, static_cast<uint64_t>(i), 3))) << i;
+    up += std::abs(whole.p.at(0, i)) > std::abs(x);
+  }
+  EXPECT_EQ(values(parts.p), values(whole.p));
+  EXPECT_GT(up, kCount * 2 / 5);
+  EXPECT_LT(up, kCount * 3 / 5);
+}
+
+TEST(Optimizer, SameBitsForEveryThreadCountAndInstructionSet) {
+  for (const DType param : kFloatTypes) {
+    expect_same_everywhere([&] {
+      Buffers b(50001, param, DType::bf16, DType::f32);
+      const OptimizerSegment segment{
+          .offset = 1, .count = 50000, .lr = 1e-2, .weight_decay = 0.1, .key = philox_key(1, "p"), .first_index = 5};
+      OptimizerStep s = b.step(OptimizerRule::adamw, {&segment, 1});
+      s.stochastic_rounding = true, s.compute_copy = b.copy.b.data();
+      optimizer_step(s);
+      std::vector<float> out = values(b.p);
+      append(out, values(b.m)), append(out, values(b.v)), append(out, values(b.copy));
+      return out;
+    });
+  }
+}
+
+// An update that overflows must not wrap around, and a NaN must stay one.
+TEST(Optimizer, StochasticRoundingKeepsInfinityAndNan) {
+  Buffers b(32, DType::bf16, DType::f32, DType::f32);
+  b.g.set(0, 3, -1e3f), b.g.set(0, 4, 1e3f), b.g.set(0, 9, NAN), b.g.set(0, 8, 0);
+  const double before = b.p.at(0, 8);
+  const OptimizerSegment segment{.offset = 0, .count = 32, .lr = 1e38};
+  OptimizerStep s = b.step(OptimizerRule::sgd, {&segment, 1});
+  s.beta1 = 0, s.m = nullptr, s.stochastic_rounding = true;
+  optimizer_step(s);
+  EXPECT_EQ(b.p.at(0, 3), INFINITY);
+  EXPECT_EQ(b.p.at(0, 4), -INFINITY);
+  EXPECT_TRUE(std::isnan(b.p.at(0, 9)));
+  EXPECT_EQ(b.p.at(0, 8), before);
+}
+
+TEST(Optimizer, RefusesWrongArgumentsAndDoesNothingWithoutSegments) {
+  Buffers b(8, DType::f32, DType::f32, DType::f32);
+  EXPECT_NO_THROW(optimizer_step(OptimizerStep{}));
+  const OptimizerSegment segment{.offset = 0, .count = 8};
+  OptimizerStep s = b.step(OptimizerRule::adamw, {&segment, 1});
+  s.step = 0;
+  EXPECT_THROW(optimizer_step(s), Error);
+  s.step = 1, s.v = nullptr;
+  EXPECT_THROW(optimizer_step(s), Error);
+}
+
+}  // namespace
+}  // namespace halftone
