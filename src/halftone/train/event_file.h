@@ -24,7 +24,7 @@ class EventFile {
  public:
   EventFile() = default;
   // Creates folder/events.out.tfevents.<time>.<host>.<pid> with the version record.
-  explicit EventFile(const std::filesystem::path& folder);
+  EventFile(const std::filesystem::path& folder, double now);
   bool is_open() const { return file_.is_open(); }
   void write(double wall_time, int64_t step, const Scalars& scalars);
   const std::filesystem::path& path() const { return file_.path(); }

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "halftone/config/run_config.h"
 #include "halftone/train/console.h"
 #include "halftone/train/event_file.h"
 #include "halftone/train/metrics_file.h"
@@ -14,9 +15,7 @@ namespace halftone {
 
 struct MetricsOptions {
   std::filesystem::path dump_folder;  // job.dump_folder
-  // Same names as the fields of [metrics]:
-  bool enable_jsonl = true, enable_tensorboard = false, save_for_all_ranks = false, disable_color_printing = false;
-  std::string save_tb_folder = "tb";
+  MetricsConfig config;
   int rank = 0;
   int writer_rank = 0;  // the rank that writes when save_for_all_ranks is off
   int64_t total_steps = 0;
@@ -30,26 +29,30 @@ struct RunDescription {
   std::map<std::string, int64_t> mesh;
 };
 
+double wall_clock();  // seconds since 1970
+
 class MetricsLogger {
  public:
   // `resumed_step`: the step that was loaded (0 for a fresh run); metrics.jsonl is cut back to it.
-  MetricsLogger(MetricsOptions options, int64_t resumed_step, const RunDescription& run);
+  // `clock` gives seconds since 1970; tests pass their own.
+  MetricsLogger(MetricsOptions options, int64_t resumed_step, const RunDescription& run, std::function<double()> clock = wall_clock);
 
   void log_train(int64_t step, const Scalars& scalars);
   void log_validate(int64_t step, const Scalars& scalars);
   // A line of its own in the log and in metrics.jsonl, e.g. log_event(40, "checkpoint saved", {{"seconds", 0.2}}).
   void log_event(int64_t step, const std::string& message, const Scalars& scalars = {});
 
-  // Time left until total_steps, measured since the second logged interval (the first one holds warm-up).
-  std::optional<Progress> progress(int64_t step, const Scalars& scalars);
+  // Whether this rank writes files and prints.
   bool writes() const;
 
-  std::function<double()> clock;  // seconds since 1970; tests replace it
-
  private:
-  void record(const char* kind, int64_t step, const Scalars& scalars, const std::string& message);
+  void append(const char* kind, int64_t step, double now, const Scalars& scalars, const std::string& message);
+  // Time left until total_steps at the pace since the first logged step (which holds warm-up), with validation and checkpoints in it.
+  std::optional<Progress> progress(int64_t step, double now, const Scalars& scalars);
+
   MetricsOptions options_;
-  bool colors_ = false;
+  std::function<double()> clock_;
+  bool colors_;
   MetricsWriter jsonl_;
   EventFile events_;
   std::optional<std::pair<int64_t, double>> pace_start_;  // step, time
