@@ -1,0 +1,114 @@
+// AVX-512 parts shared by the avx512, vnni and amx files (each instantiates its own copy in an unnamed namespace).
+#include <immintrin.h>
+
+#include "halftone/gemm/cpu/epilogue.inl.h"
+#include "halftone/gemm/cpu/register_block.inl.h"
+
+namespace halftone::gemm {
+namespace {
+
+struct Wide {
+  static constexpr int kRows = 8, kPanels = 3, kParts = 1;
+  static constexpr int64_t kLanes = 16;
+
+  static __mmask16 mask(int64_t n) { return n >= 16 ? __mmask16{0xFFFF} : static_cast<__mmask16>((1u << n) - 1); }
+  static __m512 set(float x) { return _mm512_set1_ps(x); }
+  static __m512 load(const float* p) { return _mm512_loadu_ps(p); }
+  static __m512 load(const float* p, __mmask16 m) { return _mm512_maskz_loadu_ps(m, p); }
+  static __m512 load(const bf16* p, __mmask16 m) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p)), 16));
+  }
+  static __m512 load_int(const float* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+  static __m512 mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
+  static __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+  static void store(float* p, __mmask16 m, __m512 v) { _mm512_mask_storeu_ps(p, m, v); }
+  static void store(bf16* p, __mmask16 m, __m512 v) {
+#ifdef __AVX512BF16__
+    // VCVTNEPS2BF16 flushes subnormals, so they take the long way.
+    const auto half = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
+    const __mmask16 tiny = _mm512_fpclass_ps_mask(v, 0x20);
+    if (__builtin_expect(tiny == 0, 1)) {
+      _mm256_mask_storeu_epi16(p, m, half);
+      return;
+    }
+#endif
+    const __m512i u = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
+    const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+    r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
+    _mm256_mask_storeu_epi16(p, m, _mm512_cvtepi32_epi16(r));
+  }
+};
+
+struct DotF32 {
+  using Acc = __m512;
+  using B = __m512;
+  using Element = float;
+  static Acc zero() { return _mm512_setzero_ps(); }
+  static Acc load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Acc v) { _mm512_storeu_ps(p, v); }
+  static B load_b(const std::byte* p) { return _mm512_loadu_ps(p); }
+  static B broadcast(const std::byte* p) { return _mm512_set1_ps(*reinterpret_cast<const float*>(p)); }
+  static Acc dot(Acc acc, B a, B b) { return _mm512_fmadd_ps(a, b, acc); }
+};
+
+inline int unit(const std::byte* p) {
+  int v;
+  __builtin_memcpy(&v, p, 4);
+  return v;
+}
+
+// bf16 pairs without AVX512-BF16: the two halves as fp32, even element first.
+struct DotBf16Widened {
+  using Acc = __m512;
+  using B = __m512i;
+  using Element = float;
+  static Acc zero() { return _mm512_setzero_ps(); }
+  static Acc load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Acc v) { _mm512_storeu_ps(p, v); }
+  static B load_b(const std::byte* p) { return _mm512_loadu_si512(p); }
+  static B broadcast(const std::byte* p) { return _mm512_set1_epi32(unit(p)); }
+  static __m512 even(B v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
+  static __m512 odd(B v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)))); }
+  static Acc dot(Acc acc, B a, B b) { return _mm512_fmadd_ps(odd(a), odd(b), _mm512_fmadd_ps(even(a), even(b), acc)); }
+};
+
+// s8 without VNNI: |a| times b with a's sign fits vpmaddubsw without saturation for codes in -127..127.
+struct DotS8Sign {
+  using Acc = __m512i;
+  using B = __m512i;
+  using Element = int32_t;
+  static Acc zero() { return _mm512_setzero_si512(); }
+  static Acc load(const int32_t* p) { return _mm512_loadu_si512(p); }
+  static void store(int32_t* p, Acc v) { _mm512_storeu_si512(p, v); }
+  static B load_b(const std::byte* p) { return _mm512_loadu_si512(p); }
+  static B broadcast(const std::byte* p) { return _mm512_set1_epi32(unit(p)); }
+  static Acc dot(Acc acc, B a, B b) {
+    const B signed_b = _mm512_mask_sub_epi8(b, _mm512_movepi8_mask(a), _mm512_setzero_si512(), b);
+    return _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(a), signed_b), _mm512_set1_epi16(1)));
+  }
+};
+
+// 16 x 16 transpose of 4-byte units: rows of 64 bytes at `stride` to 16 consecutive rows of 64 bytes.
+inline void transpose16(const std::byte* src, int64_t stride, std::byte* out) {
+  __m512i r[16], s[16];
+  for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(src + i * stride);
+  for (int i = 0; i < 16; i += 2) s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]), s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+  for (int i = 0; i < 16; i += 4) {
+    r[i] = _mm512_unpacklo_epi64(s[i], s[i + 2]), r[i + 1] = _mm512_unpackhi_epi64(s[i], s[i + 2]);
+    r[i + 2] = _mm512_unpacklo_epi64(s[i + 1], s[i + 3]), r[i + 3] = _mm512_unpackhi_epi64(s[i + 1], s[i + 3]);
+  }
+  // r[4 b + j], lane l: rows 4 b .. 4 b + 3 of column 4 l + j.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i lo01 = _mm512_shuffle_i32x4(r[j], r[4 + j], 0x88), hi01 = _mm512_shuffle_i32x4(r[j], r[4 + j], 0xDD);
+    const __m512i lo23 = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0x88), hi23 = _mm512_shuffle_i32x4(r[8 + j], r[12 + j], 0xDD);
+    _mm512_storeu_si512(out + j * 64, _mm512_shuffle_i32x4(lo01, lo23, 0x88));
+    _mm512_storeu_si512(out + (8 + j) * 64, _mm512_shuffle_i32x4(lo01, lo23, 0xDD));
+    _mm512_storeu_si512(out + (4 + j) * 64, _mm512_shuffle_i32x4(hi01, hi23, 0x88));
+    _mm512_storeu_si512(out + (12 + j) * 64, _mm512_shuffle_i32x4(hi01, hi23, 0xDD));
+  }
+}
+
+}  // namespace
+}  // namespace halftone::gemm

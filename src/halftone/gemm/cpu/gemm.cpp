@@ -1,0 +1,220 @@
+#include "halftone/gemm/cpu/gemm.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "halftone/base/error.h"
+#include "halftone/base/parallel.h"
+#include "halftone/gemm/cpu/gemm_ref.h"
+#include "halftone/gemm/cpu/kernels.h"
+
+namespace halftone::gemm {
+namespace {
+
+// 64-byte aligned memory of one thread; grows, never shrinks.
+class Scratch {
+ public:
+  std::byte* get(int64_t bytes) {
+    if (bytes > size_) {
+      size_ = round_up(bytes, 4096);
+      data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>(size_))));
+      if (data_ == nullptr) throw std::bad_alloc();
+    }
+    return data_.get();
+  }
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  int64_t size_ = 0;
+};
+
+// Columns and rows of C that are finished together when k takes several chunks: their sums (<= 512 KiB) and the chunk of B
+// (<= 512 KiB) stay in a core's L2. With one chunk there are no sums to keep and only B's size matters.
+constexpr int64_t kManyPanels = 32, kManyRows = 256, kOneChunkBytes = int64_t{1} << 19;
+
+class Product {
+ public:
+  Product(const Gemm& g, const Kernels& k) : g_(g), k_(k) {
+    tile_ = g.type == DType::s8 ? k.s8 : g.type == DType::bf16 ? k.bf16 : k.f32;
+    amx_ = k.amx && g.type != DType::f32;
+    panels_per_tile_ = amx_ ? k.panels : g.type == DType::f32 && k.amx ? 3 : k.panels;
+    stride_ = panel_bytes(g.type, g.k);
+    groups_ = amx_ ? panel_groups(g.type, g.k) : ceil_div(g.k, group_size(g.type));
+    chunks_ = std::max<int64_t>(1, ceil_div(groups_, k.chunk));
+  }
+
+  // Rows [r0, r1) (r0 a multiple of kBlockRows) x panels [p0, p1) of C.
+  void region(int64_t r0, int64_t r1, int64_t p0, int64_t p1) const {
+    const int64_t chunk_bytes = std::min(groups_, k_.chunk) * kGroupBytes;
+    const int64_t many = chunks_ > 1 ? kManyPanels : std::max<int64_t>(kMaxPanels, kOneChunkBytes / std::max<int64_t>(chunk_bytes, 1));
+    const int64_t np = round_up(std::min(many, p1 - p0), panels_per_tile_),
+                  nr = chunks_ > 1 ? std::min(kManyRows, round_up(r1 - r0, kBlockRows)) : r1 - r0;
+    static thread_local Scratch a_scratch, acc_scratch;
+    a_ = a_scratch.get(kBlockRows * chunk_bytes + 64);
+    acc_ = reinterpret_cast<float*>(acc_scratch.get((chunks_ > 1 ? nr : kBlockRows) * np * 64));
+    acc_ld_ = np * 16;
+    if (amx_) k_.enter();
+    for (int64_t p = p0; p < p1; p += np) {
+      for (int64_t r = r0; r < r1; r += nr) block(r, std::min(r1, r + nr), p, std::min(p1, p + np));
+    }
+    if (amx_) k_.leave();
+  }
+
+ private:
+  void block(int64_t r0, int64_t r1, int64_t p0, int64_t p1) const {
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+      const int64_t first = chunk * k_.chunk, groups = std::min(k_.chunk, groups_ - first);
+      const bool last = chunk + 1 == chunks_;
+      for (int64_t r = r0; r < r1; r += kBlockRows) {
+        const int64_t rows = std::min(kBlockRows, r1 - r);
+        TileArgs t{.a = view(r, rows, first, groups),
+                   .b = nullptr,
+                   .panel_stride = stride_,
+                   .panels = 0,
+                   .rows = rows,
+                   .groups = groups,
+                   .acc = nullptr,
+                   .acc_ld = acc_ld_,
+                   .first = chunk == 0};
+        float* row_acc = acc_ + (chunks_ > 1 ? (r - r0) * acc_ld_ : 0);
+        for (int64_t p = p0; p < p1; p += panels_per_tile_) {
+          t.b = static_cast<const std::byte*>(g_.b) + p * stride_ + first * kGroupBytes;
+          t.panels = std::min(panels_per_tile_, p1 - p);
+          float* acc = row_acc + (p - p0) * 16;
+          t.acc = acc;
+          tile_(t);
+          if (last) finish(acc, r, rows, p * 16, std::min(g_.n, (p + t.panels) * 16));
+        }
+      }
+    }
+  }
+
+  void finish(const float* acc, int64_t r, int64_t rows, int64_t c0, int64_t c1) const {
+    const auto at = [](const float* p, int64_t i) { return p == nullptr ? nullptr : p + i; };
+    k_.epilogue({.acc = acc,
+                 .acc_ld = acc_ld_,
+                 .rows = rows,
+                 .cols = c1 - c0,
+                 .integer = g_.type == DType::s8,
+                 .scale_m = at(g_.scale_m, r),
+                 .scale_n = at(g_.scale_n, c0),
+                 .bias = at(g_.bias, c0),
+                 .c = static_cast<std::byte*>(g_.c) + (r * g_.ldc + c0) * static_cast<int64_t>(size_of(g_.c_type)),
+                 .c_type = g_.c_type,
+                 .ldc = g_.ldc,
+                 .accumulate = g_.accumulate});
+  }
+
+  // Rows [r, r + rows) of A, groups [first, first + groups): in place where the kernel can read it so, else copied into
+  // the thread's scratch with zeros beyond the edges.
+  AView view(int64_t r, int64_t rows, int64_t first, int64_t groups) const {
+    const auto size = static_cast<int64_t>(size_of(g_.type));
+    if (g_.a_panels) {
+      const auto* panel = static_cast<const std::byte*>(g_.a) + r / kPanelColumns * stride_ + first * kGroupBytes;
+      const bool second = r + kPanelColumns < g_.m;
+      if (!amx_) return {panel, second ? stride_ : 0, 4, kGroupBytes, 0};
+      for (int64_t h = 0; h < (second ? 2 : 1); ++h) {
+        for (int64_t t = 0; t < groups / kTileGroups; ++t) {
+          k_.transpose(panel + h * stride_ + t * 1024, 64, a_ + (h * (groups / kTileGroups) + t) * 1024);
+        }
+      }
+      return {a_, groups * 64, 64, 4, 1024};
+    }
+    const auto* row = static_cast<const std::byte*>(g_.a) + r * g_.lda * size + first * 4;
+    const int64_t stride = g_.lda * size, bytes = std::clamp<int64_t>(g_.k * size - first * 4, 0, groups * 4);
+    if (rows == kBlockRows && bytes == groups * 4 && (!amx_ || stride % 1024 != 0 || stride * kBlockRows <= 16384)) {
+      return {row, 16 * stride, stride, 4, 64};
+    }
+    if (!amx_) {
+      const int64_t ld = groups * 4;
+      for (int64_t i = 0; i < kBlockRows; ++i) {
+        const int64_t n = i < rows ? bytes : 0;
+        if (n > 0) std::memcpy(a_ + i * ld, row + i * stride, static_cast<size_t>(n));
+        std::memset(a_ + i * ld + n, 0, static_cast<size_t>(ld - n));
+      }
+      return {a_, 16 * ld, ld, 4, 0};
+    }
+    for (int64_t i = 0; i < kBlockRows; ++i) {
+      for (int64_t at = 0; at < groups * 4; at += 64) {
+        std::byte* out = a_ + i / 16 * groups * 64 + at * 16 + i % 16 * 64;
+        const int64_t n = i < rows ? std::clamp<int64_t>(bytes - at, 0, 64) : 0;
+        if (n == 64) {
+          std::memcpy(out, row + i * stride + at, 64);
+        } else {
+          if (n > 0) std::memcpy(out, row + i * stride + at, static_cast<size_t>(n));
+          std::memset(out + n, 0, static_cast<size_t>(64 - n));
+        }
+      }
+    }
+    return {a_, groups * 64, 64, 4, 1024};
+  }
+
+  const Gemm& g_;
+  const Kernels& k_;
+  void (*tile_)(const TileArgs&);
+  bool amx_;
+  int64_t panels_per_tile_, stride_, groups_, chunks_;
+  mutable std::byte* a_ = nullptr;  // of the running thread: a Product is copied into each
+  mutable float* acc_ = nullptr;
+  mutable int64_t acc_ld_ = 0;
+};
+
+void check_gemm(const Gemm& g) {
+  check(g.type == DType::s8 || g.type == DType::bf16 || g.type == DType::f32, "gemm: expected operands s8, bf16 or f32, found type {}",
+        static_cast<int>(g.type));
+  check(g.c_type == DType::bf16 || g.c_type == DType::f32, "gemm: expected an output in bf16 or f32, found type {}",
+        static_cast<int>(g.c_type));
+  check(g.m >= 0 && g.n >= 0 && g.k >= 0, "gemm: expected sizes >= 0, found m {}, n {}, k {}", g.m, g.n, g.k);
+  check(g.m <= 1 || g.ldc >= g.n, "gemm: expected a row stride of C >= {}, found {}", g.n, g.ldc);
+  check(g.a_panels || g.m <= 1 || g.lda >= g.k, "gemm: expected a row stride of A >= {}, found {}", g.k, g.lda);
+  check(g.type != DType::s8 || g.k <= 133144, "gemm: int32 sums of int8 products are exact up to k = 133144, found {}", g.k);
+  check(g.m * g.n == 0 || (g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr))), "gemm: an operand is missing");
+}
+
+const Kernels& kernels(Isa isa) {
+  check(available(isa), "instruction set {} is not available on this processor", name(isa));
+  switch (isa) {
+    case Isa::amx:
+      return kernels_amx();
+    case Isa::vnni:
+      return kernels_vnni();
+    case Isa::avx512:
+      return kernels_avx512();
+    default:
+      return kernels_v3();
+  }
+}
+
+}  // namespace
+
+void run(const Gemm& g) { run(g, best_isa()); }
+
+void run(const Gemm& g, Isa isa) {
+  check_gemm(g);
+  if (g.m == 0 || g.n == 0) return;
+  if (isa == Isa::ref) return ref::run(g);
+  const Product product(g, kernels(isa));
+  const int64_t row_blocks = ceil_div(g.m, kBlockRows), panels = ceil_div(g.n, kPanelColumns);
+  // Threads split C only, never k: rows first, then panels. Which thread computes an element cannot change it.
+  const bool small = g.m * g.n * std::max<int64_t>(g.k, 1) < (int64_t{1} << 18);
+  const int64_t threads = small ? 1 : max_threads();
+  const int64_t by_row = std::min(threads, row_blocks),
+                by_col = std::min(std::max<int64_t>(1, threads / by_row), ceil_div(panels, kMaxPanels));
+  parallel_for(by_row * by_col, small ? by_row * by_col : 1, [&](int64_t begin, int64_t end) {
+    const Product mine = product;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t ri = i % by_row, ci = i / by_row;
+      const auto part = [](int64_t n, int64_t of, int64_t at) { return n * at / of; };
+      const int64_t p0 = part(ceil_div(panels, kMaxPanels), by_col, ci) * kMaxPanels,
+                    p1 = std::min(panels, part(ceil_div(panels, kMaxPanels), by_col, ci + 1) * kMaxPanels);
+      mine.region(part(row_blocks, by_row, ri) * kBlockRows, std::min(g.m, part(row_blocks, by_row, ri + 1) * kBlockRows), p0, p1);
+    }
+  });
+}
+
+}  // namespace halftone::gemm

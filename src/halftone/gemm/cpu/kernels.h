@@ -1,0 +1,63 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "halftone/gemm/cpu/gemm.h"
+
+// Internal: the inner loops of gemm::run, one table per instruction set. gemm.cpp owns blocking, threads and edges.
+namespace halftone::gemm {
+
+inline constexpr int64_t kBlockRows = 32;  // rows of C per tile call: two AMX tiles, or a few register blocks
+inline constexpr int64_t kMaxPanels = 4;   // columns of C per tile call, in panels
+
+// A block of kBlockRows rows of A: group g (4 bytes) of row r lies at
+//   data + r / 16 * half + r % 16 * row + g * group                      (register kernels)
+//   data + r / 16 * half + r % 16 * row + g / 16 * tile + g % 16 * 4     (AMX; row is the tile's stride)
+struct AView {
+  const std::byte* data;
+  int64_t half, row, group, tile;
+};
+
+// acc[rows, panels * 16] (+)= A block . B panels over `groups` groups; int32 for s8, else fp32. Rows up to a multiple of
+// the register block are computed; acc has room for kBlockRows rows.
+struct TileArgs {
+  AView a;
+  const std::byte* b;  // first group of the first panel
+  int64_t panel_stride;
+  int64_t panels, rows, groups;
+  void* acc;
+  int64_t acc_ld;  // elements
+  bool first;      // overwrite acc instead of adding to it
+};
+
+struct EpilogueArgs {
+  const void* acc;
+  int64_t acc_ld, rows, cols;
+  bool integer;
+  const float *scale_m, *scale_n, *bias;  // at the block's first row or column
+  void* c;
+  DType c_type;
+  int64_t ldc;
+  bool accumulate;
+};
+
+struct Kernels {
+  int64_t panels;  // per tile call
+  bool amx;        // A blocks in AMX tile form, tile registers configured by enter() and released by leave()
+  int64_t chunk;   // groups of k per pass
+  void (*s8)(const TileArgs&);
+  void (*bf16)(const TileArgs&);
+  void (*f32)(const TileArgs&);
+  void (*epilogue)(const EpilogueArgs&);
+  // 16 rows of 64 bytes at stride -> 16 groups of a panel (a transpose of 16 x 16 4-byte units), and back.
+  void (*transpose)(const std::byte* src, int64_t stride, std::byte* out);
+  void (*enter)();
+  void (*leave)();
+};
+
+const Kernels& kernels_v3();
+const Kernels& kernels_avx512();
+const Kernels& kernels_vnni();
+const Kernels& kernels_amx();
+
+}  // namespace halftone::gemm

@@ -1,0 +1,82 @@
+#include "halftone/gemm/cpu/avx512.inl.h"
+
+namespace halftone::gemm {
+namespace {
+
+// All eight tiles are 16 rows x 64 bytes: 0-3 accumulate a 32 x 32 block of C, 4 and 5 hold A, 6 and 7 hold B.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+void enter() {
+  static constexpr TileConfig config{};
+  _tile_loadconfig(&config);
+}
+void leave() { _tile_release(); }
+
+template <bool kInteger>
+void tile(const TileArgs& t) {
+  auto* acc = static_cast<std::byte*>(t.acc);
+  const int64_t ld = t.acc_ld * 4;
+  const bool two_rows = t.rows > 16, two_cols = t.panels > 1;
+  const std::byte *a0 = t.a.data, *a1 = two_rows ? a0 + t.a.half : a0;
+  const std::byte *b0 = t.b, *b1 = two_cols ? b0 + t.panel_stride : b0;
+  if (t.first) {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  } else {
+    _tile_loadd(0, acc, ld);
+    if (two_cols) _tile_loadd(1, acc + 64, ld);
+    if (two_rows) _tile_loadd(2, acc + 16 * ld, ld);
+    if (two_rows && two_cols) _tile_loadd(3, acc + 16 * ld + 64, ld);
+  }
+  for (int64_t g = 0; g < t.groups; g += kTileGroups) {
+    _tile_loadd(4, a0, t.a.row);
+    _tile_loadd(6, b0, 64);
+    if constexpr (kInteger)
+      _tile_dpbssd(0, 4, 6);
+    else
+      _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(5, a1, t.a.row);
+    if constexpr (kInteger)
+      _tile_dpbssd(2, 5, 6);
+    else
+      _tile_dpbf16ps(2, 5, 6);
+    _tile_loadd(7, b1, 64);
+    if constexpr (kInteger)
+      _tile_dpbssd(1, 4, 7);
+    else
+      _tile_dpbf16ps(1, 4, 7);
+    if constexpr (kInteger)
+      _tile_dpbssd(3, 5, 7);
+    else
+      _tile_dpbf16ps(3, 5, 7);
+    a0 += t.a.tile, a1 += t.a.tile, b0 += 1024, b1 += 1024;
+  }
+  _tile_stored(0, acc, ld);
+  if (two_cols) _tile_stored(1, acc + 64, ld);
+  if (two_rows) _tile_stored(2, acc + 16 * ld, ld);
+  if (two_rows && two_cols) _tile_stored(3, acc + 16 * ld + 64, ld);
+}
+
+}  // namespace
+
+const Kernels& kernels_amx() {
+  static constexpr Kernels table{.panels = 2,
+                                 .amx = true,
+                                 .chunk = 256,
+                                 .s8 = tile<true>,
+                                 .bf16 = tile<false>,
+                                 .f32 = register_tile<Wide, DotF32>,
+                                 .epilogue = epilogue<Wide>,
+                                 .transpose = transpose16,
+                                 .enter = enter,
+                                 .leave = leave};
+  return table;
+}
+
+}  // namespace halftone::gemm
