@@ -1,0 +1,116 @@
+#include "halftone/attention/causal.h"
+
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+#include "halftone/attention/causal_impl.h"
+#include "halftone/base/cpu.h"
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace attention {
+namespace {
+
+constexpr int64_t kDecodeQueries = 4;
+
+AttentionLayout checked(const char* name, const AttentionLayout& l, int64_t length, int heads, int head_dim) {
+  check(l.row >= int64_t{heads} * head_dim, "attention: {} has rows of {} elements, expected at least {} heads * {}", name, l.row, heads,
+        head_dim);
+  return {l.row, l.batch_stride == 0 ? length * l.row : l.batch_stride};
+}
+
+void check_common(const AttentionShape& s, DType dtype, float scale) {
+  check(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= 0 && s.q_len < INT32_MAX && s.kv_len < INT32_MAX,
+        "attention: expected sizes in [0, 2^31), found batch {}, q_len {}, kv_len {}", s.batch, s.q_len, s.kv_len);
+  check(s.kv_heads > 0 && s.heads > 0 && s.heads % s.kv_heads == 0,
+        "attention: expected heads to be a multiple of kv_heads, found {} and {}", s.heads, s.kv_heads);
+  check(s.head_dim > 0 && s.head_dim <= 256 && s.head_dim % 8 == 0,
+        "attention: expected head_dim to be a multiple of 8 up to 256, found {}", s.head_dim);
+  check(dtype == DType::bf16 || dtype == DType::f32, "attention: expected bf16 or f32 tensors, found dtype {}", static_cast<int>(dtype));
+  check(scale > 0 && scale < std::numeric_limits<float>::infinity(), "attention: expected a positive finite scale, found {}", scale);
+}
+
+bool bf16_on_amx(DType t) { return t == DType::bf16 && cpu_features().amx; }
+bool bf16_on_vnni(DType t) { return t == DType::bf16 && cpu_features().vnni; }
+bool any_on_avx512(DType) { return cpu_features().avx512; }
+bool any_on_v3(DType) { return true; }
+
+constexpr Implementation kImplementations[] = {
+    {"amx", bf16_on_amx, forward_amx, backward_amx},
+    {"vnni", bf16_on_vnni, forward_vnni, backward_vnni},
+    {"avx512", any_on_avx512, forward_avx512, backward_avx512},
+    {"v3", any_on_v3, forward_v3, backward_v3},
+};
+
+const Implementation& fastest(DType dtype) {
+  for (const Implementation& i : kImplementations) {
+    if (i.usable(dtype)) return i;
+  }
+  fail("attention: no implementation");  // v3 always is
+}
+
+bool nothing(const AttentionShape& s) { return s.batch == 0 || s.q_len == 0; }
+
+}  // namespace
+
+std::span<const Implementation> implementations() { return kImplementations; }
+
+AttentionForward checked(const AttentionForward& p) {
+  AttentionForward x = p;
+  const AttentionShape& s = x.shape;
+  check_common(s, x.dtype, x.scale);
+  x.q_layout = checked("q", x.q_layout, s.q_len, s.heads, s.head_dim);
+  x.k_layout = checked("k", x.k_layout, s.kv_len, s.kv_heads, s.head_dim);
+  x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.head_dim);
+  x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.head_dim);
+  return x;
+}
+
+AttentionBackward checked(const AttentionBackward& p) {
+  AttentionBackward x = p;
+  const AttentionShape& s = x.shape;
+  check_common(s, x.dtype, x.scale);
+  check(x.lse != nullptr || nothing(s), "attention: the backward needs the forward's lse");
+  x.q_layout = checked("q", x.q_layout, s.q_len, s.heads, s.head_dim);
+  x.k_layout = checked("k", x.k_layout, s.kv_len, s.kv_heads, s.head_dim);
+  x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.head_dim);
+  x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.head_dim);
+  x.d_out_layout = checked("d_out", x.d_out_layout, s.q_len, s.heads, s.head_dim);
+  x.dq_layout = checked("dq", x.dq_layout, s.q_len, s.heads, s.head_dim);
+  x.dk_layout = checked("dk", x.dk_layout, s.kv_len, s.kv_heads, s.head_dim);
+  x.dv_layout = checked("dv", x.dv_layout, s.kv_len, s.kv_heads, s.head_dim);
+  return x;
+}
+
+std::byte* scratch(size_t bytes) {
+  struct Free {
+    void operator()(std::byte* p) const { std::free(p); }
+  };
+  thread_local std::unique_ptr<std::byte, Free> space;
+  thread_local size_t size = 0;
+  if (bytes > size) {
+    const size_t rounded = (bytes + 4095) / 4096 * 4096;
+    space.reset(static_cast<std::byte*>(std::aligned_alloc(4096, rounded)));
+    size = space ? rounded : 0;
+    check(space != nullptr, "attention: no memory for {} bytes of work space", rounded);
+  }
+  return space.get();
+}
+
+}  // namespace attention
+
+void causal_attention_forward(const AttentionForward& p) {
+  const AttentionForward x = attention::checked(p);
+  if (attention::nothing(x.shape)) return;
+  if (x.shape.q_len <= attention::kDecodeQueries) return attention::forward_decode(x);
+  attention::fastest(x.dtype).forward(x);
+}
+
+void causal_attention_backward(const AttentionBackward& p) {
+  const AttentionBackward x = attention::checked(p);
+  if (x.shape.batch == 0 || (x.shape.q_len == 0 && x.shape.kv_len == 0)) return;
+  attention::fastest(x.dtype).backward(x);
+}
+
+}  // namespace halftone

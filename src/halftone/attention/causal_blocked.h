@@ -1,0 +1,238 @@
+#pragma once
+#include <omp.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "halftone/attention/causal_impl.h"
+#include "halftone/attention/causal_operand.h"
+
+// Parts shared by the blocked forward and backward, templates over an operand policy P (causal_operand.h, operand_bf16.h)
+// and the element type In of the tensors (uint16_t: bf16 bits, or float). Scores are computed transposed, S^T = K Q^T:
+// a vector holds sixteen (eight) queries of one key, so the softmax has no sums across lanes, and the probabilities
+// leave it in the layouts that the next products read.
+namespace halftone::attention {
+namespace {
+
+constexpr int kMaxQueries = 128;  // per block
+
+constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+template <class A, class B>
+constexpr auto smaller(A a, B b) {
+  return a < b ? a : b;
+}
+template <class A, class B>
+constexpr auto larger(A a, B b) {
+  return a > b ? a : b;
+}
+
+// Hands out 64-byte aligned pieces; with a null base it only counts.
+struct Arena {
+  std::byte* base = nullptr;
+  size_t used = 0;
+  template <class X>
+  X* take(int64_t count) {
+    X* piece = reinterpret_cast<X*>(base + used);
+    used += static_cast<size_t>(round_up(count * static_cast<int64_t>(sizeof(X)), 64));
+    return piece;
+  }
+};
+
+// Calls item(i) for i in [0, count) on all threads, in order of i as threads become free.
+template <class F>
+void for_items(int64_t count, F&& item) {
+  const int threads = omp_in_parallel() ? 1 : static_cast<int>(smaller<int64_t, int64_t>(omp_get_max_threads(), count));
+  if (threads <= 1) {
+    for (int64_t i = 0; i < count; ++i) item(i);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t i = 0; i < count; ++i) item(i);
+}
+
+// 2^(s * c), s * c in [-126, 127]: n = round(s * c) is read off the low bits of a sum with 1.5 * 2^23, the rest is a
+// minimax polynomial on [-1/2, 1/2] (relative error 8e-8, or 8e-5 where the result is rounded to bf16).
+template <class P>
+typename P::F exp2_product(typename P::F s, typename P::F c) {
+  using F = typename P::F;
+  const F magic = P::set1(12582912.0f);
+  const F sum = P::fma(s, c, magic);
+  const F r = P::fms(s, c, P::sub(sum, magic));
+  F y;
+  if constexpr (P::kPrecise) {
+    y = P::fma(P::set1(0.00132764719f), r, P::set1(0.00967554133f));
+    y = P::fma(y, r, P::set1(0.0555071327f));
+    y = P::fma(y, r, P::set1(0.240221197f));
+    y = P::fma(y, r, P::set1(0.693146967f));
+    y = P::fma(y, r, P::set1(1.00000007f));
+  } else {
+    y = P::fma(P::set1(0.055171668f), r, P::set1(0.242611122f));
+    y = P::fma(y, r, P::set1(0.693260986f));
+    y = P::fma(y, r, P::set1(0.999928074f));
+  }
+  return P::add_exponent(y, sum);
+}
+
+// ln(x), x positive and normal, relative error about 1e-7: ln m = 2 artanh((m - 1) / (m + 1)).
+template <class P>
+typename P::F natural_log(typename P::F x) {
+  using F = typename P::F;
+  F m, e;
+  P::split(x, m, e);
+  const F one = P::set1(1), z = P::div(P::sub(m, one), P::add(m, one)), w = P::mul(z, z);
+  F y = P::fma(P::set1(2.0f / 9), w, P::set1(2.0f / 7));
+  y = P::fma(y, w, P::set1(2.0f / 5));
+  y = P::fma(y, w, P::set1(2.0f / 3));
+  y = P::fma(y, w, P::set1(2));
+  return P::fma(e, P::set1(0.693147181f), P::mul(y, z));
+}
+
+// Keys that a block of queries sees: for each query [lo, hi], and the bounds of each group of kAlign queries.
+template <class P>
+struct Visible {
+  static constexpr int kGroup = P::kAlign;
+  alignas(64) int32_t lo[kMaxQueries], hi[kMaxQueries];
+  struct Bounds {
+    int32_t lo_min, lo_max, hi_min, hi_max;
+  } group[kMaxQueries / kGroup];
+  int64_t key_begin, key_end;  // of the whole block
+
+  // Queries q_begin .. q_end - 1 of batch row b fill the first columns of `columns`; the last one repeats in the rest.
+  Visible(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t q_begin, int64_t q_end, int columns) {
+    key_begin = s.kv_len, key_end = 0;
+    for (int g = 0; g < columns / kGroup; ++g) {
+      Bounds& x = group[g] = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
+      for (int i = g * kGroup; i < (g + 1) * kGroup; ++i) {
+        const int64_t position = smaller(q_begin + i, q_end - 1) + s.kv_len - s.q_len;
+        hi[i] = static_cast<int32_t>(larger<int64_t, int64_t>(position, -1));
+        lo[i] = doc_start != nullptr && position >= 0 ? larger<int, int>(doc_start[b * s.kv_len + position], 0) : 0;
+        x = {smaller(x.lo_min, lo[i]), larger(x.lo_max, lo[i]), smaller(x.hi_min, hi[i]), larger(x.hi_max, hi[i])};
+      }
+      key_begin = smaller<int64_t, int64_t>(key_begin, x.lo_min);
+      key_end = larger<int64_t, int64_t>(key_end, x.hi_max + int64_t{1});
+    }
+  }
+  bool any(int g, int64_t key, int count) const { return group[g].hi_max >= key && group[g].lo_min < key + count; }
+  bool all(int g, int64_t key, int count) const { return group[g].hi_min >= key + count - 1 && group[g].lo_max <= key; }
+  // Columns [first, last) hold every query of the block that sees some of the `count` keys from `key` on.
+  void columns(int64_t key, int count, int width, int& first, int& last) const {
+    int a = 0, z = width / kGroup;
+    while (a < z && !any(a, key, count)) ++a;
+    while (z > a && !any(z - 1, key, count)) --z;
+    first = a * kGroup, last = z * kGroup;
+  }
+};
+
+// rows x head_dim elements into dst [padded][width], zeros elsewhere, widened where In is narrower than the operand.
+template <class P, class In>
+void load_rows(typename P::T* dst, int width, int64_t padded, const In* src, int64_t stride, int64_t rows, int head_dim) {
+  for (int64_t r = 0; r < rows; ++r) {
+    typename P::T* to = dst + r * width;
+    const In* from = src + r * stride;
+    int d = 0;
+    if constexpr (sizeof(In) == sizeof(typename P::T)) {
+      constexpr int kStep = P::kLanes * 4 / static_cast<int>(sizeof(In));
+      for (; d + kStep <= head_dim; d += kStep) P::store_u(to + d, P::load_u(from + d));
+      if (d < head_dim) std::memcpy(to + d, from + d, static_cast<size_t>(head_dim - d) * sizeof(In));
+    } else {
+      for (; d + P::kLanes <= head_dim; d += P::kLanes) P::store(to + d, P::widen(from + d));
+      for (; d < head_dim; ++d) {
+        const uint32_t bits = static_cast<uint32_t>(from[d]) << 16;
+        std::memcpy(to + d, &bits, 4);
+      }
+    }
+    if (head_dim < width) std::memset(to + head_dim, 0, static_cast<size_t>(width - head_dim) * sizeof(*to));
+  }
+  if (rows < padded) std::memset(dst + rows * width, 0, static_cast<size_t>((padded - rows) * width) * sizeof(*dst));
+}
+
+// dst [width / kPair][ld] dwords: the B operand whose columns are the rows of src [count][width].
+template <class P>
+void pack_transposed(uint32_t* dst, int64_t ld, const typename P::T* src, int count, int width) {
+  const auto* from = reinterpret_cast<const uint32_t*>(src);
+  const int dwords = width / P::kPair;
+  for (int r = 0; r < count; r += P::kLanes) {
+    for (int d = 0; d < dwords; d += P::kLanes) P::transpose(dst + d * ld + r, ld, from + r * dwords + d, dwords);
+  }
+}
+
+// dst [count / kPair][width] dwords: the B operand whose rows are the rows of src; src itself where a dword is one element.
+template <class P>
+const uint32_t* pack_rows(uint32_t* dst, const typename P::T* src, int count, int width) {
+  if constexpr (P::kPair == 1) {
+    return reinterpret_cast<const uint32_t*>(src);
+  } else {
+    for (int r = 0; r < count; r += 2) {
+      for (int d = 0; d < width; d += 32) P::interleave(dst + r / 2 * width + d, src + r * width + d, src + (r + 1) * width + d);
+    }
+    return dst;
+  }
+}
+
+// dst [width][ld] elements: the A operand that is the transpose of src [count][width]; pairs as from pack_rows.
+template <class P>
+void transpose_a(typename P::T* dst, int64_t ld, const uint32_t* pairs, int count, int width) {
+  auto* to = reinterpret_cast<uint32_t*>(dst);
+  const int64_t ld_dwords = ld / P::kPair;
+  for (int r = 0; r < count / P::kPair; r += P::kLanes) {
+    for (int d = 0; d < width; d += P::kLanes) P::transpose(to + d * ld_dwords + r, ld_dwords, pairs + r * width + d, width);
+  }
+}
+
+// Writes the first `count` elements of an operand row to a tensor row.
+template <class P, class In>
+void store_row(In* dst, const typename P::T* src, int count) {
+  if constexpr (sizeof(In) == sizeof(typename P::T)) {
+    std::memcpy(dst, src, static_cast<size_t>(count) * sizeof(In));
+  } else {
+    int d = 0;
+    for (; d + P::kLanes <= count; d += P::kLanes) P::narrow(dst + d, P::load(src + d));
+    if (d < count) {
+      uint16_t last[P::kLanes];
+      P::narrow(last, P::load(src + d));  // rows are padded
+      std::memcpy(dst + d, last, static_cast<size_t>(count - d) * 2);
+    }
+  }
+}
+
+// Rows [q][head_dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns count.
+// kPaired: columns stand in the order of P::pair_rows. `work`: columns * width operand elements.
+template <class P, class In, bool kPaired>
+void store_transposed(In* dst, int64_t stride, int64_t rows, int head_dim, const float* x, int width, int columns, const float* factor,
+                      typename P::T* work) {
+  auto* lines = reinterpret_cast<uint32_t*>(work);
+  const int dwords = width / P::kPair;
+  for (int c = 0; c < columns; c += P::kLanes) {
+    alignas(64) uint32_t block[P::kLanes * P::kLanes];
+    const typename P::F by = P::load(factor + c);
+    for (int d = 0; d < dwords; d += P::kLanes) {
+#pragma GCC unroll 4
+      for (int i = 0; i < P::kLanes; ++i) {
+        const float* row = x + (d + i) * P::kPair * columns + c;
+        if constexpr (P::kPair == 2) {
+          P::store_u(block + i * P::kLanes, P::pair(P::mul(P::load(row), by), P::mul(P::load(row + columns), by)));
+        } else {
+          P::store(reinterpret_cast<float*>(block) + i * P::kLanes, P::mul(P::load(row), by));
+        }
+      }
+      P::transpose(lines + c * dwords + d, dwords, block, P::kLanes);
+    }
+  }
+  for (int c = 0; c < columns; ++c) {
+    int q = c;
+    if constexpr (kPaired && P::kPair == 2) q = c / 32 * 32 + P::column_of(c % 32);
+    if (q < rows) store_row<P, In>(dst + q * stride, work + c * width, head_dim);
+  }
+}
+
+template <class In>
+const In* at(const void* base, const AttentionLayout& l, int64_t b, int64_t t, int64_t head, int head_dim) {
+  return static_cast<const In*>(base) + b * l.batch_stride + t * l.row + head * head_dim;
+}
+template <class In>
+In* at(void* base, const AttentionLayout& l, int64_t b, int64_t t, int64_t head, int head_dim) {
+  return static_cast<In*>(base) + b * l.batch_stride + t * l.row + head * head_dim;
+}
+
+}  // namespace
+}  // namespace halftone::attention

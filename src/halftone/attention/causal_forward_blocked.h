@@ -1,0 +1,217 @@
+#pragma once
+#include <limits>
+
+#include "halftone/attention/causal_blocked.h"
+
+namespace halftone::attention {
+namespace {
+
+// A block of queries walks over the keys in strips: S^T strip = K Q^T, then P = exp(S - m), then O^T += V^T P.
+// Two ways to choose m: where Cauchy-Schwarz style bounds show that no score of the block exceeds kBoundedScore, m is 0
+// (fp32 and bf16 hold e^+-60 with full precision); else m is the running maximum and O^T is rescaled when it grows.
+template <class P, class In>
+class ForwardBlocks {
+ public:
+  using T = typename P::T;
+  using F = typename P::F;
+  static constexpr int kKeys = 64;  // per strip
+  static constexpr float kBoundedScore = 60, kHidden = -1e30f;
+
+  ForwardBlocks(const AttentionForward& p, int64_t keys)
+      : p_(p),
+        width_(static_cast<int>(round_up(p.shape.head_dim, P::kAlign))),
+        queries_(block_queries(p.shape)),
+        strips_((keys + kKeys - 1) / kKeys) {
+    Arena count;
+    place(count);
+    Arena arena{scratch(count.used)};
+    place(arena);
+  }
+
+  static int block_queries(const AttentionShape& s) {
+    const int most = s.head_dim <= 64 ? 128 : 64;
+    return static_cast<int>(smaller<int64_t, int64_t>(most, round_up(s.q_len, P::kAlign)));
+  }
+
+  // Keys [0, keys) of one key/value head into operand form.
+  void load_keys(int64_t b, int64_t kv_head, int64_t keys) {
+    const int hd = p_.shape.head_dim;
+    load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, 0, kv_head, hd), p_.k_layout.row, keys, hd);
+    for (int64_t strip = 0; strip < strips_; ++strip) {
+      const int64_t first = strip * kKeys;
+      load_rows<P>(rows_, width_, kKeys, at<In>(p_.v, p_.v_layout, b, first, kv_head, hd), p_.v_layout.row,
+                   smaller<int64_t, int64_t>(keys - first, kKeys), hd);
+      transpose_a<P>(v_t_ + strip * kKeys * width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, width_), kKeys, width_);
+    }
+    for (int d = 0; d < width_; d += P::kLanes) {
+      F most = P::set1(0);
+      for (int64_t j = 0; j < keys; ++j) most = P::max(most, P::abs(P::load_operand(k_ + j * width_ + d)));
+      P::store(key_abs_ + d, most);
+    }
+  }
+
+  void run(int64_t b, int64_t head, int64_t q_begin, int64_t q_end) {
+    const AttentionShape& shape = p_.shape;
+    const int hd = shape.head_dim;
+    const Visible<P> visible(shape, p_.doc_start, b, q_begin, q_end, queries_);
+    load_rows<P>(rows_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, head, hd), p_.q_layout.row, q_end - q_begin, hd);
+    pack_transposed<P>(q_t_, queries_, rows_, queries_, width_);
+    std::memset(out_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
+    const bool bounded = bounded_scores();
+    for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = kHidden;
+
+    const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
+    int first = 0, last = 0;
+    if (begin < end) scores(visible, begin, first, last);
+    for (int64_t strip = begin; strip < end; ++strip) {
+      // The next strip's scores are under way on the tiles while this strip's exponentials run on the vector units.
+      const int from = first, to = last;
+      if (strip + 1 < end) scores(visible, strip + 1, first, last);
+      for (int c = from; c < to; c += P::kAlign) {
+        const bool all = visible.all(c / P::kAlign, strip * kKeys, kKeys);
+        if (bounded) {
+          all ? exponentials<true, false>(visible, strip, c) : exponentials<true, true>(visible, strip, c);
+        } else {
+          all ? exponentials<false, false>(visible, strip, c) : exponentials<false, true>(visible, strip, c);
+        }
+      }
+      P::template gemm<Start::add>(width_, to - from, kKeys, v_t_ + strip * kKeys * width_, kKeys, p_pairs_ + from, queries_, out_t_ + from,
+                                   queries_, nullptr);
+    }
+    finish(b, head, q_begin, q_end);
+  }
+
+ private:
+  void place(Arena& a) {
+    k_ = a.take<T>(strips_ * kKeys * width_);
+    v_t_ = a.take<T>(strips_ * kKeys * width_);
+    rows_ = a.take<T>(larger(kKeys, queries_) * width_);
+    pairs_ = a.take<uint32_t>(kKeys * width_ / P::kPair);
+    q_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair);
+    for (float*& s : s_) s = a.take<float>(kKeys * queries_);
+    p_pairs_ = a.take<uint32_t>(kKeys * queries_ / P::kPair);
+    out_t_ = a.take<float>(width_ * queries_);
+    key_abs_ = a.take<float>(width_);
+    sum_ = a.take<float>(queries_);
+    top_ = a.take<float>(queries_);
+  }
+
+  // scale * sum_d |q_d| max_j |k_jd| bounds every score of a query.
+  bool bounded_scores() const {
+    F most = P::set1(0);
+    for (int c = 0; c < queries_; c += P::kLanes) {
+      F bound = P::set1(0);
+      for (int d = 0; d < width_; d += P::kPair) bound = P::abs_dot(bound, q_t_ + d / P::kPair * queries_ + c, key_abs_ + d);
+      if (P::any_nan(bound)) return false;
+      most = P::max(most, bound);
+    }
+    return P::max_of(most) * p_.scale <= kBoundedScore;
+  }
+
+  void scores(const Visible<P>& visible, int64_t strip, int& first, int& last) {
+    visible.columns(strip * kKeys, kKeys, queries_, first, last);
+    P::template gemm<Start::zero>(kKeys, last - first, width_, k_ + strip * kKeys * width_, width_, q_t_ + first, queries_,
+                                  s_[strip & 1] + first, queries_, nullptr);
+  }
+
+  // P of one strip and the two vectors of queries at column c; adds to their sums.
+  template <bool kBounded, bool kMasked>
+  void exponentials(const Visible<P>& visible, int64_t strip, int c) {
+    constexpr int kLanes = P::kLanes;
+    float* s = s_[strip & 1] + c;
+    const int key = static_cast<int>(strip * kKeys);
+    const float to_log2 = p_.scale * 1.44269504f;
+    const F by = P::set1(to_log2), lowest = P::set1(-126 / to_log2), zero = P::set1(0);
+    for (int v = 0; v < P::kAlign; v += kLanes, s += kLanes, c += kLanes) {
+      const int32_t *lo = visible.lo + c, *hi = visible.hi + c;
+      F sum = P::load(sum_ + c), top = zero;
+      if constexpr (!kBounded) {
+        const F old = P::load(top_ + c);
+        top = old;
+        for (int j = 0; j < kKeys; ++j) {
+          F x = P::load(s + j * queries_);
+          if constexpr (kMasked) x = P::keep(x, P::set1(kHidden), key + j, lo, hi);
+          top = P::max(x, top);
+        }
+        if (P::any_less(old, top)) {
+          const F less = exp2_product<P>(P::max(lowest, P::sub(old, top)), by);
+          sum = P::mul(sum, less);
+          for (int d = 0; d < width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
+          P::store(top_ + c, top);
+        }
+      }
+      F sums[2] = {sum, zero};
+      for (int j = 0; j < kKeys; j += 2) {
+        F x[2];
+#pragma GCC unroll 2
+        for (int i = 0; i < 2; ++i) {
+          x[i] = P::load(s + (j + i) * queries_);
+          if constexpr (!kBounded) x[i] = P::max(lowest, P::sub(x[i], top));
+          x[i] = exp2_product<P>(x[i], by);
+          if constexpr (kMasked) x[i] = P::keep(x[i], zero, key + j + i, lo, hi);
+          sums[i] = P::add(sums[i], x[i]);
+        }
+        P::store_pair(p_pairs_ + j / P::kPair * queries_ + c, queries_, x[0], x[1]);
+      }
+      P::store(sum_ + c, P::add(sums[0], sums[1]));
+    }
+  }
+
+  void finish(int64_t b, int64_t head, int64_t q_begin, int64_t q_end) {
+    const AttentionShape& shape = p_.shape;
+    alignas(64) float lse[kMaxQueries];
+    for (int c = 0; c < queries_; c += P::kLanes) {
+      const F sum = P::load(sum_ + c);
+      if (p_.lse != nullptr) {
+        const F top = P::load(top_ + c), scale = P::set1(p_.scale);
+        // top_ stays kHidden in bounded blocks, whose m is 0.
+        const F shift = P::zero_unless_positive(P::sub(top, P::set1(kHidden)), P::mul(top, scale));
+        P::store(lse + c, P::add(shift, natural_log<P>(sum)));
+      }
+      const F inverse = P::div(P::set1(1), sum);
+      P::store(top_ + c, inverse);
+    }
+    for (int i = 0; i < queries_; ++i) {
+      if (sum_[i] == 0) top_[i] = 0, lse[i] = -std::numeric_limits<float>::infinity();
+    }
+    if (p_.lse != nullptr) {
+      std::memcpy(p_.lse + (b * shape.heads + head) * shape.q_len + q_begin, lse, static_cast<size_t>(q_end - q_begin) * sizeof(float));
+    }
+    store_transposed<P, In, false>(at<In>(p_.out, p_.out_layout, b, q_begin, head, shape.head_dim), p_.out_layout.row, q_end - q_begin,
+                                   shape.head_dim, out_t_, width_, queries_, top_, rows_);
+  }
+
+  const AttentionForward& p_;
+  const int width_, queries_;  // head_dim and queries of a block, rounded up
+  const int64_t strips_;
+  T *k_, *v_t_, *rows_;  // [keys][width], per strip [width][kKeys], [queries or kKeys][width]
+  uint32_t *pairs_, *q_t_, *p_pairs_;
+  float *s_[2], *out_t_, *key_abs_, *sum_, *top_;  // [kKeys][queries], [width][queries], [width], [queries], [queries]
+};
+
+// One item: a key/value head with its query heads, or a range of query blocks of it when there are few heads.
+template <class P, class In>
+void forward_blocked(const AttentionForward& p) {
+  const AttentionShape& s = p.shape;
+  const int64_t heads = s.batch * s.kv_heads, group = s.heads / s.kv_heads;
+  const int64_t step = ForwardBlocks<P, In>::block_queries(s), blocks = (s.q_len + step - 1) / step;
+  // A range packs the keys again, so it should be long; with enough heads there is one.
+  int64_t ranges = heads >= 4 * omp_get_max_threads() ? 1 : (4 * omp_get_max_threads() + heads - 1) / heads;
+  ranges = larger<int64_t, int64_t>(1, smaller(ranges, blocks * step / 256));
+  for_items(heads * ranges, [&](int64_t item) {
+    const int64_t head = item % heads, range = ranges - 1 - item / heads;  // the longest ranges first
+    const int64_t b = head / s.kv_heads, kv_head = head % s.kv_heads;
+    const int64_t first = blocks * range / ranges * step, last = smaller(blocks * (range + 1) / ranges * step, s.q_len);
+    const int64_t keys = larger<int64_t, int64_t>(0, smaller(s.kv_len, last + s.kv_len - s.q_len));
+    ForwardBlocks<P, In> work(p, keys);
+    P::begin();
+    work.load_keys(b, kv_head, keys);
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      for (int64_t q = first; q < last; q += step) work.run(b, h, q, smaller(q + step, last));
+    }
+    P::end();
+  });
+}
+
+}  // namespace
+}  // namespace halftone::attention

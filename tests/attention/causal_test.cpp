@@ -1,0 +1,288 @@
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "halftone/attention/causal_impl.h"
+#include "halftone/attention/causal_ref.h"
+#include "halftone/base/error.h"
+
+namespace halftone::attention {
+namespace {
+
+struct Problem {
+  AttentionShape shape;
+  bool documents = false;  // several documents of irregular lengths per row
+  float amplitude = 1;     // of q and k: large ones leave the path for bounded scores
+  bool fused = true;       // q, k, v as slices of one tensor, else separate with a batch stride beyond length * row
+};
+
+// A tensor [batch][length] of rows, filled with numbers of variance amplitude^2.
+struct Tensor {
+  DType dtype;
+  std::vector<std::byte> bytes;
+  Tensor(int64_t count, DType t, uint64_t seed, float amplitude) : dtype(t), bytes(static_cast<size_t>(count) * size_of(t)) {
+    uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+    for (int64_t i = 0; i < count; ++i) {
+      float x = 0;
+      for (int n = 0; n < 4; ++n) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        x += static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;
+      }
+      set(i, x * 1.7320508f * amplitude);
+    }
+  }
+  void set(int64_t i, float x) {
+    if (dtype == DType::f32) {
+      reinterpret_cast<float*>(bytes.data())[i] = x;
+    } else {
+      reinterpret_cast<bf16*>(bytes.data())[i] = bf16(x);
+    }
+  }
+  float get(int64_t i) const {
+    return dtype == DType::f32 ? reinterpret_cast<const float*>(bytes.data())[i] : to_float(reinterpret_cast<const bf16*>(bytes.data())[i]);
+  }
+  std::byte* element(int64_t i) { return bytes.data() + static_cast<size_t>(i) * size_of(dtype); }
+};
+
+// All tensors of a forward and a backward call; every result starts as NaN, so that an element left out is seen.
+struct Data {
+  AttentionShape s;
+  int64_t q_width, kv_width, q_row, kv_row, q_batch, kv_batch;
+  Tensor q, k, v, out, d_out, dq, dk, dv;
+  std::vector<float> lse;
+  std::vector<int32_t> doc_start;
+  AttentionForward forward;
+  AttentionBackward backward;
+
+  Data(const Problem& p, DType t)
+      : s(p.shape),
+        q_width(s.heads * s.head_dim),
+        kv_width(s.kv_heads * s.head_dim),
+        q_row(p.fused ? q_width + 2 * kv_width : q_width + 8),
+        kv_row(p.fused ? q_row : kv_width + 24),
+        q_batch(p.fused ? 0 : s.q_len * q_row + 40),
+        kv_batch(p.fused ? 0 : s.kv_len * kv_row + 56),
+        q(size(s.q_len, q_row, q_batch), t, 1, p.amplitude),
+        k(size(s.kv_len, kv_row, kv_batch), t, 2, p.amplitude),
+        v(size(s.kv_len, kv_row, kv_batch), t, 3, 1),
+        out(s.batch * s.q_len * q_width, t, 4, NAN),
+        d_out(s.batch * s.q_len * q_width, t, 5, 1),
+        dq(size(s.q_len, q_row, q_batch), t, 6, NAN),
+        dk(size(s.kv_len, kv_row, kv_batch), t, 7, NAN),
+        dv(size(s.kv_len, kv_row, kv_batch), t, 8, NAN),
+        lse(static_cast<size_t>(s.batch * s.heads * s.q_len), NAN) {
+    if (p.documents) {
+      for (int64_t b = 0; b < s.batch; ++b) {
+        int32_t start = 0;
+        for (int32_t j = 0; j < s.kv_len; ++j) {
+          if (j - start > 17 + (j * 31 + b * 7) % 190) start = j;
+          doc_start.push_back(start);
+        }
+      }
+    }
+    const int32_t* docs = p.documents ? doc_start.data() : nullptr;
+    const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
+    const AttentionLayout ql{q_row, q_batch}, kl{kv_row, kv_batch}, dense{q_width, 0};
+    forward = checked(AttentionForward{s, t, scale, q.bytes.data(), k.bytes.data(), v.bytes.data(), out.bytes.data(), lse.data(), ql, kl,
+                                       kl, dense, docs});
+    backward = checked(AttentionBackward{s,
+                                         t,
+                                         scale,
+                                         q.bytes.data(),
+                                         k.bytes.data(),
+                                         v.bytes.data(),
+                                         out.bytes.data(),
+                                         d_out.bytes.data(),
+                                         lse.data(),
+                                         dq.bytes.data(),
+                                         dk.bytes.data(),
+                                         dv.bytes.data(),
+                                         ql,
+                                         kl,
+                                         kl,
+                                         dense,
+                                         dense,
+                                         ql,
+                                         kl,
+                                         kl,
+                                         docs});
+  }
+  int64_t size(int64_t length, int64_t row, int64_t batch) const { return s.batch * (batch == 0 ? length * row : batch); }
+};
+
+struct Difference {
+  double sqnr_db, relative;  // relative: largest error over the largest reference value
+};
+Difference compare(const Tensor& found, const AttentionLayout& l, const std::vector<double>& expected, int64_t length, int64_t width) {
+  double signal = 0, noise = 0, top = 0, worst = 0;
+  for (int64_t i = 0; i < static_cast<int64_t>(expected.size()); ++i) {
+    const int64_t b = i / (length * width), t = i / width % length;
+    const double error = found.get(b * l.batch_stride + t * l.row + i % width) - expected[i];
+    if (std::isnan(error)) return {-999, 999};
+    signal += expected[i] * expected[i], noise += error * error;
+    top = std::max(top, std::abs(expected[i])), worst = std::max(worst, std::abs(error));
+  }
+  // One visible key: dq and dk are zero but for the rounding of the stored output.
+  if (top == 0) return {noise < 1e-4 * static_cast<double>(expected.size()) ? 999.0 : -999.0, worst};
+  return {noise == 0 ? 999 : 10 * std::log10(signal / noise), worst / top};
+}
+
+void expect_close(const char* what, const Difference& d, DType t, double least_db) {
+  if (t == DType::f32) {
+    EXPECT_LE(d.relative, 1e-5) << what;
+  } else {
+    EXPECT_GE(d.sqnr_db, least_db) << what;
+  }
+}
+
+void check_forward(Data& x, const std::vector<double>& out, const std::vector<double>& lse, DType t) {
+  expect_close("out", compare(x.out, x.forward.out_layout, out, x.s.q_len, x.q_width), t, 45);
+  for (size_t i = 0; i < lse.size(); ++i) {
+    if (std::isinf(lse[i])) {
+      ASSERT_EQ(x.lse[i], -std::numeric_limits<float>::infinity());
+    } else {
+      ASSERT_NEAR(x.lse[i], lse[i], (t == DType::f32 ? 1e-5 : 3e-4) * std::max(1.0, std::abs(lse[i]))) << i;
+    }
+  }
+}
+
+void check_all(const Problem& p, DType t) {
+  Data x(p, t);
+  const ReferenceForward forward = reference_forward(x.forward);
+  const ReferenceBackward backward = reference_backward(x.backward);
+  for (const Implementation& implementation : implementations()) {
+    if (!implementation.usable(t)) continue;
+    SCOPED_TRACE(std::string(implementation.name) + (t == DType::f32 ? " f32" : " bf16"));
+    Data y(p, t);
+    implementation.forward(y.forward);
+    check_forward(y, forward.out, forward.lse, t);
+    implementation.backward(y.backward);
+    expect_close("dq", compare(y.dq, y.backward.dq_layout, backward.dq, p.shape.q_len, y.q_width), t, 40);
+    expect_close("dk", compare(y.dk, y.backward.dk_layout, backward.dk, p.shape.kv_len, y.kv_width), t, 40);
+    expect_close("dv", compare(y.dv, y.backward.dv_layout, backward.dv, p.shape.kv_len, y.kv_width), t, 40);
+  }
+}
+
+class CausalAttention : public testing::TestWithParam<Problem> {};
+
+TEST_P(CausalAttention, EqualsTheDefinition) {
+  check_all(GetParam(), DType::bf16);
+  check_all(GetParam(), DType::f32);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, CausalAttention,
+                         testing::Values(Problem{{2, 256, 256, 4, 2, 32}},  // the demo's head, whole blocks
+                                         Problem{{1, 201, 201, 2, 1, 32}},  // partial blocks
+                                         Problem{{1, 5, 5, 1, 1, 8}},       // smaller than a tile
+                                         Problem{{3, 1, 1, 2, 2, 16}},      // one token
+                                         Problem{{1, 97, 97, 3, 3, 24}, false, 1, false},
+                                         Problem{{2, 150, 150, 2, 1, 64}, true},  // documents
+                                         Problem{{1, 300, 300, 4, 1, 40}, true, 1, false},
+                                         Problem{{2, 70, 333, 4, 2, 32}, false, 1, false},  // later queries of a cache
+                                         Problem{{1, 33, 400, 2, 2, 64}, true, 1, false},
+                                         Problem{{1, 100, 60, 2, 1, 32}, false, 1, false},  // the first 40 queries see nothing
+                                         Problem{{1, 140, 140, 2, 1, 128}}, Problem{{1, 90, 90, 1, 1, 80}}, Problem{{1, 70, 70, 1, 1, 256}},
+                                         Problem{{1, 65, 65, 1, 1, 248}, false, 1, false},
+                                         Problem{{1, 200, 200, 2, 1, 32}, false, 4},  // scores up to 60: running maximum
+                                         Problem{{1, 160, 160, 2, 1, 64}, true, 5}));
+
+TEST(CausalAttention, DecodesFromACache) {
+  for (const DType t : {DType::bf16, DType::f32}) {
+    for (const Problem& p : {Problem{{2, 1, 77, 4, 2, 32}, false, 1, false}, Problem{{1, 3, 130, 4, 1, 64}, true, 1, false},
+                             Problem{{1, 2, 1, 1, 1, 8}, false, 1, false}}) {
+      Data x(p, t);
+      const ReferenceForward expected = reference_forward(x.forward);
+      causal_attention_forward(x.forward);
+      check_forward(x, expected.out, expected.lse, t);
+    }
+  }
+}
+
+TEST(CausalAttention, DoesNotDependOnTheNumberOfThreads) {
+  const int threads = omp_get_max_threads();
+  for (const DType t : {DType::bf16, DType::f32}) {
+    const Problem p{{2, 300, 300, 4, 2, 32}, true};
+    Data one(p, t), many(p, t);
+    omp_set_num_threads(1);
+    causal_attention_forward(one.forward);
+    causal_attention_backward(one.backward);
+    omp_set_num_threads(5);
+    causal_attention_forward(many.forward);
+    causal_attention_backward(many.backward);
+    omp_set_num_threads(threads);
+    EXPECT_EQ(one.out.bytes, many.out.bytes);
+    EXPECT_EQ(std::memcmp(one.lse.data(), many.lse.data(), one.lse.size() * sizeof(float)), 0);
+    const auto same = [&](const Tensor& a, const Tensor& b, const AttentionLayout& l, int64_t width) {
+      for (int64_t r = 0; r < p.shape.batch * p.shape.q_len; ++r)
+        for (int64_t i = 0; i < width; ++i) ASSERT_EQ(a.get(r * l.row + i), b.get(r * l.row + i));
+    };
+    same(one.dq, many.dq, one.backward.dq_layout, one.q_width);
+    same(one.dk, many.dk, one.backward.dk_layout, one.kv_width);
+    same(one.dv, many.dv, one.backward.dv_layout, one.kv_width);
+  }
+}
+
+TEST(CausalAttention, WritesOnlyItsOwnColumns) {
+  const Problem p{{1, 50, 50, 2, 1, 24}, false, 1, false};
+  Data x(p, DType::f32);
+  causal_attention_forward(x.forward);
+  for (int64_t i = 0; i < static_cast<int64_t>(x.dq.bytes.size() / 4); ++i) x.dq.set(i, 7);
+  causal_attention_backward(x.backward);
+  for (int64_t r = 0; r < 50; ++r)
+    for (int64_t i = x.q_width; i < x.q_row; ++i) ASSERT_EQ(x.dq.get(r * x.q_row + i), 7);
+}
+
+TEST(CausalAttention, NanReachesOnlyWhatReadsIt) {
+  for (const Implementation& implementation : implementations()) {
+    if (!implementation.usable(DType::bf16)) continue;
+    Data x({{1, 256, 256, 2, 2, 32}}, DType::bf16);
+    x.q.set(130 * x.q_row + 3, NAN);  // query 130 of head 0
+    implementation.forward(x.forward);
+    for (int64_t r = 0; r < 256; ++r) {
+      for (int64_t i = 0; i < x.q_width; ++i) {
+        ASSERT_EQ(std::isnan(x.out.get(r * x.q_width + i)), r == 130 && i < 32) << implementation.name << " row " << r << " column " << i;
+      }
+    }
+  }
+}
+
+TEST(CausalAttention, EmptyProblemsAreNoWork) {
+  for (const AttentionShape& s : {AttentionShape{0, 8, 8, 2, 1, 8}, AttentionShape{2, 0, 8, 2, 1, 8}}) {
+    Data x({s, false, 1, false}, DType::f32);
+    causal_attention_forward(x.forward);
+    causal_attention_backward(x.backward);
+    for (int64_t r = 0; r < s.batch * s.kv_len; ++r)  // keys that no query reads have zero gradients
+      EXPECT_EQ(x.dk.get(r / s.kv_len * x.kv_batch + r % s.kv_len * x.kv_row), 0);
+  }
+}
+
+TEST(CausalAttention, RefusesMalformedProblems) {
+  const auto message = [](AttentionForward p) {
+    try {
+      causal_attention_forward(p);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  Data x({{1, 8, 8, 2, 1, 8}}, DType::f32);
+  AttentionForward p = x.forward;
+  p.shape.head_dim = 12;
+  EXPECT_NE(message(p).find("head_dim to be a multiple of 8 up to 256, found 12"), std::string::npos);
+  p = x.forward, p.shape.kv_heads = 3;
+  EXPECT_NE(message(p).find("multiple of kv_heads, found 2 and 3"), std::string::npos);
+  p = x.forward, p.k_layout.row = 4;
+  EXPECT_NE(message(p).find("k has rows of 4 elements, expected at least 1 heads * 8"), std::string::npos);
+  p = x.forward, p.scale = -1;
+  EXPECT_NE(message(p).find("positive finite scale"), std::string::npos);
+  p = x.forward, p.dtype = DType::s8;
+  EXPECT_NE(message(p).find("bf16 or f32"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace halftone::attention
