@@ -1,0 +1,28 @@
+#include "halftone/data/bin_source.h"
+
+#include <fmt/format.h>
+
+#include "halftone/data/bin_format.h"
+
+namespace halftone {
+
+BinSource::BinSource(FileList files, int token_bytes, int64_t vocab_size, std::optional<int32_t> eos_id)
+    : DocumentSource(std::move(files)), token_bytes_(token_bytes), vocab_size_(vocab_size), eos_id_(eos_id) {}
+
+std::string BinSource::options() const {
+  return fmt::format("token_bytes={} vocab={} eos={}", token_bytes_, vocab_size_, eos_id_.value_or(-1));
+}
+
+void BinSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
+  const SourceFile& file = files_.files.at(static_cast<size_t>(shard));
+  const MappedFile map(file.path);
+  const auto width = static_cast<size_t>(token_bytes_);
+  scan_bin(map.bytes(), token_bytes_, vocab_size_, eos_id_, file.path, [&](size_t first, size_t count) {
+    Document document;
+    document.kind = Document::Kind::stored;
+    document.stored = map.bytes().subspan(first * width, count * width);
+    visit(document);
+  });
+}
+
+}  // namespace halftone

@@ -1,0 +1,196 @@
+#include "halftone/data/file_io.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kChunk = size_t{1} << 20;
+
+int open_for_reading(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  check(fd >= 0, "cannot read {}: {}", path, std::strerror(errno));
+  return fd;
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  const int fd = open_for_reading(path);
+  struct stat info {};
+  if (::fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd);
+    fail("cannot read {}: not a regular file", path);
+  }
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ > 0) {
+    data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+    const int error = errno;
+    ::close(fd);
+    if (data_ == MAP_FAILED) {
+      data_ = nullptr;
+      fail("cannot map {} ({} bytes): {}", path, size_, std::strerror(error));
+    }
+  } else {
+    ::close(fd);
+  }
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+MappedFile::MappedFile(MappedFile&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+InputFile::InputFile(const std::string& path) : path_(path), fd_(open_for_reading(path)) {}
+InputFile::~InputFile() { ::close(fd_); }
+
+size_t InputFile::read(int64_t offset, char* out, size_t size) const {
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t n = ::pread(fd_, out + done, size - done, offset + static_cast<int64_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    check(n >= 0, "cannot read {}: {}", path_, std::strerror(errno));
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+void InputFile::read_exactly(int64_t offset, char* out, size_t size) const {
+  const size_t found = read(offset, out, size);
+  check(found == size, "{}: expected {} bytes at offset {}, found {}: the file changed while it was read", path_, size, offset, found);
+}
+
+LineReader::LineReader(const std::string& path, int64_t begin)
+    : file_(path), buffer_offset_(std::max<int64_t>(begin - 1, 0)), line_offset_(buffer_offset_) {
+  std::string_view rest;
+  if (begin > 0) next(rest);  // the tail of the line that byte begin - 1 belongs to
+}
+
+bool LineReader::fill() {
+  if (end_) return false;
+  if (used_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + used_, filled_ - used_);
+    buffer_offset_ += static_cast<int64_t>(used_);
+    filled_ -= used_;
+    used_ = 0;
+  }
+  // Doubling keeps a very long line linear.
+  if (buffer_.size() < filled_ + kChunk) buffer_.resize(std::max(2 * filled_, filled_ + kChunk));
+  const size_t want = buffer_.size() - filled_;
+  const size_t n = file_.read(buffer_offset_ + static_cast<int64_t>(filled_), buffer_.data() + filled_, want);
+  filled_ += n;
+  end_ = n < want;
+  return n > 0;
+}
+
+bool LineReader::next(std::string_view& line) {
+  size_t searched = 0;
+  for (;;) {
+    const char* start = buffer_.data() + used_;
+    const size_t available = filled_ - used_;
+    const void* hit = available > searched ? std::memchr(start + searched, '\n', available - searched) : nullptr;
+    if (hit == nullptr) {
+      searched = available;
+      if (fill()) continue;
+      if (available == 0) return false;
+    }
+    start = buffer_.data() + used_;
+    const size_t length = hit == nullptr ? available : static_cast<size_t>(static_cast<const char*>(hit) - start);
+    line_offset_ = buffer_offset_ + static_cast<int64_t>(used_);
+    used_ += length + (hit == nullptr ? 0 : 1);
+    line = std::string_view(start, length);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    return true;
+  }
+}
+
+int64_t line_number(const std::string& path, int64_t offset) {
+  const InputFile file(path);
+  std::string buffer(kChunk, '\0');
+  int64_t line = 1;
+  for (int64_t at = 0; at < offset;) {
+    const size_t n = file.read(at, buffer.data(), std::min<size_t>(kChunk, static_cast<size_t>(offset - at)));
+    if (n == 0) break;
+    for (size_t i = 0; i < n; ++i) line += buffer[i] == '\n';
+    at += static_cast<int64_t>(n);
+  }
+  return line;
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  check(fd_ >= 0, "cannot write {}: {}", path_, std::strerror(errno));
+  buffer_.reserve(kChunk);
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write_through(const char* data, size_t size) {
+  while (size > 0) {
+    const ssize_t n = ::write(fd_, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    check(n > 0, "cannot write {}: {}", path_, n < 0 ? std::strerror(errno) : "no progress");
+    data += n;
+    size -= static_cast<size_t>(n);
+  }
+}
+
+void AtomicFile::write(const void* data, size_t size) {
+  size_ += static_cast<int64_t>(size);
+  if (buffer_.size() + size > kChunk) flush();
+  if (size >= kChunk) return write_through(static_cast<const char*>(data), size);
+  buffer_.append(static_cast<const char*>(data), size);
+}
+
+void AtomicFile::flush() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void AtomicFile::commit() {
+  flush();
+  check(::fsync(fd_) == 0, "cannot write {}: {}", path_, std::strerror(errno));
+  check(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot write {}: {}", path_, std::strerror(errno));
+  ::close(fd_);
+  fd_ = -1;
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  const int folder_fd = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_fd >= 0) {  // makes the new name durable; some network file systems refuse, which is harmless
+    ::fsync(folder_fd);
+    ::close(folder_fd);
+  }
+}
+
+std::string read_file(const std::string& path, int64_t limit) {
+  const InputFile file(path);
+  std::string out;
+  char block[1 << 16];
+  for (;;) {
+    const size_t n = file.read(static_cast<int64_t>(out.size()), block, sizeof block);
+    out.append(block, n);
+    check(static_cast<int64_t>(out.size()) <= limit, "{}: larger than the {} bytes expected", path, limit);
+    if (n < sizeof block) return out;
+  }
+}
+
+}  // namespace halftone

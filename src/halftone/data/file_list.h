@@ -1,0 +1,32 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace halftone {
+
+struct SourceFile {
+  std::string path;        // as it is opened
+  std::string name;        // relative to FileList::root: the same on every machine
+  int64_t size = 0;        // bytes
+  int64_t changed_ns = 0;  // the later of modification and status change
+};
+
+struct FileList {
+  std::string pattern;            // as asked for
+  std::string root;               // deepest folder that holds all files
+  std::vector<SourceFile> files;  // sorted by name, byte by byte
+  int64_t bytes() const;
+  // Names, sizes and times of change. Cheap; equal means that nothing was touched.
+  std::string fingerprint() const;
+};
+
+// Files named by `pattern`: a file, a folder (everything below it whose name ends in one of `suffixes`), or a glob with
+// `*`, `?`, `[...]` inside a path component and `**` for any number of folders. Wildcards match no leading dot and `**`
+// follows no linked folder. No match is an Error.
+FileList find_files(const std::string& pattern, const std::vector<std::string>& suffixes);
+
+// Digest over names, sizes and contents; independent of where the files lie and of their times. Reads everything.
+std::string content_digest(const FileList& list, int threads);
+
+}  // namespace halftone

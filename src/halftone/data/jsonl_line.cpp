@@ -1,0 +1,113 @@
+#include "halftone/data/jsonl_line.h"
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+using Json = nlohmann::json;
+
+// Keeps the two fields and skips everything else without building a tree: documents are large and other fields many.
+class Reader : public nlohmann::json_sax<Json> {
+ public:
+  Reader(const std::string& text_key, int64_t vocab_size, JsonlDocument& out) : text_key_(text_key), vocab_size_(vocab_size), out_(out) {}
+
+  bool null() override { return value("null"); }
+  bool boolean(bool) override { return value("a boolean"); }
+  bool number_integer(number_integer_t v) override { return id(v) || value("a number"); }
+  bool number_unsigned(number_unsigned_t v) override {
+    return id(v > static_cast<uint64_t>(INT64_MAX) ? INT64_MAX : static_cast<int64_t>(v)) || value("a number");
+  }
+  bool number_float(number_float_t, const string_t&) override { return value("a number with a fraction"); }
+  bool binary(binary_t&) override { return value("binary data"); }
+  bool string(string_t& v) override {
+    if (depth_ == 1 && field_ == Field::text) {
+      out_.text = std::move(v);
+      out_.has_text = true;
+      return true;
+    }
+    return value("a string");
+  }
+  bool start_object(size_t) override {
+    if (depth_ > 0) value("an object");
+    object_ = object_ || depth_ == 0;
+    ++depth_;
+    return true;
+  }
+  bool end_object() override { return --depth_, true; }
+  bool start_array(size_t) override {
+    if (depth_ == 0) fail("expected one JSON object per line, found an array; write one object per line");
+    if (depth_ == 1 && field_ == Field::ids) {
+      out_.ids.clear();
+      out_.has_ids = in_ids_ = true;
+    } else {
+      value("a list");
+    }
+    ++depth_;
+    return true;
+  }
+  bool end_array() override {
+    if (--depth_ == 1) in_ids_ = false;
+    return true;
+  }
+  bool key(string_t& k) override {
+    if (depth_ == 1) {
+      field_ = k == text_key_ ? Field::text : k == "input_ids" ? Field::ids : Field::other;
+      if (fields_.size() < 80) fields_ += (fields_.empty() ? "" : ", ") + k;
+    }
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+    const std::string what = e.what();
+    const size_t colon = what.find(": ");
+    fail("not valid JSON at byte {}: {}", position, colon == std::string::npos ? what : what.substr(colon + 2));
+  }
+  bool is_object() const { return object_; }
+  const std::string& fields() const { return fields_; }
+
+ private:
+  enum class Field { other, text, ids };
+
+  bool id(int64_t v) {
+    if (!in_ids_ || depth_ != 2) return false;
+    check(v >= 0 && v < vocab_size_, "input_ids holds {}: expected ids from 0 to {}", v, vocab_size_ - 1);
+    out_.ids.push_back(static_cast<int32_t>(v));
+    return true;
+  }
+  // A value where one of the two fields wants another type is an error; anywhere else it is skipped.
+  bool value(const char* found) const {
+    check(depth_ != 0, "expected a JSON object, found {}", found);
+    check(!in_ids_, "input_ids: expected a list of integers, found {} in it", found);
+    if (depth_ == 1) {
+      check(field_ != Field::text, "field \"{}\": expected a string, found {}", text_key_, found);
+      check(field_ != Field::ids, "input_ids: expected a list of integers, found {}", found);
+    }
+    return true;
+  }
+
+  const std::string& text_key_;
+  int64_t vocab_size_;
+  JsonlDocument& out_;
+  Field field_ = Field::other;
+  bool in_ids_ = false, object_ = false;
+  int64_t depth_ = 0;
+  std::string fields_;
+};
+
+}  // namespace
+
+JsonlDocument parse_jsonl_line(std::string_view line, const std::string& text_key, int64_t vocab_size) {
+  JsonlDocument out;
+  Reader reader(text_key, vocab_size, out);
+  Json::sax_parse(line.begin(), line.end(), &reader);
+  check(reader.is_object(), "expected a JSON object");
+  check(out.has_text || out.has_ids,
+        "expected a field \"{}\" (string; set dataloader.text_key) or \"input_ids\" (list of integers), found {}", text_key,
+        reader.fields().empty() ? "no field" : reader.fields());
+  if (out.has_text) out.has_ids = false;
+  return out;
+}
+
+}  // namespace halftone

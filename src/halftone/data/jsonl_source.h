@@ -1,0 +1,25 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "halftone/data/shards.h"
+#include "halftone/data/source.h"
+
+namespace halftone {
+
+// JSON lines: one document per line, blank lines skipped (jsonl_line.h). Errors are "<file>:<line>: ...".
+class JsonlSource : public DocumentSource {
+ public:
+  JsonlSource(FileList files, std::string text_key, int64_t vocab_size);
+  std::string kind() const override { return "jsonl"; }
+  std::string options() const override;
+  int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }
+  void read_shard(int64_t shard, const DocumentVisitor& visit) const override;
+
+ private:
+  std::string text_key_;
+  int64_t vocab_size_;
+  std::vector<std::vector<Piece>> shards_;
+};
+
+}  // namespace halftone

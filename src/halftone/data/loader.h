@@ -1,0 +1,115 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "halftone/config/job_config.h"
+#include "halftone/data/row_sequence.h"
+#include "halftone/data/text_codec.h"
+
+namespace halftone {
+
+class Tokenizer;
+
+// Rows of one microbatch of one data-parallel rank; [B, S], in host memory (pinned when asked for).
+struct Batch {
+  at::Tensor tokens;     // int64
+  at::Tensor labels;     // int64, -100: ignored
+  at::Tensor positions;  // int32, for RoPE
+  at::Tensor doc_start;  // int32, place in the row where the document of this place starts
+  int64_t valid_labels = 0;
+  int64_t label_bytes = 0;  // bytes of text that the valid labels stand for; for bits per byte
+  int64_t epoch = 0;        // of the first row of the step it belongs to
+};
+
+// Cuts the global sequence of rows into steps of `global_batch` rows and hands out this rank's microbatches, prepared by
+// a background thread: microbatch a of a step, rank r, takes its rows [(a * dp_size + r) * local_batch, + local_batch).
+class DataLoader {
+ public:
+  struct Options {
+    std::string name = "dataset";  // for messages
+    int64_t local_batch = 1, global_batch = 1, dp_rank = 0, dp_size = 1;
+    int64_t prefetch = 2;    // batches prepared ahead
+    bool repeat = true;      // false: one pass
+    bool pad_last = false;   // one pass: fill the last step with ignored rows instead of leaving its rows out
+    int64_t max_steps = -1;  // one pass ends earlier after so many steps
+    bool pin_memory = false;
+    std::vector<int32_t> token_bytes;  // as TextCodec::token_bytes
+  };
+  // Error when global_batch is not a multiple of local_batch * dp_size, or one pass has no step.
+  DataLoader(std::unique_ptr<RowSequence> rows, Options options);
+  ~DataLoader();
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
+
+  int64_t microbatches_per_step() const { return options_.global_batch / (options_.local_batch * options_.dp_size); }
+  // Steps of one pass, the same on every rank; -1 when it repeats.
+  int64_t steps_per_pass() const { return steps_; }
+  bool has_next() const;
+  // The next microbatch. Waits for it; failures of the thread come out here. Error at the end of one pass.
+  Batch next();
+  // Back to the first row: a validation pass sees the same rows every time.
+  void rewind();
+
+  // Where the step after the last complete one starts, with what it belongs to (digests, options). The same on every rank.
+  nlohmann::json state() const;
+  // Goes on there, on any number of ranks and any batch size. Error when data or row options are others than the state's.
+  void load_state(const nlohmann::json& state);
+
+  const RowSequence& rows() const { return *rows_; }
+  // "text: 2,141 files, 41.2 MB, digest ...; 2,098 documents, 10,512,345 tokens"
+  std::string summary() const;
+
+ private:
+  struct Ready {
+    Batch batch;
+    RowCursor next_step;  // where the step after the batch's step starts
+    std::exception_ptr error;
+  };
+  bool pass_over(RowCursor step) const;
+  RowCursor after(RowCursor step);
+  Batch make(RowCursor step, int64_t microbatch);
+  void run(RowCursor step, int64_t microbatch);
+  void stop();
+
+  std::unique_ptr<RowSequence> rows_;  // the thread's while it runs
+  Options options_;
+  int64_t steps_ = -1, pass_rows_ = 0;
+  // Of what next() returns next: its step's first row, its place in the step, rows of the complete steps before.
+  RowCursor step_;
+  int64_t microbatch_ = 0, rows_seen_ = 0, announced_epoch_ = 0;
+
+  std::thread thread_;
+  std::mutex mutex_;
+  std::condition_variable filled_, emptied_;
+  std::deque<Ready> queue_;
+  bool stop_ = false;
+};
+
+// Ids of training documents as config.training.dataloader wants them (add_bos, add_eos; absent: where the tokenizer has one).
+TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& config);
+
+// Folder of the token indices: $HALFTONE_CACHE, else <job.dump_folder>/cache.
+std::string token_cache_folder(const JobConfig& config);
+
+// Opens config.training's dataset (less the share validation.holdout), logs its summary and returns its loader.
+// `global_batch`: rows per optimizer step.
+std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const Tokenizer& tokenizer, int64_t global_batch, int64_t dp_rank,
+                                                 int64_t dp_size, bool pin_memory = false);
+
+// One pass over validation's rows, config.validation.steps steps at most: of the held-out training documents when
+// validation.holdout > 0, else of validation.dataset. A step is local_batch_size rows of every rank; the last one is filled
+// with ignored rows.
+std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, const Tokenizer& tokenizer, int64_t dp_rank, int64_t dp_size,
+                                                   bool pin_memory = false);
+
+}  // namespace halftone

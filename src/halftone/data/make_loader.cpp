@@ -1,0 +1,122 @@
+#include <cstdlib>
+#include <filesystem>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/base/parallel.h"
+#include "halftone/data/digest.h"
+#include "halftone/data/loader.h"
+#include "halftone/data/source.h"
+#include "halftone/data/tokenizer.h"
+
+namespace halftone {
+namespace {
+
+std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const std::string& dataset, const std::optional<std::string>& path,
+                                               const DataloaderConfig& loader, const TextCodec& codec) {
+  SourceOptions options;
+  options.dataset = dataset;
+  options.path = path.value_or("");
+  options.text_key = loader.text_key;
+  options.text_split = loader.text_split;
+  options.token_dtype = loader.token_dtype;
+  options.vocab_size = codec.vocab_size;
+  options.eos_id = codec.eos_id;
+  const std::unique_ptr<DocumentSource> source = open_source(options);
+  log_info("Preparing {} dataset from {}", dataset, source->files().pattern);
+  const int threads = loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
+  return open_token_store(*source, codec, token_cache_folder(config), threads);
+}
+
+RowOptions row_options(const DataloaderConfig& loader, int64_t seq_len, const TextCodec& codec) {
+  RowOptions options;
+  options.packing = parse_packing(loader.packing);
+  options.seq_len = seq_len;
+  options.bins = loader.num_packing_bins;
+  options.document_positions = loader.document_positions;
+  options.shuffle = loader.shuffle;
+  options.seed = static_cast<uint64_t>(loader.seed);
+  options.eos_id = codec.eos_id;
+  return options;
+}
+
+DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCodec& codec, int64_t dp_rank, int64_t dp_size,
+                                   bool pin_memory) {
+  DataLoader::Options options;
+  options.dp_rank = dp_rank;
+  options.dp_size = dp_size;
+  options.prefetch = loader.prefetch_factor.value_or(2) * std::max<int64_t>(1, loader.num_workers);
+  options.pin_memory = pin_memory || loader.pin_memory;
+  options.token_bytes = codec.token_bytes;
+  return options;
+}
+
+}  // namespace
+
+TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& config) {
+  TextCodec codec;
+  const bool add_bos = config.add_bos.value_or(true), add_eos = config.add_eos.value_or(true);
+  codec.encode_document = [tokenizer, add_bos, add_eos](std::string_view text, std::vector<int32_t>& out) {
+    const std::vector<int32_t> ids = tokenizer.encode_document(text, add_bos, add_eos);
+    out.insert(out.end(), ids.begin(), ids.end());
+  };
+  codec.vocab_size = tokenizer.vocab_size();
+  codec.bos_id = tokenizer.bos_id();
+  codec.eos_id = tokenizer.eos_id();
+  codec.token_bytes.resize(static_cast<size_t>(codec.vocab_size));
+  for (int32_t id = 0; id < codec.vocab_size; ++id)
+    codec.token_bytes[static_cast<size_t>(id)] = tokenizer.is_special(id) ? 0 : static_cast<int32_t>(tokenizer.token_bytes(id).size());
+  codec.digest =
+      digest_hex(fmt::format("{}\n{}\nbos={} eos={}", tokenizer.tokenizer_json(), tokenizer.tokenizer_config_json(), add_bos, add_eos));
+  return codec;
+}
+
+std::string token_cache_folder(const JobConfig& config) {
+  const char* set = std::getenv("HALFTONE_CACHE");
+  return set != nullptr && *set != '\0' ? std::string(set) : (std::filesystem::path(config.job.dump_folder) / "cache").string();
+}
+
+std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const Tokenizer& tokenizer, int64_t global_batch, int64_t dp_rank,
+                                                 int64_t dp_size, bool pin_memory) {
+  const TrainingConfig& training = config.training;
+  const TextCodec codec = make_text_codec(tokenizer, training.dataloader);
+  RowOptions rows = row_options(training.dataloader, training.seq_len, codec);
+  rows.holdout = config.validation.holdout;
+  DataLoader::Options options = loader_options(training.dataloader, codec, dp_rank, dp_size, pin_memory);
+  options.name = training.dataset;
+  options.local_batch = training.local_batch_size;
+  options.global_batch = global_batch;
+  options.repeat = training.dataloader.repeat.value_or(true);
+  auto store = open_dataset(config, training.dataset, training.dataset_path, training.dataloader, codec);
+  auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
+  log_info("source summary: {}", loader->summary());
+  return loader;
+}
+
+std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, const Tokenizer& tokenizer, int64_t dp_rank, int64_t dp_size,
+                                                   bool pin_memory) {
+  const ValidationConfig& validation = config.validation;
+  check(validation.steps != 0 && validation.steps >= -1, "validation.steps = {}: expected a number of batches, or -1 for one pass",
+        validation.steps);
+  const bool held_out = validation.holdout > 0;
+  // Held-out documents are those of the training source, read and encoded as there.
+  const DataloaderConfig& reading = held_out ? config.training.dataloader : validation.dataloader;
+  const TextCodec codec = make_text_codec(tokenizer, reading);
+  RowOptions rows = row_options(validation.dataloader, validation.seq_len, codec);
+  rows.holdout = validation.holdout;
+  rows.held_out = held_out;
+  DataLoader::Options options = loader_options(validation.dataloader, codec, dp_rank, dp_size, pin_memory);
+  const std::string& dataset = held_out ? config.training.dataset : validation.dataset;
+  options.name = held_out ? dataset + " (held out)" : dataset;
+  options.local_batch = validation.local_batch_size;
+  options.global_batch = validation.local_batch_size * dp_size;
+  options.repeat = false;
+  options.pad_last = true;
+  options.max_steps = validation.steps;
+  auto store = open_dataset(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading, codec);
+  auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
+  log_info("validation source summary: {}, {} steps", loader->summary(), loader->steps_per_pass());
+  return loader;
+}
+
+}  // namespace halftone

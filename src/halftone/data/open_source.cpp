@@ -1,0 +1,60 @@
+#include <fmt/format.h>
+
+#include "halftone/base/error.h"
+#include "halftone/data/bin_format.h"
+#include "halftone/data/bin_source.h"
+#include "halftone/data/jsonl_source.h"
+#include "halftone/data/source.h"
+#include "halftone/data/text_source.h"
+
+namespace halftone {
+namespace {
+
+const std::vector<std::string> kJsonSuffixes = {".jsonl", ".json", ".ndjson", ".gz", ".zst"};
+constexpr const char* kC4Test = "tests/assets/c4_test";
+
+std::string thousands(int64_t n) {
+  std::string text = std::to_string(n);
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
+void require_path(const SourceOptions& o) {
+  check(!o.path.empty(), "dataset = \"{}\" needs dataset_path: a file, a folder or a glob", o.dataset);
+  check(!o.path.starts_with("s3://") && !o.path.starts_with("gs://"),
+        "dataset_path {}: this build reads local files; copy the data to a local disk", o.path);
+}
+
+}  // namespace
+
+std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
+  if (o.dataset == "text") {
+    require_path(o);
+    return std::make_unique<TextSource>(find_files(o.path, {".txt"}), parse_text_split(o.text_split));
+  }
+  if (o.dataset == "jsonl") {
+    require_path(o);
+    return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o.text_key, o.vocab_size);
+  }
+  // The names of the C4 text stand for JSONL with the field `text`.
+  if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
+    SourceOptions c4 = o;
+    if (c4.path.empty() && o.dataset == "c4_test") c4.path = kC4Test;
+    check(!c4.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its unpacked *.json files (nothing is downloaded)",
+          o.dataset);
+    require_path(c4);
+    return std::make_unique<JsonlSource>(find_files(c4.path, kJsonSuffixes), "text", o.vocab_size);
+  }
+  if (o.dataset == "bin") {
+    require_path(o);
+    return std::make_unique<BinSource>(find_files(o.path, {".bin"}), token_bytes_of(o.token_dtype), o.vocab_size, o.eos_id);
+  }
+  fail("unknown dataset \"{}\": expected text, jsonl, bin, c4, c4_validation or c4_test", o.dataset);
+}
+
+std::string source_summary(const DocumentSource& source, std::string_view digest) {
+  return fmt::format("{}: {} files, {:.1f} MB, digest {}", source.kind(), thousands(static_cast<int64_t>(source.files().files.size())),
+                     static_cast<double>(source.files().bytes()) / 1e6, digest);
+}
+
+}  // namespace halftone

@@ -1,0 +1,107 @@
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "halftone/data/epoch_plan.h"
+#include "halftone/data/token_store.h"
+
+namespace halftone {
+
+// How documents become rows of S tokens (platform.md 6.2).
+//   concat            documents one after the other, cut every S+1 tokens: w; inputs w[:-1], labels w[1:]
+//   concat_documents  each document d gives the pairs (d[:-1], d[1:]); one after the other, cut every S pairs
+//   first_fit         the pairs of whole documents into rows: the oldest of `bins` open rows with room takes the document;
+//                     when none has, the oldest is closed and a new one opened. Documents of more than S pairs are dropped
+//   none              one document per row, cut or padded
+// Padding: token 0, label -100, position 0.
+enum class Packing { concat, concat_documents, first_fit, none };
+Packing parse_packing(const std::string& name);
+
+struct RowOptions {
+  Packing packing = Packing::concat;
+  int64_t seq_len = 2048;
+  int64_t bins = 8;
+  std::optional<bool> document_positions;  // none: concat_documents and first_fit only (and none, where it is the same)
+  bool shuffle = false;
+  uint64_t seed = 42;
+  double holdout = 0;             // share of the documents, chosen by their hash, that is kept for validation
+  bool held_out = false;          // this sequence consists of that share, not of the rest
+  std::optional<int32_t> eos_id;  // concat: ends a document for doc_start
+};
+
+// Where one row goes; each array has S elements.
+struct RowView {
+  int64_t* tokens;
+  int64_t* labels;     // -100: ignored
+  int32_t* positions;  // for RoPE: place in the row, or in the document's part of the row
+  int32_t* doc_start;  // place in the row where this place's document starts (block_causal attention)
+};
+constexpr int64_t kIgnoredLabel = -100;
+void fill_ignored_row(RowView row, int64_t seq_len);
+
+// Place in the endless sequence of rows.
+struct RowCursor {
+  int64_t epoch = 0, row = 0;
+  bool operator==(const RowCursor&) const = default;
+};
+
+// The rows of a corpus: a pure function of (corpus, options), so every process sees the same sequence and can start at
+// any row. With concat the stream of tokens runs on from epoch to epoch (a row belongs to the epoch in which it starts);
+// the other packings start each epoch with a fresh row. One thread at a time.
+class RowSequence {
+ public:
+  // Error when the chosen documents do not fill one row.
+  RowSequence(std::shared_ptr<const TokenStore> store, RowOptions options);
+  RowSequence(const RowSequence&) = delete;
+  RowSequence& operator=(const RowSequence&) = delete;
+  int64_t rows(int64_t epoch);
+  // Rows of the first epoch that need nothing of the second: one pass over the data.
+  int64_t pass_rows();
+  RowCursor advance(RowCursor cursor, int64_t n);
+  void fill(RowCursor cursor, RowView out);
+  // Documents on this side of the holdout, and dropped by first_fit in the first epoch.
+  int64_t documents() const { return documents_; }
+  int64_t dropped_documents() const { return dropped_; }
+  // Tokens (concat) or predictions (other packings) of an epoch.
+  int64_t units() const { return units_; }
+  const TokenStore& store() const { return *store_; }
+  const RowOptions& options() const { return options_; }
+  // Everything that decides which row comes when, in words: states from other options are refused by comparing it.
+  std::string describe() const;
+
+ private:
+  struct FirstFit {
+    std::vector<int64_t> documents, row_begin;  // row r: documents[row_begin[r] .. row_begin[r + 1])
+    int64_t dropped = 0;
+  };
+  struct Epoch {
+    int64_t number = -1;
+    std::unique_ptr<EpochPlan> plan;
+    std::unique_ptr<FirstFit> first_fit;
+  };
+
+  bool included(int64_t document) const;
+  int64_t weight(int64_t document) const;
+  Epoch& epoch(int64_t number);
+  std::unique_ptr<FirstFit> pack_first_fit(const EpochPlan& plan) const;
+  void fill_concat(RowCursor cursor, RowView out);
+  void fill_concat_documents(RowCursor cursor, RowView out);
+  void fill_first_fit(RowCursor cursor, RowView out);
+  void fill_single(RowCursor cursor, RowView out);
+  // Pairs [first, first + n) of a document to row places [at, at + n).
+  void put_pairs(int64_t document, int64_t first, int64_t n, int64_t at, RowView out);
+  void finish(int64_t filled, bool document_positions, RowView out) const;
+
+  std::shared_ptr<const TokenStore> store_;
+  RowOptions options_;
+  uint64_t threshold_ = 0;
+  int64_t documents_ = 0, units_ = 0, dropped_ = 0;
+  Epoch cache_[2];  // a batch touches two epochs at most in turn
+  std::vector<int32_t> buffer_;
+};
+
+}  // namespace halftone

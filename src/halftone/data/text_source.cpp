@@ -1,0 +1,86 @@
+#include "halftone/data/text_source.h"
+
+#include "halftone/base/error.h"
+#include "halftone/data/file_io.h"
+
+namespace halftone {
+namespace {
+
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+bool blank(std::string_view line) { return line.find_first_not_of(" \t") == std::string_view::npos; }
+
+void visit_text(std::string_view text, const DocumentVisitor& visit) {
+  Document document;
+  document.text = text;
+  visit(document);
+}
+
+void strip_mark(std::string_view& text) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+}
+
+void read_lines(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) {
+  LineReader reader(file.path, piece.begin);
+  for (std::string_view line; reader.next(line) && reader.line_offset() < piece.end;) {
+    if (reader.line_offset() == 0) strip_mark(line);
+    if (!blank(line)) visit_text(line, visit);
+  }
+}
+
+// A piece that does not start the file begins after the first blank line that starts in it or later, and every piece
+// goes on to the first blank line that starts at its end or later: the same line, so nothing is lost or read twice.
+void read_paragraphs(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) {
+  LineReader reader(file.path, piece.begin);
+  std::string paragraph;
+  bool inside = piece.begin == 0;
+  for (std::string_view line; reader.next(line);) {
+    if (reader.line_offset() == 0) strip_mark(line);
+    if (blank(line)) {
+      if (!paragraph.empty()) visit_text(paragraph, visit);
+      paragraph.clear();
+      if (reader.line_offset() >= piece.end) return;
+      inside = true;
+    } else if (inside) {
+      if (!paragraph.empty()) paragraph += '\n';
+      paragraph += line;
+    }
+  }
+  if (!paragraph.empty()) visit_text(paragraph, visit);
+}
+
+}  // namespace
+
+TextSplit parse_text_split(const std::string& name) {
+  if (name == "file") return TextSplit::file;
+  if (name == "line") return TextSplit::line;
+  if (name == "blank_line") return TextSplit::blank_line;
+  fail("dataloader.text_split = \"{}\": expected file, line or blank_line", name);
+}
+
+TextSource::TextSource(FileList files, TextSplit split)
+    : DocumentSource(std::move(files)), split_(split), shards_(make_shards(files_, split != TextSplit::file)) {}
+
+std::string TextSource::options() const {
+  return split_ == TextSplit::file ? "split=file" : split_ == TextSplit::line ? "split=line" : "split=blank_line";
+}
+
+void TextSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
+  std::string buffer;
+  for (const Piece& piece : shards_.at(static_cast<size_t>(shard))) {
+    const SourceFile& file = files_.files[piece.file];
+    if (split_ == TextSplit::line) {
+      read_lines(file, piece, visit);
+    } else if (split_ == TextSplit::blank_line) {
+      read_paragraphs(file, piece, visit);
+    } else {
+      buffer.resize(static_cast<size_t>(file.size));
+      InputFile(file.path).read_exactly(0, buffer.data(), buffer.size());
+      std::string_view text = buffer;
+      strip_mark(text);
+      visit_text(text, visit);
+    }
+  }
+}
+
+}  // namespace halftone

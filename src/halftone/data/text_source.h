@@ -1,0 +1,29 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/data/shards.h"
+#include "halftone/data/source.h"
+
+namespace halftone {
+
+enum class TextSplit { file, line, blank_line };
+TextSplit parse_text_split(const std::string& name);
+
+// Plain text files. A document is a file, a line that is not blank, or a run of lines between blank ones (blank: spaces
+// and tabs only). A byte order mark at the start of a file is not part of the text.
+class TextSource : public DocumentSource {
+ public:
+  TextSource(FileList files, TextSplit split);
+  std::string kind() const override { return "text"; }
+  std::string options() const override;
+  int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }
+  void read_shard(int64_t shard, const DocumentVisitor& visit) const override;
+
+ private:
+  TextSplit split_;
+  std::vector<std::vector<Piece>> shards_;
+};
+
+}  // namespace halftone

@@ -1,0 +1,298 @@
+#include "halftone/data/token_store.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/data/bin_format.h"
+#include "halftone/data/digest.h"
+#include "halftone/data/tokenise.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int kFormat = 1;
+constexpr int64_t kVerifyLimit = int64_t{256} << 20;  // bytes checked against their checksum when an index is opened
+constexpr int64_t kMetaLimit = int64_t{1} << 20;
+
+// Held while an index is looked for and built, so that the processes of a node build it once.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::string& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    check(fd_ >= 0, "cannot write {}: {}; set job.dump_folder to a folder that can be written", path, std::strerror(errno));
+    if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    if (errno == EWOULDBLOCK) log_info("Waiting for another process that builds the token index");
+    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {}
+  }
+  ~FolderLock() { ::close(fd_); }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+std::string hex(uint64_t v) { return fmt::format("{:016x}", v); }
+
+std::string checksum_of(const Json& meta) {
+  Json copy = meta;
+  copy.erase("checksum");
+  return digest_hex(copy.dump());
+}
+
+void pad_to_16(AtomicFile& file) {
+  const char zeros[16] = {};
+  file.write(zeros, static_cast<size_t>((16 - file.size() % 16) % 16));
+}
+
+}  // namespace
+
+int64_t TokenStore::length(int64_t document) const {
+  const auto i = static_cast<size_t>(document);
+  return std::max<int64_t>(0, static_cast<int64_t>(table_[i].end - (i == 0 ? 0 : table_[i - 1].end)));
+}
+
+void TokenStore::read(int64_t document, int64_t first, std::span<int32_t> out) const {
+  const auto i = static_cast<size_t>(document);
+  const uint64_t begin = i == 0 ? 0 : table_[i - 1].end, end = table_[i].end;
+  const uint64_t from = begin + static_cast<uint64_t>(first);
+  check(begin <= end && end <= static_cast<uint64_t>(stats_.tokens) && first >= 0 && from + out.size() <= end,
+        "token index: document {} holds tokens {} to {}, asked for {} from {}; the index is damaged, delete it", document, begin, end,
+        out.size(), from);
+  const auto segment = std::prev(std::upper_bound(segments_.begin(), segments_.end(), static_cast<int64_t>(from),
+                                                  [](int64_t token, const Segment& s) { return token < s.first_token; }));
+  const size_t offset = from - static_cast<size_t>(segment->first_token);
+  check((offset + out.size()) * static_cast<size_t>(token_bytes_) <= segment->bytes.size(), "token index: document {} leaves its file",
+        document);
+  const auto ids = segment->bytes.subspan(offset * static_cast<size_t>(token_bytes_));
+  for (size_t k = 0; k < out.size(); ++k) {
+    const uint32_t id = stored_id(ids, k, token_bytes_);
+    check(id < vocab_size_, "token index: id {} in document {} is outside the vocabulary of {}; did the file change?", id, document,
+          vocab_size_);
+    out[k] = static_cast<int32_t>(id);
+  }
+}
+
+// Index files: <key>.tokens holds the ids (none for sources used in place), zeros up to a multiple of 16, then the document
+// table; <key>.json, written after it, says what it was made from. The key names source, options and tokenizer, not the
+// contents, so a changed corpus replaces its old index.
+class TokenStoreBuilder {
+ public:
+  TokenStoreBuilder(const DocumentSource& source, const TextCodec& codec, const std::string& folder, int threads)
+      : source_(source), codec_(codec), threads_(threads) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    check(!error, "cannot create {}: {}; set job.dump_folder to a folder that can be written", folder, error.message());
+    const std::string pattern = fs::absolute(source.files().pattern, error).lexically_normal().string();
+    key_ = digest_hex(fmt::format("{}\n{}\n{}\n{}", source.kind(), source.options(), codec_digest(), pattern));
+    tokens_path_ = (fs::path(folder) / (key_ + ".tokens")).string();
+    meta_path_ = (fs::path(folder) / (key_ + ".json")).string();
+    lock_path_ = (fs::path(folder) / (key_ + ".lock")).string();
+  }
+
+  std::shared_ptr<const TokenStore> open() {
+    const FolderLock lock(lock_path_);
+    const std::string fingerprint = source_.files().fingerprint();
+    if (std::shared_ptr<const TokenStore> store = reuse(fingerprint)) return store;
+    build(fingerprint);
+    std::string reason;
+    std::shared_ptr<TokenStore> store = load(reason);
+    check(store != nullptr, "{}: {} right after it was written; is the disk faulty?", tokens_path_, reason);
+    return store;
+  }
+
+ private:
+  std::string codec_digest() const { return source_.stored_token_bytes() != 0 ? std::string() : codec_.digest; }
+  int width() const { return source_.stored_token_bytes() != 0 ? source_.stored_token_bytes() : width_for(codec_.vocab_size); }
+
+  std::shared_ptr<const TokenStore> reuse(const std::string& fingerprint) {
+    if (!fs::exists(meta_path_)) return nullptr;
+    std::string reason;
+    std::shared_ptr<TokenStore> store = load(reason);
+    if (store == nullptr) {
+      log_warning("Token index {} is damaged ({}): building it again", meta_path_, reason);
+      return nullptr;
+    }
+    if (meta_.at("fingerprint") == fingerprint) return store;
+    // Times or sizes differ: only other contents make the index useless.
+    if (content_digest(source_.files(), threads_) != store->digest_) {
+      log_info("The files of {} changed since their token index was built: building it again", source_.kind());
+      return nullptr;
+    }
+    meta_["fingerprint"] = fingerprint;
+    write_meta();
+    return store;
+  }
+
+  // Halves of an index whose builder was killed; nobody else writes them while the lock is held.
+  void remove_leftovers() const {
+    std::error_code ignored;
+    const fs::path folder = fs::path(tokens_path_).parent_path();
+    for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(key_) && name.find(".tmp.") != std::string::npos) fs::remove(entry.path(), ignored);
+    }
+  }
+
+  void build(const std::string& fingerprint) {
+    remove_leftovers();
+    const auto start = std::chrono::steady_clock::now();
+    const bool in_place = source_.stored_token_bytes() != 0;
+    const std::string digest = content_digest(source_.files(), threads_);
+    TokenStore::Stats stats;
+    int64_t token_file_bytes = 0;
+    uint64_t tokens_hash = 0, table_hash = 0;
+    {
+      AtomicFile out(tokens_path_);
+      AtomicFile table(tokens_path_ + ".table");  // joined to the ids when these are complete
+      tokenise_source(source_, codec_, width(), threads_, [&](TokenisedShard&& shard) {
+        out.write(shard.tokens.data(), shard.tokens.size());
+        uint64_t last = 0;
+        for (DocumentEntry& entry : shard.entries) {
+          last = entry.end;
+          entry.end += static_cast<uint64_t>(stats.tokens);
+        }
+        table.write(shard.entries.data(), shard.entries.size() * sizeof(DocumentEntry));
+        stats.tokens += static_cast<int64_t>(last);
+        stats.documents += shard.documents;
+        stats.empty_documents += shard.empty_documents;
+        stats.text_bytes += shard.text_bytes;
+      });
+      check(stats.documents > 0, "{} holds no document with text", describe());
+      token_file_bytes = out.size();
+      pad_to_16(out);
+      table.flush();
+      {
+        const MappedFile map(table.temporary_path());
+        for (size_t at = 0; at < map.bytes().size(); at += size_t{1} << 24)
+          out.write(map.bytes().data() + at, std::min(map.bytes().size() - at, size_t{1} << 24));
+        if (table.size() <= kVerifyLimit) table_hash = hash_bytes(map.bytes().data(), map.bytes().size());
+      }
+      out.flush();
+      if (token_file_bytes <= kVerifyLimit) {
+        const MappedFile map(out.temporary_path());
+        tokens_hash = hash_bytes(map.bytes().data(), static_cast<size_t>(token_file_bytes));
+      }
+      out.commit();
+    }
+    meta_ = Json{{"format", kFormat},
+                 {"key", key_},
+                 {"source", source_.kind()},
+                 {"root", source_.files().root},
+                 {"options", source_.options()},
+                 {"fingerprint", fingerprint},
+                 {"content_digest", digest},
+                 {"token_bytes", width()},
+                 {"in_place", in_place},
+                 {"token_file_bytes", token_file_bytes},
+                 {"documents", stats.documents},
+                 {"empty_documents", stats.empty_documents},
+                 {"tokens", stats.tokens},
+                 {"text_bytes", stats.text_bytes},
+                 {"tokens_hash", hex(tokens_hash)},
+                 {"table_hash", hex(table_hash)}};
+    write_meta();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    log_info("{} {} documents to {} tokens in {:.1f} s ({:.1f} MB/s), {} empty ones left out; index {}", in_place ? "Indexed" : "Tokenised",
+             stats.documents, stats.tokens, seconds, static_cast<double>(source_.files().bytes()) / 1e6 / std::max(seconds, 1e-9),
+             stats.empty_documents, tokens_path_);
+  }
+
+  void write_meta() {
+    meta_["checksum"] = checksum_of(meta_);
+    AtomicFile file(meta_path_);
+    const std::string text = meta_.dump(1) + "\n";
+    file.write(text.data(), text.size());
+    file.commit();
+  }
+
+  std::string describe() const {
+    return fmt::format("{} ({} files below {})", source_.kind(), source_.files().files.size(),
+                       source_.files().root.empty() ? "." : source_.files().root);
+  }
+
+  // Null with a reason when the index is not what its description says.
+  std::shared_ptr<TokenStore> load(std::string& reason) {
+    try {
+      return load_checked();
+    } catch (const Error& error) {
+      reason = error.what();
+    } catch (const Json::exception& error) {
+      reason = error.what();
+    }
+    return nullptr;
+  }
+
+  std::shared_ptr<TokenStore> load_checked() {
+    meta_ = Json::parse(read_file(meta_path_, kMetaLimit));
+    check(meta_.is_object() && meta_.value("checksum", "") == checksum_of(meta_), "its description has another checksum");
+    check(meta_.at("format") == kFormat && meta_.at("key") == key_ && meta_.at("token_bytes") == width(), "it has another format");
+    auto store = std::make_shared<TokenStore>();
+    TokenStore::Stats& stats = store->stats_;
+    stats = {meta_.at("documents"), meta_.at("empty_documents"), meta_.at("tokens"), meta_.at("text_bytes")};
+    store->token_bytes_ = width();
+    store->vocab_size_ = codec_.vocab_size;
+    store->digest_ = meta_.at("content_digest");
+    store->codec_digest_ = codec_digest();
+    store->summary_ = source_summary(source_, store->digest_);
+
+    MappedFile map(tokens_path_);
+    const std::span<const std::byte> bytes = map.bytes();
+    const bool in_place = source_.stored_token_bytes() != 0;
+    const int64_t token_bytes = in_place ? 0 : stats.tokens * width();
+    const int64_t table_at = (token_bytes + 15) / 16 * 16, table_bytes = stats.documents * static_cast<int64_t>(sizeof(DocumentEntry));
+    check(stats.documents > 0 && stats.tokens > 0 && meta_.at("token_file_bytes") == token_bytes, "its counts do not fit");
+    check(static_cast<int64_t>(bytes.size()) == table_at + table_bytes, "expected {} bytes, found {}", table_at + table_bytes,
+          bytes.size());
+    const auto table = bytes.subspan(static_cast<size_t>(table_at));
+    check(token_bytes > kVerifyLimit ||
+              hex(token_bytes == 0 ? hash_bytes(bytes.data(), 0) : hash_bytes(bytes.data(), static_cast<size_t>(token_bytes))) ==
+                  meta_.at("tokens_hash").get<std::string>(),
+          "its ids have another checksum");
+    check(table_bytes > kVerifyLimit || hex(hash_bytes(table.data(), table.size())) == meta_.at("table_hash").get<std::string>(),
+          "its table has another checksum");
+    store->table_ = {reinterpret_cast<const DocumentEntry*>(table.data()), static_cast<size_t>(stats.documents)};
+    check(store->table_.back().end == static_cast<uint64_t>(stats.tokens), "its table ends at another token");
+    if (in_place) {
+      int64_t first = 0;
+      for (const SourceFile& file : source_.files().files) {
+        store->maps_.emplace_back(file.path);
+        const auto ids = store->maps_.back().bytes();
+        if (ids.empty()) continue;
+        store->segments_.push_back({first, ids});
+        first += static_cast<int64_t>(ids.size()) / width();
+      }
+      check(first == stats.tokens, "the files hold {} tokens, the table {}", first, stats.tokens);
+    } else {
+      store->segments_.push_back({0, bytes.first(static_cast<size_t>(token_bytes))});
+    }
+    store->maps_.push_back(std::move(map));
+    return store;
+  }
+
+  const DocumentSource& source_;
+  const TextCodec& codec_;
+  int threads_;
+  std::string key_, tokens_path_, meta_path_, lock_path_;
+  Json meta_;
+};
+
+std::shared_ptr<const TokenStore> open_token_store(const DocumentSource& source, const TextCodec& codec, const std::string& cache_folder,
+                                                   int threads) {
+  return TokenStoreBuilder(source, codec, cache_folder, threads).open();
+}
+
+}  // namespace halftone

@@ -1,0 +1,27 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "halftone/data/source.h"
+#include "halftone/data/text_codec.h"
+#include "halftone/data/token_store.h"
+
+namespace halftone {
+
+// One shard's documents as ids.
+struct TokenisedShard {
+  int64_t documents = 0, empty_documents = 0, text_bytes = 0;
+  std::vector<std::byte> tokens;       // little-endian, `width` bytes each; empty when the source's files are used in place
+  std::vector<DocumentEntry> entries;  // `end` counted from the start of the shard
+};
+
+// Bytes per stored id: 2 up to 65,536 entries, else 4.
+inline int width_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
+
+// Encodes every document of `source` on `threads` threads and hands the shards to `take` in order, on this thread.
+// Logs progress every few seconds. Documents without text or ids are counted and left out.
+void tokenise_source(const DocumentSource& source, const TextCodec& codec, int width, int threads,
+                     const std::function<void(TokenisedShard&&)>& take);
+
+}  // namespace halftone
