@@ -21,6 +21,7 @@ struct FieldInfo {
   std::optional<double> min{};              // smallest allowed number
   std::string_view note{};                  // A: what happens instead; N: why not and what to use
   bool lenient = false;                     // a list also takes one plain string, a string also takes a bare integer
+  bool any_case = false;                    // choices match in any case and are stored as listed
 };
 
 // Values of free-form tables (`model.overrides`, `optimizer_kwargs`).

@@ -51,7 +51,8 @@ struct ParallelismConfig {
           "1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, PipelineScheduleSingle, "
           "PipelineScheduleMulti",
           {.choices = {"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
-                       "PipelineScheduleSingle", "PipelineScheduleMulti"}});
+                       "PipelineScheduleSingle", "PipelineScheduleMulti"},
+           .any_case = true});
     field("pipeline_parallel_schedule_csv", self.pipeline_parallel_schedule_csv, "explicit schedule file");
     field("pipeline_parallel_microbatch_size", self.pipeline_parallel_microbatch_size, "rows; divides training.local_batch_size",
           {.min = 1});

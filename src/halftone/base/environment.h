@@ -1,0 +1,34 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace halftone {
+
+// What the launcher (torchrun, srun, mpirun) said through its environment variables.
+struct Environment {
+  std::string launcher = "none";  // torchrun, slurm, openmpi, or none: one process
+  int64_t rank = 0;
+  int64_t local_rank = 0;  // = the device
+  int64_t world_size = 1;
+  std::string store_address = "127.0.0.1";
+  int64_t store_port = 29500;
+  bool launcher_hosts_store = false;  // torchrun's agent is the server of the store; otherwise rank 0 is
+  std::vector<int64_t> log_ranks = {0};
+  int64_t simulated_world_size = 1;  // NGPU, for comm.mode = fake_backend
+};
+
+using GetVariable = std::function<const char*(const char*)>;  // std::getenv and its like; nullptr = not set
+
+// The first scheme with both rank and size wins; schemes are never mixed. Throws Error naming the variable when a value
+// is no number, a rank is outside the size, or an address is missing.
+Environment read_environment(const GetVariable& get);
+Environment read_environment();  // of this process
+
+// "a[1-3,7]" -> "a1": first node of a Slurm node list.
+std::string first_slurm_node(std::string_view list);
+
+}  // namespace halftone

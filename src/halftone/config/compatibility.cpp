@@ -1,0 +1,75 @@
+#include <fmt/format.h>
+
+#include "halftone/config/rules.h"
+#include "halftone/config/value.h"
+
+namespace halftone {
+namespace {
+
+void say(const RuleContext& context, std::string_view name, const Json& value, std::string_view note) {
+  std::string text = value.is_null() ? "None" : to_toml_text(value);
+  if (value.is_string()) text = text.substr(1, text.size() - 2);
+  context.compat.push_back(fmt::format("[compat] {}={}: {}", name, text, note));
+}
+
+void apply_aliases(JobConfig& config, const RuleContext& context) {
+  for (std::string& name : config.model.converters) {
+    if (name != "float8" && name != "mx") continue;
+    say(context, "model.converters", name, fmt::format("another version's name of quantize.linear.{}", name));
+    name = "quantize.linear." + name;
+  }
+  if (config.model.tokenizer_path) {
+    if (context.is_set("model.hf_assets_path") && config.model.hf_assets_path != *config.model.tokenizer_path) {
+      context.problems.push_back(
+          where(context, {"model.tokenizer_path"}) +
+          "model.tokenizer_path and model.hf_assets_path differ; the first is the old name of the second, keep that one");
+    }
+    say(context, "model.tokenizer_path", *config.model.tokenizer_path, "used as model.hf_assets_path");
+    config.model.hf_assets_path = *config.model.tokenizer_path;
+    config.model.tokenizer_path.reset();
+  }
+  if (config.parallelism.module_fqns_per_model_part) {
+    for (StringList& part : *config.parallelism.module_fqns_per_model_part) {
+      for (std::string& name : part) {
+        if (name != "lm_head") continue;
+        say(context, "parallelism.module_fqns_per_model_part", name, "the module is called output here");
+        name = "output";
+      }
+    }
+  }
+  if (config.parallelism.expert_parallel_comm_backend == "deepep")
+    say(context, "parallelism.expert_parallel_comm_backend", "deepep", "halftone's own dispatcher is used");
+  if (config.optimizer.implementation == "foreach") say(context, "optimizer.implementation", "foreach", "the fused kernel is used");
+}
+
+}  // namespace
+
+std::string where(const RuleContext& context, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (const auto found = context.origin.find(name); found != context.origin.end()) return found->second + ": ";
+  }
+  return "";
+}
+
+void apply_compatibility(JobConfig& config, const RuleContext& context) {
+  apply_aliases(config, context);
+  JobConfig defaults;
+  const ConfigIndex now = index_config(config), before = index_config(defaults);
+  for (size_t i = 0; i < now.fields.size(); ++i) {
+    const FieldEntry& field = now.fields[i];
+    if (field.info.mark != Mark::A && field.info.mark != Mark::N) continue;
+    const Json value = get_value(field);
+    if (value == get_value(before.fields[i])) continue;
+    if (field.info.mark == Mark::A) {
+      say(context, field.name, value, field.info.note);
+    } else if (field.name == "job.custom_config_module" && value == "torchtitan.components.ft.config") {
+      say(context, field.name, value, "its fields are part of [fault_tolerance]");
+    } else {
+      context.problems.push_back(fmt::format("{}{} = {} is not available: {}; remove it or leave it at {}",
+                                             where(context, {field.name.c_str()}), field.name, to_toml_text(value), field.info.note,
+                                             to_toml_text(get_value(before.fields[i]))));
+    }
+  }
+}
+
+}  // namespace halftone

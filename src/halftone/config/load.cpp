@@ -1,0 +1,169 @@
+#include "halftone/config/load.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "halftone/base/error.h"
+#include "halftone/config/command_line.h"
+#include "halftone/config/names.h"
+#include "halftone/config/rules.h"
+#include "halftone/config/toml_reader.h"
+#include "halftone/config/value.h"
+
+namespace halftone {
+namespace {
+
+constexpr const char* kCommandLine = "command line";
+
+std::string read_file(const std::string& path) {
+  std::error_code error;
+  check(std::filesystem::exists(path, error), "{}: no such configuration file", shown(path));
+  check(std::filesystem::is_regular_file(path, error), "{}: expected a configuration file, found something else", shown(path));
+  std::ifstream in(path, std::ios::binary);
+  check(in.good(), "{}: the configuration file can not be opened for reading", shown(path));
+  std::ostringstream text;
+  text << in.rdbuf();
+  check(!in.bad(), "{}: the configuration file can not be read", shown(path));
+  return std::move(text).str();
+}
+
+// Values that a later version knows but that can not work here get a reason instead of the list of allowed values.
+std::string reason_for_refusal(const std::string& name, const Json& value) {
+  if (name == "model.name" && value == "flux") return "is an image model; halftone trains language models";
+  if (name == "model.name" && value == "llama4")
+    return "is not available; the mixture-of-experts models are deepseek_v3, qwen3 and gpt_oss";
+  if (name == "model.name" && value == "llama3_ft") return "needs torchft, a Python library; use llama3 with checkpoints";
+  if (name == "comm.mode" && value == "local_tensor") return "simulates ranks inside Python; use fake_backend for a dry run";
+  if (name == "checkpoint.exclude_from_loading" && value.is_array()) {
+    for (const Json& item : value) {
+      if (item == "model") return "can not name model: without it there is nothing to load; leave checkpoints off instead";
+    }
+  }
+  return "";
+}
+
+class Loader {
+ public:
+  Loader() : index_(index_config(loaded_.config)) {}
+  Loader(const Loader&) = delete;
+
+  void read_text(std::string_view toml, std::string_view name) {
+    const auto is_section = [&](std::string_view s) { return index_.find_section(s) != nullptr; };
+    for (const TomlItem& item : read_toml(toml, name, is_section)) {
+      const std::string place = fmt::format("{}:{}", name, item.line);
+      if (const FieldEntry* field = index_.find_field(item.name)) {
+        store(*field, item.value, place, fmt::format("{}: {}", place, field->name));
+      } else if (index_.find_section(item.name)) {
+        problems_.push_back(fmt::format("{}: expected a section [{}], found {}", place, item.name, shown(item.value)));
+      } else {
+        const std::string text = shown(item.name);
+        problems_.push_back(fmt::format("{}: unknown {} {}{}", place, item.value.is_object() ? "section" : "option",
+                                        text.substr(1, text.size() - 2), advice_for_unknown(item.name, index_)));
+      }
+    }
+  }
+
+  void apply(const std::vector<Override>& overrides) {
+    for (const Override& o : overrides) {
+      Json value = o.value;
+      if (!o.key.empty()) {
+        value = get_value(*o.field);
+        value[o.key] = o.value;
+      }
+      store(*o.field, value, kCommandLine, fmt::format("{}: --{}", kCommandLine, o.field->name));
+    }
+  }
+
+  std::vector<Override> parse(std::span<const std::string> args) { return read_command_line(args, index_, problems_); }
+
+  // The file must be known before the command line is applied over it.
+  std::optional<std::string> config_file(const std::vector<Override>& overrides) const {
+    std::optional<std::string> path;
+    for (const Override& o : overrides) {
+      if (o.field->name == "job.config_file") path = o.value.is_string() ? std::optional(o.value.get<std::string>()) : std::nullopt;
+    }
+    return path == "None" || path == "none" || path == "null" ? std::nullopt : path;
+  }
+
+  LoadedConfig finish(const ConfigContext& context) {
+    // The rules need values that make sense one by one.
+    if (problems_.empty()) {
+      const RuleContext rules{loaded_.origin, context.world_size, problems_, loaded_.compat_lines};
+      apply_compatibility(loaded_.config, rules);
+      check_rules(loaded_.config, rules);
+    }
+    if (!problems_.empty()) {
+      std::string all;
+      for (const std::string& p : problems_) all += (all.empty() ? "" : "\n") + p;
+      throw Error(all);
+    }
+    return std::move(loaded_);
+  }
+
+ private:
+  void store(const FieldEntry& field, const Json& value, const std::string& origin, const std::string& prefix) {
+    std::string problem = set_value(field, value);
+    if (problem.empty()) {
+      loaded_.origin[field.name] = origin;
+      return;
+    }
+    if (const std::string reason = reason_for_refusal(field.name, value); !reason.empty()) {
+      problem = value.is_string() ? value.get<std::string>() + " " + reason : reason;
+    } else if (value.is_string()) {
+      problem += nearest_word(value.get<std::string>(), field.info.choices);
+    }
+    problems_.push_back(fmt::format("{}: {}", prefix, problem));
+  }
+
+  LoadedConfig loaded_;
+  ConfigIndex index_;
+  std::vector<std::string> problems_;
+};
+
+}  // namespace
+
+LoadedConfig load_config(std::span<const std::string> args, const ConfigContext& context) {
+  Loader loader;
+  const std::vector<Override> overrides = loader.parse(args);
+  if (const auto path = loader.config_file(overrides)) loader.read_text(read_file(*path), *path);
+  loader.apply(overrides);
+  return loader.finish(context);
+}
+
+LoadedConfig load_config_text(std::string_view toml, std::string_view name, std::span<const std::string> args,
+                              const ConfigContext& context) {
+  Loader loader;
+  const std::vector<Override> overrides = loader.parse(args);
+  loader.read_text(toml, name);
+  loader.apply(overrides);
+  return loader.finish(context);
+}
+
+JobConfig config_from_json(std::string_view text) {
+  const Json root = text.size() <= (4 << 20) ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
+  check(root.is_object(), "configuration: expected a JSON object, found something else");
+  JobConfig config;
+  const ConfigIndex index = index_config(config);
+  const auto read = [&](const auto& self, const Json& object, const std::string& prefix) -> void {
+    for (const auto& [key, value] : object.items()) {
+      const std::string name = prefix + key;
+      if (const FieldEntry* field = index.find_field(name)) {
+        const bool infinite = (value == "inf" || value == "-inf") && !std::holds_alternative<std::string*>(field->value);
+        const Json number = value == "inf" ? HUGE_VAL : -HUGE_VAL;  // JSON has no infinity; to_json writes a word
+        const std::string problem = set_value(*field, infinite ? number : value);
+        check(problem.empty(), "configuration: {}: {}", name, problem);
+      } else {
+        check(index.find_section(name) != nullptr, "configuration: unknown field {}", shown(name));
+        check(value.is_object(), "configuration: {}: expected an object, found {}", name, shown(value));
+        self(self, value, name + ".");
+      }
+    }
+  };
+  read(read, root, "");
+  return config;
+}
+
+}  // namespace halftone

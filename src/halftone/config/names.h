@@ -1,0 +1,20 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "halftone/config/walk.h"
+
+namespace halftone {
+
+// Number of single-character insertions, deletions and substitutions between two words.
+int edit_distance(std::string_view a, std::string_view b);
+
+// What to say about a name that is no field and no section: torchtitan v0.2.2's name for another version's spelling,
+// the nearest field (by dotted name, or by leaf name over all sections), the nearest section, or where to look.
+std::string advice_for_unknown(std::string_view name, const ConfigIndex& index);
+
+// "; did you mean X?" for the nearest of some words, or "".
+std::string nearest_word(std::string_view word, const std::vector<std::string_view>& candidates);
+
+}  // namespace halftone

@@ -1,0 +1,96 @@
+#include "halftone/config/rules.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace halftone {
+namespace {
+
+bool contains(const StringList& list, std::string_view word) { return std::find(list.begin(), list.end(), word) != list.end(); }
+
+void check_run(const JobConfig& j, const RuleContext& c) {
+  const ProfilingConfig& p = j.profiling;
+  rule(c, p.profiler_active <= p.profile_freq && p.profiler_warmup <= p.profile_freq - p.profiler_active,
+       {"profiling.profile_freq", "profiling.profiler_active", "profiling.profiler_warmup"},
+       "profiling.profile_freq must be at least profiling.profiler_active + profiling.profiler_warmup, found {} < {} + {}", p.profile_freq,
+       p.profiler_active, p.profiler_warmup);
+  rule(c, !j.job.dump_folder.empty(), {"job.dump_folder"}, "job.dump_folder must not be empty");
+  rule(c, !j.debug.deterministic_warn_only || j.debug.deterministic, {"debug.deterministic_warn_only"},
+       "debug.deterministic_warn_only needs debug.deterministic");
+}
+
+void check_optimizer(const JobConfig& j, const RuleContext& c) {
+  const OptimizerConfig& o = j.optimizer;
+  rule(c, o.beta1 < 1, {"optimizer.beta1"}, "optimizer.beta1 must be below 1, found {}", o.beta1);
+  rule(c, o.beta2 < 1, {"optimizer.beta2"}, "optimizer.beta2 must be below 1, found {}", o.beta2);
+  const LrSchedulerConfig& s = j.lr_scheduler;
+  rule(c, !s.decay_ratio || *s.decay_ratio <= 1, {"lr_scheduler.decay_ratio"}, "lr_scheduler.decay_ratio must be at most 1, found {}",
+       s.decay_ratio.value_or(0));
+  rule(c, s.min_lr_factor <= 1, {"lr_scheduler.min_lr_factor"}, "lr_scheduler.min_lr_factor must be at most 1, found {}", s.min_lr_factor);
+}
+
+// Kinds of data that are read from a path; c4 asks for one when the data is opened.
+bool needs_path(std::string_view dataset) { return !dataset.starts_with("c4"); }
+
+void check_data(const JobConfig& j, const RuleContext& c) {
+  const TrainingConfig& t = j.training;
+  rule(c, !needs_path(t.dataset) || t.dataset_path, {"training.dataset"},
+       "training.dataset = {} needs training.dataset_path (a file, folder or glob)", t.dataset);
+  rule(c, t.global_batch_size == -1 || t.global_batch_size >= 1, {"training.global_batch_size"},
+       "training.global_batch_size must be -1 or at least 1, found {}", t.global_batch_size);
+  rule(c, t.nonfinite != "rollback" || j.checkpoint.enable, {"training.nonfinite"},
+       "training.nonfinite = rollback needs checkpoint.enable");
+  const ValidationConfig& v = j.validation;
+  rule(c, v.steps == -1 || v.steps >= 1, {"validation.steps"}, "validation.steps must be -1 (one pass) or at least 1, found {}", v.steps);
+  rule(c, v.holdout < 1, {"validation.holdout"}, "validation.holdout must be below 1, found {}", v.holdout);
+  rule(c, v.holdout == 0 || !(c.is_set("validation.dataset") || c.is_set("validation.dataset_path")),
+       {"validation.holdout", "validation.dataset", "validation.dataset_path"},
+       "validation.holdout takes its documents from the training data; set it or validation.dataset(_path), not both");
+  if (v.enable && v.holdout == 0) {
+    rule(c, !needs_path(v.dataset) || v.dataset_path, {"validation.dataset"},
+         "validation.dataset = {} needs validation.dataset_path (a file, folder or glob), or set validation.holdout", v.dataset);
+  }
+}
+
+void check_checkpoint(const JobConfig& j, const RuleContext& c) {
+  const CheckpointConfig& k = j.checkpoint;
+  rule(c, k.keep_latest_k != 1, {"checkpoint.keep_latest_k"},
+       "checkpoint.keep_latest_k must be 0 (all) or at least 2: with 1, a failed save would leave nothing to resume from");
+  rule(c, !k.initial_load_in_hf || k.initial_load_model_only, {"checkpoint.initial_load_in_hf", "checkpoint.initial_load_model_only"},
+       "checkpoint.initial_load_in_hf needs checkpoint.initial_load_model_only = true: such files hold a model alone");
+  rule(c, !k.initial_load_in_hf_quantized || k.initial_load_in_hf, {"checkpoint.initial_load_in_hf_quantized"},
+       "checkpoint.initial_load_in_hf_quantized needs checkpoint.initial_load_in_hf");
+  rule(c, !k.last_save_in_hf || k.last_save_model_only, {"checkpoint.last_save_in_hf", "checkpoint.last_save_model_only"},
+       "checkpoint.last_save_in_hf needs checkpoint.last_save_model_only = true: such files hold a model alone");
+  rule(c, !contains(k.exclude_from_loading, "optimizer") || contains(k.exclude_from_loading, "lr_scheduler"),
+       {"checkpoint.exclude_from_loading"}, "checkpoint.exclude_from_loading with optimizer needs lr_scheduler too");
+  rule(c, !k.create_seed_checkpoint || (k.enable && c.world_size <= 1), {"checkpoint.create_seed_checkpoint"},
+       "checkpoint.create_seed_checkpoint needs checkpoint.enable and one process, found {} and {} processes", k.enable ? "true" : "false",
+       c.world_size);
+  rule(c, !k.folder.empty(), {"checkpoint.folder"}, "checkpoint.folder must not be empty");
+}
+
+void check_recomputation(const JobConfig& j, const RuleContext& c) {
+  const ActivationCheckpointConfig& a = j.activation_checkpoint;
+  rule(c, a.memory_budget <= 1, {"activation_checkpoint.memory_budget"}, "activation_checkpoint.memory_budget must be at most 1, found {}",
+       a.memory_budget);
+  int64_t n = 0;
+  const std::string& s = a.selective_ac_option;
+  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), n);
+  rule(c, s == "op" || (error == std::errc{} && end == s.data() + s.size() && n >= 1), {"activation_checkpoint.selective_ac_option"},
+       "activation_checkpoint.selective_ac_option must be op or a positive integer, found \"{}\"", s);
+}
+
+}  // namespace
+
+void check_rules(const JobConfig& config, const RuleContext& context) {
+  check_run(config, context);
+  check_optimizer(config, context);
+  check_data(config, context);
+  check_checkpoint(config, context);
+  check_recomputation(config, context);
+  check_parallelism(config, context);
+  check_quantize(config, context);
+}
+
+}  // namespace halftone

@@ -1,0 +1,40 @@
+#pragma once
+#include <fmt/format.h>
+
+#include <initializer_list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "halftone/config/load.h"
+
+namespace halftone {
+
+// What the rules see and what they say. `origin` holds the fields that were set on purpose.
+struct RuleContext {
+  const std::map<std::string, std::string>& origin;
+  int64_t world_size;  // 0 = unknown
+  std::vector<std::string>& problems;
+  std::vector<std::string>& compat;
+
+  bool is_set(const std::string& name) const { return origin.contains(name); }
+};
+
+// Applies accepted aliases (converter names, model.tokenizer_path, lm_head), reports settings that are mapped or
+// ignored (mark A) and refuses those that can not apply (mark N).
+void apply_compatibility(JobConfig& config, const RuleContext& context);
+// Rules between fields (platform rules that need no model), each naming the fields.
+void check_rules(const JobConfig& config, const RuleContext& context);
+void check_parallelism(const JobConfig& config, const RuleContext& context);
+void check_quantize(const JobConfig& config, const RuleContext& context);
+
+// "X.toml:12: " or "command line: " of the first of these fields that was set, else "".
+std::string where(const RuleContext& context, std::initializer_list<const char*> names);
+
+// Collects a problem when `ok` is false, after the place where the first of the fields was set.
+template <class... Args>
+void rule(const RuleContext& c, bool ok, std::initializer_list<const char*> names, fmt::format_string<Args...> format, Args&&... args) {
+  if (!ok) c.problems.push_back(where(c, names) + fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace halftone

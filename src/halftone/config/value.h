@@ -1,0 +1,34 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "halftone/config/walk.h"
+
+namespace halftone {
+
+// Values on their way between a file, the command line and a field: JSON that keeps the order of keys; floats may be
+// infinite, null stands for an optional without a value.
+using Json = nlohmann::ordered_json;
+
+// Stores `value` in the field. Returns what is wrong with it ("expected ..., found ...") or "" and then has stored it.
+std::string set_value(const FieldEntry& field, const Json& value);
+Json get_value(const FieldEntry& field);
+
+// Reads one word of the command line for the field. Returns what is wrong with it, or "".
+std::string parse_text(const FieldEntry& field, std::string_view text, Json& out);
+// A number, true, false, or else the text itself: values of `--model.overrides.NAME`.
+Json parse_scalar(std::string_view text);
+
+bool is_bool(const FieldEntry& field);
+bool is_list_of_lists(const FieldEntry& field);
+bool is_table(const FieldEntry& field);         // takes a table (quantize.scheme: also a string)
+bool is_option_table(const FieldEntry& field);  // free names and scalar values
+
+std::string type_name(const FieldEntry& field);  // "int", "float, optional", "list of strings", ...
+std::string to_toml_text(const Json& value);     // as TOML; null is "None"
+std::string toml_string(std::string_view text);  // as a TOML basic string
+std::string shown(const Json& value);            // for messages: cut to a readable length
+std::string join(const std::vector<std::string_view>& words, std::string_view separator = ", ");
+
+}  // namespace halftone

@@ -1,0 +1,118 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "halftone/base/error.h"
+#include "halftone/config/load.h"
+#include "halftone/config/names.h"
+#include "halftone/config/value.h"
+
+namespace halftone {
+namespace {
+
+// The sections (or one of them, with those inside it) that `section` names; Error for an unknown name.
+bool is_inside(std::string_view section, std::string_view wanted) {
+  return wanted.empty() || section == wanted || (section.starts_with(wanted) && section[wanted.size()] == '.');
+}
+
+void check_section(const ConfigIndex& index, std::string_view wanted) {
+  std::vector<std::string_view> names;
+  for (const SectionEntry& s : index.sections) names.push_back(s.name);
+  check(wanted.empty() || index.find_section(wanted), "unknown section {}{}", shown(std::string(wanted)), nearest_word(wanted, names));
+}
+
+// Fields of one section, not of the sections inside it.
+template <class F>
+void for_each_field(const ConfigIndex& index, std::string_view section, F&& f) {
+  for (size_t i = 0; i < index.fields.size(); ++i) {
+    if (section_of(index.fields[i].name) == section) f(i, index.fields[i]);
+  }
+}
+
+Json without_infinities(const Json& value) {
+  if (value.is_number_float() && std::isinf(value.get<double>())) return value.get<double>() > 0 ? "inf" : "-inf";
+  if (!value.is_structured()) return value;
+  Json out = value;
+  for (Json& item : out) item = without_infinities(item);
+  return out;
+}
+
+constexpr std::string_view kMarks[] = {"", "accepted", "not applicable", "extension"};
+
+}  // namespace
+
+std::string to_toml(const JobConfig& config) {
+  JobConfig copy = config, defaults;
+  const ConfigIndex index = index_config(copy), standard = index_config(defaults);
+  std::string out;
+  for (const SectionEntry& section : index.sections) {
+    std::string body;
+    for_each_field(index, section.name, [&](size_t i, const FieldEntry& field) {
+      const Json value = get_value(field);
+      if (value.is_null() && get_value(standard.fields[i]).is_null()) return;
+      if (value.is_object() && value.empty()) return;
+      body += fmt::format("{} = {}\n", leaf_of(field.name), to_toml_text(value));
+    });
+    if (!body.empty()) out += fmt::format("{}[{}]\n{}", out.empty() ? "" : "\n", section.name, body);
+  }
+  return out;
+}
+
+std::string to_json(const JobConfig& config) {
+  JobConfig copy = config;
+  Json root = Json::object();
+  for (const FieldEntry& field : index_config(copy).fields) {
+    Json* at = &root;
+    std::string_view rest = field.name;
+    for (size_t dot; (dot = rest.find('.')) != std::string_view::npos; rest.remove_prefix(dot + 1))
+      at = &(*at)[std::string(rest.substr(0, dot))];
+    (*at)[std::string(rest)] = without_infinities(get_value(field));
+  }
+  return root.dump(2);
+}
+
+std::string print_config(const LoadedConfig& loaded, std::string_view wanted) {
+  JobConfig copy = loaded.config;
+  const ConfigIndex index = index_config(copy);
+  check_section(index, wanted);
+  std::string out;
+  for (const SectionEntry& section : index.sections) {
+    if (!is_inside(section.name, wanted)) continue;
+    std::string body;
+    for_each_field(index, section.name, [&](size_t, const FieldEntry& field) {
+      const Json value = get_value(field);
+      const auto origin = loaded.origin.find(field.name);
+      // A comment where TOML has no word for it, so that the output is a configuration file.
+      const std::string text = value.is_null() ? fmt::format("# {} = None", leaf_of(field.name))
+                                               : fmt::format("{} = {}", leaf_of(field.name), to_toml_text(value));
+      body += fmt::format("{:<60}  # {}\n", text, origin == loaded.origin.end() ? "default" : origin->second);
+    });
+    if (!body.empty()) out += fmt::format("{}[{}]\n{}", out.empty() ? "" : "\n", section.name, body);
+  }
+  return out;
+}
+
+std::string describe_fields(std::string_view wanted) {
+  JobConfig defaults;
+  const ConfigIndex index = index_config(defaults);
+  check_section(index, wanted);
+  std::string out;
+  for (const SectionEntry& section : index.sections) {
+    if (!is_inside(section.name, wanted)) continue;
+    out += fmt::format("{}[{}]  {}\n", out.empty() ? "" : "\n", section.name, section.help);
+    for_each_field(index, section.name, [&](size_t, const FieldEntry& field) {
+      const Json value = get_value(field);
+      out +=
+          fmt::format("  --{} {} = {}\n      {}", field.name, type_name(field), value.is_null() ? "None" : to_toml_text(value), field.help);
+      if (!field.info.choices.empty()) out += fmt::format(" [{}]", join(field.info.choices));
+      if (field.info.min) out += fmt::format(" [at least {}]", *field.info.min);
+      if (field.info.mark != Mark::K) out += fmt::format(" ({})", kMarks[static_cast<int>(field.info.mark)]);
+      if (!field.info.note.empty()) out += fmt::format(": {}", field.info.note);
+      out += '\n';
+    });
+  }
+  return out;
+}
+
+}  // namespace halftone
