@@ -1,0 +1,187 @@
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "data/data_testing.h"
+#include "halftone/data/jsonl_line.h"
+#include "halftone/data/ordered.h"
+
+namespace halftone {
+namespace {
+
+std::vector<std::string> texts(const DocumentSource& source) {
+  std::vector<std::string> out;
+  for (int64_t s = 0; s < source.shard_count(); ++s) source.read_shard(s, [&](const Document& d) { out.emplace_back(d.text); });
+  return out;
+}
+
+std::unique_ptr<DocumentSource> text_source(const std::string& path, const std::string& split = "file") {
+  SourceOptions options;
+  options.dataset = "text";
+  options.path = path;
+  options.text_split = split;
+  return open_source(options);
+}
+
+std::vector<std::string> names(const FileList& list) {
+  std::vector<std::string> out;
+  for (const SourceFile& f : list.files) out.push_back(f.name);
+  return out;
+}
+
+TEST(FileList, GlobsSortAndSkipHiddenAndLinkedFolders) {
+  const TempFolder folder;
+  for (const char* name : {"t/b.py", "t/a.py", "t/sub/c.py", "t/sub/deep/d.py", "t/sub/e.txt", "t/.hidden/f.py", "t/.g.py", "u/h.py"})
+    folder.write(name, name);
+  std::filesystem::create_directory_symlink(folder / "t", folder / "t/loop");
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(find_files(folder / "t/**/*.py", {})), (Names{"a.py", "b.py", "sub/c.py", "sub/deep/d.py"}));
+  EXPECT_EQ(names(find_files(folder / "t/**/**/*.py", {})), (Names{"a.py", "b.py", "sub/c.py", "sub/deep/d.py"}));
+  EXPECT_EQ(names(find_files(folder / "[tu]/?.py", {})), (Names{"t/a.py", "t/b.py", "u/h.py"}));
+  EXPECT_EQ(names(find_files(folder / "*/sub/**", {})), (Names{"c.py", "deep/d.py", "e.txt"}));
+  EXPECT_EQ(names(find_files(folder / "t", {".txt", ".md"})), (Names{"e.txt"}));
+  EXPECT_EQ(names(find_files(folder / "t/a.py", {".txt"})), (Names{"a.py"}));
+  EXPECT_ERROR(find_files(folder / "nothing", {".txt"}), "no such file or folder");
+  EXPECT_ERROR(find_files(folder / "t/*.c", {".txt"}), "no file matches");
+  EXPECT_ERROR(find_files(folder / "u", {".txt"}), "holds no file ending in .txt");
+}
+
+TEST(FileList, DigestFollowsNamesAndContentsNotPlaceOrTime) {
+  const TempFolder one, two;
+  for (const TempFolder* f : {&one, &two}) {
+    f->write("x/a.txt", "first");
+    f->write("x/sub/b.txt", "second");
+  }
+  const std::string digest = content_digest(find_files(one / "x/**", {}), 2);
+  EXPECT_EQ(digest, content_digest(find_files(two / "x/**", {}), 1));
+  two.write("x/sub/b.txt", "sec0nd");
+  EXPECT_NE(digest, content_digest(find_files(two / "x/**", {}), 1));
+  two.write("x/sub/b.txt", "second");
+  EXPECT_EQ(digest, content_digest(find_files(two / "x/**", {}), 1));
+  std::filesystem::rename(two / "x/sub/b.txt", two / "x/sub/c.txt");
+  EXPECT_NE(digest, content_digest(find_files(two / "x/**", {}), 1));
+}
+
+TEST(TextSource, Splits) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.txt", "\xEF\xBB\xBFone\r\ntwo\n\n \t\nthree\n\n\nfour\nfive");
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts(*text_source(path)), (Texts{"one\r\ntwo\n\n \t\nthree\n\n\nfour\nfive"}));
+  EXPECT_EQ(texts(*text_source(path, "line")), (Texts{"one", "two", "three", "four", "five"}));
+  EXPECT_EQ(texts(*text_source(path, "blank_line")), (Texts{"one\ntwo", "three", "four\nfive"}));
+  EXPECT_ERROR(text_source(path, "page"), "expected file, line or blank_line");
+}
+
+// Files larger than a shard are cut; every unit must come exactly once, in order, wherever the cuts fall.
+TEST(TextSource, LargeFilesAreCutWithoutLosingOrRepeatingAnything) {
+  const TempFolder folder;
+  std::mt19937 random(1);
+  std::string text;
+  std::vector<std::string> lines, paragraphs;
+  while (text.size() < (size_t{5} << 20)) {
+    std::string paragraph;
+    const bool huge = random() % 40 == 0;
+    for (unsigned k = 0; k < 1 + random() % 4; ++k) {
+      lines.push_back(std::string(1 + random() % (huge ? 900'000 : 20'000), static_cast<char>('a' + random() % 26)));
+      text += lines.back() + "\n";
+      paragraph += (k == 0 ? "" : "\n") + lines.back();
+      // k advances while the bound is drawn anew: paragraphs of several lengths.
+    }
+    paragraphs.push_back(paragraph);
+    for (unsigned k = 0; k < 1 + random() % 3; ++k) text += "\n";
+  }
+  const std::string path = folder.write("big.txt", text);
+  EXPECT_GE(text_source(path, "line")->shard_count(), 5);
+  EXPECT_EQ(texts(*text_source(path, "line")), lines);
+  EXPECT_EQ(texts(*text_source(path, "blank_line")), paragraphs);
+}
+
+TEST(Jsonl, TakesTheTextFieldOrIds) {
+  EXPECT_EQ(parse_jsonl_line(R"({"a":{"text":"no"},"text":"y\u00e9s","b":[1,{"text":2}]})", "text", 10).text, "y\u00e9s");
+  EXPECT_EQ(parse_jsonl_line(R"({"body":"x","text":1})", "body", 10).text, "x");
+  const JsonlDocument ids = parse_jsonl_line(R"({"input_ids":[3,1,9]})", "text", 10);
+  EXPECT_TRUE(ids.has_ids && !ids.has_text);
+  EXPECT_EQ(ids.ids, (std::vector<int32_t>{3, 1, 9}));
+  EXPECT_TRUE(parse_jsonl_line(R"({"input_ids":[3],"text":"t"})", "text", 10).has_text);
+}
+
+TEST(Jsonl, NamesWhatIsWrong) {
+  const auto message = [](const std::string& line) { return error_of([&] { parse_jsonl_line(line, "text", 10); }); };
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"text": "a")", "not valid JSON at byte"},
+      {R"({"text": "a"} x)", "not valid JSON"},
+      {"{\"text\": \"\xFF\"}", "not valid JSON"},
+      {R"([{"text": "a"}])", "found an array"},
+      {R"("text")", "expected a JSON object, found a string"},
+      {R"(7)", "expected a JSON object, found a number"},
+      {R"({"txt": "a", "n": 1})", "found txt, n"},
+      {R"({})", "found no field"},
+      {R"({"text": null})", "\"text\": expected a string, found null"},
+      {R"({"text": ["a"]})", "expected a string, found a list"},
+      {R"({"text": {"a": 1}})", "expected a string, found an object"},
+      {R"({"input_ids": 5})", "input_ids: expected a list of integers, found a number"},
+      {R"({"input_ids": [1, "2"]})", "found a string in it"},
+      {R"({"input_ids": [1, [2]]})", "found a list in it"},
+      {R"({"input_ids": [1, 2.5]})", "found a number with a fraction in it"},
+      {R"({"input_ids": [1, 10]})", "input_ids holds 10: expected ids from 0 to 9"},
+      {R"({"input_ids": [1, -1]})", "input_ids holds -1"},
+      {R"({"input_ids": [18446744073709551615]})", "expected ids from 0 to 9"},
+  };
+  for (const auto& [line, part] : cases) EXPECT_NE(message(line).find(part), std::string::npos) << line << " -> " << message(line);
+}
+
+TEST(Jsonl, ErrorsNameFileAndLine) {
+  const TempFolder folder;
+  std::string text = random_jsonl(3000, 1000, 3);  // more than one shard
+  const auto lines = std::count(text.begin(), text.end(), '\n');
+  const std::string path = folder.write("bad.jsonl", text + "\n{\"text\": 3}\n" + random_jsonl(10, 5, 4));
+  EXPECT_ERROR(open_jsonl(path, folder / "cache"),
+               path + ":" + std::to_string(lines + 2) + ": field \"text\": expected a string, found a number");
+  EXPECT_ERROR(open_jsonl(folder.write("x.json", "\x1F\x8B\x08 zip"), folder / "cache"), "gzip -dk");
+  // Nothing half-made stays behind.
+  for (const auto& e : std::filesystem::directory_iterator(folder / "cache")) EXPECT_EQ(e.path().extension(), ".lock") << e.path();
+}
+
+TEST(Source, RefusesUnknownNamesAndMissingPaths) {
+  SourceOptions options;
+  options.dataset = "parquet";
+  EXPECT_ERROR(open_source(options), "unknown dataset \"parquet\"");
+  options.dataset = "text";
+  EXPECT_ERROR(open_source(options), "needs dataset_path");
+  options.dataset = "c4";
+  EXPECT_ERROR(open_source(options), "needs dataset_path");
+}
+
+TEST(Source, RegisteredSampleIsThere) {
+  SourceOptions options;
+  options.dataset = "c4_test";
+  options.path = std::string(HALFTONE_SOURCE_DIR) + "/tests/assets/c4_test";
+  const auto source = open_source(options);
+  const std::vector<std::string> documents = texts(*source);
+  size_t bytes = 0;
+  for (const std::string& d : documents) bytes += d.size();
+  EXPECT_GE(documents.size(), 100u);
+  EXPECT_GE(bytes, 100'000u);
+}
+
+TEST(InOrder, TakesInOrderAndRethrowsTheFirstFailure) {
+  std::vector<int64_t> seen;
+  in_order(
+      500, 7, [](int64_t i) { return i * i; }, [&](int64_t, int64_t v) { seen.push_back(v); });
+  ASSERT_EQ(seen.size(), 500u);
+  for (size_t i = 0; i < seen.size(); ++i) ASSERT_EQ(seen[i], static_cast<int64_t>(i * i));
+  int64_t taken = 0;
+  EXPECT_ERROR(in_order(
+                   500, 7,
+                   [](int64_t i) {
+                     check(i % 100 != 50, "at {}", i);
+                     return i;
+                   },
+                   [&](int64_t, int64_t) { ++taken; }),
+               "at 50");
+  EXPECT_EQ(taken, 50);
+}
+
+}  // namespace
+}  // namespace halftone

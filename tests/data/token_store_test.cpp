@@ -1,0 +1,185 @@
+#include "halftone/data/token_store.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "data/data_testing.h"
+#include "halftone/data/digest.h"
+
+namespace halftone {
+namespace {
+
+std::string file_ending(const std::string& folder, const std::string& suffix) {
+  for (const auto& e : std::filesystem::directory_iterator(folder))
+    if (e.path().string().ends_with(suffix)) return e.path().string();
+  return "";
+}
+std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+void spew(const std::string& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
+
+std::string bin16(const std::vector<int>& ids) {
+  std::string out;
+  for (const int id : ids) {
+    out += static_cast<char>(id & 255);
+    out += static_cast<char>(id >> 8);
+  }
+  return out;
+}
+
+std::shared_ptr<const TokenStore> open_bin(const std::string& path, const std::string& cache, const std::string& dtype = "uint16",
+                                           int64_t vocab = kVocab) {
+  SourceOptions options;
+  options.dataset = "bin";
+  options.path = path;
+  options.vocab_size = vocab;
+  options.eos_id = kEos;
+  options.token_dtype = dtype;
+  TextCodec codec = byte_codec();
+  codec.vocab_size = vocab;
+  return open_token_store(*open_source(options), codec, cache, 2);
+}
+
+TEST(TokenStore, HoldsEveryDocumentWhateverTheThreads) {
+  const TempFolder folder;
+  const std::string path =
+      folder.write("a.jsonl", random_jsonl(5000, 900, 1) + "{\"text\": \"\"}\n{\"input_ids\": [1, 2, 257]}\n{\"input_ids\": []}\n");
+  const auto one = open_jsonl(path, folder / "one", 1), four = open_jsonl(path, folder / "four", 4);
+  ASSERT_EQ(one->documents(), 5001);
+  EXPECT_EQ(one->stats().empty_documents, 2);
+  EXPECT_EQ(document_ids(*one, 5000), (std::vector<int32_t>{1, 2, 257}));
+  std::ifstream in(path);
+  int64_t bytes = 0;
+  std::string line;
+  for (int64_t i = 0; i < 5000; ++i) {
+    std::getline(in, line);
+    const std::string text = line.substr(10, line.size() - 12);
+    bytes += static_cast<int64_t>(text.size());
+    std::vector<int32_t> want;
+    byte_codec().encode_document(text, want);
+    ASSERT_EQ(document_ids(*one, i), want);
+    ASSERT_EQ(document_ids(*four, i), want);
+    ASSERT_EQ(one->hash(i), hash_bytes(text.data(), text.size()));
+  }
+  EXPECT_EQ(one->stats().text_bytes, bytes);
+  EXPECT_EQ(slurp(file_ending(folder / "one", ".tokens")), slurp(file_ending(folder / "four", ".tokens")));
+}
+
+TEST(TokenStore, IsReusedUntilContentsTokenizerOrOptionsChange) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.jsonl", random_jsonl(50, 20, 1));
+  int encoded = 0;
+  TextCodec codec = byte_codec();
+  const auto inner = codec.encode_document;
+  codec.encode_document = [&](std::string_view text, std::vector<int32_t>& out) {
+    ++encoded;
+    inner(text, out);
+  };
+  SourceOptions options;
+  options.dataset = "jsonl";
+  options.path = path;
+  options.vocab_size = kVocab;
+  const auto open = [&] {
+    encoded = 0;
+    return open_token_store(*open_source(options), codec, folder / "cache", 1);
+  };
+  const std::string digest = open()->digest();
+  EXPECT_EQ(encoded, 50);
+  EXPECT_EQ(open()->digest(), digest);
+  EXPECT_EQ(encoded, 0);
+  // Another time of change with the same contents: digested again, not tokenised again.
+  spew(path, slurp(path));
+  EXPECT_EQ(open()->digest(), digest);
+  EXPECT_EQ(encoded, 0);
+  spew(path, random_jsonl(51, 20, 1));
+  EXPECT_NE(open()->digest(), digest);
+  EXPECT_EQ(encoded, 51);
+  codec.digest = "other";
+  open();
+  EXPECT_EQ(encoded, 51);
+}
+
+TEST(TokenStore, DamagedIndexIsBuiltAgain) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.jsonl", random_jsonl(200, 50, 2)), cache = folder / "cache";
+  open_jsonl(path, cache);
+  const std::string tokens = file_ending(cache, ".tokens"), meta = file_ending(cache, ".json");
+  const std::string good_tokens = slurp(tokens), good_meta = slurp(meta);
+  const auto flipped = [](std::string bytes, size_t at) {
+    bytes[at] = static_cast<char>(bytes[at] ^ 4);
+    return bytes;
+  };
+  const size_t n = good_tokens.size();
+  for (const std::string& bad :
+       {std::string(), good_tokens.substr(0, n / 2), good_tokens + "x", flipped(good_tokens, 10), flipped(good_tokens, n - 30)}) {
+    spew(tokens, bad);
+    EXPECT_EQ(open_jsonl(path, cache)->documents(), 200);
+    EXPECT_EQ(slurp(tokens), good_tokens);
+  }
+  for (size_t at = 0; at < good_meta.size(); at += 7) {
+    spew(meta, flipped(good_meta, at));
+    ASSERT_EQ(open_jsonl(path, cache)->documents(), 200) << at;
+  }
+  spew(meta, "[1]");
+  EXPECT_EQ(open_jsonl(path, cache)->documents(), 200);
+  std::filesystem::remove(tokens);
+  EXPECT_EQ(open_jsonl(path, cache)->documents(), 200);
+}
+
+TEST(TokenStore, EmptyCorpusAndUnwritableCacheAreErrors) {
+  const TempFolder folder;
+  EXPECT_ERROR(open_jsonl(folder.write("empty.jsonl", ""), folder / "cache"), "holds no document with text");
+  EXPECT_ERROR(open_jsonl(folder.write("blank.jsonl", "\n{\"text\": \"\"}\n"), folder / "cache"), "holds no document with text");
+  const std::string file = folder.write("file", "");
+  EXPECT_ERROR(open_jsonl(folder.write("a.jsonl", random_jsonl(2, 5, 1)), file + "/cache"), "set job.dump_folder");
+}
+
+TEST(BinSource, DocumentsEndAtEosAndAtTheEndOfTheFile) {
+  const TempFolder folder;
+  folder.write("b.bin", bin16({4, kEos, kEos, 5, 6}));
+  folder.write("a.bin", bin16({1, 2, 3, kEos, 9}));
+  const auto store = open_bin(folder.str(), folder / "cache");
+  ASSERT_EQ(store->documents(), 5);
+  const std::vector<std::vector<int32_t>> want = {{1, 2, 3, kEos}, {9}, {4, kEos}, {kEos}, {5, 6}};
+  for (int64_t i = 0; i < 5; ++i) EXPECT_EQ(document_ids(*store, i), want[static_cast<size_t>(i)]);
+  std::vector<int32_t> part(2);
+  store->read(0, 1, part);
+  EXPECT_EQ(part, (std::vector<int32_t>{2, 3}));
+  EXPECT_ERROR(store->read(1, 0, part), "asked for 2");
+}
+
+TEST(BinSource, UsesUint32) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.bin", std::string("\x01\x00\x01\x00\x01\x01\x00\x00\x07\x00\x00\x00", 12));
+  const auto store = open_bin(path, folder / "cache", "uint32", 70'000);
+  ASSERT_EQ(store->documents(), 2);
+  EXPECT_EQ(document_ids(*store, 0), (std::vector<int32_t>{65537, kEos}));
+  EXPECT_EQ(document_ids(*store, 1), (std::vector<int32_t>{7}));
+}
+
+TEST(BinSource, NamesWhatIsWrong) {
+  const TempFolder folder;
+  const std::string cache = folder / "cache";
+  EXPECT_ERROR(open_bin(folder.write("a.bin", bin16({1, 2}) + "x"), cache), "5 bytes are not a whole number of uint16 ids");
+  EXPECT_ERROR(open_bin(folder.write("b.bin", bin16({1, 2, 300, 4})), cache),
+               "b.bin: id 300 at byte offset 4 is outside the vocabulary of 258");
+  EXPECT_ERROR(open_bin(folder.write("c.bin", std::string("\x88\xD8\x34\x01 rest of it", 16)), cache), "header of llm.c");
+  EXPECT_ERROR(open_bin(folder.write("d.bin", ""), cache), "holds no document");
+  EXPECT_ERROR(open_bin(folder.write("e.bin", bin16({1, 2})), cache, "int8"), "expected uint16 or uint32");
+}
+
+TEST(BinSource, ChangedFileIsNoticed) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.bin", bin16({1, 2, kEos, 3}));
+  const std::string digest = open_bin(path, folder / "cache")->digest();
+  spew(path, bin16({1, 2, 3, kEos}));
+  const auto store = open_bin(path, folder / "cache");
+  EXPECT_NE(store->digest(), digest);
+  EXPECT_EQ(store->documents(), 1);
+}
+
+}  // namespace
+}  // namespace halftone
