@@ -1,0 +1,29 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/data/tokenizer.h"
+
+namespace halftone {
+
+struct BpeTrainerOptions {
+  int vocab_size = 4096;      // ids in all: 256 bytes, merges, special tokens
+  int threads = 0;            // that cut and count the text; 0: one per core
+  int64_t min_frequency = 2;  // pairs seen less often are not merged; the vocabulary is smaller when none is left
+  std::string pattern = "llama3";
+  std::vector<std::string> special_tokens = {"<|begin_of_text|>", "<|end_of_text|>"};
+  std::string bos_token = "<|begin_of_text|>", eos_token = "<|end_of_text|>";  // recorded when they are special tokens
+  std::function<void(std::string_view phase, double fraction)> progress;       // "reading" (fraction -1: unknown), "merging"
+};
+
+// Learns byte-level BPE from documents: `next_document` fills its argument and returns true until there is none; it is called
+// from the calling thread alone. Ids 0..255 are the bytes by value, then the merges in the order learned, then the special
+// tokens. Every step merges the pair that occurs most often; of pairs that occur equally often the one with the smaller
+// left id, then the smaller right id. The result depends neither on the thread count nor on the documents' order.
+// Error for impossible options and for text without any pair.
+Tokenizer train_bpe(const std::function<bool(std::string&)>& next_document, const BpeTrainerOptions& options);
+
+}  // namespace halftone

@@ -1,0 +1,257 @@
+#include "halftone/data/tokenizer.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "halftone/base/error.h"
+#include "halftone/data/bpe_model.h"
+#include "halftone/data/pretokenize.h"
+#include "halftone/data/tokenizer_added.h"
+#include "halftone/data/tokenizer_json.h"
+#include "halftone/data/unicode.h"
+
+namespace halftone {
+namespace {
+
+// Added tokens that are searched for before (false) or after (true) normalisation.
+std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized, bool nfc) {
+  std::vector<AddedToken> out;
+  for (const AddedToken& token : tokens) {
+    if (token.normalized != normalized) continue;
+    out.push_back(token);
+    if (normalized && nfc) out.back().content = to_nfc(token.content);
+  }
+  return out;
+}
+
+}  // namespace
+
+struct Tokenizer::Impl {
+  // Working memory of one encode call; reused, so that caches stay warm.
+  struct Workspace {
+    Pretokenizer::Scratch split;
+    BpeModel::Scratch merge;
+    std::vector<Range> pieces;
+    std::string normalized, prefixed;
+  };
+
+  std::string json, config_json;
+  TokenizerModel model;
+  StringTable tokens;  // what ids decode to
+  std::vector<bool> special;
+  BpeModel bpe;
+  StringTable words;  // word level
+  int32_t unknown = -1;
+  bool nfc = false, add_prefix_space = false;
+  size_t merge_count = 0, added_count = 0;
+  Pretokenizer pretokenizer;
+  AddedTokenMatcher added, added_normalized;
+  std::vector<int32_t> prefix, suffix;
+  std::optional<int32_t> bos, eos;
+  std::vector<std::pair<std::string, int32_t>> added_by_content;  // sorted
+
+  mutable std::mutex mutex;
+  mutable std::vector<std::unique_ptr<Workspace>> idle;
+
+  Impl(const TokenizerSpec& spec, std::string json_text, std::string config_text)
+      : json(std::move(json_text)),
+        config_json(std::move(config_text)),
+        model(spec.model),
+        tokens(spec.tokens),
+        special(spec.tokens.size()),
+        unknown(spec.options.unknown),
+        nfc(spec.nfc),
+        add_prefix_space(spec.add_prefix_space),
+        merge_count(spec.merges.size()),
+        added_count(spec.added.size()),
+        pretokenizer(spec.splits),
+        added(select(spec.added, false, spec.nfc)),
+        added_normalized(select(spec.added, true, spec.nfc)),
+        prefix(spec.prefix),
+        suffix(spec.suffix) {
+    if (model == TokenizerModel::bpe) {
+      bpe = BpeModel(StringTable(spec.text_tokens), spec.merges, spec.options);
+    } else {
+      words = StringTable(spec.text_tokens);
+    }
+    added_by_content.reserve(spec.added.size());
+    for (const AddedToken& token : spec.added) {
+      if (token.special) special[token.id] = true;
+      added_by_content.emplace_back(token.content, token.id);
+    }
+    std::sort(added_by_content.begin(), added_by_content.end());
+    if (!spec.bos_token.empty()) bos = find(spec.bos_token);
+    if (!spec.eos_token.empty()) eos = find(spec.eos_token);
+  }
+
+  std::optional<int32_t> find(std::string_view content) const {
+    const auto at = std::lower_bound(added_by_content.begin(), added_by_content.end(), content,
+                                     [](const auto& entry, std::string_view key) { return entry.first < key; });
+    if (at != added_by_content.end() && at->first == content) return at->second;
+    const int32_t id = tokens.find(content);
+    return id < 0 ? std::nullopt : std::optional(id);
+  }
+
+  class Lease {
+   public:
+    explicit Lease(const Impl& owner) : owner_(owner) {
+      {
+        const std::lock_guard lock(owner.mutex);
+        if (!owner.idle.empty()) {
+          workspace_ = std::move(owner.idle.back());
+          owner.idle.pop_back();
+        }
+      }
+      if (!workspace_) workspace_ = std::make_unique<Workspace>();
+    }
+    ~Lease() {
+      const std::lock_guard lock(owner_.mutex);
+      owner_.idle.push_back(std::move(workspace_));
+    }
+    Workspace& operator*() { return *workspace_; }
+
+   private:
+    const Impl& owner_;
+    std::unique_ptr<Workspace> workspace_;
+  };
+
+  // Text between added tokens.
+  void encode_plain(std::string_view text, Workspace& w, std::vector<int32_t>& out) const {
+    if (text.empty()) return;
+    if (add_prefix_space && text[0] != ' ') {
+      w.prefixed.assign(" ").append(text);
+      text = w.prefixed;
+    }
+    w.pieces.clear();
+    pretokenizer.split(text, w.split, w.pieces);
+    const char* end = text.data() + text.size();
+    if (model == TokenizerModel::bpe) {
+      for (const Range& r : w.pieces) bpe.encode_piece(text.substr(r.begin, r.end - r.begin), end, w.merge, out);
+      return;
+    }
+    for (const Range& r : w.pieces) {
+      const int32_t id = words.find(text.substr(r.begin, r.end - r.begin));
+      if (id >= 0 || unknown >= 0) out.push_back(id >= 0 ? id : unknown);
+    }
+  }
+
+  // Calls plain(text) on the stretches between the matcher's tokens and puts the tokens' ids between.
+  template <class Plain>
+  static void cut(const AddedTokenMatcher& matcher, std::string_view text, std::vector<int32_t>& out, Plain&& plain) {
+    size_t done = 0, from = 0;
+    AddedTokenMatcher::Match match{};
+    while (!matcher.empty() && matcher.find(text, from, done, match, from)) {
+      if (match.begin > done) plain(text.substr(done, match.begin - done));
+      out.push_back(match.id);
+      done = match.end;
+    }
+    if (done < text.size()) plain(text.substr(done));
+  }
+
+  // Well-formed UTF-8.
+  void encode_valid(std::string_view text, Workspace& w, std::vector<int32_t>& out) const {
+    cut(added, text, out, [&](std::string_view part) {
+      if (nfc) {
+        w.normalized = to_nfc(part);
+        part = w.normalized;
+      }
+      cut(added_normalized, part, out, [&](std::string_view rest) { encode_plain(rest, w, out); });
+    });
+  }
+
+  void encode(std::string_view text, std::vector<int32_t>& out) const {
+    Lease lease(*this);
+    while (!text.empty()) {
+      const size_t valid = valid_utf8_prefix(text);
+      if (valid > 0) encode_valid(text.substr(0, valid), *lease, out);
+      if (valid == text.size()) return;
+      const int32_t id = model == TokenizerModel::bpe ? bpe.byte_id(static_cast<uint8_t>(text[valid])) : -1;
+      if (id >= 0 || unknown >= 0) out.push_back(id >= 0 ? id : unknown);
+      text.remove_prefix(valid + 1);
+    }
+  }
+};
+
+Tokenizer Tokenizer::parse(std::string_view tokenizer_json, std::string_view tokenizer_config_json) {
+  const TokenizerSpec spec = parse_tokenizer_json(tokenizer_json, tokenizer_config_json);
+  return Tokenizer(std::make_shared<const Impl>(spec, std::string(tokenizer_json), std::string(tokenizer_config_json)));
+}
+
+Tokenizer Tokenizer::from_spec(const TokenizerSpec& spec) {
+  return Tokenizer(std::make_shared<const Impl>(spec, write_tokenizer_json(spec), write_tokenizer_config_json(spec)));
+}
+
+const std::string& Tokenizer::tokenizer_json() const { return impl_->json; }
+const std::string& Tokenizer::tokenizer_config_json() const { return impl_->config_json; }
+
+void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>& out, bool add_special_tokens) const {
+  if (add_special_tokens) out.insert(out.end(), impl_->prefix.begin(), impl_->prefix.end());
+  impl_->encode(text, out);
+  if (add_special_tokens) out.insert(out.end(), impl_->suffix.begin(), impl_->suffix.end());
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  std::vector<int32_t> out;
+  out.reserve(text.size() / 3 + 8);
+  encode_append(text, out, add_special_tokens);
+  return out;
+}
+
+std::vector<int32_t> Tokenizer::encode_document(std::string_view text, bool add_bos, bool add_eos) const {
+  auto adds = [&](int32_t id) {
+    return std::ranges::count(impl_->prefix, id) + std::ranges::count(impl_->suffix, id) > 0;  // the encoding of the empty text
+  };
+  std::vector<int32_t> out;
+  out.reserve(text.size() / 3 + 8);
+  if (add_bos && impl_->bos && !adds(*impl_->bos)) out.push_back(*impl_->bos);
+  encode_append(text, out, true);
+  if (add_eos && impl_->eos && !adds(*impl_->eos)) out.push_back(*impl_->eos);
+  return out;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  check(id >= 0 && id < vocab_size(), "token id {} is out of range: expected 0 to {}", id, vocab_size() - 1);
+  return impl_->tokens[id];
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special_tokens) const {
+  std::string out;
+  bool first = true;
+  for (const int32_t id : ids) {
+    const std::string_view bytes = token_bytes(id);
+    if (skip_special_tokens && impl_->special[id]) continue;
+    if (impl_->model == TokenizerModel::word_level && !first) out += ' ';
+    out += bytes;
+    first = false;
+  }
+  return out;
+}
+
+int32_t Tokenizer::vocab_size() const { return impl_->tokens.size(); }
+std::optional<int32_t> Tokenizer::bos_id() const { return impl_->bos; }
+std::optional<int32_t> Tokenizer::eos_id() const { return impl_->eos; }
+std::optional<int32_t> Tokenizer::token_id(std::string_view bytes) const { return impl_->find(bytes); }
+bool Tokenizer::is_special(int32_t id) const { return id >= 0 && id < vocab_size() && impl_->special[id]; }
+
+std::string Tokenizer::description() const {
+  const char* pattern = "other";
+  switch (impl_->pretokenizer.pattern()) {
+    case SplitPattern::gpt2:
+      pattern = "GPT-2";
+      break;
+    case SplitPattern::llama3:
+      pattern = "Llama 3";
+      break;
+    case SplitPattern::qwen2:
+      pattern = "Qwen 2";
+      break;
+    case SplitPattern::other:
+      break;
+  }
+  auto name = [&](std::optional<int32_t> id) { return id ? fmt::format("{} ({})", token_bytes(*id), *id) : std::string("none"); };
+  return fmt::format("{}, {} ids, {} merges, {} added tokens, {} pattern, BOS {}, EOS {}",
+                     impl_->model == TokenizerModel::bpe ? "byte-level BPE" : "word level", vocab_size(), impl_->merge_count,
+                     impl_->added_count, pattern, name(impl_->bos), name(impl_->eos));
+}
+
+}  // namespace halftone
