@@ -68,12 +68,12 @@ void check_chunks(const IndexedTensor& tensor, const std::string& what) {
 }
 
 IndexedTensor parse_tensor(const Json& value, const CheckpointIndex& index, const std::string& what) {
-  IndexedTensor tensor{.dtype = parse_file_dtype(string_member(value, "dtype", what), what), .shape = {}, .chunks = {}};
+  IndexedTensor tensor{.dtype = parse_file_dtype(string_member(value, "dtype", what), what)};
   tensor.shape = integer_list(member(value, "shape", what), kMaxDims, what + ": shape");
   const Json& chunks = member(value, "chunks", what);
   check(chunks.is_array(), "{}: \"chunks\" expects a list", what);
   for (const Json& item : chunks) {
-    TensorChunk chunk{.file = string_member(item, "file", what), .offset = {}, .shape = {}};
+    TensorChunk chunk{.file = string_member(item, "file", what)};
     check(index.files.contains(chunk.file), "{}: its file {} is not listed under \"files\"", what, chunk.file);
     chunk.offset = integer_list(member(item, "offset", what), kMaxDims, what + ": offset");
     chunk.shape = integer_list(member(item, "shape", what), kMaxDims, what + ": shape");

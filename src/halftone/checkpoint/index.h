@@ -14,18 +14,18 @@ namespace halftone {
 
 struct TensorChunk {
   std::string file;
-  std::vector<int64_t> offset, shape;  // in elements of the whole tensor, one number per dimension
+  std::vector<int64_t> offset{}, shape{};  // in elements of the whole tensor, one number per dimension
   bool operator==(const TensorChunk&) const = default;
 };
 struct IndexedTensor {
   FileDType dtype = FileDType::f32;
-  std::vector<int64_t> shape;  // of the whole tensor
-  std::vector<TensorChunk> chunks;
+  std::vector<int64_t> shape{};  // of the whole tensor
+  std::vector<TensorChunk> chunks{};
   bool operator==(const IndexedTensor&) const = default;
 };
 struct IndexedFile {
   uint64_t bytes = 0;
-  std::optional<uint64_t> checksum;  // xxh3-64; none when checkpoint.checksum was off
+  std::optional<uint64_t> checksum{};  // xxh3-64; none when checkpoint.checksum was off
   bool operator==(const IndexedFile&) const = default;
 };
 
@@ -37,9 +37,9 @@ struct CheckpointIndex {
   int64_t step = 0;
   bool model_only = false;
   int64_t world = 1;
-  std::map<std::string, int64_t> mesh;  // degree per axis: dp_shard, tp, ...
-  std::map<std::string, IndexedFile> files;
-  std::map<std::string, IndexedTensor> tensors;
+  std::map<std::string, int64_t> mesh{};  // degree per axis: dp_shard, tp, ...
+  std::map<std::string, IndexedFile> files{};
+  std::map<std::string, IndexedTensor> tensors{};
   bool operator==(const CheckpointIndex&) const = default;
 };
 

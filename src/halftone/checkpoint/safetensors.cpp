@@ -40,7 +40,7 @@ constexpr size_t kMaxDims = 16;
 TensorEntry parse_entry(const std::string& name, const Json& value, uint64_t data_bytes, const std::string& what) {
   const std::string where = fmt::format("{}: tensor {}", what, name);
   check(value.is_object() && value.size() == 3, "{}: expected exactly dtype, shape and data_offsets", where);
-  TensorEntry entry{.name = name, .dtype = parse_file_dtype(string_member(value, "dtype", where), where), .shape = {}};
+  TensorEntry entry{.name = name, .dtype = parse_file_dtype(string_member(value, "dtype", where), where)};
   entry.shape = integer_list(member(value, "shape", where), kMaxDims, where + ": shape");
   const std::vector<int64_t> offsets = integer_list(member(value, "data_offsets", where), 2, where + ": data_offsets");
   check(offsets.size() == 2, "{}: data_offsets expects two numbers", where);

@@ -27,7 +27,7 @@ std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 struct TensorEntry {
   std::string name;
   FileDType dtype = FileDType::f32;
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape{};
   uint64_t begin = 0, end = 0;  // bytes, relative to the data section
 };
 

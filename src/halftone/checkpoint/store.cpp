@@ -100,7 +100,7 @@ void write_group(const fs::path& folder, const std::string& prefix, const std::v
         write_tensors(folder / file, group, {{"format", kCheckpointFormat}, {"step", std::to_string(index.step)}}, options.checksum, dtype);
     index.files[file] = {written.bytes, options.checksum ? std::optional(written.checksum) : std::nullopt};
     for (const NamedTensor& t : group) {
-      IndexedTensor row{.dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec(), .chunks = {}};
+      IndexedTensor row{.dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec()};
       row.chunks.push_back({.file = file, .offset = std::vector<int64_t>(row.shape.size(), 0), .shape = row.shape});
       check(index.tensors.emplace(t.name, std::move(row)).second, "two tensors named {}", t.name);
     }
@@ -108,8 +108,7 @@ void write_group(const fs::path& folder, const std::string& prefix, const std::v
 }
 
 void write_step(const fs::path& folder, const StepState& state, const CheckpointOptions& options) {
-  CheckpointIndex index{
-      .step = state.step, .model_only = state.model_only, .world = state.world, .mesh = state.mesh, .files = {}, .tensors = {}};
+  CheckpointIndex index{.step = state.step, .model_only = state.model_only, .world = state.world, .mesh = state.mesh};
   write_group(folder, "model-", state.model, options, state.model_dtype, index);
   if (!state.model_only) write_group(folder, "optim-", state.optim, options, std::nullopt, index);
   const auto add = [&](const std::string& name, const std::string& text) {
