@@ -24,7 +24,7 @@ struct Int8Quantize {
   void* col_panels = nullptr;   // panels_bytes(s8, rows, cols) bytes, contraction = rows; 64-byte aligned
   float* col_scale = nullptr;   // [cols]; needed with col_panels
 
-  Rounding row_rounding, col_rounding;
+  Rounding row_rounding{}, col_rounding{};
 };
 
 // Threads by base/parallel.h; results do not depend on their number. Throws Error on an impossible description.
