@@ -90,6 +90,21 @@ TEST(Swiglu, ExtremeGatesSaturate) {
   EXPECT_TRUE(std::isnan(f.h.at(0, 5)));
 }
 
+// Every binade and sign: the exponential inside must stay accurate and NaN must stay NaN whatever its payload.
+TEST(Swiglu, AccurateOverTheWholeRange) {
+  Fused f(1, 4000, DType::f32);
+  for (int64_t i = 0; i < 4000; ++i)
+    f.gu.set(0, i, static_cast<float>((i % 2 ? 1 : -1) * std::exp2(i * 0.01 - 33))), f.gu.set(0, 4000 + i, 1);
+  const auto expected = swiglu_forward_ref(f.forward());
+  swiglu_forward(f.forward());
+  f.h.expect_near(expected, 4e-7, 1e-35, "silu");
+  for (const uint32_t bits : {0x7FC00000u, 0xFFC00000u, 0x7FC00001u, 0x7FFFFFFFu}) {
+    f.gu.set(0, 7, std::bit_cast<float>(bits));
+    swiglu_forward(f.forward());
+    EXPECT_TRUE(std::isnan(f.h.at(0, 7)));
+  }
+}
+
 TEST(Swiglu, SameBitsForEveryThreadCountAndInstructionSet) {
   for (const DType type : kFloatTypes) {
     expect_same_everywhere([&] {

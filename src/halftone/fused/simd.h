@@ -17,6 +17,9 @@
 #define HALFTONE_SIMD v3
 #endif
 
+// Vectors are several registers wide: a call that is not inlined passes them through memory.
+#define HALFTONE_INLINE [[gnu::always_inline]] inline
+
 namespace halftone::HALFTONE_SIMD {
 
 inline constexpr int64_t kLanes = 16;
@@ -26,75 +29,71 @@ inline constexpr int64_t kLanes = 16;
 struct Vec {
   __m512 v;
 };
-struct Bits {
-  __m512i v;
-};
-inline Vec set1(float x) { return {_mm512_set1_ps(x)}; }
-inline Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
-inline Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
-inline Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
-inline Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
-inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline Vec neg_fma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }        // c - a b
-inline Vec fma_sub_add(Vec a, Vec b, Vec c) { return {_mm512_fmaddsub_ps(a.v, b.v, c.v)}; }  // even: a b - c, odd: a b + c
-inline Vec fma_add_sub(Vec a, Vec b, Vec c) { return {_mm512_fmsubadd_ps(a.v, b.v, c.v)}; }  // even: a b + c, odd: a b - c
-inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
-inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }  // b when either is NaN
-inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
-inline Vec rint(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+HALFTONE_INLINE Vec set1(float x) { return {_mm512_set1_ps(x)}; }
+HALFTONE_INLINE Vec operator+(Vec a, Vec b) { return {_mm512_add_ps(a.v, b.v)}; }
+HALFTONE_INLINE Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
+HALFTONE_INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
+HALFTONE_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
+HALFTONE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+HALFTONE_INLINE Vec neg_fma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }        // c - a b
+HALFTONE_INLINE Vec fma_sub_add(Vec a, Vec b, Vec c) { return {_mm512_fmaddsub_ps(a.v, b.v, c.v)}; }  // even: a b - c, odd: a b + c
+HALFTONE_INLINE Vec fma_add_sub(Vec a, Vec b, Vec c) { return {_mm512_fmsubadd_ps(a.v, b.v, c.v)}; }  // even: a b + c, odd: a b - c
+HALFTONE_INLINE Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
+HALFTONE_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }  // b when either is NaN
+HALFTONE_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 // a where !(x < limit), else 0; keeps NaN.
-inline Vec zero_below(Vec a, Vec x, Vec limit) { return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_NLT_UQ), a.v)}; }
-// a * 2^n for integral n in [-126, 127].
-inline Vec scale_by_power(Vec a, Vec n) {
-  const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
-  return {_mm512_mul_ps(a.v, _mm512_castsi512_ps(bits))};
+HALFTONE_INLINE Vec zero_below(Vec a, Vec x, Vec limit) {
+  return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, limit.v, _CMP_NLT_UQ), a.v)};
 }
-inline Vec swap_neighbours(Vec a) { return {_mm512_permute_ps(a.v, 0xB1)}; }
+// 2^(b - 127), b the low 8 bits of `magic`, whose bit 8 is 0.
+HALFTONE_INLINE Vec power_of_two(Vec magic) { return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(magic.v), 23))}; }
+HALFTONE_INLINE Vec swap_neighbours(Vec a) { return {_mm512_permute_ps(a.v, 0xB1)}; }
 // a0 a0 a1 a1 .. a7 a7
-inline Vec load_twice(const float* p) {
+HALFTONE_INLINE Vec load_twice(const float* p) {
   const __m512i index = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   return {_mm512_permutexvar_ps(index, _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
 }
-inline Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
-inline Vec load(const bf16* p) {
+HALFTONE_INLINE Vec load(const float* p) { return {_mm512_loadu_ps(p)}; }
+HALFTONE_INLINE Vec load(const bf16* p) {
   const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
 }
-inline __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
-inline Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
-inline Vec load(const bf16* p, int64_t n) {
+HALFTONE_INLINE __mmask16 first_lanes(int64_t n) { return static_cast<__mmask16>((1u << n) - 1); }
+HALFTONE_INLINE Vec load(const float* p, int64_t n) { return {_mm512_maskz_loadu_ps(first_lanes(n), p)}; }
+HALFTONE_INLINE Vec load(const bf16* p, int64_t n) {
   const __m256i half = _mm256_maskz_loadu_epi16(first_lanes(n), p);
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
 }
-inline __m256i to_bf16_bits(Vec a) {
+HALFTONE_INLINE __m256i to_bf16_bits(Vec a) {
   const __m512i u = _mm512_castps_si512(a.v);
-  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
-  const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd);
+  const __mmask16 odd = _mm512_test_epi32_mask(u, _mm512_set1_epi32(0x10000));
+  const __m512i down = _mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF));
+  const __m512i rounded = _mm512_mask_add_epi32(down, odd, u, _mm512_set1_epi32(0x8000));
   const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   const __m512i result = _mm512_mask_or_epi32(rounded, nan, u, _mm512_set1_epi32(0x400000));
   return _mm512_maskz_cvtepi32_epi16(0xFFFF, _mm512_srli_epi32(result, 16));
 }
 // a in the first n lanes, `fill` in the others.
-inline Vec keep(Vec a, int64_t n, Vec fill) { return {_mm512_mask_mov_ps(fill.v, first_lanes(n), a.v)}; }
-inline void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
-inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_bits(a)); }
-inline void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
-inline void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16_bits(a)); }
+HALFTONE_INLINE Vec keep(Vec a, int64_t n, Vec fill) { return {_mm512_mask_mov_ps(fill.v, first_lanes(n), a.v)}; }
+HALFTONE_INLINE void store(float* p, Vec a) { _mm512_storeu_ps(p, a.v); }
+HALFTONE_INLINE void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_bits(a)); }
+HALFTONE_INLINE void store(float* p, Vec a, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), a.v); }
+HALFTONE_INLINE void store(bf16* p, Vec a, int64_t n) { _mm256_mask_storeu_epi16(p, first_lanes(n), to_bf16_bits(a)); }
 // Lane l and l + 8 first, then 4, 2, 1 apart.
-inline __m256 upper_half(Vec a) { return _mm512_extractf32x8_ps(a.v, 1); }
-inline __m256 lower_half(Vec a) { return _mm512_castps512_ps256(a.v); }
+HALFTONE_INLINE __m256 upper_half(Vec a) { return _mm512_extractf32x8_ps(a.v, 1); }
+HALFTONE_INLINE __m256 lower_half(Vec a) { return _mm512_castps512_ps256(a.v); }
 
 // Sixteen fp64 lanes, for sums of many terms.
 struct Vec64 {
   __m512d lo, hi;
 };
-inline Vec64 zero64() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
+HALFTONE_INLINE Vec64 zero64() { return {_mm512_setzero_pd(), _mm512_setzero_pd()}; }
 // sum + x * x; the product is exact in fp64.
-inline Vec64 add_square(Vec64 sum, Vec x) {
+HALFTONE_INLINE Vec64 add_square(Vec64 sum, Vec x) {
   const __m512d lo = _mm512_cvtps_pd(lower_half(x)), hi = _mm512_cvtps_pd(upper_half(x));
   return {_mm512_fmadd_pd(lo, lo, sum.lo), _mm512_fmadd_pd(hi, hi, sum.hi)};
 }
-inline void store(double* p, Vec64 a) {
+HALFTONE_INLINE void store(double* p, Vec64 a) {
   _mm512_storeu_pd(p, a.lo);
   _mm512_storeu_pd(p + 8, a.hi);
 }
@@ -104,43 +103,43 @@ inline void store(double* p, Vec64 a) {
 struct Vec {
   __m256 lo, hi;
 };
-inline Vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
-inline Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
-inline Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
-inline Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
-inline Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
-inline Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
-inline Vec neg_fma(Vec a, Vec b, Vec c) { return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)}; }  // c - a b
+HALFTONE_INLINE Vec set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+HALFTONE_INLINE Vec operator+(Vec a, Vec b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
+HALFTONE_INLINE Vec operator-(Vec a, Vec b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }
+HALFTONE_INLINE Vec operator*(Vec a, Vec b) { return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)}; }
+HALFTONE_INLINE Vec operator/(Vec a, Vec b) { return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)}; }
+HALFTONE_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)}; }
+HALFTONE_INLINE Vec neg_fma(Vec a, Vec b, Vec c) {
+  return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
+}  // c - a b
 // even: a b - c, odd: a b + c
-inline Vec fma_sub_add(Vec a, Vec b, Vec c) { return {_mm256_fmaddsub_ps(a.lo, b.lo, c.lo), _mm256_fmaddsub_ps(a.hi, b.hi, c.hi)}; }
-// even: a b + c, odd: a b - c
-inline Vec fma_add_sub(Vec a, Vec b, Vec c) { return {_mm256_fmsubadd_ps(a.lo, b.lo, c.lo), _mm256_fmsubadd_ps(a.hi, b.hi, c.hi)}; }
-inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
-inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }  // b when either is NaN
-inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
-inline Vec rint(Vec a) {
-  constexpr int kMode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
-  return {_mm256_round_ps(a.lo, kMode), _mm256_round_ps(a.hi, kMode)};
+HALFTONE_INLINE Vec fma_sub_add(Vec a, Vec b, Vec c) {
+  return {_mm256_fmaddsub_ps(a.lo, b.lo, c.lo), _mm256_fmaddsub_ps(a.hi, b.hi, c.hi)};
 }
+// even: a b + c, odd: a b - c
+HALFTONE_INLINE Vec fma_add_sub(Vec a, Vec b, Vec c) {
+  return {_mm256_fmsubadd_ps(a.lo, b.lo, c.lo), _mm256_fmsubadd_ps(a.hi, b.hi, c.hi)};
+}
+HALFTONE_INLINE Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
+HALFTONE_INLINE Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }  // b when either is NaN
+HALFTONE_INLINE Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 // a where !(x < limit), else 0; keeps NaN.
-inline Vec zero_below(Vec a, Vec x, Vec limit) {
+HALFTONE_INLINE Vec zero_below(Vec a, Vec x, Vec limit) {
   return {_mm256_and_ps(a.lo, _mm256_cmp_ps(x.lo, limit.lo, _CMP_NLT_UQ)), _mm256_and_ps(a.hi, _mm256_cmp_ps(x.hi, limit.hi, _CMP_NLT_UQ))};
 }
-inline __m256 power_of_two(__m256 n) {
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
-}
-// a * 2^n for integral n in [-126, 127].
-inline Vec scale_by_power(Vec a, Vec n) { return {_mm256_mul_ps(a.lo, power_of_two(n.lo)), _mm256_mul_ps(a.hi, power_of_two(n.hi))}; }
-inline Vec swap_neighbours(Vec a) { return {_mm256_permute_ps(a.lo, 0xB1), _mm256_permute_ps(a.hi, 0xB1)}; }
+HALFTONE_INLINE __m256 power_of_two(__m256 magic) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(magic), 23)); }
+// 2^(b - 127), b the low 8 bits of `magic`, whose bit 8 is 0.
+HALFTONE_INLINE Vec power_of_two(Vec magic) { return {power_of_two(magic.lo), power_of_two(magic.hi)}; }
+HALFTONE_INLINE Vec swap_neighbours(Vec a) { return {_mm256_permute_ps(a.lo, 0xB1), _mm256_permute_ps(a.hi, 0xB1)}; }
 // a0 a0 a1 a1 .. a7 a7
-inline Vec load_twice(const float* p) {
+HALFTONE_INLINE Vec load_twice(const float* p) {
   const __m256i low = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3), high = _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7);
   const __m256 a = _mm256_loadu_ps(p);
   return {_mm256_permutevar8x32_ps(a, low), _mm256_permutevar8x32_ps(a, high)};
 }
-inline Vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-inline __m256 widen(__m128i half) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)); }
-inline Vec load(const bf16* p) {
+HALFTONE_INLINE Vec load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+HALFTONE_INLINE __m256 widen(__m128i half) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)); }
+HALFTONE_INLINE Vec load(const bf16* p) {
   return {widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
 }
 template <class T>
@@ -149,7 +148,7 @@ Vec load(const T* p, int64_t n) {
   for (int64_t i = 0; i < n; ++i) lanes[i] = p[i];
   return load(lanes);
 }
-inline __m256i rounded_bits(__m256 a) {
+HALFTONE_INLINE __m256i rounded_bits(__m256 a) {
   const __m256i u = _mm256_castps_si256(a);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
   const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd);
@@ -157,19 +156,21 @@ inline __m256i rounded_bits(__m256 a) {
   const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
   return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
 }
-inline __m256i to_bf16_bits(Vec a) { return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_bits(a.lo), rounded_bits(a.hi)), 0xD8); }
+HALFTONE_INLINE __m256i to_bf16_bits(Vec a) {
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(rounded_bits(a.lo), rounded_bits(a.hi)), 0xD8);
+}
 // a in the first n lanes, `fill` in the others.
-inline Vec keep(Vec a, int64_t n, Vec fill) {
+HALFTONE_INLINE Vec keep(Vec a, int64_t n, Vec fill) {
   const __m256 count = _mm256_set1_ps(static_cast<float>(n));
   const __m256 low = _mm256_setr_ps(0, 1, 2, 3, 4, 5, 6, 7), high = _mm256_setr_ps(8, 9, 10, 11, 12, 13, 14, 15);
   return {_mm256_blendv_ps(fill.lo, a.lo, _mm256_cmp_ps(low, count, _CMP_LT_OQ)),
           _mm256_blendv_ps(fill.hi, a.hi, _mm256_cmp_ps(high, count, _CMP_LT_OQ))};
 }
-inline void store(float* p, Vec a) {
+HALFTONE_INLINE void store(float* p, Vec a) {
   _mm256_storeu_ps(p, a.lo);
   _mm256_storeu_ps(p + 8, a.hi);
 }
-inline void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_bits(a)); }
+HALFTONE_INLINE void store(bf16* p, Vec a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16_bits(a)); }
 template <class T>
 void store(T* p, Vec a, int64_t n) {
   alignas(32) T lanes[kLanes];
@@ -177,28 +178,28 @@ void store(T* p, Vec a, int64_t n) {
   for (int64_t i = 0; i < n; ++i) p[i] = lanes[i];
 }
 // Lane l and l + 8 first, then 4, 2, 1 apart.
-inline __m256 upper_half(Vec a) { return a.hi; }
-inline __m256 lower_half(Vec a) { return a.lo; }
+HALFTONE_INLINE __m256 upper_half(Vec a) { return a.hi; }
+HALFTONE_INLINE __m256 lower_half(Vec a) { return a.lo; }
 
 // Sixteen fp64 lanes, for sums of many terms.
 struct Vec64 {
   __m256d v[4];
 };
-inline Vec64 zero64() { return {{_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd()}}; }
+HALFTONE_INLINE Vec64 zero64() { return {{_mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd(), _mm256_setzero_pd()}}; }
 // sum + x * x; the product is exact in fp64.
-inline Vec64 add_square(Vec64 sum, Vec x) {
+HALFTONE_INLINE Vec64 add_square(Vec64 sum, Vec x) {
   const __m256d a = _mm256_cvtps_pd(_mm256_castps256_ps128(x.lo)), b = _mm256_cvtps_pd(_mm256_extractf128_ps(x.lo, 1));
   const __m256d c = _mm256_cvtps_pd(_mm256_castps256_ps128(x.hi)), d = _mm256_cvtps_pd(_mm256_extractf128_ps(x.hi, 1));
   return {
       {_mm256_fmadd_pd(a, a, sum.v[0]), _mm256_fmadd_pd(b, b, sum.v[1]), _mm256_fmadd_pd(c, c, sum.v[2]), _mm256_fmadd_pd(d, d, sum.v[3])}};
 }
-inline void store(double* p, Vec64 a) {
+HALFTONE_INLINE void store(double* p, Vec64 a) {
   for (int i = 0; i < 4; ++i) _mm256_storeu_pd(p + 4 * i, a.v[i]);
 }
 
 #endif
 
-inline Vec zero() { return set1(0.0f); }
+HALFTONE_INLINE Vec zero() { return set1(0.0f); }
 
 template <class T>
 struct Type {
@@ -236,8 +237,8 @@ void store(T* p, Vec a, First lanes) {
   store(p, a, lanes.n);
 }
 
-inline Vec keep(Vec a, All, Vec) { return a; }
-inline Vec keep(Vec a, First lanes, Vec fill) { return keep(a, lanes.n, fill); }
+HALFTONE_INLINE Vec keep(Vec a, All, Vec) { return a; }
+HALFTONE_INLINE Vec keep(Vec a, First lanes, Vec fill) { return keep(a, lanes.n, fill); }
 
 // Calls f(i, lanes) for i = begin, begin + 16, ...; lanes is All, or First at the end.
 template <class F>
@@ -260,20 +261,20 @@ void each_vector_slots(int64_t n, F&& f) {
   if (i < n) f(i, First{n - i}, 1);
 }
 
-inline float reduce_add(Vec a) {
+HALFTONE_INLINE float reduce_add(Vec a) {
   const __m256 eight = _mm256_add_ps(lower_half(a), upper_half(a));
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
-inline float reduce_max(Vec a) {
+HALFTONE_INLINE float reduce_max(Vec a) {
   const __m256 eight = _mm256_max_ps(lower_half(a), upper_half(a));
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
 // The 16 lanes added in the order of reduce_add.
-inline double reduce_add(Vec64 a) {
+HALFTONE_INLINE double reduce_add(Vec64 a) {
   double lane[kLanes];
   store(lane, a);
   for (int64_t width = kLanes / 2; width > 0; width /= 2) {
@@ -282,23 +283,27 @@ inline double reduce_add(Vec64 a) {
   return lane[0];
 }
 
-// e^x for any x: 0 below ln 2^-126, saturating at 2^127.5 above, NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2;
+// e^x for x in [-87.3, 88.37], what is outside is moved to the bounds; NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2,
 // e^r = 1 + r + r^2 q(r) with q of degree 4 fitted for the least maximal relative error (3e-9); total error about 1 ulp.
-inline Vec exp(Vec x) {
-  const Vec low = set1(-87.33654f);
-  const Vec bounded = min(set1(88.37626f), max(low, x));
-  const Vec n = rint(bounded * set1(1.44269504f));
+// Adding 1.5 * 2^23 + 127 rounds x / ln 2 to the integer n and leaves n + 127, the exponent field of 2^n, in the low bits.
+inline constexpr float kExpLow = -87.3f, kExpHigh = 88.37f;
+HALFTONE_INLINE Vec exp_bounded(Vec x) {
+  const Vec shift = set1(0x1.8p23f + 127), bounded = min(set1(kExpHigh), max(set1(kExpLow), x));
+  const Vec magic = fma(bounded, set1(1.44269504f), shift), n = magic - shift;
   const Vec r = neg_fma(n, set1(-2.12194440e-4f), neg_fma(n, set1(0.693359375f), bounded));
-  Vec q = set1(0x1.6a2352p-10f);
-  q = fma(q, r, set1(0x1.123a6cp-7f));
-  q = fma(q, r, set1(0x1.5558f4p-5f));
-  q = fma(q, r, set1(0x1.55549p-3f));
-  q = fma(q, r, set1(0x1.fffffcp-2f));
-  const Vec tail = fma(r * r, q, r);
-  return zero_below(scale_by_power(tail + set1(1.0f), n), x, low);
+  Vec e = set1(0x1.6a2352p-10f);
+  e = fma(e, r, set1(0x1.123a6cp-7f));
+  e = fma(e, r, set1(0x1.5558f4p-5f));
+  e = fma(e, r, set1(0x1.55549p-3f));
+  e = fma(e, r, set1(0x1.fffffcp-2f));
+  e = fma(e, r, set1(1.0f));
+  e = fma(e, r, set1(1.0f));
+  return e * power_of_two(magic);
 }
+// The same, and 0 below the range.
+HALFTONE_INLINE Vec exp(Vec x) { return zero_below(exp_bounded(x), x, set1(kExpLow)); }
 
 // 1 / (1 + e^-x)
-inline Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp(zero() - x)); }
+HALFTONE_INLINE Vec sigmoid(Vec x) { return set1(1.0f) / (set1(1.0f) + exp_bounded(zero() - x)); }
 
 }  // namespace halftone::HALFTONE_SIMD

@@ -5,7 +5,7 @@
 namespace halftone::HALFTONE_SIMD {
 
 // The row stays in the caches between the two reads, so an online rescaling of the sum would only add work.
-inline SoftmaxSum softmax_sum(const void* logits, DType dtype, int64_t vocab, float* exponentials) {
+[[gnu::flatten]] inline SoftmaxSum softmax_sum(const void* logits, DType dtype, int64_t vocab, float* exponentials) {
   SoftmaxSum result{};
   with_float(dtype, [&](auto type) {
     const auto* z = static_cast<const typename decltype(type)::type*>(logits);
@@ -25,7 +25,7 @@ inline SoftmaxSum softmax_sum(const void* logits, DType dtype, int64_t vocab, fl
   return result;
 }
 
-inline void scaled_copy(const float* x, int64_t n, float factor, void* y, DType dtype) {
+[[gnu::flatten]] inline void scaled_copy(const float* x, int64_t n, float factor, void* y, DType dtype) {
   with_float(dtype, [&](auto type) {
     auto* out = static_cast<typename decltype(type)::type*>(y);
     const Vec scale = set1(factor);

@@ -8,7 +8,7 @@ inline int64_t id_at(const void* ids, DType type, int64_t t) {
   return type == DType::s64 ? static_cast<const int64_t*>(ids)[t] : static_cast<const int32_t*>(ids)[t];
 }
 
-inline void embedding_forward_rows(const EmbeddingForward& p, int64_t begin, int64_t end) {
+[[gnu::flatten]] inline void embedding_forward_rows(const EmbeddingForward& p, int64_t begin, int64_t end) {
   with_float(p.table_dtype, [&](auto w) {
     with_float(p.dtype, [&](auto x) {
       const auto* table = static_cast<const typename decltype(w)::type*>(p.table);
@@ -23,7 +23,7 @@ inline void embedding_forward_rows(const EmbeddingForward& p, int64_t begin, int
 }
 
 // Columns begin .. end of every token.
-inline void embedding_backward_columns(const EmbeddingBackward& p, int64_t begin, int64_t end) {
+[[gnu::flatten]] inline void embedding_backward_columns(const EmbeddingBackward& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto type) {
     const auto* dy = static_cast<const typename decltype(type)::type*>(p.dy);
     for (int64_t t = 0; t < p.tokens; ++t) {

@@ -3,7 +3,7 @@
 
 namespace halftone::HALFTONE_SIMD {
 
-inline double square_block(const void* x, int64_t n, DType dtype) {
+[[gnu::flatten]] inline double square_block(const void* x, int64_t n, DType dtype) {
   double result = 0;
   with_float(dtype, [&](auto type) {
     const auto* values = static_cast<const typename decltype(type)::type*>(x);
@@ -14,11 +14,11 @@ inline double square_block(const void* x, int64_t n, DType dtype) {
   return result;
 }
 
-inline void scale_block(float* x, int64_t n, float factor) {
+[[gnu::flatten]] inline void scale_block(float* x, int64_t n, float factor) {
   each_vector(0, n, [&](int64_t i, auto lanes) { store(x + i, load(x + i, lanes) * set1(factor), lanes); });
 }
 
-inline void convert_block(const void* x, DType from, void* y, DType to, int64_t n) {
+[[gnu::flatten]] inline void convert_block(const void* x, DType from, void* y, DType to, int64_t n) {
   with_float(from, [&](auto a) {
     with_float(to, [&](auto b) {
       const auto* in = static_cast<const typename decltype(a)::type*>(x);
@@ -28,7 +28,7 @@ inline void convert_block(const void* x, DType from, void* y, DType to, int64_t 
   });
 }
 
-inline void accumulate_block(float* sum, const void* x, DType dtype, int64_t n) {
+[[gnu::flatten]] inline void accumulate_block(float* sum, const void* x, DType dtype, int64_t n) {
   with_float(dtype, [&](auto type) {
     const auto* in = static_cast<const typename decltype(type)::type*>(x);
     each_vector(0, n, [&](int64_t i, auto lanes) { store(sum + i, load(sum + i, lanes) + load(in + i, lanes), lanes); });

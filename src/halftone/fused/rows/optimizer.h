@@ -81,7 +81,7 @@ void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b) {
   });
 }
 
-inline void optimizer_block(const OptimizerStep& p, const OptimizerBlock& b) {
+[[gnu::flatten]] inline void optimizer_block(const OptimizerStep& p, const OptimizerBlock& b) {
   with_float(p.param_dtype, [&](auto param) {
     with_float(p.state_dtype, [&](auto state) {
       with_float(p.grad_dtype, [&](auto grad) {

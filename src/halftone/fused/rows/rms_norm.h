@@ -35,7 +35,7 @@ void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end)
   }
 }
 
-inline void rms_norm_forward_rows(const RmsNormForward& p, int64_t begin, int64_t end) {
+[[gnu::flatten]] inline void rms_norm_forward_rows(const RmsNormForward& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto x) {
     with_float(p.weight_dtype, [&](auto w) {
       using X = typename decltype(x)::type;
@@ -76,7 +76,7 @@ void rms_norm_backward_typed(const RmsNormBackward& p, int64_t begin, int64_t en
   }
 }
 
-inline void rms_norm_backward_rows(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
+[[gnu::flatten]] inline void rms_norm_backward_rows(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
   with_float(p.dtype, [&](auto x) {
     with_float(p.weight_dtype, [&](auto w) {
       using X = typename decltype(x)::type;

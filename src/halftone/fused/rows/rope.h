@@ -38,7 +38,7 @@ void rope_halves(const Rope& p, const X* x, X* out, const float* cos, const floa
   });
 }
 
-inline void rope_rows(const Rope& p, int64_t begin, int64_t end) {
+[[gnu::flatten]] inline void rope_rows(const Rope& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto type) {
     using X = typename decltype(type)::type;
     const int64_t half = p.head_dim / 2;

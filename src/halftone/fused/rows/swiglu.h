@@ -4,7 +4,7 @@
 
 namespace halftone::HALFTONE_SIMD {
 
-inline void swiglu_forward_rows(const SwigluForward& p, int64_t begin, int64_t end) {
+[[gnu::flatten]] inline void swiglu_forward_rows(const SwigluForward& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto type) {
     using X = typename decltype(type)::type;
     for (int64_t t = begin; t < end; ++t) {
@@ -19,7 +19,7 @@ inline void swiglu_forward_rows(const SwigluForward& p, int64_t begin, int64_t e
   });
 }
 
-inline void swiglu_backward_rows(const SwigluBackward& p, int64_t begin, int64_t end) {
+[[gnu::flatten]] inline void swiglu_backward_rows(const SwigluBackward& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto type) {
     using X = typename decltype(type)::type;
     const Vec one = set1(1.0f);
