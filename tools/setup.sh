@@ -88,8 +88,8 @@ wheels() {
   .venv/bin/python -m pip --disable-pip-version-check $quiet install --retries 2 --no-deps --no-warn-script-location "$@" 2>"$log" || status=$?
   if [ $status != 0 ]; then
     grep -v '^WARNING: Retrying' "$log" | tail -n 3 >&2
-    stop "pip could not install from $2 (its last lines are above). Is the network or the package index reachable? What is" \
-      "installed stays; call make again to go on."
+    stop "pip could not install from $2 (its last lines are above). Is the network or the package index reachable?" \
+      "What is installed stays; call make again to go on."
   fi
 }
 say "installing pinned wheels into .venv (LibTorch is about 0.5 GB to download; HALFTONE_CUDA=$cuda)"

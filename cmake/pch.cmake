@@ -1,0 +1,19 @@
+# One precompiled header for everything right of the torch line: saves about 4 of 6 s per file of ops/ for 13 s once.
+# The dev preset builds without it, so that each file has to name the headers that it uses.
+set(HALFTONE_TORCH_LAYERS ops nn models data checkpoint train cli)
+if(HALFTONE_PCH)
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/pch.cpp" CONTENT "// The target needs one source file.\n")
+  add_library(torch_pch OBJECT "${CMAKE_BINARY_DIR}/pch.cpp")
+  target_link_libraries(torch_pch PRIVATE base torch_libs)
+  target_precompile_headers(torch_pch PRIVATE <ATen/core/Tensor.h> <ATen/TensorOperators.h> <fmt/format.h>
+    <functional> <map> <memory> <optional> <string> <unordered_map> <vector>)
+endif()
+
+function(halftone_precompiled target)
+  if(HALFTONE_PCH)
+    get_target_property(type ${target} TYPE)
+    if(NOT type STREQUAL INTERFACE_LIBRARY)
+      target_precompile_headers(${target} REUSE_FROM torch_pch)
+    endif()
+  endif()
+endfunction()
