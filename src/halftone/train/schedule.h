@@ -16,7 +16,7 @@ class Schedule {
   struct Options {
     int64_t steps = 0;  // lr_scheduler.total_steps or training.steps, at least 1
     int64_t warmup_steps = 0;
-    std::optional<double> decay_ratio;
+    std::optional<double> decay_ratio{};  // none: decay right after warm-up
     DecayType decay = DecayType::linear;
     double min_factor = 0;
   };
