@@ -9,6 +9,7 @@
 #include "checkpoint/support.h"
 #include "halftone/checkpoint/json_reader.h"
 #include "halftone/checkpoint/store.h"
+#include "source_dir.h"
 
 namespace halftone {
 namespace {
@@ -127,7 +128,7 @@ TEST(HfFolder, MissingAndUnknownTensors) {
 TEST(HfFolder, ReadsTheModelsOfTransformers) {
   for (const char* name : {"llama_untied", "llama_tied"}) {
     SCOPED_TRACE(name);
-    const fs::path folder = fs::path(HALFTONE_SOURCE_DIR) / "tests/golden" / name;
+    const fs::path folder = fs::path(source_dir()) / "tests/golden" / name;
     const LoadedStep loaded = LoadedStep::open(folder, true);
     const HfLlamaConfig& config = *loaded.hf_config();
     EXPECT_EQ(config.tied, std::string(name) == "llama_tied");

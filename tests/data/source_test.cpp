@@ -6,6 +6,7 @@
 #include "data/data_testing.h"
 #include "halftone/data/jsonl_line.h"
 #include "halftone/data/ordered.h"
+#include "source_dir.h"
 
 namespace halftone {
 namespace {
@@ -156,7 +157,7 @@ TEST(Source, RefusesUnknownNamesAndMissingPaths) {
 TEST(Source, RegisteredSampleIsThere) {
   SourceOptions options;
   options.dataset = "c4_test";
-  options.path = std::string(HALFTONE_SOURCE_DIR) + "/tests/assets/c4_test";
+  options.path = source_dir() + "/tests/assets/c4_test";
   const auto source = open_source(options);
   const std::vector<std::string> documents = texts(*source);
   size_t bytes = 0;
