@@ -1,0 +1,40 @@
+"""Makes new golden Llama models with Hugging Face transformers and a seed of its own, and lets the C++ test compare loss and
+every gradient with them, so that parity does not rest on one committed draw.
+
+Needs torch and transformers in some Python: HALFTONE_TORCH_PYTHON names one, else the interpreter that runs this script.
+The C++ side is the command line after the script's name, run with HALFTONE_SOURCE_DIR pointing at the new files; by
+default the golden tests of train_test.
+"""
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(os.environ.get("HALFTONE_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+
+
+def main():
+    python = os.environ.get("HALFTONE_TORCH_PYTHON", sys.executable)
+    probe = subprocess.run([python, "-c", "import torch, transformers, safetensors.torch"], capture_output=True, text=True)
+    if probe.returncode != 0:
+        reason = (probe.stderr.strip().splitlines() or ["it does not start"])[-1]
+        print(f"skipped: llama_live_parity needs torch and transformers in Python ({reason}); set HALFTONE_TORCH_PYTHON")
+        return 77
+    program = sys.argv[1:] or [os.path.join(os.environ.get("HALFTONE_BIN", "build/release/bin"), "train_test"), "--gtest_filter=LlamaGolden*"]
+    seed = int(os.environ.get("HALFTONE_SEED", random.randrange(1, 1 << 31)))
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "tests/golden")
+        subprocess.run([python, SOURCE / "tests/golden/make_llama_golden.py", "--out", out, "--seed", str(seed)], check=True,
+                       stderr=subprocess.DEVNULL)
+        result = subprocess.run(program, env=dict(os.environ, HALFTONE_SOURCE_DIR=folder), capture_output=True, text=True)
+    print(result.stdout[-3000:], result.stderr[-3000:])
+    if result.returncode != 0 or "0 tests from 0 test" in result.stdout:
+        print(f"llama_live_parity: the C++ side differs or ran nothing; repeat with HALFTONE_SEED={seed}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
