@@ -1,0 +1,98 @@
+#include "halftone/cli/tokenize_command.h"
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+
+#include "halftone/base/error.h"
+#include "halftone/base/parallel.h"
+#include "halftone/data/bin_format.h"
+#include "halftone/data/file_io.h"
+#include "halftone/data/loader.h"
+#include "halftone/data/source.h"
+#include "halftone/data/tokenise.h"
+#include "halftone/data/tokenizer.h"
+
+namespace halftone {
+namespace {
+
+struct Options {
+  SourceOptions source;
+  std::string tokenizer, output, token_dtype = "auto";
+  bool no_bos = false;
+  int threads = 0;
+};
+
+void write_id(AtomicFile& out, int32_t id, int width) {
+  unsigned char bytes[4];
+  for (int b = 0; b < width; ++b) bytes[b] = static_cast<unsigned char>(static_cast<uint32_t>(id) >> (8 * b));
+  out.write(bytes, static_cast<size_t>(width));
+}
+
+int run(Options options) {
+  const auto start = std::chrono::steady_clock::now();
+  const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+  check(tokenizer.eos_id().has_value(), "{}: the tokenizer names no EOS token, which ends the documents of a .bin file", options.tokenizer);
+  const int32_t eos = *tokenizer.eos_id();
+  DataloaderConfig config;
+  config.add_bos = !options.no_bos;
+  const TextCodec codec = make_text_codec(tokenizer, config);
+  const int width = options.token_dtype == "auto" ? width_for(codec.vocab_size) : token_bytes_of(options.token_dtype);
+  check(width >= width_for(codec.vocab_size), "--token_dtype uint16 holds ids below 65,536, the tokenizer has {}", codec.vocab_size);
+  options.source.vocab_size = codec.vocab_size;
+  options.source.eos_id = eos;
+  const std::unique_ptr<DocumentSource> source = open_source(options.source);
+  check(source->stored_token_bytes() == 0, "--dataset {} holds ids already", options.source.dataset);
+
+  AtomicFile out(options.output);
+  int64_t documents = 0, text_bytes = 0;
+  tokenise_source(*source, codec, width, options.threads > 0 ? options.threads : max_threads(), [&](TokenisedShard&& shard) {
+    const std::span<const std::byte> ids = shard.tokens;
+    size_t begin = 0;
+    for (const DocumentEntry& entry : shard.entries) {
+      const size_t end = entry.end;
+      out.write(ids.data() + begin * static_cast<size_t>(width), (end - begin) * static_cast<size_t>(width));
+      // Ready-made ids of JSONL may lack it.
+      if (stored_id(ids, end - 1, width) != static_cast<uint32_t>(eos)) write_id(out, eos, width);
+      begin = end;
+    }
+    documents += shard.documents;
+    text_bytes += shard.text_bytes;
+  });
+  check(documents > 0, "{} holds no document with text", options.source.path);
+  const int64_t tokens = out.size() / width;
+  out.commit();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  fmt::print("{} documents, {} tokens, {:.2f} bytes of text per token, {:.1f} s ({:.1f} MB/s)\n{}: uint{}, {} bytes\n", documents, tokens,
+             static_cast<double>(text_bytes) / static_cast<double>(tokens), seconds, static_cast<double>(text_bytes) / 1e6 / seconds,
+             options.output, 8 * width, tokens * width);
+  return 0;
+}
+
+}  // namespace
+
+int tokenize_command(std::span<const std::string> args) {
+  CLI::App app("Writes the documents of a source as a .bin file of token ids", "halftone tokenize");
+  Options options;
+  options.source.dataset = "text";
+  app.add_option("--dataset", options.source.dataset, "text, jsonl or a C4 name (default text)");
+  app.add_option("--dataset_path", options.source.path, "file, folder or glob");
+  app.add_option("--text_key", options.source.text_key, "JSONL: the field with the text (default text)");
+  app.add_option("--text_split", options.source.text_split, "text: what a document is: file, line, blank_line (default file)");
+  app.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json")->required();
+  app.add_option("--output", options.output, "file to write")->required();
+  app.add_option("--token_dtype", options.token_dtype, "uint16, uint32 or auto: by the vocabulary (default auto)");
+  app.add_flag("--no_bos", options.no_bos, "no BOS before the documents");
+  app.add_option("--threads", options.threads, "default: all cores");
+  std::vector<std::string> reversed(args.rbegin(), args.rend());
+  try {
+    app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    fail("{} (halftone tokenize --help lists the options)", error.what());
+  }
+  return run(std::move(options));
+}
+
+}  // namespace halftone
