@@ -1,1 +1,67 @@
-int main() { return 0; }
+#include <array>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/commands.h"
+#include "halftone/cli/config_command.h"
+#include "halftone/cli/tokenize_command.h"
+#include "halftone/cli/tokenizer_command.h"
+#include "halftone/cli/version.h"
+
+namespace {
+
+using halftone::Arguments;
+
+struct Command {
+  const char *name, *help;
+  std::function<int(Arguments)> run;
+};
+
+const std::array<Command, 6>& commands() {
+  static const std::array<Command, 6> kCommands = {{
+      {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
+      {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
+      {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},
+      {"tokenize", "turn text into .bin files of token ids", halftone::tokenize_command},
+      {"config", "print the resolved configuration and where each value comes from", halftone::config_command},
+      {"bench", "measure: bench train --config X.toml", halftone::bench_command},
+  }};
+  return kCommands;
+}
+
+void print_help(std::FILE* out) {
+  std::fprintf(out, "halftone %s: trains large language models in 8 and 4 bits\n\nusage: halftone COMMAND [options]\n\n", halftone::version());
+  for (const Command& c : commands()) std::fprintf(out, "  %-10s %s\n", c.name, c.help);
+  std::fprintf(out, "\nhalftone COMMAND --help says more; halftone train --help SECTION documents the fields of a section.\n");
+}
+
+int run(const std::vector<std::string>& args) {
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") return print_help(args.empty() ? stderr : stdout), args.empty() ? 2 : 0;
+  if (args[0] == "--version") return std::printf("halftone %s\n", halftone::version()), 0;
+  for (const Command& c : commands()) {
+    if (args[0] == c.name) return c.run(Arguments(args).subspan(1));
+  }
+  halftone::fail("unknown command '{}'; see halftone --help", args[0]);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const halftone::NonFiniteError& e) {
+    std::fprintf(stderr, "halftone: %s\n", e.what());
+    return 3;
+  } catch (const halftone::Error& e) {
+    std::fprintf(stderr, "halftone: %s\n", e.what());
+    return 2;
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "halftone: internal error: %s\n", e.what());
+    return 1;
+  }
+}

@@ -10,6 +10,7 @@ struct ModelConfig {
   std::string flavor = "debugmodel";
   std::string hf_assets_path = "./tests/assets/tokenizer";
   std::optional<std::string> tokenizer_path;
+  int64_t train_tokenizer = 0;
   StringList converters;
   bool print_after_conversion = false;
   OptionTable overrides;
@@ -22,6 +23,9 @@ struct ModelConfig {
     field("hf_assets_path", self.hf_assets_path, "folder of tokenizer files, config.json, *.safetensors");
     field("tokenizer_path", self.tokenizer_path, "deprecated name of hf_assets_path",
           {.mark = Mark::A, .note = "used as model.hf_assets_path"});
+    field("train_tokenizer", self.train_tokenizer,
+          "entries of a byte-level BPE tokenizer that is trained on the training text when hf_assets_path has none; 0 = never",
+          {.mark = Mark::E, .min = 0});
     field("converters", self.converters, "quantisation converters, in order",
           {.choices = {"quantize.linear.float8", "quantize.linear.mx", "quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "float8",
                        "mx"}});

@@ -77,7 +77,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   store_.materialize(model, storage);
   model.prepare(options.device, options.positions);
   if (options.trainable) build_optimizer(config.optimizer, config.training);
-  step_context().seed = options.seed;
+  set_seed(options.seed);
 }
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
@@ -115,7 +115,6 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
         s.lr = number(config.param_groups[group].optimizer_kwargs, "lr", config.lr);
         s.weight_decay = number(config.param_groups[group].optimizer_kwargs, "weight_decay", config.weight_decay);
       }
-      s.key = philox_key(options_.seed, p->fqn + "#param");
       unit.flat.segments.push_back(s);
       base_lr_.back().push_back(s.lr);
     }
@@ -123,6 +122,14 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   for (size_t i = 0; i < claimed.size(); ++i) {
     check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that an earlier one does not claim", config.param_groups[i].pattern);
     log_info("Optimizer {} (model_part=0): {} params [{}]", config.name, claimed[i], config.param_groups[i].pattern);
+  }
+}
+
+void Engine::set_seed(uint64_t seed) {
+  options_.seed = seed;
+  step_context().seed = seed;
+  for (nn::ParameterStore::Unit& unit : store_.units()) {
+    for (size_t i = 0; i < unit.flat.segments.size(); ++i) unit.flat.segments[i].key = philox_key(seed, unit.parameters[i]->fqn + "#param");
   }
 }
 

@@ -40,6 +40,7 @@ class Engine {
   Engine(const JobConfig& config, const Options& options);
 
   void initialize() { store_.initialize(options_.seed); }
+  void set_seed(uint64_t seed);  // of every later draw; a resumed run goes on with the seed it started with
   // Forward, backward, clip and update of one optimizer step (number `step`, from 1) over its micro-batches. Gradients are
   // those of sum CE / sum valid labels over all of them. Nothing is updated when loss or norm is not finite, when
   // `accept_loss` refuses the mean loss, or when no label is valid.

@@ -1,0 +1,110 @@
+#include <ATen/Functions.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "halftone/base/error.h"
+#include "halftone/base/parallel.h"
+#include "halftone/base/philox.h"
+#include "halftone/cli/commands.h"
+#include "halftone/config/load.h"
+#include "halftone/ops/device.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/schedule.h"
+#include "halftone/train/supported.h"
+
+namespace halftone {
+namespace {
+
+// Seconds since this process was started, by the kernel's account: what a user waits, loading of libraries included.
+double seconds_since_launch() {
+  std::ifstream stat("/proc/self/stat");
+  std::string text((std::istreambuf_iterator<char>(stat)), {});
+  std::istringstream fields(text.substr(text.rfind(')') + 2));
+  std::string field;
+  for (int i = 3; i <= 22; ++i) fields >> field;  // field 22: start time in clock ticks since boot
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
+  const auto draw = [&](const char* purpose) {
+    at::Tensor t = at::empty({rows, seq}, at::kLong);
+    const PhiloxKey key = philox_key(0, purpose);
+    int64_t* p = t.mutable_data_ptr<int64_t>();
+    for (int64_t i = 0; i < t.numel(); ++i) p[i] = philox(key, i)[0] % vocab;
+    return t.to(device);
+  };
+  MicroBatch b;
+  b.input.tokens = draw("tokens"), b.labels = draw("labels"), b.valid_labels = rows * seq;
+  return b;
+}
+
+int bench_train(Arguments args) {
+  const LoadedConfig loaded = load_config(args);
+  const JobConfig& c = loaded.config;
+  refuse_unsupported(c);
+  Engine::Options options;
+  options.device = select_device(c.training.device, 0), options.positions = c.training.seq_len;
+  options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
+  Engine engine(c, options);
+  engine.initialize();
+  const int64_t accumulate = std::max<int64_t>(1, c.training.global_batch_size / c.training.local_batch_size);
+  const MicroBatch batch = random_batch(c.training.local_batch_size, c.training.seq_len, engine.size().vocab, options.device);
+  const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
+  check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
+  const Schedule schedule({c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
+  std::vector<double> seconds;
+  double first = 0, first_loss = 0, last_loss = 0;
+  for (int64_t step = 1; step <= c.training.steps; ++step) {
+    const auto start = std::chrono::steady_clock::now();
+    const StepResult r = engine.step(batches, step, schedule.factor(step - 1));
+    synchronize(options.device);
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (step == 1) first = seconds_since_launch(), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
+    last_loss = r.loss_sum / static_cast<double>(r.valid_labels);
+    std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss, r.grad_norm);
+    std::fflush(stdout);
+  }
+  std::vector<double> tail(seconds.begin() + seconds.size() / 2, seconds.end());
+  std::sort(tail.begin(), tail.end());
+  const double median = tail[tail.size() / 2];
+  const auto tokens = static_cast<double>(accumulate * c.training.local_batch_size * c.training.seq_len);
+  const nlohmann::ordered_json out = {{"tokens_per_second", tokens / median},
+                                      {"ms_per_step", median * 1e3},
+                                      {"peak_memory_gib", peak_memory(options.device).reserved_gib},
+                                      {"first_step_seconds", first},
+                                      {"loss_first", first_loss},
+                                      {"loss_last", last_loss},
+                                      {"scheme", c.quantize.scheme.name},
+                                      {"mixed_precision_param", c.training.mixed_precision_param},
+                                      {"device", options.device.str()},
+                                      {"device_name", device_info(options.device).name},
+                                      {"threads", max_threads()},
+                                      {"parameters", engine.size().parameters},
+                                      {"local_batch_size", c.training.local_batch_size},
+                                      {"seq_len", c.training.seq_len},
+                                      {"steps", c.training.steps},
+                                      {"activation_checkpoint", c.activation_checkpoint.mode},
+                                      {"model", nlohmann::json::parse(engine.built().overrides_json)}};
+  std::printf("%s\n", out.dump().c_str());
+  return 0;
+}
+
+}  // namespace
+
+int bench_command(Arguments args) {
+  check(!args.empty(), "bench: expected what to measure: train");
+  if (args[0] == "train") return bench_train(args.subspan(1));
+  fail("bench: expected train, found '{}'", args[0]);
+}
+
+}  // namespace halftone

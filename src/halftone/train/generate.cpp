@@ -1,0 +1,89 @@
+#include "halftone/train/generate.h"
+
+#include <ATen/ops/tensor.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/config/load.h"
+#include "halftone/data/tokenizer.h"
+#include "halftone/data/unicode.h"
+#include "halftone/ops/device.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/hf_model.h"
+#include "halftone/train/run_state.h"
+
+namespace halftone {
+namespace {
+
+// The configuration that the checkpoint's model was trained with, reduced to what a forward pass needs.
+JobConfig config_of(const LoadedStep& step) {
+  JobConfig config;
+  if (step.hf_config()) {
+    config.model.overrides = overrides_from_hf(*step.hf_config());
+    return config;
+  }
+  const nlohmann::json state = nlohmann::json::parse(step.state_json(), nullptr, false);
+  check(state.is_object() && state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
+  const JobConfig trained = config_from_json(state["config"].dump());
+  config.model = trained.model;
+  config.training.mixed_precision_param = trained.training.mixed_precision_param;
+  return config;
+}
+
+// Bytes that can be shown: the whole characters, or everything when what follows cannot become a character any more.
+size_t printable_prefix(std::string_view text) {
+  constexpr size_t kLongestCharacter = 4;
+  const size_t valid = valid_utf8_prefix(text);
+  return text.size() - valid < kLongestCharacter ? valid : text.size();
+}
+
+}  // namespace
+
+GenerateResult generate(const GenerateOptions& o, const std::function<void(std::string_view)>& emit) {
+  check(o.max_new_tokens > 0, "--max-new-tokens: expected a positive number, found {}", o.max_new_tokens);
+  const std::filesystem::path folder = resolve_checkpoint(o.checkpoint);
+  const LoadedStep step = LoadedStep::open(folder, true);
+  const Tokenizer tokenizer = Tokenizer::load(o.tokenizer.empty() ? folder : o.tokenizer);
+  const JobConfig config = config_of(step);
+  std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, tokenizer.bos_id().has_value(), false);
+  check(!prompt.empty(), "--prompt: it is empty and the tokenizer has no begin-of-text token; give some text");
+
+  Engine::Options options;
+  options.device = select_device(o.device, 0), options.trainable = false;
+  options.vocab_size = step.hf_config() ? 0 : tokenizer.vocab_size();
+  options.positions = static_cast<int64_t>(prompt.size()) + o.max_new_tokens;
+  Engine engine(config, options);
+  restore_model(engine, step);
+  check(engine.size().vocab >= tokenizer.vocab_size(), "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer",
+        tokenizer.vocab_size(), engine.size().vocab);
+
+  std::vector<KvCache> caches = engine.model().make_caches(1, options.positions);
+  const auto start = std::chrono::steady_clock::now();
+  GenerateResult result;
+  result.prompt_tokens = static_cast<int64_t>(prompt.size());
+  std::vector<int64_t> feed(prompt.begin(), prompt.end());
+  std::string pending;
+  while (result.new_tokens < o.max_new_tokens) {
+    const at::Tensor tokens = at::tensor(feed, at::kLong).view({1, static_cast<int64_t>(feed.size())}).to(options.device);
+    const at::Tensor logits = engine.model().next_token_logits(tokens, caches).cpu().contiguous();
+    // Entries of the vocabulary beyond the tokenizer's have no text.
+    const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(tokenizer.vocab_size()));
+    const int64_t id = sample_token(row, o.sampling, static_cast<uint64_t>(result.prompt_tokens + result.new_tokens));
+    ++result.new_tokens;
+    if (o.stop_at_end && tokenizer.eos_id() == static_cast<int32_t>(id)) break;
+    pending += tokenizer.token_bytes(static_cast<int32_t>(id));
+    const size_t complete = printable_prefix(pending);
+    if (complete > 0) {
+      emit(replace_invalid_utf8(std::string_view(pending).substr(0, complete)));
+      pending.erase(0, complete);
+    }
+    feed = {id};
+  }
+  if (!pending.empty()) emit(replace_invalid_utf8(pending));
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return result;
+}
+
+}  // namespace halftone

@@ -1,0 +1,28 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "halftone/train/sampling.h"
+
+namespace halftone {
+
+struct GenerateOptions {
+  std::filesystem::path checkpoint;  // step folder, run folder or Hugging Face folder
+  std::filesystem::path tokenizer;   // empty: the checkpoint's own copy
+  std::string device = "auto";
+  std::string prompt;
+  int64_t max_new_tokens = 256;
+  SamplingOptions sampling;
+  bool stop_at_end = true;           // at the tokenizer's end-of-text token
+};
+
+struct GenerateResult {
+  int64_t prompt_tokens = 0, new_tokens = 0;
+  double seconds = 0;
+};
+
+// Continues the prompt token by token with a KV cache; `emit` gets the text as soon as its characters are complete.
+GenerateResult generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit);
+
+}  // namespace halftone

@@ -1,0 +1,104 @@
+#include "halftone/train/run_state.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/config/load.h"
+
+namespace halftone {
+namespace {
+
+using Json = nlohmann::json;
+
+Json parse_state(const LoadedStep& step) {
+  Json state = Json::parse(step.state_json(), nullptr, false);
+  check(state.is_object(), "{}/state.json: expected a JSON object; the checkpoint is damaged, load an earlier step", step.folder().string());
+  return state;
+}
+
+const Json& member(const Json& object, const char* name, const LoadedStep& step) {
+  const auto it = object.is_object() ? object.find(name) : object.end();
+  check(object.is_object() && it != object.end(), "{}/state.json: '{}' is missing; the checkpoint is damaged or model-only", step.folder().string(), name);
+  return *it;
+}
+
+uint64_t number(const Json& object, const char* name, const LoadedStep& step) {
+  const Json& value = member(object, name, step);
+  check(value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0), "{}/state.json: '{}' is not a non-negative integer",
+        step.folder().string(), name);
+  return value.get<uint64_t>();
+}
+
+}  // namespace
+
+StepState collect_state(Engine& engine, const RunProgress& progress, const Json& loader, const JobConfig& config, bool model_only) {
+  StepState s;
+  s.step = progress.step, s.model_only = model_only;
+  for (nn::Parameter* p : engine.store().parameters()) s.model.push_back({p->fqn, p->master});
+  const Json model = Json::parse(engine.built().overrides_json);
+  s.state_json = Json{{"train_state", {{"step", progress.step}, {"ntokens_seen", progress.tokens_seen}}},
+                      {"lr_scheduler", {{"last_epoch", progress.step}}},
+                      {"rng", {{"seed", progress.seed}}},
+                      {"dataloader", loader},
+                      {"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", model}}},
+                      {"formats", engine.recipe_lines()},
+                      {"config", Json::parse(to_json(config))}}
+                     .dump(1);
+  if (model_only) return s;
+  const auto scalar = [](double value) { return at::scalar_tensor(value, at::TensorOptions().dtype(at::kDouble)); };
+  for (const Engine::NamedState& state : engine.optimizer_states()) {
+    const std::string prefix = "optim.state." + state.fqn + ".", group = "optim.param_groups." + state.fqn + ".";
+    s.optim.push_back({prefix + "step", scalar(static_cast<double>(engine.updates()))});
+    if (state.exp_avg.defined()) s.optim.push_back({prefix + "exp_avg", state.exp_avg});
+    if (state.exp_avg_sq.defined()) s.optim.push_back({prefix + "exp_avg_sq", state.exp_avg_sq});
+    s.optim.push_back({group + "lr", scalar(state.segment->lr)});
+    s.optim.push_back({group + "weight_decay", scalar(state.segment->weight_decay)});
+  }
+  return s;
+}
+
+void restore_model(Engine& engine, const LoadedStep& step) {
+  std::vector<std::string> names;
+  for (const nn::Parameter* p : engine.store().parameters()) names.push_back(p->fqn);
+  step.check_model_names(names);
+  for (nn::Parameter* p : engine.store().parameters()) step.read_into(p->fqn, p->master, true);
+  engine.store().masters_changed();
+}
+
+void restore_optimizer(Engine& engine, const LoadedStep& step) {
+  int64_t updates = 0;
+  for (const Engine::NamedState& state : engine.optimizer_states()) {
+    const std::string prefix = "optim.state." + state.fqn + ".";
+    if (state.exp_avg.defined()) step.read_into(prefix + "exp_avg", state.exp_avg, true);
+    if (state.exp_avg_sq.defined()) step.read_into(prefix + "exp_avg_sq", state.exp_avg_sq, true);
+    at::Tensor count = at::empty({}, at::TensorOptions().dtype(at::kDouble));
+    step.read_into(prefix + "step", count);
+    updates = static_cast<int64_t>(count.item<double>());
+  }
+  engine.set_updates(updates);
+}
+
+RunProgress restored_progress(const LoadedStep& step) {
+  const Json state = parse_state(step);
+  RunProgress p;
+  p.step = static_cast<int64_t>(number(member(state, "train_state", step), "step", step));
+  p.tokens_seen = static_cast<int64_t>(number(member(state, "train_state", step), "ntokens_seen", step));
+  p.seed = number(member(state, "rng", step), "seed", step);
+  check(p.step == step.step(), "{}/state.json: step {} inside a folder of step {}", step.folder().string(), p.step, step.step());
+  return p;
+}
+
+Json restored_loader_state(const LoadedStep& step) { return member(parse_state(step), "dataloader", step); }
+
+std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder) {
+  std::vector<std::pair<std::string, std::filesystem::path>> files;
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"}) {
+    if (std::filesystem::is_regular_file(folder / name)) files.emplace_back(name, folder / name);
+  }
+  return files;
+}
+
+}  // namespace halftone

@@ -1,0 +1,31 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include "halftone/checkpoint/store.h"
+#include "halftone/config/job_config.h"
+#include "halftone/train/engine.h"
+
+namespace halftone {
+
+// What of a run is not in the engine.
+struct RunProgress {
+  int64_t step = 0;         // optimizer steps done
+  int64_t tokens_seen = 0;
+  uint64_t seed = 0;
+};
+
+// Everything that a resumed run needs, under the names of platform.md section 8; tensors alias the engine's.
+StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config, bool model_only);
+
+// Model tensors (masters) from a step or a Hugging Face folder; other floating-point types are converted.
+void restore_model(Engine& engine, const LoadedStep& step);
+// Moments and the optimizer's step count.
+void restore_optimizer(Engine& engine, const LoadedStep& step);
+// Parts of state.json, each checked. Error naming the file's folder when one is missing or malformed.
+RunProgress restored_progress(const LoadedStep& step);
+nlohmann::json restored_loader_state(const LoadedStep& step);
+
+// Names and files of a tokenizer folder that every checkpoint carries along.
+std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder);
+
+}  // namespace halftone

@@ -1,0 +1,72 @@
+#include "halftone/train/tokenizer_setup.h"
+
+#include <chrono>
+#include <filesystem>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/base/philox.h"
+#include "halftone/data/bpe_trainer.h"
+#include "halftone/data/source.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSampleBytes = 16 << 20;  // more text hardly moves a small vocabulary
+
+// Documents of the training text, each kept or not by a hash of its content, up to about kSampleBytes.
+std::vector<std::string> sample_text(const JobConfig& config) {
+  SourceOptions options;
+  options.dataset = config.training.dataset, options.path = config.training.dataset_path.value_or("");
+  options.text_key = config.training.dataloader.text_key, options.text_split = config.training.dataloader.text_split;
+  const std::unique_ptr<DocumentSource> source = open_source(options);
+  check(source->stored_token_bytes() == 0, "model.train_tokenizer: {} holds token ids, no text; set model.hf_assets_path to their tokenizer",
+        config.training.dataset);
+  int64_t total = 0;
+  for (int64_t s = 0; s < source->shard_count(); ++s) {
+    source->read_shard(s, [&](const Document& d) { total += static_cast<int64_t>(d.text.size()); });
+  }
+  const double share = static_cast<double>(kSampleBytes) / static_cast<double>(std::max<int64_t>(total, 1));
+  std::vector<std::string> documents;
+  for (int64_t s = 0; s < source->shard_count(); ++s) {
+    source->read_shard(s, [&](const Document& d) {
+      const double draw = static_cast<double>(philox(philox_key(0, "tokenizer"), fnv1a64(d.text))[0]) * 0x1p-32;
+      if (draw < share) documents.emplace_back(d.text);
+    });
+  }
+  check(!documents.empty(), "model.train_tokenizer: {} holds no text", config.training.dataset_path.value_or(config.training.dataset));
+  return documents;
+}
+
+}  // namespace
+
+Tokenizer prepare_tokenizer(const JobConfig& config) {
+  const fs::path folder = config.model.hf_assets_path;
+  const bool present = fs::exists(folder / "tokenizer.json") || fs::is_regular_file(folder) || config.model.train_tokenizer == 0;
+  if (!present) {
+    const auto start = std::chrono::steady_clock::now();
+    std::vector<std::string> documents = sample_text(config);
+    log_info("Training a tokenizer of {} entries on {} documents of the training text", config.model.train_tokenizer, documents.size());
+    size_t next = 0;
+    BpeTrainerOptions options;
+    options.vocab_size = static_cast<int>(config.model.train_tokenizer);
+    options.special_tokens = {"<|begin_of_text|>", "<|end_of_text|>"};
+    const Tokenizer tokenizer = train_bpe(
+        [&](std::string& text) {
+          if (next == documents.size()) return false;
+          text = std::move(documents[next++]);
+          return true;
+        },
+        options);
+    fs::create_directories(folder);
+    tokenizer.save(folder);
+    log_info("Tokenizer saved to {} after {:.1f} s", folder.string(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  Tokenizer tokenizer = Tokenizer::load(folder);
+  log_info("Loading tokenizer from {}: {}", folder.string(), tokenizer.description());
+  return tokenizer;
+}
+
+}  // namespace halftone

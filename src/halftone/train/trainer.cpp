@@ -1,0 +1,431 @@
+#include "halftone/train/trainer.h"
+
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <deque>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/base/parallel.h"
+#include "halftone/data/loader.h"
+#include "halftone/ops/device.h"
+#include "halftone/train/console.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/flops.h"
+#include "halftone/train/hf_model.h"
+#include "halftone/train/metrics.h"
+#include "halftone/train/run_state.h"
+#include "halftone/train/schedule.h"
+#include "halftone/train/stop_signal.h"
+#include "halftone/train/supported.h"
+#include "halftone/train/tokenizer_setup.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+constexpr int kMaxSkipped = 10;       // non-finite steps in a row before "skip" gives up
+constexpr int64_t kEstimateFrom = 50;  // shorter runs start without an estimate
+constexpr size_t kMedianWindow = 64;  // losses behind training.spike_factor
+
+class Trainer {
+ public:
+  Trainer(const LoadedConfig& loaded, const std::string& version) : config_(loaded.config), version_(version) {
+    for (const std::string& line : loaded.compat_lines) log_info("{}", line);
+    refuse_unsupported(config_);
+  }
+
+  RunSummary run();
+
+ private:
+  void write_config_files();
+  void build();
+  bool load();  // false: the run is complete already
+  void train();
+  bool train_step(int64_t step);
+  void log_step(int64_t step, const StepResult& r, double lr);
+  void validate(int64_t step);
+  void save(int64_t step, bool last);
+  void rollback(int64_t step);
+  void estimate(int64_t steps);
+  MicroBatch to_device(const Batch& batch, int64_t first_row) const;
+  double median_loss() const;
+  RunSummary summary(RunEnd end) const;
+
+  JobConfig config_;
+  std::string version_;
+  at::Device device_ = at::kCPU;
+  DeviceInfo device_info_;
+  std::optional<Tokenizer> tokenizer_;
+  std::unique_ptr<DataLoader> loader_, validation_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Schedule> schedule_;
+  std::unique_ptr<CheckpointStore> store_;
+  std::unique_ptr<MetricsLogger> metrics_;
+  RunProgress progress_;
+  int64_t global_batch_ = 0, skipped_ = 0, last_saved_ = -1;
+  std::set<int64_t> bad_steps_;  // steps whose rows a rollback leaves out
+  std::deque<double> recent_losses_;
+  double validation_loss_ = 0, flops_per_token_ = 0, peak_flops_ = 0;
+  Clock::time_point interval_start_;
+  double data_seconds_ = 0;
+  int64_t interval_tokens_ = 0, interval_steps_ = 0, interval_batches_ = 0;
+  StopSignal stop_;
+};
+
+void Trainer::write_config_files() {
+  const fs::path folder = config_.job.dump_folder;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  const fs::path path = folder / "config.resolved.toml";
+  std::ofstream file(path);
+  file << to_toml(config_);
+  file.close();
+  check(!error && file.good(), "job.dump_folder: cannot write {}{}; choose a folder that can be written, with free space", path.string(),
+        error ? " (" + error.message() + ")" : "");
+  if (config_.job.save_config_file) {
+    std::ofstream json(folder / *config_.job.save_config_file);
+    json << to_json(config_);
+    json.close();
+    check(json.good(), "job.save_config_file: cannot write {}", (folder / *config_.job.save_config_file).string());
+  }
+  if (config_.job.print_config) log_info("configuration:\n{}", to_toml(config_));
+}
+
+void Trainer::build() {
+  log_info("Starting job: {}", config_.job.description);
+  device_ = select_device(config_.training.device, 0);
+  device_info_ = device_info(device_);
+  if (config_.debug.deterministic) set_deterministic(config_.debug.deterministic_warn_only);
+  log_info("halftone {} on {} ({} threads)", version_, device_.str(), max_threads());
+  log_info("{} capacity: {} with {:.2f} GiB memory", device_.is_cpu() ? "CPU" : "CUDA", device_info_.name, device_info_.capacity_gib);
+  write_config_files();
+  progress_.seed = config_.debug.seed ? static_cast<uint64_t>(*config_.debug.seed) : std::random_device{}();
+  if (!config_.debug.seed) log_info("debug.seed is not set: drew {}", progress_.seed);
+
+  tokenizer_ = prepare_tokenizer(config_);
+  global_batch_ = config_.training.global_batch_size > 0 ? config_.training.global_batch_size : config_.training.local_batch_size;
+  check(global_batch_ % config_.training.local_batch_size == 0, "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}",
+        global_batch_, config_.training.local_batch_size);
+  loader_ = make_training_loader(config_, *tokenizer_, global_batch_, 0, 1, !device_.is_cpu());
+  if (config_.validation.enable) validation_ = make_validation_loader(config_, *tokenizer_, 0, 1, !device_.is_cpu());
+
+  Engine::Options options;
+  options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
+  options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
+  engine_ = std::make_unique<Engine>(config_, options);
+  log_info("Building {} {} with {}", config_.model.name, config_.model.flavor, engine_->built().overrides_json);
+  const nn::ModelSize& size = engine_->size();
+  log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor, thousands(static_cast<double>(size.parameters)));
+  for (const std::string& line : engine_->recipe_lines()) log_info("{}", line);
+  for (const std::string& line : engine_->memory_table()) log_info("{}", line);
+  flops_per_token_ = flops_per_token({size.parameters, size.embedding_parameters, size.tied, size.layers, size.heads, size.head_dim, size.head_dim},
+                                     config_.training.seq_len);
+  if (!device_.is_cpu()) {
+    const PeakFlops peak = peak_flops(device_info_.name);
+    if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100's", device_info_.name);
+    peak_flops_ = peak.bf16;
+    log_info("Peak FLOPS used for computing MFU: {:.3e}", peak_flops_);
+  }
+  schedule_.emplace(Schedule::Options{config_.lr_scheduler.total_steps.value_or(std::max<int64_t>(config_.training.steps, 1)), config_.lr_scheduler.warmup_steps,
+                                      config_.lr_scheduler.decay_ratio, decay_type(config_.lr_scheduler.decay_type), config_.lr_scheduler.min_lr_factor});
+  for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
+  if (config_.checkpoint.enable) {
+    CheckpointOptions c;
+    c.folder = fs::path(config_.job.dump_folder) / config_.checkpoint.folder;
+    c.keep_latest_k = static_cast<int>(config_.checkpoint.keep_latest_k), c.checksum = config_.checkpoint.checksum;
+    c.verify_on_load = config_.checkpoint.verify_on_load, c.max_shard_bytes = config_.checkpoint.max_shard_bytes;
+    c.async = config_.checkpoint.async_mode != "disabled";
+    store_ = std::make_unique<CheckpointStore>(c);
+    store_->prepare();
+    log_info("Checkpointing active: folder {}, every {} steps", c.folder.string(), config_.checkpoint.interval);
+  }
+}
+
+bool Trainer::load() {
+  const CheckpointConfig& c = config_.checkpoint;
+  const auto excluded = [&](const char* part) { return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), part) != c.exclude_from_loading.end(); };
+  if (store_) {
+    const std::optional<int64_t> any = c.load_step >= 0 ? std::nullopt : store_->latest_valid(false);
+    if (any && *any >= config_.training.steps && config_.training.steps > 0) {
+      progress_.step = last_saved_ = *any;
+      return false;
+    }
+    std::optional<int64_t> full = c.load_step >= 0 ? std::optional<int64_t>(c.load_step) : store_->latest_valid(true);
+    if (full) {
+      const auto start = Clock::now();
+      const LoadedStep step = store_->open(*full);
+      if (c.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", *full);
+      restore_model(*engine_, step);
+      if (*full > 0 && !step.model_only()) {
+        const RunProgress saved = restored_progress(step);
+        if (!excluded("optimizer")) restore_optimizer(*engine_, step);
+        if (!excluded("dataloader")) loader_->load_state(restored_loader_state(step));
+        if (!excluded("train_state")) progress_.step = saved.step, progress_.tokens_seen = saved.tokens_seen;
+        if (!excluded("rng")) progress_.seed = saved.seed;
+        engine_->set_seed(progress_.seed);
+      }
+      last_saved_ = *full;
+      log_info("Loaded checkpoint step {} in {:.2f} seconds", *full, seconds_since(start));
+      return progress_.step < config_.training.steps || config_.training.steps == 0;
+    }
+  }
+  if (c.enable && (c.initial_load_path || c.initial_load_in_hf)) {
+    const fs::path path = c.initial_load_path ? fs::path(*c.initial_load_path) : fs::path(config_.model.hf_assets_path);
+    const LoadedStep step = LoadedStep::open(path, c.verify_on_load);
+    if (step.hf_config()) check_matches_hf(engine_->built().overrides_json, *step.hf_config());
+    restore_model(*engine_, step);
+    if (!c.initial_load_model_only && !step.model_only()) restore_optimizer(*engine_, step);
+    log_info("Loaded initial weights from {}", path.string());
+    return true;
+  }
+  engine_->initialize();
+  return true;
+}
+
+MicroBatch Trainer::to_device(const Batch& b, int64_t first_row) const {
+  MicroBatch m;
+  const auto move = [&](const at::Tensor& t) { return t.defined() ? t.to(device_, true) : t; };
+  m.input.tokens = move(b.tokens), m.labels = move(b.labels);
+  m.input.positions = move(b.positions);
+  if (engine_->built().block_causal) m.input.doc_start = move(b.doc_start);
+  m.valid_labels = b.valid_labels, m.first_row = first_row;
+  return m;
+}
+
+double Trainer::median_loss() const {
+  std::vector<double> sorted(recent_losses_.begin(), recent_losses_.end());
+  std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
+  return sorted[sorted.size() / 2];
+}
+
+// False when the data ended.
+bool Trainer::train_step(int64_t step) {
+  std::vector<MicroBatch> batches;
+  const auto wait = Clock::now();
+  for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
+    if (!loader_->has_next()) {
+      log_warning("Ran out of data; last step was canceled.");
+      return false;
+    }
+    const Batch batch = loader_->next();
+    batches.push_back(to_device(batch, a * batch.tokens.numel()));
+  }
+  data_seconds_ += seconds_since(wait);
+  interval_batches_ += static_cast<int64_t>(batches.size());
+  if (bad_steps_.contains(step)) {  // after a rollback: these rows were the bad ones
+    log_warning("step {}: its rows are left out", step);
+    bad_steps_.erase(step);
+    return train_step(step);
+  }
+  const double factor = schedule_->factor(step - 1);
+  const double spike = config_.training.spike_factor;
+  bool spiked = false;
+  const StepResult r = engine_->step(batches, step, factor, [&](double loss) {
+    spiked = spike > 0 && recent_losses_.size() >= kMedianWindow / 4 && loss > spike * median_loss();
+    return !spiked;
+  });
+  int64_t tokens = 0;
+  for (const MicroBatch& b : batches) tokens += b.input.tokens.numel();
+  progress_.step = step, progress_.tokens_seen += tokens;
+  interval_tokens_ += tokens, ++interval_steps_;
+  if (r.valid_labels == 0) {
+    metrics_->log_event(step, "no valid label in this step: no update");
+    return true;
+  }
+  if (!r.updated) {
+    const std::string what = fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
+                                         spiked ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
+                                         r.loss_sum / static_cast<double>(r.valid_labels), r.grad_norm);
+    ++skipped_;
+    if (config_.training.nonfinite == "rollback") {
+      check(skipped_ <= kMaxSkipped, "{}; {} rollbacks in a row did not help", what, kMaxSkipped);
+      log_warning("{}; going back to the last checkpoint", what);
+      rollback(step);
+      return true;
+    }
+    if (config_.training.nonfinite != "skip" || skipped_ > kMaxSkipped) {
+      throw NonFiniteError(what + (skipped_ > kMaxSkipped ? fmt::format("; {} updates in a row were skipped", kMaxSkipped)
+                                                          : "; no update was made; training.nonfinite = \"skip\" or \"rollback\" go on"));
+    }
+    metrics_->log_event(step, what + "; update skipped");
+    return true;
+  }
+  skipped_ = 0;
+  recent_losses_.push_back(r.loss_sum / static_cast<double>(r.valid_labels));
+  if (recent_losses_.size() > kMedianWindow) recent_losses_.pop_front();
+  if (step == 1 || step % config_.metrics.log_freq == 0 || step == config_.training.steps) log_step(step, r, config_.optimizer.lr * factor);
+  return true;
+}
+
+void Trainer::rollback(int64_t step) {
+  const std::optional<int64_t> full = store_ ? store_->latest_valid(true) : std::nullopt;
+  check(full.has_value(), "training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter checkpoint.interval");
+  const LoadedStep saved = store_->open(*full);
+  restore_model(*engine_, saved);
+  restore_optimizer(*engine_, saved);
+  loader_->load_state(restored_loader_state(saved));
+  progress_ = restored_progress(saved);
+  bad_steps_.insert(step);
+}
+
+void Trainer::log_step(int64_t step, const StepResult& r, double lr) {
+  synchronize(device_);
+  const double seconds = seconds_since(interval_start_);
+  const double tps = static_cast<double>(interval_tokens_) / seconds;
+  const MemoryUse memory = peak_memory(device_);
+  const double capacity = device_info_.capacity_gib;
+  Scalars s = {{"loss_metrics/global_avg_loss", r.loss_sum / static_cast<double>(r.valid_labels)},
+               {"loss_metrics/global_max_loss", r.max_loss},
+               {"grad_norm", r.grad_norm},
+               {"lr", lr},
+               {"n_tokens_seen", static_cast<double>(progress_.tokens_seen)},
+               {"throughput(tps)", tps},
+               {"tflops", tflops(flops_per_token_, tps)}};
+  if (peak_flops_ > 0) s.emplace_back("mfu(%)", mfu_percent(flops_per_token_, tps, peak_flops_));
+  s.insert(s.end(), {{"time_metrics/end_to_end(s)", seconds / static_cast<double>(interval_steps_)},
+                     {"time_metrics/data_loading(s)", data_seconds_ / static_cast<double>(interval_batches_)},
+                     {"time_metrics/data_loading(%)", 100 * data_seconds_ / seconds},
+                     {"memory/max_active(GiB)", memory.active_gib},
+                     {"memory/max_active(%)", 100 * memory.active_gib / capacity},
+                     {"memory/max_reserved(GiB)", memory.reserved_gib},
+                     {"memory/max_reserved(%)", 100 * memory.reserved_gib / capacity},
+                     {"memory/num_alloc_retries", static_cast<double>(memory.alloc_retries)},
+                     {"memory/num_ooms", static_cast<double>(memory.ooms)}});
+  if (memory.alloc_retries > 0 || memory.ooms > 0) log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);
+  metrics_->log_train(step, s);
+  reset_peak_memory(device_);
+  interval_start_ = Clock::now();
+  data_seconds_ = 0, interval_tokens_ = interval_steps_ = interval_batches_ = 0;
+}
+
+void Trainer::validate(int64_t step) {
+  if (!validation_) return;
+  const auto start = Clock::now();
+  double sum = 0;
+  int64_t valid = 0, tokens = 0, bytes = 0;
+  validation_->rewind();
+  while (validation_->has_next()) {
+    const Batch batch = validation_->next();
+    sum += engine_->evaluate(to_device(batch, 0));
+    valid += batch.valid_labels, tokens += batch.tokens.numel(), bytes += batch.label_bytes;
+  }
+  check(valid > 0, "validation: no valid label in its data");
+  validation_loss_ = sum / static_cast<double>(valid);
+  const MemoryUse memory = peak_memory(device_);
+  Scalars s = {{"validation_metrics/loss", validation_loss_},
+               {"validation_metrics/throughput(tps)", static_cast<double>(tokens) / seconds_since(start)},
+               {"validation_metrics/max_active(GiB)", memory.active_gib},
+               {"validation_metrics/max_active(%)", 100 * memory.active_gib / device_info_.capacity_gib},
+               {"validation_metrics/max_reserved(GiB)", memory.reserved_gib},
+               {"validation_metrics/max_reserved(%)", 100 * memory.reserved_gib / device_info_.capacity_gib}};
+  if (bytes > 0) s.emplace_back("validation_metrics/bits_per_byte", sum / std::log(2.0) / static_cast<double>(bytes));
+  metrics_->log_validate(step, s);
+  interval_start_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+}
+
+void Trainer::save(int64_t step, bool last) {
+  if (!store_ || config_.checkpoint.load_only || last_saved_ == step) return;
+  const auto start = Clock::now();
+  const bool model_only = last && config_.checkpoint.last_save_model_only;
+  if (last && config_.checkpoint.last_save_in_hf) {
+    HfExport content;
+    content.config = hf_config_of(engine_->built().overrides_json);
+    for (nn::Parameter* p : engine_->store().parameters()) content.model.push_back({p->fqn, p->master});
+    content.dtype = config_.checkpoint.export_dtype == "bfloat16" ? at::kBFloat16 : config_.checkpoint.export_dtype == "float16" ? at::kHalf : at::kFloat;
+    content.max_shard_bytes = config_.checkpoint.max_shard_bytes;
+    for (const auto& [name, path] : tokenizer_files(config_.model.hf_assets_path)) content.copy_files.push_back(path);
+    store_->save_hf(step, content);
+  } else {
+    StepState state = collect_state(*engine_, progress_, loader_->state(), config_, model_only);
+    state.copy_files = tokenizer_files(config_.model.hf_assets_path);
+    if (model_only) state.model_dtype = config_.checkpoint.export_dtype == "bfloat16" ? at::kBFloat16 : config_.checkpoint.export_dtype == "float16" ? at::kHalf : at::kFloat;
+    store_->save(state, !last, last);
+  }
+  last_saved_ = step;
+  log_info("Saved checkpoint step {} in {:.2f} seconds", step, seconds_since(start));
+  interval_start_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
+}
+
+// Says how long the run will take, from one forward and backward pass whose gradients are thrown away.
+void Trainer::estimate(int64_t steps) {
+  const nlohmann::json here = loader_->state();
+  const Batch batch = loader_->next();
+  const double seconds = engine_->measure(to_device(batch, 0)) * static_cast<double>(loader_->microbatches_per_step());
+  loader_->load_state(here);
+  log_info("Estimate: {:.0f} ms a step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps)), steps);
+}
+
+void Trainer::train() {
+  const int64_t steps = config_.training.steps;
+  log_info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total steps {} (warmup {})",
+           config_.training.local_batch_size, global_batch_, loader_->microbatches_per_step(), config_.training.seq_len, steps, schedule_->warmup_steps());
+  if (steps == 0) return validate(0);
+  if (steps - progress_.step >= kEstimateFrom) estimate(steps - progress_.step);
+  log_info("Training starts at step {}", progress_.step + 1);
+  interval_start_ = Clock::now();
+  while (progress_.step < steps && stop_.signal() == 0) {
+    const int64_t step = progress_.step + 1;
+    const bool more = train_step(step);
+    if (!more) break;
+    if (progress_.step != step) continue;  // rolled back
+    const bool last = step == steps;
+    if (validation_ && (step == 1 || step % config_.validation.freq == 0 || last)) validate(step);
+    const bool due = step % config_.checkpoint.interval == 0 || (step == 1 && config_.checkpoint.enable_first_step_checkpoint);
+    if (last || due) save(step, last);
+  }
+  if (progress_.step < steps) {
+    if (stop_.signal() != 0 && !store_) log_info("checkpoint.enable is false: nothing is saved");
+    save(progress_.step, false);
+  }
+  if (store_) store_->wait();
+}
+
+RunSummary Trainer::summary(RunEnd end) const {
+  RunSummary s;
+  s.end = end, s.signal = stop_.signal(), s.step = progress_.step, s.validation_loss = validation_loss_;
+  s.device = device_.is_cpu() ? "cpu" : "cuda";
+  if (store_ && last_saved_ >= 0) s.checkpoint = store_->step_folder(last_saved_).string();
+  return s;
+}
+
+RunSummary Trainer::run() {
+  build();
+  if (!load()) {
+    log_info("run complete at step {}", progress_.step);
+    return summary(RunEnd::already_complete);
+  }
+  if (config_.checkpoint.create_seed_checkpoint) {
+    check(store_ != nullptr, "checkpoint.create_seed_checkpoint needs checkpoint.enable");
+    store_->save(collect_state(*engine_, progress_, loader_->state(), config_, true));
+    return summary(RunEnd::completed);
+  }
+  MetricsOptions m;
+  m.dump_folder = config_.job.dump_folder, m.config = config_.metrics, m.total_steps = config_.training.steps;
+  metrics_ = std::make_unique<MetricsLogger>(m, progress_.step, RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}});
+  train();
+  if (stop_.signal() != 0) {
+    log_info("stopped by signal {} after step {}; the same command goes on from there", stop_.signal(), progress_.step);
+    return summary(RunEnd::interrupted);
+  }
+  log_info("Training completed");
+  return summary(RunEnd::completed);
+}
+
+}  // namespace
+
+RunSummary run_training(const LoadedConfig& loaded, const std::string& version) { return Trainer(loaded, version).run(); }
+
+}  // namespace halftone
