@@ -1,0 +1,24 @@
+# make bundle: bundle/ with the stripped programs, the op library, the tests and what they read. It runs on any x86-64-v3
+# machine with glibc 2.36 and libstdc++ of g++ 12 or newer that has the same torch wheel: bundle/run_tests shows it.
+add_library(halftone_ops SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:ops>)
+target_link_libraries(halftone_ops PRIVATE base formats quantize gemm attention fused torch_libs)
+set_target_properties(halftone_ops PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+
+get_property(bundled_tests GLOBAL PROPERTY HALFTONE_TEST_PROGRAMS)
+set(bundled halftone halftone_ops ${bundled_tests})
+if(TARGET halftone_cuda)
+  list(APPEND bundled halftone_cuda)
+endif()
+# Beside the program first, then LD_LIBRARY_PATH.
+set_target_properties(${bundled} PROPERTIES INSTALL_RPATH "$ORIGIN")
+install(TARGETS ${bundled} RUNTIME DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL LIBRARY DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)
+install(DIRECTORY "${CMAKE_SOURCE_DIR}/recipes" DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)
+install(DIRECTORY "${CMAKE_SOURCE_DIR}/tests/golden" "${CMAKE_SOURCE_DIR}/tests/assets" DESTINATION tests COMPONENT bundle EXCLUDE_FROM_ALL
+  PATTERN "__pycache__" EXCLUDE)
+install(FILES "${CMAKE_SOURCE_DIR}/LICENSE" DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)
+install(PROGRAMS "${CMAKE_SOURCE_DIR}/tools/run_bundled_tests" DESTINATION . RENAME run_tests COMPONENT bundle EXCLUDE_FROM_ALL)
+add_custom_target(bundle
+  COMMAND "${CMAKE_COMMAND}" -E rm -rf "${CMAKE_SOURCE_DIR}/bundle"
+  COMMAND "${CMAKE_COMMAND}" --install "${CMAKE_BINARY_DIR}" --component bundle --strip --prefix "${CMAKE_SOURCE_DIR}/bundle"
+  COMMAND du -sh "${CMAKE_SOURCE_DIR}/bundle"
+  DEPENDS ${bundled} VERBATIM)

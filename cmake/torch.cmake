@@ -27,7 +27,9 @@ target_link_libraries(openmp INTERFACE "${TORCH_DIR}/lib/libgomp.so.1")
 add_library(torch_libs INTERFACE)
 target_link_libraries(torch_libs INTERFACE torch_headers openmp
   "${TORCH_DIR}/lib/libtorch_cpu.so" "${TORCH_DIR}/lib/libc10.so")
-target_link_options(torch_libs INTERFACE "LINKER:--disable-new-dtags,-rpath,${TORCH_RPATH_STRING},-rpath-link,${TORCH_RPATH_STRING}")
+# As RPATH, which the wheel's own libraries inherit; a bundle replaces it (cmake/bundle.cmake).
+set(CMAKE_BUILD_RPATH ${TORCH_RPATH})
+target_link_options(torch_libs INTERFACE "LINKER:--disable-new-dtags,-rpath-link,${TORCH_RPATH_STRING}")
 
 # fmt 12.1 as shipped inside torch's headers; only this folder is exposed to the torch-free layers.
 file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include")
