@@ -13,6 +13,7 @@ namespace {
 std::string run_line(const RunDescription& run, double now, int rank, int64_t step) {
   nlohmann::ordered_json line{{"kind", "run"},          {"step", step},       {"time", now},      {"rank", rank},
                               {"version", run.version}, {"world", run.world}, {"mesh", run.mesh}, {"device", run.device}};
+  parse_json(run.config_json, "the resolved configuration");
   line["config"] = nlohmann::ordered_json::parse(run.config_json);
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }

@@ -24,9 +24,9 @@ struct MetricsOptions {
 // The first line of every start of a run: {"kind":"run", config, version, world, mesh, device}.
 struct RunDescription {
   std::string config_json = "{}";  // the resolved configuration
-  std::string version, device;
+  std::string version{}, device{};
   int64_t world = 1;
-  std::map<std::string, int64_t> mesh;
+  std::map<std::string, int64_t> mesh{};
 };
 
 double wall_clock();  // seconds since 1970

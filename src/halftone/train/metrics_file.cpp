@@ -18,7 +18,9 @@ constexpr uint64_t kMaxFile = uint64_t{4} << 30;
 std::string number_text(double value) {
   if (std::isnan(value)) return "\"nan\"";
   if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
-  return fmt::format("{}", value);  // the fewest digits that read back to the same value
+  std::string text = fmt::format("{}", value);  // the fewest digits that read back to the same value
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
 }
 
 std::string json_string(const std::string& text) { return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace); }

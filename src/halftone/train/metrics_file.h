@@ -10,7 +10,7 @@
 #include "halftone/checkpoint/file_io.h"
 
 // metrics.jsonl: one JSON object per line, appended and flushed. Numbers are written with the fewest digits that read back to the
-// same double; nan and infinities, which JSON lacks, as the strings "nan", "inf", "-inf".
+// same double and always look like a float; nan and infinities, which JSON lacks, as the strings "nan", "inf", "-inf".
 namespace halftone {
 
 // Scalars by their names of docs/metrics.md, in the order in which they are written.
@@ -19,11 +19,11 @@ const double* find_scalar(const Scalars& scalars, std::string_view name);
 
 struct MetricsLine {
   std::string kind;  // "train", "validate", "event", "run"
-  std::optional<int64_t> step;
+  std::optional<int64_t> step{};
   double time = 0;  // seconds since 1970
   int64_t rank = 0;
-  Scalars scalars;      // other fields with a number
-  std::string message;  // of an event
+  Scalars scalars{};      // other fields with a number
+  std::string message{};  // of an event
 };
 
 std::string format_metrics_line(const MetricsLine& line);  // without the newline

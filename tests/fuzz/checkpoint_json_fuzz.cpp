@@ -1,0 +1,40 @@
+// links: checkpoint_formats
+// seeds: tests/fuzz/seeds/checkpoint_json
+// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "weight_map" "rope_scaling" "llama3"
+// 9223372036854775807 -1 null
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+
+#include "halftone/base/error.h"
+#include "halftone/checkpoint/hf_config.h"
+#include "halftone/checkpoint/index.h"
+
+// The JSON files of a checkpoint: any bytes give a value that can be written and read again, or an Error.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace halftone;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto attempt = [](const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error&) {}
+  };
+  attempt([&] {
+    const CheckpointIndex index = parse_index(text, "x");
+    if (!(parse_index(write_index(index), "x") == index)) std::abort();
+    for (const auto& [name, tensor] : index.tensors)
+      for (const TensorChunk& chunk : tensor.chunks)
+        if (chunk_name(name, tensor, chunk).size() < name.size()) std::abort();
+  });
+  attempt([&] { check_state_json(text, "x"); });
+  attempt([&] {
+    const HfLlamaConfig config = parse_hf_config(text, "x");
+    if (parse_hf_config(write_hf_config(config), "x").head_dim != config.head_dim) std::abort();
+  });
+  attempt([&] {
+    for (const auto& [tensor, file] : parse_hf_index(text, "x"))
+      if (const auto native = native_name_of(tensor); native && hf_name_of(*native) != tensor) std::abort();
+  });
+  return 0;
+}
