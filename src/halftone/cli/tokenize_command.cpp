@@ -62,9 +62,9 @@ int run(Options options) {
   const int64_t tokens = out.size() / width;
   out.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  fmt::print("{} documents, {} tokens, {:.2f} bytes of text per token, {:.1f} s ({:.1f} MB/s)\n{}: uint{}, {} bytes\n", documents, tokens,
-             static_cast<double>(text_bytes) / static_cast<double>(tokens), seconds, static_cast<double>(text_bytes) / 1e6 / seconds,
-             options.output, 8 * width, tokens * width);
+  fmt::print("{} documents, {} tokens, {:.2f} bytes of text per token, {:.1f} s ({:.1f} MB/s)\n{}: uint{}, {} bytes\n",
+             with_commas(documents), with_commas(tokens), static_cast<double>(text_bytes) / static_cast<double>(tokens), seconds,
+             static_cast<double>(text_bytes) / 1e6 / seconds, options.output, 8 * width, with_commas(tokens * width));
   return 0;
 }
 

@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/data/source.h"
 
 namespace halftone {
 
@@ -179,12 +180,10 @@ void DataLoader::load_state(const nlohmann::json& state) {
 std::string DataLoader::summary() const {
   const std::string dropped =
       rows_->options().packing == Packing::first_fit ? fmt::format(", {} longer than a row left out", rows_->dropped_documents()) : "";
-  return fmt::format("{}; {} of {} documents, {} {} an epoch{}", rows_->store().summary(), rows_->documents(), rows_->store().documents(),
-                     rows_->units(),
-                     rows_->options().packing == Packing::concat ? "tokens"
-                     : rows_->options().packing == Packing::none ? "rows"
-                                                                 : "predictions",
-                     dropped);
+  const Packing packing = rows_->options().packing;
+  const char* units = packing == Packing::concat ? "tokens" : packing == Packing::none ? "rows" : "predictions";
+  return fmt::format("{}; {} of {} documents, {} {} an epoch{}", rows_->store().summary(), with_commas(rows_->documents()),
+                     with_commas(rows_->store().documents()), with_commas(rows_->units()), units, dropped);
 }
 
 }  // namespace halftone

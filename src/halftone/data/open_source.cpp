@@ -13,12 +13,6 @@ namespace {
 const std::vector<std::string> kJsonSuffixes = {".jsonl", ".json", ".ndjson", ".gz", ".zst"};
 constexpr const char* kC4Test = "tests/assets/c4_test";
 
-std::string thousands(int64_t n) {
-  std::string text = std::to_string(n);
-  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
-  return text;
-}
-
 void require_path(const SourceOptions& o) {
   check(!o.path.empty(), "dataset = \"{}\" needs dataset_path: a file, a folder or a glob", o.dataset);
   check(!o.path.starts_with("s3://") && !o.path.starts_with("gs://"),
@@ -52,8 +46,14 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
   fail("unknown dataset \"{}\": expected text, jsonl, bin, c4, c4_validation or c4_test", o.dataset);
 }
 
+std::string with_commas(int64_t n) {
+  std::string text = std::to_string(n);
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  return text;
+}
+
 std::string source_summary(const DocumentSource& source, std::string_view digest) {
-  return fmt::format("{}: {} files, {:.1f} MB, digest {}", source.kind(), thousands(static_cast<int64_t>(source.files().files.size())),
+  return fmt::format("{}: {} files, {:.1f} MB, digest {}", source.kind(), with_commas(static_cast<int64_t>(source.files().files.size())),
                      static_cast<double>(source.files().bytes()) / 1e6, digest);
 }
 

@@ -58,6 +58,9 @@ struct SourceOptions {
 // Throws Error for unknown names, missing paths and files that are not what the name says.
 std::unique_ptr<DocumentSource> open_source(const SourceOptions& options);
 
+// 1,234,567
+std::string with_commas(int64_t n);
+
 // "text: 2,141 files, 41.2 MB, digest 0123..."
 std::string source_summary(const DocumentSource& source, std::string_view digest);
 

@@ -206,9 +206,10 @@ class TokenStoreBuilder {
                  {"table_hash", hex(table_hash)}};
     write_meta();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    log_info("{} {} documents to {} tokens in {:.1f} s ({:.1f} MB/s), {} empty ones left out; index {}", in_place ? "Indexed" : "Tokenised",
-             stats.documents, stats.tokens, seconds, static_cast<double>(source_.files().bytes()) / 1e6 / std::max(seconds, 1e-9),
-             stats.empty_documents, tokens_path_);
+    const std::string empty = stats.empty_documents == 0 ? "" : fmt::format(", {} empty ones left out", with_commas(stats.empty_documents));
+    log_info("{} {} documents to {} tokens in {:.1f} s ({:.1f} MB/s){}", in_place ? "Indexed" : "Tokenised", with_commas(stats.documents),
+             with_commas(stats.tokens), seconds, static_cast<double>(source_.files().bytes()) / 1e6 / std::max(seconds, 1e-9), empty);
+    log_debug("Token index {}", tokens_path_);
   }
 
   void write_meta() {
