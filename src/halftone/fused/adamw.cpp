@@ -1,7 +1,6 @@
 #include "halftone/fused/adamw.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 #include "halftone/base/parallel.h"
@@ -38,19 +37,6 @@ void draw_noise(const OptimizerSegment& s, int64_t begin, int64_t end, uint32_t 
   }
 }
 
-OptimizerBlock coefficients(const OptimizerStep& p) {
-  OptimizerBlock b{};
-  b.grad_factor = p.grad_factor ? *p.grad_factor : 1.0f;
-  b.beta1 = static_cast<float>(p.beta1);
-  b.one_minus_beta1 = static_cast<float>(1 - p.beta1);
-  b.beta2 = static_cast<float>(p.beta2);
-  b.one_minus_beta2 = static_cast<float>(1 - p.beta2);
-  b.eps = static_cast<float>(p.eps);
-  if (p.rule != OptimizerRule::sgd)
-    b.denominator_scale = static_cast<float>(1 / std::sqrt(1 - std::pow(p.beta2, static_cast<double>(p.step))));
-  return b;
-}
-
 void check_step(const OptimizerStep& p) {
   check_float("optimizer parameters", p.param_dtype);
   check_float("optimizer state", p.state_dtype);
@@ -69,20 +55,16 @@ void optimizer_step(const OptimizerStep& p) {
   const std::vector<Stretch> work = cut(p.segments);
   if (work.empty()) return;
   check_step(p);
-  const OptimizerBlock common = coefficients(p);
-  const bool sgd = p.rule == OptimizerRule::sgd, decoupled = p.rule == OptimizerRule::adamw;
-  const double correction1 = sgd ? 1 : 1 - std::pow(p.beta1, static_cast<double>(p.step));
   const bool stochastic = p.stochastic_rounding && p.param_dtype == DType::bf16;
   parallel_for(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end) {
     std::vector<uint16_t> noise(stochastic ? kBlock : 0);
     for (int64_t w = begin; w < end; ++w) {
       const Stretch& stretch = work[static_cast<size_t>(w)];
       const OptimizerSegment& s = *stretch.segment;
-      OptimizerBlock b = common;
+      OptimizerBlock b = optimizer_coefficients(p, s);
       b.offset = s.offset + stretch.begin;
       b.count = stretch.end - stretch.begin;
-      b.decay = static_cast<float>(decoupled ? s.lr * s.weight_decay : s.weight_decay);
-      b.step_size = static_cast<float>(s.lr / correction1);
+      if (p.grad_factor) b.grad_factor = *p.grad_factor;
       if (stochastic) {
         draw_noise(s, stretch.begin, stretch.end, static_cast<uint32_t>(p.step), noise.data());
         b.noise = noise.data();

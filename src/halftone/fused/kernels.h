@@ -4,6 +4,7 @@
 #include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/embedding.h"
+#include "halftone/fused/optimizer_block.h"
 #include "halftone/fused/rms_norm.h"
 #include "halftone/fused/rope.h"
 #include "halftone/fused/swiglu.h"
@@ -14,15 +15,6 @@ namespace halftone {
 // functions of the public headers check the arguments and share the ranges out.
 struct SoftmaxSum {
   float max, sum;  // of one row: m, and sum_v exp(z_v - m)
-};
-// One stretch of an optimizer segment, coefficients as applied.
-struct OptimizerBlock {
-  int64_t offset, count;
-  float grad_factor, decay;  // decay: lr * wd (adamw) or wd
-  float step_size;           // lr / (1 - b1^t), or lr (sgd)
-  float denominator_scale;   // 1 / sqrt(1 - b2^t)
-  float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
-  const uint16_t* noise;  // [count rounded up to 16] stochastic rounding, or null
 };
 
 struct FusedKernels {

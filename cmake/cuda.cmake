@@ -1,0 +1,47 @@
+# HALFTONE_CUDA=ON: the CUDA compiler of a toolkit or of the wheels (requirements-nvcc.txt). The kernels (*.cu of the layers
+# left of the torch line) become one module, halftone_cuda.so, that the program loads when a device is used.
+set(HALFTONE_CUDA_ARCHITECTURES 90a CACHE STRING "compute capabilities of the kernels, e.g. \"90a;100a\"")
+if(NOT HALFTONE_CUDA)
+  return()
+endif()
+set(CUDA_WHEEL "${TORCH_DIR}/../nvidia/cu13")
+cmake_path(NORMAL_PATH CUDA_WHEEL)
+
+# The first compiler of CUDA 13: LibTorch's runtime library is that of 13.0.
+if(NOT CMAKE_CUDA_COMPILER)
+  find_program(path_nvcc nvcc NO_CACHE)
+  foreach(candidate "$ENV{CUDACXX}" "${path_nvcc}" "$ENV{CUDA_HOME}/bin/nvcc" /usr/local/cuda/bin/nvcc "${CUDA_WHEEL}/bin/nvcc")
+    if(candidate AND EXISTS "${candidate}")
+      execute_process(COMMAND "${candidate}" --version OUTPUT_VARIABLE version ERROR_QUIET)
+      if(version MATCHES "release 13\\.")
+        set(CMAKE_CUDA_COMPILER "${candidate}" CACHE FILEPATH "CUDA compiler")
+        break()
+      endif()
+    endif()
+  endforeach()
+endif()
+if(NOT CMAKE_CUDA_COMPILER)
+  message(FATAL_ERROR "HALFTONE_CUDA=ON, but there is no nvcc of CUDA 13: install the toolkit, or run HALFTONE_CUDA=ON "
+    "tools/setup.sh, which installs the compiler wheels; or build with HALFTONE_CUDA=OFF")
+endif()
+if(CMAKE_CUDA_COMPILER MATCHES "/nvidia/cu13/bin/nvcc$")  # the wheel keeps its libraries in lib, nvcc looks in lib64
+  set(CMAKE_CUDA_FLAGS_INIT "-L${CUDA_WHEEL}/lib")
+endif()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_ARCHITECTURES "${HALFTONE_CUDA_ARCHITECTURES}")
+set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # linked by name below: the one that LibTorch loads
+enable_language(CUDA)
+message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${HALFTONE_CUDA_ARCHITECTURES}: ${CMAKE_CUDA_COMPILER}")
+
+# Called once the layers are known.
+function(halftone_cuda_module)
+  file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/halftone/*.cu")
+  add_library(halftone_cuda MODULE ${kernels})
+  set_target_properties(halftone_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+    BUILD_RPATH "${CUDA_WHEEL}/lib" CUDA_VISIBILITY_PRESET hidden)
+  target_include_directories(halftone_cuda PRIVATE "${CMAKE_SOURCE_DIR}/src")
+  # -fmad=false: kernels say where they fuse, so that they equal the CPU bit for bit (flags.cmake does the same with -ffp-contract).
+  target_compile_options(halftone_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -lineinfo>)
+  target_link_libraries(halftone_cuda PRIVATE "${CUDA_WHEEL}/lib/libcudart.so.13")
+endfunction()
