@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/data/bpe_trainer.h"
 #include "halftone/data/file_io.h"
 #include "halftone/data/file_list.h"
@@ -215,6 +216,7 @@ int tokenizer_command(std::span<const std::string> args) {
     fail("halftone tokenizer: {} (see halftone tokenizer --help)", e.what());
   }
   if (*train_app) return run_train(std::move(train));
+  if (*encode_app || *decode_app) set_log_level(LogLevel::error);  // standard output is the result; `info` shows warnings
   if (*encode_app) return run_encode(path, words, file, !no_special, jsonl);
   if (*decode_app) return run_decode(path, std::move(ids), skip_special, jsonl);
   if (*info_app) fmt::print("{}\n", Tokenizer::load(path).description());

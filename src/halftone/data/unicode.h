@@ -30,7 +30,8 @@ std::string bytes_to_alphabet(std::string_view bytes);
 // The reverse, from well-formed UTF-8; false (out unspecified) when a character is not of the alphabet.
 bool alphabet_to_bytes(std::string_view text, std::string& out);
 
-// Normalization form C (UAX 15) of well-formed UTF-8, by the tables of Unicode 14. Text without a character from U+0300 on
+// Normalization form C (UAX 15) of well-formed UTF-8, by the tables of Unicode 9 as the `tokenizers` package does: the 98
+// combining marks that came later stay where they are. Text without a character from U+0300 on
 // is returned as it is.
 std::string to_nfc(std::string_view text);
 
