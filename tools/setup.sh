@@ -98,8 +98,9 @@ wheels -r requirements-test.txt
 if [ "$cuda" = ON ]; then
   say "installing the CUDA libraries of LibTorch (about 1.5 GB to download)"
   wheels -r requirements-cuda.txt
-  if ! command -v nvcc >/dev/null && [ ! -x "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc" ]; then
-    say "no CUDA toolkit on this machine: installing the compiler wheels"
+  have_nvcc() { for nvcc in "${CUDACXX:-}" nvcc "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc; do "$nvcc" --version 2>/dev/null | grep -q 'release 13\.' && return; done; false; }
+  if ! have_nvcc; then
+    say "no toolkit of CUDA 13 on this machine: installing the compiler wheels"
     wheels -r requirements-nvcc.txt
   fi
 fi

@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <string>
 
