@@ -18,8 +18,8 @@ bool is_option(std::string_view arg) { return arg.starts_with("--") && arg.size(
 
 class Reader {
  public:
-  Reader(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems)
-      : args_(args), index_(index), problems_(problems) {}
+  Reader(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems, std::set<std::string>& refused)
+      : args_(args), index_(index), problems_(problems), refused_(refused) {}
 
   std::vector<Override> read() {
     while (next_ < args_.size()) {
@@ -68,13 +68,7 @@ class Reader {
   void read_field(const FieldEntry& field, const std::string& name) {
     if (is_bool(field)) {
       if (has_inline_) return add_text(field, inline_);
-      if (next_ < args_.size()) {
-        Json value;
-        if (!is_option(args_[next_]) && parse_text(field, args_[next_], value).empty()) {
-          ++next_;
-          return add(field, std::move(value));
-        }
-      }
+      if (next_ < args_.size() && !is_option(args_[next_])) return add_text(field, args_[next_++]);
       return add(field, true);
     }
     if (is_list_of_lists(field) && !has_inline_) return read_list_of_lists(field, name);
@@ -133,6 +127,7 @@ class Reader {
   std::span<const std::string> args_;
   const ConfigIndex& index_;
   std::vector<std::string>& problems_;
+  std::set<std::string>& refused_;
   std::vector<Override> overrides_;
   size_t next_ = 0;
   bool has_inline_ = false;
@@ -141,8 +136,9 @@ class Reader {
 
 }  // namespace
 
-std::vector<Override> read_command_line(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems) {
-  return Reader(args, index, problems).read();
+std::vector<Override> read_command_line(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems,
+                                        std::set<std::string>& refused) {
+  return Reader(args, index, problems, refused).read();
 }
 
 }  // namespace halftone

@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ struct Override {
 };
 
 // Reads `--section.field value` in all its spellings (docs/configuration.md). What can not be read is added to
-// `problems`, and reading goes on. `--config` and `--device` are short for job.config_file and training.device.
-std::vector<Override> read_command_line(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems);
+// `problems`, its field to `refused`, and reading goes on. `--config` and `--device` are short for job.config_file and training.device.
+std::vector<Override> read_command_line(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems,
+                                        std::set<std::string>& refused);
 
 }  // namespace halftone

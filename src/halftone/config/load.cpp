@@ -2,8 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "halftone/base/error.h"
@@ -18,7 +20,7 @@ namespace {
 
 constexpr const char* kCommandLine = "command line";
 
-std::string read_file(const std::string& path) {
+std::string text_of_file(const std::string& path) {
   std::error_code error;
   check(std::filesystem::exists(path, error), "{}: no such configuration file", shown(path));
   check(std::filesystem::is_regular_file(path, error), "{}: expected a configuration file, found something else", shown(path));
@@ -52,7 +54,14 @@ class Loader {
 
   void read_text(std::string_view toml, std::string_view name) {
     const auto is_section = [&](std::string_view s) { return index_.find_section(s) != nullptr; };
-    for (const TomlItem& item : read_toml(toml, name, is_section)) {
+    std::vector<TomlItem> items;
+    try {
+      items = read_toml(toml, name, is_section);
+    } catch (const Error& error) {
+      problems_.push_back(error.what());
+      readable_ = false;
+    }
+    for (const TomlItem& item : items) {
       const std::string place = fmt::format("{}:{}", name, item.line);
       if (const FieldEntry* field = index_.find_field(item.name)) {
         store(*field, item.value, place, fmt::format("{}: {}", place, field->name));
@@ -66,6 +75,17 @@ class Loader {
     }
   }
 
+  void read_file(const std::string& path) {
+    std::string text;
+    try {
+      text = text_of_file(path);
+    } catch (const Error& error) {
+      problems_.push_back(error.what());
+      readable_ = false;
+    }
+    if (readable_) read_text(text, path);
+  }
+
   void apply(const std::vector<Override>& overrides) {
     for (const Override& o : overrides) {
       Json value = o.value;
@@ -77,7 +97,7 @@ class Loader {
     }
   }
 
-  std::vector<Override> parse(std::span<const std::string> args) { return read_command_line(args, index_, problems_); }
+  std::vector<Override> parse(std::span<const std::string> args) { return read_command_line(args, index_, problems_, refused_); }
 
   // The file must be known before the command line is applied over it.
   std::optional<std::string> config_file(const std::vector<Override>& overrides) const {
@@ -89,9 +109,8 @@ class Loader {
   }
 
   LoadedConfig finish(const ConfigContext& context) {
-    // The rules need values that make sense one by one.
-    if (problems_.empty()) {
-      const RuleContext rules{loaded_.origin, context.world_size, problems_, loaded_.compat_lines};
+    if (readable_) {
+      const RuleContext rules{loaded_.origin, refused_, context.world_size, problems_, loaded_.compat_lines};
       apply_compatibility(loaded_.config, rules);
       check_rules(loaded_.config, rules);
     }
@@ -112,15 +131,18 @@ class Loader {
     }
     if (const std::string reason = reason_for_refusal(field.name, value); !reason.empty()) {
       problem = value.is_string() ? value.get<std::string>() + " " + reason : reason;
-    } else if (value.is_string()) {
+    } else if (value.is_string() && problem.starts_with("expected one of")) {
       problem += nearest_word(value.get<std::string>(), field.info.choices);
     }
     problems_.push_back(fmt::format("{}: {}", prefix, problem));
+    refused_.insert(field.name);
   }
 
   LoadedConfig loaded_;
   ConfigIndex index_;
   std::vector<std::string> problems_;
+  std::set<std::string> refused_;
+  bool readable_ = true;  // the file is TOML: otherwise rules would speak of defaults
 };
 
 }  // namespace
@@ -128,7 +150,7 @@ class Loader {
 LoadedConfig load_config(std::span<const std::string> args, const ConfigContext& context) {
   Loader loader;
   const std::vector<Override> overrides = loader.parse(args);
-  if (const auto path = loader.config_file(overrides)) loader.read_text(read_file(*path), *path);
+  if (const auto path = loader.config_file(overrides)) loader.read_file(*path);
   loader.apply(overrides);
   return loader.finish(context);
 }

@@ -11,7 +11,7 @@ namespace halftone {
 
 // What the rules between fields need to know about the run.
 struct ConfigContext {
-  int64_t world_size = 1;
+  int64_t world_size = 1;  // processes; 0 = unknown, rules that need it are left out
 };
 
 struct LoadedConfig {

@@ -10,7 +10,7 @@ namespace halftone {
 namespace {
 
 struct Renamed {
-  std::string_view old_name, advice;
+  std::string_view old_name, advice;  // advice: the name, or "- why it is gone"
 };
 
 // Spellings of torchtitan before and after v0.2.2. A name that ends in a dot stands for its whole section.
@@ -27,25 +27,29 @@ constexpr std::array kRenamed = {
     Renamed{"training.data_parallel_degree", "parallelism.data_parallel_shard_degree"},
     Renamed{"lr_scheduler.lr_min", "lr_scheduler.min_lr_factor"},
     Renamed{"optimizer.fused", "optimizer.implementation"},
-    Renamed{"model.norm_type", "nothing (every norm is RMSNorm): remove it"},
+    Renamed{"model.norm_type", "- every norm is RMSNorm"},
     Renamed{"metrics.rank_0_only", "metrics.save_for_all_ranks"},
     Renamed{"checkpoint.enable_checkpoint", "checkpoint.enable"},
-    Renamed{"checkpoint.interval_type", "nothing (checkpoint.interval counts steps): remove it"},
+    Renamed{"checkpoint.interval_type", "- checkpoint.interval counts steps"},
     Renamed{"checkpoint.model_weights_only", "checkpoint.last_save_model_only"},
     Renamed{"checkpoint.last_save_model_weights_only", "checkpoint.last_save_model_only"},
     Renamed{"checkpoint.initial_load_model_weights_only", "checkpoint.initial_load_model_only"},
     Renamed{"compile.enable_async_tensor_parallel", "parallelism.enable_async_tensor_parallel"},
-    Renamed{"compile.enable_compiled_autograd", "nothing (there is no graph compiler): remove it"},
-    Renamed{"parallelism.enable_compiled_autograd", "nothing (there is no graph compiler): remove it"},
+    Renamed{"compile.enable_compiled_autograd", "- there is no graph compiler"},
+    Renamed{"parallelism.enable_compiled_autograd", "- there is no graph compiler"},
     Renamed{"parallelism.pipeline_parallel_split_points", "parallelism.module_fqns_per_model_part"},
     Renamed{"debug.print_config", "job.print_config"},
-    Renamed{"job.use_for_integration_test", "nothing: remove it"},
+    Renamed{"job.print_args", "job.print_config"},
+    Renamed{"job.use_for_integration_test", "- it has no effect"},
     Renamed{"float8.", "[quantize.linear.float8]"},
     Renamed{"mx.", "[quantize.linear.mx]"},
     Renamed{"profiler.", "[profiling]"},
     Renamed{"validator.", "[validation]"},
     Renamed{"lr_schedule.", "[lr_scheduler]"},
 };
+
+// How many edits still look like a slip in a word of this length.
+int tolerance(size_t length) { return length <= 3 ? 1 : std::max<int>(2, static_cast<int>(length) / 3); }
 
 }  // namespace
 
@@ -74,14 +78,15 @@ std::string nearest_word(std::string_view word, const std::vector<std::string_vi
       nearest = c;
     }
   }
-  return best <= std::max<int>(2, static_cast<int>(word.size()) / 3) ? fmt::format("; did you mean {}?", nearest) : "";
+  return best <= tolerance(word.size()) ? fmt::format("; did you mean {}?", nearest) : "";
 }
 
 std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) {
   for (const Renamed& r : kRenamed) {
     const bool section = r.old_name.ends_with('.');
     if (section ? name.starts_with(r.old_name) || name == r.old_name.substr(0, r.old_name.size() - 1) : name == r.old_name)
-      return fmt::format("; torchtitan v0.2.2 and halftone call it {}", r.advice);
+      return r.advice.starts_with("- ") ? fmt::format("; remove it: {}", r.advice.substr(2))
+                                        : fmt::format("; torchtitan v0.2.2 and halftone call it {}", r.advice);
   }
   const std::string_view leaf = leaf_of(name);
   int best = 1 << 20;
@@ -100,7 +105,7 @@ std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) 
   if (name.find('.') == std::string_view::npos) {
     if (std::string advice = nearest_word(name, sections); !advice.empty()) return advice;
   }
-  if (best <= std::max<int>(2, static_cast<int>(leaf.size()) / 3)) return fmt::format("; did you mean {}?", nearest);
+  if (best <= tolerance(leaf.size())) return fmt::format("; did you mean {}?", nearest);
   const std::string_view section = section_of(name);
   if (index.find_section(section)) return fmt::format("; `halftone config --help {}` lists the valid ones", section);
   if (!section.empty()) {

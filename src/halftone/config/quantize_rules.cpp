@@ -163,7 +163,7 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
          join(kSchemes), nearest_word(scheme, kSchemes));
     known = known && valid;
   }
-  rule(c, q.scheme.table.empty() || !c.is_set("quantize.targets"), {"quantize.targets", "quantize.scheme"},
+  rule(c, q.scheme.table.empty() || q.targets == QuantizeConfig{}.targets, {"quantize.targets", "quantize.scheme"},
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
   if (known && q.recipe.empty()) {
     check_columns(j, c);

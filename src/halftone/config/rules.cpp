@@ -43,7 +43,7 @@ void check_data(const JobConfig& j, const RuleContext& c) {
   const ValidationConfig& v = j.validation;
   rule(c, v.steps == -1 || v.steps >= 1, {"validation.steps"}, "validation.steps must be -1 (one pass) or at least 1, found {}", v.steps);
   rule(c, v.holdout < 1, {"validation.holdout"}, "validation.holdout must be below 1, found {}", v.holdout);
-  rule(c, v.holdout == 0 || !(c.is_set("validation.dataset") || c.is_set("validation.dataset_path")),
+  rule(c, v.holdout == 0 || (v.dataset == ValidationConfig{}.dataset && !v.dataset_path),
        {"validation.holdout", "validation.dataset", "validation.dataset_path"},
        "validation.holdout takes its documents from the training data; set it or validation.dataset(_path), not both");
   if (v.enable && v.holdout == 0) {

@@ -3,6 +3,7 @@
 
 #include <initializer_list>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace halftone {
 // What the rules see and what they say. `origin` holds the fields that were set on purpose.
 struct RuleContext {
   const std::map<std::string, std::string>& origin;
-  int64_t world_size;  // 0 = unknown
+  const std::set<std::string>& refused;  // fields whose value was refused already: their default would mislead a rule
+  int64_t world_size;                    // 0 = unknown
   std::vector<std::string>& problems;
   std::vector<std::string>& compat;
 
@@ -34,6 +36,7 @@ std::string where(const RuleContext& context, std::initializer_list<const char*>
 // Collects a problem when `ok` is false, after the place where the first of the fields was set.
 template <class... Args>
 void rule(const RuleContext& c, bool ok, std::initializer_list<const char*> names, fmt::format_string<Args...> format, Args&&... args) {
+  for (const char* name : names) ok = ok || c.refused.contains(name);
   if (!ok) c.problems.push_back(where(c, names) + fmt::format(format, std::forward<Args>(args)...));
 }
 

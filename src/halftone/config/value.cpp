@@ -383,6 +383,13 @@ std::string toml_string(std::string_view text) {
   return out + '"';
 }
 
+// A key of a table, bare where TOML allows it.
+static std::string toml_key(std::string_view key) {
+  const bool bare = !key.empty() && std::all_of(key.begin(), key.end(),
+                                                [](unsigned char c) { return c < 128 && (std::isalnum(c) || c == '_' || c == '-'); });
+  return bare ? std::string(key) : toml_string(key);
+}
+
 std::string to_toml_text(const Json& v) {
   if (v.is_null()) return "\"None\"";
   if (v.is_string()) return toml_string(v.get_ref<const std::string&>());
@@ -394,7 +401,7 @@ std::string to_toml_text(const Json& v) {
   std::string out;
   for (const auto& [key, item] : v.items()) {
     if (!out.empty()) out += ", ";
-    out += v.is_object() ? toml_string(key) + " = " + to_toml_text(item) : to_toml_text(item);
+    out += v.is_object() ? toml_key(key) + " = " + to_toml_text(item) : to_toml_text(item);
   }
   return v.is_object() ? "{" + out + "}" : "[" + out + "]";
 }

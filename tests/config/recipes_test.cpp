@@ -1,0 +1,148 @@
+#include <filesystem>
+#include <set>
+
+#include "config/helpers.h"
+
+namespace halftone {
+namespace {
+
+const std::filesystem::path kSource = HALFTONE_SOURCE_DIR;
+
+LoadedConfig load_recipe(const std::string& name, int64_t world_size) {
+  const Args args = {"--config", (kSource / "recipes" / (name + ".toml")).string()};
+  return load_config(args, {world_size});
+}
+
+TEST(Recipes, AllLoadAndResolveToThemselves) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kSource / "recipes")) {
+    if (entry.path().extension() != ".toml") continue;
+    names.insert(entry.path().stem());
+    const LoadedConfig loaded = load_recipe(entry.path().stem(), 0);
+    EXPECT_TRUE(loaded.compat_lines.empty()) << entry.path();
+    EXPECT_EQ(to_json(load_toml(to_toml(loaded.config), {}, 0).config), to_json(loaded.config)) << entry.path();
+  }
+  for (const char* name : {"demo", "bench_cpu", "llama3_debug", "llama3_8b", "llama3_70b", "llama3_405b"})
+    EXPECT_TRUE(names.contains(name)) << name;
+}
+
+TEST(Recipes, DemoAndBenchmarkAreOfTheStatedShape) {
+  for (const char* name : {"demo", "bench_cpu"}) {
+    const JobConfig c = load_recipe(name, 1).config;
+    EXPECT_EQ(c.training.seq_len, 512);
+    EXPECT_EQ(c.training.local_batch_size, 8);
+    EXPECT_EQ(c.training.mixed_precision_param, "bfloat16");
+    for (const auto& [key, value] : std::vector<std::pair<std::string, int64_t>>{
+             {"dim", 256}, {"n_layers", 6}, {"n_heads", 8}, {"n_kv_heads", 4}, {"ffn_dim", 704}, {"vocab_size", 4096}})
+      EXPECT_EQ(c.model.overrides.at(key), OptionValue(value)) << key;
+    EXPECT_EQ(c.model.overrides.at("tied"), OptionValue(false));
+  }
+  EXPECT_EQ(load_recipe("demo", 1).config.quantize.scheme.name, "int8");
+  EXPECT_GT(load_recipe("demo", 1).config.validation.holdout, 0);
+  EXPECT_FALSE(load_recipe("bench_cpu", 1).config.checkpoint.enable);
+}
+
+// Values of torchtitan v0.2.2's presets.
+TEST(Recipes, LlamaPresets) {
+  const JobConfig small = load_recipe("llama3_8b", 8).config, middle = load_recipe("llama3_70b", 256).config,
+                  large = load_recipe("llama3_405b", 512).config;
+  EXPECT_EQ(small.optimizer.lr, 3e-4);
+  EXPECT_EQ(middle.optimizer.lr, 1.5e-4);
+  EXPECT_EQ(large.optimizer.lr, 8e-5);
+  EXPECT_EQ(small.training.local_batch_size, 1);
+  EXPECT_EQ(middle.training.local_batch_size, 8);
+  EXPECT_EQ(large.training.local_batch_size, 2);
+  EXPECT_EQ(small.activation_checkpoint.selective_ac_option, "op");
+  EXPECT_EQ(middle.activation_checkpoint.mode, "full");
+  EXPECT_EQ(middle.parallelism.tensor_parallel_degree, 8);
+  EXPECT_TRUE(large.parallelism.enable_async_tensor_parallel);
+  EXPECT_TRUE(large.quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp);
+  EXPECT_EQ(large.training.steps, 3000);
+  for (const JobConfig* c : {&small, &middle, &large}) {
+    EXPECT_EQ(c->training.seq_len, 8192);
+    EXPECT_EQ(c->training.max_norm, 1.0);
+    EXPECT_EQ(c->optimizer.eps, 1e-8);
+    EXPECT_FALSE(c->checkpoint.enable);
+    EXPECT_FALSE(c->validation.enable);
+  }
+}
+
+// The sections and fields that torchtitan v0.2.2's own Llama 3 files use, with an old converter name as in its 405B file.
+TEST(Recipes, ATorchtitanFileLoadsUnchanged) {
+  const LoadedConfig loaded = load_toml(R"(
+[job]
+dump_folder = "./outputs"
+description = "a run"
+print_config = false
+[profiling]
+enable_profiling = true
+save_traces_folder = "profile_trace"
+profile_freq = 100
+enable_memory_snapshot = false
+save_memory_snapshot_folder = "memory_snapshot"
+[metrics]
+log_freq = 10
+disable_color_printing = false
+enable_tensorboard = true
+save_tb_folder = "tb"
+enable_wandb = false
+[model]
+name = "llama3"
+flavor = "8B"
+hf_assets_path = "./assets/hf/Llama-3.1-8B"
+converters = ["float8"]
+[optimizer]
+name = "AdamW"
+lr = 8e-5
+eps = 1e-8
+[lr_scheduler]
+warmup_steps = 600
+decay_ratio = 0.8
+decay_type = "linear"
+min_lr_factor = 0.0
+[training]
+local_batch_size = 2
+seq_len = 8192
+max_norm = 1.0
+steps = 3_000
+dataset = "c4"
+[parallelism]
+data_parallel_replicate_degree = 1
+data_parallel_shard_degree = -1
+fsdp_reshard_after_forward = "default"
+tensor_parallel_degree = 8
+enable_async_tensor_parallel = true
+pipeline_parallel_degree = 1
+pipeline_parallel_schedule = "Interleaved1F1B"
+context_parallel_degree = 1
+[checkpoint]
+enable = false
+folder = "checkpoint"
+interval = 500
+last_save_model_only = true
+export_dtype = "float32"
+async_mode = "disabled"
+[activation_checkpoint]
+mode = "selective"
+selective_ac_option = 'op'
+[compile]
+enable=true
+components = ["model", "loss"]
+[quantize.linear.float8]
+enable_fsdp_float8_all_gather = true
+precompute_float8_dynamic_scale_for_fsdp = true
+filter_fqns = ["output"]
+[validation]
+enable = false
+dataset = "c4_validation"
+freq = 500
+steps = 1200
+)",
+                                        {}, 16);
+  EXPECT_EQ(loaded.config.model.converters, StringList{"quantize.linear.float8"});
+  EXPECT_EQ(loaded.config.training.steps, 3000);
+  EXPECT_EQ(loaded.compat_lines.size(), 2u);  // the converter's name; compile.enable
+}
+
+}  // namespace
+}  // namespace halftone

@@ -1,0 +1,206 @@
+#include "config/helpers.h"
+
+namespace halftone {
+namespace {
+
+bool names(const std::string& text, std::initializer_list<const char*> words) {
+  for (const char* w : words) {
+    if (text.find(w) == std::string::npos) return false;
+  }
+  return !text.empty();
+}
+
+struct Case {
+  Args args;
+  int64_t world;
+  std::vector<const char*> names;  // words of the message; none = legal
+};
+
+void expect(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    const std::string text = problems("", c.args, c.world);
+    std::string line;
+    for (const std::string& a : c.args) line += a + " ";
+    if (c.names.empty()) {
+      EXPECT_EQ(text, "") << line;
+    } else {
+      EXPECT_EQ(text.find('\n'), std::string::npos) << line << text;
+    }
+    for (const char* word : c.names)
+      EXPECT_NE(text.find(word), std::string::npos) << line << "\n  said: " << text << "\n  expected: " << word;
+  }
+}
+
+TEST(Rules, Mesh) {
+  expect({
+      {{"--parallelism.tensor_parallel_degree", "2"}, 4, {}},
+      {{"--parallelism.tensor_parallel_degree", "2"}, 1, {"multiple of", "tensor_parallel_degree", "found 1"}},
+      {{"--parallelism.tensor_parallel_degree", "2"}, 0, {}},
+      {{"--parallelism.data_parallel_shard_degree", "2"}, 2, {}},
+      {{"--parallelism.data_parallel_shard_degree", "2"}, 3, {"must equal the number of processes", "3 processes"}},
+      {{"--parallelism.data_parallel_shard_degree", "0"}, 1, {"-1 or at least 1"}},
+      {{"--parallelism.tensor_parallel_degree", "0"}, 1, {"at least 1"}},
+      {{"--parallelism.tensor_parallel_degree", "4611686018427387904"}, 1, {"at most"}},
+      {{"--parallelism.data_parallel_replicate_degree=2", "--parallelism.data_parallel_shard_degree=1",
+        "--parallelism.tensor_parallel_degree=2"},
+       4,
+       {"DDP", "HSDP"}},
+      {{"--parallelism.data_parallel_replicate_degree=2", "--parallelism.data_parallel_shard_degree=1",
+        "--parallelism.context_parallel_degree=2"},
+       4,
+       {}},
+      {{"--parallelism.expert_parallel_degree=3"}, 4, {"expert_parallel_degree", "divide"}},
+      {{"--parallelism.expert_parallel_degree=2", "--parallelism.expert_tensor_parallel_degree=2"},
+       4,
+       {"expert_tensor_parallel_degree", "tensor_parallel_degree"}},
+      {{"--training.enable_cpu_offload"}, 1, {"enable_cpu_offload", "shard"}},
+      {{"--training.enable_cpu_offload"}, 2, {}},
+      {{"--training.seq_len=1001", "--parallelism.tensor_parallel_degree=2"}, 2, {"training.seq_len", "tensor_parallel_degree"}},
+      {{"--training.seq_len=1002", "--parallelism.context_parallel_degree=2"}, 2, {"training.seq_len", "load balancer"}},
+      {{"--training.seq_len=1002", "--parallelism.context_parallel_degree=2", "--parallelism.context_parallel_load_balancer=None"}, 2, {}},
+      {{"--parallelism.context_parallel_load_balancer="}, 1, {"headtail, ptrr"}},
+  });
+}
+
+TEST(Rules, Batch) {
+  expect({
+      {{"--training.global_batch_size=32"}, 2, {}},
+      {{"--training.global_batch_size=20"}, 1, {"training.global_batch_size", "training.local_batch_size"}},
+      {{"--training.global_batch_size=0"}, 1, {"-1 or at least 1"}},
+      {{"--optimizer.early_step_in_backward"}, 1, {}},
+      {{"--optimizer.early_step_in_backward", "--training.global_batch_size=16"}, 1, {"early_step_in_backward", "global_batch_size"}},
+      {{"--training.local_batch_size=0"}, 1, {"at least 1"}},
+  });
+}
+
+TEST(Rules, Pipeline) {
+  const Args pp = {"--parallelism.pipeline_parallel_degree=2"};
+  const auto with = [&](std::initializer_list<std::string> more) {
+    Args all = pp;
+    all.insert(all.end(), more);
+    return all;
+  };
+  expect({
+      {pp, 2, {}},
+      {with({"--parallelism.pipeline_parallel_microbatch_size=3"}), 2, {"pipeline_parallel_microbatch_size", "local_batch_size"}},
+      {with({"--parallelism.pipeline_parallel_schedule=interleaved1f1b"}), 2, {}},
+      {with({"--parallelism.pipeline_parallel_schedule=2F2B"}), 2, {"expected one of 1F1B"}},
+      {with({"--parallelism.pipeline_parallel_schedule=PipelineScheduleMulti"}), 2, {"schedule_csv"}},
+      {with({"--parallelism.module_fqns_per_model_part=[[\"a\"],[\"b\"],[\"c\"]]"}), 2, {"3 stages", "needs 2"}},
+      {with({"--parallelism.module_fqns_per_model_part=[[\"a\"],[\"lm_head\"]]"}), 2, {}},
+      {with({"--optimizer.early_step_in_backward"}), 2, {"early_step_in_backward"}},
+  });
+  EXPECT_EQ(load(with({"--parallelism.pipeline_parallel_schedule=gpipe"}), 2).config.parallelism.pipeline_parallel_schedule, "GPipe");
+}
+
+TEST(Rules, Checkpoints) {
+  expect({
+      {{"--checkpoint.keep_latest_k=1"}, 1, {"keep_latest_k", "at least 2"}},
+      {{"--checkpoint.keep_latest_k=0"}, 1, {}},
+      {{"--checkpoint.initial_load_in_hf", "--checkpoint.no_initial_load_model_only"},
+       1,
+       {"initial_load_in_hf", "initial_load_model_only"}},
+      {{"--checkpoint.last_save_in_hf", "--checkpoint.no_last_save_model_only"}, 1, {"last_save_in_hf", "last_save_model_only"}},
+      {{"--checkpoint.initial_load_in_hf_quantized"}, 1, {"initial_load_in_hf_quantized"}},
+      {{"--checkpoint.exclude_from_loading=optimizer"}, 1, {"lr_scheduler"}},
+      {{"--checkpoint.exclude_from_loading=optimizer,lr_scheduler"}, 1, {}},
+      {{"--checkpoint.exclude_from_loading=model"}, 1, {"can not name model"}},
+      {{"--checkpoint.create_seed_checkpoint"}, 1, {"create_seed_checkpoint", "checkpoint.enable"}},
+      {{"--checkpoint.create_seed_checkpoint", "--checkpoint.enable"}, 1, {}},
+      {{"--checkpoint.create_seed_checkpoint", "--checkpoint.enable"}, 2, {"one process"}},
+  });
+}
+
+TEST(Rules, SingleFieldsAndData) {
+  expect({
+      {{"--validation.steps=0"}, 1, {"validation.steps"}},
+      {{"--validation.holdout=1"}, 1, {"validation.holdout"}},
+      {{"--validation.holdout=0.1", "--validation.dataset=c4"}, 1, {"validation.holdout", "validation.dataset"}},
+      {{"--training.dataset=text"}, 1, {"training.dataset", "training.dataset_path"}},
+      {{"--training.dataset=text", "--training.dataset_path=x"}, 1, {}},
+      {{"--lr_scheduler.decay_ratio=1.5"}, 1, {"decay_ratio"}},
+      {{"--optimizer.beta2=1"}, 1, {"beta2"}},
+      {{"--activation_checkpoint.selective_ac_option=0"}, 1, {"selective_ac_option"}},
+      {{"--activation_checkpoint.selective_ac_option=op"}, 1, {}},
+      {{"--profiling.profiler_active=9"}, 1, {"profile_freq", "profiler_warmup"}},
+      {{"--training.nonfinite=rollback"}, 1, {"checkpoint.enable"}},
+      {{"--debug.deterministic_warn_only"}, 1, {"debug.deterministic"}},
+  });
+}
+
+TEST(Rules, QuantizeHasOneSource) {
+  expect({
+      {{"--quantize.scheme=int8"}, 1, {}},
+      {{"--quantize.scheme=int88"}, 1, {"unknown scheme", "did you mean int8?"}},
+      {{"--quantize.scheme=int8", "--model.converters=quantize.linear.mx"}, 1, {"quantize.scheme and model.converters"}},
+      {{"--quantize.scheme=int8", "--quantize.recipe=x.yaml"}, 1, {"quantize.scheme and quantize.recipe"}},
+      {{"--quantize.scheme={\"int8\": [\"Linear\"]}", "--quantize.targets=re:x"}, 1, {"quantize.targets"}},
+      {{"--model.converters=quantize.linear.mx,quantize.grouped_mm.float8"}, 1, {"all float8 or all mx"}},
+      {{"--model.converters=quantize.linear.mx,mx"}, 1, {"twice"}},
+      {{"--model.converters=quantize.linear.fp8"}, 1, {"expected one of"}},
+      {{"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise",
+        "--quantize.linear.float8.enable_fsdp_float8_all_gather"},
+       1,
+       {"tensorwise"}},
+  });
+}
+
+TEST(Rules, OptionsBelongToSchemes) {
+  expect({
+      {{"--quantize.scheme=int8", "--quantize.use_sr_grad"}, 1, {}},
+      {{"--quantize.scheme=int8", "--quantize.stochastic_rounding", "--quantize.no_grad_weight"}, 1, {}},
+      {{"--quantize.scheme=int8", "--quantize.use_hadamard"}, 1, {"quantize.use_hadamard", "int8"}},
+      {{"--quantize.scheme=int8", "--quantize.use_hadamard=false"}, 1, {}},
+      {{"--quantize.scheme=mxfp4", "--quantize.use_hadamard"}, 1, {}},
+      {{"--quantize.scheme=mxfp4", "--quantize.use_hadamard", "--quantize.use_2dblock_x"}, 1, {"use_hadamard", "use_2dblock_x"}},
+      {{"--quantize.scheme=fp8_rowwise", "--quantize.use_2dblock_w"}, 1, {"use_2dblock_w"}},
+      {{"--quantize.scheme=fp8_rowwise", "--quantize.no_output"}, 1, {"quantize.output"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.two_level_scaling=tensorwise"}, 1, {"tensorwise"}},
+      {{"--quantize.scheme=nvfp4", "--quantize.two_level_scaling=tensorwise"}, 1, {}},
+      {{"--quantize.scheme=mxfp4", "--quantize.use_uos", "--quantize.scale_mode=even"}, 1, {"use_uos", "scale_mode"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.lora_rank=16"}, 1, {"lora_rank", "32"}},
+      {{"--quantize.scheme=nvfp4", "--quantize.lora_rank=16"}, 1, {}},
+      {{"--quantize.scheme=mxfp4", "--quantize.preset=alto", "--quantize.clip_mode=dynamic"}, 1, {"clip_mode", "use_hadamard"}},
+      {{"--quantize.skip_last_layers=1.5"}, 1, {"skip_last_layers"}},
+      {{"--quantize.skip_last_layers=0.15"}, 1, {}},
+      {{"--quantize.stochastic_rounding"}, 1, {"stochastic_rounding", "none"}},
+  });
+}
+
+TEST(Rules, ARecipesSchemeCanBeSwitchedOff) {
+  const LoadedConfig loaded = load_toml("[quantize]\nscheme = 'int8'\nstochastic_rounding = true\n", {"--quantize.scheme", "none"});
+  EXPECT_TRUE(loaded.config.quantize.scheme.is_none());
+  ASSERT_EQ(loaded.compat_lines.size(), 1u);
+  EXPECT_TRUE(names(loaded.compat_lines[0], {"[compat]", "quantize.stochastic_rounding"}));
+}
+
+TEST(Compatibility, AcceptedFieldsGetOneLine) {
+  const LoadedConfig loaded = load({"--compile.enable", "--metrics.enable_wandb", "--optimizer.implementation=foreach"});
+  ASSERT_EQ(loaded.compat_lines.size(), 3u);
+  EXPECT_EQ(loaded.compat_lines[0], "[compat] optimizer.implementation=foreach: the fused kernel is used");
+  EXPECT_EQ(loaded.compat_lines[2], "[compat] compile.enable=true: no graph compiler here; fused kernels and CUDA graphs are always on");
+  EXPECT_TRUE(load({"--compile.enable=false"}).compat_lines.empty());
+}
+
+TEST(Compatibility, Aliases) {
+  const LoadedConfig loaded = load({"--model.converters=float8", "--model.tokenizer_path=tok"});
+  EXPECT_EQ(loaded.config.model.converters, StringList{"quantize.linear.float8"});
+  EXPECT_EQ(loaded.config.model.hf_assets_path, "tok");
+  EXPECT_EQ(loaded.compat_lines.size(), 2u);
+  EXPECT_NE(problems("", {"--model.tokenizer_path=a", "--model.hf_assets_path=b"}), "");
+  const LoadedConfig parts = load({"--parallelism.module_fqns_per_model_part", "layers.0", "lm_head"});
+  EXPECT_EQ(parts.config.parallelism.module_fqns_per_model_part->at(1), StringList{"output"});
+}
+
+TEST(Compatibility, WhatCanNotApplyIsRefusedWithAReason) {
+  EXPECT_TRUE(names(problems("[fault_tolerance]\nenable = true"), {"X.toml:2", "fault_tolerance.enable", "checkpoint"}));
+  EXPECT_TRUE(names(problems("", {"--job.custom_config_module=my.module"}), {"job.custom_config_module", "Python"}));
+  EXPECT_EQ(problems("", {"--job.custom_config_module=torchtitan.components.ft.config"}), "");
+  EXPECT_TRUE(names(problems("", {"--experimental.custom_import=x"}), {"experimental.custom_import"}));
+  for (const char* model : {"flux", "llama4", "llama3_ft"})
+    EXPECT_TRUE(names(problems("", {"--model.name", model}), {"model.name", model}));
+  EXPECT_TRUE(names(problems("", {"--comm.mode=local_tensor"}), {"comm.mode", "fake_backend"}));
+}
+
+}  // namespace
+}  // namespace halftone
