@@ -146,7 +146,8 @@ void check_forward(Data& x, const std::vector<double>& out, const std::vector<do
     if (std::isinf(lse[i])) {
       ASSERT_EQ(x.lse[i], -std::numeric_limits<float>::infinity());
     } else {
-      ASSERT_NEAR(x.lse[i], lse[i], (t == DType::f32 ? 1e-5 : 3e-4) * std::max(1.0, std::abs(lse[i]))) << i;
+      // bf16: the sum is of weights rounded to eight bits, so that they are normalised exactly.
+      ASSERT_NEAR(x.lse[i], lse[i], t == DType::f32 ? 1e-5 * std::max(1.0, std::abs(lse[i])) : 8e-3) << i;
     }
   }
 }

@@ -31,8 +31,10 @@ void check_common(const AttentionShape& s, DType dtype, float scale) {
   check(scale > 0 && scale < std::numeric_limits<float>::infinity(), "attention: expected a positive finite scale, found {}", scale);
 }
 
-bool bf16_on_amx(DType t) { return t == DType::bf16 && cpu_features().amx; }
-bool bf16_on_vnni(DType t) { return t == DType::bf16 && cpu_features().vnni; }
+// The byte permutes of operand_bf16.h: every processor with these two has them but Cooper Lake.
+bool has_vbmi() { return __builtin_cpu_supports("avx512vbmi"); }
+bool bf16_on_amx(DType t) { return t == DType::bf16 && cpu_features().amx && has_vbmi(); }
+bool bf16_on_vnni(DType t) { return t == DType::bf16 && cpu_features().vnni && has_vbmi(); }
 bool any_on_avx512(DType) { return cpu_features().avx512; }
 bool any_on_v3(DType) { return true; }
 

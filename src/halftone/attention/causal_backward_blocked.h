@@ -81,8 +81,8 @@ class BackwardBlocks {
     starting_values(p_.lse + (b * shape.heads + h) * shape.q_len + q_begin, rows);
     pack_transposed<P>(q_t_, queries_, q_, queries_, width_);
     pack_transposed<P>(d_out_t_, queries_, d_out_, queries_, width_);
-    const uint32_t* q_pairs = pack_rows<P>(q_pairs_, q_, queries_, width_);
-    const uint32_t* d_out_pairs = pack_rows<P>(d_out_pairs_, d_out_, queries_, width_);
+    const uint32_t* q_pairs = pack_rows<P, 16>(q_pairs_, q_, queries_, width_);
+    const uint32_t* d_out_pairs = pack_rows<P, 16>(d_out_pairs_, d_out_, queries_, width_);
     std::memset(dq_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
 
     const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
@@ -134,19 +134,13 @@ class BackwardBlocks {
     constexpr int kLanes = P::kLanes;
     const float *s = s_[strip & 1] + c, *dp = dp_[strip & 1] + c;
     const int key = static_cast<int>(strip * kKeys);
-    const float to_log2 = p_.scale * 1.44269504f;
-    const F by = P::set1(to_log2), lowest = P::set1(-126 / to_log2), zero = P::set1(0);
+    const F by = P::set1(p_.scale * kLog2E * P::kUnit), one = P::set1(P::kOne), lowest = P::set1(P::kLowest);
     for (int j = 0; j < kKeys; j += 2) {
-      F x[4], dx[4];
+      F x[4];
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) {
-        const int row = j + i / 2, v = i % 2 * kLanes;
-        x[i] = exp2_product<P>(P::max(lowest, P::load(s + row * queries_ + v)), by);
-        if constexpr (kMasked) x[i] = P::keep(x[i], zero, key + row, visible.lo + c + v, visible.hi + c + v);
-        dx[i] = P::mul(x[i], P::load(dp + row * queries_ + v));
-      }
-      P::store_rows(prob_ + j * queries_ + c, queries_, x, nullptr);
-      P::store_rows(ds_ + j * queries_ + c, queries_, dx, ds_pairs_ + j / P::kPair * queries_ + c);
+      for (int i = 0; i < 4; ++i) x[i] = P::max(lowest, P::fma(P::load(s + (j + i / 2) * queries_ + i % 2 * kLanes), by, one));
+      P::template gradients<kMasked>(prob_ + j * queries_ + c, ds_ + j * queries_ + c, ds_pairs_ + j / P::kPair * queries_ + c, queries_, x,
+                                     dp + j * queries_, key + j, visible.lo + c, visible.hi + c);
     }
   }
 

@@ -15,6 +15,7 @@ namespace halftone::attention {
 namespace {
 
 constexpr int kMaxQueries = 128;  // per block
+constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 template <class A, class B>
@@ -50,29 +51,6 @@ void for_items(int64_t count, F&& item) {
   for (int64_t i = 0; i < count; ++i) item(i);
 }
 
-// 2^(s * c), s * c in [-126, 127]: n = round(s * c) is read off the low bits of a sum with 1.5 * 2^23, the rest is a
-// minimax polynomial on [-1/2, 1/2] (relative error 8e-8, or 8e-5 where the result is rounded to bf16).
-template <class P>
-typename P::F exp2_product(typename P::F s, typename P::F c) {
-  using F = typename P::F;
-  const F magic = P::set1(12582912.0f);
-  const F sum = P::fma(s, c, magic);
-  const F r = P::fms(s, c, P::sub(sum, magic));
-  F y;
-  if constexpr (P::kPrecise) {
-    y = P::fma(P::set1(0.00132764719f), r, P::set1(0.00967554133f));
-    y = P::fma(y, r, P::set1(0.0555071327f));
-    y = P::fma(y, r, P::set1(0.240221197f));
-    y = P::fma(y, r, P::set1(0.693146967f));
-    y = P::fma(y, r, P::set1(1.00000007f));
-  } else {
-    y = P::fma(P::set1(0.055171668f), r, P::set1(0.242611122f));
-    y = P::fma(y, r, P::set1(0.693260986f));
-    y = P::fma(y, r, P::set1(0.999928074f));
-  }
-  return P::add_exponent(y, sum);
-}
-
 // ln(x), x positive and normal, relative error about 1e-7: ln m = 2 artanh((m - 1) / (m + 1)).
 template <class P>
 typename P::F natural_log(typename P::F x) {
@@ -84,7 +62,7 @@ typename P::F natural_log(typename P::F x) {
   y = P::fma(y, w, P::set1(2.0f / 5));
   y = P::fma(y, w, P::set1(2.0f / 3));
   y = P::fma(y, w, P::set1(2));
-  return P::fma(e, P::set1(0.693147181f), P::mul(y, z));
+  return P::fma(e, P::set1(kLn2), P::mul(y, z));
 }
 
 // Keys that a block of queries sees: for each query [lo, hi], and the bounds of each group of kAlign queries.
@@ -157,13 +135,15 @@ void pack_transposed(uint32_t* dst, int64_t ld, const typename P::T* src, int co
 }
 
 // dst [count / kPair][width] dwords: the B operand whose rows are the rows of src; src itself where a dword is one element.
-template <class P>
+// A dword joins rows r and r + 1, or with kApart = 16 rows r and r + 16 of each 32.
+template <class P, int kApart = 1>
 const uint32_t* pack_rows(uint32_t* dst, const typename P::T* src, int count, int width) {
   if constexpr (P::kPair == 1) {
     return reinterpret_cast<const uint32_t*>(src);
   } else {
-    for (int r = 0; r < count; r += 2) {
-      for (int d = 0; d < width; d += 32) P::interleave(dst + r / 2 * width + d, src + r * width + d, src + (r + 1) * width + d);
+    for (int pair = 0; pair < count / 2; ++pair) {
+      const typename P::T* row = src + (pair / kApart * 2 * kApart + pair % kApart) * width;
+      for (int d = 0; d < width; d += 32) P::interleave(dst + pair * width + d, row + d, row + kApart * width + d);
     }
     return dst;
   }
@@ -196,7 +176,7 @@ void store_row(In* dst, const typename P::T* src, int count) {
 }
 
 // Rows [q][head_dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns count.
-// kPaired: columns stand in the order of P::pair_rows. `work`: columns * width operand elements.
+// kPaired: columns stand in the order of P::column_of. `work`: columns * width operand elements.
 template <class P, class In, bool kPaired>
 void store_transposed(In* dst, int64_t stride, int64_t rows, int head_dim, const float* x, int width, int columns, const float* factor,
                       typename P::T* work) {

@@ -14,8 +14,8 @@ class ForwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
-  static constexpr int kKeys = 64;  // per strip
-  static constexpr float kBoundedScore = 60, kHidden = -1e30f;
+  static constexpr int kKeys = 64;                              // per strip
+  static constexpr float kBoundedScore = 60, kHidden = -1e30f;  // nats; below any score
 
   ForwardBlocks(const AttentionForward& p, int64_t keys)
       : p_(p),
@@ -45,7 +45,7 @@ class ForwardBlocks {
     }
     for (int d = 0; d < width_; d += P::kLanes) {
       F most = P::set1(0);
-      for (int64_t j = 0; j < keys; ++j) most = P::max(most, P::abs(P::load_operand(k_ + j * width_ + d)));
+      for (int64_t j = 0; j < keys; ++j) most = P::max_abs(most, P::load_operand(k_ + j * width_ + d));
       P::store(key_abs_ + d, most);
     }
   }
@@ -58,7 +58,7 @@ class ForwardBlocks {
     pack_transposed<P>(q_t_, queries_, rows_, queries_, width_);
     std::memset(out_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
     const bool bounded = bounded_scores();
-    for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = kHidden;
+    for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = bounded ? 0 : kHidden;
 
     const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
     int first = 0, last = 0;
@@ -102,7 +102,7 @@ class ForwardBlocks {
     for (int c = 0; c < queries_; c += P::kLanes) {
       F bound = P::set1(0);
       for (int d = 0; d < width_; d += P::kPair) bound = P::abs_dot(bound, q_t_ + d / P::kPair * queries_ + c, key_abs_ + d);
-      if (P::any_nan(bound)) return false;
+      if (P::any_not_finite(bound)) return false;
       most = P::max(most, bound);
     }
     return P::max_of(most) * p_.scale <= kBoundedScore;
@@ -114,47 +114,48 @@ class ForwardBlocks {
                                   s_[strip & 1] + first, queries_, nullptr);
   }
 
-  // P of one strip and the two vectors of queries at column c; adds to their sums.
+  // Weights of one strip for the two vectors of queries at column c; adds to their sums.
   template <bool kBounded, bool kMasked>
   void exponentials(const Visible<P>& visible, int64_t strip, int c) {
     constexpr int kLanes = P::kLanes;
-    float* s = s_[strip & 1] + c;
     const int key = static_cast<int>(strip * kKeys);
-    const float to_log2 = p_.scale * 1.44269504f;
-    const F by = P::set1(to_log2), lowest = P::set1(-126 / to_log2), zero = P::set1(0);
-    for (int v = 0; v < P::kAlign; v += kLanes, s += kLanes, c += kLanes) {
+    const F by = P::set1(p_.scale * kLog2E * P::kUnit), lowest = P::set1(P::kLowest);
+    for (int v = 0; v < P::kAlign; v += kLanes, c += kLanes) {
+      const float* s = s_[strip & 1] + c;
       const int32_t *lo = visible.lo + c, *hi = visible.hi + c;
-      F sum = P::load(sum_ + c), top = zero;
+      F sums[2] = {P::load(sum_ + c), P::zero()}, one = P::set1(P::kOne);
       if constexpr (!kBounded) {
-        const F old = P::load(top_ + c);
-        top = old;
-        for (int j = 0; j < kKeys; ++j) {
-          F x = P::load(s + j * queries_);
-          if constexpr (kMasked) x = P::keep(x, P::set1(kHidden), key + j, lo, hi);
-          top = P::max(x, top);
-        }
-        if (P::any_less(old, top)) {
-          const F less = exp2_product<P>(P::max(lowest, P::sub(old, top)), by);
-          sum = P::mul(sum, less);
-          for (int d = 0; d < width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
-          P::store(top_ + c, top);
-        }
+        const F top = raise_top<kMasked>(s, key, c, lo, hi, sums);
+        one = P::sub(one, top);
       }
-      F sums[2] = {sum, zero};
       for (int j = 0; j < kKeys; j += 2) {
-        F x[2];
-#pragma GCC unroll 2
-        for (int i = 0; i < 2; ++i) {
-          x[i] = P::load(s + (j + i) * queries_);
-          if constexpr (!kBounded) x[i] = P::max(lowest, P::sub(x[i], top));
-          x[i] = exp2_product<P>(x[i], by);
-          if constexpr (kMasked) x[i] = P::keep(x[i], zero, key + j + i, lo, hi);
-          sums[i] = P::add(sums[i], x[i]);
-        }
-        P::store_pair(p_pairs_ + j / P::kPair * queries_ + c, queries_, x[0], x[1]);
+        F x[2] = {P::fma(P::load(s + j * queries_), by, one), P::fma(P::load(s + (j + 1) * queries_), by, one)};
+        if constexpr (!kBounded) x[0] = P::max(lowest, x[0]), x[1] = P::max(lowest, x[1]);
+        P::template weights<kMasked>(p_pairs_ + j / P::kPair * queries_ + c, queries_, x, key + j, lo, hi, sums);
       }
       P::store(sum_ + c, P::add(sums[0], sums[1]));
     }
+  }
+
+  // The running maximum as an exponent, brought up to this strip; what has been summed before shrinks accordingly.
+  template <bool kMasked>
+  F raise_top(const float* s, int key, int c, const int32_t* lo, const int32_t* hi, F (&sums)[2]) {
+    F most = P::set1(kHidden), poison = P::zero();
+    for (int j = 0; j < kKeys; ++j) {
+      F x = P::load(s + j * queries_);
+      if constexpr (kMasked) x = P::keep(x, P::set1(kHidden), key + j, lo, hi);
+      most = P::max(x, most);
+      poison = P::fma(x, P::zero(), poison);  // NaN if any score is not finite
+    }
+    const F old = P::load(top_ + c), top = P::max(P::whole(P::mul(most, P::set1(p_.scale * kLog2E * P::kUnit))), old);
+    if (P::any_less(old, top)) {
+      const F less = exp2_of<P>(P::max(P::set1(-126), P::mul(P::sub(old, top), P::set1(1 / P::kUnit))));
+      sums[0] = P::mul(sums[0], less);
+      for (int d = 0; d < width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
+      P::store(top_ + c, top);
+    }
+    sums[0] = P::add(sums[0], poison);
+    return top;
   }
 
   void finish(int64_t b, int64_t head, int64_t q_begin, int64_t q_end) {
@@ -163,10 +164,7 @@ class ForwardBlocks {
     for (int c = 0; c < queries_; c += P::kLanes) {
       const F sum = P::load(sum_ + c);
       if (p_.lse != nullptr) {
-        const F top = P::load(top_ + c), scale = P::set1(p_.scale);
-        // top_ stays kHidden in bounded blocks, whose m is 0.
-        const F shift = P::zero_unless_positive(P::sub(top, P::set1(kHidden)), P::mul(top, scale));
-        P::store(lse + c, P::add(shift, natural_log<P>(sum)));
+        P::store(lse + c, P::fma(P::load(top_ + c), P::set1(kLn2 / P::kUnit), natural_log<P>(sum)));
       }
       const F inverse = P::div(P::set1(1), sum);
       P::store(top_ + c, inverse);

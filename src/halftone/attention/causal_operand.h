@@ -13,6 +13,19 @@ template <class P, Start kStart>
 void gemm_broadcast(int m, int n, int k, const typename P::T* a, int64_t lda, const uint32_t* b, int64_t ldb, float* c, int64_t ldc,
                     const float* bias);
 
+// 2^x for x in [-126, 127]: n = round(x) is read off the low bits of a sum with 1.5 * 2^23, the rest is a minimax polynomial
+// on [-1/2, 1/2], relative error 8e-8.
+template <class V>
+typename V::F exp2_of(typename V::F x) {
+  using F = typename V::F;
+  const F magic = V::set1(12582912.0f), n = V::add(x, magic), r = V::sub(x, V::sub(n, magic));
+  F y = V::fma(V::set1(0.00132764719f), r, V::set1(0.00967554133f));
+  y = V::fma(y, r, V::set1(0.0555071327f));
+  y = V::fma(y, r, V::set1(0.240221197f));
+  y = V::fma(y, r, V::set1(0.693146967f));
+  return V::add_exponent(V::fma(y, r, V::set1(1.00000007f)), n);
+}
+
 // fp32 operands, one fused multiply-add per product. kRows x 2 vectors of C stay in registers.
 template <class V, int kRegisterRows>
 struct Fp32 : V {
@@ -21,23 +34,42 @@ struct Fp32 : V {
   using T = float;
   using B = F;
   static constexpr int kPair = 1, kRows = kRegisterRows;
-  static constexpr bool kPrecise = true;
   static constexpr int kAlign = 2 * V::kLanes;  // of every m, n and k
+
+  // Exponents: x stands for 2^(x / kUnit), shifted by kOne; kLowest is the smallest that can be used.
+  static constexpr float kUnit = 1, kOne = 0, kLowest = -126;
+  static F whole(F x) { return x; }  // to where an exponent can be subtracted exactly
+
   static B load_b(const uint32_t* p) { return V::load(reinterpret_cast<const float*>(p)); }
   static B broadcast(const T* p) { return V::set1(*p); }
   static F multiply_add(F c, B a, B b) { return V::fma(a, b, c); }
   static F load_operand(const T* p) { return V::load(p); }
   static F abs_dot(F c, const uint32_t* q, const float* k) { return V::fma(V::abs(load_b(q)), V::set1(*k), c); }
-  // Rows r and r + 1 of a B operand, one vector of columns.
-  static void store_pair(uint32_t* dst, int64_t ld, F row0, F row1) {
-    V::store(reinterpret_cast<float*>(dst), row0);
-    V::store(reinterpret_cast<float*>(dst + ld), row1);
+
+  // Powers of exponents x of keys key, key + 1 as rows of a B operand, added to sums; zero outside [lo, hi] if kMasked.
+  template <bool kMasked>
+  static void weights(uint32_t* dst, int64_t ld, const F (&x)[2], int key, const int32_t* lo, const int32_t* hi, F (&sums)[2]) {
+    for (int i = 0; i < 2; ++i) {
+      F y = exp2_of<V>(x[i]);
+      if constexpr (kMasked) y = V::keep(y, V::zero(), key + i, lo, hi);
+      sums[i] = V::add(sums[i], y);
+      V::store(reinterpret_cast<float*>(dst) + i * ld, y);
+    }
   }
-  // Two rows of two vectors as A rows (and as a B operand, which is the same here).
-  static void store_rows(T* dst, int64_t ld, const F (&x)[4], const uint32_t* /*pairs*/) {
-    V::store(dst, x[0]), V::store(dst + V::kLanes, x[1]);
-    V::store(dst + ld, x[2]), V::store(dst + ld + V::kLanes, x[3]);
+  // Two keys by two vectors of queries: probabilities from exponents, times dp; A rows of both. The B operand is the same.
+  template <bool kMasked>
+  static void gradients(T* prob, T* ds, uint32_t* /*pairs*/, int64_t ld, const F (&x)[4], const float* dp, int key, const int32_t* lo,
+                        const int32_t* hi) {
+    for (int i = 0; i < 4; ++i) {
+      const int64_t at = i / 2 * ld + i % 2 * V::kLanes;
+      F y = exp2_of<V>(x[i]);
+      if constexpr (kMasked) y = V::keep(y, V::zero(), key + i / 2, lo + i % 2 * V::kLanes, hi + i % 2 * V::kLanes);
+      V::store(prob + at, y);
+      V::store(ds + at, V::mul(y, V::load(dp + at)));
+    }
   }
+  static constexpr int column_of(int place) { return place; }
+
   static void begin() {}
   static void end() {}
   template <Start kStart>

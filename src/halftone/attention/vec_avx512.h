@@ -21,6 +21,7 @@ struct Vec512 {
 
   static F load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, F x) { _mm512_storeu_ps(p, x); }
+  static F zero() { return _mm512_setzero_ps(); }
   static U load_u(const void* p) { return _mm512_loadu_si512(p); }
   static void store_u(void* p, U x) { _mm512_storeu_si512(p, x); }
   static F set1(float x) { return _mm512_set1_ps(x); }
@@ -31,12 +32,13 @@ struct Vec512 {
   static F fms(F a, F b, F c) { return _mm512_fmsub_ps(a, b, c); }
   static F max(F a, F b) { return _mm512_max_ps(a, b); }  // b where either is NaN
   static F div(F a, F b) { return _mm512_div_ps(a, b); }
+  // Largest magnitude seen so far; unlike max it keeps a NaN.
+  static F max_abs(F most, F x) { return _mm512_castsi512_ps(_mm512_max_epi32(_mm512_castps_si512(most), _mm512_castps_si512(abs(x)))); }
   static F abs(F a) { return _mm512_abs_ps(a); }
   static float sum(F a) { return _mm512_reduce_add_ps(a); }
   static float max_of(F a) { return _mm512_reduce_max_ps(a); }
   static bool any_less(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ) != 0; }
-  static bool any_nan(F a) { return _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q) != 0; }
-  static F zero_unless_positive(F test, F x) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(test, _mm512_setzero_ps(), _CMP_GT_OQ), x); }
+  static bool any_not_finite(F a) { return _mm512_fpclass_ps_mask(a, 0x99) != 0; }
 
   // x where lo[lane] <= key <= hi[lane], else `other`.
   static F keep(F x, F other, int key, const int32_t* lo, const int32_t* hi) {

@@ -14,6 +14,7 @@ struct Vec256 {
 
   static F load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, F x) { _mm256_storeu_ps(p, x); }
+  static F zero() { return _mm256_setzero_ps(); }
   static U load_u(const void* p) { return _mm256_loadu_si256(static_cast<const U*>(p)); }
   static void store_u(void* p, U x) { _mm256_storeu_si256(static_cast<U*>(p), x); }
   static F set1(float x) { return _mm256_set1_ps(x); }
@@ -24,6 +25,7 @@ struct Vec256 {
   static F fms(F a, F b, F c) { return _mm256_fmsub_ps(a, b, c); }
   static F max(F a, F b) { return _mm256_max_ps(a, b); }  // b where either is NaN
   static F div(F a, F b) { return _mm256_div_ps(a, b); }
+  static F max_abs(F most, F x) { return _mm256_castsi256_ps(_mm256_max_epi32(_mm256_castps_si256(most), _mm256_castps_si256(abs(x)))); }
   static F abs(F a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
   static float sum(F a) {
     __m128 x = _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));
@@ -36,8 +38,9 @@ struct Vec256 {
     return _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)));
   }
   static bool any_less(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_LT_OQ)) != 0; }
-  static bool any_nan(F a) { return _mm256_movemask_ps(_mm256_cmp_ps(a, a, _CMP_UNORD_Q)) != 0; }
-  static F zero_unless_positive(F test, F x) { return _mm256_and_ps(_mm256_cmp_ps(test, _mm256_setzero_ps(), _CMP_GT_OQ), x); }
+  static bool any_not_finite(F a) {  // a - a is not zero
+    return _mm256_movemask_ps(_mm256_cmp_ps(_mm256_sub_ps(a, a), _mm256_setzero_ps(), _CMP_NEQ_UQ)) != 0;
+  }
 
   static F keep(F x, F other, int key, const int32_t* lo, const int32_t* hi) {
     const U k = _mm256_set1_epi32(key);
