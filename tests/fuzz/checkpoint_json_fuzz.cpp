@@ -1,7 +1,6 @@
 // links: checkpoint_formats
 // seeds: tests/fuzz/seeds/checkpoint_json
-// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "weight_map" "rope_scaling" "llama3"
-// 9223372036854775807 -1 null
+// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "weight_map" "llama3" 9223372036854775807 -1
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
