@@ -5,6 +5,11 @@
 #include "halftone/data/bin_format.h"
 
 namespace halftone {
+namespace {
+
+constexpr size_t kReleaseEvery = size_t{1} << 20;
+
+}  // namespace
 
 BinSource::BinSource(FileList files, int token_bytes, int64_t vocab_size, std::optional<int32_t> eos_id)
     : DocumentSource(std::move(files)), token_bytes_(token_bytes), vocab_size_(vocab_size), eos_id_(eos_id) {}
@@ -17,11 +22,16 @@ void BinSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
   const SourceFile& file = files_.files.at(static_cast<size_t>(shard));
   const MappedFile map(file.path);
   const auto width = static_cast<size_t>(token_bytes_);
+  size_t read = 0;
   scan_bin(map.bytes(), token_bytes_, vocab_size_, eos_id_, file.path, [&](size_t first, size_t count) {
     Document document;
     document.kind = Document::Kind::stored;
     document.stored = map.bytes().subspan(first * width, count * width);
     visit(document);
+    read += document.stored.size();
+    if (read < kReleaseEvery) return;
+    map.touched(read);
+    read = 0;
   });
 }
 

@@ -41,8 +41,10 @@ int64_t Shuffle::operator()(int64_t i) const {
   do {  // leaves [0, n) for fewer than rows_ inputs, which walk on until they are back
     uint64_t row = x / columns_, column = x % columns_;
     for (int r = 0; r < kRounds; r += 2) {
-      row = (row + scale(mix(column + keys_[static_cast<size_t>(r)]), rows_)) % rows_;
-      column = (column + scale(mix(row + keys_[static_cast<size_t>(r) + 1]), columns_)) % columns_;
+      row += scale(mix(column + keys_[static_cast<size_t>(r)]), rows_);
+      row -= row >= rows_ ? rows_ : 0;
+      column += scale(mix(row + keys_[static_cast<size_t>(r) + 1]), columns_);
+      column -= column >= columns_ ? columns_ : 0;
     }
     x = row * columns_ + column;
   } while (x >= static_cast<uint64_t>(n_));

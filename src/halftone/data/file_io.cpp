@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -54,6 +55,14 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void MappedFile::touched(size_t size) const {
+  constexpr size_t kLimit = size_t{8} << 20, kFaultAround = size_t{64} << 10;  // one fault maps the pages around it too
+  size = std::max(size, kFaultAround);
+  if (touched_.fetch_add(size, std::memory_order_relaxed) + size < kLimit) return;
+  touched_.store(0, std::memory_order_relaxed);
+  ::madvise(data_, size_, MADV_DONTNEED);
 }
 
 InputFile::InputFile(const std::string& path) : path_(path), fd_(open_for_reading(path)) {}

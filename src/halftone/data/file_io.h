@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -17,10 +18,14 @@ class MappedFile {
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
+  // Says that `size` bytes in a row were read: now and then the pages read so far leave the process (not the page cache),
+  // so that the resident memory stays small however much of the file is read. Thread-safe; other readers fault them back.
+  void touched(size_t size) const;
 
  private:
   void* data_ = nullptr;
   size_t size_ = 0;
+  mutable std::atomic<size_t> touched_{0};
 };
 
 // Open file read at given offsets; safe from several threads.

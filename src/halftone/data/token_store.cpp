@@ -84,6 +84,7 @@ void TokenStore::read(int64_t document, int64_t first, std::span<int32_t> out) c
           vocab_size_);
     out[k] = static_cast<int32_t>(id);
   }
+  maps_[segment->map].touched(out.size() * static_cast<size_t>(token_bytes_));
 }
 
 // Index files: <key>.tokens holds the ids (none for sources used in place), zeros up to a multiple of 16, then the document
@@ -265,6 +266,7 @@ class TokenStoreBuilder {
           "its ids have another checksum");
     check(table_bytes > kVerifyLimit || hex(hash_bytes(table.data(), table.size())) == meta_.at("table_hash").get<std::string>(),
           "its table has another checksum");
+    map.touched(bytes.size());
     store->table_ = {reinterpret_cast<const DocumentEntry*>(table.data()), static_cast<size_t>(stats.documents)};
     check(store->table_.back().end == static_cast<uint64_t>(stats.tokens), "its table ends at another token");
     if (in_place) {
@@ -273,12 +275,12 @@ class TokenStoreBuilder {
         store->maps_.emplace_back(file.path);
         const auto ids = store->maps_.back().bytes();
         if (ids.empty()) continue;
-        store->segments_.push_back({first, ids});
+        store->segments_.push_back({first, ids, store->maps_.size() - 1});
         first += static_cast<int64_t>(ids.size()) / width();
       }
       check(first == stats.tokens, "the files hold {} tokens, the table {}", first, stats.tokens);
     } else {
-      store->segments_.push_back({0, bytes.first(static_cast<size_t>(token_bytes))});
+      store->segments_.push_back({0, bytes.first(static_cast<size_t>(token_bytes)), 0});
     }
     store->maps_.push_back(std::move(map));
     return store;

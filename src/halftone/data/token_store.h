@@ -48,6 +48,7 @@ class TokenStore {
   struct Segment {
     int64_t first_token;
     std::span<const std::byte> bytes;
+    size_t map;  // in maps_
   };
   std::vector<MappedFile> maps_;
   std::vector<Segment> segments_;  // by first_token
