@@ -2,6 +2,7 @@
 
 #include "fused/support.h"
 #include "halftone/base/error.h"
+#include "halftone/fused/philox_groups.h"
 
 namespace halftone {
 namespace {
@@ -26,6 +27,18 @@ TEST(RandomFill, QuantileAndDistributionFunction) {
   }
   EXPECT_EQ(normal_cdf(-100), 0.0);
   EXPECT_EQ(normal_cdf(INFINITY), 1.0);
+}
+
+TEST(RandomFill, VectorPhiloxIsTheScalarOne) {
+  const PhiloxKey key = philox_key(77, "x");
+  for (const uint64_t first : {uint64_t{0}, uint64_t{0xFFFFFFFE}, uint64_t{0x123456789ABCDE}}) {
+    uint32_t words[32];
+    philox_groups(key, first, 9, 8, words);
+    for (size_t i = 0; i < 8; ++i) {
+      const auto expected = philox(key, first + i, 9);
+      for (size_t k = 0; k < 4; ++k) ASSERT_EQ(words[4 * i + k], expected[k]) << first << " " << i;
+    }
+  }
 }
 
 // Written down once: another compiler, instruction set or C library must give the same numbers.

@@ -6,6 +6,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/fused/arguments.h"
 #include "halftone/fused/kernels.h"
+#include "halftone/fused/philox_groups.h"
 
 namespace halftone {
 namespace {
@@ -26,15 +27,13 @@ std::vector<Stretch> cut(std::span<const OptimizerSegment> segments) {
   return work;
 }
 
-// 16 random bits per element, numerics.md section 4 with L = 16: group i >> 3, word (i & 7) >> 1, low half for even i.
-void draw_noise(const OptimizerSegment& s, int64_t begin, int64_t end, uint32_t step, uint16_t* noise) {
-  const uint64_t first = s.first_index + static_cast<uint64_t>(begin), last = s.first_index + static_cast<uint64_t>(end);
-  for (uint64_t g = first >> 3; g << 3 < last; ++g) {
-    const auto words = philox(s.key, g, step);
-    for (uint64_t i = std::max(first, g << 3); i < std::min(last, (g + 1) << 3); ++i) {
-      noise[i - first] = static_cast<uint16_t>(words[(i & 7) >> 1] >> (i & 1 ? 16 : 0));
-    }
-  }
+// 16 random bits per element, numerics.md section 4 with L = 16: group i >> 3, word (i & 7) >> 1, low half for even i; on a
+// little-endian machine the words of consecutive groups are those numbers in order. Returns where that of `begin` stands.
+const uint16_t* draw_noise(const OptimizerSegment& s, int64_t begin, int64_t count, uint32_t step, std::vector<uint32_t>& words) {
+  const uint64_t first = s.first_index + static_cast<uint64_t>(begin);
+  const auto skipped = static_cast<int64_t>(first & 7);
+  philox_groups(s.key, first >> 3, step, (skipped + count + 31) / 32 * 4, words.data());
+  return reinterpret_cast<const uint16_t*>(words.data()) + skipped;
 }
 
 void check_step(const OptimizerStep& p) {
@@ -57,7 +56,7 @@ void optimizer_step(const OptimizerStep& p) {
   check_step(p);
   const bool stochastic = p.stochastic_rounding && p.param_dtype == DType::bf16;
   parallel_for(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end) {
-    std::vector<uint16_t> noise(stochastic ? kBlock : 0);
+    std::vector<uint32_t> noise(stochastic ? kBlock / 2 + 32 : 0);
     for (int64_t w = begin; w < end; ++w) {
       const Stretch& stretch = work[static_cast<size_t>(w)];
       const OptimizerSegment& s = *stretch.segment;
@@ -66,8 +65,7 @@ void optimizer_step(const OptimizerStep& p) {
       b.count = stretch.end - stretch.begin;
       if (p.grad_factor) b.grad_factor = *p.grad_factor;
       if (stochastic) {
-        draw_noise(s, stretch.begin, stretch.end, static_cast<uint32_t>(p.step), noise.data());
-        b.noise = noise.data();
+        b.noise = draw_noise(s, stretch.begin, b.count, static_cast<uint32_t>(p.step), noise);
       }
       fused_kernels().optimizer(p, b);
     }

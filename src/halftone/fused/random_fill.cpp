@@ -1,11 +1,14 @@
 #include "halftone/fused/random_fill.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <cstring>
 
 #include "halftone/base/parallel.h"
 #include "halftone/fused/arguments.h"
+#include "halftone/fused/philox_groups.h"
 
 // The C library's exp, log and erfc differ between its versions and between instruction sets, so this file has its own,
 // from additions, multiplications and divisions alone (the build never contracts them into fused operations).
@@ -14,10 +17,13 @@ namespace {
 
 constexpr double kLn2 = 0x1.62e42fefa39efp-1;
 
-template <size_t N>
-double polynomial(const double (&c)[N], double x) {
-  double sum = c[N - 1];
-  for (size_t i = N - 1; i-- > 0;) sum = sum * x + c[i];
+// Four numbers at once: the same operations on each as on a single double.
+using Four = double __attribute__((vector_size(32)));
+
+template <class X, size_t N>
+X polynomial(const double (&c)[N], X x) {
+  X sum = c[N - 1] * x + c[N - 2];
+  for (size_t i = N - 2; i-- > 0;) sum = sum * x + c[i];
   return sum;
 }
 
@@ -43,21 +49,70 @@ double exponential(double x) {
   return sum;
 }
 
-// Element i of the fill is f(w), w its 32 random bits.
+constexpr double kCentre = 0.425;  // |p - 1/2| up to which one rational function does
+
+template <class X>
+X quantile_centre(X q) {
+  constexpr double kTop[] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3, 1.3731693765509461125e+4,
+                             4.5921953931549871457e+4, 6.7265770927008700853e+4, 3.3430575583588128105e+4, 2.5090809287301226727e+3};
+  constexpr double kBottom[] = {1.0,
+                                4.2313330701600911252e+1,
+                                6.8718700749205790830e+2,
+                                5.3941960214247511077e+3,
+                                2.1213794301586595867e+4,
+                                3.9307895800092710610e+4,
+                                2.8729085735721942674e+4,
+                                5.2264952788528545610e+3};
+  const X r = 0.180625 - q * q;
+  return q * polynomial(kTop, r) / polynomial(kBottom, r);
+}
+
+constexpr int64_t kBlock = 256;  // elements worked on together, from an index that is a multiple of it
+using Block = std::array<double, kBlock>;
+
+// Replaces probabilities by quantiles: all by the central function, then, listed without a branch, those outside its range.
+void quantiles(Block& p) {
+  Block z;
+  std::array<int64_t, kBlock> outside;
+  int64_t count = 0;
+  for (int64_t i = 0; i < kBlock; i += 4) {
+    Four four;
+    std::memcpy(&four, &p[static_cast<size_t>(i)], sizeof four);
+    four = quantile_centre(four - 0.5);
+    std::memcpy(&z[static_cast<size_t>(i)], &four, sizeof four);
+  }
+  for (int64_t i = 0; i < kBlock; ++i) {
+    outside[static_cast<size_t>(count)] = i;
+    count += std::abs(p[static_cast<size_t>(i)] - 0.5) > kCentre;
+  }
+  for (int64_t k = 0; k < count; ++k) {
+    const auto i = static_cast<size_t>(outside[static_cast<size_t>(k)]);
+    z[i] = normal_quantile(p[i]);
+  }
+  p = z;
+}
+
+// f(block) turns the uniform numbers of a block, in (0, 1), into the values.
 template <class F>
 void fill(const RandomFill& p, F&& f) {
   check_float("random fill", p.dtype);
   check(p.count >= 0 && (p.out || p.count == 0), "random fill: expected a destination for {} elements", p.count);
-  parallel_for(p.count, 4096, [&](int64_t begin, int64_t end) {
-    const uint64_t first = p.first_index + static_cast<uint64_t>(begin), last = p.first_index + static_cast<uint64_t>(end);
-    for (uint64_t g = first >> 2; g << 2 < last; ++g) {
-      const auto words = philox(p.key, g, p.draw);
-      for (uint64_t i = std::max(first, g << 2); i < std::min(last, (g + 1) << 2); ++i) {
-        const float value = f((static_cast<double>(words[i & 3]) + 0.5) * 0x1p-32);
+  const uint64_t first = p.first_index, last = first + static_cast<uint64_t>(p.count), begin_block = first / kBlock;
+  const auto blocks = static_cast<int64_t>((last + kBlock - 1) / kBlock - begin_block);
+  parallel_for(p.count == 0 ? 0 : blocks, 16, [&](int64_t begin, int64_t end) {
+    Block values;
+    uint32_t words[kBlock];
+    for (int64_t b = begin; b < end; ++b) {
+      const uint64_t start = (begin_block + static_cast<uint64_t>(b)) * kBlock;
+      philox_groups(p.key, start / 4, p.draw, kBlock / 4, words);
+      for (size_t i = 0; i < kBlock; ++i) values[i] = (static_cast<double>(words[i]) + 0.5) * 0x1p-32;
+      f(values);
+      for (uint64_t i = std::max(first, start); i < std::min(last, start + kBlock); ++i) {
+        const auto value = static_cast<float>(values[i - start]);
         if (p.dtype == DType::bf16) {
-          static_cast<bf16*>(p.out)[i - p.first_index] = bf16(value);
+          static_cast<bf16*>(p.out)[i - first] = bf16(value);
         } else {
-          static_cast<float*>(p.out)[i - p.first_index] = value;
+          static_cast<float*>(p.out)[i - first] = value;
         }
       }
     }
@@ -67,16 +122,6 @@ void fill(const RandomFill& p, F&& f) {
 }  // namespace
 
 double normal_quantile(double p) {
-  constexpr double kCentreTop[] = {3.3871328727963666080e0,  1.3314166789178437745e+2, 1.9715909503065514427e+3, 1.3731693765509461125e+4,
-                                   4.5921953931549871457e+4, 6.7265770927008700853e+4, 3.3430575583588128105e+4, 2.5090809287301226727e+3};
-  constexpr double kCentreBottom[] = {1.0,
-                                      4.2313330701600911252e+1,
-                                      6.8718700749205790830e+2,
-                                      5.3941960214247511077e+3,
-                                      2.1213794301586595867e+4,
-                                      3.9307895800092710610e+4,
-                                      2.8729085735721942674e+4,
-                                      5.2264952788528545610e+3};
   constexpr double kMiddleTop[] = {1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,
                                    3.64784832476320460504e0,  1.27045825245236838258e0, 2.41780725177450611770e-1,
                                    2.27238449892691845833e-2, 7.74545014278341407640e-4};
@@ -99,10 +144,7 @@ double normal_quantile(double p) {
                                    1.42151175831644588870e-7,
                                    2.04426310338993978564e-15};
   const double q = p - 0.5;
-  if (std::abs(q) <= 0.425) {
-    const double r = 0.180625 - q * q;
-    return q * polynomial(kCentreTop, r) / polynomial(kCentreBottom, r);
-  }
+  if (std::abs(q) <= kCentre) return quantile_centre(q);
   const double r = std::sqrt(-natural_log(q < 0 ? p : 1 - p));
   const double z = r <= 5 ? polynomial(kMiddleTop, r - 1.6) / polynomial(kMiddleBottom, r - 1.6)
                           : polynomial(kFarTop, r - 5) / polynomial(kFarBottom, r - 5);
@@ -123,22 +165,28 @@ double normal_cdf(double x) {
 
 void fill_uniform(const RandomFill& p, double low, double high) {
   check(low < high, "uniform: expected low below high, found {} and {}", low, high);
-  const float below = std::nextafter(static_cast<float>(high), static_cast<float>(low));
-  fill(p, [&](double u) { return std::min(static_cast<float>(low + (high - low) * u), below); });
+  const double below = std::nextafter(static_cast<float>(high), static_cast<float>(low));
+  fill(p, [&](Block& values) {
+    for (double& x : values) x = std::clamp(low + (high - low) * x, low, below);
+  });
 }
 
 void fill_normal(const RandomFill& p, double mean, double std) {
   check(std >= 0, "normal: expected a standard deviation of at least 0, found {}", std);
-  fill(p, [&](double u) { return static_cast<float>(mean + std * normal_quantile(u)); });
+  fill(p, [&](Block& values) {
+    quantiles(values);
+    for (double& x : values) x = mean + std * x;
+  });
 }
 
 void fill_truncated_normal(const RandomFill& p, double mean, double std, double low, double high) {
   check(std > 0 && low < high, "truncated normal: expected std above 0 and low below high, found {}, {} and {}", std, low, high);
   const double first = normal_cdf((low - mean) / std), mass = normal_cdf((high - mean) / std) - first;
   check(mass >= 1e-12, "truncated normal: no mass between {} and {} (mean {}, std {})", low, high, mean, std);
-  fill(p, [&](double u) {
-    const double z = normal_quantile(std::clamp(first + mass * u, 0x1p-60, 1 - 0x1p-53));
-    return static_cast<float>(std::clamp(mean + std * z, low, high));
+  fill(p, [&](Block& values) {
+    for (double& x : values) x = std::clamp(first + mass * x, 0x1p-60, 1 - 0x1p-53);
+    quantiles(values);
+    for (double& x : values) x = std::clamp(mean + std * x, low, high);
   });
 }
 
