@@ -1,0 +1,105 @@
+#include "halftone/data/pretokenize.h"
+
+#include <gtest/gtest.h>
+
+#include "data/tokenizer_text.h"
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+Pretokenizer known(SplitPattern pattern) { return Pretokenizer({{std::string(pattern_text(pattern))}}); }
+
+std::vector<std::string> pieces(const Pretokenizer& pretokenizer, std::string_view text) {
+  Pretokenizer::Scratch scratch;
+  std::vector<Range> ranges;
+  pretokenizer.split(text, scratch, ranges);
+  std::vector<std::string> out;
+  for (const Range& r : ranges) out.emplace_back(text.substr(r.begin, r.end - r.begin));
+  return out;
+}
+
+class KnownPattern : public testing::TestWithParam<SplitPattern> {};
+INSTANTIATE_TEST_SUITE_P(All, KnownPattern, testing::Values(SplitPattern::gpt2, SplitPattern::llama3, SplitPattern::qwen2));
+
+TEST_P(KnownPattern, HandWrittenPathCutsLikePcre2) {
+  const Pretokenizer pretokenizer = known(GetParam());
+  ASSERT_EQ(pretokenizer.pattern(), GetParam());
+  Pretokenizer::Scratch scratch;
+  std::mt19937 rng(7);
+  for (int round = 0; round < 30000; ++round) {
+    const std::string text = random_text(rng, rng() % 24, round % 2 == 1);
+    std::vector<Range> ours, theirs;
+    pretokenizer.split(text, scratch, ours);
+    pretokenizer.split_by_pcre2(text, scratch, theirs);
+    ASSERT_EQ(ours.size(), theirs.size()) << testing::PrintToString(text);
+    for (size_t i = 0; i < ours.size(); ++i) {
+      ASSERT_EQ(ours[i].begin, theirs[i].begin) << testing::PrintToString(text);
+      ASSERT_EQ(ours[i].end, theirs[i].end) << testing::PrintToString(text);
+    }
+  }
+}
+
+TEST_P(KnownPattern, EveryPairAndTripleOfAsciiCutsLikePcre2) {
+  const Pretokenizer pretokenizer = known(GetParam());
+  Pretokenizer::Scratch scratch;
+  std::vector<Range> ours, theirs;
+  const std::string kinds = "a'sSlLrev09 \t\n\r.(\x01";
+  auto same = [&](std::string_view text) {
+    ours.clear(), theirs.clear();
+    pretokenizer.split(text, scratch, ours);
+    pretokenizer.split_by_pcre2(text, scratch, theirs);
+    return std::equal(ours.begin(), ours.end(), theirs.begin(), theirs.end(),
+                      [](const Range& a, const Range& b) { return a.begin == b.begin && a.end == b.end; });
+  };
+  for (int a = 0; a < 128; ++a) {
+    for (int b = 0; b < 128; ++b) {
+      const char text[] = {static_cast<char>(a), static_cast<char>(b)};
+      ASSERT_TRUE(same({text, 2})) << a << " " << b;
+    }
+  }
+  for (const char a : kinds) {
+    for (const char b : kinds) {
+      for (const char c : kinds) {
+        for (const char d : kinds) {
+          const char text[] = {a, b, c, d};
+          ASSERT_TRUE(same({text, 4})) << testing::PrintToString(std::string(text, 4));
+        }
+      }
+    }
+  }
+}
+
+TEST(Pretokenize, PatternsDifferInDigitsAndLineEnds) {
+  using Pieces = std::vector<std::string>;
+  const std::string_view text = "It'S 12345\n\n  if x:\n";
+  EXPECT_EQ(pieces(known(SplitPattern::gpt2), text), (Pieces{"It", "'", "S", " 12345", "\n\n ", " if", " x", ":", "\n"}));
+  EXPECT_EQ(pieces(known(SplitPattern::llama3), text), (Pieces{"It", "'S", " ", "123", "45", "\n\n", " ", " if", " x", ":\n"}));
+  EXPECT_EQ(pieces(known(SplitPattern::qwen2), text), (Pieces{"It", "'S", " ", "1", "2", "3", "4", "5", "\n\n", " ", " if", " x", ":\n"}));
+}
+
+TEST(Pretokenize, StepsFollowEachOther) {
+  using Pieces = std::vector<std::string>;
+  using enum SplitBehavior;
+  EXPECT_EQ(pieces(Pretokenizer({{"\\s", false, removed}, {"[0-9]", false, contiguous}}), "ab12 3c"), (Pieces{"ab", "12", "3", "c"}));
+  EXPECT_EQ(pieces(Pretokenizer({{"a.", true}}), "xa.ab"), (Pieces{"x", "a.", "ab"}));
+  EXPECT_EQ(pieces(Pretokenizer({{"[a-z]+", false, removed, true}}), "ab12cd!"), (Pieces{"ab", "cd"}));
+  EXPECT_EQ(pieces(Pretokenizer({{"(?=b)"}}), "abéb"), (Pieces{"a", "bé", "b"}));
+  EXPECT_EQ(pieces(Pretokenizer({}), "ab"), (Pieces{"ab"}));
+}
+
+TEST(Pretokenize, LongRunsNeedNoStack) {
+  const Pretokenizer pretokenizer = known(SplitPattern::llama3);
+  EXPECT_EQ(pieces(pretokenizer, std::string(3 << 20, ' ') + "é").size(), 2u);
+  EXPECT_EQ(pieces(pretokenizer, std::string(1 << 20, 'x') + "é").size(), 1u);
+}
+
+TEST(Pretokenize, BadPatternsAreErrors) {
+  EXPECT_THROW(Pretokenizer({{"(a"}}), Error);
+  EXPECT_THROW(Pretokenizer({{"\\C"}}), Error);
+  EXPECT_THROW(split_pattern_by_name("gpt5"), Error);
+  EXPECT_THROW(pieces(Pretokenizer({{"(a|aa)+$"}}), std::string(5000, 'a') + "b"), Error);
+}
+
+}  // namespace
+}  // namespace halftone
