@@ -83,6 +83,7 @@ TEST(CheckpointStore, RoundTrip) {
   EXPECT_EQ(resolve_checkpoint(folder.path()), folder / "checkpoint/step-5");
   EXPECT_EQ(resolve_checkpoint(folder / "checkpoint/step-5"), folder / "checkpoint/step-5");
   expect_error([&] { resolve_checkpoint(folder / "nowhere"); }, "no checkpoint at");
+  expect_error([&] { store.open(6); }, "no checkpoint of step 6");
 }
 
 TEST(CheckpointStore, ReadsIntoStridedAndOtherTypes) {

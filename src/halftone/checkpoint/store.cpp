@@ -187,8 +187,8 @@ void CheckpointStore::write(const StepState& state, bool purge) {
   make_folder(options_.folder);
   const auto start = std::chrono::steady_clock::now();
   commit_step(step_folder(state.step), [&](const fs::path& folder) { write_step(folder, state, options_); });
-  log_info("Saved the checkpoint {} in {:.2f} seconds", step_folder(state.step).string(),
-           std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  log_debug("Saved the checkpoint {} in {:.2f} seconds", step_folder(state.step).string(),
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (purge && !state.model_only) purge_old(state.step);
 }
 
@@ -196,7 +196,6 @@ void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
   wait();
   make_folder(options_.folder);
   commit_step(step_folder(step), [&](const fs::path& folder) { write_hf(folder, content); });
-  log_info("Saved the model in Hugging Face's layout to {}", step_folder(step).string());
 }
 
 void CheckpointStore::purge_old(int64_t newest) {
@@ -243,7 +242,15 @@ std::optional<int64_t> CheckpointStore::latest_valid(bool full_only) const {
   return std::nullopt;
 }
 
-LoadedStep CheckpointStore::open(int64_t step) const { return LoadedStep::open(step_folder(step), options_.verify_on_load); }
+LoadedStep CheckpointStore::open(int64_t step) const {
+  std::error_code ignored;
+  if (!fs::exists(step_folder(step), ignored)) {
+    std::string found;
+    for (const int64_t other : step_folders(options_.folder)) found += fmt::format("{}{}", found.empty() ? "" : ", ", other);
+    fail("no checkpoint of step {} in {}; steps there: {}", step, options_.folder.string(), found.empty() ? "none" : found);
+  }
+  return LoadedStep::open(step_folder(step), options_.verify_on_load);
+}
 
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
   std::error_code ignored;
