@@ -7,13 +7,17 @@ namespace {
 // The gradient for one key/value head. With P = exp(scale S - lse) and dS = P o (dP - delta), delta = rowsum(dO o O):
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += scale dS^T Q    dQ^T += scale K^T dS^T
 // lse and delta enter as the starting values of the first two products; the scale is applied once at the end.
-// dK and dV stay in fp32 for the whole head while blocks of queries of all heads of its group pass by, in a fixed order.
+// The tiles are small and their operands many, so what counts is traffic between the first two caches. A strip of kKeys keys
+// with its sums dK and dV stays in the first one while groups of kAlign queries pass by: for each, four forms of its Q and dO
+// rows, and its sum dQ, packed one after the other for a long block of queries that stays in the second cache.
+// Everything is added up in a fixed order, in fp32.
 template <class P, class In>
 class BackwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
-  static constexpr int kKeys = 32;  // per strip
+  static constexpr int kKeys = 64, kSub = 32;  // keys of a strip, and of a product of probabilities
+  static constexpr int kAheadRows = 8;         // fetched per strip
 
   explicit BackwardBlocks(const AttentionBackward& p)
       : p_(p),
@@ -26,9 +30,11 @@ class BackwardBlocks {
     place(arena);
   }
 
+  // Operands of about half a megabyte.
   static int block_queries(const AttentionShape& s) {
-    const int most = s.head_dim <= 64 ? 128 : 64;
-    return static_cast<int>(smaller<int64_t, int64_t>(most, larger<int64_t, int64_t>(round_up(s.q_len, P::kAlign), P::kAlign)));
+    const int64_t most =
+        larger<int64_t, int64_t>(P::kAlign, smaller<int64_t, int64_t>(kMaxQueries, 16384 / s.head_dim / P::kAlign * P::kAlign));
+    return static_cast<int>(smaller(most, larger<int64_t, int64_t>(round_up(s.q_len, P::kAlign), P::kAlign)));
   }
 
   void head(int64_t b, int64_t kv_head) {
@@ -38,7 +44,11 @@ class BackwardBlocks {
     std::memset(dk_, 0, static_cast<size_t>(elements) * sizeof(float));
     std::memset(dv_, 0, static_cast<size_t>(elements) * sizeof(float));
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      for (int64_t q = 0; q < shape.q_len; q += queries_) block(b, h, q, smaller(q + queries_, shape.q_len));
+      for (int64_t q = 0; q < shape.q_len; q += queries_) {
+        Ahead ahead;
+        fetch_ahead(ahead, b, h, q + queries_, (kv_head + 1) * group);
+        block(b, h, q, smaller(q + queries_, shape.q_len), ahead);
+      }
     }
     store_sums(at<In>(p_.dk, p_.dk_layout, b, 0, kv_head, shape.head_dim), p_.dk_layout.row, dk_, p_.scale);
     store_sums(at<In>(p_.dv, p_.dv_layout, b, 0, kv_head, shape.head_dim), p_.dv_layout.row, dv_, 1);
@@ -53,9 +63,9 @@ class BackwardBlocks {
     q_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair), d_out_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair);
     if (P::kPair > 1) q_pairs_ = a.take<uint32_t>(queries_ * width_ / 2), d_out_pairs_ = a.take<uint32_t>(queries_ * width_ / 2);
     k_pairs_ = a.take<uint32_t>(kKeys * width_ / P::kPair);
-    for (int i = 0; i < 2; ++i) s_[i] = a.take<float>(kKeys * queries_), dp_[i] = a.take<float>(kKeys * queries_);
-    prob_ = a.take<T>(kKeys * queries_), ds_ = a.take<T>(kKeys * queries_);
-    ds_pairs_ = P::kPair > 1 ? a.take<uint32_t>(kKeys * queries_ / 2) : reinterpret_cast<uint32_t*>(ds_);
+    s_ = a.take<float>(kSub * P::kAlign), dp_ = a.take<float>(kSub * P::kAlign);
+    prob_ = a.take<T>(kSub * P::kAlign), ds_ = a.take<T>(kKeys * P::kAlign);
+    ds_pairs_ = P::kPair > 1 ? a.take<uint32_t>(kKeys * P::kAlign / 2) : reinterpret_cast<uint32_t*>(ds_);
     dq_t_ = a.take<float>(width_ * queries_);
     minus_lse_ = a.take<float>(queries_), minus_delta_ = a.take<float>(queries_), scales_ = a.take<float>(queries_);
   }
@@ -70,7 +80,21 @@ class BackwardBlocks {
     }
   }
 
-  void block(int64_t b, int64_t h, int64_t q_begin, int64_t q_end) {
+  // The block of queries after this one, of the next head where this one ends, and where this block's gradient goes.
+  void fetch_ahead(Ahead& ahead, int64_t b, int64_t h, int64_t q, int64_t end) const {
+    const AttentionShape& shape = p_.shape;
+    const int hd = shape.head_dim;
+    ahead.add(at<In>(p_.dq, p_.dq_layout, b, q - queries_, h, hd), p_.dq_layout.row,
+              smaller<int64_t, int64_t>(queries_, shape.q_len - q + queries_), hd);
+    if (q >= shape.q_len) q = 0, ++h;
+    if (h == end) return;
+    const int64_t rows = smaller<int64_t, int64_t>(queries_, shape.q_len - q);
+    ahead.add(at<In>(p_.q, p_.q_layout, b, q, h, hd), p_.q_layout.row, rows, hd);
+    ahead.add(at<In>(p_.d_out, p_.d_out_layout, b, q, h, hd), p_.d_out_layout.row, rows, hd);
+    ahead.add(at<In>(p_.out, p_.out_layout, b, q, h, hd), p_.out_layout.row, rows, hd);
+  }
+
+  void block(int64_t b, int64_t h, int64_t q_begin, int64_t q_end, Ahead& ahead) {
     const AttentionShape& shape = p_.shape;
     const int hd = shape.head_dim;
     const int64_t rows = q_end - q_begin;
@@ -79,31 +103,49 @@ class BackwardBlocks {
     load_rows<P>(d_out_, width_, queries_, at<In>(p_.d_out, p_.d_out_layout, b, q_begin, h, hd), p_.d_out_layout.row, rows, hd);
     load_rows<P>(q_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, h, hd), p_.q_layout.row, rows, hd);
     starting_values(p_.lse + (b * shape.heads + h) * shape.q_len + q_begin, rows);
-    pack_transposed<P>(q_t_, queries_, q_, queries_, width_);
-    pack_transposed<P>(d_out_t_, queries_, d_out_, queries_, width_);
+    for (int c = 0; c < queries_; c += P::kAlign) {
+      pack_transposed<P>(q_t_ + c * width_ / P::kPair, P::kAlign, q_ + c * width_, P::kAlign, width_);
+      pack_transposed<P>(d_out_t_ + c * width_ / P::kPair, P::kAlign, d_out_ + c * width_, P::kAlign, width_);
+    }
     const uint32_t* q_pairs = pack_rows<P, 16>(q_pairs_, q_, queries_, width_);
     const uint32_t* d_out_pairs = pack_rows<P, 16>(d_out_pairs_, d_out_, queries_, width_);
     std::memset(dq_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
 
     const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
-    int first = 0, last = 0;
-    if (begin < end) scores(visible, begin, first, last);
     for (int64_t strip = begin; strip < end; ++strip) {
-      const int from = first, to = last;
-      if (strip + 1 < end) scores(visible, strip + 1, first, last);  // overlaps with the exponentials, as in the forward
+      int from, to;
+      visible.columns(strip * kKeys, kKeys, queries_, from, to);
       for (int c = from; c < to; c += P::kAlign) {
-        visible.all(c / P::kAlign, strip * kKeys, kKeys) ? gradients<false>(visible, strip, c) : gradients<true>(visible, strip, c);
+        ahead.fetch(kAheadRows);
+        tile(visible, strip * kKeys, c, q_pairs + c / P::kPair * width_, d_out_pairs + c / P::kPair * width_);
       }
-      const int64_t rows_at = strip * kKeys * width_, pairs_at = from / P::kPair * width_;
-      P::template gemm<Start::add>(kKeys, width_, to - from, prob_ + from, queries_, d_out_pairs + pairs_at, width_, dv_ + rows_at, width_,
-                                   nullptr);
-      P::template gemm<Start::add>(kKeys, width_, to - from, ds_ + from, queries_, q_pairs + pairs_at, width_, dk_ + rows_at, width_,
-                                   nullptr);
-      P::template gemm<Start::add>(width_, to - from, kKeys, k_t_ + rows_at, kKeys, ds_pairs_ + from, queries_, dq_t_ + from, queries_,
+    }
+    for (int c = 0; c < rows; c += P::kAlign) {
+      store_transposed<P, In, true>(at<In>(p_.dq, p_.dq_layout, b, q_begin + c, h, hd), p_.dq_layout.row, rows - c, hd, dq_t_ + c * width_,
+                                    width_, P::kAlign, scales_, work_);
+    }
+  }
+
+  // A strip of keys and the group of queries at column c.
+  void tile(const Visible<P>& visible, int64_t key, int c, const uint32_t* q_pairs, const uint32_t* d_out_pairs) {
+    const int group = c / P::kAlign;
+    int begin = kKeys, end = 0;  // of the keys that are seen, in units of kSub
+    for (int sub = 0; sub < kKeys; sub += kSub) {
+      if (!visible.any(group, key + sub, kSub)) continue;
+      begin = smaller(begin, sub), end = sub + kSub;
+      const int64_t rows_at = (key + sub) * width_, column_at = c * width_ / P::kPair;
+      P::template gemm<Start::columns>(kSub, P::kAlign, width_, k_ + rows_at, width_, q_t_ + column_at, P::kAlign, s_, P::kAlign,
+                                       minus_lse_ + c);
+      P::template gemm<Start::columns>(kSub, P::kAlign, width_, v_ + rows_at, width_, d_out_t_ + column_at, P::kAlign, dp_, P::kAlign,
+                                       minus_delta_ + c);
+      visible.all(group, key + sub, kSub) ? gradients<false>(visible, key, sub, c) : gradients<true>(visible, key, sub, c);
+      P::template gemm<Start::add>(kSub, width_, P::kAlign, prob_, P::kAlign, d_out_pairs, width_, dv_ + rows_at, width_, nullptr);
+      P::template gemm<Start::add>(kSub, width_, P::kAlign, ds_ + sub * P::kAlign, P::kAlign, q_pairs, width_, dk_ + rows_at, width_,
                                    nullptr);
     }
-    store_transposed<P, In, true>(at<In>(p_.dq, p_.dq_layout, b, q_begin, h, hd), p_.dq_layout.row, rows, hd, dq_t_, width_, queries_,
-                                  scales_, work_);
+    if (begin >= end) return;
+    P::template gemm<Start::add>(width_, P::kAlign, end - begin, k_t_ + key * width_ + begin, kKeys,
+                                 ds_pairs_ + begin / P::kPair * P::kAlign, P::kAlign, dq_t_ + c * width_, P::kAlign, nullptr);
   }
 
   void starting_values(const float* lse, int64_t rows) {
@@ -119,28 +161,16 @@ class BackwardBlocks {
     }
   }
 
-  void scores(const Visible<P>& visible, int64_t strip, int& first, int& last) {
-    visible.columns(strip * kKeys, kKeys, queries_, first, last);
-    const int64_t rows_at = strip * kKeys * width_, buffer = strip & 1;
-    P::template gemm<Start::columns>(kKeys, last - first, width_, k_ + rows_at, width_, q_t_ + first, queries_, s_[buffer] + first,
-                                     queries_, minus_lse_ + first);
-    P::template gemm<Start::columns>(kKeys, last - first, width_, v_ + rows_at, width_, d_out_t_ + first, queries_, dp_[buffer] + first,
-                                     queries_, minus_delta_ + first);
-  }
-
-  // P and dS of one strip and the two vectors of queries at column c, rounded to operands.
+  // P and dS of kSub keys and the group of queries at column c, rounded to operands.
   template <bool kMasked>
-  void gradients(const Visible<P>& visible, int64_t strip, int c) {
-    constexpr int kLanes = P::kLanes;
-    const float *s = s_[strip & 1] + c, *dp = dp_[strip & 1] + c;
-    const int key = static_cast<int>(strip * kKeys);
+  void gradients(const Visible<P>& visible, int64_t key, int sub, int c) {
     const F by = P::set1(p_.scale * kLog2E * P::kUnit), one = P::set1(P::kOne), lowest = P::set1(P::kLowest);
-    for (int j = 0; j < kKeys; j += 2) {
+    for (int j = 0; j < kSub; j += 2) {
       F x[4];
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) x[i] = P::max(lowest, P::fma(P::load(s + (j + i / 2) * queries_ + i % 2 * kLanes), by, one));
-      P::template gradients<kMasked>(prob_ + j * queries_ + c, ds_ + j * queries_ + c, ds_pairs_ + j / P::kPair * queries_ + c, queries_, x,
-                                     dp + j * queries_, key + j, visible.lo + c, visible.hi + c);
+      for (int i = 0; i < 4; ++i) x[i] = P::max(lowest, P::fma(P::load(s_ + (2 * j + i) * P::kLanes), by, one));
+      P::template gradients<kMasked>(prob_ + j * P::kAlign, ds_ + (sub + j) * P::kAlign, ds_pairs_ + (sub + j) / P::kPair * P::kAlign, x,
+                                     dp_ + j * P::kAlign, static_cast<int>(key) + sub + j, visible.lo + c, visible.hi + c);
     }
   }
 
@@ -168,10 +198,10 @@ class BackwardBlocks {
   float *dk_, *dv_;        // [keys][width]
   T *q_, *d_out_, *work_;  // [queries][width]
   uint32_t *q_t_, *d_out_t_, *q_pairs_ = nullptr, *d_out_pairs_ = nullptr, *k_pairs_;  // B operands
-  float *s_[2], *dp_[2];                                                               // [kKeys][queries]
-  T *prob_, *ds_;                                                                      // [kKeys][queries]
-  uint32_t* ds_pairs_;                                                                 // [kKeys / kPair][queries]
-  float *dq_t_, *minus_lse_, *minus_delta_, *scales_;                                  // [width][queries], [queries] each
+  float *s_, *dp_;                                                                     // [kSub][kAlign]
+  T *prob_, *ds_;                                                                      // [kSub][kAlign], [kKeys][kAlign]
+  uint32_t* ds_pairs_;                                                                 // [kKeys / kPair][kAlign]
+  float *dq_t_, *minus_lse_, *minus_delta_, *scales_;                                  // per group [width][kAlign]; [queries] each
 };
 
 template <class P, class In>

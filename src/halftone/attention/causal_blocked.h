@@ -14,7 +14,7 @@
 namespace halftone::attention {
 namespace {
 
-constexpr int kMaxQueries = 128;  // per block
+constexpr int kMaxQueries = 512;  // per block
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -163,7 +163,10 @@ void transpose_a(typename P::T* dst, int64_t ld, const uint32_t* pairs, int coun
 template <class P, class In>
 void store_row(In* dst, const typename P::T* src, int count) {
   if constexpr (sizeof(In) == sizeof(typename P::T)) {
-    std::memcpy(dst, src, static_cast<size_t>(count) * sizeof(In));
+    constexpr int kStep = P::kLanes * 4 / static_cast<int>(sizeof(In));
+    int d = 0;
+    for (; d + kStep <= count; d += kStep) P::store_u(dst + d, P::load_u(src + d));
+    if (d < count) std::memcpy(dst + d, src + d, static_cast<size_t>(count - d) * sizeof(In));
   } else {
     int d = 0;
     for (; d + P::kLanes <= count; d += P::kLanes) P::narrow(dst + d, P::load(src + d));
@@ -174,6 +177,35 @@ void store_row(In* dst, const typename P::T* src, int count) {
     }
   }
 }
+
+// Rows of tensors that will be wanted soon. They lie far apart, one or a few cache lines each, which no hardware prefetcher
+// follows; fetched a few at a time between two strips they arrive while the processor computes.
+class Ahead {
+ public:
+  template <class In>
+  void add(const In* rows, int64_t stride, int64_t count, int head_dim) {
+    if (lists_ < kLists)
+      list_[lists_++] = {reinterpret_cast<const char*>(rows), stride * static_cast<int64_t>(sizeof(In)), count,
+                         head_dim * static_cast<int64_t>(sizeof(In))};
+  }
+  void fetch(int64_t rows) {
+    for (int l = 0; l < lists_; ++l) {
+      List& x = list_[l];
+      for (int64_t r = 0; r < rows && x.count > 0; ++r, --x.count, x.row += x.stride) {
+        for (int64_t byte = 0; byte < x.bytes; byte += 64) __builtin_prefetch(x.row + byte);
+      }
+    }
+  }
+
+ private:
+  static constexpr int kLists = 4;
+  struct List {
+    const char* row;
+    int64_t stride, count, bytes;
+  };
+  List list_[kLists];
+  int lists_ = 0;
+};
 
 // Rows [q][head_dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns count.
 // kPaired: columns stand in the order of P::column_of. `work`: columns * width operand elements.

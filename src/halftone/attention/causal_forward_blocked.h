@@ -15,6 +15,7 @@ class ForwardBlocks {
   using T = typename P::T;
   using F = typename P::F;
   static constexpr int kKeys = 64;                              // per strip
+  static constexpr int kAheadRows = 16;                         // fetched per strip
   static constexpr float kBoundedScore = 60, kHidden = -1e30f;  // nats; below any score
 
   ForwardBlocks(const AttentionForward& p, int64_t keys)
@@ -50,13 +51,17 @@ class ForwardBlocks {
     }
   }
 
-  void run(int64_t b, int64_t head, int64_t q_begin, int64_t q_end) {
+  // `next`: the rows of the block after this one, or null.
+  void run(int64_t b, int64_t head, int64_t q_begin, int64_t q_end, const In* next = nullptr) {
     const AttentionShape& shape = p_.shape;
     const int hd = shape.head_dim;
     const Visible<P> visible(shape, p_.doc_start, b, q_begin, q_end, queries_);
     load_rows<P>(rows_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, head, hd), p_.q_layout.row, q_end - q_begin, hd);
     pack_transposed<P>(q_t_, queries_, rows_, queries_, width_);
     std::memset(out_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
+    Ahead ahead;
+    ahead.add(at<In>(p_.out, p_.out_layout, b, q_begin, head, hd), p_.out_layout.row, q_end - q_begin, hd);
+    if (next != nullptr) ahead.add(next, p_.q_layout.row, queries_, hd);
     const bool bounded = bounded_scores();
     for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = bounded ? 0 : kHidden;
 
@@ -65,6 +70,7 @@ class ForwardBlocks {
     if (begin < end) scores(visible, begin, first, last);
     for (int64_t strip = begin; strip < end; ++strip) {
       // The next strip's scores are under way on the tiles while this strip's exponentials run on the vector units.
+      ahead.fetch(kAheadRows);
       const int from = first, to = last;
       if (strip + 1 < end) scores(visible, strip + 1, first, last);
       for (int c = from; c < to; c += P::kAlign) {
@@ -205,7 +211,11 @@ void forward_blocked(const AttentionForward& p) {
     P::begin();
     work.load_keys(b, kv_head, keys);
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
-      for (int64_t q = first; q < last; q += step) work.run(b, h, q, smaller(q + step, last));
+      for (int64_t q = first; q < last; q += step) {
+        const int64_t next_q = q + 2 * step <= last ? q + step : first, next_h = q + step < last ? h : h + 1;
+        const bool whole = next_h < (kv_head + 1) * group && next_q + step <= last;
+        work.run(b, h, q, smaller(q + step, last), whole ? at<In>(p.q, p.q_layout, b, next_q, next_h, s.head_dim) : nullptr);
+      }
     }
     P::end();
   });

@@ -58,14 +58,14 @@ struct Fp32 : V {
   }
   // Two keys by two vectors of queries: probabilities from exponents, times dp; A rows of both. The B operand is the same.
   template <bool kMasked>
-  static void gradients(T* prob, T* ds, uint32_t* /*pairs*/, int64_t ld, const F (&x)[4], const float* dp, int key, const int32_t* lo,
+  static void gradients(T* prob, T* ds, uint32_t* /*pairs*/, const F (&x)[4], const float* dp, int key, const int32_t* lo,
                         const int32_t* hi) {
     for (int i = 0; i < 4; ++i) {
-      const int64_t at = i / 2 * ld + i % 2 * V::kLanes;
+      const int at = i * V::kLanes;
       F y = exp2_of<V>(x[i]);
       if constexpr (kMasked) y = V::keep(y, V::zero(), key + i / 2, lo + i % 2 * V::kLanes, hi + i % 2 * V::kLanes);
       V::store(prob + at, y);
-      V::store(ds + at, V::mul(y, V::load(dp + at)));
+      V::store(ds + at, V::mul(y, V::load(dp + i * V::kLanes)));
     }
   }
   static constexpr int column_of(int place) { return place; }

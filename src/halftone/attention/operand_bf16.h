@@ -73,16 +73,15 @@ struct Bf16Operand : Vec512 {
 
   // A rows join query i and i + 16 of each 32: pack_rows is told to do the same.
   template <bool kMasked>
-  static void gradients(T* prob, T* ds, uint32_t* pairs, int64_t ld, const F (&x)[4], const float* dp, int key, const int32_t* lo,
-                        const int32_t* hi) {
+  static void gradients(T* prob, T* ds, uint32_t* pairs, const F (&x)[4], const float* dp, int key, const int32_t* lo, const int32_t* hi) {
     U rows[2];
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
       U y = powers(x[2 * i], x[2 * i + 1]);
       if constexpr (kMasked) y = pair_keep(y, seen(key + i, lo, hi), seen(key + i, lo + 16, hi + 16));
-      store_u(prob + i * ld, y);
-      rows[i] = pair(mul(low(y), load(dp + i * ld)), mul(high(y), load(dp + i * ld + 16)));
-      store_u(ds + i * ld, rows[i]);
+      store_u(prob + i * kAlign, y);
+      rows[i] = pair(mul(low(y), load(dp + i * kAlign)), mul(high(y), load(dp + i * kAlign + 16)));
+      store_u(ds + i * kAlign, rows[i]);
     }
     store_u(pairs, _mm512_unpacklo_epi16(rows[0], rows[1]));
     store_u(pairs + 16, _mm512_unpackhi_epi16(rows[0], rows[1]));
