@@ -154,6 +154,26 @@ TEST(BpeTrainer, ThreadsAndOrderDoNotMatter) {
   for (const std::string& text : texts) EXPECT_EQ(one.decode(one.encode(text)), text);
 }
 
+TEST(BpeTrainer, SeveralThreadsEncodeAtOnce) {
+  BpeTrainerOptions options;
+  options.vocab_size = 700;
+  const std::vector<std::string> texts = corpus();
+  const Tokenizer tokenizer = train_bpe(documents(texts), options);
+  std::vector<Ids> expected;
+  for (const std::string& text : texts) expected.push_back(tokenizer.encode(text));
+  std::vector<int> wrong(4);
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (size_t i = 0; i < texts.size(); ++i)
+          wrong[t] += tokenizer.encode(texts[(i * 7 + t) % texts.size()]) != expected[(i * 7 + t) % texts.size()];
+      });
+    }
+  }
+  EXPECT_EQ(wrong, std::vector<int>(4));
+}
+
 TEST(BpeTrainer, StopsWhenNothingIsLeftToMerge) {
   BpeTrainerOptions options;
   options.special_tokens = {"<x>"};
