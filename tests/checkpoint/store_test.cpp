@@ -198,16 +198,17 @@ TEST(CheckpointStore, RemovesLeftovers) {
 
 TEST(CheckpointStore, DamagedStepsAreSkippedAndNamed) {
   const TemporaryFolder folder;
-  CheckpointStore store({.folder = folder.path()});
+  const CheckpointOptions options{.folder = folder.path()};
+  CheckpointStore store(options);
   for (const int64_t step : {1, 2}) store.save(state_of(step));
   const fs::path newest = folder / "step-2";
   const auto damaged = [&](const std::string& file, const std::function<void(const fs::path&)>& damage, const std::string& part) {
     SCOPED_TRACE(file + ": " + part);
     store.save(state_of(2));
-    EXPECT_EQ(store.latest_valid(true), 2);
+    EXPECT_EQ(CheckpointStore(options).latest_valid(true), 2);
     damage(newest / file);
-    EXPECT_EQ(store.latest_valid(true), 1);
-    expect_error([&] { store.open(2); }, part);
+    EXPECT_EQ(CheckpointStore(options).latest_valid(true), 1);
+    expect_error([&] { CheckpointStore(options).open(2); }, part);
   };
   damaged(
       "model-0.safetensors", [](auto& p) { fs::resize_file(p, fs::file_size(p) - 1); }, "truncated");
@@ -229,7 +230,21 @@ TEST(CheckpointStore, DamagedStepsAreSkippedAndNamed) {
       "index.json", [&](auto& p) { fs::copy_file(folder / "step-1/index.json", p, fs::copy_options::overwrite_existing); },
       "belongs to step 1");
   fs::remove_all(folder / "step-1");
-  EXPECT_EQ(store.latest_valid(true), std::nullopt);
+  expect_error([&] { CheckpointStore(options).latest_valid(true); }, "no valid checkpoint in");
+  fs::remove_all(folder / "step-2");
+  EXPECT_EQ(CheckpointStore(options).latest_valid(true), std::nullopt);
+}
+
+TEST(CheckpointStore, AStepIsVerifiedOnceAndAgainAfterItWasWritten) {
+  const TemporaryFolder folder;
+  CheckpointStore store({.folder = folder.path()});
+  store.save(state_of(2));
+  EXPECT_EQ(store.latest_valid(true), 2);
+  testing::flip_byte(folder / "step-2/model-0.safetensors", 300);
+  EXPECT_NO_THROW(store.open(2));
+  store.save(state_of(2));
+  testing::flip_byte(folder / "step-2/model-0.safetensors", 300);
+  expect_error([&] { store.open(2); }, "the file is damaged");
 }
 
 TEST(CheckpointStore, IndexAndTensorFileMustAgree) {

@@ -173,6 +173,7 @@ void CheckpointStore::wait() {
 
 void CheckpointStore::save(const StepState& state, bool purge, bool synchronous) {
   wait();
+  inspected_.erase(state.step);
   if (!options_.async || synchronous) return write(state, purge);
   worker_ = std::thread([this, copy = copy_to_host(state), purge] {
     try {
@@ -194,6 +195,7 @@ void CheckpointStore::write(const StepState& state, bool purge) {
 
 void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
   wait();
+  inspected_.erase(step);
   make_folder(options_.folder);
   commit_step(step_folder(step), [&](const fs::path& folder) { write_hf(folder, content); });
 }
@@ -229,16 +231,24 @@ std::vector<int64_t> CheckpointStore::valid_steps() const {
   return valid;
 }
 
+const StepSummary& CheckpointStore::inspect(int64_t step) const {
+  const auto found = inspected_.find(step);
+  if (found != inspected_.end()) return found->second;
+  const StepSummary& summary = inspected_[step] = inspect_step(step_folder(step), options_.verify_on_load);
+  if (!summary.problem.empty()) log_warning("Skipping the checkpoint {}: {}", step_folder(step).string(), summary.problem);
+  return summary;
+}
+
 std::optional<int64_t> CheckpointStore::latest_valid(bool full_only) const {
-  std::vector<int64_t> steps = step_folders(options_.folder);
+  const std::vector<int64_t> steps = step_folders(options_.folder);
+  bool any_valid = steps.empty();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
-    const StepSummary summary = inspect_step(step_folder(*step), false);
-    if (full_only && summary.problem.empty() && summary.model_only) continue;
-    const std::string problem =
-        summary.problem.empty() && options_.verify_on_load ? inspect_step(step_folder(*step), true).problem : summary.problem;
-    if (problem.empty()) return *step;
-    log_warning("Skipping the checkpoint {}: {}", step_folder(*step).string(), problem);
+    const StepSummary& summary = inspect(*step);
+    any_valid = any_valid || summary.problem.empty();
+    if (summary.problem.empty() && !(full_only && summary.model_only)) return *step;
   }
+  check(any_valid, "no valid checkpoint in {}: {}; repair it, or move the folder away to start anew", options_.folder.string(),
+        steps.empty() ? "" : inspect(steps.back()).problem);
   return std::nullopt;
 }
 
@@ -249,7 +259,9 @@ LoadedStep CheckpointStore::open(int64_t step) const {
     for (const int64_t other : step_folders(options_.folder)) found += fmt::format("{}{}", found.empty() ? "" : ", ", other);
     fail("no checkpoint of step {} in {}; steps there: {}", step, options_.folder.string(), found.empty() ? "none" : found);
   }
-  return LoadedStep::open(step_folder(step), options_.verify_on_load);
+  const auto found = inspected_.find(step);
+  const bool verified = found != inspected_.end() && found->second.problem.empty();
+  return LoadedStep::open(step_folder(step), options_.verify_on_load && !verified);
 }
 
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {

@@ -56,7 +56,8 @@ class CheckpointStore {
   void wait();
 
   std::vector<int64_t> valid_steps() const;  // increasing; index parses and all files have the stated sizes
-  // The newest valid step; with verify_on_load its checksums agree too, else it is skipped with a warning.
+  // The newest valid step; with verify_on_load its checksums agree too, else it is skipped with a warning. Step folders of which none
+  // is valid are an error: starting anew beside them would lose what can perhaps be repaired.
   std::optional<int64_t> latest_valid(bool full_only) const;
   LoadedStep open(int64_t step) const;
   std::filesystem::path step_folder(int64_t step) const;
@@ -64,9 +65,12 @@ class CheckpointStore {
  private:
   void write(const StepState& state, bool purge);
   void purge_old(int64_t newest);
+  // inspect_step with verify_on_load; each step is read once per start, and again after it was written.
+  const StepSummary& inspect(int64_t step) const;
   CheckpointOptions options_;
   std::thread worker_, purger_;
   std::exception_ptr failure_;
+  mutable std::map<int64_t, StepSummary> inspected_;
 };
 
 }  // namespace halftone
