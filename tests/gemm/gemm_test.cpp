@@ -169,6 +169,15 @@ TEST(Gemm, ThreadCountDoesNotChangeABit) {
   omp_set_num_threads(threads);
 }
 
+// More columns than are finished together, an odd rest of them, and tiles whose epilogue waits for the next product.
+TEST(Gemm, ManyColumns) {
+  for (const DType type : {DType::s8, DType::bf16, DType::f32}) {
+    Problem p(type, {70, 8192 + 48, 9}, false);
+    const auto expected = result(p.gemm(false, true), DType::f32, false, Isa::ref);
+    for (const Isa isa : isas()) ASSERT_GE(decibel(result(p.gemm(false, true), DType::f32, false, isa), expected), 90) << name(isa);
+  }
+}
+
 TEST(Gemm, EmptySizes) {
   for (const Isa isa : isas()) {
     run(Gemm{.type = DType::s8, .m = 0, .n = 4, .k = 4, .lda = 4}, isa);

@@ -23,10 +23,15 @@ void column_tile(const Fp8Rowwise& p, const quantize::Source& s, const quantize:
   if (p.col_panels == nullptr) return;
   const int64_t stride = panel_bytes(DType::bf16, p.rows);
   const int64_t end = r1 < p.rows ? r1 : round_up(r1, 2 * kTileGroups);  // the last tile also writes the padding
+  const auto tile_of = [&](int64_t c) { return static_cast<std::byte*>(p.col_panels) + c / kPanelColumns * stride + r0 / 2 * kGroupBytes; };
+  int64_t panels = 0;
+  for (int64_t c = 0; c + kPanelColumns <= p.cols; c += panels * kPanelColumns) {
+    panels = c + 2 * kPanelColumns <= p.cols ? 2 : 1;
+    k.e4m3_pairs(s.row(r0, c), p.type, p.ld, (r1 - r0) / 2, panels, inv + c, tile_of(c), stride);
+  }
   for (int64_t c = 0; c < p.cols; c += kPanelColumns) {
-    auto* tile = reinterpret_cast<bf16*>(static_cast<std::byte*>(p.col_panels) + c / kPanelColumns * stride + r0 / 2 * kGroupBytes);
+    auto* tile = reinterpret_cast<bf16*>(tile_of(c));
     const int64_t width = std::min(kPanelColumns, p.cols - c), done = width == kPanelColumns ? (r1 - r0) / 2 * 2 : 0;
-    k.e4m3_pairs(s.row(r0, c), p.type, p.ld, done / 2, inv + c, tile);
     if (done < end - r0) std::memset(static_cast<void*>(tile + done * 16), 0, static_cast<size_t>((end - r0 - done) * 32));
     const auto at = [&](int64_t r, int64_t j) -> bf16& { return tile[(r - r0) / 2 * 32 + j * 2 + (r - r0) % 2]; };
     for (int64_t r = r0 + done; r < r1; ++r)

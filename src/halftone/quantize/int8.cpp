@@ -40,19 +40,24 @@ void column_tile(const Int8Quantize& p, const Source& s, const Kernels& k, const
     const int64_t last = std::min(p.cols, first + kChunk);
     Draws random{nullptr, 0};
     if (how.stochastic) random = draw(k, how, p.cols, r0, r1, first, last, buffer);
+    const auto draws = [&](int64_t c) { return random.first == nullptr ? nullptr : random.first + (c - first); };
+    const auto tile_of = [&](int64_t c) { return static_cast<int8_t*>(p.col_panels) + c / kPanelColumns * stride + r0 / 4 * kGroupBytes; };
+    int64_t panels = 0;
+    for (int64_t c = first; c + kPanelColumns <= last; c += panels * kPanelColumns) {
+      panels = c + 2 * kPanelColumns <= last ? 2 : 1;
+      k.int8_quads(s.row(r0, c), p.type, p.ld, quads, panels, inv + c, draws(c), random.ld, tile_of(c), stride);
+    }
+    // What whole groups and panels leave over, and the padding.
     for (int64_t c = first; c < last; c += kPanelColumns) {
-      auto* tile = static_cast<int8_t*>(p.col_panels) + c / kPanelColumns * stride + r0 / 4 * kGroupBytes;
-      const bool full = c + kPanelColumns <= p.cols;
-      const uint16_t* draws = random.first == nullptr ? nullptr : random.first + (c - first);
-      if (full) k.int8_quads(s.row(r0, c), p.type, p.ld, quads, inv + c, draws, random.ld, tile);
-      const int64_t done = full ? quads * 4 : 0;
+      const int64_t width = std::min(kPanelColumns, p.cols - c), done = width == kPanelColumns ? quads * 4 : 0;
       if (done == quantize::kTileRows) continue;
+      int8_t* tile = tile_of(c);
       std::memset(tile + done * 16, 0, static_cast<size_t>((quantize::kTileRows - done) * 16));
       for (int64_t r = r0 + done; r < r1; ++r) {
-        for (int64_t j = 0; j < std::min(kPanelColumns, p.cols - c); ++j) {
+        for (int64_t j = 0; j < width; ++j) {
           if (inv[c + j] == 0) continue;
           const float y = s.at(r, c + j) * inv[c + j];
-          const int code = draws == nullptr ? encode(Int::int8, y) : encode_sr(Int::int8, y, draws[(r - r0) * random.ld + j]);
+          const int code = random.first == nullptr ? encode(Int::int8, y) : encode_sr(Int::int8, y, draws(c)[(r - r0) * random.ld + j]);
           tile[(r - r0) / 4 * kGroupBytes + j * 4 + (r - r0) % 4] = static_cast<int8_t>(code);
         }
       }

@@ -14,16 +14,23 @@ struct Kernels {
   void (*amax)(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax);
   // n codes of one row; random: n draws of 16 bits, or null for round to nearest.
   void (*int8_row)(const void* x, DType type, int64_t n, float inv, const uint16_t* random, int8_t* out);
-  // Column codes of `quads` * 4 rows x 16 columns into consecutive groups of one panel. random as x, row stride random_ld.
-  void (*int8_quads)(const void* x, DType type, int64_t ld, int64_t quads, const float* inv, const uint16_t* random, int64_t random_ld,
-                     void* out);
+  // Column codes of `quads` * 4 rows x `panels` * 16 columns into consecutive groups of panels `stride` bytes apart. random
+  // as x, row stride random_ld. Two panels at a time take whole cache lines of a bf16 matrix.
+  void (*int8_quads)(const void* x, DType type, int64_t ld, int64_t quads, int64_t panels, const float* inv, const uint16_t* random,
+                     int64_t random_ld, void* out, int64_t stride);
   // n e4m3 codes and their values of one row; inv: one factor per element when inv_step is 1, one for all when 0.
   void (*e4m3_row)(const void* x, DType type, int64_t n, const float* inv, int64_t inv_step, uint8_t* codes, bf16* values);
-  // Values of `pairs` * 2 rows x 16 columns into consecutive groups of one bf16 panel.
-  void (*e4m3_pairs)(const void* x, DType type, int64_t ld, int64_t pairs, const float* inv, void* out);
+  // Values of `pairs` * 2 rows x `panels` * 16 columns into consecutive groups of bf16 panels.
+  void (*e4m3_pairs)(const void* x, DType type, int64_t ld, int64_t pairs, int64_t panels, const float* inv, void* out, int64_t stride);
   // The 16-bit draws of groups [g, g + groups): out[8 * groups].
   void (*random16)(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, int64_t groups, uint16_t* out);
 };
+
+// What is left over of a row, one element at a time. Compiled for the baseline and kept out of line: an inline function
+// that a wide file emits could be the copy that the linker keeps for everybody.
+int8_t int8_one(float y, const uint16_t* random);
+uint8_t e4m3_one(float y, bf16* value);
+void random16_group(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, uint16_t* out);
 
 const Kernels& kernels_v3();
 const Kernels& kernels_avx512();

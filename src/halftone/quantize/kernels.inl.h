@@ -1,8 +1,8 @@
 // The quantisers' leaf loops over a vector type V (Avx2 in kernels_v3.cpp, Avx512 in kernels_avx512.cpp). V is local to
 // its file, so no instantiation is shared between instruction sets.
 #pragma once
-#include "halftone/formats/float_code.h"
-#include "halftone/formats/int_spec.h"
+#include <bit>
+
 #include "halftone/quantize/kernels.h"
 
 namespace halftone::quantize {
@@ -24,11 +24,11 @@ struct Amax {
   template <int kRows>
   static void rows(const T* x, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax) {
     typename V::I row[kRows];
-    for (int i = 0; i < kRows; ++i) row[i] = V::zero();
+    _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) row[i] = V::zero();
     int64_t c = 0;
     for (; c + kWidth <= cols; c += kWidth) {
       typename V::I all = V::zero();
-      for (int i = 0; i < kRows; ++i) {
+      _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) {
         const auto a = Lane::abs_bits(x + i * ld + c);
         row[i] = Lane::max(row[i], a);
         all = Lane::max(all, a);
@@ -36,16 +36,15 @@ struct Amax {
       if (col_amax != nullptr) Lane::max_into(col_amax + c, all);
     }
     uint32_t result[kRows];
-    for (int i = 0; i < kRows; ++i) result[i] = Lane::reduce(row[i]) << kShift;
+    _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) result[i] = Lane::reduce(row[i]) << kShift;
     for (; c < cols; ++c) {
-      for (int i = 0; i < kRows; ++i) {
+      _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) {
         const uint32_t a = bits(x[i * ld + c]);
         if (a > result[i]) result[i] = a;
         if (col_amax != nullptr && a > col_amax[c]) col_amax[c] = a;
       }
     }
-    if (row_amax != nullptr)
-      for (int i = 0; i < kRows; ++i) row_amax[i] = result[i];
+    if (row_amax != nullptr) _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) row_amax[i] = result[i];
   }
 
   static void run(const T* x, int64_t n, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax) {
@@ -92,13 +91,11 @@ struct Leaf {
     int64_t c = 0;
     for (; c + 4 * kLanes <= n; c += 4 * kLanes) {
       I q[4];
-      for (int i = 0; i < 4; ++i) q[i] = int8<kStochastic>(x + c + i * kLanes, scale, kStochastic ? random + c + i * kLanes : nullptr);
+      _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) q[i] =
+          int8<kStochastic>(x + c + i * kLanes, scale, kStochastic ? random + c + i * kLanes : nullptr);
       V::store_s8(out + c, q);
     }
-    for (; c < n; ++c) {
-      const float y = to_float(x[c]) * inv;
-      out[c] = static_cast<int8_t>(kStochastic ? encode_sr(Int::int8, y, random[c]) : encode(Int::int8, y));
-    }
+    for (; c < n; ++c) out[c] = int8_one(to_float(x[c]) * inv, kStochastic ? random + c : nullptr);
   }
   static void int8_row(const void* x, DType type, int64_t n, float inv, const uint16_t* random, int8_t* out) {
     const auto go = [&](const auto* p) {
@@ -114,28 +111,28 @@ struct Leaf {
   }
 
   template <bool kStochastic, class T>
-  static void int8_quads_of(const T* x, int64_t ld, int64_t quads, const float* inv, const uint16_t* random, int64_t random_ld,
-                            std::byte* out) {
-    for (int64_t h = 0; h < 16; h += kLanes) {
-      const F scale = V::loadf(inv + h);
-      for (int64_t q = 0; q < quads; ++q) {
+  static void int8_quads_of(const T* x, int64_t ld, int64_t quads, int64_t columns, const float* inv, const uint16_t* random,
+                            int64_t random_ld, std::byte* out, int64_t stride) {
+    for (int64_t q = 0; q < quads; ++q) {
+      for (int64_t h = 0; h < columns; h += kLanes) {
+        const F scale = V::loadf(inv + h);
         I v[4];
-        for (int64_t i = 0; i < 4; ++i) {
+        _Pragma("GCC unroll 8") for (int64_t i = 0; i < 4; ++i) {
           const int64_t r = 4 * q + i;
           v[i] = int8<kStochastic>(x + r * ld + h, scale, kStochastic ? random + r * random_ld + h : nullptr);
         }
-        V::store_quads(out + q * 64 + h * 4, v);
+        V::store_quads(out + h / 16 * stride + q * 64 + h % 16 * 4, v);
       }
     }
   }
-  static void int8_quads(const void* x, DType type, int64_t ld, int64_t quads, const float* inv, const uint16_t* random, int64_t random_ld,
-                         void* out) {
+  static void int8_quads(const void* x, DType type, int64_t ld, int64_t quads, int64_t panels, const float* inv, const uint16_t* random,
+                         int64_t random_ld, void* out, int64_t stride) {
     const auto go = [&](const auto* p) {
       auto* o = static_cast<std::byte*>(out);
       if (random != nullptr)
-        int8_quads_of<true>(p, ld, quads, inv, random, random_ld, o);
+        int8_quads_of<true>(p, ld, quads, panels * 16, inv, random, random_ld, o, stride);
       else
-        int8_quads_of<false>(p, ld, quads, inv, random, random_ld, o);
+        int8_quads_of<false>(p, ld, quads, panels * 16, inv, random, random_ld, o, stride);
     };
     if (type == DType::f32)
       go(static_cast<const float*>(x));
@@ -164,19 +161,17 @@ struct Leaf {
     int64_t c = 0;
     for (; c + 4 * kLanes <= n; c += 4 * kLanes) {
       I q[4], v[4];
-      for (int i = 0; i < 4; ++i) {
+      _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) {
         const F scale = step == 0 ? V::set(*inv) : V::loadf(inv + c + i * kLanes);
         const E4m3 e = e4m3(V::mul(V::load(x + c + i * kLanes), scale));
         q[i] = e.code, v[i] = e.value;
       }
       if (codes != nullptr) V::store_u8(codes + c, q);
-      if (values != nullptr)
-        for (int i = 0; i < 4; ++i) V::store_high(values + c + i * kLanes, v[i]);
+      if (values != nullptr) _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) V::store_high(values + c + i * kLanes, v[i]);
     }
     for (; c < n; ++c) {
-      const uint8_t q = encode(Float::e4m3, to_float(x[c]) * inv[c * step]);
-      if (codes != nullptr) codes[c] = q;
-      if (values != nullptr) values[c] = bf16(decode(Float::e4m3, q));
+      const uint8_t code = e4m3_one(to_float(x[c]) * inv[c * step], values == nullptr ? nullptr : values + c);
+      if (codes != nullptr) codes[c] = code;
     }
   }
   static void e4m3_row(const void* x, DType type, int64_t n, const float* inv, int64_t inv_step, uint8_t* codes, bf16* values) {
@@ -187,21 +182,22 @@ struct Leaf {
   }
 
   template <class T>
-  static void e4m3_pairs_of(const T* x, int64_t ld, int64_t pairs, const float* inv, std::byte* out) {
-    for (int64_t h = 0; h < 16; h += kLanes) {
-      const F scale = V::loadf(inv + h);
-      for (int64_t q = 0; q < pairs; ++q) {
+  static void e4m3_pairs_of(const T* x, int64_t ld, int64_t pairs, int64_t columns, const float* inv, std::byte* out, int64_t stride) {
+    for (int64_t q = 0; q < pairs; ++q) {
+      for (int64_t h = 0; h < columns; h += kLanes) {
+        const F scale = V::loadf(inv + h);
         const I lo = e4m3(V::mul(V::load(x + 2 * q * ld + h), scale)).value,
                 hi = e4m3(V::mul(V::load(x + (2 * q + 1) * ld + h), scale)).value;
-        V::store(out + q * 64 + h * 4, V::or_(V::template shr<16>(lo), hi));
+        V::store(out + h / 16 * stride + q * 64 + h % 16 * 4, V::or_(V::template shr<16>(lo), hi));
       }
     }
   }
-  static void e4m3_pairs(const void* x, DType type, int64_t ld, int64_t pairs, const float* inv, void* out) {
+  static void e4m3_pairs(const void* x, DType type, int64_t ld, int64_t pairs, int64_t panels, const float* inv, void* out,
+                         int64_t stride) {
     if (type == DType::f32)
-      e4m3_pairs_of(static_cast<const float*>(x), ld, pairs, inv, static_cast<std::byte*>(out));
+      e4m3_pairs_of(static_cast<const float*>(x), ld, pairs, panels * 16, inv, static_cast<std::byte*>(out), stride);
     else
-      e4m3_pairs_of(static_cast<const bf16*>(x), ld, pairs, inv, static_cast<std::byte*>(out));
+      e4m3_pairs_of(static_cast<const bf16*>(x), ld, pairs, panels * 16, inv, static_cast<std::byte*>(out), stride);
   }
 
   // Philox on kLanes counters; the four words of a counter are the 8 draws of its group in memory order.
@@ -210,7 +206,7 @@ struct Leaf {
     for (; i + kLanes <= groups; i += kLanes) {
       const auto first = static_cast<uint64_t>(g + i);
       if ((first & 0xFFFFFFFFu) > 0xFFFFFFFFu - static_cast<uint64_t>(kLanes)) {  // the low word would carry inside the vector
-        for (int64_t j = i; j < i + kLanes; ++j) scalar_group(key, step, micro, g + j, out + 8 * j);
+        for (int64_t j = i; j < i + kLanes; ++j) random16_group(key, step, micro, g + j, out + 8 * j);
         continue;
       }
       I c[4] = {V::addi(V::seti(static_cast<uint32_t>(first)), V::iota()), V::seti(static_cast<uint32_t>(first >> 32)), V::seti(step),
@@ -226,13 +222,8 @@ struct Leaf {
       }
       V::store_transposed(out + 8 * i, c);
     }
-    for (; i < groups; ++i) scalar_group(key, step, micro, g + i, out + 8 * i);
+    for (; i < groups; ++i) random16_group(key, step, micro, g + i, out + 8 * i);
   }
-  static void scalar_group(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, uint16_t* out) {
-    const auto w = philox(key, static_cast<uint64_t>(g), step, micro);
-    for (int j = 0; j < 4; ++j) out[2 * j] = static_cast<uint16_t>(w[j]), out[2 * j + 1] = static_cast<uint16_t>(w[j] >> 16);
-  }
-
   static constexpr Kernels table() { return {amax, int8_row, int8_quads, e4m3_row, e4m3_pairs, random16}; }
 };
 

@@ -1,4 +1,5 @@
 // AVX-512 parts shared by the avx512, vnni and amx files (each instantiates its own copy in an unnamed namespace).
+#pragma once
 #include <immintrin.h>
 
 #include "halftone/gemm/cpu/epilogue.inl.h"
@@ -15,29 +16,37 @@ struct Wide {
   static __m512 set(float x) { return _mm512_set1_ps(x); }
   static __m512 load(const float* p) { return _mm512_loadu_ps(p); }
   static __m512 load(const float* p, __mmask16 m) { return _mm512_maskz_loadu_ps(m, p); }
-  static __m512 load(const bf16* p, __mmask16 m) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, p)), 16));
-  }
+  static __m512 widen(__m256i v) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16)); }
+  static __m512 load(const bf16* p) { return widen(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
+  static __m512 load(const bf16* p, __mmask16 m) { return widen(_mm256_maskz_loadu_epi16(m, p)); }
   static __m512 load_int(const float* p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
   static __m512 mul(__m512 a, __m512 b) { return _mm512_mul_ps(a, b); }
   static __m512 add(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
   static void store(float* p, __mmask16 m, __m512 v) { _mm512_mask_storeu_ps(p, m, v); }
-  static void store(bf16* p, __mmask16 m, __m512 v) {
-#ifdef __AVX512BF16__
-    // VCVTNEPS2BF16 flushes subnormals, so they take the long way.
-    const auto half = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v));
-    const __mmask16 tiny = _mm512_fpclass_ps_mask(v, 0x20);
-    if (__builtin_expect(tiny == 0, 1)) {
-      _mm256_mask_storeu_epi16(p, m, half);
-      return;
-    }
-#endif
+  static void store_two(float* p, __m512 a, __m512 b) {
+    _mm512_storeu_ps(p, a);
+    _mm512_storeu_ps(p + 16, b);
+  }
+
+  static __m256i narrow(__m512 v) {
     const __m512i u = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     __m512i r = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7FFF)), odd), 16);
     const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
     r = _mm512_mask_or_epi32(r, nan, _mm512_srli_epi32(u, 16), _mm512_set1_epi32(0x40));
-    _mm256_mask_storeu_epi16(p, m, _mm512_cvtepi32_epi16(r));
+    return _mm512_cvtepi32_epi16(r);
+  }
+  static void store(bf16* p, __mmask16 m, __m512 v) { _mm256_mask_storeu_epi16(p, m, narrow(v)); }
+  static void store_two(bf16* p, __m512 a, __m512 b) {
+#ifdef __AVX512BF16__
+    // VCVTNE2PS2BF16 flushes subnormals, so they take the long way.
+    constexpr int kSubnormal = 0x20;
+    if (_kortestz_mask16_u8(_mm512_fpclass_ps_mask(a, kSubnormal), _mm512_fpclass_ps_mask(b, kSubnormal))) [[likely]] {
+      _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a)));
+      return;
+    }
+#endif
+    _mm512_storeu_si512(p, _mm512_inserti64x4(_mm512_castsi256_si512(narrow(a)), narrow(b), 1));
   }
 };
 

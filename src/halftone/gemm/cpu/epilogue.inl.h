@@ -1,48 +1,44 @@
 // The epilogue of gemm.h over a vector type V; separate multiplications and additions, so that every instruction set
 // gives the same bits.
 #pragma once
+#include <type_traits>
+
 #include "halftone/gemm/cpu/kernels.h"
 
 namespace halftone::gemm {
 
 template <class V, bool kInteger, bool kBf16, bool kAccumulate>
-void epilogue_of(const EpilogueArgs& e) {
+void epilogue_of(const EpilogueArgs& e, int64_t first, int64_t last) {
+  using C = std::conditional_t<kBf16, bf16, float>;
   constexpr int64_t kLanes = V::kLanes;
-  for (int64_t i = 0; i < e.rows; ++i) {
+  for (int64_t i = first; i < last; ++i) {
     const auto* acc = static_cast<const float*>(e.acc) + i * e.acc_ld;
-    auto* c32 = static_cast<float*>(e.c) + (kBf16 ? 0 : i * e.ldc);
-    auto* c16 = static_cast<bf16*>(e.c) + (kBf16 ? i * e.ldc : 0);
+    auto* c = static_cast<C*>(e.c) + i * e.ldc;
     const auto scale = V::set(e.scale_m == nullptr ? 1.0f : e.scale_m[i]);
-    for (int64_t j = 0; j < e.cols; j += kLanes) {
-      const auto m = V::mask(e.cols - j);
+    const auto value = [&](int64_t j, auto... mask) {
       auto v = kInteger ? V::load_int(acc + j) : V::load(acc + j);
       if (e.scale_m != nullptr) v = V::mul(v, scale);
-      if (e.scale_n != nullptr) v = V::mul(v, V::load(e.scale_n + j, m));
-      if (e.bias != nullptr) v = V::add(v, V::load(e.bias + j, m));
-      if constexpr (kBf16) {
-        if constexpr (kAccumulate) v = V::add(v, V::load(c16 + j, m));
-        V::store(c16 + j, m, v);
-      } else {
-        if constexpr (kAccumulate) v = V::add(v, V::load(c32 + j, m));
-        V::store(c32 + j, m, v);
-      }
+      if (e.scale_n != nullptr) v = V::mul(v, V::load(e.scale_n + j, mask...));
+      if (e.bias != nullptr) v = V::add(v, V::load(e.bias + j, mask...));
+      if constexpr (kAccumulate) v = V::add(v, V::load(c + j, mask...));
+      return v;
+    };
+    int64_t j = 0;
+    for (; j + 2 * kLanes <= e.cols; j += 2 * kLanes) V::store_two(c + j, value(j), value(j + kLanes));
+    for (; j < e.cols; j += kLanes) {
+      const auto m = V::mask(e.cols - j);
+      V::store(c + j, m, value(j, m));
     }
   }
 }
 
 template <class V>
-void epilogue(const EpilogueArgs& e) {
-  const auto with_out = [&]<bool kInteger, bool kBf16>() {
-    if (e.accumulate)
-      epilogue_of<V, kInteger, kBf16, true>(e);
-    else
-      epilogue_of<V, kInteger, kBf16, false>(e);
+Epilogue epilogue(bool integer, DType c_type, bool accumulate) {
+  const auto pick = [&]<bool kInteger, bool kBf16>() -> Epilogue {
+    return accumulate ? epilogue_of<V, kInteger, kBf16, true> : epilogue_of<V, kInteger, kBf16, false>;
   };
-  const bool half = e.c_type == DType::bf16;
-  if (e.integer)
-    half ? with_out.template operator()<true, true>() : with_out.template operator()<true, false>();
-  else
-    half ? with_out.template operator()<false, true>() : with_out.template operator()<false, false>();
+  if (c_type == DType::bf16) return integer ? pick.template operator()<true, true>() : pick.template operator()<false, true>();
+  return integer ? pick.template operator()<true, false>() : pick.template operator()<false, false>();
 }
 
 }  // namespace halftone::gemm

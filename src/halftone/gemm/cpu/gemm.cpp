@@ -45,19 +45,22 @@ class Product {
     panels_per_tile_ = amx_ ? k.panels : g.type == DType::f32 && k.amx ? 3 : k.panels;
     stride_ = panel_bytes(g.type, g.k);
     groups_ = amx_ ? panel_groups(g.type, g.k) : ceil_div(g.k, group_size(g.type));
-    chunks_ = std::max<int64_t>(1, ceil_div(groups_, k.chunk));
+    chunk_ = k.chunk;
+    chunks_ = std::max<int64_t>(1, ceil_div(groups_, chunk_));
+    finish_ = k.epilogue(g.type == DType::s8, g.c_type, g.accumulate);
   }
 
   // Rows [r0, r1) (r0 a multiple of kBlockRows) x panels [p0, p1) of C.
-  void region(int64_t r0, int64_t r1, int64_t p0, int64_t p1) const {
-    const int64_t chunk_bytes = std::min(groups_, k_.chunk) * kGroupBytes;
+  void region(int64_t r0, int64_t r1, int64_t p0, int64_t p1) {
+    const int64_t chunk_bytes = std::min(groups_, chunk_) * kGroupBytes;
     const int64_t many = chunks_ > 1 ? kManyPanels : std::max<int64_t>(kMaxPanels, kOneChunkBytes / std::max<int64_t>(chunk_bytes, 1));
-    const int64_t np = round_up(std::min(many, p1 - p0), panels_per_tile_),
-                  nr = chunks_ > 1 ? std::min(kManyRows, round_up(r1 - r0, kBlockRows)) : r1 - r0;
+    const int64_t np = round_up(std::min(many, p1 - p0), panels_per_tile_);
+    const int64_t nr = chunks_ > 1 ? std::min(kManyRows, round_up(r1 - r0, kBlockRows)) : r1 - r0;
     static thread_local Scratch a_scratch, acc_scratch;
     a_ = a_scratch.get(kBlockRows * chunk_bytes + 64);
-    acc_ = reinterpret_cast<float*>(acc_scratch.get((chunks_ > 1 ? nr : kBlockRows) * np * 64));
-    acc_ld_ = np * 16;
+    tile_columns_ = panels_per_tile_ * kPanelColumns;
+    tiles_across_ = np / panels_per_tile_;
+    acc_ = reinterpret_cast<float*>(acc_scratch.get((chunks_ > 1 ? nr * np * kPanelColumns : 2 * kBlockRows * tile_columns_) * 4));
     if (amx_) k_.enter();
     for (int64_t p = p0; p < p1; p += np) {
       for (int64_t r = r0; r < r1; r += nr) block(r, std::min(r1, r + nr), p, std::min(p1, p + np));
@@ -66,48 +69,64 @@ class Product {
   }
 
  private:
+  // Sums of the tile at (tile_row, tile_column) of the block. With a single chunk they live for one tile only and two
+  // places take turns, because the epilogue of one tile runs during the product of the next.
+  float* sums(int64_t tile_row, int64_t tile_column, int turn) const {
+    const int64_t at = chunks_ > 1 ? tile_row * tiles_across_ + tile_column : turn;
+    return acc_ + at * kBlockRows * tile_columns_;
+  }
+
   void block(int64_t r0, int64_t r1, int64_t p0, int64_t p1) const {
+    EpilogueArgs epilogues[2];
+    const EpilogueArgs* pending = nullptr;
+    int turn = 0;
     for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-      const int64_t first = chunk * k_.chunk, groups = std::min(k_.chunk, groups_ - first);
-      const bool last = chunk + 1 == chunks_;
+      const int64_t first = chunk * chunk_, groups = std::min(chunk_, groups_ - first);
       for (int64_t r = r0; r < r1; r += kBlockRows) {
         const int64_t rows = std::min(kBlockRows, r1 - r);
-        TileArgs t{.a = view(r, rows, first, groups),
-                   .b = nullptr,
-                   .panel_stride = stride_,
-                   .panels = 0,
-                   .rows = rows,
-                   .groups = groups,
-                   .acc = nullptr,
-                   .acc_ld = acc_ld_,
-                   .first = chunk == 0};
-        float* row_acc = acc_ + (chunks_ > 1 ? (r - r0) * acc_ld_ : 0);
+        const AView a = view(r, rows, first, groups);
         for (int64_t p = p0; p < p1; p += panels_per_tile_) {
-          t.b = static_cast<const std::byte*>(g_.b) + p * stride_ + first * kGroupBytes;
-          t.panels = std::min(panels_per_tile_, p1 - p);
-          float* acc = row_acc + (p - p0) * 16;
-          t.acc = acc;
-          tile_(t);
-          if (last) finish(acc, r, rows, p * 16, std::min(g_.n, (p + t.panels) * 16));
+          const std::byte* b = static_cast<const std::byte*>(g_.b) + p * stride_ + first * kGroupBytes;
+          const std::byte* next_b = p + panels_per_tile_ < p1 ? b + panels_per_tile_ * stride_ : b - (p - p0) * stride_;
+          const int64_t panels = std::min(panels_per_tile_, p1 - p);
+          float* acc = sums((r - r0) / kBlockRows, (p - p0) / panels_per_tile_, turn ^= 1);
+          tile_({.a = a,
+                 .b = b,
+                 .next_b = next_b,
+                 .panel_stride = stride_,
+                 .panels = panels,
+                 .rows = rows,
+                 .groups = groups,
+                 .acc = acc,
+                 .acc_ld = tile_columns_,
+                 .first = chunk == 0,
+                 .pending = pending,
+                 .finish = finish_});
+          pending = nullptr;
+          if (chunk + 1 < chunks_) continue;
+          EpilogueArgs& e = epilogues[turn];
+          e = epilogue(acc, r, rows, p * kPanelColumns, std::min(g_.n, (p + panels) * kPanelColumns));
+          if (amx_)
+            pending = &e;
+          else
+            finish_(e, 0, rows);
         }
       }
     }
+    if (pending != nullptr) finish_(*pending, 0, pending->rows);
   }
 
-  void finish(const float* acc, int64_t r, int64_t rows, int64_t c0, int64_t c1) const {
+  EpilogueArgs epilogue(const float* acc, int64_t r, int64_t rows, int64_t c0, int64_t c1) const {
     const auto at = [](const float* p, int64_t i) { return p == nullptr ? nullptr : p + i; };
-    k_.epilogue({.acc = acc,
-                 .acc_ld = acc_ld_,
-                 .rows = rows,
-                 .cols = c1 - c0,
-                 .integer = g_.type == DType::s8,
-                 .scale_m = at(g_.scale_m, r),
-                 .scale_n = at(g_.scale_n, c0),
-                 .bias = at(g_.bias, c0),
-                 .c = static_cast<std::byte*>(g_.c) + (r * g_.ldc + c0) * static_cast<int64_t>(size_of(g_.c_type)),
-                 .c_type = g_.c_type,
-                 .ldc = g_.ldc,
-                 .accumulate = g_.accumulate});
+    return {.acc = acc,
+            .acc_ld = tile_columns_,
+            .rows = rows,
+            .cols = c1 - c0,
+            .scale_m = at(g_.scale_m, r),
+            .scale_n = at(g_.scale_n, c0),
+            .bias = at(g_.bias, c0),
+            .c = static_cast<std::byte*>(g_.c) + (r * g_.ldc + c0) * static_cast<int64_t>(size_of(g_.c_type)),
+            .ldc = g_.ldc};
   }
 
   // Rows [r, r + rows) of A, groups [first, first + groups): in place where the kernel can read it so, else copied into
@@ -158,10 +177,12 @@ class Product {
   const Kernels& k_;
   void (*tile_)(const TileArgs&);
   bool amx_;
-  int64_t panels_per_tile_, stride_, groups_, chunks_;
-  mutable std::byte* a_ = nullptr;  // of the running thread: a Product is copied into each
-  mutable float* acc_ = nullptr;
-  mutable int64_t acc_ld_ = 0;
+  int64_t panels_per_tile_, stride_, groups_, chunk_, chunks_;
+  Epilogue finish_;
+  // Of the running thread: a Product is copied into each.
+  std::byte* a_ = nullptr;
+  float* acc_ = nullptr;
+  int64_t tile_columns_ = 0, tiles_across_ = 0;
 };
 
 void check_gemm(const Gemm& g) {
@@ -206,7 +227,7 @@ void run(const Gemm& g, Isa isa) {
   const int64_t by_row = std::min(threads, row_blocks),
                 by_col = std::min(std::max<int64_t>(1, threads / by_row), ceil_div(panels, kMaxPanels));
   parallel_for(by_row * by_col, small ? by_row * by_col : 1, [&](int64_t begin, int64_t end) {
-    const Product mine = product;
+    Product mine = product;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t ri = i % by_row, ci = i / by_row;
       const auto part = [](int64_t n, int64_t of, int64_t at) { return n * at / of; };

@@ -18,27 +18,30 @@ struct AView {
   int64_t half, row, group, tile;
 };
 
+struct EpilogueArgs {
+  const void* acc;
+  int64_t acc_ld, rows, cols;
+  const float *scale_m, *scale_n, *bias;  // at the block's first row or column
+  void* c;
+  int64_t ldc;
+};
+// Finishes rows [first, last) of a block.
+using Epilogue = void (*)(const EpilogueArgs& e, int64_t first, int64_t last);
+
 // acc[rows, panels * 16] (+)= A block . B panels over `groups` groups; int32 for s8, else fp32. Rows up to a multiple of
 // the register block are computed; acc has room for kBlockRows rows.
 struct TileArgs {
   AView a;
-  const std::byte* b;  // first group of the first panel
+  const std::byte* b;       // first group of the first panel
+  const std::byte* next_b;  // that of the next call with the same A, or b
   int64_t panel_stride;
   int64_t panels, rows, groups;
   void* acc;
   int64_t acc_ld;  // elements
   bool first;      // overwrite acc instead of adding to it
-};
-
-struct EpilogueArgs {
-  const void* acc;
-  int64_t acc_ld, rows, cols;
-  bool integer;
-  const float *scale_m, *scale_n, *bias;  // at the block's first row or column
-  void* c;
-  DType c_type;
-  int64_t ldc;
-  bool accumulate;
+  // AMX only: a finished block whose epilogue runs between the tile operations, which leave the vector units idle.
+  const EpilogueArgs* pending;
+  Epilogue finish;
 };
 
 struct Kernels {
@@ -48,7 +51,7 @@ struct Kernels {
   void (*s8)(const TileArgs&);
   void (*bf16)(const TileArgs&);
   void (*f32)(const TileArgs&);
-  void (*epilogue)(const EpilogueArgs&);
+  Epilogue (*epilogue)(bool integer, DType c_type, bool accumulate);
   // 16 rows of 64 bytes at stride -> 16 groups of a panel (a transpose of 16 x 16 4-byte units), and back.
   void (*transpose)(const std::byte* src, int64_t stride, std::byte* out);
   void (*enter)();

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "halftone/gemm/cpu/avx512.inl.h"
 
 namespace halftone::gemm {
@@ -16,6 +18,16 @@ void enter() {
 }
 void leave() { _tile_release(); }
 
+// TDPs on C tile c = A tile a . B tile b.
+#define HALFTONE_TDP(c, a, b) \
+  if constexpr (kInteger)     \
+    _tile_dpbssd(c, a, b);    \
+  else                        \
+    _tile_dpbf16ps(c, a, b)
+
+// Steps between a prefetch of B into L1 and its use.
+constexpr int64_t kAhead = 2;
+
 template <bool kInteger>
 void tile(const TileArgs& t) {
   auto* acc = static_cast<std::byte*>(t.acc);
@@ -23,6 +35,7 @@ void tile(const TileArgs& t) {
   const bool two_rows = t.rows > 16, two_cols = t.panels > 1;
   const std::byte *a0 = t.a.data, *a1 = two_rows ? a0 + t.a.half : a0;
   const std::byte *b0 = t.b, *b1 = two_cols ? b0 + t.panel_stride : b0;
+  const int64_t second = b1 - b0, steps = t.groups / kTileGroups;
   if (t.first) {
     _tile_zero(0);
     _tile_zero(1);
@@ -34,41 +47,43 @@ void tile(const TileArgs& t) {
     if (two_rows) _tile_loadd(2, acc + 16 * ld, ld);
     if (two_rows && two_cols) _tile_loadd(3, acc + 16 * ld + 64, ld);
   }
-  for (int64_t g = 0; g < t.groups; g += kTileGroups) {
+  const int64_t slice = t.pending == nullptr ? 0 : ceil_div(t.pending->rows, std::max<int64_t>(steps, 1));
+  int64_t finished = 0;
+  for (int64_t i = 0; i < steps; ++i) {
     _tile_loadd(4, a0, t.a.row);
     _tile_loadd(6, b0, 64);
-    if constexpr (kInteger)
-      _tile_dpbssd(0, 4, 6);
-    else
-      _tile_dpbf16ps(0, 4, 6);
+    HALFTONE_TDP(0, 4, 6);
     _tile_loadd(5, a1, t.a.row);
-    if constexpr (kInteger)
-      _tile_dpbssd(2, 5, 6);
-    else
-      _tile_dpbf16ps(2, 5, 6);
+    HALFTONE_TDP(2, 5, 6);
     _tile_loadd(7, b1, 64);
-    if constexpr (kInteger)
-      _tile_dpbssd(1, 4, 7);
-    else
-      _tile_dpbf16ps(1, 4, 7);
-    if constexpr (kInteger)
-      _tile_dpbssd(3, 5, 7);
-    else
-      _tile_dpbf16ps(3, 5, 7);
+    HALFTONE_TDP(1, 4, 7);
+    HALFTONE_TDP(3, 5, 7);
     a0 += t.a.tile, a1 += t.a.tile, b0 += 1024, b1 += 1024;
+    const std::byte* ahead = i + kAhead < steps ? b0 + (kAhead - 1) * 1024 : t.next_b + (i + kAhead - steps) * 1024;
+    for (int64_t line = 0; line < 1024; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + line), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + second + line), _MM_HINT_T0);
+    }
+    if (slice != 0 && finished < t.pending->rows) {
+      const int64_t until = std::min(t.pending->rows, finished + slice);
+      t.finish(*t.pending, finished, until);
+      finished = until;
+    }
   }
+  if (slice != 0 && finished < t.pending->rows) t.finish(*t.pending, finished, t.pending->rows);
   _tile_stored(0, acc, ld);
   if (two_cols) _tile_stored(1, acc + 64, ld);
   if (two_rows) _tile_stored(2, acc + 16 * ld, ld);
   if (two_rows && two_cols) _tile_stored(3, acc + 16 * ld + 64, ld);
 }
+#undef HALFTONE_TDP
 
 }  // namespace
 
 const Kernels& kernels_amx() {
   static constexpr Kernels table{.panels = 2,
                                  .amx = true,
-                                 .chunk = 256,
+                                 .chunk = 128,
                                  .s8 = tile<true>,
                                  .bf16 = tile<false>,
                                  .f32 = register_tile<Wide, DotF32>,

@@ -25,28 +25,37 @@ struct Avx2 {
   static __m256 set(float x) { return _mm256_set1_ps(x); }
   static __m256 load(const float* p) { return _mm256_loadu_ps(p); }
   static __m256 load(const float* p, __m256i m) { return _mm256_maskload_ps(p, m); }
+  static __m256 widen(__m128i v) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16)); }
+  static __m256 load(const bf16* p) { return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static __m256 load(const bf16* p, __m256i m) {
     __m128i v = _mm_setzero_si128();
-    if (const int n = count(m); n == 8)
-      v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    else
-      std::memcpy(&v, p, static_cast<size_t>(n) * 2);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(v), 16));
+    std::memcpy(&v, p, static_cast<size_t>(count(m)) * 2);
+    return widen(v);
   }
   static __m256 load_int(const float* p) { return _mm256_cvtepi32_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static __m256 mul(__m256 a, __m256 b) { return _mm256_mul_ps(a, b); }
   static __m256 add(__m256 a, __m256 b) { return _mm256_add_ps(a, b); }
   static void store(float* p, __m256i m, __m256 v) { _mm256_maskstore_ps(p, m, v); }
-  static void store(bf16* p, __m256i m, __m256 v) {
+  static void store_two(float* p, __m256 a, __m256 b) {
+    _mm256_storeu_ps(p, a);
+    _mm256_storeu_ps(p + 8, b);
+  }
+
+  // bf16 bits in the low halves of the lanes.
+  static __m256i narrow(__m256 v) {
     const __m256i u = _mm256_castps_si256(v), odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
     const __m256i r = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
     const __m256i quiet = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
-    const __m256i x = _mm256_blendv_epi8(r, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+    return _mm256_blendv_epi8(r, quiet, _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q)));
+  }
+  static void store_two(bf16* p, __m256 a, __m256 b) {
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(narrow(a), narrow(b)), 0xD8);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), packed);
+  }
+  static void store(bf16* p, __m256i m, __m256 v) {
+    const __m256i x = narrow(v);
     const __m128i half = _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(x, x), 0x08));
-    if (const int n = count(m); n == 8)
-      _mm_storeu_si128(reinterpret_cast<__m128i*>(p), half);
-    else
-      std::memcpy(static_cast<void*>(p), &half, static_cast<size_t>(n) * 2);
+    std::memcpy(static_cast<void*>(p), &half, static_cast<size_t>(count(m)) * 2);
   }
 };
 

@@ -5,27 +5,34 @@
 
 namespace halftone::gemm {
 
+// The loops over registers must be unrolled completely, or the sums live in memory.
+#define HALFTONE_UNROLL _Pragma("GCC unroll 32")
+
 template <class V, class Dot, int kRows, int kPanels>
 inline void register_block(const TileArgs& t, const std::byte* a, std::byte* acc, const std::byte* b) {
-  using R = typename Dot::Acc;
-  constexpr int kParts = V::kParts;  // registers per group of 16 columns
-  R sum[kRows][kPanels * kParts];
+  constexpr int kParts = V::kParts, kWidth = kPanels * kParts;  // registers per group of 16 columns, per row of the block
+  constexpr int64_t kLanes = 16 / kParts;
+  typename Dot::Acc sum[kRows][kWidth];
   auto* base = reinterpret_cast<typename Dot::Element*>(acc);
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < kPanels * kParts; ++j) sum[i][j] = t.first ? Dot::zero() : Dot::load(base + i * t.acc_ld + j * (16 / kParts));
-  const int64_t row = t.a.row, step = t.a.group;
+  const int64_t ld = t.acc_ld, row = t.a.row, step = t.a.group, panel = t.panel_stride;
+  // clang-format off
+  HALFTONE_UNROLL for (int i = 0; i < kRows; ++i) {
+    HALFTONE_UNROLL for (int j = 0; j < kWidth; ++j) sum[i][j] = t.first ? Dot::zero() : Dot::load(base + i * ld + j * kLanes);
+  }
   for (int64_t g = 0; g < t.groups; ++g, a += step, b += kGroupBytes) {
-    typename Dot::B v[kPanels * kParts];
-    for (int p = 0; p < kPanels; ++p)
-      for (int h = 0; h < kParts; ++h) v[p * kParts + h] = Dot::load_b(b + p * t.panel_stride + h * (64 / kParts));
-    for (int i = 0; i < kRows; ++i) {
+    typename Dot::B v[kWidth];
+    HALFTONE_UNROLL for (int j = 0; j < kWidth; ++j) v[j] = Dot::load_b(b + j / kParts * panel + j % kParts * (64 / kParts));
+    HALFTONE_UNROLL for (int i = 0; i < kRows; ++i) {
       const auto x = Dot::broadcast(a + i * row);
-      for (int j = 0; j < kPanels * kParts; ++j) sum[i][j] = Dot::dot(sum[i][j], x, v[j]);
+      HALFTONE_UNROLL for (int j = 0; j < kWidth; ++j) sum[i][j] = Dot::dot(sum[i][j], x, v[j]);
     }
   }
-  for (int i = 0; i < kRows; ++i)
-    for (int j = 0; j < kPanels * kParts; ++j) Dot::store(base + i * t.acc_ld + j * (16 / kParts), sum[i][j]);
+  HALFTONE_UNROLL for (int i = 0; i < kRows; ++i) {
+    HALFTONE_UNROLL for (int j = 0; j < kWidth; ++j) Dot::store(base + i * ld + j * kLanes, sum[i][j]);
+  }
+  // clang-format on
 }
+#undef HALFTONE_UNROLL
 
 template <class V, class Dot>
 void register_tile(const TileArgs& t) {
