@@ -95,6 +95,7 @@ TEST(Toml, SyntaxErrorsNameTheLine) {
   EXPECT_EQ(problems("[training]\nseq_len = \n").substr(0, 9), "X.toml:2:");
   EXPECT_NE(problems("[training]\nsteps = 1\nsteps = 2\n"), "");
   EXPECT_NE(problems(std::string("[training]\0", 11)), "");
+  EXPECT_EQ(problems("[job]\n[:training]\n"), "X.toml:2: this is not TOML; expected [section] with a name of letters, digits, _ or -");
   EXPECT_NE(problems("[training]\n\"\xff\" = 1"), "");
 }
 

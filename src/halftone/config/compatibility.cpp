@@ -27,6 +27,7 @@ void apply_aliases(JobConfig& config, const RuleContext& context) {
     say(context, "model.tokenizer_path", *config.model.tokenizer_path, "used as model.hf_assets_path");
     config.model.hf_assets_path = *config.model.tokenizer_path;
     config.model.tokenizer_path.reset();
+    context.origin["model.hf_assets_path"] = context.origin["model.tokenizer_path"];
   }
   if (config.parallelism.module_fqns_per_model_part) {
     for (StringList& part : *config.parallelism.module_fqns_per_model_part) {
@@ -53,13 +54,11 @@ std::string where(const RuleContext& context, std::initializer_list<const char*>
 
 void apply_compatibility(JobConfig& config, const RuleContext& context) {
   apply_aliases(config, context);
-  JobConfig defaults;
-  const ConfigIndex now = index_config(config), before = index_config(defaults);
-  for (size_t i = 0; i < now.fields.size(); ++i) {
-    const FieldEntry& field = now.fields[i];
+  drop_options_of_no_scheme(config, context);
+  for (const FieldEntry& field : index_config(config).fields) {
     if (field.info.mark != Mark::A && field.info.mark != Mark::N) continue;
     const Json value = get_value(field);
-    if (value == get_value(before.fields[i])) continue;
+    if (value == default_value(field.name)) continue;
     if (field.info.mark == Mark::A) {
       say(context, field.name, value, field.info.note);
     } else if (field.name == "job.custom_config_module" && value == "torchtitan.components.ft.config") {
@@ -67,7 +66,7 @@ void apply_compatibility(JobConfig& config, const RuleContext& context) {
     } else {
       context.problems.push_back(fmt::format("{}{} = {} is not available: {}; remove it or leave it at {}",
                                              where(context, {field.name.c_str()}), field.name, to_toml_text(value), field.info.note,
-                                             to_toml_text(get_value(before.fields[i]))));
+                                             to_toml_text(default_value(field.name))));
     }
   }
 }

@@ -65,28 +65,29 @@ bool asks_for_nothing(const Json& value, const Json& standard) {
   return value == standard || value.is_null() || value == false || value == "none" || value == 0;
 }
 
-void check_columns(const JobConfig& config, const RuleContext& c) {
-  JobConfig copy = config, defaults;
-  const ConfigIndex index = index_config(copy), standard = index_config(defaults);
+// Calls f(column, field, value, default) for every option that asks for something which no active scheme has.
+template <class F>
+void for_each_misplaced(JobConfig& config, F&& f) {
+  const ConfigIndex index = index_config(config);
   const std::vector<std::string_view> schemes = schemes_of(config.quantize.scheme);
-  // Switching a recipe's scheme off on the command line is how runs are compared: the file's options then go unused.
-  const auto scheme_origin = c.origin.find("quantize.scheme");
-  const bool switched_off = config.quantize.scheme.is_none() && scheme_origin != c.origin.end() && scheme_origin->second == "command line";
   for (const Column& column : kColumns) {
     const std::string name = std::string("quantize.") + column.option;
-    const FieldEntry* field = index.find_field(name);
-    const Json value = get_value(*field), usual = get_value(*standard.find_field(name));
+    const FieldEntry& field = *index.find_field(name);
+    const Json value = get_value(field);
+    const Json& usual = default_value(name);
     // `output = false` and its like ask for something; elsewhere false asks for nothing.
     const bool idle = usual == true ? value == usual : asks_for_nothing(value, usual);
-    if (idle || std::any_of(schemes.begin(), schemes.end(), [&](std::string_view s) { return in_column(s, column); })) continue;
-    const auto origin = c.origin.find(name);
-    if (switched_off && origin != c.origin.end() && origin->second != "command line") {
-      c.compat.push_back(fmt::format("[compat] {}={}: unused, because quantize.scheme is none", name, to_toml_text(value)));
-      continue;
-    }
-    c.problems.push_back(where(c, {name.c_str()}) + fmt::format("{} = {} has no effect with quantize.scheme = {}; it is for {}", name,
-                                                                to_toml_text(value), join(schemes), join(column.schemes)));
+    const bool placed = std::any_of(schemes.begin(), schemes.end(), [&](std::string_view s) { return in_column(s, column); });
+    if (!idle && !placed) f(column, field, value, usual);
   }
+}
+
+void check_columns(const JobConfig& config, const RuleContext& c) {
+  JobConfig copy = config;
+  for_each_misplaced(copy, [&](const Column& column, const FieldEntry& field, const Json& value, const Json&) {
+    rule(c, false, {field.name.c_str()}, "{} = {} has no effect with quantize.scheme = {}; it is for {}", field.name, to_toml_text(value),
+         join(schemes_of(config.quantize.scheme)), join(column.schemes));
+  });
 }
 
 void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
@@ -146,6 +147,17 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
 }
 
 }  // namespace
+
+void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
+  const auto scheme = c.origin.find("quantize.scheme");
+  if (!config.quantize.scheme.is_none() || scheme == c.origin.end() || scheme->second != "command line") return;
+  for_each_misplaced(config, [&](const Column&, const FieldEntry& field, const Json& value, const Json& usual) {
+    if (c.origin[field.name] == "command line") return;
+    c.compat.push_back(fmt::format("[compat] {}={}: unused, because quantize.scheme is none", field.name, to_toml_text(value)));
+    set_value(field, usual);
+    c.origin.erase(field.name);
+  });
+}
 
 void check_quantize(const JobConfig& j, const RuleContext& c) {
   const QuantizeConfig& q = j.quantize;

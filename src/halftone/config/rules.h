@@ -13,7 +13,7 @@ namespace halftone {
 
 // What the rules see and what they say. `origin` holds the fields that were set on purpose.
 struct RuleContext {
-  const std::map<std::string, std::string>& origin;
+  std::map<std::string, std::string>& origin;
   const std::set<std::string>& refused;  // fields whose value was refused already: their default would mislead a rule
   int64_t world_size;                    // 0 = unknown
   std::vector<std::string>& problems;
@@ -28,6 +28,9 @@ void apply_compatibility(JobConfig& config, const RuleContext& context);
 // Rules between fields (platform rules that need no model), each naming the fields.
 void check_rules(const JobConfig& config, const RuleContext& context);
 void check_parallelism(const JobConfig& config, const RuleContext& context);
+// Switching a recipe's scheme off on the command line is how runs are compared: the file's options of that scheme are
+// then dropped, one [compat] line each.
+void drop_options_of_no_scheme(JobConfig& config, const RuleContext& context);
 void check_quantize(const JobConfig& config, const RuleContext& context);
 
 // "X.toml:12: " or "command line: " of the first of these fields that was set, else "".

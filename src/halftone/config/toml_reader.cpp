@@ -1,10 +1,21 @@
 #include "halftone/config/toml_reader.h"
 
+#include <stdexcept>
+
+namespace {
+// What toml++ asserts is a property of the text in places ("[:a]"), so it must be an error in every kind of build; with
+// NDEBUG the library would take it for granted instead.
+[[noreturn]] void not_toml() { throw std::invalid_argument("this is not TOML"); }
+}  // namespace
+#undef NDEBUG
+#define TOML_ASSERT(condition) ((condition) ? void(0) : not_toml())
 // Bounds the recursion of the parser and of the destructors; no field nests deeper than this.
 #define TOML_MAX_NESTED_VALUES 32
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cctype>
+#include <cstring>
 
 #include "halftone/base/error.h"
 
@@ -39,6 +50,21 @@ void check_shape(std::string_view text, std::string_view name) {
       check(++dots <= kMaxDots, "{}:{}: expected at most {} dots outside quotes in one line", name, line, kMaxDots);
     }
   }
+}
+
+// The line of a table header that begins with no key ("[:a]"), for which the parser gives no place; 0 if there is none.
+int64_t line_of_bad_header(std::string_view text) {
+  int64_t line = 1;
+  for (size_t begin = 0; begin < text.size(); ++line) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string_view s = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t bracket = s.find_first_not_of(" \t");
+    if (bracket == std::string_view::npos || s[bracket] != '[') continue;
+    const size_t key = s.find_first_not_of("[ \t", bracket);
+    if (key != std::string_view::npos && !std::isalnum(static_cast<unsigned char>(s[key])) && !std::strchr("_-\"'", s[key])) return line;
+  }
+  return 0;
 }
 
 auto position(const toml::key& key) { return std::pair(key.source().begin.line, key.source().begin.column); }
@@ -89,6 +115,10 @@ std::vector<TomlItem> read_toml(std::string_view text, std::string_view name, co
     root = toml::parse(text);
   } catch (const toml::parse_error& error) {
     fail("{}:{}: {}", name, error.source().begin.line, error.description());
+  } catch (const std::invalid_argument& error) {
+    const int64_t line = line_of_bad_header(text);
+    fail("{}{}: {}; expected [section] with a name of letters, digits, _ or -", name, line == 0 ? "" : fmt::format(":{}", line),
+         error.what());
   }
   std::vector<TomlItem> items;
   collect(root, "", name, is_section, items);

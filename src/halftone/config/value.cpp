@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
 
 namespace halftone {
 namespace {
@@ -325,6 +326,16 @@ std::string set_value(const FieldEntry& field, const Json& value) {
 
 Json get_value(const FieldEntry& field) {
   return std::visit([](const auto* x) { return get(*x); }, field.value);
+}
+
+const Json& default_value(std::string_view name) {
+  static const std::map<std::string, Json, std::less<>> defaults = [] {
+    JobConfig config;
+    std::map<std::string, Json, std::less<>> out;
+    for (const FieldEntry& f : index_config(config).fields) out.emplace(f.name, get_value(f));
+    return out;
+  }();
+  return defaults.find(name)->second;
 }
 
 std::string parse_text(const FieldEntry& field, std::string_view text, Json& out) {

@@ -14,6 +14,7 @@ using Json = nlohmann::ordered_json;
 // Stores `value` in the field. Returns what is wrong with it ("expected ..., found ...") or "" and then has stored it.
 std::string set_value(const FieldEntry& field, const Json& value);
 Json get_value(const FieldEntry& field);
+const Json& default_value(std::string_view name);  // of the field with this dotted name
 
 // Reads one word of the command line for the field. Returns what is wrong with it, or "".
 std::string parse_text(const FieldEntry& field, std::string_view text, Json& out);

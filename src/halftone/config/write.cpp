@@ -25,8 +25,8 @@ void check_section(const ConfigIndex& index, std::string_view wanted) {
 // Fields of one section, not of the sections inside it.
 template <class F>
 void for_each_field(const ConfigIndex& index, std::string_view section, F&& f) {
-  for (size_t i = 0; i < index.fields.size(); ++i) {
-    if (section_of(index.fields[i].name) == section) f(i, index.fields[i]);
+  for (const FieldEntry& field : index.fields) {
+    if (section_of(field.name) == section) f(field);
   }
 }
 
@@ -43,14 +43,14 @@ constexpr std::string_view kMarks[] = {"", "accepted", "not applicable", "extens
 }  // namespace
 
 std::string to_toml(const JobConfig& config) {
-  JobConfig copy = config, defaults;
-  const ConfigIndex index = index_config(copy), standard = index_config(defaults);
+  JobConfig copy = config;
+  const ConfigIndex index = index_config(copy);
   std::string out;
   for (const SectionEntry& section : index.sections) {
     std::string body;
-    for_each_field(index, section.name, [&](size_t i, const FieldEntry& field) {
+    for_each_field(index, section.name, [&](const FieldEntry& field) {
       const Json value = get_value(field);
-      if (value.is_null() && get_value(standard.fields[i]).is_null()) return;
+      if (value.is_null() && default_value(field.name).is_null()) return;
       if (value.is_object() && value.empty()) return;
       body += fmt::format("{} = {}\n", leaf_of(field.name), to_toml_text(value));
     });
@@ -80,7 +80,7 @@ std::string print_config(const LoadedConfig& loaded, std::string_view wanted) {
   for (const SectionEntry& section : index.sections) {
     if (!is_inside(section.name, wanted)) continue;
     std::string body;
-    for_each_field(index, section.name, [&](size_t, const FieldEntry& field) {
+    for_each_field(index, section.name, [&](const FieldEntry& field) {
       const Json value = get_value(field);
       const auto origin = loaded.origin.find(field.name);
       // A comment where TOML has no word for it, so that the output is a configuration file.
@@ -101,7 +101,7 @@ std::string describe_fields(std::string_view wanted) {
   for (const SectionEntry& section : index.sections) {
     if (!is_inside(section.name, wanted)) continue;
     out += fmt::format("{}[{}]  {}\n", out.empty() ? "" : "\n", section.name, section.help);
-    for_each_field(index, section.name, [&](size_t, const FieldEntry& field) {
+    for_each_field(index, section.name, [&](const FieldEntry& field) {
       const Json value = get_value(field);
       out +=
           fmt::format("  --{} {} = {}\n      {}", field.name, type_name(field), value.is_null() ? "None" : to_toml_text(value), field.help);
