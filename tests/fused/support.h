@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -72,7 +74,9 @@ void expect_same_everywhere(F&& f) {
       omp_set_num_threads(threads);
       const std::vector<float> result = f();
       if (first.empty()) first = result;
-      EXPECT_EQ(std::memcmp(first.data(), result.data(), first.size() * sizeof(float)), 0) << threads << " threads";
+      EXPECT_TRUE(std::equal(first.begin(), first.end(), result.begin(), result.end(),
+                             [](float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }))
+          << threads << " threads";
     }
   }
   use_fused_kernels(nullptr);
