@@ -225,7 +225,7 @@ TEST(CheckpointStore, DamagedStepsAreSkippedAndNamed) {
   damaged(
       "index.json", [](auto& p) { fs::resize_file(p, fs::file_size(p) / 2); }, "not valid JSON");
   damaged(
-      "index.json", [](auto& p) { fs::remove(p); }, "No such file");
+      "index.json", [](auto& p) { fs::remove(p); }, "expected index.json of a step");
   damaged(
       "index.json", [&](auto& p) { fs::copy_file(folder / "step-1/index.json", p, fs::copy_options::overwrite_existing); },
       "belongs to step 1");
@@ -372,6 +372,15 @@ TEST(CheckpointStore, UnwritableFolder) {
   }
   CheckpointStore kernel({.folder = "/proc"});
   expect_error([&] { kernel.prepare(); }, "is not writable");
+}
+
+TEST(CheckpointStore, OtherFoldersAreNamed) {
+  const TemporaryFolder folder;
+  expect_error([&] { LoadedStep::open(folder / "absent", true); }, "there is no such folder");
+  expect_error([&] { resolve_checkpoint(folder.path()); }, "expected index.json of a step");
+  testing::write_file(folder / "__0_0.distcp", "x");
+  expect_error([&] { resolve_checkpoint(folder.path()); }, "is a DCP folder of PyTorch");
+  expect_error([&] { LoadedStep::open(folder.path(), true); }, "is a DCP folder of PyTorch");
 }
 
 TEST(CheckpointStore, RefusesWrongState) {

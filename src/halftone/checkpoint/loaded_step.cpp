@@ -55,6 +55,18 @@ StepSummary inspect_step(const fs::path& step_folder, bool verify) {
   return summary;
 }
 
+void fail_no_checkpoint(const fs::path& path) {
+  std::error_code code;
+  check(fs::is_directory(path, code), "no checkpoint at {}: there is no such folder", path.string());
+  for (fs::directory_iterator it(path, code), end; !code && it != end; it.increment(code))
+    check(it->path().extension() != ".distcp" && it->path().filename() != ".metadata",
+          "{} is a DCP folder of PyTorch, which only Python can read: convert it with python -m torch.distributed.checkpoint.format_utils "
+          "and "
+          "safetensors, or save it there with last_save_in_hf",
+          path.string());
+  fail("no checkpoint in {}: expected index.json of a step, or config.json and model.safetensors of Hugging Face's layout", path.string());
+}
+
 LoadedStep LoadedStep::open(const fs::path& step_folder, bool verify) {
   LoadedStep step;
   step.folder_ = step_folder;
@@ -64,6 +76,7 @@ LoadedStep LoadedStep::open(const fs::path& step_folder, bool verify) {
     step.index_.model_only = true;
     return step;
   }
+  if (!fs::exists(step_folder / "index.json", ignored)) fail_no_checkpoint(step_folder);
   step.index_ = read_index(step_folder);
   check_files(step_folder, step.index_, verify);
   if (step.index_.files.contains("state.json")) {

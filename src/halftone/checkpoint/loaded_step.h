@@ -19,6 +19,9 @@ struct StepSummary {
 // Face folder is a model-only step.
 StepSummary inspect_step(const std::filesystem::path& step_folder, bool verify);
 
+// Says what was expected at `path` instead of what is there.
+[[noreturn]] void fail_no_checkpoint(const std::filesystem::path& path);
+
 // A checkpoint open for reading: a step folder, or a Hugging Face folder (model only, under native names).
 class LoadedStep {
  public:

@@ -266,20 +266,12 @@ LoadedStep CheckpointStore::open(int64_t step) const {
 
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path) {
   std::error_code ignored;
-  check(fs::is_directory(path, ignored), "no checkpoint at {}: expected a folder step-N, a folder of such folders, or a Hugging Face model",
-        path.string());
   if (fs::exists(path / "index.json", ignored) || HfFolder::is_hf_folder(path)) return path;
   for (const fs::path& folder : {path, path / "checkpoint"}) {
     const CheckpointStore store({.folder = folder});
     if (const auto step = store.latest_valid(false)) return store.step_folder(*step);
   }
-  for (const auto& entry : fs::directory_iterator(path, ignored))
-    check(
-        entry.path().extension() != ".distcp",
-        "{} is a DCP folder of PyTorch, which only Python can read: convert it with `python -m torch.distributed.checkpoint.format_utils` "
-        "and safetensors, or save it there with last_save_in_hf",
-        path.string());
-  fail("no valid checkpoint in {}: expected a folder step-N with index.json, or a Hugging Face model", path.string());
+  fail_no_checkpoint(path);
 }
 
 }  // namespace halftone

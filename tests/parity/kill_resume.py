@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""Kills a training run at random moments with SIGKILL and restarts it; at the end weights, optimizer and state must equal those of the
+undisturbed run bit for bit, and metrics.jsonl must hold every step once. HALFTONE_KILLS sets how often (3; the project's bar is 20)."""
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+program = os.path.join(os.environ["HALFTONE_BIN"], "halftone")
+source = os.environ["HALFTONE_SOURCE_DIR"]
+if not os.path.exists(program):
+    print(f"skipped: {program} is not built")
+    sys.exit(77)
+kills = int(os.environ.get("HALFTONE_KILLS", "3"))
+STEPS = 40
+
+
+def command(folder, *more):
+    model = '{"dim":64,"n_layers":2,"n_heads":4,"n_kv_heads":2,"ffn_dim":128}'
+    return [program, "train", "--config", "recipes/llama3_debug.toml", "--model.overrides", model, "--training.seq_len=64",
+            "--training.local_batch_size=2", f"--training.steps={STEPS}", "--training.device=cpu", f"--job.dump_folder={folder}",
+            "--checkpoint.enable", "--checkpoint.interval=5", "--checkpoint.keep_latest_k=2", "--debug.deterministic", "--debug.seed=7",
+            "--quantize.scheme=int8", *more]
+
+
+def train(folder, *more):
+    return subprocess.run(command(folder, *more), cwd=source, capture_output=True, text=True)
+
+
+def digests(folder):
+    step = os.path.join(folder, "checkpoint", f"step-{STEPS}")
+    names = [n for n in sorted(os.listdir(step)) if n.endswith(".safetensors")]
+    result = {n: hashlib.sha256(open(os.path.join(step, n), "rb").read()).hexdigest() for n in names}
+    state = json.load(open(os.path.join(step, "state.json")))
+    state.pop("config", None)  # it names the folder
+    return result | {"state": state}
+
+
+def train_steps(folder):
+    lines = [json.loads(line) for line in open(os.path.join(folder, "metrics.jsonl"))]
+    return [(line["step"], line["loss_metrics/global_avg_loss"]) for line in lines if line["kind"] == "train"]
+
+
+def kill_at_random(folder, most, seconds, more):
+    """Starts the run again and again, killing it each time, until `most` kills or until one start reaches the end."""
+    for done in range(most):
+        process = subprocess.Popen(command(folder, *more), cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            output, _ = process.communicate(timeout=random.uniform(0.05, seconds))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            continue
+        if process.returncode != 0:
+            sys.exit(f"a restart after {done} kills failed:\n{output}")
+        return done
+    return most
+
+
+with tempfile.TemporaryDirectory() as folder:
+    seed = int(os.environ.get("HALFTONE_KILL_SEED", time.time_ns() % 1000000))
+    random.seed(seed)
+    straight = os.path.join(folder, "straight")
+    start = time.time()
+    result = train(straight)
+    seconds = time.time() - start
+    if result.returncode != 0:
+        sys.exit(f"the undisturbed run failed:\n{result.stdout}{result.stderr}")
+    wanted = digests(straight)
+    losses = train_steps(straight)
+    assert [step for step, _ in losses] == list(range(1, STEPS + 1)), losses
+    total, runs = 0, 0
+    while total < kills:
+        more = ["--checkpoint.async_mode=async"] if runs % 2 else []
+        path = os.path.join(folder, f"killed-{runs}")
+        runs += 1
+        total += kill_at_random(path, min(kills - total, 5), seconds, more)
+        result = train(path, *more)
+        if result.returncode != 0:
+            sys.exit(f"the last restart failed (seed {seed}):\n{result.stdout}{result.stderr}")
+        found = digests(path)
+        assert found == wanted, f"seed {seed}: differs in {[k for k in wanted if wanted[k] != found.get(k)]}"
+        assert train_steps(path) == losses, f"seed {seed}: metrics.jsonl holds {train_steps(path)}"
+        leftovers = [n for n in os.listdir(os.path.join(path, "checkpoint")) if not n.startswith("step-") or "." in n]
+        assert not leftovers, leftovers
+    print(f"{total} kills in {runs} runs of {seconds:.1f} s (seed {seed}): weights, optimizer, state and metrics equal the undisturbed run's")
