@@ -99,6 +99,15 @@ TEST(Toml, SyntaxErrorsNameTheLine) {
   EXPECT_NE(problems("[training]\n\"\xff\" = 1"), "");
 }
 
+TEST(Toml, TextOutsideAsciiBelongsInQuotesAndComments) {
+  const JobConfig c = load_toml("\xEF\xBB\xBF# é\n[job]\ndescription = 'é' # ü\ndump_folder = \"\"\"\nö\n\"ß\"\"\"\"\"\n").config;
+  EXPECT_EQ(c.job.description, "é");
+  EXPECT_EQ(c.job.dump_folder, "ö\n\"ß\"\"");
+  EXPECT_EQ(problems("[job]\ndescription = é"), "X.toml:2: expected text outside ASCII only in quotes and comments");
+  EXPECT_EQ(problems("[job]\ndescription = 'a\n'"), "X.toml:2: the string that begins here is not closed");
+  EXPECT_EQ(problems("[job]\ndescription = \"\"\"a\n"), "X.toml:2: the string that begins here is not closed");
+}
+
 TEST(Toml, AbsurdNestingIsRefusedBeforeItCostsTheStack) {
   std::string dots = "a", brackets = "[training]\nseq_len = ";
   for (int i = 0; i < 100000; ++i) dots += ".a";

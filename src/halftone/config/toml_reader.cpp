@@ -25,31 +25,62 @@ namespace {
 constexpr size_t kMaxBytes = 4 << 20;
 constexpr int kMaxDots = 100;
 
-// Each dot of a key nests a table, and tables are destroyed recursively: refuse lines that only a broken file has.
+// Walks over a text without understanding it, to refuse what toml++ does not survive: each dot of a key nests a table and
+// tables are destroyed recursively; a character outside ASCII that is neither in quotes nor in a comment (no TOML) is taken
+// for impossible by its search for blanks.
+class Scanner {
+ public:
+  Scanner(std::string_view text, std::string_view name) : text_(text), name_(name) {}
+
+  void check_all() {
+    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark is allowed
+    int dots = 0;
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '\n') {
+        ++line_;
+        dots = 0;
+      } else if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size()) - 1;
+      } else if (c == '"' || c == '\'') {
+        skip_string(c);
+      } else if (c == '.') {
+        check(++dots <= kMaxDots, "{}:{}: expected at most {} dots outside quotes in one line", name_, line_, kMaxDots);
+      } else {
+        check(static_cast<unsigned char>(c) < 0x80, "{}:{}: expected text outside ASCII only in quotes and comments", name_, line_);
+      }
+    }
+  }
+
+ private:
+  // From the opening quote to the last closing one.
+  void skip_string(char quote) {
+    const int64_t first_line = line_;
+    const bool multi_line = text_.substr(at_).starts_with(std::string(3, quote));
+    const std::string close(multi_line ? 3 : 1, quote);
+    for (at_ += close.size(); at_ < text_.size(); ++at_) {
+      if (text_.substr(at_).starts_with(close)) {
+        at_ += close.size() - 1;
+        for (int i = 0; multi_line && i < 2 && at_ + 1 < text_.size() && text_[at_ + 1] == quote; ++i) ++at_;  // quotes before the end
+        return;
+      }
+      if (text_[at_] == '\\' && quote == '"' && at_ + 1 < text_.size()) ++at_;
+      if (text_[at_] != '\n') continue;
+      if (!multi_line) break;
+      ++line_;
+    }
+    fail("{}:{}: the string that begins here is not closed", name_, first_line);
+  }
+
+  std::string_view text_, name_;
+  size_t at_ = 0;
+  int64_t line_ = 1;
+};
+
 void check_shape(std::string_view text, std::string_view name) {
   check(text.size() <= kMaxBytes, "{}: expected a configuration of at most {} bytes, found {}", name, kMaxBytes, text.size());
   check(text.find('\0') == std::string_view::npos, "{}: expected a text file, found NUL bytes", name);
-  int64_t line = 1;
-  int dots = 0;
-  char quote = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (c == '\n') {
-      ++line;
-      dots = 0;
-      quote = 0;
-    } else if (quote != 0) {
-      if (c == '\\' && quote == '"') {
-        if (i + 1 < text.size() && text[i + 1] != '\n') ++i;
-      } else if (c == quote) {
-        quote = 0;
-      }
-    } else if (c == '"' || c == '\'') {
-      quote = c;
-    } else if (c == '.') {
-      check(++dots <= kMaxDots, "{}:{}: expected at most {} dots outside quotes in one line", name, line, kMaxDots);
-    }
-  }
+  Scanner(text, name).check_all();
 }
 
 // The line of a table header that begins with no key ("[:a]"), for which the parser gives no place; 0 if there is none.
