@@ -54,7 +54,7 @@ Times measure(const std::function<void()>& f) {
   std::vector<double> ms;
   f();
   const auto start = Clock::now();
-  while (ms.size() < 5 || (Clock::now() - start < std::chrono::milliseconds(700) && ms.size() < 300)) {
+  while (ms.size() < 5 || (Clock::now() - start < std::chrono::milliseconds(700) && ms.size() < 500)) {
     const auto begin = Clock::now();
     f();
     ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());

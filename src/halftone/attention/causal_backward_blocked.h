@@ -7,7 +7,7 @@ namespace {
 // The gradient for one key/value head. With P = exp(scale S - lse) and dS = P o (dP - delta), delta = rowsum(dO o O):
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += scale dS^T Q    dQ^T += scale K^T dS^T
 // lse and delta enter as the starting values of the first two products; the scale is applied once at the end.
-// The tiles are small and their operands many, so what counts is traffic between the first two caches. A strip of kKeys keys
+// The tiles are small and their operands many, so what counts is traffic between the first two caches. A strip of keys
 // with its sums dK and dV stays in the first one while groups of kAlign queries pass by: for each, four forms of its Q and dO
 // rows, and its sum dQ, packed one after the other for a long block of queries that stays in the second cache.
 // Everything is added up in a fixed order, in fp32.
@@ -16,14 +16,15 @@ class BackwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
-  static constexpr int kKeys = 64, kSub = 32;  // keys of a strip, and of a product of probabilities
-  static constexpr int kAheadRows = 8;         // fetched per strip
+  static constexpr int kSub = 32;       // keys of a product of probabilities
+  static constexpr int kAheadRows = 8;  // fetched per strip
 
   explicit BackwardBlocks(const AttentionBackward& p)
       : p_(p),
         width_(static_cast<int>(round_up(p.shape.head_dim, P::kAlign))),
         queries_(block_queries(p.shape)),
-        strips_((p.shape.kv_len + kKeys - 1) / kKeys) {
+        keys_(width_ <= 32 ? 32 : 64),
+        strips_((p.shape.kv_len + keys_ - 1) / keys_) {
     Arena count;
     place(count);
     Arena arena{scratch(count.used)};
@@ -39,7 +40,7 @@ class BackwardBlocks {
 
   void head(int64_t b, int64_t kv_head) {
     const AttentionShape& shape = p_.shape;
-    const int64_t group = shape.heads / shape.kv_heads, elements = strips_ * kKeys * width_;
+    const int64_t group = shape.heads / shape.kv_heads, elements = strips_ * keys_ * width_;
     load_keys(b, kv_head);
     std::memset(dk_, 0, static_cast<size_t>(elements) * sizeof(float));
     std::memset(dv_, 0, static_cast<size_t>(elements) * sizeof(float));
@@ -56,16 +57,16 @@ class BackwardBlocks {
 
  private:
   void place(Arena& a) {
-    const int64_t keys = strips_ * kKeys;
+    const int64_t keys = strips_ * keys_;
     k_ = a.take<T>(keys * width_), v_ = a.take<T>(keys * width_), k_t_ = a.take<T>(keys * width_);
     dk_ = a.take<float>(keys * width_), dv_ = a.take<float>(keys * width_);
     q_ = a.take<T>(queries_ * width_), d_out_ = a.take<T>(queries_ * width_), work_ = a.take<T>(queries_ * width_);
     q_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair), d_out_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair);
     if (P::kPair > 1) q_pairs_ = a.take<uint32_t>(queries_ * width_ / 2), d_out_pairs_ = a.take<uint32_t>(queries_ * width_ / 2);
-    k_pairs_ = a.take<uint32_t>(kKeys * width_ / P::kPair);
+    k_pairs_ = a.take<uint32_t>(keys_ * width_ / P::kPair);
     s_ = a.take<float>(kSub * P::kAlign), dp_ = a.take<float>(kSub * P::kAlign);
-    prob_ = a.take<T>(kSub * P::kAlign), ds_ = a.take<T>(kKeys * P::kAlign);
-    ds_pairs_ = P::kPair > 1 ? a.take<uint32_t>(kKeys * P::kAlign / 2) : reinterpret_cast<uint32_t*>(ds_);
+    prob_ = a.take<T>(kSub * P::kAlign), ds_ = a.take<T>(keys_ * P::kAlign);
+    ds_pairs_ = P::kPair > 1 ? a.take<uint32_t>(keys_ * P::kAlign / 2) : reinterpret_cast<uint32_t*>(ds_);
     dq_t_ = a.take<float>(width_ * queries_);
     minus_lse_ = a.take<float>(queries_), minus_delta_ = a.take<float>(queries_), scales_ = a.take<float>(queries_);
   }
@@ -73,10 +74,10 @@ class BackwardBlocks {
   void load_keys(int64_t b, int64_t kv_head) {
     const AttentionShape& shape = p_.shape;
     const int hd = shape.head_dim;
-    load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, 0, kv_head, hd), p_.k_layout.row, shape.kv_len, hd);
-    load_rows<P>(v_, width_, strips_ * kKeys, at<In>(p_.v, p_.v_layout, b, 0, kv_head, hd), p_.v_layout.row, shape.kv_len, hd);
-    for (int64_t first = 0; first < strips_ * kKeys * width_; first += kKeys * width_) {
-      transpose_a<P>(k_t_ + first, kKeys, pack_rows<P>(k_pairs_, k_ + first, kKeys, width_), kKeys, width_);
+    load_rows<P>(k_, width_, strips_ * keys_, at<In>(p_.k, p_.k_layout, b, 0, kv_head, hd), p_.k_layout.row, shape.kv_len, hd);
+    load_rows<P>(v_, width_, strips_ * keys_, at<In>(p_.v, p_.v_layout, b, 0, kv_head, hd), p_.v_layout.row, shape.kv_len, hd);
+    for (int64_t first = 0; first < strips_ * keys_ * width_; first += keys_ * width_) {
+      transpose_a<P>(k_t_ + first, keys_, pack_rows<P>(k_pairs_, k_ + first, keys_, width_), keys_, width_);
     }
   }
 
@@ -111,13 +112,13 @@ class BackwardBlocks {
     const uint32_t* d_out_pairs = pack_rows<P, 16>(d_out_pairs_, d_out_, queries_, width_);
     std::memset(dq_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
 
-    const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
+    const int64_t begin = visible.key_begin / keys_, end = (visible.key_end + keys_ - 1) / keys_;
     for (int64_t strip = begin; strip < end; ++strip) {
       int from, to;
-      visible.columns(strip * kKeys, kKeys, queries_, from, to);
+      visible.columns(strip * keys_, keys_, queries_, from, to);
       for (int c = from; c < to; c += P::kAlign) {
         ahead.fetch(kAheadRows);
-        tile(visible, strip * kKeys, c, q_pairs + c / P::kPair * width_, d_out_pairs + c / P::kPair * width_);
+        tile(visible, strip * keys_, c, q_pairs + c / P::kPair * width_, d_out_pairs + c / P::kPair * width_);
       }
     }
     for (int c = 0; c < rows; c += P::kAlign) {
@@ -129,8 +130,8 @@ class BackwardBlocks {
   // A strip of keys and the group of queries at column c.
   void tile(const Visible<P>& visible, int64_t key, int c, const uint32_t* q_pairs, const uint32_t* d_out_pairs) {
     const int group = c / P::kAlign;
-    int begin = kKeys, end = 0;  // of the keys that are seen, in units of kSub
-    for (int sub = 0; sub < kKeys; sub += kSub) {
+    int begin = keys_, end = 0;  // of the keys that are seen, in units of kSub
+    for (int sub = 0; sub < keys_; sub += kSub) {
       if (!visible.any(group, key + sub, kSub)) continue;
       begin = smaller(begin, sub), end = sub + kSub;
       const int64_t rows_at = (key + sub) * width_, column_at = c * width_ / P::kPair;
@@ -144,7 +145,7 @@ class BackwardBlocks {
                                    nullptr);
     }
     if (begin >= end) return;
-    P::template gemm<Start::add>(width_, P::kAlign, end - begin, k_t_ + key * width_ + begin, kKeys,
+    P::template gemm<Start::add>(width_, P::kAlign, end - begin, k_t_ + key * width_ + begin, keys_,
                                  ds_pairs_ + begin / P::kPair * P::kAlign, P::kAlign, dq_t_ + c * width_, P::kAlign, nullptr);
   }
 
@@ -177,30 +178,34 @@ class BackwardBlocks {
   void store_sums(In* dst, int64_t stride, const float* sums, float factor) {
     const int hd = p_.shape.head_dim;
     const F by = P::set1(factor);
-    for (int64_t j = 0; j < p_.shape.kv_len; ++j) {
-      alignas(64) In row[256];
-      for (int d = 0; d < width_; d += P::kLanes) {
-        const F x = P::mul(P::load(sums + j * width_ + d), by);
-        if constexpr (sizeof(In) == 2) {
-          P::narrow(row + d, x);
-        } else {
-          P::store(row + d, x);
-        }
+    const auto store = [](In* to, F x) {
+      if constexpr (sizeof(In) == 2) {
+        P::narrow(to, x);
+      } else {
+        P::store(to, x);
       }
-      std::memcpy(dst + j * stride, row, static_cast<size_t>(hd) * sizeof(In));
+    };
+    for (int64_t j = 0; j < p_.shape.kv_len; ++j, dst += stride, sums += width_) {
+      int d = 0;
+      for (; d + P::kLanes <= hd; d += P::kLanes) store(dst + d, P::mul(P::load(sums + d), by));
+      if (d < hd) {
+        In last[P::kLanes];
+        store(last, P::mul(P::load(sums + d), by));
+        std::memcpy(dst + d, last, static_cast<size_t>(hd - d) * sizeof(In));
+      }
     }
   }
 
   const AttentionBackward& p_;
-  const int width_, queries_;  // head_dim and queries of a block, rounded up
+  const int width_, queries_, keys_;  // head_dim and queries of a block, rounded up; keys of a strip, a multiple of kSub
   const int64_t strips_;
-  T *k_, *v_, *k_t_;       // [keys][width], [keys][width], per strip [width][kKeys]
+  T *k_, *v_, *k_t_;       // [keys][width], [keys][width], per strip [width][keys]
   float *dk_, *dv_;        // [keys][width]
   T *q_, *d_out_, *work_;  // [queries][width]
   uint32_t *q_t_, *d_out_t_, *q_pairs_ = nullptr, *d_out_pairs_ = nullptr, *k_pairs_;  // B operands
   float *s_, *dp_;                                                                     // [kSub][kAlign]
-  T *prob_, *ds_;                                                                      // [kSub][kAlign], [kKeys][kAlign]
-  uint32_t* ds_pairs_;                                                                 // [kKeys / kPair][kAlign]
+  T *prob_, *ds_;                                                                      // [kSub][kAlign], [keys][kAlign]
+  uint32_t* ds_pairs_;                                                                 // [keys / kPair][kAlign]
   float *dq_t_, *minus_lse_, *minus_delta_, *scales_;                                  // per group [width][kAlign]; [queries] each
 };
 

@@ -14,8 +14,8 @@ class ForwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
-  static constexpr int kKeys = 64;                              // per strip
-  static constexpr int kAheadRows = 16;                         // fetched per strip
+  static constexpr int kKeys = 32;                              // per strip
+  static constexpr int kAheadRows = 8;                          // fetched per strip
   static constexpr float kBoundedScore = 60, kHidden = -1e30f;  // nats; below any score
 
   ForwardBlocks(const AttentionForward& p, int64_t keys)
@@ -30,7 +30,7 @@ class ForwardBlocks {
   }
 
   static int block_queries(const AttentionShape& s) {
-    const int most = s.head_dim <= 64 ? 128 : 64;
+    const int most = s.head_dim <= 32 ? 64 : 32;
     return static_cast<int>(smaller<int64_t, int64_t>(most, round_up(s.q_len, P::kAlign)));
   }
 

@@ -30,6 +30,9 @@ struct Bf16Operand : Vec512 {
   static F whole(F x) { return sub(add(x, set1(kMagic)), set1(kMagic)); }
 
   static F load_operand(const T* p) { return widen(p); }
+  static void narrow(uint16_t* bf16_bits, F x) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(bf16_bits), (__m256i)_mm512_cvtneps_pbh(x));  // NaN stays quiet NaN here too
+  }
   // c + |q0| k[0] + |q1| k[1] for the pairs of sixteen columns.
   static F abs_dot(F c, const uint32_t* q, const float* k) {
     const U pairs = load_u(q);
