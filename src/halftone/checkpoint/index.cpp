@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <numeric>
+#include <utility>
 
 #include "halftone/base/error.h"
 #include "halftone/checkpoint/json_reader.h"
@@ -93,20 +94,24 @@ std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, cons
 }
 
 std::string write_index(const CheckpointIndex& index) {
-  Json files = Json::object(), tensors = Json::object();
-  for (const auto& [name, file] : index.files) {
-    Json& row = files[name] = Json{{"bytes", file.bytes}};
+  // One line per file and per tensor, so that people and diff can read it.
+  std::string text = fmt::format("{{\"format\":\"{}\",\"version\":{},\"step\":{},\"model_only\":{},\"world\":{},\"mesh\":{},\n\"files\":{{",
+                                 kCheckpointFormat, kCheckpointVersion, index.step, index.model_only, index.world, Json(index.mesh).dump());
+  const auto add = [&](const std::string& name, const Json& row, bool first) {
+    text += fmt::format("{}\n {}:{}", first ? "" : ",", Json(name).dump(), row.dump());
+  };
+  for (bool first = true; const auto& [name, file] : index.files) {
+    Json row{{"bytes", file.bytes}};
     if (file.checksum) row["xxh3_64"] = fmt::format("{:016x}", *file.checksum);
+    add(name, row, std::exchange(first, false));
   }
-  for (const auto& [name, tensor] : index.tensors) {
+  text += "},\n\"tensors\":{";
+  for (bool first = true; const auto& [name, tensor] : index.tensors) {
     Json chunks = Json::array();
     for (const TensorChunk& c : tensor.chunks) chunks.push_back({{"file", c.file}, {"offset", c.offset}, {"shape", c.shape}});
-    tensors[name] = {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"chunks", std::move(chunks)}};
+    add(name, {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"chunks", std::move(chunks)}}, std::exchange(first, false));
   }
-  const Json root{{"format", kCheckpointFormat},    {"version", kCheckpointVersion}, {"step", index.step},
-                  {"model_only", index.model_only}, {"world", index.world},          {"mesh", index.mesh},
-                  {"files", std::move(files)},      {"tensors", std::move(tensors)}};
-  return root.dump(1) + "\n";
+  return text + "}}\n";
 }
 
 CheckpointIndex parse_index(std::string_view text, const std::string& what) {
