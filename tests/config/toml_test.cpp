@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +127,14 @@ TEST(Toml, AllProblemsAreReportedTogether) {
             "X.toml:2: training.seq_len: expected an integer, found \"x\"\n"
             "X.toml:3: unknown option training.local_batchsize; did you mean training.local_batch_size?\n"
             "X.toml:4: unknown section optimizr; did you mean optimizer?");
+}
+
+TEST(Toml, AFileOfAnotherProgramGivesNoFlood) {
+  std::string toml;
+  for (int i = 0; i < 10000; ++i) toml += "x" + std::to_string(i) + " = 1\n";
+  const std::string text = problems(toml);
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 60);
+  EXPECT_NE(text.find("too many problems"), std::string::npos);
 }
 
 TEST(Toml, FilesAreReadAndMissingOnesNamed) {

@@ -34,6 +34,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     } catch (const Error&) {}
     return 0;
   }
+  if (size % 4 != 0) return 0;  // the rest costs ten times as much; mutation changes the size often enough
   const std::string json = to_json(loaded.config);
   if (to_json(config_from_json(json)) != json) std::abort();
   if (to_json(load_config_text(to_toml(loaded.config), "Y.toml", {}, {.world_size = 0}).config) != json) std::abort();

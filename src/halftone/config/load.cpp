@@ -18,6 +18,7 @@
 namespace halftone {
 namespace {
 
+constexpr size_t kMostProblems = 50;
 constexpr const char* kCommandLine = "command line";
 
 std::string text_of_file(const std::string& path) {
@@ -62,6 +63,11 @@ class Loader {
       readable_ = false;
     }
     for (const TomlItem& item : items) {
+      if (problems_.size() >= kMostProblems) {
+        problems_.push_back(fmt::format("{}:{}: too many problems; the rest of the file was not looked at", name, item.line));
+        readable_ = false;
+        return;
+      }
       const std::string place = fmt::format("{}:{}", name, item.line);
       if (const FieldEntry* field = index_.find_field(item.name)) {
         store(*field, item.value, place, fmt::format("{}: {}", place, field->name));

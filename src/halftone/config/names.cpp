@@ -53,32 +53,34 @@ int tolerance(size_t length) { return length <= 3 ? 1 : std::max<int>(2, static_
 
 }  // namespace
 
-int edit_distance(std::string_view a, std::string_view b) {
-  if (a.size() > 128 || b.size() > 128) return 1 << 20;  // nothing that long is a misspelt field
+int edit_distance(std::string_view a, std::string_view b, int limit) {
+  const auto longer = static_cast<int64_t>(std::max(a.size(), b.size())), shorter = static_cast<int64_t>(std::min(a.size(), b.size()));
+  if (longer - shorter > limit || longer > 128) return 1 << 20;  // nothing that long is a misspelt field
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
   for (size_t i = 1; i <= a.size(); ++i) {
-    int diagonal = row[0];
-    row[0] = static_cast<int>(i);
+    int diagonal = row[0], least = row[0] = static_cast<int>(i);
     for (size_t j = 1; j <= b.size(); ++j) {
       const int substituted = diagonal + (a[i - 1] != b[j - 1]);
       diagonal = row[j];
       row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+      least = std::min(least, row[j]);
     }
+    if (least > limit) return least;
   }
   return row[b.size()];
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string_view>& candidates) {
-  int best = 1 << 20;
+  int best = tolerance(word.size()) + 1;
   std::string_view nearest;
   for (const std::string_view c : candidates) {
-    if (const int d = edit_distance(word, c); d < best) {
+    if (const int d = edit_distance(word, c, best); d < best) {
       best = d;
       nearest = c;
     }
   }
-  return best <= tolerance(word.size()) ? fmt::format("; did you mean {}?", nearest) : "";
+  return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
 
 std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) {
@@ -89,12 +91,12 @@ std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) 
                                         : fmt::format("; torchtitan v0.2.2 and halftone call it {}", r.advice);
   }
   const std::string_view leaf = leaf_of(name);
-  int best = 1 << 20;
+  int best = tolerance(leaf.size()) + 1;
   std::string_view nearest;
   for (const FieldEntry& f : index.fields) {
     // A leaf found in another section counts one more than the same leaf where it was looked for.
-    const int by_leaf = edit_distance(leaf, leaf_of(f.name)) + (section_of(f.name) != section_of(name));
-    const int d = std::min(edit_distance(name, f.name), by_leaf);
+    const int by_leaf = edit_distance(leaf, leaf_of(f.name), best) + (section_of(f.name) != section_of(name));
+    const int d = std::min(edit_distance(name, f.name, best), by_leaf);
     if (d < best) {
       best = d;
       nearest = f.name;
@@ -105,7 +107,7 @@ std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) 
   if (name.find('.') == std::string_view::npos) {
     if (std::string advice = nearest_word(name, sections); !advice.empty()) return advice;
   }
-  if (best <= tolerance(leaf.size())) return fmt::format("; did you mean {}?", nearest);
+  if (!nearest.empty()) return fmt::format("; did you mean {}?", nearest);
   const std::string_view section = section_of(name);
   if (index.find_section(section)) return fmt::format("; `halftone config --help {}` lists the valid ones", section);
   if (!section.empty()) {

@@ -7,8 +7,8 @@
 
 namespace halftone {
 
-// Number of single-character insertions, deletions and substitutions between two words.
-int edit_distance(std::string_view a, std::string_view b);
+// Number of single-character insertions, deletions and substitutions between two words, or some number above `limit`.
+int edit_distance(std::string_view a, std::string_view b, int limit = 1 << 20);
 
 // What to say about a name that is no field and no section: torchtitan v0.2.2's name for another version's spelling,
 // the nearest field (by dotted name, or by leaf name over all sections), the nearest section, or where to look.
