@@ -1,9 +1,10 @@
 // Attention forward and backward on the CPU, each instruction set of this processor:
 //   attention_bench [filter]   lines whose name contains the filter
+// With OMP_NUM_THREADS=1 times are processor time, which other programs on the machine disturb little.
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <functional>
 #include <string>
@@ -46,18 +47,23 @@ std::vector<std::byte> random_tensor(int64_t count, DType dtype, uint64_t seed) 
   return bytes;
 }
 
+double now_ms() {
+  timespec t;
+  clock_gettime(max_threads() == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
+}
+
 struct Times {
   double min_ms, median_ms;
 };
 Times measure(const std::function<void()>& f) {
-  using Clock = std::chrono::steady_clock;
   std::vector<double> ms;
   f();
-  const auto start = Clock::now();
-  while (ms.size() < 5 || (Clock::now() - start < std::chrono::milliseconds(700) && ms.size() < 500)) {
-    const auto begin = Clock::now();
+  const double start = now_ms();
+  while (ms.size() < 5 || (now_ms() - start < 700 && ms.size() < 500)) {
+    const double begin = now_ms();
     f();
-    ms.push_back(std::chrono::duration<double, std::milli>(Clock::now() - begin).count());
+    ms.push_back(now_ms() - begin);
   }
   std::sort(ms.begin(), ms.end());
   return {ms.front(), ms[ms.size() / 2]};
