@@ -19,14 +19,15 @@ int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
   return std::clamp<int64_t>((int64_t{128} << 20) / vocab, 256, x.size(0));
 }
 
-// Sum of the chunk's cross-entropies (fp64); the logits become their gradient when `training`.
-at::Tensor chunk_loss(at::Tensor& logits, const at::Tensor& labels, double grad_scale, bool training) {
+// Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient.
+at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, at::Tensor& d_logits) {
+  const bool training = d_logits.defined();
   if (logits.is_cpu()) {
     CrossEntropy p;
-    p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = p.dlogits_dtype = kernel_dtype(logits);
-    p.logits = logits.const_data_ptr(), p.logits_stride = p.dlogits_stride = logits.stride(0);
+    p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
+    p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
     p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
-    if (training) p.dlogits = logits.data_ptr();
+    if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
     return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
   }
   const at::Tensor z = logits.to(at::kFloat), valid = labels.ne(kIgnoredLabel), target = labels.clamp_min(0).unsqueeze(1);
@@ -35,7 +36,7 @@ at::Tensor chunk_loss(at::Tensor& logits, const at::Tensor& labels, double grad_
   if (training) {
     at::Tensor d = (z - lse).exp_();
     d.scatter_add_(1, target, at::full({}, -1.0f, z.options()).expand(target.sizes()));
-    logits = (d * (valid.unsqueeze(1).to(at::kFloat) * grad_scale)).to(logits.scalar_type());
+    d_logits.copy_(d * (valid.unsqueeze(1).to(at::kFloat) * grad_scale));
   }
   return loss;
 }
@@ -55,13 +56,15 @@ HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& lab
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
     if (plain.is_cpu()) {
-      auto call = cpu::linear_forward(chunk, head, training);
-      sum += chunk_loss(call.y, target, grad_scale, training);
-      if (training) dx.narrow(0, r, n).copy_(cpu::linear_backward(*call.saved, call.y, head, true));
+      const auto call = cpu::linear_forward(chunk, head, training, at::kFloat);  // logits stay in fp32
+      at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
+      sum += chunk_loss(call.y, target, grad_scale, d_logits);
+      if (training) dx.narrow(0, r, n).copy_(cpu::linear_backward(*call.saved, d_logits, head, true));
     } else {
-      at::Tensor logits = aten::linear_forward(chunk, head);
-      sum += chunk_loss(logits, target, grad_scale, training);
-      if (training) dx.narrow(0, r, n).copy_(aten::linear_backward(chunk, logits, head, true));
+      const at::Tensor logits = aten::linear_forward(chunk, head);
+      at::Tensor d_logits = training ? at::empty_like(logits) : at::Tensor();
+      sum += chunk_loss(logits, target, grad_scale, d_logits);
+      if (training) dx.narrow(0, r, n).copy_(aten::linear_backward(chunk, d_logits, head, true));
     }
   }
   HeadLoss result{(sum * grad_scale).to(at::kFloat), sum};

@@ -53,7 +53,7 @@ at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
     }
     return y;
   }
-  auto call = cpu::linear_forward(plain, group, recording);
+  auto call = cpu::linear_forward(plain, group, recording, plain.scalar_type());
   if (recording) {
     connect("linear", inputs, {&call.y}, [saved = call.saved, &group, want_dx = x.requires_grad()](const variable_list& g) -> variable_list {
       variable_list result(1 + group.weights.size());

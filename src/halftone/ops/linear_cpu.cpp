@@ -196,7 +196,7 @@ struct SavedInput {
   Columns columns;    // panels of X by column otherwise: 1 byte per element for int8
 };
 
-LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep) {
+LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep, at::ScalarType out) {
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
   const DType hp = kernel_dtype(x);
   check(kernel_dtype(group.weights.front()->value) == hp, "{}: input is {}, weight is {}", group.weights.front()->name, c10::toString(x.scalar_type()),
@@ -225,7 +225,7 @@ LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep)
       call.saved->x = x;
     }
   }
-  call.y = at::empty({tokens, n}, x.options());
+  call.y = at::empty({tokens, n}, x.options().dtype(out));
   for (size_t i = 0; i < p.forward_spans.size(); ++i) {
     const Span& span = p.forward_spans[i];
     gemm::Gemm g;
@@ -233,7 +233,7 @@ LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep)
     g.a = rows.data, g.lda = rows.ld, g.b = p.forward[i].const_data_ptr();
     g.scale_m = data_or_null(rows.scale);
     if (p.forward_scale.defined()) g.scale_n = p.forward_scale.const_data_ptr<float>() + span.n0;
-    g.c = static_cast<char*>(call.y.data_ptr()) + span.n0 * call.y.element_size(), g.c_type = hp, g.ldc = n;
+    g.c = static_cast<char*>(call.y.data_ptr()) + span.n0 * call.y.element_size(), g.c_type = kernel_dtype(call.y), g.ldc = n;
     gemm::run(g);
   }
   return call;

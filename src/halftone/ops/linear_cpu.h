@@ -12,7 +12,8 @@ struct LinearCall {
   at::Tensor y;
   std::shared_ptr<SavedInput> saved;
 };
-LinearCall linear_forward(const at::Tensor& x_tk, LinearGroup& group, bool keep);
+// `out`: dtype of y, X's own or float32.
+LinearCall linear_forward(const at::Tensor& x_tk, LinearGroup& group, bool keep, at::ScalarType out);
 at::Tensor linear_backward(const SavedInput& saved, const at::Tensor& dy_tn, LinearGroup& group, bool want_dx);
 
 }  // namespace halftone::cpu
