@@ -32,7 +32,8 @@ double seconds_since_launch() {
   for (int i = 3; i <= 22; ++i) fields >> field;  // field 22: start time in clock ticks since boot
   timespec now{};
   clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
+         std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
 }
 
 MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
@@ -61,7 +62,8 @@ int bench_train(Arguments args) {
   const MicroBatch batch = random_batch(c.training.local_batch_size, c.training.seq_len, engine.size().vocab, options.device);
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
   check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
-  const Schedule schedule({c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
+  const Schedule schedule(
+      {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
   std::vector<double> seconds;
   double first = 0, first_loss = 0, last_loss = 0;
   for (int64_t step = 1; step <= c.training.steps; ++step) {
@@ -71,7 +73,8 @@ int bench_train(Arguments args) {
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (step == 1) first = seconds_since_launch(), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
     last_loss = r.loss_sum / static_cast<double>(r.valid_labels);
-    std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss, r.grad_norm);
+    std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss,
+                r.grad_norm);
     std::fflush(stdout);
   }
   std::vector<double> tail(seconds.begin() + seconds.size() / 2, seconds.end());

@@ -31,10 +31,12 @@ int generate_command(Arguments args) {
   }
   o.stop_at_end = !endless;
   std::fwrite(o.prompt.data(), 1, o.prompt.size(), stdout);
-  const GenerateResult r = generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
+  const GenerateResult r =
+      generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
   std::fputc('\n', stdout);
-  if (!quiet) std::fprintf(stderr, "%lld tokens after %lld of the prompt, %.1f tokens/s\n", static_cast<long long>(r.new_tokens), static_cast<long long>(r.prompt_tokens),
-                           static_cast<double>(r.new_tokens) / r.seconds);
+  if (!quiet)
+    std::fprintf(stderr, "%lld tokens after %lld of the prompt, %.1f tokens/s\n", static_cast<long long>(r.new_tokens),
+                 static_cast<long long>(r.prompt_tokens), static_cast<double>(r.new_tokens) / r.seconds);
   return 0;
 }
 

@@ -35,13 +35,15 @@ const std::array<Command, 6>& commands() {
 }
 
 void print_help(std::FILE* out) {
-  std::fprintf(out, "halftone %s: trains large language models in 8 and 4 bits\n\nusage: halftone COMMAND [options]\n\n", halftone::version());
+  std::fprintf(out, "halftone %s: trains large language models in 8 and 4 bits\n\nusage: halftone COMMAND [options]\n\n",
+               halftone::version());
   for (const Command& c : commands()) std::fprintf(out, "  %-10s %s\n", c.name, c.help);
   std::fprintf(out, "\nhalftone COMMAND --help says more; halftone train --help SECTION documents the fields of a section.\n");
 }
 
 int run(const std::vector<std::string>& args) {
-  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help") return print_help(args.empty() ? stderr : stdout), args.empty() ? 2 : 0;
+  if (args.empty() || args[0] == "--help" || args[0] == "-h" || args[0] == "help")
+    return print_help(args.empty() ? stderr : stdout), args.empty() ? 2 : 0;
   if (args[0] == "--version") return std::printf("halftone %s\n", halftone::version()), 0;
   for (const Command& c : commands()) {
     if (args[0] == c.name) return c.run(Arguments(args).subspan(1));

@@ -17,7 +17,8 @@ constexpr const char* kPrompt = "def forward(self, input: Tensor) -> Tensor:\n";
 // A sample of what the model writes, and what to type next.
 void show_result(const RunSummary& run, const JobConfig& config) {
   if (run.checkpoint.empty()) return;
-  std::printf("\nA sample of what the model writes after `%.*s`:\n\n%s", static_cast<int>(std::string_view(kPrompt).size() - 1), kPrompt, kPrompt);
+  std::printf("\nA sample of what the model writes after `%.*s`:\n\n%s", static_cast<int>(std::string_view(kPrompt).size() - 1), kPrompt,
+              kPrompt);
   GenerateOptions o;
   o.checkpoint = run.checkpoint, o.device = run.device, o.prompt = kPrompt, o.max_new_tokens = 160;
   o.sampling.temperature = 0.7, o.sampling.top_k = 50, o.sampling.seed = 1;
@@ -29,8 +30,8 @@ void show_result(const RunSummary& run, const JobConfig& config) {
       "  %s train --config %s --training.steps %lld   # go on training\n"
       "  %s train --config %s --quantize.scheme none --job.dump_folder outputs/bf16   # the same run unquantised\n"
       "  rm -r %s   # start anew\n",
-      program.c_str(), run.checkpoint.c_str(), program.c_str(), file.c_str(), static_cast<long long>(2 * run.step), program.c_str(), file.c_str(),
-      config.job.dump_folder.c_str());
+      program.c_str(), run.checkpoint.c_str(), program.c_str(), file.c_str(), static_cast<long long>(2 * run.step), program.c_str(),
+      file.c_str(), config.job.dump_folder.c_str());
 }
 
 }  // namespace
@@ -43,7 +44,8 @@ int train_command(Arguments args) {
   const LoadedConfig loaded = load_config(args);
   const RunSummary run = run_training(loaded, version());
   if (run.end == RunEnd::interrupted) return 128 + run.signal;
-  if (run.end == RunEnd::already_complete) std::printf("This run is complete: %lld steps, newest checkpoint %s\n", static_cast<long long>(run.step), run.checkpoint.c_str());
+  if (run.end == RunEnd::already_complete)
+    std::printf("This run is complete: %lld steps, newest checkpoint %s\n", static_cast<long long>(run.step), run.checkpoint.c_str());
   show_result(run, loaded.config);
   return 0;
 }

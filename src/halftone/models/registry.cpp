@@ -24,7 +24,9 @@ bool set_field(llama3::Config& c, const std::string& name, const OptionValue& va
       target = static_cast<T>(*integer);
     } else {
       fail("model.overrides.{}: expected {}, found another type", name,
-           std::is_same_v<T, bool> ? "true or false" : std::is_same_v<T, double> ? "a number" : "an integer");
+           std::is_same_v<T, bool>     ? "true or false"
+           : std::is_same_v<T, double> ? "a number"
+                                       : "an integer");
     }
   });
   return found;
@@ -41,10 +43,11 @@ BuiltModel build_llama3(const ModelConfig& config, int64_t vocab_size) {
   llama3::Config c = llama3::flavor(config.flavor);
   if (vocab_size > 0) c.vocab_size = vocab_size;
   for (const auto& [name, value] : config.overrides) {
-    check(set_field(c, name, value), "model.overrides.{}: llama3 has no such hyper-parameter; it has {}", name, fmt::join(field_names(), ", "));
+    check(set_field(c, name, value), "model.overrides.{}: llama3 has no such hyper-parameter; it has {}", name,
+          fmt::join(field_names(), ", "));
   }
-  check(vocab_size <= 0 || c.vocab_size >= vocab_size, "model.overrides.vocab_size: {} is smaller than the tokenizer's {} entries", c.vocab_size,
-        vocab_size);
+  check(vocab_size <= 0 || c.vocab_size >= vocab_size, "model.overrides.vocab_size: {} is smaller than the tokenizer's {} entries",
+        c.vocab_size, vocab_size);
   if (config.attn_mask_type) c.block_causal = *config.attn_mask_type == "block_causal";
   if (config.rope_scaling_mode == "on") c.rope_scaling = true;
   if (config.rope_scaling_mode == "off") c.rope_scaling = false;

@@ -66,9 +66,9 @@ class Embedding : public Module {
 // Rotary tables and document layout shared by every layer of one forward pass; cache: one per layer when generating.
 struct SequenceInfo {
   int64_t batch = 0, seq = 0;
-  at::Tensor cos, sin;    // [positions, head_dim / 2] fp32
-  at::Tensor positions;   // int32 [T] or undefined
-  at::Tensor doc_start;   // int32 [T] or undefined
+  at::Tensor cos, sin;   // [positions, head_dim / 2] fp32
+  at::Tensor positions;  // int32 [T] or undefined
+  at::Tensor doc_start;  // int32 [T] or undefined
   std::vector<KvCache>* caches = nullptr;
 };
 

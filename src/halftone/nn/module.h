@@ -30,7 +30,8 @@ class Module {
 
  protected:
   Parameter& add_parameter(std::string name, std::vector<int64_t> shape, Init init);
-  template <class M, class... Args> M& add(std::string name, Args&&... args) {
+  template <class M, class... Args>
+  M& add(std::string name, Args&&... args) {
     auto child = std::make_unique<M>(std::forward<Args>(args)...);
     M& reference = *child;
     children_.emplace_back(std::move(name), std::move(child));

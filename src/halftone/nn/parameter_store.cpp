@@ -31,7 +31,9 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
     units_.back().parameters.push_back(&p);
     parameters_.push_back(&p);
   });
-  const auto buffer = [&](int64_t n, at::ScalarType type) { return at::zeros({n}, at::TensorOptions().device(options.device).dtype(type)); };
+  const auto buffer = [&](int64_t n, at::ScalarType type) {
+    return at::zeros({n}, at::TensorOptions().device(options.device).dtype(type));
+  };
   for (Unit& unit : units_) {
     int64_t total = 0;
     for (const Parameter* p : unit.parameters) total += padded(p->numel());
@@ -57,10 +59,16 @@ void ParameterStore::initialize(uint64_t seed) {
   for (Parameter* p : parameters_) {
     const Init& init = p->init;
     switch (init.kind) {
-      case Init::Kind::ones: p->master.fill_(1); break;
-      case Init::Kind::zeros: p->master.zero_(); break;
+      case Init::Kind::ones:
+        p->master.fill_(1);
+        break;
+      case Init::Kind::zeros:
+        p->master.zero_();
+        break;
       case Init::Kind::normal:
-      case Init::Kind::truncated_normal: fill_normal(p->master, philox_key(seed, p->fqn + "#init"), init.std, init.kind == Init::Kind::normal ? 0 : init.cut); break;
+      case Init::Kind::truncated_normal:
+        fill_normal(p->master, philox_key(seed, p->fqn + "#init"), init.std, init.kind == Init::Kind::normal ? 0 : init.cut);
+        break;
     }
   }
   masters_changed();

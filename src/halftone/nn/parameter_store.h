@@ -11,9 +11,9 @@ namespace halftone::nn {
 
 struct StorageOptions {
   at::Device device = at::kCPU;
-  at::ScalarType storage = at::kFloat;   // training.dtype
+  at::ScalarType storage = at::kFloat;     // training.dtype
   at::ScalarType compute = at::kBFloat16;  // training.mixed_precision_param
-  bool trainable = true;                 // false: no gradients (generation, evaluation)
+  bool trainable = true;                   // false: no gradients (generation, evaluation)
 };
 
 // Storage of a model's parameters: one flat buffer per unit (embedding, every block, final norm with head), parameters in

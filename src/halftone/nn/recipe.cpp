@@ -29,7 +29,8 @@ LinearRecipe recipe_of(const RecipeRule& rule) {
   check(found.has_value(), "quantize.scheme: unknown scheme '{}'; choose one of {}", rule.scheme, scheme_names());
   LinearRecipe r = *found;
   const bool integer = r.name == "int8" || r.name == "int4";
-  check(integer || !rule.stochastic_rounding, "quantize.stochastic_rounding: it rounds every operand of int8 and int4, the scheme is {}", r.name);
+  check(integer || !rule.stochastic_rounding, "quantize.stochastic_rounding: it rounds every operand of int8 and int4, the scheme is {}",
+        r.name);
   check(integer || (rule.output && rule.grad_input && rule.grad_weight),
         "quantize.output, grad_input, grad_weight: they switch the products of int8 and int4, the scheme is {}", r.name);
   const bool sr_legal = integer || r.name == "fp8_blockwise" || r.dim_multiple == 32 || r.name == "nvfp4" || r.name == "amdfp4";
@@ -76,11 +77,13 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     const std::string reason = unsupported_reason(recipe, device);
     check(reason.empty(), "quantize.scheme: {} cannot run here: {}", rule.scheme, reason);
     for (const std::string& target : rule.targets) {
-      check(std::any_of(modules.begin(), modules.end(), [&](const Module* m) { return matches_any(*m, {target}, rule.targets_are_substrings); }),
+      check(std::any_of(modules.begin(), modules.end(),
+                        [&](const Module* m) { return matches_any(*m, {target}, rule.targets_are_substrings); }),
             "quantize.targets: '{}' matches no module; use a class name (Linear), a module's name or re:PATTERN", target);
     }
     for (const std::string& name : rule.ignore) {
-      if (std::none_of(modules.begin(), modules.end(), [&](const Module* m) { return matches_any(*m, {name}, rule.targets_are_substrings); })) {
+      if (std::none_of(modules.begin(), modules.end(),
+                       [&](const Module* m) { return matches_any(*m, {name}, rule.targets_are_substrings); })) {
         log_warning("quantize.ignore: '{}' matches no module", name);
       }
     }
@@ -107,7 +110,8 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       linear->set_recipe(recipe);
       ++quantized;
     }
-    std::string line = fmt::format("quantize: {} on {} Linear, 0 GroupedExperts; unquantised: {} ignored", rule.scheme, quantized, ignored.size());
+    std::string line =
+        fmt::format("quantize: {} on {} Linear, 0 GroupedExperts; unquantised: {} ignored", rule.scheme, quantized, ignored.size());
     if (!ignored.empty()) line += fmt::format(" ({})", fmt::join(ignored, ", "));
     line += fmt::format(", {} by shape", by_shape.size());
     if (!by_shape.empty()) line += fmt::format(" ({}: sizes must be multiples of {})", fmt::join(by_shape, ", "), recipe.dim_multiple);

@@ -12,9 +12,9 @@ namespace halftone::nn {
 struct RecipeRule {
   std::string scheme = "none";
   std::vector<std::string> targets = {"Linear"}, ignore = {"output"};
-  bool targets_are_substrings = false;  // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
-  bool stochastic_rounding = false;     // every quantised operand
-  bool use_sr_grad = false;             // the dY operands
+  bool targets_are_substrings = false;                        // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
+  bool stochastic_rounding = false;                           // every quantised operand
+  bool use_sr_grad = false;                                   // the dY operands
   bool output = true, grad_input = true, grad_weight = true;  // which of the three products is quantised
 };
 

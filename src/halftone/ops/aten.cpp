@@ -37,7 +37,8 @@ std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tenso
   return {(xf * rstd * w.to(at::kFloat)).to(x.scalar_type()), rstd.squeeze(1)};
 }
 
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, const at::Tensor& w) {
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,
+                                                     const at::Tensor& w) {
   const at::Tensor r = rstd.unsqueeze(1), x_hat = x.to(at::kFloat) * r, dyf = dy.to(at::kFloat);
   const at::Tensor g = dyf * w.to(at::kFloat);
   return {(r * (g - x_hat * (g * x_hat).mean(1, true))).to(x.scalar_type()), (dyf * x_hat).sum(0)};
@@ -58,8 +59,9 @@ at::Tensor swiglu_backward(const at::Tensor& dh, const at::Tensor& gu) {
 
 at::Tensor rotate(const at::Tensor& x, int64_t heads, const AttentionArgs& args, bool inverse, int64_t first_position) {
   const int64_t rows = x.size(0), d = args.head_dim;
-  const at::Tensor positions = args.positions.defined() ? args.positions.to(at::kLong)
-                                                        : at::arange(rows, args.cos.options().dtype(at::kLong)).remainder(args.seq) + first_position;
+  const at::Tensor positions = args.positions.defined()
+                                   ? args.positions.to(at::kLong)
+                                   : at::arange(rows, args.cos.options().dtype(at::kLong)).remainder(args.seq) + first_position;
   const at::Tensor c = args.cos.index_select(0, positions).unsqueeze(1);
   at::Tensor s = args.sin.index_select(0, positions).unsqueeze(1);
   if (inverse) s = -s;
@@ -103,8 +105,8 @@ at::Tensor attention_backward(const at::Tensor& d_out, const AttentionState& s, 
   const at::Tensor grad = split_heads(d_out, args.batch, args.heads, d);
   at::Tensor dq, dk, dv;
   if (s.flash) {
-    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(grad, s.q, s.k, s.v, s.flash_out, s.lse, at::Tensor(), at::Tensor(),
-                                                                            s.max_q, s.max_k, 0.0, true, s.seed, s.offset, args.scale);
+    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(
+        grad, s.q, s.k, s.v, s.flash_out, s.lse, at::Tensor(), at::Tensor(), s.max_q, s.max_k, 0.0, true, s.seed, s.offset, args.scale);
   } else {
     const at::Tensor p = at::softmax(masked_scores(s.q, s.k, args), -1), g = grad.to(at::kFloat);
     dv = at::matmul(p.transpose(2, 3), g);

@@ -11,14 +11,15 @@ namespace halftone::aten {
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& w, double eps);  // y, rstd [T]
 // dx and dw (fp32) for y = x * rstd * w.
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, const at::Tensor& w);
+std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,
+                                                     const at::Tensor& w);
 at::Tensor swiglu(const at::Tensor& gu);
 at::Tensor swiglu_backward(const at::Tensor& dh, const at::Tensor& gu);
 // x[T, heads * d] rotated by +angle or -angle.
 at::Tensor rotate(const at::Tensor& x, int64_t heads, const AttentionArgs& args, bool inverse, int64_t first_position = 0);
 
 struct AttentionState {
-  at::Tensor out, lse;               // out [T, H * d]
+  at::Tensor out, lse;                          // out [T, H * d]
   at::Tensor q, k, v, flash_out, seed, offset;  // kept for backward
   int64_t max_q = 0, max_k = 0;
   bool flash = false;

@@ -53,7 +53,8 @@ at::Tensor forward_cpu(const at::Tensor& qkv, const AttentionArgs& a, at::Tensor
   return out;
 }
 
-at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lse, const AttentionArgs& a) {
+at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lse,
+                        const AttentionArgs& a) {
   const int64_t d = a.head_dim, width = a.heads * d, kv = a.kv_heads * d;
   at::Tensor d_qkv = at::empty_like(qkv);
   AttentionBackward p;
@@ -124,7 +125,9 @@ at::Tensor causal_attention_cached(const at::Tensor& qkv, const AttentionArgs& a
     causal_attention_forward(p);
     return out;
   }
-  const auto heads = [&](const at::Tensor& t, int64_t n) { return t.reshape({args.batch, t.numel() / (args.batch * n * d), n, d}).transpose(1, 2); };
+  const auto heads = [&](const at::Tensor& t, int64_t n) {
+    return t.reshape({args.batch, t.numel() / (args.batch * n * d), n, d}).transpose(1, 2);
+  };
   const at::Tensor q = heads(plain.narrow(1, 0, width), args.heads);
   const at::Tensor k = heads(cache.k.narrow(1, 0, total), args.kv_heads), v = heads(cache.v.narrow(1, 0, total), args.kv_heads);
   return aten::attention_cached(q, k, v, args);

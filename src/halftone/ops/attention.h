@@ -6,11 +6,11 @@ namespace halftone {
 struct AttentionArgs {
   int64_t batch = 0, seq = 0;  // rows of qkv = batch * seq
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  double scale = 0;           // usually head_dim^-0.5
-  at::Tensor cos, sin;        // fp32 [positions, head_dim / 2]
+  double scale = 0;            // usually head_dim^-0.5
+  at::Tensor cos, sin;         // fp32 [positions, head_dim / 2]
   bool rotate_halves = false;  // pairs (j, j + d/2) instead of neighbours (2j, 2j + 1)
-  at::Tensor positions;       // int32 [T] or undefined: 0..seq-1 in every row of the batch
-  at::Tensor doc_start;       // int32 [T]: first position of the row that a token may see; undefined: all before it
+  at::Tensor positions;        // int32 [T] or undefined: 0..seq-1 in every row of the batch
+  at::Tensor doc_start;        // int32 [T]: first position of the row that a token may see; undefined: all before it
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:

@@ -29,7 +29,8 @@ std::string load_cuda() {
   static void* library = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   if (!library) {
     const char* reason = dlerror();
-    return fmt::format("LibTorch's CUDA half could not be loaded ({}); run HALFTONE_CUDA=ON tools/setup.sh", reason ? reason : "unknown reason");
+    return fmt::format("LibTorch's CUDA half could not be loaded ({}); run HALFTONE_CUDA=ON tools/setup.sh",
+                       reason ? reason : "unknown reason");
   }
   if (!at::globalContext().hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return "the driver reports no CUDA device";
   return {};

@@ -11,8 +11,8 @@ namespace halftone {
 c10::Device select_device(const std::string& name, int local_rank);
 
 struct DeviceInfo {
-  std::string name;               // model name of the processor or GPU
-  double capacity_gib = 0;        // its memory
+  std::string name;         // model name of the processor or GPU
+  double capacity_gib = 0;  // its memory
 };
 DeviceInfo device_info(c10::Device device);
 

@@ -44,8 +44,8 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
 }  // namespace
 
 HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& labels, double grad_scale) {
-  check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0), "head loss: expected one label per row, found {} rows and {} labels",
-        x.size(0), labels.numel());
+  check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0),
+        "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
   const bool training = records(x, head.weights.front()->value);
   at::NoGradGuard no_grad;
   const at::Tensor plain = x.detach().contiguous();
@@ -71,8 +71,9 @@ HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& lab
   if (training) {
     for (Weight* w : head.weights) w->grad_ready();
     at::Tensor loss = result.loss;
-    connect("head_loss", {x, head.weights.front()->value}, {&loss},
-            [dx](const variable_list&) -> variable_list { return {dx, at::Tensor()}; });
+    connect("head_loss", {x, head.weights.front()->value}, {&loss}, [dx](const variable_list&) -> variable_list {
+      return {dx, at::Tensor()};
+    });
     result.loss = loss;
   }
   return result;

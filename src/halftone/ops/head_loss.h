@@ -6,8 +6,8 @@
 namespace halftone {
 
 struct HeadLoss {
-  at::Tensor loss;        // fp32 scalar on the device: grad_scale * sum of cross-entropies; root of the backward pass
-  at::Tensor sum;         // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels
+  at::Tensor loss;  // fp32 scalar on the device: grad_scale * sum of cross-entropies; root of the backward pass
+  at::Tensor sum;   // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels
 };
 
 // LM head and cross-entropy on chunks of rows, so that logits[T, V] never exist at once: x[T, K], labels int64 [T], -100

@@ -34,8 +34,8 @@ at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
   const bool cpu = x.is_cpu();
   std::vector<at::Tensor> inputs = {x};
   for (const Weight* w : group.weights) inputs.push_back(w->value);
-  const bool recording = at::GradMode::is_enabled() &&
-                         std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+  const bool recording =
+      at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
   const at::Tensor plain = x.detach();
   if (!cpu) {
     at::Tensor y;
@@ -55,12 +55,13 @@ at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
   }
   auto call = cpu::linear_forward(plain, group, recording, plain.scalar_type());
   if (recording) {
-    connect("linear", inputs, {&call.y}, [saved = call.saved, &group, want_dx = x.requires_grad()](const variable_list& g) -> variable_list {
-      variable_list result(1 + group.weights.size());
-      result[0] = cpu::linear_backward(*saved, g[0], group, want_dx);
-      for (Weight* w : group.weights) w->grad_ready();
-      return result;
-    });
+    connect("linear", inputs, {&call.y},
+            [saved = call.saved, &group, want_dx = x.requires_grad()](const variable_list& g) -> variable_list {
+              variable_list result(1 + group.weights.size());
+              result[0] = cpu::linear_backward(*saved, g[0], group, want_dx);
+              for (Weight* w : group.weights) w->grad_ready();
+              return result;
+            });
   }
   return call.y;
 }

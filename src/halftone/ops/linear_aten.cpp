@@ -28,8 +28,10 @@ at::Tensor linear_forward(const at::Tensor& x_tk, const LinearGroup& group) {
   if (r.x_forward.quantized()) x = quantize_rows(x_tk, r.x_forward, group.weights.front()->name + "#x.fwd");
   for (const Weight* w : group.weights) {
     const at::Tensor value = w->value.detach();
-    parts.push_back(r.x_forward.quantized() ? scaled_product(x, quantize_rows(value, r.w_forward, w->name + "#w.fwd"), x_tk.scalar_type())
-                                            : at::mm(x_tk, value.t()));
+    parts.push_back(
+        r.x_forward.quantized()
+            ? scaled_product(x, quantize_rows(value, r.w_forward, w->name + "#w.fwd", false, Operand::weight), x_tk.scalar_type())
+            : at::mm(x_tk, value.t()));
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
 }
@@ -45,10 +47,11 @@ at::Tensor linear_backward(const at::Tensor& x_tk, const at::Tensor& dy_tn, Line
     const at::Tensor dy = dy_tn.narrow(1, n0, value.size(0));
     n0 += value.size(0);
     if (want_dx) {
-      const at::Tensor part = r.dy_dgrad.quantized()
-                                  ? scaled_product(quantize_rows(dy, r.dy_dgrad, w->name + "#dy.dgrad"),
-                                                   quantize_rows(value.t(), r.w_dgrad, w->name + "#w.dgrad", true), x_tk.scalar_type())
-                                  : at::mm(dy, value);
+      const at::Tensor part =
+          r.dy_dgrad.quantized()
+              ? scaled_product(quantize_rows(dy, r.dy_dgrad, w->name + "#dy.dgrad"),
+                               quantize_rows(value.t(), r.w_dgrad, w->name + "#w.dgrad", true, Operand::weight), x_tk.scalar_type())
+              : at::mm(dy, value);
       dx = dx.defined() ? dx.add_(part) : part;
     }
     if (w->trainable()) {

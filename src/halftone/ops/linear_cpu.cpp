@@ -53,8 +53,8 @@ struct Rows {
   DType type = DType::bf16;
 };
 
-Rows quantize_rows(const at::Tensor& x, const OperandSpec& spec, const Rounding& round, void* col_panels = nullptr, float* col_scale = nullptr,
-                   const Rounding& col_round = {}) {
+Rows quantize_rows(const at::Tensor& x, const OperandSpec& spec, const Rounding& round, void* col_panels = nullptr,
+                   float* col_scale = nullptr, const Rounding& col_round = {}) {
   Rows r;
   r.type = product_type(spec, kernel_dtype(x));
   if (!spec.quantized()) {
@@ -112,7 +112,7 @@ Columns quantize_columns(const at::Tensor& x, const OperandSpec& spec, const Rou
   return c;
 }
 
-bool adjacent(const LinearGroup& group, at::Tensor Weight::* member) {
+bool adjacent(const LinearGroup& group, at::Tensor Weight::*member) {
   for (size_t i = 1; i < group.weights.size(); ++i) {
     const at::Tensor &a = group.weights[i - 1]->*member, &b = group.weights[i]->*member;
     if (!a.defined() || !b.defined()) return false;
@@ -137,7 +137,7 @@ std::vector<Span> spans(const LinearGroup& group, bool together) {
 }
 
 // View of a span's rows across adjacent weights.
-at::Tensor rows_of(const LinearGroup& group, at::Tensor Weight::* member, const Span& span) {
+at::Tensor rows_of(const LinearGroup& group, at::Tensor Weight::*member, const Span& span) {
   const at::Tensor first = (group.weights[span.first]->*member).detach();
   return first.size(0) == span.n ? first : first.as_strided({span.n, first.size(1)}, {first.size(1), 1});
 }
@@ -192,15 +192,15 @@ Prepared& prepared(LinearGroup& group, DType hp) {
 }  // namespace
 
 struct SavedInput {
-  at::Tensor x;       // [T, K] when wgrad reads it unquantised (or nothing needs a wgrad)
-  Columns columns;    // panels of X by column otherwise: 1 byte per element for int8
+  at::Tensor x;     // [T, K] when wgrad reads it unquantised (or nothing needs a wgrad)
+  Columns columns;  // panels of X by column otherwise: 1 byte per element for int8
 };
 
 LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep, at::ScalarType out) {
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
   const DType hp = kernel_dtype(x);
-  check(kernel_dtype(group.weights.front()->value) == hp, "{}: input is {}, weight is {}", group.weights.front()->name, c10::toString(x.scalar_type()),
-        c10::toString(group.weights.front()->value.scalar_type()));
+  check(kernel_dtype(group.weights.front()->value) == hp, "{}: input is {}, weight is {}", group.weights.front()->name,
+        c10::toString(x.scalar_type()), c10::toString(group.weights.front()->value.scalar_type()));
   const LinearRecipe& r = group.recipe;
   const Prepared& p = prepared(group, hp);
   const std::string& name = group.weights.front()->name;
@@ -250,8 +250,8 @@ at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group) {
   at::Tensor dx = at::empty({tokens, k}, dy.options());
   for (size_t i = 0; i < p.dgrad_spans.size(); ++i) {
     const Span& span = p.dgrad_spans[i];
-    const Rows rows = quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad,
-                                    rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", true));
+    const Rows rows =
+        quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad, rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", true));
     gemm::Gemm g;
     g.type = rows.type, g.m = tokens, g.n = k, g.k = span.n;
     g.a = rows.data, g.lda = rows.ld, g.b = p.dgrad[i].const_data_ptr();

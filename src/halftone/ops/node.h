@@ -34,7 +34,8 @@ class OpNode final : public torch::autograd::Node {
 };
 
 // True when any of the inputs takes part in a graph that is being recorded.
-template <class... T> bool records(const T&... inputs) {
+template <class... T>
+bool records(const T&... inputs) {
   return at::GradMode::is_enabled() && (... || (inputs.defined() && inputs.requires_grad()));
 }
 

@@ -63,8 +63,8 @@ at::Tensor backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Ten
 }  // namespace
 
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& branch, Weight& weight, double eps) {
-  check(x.dim() == 2 && x.size(1) == weight.value.numel(), "{}: expected an input of [tokens, {}], found {}", weight.name, weight.value.numel(),
-        fmt::join(x.sizes(), " x "));
+  check(x.dim() == 2 && x.size(1) == weight.value.numel(), "{}: expected an input of [tokens, {}], found {}", weight.name,
+        weight.value.numel(), fmt::join(x.sizes(), " x "));
   check(!branch.defined() || (branch.sizes() == x.sizes() && branch.scalar_type() == x.scalar_type()),
         "{}: residual and branch differ in shape or dtype", weight.name);
   const bool recording = records(x, branch, weight.value);

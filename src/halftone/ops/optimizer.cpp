@@ -1,8 +1,8 @@
 #include "halftone/ops/optimizer.h"
 
 #include <ATen/Functions.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 

@@ -38,8 +38,8 @@ at::Tensor random_bits16(const at::Tensor& index, const std::string& key) {
   return at::bitwise_right_shift(word, index.bitwise_and(1) * 16).bitwise_and(0xFFFF);
 }
 
-at::Tensor element_index(const at::Tensor& x, bool transposed) {
-  const int64_t rows = x.size(0), cols = x.size(1), first = step_context().first_row;
+at::Tensor element_index(const at::Tensor& x, bool transposed, int64_t first) {
+  const int64_t rows = x.size(0), cols = x.size(1);
   const auto options = at::TensorOptions().dtype(at::kLong).device(x.device());
   const at::Tensor r = at::arange(rows, options).unsqueeze(1), c = at::arange(cols, options).unsqueeze(0);
   return transposed ? (c + first) * rows + r : (r + first) * cols + c;
@@ -47,7 +47,7 @@ at::Tensor element_index(const at::Tensor& x, bool transposed) {
 
 }  // namespace
 
-Quantized quantize_rows(const at::Tensor& x, const OperandSpec& spec, const std::string& key, bool transposed) {
+Quantized quantize_rows(const at::Tensor& x, const OperandSpec& spec, const std::string& key, bool transposed, Operand operand) {
   const at::Tensor xf = x.to(at::kFloat);
   const at::Tensor amax = xf.abs().amax(1, true);
   const at::Tensor finite = amax.isfinite();
@@ -56,8 +56,9 @@ Quantized quantize_rows(const at::Tensor& x, const OperandSpec& spec, const std:
     at::Tensor y = xf * scale.reciprocal();
     at::Tensor q;
     if (spec.stochastic) {
+      const int64_t first = operand == Operand::activation ? step_context().first_row : 0;
       const at::Tensor floor = y.floor(), fraction = (y - floor).to(at::kDouble);
-      const at::Tensor up = (random_bits16(element_index(x, transposed), key).to(at::kDouble) + 0.5) < fraction * 65536.0;
+      const at::Tensor up = (random_bits16(element_index(x, transposed, first), key).to(at::kDouble) + 0.5) < fraction * 65536.0;
       q = floor + up.to(at::kFloat);
     } else {
       q = y.round();

@@ -10,14 +10,16 @@ namespace halftone {
 // A parameter as the ops see it. Ops read `value`, and in backward add the parameter's gradient to `grad` themselves
 // (the product accumulates), then call `on_grad_ready`; autograd never carries a weight gradient.
 struct Weight {
-  std::string name;   // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
-  at::Tensor value;   // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
-  at::Tensor grad;    // fp32, same shape; undefined for a frozen parameter
+  std::string name;      // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
+  at::Tensor value;      // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
+  at::Tensor grad;       // fp32, same shape; undefined for a frozen parameter
   uint64_t version = 1;  // raised whenever `value` changes: key of packed and quantized copies
   std::function<void(Weight&)> on_grad_ready;
 
   bool trainable() const { return grad.defined(); }
-  void grad_ready() { if (on_grad_ready) on_grad_ready(*this); }
+  void grad_ready() {
+    if (on_grad_ready) on_grad_ready(*this);
+  }
 };
 
 // Where the current forward/backward stands in the run: the counters of every random draw (numerics.md section 4), so

@@ -65,14 +65,19 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
 }
 
 Engine::Engine(const JobConfig& config, const Options& options)
-    : options_(options), built_(build_model(config.model, options.vocab_size)), size_(built_.model->size()), max_norm_(config.training.max_norm) {
+    : options_(options),
+      built_(build_model(config.model, options.vocab_size)),
+      size_(built_.model->size()),
+      max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
-  recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, size_.layers), size_.layers, options.device.type());
+  recipe_lines_ =
+      nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, size_.layers), size_.layers, options.device.type());
   model.set_recompute(recompute_plan(config.activation_checkpoint));
   nn::StorageOptions storage;
   storage.device = options.device;
   storage.storage = float_type(config.training.dtype, "training.dtype");
-  storage.compute = storage.storage == at::kBFloat16 ? at::kBFloat16 : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
+  storage.compute = storage.storage == at::kBFloat16 ? at::kBFloat16
+                                                     : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
   storage.trainable = options.trainable;
   store_.materialize(model, storage);
   model.prepare(options.device, options.positions);
@@ -89,7 +94,8 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
         "optimizer.state_dtype: this build stores moments as float32 or bfloat16; found {}", config.state_dtype);
   std::vector<std::regex> patterns;
   for (const ParamGroup& g : config.param_groups) {
-    check(g.optimizer_name == config.name, "optimizer.param_groups: {} beside {}; this build runs one optimizer at a time", g.optimizer_name, config.name);
+    check(g.optimizer_name == config.name, "optimizer.param_groups: {} beside {}; this build runs one optimizer at a time",
+          g.optimizer_name, config.name);
     for (const auto& [key, value] : g.optimizer_kwargs) {
       check(key == "lr" || key == "weight_decay", "optimizer.param_groups: {} cannot differ by group; lr and weight_decay can", key);
     }
@@ -120,7 +126,8 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
     }
   }
   for (size_t i = 0; i < claimed.size(); ++i) {
-    check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that an earlier one does not claim", config.param_groups[i].pattern);
+    check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that an earlier one does not claim",
+          config.param_groups[i].pattern);
     log_info("Optimizer {} (model_part=0): {} params [{}]", config.name, claimed[i], config.param_groups[i].pattern);
   }
 }
@@ -145,7 +152,8 @@ void Engine::zero_gradients() {
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
 }
 
-StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, double lr_factor, const std::function<bool(double)>& accept_loss) {
+StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, double lr_factor,
+                        const std::function<bool(double)>& accept_loss) {
   StepResult r;
   for (const MicroBatch& b : batches) r.valid_labels += b.valid_labels;
   if (r.valid_labels == 0) return r;
@@ -198,10 +206,11 @@ std::vector<std::string> Engine::memory_table() const {
   double params = 0, copies = 0, grads = 0, moments = 0;
   const auto mib = [](const at::Tensor& t) { return t.defined() ? static_cast<double>(t.nbytes()) / (1 << 20) : 0.0; };
   for (const nn::ParameterStore::Unit& unit : const_cast<nn::ParameterStore&>(store_).units()) {
-    params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad), moments += mib(unit.flat.m) + mib(unit.flat.v);
+    params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad),
+        moments += mib(unit.flat.m) + mib(unit.flat.v);
   }
-  return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB", params, copies,
-                      grads, moments)};
+  return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB",
+                      params, copies, grads, moments)};
 }
 
 std::vector<Engine::NamedState> Engine::optimizer_states() {

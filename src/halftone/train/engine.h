@@ -11,15 +11,15 @@
 namespace halftone {
 
 struct MicroBatch {
-  nn::ModelInput input;    // on the model's device
-  at::Tensor labels;       // int64 [B, S], -100 ignored
+  nn::ModelInput input;  // on the model's device
+  at::Tensor labels;     // int64 [B, S], -100 ignored
   int64_t valid_labels = 0;
-  int64_t first_row = 0;   // index of its first token in the step's global batch
+  int64_t first_row = 0;  // index of its first token in the step's global batch
 };
 
 struct StepResult {
-  double loss_sum = 0;   // nats over valid labels
-  double max_loss = 0;   // largest mean of a micro-batch
+  double loss_sum = 0;  // nats over valid labels
+  double max_loss = 0;  // largest mean of a micro-batch
   int64_t valid_labels = 0;
   double grad_norm = 0;  // before clipping
   bool finite = true;
@@ -32,8 +32,8 @@ class Engine {
   struct Options {
     at::Device device = at::kCPU;
     uint64_t seed = 0;
-    int64_t vocab_size = 0;   // the tokenizer's; 0: the flavour's or the override's
-    int64_t positions = 0;    // longest row
+    int64_t vocab_size = 0;  // the tokenizer's; 0: the flavour's or the override's
+    int64_t positions = 0;   // longest row
     bool trainable = true;
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.

@@ -25,7 +25,8 @@ JobConfig config_of(const LoadedStep& step) {
     return config;
   }
   const nlohmann::json state = nlohmann::json::parse(step.state_json(), nullptr, false);
-  check(state.is_object() && state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
+  check(state.is_object() && state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?",
+        step.folder().string());
   const JobConfig trained = config_from_json(state["config"].dump());
   config.model = trained.model;
   config.training.mixed_precision_param = trained.training.mixed_precision_param;
@@ -56,8 +57,9 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   options.positions = static_cast<int64_t>(prompt.size()) + o.max_new_tokens;
   Engine engine(config, options);
   restore_model(engine, step);
-  check(engine.size().vocab >= tokenizer.vocab_size(), "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer",
-        tokenizer.vocab_size(), engine.size().vocab);
+  check(engine.size().vocab >= tokenizer.vocab_size(),
+        "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer", tokenizer.vocab_size(),
+        engine.size().vocab);
 
   std::vector<KvCache> caches = engine.model().make_caches(1, options.positions);
   const auto start = std::chrono::steady_clock::now();

@@ -14,7 +14,7 @@ struct GenerateOptions {
   std::string prompt;
   int64_t max_new_tokens = 256;
   SamplingOptions sampling;
-  bool stop_at_end = true;           // at the tokenizer's end-of-text token
+  bool stop_at_end = true;  // at the tokenizer's end-of-text token
 };
 
 struct GenerateResult {

@@ -9,10 +9,17 @@
 namespace halftone {
 
 OptionTable overrides_from_hf(const HfLlamaConfig& hf) {
-  OptionTable t = {{"dim", hf.hidden_size},       {"n_layers", hf.n_layers},        {"n_heads", hf.n_heads},
-                   {"n_kv_heads", hf.n_kv_heads}, {"ffn_dim", hf.intermediate_size}, {"vocab_size", hf.vocab_size},
-                   {"max_seq_len", hf.context},   {"rope_theta", hf.rope_theta},    {"norm_eps", hf.rms_norm_eps},
-                   {"tied", hf.tied},             {"rope_scaling", hf.rope_scaling.has_value()}};
+  OptionTable t = {{"dim", hf.hidden_size},
+                   {"n_layers", hf.n_layers},
+                   {"n_heads", hf.n_heads},
+                   {"n_kv_heads", hf.n_kv_heads},
+                   {"ffn_dim", hf.intermediate_size},
+                   {"vocab_size", hf.vocab_size},
+                   {"max_seq_len", hf.context},
+                   {"rope_theta", hf.rope_theta},
+                   {"norm_eps", hf.rms_norm_eps},
+                   {"tied", hf.tied},
+                   {"rope_scaling", hf.rope_scaling.has_value()}};
   if (hf.head_dim > 0) t["head_dim"] = hf.head_dim;
   if (hf.rope_scaling) {
     t["rope_factor"] = hf.rope_scaling->factor, t["rope_low_freq_factor"] = hf.rope_scaling->low_freq_factor;
@@ -32,7 +39,8 @@ HfLlamaConfig hf_config_of(const std::string& overrides_json) {
   c.vocab_size = j.at("vocab_size"), c.context = j.at("max_seq_len"), c.rope_theta = j.at("rope_theta"), c.rms_norm_eps = j.at("norm_eps");
   c.tied = j.at("tied");
   if (j.at("rope_scaling").get<bool>()) {
-    c.rope_scaling = HfRopeScaling{j.at("rope_factor"), j.at("rope_low_freq_factor"), j.at("rope_high_freq_factor"), j.at("rope_original_context")};
+    c.rope_scaling =
+        HfRopeScaling{j.at("rope_factor"), j.at("rope_low_freq_factor"), j.at("rope_high_freq_factor"), j.at("rope_original_context")};
   }
   return c;
 }
@@ -43,7 +51,8 @@ void check_matches_hf(const std::string& overrides_json, const HfLlamaConfig& fi
   const auto compare = [&](const char* name, auto a, auto b) {
     if (a != b) differences.push_back(fmt::format("{} is {} in the configuration, {} in the folder", name, a, b));
   };
-  compare("dim", mine.hidden_size, file.hidden_size), compare("n_layers", mine.n_layers, file.n_layers), compare("n_heads", mine.n_heads, file.n_heads);
+  compare("dim", mine.hidden_size, file.hidden_size), compare("n_layers", mine.n_layers, file.n_layers),
+      compare("n_heads", mine.n_heads, file.n_heads);
   compare("n_kv_heads", mine.n_kv_heads, file.n_kv_heads), compare("ffn_dim", mine.intermediate_size, file.intermediate_size);
   compare("vocab_size", mine.vocab_size, file.vocab_size), compare("rope_theta", mine.rope_theta, file.rope_theta);
   compare("norm_eps", mine.rms_norm_eps, file.rms_norm_eps), compare("tied", mine.tied, file.tied);

@@ -15,20 +15,22 @@ using Json = nlohmann::json;
 
 Json parse_state(const LoadedStep& step) {
   Json state = Json::parse(step.state_json(), nullptr, false);
-  check(state.is_object(), "{}/state.json: expected a JSON object; the checkpoint is damaged, load an earlier step", step.folder().string());
+  check(state.is_object(), "{}/state.json: expected a JSON object; the checkpoint is damaged, load an earlier step",
+        step.folder().string());
   return state;
 }
 
 const Json& member(const Json& object, const char* name, const LoadedStep& step) {
   const auto it = object.is_object() ? object.find(name) : object.end();
-  check(object.is_object() && it != object.end(), "{}/state.json: '{}' is missing; the checkpoint is damaged or model-only", step.folder().string(), name);
+  check(object.is_object() && it != object.end(), "{}/state.json: '{}' is missing; the checkpoint is damaged or model-only",
+        step.folder().string(), name);
   return *it;
 }
 
 uint64_t number(const Json& object, const char* name, const LoadedStep& step) {
   const Json& value = member(object, name, step);
-  check(value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0), "{}/state.json: '{}' is not a non-negative integer",
-        step.folder().string(), name);
+  check(value.is_number_unsigned() || (value.is_number_integer() && value.get<int64_t>() >= 0),
+        "{}/state.json: '{}' is not a non-negative integer", step.folder().string(), name);
   return value.get<uint64_t>();
 }
 

@@ -9,13 +9,14 @@ namespace halftone {
 
 // What of a run is not in the engine.
 struct RunProgress {
-  int64_t step = 0;         // optimizer steps done
+  int64_t step = 0;  // optimizer steps done
   int64_t tokens_seen = 0;
   uint64_t seed = 0;
 };
 
 // Everything that a resumed run needs, under the names of platform.md section 8; tensors alias the engine's.
-StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config, bool model_only);
+StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config,
+                        bool model_only);
 
 // Model tensors (masters) from a step or a Hugging Face folder; other floating-point types are converted.
 void restore_model(Engine& engine, const LoadedStep& step);

@@ -22,8 +22,8 @@ std::vector<std::string> sample_text(const JobConfig& config) {
   options.dataset = config.training.dataset, options.path = config.training.dataset_path.value_or("");
   options.text_key = config.training.dataloader.text_key, options.text_split = config.training.dataloader.text_split;
   const std::unique_ptr<DocumentSource> source = open_source(options);
-  check(source->stored_token_bytes() == 0, "model.train_tokenizer: {} holds token ids, no text; set model.hf_assets_path to their tokenizer",
-        config.training.dataset);
+  check(source->stored_token_bytes() == 0,
+        "model.train_tokenizer: {} holds token ids, no text; set model.hf_assets_path to their tokenizer", config.training.dataset);
   int64_t total = 0;
   for (int64_t s = 0; s < source->shard_count(); ++s) {
     source->read_shard(s, [&](const Document& d) { total += static_cast<int64_t>(d.text.size()); });
@@ -62,7 +62,8 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
         options);
     fs::create_directories(folder);
     tokenizer.save(folder);
-    log_info("Tokenizer saved to {} after {:.1f} s", folder.string(), std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    log_info("Tokenizer saved to {} after {:.1f} s", folder.string(),
+             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   Tokenizer tokenizer = Tokenizer::load(folder);
   log_info("Loading tokenizer from {}: {}", folder.string(), tokenizer.description());

@@ -36,9 +36,9 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-constexpr int kMaxSkipped = 10;       // non-finite steps in a row before "skip" gives up
+constexpr int kMaxSkipped = 10;        // non-finite steps in a row before "skip" gives up
 constexpr int64_t kEstimateFrom = 50;  // shorter runs start without an estimate
-constexpr size_t kMedianWindow = 64;  // losses behind training.spike_factor
+constexpr size_t kMedianWindow = 64;   // losses behind training.spike_factor
 
 class Trainer {
  public:
@@ -117,8 +117,9 @@ void Trainer::build() {
 
   tokenizer_ = prepare_tokenizer(config_);
   global_batch_ = config_.training.global_batch_size > 0 ? config_.training.global_batch_size : config_.training.local_batch_size;
-  check(global_batch_ % config_.training.local_batch_size == 0, "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}",
-        global_batch_, config_.training.local_batch_size);
+  check(global_batch_ % config_.training.local_batch_size == 0,
+        "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}", global_batch_,
+        config_.training.local_batch_size);
   loader_ = make_training_loader(config_, *tokenizer_, global_batch_, 0, 1, !device_.is_cpu());
   if (config_.validation.enable) validation_ = make_validation_loader(config_, *tokenizer_, 0, 1, !device_.is_cpu());
 
@@ -128,19 +129,22 @@ void Trainer::build() {
   engine_ = std::make_unique<Engine>(config_, options);
   log_info("Building {} {} with {}", config_.model.name, config_.model.flavor, engine_->built().overrides_json);
   const nn::ModelSize& size = engine_->size();
-  log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor, thousands(static_cast<double>(size.parameters)));
+  log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor,
+           thousands(static_cast<double>(size.parameters)));
   for (const std::string& line : engine_->recipe_lines()) log_info("{}", line);
   for (const std::string& line : engine_->memory_table()) log_info("{}", line);
-  flops_per_token_ = flops_per_token({size.parameters, size.embedding_parameters, size.tied, size.layers, size.heads, size.head_dim, size.head_dim},
-                                     config_.training.seq_len);
+  flops_per_token_ =
+      flops_per_token({size.parameters, size.embedding_parameters, size.tied, size.layers, size.heads, size.head_dim, size.head_dim},
+                      config_.training.seq_len);
   if (!device_.is_cpu()) {
     const PeakFlops peak = peak_flops(device_info_.name);
     if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100's", device_info_.name);
     peak_flops_ = peak.bf16;
     log_info("Peak FLOPS used for computing MFU: {:.3e}", peak_flops_);
   }
-  schedule_.emplace(Schedule::Options{config_.lr_scheduler.total_steps.value_or(std::max<int64_t>(config_.training.steps, 1)), config_.lr_scheduler.warmup_steps,
-                                      config_.lr_scheduler.decay_ratio, decay_type(config_.lr_scheduler.decay_type), config_.lr_scheduler.min_lr_factor});
+  schedule_.emplace(Schedule::Options{config_.lr_scheduler.total_steps.value_or(std::max<int64_t>(config_.training.steps, 1)),
+                                      config_.lr_scheduler.warmup_steps, config_.lr_scheduler.decay_ratio,
+                                      decay_type(config_.lr_scheduler.decay_type), config_.lr_scheduler.min_lr_factor});
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   if (config_.checkpoint.enable) {
     CheckpointOptions c;
@@ -156,7 +160,9 @@ void Trainer::build() {
 
 bool Trainer::load() {
   const CheckpointConfig& c = config_.checkpoint;
-  const auto excluded = [&](const char* part) { return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), part) != c.exclude_from_loading.end(); };
+  const auto excluded = [&](const char* part) {
+    return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), part) != c.exclude_from_loading.end();
+  };
   if (store_) {
     const std::optional<int64_t> any = c.load_step >= 0 ? std::nullopt : store_->latest_valid(false);
     if (any && *any >= config_.training.steps && config_.training.steps > 0) {
@@ -246,9 +252,10 @@ bool Trainer::train_step(int64_t step) {
     return true;
   }
   if (!r.updated) {
-    const std::string what = fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
-                                         spiked ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
-                                         r.loss_sum / static_cast<double>(r.valid_labels), r.grad_norm);
+    const std::string what =
+        fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
+                    spiked ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
+                    r.loss_sum / static_cast<double>(r.valid_labels), r.grad_norm);
     ++skipped_;
     if (config_.training.nonfinite == "rollback") {
       check(skipped_ <= kMaxSkipped, "{}; {} rollbacks in a row did not help", what, kMaxSkipped);
@@ -272,7 +279,8 @@ bool Trainer::train_step(int64_t step) {
 
 void Trainer::rollback(int64_t step) {
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true) : std::nullopt;
-  check(full.has_value(), "training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter checkpoint.interval");
+  check(full.has_value(),
+        "training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter checkpoint.interval");
   const LoadedStep saved = store_->open(*full);
   restore_model(*engine_, saved);
   restore_optimizer(*engine_, saved);
@@ -304,7 +312,8 @@ void Trainer::log_step(int64_t step, const StepResult& r, double lr) {
                      {"memory/max_reserved(%)", 100 * memory.reserved_gib / capacity},
                      {"memory/num_alloc_retries", static_cast<double>(memory.alloc_retries)},
                      {"memory/num_ooms", static_cast<double>(memory.ooms)}});
-  if (memory.alloc_retries > 0 || memory.ooms > 0) log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);
+  if (memory.alloc_retries > 0 || memory.ooms > 0)
+    log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);
   metrics_->log_train(step, s);
   reset_peak_memory(device_);
   interval_start_ = Clock::now();
@@ -344,14 +353,19 @@ void Trainer::save(int64_t step, bool last) {
     HfExport content;
     content.config = hf_config_of(engine_->built().overrides_json);
     for (nn::Parameter* p : engine_->store().parameters()) content.model.push_back({p->fqn, p->master});
-    content.dtype = config_.checkpoint.export_dtype == "bfloat16" ? at::kBFloat16 : config_.checkpoint.export_dtype == "float16" ? at::kHalf : at::kFloat;
+    content.dtype = config_.checkpoint.export_dtype == "bfloat16"  ? at::kBFloat16
+                    : config_.checkpoint.export_dtype == "float16" ? at::kHalf
+                                                                   : at::kFloat;
     content.max_shard_bytes = config_.checkpoint.max_shard_bytes;
     for (const auto& [name, path] : tokenizer_files(config_.model.hf_assets_path)) content.copy_files.push_back(path);
     store_->save_hf(step, content);
   } else {
     StepState state = collect_state(*engine_, progress_, loader_->state(), config_, model_only);
     state.copy_files = tokenizer_files(config_.model.hf_assets_path);
-    if (model_only) state.model_dtype = config_.checkpoint.export_dtype == "bfloat16" ? at::kBFloat16 : config_.checkpoint.export_dtype == "float16" ? at::kHalf : at::kFloat;
+    if (model_only)
+      state.model_dtype = config_.checkpoint.export_dtype == "bfloat16"  ? at::kBFloat16
+                          : config_.checkpoint.export_dtype == "float16" ? at::kHalf
+                                                                         : at::kFloat;
     store_->save(state, !last, last);
   }
   last_saved_ = step;
@@ -370,8 +384,11 @@ void Trainer::estimate(int64_t steps) {
 
 void Trainer::train() {
   const int64_t steps = config_.training.steps;
-  log_info("Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total steps {} (warmup {})",
-           config_.training.local_batch_size, global_batch_, loader_->microbatches_per_step(), config_.training.seq_len, steps, schedule_->warmup_steps());
+  log_info(
+      "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total "
+      "steps {} (warmup {})",
+      config_.training.local_batch_size, global_batch_, loader_->microbatches_per_step(), config_.training.seq_len, steps,
+      schedule_->warmup_steps());
   if (steps == 0) return validate(0);
   if (steps - progress_.step >= kEstimateFrom) estimate(steps - progress_.step);
   log_info("Training starts at step {}", progress_.step + 1);
@@ -414,7 +431,8 @@ RunSummary Trainer::run() {
   }
   MetricsOptions m;
   m.dump_folder = config_.job.dump_folder, m.config = config_.metrics, m.total_steps = config_.training.steps;
-  metrics_ = std::make_unique<MetricsLogger>(m, progress_.step, RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}});
+  metrics_ = std::make_unique<MetricsLogger>(m, progress_.step,
+                                             RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}});
   train();
   if (stop_.signal() != 0) {
     log_info("stopped by signal {} after step {}; the same command goes on from there", stop_.signal(), progress_.step);

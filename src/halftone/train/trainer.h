@@ -7,11 +7,11 @@ enum class RunEnd { completed, already_complete, interrupted };
 
 struct RunSummary {
   RunEnd end = RunEnd::completed;
-  int signal = 0;                      // interrupted: the signal's number
+  int signal = 0;  // interrupted: the signal's number
   int64_t step = 0;
-  double validation_loss = 0;          // of the last pass; 0 when there was none
-  std::string checkpoint;              // newest step folder, empty without checkpoints
-  std::string device;                  // "cpu" or "cuda"
+  double validation_loss = 0;  // of the last pass; 0 when there was none
+  std::string checkpoint;      // newest step folder, empty without checkpoints
+  std::string device;          // "cpu" or "cuda"
 };
 
 // A whole run (platform.md 5.1): tokenizer, data, model, checkpoint or fresh weights, steps, metrics, last save.

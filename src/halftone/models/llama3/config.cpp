@@ -18,9 +18,9 @@ struct Flavor {
 };
 
 constexpr std::array kFlavors = {
-    Flavor{"debugmodel", 256, 6, 16, 16, 1.0, 256, 2048, false},   Flavor{"1B", 2048, 16, 32, 8, 1.5, 1024, 128256, true},
-    Flavor{"3B", 3072, 28, 24, 8, 1.0, 1024, 128256, true},        Flavor{"8B", 4096, 32, 32, 8, 1.3, 1024, 128256, false},
-    Flavor{"70B", 8192, 80, 64, 8, 1.3, 4096, 128256, false},      Flavor{"405B", 16384, 126, 128, 8, 1.2, 4096, 128256, false},
+    Flavor{"debugmodel", 256, 6, 16, 16, 1.0, 256, 2048, false}, Flavor{"1B", 2048, 16, 32, 8, 1.5, 1024, 128256, true},
+    Flavor{"3B", 3072, 28, 24, 8, 1.0, 1024, 128256, true},      Flavor{"8B", 4096, 32, 32, 8, 1.3, 1024, 128256, false},
+    Flavor{"70B", 8192, 80, 64, 8, 1.3, 4096, 128256, false},    Flavor{"405B", 16384, 126, 128, 8, 1.2, 4096, 128256, false},
 };
 constexpr std::array kSuffixes = {"_flex_attn", "_varlen_attn", "_flex", "_varlen"};
 
@@ -34,8 +34,8 @@ int64_t Config::ffn() const {
 
 void Config::validate() const {
   check(dim > 0 && n_layers > 0 && n_heads > 0 && vocab_size > 0 && multiple_of > 0,
-        "model: dim, n_layers, n_heads, vocab_size and multiple_of must be positive, found {}, {}, {}, {}, {}", dim, n_layers, n_heads, vocab_size,
-        multiple_of);
+        "model: dim, n_layers, n_heads, vocab_size and multiple_of must be positive, found {}, {}, {}, {}, {}", dim, n_layers, n_heads,
+        vocab_size, multiple_of);
   check(n_kv_heads > 0 && n_heads % n_kv_heads == 0, "model.overrides.n_kv_heads: {} does not divide n_heads = {}", n_kv_heads, n_heads);
   check(head_dim > 0 || dim % n_heads == 0, "model.overrides.dim: {} is not a multiple of n_heads = {}; set head_dim", dim, n_heads);
   check(head() % 8 == 0 && head() <= 256, "model: head_dim must be a multiple of 8 up to 256, found {}", head());

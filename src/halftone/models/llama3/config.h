@@ -34,7 +34,8 @@ Config flavor(const std::string& name);
 std::vector<std::string> flavors();
 
 // One walk for overrides, checkpoints and printing.
-template <class C, class F> void fields(C& c, F&& f) {
+template <class C, class F>
+void fields(C& c, F&& f) {
   f("dim", c.dim), f("n_layers", c.n_layers), f("n_heads", c.n_heads), f("n_kv_heads", c.n_kv_heads), f("ffn_dim", c.ffn_dim);
   f("ffn_dim_multiplier", c.ffn_dim_multiplier), f("multiple_of", c.multiple_of), f("head_dim", c.head_dim);
   f("vocab_size", c.vocab_size), f("max_seq_len", c.max_seq_len), f("rope_theta", c.rope_theta), f("rope_scaling", c.rope_scaling);

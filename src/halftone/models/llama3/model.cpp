@@ -40,7 +40,8 @@ class Layers : public nn::Module {
 
 Block::Block(const Config& c, int layer)
     : attention_norm(add<nn::RMSNorm>("attention_norm", c.dim, c.norm_eps)),
-      attention(add<nn::Attention>("attention", nn::Attention::Shape{c.dim, c.n_heads, c.n_kv_heads, c.head()}, layer, init_in(), init_out(c, layer))),
+      attention(add<nn::Attention>("attention", nn::Attention::Shape{c.dim, c.n_heads, c.n_kv_heads, c.head()}, layer, init_in(),
+                                   init_out(c, layer))),
       ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
       feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {}
 
@@ -60,8 +61,8 @@ Llama::Llama(const Config& config)
 }
 
 void Llama::prepare(at::Device device, int64_t positions) {
-  const RopeScaling scaling = config_.rope_scaling ? RopeScaling{config_.rope_factor, config_.rope_low_freq_factor, config_.rope_high_freq_factor,
-                                                                 config_.rope_original_context}
+  const RopeScaling scaling = config_.rope_scaling ? RopeScaling{config_.rope_factor, config_.rope_low_freq_factor,
+                                                                 config_.rope_high_freq_factor, config_.rope_original_context}
                                                    : RopeScaling{};
   std::tie(cos_, sin_) = rope_tables(positions, config_.head(), config_.rope_theta, scaling, device);
 }

@@ -1,0 +1,76 @@
+#include "halftone/nn/recipe.h"
+
+#include <gtest/gtest.h>
+
+#include "halftone/base/error.h"
+#include "halftone/nn/layers.h"
+
+namespace halftone::nn {
+namespace {
+
+class Net : public Module {
+ public:
+  Net()
+      : first(add<Linear>("first", 64, 32, Init{})),
+        odd(add<Linear>("odd", 20, 32, Init{})),
+        output(add<Linear>("output", 32, 16, Init{})) {
+    assign_names("");
+  }
+  Linear &first, &odd, &output;
+};
+
+RecipePlan plan(const std::string& scheme, std::vector<std::string> targets = {"Linear"}) {
+  RecipePlan p;
+  RecipeRule rule;
+  rule.scheme = scheme, rule.targets = std::move(targets);
+  p.rules.push_back(rule);
+  return p;
+}
+
+TEST(Recipe, IgnoredAndMisfitLayersStayUnquantised) {
+  Net net;
+  const auto lines = apply_recipes(net, plan("int8"), 0, at::kCPU);
+  EXPECT_EQ(net.first.recipe().name, "int8");
+  EXPECT_EQ(net.odd.recipe().name, "none");
+  EXPECT_EQ(net.output.recipe().name, "none");
+  ASSERT_EQ(lines.size(), 1);
+  EXPECT_NE(lines[0].find("int8 on 1 Linear"), std::string::npos);
+  EXPECT_NE(lines[0].find("1 ignored (output)"), std::string::npos);
+  EXPECT_NE(lines[0].find("odd: sizes must be multiples of 16"), std::string::npos);
+}
+
+TEST(Recipe, MatchingFollowsRuleC) {
+  Net net;
+  EXPECT_TRUE(matches_target(net.first, "Linear"));
+  EXPECT_TRUE(matches_target(net.first, "first"));
+  EXPECT_TRUE(matches_target(net.first, "re:fir"));    // from the start, not to the end
+  EXPECT_FALSE(matches_target(net.first, "re:irst"));  // not from the start
+  EXPECT_FALSE(matches_target(net.first, "fir"));
+  EXPECT_TRUE(matches_target(net.output, "lm_head"));
+  EXPECT_THROW(matches_target(net.first, "re:("), Error);
+}
+
+TEST(Recipe, MistakesAreErrors) {
+  Net net;
+  EXPECT_THROW(apply_recipes(net, plan("int9"), 0, at::kCPU), Error);
+  EXPECT_THROW(apply_recipes(net, plan("mxfp4"), 0, at::kCPU), Error);
+  EXPECT_THROW(apply_recipes(net, plan("int8", {"re:nothing"}), 0, at::kCPU), Error);
+  RecipePlan twice = plan("int8");
+  twice.rules.push_back(plan("fp8_rowwise", {"first"}).rules[0]);
+  EXPECT_THROW(apply_recipes(net, twice, 0, at::kCPU), Error);
+}
+
+TEST(Recipe, SwitchesChooseTheProducts) {
+  Net net;
+  RecipePlan p = plan("int8");
+  p.rules[0].grad_weight = false, p.rules[0].use_sr_grad = true;
+  apply_recipes(net, p, 0, at::kCPU);
+  EXPECT_FALSE(net.first.recipe().x_wgrad.quantized());
+  EXPECT_TRUE(net.first.recipe().dy_dgrad.stochastic);
+  EXPECT_FALSE(net.first.recipe().x_forward.stochastic);
+  p.rules[0].scheme = "fp8_rowwise";
+  EXPECT_THROW(apply_recipes(net, p, 0, at::kCPU), Error);
+}
+
+}  // namespace
+}  // namespace halftone::nn

@@ -1,0 +1,144 @@
+#include "halftone/ops/linear.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <memory>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/quantize_aten.h"
+
+namespace halftone {
+namespace {
+
+double sqnr(const at::Tensor& reference, const at::Tensor& y) {
+  const double error = (reference.to(at::kDouble) - y.to(at::kDouble)).norm().item<double>();
+  return error == 0 ? 1e9 : 20 * std::log10(reference.to(at::kDouble).norm().item<double>() / error);
+}
+
+// Two weights [N_i, K] behind one another, as w1 | w3 lie in a flat buffer.
+struct Fixture {
+  Weight a, b;
+  at::Tensor values, grads;
+  LinearGroup group;
+  Fixture(int64_t k, int64_t n0, int64_t n1, at::ScalarType type, const LinearRecipe& recipe) {
+    values = at::randn({n0 + n1, k}).div_(std::sqrt(static_cast<double>(k))).to(type);
+    grads = at::zeros({n0 + n1, k});
+    int64_t row = 0;
+    for (auto [w, n] : {std::pair<Weight*, int64_t>{&a, n0}, {&b, n1}}) {
+      w->name = fmt::format("layers.0.w{}.weight", row);
+      w->value = values.narrow(0, row, n).detach().set_requires_grad(true);
+      w->grad = grads.narrow(0, row, n);
+      row += n;
+    }
+    group.weights = {&a, &b}, group.recipe = recipe;
+  }
+};
+
+LinearRecipe recipe_named(const char* name, bool stochastic = false) {
+  LinearRecipe r = find_linear_recipe(name).value();
+  if (stochastic) {
+    for (OperandSpec* o : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) o->stochastic = true;
+  }
+  return r;
+}
+
+// The CPU kernels against the portable formulas: same operands bit for bit, products in another summation order.
+void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, int64_t k, int64_t n0, int64_t n1, double bar) {
+  at::manual_seed(1);
+  step_context() = {17, 3, 64};
+  Fixture f(k, n0, n1, type, recipe);
+  const at::Tensor x = at::randn({tokens, k}).to(type).set_requires_grad(true), dy = at::randn({tokens, n0 + n1}).to(type);
+  const at::Tensor expected_y = aten::linear_forward(x.detach(), f.group);
+  const at::Tensor expected_dx = aten::linear_backward(x.detach(), dy, f.group, true);
+  const at::Tensor expected_dw = f.grads.clone();
+  f.grads.zero_();
+  at::AutoGradMode grad(true);
+  at::Tensor y = linear(x, f.group);
+  torch::autograd::backward({y}, {dy});
+  EXPECT_GE(sqnr(expected_y, y), bar);
+  EXPECT_GE(sqnr(expected_dx, x.grad()), bar);
+  EXPECT_GE(sqnr(expected_dw, f.grads), bar);
+}
+
+TEST(Linear, UnquantisedEqualsThePortableFormulas) {
+  compare(recipe_named("none"), at::kFloat, 48, 64, 32, 80, 110);
+  compare(recipe_named("none"), at::kFloat, 33, 40, 24, 8, 110);  // nothing a multiple of a panel
+  compare(recipe_named("none"), at::kBFloat16, 48, 64, 32, 80, 45);
+}
+
+TEST(Linear, Int8EqualsThePortableFormulas) {
+  compare(recipe_named("int8"), at::kFloat, 48, 64, 32, 80, 110);
+  compare(recipe_named("int8"), at::kBFloat16, 48, 64, 32, 80, 48);
+}
+
+TEST(Linear, StochasticInt8DrawsTheSameNumbersInBothPaths) { compare(recipe_named("int8", true), at::kFloat, 48, 64, 32, 80, 50); }
+
+TEST(Linear, Fp8RowwiseEqualsThePortableFormulas) {
+  compare(recipe_named("fp8_rowwise"), at::kFloat, 48, 64, 32, 80, 100);
+  compare(recipe_named("fp8_rowwise"), at::kBFloat16, 48, 64, 32, 80, 48);
+}
+
+// Two-sided gates of numerics.md 13.3 on data R at M = K = N = 512: too good means that an operand was not quantised.
+void gate(const char* name, double y_db, double dx_db, double dw_db) {
+  at::manual_seed(1234);
+  step_context() = {};
+  const int64_t n = 512;
+  Fixture f(n, n / 2, n / 2, at::kBFloat16, recipe_named(name));
+  f.values.copy_(at::randn({n, n}));
+  const at::Tensor x = at::randn({n, n}).to(at::kBFloat16).set_requires_grad(true), dy = at::randn({n, n}).to(at::kBFloat16);
+  at::AutoGradMode grad(true);
+  at::Tensor y = linear(x, f.group);
+  torch::autograd::backward({y}, {dy});
+  at::NoGradGuard no_grad;
+  const at::Tensor xd = x.detach().to(at::kDouble), wd = f.values.to(at::kDouble), dyd = dy.to(at::kDouble);
+  for (const auto& [reference, result, bar] :
+       {std::tuple{at::mm(xd, wd.t()), y.detach(), y_db}, {at::mm(dyd, wd), x.grad(), dx_db}, {at::mm(dyd.t(), xd), f.grads, dw_db}}) {
+    const double db = sqnr(reference, result);
+    EXPECT_GT(db, bar - 0.8) << name;
+    EXPECT_LT(db, bar + 1.2) << name;
+  }
+}
+
+TEST(Linear, AccuracyIsThatOfTheFormat) {
+  gate("int8", 38.9, 38.9, 38.9);
+  gate("fp8_rowwise", 28.45, 28.45, 28.45);
+}
+
+TEST(Linear, GradientsAccumulateAndWeightsAreRequantisedWhenTheyChange) {
+  at::manual_seed(2);
+  Fixture f(32, 16, 16, at::kFloat, recipe_named("int8"));
+  const at::Tensor x = at::randn({16, 32}).set_requires_grad(true), dy = at::randn({16, 32});
+  at::AutoGradMode grad(true);
+  const auto run = [&] { torch::autograd::backward({linear(x, f.group)}, {dy}); };
+  run();
+  const at::Tensor once = f.grads.clone();
+  run();
+  EXPECT_TRUE(at::allclose(f.grads, once * 2));
+  at::NoGradGuard no_grad;
+  const at::Tensor before = linear(x.detach(), f.group);
+  f.values.mul_(2);
+  EXPECT_TRUE(at::equal(linear(x.detach(), f.group), before)) << "same version: cached codes";
+  ++f.a.version, ++f.b.version;
+  EXPECT_TRUE(at::allclose(linear(x.detach(), f.group), before * 2));
+}
+
+TEST(Linear, WrongWidthIsAnError) {
+  Fixture f(32, 16, 16, at::kFloat, recipe_named("none"));
+  EXPECT_THROW(linear(at::zeros({4, 31}), f.group), Error);
+}
+
+TEST(QuantizeAten, ANanPoisonsItsRowAlone) {
+  at::Tensor x = at::ones({3, 16});
+  x[1][4] = std::numeric_limits<float>::quiet_NaN();
+  const aten::Quantized q = aten::quantize_rows(x, recipe_named("int8").x_forward);
+  EXPECT_TRUE(q.scale[1].isnan().item<bool>());
+  EXPECT_EQ(q.codes[1].abs().max().item<int>(), 0);
+  EXPECT_EQ(q.codes[0][0].item<int>(), 127);
+}
+
+}  // namespace
+}  // namespace halftone

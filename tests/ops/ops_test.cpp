@@ -1,0 +1,154 @@
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/aten.h"
+#include "halftone/ops/attention.h"
+#include "halftone/ops/embedding.h"
+#include "halftone/ops/head_loss.h"
+#include "halftone/ops/norm.h"
+#include "halftone/ops/recompute.h"
+#include "halftone/ops/rope_table.h"
+#include "halftone/ops/swiglu.h"
+
+namespace halftone {
+namespace {
+
+double relative(const at::Tensor& reference, const at::Tensor& x) {
+  return ((reference.to(at::kDouble) - x.to(at::kDouble)).norm() / reference.to(at::kDouble).norm()).item<double>();
+}
+
+Weight make_weight(const at::Tensor& value) {
+  Weight w;
+  w.name = "w", w.value = value.detach().set_requires_grad(true), w.grad = at::zeros(value.sizes());
+  return w;
+}
+
+TEST(AddRmsNorm, EqualsThePortableFormulas) {
+  at::manual_seed(3);
+  Weight w = make_weight(at::rand({48}) + 0.5);
+  const at::Tensor x = at::randn({20, 48}).set_requires_grad(true), r = at::randn({20, 48}).set_requires_grad(true);
+  const at::Tensor d_sum = at::randn({20, 48}), dy = at::randn({20, 48});
+  at::AutoGradMode grad(true);
+  auto [sum, y] = add_rms_norm(x, r, w, 1e-5);
+  torch::autograd::backward({sum, y}, {d_sum, dy});
+  at::NoGradGuard no_grad;
+  const auto [expected_y, rstd] = aten::rms_norm(x + r, w.value, 1e-5);
+  const auto [dx, dw] = aten::rms_norm_backward(dy, x + r, rstd, w.value);
+  EXPECT_LT(relative(expected_y, y), 1e-6);
+  EXPECT_LT(relative(dx + d_sum, x.grad()), 1e-5);
+  EXPECT_TRUE(at::equal(x.grad(), r.grad()));
+  EXPECT_LT(relative(dw, w.grad), 1e-5);
+}
+
+TEST(Swiglu, EqualsThePortableFormulas) {
+  at::manual_seed(4);
+  const at::Tensor gu = at::randn({12, 80}).set_requires_grad(true), dh = at::randn({12, 40});
+  at::AutoGradMode grad(true);
+  const at::Tensor h = swiglu(gu);
+  torch::autograd::backward({h}, {dh});
+  EXPECT_LT(relative(aten::swiglu(gu.detach()), h), 1e-5);
+  EXPECT_LT(relative(aten::swiglu_backward(dh, gu.detach()), gu.grad()), 1e-5);
+}
+
+TEST(Embedding, AddsTheGradientsOfRepeatedTokens) {
+  Weight table = make_weight(at::randn({10, 16}));
+  const at::Tensor ids = at::tensor({3, 7, 3}, at::kLong);
+  at::AutoGradMode grad(true);
+  const at::Tensor out = embedding(ids, table);
+  torch::autograd::backward({out}, {at::ones_like(out)});
+  EXPECT_TRUE(at::equal(out[1], table.value[7]));
+  EXPECT_EQ(table.grad[3].sum().item<float>(), 32.0f);
+  EXPECT_EQ(table.grad.sum().item<float>(), 48.0f);
+  EXPECT_THROW(embedding(at::tensor({10}, at::kLong), table), Error);
+}
+
+AttentionArgs attention_args(int64_t batch, int64_t seq, bool documents) {
+  AttentionArgs a;
+  a.batch = batch, a.seq = seq, a.heads = 4, a.kv_heads = 2, a.head_dim = 16, a.scale = 0.25;
+  std::tie(a.cos, a.sin) = rope_tables(64, 16, 10000, {}, at::kCPU);
+  if (documents) {
+    at::Tensor start = at::zeros({batch, seq}, at::kInt);
+    start.narrow(1, seq / 3, seq - seq / 3).fill_(seq / 3);
+    a.doc_start = start.reshape(-1).contiguous();
+  }
+  return a;
+}
+
+void compare_attention(bool documents) {
+  at::manual_seed(5);
+  const AttentionArgs a = attention_args(2, 21, documents);
+  const at::Tensor qkv = at::randn({42, 8 * 16}), d_out = at::randn({42, 64});
+  // The portable path: rotate, attend, and back.
+  at::Tensor rotated = qkv.clone();
+  rotated.narrow(1, 0, 96).copy_(aten::rotate(qkv.narrow(1, 0, 96), 6, a, false));
+  const aten::AttentionState state = aten::attention(rotated, a, true);
+  at::Tensor expected = aten::attention_backward(d_out, state, a);
+  expected.narrow(1, 0, 96).copy_(aten::rotate(expected.narrow(1, 0, 96).clone(), 6, a, true));
+  at::AutoGradMode grad(true);
+  const at::Tensor leaf = qkv.clone().set_requires_grad(true);
+  const at::Tensor out = causal_attention(leaf * 1.0, a);
+  torch::autograd::backward({out}, {d_out});
+  EXPECT_LT(relative(state.out, out), 1e-5);
+  EXPECT_LT(relative(expected, leaf.grad()), 1e-5);
+}
+
+TEST(CausalAttention, EqualsThePortableFormulas) { compare_attention(false); }
+TEST(CausalAttention, DocumentMaskEqualsThePortableFormulas) { compare_attention(true); }
+
+TEST(CausalAttention, ACacheGivesTheRowsOfTheWholeSequence) {
+  at::manual_seed(6);
+  const at::Tensor qkv = at::randn({12, 8 * 16});
+  const at::Tensor whole = causal_attention(qkv.clone(), attention_args(1, 12, false));
+  KvCache cache{at::empty({1, 16, 32}), at::empty({1, 16, 32}), 0};
+  std::vector<at::Tensor> parts;
+  int64_t row = 0;
+  for (const int64_t n : {5, 1, 1, 5}) {
+    parts.push_back(causal_attention_cached(qkv.narrow(0, row, n).clone(), attention_args(1, n, false), cache));
+    row += n;
+  }
+  EXPECT_LT(relative(whole, at::cat(parts)), 1e-5);
+}
+
+TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
+  at::manual_seed(7);
+  const int64_t rows = 2500, dim = 16, vocab = 4096;  // several chunks
+  Weight w = make_weight(at::randn({vocab, dim}));
+  LinearGroup head;
+  head.weights = {&w};
+  const at::Tensor x = at::randn({rows, dim}).set_requires_grad(true);
+  at::Tensor labels = at::randint(vocab, {rows}, at::kLong);
+  labels.narrow(0, 10, 100).fill_(-100);
+  at::AutoGradMode grad(true);
+  const HeadLoss out = head_loss(x, head, labels, 1.0 / 2400);
+  torch::autograd::backward({out.loss}, {});
+  const at::Tensor xr = x.detach().to(at::kDouble).set_requires_grad(true), wr = w.value.detach().to(at::kDouble).set_requires_grad(true);
+  const at::Tensor logits = at::mm(xr, wr.t());
+  const at::Tensor expected = at::cross_entropy_loss(logits, labels, {}, 1 /* mean */, -100);
+  torch::autograd::backward({expected}, {});
+  EXPECT_LT(relative(expected.detach(), out.loss.detach()), 1e-6);
+  EXPECT_LT(relative(xr.grad(), x.grad()), 1e-5);
+  EXPECT_LT(relative(wr.grad(), w.grad), 1e-5);
+  at::NoGradGuard no_grad;
+  EXPECT_NEAR(head_loss(x, head, labels, 1.0).sum.item<double>(), out.sum.item<double>(), 1e-6);
+}
+
+TEST(Recompute, GivesTheSameGradients) {
+  at::manual_seed(8);
+  Weight w = make_weight(at::rand({32}) + 0.5);
+  const auto f = [&](const at::Tensor& x) { return add_rms_norm(x, {}, w, 1e-5).second * 2.0; };
+  at::AutoGradMode grad(true);
+  const at::Tensor x = at::randn({6, 32}).set_requires_grad(true), again = x.detach().clone().set_requires_grad(true);
+  const at::Tensor dy = at::randn({6, 32});
+  torch::autograd::backward({f(x)}, {dy});
+  const at::Tensor once = w.grad.clone();
+  torch::autograd::backward({recompute(f, again, w.value)}, {dy});
+  EXPECT_TRUE(at::equal(x.grad(), again.grad()));
+  EXPECT_TRUE(at::equal(w.grad, once * 2));
+}
+
+}  // namespace
+}  // namespace halftone
