@@ -65,6 +65,7 @@ with tempfile.TemporaryDirectory() as folder:
     seed = int(os.environ.get("HALFTONE_KILL_SEED", time.time_ns() % 1000000))
     random.seed(seed)
     straight = os.path.join(folder, "straight")
+    built = os.stat(program).st_mtime_ns
     start = time.time()
     result = train(straight)
     seconds = time.time() - start
@@ -83,6 +84,8 @@ with tempfile.TemporaryDirectory() as folder:
         if result.returncode != 0:
             sys.exit(f"the last restart failed (seed {seed}):\n{result.stdout}{result.stderr}")
         found = digests(path)
+        if os.stat(program).st_mtime_ns != built:
+            sys.exit("the program was rebuilt during this test: run it again")
         assert found == wanted, f"seed {seed}: differs in {[k for k in wanted if wanted[k] != found.get(k)]}"
         assert train_steps(path) == losses, f"seed {seed}: metrics.jsonl holds {train_steps(path)}"
         leftovers = [n for n in os.listdir(os.path.join(path, "checkpoint")) if not n.startswith("step-") or "." in n]
