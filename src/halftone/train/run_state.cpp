@@ -39,6 +39,7 @@ uint64_t number(const Json& object, const char* name, const LoadedStep& step) {
 StepState collect_state(Engine& engine, const RunProgress& progress, const Json& loader, const JobConfig& config, bool model_only) {
   StepState s;
   s.step = progress.step, s.model_only = model_only;
+  s.mesh = {{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};
   for (nn::Parameter* p : engine.store().parameters()) s.model.push_back({p->fqn, p->master});
   const Json model = Json::parse(engine.built().overrides_json);
   s.state_json = Json{{"train_state", {{"step", progress.step}, {"ntokens_seen", progress.tokens_seen}}},

@@ -336,10 +336,10 @@ void Trainer::validate(int64_t step) {
   const MemoryUse memory = peak_memory(device_);
   Scalars s = {{"validation_metrics/loss", validation_loss_},
                {"validation_metrics/throughput(tps)", static_cast<double>(tokens) / seconds_since(start)},
-               {"validation_metrics/max_active(GiB)", memory.active_gib},
-               {"validation_metrics/max_active(%)", 100 * memory.active_gib / device_info_.capacity_gib},
-               {"validation_metrics/max_reserved(GiB)", memory.reserved_gib},
-               {"validation_metrics/max_reserved(%)", 100 * memory.reserved_gib / device_info_.capacity_gib}};
+               {"validation_metrics/memory/max_active(GiB)", memory.active_gib},
+               {"validation_metrics/memory/max_active(%)", 100 * memory.active_gib / device_info_.capacity_gib},
+               {"validation_metrics/memory/max_reserved(GiB)", memory.reserved_gib},
+               {"validation_metrics/memory/max_reserved(%)", 100 * memory.reserved_gib / device_info_.capacity_gib}};
   if (bytes > 0) s.emplace_back("validation_metrics/bits_per_byte", sum / std::log(2.0) / static_cast<double>(bytes));
   metrics_->log_validate(step, s);
   interval_start_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
@@ -426,7 +426,9 @@ RunSummary Trainer::run() {
   }
   if (config_.checkpoint.create_seed_checkpoint) {
     check(store_ != nullptr, "checkpoint.create_seed_checkpoint needs checkpoint.enable");
-    store_->save(collect_state(*engine_, progress_, loader_->state(), config_, true));
+    StepState seed = collect_state(*engine_, progress_, loader_->state(), config_, false);
+    seed.optim.clear();  // step 0 is read as the model alone
+    store_->save(seed);
     return summary(RunEnd::completed);
   }
   MetricsOptions m;
