@@ -41,7 +41,7 @@ def main():
         expect("missing data", train(out, "--training.dataset=text", f"--training.dataset_path={work}/*.txt"), work)
         empty = os.path.join(work, "empty.jsonl")
         open(empty, "w").close()
-        expect("empty corpus", train(out, "--training.dataset=jsonl", f"--training.dataset_path={empty}"), "empty.jsonl")
+        expect("empty corpus", train(out, "--training.dataset=jsonl", f"--training.dataset_path={empty}"), "holds no document with text")
         odd = os.path.join(work, "odd.bin")
         open(odd, "wb").write(b"\1\0\2")
         expect("truncated .bin", train(out, "--training.dataset=bin", f"--training.dataset_path={odd}"), "odd.bin")

@@ -1,4 +1,5 @@
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -54,6 +55,7 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes then fails the write, like a full disk, instead of ending the process
   try {
     return run({argv + 1, argv + argc});
   } catch (const halftone::NonFiniteError& e) {
