@@ -51,20 +51,21 @@ int main(int argc, char** argv) {
   const double td = static_cast<double>(tokens * dim), tf = static_cast<double>(tokens * ffn), n = static_cast<double>(params);
   fmt::print("T {} D {} F {} V {}, {} parameters, bf16, {} threads\n", tokens, dim, ffn, vocab, params, max_threads());
 
-  auto x = random_values<bf16>(tokens * dim, 1), y = x, r = x, sum = x;
+  auto x = random_values<bf16>(tokens * dim, 1), y = x, r = x, d_branch = x;
+  auto stream = random_values<float>(tokens * dim, 2), sum = stream, d_sum = stream;
   auto w = random_values<float>(dim, 1);
   std::vector<float> rstd(static_cast<size_t>(tokens)), dw(static_cast<size_t>(dim));
   RmsNormForward norm;
-  norm.rows = tokens, norm.cols = dim, norm.x = x.data(), norm.x_stride = dim, norm.weight = w.data();
+  norm.rows = tokens, norm.cols = dim, norm.x = stream.data(), norm.x_stride = dim, norm.weight = w.data();
   norm.y = y.data(), norm.y_stride = dim, norm.rstd = rstd.data();
-  measure("rms_norm", 4 * td, [&] { rms_norm_forward(norm); });
-  norm.residual = r.data(), norm.residual_stride = dim, norm.sum = sum.data(), norm.sum_stride = dim;
-  measure("rms_norm + residual", 8 * td, [&] { rms_norm_forward(norm); });
+  measure("rms_norm", 6 * td, [&] { rms_norm_forward(norm); });
+  norm.branch = r.data(), norm.branch_stride = dim, norm.sum = sum.data(), norm.sum_stride = dim;
+  measure("rms_norm + branch", 12 * td, [&] { rms_norm_forward(norm); });
   RmsNormBackward norm_back;
-  norm_back.rows = tokens, norm_back.cols = dim, norm_back.x = x.data(), norm_back.x_stride = dim, norm_back.weight = w.data();
-  norm_back.rstd = rstd.data(), norm_back.dy = y.data(), norm_back.dy_stride = dim, norm_back.residual_grad = r.data();
-  norm_back.residual_grad_stride = dim, norm_back.dx = sum.data(), norm_back.dx_stride = dim, norm_back.dw = dw.data();
-  measure("rms_norm backward + residual", 8 * td, [&] { rms_norm_backward(norm_back); });
+  norm_back.rows = tokens, norm_back.cols = dim, norm_back.x = stream.data(), norm_back.x_stride = dim, norm_back.weight = w.data();
+  norm_back.rstd = rstd.data(), norm_back.dy = y.data(), norm_back.dy_stride = dim, norm_back.d_sum = d_sum.data();
+  norm_back.d_sum_stride = dim, norm_back.d_branch = d_branch.data(), norm_back.d_branch_stride = dim, norm_back.dx = sum.data(), norm_back.dx_stride = dim, norm_back.dw = dw.data();
+  measure("rms_norm backward + branch", 16 * td, [&] { rms_norm_backward(norm_back); });
 
   const int64_t heads = std::max<int64_t>(1, dim / 32) * 3 / 2, width = heads * 32;
   const RopeTable table = rope_table(512, 32, 500000);

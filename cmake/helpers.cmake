@@ -53,7 +53,7 @@ function(halftone_test folder)
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
   set_property(GLOBAL APPEND PROPERTY HALFTONE_TEST_PROGRAMS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
-  if(ARG_DEPS MATCHES "(^|;)(ops|nn|models|train)(;|$)")
+  if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|train)(;|$)")
     halftone_precompiled(${folder}_test)
   endif()
   # Most tests use every core through OpenMP; ctest -j then does not start them side by side on two cores.

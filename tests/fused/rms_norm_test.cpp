@@ -10,11 +10,15 @@ namespace {
 struct Case {
   int64_t rows, cols;
 };
+struct Types {
+  DType stream, type;
+};
+const Types kStreams[] = {{DType::f32, DType::f32}, {DType::f32, DType::bf16}, {DType::bf16, DType::bf16}};
 const Case kCases[] = {{1, 1}, {3, 5}, {2, 16}, {4, 31}, {5, 64}, {70, 100}, {130, 256}, {3, 1027}};
 
 RmsNormForward forward(Matrix& x, Matrix& w, Matrix& y, std::vector<float>& rstd) {
   RmsNormForward p;
-  p.rows = x.rows, p.cols = x.cols, p.dtype = x.type, p.weight_dtype = w.type;
+  p.rows = x.rows, p.cols = x.cols, p.stream_dtype = x.type, p.dtype = y.type, p.weight_dtype = w.type;
   p.x = x.data(), p.x_stride = x.stride, p.weight = w.data();
   p.y = y.data(), p.y_stride = y.stride, p.rstd = rstd.data();
   return p;
@@ -22,9 +26,9 @@ RmsNormForward forward(Matrix& x, Matrix& w, Matrix& y, std::vector<float>& rstd
 
 TEST(RmsNorm, ForwardMatchesReference) {
   for (const auto [rows, cols] : kCases) {
-    for (const DType type : kFloatTypes) {
+    for (const auto [stream, type] : kStreams) {
       for (const DType weight_type : kFloatTypes) {
-        Matrix x(rows, cols, type), w(1, cols, weight_type), y(rows, cols, type);
+        Matrix x(rows, cols, stream), w(1, cols, weight_type), y(rows, cols, type);
         x.randomise(1), w.randomise(2);
         std::vector<float> rstd(static_cast<size_t>(rows));
         const RmsNormForward p = forward(x, w, y, rstd);
@@ -38,13 +42,13 @@ TEST(RmsNorm, ForwardMatchesReference) {
   }
 }
 
-TEST(RmsNorm, AddsTheResidualAndNormalisesTheRoundedSum) {
-  for (const DType type : kFloatTypes) {
-    Matrix x(37, 53, type), r(37, 53, type, 0), sum(37, 53, type, 5), w(1, 53, DType::f32), y(37, 53, type);
+TEST(RmsNorm, AddsTheBranchAndNormalisesTheRoundedSum) {
+  for (const auto [stream, type] : kStreams) {
+    Matrix x(37, 53, stream), r(37, 53, type, 0), sum(37, 53, stream, 5), w(1, 53, DType::f32), y(37, 53, type);
     x.randomise(1), r.randomise(3, 0.01f), w.randomise(2);
     std::vector<float> rstd(37);
     RmsNormForward p = forward(x, w, y, rstd);
-    p.residual = r.data(), p.residual_stride = r.stride, p.sum = sum.data(), p.sum_stride = sum.stride;
+    p.branch = r.data(), p.branch_stride = r.stride, p.sum = sum.data(), p.sum_stride = sum.stride;
     const auto expected = rms_norm_forward_ref(p);
     rms_norm_forward(p);
     sum.expect_near(expected.sum, 1e-7, 0, "sum");
@@ -59,21 +63,25 @@ TEST(RmsNorm, AddsTheResidualAndNormalisesTheRoundedSum) {
 
 TEST(RmsNorm, BackwardMatchesReference) {
   for (const auto [rows, cols] : kCases) {
-    for (const DType type : kFloatTypes) {
+    for (const auto [stream, type] : kStreams) {
       for (const bool residual : {false, true}) {
-        Matrix x(rows, cols, type), w(1, cols, DType::f32), y(rows, cols, type), dy(rows, cols, type), dres(rows, cols, type, 1),
-            dx(rows, cols, type);
-        x.randomise(1), w.randomise(2), dy.randomise(3), dres.randomise(4);
+        Matrix x(rows, cols, stream), w(1, cols, DType::f32), y(rows, cols, type), dy(rows, cols, type), d_sum(rows, cols, stream, 1),
+            dx(rows, cols, stream), d_branch(rows, cols, type, 2);
+        x.randomise(1), w.randomise(2), dy.randomise(3), d_sum.randomise(4);
         std::vector<float> rstd(static_cast<size_t>(rows)), dw(static_cast<size_t>(cols), 0.5f);
         rms_norm_forward(forward(x, w, y, rstd));
         RmsNormBackward p;
-        p.rows = rows, p.cols = cols, p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
+        p.rows = rows, p.cols = cols, p.stream_dtype = stream, p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
         p.dy = dy.data(), p.dy_stride = dy.stride, p.dx = dx.data(), p.dx_stride = dx.stride, p.dw = dw.data();
-        if (residual) p.residual_grad = dres.data(), p.residual_grad_stride = dres.stride;
+        if (residual) p.d_sum = d_sum.data(), p.d_sum_stride = d_sum.stride, p.d_branch = d_branch.data(), p.d_branch_stride = d_branch.stride;
         const auto expected = rms_norm_backward_ref(p);
         rms_norm_backward(p);
         dx.expect_near(expected.dx, 1e-5, 2e-6, fmt::format("dx {}x{} {}", rows, cols, name_of(type)));
         dx.expect_gaps_untouched();
+        if (residual) {
+          d_branch.expect_near(expected.dx, 1e-5, 2e-6, "d_branch");
+          d_branch.expect_gaps_untouched();
+        }
         for (int64_t i = 0; i < cols; ++i) {
           const double e = expected.dw[static_cast<size_t>(i)] + 0.5;
           ASSERT_NEAR(dw[static_cast<size_t>(i)], e, 1e-5 * (1 + std::abs(e))) << "dw " << i;
@@ -91,7 +99,7 @@ TEST(RmsNorm, BackwardIsTheDerivative) {
   RmsNormForward f = forward(x, w, y, rstd);
   rms_norm_forward(f);
   RmsNormBackward p;
-  p.rows = 1, p.cols = 7, p.dtype = DType::f32, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
+  p.rows = 1, p.cols = 7, p.stream_dtype = p.dtype = DType::f32, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
   p.dy = dy.data(), p.dy_stride = dy.stride, p.dx = dx.data(), p.dx_stride = dx.stride, p.dw = dw.data();
   rms_norm_backward(p);
   const auto objective = [&] {
@@ -122,7 +130,7 @@ TEST(RmsNorm, SameBitsForEveryThreadCountAndInstructionSet) {
       std::vector<float> rstd(301), dw(259);
       rms_norm_forward(forward(x, w, y, rstd));
       RmsNormBackward p;
-      p.rows = 301, p.cols = 259, p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
+      p.rows = 301, p.cols = 259, p.stream_dtype = p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
       p.dy = dy.data(), p.dy_stride = dy.stride, p.dx = dx.data(), p.dx_stride = dx.stride, p.dw = dw.data();
       rms_norm_backward(p);
       std::vector<float> all = values(y);

@@ -44,6 +44,28 @@ TEST(AddRmsNorm, EqualsThePortableFormulas) {
   EXPECT_LT(relative(dw, w.grad), 1e-5);
 }
 
+// A float32 stream beside bf16 branches: the sum keeps what the branch adds, y and the branch's gradient are rounded once.
+TEST(AddRmsNorm, KeepsAWideResidualStream) {
+  at::manual_seed(3);
+  Weight w = make_weight((at::rand({48}) + 0.5).to(at::kBFloat16));
+  const at::Tensor x = at::randn({20, 48}).set_requires_grad(true);
+  const at::Tensor r = at::randn({20, 48}).to(at::kBFloat16).set_requires_grad(true);
+  const at::Tensor d_sum = at::randn({20, 48}), dy = at::randn({20, 48}).to(at::kBFloat16);
+  at::AutoGradMode grad(true);
+  auto [sum, y] = add_rms_norm(x, r, w, 1e-5);
+  torch::autograd::backward({sum, y}, {d_sum, dy});
+  at::NoGradGuard no_grad;
+  EXPECT_TRUE(at::equal(sum, x + r));
+  const auto [expected_y, rstd] = aten::rms_norm(x + r, w.value, 1e-5);
+  const auto [dx, dw] = aten::rms_norm_backward(dy, x + r, rstd, w.value);
+  ASSERT_EQ(y.scalar_type(), at::kBFloat16);
+  EXPECT_LT(relative(expected_y, y), 1e-3);
+  ASSERT_EQ(x.grad().scalar_type(), at::kFloat);
+  EXPECT_LT(relative(dx + d_sum, x.grad()), 1e-5);
+  EXPECT_TRUE(at::equal(x.grad().to(at::kBFloat16), r.grad()));
+  EXPECT_LT(relative(dw, w.grad), 1e-5);
+}
+
 TEST(Swiglu, EqualsThePortableFormulas) {
   at::manual_seed(4);
   const at::Tensor gu = at::randn({12, 80}).set_requires_grad(true), dh = at::randn({12, 40});
@@ -58,12 +80,12 @@ TEST(Embedding, AddsTheGradientsOfRepeatedTokens) {
   Weight table = make_weight(at::randn({10, 16}));
   const at::Tensor ids = at::tensor({3, 7, 3}, at::kLong);
   at::AutoGradMode grad(true);
-  const at::Tensor out = embedding(ids, table);
+  const at::Tensor out = embedding(ids, table, at::kFloat);
   torch::autograd::backward({out}, {at::ones_like(out)});
   EXPECT_TRUE(at::equal(out[1], table.value[7]));
   EXPECT_EQ(table.grad[3].sum().item<float>(), 32.0f);
   EXPECT_EQ(table.grad.sum().item<float>(), 48.0f);
-  EXPECT_THROW(embedding(at::tensor({10}, at::kLong), table), Error);
+  EXPECT_THROW(embedding(at::tensor({10}, at::kLong), table, at::kFloat), Error);
 }
 
 AttentionArgs attention_args(int64_t batch, int64_t seq, bool documents) {

@@ -59,6 +59,7 @@ struct TrainingConfig {
   bool enable_cpu_offload = false;
   std::string dtype = "float32";
   std::string mixed_precision_param = "bfloat16";
+  std::string mixed_precision_residual = "float32";
   std::string mixed_precision_reduce = "float32";
   int64_t gc_freq = 50;
   bool gc_debug = false;
@@ -81,6 +82,9 @@ struct TrainingConfig {
     field("enable_cpu_offload", self.enable_cpu_offload, "parameters, gradients and optimizer state in host memory");
     field("dtype", self.dtype, "storage of parameters (bfloat16: no fp32 masters)", {.choices = {"float32", "bfloat16"}});
     field("mixed_precision_param", self.mixed_precision_param, "dtype that products compute in", {.choices = {"bfloat16", "float32"}});
+    field("mixed_precision_residual", self.mixed_precision_residual,
+          "dtype of the residual stream, where it is wider than mixed_precision_param",
+          {.mark = Mark::E, .choices = {"float32", "bfloat16"}});
     field("mixed_precision_reduce", self.mixed_precision_reduce, "dtype of gradient reduction",
           {.choices = {"float32", "bfloat16", "fp8_sr", "int8_sr"}});
     field("gc_freq", self.gc_freq, "Python garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});

@@ -15,10 +15,10 @@ inline RmsNormForwardRef rms_norm_forward_ref(const RmsNormForward& p) {
     double square = 0;
     std::vector<double> row;
     for (int64_t i = 0; i < p.cols; ++i) {
-      double v = element_at(p.x, p.dtype, t * p.x_stride + i);
-      if (p.residual) {
-        const float s = static_cast<float>(v + element_at(p.residual, p.dtype, t * p.residual_stride + i));
-        v = p.dtype == DType::bf16 ? to_float(bf16(s)) : s;
+      double v = element_at(p.x, p.stream_dtype, t * p.x_stride + i);
+      if (p.branch) {
+        const float s = static_cast<float>(v + element_at(p.branch, p.dtype, t * p.branch_stride + i));
+        v = p.stream_dtype == DType::bf16 ? to_float(bf16(s)) : s;
       }
       row.push_back(v);
       square += v * v;
@@ -37,7 +37,7 @@ struct RmsNormBackwardRef {
 inline RmsNormBackwardRef rms_norm_backward_ref(const RmsNormBackward& p) {
   RmsNormBackwardRef out{{}, std::vector<double>(static_cast<size_t>(p.cols))};
   for (int64_t t = 0; t < p.rows; ++t) {
-    const auto x = [&](int64_t i) { return element_at(p.x, p.dtype, t * p.x_stride + i) * p.rstd[t]; };
+    const auto x = [&](int64_t i) { return element_at(p.x, p.stream_dtype, t * p.x_stride + i) * p.rstd[t]; };
     const auto dy = [&](int64_t i) { return element_at(p.dy, p.dtype, t * p.dy_stride + i); };
     const auto g = [&](int64_t i) { return dy(i) * element_at(p.weight, p.weight_dtype, i); };
     double dot = 0;
@@ -46,7 +46,7 @@ inline RmsNormBackwardRef rms_norm_backward_ref(const RmsNormBackward& p) {
       out.dw[static_cast<size_t>(i)] += dy(i) * x(i);
     }
     for (int64_t i = 0; i < p.cols; ++i) {
-      const double before = p.residual_grad ? element_at(p.residual_grad, p.dtype, t * p.residual_grad_stride + i) : 0;
+      const double before = p.d_sum ? element_at(p.d_sum, p.stream_dtype, t * p.d_sum_stride + i) : 0;
       out.dx.push_back(before + p.rstd[t] * (g(i) - x(i) * dot / static_cast<double>(p.cols)));
     }
   }

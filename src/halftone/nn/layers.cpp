@@ -44,7 +44,9 @@ std::pair<at::Tensor, at::Tensor> RMSNorm::operator()(const at::Tensor& x, const
 
 Embedding::Embedding(int64_t vocab, int64_t dim, Init init) : weight(add_parameter("weight", {vocab, dim}, init)) {}
 
-at::Tensor Embedding::operator()(const at::Tensor& tokens) { return embedding(tokens, weight.weight); }
+at::Tensor Embedding::operator()(const at::Tensor& tokens, at::ScalarType dtype) {
+  return embedding(tokens, weight.weight, c10::promoteTypes(dtype, weight.weight.value.scalar_type()));
+}
 
 Attention::Attention(const Shape& s, int layer, Init in, Init out)
     : shape_(s),

@@ -47,7 +47,7 @@ class RMSNorm : public Module {
  public:
   RMSNorm(int64_t dim, double eps);
   std::vector<std::string_view> class_names() const override { return {"RMSNorm", "Module"}; }
-  // {x + branch, norm(x + branch)}; branch may be undefined.
+  // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined.
   std::pair<at::Tensor, at::Tensor> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {});
   Parameter& weight;
 
@@ -59,7 +59,8 @@ class Embedding : public Module {
  public:
   Embedding(int64_t vocab, int64_t dim, Init init);
   std::vector<std::string_view> class_names() const override { return {"Embedding", "Module"}; }
-  at::Tensor operator()(const at::Tensor& tokens_t);
+  // [T, D] in `dtype`, at least as wide as the table's compute dtype.
+  at::Tensor operator()(const at::Tensor& tokens_t, at::ScalarType dtype);
   Parameter& weight;
 };
 

@@ -37,11 +37,14 @@ class Model : public Module {
   virtual std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const = 0;
   virtual ModelSize size() const = 0;
   void set_recompute(RecomputePlan plan) { recompute_ = plan; }
+  // The sum that every block adds to. In bf16 each addition rounds to 8 bits what later layers build on.
+  void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
   // Moves tables to the device of the parameters; after ParameterStore::materialize.
   virtual void prepare(at::Device device, int64_t positions) = 0;
 
  protected:
   RecomputePlan recompute_;
+  at::ScalarType residual_dtype_ = at::kFloat;
 };
 
 }  // namespace halftone::nn

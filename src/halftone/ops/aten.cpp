@@ -34,7 +34,7 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& w, double eps) {
   const at::Tensor xf = x.to(at::kFloat);
   const at::Tensor rstd = at::rsqrt(xf.square().mean(1, true) + eps);
-  return {(xf * rstd * w.to(at::kFloat)).to(x.scalar_type()), rstd.squeeze(1)};
+  return {(xf * rstd * w.to(at::kFloat)).to(w.scalar_type()), rstd.squeeze(1)};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,

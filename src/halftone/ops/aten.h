@@ -9,7 +9,7 @@
 // oracle of the tests. fp32 arithmetic inside, one rounding to the activation dtype.
 namespace halftone::aten {
 
-std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& w, double eps);  // y, rstd [T]
+std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& w, double eps);  // y in w's dtype, rstd [T]
 // dx and dw (fp32) for y = x * rstd * w.
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,
                                                      const at::Tensor& w);

@@ -24,13 +24,14 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
     return f;
   }
   f.sum = branch.defined() ? at::empty_like(x) : x.detach();
-  f.y = at::empty_like(x);
+  f.y = at::empty_like(x, w.scalar_type());
   f.rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
   RmsNormForward p;
-  p.rows = x.size(0), p.cols = x.size(1), p.dtype = kernel_dtype(x), p.weight_dtype = kernel_dtype(w);
+  p.rows = x.size(0), p.cols = x.size(1), p.stream_dtype = kernel_dtype(x);
+  p.dtype = p.weight_dtype = kernel_dtype(w);
   p.x = x.const_data_ptr(), p.x_stride = x.stride(0);
   if (branch.defined()) {
-    p.residual = branch.const_data_ptr(), p.residual_stride = branch.stride(0);
+    p.branch = branch.const_data_ptr(), p.branch_stride = branch.stride(0);
     p.sum = f.sum.data_ptr(), p.sum_stride = f.sum.stride(0);
   }
   p.weight = w.const_data_ptr(), p.eps = static_cast<float>(eps);
@@ -39,25 +40,32 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
   return f;
 }
 
-// d_sum may be undefined (nothing else reads the residual).
-at::Tensor backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, Weight& weight) {
+// Gradients of x and of the branch. d_sum may be undefined (nothing else reads the residual).
+std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, Weight& weight,
+                                           bool branch) {
   if (!x.is_cpu()) {
     auto [dx, dw] = aten::rms_norm_backward(dy, x, rstd, weight.value.detach());
     if (weight.trainable()) weight.grad.add_(dw);
-    return d_sum.defined() ? dx.add_(d_sum) : dx;
+    if (d_sum.defined()) dx.add_(d_sum);
+    return {dx, branch ? dx.to(dy.scalar_type()) : at::Tensor()};
   }
   at::Tensor dx = at::empty_like(x);
   const at::Tensor w = weight.value.detach();
   RmsNormBackward p;
-  p.rows = x.size(0), p.cols = x.size(1), p.dtype = kernel_dtype(x), p.weight_dtype = kernel_dtype(w);
+  p.rows = x.size(0), p.cols = x.size(1), p.stream_dtype = kernel_dtype(x), p.dtype = p.weight_dtype = kernel_dtype(w);
   p.x = x.const_data_ptr(), p.x_stride = x.stride(0);
   p.weight = w.const_data_ptr(), p.rstd = rstd.const_data_ptr<float>();
   p.dy = dy.const_data_ptr(), p.dy_stride = dy.stride(0);
-  if (d_sum.defined()) p.residual_grad = d_sum.const_data_ptr(), p.residual_grad_stride = d_sum.stride(0);
+  if (d_sum.defined()) p.d_sum = d_sum.const_data_ptr(), p.d_sum_stride = d_sum.stride(0);
   p.dx = dx.data_ptr(), p.dx_stride = dx.stride(0);
+  at::Tensor d_branch = branch ? dx : at::Tensor();
+  if (branch && p.stream_dtype != p.dtype) {
+    d_branch = at::empty_like(dy);
+    p.d_branch = d_branch.data_ptr(), p.d_branch_stride = d_branch.stride(0);
+  }
   if (weight.trainable()) p.dw = weight.grad.mutable_data_ptr<float>();
   rms_norm_backward(p);
-  return dx;
+  return {dx, d_branch};
 }
 
 }  // namespace
@@ -65,8 +73,12 @@ at::Tensor backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Ten
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& branch, Weight& weight, double eps) {
   check(x.dim() == 2 && x.size(1) == weight.value.numel(), "{}: expected an input of [tokens, {}], found {}", weight.name,
         weight.value.numel(), fmt::join(x.sizes(), " x "));
-  check(!branch.defined() || (branch.sizes() == x.sizes() && branch.scalar_type() == x.scalar_type()),
-        "{}: residual and branch differ in shape or dtype", weight.name);
+  const at::ScalarType type = weight.value.scalar_type();
+  check(x.scalar_type() == type || x.scalar_type() == at::kFloat, "{}: expected a residual stream of Float or {}, found {}", weight.name,
+        c10::toString(type), c10::toString(x.scalar_type()));
+  check(!branch.defined() || (branch.sizes() == x.sizes() && branch.scalar_type() == type),
+        "{}: expected a branch of the residual's shape in {}, found {}", weight.name, c10::toString(type),
+        branch.defined() ? c10::toString(branch.scalar_type()) : "none");
   const bool recording = records(x, branch, weight.value);
   Forward f;
   {
@@ -76,11 +88,11 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
   if (!recording) return {f.sum, f.y};
   at::Tensor sum = f.sum.detach();
   connect("add_rms_norm", {x, branch, weight.value}, {&sum, &f.y},
-          [x_new = f.sum, rstd = f.rstd, &weight](const variable_list& g) -> variable_list {
-            if (!g[1].defined()) return {g[0], g[0], at::Tensor()};
-            const at::Tensor dx = backward(g[0].defined() ? g[0].contiguous() : g[0], g[1].contiguous(), x_new, rstd, weight);
+          [x_new = f.sum, rstd = f.rstd, &weight, type, has_branch = branch.defined()](const variable_list& g) -> variable_list {
+            if (!g[1].defined()) return {g[0], has_branch ? g[0].to(type) : at::Tensor(), at::Tensor()};
+            auto [dx, d_branch] = backward(g[0].defined() ? g[0].contiguous() : g[0], g[1].contiguous(), x_new, rstd, weight, has_branch);
             weight.grad_ready();
-            return {dx, dx, at::Tensor()};
+            return {dx, d_branch, at::Tensor()};
           });
   return {sum, f.y};
 }

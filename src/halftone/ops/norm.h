@@ -8,8 +8,9 @@
 namespace halftone {
 
 // Start of a residual branch: x_new = x + branch (or x when `branch` is undefined) and y = RMSNorm(x_new) * w
-// (Zhang & Sennrich 2019). x, branch, x_new, y: [T, D] float32 or bfloat16, statistics in fp32. One op, so that backward
-// adds the branch's gradient to the residual's in the same pass. Returns {x_new, y}.
+// (Zhang & Sennrich 2019), statistics in fp32. x, x_new: [T, D] in the residual stream's dtype; branch, y: [T, D] in the
+// weight's; the two dtypes are equal or the stream is float32. One op, so that backward adds the branch's gradient to the
+// residual's in the same pass. Returns {x_new, y}.
 std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x_td, const at::Tensor& branch_td, Weight& weight_d, double eps);
 
 }  // namespace halftone

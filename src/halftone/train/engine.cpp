@@ -73,6 +73,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   recipe_lines_ =
       nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, size_.layers), size_.layers, options.device.type());
   model.set_recompute(recompute_plan(config.activation_checkpoint));
+  model.set_residual_dtype(float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual"));
   nn::StorageOptions storage;
   storage.device = options.device;
   storage.storage = float_type(config.training.dtype, "training.dtype");

@@ -4,20 +4,41 @@
 
 namespace halftone::HALFTONE_SIMD {
 
+// body(stream type, type): f32 beside f32 or bf16, or both bf16.
+template <class Body>
+void with_stream(DType stream, DType type, Body body) {
+  with_float(type, [&](auto x) {
+    if (stream == DType::f32) {
+      body(Type<float>{}, x);
+    } else if constexpr (!std::is_same_v<typename decltype(x)::type, float>) {
+      body(x, x);
+    }
+  });
+}
+
+template <class Body>
+void with_bool(bool value, Body body) {
+  if (value) {
+    body(std::true_type{});
+  } else {
+    body(std::false_type{});
+  }
+}
+
 inline Vec sum4(const Vec (&a)[4]) { return (a[0] + a[1]) + (a[2] + a[3]); }
 
-template <class X, class W, bool kResidual>
+template <class S, class X, class W, bool kBranch>
 void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end) {
   const auto* weight = static_cast<const W*>(p.weight);
   for (int64_t t = begin; t < end; ++t) {
-    const auto* x = static_cast<const X*>(p.x) + t * p.x_stride;
+    const auto* x = static_cast<const S*>(p.x) + t * p.x_stride;
     auto* y = static_cast<X*>(p.y) + t * p.y_stride;
     Vec square[4] = {zero(), zero(), zero(), zero()};
-    if constexpr (kResidual) {
-      const auto* residual = static_cast<const X*>(p.residual) + t * p.residual_stride;
-      auto* sum = static_cast<X*>(p.sum) + t * p.sum_stride;
+    if constexpr (kBranch) {
+      const auto* branch = static_cast<const X*>(p.branch) + t * p.branch_stride;
+      auto* sum = static_cast<S*>(p.sum) + t * p.sum_stride;
       each_vector_slots(p.cols, [&](int64_t i, auto lanes, int slot) {
-        store(sum + i, load(x + i, lanes) + load(residual + i, lanes), lanes);
+        store(sum + i, load(x + i, lanes) + load(branch + i, lanes), lanes);
         const Vec s = load(sum + i, lanes);  // rounded, as backward will read it
         square[slot] = fma(s, s, square[slot]);
       });
@@ -36,27 +57,28 @@ void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end)
 }
 
 [[gnu::flatten]] inline void rms_norm_forward_rows(const RmsNormForward& p, int64_t begin, int64_t end) {
-  with_float(p.dtype, [&](auto x) {
+  with_stream(p.stream_dtype, p.dtype, [&](auto s, auto x) {
     with_float(p.weight_dtype, [&](auto w) {
+      using S = typename decltype(s)::type;
       using X = typename decltype(x)::type;
       using W = typename decltype(w)::type;
-      if (p.residual) {
-        rms_norm_forward_typed<X, W, true>(p, begin, end);
+      if (p.branch) {
+        rms_norm_forward_typed<S, X, W, true>(p, begin, end);
       } else {
-        rms_norm_forward_typed<X, W, false>(p, begin, end);
+        rms_norm_forward_typed<S, X, W, false>(p, begin, end);
       }
     });
   });
 }
 
 // dw [D] gathers the rows begin .. end.
-template <class X, class W, bool kResidual>
+template <class S, class X, class W, bool kSum, bool kBranch>
 void rms_norm_backward_typed(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
   const auto* weight = static_cast<const W*>(p.weight);
   for (int64_t t = begin; t < end; ++t) {
-    const auto* x = static_cast<const X*>(p.x) + t * p.x_stride;
+    const auto* x = static_cast<const S*>(p.x) + t * p.x_stride;
     const auto* dy = static_cast<const X*>(p.dy) + t * p.dy_stride;
-    auto* dx = static_cast<X*>(p.dx) + t * p.dx_stride;
+    auto* dx = static_cast<S*>(p.dx) + t * p.dx_stride;
     const Vec rstd = set1(p.rstd[t]);
     Vec dot[4] = {zero(), zero(), zero(), zero()};
     each_vector_slots(p.cols, [&](int64_t i, auto lanes, int slot) {
@@ -68,24 +90,22 @@ void rms_norm_backward_typed(const RmsNormBackward& p, int64_t begin, int64_t en
     each_vector(0, p.cols, [&](int64_t i, auto lanes) {
       const Vec g = load(dy + i, lanes) * load(weight + i, lanes);
       Vec result = rstd * neg_fma(load(x + i, lanes) * rstd, mean, g);
-      if constexpr (kResidual) {
-        result = result + load(static_cast<const X*>(p.residual_grad) + t * p.residual_grad_stride + i, lanes);
-      }
+      if constexpr (kSum) result = result + load(static_cast<const S*>(p.d_sum) + t * p.d_sum_stride + i, lanes);
       store(dx + i, result, lanes);
+      if constexpr (kBranch) store(static_cast<X*>(p.d_branch) + t * p.d_branch_stride + i, result, lanes);
     });
   }
 }
 
 [[gnu::flatten]] inline void rms_norm_backward_rows(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
-  with_float(p.dtype, [&](auto x) {
+  with_stream(p.stream_dtype, p.dtype, [&](auto s, auto x) {
     with_float(p.weight_dtype, [&](auto w) {
-      using X = typename decltype(x)::type;
-      using W = typename decltype(w)::type;
-      if (p.residual_grad) {
-        rms_norm_backward_typed<X, W, true>(p, begin, end, dw);
-      } else {
-        rms_norm_backward_typed<X, W, false>(p, begin, end, dw);
-      }
+      with_bool(p.d_sum != nullptr, [&](auto sum) {
+        with_bool(p.d_branch != nullptr, [&](auto branch) {
+          rms_norm_backward_typed<typename decltype(s)::type, typename decltype(x)::type, typename decltype(w)::type, decltype(sum)::value,
+                                  decltype(branch)::value>(p, begin, end, dw);
+        });
+      });
     });
   });
 }

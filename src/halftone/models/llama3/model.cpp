@@ -45,10 +45,10 @@ Block::Block(const Config& c, int layer)
       ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
       feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {}
 
-at::Tensor Block::operator()(const at::Tensor& x_td, const nn::SequenceInfo& info) {
-  auto [residual, h] = attention_norm(x_td);
+std::pair<at::Tensor, at::Tensor> Block::operator()(const at::Tensor& x, const at::Tensor& branch, const nn::SequenceInfo& info) {
+  auto [residual, h] = attention_norm(x, branch);
   std::tie(residual, h) = ffn_norm(residual, attention(h, info));
-  return residual + feed_forward(h);
+  return {residual, feed_forward(h)};
 }
 
 Llama::Llama(const Config& config)
@@ -68,16 +68,23 @@ void Llama::prepare(at::Device device, int64_t positions) {
 }
 
 at::Tensor Llama::hidden(const at::Tensor& tokens, const nn::SequenceInfo& info) {
-  at::Tensor x = tok_embeddings_(tokens.reshape(-1));
+  at::Tensor x = tok_embeddings_(tokens.reshape(-1), residual_dtype_), branch;
   for (size_t i = 0; i < layers_.size(); ++i) {
     Block& block = *layers_[i];
     if (recompute_.covers(static_cast<int>(i)) && at::GradMode::is_enabled()) {
-      x = recompute([&block, info](const at::Tensor& input) { return block(input, info); }, x, block.attention_norm.weight.weight.value);
+      // One saved tensor a block: the branches are added before and inside.
+      if (branch.defined()) x = x + branch;
+      branch = at::Tensor();
+      const auto run = [&block, info](const at::Tensor& input) {
+        const auto [residual, last] = block(input, {}, info);
+        return residual + last;
+      };
+      x = recompute(run, x, block.attention_norm.weight.weight.value);
     } else {
-      x = block(x, info);
+      std::tie(x, branch) = block(x, branch, info);
     }
   }
-  return norm_(x).second;
+  return norm_(x, branch).second;
 }
 
 HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) {

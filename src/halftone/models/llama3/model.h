@@ -10,7 +10,9 @@ class Block : public nn::Module {
  public:
   Block(const Config& config, int layer);
   std::vector<std::string_view> class_names() const override { return {"TransformerBlock", "Module"}; }
-  at::Tensor operator()(const at::Tensor& x_td, const nn::SequenceInfo& info);
+  // The residual stream is x + branch (branch may be undefined): returns the stream after attention and the branch of the
+  // feed-forward, which the next norm adds in its own pass.
+  std::pair<at::Tensor, at::Tensor> operator()(const at::Tensor& x_td, const at::Tensor& branch_td, const nn::SequenceInfo& info);
   nn::RMSNorm& attention_norm;
   nn::Attention& attention;
   nn::RMSNorm& ffn_norm;
