@@ -6,19 +6,32 @@
 namespace halftone {
 
 // What one operand of a linear layer's product looks like (numerics.md section 7). `hp` is the compute dtype, unquantised.
-enum class Element { hp, e4m3, e5m2, e2m1, int8, int4, uint4, ternary };
+enum class Element { hp, e4m3, e5m2, e3m2, e2m3, e2m1, int8, int4, uint4, ternary };
 // Which elements share a scale. `row`: one per non-contracted index; `block`: `block` consecutive elements along the
 // contraction; `tile`: block x block.
 enum class Granularity { none, tensor, row, block, tile };
-enum class ScaleFormat { none, fp32, fp32_pow2, e8m0, e4m3_outer, ue5m3_outer };
+enum class ScaleFormat { none, fp32, fp32_pow2, e8m0, e4m3, ue5m3 };
+// How an e8m0 scale follows from the block's amax (numerics.md 3.2); none: the scheme's own.
+enum class ScaleMode { none, floor, ceil, rceil, even, adaptive, uos };
+// A second scale above the block's: one fp32 factor a tensor (nvfp4, amdfp4; 3.4, 3.6), or one of 1x128 or 128x128 macro
+// blocks (mxfp4; 3.5).
+enum class TwoLevel { none, tensor, macro };
+// The two orders of evaluation of NVFP4's scales (3.4).
+enum class Fp4Chain { alto, torchao };
+// Clipping of mxfp4's wgrad operands (3.3): `fixed` is its static mode.
+enum class Clip { none, fixed, dynamic };
 
 struct OperandSpec {
   Element element = Element::hp;
   Granularity granularity = Granularity::none;
   int block = 0;
   ScaleFormat scale = ScaleFormat::none;
+  ScaleMode mode = ScaleMode::none;
+  TwoLevel two_level = TwoLevel::none;
+  Fp4Chain chain = Fp4Chain::alto;
+  Clip clip = Clip::none;
+  int hadamard = 0;              // width of the rotation along tokens before quantisation (section 5): 0, 16 or 32
   bool stochastic = false;       // stochastic rounding, numerics.md section 4
-  bool hadamard = false;         // rotated along tokens first, section 5
   bool stored = false;           // the parameter itself is kept in this form
   bool same_as_forward = false;  // the forward operand's codes are read again
   constexpr bool quantized() const { return element != Element::hp; }
@@ -46,14 +59,20 @@ constexpr OperandSpec tensor(Element e) { return {e, Granularity::tensor, 0, Sca
 constexpr OperandSpec rows(Element e, bool pow2 = false) {
   return {e, Granularity::row, 0, pow2 ? ScaleFormat::fp32_pow2 : ScaleFormat::fp32};
 }
-constexpr OperandSpec block(Element e, int n, ScaleFormat s) { return {e, Granularity::block, n, s}; }
-constexpr OperandSpec tile(Element e, int n, ScaleFormat s) { return {e, Granularity::tile, n, s}; }
+constexpr OperandSpec blocks(Granularity g, Element e, int n, ScaleFormat s) {
+  OperandSpec o{e, g, n, s};
+  if (s == ScaleFormat::e8m0) o.mode = e == Element::e2m1 ? ScaleMode::adaptive : ScaleMode::rceil;
+  if (s == ScaleFormat::e4m3 || s == ScaleFormat::ue5m3) o.two_level = TwoLevel::tensor;
+  return o;
+}
+constexpr OperandSpec block(Element e, int n, ScaleFormat s) { return blocks(Granularity::block, e, n, s); }
+constexpr OperandSpec tile(Element e, int n, ScaleFormat s) { return blocks(Granularity::tile, e, n, s); }
 constexpr OperandSpec again(OperandSpec o) {
   o.same_as_forward = true;
   return o;
 }
 constexpr OperandSpec rotated(OperandSpec o) {
-  o.hadamard = true;
+  o.hadamard = 32;
   return o;
 }
 constexpr OperandSpec sr(OperandSpec o) {
@@ -118,8 +137,8 @@ constexpr std::array kLinearRecipes = {
     detail::mx("mxfp8_e4m3", Element::e4m3),
     detail::mx("mxfp8_e5m2", Element::e5m2),
     detail::fp4("mxfp4", 32, ScaleFormat::e8m0, 32),
-    detail::fp4("nvfp4", 16, ScaleFormat::e4m3_outer, 16),
-    detail::fp4("amdfp4", 16, ScaleFormat::ue5m3_outer, 16),
+    detail::fp4("nvfp4", 16, ScaleFormat::e4m3, 16),
+    detail::fp4("amdfp4", 16, ScaleFormat::ue5m3, 16),
     LinearRecipe{"int8",
                  detail::rows(Element::int8),
                  detail::rows(Element::int8),

@@ -1,0 +1,52 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/base/dtype.h"
+#include "halftone/formats/recipe.h"
+#include "halftone/quantize/stochastic.h"
+
+namespace halftone {
+
+// The form in which a product reads an operand, besides codes and scales (numerics.md 7.1):
+//   bf16, f32   code * block scale, without outer and macro factors: exact in bf16 for every float element with e8m0, e4m3
+//               or ue5m3 scales (row and tensor scales are not folded in: then it is the value of the code)
+//   fold_e4m3   mxfp4 only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref the largest block exponent of the row;
+//   fold_e5m2   likewise as e5m2 with 2^(e_block - e_ref + 13) and one e_ref for the whole tensor
+//               `fold_scale` is what the product multiplies by. Blocks far below the reference lose bits or flush: counted.
+enum class ValueForm { none, bf16, f32, fold_e4m3, fold_e5m2 };
+
+// One quantised copy of a matrix [rows, cols]. `R` runs over the non-contracted index and `C` over the contracted one:
+// (rows, cols) for the copy read along cols, (cols, rows) for the transposed one. Everything is contiguous [R, C]; null
+// outputs are not written. Scale layout (numerics.md 2.4), B = spec.block:
+//   tensor [1]   row [R]   block [R, ceil(C / B)]   tile [ceil(R / B), ceil(C / B)]
+struct QuantizedCopy {
+  OperandSpec spec{};
+  uint8_t* codes = nullptr;   // one code a byte; integers in two's complement
+  uint8_t* packed = nullptr;  // 4-bit codes, [R, C / 2], even element in the low nibble; C even
+  void* scales = nullptr;     // fp32 (fp32, fp32_pow2) or bytes (e8m0, e4m3, ue5m3)
+  float* zeros = nullptr;     // uint4: [R, ceil(C / B)]
+  float* outer = nullptr;     // [1], TwoLevel::tensor
+  uint8_t* macro = nullptr;   // mantissa bytes of inv_macro: [R, ceil(C / 128)], or [ceil(R / 128), ceil(C / 128)] for tiles
+  ValueForm form = ValueForm::none;
+  void* values = nullptr;             // [R, C] in the element type of `form`
+  float* fold_scale = nullptr;        // fold_e4m3: [R], fold_e5m2: [1]
+  unsigned long long* lost = nullptr;  // [1], += elements that the fold changed
+  Rounding rounding{};  // draws are numbered by the element of the given matrix (row, column), also in the transposed copy
+  uint32_t signs = 0;   // of the Hadamard rotation: bit j set -> sigma_j = -1 (j < spec.hadamard)
+};
+
+// Quantises one matrix along its columns' direction, transposed, or both from one read (numerics.md sections 2 to 5).
+// Bit-exact: CPU, CUDA and the scalar reference write the same bytes.
+struct QuantizeOperand {
+  const void* x = nullptr;   // [rows, cols], row stride ld elements
+  DType type = DType::bf16;  // bf16 or f32
+  int64_t rows = 0, cols = 0, ld = 0;
+  // bits32(|x|) max of the whole logical tensor where it is known (sharded tensors, amax fused into the producer); null:
+  // computed here where a tensor, two-level or e5m2-folded copy needs it. Host pointer on the CPU, device pointer on CUDA.
+  // With a Hadamard rotation it is the amax after it, so a producer cannot know it.
+  const uint32_t* amax = nullptr;
+  bool want_row = false, want_transposed = false;
+  QuantizedCopy row, transposed;
+};
+
+}  // namespace halftone
