@@ -34,6 +34,7 @@ struct OperandSpec {
   bool stochastic = false;       // stochastic rounding, numerics.md section 4
   bool stored = false;           // the parameter itself is kept in this form
   bool same_as_forward = false;  // the forward operand's codes are read again
+  float scale_floor = 0;         // smallest scale of int8 rows; 0: 1e-12 (bitnet's activations: 1e-5, numerics.md 3.7)
   constexpr bool quantized() const { return element != Element::hp; }
   bool operator==(const OperandSpec&) const = default;
 };
@@ -45,11 +46,14 @@ struct LinearRecipe {
   OperandSpec x_forward, w_forward, dy_dgrad, w_dgrad, dy_wgrad, x_wgrad;
   std::array<bool, 3> fast_accum = {false, false, false};  // forward, dgrad, wgrad; fp8 tensor cores only
   int dim_multiple = 1;  // K and N must be multiples, else the layer stays in the compute dtype (section 12)
+  bool dge = false;      // dW is multiplied by the slope of the forward weight quantiser (section 6)
+  bool emulate = false;  // products of dequantised operands in fp32 instead of products of codes
 
   constexpr bool quantized() const {
     return x_forward.quantized() || w_forward.quantized() || dy_dgrad.quantized() || w_dgrad.quantized() || dy_wgrad.quantized() ||
            x_wgrad.quantized();
   }
+  bool operator==(const LinearRecipe&) const = default;
 };
 
 namespace detail {
@@ -73,6 +77,10 @@ constexpr OperandSpec again(OperandSpec o) {
 }
 constexpr OperandSpec rotated(OperandSpec o) {
   o.hadamard = 32;
+  return o;
+}
+constexpr OperandSpec floored(OperandSpec o, float scale_floor) {
+  o.scale_floor = scale_floor;
   return o;
 }
 constexpr OperandSpec sr(OperandSpec o) {
@@ -169,12 +177,12 @@ constexpr std::array kLinearRecipes = {
                  {},
                  32},
     LinearRecipe{"bitnet",
-                 detail::rows(Element::int8),
+                 detail::floored(detail::rows(Element::int8), 1e-5f),
                  detail::tensor(Element::ternary),
                  {},
                  detail::again(detail::tensor(Element::ternary)),
                  {},
-                 detail::again(detail::rows(Element::int8)),
+                 detail::again(detail::floored(detail::rows(Element::int8), 1e-5f)),
                  {},
                  16},
 };

@@ -5,17 +5,15 @@
 
 #include "halftone/formats/recipe.h"
 #include "halftone/nn/layers.h"
+#include "halftone/nn/recipe_options.h"
 
 namespace halftone::nn {
 
 // Which modules get which scheme, and with what options; the common form of quantize.scheme, recipe files and converters.
-struct RecipeRule {
+struct RecipeRule : RecipeOptions {
   std::string scheme = "none";
   std::vector<std::string> targets = {"Linear"}, ignore = {"output"};
-  bool targets_are_substrings = false;                        // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
-  bool stochastic_rounding = false;                           // every quantised operand
-  bool use_sr_grad = false;                                   // the dY operands
-  bool output = true, grad_input = true, grad_weight = true;  // which of the three products is quantised
+  bool targets_are_substrings = false;  // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
 };
 
 struct RecipePlan {
