@@ -28,7 +28,7 @@ at::Tensor Siblings::operator()(const at::Tensor& x) {
 void Siblings::regroup() {
   if (!groups_.empty()) return;
   for (Linear* l : linears_) {
-    if (groups_.empty() || groups_.back().recipe.name != l->recipe().name || groups_.back().recipe.dy_dgrad != l->recipe().dy_dgrad) {
+    if (groups_.empty() || groups_.back().recipe != l->recipe()) {
       groups_.emplace_back();
       groups_.back().recipe = l->recipe();
     }

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "halftone/nn/module.h"
+#include "halftone/nn/recipe_options.h"
 #include "halftone/ops/attention.h"
 #include "halftone/ops/linear.h"
 
@@ -19,7 +20,7 @@ class Linear : public Module {
   int64_t in_features() const { return weight.shape[1]; }
   int64_t out_features() const { return weight.shape[0]; }
   const LinearRecipe& recipe() const { return group_.recipe; }
-  void set_recipe(const LinearRecipe& recipe) { group_.recipe = recipe; }
+  void set_recipe(const LayerRecipe& recipe) { group_.recipe = recipe.linear; }
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
   LinearGroup& group() { return group_; }

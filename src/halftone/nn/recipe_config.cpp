@@ -16,7 +16,7 @@ RecipeRule base_rule(const QuantizeConfig& q) {
   RecipeRule rule;
   rule.ignore = q.ignore;
   rule.stochastic_rounding = q.stochastic_rounding;
-  rule.use_sr_grad = q.use_sr_grad.value_or(false);
+  rule.use_sr_grad = q.use_sr_grad;
   rule.output = q.output, rule.grad_input = q.grad_input, rule.grad_weight = q.grad_weight;
   return rule;
 }
