@@ -14,6 +14,12 @@ find_path(CLI11_INCLUDE CLI/CLI.hpp REQUIRED)
 add_library(cli11 INTERFACE)
 target_include_directories(cli11 SYSTEM INTERFACE "${CLI11_INCLUDE}")
 
+find_path(YAML_CPP_INCLUDE yaml-cpp/yaml.h REQUIRED)
+find_library(YAML_CPP_LIBRARY NAMES libyaml-cpp.a REQUIRED)
+add_library(yamlcpp INTERFACE)
+target_include_directories(yamlcpp SYSTEM INTERFACE "${YAML_CPP_INCLUDE}")
+target_link_libraries(yamlcpp INTERFACE "${YAML_CPP_LIBRARY}")
+
 find_path(PCRE2_INCLUDE pcre2.h REQUIRED)
 find_library(PCRE2_LIBRARY NAMES libpcre2-8.a REQUIRED)
 add_library(pcre2 INTERFACE)
