@@ -1,4 +1,5 @@
 #pragma once
+#include <bit>
 #include <cstdint>
 
 namespace halftone {
@@ -28,12 +29,7 @@ struct FloatSpec {
   constexpr double min_normal() const { return pow2(1 - bias); }
   constexpr double min_subnormal() const { return pow2(1 - bias - mantissa_bits); }
 
-  static constexpr double pow2(int e) {
-    double v = 1;
-    for (; e > 0; --e) v *= 2;
-    for (; e < 0; ++e) v *= 0.5;
-    return v;
-  }
+  static constexpr double pow2(int e) { return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52); }  // normal doubles
 };
 
 enum class Float { e4m3, e5m2, e3m2, e2m3, e2m1 };

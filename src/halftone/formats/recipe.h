@@ -10,7 +10,8 @@ enum class Element { hp, e4m3, e5m2, e3m2, e2m3, e2m1, int8, int4, uint4, ternar
 // Which elements share a scale. `row`: one per non-contracted index; `block`: `block` consecutive elements along the
 // contraction; `tile`: block x block.
 enum class Granularity { none, tensor, row, block, tile };
-enum class ScaleFormat { none, fp32, fp32_pow2, e8m0, e4m3, ue5m3 };
+// bf16: fp32 numbers that bf16 represents, scales rounded up and zero points down (3.7).
+enum class ScaleFormat { none, fp32, fp32_pow2, e8m0, e4m3, ue5m3, bf16 };
 // How an e8m0 scale follows from the block's amax (numerics.md 3.2); none: the scheme's own.
 enum class ScaleMode { none, floor, ceil, rceil, even, adaptive, uos };
 // A second scale above the block's: one fp32 factor a tensor (nvfp4, amdfp4; 3.4, 3.6), or one of 1x128 or 128x128 macro
@@ -169,9 +170,9 @@ constexpr std::array kLinearRecipes = {
         "int8_weight", {}, detail::stored(detail::rows(Element::int8)), {}, detail::stored(detail::rows(Element::int8)), {}, {}, {}, 16},
     LinearRecipe{"int4_weight",
                  {},
-                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::fp32)),
+                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::bf16)),
                  {},
-                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::fp32)),
+                 detail::stored(detail::block(Element::uint4, 32, ScaleFormat::bf16)),
                  {},
                  {},
                  {},

@@ -8,42 +8,54 @@
 namespace halftone {
 
 // The form in which a product reads an operand, besides codes and scales (numerics.md 7.1):
-//   bf16, f32   code * block scale, without outer and macro factors: exact in bf16 for every float element with e8m0, e4m3
-//               or ue5m3 scales (row and tensor scales are not folded in: then it is the value of the code)
-//   fold_e4m3   mxfp4 only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref the largest block exponent of the row;
-//   fold_e5m2   likewise as e5m2 with 2^(e_block - e_ref + 13) and one e_ref for the whole tensor
+//   bf16, f32   code * block scale, without outer, macro and clip (4/3) factors: exact in bf16 for every float element with
+//               e8m0, e4m3 or ue5m3 scales. fp32 scales (tensor, row, 1x128, 128x128) are not folded in: then it is the value
+//               of the code. uint4: zero + code * scale. The product is formed in fp32, then rounded.
+//   fold_e4m3   mxfp4 without macro blocks only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref the largest block
+//               exponent of the row (poisoned blocks excluded; when all are, that of byte 0);
+//   fold_e5m2   likewise as e5m2 with 2^(e_block - e_ref + 13) and one e_ref for the whole tensor: mx_reference_byte(amax)
 //               `fold_scale` is what the product multiplies by. Blocks far below the reference lose bits or flush: counted.
+// A poisoned group's values are NaN: 0x7FC0, 0x7FC00000, 0x7F; fold_scale is NaN where the tensor's amax is (then so is every
+// value). See fold_code and mx_reference_byte in formats/mx_scale.h.
 enum class ValueForm { none, bf16, f32, fold_e4m3, fold_e5m2 };
 
 // One quantised copy of a matrix [rows, cols]. `R` runs over the non-contracted index and `C` over the contracted one:
 // (rows, cols) for the copy read along cols, (cols, rows) for the transposed one. Everything is contiguous [R, C]; null
 // outputs are not written. Scale layout (numerics.md 2.4), B = spec.block:
 //   tensor [1]   row [R]   block [R, ceil(C / B)]   tile [ceil(R / B), ceil(C / B)]
+// C is operand_length(copy, contracted elements): results are those of the matrix with zeros appended up to it.
 struct QuantizedCopy {
   OperandSpec spec{};
   uint8_t* codes = nullptr;   // one code a byte; integers in two's complement
   uint8_t* packed = nullptr;  // 4-bit codes, [R, C / 2], even element in the low nibble; C even
-  void* scales = nullptr;     // fp32 (fp32, fp32_pow2) or bytes (e8m0, e4m3, ue5m3)
+  void* scales = nullptr;     // fp32 (fp32, fp32_pow2, bf16) or bytes (e8m0, e4m3, ue5m3)
   float* zeros = nullptr;     // uint4: [R, ceil(C / B)]
-  float* outer = nullptr;     // [1], TwoLevel::tensor
+  float* outer = nullptr;     // [1], TwoLevel::tensor; 1 for a block spec without it
   uint8_t* macro = nullptr;   // mantissa bytes of inv_macro: [R, ceil(C / 128)], or [ceil(R / 128), ceil(C / 128)] for tiles
   ValueForm form = ValueForm::none;
   void* values = nullptr;             // [R, C] in the element type of `form`
   float* fold_scale = nullptr;        // fold_e4m3: [R], fold_e5m2: [1]
-  unsigned long long* lost = nullptr;  // [1], += elements that the fold changed
+  unsigned long long* lost = nullptr;  // [1], += elements that the fold changed, poisoned ones excluded
   Rounding rounding{};  // draws are numbered by the element of the given matrix (row, column), also in the transposed copy
   uint32_t signs = 0;   // of the Hadamard rotation: bit j set -> sigma_j = -1 (j < spec.hadamard)
+  int64_t length = 0;   // C where it is more than the matrix has: the products' multiple, or 0
 };
 
+// C of a copy's outputs: a rotation fills whole groups of tokens, since zero rows do not stay zero under it.
+constexpr int64_t operand_length(const QuantizedCopy& copy, int64_t contracted) {
+  const int64_t n = copy.length > contracted ? copy.length : contracted, h = copy.spec.hadamard;
+  return h > 0 ? (n + h - 1) / h * h : n;
+}
+
 // Quantises one matrix along its columns' direction, transposed, or both from one read (numerics.md sections 2 to 5).
-// Bit-exact: CPU, CUDA and the scalar reference write the same bytes.
+// Bit-exact: CPU, CUDA and the scalar reference write the same bytes. Only a transposed copy may rotate (tokens are rows).
 struct QuantizeOperand {
   const void* x = nullptr;   // [rows, cols], row stride ld elements
-  DType type = DType::bf16;  // bf16 or f32
+  DType type = DType::bf16;  // bf16 or f32; rotated elements are rounded to it
   int64_t rows = 0, cols = 0, ld = 0;
   // bits32(|x|) max of the whole logical tensor where it is known (sharded tensors, amax fused into the producer); null:
   // computed here where a tensor, two-level or e5m2-folded copy needs it. Host pointer on the CPU, device pointer on CUDA.
-  // With a Hadamard rotation it is the amax after it, so a producer cannot know it.
+  // A rotated copy does not use it: its amax is that after the rotation, which a producer cannot know.
   const uint32_t* amax = nullptr;
   bool want_row = false, want_transposed = false;
   QuantizedCopy row, transposed;

@@ -1,0 +1,81 @@
+#pragma once
+#include "halftone/formats/float_code.h"
+#include "halftone/formats/recipe.h"
+#include "halftone/formats/scale_code.h"
+#include "halftone/formats/scale_pair.h"
+
+namespace halftone {
+
+// Two-level scales of NVFP4 and AMDFP4 (numerics.md 3.4, 3.6): value = code * block scale * outer. `format` is the block
+// scale's: ScaleFormat::e4m3 or ue5m3. Every division is IEEE; no contraction.
+
+// Largest value of block scale times e2m1: 448 * 6 or 114688 * 6.
+constexpr float fp4_range(ScaleFormat format) { return format == ScaleFormat::ue5m3 ? 688128.0f : 2688.0f; }
+
+// The factor of the outer group (tensor) from its amax A; both 1 without a second level, both NaN when poisoned.
+// inv is used by chain torchao only (there outer is its reciprocal).
+constexpr ScalePair fp4_outer(Fp4Chain chain, ScaleFormat format, TwoLevel two_level, uint32_t amax_bits) {
+  if (two_level != TwoLevel::tensor) return {1, 1};
+  if (poisoned(amax_bits)) return {quiet_nan(), quiet_nan()};
+  const float a = std::bit_cast<float>(amax_bits);
+  if (chain == Fp4Chain::torchao) {
+    const float kMax = std::numeric_limits<float>::max();
+    // 2688 / a overflows below 2688 / FLT_MAX only.
+    const float inv = a == 0 ? 1.0f : min_of(fp4_range(format) / a, kMax);
+    return {1.0f / inv, inv};
+  }
+  const float outer = max_of(a / fp4_range(format), 1e-30f);
+  return {outer, 1.0f / outer};
+}
+
+// What the block scale's code is the nearest value of; finite, >= 0 and in range.
+constexpr float fp4_block_target(Fp4Chain chain, ScaleFormat format, uint32_t amax_bits, ScalePair outer) {
+  const float a = std::bit_cast<float>(amax_bits);
+  if (chain == Fp4Chain::torchao) return min_of(a * (outer.inv * std::bit_cast<float>(0x3E2AAAABu)), 448.0f);
+  const bool wide = format == ScaleFormat::ue5m3;
+  const float v = a / outer.scale / 6.0f;
+  return min_of(max_of(v, wide ? 0x1p-17f : 0x1p-6f), wide ? kUe5m3Max : 448.0f);
+}
+
+constexpr uint8_t encode_block_scale(ScaleFormat format, float v) {
+  return format == ScaleFormat::ue5m3 ? encode_ue5m3(v) : encode(Float::e4m3, v);
+}
+constexpr uint8_t block_scale_nan(ScaleFormat format) { return format == ScaleFormat::ue5m3 ? kUe5m3Nan : poison_code(Float::e4m3); }
+
+// The value of a stored block scale in any of the byte formats.
+constexpr float decode_block_scale(ScaleFormat format, uint8_t code) {
+  return format == ScaleFormat::e8m0 ? decode_e8m0(code) : format == ScaleFormat::ue5m3 ? decode_ue5m3(code) : decode(Float::e4m3, code);
+}
+
+// Stored block scale; the poison of the block or of the outer group is its NaN.
+constexpr uint8_t fp4_block_scale(Fp4Chain chain, ScaleFormat format, uint32_t amax_bits, ScalePair outer) {
+  if (poisoned(amax_bits) || outer.scale != outer.scale) return block_scale_nan(format);
+  return encode_block_scale(format, fp4_block_target(chain, format, amax_bits, outer));
+}
+
+// What the elements meet: y = x * factor (torchao; y beyond +-6 saturates as in 2.1) or y = x / factor (alto). NaN when
+// poisoned.
+constexpr float fp4_factor(Fp4Chain chain, ScaleFormat format, uint8_t block_scale, ScalePair outer) {
+  if (block_scale == block_scale_nan(format)) return quiet_nan();
+  const float q = decode_block_scale(format, block_scale) * outer.scale;
+  if (chain == Fp4Chain::alto) return q;
+  const float kMax = std::numeric_limits<float>::max();
+  return q == 0 ? kMax : min_of(1.0f / q, kMax);
+}
+constexpr float fp4_scaled(Fp4Chain chain, float x, float factor) { return chain == Fp4Chain::alto ? x / factor : x * factor; }
+
+namespace detail {
+constexpr uint8_t fp4_code_of(Fp4Chain chain, ScaleFormat format, TwoLevel level, float amax, float whole) {
+  return fp4_block_scale(chain, format, std::bit_cast<uint32_t>(amax), fp4_outer(chain, format, level, std::bit_cast<uint32_t>(whole)));
+}
+}  // namespace detail
+static_assert(448.0f * 6 == 2688 && kUe5m3Max * 6 == 688128);
+static_assert(detail::fp4_code_of(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 5, 5) == 0x7E);
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 5, 5) == 0x7E);
+static_assert(detail::fp4_code_of(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 0, 5) == 0);     // no lower clamp
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 0, 5) == 0x08);     // 2^-6
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::none, 6, 1e9f) == 0x38);    // 1
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::tensor, 5, 5) == 0xFE);
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::none, 0, 0) == 1);         // 2^-17
+
+}  // namespace halftone
