@@ -161,9 +161,38 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.scheme=mxfp4", "--quantize.lora_rank=16"}, 1, {"lora_rank", "32"}},
       {{"--quantize.scheme=nvfp4", "--quantize.lora_rank=16"}, 1, {}},
       {{"--quantize.scheme=mxfp4", "--quantize.preset=alto", "--quantize.clip_mode=dynamic"}, 1, {"clip_mode", "use_hadamard"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_period=100"}, 1, {"deosc_period", "deosc_step"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_period=100", "--quantize.deosc_step=1"}, 1, {}},
+      {{"--quantize.scheme=nvfp4", "--quantize.style=torchao"}, 1, {}},
+      {{"--quantize.scheme=nvfp4", "--quantize.style=torchao", "--quantize.no_use_hadamard"}, 1, {"style", "use_hadamard"}},
+      {{"--quantize.scheme=fp8_blockwise", "--quantize.fast_accum=forward"}, 1, {"fast_accum", "fp8_blockwise"}},
+      {{"--quantize.scheme=fp8_rowwise", "--quantize.fast_accum=forward,wgrad"}, 1, {}},
       {{"--quantize.skip_last_layers=1.5"}, 1, {"skip_last_layers"}},
       {{"--quantize.skip_last_layers=0.15"}, 1, {}},
       {{"--quantize.stochastic_rounding"}, 1, {"stochastic_rounding", "none"}},
+  });
+}
+
+// An option of one scheme of a table is no mistake beside another scheme that has not got it.
+TEST(Rules, TablesTakeTheOptionsOfEachScheme) {
+  const std::string both = "--quantize.scheme={\"mxfp4\": [\"re:.*w1\"], \"int8\": [\"re:.*w2\"]}";
+  expect({
+      {{both, "--quantize.use_hadamard", "--quantize.stochastic_rounding"}, 1, {}},
+      {{both, "--quantize.use_hadamard", "--quantize.use_2dblock_x"}, 1, {"use_hadamard", "use_2dblock_x"}},
+      {{both, "--quantize.activation=int8"}, 1, {"activation", "mxfp4, int8"}},
+      {{"--quantize.scheme={\"mxfp4\": [\"a\"], \"nvfp4\": [\"b\"]}", "--quantize.lora_rank=16"}, 1, {"lora_rank", "32", "mxfp4"}},
+      {{"--quantize.scheme={\"mxfp4\": [\"a\"], \"nvfp4\": [\"b\"]}", "--quantize.use_hadamard", "--quantize.wgrad_hp"},
+       1,
+       {"use_hadamard", "wgrad_hp"}},
+  });
+}
+
+TEST(Rules, ConvertersAndRecipesTakeNoOptionsBesideThem) {
+  expect({
+      {{"--model.converters=quantize.linear.mx", "--quantize.emulate", "--quantize.skip_last_layers=1"}, 1, {}},
+      {{"--model.converters=quantize.linear.mx", "--quantize.ignore=re:x"}, 1, {"quantize.ignore", "model.converters", "filter_fqns"}},
+      {{"--model.converters=quantize.linear.mx", "--quantize.scale_mode=even"}, 1, {"quantize.scale_mode", "name a quantize.scheme"}},
+      {{"--quantize.recipe=x.yaml", "--quantize.preset=alto"}, 1, {"quantize.preset", "write it in x.yaml"}},
   });
 }
 
@@ -172,6 +201,10 @@ TEST(Rules, ARecipesSchemeCanBeSwitchedOff) {
   EXPECT_TRUE(loaded.config.quantize.scheme.is_none());
   ASSERT_EQ(loaded.compat_lines.size(), 1u);
   EXPECT_TRUE(names(loaded.compat_lines[0], {"[compat]", "quantize.stochastic_rounding"}));
+  const LoadedConfig file = load_toml("[quantize]\nrecipe = 'x.yaml'\n", {"--quantize.scheme", "none"});
+  EXPECT_EQ(file.config.quantize.recipe, "");
+  ASSERT_EQ(file.compat_lines.size(), 1u);
+  EXPECT_TRUE(names(file.compat_lines[0], {"[compat]", "quantize.recipe"}));
 }
 
 TEST(Compatibility, AcceptedFieldsGetOneLine) {

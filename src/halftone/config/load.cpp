@@ -11,6 +11,7 @@
 #include "halftone/base/error.h"
 #include "halftone/config/command_line.h"
 #include "halftone/config/names.h"
+#include "halftone/config/recipe_file.h"
 #include "halftone/config/rules.h"
 #include "halftone/config/toml_reader.h"
 #include "halftone/config/value.h"
@@ -114,6 +115,19 @@ class Loader {
     return path == "None" || path == "none" || path == "null" ? std::nullopt : path;
   }
 
+  // Only for its problems: who applies the rules reads the file again.
+  void check_recipe_file() {
+    const QuantizeConfig& q = loaded_.config.quantize;
+    const auto scheme = loaded_.origin.find("quantize.scheme");
+    const bool switched_off = scheme != loaded_.origin.end() && scheme->second == kCommandLine && q.scheme.is_none();
+    if (q.recipe.empty() || switched_off) return;
+    try {
+      read_recipe_file(q.recipe);
+    } catch (const Error& error) {
+      problems_.push_back(error.what());
+    }
+  }
+
   LoadedConfig finish(const ConfigContext& context) {
     if (readable_) {
       const RuleContext rules{loaded_.origin, refused_, context.world_size, problems_, loaded_.compat_lines};
@@ -158,6 +172,7 @@ LoadedConfig load_config(std::span<const std::string> args, const ConfigContext&
   const std::vector<Override> overrides = loader.parse(args);
   if (const auto path = loader.config_file(overrides)) loader.read_file(*path);
   loader.apply(overrides);
+  loader.check_recipe_file();
   return loader.finish(context);
 }
 

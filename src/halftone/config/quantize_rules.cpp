@@ -1,126 +1,116 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "halftone/config/names.h"
+#include "halftone/config/quantize_options.h"
 #include "halftone/config/rules.h"
 #include "halftone/config/value.h"
 
 namespace halftone {
 namespace {
 
-const std::vector<std::string_view> kSchemes = {"none",          "bf16",       "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp",
-                                                "fp8_blockwise", "mxfp8_e4m3", "mxfp8_e5m2",     "mxfp4",       "nvfp4",
-                                                "amdfp4",        "int8",       "int4",           "int8_weight", "int4_weight",
-                                                "bitnet"};
-
-// Options that only some schemes have; a trailing * stands for any ending.
-struct Column {
-  const char* option;
-  std::vector<std::string_view> schemes;
-};
-const std::vector<Column> kColumns = {
-    {"use_2dblock_x", {"mx*", "nvfp4", "amdfp4"}},
-    {"use_2dblock_w", {"mx*", "nvfp4", "amdfp4"}},
-    {"use_hadamard", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"use_sr_grad", {"fp8_blockwise", "mx*", "nvfp4", "amdfp4", "int8", "int4"}},
-    {"use_dge", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"two_level_scaling", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"clip_mode", {"mxfp4"}},
-    {"use_uos", {"mxfp4"}},
-    {"lora_rank", {"mx*", "nvfp4", "amdfp4"}},
-    {"deosc_step", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"deosc_period", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"deosc_ratio", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"deosc_log_freq", {"mxfp4", "nvfp4", "amdfp4"}},
-    {"scale_mode", {"mx*"}},
-    {"style", {"nvfp4"}},
-    {"wgrad_hp", {"mxfp8_*", "mxfp4", "nvfp4", "amdfp4", "fp8_rowwise"}},
-    {"output", {"int8", "int4"}},
-    {"grad_input", {"int8", "int4"}},
-    {"grad_weight", {"int8", "int4"}},
-    {"stochastic_rounding", {"int8", "int4"}},
-    {"activation", {"int8_weight"}},
-    {"fast_accum", {"fp8_*"}},
-    {"round_scales_to_power_of_2", {"fp8_*"}},
-    {"attention", {"fp8_blockwise", "mxfp4"}},
-    {"attn_bwd", {"fp8_blockwise", "mxfp4"}},
-    {"pnq", {"fp8_blockwise", "mxfp4"}},
-};
-
-bool in_column(std::string_view scheme, const Column& column) {
-  return std::any_of(column.schemes.begin(), column.schemes.end(),
-                     [&](std::string_view s) { return s.ends_with('*') ? scheme.starts_with(s.substr(0, s.size() - 1)) : scheme == s; });
-}
-
-std::vector<std::string_view> schemes_of(const QuantizeScheme& scheme) {
-  std::vector<std::string_view> names;
-  for (const auto& [name, targets] : scheme.table) names.push_back(name);
-  if (names.empty()) names.push_back(scheme.name);
-  return names;
-}
-
 // Values that ask for nothing may stand beside any scheme.
 bool asks_for_nothing(const Json& value, const Json& standard) {
   return value == standard || value.is_null() || value == false || value == "none" || value == 0;
 }
 
-// Calls f(column, field, value, default) for every option that asks for something which no active scheme has.
+// Calls f(option, field, value, default) for every option that asks for something which no active scheme has.
 template <class F>
 void for_each_misplaced(JobConfig& config, F&& f) {
   const ConfigIndex index = index_config(config);
   const std::vector<std::string_view> schemes = schemes_of(config.quantize.scheme);
-  for (const Column& column : kColumns) {
-    const std::string name = std::string("quantize.") + column.option;
+  for (const std::string_view option : placed_options()) {
+    const std::string name = "quantize." + std::string(option);
     const FieldEntry& field = *index.find_field(name);
     const Json value = get_value(field);
     const Json& usual = default_value(name);
     // `output = false` and its like ask for something; elsewhere false asks for nothing.
     const bool idle = usual == true ? value == usual : asks_for_nothing(value, usual);
-    const bool placed = std::any_of(schemes.begin(), schemes.end(), [&](std::string_view s) { return in_column(s, column); });
-    if (!idle && !placed) f(column, field, value, usual);
+    const bool placed = std::any_of(schemes.begin(), schemes.end(), [&](std::string_view s) { return option_belongs(option, s); });
+    if (!idle && !placed) f(option, field, value, usual);
   }
 }
 
 void check_columns(const JobConfig& config, const RuleContext& c) {
   JobConfig copy = config;
-  for_each_misplaced(copy, [&](const Column& column, const FieldEntry& field, const Json& value, const Json&) {
+  for_each_misplaced(copy, [&](std::string_view option, const FieldEntry& field, const Json& value, const Json&) {
     rule(c, false, {field.name.c_str()}, "{} = {} has no effect with quantize.scheme = {}; it is for {}", field.name, to_toml_text(value),
-         join(schemes_of(config.quantize.scheme)), join(column.schemes));
+         join(schemes_of(config.quantize.scheme)), join(schemes_with(option)));
   });
 }
 
-void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
-  const std::vector<std::string_view> schemes = schemes_of(q.scheme);
-  const auto has = [&](std::string_view prefix) {
-    return std::any_of(schemes.begin(), schemes.end(), [&](std::string_view s) { return s.starts_with(prefix); });
+// numerics.md 7.4 for one scheme; options that it has not are those of other schemes of the table.
+void check_scheme(const QuantizeConfig& q, std::string_view scheme, const RuleContext& c) {
+  const auto on = [&](const char* option, const std::optional<bool>& value) {
+    return option_belongs(option, scheme) && value.value_or(false);
   };
-  const bool x_2d = q.use_2dblock_x.value_or(false), hadamard = q.use_hadamard.value_or(false), hp = q.wgrad_hp.value_or(false);
+  const bool fp4 = option_belongs("use_hadamard", scheme), recommended = q.preset == "recommended";
+  const bool x_2d = on("use_2dblock_x", q.use_2dblock_x), hadamard = on("use_hadamard", q.use_hadamard);
+  const bool hp = on("wgrad_hp", q.wgrad_hp), uos = on("use_uos", q.use_uos);
   rule(c, !(hadamard && x_2d), {"quantize.use_hadamard", "quantize.use_2dblock_x"},
        "quantize.use_hadamard does not go with quantize.use_2dblock_x: no 1-D operand of the weight gradient is left to rotate");
   rule(c, !(hadamard && hp), {"quantize.use_hadamard", "quantize.wgrad_hp"},
        "quantize.use_hadamard does not go with quantize.wgrad_hp: the operands of the weight gradient are not quantised");
-  const std::string two_level = q.two_level_scaling.value_or("none"), clip = q.clip_mode.value_or("none");
-  rule(c, two_level != "tensorwise" || has("nvfp4") || has("amdfp4"), {"quantize.two_level_scaling"},
-       "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
-  rule(c, two_level != "blockwise" || has("mxfp4"), {"quantize.two_level_scaling"},
-       "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
+  const std::string clip = scheme == "mxfp4" ? q.clip_mode.value_or("none") : "none";
   if (clip != "none") {
-    rule(c, !x_2d && !hp && !q.use_uos.value_or(false), {"quantize.clip_mode"},
+    rule(c, !x_2d && !hp && !uos, {"quantize.clip_mode"},
          "quantize.clip_mode does not go with quantize.use_2dblock_x, quantize.wgrad_hp or quantize.use_uos");
-    rule(c, clip != "dynamic" || q.use_hadamard.value_or(q.preset == "recommended"), {"quantize.clip_mode"},
+    rule(c, clip != "dynamic" || q.use_hadamard.value_or(recommended), {"quantize.clip_mode"},
          "quantize.clip_mode = dynamic needs quantize.use_hadamard");
   }
-  rule(c, !(q.use_uos.value_or(false) && q.scale_mode), {"quantize.use_uos", "quantize.scale_mode"},
+  rule(c, !(uos && q.scale_mode), {"quantize.use_uos", "quantize.scale_mode"},
        "quantize.use_uos is a scale rule of its own and does not go with quantize.scale_mode");
-  if (q.style == "torchao") {
-    rule(c, !x_2d && !q.use_dge.value_or(false), {"quantize.style"},
-         "quantize.style = torchao does not go with quantize.use_2dblock_x or quantize.use_dge");
+  if (scheme == "nvfp4" && q.style == "torchao") {
+    rule(c,
+         !x_2d && !hp && !q.use_dge.value_or(false) && q.use_2dblock_w.value_or(true) && q.use_hadamard.value_or(true) &&
+             q.use_sr_grad.value_or(true) && q.two_level_scaling.value_or("tensorwise") == "tensorwise",
+         {"quantize.style"},
+         "quantize.style = torchao fixes 2-D weights, Hadamard, stochastic gradients and tensorwise outer scales of nvfp4; leave "
+         "use_2dblock_x, "
+         "use_2dblock_w, use_hadamard, use_sr_grad, use_dge, wgrad_hp and two_level_scaling unset");
   }
-  const int64_t rank = q.lora_rank.value_or(0), step = has("mx") ? 32 : 16;
-  rule(c, rank % step == 0, {"quantize.lora_rank"}, "quantize.lora_rank must be a multiple of {} with quantize.scheme = {}, found {}", step,
-       join(schemes), rank);
+  if (option_belongs("lora_rank", scheme)) {
+    const int64_t rank = q.lora_rank.value_or(0), step = scheme.starts_with("mx") ? 32 : 16;
+    rule(c, rank % step == 0, {"quantize.lora_rank"}, "quantize.lora_rank must be a multiple of {} with quantize.scheme = {}, found {}",
+         step, scheme, rank);
+  }
+  if (fp4 && q.deosc_step.value_or(0) == 0) {
+    const bool idle = q.deosc_period.value_or(200) == 200 && q.deosc_ratio.value_or(4) == 4 && q.deosc_log_freq.value_or(1) == 1;
+    rule(c, idle, {"quantize.deosc_period", "quantize.deosc_ratio", "quantize.deosc_log_freq", "quantize.deosc_step"},
+         "quantize.deosc_period, deosc_ratio and deosc_log_freq have no effect while quantize.deosc_step is 0");
+  }
+}
+
+void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
+  const std::vector<std::string_view> schemes = schemes_of(q.scheme);
+  const auto names = [&](std::initializer_list<std::string_view> wanted) {
+    return std::any_of(wanted.begin(), wanted.end(),
+                       [&](std::string_view s) { return std::find(schemes.begin(), schemes.end(), s) != schemes.end(); });
+  };
+  const std::string two_level = q.two_level_scaling.value_or("none");
+  rule(c, two_level != "tensorwise" || names({"nvfp4", "amdfp4"}), {"quantize.two_level_scaling"},
+       "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
+  rule(c, two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
+       "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
   rule(c, q.deosc_ratio.value_or(1) > 0, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be above 0, found 0");
+  const size_t before = c.problems.size();
+  for (const std::string_view scheme : schemes) check_scheme(q, scheme, c);
+  std::sort(c.problems.begin() + static_cast<std::ptrdiff_t>(before), c.problems.end());  // one line for several schemes
+  c.problems.erase(std::unique(c.problems.begin() + static_cast<std::ptrdiff_t>(before), c.problems.end()), c.problems.end());
+}
+
+// Rules that come from a file or from converters take no options from [quantize].
+void check_options_beside(const JobConfig& config, std::string_view source, const RuleContext& c) {
+  JobConfig copy = config;
+  for (const FieldEntry& field : index_config(copy).fields) {
+    if (section_of(field.name) != "quantize" || field.name == source || field.name == "quantize.scheme") continue;
+    const std::string_view option = leaf_of(field.name);
+    if (option == "recipe" || is_run_option(option) || get_value(field) == default_value(field.name)) continue;
+    const std::string advice = source == "quantize.recipe" ? fmt::format("write it in {}", config.quantize.recipe)
+                               : option == "ignore"        ? "use filter_fqns"
+                                                           : "name a quantize.scheme instead of the converter";
+    rule(c, false, {field.name.c_str()}, "{} has no effect beside {}, which brings its own options; {}", field.name, source, advice);
+  }
 }
 
 void check_converters(const JobConfig& j, const RuleContext& c) {
@@ -151,12 +141,16 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
 void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
   const auto scheme = c.origin.find("quantize.scheme");
   if (!config.quantize.scheme.is_none() || scheme == c.origin.end() || scheme->second != "command line") return;
-  for_each_misplaced(config, [&](const Column&, const FieldEntry& field, const Json& value, const Json& usual) {
-    if (c.origin[field.name] == "command line") return;
+  const auto drop = [&](const FieldEntry& field) {
+    const Json value = get_value(field), usual = default_value(field.name);
+    if (value == usual || c.origin[field.name] == "command line") return;
     c.compat.push_back(fmt::format("[compat] {}={}: unused, because quantize.scheme is none", field.name, to_toml_text(value)));
     set_value(field, usual);
     c.origin.erase(field.name);
-  });
+  };
+  for_each_misplaced(config, [&](std::string_view, const FieldEntry& field, const Json&, const Json&) { drop(field); });
+  const ConfigIndex index = index_config(config);
+  for (const char* name : {"quantize.recipe", "model.converters"}) drop(*index.find_field(name));
 }
 
 void check_quantize(const JobConfig& j, const RuleContext& c) {
@@ -170,16 +164,22 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
 
   bool known = true;
   for (const std::string_view scheme : schemes_of(q.scheme)) {
-    const bool valid = std::find(kSchemes.begin(), kSchemes.end(), scheme) != kSchemes.end();
+    const std::vector<std::string_view>& valid_names = quantize_schemes();
+    const bool valid = std::find(valid_names.begin(), valid_names.end(), scheme) != valid_names.end();
     rule(c, valid, {"quantize.scheme"}, "quantize.scheme: unknown scheme {}; expected one of {}{}", shown(std::string(scheme)),
-         join(kSchemes), nearest_word(scheme, kSchemes));
+         join(valid_names), nearest_word(scheme, valid_names));
     known = known && valid;
   }
   rule(c, q.scheme.table.empty() || q.targets == QuantizeConfig{}.targets, {"quantize.targets", "quantize.scheme"},
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
-  if (known && q.recipe.empty()) {
-    check_columns(j, c);
-    check_pairs(q, c);
+  if (sources.size() <= 1 && known) {
+    const std::string_view source = sources.empty() ? "quantize.scheme" : sources[0];
+    if (source == "quantize.scheme") {
+      check_columns(j, c);
+      check_pairs(q, c);
+    } else {
+      check_options_beside(j, source, c);
+    }
   }
   check_converters(j, c);
 

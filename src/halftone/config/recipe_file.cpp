@@ -1,0 +1,169 @@
+#include "halftone/config/recipe_file.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/config/names.h"
+#include "halftone/config/quantize_options.h"
+#include "halftone/config/rules.h"
+#include "halftone/config/yaml_reader.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kMostProblems = 50;
+constexpr std::string_view kModifier = "LowPrecisionTrainingModifier";
+
+// Modifiers of llm-compressor that quantise or prune a trained model.
+constexpr std::array<std::string_view, 13> kPostTraining = {"QuantizationModifier",
+                                                            "GPTQModifier",
+                                                            "AWQModifier",
+                                                            "SelfDistillationModifier",
+                                                            "WandaModifier",
+                                                            "SparseGPTModifier",
+                                                            "MagnitudeModifier",
+                                                            "AdmmModifier",
+                                                            "AlpsModifier",
+                                                            "ObsModifier",
+                                                            "WandaStructuredModifier",
+                                                            "AdmmStructuredModifier",
+                                                            "CosineSimilarityModifier"};
+// Parsed and without effect there too.
+constexpr std::array<std::string_view, 5> kUnused = {"index", "group", "start", "end", "update"};
+
+template <class Names>
+bool contains(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+class Reader {
+ public:
+  Reader(std::string_view text, std::string_view name) : name_(name), document_(read_yaml(text, name)) {}
+
+  std::vector<RecipeModifier> run() {
+    if (!document_.root.is_object()) {
+      problem("", "expected a map of stages (training_stage: ...), found {}", shown(document_.root));
+    } else {
+      for_each(document_.root, "", "_stage", "a stage", [&](const Json& stage, const std::string& path) {
+        for_each(stage, path, "_modifiers", "a group of modifiers", [&](const Json& group, const std::string& inside) {
+          for (const auto& [key, arguments] : group.items()) read_modifier(key, arguments, inside + "/" + key);
+        });
+      });
+    }
+    if (problems_.empty() && modifiers_.empty()) problem("", "holds no {}", kModifier);
+    if (problems_.size() > kMostProblems) {
+      problems_.resize(kMostProblems);
+      problems_.push_back(fmt::format("{}: too many problems; the others are not shown", name_));
+    }
+    if (!problems_.empty()) throw Error(fmt::format("{}", fmt::join(problems_, "\n")));
+    return std::move(modifiers_);
+  }
+
+ private:
+  std::string place(const std::string& path) const {
+    const auto found = document_.line_of.find(path);
+    return found == document_.line_of.end() ? std::string(name_) : fmt::format("{}:{}", name_, found->second);
+  }
+
+  template <class... Args>
+  void problem(const std::string& path, fmt::format_string<Args...> format, Args&&... args) {
+    problems_.push_back(fmt::format("{}: {}", place(path), fmt::format(format, std::forward<Args>(args)...)));
+  }
+
+  static std::string unquoted(std::string_view key) {
+    const std::string text = shown(std::string(key));
+    return text.substr(1, text.size() - 2);
+  }
+
+  // The maps of one level, whose keys end in `ending`.
+  template <class F>
+  void for_each(const Json& map, const std::string& path, std::string_view ending, std::string_view what, F&& f) {
+    for (const auto& [key, value] : map.items()) {
+      const std::string here = path + "/" + key;
+      if (!key.ends_with(ending)) {
+        problem(here, "unknown key {}; expected {}, whose name ends in {}", unquoted(key), what, ending);
+      } else if (!value.is_object()) {
+        problem(here, "{}: expected a map, found {}", unquoted(key), shown(value));
+      } else {
+        f(value, here);
+      }
+    }
+  }
+
+  void read_modifier(const std::string& key, const Json& arguments, const std::string& path) {
+    if (contains(kPostTraining, key)) {
+      problem(path, "{} works on a trained model and is no part of training; expected {}", key, kModifier);
+    } else if (key != kModifier) {
+      problem(path, "unknown modifier {}; expected {}{}", unquoted(key), kModifier, nearest_word(key, {kModifier}));
+    } else if (!arguments.is_object()) {
+      problem(path, "{}: expected a map of its arguments, found {}", kModifier, shown(arguments));
+    } else {
+      read_arguments(arguments, path);
+    }
+  }
+
+  void read_arguments(const Json& arguments, const std::string& path) {
+    JobConfig job;
+    job.quantize.preset = "alto";
+    const ConfigIndex index = index_config(job);
+    std::vector<std::string_view> known(kUnused.begin(), kUnused.end());
+    for (const FieldEntry& field : index.fields) {
+      if (section_of(field.name) == "quantize" && field.name != "quantize.recipe") known.push_back(leaf_of(field.name));
+    }
+    std::map<std::string, std::string> origin;
+    std::set<std::string> refused;
+    for (const auto& [key, value] : arguments.items()) {
+      const std::string here = path + "/" + key;
+      if (contains(kUnused, key)) continue;
+      if (!contains(known, key)) {
+        problem(here, "unknown argument {} of {}{}", unquoted(key), kModifier, nearest_word(key, known));
+        continue;
+      }
+      const FieldEntry& field = *index.find_field("quantize." + key);
+      std::string wrong = set_value(field, value);
+      if (!wrong.empty()) {
+        if (value.is_string() && wrong.starts_with("expected one of")) wrong += nearest_word(value.get<std::string>(), field.info.choices);
+        problem(here, "{}: {}", key, wrong);
+        refused.insert(field.name);
+      }
+      origin[field.name] = place(here);
+    }
+    if (!arguments.contains("scheme")) {
+      problem(path, "{} names no scheme; expected one of {}", kModifier, join(quantize_schemes()));
+      return;
+    }
+    std::vector<std::string> compat;
+    check_quantize(job, {origin, refused, 0, problems_, compat});
+    modifiers_.push_back({job.quantize, place(path)});
+  }
+
+  std::string_view name_;
+  YamlDocument document_;
+  std::vector<std::string> problems_;
+  std::vector<RecipeModifier> modifiers_;
+};
+
+}  // namespace
+
+std::vector<RecipeModifier> read_recipe(std::string_view text, std::string_view name) { return Reader(text, name).run(); }
+
+std::vector<RecipeModifier> read_recipe_file(const std::string& path) {
+  std::error_code error;
+  check(std::filesystem::exists(path, error), "{}: no such recipe file (quantize.recipe)", shown(path));
+  check(std::filesystem::is_regular_file(path, error), "{}: expected a recipe file (quantize.recipe), found something else", shown(path));
+  std::ifstream in(path, std::ios::binary);
+  check(in.good(), "{}: the recipe file can not be opened for reading", shown(path));
+  std::string text(65 << 10, '\0');  // one more than read_yaml takes, so that it refuses what is larger
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  check(!in.bad(), "{}: the recipe file can not be read", shown(path));
+  text.resize(static_cast<size_t>(in.gcount()));
+  return read_recipe(text, path);
+}
+
+}  // namespace halftone

@@ -1,0 +1,173 @@
+#include "halftone/config/yaml_reader.h"
+
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/exceptions.h>
+#include <yaml-cpp/parser.h>
+
+#include <charconv>
+#include <cmath>
+#include <sstream>
+#include <vector>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kMaxBytes = 64 << 10, kMaxDepth = 16;
+constexpr int64_t kMaxValues = 4096;
+
+template <class T>
+bool parse_whole(std::string_view text, T& out) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  return error == std::errc{} && end == text.data() + text.size();
+}
+
+// YAML 1.2's core schema, without octal and hexadecimal numbers and NaN.
+Json plain_scalar(const std::string& text) {
+  if (text.empty() || text == "~" || text == "null" || text == "Null" || text == "NULL") return nullptr;
+  if (text == "true" || text == "True" || text == "TRUE") return true;
+  if (text == "false" || text == "False" || text == "FALSE") return false;
+  std::string_view digits = text;
+  if (digits.starts_with('+')) digits.remove_prefix(1);
+  const bool number = digits.find_first_not_of("0123456789+-.eE") == std::string_view::npos && digits.find_first_of("0123456789") < 3;
+  if (int64_t i = 0; number && parse_whole(digits, i)) return i;
+  if (double d = 0; number && parse_whole(digits, d)) return d;
+  if (text == ".inf" || text == "+.inf") return HUGE_VAL;
+  if (text == "-.inf") return -HUGE_VAL;
+  return text;
+}
+
+// Builds values from the parser's events. yaml-cpp's own nodes are not used: they lose the difference between 1 and "1",
+// keep duplicate keys and resolve aliases.
+class Builder : public YAML::EventHandler {
+ public:
+  explicit Builder(std::string_view name) : name_(name) {}
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { add(mark, "", anchor, nullptr); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { refuse(mark, "an alias (*name)"); }
+  void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
+    if (!levels_.empty() && levels_.back().value.is_object() && !levels_.back().has_key) {
+      take_key(mark, tag, anchor, value);
+    } else {
+      add(mark, tag, anchor, tag == "!" ? Json(value) : plain_scalar(value));
+    }
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Json::array());
+  }
+  void OnSequenceEnd() override { close(); }
+  void OnMapStart(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, YAML::EmitterStyle::value) override {
+    open(mark, tag, anchor, Json::object());
+  }
+  void OnMapEnd() override { close(); }
+
+  YamlDocument document;
+
+ private:
+  struct Level {
+    Json value;
+    std::string path;
+    std::string key;
+    bool has_key = false;
+  };
+
+  static int64_t line_of(const YAML::Mark& mark) { return int64_t{mark.line} + 1; }
+
+  [[noreturn]] void refuse(const YAML::Mark& mark, std::string_view what) const {
+    fail("{}:{}: {} is not allowed in a recipe file; write the value out", name_, line_of(mark), what);
+  }
+
+  void check_node(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
+    if (anchor != YAML::NullAnchor) refuse(mark, "an anchor (&name)");
+    if (!tag.empty() && tag != "?" && tag != "!") refuse(mark, "a tag (!type)");
+    check(++values_ <= kMaxValues, "{}:{}: expected at most {} values", name_, line_of(mark), kMaxValues);
+  }
+
+  void take_key(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) {
+    check_node(mark, tag, anchor);
+    Level& level = levels_.back();
+    check(!level.value.contains(value), "{}:{}: the key {} is given twice in one map; later entries do not replace earlier ones", name_,
+          line_of(mark), shown(value));
+    level.key = value;
+    level.has_key = true;
+    document.line_of[level.path + "/" + value] = line_of(mark);
+  }
+
+  // Where the next value of the innermost level goes.
+  std::string next_path() const {
+    if (levels_.empty()) return "";
+    const Level& level = levels_.back();
+    return level.path + "/" + (level.value.is_array() ? std::to_string(level.value.size()) : level.key);
+  }
+
+  void store(Json value) {
+    if (levels_.empty()) {
+      document.root = std::move(value);
+    } else if (Level& level = levels_.back(); level.value.is_array()) {
+      level.value.push_back(std::move(value));
+    } else {
+      level.value[level.key] = std::move(value);
+      level.has_key = false;
+    }
+  }
+
+  void add(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Json value) {
+    check_node(mark, tag, anchor);
+    check(levels_.empty() || !levels_.back().value.is_object() || levels_.back().has_key, "{}:{}: expected a name as key", name_,
+          line_of(mark));
+    document.line_of.emplace(next_path(), line_of(mark));
+    store(std::move(value));
+  }
+
+  void open(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, Json value) {
+    check_node(mark, tag, anchor);
+    check(levels_.size() < kMaxDepth, "{}:{}: expected at most {} levels of nesting", name_, line_of(mark), kMaxDepth);
+    check(levels_.empty() || !levels_.back().value.is_object() || levels_.back().has_key, "{}:{}: expected a name as key, found a {}",
+          name_, line_of(mark), value.is_array() ? "list" : "map");
+    std::string path = next_path();
+    document.line_of.emplace(path, line_of(mark));
+    levels_.push_back({std::move(value), std::move(path), "", false});
+  }
+
+  void close() {
+    Json value = std::move(levels_.back().value);
+    levels_.pop_back();
+    store(std::move(value));
+  }
+
+  std::string_view name_;
+  std::vector<Level> levels_;
+  int64_t values_ = 0;
+};
+
+void check_text(std::string_view text, std::string_view name) {
+  check(text.size() <= kMaxBytes, "{}: expected a recipe file of at most {} bytes, found {}", name, kMaxBytes, text.size());
+  check(text.find('\0') == std::string_view::npos, "{}: expected a text file, found NUL bytes", name);
+  try {
+    (void)Json(std::string(text)).dump();
+  } catch (const Json::exception&) {
+    fail("{}: expected UTF-8 text", name);
+  }
+}
+
+}  // namespace
+
+YamlDocument read_yaml(std::string_view text, std::string_view name) {
+  check_text(text, name);
+  Builder builder(name);
+  try {
+    std::istringstream stream{std::string(text)};
+    YAML::Parser parser(stream);
+    check(parser.HandleNextDocument(builder), "{}: the file holds nothing", name);
+    Builder rest(name);
+    check(!parser.HandleNextDocument(rest), "{}: expected one document, found another one after it", name);
+  } catch (const YAML::Exception& error) {
+    fail("{}:{}: not YAML: {}", name, int64_t{error.mark.line} + 1, error.msg);
+  }
+  return std::move(builder.document);
+}
+
+}  // namespace halftone
