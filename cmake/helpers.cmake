@@ -55,6 +55,9 @@ function(halftone_test folder)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|train)(;|$)")
     halftone_precompiled(${folder}_test)
+    # As the precompiled header was made: g++ refuses one of another -fPIC/-fPIE.
+    set_target_properties(${folder}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${folder}_test PRIVATE -fPIC)
   endif()
   # Most tests use every core through OpenMP; ctest -j then does not start them side by side on two cores.
   set_tests_properties(${folder} PROPERTIES PROCESSORS 2 TIMEOUT 600)
