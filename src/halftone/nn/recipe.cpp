@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <regex>
@@ -38,6 +40,9 @@ bool matches_target(const Module& module, const std::string& target) {
   const std::string& fqn = module.fqn();
   if (target.starts_with("re:")) {
     const std::string pattern = target.substr(3);
+    check(pattern.size() <= 500, "quantize target 're:{} ...': expected a pattern of at most 500 characters, found {}",
+          pattern.substr(0, 40),
+          pattern.size());  // the compiler of std::regex recurses
     try {
       return std::regex_search(fqn, std::regex(pattern, std::regex::ECMAScript), std::regex_constants::match_continuous);
     } catch (const std::regex_error& e) {
@@ -67,6 +72,34 @@ std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& le
   return line;
 }
 
+void check_matches(const RecipeRule& rule, const std::vector<Module*>& modules) {
+  const auto matched = [&](const std::string& name, bool linears_only) {
+    return std::any_of(modules.begin(), modules.end(), [&](const Module* m) {
+      return (!linears_only || dynamic_cast<const Linear*>(m)) && matches_any(*m, {name}, rule.targets_are_substrings);
+    });
+  };
+  // A model without experts may share its recipe with one that has some.
+  static constexpr std::array<std::string_view, 2> kOtherClasses = {"GroupedExperts", "GptOssGroupedExperts"};
+  const bool any = std::any_of(rule.targets.begin(), rule.targets.end(), [&](const std::string& t) { return matched(t, true); });
+  for (const std::string& target : rule.targets) {
+    const bool absent_class = any && std::find(kOtherClasses.begin(), kOtherClasses.end(), target) != kOtherClasses.end();
+    check(absent_class || matched(target, true), "{}quantize.targets: '{}' ({}) matches {}; use Linear, a layer's full name or re:PATTERN",
+          rule.place, target, rule.scheme, matched(target, false) ? "no Linear, only other modules" : "no module");
+  }
+  for (const std::string& name : rule.ignore) {
+    if (!matched(name, false)) log_warning("{}quantize.ignore: '{}' matches no module", rule.place, name);
+  }
+}
+
+int64_t block_count(double value, int64_t layers) {
+  return static_cast<int64_t>(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value);
+}
+
+bool named_in_full(const RecipeRule& rule, const std::string& fqn) {
+  return !rule.targets_are_substrings && std::any_of(rule.targets.begin(), rule.targets.end(),
+                                                     [&](const std::string& t) { return t == fqn || (t == "lm_head" && fqn == "output"); });
+}
+
 }  // namespace
 
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device) {
@@ -76,17 +109,9 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   std::map<const Module*, std::string> taken;
   for (const RecipeRule& rule : plan.rules) {
     if (rule.scheme == "none") continue;
-    for (const std::string& target : rule.targets) {
-      check(std::any_of(modules.begin(), modules.end(),
-                        [&](const Module* m) { return matches_any(*m, {target}, rule.targets_are_substrings); }),
-            "quantize.targets: '{}' matches no module; use a class name (Linear), a module's name or re:PATTERN", target);
-    }
-    for (const std::string& name : rule.ignore) {
-      if (std::none_of(modules.begin(), modules.end(),
-                       [&](const Module* m) { return matches_any(*m, {name}, rule.targets_are_substrings); })) {
-        log_warning("quantize.ignore: '{}' matches no module", name);
-      }
-    }
+    check_matches(rule, modules);
+    const int64_t first = std::max<int64_t>(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
+    const int64_t last = layers - std::max<int64_t>(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
     int64_t quantized = 0;
     Left left;
     std::optional<LayerRecipe> recipe;
@@ -96,7 +121,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
         const std::string reason = unsupported_reason(recipe->linear, device);
-        check(reason.empty(), "quantize.scheme: {} on {} cannot run here: {}", rule.scheme, m->fqn(), reason);
+        check(reason.empty(), "{}quantize.scheme: {} on {} cannot run here: {}", rule.place, rule.scheme, m->fqn(), reason);
         for (const std::string& warning : recipe->warnings) log_warning("{}", warning);
       }
       if (matches_any(*m, rule.ignore, rule.targets_are_substrings)) {
@@ -104,14 +129,17 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
         continue;
       }
       const int64_t block = block_of(m->fqn());
-      if (block >= 0 && (block < plan.skip_first_layers || block >= layers - plan.skip_last_layers)) {
+      if (block >= 0 && (block < first || block >= last)) {
         left.by_block.push_back(m->fqn());
         continue;
       }
       const auto [it, fresh] = taken.emplace(m, rule.scheme);
-      check(fresh, "quantize: {} is matched by two schemes, {} and {}", m->fqn(), it->second, rule.scheme);
+      check(fresh, "{}quantize: {} is matched by two schemes, {} and {}; put it into the ignore list of one", rule.place, m->fqn(),
+            it->second, rule.scheme);
       const int64_t k = linear->in_features(), n = linear->out_features();
       if (k % recipe->linear.dim_multiple != 0 || n % recipe->linear.dim_multiple != 0) {
+        check(!named_in_full(rule, m->fqn()), "{}quantize.targets: {} has {} inputs and {} outputs, {} takes multiples of {} only",
+              rule.place, m->fqn(), k, n, rule.scheme, recipe->linear.dim_multiple);
         left.by_shape.push_back(m->fqn());
         continue;
       }

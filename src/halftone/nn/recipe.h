@@ -13,17 +13,20 @@ namespace halftone::nn {
 struct RecipeRule : RecipeOptions {
   std::string scheme = "none";
   std::vector<std::string> targets = {"Linear"}, ignore = {"output"};
-  bool targets_are_substrings = false;  // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
+  bool targets_are_substrings = false;                 // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
+  double skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype: a count, or a fraction < 1 rounded up
+  std::string place;                                   // "FILE:LINE: " in front of messages, where the rule comes from a file
 };
 
 struct RecipePlan {
   std::vector<RecipeRule> rules;
-  int skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype
+  int skip_first_layers = 0, skip_last_layers = 0;  // blocks that every rule leaves alone
 };
 
 // Says for every Linear of the model how the operands of its products are quantised (numerics.md section 12) and returns
-// the lines to print at start. Error: unknown scheme, a scheme without products on this device, a target that matches
-// nothing, a module matched twice.
+// the lines to print at start. Error: unknown scheme, a scheme without products on this device, a target that matches no
+// Linear (a known class that the model has not is none of that while another target matches), a module named in full whose
+// sizes the scheme cannot take, a module matched twice.
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
 
 // Rule C: `re:P` matches when P (ECMAScript) matches from the first character of the name; anything else is an exact FQN or

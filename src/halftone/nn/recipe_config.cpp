@@ -4,79 +4,168 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/config/quantize_options.h"
+#include "halftone/config/recipe_file.h"
 
 namespace halftone::nn {
 namespace {
+
+using Strings = std::vector<std::string>;
 
 int block_count(double value, int64_t layers) {
   return static_cast<int>(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value);
 }
 
-RecipeRule base_rule(const QuantizeConfig& q) {
-  RecipeRule rule;
-  rule.ignore = q.ignore;
-  rule.stochastic_rounding = q.stochastic_rounding;
-  rule.use_sr_grad = q.use_sr_grad;
-  rule.output = q.output, rule.grad_input = q.grad_input, rule.grad_weight = q.grad_weight;
-  return rule;
+// Copies what is set. With a table of schemes an option goes to those that have it; with one scheme it always goes, so that
+// layer_recipe refuses what has no effect.
+class OptionsOf {
+ public:
+  OptionsOf(const QuantizeConfig& q, const std::string& scheme) : q_(q), scheme_(scheme) {}
+
+  RecipeRule rule(const Strings& targets) {
+    RecipeRule r;
+    r.scheme = scheme_, r.targets = targets, r.ignore = q_.ignore, r.preset = q_.preset, r.emulate = q_.emulate;
+    take(r.use_2dblock_x, "use_2dblock_x", q_.use_2dblock_x);
+    take(r.use_2dblock_w, "use_2dblock_w", q_.use_2dblock_w);
+    take(r.use_hadamard, "use_hadamard", q_.use_hadamard);
+    take(r.use_sr_grad, "use_sr_grad", q_.use_sr_grad);
+    take(r.use_dge, "use_dge", q_.use_dge);
+    take(r.use_uos, "use_uos", q_.use_uos);
+    take(r.wgrad_hp, "wgrad_hp", q_.wgrad_hp);
+    take_two_level(r);
+    take(r.clip_mode, "clip_mode", q_.clip_mode);
+    take(r.scale_mode, "scale_mode", q_.scale_mode);
+    take(r.style, "style", unless(q_.style, "alto"));
+    take(r.output, "output", unless(q_.output, true));
+    take(r.grad_input, "grad_input", unless(q_.grad_input, true));
+    take(r.grad_weight, "grad_weight", unless(q_.grad_weight, true));
+    take(r.stochastic_rounding, "stochastic_rounding", unless(q_.stochastic_rounding, false));
+    take(r.activation, "activation", unless(q_.activation, "none"));
+    take(r.fast_accum, "fast_accum", q_.fast_accum);
+    take(r.round_scales_to_power_of_2, "round_scales_to_power_of_2", q_.round_scales_to_power_of_2);
+    take(r.lora_rank, "lora_rank", q_.lora_rank);
+    take(r.deosc_step, "deosc_step", q_.deosc_step);
+    take(r.deosc_period, "deosc_period", q_.deosc_period);
+    take(r.deosc_ratio, "deosc_ratio", q_.deosc_ratio);
+    take(r.deosc_log_freq, "deosc_log_freq", q_.deosc_log_freq);
+    return r;
+  }
+
+ private:
+  bool belongs(const char* option) const { return q_.scheme.table.size() < 2 || option_belongs(option, scheme_); }
+
+  template <class T>
+  void take(std::optional<T>& out, const char* option, const std::optional<T>& value) const {
+    if (value && belongs(option)) out = value;
+  }
+
+  // Its two kinds belong to different schemes.
+  void take_two_level(RecipeRule& r) const {
+    const bool mx = scheme_ == "mxfp4";
+    const bool fits = !q_.two_level_scaling || *q_.two_level_scaling == "none" || (*q_.two_level_scaling == "blockwise") == mx;
+    if (q_.scheme.table.size() < 2 || fits) take(r.two_level_scaling, "two_level_scaling", q_.two_level_scaling);
+  }
+
+  template <class T, class U>
+  static std::optional<T> unless(const T& value, const U& standard) {
+    return value == standard ? std::nullopt : std::optional<T>(value);
+  }
+
+  const QuantizeConfig& q_;
+  const std::string scheme_;
+};
+
+void add_rules(RecipePlan& plan, const QuantizeConfig& q, const std::string& place) {
+  check(q.attention == "bf16", "{}quantize.attention: this build computes attention in the compute dtype; leave it at bf16, found {}",
+        place, q.attention);
+  const auto add = [&](const std::string& scheme, const Strings& targets) {
+    RecipeRule rule = OptionsOf(q, scheme).rule(targets);
+    rule.place = place;
+    plan.rules.push_back(std::move(rule));
+  };
+  if (q.scheme.table.empty()) {
+    if (!q.scheme.is_none()) add(q.scheme.name, q.targets);
+    return;
+  }
+  check(q.targets == Strings{"Linear"}, "{}quantize.targets must be unset when quantize.scheme is a table of targets", place);
+  for (const auto& [scheme, targets] : q.scheme.table) add(scheme, targets);
 }
 
-// Options of schemes whose products this build has not: set, they would be without effect, which is an error.
-void refuse_unused(const QuantizeConfig& q) {
-  const auto refuse = [](bool set, const char* name, const char* where) {
-    check(!set, "quantize.{}: it belongs to {}, and no product of those schemes is in this build; leave it unset", name, where);
+void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
+  for (const RecipeModifier& modifier : read_recipe_file(q.recipe)) {
+    const size_t first = plan.rules.size();
+    add_rules(plan, modifier.options, modifier.place + ": ");
+    for (size_t i = first; i < plan.rules.size(); ++i) {
+      plan.rules[i].emulate = plan.rules[i].emulate || q.emulate;
+      plan.rules[i].skip_first_layers = modifier.options.skip_first_layers;
+      plan.rules[i].skip_last_layers = modifier.options.skip_last_layers;
+    }
+  }
+}
+
+// filter_fqns holds substrings, and one word that is none.
+void set_filter(RecipeRule& rule, const Strings& filter_fqns) {
+  rule.ignore = filter_fqns;
+  rule.auto_filter_small_kn = std::erase(rule.ignore, "auto_filter_small_kn") > 0;
+  rule.targets = {""};  // rule T: every name contains it
+  rule.targets_are_substrings = true;
+}
+
+void add_converter(RecipePlan& plan, const QuantizeConfig& q, const std::string& converter) {
+  RecipeRule rule;
+  rule.preset = "alto";  // no option that the converter does not set
+  if (converter == "quantize.linear.float8" || converter == "float8") {
+    rule.scheme = "fp8_" + q.linear.float8.recipe_name.value_or("tensorwise");
+    rule.emulate = q.linear.float8.emulate || q.emulate;
+    set_filter(rule, q.linear.float8.filter_fqns);
+  } else if (converter == "quantize.linear.mx" || converter == "mx") {
+    const std::string& recipe = q.linear.mx.recipe_name;
+    rule.scheme = "mxfp8_e4m3";
+    rule.use_2dblock_w = false;
+    rule.scale_mode = recipe == "mxfp8_cublas_rceil" ? "rceil" : "floor";
+    rule.emulate = recipe == "mxfp8_emulated" || q.emulate;
+    set_filter(rule, q.linear.mx.filter_fqns);
+  } else {
+    const bool float8 = converter == "quantize.grouped_mm.float8";
+    check(float8 || converter == "quantize.grouped_mm.mx", "model.converters: unknown converter '{}'", converter);
+    const Strings& fqns = float8 ? q.grouped_mm.float8.fqns : q.grouped_mm.mx.fqns;
+    check(fqns.empty(), "model.converters: {} converts experts whose names contain '{}', and no model of this build has experts", converter,
+          fqns.empty() ? "" : fqns[0]);
+    return;
+  }
+  plan.rules.push_back(std::move(rule));
+}
+
+// Settings of sharded or grouped weights say nothing to one process with dense layers, so that files for many GPUs load.
+void report_idle(const QuantizeConfig& q) {
+  const auto idle = [](bool set, const char* option, const char* why) {
+    if (set) log_info("[compat] {}: {}", option, why);
   };
-  refuse(q.use_2dblock_x.has_value(), "use_2dblock_x", "mx*, nvfp4 and amdfp4");
-  refuse(q.use_2dblock_w.has_value(), "use_2dblock_w", "mx*, nvfp4 and amdfp4");
-  refuse(q.use_hadamard.has_value(), "use_hadamard", "mxfp4, nvfp4 and amdfp4");
-  refuse(q.use_dge.has_value(), "use_dge", "mxfp4, nvfp4 and amdfp4");
-  refuse(q.two_level_scaling.has_value(), "two_level_scaling", "mxfp4, nvfp4 and amdfp4");
-  refuse(q.clip_mode.has_value(), "clip_mode", "mxfp4");
-  refuse(q.use_uos.has_value(), "use_uos", "mxfp4");
-  refuse(q.lora_rank.value_or(0) > 0, "lora_rank", "mx*, nvfp4 and amdfp4");
-  refuse(q.deosc_step.value_or(0) > 0, "deosc_step", "mxfp4, nvfp4 and amdfp4");
-  refuse(q.scale_mode.has_value(), "scale_mode", "mx*");
-  refuse(q.activation != "none", "activation", "int8_weight");
-  refuse(q.attention != "bf16", "attention", "low-precision attention");
-  refuse(!q.recipe.empty(), "recipe", "recipe files");
+  constexpr const char* kGather = "one process gathers no weights";
+  idle(q.fsdp_all_gather != "bf16", "quantize.fsdp_all_gather", kGather);
+  idle(q.fsdp_precompute_scales, "quantize.fsdp_precompute_scales", kGather);
+  idle(q.linear.float8.enable_fsdp_float8_all_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", kGather);
+  idle(q.linear.float8.precompute_float8_dynamic_scale_for_fsdp, "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp",
+       kGather);
+  idle(q.group_align != 0, "quantize.group_align", "no model of this build has experts");
 }
 
 }  // namespace
 
 RecipePlan recipe_plan(const QuantizeConfig& q, const ModelConfig& model, int64_t layers) {
+  const int sources = (q.scheme.is_none() ? 0 : 1) + (q.recipe.empty() ? 0 : 1) + (model.converters.empty() ? 0 : 1);
+  check(sources <= 1, "two of quantize.scheme, quantize.recipe and model.converters are set; keep one source of quantisation");
   RecipePlan plan;
-  refuse_unused(q);
   plan.skip_first_layers = block_count(q.skip_first_layers, layers);
   plan.skip_last_layers = block_count(q.skip_last_layers, layers);
-  check(q.scheme.is_none() || model.converters.empty(), "quantize.scheme and model.converters are both set; choose one");
-  if (!q.scheme.table.empty()) {
-    check(q.targets == std::vector<std::string>{"Linear"}, "quantize.targets must be unset when quantize.scheme is a table of targets");
-    for (const auto& [scheme, targets] : q.scheme.table) {
-      RecipeRule rule = base_rule(q);
-      rule.scheme = scheme, rule.targets = targets;
-      plan.rules.push_back(rule);
-    }
-  } else if (!q.scheme.is_none()) {
-    RecipeRule rule = base_rule(q);
-    rule.scheme = q.scheme.name, rule.targets = q.targets;
-    plan.rules.push_back(rule);
+  if (!q.recipe.empty()) {
+    add_modifiers(plan, q);
+  } else {
+    add_rules(plan, q, "");
   }
-  for (const std::string& converter : model.converters) {
-    RecipeRule rule;
-    if (converter == "quantize.linear.float8" || converter == "float8") {
-      const std::string recipe = q.linear.float8.recipe_name.value_or("tensorwise");
-      rule.scheme = "fp8_" + recipe;
-      rule.ignore = q.linear.float8.filter_fqns;
-    } else if (converter == "quantize.linear.mx" || converter == "mx") {
-      rule.scheme = "mxfp8_e4m3";
-      rule.ignore = q.linear.mx.filter_fqns;
-    } else {
-      continue;  // grouped products: a dense model has none
-    }
-    rule.targets = {""};  // rule T: every name contains it
-    rule.targets_are_substrings = true;
-    plan.rules.push_back(rule);
-  }
+  for (const std::string& converter : model.converters) add_converter(plan, q, converter);
+  if (sources > 0) report_idle(q);
   return plan;
 }
 

@@ -4,8 +4,9 @@
 
 namespace halftone::nn {
 
-// quantize.scheme (one name or a table) or model.converters as rules; at most one of the sources may be active.
-// Error naming the option when a value has no effect in this build.
+// The one source of quantisation that is active as rules: quantize.scheme (one name or a table), the recipe file that
+// quantize.recipe names (read here), or torchtitan's model.converters (platform.md 3.3). Error naming the option, and the
+// line of a recipe file, when a value cannot work.
 RecipePlan recipe_plan(const QuantizeConfig& quantize, const ModelConfig& model, int64_t layers);
 
 }  // namespace halftone::nn

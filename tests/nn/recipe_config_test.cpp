@@ -1,0 +1,180 @@
+#include "halftone/nn/recipe_config.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "halftone/base/error.h"
+#include "halftone/config/load.h"
+
+namespace halftone::nn {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+JobConfig config(const Strings& args) { return load_config_text("", "X.toml", args).config; }
+RecipePlan plan(const Strings& args, int64_t layers = 6) {
+  const JobConfig c = config(args);
+  return recipe_plan(c.quantize, c.model, layers);
+}
+
+TEST(RecipeConfig, EveryOptionReachesTheRule) {
+  const RecipePlan p = plan({"--quantize.scheme=mxfp4",
+                             "--quantize.targets=re:.*w1",
+                             "--quantize.ignore=re:layers.0",
+                             "--quantize.preset=alto",
+                             "--quantize.use_2dblock_x=false",
+                             "--quantize.use_2dblock_w=false",
+                             "--quantize.use_hadamard",
+                             "--quantize.use_sr_grad",
+                             "--quantize.use_dge",
+                             "--quantize.two_level_scaling=blockwise",
+                             "--quantize.clip_mode=dynamic",
+                             "--quantize.scale_mode=even",
+                             "--quantize.wgrad_hp=false",
+                             "--quantize.lora_rank=64",
+                             "--quantize.deosc_step=10",
+                             "--quantize.deosc_period=20",
+                             "--quantize.deosc_ratio=8",
+                             "--quantize.deosc_log_freq=2",
+                             "--quantize.emulate",
+                             "--quantize.skip_first_layers=1",
+                             "--quantize.skip_last_layers=0.2"});
+  ASSERT_EQ(p.rules.size(), 1u);
+  const RecipeRule& r = p.rules[0];
+  EXPECT_EQ(r.scheme, "mxfp4");
+  EXPECT_EQ(r.targets, Strings{"re:.*w1"});
+  EXPECT_EQ(r.ignore, Strings{"re:layers.0"});
+  EXPECT_EQ(r.preset, "alto");
+  EXPECT_EQ(r.use_2dblock_x, false);
+  EXPECT_EQ(r.use_2dblock_w, false);
+  EXPECT_EQ(r.use_hadamard, true);
+  EXPECT_EQ(r.use_sr_grad, true);
+  EXPECT_EQ(r.use_dge, true);
+  EXPECT_EQ(r.two_level_scaling, "blockwise");
+  EXPECT_EQ(r.clip_mode, "dynamic");
+  EXPECT_EQ(r.scale_mode, "even");
+  EXPECT_EQ(r.wgrad_hp, false);
+  EXPECT_EQ(r.lora_rank, 64);
+  EXPECT_EQ(r.deosc_step, 10);
+  EXPECT_EQ(r.deosc_period, 20);
+  EXPECT_EQ(r.deosc_ratio, 8);
+  EXPECT_EQ(r.deosc_log_freq, 2);
+  EXPECT_TRUE(r.emulate);
+  EXPECT_EQ(p.skip_first_layers, 1);
+  EXPECT_EQ(p.skip_last_layers, 2);  // 0.2 * 6 rounded up
+  EXPECT_EQ(plan({"--quantize.scheme=mxfp4", "--quantize.use_uos"}).rules[0].use_uos, true);
+  EXPECT_EQ(plan({"--quantize.scheme=nvfp4", "--quantize.style=torchao"}).rules[0].style, "torchao");
+  const RecipeRule integer = plan({"--quantize.scheme=int8", "--quantize.no_output", "--quantize.no_grad_input",
+                                   "--quantize.no_grad_weight", "--quantize.stochastic_rounding"})
+                                 .rules[0];
+  EXPECT_EQ(integer.output, false);
+  EXPECT_EQ(integer.grad_input, false);
+  EXPECT_EQ(integer.grad_weight, false);
+  EXPECT_EQ(integer.stochastic_rounding, true);
+  EXPECT_EQ(plan({"--quantize.scheme=int8_weight", "--quantize.activation=int8_sr"}).rules[0].activation, "int8_sr");
+  const RecipeRule fp8 =
+      plan({"--quantize.scheme=fp8_rowwise", "--quantize.fast_accum=forward,wgrad", "--quantize.round_scales_to_power_of_2=false"})
+          .rules[0];
+  EXPECT_EQ(fp8.fast_accum, (Strings{"forward", "wgrad"}));
+  EXPECT_EQ(fp8.round_scales_to_power_of_2, false);
+}
+
+// Nothing said leaves everything to the preset.
+TEST(RecipeConfig, UnsetOptionsStayUnset) {
+  const RecipeRule r = plan({"--quantize.scheme=nvfp4"}).rules[0];
+  EXPECT_EQ(r.preset, "recommended");
+  EXPECT_FALSE(r.use_hadamard || r.use_sr_grad || r.two_level_scaling || r.style || r.output || r.activation || r.deosc_step);
+  const LayerRecipe recommended = layer_recipe(r.scheme, r, "w");
+  EXPECT_EQ(recommended.linear, *find_linear_recipe("nvfp4"));
+  RecipeRule alto = r;
+  alto.preset = "alto";
+  EXPECT_EQ(layer_recipe("nvfp4", alto, "w").linear.x_wgrad.hadamard, 0);
+  EXPECT_EQ(layer_recipe("nvfp4", alto, "w").warnings.size(), 1u);  // no outer scale
+}
+
+TEST(RecipeConfig, TablesGiveEachSchemeItsOwnOptions) {
+  const RecipePlan p = plan({"--quantize.scheme={\"mxfp4\": [\"re:.*w1\"], \"int8\": [\"re:.*w2\"], \"nvfp4\": \"re:.*w3\"}",
+                             "--quantize.use_hadamard", "--quantize.stochastic_rounding", "--quantize.two_level_scaling=tensorwise"});
+  ASSERT_EQ(p.rules.size(), 3u);
+  EXPECT_EQ(p.rules[0].use_hadamard, true);
+  EXPECT_FALSE(p.rules[0].stochastic_rounding || p.rules[0].two_level_scaling);
+  EXPECT_EQ(p.rules[1].stochastic_rounding, true);
+  EXPECT_FALSE(p.rules[1].use_hadamard.has_value());
+  EXPECT_EQ(p.rules[2].two_level_scaling, "tensorwise");
+  for (const RecipeRule& r : p.rules) EXPECT_NO_THROW(layer_recipe(r.scheme, r, "w"));
+}
+
+TEST(RecipeConfig, ConvertersOfTorchtitan) {
+  const RecipeRule tensorwise = plan({"--model.converters=quantize.linear.float8"}).rules[0];
+  EXPECT_EQ(tensorwise.scheme, "fp8_tensorwise");
+  EXPECT_EQ(tensorwise.targets, Strings{""});
+  EXPECT_TRUE(tensorwise.targets_are_substrings);
+  EXPECT_TRUE(tensorwise.ignore.empty());
+  EXPECT_FALSE(tensorwise.auto_filter_small_kn);
+
+  const RecipeRule filtered = plan({"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise",
+                                    "--quantize.linear.float8.emulate", "--quantize.linear.float8.filter_fqns=output,auto_filter_small_kn"})
+                                  .rules[0];
+  EXPECT_EQ(filtered.scheme, "fp8_rowwise");
+  EXPECT_EQ(filtered.ignore, Strings{"output"});
+  EXPECT_TRUE(filtered.auto_filter_small_kn);
+  EXPECT_TRUE(filtered.emulate);
+  EXPECT_EQ(plan({"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise_with_gw_hp"}).rules[0].scheme,
+            "fp8_rowwise_with_gw_hp");
+
+  struct Case {
+    const char *name, *mode;
+    bool emulate;
+  };
+  for (const auto& [name, mode, emulate] :
+       {Case{"mxfp8_cublas", "floor", false}, {"mxfp8_cublas_rceil", "rceil", false}, {"mxfp8_emulated", "floor", true}}) {
+    const RecipeRule r = plan({"--model.converters=mx", std::string("--quantize.linear.mx.recipe_name=") + name}).rules[0];
+    EXPECT_EQ(r.scheme, "mxfp8_e4m3");
+    EXPECT_EQ(r.use_2dblock_w, false) << name;
+    EXPECT_EQ(r.scale_mode, mode) << name;
+    EXPECT_EQ(r.emulate, emulate) << name;
+    EXPECT_EQ(r.ignore, Strings{"output"});  // torchtitan's default
+  }
+  EXPECT_TRUE(plan({"--model.converters=quantize.grouped_mm.mx"}).rules.empty());
+  EXPECT_THROW(plan({"--model.converters=quantize.grouped_mm.mx", "--quantize.grouped_mm.mx.fqns=experts"}), Error);
+}
+
+TEST(RecipeConfig, RecipeFilesBecomeRulesWithTheirPlace) {
+  const std::string path = testing::TempDir() + "halftone_recipe_config_test.yaml";
+  std::ofstream(path) << "a_stage:\n  one_modifiers:\n    LowPrecisionTrainingModifier: {scheme: nvfp4, two_level_scaling: tensorwise}\n"
+                         "  two_modifiers:\n    LowPrecisionTrainingModifier:\n"
+                         "      {scheme: int8, targets: [output], ignore: [], skip_last_layers: 2, emulate: true}\n";
+  const RecipePlan p = plan({"--quantize.recipe", path});
+  ASSERT_EQ(p.rules.size(), 2u);
+  EXPECT_EQ(p.rules[0].preset, "alto");
+  EXPECT_EQ(p.rules[0].two_level_scaling, "tensorwise");
+  EXPECT_EQ(p.rules[0].place, path + ":3: ");
+  EXPECT_FALSE(p.rules[0].emulate);
+  EXPECT_EQ(p.rules[1].targets, Strings{"output"});
+  EXPECT_EQ(p.rules[1].skip_last_layers, 2);
+  EXPECT_TRUE(p.rules[1].emulate);
+  EXPECT_TRUE(plan({"--quantize.recipe", path, "--quantize.emulate"}).rules[0].emulate);
+  std::remove(path.c_str());
+  EXPECT_THROW(plan({"--quantize.recipe", path}), Error);
+}
+
+// The checks of the configuration are not the only ones: a plan can be made from any QuantizeConfig.
+TEST(RecipeConfig, WhatTheConfigurationWouldRefuseFailsHereToo) {
+  QuantizeConfig q;
+  q.scheme.name = "int8";
+  q.use_hadamard = true;
+  const RecipeRule r = recipe_plan(q, {}, 6).rules[0];
+  EXPECT_THROW(layer_recipe(r.scheme, r, "layers.0.attention.wq"), Error);
+  q = {};
+  q.scheme.name = "fp8_blockwise";
+  q.attention = "fp8_blockwise";
+  EXPECT_THROW(recipe_plan(q, {}, 6), Error);
+  q.attention = "bf16";
+  ModelConfig model;
+  model.converters = {"quantize.linear.mx"};
+  EXPECT_THROW(recipe_plan(q, model, 6), Error);
+}
+
+}  // namespace
+}  // namespace halftone::nn
