@@ -53,8 +53,7 @@ constexpr uint8_t fp4_block_scale(Fp4Chain chain, ScaleFormat format, uint32_t a
   return encode_block_scale(format, fp4_block_target(chain, format, amax_bits, outer));
 }
 
-// What the elements meet: y = x * factor (torchao; y beyond +-6 saturates as in 2.1) or y = x / factor (alto). NaN when
-// poisoned.
+// What the elements meet: clamp(x * factor, -6, 6) (torchao) or x / factor (alto). NaN when poisoned.
 constexpr float fp4_factor(Fp4Chain chain, ScaleFormat format, uint8_t block_scale, ScalePair outer) {
   if (block_scale == block_scale_nan(format)) return quiet_nan();
   const float q = decode_block_scale(format, block_scale) * outer.scale;
@@ -62,7 +61,12 @@ constexpr float fp4_factor(Fp4Chain chain, ScaleFormat format, uint8_t block_sca
   const float kMax = std::numeric_limits<float>::max();
   return q == 0 ? kMax : min_of(1.0f / q, kMax);
 }
-constexpr float fp4_scaled(Fp4Chain chain, float x, float factor) { return chain == Fp4Chain::alto ? x / factor : x * factor; }
+// The clamp is more than saturation: where the block scale underflows to 0, x * factor may be infinite.
+constexpr float fp4_scaled(Fp4Chain chain, float x, float factor) {
+  if (chain == Fp4Chain::alto) return x / factor;
+  const float y = x * factor;
+  return y > 6.0f ? 6.0f : y < -6.0f ? -6.0f : y;
+}
 
 namespace detail {
 constexpr uint8_t fp4_code_of(Fp4Chain chain, ScaleFormat format, TwoLevel level, float amax, float whole) {

@@ -3,6 +3,7 @@
 
 #include "halftone/base/dtype.h"
 #include "halftone/formats/recipe.h"
+#include "halftone/quantize/isa.h"
 #include "halftone/quantize/stochastic.h"
 
 namespace halftone {
@@ -11,12 +12,12 @@ namespace halftone {
 //   bf16, f32   code * block scale, without outer, macro and clip (4/3) factors: exact in bf16 for every float element with
 //               e8m0, e4m3 or ue5m3 scales. fp32 scales (tensor, row, 1x128, 128x128) are not folded in: then it is the value
 //               of the code. uint4: zero + code * scale. The product is formed in fp32, then rounded.
-//   fold_e4m3   mxfp4 without macro blocks only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref the largest block
-//               exponent of the row (poisoned blocks excluded; when all are, that of byte 0);
+//   fold_e4m3   mxfp4 without macro blocks only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref from the largest
+//               block byte of the row;
 //   fold_e5m2   likewise as e5m2 with 2^(e_block - e_ref + 13) and one e_ref for the whole tensor: mx_reference_byte(amax)
 //               `fold_scale` is what the product multiplies by. Blocks far below the reference lose bits or flush: counted.
-// A poisoned group's values are NaN: 0x7FC0, 0x7FC00000, 0x7F; fold_scale is NaN where the tensor's amax is (then so is every
-// value). See fold_code and mx_reference_byte in formats/mx_scale.h.
+// A poisoned group's values are NaN: 0x7FC0, 0x7FC00000, fold byte 0x7F. A reference byte of 255 (a poisoned block in the row, a
+// tensor's amax that is not finite) makes fold_scale NaN and all values that go with it 0x7F. Functions: formats/mx_scale.h.
 enum class ValueForm { none, bf16, f32, fold_e4m3, fold_e5m2 };
 
 // One quantised copy of a matrix [rows, cols]. `R` runs over the non-contracted index and `C` over the contracted one:
@@ -60,5 +61,10 @@ struct QuantizeOperand {
   bool want_row = false, want_transposed = false;
   QuantizedCopy row, transposed;
 };
+
+// On the CPU, by the best instruction set; results depend neither on it nor on the number of threads. Throws Error on an
+// impossible description (quantize/check_operand.h).
+void quantize_operand(const QuantizeOperand& p);
+void quantize_operand(const QuantizeOperand& p, Isa isa);
 
 }  // namespace halftone

@@ -1,0 +1,76 @@
+#include "halftone/quantize/check_operand.h"
+
+namespace halftone {
+namespace {
+
+const char* element_name(Element e) {
+  constexpr const char* kNames[] = {"hp", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "int8", "int4", "uint4", "ternary"};
+  return kNames[static_cast<int>(e)];
+}
+
+void check_spec(const OperandSpec& s) {
+  const char* element = element_name(s.element);
+  const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
+  check(s.quantized(), "quantiser: expected a quantised element type, found hp");
+  check(s.granularity != Granularity::none, "quantiser: {} without a granularity", element);
+  check(!blocks || s.block == 16 || s.block == 32 || s.block == 128, "quantiser: expected blocks of 16, 32 or 128 elements, found {}", s.block);
+  const bool fp32 = s.scale == ScaleFormat::fp32, eight_bit = s.element == Element::e4m3 || s.element == Element::e5m2;
+  bool legal = false;
+  switch (s.element) {
+    case Element::int8:
+    case Element::int4:
+      legal = fp32 && (s.granularity == Granularity::row || s.granularity == Granularity::tensor);
+      break;
+    case Element::uint4:
+      legal = (fp32 || s.scale == ScaleFormat::bf16) && s.granularity == Granularity::block;
+      break;
+    case Element::ternary:
+      legal = fp32 && s.granularity == Granularity::tensor;
+      break;
+    default:
+      legal = ((fp32 || s.scale == ScaleFormat::fp32_pow2) && eight_bit) || (s.scale == ScaleFormat::e8m0 && blocks) ||
+              (has_byte_scales(s.scale) && s.element == Element::e2m1 && blocks);
+  }
+  check(legal, "quantiser: {} elements do not go with granularity {} and scale format {}", element, static_cast<int>(s.granularity),
+        static_cast<int>(s.scale));
+  const bool mx = s.scale == ScaleFormat::e8m0;
+  check(mx == (s.mode != ScaleMode::none), "quantiser: a scale mode goes with e8m0 scales, and only with them");
+  check(s.mode != ScaleMode::uos || s.element == Element::e2m1, "quantiser: scale mode uos is defined for e2m1, not for {}", element);
+  const bool mxfp4 = mx && s.element == Element::e2m1;
+  check(s.two_level != TwoLevel::macro || (mxfp4 && s.block == 32), "quantiser: macro blocks need e2m1 elements with e8m0 scales and blocks of 32");
+  check(s.two_level != TwoLevel::tensor || (has_byte_scales(s.scale) && !mx), "quantiser: a tensor's outer scale needs e4m3 or ue5m3 block scales");
+  check(s.chain != Fp4Chain::torchao || (s.scale == ScaleFormat::e4m3 && s.two_level == TwoLevel::tensor),
+        "quantiser: scale chain torchao needs e4m3 block scales and an outer scale");
+  check(s.clip == Clip::none || (mxfp4 && s.granularity == Granularity::block && s.two_level != TwoLevel::macro),
+        "quantiser: clipping needs 1x32 blocks of e2m1 with e8m0 scales, without macro blocks");
+}
+
+void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t contracted) {
+  check_spec(c.spec);
+  check(c.spec.hadamard == 0 || ((c.spec.hadamard == 16 || c.spec.hadamard == 32) && transposed),
+        "quantiser: expected a rotation of 16 or 32 tokens of a transposed copy, found {}", c.spec.hadamard);
+  check(c.length == 0 || c.length >= contracted, "quantiser: expected a padded length of at least {}, found {}", contracted, c.length);
+  const int64_t C = operand_length(c, contracted);
+  if (c.packed != nullptr) {
+    check(bits_of(c.spec.element) < 8, "quantiser: {} codes have no packed form", element_name(c.spec.element));
+    const int64_t group = packed_group(c.spec.element);
+    check(C % group == 0, "quantiser: packed codes need a length that is a multiple of {}, found {}", group, C);
+  }
+  check((c.values != nullptr) == (c.form != ValueForm::none) || rows * C == 0, "quantiser: values and their form come together");
+  check(!is_fold(c.form) || (c.spec.element == Element::e2m1 && c.spec.scale == ScaleFormat::e8m0 && c.spec.two_level == TwoLevel::none),
+        "quantiser: only e2m1 codes with e8m0 scales and without macro blocks fold into 8-bit codes");
+  check(!is_fold(c.form) || c.fold_scale != nullptr || rows * C == 0, "quantiser: folded codes need a place for their scale");
+}
+
+}  // namespace
+
+void check_operand(const QuantizeOperand& p) {
+  check(p.type == DType::bf16 || p.type == DType::f32, "quantiser: expected bf16 or f32 elements, found type {}", static_cast<int>(p.type));
+  check(p.rows >= 0 && p.cols >= 0, "quantiser: expected sizes >= 0, found {} x {}", p.rows, p.cols);
+  check(p.rows <= 1 || p.ld >= p.cols, "quantiser: expected a row stride >= {} columns, found {}", p.cols, p.ld);
+  check(p.x != nullptr || p.rows * p.cols == 0, "quantiser: no input for {} x {} elements", p.rows, p.cols);
+  if (p.want_row) check_copy(p.row, false, p.rows, p.cols);
+  if (p.want_transposed) check_copy(p.transposed, true, p.cols, p.rows);
+}
+
+}  // namespace halftone
