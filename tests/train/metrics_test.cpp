@@ -180,6 +180,22 @@ TEST(MetricsLogger, WritesAndGoesOnAfterARestart) {
   EXPECT_FALSE(fs::exists(folder / "tb"));
 }
 
+TEST(MetricsLogger, ARewindLeavesEveryStepOnce) {
+  const TemporaryFolder folder;
+  captured_output([&] {
+    MetricsLogger logger(options_in(folder.path()), 0, {}, [] { return 1000.0; });
+    for (int64_t step = 1; step <= 6; ++step) logger.log_train(step, {{"grad_norm", static_cast<double>(step)}});
+    logger.rewind(3, "back to step 3");
+    for (int64_t step = 4; step <= 5; ++step) logger.log_train(step, {{"grad_norm", 10.0 * static_cast<double>(step)}});
+  });
+  std::vector<std::pair<std::string, int64_t>> found;
+  for (const MetricsLine& line : read_metrics(folder / "metrics.jsonl")) found.emplace_back(line.kind, line.step.value_or(-1));
+  const std::vector<std::pair<std::string, int64_t>> expected{{"run", 0},   {"train", 1}, {"train", 2}, {"train", 3},
+                                                              {"event", 3}, {"train", 4}, {"train", 5}};
+  EXPECT_EQ(found, expected);
+  EXPECT_EQ(*find_scalar(read_metrics(folder / "metrics.jsonl").back().scalars, "grad_norm"), 50.0);
+}
+
 TEST(MetricsLogger, SettingsAndRanks) {
   const TemporaryFolder folder;
   MetricsOptions options = options_in(folder.path());

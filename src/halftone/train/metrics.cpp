@@ -40,10 +40,10 @@ MetricsLogger::MetricsLogger(MetricsOptions options, int64_t resumed_step, const
   if (options_.config.enable_jsonl) {
     // The main writer keeps the plain name; others have a folder of their own.
     const bool main_writer = options_.rank == options_.writer_rank;
-    const std::filesystem::path path = options_.dump_folder / (main_writer ? "" : rank_folder) / "metrics.jsonl";
-    if (const uint64_t dropped = truncate_metrics(path, resumed_step))
-      log_info("Cut {} back to step {} ({} bytes dropped)", path.string(), resumed_step, dropped);
-    jsonl_ = MetricsWriter(path);
+    jsonl_path_ = options_.dump_folder / (main_writer ? "" : rank_folder) / "metrics.jsonl";
+    if (const uint64_t dropped = truncate_metrics(jsonl_path_, resumed_step))
+      log_info("Cut {} back to step {} ({} bytes dropped)", jsonl_path_.string(), resumed_step, dropped);
+    jsonl_ = MetricsWriter(jsonl_path_);
     jsonl_.write_text(run_line(run, now, options_.rank, resumed_step));
   }
   if (options_.config.enable_tensorboard) {
@@ -86,6 +86,12 @@ void MetricsLogger::log_train(int64_t step, const Scalars& scalars) {
 void MetricsLogger::log_validate(int64_t step, const Scalars& scalars) {
   if (options_.rank == options_.writer_rank) log_line(LogLevel::info, validate_line(step, scalars, colors_));
   append("validate", step, clock_(), scalars, "");
+}
+
+void MetricsLogger::rewind(int64_t step, const std::string& message) {
+  if (jsonl_.is_open()) truncate_metrics(jsonl_path_, step);  // the writer appends: it goes on at the new end
+  pace_start_.reset();
+  log_event(step, message);
 }
 
 void MetricsLogger::log_event(int64_t step, const std::string& message, const Scalars& scalars) {

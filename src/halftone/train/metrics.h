@@ -39,6 +39,9 @@ class MetricsLogger {
 
   void log_train(int64_t step, const Scalars& scalars);
   void log_validate(int64_t step, const Scalars& scalars);
+  // The run went back to the state after `step` (training.nonfinite = "rollback"): metrics.jsonl is cut to it, so that every
+  // step stands there once; event files, which cannot be cut, get the later values again.
+  void rewind(int64_t step, const std::string& message);
   // A line of its own in the log and in metrics.jsonl, e.g. log_event(40, "checkpoint saved", {{"seconds", 0.2}}).
   void log_event(int64_t step, const std::string& message, const Scalars& scalars = {});
 
@@ -53,6 +56,7 @@ class MetricsLogger {
   MetricsOptions options_;
   std::function<double()> clock_;
   bool colors_;
+  std::filesystem::path jsonl_path_;
   MetricsWriter jsonl_;
   EventFile events_;
   std::optional<std::pair<int64_t, double>> pace_start_;  // step, time

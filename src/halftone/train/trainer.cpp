@@ -58,7 +58,7 @@ class Trainer {
   void log_step(int64_t step, const StepResult& r, double lr);
   void validate(int64_t step);
   void save(int64_t step, bool last);
-  void rollback(int64_t step);
+  void rollback(int64_t step, const std::string& reason);
   void estimate(int64_t steps);
   MicroBatch to_device(const Batch& batch, int64_t first_row) const;
   double median_loss() const;
@@ -259,8 +259,7 @@ bool Trainer::train_step(int64_t step) {
     ++skipped_;
     if (config_.training.nonfinite == "rollback") {
       check(skipped_ <= kMaxSkipped, "{}; {} rollbacks in a row did not help", what, kMaxSkipped);
-      log_warning("{}; going back to the last checkpoint", what);
-      rollback(step);
+      rollback(step, what);
       return true;
     }
     if (config_.training.nonfinite != "skip" || skipped_ > kMaxSkipped) {
@@ -277,16 +276,19 @@ bool Trainer::train_step(int64_t step) {
   return true;
 }
 
-void Trainer::rollback(int64_t step) {
+void Trainer::rollback(int64_t step, const std::string& reason) {
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true) : std::nullopt;
   check(full.has_value(),
-        "training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter checkpoint.interval");
+        "{}; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter checkpoint.interval",
+        reason);
   const LoadedStep saved = store_->open(*full);
   restore_model(*engine_, saved);
   restore_optimizer(*engine_, saved);
   loader_->load_state(restored_loader_state(saved));
   progress_ = restored_progress(saved);
   bad_steps_.insert(step);
+  metrics_->rewind(progress_.step, fmt::format("{}; back to the checkpoint of step {}, the rows of step {} are left out", reason,
+                                               progress_.step, step));
 }
 
 void Trainer::log_step(int64_t step, const StepResult& r, double lr) {
