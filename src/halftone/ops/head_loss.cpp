@@ -7,7 +7,7 @@
 
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/linear_cpu.h"
+#include "halftone/ops/linear.h"
 #include "halftone/ops/node.h"
 
 namespace halftone {
@@ -55,17 +55,11 @@ HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& lab
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
-    if (plain.is_cpu()) {
-      const auto call = cpu::linear_forward(chunk, head, training, at::kFloat);  // logits stay in fp32
-      at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
-      sum += chunk_loss(call.y, target, grad_scale, d_logits);
-      if (training) dx.narrow(0, r, n).copy_(cpu::linear_backward(*call.saved, d_logits, head, true));
-    } else {
-      const at::Tensor logits = aten::linear_forward(chunk, head);
-      at::Tensor d_logits = training ? at::empty_like(logits) : at::Tensor();
-      sum += chunk_loss(logits, target, grad_scale, d_logits);
-      if (training) dx.narrow(0, r, n).copy_(aten::linear_backward(chunk, d_logits, head, true));
-    }
+    // On the CPU logits stay in fp32.
+    const LinearCall call = linear_call(chunk, head, {training, plain.is_cpu() ? at::kFloat : plain.scalar_type(), r});
+    at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
+    sum += chunk_loss(call.y, target, grad_scale, d_logits);
+    if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }
   HeadLoss result{(sum * grad_scale).to(at::kFloat), sum};
   if (training) {

@@ -5,6 +5,7 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/linear_cpu.h"
+#include "halftone/ops/linear_scaled.h"
 #include "halftone/ops/node.h"
 
 namespace halftone {
@@ -21,45 +22,58 @@ uint64_t LinearGroup::version() const {
   return v;
 }
 
-std::string unsupported_reason(const LinearRecipe& recipe, c10::DeviceType) {
-  for (const std::string_view name : {"none", "int8", "fp8_rowwise", "fp8_rowwise_with_gw_hp"}) {
-    if (recipe.name == name) return name == "fp8_rowwise_with_gw_hp" ? "its tensorwise dgrad weight has no product in this build" : "";
+bool LinearGroup::has_bias() const {
+  return std::any_of(biases.begin(), biases.end(), [](const Weight* b) { return b != nullptr; });
+}
+
+std::string unsupported_reason(const LinearRecipe& recipe, c10::DeviceType device) {
+  if (device == at::kCPU) return "";
+  for (const std::string_view name : {"none", "int8", "fp8_rowwise"}) {
+    if (recipe.name == name) return "";
   }
-  return fmt::format("this build has products for none, int8 and fp8_rowwise; {} has none", recipe.name);
+  return fmt::format("on this device the build has products for none, int8 and fp8_rowwise; {} runs on the CPU", recipe.name);
+}
+
+LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
+  if (x.is_cpu()) return cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
+  LinearCall call;
+  call.y = aten::linear_forward(x, group);
+  if (options.keep) {
+    call.backward = [x, &group](const at::Tensor& dy, bool want_dx) { return aten::linear_backward(x, dy.contiguous(), group, want_dx); };
+  }
+  return call;
 }
 
 at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
-  check(x.dim() == 2 && x.size(1) == group.in_features(), "{}: expected an input of [tokens, {}], found {}", group.weights.front()->name,
+  check(x.dim() >= 1 && x.size(-1) == group.in_features(), "{}: expected an input of [tokens, {}], found {}", group.weights.front()->name,
         group.in_features(), fmt::join(x.sizes(), " x "));
-  const bool cpu = x.is_cpu();
   std::vector<at::Tensor> inputs = {x};
   for (const Weight* w : group.weights) inputs.push_back(w->value);
-  const bool recording =
+  LinearOptions options;
+  options.keep =
       at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
-  const at::Tensor plain = x.detach();
-  if (!cpu) {
-    at::Tensor y;
-    {
-      at::NoGradGuard no_grad;
-      y = aten::linear_forward(plain, group);
-    }
-    if (recording) {
-      connect("linear", inputs, {&y}, [plain, &group, want_dx = x.requires_grad()](const variable_list& g) -> variable_list {
-        variable_list result(1 + group.weights.size());
-        result[0] = aten::linear_backward(plain, g[0].contiguous(), group, want_dx);
-        for (Weight* w : group.weights) w->grad_ready();
-        return result;
-      });
-    }
-    return y;
+  options.out = x.scalar_type();
+  const int64_t n = group.out_features();
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = n;
+  LinearCall call;
+  {
+    at::NoGradGuard no_grad;
+    const at::Tensor plain = x.detach();
+    call = linear_call(plain.dim() == 2 ? plain : plain.reshape({-1, plain.size(-1)}), group, options);
+    if (x.dim() != 2) call.y = call.y.view(shape).detach();
   }
-  auto call = cpu::linear_forward(plain, group, recording, plain.scalar_type());
-  if (recording) {
+  if (options.keep) {
     connect("linear", inputs, {&call.y},
-            [saved = call.saved, &group, want_dx = x.requires_grad()](const variable_list& g) -> variable_list {
+            [backward = std::move(call.backward), &group, n, want_dx = x.requires_grad(), sizes = x.sizes().vec()](
+                const variable_list& g) -> variable_list {
               variable_list result(1 + group.weights.size());
-              result[0] = cpu::linear_backward(*saved, g[0], group, want_dx);
+              result[0] = backward(g[0].dim() == 2 ? g[0] : g[0].reshape({-1, n}), want_dx);
+              if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
               for (Weight* w : group.weights) w->grad_ready();
+              for (Weight* b : group.biases) {
+                if (b != nullptr) b->grad_ready();
+              }
               return result;
             });
   }

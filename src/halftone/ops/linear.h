@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,9 +17,11 @@ struct PreparedWeights {
 };
 
 // One or several weights [N_i, K] that read the same input under the same recipe (wq|wk|wv, w1|w3): the input is
-// quantised once, every weight keeps its own scales, so the group computes exactly what its members would.
+// quantised once, every weight keeps its own scales, so the group computes exactly what its members would. The random
+// draws of X and the signs of a rotation are keyed by the first weight's name.
 struct LinearGroup {
   std::vector<Weight*> weights;
+  std::vector<Weight*> biases;  // [N_i] or null, one per weight; or none at all
   LinearRecipe recipe = kLinearRecipes[0];
   std::shared_ptr<PreparedWeights> prepared;
   uint64_t prepared_version = 0;
@@ -26,16 +29,31 @@ struct LinearGroup {
   int64_t in_features() const { return weights.front()->value.size(1); }
   int64_t out_features() const;
   uint64_t version() const;
+  bool has_bias() const;
 };
 
-// Y[T, sum N_i] = X[T, K] . [W_0; W_1; ...]^T. Operands and rounding by `recipe` (numerics.md section 7); backward returns
-// dX in X's dtype and adds each dW_i to its weight's fp32 gradient.
-at::Tensor linear(const at::Tensor& x_tk, LinearGroup& group);
+// Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
+// section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient.
+at::Tensor linear(const at::Tensor& x, LinearGroup& group);
 
-// True when this build has products for the recipe on the device type; the reason otherwise.
+// The same without autograd, on X[T, K].
+struct LinearOptions {
+  bool keep = false;     // what backward needs
+  at::ScalarType out{};  // dtype of y: X's own or float32
+  int64_t first_row = 0;  // index of X's first row among the rows of the micro-batch (numerics.md section 4)
+};
+struct LinearCall {
+  at::Tensor y;
+  // (dY[T, sum N_i], want_dx) -> dX, undefined unless wanted; adds to the weights' gradients. Empty unless `keep`.
+  std::function<at::Tensor(const at::Tensor&, bool)> backward;
+};
+LinearCall linear_call(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options);
+
+// Empty when this build has products for the recipe on the device type; the reason otherwise.
 std::string unsupported_reason(const LinearRecipe& recipe, c10::DeviceType device);
 
-// The six operands in portable ATen operations: the path of devices without kernels of ours, and the oracle of the tests.
+// The six operands in portable ATen operations for the recipes none, int8 and fp8_rowwise: the path of devices without
+// kernels of ours, and an oracle of the tests.
 namespace aten {
 at::Tensor linear_forward(const at::Tensor& x_tk, const LinearGroup& group);
 // Returns dX (undefined unless wanted) and adds to the weights' gradients.

@@ -1,7 +1,9 @@
 #include "halftone/ops/linear_cpu.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <optional>
 
 #include "halftone/gemm/cpu/gemm.h"
 #include "halftone/ops/common.h"
@@ -36,12 +38,13 @@ struct Prepared final : PreparedWeights {
   bool has_dgrad = false;
 };
 
-Rounding rounding(const OperandSpec& spec, const std::string& name, const char* role, bool activation) {
+// `first_row`: of an activation among the micro-batch's rows; a weight's draws start at its first element.
+Rounding rounding(const OperandSpec& spec, const std::string& name, const char* role, std::optional<int64_t> first_row = {}) {
   Rounding r;
   const StepContext& context = step_context();
   r.stochastic = spec.stochastic, r.step = context.step;
   if (spec.stochastic) r.key = philox_key(context.seed, name + "#" + role);
-  if (activation) r.first_row = context.first_row;
+  if (first_row) r.first_row = context.first_row + *first_row;
   return r;
 }
 
@@ -156,7 +159,7 @@ void prepare_forward(LinearGroup& group, Prepared& p, DType hp) {
     const Weight& w = *group.weights[i];
     const at::Tensor value = w.value.detach();
     const int64_t n = value.size(0);
-    const Rows rows = quantize_rows(value, r.w_forward, rounding(r.w_forward, w.name, "w.fwd", false));
+    const Rows rows = quantize_rows(value, r.w_forward, rounding(r.w_forward, w.name, "w.fwd"));
     auto* out = static_cast<std::byte*>(p.forward[together ? 0 : i].data_ptr());
     if (together) out += panels_bytes(type, k, n0);
     gemm::pack_rows(type, n, k, rows.data, rows.ld, out);
@@ -170,7 +173,7 @@ void prepare_dgrad(LinearGroup& group, Prepared& p) {
   p.dgrad_spans = spans(group, !r.dy_dgrad.quantized() && adjacent(group, &Weight::value));
   for (const Span& span : p.dgrad_spans) {
     const Columns c = quantize_columns(rows_of(group, &Weight::value, span), r.w_dgrad,
-                                       rounding(r.w_dgrad, group.weights[span.first]->name, "w.dgrad", false));
+                                       rounding(r.w_dgrad, group.weights[span.first]->name, "w.dgrad"));
     p.dgrad.push_back(c.panels);
     p.dgrad_scale.push_back(c.scale);
   }
@@ -179,53 +182,50 @@ void prepare_dgrad(LinearGroup& group, Prepared& p) {
 
 Prepared& prepared(LinearGroup& group, DType hp) {
   const uint64_t version = group.version();
-  if (!group.prepared || group.prepared_version != version) {
+  auto* p = dynamic_cast<Prepared*>(group.prepared.get());  // the other path (linear_scaled.cpp) has its own
+  if (p == nullptr || group.prepared_version != version) {
     auto fresh = std::make_shared<Prepared>();
     group.prepared.reset();  // frees the old copies first
     prepare_forward(group, *fresh, hp);
     group.prepared = fresh;
     group.prepared_version = version;
+    p = fresh.get();
   }
-  return static_cast<Prepared&>(*group.prepared);
+  return *p;
 }
-
-}  // namespace
 
 struct SavedInput {
   at::Tensor x;     // [T, K] when wgrad reads it unquantised (or nothing needs a wgrad)
   Columns columns;  // panels of X by column otherwise: 1 byte per element for int8
+  int64_t first_row = 0;
 };
 
-LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep, at::ScalarType out) {
-  const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
-  const DType hp = kernel_dtype(x);
-  check(kernel_dtype(group.weights.front()->value) == hp, "{}: input is {}, weight is {}", group.weights.front()->name,
-        c10::toString(x.scalar_type()), c10::toString(group.weights.front()->value.scalar_type()));
+at::Tensor forward(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, SavedInput& saved) {
   const LinearRecipe& r = group.recipe;
+  const DType hp = kernel_dtype(x);
   const Prepared& p = prepared(group, hp);
   const std::string& name = group.weights.front()->name;
-  const int64_t tokens = x.size(0), k = x.size(1), n = group.out_features();
-  LinearCall call;
+  const int64_t tokens = x.size(0), k = x.size(1), n = group.out_features(), row0 = options.first_row;
   bool trainable = false;
   for (const Weight* w : group.weights) trainable = trainable || w->trainable();
-  if (keep) call.saved = std::make_shared<SavedInput>();
-  const bool both = keep && trainable && r.x_wgrad.quantized() && r.x_forward.quantized();
+  saved.first_row = row0;
+  const bool both = options.keep && trainable && r.x_wgrad.quantized() && r.x_forward.quantized();
   Rows rows;
   if (both) {  // one read for the forward rows and the columns that wgrad will want
-    Columns& c = call.saved->columns;
+    Columns& c = saved.columns;
     c.type = product_type(r.x_wgrad, hp);
     c.panels = byte_buffer(panels_bytes(c.type, tokens, k)), c.scale = float_buffer(k);
-    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, name, "x.fwd", true), c.panels.data_ptr(), c.scale.mutable_data_ptr<float>(),
-                         rounding(r.x_wgrad, name, "x.wgrad", true));
+    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, name, "x.fwd", row0), c.panels.data_ptr(), c.scale.mutable_data_ptr<float>(),
+                         rounding(r.x_wgrad, name, "x.wgrad", row0));
   } else {
-    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, name, "x.fwd", true));
-    if (keep && trainable && r.x_wgrad.quantized()) {
-      call.saved->columns = quantize_columns(x, r.x_wgrad, rounding(r.x_wgrad, name, "x.wgrad", true));
-    } else if (keep) {
-      call.saved->x = x;
+    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, name, "x.fwd", row0));
+    if (options.keep && trainable && r.x_wgrad.quantized()) {
+      saved.columns = quantize_columns(x, r.x_wgrad, rounding(r.x_wgrad, name, "x.wgrad", row0));
+    } else if (options.keep) {
+      saved.x = x;
     }
   }
-  call.y = at::empty({tokens, n}, x.options().dtype(out));
+  at::Tensor y = at::empty({tokens, n}, x.options().dtype(options.out));
   for (size_t i = 0; i < p.forward_spans.size(); ++i) {
     const Span& span = p.forward_spans[i];
     gemm::Gemm g;
@@ -233,15 +233,13 @@ LinearCall linear_forward(const at::Tensor& x_in, LinearGroup& group, bool keep,
     g.a = rows.data, g.lda = rows.ld, g.b = p.forward[i].const_data_ptr();
     g.scale_m = data_or_null(rows.scale);
     if (p.forward_scale.defined()) g.scale_n = p.forward_scale.const_data_ptr<float>() + span.n0;
-    g.c = static_cast<char*>(call.y.data_ptr()) + span.n0 * call.y.element_size(), g.c_type = kernel_dtype(call.y), g.ldc = n;
+    g.c = static_cast<char*>(y.data_ptr()) + span.n0 * y.element_size(), g.c_type = kernel_dtype(y), g.ldc = n;
     gemm::run(g);
   }
-  return call;
+  return y;
 }
 
-namespace {
-
-at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group) {
+at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group, int64_t first_row) {
   const LinearRecipe& r = group.recipe;
   const DType hp = kernel_dtype(dy);
   Prepared& p = prepared(group, hp);
@@ -251,7 +249,7 @@ at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group) {
   for (size_t i = 0; i < p.dgrad_spans.size(); ++i) {
     const Span& span = p.dgrad_spans[i];
     const Rows rows =
-        quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad, rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", true));
+        quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad, rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", first_row));
     gemm::Gemm g;
     g.type = rows.type, g.m = tokens, g.n = k, g.k = span.n;
     g.a = rows.data, g.lda = rows.ld, g.b = p.dgrad[i].const_data_ptr();
@@ -270,7 +268,7 @@ void wgrad(const SavedInput& saved, const at::Tensor& dy, LinearGroup& group) {
   for (const Span& span : spans(group, !stochastic && adjacent(group, &Weight::grad))) {
     if (!group.weights[span.first]->trainable()) continue;
     const Columns columns = quantize_columns(dy.narrow(1, span.n0, span.n), r.dy_wgrad,
-                                             rounding(r.dy_wgrad, group.weights[span.first]->name, "dy.wgrad", true));
+                                             rounding(r.dy_wgrad, group.weights[span.first]->name, "dy.wgrad", saved.first_row));
     gemm::Gemm g;
     g.type = columns.type, g.m = span.n, g.n = k, g.k = tokens;
     g.a = columns.panels.const_data_ptr(), g.a_panels = true, g.b = x.panels.const_data_ptr();
@@ -281,12 +279,38 @@ void wgrad(const SavedInput& saved, const at::Tensor& dy, LinearGroup& group) {
   }
 }
 
+bool simple(const OperandSpec& s) {
+  if (!s.quantized()) return true;
+  if (s.granularity != Granularity::row || s.scale_floor != 0 || s.same_as_forward || s.stored) return false;
+  return s.element == Element::int8 || (s.element == Element::e4m3 && s.scale == ScaleFormat::fp32_pow2 && !s.stochastic);
+}
+
 }  // namespace
 
-at::Tensor linear_backward(const SavedInput& saved, const at::Tensor& dy_in, LinearGroup& group, bool want_dx) {
-  const at::Tensor dy = dy_in.stride(1) == 1 ? dy_in : dy_in.contiguous();
-  wgrad(saved, dy, group);
-  return want_dx ? dgrad(dy, group) : at::Tensor();
+bool takes(const at::Tensor& x, const LinearGroup& group) {
+  const LinearRecipe& r = group.recipe;
+  if (r.dge || r.emulate || group.has_bias()) return false;
+  // Both operands of a product in one form, and unquantised ones in one dtype.
+  for (const auto& [a, b] : {std::pair{&r.x_forward, &r.w_forward}, {&r.dy_dgrad, &r.w_dgrad}, {&r.dy_wgrad, &r.x_wgrad}}) {
+    if (!simple(*a) || !simple(*b) || a->element != b->element) return false;
+  }
+  return std::all_of(group.weights.begin(), group.weights.end(),
+                     [&](const Weight* w) { return !w->stored && w->value.scalar_type() == x.scalar_type(); });
+}
+
+LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options) {
+  const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
+  auto saved = std::make_shared<SavedInput>();
+  LinearCall call;
+  call.y = forward(x, group, options, *saved);
+  if (options.keep) {
+    call.backward = [saved, &group](const at::Tensor& dy_in, bool want_dx) {
+      const at::Tensor dy = dy_in.stride(1) == 1 ? dy_in : dy_in.contiguous();
+      wgrad(*saved, dy, group);
+      return want_dx ? dgrad(dy, group, saved->first_row) : at::Tensor();
+    };
+  }
+  return call;
 }
 
 }  // namespace halftone::cpu

@@ -3,9 +3,19 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
+#include "halftone/formats/recipe.h"
+
 namespace halftone {
+
+// A weight that exists in quantised form only (int8_weight, int4_weight; numerics.md section 7).
+struct StoredWeight {
+  OperandSpec spec;
+  at::Tensor codes;          // int8 [N, K], or uint4 packed two a byte [N, K / 2]
+  at::Tensor scales, zeros;  // fp32: [N], or [N, K / 32] with a zero point each
+};
 
 // A parameter as the ops see it. Ops read `value`, and in backward add the parameter's gradient to `grad` themselves
 // (the product accumulates), then call `on_grad_ready`; autograd never carries a weight gradient.
@@ -14,6 +24,7 @@ struct Weight {
   at::Tensor value;      // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
   at::Tensor grad;       // fp32, same shape; undefined for a frozen parameter
   uint64_t version = 1;  // raised whenever `value` changes: key of packed and quantized copies
+  std::shared_ptr<StoredWeight> stored;  // where set, `value` has the shape and dtype but no contents
   std::function<void(Weight&)> on_grad_ready;
 
   bool trainable() const { return grad.defined(); }

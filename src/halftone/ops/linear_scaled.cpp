@@ -1,0 +1,245 @@
+#include "halftone/ops/linear_scaled.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/formats/hadamard.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/dge.h"
+#include "halftone/ops/product.h"
+#include "halftone/ops/stored_weight.h"
+
+namespace halftone::scaled {
+namespace {
+
+struct Prepared final : PreparedWeights {
+  at::ScalarType x_type{};  // dtype of X that they were made for
+  std::vector<Operand> forward, dgrad;
+  std::vector<at::Tensor> dge;  // slopes, see ops/dge.h
+  at::Tensor bias;              // fp32 [sum N]
+};
+
+// dtype in which unquantised operands of a product meet: the wider of the two.
+at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
+  if (a.quantized()) return b_type;
+  return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
+}
+
+Rounding rounding(const OperandSpec& spec, const std::string& name, const char* role, const StepContext& context, int64_t first_row) {
+  Rounding r;
+  r.stochastic = spec.stochastic, r.step = context.step, r.first_row = first_row;
+  if (spec.stochastic) r.key = philox_key(context.seed, name + "#" + role);
+  return r;
+}
+
+uint32_t signs(const OperandSpec& spec, const std::string& name, const StepContext& context) {
+  if (spec.hadamard == 0) return 0;
+  if (spec.hadamard == 16) return kFixedSigns16;
+  return philox(philox_key(context.seed, name + "#rht"), 0, context.step, 0)[0];
+}
+
+class Call {
+ public:
+  Call(LinearGroup& group, at::ScalarType x_type, c10::DeviceType device, int64_t first_row)
+      : group_(group), r_(group.recipe), x_type_(x_type), device_(device), context_(step_context()), first_row_(context_.first_row + first_row) {}
+
+  at::Tensor forward(const at::Tensor& x, bool keep, at::ScalarType out) {
+    tokens_ = x.size(0);
+    const int64_t n = group_.out_features();
+    const bool trainable = std::any_of(group_.weights.begin(), group_.weights.end(), [](const Weight* w) { return w->trainable(); });
+    at::Tensor y = at::empty({tokens_, n}, x.options().dtype(out));
+    if (tokens_ == 0) return y;
+    Prepared& p = prepared(keep);
+    Operand rows = quantize_input(x, keep && trainable);
+    int64_t n0 = 0;
+    for (const Operand& w : p.forward) {
+      ProductOptions options = product(0);
+      if (p.bias.defined()) options.bias = p.bias.narrow(0, n0, w.rows);
+      multiply(rows, w, y.narrow(1, n0, w.rows), options);
+      n0 += w.rows;
+    }
+    return y;
+  }
+
+  at::Tensor backward(const at::Tensor& dy, bool want_dx) {
+    at::Tensor dx;
+    if (want_dx) dx = at::empty({dy.size(0), group_.in_features()}, dy.options());
+    if (tokens_ == 0) return dx;
+    Prepared& p = prepared(true);
+    Operand x = wgrad_input(dy.scalar_type());
+    int64_t n0 = 0;
+    for (size_t i = 0; i < group_.weights.size(); ++i) {
+      Weight& w = *group_.weights[i];
+      const int64_t n = w.value.size(0);
+      const at::Tensor part = dy.narrow(1, n0, n);
+      n0 += n;
+      const auto [rows, columns] = quantize_gradient(part, w, want_dx);
+      if (want_dx) {
+        ProductOptions options = product(1);
+        options.accumulate = i > 0;
+        multiply(rows.defined() ? rows : plain_operand(dgrad_input(part, w), false), p.dgrad[i], dx, options);
+      }
+      if (w.trainable()) {
+        // One weight's product may read X as it is; several share the form made for the first.
+        if (group_.weights.size() > 1) prepare_right(x, r_.dy_wgrad, hp_type(r_.dy_wgrad, dy.scalar_type(), r_.x_wgrad, x_type_), r_.emulate);
+        add_weight_gradient(columns.defined() ? columns : plain_operand(part, true), x, p, i);
+      }
+      Weight* bias = group_.biases.empty() ? nullptr : group_.biases[i];
+      if (bias != nullptr && bias->trainable()) bias->grad.add_(part.sum(0, false, at::kFloat));
+    }
+    return dx;
+  }
+
+ private:
+  ProductOptions product(int which) const {
+    ProductOptions o;
+    o.fast_accum = r_.fast_accum[which], o.emulate = r_.emulate;
+    return o;
+  }
+  const std::string& name() const { return group_.weights.front()->name; }
+  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name, const char* role,
+                      int64_t first_row) const {
+    CopyRequest c = product_request(spec, other, hp, device_, kept, r_.emulate);
+    c.rounding = rounding(spec, name, role, context_, first_row);
+    return c;
+  }
+  // Copies of activations that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
+  CopyRequest token_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name,
+                            const char* role) const {
+    CopyRequest c = request(spec, other, hp, kept, name, role, first_row_);
+    c.signs = signs(spec, this->name(), context_);
+    if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
+    return c;
+  }
+  // bitnet: wgrad reads the numbers that the forward codes stand for.
+  bool wgrad_dequantizes() const { return r_.x_wgrad.same_as_forward && r_.x_wgrad.granularity == Granularity::row; }
+
+  // X as the forward product reads it; keeps what backward will need.
+  Operand quantize_input(const at::Tensor& x, bool keep) {
+    const at::ScalarType w_type = group_.weights.front()->value.scalar_type();
+    CopyRequest row, columns;
+    if (r_.x_forward.quantized()) {
+      row = request(r_.x_forward, r_.w_forward, hp_type(r_.x_forward, x_type_, r_.w_forward, w_type), false, name(), "x.fwd", first_row_);
+    }
+    const bool transposed = keep && r_.x_wgrad.quantized() && !wgrad_dequantizes();
+    if (transposed) {
+      columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, true, name(), r_.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad");
+    }
+    OperandCopies copies;
+    if (row.spec.quantized() || transposed) copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr);
+    if (keep) x_ = transposed ? copies.transposed : wgrad_dequantizes() ? copies.row : plain_operand(x, true);
+    return row.spec.quantized() ? copies.row : plain_operand(x, false);
+  }
+
+  Operand wgrad_input(at::ScalarType dy_type) const {
+    if (!x_.defined() || !wgrad_dequantizes()) return x_;
+    return plain_operand(dequantize(x_).to(dy_type), true);
+  }
+
+  // dY of a weight as dgrad reads it: stored int8 weights have a scale per contracted index, which belongs to dY.
+  at::Tensor dgrad_input(const at::Tensor& dy, const Weight& w) const {
+    if (!r_.w_dgrad.stored || r_.w_dgrad.granularity != Granularity::row) return dy;
+    return (dy.to(at::kFloat) * w.stored->scales).to(dy.scalar_type());
+  }
+
+  OperandCopies quantize_gradient(const at::Tensor& dy, const Weight& w, bool want_dx) const {
+    const bool row = want_dx && r_.dy_dgrad.quantized(), columns = w.trainable() && r_.dy_wgrad.quantized();
+    if (!row && !columns) return {};
+    const at::ScalarType type = dy.scalar_type();
+    CopyRequest a, b;
+    if (row) {
+      a = request(r_.dy_dgrad, r_.w_dgrad, hp_type(r_.dy_dgrad, type, r_.w_dgrad, w.value.scalar_type()), false, w.name, "dy.dgrad", first_row_);
+    }
+    if (columns) {
+      const char* role = r_.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad";  // one draw for a shared copy
+      b = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, type, r_.x_wgrad, x_type_), false, w.name, role);
+    }
+    return quantize(dy, row ? &a : nullptr, columns ? &b : nullptr);
+  }
+
+  void add_weight_gradient(const Operand& dy, const Operand& x, Prepared& p, size_t i) {
+    Weight& w = *group_.weights[i];
+    ProductOptions options = product(2);
+    if (!r_.dge) {
+      options.accumulate = true;
+      return multiply(dy, x, w.grad, options);
+    }
+    const at::Tensor dw = at::empty(w.grad.sizes(), w.grad.options());
+    multiply(dy, x, dw, options);
+    w.grad.addcmul_(dw, p.dge[i]);
+  }
+
+  // The weights' operands, made once per version; with `both` those of dgrad from the same read.
+  Prepared& prepared(bool both) {
+    const uint64_t version = group_.version();
+    auto* p = dynamic_cast<Prepared*>(group_.prepared.get());
+    if (p == nullptr || group_.prepared_version != version || p->x_type != x_type_ || (both && p->dgrad.empty())) {
+      auto fresh = std::make_shared<Prepared>();
+      group_.prepared.reset();  // frees the old copies first
+      fresh->x_type = x_type_;
+      for (Weight* w : group_.weights) prepare(*w, *fresh, both);
+      if (group_.has_bias()) fresh->bias = joined_bias();
+      group_.prepared = fresh, group_.prepared_version = version;
+      p = fresh.get();
+    }
+    return *p;
+  }
+
+  void prepare(const Weight& w, Prepared& p, bool both) const {
+    const at::Tensor value = w.value.detach();
+    const at::ScalarType type = value.scalar_type();
+    const at::ScalarType hp_f = hp_type(r_.x_forward, x_type_, r_.w_forward, type), hp_d = hp_type(r_.dy_dgrad, x_type_, r_.w_dgrad, type);
+    CopyRequest f, d;
+    const bool quantize_f = r_.w_forward.quantized() && !r_.w_forward.stored;
+    const bool quantize_d = both && r_.w_dgrad.quantized() && !r_.w_dgrad.stored;
+    if (quantize_f) f = request(r_.w_forward, r_.x_forward, hp_f, false, w.name, "w.fwd", 0);
+    if (quantize_d) d = request(r_.w_dgrad, r_.dy_dgrad, hp_d, false, w.name, r_.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad", 0);
+    OperandCopies copies;
+    if (quantize_f || quantize_d) copies = quantize(value, quantize_f ? &f : nullptr, quantize_d ? &d : nullptr);
+    p.forward.push_back(quantize_f ? copies.row : r_.w_forward.stored ? stored_operand(*w.stored) : plain_operand(value, false));
+    if (r_.dge) p.dge.push_back(dge_slopes(value, p.forward.back()));
+    prepare_right(p.forward.back(), r_.x_forward, hp_f, r_.emulate);
+    if (!both) return;
+    p.dgrad.push_back(quantize_d ? copies.transposed : r_.w_dgrad.stored ? stored_transposed(*w.stored, hp_d) : plain_operand(value, true));
+    prepare_right(p.dgrad.back(), r_.dy_dgrad, hp_d, r_.emulate);
+  }
+
+  at::Tensor joined_bias() const {
+    std::vector<at::Tensor> parts;
+    for (size_t i = 0; i < group_.weights.size(); ++i) {
+      const Weight& w = *group_.weights[i];
+      const Weight* b = group_.biases[i];
+      parts.push_back(b != nullptr ? b->value.detach().to(at::kFloat) : at::zeros({w.value.size(0)}, w.value.options().dtype(at::kFloat)));
+    }
+    return at::cat(parts);
+  }
+
+  LinearGroup& group_;
+  const LinearRecipe r_;
+  const at::ScalarType x_type_;
+  const c10::DeviceType device_;
+  const StepContext context_;
+  const int64_t first_row_;
+  int64_t tokens_ = 0;
+  Operand x_;  // for wgrad
+};
+
+}  // namespace
+
+LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options) {
+  const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
+  auto call = std::make_shared<Call>(group, x.scalar_type(), x.device().type(), options.first_row);
+  LinearCall result;
+  result.y = call->forward(x, options.keep, options.out);
+  if (options.keep) {
+    result.backward = [call](const at::Tensor& dy, bool want_dx) { return call->backward(dy.stride(1) == 1 ? dy : dy.contiguous(), want_dx); };
+  }
+  return result;
+}
+
+}  // namespace halftone::scaled

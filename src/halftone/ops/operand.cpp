@@ -1,0 +1,104 @@
+#include "halftone/ops/operand.h"
+
+#include <ATen/ops/empty.h>
+
+#include "halftone/base/error.h"
+#include "halftone/gemm/cpu/decode.h"
+#include "halftone/ops/common.h"
+#include "halftone/quantize/panels.h"
+
+namespace halftone {
+namespace {
+
+at::ScalarType scale_type(ScaleFormat f) {
+  return f == ScaleFormat::e8m0 || f == ScaleFormat::e4m3 || f == ScaleFormat::ue5m3 ? at::kByte : at::kFloat;
+}
+
+std::vector<int64_t> scale_shape(const OperandSpec& s, int64_t rows, int64_t k) {
+  switch (s.granularity) {
+    case Granularity::row:
+      return {rows};
+    case Granularity::block:
+      return {rows, ceil_div(k, s.block)};
+    case Granularity::tile:
+      return {ceil_div(rows, s.block), ceil_div(k, s.block)};
+    default:
+      return {1};
+  }
+}
+
+at::ScalarType value_type(ValueForm f) {
+  return f == ValueForm::f32 ? at::kFloat : f == ValueForm::bf16 ? at::kBFloat16 : at::kByte;
+}
+
+template <class T> T* pointer(const at::Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; }
+
+// Memory for everything that the request asks for of a matrix with `contracted` columns in the copy's direction.
+QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device) {
+  const auto make = [&](at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, at::TensorOptions().device(device).dtype(type)); };
+  QuantizedCopy c;
+  c.spec = r.spec, c.length = r.packed ? round_up(contracted, 2) : 0;
+  const int64_t k = operand_length(c, contracted);
+  o.spec = r.spec, o.rows = rows, o.k = k, o.form = r.form;
+  if (r.codes) o.codes = make({rows, k}, at::kByte);
+  if (r.packed) o.packed = make({rows, k / 2}, at::kByte);
+  const std::vector<int64_t> shape = scale_shape(r.spec, rows, k);
+  o.scales = make(shape, scale_type(r.spec.scale));
+  if (r.spec.element == Element::uint4) o.zeros = make(shape, at::kFloat);
+  if (r.spec.two_level == TwoLevel::tensor) o.outer = make({1}, at::kFloat);
+  if (r.spec.two_level == TwoLevel::macro) {
+    o.macro = make({r.spec.granularity == Granularity::tile ? ceil_div(rows, 128) : rows, ceil_div(k, 128)}, at::kByte);
+  }
+  if (r.form != ValueForm::none) o.values = make({rows, k}, value_type(r.form));
+  if (r.form == ValueForm::fold_e4m3) o.fold_scale = make({rows}, at::kFloat);
+  if (r.form == ValueForm::fold_e5m2) o.fold_scale = make({1}, at::kFloat);
+  c = view(o);
+  c.rounding = r.rounding, c.signs = r.signs, c.length = k > contracted ? k : 0;
+  return c;
+}
+
+}  // namespace
+
+QuantizedCopy view(const Operand& o) {
+  QuantizedCopy c;
+  c.spec = o.spec, c.form = o.form;
+  c.codes = pointer<uint8_t>(o.codes), c.packed = pointer<uint8_t>(o.packed);
+  c.scales = pointer<void>(o.scales), c.zeros = pointer<float>(o.zeros), c.outer = pointer<float>(o.outer);
+  c.macro = pointer<uint8_t>(o.macro), c.values = pointer<void>(o.values), c.fold_scale = pointer<float>(o.fold_scale);
+  c.lost = pointer<unsigned long long>(o.lost);
+  return c;
+}
+
+OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed) {
+  check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
+  const at::Tensor x = x_in.stride(1) == 1 || x_in.size(1) == 1 ? x_in : x_in.contiguous();
+  QuantizeOperand q;
+  q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = x.stride(0);
+  OperandCopies copies;
+  if (row != nullptr) {
+    q.want_row = true, q.row = prepare(copies.row, *row, q.rows, q.cols, x.device());
+  }
+  if (transposed != nullptr) {
+    q.want_transposed = true, q.transposed = prepare(copies.transposed, *transposed, q.cols, q.rows, x.device());
+  }
+  check(x.is_cpu(), "quantize: this build quantises operands on the CPU");
+  quantize_operand(q);
+  return copies;
+}
+
+Operand plain_operand(const at::Tensor& x, bool transposed) {
+  Operand o;
+  o.values = x, o.values_transposed = transposed;
+  o.rows = x.size(transposed ? 1 : 0), o.k = x.size(transposed ? 0 : 1);
+  return o;
+}
+
+at::Tensor dequantize(const Operand& o) {
+  if (!o.spec.quantized()) return (o.values_transposed ? o.values.t() : o.values).to(at::kFloat);
+  check(o.scales.is_cpu(), "dequantize: codes are decoded on the CPU");
+  at::Tensor out = at::empty({o.rows, o.k}, at::kFloat);
+  gemm::decode(view(o), o.rows, o.k, gemm::Decode::everything, DType::f32, out.data_ptr());
+  return out;
+}
+
+}  // namespace halftone

@@ -1,0 +1,51 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "halftone/quantize/operand.h"
+
+namespace halftone {
+
+// What the quantiser is asked to write of one copy of a matrix.
+struct CopyRequest {
+  OperandSpec spec{};
+  Rounding rounding{};
+  uint32_t signs = 0;  // of the Hadamard rotation
+  bool codes = false, packed = false;
+  ValueForm form = ValueForm::none;
+};
+
+// One operand of a product in memory, [rows, k] with k contracted; the tensors of a QuantizedCopy (quantize/operand.h), or
+// an unquantised matrix in `values`, of which `values_transposed` says that it lies as [k, rows].
+struct Operand {
+  OperandSpec spec{};
+  int64_t rows = 0, k = 0;
+  at::Tensor codes, packed;          // bytes [rows, k], [rows, k / 2]
+  at::Tensor scales, zeros, outer;   // fp32, or bytes for e8m0, e4m3 and ue5m3 scales
+  at::Tensor macro;                  // bytes
+  ValueForm form = ValueForm::none;  // of values
+  at::Tensor values, fold_scale, lost;
+  bool values_transposed = false;
+  at::Tensor panels;  // CPU, right operands: the values as the product reads them (quantize/panels.h) in panel_type
+  DType panel_type = DType::bf16;
+
+  bool defined() const { return rows > 0 || values.defined() || codes.defined(); }
+};
+
+// The copies of one matrix x[rows, cols] that products read: along its rows, and transposed.
+struct OperandCopies {
+  Operand row, transposed;
+};
+
+// Both copies from one read; a null request is not made. x is bf16 or fp32 with unit column stride. Zero rows
+// that a rotation or an odd number of packed codes needs are counted in `transposed.k` (operand_length).
+OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed);
+
+// x itself as an operand: [rows, k], or [k, rows] with `transposed`.
+Operand plain_operand(const at::Tensor& x, bool transposed);
+
+// The numbers that the codes stand for, every factor included: fp32 [rows, k]. A rotation is not undone.
+at::Tensor dequantize(const Operand& operand);
+
+QuantizedCopy view(const Operand& operand);
+
+}  // namespace halftone

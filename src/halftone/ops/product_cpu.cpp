@@ -1,0 +1,171 @@
+#include "halftone/ops/product_cpu.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+
+#include "halftone/gemm/cpu/decode.h"
+#include "halftone/gemm/cpu/gemm.h"
+#include "halftone/ops/common.h"
+
+namespace halftone::cpu {
+namespace {
+
+using gemm::kScaleBlock;
+
+bool integer(const OperandSpec& s) { return s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary; }
+
+at::ScalarType tensor_type(DType t) { return t == DType::s8 ? at::kChar : scalar_type(t); }
+
+// Type in which both operands enter the product: fp8 and fp4 values times their block scales are exact in bf16.
+DType product_type(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
+  if (emulate) return DType::f32;
+  if (integer(a) && integer(b)) return DType::s8;
+  if (!a.quantized() || !b.quantized()) return hp == at::kFloat ? DType::f32 : DType::bf16;
+  return DType::bf16;
+}
+
+bool by_block(const OperandSpec& a, const OperandSpec& b, bool emulate) {
+  return !emulate && (gemm::scaled_by_block(a) || gemm::scaled_by_block(b));
+}
+
+// The operand's numbers in the product's type, [rows, k] (or [k, rows] where values_transposed).
+at::Tensor values(const Operand& x, DType type, bool emulate) {
+  if (!x.spec.quantized()) {
+    const at::Tensor v = x.values.scalar_type() == tensor_type(type) ? x.values : x.values.to(tensor_type(type));
+    return v.stride(1) == 1 ? v : v.contiguous();
+  }
+  if (type == DType::s8 && x.codes.defined()) return x.codes;
+  const ValueForm form = type == DType::f32 ? ValueForm::f32 : ValueForm::bf16;
+  if (!emulate && type != DType::s8 && x.form == form && x.values.defined()) return x.values;
+  at::Tensor out = at::empty({x.rows, x.k}, tensor_type(type));
+  gemm::decode(view(x), x.rows, x.k, emulate ? gemm::Decode::everything : gemm::Decode::values, type, out.data_ptr());
+  return out;
+}
+
+// Factors outside the values: `at` points to those of row 0 and block 0; step is 0 where they do not vary along k.
+struct Factors {
+  at::Tensor tensor;
+  int64_t step = 0;
+  const float* at(int64_t block, int64_t row) const { return tensor.defined() ? tensor.const_data_ptr<float>() + block * step + row : nullptr; }
+};
+
+Factors factors(const Operand& x, bool emulate) {
+  const OperandSpec& s = x.spec;
+  if (!s.quantized() || emulate || s.element == Element::uint4) return {};
+  const float clip = s.clip == Clip::fixed ? 4.0f / 3.0f : 1.0f;
+  if (gemm::scaled_by_block(s)) {
+    at::Tensor out = at::empty({ceil_div(x.k, kScaleBlock), x.rows}, at::kFloat);
+    gemm::block_scales(view(x), x.rows, x.k, out.mutable_data_ptr<float>());
+    if (clip != 1) out.mul_(clip);
+    return {out, x.rows};
+  }
+  if (s.granularity == Granularity::row) return {x.scales};
+  float factor = clip;
+  if (s.granularity == Granularity::tensor) factor = x.scales.item<float>();
+  if (s.two_level == TwoLevel::tensor) factor = x.outer.item<float>();
+  if (factor == 1) return {};
+  return {at::full({x.rows}, factor, at::kFloat)};
+}
+
+at::Tensor right_panels(const Operand& b, DType type, bool blocks, bool emulate) {
+  const at::Tensor v = values(b, type, emulate);
+  if (b.values_transposed) {
+    at::Tensor out = at::empty({panels_bytes(type, b.k, b.rows)}, at::kByte);
+    gemm::pack_columns(type, b.k, b.rows, v.const_data_ptr(), v.stride(0), out.data_ptr());
+    return out;
+  }
+  const int64_t width = blocks ? kScaleBlock : std::max<int64_t>(b.k, 1), count = ceil_div(b.k, width), element = v.element_size();
+  std::vector<int64_t> bytes;
+  int64_t total = 0;
+  for (int64_t i = 0; i < count; ++i) total += panels_bytes(type, std::min(width, b.k - i * width), b.rows);
+  at::Tensor out = at::empty({total}, at::kByte);
+  int64_t offset = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t k = std::min(width, b.k - i * width);
+    gemm::pack_rows(type, b.rows, k, static_cast<const char*>(v.const_data_ptr()) + i * width * element, v.stride(0),
+                    static_cast<char*>(out.data_ptr()) + offset);
+    offset += panels_bytes(type, k, b.rows);
+  }
+  return out;
+}
+
+// Sum over blocks of 128 of k: every partial product gets its factors while its rows of the sum stay in the cache.
+void run_blocks(const gemm::Gemm& g, const Factors& fa, const Factors& fb, const at::Tensor& out) {
+  const int64_t blocks = ceil_div(g.k, kScaleBlock), bytes = panels_bytes(g.type, kScaleBlock, g.n), size = size_of(g.type);
+  const int64_t chunk = std::clamp<int64_t>((int64_t{1} << 18) / std::max<int64_t>(g.n, 1) / 32 * 32, 64, 1024);
+  const bool direct = out.scalar_type() == at::kFloat;
+  const at::Tensor sums = direct ? at::Tensor() : at::empty({std::min(chunk, g.m), g.n}, at::kFloat);
+  for (int64_t r = 0; r < g.m; r += chunk) {
+    const int64_t rows = std::min(chunk, g.m - r);
+    at::Tensor target = out.narrow(0, r, rows);
+    const at::Tensor sum = direct ? target : sums.narrow(0, 0, rows);
+    for (int64_t i = 0; i < blocks; ++i) {
+      gemm::Gemm part = g;
+      part.m = rows, part.k = std::min(kScaleBlock, g.k - i * kScaleBlock);
+      part.a = static_cast<const char*>(g.a) + (r * g.lda + i * kScaleBlock) * size;
+      part.b = static_cast<const char*>(g.b) + i * bytes;
+      part.scale_m = fa.at(i, r), part.scale_n = fb.at(i, 0);
+      part.bias = i == 0 ? g.bias : nullptr;
+      part.c = sum.data_ptr(), part.c_type = DType::f32, part.ldc = sum.stride(0), part.accumulate = i > 0 || (direct && g.accumulate);
+      gemm::run(part);
+    }
+    if (!direct) g.accumulate ? target.add_(sum) : target.copy_(sum);
+  }
+}
+
+}  // namespace
+
+void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options) {
+  at::ScalarType hp = at::kBFloat16;
+  for (const Operand* x : {&a, &b}) {
+    if (!x->spec.quantized() && x->values.defined() && x->values.scalar_type() == at::kFloat) hp = at::kFloat;
+  }
+  const bool prepared = b.panels.defined(), blocks = by_block(a.spec, b.spec, options.emulate);
+  gemm::Gemm g;
+  g.type = prepared ? b.panel_type : product_type(a.spec, b.spec, hp, options.emulate);
+  g.m = a.rows, g.n = b.rows, g.k = a.k;
+  const at::Tensor panels = prepared ? b.panels : right_panels(b, g.type, blocks, options.emulate);
+  at::Tensor left = values(a, g.type, options.emulate);
+  if (a.values_transposed) {  // the product takes panels of the transposed matrix
+    const at::Tensor packed = at::empty({panels_bytes(g.type, a.k, a.rows)}, at::kByte);
+    gemm::pack_columns(g.type, a.k, a.rows, left.const_data_ptr(), left.stride(0), packed.data_ptr());
+    left = packed, g.a_panels = true;
+  } else {
+    g.lda = left.stride(0);
+  }
+  g.a = left.const_data_ptr(), g.b = panels.const_data_ptr();
+  const Factors fa = factors(a, options.emulate), fb = factors(b, options.emulate);
+  g.bias = options.bias.defined() ? options.bias.const_data_ptr<float>() : nullptr;
+  g.accumulate = options.accumulate;
+  if (blocks) return run_blocks(g, fa, fb, out);
+  g.scale_m = fa.at(0, 0), g.scale_n = fb.at(0, 0);
+  g.c = out.data_ptr(), g.c_type = kernel_dtype(out), g.ldc = out.stride(0);
+  gemm::run(g);
+}
+
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, bool emulate) {
+  CopyRequest r;
+  r.spec = spec;
+  const DType type = product_type(spec, other, hp, emulate);
+  const bool float_element = !integer(spec) && spec.element != Element::uint4;
+  if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
+    r.packed = true;
+  } else if (kept || type == DType::s8 || emulate || !float_element) {
+    r.codes = true;
+  } else {
+    r.form = type == DType::f32 ? ValueForm::f32 : ValueForm::bf16;
+  }
+  return r;
+}
+
+void prepare_right(Operand& b, const OperandSpec& a, at::ScalarType hp, bool emulate) {
+  if (b.panels.defined()) return;
+  const DType type = product_type(a, b.spec, hp, emulate);
+  b.panels = right_panels(b, type, by_block(a, b.spec, emulate), emulate);
+  b.panel_type = type, b.values_transposed = false;
+  b.codes.reset(), b.packed.reset(), b.values.reset();
+}
+
+}  // namespace halftone::cpu
