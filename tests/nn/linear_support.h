@@ -1,0 +1,80 @@
+#pragma once
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <functional>
+#include <string>
+
+#include "halftone/nn/recipe_options.h"
+#include "halftone/ops/linear.h"
+
+// One linear layer with its gradients, outside of any model.
+namespace halftone::nn {
+
+// 20 log10(|reference| / |reference - y|); equal tensors give 1e9, NaN anywhere gives NaN (numerics.md section 13).
+inline double sqnr(const at::Tensor& reference, const at::Tensor& y) {
+  const at::Tensor r = reference.to(at::kDouble), e = r - y.to(at::kDouble);
+  const double error = e.norm().item<double>();
+  return error == 0 ? 1e9 : 20 * std::log10(r.norm().item<double>() / error);
+}
+
+// Data sets of numerics.md section 13.
+inline at::Tensor data_r(at::IntArrayRef shape, uint64_t seed) {
+  at::manual_seed(seed);
+  return at::randn(shape).to(at::kBFloat16);
+}
+inline at::Tensor data_o(at::IntArrayRef shape, uint64_t seed) {
+  at::manual_seed(seed);
+  const at::Tensor x = at::randn(shape).to(at::kBFloat16), mask = at::rand(shape).lt(0.005).to(at::kBFloat16);
+  return x + (at::randn(shape).to(at::kBFloat16) * 100) * mask;
+}
+
+struct LinearResult {
+  at::Tensor y, dx, dw, db;
+};
+
+// Y, dX and dW of a layer with weight w under the recipe, dY given.
+class OneLinear {
+ public:
+  OneLinear(const at::Tensor& w, const LinearRecipe& recipe, const at::Tensor& bias = {}) {
+    weight_.name = "layers.0.feed_forward.w1.weight";
+    weight_.value = w.detach().clone().set_requires_grad(true);
+    weight_.grad = at::zeros(w.sizes());
+    group_.weights = {&weight_};
+    group_.recipe = recipe;
+    if (bias.defined()) {
+      bias_.name = "layers.0.feed_forward.w1.bias";
+      bias_.value = bias, bias_.grad = at::zeros(bias.sizes());
+      group_.biases = {&bias_};
+    }
+  }
+  LinearResult run(const at::Tensor& x_in, const at::Tensor& dy) {
+    const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
+    weight_.grad.zero_();
+    at::AutoGradMode grad(true);
+    const at::Tensor y = linear(x, group_);
+    torch::autograd::backward({y}, {dy});
+    return {y.detach(), x.grad(), weight_.grad.clone(), bias_.grad};
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::NoGradGuard no_grad;
+    return linear(x, group_);
+  }
+  Weight& weight() { return weight_; }
+  LinearGroup& group() { return group_; }
+
+ private:
+  Weight weight_, bias_;
+  LinearGroup group_;
+};
+
+// The products in fp64 of the operands as they are.
+inline LinearResult exact(const at::Tensor& x, const at::Tensor& w, const at::Tensor& dy) {
+  const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), dyd = dy.to(at::kDouble);
+  return {at::mm(xd, wd.t()), at::mm(dyd, wd), at::mm(dyd.t(), xd), dyd.sum(0)};
+}
+
+}  // namespace halftone::nn
