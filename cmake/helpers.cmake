@@ -40,6 +40,13 @@ function(halftone_library name)
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}/src")
 endfunction()
 
+# Code that runs once a step or less: -O1 takes a third off its compile time (templates of JSON, TOML and CLI11 mostly).
+function(halftone_cold)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endforeach()
+endfunction()
+
 # halftone_test(folder DEPS ...): tests/<folder>/**/*_test.cpp become one program <folder>_test and one test.
 function(halftone_test folder)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
@@ -51,6 +58,7 @@ function(halftone_test folder)
   target_include_directories(${folder}_test PRIVATE "${CMAKE_SOURCE_DIR}/tests")
   target_compile_definitions(${folder}_test PRIVATE HALFTONE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
+  halftone_cold(${folder}_test)
   set_property(GLOBAL APPEND PROPERTY HALFTONE_TEST_PROGRAMS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|train)(;|$)")
