@@ -11,5 +11,6 @@ using Arguments = std::span<const std::string>;
 int train_command(Arguments args);
 int generate_command(Arguments args);
 int bench_command(Arguments args);
+int formats_command(Arguments args);
 
 }  // namespace halftone

@@ -23,13 +23,15 @@ struct Command {
   std::function<int(Arguments)> run;
 };
 
-const std::array<Command, 6>& commands() {
-  static const std::array<Command, 6> kCommands = {{
+const std::array<Command, 7>& commands() {
+  static const std::array<Command, 7> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
       {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},
       {"tokenize", "turn text into .bin files of token ids", halftone::tokenize_command},
       {"config", "print the resolved configuration and where each value comes from", halftone::config_command},
+      {"formats", "number formats, scale rules and recipes: --show mxfp4 explains one, --support says where they run",
+       halftone::formats_command},
       {"bench", "measure: bench train --config X.toml", halftone::bench_command},
   }};
   return kCommands;

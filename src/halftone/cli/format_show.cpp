@@ -1,0 +1,263 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "halftone/cli/format_example.h"
+#include "halftone/cli/format_tables.h"
+#include "halftone/cli/text_table.h"
+#include "halftone/formats/float_code.h"
+#include "halftone/formats/mx9.h"
+#include "halftone/formats/mx_scale.h"
+#include "halftone/formats/support.h"
+
+namespace halftone {
+namespace {
+
+std::string example_text(const WorkedExample& e) {
+  std::string out;
+  for (const auto& [what, value] : e.steps) {
+    std::string indented = value;
+    for (size_t at = 0; (at = indented.find('\n', at)) != std::string::npos; at += 19) indented.insert(at + 1, 18, ' ');
+    out += fmt::format("    {:<13} {}\n", what, indented);
+  }
+  return out;
+}
+
+// Every code where they fit on a page, the landmarks otherwise.
+std::string float_codes(Float f) {
+  const FloatSpec s = spec(f);
+  const int digits = s.bits() > 4 ? 2 : 1;
+  if (s.bits() <= 6) {
+    std::string out = "  codes with the sign clear, and their values:\n";
+    for (int c = 0; c < s.sign_mask(); ++c) {
+      out += fmt::format("{}0x{:0{}X} {:<8}", c % 8 == 0 ? "    " : "  ", c, digits, fmt::format("{}", decode(f, static_cast<uint8_t>(c))));
+      if (c % 8 == 7) {
+        while (out.ends_with(' ')) out.pop_back();
+        out += '\n';
+      }
+    }
+    return out;
+  }
+  TextTable t({"code", "value", ""});
+  const auto add = [&](int c, const char* what) {
+    t.row({fmt::format("0x{:02X}", c), fmt::format("{}", decode(f, static_cast<uint8_t>(c))), what});
+  };
+  add(0, "zero; 0x80 is -0"), add(1, "least subnormal"), add(1 << s.mantissa_bits, "least normal"), add(encode(f, 1.0f), "one");
+  add(s.max_code(), "largest; what is beyond saturates"),
+      add(s.max_code() + 1, s.specials == Specials::Ieee ? "infinity, never produced" : "NaN");
+  add(0x7F, "what every element of a group with NaN or Inf gets");
+  return t.text();
+}
+
+std::string rounding_example(Float f) {
+  const FloatSpec s = spec(f);
+  const double top = s.max_finite();
+  const auto largest = static_cast<float>(top);
+  const int digits = s.bits() > 4 ? 2 : 1;
+  TextTable t({"y", "nearest, ties to even", "stochastic"});
+  for (const float y :
+       {0.3f, static_cast<float>(s.min_subnormal()) / 2, 1.0f + 0.75f * static_cast<float>(FloatSpec::pow2(-s.mantissa_bits)),
+        1.0f + 0.5f * static_cast<float>(FloatSpec::pow2(-s.mantissa_bits)), -0.7f * largest, 2 * largest, -1e-30f}) {
+    const uint8_t code = encode(f, y);
+    const auto p = detail::position(s, static_cast<double>(y < 0 ? -y : y));
+    const uint8_t down = encode_sr(f, y, 0xFFFF), up = encode_sr(f, y, 0);
+    t.row({fmt::format("{:g}", y), fmt::format("0x{:0{}X} = {}", code, digits, decode(f, code)),
+           up == down ? fmt::format("{} always", decode(f, up))
+                      : fmt::format("{} with probability {:.3f}, else {}", decode(f, up), p.f, decode(f, down))});
+  }
+  return t.text();
+}
+
+std::string used_by(auto&& uses) {
+  std::string out;
+  for (const LinearRecipe& r : kLinearRecipes) {
+    const auto operands = operands_of(r);
+    if (std::any_of(operands.begin(), operands.end(), [&](const NamedOperand& o) { return uses(o.spec); })) {
+      out += (out.empty() ? "" : ", ") + std::string(r.name);
+    }
+  }
+  return out.empty() ? "no recipe" : out;
+}
+
+std::string show_float(Float f) {
+  const FloatSpec s = spec(f);
+  return fmt::format(
+             "{}: {} bits: sign, {} of exponent (bias {}), {} of mantissa. Value of code: exponent field e > 0: (-1)^s 2^(e - {}) (1 + m / "
+             "{});\n"
+             "e = 0: (-1)^s 2^{} m / {}. Elements of: {}.\n\n",
+             name(f), s.bits(), s.exponent_bits, s.bias, s.mantissa_bits, s.bias, 1 << s.mantissa_bits, 1 - s.bias, 1 << s.mantissa_bits,
+             used_by([&](const OperandSpec& o) { return name(o.element) == name(f); })) +
+         float_codes(f) + "\n  rounding a number y that was divided by its scale:\n" + rounding_example(f);
+}
+
+std::string show_int(Int i) {
+  const IntSpec s = spec(i);
+  OperandSpec o;
+  o.element = i == Int::int8 ? Element::int8 : i == Int::int4 ? Element::int4 : i == Int::uint4 ? Element::uint4 : Element::ternary;
+  o.granularity = i == Int::uint4 ? Granularity::block : i == Int::ternary ? Granularity::tensor : Granularity::row;
+  o.block = i == Int::uint4 ? 32 : 0;
+  o.scale = ScaleFormat::fp32;
+  std::string out = fmt::format("{}: {} bits, codes {} .. {}, value = {}. Elements of: {}.\n\n  one group, rounded to nearest:\n", name(i),
+                                s.bits, s.lowest, s.highest, s.zero_point ? "zero + code * scale" : "code * scale",
+                                used_by([&](const OperandSpec& spec) { return spec.element == o.element; }));
+  out += example_text(work_out(o, example_numbers(8), "x.fwd"));
+  o.stochastic = true;
+  return out + "\n  the same with stochastic rounding:\n" + example_text(work_out(o, example_numbers(8), "x.fwd"));
+}
+
+std::string show_scale_byte(ScaleFormat f) {
+  const bool e8m0 = f == ScaleFormat::e8m0;
+  std::string out =
+      e8m0 ? "e8m0: scales of MX blocks. 8 bits of exponent: 2^(byte - 127); byte 255 is NaN and poisons the block; no zero, no sign.\n\n"
+           : "ue5m3: scales of AMDFP4 blocks. 5 bits of exponent, 3 of mantissa, bias 15, no sign; 0xFF is NaN; no infinity.\n\n";
+  TextTable t(e8m0 ? std::vector<std::string>{"byte", "scale"} : std::vector<std::string>{"code", "scale"});
+  const std::vector<int> codes =
+      e8m0 ? std::vector<int>{0, 1, 126, 127, 128, 254, 255} : std::vector<int>{0, 1, 8, 0x70, 0x78, 0x79, 0xFE, 0xFF};
+  for (const int c : codes) {
+    const auto byte = static_cast<uint8_t>(c);
+    t.row({e8m0 ? fmt::format("{}", c) : fmt::format("0x{:02X}", c), fmt::format("{}", e8m0 ? decode_e8m0(byte) : decode_ue5m3(byte))});
+  }
+  out += t.text();
+  if (e8m0)
+    return out +
+           "\n  `halftone formats --show adaptive` (or floor, ceil, rceil, even, uos) shows how the exponent follows from the largest "
+           "element.\n";
+  TextTable encode_table({"x", "code", "scale"});
+  for (const float x : {1.0f, 1.0625f, 1.19f, 0.001f, 1e-6f, 114688.0f, 2e5f}) {
+    const uint8_t c = encode_ue5m3(x);
+    encode_table.row({fmt::format("{}", x), fmt::format("0x{:02X}", c), fmt::format("{}", decode_ue5m3(c))});
+  }
+  return out + "\n  nearest code, ties to even:\n" + encode_table.text();
+}
+
+std::string show_mode(ScaleMode mode) {
+  std::string out =
+      fmt::format("{}: rule for the exponent e of an MX block's scale 2^e, amax = m * 2^k with 1 <= m < 2. Default of: {}.\n\n", name(mode),
+                  used_by([&](const OperandSpec& s) { return s.mode == mode; }));
+  TextTable t({"element", "e", "e is one more when"});
+  for (const Float f : kFloats) {
+    if (mode == ScaleMode::uos && f != Float::e2m1) continue;
+    t.row({name(f), fmt::format("k - {}", spec(f).max_exponent()), bump_condition(f, mode)});
+  }
+  out += t.text() + "\n  e2m1 blocks by their largest element:\n";
+  TextTable blocks({"amax", "byte", "scale", "amax / scale", "its value"});
+  for (const float a : {0.0f, 3.5f, 4.0f, 5.25f, 6.0f, 6.5f, 7.0f, 7.25f, 7.5f, 1e-40f, INFINITY}) {
+    const uint8_t byte = mx_scale_byte(Float::e2m1, mode, std::bit_cast<uint32_t>(a));
+    const float y = a * mx_inverse(byte), scale = decode_e8m0(byte);
+    blocks.row({fmt::format("{:g}", a), fmt::format("{}", byte), fmt::format("{:g}", scale), fmt::format("{:g}", y),
+                fmt::format("{:g}", decode(Float::e2m1, encode(Float::e2m1, y)) * scale)});
+  }
+  return out + blocks.text();
+}
+
+std::string show_mx9(int bits) {
+  std::vector<float> x = example_numbers(kMx9Block);
+  std::array<uint8_t, 18> packed{};
+  std::array<float, kMx9Block> values{};
+  mx9_encode(bits, x.data(), kMx9Block, packed.data());
+  mx9_decode(bits, packed.data(), kMx9Block, values.data());
+  const auto line = [](const auto& v, int n, auto&& text) {
+    std::string out;
+    for (int i = 0; i < n; ++i) out += (i % 8 == 0 && i > 0 ? "\n                " : i > 0 ? " " : "") + text(v[static_cast<size_t>(i)]);
+    return out;
+  };
+  const auto number = [](float v) { return fmt::format("{:>9.5g}", v); };
+  return fmt::format(
+      "{}: blocks of {} elements in {} bytes: e8m0 exponent of the largest element, a prime bit per pair that halves its scale, integers "
+      "of {} bits.\n"
+      "A format of trained weights and activations, forward only; no recipe trains in it.\n\n"
+      "    x           {}\n    exponent    {} = 2^{}\n    prime bits  0x{:02X}\n    bytes       {}\n    value       {}\n",
+      bits == 8 ? "mx9" : "mx6", kMx9Block, mx9_bytes(bits), bits, line(x, kMx9Block, number), packed[0], int{packed[0]} - 127, packed[1],
+      line(packed, mx9_bytes(bits), [](uint8_t b) { return fmt::format("0x{:02X}", b); }), line(values, kMx9Block, number));
+}
+
+const char* role_of(size_t operand) {
+  constexpr const char* kRoles[] = {"x.fwd", "w.fwd", "dy.dgrad", "w.dgrad", "dy.wgrad", "x.wgrad"};
+  return kRoles[operand];
+}
+
+// Hardware that runs the recipe alike shares a line.
+std::string support_lines(const LinearRecipe& r) {
+  TextTable t({"hardware", "forward", "dgrad", "wgrad", "because"});
+  std::vector<std::string> last;
+  std::string names;
+  for (const HardwareRow& h : kHardware) {
+    const RecipeSupport s = recipe_support(r, h.hardware);
+    std::vector<std::string> cells = {std::string(name(s.forward.how)), std::string(name(s.dgrad.how)), std::string(name(s.wgrad.how)),
+                                      std::string(s.worst().reason)};
+    const auto flush = [&] {
+      if (!last.empty()) t.row({names, last[0], last[1], last[2], last[3]});
+    };
+    if (cells != last) {
+      flush();
+      names.clear();
+    }
+    names += (names.empty() ? "" : ", ") + std::string(h.name);
+    last = std::move(cells);
+    if (&h == &kHardware.back()) flush();
+  }
+  return t.text();
+}
+
+}  // namespace
+
+std::vector<std::string_view> shown_names() {
+  std::vector<std::string_view> names;
+  for (const LinearRecipe& r : kLinearRecipes) names.push_back(r.name);
+  for (const Float f : kFloats) names.emplace_back(name(f));
+  for (const Int i : kInts) {
+    if (std::find(names.begin(), names.end(), name(i)) == names.end()) names.push_back(name(i));
+  }
+  for (const char* other : {"mx9", "mx6", "e8m0", "ue5m3"}) names.emplace_back(other);
+  for (const ScaleMode m : kScaleModes) names.push_back(name(m));
+  return names;
+}
+
+std::string show_format(std::string_view wanted) {
+  for (const Float f : kFloats) {
+    if (name(f) == wanted) return show_float(f);
+  }
+  for (const Int i : kInts) {
+    if (name(i) == wanted) return show_int(i);
+  }
+  for (const ScaleMode m : kScaleModes) {
+    if (name(m) == wanted) return show_mode(m);
+  }
+  if (wanted == "e8m0") return show_scale_byte(ScaleFormat::e8m0);
+  if (wanted == "ue5m3") return show_scale_byte(ScaleFormat::ue5m3);
+  if (wanted == "mx9" || wanted == "mx6") return show_mx9(wanted == "mx9" ? 8 : 5);
+  return "";
+}
+
+std::string show_recipe(const LinearRecipe& r, const std::vector<std::string>& warnings) {
+  std::string out = fmt::format("{}\n\n", r.name);
+  TextTable t({"operand", "form"});
+  const auto operands = operands_of(r);
+  for (const NamedOperand& o : operands) t.row({o.name, operand_text(o.spec) + (o.spec.same_as_forward ? " (same codes)" : "")});
+  out += t.text();
+  if (r.dge) out += "  dW is multiplied by the slope of the forward weight quantiser (use_dge)\n";
+  for (const std::string& w : warnings) out += "  warning: " + w + "\n";
+  out += r.dim_multiple > 1 ? fmt::format("  K and N must be multiples of {}; other layers stay in bf16\n\n", r.dim_multiple) : "\n";
+  out += support_lines(r);
+  std::vector<OperandSpec> shown;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    OperandSpec s = operands[i].spec;
+    if (!s.quantized()) continue;
+    // A row of a tile shows the rule as well as the tile.
+    s.granularity = s.granularity == Granularity::tile ? Granularity::block : s.granularity;
+    s.same_as_forward = s.stored = false;
+    // One rotation says it all, rounded either way.
+    const bool seen = s.hadamard > 0 && std::any_of(shown.begin(), shown.end(), [](const OperandSpec& o) { return o.hadamard > 0; });
+    if (seen) continue;
+    if (std::find(shown.begin(), shown.end(), s) != shown.end()) continue;
+    shown.push_back(s);
+    const int count = s.hadamard > 0 ? s.hadamard : 8;
+    out += fmt::format("\n  {}: {}, {}\n", operands[i].name, operand_text(operands[i].spec),
+                       s.hadamard > 0 ? fmt::format("{} tokens of one column", count) : "one group of 8 elements");
+    out += example_text(work_out(s, example_numbers(count), role_of(i)));
+  }
+  return out;
+}
+
+}  // namespace halftone

@@ -1,0 +1,68 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/commands.h"
+#include "halftone/cli/format_example.h"
+#include "halftone/cli/format_tables.h"
+#include "halftone/config/load.h"
+#include "halftone/config/names.h"
+#include "halftone/nn/recipe_config.h"
+#include "halftone/ops/hardware.h"
+
+namespace halftone {
+namespace {
+
+constexpr const char* kHelp =
+    "halftone formats                               every element format, scale format, scale rule and recipe\n"
+    "halftone formats --show NAME [--quantize.X Y]  one of them, explained with a worked example; a recipe with these options\n"
+    "halftone formats --support                     which recipe runs natively, rewritten or emulated on which hardware, and why\n";
+
+void print(std::string_view text) { fmt::print("{}", text); }
+
+int show(Arguments args) {
+  check(args.size() >= 2, "halftone formats --show: expected a name; `halftone formats` lists them");
+  const std::string& wanted = args[1];
+  const bool is_recipe = find_linear_recipe(wanted).has_value();
+  const std::string format = is_recipe ? "" : show_format(wanted);
+  check(is_recipe || !format.empty(), "halftone formats --show: there is no '{}'{}; `halftone formats` lists all names", wanted,
+        nearest_word(wanted, shown_names()));
+  if (!is_recipe) {
+    check(args.size() == 2, "halftone formats --show {}: only a recipe takes options, found '{}'", wanted, args[2]);
+    print(format);
+    return 0;
+  }
+  std::vector<std::string> options = {"--quantize.scheme=" + wanted};
+  options.insert(options.end(), args.begin() + 2, args.end());
+  const JobConfig config = load_config_text("", "", options).config;
+  const nn::RecipePlan plan = nn::recipe_plan(config.quantize, {}, 1);
+  check(config.quantize.scheme.is_none() || config.quantize.scheme.name == wanted, "halftone formats --show {}: --quantize.scheme says {}",
+        wanted, config.quantize.scheme.name);
+  if (plan.rules.empty()) {
+    print(show_recipe(*find_linear_recipe(wanted), {}));
+  } else {
+    const nn::LayerRecipe recipe = nn::layer_recipe(wanted, plan.rules[0], "every Linear");
+    print(show_recipe(recipe.linear, recipe.warnings));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int formats_command(Arguments args) {
+  if (args.empty()) {
+    print("Element formats\n" + element_table() + "\nScale formats\n" + scale_format_table() + "\nScale rules\n" + scale_rule_table() +
+          "\nRecipes\n" + recipe_table() + "\n" + kHelp);
+    return 0;
+  }
+  if (args[0] == "--show") return show(args);
+  const bool help = args[0] == "--help";
+  check(help || args[0] == "--support", "halftone formats: unknown option '{}'; expected --show NAME or --support", args[0]);
+  check(args.size() == 1, "halftone formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
+  if (help) return print(kHelp), 0;
+  print(support_table(name(this_machine())));
+  return 0;
+}
+
+}  // namespace halftone

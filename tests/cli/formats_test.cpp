@@ -1,0 +1,134 @@
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/commands.h"
+#include "halftone/cli/format_example.h"
+#include "halftone/cli/format_tables.h"
+#include "halftone/formats/support.h"
+
+namespace halftone {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+struct Printed {
+  int status;
+  std::string out;
+};
+Printed formats(const Strings& args) {
+  testing::internal::CaptureStdout();
+  int status = -1;
+  try {
+    status = formats_command(args);
+  } catch (...) {
+    testing::internal::GetCapturedStdout();
+    throw;
+  }
+  return {status, testing::internal::GetCapturedStdout()};
+}
+
+std::string refusal(const Strings& args) {
+  try {
+    formats(args);
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+TEST(Formats, TheListHoldsEveryFormatRuleAndRecipe) {
+  const Printed all = formats({});
+  EXPECT_EQ(all.status, 0);
+  for (const LinearRecipe& r : kLinearRecipes) EXPECT_NE(all.out.find(r.name), std::string::npos) << r.name;
+  for (const std::string_view name : shown_names()) EXPECT_NE(all.out.find(name), std::string::npos) << name;
+  EXPECT_NE(all.out.find("57344 (0x7B)"), std::string::npos);
+}
+
+// The thresholds of the table in numerics.md 3.2, found from the code.
+TEST(Formats, ThresholdsAreThoseOfTheSpecification) {
+  EXPECT_EQ(bump_condition(Float::e2m1, ScaleMode::floor), "never");
+  EXPECT_EQ(bump_condition(Float::e4m3, ScaleMode::ceil), "m > 1");
+  EXPECT_EQ(bump_condition(Float::e2m1, ScaleMode::rceil), "m > 1.5");
+  EXPECT_EQ(bump_condition(Float::e4m3, ScaleMode::rceil), "m > 1.75");
+  EXPECT_EQ(bump_condition(Float::e2m1, ScaleMode::even), "m >= 1.75");
+  EXPECT_EQ(bump_condition(Float::e4m3, ScaleMode::adaptive), "m >= 1.9375");
+  EXPECT_EQ(bump_condition(Float::e5m2, ScaleMode::even), "m >= 1.875");
+  EXPECT_EQ(bump_condition(Float::e2m1, ScaleMode::uos), "m > 1.8125");
+}
+
+TEST(Formats, EveryNameIsShown) {
+  for (const std::string_view name : shown_names()) {
+    const Printed shown = formats({"--show", std::string(name)});
+    EXPECT_EQ(shown.status, 0);
+    EXPECT_EQ(shown.out.rfind(name, 0), 0u) << shown.out.substr(0, 80);
+    EXPECT_GT(std::count(shown.out.begin(), shown.out.end(), '\n'), 5) << name;
+  }
+}
+
+TEST(Formats, ExamplesAreWorkedOutByTheCode) {
+  const OperandSpec mx = find_linear_recipe("mxfp4")->x_forward;
+  const WorkedExample e = work_out(mx, {0.3125f, -0.75f, 1.25f, 2.625f, -5.25f, 0.0625f, 3.375f, -1.0f}, "x.fwd");
+  // amax 5.25 = 1.3125 * 2^2: exponent 2 - 2 = 0, so the scale is 1 and every number goes to the e2m1 grid as it is.
+  EXPECT_EQ(e.codes, (std::vector<uint8_t>{0x1, 0xA, 0x2, 0x5, 0xF, 0x0, 0x5, 0xA}));
+  EXPECT_EQ(e.values, (std::vector<float>{0.5f, -1, 1, 3, -6, 0, 3, -1}));
+  const std::string text = formats({"--show", "mxfp4"}).out;
+  for (const char* part : {"5.25 = 1.3125 * 2^2", "127 = 2^0 (adaptive)", "0xA1      0x52      0x0F      0xA5", "H32", "draws / 2^16"})
+    EXPECT_NE(text.find(part), std::string::npos) << part;
+
+  const WorkedExample rows = work_out(find_linear_recipe("int8")->x_forward, {1.0f, -127.0f, 0.5f, 63.5f}, "x.fwd");
+  EXPECT_EQ(rows.codes, (std::vector<uint8_t>{1, static_cast<uint8_t>(-127), 0, 64}));
+  EXPECT_EQ(rows.values, (std::vector<float>{1, -127, 0, 64}));
+
+  const WorkedExample nv = work_out(find_linear_recipe("nvfp4")->x_forward, {6, 3, -1.5f, 0.5f}, "x.fwd");
+  EXPECT_EQ(nv.codes, (std::vector<uint8_t>{7, 5, 0xB, 1}));
+  EXPECT_NEAR(nv.values[0], 6, 1e-6);
+}
+
+// What stochastic rounding and the rotation do to the example's numbers.
+TEST(Formats, DrawsAndRotationsFollowTheSpec) {
+  OperandSpec s = find_linear_recipe("mxfp4")->dy_wgrad;
+  ASSERT_TRUE(s.stochastic && s.hadamard == 32);
+  const WorkedExample sr = work_out(s, example_numbers(32), "dy.wgrad");
+  EXPECT_EQ(sr.codes, work_out(s, example_numbers(32), "dy.wgrad").codes);
+  EXPECT_NE(sr.codes, work_out(s, example_numbers(32), "dy.dgrad").codes);
+  s.stochastic = false;
+  EXPECT_NE(sr.codes, work_out(s, example_numbers(32), "dy.wgrad").codes);
+}
+
+TEST(Formats, OptionsChangeTheRecipeThatIsShown) {
+  const std::string uos = formats({"--show", "mxfp4", "--quantize.use_uos", "--quantize.use_hadamard=false"}).out;
+  EXPECT_NE(uos.find("e8m0 uos"), std::string::npos);
+  EXPECT_EQ(uos.find("H32"), std::string::npos);
+  EXPECT_NE(formats({"--show", "nvfp4", "--quantize.preset=alto"}).out.find("warning: "), std::string::npos);
+  EXPECT_NE(formats({"--show", "int8", "--quantize.emulate"}).out.find("emulated"), std::string::npos);
+}
+
+TEST(Formats, SupportSaysWhyForEveryRecipeAndDevice) {
+  const Printed support = formats({"--support"});
+  EXPECT_EQ(support.status, 0);
+  EXPECT_NE(support.out.find("* this machine"), std::string::npos);
+  for (const LinearRecipe& r : kLinearRecipes) {
+    for (const HardwareRow& h : kHardware) {
+      const RecipeSupport s = recipe_support(r, h.hardware);
+      for (const Support* product : {&s.forward, &s.dgrad, &s.wgrad}) EXPECT_FALSE(product->reason.empty());
+      EXPECT_NE(support.out.find(s.worst().reason), std::string::npos) << r.name << " on " << h.name;
+      EXPECT_GE(s.worst().how, s.forward.how);
+      EXPECT_GE(s.worst().how, s.wgrad.how);
+    }
+  }
+}
+
+TEST(Formats, MistakesAreNamed) {
+  EXPECT_NE(refusal({"--show", "mxfp5"}).find("did you mean mxfp4?"), std::string::npos);
+  EXPECT_NE(refusal({"--show"}).find("expected a name"), std::string::npos);
+  EXPECT_NE(refusal({"--sho", "mxfp4"}).find("--show"), std::string::npos);
+  EXPECT_NE(refusal({"--show", "e4m3", "--quantize.emulate"}).find("only a recipe takes options"), std::string::npos);
+  EXPECT_NE(refusal({"--show", "int8", "--quantize.use_hadamard"}).find("use_hadamard"), std::string::npos);
+  EXPECT_NE(refusal({"--show", "int8", "--quantize.scheme=mxfp4"}).find("mxfp4"), std::string::npos);
+  EXPECT_NE(refusal({"--support", "x"}).find("'x'"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace halftone
