@@ -10,6 +10,7 @@
 
 #include "halftone/nn/recipe_options.h"
 #include "halftone/ops/linear.h"
+#include "halftone/ops/stored_weight.h"
 
 // One linear layer with its gradients, outside of any model.
 namespace halftone::nn {
@@ -62,6 +63,13 @@ class OneLinear {
   at::Tensor forward(const at::Tensor& x) {
     at::NoGradGuard no_grad;
     return linear(x, group_);
+  }
+  // The weight becomes codes without a master copy.
+  void store_weight(const OperandSpec& spec) {
+    const at::Tensor w = weight_.value.detach().to(at::kFloat).contiguous();
+    weight_.stored = std::make_shared<StoredWeight>(allocate_stored(spec, w.size(0), w.size(1), at::kCPU));
+    store(w, {}, *weight_.stored);
+    weight_.value = at::full({1}, std::nan(""), weight_.value.options()).expand(w.sizes()).detach().set_requires_grad(true);
   }
   Weight& weight() { return weight_; }
   LinearGroup& group() { return group_; }

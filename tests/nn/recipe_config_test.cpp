@@ -6,6 +6,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
+#include "halftone/nn/layers.h"
 
 namespace halftone::nn {
 namespace {
@@ -174,6 +175,89 @@ TEST(RecipeConfig, WhatTheConfigurationWouldRefuseFailsHereToo) {
   ModelConfig model;
   model.converters = {"quantize.linear.mx"};
   EXPECT_THROW(recipe_plan(q, model, 6), Error);
+}
+
+class Net : public Module {
+ public:
+  Net()
+      : wide(add<Linear>("layers.0.wide", 64, 4096, Init{})),
+        odd(add<Linear>("layers.1.odd", 40, 64, Init{})),
+        output(add<Linear>("output", 64, 32, Init{})),
+        norm(add<RMSNorm>("norm", 64, 1e-5)) {
+    assign_names("");
+  }
+  Linear &wide, &odd, &output;
+  RMSNorm& norm;
+};
+
+std::string refusal(const RecipePlan& p) {
+  Net net;
+  try {
+    apply_recipes(net, p, 2, at::kCPU);
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+void expect_words(const std::string& said, std::initializer_list<const char*> words) {
+  EXPECT_EQ(said.find('\n'), std::string::npos);
+  for (const char* word : words) EXPECT_NE(said.find(word), std::string::npos) << said << "\n  expected: " << word;
+}
+
+TEST(RecipeMatching, MistakesNameTheLayer) {
+  RecipePlan p;
+  p.rules.resize(1);
+  RecipeRule& r = p.rules[0];
+  r.scheme = "int8", r.place = "X.yaml:3: ";
+  r.targets = {"re:layers.9"};
+  expect_words(refusal(p), {"X.yaml:3: ", "'re:layers.9'", "matches no module"});
+  r.targets = {"norm"};
+  expect_words(refusal(p), {"'norm'", "no Linear"});
+  r.targets = {"GroupedExperts"};
+  expect_words(refusal(p), {"'GroupedExperts'", "matches no module"});
+  r.targets = {"layers.1.odd"};
+  expect_words(refusal(p), {"layers.1.odd has 40 inputs and 64 outputs", "multiples of 16"});
+  r.targets = {"re:" + std::string(1000, '(')};
+  expect_words(refusal(p), {"at most 500 characters"});
+  r.targets = {"re:("};
+  expect_words(refusal(p), {"not a valid ECMAScript pattern"});
+  r.targets = {"Linear"}, r.scheme = "int9";
+  expect_words(refusal(p), {"int9", "layers.0.wide"});
+  r.scheme = "int8", r.use_hadamard = true;
+  expect_words(refusal(p), {"use_hadamard", "int8", "layers.0.wide"});
+  r.use_hadamard.reset();
+  p.rules.push_back(r);
+  p.rules[1].scheme = "nvfp4", p.rules[1].targets = {"layers.0.wide"};
+  expect_words(refusal(p), {"layers.0.wide is matched by two schemes, int8 and nvfp4"});
+}
+
+TEST(RecipeMatching, ExpertsMayBeNamedWhereThereAreNone) {
+  Net net;
+  RecipePlan p;
+  p.rules.resize(1);
+  p.rules[0].scheme = "mxfp4", p.rules[0].targets = {"Linear", "GroupedExperts"};
+  const auto lines = apply_recipes(net, p, 2, at::kCPU);
+  EXPECT_EQ(net.wide.recipe().name, "mxfp4");
+  EXPECT_EQ(net.odd.recipe().name, "none");  // 40 is no multiple of 32
+  EXPECT_EQ(net.output.recipe().name, "none");
+  ASSERT_EQ(lines.size(), 2u);
+  expect_words(lines[0], {"mxfp4 on 1 Linear", "1 ignored (output)", "layers.1.odd: sizes must be multiples of 32"});
+  expect_words(lines[1], {"quantize: mxfp4 on cpu-", "forward, dgrad, wgrad by an exact rewrite", "exact in bf16"});
+}
+
+TEST(RecipeMatching, FiltersLeaveSmallAndSkippedLayersAlone) {
+  Net net;
+  RecipePlan p = plan({"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise",
+                       "--quantize.linear.float8.filter_fqns=auto_filter_small_kn"});
+  expect_words(apply_recipes(net, p, 2, at::kCPU)[0], {"fp8_rowwise on 0 Linear", "2 small (layers.0.wide, output)", "layers.1.odd"});
+  p = plan({"--model.converters=float8", "--quantize.linear.float8.filter_fqns=output,auto_filter_small_kn"});
+  Net tensorwise;  // N <= 1024 or K > 4096 decides here, so the wide layer stays
+  apply_recipes(tensorwise, p, 2, at::kCPU);
+  EXPECT_EQ(tensorwise.wide.recipe().name, "fp8_tensorwise");
+  p.rules[0].skip_first_layers = 0.5;  // of two blocks
+  Net skipped;
+  expect_words(apply_recipes(skipped, p, 2, at::kCPU)[0], {"on 0 Linear", "1 in skipped blocks"});
 }
 
 }  // namespace

@@ -117,6 +117,7 @@ class Resolved {
       if (x_2d_) refuse("clip_mode", "not with use_2dblock_x: it clips 1-D operands of the weight gradient");
       if (uos_) refuse("clip_mode", "not with use_uos");
       if (wgrad_hp_) refuse("clip_mode", "not with wgrad_hp: the operands of the weight gradient are not quantised");
+      if (two_level_ != "none") refuse("clip_mode", "not with two_level_scaling, which already brings each block to the largest code");
     }
     if (clip_ == "dynamic" && !hadamard_) refuse("clip_mode", "dynamic needs use_hadamard: it assumes rotated data");
     if (uos_ && o_.scale_mode) refuse("use_uos", "it is a scale rule of its own and does not go with scale_mode");

@@ -1,0 +1,187 @@
+// Every recipe against its definition, and on the inputs of numerics.md 13.4.
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "halftone/base/error.h"
+#include "nn/linear_support.h"
+#include "ops/recipe_reference.h"
+
+namespace halftone::nn {
+namespace {
+
+struct Variant {
+  std::string name, scheme;
+  std::function<void(RecipeOptions&)> set;
+};
+std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.name; }
+
+const std::vector<Variant>& variants() {
+  static const std::vector<Variant> kVariants = [] {
+    std::vector<Variant> v;
+    for (const LinearRecipe& r : kLinearRecipes) {
+      const std::string name(r.name);
+      v.push_back({name, name, [](auto&) {}});
+      if (name.starts_with("mx") || name == "nvfp4" || name == "amdfp4") {
+        v.push_back({name + "_1dw", name, [](auto& o) { o.use_2dblock_w = false; }});
+        v.push_back({name + "_2dx_sr", name, [](auto& o) { o.use_2dblock_x = true, o.use_sr_grad = true; }});
+        v.push_back({name + "_wgrad_hp", name, [](auto& o) { o.wgrad_hp = true; }});
+      }
+      if (name == "int8" || name == "int4") {
+        v.push_back({name + "_sr", name, [](auto& o) { o.stochastic_rounding = true; }});
+        v.push_back({name + "_only_grad_input", name, [](auto& o) { o.output = o.grad_weight = false; }});
+      }
+      if (name.starts_with("fp8_")) {
+        const bool pow2 = r.x_forward.scale == ScaleFormat::fp32_pow2;
+        v.push_back({name + (pow2 ? "_any_scale" : "_pow2"), name, [pow2](auto& o) { o.round_scales_to_power_of_2 = !pow2; }});
+        v.push_back({name + "_emulated", name, [](auto& o) { o.emulate = true; }});
+      }
+    }
+    v.push_back({"fp8_blockwise_sr", "fp8_blockwise", [](auto& o) { o.use_sr_grad = true; }});
+    v.push_back({"nvfp4_torchao", "nvfp4", [](auto& o) { o.style = "torchao"; }});
+    v.push_back({"nvfp4_no_outer", "nvfp4", [](auto& o) { o.two_level_scaling = "none"; }});
+    v.push_back({"mxfp4_macro", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise"; }});
+    v.push_back({"mxfp4_macro_2dx", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.use_2dblock_x = true; }});
+    v.push_back({"mxfp4_emulated", "mxfp4", [](auto& o) { o.emulate = true; }});
+    v.push_back({"mxfp4_static_clip", "mxfp4", [](auto& o) { o.clip_mode = "static"; }});
+    v.push_back({"mxfp4_dynamic_clip", "mxfp4", [](auto& o) { o.clip_mode = "dynamic"; }});
+    v.push_back({"int8_weight_int8", "int8_weight", [](auto& o) { o.activation = "int8"; }});
+    v.push_back({"int8_weight_int8_sr", "int8_weight", [](auto& o) { o.activation = "int8_sr"; }});
+    return v;
+  }();
+  return kVariants;
+}
+
+LinearRecipe recipe_of(const Variant& v) {
+  RecipeOptions options;
+  v.set(options);
+  return layer_recipe(v.scheme, options, v.name).linear;
+}
+
+// A layer whose weight is stored as codes where the recipe says so.
+std::unique_ptr<OneLinear> make_layer(const LinearRecipe& r, const at::Tensor& w) {
+  auto layer = std::make_unique<OneLinear>(w, r);
+  if (r.w_forward.stored) layer->store_weight(r.w_forward);
+  return layer;
+}
+
+class Recipes : public testing::TestWithParam<Variant> {
+ protected:
+  void SetUp() override { step_context() = {17, 3, 64}; }
+  const LinearRecipe recipe_ = recipe_of(GetParam());
+
+  void compare(at::ScalarType x_type, at::ScalarType w_type, int64_t m, int64_t k, int64_t n, double bar) {
+    at::manual_seed(5);
+    const at::Tensor x = at::randn({m, k}).to(x_type), w = at::randn({n, k}).to(w_type), dy = at::randn({m, n}).to(x_type);
+    auto layer = make_layer(recipe_, w);
+    const LinearResult y = layer->run(x, dy);
+    const ReferenceLinear e = reference_linear(recipe_, x, w, dy, layer->weight().name, layer->weight().stored.get());
+    const std::string where = fmt::format("{} x {} x {}, {} and {}", m, k, n, c10::toString(x_type), c10::toString(w_type));
+    EXPECT_EQ(y.y.scalar_type(), x_type);
+    EXPECT_EQ(y.dx.scalar_type(), x_type);
+    EXPECT_GE(sqnr(e.y, y.y), bar) << where;
+    EXPECT_GE(sqnr(e.dx, y.dx), bar) << where;
+    EXPECT_GE(sqnr(e.dw, y.dw), 90) << where;  // dW is fp32
+  }
+};
+
+// fp32 in and out: only the order of additions may differ (numerics.md 13.1: >= 90 dB); bf16 out: 54 dB.
+TEST_P(Recipes, EqualTheProductsOfTheirOperands) {
+  compare(at::kFloat, at::kFloat, 160, 320, 192, 90);
+  compare(at::kFloat, at::kBFloat16, 150, 96, 64, 90);  // tail blocks of M and K
+  compare(at::kBFloat16, at::kFloat, 17, 64, 32, 52);
+  compare(at::kBFloat16, at::kBFloat16, 1, 160, 96, 50);
+}
+
+TEST_P(Recipes, TakeWidthsWithTails) {
+  const bool plain = GetParam().name == GetParam().scheme;  // options change nothing about widths
+  compare(at::kBFloat16, at::kBFloat16, 33, plain ? 2880 : 288, plain ? 1408 : 96, 53);
+}
+
+TEST_P(Recipes, GiveZeroForZeros) {
+  const at::Tensor zero = at::zeros({64, 96}).to(at::kBFloat16), one = at::ones({64, 96}).to(at::kBFloat16);
+  const at::Tensor w = at::randn({32, 96}).to(at::kBFloat16), dy = at::randn({64, 32}).to(at::kBFloat16);
+  auto layer = make_layer(recipe_, w);
+  const LinearResult no_x = layer->run(zero, dy), no_dy = layer->run(one, at::zeros_like(dy));
+  const LinearResult no_w = make_layer(recipe_, at::zeros_like(w))->run(one, dy);
+  for (const at::Tensor& t : {no_x.y, no_x.dw, no_dy.dx, no_dy.dw, no_w.y, no_w.dx}) EXPECT_EQ(t.abs().max().item<double>(), 0);
+}
+
+TEST_P(Recipes, StayFiniteOnExtremeData) {
+  const int64_t m = 64, k = 96, n = 32;
+  const auto options = at::TensorOptions().dtype(at::kBFloat16);
+  at::Tensor spike = at::zeros({m, k}, options);
+  spike[3][7] = 3e4;
+  for (const at::Tensor& x : {at::full({m, k}, 5000, options), spike, at::full({m, k}, 1e-30, options), at::full({m, k}, 1e30, options)}) {
+    const at::Tensor w = at::randn({n, k}).to(at::kBFloat16), dy = x.narrow(1, 0, n) * 1e-3;
+    const LinearResult r = make_layer(recipe_, w)->run(x, dy);
+    EXPECT_TRUE(r.y.isfinite().all().item<bool>());
+    EXPECT_TRUE(r.dx.isfinite().all().item<bool>());
+    const bool overflows = x.abs().max().item<double>() > 1e20;  // dW = dY^T X is beyond fp32
+    if (!overflows) EXPECT_TRUE(r.dw.isfinite().all().item<bool>());
+  }
+}
+
+// One bad element of X or dY shows in the outputs that read its scale group, and only there.
+TEST_P(Recipes, ShowANanWhereItIs) {
+  at::manual_seed(9);
+  const int64_t m = 128, k = 192, n = 160, row = 40, column = 70;
+  const at::Tensor x = at::randn({m, k}).to(at::kBFloat16), w = at::randn({n, k}).to(at::kBFloat16), dy = at::randn({m, n}).to(at::kBFloat16);
+  // Rows (of the [rows, contracted] copy) that a bad element of row r poisons.
+  const auto poisoned = [](const OperandSpec& s, int64_t r, int64_t rows) {
+    at::Tensor bad = at::zeros({rows}, at::kBool);
+    if (!s.quantized() || s.granularity == Granularity::row || s.granularity == Granularity::block) bad[r] = true;
+    const int64_t high = s.two_level == TwoLevel::macro ? 128 : s.block;
+    if (s.granularity == Granularity::tile) bad.narrow(0, r / high * high, std::min(high, rows - r / high * high)).fill_(true);
+    if (s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor) bad.fill_(true);
+    return bad;
+  };
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    at::Tensor bad_x = x.clone(), bad_dy = dy.clone();
+    bad_x[row][column] = value, bad_dy[row][column] = value;
+    const LinearResult a = make_layer(recipe_, w)->run(bad_x, dy), b = make_layer(recipe_, w)->run(x, bad_dy);
+    const bool hp_f = !recipe_.x_forward.quantized(), hp_d = !recipe_.dy_dgrad.quantized(), hp_w = !recipe_.x_wgrad.quantized();
+    const auto not_finite = [](const at::Tensor& t) { return t.isfinite().logical_not(); };
+    const auto expect_rows = [&](const at::Tensor& out, const at::Tensor& bad, bool hp, const char* what) {
+      EXPECT_TRUE(at::equal(not_finite(out).any(1), bad)) << what << " " << value;
+      if (!hp) EXPECT_TRUE(at::equal(out.isnan().all(1), bad)) << what << " " << value;
+    };
+    expect_rows(a.y, poisoned(recipe_.x_forward, row, m), hp_f, "Y of X");
+    EXPECT_TRUE(a.dx.isfinite().all().item<bool>());
+    expect_rows(b.dx, poisoned(recipe_.dy_dgrad, row, m), hp_d, "dX of dY");
+    EXPECT_TRUE(b.y.isfinite().all().item<bool>());
+    const bool forward_codes = recipe_.x_wgrad.same_as_forward && recipe_.x_wgrad.granularity == Granularity::row;
+    if (forward_codes) {
+      EXPECT_TRUE(a.dw.isnan().all().item<bool>());  // the whole token is bad
+    } else {
+      expect_rows(a.dw.t(), poisoned(recipe_.x_wgrad, column, k), hp_w, "dW of X");
+    }
+    if (recipe_.dy_wgrad.quantized()) expect_rows(b.dw, poisoned(recipe_.dy_wgrad, column, n), false, "dW of dY");
+  }
+}
+
+TEST_P(Recipes, TakeNoTokensAndAnyLayoutOfDy) {
+  const at::Tensor w = at::randn({32, 96}).to(at::kBFloat16), x = at::randn({24, 96}).to(at::kBFloat16), dy = at::randn({24, 32}).to(at::kBFloat16);
+  const LinearResult empty = make_layer(recipe_, w)->run(x.narrow(0, 0, 0), dy.narrow(0, 0, 0));
+  EXPECT_EQ(empty.y.sizes(), (at::IntArrayRef{0, 32}));
+  EXPECT_EQ(empty.dx.sizes(), (at::IntArrayRef{0, 96}));
+  EXPECT_EQ(empty.dw.abs().max().item<double>(), 0);
+  const LinearResult plain = make_layer(recipe_, w)->run(x, dy);
+  const at::Tensor wide = at::zeros({24, 64}).to(at::kBFloat16);
+  wide.narrow(1, 16, 32).copy_(dy);
+  for (const at::Tensor& other : {dy.t().contiguous().t(), wide.narrow(1, 16, 32)}) {
+    const LinearResult r = make_layer(recipe_, w)->run(x, other);
+    EXPECT_TRUE(at::equal(r.dx, plain.dx));
+    EXPECT_TRUE(at::equal(r.dw, plain.dw));
+  }
+  const LinearResult cube = make_layer(recipe_, w)->run(x.view({2, 3, 4, 96}), dy.view({2, 3, 4, 32}));
+  EXPECT_EQ(cube.y.sizes(), (at::IntArrayRef{2, 3, 4, 32}));
+  EXPECT_TRUE(at::equal(cube.y.view({24, 32}), plain.y));
+  EXPECT_TRUE(at::equal(cube.dx.view({24, 96}), plain.dx));
+  EXPECT_TRUE(at::equal(cube.dw, plain.dw));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Recipes, testing::ValuesIn(variants()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace halftone::nn
