@@ -50,8 +50,10 @@ constexpr bool in_128_blocks(const OperandSpec& s) { return has_fp32_scale(s) &&
 constexpr bool exact_in_bf16(const OperandSpec& s) { return s.element != Element::uint4; }
 
 constexpr Support hp_support(Hardware h) {
-  if (h == Hardware::cpu_v3 || h == Hardware::cpu_avx512) return {How::rewrite, "no bf16 instructions: widened to fp32, which is exact"};
-  return {How::native, "bf16 units"};
+  if (h == Hardware::cpu_v3 || h == Hardware::cpu_avx512) {
+    return {How::rewrite, "unquantised: bf16 without instructions of its own is widened to fp32, which is exact"};
+  }
+  return {How::native, "unquantised: the product of the compute dtype"};
 }
 
 constexpr Support integer_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
@@ -83,9 +85,9 @@ constexpr Support product_support(const OperandSpec& a, const OperandSpec& b, Ha
   if (detail::is_integer(a) && detail::is_integer(b)) return detail::integer_support(a, b, h);
   if (!a.quantized() || !b.quantized()) {
     if (!detail::exact_in_bf16(a) || !detail::exact_in_bf16(b)) {
-      return {How::rewrite, "specified on zero + code * scale rounded to bf16, times the unquantised operand"};
+      return {How::rewrite, "specified on zero + code * scale in the compute dtype, times the unquantised operand"};
     }
-    return {How::rewrite, "codes are exact in bf16 beside the unquantised operand, scales follow in fp32"};
+    return {How::rewrite, "codes are exact in the compute dtype of the other operand, scales follow in fp32"};
   }
   if (detail::is_fp8(a) && detail::is_fp8(b) && detail::has_fp32_scale(a) && detail::has_fp32_scale(b)) return detail::fp8_support(a, b, h);
   const bool folds = a.element == Element::e2m1 && b.element == Element::e2m1 && a.scale == ScaleFormat::e8m0 &&

@@ -11,6 +11,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/ops/hardware.h"
 
 namespace halftone::nn {
 namespace {
@@ -72,6 +73,22 @@ std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& le
   return line;
 }
 
+// How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
+std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
+  std::string line = fmt::format("{}quantize: {} on {}: ", rule.place, rule.scheme, name(hardware)), products;
+  const std::array<std::pair<const char*, const Support*>, 3> all = {
+      {{"forward", &support.forward}, {"dgrad", &support.dgrad}, {"wgrad", &support.wgrad}}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    const auto& [product, s] = all[i];
+    products += (products.empty() ? "" : ", ") + std::string(product);
+    if (i + 1 < all.size() && all[i + 1].second->reason == s->reason) continue;
+    const std::string_view how = s->how == How::rewrite ? "by an exact rewrite" : name(s->how);
+    line += fmt::format("{} {} ({}){}", products, how, s->reason, i + 1 < all.size() ? "; " : "");
+    products.clear();
+  }
+  return line;
+}
+
 void check_matches(const RecipeRule& rule, const std::vector<Module*>& modules) {
   const auto matched = [&](const std::string& name, bool linears_only) {
     return std::any_of(modules.begin(), modules.end(), [&](const Module* m) {
@@ -107,6 +124,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
   std::vector<std::string> lines;
   std::map<const Module*, std::string> taken;
+  const Hardware hardware = hardware_of(device);
   for (const RecipeRule& rule : plan.rules) {
     if (rule.scheme == "none") continue;
     check_matches(rule, modules);
@@ -115,6 +133,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     int64_t quantized = 0;
     Left left;
     std::optional<LayerRecipe> recipe;
+    RecipeSupport support;
     for (Module* m : modules) {
       auto* linear = dynamic_cast<Linear*>(m);
       if (!linear || !matches_any(*m, rule.targets, rule.targets_are_substrings)) continue;
@@ -122,7 +141,13 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
         const std::string reason = unsupported_reason(recipe->linear, device);
         check(reason.empty(), "{}quantize.scheme: {} on {} cannot run here: {}", rule.place, rule.scheme, m->fqn(), reason);
-        for (const std::string& warning : recipe->warnings) log_warning("{}", warning);
+        for (const std::string& warning : recipe->warnings) log_warning("{}{}", rule.place, warning);
+        support = recipe_support(recipe->linear, hardware);
+        if (support.worst().how == How::emulated && !rule.emulate) {
+          log_warning("{}quantize: {} is emulated on {}, which is slow: {}", rule.place, rule.scheme, name(hardware),
+                      support.worst().reason);
+          recipe->linear.emulate = true;
+        }
       }
       if (matches_any(*m, rule.ignore, rule.targets_are_substrings)) {
         left.ignored.push_back(m->fqn());
@@ -151,6 +176,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       ++quantized;
     }
     lines.push_back(start_line(rule, quantized, left, recipe ? recipe->linear.dim_multiple : 1));
+    if (recipe && recipe->linear.quantized() && quantized > 0) lines.push_back(support_line(rule, support, hardware));
   }
   return lines;
 }
