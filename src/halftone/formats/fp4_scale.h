@@ -76,10 +76,10 @@ constexpr uint8_t fp4_code_of(Fp4Chain chain, ScaleFormat format, TwoLevel level
 static_assert(448.0f * 6 == 2688 && kUe5m3Max * 6 == 688128);
 static_assert(detail::fp4_code_of(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 5, 5) == 0x7E);
 static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 5, 5) == 0x7E);
-static_assert(detail::fp4_code_of(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 0, 5) == 0);     // no lower clamp
-static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 0, 5) == 0x08);     // 2^-6
-static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::none, 6, 1e9f) == 0x38);    // 1
+static_assert(detail::fp4_code_of(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 0, 5) == 0);   // no lower clamp
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 0, 5) == 0x08);   // 2^-6
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::none, 6, 1e9f) == 0x38);  // 1
 static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::tensor, 5, 5) == 0xFE);
-static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::none, 0, 0) == 1);         // 2^-17
+static_assert(detail::fp4_code_of(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::none, 0, 0) == 1);  // 2^-17
 
 }  // namespace halftone

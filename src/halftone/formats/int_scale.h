@@ -57,7 +57,8 @@ constexpr ScalePair ternary_scale(double sum, int64_t n) {
   return detail::with_floor(mean, kBitnetScaleFloor);
 }
 
-static_assert(int8_scale(std::bit_cast<uint32_t>(254.0f)).scale == 2 && int8_scale(0).scale == 1e-12f && int8_scale(0, 1e-5f).scale == 1e-5f);
+static_assert(int8_scale(std::bit_cast<uint32_t>(254.0f)).scale == 2 && int8_scale(0).scale == 1e-12f &&
+              int8_scale(0, 1e-5f).scale == 1e-5f);
 static_assert(int4_scale(std::bit_cast<uint32_t>(7.0f), std::bit_cast<uint32_t>(16.0f)).scale == 2);
 static_assert(order_key(-0.0f) < order_key(0.0f) && order_key(-1) < order_key(-0.5f) && from_order_key(order_key(-3.5f)) == -3.5f);
 static_assert(uint4_scale(std::bit_cast<uint32_t>(14.0f), -1, 14, true).scale == 1 && uint4_scale(0, 0, 0, false).scale == 1e-12f);

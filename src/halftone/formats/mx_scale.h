@@ -144,8 +144,10 @@ static_assert(detail::bumps_above(Float::e2m1, ScaleMode::uos, 1.8125f));
 static_assert(detail::starts_at(Float::e2m1, ScaleMode::even, 1.75f) && detail::starts_at(Float::e2m3, ScaleMode::even, 1.9375f) &&
               detail::starts_at(Float::e4m3, ScaleMode::even, 1.9375f) && detail::starts_at(Float::e3m2, ScaleMode::even, 1.875f) &&
               detail::starts_at(Float::e5m2, ScaleMode::adaptive, 1.875f));
-static_assert(detail::mx_byte_of(Float::e4m3, ScaleMode::floor, 448) == 127 && detail::mx_byte_of(Float::e4m3, ScaleMode::rceil, 480) == 128);
-static_assert(detail::mx_byte_of(Float::e2m1, ScaleMode::uos, 7.25f) == 127 && detail::mx_byte_of(Float::e2m1, ScaleMode::adaptive, 0) == 1);
+static_assert(detail::mx_byte_of(Float::e4m3, ScaleMode::floor, 448) == 127 &&
+              detail::mx_byte_of(Float::e4m3, ScaleMode::rceil, 480) == 128);
+static_assert(detail::mx_byte_of(Float::e2m1, ScaleMode::uos, 7.25f) == 127 &&
+              detail::mx_byte_of(Float::e2m1, ScaleMode::adaptive, 0) == 1);
 static_assert(mx_inverse(127) == 1 && mx_inverse(254) == 0x1p-127f && mx_inverse(0) == 0x1p127f);
 static_assert(fold_code(Float::e4m3, 7, 0, 0).code == 0x7C && fold_code(Float::e5m2, 7, 5, 5).code == 0x7A);  // 384, 49152
 static_assert(!fold_code(Float::e4m3, 1, -14, 0).changed && fold_code(Float::e4m3, 1, -15, 0).changed);

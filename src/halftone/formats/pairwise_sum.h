@@ -23,6 +23,7 @@ constexpr double pairwise_sum(int64_t n, Value&& value) {
   return sum;
 }
 
-static_assert(pairwise_sum(7, [](int64_t i) { return static_cast<double>(i + 1); }) == 28 && pairwise_sum(0, [](int64_t) { return 1.0; }) == 0);
+static_assert(pairwise_sum(7, [](int64_t i) { return static_cast<double>(i + 1); }) == 28 &&
+              pairwise_sum(0, [](int64_t) { return 1.0; }) == 0);
 
 }  // namespace halftone

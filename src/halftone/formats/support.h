@@ -84,6 +84,10 @@ constexpr Support product_support(const OperandSpec& a, const OperandSpec& b, Ha
   if (!a.quantized() && !b.quantized()) return detail::hp_support(h);
   if (detail::is_integer(a) && detail::is_integer(b)) return detail::integer_support(a, b, h);
   if (!a.quantized() || !b.quantized()) {
+    const OperandSpec& q = a.quantized() ? a : b;
+    if (q.same_as_forward && q.granularity == Granularity::row) {
+      return {How::rewrite, "specified on the dequantised forward codes in the compute dtype, times the unquantised operand"};
+    }
     if (!detail::exact_in_bf16(a) || !detail::exact_in_bf16(b)) {
       return {How::rewrite, "specified on zero + code * scale in the compute dtype, times the unquantised operand"};
     }

@@ -13,7 +13,8 @@ void check_spec(const OperandSpec& s) {
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
   check(s.quantized(), "quantiser: expected a quantised element type, found hp");
   check(s.granularity != Granularity::none, "quantiser: {} without a granularity", element);
-  check(!blocks || s.block == 16 || s.block == 32 || s.block == 128, "quantiser: expected blocks of 16, 32 or 128 elements, found {}", s.block);
+  check(!blocks || s.block == 16 || s.block == 32 || s.block == 128, "quantiser: expected blocks of 16, 32 or 128 elements, found {}",
+        s.block);
   const bool fp32 = s.scale == ScaleFormat::fp32, eight_bit = s.element == Element::e4m3 || s.element == Element::e5m2;
   bool legal = false;
   switch (s.element) {
@@ -37,8 +38,10 @@ void check_spec(const OperandSpec& s) {
   check(mx == (s.mode != ScaleMode::none), "quantiser: a scale mode goes with e8m0 scales, and only with them");
   check(s.mode != ScaleMode::uos || s.element == Element::e2m1, "quantiser: scale mode uos is defined for e2m1, not for {}", element);
   const bool mxfp4 = mx && s.element == Element::e2m1;
-  check(s.two_level != TwoLevel::macro || (mxfp4 && s.block == 32), "quantiser: macro blocks need e2m1 elements with e8m0 scales and blocks of 32");
-  check(s.two_level != TwoLevel::tensor || (has_byte_scales(s.scale) && !mx), "quantiser: a tensor's outer scale needs e4m3 or ue5m3 block scales");
+  check(s.two_level != TwoLevel::macro || (mxfp4 && s.block == 32),
+        "quantiser: macro blocks need e2m1 elements with e8m0 scales and blocks of 32");
+  check(s.two_level != TwoLevel::tensor || (has_byte_scales(s.scale) && !mx),
+        "quantiser: a tensor's outer scale needs e4m3 or ue5m3 block scales");
   check(s.chain != Fp4Chain::torchao || (s.scale == ScaleFormat::e4m3 && s.two_level == TwoLevel::tensor),
         "quantiser: scale chain torchao needs e4m3 block scales and an outer scale");
   check(s.clip == Clip::none || (mxfp4 && s.granularity == Granularity::block && s.two_level != TwoLevel::macro),

@@ -1,11 +1,236 @@
 #include "halftone/quantize/operand.h"
 
+#include <memory>
+
+#include "halftone/formats/fp4_scale.h"
+#include "halftone/formats/fp8_scale.h"
+#include "halftone/formats/int_scale.h"
+#include "halftone/quantize/fp8_rowwise.h"
+#include "halftone/quantize/int8.h"
 #include "halftone/quantize/operand_ref.h"
+#include "halftone/quantize/operand_stats.h"
+#include "halftone/quantize/operand_tile.h"
 
 namespace halftone {
+namespace {
+
+using quantize::CopyPlan;
+using quantize::Source;
+
+bool grouped(const OperandSpec& s) { return s.granularity == Granularity::block || s.granularity == Granularity::tile; }
+bool uses_tensor_amax(const QuantizedCopy& c) {
+  const bool amax_rule = c.spec.element != Element::int4 && c.spec.element != Element::ternary;
+  return (c.spec.granularity == Granularity::tensor && amax_rule) || c.spec.two_level == TwoLevel::tensor || c.form == ValueForm::fold_e5m2;
+}
+bool uses_row_amax(const QuantizedCopy& c) { return c.spec.granularity == Granularity::row && c.spec.element != Element::int4; }
+
+CopyPlan plan_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  CopyPlan plan;
+  plan.p = &p, plan.copy = &copy, plan.transposed = transposed, plan.spec = copy.spec;
+  plan.R = transposed ? p.cols : p.rows;
+  plan.C = operand_length(copy, transposed ? p.rows : p.cols);
+  plan.codes = copy.codes;
+  if (has_byte_scales(copy.spec.scale)) plan.scale_bytes = static_cast<uint8_t*>(copy.scales);
+  if (!is_fold(copy.form)) return plan;
+  if (plan.codes == nullptr) {
+    plan.own_codes.resize(static_cast<size_t>(plan.R * plan.C));
+    plan.codes = plan.own_codes.data();
+  }
+  if (plan.scale_bytes == nullptr) {
+    const BlockShape b = block_shape(copy.spec, plan.R, plan.C);
+    plan.own_scales.resize(static_cast<size_t>(ceil_div(plan.R, b.rows) * ceil_div(plan.C, b.cols)));
+    plan.scale_bytes = plan.own_scales.data();
+  }
+  return plan;
+}
+
+// Whole tiles, in parallel; f(worker, first row, first column).
+template <class F>
+void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows, int64_t height, int64_t r1, int64_t c1, F&& f) {
+  const int64_t down = ceil_div(r1, height), across = ceil_div(c1, quantize::kTileWidth);
+  parallel_for(down * across, 2, [&](int64_t begin, int64_t end) {
+    static thread_local const auto worker = std::make_unique<quantize::TileWorker>();
+    worker->use(k, rows, height);
+    for (int64_t i = begin; i < end; ++i) f(*worker, i / across * height, i % across * quantize::kTileWidth);
+  });
+}
+
+// Passes over the matrix before the one that encodes.
+class Preparation {
+ public:
+  Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, const quantize::Kernels& rows, int64_t height)
+      : p_(p), k_(k), rows_(rows), height_(height), s_{p.x, p.type, p.rows, p.cols, p.ld} {}
+
+  void needs(const CopyPlan& plan) {
+    const QuantizedCopy& c = *plan.copy;
+    amax_ = amax_ || (uses_tensor_amax(c) && c.spec.hadamard == 0 && p_.amax == nullptr) || uses_row_amax(c);
+    column_amax_ = column_amax_ || (uses_row_amax(c) && plan.transposed);
+    signed_ = signed_ || c.spec.element == Element::int4;
+    sum_ = sum_ || c.spec.element == Element::ternary;
+  }
+  void measure() {
+    if (amax_) stats_ = quantize::matrix_amax(s_, rows_, column_amax_);
+    if (signed_) signs_ = quantize::signed_amax(s_);
+    if (sum_) total_ = quantize::absolute_sum(s_);
+  }
+  void finish(CopyPlan& plan) {
+    const QuantizedCopy& c = *plan.copy;
+    if (uses_tensor_amax(c)) plan.amax = c.spec.hadamard != 0 ? rotated(plan) : p_.amax != nullptr ? *p_.amax : stats_.amax;
+    plan.outer = fp4_outer(c.spec.chain, c.spec.scale, c.spec.two_level, plan.amax);
+    if (c.outer != nullptr) *c.outer = plan.outer.scale;
+    if (c.form == ValueForm::fold_e5m2) {
+      const uint8_t byte = mx_reference_byte(float_of(c.spec.element), c.spec.mode, c.spec.clip, plan.amax);
+      *c.fold_scale = byte == kE8m0Nan ? quiet_nan() : fold_scale(Float::e5m2, byte - 127);
+    }
+    if (!grouped(c.spec)) group_factors(plan);
+  }
+
+ private:
+  uint32_t rotated(const CopyPlan& plan) {
+    std::atomic<uint32_t> amax = 0;
+    over_tiles(k_, rows_, height_, plan.C, plan.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+      const uint32_t a = w.rotated_amax(plan, r0, c0);
+      uint32_t seen = amax.load();
+      while (seen < a && !amax.compare_exchange_weak(seen, a)) {}
+    });
+    return amax.load();
+  }
+
+  // Tensor and row scales, written; the factors of elements into plan.inv.
+  void group_factors(CopyPlan& plan) {
+    const OperandSpec& s = plan.spec;
+    const bool one = s.granularity == Granularity::tensor;
+    const int64_t n = one ? 1 : plan.R;
+    plan.inv.assign(static_cast<size_t>(round_up(n, quantize::kTileHeight)), 0.0f);
+    auto* scales = static_cast<float*>(plan.copy->scales);
+    for (int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const uint32_t amax = one                          ? plan.amax
+                            : !uses_row_amax(*plan.copy) ? 0
+                            : plan.transposed            ? stats_.column_amax[at]
+                                                         : stats_.row_amax[at];
+      ScalePair pair{};
+      switch (s.element) {
+        case Element::int8:
+          pair = int8_scale(amax, s.scale_floor);
+          break;
+        case Element::int4: {
+          const quantize::SignedAmax a = one ? signs_.all : plan.transposed ? signs_.columns[at] : signs_.rows[at];
+          pair = int4_scale(a.pos, a.neg, s.scale_floor);
+          break;
+        }
+        case Element::ternary:
+          pair = ternary_scale(total_, p_.rows * p_.cols);
+          break;
+        default:
+          pair = fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, amax);
+      }
+      if (scales != nullptr) scales[i] = pair.scale;
+      plan.inv[at] = pair.inv;
+    }
+  }
+
+  const QuantizeOperand& p_;
+  const quantize::OperandKernels& k_;
+  const quantize::Kernels& rows_;
+  int64_t height_;
+  Source s_;
+  bool amax_ = false, column_amax_ = false, signed_ = false, sum_ = false;
+  quantize::MatrixStats stats_;
+  quantize::SignedStats signs_;
+  double total_ = 0;
+};
+
+// One scale a row and nothing else: the kernels that encode a row while it is in the cache.
+bool by_rows(const QuantizeOperand& p, Isa isa) {
+  const QuantizedCopy& c = p.row;
+  const OperandSpec& s = c.spec;
+  if (!p.want_row || p.want_transposed || s.granularity != Granularity::row || c.scales == nullptr || c.packed != nullptr) return false;
+  if (operand_length(c, p.cols) != p.cols || c.form == ValueForm::f32) return false;
+  if (c.outer != nullptr) *c.outer = 1;
+  auto* scales = static_cast<float*>(c.scales);
+  if (s.element == Element::int8 && c.codes != nullptr && s.scale_floor == 0 && c.form == ValueForm::none) {
+    Rounding rounding = c.rounding;
+    rounding.stochastic = s.stochastic;
+    int8_quantize({.x = p.x,
+                   .type = p.type,
+                   .rows = p.rows,
+                   .cols = p.cols,
+                   .ld = p.ld,
+                   .row_codes = reinterpret_cast<int8_t*>(c.codes),
+                   .row_scale = scales,
+                   .row_rounding = rounding},
+                  isa);
+    return true;
+  }
+  if (s.element == Element::e4m3 && s.scale == ScaleFormat::fp32_pow2 && !s.stochastic && (c.codes != nullptr || c.values != nullptr)) {
+    fp8_rowwise({.x = p.x,
+                 .type = p.type,
+                 .rows = p.rows,
+                 .cols = p.cols,
+                 .ld = p.ld,
+                 .row_codes = c.codes,
+                 .row_values = static_cast<bf16*>(c.values),
+                 .row_scale = scales},
+                isa);
+    return true;
+  }
+  return false;
+}
+
+// Whether the transposed copy is the transpose of the row copy, codes and values alike.
+bool shared_codes(const QuantizeOperand& p) {
+  const OperandSpec &a = p.row.spec, &b = p.transposed.spec;
+  const Rounding &x = p.row.rounding, &y = p.transposed.rounding;
+  const bool same_draws = x.key.lo == y.key.lo && x.key.hi == y.key.hi && x.step == y.step && x.micro == y.micro &&
+                          x.first_row == y.first_row && x.first_column == y.first_column && x.row_length == y.row_length;
+  const bool symmetric = a.granularity == Granularity::tensor || a.granularity == Granularity::tile;
+  return p.want_row && p.want_transposed && symmetric && a.element == b.element && a.granularity == b.granularity && a.block == b.block &&
+         a.scale == b.scale && a.mode == b.mode && a.two_level == b.two_level && a.two_level != TwoLevel::macro && a.chain == b.chain &&
+         a.scale_floor == b.scale_floor && b.hadamard == 0 && a.stochastic == b.stochastic && (!a.stochastic || same_draws);
+}
+
+}  // namespace
 
 void quantize_operand(const QuantizeOperand& p) { quantize_operand(p, best_isa()); }
 
-void quantize_operand(const QuantizeOperand& p, Isa) { ref::quantize_operand(p); }
+void quantize_operand(const QuantizeOperand& p, Isa isa) {
+  check_operand(p);
+  check(available(isa), "instruction set {} is not available on this processor", name(isa));
+  if (isa == Isa::ref || p.rows == 0 || p.cols == 0) return ref::quantize_operand(p);
+  if (by_rows(p, isa)) return;
+  const quantize::OperandKernels& k = isa >= Isa::avx512 ? quantize::operand_kernels_avx512() : quantize::operand_kernels_v3();
+  const quantize::Kernels& rows = quantize::kernels(isa);
+
+  CopyPlan row, transposed;
+  std::vector<CopyPlan*> plans;
+  if (p.want_row) row = plan_of(p, p.row, false), plans.push_back(&row);
+  if (p.want_transposed) transposed = plan_of(p, p.transposed, true), plans.push_back(&transposed);
+  int64_t height = 64, r1 = 0, c1 = 0;
+  for (const CopyPlan* plan : plans) {
+    const OperandSpec& s = plan->spec;
+    const bool down = plan->transposed || s.granularity == Granularity::tile;
+    if (down && ((grouped(s) && s.block == 128) || s.two_level == TwoLevel::macro)) height = 128;
+    r1 = std::max(r1, plan->transposed ? plan->C : plan->R);
+    c1 = std::max(c1, plan->transposed ? plan->R : plan->C);
+  }
+  Preparation prepare(p, k, rows, height);
+  for (const CopyPlan* plan : plans) prepare.needs(*plan);
+  prepare.measure();
+  for (CopyPlan* plan : plans) prepare.finish(*plan);
+
+  const bool shared = shared_codes(p);
+  over_tiles(k, rows, height, r1, c1, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+    w.run(p.want_row ? &row : nullptr, p.want_transposed ? &transposed : nullptr, shared, r0, c0);
+  });
+
+  for (const CopyPlan* plan : plans) {
+    if (!is_fold(plan->copy->form)) continue;
+    std::atomic<unsigned long long> lost = 0;
+    parallel_for(plan->R, std::max<int64_t>(1, (int64_t{1} << 16) / plan->C),
+                 [&](int64_t begin, int64_t end) { lost += fold_rows(*plan, begin, end); });
+    if (plan->copy->lost != nullptr) *plan->copy->lost += lost.load();
+  }
+}
 
 }  // namespace halftone

@@ -140,7 +140,8 @@ class OperandCopy {
       case Element::int8:
         return pair(int8_scale(a, s_.scale_floor));
       case Element::int4:
-        return pair(int4_scale(high < 0 ? 0 : magnitude(from_order_key(high)), low >= 0 ? 0 : magnitude(from_order_key(low)), s_.scale_floor));
+        return pair(
+            int4_scale(high < 0 ? 0 : magnitude(from_order_key(high)), low >= 0 ? 0 : magnitude(from_order_key(low)), s_.scale_floor));
       case Element::uint4: {
         const AffineScale s = uint4_scale(a, from_order_key(low), from_order_key(high), s_.scale == ScaleFormat::bf16);
         return pair({s.scale, s.inv}, s.zero);
@@ -179,7 +180,8 @@ class OperandCopy {
 
   uint8_t code(float y, int64_t r, int64_t c) const {
     uint16_t u = 0;
-    if (s_.stochastic) u = sr_bits16(copy_.rounding, transposed_ ? copy_.rounding.index(c, r, p_.cols) : copy_.rounding.index(r, c, p_.cols));
+    if (s_.stochastic)
+      u = sr_bits16(copy_.rounding, transposed_ ? copy_.rounding.index(c, r, p_.cols) : copy_.rounding.index(r, c, p_.cols));
     if (is_float(s_.element)) return s_.stochastic ? encode_sr(float_of(s_.element), y, u) : encode(float_of(s_.element), y);
     return static_cast<uint8_t>(s_.stochastic ? encode_sr(int_of(s_.element), y, u) : encode(int_of(s_.element), y));
   }
@@ -200,7 +202,9 @@ class OperandCopy {
     }
   }
 
-  float value_of(uint8_t q) const { return is_float(s_.element) ? decode(float_of(s_.element), q) : static_cast<float>(static_cast<int8_t>(q)); }
+  float value_of(uint8_t q) const {
+    return is_float(s_.element) ? decode(float_of(s_.element), q) : static_cast<float>(static_cast<int8_t>(q));
+  }
 
   void write_values() {
     for (int64_t i = 0; i < R_ * C_; ++i) {

@@ -1,0 +1,359 @@
+// The leaf loops of operand_kernels.h over a vector type V (simd_v3.h, simd_avx512.h). No function of formats/ is called at run
+// time: the copy that the linker keeps could be that of a wider instruction set.
+#pragma once
+#include <immintrin.h>
+
+#include <bit>
+
+#include "halftone/formats/float_spec.h"
+#include "halftone/formats/hadamard.h"
+#include "halftone/formats/int_spec.h"
+#include "halftone/quantize/operand_kernels.h"
+
+namespace halftone::quantize {
+
+// Encoders of y to codes in the low byte of each lane; u: 16-bit draws.
+template <class V, Float kFormat>
+struct FloatCoder {
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr FloatSpec s = spec(kFormat);
+  static constexpr int kShift = 23 - s.mantissa_bits, kSign = 31 - (s.bits() - 1);
+  static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - s.bias) << s.mantissa_bits;
+  static constexpr uint32_t kMinNormal = static_cast<uint32_t>(127 + 1 - s.bias) << 23, kMaxCode = static_cast<uint32_t>(s.max_code());
+  static constexpr uint32_t kPoison = s.specials == Specials::None ? 0 : 0x7F;
+  static constexpr float kPerSubnormal = static_cast<float>(1 / s.min_subnormal());
+
+  template <bool kStochastic>
+  static I code(F y, I u) {
+    const I bits = V::bits(y), sign = V::and_(bits, V::seti(0x80000000u)), a = V::and_(bits, V::seti(0x7FFFFFFFu));
+    const F quanta = V::mul(V::floats(a), V::set(kPerSubnormal));  // below the smallest normal value
+    I normal, small;
+    if constexpr (kStochastic) {
+      // up <=> (u + 1/2) 2^-16 < rest 2^-kShift
+      const I rest = V::and_(a, V::seti((1u << kShift) - 1)), twice = V::addi(V::template shl<1>(u), V::seti(1));
+      const I up = V::one_if(V::lt(V::template shl<kShift - 17>(twice), rest));
+      normal = V::addi(V::subi(V::template shr<kShift>(a), V::seti(kRebias)), up);
+      const F k = V::floor(quanta), half = V::add(V::from_int(u), V::set(0.5f));
+      const I up_small = V::one_if(V::gt(V::mul(V::sub(quanta, k), V::set(65536.0f)), half));
+      small = V::addi(V::rint(k), up_small);
+    } else {
+      const I odd = V::and_(V::template shr<kShift>(a), V::seti(1));
+      const I r = V::addi(V::addi(a, V::seti((1u << (kShift - 1)) - 1)), odd);
+      normal = V::subi(V::template shr<kShift>(r), V::seti(kRebias));
+      small = V::rint(quanta);
+    }
+    I q = V::mini(V::select(V::lt(a, V::seti(kMinNormal)), small, normal), V::seti(kMaxCode));
+    q = V::or_(q, V::template shr<kSign>(sign));
+    return V::select(V::lt(V::seti(0x7F7FFFFFu), a), V::seti(kPoison), q);
+  }
+
+  // fp32 value of codes.
+  static F value(I q) {
+    constexpr uint32_t kMask = static_cast<uint32_t>(s.sign_mask() - 1);
+    const I m = V::and_(q, V::seti(kMask)), sign = V::template shl<kSign>(V::and_(q, V::seti(static_cast<uint32_t>(s.sign_mask()))));
+    const I normal = V::addi(V::template shl<kShift>(m), V::seti(static_cast<uint32_t>(127 - s.bias) << 23));
+    const I small = V::bits(V::mul(V::from_int(m), V::set(static_cast<float>(s.min_subnormal()))));
+    const I v = V::or_(V::select(V::lt(m, V::seti(1u << s.mantissa_bits)), small, normal), sign);
+    if constexpr (s.specials == Specials::None) return V::floats(v);
+    return V::floats(V::select(V::lt(V::seti(kMaxCode), m), V::seti(0x7FC00000u), v));
+  }
+};
+
+template <class V>
+struct OperandLeaf {
+  using F = typename V::F;
+  using I = typename V::I;
+  static constexpr int64_t kLanes = V::kLanes, W = kTileWidth;
+
+  template <class T>
+  static void load_of(const T* x, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, float* f) {
+    for (int64_t r = 0; r < rows; ++r, f += W) {
+      const int64_t n = r < valid_rows ? valid_columns : 0;
+      const T* row = x + r * ld;
+      int64_t c = 0;
+      for (; c + kLanes <= n; c += kLanes) V::storef(f + c, V::load(row + c));
+      for (; c < n; ++c) {
+        if constexpr (sizeof(T) == 2)
+          f[c] = std::bit_cast<float>(static_cast<uint32_t>(row[c].bits) << 16);
+        else
+          f[c] = row[c];
+      }
+      for (; c < W; ++c) f[c] = 0;
+    }
+  }
+  static void load(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, float* f) {
+    if (type == DType::f32)
+      load_of(static_cast<const float*>(x), ld, valid_rows, valid_columns, rows, f);
+    else
+      load_of(static_cast<const bf16*>(x), ld, valid_rows, valid_columns, rows, f);
+  }
+
+  static I bf16_rounded(I bits) {  // in the upper halves; NaN payloads lie there too and survive
+    const I odd = V::and_(V::template shr<16>(bits), V::seti(1));
+    return V::addi(V::addi(bits, V::seti(0x7FFF)), odd);
+  }
+
+  template <int kWidth>
+  static void rotate_of(float* f, int64_t rows, uint32_t signs, bool half) {
+    const F norm = V::set(kWidth == 32 ? std::bit_cast<float>(0x3E3504F3u) : 0.25f);
+    for (int64_t r = 0; r < rows; r += kWidth) {
+      for (int64_t c = 0; c < W; c += kLanes) {
+        F v[kWidth];
+        float* p = f + r * W + c;
+        _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
+          v[j] = V::floats(V::xor_(V::bits(V::loadf(p + j * W)), V::seti(((signs >> j) & 1u) << 31)));
+        }
+        _Pragma("GCC unroll 5") for (int stride = 1; stride < kWidth; stride *= 2) {
+          _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
+            if ((j & stride) != 0) continue;
+            const F a = v[j], b = v[j + stride];
+            v[j] = V::add(a, b);
+            v[j + stride] = V::sub(a, b);
+          }
+        }
+        _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
+          F y = V::mul(v[j], norm);
+          if (half) y = V::floats(V::and_(bf16_rounded(V::bits(y)), V::seti(0xFFFF0000u)));
+          V::storef(p + j * W, y);
+        }
+      }
+    }
+  }
+  static void rotate(float* f, int64_t rows, int n, uint32_t signs, bool half) {
+    if (n == 32)
+      rotate_of<32>(f, rows, signs, half);
+    else
+      rotate_of<16>(f, rows, signs, half);
+  }
+
+  static I magnitude(const float* f) { return V::and_(V::loadi(f), V::seti(0x7FFFFFFFu)); }
+
+  static void amax_along(const float* f, int64_t rows, int64_t block, uint32_t* out) {
+    const int64_t vectors = block / kLanes;
+    for (int64_t done = 0; done < rows * W; done += kLanes * block, out += kLanes) {
+      I v[kLanes];
+      _Pragma("GCC unroll 16") for (int64_t i = 0; i < kLanes; ++i) {
+        I a = magnitude(f);
+        for (int64_t j = 1; j < vectors; ++j) a = V::maxi(a, magnitude(f + j * kLanes));
+        v[i] = a;
+        f += block;
+      }
+      V::store(out, V::max_of_each(v));
+    }
+  }
+  static void amax_across(const float* f, int64_t rows, int64_t block, uint32_t* out) {
+    for (int64_t r = 0; r < rows; r += block, out += W) {
+      for (int64_t c = 0; c < W; c += 4 * kLanes) {
+        I a[4];
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::zero();
+        for (int64_t j = 0; j < block; ++j) {
+          _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::maxi(a[i], magnitude(f + (r + j) * W + c + i * kLanes));
+        }
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) V::store(out + c + i * kLanes, a[i]);
+      }
+    }
+  }
+
+  static void scale(float* f, int64_t rows, const float* factor, int64_t factor_ld, int row_shift, bool by_column) {
+    for (int64_t r = 0; r < rows; ++r, f += W) {
+      const float* s = factor + (r >> row_shift) * factor_ld;
+      for (int64_t c = 0; c < W; c += kLanes) V::storef(f + c, V::mul(V::loadf(f + c), by_column ? V::loadf(s + c) : V::set(*s)));
+    }
+  }
+
+  // Integers: the clip comes first, which changes no result and keeps the rounding exact. NaN is the second operand of min
+  // and max, survives them and converts to INT_MIN, whose low byte is 0. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u + 1/2,
+  // exact in fp32 for |y| <= 128, which y - floor(y) alone is not.
+  template <bool kStochastic>
+  static I int_code(F y, I u, F low, F high) {
+    const F clipped = V::min(high, V::max(low, y));
+    if constexpr (kStochastic) {
+      const F k = V::floor(clipped), threshold = V::add(V::from_int(u), V::set(0.5f));
+      return V::rint(V::add(k, V::one_if_greater(V::mul(clipped, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), threshold))));
+    } else {
+      return V::rint(clipped);
+    }
+  }
+
+  template <bool kStochastic, bool kByColumn, Meet kMeet, class Code>
+  static void encode_of(const EncodeTile& t, Code&& code) {
+    const float* f = t.f;
+    const uint16_t* draws = t.draws;
+    uint8_t* out = t.codes;
+    for (int64_t r = 0; r < t.rows; ++r, f += W, out += W) {
+      const float* factor = t.factor + (r >> t.row_shift) * t.factor_ld;
+      const float* zero = kMeet == Meet::affine ? t.zero + (r >> t.row_shift) * t.factor_ld : nullptr;
+      for (int64_t c = 0; c < W; c += 4 * kLanes) {
+        I q[4];
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) {
+          const int64_t at = c + i * kLanes;
+          const F by = kByColumn ? V::loadf(factor + at) : V::set(factor[at >> t.column_shift]);
+          F y = V::loadf(f + at);
+          if constexpr (kMeet == Meet::affine) y = V::sub(y, kByColumn ? V::loadf(zero + at) : V::set(zero[at >> t.column_shift]));
+          y = kMeet == Meet::quotient ? V::div(y, by) : V::mul(y, by);
+          if constexpr (kMeet == Meet::clamped) y = V::min(V::set(6.0f), V::max(V::set(-6.0f), y));  // NaN survives
+          q[i] = code(y, kStochastic ? V::load_u16i(draws + at) : V::zero());
+        }
+        V::store_low8(out + c, q);
+      }
+      if constexpr (kStochastic) draws += W;
+    }
+  }
+  template <bool kStochastic, Meet kMeet, class Code>
+  static void encode_by(const EncodeTile& t, Code&& code) {
+    if (t.by_column)
+      encode_of<kStochastic, true, kMeet>(t, code);
+    else
+      encode_of<kStochastic, false, kMeet>(t, code);
+  }
+  template <bool kStochastic>
+  static void encode_as(const EncodeTile& t) {
+    const auto floats = [&]<Float kFormat>() {
+      const auto code = [](F y, I u) { return FloatCoder<V, kFormat>::template code<kStochastic>(y, u); };
+      if constexpr (kFormat == Float::e2m1) {
+        if (t.meet == Meet::quotient) return encode_by<kStochastic, Meet::quotient>(t, code);
+        if (t.meet == Meet::clamped) return encode_by<kStochastic, Meet::clamped>(t, code);
+      }
+      encode_by<kStochastic, Meet::product>(t, code);
+    };
+    const auto ints = [&](float low, float high) {
+      const F lo = V::set(low), hi = V::set(high);
+      const auto code = [=](F y, I u) { return int_code<kStochastic>(y, u, lo, hi); };
+      if (t.meet == Meet::affine) return encode_by<kStochastic, Meet::affine>(t, code);
+      encode_by<kStochastic, Meet::product>(t, code);
+    };
+    switch (t.element) {
+      case Element::e4m3:
+        return floats.template operator()<Float::e4m3>();
+      case Element::e5m2:
+        return floats.template operator()<Float::e5m2>();
+      case Element::e3m2:
+        return floats.template operator()<Float::e3m2>();
+      case Element::e2m3:
+        return floats.template operator()<Float::e2m3>();
+      case Element::e2m1:
+        return floats.template operator()<Float::e2m1>();
+      case Element::int8:
+        return ints(-127, 127);
+      case Element::int4:
+        return ints(-8, 7);
+      case Element::uint4:
+        return ints(0, 15);
+      case Element::ternary:
+        return ints(-1, 1);
+      case Element::hp:
+        return;
+    }
+  }
+  static void encode(const EncodeTile& t) {
+    if (t.stochastic)
+      encode_as<true>(t);
+    else
+      encode_as<false>(t);
+  }
+
+  // ue5m3 of x >= 0 and at most 114688, and back.
+  static I ue5m3_code(F x) {
+    const I a = V::bits(x), r = V::addi(V::addi(a, V::seti((1u << 19) - 1)), V::and_(V::template shr<20>(a), V::seti(1)));
+    const I normal = V::subi(V::template shr<20>(r), V::seti((127 - 15) << 3)), small = V::rint(V::mul(x, V::set(0x1p17f)));
+    return V::select(V::lt(a, V::seti((127u - 14) << 23)), small, normal);
+  }
+  static F ue5m3_value(I q) {
+    const I normal = V::addi(V::template shl<20>(q), V::seti((127u - 15) << 23));
+    return V::floats(V::select(V::lt(q, V::seti(8)), V::bits(V::mul(V::from_int(q), V::set(0x1p-17f))), normal));
+  }
+
+  static void fp4_scales(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, uint8_t* scales,
+                         float* factors) {
+    const bool wide = format == ScaleFormat::ue5m3, torchao = chain == Fp4Chain::torchao;
+    const F high = V::set(wide ? 114688.0f : 448.0f), low = V::set(wide ? 0x1p-17f : 0x1p-6f), largest = V::set(0x1.fffffep127f);
+    const float per_six = outer.inv * std::bit_cast<float>(0x3E2AAAABu);  // torchao's association
+    const bool all = outer.scale != outer.scale;
+    for (int64_t i = 0; i < n; i += 4 * kLanes) {
+      I q[4];
+      _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) {
+        const int64_t at = i + j * kLanes;
+        q[j] = V::zero();
+        if (at >= n) continue;
+        const I a = V::loadi(amax + at);
+        const typename V::M bad = V::lt(V::seti(all ? 0xFFFFFFFFu : 0x7F7FFFFFu), a);
+        F v = V::floats(a);
+        v = torchao ? V::mul(v, V::set(per_six)) : V::max(V::div(V::div(v, V::set(outer.scale)), V::set(6.0f)), low);
+        v = V::min(v, high);
+        const I code = wide ? ue5m3_code(v) : FloatCoder<V, Float::e4m3>::template code<false>(v, V::zero());
+        q[j] = V::select(bad, V::seti(wide ? 0xFF : 0x7F), code);
+        F factor = V::mul(wide ? ue5m3_value(code) : FloatCoder<V, Float::e4m3>::value(code), V::set(outer.scale));
+        if (torchao) factor = V::min(V::div(V::set(1.0f), factor), largest);  // 1 / 0 is infinite, too
+        V::storef(factors + at, V::selectf(bad, V::floats(V::seti(0x7FC00000u)), factor));
+      }
+      alignas(64) uint8_t bytes[4 * kLanes];
+      V::store_low8(bytes, q);
+      for (int64_t j = 0; j < 4 * kLanes && i + j < n; ++j) scales[i + j] = bytes[j];
+    }
+  }
+
+  static void transpose(const uint8_t* codes, int64_t rows, uint8_t* out) {
+    for (int64_t r = 0; r < rows; r += 16) {
+      for (int64_t c = 0; c < W; c += V::kBytes) {
+        I a[16], b[16];
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) a[i] = V::loadi(codes + (r + i) * W + c);
+        // Each round rotates the 8 bits (row, column) of a byte's place by one; after four they are exchanged.
+        const auto round = [](const I* from, I* to) {
+          _Pragma("GCC unroll 8") for (int i = 0; i < 8; ++i) {
+            to[2 * i] = V::interleave_low(from[i], from[i + 8]);
+            to[2 * i + 1] = V::interleave_high(from[i], from[i + 8]);
+          }
+        };
+        round(a, b), round(b, a), round(a, b), round(b, a);
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) V::store_lanes(out + (c + i) * rows + r, 16 * rows, a[i]);
+      }
+    }
+  }
+
+  template <class Value>
+  static void values_of(const ValueRun& t, Value&& value) {
+    for (int64_t c = 0; c < t.n; c += kLanes) {
+      F v = V::mul(value(t.codes + c), V::set(t.scale[c >> t.shift]));
+      if (t.zero != nullptr) v = V::add(V::set(t.zero[c >> t.shift]), v);
+      if (t.half)
+        V::store_high(static_cast<bf16*>(t.out) + c, bf16_rounded(V::bits(v)));
+      else
+        V::storef(static_cast<float*>(t.out) + c, v);
+    }
+  }
+  static void values(const ValueRun& t) {
+    const auto floats = [&]<Float kFormat>() {
+      values_of(t, [](const uint8_t* q) { return FloatCoder<V, kFormat>::value(V::load_u8i(q)); });
+    };
+    switch (t.element) {
+      case Element::e4m3:
+        return floats.template operator()<Float::e4m3>();
+      case Element::e5m2:
+        return floats.template operator()<Float::e5m2>();
+      case Element::e3m2:
+        return floats.template operator()<Float::e3m2>();
+      case Element::e2m3:
+        return floats.template operator()<Float::e2m3>();
+      case Element::e2m1:
+        return floats.template operator()<Float::e2m1>();
+      default:
+        return values_of(t, [](const uint8_t* q) { return V::from_int(V::load_s8i(q)); });
+    }
+  }
+
+  static void pack4(const uint8_t* codes, int64_t n, uint8_t* out) {
+    for (int64_t i = 0; i < n; i += 32, codes += 32, out += 16) {
+      const __m256i q = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)), _mm256_set1_epi8(15));
+      const __m256i sums = _mm256_maddubs_epi16(q, _mm256_set1_epi16(0x1001));  // even + 16 odd
+      const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi16(sums, sums), 0x08);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(packed));
+    }
+  }
+
+  static constexpr OperandKernels table() {
+    return {load, rotate, amax_along, amax_across, scale, encode, fp4_scales, transpose, values, pack4};
+  }
+};
+
+}  // namespace halftone::quantize

@@ -1,0 +1,99 @@
+#include "halftone/quantize/operand_stats.h"
+
+#include "halftone/formats/pairwise_sum.h"
+
+namespace halftone::quantize {
+namespace {
+
+int64_t row_grain(const Source& s) { return std::max<int64_t>(1, (int64_t{1} << 14) / std::max<int64_t>(1, s.cols)); }
+
+uint32_t bits_of_element(float x) { return std::bit_cast<uint32_t>(x); }
+uint32_t bits_of_element(bf16 x) { return static_cast<uint32_t>(x.bits) << 16; }
+
+template <class T>
+void signed_rows(const Source& s, int64_t begin, int64_t end, SignedAmax* rows, SignedAmax* columns) {
+  for (int64_t r = begin; r < end; ++r) {
+    const T* x = static_cast<const T*>(s.row(r));
+    SignedAmax row;
+    for (int64_t c = 0; c < s.cols; ++c) {
+      const uint32_t bits = bits_of_element(x[c]), a = bits & 0x7FFFFFFFu, pos = (bits >> 31) != 0 ? 0 : a, neg = a - pos;
+      row = {std::max(row.pos, pos), std::max(row.neg, neg)};
+      columns[c] = {std::max(columns[c].pos, pos), std::max(columns[c].neg, neg)};
+    }
+    rows[r] = row;
+  }
+}
+
+constexpr int64_t kPiece = 4096;  // elements of one leaf of the sum; a power of two
+
+double piece_sum(const Source& s, int64_t first, int64_t last) {
+  static thread_local std::vector<double> buffer;
+  double* a = scratch(buffer, kPiece);
+  int64_t at = 0;
+  for (int64_t i = first; i < last;) {
+    const int64_t r = i / s.cols, c = i % s.cols, n = std::min(last - i, s.cols - c);
+    if (s.type == DType::f32) {
+      const auto* x = static_cast<const float*>(s.row(r, c));
+      for (int64_t j = 0; j < n; ++j) a[at + j] = std::bit_cast<float>(bits_of_element(x[j]) & 0x7FFFFFFFu);
+    } else {
+      const auto* x = static_cast<const bf16*>(s.row(r, c));
+      for (int64_t j = 0; j < n; ++j) a[at + j] = std::bit_cast<float>(bits_of_element(x[j]) & 0x7FFFFFFFu);
+    }
+    at += n, i += n;
+  }
+  for (; at < kPiece; ++at) a[at] = 0;
+  for (int64_t n = kPiece / 2; n > 0; n /= 2)
+    for (int64_t i = 0; i < n; ++i) a[i] = a[2 * i] + a[2 * i + 1];
+  return a[0];
+}
+
+}  // namespace
+
+MatrixStats matrix_amax(const Source& s, const Kernels& k, bool columns) {
+  MatrixStats out;
+  out.row_amax.resize(static_cast<size_t>(s.rows));
+  const auto width = static_cast<size_t>(s.cols), slots = static_cast<size_t>(max_threads());
+  std::vector<uint32_t> partial(columns ? slots * width : 0);
+  std::atomic<size_t> used = 0;
+  parallel_for(s.rows, row_grain(s), [&](int64_t begin, int64_t end) {
+    uint32_t* by_column = columns ? partial.data() + used.fetch_add(1) * width : nullptr;
+    k.amax(s.row(begin), s.type, end - begin, s.cols, s.ld, out.row_amax.data() + begin, by_column);
+  });
+  for (const uint32_t a : out.row_amax) out.amax = std::max(out.amax, a);
+  if (columns) {
+    out.column_amax.assign(width, 0);
+    for (size_t i = 0; i < partial.size(); ++i) out.column_amax[i % width] = std::max(out.column_amax[i % width], partial[i]);
+  }
+  return out;
+}
+
+SignedStats signed_amax(const Source& s) {
+  SignedStats out;
+  out.rows.resize(static_cast<size_t>(s.rows));
+  const auto width = static_cast<size_t>(s.cols), slots = static_cast<size_t>(max_threads());
+  std::vector<SignedAmax> partial(slots * width);
+  std::atomic<size_t> used = 0;
+  parallel_for(s.rows, row_grain(s), [&](int64_t begin, int64_t end) {
+    SignedAmax* columns = partial.data() + used.fetch_add(1) * width;
+    if (s.type == DType::f32)
+      signed_rows<float>(s, begin, end, out.rows.data(), columns);
+    else
+      signed_rows<bf16>(s, begin, end, out.rows.data(), columns);
+  });
+  const auto merge = [](SignedAmax& a, SignedAmax b) { a = {std::max(a.pos, b.pos), std::max(a.neg, b.neg)}; };
+  for (const SignedAmax a : out.rows) merge(out.all, a);
+  out.columns.resize(width);
+  for (size_t i = 0; i < partial.size(); ++i) merge(out.columns[i % width], partial[i]);
+  return out;
+}
+
+double absolute_sum(const Source& s) {
+  const int64_t n = s.rows * s.cols, pieces = ceil_div(n, kPiece);
+  std::vector<double> sums(static_cast<size_t>(pieces));
+  parallel_for(pieces, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) sums[static_cast<size_t>(i)] = piece_sum(s, i * kPiece, std::min(n, (i + 1) * kPiece));
+  });
+  return pairwise_sum(pieces, [&](int64_t i) { return sums[static_cast<size_t>(i)]; });
+}
+
+}  // namespace halftone::quantize

@@ -1,0 +1,28 @@
+#pragma once
+#include <vector>
+
+#include "halftone/quantize/two_pass.h"
+
+// Internal: what quantize_operand needs to know of a whole matrix before it encodes.
+namespace halftone::quantize {
+
+struct MatrixStats {
+  std::vector<uint32_t> row_amax, column_amax;
+  uint32_t amax = 0;
+};
+MatrixStats matrix_amax(const Source& s, const Kernels& k, bool columns);
+
+// Integer maxima of bits32(|x|) over the elements without and with the sign bit (int4_scale).
+struct SignedAmax {
+  uint32_t pos = 0, neg = 0;
+};
+struct SignedStats {
+  std::vector<SignedAmax> rows, columns;
+  SignedAmax all;
+};
+SignedStats signed_amax(const Source& s);
+
+// Sum of |x| in the order of formats/pairwise_sum.h over the row-major elements.
+double absolute_sum(const Source& s);
+
+}  // namespace halftone::quantize

@@ -1,0 +1,407 @@
+#include "halftone/quantize/operand_tile.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "halftone/formats/fp4_scale.h"
+#include "halftone/formats/fp8_scale.h"
+#include "halftone/formats/int_scale.h"
+#include "halftone/formats/mx_scale.h"
+#include "halftone/formats/packing.h"
+#include "halftone/formats/pairwise_sum.h"
+#include "halftone/quantize/two_pass.h"
+
+namespace halftone::quantize {
+namespace {
+
+constexpr int64_t W = kTileWidth;
+
+constexpr int log2_of(int64_t block) { return std::countr_zero(static_cast<uint64_t>(block)); }
+
+// Values of the 256 codes of a byte scale.
+template <ScaleFormat kFormat>
+const std::array<float, 256>& scale_values() {
+  static const std::array<float, 256> table = [] {
+    std::array<float, 256> t{};
+    for (int i = 0; i < 256; ++i) t[static_cast<size_t>(i)] = decode_block_scale(kFormat, static_cast<uint8_t>(i));
+    return t;
+  }();
+  return table;
+}
+const std::array<float, 256>& scale_values(ScaleFormat f) {
+  return f == ScaleFormat::e8m0   ? scale_values<ScaleFormat::e8m0>()
+         : f == ScaleFormat::e4m3 ? scale_values<ScaleFormat::e4m3>()
+                                  : scale_values<ScaleFormat::ue5m3>();
+}
+
+// The loop over blocks with the rule as a constant, so that it becomes vector code.
+template <ScaleMode kMode>
+void mx_bytes(Float f, const uint32_t* amax, int64_t n, uint8_t* out) {
+  const auto run = [&]<Float kFormat>() {
+    for (int64_t i = 0; i < n; ++i) out[i] = mx_scale_byte(kFormat, kMode, amax[i]);
+  };
+  switch (f) {
+    case Float::e4m3:
+      return run.template operator()<Float::e4m3>();
+    case Float::e5m2:
+      return run.template operator()<Float::e5m2>();
+    case Float::e3m2:
+      return run.template operator()<Float::e3m2>();
+    case Float::e2m3:
+      return run.template operator()<Float::e2m3>();
+    case Float::e2m1:
+      return run.template operator()<Float::e2m1>();
+  }
+}
+
+bool along_rows(const CopyPlan& plan) { return !plan.transposed; }
+
+// Rows and columns of the tile that belong to the copy.
+struct Extent {
+  int64_t rows, columns;
+};
+Extent extent(const CopyPlan& plan, int64_t r0, int64_t c0, int64_t h) {
+  const int64_t rows = plan.transposed ? plan.C : plan.R, columns = plan.transposed ? plan.R : plan.C;
+  return {std::clamp<int64_t>(rows - r0, 0, h), std::clamp<int64_t>(columns - c0, 0, W)};
+}
+
+// How blocks of a copy lie in the tile.
+Groups groups_of(const CopyPlan& plan, int64_t block, bool tile) {
+  return {tile || !along_rows(plan) ? block : 1, tile || along_rows(plan) ? block : 1, tile || along_rows(plan) ? W / block : W};
+}
+
+}  // namespace
+
+void TileWorker::load(const QuantizeOperand& p) {
+  if (clean_) return;
+  const int64_t rows = std::clamp<int64_t>(p.rows - r0_, 0, h_), columns = std::clamp<int64_t>(p.cols - c0_, 0, W);
+  const auto* x = static_cast<const std::byte*>(p.x) + (r0_ * p.ld + c0_) * static_cast<int64_t>(size_of(p.type));
+  k_->load(x, p.type, p.ld, columns > 0 ? rows : 0, columns, h_, f_.data());
+  clean_ = true;
+}
+
+void TileWorker::find_amax(Groups g, int64_t block) {
+  if (g.height == 1) return k_->amax_along(f_.data(), h_, block, amax_.data());
+  k_->amax_across(f_.data(), h_, block, amax_.data());
+  if (g.width == 1) return;
+  for (int64_t i = 0; i < h_ / block; ++i) {
+    for (int64_t j = 0; j < W / block; ++j) {
+      uint32_t a = 0;
+      for (int64_t c = 0; c < block; ++c) a = std::max(a, amax_[static_cast<size_t>(i * W + j * block + c)]);
+      amax_[static_cast<size_t>(i * (W / block) + j)] = a;  // lies before what is still to be read
+    }
+  }
+}
+
+// Entries of a group array to their places in the output.
+template <class T>
+void TileWorker::write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const {
+  if (out == nullptr) return;
+  const Extent e = extent(plan, r0_, c0_, h_);
+  const int64_t rows = ceil_div(e.rows, g.height), columns = ceil_div(e.columns, g.width);
+  if (!plan.transposed) {
+    const int64_t ld = ceil_div(plan.C, g.width);
+    for (int64_t i = 0; i < rows; ++i) {
+      std::memcpy(out + (r0_ / g.height + i) * ld + c0_ / g.width, from + i * g.ld, static_cast<size_t>(columns) * sizeof(T));
+    }
+  } else {
+    const int64_t ld = ceil_div(plan.C, g.height);
+    for (int64_t j = 0; j < columns; ++j) {
+      T* row = out + (c0_ / g.width + j) * ld + r0_ / g.height;
+      for (int64_t i = 0; i < rows; ++i) row[i] = from[i * g.ld + j];
+    }
+  }
+}
+
+void TileWorker::apply_macro(const CopyPlan& plan) {
+  const Groups g = groups_of(plan, 128, plan.spec.granularity == Granularity::tile);
+  find_amax(g, 128);
+  const int64_t n = h_ / g.height * g.ld;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto at = static_cast<size_t>(i);
+    bytes_[at] = macro_byte(amax_[at]);
+    factor_[at] = poisoned(amax_[at]) ? quiet_nan() : inv_macro(bytes_[at]);
+  }
+  write_groups(plan, g, bytes_.data(), plan.copy->macro);
+  k_->scale(f_.data(), h_, factor_.data(), g.ld, log2_of(g.height), g.width == 1);
+  clean_ = false;
+}
+
+// Dynamic clipping: the block's sigma, sums in pairwise order. Zeros behind the copy's end change no sum.
+void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
+  constexpr int64_t kLanes = 8;
+  const int64_t block = g.height * g.width;  // one of the two is 1
+  const Extent e = extent(plan, r0_, c0_, h_);
+  const auto store = [&](int64_t i, int64_t n, double sum, double squares) {
+    const auto at = static_cast<size_t>(i);
+    if (poisoned(amax_[at]) || n <= 0) return;
+    bytes_[at] = clip_scale_byte(static_cast<float>(std::sqrt(clip_variance(sum, squares, static_cast<int>(n)))));
+  };
+  const int64_t step = g.width == 1 ? W : 1;  // from one element of a block to the next
+  const int64_t beside = g.width == 1 ? 1 : block;
+  for (int64_t i = 0; i < h_ / g.height * g.ld; i += kLanes) {
+    const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
+    double sum[64][kLanes], squares[64][kLanes];
+    for (int64_t half = 0; half < block / 2; ++half) {
+      const float* a = f_.data() + r * W + c + 2 * half * step;
+      for (int64_t l = 0; l < kLanes; ++l) {
+        // With 128 / block < 8 blocks in a row, lanes run on into the next row, which follows in memory.
+        const double u = a[l * beside], v = a[l * beside + step];
+        sum[half][l] = u + v;
+        squares[half][l] = u * u + v * v;
+      }
+    }
+    for (int64_t n = block / 4; n > 0; n /= 2) {
+      for (int64_t half = 0; half < n; ++half) {
+        for (int64_t l = 0; l < kLanes; ++l) {
+          sum[half][l] = sum[2 * half][l] + sum[2 * half + 1][l];
+          squares[half][l] = squares[2 * half][l] + squares[2 * half + 1][l];
+        }
+      }
+    }
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const int64_t row = (i + l) / g.ld * g.height, column = (i + l) % g.ld * g.width;
+      store(i + l, std::min(block, g.width == 1 ? e.rows - row : e.columns - column), sum[0][l], squares[0][l]);
+    }
+  }
+}
+
+void TileWorker::mx_scales(const CopyPlan& plan, int64_t n) {
+  const Float f = float_of(plan.spec.element);
+  switch (plan.spec.mode) {
+    case ScaleMode::ceil:
+      mx_bytes<ScaleMode::ceil>(f, amax_.data(), n, bytes_.data());
+      break;
+    case ScaleMode::rceil:
+      mx_bytes<ScaleMode::rceil>(f, amax_.data(), n, bytes_.data());
+      break;
+    case ScaleMode::even:
+      mx_bytes<ScaleMode::even>(f, amax_.data(), n, bytes_.data());
+      break;
+    case ScaleMode::adaptive:
+      mx_bytes<ScaleMode::adaptive>(f, amax_.data(), n, bytes_.data());
+      break;
+    case ScaleMode::uos:
+      mx_bytes<ScaleMode::uos>(f, amax_.data(), n, bytes_.data());
+      break;
+    default:
+      mx_bytes<ScaleMode::floor>(f, amax_.data(), n, bytes_.data());
+  }
+}
+
+// uint4 blocks of a row: extremes of the elements that the copy has.
+void TileWorker::affine_scales(const CopyPlan& plan, Groups g) {
+  const bool storage = plan.spec.scale == ScaleFormat::bf16;
+  const Extent e = extent(plan, r0_, c0_, h_);
+  const int64_t step = g.width == 1 ? W : 1, block = g.height * g.width;
+  for (int64_t i = 0; i < h_ / g.height * g.ld; ++i) {
+    const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
+    const int64_t n = std::min(block, g.width == 1 ? e.rows - r : e.columns - c);
+    int32_t low = 0x7FFFFFFF, high = -low - 1;
+    const float* f = f_.data() + r * W + c;
+    for (int64_t j = 0; j < n; ++j) {
+      const int32_t key = order_key(f[j * step]);
+      low = std::min(low, key), high = std::max(high, key);
+    }
+    const auto magnitude = [](int32_t key) { return std::bit_cast<uint32_t>(from_order_key(key)) & 0x7FFFFFFFu; };
+    const auto at = static_cast<size_t>(i);
+    AffineScale s{0, 0, 0};
+    if (n > 0) s = uint4_scale(std::max(magnitude(low), magnitude(high)), from_order_key(low), from_order_key(high), storage);
+    scale_[at] = s.scale, zero_[at] = s.zero, factor_[at] = s.inv;
+  }
+}
+
+// Scales of the blocks of the tile in bytes_, or scale_ and zero_; factor_ and zero_ say how elements are encoded.
+Groups TileWorker::group_scales(const CopyPlan& plan) {
+  const OperandSpec& s = plan.spec;
+  const int64_t block = s.block;
+  const Groups g = groups_of(plan, block, s.granularity == Granularity::tile);
+  const int64_t n = h_ / g.height * g.ld;
+  if (s.element == Element::uint4) {
+    affine_scales(plan, g);
+    return g;
+  }
+  find_amax(g, block);
+  if (s.scale == ScaleFormat::e8m0) {
+    mx_scales(plan, n);
+    if (s.clip == Clip::dynamic) clipped_scales(plan, g);
+    const bool fixed = s.clip == Clip::fixed;
+    for (int64_t i = 0; i < n; ++i) factor_[static_cast<size_t>(i)] = mx_inverse(bytes_[static_cast<size_t>(i)], fixed);
+  } else if (has_byte_scales(s.scale)) {
+    k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), plan.outer, bytes_.data(), factor_.data());
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      const auto at = static_cast<size_t>(i);
+      const ScalePair pair = fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, amax_[at]);
+      scale_[at] = pair.scale, factor_[at] = pair.inv;
+    }
+  }
+  return g;
+}
+
+void TileWorker::write_scales(const CopyPlan& plan) const {
+  if (groups_.ld == 0) return;
+  if (has_byte_scales(plan.spec.scale)) return write_groups(plan, groups_, bytes_.data(), plan.scale_bytes);
+  write_groups(plan, groups_, scale_.data(), static_cast<float*>(plan.copy->scales));
+  if (plan.spec.element == Element::uint4) write_groups(plan, groups_, zero_.data(), plan.copy->zeros);
+}
+
+void TileWorker::draw(const CopyPlan& plan) {
+  const Rounding& how = plan.copy->rounding;
+  // Elements beyond the matrix draw as if it went on: rotated ones and those of uint4 are not zero.
+  const auto [rows, width] = extent(plan, r0_, c0_, h_);
+  alignas(64) uint16_t some[W + 16];
+  for (int64_t r = 0; r < rows && width > 0; ++r) {
+    const int64_t i = how.index(r0_ + r, c0_, plan.p->cols), slack = i & 7;
+    uint16_t* out = draws_.data() + r * W;
+    if (slack == 0) {
+      rows_->random16(how.key, how.step, how.micro, i >> 3, ceil_div(width, 8), out);
+    } else {
+      rows_->random16(how.key, how.step, how.micro, i >> 3, ceil_div(slack + width, 8), some);
+      std::memcpy(out, some + slack, static_cast<size_t>(width) * sizeof(uint16_t));
+    }
+  }
+}
+
+void TileWorker::encode(const CopyPlan& plan) {
+  const OperandSpec& s = plan.spec;
+  load(*plan.p);
+  if (s.hadamard != 0) {
+    k_->rotate(f_.data(), h_, s.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
+    clean_ = false;
+  }
+  if (s.two_level == TwoLevel::macro) apply_macro(plan);
+  EncodeTile t{};
+  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.draws = draws_.data(), t.codes = codes_.data();
+  t.meet = Meet::product;
+  if (s.granularity == Granularity::tensor || s.granularity == Granularity::row) {
+    const bool one = s.granularity == Granularity::tensor;
+    t.by_column = !one && plan.transposed;
+    t.factor = plan.inv.data() + (one ? 0 : plan.transposed ? c0_ : r0_);
+    t.factor_ld = one || t.by_column ? 0 : 1;
+    t.column_shift = log2_of(W);
+    groups_ = {};
+  } else {
+    groups_ = group_scales(plan);
+    write_scales(plan);
+    t.by_column = groups_.width == 1;
+    t.factor = factor_.data(), t.zero = zero_.data(), t.factor_ld = groups_.ld;
+    t.row_shift = log2_of(groups_.height), t.column_shift = log2_of(groups_.width);
+    if (s.element == Element::uint4) t.meet = Meet::affine;
+    if (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) {
+      t.meet = s.chain == Fp4Chain::alto ? Meet::quotient : Meet::clamped;
+    }
+  }
+  if (s.stochastic) draw(plan);
+  k_->encode(t);
+}
+
+// scale_: what values are multiplied by, per group.
+void TileWorker::decode_scales(const CopyPlan& plan) {
+  if (!has_byte_scales(plan.spec.scale)) return;
+  const auto& table = scale_values(plan.spec.scale);
+  for (int64_t i = 0; i < h_ / groups_.height * groups_.ld; ++i) scale_[static_cast<size_t>(i)] = table[bytes_[static_cast<size_t>(i)]];
+}
+
+void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n, int64_t r, int64_t c, const float* scale,
+                           const float* zero) {
+  const QuantizedCopy& copy = *plan.copy;
+  const int64_t at = r * plan.C + c;
+  const Element element = plan.spec.element;
+  if (plan.codes != nullptr) std::memcpy(plan.codes + at, codes, static_cast<size_t>(n));
+  if (copy.packed != nullptr) {
+    uint8_t* out = copy.packed + packed_bytes(element, at);
+    alignas(64) uint8_t some[W];
+    switch (bits_of(element)) {
+      case 4:
+        k_->pack4(codes, round_up(n, 32), n % 32 == 0 ? out : some);
+        if (n % 32 != 0) std::memcpy(out, some, static_cast<size_t>(n / 2));
+        break;
+      case 2:
+        for (int64_t i = 0; i < n; i += 4) *out++ = pack2(codes[i], codes[i + 1], codes[i + 2], codes[i + 3]);
+        break;
+      default:
+        for (int64_t i = 0; i < n; i += 4) {
+          const uint32_t word = pack6(codes[i], codes[i + 1], codes[i + 2], codes[i + 3]);
+          for (int j = 0; j < 3; ++j) *out++ = static_cast<uint8_t>(word >> 8 * j);
+        }
+    }
+  }
+  if (copy.form == ValueForm::bf16 || copy.form == ValueForm::f32) {
+    const bool half = copy.form == ValueForm::bf16;
+    const int64_t size = half ? 2 : 4;
+    alignas(64) float some[W];
+    auto* out = static_cast<std::byte*>(copy.values) + at * size;
+    const int shift =
+        plan.spec.granularity == Granularity::block || plan.spec.granularity == Granularity::tile ? log2_of(plan.spec.block) : 7;
+    k_->values({element, half, codes, round_up(n, 16), scale, zero, shift, n % 16 == 0 ? static_cast<void*>(out) : some});
+    if (n % 16 != 0) std::memcpy(out, some, static_cast<size_t>(n * size));
+  }
+}
+
+// codes_ and the group arrays to the copy's outputs.
+void TileWorker::write(const CopyPlan& plan) {
+  const OperandSpec& s = plan.spec;
+  const Extent e = extent(plan, r0_, c0_, h_);
+  const bool valued = plan.copy->form == ValueForm::bf16 || plan.copy->form == ValueForm::f32;
+  const bool scaled = valued && (has_byte_scales(s.scale) || s.element == Element::uint4);
+  if (valued) decode_scales(plan);
+  const float* zeros = scaled && s.element == Element::uint4 ? zero_.data() : nullptr;
+  if (!plan.transposed) {
+    for (int64_t r = 0; r < e.rows && e.columns > 0; ++r) {
+      const int64_t group = scaled ? r / groups_.height * groups_.ld : 0;
+      write_run(plan, codes_.data() + r * W, e.columns, r0_ + r, c0_, scaled ? scale_.data() + group : one_.data(),
+                zeros == nullptr ? nullptr : zeros + group);
+    }
+    return;
+  }
+  if (e.rows == 0) return;
+  k_->transpose(codes_.data(), h_, turned_.data());
+  for (int64_t c = 0; c < e.columns; ++c) {
+    float scale[kTileHeight / 16], zero[kTileHeight / 16];
+    if (scaled) {
+      for (int64_t i = 0; i < h_ / groups_.height; ++i) {
+        const auto at = static_cast<size_t>(i * groups_.ld + c / groups_.width);
+        scale[i] = scale_[at];
+        if (zeros != nullptr) zero[i] = zeros[at];
+      }
+    }
+    write_run(plan, turned_.data() + c * h_, e.rows, c0_ + c, r0_, scaled ? scale : one_.data(), zeros == nullptr ? nullptr : zero);
+  }
+}
+
+void TileWorker::place(const CopyPlan& plan, int64_t rows, int64_t r0, int64_t c0) {
+  r0_ = r0, c0_ = c0, clean_ = false;
+  h_ = round_up(std::min(height_, rows - r0), height_ == 128 ? 128 : 32);
+  load(*plan.p);
+}
+
+uint32_t TileWorker::rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0) {
+  place(plan, plan.C, r0, c0);
+  k_->rotate(f_.data(), h_, plan.spec.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
+  k_->amax_across(f_.data(), h_, 32, amax_.data());
+  return *std::max_element(amax_.begin(), amax_.begin() + h_ / 32 * W);
+}
+
+void TileWorker::run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0) {
+  int64_t rows = 0;
+  if (row != nullptr) rows = row->R;
+  if (transposed != nullptr) rows = std::max(rows, transposed->C);
+  place(row != nullptr ? *row : *transposed, rows, r0, c0);
+  const auto live = [&](const CopyPlan& plan) {
+    const Extent e = extent(plan, r0_, c0_, h_);
+    return e.rows > 0 && e.columns > 0;
+  };
+  if (row != nullptr && live(*row)) {
+    encode(*row);
+    write(*row);
+  }
+  if (transposed == nullptr || !live(*transposed)) return;
+  if (shared && row != nullptr && live(*row))
+    write_scales(*transposed);
+  else
+    encode(*transposed);
+  write(*transposed);
+}
+
+}  // namespace halftone::quantize

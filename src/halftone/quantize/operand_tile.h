@@ -1,0 +1,83 @@
+#pragma once
+#include <array>
+#include <vector>
+
+#include "halftone/quantize/check_operand.h"
+#include "halftone/quantize/kernels.h"
+#include "halftone/quantize/operand_kernels.h"
+
+// Internal: one tile of quantize_operand on the CPU. operand.cpp owns the passes over the matrix.
+namespace halftone::quantize {
+
+// A copy to be made, with what one tile cannot know.
+struct CopyPlan {
+  const QuantizeOperand* p = nullptr;
+  const QuantizedCopy* copy = nullptr;
+  bool transposed = false;
+  OperandSpec spec{};
+  int64_t R = 0, C = 0;  // of the output
+  uint32_t amax = 0;     // of the tensor, where needed
+  ScalePair outer{1, 1};
+  std::vector<float> inv;  // row granularity: [R] and up to a multiple of kTileHeight; tensor: [1]
+  std::vector<uint8_t> own_codes, own_scales;
+  uint8_t* codes = nullptr;        // [R, C]: the caller's, or own_codes where a fold needs them, or null
+  uint8_t* scale_bytes = nullptr;  // of byte scales: the caller's, or own_scales where a fold needs them, or null
+};
+
+// Elements of a group array in a tile: one entry for height x width elements, [.., ld] entries.
+struct Groups {
+  int64_t height, width, ld;
+};
+
+class TileWorker {
+ public:
+  // 300 KB of buffers: one worker a thread, kept.
+  void use(const OperandKernels& k, const Kernels& rows, int64_t height) { k_ = &k, rows_ = &rows, height_ = height; }
+
+  // The tile of the given matrix at (r0, c0); either copy may be null. shared: the transposed copy has the row copy's codes.
+  void run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0);
+  // amax of a rotated tile.
+  uint32_t rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0);
+
+ private:
+  static constexpr int64_t kElements = kTileHeight * kTileWidth, kGroups = kElements / 16;
+
+  void place(const CopyPlan& plan, int64_t rows, int64_t r0, int64_t c0);
+  void load(const QuantizeOperand& p);
+  void encode(const CopyPlan& plan);
+  void apply_macro(const CopyPlan& plan);
+  Groups group_scales(const CopyPlan& plan);
+  void mx_scales(const CopyPlan& plan, int64_t n);
+  void clipped_scales(const CopyPlan& plan, Groups g);
+  void affine_scales(const CopyPlan& plan, Groups g);
+  void find_amax(Groups g, int64_t block);
+  void draw(const CopyPlan& plan);
+  void write_scales(const CopyPlan& plan) const;
+  template <class T>
+  void write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const;
+  void write(const CopyPlan& plan);
+  void write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n, int64_t r, int64_t c, const float* scale, const float* zero);
+  void decode_scales(const CopyPlan& plan);
+
+  const OperandKernels* k_ = nullptr;
+  const Kernels* rows_ = nullptr;
+  int64_t height_ = 64, r0_ = 0, c0_ = 0, h_ = 0;
+  bool clean_ = false;
+  Groups groups_{};
+  alignas(64) std::array<float, kElements> f_{};
+  alignas(64) std::array<uint8_t, kElements> codes_, turned_;
+  alignas(64) std::array<uint16_t, kElements> draws_;
+  alignas(64) std::array<uint32_t, kGroups> amax_{};
+  alignas(64) std::array<float, kGroups> factor_, scale_, zero_;
+  alignas(64) std::array<uint8_t, kGroups> bytes_;
+  std::array<float, kTileHeight> one_ = [] {
+    std::array<float, kTileHeight> a;
+    a.fill(1.0f);
+    return a;
+  }();
+};
+
+// Folded codes of rows [begin, end) of a finished copy from its codes and scale bytes; returns the elements that lost bits.
+unsigned long long fold_rows(const CopyPlan& plan, int64_t begin, int64_t end);
+
+}  // namespace halftone::quantize

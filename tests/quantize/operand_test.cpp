@@ -1,0 +1,131 @@
+#include "halftone/quantize/operand.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "halftone/quantize/operand_ref.h"
+#include "quantize/operand_cases.h"
+
+namespace halftone {
+namespace {
+
+using namespace testing;
+
+// Where two runs of the same request differ; empty when they do not.
+std::string difference(CopyBuffers& a, CopyBuffers& b) {
+  const auto x = a.all(), y = b.all();
+  for (size_t i = 0; i < x.size(); ++i) {
+    const auto *p = x[i].second->data(), *q = y[i].second->data();
+    for (int64_t j = 0; j < x[i].second->size(); ++j) {
+      if (p[j] == q[j]) continue;
+      return fmt::format("{} byte {}: {:02x} against {:02x}", x[i].first, j, static_cast<int>(p[j]), static_cast<int>(q[j]));
+    }
+    if (!x[i].second->guard_intact()) return fmt::format("{} written beyond its end", x[i].first);
+  }
+  return {};
+}
+
+struct Case {
+  NamedSpec named;
+  Shape shape;
+  Fill fill;
+  DType type;
+  ValueForm form;
+  bool stochastic, row, transposed;
+  int64_t length = 0;
+  std::string what() const {
+    return fmt::format("{}{}{}{} {}x{} fill {} type {} form {} length {}", named.name, stochastic ? ", stochastic" : "", row ? ", row" : "",
+                       transposed ? ", transposed" : "", shape.rows, shape.cols, static_cast<int>(fill), static_cast<int>(type),
+                       static_cast<int>(form), length);
+  }
+};
+
+QuantizedCopy copy_of(const Case& c, bool transposed) {
+  QuantizedCopy copy;
+  copy.spec = c.named.spec;
+  copy.spec.stochastic = c.stochastic;
+  copy.form = c.form;
+  copy.length = c.length;
+  copy.signs = 0xB5297A4Du;
+  copy.rounding.key = philox_key(1234, transposed && c.named.spec.granularity != Granularity::tile ? "w#dy.wgrad" : "w#dy.dgrad");
+  copy.rounding.step = 7, copy.rounding.micro = 1, copy.rounding.first_row = 5, copy.rounding.first_column = 3;
+  copy.rounding.row_length = c.shape.cols + 7;
+  return copy;
+}
+
+void expect_reference(const Case& c) {
+  const auto x = elements(values(c.fill, c.shape.rows, c.shape.cols + c.shape.pad), c.type);
+  QuantizeOperand p;
+  p.x = x.data(), p.type = c.type, p.rows = c.shape.rows, p.cols = c.shape.cols, p.ld = c.shape.cols + c.shape.pad;
+  p.want_row = c.row, p.want_transposed = c.transposed;
+  p.row = copy_of(c, false), p.transposed = copy_of(c, true);
+  QuantizeOperand ref = p;
+  CopyBuffers row(ref.row, p.rows, p.cols), transposed(ref.transposed, p.cols, p.rows);
+  ref::quantize_operand(ref);
+  for (const Isa isa : isas()) {
+    CopyBuffers r(p.row, p.rows, p.cols), t(p.transposed, p.cols, p.rows);
+    quantize_operand(p, isa);
+    const std::string in_row = difference(r, row), in_transposed = difference(t, transposed);
+    ASSERT_EQ(in_row, "") << name(isa) << " " << c.what();
+    ASSERT_EQ(in_transposed, "") << name(isa) << " (transposed) " << c.what();
+  }
+}
+
+const std::vector<Fill> kFills = {Fill::normal, Fill::zeros, Fill::tiny, Fill::spread, Fill::nan, Fill::inf, Fill::ties};
+
+TEST(Operand, EveryKindEqualsTheReferenceOnEveryFill) {
+  size_t n = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    for (const Fill fill : kFills) {
+      const auto forms = value_forms(named.spec);
+      const Shape shape = n % 3 == 0 ? Shape{67, 142, 6} : Shape{131, 60, 0};
+      expect_reference(
+          {named, shape, fill, n % 2 == 0 ? DType::bf16 : DType::f32, forms[n % forms.size()], n % 4 == 0, !named.rotates, n % 5 != 0});
+      if (HasFatalFailure()) return;
+      ++n;
+    }
+  }
+}
+
+TEST(Operand, EveryKindAndFormOnEveryShape) {
+  size_t n = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    for (const Shape shape : kShapes) {
+      auto forms = value_forms(named.spec);
+      if (shape.rows * shape.cols > 10'000) forms = {forms[n % forms.size()]};
+      for (const ValueForm form : forms) {
+        const int64_t length = n % 3 == 1 ? round_up(std::max(shape.rows, shape.cols), 32) : 0;
+        expect_reference({named, shape, n % 7 == 0 ? Fill::spread : Fill::normal, n % 2 == 0 ? DType::bf16 : DType::f32, form, n % 4 < 2,
+                          !named.rotates && n % 5 != 1, n % 5 != 2, length});
+        if (HasFatalFailure()) return;
+        ++n;
+      }
+    }
+  }
+}
+
+TEST(Operand, ResultsDoNotDependOnTheNumberOfThreads) {
+  const int before = omp_get_max_threads();
+  for (const NamedSpec& named : operand_specs()) {
+    const Case c{named, {300, 520, 8}, Fill::normal, DType::bf16, ValueForm::bf16, true, !named.rotates, true};
+    const auto x = elements(values(c.fill, 300, 528), c.type);
+    std::vector<std::unique_ptr<CopyBuffers>> rows, transposed;
+    for (const int threads : {1, 2, 5}) {
+      omp_set_num_threads(threads);
+      QuantizeOperand p;
+      p.x = x.data(), p.rows = 300, p.cols = 520, p.ld = 528, p.want_row = c.row, p.want_transposed = true;
+      p.row = copy_of(c, false), p.transposed = copy_of(c, true);
+      rows.push_back(std::make_unique<CopyBuffers>(p.row, p.rows, p.cols));
+      transposed.push_back(std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows));
+      quantize_operand(p);
+    }
+    omp_set_num_threads(before);
+    for (size_t i = 1; i < rows.size(); ++i) {
+      ASSERT_EQ(difference(*rows[0], *rows[i]), "") << named.name;
+      ASSERT_EQ(difference(*transposed[0], *transposed[i]), "") << named.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace halftone
