@@ -183,6 +183,7 @@ TEST(RecipeFile, TheConfigurationChecksTheFile) {
   EXPECT_EQ(load_with(with("{scheme: int8}")), "");
   EXPECT_EQ(load_with(with("{scheme: int8}"), {"--quantize.emulate", "--quantize.skip_last_layers=1"}), "");
   EXPECT_NE(load_with(with("{scheme: int9}")).find(path + ":4"), std::string::npos);
+  EXPECT_NE(load_with(with("{scheme: int9}"), {"--quantize.scheme=none"}).find(path + ":4"), std::string::npos);
   EXPECT_NE(load_with(with("{scheme: mxfp4}"), {"--quantize.use_hadamard"}).find("write it in"), std::string::npos);
   EXPECT_NE(problems("", {"--model.converters=quantize.linear.mx", "--quantize.ignore=output,re:x"}).find("filter_fqns"),
             std::string::npos);

@@ -118,8 +118,12 @@ class Loader {
   // Only for its problems: who applies the rules reads the file again.
   void check_recipe_file() {
     const QuantizeConfig& q = loaded_.config.quantize;
-    const auto scheme = loaded_.origin.find("quantize.scheme");
-    const bool switched_off = scheme != loaded_.origin.end() && scheme->second == kCommandLine && q.scheme.is_none();
+    const auto on_command_line = [&](const char* name) {
+      const auto found = loaded_.origin.find(name);
+      return found != loaded_.origin.end() && found->second == kCommandLine;
+    };
+    // A file's recipe is dropped by scheme = none behind it.
+    const bool switched_off = on_command_line("quantize.scheme") && q.scheme.is_none() && !on_command_line("quantize.recipe");
     if (q.recipe.empty() || switched_off) return;
     try {
       read_recipe_file(q.recipe);
