@@ -1,40 +1,8 @@
 #pragma once
 #include "halftone/base/error.h"
-#include "halftone/formats/float_code.h"
-#include "halftone/formats/int_spec.h"
-#include "halftone/quantize/operand.h"
+#include "halftone/quantize/operand_shape.h"
 
 namespace halftone {
-
-constexpr bool is_float(Element e) { return e >= Element::e4m3 && e <= Element::e2m1; }
-constexpr Float float_of(Element e) { return static_cast<Float>(static_cast<int>(e) - static_cast<int>(Element::e4m3)); }
-constexpr Int int_of(Element e) { return static_cast<Int>(static_cast<int>(e) - static_cast<int>(Element::int8)); }
-constexpr int bits_of(Element e) { return e == Element::hp ? 32 : is_float(e) ? spec(float_of(e)).bits() : spec(int_of(e)).bits; }
-static_assert(float_of(Element::e4m3) == Float::e4m3 && float_of(Element::e2m1) == Float::e2m1);
-static_assert(int_of(Element::int8) == Int::int8 && int_of(Element::ternary) == Int::ternary);
-
-// Sizes of a block along the rows and the columns of a [R, C] copy; tensor and row scales span what there is.
-struct BlockShape {
-  int64_t rows, cols;
-};
-constexpr BlockShape block_shape(const OperandSpec& s, int64_t R, int64_t C) {
-  switch (s.granularity) {
-    case Granularity::block:
-      return {1, s.block};
-    case Granularity::tile:
-      return {s.block, s.block};
-    case Granularity::row:
-      return {1, C > 0 ? C : 1};
-    default:
-      return {R > 0 ? R : 1, C > 0 ? C : 1};
-  }
-}
-constexpr bool has_byte_scales(ScaleFormat f) { return f == ScaleFormat::e8m0 || f == ScaleFormat::e4m3 || f == ScaleFormat::ue5m3; }
-constexpr bool is_fold(ValueForm f) { return f == ValueForm::fold_e4m3 || f == ValueForm::fold_e5m2; }
-
-// Bytes of `n` packed codes of a row: 4 bits two a byte, 6 bits four in three bytes, ternary four a byte (numerics.md 2.3).
-constexpr int64_t packed_bytes(Element e, int64_t n) { return n * (e == Element::ternary ? 2 : bits_of(e) == 6 ? 6 : bits_of(e)) / 8; }
-constexpr int64_t packed_group(Element e) { return bits_of(e) == 4 ? 2 : 4; }  // codes that share whole bytes
 
 // Throws an Error on a description that no quantiser takes.
 void check_operand(const QuantizeOperand& p);
