@@ -6,12 +6,11 @@
 #include <vector>
 
 #include "halftone/base/environment.h"
+#include "halftone/cli/commands.h"
 #include "halftone/config/load.h"
 
 namespace halftone {
 namespace {
-
-void print(std::string_view text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
 
 int print_help(std::string_view section) {
   if (section.empty()) {

@@ -19,8 +19,6 @@ constexpr const char* kHelp =
     "halftone formats --show NAME [--quantize.X Y]  one of them, explained with a worked example; a recipe with these options\n"
     "halftone formats --support                     which recipe runs natively, rewritten or emulated on which hardware, and why\n";
 
-void print(std::string_view text) { fmt::print("{}", text); }
-
 int show(Arguments args) {
   check(args.size() >= 2, "halftone formats --show: expected a name; `halftone formats` lists them");
   const std::string& wanted = args[1];
