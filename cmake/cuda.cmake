@@ -34,14 +34,28 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # linked by name below: the one that LibTo
 enable_language(CUDA)
 message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${HALFTONE_CUDA_ARCHITECTURES}: ${CMAKE_CUDA_COMPILER}")
 
-# Called once the layers are known.
+# Headers only; the wheel holds CUTLASS' own source tree.
+cmake_path(SET cutlass NORMALIZE "${TORCH_DIR}/../cutlass_library/source/include")
+set(CUTLASS_INCLUDE "${cutlass}" CACHE PATH "include folder of CUTLASS 4.2")
+if(NOT EXISTS "${CUTLASS_INCLUDE}/cutlass/cutlass.h")
+  message(FATAL_ERROR "HALFTONE_CUDA=ON, but there are no CUTLASS headers at ${CUTLASS_INCLUDE}: run HALFTONE_CUDA=ON tools/setup.sh, "
+    "which installs them, or set CUTLASS_INCLUDE")
+endif()
+
+# Called once the layers are known. Host code of the module lies in files *_cuda.cpp, which the layer's library leaves out.
 function(halftone_cuda_module)
-  file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/halftone/*.cu")
+  file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/halftone/*.cu" "${CMAKE_SOURCE_DIR}/src/halftone/gemm/*_cuda.cpp")
   add_library(halftone_cuda MODULE ${kernels})
   set_target_properties(halftone_cuda PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
-    BUILD_RPATH "${CUDA_WHEEL}/lib" CUDA_VISIBILITY_PRESET hidden)
+    BUILD_RPATH "${CUDA_WHEEL}/lib" CUDA_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden)
   target_include_directories(halftone_cuda PRIVATE "${CMAKE_SOURCE_DIR}/src")
+  target_include_directories(halftone_cuda SYSTEM PRIVATE
+    ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} "${CUDA_WHEEL}/include" "${CUTLASS_INCLUDE}")
+  # An assert inside CUTLASS' main loop serialises the tensor cores' instructions.
+  file(GLOB cutlass_kernels "${CMAKE_SOURCE_DIR}/src/halftone/gemm/cutlass/*.cu")
+  set_source_files_properties(${cutlass_kernels} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
   # -fmad=false: kernels say where they fuse, so that they equal the CPU bit for bit (flags.cmake does the same with -ffp-contract).
   target_compile_options(halftone_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -lineinfo>)
-  target_link_libraries(halftone_cuda PRIVATE "${CUDA_WHEEL}/lib/libcudart.so.13")
+  target_link_libraries(halftone_cuda PRIVATE "${CUDA_WHEEL}/lib/libcudart.so.13" "${CUDA_WHEEL}/lib/libcublasLt.so.13")
 endfunction()

@@ -1,0 +1,160 @@
+// Host code of the CUDA module (cmake/cuda.cmake takes every *_cuda.cpp).
+#include "halftone/gemm/cublaslt/matmul.h"
+
+#include <array>
+#include <mutex>
+#include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "halftone/gemm/cuda/timing.h"
+
+namespace halftone::gemm::lt {
+namespace {
+
+template <class T>
+void set(cublasLtMatmulDescOpaque_t& desc, cublasLtMatmulDescAttributes_t what, const T& value) {
+  cublasLtMatmulDescSetAttribute(&desc, what, &value, sizeof(value));
+}
+
+bool is_int8(const Problem& p) { return p.a_type == CUDA_R_8I; }
+
+struct Preference {
+  explicit Preference(const Problem& p) {
+    cublasLtMatmulPreferenceInit(&opaque);
+    const auto put = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+      cublasLtMatmulPreferenceSetAttribute(&opaque, what, &value, sizeof(value));
+    };
+    put(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace);
+    put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t{1} << p.align_b);
+    put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{1} << p.align_a);
+    put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t{1} << p.align_d);
+    put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, uint32_t{1} << p.align_d);
+  }
+  cublasLtMatmulPreferenceOpaque_t opaque;
+};
+
+struct Hash {
+  size_t operator()(const Problem& p) const { return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&p), sizeof(Problem)}); }
+};
+static_assert(std::has_unique_object_representations_v<Problem>, "the hash reads the bytes");
+
+struct Chosen {
+  cublasLtMatmulAlgo_t algo;
+  Choice how;
+};
+struct Cache {
+  std::shared_mutex mutex;
+  std::unordered_map<Problem, Chosen, Hash> chosen;
+};
+Cache& cache() {
+  static Cache it;
+  return it;
+}
+
+size_t fastest_of(Call& call, const Problem& p, Pointers x, const std::vector<cublasLtMatmulAlgo_t>& algos, cudaStream_t stream) {
+  const Scratch scratch(p.m * p.ldd * (p.d_type == CUDA_R_16BF ? 2 : 4), stream);
+  if (!scratch.get()) return 0;
+  x.d = scratch.get();
+  return fastest(time_in_turns(
+      algos.size(), [&](size_t i) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; }, 7, stream));
+}
+
+}  // namespace
+
+cublasLtHandle_t handle(int device) {
+  static std::mutex mutex;
+  static std::array<cublasLtHandle_t, 64> handles{};
+  if (device < 0 || device >= static_cast<int>(handles.size())) return nullptr;
+  const std::lock_guard lock(mutex);
+  auto& it = handles[static_cast<size_t>(device)];
+  if (it == nullptr && cublasLtCreate(&it) != CUBLAS_STATUS_SUCCESS) it = nullptr;
+  return it;
+}
+
+Call::Call(const Problem& p) : p_(p) {
+  cublasLtMatmulDescInit(&desc_, compute_type(p), scale_type(p));
+  set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T);
+  set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (p.fast) set(desc_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
+  // The heuristic finds nothing for a scale mode without an address; which one makes no difference to it.
+  static const void* const kSomewhere = reinterpret_cast<const void*>(uintptr_t{1} << 30);
+  if (p.b_scale >= 0) {
+    set(desc_, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, p.b_scale);
+    set(desc_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, kSomewhere);
+  }
+  if (p.a_scale >= 0) {
+    set(desc_, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, p.a_scale);
+    set(desc_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, kSomewhere);
+  }
+  if (p.bias_type >= 0) {
+    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(desc_, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, p.bias_type);
+    set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, kSomewhere);
+  }
+  if (p.pointer_mode != CUBLASLT_POINTER_MODE_HOST) set(desc_, CUBLASLT_MATMUL_DESC_POINTER_MODE, p.pointer_mode);
+  const auto m = static_cast<uint64_t>(p.m), n = static_cast<uint64_t>(p.n), k = static_cast<uint64_t>(p.k);
+  const auto type = [](int32_t t) { return static_cast<cudaDataType>(t); };
+  cublasLtMatrixLayoutInit(&a_, type(p.b_type), p.b_transposed ? n : k, p.b_transposed ? k : n, p.ldb);
+  cublasLtMatrixLayoutInit(&b_, type(p.a_type), p.a_transposed ? m : k, p.a_transposed ? k : m, p.lda);
+  cublasLtMatrixLayoutInit(&d_, type(p.d_type), n, m, p.ldd);
+}
+
+std::vector<cublasLtMatmulAlgo_t> Call::heuristic(int count) const {
+  const cublasLtHandle_t library = handle(p_.device);
+  if (library == nullptr) return {};
+  Preference preference(p_);
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(count));
+  int returned = 0;
+  auto* self = const_cast<Call*>(this);  // the library takes descriptors by non-const handle and does not change them
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library, &self->desc_, &self->a_, &self->b_, &self->d_, &self->d_,
+                                                               &preference.opaque, count, found.data(), &returned);
+  std::vector<cublasLtMatmulAlgo_t> algos;
+  if (status != CUBLAS_STATUS_SUCCESS) return algos;
+  for (int i = 0; i < returned; ++i) {
+    if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS) algos.push_back(found[static_cast<size_t>(i)].algo);
+  }
+  return algos;
+}
+
+cublasStatus_t Call::run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream) {
+  if (p_.b_scale >= 0) set(desc_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scale);
+  if (p_.a_scale >= 0) set(desc_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale);
+  if (p_.bias_type >= 0) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
+  const float beta = p_.accumulate ? 1.0f : 0.0f;
+  const int32_t one = 1, zero_or_one = p_.accumulate ? 1 : 0;
+  const bool device = p_.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE;
+  const void* alpha_at = device ? x.alpha_beta : is_int8(p_) ? static_cast<const void*>(&one) : &x.alpha;
+  const void* beta_at = device ? x.alpha_beta + 1 : is_int8(p_) ? static_cast<const void*>(&zero_or_one) : &beta;
+  return cublasLtMatmul(handle(p_.device), &desc_, alpha_at, x.b, &a_, x.a, &b_, beta_at, x.d, &d_, x.d, &d_, &algo, x.workspace,
+                        p_.workspace, stream);
+}
+
+bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream, cublasLtMatmulAlgo_t& algo) {
+  Cache& c = cache();
+  if (choice == Choice::measured && is_capturing(stream)) choice = Choice::heuristic;
+  {
+    const std::shared_lock lock(c.mutex);
+    const auto it = c.chosen.find(p);
+    if (it != c.chosen.end() && (it->second.how == Choice::measured || choice == Choice::heuristic)) {
+      algo = it->second.algo;
+      return true;
+    }
+  }
+  Call call(p);
+  const auto algos = call.heuristic(choice == Choice::measured ? kMeasured : 1);
+  if (algos.empty()) return false;
+  algo = algos[algos.size() == 1 ? 0 : fastest_of(call, p, x, algos, stream)];
+  const std::unique_lock lock(c.mutex);
+  c.chosen.insert_or_assign(p, Chosen{algo, choice});
+  return true;
+}
+
+const char* matmul(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream) {
+  cublasLtMatmulAlgo_t algo;
+  if (!choose(p, x, choice, stream, algo)) return "product: cuBLASLt has no algorithm for these types, scales, shape and alignment";
+  const cublasStatus_t status = Call(p).run(x, algo, stream);
+  return status == CUBLAS_STATUS_SUCCESS ? nullptr : cublasLtGetStatusString(status);
+}
+
+}  // namespace halftone::gemm::lt

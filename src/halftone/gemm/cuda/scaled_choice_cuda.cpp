@@ -1,0 +1,136 @@
+#include "halftone/gemm/cuda/scaled_choice.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "halftone/gemm/cuda/timing.h"
+
+namespace halftone::gemm {
+namespace {
+
+using Launch = const char* (*)(const ScaledCall&);
+struct Kernel {
+  Launch launch;
+  int m, n;           // tile
+  double efficiency;  // of the tensor cores while the tile's products run, relative to the best tiling
+  int overhead;       // of a tile's epilogue that nothing hides, in elements of k
+};
+
+constexpr double kPingpong = 0.95, kNarrow = 0.62;
+
+template <DType kD, bool kAccumulate, Tiling kTiling>
+constexpr Launch int8() {
+  return scaled_product<Numbers::s8, Numbers::s8, kD, kAccumulate, false, kTiling>;
+}
+constexpr auto f32 = DType::f32, bf16_ = DType::bf16;
+// Measured on an H200 (docs/benchmarks/gemm_cuda.md).
+constexpr Kernel kInt8Bf16[] = {{int8<bf16_, false, Tiling::pingpong_128x128>(), 128, 128, kPingpong, 64},
+                                {int8<bf16_, false, Tiling::cooperative_128x256>(), 128, 256, 1, 400},
+                                {int8<bf16_, false, Tiling::pingpong_64x256>(), 64, 256, 0.9, 64},
+                                {int8<bf16_, false, Tiling::pingpong_64x128>(), 64, 128, kNarrow, 64}};
+constexpr Kernel kInt8Bf16Add[] = {{int8<bf16_, true, Tiling::pingpong_128x128>(), 128, 128, kPingpong, 64}};
+constexpr Kernel kInt8F32[] = {{int8<f32, false, Tiling::pingpong_128x128>(), 128, 128, kPingpong, 64}};
+constexpr Kernel kInt8F32Add[] = {{int8<f32, true, Tiling::pingpong_128x128>(), 128, 128, kPingpong, 64},
+                                  {int8<f32, true, Tiling::cooperative_128x256>(), 128, 256, 1, 1300}};
+
+template <DType kD, bool kAccumulate, bool kFast>
+constexpr Kernel e5m2() {
+  constexpr Tiling kTiling = kFast ? Tiling::pingpong_128x128 : Tiling::cooperative_128x128;
+  return {scaled_product<Numbers::e5m2, Numbers::e5m2, kD, kAccumulate, kFast, kTiling>, 128, 128, 1, 0};
+}
+// [accumulate][fast]; of f32 the accumulating kernel serves both, over zeros.
+constexpr Kernel kE5m2Bf16[2][2] = {{e5m2<bf16_, false, false>(), e5m2<bf16_, false, true>()},
+                                    {e5m2<bf16_, true, false>(), e5m2<bf16_, true, true>()}};
+constexpr Kernel kE5m2F32[2] = {e5m2<f32, true, false>(), e5m2<f32, true, true>()};
+template <DType kD>
+constexpr Kernel kBf16 = {scaled_product<Numbers::bf16, Numbers::bf16, kD, false, false, Tiling::cooperative_128x256>, 128, 256, 1, 0};
+constexpr Kernel kBf16All[] = {kBf16<bf16_>, kBf16<f32>};
+
+std::span<const Kernel> kernels(const Product& p) {
+  const bool wide = p.d_type == f32;
+  if (p.a.numbers == Numbers::e5m2) return {wide ? &kE5m2F32[p.fast_accumulation] : &kE5m2Bf16[p.accumulate][p.fast_accumulation], 1};
+  if (p.a.numbers == Numbers::bf16) return p.accumulate ? std::span<const Kernel>{} : std::span<const Kernel>{&kBf16All[wide], 1};
+  if (p.a.numbers != Numbers::s8) return {};
+  if (wide) return p.accumulate ? std::span<const Kernel>(kInt8F32Add) : kInt8F32;
+  return p.accumulate ? std::span<const Kernel>(kInt8Bf16Add) : kInt8Bf16;
+}
+
+int64_t tiles(const Kernel& k, const ScaledCall& c) { return ((int64_t{c.m} + k.m - 1) / k.m) * ((int64_t{c.n} + k.n - 1) / k.n); }
+// Proportional to the time: whole waves of tiles over the multiprocessors.
+double cost(const Kernel& k, const ScaledCall& c) {
+  const int64_t waves = (tiles(k, c) + c.sm_count - 1) / c.sm_count;
+  return static_cast<double>(waves) * k.m * k.n * (c.k / k.efficiency + k.overhead);
+}
+
+struct Choice {
+  Launch launch;
+  ScaledCall::Raster raster;
+  int swizzle;
+};
+const char* launch(const Choice& choice, ScaledCall call) {
+  call.raster = choice.raster, call.swizzle = choice.swizzle;
+  return choice.launch(call);
+}
+
+// The model's choice first.
+std::vector<Choice> candidates(std::vector<Kernel> list, const ScaledCall& call) {
+  using Raster = ScaledCall::Raster;
+  std::stable_sort(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });
+  std::vector<Choice> out;
+  for (const Kernel& k : list) {
+    if (cost(k, call) > 1.7 * cost(list[0], call)) continue;
+    out.push_back({k.launch, Raster::automatic, 1});
+    if (tiles(k, call) <= 2 * call.sm_count) continue;
+    out.push_back({k.launch, Raster::along_m, 1});
+    out.push_back({k.launch, Raster::along_n, 1});
+    if (k.n == 256) out.push_back({k.launch, Raster::along_m, 4});
+  }
+  return out;
+}
+
+using Key = std::tuple<int, int, int, int, Numbers, DType, bool, bool>;
+std::mutex mutex;
+std::map<Key, Choice> measured;
+
+}  // namespace
+
+const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
+  const auto list = kernels(p);
+  if (list.empty()) return "product: no kernel for these numbers";  // make_plan sends no such product here
+  if (p.a.numbers == Numbers::e5m2 && p.d_type == f32 && !p.accumulate) {
+    const cudaError_t status = cudaMemset2DAsync(call.d, static_cast<size_t>(call.ldd) * 4, 0, static_cast<size_t>(call.n) * 4,
+                                                 static_cast<size_t>(call.m), call.stream);
+    if (status != cudaSuccess) return cudaGetErrorString(status);
+  }
+  if (!measure) {
+    const Kernel& best =
+        *std::min_element(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });
+    return launch({best.launch, ScaledCall::Raster::automatic, 1}, call);
+  }
+  int device = 0;
+  cudaGetDevice(&device);
+  const Key key{device, call.m, call.n, call.k, p.a.numbers, p.d_type, p.accumulate, p.fast_accumulation};
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto it = measured.find(key); it != measured.end()) return launch(it->second, call);
+  }
+  const std::vector<Choice> choices = candidates({list.begin(), list.end()}, call);
+  size_t best = 0;
+  if (choices.size() > 1) {
+    if (is_capturing(call.stream)) return launch(choices[0], call);
+    const Scratch scratch(call.m * call.ldd * static_cast<int64_t>(size_of(p.d_type)), call.stream);
+    if (!scratch.get()) return launch(choices[0], call);
+    ScaledCall trial = call;
+    trial.d = scratch.get();
+    best = fastest(time_in_turns(
+        choices.size(), [&](size_t i) { return launch(choices[i], trial) == nullptr; }, 7, call.stream));
+  }
+  const std::lock_guard lock(mutex);
+  return launch(measured.insert_or_assign(key, choices[best]).first->second, call);
+}
+
+}  // namespace halftone::gemm

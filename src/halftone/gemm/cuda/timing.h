@@ -1,0 +1,33 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+namespace halftone::gemm {
+
+// Runs the candidates in turns (a device that throttles slows all of them alike), `rounds` timed runs each after one that is
+// not; median milliseconds of each, infinity of those that do not run. Waits for the stream.
+std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream);
+
+// Index of the fastest; a later one must be 1% faster than an earlier one, so that noise changes little.
+size_t fastest(const std::vector<float>& ms);
+
+bool is_capturing(cudaStream_t stream);
+
+// Memory of one measurement; null where there is none.
+class Scratch {
+ public:
+  Scratch(int64_t bytes, cudaStream_t stream);
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* get() const { return at_; }
+
+ private:
+  void* at_ = nullptr;
+  cudaStream_t stream_;
+};
+
+}  // namespace halftone::gemm

@@ -1,0 +1,10 @@
+#include "halftone/gemm/cutlass/scaled.cuh"
+
+namespace halftone::gemm {
+
+// e5m2 x e5m2, which cuBLASLt lacks: mxfp4 operands that are folded with one exponent a tensor.
+template const char* scaled_product<Numbers::e5m2, Numbers::e5m2, DType::bf16, false, false, Tiling::cooperative_128x128>(
+    const ScaledCall&);
+template const char* scaled_product<Numbers::e5m2, Numbers::e5m2, DType::bf16, false, true, Tiling::pingpong_128x128>(const ScaledCall&);
+
+}  // namespace halftone::gemm
