@@ -31,7 +31,8 @@ double best_seconds(const std::function<void()>& f) {
 double copy_rate(int64_t bytes) {
   std::vector<char> a(static_cast<size_t>(bytes), 1), b(a);
   const double seconds = best_seconds([&] {
-    parallel_for(bytes, 1 << 16, [&](int64_t begin, int64_t end) { std::memcpy(b.data() + begin, a.data() + begin, static_cast<size_t>(end - begin)); });
+    parallel_for(bytes, 1 << 16,
+                 [&](int64_t begin, int64_t end) { std::memcpy(b.data() + begin, a.data() + begin, static_cast<size_t>(end - begin)); });
   });
   return 2 * static_cast<double>(bytes) / seconds;
 }
@@ -60,10 +61,14 @@ int main(int argc, char** argv) {
         CopyBuffers row(p.row, rows, cols), transposed(p.transposed, cols, rows);
         for (QuantizedCopy* c : {&p.row, &p.transposed}) {
           c->packed = nullptr;
-          if (c == &p.row ? p.want_row : p.want_transposed) bytes += static_cast<double>(row.codes.size() + row.scales.size() + row.macro.size());
+          if (c == &p.row ? p.want_row : p.want_transposed)
+            bytes += static_cast<double>(row.codes.size() + row.scales.size() + row.macro.size());
         }
         const double seconds = best_seconds([&] { quantize_operand(p); });
-        fmt::print("{:<34} {:<11} {:>8} {:>8.3f} {:>9.1f} {:>7.0f}%\n", named.name, copies == 1 ? "row" : copies == 2 ? "transposed" : "both",
+        fmt::print("{:<34} {:<11} {:>8} {:>8.3f} {:>9.1f} {:>7.0f}%\n", named.name,
+                   copies == 1   ? "row"
+                   : copies == 2 ? "transposed"
+                                 : "both",
                    stochastic ? "yes" : "", seconds * 1e3, bytes / seconds / 1e9, 100 * bytes / seconds / copy);
       }
     }

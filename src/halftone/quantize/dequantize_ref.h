@@ -1,0 +1,42 @@
+#pragma once
+#include "halftone/formats/fp4_scale.h"
+#include "halftone/formats/mx_scale.h"
+#include "halftone/formats/packing.h"
+#include "halftone/quantize/check_operand.h"
+
+namespace halftone::ref {
+
+// Code i of row-major packed codes (QuantizedCopy::packed), as it stands in QuantizedCopy::codes.
+inline uint8_t unpacked_code(Element e, const uint8_t* packed, int64_t i) {
+  uint8_t q = 0;
+  if (bits_of(e) == 4) q = unpack4(packed[i / 2], static_cast<int>(i % 2));
+  if (bits_of(e) == 2) q = unpack2(packed[i / 4], static_cast<int>(i % 4));
+  if (bits_of(e) == 6) {
+    const uint8_t* p = packed + i / 4 * 3;
+    q = unpack6(p[0] | static_cast<uint32_t>(p[1]) << 8 | static_cast<uint32_t>(p[2]) << 16, static_cast<int>(i % 4));
+  }
+  if (e == Element::int4 || e == Element::ternary) return static_cast<uint8_t>(sign_extend(q, bits_of(e)));
+  return q;
+}
+
+// Element (r, c) of a copy [R, C] as the number that it stands for, every factor included, from its codes and scales:
+// code * scale * outer / inv_macro * 4/3 (static clip), or zero + code * scale. A rotation is not undone.
+inline double dequantized(const QuantizedCopy& q, int64_t R, int64_t C, int64_t r, int64_t c) {
+  const OperandSpec& s = q.spec;
+  const BlockShape b = block_shape(s, R, C);
+  const bool grouped = s.granularity == Granularity::block || s.granularity == Granularity::tile;
+  const int64_t at = s.granularity == Granularity::tensor ? 0 : grouped ? r / b.rows * ((C + b.cols - 1) / b.cols) + c / b.cols : r;
+  const uint8_t code = q.codes != nullptr ? q.codes[r * C + c] : unpacked_code(s.element, q.packed, r * C + c);
+  double v = is_float(s.element) ? decode(float_of(s.element), code) : static_cast<int8_t>(code);
+  v *= has_byte_scales(s.scale) ? decode_block_scale(s.scale, static_cast<const uint8_t*>(q.scales)[at])
+                                : static_cast<const float*>(q.scales)[at];
+  if (s.element == Element::uint4) v += q.zeros[at];
+  if (s.two_level == TwoLevel::tensor) v *= q.outer[0];
+  if (s.two_level == TwoLevel::macro) {
+    const int64_t high = s.granularity == Granularity::tile ? 128 : 1;
+    v /= inv_macro(q.macro[r / high * ((C + 127) / 128) + c / 128]);
+  }
+  return s.clip == Clip::fixed ? v * 4 / 3 : v;
+}
+
+}  // namespace halftone::ref
