@@ -123,6 +123,7 @@ struct Kind {
   Scales a_scales, b_scales;
   DType out = DType::bf16;
   bool accumulate = false, fast = false, outer = false;
+  bool measure = true;
   bool search = false;  // one of the fp8 products whose cuBLASLt algorithms are all timed
 };
 constexpr auto none = Scales::none, tensor = Scales::tensor, row = Scales::row, block = Scales::block128, tile = Scales::tile128;
@@ -131,22 +132,25 @@ constexpr auto f32 = DType::f32, b16 = DType::bf16;
 constexpr Kind kKinds[] = {
     {"bf16", Data::bf16, Data::bf16, BF, BF, none, none},
     {"bf16 -> f32 +=", Data::bf16, Data::bf16, BF, BF, none, none, f32, true},
-    {"fp8 tensor, fast", Data::e4m3, Data::e4m3, E4, E4, tensor, tensor, b16, false, true, false, true},
-    {"fp8 tensor", Data::e4m3, Data::e4m3, E4, E4, tensor, tensor, b16, false, false, false, true},
+    {"fp8 tensor, fast", Data::e4m3, Data::e4m3, E4, E4, tensor, tensor, b16, false, true, false, true, true},
+    {"fp8 tensor", Data::e4m3, Data::e4m3, E4, E4, tensor, tensor},
     {"fp8 tensor e5m2 x e4m3", Data::e5m2, Data::e4m3, E5, E4, tensor, tensor},
     {"fp8 tensor e5m2 x e4m3 -> f32 +=", Data::e5m2, Data::e4m3, E5, E4, tensor, tensor, f32, true},
-    {"fp8 row, fast", Data::e4m3, Data::e4m3, E4, E4, row, row, b16, false, true, false, true},
-    {"fp8 row", Data::e4m3, Data::e4m3, E4, E4, row, row, b16, false, false, false, true},
+    {"fp8 row, fast", Data::e4m3, Data::e4m3, E4, E4, row, row, b16, false, true, false, true, true},
+    {"fp8 row", Data::e4m3, Data::e4m3, E4, E4, row, row, b16, false, false, false, true, true},
     {"fp8 row -> f32 +=", Data::e4m3, Data::e4m3, E4, E4, row, row, f32, true},
-    {"fp8 1x128 x 128x128", Data::e4m3, Data::e4m3, E4, E4, block, tile, b16, false, false, false, true},
-    {"fp8 1x128 x 1x128 -> f32 +=", Data::e4m3, Data::e4m3, E4, E4, block, block, f32, true, false, false, true},
+    {"fp8 1x128 x 128x128", Data::e4m3, Data::e4m3, E4, E4, block, tile, b16, false, false, false, true, true},
+    {"fp8 1x128 x 1x128 -> f32 +=", Data::e4m3, Data::e4m3, E4, E4, block, block, f32, true},
     {"int8", Data::int8, Data::int8, I8, I8, row, row},
+    {"int8, by the model of waves", Data::int8, Data::int8, I8, I8, row, row, b16, false, false, false, false},
     {"int8 -> f32 +=", Data::int8, Data::int8, I8, I8, row, row, f32, true},
     {"mxfp4 e4m3 x e4m3, fast", Data::mxfp4_e4m3, Data::mxfp4_e4m3, E4, E4, row, row, b16, false, true},
     {"mxfp4 e4m3 x e4m3", Data::mxfp4_e4m3, Data::mxfp4_e4m3, E4, E4, row, row},
+    {"mxfp4 e5m2 x e4m3, fast -> f32 +=", Data::mxfp4_e5m2, Data::mxfp4_e4m3, E5, E4, tensor, row, f32, true, true},
     {"mxfp4 e5m2 x e4m3 -> f32 +=", Data::mxfp4_e5m2, Data::mxfp4_e4m3, E5, E4, tensor, row, f32, true},
     {"mxfp4 e5m2 x e5m2, fast", Data::mxfp4_e5m2, Data::mxfp4_e5m2, E5, E5, tensor, tensor, b16, false, true},
     {"mxfp4 e5m2 x e5m2", Data::mxfp4_e5m2, Data::mxfp4_e5m2, E5, E5, tensor, tensor},
+    {"mxfp4 e5m2 x e5m2, fast -> f32 +=", Data::mxfp4_e5m2, Data::mxfp4_e5m2, E5, E5, tensor, tensor, f32, true, true},
     {"mxfp4 e5m2 x e5m2 -> f32 +=", Data::mxfp4_e5m2, Data::mxfp4_e5m2, E5, E5, tensor, tensor, f32, true},
     {"mxfp8 (bf16 values)", Data::mxfp8, Data::mxfp8, BF, BF, none, none},
     {"nvfp4 (bf16 values)", Data::nvfp4, Data::nvfp4, BF, BF, none, none, b16, false, false, true},
@@ -189,6 +193,7 @@ class Bench {
     need(cudaMalloc(&out_, static_cast<size_t>(most_out) * 4));
     need(cudaMemset(out_, 0, static_cast<size_t>(most_out) * 4));
     need(cudaMalloc(&workspace_, kWorkspace));
+    need(cudaStreamCreate(&stream_));
     need(cudaEventCreate(&begin_));
     need(cudaEventCreate(&end_));
     if (!options.json.empty()) json_ = std::fopen(options.json.c_str(), "w");
@@ -199,27 +204,32 @@ class Bench {
 
   void shape(int64_t m, int64_t n, int64_t k) {
     const double flop = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-    const int repeats = std::max(1, static_cast<int>(1e11 / flop));  // at least 0.1 ms a measurement
+    const int repeats = std::clamp(static_cast<int>(2e11 / flop), 1, 50);  // in one graph, so that launching is not timed
     std::vector<Product> products;
     for (const Kind& kind : kKinds) products.push_back(product(kind, m, n, k));
+    std::vector<cudaGraphExec_t> graphs;
     for (size_t i = 0; i < products.size(); ++i) {
-      if (const char* message = module_.run(&products[i], nullptr)) {  // chooses
-        std::fprintf(stderr, "gemm_cuda: %s: %s\n", kKinds[i].name, message);
-        std::exit(1);
-      }
+      run(products[i], i, nullptr);  // chooses the algorithm
+      need(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+      for (int r = 0; r < repeats; ++r) run(products[i], i, stream_);
+      cudaGraph_t graph = nullptr;
+      need(cudaStreamEndCapture(stream_, &graph));
+      need(cudaGraphInstantiate(&graphs.emplace_back(), graph, 0));
+      need(cudaGraphDestroy(graph));
     }
     std::vector<std::vector<float>> times(products.size());
     for (int round = -1; round < options_.rounds; ++round) {
       for (size_t i = 0; i < products.size(); ++i) {
-        need(cudaEventRecord(begin_));
-        for (int r = 0; r < repeats; ++r) module_.run(&products[i], nullptr);
-        need(cudaEventRecord(end_));
+        need(cudaEventRecord(begin_, stream_));
+        need(cudaGraphLaunch(graphs[i], stream_));
+        need(cudaEventRecord(end_, stream_));
         need(cudaEventSynchronize(end_));
         float ms = 0;
         need(cudaEventElapsedTime(&ms, begin_, end_));
         if (round >= 0) times[i].push_back(ms / static_cast<float>(repeats));
       }
     }
+    for (const cudaGraphExec_t graph : graphs) need(cudaGraphExecDestroy(graph));
     std::vector<double> rate;
     for (auto& t : times) {
       std::sort(t.begin(), t.end());
@@ -232,8 +242,8 @@ class Bench {
       std::printf("%-34s %8.0f  %8.2f  %8.2f", kKinds[i].name, rate[i], rate[i] / rate[0], rate[i] / fp8);
       ProductSearch found;
       if (kKinds[i].search && options_.search > 0 && !module_.search(&products[i], options_.search, &found, nullptr)) {
-        std::printf("           %8.3f (%d of %d; heuristic %.3f)", found.best_ms / found.chosen_ms, found.timed, found.found,
-                    found.best_ms / found.first_ms);
+        std::printf("           %8.3f (%d of %d; heuristic %.3f) chosen %s, best %s", found.best_ms / found.chosen_ms, found.timed,
+                    found.found, found.best_ms / found.first_ms, found.chosen, found.best);
       }
       std::printf("\n");
       if (json_) {
@@ -250,9 +260,16 @@ class Bench {
       }
     }
     std::fflush(stdout);
+    if (json_) std::fflush(json_);
   }
 
  private:
+  void run(const Product& p, size_t kind, cudaStream_t stream) {
+    if (const char* message = module_.run(&p, stream)) {
+      std::fprintf(stderr, "gemm_cuda: %s: %s\n", kKinds[kind].name, message);
+      std::exit(1);
+    }
+  }
   static constexpr size_t kWorkspace = size_t{96} << 20;
   static constexpr size_t kFp8Row = 6;
 
@@ -268,7 +285,7 @@ class Bench {
   Product product(const Kind& kind, int64_t m, int64_t n, int64_t k) {
     Product p;
     p.m = m, p.n = n, p.k = k, p.a = operand(kind, 0), p.b = operand(kind, 1);
-    p.d = out_, p.d_type = kind.out, p.accumulate = kind.accumulate, p.fast_accumulation = kind.fast, p.measure = true;
+    p.d = out_, p.d_type = kind.out, p.accumulate = kind.accumulate, p.fast_accumulation = kind.fast, p.measure = kind.measure;
     p.workspace = workspace_, p.workspace_bytes = static_cast<int64_t>(kWorkspace);
     if (module_.workspace(&p) > p.workspace_bytes)
       std::fprintf(stderr, "gemm_cuda: %s runs with less workspace than it wants\n", kind.name);
@@ -280,6 +297,7 @@ class Bench {
   Operands operands_;
   float* scales_ = nullptr;
   void *out_ = nullptr, *workspace_ = nullptr;
+  cudaStream_t stream_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   FILE* json_ = nullptr;
 };
@@ -305,8 +323,8 @@ Options parse(int argc, char** argv) {
     }
   }
   if (o.shapes.empty()) {
-    for (const int64_t n : {1024, 2048, 4096, 8192}) o.shapes.push_back({n, n, n});
-    o.shapes.insert(o.shapes.end(), {{16384, 14336, 4096}, {16384, 4096, 14336}, {4096, 14336, 16384}});
+    o.shapes = {{4096, 4096, 4096},   {8192, 8192, 8192}, {16384, 14336, 4096}, {16384, 4096, 14336},
+                {4096, 14336, 16384}, {2048, 2048, 2048}, {1024, 1024, 1024}};
   }
   return o;
 }

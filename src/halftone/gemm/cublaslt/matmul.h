@@ -46,11 +46,14 @@ class Call {
   explicit Call(const Problem& p);
   // Algorithms in the order of cuBLASLt's preference, at most `count`.
   std::vector<cublasLtMatmulAlgo_t> heuristic(int count) const;
+  // Those that differ from `algo` in the cluster of thread blocks and in the order of tiles only.
+  std::vector<cublasLtMatmulAlgo_t> variants(const cublasLtMatmulAlgo_t& algo) const;
   // Every algorithm that heuristic and enumeration find (hundreds to thousands), the heuristic's first.
   std::vector<cublasLtMatmulAlgo_t> all() const;
   cublasStatus_t run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream);
 
  private:
+  bool takes(const cublasLtMatmulAlgo_t& algo) const;
   Problem p_;
   cublasLtMatmulDescOpaque_t desc_;
   cublasLtMatrixLayoutOpaque_t a_, b_, d_;
@@ -61,21 +64,25 @@ cublasLtHandle_t handle(int device);
 
 enum class Choice { heuristic, measured };
 
-// Runs the problem with the algorithm that was chosen for it before, or chooses one now: the first of the heuristic, or
-// the fastest of its first `kMeasured` timed on this device (once; waits for the stream and takes scratch memory of the size
-// of D; during stream capture the heuristic's first is used and not kept). Null, or why nothing ran.
+// Runs the problem with the algorithm that was chosen for it before, or chooses one now: the first of the heuristic, or the
+// fastest of its first `kMeasured` and of the variants of that one, timed on this device (once; waits for the stream and takes
+// scratch memory of the size of D; during stream capture the heuristic's first is used and not kept). Null, or why nothing ran.
 constexpr int kMeasured = 16;
 const char* matmul(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream);
 
 // The algorithm with which matmul() does this problem; false where there is none.
 bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream, cublasLtMatmulAlgo_t& algo);
 
-// The fastest of all(): each runs once, in the order of all() until `seconds` have passed, then the best of them, the
-// heuristic's first and the one that matmul() measured and chose, in turns. Writes D.
+// The fastest of all(): each runs once, in the order of all() until `seconds` have passed, then the best of them in turns.
+// The winner of these finals, the heuristic's first and the one that matmul() measures and chooses then run in turns again:
+// the least of many noisy times alone would flatter it. Writes D.
 struct Search {
   float best_ms = 0, first_ms = 0, chosen_ms = 0;
   int found = 0, timed = 0;
+  cublasLtMatmulAlgo_t best{}, first{}, chosen{};
 };
+// The algorithm's number, tile, stages, cluster, swizzle and custom option, by cuBLASLt's numbers.
+void describe(const cublasLtMatmulAlgo_t& algo, char* text, size_t size);
 Search search(const Problem& p, const Pointers& x, double seconds, cudaStream_t stream);
 
 }  // namespace halftone::gemm::lt

@@ -2,6 +2,7 @@
 #include "halftone/gemm/cublaslt/matmul.h"
 
 #include <array>
+#include <cstring>
 #include <mutex>
 #include <shared_mutex>
 #include <string_view>
@@ -26,6 +27,8 @@ struct Preference {
       cublasLtMatmulPreferenceSetAttribute(&opaque, what, &value, sizeof(value));
     };
     put(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace);
+    // Partial sums of a split contraction meet in fp32, never in the type of D.
+    put(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t{1} << p.align_b);
     put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{1} << p.align_a);
     put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, uint32_t{1} << p.align_d);
@@ -52,12 +55,18 @@ Cache& cache() {
   return it;
 }
 
-size_t fastest_of(Call& call, const Problem& p, Pointers x, const std::vector<cublasLtMatmulAlgo_t>& algos, cudaStream_t stream) {
+cublasLtMatmulAlgo_t fastest_of(Call& call, const Problem& p, Pointers x, std::vector<cublasLtMatmulAlgo_t> algos, cudaStream_t stream) {
   const Scratch scratch(p.m * p.ldd * (p.d_type == CUDA_R_16BF ? 2 : 4), stream);
-  if (!scratch.get()) return 0;
+  if (!scratch.get()) return algos[0];
   x.d = scratch.get();
-  return fastest(time_in_turns(
-      algos.size(), [&](size_t i) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; }, 7, stream));
+  const auto best = [&] {
+    const auto run = [&](size_t i) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; };
+    return algos[fastest(time_in_turns(algos.size(), run, 7, stream))];
+  };
+  const cublasLtMatmulAlgo_t first = algos.size() == 1 ? algos[0] : best();
+  algos = call.variants(first);
+  algos.insert(algos.begin(), first);
+  return algos.size() == 1 ? first : best();
 }
 
 }  // namespace
@@ -117,6 +126,28 @@ std::vector<cublasLtMatmulAlgo_t> Call::heuristic(int count) const {
   return algos;
 }
 
+bool Call::takes(const cublasLtMatmulAlgo_t& algo) const {
+  auto* self = const_cast<Call*>(this);
+  cublasLtMatmulHeuristicResult_t result;
+  return cublasLtMatmulAlgoCheck(handle(p_.device), &self->desc_, &self->a_, &self->b_, &self->d_, &self->d_, &algo, &result) ==
+             CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= p_.workspace;
+}
+
+std::vector<cublasLtMatmulAlgo_t> Call::variants(const cublasLtMatmulAlgo_t& algo) const {
+  std::vector<cublasLtMatmulAlgo_t> out;
+  for (const uint16_t cluster : {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1,
+                                 CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_CLUSTER_SHAPE_1x4x1}) {
+    for (const uint32_t swizzle : {0u, 1u}) {
+      cublasLtMatmulAlgo_t other = algo;
+      cublasLtMatmulAlgoConfigSetAttribute(&other, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &cluster, sizeof(cluster));
+      cublasLtMatmulAlgoConfigSetAttribute(&other, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &swizzle, sizeof(swizzle));
+      if (std::memcmp(&other, &algo, sizeof(algo)) != 0 && takes(other)) out.push_back(other);
+    }
+  }
+  return out;
+}
+
 cublasStatus_t Call::run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream) {
   if (p_.b_scale >= 0) set(desc_, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, x.b_scale);
   if (p_.a_scale >= 0) set(desc_, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, x.a_scale);
@@ -144,7 +175,7 @@ bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t str
   Call call(p);
   const auto algos = call.heuristic(choice == Choice::measured ? kMeasured : 1);
   if (algos.empty()) return false;
-  algo = algos[algos.size() == 1 ? 0 : fastest_of(call, p, x, algos, stream)];
+  algo = choice == Choice::measured ? fastest_of(call, p, x, algos, stream) : algos[0];
   const std::unique_lock lock(c.mutex);
   c.chosen.insert_or_assign(p, Chosen{algo, choice});
   return true;

@@ -1,6 +1,7 @@
 // What only benchmarks need: every algorithm of cuBLASLt for a problem, and the fastest of them.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <limits>
 
 #include "halftone/gemm/cublaslt/matmul.h"
@@ -33,7 +34,6 @@ std::vector<cublasLtMatmulAlgo_t> Call::all() const {
   int count = 0;
   cublasLtMatmulAlgoGetIds(library, compute_type(p_), scale_type(p_), type(p_.b_type), type(p_.a_type), type(p_.d_type), type(p_.d_type),
                            static_cast<int>(ids.size()), ids.data(), &count);
-  auto* self = const_cast<Call*>(this);
   for (int i = 0; i < count; ++i) {
     cublasLtMatmulAlgo_t base;
     if (cublasLtMatmulAlgoInit(library, compute_type(p_), scale_type(p_), type(p_.b_type), type(p_.a_type), type(p_.d_type),
@@ -58,12 +58,7 @@ std::vector<cublasLtMatmulAlgo_t> Call::all() const {
               configure(algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, swizzle);
               configure(algo, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, static_cast<uint32_t>(option));
               configure(algo, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, cluster);
-              cublasLtMatmulHeuristicResult_t result;
-              if (cublasLtMatmulAlgoCheck(library, &self->desc_, &self->a_, &self->b_, &self->d_, &self->d_, &algo, &result) ==
-                      CUBLAS_STATUS_SUCCESS &&
-                  result.workspaceSize <= p_.workspace) {
-                out.push_back(algo);
-              }
+              if (takes(algo)) out.push_back(algo);
             }
           }
         }
@@ -71,6 +66,18 @@ std::vector<cublasLtMatmulAlgo_t> Call::all() const {
     }
   }
   return out;
+}
+
+void describe(const cublasLtMatmulAlgo_t& algo, char* text, size_t size) {
+  const auto get = [&](cublasLtMatmulAlgoConfigAttributes_t what, auto value) {
+    size_t written = 0;
+    cublasLtMatmulAlgoConfigGetAttribute(&algo, what, &value, sizeof(value), &written);
+    return static_cast<int>(value);
+  };
+  std::snprintf(text, size, "%d tile %d stages %d cluster %d swizzle %d option %d", get(CUBLASLT_ALGO_CONFIG_ID, int32_t{}),
+                get(CUBLASLT_ALGO_CONFIG_TILE_ID, uint32_t{}), get(CUBLASLT_ALGO_CONFIG_STAGES_ID, uint32_t{}),
+                get(CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, uint16_t{}), get(CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, uint32_t{}),
+                get(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, uint32_t{}));
 }
 
 Search search(const Problem& p, const Pointers& x, double seconds, cudaStream_t stream) {
@@ -83,23 +90,27 @@ Search search(const Problem& p, const Pointers& x, double seconds, cudaStream_t 
   const auto begin = std::chrono::steady_clock::now();
   for (size_t i = 0; i < algos.size(); ++i) {
     if (std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() > seconds) break;
-    const float ms = time_in_turns(
-        1, [&](size_t) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; }, 1, stream)[0];
-    once.emplace_back(ms, i);
+    const auto run = [&] { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; };
+    const float ms = run() ? time_once(run, stream) : -1;  // the first run may load the kernel
+    ++out.timed;
+    if (ms > 0) once.emplace_back(ms, i);
   }
-  out.timed = static_cast<int>(once.size());
   if (once.empty()) return out;
   std::sort(once.begin(), once.end());
-  std::vector<cublasLtMatmulAlgo_t> finalists{algos[0], algos[0]};
-  choose(p, x, Choice::measured, stream, finalists[1]);
+  const auto in_turns = [&](const std::vector<cublasLtMatmulAlgo_t>& list, int rounds) {
+    return time_in_turns(
+        list.size(), [&](size_t i) { return call.run(x, list[i], stream) == CUBLAS_STATUS_SUCCESS; }, rounds, stream);
+  };
+  std::vector<cublasLtMatmulAlgo_t> finalists;
   for (const auto& [ms, i] : once) {
     if (finalists.size() < kFinalists) finalists.push_back(algos[i]);
   }
-  const auto ms = time_in_turns(
-      finalists.size(), [&](size_t i) { return call.run(x, finalists[i], stream) == CUBLAS_STATUS_SUCCESS; }, 21, stream);
-  out.first_ms = ms[0];
-  out.chosen_ms = ms[1];
-  out.best_ms = *std::min_element(ms.begin(), ms.end());
+  const auto finals = in_turns(finalists, 11);
+  out.best = finalists[static_cast<size_t>(std::min_element(finals.begin(), finals.end()) - finals.begin())];
+  out.first = algos[0];
+  choose(p, x, Choice::measured, stream, out.chosen);
+  const auto ms = in_turns({out.best, out.first, out.chosen}, 41);
+  out.best_ms = ms[0], out.first_ms = ms[1], out.chosen_ms = ms[2];
   return out;
 }
 

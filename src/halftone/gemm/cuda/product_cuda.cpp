@@ -95,11 +95,12 @@ class Workspace {
 struct Plan {
   // in_two: the sums in memory, what follows them in a second kernel
   enum class Way { library, scaled, in_two } way = Way::library;
-  ScaleJob jobs[2];            // of A and B
-  int32_t mode[2] = {-1, -1};  // cublasLtMatmulMatrixScale_t
-  const float* scale[2] = {};  // what the product reads
-  bool vector[2] = {};         // scaled: [rows], else one factor
-  float* alpha_beta = nullptr;
+  ScaleJob jobs[2];               // of A and B
+  int32_t mode[2] = {-1, -1};     // cublasLtMatmulMatrixScale_t
+  const float* scale[2] = {};     // what the product reads
+  bool vector[2] = {};            // scaled: [rows], else one factor
+  float* alpha_beta = nullptr;    // {alpha, beta} on the device
+  bool factors_in_alpha = false;  // ... with the operands' single factors
   const void* bias = nullptr;
   DType bias_type = DType::bf16;
   void* converted_bias = nullptr;
@@ -187,10 +188,9 @@ void plan_bias(Plan& plan, const Product& p, Workspace& space) {
   if (!p.bias) return;
   plan.bias = p.bias, plan.bias_type = p.bias_type;
   if (plan.way == Plan::Way::in_two) return;
-  if (plan.mode[0] >= CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || plan.mode[1] >= CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) {
-    plan.bias_first = true;
-    return;
-  }
+  // cuBLASLt adds no bias to block-scaled products, and to other fp8 products with fp32 outputs one of bf16 only.
+  plan.bias_first = plan.way == Plan::Way::library && is_fp8(p.a.numbers) && (in_blocks(p.a) || in_blocks(p.b) || p.d_type == DType::f32);
+  if (plan.bias_first) return;
   const DType wanted = plan.way == Plan::Way::scaled ? DType::f32 : p.d_type;
   if (p.bias_type == wanted) return;
   plan.converted_bias = wanted == DType::f32 ? static_cast<void*>(space.take<float>(p.n)) : space.take<bf16>(p.n);
@@ -212,9 +212,15 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
   } else if (!factors) {
     plan_beside(plan, p, sm90 && a == Numbers::bf16 && !p.a.transposed && !p.b.transposed && !p.accumulate && p.k % 8 == 0 && p.n % 8 == 0,
                 space);
-  } else if (!is_one(p.a) || !is_one(p.b)) {
-    plan.alpha_beta = space.take<float>(2);
+  } else if (a == Numbers::f32 && p.d_type == DType::bf16) {
+    plan_beside(plan, p, false, space);
+  } else {
+    plan.factors_in_alpha = !is_one(p.a) || !is_one(p.b);
   }
+  // With alpha = beta = 1 known beforehand cuBLASLt adds a bf16 D to a product that it has rounded; read from the device, it
+  // adds in fp32.
+  const bool rounds_twice = plan.way == Plan::Way::library && p.accumulate && p.d_type == DType::bf16 && !in_blocks(p.a) && !in_blocks(p.b);
+  if (plan.factors_in_alpha || rounds_twice) plan.alpha_beta = space.take<float>(2);
   plan_bias(plan, p, space);
   return plan;
 }
@@ -284,7 +290,10 @@ ScaledCall scaled_call(const Product& p, const Plan& plan, const Device& device,
 
 const char* prepare(const Product& p, const Plan& plan, cudaStream_t stream) {
   if (plan.jobs[0].to || plan.jobs[1].to) HALFTONE_TRY(arrange_scales(plan.jobs[0], plan.jobs[1], stream));
-  if (plan.alpha_beta) HALFTONE_TRY(scalar_factor(p.a, p.b, p.alpha, p.accumulate, plan.alpha_beta, stream));
+  if (plan.alpha_beta) {
+    const bool all = plan.factors_in_alpha;
+    HALFTONE_TRY(scalar_factor(all ? p.a : ProductOperand{}, all ? p.b : ProductOperand{}, p.alpha, p.accumulate, plan.alpha_beta, stream));
+  }
   if (plan.converted_bias) HALFTONE_TRY(convert_bias(p.bias, p.bias_type, p.n, plan.converted_bias, plan.bias_type, stream));
   if (plan.bias_first) HALFTONE_TRY(finish({.product = p}, stream));
   return nullptr;
@@ -360,7 +369,10 @@ const char* search(const Product& p, double seconds, ProductSearch& out, cudaStr
   if (const char* message = prepare(p, plan, stream)) return message;
   const lt::Search found =
       lt::search(library_problem(p, plan, device.id, space.rest_bytes()), library_pointers(p, plan, space.rest()), seconds, stream);
-  out = {found.best_ms, found.first_ms, found.chosen_ms, found.found, found.timed};
+  out.best_ms = found.best_ms, out.first_ms = found.first_ms, out.chosen_ms = found.chosen_ms;
+  out.found = found.found, out.timed = found.timed;
+  lt::describe(found.best, out.best, sizeof(out.best));
+  lt::describe(found.chosen, out.chosen, sizeof(out.chosen));
   return found.found > 0 ? nullptr : "product: cuBLASLt has no algorithm for it";
 }
 

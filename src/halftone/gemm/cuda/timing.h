@@ -8,13 +8,20 @@
 namespace halftone::gemm {
 
 // Runs the candidates in turns (a device that throttles slows all of them alike), `rounds` timed runs each after one that is
-// not; median milliseconds of each, infinity of those that do not run. Waits for the stream.
+// not; median milliseconds of each, infinity of those that do not run. Waits for the stream. Candidates of a few microseconds
+// run several times, queued behind a kernel that waits, so that the time is the device's and not that of launching.
 std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream);
+
+// Milliseconds of one run; negative where it does not run.
+float time_once(const std::function<bool()>& run, cudaStream_t stream);
 
 // Index of the fastest; a later one must be 1% faster than an earlier one, so that noise changes little.
 size_t fastest(const std::vector<float>& ms);
 
 bool is_capturing(cudaStream_t stream);
+
+// A kernel of one thread that waits for `microseconds`.
+void spin(int microseconds, cudaStream_t stream);
 
 // Memory of one measurement; null where there is none.
 class Scratch {

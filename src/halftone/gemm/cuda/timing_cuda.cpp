@@ -5,23 +5,56 @@
 
 namespace halftone::gemm {
 
+namespace {
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
+    cudaEventCreate(&begin_);
+    cudaEventCreate(&end_);
+  }
+  ~Stopwatch() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+  // Milliseconds of one of `repeats` runs; negative where the device reports a failure.
+  float time(const std::function<bool()>& run, int repeats) {
+    if (repeats > 1) spin(15 * repeats + 20, stream_);
+    cudaEventRecord(begin_, stream_);
+    for (int i = 0; i < repeats; ++i) run();
+    cudaEventRecord(end_, stream_);
+    float ms = 0;
+    const bool good = cudaEventSynchronize(end_) == cudaSuccess && cudaEventElapsedTime(&ms, begin_, end_) == cudaSuccess;
+    return good ? ms / static_cast<float>(repeats) : -1;
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+}  // namespace
+
 std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream) {
+  constexpr float kShort = 0.1f;  // milliseconds
+  constexpr int kRepeats = 10;
+  Stopwatch watch(stream);
   std::vector<std::vector<float>> times(count);
   std::vector<float> out(count, std::numeric_limits<float>::infinity());
-  cudaEvent_t begin = nullptr, end = nullptr;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<bool> runs(count);
-  for (size_t i = 0; i < count; ++i) runs[i] = run(i);
+  std::vector<int> repeats(count);  // 0: does not run
+  for (size_t i = 0; i < count; ++i) {
+    bool runs = true;
+    const float ms = watch.time([&] { return runs = run(i); }, 1);
+    repeats[i] = !runs || ms < 0 ? 0 : ms < kShort ? kRepeats : 1;
+  }
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < count; ++i) {
-      if (!runs[i]) continue;
-      cudaEventRecord(begin, stream);
-      run(i);
-      cudaEventRecord(end, stream);
-      cudaEventSynchronize(end);
-      float ms = 0;
-      if (cudaEventElapsedTime(&ms, begin, end) == cudaSuccess) times[i].push_back(ms);
+      if (repeats[i] == 0) continue;
+      const float ms = watch.time([&] { return run(i); }, repeats[i]);
+      if (ms >= 0) times[i].push_back(ms);
     }
   }
   for (size_t i = 0; i < count; ++i) {
@@ -29,10 +62,15 @@ std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>
     std::sort(times[i].begin(), times[i].end());
     out[i] = times[i][times[i].size() / 2];
   }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
   cudaGetLastError();  // of candidates that cannot be launched
   return out;
+}
+
+float time_once(const std::function<bool()>& run, cudaStream_t stream) {
+  bool runs = true;
+  const float ms = Stopwatch(stream).time([&] { return runs = run(); }, 1);
+  cudaGetLastError();
+  return runs ? ms : -1;
 }
 
 size_t fastest(const std::vector<float>& ms) {
