@@ -32,6 +32,45 @@ def expect(name, command, text, **options):
         print(f"{name}: {lines[0]}")
 
 
+def bad_recipes(work, out):
+    """Quantisation that cannot work: the line names the option, the layer, or the line of the recipe file."""
+    layer = "layers.0.feed_forward.w1"
+    expect("target that is no Linear", train(out, "--quantize.scheme=int8", "--quantize.targets=norm"), "'norm' (int8) matches no Linear")
+    table = json.dumps({"int8": ["Linear"], "nvfp4": [layer]})
+    expect("two schemes for one layer", train(out, f"--quantize.scheme={table}"), f"{layer} is matched by two schemes, int8 and nvfp4")
+    odd = json.dumps(dict(json.loads(MODEL), ffn_dim=72))
+    expect("sizes that a recipe cannot take", train(out, f"--model.overrides={odd}", "--quantize.scheme=mxfp4", f"--quantize.targets={layer}"),
+           f"{layer} has 64 inputs and 72 outputs, mxfp4 takes multiples of 32")
+    expect("option of another scheme", train(out, "--quantize.scheme=int8", "--quantize.use_hadamard"), "quantize.use_hadamard")
+    expect("two sources", train(out, "--quantize.scheme=int8", "--model.converters=quantize.linear.mx"), "keep one source")
+    expect("converter for experts", train(out, "--model.converters=quantize.grouped_mm.mx", "--quantize.grouped_mm.mx.fqns=experts"), "experts")
+    expect("missing recipe file", train(out, f"--quantize.recipe={work}/none.yaml"), "none.yaml")
+
+    yaml = os.path.join(work, "recipe.yaml")
+    stage = "training_stage:\n  lpt_modifiers:\n    LowPrecisionTrainingModifier:\n      {%s}\n"
+    for name, text, word in [
+        ("unknown key in a recipe file", stage % "scheme: mxfp4, use_hadamrd: true", "recipe.yaml:4: unknown argument use_hadamrd"),
+        ("unknown scheme in a recipe file", stage % "scheme: mxfp5", "did you mean mxfp4?"),
+        ("illegal pair in a recipe file", stage % "scheme: mxfp4, use_hadamard: true, use_2dblock_x: true", "recipe.yaml:4: quantize.use_hadamard"),
+        ("target of a recipe file that matches nothing", stage % "scheme: int8, targets: [layers.7.attention.wq]", "layers.7.attention.wq"),
+        ("post-training modifier", "a_stage: {b_modifiers: {GPTQModifier: {}}}", "GPTQModifier works on a trained model"),
+        ("stage without a name", "modifiers: {}", "_stage"),
+        ("no YAML", "a_stage: {", "recipe.yaml:1: not YAML"),
+        ("alias", "a: &a [x, x]\nb: [*a, *a]\n", "anchor"),
+        ("deep nesting", "[" * 5000 + "]" * 5000, "levels of nesting"),
+        ("large recipe file", "#" * 100000, "at most 65536 bytes, found 100000"),
+        ("duplicate key", "a_stage: {}\na_stage: {}\n", "recipe.yaml:2: the key"),
+    ]:
+        with open(yaml, "w") as out_file:
+            out_file.write(text)
+        expect(name, train(out, f"--quantize.recipe={yaml}"), word)
+    json_file = os.path.join(work, "recipe.json")
+    with open(json_file, "w") as out_file:
+        json.dump({"a_stage": {"b_modifiers": {"LowPrecisionTrainingModifier": {"scheme": "int8", "targets": 5}}}}, out_file, indent=1)
+    expect("wrong type in a JSON recipe", train(out, f"--quantize.recipe={json_file}"), "recipe.json:6: targets: expected a list of strings")
+    expect("unknown name of a format", [program, "formats", "--show", "mxfp5"], "did you mean mxfp4?")
+
+
 def main():
     with tempfile.TemporaryDirectory() as work:
         out = os.path.join(work, "out")
@@ -58,6 +97,7 @@ def main():
         expect("batch not divisible", train(out, "--training.global_batch_size=3"), "global_batch_size")
         expect("unknown scheme", train(out, "--quantize.scheme=int9"), "int9")
         expect("target that matches nothing", train(out, "--quantize.scheme=int8", "--quantize.targets=re:nothing"), "nothing")
+        bad_recipes(work, out)
         file = os.path.join(work, "file")
         open(file, "w").close()
         expect("unwritable output folder", train(os.path.join(file, "out")), "dump_folder")

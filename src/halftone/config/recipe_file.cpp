@@ -159,10 +159,11 @@ std::vector<RecipeModifier> read_recipe_file(const std::string& path) {
   check(std::filesystem::is_regular_file(path, error), "{}: expected a recipe file (quantize.recipe), found something else", shown(path));
   std::ifstream in(path, std::ios::binary);
   check(in.good(), "{}: the recipe file can not be opened for reading", shown(path));
-  std::string text(65 << 10, '\0');  // one more than read_yaml takes, so that it refuses what is larger
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  check(!in.bad(), "{}: the recipe file can not be read", shown(path));
-  text.resize(static_cast<size_t>(in.gcount()));
+  const auto size = static_cast<size_t>(in.seekg(0, std::ios::end).tellg());
+  check(size <= kMaxYamlBytes, "{}: expected a recipe file of at most {} bytes, found {}", shown(path), kMaxYamlBytes, size);
+  std::string text(size, '\0');
+  in.seekg(0).read(text.data(), static_cast<std::streamsize>(size));
+  check(in.good() || size == 0, "{}: the recipe file can not be read", shown(path));
   return read_recipe(text, path);
 }
 

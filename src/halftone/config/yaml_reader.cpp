@@ -14,7 +14,7 @@
 namespace halftone {
 namespace {
 
-constexpr size_t kMaxBytes = 64 << 10, kMaxDepth = 16;
+constexpr size_t kMaxDepth = 16;
 constexpr int64_t kMaxValues = 4096;
 
 template <class T>
@@ -144,7 +144,7 @@ class Builder : public YAML::EventHandler {
 };
 
 void check_text(std::string_view text, std::string_view name) {
-  check(text.size() <= kMaxBytes, "{}: expected a recipe file of at most {} bytes, found {}", name, kMaxBytes, text.size());
+  check(text.size() <= kMaxYamlBytes, "{}: expected a recipe file of at most {} bytes, found {}", name, kMaxYamlBytes, text.size());
   check(text.find('\0') == std::string_view::npos, "{}: expected a text file, found NUL bytes", name);
   try {
     (void)Json(std::string(text)).dump();

@@ -7,6 +7,8 @@
 
 namespace halftone {
 
+inline constexpr size_t kMaxYamlBytes = 64 << 10;
+
 // A YAML (or JSON) text as values, with the line of each: keys of `line_of` are "" for the root, "/key" and "/0" below it.
 struct YamlDocument {
   Json root;

@@ -58,7 +58,7 @@ constexpr Support hp_support(Hardware h) {
 
 constexpr Support integer_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (h == Hardware::cpu_v3 || h == Hardware::cpu_avx512) {
-    return {How::rewrite, "no int8 dot product: codes widened to int16 multiply-adds, int32 sums are exact"};
+    return {How::rewrite, "no int8 dot product: products of int8 codes fit int16 in pairs, int32 sums are exact"};
   }
   if (a.element == Element::int8 && b.element == Element::int8) return {How::native, "int8 units, int32 sums, scales in the epilogue"};
   return {How::rewrite, "no int4 units: codes are int8 values, int32 sums are exact"};
