@@ -2,11 +2,12 @@
 #include <set>
 
 #include "config/helpers.h"
+#include "source_dir.h"
 
 namespace halftone {
 namespace {
 
-const std::filesystem::path kSource = HALFTONE_SOURCE_DIR;
+const std::filesystem::path kSource = source_dir();
 
 LoadedConfig load_recipe(const std::string& name, int64_t world_size) {
   const Args args = {"--config", (kSource / "recipes" / (name + ".toml")).string()};

@@ -8,12 +8,13 @@
 #include "halftone/config/recipe_file.h"
 #include "halftone/models/registry.h"
 #include "halftone/nn/recipe_config.h"
+#include "source_dir.h"
 
 namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kSource = HALFTONE_SOURCE_DIR;
+const fs::path kSource = source_dir();
 const fs::path kFolder = kSource / "recipes" / "precision";
 
 // The demo model with one shipped recipe: how many layers got which scheme, and the operands of its first layers.
