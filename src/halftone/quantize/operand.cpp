@@ -127,6 +127,7 @@ class Preparation {
       }
       if (scales != nullptr) scales[i] = pair.scale;
       plan.inv[at] = pair.inv;
+      plan.poisoned = plan.poisoned || pair.inv != pair.inv;
     }
   }
 
@@ -206,7 +207,7 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
   std::vector<CopyPlan*> plans;
   if (p.want_row) row = plan_of(p, p.row, false), plans.push_back(&row);
   if (p.want_transposed) transposed = plan_of(p, p.transposed, true), plans.push_back(&transposed);
-  int64_t height = 64, r1 = 0, c1 = 0;
+  int64_t height = p.want_transposed ? 64 : 32, r1 = 0, c1 = 0;
   for (const CopyPlan* plan : plans) {
     const OperandSpec& s = plan->spec;
     const bool down = plan->transposed || s.granularity == Granularity::tile;

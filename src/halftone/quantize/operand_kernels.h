@@ -14,8 +14,8 @@ inline constexpr int64_t kTileWidth = 128, kTileHeight = 128;  // of the buffers
 // How an element meets its group's numbers: x * factor; x / factor; clamp(x * factor, -6, 6); (x - zero) * factor.
 enum class Meet { product, quotient, clamped, affine };
 
-// Encodes f[rows, kTileWidth] into codes of the same shape. Element (r, c) uses factor[(r >> row_shift) * factor_ld + i] with
-// i = c where by_column, else c >> column_shift.
+// Encodes f[rows, kTileWidth] into codes[rows, codes_ld]. Poisoned groups, whose factor is NaN, are the caller's. Element (r, c) uses
+// factor[(r >> row_shift) * factor_ld + i] with i = c where by_column, else c >> column_shift.
 struct EncodeTile {
   Element element;
   bool stochastic, by_column;
@@ -27,6 +27,7 @@ struct EncodeTile {
   int row_shift, column_shift;
   const uint16_t* draws;  // [rows, kTileWidth] when stochastic
   uint8_t* codes;
+  int64_t codes_ld;
 };
 
 // Values of a run of n codes (a multiple of 16): value of the code times scale[i >> shift], plus zero[i >> shift] where not
@@ -55,8 +56,8 @@ struct OperandKernels {
   void (*encode)(const EncodeTile& t);
   // Block scales of NVFP4 and AMDFP4 and their factors (fp4_block_scale, fp4_factor) from n amaxes, n a multiple of 16.
   void (*fp4_scales)(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, uint8_t* scales, float* factors);
-  // codes[rows, kTileWidth] to out[kTileWidth, rows], rows a multiple of 16.
-  void (*transpose)(const uint8_t* codes, int64_t rows, uint8_t* out);
+  // codes[rows, codes_ld] to out[kTileWidth, ld], rows a multiple of 16.
+  void (*transpose)(const uint8_t* codes, int64_t codes_ld, int64_t rows, uint8_t* out, int64_t ld);
   void (*values)(const ValueRun& run);
   // n 4-bit codes (a multiple of 32) to n / 2 bytes.
   void (*pack4)(const uint8_t* codes, int64_t n, uint8_t* out);

@@ -12,7 +12,7 @@
 
 namespace halftone::quantize {
 
-// Encoders of y to codes in the low byte of each lane; u: 16-bit draws.
+// Encoders of finite y to codes in the low byte of each lane; u: 16-bit draws.
 template <class V, Float kFormat>
 struct FloatCoder {
   using F = typename V::F;
@@ -21,12 +21,11 @@ struct FloatCoder {
   static constexpr int kShift = 23 - s.mantissa_bits, kSign = 31 - (s.bits() - 1);
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - s.bias) << s.mantissa_bits;
   static constexpr uint32_t kMinNormal = static_cast<uint32_t>(127 + 1 - s.bias) << 23, kMaxCode = static_cast<uint32_t>(s.max_code());
-  static constexpr uint32_t kPoison = s.specials == Specials::None ? 0 : 0x7F;
   static constexpr float kPerSubnormal = static_cast<float>(1 / s.min_subnormal());
 
   template <bool kStochastic>
   static I code(F y, I u) {
-    const I bits = V::bits(y), sign = V::and_(bits, V::seti(0x80000000u)), a = V::and_(bits, V::seti(0x7FFFFFFFu));
+    const I bits = V::bits(y), a = V::and_(bits, V::seti(0x7FFFFFFFu));
     const F quanta = V::mul(V::floats(a), V::set(kPerSubnormal));  // below the smallest normal value
     I normal, small;
     if constexpr (kStochastic) {
@@ -43,9 +42,8 @@ struct FloatCoder {
       normal = V::subi(V::template shr<kShift>(r), V::seti(kRebias));
       small = V::rint(quanta);
     }
-    I q = V::mini(V::select(V::lt(a, V::seti(kMinNormal)), small, normal), V::seti(kMaxCode));
-    q = V::or_(q, V::template shr<kSign>(sign));
-    return V::select(V::lt(V::seti(0x7F7FFFFFu), a), V::seti(kPoison), q);
+    const I q = V::mini(V::select(V::lt(a, V::seti(kMinNormal)), small, normal), V::seti(kMaxCode));
+    return V::or_masked(q, V::template shr<kSign>(bits), V::seti(static_cast<uint32_t>(s.sign_mask())));
   }
 
   // fp32 value of codes.
@@ -71,6 +69,9 @@ struct OperandLeaf {
     for (int64_t r = 0; r < rows; ++r, f += W) {
       const int64_t n = r < valid_rows ? valid_columns : 0;
       const T* row = x + r * ld;
+      // The next tile's columns: too short a run for the processor to foresee.
+      const char* next = reinterpret_cast<const char*>(row + W);
+      for (int64_t b = 0; b < (n == W ? W * static_cast<int64_t>(sizeof(T)) : 0); b += 64) _mm_prefetch(next + b, _MM_HINT_T1);
       int64_t c = 0;
       for (; c + kLanes <= n; c += kLanes) V::storef(f + c, V::load(row + c));
       for (; c < n; ++c) {
@@ -162,9 +163,8 @@ struct OperandLeaf {
     }
   }
 
-  // Integers: the clip comes first, which changes no result and keeps the rounding exact. NaN is the second operand of min
-  // and max, survives them and converts to INT_MIN, whose low byte is 0. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u + 1/2,
-  // exact in fp32 for |y| <= 128, which y - floor(y) alone is not.
+  // Integers: the clip comes first, which changes no result and keeps the rounding exact. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u +
+  // 1/2, exact in fp32 for |y| <= 128, which y - floor(y) alone is not.
   template <bool kStochastic>
   static I int_code(F y, I u, F low, F high) {
     const F clipped = V::min(high, V::max(low, y));
@@ -176,12 +176,12 @@ struct OperandLeaf {
     }
   }
 
-  template <bool kStochastic, bool kByColumn, Meet kMeet, class Code>
+  template <bool kStochastic, bool kByColumn, Meet kMeet, bool kSigned, class Code>
   static void encode_of(const EncodeTile& t, Code&& code) {
     const float* f = t.f;
     const uint16_t* draws = t.draws;
     uint8_t* out = t.codes;
-    for (int64_t r = 0; r < t.rows; ++r, f += W, out += W) {
+    for (int64_t r = 0; r < t.rows; ++r, f += W, out += t.codes_ld) {
       const float* factor = t.factor + (r >> t.row_shift) * t.factor_ld;
       const float* zero = kMeet == Meet::affine ? t.zero + (r >> t.row_shift) * t.factor_ld : nullptr;
       for (int64_t c = 0; c < W; c += 4 * kLanes) {
@@ -192,36 +192,39 @@ struct OperandLeaf {
           F y = V::loadf(f + at);
           if constexpr (kMeet == Meet::affine) y = V::sub(y, kByColumn ? V::loadf(zero + at) : V::set(zero[at >> t.column_shift]));
           y = kMeet == Meet::quotient ? V::div(y, by) : V::mul(y, by);
-          if constexpr (kMeet == Meet::clamped) y = V::min(V::set(6.0f), V::max(V::set(-6.0f), y));  // NaN survives
+          if constexpr (kMeet == Meet::clamped) y = V::min(V::set(6.0f), V::max(V::set(-6.0f), y));
           q[i] = code(y, kStochastic ? V::load_u16i(draws + at) : V::zero());
         }
-        V::store_low8(out + c, q);
+        if constexpr (kSigned)
+          V::store_s8(reinterpret_cast<int8_t*>(out + c), q);
+        else
+          V::store_u8(out + c, q);
       }
       if constexpr (kStochastic) draws += W;
     }
   }
-  template <bool kStochastic, Meet kMeet, class Code>
+  template <bool kStochastic, Meet kMeet, bool kSigned, class Code>
   static void encode_by(const EncodeTile& t, Code&& code) {
     if (t.by_column)
-      encode_of<kStochastic, true, kMeet>(t, code);
+      encode_of<kStochastic, true, kMeet, kSigned>(t, code);
     else
-      encode_of<kStochastic, false, kMeet>(t, code);
+      encode_of<kStochastic, false, kMeet, kSigned>(t, code);
   }
   template <bool kStochastic>
   static void encode_as(const EncodeTile& t) {
     const auto floats = [&]<Float kFormat>() {
       const auto code = [](F y, I u) { return FloatCoder<V, kFormat>::template code<kStochastic>(y, u); };
       if constexpr (kFormat == Float::e2m1) {
-        if (t.meet == Meet::quotient) return encode_by<kStochastic, Meet::quotient>(t, code);
-        if (t.meet == Meet::clamped) return encode_by<kStochastic, Meet::clamped>(t, code);
+        if (t.meet == Meet::quotient) return encode_by<kStochastic, Meet::quotient, false>(t, code);
+        if (t.meet == Meet::clamped) return encode_by<kStochastic, Meet::clamped, false>(t, code);
       }
-      encode_by<kStochastic, Meet::product>(t, code);
+      encode_by<kStochastic, Meet::product, false>(t, code);
     };
     const auto ints = [&](float low, float high) {
       const F lo = V::set(low), hi = V::set(high);
       const auto code = [=](F y, I u) { return int_code<kStochastic>(y, u, lo, hi); };
-      if (t.meet == Meet::affine) return encode_by<kStochastic, Meet::affine>(t, code);
-      encode_by<kStochastic, Meet::product>(t, code);
+      if (t.meet == Meet::affine) return encode_by<kStochastic, Meet::affine, true>(t, code);
+      encode_by<kStochastic, Meet::product, true>(t, code);
     };
     switch (t.element) {
       case Element::e4m3:
@@ -288,16 +291,16 @@ struct OperandLeaf {
         V::storef(factors + at, V::selectf(bad, V::floats(V::seti(0x7FC00000u)), factor));
       }
       alignas(64) uint8_t bytes[4 * kLanes];
-      V::store_low8(bytes, q);
+      V::store_u8(bytes, q);
       for (int64_t j = 0; j < 4 * kLanes && i + j < n; ++j) scales[i + j] = bytes[j];
     }
   }
 
-  static void transpose(const uint8_t* codes, int64_t rows, uint8_t* out) {
+  static void transpose(const uint8_t* codes, int64_t codes_ld, int64_t rows, uint8_t* out, int64_t ld) {
     for (int64_t r = 0; r < rows; r += 16) {
       for (int64_t c = 0; c < W; c += V::kBytes) {
         I a[16], b[16];
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) a[i] = V::loadi(codes + (r + i) * W + c);
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) a[i] = V::loadi(codes + (r + i) * codes_ld + c);
         // Each round rotates the 8 bits (row, column) of a byte's place by one; after four they are exchanged.
         const auto round = [](const I* from, I* to) {
           _Pragma("GCC unroll 8") for (int i = 0; i < 8; ++i) {
@@ -306,7 +309,7 @@ struct OperandLeaf {
           }
         };
         round(a, b), round(b, a), round(a, b), round(b, a);
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) V::store_lanes(out + (c + i) * rows + r, 16 * rows, a[i]);
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) V::store_lanes(out + (c + i) * ld + r, 16 * ld, a[i]);
       }
     }
   }

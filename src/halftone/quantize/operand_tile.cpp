@@ -34,6 +34,18 @@ const std::array<float, 256>& scale_values(ScaleFormat f) {
                                   : scale_values<ScaleFormat::ue5m3>();
 }
 
+const std::array<float, 256>& mx_inverses(bool fixed_clip) {
+  static const auto table = [] {
+    std::array<std::array<float, 256>, 2> t{};
+    for (size_t i = 0; i < 256; ++i) {
+      t[0][i] = mx_inverse(static_cast<uint8_t>(i), false);
+      t[1][i] = mx_inverse(static_cast<uint8_t>(i), true);
+    }
+    return t;
+  }();
+  return table[fixed_clip ? 1 : 0];
+}
+
 // The loop over blocks with the rule as a constant, so that it becomes vector code.
 template <ScaleMode kMode>
 void mx_bytes(Float f, const uint32_t* amax, int64_t n, uint8_t* out) {
@@ -225,8 +237,8 @@ Groups TileWorker::group_scales(const CopyPlan& plan) {
   if (s.scale == ScaleFormat::e8m0) {
     mx_scales(plan, n);
     if (s.clip == Clip::dynamic) clipped_scales(plan, g);
-    const bool fixed = s.clip == Clip::fixed;
-    for (int64_t i = 0; i < n; ++i) factor_[static_cast<size_t>(i)] = mx_inverse(bytes_[static_cast<size_t>(i)], fixed);
+    const auto& table = mx_inverses(s.clip == Clip::fixed);
+    for (int64_t i = 0; i < n; ++i) factor_[static_cast<size_t>(i)] = table[bytes_[static_cast<size_t>(i)]];
   } else if (has_byte_scales(s.scale)) {
     k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), plan.outer, bytes_.data(), factor_.data());
   } else {
@@ -272,7 +284,7 @@ void TileWorker::encode(const CopyPlan& plan) {
   }
   if (s.two_level == TwoLevel::macro) apply_macro(plan);
   EncodeTile t{};
-  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.draws = draws_.data(), t.codes = codes_.data();
+  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.draws = draws_.data();
   t.meet = Meet::product;
   if (s.granularity == Granularity::tensor || s.granularity == Granularity::row) {
     const bool one = s.granularity == Granularity::tensor;
@@ -293,7 +305,33 @@ void TileWorker::encode(const CopyPlan& plan) {
     }
   }
   if (s.stochastic) draw(plan);
+  uint8_t* out = plan.transposed ? nullptr : direct(plan);
+  t.codes = out != nullptr ? out : codes_.data(), t.codes_ld = out != nullptr ? plan.C : W;
+  encoded_ = t.codes, encoded_ld_ = t.codes_ld;
   k_->encode(t);
+  const int64_t n = groups_.ld == 0 ? 0 : h_ / groups_.height * groups_.ld;
+  uint32_t largest = 0;
+  for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(factor_[static_cast<size_t>(i)]));
+  if (plan.poisoned || halftone::poisoned(largest)) poison(t);
+}
+
+// Where whole tiles of codes can be written in place.
+uint8_t* TileWorker::direct(const CopyPlan& plan) const {
+  const Extent e = extent(plan, r0_, c0_, h_);
+  if (plan.codes == nullptr || e.rows < h_ || e.columns < W) return nullptr;
+  return plan.codes + (plan.transposed ? c0_ * plan.C + r0_ : r0_ * plan.C + c0_);
+}
+
+// Codes of groups whose factor is NaN (numerics.md 2.2).
+void TileWorker::poison(const EncodeTile& t) const {
+  const uint8_t code = is_float(t.element) ? poison_code(float_of(t.element)) : 0;
+  for (int64_t r = 0; r < t.rows; ++r) {
+    const float* factor = t.factor + (r >> t.row_shift) * t.factor_ld;
+    for (int64_t c = 0; c < W; ++c) {
+      const float by = factor[t.by_column ? c : c >> t.column_shift];
+      if (by != by) t.codes[r * t.codes_ld + c] = code;
+    }
+  }
 }
 
 // scale_: what values are multiplied by, per group.
@@ -308,7 +346,7 @@ void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n
   const QuantizedCopy& copy = *plan.copy;
   const int64_t at = r * plan.C + c;
   const Element element = plan.spec.element;
-  if (plan.codes != nullptr) std::memcpy(plan.codes + at, codes, static_cast<size_t>(n));
+  if (plan.codes != nullptr && codes != plan.codes + at) std::memcpy(plan.codes + at, codes, static_cast<size_t>(n));
   if (copy.packed != nullptr) {
     uint8_t* out = copy.packed + packed_bytes(element, at);
     alignas(64) uint8_t some[W];
@@ -348,15 +386,20 @@ void TileWorker::write(const CopyPlan& plan) {
   if (valued) decode_scales(plan);
   const float* zeros = scaled && s.element == Element::uint4 ? zero_.data() : nullptr;
   if (!plan.transposed) {
+    if (encoded_ != codes_.data() && !valued && plan.copy->packed == nullptr) return;
     for (int64_t r = 0; r < e.rows && e.columns > 0; ++r) {
       const int64_t group = scaled ? r / groups_.height * groups_.ld : 0;
-      write_run(plan, codes_.data() + r * W, e.columns, r0_ + r, c0_, scaled ? scale_.data() + group : one_.data(),
+      write_run(plan, encoded_ + r * encoded_ld_, e.columns, r0_ + r, c0_, scaled ? scale_.data() + group : one_.data(),
                 zeros == nullptr ? nullptr : zeros + group);
     }
     return;
   }
   if (e.rows == 0) return;
-  k_->transpose(codes_.data(), h_, turned_.data());
+  uint8_t* out = direct(plan);
+  const uint8_t* turned = out != nullptr ? out : turned_.data();
+  const int64_t ld = out != nullptr ? plan.C : h_;
+  k_->transpose(encoded_, encoded_ld_, h_, const_cast<uint8_t*>(turned), ld);
+  if (out != nullptr && !valued && plan.copy->packed == nullptr) return;
   for (int64_t c = 0; c < e.columns; ++c) {
     float scale[kTileHeight / 16], zero[kTileHeight / 16];
     if (scaled) {
@@ -366,7 +409,7 @@ void TileWorker::write(const CopyPlan& plan) {
         if (zeros != nullptr) zero[i] = zeros[at];
       }
     }
-    write_run(plan, turned_.data() + c * h_, e.rows, c0_ + c, r0_, scaled ? scale : one_.data(), zeros == nullptr ? nullptr : zero);
+    write_run(plan, turned + c * ld, e.rows, c0_ + c, r0_, scaled ? scale : one_.data(), zeros == nullptr ? nullptr : zero);
   }
 }
 

@@ -19,6 +19,7 @@ struct CopyPlan {
   uint32_t amax = 0;     // of the tensor, where needed
   ScalePair outer{1, 1};
   std::vector<float> inv;  // row granularity: [R] and up to a multiple of kTileHeight; tensor: [1]
+  bool poisoned = false;   // one of them is NaN
   std::vector<uint8_t> own_codes, own_scales;
   uint8_t* codes = nullptr;        // [R, C]: the caller's, or own_codes where a fold needs them, or null
   uint8_t* scale_bytes = nullptr;  // of byte scales: the caller's, or own_scales where a fold needs them, or null
@@ -52,6 +53,8 @@ class TileWorker {
   void affine_scales(const CopyPlan& plan, Groups g);
   void find_amax(Groups g, int64_t block);
   void draw(const CopyPlan& plan);
+  void poison(const EncodeTile& t) const;
+  uint8_t* direct(const CopyPlan& plan) const;
   void write_scales(const CopyPlan& plan) const;
   template <class T>
   void write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const;
@@ -63,6 +66,8 @@ class TileWorker {
   const Kernels* rows_ = nullptr;
   int64_t height_ = 64, r0_ = 0, c0_ = 0, h_ = 0;
   bool clean_ = false;
+  const uint8_t* encoded_ = nullptr;  // codes of the tile, [h_, encoded_ld_]: codes_ or the output itself
+  int64_t encoded_ld_ = 0;
   Groups groups_{};
   alignas(64) std::array<float, kElements> f_{};
   alignas(64) std::array<uint8_t, kElements> codes_, turned_;

@@ -93,10 +93,7 @@ struct Avx512 {
   static I load_u8i(const uint8_t* p) { return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static I load_s8i(const uint8_t* p) { return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static void storef(float* p, F a) { _mm512_storeu_ps(p, a); }
-  // The low byte of each lane.
-  static void store_low8(uint8_t* out, const I* q) {
-    for (int i = 0; i < 4; ++i) _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 16 * i), _mm512_cvtepi32_epi8(q[i]));
-  }
+  static I or_masked(I a, I b, I mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xF8); }  // a | (b & mask)
   // Lane i: the largest lane of v[i]; kLanes vectors.
   static I max_of_each(const I* v) {
     I a[8], b[4], c[2];

@@ -86,13 +86,7 @@ struct Avx2 {
   static I load_u8i(const uint8_t* p) { return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
   static I load_s8i(const uint8_t* p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))); }
   static void storef(float* p, F a) { _mm256_storeu_ps(p, a); }
-  // The low byte of each lane.
-  static void store_low8(uint8_t* out, const I* q) {
-    const I low = seti(0xFF);
-    const I p =
-        _mm256_packus_epi16(_mm256_packs_epi32(and_(q[0], low), and_(q[1], low)), _mm256_packs_epi32(and_(q[2], low), and_(q[3], low)));
-    store(out, in_order(p));
-  }
+  static I or_masked(I a, I b, I mask) { return or_(a, and_(b, mask)); }
   // Lane i: the largest lane of v[i]; kLanes vectors.
   static I max_of_each(const I* v) {
     I a[4], b[2];
