@@ -96,7 +96,12 @@ inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor&
     return reference_numbers(t, s, transposed, fqn + "#" + role, s.hadamard == 16 ? kFixedSigns16 : keyed);
   };
   const auto shared = [](const OperandSpec& s, const char* own, const char* forward) { return s.same_as_forward ? forward : own; };
-  const at::Tensor stored_w = stored != nullptr ? dequantize(*stored).to(at::kDouble) : at::Tensor();
+  at::Tensor stored_w;
+  if (stored != nullptr) {
+    stored_w = dequantize(*stored);
+    if (stored->spec.element == Element::uint4) stored_w = stored_w.to(x.scalar_type());  // numerics.md section 7: rounded
+    stored_w = stored_w.to(at::kDouble);
+  }
   ReferenceLinear out;
   const at::Tensor wf = stored != nullptr ? stored_w : numbers(w, r.w_forward, false, "w.fwd");
   out.y = at::mm(numbers(x, r.x_forward, false, "x.fwd"), wf.t());

@@ -1,5 +1,6 @@
 #include "halftone/nn/layers.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
 #include <cmath>
@@ -7,39 +8,103 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/norm.h"
+#include "halftone/ops/scale_columns.h"
 #include "halftone/ops/swiglu.h"
 
 namespace halftone::nn {
 
-Linear::Linear(int64_t in, int64_t out, Init init) : weight(add_parameter("weight", {out, in}, init)) { group_.weights = {&weight.weight}; }
+Linear::Linear(int64_t in, int64_t out, Init init, bool with_bias) : weight(add_parameter("weight", {out, in}, init)) {
+  group_.weights = {&weight.weight};
+  if (!with_bias) return;
+  bias = &add_parameter("bias", {out}, {Init::Kind::zeros});
+  group_.biases = {&bias->weight};
+}
 
-at::Tensor Linear::operator()(const at::Tensor& x) { return linear(x, group_); }
+at::Tensor Linear::operator()(const at::Tensor& x_in) {
+  const at::Tensor x = norm_ == nullptr ? x_in : (*norm_)(x_in, {}).second;
+  const at::Tensor y = product(x);
+  return has_side() ? y + side(x) : y;
+}
 
-void Linear::tie(Parameter& owner) { group_.weights = {&owner.weight}; }
+void Linear::tie(Parameter& owner) {
+  group_.weights = {&owner.weight};
+  tied_ = true;
+}
+
+void Linear::set_recipe(const LayerRecipe& recipe) {
+  constexpr double kSideStd = 0.02;
+  group_.recipe = recipe.linear, deosc_ = recipe.deosc;
+  if (recipe.linear.w_forward.stored) {
+    check(!tied_, "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding", recipe.linear.name, fqn());
+    weight.stored_as = recipe.linear.w_forward;
+  }
+  check(!tied_ || recipe.deosc.step == 0, "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there", fqn());
+  if (recipe.lora_rank == 0 || has_side()) return;
+  const int64_t r = recipe.lora_rank, k = group_.weights.front() == &weight.weight ? in_features() : 0;
+  check(k > 0, "quantize.lora_rank: {} has a weight tied to the embedding", fqn());
+  Parameter& v = add_parameter("lora_v", {r, k}, {Init::Kind::zeros});
+  sigma_ = &add_parameter("lora_sigma", {r}, {Init::Kind::ones});
+  Parameter& u = add_parameter("lora_u", {out_features(), r}, {Init::Kind::normal, kSideStd});
+  for (Parameter* p : {&v, sigma_, &u}) p->added = true;
+  side_v_.weights = {&v.weight}, side_u_.weights = {&u.weight};
+  side_v_.recipe = side_u_.recipe = recipe.linear;
+  assign_names(fqn());
+}
+
+at::Tensor Linear::side(const at::Tensor& x) { return linear(scale_columns(linear(x, side_v_), sigma_->weight), side_u_); }
+
+void Linear::add_norm(double eps, const std::string& copy_of) {
+  norm_ = &add<RMSNorm>("norm", in_features(), eps);
+  norm_->weight.added = true, norm_->weight.copy_of = copy_of;
+  assign_names(fqn());
+}
 
 at::Tensor Siblings::operator()(const at::Tensor& x) {
   regroup();
-  if (groups_.size() == 1) return linear(x, groups_[0]);
-  std::vector<at::Tensor> parts;
-  for (LinearGroup& group : groups_) parts.push_back(linear(x, group));
-  return at::cat(parts, 1);
+  std::vector<at::Tensor> outputs;
+  for (Part& part : parts_) {
+    if (part.linears.front()->has_norm()) {
+      outputs.push_back((*part.linears.front())(x));
+      continue;
+    }
+    at::Tensor y = linear(x, part.group);
+    if (part.linears.front()->has_side()) {
+      std::vector<at::Tensor> sides;
+      for (Linear* l : part.linears) sides.push_back(l->side(x));
+      y = y + (sides.size() == 1 ? sides[0] : at::cat(sides, 1));
+    }
+    outputs.push_back(y);
+  }
+  return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
 }
 
 void Siblings::regroup() {
-  if (!groups_.empty()) return;
+  if (!parts_.empty()) return;
   for (Linear* l : linears_) {
-    if (groups_.empty() || groups_.back().recipe != l->recipe()) {
-      groups_.emplace_back();
-      groups_.back().recipe = l->recipe();
+    const bool joins = !parts_.empty() && !l->has_norm() && parts_.back().group.recipe == l->recipe() &&
+                       parts_.back().linears.front()->has_side() == l->has_side() && !parts_.back().linears.front()->has_norm();
+    if (!joins) {
+      parts_.emplace_back();
+      parts_.back().group.recipe = l->recipe();
     }
-    groups_.back().weights.push_back(&l->weight.weight);
+    LinearGroup& group = parts_.back().group;
+    parts_.back().linears.push_back(l);
+    group.weights.push_back(&l->weight.weight);
+    group.biases.push_back(l->bias == nullptr ? nullptr : &l->bias->weight);
   }
 }
 
 RMSNorm::RMSNorm(int64_t dim, double eps) : weight(add_parameter("weight", {dim}, {Init::Kind::ones})), eps_(eps) {}
 
 std::pair<at::Tensor, at::Tensor> RMSNorm::operator()(const at::Tensor& x, const at::Tensor& branch) {
-  return add_rms_norm(x, branch, weight.weight, eps_);
+  if (!retired_) return add_rms_norm(x, branch, weight.weight, eps_);
+  const at::Tensor sum = branch.defined() ? x + branch : x;
+  return {sum, sum};
+}
+
+void RMSNorm::retire() {
+  retired_ = true;
+  weight.shape = {0};
 }
 
 Embedding::Embedding(int64_t vocab, int64_t dim, Init init) : weight(add_parameter("weight", {vocab, dim}, init)) {}

@@ -9,26 +9,46 @@
 
 namespace halftone::nn {
 
-// Y = X W^T, W[out, in]. The recipe is given by apply_recipe (nn/recipe.h) and says how the operands of the three products
-// are quantised.
+class RMSNorm;
+
+// Y = X W^T + b, W[out, in]. The recipe is given by apply_recipe (nn/recipe.h) and says how the operands of the three
+// products are quantised; it may add parameters:
+//   lora_rank r   Y += ((X v) o sigma) u, v[in, r] = 0, sigma[r] = 1, u[r, out] (numerics.md 7.3, DecomposedLinear); held as
+//                 lora_v[r, in] and lora_u[out, r], the layout of every weight here
+//   bitnet        norm: an RMSNorm of its own before the product (numerics.md section 7)
 class Linear : public Module {
  public:
-  Linear(int64_t in, int64_t out, Init init);
+  Linear(int64_t in, int64_t out, Init init, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
   at::Tensor operator()(const at::Tensor& x_tk);
 
   int64_t in_features() const { return weight.shape[1]; }
   int64_t out_features() const { return weight.shape[0]; }
   const LinearRecipe& recipe() const { return group_.recipe; }
-  void set_recipe(const LayerRecipe& recipe) { group_.recipe = recipe.linear; }
+  const Deoscillation& deoscillation() const { return deosc_; }
+  // Before parameters are materialised.
+  void set_recipe(const LayerRecipe& recipe);
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
   LinearGroup& group() { return group_; }
 
+  // Normalises the input from now on, with the weight of the parameter `copy_of` where a checkpoint has only that.
+  void add_norm(double eps, const std::string& copy_of);
+  bool has_norm() const { return norm_ != nullptr; }
+  bool has_side() const { return sigma_ != nullptr; }
+  at::Tensor side(const at::Tensor& x_tk);  // ((X v) o sigma) u
+
   Parameter& weight;
+  Parameter* bias = nullptr;
 
  private:
-  LinearGroup group_;
+  friend class Siblings;
+  at::Tensor product(const at::Tensor& x_tk) { return linear(x_tk, group_); }
+  LinearGroup group_, side_v_, side_u_;
+  Parameter* sigma_ = nullptr;
+  RMSNorm* norm_ = nullptr;
+  Deoscillation deosc_;
+  bool tied_ = false;
 };
 
 // Linears that read the same input, run as one op per stretch of equal recipes: X is quantised once, outputs stand side
@@ -37,11 +57,17 @@ class Siblings {
  public:
   Siblings(std::initializer_list<Linear*> linears) : linears_(linears) {}
   at::Tensor operator()(const at::Tensor& x_tk);
+  const std::vector<Linear*>& linears() const { return linears_; }
 
  private:
+  // Linears of one product; one with a norm of its own stands alone.
+  struct Part {
+    LinearGroup group;
+    std::vector<Linear*> linears;
+  };
   void regroup();
   std::vector<Linear*> linears_;
-  std::vector<LinearGroup> groups_;
+  std::vector<Part> parts_;
 };
 
 class RMSNorm : public Module {
@@ -50,10 +76,20 @@ class RMSNorm : public Module {
   std::vector<std::string_view> class_names() const override { return {"RMSNorm", "Module"}; }
   // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined.
   std::pair<at::Tensor, at::Tensor> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {});
+  double eps() const { return eps_; }
+  // Norms of the linears that read its output take its place (bitnet): it then only adds the branch.
+  void retire();
   Parameter& weight;
 
  private:
   double eps_;
+  bool retired_ = false;
+};
+
+// A norm and the linears that read what it returns.
+struct NormUse {
+  RMSNorm* norm;
+  std::vector<Linear*> readers;
 };
 
 class Embedding : public Module {
@@ -84,6 +120,7 @@ class Attention : public Module {
   Attention(const Shape& shape, int layer, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"Attention", "Module"}; }
   at::Tensor operator()(const at::Tensor& x_td, const SequenceInfo& info);
+  const std::vector<Linear*>& readers() const { return qkv_.linears(); }  // of its input
 
  private:
   Shape shape_;
@@ -98,6 +135,7 @@ class FeedForward : public Module {
   FeedForward(int64_t dim, int64_t hidden, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
   at::Tensor operator()(const at::Tensor& x_td);
+  const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
 
  private:
   Linear &w1_, &w3_, &w2_;  // w1 | w3 adjacent in memory: one product where nothing is quantised

@@ -39,6 +39,8 @@ class Model : public Module {
   void set_recompute(RecomputePlan plan) { recompute_ = plan; }
   // The sum that every block adds to. In bf16 each addition rounds to 8 bits what later layers build on.
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
+  // Every norm whose output only linears read; recipes that move norms into the linears ask for it.
+  virtual std::vector<NormUse> norm_uses() { return {}; }
   // Moves tables to the device of the parameters; after ParameterStore::materialize.
   virtual void prepare(at::Device device, int64_t positions) = 0;
 

@@ -5,7 +5,7 @@ namespace halftone::nn {
 void Module::assign_names(const std::string& fqn) {
   fqn_ = fqn;
   const std::string prefix = fqn.empty() ? "" : fqn + ".";
-  for (Parameter& p : parameters_) p.fqn = p.weight.name = prefix + p.fqn;
+  for (Parameter& p : parameters_) p.fqn = p.weight.name = prefix + p.name;
   for (auto& [name, child] : children_) child->assign_names(prefix + name);
 }
 
@@ -20,8 +20,9 @@ void Module::for_each_parameter(const std::function<void(Parameter&)>& f) {
 }
 
 Parameter& Module::add_parameter(std::string name, std::vector<int64_t> shape, Init init) {
-  parameters_.push_back({std::move(name), std::move(shape), init, {}, {}});
-  return parameters_.back();
+  Parameter& p = parameters_.emplace_back();
+  p.name = p.fqn = std::move(name), p.shape = std::move(shape), p.init = init;
+  return p;
 }
 
 }  // namespace halftone::nn

@@ -23,7 +23,8 @@ class Module {
   virtual std::vector<std::string_view> class_names() const { return {"Module"}; }
   const std::string& fqn() const { return fqn_; }
 
-  // Names this subtree ("" for a model's root) and its parameters; called once by the finished model.
+  // Names this subtree ("" for a model's root) and its parameters; called by the finished model, and again by a module that
+  // a recipe has given more parameters.
   void assign_names(const std::string& fqn);
   void for_each_module(const std::function<void(Module&)>& f);
   void for_each_parameter(const std::function<void(Parameter&)>& f);  // in order of registration, which is checkpoint order

@@ -1,7 +1,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "halftone/ops/weight.h"
@@ -18,16 +20,27 @@ struct Init {
 // A parameter knows its name, shape and initial distribution from the start and its storage only after
 // ParameterStore::materialize: a model of any size can be described without memory.
 struct Parameter {
+  std::string name;  // inside its module
   std::string fqn;
   std::vector<int64_t> shape;
   Init init;
-  at::Tensor master;  // storage dtype, view into its unit's flat buffer
+  at::Tensor master;  // storage dtype, view into its unit's flat buffer; undefined for a stored weight
   Weight weight;      // what ops see
+  std::optional<OperandSpec> stored_as;  // int8_weight, int4_weight: codes are all that exists of it
+  bool added = false;   // by a recipe: checkpoints of the plain model have none, it then takes
+  std::string copy_of;  // the values of this parameter of theirs, or fresh ones when empty
 
   int64_t numel() const {
     int64_t n = 1;
     for (const int64_t s : shape) n *= s;
     return n;
+  }
+  // The tensors that make it up, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a stored weight.
+  std::vector<std::pair<std::string, at::Tensor>> tensors() const {
+    if (!weight.stored) return {{fqn, master}};
+    std::vector<std::pair<std::string, at::Tensor>> all = {{fqn, weight.stored->codes}, {fqn + "_scale", weight.stored->scales}};
+    if (weight.stored->zeros.defined()) all.emplace_back(fqn + "_zero", weight.stored->zeros);
+    return all;
   }
 };
 

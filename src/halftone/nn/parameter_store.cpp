@@ -2,9 +2,12 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/base/philox.h"
 #include "halftone/ops/init.h"
+#include "halftone/ops/stored_weight.h"
 
 namespace halftone::nn {
 namespace {
@@ -26,9 +29,14 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");
   model.for_each_parameter([&](Parameter& p) {
     if (p.numel() == 0) return;
-    const std::string name = unit_name(p.fqn);
-    if (units_.empty() || units_.back().name != name) units_.push_back({name, {}, {}});
-    units_.back().parameters.push_back(&p);
+    // Stored weights have no place in a buffer of masters: they make a unit of their own.
+    const std::string name = unit_name(p.fqn) + (p.stored_as ? ".stored" : "");
+    auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& u) { return u.name == name; });
+    if (unit == units_.rend()) {
+      units_.push_back({name, {}, {}});
+      unit = units_.rbegin();
+    }
+    unit->parameters.push_back(&p);
     parameters_.push_back(&p);
   });
   const auto buffer = [&](int64_t n, at::ScalarType type) {
@@ -37,15 +45,21 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   for (Unit& unit : units_) {
     int64_t total = 0;
     for (const Parameter* p : unit.parameters) total += padded(p->numel());
-    unit.flat.param = buffer(total, options.storage);
-    const bool copy = options.compute != options.storage;
+    const bool stored = unit.parameters.front()->stored_as.has_value(), copy = !stored && options.compute != options.storage;
+    if (!stored) unit.flat.param = buffer(total, options.storage);
     if (copy) unit.flat.compute = buffer(total, options.compute);
     if (options.trainable) unit.flat.grad = buffer(total, at::kFloat);
     int64_t offset = 0;
     for (Parameter* p : unit.parameters) {
       const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, p->numel()).view(p->shape); };
-      p->master = cut(unit.flat.param);
-      p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
+      if (stored) {
+        p->weight.stored = std::make_shared<StoredWeight>(allocate_stored(*p->stored_as, p->shape[0], p->shape[1], options.device));
+        p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
+        unit.flat.stored.push_back(p->weight.stored.get());
+      } else {
+        p->master = cut(unit.flat.param);
+        p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
+      }
       if (options.trainable) {
         p->weight.grad = cut(unit.flat.grad);
         p->weight.value.set_requires_grad(true);
@@ -55,22 +69,25 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   }
 }
 
-void ParameterStore::initialize(uint64_t seed) {
-  for (Parameter* p : parameters_) {
-    const Init& init = p->init;
-    switch (init.kind) {
-      case Init::Kind::ones:
-        p->master.fill_(1);
-        break;
-      case Init::Kind::zeros:
-        p->master.zero_();
-        break;
-      case Init::Kind::normal:
-      case Init::Kind::truncated_normal:
-        fill_normal(p->master, philox_key(seed, p->fqn + "#init"), init.std, init.kind == Init::Kind::normal ? 0 : init.cut);
-        break;
-    }
+void ParameterStore::initialize(Parameter& p, uint64_t seed) {
+  at::Tensor values = p.weight.stored ? at::empty(p.shape, p.weight.value.options().dtype(at::kFloat)) : p.master;
+  switch (p.init.kind) {
+    case Init::Kind::ones:
+      values.fill_(1);
+      break;
+    case Init::Kind::zeros:
+      values.zero_();
+      break;
+    case Init::Kind::normal:
+    case Init::Kind::truncated_normal:
+      fill_normal(values, philox_key(seed, p.fqn + "#init"), p.init.std, p.init.kind == Init::Kind::normal ? 0 : p.init.cut);
+      break;
   }
+  if (p.weight.stored) store(values, {}, *p.weight.stored);
+}
+
+void ParameterStore::initialize(uint64_t seed) {
+  for (Parameter* p : parameters_) initialize(*p, seed);
   masters_changed();
 }
 

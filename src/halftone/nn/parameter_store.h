@@ -18,7 +18,7 @@ struct StorageOptions {
 
 // Storage of a model's parameters: one flat buffer per unit (embedding, every block, final norm with head), parameters in
 // registration order, for masters, gradients and compute copies alike; sharding, the optimizer and collectives work on
-// units.
+// units. Weights that are stored as codes form units of their own ("layers.3.stored") with gradients but without masters.
 class ParameterStore {
  public:
   struct Unit {
@@ -32,6 +32,7 @@ class ParameterStore {
   void materialize(Module& model, const StorageOptions& options);
   // Counter-based initial values: the same on every device, mesh and thread count.
   void initialize(uint64_t seed);
+  static void initialize(Parameter& p, uint64_t seed);  // one of them; masters_changed() follows
   // After masters changed: compute copies follow and packed weights are rebuilt on next use.
   void masters_changed();
   void bump_versions();

@@ -11,6 +11,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/nn/bitnet.h"
 #include "halftone/ops/hardware.h"
 
 namespace halftone::nn {
@@ -124,6 +125,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
   std::vector<std::string> lines;
   std::map<const Module*, std::string> taken;
+  std::vector<Linear*> bitnet;
   const Hardware hardware = hardware_of(device);
   for (const RecipeRule& rule : plan.rules) {
     if (rule.scheme == "none") continue;
@@ -173,11 +175,13 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
         continue;
       }
       linear->set_recipe(*recipe);
+      if (rule.scheme == "bitnet") bitnet.push_back(linear);
       ++quantized;
     }
     lines.push_back(start_line(rule, quantized, left, recipe ? recipe->linear.dim_multiple : 1));
     if (recipe && recipe->linear.quantized() && quantized > 0) lines.push_back(support_line(rule, support, hardware));
   }
+  if (!bitnet.empty()) add_bitnet_norms(model, bitnet);
   return lines;
 }
 

@@ -8,6 +8,7 @@
 
 #include "halftone/fused/grad_norm.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/stored_weight.h"
 
 namespace halftone {
 namespace {
@@ -52,10 +53,30 @@ void step_aten(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::
   refresh_compute_copy(f);
 }
 
+// The segments of a unit without masters.
+void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
+  for (size_t i = 0; i < f.segments.size(); ++i) {
+    const OptimizerSegment& s = f.segments[i];
+    const auto cut = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, s.offset, s.count) : at::Tensor(); };
+    const at::Tensor w = dequantize(*f.stored[i]);
+    FlatParameters one;
+    one.param = w.view(-1), one.grad = cut(f.grad), one.m = cut(f.m), one.v = cut(f.v);
+    one.segments = {s};
+    one.segments[0].offset = 0;
+    OptimizerHyper plain = h;
+    plain.stochastic_rounding = false;  // the quantiser rounds
+    optimizer_step(one, plain, t, grad_factor);
+    Rounding rounding;
+    rounding.stochastic = true, rounding.key = s.key, rounding.step = static_cast<uint32_t>(t);
+    store(w, rounding, *f.stored[i]);
+  }
+}
+
 }  // namespace
 
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor) {
   at::NoGradGuard no_grad;
+  if (!flat.stored.empty()) return step_stored(flat, hyper, t, grad_factor);
   flat.param.is_cpu() ? step_cpu(flat, hyper, t, grad_factor) : step_aten(flat, hyper, t, grad_factor);
 }
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "halftone/fused/adamw.h"
+#include "halftone/ops/weight.h"
 
 namespace halftone {
 
@@ -13,6 +14,7 @@ struct FlatParameters {
   at::Tensor grad;     // float32
   at::Tensor m, v;     // float32 or bfloat16; undefined where the rule needs none
   at::Tensor compute;  // bfloat16 copy rewritten with the parameters, or undefined
+  std::vector<StoredWeight*> stored;  // in place of `param`, one per segment: weights that exist as codes only
   std::vector<OptimizerSegment> segments;
 };
 
@@ -23,7 +25,8 @@ struct OptimizerHyper {
 };
 
 // Step t (from 1) of fused/adamw.h over the buffer, gradients multiplied by grad_factor (float32 scalar on the buffer's
-// device), then zeroed.
+// device), then zeroed. Stored weights are dequantised to float32 one at a time, updated, and quantised again under fresh
+// scales with stochastic rounding by 32-bit draws of the segment's key (numerics.md section 7).
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor);
 
 // Sum of squares in float64 on the tensor's device (scalar), added in a fixed order.

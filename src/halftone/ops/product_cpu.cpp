@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "halftone/base/parallel.h"
 #include "halftone/gemm/cpu/decode.h"
 #include "halftone/gemm/cpu/gemm.h"
 #include "halftone/ops/common.h"
@@ -91,16 +92,31 @@ at::Tensor right_panels(const Operand& b, DType type, bool blocks, bool emulate)
   return out;
 }
 
-// Sum over blocks of 128 of k: every partial product gets its factors while its rows of the sum stay in the cache.
-void run_blocks(const gemm::Gemm& g, const Factors& fa, const Factors& fb, const at::Tensor& out) {
+// out (+)= the finished sums of some rows, rounded to out's type.
+template <class T> void write_sums(const float* sums, int64_t rows, int64_t n, T* out, int64_t ld, bool accumulate) {
+  for (int64_t i = 0; i < rows; ++i) {
+    const float* from = sums + i * n;
+    T* to = out + i * ld;
+    if (accumulate) {
+      for (int64_t j = 0; j < n; ++j) to[j] = T(from[j] + to_float(to[j]));
+    } else {
+      for (int64_t j = 0; j < n; ++j) to[j] = T(from[j]);
+    }
+  }
+}
+
+// Sum over blocks of 128 of k: every partial product gets its factors while its rows of the sum stay in the cache. Threads
+// split the rows.
+void run_blocks(const gemm::Gemm& g, const Factors& fa, const Factors& fb) {
+  constexpr int64_t kSumsInCache = int64_t{1} << 18;
   const int64_t blocks = ceil_div(g.k, kScaleBlock), bytes = panels_bytes(g.type, kScaleBlock, g.n), size = size_of(g.type);
-  const int64_t chunk = std::clamp<int64_t>((int64_t{1} << 18) / std::max<int64_t>(g.n, 1) / 32 * 32, 64, 1024);
-  const bool direct = out.scalar_type() == at::kFloat;
-  const at::Tensor sums = direct ? at::Tensor() : at::empty({std::min(chunk, g.m), g.n}, at::kFloat);
-  for (int64_t r = 0; r < g.m; r += chunk) {
+  const bool direct = g.c_type == DType::f32;
+  const int64_t most = std::clamp<int64_t>(kSumsInCache / std::max<int64_t>(g.n, 1) / 32 * 32, 64, 1024);
+  const int64_t chunk = std::min(most, round_up(ceil_div(g.m, max_threads()), 32));
+  const auto rows_of = [&](int64_t r) {
     const int64_t rows = std::min(chunk, g.m - r);
-    at::Tensor target = out.narrow(0, r, rows);
-    const at::Tensor sum = direct ? target : sums.narrow(0, 0, rows);
+    auto* out = static_cast<std::byte*>(g.c) + r * g.ldc * static_cast<int64_t>(size_of(g.c_type));
+    std::vector<float> sums(direct ? 0 : static_cast<size_t>(rows * g.n));
     for (int64_t i = 0; i < blocks; ++i) {
       gemm::Gemm part = g;
       part.m = rows, part.k = std::min(kScaleBlock, g.k - i * kScaleBlock);
@@ -108,11 +124,15 @@ void run_blocks(const gemm::Gemm& g, const Factors& fa, const Factors& fb, const
       part.b = static_cast<const char*>(g.b) + i * bytes;
       part.scale_m = fa.at(i, r), part.scale_n = fb.at(i, 0);
       part.bias = i == 0 ? g.bias : nullptr;
-      part.c = sum.data_ptr(), part.c_type = DType::f32, part.ldc = sum.stride(0), part.accumulate = i > 0 || (direct && g.accumulate);
+      part.c = direct ? static_cast<void*>(out) : sums.data(), part.c_type = DType::f32, part.ldc = direct ? g.ldc : g.n;
+      part.accumulate = i > 0 || (direct && g.accumulate);
       gemm::run(part);
     }
-    if (!direct) g.accumulate ? target.add_(sum) : target.copy_(sum);
-  }
+    if (!direct) write_sums(sums.data(), rows, g.n, reinterpret_cast<bf16*>(out), g.ldc, g.accumulate);
+  };
+  parallel_for(ceil_div(g.m, chunk), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) rows_of(c * chunk);
+  });
 }
 
 }  // namespace
@@ -139,9 +159,9 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   const Factors fa = factors(a, options.emulate), fb = factors(b, options.emulate);
   g.bias = options.bias.defined() ? options.bias.const_data_ptr<float>() : nullptr;
   g.accumulate = options.accumulate;
-  if (blocks) return run_blocks(g, fa, fb, out);
-  g.scale_m = fa.at(0, 0), g.scale_n = fb.at(0, 0);
   g.c = out.data_ptr(), g.c_type = kernel_dtype(out), g.ldc = out.stride(0);
+  if (blocks) return run_blocks(g, fa, fb);
+  g.scale_m = fa.at(0, 0), g.scale_n = fb.at(0, 0);
   gemm::run(g);
 }
 

@@ -82,7 +82,10 @@ Engine::Engine(const JobConfig& config, const Options& options)
   storage.trainable = options.trainable;
   store_.materialize(model, storage);
   model.prepare(options.device, options.positions);
-  if (options.trainable) build_optimizer(config.optimizer, config.training);
+  if (options.trainable) {
+    build_optimizer(config.optimizer, config.training);
+    deosc_ = std::make_unique<nn::Deoscillator>(model);
+  }
   set_seed(options.seed);
 }
 
@@ -108,14 +111,14 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   }
   std::vector<int64_t> claimed(config.param_groups.size());
   for (nn::ParameterStore::Unit& unit : store_.units()) {
-    const auto moments = unit.flat.param.options().dtype(bf16_states ? at::kBFloat16 : at::kFloat);
-    if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = at::zeros_like(unit.flat.param, moments);
-    if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = at::zeros_like(unit.flat.param, moments);
+    const auto moments = unit.flat.grad.options().dtype(bf16_states ? at::kBFloat16 : at::kFloat);
+    if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = at::zeros_like(unit.flat.grad, moments);
+    if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = at::zeros_like(unit.flat.grad, moments);
     base_lr_.emplace_back();
     for (const nn::Parameter* p : unit.parameters) {
       const int group = group_of(config.param_groups, patterns, p->fqn);
       OptimizerSegment s;
-      s.offset = p->master.storage_offset(), s.count = p->numel();
+      s.offset = p->weight.grad.storage_offset(), s.count = p->numel();
       s.lr = config.lr, s.weight_decay = config.weight_decay;
       if (group >= 0) {
         ++claimed[group];
@@ -181,6 +184,7 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
     optimizer_step(flat, hyper_, updates_, factor);
   }
   store_.bump_versions();
+  if (deosc_ && deosc_->step(step)) store_.masters_changed();
   r.updated = true;
   return r;
 }
@@ -207,6 +211,7 @@ std::vector<std::string> Engine::memory_table() const {
   double params = 0, copies = 0, grads = 0, moments = 0;
   const auto mib = [](const at::Tensor& t) { return t.defined() ? static_cast<double>(t.nbytes()) / (1 << 20) : 0.0; };
   for (const nn::ParameterStore::Unit& unit : const_cast<nn::ParameterStore&>(store_).units()) {
+    for (const StoredWeight* s : unit.flat.stored) params += mib(s->codes) + mib(s->scales) + mib(s->zeros);
     params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad),
         moments += mib(unit.flat.m) + mib(unit.flat.v);
   }
@@ -221,7 +226,7 @@ std::vector<Engine::NamedState> Engine::optimizer_states() {
       const nn::Parameter& p = *unit.parameters[i];
       const OptimizerSegment& s = unit.flat.segments[i];
       const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, s.offset, s.count).view(p.shape) : at::Tensor(); };
-      states.push_back({p.fqn, cut(unit.flat.m), cut(unit.flat.v), &s});
+      states.push_back({p.fqn, cut(unit.flat.m), cut(unit.flat.v), &s, deosc_->state(p)});
     }
   }
   return states;

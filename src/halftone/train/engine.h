@@ -6,6 +6,7 @@
 
 #include "halftone/config/job_config.h"
 #include "halftone/models/registry.h"
+#include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
 
 namespace halftone {
@@ -40,6 +41,7 @@ class Engine {
   Engine(const JobConfig& config, const Options& options);
 
   void initialize() { store_.initialize(options_.seed); }
+  uint64_t seed() const { return options_.seed; }
   void set_seed(uint64_t seed);  // of every later draw; a resumed run goes on with the seed it started with
   // Forward, backward, clip and update of one optimizer step (number `step`, from 1) over its micro-batches. Gradients are
   // those of sum CE / sum valid labels over all of them. Nothing is updated when loss or norm is not finite, when
@@ -63,8 +65,11 @@ class Engine {
     std::string fqn;
     at::Tensor exp_avg, exp_avg_sq;  // undefined where the rule has none
     const OptimizerSegment* segment;
+    std::vector<std::pair<std::string, at::Tensor>> more;  // of weight de-oscillation
   };
   std::vector<NamedState> optimizer_states();
+  // Makes room for the states that a checkpoint of step `step` holds.
+  void prepare_states(int64_t step) { deosc_->prepare(step); }
 
  private:
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
@@ -76,6 +81,7 @@ class Engine {
   nn::ParameterStore store_;
   nn::ModelSize size_;
   std::vector<std::string> recipe_lines_;
+  std::unique_ptr<nn::Deoscillator> deosc_;
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
   double max_norm_ = 1;

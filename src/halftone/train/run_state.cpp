@@ -3,10 +3,12 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
+#include "halftone/ops/stored_weight.h"
 
 namespace halftone {
 namespace {
@@ -40,7 +42,13 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
   StepState s;
   s.step = progress.step, s.model_only = model_only;
   s.mesh = {{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};
-  for (nn::Parameter* p : engine.store().parameters()) s.model.push_back({p->fqn, p->master});
+  for (nn::Parameter* p : engine.store().parameters()) {
+    if (model_only && p->weight.stored) {  // weights to use elsewhere: numbers instead of codes
+      s.model.push_back({p->fqn, dequantize(*p->weight.stored)});
+    } else {
+      for (auto& [name, tensor] : p->tensors()) s.model.push_back({name, tensor});
+    }
+  }
   const Json model = Json::parse(engine.built().overrides_json);
   s.state_json = Json{{"train_state", {{"step", progress.step}, {"ntokens_seen", progress.tokens_seen}}},
                       {"lr_scheduler", {{"last_epoch", progress.step}}},
@@ -57,6 +65,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
     s.optim.push_back({prefix + "step", scalar(static_cast<double>(engine.updates()))});
     if (state.exp_avg.defined()) s.optim.push_back({prefix + "exp_avg", state.exp_avg});
     if (state.exp_avg_sq.defined()) s.optim.push_back({prefix + "exp_avg_sq", state.exp_avg_sq});
+    for (const auto& [name, tensor] : state.more) s.optim.push_back({prefix + name, tensor});
     s.optim.push_back({group + "lr", scalar(state.segment->lr)});
     s.optim.push_back({group + "weight_decay", scalar(state.segment->weight_decay)});
   }
@@ -64,19 +73,46 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
 }
 
 void restore_model(Engine& engine, const LoadedStep& step) {
+  // What a recipe added to the model is not in checkpoints of the plain one.
+  const auto absent = [&](const nn::Parameter& p) { return p.added && !step.has(p.fqn); };
+  const auto codes = [&](const nn::Parameter& p) { return p.weight.stored && step.has(p.fqn + "_scale"); };
   std::vector<std::string> names;
-  for (const nn::Parameter* p : engine.store().parameters()) names.push_back(p->fqn);
+  for (const nn::Parameter* p : engine.store().parameters()) {
+    if (absent(*p)) {
+      if (!p->copy_of.empty()) names.push_back(p->copy_of);
+    } else if (p->weight.stored && !codes(*p)) {
+      names.push_back(p->fqn);
+    } else {
+      for (const auto& [name, tensor] : p->tensors()) names.push_back(name);
+    }
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   step.check_model_names(names);
-  for (nn::Parameter* p : engine.store().parameters()) step.read_into(p->fqn, p->master, true);
+  for (nn::Parameter* p : engine.store().parameters()) {
+    if (absent(*p) && p->copy_of.empty()) {
+      nn::ParameterStore::initialize(*p, engine.seed());
+    } else if (p->weight.stored && !codes(*p)) {
+      at::Tensor values = at::empty(p->shape, at::TensorOptions().dtype(at::kFloat));
+      step.read_into(p->fqn, values, true);
+      store(values, {}, *p->weight.stored);
+    } else {
+      for (auto& [name, tensor] : p->tensors()) step.read_into(absent(*p) ? p->copy_of : name, tensor, !p->weight.stored);
+    }
+  }
   engine.store().masters_changed();
 }
 
 void restore_optimizer(Engine& engine, const LoadedStep& step) {
   int64_t updates = 0;
+  engine.prepare_states(step.step());
   for (const Engine::NamedState& state : engine.optimizer_states()) {
     const std::string prefix = "optim.state." + state.fqn + ".";
     if (state.exp_avg.defined()) step.read_into(prefix + "exp_avg", state.exp_avg, true);
     if (state.exp_avg_sq.defined()) step.read_into(prefix + "exp_avg_sq", state.exp_avg_sq, true);
+    for (const auto& [name, tensor] : state.more) {
+      if (step.has(prefix + name)) step.read_into(prefix + name, tensor, true);  // else it starts with this run
+    }
     at::Tensor count = at::empty({}, at::TensorOptions().dtype(at::kDouble));
     step.read_into(prefix + "step", count);
     updates = static_cast<int64_t>(count.item<double>());

@@ -87,6 +87,16 @@ at::Tensor Llama::hidden(const at::Tensor& tokens, const nn::SequenceInfo& info)
   return norm_(x, branch).second;
 }
 
+std::vector<nn::NormUse> Llama::norm_uses() {
+  std::vector<nn::NormUse> uses;
+  for (Block* b : layers_) {
+    uses.push_back({&b->attention_norm, b->attention.readers()});
+    uses.push_back({&b->ffn_norm, b->feed_forward.readers()});
+  }
+  uses.push_back({&norm_, {&output_}});
+  return uses;
+}
+
 HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) {
   nn::SequenceInfo info;
   info.batch = input.tokens.size(0), info.seq = input.tokens.size(1);

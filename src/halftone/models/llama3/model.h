@@ -27,6 +27,7 @@ class Llama : public nn::Model {
   at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) override;
   std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const override;
   nn::ModelSize size() const override;
+  std::vector<nn::NormUse> norm_uses() override;
   void prepare(at::Device device, int64_t positions) override;
 
  private:

@@ -1,0 +1,92 @@
+#include "halftone/nn/deoscillation.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include "halftone/base/log.h"
+#include "halftone/ops/operand.h"
+
+namespace halftone::nn {
+namespace {
+
+// Q(w) in fp32, of w as the layer reads it.
+at::Tensor quantized_values(const Linear& linear, const at::Tensor& w) {
+  CopyRequest request;
+  request.spec = linear.recipe().w_forward, request.codes = true;
+  return dequantize(quantize(w.to(linear.weight.weight.value.scalar_type()), &request, nullptr).row);
+}
+
+}  // namespace
+
+Deoscillator::Deoscillator(Module& model) {
+  model.for_each_module([&](Module& m) {
+    auto* linear = dynamic_cast<Linear*>(&m);
+    if (linear != nullptr && linear->deoscillation().step > 0 && linear->weight.numel() > 0) layers_.push_back({linear, linear->deoscillation(), {}, {}, {}});
+  });
+}
+
+void Deoscillator::start(Layer& layer) {
+  layer.w_prev = layer.linear->weight.master.detach().clone();
+  layer.dist_w = at::zeros_like(layer.w_prev), layer.dist_q = at::zeros_like(layer.w_prev);
+}
+
+void Deoscillator::prepare(int64_t step) {
+  for (Layer& layer : layers_) {
+    if (step >= layer.options.step) start(layer);
+  }
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Deoscillator::state(const Parameter& parameter) const {
+  for (const Layer& layer : layers_) {
+    if (&layer.linear->weight != &parameter || !layer.w_prev.defined()) continue;
+    return {{"deosc_w_prev", layer.w_prev}, {"deosc_dist_w", layer.dist_w}, {"deosc_dist_q", layer.dist_q}};
+  }
+  return {};
+}
+
+bool Deoscillator::step(int64_t step) {
+  at::NoGradGuard no_grad;
+  bool changed = false;
+  int64_t triggered = 0, elements = 0, resets = 0;
+  bool report = false;
+  for (Layer& layer : layers_) {
+    const Deoscillation& o = layer.options;
+    if (step < o.step) continue;
+    if (!layer.w_prev.defined()) {
+      start(layer);
+      continue;
+    }
+    const at::Tensor w = layer.linear->weight.master.detach();
+    layer.dist_w.add_((w - layer.w_prev).abs_());
+    layer.dist_q.add_((quantized_values(*layer.linear, w) - quantized_values(*layer.linear, layer.w_prev)).abs_());
+    layer.w_prev.copy_(w);
+    const int64_t since = step - o.step;
+    if (since == 0 || since % o.period != 0) continue;
+    const int64_t n = reset(layer);
+    changed = changed || n > 0;
+    if (o.log_freq > 0 && since / o.period % o.log_freq == 0) {
+      report = true;
+      triggered += n > 0 ? 1 : 0, resets += n, elements += w.numel();
+    }
+  }
+  if (report) {
+    log_info("De-oscillation at step {}: {} weights, {:.4f}% of their elements set on the grid", step, triggered,
+             elements > 0 ? 100.0 * static_cast<double>(resets) / static_cast<double>(elements) : 0.0);
+  }
+  return changed;
+}
+
+int64_t Deoscillator::reset(Layer& layer) {
+  const at::Tensor& w = layer.linear->weight.master;
+  const at::Tensor travelled = layer.dist_w.to(at::kFloat);
+  const at::Tensor swings =
+      travelled.gt(0).logical_and_(layer.dist_q.to(at::kFloat).div(travelled.clamp_min(1e-30)).ge(layer.options.ratio));
+  const auto n = swings.sum().item<int64_t>();
+  if (n > 0) w.copy_(at::where(swings, quantized_values(*layer.linear, w).to(w.scalar_type()), w));
+  layer.w_prev.copy_(w);
+  layer.dist_w.zero_(), layer.dist_q.zero_();
+  return n;
+}
+
+}  // namespace halftone::nn

@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "halftone/nn/layers.h"
+
+namespace halftone::nn {
+
+// Weight de-oscillation (numerics.md 10.1): a weight whose quantised value Q(w) travels much farther than itself within a
+// window of steps hops between two grid points; at the window's end it is set on its grid point. Q is the forward weight
+// quantiser of the layer, applied to what the layer reads. Windows end at steps deosc_step + n * period.
+class Deoscillator {
+ public:
+  explicit Deoscillator(Module& model);  // its linears with deosc.step > 0
+
+  // After optimizer step `step`; true when masters changed.
+  bool step(int64_t step);
+  // Allocates the states that step `step` has, as if the windows began with the present weights.
+  void prepare(int64_t step);
+  // w_prev, dist_w and dist_q of a parameter, in its dtype; none before deosc_step and for other parameters.
+  std::vector<std::pair<std::string, at::Tensor>> state(const Parameter& parameter) const;
+
+ private:
+  struct Layer {
+    Linear* linear;
+    Deoscillation options;
+    at::Tensor w_prev, dist_w, dist_q;
+  };
+  static void start(Layer& layer);
+  // Elements set back in the window.
+  static int64_t reset(Layer& layer);
+  std::vector<Layer> layers_;
+};
+
+}  // namespace halftone::nn
