@@ -7,7 +7,7 @@
 namespace halftone {
 
 // How each product of a recipe runs on each kind of hardware, and why: the one table that `halftone formats --support`
-// prints and that a run consults (apply_recipes), so that nothing falls back without a word.
+// prints and that a run reads at start (apply_recipes), so that nothing falls back without a word.
 enum class Hardware { cpu_v3, cpu_avx512, cpu_vnni, cpu_amx, sm_80, sm_89, sm_90, sm_100, sm_120 };
 
 struct HardwareRow {
@@ -33,8 +33,17 @@ constexpr bool is_cpu(Hardware h) { return h <= Hardware::cpu_amx; }
 enum class How { native, rewrite, emulated };
 constexpr std::string_view name(How how) { return how == How::native ? "native" : how == How::rewrite ? "rewrite" : "emulated"; }
 
+// What the product's units read:
+//   plain        unquantised operands
+//   int8         codes as bytes           fp8     codes as they are
+//   folded       mxfp4 codes with their block scales folded into e4m3 codes (ValueForm::fold_e4m3, fold_e5m2)
+//   values       codes times block scales, exact in bf16 (ValueForm::bf16), factors outside applied in fp32
+//   dequantized  fp32 numbers with every factor: the reference
+enum class Path { plain, int8, fp8, folded, values, dequantized };
+
 struct Support {
   How how = How::native;
+  Path path = Path::plain;
   std::string_view reason;
 };
 
@@ -43,66 +52,83 @@ namespace detail {
 constexpr bool is_integer(const OperandSpec& s) {
   return s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
 }
-constexpr bool is_fp8(const OperandSpec& s) { return s.element == Element::e4m3 || s.element == Element::e5m2; }
 constexpr bool has_fp32_scale(const OperandSpec& s) { return s.scale == ScaleFormat::fp32 || s.scale == ScaleFormat::fp32_pow2; }
-constexpr bool in_128_blocks(const OperandSpec& s) { return has_fp32_scale(s) && s.block == 128; }
-// Elements whose code times block scale is exact in bf16; the factors outside (row, tensor, outer, macro) follow in fp32.
-constexpr bool exact_in_bf16(const OperandSpec& s) { return s.element != Element::uint4; }
+// Factors of 128 elements along the contraction, which no epilogue can apply.
+constexpr bool scales_128(const OperandSpec& s) { return (has_fp32_scale(s) && s.block == 128) || s.two_level == TwoLevel::macro; }
 
-constexpr Support hp_support(Hardware h) {
+constexpr Support kEmulated128{How::emulated, Path::dequantized,
+                               "only sm_90 scales sums of 128 in its products: operands are dequantised to fp32"};
+
+constexpr Support plain_support(Hardware h) {
   if (h == Hardware::cpu_v3 || h == Hardware::cpu_avx512) {
-    return {How::rewrite, "unquantised: bf16 without instructions of its own is widened to fp32, which is exact"};
+    return {How::rewrite, Path::plain, "unquantised: bf16 without instructions of its own is widened to fp32, which is exact"};
   }
-  return {How::native, "unquantised: the product of the compute dtype"};
+  return {How::native, Path::plain, "unquantised: the product of the compute dtype"};
 }
 
 constexpr Support integer_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (h == Hardware::cpu_v3 || h == Hardware::cpu_avx512) {
-    return {How::rewrite, "no int8 dot product: products of int8 codes fit int16 in pairs, int32 sums are exact"};
+    return {How::rewrite, Path::int8, "no int8 dot product: products of int8 codes fit int16 in pairs, int32 sums are exact"};
   }
-  if (a.element == Element::int8 && b.element == Element::int8) return {How::native, "int8 units, int32 sums, scales in the epilogue"};
-  return {How::rewrite, "no int4 units: codes are int8 values, int32 sums are exact"};
+  if (a.element == Element::int8 && b.element == Element::int8) {
+    return {How::native, Path::int8, "int8 units, int32 sums, scales in the epilogue"};
+  }
+  return {How::rewrite, Path::int8, "no units for these codes, which are int8 values: int32 sums are exact"};
 }
 
 constexpr Support fp8_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
-  constexpr Support kBf16{How::rewrite, "no fp8 units: codes are exact in bf16, scales follow in fp32"};
-  constexpr Support kBlocks{How::rewrite, "codes are exact in bf16, the sums of 128 are scaled in fp32"};
-  if (in_128_blocks(a) || in_128_blocks(b)) {
-    return h == Hardware::sm_90 ? Support{How::native, "fp8 units, cuBLASLt scales the sums of 128"} : kBlocks;
+  if (scales_128(a) || scales_128(b)) {
+    if (h == Hardware::sm_90) return {How::native, Path::fp8, "fp8 units, cuBLASLt scales the sums of 128"};
+    return is_cpu(h) ? Support{How::rewrite, Path::values, "codes are exact in bf16, the sums of 128 are scaled in fp32"} : kEmulated128;
   }
-  if (is_cpu(h) || h == Hardware::sm_80) return kBf16;
-  if (a.granularity == Granularity::tensor && b.granularity == Granularity::tensor)
-    return {How::native, "fp8 units, scales in the epilogue"};
-  if (h == Hardware::sm_90) return {How::native, "fp8 units, cuBLASLt scales rows and columns"};
-  return {How::rewrite, "cuBLASLt scales rows on sm_90 only: codes are exact in bf16, scales follow in fp32"};
+  if (is_cpu(h) || h == Hardware::sm_80)
+    return {How::rewrite, Path::values, "no fp8 units: codes are exact in bf16, scales follow in fp32"};
+  if (a.granularity == Granularity::tensor && b.granularity == Granularity::tensor) {
+    return {How::native, Path::fp8, "fp8 units, scales in the epilogue"};
+  }
+  if (h == Hardware::sm_90) return {How::native, Path::fp8, "fp8 units, cuBLASLt scales rows and columns"};
+  return {How::rewrite, Path::values, "cuBLASLt scales rows on sm_90 only: codes are exact in bf16, scales follow in fp32"};
+}
+
+// mxfp8, mxfp4, nvfp4, amdfp4: byte scales of blocks of 16 or 32.
+constexpr Support block_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
+  const bool macro = scales_128(a) || scales_128(b);
+  const bool mxfp4 =
+      a.element == Element::e2m1 && b.element == Element::e2m1 && a.scale == ScaleFormat::e8m0 && b.scale == ScaleFormat::e8m0;
+  if (mxfp4 && h == Hardware::sm_90) {
+    return {How::rewrite, Path::folded,
+            macro ? "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, losses counted), cuBLASLt scales "
+                    "the sums of 128"
+                  : "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, losses counted)"};
+  }
+  if (macro && !is_cpu(h)) return kEmulated128;
+  if (macro) return {How::rewrite, Path::values, "code * block scale is exact in bf16, the sums of 128 are scaled in fp32"};
+  if (h == Hardware::sm_100 || h == Hardware::sm_120) {
+    return {How::rewrite, Path::values, "its block-scaled units are not used in this build: code * block scale is exact in bf16"};
+  }
+  return {How::rewrite, Path::values, "no block-scaled units: code * block scale is exact in bf16, factors outside follow in fp32"};
+}
+
+// One operand unquantised.
+constexpr Support mixed_support(const OperandSpec& q) {
+  if (q.same_as_forward && q.granularity == Granularity::row) {
+    return {How::rewrite, Path::plain, "specified on the dequantised forward codes in the compute dtype, times the unquantised operand"};
+  }
+  if (q.element == Element::uint4) {
+    return {How::rewrite, Path::values, "specified on zero + code * scale in the compute dtype, times the unquantised operand"};
+  }
+  return {How::rewrite, Path::values, "codes are exact in the compute dtype of the other operand, scales follow in fp32"};
 }
 
 }  // namespace detail
 
 // One product of operands a and b.
 constexpr Support product_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
-  if (!a.quantized() && !b.quantized()) return detail::hp_support(h);
+  if (!a.quantized() && !b.quantized()) return detail::plain_support(h);
+  if (!a.quantized() || !b.quantized()) return detail::mixed_support(a.quantized() ? a : b);
   if (detail::is_integer(a) && detail::is_integer(b)) return detail::integer_support(a, b, h);
-  if (!a.quantized() || !b.quantized()) {
-    const OperandSpec& q = a.quantized() ? a : b;
-    if (q.same_as_forward && q.granularity == Granularity::row) {
-      return {How::rewrite, "specified on the dequantised forward codes in the compute dtype, times the unquantised operand"};
-    }
-    if (!detail::exact_in_bf16(a) || !detail::exact_in_bf16(b)) {
-      return {How::rewrite, "specified on zero + code * scale in the compute dtype, times the unquantised operand"};
-    }
-    return {How::rewrite, "codes are exact in the compute dtype of the other operand, scales follow in fp32"};
-  }
-  if (detail::is_fp8(a) && detail::is_fp8(b) && detail::has_fp32_scale(a) && detail::has_fp32_scale(b)) return detail::fp8_support(a, b, h);
-  const bool folds = a.element == Element::e2m1 && b.element == Element::e2m1 && a.scale == ScaleFormat::e8m0 &&
-                     b.scale == ScaleFormat::e8m0 && a.two_level == TwoLevel::none && b.two_level == TwoLevel::none;
-  if (folds && h == Hardware::sm_90) {
-    return {How::rewrite, "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, losses counted)"};
-  }
-  if (h == Hardware::sm_100 || h == Hardware::sm_120) {
-    return {How::rewrite, "its block-scaled units are not used in this build: code * block scale is exact in bf16"};
-  }
-  return {How::rewrite, "no block-scaled units: code * block scale is exact in bf16, factors outside follow in fp32"};
+  if (detail::has_fp32_scale(a) && detail::has_fp32_scale(b)) return detail::fp8_support(a, b, h);
+  return detail::block_support(a, b, h);
 }
 
 struct RecipeSupport {
@@ -114,7 +140,7 @@ struct RecipeSupport {
 };
 constexpr RecipeSupport recipe_support(const LinearRecipe& r, Hardware h) {
   if (r.emulate) {
-    constexpr Support kAsked{How::emulated, "asked for by quantize.emulate: fp32 products of dequantised operands"};
+    constexpr Support kAsked{How::emulated, Path::dequantized, "asked for by quantize.emulate: fp32 products of dequantised operands"};
     return {kAsked, kAsked, kAsked};
   }
   return {product_support(r.x_forward, r.w_forward, h), product_support(r.dy_dgrad, r.w_dgrad, h),
