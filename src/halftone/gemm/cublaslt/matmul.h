@@ -46,6 +46,9 @@ class Call {
   explicit Call(const Problem& p);
   // Algorithms in the order of cuBLASLt's preference, at most `count`.
   std::vector<cublasLtMatmulAlgo_t> heuristic(int count) const;
+  // What the heuristic prefers for the same product with one factor a tensor, where that fits: for other scalings it knows a
+  // single algorithm, too wide for small products.
+  std::vector<cublasLtMatmulAlgo_t> siblings() const;
   // Those that differ from `algo` in the cluster of thread blocks and in the order of tiles only.
   std::vector<cublasLtMatmulAlgo_t> variants(const cublasLtMatmulAlgo_t& algo) const;
   // Every algorithm that heuristic and enumeration find (hundreds to thousands), the heuristic's first.
@@ -65,8 +68,8 @@ cublasLtHandle_t handle(int device);
 enum class Choice { heuristic, measured };
 
 // Runs the problem with the algorithm that was chosen for it before, or chooses one now: the first of the heuristic, or the
-// fastest of its first `kMeasured` and of the variants of that one, timed on this device (once; waits for the stream and takes
-// scratch memory of the size of D; during stream capture the heuristic's first is used and not kept). Null, or why nothing ran.
+// fastest of its first `kMeasured`, of their siblings and of the variants of that one, timed on this device (once; waits for the stream and
+// takes scratch memory of the size of D; during stream capture the heuristic's first is used and not kept). Null, or why nothing ran.
 constexpr int kMeasured = 16;
 const char* matmul(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream);
 

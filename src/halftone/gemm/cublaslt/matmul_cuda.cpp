@@ -59,6 +59,8 @@ cublasLtMatmulAlgo_t fastest_of(Call& call, const Problem& p, Pointers x, std::v
   const Scratch scratch(p.m * p.ldd * (p.d_type == CUDA_R_16BF ? 2 : 4), stream);
   if (!scratch.get()) return algos[0];
   x.d = scratch.get();
+  const auto siblings = call.siblings();
+  algos.insert(algos.end(), siblings.begin(), siblings.end());
   const auto best = [&] {
     const auto run = [&](size_t i) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; };
     return algos[fastest(time_in_turns(algos.size(), run, 7, stream))];
@@ -132,6 +134,18 @@ bool Call::takes(const cublasLtMatmulAlgo_t& algo) const {
   return cublasLtMatmulAlgoCheck(handle(p_.device), &self->desc_, &self->a_, &self->b_, &self->d_, &self->d_, &algo, &result) ==
              CUBLAS_STATUS_SUCCESS &&
          result.workspaceSize <= p_.workspace;
+}
+
+std::vector<cublasLtMatmulAlgo_t> Call::siblings() const {
+  constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+  if (p_.a_scale <= kScalar && p_.b_scale <= kScalar) return {};
+  Problem simple = p_;
+  simple.a_scale = simple.b_scale = kScalar;
+  std::vector<cublasLtMatmulAlgo_t> out;
+  for (const cublasLtMatmulAlgo_t& algo : Call(simple).heuristic(kMeasured)) {
+    if (takes(algo)) out.push_back(algo);
+  }
+  return out;
 }
 
 std::vector<cublasLtMatmulAlgo_t> Call::variants(const cublasLtMatmulAlgo_t& algo) const {
