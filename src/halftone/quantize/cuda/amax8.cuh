@@ -1,0 +1,173 @@
+#pragma once
+#include "halftone/quantize/cuda/vec8.cuh"
+
+namespace halftone::device {
+
+// Largest magnitudes as integers (numerics.md section 1) of the eight vectors of a thread: bf16 as pairs of 16-bit halves
+// (vector 2k in the low half of word k), fp32 one a word.
+template <class T>
+struct Amax8;
+template <>
+struct Amax8<bf16> {
+  static constexpr int kWords = 4;
+  uint32_t w[4];
+};
+template <>
+struct Amax8<float> {
+  static constexpr int kWords = 8;
+  uint32_t w[8];
+};
+
+template <class T>
+__device__ __forceinline__ uint32_t max_words(uint32_t a, uint32_t b) {
+  if constexpr (sizeof(T) == 2) return __vmaxu2(a, b);
+  return max(a, b);
+}
+
+// Of one vector, as bits of an fp32.
+__device__ __forceinline__ uint32_t amax_of(const Vec8<bf16>& x) {
+  constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
+  const uint32_t m = __vmaxu2(__vimax3_u16x2(x.w[0] & kMagnitude, x.w[1] & kMagnitude, x.w[2] & kMagnitude), x.w[3] & kMagnitude);
+  return max(m << 16, m & 0xFFFF0000u);
+}
+__device__ __forceinline__ uint32_t amax_of(const Vec8<float>& x) {
+  uint32_t m = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) m = max(m, __float_as_uint(x.v[i]) & 0x7FFFFFFFu);
+  return m;
+}
+
+// Of every vector.
+__device__ __forceinline__ Amax8<bf16> amax_of(const Vec8<bf16> (&x)[8]) {
+  constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
+  uint32_t m[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    m[i] = __vmaxu2(__vimax3_u16x2(x[i].w[0] & kMagnitude, x[i].w[1] & kMagnitude, x[i].w[2] & kMagnitude), x[i].w[3] & kMagnitude);
+  }
+  Amax8<bf16> a;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) a.w[k] = __vmaxu2(__byte_perm(m[2 * k], m[2 * k + 1], 0x5410), __byte_perm(m[2 * k], m[2 * k + 1], 0x7632));
+  return a;
+}
+__device__ __forceinline__ Amax8<float> amax_of(const Vec8<float> (&x)[8]) {
+  Amax8<float> a;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    uint32_t m = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) m = max(m, __float_as_uint(x[i].v[j]) & 0x7FFFFFFFu);
+    a.w[i] = m;
+  }
+  return a;
+}
+
+// Of every element position across the vectors: for rows that is the amax of columns.
+__device__ __forceinline__ Amax8<bf16> amax_across(const Vec8<bf16> (&x)[8]) {
+  constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
+  Amax8<bf16> a;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t m = x[0].w[k] & kMagnitude;
+#pragma unroll
+    for (int i = 1; i < 7; i += 2) m = __vimax3_u16x2(m, x[i].w[k] & kMagnitude, x[i + 1].w[k] & kMagnitude);
+    a.w[k] = __vmaxu2(m, x[7].w[k] & kMagnitude);
+  }
+  return a;
+}
+__device__ __forceinline__ Amax8<float> amax_across(const Vec8<float> (&x)[8]) {
+  Amax8<float> a;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    uint32_t m = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) m = max(m, __float_as_uint(x[i].v[j]) & 0x7FFFFFFFu);
+    a.w[j] = m;
+  }
+  return a;
+}
+
+// One word of Amax8 that covers all of them, as bits of an fp32.
+__device__ __forceinline__ uint32_t amax_total(const Amax8<bf16>& a) {
+  const uint32_t m = __vmaxu2(__vmaxu2(a.w[0], a.w[1]), __vmaxu2(a.w[2], a.w[3]));
+  return max(m << 16, m & 0xFFFF0000u);
+}
+__device__ __forceinline__ uint32_t amax_total(const Amax8<float>& a) {
+  uint32_t m = a.w[0];
+#pragma unroll
+  for (int i = 1; i < 8; ++i) m = max(m, a.w[i]);
+  return m;
+}
+template <class T>
+__device__ __forceinline__ uint32_t amax_bits(const uint32_t* w, int i) {
+  if constexpr (sizeof(T) == 2) return (i & 1) != 0 ? w[i >> 1] & 0xFFFF0000u : w[i >> 1] << 16;
+  return w[i];
+}
+
+// A warp's 32 lanes hold 32 rows x 64 columns: lane = 8 * (group of 8 rows) + (group of 8 columns). Along axis 0 (a row's
+// elements) neighbours differ in lane bits 0, 1, 2, along axis 1 (a column's) in bits 3, 4.
+template <int kAxis>
+__device__ __forceinline__ constexpr int lane_stride(int bit) {
+  return 1 << (bit + (kAxis == 0 ? 0 : 3));
+}
+
+// Reduces over kLanes = 2 or 4 neighbours along the axis and leaves every lane with the 8 / kLanes vectors that it owns:
+// vector first_owned(lane) + j. One exchange of half of the words a step, instead of all.
+template <class T, int kAxis, int kLanes>
+struct Owned {
+  static constexpr int kCount = 8 / kLanes;
+  uint32_t amax[kCount];
+
+  static __device__ __forceinline__ int first(int lane) {
+    const int b0 = (lane & lane_stride<kAxis>(0)) != 0, b1 = (lane & lane_stride<kAxis>(1)) != 0;
+    return kLanes == 2 ? 4 * b0 : 4 * b0 + 2 * b1;
+  }
+  // The lane that owns vector i of this lane's group.
+  static __device__ __forceinline__ int owner(int lane, int i) {
+    constexpr int kMask = kLanes == 2 ? lane_stride<kAxis>(0) : lane_stride<kAxis>(0) | lane_stride<kAxis>(1);
+    const int b0 = i >> 2, b1 = (i >> 1) & 1;
+    return (lane & ~kMask) | b0 * lane_stride<kAxis>(0) | (kLanes == 4 ? b1 * lane_stride<kAxis>(1) : 0);
+  }
+  // The value that the owner of vector i holds for it.
+  template <class V>
+  static __device__ __forceinline__ V fetch(const V (&own)[kCount], int lane, int i) {
+    if constexpr (kAxis == 0) {
+      const int source = kLanes == 2 ? i >> 2 : (i >> 2) | ((i >> 1) & 1) << 1;
+      return __shfl_sync(0xFFFFFFFFu, own[i % kCount], source, kLanes);
+    }
+    return __shfl_sync(0xFFFFFFFFu, own[i % kCount], owner(lane, i));
+  }
+
+  __device__ __forceinline__ explicit Owned(const Amax8<T>& all, int lane) {
+    constexpr int kWords = Amax8<T>::kWords;
+    uint32_t w[kWords];
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) w[i] = all.w[i];
+    halve<kWords>(w, lane, lane_stride<kAxis>(0));
+    if constexpr (kLanes == 4) halve<kWords / 2>(w, lane, lane_stride<kAxis>(1));
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) amax[j] = amax_bits<T>(w, j);
+  }
+
+ private:
+  template <int kWords, int kSize>
+  static __device__ __forceinline__ void halve(uint32_t (&w)[kSize], int lane, int stride) {
+    const bool upper = (lane & stride) != 0;
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) {
+      const uint32_t give = upper ? w[i] : w[i + kWords / 2], keep = upper ? w[i + kWords / 2] : w[i];
+      w[i] = max_words<T>(keep, __shfl_xor_sync(0xFFFFFFFFu, give, stride));
+    }
+  }
+};
+
+// Largest over the lanes whose numbers differ in the bits of `lanes`.
+__device__ __forceinline__ uint32_t max_over(uint32_t a, int lanes) {
+#pragma unroll
+  for (int bit = 1; bit < 32; bit *= 2) {
+    if ((lanes & bit) != 0) a = max(a, __shfl_xor_sync(0xFFFFFFFFu, a, bit));
+  }
+  return a;
+}
+
+}  // namespace halftone::device

@@ -1,0 +1,350 @@
+#include "halftone/quantize/cuda/generic.h"
+
+#include <algorithm>
+
+#include "halftone/device/launch.h"
+#include "halftone/device/vec.cuh"
+#include "halftone/formats/bf16_round.h"
+#include "halftone/formats/fp4_scale.h"
+#include "halftone/formats/fp8_scale.h"
+#include "halftone/formats/hadamard.h"
+#include "halftone/formats/int_scale.h"
+#include "halftone/formats/mx_scale.h"
+#include "halftone/formats/packing.h"
+#include "halftone/formats/pairwise_sum.h"
+#include "halftone/quantize/cuda/statistics.h"
+#include "halftone/quantize/operand_shape.h"
+
+namespace halftone::device {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Memory beside the outputs, from one allocation.
+struct Scratch {
+  uint32_t* amax;                // [1] of the tensor
+  ScalePair* ternary;            // [1]
+  void* sums;                    // of ternary
+  void* rotated;                 // [C, cols] in the type of x
+  uint16_t* macro;               // [macro blocks]: byte, bit 8 when poisoned
+  float *factor, *zero, *scale;  // [groups]
+  uint8_t* byte;                 // [groups]
+  size_t bytes;
+};
+
+struct Generic {
+  const void* x;  // [rows, cols] or, rotated, [C, cols]
+  DType type;
+  int64_t rows, cols, ld, given_cols;
+  bool transposed;
+  QuantizedCopy copy;
+  int64_t R, C, group_rows, group_cols, across, groups;  // across: groups along C
+  const uint32_t* amax;
+  Scratch scratch;
+};
+
+struct Shape {
+  int64_t R, C, group_rows, group_cols, across, groups, macros;
+};
+Shape shape_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  Shape s{};
+  s.R = transposed ? p.cols : p.rows, s.C = operand_length(copy, transposed ? p.rows : p.cols);
+  const BlockShape b = block_shape(copy.spec, s.R, s.C);
+  s.group_rows = b.rows, s.group_cols = b.cols, s.across = ceil_div(s.C, b.cols);
+  s.groups = ceil_div(s.R, b.rows) * s.across;
+  if (copy.spec.granularity == Granularity::tensor) s.groups = 1;
+  if (copy.spec.granularity == Granularity::row) s.groups = s.R, s.across = 1;
+  s.macros = ceil_div(s.R, copy.spec.granularity == Granularity::tile ? 128 : 1) * ceil_div(s.C, 128);
+  return s;
+}
+
+Scratch plan(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* memory) {
+  const Shape s = shape_of(p, copy, transposed);
+  auto* base = static_cast<uint8_t*>(memory);
+  Scratch r{};
+  const auto take = [&](size_t n) {
+    uint8_t* at = base == nullptr ? nullptr : base + r.bytes;
+    r.bytes += (n + 255) / 256 * 256;
+    return at;
+  };
+  r.amax = reinterpret_cast<uint32_t*>(take(4));
+  r.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
+  r.sums = take(copy.spec.element == Element::ternary ? ternary_workspace(p.rows * p.cols) : 0);
+  r.rotated = take(copy.spec.hadamard != 0 ? static_cast<size_t>(s.C * p.cols) * size_of(p.type) : 0);
+  r.macro = reinterpret_cast<uint16_t*>(take(copy.spec.two_level == TwoLevel::macro ? static_cast<size_t>(s.macros) * 2 : 0));
+  r.factor = reinterpret_cast<float*>(take(static_cast<size_t>(s.groups) * 4));
+  r.zero = reinterpret_cast<float*>(take(static_cast<size_t>(s.groups) * 4));
+  r.scale = reinterpret_cast<float*>(take(copy.spec.element == Element::uint4 ? static_cast<size_t>(s.groups) * 4 : 0));
+  r.byte = take(static_cast<size_t>(s.groups));
+  return r;
+}
+
+__device__ float given(const Generic& g, int64_t i, int64_t j) {
+  const int64_t at = i * g.ld + j;
+  return g.type == DType::f32 ? static_cast<const float*>(g.x)[at] : to_f32(static_cast<const bf16*>(g.x)[at]);
+}
+// Element of the copy before macro scaling.
+__device__ float plain_element(const Generic& g, int64_t r, int64_t c) {
+  const int64_t i = g.transposed ? c : r, j = g.transposed ? r : c;
+  return i < g.rows && j < g.cols ? given(g, i, j) : 0.0f;
+}
+__device__ float scaled_element(const Generic& g, int64_t r, int64_t c) {
+  const float v = plain_element(g, r, c);
+  if (g.copy.spec.two_level != TwoLevel::macro) return v;
+  const int64_t high = g.copy.spec.granularity == Granularity::tile ? 128 : 1;
+  const uint16_t m = g.scratch.macro[r / high * ceil_div(g.C, 128) + c / 128];
+  return m >> 8 != 0 ? quiet_nan() : v * inv_macro(static_cast<uint8_t>(m));
+}
+
+__device__ uint32_t block_max(uint32_t a) {
+  __shared__ uint32_t warps[kThreads / 32];
+  a = __reduce_max_sync(0xFFFFFFFFu, a);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = a;
+  __syncthreads();
+  for (unsigned i = 0; i < blockDim.x / 32; ++i) a = max(a, warps[i]);
+  return a;
+}
+__device__ uint32_t magnitude(float v) { return __float_as_uint(v) & 0x7FFFFFFFu; }
+
+template <int kWidth>
+__global__ void rotate_kernel(Generic g, void* out, int64_t C) {
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (i >= C / kWidth * g.cols) return;
+  const int64_t column = i % g.cols, row = i / g.cols * kWidth;
+  float v[kWidth];
+  for (int j = 0; j < kWidth; ++j) v[j] = row + j < g.rows ? given(g, row + j, column) : 0.0f;
+  hadamard(v, g.copy.signs);
+  for (int j = 0; j < kWidth; ++j) {
+    const int64_t at = (row + j) * g.cols + column;
+    if (g.type == DType::f32) {
+      static_cast<float*>(out)[at] = v[j];
+    } else {
+      static_cast<bf16*>(out)[at].bits = bf16_bits(v[j]);
+    }
+  }
+}
+
+// A thread block a macro block.
+__global__ void macro_kernel(Generic g, int64_t macros) {
+  const int64_t high = g.copy.spec.granularity == Granularity::tile ? 128 : 1, across = ceil_div(g.C, 128);
+  for (int64_t m = blockIdx.x; m < macros; m += gridDim.x) {
+    const int64_t r0 = m / across * high, c0 = m % across * 128, wide = min(g.C - c0, int64_t{128}), n = min(g.R - r0, high) * wide;
+    uint32_t a = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) a = max(a, magnitude(plain_element(g, r0 + i / wide, c0 + i % wide)));
+    a = block_max(a);
+    if (threadIdx.x != 0) continue;
+    const uint8_t byte = macro_byte(a);
+    g.scratch.macro[m] = static_cast<uint16_t>(byte | (poisoned(a) ? 256 : 0));
+    if (g.copy.macro != nullptr) g.copy.macro[m] = byte;
+  }
+}
+
+__device__ uint8_t clipped_byte(const Generic& g, int64_t r, int64_t c, int64_t n) {
+  const double sum = pairwise_sum(n, [&](int64_t i) { return static_cast<double>(scaled_element(g, r, c + i)); });
+  const double squares = pairwise_sum(n, [&](int64_t i) {
+    const double v = scaled_element(g, r, c + i);
+    return v * v;
+  });
+  return clip_scale_byte(static_cast<float>(sqrt(clip_variance(sum, squares, static_cast<int>(n)))));
+}
+
+// A thread block a scale group: what its elements are encoded with, and the scales of the copy.
+__global__ void scales_kernel(Generic g) {
+  const OperandSpec& s = g.copy.spec;
+  const ScalePair outer = fp4_outer(s.chain, s.scale, s.two_level, *g.amax);
+  if (blockIdx.x == 0 && threadIdx.x == 0 && g.copy.outer != nullptr) *g.copy.outer = outer.scale;
+  for (int64_t group = blockIdx.x; group < g.groups; group += gridDim.x) {
+    const int64_t r0 = group / g.across * g.group_rows, c0 = group % g.across * g.group_cols;
+    const int64_t wide = min(g.C - c0, g.group_cols), n = wide <= 0 ? 0 : min(g.R - r0, g.group_rows) * wide;
+    uint32_t a = s.granularity == Granularity::tensor ? *g.amax : 0u;
+    int32_t low = 0x7FFFFFFF, high = -low - 1;
+    if (s.granularity != Granularity::tensor || s.element == Element::int4) {
+      uint32_t own = 0;
+      for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const float v = scaled_element(g, r0 + i / wide, c0 + i % wide);
+        own = max(own, magnitude(v)), low = min(low, order_key(v)), high = max(high, order_key(v));
+      }
+      own = block_max(own);
+      if (s.granularity != Granularity::tensor) a = own;
+      // Signed maxima by the unsigned one: the offset keeps the order.
+      high = static_cast<int32_t>(block_max(static_cast<uint32_t>(high) ^ 0x80000000u) ^ 0x80000000u);
+      low = static_cast<int32_t>(~block_max(~(static_cast<uint32_t>(low) ^ 0x80000000u)) ^ 0x80000000u);
+    }
+    if (threadIdx.x != 0) continue;
+    float factor = 0, zero = 0, scale = 0;
+    uint8_t byte = 0;
+    bool bytes = true;
+    if (s.scale == ScaleFormat::e8m0) {
+      byte = mx_scale_byte(float_of(s.element), s.mode, a);
+      if (s.clip == Clip::dynamic && !poisoned(a)) byte = clipped_byte(g, r0, c0, n);
+      factor = mx_inverse(byte, s.clip == Clip::fixed);
+    } else if (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) {
+      byte = fp4_block_scale(s.chain, s.scale, a, outer);
+      factor = fp4_factor(s.chain, s.scale, byte, outer);
+    } else {
+      bytes = false;
+      ScalePair pair{};
+      if (s.element == Element::int8) {
+        pair = int8_scale(a, s.scale_floor);
+      } else if (s.element == Element::int4) {
+        pair = int4_scale(high < 0 ? 0 : magnitude(from_order_key(high)), low >= 0 ? 0 : magnitude(from_order_key(low)), s.scale_floor);
+      } else if (s.element == Element::uint4) {
+        const AffineScale u = uint4_scale(a, from_order_key(low), from_order_key(high), s.scale == ScaleFormat::bf16);
+        pair = {u.scale, u.inv}, zero = u.zero;
+      } else if (s.element == Element::ternary) {
+        pair = *g.scratch.ternary;
+      } else {
+        pair = fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, a);
+      }
+      factor = pair.inv, scale = pair.scale;
+    }
+    if (g.copy.scales != nullptr) {
+      if (bytes) {
+        static_cast<uint8_t*>(g.copy.scales)[group] = byte;
+      } else {
+        static_cast<float*>(g.copy.scales)[group] = scale;
+      }
+    }
+    if (g.copy.zeros != nullptr && s.element == Element::uint4) g.copy.zeros[group] = zero;
+    if (s.element == Element::uint4) g.scratch.scale[group] = scale;
+    g.scratch.factor[group] = factor, g.scratch.zero[group] = zero, g.scratch.byte[group] = byte;
+  }
+}
+
+__device__ int64_t group_of(const Generic& g, int64_t r, int64_t c) {
+  if (g.copy.spec.granularity == Granularity::tensor) return 0;
+  return g.copy.spec.granularity == Granularity::row ? r : r / g.group_rows * g.across + c / g.group_cols;
+}
+
+// The scale of folded rows or of the folded tensor.
+__global__ void fold_kernel(Generic g) {
+  const OperandSpec& s = g.copy.spec;
+  const int64_t r = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (g.copy.form == ValueForm::fold_e5m2) {
+    const uint8_t whole = mx_reference_byte(float_of(s.element), s.mode, s.clip, *g.amax);
+    if (r == 0) *g.copy.fold_scale = whole == kE8m0Nan ? quiet_nan() : fold_scale(Float::e5m2, whole - 127);
+    return;
+  }
+  if (r >= g.R) return;
+  uint8_t reference = g.C > 0 ? 0 : mx_lowest_byte(s.mode);
+  for (int64_t c = 0; c < g.C; c += g.group_cols) reference = max(reference, g.scratch.byte[group_of(g, r, c)]);
+  g.copy.fold_scale[r] = reference == kE8m0Nan ? quiet_nan() : fold_scale(Float::e4m3, reference - 127);
+}
+
+__device__ uint8_t code_of(const Generic& g, int64_t r, int64_t c, int64_t group) {
+  const OperandSpec& s = g.copy.spec;
+  const float v = scaled_element(g, r, c), factor = g.scratch.factor[group];
+  const bool chained = s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
+  const float y = chained ? fp4_scaled(s.chain, v, factor) : (s.element == Element::uint4 ? v - g.scratch.zero[group] : v) * factor;
+  uint16_t u = 0;
+  if (s.stochastic) {
+    const Rounding& how = g.copy.rounding;
+    u = sr_bits16(how, g.transposed ? how.index(c, r, g.given_cols) : how.index(r, c, g.given_cols));
+  }
+  if (is_float(s.element)) return s.stochastic ? encode_sr(float_of(s.element), y, u) : encode(float_of(s.element), y);
+  return static_cast<uint8_t>(s.stochastic ? encode_sr(int_of(s.element), y, u) : encode(int_of(s.element), y));
+}
+
+__device__ void write_value(const Generic& g, int64_t i, int64_t r, int64_t group, uint8_t q) {
+  const OperandSpec& s = g.copy.spec;
+  if (is_fold(g.copy.form)) {
+    const bool wide = g.copy.form == ValueForm::fold_e5m2;
+    const Float target = wide ? Float::e5m2 : Float::e4m3;
+    // e_ref again from the scale that fold_kernel left: NaN, or 2^(e_ref - shift), an exact power of two, perhaps subnormal.
+    const float scale = g.copy.fold_scale[wide ? 0 : r];
+    const uint8_t block = g.scratch.byte[group];
+    auto* out = static_cast<uint8_t*>(g.copy.values);
+    if (scale != scale || block == kE8m0Nan) {
+      out[i] = poison_code(target);
+      return;
+    }
+    const int reference = ilogbf(scale) + fold_shift(target);
+    const FoldedCode folded = fold_code(target, q, block - 127, reference);
+    out[i] = folded.code;
+    if (folded.changed && g.copy.lost != nullptr) atomicAdd(g.copy.lost, 1ull);
+    return;
+  }
+  float v = is_float(s.element) ? decode(float_of(s.element), q) : static_cast<float>(static_cast<int8_t>(q));
+  if (has_byte_scales(s.scale)) v *= decode_block_scale(s.scale, g.scratch.byte[group]);
+  if (s.element == Element::uint4) {
+    const float product = v * g.scratch.scale[group];
+    v = g.scratch.zero[group] + product;
+  }
+  if (v != v) v = quiet_nan();
+  if (g.copy.form == ValueForm::f32) {
+    static_cast<float*>(g.copy.values)[i] = v;
+  } else {
+    static_cast<uint16_t*>(g.copy.values)[i] = bf16_bits(v);
+  }
+}
+
+// Four elements a thread, so that packed codes come in whole bytes.
+__global__ void codes_kernel(Generic g) {
+  const int64_t first = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * 4, total = g.R * g.C;
+  const int bits = bits_of(g.copy.spec.element);
+  uint8_t q[4] = {};
+  const int n = static_cast<int>(min(total - first, int64_t{4}));
+  if (n <= 0) return;
+  for (int k = 0; k < n; ++k) {
+    const int64_t i = first + k, r = i / g.C, c = i % g.C, group = group_of(g, r, c);
+    q[k] = code_of(g, r, c, group);
+    if (g.copy.codes != nullptr) g.copy.codes[i] = q[k];
+    if (g.copy.form != ValueForm::none) write_value(g, i, r, group, q[k]);
+  }
+  if (g.copy.packed == nullptr) return;
+  uint8_t* out = g.copy.packed + first / 4 * bits / 2;
+  if (bits == 4) {
+    for (int k = 0; k < n; k += 2) out[k / 2] = pack4(q[k], q[k + 1]);
+  } else if (bits == 2) {
+    *out = pack2(q[0], q[1], q[2], q[3]);
+  } else {
+    const uint32_t word = pack6(q[0], q[1], q[2], q[3]);
+    for (int k = 0; k < 3; ++k) out[k] = static_cast<uint8_t>(word >> 8 * k);
+  }
+}
+
+unsigned blocks_of(int64_t items) { return static_cast<unsigned>(std::clamp<int64_t>(items, 1, int64_t{1} << 20)); }
+
+}  // namespace
+
+size_t generic_workspace(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  return plan(p, copy, transposed, nullptr).bytes;
+}
+
+cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* workspace, cudaStream_t stream) {
+  const Shape s = shape_of(p, copy, transposed);
+  Generic g{p.x, p.type, p.rows,       p.cols,       p.ld,     p.cols,   transposed, copy,
+            s.R, s.C,    s.group_rows, s.group_cols, s.across, s.groups, p.amax,     {}};
+  g.scratch = plan(p, copy, transposed, workspace);
+  cudaError_t status = cudaSuccess;
+  if (copy.spec.hadamard != 0) {
+    const int64_t columns = s.C / copy.spec.hadamard * p.cols;
+    const auto blocks = static_cast<unsigned>(std::max<int64_t>(ceil_div(columns, 128), 1));
+    if (copy.spec.hadamard == 32) {
+      rotate_kernel<32><<<blocks, 128, 0, stream>>>(g, g.scratch.rotated, s.C);
+    } else {
+      rotate_kernel<16><<<blocks, 128, 0, stream>>>(g, g.scratch.rotated, s.C);
+    }
+    g.x = g.scratch.rotated, g.rows = s.C, g.ld = p.cols;
+  }
+  if (p.amax == nullptr || copy.spec.hadamard != 0) {
+    status = collect_amax(g.x, g.type, g.rows, g.cols, g.ld, g.scratch.amax, stream);
+    g.amax = g.scratch.amax;
+  }
+  if (status == cudaSuccess && copy.spec.element == Element::ternary) {
+    QuantizeOperand whole = p;  // the rotated matrix, where there is one: its sum is that of the copy's elements
+    whole.x = g.x, whole.ld = g.ld;
+    status = collect_ternary(whole, g.scratch.sums, g.scratch.ternary, stream);
+  }
+  if (status != cudaSuccess) return status;
+  if (copy.spec.two_level == TwoLevel::macro && s.macros > 0) macro_kernel<<<blocks_of(s.macros), 128, 0, stream>>>(g, s.macros);
+  const bool long_groups = copy.spec.granularity == Granularity::row || copy.spec.granularity == Granularity::tensor;
+  scales_kernel<<<blocks_of(s.groups), long_groups ? kThreads : 32, 0, stream>>>(g);
+  if (is_fold(copy.form) && copy.fold_scale != nullptr)
+    fold_kernel<<<static_cast<unsigned>(ceil_div(std::max<int64_t>(s.R, 1), kThreads)), kThreads, 0, stream>>>(g);
+  if (s.R * s.C > 0) codes_kernel<<<static_cast<unsigned>(ceil_div(s.R * s.C, kThreads * 4)), kThreads, 0, stream>>>(g);
+  return cudaGetLastError();
+}
+
+}  // namespace halftone::device

@@ -1,0 +1,33 @@
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include "halftone/quantize/cuda/tile_args.h"
+
+// The kernels of formats and scale families that have their own, instantiated in the files tile_*.cu and row_*.cu, so that they
+// compile side by side.
+namespace halftone::device {
+
+// Element formats with an encoder for vectors; integer: int8, int4, ternary by their bounds.
+enum class Coder : int { e4m3, e5m2, e2m1, integer };
+constexpr Float float_of(Coder c) { return c == Coder::e4m3 ? Float::e4m3 : c == Coder::e5m2 ? Float::e5m2 : Float::e2m1; }
+
+// How y, which is rounded to a code, follows from x: x * factor, x / factor, or x * factor in bf16 where that is exact (bf16
+// elements with power-of-two factors).
+enum class Step : int { multiply, divide, exact };
+
+// Which copies a kernel writes.
+enum class Copies : int { row = 1, transposed = 2, both = 3 };
+
+struct TileGrid {
+  unsigned rows, columns;
+};
+// kBlock: elements a scale along the copy's direction, 0: a row, column or the tensor.
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
+
+inline constexpr int kRowThreads = 512;
+constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+void launch_rows(const RowArgs& a, cudaStream_t stream);
+
+}  // namespace halftone::device

@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <optional>
+
+#include "halftone/quantize/cuda/generic.h"
+#include "halftone/quantize/cuda/kernels.h"
+#include "halftone/quantize/cuda/operand_cuda.h"
+#include "halftone/quantize/cuda/statistics.h"
+#include "halftone/quantize/operand_shape.h"
+
+namespace halftone::device {
+namespace {
+
+// Which tile kernel writes a copy.
+struct Family {
+  Coder coder;
+  Step step;
+  int block;
+  bool stochastic, tile128;
+  bool operator==(const Family&) const = default;
+};
+
+bool aligned_to(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
+
+std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  const OperandSpec& s = copy.spec;
+  const int64_t R = transposed ? p.cols : p.rows, C = operand_length(copy, transposed ? p.rows : p.cols);
+  constexpr int64_t kMost = int64_t{65535} * kTile;
+  if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
+  if (p.rows > kMost || p.cols > INT32_MAX - kTile || C > INT32_MAX - kTile || (transposed && C > kMost) || R > INT32_MAX - kTile)
+    return {};
+  if (!aligned_to(copy.codes, 8) || !aligned_to(copy.packed, 4) || !aligned_to(copy.values, 16)) return {};
+  if (s.stochastic && !whole_groups(copy.rounding, p.cols)) return {};
+  const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
+  const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
+  const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
+  if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer) || (s.hadamard != 0 && !fp4)) return {};
+  const Coder coder = s.element == Element::e4m3   ? Coder::e4m3
+                      : s.element == Element::e5m2 ? Coder::e5m2
+                      : fp4                        ? Coder::e2m1
+                                                   : Coder::integer;
+  Family f{coder, Step::multiply, 0, s.stochastic, false};
+  if (fp8 && !blocks && !s.stochastic) return f;
+  if (integer && !(s.element == Element::int4 && s.granularity == Granularity::tensor) && !(s.element == Element::ternary && copy.packed))
+    return f;
+  if (s.element == Element::e4m3 && blocks && s.block == 128 && s.scale != ScaleFormat::e8m0) {
+    f.block = 128, f.tile128 = s.granularity == Granularity::tile;
+    return f;
+  }
+  if (s.scale == ScaleFormat::e8m0 && s.block == 32 && (fp8 || fp4) && s.two_level == TwoLevel::none && s.clip != Clip::dynamic) {
+    f.block = 32;
+    if (fp4 && p.type == DType::bf16 && !s.stochastic && s.clip == Clip::none) f.step = Step::exact;
+    return f;
+  }
+  if (fp4 && (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) && s.block == 16 && !is_fold(copy.form)) {
+    f.block = 16, f.step = s.chain == Fp4Chain::alto ? Step::divide : Step::multiply;
+    return f;
+  }
+  return {};
+}
+
+// Whether a row copy needs its whole rows and fits the kernel that holds them.
+bool by_rows(const QuantizedCopy& row, int64_t cols) {
+  const bool folded = row.form == ValueForm::fold_e4m3 && row.spec.granularity == Granularity::block;
+  return (row.spec.granularity == Granularity::row || folded) && row_fits(operand_length(row, cols));
+}
+
+// What is written by which kernel.
+struct Plan {
+  std::optional<Family> row, transposed;
+  bool fused = false, rows = false;  // rows: the row copy by the row kernel
+};
+Plan plan_of(const QuantizeOperand& p) {
+  Plan plan;
+  if (p.want_row) plan.row = family_of(p, p.row, false);
+  if (p.want_transposed) plan.transposed = family_of(p, p.transposed, true);
+  plan.fused = plan.row && plan.transposed && *plan.row == *plan.transposed;
+  plan.rows = plan.row && !plan.fused && by_rows(p.row, p.cols);
+  return plan;
+}
+
+// Memory of the tile kernels: maxima of an earlier pass.
+struct Maxima {
+  uint32_t *tensor, *rotated, *row, *column, *rotated_column;
+  ScalePair* ternary;
+  void* sums;
+  size_t bytes;
+};
+Maxima maxima_in(const QuantizeOperand& p, void* memory) {
+  auto* base = static_cast<uint8_t*>(memory);
+  Maxima m{};
+  const auto take = [&](int64_t n) {
+    uint8_t* at = base == nullptr ? nullptr : base + m.bytes;
+    m.bytes += static_cast<size_t>(n + 255) / 256 * 256;
+    return at;
+  };
+  const bool ternary =
+      (p.want_row && p.row.spec.element == Element::ternary) || (p.want_transposed && p.transposed.spec.element == Element::ternary);
+  m.tensor = reinterpret_cast<uint32_t*>(take(kStatisticsParts * 4)), m.rotated = reinterpret_cast<uint32_t*>(take(kStatisticsParts * 4));
+  m.row = reinterpret_cast<uint32_t*>(take(p.rows * 8)), m.column = reinterpret_cast<uint32_t*>(take(p.cols * 8));
+  m.rotated_column = reinterpret_cast<uint32_t*>(take(p.cols * 4));
+  m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
+  m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
+  return m;
+}
+
+CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  const OperandSpec& s = copy.spec;
+  CopyArgs d{};
+  d.codes = copy.codes, d.packed = copy.packed, d.scales = copy.scales, d.values = copy.values;
+  d.outer = copy.outer, d.fold_scale = copy.fold_scale, d.lost = copy.lost;
+  d.R = static_cast<int>(transposed ? p.cols : p.rows), d.C = static_cast<int>(operand_length(copy, transposed ? p.rows : p.cols));
+  d.blocks = s.block > 0 ? static_cast<int>(ceil_div(d.C, s.block)) : 1;
+  d.form = copy.form, d.element = s.element, d.chain = s.chain, d.two_level = s.two_level;
+  if (s.scale == ScaleFormat::e8m0) d.mx = mx_rule(halftone::float_of(s.element), s.mode);
+  d.tile = s.granularity == Granularity::tile, d.per_tensor = s.granularity == Granularity::tensor;
+  d.pow2 = s.scale == ScaleFormat::fp32_pow2, d.wide = s.scale == ScaleFormat::ue5m3, d.fixed_clip = s.clip == Clip::fixed;
+  d.scale_floor = s.scale_floor;
+  if (!is_float(s.element))
+    d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
+  d.hadamard = s.hadamard, d.signs = copy.signs;
+  if (s.stochastic) d.draws = make_draws(copy.rounding, p.cols);
+  return d;
+}
+
+// Asks for the maxima that a copy's scales follow from and points the kernel to them.
+void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, const Maxima& m, StatisticsArgs& ask, CopyArgs& d) {
+  const OperandSpec& s = copy.spec;
+  if (s.element == Element::ternary) {
+    d.scale_pair = m.ternary;
+    return;
+  }
+  if (s.hadamard != 0) ask.hadamard = s.hadamard, ask.signs = copy.signs;
+  if (d.per_tensor || s.two_level == TwoLevel::tensor || copy.form == ValueForm::fold_e5m2) {
+    d.tensor_parts = kStatisticsParts;
+    if (s.hadamard != 0) {
+      d.tensor_amax = ask.rotated = m.rotated;
+    } else if (p.amax != nullptr) {
+      d.tensor_amax = p.amax, d.tensor_parts = 1;
+    } else {
+      d.tensor_amax = ask.tensor = m.tensor;
+    }
+  }
+  if (s.granularity != Granularity::row && copy.form != ValueForm::fold_e4m3) return;
+  const bool by_sign = s.element == Element::int4;
+  if (!transposed) {
+    d.group_amax = ask.row = m.row, ask.by_sign_row = by_sign;
+  } else if (s.hadamard != 0) {
+    d.group_amax = ask.rotated_column = m.rotated_column;
+  } else {
+    d.group_amax = ask.column = m.column, ask.by_sign_column = by_sign;
+  }
+}
+
+using TileLaunch = void (*)(const TileArgs&, Copies, TileGrid, cudaStream_t);
+using RowLaunch = void (*)(const RowArgs&, cudaStream_t);
+template <class T, Coder kCoder, Step kStep, int kBlock>
+TileLaunch tiles(bool stochastic) {
+  return stochastic ? launch_tiles<T, kCoder, kStep, kBlock, true> : launch_tiles<T, kCoder, kStep, kBlock, false>;
+}
+template <class T>
+TileLaunch tile_launch(const Family& f) {
+  if (f.coder == Coder::integer) return tiles<T, Coder::integer, Step::multiply, 0>(f.stochastic);
+  if (f.block == 0) {
+    return f.coder == Coder::e4m3 ? launch_tiles<T, Coder::e4m3, Step::multiply, 0, false>
+                                  : launch_tiles<T, Coder::e5m2, Step::multiply, 0, false>;
+  }
+  if (f.block == 128) return tiles<T, Coder::e4m3, Step::multiply, 128>(f.stochastic);
+  if (f.coder == Coder::e4m3) return tiles<T, Coder::e4m3, Step::multiply, 32>(f.stochastic);
+  if (f.coder == Coder::e5m2) return tiles<T, Coder::e5m2, Step::multiply, 32>(f.stochastic);
+  if (f.block == 16) {
+    return f.step == Step::divide ? tiles<T, Coder::e2m1, Step::divide, 16>(f.stochastic)
+                                  : tiles<T, Coder::e2m1, Step::multiply, 16>(f.stochastic);
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (f.step == Step::exact) return launch_tiles<T, Coder::e2m1, Step::exact, 32, false>;
+  }
+  return tiles<T, Coder::e2m1, Step::multiply, 32>(f.stochastic);
+}
+template <class T>
+RowLaunch row_launch(const Family& f) {
+  if (f.coder == Coder::e4m3) return launch_rows<T, Coder::e4m3, Step::multiply, 0, false>;
+  if (f.coder == Coder::e5m2) return launch_rows<T, Coder::e5m2, Step::multiply, 0, false>;
+  if (f.coder == Coder::integer) {
+    return f.stochastic ? launch_rows<T, Coder::integer, Step::multiply, 0, true>
+                        : launch_rows<T, Coder::integer, Step::multiply, 0, false>;
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (f.step == Step::exact) return launch_rows<T, Coder::e2m1, Step::exact, 32, false>;
+  }
+  return f.stochastic ? launch_rows<T, Coder::e2m1, Step::multiply, 32, true> : launch_rows<T, Coder::e2m1, Step::multiply, 32, false>;
+}
+
+cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, const Maxima& m, cudaStream_t stream) {
+  const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
+  TileArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), p.ld, false, {}, {}};
+  StatisticsArgs ask{p.x, p.type, a.rows, a.cols, p.ld};
+  int64_t rows = p.rows, columns = p.cols;
+  if (row) {
+    a.row = copy_args(p, p.row, false);
+    need_maxima(p, p.row, false, m, ask, a.row);
+    columns = std::max<int64_t>(columns, a.row.C);
+  }
+  if (transposed) {
+    a.transposed = copy_args(p, p.transposed, true);
+    need_maxima(p, p.transposed, true, m, ask, a.transposed);
+    rows = std::max<int64_t>(rows, a.transposed.C);
+  }
+  cudaError_t status = cudaSuccess;
+  if (a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr) {
+    status = collect_ternary(p, m.sums, m.ternary, stream);
+    a.backwards = true;
+  } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
+    if (!ask.rotated && !ask.rotated_column) ask.hadamard = 0;
+    status = collect_statistics(ask, stream);
+    a.backwards = true;
+  }
+  if (status != cudaSuccess) return status;
+  const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
+  (p.type == DType::bf16 ? tile_launch<bf16>(f) : tile_launch<float>(f))(a, copies, grid, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) {
+  const Plan plan = plan_of(p);
+  const Maxima m = maxima_in(p, workspace);
+  if (plan.fused) return run_tiles(p, *plan.row, Copies::both, m, stream);
+  cudaError_t status = cudaSuccess;
+  if (p.want_row && !plan.row) status = quantize_generic(p, p.row, false, workspace, stream);
+  if (plan.rows) {
+    const RowArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), p.ld, copy_args(p, p.row, false)};
+    (p.type == DType::bf16 ? row_launch<bf16>(*plan.row) : row_launch<float>(*plan.row))(a, stream);
+    status = cudaGetLastError();
+  } else if (plan.row) {
+    status = run_tiles(p, *plan.row, Copies::row, m, stream);
+  }
+  if (status != cudaSuccess || !p.want_transposed) return status;
+  if (!plan.transposed) return quantize_generic(p, p.transposed, true, workspace, stream);
+  return run_tiles(p, *plan.transposed, Copies::transposed, m, stream);
+}
+
+size_t workspace_of(const QuantizeOperand& p) {
+  const Plan plan = plan_of(p);
+  size_t bytes = plan.row || plan.transposed ? maxima_in(p, nullptr).bytes : 0;
+  if (p.want_row && !plan.row) bytes = std::max(bytes, generic_workspace(p, p.row, false));
+  if (p.want_transposed && !plan.transposed) bytes = std::max(bytes, generic_workspace(p, p.transposed, true));
+  return bytes;
+}
+
+const char* problem(const QuantizeOperand& p) {
+  if (p.type != DType::bf16 && p.type != DType::f32) return "quantiser: expected bf16 or f32 elements";
+  if (p.rows < 0 || p.cols < 0 || (p.rows > 1 && p.ld < p.cols)) return "quantiser: expected sizes >= 0 and a row stride >= the columns";
+  if (p.x == nullptr && p.rows * p.cols != 0) return "quantiser: no input";
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace halftone::device
+
+size_t halftone_cuda_quantize_workspace(const halftone::QuantizeOperand* what) { return halftone::device::workspace_of(*what); }
+
+const char* halftone_cuda_quantize_operand(const halftone::QuantizeOperand* what, void* workspace, size_t bytes, void* stream) {
+  using namespace halftone;
+  using namespace halftone::device;
+  if (const char* message = problem(*what)) return message;
+  for (const QuantizedCopy* copy : {what->want_row ? &what->row : nullptr, what->want_transposed ? &what->transposed : nullptr}) {
+    if (copy != nullptr && !copy->spec.quantized()) return "quantiser: expected a quantised element type, found hp";
+  }
+  if (bytes < workspace_of(*what)) return "quantiser: the workspace is smaller than halftone_cuda_quantize_workspace says";
+  const cudaError_t status = run(*what, workspace, static_cast<cudaStream_t>(stream));
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+const char* halftone_cuda_amax(const halftone::QuantizeOperand* what, unsigned* amax, void* stream) {
+  using namespace halftone::device;
+  if (const char* message = problem(*what)) return message;
+  const cudaError_t status = collect_amax(what->x, what->type, what->rows, what->cols, what->ld, amax, static_cast<cudaStream_t>(stream));
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}

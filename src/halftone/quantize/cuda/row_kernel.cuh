@@ -1,0 +1,105 @@
+#pragma once
+#include "halftone/quantize/cuda/tile_pass.cuh"
+
+namespace halftone::device {
+
+// Maximum over the thread block.
+__device__ __forceinline__ uint32_t block_max(uint32_t a, uint32_t* shared) {
+  a = __reduce_max_sync(0xFFFFFFFFu, a);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = a;
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? shared[lane] : 0u);
+}
+template <bool kNegative, class T>
+__device__ __forceinline__ uint32_t amax_of_sign(const Vec8<T>& x) {
+  uint32_t m = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t bits = __float_as_uint(element(x, i));
+    if ((static_cast<int>(bits) < 0) == kNegative) m = max(m, bits & 0x7FFFFFFFu);
+  }
+  return m;
+}
+
+// The row copy where a scale needs a whole row: a thread block holds one row in registers, so that it is read once. kBlock 0:
+// row scales; 32: e2m1 blocks folded into e4m3 against the row's largest block. kVectors: of eight elements, per thread.
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, int kVectors>
+__global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(const __grid_constant__ RowArgs a) {
+  __shared__ uint32_t shared[2][kRowThreads / 32];
+  const CopyArgs& d = a.copy;
+  const int row = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const T* source = static_cast<const T*>(a.x) + row * a.ld;
+  Vec8<T> x[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int column = (thread + i * threads) * 8;
+    x[i] = {};
+    if (column < a.cols) load8(source + column, x[i]);
+  }
+  float factor[kVectors];
+  uint32_t value[kVectors];
+  uint32_t amax = 0, vector_amax[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    vector_amax[i] = amax_of(x[i]);
+    amax = max(amax, vector_amax[i]);
+  }
+  if constexpr (kBlock == 0) {
+    ScalePair s;
+    if (kCoder == Coder::integer && d.element == Element::int4) {
+      uint32_t positive = 0, negative = 0;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i)
+        positive = max(positive, amax_of_sign<false>(x[i])), negative = max(negative, amax_of_sign<true>(x[i]));
+      positive = block_max(positive, shared[0]), negative = block_max(negative, shared[1]);
+      s = int4_scale(positive, negative, d.scale_floor);
+    } else {
+      amax = block_max(amax, shared[0]);
+      s = group_rule<kCoder>(d, amax, d.R);
+    }
+    if (thread == 0 && d.scales != nullptr) static_cast<float*>(d.scales)[row] = s.scale;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) factor[i] = s.inv, value[i] = __float_as_uint(1.0f);
+  } else {
+    const uint32_t reference = mx_byte(d.mx, block_max(amax, shared[0]));
+    if (thread == 0) d.fold_scale[row] = reference == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(reference) - 127);
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const BlockResult b = block_rule<kStep, kBlock>(d, max_over(vector_amax[i], 1 | 2), {1, 1});
+      const int column = (thread + i * threads) * 8;
+      factor[i] = b.factor, value[i] = fold_word(Float::e4m3, b.byte, reference);
+      if (d.scales != nullptr && thread % 4 == 0 && column < d.C) {
+        static_cast<uint8_t*>(d.scales)[int64_t{row} * d.blocks + column / kBlock] = static_cast<uint8_t>(b.byte);
+      }
+    }
+  }
+  if (d.outer != nullptr && row == 0 && thread == 0) *d.outer = 1;
+  TileDraws<0> draws;
+  draws.constant = in_register(draw_constant<kCoder>());
+  Outputs out(d, int64_t{row} * d.C + thread * 8, threads * 8);
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    const int vector = thread + i * threads;
+    if constexpr (kStochastic) draw8(d.draws, d.draws.first + row * d.draws.row + vector, draws.v[i]);
+    const Codes8 q =
+        encode8<kCoder, kStep, kStochastic>(x[i], {factor[i], 0}, d.low, d.high, [&](int e) { return draws.template at<kCoder>(i, e); });
+    if (vector * 8 < d.C) emit8<kCoder>(out, d.lost, q, factor[i] != factor[i], value[i]);
+    out.next();
+  }
+}
+
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+void launch_rows(const RowArgs& a, cudaStream_t stream) {
+  const int vectors = (a.copy.C + 7) / 8;
+  const auto go = [&](auto kernel, int each) {
+    const int threads = ((vectors + each - 1) / each + 31) / 32 * 32;
+    kernel<<<static_cast<unsigned>(a.copy.R), static_cast<unsigned>(threads), 0, stream>>>(a);
+  };
+  if (vectors <= 256) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 1>, 1);
+  if (vectors <= 512) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 2>, 2);
+  if (vectors <= 1024) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 4>, 4);
+  go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 8>, 8);
+}
+
+}  // namespace halftone::device

@@ -1,0 +1,217 @@
+#include "halftone/quantize/cuda/statistics.h"
+
+#include <algorithm>
+
+#include "halftone/device/launch.h"
+#include "halftone/device/vec.cuh"
+#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/rotate.cuh"
+
+namespace halftone::device {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kChunkRows = 64;  // of one warp: 2 steps of 32 rows, 64 columns
+
+// Magnitudes of the elements with (kNegative) or without the sign bit; the others count as zero.
+template <bool kNegative>
+__device__ __forceinline__ Vec8<bf16> of_sign(const Vec8<bf16>& x) {
+  Vec8<bf16> r;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint32_t w = kNegative ? x.w[k] : ~x.w[k];  // sign bits of the halves to keep
+    const uint32_t keep = ((w >> 15) & 0x00010001u) * 0x7FFFu;
+    r.w[k] = x.w[k] & keep;
+  }
+  return r;
+}
+template <bool kNegative>
+__device__ __forceinline__ Vec8<float> of_sign(const Vec8<float>& x) {
+  Vec8<float> r;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) r.v[i] = (__float_as_int(x.v[i]) < 0) == kNegative ? x.v[i] : 0.0f;
+  return r;
+}
+template <bool kNegative, class T>
+__device__ __forceinline__ void of_sign(const Vec8<T> (&x)[8], Vec8<T> (&r)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) r[i] = of_sign<kNegative>(x[i]);
+}
+
+template <class T>
+__device__ __forceinline__ void merge(Amax8<T>& a, const Amax8<T>& b) {
+#pragma unroll
+  for (int i = 0; i < Amax8<T>::kWords; ++i) a.w[i] = max_words<T>(a.w[i], b.w[i]);
+}
+
+// Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
+template <class T>
+__device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
+  Owned<T, 0, 4> own(amax, lane);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t a = max(own.amax[j], __shfl_xor_sync(0xFFFFFFFFu, own.amax[j], 4));
+    const int r = row + Owned<T, 0, 4>::first(lane) + j;
+    if ((lane & 4) == 0 && r < rows && a != 0) atomicMax(out + r, a);
+  }
+}
+template <class T>
+__device__ __forceinline__ void store_columns(uint32_t* out, int cols, int column, const Amax8<T>& amax, int lane) {
+  Owned<T, 1, 4> own(amax, lane);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const int c = column + Owned<T, 1, 4>::first(lane) + j;
+    if (c < cols && own.amax[j] != 0) atomicMax(out + c, own.amax[j]);
+  }
+}
+
+template <int kWarps>
+__device__ __forceinline__ void store_part(uint32_t* parts, uint32_t amax) {
+  __shared__ uint32_t warps[32];
+  if (threadIdx.x < 32) warps[threadIdx.x] = 0;
+  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = amax;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  amax = __reduce_max_sync(0xFFFFFFFFu, warps[threadIdx.x]);
+  if (threadIdx.x == 0) parts[blockIdx.x] = amax;
+}
+
+// What a kernel collects beside the tensor's maximum: of rows and columns as they are, by sign, or after the rotation.
+enum class Collect : int { plain, by_sign, rotated };
+template <class T, Collect kCollect>
+constexpr int threads_of() {  // fewer where more registers are needed; the rest of the latency is hidden by more work a load
+  return kCollect == Collect::plain && sizeof(T) == 2 ? kThreads : kThreads / 2;
+}
+
+// Warps take chunks of 64 x 64 elements in turn, those of the first rows first.
+template <class T, Collect kCollect>
+__global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
+  constexpr int kWarps = threads_of<T, kCollect>() / 32;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const int strips = (a.cols + 63) / 64, chunks = (a.rows + kChunkRows - 1) / kChunkRows;
+  const int64_t items = int64_t{strips} * chunks, stride = int64_t{gridDim.x} * kWarps;
+  uint32_t tensor = 0, rotated = 0;
+  for (int64_t item = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x >> 5); item < items; item += stride) {
+    const int column = static_cast<int>(item % strips) * 64 + (lane & 7) * 8;
+    const int top = static_cast<int>(item / strips) * kChunkRows;
+    Amax8<T> columns{}, others{};  // others: of the elements with a sign, or of the rotated ones
+#pragma unroll 1
+    for (int step = 0; step < kChunkRows && top + step < a.rows; step += 32) {
+      const int row = top + step + (lane >> 3) * 8;
+      const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
+      const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
+      Vec8<T> x[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        x[i] = {};
+        if (i < valid) load8(source, x[i]);
+        source += a.ld;
+      }
+      if (kCollect != Collect::rotated || a.row != nullptr || a.tensor != nullptr) {
+        const Amax8<T> rows = amax_of(x);
+        tensor = max(tensor, amax_total(rows));
+        if (a.row != nullptr && !a.by_sign_row) store_rows<T>(a.row, a.rows, row, rows, lane);
+      }
+      if (a.column != nullptr && !a.by_sign_column) merge<T>(columns, amax_across(x));
+      if constexpr (kCollect == Collect::by_sign) {
+        Vec8<T> part[8];
+        of_sign<false>(x, part);
+        if (a.by_sign_row) store_rows<T>(a.row, a.rows, row, amax_of(part), lane);
+        if (a.by_sign_column) merge<T>(columns, amax_across(part));
+        of_sign<true>(x, part);
+        if (a.by_sign_row) store_rows<T>(a.row + a.rows, a.rows, row, amax_of(part), lane);
+        if (a.by_sign_column) merge<T>(others, amax_across(part));
+      }
+      if constexpr (kCollect == Collect::rotated) {
+        Vec8<T> t[8];
+        rotate(x, t, a.hadamard, a.signs, lane);
+        const Amax8<T> of_columns = amax_of(t);
+        rotated = max(rotated, amax_total(of_columns));
+        if (a.rotated_column != nullptr) merge<T>(others, of_columns);
+      }
+    }
+    if (a.column != nullptr) store_columns<T>(a.column, a.cols, column, columns, lane);
+    if (kCollect == Collect::by_sign && a.by_sign_column) store_columns<T>(a.column + a.cols, a.cols, column, others, lane);
+    if (kCollect == Collect::rotated && a.rotated_column != nullptr) store_columns<T>(a.rotated_column, a.cols, column, others, lane);
+  }
+  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, tensor);
+  if (kCollect == Collect::rotated && a.rotated != nullptr) store_part<kWarps>(a.rotated, rotated);
+}
+
+template <class T>
+void launch_statistics(const StatisticsArgs& a, cudaStream_t stream) {
+  if (a.hadamard != 0) {
+    statistics_kernel<T, Collect::rotated><<<kStatisticsParts, threads_of<T, Collect::rotated>(), 0, stream>>>(a);
+  } else if (a.by_sign_row || a.by_sign_column) {
+    statistics_kernel<T, Collect::by_sign><<<kStatisticsParts, threads_of<T, Collect::by_sign>(), 0, stream>>>(a);
+  } else {
+    statistics_kernel<T, Collect::plain><<<kStatisticsParts, threads_of<T, Collect::plain>(), 0, stream>>>(a);
+  }
+}
+
+// Elements one by one, for matrices that are not made of vectors.
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1) amax_kernel(const T* x, int64_t rows, int64_t cols, int64_t ld, uint32_t* out) {
+  uint32_t amax = 0;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < rows * cols; i += int64_t{gridDim.x} * kThreads) {
+    amax = max(amax, __float_as_uint(to_f32(x[i / cols * ld + i % cols])) & 0x7FFFFFFFu);
+  }
+  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
+}
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1) amax_vector_kernel(const T* x, int64_t vectors, int64_t per_row, int64_t ld, uint32_t* out) {
+  constexpr int kAhead = 4;
+  uint32_t amax = 0;
+  const int64_t stride = int64_t{gridDim.x} * kThreads;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < vectors; i += kAhead * stride) {
+    Vec8<T> v[8] = {};
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      const int64_t at = i + k * stride;
+      if (at < vectors) load8(x + (per_row == vectors ? 8 * at : at / per_row * ld + 8 * (at % per_row)), v[k]);
+    }
+    amax = max(amax, amax_total(amax_across(v)));
+  }
+  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
+}
+
+template <class T>
+cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
+  const T* x = static_cast<const T*>(p);
+  const bool vectors =
+      reinterpret_cast<uintptr_t>(p) % 16 == 0 && (ld == cols || rows == 1 ? rows * cols % 8 == 0 : cols % 8 == 0 && ld % 8 == 0);
+  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, 2 * kStatisticsParts));
+  if (vectors) {
+    const bool flat = ld == cols || rows == 1;
+    amax_vector_kernel<<<blocks, kThreads, 0, stream>>>(x, rows * cols / 8, flat ? rows * cols / 8 : cols / 8, ld, out);
+  } else {
+    amax_kernel<<<blocks, kThreads, 0, stream>>>(x, rows, cols, ld, out);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
+  const auto clear = [&](uint32_t* p, int64_t n) {
+    return p == nullptr ? cudaSuccess : cudaMemsetAsync(p, 0, static_cast<size_t>(n) * 4, stream);
+  };
+  cudaError_t status = clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));
+  if (status == cudaSuccess) status = clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
+  if (status == cudaSuccess) status = clear(a.rotated_column, a.cols);
+  if (status != cudaSuccess) return status;
+  a.type == DType::bf16 ? launch_statistics<bf16>(a, stream) : launch_statistics<float>(a, stream);
+  return cudaGetLastError();
+}
+
+cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
+  if (const cudaError_t status = cudaMemsetAsync(out, 0, 4, stream); status != cudaSuccess) return status;
+  if (rows * cols == 0) return cudaSuccess;
+  return type == DType::bf16 ? amax_of_type<bf16>(x, rows, cols, ld, out, stream) : amax_of_type<float>(x, rows, cols, ld, out, stream);
+}
+
+}  // namespace halftone::device

@@ -1,0 +1,87 @@
+#include <algorithm>
+
+#include "halftone/device/launch.h"
+#include "halftone/device/vec.cuh"
+#include "halftone/formats/int_scale.h"
+#include "halftone/formats/pairwise_sum.h"
+#include "halftone/quantize/cuda/generic.h"
+#include "halftone/quantize/cuda/vec8.cuh"
+
+namespace halftone::device {
+namespace {
+
+constexpr int kLoads = 8;
+constexpr int kPiece = kLoads * 256;  // elements of one warp's sum: eight times eight of each lane
+constexpr int kThreads = 1024;
+
+__device__ __forceinline__ double tree8(const double (&v)[8]) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
+
+// Sums of |x| over aligned pieces of the row-major order: neighbours first, as the whole tree has them.
+template <class T>
+__global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, bool vectors, double* sums) {
+  const int64_t pieces = ceil_div(n, int64_t{kPiece});
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  for (int64_t piece = (int64_t{blockIdx.x} * 256 + threadIdx.x) / 32; piece < pieces; piece += int64_t{gridDim.x} * 8) {
+    double part[kLoads];
+    const int64_t first = piece * kPiece + lane * 8;
+    Vec8<T> e[kLoads];
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int64_t at = first + k * 256;
+      e[k] = {};
+      if (vectors && at < n) load8(x + at, e[k]);  // x is one run of elements and n a multiple of 8
+    }
+#pragma unroll
+    for (int k = 0; k < kLoads; ++k) {
+      const int64_t at = first + k * 256;
+      double v[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        float f = element(e[k], i);
+        if (!vectors) f = at + i < n ? to_f32(x[(at + i) / cols * ld + (at + i) % cols]) : 0.0f;
+        v[i] = fabs(static_cast<double>(f));
+      }
+      part[k] = tree8(v);
+#pragma unroll
+      for (int bit = 1; bit < 32; bit *= 2) part[k] += __shfl_xor_sync(0xFFFFFFFFu, part[k], bit);
+    }
+    if (lane == 0) sums[piece] = tree8(part);
+  }
+}
+
+// The rest of the tree: every thread an aligned power of two of pieces, then the thread block.
+__global__ void __launch_bounds__(kThreads) total_kernel(const double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
+  __shared__ double part[kThreads];
+  const int64_t first = threadIdx.x * each, count = min(max(pieces - first, int64_t{0}), each);
+  part[threadIdx.x] = pairwise_sum(count, [&](int64_t i) { return sums[first + i]; });
+  for (int stride = 1; stride < kThreads; stride *= 2) {
+    __syncthreads();
+    const int i = static_cast<int>(threadIdx.x) * 2 * stride;
+    if (i + stride < kThreads) part[i] += part[i + stride];
+  }
+  if (threadIdx.x == 0) *out = ternary_scale(part[0], n);
+}
+
+}  // namespace
+
+size_t ternary_workspace(int64_t n) { return static_cast<size_t>(ceil_div(n, int64_t{kPiece})) * sizeof(double); }
+
+cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, cudaStream_t stream) {
+  const int64_t n = p.rows * p.cols, pieces = ceil_div(n, int64_t{kPiece});
+  const bool vectors = (p.ld == p.cols || p.rows == 1) && n % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  auto* sums = static_cast<double*>(workspace);
+  if (pieces > 0) {
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(pieces, int64_t{8}), 132 * 8));
+    if (p.type == DType::bf16) {
+      pieces_kernel<<<blocks, 256, 0, stream>>>(static_cast<const bf16*>(p.x), n, p.cols, p.ld, vectors, sums);
+    } else {
+      pieces_kernel<<<blocks, 256, 0, stream>>>(static_cast<const float*>(p.x), n, p.cols, p.ld, vectors, sums);
+    }
+  }
+  int64_t each = 1;
+  while (each * kThreads < pieces) each *= 2;
+  total_kernel<<<1, kThreads, 0, stream>>>(sums, pieces, each, n, out);
+  return cudaGetLastError();
+}
+
+}  // namespace halftone::device

@@ -1,0 +1,52 @@
+#pragma once
+#include "halftone/quantize/cuda/draws.cuh"
+#include "halftone/quantize/cuda/rules.cuh"
+#include "halftone/quantize/operand.h"
+
+namespace halftone::device {
+
+// One copy as a kernel sees it: QuantizedCopy with everything that follows from it once, by value in the kernel's parameters.
+struct CopyArgs {
+  uint8_t *codes, *packed;
+  void *scales, *values;
+  float *outer, *fold_scale;
+  unsigned long long* lost;
+  int R, C, blocks;  // blocks: of scales along C
+  // Largest magnitudes from an earlier pass: of the tensor, as `tensor_parts` words to be reduced, and of each of R (int4: of
+  // the elements without a sign, then of those with one). `scale_pair`: where a tensor's scale and inverse lie ready-made.
+  const uint32_t* tensor_amax;
+  const uint32_t* group_amax;
+  const ScalePair* scale_pair;
+  int tensor_parts;
+  ValueForm form;
+  Element element;
+  Fp4Chain chain;
+  TwoLevel two_level;
+  MxRule mx;
+  bool tile, per_tensor, pow2, wide, fixed_clip;  // wide: ue5m3 block scales
+  float scale_floor, low, high;                   // integers
+  int hadamard;
+  uint32_t signs;
+  Draws draws;
+};
+
+struct TileArgs {
+  const void* x;
+  int rows, cols;
+  int64_t ld;
+  bool backwards;  // last tiles first: what an earlier pass read last is still in the L2 cache
+  CopyArgs row, transposed;
+};
+static_assert(sizeof(TileArgs) < 4096);
+
+struct RowArgs {
+  const void* x;
+  int rows, cols;
+  int64_t ld;
+  CopyArgs copy;
+};
+
+// A thread block quantises kTile x kTile elements with eight warps of 32 x 64.
+inline constexpr int kTile = 128, kTileThreads = 256;
+
+}  // namespace halftone::device

@@ -1,0 +1,111 @@
+#pragma once
+#include "halftone/quantize/cuda/rotate.cuh"
+#include "halftone/quantize/cuda/tile_pass.cuh"
+
+namespace halftone::device {
+
+// The largest magnitude of the tensor from the words of an earlier pass; every lane gets it.
+__device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int count, int lane) {
+  uint32_t a = 0;
+  if (parts == nullptr) return a;
+#pragma unroll 1
+  for (int i = lane; i < count; i += 32) a = max(a, parts[i]);
+  return __reduce_max_sync(0xFFFFFFFFu, a);
+}
+
+// Maxima of 128-blocks: every warp leaves those of its 32 rows and 64 columns, and lanes read back those that they own.
+struct SharedAmax {
+  uint32_t rows[2][kTile], columns[4][kTile], warps[8];
+};
+template <class T>
+__device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], int warp, int lane, bool tiles, uint32_t (&row)[2],
+                                         uint32_t (&column)[2]) {
+  const Amax8<T> of_rows = amax_of(x), of_columns = amax_across(x);
+  Owned<T, 0, 4> rows(of_rows, lane);
+  Owned<T, 1, 4> columns(of_columns, lane);
+  const int r = (warp >> 1) * 32 + (lane >> 3) * 8, c = (warp & 1) * 64 + (lane & 7) * 8;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t a = max(rows.amax[j], __shfl_xor_sync(0xFFFFFFFFu, rows.amax[j], 4));
+    if ((lane & 4) == 0) s.rows[warp & 1][r + Owned<T, 0, 4>::first(lane) + j] = a;
+    s.columns[warp >> 1][c + Owned<T, 1, 4>::first(lane) + j] = columns.amax[j];
+  }
+  const uint32_t whole = __reduce_max_sync(0xFFFFFFFFu, amax_total(of_rows));
+  if (lane == 0) s.warps[warp] = whole;
+  __syncthreads();
+  if (tiles) {
+    row[0] = __reduce_max_sync(0xFFFFFFFFu, s.warps[lane & 7]);
+    row[1] = column[0] = column[1] = row[0];
+    return;
+  }
+  const int r_own = r + (lane & 7), c_own = c + (lane >> 3) * 2;
+  row[0] = row[1] = max(s.rows[0][r_own], s.rows[1][r_own]);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    column[j] = max(max(s.columns[0][c_own + j], s.columns[1][c_own + j]), max(s.columns[2][c_own + j], s.columns[3][c_own + j]));
+  }
+}
+
+// Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and writes its part of both copies from registers; no
+// shared memory but for the maxima of 128-blocks. x is aligned to 16 bytes, cols, ld and the C of both copies to 8.
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Copies kCopies>
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !(kStochastic && kCopies != Copies::row) ? 3 : 2)
+    tile_kernel(const __grid_constant__ TileArgs a) {
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int tile_r = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  const int tile_c = static_cast<int>(a.backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  const int row = tile_r * kTile + (warp >> 1) * 32 + (lane >> 3) * 8, column = tile_c * kTile + (warp & 1) * 64 + (lane & 7) * 8;
+  constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+
+  Vec8<T> x[8];
+  const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
+  const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    x[i] = {};
+    if (i < valid) load8(source, x[i]);
+    source += a.ld;
+  }
+  uint32_t row_tensor = 0, transposed_tensor = 0;
+  if constexpr (kRow) row_tensor = reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane);
+  if constexpr (kTransposed) transposed_tensor = reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
+
+  uint32_t row_shared[2] = {}, column_shared[2] = {};
+  if constexpr (kBlock == 128) {
+    __shared__ SharedAmax shared;
+    exchange(shared, x, warp, lane, kRow ? a.row.tile : a.transposed.tile, row_shared, column_shared);
+  }
+  if constexpr (kRow) {
+    const Place place{lane, warp, row, column, tile_c == 0};
+    const Amax8<T> amax = kBlock == 16 || kBlock == 32 ? amax_of(x) : Amax8<T>{};
+    pass<kCoder, kStep, kBlock, kStochastic, 0>(a.row, place, x, amax, row_shared, row_tensor);
+  }
+  if constexpr (kTransposed) {
+    const Place place{lane, warp, column, row, tile_r == 0};
+    Vec8<T> t[8];
+    Amax8<T> amax{};
+    if (kCoder == Coder::e2m1 && a.transposed.hadamard != 0) {
+      rotate(x, t, a.transposed.hadamard, a.transposed.signs, lane);
+      if constexpr (kBlock == 16 || kBlock == 32) amax = amax_of(t);
+    } else {
+      if constexpr (kBlock == 16 || kBlock == 32) amax = amax_across(x);
+      transpose(x, t);
+    }
+    pass<kCoder, kStep, kBlock, kStochastic, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor);
+  }
+}
+
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
+  const dim3 grid(tiles.columns, tiles.rows);
+  switch (copies) {
+    case Copies::row:
+      return tile_kernel<T, kCoder, kStep, kBlock, kStochastic, Copies::row><<<grid, kTileThreads, 0, stream>>>(a);
+    case Copies::transposed:
+      return tile_kernel<T, kCoder, kStep, kBlock, kStochastic, Copies::transposed><<<grid, kTileThreads, 0, stream>>>(a);
+    case Copies::both:
+      return tile_kernel<T, kCoder, kStep, kBlock, kStochastic, Copies::both><<<grid, kTileThreads, 0, stream>>>(a);
+  }
+}
+
+}  // namespace halftone::device

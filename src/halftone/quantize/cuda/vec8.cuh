@@ -1,0 +1,67 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/base/dtype.h"
+
+namespace halftone::device {
+
+// Eight consecutive elements in registers: what a thread loads with 16-byte accesses, encodes with one scale and stores as
+// 4, 8 or 16 bytes. bf16 stays packed, two to a word, because half of the work (amax, e2m1 codes) is done on pairs.
+template <class T>
+struct Vec8;
+template <>
+struct Vec8<bf16> {
+  uint32_t w[4];
+};
+template <>
+struct Vec8<float> {
+  float v[8];
+};
+
+__device__ __forceinline__ float element(const Vec8<bf16>& x, int i) {
+  return __uint_as_float((i & 1) != 0 ? x.w[i >> 1] & 0xFFFF0000u : x.w[i >> 1] << 16);
+}
+__device__ __forceinline__ float element(const Vec8<float>& x, int i) { return x.v[i]; }
+
+// Sign bits of elements 2k and 2k + 1 at bits 15 and 31; the other bits are arbitrary.
+__device__ __forceinline__ uint32_t sign_pair(const Vec8<bf16>& x, int k) { return x.w[k]; }
+__device__ __forceinline__ uint32_t sign_pair(const Vec8<float>& x, int k) {
+  return __byte_perm(__float_as_uint(x.v[2 * k]), __float_as_uint(x.v[2 * k + 1]), 0x7632);
+}
+
+// Read once: the lines are not kept in L1.
+__device__ __forceinline__ uint4 load_once(const void* p) {
+  uint4 r;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  return r;
+}
+__device__ __forceinline__ void load8(const bf16* p, Vec8<bf16>& x) {
+  const uint4 a = load_once(p);
+  x = {{a.x, a.y, a.z, a.w}};
+}
+__device__ __forceinline__ void load8(const float* p, Vec8<float>& x) {
+  const uint4 a = load_once(p), b = load_once(p + 4);
+  x = {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
+        __uint_as_float(b.z), __uint_as_float(b.w)}};
+}
+
+// 8 x 8 elements, rows to columns.
+__device__ __forceinline__ void transpose(const Vec8<bf16> (&x)[8], Vec8<bf16> (&t)[8]) {
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      t[2 * j].w[k] = __byte_perm(x[2 * k].w[j], x[2 * k + 1].w[j], 0x5410);
+      t[2 * j + 1].w[k] = __byte_perm(x[2 * k].w[j], x[2 * k + 1].w[j], 0x7632);
+    }
+  }
+}
+__device__ __forceinline__ void transpose(const Vec8<float> (&x)[8], Vec8<float> (&t)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) t[j].v[i] = x[i].v[j];
+  }
+}
+
+}  // namespace halftone::device

@@ -1,0 +1,341 @@
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <memory>
+
+#include "cuda/module.h"
+#include "halftone/quantize/operand_ref.h"
+#include "quantize/operand_cases.h"
+
+namespace halftone {
+namespace {
+
+using namespace testing;
+
+using WorkspaceFunction = size_t (*)(const QuantizeOperand*);
+using QuantizeFunction = const char* (*)(const QuantizeOperand*, void*, size_t, void*);
+using AmaxFunction = const char* (*)(const QuantizeOperand*, unsigned*, void*);
+
+struct Case {
+  NamedSpec row, transposed;
+  Shape shape;
+  Fill fill;
+  DType type;
+  ValueForm form;
+  bool stochastic, want_row, want_transposed;
+  bool groups;         // draws numbered so that a vector of eight is one Philox group
+  int64_t length = 0;  // of both copies, where it is more than the matrix has
+  bool given_amax = false;
+  std::string what() const {
+    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {}", row.name, transposed.name,
+                       stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
+                       shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups, length,
+                       given_amax);
+  }
+};
+
+QuantizedCopy copy_of(const Case& c, bool transposed) {
+  QuantizedCopy copy;
+  copy.spec = transposed ? c.transposed.spec : c.row.spec;
+  copy.spec.stochastic = c.stochastic;
+  copy.form = c.form;
+  copy.length = c.length > (transposed ? c.shape.rows : c.shape.cols) ? c.length : 0;
+  copy.signs = 0xB5297A4Du;
+  copy.rounding.key = philox_key(1234, transposed ? "w#dy.wgrad" : "w#dy.dgrad");
+  copy.rounding.step = 7, copy.rounding.micro = 1, copy.rounding.first_row = 5;
+  copy.rounding.first_column = c.groups ? 24 : 3, copy.rounding.row_length = c.groups ? (c.shape.cols + 31) / 8 * 8 : c.shape.cols + 7;
+  return copy;
+}
+
+// A request with everything that the reference and the device write for it.
+struct Request {
+  explicit Request(const Case& c) : what(c) {
+    x = elements(values(c.fill, c.shape.rows, c.shape.cols + c.shape.pad), c.type);
+    p.x = x.data(), p.type = c.type, p.rows = c.shape.rows, p.cols = c.shape.cols, p.ld = c.shape.cols + c.shape.pad;
+    p.want_row = c.want_row, p.want_transposed = c.want_transposed;
+    if (c.given_amax) p.amax = &amax;
+    if (c.want_row) {
+      p.row = copy_of(c, false);
+      expected_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
+      found_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
+      expected_row->attach(p.row);
+    }
+    if (c.want_transposed) {
+      p.transposed = copy_of(c, true);
+      expected_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
+      found_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
+      expected_transposed->attach(p.transposed);
+    }
+  }
+  Case what;
+  std::vector<std::byte> x;
+  uint32_t amax = 0x42F60000u;  // 123, above every finite element of the fills it is used with
+  QuantizeOperand p;
+  std::unique_ptr<CopyBuffers> expected_row, found_row, expected_transposed, found_transposed;
+};
+
+// Device memory for one run at a time.
+class Arena {
+ public:
+  explicit Arena(size_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&base_, bytes), cudaSuccess); }
+  ~Arena() { cudaFree(base_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  void clear() { used_ = 0; }
+  void* take(size_t n, size_t shift = 0) {
+    void* at = static_cast<std::byte*>(base_) + used_ + shift;
+    used_ += (n + shift + 511) / 256 * 256;
+    EXPECT_LE(used_, bytes_);
+    return at;
+  }
+  void* copy_of(const void* host, size_t n, size_t shift = 0) {
+    void* at = take(n, shift);
+    EXPECT_EQ(cudaMemcpy(at, host, n, cudaMemcpyHostToDevice), cudaSuccess);
+    return at;
+  }
+
+ private:
+  size_t bytes_, used_ = 0;
+  void* base_ = nullptr;
+};
+
+// Outputs of a copy on the device, filled as on the host: what must not be written can be told.
+struct DeviceCopy {
+  DeviceCopy(Arena& arena, CopyBuffers& host) : host_(host) {
+    for (const auto& [name, buffer] : host.all()) at_.push_back(arena.copy_of(buffer->data(), static_cast<size_t>(buffer->size()) + 64));
+  }
+  void attach(QuantizedCopy& c) {
+    const auto put = [&](auto*& pointer, int i) {
+      if (pointer != nullptr) pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(at_[static_cast<size_t>(i)]);
+    };
+    put(c.codes, 0), put(c.packed, 1), put(c.scales, 2), put(c.zeros, 3), put(c.outer, 4), put(c.macro, 5), put(c.values, 6);
+    put(c.fold_scale, 7), put(c.lost, 8);
+  }
+  void fetch() {
+    size_t i = 0;
+    for (const auto& [name, buffer] : host_.all()) {
+      EXPECT_EQ(cudaMemcpy(buffer->data(), at_[i++], static_cast<size_t>(buffer->size()) + 64, cudaMemcpyDeviceToHost), cudaSuccess);
+    }
+  }
+
+ private:
+  CopyBuffers& host_;
+  std::vector<void*> at_;
+};
+
+// Where the device's outputs differ from the reference's; empty when they do not.
+std::string difference(CopyBuffers& expected, CopyBuffers& found) {
+  const auto a = expected.all(), b = found.all();
+  std::string out;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto *p = a[i].second->data(), *q = b[i].second->data();
+    int64_t bad = 0, first = 0;
+    for (int64_t j = a[i].second->size() - 1; j >= 0; --j) {
+      if (p[j] != q[j]) ++bad, first = j;
+    }
+    if (bad > 0) {
+      out += fmt::format("; {} bytes of {} {}, first {}: {:02x}, device {:02x}", bad, a[i].second->size(), a[i].first, first,
+                         static_cast<int>(p[first]), static_cast<int>(q[first]));
+    }
+    if (!b[i].second->guard_intact()) out += fmt::format("; {} written beyond its end", a[i].first);
+  }
+  return out;
+}
+
+class Device {
+ public:
+  Device() : arena_(size_t{256} << 20) {
+    workspace_ = module_.function<WorkspaceFunction>("halftone_cuda_quantize_workspace");
+    quantize_ = module_.function<QuantizeFunction>("halftone_cuda_quantize_operand");
+    amax_ = module_.function<AmaxFunction>("halftone_cuda_amax");
+  }
+  bool ready() const { return workspace_ != nullptr && quantize_ != nullptr && amax_ != nullptr; }
+
+  // x_shift: bytes by which the input is moved off its alignment.
+  std::string run(Request& r, size_t x_shift = 0) {
+    arena_.clear();
+    QuantizeOperand p = r.p;
+    p.x = arena_.copy_of(r.x.data(), r.x.size(), x_shift);
+    if (p.amax != nullptr) p.amax = static_cast<const uint32_t*>(arena_.copy_of(&r.amax, 4));
+    std::unique_ptr<DeviceCopy> row, transposed;
+    if (p.want_row) row = std::make_unique<DeviceCopy>(arena_, *r.found_row), row->attach(p.row);
+    if (p.want_transposed) transposed = std::make_unique<DeviceCopy>(arena_, *r.found_transposed), transposed->attach(p.transposed);
+    const size_t bytes = workspace_(&p);
+    void* memory = arena_.take(bytes);
+    if (cudaMemset(memory, 0xEE, bytes) != cudaSuccess) return "; no workspace";
+    if (const char* problem = quantize_(&p, memory, bytes, nullptr)) return fmt::format("; {}", problem);
+    if (const cudaError_t status = cudaDeviceSynchronize(); status != cudaSuccess) return fmt::format("; {}", cudaGetErrorString(status));
+    std::string out;
+    if (p.want_row) row->fetch(), out += difference(*r.expected_row, *r.found_row);
+    if (p.want_transposed) {
+      transposed->fetch();
+      const std::string bad = difference(*r.expected_transposed, *r.found_transposed);
+      if (!bad.empty()) out += " transposed: " + bad;
+    }
+    return out;
+  }
+  std::string amax(Request& r, uint32_t& out) {
+    arena_.clear();
+    QuantizeOperand p = r.p;
+    p.x = arena_.copy_of(r.x.data(), r.x.size());
+    auto* at = static_cast<unsigned*>(arena_.take(4));
+    if (const char* problem = amax_(&p, at, nullptr)) return problem;
+    return cudaMemcpy(&out, at, 4, cudaMemcpyDeviceToHost) == cudaSuccess ? "" : "no result";
+  }
+
+ private:
+  CudaModule module_;
+  Arena arena_;
+  WorkspaceFunction workspace_;
+  QuantizeFunction quantize_;
+  AmaxFunction amax_;
+};
+
+std::string missing() { return CudaModule().reason(); }
+
+// References side by side, then the device one case after the other.
+void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0) {
+  Device device;
+  ASSERT_TRUE(device.ready());
+  constexpr size_t kAtOnce = 256;
+  int failures = 0;
+  for (size_t first = 0; first < cases.size(); first += kAtOnce) {
+    std::vector<std::unique_ptr<Request>> runs;
+    for (size_t i = first; i < std::min(cases.size(), first + kAtOnce); ++i) runs.push_back(std::make_unique<Request>(cases[i]));
+#pragma omp parallel for schedule(dynamic, 1)
+    for (size_t i = 0; i < runs.size(); ++i) ref::quantize_operand(runs[i]->p);
+    for (auto& r : runs) {
+      const std::string bad = device.run(*r, x_shift);
+      if (bad.empty()) continue;
+      ADD_FAILURE() << r->what.what() << bad;
+      if (++failures == 40) FAIL() << "and more";
+    }
+  }
+}
+
+// Whole tiles, tails of tiles, blocks and vectors, then sizes that only the general kernel takes, and empty ones.
+const std::vector<Shape> kDeviceShapes = {{128, 128, 0}, {160, 200, 8}, {48, 2888, 0}, {17, 152, 0}, {304, 72, 16}, {1, 64, 0},
+                                          {256, 264, 0}, {17, 150, 0},  {33, 7, 2},    {0, 64, 0},   {64, 0, 0},    {1, 1, 0}};
+
+std::vector<Case> all_cases(bool stochastic, DType type) {
+  std::vector<Case> cases;
+  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
+  size_t turn = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    const auto forms = value_forms(named.spec);
+    for (const Shape& shape : kDeviceShapes) {
+      for (int which = named.rotates ? 2 : 1; which <= (named.rotates ? 2 : 3); ++which) {
+        Case c{
+            named,        named, shape, kFills[turn % 7], type, forms[turn % forms.size()], stochastic, (which & 1) != 0, (which & 2) != 0,
+            turn % 5 != 0};
+        if (turn % 6 == 1) c.length = (shape.rows > shape.cols ? shape.rows : shape.cols) + 24;
+        c.given_amax = turn % 9 == 4 && c.fill == Fill::normal;
+        cases.push_back(c);
+        ++turn;
+      }
+      if (named.rotates) {  // beside a plain row copy, from one read
+        NamedSpec row = named;
+        row.spec.hadamard = 0;
+        cases.push_back({row, named, shape, kFills[turn % 7], type, forms[turn % forms.size()], stochastic, true, true, true});
+        ++turn;
+      }
+    }
+  }
+  return cases;
+}
+
+class QuantizeCuda : public ::testing::TestWithParam<std::tuple<DType, bool>> {};
+
+TEST_P(QuantizeCuda, EqualsTheReferenceBitForBit) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  expect_reference(all_cases(std::get<1>(GetParam()), std::get<0>(GetParam())));
+}
+INSTANTIATE_TEST_SUITE_P(All, QuantizeCuda, ::testing::Combine(::testing::Values(DType::bf16, DType::f32), ::testing::Bool()));
+
+// Every form of every spec, on data that has what each finds hard.
+TEST(QuantizeCudaForms, EqualTheReferenceOnEveryFill) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    for (const ValueForm form : value_forms(named.spec)) {
+      for (const Fill fill : {Fill::normal, Fill::spread, Fill::ties, Fill::tiny, Fill::nan, Fill::inf}) {
+        for (const bool stochastic : {false, true}) {
+          NamedSpec row = named;
+          row.spec.hadamard = 0;
+          cases.push_back({row, named, {96, 160, 0}, fill, DType::bf16, form, stochastic, true, true, true});
+        }
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
+// Copies of different families, rows longer than a kernel holds, inputs off their alignment.
+TEST(QuantizeCuda, MixedAndMisaligned) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  const auto specs = operand_specs();
+  std::vector<Case> mixed, rows, moved;
+  for (size_t i = 0; i + 1 < specs.size(); ++i) {
+    if (!specs[i].rotates)
+      mixed.push_back({specs[i], specs[i + 1], {136, 264, 0}, Fill::normal, DType::bf16, ValueForm::none, i % 2 == 0, true, true, true});
+    if (specs[i].spec.granularity == Granularity::row || specs[i].name == "mx e2m1 adaptive 1x32") {
+      for (const int64_t cols : {2048, 4104, 8192, 14336, 32800}) {
+        const ValueForm form = specs[i].spec.element == Element::e2m1 ? ValueForm::fold_e4m3 : ValueForm::none;
+        for (const bool stochastic : {false, true}) {
+          rows.push_back(
+              {specs[i], specs[i], {5, cols, 8}, Fill::spread, i % 2 == 0 ? DType::bf16 : DType::f32, form, stochastic, true, false, true});
+        }
+      }
+    }
+    if (i % 3 == 0 && !specs[i].rotates)
+      moved.push_back({specs[i], specs[i], {40, 64, 0}, Fill::normal, DType::bf16, ValueForm::none, false, true, true, true});
+  }
+  expect_reference(mixed);
+  expect_reference(rows);
+  expect_reference(moved, 2);
+}
+
+TEST(QuantizeCuda, AmaxEqualsTheReference) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  Device device;
+  ASSERT_TRUE(device.ready());
+  for (const DType type : {DType::bf16, DType::f32}) {
+    for (const Shape& shape : kDeviceShapes) {
+      for (const Fill fill : {Fill::normal, Fill::nan, Fill::inf, Fill::tiny, Fill::zeros}) {
+        Case c{{}, {}, shape, fill, type, ValueForm::none, false, false, false, true};
+        Request r(c);
+        uint32_t expected = 0, found = 1;
+        for (int64_t i = 0; i < r.p.rows; ++i) {
+          for (int64_t j = 0; j < r.p.cols; ++j) {
+            const int64_t at = i * r.p.ld + j;
+            const float v = type == DType::f32 ? static_cast<const float*>(r.p.x)[at] : to_float(static_cast<const bf16*>(r.p.x)[at]);
+            expected = std::max(expected, std::bit_cast<uint32_t>(v) & 0x7FFFFFFFu);
+          }
+        }
+        ASSERT_EQ(device.amax(r, found), "") << c.what();
+        EXPECT_EQ(found, expected) << c.what();
+      }
+    }
+  }
+}
+
+TEST(QuantizeCuda, RefusesWhatItCannotDo) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  const CudaModule module;
+  const auto quantize = module.function<QuantizeFunction>("halftone_cuda_quantize_operand");
+  ASSERT_NE(quantize, nullptr);
+  QuantizeOperand p;
+  p.type = DType::s8;
+  EXPECT_STREQ(quantize(&p, nullptr, 0, nullptr), "quantiser: expected bf16 or f32 elements");
+  p.type = DType::bf16, p.rows = 4, p.cols = 8, p.ld = 8;
+  EXPECT_STREQ(quantize(&p, nullptr, 0, nullptr), "quantiser: no input");
+  float x = 0;
+  p.x = &x, p.want_row = true;
+  EXPECT_STREQ(quantize(&p, nullptr, 0, nullptr), "quantiser: expected a quantised element type, found hp");
+  p.row.spec = make_spec(Element::e4m3, Granularity::tensor, 0, ScaleFormat::fp32);
+  EXPECT_STREQ(quantize(&p, nullptr, 0, nullptr), "quantiser: the workspace is smaller than halftone_cuda_quantize_workspace says");
+}
+
+}  // namespace
+}  // namespace halftone
