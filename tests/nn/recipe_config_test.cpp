@@ -244,6 +244,19 @@ TEST(RecipeMatching, ExpertsMayBeNamedWhereThereAreNone) {
   ASSERT_EQ(lines.size(), 2u);
   expect_words(lines[0], {"mxfp4 on 1 Linear", "1 ignored (output)", "layers.1.odd: sizes must be multiples of 32"});
   expect_words(lines[1], {"quantize: mxfp4 on cpu-", "forward, dgrad, wgrad by an exact rewrite", "exact in bf16"});
+  const auto layers = layer_formats(net);
+  ASSERT_EQ(layers.size(), 3u);
+  expect_words(layers[0], {"layers.0.wide", "64 -> 4096", "mxfp4"});
+  expect_words(layers[1], {"layers.1.odd", "40 -> 64", "unquantised"});
+}
+
+TEST(RecipeMatching, TheStartLineNamesTheTargets) {
+  Net net;
+  const auto lines = apply_recipes(
+      net, plan({"--quantize.scheme={\"int8\": [\"re:layers.0\"], \"fp8_rowwise\": [\"output\"]}", "--quantize.ignore="}), 2, at::kCPU);
+  ASSERT_EQ(lines.size(), 4u);
+  expect_words(lines[0], {"int8 on 1 Linear (re:layers.0)"});
+  expect_words(lines[2], {"fp8_rowwise on 1 Linear (output)"});
 }
 
 TEST(RecipeMatching, FiltersLeaveSmallAndSkippedLayersAlone) {

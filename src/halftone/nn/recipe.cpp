@@ -64,8 +64,9 @@ struct Left {
 };
 
 std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& left, int dim_multiple) {
-  std::string line =
-      fmt::format("quantize: {} on {} Linear, 0 GroupedExperts; unquantised: {} ignored", rule.scheme, quantized, left.ignored.size());
+  const bool all = rule.targets_are_substrings || std::find(rule.targets.begin(), rule.targets.end(), "Linear") != rule.targets.end();
+  std::string line = fmt::format("quantize: {} on {} Linear{}, 0 GroupedExperts; unquantised: {} ignored", rule.scheme, quantized,
+                                 all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")), left.ignored.size());
   if (!left.ignored.empty()) line += fmt::format(" ({})", fmt::join(left.ignored, ", "));
   line += fmt::format(", {} by shape", left.by_shape.size());
   if (!left.by_shape.empty()) line += fmt::format(" ({}: sizes must be multiples of {})", fmt::join(left.by_shape, ", "), dim_multiple);
@@ -76,7 +77,7 @@ std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& le
 
 // How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
 std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
-  std::string line = fmt::format("{}quantize: {} on {}: ", rule.place, rule.scheme, name(hardware)), products;
+  std::string line = fmt::format("quantize: {} on {}: ", rule.scheme, name(hardware)), products;
   const std::array<std::pair<const char*, const Support*>, 3> all = {
       {{"forward", &support.forward}, {"dgrad", &support.dgrad}, {"wgrad", &support.wgrad}}};
   for (size_t i = 0; i < all.size(); ++i) {
@@ -182,6 +183,18 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     if (recipe && recipe->linear.quantized() && quantized > 0) lines.push_back(support_line(rule, support, hardware));
   }
   if (!bitnet.empty()) add_bitnet_norms(model, bitnet);
+  return lines;
+}
+
+std::vector<std::string> layer_formats(Module& model) {
+  std::vector<std::string> lines;
+  model.for_each_module([&](Module& m) {
+    const auto* linear = dynamic_cast<const Linear*>(&m);
+    if (!linear) return;
+    const LinearRecipe& r = linear->recipe();
+    lines.push_back(fmt::format("{:<32} Linear {:>6} -> {:<6} {}", m.fqn(), linear->in_features(), linear->out_features(),
+                                r.quantized() ? r.name : "unquantised"));
+  });
   return lines;
 }
 

@@ -29,6 +29,9 @@ struct RecipePlan {
 // sizes the scheme cannot take, a module matched twice.
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
 
+// One line for every Linear: name, sizes, scheme (model.print_after_conversion).
+std::vector<std::string> layer_formats(Module& model);
+
 // Rule C: `re:P` matches when P (ECMAScript) matches from the first character of the name; anything else is an exact FQN or
 // class name. lm_head and output name the same module.
 bool matches_target(const Module& module, const std::string& target);

@@ -72,6 +72,9 @@ Engine::Engine(const JobConfig& config, const Options& options)
   nn::Model& model = *built_.model;
   recipe_lines_ =
       nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, size_.layers), size_.layers, options.device.type());
+  if (config.model.print_after_conversion) {
+    for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
+  }
   model.set_recompute(recompute_plan(config.activation_checkpoint));
   model.set_residual_dtype(float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual"));
   nn::StorageOptions storage;
