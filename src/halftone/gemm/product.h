@@ -31,8 +31,8 @@ struct ProductOperand {
 //   forward  Y[M,N]  = X[M,K] . W[N,K]^T    a = X,    b = W
 //   dgrad    dX[M,K] = dY[M,N] . W[N,K]     a = dY,   b = W^T [K,N]: the transposed copy; unquantised W with `transposed`
 //   wgrad    dW[N,K] = dY[M,N]^T . X[M,K]   a = dY^T, b = X^T, likewise
-// Kinds (numerics.md 7.1): bf16 x bf16 and f32 x f32, scales none, tensor or row; e4m3 and e5m2 with each other with any scales
-// except tile128 x tile128 (of two e5m2: row scales); s8 x s8 with none, tensor or row. mxfp4 is the product of its folded
+// Kinds (numerics.md 7.1): bf16 x bf16 and f32 x f32, scales none, tensor or row; e4m3 and e5m2 with each other, any scales on
+// either side; s8 x s8, scales none, tensor or row. mxfp4 is the product of its folded
 // codes, mxfp8, nvfp4 and amdfp4 that of their bf16 values, int4 and ternary that of bytes (product_operand.h).
 // 8-bit products: k and n multiples of 16; zero rows of the contraction may be appended, they are exact.
 struct Product {
