@@ -1,4 +1,6 @@
 #pragma once
+#include <array>
+
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/packing.h"
@@ -19,6 +21,17 @@ inline uint8_t unpacked_code(Element e, const uint8_t* packed, int64_t i) {
   return q;
 }
 
+// What a code stands for before any scale.
+inline float code_value(Element e, uint8_t q) {
+  static const auto table = [] {
+    std::array<std::array<float, 256>, 5> t{};
+    for (size_t f = 0; f < 5; ++f)
+      for (size_t i = 0; i < 256; ++i) t[f][i] = decode(static_cast<Float>(f), static_cast<uint8_t>(i));
+    return t;
+  }();
+  return is_float(e) ? table[static_cast<size_t>(float_of(e))][q] : static_cast<float>(static_cast<int8_t>(q));
+}
+
 // Element (r, c) of a copy [R, C] as the number that it stands for, every factor included, from its codes and scales:
 // code * scale * outer / inv_macro * 4/3 (static clip), or zero + code * scale. A rotation is not undone.
 inline double dequantized(const QuantizedCopy& q, int64_t R, int64_t C, int64_t r, int64_t c) {
@@ -27,7 +40,7 @@ inline double dequantized(const QuantizedCopy& q, int64_t R, int64_t C, int64_t 
   const bool grouped = s.granularity == Granularity::block || s.granularity == Granularity::tile;
   const int64_t at = s.granularity == Granularity::tensor ? 0 : grouped ? r / b.rows * ((C + b.cols - 1) / b.cols) + c / b.cols : r;
   const uint8_t code = q.codes != nullptr ? q.codes[r * C + c] : unpacked_code(s.element, q.packed, r * C + c);
-  double v = is_float(s.element) ? decode(float_of(s.element), code) : static_cast<int8_t>(code);
+  double v = code_value(s.element, code);
   v *= has_byte_scales(s.scale) ? decode_block_scale(s.scale, static_cast<const uint8_t*>(q.scales)[at])
                                 : static_cast<const float*>(q.scales)[at];
   if (s.element == Element::uint4) v += q.zeros[at];

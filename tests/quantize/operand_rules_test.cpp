@@ -1,0 +1,311 @@
+// Contracts of quantised operands: special values, poison, padding, stochastic rounding (numerics.md 2.2, 3.2, 4, 13).
+#include <gtest/gtest.h>
+
+#include "halftone/base/error.h"
+#include "halftone/formats/hadamard.h"
+#include "halftone/quantize/operand.h"
+#include "quantize/operand_data.h"
+
+namespace halftone {
+namespace {
+
+using namespace testing;
+using E = Element;
+using G = Granularity;
+using S = ScaleFormat;
+using M = ScaleMode;
+
+// Codes and byte scales of one row of fp32 values.
+struct Row {
+  std::vector<uint8_t> codes, scales;
+};
+Row quantized_row(const std::vector<float>& x, const OperandSpec& spec) {
+  Row out{std::vector<uint8_t>(x.size()), std::vector<uint8_t>(x.size())};
+  QuantizeOperand p;
+  p.x = x.data(), p.type = DType::f32, p.rows = 1, p.cols = p.ld = static_cast<int64_t>(x.size()), p.want_row = true;
+  p.row.spec = spec, p.row.codes = out.codes.data(), p.row.scales = out.scales.data();
+  quantize_operand(p);
+  return out;
+}
+
+TEST(OperandRules, ByteContractOfE4m3Blocks) {
+  const auto expect = [](float fill, float first, int floor, int rceil, int floor_code, int rceil_code, int first_code = -1) {
+    for (const bool up : {false, true}) {
+      std::vector<float> x(32, fill);
+      x[5] = first;
+      const Row q = quantized_row(x, make_spec(E::e4m3, G::block, 32, S::e8m0, up ? M::rceil : M::floor));
+      EXPECT_EQ(q.scales[0], up ? rceil : floor) << fill << " " << first;
+      for (size_t i = 0; i < 32; ++i) {
+        EXPECT_EQ(q.codes[i], i == 5 && first_code >= 0 ? first_code : up ? rceil_code : floor_code) << fill << " " << first << " " << i;
+      }
+    }
+  };
+  const float max = std::numeric_limits<float>::max(), bf16_max = std::bit_cast<float>(0x7F7F0000u);
+  expect(0, 0, 0, 0, 0, 0);
+  expect(0x1p-126f, 0x1p-126f, 0, 0, 0x40, 0x40);
+  expect(448, 448, 127, 127, 0x7E, 0x7E);
+  expect(480, 480, 127, 128, 0x7E, 0x77);
+  expect(max, max, 246, 247, 0x7E, 0x78);
+  expect(bf16_max, bf16_max, 246, 247, 0x7E, 0x78);
+  for (const float bad : {INFINITY, -INFINITY, NAN}) expect(1, bad, 255, 255, 0x7F, 0x7F);
+  expect(1, -0x1p-149f, 119, 119, 0x78, 0x78, 0x80);
+  const float above = std::bit_cast<float>(0x40600001u), below = std::bit_cast<float>(0x43FFFFFFu);
+  expect(above, above, 120, 121, 0x7E, 0x76);
+  expect(below, below, 127, 128, 0x7E, 0x78);
+}
+
+TEST(OperandRules, SaturationAndScaleOfE2m1Modes) {
+  // amax in the gap (6, 7): even keeps the scale 1 and saturates, rceil doubles it, uos keeps it up to 7.25.
+  std::vector<float> x(32, 6.5f);
+  EXPECT_EQ(quantized_row(x, make_spec(E::e2m1, G::block, 32, S::e8m0, M::even)).scales[0], 127);
+  EXPECT_EQ(quantized_row(x, make_spec(E::e2m1, G::block, 32, S::e8m0, M::even)).codes[0], 7);
+  EXPECT_EQ(quantized_row(x, make_spec(E::e2m1, G::block, 32, S::e8m0, M::rceil)).scales[0], 128);
+  EXPECT_EQ(quantized_row(x, make_spec(E::e2m1, G::block, 32, S::e8m0, M::rceil)).codes[0], 5);  // 3.25 -> 3
+  x[0] = 7.25f;
+  EXPECT_EQ(quantized_row(x, make_spec(E::e2m1, G::block, 32, S::e8m0, M::uos)).scales[0], 127);
+  x[0] = std::nextafter(7.25f, 8.0f);
+  EXPECT_EQ(quantized_row(x, make_spec(E::e2m1, G::block, 32, S::e8m0, M::uos)).scales[0], 128);
+}
+
+TEST(OperandRules, Nvfp4OfConstant5000AndZeros) {
+  for (const Fp4Chain chain : {Fp4Chain::alto, Fp4Chain::torchao}) {
+    for (const G g : {G::block, G::tile}) {
+      OperandSpec s = make_spec(E::e2m1, g, 16, S::e4m3);
+      s.two_level = TwoLevel::tensor, s.chain = chain;
+      const float value = to_float(bf16(5000.0f));
+      const Qdq constant(std::vector<float>(48 * 48, value), 48, 48, s), zero(std::vector<float>(48 * 48, 0.0f), 48, 48, s);
+      for (const double v : constant.values) ASSERT_NEAR(v / value, 1, 1e-6);
+      for (const uint8_t c : constant.codes) ASSERT_EQ(c, 7);
+      for (const uint8_t c : zero.codes) ASSERT_EQ(c, 0);
+      for (const double v : zero.values) ASSERT_EQ(v, 0);
+      ASSERT_EQ(zero.scales[0], chain == Fp4Chain::alto ? 0x08 : 0x00);
+    }
+  }
+}
+
+// One NaN or infinity: NaN in every element of its group, no other element changed (2.2).
+TEST(OperandRules, PoisonStaysInItsGroup) {
+  const int64_t rows = 160, cols = 192, bad_row = 37, bad_col = 141;
+  int n = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.rotates) continue;
+    auto x = data_r(rows * cols, 5);
+    const Qdq clean(x, rows, cols, named.spec);
+    for (const float bad : {NAN, n++ % 2 == 0 ? INFINITY : -INFINITY}) {
+      x[bad_row * cols + bad_col] = bad;
+      const Qdq q(x, rows, cols, named.spec);
+      const BlockShape b = block_shape(named.spec, rows, cols);
+      const bool macro = named.spec.two_level == TwoLevel::macro, tile = named.spec.granularity == G::tile;
+      const int64_t high = macro && tile ? 128 : b.rows, wide = macro ? 128 : b.cols;
+      for (int64_t i = 0; i < rows * cols; ++i) {
+        const int64_t r = i / cols, c = i % cols;
+        const auto at = static_cast<size_t>(i);
+        if (named.spec.two_level == TwoLevel::tensor || (r / high == bad_row / high && c / wide == bad_col / wide)) {
+          ASSERT_TRUE(std::isnan(q.values[at])) << named.name << " " << r << " " << c;
+          const int poison = is_float(named.spec.element) ? poison_code(float_of(named.spec.element)) : 0;
+          ASSERT_EQ(q.codes[at], poison) << named.name;
+        } else {
+          ASSERT_EQ(q.values[at], clean.values[at]) << named.name << " " << r << " " << c;
+        }
+      }
+    }
+  }
+}
+
+TEST(OperandRules, ExtremeValuesStayFinite) {
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.rotates) continue;
+    for (const float size : {1e-30f, 1e30f}) {
+      auto x = data_r(64 * 64, 6);
+      for (float& v : x) v = to_float(bf16(v * size));
+      for (const double v : Qdq(x, 64, 64, named.spec).values) ASSERT_TRUE(std::isfinite(v)) << named.name << " " << size;
+    }
+    std::vector<float> spike(64 * 64, 0.0f);
+    spike[77] = 3;
+    for (const double v : Qdq(spike, 64, 64, named.spec).values) ASSERT_TRUE(std::isfinite(v)) << named.name;
+  }
+}
+
+TEST(OperandRules, TransposedCopyOfTilesIsTheTranspose) {
+  const auto x = data_r(200 * 136, 7);
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.rotates || (named.spec.granularity != G::tile && named.spec.granularity != G::tensor)) continue;
+    const Qdq row(x, 200, 136, named.spec), turned(x, 200, 136, named.spec, {}, true);
+    for (int64_t r = 0; r < 200; ++r)
+      for (int64_t c = 0; c < 136; ++c) {
+        ASSERT_EQ(row.codes[static_cast<size_t>(r * 136 + c)], turned.codes[static_cast<size_t>(c * 200 + r)]) << named.name;
+        ASSERT_EQ(row.values[static_cast<size_t>(r * 136 + c)], turned.values[static_cast<size_t>(c * 200 + r)]) << named.name;
+      }
+  }
+}
+
+// Appended rows and columns of zeros change no other code (section 8: padding must not change any real bit).
+TEST(OperandRules, PaddingChangesNothing) {
+  const int64_t rows = 70, cols = 50;
+  const auto x = data_r(rows * cols, 8);
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.spec.element == E::ternary || named.spec.element == E::uint4 || named.spec.clip == Clip::dynamic) continue;
+    const auto source = elements(x, DType::bf16);
+    const auto run = [&](int64_t length) {
+      QuantizeOperand p;
+      p.x = source.data(), p.rows = rows, p.cols = cols, p.ld = cols, p.want_transposed = true;
+      p.transposed.spec = named.spec, p.transposed.length = length, p.transposed.signs = 0x1234;
+      CopyBuffers out(p.transposed, cols, rows);
+      quantize_operand(p);
+      std::vector<uint8_t> codes(out.codes.as<uint8_t>(), out.codes.as<uint8_t>() + cols * out.C);
+      return std::pair(codes, out.C);
+    };
+    const auto [codes, C] = run(0);
+    const auto [padded, longer] = run(128);
+    ASSERT_EQ(longer, 128);
+    for (int64_t r = 0; r < cols; ++r) {
+      for (int64_t c = 0; c < longer; ++c) {
+        const uint8_t q = padded[static_cast<size_t>(r * longer + c)];
+        ASSERT_EQ(q, c < C ? codes[static_cast<size_t>(r * C + c)] : 0) << named.name << " " << r << " " << c;
+      }
+    }
+  }
+}
+
+// Shards along rows and columns draw what the whole tensor draws there (4, 11).
+TEST(OperandRules, StochasticShardsEqualTheWhole) {
+  const int64_t rows = 192, cols = 320;
+  const auto x = data_r(rows * cols, 9);
+  const auto source = elements(x, DType::bf16);
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    if (named.rotates || (s.granularity != G::block && s.granularity != G::tile)) continue;
+    const auto run = [&](bool transposed, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+      const uint32_t amax = [&] {
+        uint32_t a = 0;
+        for (const float v : x) a = std::max(a, std::bit_cast<uint32_t>(std::fabs(v)));
+        return a;
+      }();
+      QuantizeOperand p;
+      p.x = source.data() + (r0 * cols + c0) * 2, p.rows = r1 - r0, p.cols = c1 - c0, p.ld = cols, p.amax = &amax;
+      p.want_row = !transposed, p.want_transposed = transposed;
+      QuantizedCopy& c = transposed ? p.transposed : p.row;
+      c.spec = s, c.spec.stochastic = true, c.rounding = draws(3);
+      c.rounding.first_row = r0, c.rounding.first_column = c0, c.rounding.row_length = cols;
+      CopyBuffers out(c, transposed ? p.cols : p.rows, transposed ? p.rows : p.cols);
+      quantize_operand(p);
+      return std::vector<uint8_t>(out.codes.as<uint8_t>(), out.codes.as<uint8_t>() + p.rows * p.cols);
+    };
+    for (const bool transposed : {false, true}) {
+      const auto whole = run(transposed, 0, rows, 0, cols);
+      for (const auto& [r0, r1, c0, c1] :
+           {std::tuple<int, int, int, int>{0, 128, 0, 320}, {128, 192, 0, 320}, {0, 192, 128, 256}, {128, 192, 256, 320}}) {
+        const auto shard = run(transposed, r0, r1, c0, c1);
+        for (int64_t r = r0; r < r1; ++r)
+          for (int64_t c = c0; c < c1; ++c) {
+            const auto w = static_cast<size_t>(transposed ? c * rows + r : r * cols + c);
+            const auto q = static_cast<size_t>(transposed ? (c - c0) * (r1 - r0) + r - r0 : (r - r0) * (c1 - c0) + c - c0);
+            ASSERT_EQ(shard[q], whole[w]) << named.name << " " << r << " " << c;
+          }
+      }
+    }
+  }
+}
+
+// N rows of the same 32 values: the mean over rows is the value up to the bias of 16-bit draws (2^-17 quantum) and to five
+// standard deviations of the mean; a rounding of position f has variance f (1 - f) quanta squared.
+TEST(OperandRules, StochasticRoundingIsUnbiased) {
+  constexpr int64_t kDraws = 100'000, kValues = 32;
+  const auto values = data_r(kValues, 10);
+  std::vector<float> x;
+  for (int64_t i = 0; i < kDraws; ++i) x.insert(x.end(), values.begin(), values.end());
+  for (const auto& [element, scale, mode, block] : {std::tuple{E::int8, S::fp32, M::none, 0},
+                                                    {E::int4, S::fp32, M::none, 0},
+                                                    {E::e4m3, S::e8m0, M::rceil, 32},
+                                                    {E::e5m2, S::e8m0, M::rceil, 32},
+                                                    {E::e3m2, S::e8m0, M::rceil, 32},
+                                                    {E::e2m3, S::e8m0, M::rceil, 32},
+                                                    {E::e2m1, S::e8m0, M::rceil, 32},
+                                                    {E::uint4, S::fp32, M::none, 32}}) {
+    OperandSpec s = make_spec(element, block == 0 ? G::row : G::block, block, scale, mode);
+    const Qdq nearest(values, 1, kValues, s);
+    s.stochastic = true;
+    const Qdq q(x, kDraws, kValues, s, draws(1));
+    const auto code = [&](int64_t d, int64_t i) { return q.codes[static_cast<size_t>(d * kValues + i)]; };
+    for (int64_t i = 0; i < kValues; ++i) {
+      double mean = 0, low = INFINITY, high = -INFINITY;
+      for (int64_t d = 0; d < kDraws; ++d) {
+        const double v = q.values[static_cast<size_t>(d * kValues + i)];
+        mean += v, low = std::min(low, v), high = std::max(high, v);
+      }
+      mean /= kDraws;
+      const double exact = values[static_cast<size_t>(i)], quantum = high - low;
+      const int what = static_cast<int>(element);
+      // Neighbours of the value only, and the nearest is one of them.
+      ASSERT_LE(low, exact + 1e-6 * std::fabs(exact)) << what << " " << i;
+      ASSERT_GE(high, exact - 1e-6 * std::fabs(exact)) << what << " " << i;
+      for (int64_t d = 0; d < kDraws; d += 97)
+        ASSERT_TRUE(q.values[static_cast<size_t>(d * kValues + i)] == low || q.values[static_cast<size_t>(d * kValues + i)] == high);
+      ASSERT_TRUE(nearest.values[static_cast<size_t>(i)] == low || nearest.values[static_cast<size_t>(i)] == high) << what << " " << i;
+      if (quantum == 0) {
+        ASSERT_NEAR(low, exact, 1e-4 * std::fabs(exact)) << what << " " << i << " " << static_cast<int>(code(0, i));
+        continue;
+      }
+      const double f = (exact - low) / quantum, deviation = std::sqrt(std::max(f * (1 - f), 1e-9) / kDraws);
+      ASSERT_NEAR(mean, exact, quantum * (5 * deviation + 0x1p-16) + 2e-7 * std::fabs(exact)) << what << " " << i;
+    }
+  }
+}
+
+// Roles, steps, micro-batches and seeds draw independently; the same key draws the same.
+TEST(OperandRules, DrawsFollowTheirKey) {
+  const auto x = data_r(64 * 64, 12);
+  OperandSpec s = make_spec(E::e2m1, G::block, 32, S::e8m0, M::adaptive);
+  s.stochastic = true;
+  const auto codes = [&](Rounding r) { return Qdq(x, 64, 64, s, r).codes; };
+  const Rounding base = draws(1);
+  const auto first = codes(base);
+  EXPECT_EQ(codes(base), first);
+  Rounding step = base, micro = base, row = base;
+  step.step += 1, micro.micro += 1, row.first_row += 1;
+  for (const Rounding& other : {step, micro, row, draws(2)}) {
+    const auto q = codes(other);
+    int64_t differ = 0;
+    for (size_t i = 0; i < q.size(); ++i) differ += q[i] != first[i];
+    EXPECT_GT(differ, 64 * 64 / 5);  // two independent roundings differ with probability 2 f (1 - f), 1/3 on average
+    EXPECT_LT(differ, 64 * 64 / 2);
+  }
+}
+
+TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
+  const std::vector<float> x(64);
+  std::vector<uint8_t> codes(64), scales(64);
+  const auto expect = [&](const char* message, auto&& change) {
+    QuantizeOperand p;
+    p.x = x.data(), p.type = DType::f32, p.rows = 2, p.cols = p.ld = 32, p.want_row = true;
+    p.row.spec = make_spec(E::e2m1, G::block, 32, S::e8m0, M::adaptive), p.row.codes = codes.data(), p.row.scales = scales.data();
+    change(p);
+    try {
+      quantize_operand(p);
+      ADD_FAILURE() << "no error: " << message;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();
+      EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos);
+    }
+  };
+  expect("hp", [](auto& p) { p.row.spec.element = E::hp; });
+  expect("blocks of 16, 32 or 128", [](auto& p) { p.row.spec.block = 48; });
+  expect("do not go with", [](auto& p) { p.row.spec.element = E::int8; });
+  expect("scale mode", [](auto& p) { p.row.spec.mode = M::none; });
+  expect("uos", [](auto& p) { p.row.spec.element = E::e4m3, p.row.spec.mode = M::uos; });
+  expect("macro blocks", [](auto& p) { p.row.spec.element = E::e4m3, p.row.spec.two_level = TwoLevel::macro; });
+  expect("outer scale", [](auto& p) { p.row.spec.two_level = TwoLevel::tensor; });
+  expect("chain torchao", [](auto& p) { p.row.spec.chain = Fp4Chain::torchao; });
+  expect("clipping", [](auto& p) { p.row.spec.granularity = G::tile, p.row.spec.clip = Clip::fixed; });
+  expect("rotation", [](auto& p) { p.row.spec.hadamard = 32; });
+  expect("row stride >= 32", [](auto& p) { p.ld = 31; });
+  expect("no input", [](auto& p) { p.x = nullptr; });
+  expect("padded length", [](auto& p) { p.row.length = 16; });
+  expect("multiple of 2", [&](auto& p) { p.cols = 31, p.row.packed = codes.data(); });
+  expect("their form", [&](auto& p) { p.row.values = codes.data(); });
+  expect("fold", [&](auto& p) { p.row.spec.element = E::e4m3, p.row.form = ValueForm::fold_e5m2, p.row.values = codes.data(); });
+  expect("bf16 or f32", [](auto& p) { p.type = DType::s8; });
+}
+
+}  // namespace
+}  // namespace halftone

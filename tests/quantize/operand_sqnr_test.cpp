@@ -1,0 +1,175 @@
+// Accuracy of one tensor, quantised and back, gated from both sides (numerics.md 13.3): a result that is too good means that
+// something was not quantised.
+#include <gtest/gtest.h>
+
+#include "halftone/formats/mx9.h"
+#include "halftone/quantize/operand.h"
+#include "quantize/operand_data.h"
+
+namespace halftone {
+namespace {
+
+using namespace testing;
+using E = Element;
+using G = Granularity;
+using S = ScaleFormat;
+using M = ScaleMode;
+
+constexpr int64_t kN = 1024;
+
+struct Gate {
+  const char* name;
+  OperandSpec spec;
+  double on_r, on_o;
+};
+
+OperandSpec fp4(G g, S scale, Fp4Chain chain = Fp4Chain::alto) {
+  OperandSpec s = make_spec(E::e2m1, g, 16, scale);
+  s.two_level = TwoLevel::tensor, s.chain = chain;
+  return s;
+}
+OperandSpec stochastic(OperandSpec s) {
+  s.stochastic = true;
+  return s;
+}
+OperandSpec macro() {
+  OperandSpec s = make_spec(E::e2m1, G::block, 32, S::e8m0, M::adaptive);
+  s.two_level = TwoLevel::macro;
+  return s;
+}
+
+// The reference values; 0 where none is given.
+std::vector<Gate> gates() {
+  const auto mx = [](E e, M m, G g = G::block) { return make_spec(e, g, 32, S::e8m0, m); };
+  return {
+      {"e4m3 T", make_spec(E::e4m3, G::tensor, 0, S::fp32), 31.6, 31.6},
+      {"e4m3 row p2", make_spec(E::e4m3, G::row, 0, S::fp32_pow2), 31.5, 31.6},
+      {"e4m3 1x128", make_spec(E::e4m3, G::block, 128, S::fp32), 31.8, 40.7},
+      {"e4m3 128x128", make_spec(E::e4m3, G::tile, 128, S::fp32), 31.55, 32.0},
+      {"e5m2 T", make_spec(E::e5m2, G::tensor, 0, S::fp32), 25.6, 25.4},
+      {"MX e4m3 rceil", mx(E::e4m3, M::rceil), 31.5, 31.6},
+      {"MX e4m3 floor", mx(E::e4m3, M::floor), 30.7, 28.1},
+      {"MX e4m3 even", mx(E::e4m3, M::even), 31.2, 29.7},
+      {"MX e5m2 rceil", mx(E::e5m2, M::rceil), 25.5, 25.8},
+      {"MX e2m3 even", mx(E::e2m3, M::even), 31.0, 27.9},
+      {"MX e3m2 even", mx(E::e3m2, M::even), 25.5, 25.8},
+      {"MX e2m1 adaptive", mx(E::e2m1, M::adaptive), 19.03, 18.8},
+      {"MX e2m1 floor", mx(E::e2m1, M::floor), 18.8, 17.2},
+      {"MX e2m1 rceil", mx(E::e2m1, M::rceil), 18.8, 18.75},
+      {"MX e2m1 ceil", mx(E::e2m1, M::ceil), 16.8, 18.6},
+      {"MX e2m1 uos", mx(E::e2m1, M::uos), 19.05, 18.6},
+      {"MX e2m1 32x32", mx(E::e2m1, M::adaptive, G::tile), 17.9, 15.2},
+      {"MX e2m1 SR", stochastic(mx(E::e2m1, M::adaptive)), 16.0, 0},
+      {"macro 1x32", macro(), 19.3, 24.4},
+      {"nvfp4 1x16", fp4(G::block, S::e4m3), 20.4, 26.9},
+      {"nvfp4 1x16 torchao", fp4(G::block, S::e4m3, Fp4Chain::torchao), 20.4, 26.9},
+      {"amdfp4 1x16", fp4(G::block, S::ue5m3), 20.4, 26.9},
+      {"nvfp4 16x16", fp4(G::tile, S::e4m3), 19.1, 18.4},
+      {"nvfp4 16x16 torchao", fp4(G::tile, S::e4m3, Fp4Chain::torchao), 19.1, 18.4},
+      {"nvfp4 SR", stochastic(fp4(G::block, S::e4m3)), 17.25, 0},
+      {"int8 row", make_spec(E::int8, G::row, 0, S::fp32), 42.1, 25.5},
+      {"int8 row SR", stochastic(make_spec(E::int8, G::row, 0, S::fp32)), 39.1, 22.5},
+      {"int4 row", make_spec(E::int4, G::row, 0, S::fp32), 17.4, 16.5},
+      {"uint4 g32", make_spec(E::uint4, G::block, 32, S::fp32), 22.1, 20.7},
+      {"uint4 g32 bf16", make_spec(E::uint4, G::block, 32, S::bf16), 22.1, 20.7},
+  };
+}
+
+TEST(OperandSqnr, EveryTensorReferenceValueFromBothSides) {
+  for (const Gate& g : gates()) {
+    double r = 0, o = 0;
+    for (const unsigned seed : {1234u, 1235u, 1236u}) {
+      if (g.on_o == 0 && seed != 1234u) continue;
+      const auto y = data_o(kN * kN, seed);
+      const Qdq on_o(y, kN, kN, g.spec, draws(seed));
+      EXPECT_EQ(on_o.packed_differs, 0) << g.name;
+      o += on_o.sqnr(y) / 3;  // single tensors move with the seed
+      if (seed != 1234u) continue;
+      const auto x = data_r(kN * kN, seed);
+      r = Qdq(x, kN, kN, g.spec, draws(seed)).sqnr(x);
+    }
+    fmt::print("{:<22} R {:>6.2f} ({:>5.2f})   O {:>6.2f} ({:>5.2f})\n", g.name, r, g.on_r, o, g.on_o);
+    EXPECT_GE(r, g.on_r - 0.3) << g.name;
+    EXPECT_LE(r, g.on_r + 0.5) << g.name;
+    if (g.on_o == 0) continue;
+    EXPECT_GE(o, g.on_o - 0.6) << g.name;
+    EXPECT_LE(o, g.on_o + 0.8) << g.name;
+  }
+}
+
+TEST(OperandSqnr, Mx9AndMx6) {
+  for (const auto& [bits, on_r, on_o] : {std::tuple{8, 45.6, 41.9}, std::tuple{5, 28.3, 28.0}}) {
+    for (const bool outliers : {false, true}) {
+      double db = 0;
+      for (const unsigned seed : {1234u, 1235u, 1236u}) {
+        const auto x = outliers ? data_o(kN * kN, seed) : data_r(kN * kN, seed);
+        Sqnr s;
+        for (size_t i = 0; i < x.size(); i += 16) {
+          uint8_t block[18];
+          float back[16];
+          mx9_encode(bits, x.data() + i, 16, block);
+          mx9_decode(bits, block, 16, back);
+          for (size_t j = 0; j < 16; ++j) s.add(x[i + j], back[j]);
+        }
+        db += s.db() / 3;
+      }
+      fmt::print("MX{} {} {:.2f}\n", bits + 1, outliers ? "O" : "R", db);
+      const double reference = outliers ? on_o : on_r;
+      EXPECT_GE(db, reference - (outliers ? 0.6 : 0.3)) << bits;
+      EXPECT_LE(db, reference + (outliers ? 0.8 : 0.5)) << bits;
+    }
+  }
+}
+
+// numerics.md 13.1: blocks without an outer scale at the ends of the block scales' ranges.
+TEST(OperandSqnr, Ue5m3BlocksReachFurtherThanE4m3Blocks) {
+  const auto db = [&](S scale, float value, TwoLevel two_level) {
+    OperandSpec s = make_spec(E::e2m1, G::block, 16, scale);
+    s.two_level = two_level;
+    std::vector<float> x = data_r(128 * 128, 1234);
+    if (value != 0) std::fill(x.begin(), x.end(), to_float(bf16(value)));
+    return std::min(200.0, Qdq(x, 128, 128, s).sqnr(x));
+  };
+  EXPECT_GE(db(S::ue5m3, 1e4f, TwoLevel::none), db(S::e4m3, 1e4f, TwoLevel::none) + 10);
+  EXPECT_GE(db(S::ue5m3, 1e-4f, TwoLevel::none), db(S::e4m3, 1e-4f, TwoLevel::none) + 5);
+  EXPECT_GE(db(S::ue5m3, 0, TwoLevel::none), db(S::e4m3, 0, TwoLevel::none) - 0.5);
+  EXPECT_GE(db(S::e4m3, 1e-4f, TwoLevel::tensor), 20);  // the outer scale is what carries gradients (3.4)
+}
+
+// A rotation is undone by the other operand's; here by the transform itself.
+TEST(OperandSqnr, RotatedCopyIsTheQuantisedRotation) {
+  for (const int n : {16, 32}) {
+    const uint32_t signs = n == 16 ? 0xD7E8u : 0xB5297A4Du;
+    OperandSpec s = fp4(G::block, S::e4m3);
+    s.hadamard = n;
+    const int64_t tokens = 300, features = 70;  // a tail: zero rows are appended
+    const auto x = data_r(tokens * features, 1234);
+    const Qdq q(x, tokens, features, s, {}, true, signs);
+    EXPECT_EQ(q.C, round_up(tokens, n));
+    Sqnr rotated, back;
+    for (int64_t f = 0; f < features; ++f) {
+      for (int64_t t = 0; t < q.C; t += n) {
+        const auto at = [&](int64_t i) { return t + i < tokens ? x[static_cast<size_t>((t + i) * features + f)] : 0.0f; };
+        std::vector<double> h(static_cast<size_t>(n)), undone(h);
+        for (int i = 0; i < n; ++i) {
+          for (int j = 0; j < n; ++j) {
+            const bool negative = (std::popcount(static_cast<unsigned>(i & j)) + static_cast<int>(signs >> j & 1)) % 2 != 0;
+            const double hij = (negative ? -1 : 1) / std::sqrt(static_cast<double>(n));
+            h[static_cast<size_t>(i)] += hij * at(j);
+            undone[static_cast<size_t>(j)] += hij * q.values[static_cast<size_t>(f * q.C + t + i)];
+          }
+        }
+        for (int i = 0; i < n; ++i) {
+          rotated.add(h[static_cast<size_t>(i)], q.values[static_cast<size_t>(f * q.C + t + i)]);
+          back.add(at(i), undone[static_cast<size_t>(i)]);
+        }
+      }
+    }
+    EXPECT_NEAR(rotated.db(), back.db(), 0.2) << n;  // orthogonal: the error keeps its size
+    EXPECT_GE(rotated.db(), 20.4 - 0.3) << n;        // still Gaussian
+    EXPECT_LE(rotated.db(), 20.4 + 0.5) << n;
+  }
+}
+
+}  // namespace
+}  // namespace halftone
