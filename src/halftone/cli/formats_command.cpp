@@ -59,7 +59,9 @@ int formats_command(Arguments args) {
   check(help || args[0] == "--support", "halftone formats: unknown option '{}'; expected --show NAME or --support", args[0]);
   check(args.size() == 1, "halftone formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
   if (help) return print(kHelp), 0;
-  print(support_table(name(this_machine())));
+  print(support_table(name(this_machine())) +
+        "\nThe columns of GPUs describe the kernels of halftone_cuda.so. Training on a GPU does not call them yet: it has none, int8 and\n"
+        "fp8_rowwise, through LibTorch's own operations; a run says so at its start.\n");
   return 0;
 }
 

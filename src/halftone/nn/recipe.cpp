@@ -78,6 +78,9 @@ std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& le
 // How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
 std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
   std::string line = fmt::format("quantize: {} on {}: ", rule.scheme, name(hardware)), products;
+  if (!is_cpu(hardware)) {
+    return line + "LibTorch's own operations on the quantised operands (the kernels of halftone_cuda.so are not called yet)";
+  }
   const std::array<std::pair<const char*, const Support*>, 3> all = {
       {{"forward", &support.forward}, {"dgrad", &support.dgrad}, {"wgrad", &support.wgrad}}};
   for (size_t i = 0; i < all.size(); ++i) {
