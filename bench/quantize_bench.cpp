@@ -1,5 +1,6 @@
 // Time and bandwidth of quantize_operand on the CPU, for every kind of operand of the recipes:
-//   bench_quantize_bench [ROWS COLS [NAME]]     OMP_NUM_THREADS and HALFTONE_ISA choose the threads and the instruction set
+//   bench_quantize_bench [ROWS COLS [NAME]]     those whose name contains NAME, or all; OMP_NUM_THREADS and HALFTONE_ISA choose the threads
+//   and the instruction set
 // GB/s counts the bytes that a scheme needs: one read of the matrix, and what it writes (an amax pass that a tensor or row
 // scale needs is a second read, counted). The last column is the share of a copy of the same number of bytes in this run.
 #include <chrono>

@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/formats/float_code.h"
+#include "halftone/formats/fp8_scale.h"
 #include "halftone/quantize/fp8_rowwise.h"
 #include "halftone/quantize/int8_ref.h"
 
@@ -9,11 +10,8 @@ struct Fp8Scale {
   float scale, inv;  // inv is 0 for a poisoned group
 };
 inline Fp8Scale fp8_scale_pow2(uint32_t amax) {
-  if (amax >= 0x7F800000u) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  const float a = std::bit_cast<float>(amax);
-  const float inv = a < 1e-12f ? std::bit_cast<float>(0x57CBBA10u) : 448.0f / a;
-  const float pow2 = std::bit_cast<float>(std::bit_cast<uint32_t>(inv) & 0xFF800000u);
-  return {1.0f / pow2, pow2};
+  const ScalePair s = fp8_scale(Float::e4m3, true, amax);
+  return {s.scale, poisoned(amax) ? 0.0f : s.inv};
 }
 
 // Scalar reference of halftone::fp8_rowwise.

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "halftone/formats/int_spec.h"
+#include "halftone/formats/int_scale.h"
 #include "halftone/quantize/int8.h"
 
 namespace halftone::ref {
@@ -19,9 +19,8 @@ struct Int8Scale {
   float scale, inv;  // inv is 0 for a poisoned group
 };
 inline Int8Scale int8_scale(uint32_t amax) {
-  if (amax >= 0x7F800000u) return {std::numeric_limits<float>::quiet_NaN(), 0};
-  const float scale = std::max(std::bit_cast<float>(amax) / 127.0f, 1e-12f);
-  return {scale, 1.0f / scale};
+  const ScalePair s = halftone::int8_scale(amax);
+  return {s.scale, poisoned(amax) ? 0.0f : s.inv};
 }
 
 // Scalar reference of halftone::int8_quantize.

@@ -115,8 +115,9 @@ class Preparation {
           pair = int8_scale(amax, s.scale_floor);
           break;
         case Element::int4: {
-          const quantize::SignedAmax a = one ? signs_.all : plan.transposed ? signs_.columns[at] : signs_.rows[at];
-          pair = int4_scale(a.pos, a.neg, s.scale_floor);
+          const auto& pos = plan.transposed ? signs_.column_pos : signs_.row_pos;
+          const auto& neg = plan.transposed ? signs_.column_neg : signs_.row_neg;
+          pair = int4_scale(one ? signs_.pos : pos[at], one ? signs_.neg : neg[at], s.scale_floor);
           break;
         }
         case Element::ternary:

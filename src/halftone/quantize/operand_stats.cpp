@@ -10,18 +10,17 @@ int64_t row_grain(const Source& s) { return std::max<int64_t>(1, (int64_t{1} << 
 uint32_t bits_of_element(float x) { return std::bit_cast<uint32_t>(x); }
 uint32_t bits_of_element(bf16 x) { return static_cast<uint32_t>(x.bits) << 16; }
 
+// One row; separate loops over plain arrays, which become vector code.
 template <class T>
-void signed_rows(const Source& s, int64_t begin, int64_t end, SignedAmax* rows, SignedAmax* columns) {
-  for (int64_t r = begin; r < end; ++r) {
-    const T* x = static_cast<const T*>(s.row(r));
-    SignedAmax row;
-    for (int64_t c = 0; c < s.cols; ++c) {
-      const uint32_t bits = bits_of_element(x[c]), a = bits & 0x7FFFFFFFu, pos = (bits >> 31) != 0 ? 0 : a, neg = a - pos;
-      row = {std::max(row.pos, pos), std::max(row.neg, neg)};
-      columns[c] = {std::max(columns[c].pos, pos), std::max(columns[c].neg, neg)};
-    }
-    rows[r] = row;
+void signed_row(const T* x, int64_t n, uint32_t* row, uint32_t* __restrict__ pos, uint32_t* __restrict__ neg) {
+  uint32_t p = 0, q = 0;
+  for (int64_t c = 0; c < n; ++c) {
+    const uint32_t bits = bits_of_element(x[c]), a = bits & 0x7FFFFFFFu,
+                   below = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) & a;
+    p = std::max(p, a - below), q = std::max(q, below);
+    pos[c] = std::max(pos[c], a - below), neg[c] = std::max(neg[c], below);
   }
+  row[0] = p, row[1] = q;
 }
 
 constexpr int64_t kPiece = 4096;  // elements of one leaf of the sum; a power of two
@@ -69,21 +68,30 @@ MatrixStats matrix_amax(const Source& s, const Kernels& k, bool columns) {
 
 SignedStats signed_amax(const Source& s) {
   SignedStats out;
-  out.rows.resize(static_cast<size_t>(s.rows));
+  out.row_pos.resize(static_cast<size_t>(s.rows)), out.row_neg = out.row_pos;
   const auto width = static_cast<size_t>(s.cols), slots = static_cast<size_t>(max_threads());
-  std::vector<SignedAmax> partial(slots * width);
+  std::vector<uint32_t> partial(2 * slots * width);
   std::atomic<size_t> used = 0;
   parallel_for(s.rows, row_grain(s), [&](int64_t begin, int64_t end) {
-    SignedAmax* columns = partial.data() + used.fetch_add(1) * width;
-    if (s.type == DType::f32)
-      signed_rows<float>(s, begin, end, out.rows.data(), columns);
-    else
-      signed_rows<bf16>(s, begin, end, out.rows.data(), columns);
+    uint32_t *pos = partial.data() + 2 * width * used.fetch_add(1), *neg = pos + width;
+    for (int64_t r = begin; r < end; ++r) {
+      uint32_t row[2];
+      if (s.type == DType::f32)
+        signed_row(static_cast<const float*>(s.row(r)), s.cols, row, pos, neg);
+      else
+        signed_row(static_cast<const bf16*>(s.row(r)), s.cols, row, pos, neg);
+      out.row_pos[static_cast<size_t>(r)] = row[0], out.row_neg[static_cast<size_t>(r)] = row[1];
+    }
   });
-  const auto merge = [](SignedAmax& a, SignedAmax b) { a = {std::max(a.pos, b.pos), std::max(a.neg, b.neg)}; };
-  for (const SignedAmax a : out.rows) merge(out.all, a);
-  out.columns.resize(width);
-  for (size_t i = 0; i < partial.size(); ++i) merge(out.columns[i % width], partial[i]);
+  for (const uint32_t a : out.row_pos) out.pos = std::max(out.pos, a);
+  for (const uint32_t a : out.row_neg) out.neg = std::max(out.neg, a);
+  out.column_pos.assign(width, 0), out.column_neg.assign(width, 0);
+  for (size_t i = 0; i < slots; ++i) {
+    for (size_t c = 0; c < width; ++c) {
+      out.column_pos[c] = std::max(out.column_pos[c], partial[2 * i * width + c]);
+      out.column_neg[c] = std::max(out.column_neg[c], partial[(2 * i + 1) * width + c]);
+    }
+  }
   return out;
 }
 

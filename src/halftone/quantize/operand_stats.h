@@ -13,12 +13,9 @@ struct MatrixStats {
 MatrixStats matrix_amax(const Source& s, const Kernels& k, bool columns);
 
 // Integer maxima of bits32(|x|) over the elements without and with the sign bit (int4_scale).
-struct SignedAmax {
-  uint32_t pos = 0, neg = 0;
-};
 struct SignedStats {
-  std::vector<SignedAmax> rows, columns;
-  SignedAmax all;
+  std::vector<uint32_t> row_pos, row_neg, column_pos, column_neg;
+  uint32_t pos = 0, neg = 0;
 };
 SignedStats signed_amax(const Source& s);
 
