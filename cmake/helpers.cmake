@@ -40,15 +40,18 @@ function(halftone_library name)
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}/src")
 endfunction()
 
-# Code that runs once a step or less: -O1, and several files a compiler run, take half off its compile time (headers and
-# templates of JSON, TOML and CLI11 mostly). Presets without HALFTONE_PCH, and EACH_FILE, compile each file alone.
+# Several files a compiler run: half the compile time where headers and templates (JSON, TOML, CLI11) are most of it. The
+# presets without HALFTONE_PCH compile each file alone.
+function(halftone_batched)
+  if(HALFTONE_PCH)
+    set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
+  endif()
+endfunction()
+
+# Code that runs once a step or less.
 function(halftone_cold)
-  cmake_parse_arguments(ARG "EACH_FILE" "" "" ${ARGN})
-  foreach(target IN LISTS ARG_UNPARSED_ARGUMENTS)
+  foreach(target IN LISTS ARGN)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
-    if(HALFTONE_PCH AND NOT ARG_EACH_FILE)
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
-    endif()
   endforeach()
 endfunction()
 
@@ -63,7 +66,7 @@ function(halftone_test folder)
   target_include_directories(${folder}_test PRIVATE "${CMAKE_SOURCE_DIR}/tests")
   target_compile_definitions(${folder}_test PRIVATE HALFTONE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
-  halftone_cold(${folder}_test EACH_FILE)
+  halftone_cold(${folder}_test)
   set_property(GLOBAL APPEND PROPERTY HALFTONE_TEST_PROGRAMS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|train)(;|$)")

@@ -11,8 +11,6 @@
 namespace halftone {
 namespace {
 
-constexpr size_t kMaxDims = 16;
-
 void check_file_name(const std::string& name, const std::string& what) {
   const bool plain = !name.empty() && name.size() <= 255 && name != "." && name != ".." && name != "index.json" &&
                      name.find('/') == std::string::npos && name.find('\0') == std::string::npos;

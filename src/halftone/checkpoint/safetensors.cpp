@@ -35,8 +35,6 @@ constexpr std::array<DTypeRow, 16> kDTypes{{{FileDType::f64, "F64", 8},
                                             {FileDType::f8_e8m0, "F8_E8M0", 1}}};
 const DTypeRow& row_of(FileDType type) { return kDTypes[static_cast<size_t>(type)]; }
 
-constexpr size_t kMaxDims = 16;
-
 TensorEntry parse_entry(const std::string& name, const Json& value, uint64_t data_bytes, const std::string& what) {
   const std::string where = fmt::format("{}: tensor {}", what, name);
   check(value.is_object() && value.size() == 3, "{}: expected exactly dtype, shape and data_offsets", where);

@@ -20,6 +20,8 @@ const char* name_of(FileDType type);  // "F32", "BF16", ... as written in the fi
 size_t size_of(FileDType type);       // bytes per element
 FileDType parse_file_dtype(std::string_view name, const std::string& what);
 
+constexpr size_t kMaxDims = 16;  // of a tensor in a file
+
 // Bytes of a tensor; overflow of the product or a negative extent is an error that starts with `what`.
 uint64_t byte_count(FileDType type, std::span<const int64_t> shape, const std::string& what);
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
