@@ -46,20 +46,21 @@ CopyPlan plan_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
 
 // Whole tiles, in parallel; f(worker, first row, first column).
 template <class F>
-void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows, int64_t height, int64_t r1, int64_t c1, F&& f) {
-  const int64_t down = ceil_div(r1, height), across = ceil_div(c1, quantize::kTileWidth);
+void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows, quantize::TileShape shape, int64_t r1, int64_t c1,
+                F&& f) {
+  const int64_t down = ceil_div(r1, shape.height), across = ceil_div(c1, shape.width);
   parallel_for(down * across, 2, [&](int64_t begin, int64_t end) {
     static thread_local const auto worker = std::make_unique<quantize::TileWorker>();
-    worker->use(k, rows, height);
-    for (int64_t i = begin; i < end; ++i) f(*worker, i / across * height, i % across * quantize::kTileWidth);
+    worker->use(k, rows, shape);
+    for (int64_t i = begin; i < end; ++i) f(*worker, i / across * shape.height, i % across * shape.width);
   });
 }
 
 // Passes over the matrix before the one that encodes.
 class Preparation {
  public:
-  Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, const quantize::Kernels& rows, int64_t height)
-      : p_(p), k_(k), rows_(rows), height_(height), s_{p.x, p.type, p.rows, p.cols, p.ld} {}
+  Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, const quantize::Kernels& rows, quantize::TileShape shape)
+      : p_(p), k_(k), rows_(rows), shape_(shape), s_{p.x, p.type, p.rows, p.cols, p.ld} {}
 
   void needs(const CopyPlan& plan) {
     const QuantizedCopy& c = *plan.copy;
@@ -88,7 +89,7 @@ class Preparation {
  private:
   uint32_t rotated(const CopyPlan& plan) {
     std::atomic<uint32_t> amax = 0;
-    over_tiles(k_, rows_, height_, plan.C, plan.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+    over_tiles(k_, rows_, shape_, plan.C, plan.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
       const uint32_t a = w.rotated_amax(plan, r0, c0);
       uint32_t seen = amax.load();
       while (seen < a && !amax.compare_exchange_weak(seen, a)) {}
@@ -101,7 +102,7 @@ class Preparation {
     const OperandSpec& s = plan.spec;
     const bool one = s.granularity == Granularity::tensor;
     const int64_t n = one ? 1 : plan.R;
-    plan.inv.assign(static_cast<size_t>(round_up(n, quantize::kTileHeight)), 0.0f);
+    plan.inv.assign(static_cast<size_t>(round_up(n, quantize::kTileElements / 128)), 0.0f);
     auto* scales = static_cast<float*>(plan.copy->scales);
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
@@ -135,7 +136,7 @@ class Preparation {
   const QuantizeOperand& p_;
   const quantize::OperandKernels& k_;
   const quantize::Kernels& rows_;
-  int64_t height_;
+  quantize::TileShape shape_;
   Source s_;
   bool amax_ = false, column_amax_ = false, signed_ = false, sum_ = false;
   quantize::MatrixStats stats_;
@@ -208,21 +209,28 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
   std::vector<CopyPlan*> plans;
   if (p.want_row) row = plan_of(p, p.row, false), plans.push_back(&row);
   if (p.want_transposed) transposed = plan_of(p, p.transposed, true), plans.push_back(&transposed);
-  int64_t height = p.want_transposed ? 64 : 32, r1 = 0, c1 = 0;
+  int64_t r1 = 0, c1 = 0;
+  bool down = false, high = false;  // groups reach over rows; over 128 of them
   for (const CopyPlan* plan : plans) {
     const OperandSpec& s = plan->spec;
-    const bool down = plan->transposed || s.granularity == Granularity::tile;
-    if (down && ((grouped(s) && s.block == 128) || s.two_level == TwoLevel::macro)) height = 128;
+    const bool reaches = plan->transposed || s.granularity == Granularity::tile;
+    down = down || reaches;
+    high = high || (reaches && ((grouped(s) && s.block == 128) || s.two_level == TwoLevel::macro));
     r1 = std::max(r1, plan->transposed ? plan->C : plan->R);
     c1 = std::max(c1, plan->transposed ? plan->R : plan->C);
   }
-  Preparation prepare(p, k, rows, height);
+  quantize::TileShape shape{high ? 128 : 64, 128, high ? 128 : 32};
+  if (!down) {
+    shape.width = std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(c1))), 128, quantize::kTileRow);
+    shape.height = shape.step = 4096 / shape.width;
+  }
+  Preparation prepare(p, k, rows, shape);
   for (const CopyPlan* plan : plans) prepare.needs(*plan);
   prepare.measure();
   for (CopyPlan* plan : plans) prepare.finish(*plan);
 
   const bool shared = shared_codes(p);
-  over_tiles(k, rows, height, r1, c1, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+  over_tiles(k, rows, shape, r1, c1, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
     w.run(p.want_row ? &row : nullptr, p.want_transposed ? &transposed : nullptr, shared, r0, c0);
   });
 

@@ -9,23 +9,26 @@
 // operand_tile.cpp owns scale rules, layouts and tails; here everything has whole vectors.
 namespace halftone::quantize {
 
-inline constexpr int64_t kTileWidth = 128, kTileHeight = 128;  // of the buffers; a tile has 64 rows where no block needs 128
+// A tile is [rows, width], width a power of two and at least 128: 4 x 1024 where groups lie along the rows of the matrix, so
+// that it is read in long runs; 64 x 128 for a transposed copy, whose runs are then whole cache lines; 128 x 128 where
+// blocks are so high.
+inline constexpr int64_t kTileElements = 128 * 128, kTileRow = 1024;  // at most
 
 // How an element meets its group's numbers: x * factor; x / factor; clamp(x * factor, -6, 6); (x - zero) * factor.
 enum class Meet { product, quotient, clamped, affine };
 
-// Encodes f[rows, kTileWidth] into codes[rows, codes_ld]. Poisoned groups, whose factor is NaN, are the caller's. Element (r, c) uses
+// Encodes f[rows, width] into codes[rows, codes_ld]. Poisoned groups, whose factor is NaN, are the caller's. Element (r, c) uses
 // factor[(r >> row_shift) * factor_ld + i] with i = c where by_column, else c >> column_shift.
 struct EncodeTile {
   Element element;
   bool stochastic, by_column;
   Meet meet;
   const float* f;
-  int64_t rows;
+  int64_t rows, width;
   const float *factor, *zero;
   int64_t factor_ld;
   int row_shift, column_shift;
-  const uint16_t* draws;  // [rows, kTileWidth] when stochastic
+  const uint16_t* draws;  // [rows, width] when stochastic
   uint8_t* codes;
   int64_t codes_ld;
 };
@@ -43,21 +46,21 @@ struct ValueRun {
 };
 
 struct OperandKernels {
-  // x[valid_rows, valid_columns] as fp32 into f[rows, kTileWidth], zeros around it.
-  void (*load)(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, float* f);
+  // x[valid_rows, valid_columns] as fp32 into f[rows, width], zeros around it.
+  void (*load)(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width, float* f);
   // Rotates groups of n = 16 or 32 rows in place; `half`: results rounded to bf16.
-  void (*rotate)(float* f, int64_t rows, int n, uint32_t signs, bool half);
-  // Largest bits32(|f|) of every 1 x block piece of f[rows, kTileWidth], rows a multiple of 16: out[rows, kTileWidth / block].
-  void (*amax_along)(const float* f, int64_t rows, int64_t block, uint32_t* out);
-  // Of every block x 1 piece: out[rows / block, kTileWidth].
-  void (*amax_across)(const float* f, int64_t rows, int64_t block, uint32_t* out);
-  // f[rows, kTileWidth] *= factor[(r >> row_shift) * factor_ld + (by_column ? c : 0)]
-  void (*scale)(float* f, int64_t rows, const float* factor, int64_t factor_ld, int row_shift, bool by_column);
+  void (*rotate)(float* f, int64_t rows, int64_t width, int n, uint32_t signs, bool half);
+  // Largest bits32(|f|) of every run of `block` elements: out[n / block], a multiple of 16.
+  void (*amax_along)(const float* f, int64_t n, int64_t block, uint32_t* out);
+  // Of every block x 1 piece of f[rows, width]: out[rows / block, width].
+  void (*amax_across)(const float* f, int64_t rows, int64_t width, int64_t block, uint32_t* out);
+  // f[rows, width] *= factor[(r >> row_shift) * factor_ld + (by_column ? c : c / 128)]
+  void (*scale)(float* f, int64_t rows, int64_t width, const float* factor, int64_t factor_ld, int row_shift, bool by_column);
   void (*encode)(const EncodeTile& t);
   // Block scales of NVFP4 and AMDFP4 and their factors (fp4_block_scale, fp4_factor) from n amaxes, n a multiple of 16.
   void (*fp4_scales)(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, uint8_t* scales, float* factors);
-  // codes[rows, codes_ld] to out[kTileWidth, ld], rows a multiple of 16.
-  void (*transpose)(const uint8_t* codes, int64_t codes_ld, int64_t rows, uint8_t* out, int64_t ld);
+  // codes[rows, codes_ld] to out[width, ld], rows a multiple of 16.
+  void (*transpose)(const uint8_t* codes, int64_t codes_ld, int64_t rows, int64_t width, uint8_t* out, int64_t ld);
   void (*values)(const ValueRun& run);
   // n 4-bit codes (a multiple of 32) to n / 2 bytes.
   void (*pack4)(const uint8_t* codes, int64_t n, uint8_t* out);

@@ -62,16 +62,16 @@ template <class V>
 struct OperandLeaf {
   using F = typename V::F;
   using I = typename V::I;
-  static constexpr int64_t kLanes = V::kLanes, W = kTileWidth;
+  static constexpr int64_t kLanes = V::kLanes;
 
   template <class T>
-  static void load_of(const T* x, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, float* f) {
-    for (int64_t r = 0; r < rows; ++r, f += W) {
+  static void load_of(const T* x, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width, float* f) {
+    for (int64_t r = 0; r < rows; ++r, f += width) {
       const int64_t n = r < valid_rows ? valid_columns : 0;
       const T* row = x + r * ld;
       // The next tile's columns: too short a run for the processor to foresee.
-      const char* next = reinterpret_cast<const char*>(row + W);
-      for (int64_t b = 0; b < (n == W ? W * static_cast<int64_t>(sizeof(T)) : 0); b += 64) _mm_prefetch(next + b, _MM_HINT_T1);
+      const char* next = reinterpret_cast<const char*>(row + width);
+      for (int64_t b = 0; b < (n == width ? width * static_cast<int64_t>(sizeof(T)) : 0); b += 64) _mm_prefetch(next + b, _MM_HINT_T1);
       int64_t c = 0;
       for (; c + kLanes <= n; c += kLanes) V::storef(f + c, V::load(row + c));
       for (; c < n; ++c) {
@@ -80,14 +80,15 @@ struct OperandLeaf {
         else
           f[c] = row[c];
       }
-      for (; c < W; ++c) f[c] = 0;
+      for (; c < width; ++c) f[c] = 0;
     }
   }
-  static void load(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, float* f) {
+  static void load(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width,
+                   float* f) {
     if (type == DType::f32)
-      load_of(static_cast<const float*>(x), ld, valid_rows, valid_columns, rows, f);
+      load_of(static_cast<const float*>(x), ld, valid_rows, valid_columns, rows, width, f);
     else
-      load_of(static_cast<const bf16*>(x), ld, valid_rows, valid_columns, rows, f);
+      load_of(static_cast<const bf16*>(x), ld, valid_rows, valid_columns, rows, width, f);
   }
 
   static I bf16_rounded(I bits) {  // in the upper halves; NaN payloads lie there too and survive
@@ -96,14 +97,14 @@ struct OperandLeaf {
   }
 
   template <int kWidth>
-  static void rotate_of(float* f, int64_t rows, uint32_t signs, bool half) {
+  static void rotate_of(float* f, int64_t rows, int64_t width, uint32_t signs, bool half) {
     const F norm = V::set(kWidth == 32 ? std::bit_cast<float>(0x3E3504F3u) : 0.25f);
     for (int64_t r = 0; r < rows; r += kWidth) {
-      for (int64_t c = 0; c < W; c += kLanes) {
+      for (int64_t c = 0; c < width; c += kLanes) {
         F v[kWidth];
-        float* p = f + r * W + c;
+        float* p = f + r * width + c;
         _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
-          v[j] = V::floats(V::xor_(V::bits(V::loadf(p + j * W)), V::seti(((signs >> j) & 1u) << 31)));
+          v[j] = V::floats(V::xor_(V::bits(V::loadf(p + j * width)), V::seti(((signs >> j) & 1u) << 31)));
         }
         _Pragma("GCC unroll 5") for (int stride = 1; stride < kWidth; stride *= 2) {
           _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
@@ -116,23 +117,23 @@ struct OperandLeaf {
         _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
           F y = V::mul(v[j], norm);
           if (half) y = V::floats(V::and_(bf16_rounded(V::bits(y)), V::seti(0xFFFF0000u)));
-          V::storef(p + j * W, y);
+          V::storef(p + j * width, y);
         }
       }
     }
   }
-  static void rotate(float* f, int64_t rows, int n, uint32_t signs, bool half) {
+  static void rotate(float* f, int64_t rows, int64_t width, int n, uint32_t signs, bool half) {
     if (n == 32)
-      rotate_of<32>(f, rows, signs, half);
+      rotate_of<32>(f, rows, width, signs, half);
     else
-      rotate_of<16>(f, rows, signs, half);
+      rotate_of<16>(f, rows, width, signs, half);
   }
 
   static I magnitude(const float* f) { return V::and_(V::loadi(f), V::seti(0x7FFFFFFFu)); }
 
-  static void amax_along(const float* f, int64_t rows, int64_t block, uint32_t* out) {
+  static void amax_along(const float* f, int64_t n, int64_t block, uint32_t* out) {
     const int64_t vectors = block / kLanes;
-    for (int64_t done = 0; done < rows * W; done += kLanes * block, out += kLanes) {
+    for (int64_t done = 0; done < n; done += kLanes * block, out += kLanes) {
       I v[kLanes];
       _Pragma("GCC unroll 16") for (int64_t i = 0; i < kLanes; ++i) {
         I a = magnitude(f);
@@ -143,23 +144,23 @@ struct OperandLeaf {
       V::store(out, V::max_of_each(v));
     }
   }
-  static void amax_across(const float* f, int64_t rows, int64_t block, uint32_t* out) {
-    for (int64_t r = 0; r < rows; r += block, out += W) {
-      for (int64_t c = 0; c < W; c += 4 * kLanes) {
+  static void amax_across(const float* f, int64_t rows, int64_t width, int64_t block, uint32_t* out) {
+    for (int64_t r = 0; r < rows; r += block, out += width) {
+      for (int64_t c = 0; c < width; c += 4 * kLanes) {
         I a[4];
         _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::zero();
         for (int64_t j = 0; j < block; ++j) {
-          _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::maxi(a[i], magnitude(f + (r + j) * W + c + i * kLanes));
+          _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::maxi(a[i], magnitude(f + (r + j) * width + c + i * kLanes));
         }
         _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) V::store(out + c + i * kLanes, a[i]);
       }
     }
   }
 
-  static void scale(float* f, int64_t rows, const float* factor, int64_t factor_ld, int row_shift, bool by_column) {
-    for (int64_t r = 0; r < rows; ++r, f += W) {
+  static void scale(float* f, int64_t rows, int64_t width, const float* factor, int64_t factor_ld, int row_shift, bool by_column) {
+    for (int64_t r = 0; r < rows; ++r, f += width) {
       const float* s = factor + (r >> row_shift) * factor_ld;
-      for (int64_t c = 0; c < W; c += kLanes) V::storef(f + c, V::mul(V::loadf(f + c), by_column ? V::loadf(s + c) : V::set(*s)));
+      for (int64_t c = 0; c < width; c += kLanes) V::storef(f + c, V::mul(V::loadf(f + c), by_column ? V::loadf(s + c) : V::set(s[c >> 7])));
     }
   }
 
@@ -181,10 +182,11 @@ struct OperandLeaf {
     const float* f = t.f;
     const uint16_t* draws = t.draws;
     uint8_t* out = t.codes;
-    for (int64_t r = 0; r < t.rows; ++r, f += W, out += t.codes_ld) {
+    const int64_t width = t.width;
+    for (int64_t r = 0; r < t.rows; ++r, f += width, out += t.codes_ld) {
       const float* factor = t.factor + (r >> t.row_shift) * t.factor_ld;
       const float* zero = kMeet == Meet::affine ? t.zero + (r >> t.row_shift) * t.factor_ld : nullptr;
-      for (int64_t c = 0; c < W; c += 4 * kLanes) {
+      for (int64_t c = 0; c < width; c += 4 * kLanes) {
         I q[4];
         _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) {
           const int64_t at = c + i * kLanes;
@@ -200,7 +202,7 @@ struct OperandLeaf {
         else
           V::store_u8(out + c, q);
       }
-      if constexpr (kStochastic) draws += W;
+      if constexpr (kStochastic) draws += width;
     }
   }
   template <bool kStochastic, Meet kMeet, bool kSigned, class Code>
@@ -296,9 +298,9 @@ struct OperandLeaf {
     }
   }
 
-  static void transpose(const uint8_t* codes, int64_t codes_ld, int64_t rows, uint8_t* out, int64_t ld) {
+  static void transpose(const uint8_t* codes, int64_t codes_ld, int64_t rows, int64_t width, uint8_t* out, int64_t ld) {
     for (int64_t r = 0; r < rows; r += 16) {
-      for (int64_t c = 0; c < W; c += V::kBytes) {
+      for (int64_t c = 0; c < width; c += V::kBytes) {
         I a[16], b[16];
         _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) a[i] = V::loadi(codes + (r + i) * codes_ld + c);
         // Each round rotates the 8 bits (row, column) of a byte's place by one; after four they are exchanged.

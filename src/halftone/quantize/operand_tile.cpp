@@ -14,8 +14,6 @@
 namespace halftone::quantize {
 namespace {
 
-constexpr int64_t W = kTileWidth;
-
 constexpr int log2_of(int64_t block) { return std::countr_zero(static_cast<uint64_t>(block)); }
 
 // Values of the 256 codes of a byte scale.
@@ -66,41 +64,36 @@ void mx_bytes(Float f, const uint32_t* amax, int64_t n, uint8_t* out) {
   }
 }
 
-bool along_rows(const CopyPlan& plan) { return !plan.transposed; }
+}  // namespace
 
-// Rows and columns of the tile that belong to the copy.
-struct Extent {
-  int64_t rows, columns;
-};
-Extent extent(const CopyPlan& plan, int64_t r0, int64_t c0, int64_t h) {
+Extent TileWorker::extent(const CopyPlan& plan) const {
   const int64_t rows = plan.transposed ? plan.C : plan.R, columns = plan.transposed ? plan.R : plan.C;
-  return {std::clamp<int64_t>(rows - r0, 0, h), std::clamp<int64_t>(columns - c0, 0, W)};
+  return {std::clamp<int64_t>(rows - r0_, 0, h_), std::clamp<int64_t>(columns - c0_, 0, w_)};
 }
 
 // How blocks of a copy lie in the tile.
-Groups groups_of(const CopyPlan& plan, int64_t block, bool tile) {
-  return {tile || !along_rows(plan) ? block : 1, tile || along_rows(plan) ? block : 1, tile || along_rows(plan) ? W / block : W};
+Groups TileWorker::groups_of(const CopyPlan& plan, int64_t block, bool tile) const {
+  const bool along = !plan.transposed;
+  return {tile || !along ? block : 1, tile || along ? block : 1, tile || along ? w_ / block : w_};
 }
-
-}  // namespace
 
 void TileWorker::load(const QuantizeOperand& p) {
   if (clean_) return;
-  const int64_t rows = std::clamp<int64_t>(p.rows - r0_, 0, h_), columns = std::clamp<int64_t>(p.cols - c0_, 0, W);
+  const int64_t rows = std::clamp<int64_t>(p.rows - r0_, 0, h_), columns = std::clamp<int64_t>(p.cols - c0_, 0, w_);
   const auto* x = static_cast<const std::byte*>(p.x) + (r0_ * p.ld + c0_) * static_cast<int64_t>(size_of(p.type));
-  k_->load(x, p.type, p.ld, columns > 0 ? rows : 0, columns, h_, f_.data());
+  k_->load(x, p.type, p.ld, columns > 0 ? rows : 0, columns, h_, w_, f_.data());
   clean_ = true;
 }
 
 void TileWorker::find_amax(Groups g, int64_t block) {
-  if (g.height == 1) return k_->amax_along(f_.data(), h_, block, amax_.data());
-  k_->amax_across(f_.data(), h_, block, amax_.data());
+  if (g.height == 1) return k_->amax_along(f_.data(), h_ * w_, block, amax_.data());
+  k_->amax_across(f_.data(), h_, w_, block, amax_.data());
   if (g.width == 1) return;
   for (int64_t i = 0; i < h_ / block; ++i) {
-    for (int64_t j = 0; j < W / block; ++j) {
+    for (int64_t j = 0; j < w_ / block; ++j) {
       uint32_t a = 0;
-      for (int64_t c = 0; c < block; ++c) a = std::max(a, amax_[static_cast<size_t>(i * W + j * block + c)]);
-      amax_[static_cast<size_t>(i * (W / block) + j)] = a;  // lies before what is still to be read
+      for (int64_t c = 0; c < block; ++c) a = std::max(a, amax_[static_cast<size_t>(i * w_ + j * block + c)]);
+      amax_[static_cast<size_t>(i * (w_ / block) + j)] = a;  // lies before what is still to be read
     }
   }
 }
@@ -109,7 +102,7 @@ void TileWorker::find_amax(Groups g, int64_t block) {
 template <class T>
 void TileWorker::write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const {
   if (out == nullptr) return;
-  const Extent e = extent(plan, r0_, c0_, h_);
+  const Extent e = extent(plan);
   const int64_t rows = ceil_div(e.rows, g.height), columns = ceil_div(e.columns, g.width);
   if (!plan.transposed) {
     const int64_t ld = ceil_div(plan.C, g.width);
@@ -135,7 +128,7 @@ void TileWorker::apply_macro(const CopyPlan& plan) {
     factor_[at] = poisoned(amax_[at]) ? quiet_nan() : inv_macro(bytes_[at]);
   }
   write_groups(plan, g, bytes_.data(), plan.copy->macro);
-  k_->scale(f_.data(), h_, factor_.data(), g.ld, log2_of(g.height), g.width == 1);
+  k_->scale(f_.data(), h_, w_, factor_.data(), g.ld, log2_of(g.height), g.width == 1);
   clean_ = false;
 }
 
@@ -143,19 +136,19 @@ void TileWorker::apply_macro(const CopyPlan& plan) {
 void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
   constexpr int64_t kLanes = 8;
   const int64_t block = g.height * g.width;  // one of the two is 1
-  const Extent e = extent(plan, r0_, c0_, h_);
+  const Extent e = extent(plan);
   const auto store = [&](int64_t i, int64_t n, double sum, double squares) {
     const auto at = static_cast<size_t>(i);
     if (poisoned(amax_[at]) || n <= 0) return;
     bytes_[at] = clip_scale_byte(static_cast<float>(std::sqrt(clip_variance(sum, squares, static_cast<int>(n)))));
   };
-  const int64_t step = g.width == 1 ? W : 1;  // from one element of a block to the next
+  const int64_t step = g.width == 1 ? w_ : 1;  // from one element of a block to the next
   const int64_t beside = g.width == 1 ? 1 : block;
   for (int64_t i = 0; i < h_ / g.height * g.ld; i += kLanes) {
     const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
     double sum[64][kLanes], squares[64][kLanes];
     for (int64_t half = 0; half < block / 2; ++half) {
-      const float* a = f_.data() + r * W + c + 2 * half * step;
+      const float* a = f_.data() + r * w_ + c + 2 * half * step;
       for (int64_t l = 0; l < kLanes; ++l) {
         // With 128 / block < 8 blocks in a row, lanes run on into the next row, which follows in memory.
         const double u = a[l * beside], v = a[l * beside + step];
@@ -204,13 +197,13 @@ void TileWorker::mx_scales(const CopyPlan& plan, int64_t n) {
 // uint4 blocks of a row: extremes of the elements that the copy has.
 void TileWorker::affine_scales(const CopyPlan& plan, Groups g) {
   const bool storage = plan.spec.scale == ScaleFormat::bf16;
-  const Extent e = extent(plan, r0_, c0_, h_);
-  const int64_t step = g.width == 1 ? W : 1, block = g.height * g.width;
+  const Extent e = extent(plan);
+  const int64_t step = g.width == 1 ? w_ : 1, block = g.height * g.width;
   for (int64_t i = 0; i < h_ / g.height * g.ld; ++i) {
     const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
     const int64_t n = std::min(block, g.width == 1 ? e.rows - r : e.columns - c);
     int32_t low = 0x7FFFFFFF, high = -low - 1;
-    const float* f = f_.data() + r * W + c;
+    const float* f = f_.data() + r * w_ + c;
     for (int64_t j = 0; j < n; ++j) {
       const int32_t key = order_key(f[j * step]);
       low = std::min(low, key), high = std::max(high, key);
@@ -261,11 +254,11 @@ void TileWorker::write_scales(const CopyPlan& plan) const {
 void TileWorker::draw(const CopyPlan& plan) {
   const Rounding& how = plan.copy->rounding;
   // Elements beyond the matrix draw as if it went on: rotated ones and those of uint4 are not zero.
-  const auto [rows, width] = extent(plan, r0_, c0_, h_);
-  alignas(64) uint16_t some[W + 16];
+  const auto [rows, width] = extent(plan);
+  alignas(64) uint16_t some[kTileRow + 16];
   for (int64_t r = 0; r < rows && width > 0; ++r) {
     const int64_t i = how.index(r0_ + r, c0_, plan.p->cols), slack = i & 7;
-    uint16_t* out = draws_.data() + r * W;
+    uint16_t* out = draws_.data() + r * w_;
     if (slack == 0) {
       rows_->random16(how.key, how.step, how.micro, i >> 3, ceil_div(width, 8), out);
     } else {
@@ -279,19 +272,19 @@ void TileWorker::encode(const CopyPlan& plan) {
   const OperandSpec& s = plan.spec;
   load(*plan.p);
   if (s.hadamard != 0) {
-    k_->rotate(f_.data(), h_, s.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
+    k_->rotate(f_.data(), h_, w_, s.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
     clean_ = false;
   }
   if (s.two_level == TwoLevel::macro) apply_macro(plan);
   EncodeTile t{};
-  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.draws = draws_.data();
+  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.width = w_, t.draws = draws_.data();
   t.meet = Meet::product;
   if (s.granularity == Granularity::tensor || s.granularity == Granularity::row) {
     const bool one = s.granularity == Granularity::tensor;
     t.by_column = !one && plan.transposed;
     t.factor = plan.inv.data() + (one ? 0 : plan.transposed ? c0_ : r0_);
     t.factor_ld = one || t.by_column ? 0 : 1;
-    t.column_shift = log2_of(W);
+    t.column_shift = log2_of(w_);
     groups_ = {};
   } else {
     groups_ = group_scales(plan);
@@ -306,7 +299,7 @@ void TileWorker::encode(const CopyPlan& plan) {
   }
   if (s.stochastic) draw(plan);
   uint8_t* out = plan.transposed ? nullptr : direct(plan);
-  t.codes = out != nullptr ? out : codes_.data(), t.codes_ld = out != nullptr ? plan.C : W;
+  t.codes = out != nullptr ? out : codes_.data(), t.codes_ld = out != nullptr ? plan.C : w_;
   encoded_ = t.codes, encoded_ld_ = t.codes_ld;
   k_->encode(t);
   const int64_t n = groups_.ld == 0 ? 0 : h_ / groups_.height * groups_.ld;
@@ -317,8 +310,8 @@ void TileWorker::encode(const CopyPlan& plan) {
 
 // Where whole tiles of codes can be written in place.
 uint8_t* TileWorker::direct(const CopyPlan& plan) const {
-  const Extent e = extent(plan, r0_, c0_, h_);
-  if (plan.codes == nullptr || e.rows < h_ || e.columns < W) return nullptr;
+  const Extent e = extent(plan);
+  if (plan.codes == nullptr || e.rows < h_ || e.columns < w_) return nullptr;
   return plan.codes + (plan.transposed ? c0_ * plan.C + r0_ : r0_ * plan.C + c0_);
 }
 
@@ -327,7 +320,7 @@ void TileWorker::poison(const EncodeTile& t) const {
   const uint8_t code = is_float(t.element) ? poison_code(float_of(t.element)) : 0;
   for (int64_t r = 0; r < t.rows; ++r) {
     const float* factor = t.factor + (r >> t.row_shift) * t.factor_ld;
-    for (int64_t c = 0; c < W; ++c) {
+    for (int64_t c = 0; c < w_; ++c) {
       const float by = factor[t.by_column ? c : c >> t.column_shift];
       if (by != by) t.codes[r * t.codes_ld + c] = code;
     }
@@ -349,7 +342,7 @@ void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n
   if (plan.codes != nullptr && codes != plan.codes + at) std::memcpy(plan.codes + at, codes, static_cast<size_t>(n));
   if (copy.packed != nullptr) {
     uint8_t* out = copy.packed + packed_bytes(element, at);
-    alignas(64) uint8_t some[W];
+    alignas(64) uint8_t some[kTileRow];
     switch (bits_of(element)) {
       case 4:
         k_->pack4(codes, round_up(n, 32), n % 32 == 0 ? out : some);
@@ -368,10 +361,10 @@ void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n
   if (copy.form == ValueForm::bf16 || copy.form == ValueForm::f32) {
     const bool half = copy.form == ValueForm::bf16;
     const int64_t size = half ? 2 : 4;
-    alignas(64) float some[W];
+    alignas(64) float some[kTileRow];
     auto* out = static_cast<std::byte*>(copy.values) + at * size;
-    const int shift =
-        plan.spec.granularity == Granularity::block || plan.spec.granularity == Granularity::tile ? log2_of(plan.spec.block) : 7;
+    const int shift = plan.spec.granularity == Granularity::block || plan.spec.granularity == Granularity::tile ? log2_of(plan.spec.block)
+                                                                                                                : log2_of(kTileRow);
     k_->values({element, half, codes, round_up(n, 16), scale, zero, shift, n % 16 == 0 ? static_cast<void*>(out) : some});
     if (n % 16 != 0) std::memcpy(out, some, static_cast<size_t>(n * size));
   }
@@ -380,7 +373,7 @@ void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n
 // codes_ and the group arrays to the copy's outputs.
 void TileWorker::write(const CopyPlan& plan) {
   const OperandSpec& s = plan.spec;
-  const Extent e = extent(plan, r0_, c0_, h_);
+  const Extent e = extent(plan);
   const bool valued = plan.copy->form == ValueForm::bf16 || plan.copy->form == ValueForm::f32;
   const bool scaled = valued && (has_byte_scales(s.scale) || s.element == Element::uint4);
   if (valued) decode_scales(plan);
@@ -398,10 +391,10 @@ void TileWorker::write(const CopyPlan& plan) {
   uint8_t* out = direct(plan);
   const uint8_t* turned = out != nullptr ? out : turned_.data();
   const int64_t ld = out != nullptr ? plan.C : h_;
-  k_->transpose(encoded_, encoded_ld_, h_, const_cast<uint8_t*>(turned), ld);
+  k_->transpose(encoded_, encoded_ld_, h_, w_, const_cast<uint8_t*>(turned), ld);
   if (out != nullptr && !valued && plan.copy->packed == nullptr) return;
   for (int64_t c = 0; c < e.columns; ++c) {
-    float scale[kTileHeight / 16], zero[kTileHeight / 16];
+    float scale[128 / 16], zero[128 / 16];
     if (scaled) {
       for (int64_t i = 0; i < h_ / groups_.height; ++i) {
         const auto at = static_cast<size_t>(i * groups_.ld + c / groups_.width);
@@ -415,15 +408,15 @@ void TileWorker::write(const CopyPlan& plan) {
 
 void TileWorker::place(const CopyPlan& plan, int64_t rows, int64_t r0, int64_t c0) {
   r0_ = r0, c0_ = c0, clean_ = false;
-  h_ = round_up(std::min(height_, rows - r0), height_ == 128 ? 128 : 32);
+  h_ = round_up(std::min(shape_.height, rows - r0), shape_.step);
   load(*plan.p);
 }
 
 uint32_t TileWorker::rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0) {
   place(plan, plan.C, r0, c0);
-  k_->rotate(f_.data(), h_, plan.spec.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
-  k_->amax_across(f_.data(), h_, 32, amax_.data());
-  return *std::max_element(amax_.begin(), amax_.begin() + h_ / 32 * W);
+  k_->rotate(f_.data(), h_, w_, plan.spec.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
+  k_->amax_across(f_.data(), h_, w_, 32, amax_.data());
+  return *std::max_element(amax_.begin(), amax_.begin() + h_ / 32 * w_);
 }
 
 void TileWorker::run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0) {
@@ -432,7 +425,7 @@ void TileWorker::run(const CopyPlan* row, const CopyPlan* transposed, bool share
   if (transposed != nullptr) rows = std::max(rows, transposed->C);
   place(row != nullptr ? *row : *transposed, rows, r0, c0);
   const auto live = [&](const CopyPlan& plan) {
-    const Extent e = extent(plan, r0_, c0_, h_);
+    const Extent e = extent(plan);
     return e.rows > 0 && e.columns > 0;
   };
   if (row != nullptr && live(*row)) {

@@ -18,7 +18,7 @@ struct CopyPlan {
   int64_t R = 0, C = 0;  // of the output
   uint32_t amax = 0;     // of the tensor, where needed
   ScalePair outer{1, 1};
-  std::vector<float> inv;  // row granularity: [R] and up to a multiple of kTileHeight; tensor: [1]
+  std::vector<float> inv;  // row granularity: [R] and up to a multiple of kTileElements / 128; tensor: [1]
   bool poisoned = false;   // one of them is NaN
   std::vector<uint8_t> own_codes, own_scales;
   uint8_t* codes = nullptr;        // [R, C]: the caller's, or own_codes where a fold needs them, or null
@@ -30,10 +30,20 @@ struct Groups {
   int64_t height, width, ld;
 };
 
+// Rows come in multiples of step.
+struct TileShape {
+  int64_t height, width, step;
+};
+
+// Rows and columns of a tile that belong to a copy.
+struct Extent {
+  int64_t rows, columns;
+};
+
 class TileWorker {
  public:
   // 300 KB of buffers: one worker a thread, kept.
-  void use(const OperandKernels& k, const Kernels& rows, int64_t height) { k_ = &k, rows_ = &rows, height_ = height; }
+  void use(const OperandKernels& k, const Kernels& rows, TileShape shape) { k_ = &k, rows_ = &rows, shape_ = shape, w_ = shape.width; }
 
   // The tile of the given matrix at (r0, c0); either copy may be null. shared: the transposed copy has the row copy's codes.
   void run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0);
@@ -41,10 +51,12 @@ class TileWorker {
   uint32_t rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0);
 
  private:
-  static constexpr int64_t kElements = kTileHeight * kTileWidth, kGroups = kElements / 16;
+  static constexpr int64_t kElements = kTileElements, kGroups = kElements / 16;
 
   void place(const CopyPlan& plan, int64_t rows, int64_t r0, int64_t c0);
   void load(const QuantizeOperand& p);
+  Extent extent(const CopyPlan& plan) const;
+  Groups groups_of(const CopyPlan& plan, int64_t block, bool tile) const;
   void encode(const CopyPlan& plan);
   void apply_macro(const CopyPlan& plan);
   Groups group_scales(const CopyPlan& plan);
@@ -64,7 +76,8 @@ class TileWorker {
 
   const OperandKernels* k_ = nullptr;
   const Kernels* rows_ = nullptr;
-  int64_t height_ = 64, r0_ = 0, c0_ = 0, h_ = 0;
+  TileShape shape_{64, 128, 32};
+  int64_t w_ = 128, r0_ = 0, c0_ = 0, h_ = 0;
   bool clean_ = false;
   const uint8_t* encoded_ = nullptr;  // codes of the tile, [h_, encoded_ld_]: codes_ or the output itself
   int64_t encoded_ld_ = 0;
@@ -75,8 +88,8 @@ class TileWorker {
   alignas(64) std::array<uint32_t, kGroups> amax_{};
   alignas(64) std::array<float, kGroups> factor_, scale_, zero_;
   alignas(64) std::array<uint8_t, kGroups> bytes_;
-  std::array<float, kTileHeight> one_ = [] {
-    std::array<float, kTileHeight> a;
+  std::array<float, kTileRow / 16> one_ = [] {
+    std::array<float, kTileRow / 16> a;
     a.fill(1.0f);
     return a;
   }();
