@@ -12,6 +12,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/nn/bitnet.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
 
 namespace halftone::nn {
@@ -78,8 +79,8 @@ std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& le
 // How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
 std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
   std::string line = fmt::format("quantize: {} on {}: ", rule.scheme, name(hardware)), products;
-  if (!is_cpu(hardware)) {
-    return line + "LibTorch's own operations on the quantised operands (the kernels of halftone_cuda.so are not called yet)";
+  if (!is_cpu(hardware) && cuda::module() == nullptr) {
+    return line + "LibTorch's own operations on the quantised operands, because " + cuda::missing_module();
   }
   const std::array<std::pair<const char*, const Support*>, 3> all = {
       {{"forward", &support.forward}, {"dgrad", &support.dgrad}, {"wgrad", &support.wgrad}}};

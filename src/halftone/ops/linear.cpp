@@ -4,9 +4,11 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/linear_cpu.h"
 #include "halftone/ops/linear_scaled.h"
 #include "halftone/ops/node.h"
+#include "halftone/ops/quantization_stats.h"
 
 namespace halftone {
 
@@ -28,20 +30,32 @@ bool LinearGroup::has_bias() const {
 
 std::string unsupported_reason(const LinearRecipe& recipe, c10::DeviceType device) {
   if (device == at::kCPU) return "";
+  if (cuda::module() != nullptr) return "";
   for (const std::string_view name : {"none", "int8", "fp8_rowwise"}) {
     if (recipe.name == name) return "";
   }
-  return fmt::format("on this device the build has products for none, int8 and fp8_rowwise; {} runs on the CPU", recipe.name);
+  return fmt::format("without the kernels of halftone_cuda.so a GPU has none, int8 and fp8_rowwise: {}", cuda::missing_module());
 }
 
-LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
+namespace {
+
+LinearCall run(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
   if (x.is_cpu()) return cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
+  if (cuda::module() != nullptr) return scaled::linear_call(x, group, options);
   LinearCall call;
   call.y = aten::linear_forward(x, group);
   if (options.keep) {
     call.backward = [x, &group](const at::Tensor& dy, bool want_dx) { return aten::linear_backward(x, dy.contiguous(), group, want_dx); };
   }
   return call;
+}
+
+}  // namespace
+
+LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
+  LinearCall call = run(x, group, options);
+  const auto& stats = quantization_stats();
+  return stats ? stats->watch(x, group, options, std::move(call)) : call;
 }
 
 at::Tensor linear(const at::Tensor& x, LinearGroup& group) {

@@ -2,9 +2,14 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <numeric>
+
 #include "halftone/base/error.h"
-#include "halftone/gemm/cpu/decode.h"
+#include "halftone/gemm/decode.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/quantize/check_operand.h"
 #include "halftone/quantize/panels.h"
 
 namespace halftone {
@@ -37,7 +42,7 @@ template <class T> T* pointer(const at::Tensor& t) { return t.defined() ? static
 QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device) {
   const auto make = [&](at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, at::TensorOptions().device(device).dtype(type)); };
   QuantizedCopy c;
-  c.spec = r.spec, c.length = r.packed ? round_up(contracted, 2) : 0;
+  c.spec = r.spec, c.length = round_up(contracted, r.packed ? std::lcm(r.multiple, int64_t{2}) : r.multiple);
   const int64_t k = operand_length(c, contracted);
   o.spec = r.spec, o.rows = rows, o.k = k, o.form = r.form;
   if (r.codes) o.codes = make({rows, k}, at::kByte);
@@ -81,8 +86,17 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
   if (transposed != nullptr) {
     q.want_transposed = true, q.transposed = prepare(copies.transposed, *transposed, q.cols, q.rows, x.device());
   }
-  check(x.is_cpu(), "quantize: this build quantises operands on the CPU");
-  quantize_operand(q);
+  if (x.is_cpu()) {
+    quantize_operand(q);
+    return copies;
+  }
+  check_operand(q);
+  const cuda::Module* m = cuda::module();
+  check(m != nullptr, "quantize: {}", cuda::missing_module());
+  const size_t bytes = m->quantize_workspace(&q);
+  const at::Tensor workspace = at::empty({static_cast<int64_t>(std::max<size_t>(bytes, 1))}, x.options().dtype(at::kByte));
+  const char* error = m->quantize_operand(&q, workspace.data_ptr(), bytes, cuda::current_stream(x.device()));
+  check(error == nullptr, "quantize of [{} x {}]: {}", q.rows, q.cols, error ? error : "");
   return copies;
 }
 
@@ -93,12 +107,22 @@ Operand plain_operand(const at::Tensor& x, bool transposed) {
   return o;
 }
 
+at::Tensor decode(const Operand& o, gemm::Decode what, at::ScalarType type) {
+  at::Tensor out = at::empty({o.rows, o.k}, o.scales.options().dtype(type));
+  gemm::DecodeCopy p;
+  p.copy = view(o), p.rows = o.rows, p.cols = o.k, p.what = what;
+  p.type = type == at::kChar ? DType::s8 : kernel_dtype(out), p.out = out.data_ptr();
+  if (out.is_cpu()) {
+    gemm::decode(p);
+  } else {
+    cuda::check_launch("decode", cuda::required_module().decode(&p, cuda::current_stream(out.device())));
+  }
+  return out;
+}
+
 at::Tensor dequantize(const Operand& o) {
   if (!o.spec.quantized()) return (o.values_transposed ? o.values.t() : o.values).to(at::kFloat);
-  check(o.scales.is_cpu(), "dequantize: codes are decoded on the CPU");
-  at::Tensor out = at::empty({o.rows, o.k}, at::kFloat);
-  gemm::decode(view(o), o.rows, o.k, gemm::Decode::everything, DType::f32, out.data_ptr());
-  return out;
+  return decode(o, gemm::Decode::everything, at::kFloat);
 }
 
 }  // namespace halftone

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "halftone/gemm/decode.h"
 #include "halftone/quantize/operand.h"
 
 namespace halftone {
@@ -12,6 +13,7 @@ struct CopyRequest {
   uint32_t signs = 0;  // of the Hadamard rotation
   bool codes = false, packed = false;
   ValueForm form = ValueForm::none;
+  int64_t multiple = 1;  // the contraction is filled up with zeros to a multiple of it
 };
 
 // One operand of a product in memory, [rows, k] with k contracted; the tensors of a QuantizedCopy (quantize/operand.h), or
@@ -36,14 +38,16 @@ struct OperandCopies {
   Operand row, transposed;
 };
 
-// Both copies from one read; a null request is not made. x is bf16 or fp32 with unit column stride. Zero rows
-// that a rotation or an odd number of packed codes needs are counted in `transposed.k` (operand_length).
+// Both copies from one read; a null request is not made. x is bf16 or fp32 with unit column stride. Zeros
+// appended for a rotation or for `multiple` are counted in `k` (operand_length).
 OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed);
 
 // x itself as an operand: [rows, k], or [k, rows] with `transposed`.
 Operand plain_operand(const at::Tensor& x, bool transposed);
 
-// The numbers that the codes stand for, every factor included: fp32 [rows, k]. A rotation is not undone.
+// The numbers that the codes stand for, [rows, k] (gemm/decode.h); dequantize: every factor included, fp32. A rotation is not
+// undone.
+at::Tensor decode(const Operand& operand, gemm::Decode what, at::ScalarType type);
 at::Tensor dequantize(const Operand& operand);
 
 QuantizedCopy view(const Operand& operand);

@@ -8,12 +8,14 @@
 
 #include "halftone/fused/grad_norm.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/stored_weight.h"
 
 namespace halftone {
 namespace {
 
-void step_cpu(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
+// The fused kernel, on the CPU or of halftone_cuda.so.
+void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
   OptimizerStep p;
   p.rule = h.rule, p.beta1 = h.beta1, p.beta2 = h.beta2, p.eps = h.eps, p.step = t;
   p.segments = f.segments;
@@ -22,11 +24,13 @@ void step_cpu(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::T
   if (f.v.defined()) p.v = f.v.data_ptr();
   p.grad = f.grad.data_ptr(), p.grad_factor = grad_factor.const_data_ptr<float>(), p.zero_grad = true;
   if (f.compute.defined()) p.compute_copy = static_cast<bf16*>(f.compute.data_ptr());
-  optimizer_step(p);
+  if (f.param.is_cpu()) return optimizer_step(p);
+  const char* error = cuda::module()->optimizer_step(&p, cuda::current_stream(f.param.device()));
+  check(error == nullptr, "optimizer: {}", error ? error : "");
 }
 
 void step_aten(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
-  check(!h.stochastic_rounding, "optimizer.stochastic_rounding: this build has it on the CPU only; set it to false");
+  check(!h.stochastic_rounding, "optimizer.stochastic_rounding: set it to false, or train on the CPU: {}", cuda::missing_module());
   f.grad.mul_(grad_factor);
   for (const OptimizerSegment& s : f.segments) {
     const auto cut = [&](const at::Tensor& x) { return x.narrow(0, s.offset, s.count); };
@@ -77,7 +81,8 @@ void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor) {
   at::NoGradGuard no_grad;
   if (!flat.stored.empty()) return step_stored(flat, hyper, t, grad_factor);
-  flat.param.is_cpu() ? step_cpu(flat, hyper, t, grad_factor) : step_aten(flat, hyper, t, grad_factor);
+  const bool fused = flat.param.is_cpu() || cuda::module() != nullptr;
+  fused ? step_fused(flat, hyper, t, grad_factor) : step_aten(flat, hyper, t, grad_factor);
 }
 
 at::Tensor sum_of_squares(const at::Tensor& flat) {

@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "halftone/base/parallel.h"
-#include "halftone/gemm/cpu/decode.h"
+#include "halftone/gemm/decode.h"
 #include "halftone/gemm/cpu/gemm.h"
 #include "halftone/ops/common.h"
 
@@ -40,9 +40,7 @@ at::Tensor values(const Operand& x, DType type, bool emulate) {
   if (type == DType::s8 && x.codes.defined()) return x.codes;
   const ValueForm form = type == DType::f32 ? ValueForm::f32 : ValueForm::bf16;
   if (!emulate && type != DType::s8 && x.form == form && x.values.defined()) return x.values;
-  at::Tensor out = at::empty({x.rows, x.k}, tensor_type(type));
-  gemm::decode(view(x), x.rows, x.k, emulate ? gemm::Decode::everything : gemm::Decode::values, type, out.data_ptr());
-  return out;
+  return decode(x, emulate ? gemm::Decode::everything : gemm::Decode::values, tensor_type(type));
 }
 
 // Factors outside the values: `at` points to those of row 0 and block 0; step is 0 where they do not vary along k.

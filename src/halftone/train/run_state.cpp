@@ -93,7 +93,7 @@ void restore_model(Engine& engine, const LoadedStep& step) {
     if (absent(*p) && p->copy_of.empty()) {
       nn::ParameterStore::initialize(*p, engine.seed());
     } else if (p->weight.stored && !codes(*p)) {
-      at::Tensor values = at::empty(p->shape, at::TensorOptions().dtype(at::kFloat));
+      at::Tensor values = at::empty(p->shape, p->weight.stored->scales.options());
       step.read_into(p->fqn, values, true);
       store(values, {}, *p->weight.stored);
     } else {

@@ -1,0 +1,83 @@
+#include "halftone/ops/cuda_module.h"
+
+#include <c10/core/Stream.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "halftone/base/error.h"
+
+namespace halftone::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Folders in which the module may lie: that of the code that runs here, and that of the program.
+std::vector<fs::path> folders() {
+  std::vector<fs::path> found;
+  std::error_code problem;
+  if (Dl_info info{}; dladdr(reinterpret_cast<const void*>(&module), &info) != 0 && info.dli_fname != nullptr) {
+    const fs::path self = fs::canonical(info.dli_fname, problem);
+    if (!problem) found.push_back(self.parent_path());
+  }
+  const fs::path program = fs::read_symlink("/proc/self/exe", problem);
+  if (!problem) found.push_back(program.parent_path());
+  return found;
+}
+
+struct Loaded {
+  std::optional<Module> module;
+  std::string reason;
+};
+
+Loaded load() {
+  void* handle = nullptr;
+  for (const fs::path& folder : folders()) {
+    const fs::path path = folder / "halftone_cuda.so";
+    if (!fs::exists(path)) continue;
+    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle != nullptr) break;
+    const char* reason = dlerror();
+    return {{}, fmt::format("{} could not be loaded ({})", path.string(), reason != nullptr ? reason : "unknown reason")};
+  }
+  if (handle == nullptr) return {{}, "there is no halftone_cuda.so beside the program; build with HALFTONE_CUDA=ON"};
+  Loaded result{Module{}, ""};
+  Module& m = *result.module;
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(handle, name));
+    if (function == nullptr) result.reason = fmt::format("halftone_cuda.so lacks {}; it is of another build", name);
+  };
+  find(m.quantize_operand, "halftone_cuda_quantize_operand"), find(m.quantize_workspace, "halftone_cuda_quantize_workspace");
+  find(m.product, "halftone_cuda_product"), find(m.product_workspace, "halftone_cuda_product_workspace");
+  find(m.decode, "halftone_cuda_decode"), find(m.dge_slopes, "halftone_cuda_dge_slopes");
+  find(m.store_weight, "halftone_cuda_store_weight"), find(m.optimizer_step, "halftone_cuda_optimizer_step");
+  if (!result.reason.empty()) result.module.reset();
+  return result;
+}
+
+const Loaded& loaded() {
+  static const Loaded once = load();
+  return once;
+}
+
+}  // namespace
+
+const Module* module() { return loaded().module ? &*loaded().module : nullptr; }
+
+const std::string& missing_module() { return loaded().reason; }
+
+const Module& required_module() {
+  check(loaded().module.has_value(), "{}", loaded().reason);
+  return *loaded().module;
+}
+
+void* current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(); }
+
+void check_launch(const char* kernel, const char* problem) {
+  check(problem == nullptr, "{} on the CUDA device: {}", kernel, problem != nullptr ? problem : "");
+}
+
+}  // namespace halftone::cuda

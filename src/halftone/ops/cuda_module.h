@@ -1,0 +1,43 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "halftone/fused/adamw.h"
+#include "halftone/fused/dge_slopes.h"
+#include "halftone/fused/stored_weight.h"
+#include "halftone/gemm/decode.h"
+#include "halftone/gemm/product.h"
+#include "halftone/quantize/operand.h"
+
+namespace halftone::cuda {
+
+// The functions of halftone_cuda.so (device/launch.h): each queues its work on the stream and returns null, or why not.
+struct Module {
+  const char* (*quantize_operand)(const QuantizeOperand*, void* workspace, size_t bytes, void* stream) = nullptr;
+  size_t (*quantize_workspace)(const QuantizeOperand*) = nullptr;
+  const char* (*product)(const gemm::Product*, void* stream) = nullptr;
+  int64_t (*product_workspace)(const gemm::Product*) = nullptr;
+  const char* (*decode)(const gemm::DecodeCopy*, void* stream) = nullptr;
+  const char* (*dge_slopes)(const DgeSlopes*, void* stream) = nullptr;
+  const char* (*store_weight)(const StoreWeight*, void* stream) = nullptr;
+  const char* (*optimizer_step)(const OptimizerStep*, void* stream) = nullptr;
+};
+
+// The module beside the program (or beside the library that holds this code), loaded when first asked for; null where there is
+// none, and then why, in one line.
+const Module* module();
+const std::string& missing_module();
+
+// The same; Error with the reason where there is none.
+const Module& required_module();
+
+// cudaStream_t of LibTorch's current stream of the device.
+void* current_stream(c10::Device device);
+
+// Error naming the kernel when it returned a problem.
+void check_launch(const char* kernel, const char* problem);
+
+}  // namespace halftone::cuda

@@ -1,0 +1,125 @@
+#include "halftone/ops/product_cuda.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+
+#include "halftone/base/error.h"
+#include "halftone/gemm/product_operand.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
+
+namespace halftone::cuda {
+namespace {
+
+// 8-bit units read whole vectors of 16 along the contraction.
+constexpr int64_t kContractionMultiple = 16;
+
+// What the operands are when they enter the product (numerics.md 7.1): unquantised (or dequantised) numbers of a type;
+// 8-bit codes with fp32 scales outside; mxfp4 folded into 8-bit codes; values times block scales in bf16.
+enum class Kind { numbers, codes, folded, values };
+struct Form {
+  Kind kind;
+  at::ScalarType type;  // of numbers and values
+};
+
+bool eight_bit(const OperandSpec& s) {
+  const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
+  const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2;
+  return integer || (fp8 && (s.scale == ScaleFormat::fp32 || s.scale == ScaleFormat::fp32_pow2));
+}
+bool foldable(const OperandSpec& s) { return s.element == Element::e2m1 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none; }
+
+Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
+  if (emulate) return {Kind::numbers, at::kFloat};
+  if (!a.quantized() || !b.quantized()) return {Kind::numbers, hp};
+  if (eight_bit(a) && eight_bit(b)) return {Kind::codes, at::kBFloat16};
+  return {foldable(a) && foldable(b) ? Kind::folded : Kind::values, at::kBFloat16};
+}
+
+// The operand in the form that the product reads.
+Operand readable(const Operand& x, const Form& form, bool emulate) {
+  Operand y = x;
+  if (!x.spec.quantized()) {
+    y.values = x.values.to(form.type);
+    if (y.values.stride(1) != 1) y.values = y.values.contiguous();
+    return y;
+  }
+  if (form.kind == Kind::folded) {
+    check(x.form == ValueForm::fold_e4m3, "product: an mxfp4 operand was not quantised as folded codes");
+    return x;
+  }
+  if (form.kind == Kind::codes) {
+    if (!x.codes.defined()) y.codes = decode(x, gemm::Decode::values, at::kChar);  // packed int4
+    return y;
+  }
+  const ValueForm wanted = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
+  if (!emulate && x.form == wanted) return x;
+  y.values = decode(x, emulate ? gemm::Decode::everything : gemm::Decode::values, form.type);
+  if (emulate || x.spec.element == Element::uint4) return plain_operand(y.values, false);  // no factor is left outside
+  y.form = wanted;
+  return y;
+}
+
+gemm::ProductOperand operand(const Operand& x) {
+  if (x.spec.quantized()) return gemm::product_operand(view(x));
+  gemm::ProductOperand p;
+  p.numbers = x.values.scalar_type() == at::kFloat ? gemm::Numbers::f32 : gemm::Numbers::bf16;
+  p.transposed = x.values_transposed;
+  p.data = x.values.const_data_ptr(), p.ld = x.values.stride(0);
+  return p;
+}
+
+// dtype in which numbers meet: float32 where an unquantised operand, or the form that was asked for, is.
+at::ScalarType numbers_type(const Operand& a, const Operand& b) {
+  for (const Operand* x : {&a, &b}) {
+    if (x->values.defined() && x->values.scalar_type() == at::kFloat) return at::kFloat;
+  }
+  return at::kBFloat16;
+}
+
+}  // namespace
+
+void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, const ProductOptions& options) {
+  const Form form = form_of(a_in.spec, b_in.spec, numbers_type(a_in, b_in), options.emulate);
+  const Operand a = readable(a_in, form, options.emulate), b = readable(b_in, form, options.emulate);
+  gemm::Product p;
+  p.m = a.rows, p.n = b.rows, p.k = a.k;
+  p.a = operand(a), p.b = operand(b);
+  p.d = out.data_ptr(), p.d_type = kernel_dtype(out), p.ldd = out.stride(0);
+  p.accumulate = options.accumulate, p.fast_accumulation = options.fast_accum;
+  for (const Operand* x : {&a, &b}) {
+    if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3
+  }
+  if (options.bias.defined()) p.bias = options.bias.const_data_ptr(), p.bias_type = DType::f32;
+  // A timed choice of algorithm may differ from run to run in the last bits of sums.
+  p.measure = !at::globalContext().deterministicAlgorithms();
+  const Module& m = required_module();
+  p.workspace_bytes = m.product_workspace(&p);
+  const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
+  p.workspace = workspace.data_ptr();
+  const char* error = m.product(&p, current_stream(out.device()));
+  check(error == nullptr, "product of [{} x {}] and [{} x {}]: {}", p.m, p.k, p.n, p.k, error ? error : "");
+}
+
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, bool emulate) {
+  CopyRequest r;
+  r.spec = spec, r.multiple = kContractionMultiple;
+  const Form form = form_of(spec, other, hp, emulate);
+  if (form.kind == Kind::folded) {
+    r.form = ValueForm::fold_e4m3;
+  } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
+    r.packed = true;
+  } else if (kept || emulate || form.kind == Kind::codes) {
+    r.codes = true;
+  } else {
+    r.form = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
+  }
+  return r;
+}
+
+void prepare_right(Operand& b, const OperandSpec& a, at::ScalarType hp, bool emulate) {
+  b = readable(b, form_of(a, b.spec, hp, emulate), emulate);
+  if (b.values.defined()) b.codes.reset(), b.packed.reset();
+}
+
+}  // namespace halftone::cuda
