@@ -13,7 +13,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
-#include "halftone/cli/commands.h"
+#include "halftone/cli/bench_commands.h"
 #include "halftone/config/load.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
@@ -102,12 +102,33 @@ int bench_train(Arguments args) {
   return 0;
 }
 
+constexpr const char* kBenchHelp =
+    "halftone bench NAME [options]\n\n"
+    "  train      training steps of a configuration on random tokens: tokens/s, memory, time to the first step\n"
+    "  linear     one linear layer, forward and backward with all quantisation, every recipe beside bf16\n"
+    "  mm         matrix products of every format and layout beside bf16 and LibTorch's own\n"
+    "  quantize   quantisers: GB/s beside a plain copy\n"
+    "  roofline   for which M, K, N a recipe beats bf16: predicted and measured\n\n"
+    "halftone bench NAME --help explains the options of all but train, which takes those of halftone train.\n\n"
+    "  halftone bench train --config recipes/demo.toml --quantize.scheme int8\n"
+    "  halftone bench linear --device cpu --recipes int8 fp8_rowwise --profile-parts\n"
+    "  halftone bench mm --sizes 4096 --csv mm.csv\n"
+    "  halftone bench quantize --schemes int8 mxfp4_folded\n"
+    "  halftone bench roofline --csv roofline.csv && python3 tools/plot_roofline.py roofline.svg roofline.csv\n";
+
 }  // namespace
 
 int bench_command(Arguments args) {
-  check(!args.empty(), "bench: expected what to measure: train");
-  if (args[0] == "train") return bench_train(args.subspan(1));
-  fail("bench: expected train, found '{}'", args[0]);
+  check(!args.empty(), "bench: expected what to measure: train, linear, mm, quantize or roofline; see halftone bench --help");
+  const std::string& what = args[0];
+  const Arguments rest = args.subspan(1);
+  if (what == "--help" || what == "-h") return print(kBenchHelp), 0;
+  if (what == "train") return bench_train(rest);
+  if (what == "linear") return bench::linear_command(rest);
+  if (what == "mm") return bench::mm_command(rest);
+  if (what == "quantize") return bench::quantize_command(rest);
+  if (what == "roofline") return bench::roofline_command(rest);
+  fail("bench: expected train, linear, mm, quantize or roofline, found '{}'; see halftone bench --help", what);
 }
 
 }  // namespace halftone

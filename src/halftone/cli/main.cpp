@@ -32,7 +32,7 @@ const std::array<Command, 7>& commands() {
       {"config", "print the resolved configuration and where each value comes from", halftone::config_command},
       {"formats", "number formats, scale rules and recipes: --show mxfp4 explains one, --support says where they run",
        halftone::formats_command},
-      {"bench", "measure: bench train --config X.toml", halftone::bench_command},
+      {"bench", "measure training, layers, products and quantisers: bench --help", halftone::bench_command},
   }};
   return kCommands;
 }

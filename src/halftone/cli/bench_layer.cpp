@@ -1,0 +1,157 @@
+#include "halftone/cli/bench_layer.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/zeros.h>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/bench_products.h"
+#include "halftone/cli/bench_report.h"
+#include "halftone/cli/bench_traffic.h"
+#include "halftone/nn/recipe_options.h"
+#include "halftone/ops/product.h"
+
+namespace halftone::bench {
+namespace {
+
+constexpr const char* kAten = "aten_bf16";
+constexpr auto kBf16 = at::kBFloat16;
+
+// A copy that is made where its operand is quantised.
+struct OptionalRequest {
+  CopyRequest request;
+  bool wanted = false;
+  const CopyRequest* get() const { return wanted ? &request : nullptr; }
+};
+
+OptionalRequest optional_request(const OperandSpec& spec, const OperandSpec& other, c10::Device device, bool kept, bool emulate,
+                                 const char* role) {
+  OptionalRequest r;
+  r.wanted = spec.quantized();
+  if (!r.wanted) return r;
+  r.request = product_request(spec, other, kBf16, device.type(), kept, emulate);
+  r.request.rounding.stochastic = spec.stochastic, r.request.signs = spec.hadamard != 0 ? 0xB5297A4Du : 0;
+  if (spec.stochastic) r.request.rounding.key = philox_key(1, role);
+  return r;
+}
+
+}  // namespace
+
+LayerData::LayerData(int64_t m_, int64_t n_, int64_t k_, c10::Device device)
+    : m(m_),
+      n(n_),
+      k(k_),
+      x(normal(m, k, kBf16, device)),
+      w(normal(n, k, kBf16, device).mul_(0.02)),
+      dy(normal(m, n, kBf16, device).mul_(1e-3)),
+      dw(at::zeros({n, k}, x.options().dtype(at::kFloat))) {}
+
+std::vector<std::string> layer_recipes() {
+  std::vector<std::string> out;
+  for (const LinearRecipe& r : kLinearRecipes) {
+    if (!r.w_forward.stored && r.quantized()) out.emplace_back(r.name);
+  }
+  out.emplace_back(kAten);
+  return out;
+}
+
+LinearRecipe bench_recipe(const std::string& name, const std::string& preset) {
+  LinearRecipe r;
+  if (name == kAten) return r.name = kAten, r;
+  if (name == "none") return *find_linear_recipe("none");
+  nn::RecipeOptions options;
+  options.preset = preset;
+  return nn::layer_recipe(name, options, "bench").linear;
+}
+
+BenchLayer::BenchLayer(const LinearRecipe& recipe, const LayerData& data) : data_(data) {
+  weight_.name = "bench.weight", weight_.value = data.w, weight_.grad = data.dw;
+  group_.weights = {&weight_}, group_.recipe = recipe;
+}
+
+void BenchLayer::forward() {
+  ++weight_.version;
+  if (group_.recipe.name == kAten) {
+    call_.y = at::mm(data_.x, data_.w.t());
+    return;
+  }
+  LinearOptions options;
+  options.keep = true, options.out = kBf16;
+  call_ = linear_call(data_.x, group_, options);
+}
+
+void BenchLayer::backward() {
+  if (group_.recipe.name == kAten) {
+    at::mm(data_.dy, data_.w);
+    at::mm(data_.dy.t(), data_.x);
+  } else {
+    call_.backward(data_.dy, true);
+  }
+  call_ = {};
+}
+
+std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
+  check(r.name != kAten, "the parts of {} are its products", kAten);
+  const c10::Device device = d.x.device();
+  struct State {
+    OptionalRequest x_row, x_columns, w_row, w_columns, dy_row, dy_columns;
+    OperandCopies x, w, dy;
+    at::Tensor y, dx;
+    // Codes of the forward rows, read once more (bitnet).
+    bool x_again = false;
+  };
+  auto s = std::make_shared<State>();
+  s->x_again = r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
+  s->x_row = optional_request(r.x_forward, r.w_forward, device, false, r.emulate, "x.fwd");
+  s->x_columns = optional_request(r.x_wgrad, r.dy_wgrad, device, true, r.emulate, "x.wgrad");
+  if (s->x_again) s->x_columns.wanted = false;
+  s->w_row = optional_request(r.w_forward, r.x_forward, device, false, r.emulate, "w.fwd");
+  s->w_columns = optional_request(r.w_dgrad, r.dy_dgrad, device, false, r.emulate, "w.dgrad");
+  s->dy_row = optional_request(r.dy_dgrad, r.w_dgrad, device, false, r.emulate, "dy.dgrad");
+  s->dy_columns = optional_request(r.dy_wgrad, r.x_wgrad, device, false, r.emulate, "dy.wgrad");
+  s->y = at::empty({d.m, d.n}, d.x.options()), s->dx = at::empty({d.m, d.k}, d.x.options());
+
+  const auto copies = [](const at::Tensor& x, const OptionalRequest& row, const OptionalRequest& columns) {
+    OperandCopies c;
+    if (row.wanted || columns.wanted) c = quantize(x, row.get(), columns.get());
+    if (!row.wanted) c.row = plain_operand(x, false);
+    if (!columns.wanted) c.transposed = plain_operand(x, true);
+    return c;
+  };
+  const auto product = [&r](const Operand& a, const Operand& b, const at::Tensor& out, int which, bool accumulate) {
+    ProductOptions o;
+    o.fast_accum = r.fast_accum[static_cast<size_t>(which)], o.emulate = r.emulate, o.accumulate = accumulate;
+    multiply(a, b, out, o);
+  };
+  const auto bytes = [](const at::Tensor& x, const OptionalRequest& row, const OptionalRequest& columns) {
+    return quantiser_bytes(x.size(0), x.size(1), 2, row.get(), columns.get());
+  };
+  const double m = static_cast<double>(d.m), n = static_cast<double>(d.n), k = static_cast<double>(d.k), flop = 2 * m * n * k;
+  // An operand of a product is read in one byte an element where it is codes, else in two.
+  const auto width = [](const OptionalRequest& q) {
+    return q.wanted && (q.request.form == ValueForm::none || is_fold(q.request.form)) ? 1.0 : 2.0;
+  };
+  return {
+      {"quantise x", [=, &d] { s->x = copies(d.x, s->x_row, s->x_columns); }, bytes(d.x, s->x_row, s->x_columns)},
+      {"quantise w",
+       [=, &d, &r] {
+         s->w = copies(d.w, s->w_row, s->w_columns);
+         prepare_right(s->w.row, r.x_forward, kBf16, r.emulate);
+         prepare_right(s->w.transposed, r.dy_dgrad, kBf16, r.emulate);
+       },
+       bytes(d.w, s->w_row, s->w_columns)},
+      {"y = x w", [=] { product(s->x.row, s->w.row, s->y, 0, false); }, m * k * width(s->x_row) + n * k * width(s->w_row) + 2 * m * n,
+       flop},
+      {"quantise dy", [=, &d] { s->dy = copies(d.dy, s->dy_row, s->dy_columns); }, bytes(d.dy, s->dy_row, s->dy_columns)},
+      {"dx = dy w", [=] { product(s->dy.row, s->w.transposed, s->dx, 1, false); },
+       m * n * width(s->dy_row) + n * k * width(s->w_columns) + 2 * m * k, flop},
+      {"dw = dy x",
+       [=, &d] {
+         if (s->x_again) s->x.transposed = plain_operand(dequantize(s->x.row).to(kBf16), true);
+         product(s->dy.transposed, s->x.transposed, d.dw, 2, true);
+       },
+       m * n * width(s->dy_columns) + m * k * width(s->x_columns) + 8 * n * k, flop},
+  };
+}
+
+}  // namespace halftone::bench

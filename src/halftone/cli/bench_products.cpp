@@ -1,0 +1,196 @@
+#include "halftone/cli/bench_products.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/_int_mm.h>
+#include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/bench_report.h"
+#include "halftone/ops/product.h"
+
+namespace halftone::bench {
+namespace {
+
+const LinearRecipe& recipe(std::string_view name) {
+  return *std::find_if(kLinearRecipes.begin(), kLinearRecipes.end(), [&](const LinearRecipe& r) { return r.name == name; });
+}
+
+std::vector<ProductFormat> make_formats() {
+  const auto forward = [](const char* name, const char* meaning, const char* scheme, bool fast = false) {
+    const LinearRecipe& r = recipe(scheme);
+    return ProductFormat{name, meaning, r.x_forward, r.w_forward, fast};
+  };
+  const LinearRecipe& blockwise = recipe("fp8_blockwise");
+  ProductFormat fp32{"fp32", "float32", {}, {}};
+  fp32.hp = at::kFloat;
+  std::vector<ProductFormat> out = {
+      {"bf16", "bfloat16, the reference of the ratios", {}, {}},
+      fp32,
+      forward("fp8_tensor", "e4m3, one scale a tensor", "fp8_tensorwise"),
+      forward("fp8_tensor_fast", "the same, fast accumulation", "fp8_tensorwise", true),
+      forward("fp8_row", "e4m3, a scale a row of A and of B", "fp8_rowwise"),
+      forward("fp8_row_fast", "the same, fast accumulation", "fp8_rowwise", true),
+      forward("fp8_1x128_128x128", "e4m3, 1x128 blocks of A, 128x128 of B", "fp8_blockwise"),
+      {"fp8_1x128_1x128", "e4m3, 1x128 blocks of both", blockwise.dy_wgrad, blockwise.x_wgrad},
+      forward("int8", "int8, row and column scales applied", "int8"),
+      forward("int4", "int4 through int8 units, likewise", "int4"),
+      forward("mxfp8", "e4m3, e8m0 scales of 1x32 and 32x32", "mxfp8_e4m3"),
+      forward("mxfp4", "e2m1, e8m0 scales of 1x32 and 32x32", "mxfp4"),
+      forward("mxfp4_fast", "the same, fast accumulation", "mxfp4", true),
+      forward("nvfp4", "e2m1, e4m3 scales of 1x16 and 16x16, outer scale", "nvfp4"),
+      forward("amdfp4", "e2m1, ue5m3 scales of 1x16 and 16x16, outer scale", "amdfp4"),
+      forward("int8_weight", "bf16 by int8 rows", "int8_weight"),
+      forward("bitnet", "int8 rows by ternary", "bitnet"),
+  };
+  const auto reference = [&](const char* name, const char* meaning, Reference r, bool fast = false) {
+    ProductFormat f{name, meaning, {}, {}, fast, r};
+    if (r == Reference::tf32) f.hp = at::kFloat;
+    out.push_back(f);
+  };
+  reference("aten_bf16", "at::mm", Reference::mm);
+  reference("aten_tf32", "at::mm of float32 with TF32", Reference::tf32);
+  reference("aten_fp8_tensor_fast", "at::_scaled_mm, one scale a tensor", Reference::fp8_tensor, true);
+  reference("aten_fp8_row", "at::_scaled_mm, a scale a row", Reference::fp8_row);
+  reference("aten_fp8_row_fast", "the same, fast accumulation", Reference::fp8_row, true);
+  reference("aten_int8", "at::_int_mm: int32 out, nothing scaled", Reference::int_mm);
+  for (ProductFormat& f : out) f.a.stochastic = f.b.stochastic = false, f.a.stored = f.b.stored = false;
+  return out;
+}
+
+// Sets of operands so that none is in a cache when its turn comes again.
+int64_t sets(double bytes, c10::Device device) {
+  const double cached = device.is_cpu() ? double{64 << 20} : double{128 << 20};
+  return std::clamp<int64_t>(static_cast<int64_t>(cached / bytes) + 1, 1, device.is_cpu() ? 16 : 64);
+}
+
+double bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<double>(t.nbytes()) : 0; }
+double bytes_of(const Operand& o) { return bytes_of(o.codes) + bytes_of(o.values) + bytes_of(o.panels) + bytes_of(o.scales); }
+
+std::string form_of(const Operand& o) {
+  if (!o.spec.quantized()) return "numbers as they lie";
+  if (o.form == ValueForm::fold_e4m3) return "folded e4m3 codes";
+  if (o.panels.defined()) return o.panel_type == DType::s8 ? "int8 panels" : "bf16 panels";
+  if (o.values.defined()) return "bf16 values";
+  return "codes";
+}
+
+Operand operand(const at::Tensor& x, bool transposed, const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp) {
+  if (!spec.quantized()) return plain_operand(x, transposed);
+  const CopyRequest r = product_request(spec, other, hp, x.device().type(), false, false);
+  const OperandCopies copies = quantize(x, transposed ? nullptr : &r, transposed ? &r : nullptr);
+  return transposed ? copies.transposed : copies.row;
+}
+
+ProductWork our_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
+  struct State {
+    std::vector<Operand> a, b;
+    std::vector<at::Tensor> out;
+  };
+  auto s = std::make_shared<State>();
+  for (int64_t i = 0, count = 1; i < count; ++i) {
+    const at::Tensor x = layout.a_transposed ? normal(k, m, f.hp, device) : normal(m, k, f.hp, device);
+    const at::Tensor w = layout.b_transposed ? normal(k, n, f.hp, device) : normal(n, k, f.hp, device);
+    s->a.push_back(operand(x, layout.a_transposed, f.a, f.b, f.hp));
+    s->b.push_back(operand(w, layout.b_transposed, f.b, f.a, f.hp));
+    prepare_right(s->b.back(), f.a, f.hp, false);
+    s->out.push_back(at::empty({m, n}, x.options()));
+    if (i == 0) count = sets(bytes_of(s->a[0]) + bytes_of(s->b[0]) + bytes_of(s->out[0]), device);
+  }
+  ProductOptions options;
+  options.fast_accum = f.fast;
+  ProductWork w;
+  const std::string a = form_of(s->a[0]), b = form_of(s->b[0]);
+  w.reads = a == b ? a : a + " by " + b;
+  const bool moved = (layout.a_transposed && f.a.quantized()) || (layout.b_transposed && f.b.quantized());
+  if (moved) w.reads += "; transposed by the quantiser";
+  w.work = [s, options](int64_t turn) {
+    const auto i = static_cast<size_t>(turn) % s->a.size();
+    multiply(s->a[i], s->b[i], s->out[i], options);
+  };
+  return w;
+}
+
+ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
+  ProductWork w;
+  const bool fp8 = f.reference == Reference::fp8_tensor || f.reference == Reference::fp8_row, tn = std::string(layout.name) == "TN";
+  if (device.is_cpu() && (fp8 || f.reference == Reference::tf32)) w.absent = "CUDA only";
+  if (fp8 && !tn) w.absent = "at::_scaled_mm takes TN only";
+  if (!w.absent.empty()) return w;
+  struct State {
+    std::vector<at::Tensor> a, b;
+    at::Tensor scale_a, scale_b;
+  };
+  auto s = std::make_shared<State>();
+  const auto type = f.reference == Reference::int_mm ? at::kChar : fp8 ? at::kFloat8_e4m3fn : f.hp;
+  const auto draw = [&](int64_t rows, int64_t cols) {
+    if (type == at::kChar) return at::randint(-127, 128, {rows, cols}, at::TensorOptions().device(device).dtype(at::kChar));
+    at::Tensor t = normal(rows, cols, f.hp, device);
+    return fp8 ? t.mul_(100).clamp_(-448, 448).to(type) : t;  // as quantised codes are
+  };
+  const int64_t count = sets(static_cast<double>((m + n) * k * static_cast<int64_t>(c10::elementSize(type)) + m * n * 2), device);
+  for (int64_t i = 0; i < count; ++i) {
+    s->a.push_back(layout.a_transposed ? draw(k, m).t() : draw(m, k));
+    s->b.push_back(layout.b_transposed ? draw(k, n) : draw(n, k).t());
+  }
+  const auto one = at::TensorOptions().device(device).dtype(at::kFloat);
+  const bool rows = f.reference == Reference::fp8_row;
+  s->scale_a = at::full(rows ? std::vector<int64_t>{m, 1} : std::vector<int64_t>{}, 0.01, one);
+  s->scale_b = at::full(rows ? std::vector<int64_t>{1, n} : std::vector<int64_t>{}, 0.01, one);
+  w.reads = fp8 ? "codes" : "numbers as they lie";
+  w.work = [s, f](int64_t turn) {
+    const auto i = static_cast<size_t>(turn) % s->a.size();
+    switch (f.reference) {
+      case Reference::tf32: {
+        at::globalContext().setAllowTF32CuBLAS(true);
+        at::mm(s->a[i], s->b[i]);
+        at::globalContext().setAllowTF32CuBLAS(false);
+        break;
+      }
+      case Reference::int_mm:
+        at::_int_mm(s->a[i], s->b[i]);
+        break;
+      case Reference::fp8_tensor:
+      case Reference::fp8_row:
+        at::_scaled_mm(s->a[i], s->b[i], s->scale_a, s->scale_b, {}, {}, at::kBFloat16, f.fast);
+        break;
+      default:
+        at::mm(s->a[i], s->b[i]);
+    }
+  };
+  return w;
+}
+
+}  // namespace
+
+const std::vector<ProductFormat>& product_formats() {
+  static const std::vector<ProductFormat> kFormats = make_formats();
+  return kFormats;
+}
+
+at::Tensor normal(int64_t rows, int64_t cols, at::ScalarType type, c10::Device device) {
+  return at::randn({rows, cols}, at::TensorOptions().device(device).dtype(type));
+}
+
+ProductWork product_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
+  ProductWork w = f.reference == Reference::none ? our_work(f, m, n, k, layout, device) : aten_work(f, m, n, k, layout, device);
+  if (!w.absent.empty()) return w;
+  try {
+    w.work(0);
+  } catch (const std::exception& e) {  // a layout or size that the library does not take
+    std::string reason = e.what();
+    reason = reason.substr(0, reason.find('\n'));
+    std::replace(reason.begin(), reason.end(), ',', ';');
+    w = {};
+    w.absent = reason;
+  }
+  return w;
+}
+
+}  // namespace halftone::bench

@@ -1,0 +1,44 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "halftone/cli/bench_timer.h"
+#include "halftone/formats/recipe.h"
+
+namespace halftone::bench {
+
+// How the matrices of a product lie in memory: TN, NN and NT as cuBLAS names the forward product, dgrad and wgrad of a linear
+// layer. A and B of D[M,N] are stored
+//   TN   A[M,K]  B[N,K]      NN   A[M,K]  B[K,N]      NT   A[K,M]  B[K,N]
+struct Layout {
+  const char* name;
+  bool a_transposed, b_transposed;
+};
+inline constexpr Layout kLayouts[] = {{"TN", false, false}, {"NN", false, true}, {"NT", true, true}};
+
+// LibTorch's own products that stand beside ours.
+enum class Reference { none, mm, tf32, fp8_tensor, fp8_row, int_mm };
+
+// A row of the table of `bench mm`.
+struct ProductFormat {
+  std::string name, meaning;
+  OperandSpec a, b;
+  bool fast = false;  // fast accumulation, fp8 units
+  Reference reference = Reference::none;
+  at::ScalarType hp = at::kBFloat16;  // dtype of unquantised operands
+};
+const std::vector<ProductFormat>& product_formats();
+
+struct ProductWork {
+  Work work;           // one product, from operands that exist
+  std::string reads;   // in which form the operands are
+  std::string absent;  // why there is no product; then the rest is empty
+};
+// Operands of normal numbers, quantised and prepared as the product reads them; as many sets as it takes to miss the caches.
+ProductWork product_work(const ProductFormat& format, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device);
+
+at::Tensor normal(int64_t rows, int64_t cols, at::ScalarType type, c10::Device device);
+
+}  // namespace halftone::bench

@@ -1,0 +1,54 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "halftone/cli/commands.h"
+#include "halftone/cli/text_table.h"
+
+namespace halftone::bench {
+
+using Shape = std::array<int64_t, 3>;  // M, N, K
+
+// What every benchmark takes.
+struct Common {
+  std::string device = "auto", csv;
+  int rounds = 0;  // 0: 9 on CUDA, 3 on the CPU
+  int rounds_for(c10::Device device) const { return rounds > 0 ? rounds : device.is_cpu() ? 3 : 9; }
+};
+void add_common(CLI::App& app, Common& common);
+
+// Parses; false after --help was printed. Error: one line that says what is wrong and which --help to read.
+bool parse(CLI::App& app, Arguments args);
+
+// "4096" and "1024x4096x2048" (M x N x K) as shapes. Error unless all are multiples of 32 from 32 to 2^20.
+std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const char* option);
+
+// Words that were asked for, or all that there are. Error, with the nearest, on one that does not exist.
+std::vector<std::string> choose(const std::vector<std::string>& wanted, const std::vector<std::string>& known, const char* option);
+
+// "# halftone bench mm: NVIDIA H200, ...": hardware, versions and date in one line.
+std::string description(const char* what, c10::Device device);
+
+// Prints the description; with a path writes it and the column names there, and then every row. Error when that fails.
+class Csv {
+ public:
+  Csv(const Common& common, const std::string& description, const std::vector<std::string>& columns);
+  ~Csv();
+  Csv(const Csv&) = delete;
+  Csv& operator=(const Csv&) = delete;
+  void row(const std::vector<std::string>& cells);
+
+ private:
+  std::string path_;
+  std::FILE* file_ = nullptr;
+};
+
+// As many digits as the number deserves; "" for a number that is not there (0).
+std::string number(double value, int digits);
+
+}  // namespace halftone::bench

@@ -1,0 +1,207 @@
+// halftone bench roofline: for which sizes does a recipe's linear layer beat bf16, by a model and by the clock.
+#include <ATen/Context.h>
+#include <ATen/ops/empty.h>
+
+#include <cmath>
+#include <deque>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/bench_commands.h"
+#include "halftone/cli/bench_layer.h"
+#include "halftone/cli/bench_report.h"
+#include "halftone/cli/bench_timer.h"
+#include "halftone/ops/device.h"
+
+namespace halftone::bench {
+namespace {
+
+constexpr const char* kRooflineHelp =
+    "A layer's step is six parts: quantise X, W and dY, and the three products. The model gives each\n"
+    "    fixed + max(operations / rate, bytes / bandwidth)\n"
+    "where `fixed` is the part's time at 64x64x64, `rate` that of the recipe's product at --peak-size cubed, `bandwidth` that of a plain\n"
+    "copy, all measured in the same run (or given: --bandwidth, --peak), and bytes are those that a part has to move. Nothing else is\n"
+    "fitted: tiles that do not fill the device, caches and the power limit are not in it, which is what the measured column shows.\n\n"
+    "  halftone bench roofline --csv roofline.csv && python3 tools/plot_roofline.py roofline.svg roofline.csv\n"
+    "  halftone bench roofline --recipes fp8_tensorwise --m 4096 --k 1024 4096 --n 1024 4096\n"
+    "  halftone bench roofline --peak fp8_tensorwise=1500 --bandwidth 4000\n";
+
+// Rate and fixed time of each of a recipe's parts; a rate of 0: a quantiser.
+struct Calibration {
+  std::vector<double> fixed, rate;
+};
+
+double predicted(const std::vector<LayerPart>& parts, const Calibration& c, double bandwidth) {
+  double seconds = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].bytes == 0) continue;  // nothing to quantise
+    const double work = c.rate[i] > 0 ? parts[i].flop / c.rate[i] : 0;
+    seconds += c.fixed[i] + std::max(work, parts[i].bytes / bandwidth);
+  }
+  return seconds;
+}
+
+// Bytes read and written a second by a copy.
+double copy_bandwidth(const Stopwatch& watch, int rounds) {
+  const int64_t bytes = int64_t{1} << (watch.device().is_cpu() ? 26 : 29);
+  const auto options = at::TensorOptions().device(watch.device()).dtype(at::kByte);
+  const at::Tensor from = at::empty({bytes}, options).random_(0, 255), to = at::empty({bytes}, options).fill_(1);
+  const auto seconds = time_in_turns(watch, {[&](int64_t) { to.copy_(from); }}, rounds, 0.005);
+  return 2 * static_cast<double>(bytes) / seconds[0];
+}
+
+std::vector<std::vector<double>> time_layer_parts(const Stopwatch& watch, const std::deque<LinearRecipe>& recipes, const LayerData& data,
+                                                  int rounds) {
+  std::vector<Parts> works;
+  for (const LinearRecipe& r : recipes) {
+    works.emplace_back();
+    for (const LayerPart& p : layer_parts(r, data)) works.back().push_back(p.run);
+  }
+  return time_parts_in_turns(watch, works, rounds);
+}
+
+std::vector<Calibration> calibrate(const Stopwatch& watch, const std::deque<LinearRecipe>& recipes, int64_t peak_size, int rounds) {
+  const LayerData tiny(64, 64, 64, watch.device()), peak(peak_size, peak_size, peak_size, watch.device());
+  const auto fixed = time_layer_parts(watch, recipes, tiny, rounds), full = time_layer_parts(watch, recipes, peak, rounds);
+  std::vector<Calibration> out;
+  for (size_t i = 0; i < recipes.size(); ++i) {
+    Calibration c;
+    const auto parts = layer_parts(recipes[i], peak);
+    for (size_t p = 0; p < parts.size(); ++p) {
+      c.fixed.push_back(fixed[i][p]);
+      c.rate.push_back(parts[p].flop > 0 ? parts[p].flop / std::max(full[i][p] - fixed[i][p], 1e-9) : 0);
+    }
+    out.push_back(c);
+  }
+  return out;
+}
+
+// "fp8_tensorwise=1500": TFLOP/s of the recipe's products, in place of what was measured.
+void take_peaks(const std::vector<std::string>& words, const std::deque<LinearRecipe>& recipes, std::vector<Calibration>& calibrations) {
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    char* end = nullptr;
+    const double rate = equals == std::string::npos ? 0 : std::strtod(word.c_str() + equals + 1, &end);
+    check(rate > 0 && *end == 0, "--peak: expected RECIPE=TFLOPS, found '{}'", word);
+    bool known = false;
+    for (size_t i = 0; i < recipes.size(); ++i) {
+      if (recipes[i].name != word.substr(0, equals)) continue;
+      known = true;
+      for (double& r : calibrations[i].rate) r = r > 0 ? rate * 1e12 : 0;
+    }
+    check(known, "--peak: '{}' is none of the recipes of this run", word.substr(0, equals));
+  }
+}
+
+}  // namespace
+
+int roofline_command(Arguments args) {
+  CLI::App app{"For which M, K, N a recipe's forward and backward beat bf16: predicted and measured.", "halftone bench roofline"};
+  Common common;
+  std::vector<std::string> recipes = {"fp8_tensorwise", "fp8_rowwise", "int8", "mxfp4"}, peaks;
+  std::vector<std::string> ms, ks, ns;
+  std::string preset = "recommended", algorithms = "measured";
+  double bandwidth = 0;
+  int64_t peak_size = 0;
+  app.add_option("--recipes", recipes, "recipes of `halftone formats`")->capture_default_str();
+  app.add_option("--m", ms, "tokens; default 1024 4096 16384, on the CPU 256 1024");
+  app.add_option("--k", ks, "inputs; default 1024 2048 4096 8192, on the CPU 256 512 1024");
+  app.add_option("--n", ns, "outputs; default as --k");
+  app.add_option("--preset", preset, "options of the recipes: recommended or alto")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"recommended", "alto"}));
+  app.add_option("--algorithms", algorithms, "measured: products time their candidates first; first: they take the library's first guess")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"measured", "first"}));
+  app.add_option("--peak-size", peak_size, "cube at which the model's rates are measured; default 4096, on the CPU 512");
+  app.add_option("--peak", peaks, "RECIPE=TFLOPS of its products, instead; also none=TFLOPS for bf16");
+  app.add_option("--bandwidth", bandwidth, "GB/s of the model, instead of that of a copy")->check(CLI::PositiveNumber);
+  add_common(app, common);
+  app.footer(kRooflineHelp);
+  if (!parse(app, args)) return 0;
+  std::vector<std::string> known = layer_recipes();
+  known.pop_back();  // aten_bf16 has no model
+  recipes = choose(recipes, known, "--recipes");
+  const c10::Device device = select_device(common.device, 0);
+  const auto sizes = [&](std::vector<std::string> words, const char* option, std::vector<std::string> otherwise) {
+    std::vector<int64_t> out;
+    for (const Shape& s : parse_shapes(words.empty() ? otherwise : words, option)) {
+      check(s[0] == s[1] && s[1] == s[2], "{}: expected one size, found {}x{}x{}", option, s[0], s[1], s[2]);
+      out.push_back(s[0]);
+    }
+    return out;
+  };
+  using Words = std::vector<std::string>;
+  const Words usual = device.is_cpu() ? Words{"256", "512", "1024"} : Words{"1024", "2048", "4096", "8192"};
+  const auto m_list = sizes(ms, "--m", device.is_cpu() ? Words{"256", "1024"} : Words{"1024", "4096", "16384"});
+  const auto k_list = sizes(ks, "--k", usual), n_list = sizes(ns, "--n", ns.empty() && !ks.empty() ? ks : usual);
+  if (peak_size == 0) peak_size = device.is_cpu() ? 512 : 4096;
+  parse_shapes({std::to_string(peak_size)}, "--peak-size");
+  std::deque<LinearRecipe> list = {bench_recipe("none", preset)};
+  for (const std::string& name : recipes) list.push_back(bench_recipe(name, preset));
+
+  Csv csv(common, description("roofline", device) + ", algorithms " + algorithms,
+          {"m", "k", "n", "recipe", "bf16_ms", "recipe_ms", "measured", "predicted_bf16_ms", "predicted_recipe_ms", "predicted"});
+  if (algorithms == "first") {
+    at::globalContext().setDeterministicAlgorithms(true, true);
+    at::globalContext().setDeterministicFillUninitializedMemory(false);
+  }
+  at::manual_seed(1);
+  warm_up(device);
+  const Stopwatch watch(device);
+  const int rounds = common.rounds_for(device);
+  bandwidth = bandwidth > 0 ? bandwidth * 1e9 : copy_bandwidth(watch, rounds);
+  std::vector<Calibration> calibrations = calibrate(watch, list, peak_size, rounds);
+  take_peaks(peaks, list, calibrations);
+  print(fmt::format("model: bandwidth {:.0f} GB/s", bandwidth * 1e-9));
+  TextTable model({"recipe", "TFLOP/s: y", "dx", "dw", "fixed us, all parts"});
+  for (size_t i = 0; i < list.size(); ++i) {
+    std::vector<std::string> cells = {std::string(list[i].name)};
+    double fixed = 0;
+    for (size_t p = 0; p < calibrations[i].rate.size(); ++p) {
+      fixed += calibrations[i].fixed[p];
+      if (calibrations[i].rate[p] > 0) cells.push_back(number(calibrations[i].rate[p] * 1e-12, 4));
+    }
+    cells.push_back(number(fixed * 1e6, 3));
+    model.row(cells);
+  }
+  print(model.text());
+
+  std::vector<std::string> head = {"M x K x N", "bf16 ms"};
+  for (const std::string& name : recipes) head.push_back(name + " measured"), head.emplace_back("predicted");
+  TextTable table(head);
+  int points = 0, agreed = 0;
+  std::vector<double> errors;
+  for (const int64_t m : m_list) {
+    for (const int64_t k : k_list) {
+      for (const int64_t n : n_list) {
+        const LayerData data(m, n, k, device);
+        std::deque<BenchLayer> layers;
+        std::vector<Parts> works;
+        for (const LinearRecipe& r : list) {
+          BenchLayer& layer = layers.emplace_back(r, data);
+          works.push_back({[&layer] { layer.forward(), layer.backward(); }});
+        }
+        const auto seconds = time_parts_in_turns(watch, works, rounds);
+        std::vector<double> model_seconds;
+        for (size_t i = 0; i < list.size(); ++i) model_seconds.push_back(predicted(layer_parts(list[i], data), calibrations[i], bandwidth));
+        std::vector<std::string> cells = {fmt::format("{}x{}x{}", m, k, n), number(seconds[0][0] * 1e3, 4)};
+        for (size_t i = 1; i < list.size(); ++i) {
+          const double found = seconds[0][0] / seconds[i][0], expected = model_seconds[0] / model_seconds[i];
+          ++points, agreed += (found >= 1) == (expected >= 1);
+          errors.push_back(std::abs(expected / found - 1));
+          cells.push_back(number(found, 3)), cells.push_back(number(expected, 3));
+          csv.row({std::to_string(m), std::to_string(k), std::to_string(n), std::string(list[i].name), number(seconds[0][0] * 1e3, 4),
+                   number(seconds[i][0] * 1e3, 4), number(found, 3), number(model_seconds[0] * 1e3, 4), number(model_seconds[i] * 1e3, 4),
+                   number(expected, 3)});
+        }
+        table.row(cells);
+      }
+    }
+  }
+  print("\n" + table.text());
+  print(fmt::format("\nmodel and clock agree on which is faster in {} of {} cases; median error of the ratio {:.0f}%", agreed, points,
+                    100 * median(errors)));
+  return 0;
+}
+
+}  // namespace halftone::bench

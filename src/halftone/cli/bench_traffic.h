@@ -1,0 +1,39 @@
+#pragma once
+#include "halftone/base/dtype.h"
+#include "halftone/ops/operand.h"
+#include "halftone/quantize/operand_shape.h"
+
+// Bytes that a quantiser has to move: one read of the matrix, a second one where the scale of a tensor, of a column or of a
+// two-level scheme must be known before the first code, and all that is written. Scales that only the codes in `values` carry
+// on (folded ones, bf16 values) are not counted.
+namespace halftone::bench {
+
+inline bool reads_twice(const CopyRequest& r, bool transposed) {
+  const OperandSpec& s = r.spec;
+  return s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor || r.form == ValueForm::fold_e5m2 ||
+         (transposed && (s.granularity == Granularity::row || r.form == ValueForm::fold_e4m3));
+}
+
+// Of one copy [rows, k].
+inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
+  const double n = static_cast<double>(rows) * static_cast<double>(k);
+  double bytes = (r.codes ? n : 0) + (r.packed ? n / 2 : 0);
+  if (is_fold(r.form)) return bytes + n + 4.0 * static_cast<double>(r.form == ValueForm::fold_e4m3 ? rows : 1);
+  if (r.form != ValueForm::none) bytes += n * (r.form == ValueForm::f32 ? 4 : 2);
+  const bool scales_apart = r.form == ValueForm::none || !has_byte_scales(r.spec.scale);
+  if (!scales_apart) return bytes;
+  const BlockShape b = block_shape(r.spec, rows, k);
+  const auto blocks = static_cast<double>((rows + b.rows - 1) / b.rows * ((k + b.cols - 1) / b.cols));
+  return bytes + blocks * (has_byte_scales(r.spec.scale) ? 1 : 4);
+}
+
+// Of the copies of a matrix [rows, cols]; a null request is not made.
+inline double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed) {
+  if (row == nullptr && transposed == nullptr) return 0;
+  const bool twice = (row != nullptr && reads_twice(*row, false)) || (transposed != nullptr && reads_twice(*transposed, true));
+  const double read = static_cast<double>(rows) * static_cast<double>(cols) * element_size * (twice ? 2 : 1);
+  return read + (row != nullptr ? bytes_written(*row, rows, cols) : 0) +
+         (transposed != nullptr ? bytes_written(*transposed, cols, rows) : 0);
+}
+
+}  // namespace halftone::bench
