@@ -1,8 +1,13 @@
 # make bundle: bundle/ with the stripped programs, the op library, the tests and what they read. It runs on any x86-64-v3
 # machine with glibc 2.36 and libstdc++ of g++ 12 or newer that has the same torch wheel: bundle/run_tests shows it.
-add_library(halftone_ops SHARED EXCLUDE_FROM_ALL $<TARGET_OBJECTS:ops>)
-target_link_libraries(halftone_ops PRIVATE base formats quantize gemm attention fused torch_libs)
+# The ops as torch.ops.halftone (python/halftone loads it). The CUDA kernels are looked for beside the library.
+add_library(halftone_ops SHARED $<TARGET_OBJECTS:ops> $<TARGET_OBJECTS:torch_ops>)
+target_link_libraries(halftone_ops PRIVATE nn base formats quantize gemm attention fused torch_libs)
 set_target_properties(halftone_ops PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
+if(TARGET halftone_cuda)
+  add_custom_command(TARGET halftone_ops POST_BUILD COMMAND "${CMAKE_COMMAND}" -E create_symlink
+    ../bin/halftone_cuda.so "${CMAKE_BINARY_DIR}/lib/halftone_cuda.so" VERBATIM)
+endif()
 
 get_property(bundled_tests GLOBAL PROPERTY HALFTONE_TEST_PROGRAMS)
 set(bundled halftone halftone_ops ${bundled_tests})

@@ -1,0 +1,78 @@
+"""Linear layers whose three products run in a recipe."""
+import re
+
+import torch
+
+_ops = torch.ops.halftone
+
+# The six operands of a linear layer, in the order of recipe_formats.
+OPERANDS = ("x_forward", "w_forward", "dy_dgrad", "w_dgrad", "dy_wgrad", "x_wgrad")
+
+
+def _options(options):
+    """{"use_hadamard": False, "fast_accum": ["forward"]} as the op's string."""
+    if isinstance(options, str):
+        return options
+    words = {True: "true", False: "false"}
+    return ",".join(f"{key}={'+'.join(value) if isinstance(value, (list, tuple)) else words.get(value, value)}" for key, value in (options or {}).items())
+
+
+def recipe_formats(recipe, options=""):
+    """The format of each of the six operands under a recipe, for halftone.quantize ("hp": not quantised)."""
+    return dict(zip(OPERANDS, _ops.recipe_formats(recipe, _options(options))))
+
+
+def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", seed=0, step=0, first_row=0):
+    """x[..., K] . weight[N, K]^T (+ bias[N]), forward and backward in the recipe (docs/recipes.md); differentiable in all three.
+
+    Stochastic rounding and rotations are keyed by `name` and `seed` and change with `step`; pass the optimizer's step.
+    """
+    return _ops.linear(x, weight, bias, recipe, _options(options), name=name, seed=seed, step=step, first_row=first_row)
+
+
+class _Draws:
+    seed = 0
+    step = 0
+
+
+def set_draws(*, seed=None, step=None):
+    """Sets the seed and the optimizer step of every Linear's draws; call it with each new step."""
+    _Draws.seed = _Draws.seed if seed is None else seed
+    _Draws.step = _Draws.step if step is None else step
+
+
+class Linear(torch.nn.Linear):
+    """torch.nn.Linear in a recipe; same parameters and state dict. `name` keys its random draws: give each layer its own."""
+
+    def __init__(self, in_features, out_features, bias=True, device=None, dtype=None, *, recipe, options="", name="weight"):
+        super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
+        self.recipe, self.options, self.name = recipe, _options(options), name
+        recipe_formats(recipe, self.options)  # an error now rather than in the first step
+
+    def forward(self, x):
+        return linear(x, self.weight, self.bias, self.recipe, self.options, name=self.name, seed=_Draws.seed, step=_Draws.step)
+
+    def extra_repr(self):
+        return f"{super().extra_repr()}, recipe={self.recipe}" + (f", options={self.options}" if self.options else "")
+
+
+def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm_head")):
+    """Replaces the torch.nn.Linear modules whose name a regular expression of `targets` matches from its start (and whose last
+    component is not in `ignore`), parameters kept. Layers whose sizes the recipe cannot take stay as they are; model is returned
+    and the names of both kinds are in model.halftone_converted and model.halftone_kept."""
+    multiple = 1 if recipe == "none" else 32 if recipe.startswith("mx") or recipe.startswith("int4") else 16
+    converted, kept = [], []
+    for name, module in list(model.named_modules()):
+        if type(module) is not torch.nn.Linear or not any(re.match(target, name) for target in targets):
+            continue
+        if name.split(".")[-1] in ignore or module.in_features % multiple or module.out_features % multiple:
+            kept.append(name)
+            continue
+        module.__class__ = Linear  # keeps parameters, hooks and references
+        module.recipe, module.options, module.name = recipe, _options(options), f"{name}.weight" if name else "weight"
+        converted.append(name)
+    if not converted:
+        raise ValueError(f"halftone.convert: no Linear of sizes that are multiples of {multiple} matches {list(targets)}; kept: {kept}")
+    recipe_formats(recipe, _options(options))
+    model.halftone_converted, model.halftone_kept = converted, kept
+    return model

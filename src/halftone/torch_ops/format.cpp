@@ -1,0 +1,281 @@
+#include "halftone/torch_ops/format.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <charconv>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "halftone/base/error.h"
+#include "halftone/quantize/check_operand.h"
+
+namespace halftone::library {
+namespace {
+
+template <class T, size_t N> using Names = std::array<std::pair<std::string_view, T>, N>;
+
+constexpr Names<Element, 9> kElements = {{{"e4m3", Element::e4m3},
+                                          {"e5m2", Element::e5m2},
+                                          {"e3m2", Element::e3m2},
+                                          {"e2m3", Element::e2m3},
+                                          {"e2m1", Element::e2m1},
+                                          {"int8", Element::int8},
+                                          {"int4", Element::int4},
+                                          {"uint4", Element::uint4},
+                                          {"ternary", Element::ternary}}};
+constexpr Names<OperandSpec, 7> kSchemes = {{{"mxfp8_e4m3", detail::block(Element::e4m3, 32, ScaleFormat::e8m0)},
+                                             {"mxfp8_e5m2", detail::block(Element::e5m2, 32, ScaleFormat::e8m0)},
+                                             {"mxfp6_e3m2", detail::block(Element::e3m2, 32, ScaleFormat::e8m0)},
+                                             {"mxfp6_e2m3", detail::block(Element::e2m3, 32, ScaleFormat::e8m0)},
+                                             {"mxfp4", detail::block(Element::e2m1, 32, ScaleFormat::e8m0)},
+                                             {"nvfp4", detail::block(Element::e2m1, 16, ScaleFormat::e4m3)},
+                                             {"amdfp4", detail::block(Element::e2m1, 16, ScaleFormat::ue5m3)}}};
+constexpr Names<ScaleFormat, 6> kScales = {{{"fp32", ScaleFormat::fp32},
+                                            {"pow2", ScaleFormat::fp32_pow2},
+                                            {"e8m0", ScaleFormat::e8m0},
+                                            {"e4m3_scale", ScaleFormat::e4m3},
+                                            {"ue5m3", ScaleFormat::ue5m3},
+                                            {"bf16", ScaleFormat::bf16}}};
+constexpr Names<ScaleMode, 6> kModes = {{{"floor", ScaleMode::floor},
+                                         {"ceil", ScaleMode::ceil},
+                                         {"rceil", ScaleMode::rceil},
+                                         {"even", ScaleMode::even},
+                                         {"adaptive", ScaleMode::adaptive},
+                                         {"uos", ScaleMode::uos}}};
+constexpr Names<TwoLevel, 3> kTwoLevel = {{{"none", TwoLevel::none}, {"tensorwise", TwoLevel::tensor}, {"blockwise", TwoLevel::macro}}};
+constexpr Names<Fp4Chain, 2> kChains = {{{"alto", Fp4Chain::alto}, {"torchao", Fp4Chain::torchao}}};
+constexpr Names<Clip, 3> kClips = {{{"none", Clip::none}, {"static", Clip::fixed}, {"dynamic", Clip::dynamic}}};
+constexpr Names<int, 3> kRotations = {{{"0", 0}, {"16", 16}, {"32", 32}}};
+
+template <class T, size_t N> std::optional<T> find(const Names<T, N>& names, std::string_view word) {
+  for (const auto& [name, value] : names) {
+    if (name == word) return value;
+  }
+  return std::nullopt;
+}
+
+template <class T, size_t N> std::string_view name_of(const Names<T, N>& names, const T& wanted) {
+  for (const auto& [name, value] : names) {
+    if (value == wanted) return name;
+  }
+  return "?";
+}
+
+template <class T, size_t N> std::string choices(const Names<T, N>& names) {
+  std::vector<std::string_view> words;
+  for (const auto& [name, value] : names) words.push_back(name);
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t end = std::min(text.find(separator, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+// What an element means without further words.
+OperandSpec spec_of(Element e) {
+  switch (e) {
+    case Element::e4m3:
+    case Element::e5m2:
+    case Element::ternary:
+      return detail::tensor(e);
+    case Element::int8:
+    case Element::int4:
+      return detail::rows(e);
+    case Element::uint4:
+      return detail::block(e, 32, ScaleFormat::bf16);
+    default:
+      return detail::block(e, 32, ScaleFormat::e8m0);
+  }
+}
+
+std::optional<int> integer(std::string_view text) {
+  int value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return problem == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// "tensor", "row", "1x32", "32x32".
+bool read_granularity(std::string_view word, OperandSpec& s) {
+  if (word == "tensor" || word == "row") {
+    s.granularity = word == "row" ? Granularity::row : Granularity::tensor, s.block = 0;
+    return true;
+  }
+  const size_t x = word.find('x');
+  if (x == std::string_view::npos) return false;
+  const std::optional<int> a = integer(word.substr(0, x)), b = integer(word.substr(x + 1));
+  if (!a || !b || (*a != 1 && *a != *b)) return false;
+  s.granularity = *a == 1 ? Granularity::block : Granularity::tile, s.block = *b;
+  return true;
+}
+
+template <class T, size_t N> T read_choice(const Names<T, N>& names, const std::string& text, const std::string& key, const std::string& value) {
+  const std::optional<T> found = find(names, value);
+  check(found.has_value(), "format '{}': expected {} to be one of {}, found '{}'", text, key, choices(names), value);
+  return *found;
+}
+
+void read_setting(const std::string& text, const std::string& key, const std::string& value, OperandSpec& s) {
+  if (key == "two_level") {
+    s.two_level = read_choice(kTwoLevel, text, key, value);
+  } else if (key == "chain") {
+    s.chain = read_choice(kChains, text, key, value);
+  } else if (key == "clip") {
+    s.clip = read_choice(kClips, text, key, value);
+  } else if (key == "hadamard") {
+    s.hadamard = read_choice(kRotations, text, key, value);
+  } else if (key == "floor") {
+    const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), s.scale_floor);
+    check(problem == std::errc() && end == value.data() + value.size() && s.scale_floor > 0,
+          "format '{}': expected floor to be a number above 0, found '{}'", text, value);
+  } else {
+    fail("format '{}': unknown setting '{}'; choose two_level, chain, clip, hadamard or floor", text, key);
+  }
+}
+
+void read_scale(ScaleFormat scale, OperandSpec& s) {
+  const bool mx = scale == ScaleFormat::e8m0, two = scale == ScaleFormat::e4m3 || scale == ScaleFormat::ue5m3;
+  if (mx != (s.mode != ScaleMode::none)) s.mode = !mx ? ScaleMode::none : s.element == Element::e2m1 ? ScaleMode::adaptive : ScaleMode::rceil;
+  s.scale = scale, s.two_level = two ? TwoLevel::tensor : TwoLevel::none;
+}
+
+void read_word(const std::string& text, const std::string& word, Format& f) {
+  OperandSpec& s = f.spec;
+  const size_t equals = word.find('=');
+  if (equals != std::string::npos) {
+    read_setting(text, word.substr(0, equals), word.substr(equals + 1), s);
+  } else if (word == "sr") {
+    s.stochastic = true;
+  } else if (word == "packed") {
+    f.packed = true;
+  } else if (const std::optional<ScaleMode> mode = find(kModes, word)) {
+    s.mode = *mode;
+  } else if (!find(kScales, word) && !read_granularity(word, s)) {
+    fail("format '{}': unknown word '{}'; expected tensor, row, 1xB or BxB, a scale ({}), a scale mode ({}), sr, packed or key=value", text,
+         word, choices(kScales), choices(kModes));
+  }
+}
+
+}  // namespace
+
+Format parse_format(std::string_view given) {
+  const std::string text(given);
+  const std::vector<std::string> words = split(text, ':');
+  Format f;
+  if (words[0] == "hp") {
+    check(words.size() == 1, "format '{}': an unquantised operand has no further words", text);
+    return f;
+  }
+  if (const std::optional<OperandSpec> scheme = find(kSchemes, words[0])) {
+    f.spec = *scheme;
+  } else {
+    const std::optional<Element> element = find(kElements, words[0]);
+    check(element.has_value(), "format '{}': unknown element or scheme '{}'; choose hp, {} or {}", text, words[0], choices(kElements),
+          choices(kSchemes));
+    f.spec = spec_of(*element);
+  }
+  // The scale first: it sets the mode and the second level that the other words change.
+  for (const std::string& word : words) {
+    if (const std::optional<ScaleFormat> scale = find(kScales, word)) read_scale(*scale, f.spec);
+  }
+  for (size_t i = 1; i < words.size(); ++i) read_word(text, words[i], f);
+  check(!f.packed || bits_of(f.spec.element) == 4, "format '{}': only 4-bit codes are packed", text);
+  QuantizeOperand q;
+  q.want_row = f.spec.hadamard == 0, q.want_transposed = !q.want_row;
+  (q.want_row ? q.row : q.transposed).spec = f.spec;
+  try {
+    check_operand(q);
+  } catch (const Error& error) {
+    fail("format '{}': {}", text, error.what());
+  }
+  return f;
+}
+
+std::string format_string(const OperandSpec& s, bool packed) {
+  if (!s.quantized()) return "hp";
+  std::string out(name_of(kElements, s.element));
+  const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
+  out += blocks ? fmt::format(":{}x{}", s.granularity == Granularity::block ? 1 : s.block, s.block)
+                : s.granularity == Granularity::row ? ":row" : ":tensor";
+  out += fmt::format(":{}", name_of(kScales, s.scale));
+  if (s.mode != ScaleMode::none) out += fmt::format(":{}", name_of(kModes, s.mode));
+  const bool two = s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
+  if (two || s.two_level != TwoLevel::none) out += fmt::format(":two_level={}", name_of(kTwoLevel, s.two_level));
+  if (s.chain != Fp4Chain::alto) out += fmt::format(":chain={}", name_of(kChains, s.chain));
+  if (s.clip != Clip::none) out += fmt::format(":clip={}", name_of(kClips, s.clip));
+  if (s.hadamard != 0) out += fmt::format(":hadamard={}", s.hadamard);
+  if (s.scale_floor != 0) out += fmt::format(":floor={}", s.scale_floor);
+  if (s.stochastic) out += ":sr";
+  if (packed) out += ":packed";
+  return out;
+}
+
+namespace {
+
+using Options = nn::RecipeOptions;
+
+template <class T> struct Setting {
+  std::string_view name;
+  std::optional<T> Options::*member;
+};
+constexpr std::array kFlags = {Setting<bool>{"use_2dblock_x", &Options::use_2dblock_x},
+                               Setting<bool>{"use_2dblock_w", &Options::use_2dblock_w},
+                               Setting<bool>{"use_hadamard", &Options::use_hadamard},
+                               Setting<bool>{"use_sr_grad", &Options::use_sr_grad},
+                               Setting<bool>{"use_dge", &Options::use_dge},
+                               Setting<bool>{"use_uos", &Options::use_uos},
+                               Setting<bool>{"wgrad_hp", &Options::wgrad_hp},
+                               Setting<bool>{"output", &Options::output},
+                               Setting<bool>{"grad_input", &Options::grad_input},
+                               Setting<bool>{"grad_weight", &Options::grad_weight},
+                               Setting<bool>{"stochastic_rounding", &Options::stochastic_rounding},
+                               Setting<bool>{"round_scales_to_power_of_2", &Options::round_scales_to_power_of_2}};
+constexpr std::array kTexts = {Setting<std::string>{"two_level_scaling", &Options::two_level_scaling},
+                               Setting<std::string>{"clip_mode", &Options::clip_mode},
+                               Setting<std::string>{"scale_mode", &Options::scale_mode},
+                               Setting<std::string>{"style", &Options::style},
+                               Setting<std::string>{"activation", &Options::activation}};
+
+bool read_flag(const std::string& key, const std::string& value) {
+  check(value == "true" || value == "false", "halftone.linear: option {}: expected true or false, found '{}'", key, value);
+  return value == "true";
+}
+
+void read_option(const std::string& key, const std::string& value, Options& o) {
+  for (const auto& flag : kFlags) {
+    if (flag.name == key) return void(o.*flag.member = read_flag(key, value));
+  }
+  for (const auto& text : kTexts) {
+    if (text.name == key) return void(o.*text.member = value);
+  }
+  if (key == "fast_accum") return void(o.fast_accum = value.empty() ? std::vector<std::string>{} : split(value, '+'));
+  if (key == "preset") return void(o.preset = value);
+  if (key == "emulate") return void(o.emulate = read_flag(key, value));
+  std::vector<std::string_view> names = {"preset", "emulate", "fast_accum"};
+  for (const auto& flag : kFlags) names.push_back(flag.name);
+  for (const auto& text : kTexts) names.push_back(text.name);
+  fail("halftone.linear: unknown option '{}'; choose one of {}", key, fmt::join(names, ", "));
+}
+
+}  // namespace
+
+LinearRecipe parse_recipe(const std::string& recipe, const std::string& options, const std::string& name) {
+  Options o;
+  if (!options.empty()) {
+    for (const std::string& word : split(options, ',')) {
+      const size_t equals = word.find('=');
+      check(equals != std::string::npos, "halftone.linear: expected options as name=value,name=value, found '{}'", word);
+      read_option(word.substr(0, equals), word.substr(equals + 1), o);
+    }
+  }
+  return nn::layer_recipe(recipe, o, name).linear;
+}
+
+}  // namespace halftone::library

@@ -1,0 +1,44 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "halftone/ops/linear.h"
+
+namespace halftone::library {
+
+using MaybeTensor = std::optional<at::Tensor>;
+inline bool present(const MaybeTensor& t) { return t.has_value() && t->defined(); }
+
+// Sets the step context, which is one per process: calls from several threads take turns.
+class Step {
+ public:
+  Step(int64_t seed, int64_t step, int64_t first_row);
+  ~Step() { step_context() = before_; }
+  Step(const Step&) = delete;
+  Step& operator=(const Step&) = delete;
+
+ private:
+  std::lock_guard<std::mutex> lock_;
+  StepContext before_;
+};
+
+// One weight and its bias as the group that ops/linear.h takes; gradients are fp32 buffers made on request. A recipe of stored
+// weights quantises to nearest.
+struct Layer {
+  Weight weight, bias;
+  LinearGroup group;
+
+  Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name);
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+};
+void want_gradient(Weight& w);
+
+// Error unless x[..., K], weight[N, K] and bias[N] go together; sizes may be symbolic.
+void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const MaybeTensor& bias);
+
+}  // namespace halftone::library

@@ -1,0 +1,126 @@
+// torch.ops.halftone.linear in every recipe, on the code path of nn::Linear (ops/linear.h).
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "halftone/ops/common.h"
+#include "halftone/torch_ops/format.h"
+#include "halftone/torch_ops/layer.h"
+
+namespace halftone::library {
+namespace {
+
+using at::Tensor;
+using c10::SymInt;
+using Text = std::string_view;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, int64_t seed, int64_t step,
+                 int64_t first_row) {
+  check_linear("halftone.linear", x, w, bias);
+  const c10::DeviceGuard device(x.device());
+  const Step context(seed, step, first_row);
+  Layer layer(w, bias, recipe, options, name);
+  LinearOptions o;
+  o.out = x.scalar_type();
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = w.size(0);
+  return linear_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group, o).y.view(shape);
+}
+
+Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt, SymInt, SymInt) {
+  check_linear("halftone.linear", x, w, bias);
+  parse_recipe(std::string(recipe), std::string(options), std::string(name));
+  std::vector<SymInt> shape = x.sym_sizes().vec();
+  shape.back() = w.sym_size(0);
+  return at::empty_symint(shape, x.options());
+}
+
+// {dx, dw, db}, an empty tensor for what is not wanted. X and W are quantised again as in the forward pass, draws included.
+Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name,
+                         int64_t seed, int64_t step, int64_t first_row, std::array<bool, 3> wanted) {
+  check_linear("halftone.linear", x, w, bias);
+  const c10::DeviceGuard device(x.device());
+  const Step context(seed, step, first_row);
+  Layer layer(w, bias, recipe, options, name);
+  if (wanted[1]) want_gradient(layer.weight);
+  if (wanted[2]) want_gradient(layer.bias);
+  LinearOptions o;
+  o.out = x.scalar_type(), o.keep = true;
+  LinearCall call = linear_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group, o);
+  const Tensor dx = call.backward(dy.detach().reshape({-1, w.size(0)}).contiguous(), wanted[0]);
+  const Tensor none = at::empty({0}, x.options());
+  return {wanted[0] ? dx.to(x.scalar_type()).view(x.sizes()) : none, wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone(),
+          wanted[2] ? layer.bias.grad.to(bias->scalar_type()) : none.clone()};
+}
+
+Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, SymInt, SymInt, SymInt,
+                           std::array<bool, 3> wanted) {
+  const auto like = [&](bool want, const Tensor& t) {
+    return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
+  };
+  return {like(wanted[0], x), like(wanted[1], w), like(wanted[2], wanted[2] ? *bias : x)};
+}
+
+class LinearFunction : public torch::autograd::Function<LinearFunction> {
+ public:
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const MaybeTensor& bias, const std::string& recipe,
+                        const std::string& options, const std::string& name, const SymInt& seed, const SymInt& step, const SymInt& first_row) {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("halftone::linear", "")
+                               .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, SymInt, SymInt)>();
+    ctx->save_for_backward({x, w, bias.value_or(Tensor())});
+    ctx->saved_data["recipe"] = recipe, ctx->saved_data["options"] = options, ctx->saved_data["name"] = name;
+    ctx->saved_data["seed"] = seed, ctx->saved_data["step"] = step, ctx->saved_data["first_row"] = first_row;
+    return op.call(x, w, bias, recipe, options, name, seed, step, first_row);
+  }
+
+  static variable_list backward(AutogradContext* ctx, const variable_list& dy) {
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("halftone::linear_backward", "")
+            .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, SymInt, SymInt, std::array<bool, 3>)>();
+    const variable_list saved = ctx->get_saved_variables();
+    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt;
+    const std::array<bool, 3> wanted = {ctx->needs_input_grad(0), ctx->needs_input_grad(1), bias.has_value() && ctx->needs_input_grad(2)};
+    auto& data = ctx->saved_data;
+    auto [dx, dw, db] = op.call(dy[0], saved[0], saved[1], bias, data["recipe"].toStringRef(), data["options"].toStringRef(),
+                                data["name"].toStringRef(), data["seed"].toSymInt(), data["step"].toSymInt(), data["first_row"].toSymInt(), wanted);
+    variable_list grads(9);
+    if (wanted[0]) grads[0] = dx;
+    if (wanted[1]) grads[1] = dw;
+    if (wanted[2]) grads[2] = db;
+    return grads;
+  }
+};
+
+Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt seed, SymInt step,
+                       SymInt first_row) {
+  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), std::move(seed), std::move(step),
+                               std::move(first_row));
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(halftone, m) {
+  const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', SymInt seed=0, SymInt step=0, "
+        "SymInt first_row=0) -> Tensor",
+        tags);
+  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, SymInt seed, SymInt step, "
+        "SymInt first_row, bool[3] wanted) -> (Tensor dx, Tensor dw, Tensor db)",
+        tags);
+}
+TORCH_LIBRARY_IMPL(halftone, CPU, m) { m.impl("linear", &linear_op), m.impl("linear_backward", &linear_backward_op); }
+TORCH_LIBRARY_IMPL(halftone, CUDA, m) { m.impl("linear", &linear_op), m.impl("linear_backward", &linear_backward_op); }
+TORCH_LIBRARY_IMPL(halftone, Meta, m) { m.impl("linear", &linear_meta), m.impl("linear_backward", &linear_backward_meta); }
+TORCH_LIBRARY_IMPL(halftone, Autograd, m) {
+  m.impl("linear", &linear_autograd), m.impl("linear_backward", torch::autograd::autogradNotImplementedFallback());
+}
+
+}  // namespace halftone::library

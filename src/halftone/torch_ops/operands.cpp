@@ -1,0 +1,79 @@
+#include "halftone/torch_ops/operands.h"
+
+#include <ATen/ops/empty.h>
+
+#include "halftone/base/philox.h"
+#include "halftone/formats/hadamard.h"
+#include "halftone/ops/common.h"
+#include "halftone/quantize/panels.h"
+
+namespace halftone::library {
+namespace {
+
+bool is_integer(Element e) { return e == Element::int8 || e == Element::int4 || e == Element::ternary; }
+
+at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+  check(t.sizes() == shape && t.scalar_type() == type && t.device() == device,
+        "{}: expected {} of [{}] in {} on {}, found [{}] in {} on {}", what, which, fmt::join(shape, ", "), c10::toString(type), device.str(),
+        fmt::join(t.sizes(), ", "), c10::toString(t.scalar_type()), t.device().str());
+  return t.contiguous();
+}
+
+}  // namespace
+
+Operand quantize(const at::Tensor& x, const Format& format, bool transposed, const Draws& draws) {
+  const OperandSpec& s = format.spec;
+  check(s.quantized(), "halftone.quantize: format hp is an unquantised matrix");
+  check(s.hadamard == 0 || transposed, "halftone.quantize: a rotation runs along tokens; it goes with transposed = true only");
+  CopyRequest r;
+  r.spec = s, r.packed = format.packed, r.codes = !format.packed;
+  r.rounding.stochastic = s.stochastic, r.rounding.step = static_cast<uint32_t>(draws.step), r.rounding.first_row = draws.first_row;
+  const auto seed = static_cast<uint64_t>(draws.seed);
+  if (s.stochastic) r.rounding.key = philox_key(seed, draws.stream);
+  if (s.hadamard == 16) r.signs = kFixedSigns16;
+  if (s.hadamard == 32) {
+    r.signs = philox(philox_key(seed, draws.stream.substr(0, draws.stream.find('#')) + "#rht"), 0, static_cast<uint32_t>(draws.step), 0)[0];
+  }
+  OperandCopies copies = halftone::quantize(x, transposed ? nullptr : &r, transposed ? &r : nullptr);
+  return transposed ? copies.transposed : copies.row;
+}
+
+std::vector<at::Tensor> tensors(const Operand& o, const Format& format) {
+  const at::TensorOptions bytes = o.scales.options().dtype(at::kByte), floats = o.scales.options().dtype(at::kFloat);
+  const auto given = [](const at::Tensor& t, const at::TensorOptions& options) { return t.defined() ? t : at::empty({0}, options); };
+  at::Tensor codes = format.packed ? o.packed : o.codes;
+  if (is_integer(format.spec.element) && !format.packed) codes = codes.view(at::kChar);
+  return {codes, o.scales, given(o.outer, floats), given(o.macro, bytes), given(o.zeros, floats)};
+}
+
+Operand operand(const char* what, at::TensorList t, const Format& format) {
+  const OperandSpec& s = format.spec;
+  if (!s.quantized()) {
+    check(t.size() == 1 && t[0].dim() == 2, "{}: expected one matrix for an operand in format hp, found {} tensors", what, t.size());
+    kernel_dtype(t[0]);
+    return plain_operand(t[0].stride(1) == 1 ? t[0] : t[0].contiguous(), false);
+  }
+  check(t.size() == 5, "{}: expected the five tensors of halftone.quantize (codes, scales, outer, macro, zeros), found {}", what, t.size());
+  check(t[0].dim() == 2, "{}: expected codes of a matrix, found {} dimensions", what, t[0].dim());
+  Operand o;
+  o.spec = s, o.rows = t[0].size(0), o.k = t[0].size(1) * (format.packed ? 2 : 1);
+  const at::Device device = t[0].device();
+  const bool integer = is_integer(s.element) && !format.packed;
+  const at::Tensor codes = checked(what, "codes", t[0], t[0].sizes(), integer ? at::kChar : at::kByte, device);
+  (format.packed ? o.packed : o.codes) = integer ? codes.view(at::kByte) : codes;
+  const bool byte_scales = s.scale == ScaleFormat::e8m0 || s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
+  std::vector<int64_t> shape = {1};
+  if (s.granularity == Granularity::row) shape = {o.rows};
+  if (s.granularity == Granularity::block) shape = {o.rows, ceil_div(o.k, s.block)};
+  if (s.granularity == Granularity::tile) shape = {ceil_div(o.rows, s.block), ceil_div(o.k, s.block)};
+  o.scales = checked(what, "scales", t[1], shape, byte_scales ? at::kByte : at::kFloat, device);
+  if (s.two_level == TwoLevel::tensor) o.outer = checked(what, "an outer scale", t[2], {1}, at::kFloat, device);
+  if (s.two_level == TwoLevel::macro) {
+    const int64_t rows = s.granularity == Granularity::tile ? ceil_div(o.rows, 128) : o.rows;
+    o.macro = checked(what, "macro factors", t[3], {rows, ceil_div(o.k, 128)}, at::kByte, device);
+  }
+  if (s.element == Element::uint4) o.zeros = checked(what, "zero points", t[4], shape, at::kFloat, device);
+  return o;
+}
+
+}  // namespace halftone::library

@@ -1,0 +1,25 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <string>
+
+#include "halftone/ops/operand.h"
+#include "halftone/torch_ops/format.h"
+
+namespace halftone::library {
+
+// What makes the draws of an operation: `stream` is name#role (numerics.md section 4), the rotation's signs belong to the name.
+struct Draws {
+  std::string stream;
+  int64_t seed = 0, step = 0, first_row = 0;
+};
+
+// x[rows, cols] along its rows or transposed, codes in the form that the format names.
+Operand quantize(const at::Tensor& x, const Format& format, bool transposed, const Draws& draws);
+
+// {codes, scales, outer, macro, zeros} with empty tensors for what the format has not, and back: every shape, dtype and device
+// is checked, since the products read them by pointer. An operand in format hp is the matrix alone.
+std::vector<at::Tensor> tensors(const Operand& operand, const Format& format);
+Operand operand(const char* what, at::TensorList tensors, const Format& format);
+
+}  // namespace halftone::library
