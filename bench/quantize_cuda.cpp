@@ -1,5 +1,5 @@
 // Time and bandwidth of the CUDA quantisers beside a device copy that moves as many bytes, measured in turns:
-//   bench_quantize_cuda [FILTER]          needs halftone_cuda.so beside the program
+//   bench_quantize_cuda [FILTER] [once]   needs halftone_cuda.so beside the program; `once` runs each scheme a single time, for a profiler
 // GB/s counts what a scheme must move: one read of the matrix, a second one where a scale of the tensor, of a column or of a
 // two-level scheme must be known first, and all that is written. The last line repeats the table as JSON.
 #include <cuda_runtime_api.h>
@@ -60,6 +60,8 @@ OperandSpec make(Element e, Granularity g, int block, ScaleFormat s, ScaleMode m
   return o;
 }
 
+// Every operand of every recipe, along rows, along columns and both from one read, in the forms in which products read it: codes,
+// 4-bit pairs, mxfp4 folded into fp8, bf16 values. Row copies are never rotated.
 std::vector<Scheme> schemes() {
   using E = Element;
   using G = Granularity;
@@ -70,46 +72,54 @@ std::vector<Scheme> schemes() {
     out.push_back({name + " transposed", s, Out::none, o, 0, stochastic});
     out.push_back({name + " both", s, o, o, 0, stochastic});
   };
+  const auto rotated = [&](const std::string& name, const OperandSpec& s, Out o, int width, bool stochastic) {
+    out.push_back({name + " transposed", s, Out::none, o, width, stochastic});
+    out.push_back({name + " both", s, o, o, width, stochastic});
+  };
   three("e4m3 tensor", make(E::e4m3, G::tensor, 0, S::fp32), Out::codes);
+  three("e5m2 tensor", make(E::e5m2, G::tensor, 0, S::fp32), Out::codes);
   three("e4m3 row pow2", make(E::e4m3, G::row, 0, S::fp32_pow2), Out::codes);
   three("e4m3 1x128", make(E::e4m3, G::block, 128, S::fp32), Out::codes);
-  out.push_back({"e4m3 128x128 both", make(E::e4m3, G::tile, 128, S::fp32), Out::codes, Out::codes});
-  const OperandSpec mx8 = make(E::e4m3, G::block, 32, S::e8m0, ScaleMode::rceil),
-                    mx8_tile = make(E::e4m3, G::tile, 32, S::e8m0, ScaleMode::rceil);
-  three("mxfp8 e4m3", mx8, Out::codes);
-  out.push_back({"mxfp8 e4m3 bf16 values both", mx8, Out::bf16, Out::bf16});
-  out.push_back({"mxfp8 e4m3 32x32 both", mx8_tile, Out::codes, Out::codes});
-  out.push_back({"mxfp8 e5m2 both", make(E::e5m2, G::block, 32, S::e8m0, ScaleMode::rceil), Out::codes, Out::codes});
-  three("mxfp8 e4m3 stochastic", mx8, Out::codes, true);
-  const OperandSpec mx4 = make(E::e2m1, G::block, 32, S::e8m0, ScaleMode::adaptive),
-                    mx4_tile = make(E::e2m1, G::tile, 32, S::e8m0, ScaleMode::adaptive);
-  three("mxfp4 packed", mx4, Out::packed);
-  out.push_back({"mxfp4 folded row", mx4, Out::fold_e4m3, Out::none});
-  out.push_back({"mxfp4 folded both", mx4, Out::fold_e4m3, Out::fold_e5m2});
-  out.push_back({"mxfp4 bf16 values both", mx4, Out::bf16, Out::bf16});
-  out.push_back({"mxfp4 32x32 folded both", mx4_tile, Out::fold_e4m3, Out::fold_e4m3});
-  out.push_back({"mxfp4 32x32 packed both", mx4_tile, Out::packed, Out::packed});
-  three("mxfp4 packed stochastic", mx4, Out::packed, true);
-  out.push_back({"mxfp4 folded row stochastic", mx4, Out::fold_e4m3, Out::none, 0, true});
-  out.push_back({"mxfp4 packed transposed rotated", mx4, Out::none, Out::packed, 32});
-  out.push_back({"mxfp4 folded both rotated", mx4, Out::fold_e4m3, Out::fold_e5m2, 32});
-  out.push_back({"mxfp4 packed both rotated stochastic", mx4, Out::packed, Out::packed, 32, true});
-  out.push_back({"mxfp4 folded both rotated stochastic", mx4, Out::fold_e4m3, Out::fold_e5m2, 32, true});
-  for (const auto& [name, scale, chain, width] : {std::tuple{"nvfp4 alto", S::e4m3, Fp4Chain::alto, 32},
-                                                  {"nvfp4 torchao", S::e4m3, Fp4Chain::torchao, 16},
-                                                  {"amdfp4", S::ue5m3, Fp4Chain::alto, 32}}) {
-    const OperandSpec s = make(E::e2m1, G::block, 16, scale, ScaleMode::none, TwoLevel::tensor, chain);
+  three("e4m3 128x128", make(E::e4m3, G::tile, 128, S::fp32), Out::codes);
+  for (const auto& [name, element] : {std::pair{"mxfp8 e4m3", E::e4m3}, {"mxfp8 e5m2", E::e5m2}}) {
     const std::string n = name;
-    out.push_back({n + " packed row", s, Out::packed, Out::none});
-    out.push_back({n + " packed both", s, Out::packed, Out::packed});
-    out.push_back({n + " bf16 values both", s, Out::bf16, Out::bf16});
-    out.push_back({n + " bf16 values both stochastic", s, Out::bf16, Out::bf16, 0, true});
-    out.push_back({n + " bf16 values both rotated stochastic", s, Out::bf16, Out::bf16, width, true});
+    for (const auto& [shape, g] : {std::pair{"", G::block}, {" 32x32", G::tile}}) {
+      const OperandSpec s = make(element, g, 32, S::e8m0, ScaleMode::rceil);
+      three(n + shape + " codes", s, Out::codes);
+      three(n + shape + " bf16", s, Out::bf16);
+    }
+    three(n + " codes SR", make(element, G::block, 32, S::e8m0, ScaleMode::rceil), Out::codes, true);
+    three(n + " bf16 SR", make(element, G::block, 32, S::e8m0, ScaleMode::rceil), Out::bf16, true);
+  }
+  for (const auto& [form, o] : {std::pair{" packed", Out::packed}, {" folded", Out::fold_e4m3}}) {
+    const OperandSpec s = make(E::e2m1, G::block, 32, S::e8m0, ScaleMode::adaptive);
+    const std::string n = std::string("mxfp4") + form;
+    three(n, s, o);
+    three(std::string("mxfp4 32x32") + form, make(E::e2m1, G::tile, 32, S::e8m0, ScaleMode::adaptive), o);
+    three(n + " SR", s, o, true);
+    rotated(n + " H32", s, o, 32, false);
+    rotated(n + " H32 SR", s, o, 32, true);
+  }
+  out.push_back({"mxfp4 folded e5m2 both", make(E::e2m1, G::block, 32, S::e8m0, ScaleMode::adaptive), Out::fold_e5m2, Out::fold_e5m2});
+  out.push_back({"mxfp4 bf16 both", make(E::e2m1, G::block, 32, S::e8m0, ScaleMode::adaptive), Out::bf16, Out::bf16});
+  for (const auto& [name, scale, chain, width] : {std::tuple{"nvfp4 torchao", S::e4m3, Fp4Chain::torchao, 16},
+                                                  {"nvfp4 alto", S::e4m3, Fp4Chain::alto, 32},
+                                                  {"amdfp4", S::ue5m3, Fp4Chain::alto, 32}}) {
+    const OperandSpec s = make(E::e2m1, G::block, 16, scale, ScaleMode::none, TwoLevel::tensor, chain),
+                      tile = make(E::e2m1, G::tile, 16, scale, ScaleMode::none, TwoLevel::tensor, chain);
+    const std::string n = name, h = fmt::format(" H{}", width);
+    three(n + " packed", s, Out::packed);
+    three(n + " bf16", s, Out::bf16);
+    out.push_back({n + " 16x16 bf16 both", tile, Out::bf16, Out::bf16});
+    three(n + " bf16 SR", s, Out::bf16, true);
+    rotated(n + " bf16" + h, s, Out::bf16, width, false);
+    rotated(n + " bf16" + h + " SR", s, Out::bf16, width, true);
   }
   three("int8", make(E::int8, G::row, 0, S::fp32), Out::codes);
-  three("int8 stochastic", make(E::int8, G::row, 0, S::fp32), Out::codes, true);
+  three("int8 SR", make(E::int8, G::row, 0, S::fp32), Out::codes, true);
   three("int4 packed", make(E::int4, G::row, 0, S::fp32), Out::packed);
-  out.push_back({"ternary both", make(E::ternary, G::tensor, 0, S::fp32), Out::codes, Out::codes});
+  three("int4 codes", make(E::int4, G::row, 0, S::fp32), Out::codes);
+  three("ternary", make(E::ternary, G::tensor, 0, S::fp32), Out::codes);
   return out;
 }
 
@@ -201,6 +211,7 @@ void fill(void* at, size_t bytes, DType type) {
 
 int main(int argc, char** argv) {
   const std::string filter = argc > 1 ? argv[1] : "";
+  const bool once = argc > 2 && std::string(argv[2]) == "once";
   const Module module;
   Timer timer;
   constexpr size_t kInput = size_t{1} << 30, kOutput = size_t{4} << 30, kCopy = size_t{2} << 30;
@@ -217,6 +228,7 @@ int main(int argc, char** argv) {
   std::string json = "[";
   int missed = 0;
   for (const Shape& shape : {Shape{DType::bf16, 4096, 8192}, {DType::bf16, 16384, 14336}, {DType::f32, 8192, 8192}}) {
+    if (once && shape.rows != 16384) continue;
     fill(input, kInput, shape.type);
     fill(copies, kCopy, shape.type);
     const double elements = static_cast<double>(shape.rows * shape.cols), input_bytes = elements * static_cast<double>(size_of(shape.type));
@@ -224,6 +236,11 @@ int main(int argc, char** argv) {
     fmt::print("{} {} x {}, {:.0f} MiB\n{:<42} {:>9} {:>9} {:>10} {:>7} {:>5}\n", shape.type == DType::f32 ? "fp32" : "bf16", shape.rows,
                shape.cols, input_bytes / (1 << 20), "scheme", "us", "GB/s", "copy GB/s", "share", "bar");
     const auto measure = [&](const std::string& name, double bytes, double bar, auto&& work) {
+      if (once) {
+        timer.seconds(1, work);
+        fmt::print("{}\n", name);
+        return;
+      }
       const auto half = static_cast<size_t>(bytes / 2);
       const int n = std::max(3, static_cast<int>(1.5e10 / bytes));
       std::vector<double> scheme, copy;

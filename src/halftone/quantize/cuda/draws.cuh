@@ -26,17 +26,23 @@ inline bool whole_groups(const Rounding& r, int64_t columns) {
   return r.index(0, 0, columns) % 8 == 0 && (r.row_length == 0 ? columns : r.row_length) % 8 == 0;
 }
 
-// The complements 65535 - u of a group's draws u: element i in the (i & 1) half of word i >> 1. What rounding adds to the bits
-// below the quantum is the complement, so that a carry means up.
-__device__ __forceinline__ void draw8(const Draws& d, int64_t group, uint32_t (&v)[4]) {
-  uint32_t c0 = static_cast<uint32_t>(group), c1 = static_cast<uint32_t>(group >> 32), c2 = d.step, c3 = d.micro;
+// The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
+// schedule is read once for all of them.
+template <int kGroups>
+__device__ __forceinline__ void draw8(const Draws& d, int64_t group, int64_t step, uint32_t (*v)[4]) {
+#pragma unroll
+  for (int n = 0; n < kGroups; ++n, group += step) {
+    v[n][0] = static_cast<uint32_t>(group), v[n][1] = static_cast<uint32_t>(group >> 32), v[n][2] = d.step, v[n][3] = d.micro;
+  }
 #pragma unroll
   for (int i = 0; i < 10; ++i) {
-    const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
-    c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ d.key_lo[i], c1 = static_cast<uint32_t>(b);
-    c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ d.key_hi[i], c3 = static_cast<uint32_t>(a);
+#pragma unroll
+    for (int n = 0; n < kGroups; ++n) {
+      const uint64_t a = uint64_t{0xD2511F53u} * v[n][0], b = uint64_t{0xCD9E8D57u} * v[n][2];
+      v[n][0] = static_cast<uint32_t>(b >> 32) ^ v[n][1] ^ d.key_lo[i], v[n][1] = static_cast<uint32_t>(b);
+      v[n][2] = static_cast<uint32_t>(a >> 32) ^ v[n][3] ^ d.key_hi[i], v[n][3] = static_cast<uint32_t>(a);
+    }
   }
-  v[0] = ~c0, v[1] = ~c1, v[2] = ~c2, v[3] = ~c3;
 }
 
 }  // namespace halftone::device

@@ -6,15 +6,12 @@
 
 namespace halftone::device {
 
-// What the values of a block are multiplied by: bf16 form of e2m1: the block scale as a pair of bf16; of e4m3 and e5m2: as
-// fp32; fold forms: fold_word.
-template <Coder kCoder>
-__device__ __forceinline__ uint32_t value_word(const CopyArgs& d, float scale, uint32_t byte, uint32_t reference) {
-  const uint32_t bits = __float_as_uint(scale);
-  if constexpr (kCoder != Coder::e2m1) return bits;
-  if (d.form == ValueForm::bf16) return __byte_perm(bits, bits, 0x3232);
-  return fold_word(d.form == ValueForm::fold_e4m3 ? Float::e4m3 : Float::e5m2, byte, reference);
-}
+// What the values of a block need: bf16 form: the block scale as a pair of bf16 (e2m1) or as fp32 (e4m3, e5m2); fold forms: the
+// bytes of magnitudes 0 to 3 and 4 to 7, kFoldPoison where they are poisoned, and fold_below.
+struct ValueWords {
+  uint32_t first, second, below;
+};
+inline constexpr uint32_t kFoldPoison = 0x7F7F7F7Fu;
 
 __device__ __forceinline__ uint32_t bf16_words(float low, float high) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
@@ -53,17 +50,9 @@ __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&r);
 }
 
-// A pair of e2m1 codes in 16-bit halves (Codes8) as bf16: the magnitude's bits under the exponent are the value times 2^-126, exactly,
-// the subnormal code included.
-__device__ __forceinline__ uint32_t e2m1_values(uint32_t pair, uint32_t signs, uint32_t scale) {
-  const uint32_t tiny = (signs & 0x80008000u) | (pair << 6);
-  return multiply_bf16(multiply_bf16(tiny, 0x7E807E80u), scale);
-}
-// As fp16, times the fold factor, rounded to two bytes without signs: the magnitude's bits are the value times 2^-14; twice the value and
-// 2^(shift - 1) are exact, and what their product loses lies below half of the smallest byte.
+// A pair of fp16 numbers to two bytes.
 template <Float kTarget>
-__device__ __forceinline__ uint32_t e2m1_folded(uint32_t pair, uint32_t factor) {
-  const uint32_t v = multiply_f16(multiply_f16(pair << 9, 0x78007800u), factor);
+__device__ __forceinline__ uint32_t round_f16_pair(uint32_t v) {
 #if __CUDA_ARCH__ >= 890
   uint16_t r;
   if constexpr (kTarget == Float::e4m3) {
@@ -77,103 +66,153 @@ __device__ __forceinline__ uint32_t e2m1_folded(uint32_t pair, uint32_t factor) 
   return encode(kTarget, f.x) | static_cast<uint32_t>(encode(kTarget, f.y)) << 8;
 #endif
 }
+// The eight bytes that a block's magnitudes fold into: what the product of twice a magnitude and the factor loses in fp16 lies
+// below half of the smallest byte.
+template <Float kTarget>
+__device__ __forceinline__ ValueWords fold_words(uint32_t block, uint32_t reference) {
+  if (reference == 255) return {kFoldPoison, kFoldPoison, 0};
+  const int shift = static_cast<int>(block) - static_cast<int>(reference) + fold_shift(kTarget);
+  const uint32_t one = fold_factor(shift), factor = one | one << 16;
+  const auto bytes = [&](uint32_t twice) { return round_f16_pair<kTarget>(multiply_f16(twice, factor)); };
+  return {bytes(0x3C000000u) | bytes(0x42004000u) << 16, bytes(0x46004400u) | bytes(0x4A004800u) << 16, fold_below(kTarget, shift)};
+}
+template <Coder kCoder, Form kForm>
+__device__ __forceinline__ ValueWords value_words(const CopyArgs& d, float scale, uint32_t byte, uint32_t reference) {
+  const uint32_t bits = __float_as_uint(scale);
+  if constexpr (kCoder != Coder::e2m1) return {bits, 0, 0};
+  if constexpr (kForm == Form::bf16) return {__byte_perm(bits, bits, 0x3232), 0, 0};
+  if (kForm != Form::folded && d.form == ValueForm::bf16) return {__byte_perm(bits, bits, 0x3232), 0, 0};
+  return d.form == ValueForm::fold_e4m3 ? fold_words<Float::e4m3>(byte, reference) : fold_words<Float::e5m2>(byte, reference);
+}
 
-// How many of eight e2m1 codes are no multiples of the smallest byte's value, `below` >= 1 binades under exactness.
-inline __device__ __noinline__ int folded_losses(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t below) {
-  const uint32_t pairs[4] = {a, b, c, d};
+// e2m1 magnitudes as 16-bit halves, or as the bytes of the even and the odd ones.
+template <Place8 kPlace>
+__device__ __forceinline__ uint32_t e2m1_pair(const Codes8& q, int k) {
+  if constexpr (kPlace == Place8::byte3) return __byte_perm(q.w[2 * k], q.w[2 * k + 1], 0x0703) & 0x00070007u;
+  if constexpr (kPlace == Place8::byte0) return __byte_perm(q.w[2 * k], q.w[2 * k + 1], 0x5410);
+  return q.w[k] & 0x00070007u;
+}
+template <Place8 kPlace>
+__device__ __forceinline__ uint2 e2m1_bytes(const Codes8& q) {
+  if constexpr (kPlace == Place8::pairs) {
+    const uint32_t a = __byte_perm(q.w[0], q.w[1], 0x6240), b = __byte_perm(q.w[2], q.w[3], 0x6240);
+    return {__byte_perm(a, b, 0x5410) & 0x07070707u, __byte_perm(a, b, 0x7632) & 0x07070707u};
+  }
+  constexpr int kByte = kPlace == Place8::byte3 ? 3 : 0;
+  return {gather_bytes(q.w[0], q.w[2], q.w[4], q.w[6], kByte), gather_bytes(q.w[1], q.w[3], q.w[5], q.w[7], kByte)};
+}
+
+// A pair of e2m1 codes as bf16: the magnitude's bits under the exponent are the value times 2^-126, exactly, the subnormal code
+// included.
+__device__ __forceinline__ uint32_t e2m1_values(uint32_t pair, uint32_t signs, uint32_t scale) {
+  const uint32_t tiny = (signs & 0x80008000u) | (pair << 6);
+  return multiply_bf16(multiply_bf16(tiny, 0x7E807E80u), scale);
+}
+
+// Bytes of a and b by the four low selectors, whose fourth bits are 0.
+__device__ __forceinline__ uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selectors) {
+  uint32_t r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selectors));
+  return r;
+}
+
+// How many of eight e2m1 magnitudes, four bits each, are no multiples of the smallest byte's value, `below` >= 1 binades under
+// exactness.
+inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below) {
   int n = 0;
   for (int i = 0; i < 8; ++i) {
-    const uint32_t code = pairs[i >> 1] >> (16 * (i & 1)) & 7u;
+    const uint32_t code = packed >> (4 * i) & 7u;
     const uint32_t twice = code < 4 ? code : (2 + (code & 1)) << ((code >> 1) - 1);
     n += (twice & ((1u << below) - 1)) != 0;
   }
   return n;
 }
 
-// Which outputs a copy has, and where the thread's next vector goes. Tests and addresses are made once a pass: `forms` is hidden
-// from the compiler so that it keeps the bits instead of reading the parameters again for every vector.
-enum Form : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFoldE4m3 = 8, kFoldE5m2 = 16, kLost = 32 };
+// Which outputs a copy has, and where the thread's next vector goes. `flags` is hidden from the compiler so that it keeps the
+// bits instead of reading the parameters again for every vector.
+enum Output : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFolded = 8, kLost = 16 };
+template <Form kForm>
 struct Outputs {
-  uint32_t forms;
-  int64_t stride;
+  uint32_t flags;
+  int64_t stride, packed_stride;
   uint8_t *codes, *packed, *values;
 
   // at: element of the first vector; step: elements to the next.
-  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, int64_t step) : stride(step) {
-    forms = (d.codes != nullptr ? kCodes : 0u) | (d.packed != nullptr ? kPacked : 0u) | (d.lost != nullptr ? kLost : 0u);
-    forms |= d.form == ValueForm::bf16        ? kBf16
-             : d.form == ValueForm::fold_e4m3 ? kFoldE4m3
-             : d.form == ValueForm::fold_e5m2 ? kFoldE5m2
-                                              : 0u;
-    asm volatile("" : "+r"(forms));
+  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, int64_t step) : stride(step), packed_stride(step / 2) {
+    flags = (d.codes != nullptr ? kCodes : 0u) | (d.packed != nullptr ? kPacked : 0u) | (d.lost != nullptr ? kLost : 0u);
+    flags |= d.form == ValueForm::bf16 ? kBf16 : d.form != ValueForm::none ? kFolded : 0u;
+    asm volatile("" : "+r"(flags));
     codes = d.codes + at, packed = d.packed + at / 2;
-    values = static_cast<uint8_t*>(d.values) + (d.form == ValueForm::bf16 ? 2 * at : at);
+    values = static_cast<uint8_t*>(d.values) + (has(kBf16) ? 2 * at : at);
   }
-  __device__ __forceinline__ bool has(uint32_t form) const { return (forms & form) != 0; }
+  __device__ __forceinline__ bool has(uint32_t outputs) const {
+    if constexpr (kForm == Form::codes) return (outputs & kCodes) != 0;
+    if constexpr (kForm == Form::packed) return (outputs & kPacked) != 0;
+    if constexpr (kForm == Form::bf16) return (outputs & kBf16) != 0;
+    if constexpr (kForm == Form::folded) return (outputs & kFolded) != 0;
+    return (flags & outputs) != 0;
+  }
   __device__ __forceinline__ void next() {
-    codes += stride, packed += stride / 2;
+    codes += stride, packed += packed_stride;
     values += has(kBf16) ? 2 * stride : stride;
   }
 };
 
 // Writes eight codes in all forms that the copy has.
-template <Coder kCoder>
-__device__ __forceinline__ void emit8(const Outputs& out, unsigned long long* lost, const Codes8& q, bool poison, uint32_t value) {
-  uint32_t lo, hi;  // bytes
-  uint32_t even = 0, odd = 0;
+template <Coder kCoder, Place8 kPlace, Form kForm>
+__device__ __forceinline__ void emit8(const Outputs<kForm>& out, unsigned long long* lost, const Codes8& q, bool poison, const ValueWords& value) {
   if constexpr (kCoder == Coder::e2m1) {
-    if (out.has(kCodes | kPacked)) {
-      uint32_t h[4];
+    if (out.has(kCodes | kPacked | kFolded)) {
+      const uint2 bytes = e2m1_bytes<kPlace>(q);
+      const uint32_t packed = bytes.x | bytes.y << 4;
+      const uint32_t signs_lo = __byte_perm(q.signs[0], q.signs[1], 0x7531), signs_hi = __byte_perm(q.signs[2], q.signs[3], 0x7531);
+      if (out.has(kPacked)) {
+        const uint32_t even = __byte_perm(signs_lo, signs_hi, 0x6420), odd = __byte_perm(signs_lo, signs_hi, 0x7531);
+        const uint32_t v = packed | ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
+        *reinterpret_cast<uint32_t*>(out.packed) = poison ? 0u : v;
+      }
+      if (out.has(kFolded)) {
+        // The magnitudes select bytes of the table.
+        uint2 v{select_bytes(value.first, value.second, packed), select_bytes(value.first, value.second, packed >> 16)};
+        v.x |= signs_lo & 0x80808080u, v.y |= signs_hi & 0x80808080u;
+        const bool all = poison || value.first == kFoldPoison;
+        if (all) v.x = v.y = kFoldPoison;
+        *reinterpret_cast<uint2*>(out.values) = v;
+        if (out.has(kLost) && value.below != 0 && !all) {
+          const int n = folded_losses(packed, value.below);
+          if (n > 0) atomicAdd(lost, static_cast<unsigned long long>(n));
+        }
+      }
+      if (out.has(kCodes)) {
+        uint2 v{__byte_perm(bytes.x, bytes.y, 0x5140) | ((signs_lo >> 4) & 0x08080808u),
+                __byte_perm(bytes.x, bytes.y, 0x7362) | ((signs_hi >> 4) & 0x08080808u)};
+        if (poison) v.x = v.y = 0;
+        *reinterpret_cast<uint2*>(out.codes) = v;
+      }
+    }
+    if (out.has(kBf16)) {
+      uint32_t v[4];
 #pragma unroll
-      for (int k = 0; k < 4; ++k) h[k] = q.w[k] | ((q.signs[k] >> 12) & 0x00080008u);
-      const uint32_t a = h[0] | h[1] << 8, b = h[2] | h[3] << 8;
-      lo = __byte_perm(a, a, 0x3120), hi = __byte_perm(b, b, 0x3120);
-      even = __byte_perm(a, b, 0x5410), odd = __byte_perm(a, b, 0x7632);
+      for (int k = 0; k < 4; ++k) v[k] = poison ? 0x7FC07FC0u : e2m1_values(e2m1_pair<kPlace>(q, k), q.signs[k], value.first);
+      *reinterpret_cast<uint4*>(out.values) = {v[0], v[1], v[2], v[3]};
     }
   } else {
-    lo = q.w[0], hi = q.w[1];
-    if constexpr (kCoder == Coder::integer)
-      even = __byte_perm(lo, hi, 0x6420) & 0x0F0F0F0Fu, odd = __byte_perm(lo, hi, 0x7531) & 0x0F0F0F0Fu;
-  }
-  constexpr uint32_t kPoison = kCoder == Coder::e4m3 || kCoder == Coder::e5m2 ? 0x7F7F7F7Fu : 0u;
-  if (out.has(kCodes)) *reinterpret_cast<uint2*>(out.codes) = {poison ? kPoison : lo, poison ? kPoison : hi};
-  if constexpr (kCoder == Coder::e2m1 || kCoder == Coder::integer) {
-    if (out.has(kPacked)) *reinterpret_cast<uint32_t*>(out.packed) = poison ? 0u : even | odd << 4;
-  }
-  if constexpr (kCoder == Coder::e2m1) {
-    if (out.has(kBf16)) {
-      uint4 v{e2m1_values(q.w[0], q.signs[0], value), e2m1_values(q.w[1], q.signs[1], value), e2m1_values(q.w[2], q.signs[2], value),
-              e2m1_values(q.w[3], q.signs[3], value)};
-      if (poison) v.x = v.y = v.z = v.w = 0x7FC07FC0u;
-      *reinterpret_cast<uint4*>(out.values) = v;
-    }
-    if (out.has(kFoldE4m3 | kFoldE5m2)) {
-      const uint32_t factor = __byte_perm(value, value, 0x1010);
-      uint2 v;
-      if (out.has(kFoldE4m3)) {
-        v.x = e2m1_folded<Float::e4m3>(q.w[0], factor) | e2m1_folded<Float::e4m3>(q.w[1], factor) << 16;
-        v.y = e2m1_folded<Float::e4m3>(q.w[2], factor) | e2m1_folded<Float::e4m3>(q.w[3], factor) << 16;
-      } else {
-        v.x = e2m1_folded<Float::e5m2>(q.w[0], factor) | e2m1_folded<Float::e5m2>(q.w[1], factor) << 16;
-        v.y = e2m1_folded<Float::e5m2>(q.w[2], factor) | e2m1_folded<Float::e5m2>(q.w[3], factor) << 16;
+    constexpr uint32_t kPoison = kCoder == Coder::integer ? 0u : 0x7F7F7F7Fu;
+    const uint32_t lo = poison ? kPoison : q.w[0], hi = poison ? kPoison : q.w[1];
+    if (out.has(kCodes)) *reinterpret_cast<uint2*>(out.codes) = {lo, hi};
+    if constexpr (kCoder == Coder::integer) {
+      if (out.has(kPacked)) {
+        const uint32_t even = __byte_perm(lo, hi, 0x6420) & 0x0F0F0F0Fu, odd = __byte_perm(lo, hi, 0x7531);
+        *reinterpret_cast<uint32_t*>(out.packed) = even | ((odd << 4) & 0xF0F0F0F0u);
       }
-      v.x |= __byte_perm(q.signs[0], q.signs[1], 0x7531) & 0x80808080u;
-      v.y |= __byte_perm(q.signs[2], q.signs[3], 0x7531) & 0x80808080u;
-      poison = poison || value == kFoldPoison;
-      if (poison) v.x = v.y = 0x7F7F7F7Fu;
-      *reinterpret_cast<uint2*>(out.values) = v;
-      if ((value >> 16) != 0 && !poison && out.has(kLost)) {
-        const int n = folded_losses(q.w[0], q.w[1], q.w[2], q.w[3], value >> 16);
-        if (n > 0) atomicAdd(lost, static_cast<unsigned long long>(n));
+    } else {
+      if (out.has(kBf16)) {
+        const float scale = __uint_as_float(value.first);
+        const uint2 a = fp8_values<float_of(kCoder)>(lo, scale), b = fp8_values<float_of(kCoder)>(hi, scale);
+        uint4 v{a.x, a.y, b.x, b.y};
+        if (poison) v.x = v.y = v.z = v.w = 0x7FC07FC0u;
+        *reinterpret_cast<uint4*>(out.values) = v;
       }
-    }
-  } else if constexpr (kCoder != Coder::integer) {
-    if (out.has(kBf16)) {
-      const float scale = __uint_as_float(value);
-      const uint2 a = fp8_values<float_of(kCoder)>(lo, scale), b = fp8_values<float_of(kCoder)>(hi, scale);
-      uint4 v{a.x, a.y, b.x, b.y};
-      if (poison) v.x = v.y = v.z = v.w = 0x7FC07FC0u;
-      *reinterpret_cast<uint4*>(out.values) = v;
     }
   }
 }

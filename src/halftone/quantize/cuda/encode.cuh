@@ -12,22 +12,42 @@ struct Factor {
   float f, reciprocal;  // reciprocal: of f, or of f * kLift for a small f; Step::divide only
 };
 
-// Eight codes. e4m3, e5m2 and integers: bytes of w[0], w[1]. e2m1: magnitudes in 16-bit halves of w[0..3], and words whose
-// bits 15 and 31 are the signs.
+// Eight codes. e4m3, e5m2 and integers: bytes of w[0], w[1]. e2m1: magnitudes where the encoder leaves them, see Place8, and
+// words whose bits 15 and 31 are the signs.
 struct Codes8 {
-  uint32_t w[4], signs[4];
+  uint32_t w[8], signs[4];
 };
-
-// A constant that stays in a register: the compiler would copy it from a uniform one for every use.
-__device__ __forceinline__ uint32_t in_register(uint32_t constant) { return __shfl_sync(0xFFFFFFFFu, constant, 0); }
+// Where an encoder leaves e2m1 magnitudes: byte 0 or byte 3 of eight words, or byte 0 and byte 2 of four, with other bits beside.
+enum class Place8 : int { byte0, byte3, pairs };
+constexpr Place8 place_of(Step step, bool stochastic) { return step == Step::exact ? Place8::pairs : stochastic ? Place8::byte3 : Place8::byte0; }
 
 // Correctly rounded a / b from RN(1 / b): two corrections with exact remainders, the steps of an IEEE division without its test
-// for extreme exponents. Small divisors are lifted so that no remainder is subnormal.
+// for extreme exponents. Small divisors are lifted, and a with them, so that no remainder is subnormal.
 inline constexpr float kSmallDivisor = 0x1p-80f, kLift = 0x1p96f;
-__device__ __forceinline__ Factor divisor(float b) { return {b, __frcp_rn(b < kSmallDivisor ? b * kLift : b)}; }
+__device__ __forceinline__ float lifted(float b) { return b < kSmallDivisor ? b * kLift : b; }
+__device__ __forceinline__ Factor divisor(float b) { return {b, __frcp_rn(lifted(b))}; }
+__device__ __forceinline__ float corrected(float q, float a, float b, float reciprocal) {
+  return __fmaf_rn(__fmaf_rn(-q, b, a), reciprocal, q);
+}
 __device__ __forceinline__ float quotient(float a, float b, float reciprocal) {
-  const float q0 = a * reciprocal, q1 = __fmaf_rn(__fmaf_rn(-q0, b, a), reciprocal, q0);
-  return __fmaf_rn(__fmaf_rn(-q1, b, a), reciprocal, q1);
+  return corrected(corrected(a * reciprocal, a, b, reciprocal), a, b, reciprocal);
+}
+// After one correction the quotient may be one unit off where a / b lies within 2^-23 units of the middle of two numbers. With
+// a of bf16's eight bits that moves no quotient over a threshold of e2m1: all 2^23 significands of b were tried.
+__device__ __forceinline__ float quotient_to_nearest_e2m1(float a, float b, float reciprocal) {
+  return corrected(a * reciprocal, a, b, reciprocal);
+}
+__device__ __forceinline__ void lift(Vec8<bf16>& x) {
+  const __nv_bfloat162 by = __float2bfloat162_rn(kLift);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const __nv_bfloat162 v = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&x.w[k]), by);
+    x.w[k] = *reinterpret_cast<const uint32_t*>(&v);
+  }
+}
+__device__ __forceinline__ void lift(Vec8<float>& x) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x.v[i] *= kLift;
 }
 
 // Two fp32 to two codes, nearest with ties to even, saturating, NaN to 0x7F: numerics.md 2.1 on hardware, `low` in bits 0-7.
@@ -49,30 +69,32 @@ __device__ __forceinline__ uint32_t round_pair(float low, float high) {
 // Stochastic rounding of a = |y|: `position` is a fixed-point image of a in which the quantum is one bit everywhere, by a
 // trick: below the smallest normal number m, (a + m) / 2 has the exponent of m / 2 and a's quantum as a fixed bit of its
 // mantissa, and above it is less than a. Rounded up, what it loses can only move it from between two thresholds u + 1/2 to
-// the upper end. Shifted so that the quantum is bit 24, the complement of the draw stands in bits 8 to 23.
+// the upper end. Shifted so that the quantum is bit 24, the draw is subtracted at bits 8 to 23: what is left of a quantum plus
+// one carries or does not.
 template <Float kFormat>
 struct Stochastic {
   static constexpr FloatSpec kSpec = spec(kFormat);
   static constexpr int kShift = kSpec.mantissa_bits + 1;
-  static constexpr uint32_t kRest = ((1u << (6 - kSpec.mantissa_bits)) - 1) << kShift;  // half a step of the draw, less one
-  static constexpr uint32_t kOrigin = (256u - (static_cast<uint32_t>(127 - kSpec.bias) << kSpec.mantissa_bits)) & 255u;
-  static constexpr uint32_t kNoise = kRest | kOrigin << 8;
+  // Half a step of the draw, and what moves the code of 0 to 0 after one quantum is added.
+  static constexpr uint32_t kHalf = ((1u << (6 - kSpec.mantissa_bits)) + 1) << kShift;
+  static constexpr uint32_t kOrigin = ((static_cast<uint32_t>(127 - kSpec.bias) << kSpec.mantissa_bits) - 1) & 255u;
+  static constexpr uint32_t kPlace = kHalf | kOrigin << 8;
 
-  // Byte 3 is the code of a.
-  static __device__ __forceinline__ uint32_t code(float a, uint32_t noise) {
+  // Byte 3 is the code of a; below: place_draw of the draw.
+  static __device__ __forceinline__ uint32_t code(float a, uint32_t below) {
     constexpr float kMax = static_cast<float>(kSpec.max_finite()), kHalfNormal = static_cast<float>(kSpec.min_normal() / 2);
     a = fminf(a, kMax);
     const float position = fmaxf(a, __fmaf_ru(a, 0.5f, kHalfNormal));
-    return (__float_as_uint(position) << kShift) + noise;
+    return (__float_as_uint(position) << kShift) - below;
   }
 };
 inline constexpr uint32_t kDrawNumber = 0x43000000u;  // integers: 128 + draw / 65536
 template <Coder kCoder>
 constexpr uint32_t draw_constant() {
   if constexpr (kCoder == Coder::integer) return kDrawNumber;
-  return Stochastic<float_of(kCoder)>::kNoise;
+  return Stochastic<float_of(kCoder)>::kPlace;
 }
-// Bytes {kRest, draw, draw, kOrigin}, or the number, of the draw in the given half of a word.
+// Bytes {kHalf, draw, draw, kOrigin}, or the number, of the draw in the given half of a word.
 template <int kHalf>
 __device__ __forceinline__ uint32_t place_draw(uint32_t word, uint32_t constant, bool number) {
   if (number) return __byte_perm(word, constant, kHalf == 0 ? 0x7610 : 0x7632);
@@ -100,7 +122,7 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
 
 // draw(i): place_draw of element i's draw. low, high: bounds of an integer format.
 template <Coder kCoder, Step kStep, bool kStochastic, class T, class Draw>
-__device__ __forceinline__ Codes8 encode8(const Vec8<T>& x, Factor by, float low, float high, Draw&& draw) {
+__device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};
   if constexpr (kStep == Step::exact) {
     static_assert(kCoder == Coder::e2m1 && sizeof(T) == 2 && !kStochastic);
@@ -109,7 +131,7 @@ __device__ __forceinline__ Codes8 encode8(const Vec8<T>& x, Factor by, float low
     for (int k = 0; k < 4; ++k) {
       const uint32_t magnitude = x.w[k] & 0x7FFF7FFFu;
       const uint32_t code = round_e2m1_pair(__hmul2(*reinterpret_cast<const __nv_bfloat162*>(&magnitude), f));
-      q.w[k] = code & 0x00070007u, q.signs[k] = x.w[k];
+      q.w[k] = code, q.signs[k] = x.w[k];
     }
     return q;
   }
@@ -120,8 +142,8 @@ __device__ __forceinline__ Codes8 encode8(const Vec8<T>& x, Factor by, float low
       const float y = fminf(fmaxf(element(x, i) * by.f, low), high);
       if constexpr (kStochastic) {
         // ceil(y - (u + 1/2) / 65536): every partial sum is rounded up to a grid that holds the integers.
-        const float p = __fadd_ru(y, -1.0f + 0x1p-17f), d = __uint_as_float(draw(i));
-        s[i] = __float_as_uint(__fadd_ru(__fadd_ru(p, d), 12582912.0f - 128.0f));
+        const float p = __fadd_ru(y, -0x1p-17f), u = __uint_as_float(draw(i));
+        s[i] = __float_as_uint(__fadd_ru(__fadd_ru(p, -u), 12582912.0f + 128.0f));
       } else {
         s[i] = __float_as_uint(y + 12582912.0f);
       }
@@ -130,24 +152,29 @@ __device__ __forceinline__ Codes8 encode8(const Vec8<T>& x, Factor by, float low
     return q;
   }
   constexpr Float kFormat = float_of(kCoder);
-  const float lift = kStep == Step::divide && by.f < kSmallDivisor ? kLift : 1.0f;
+  if (kStep == Step::divide && by.f < kSmallDivisor) {
+    lift(x);
+    by.f *= kLift;
+  }
   const auto magnitude = [&](int i) {
-    if constexpr (kStep == Step::divide) return quotient(fabsf(element(x, i)) * lift, by.f * lift, by.reciprocal);
-    return fabsf(element(x, i)) * by.f;
+    const float a = fabsf(element(x, i));
+    if constexpr (kStep == Step::divide) {
+      if constexpr (sizeof(T) == 2 && !kStochastic) return quotient_to_nearest_e2m1(a, by.f, by.reciprocal);
+      return quotient(a, by.f, by.reciprocal);
+    }
+    return a * by.f;
   };
   if constexpr (kCoder == Coder::e2m1) {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t pair;
+    for (int i = 0; i < 8; ++i) {
       if constexpr (kStochastic) {
-        const uint32_t even = Stochastic<kFormat>::code(magnitude(2 * k), draw(2 * k));
-        const uint32_t odd = Stochastic<kFormat>::code(magnitude(2 * k + 1), draw(2 * k + 1));
-        pair = __byte_perm(even, odd, 0x0703) & 0x00070007u;
+        q.w[i] = Stochastic<kFormat>::code(magnitude(i), draw(i));
       } else {
-        pair = __byte_perm(round_e2m1(magnitude(2 * k)), round_e2m1(magnitude(2 * k + 1)), 0x5410);
+        q.w[i] = round_e2m1(magnitude(i));
       }
-      q.w[k] = pair, q.signs[k] = sign_pair(x, k);
     }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) q.signs[k] = sign_pair(x, k);
   } else if constexpr (kStochastic) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {

@@ -18,11 +18,17 @@ enum class Step : int { multiply, divide, exact };
 // Which copies a kernel writes.
 enum class Copies : int { row = 1, transposed = 2, both = 3 };
 
+// What a kernel writes of its copies: one form, which it then need not ask for, or any of them.
+enum class Form : int { any, codes, packed, bf16, folded };
+
 struct TileGrid {
   unsigned rows, columns;
 };
+// Whether the current device starts dependent kernels early (dependent.cuh).
+bool has_dependent_launches();
+
 // kBlock: elements a scale along the copy's direction, 0: a row, column or the tensor.
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
 inline constexpr int kRowThreads = 512;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "halftone/quantize/cuda/encode.cuh"
 #include "halftone/quantize/cuda/generic.h"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/operand_cuda.h"
@@ -23,11 +24,10 @@ bool aligned_to(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t
 
 std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
   const OperandSpec& s = copy.spec;
-  const int64_t R = transposed ? p.cols : p.rows, C = operand_length(copy, transposed ? p.rows : p.cols);
-  constexpr int64_t kMost = int64_t{65535} * kTile;
+  const int64_t C = operand_length(copy, transposed ? p.rows : p.cols);
+  constexpr int64_t kMost = int64_t{65535} * kTile;  // tile columns in a grid
   if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
-  if (p.rows > kMost || p.cols > INT32_MAX - kTile || C > INT32_MAX - kTile || (transposed && C > kMost) || R > INT32_MAX - kTile)
-    return {};
+  if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 2 || p.cols > kMost || (!transposed && C > kMost)) return {};
   if (!aligned_to(copy.codes, 8) || !aligned_to(copy.packed, 4) || !aligned_to(copy.values, 16)) return {};
   if (s.stochastic && !whole_groups(copy.rounding, p.cols)) return {};
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
@@ -118,7 +118,13 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   if (!is_float(s.element))
     d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
   d.hadamard = s.hadamard, d.signs = copy.signs;
-  if (s.stochastic) d.draws = make_draws(copy.rounding, p.cols);
+  if (s.stochastic) {
+    d.draws = make_draws(copy.rounding, p.cols);
+    d.draw_constant = s.element == Element::e4m3   ? draw_constant<Coder::e4m3>()
+                      : s.element == Element::e5m2 ? draw_constant<Coder::e5m2>()
+                      : s.element == Element::e2m1 ? draw_constant<Coder::e2m1>()
+                                                   : draw_constant<Coder::integer>();
+  }
   return d;
 }
 
@@ -153,28 +159,45 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
 
 using TileLaunch = void (*)(const TileArgs&, Copies, TileGrid, cudaStream_t);
 using RowLaunch = void (*)(const RowArgs&, cudaStream_t);
-template <class T, Coder kCoder, Step kStep, int kBlock>
-TileLaunch tiles(bool stochastic) {
-  return stochastic ? launch_tiles<T, kCoder, kStep, kBlock, true> : launch_tiles<T, kCoder, kStep, kBlock, false>;
+// The kernel for one form where there is one: bf16 input only, which carries the traffic.
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form... kForms>
+TileLaunch with_form([[maybe_unused]] Form form) {
+  TileLaunch launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>;
+  if constexpr (sizeof(T) == 2) ((form == kForms ? void(launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, kForms>) : void()), ...);
+  return launch;
+}
+template <class T, Coder kCoder, Step kStep, int kBlock, Form... kForms>
+TileLaunch tiles(bool stochastic, Form form) {
+  return stochastic ? with_form<T, kCoder, kStep, kBlock, true, kForms...>(form) : with_form<T, kCoder, kStep, kBlock, false, kForms...>(form);
 }
 template <class T>
-TileLaunch tile_launch(const Family& f) {
-  if (f.coder == Coder::integer) return tiles<T, Coder::integer, Step::multiply, 0>(f.stochastic);
+TileLaunch tile_launch(const Family& f, Form form) {
+  constexpr Coder kE4m3 = Coder::e4m3, kE5m2 = Coder::e5m2, kE2m1 = Coder::e2m1;
+  constexpr Form kCodes = Form::codes, kPacked = Form::packed, kBf16 = Form::bf16;
+  if (f.coder == Coder::integer) return tiles<T, Coder::integer, Step::multiply, 0, kCodes, kPacked>(f.stochastic, form);
   if (f.block == 0) {
-    return f.coder == Coder::e4m3 ? launch_tiles<T, Coder::e4m3, Step::multiply, 0, false>
-                                  : launch_tiles<T, Coder::e5m2, Step::multiply, 0, false>;
+    return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 0, false, kCodes>(form) : with_form<T, kE5m2, Step::multiply, 0, false, kCodes>(form);
   }
-  if (f.block == 128) return tiles<T, Coder::e4m3, Step::multiply, 128>(f.stochastic);
-  if (f.coder == Coder::e4m3) return tiles<T, Coder::e4m3, Step::multiply, 32>(f.stochastic);
-  if (f.coder == Coder::e5m2) return tiles<T, Coder::e5m2, Step::multiply, 32>(f.stochastic);
+  if (f.block == 128) return tiles<T, kE4m3, Step::multiply, 128, kCodes>(f.stochastic, form);
+  if (f.coder == kE4m3) return tiles<T, kE4m3, Step::multiply, 32, kCodes, kBf16>(f.stochastic, form);
+  if (f.coder == kE5m2) return tiles<T, kE5m2, Step::multiply, 32, kCodes, kBf16>(f.stochastic, form);
   if (f.block == 16) {
-    return f.step == Step::divide ? tiles<T, Coder::e2m1, Step::divide, 16>(f.stochastic)
-                                  : tiles<T, Coder::e2m1, Step::multiply, 16>(f.stochastic);
+    return f.step == Step::divide ? tiles<T, kE2m1, Step::divide, 16, kPacked, kBf16>(f.stochastic, form)
+                                  : tiles<T, kE2m1, Step::multiply, 16, kPacked, kBf16>(f.stochastic, form);
   }
+  if (f.stochastic) return with_form<T, kE2m1, Step::multiply, 32, true, kPacked, kBf16, Form::folded>(form);
   if constexpr (sizeof(T) == 2) {
-    if (f.step == Step::exact) return launch_tiles<T, Coder::e2m1, Step::exact, 32, false>;
+    if (f.step == Step::exact) return with_form<T, kE2m1, Step::exact, 32, false, kPacked, kBf16, Form::folded>(form);
   }
-  return tiles<T, Coder::e2m1, Step::multiply, 32>(f.stochastic);
+  return launch_tiles<T, kE2m1, Step::multiply, 32, false, Form::any>;
+}
+Form form_of(const QuantizedCopy& copy) {
+  const bool codes = copy.codes != nullptr, packed = copy.packed != nullptr, values = copy.form != ValueForm::none;
+  if (codes + packed + values != 1) return Form::any;
+  if (codes) return Form::codes;
+  if (packed) return Form::packed;
+  if (copy.form == ValueForm::bf16) return Form::bf16;
+  return copy.lost == nullptr ? Form::folded : Form::any;
 }
 template <class T>
 RowLaunch row_launch(const Family& f) {
@@ -192,7 +215,7 @@ RowLaunch row_launch(const Family& f) {
 
 cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, const Maxima& m, cudaStream_t stream) {
   const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
-  TileArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), p.ld, false, {}, {}};
+  TileArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), 0, p.ld, false, false, {}, {}};
   StatisticsArgs ask{p.x, p.type, a.rows, a.cols, p.ld};
   int64_t rows = p.rows, columns = p.cols;
   if (row) {
@@ -212,11 +235,14 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
     if (!ask.rotated && !ask.rotated_column) ask.hadamard = 0;
     status = collect_statistics(ask, stream);
-    a.backwards = true;
+    a.dependent = a.backwards = true;
   }
   if (status != cudaSuccess) return status;
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
-  (p.type == DType::bf16 ? tile_launch<bf16>(f) : tile_launch<float>(f))(a, copies, grid, stream);
+  a.tiles_r = static_cast<int>(grid.rows);
+  const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
+  const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
+  (p.type == DType::bf16 ? tile_launch<bf16>(f, form) : tile_launch<float>(f, form))(a, copies, grid, stream);
   return cudaGetLastError();
 }
 

@@ -11,15 +11,19 @@ __device__ __forceinline__ uint32_t block_max(uint32_t a, uint32_t* shared) {
   const unsigned lane = threadIdx.x % 32;
   return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? shared[lane] : 0u);
 }
-template <bool kNegative, class T>
-__device__ __forceinline__ uint32_t amax_of_sign(const Vec8<T>& x) {
-  uint32_t m = 0;
+// Largest magnitude of the elements with (kNegative) or without a sign, as bits of an fp32.
+template <bool kNegative>
+__device__ __forceinline__ uint32_t amax_of_sign(const Vec8<bf16>& x) {
+  const uint32_t flip = kNegative ? 0x80008000u : 0u;  // then the others are below 0 as signed numbers
+  const uint32_t m = __vimax3_s16x2(__vimax3_s16x2(x.w[0] ^ flip, x.w[1] ^ flip, x.w[2] ^ flip), x.w[3] ^ flip, 0u);
+  return max(m << 16, m & 0xFFFF0000u);
+}
+template <bool kNegative>
+__device__ __forceinline__ uint32_t amax_of_sign(const Vec8<float>& x) {
+  int m = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t bits = __float_as_uint(element(x, i));
-    if ((static_cast<int>(bits) < 0) == kNegative) m = max(m, bits & 0x7FFFFFFFu);
-  }
-  return m;
+  for (int i = 0; i < 8; ++i) m = max(m, __float_as_int(x.v[i]) ^ (kNegative ? INT32_MIN : 0));
+  return static_cast<uint32_t>(m);
 }
 
 // The row copy where a scale needs a whole row: a thread block holds one row in registers, so that it is read once. kBlock 0:
@@ -38,7 +42,7 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
     if (column < a.cols) load8(source + column, x[i]);
   }
   float factor[kVectors];
-  uint32_t value[kVectors];
+  ValueWords value[kVectors];
   uint32_t amax = 0, vector_amax[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -60,15 +64,15 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
     }
     if (thread == 0 && d.scales != nullptr) static_cast<float*>(d.scales)[row] = s.scale;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) factor[i] = s.inv, value[i] = __float_as_uint(1.0f);
+    for (int i = 0; i < kVectors; ++i) factor[i] = s.inv, value[i] = {__float_as_uint(1.0f), 0, 0};
   } else {
     const uint32_t reference = mx_byte(d.mx, block_max(amax, shared[0]));
     if (thread == 0) d.fold_scale[row] = reference == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(reference) - 127);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
-      const BlockResult b = block_rule<kStep, kBlock>(d, max_over(vector_amax[i], 1 | 2), {1, 1});
+      const BlockResult b = block_rule<kStep, kBlock>(d, max_over(vector_amax[i], 1 | 2), {1, 1}, 1);
       const int column = (thread + i * threads) * 8;
-      factor[i] = b.factor, value[i] = fold_word(Float::e4m3, b.byte, reference);
+      factor[i] = b.factor, value[i] = fold_words<Float::e4m3>(b.byte, reference);
       if (d.scales != nullptr && thread % 4 == 0 && column < d.C) {
         static_cast<uint8_t*>(d.scales)[int64_t{row} * d.blocks + column / kBlock] = static_cast<uint8_t>(b.byte);
       }
@@ -76,15 +80,18 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
   }
   if (d.outer != nullptr && row == 0 && thread == 0) *d.outer = 1;
   TileDraws<0> draws;
-  draws.constant = in_register(draw_constant<kCoder>());
-  Outputs out(d, int64_t{row} * d.C + thread * 8, threads * 8);
+  draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
+  Outputs<Form::any> out(d, int64_t{row} * d.C + thread * 8, threads * 8);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = thread + i * threads;
-    if constexpr (kStochastic) draw8(d.draws, d.draws.first + row * d.draws.row + vector, draws.v[i]);
+    constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;
+    if constexpr (kStochastic) {
+      if (i % kAtOnce == 0) draw8<kAtOnce>(d.draws, d.draws.first + row * d.draws.row + vector, threads, draws.v + i);
+    }
     const Codes8 q =
         encode8<kCoder, kStep, kStochastic>(x[i], {factor[i], 0}, d.low, d.high, [&](int e) { return draws.template at<kCoder>(i, e); });
-    if (vector * 8 < d.C) emit8<kCoder>(out, d.lost, q, factor[i] != factor[i], value[i]);
+    if (vector * 8 < d.C) emit8<kCoder, place_of(kStep, kStochastic)>(out, d.lost, q, factor[i] != factor[i], value[i]);
     out.next();
   }
 }

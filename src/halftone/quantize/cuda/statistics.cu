@@ -5,6 +5,8 @@
 #include "halftone/device/launch.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/rotate.cuh"
 
 namespace halftone::device {
@@ -18,11 +20,7 @@ template <bool kNegative>
 __device__ __forceinline__ Vec8<bf16> of_sign(const Vec8<bf16>& x) {
   Vec8<bf16> r;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const uint32_t w = kNegative ? x.w[k] : ~x.w[k];  // sign bits of the halves to keep
-    const uint32_t keep = ((w >> 15) & 0x00010001u) * 0x7FFFu;
-    r.w[k] = x.w[k] & keep;
-  }
+  for (int k = 0; k < 4; ++k) r.w[k] = __vmaxs2(kNegative ? x.w[k] ^ 0x80008000u : x.w[k], 0u);  // signed: a set sign bit is below 0
   return r;
 }
 template <bool kNegative>
@@ -93,6 +91,7 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
   const int strips = (a.cols + 63) / 64, chunks = (a.rows + kChunkRows - 1) / kChunkRows;
   const int64_t items = int64_t{strips} * chunks, stride = int64_t{gridDim.x} * kWarps;
   uint32_t tensor = 0, rotated = 0;
+  start_dependents();
   for (int64_t item = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x >> 5); item < items; item += stride) {
     const int column = static_cast<int>(item % strips) * 64 + (lane & 7) * 8;
     const int top = static_cast<int>(item / strips) * kChunkRows;
@@ -196,14 +195,27 @@ cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, 
 
 }  // namespace
 
+bool has_dependent_launches() {
+  int device = 0, major = 0;
+  return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         major >= 9;
+}
+
 cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
+  // One stretch of memory, so that clearing it is one operation.
+  uint32_t *first = nullptr, *last = nullptr;
   const auto clear = [&](uint32_t* p, int64_t n) {
-    return p == nullptr ? cudaSuccess : cudaMemsetAsync(p, 0, static_cast<size_t>(n) * 4, stream);
+    if (p == nullptr) return;
+    if (first == nullptr || p < first) first = p;
+    if (p + n > last) last = p + n;
   };
-  cudaError_t status = clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));
-  if (status == cudaSuccess) status = clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
-  if (status == cudaSuccess) status = clear(a.rotated_column, a.cols);
-  if (status != cudaSuccess) return status;
+  clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));
+  clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
+  clear(a.rotated_column, a.cols);
+  if (first != nullptr) {
+    const cudaError_t status = cudaMemsetAsync(first, 0, static_cast<size_t>(last - first) * 4, stream);
+    if (status != cudaSuccess) return status;
+  }
   a.type == DType::bf16 ? launch_statistics<bf16>(a, stream) : launch_statistics<float>(a, stream);
   return cudaGetLastError();
 }

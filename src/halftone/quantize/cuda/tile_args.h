@@ -1,6 +1,7 @@
 #pragma once
 #include "halftone/quantize/cuda/draws.cuh"
-#include "halftone/quantize/cuda/rules.cuh"
+#include "halftone/formats/scale_pair.h"
+#include "halftone/quantize/cuda/mx_rule.h"
 #include "halftone/quantize/operand.h"
 
 namespace halftone::device {
@@ -28,12 +29,14 @@ struct CopyArgs {
   int hadamard;
   uint32_t signs;
   Draws draws;
+  uint32_t draw_constant;  // of the coder, encode.cuh
 };
 
 struct TileArgs {
   const void* x;
-  int rows, cols;
+  int rows, cols, tiles_r;
   int64_t ld;
+  bool dependent;  // on the kernel before this one, which collects maxima
   bool backwards;  // last tiles first: what an earlier pass read last is still in the L2 cache
   CopyArgs row, transposed;
 };
@@ -47,6 +50,6 @@ struct RowArgs {
 };
 
 // A thread block quantises kTile x kTile elements with eight warps of 32 x 64.
-inline constexpr int kTile = 128, kTileThreads = 256;
+inline constexpr int kTile = 128, kTileThreads = 256, kBand = 8;
 
 }  // namespace halftone::device

@@ -2,9 +2,13 @@
 
 namespace halftone::device {
 
-template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 0, false>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e5m2, Step::multiply, 0, false>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 128, false>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 128, true>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 0, false, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 0, false, Form::codes>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e5m2, Step::multiply, 0, false, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e5m2, Step::multiply, 0, false, Form::codes>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 128, false, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 128, false, Form::codes>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 128, true, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e4m3, Step::multiply, 128, true, Form::codes>(const TileArgs&, Copies, TileGrid, cudaStream_t);
 
 }  // namespace halftone::device

@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+
+#include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/rotate.cuh"
 #include "halftone/quantize/cuda/tile_pass.cuh"
 
@@ -46,14 +49,25 @@ __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], i
   }
 }
 
+// Thread blocks that share a multiprocessor: as many as the registers allow without spilling.
+template <class T>
+constexpr int blocks_on_sm(bool stochastic, Copies copies) {
+  if (sizeof(T) == 4 || (stochastic && copies != Copies::row)) return 2;
+  return copies == Copies::row && !stochastic ? 4 : 3;
+}
+
 // Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and writes its part of both copies from registers; no
 // shared memory but for the maxima of 128-blocks. x is aligned to 16 bytes, cols, ld and the C of both copies to 8.
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Copies kCopies>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !(kStochastic && kCopies != Copies::row) ? 3 : 2)
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
+__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const int tile_r = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
-  const int tile_c = static_cast<int>(a.backwards ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+  // x: tile row within a band of eight, y: tile column, z: band. What neighbours along either axis write into the same sectors
+  // (scales) then comes together in time.
+  const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
+  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
+  const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  if (tile_r >= a.tiles_r) return;
   const int row = tile_r * kTile + (warp >> 1) * 32 + (lane >> 3) * 8, column = tile_c * kTile + (warp & 1) * 64 + (lane & 7) * 8;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
 
@@ -66,10 +80,19 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !(kStochastic 
     if (i < valid) load8(source, x[i]);
     source += a.ld;
   }
+  if (a.dependent) wait_for_primary();
   uint32_t row_tensor = 0, transposed_tensor = 0;
   if constexpr (kRow) row_tensor = reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane);
   if constexpr (kTransposed) transposed_tensor = reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
 
+  constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
+  __shared__ StagedCopy staged[kGrouped ? 2 : 1];
+  constexpr bool kPacks = kTransposed && (kCoder == Coder::e2m1 || kCoder == Coder::integer) && (kForm == Form::any || kForm == Form::packed);
+  StagedPacked* packed = nullptr;
+  if constexpr (kPacks) {
+    __shared__ StagedPacked memory;
+    packed = &memory;
+  }
   uint32_t row_shared[2] = {}, column_shared[2] = {};
   if constexpr (kBlock == 128) {
     __shared__ SharedAmax shared;
@@ -77,8 +100,8 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !(kStochastic 
   }
   if constexpr (kRow) {
     const Place place{lane, warp, row, column, tile_c == 0};
-    const Amax8<T> amax = kBlock == 16 || kBlock == 32 ? amax_of(x) : Amax8<T>{};
-    pass<kCoder, kStep, kBlock, kStochastic, 0>(a.row, place, x, amax, row_shared, row_tensor);
+    const Amax8<T> amax = kGrouped ? amax_of(x) : Amax8<T>{};
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, 0>(a.row, place, x, amax, row_shared, row_tensor, staged[0], nullptr);
   }
   if constexpr (kTransposed) {
     const Place place{lane, warp, column, row, tile_r == 0};
@@ -86,25 +109,40 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !(kStochastic 
     Amax8<T> amax{};
     if (kCoder == Coder::e2m1 && a.transposed.hadamard != 0) {
       rotate(x, t, a.transposed.hadamard, a.transposed.signs, lane);
-      if constexpr (kBlock == 16 || kBlock == 32) amax = amax_of(t);
+      if constexpr (kGrouped) amax = amax_of(t);
     } else {
-      if constexpr (kBlock == 16 || kBlock == 32) amax = amax_across(x);
+      if constexpr (kGrouped) amax = amax_across(x);
       transpose(x, t);
     }
-    pass<kCoder, kStep, kBlock, kStochastic, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor, staged[kGrouped ? 1 : 0], packed);
+  }
+  if constexpr (kGrouped || kPacks) {
+    __syncthreads();
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (kGrouped && kRow) flush_scales<kBlock>(a.row, staged[0], tile_r * kTile, tile_c * kTile, thread);
+    if constexpr (kGrouped && kTransposed) flush_scales<kBlock>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
+    if constexpr (kPacks) flush_packed(a.transposed, *packed, tile_c * kTile, tile_r * kTile, thread);
   }
 }
 
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  const dim3 grid(tiles.columns, tiles.rows);
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);
+  config.blockDim = dim3(kTileThreads);
+  config.stream = stream;
+  config.attrs = &overlap, config.numAttrs = a.dependent && has_dependent_launches() ? 1 : 0;
+  const auto launch = [&](auto kernel) { cudaLaunchKernelEx(&config, kernel, a); };
   switch (copies) {
     case Copies::row:
-      return tile_kernel<T, kCoder, kStep, kBlock, kStochastic, Copies::row><<<grid, kTileThreads, 0, stream>>>(a);
+      return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::row>);
     case Copies::transposed:
-      return tile_kernel<T, kCoder, kStep, kBlock, kStochastic, Copies::transposed><<<grid, kTileThreads, 0, stream>>>(a);
+      return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::transposed>);
     case Copies::both:
-      return tile_kernel<T, kCoder, kStep, kBlock, kStochastic, Copies::both><<<grid, kTileThreads, 0, stream>>>(a);
+      return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::both>);
   }
 }
 

@@ -2,8 +2,10 @@
 
 namespace halftone::device {
 
-template void launch_tiles<bf16, Coder::e2m1, Step::exact, 32, false>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e2m1, Step::multiply, 32, false>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e2m1, Step::multiply, 32, true>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e2m1, Step::exact, 32, false, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e2m1, Step::exact, 32, false, Form::packed>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e2m1, Step::exact, 32, false, Form::bf16>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e2m1, Step::exact, 32, false, Form::folded>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+template void launch_tiles<bf16, Coder::e2m1, Step::multiply, 32, false, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
 
 }  // namespace halftone::device

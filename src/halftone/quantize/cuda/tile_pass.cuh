@@ -16,14 +16,14 @@ struct BlockResult {
   float factor, scale;
 };
 template <Step kStep, int kBlock>
-__device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t amax, ScalePair outer) {
+__device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t amax, ScalePair outer, float outer_reciprocal) {
   if constexpr (kBlock == 32) {
     const uint32_t byte = mx_byte(d.mx, amax);
     const float inverse = mx_inverse_of(byte);
     return {byte, d.fixed_clip ? 0.75f * inverse : inverse, e8m0_value(byte)};
   }
   constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
-  const uint32_t byte = fp4_byte(kChain, d.wide, amax, outer);
+  const uint32_t byte = fp4_byte(kChain, d.wide, amax, outer, outer_reciprocal);
   const float value = fp4_scale_value(d.wide, byte);
   return {byte, fp4_element_factor(kChain, value, outer), value};
 }
@@ -41,7 +41,7 @@ __device__ __forceinline__ ScalePair group_rule(const CopyArgs& d, uint32_t amax
 // Draws of a thread's elements: along axis 0 a vector is one group, along axis 1 its elements belong to eight.
 template <int kAxis>
 struct TileDraws {
-  uint32_t v[8][4];  // one row of them at a time along axis 0
+  uint32_t v[8][4];  // two rows of them at a time along axis 0
   uint32_t constant;
   template <Coder kCoder>
   __device__ __forceinline__ uint32_t at(int vector, int i) const {
@@ -74,22 +74,54 @@ __device__ __forceinline__ void fold_references(const CopyArgs& d, const Place& 
   }
 }
 
+// The words that a block's values need, from the lane that owns its scale; only those that the form has.
+template <Coder kCoder, class Blocks, Form kForm>
+__device__ __forceinline__ ValueWords fetch_words(const Outputs<kForm>& out, const ValueWords (&own)[Blocks::kCount], int lane, int i) {
+  uint32_t word[Blocks::kCount];
+  ValueWords r{};
+  const auto one = [&](uint32_t ValueWords::*member) {
+#pragma unroll
+    for (int j = 0; j < Blocks::kCount; ++j) word[j] = own[j].*member;
+    return Blocks::fetch(word, lane, i);
+  };
+  r.first = one(&ValueWords::first);
+  if (kCoder == Coder::e2m1 && out.has(kFolded)) {
+    r.second = one(&ValueWords::second);
+    if (out.has(kLost)) r.below = one(&ValueWords::below);
+  }
+  return r;
+}
+
+// Memory of a thread block for what is written in pieces smaller than a sector: scale bytes of a tile [vector][block] and packed
+// codes [vector][word] of the transposed copy, words exchanged within a vector against bank conflicts.
+struct StagedCopy {
+  uint8_t scales[kTile][8];
+};
+struct StagedPacked {
+  uint32_t words[kTile][kTile / 8];
+};
+__device__ __forceinline__ int packed_swizzle(int vector) { return (vector >> 3 & 3) << 2; }
+
 // One copy of the thread's elements: scales, codes, stores. kBlock: 16 or 32 (e8m0, e4m3, ue5m3 scales), 128 or 0 (fp32
 // scales: of the block from `shared_amax`, or from an earlier pass). x: vectors along C. shared_amax: of the vectors that the
-// lane owns, 128-blocks only.
-template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, int kAxis, class T>
+// lane owns, 128-blocks only. packed: null, or where packed codes are staged.
+template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, int kAxis, class T>
 __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const Amax8<T>& amax,
-                                     const uint32_t (&shared_amax)[2], uint32_t tensor_amax) {
+                                     const uint32_t (&shared_amax)[2], uint32_t tensor_amax, StagedCopy& staged, StagedPacked* packed) {
   constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
   using Blocks = Owned<T, kAxis, kBlock == 16 ? 2 : 4>;
   constexpr int kOwn = kGrouped ? Blocks::kCount : kAxis == 0 ? 1 : 2;
+  Outputs<kForm> out(d, int64_t{p.r} * d.C + p.c, d.C);
+  const bool has_values = out.has(kBf16 | kFolded), has_folded = kCoder == Coder::e2m1 && out.has(kFolded);
   float factor[kOwn], reciprocal[kOwn];
-  uint32_t value[kOwn];
+  ValueWords value[kOwn];
   if constexpr (kGrouped) {
     ScalePair outer{1, 1};
+    float outer_reciprocal = 1;
     if constexpr (kBlock == 16) {
       constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
       outer = fp4_outer(kChain, d.wide ? ScaleFormat::ue5m3 : ScaleFormat::e4m3, d.two_level, tensor_amax);
+      outer_reciprocal = divisor(outer.scale).reciprocal;
     }
     if (d.outer != nullptr && p.r == 0 && p.c == 0) *d.outer = outer.scale;
     Blocks own(amax, p.lane);
@@ -100,43 +132,35 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) own.amax[j] = whole;
     }
-    auto* scales = static_cast<uint8_t*>(d.scales);
     uint32_t reference = 0, references[kOwn] = {};
-    if (kCoder == Coder::e2m1 && d.form == ValueForm::fold_e4m3) fold_references<kOwn>(d, p, first, references);
-    if (kCoder == Coder::e2m1 && d.form == ValueForm::fold_e5m2) {
+    if (has_folded && d.form == ValueForm::fold_e4m3) fold_references<kOwn>(d, p, first, references);
+    if (has_folded && d.form == ValueForm::fold_e5m2) {
       reference = mx_byte(d.mx, tensor_amax);
       if (p.r == 0 && p.c == 0) *d.fold_scale = reference == 255 ? quiet_nan() : fold_scale(Float::e5m2, static_cast<int>(reference) - 127);
     }
+    const int local = p.r % kTile, block = p.c % kTile / kBlock;
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
-      const BlockResult b = block_rule<kStep, kBlock>(d, own.amax[j], outer);
+      const BlockResult b = block_rule<kStep, kBlock>(d, own.amax[j], outer, outer_reciprocal);
       factor[j] = b.factor;
-      const int r = p.r + first + j;
-      if (kCoder == Coder::e2m1 && d.form == ValueForm::fold_e4m3) reference = references[j];
-      value[j] = d.form == ValueForm::none ? 0u : value_word<kCoder>(d, b.scale, b.byte, reference);
+      if (has_folded && d.form == ValueForm::fold_e4m3) reference = references[j];
+      if (has_values) value[j] = value_words<kCoder, kForm>(d, b.scale, b.byte, reference);
       if constexpr (kStep == Step::divide) reciprocal[j] = divisor(b.factor).reciprocal;
-      if (scales == nullptr) continue;
-      const int block = p.c / kBlock;
-      if (d.tile) {
-        if (j == 0 && p.r % kBlock == 0 && p.c % kBlock == 0 && p.r < d.R && p.c < d.C)
-          scales[int64_t{p.r / kBlock} * d.blocks + block] = static_cast<uint8_t>(b.byte);
-      } else if (r < d.R && block * kBlock < d.C) {
-        scales[int64_t{r} * d.blocks + block] = static_cast<uint8_t>(b.byte);
-      }
+      staged.scales[local + first + j][block] = static_cast<uint8_t>(b.byte);
     }
   } else {
     const int first = kAxis == 0 ? p.lane & 7 : (p.lane >> 3) * 2;
     if (d.outer != nullptr && p.r == 0 && p.c == 0) *d.outer = 1;
     auto* scales = static_cast<float*>(d.scales);
+    const bool writer = scales != nullptr && (kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0);
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const int r = p.r + first + j;
       ScalePair s;
       if constexpr (kBlock == 128) {
         s = group_rule<kCoder>(d, shared_amax[j], r);
-        const bool writer = kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0;
         const int block = p.c / kBlock;
-        if (writer && scales != nullptr && r < d.R && block * kBlock < d.C) {
+        if (writer && r < d.R && block * kBlock < d.C) {
           if (!d.tile) scales[int64_t{r} * d.blocks + block] = s.scale;
           if (d.tile && r % kBlock == 0) scales[int64_t{r / kBlock} * d.blocks + block] = s.scale;
         }
@@ -146,40 +170,87 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
         } else {
           s = group_rule<kCoder>(d, d.per_tensor ? tensor_amax : r < d.R ? d.group_amax[r] : 0u, r);
         }
-        const bool writer = kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0;
-        if (p.first_tile && writer && scales != nullptr && r < (d.per_tensor ? 1 : d.R)) scales[r] = s.scale;
+        if (p.first_tile && writer && r < (d.per_tensor ? 1 : d.R)) scales[r] = s.scale;
       }
-      factor[j] = s.inv, value[j] = __float_as_uint(1.0f);
+      factor[j] = s.inv;
     }
   }
 
   TileDraws<kAxis> draws;
-  draws.constant = in_register(draw_constant<kCoder>());
+  const int64_t group = d.draws.first + int64_t{kAxis == 0 ? p.r : p.c} * d.draws.row + (kAxis == 0 ? p.c : p.r) / 8;
+  if constexpr (kStochastic) draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
   if constexpr (kStochastic && kAxis == 1) {
-    const int64_t group = d.draws.first + int64_t{p.c} * d.draws.row + p.r / 8;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) draw8(d.draws, group + i * d.draws.row, draws.v[i]);
+    draw8<8>(d.draws, group, d.draws.row, draws.v);
   }
   const int valid = p.c < d.C ? min(max(d.R - p.r, 0), 8) : 0;
-  Outputs out(d, int64_t{p.r} * d.C + p.c, d.C);
+  if constexpr (kAxis == 1 && (kCoder == Coder::e2m1 || kCoder == Coder::integer)) {
+    if (out.has(kPacked)) {
+      const int vector = p.r % kTile;
+      out.packed = reinterpret_cast<uint8_t*>(&packed->words[vector][(p.c % kTile / 8) ^ packed_swizzle(vector)]);
+      out.packed_stride = sizeof(packed->words[0]);
+    }
+  }
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     Factor by{};
-    uint32_t word;
-
+    ValueWords words{__float_as_uint(1.0f), 0, 0};
     if constexpr (kGrouped) {
       by.f = Blocks::fetch(factor, p.lane, i);
-      word = d.form == ValueForm::none ? 0u : Blocks::fetch(value, p.lane, i);
       if constexpr (kStep == Step::divide) by.reciprocal = Blocks::fetch(reciprocal, p.lane, i);
+      if (has_values) words = fetch_words<kCoder, Blocks>(out, value, p.lane, i);
     } else {
       by.f =
           kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8) : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3);
-      word = __float_as_uint(1.0f);
     }
-    if constexpr (kStochastic && kAxis == 0) draw8(d.draws, d.draws.first + int64_t{p.r + i} * d.draws.row + p.c / 8, draws.v[i]);
+    if constexpr (kStochastic && kAxis == 0) {
+      if (i % 2 == 0) draw8<2>(d.draws, group + i * d.draws.row, d.draws.row, draws.v + i);
+    }
     const Codes8 q = encode8<kCoder, kStep, kStochastic>(x[i], by, d.low, d.high, [&](int k) { return draws.template at<kCoder>(i, k); });
-    if (i < valid) emit8<kCoder>(out, d.lost, q, by.f != by.f, word);
+    if (i < valid) emit8<kCoder, place_of(kStep, kStochastic)>(out, d.lost, q, by.f != by.f, words);
     out.next();
+  }
+}
+
+// Scale bytes of a tile, eight warps or the half of them that `thread` counts: kTile vectors, 128 / kBlock blocks of each.
+template <int kBlock>
+__device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedCopy& staged, int r0, int c0, int thread) {
+  constexpr int kEach = kTile / kBlock;
+  auto* scales = static_cast<uint8_t*>(d.scales);
+  if (scales == nullptr || thread < 0 || thread >= kTile) return;
+  const int first = c0 / kBlock, count = min(d.blocks - first, kEach);
+  int r = r0 + thread;
+  if (d.tile) {
+    if (thread % kBlock != 0) return;
+    r /= kBlock;
+  }
+  if (r0 + thread >= d.R) return;
+  uint8_t* out = scales + int64_t{r} * d.blocks + first;
+  if (count == kEach && reinterpret_cast<uintptr_t>(out) % kEach == 0) {
+    if constexpr (kEach == 4) *reinterpret_cast<uint32_t*>(out) = *reinterpret_cast<const uint32_t*>(staged.scales[thread]);
+    if constexpr (kEach == 8) *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(staged.scales[thread]);
+    return;
+  }
+  for (int i = 0; i < count; ++i) out[i] = staged.scales[thread][i];
+}
+
+// Packed codes of a tile, a quarter of a vector (16 bytes) a thread and step.
+__device__ __forceinline__ void flush_packed(const CopyArgs& d, const StagedPacked& staged, int r0, int c0, int thread) {
+  if (d.packed == nullptr) return;
+#pragma unroll
+  for (int step = 0; step < kTile * 4; step += kTileThreads) {
+    const int vector = (thread + step) / 4, c = c0 + thread % 4 * 32;
+    if (r0 + vector >= d.R || c >= d.C) continue;
+    const uint4 w = *reinterpret_cast<const uint4*>(&staged.words[vector][(thread % 4 * 4) ^ packed_swizzle(vector)]);
+    uint8_t* out = d.packed + (int64_t{r0 + vector} * d.C + c) / 2;
+    if (c + 32 <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+      *reinterpret_cast<uint4*>(out) = w;
+      continue;
+    }
+    auto* words = reinterpret_cast<uint32_t*>(out);
+    if (c < d.C) words[0] = w.x;
+    if (c + 8 < d.C) words[1] = w.y;
+    if (c + 16 < d.C) words[2] = w.z;
+    if (c + 24 < d.C) words[3] = w.w;
   }
 }
 

@@ -1,8 +1,0 @@
-#include "halftone/quantize/cuda/tile_kernel.cuh"
-
-namespace halftone::device {
-
-template void launch_tiles<float, Coder::e2m1, Step::multiply, 32, false>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<float, Coder::e2m1, Step::multiply, 32, true>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-
-}  // namespace halftone::device
