@@ -8,9 +8,9 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
-#include "halftone/formats/hadamard.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/dge.h"
+#include "halftone/ops/draws.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/stored_weight.h"
 
@@ -28,19 +28,6 @@ struct Prepared final : PreparedWeights {
 at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
   if (a.quantized()) return b_type;
   return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
-}
-
-Rounding rounding(const OperandSpec& spec, const std::string& name, const char* role, const StepContext& context, int64_t first_row) {
-  Rounding r;
-  r.stochastic = spec.stochastic, r.step = context.step, r.first_row = first_row;
-  if (spec.stochastic) r.key = philox_key(context.seed, name + "#" + role);
-  return r;
-}
-
-uint32_t signs(const OperandSpec& spec, const std::string& name, const StepContext& context) {
-  if (spec.hadamard == 0) return 0;
-  if (spec.hadamard == 16) return kFixedSigns16;
-  return philox(philox_key(context.seed, name + "#rht"), 0, context.step, 0)[0];
 }
 
 class Call {
@@ -105,14 +92,14 @@ class Call {
   CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name, const char* role,
                       int64_t first_row) const {
     CopyRequest c = product_request(spec, other, hp, device_, kept, r_.emulate);
-    c.rounding = rounding(spec, name, role, context_, first_row);
+    c.rounding = operand_rounding(spec, name, role, context_, first_row);
     return c;
   }
   // Copies of activations that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
   CopyRequest token_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name,
                             const char* role) const {
     CopyRequest c = request(spec, other, hp, kept, name, role, first_row_);
-    c.signs = signs(spec, this->name(), context_);
+    c.signs = rotation_signs(spec, this->name(), context_);
     if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
     return c;
   }

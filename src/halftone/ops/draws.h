@@ -1,0 +1,28 @@
+#pragma once
+#include <string>
+
+#include "halftone/base/philox.h"
+#include "halftone/formats/hadamard.h"
+#include "halftone/formats/recipe.h"
+#include "halftone/ops/weight.h"
+#include "halftone/quantize/stochastic.h"
+
+namespace halftone {
+
+// The draws of an operand: stream "<weight>#<role>", counted from the element's row in the step's batch (numerics.md section 4).
+inline Rounding operand_rounding(const OperandSpec& spec, const std::string& weight, const char* role, const StepContext& context,
+                                 int64_t first_row) {
+  Rounding r;
+  r.stochastic = spec.stochastic, r.step = context.step, r.first_row = first_row;
+  if (spec.stochastic) r.key = philox_key(context.seed, weight + "#" + role);
+  return r;
+}
+
+// Signs of a rotation (numerics.md section 5); the operands of one product, and all weights of a group, share them.
+inline uint32_t rotation_signs(const OperandSpec& spec, const std::string& first_weight, const StepContext& context) {
+  if (spec.hadamard == 0) return 0;
+  if (spec.hadamard == 16) return kFixedSigns16;
+  return philox(philox_key(context.seed, first_weight + "#rht"), 0, context.step, 0)[0];
+}
+
+}  // namespace halftone

@@ -1,0 +1,230 @@
+#include "halftone/ops/quantization_stats.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/dge.h"
+#include "halftone/ops/draws.h"
+#include "halftone/ops/operand.h"
+#include "halftone/ops/quantize_aten.h"
+#include "halftone/ops/stored_weight.h"
+
+namespace halftone {
+namespace {
+
+// The numbers that an unquantised product would read of a weight; a stored one has no others than those of its codes.
+at::Tensor original(const Weight& w) { return w.stored ? dequantize(*w.stored) : w.value.detach(); }
+
+// A . B in fp32. CPUs have no product of bf16 operands with an fp32 result.
+at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  const bool narrow = a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
+  return narrow && !a.is_cpu() ? at::mm(a, b, at::kFloat) : at::mm(a.to(at::kFloat), b.to(at::kFloat));
+}
+// The operand that all stretches of a product share, converted once where `product` would do it each time.
+at::Tensor shared_operand(const at::Tensor& x) { return x.is_cpu() ? x.to(at::kFloat) : x; }
+
+bool forward_codes(const OperandSpec& x_wgrad) { return x_wgrad.same_as_forward && x_wgrad.granularity == Granularity::row; }
+
+std::string layer_name(const std::string& weight) {
+  constexpr std::string_view kSuffix = ".weight";
+  return weight.ends_with(kSuffix) ? weight.substr(0, weight.size() - kSuffix.size()) : weight;
+}
+
+}  // namespace
+
+struct QuantizationStats::Site {
+  LinearGroup& group;
+  at::Tensor x;
+  StepContext context;
+  int64_t first_row;  // of x in the step's batch
+
+  const LinearRecipe& recipe() const { return group.recipe; }
+  const std::string& name() const { return group.weights.front()->name; }
+
+  // Codes of a matrix as the step makes them: the same formulas, draws and signs (numerics.md section 4).
+  Operand quantized(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
+                    int64_t row) const {
+    CopyRequest request;
+    request.spec = spec, request.codes = true;
+    request.rounding = operand_rounding(spec, weight, role, context, row);
+    if (transposed) request.signs = rotation_signs(spec, name(), context);
+    const OperandCopies copies = quantize(m, transposed ? nullptr : &request, transposed ? &request : nullptr);
+    return transposed ? copies.transposed : copies.row;
+  }
+
+  CodedMatrix coded(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
+                    int64_t row) const {
+    CodedMatrix q;
+    q.spec = spec;
+    if (!m.is_cpu() && cuda::module() == nullptr) {  // the recipes of linear_aten.cpp
+      const aten::Quantized a = aten::quantize_rows(transposed ? m.t() : m, spec, weight + "#" + role, transposed,
+                                                    row > 0 ? aten::Operand::activation : aten::Operand::weight);
+      q.codes = a.codes.contiguous().view(at::kByte), q.numbers = a.codes.to(at::kFloat) * a.scale;
+      return q;
+    }
+    if (transposed) q.signs = rotation_signs(spec, name(), context);
+    const Operand o = quantized(m, spec, transposed, weight, role, row);
+    q.codes = o.codes, q.numbers = dequantize(o);
+    return q;
+  }
+
+  ErrorSums operand(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
+                    int64_t row) const {
+    if (!spec.quantized() || spec.stored) return plain_sums(m);
+    return coded_sums(transposed ? m.t() : m, coded(m, spec, transposed, weight, role, row));
+  }
+
+  ErrorSums x_of_wgrad(at::ScalarType dy_type) const {
+    const OperandSpec& spec = recipe().x_wgrad;
+    if (!spec.quantized() || !forward_codes(spec)) {
+      return operand(x, spec, true, name(), spec.same_as_forward ? "x.fwd" : "x.wgrad", first_row);
+    }
+    CodedMatrix q = coded(x, recipe().x_forward, false, name(), "x.fwd", first_row);
+    q.numbers = q.numbers.to(dy_type);
+    return coded_sums(x, q);
+  }
+
+  // Slopes that a weight's gradient is multiplied by, or undefined.
+  at::Tensor slopes(const Weight& w) const {
+    if (!recipe().dge) return {};
+    return dge_slopes(w.value.detach(), quantized(w.value.detach(), recipe().w_forward, false, w.name, "w.fwd", 0));
+  }
+};
+
+std::shared_ptr<QuantizationStats>& quantization_stats() {
+  static std::shared_ptr<QuantizationStats> current;
+  return current;
+}
+
+QuantizationStats::Layer& QuantizationStats::layer(const Weight& w) {
+  const std::string name = layer_name(w.name);
+  for (const auto& l : layers_) {
+    if (l->name == name) return *l;
+  }
+  layers_.push_back(std::make_unique<Layer>());
+  layers_.back()->name = name;
+  return *layers_.back();
+}
+
+void QuantizationStats::add(const LinearGroup& group, Slot slot, const ErrorSums& sums) {
+  for (const Weight* w : group.weights) layer(*w).sums[slot].add(sums);
+}
+
+LinearCall QuantizationStats::watch(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, LinearCall call) {
+  if (!options.keep || x.size(0) == 0) return call;
+  const at::NoGradGuard no_grad;
+  const StepContext context = step_context();
+  const Site site{group, x, context, context.first_row + options.first_row};
+  forward(site, call.y);
+  call.backward = [self = shared_from_this(), site, run = std::move(call.backward)](const at::Tensor& dy, bool want_dx) {
+    std::vector<at::Tensor> dw;  // gradients before the call, then what it added
+    for (const Weight* w : site.group.weights) dw.push_back(w->trainable() ? w->grad.clone() : at::Tensor());
+    const at::Tensor dx = run(dy, want_dx);
+    for (size_t i = 0; i < dw.size(); ++i) {
+      if (dw[i].defined()) dw[i] = site.group.weights[i]->grad - dw[i];
+    }
+    self->backward(site, dy, dx, dw);
+    return dx;
+  };
+  return call;
+}
+
+void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
+  const LinearRecipe& r = site.recipe();
+  add(site.group, kXForward, site.operand(site.x, r.x_forward, false, site.name(), "x.fwd", site.first_row));
+  int64_t n0 = 0;
+  for (size_t i = 0; i < site.group.weights.size(); ++i) {
+    const Weight& w = *site.group.weights[i];
+    const at::Tensor value = original(w);
+    Layer& l = layer(w);
+    // Weights are quantised once a step, so they are counted once.
+    if (l.sums[kWForward].elements == 0) l.sums[kWForward].add(site.operand(value, r.w_forward, false, w.name, "w.fwd", 0));
+    const int64_t n = value.size(0);
+    if (r.x_forward.quantized() || r.w_forward.quantized()) {
+      const at::Tensor w_kn = shared_operand(value).t();
+      const Weight* bias = site.group.biases.empty() ? nullptr : site.group.biases[i];
+      l.sums[kY].add(product_sums(y.narrow(1, n0, n), [&](int64_t first, int64_t rows) {
+        const at::Tensor part = product(site.x.narrow(0, first, rows), w_kn);
+        return bias == nullptr ? part : part + bias->value.detach();
+      }));
+    }
+    n0 += n;
+  }
+}
+
+void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const at::Tensor& dx, const std::vector<at::Tensor>& dw) {
+  const LinearRecipe& r = site.recipe();
+  const bool any_dw = std::any_of(dw.begin(), dw.end(), [](const at::Tensor& t) { return t.defined(); });
+  const bool quantized_dw = r.dy_wgrad.quantized() || r.x_wgrad.quantized();
+  const at::Tensor x = any_dw && quantized_dw ? shared_operand(site.x) : at::Tensor();
+  if (any_dw) add(site.group, kXWgrad, site.x_of_wgrad(dy.scalar_type()));
+  std::vector<at::Tensor> parts, weights;
+  int64_t n0 = 0;
+  for (size_t i = 0; i < dw.size(); ++i) {
+    const Weight& w = *site.group.weights[i];
+    const int64_t n = w.value.size(0);
+    const at::Tensor part = dy.narrow(1, n0, n);
+    n0 += n;
+    Layer& l = layer(w);
+    if (dx.defined()) {
+      parts.push_back(part), weights.push_back(original(w));
+      if (l.sums[kWDgrad].elements == 0) {
+        const char* role = r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad";
+        l.sums[kWDgrad].add(site.operand(weights.back(), r.w_dgrad, true, w.name, role, 0));
+      }
+      l.sums[kDyDgrad].add(site.operand(part, r.dy_dgrad, false, w.name, "dy.dgrad", site.first_row));
+    }
+    if (!dw[i].defined()) continue;
+    const char* role = r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad";
+    l.sums[kDyWgrad].add(site.operand(part, r.dy_wgrad, true, w.name, role, site.first_row));
+    if (!quantized_dw) continue;
+    const at::Tensor slopes = site.slopes(w);
+    l.sums[kDw].add(product_sums(dw[i], [&](int64_t first, int64_t rows) {
+      const at::Tensor reference = product(part.narrow(1, first, rows).t(), x);
+      return slopes.defined() ? reference * slopes.narrow(0, first, rows) : reference;
+    }));
+  }
+  if (!dx.defined() || !(r.dy_dgrad.quantized() || r.w_dgrad.quantized())) return;
+  for (at::Tensor& w : weights) w = shared_operand(w);
+  add(site.group, kDx, product_sums(dx, [&](int64_t first, int64_t rows) {
+        at::Tensor sum;
+        for (size_t i = 0; i < parts.size(); ++i) {
+          const at::Tensor part = product(parts[i].narrow(0, first, rows), weights[i]);
+          sum = sum.defined() ? sum.add_(part) : part;
+        }
+        return sum;
+      }));
+}
+
+std::vector<QuantizationFigures> QuantizationStats::read() const {
+  std::vector<at::Tensor> all;
+  for (const auto& l : layers_) {
+    for (const ErrorSums& s : l->sums) {
+      if (s.elements > 0) all.push_back(s.values);
+    }
+  }
+  std::vector<QuantizationFigures> result;
+  if (all.empty()) return result;
+  const at::Tensor host = at::stack(all).cpu();
+  const auto* v = host.const_data_ptr<double>();
+  for (const auto& l : layers_) {
+    for (size_t slot = 0; slot < l->sums.size(); ++slot) {
+      const ErrorSums& s = l->sums[slot];
+      if (s.elements == 0) continue;
+      QuantizationFigures f{l->name, kWatched[slot], v[ErrorSums::kAmax], v[ErrorSums::kNonFinite], {}, {}, {}};
+      const auto elements = static_cast<double>(s.elements);
+      if (s.has_shares) f.saturated = v[ErrorSums::kSaturated] / elements, f.flushed = v[ErrorSums::kFlushed] / elements;
+      if (s.has_noise) f.sqnr = v[ErrorSums::kNoise] == 0 ? INFINITY : 10 * std::log10(v[ErrorSums::kSignal] / v[ErrorSums::kNoise]);
+      result.push_back(f);
+      v += ErrorSums::kCount;
+    }
+  }
+  return result;
+}
+
+}  // namespace halftone

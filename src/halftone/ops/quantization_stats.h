@@ -1,0 +1,57 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/ops/error_sums.h"
+#include "halftone/ops/linear.h"
+
+namespace halftone {
+
+// Operands of a linear's three products by the roles of numerics.md section 4, then the products.
+inline constexpr std::array<std::string_view, 9> kWatched = {"x.fwd",   "w.fwd", "dy.dgrad", "w.dgrad", "dy.wgrad",
+                                                             "x.wgrad", "y",     "dx",       "dw"};
+
+// What one step's quantisation did to one of them (docs/numerics_report.md). Absent: the figure does not exist, since nothing
+// was quantised there.
+struct QuantizationFigures {
+  std::string layer;  // of the weight's name, without ".weight"
+  std::string_view operand;
+  double amax = 0;                           // NaN when an element is NaN
+  double nonfinite = 0;                      // elements
+  std::optional<double> saturated, flushed;  // shares
+  std::optional<double> sqnr;                // dB; infinite when nothing differs, NaN when an element is not finite
+};
+
+// Watches the linears of one step, forward and backward, by quantising every operand again as the step does and comparing
+// what the step computed with products of unquantised operands. Changes no result. While it exists a layer's input is kept
+// until its backward, whatever the recipe would keep.
+class QuantizationStats : public std::enable_shared_from_this<QuantizationStats> {
+ public:
+  // The same call; only one that keeps for backward is counted, so neither validation nor the first pass of a recomputed block.
+  LinearCall watch(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options, LinearCall call);
+  // Layers in the order of their forward. The only place that waits for the device.
+  std::vector<QuantizationFigures> read() const;
+
+ private:
+  enum Slot { kXForward, kWForward, kDyDgrad, kWDgrad, kDyWgrad, kXWgrad, kY, kDx, kDw };
+  struct Layer {
+    std::string name;
+    std::array<ErrorSums, kWatched.size()> sums;
+  };
+  struct Site;  // one call
+  Layer& layer(const Weight& weight);
+  void add(const LinearGroup& group, Slot slot, const ErrorSums& sums);  // to every layer of the group
+  void forward(const Site& site, const at::Tensor& y);
+  void backward(const Site& site, const at::Tensor& dy, const at::Tensor& dx, const std::vector<at::Tensor>& dw);
+
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
+// The one that watches the current step; null when none does.
+std::shared_ptr<QuantizationStats>& quantization_stats();
+
+}  // namespace halftone

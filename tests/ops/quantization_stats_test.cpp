@@ -1,0 +1,329 @@
+#include "halftone/ops/quantization_stats.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+#include <ostream>
+
+#include "halftone/ops/recompute.h"
+#include "ops/recipe_reference.h"
+
+namespace halftone {
+
+std::ostream& operator<<(std::ostream& out, const LinearRecipe& r) { return out << r.name; }
+
+namespace {
+
+using Report = std::map<std::string, QuantizationFigures>;  // by "layer operand"
+
+// Installed for its lifetime, as for a step.
+struct Watch {
+  Watch() { quantization_stats() = std::make_shared<QuantizationStats>(); }
+  ~Watch() { quantization_stats().reset(); }
+  Report read() const {
+    Report r;
+    for (const QuantizationFigures& f : quantization_stats()->read()) r[f.layer + " " + std::string(f.operand)] = f;
+    return r;
+  }
+};
+
+// Two weights of one group: layers.0.attention.wq [n0, k] and wk [n1, k].
+struct Pair {
+  Weight weights[2];
+  LinearGroup group;
+  Pair(const LinearRecipe& recipe, int64_t k, int64_t n0, int64_t n1, at::ScalarType type) {
+    group.recipe = recipe;
+    for (int i = 0; i < 2; ++i) {
+      Weight& w = weights[i];
+      w.name = i == 0 ? "layers.0.attention.wq.weight" : "layers.0.attention.wk.weight";
+      w.value = (at::randn({i == 0 ? n0 : n1, k}) / std::sqrt(static_cast<double>(k))).to(type).set_requires_grad(true);
+      w.grad = at::zeros(w.value.sizes());
+      group.weights.push_back(&w);
+    }
+  }
+  // Y and dX; gradients go to the weights.
+  std::pair<at::Tensor, at::Tensor> run(const at::Tensor& x_in, const at::Tensor& dy, bool again = false) {
+    const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
+    at::AutoGradMode grad(true);
+    const auto f = [&](const at::Tensor& t) { return linear(t, group); };
+    const at::Tensor y = again ? recompute(f, x, weights[0].value) : f(x);
+    torch::autograd::backward({y}, {dy});
+    return {y.detach(), x.grad()};
+  }
+};
+
+double db(double signal, double noise) { return noise == 0 ? INFINITY : 10 * std::log10(signal / noise); }
+
+// Signal and noise of a matrix and what stands for it, by one fp64 formula.
+struct Energies {
+  double signal = 0, noise = 0;
+  void add(const at::Tensor& original, const at::Tensor& found) {
+    const at::Tensor o = original.to(at::kDouble), e = o - found.to(at::kDouble);
+    signal += (o * o).sum().item<double>(), noise += (e * e).sum().item<double>();
+  }
+  double db() const { return halftone::db(signal, noise); }
+};
+
+// Undoes the rotation of numbers [R, C]: H is orthogonal, H^T column by column.
+at::Tensor unrotated(const at::Tensor& numbers, int n, uint32_t signs) {
+  at::Tensor h = at::empty({n, n}, at::kDouble);
+  for (int j = 0; j < n; ++j) {
+    for (int i = 0; i < n; ++i) {
+      const bool negative = (std::popcount(static_cast<unsigned>(i & j)) + static_cast<int>((signs >> j) & 1u)) % 2 != 0;
+      h[i][j] = (negative ? -1 : 1) / std::sqrt(static_cast<double>(n));
+    }
+  }
+  return numbers.reshape({-1, n}).mm(h).reshape(numbers.sizes());
+}
+
+class Stats : public testing::TestWithParam<LinearRecipe> {
+ protected:
+  void SetUp() override {
+    at::manual_seed(11);
+    step_context() = {17, 3, 64};
+    if (GetParam().w_forward.stored) GTEST_SKIP() << "no original: StoredWeightsHaveNoOriginal";
+  }
+};
+
+// Every SQNR of a group over two micro-batches against the scalar reference quantiser and fp64 products.
+TEST_P(Stats, EqualFiguresComputedIndependently) {
+  const LinearRecipe& r = GetParam();
+  const int64_t tokens = 96, k = 160, n[2] = {64, 96};
+  Pair pair(r, k, n[0], n[1], at::kBFloat16);
+  const std::string first = pair.weights[0].name;
+  std::map<std::string, Energies> expected;
+  Watch watch;
+  for (int batch = 0; batch < 2; ++batch) {
+    step_context().first_row = 64 + batch * tokens;
+    const at::Tensor x = at::randn({tokens, k}).to(at::kBFloat16), dy = (at::randn({tokens, n[0] + n[1]}) * 1e-3).to(at::kBFloat16);
+    for (Weight& w : pair.weights) w.grad.zero_();
+    const auto [y, dx] = pair.run(x, dy);
+    const auto operand = [&](const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& key, const std::string& to) {
+      if (!spec.quantized()) return;
+      const uint32_t signs = spec.hadamard == 32 ? philox(philox_key(17, first + "#rht"), 0, 3, 0)[0] : 0;
+      at::Tensor numbers = reference_numbers(m, spec, transposed, key, signs);
+      if (spec.hadamard > 0) numbers = unrotated(numbers, spec.hadamard, signs);
+      const at::Tensor original = transposed ? m.t() : m;
+      expected[to].add(original, numbers.narrow(1, 0, original.size(1)));
+    };
+    const bool forward_codes = r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
+    at::Tensor exact_dx = at::zeros({tokens, k}, at::kDouble);
+    int64_t n0 = 0;
+    for (int i = 0; i < 2; ++i) {
+      const Weight& w = pair.weights[i];
+      const std::string to = i == 0 ? "layers.0.attention.wq " : "layers.0.attention.wk ";
+      const at::Tensor value = w.value.detach(), part = dy.narrow(1, n0, n[i]);
+      operand(x, r.x_forward, false, first + "#x.fwd", to + "x.fwd");
+      if (forward_codes) {
+        const at::Tensor numbers = reference_numbers(x, r.x_forward, false, first + "#x.fwd", 0);
+        expected[to + "x.wgrad"].add(x, numbers.to(at::kFloat).to(at::kBFloat16));
+      } else {
+        operand(x, r.x_wgrad, true, first + (r.x_wgrad.same_as_forward ? "#x.fwd" : "#x.wgrad"), to + "x.wgrad");
+      }
+      operand(part, r.dy_dgrad, false, w.name + "#dy.dgrad", to + "dy.dgrad");
+      operand(part, r.dy_wgrad, true, w.name + (r.dy_wgrad.same_as_forward ? "#dy.dgrad" : "#dy.wgrad"), to + "dy.wgrad");
+      if (batch == 0) {
+        operand(value, r.w_forward, false, w.name + "#w.fwd", to + "w.fwd");
+        operand(value, r.w_dgrad, true, w.name + (r.w_dgrad.same_as_forward ? "#w.fwd" : "#w.dgrad"), to + "w.dgrad");
+      }
+      const at::Tensor xd = x.to(at::kDouble), wd = value.to(at::kDouble), dyd = part.to(at::kDouble);
+      if (r.x_forward.quantized() || r.w_forward.quantized()) expected[to + "y"].add(xd.mm(wd.t()), y.narrow(1, n0, n[i]));
+      if (r.dy_wgrad.quantized() || r.x_wgrad.quantized()) expected[to + "dw"].add(dyd.t().mm(xd), w.grad);
+      exact_dx += dyd.mm(wd);
+      n0 += n[i];
+    }
+    if (r.dy_dgrad.quantized() || r.w_dgrad.quantized()) {
+      for (const char* layer : {"layers.0.attention.wq dx", "layers.0.attention.wk dx"}) expected[layer].add(exact_dx, dx);
+    }
+  }
+  const Report report = watch.read();
+  EXPECT_EQ(report.size(), 12 + (r.x_forward.quantized() || r.w_forward.quantized() ? 2 : 0) +
+                               (r.dy_dgrad.quantized() || r.w_dgrad.quantized() ? 2 : 0) +
+                               (r.dy_wgrad.quantized() || r.x_wgrad.quantized() ? 2 : 0));
+  for (const auto& [where, figures] : report) {
+    const auto e = expected.find(where);
+    ASSERT_EQ(figures.sqnr.has_value(), e != expected.end()) << where;
+    if (figures.sqnr) {
+      EXPECT_NEAR(*figures.sqnr, e->second.db(), 1e-3) << where;
+    }
+    EXPECT_EQ(figures.nonfinite, 0) << where;
+  }
+}
+
+TEST_P(Stats, ChangeNothing) {
+  const auto train = [&](bool watched) {
+    at::manual_seed(12);
+    Pair pair(GetParam(), 96, 64, 32, at::kBFloat16);
+    std::unique_ptr<Watch> watch = watched ? std::make_unique<Watch>() : nullptr;
+    at::Tensor y, dx;
+    for (int batch = 0; batch < 2; ++batch) {
+      step_context().first_row = 64 * batch;
+      std::tie(y, dx) = pair.run(at::randn({64, 96}).to(at::kBFloat16), at::randn({64, 96}).to(at::kBFloat16));
+    }
+    EXPECT_TRUE(!watch || !watch->read().empty());
+    return std::vector<at::Tensor>{y, dx, pair.weights[0].grad, pair.weights[1].grad};
+  };
+  const std::vector<at::Tensor> off = train(false), on = train(true);
+  for (size_t i = 0; i < off.size(); ++i) EXPECT_TRUE(at::equal(off[i], on[i])) << i;
+}
+
+TEST_P(Stats, CountARecomputedLayerOnce) {
+  const auto report = [&](bool again) {
+    at::manual_seed(13);
+    Pair pair(GetParam(), 96, 64, 32, at::kBFloat16);
+    Watch watch;
+    pair.run(at::randn({64, 96}).to(at::kBFloat16), at::randn({64, 96}).to(at::kBFloat16), again);
+    return watch.read();
+  };
+  const Report once = report(false), twice = report(true);
+  ASSERT_EQ(once.size(), twice.size());
+  for (const auto& [where, f] : once) {
+    const QuantizationFigures& g = twice.at(where);
+    EXPECT_EQ(f.amax, g.amax) << where;
+    EXPECT_EQ(f.saturated, g.saturated) << where;
+    EXPECT_EQ(f.flushed, g.flushed) << where;
+    EXPECT_EQ(f.sqnr, g.sqnr) << where;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Recipes, Stats, testing::ValuesIn(kLinearRecipes), [](const auto& info) { return std::string(info.param.name); });
+
+// A recipe that quantises X alone, and only in the forward product.
+LinearRecipe forward_only(const OperandSpec& x) {
+  LinearRecipe r = kLinearRecipes[0];
+  r.x_forward = x;
+  return r;
+}
+
+QuantizationFigures figures_of(const at::Tensor& x, const OperandSpec& spec) {
+  Pair pair(forward_only(spec), x.size(1), 32, 32, at::kFloat);
+  Watch watch;
+  pair.run(x, at::ones({x.size(0), 64}));
+  return watch.read().at("layers.0.attention.wq x.fwd");
+}
+
+TEST(QuantizationShares, OfHandMadeRows) {
+  // Scale 1 by the rule floor: 7.9 and -7.5 round past 6, the largest number of e2m1; 6.9 rounds to it; 0.2 and -0.1 to zero.
+  OperandSpec mx = find_linear_recipe("mxfp4")->x_forward;
+  mx.mode = ScaleMode::floor;
+  at::Tensor x = at::zeros({2, 32});
+  const float row[] = {7.9f, -7.5f, 6.9f, 6.0f, 3.0f, 0.2f, -0.1f, 0.3f};
+  for (int i = 0; i < 8; ++i) x[0][i] = row[i];
+  const QuantizationFigures f = figures_of(x, mx);
+  EXPECT_EQ(f.saturated, 2.0 / 64);
+  EXPECT_EQ(f.flushed, 2.0 / 64);
+  EXPECT_FLOAT_EQ(static_cast<float>(f.amax), 7.9f);
+  double signal = 0, noise = 0;
+  const float numbers[] = {6, -6, 6, 6, 3, 0, 0, 0.5f};
+  for (int i = 0; i < 8; ++i) {
+    signal += static_cast<double>(row[i]) * row[i];
+    noise += std::pow(static_cast<double>(row[i]) - numbers[i], 2);
+  }
+  EXPECT_NEAR(*f.sqnr, db(signal, noise), 1e-9);
+
+  // A row's amax takes the largest code without loss: nothing saturates. 127 * 0.4 = 50.8: 0.4 and less flush.
+  at::Tensor i8 = at::zeros({1, 32});
+  i8[0][0] = -127, i8[0][1] = 0.4, i8[0][2] = -0.3, i8[0][3] = 0.6, i8[0][4] = 126.4;
+  const QuantizationFigures g = figures_of(i8, find_linear_recipe("int8")->x_forward);
+  EXPECT_EQ(g.saturated, 0);
+  EXPECT_EQ(g.flushed, 2.0 / 32);
+
+  // int4 has one more code below zero: 7 * 2^-3 takes 7, -1 takes -8, both without loss.
+  at::Tensor i4 = at::zeros({1, 32});
+  i4[0][0] = 0.875, i4[0][1] = -1;
+  const QuantizationFigures h = figures_of(i4, find_linear_recipe("int4")->x_forward);
+  EXPECT_EQ(h.saturated, 0);
+  EXPECT_EQ(*h.sqnr, std::numeric_limits<double>::infinity());
+
+  // Ternary numbers are -m, 0, m with the mean m = 1 of |x|: 1.6 and -2.9 would round past it, 1.4 would not.
+  OperandSpec ternary = find_linear_recipe("bitnet")->w_forward;
+  LinearRecipe r = kLinearRecipes[0];
+  r.w_forward = ternary;
+  Pair pair(r, 32, 1, 1, at::kFloat);
+  at::Tensor w = at::full({1, 32}, (32 - 1.6 - 2.9 - 1.4 - 0.1) / 28);
+  w[0][0] = 1.6, w[0][1] = -2.9, w[0][2] = 1.4, w[0][3] = 0.1;
+  pair.weights[0].value = w.set_requires_grad(true);
+  Watch watch;
+  pair.run(at::ones({4, 32}), at::ones({4, 2}));
+  const QuantizationFigures t = watch.read().at("layers.0.attention.wq w.fwd");
+  EXPECT_EQ(t.saturated, 2.0 / 32);
+  EXPECT_EQ(t.flushed, 1.0 / 32);
+}
+
+TEST(QuantizationStats, FindsThePlantedLayer) {
+  at::manual_seed(14);
+  const LinearRecipe int8 = *find_linear_recipe("int8");
+  Watch watch;
+  std::vector<std::unique_ptr<Pair>> layers;
+  for (int i = 0; i < 4; ++i) {
+    layers.push_back(std::make_unique<Pair>(int8, 1024, 32, 32, at::kBFloat16));
+    for (Weight& w : layers[i]->weights) w.name[7] = static_cast<char>('0' + i);
+    at::Tensor x = at::randn({64, 1024});
+    if (i == 2) x.select(1, 5).mul_(200);  // one feature far above the others
+    layers[i]->run(x.to(at::kBFloat16), at::randn({64, 64}).to(at::kBFloat16));
+  }
+  std::map<std::string, std::pair<double, std::string>> worst;
+  for (const auto& [where, f] : watch.read()) {
+    auto& w = worst.try_emplace(std::string(f.operand), 1e9, "").first->second;
+    if (*f.sqnr < w.first) w = {*f.sqnr, f.layer};
+  }
+  EXPECT_TRUE(worst["x.fwd"].second.starts_with("layers.2.")) << worst["x.fwd"].second;
+  EXPECT_LT(worst["x.fwd"].first, 25);
+  EXPECT_GT(worst["w.fwd"].first, 35);
+}
+
+TEST(QuantizationStats, CountsWhatIsNotFinite) {
+  const OperandSpec int8 = find_linear_recipe("int8")->x_forward;
+  at::Tensor x = at::ones({4, 32});
+  x[1][3] = INFINITY, x[2][0] = -INFINITY;
+  QuantizationFigures f = figures_of(x, int8);
+  EXPECT_EQ(f.nonfinite, 2);
+  EXPECT_EQ(f.amax, INFINITY);
+  EXPECT_TRUE(std::isnan(*f.sqnr));
+  x[3][3] = NAN;
+  f = figures_of(x, int8);
+  EXPECT_EQ(f.nonfinite, 3);
+  EXPECT_TRUE(std::isnan(f.amax) && std::isnan(*f.sqnr));
+  // Unquantised layers count too.
+  EXPECT_EQ(figures_of(x, {}).nonfinite, 3);
+  EXPECT_FALSE(figures_of(x, {}).sqnr.has_value());
+}
+
+TEST(QuantizationStats, StoredWeightsHaveNoOriginal) {
+  at::manual_seed(15);
+  const LinearRecipe r = *find_linear_recipe("int8_weight");
+  Pair pair(r, 64, 32, 32, at::kBFloat16);
+  double amax = 0;
+  for (Weight& w : pair.weights) {
+    const at::Tensor value = w.value.detach().to(at::kFloat).contiguous();
+    w.stored = std::make_shared<StoredWeight>(allocate_stored(r.w_forward, 32, 64, at::kCPU));
+    store(value, {}, *w.stored);
+    if (&w == &pair.weights[0]) amax = dequantize(*w.stored).abs().max().item<double>();
+  }
+  Watch watch;
+  pair.run(at::randn({32, 64}).to(at::kBFloat16), at::randn({32, 64}).to(at::kBFloat16));
+  const Report report = watch.read();
+  const QuantizationFigures& w = report.at("layers.0.attention.wq w.fwd");
+  EXPECT_EQ(w.amax, amax);
+  EXPECT_FALSE(w.sqnr.has_value() || w.saturated.has_value());
+  EXPECT_GT(*report.at("layers.0.attention.wk y").sqnr, 50);  // the products read exactly the stored numbers
+}
+
+TEST(QuantizationStats, ForwardPassesWithoutGradientsAreNotCounted) {
+  Pair pair(*find_linear_recipe("int8"), 64, 32, 32, at::kBFloat16);
+  Watch watch;
+  {
+    at::NoGradGuard no_grad;
+    linear(at::randn({32, 64}).to(at::kBFloat16), pair.group);
+  }
+  EXPECT_TRUE(watch.read().empty());
+}
+
+}  // namespace
+}  // namespace halftone
