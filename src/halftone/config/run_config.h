@@ -70,7 +70,8 @@ struct MetricsConfig {
     field("enable_wandb", self.enable_wandb, "Weights & Biases",
           {.mark = Mark::A, .note = "metrics.jsonl has the same scalars; a side-car may forward it"});
     field("enable_jsonl", self.enable_jsonl, "write metrics.jsonl", {.mark = Mark::E});
-    field("log_quantization", self.log_quantization, "amax, zero and saturated fractions per tensor group", {.mark = Mark::E});
+    field("log_quantization", self.log_quantization, "with every line: amax, shares saturated and flushed, SQNR of every layer",
+          {.mark = Mark::E});
   }
 };
 

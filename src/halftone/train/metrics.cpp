@@ -88,6 +88,11 @@ void MetricsLogger::log_validate(int64_t step, const Scalars& scalars) {
   append("validate", step, clock_(), scalars, "");
 }
 
+void MetricsLogger::log_quantization(int64_t step, const Scalars& scalars, const std::string& summary) {
+  if (options_.rank == options_.writer_rank) log_line(LogLevel::info, summary);
+  append("quantization", step, clock_(), scalars, "");
+}
+
 void MetricsLogger::rewind(int64_t step, const std::string& message) {
   if (jsonl_.is_open()) truncate_metrics(jsonl_path_, step);  // the writer appends: it goes on at the new end
   pace_start_.reset();

@@ -21,7 +21,6 @@ void refuse_unsupported(const JobConfig& c) {
   refuse(c.training.mixed_precision_reduce != "float32",
          "training.mixed_precision_reduce: one process reduces nothing; leave it at float32");
   refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
-  refuse(c.metrics.log_quantization, "metrics.log_quantization: this build logs no quantisation statistics; set it to false");
   refuse(c.comm.mode != "default", "comm.mode: this build has no dry run; set it to default");
   refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
   refuse(c.activation_checkpoint.mode == "memory_budget",

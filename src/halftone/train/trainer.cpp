@@ -22,6 +22,7 @@
 #include "halftone/train/flops.h"
 #include "halftone/train/hf_model.h"
 #include "halftone/train/metrics.h"
+#include "halftone/train/quantization_report.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/schedule.h"
 #include "halftone/train/stop_signal.h"
@@ -55,6 +56,7 @@ class Trainer {
   bool load();  // false: the run is complete already
   void train();
   bool train_step(int64_t step);
+  bool is_logged(int64_t step) const { return step == 1 || step % config_.metrics.log_freq == 0 || step == config_.training.steps; }
   void log_step(int64_t step, const StepResult& r, double lr);
   void validate(int64_t step);
   void save(int64_t step, bool last);
@@ -239,10 +241,14 @@ bool Trainer::train_step(int64_t step) {
   const double factor = schedule_->factor(step - 1);
   const double spike = config_.training.spike_factor;
   bool spiked = false;
+  std::optional<QuantizationReport> quantization;
+  if (config_.metrics.log_quantization && is_logged(step)) quantization.emplace();
   const StepResult r = engine_->step(batches, step, factor, [&](double loss) {
     spiked = spike > 0 && recent_losses_.size() >= kMedianWindow / 4 && loss > spike * median_loss();
     return !spiked;
   });
+  if (quantization) quantization->write(step, *metrics_);  // before a step that is not finite may end the run
+  quantization.reset();
   int64_t tokens = 0;
   for (const MicroBatch& b : batches) tokens += b.input.tokens.numel();
   progress_.step = step, progress_.tokens_seen += tokens;
@@ -272,7 +278,7 @@ bool Trainer::train_step(int64_t step) {
   skipped_ = 0;
   recent_losses_.push_back(r.loss_sum / static_cast<double>(r.valid_labels));
   if (recent_losses_.size() > kMedianWindow) recent_losses_.pop_front();
-  if (step == 1 || step % config_.metrics.log_freq == 0 || step == config_.training.steps) log_step(step, r, config_.optimizer.lr * factor);
+  if (is_logged(step)) log_step(step, r, config_.optimizer.lr * factor);
   return true;
 }
 

@@ -1,0 +1,32 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/ops/quantization_stats.h"
+#include "halftone/train/metrics.h"
+
+namespace halftone {
+
+// metrics.log_quantization: watches the linears from its construction until its destruction (one step).
+class QuantizationReport {
+ public:
+  QuantizationReport();
+  ~QuantizationReport();
+  QuantizationReport(const QuantizationReport&) = delete;
+  QuantizationReport& operator=(const QuantizationReport&) = delete;
+  // Writes what was seen so far; nothing when no linear ran.
+  void write(int64_t step, MetricsLogger& metrics) const;
+
+ private:
+  std::shared_ptr<QuantizationStats> stats_;
+};
+
+// quant/<layer>/<operand>/{amax,sat_frac,flushed_frac,sqnr,nonfinite}, those that exist.
+Scalars quantization_scalars(const std::vector<QuantizationFigures>& figures);
+
+// The layer with the lowest SQNR of every operand and product, and how many elements are not finite:
+// "quantization step: 10  lowest SQNR in dB: x.fwd 14.2 layers.3.feed_forward.w2, ...".
+std::string quantization_line(int64_t step, const std::vector<QuantizationFigures>& figures);
+
+}  // namespace halftone
