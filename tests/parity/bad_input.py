@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Bad input through the command line: each case must end with exit status 2 and one line that says what is wrong."""
+"""Bad input through the command line: each case must end with exit status 2 (a run that diverges: 3) and one line that says what
+is wrong."""
 import json
 import os
 import subprocess
@@ -21,13 +22,13 @@ def train(folder, *more):
             "--training.local_batch_size=2", "--training.steps=2", "--training.device=cpu", f"--job.dump_folder={folder}", *more]
 
 
-def expect(name, command, text, **options):
+def expect(name, command, text, status=2, **options):
     global failures
     run = subprocess.run(command, cwd=source, capture_output=True, text=True, **options)
     lines = [line for line in run.stderr.splitlines() if line.strip()]
-    if run.returncode != 2 or len(lines) != 1 or text not in run.stderr:
+    if run.returncode != status or len(lines) != 1 or text not in run.stderr:
         failures += 1
-        print(f"FAILED {name}: status {run.returncode}, expected 2 and one line with '{text}'; stderr: {run.stderr!r}")
+        print(f"FAILED {name}: status {run.returncode}, expected {status} and one line with '{text}'; stderr: {run.stderr!r}")
     else:
         print(f"{name}: {lines[0]}")
 
@@ -52,6 +53,10 @@ def bad_recipes(work, out):
         ("unknown key in a recipe file", stage % "scheme: mxfp4, use_hadamrd: true", "recipe.yaml:4: unknown argument use_hadamrd"),
         ("unknown scheme in a recipe file", stage % "scheme: mxfp5", "did you mean mxfp4?"),
         ("illegal pair in a recipe file", stage % "scheme: mxfp4, use_hadamard: true, use_2dblock_x: true", "recipe.yaml:4: quantize.use_hadamard"),
+        ("two schemes of a recipe file for one layer",
+         "a_stage:\n  b_modifiers:\n    LowPrecisionTrainingModifier: {scheme: int8}\n  c_modifiers:\n"
+         "    LowPrecisionTrainingModifier: {scheme: mxfp4, targets: [\"re:.*w1\"]}\n",
+         f"{layer} is matched by two schemes, int8 and mxfp4"),
         ("target of a recipe file that matches nothing", stage % "scheme: int8, targets: [layers.7.attention.wq]", "layers.7.attention.wq"),
         ("post-training modifier", "a_stage: {b_modifiers: {GPTQModifier: {}}}", "GPTQModifier works on a trained model"),
         ("stage without a name", "modifiers: {}", "_stage"),
@@ -64,6 +69,13 @@ def bad_recipes(work, out):
         with open(yaml, "w") as out_file:
             out_file.write(text)
         expect(name, train(out, f"--quantize.recipe={yaml}"), word)
+    with open(yaml, "w") as out_file:
+        out_file.write(stage % f"scheme: int4, targets: [{layer}]")
+    expect("sizes of a recipe file", train(out, f"--model.overrides={odd}", f"--quantize.recipe={yaml}"),
+           f"recipe.yaml:3: quantize.targets: {layer} has 64 inputs and 72 outputs, int4 takes multiples of 32")
+    for scheme in ["fp8_tensorwise", "fp8_blockwise", "mxfp4", "nvfp4", "int8"]:  # a NaN reaches the loss or the gradients
+        expect(f"divergence in {scheme}", train(out, f"--quantize.scheme={scheme}", "--optimizer.lr=1e30", "--training.steps=4"),
+               "is not finite at step", status=3)
     json_file = os.path.join(work, "recipe.json")
     with open(json_file, "w") as out_file:
         json.dump({"a_stage": {"b_modifiers": {"LowPrecisionTrainingModifier": {"scheme": "int8", "targets": 5}}}}, out_file, indent=1)
