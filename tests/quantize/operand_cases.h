@@ -96,8 +96,9 @@ inline std::vector<NamedSpec> operand_specs() {
 // Forms of values that a spec has.
 inline std::vector<ValueForm> value_forms(const OperandSpec& s) {
   std::vector<ValueForm> out = {ValueForm::none, ValueForm::bf16, ValueForm::f32};
-  if (s.element == Element::e2m1 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none) {
-    out.push_back(ValueForm::fold_e4m3), out.push_back(ValueForm::fold_e5m2);
+  if (s.element == Element::e2m1 && s.scale == ScaleFormat::e8m0) {
+    out.push_back(ValueForm::fold_e4m3);
+    if (s.two_level == TwoLevel::none) out.push_back(ValueForm::fold_e5m2);
   }
   return out;
 }

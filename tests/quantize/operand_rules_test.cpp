@@ -304,6 +304,8 @@ TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
   expect("multiple of 2", [&](auto& p) { p.cols = 31, p.row.packed = codes.data(); });
   expect("their form", [&](auto& p) { p.row.values = codes.data(); });
   expect("fold", [&](auto& p) { p.row.spec.element = E::e4m3, p.row.form = ValueForm::fold_e5m2, p.row.values = codes.data(); });
+  expect("macro blocks into e4m3",
+         [&](auto& p) { p.row.spec.two_level = TwoLevel::macro, p.row.form = ValueForm::fold_e5m2, p.row.values = codes.data(); });
   expect("bf16 or f32", [](auto& p) { p.type = DType::s8; });
 }
 

@@ -60,8 +60,10 @@ void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t c
     check(C % group == 0, "quantiser: packed codes need a length that is a multiple of {}, found {}", group, C);
   }
   check((c.values != nullptr) == (c.form != ValueForm::none) || rows * C == 0, "quantiser: values and their form come together");
-  check(!is_fold(c.form) || (c.spec.element == Element::e2m1 && c.spec.scale == ScaleFormat::e8m0 && c.spec.two_level == TwoLevel::none),
-        "quantiser: only e2m1 codes with e8m0 scales and without macro blocks fold into 8-bit codes");
+  const bool macro = c.spec.two_level == TwoLevel::macro;  // its scales do not follow from the tensor's amax
+  check(!is_fold(c.form) ||
+            (c.spec.element == Element::e2m1 && c.spec.scale == ScaleFormat::e8m0 && (!macro || c.form == ValueForm::fold_e4m3)),
+        "quantiser: only e2m1 codes with e8m0 scales fold into 8-bit codes, those with macro blocks into e4m3");
   check(!is_fold(c.form) || c.fold_scale != nullptr || rows * C == 0, "quantiser: folded codes need a place for their scale");
 }
 

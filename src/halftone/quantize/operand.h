@@ -12,10 +12,10 @@ namespace halftone {
 //   bf16, f32   code * block scale, without outer, macro and clip (4/3) factors: exact in bf16 for every float element with
 //               e8m0, e4m3 or ue5m3 scales. fp32 scales (tensor, row, 1x128, 128x128) are not folded in: then it is the value
 //               of the code. uint4: zero + code * scale. The product is formed in fp32, then rounded.
-//   fold_e4m3   mxfp4 without macro blocks only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref from the largest
-//               block byte of the row;
-//   fold_e5m2   likewise as e5m2 with 2^(e_block - e_ref + 13) and one e_ref for the whole tensor: mx_reference_byte(amax)
-//               `fold_scale` is what the product multiplies by. Blocks far below the reference lose bits or flush: counted.
+//   fold_e4m3   mxfp4 only: the e4m3 byte of code * 2^(e_block - e_ref + 6), e_ref from the largest block byte of the row;
+//               macro factors stay outside
+//   fold_e5m2   likewise, without macro blocks, as e5m2 with 2^(e_block - e_ref + 13), one e_ref for the tensor: mx_reference_byte
+//               (amax). `fold_scale` is what the product multiplies by. Blocks far below the reference lose bits or flush: counted.
 // A poisoned group's values are NaN: 0x7FC0, 0x7FC00000, fold byte 0x7F. A reference byte of 255 (a poisoned block in the row, a
 // tensor's amax that is not finite) makes fold_scale NaN and all values that go with it 0x7F. Functions: formats/mx_scale.h.
 enum class ValueForm { none, bf16, f32, fold_e4m3, fold_e5m2 };
