@@ -38,6 +38,9 @@ TEST(Support, HopperMultipliesFp8AndFoldsMxfp4) {
   EXPECT_EQ(of("mxfp4", Hardware::sm_90).forward.path, Path::folded);
   EXPECT_EQ(of("mxfp8_e4m3", Hardware::sm_90).forward.path, Path::values);
   EXPECT_EQ(of("nvfp4", Hardware::sm_90).wgrad.path, Path::values);
+  EXPECT_EQ(of("fp8_blockwise", Hardware::sm_90).wgrad.path, Path::fp8);
+  for (const char* name : {"int8", "int4", "bitnet"}) EXPECT_EQ(of(name, Hardware::sm_90).forward.path, Path::int8) << name;
+  for (const LinearRecipe& r : kLinearRecipes) EXPECT_NE(recipe_support(r, Hardware::sm_90).worst().how, How::emulated) << r.name;
 }
 
 TEST(Support, OtherGpusDoWhatTheyCan) {
@@ -51,6 +54,7 @@ TEST(Support, OtherGpusDoWhatTheyCan) {
 TEST(Support, OptionsDecideToo) {
   LinearRecipe r = *find_linear_recipe("mxfp4");
   for (OperandSpec* s : {&r.x_forward, &r.w_forward}) s->two_level = TwoLevel::macro;
+  EXPECT_EQ(recipe_support(r, Hardware::sm_90).forward.path, Path::folded);
   EXPECT_EQ(recipe_support(r, Hardware::sm_80).forward.how, How::emulated);
   EXPECT_EQ(recipe_support(r, Hardware::sm_80).dgrad.how, How::rewrite);
   EXPECT_EQ(recipe_support(r, Hardware::sm_80).worst().how, How::emulated);

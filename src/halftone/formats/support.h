@@ -7,7 +7,9 @@
 namespace halftone {
 
 // How each product of a recipe runs on each kind of hardware, and why: the one table that `halftone formats --support`
-// prints and that a run reads at start (apply_recipes), so that nothing falls back without a word.
+// prints, that a run reads at start (apply_recipes) and by which products on GPUs choose (ops/product_cuda.cpp), so that nothing
+// falls back without a word. GPUs need halftone_cuda.so built for them; without it they run none, int8 and fp8_rowwise by
+// LibTorch's operations.
 enum class Hardware { cpu_v3, cpu_avx512, cpu_vnni, cpu_amx, sm_80, sm_89, sm_90, sm_100, sm_120 };
 
 struct HardwareRow {
@@ -78,7 +80,7 @@ constexpr Support integer_support(const OperandSpec& a, const OperandSpec& b, Ha
 
 constexpr Support fp8_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (scales_128(a) || scales_128(b)) {
-    if (h == Hardware::sm_90) return {How::native, Path::fp8, "fp8 units, cuBLASLt scales the sums of 128"};
+    if (h == Hardware::sm_90) return {How::native, Path::fp8, "fp8 units, cuBLASLt scales the sums of 128 in fp32"};
     return is_cpu(h) ? Support{How::rewrite, Path::values, "codes are exact in bf16, the sums of 128 are scaled in fp32"} : kEmulated128;
   }
   if (is_cpu(h) || h == Hardware::sm_80)
@@ -97,9 +99,9 @@ constexpr Support block_support(const OperandSpec& a, const OperandSpec& b, Hard
       a.element == Element::e2m1 && b.element == Element::e2m1 && a.scale == ScaleFormat::e8m0 && b.scale == ScaleFormat::e8m0;
   if (mxfp4 && h == Hardware::sm_90) {
     return {How::rewrite, Path::folded,
-            macro ? "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, losses counted), cuBLASLt scales "
-                    "the sums of 128"
-                  : "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, losses counted)"};
+            macro ? "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, what lies below loses bits), "
+                    "cuBLASLt scales the sums of 128 in fp32"
+                  : "no fp4 units: block scales folded into e4m3 codes (exact within 14 binades of a row, what lies below loses bits)"};
   }
   if (macro && !is_cpu(h)) return kEmulated128;
   if (macro) return {How::rewrite, Path::values, "code * block scale is exact in bf16, the sums of 128 are scaled in fp32"};

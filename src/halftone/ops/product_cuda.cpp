@@ -4,9 +4,11 @@
 #include <ATen/ops/empty.h>
 
 #include "halftone/base/error.h"
+#include "halftone/formats/support.h"
 #include "halftone/gemm/product_operand.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
+#include "halftone/ops/hardware.h"
 
 namespace halftone::cuda {
 namespace {
@@ -22,18 +24,14 @@ struct Form {
   at::ScalarType type;  // of numbers and values
 };
 
-bool eight_bit(const OperandSpec& s) {
-  const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
-  const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2;
-  return integer || (fp8 && (s.scale == ScaleFormat::fp32 || s.scale == ScaleFormat::fp32_pow2));
-}
-bool foldable(const OperandSpec& s) { return s.element == Element::e2m1 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none; }
-
+// As formats/support.h says, so that what a run prints at its start is what it does. The devices of a process are alike.
 Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
+  static const Hardware hardware = hardware_of({c10::DeviceType::CUDA, 0});
   if (emulate) return {Kind::numbers, at::kFloat};
   if (!a.quantized() || !b.quantized()) return {Kind::numbers, hp};
-  if (eight_bit(a) && eight_bit(b)) return {Kind::codes, at::kBFloat16};
-  return {foldable(a) && foldable(b) ? Kind::folded : Kind::values, at::kBFloat16};
+  const Path path = product_support(a, b, hardware).path;
+  if (path == Path::int8 || path == Path::fp8) return {Kind::codes, at::kBFloat16};
+  return {path == Path::folded ? Kind::folded : Kind::values, at::kBFloat16};
 }
 
 // The operand in the form that the product reads.
