@@ -74,7 +74,8 @@ void check_scheme(const QuantizeConfig& q, std::string_view scheme, const RuleCo
     rule(c, rank % step == 0, {"quantize.lora_rank"}, "quantize.lora_rank must be a multiple of {} with quantize.scheme = {}, found {}",
          step, scheme, rank);
   }
-  if (fp4 && q.deosc_step.value_or(0) == 0) {
+  const bool deosc = q.preset == "recommended" && q.style != "torchao";  // numerics.md 7.3: from step 2000
+  if (fp4 && q.deosc_step.value_or(deosc ? 1 : 0) == 0) {
     const bool idle = q.deosc_period.value_or(200) == 200 && q.deosc_ratio.value_or(4) == 4 && q.deosc_log_freq.value_or(1) == 1;
     rule(c, idle, {"quantize.deosc_period", "quantize.deosc_ratio", "quantize.deosc_log_freq", "quantize.deosc_step"},
          "quantize.deosc_period, deosc_ratio and deosc_log_freq have no effect while quantize.deosc_step is 0");

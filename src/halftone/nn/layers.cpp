@@ -38,7 +38,8 @@ void Linear::set_recipe(const LayerRecipe& recipe) {
     check(!tied_, "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding", recipe.linear.name, fqn());
     weight.stored_as = recipe.linear.w_forward;
   }
-  check(!tied_ || recipe.deosc.step == 0, "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there", fqn());
+  if (tied_ && !recipe.deosc_asked) deosc_ = {};
+  check(!tied_ || deosc_.step == 0, "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there", fqn());
   if (recipe.lora_rank == 0 || has_side()) return;
   const int64_t r = recipe.lora_rank, k = group_.weights.front() == &weight.weight ? in_features() : 0;
   check(k > 0, "quantize.lora_rank: {} has a weight tied to the embedding", fqn());

@@ -114,16 +114,16 @@ void check_matches(const RecipeRule& rule, const std::vector<Module*>& modules) 
   }
 }
 
-int64_t block_count(double value, int64_t layers) {
-  return static_cast<int64_t>(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value);
-}
-
 bool named_in_full(const RecipeRule& rule, const std::string& fqn) {
   return !rule.targets_are_substrings && std::any_of(rule.targets.begin(), rule.targets.end(),
                                                      [&](const std::string& t) { return t == fqn || (t == "lm_head" && fqn == "output"); });
 }
 
 }  // namespace
+
+int64_t block_count(double value, int64_t layers) {
+  return static_cast<int64_t>(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value);
+}
 
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device) {
   std::vector<Module*> modules;
@@ -135,8 +135,8 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   for (const RecipeRule& rule : plan.rules) {
     if (rule.scheme == "none") continue;
     check_matches(rule, modules);
-    const int64_t first = std::max<int64_t>(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
-    const int64_t last = layers - std::max<int64_t>(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
+    const int64_t first = std::max(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
+    const int64_t last = layers - std::max(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
     int64_t quantized = 0;
     Left left;
     std::optional<LayerRecipe> recipe;
@@ -154,6 +154,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
           log_warning("{}quantize: {} is emulated on {}, which is slow: {}", rule.place, rule.scheme, name(hardware),
                       support.worst().reason);
           recipe->linear.emulate = true;
+          support.forward = support.dgrad = support.wgrad = support.worst();  // all three, as the line at the start then says
         }
       }
       if (matches_any(*m, rule.ignore, rule.targets_are_substrings)) {

@@ -20,8 +20,11 @@ struct RecipeRule : RecipeOptions {
 
 struct RecipePlan {
   std::vector<RecipeRule> rules;
-  int skip_first_layers = 0, skip_last_layers = 0;  // blocks that every rule leaves alone
+  int64_t skip_first_layers = 0, skip_last_layers = 0;  // blocks that every rule leaves alone
 };
+
+// Blocks that a setting names: a count, or a fraction < 1 of `layers`, rounded up.
+int64_t block_count(double value, int64_t layers);
 
 // Says for every Linear of the model how the operands of its products are quantised (numerics.md section 12) and returns
 // the lines to print at start. Error: unknown scheme, a scheme without products on this device, a target that matches no

@@ -1,7 +1,6 @@
 #include "halftone/nn/recipe_config.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -12,10 +11,6 @@ namespace halftone::nn {
 namespace {
 
 using Strings = std::vector<std::string>;
-
-int block_count(double value, int64_t layers) {
-  return static_cast<int>(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value);
-}
 
 // Copies what is set. With a table of schemes an option goes to those that have it; with one scheme it always goes, so that
 // layer_recipe refuses what has no effect.

@@ -16,6 +16,8 @@ using Operand = OperandSpec LinearRecipe::*;
 constexpr std::array<Operand, 6> kOperands = {&LinearRecipe::x_forward, &LinearRecipe::w_forward, &LinearRecipe::dy_dgrad,
                                               &LinearRecipe::w_dgrad,   &LinearRecipe::dy_wgrad,  &LinearRecipe::x_wgrad};
 
+constexpr int64_t kRecommendedDeoscStep = 2000;  // numerics.md 7.3, last column
+
 bool matches(std::string_view scheme, std::string_view pattern) {
   return pattern.ends_with('*') ? scheme.starts_with(pattern.substr(0, pattern.size() - 1)) : scheme == pattern;
 }
@@ -81,7 +83,10 @@ class Resolved {
     activation_ = choice("activation", o_.activation, "none", {"none", "int8", "int8_sr"});
     stochastic_ = o_.stochastic_rounding.value_or(false);
     lora_ = o_.lora_rank.value_or(0);
-    result_.deosc = {o_.deosc_step.value_or(0), o_.deosc_period.value_or(200), o_.deosc_log_freq.value_or(1), o_.deosc_ratio.value_or(4.0)};
+    // torchao's chain has none.
+    const bool deosc = fp4_ && o_.preset == "recommended" && style_ != "torchao";
+    result_.deosc_asked = o_.deosc_step.has_value();
+    result_.deosc = {o_.deosc_step.value_or(deosc ? kRecommendedDeoscStep : 0), o_.deosc_period.value_or(200), o_.deosc_log_freq.value_or(1), o_.deosc_ratio.value_or(4.0)};
   }
 
   void check_columns() const {

@@ -41,6 +41,7 @@ struct LayerRecipe {
   LinearRecipe linear;
   int64_t lora_rank = 0;
   Deoscillation deosc;
+  bool deosc_asked = false;  // by the user; the preset's yields where a layer cannot have it
   std::vector<std::string> warnings;
 };
 
