@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "halftone/base/error.h"
+
 namespace halftone {
 
 using torch::autograd::variable_list;
@@ -24,6 +26,7 @@ class OpNode final : public torch::autograd::Node {
   std::string name() const override { return name_; }
   variable_list apply(variable_list&& grads) override {
     at::NoGradGuard no_grad;
+    check(backward_ != nullptr, "{}: the backward pass ran twice; keep the graph in the first one (retain_graph) to run it again", name_);
     return backward_(grads);
   }
   void release_variables() override { backward_ = nullptr; }
