@@ -1,4 +1,4 @@
-// Accuracy bars that the sources of the recipes test (numerics.md 13.2), on the CPU's data sets and sizes.
+// Accuracy bars that the sources of the recipes test (numerics.md 13.2), on the CPU's data sets and sizes, on every device.
 #include <gtest/gtest.h>
 
 #include "nn/linear_support.h"
@@ -9,7 +9,7 @@ namespace {
 // L: X ~ N(0, 1), W ~ U(+-1 / sqrt(K)).
 at::Tensor data_l(int64_t n, int64_t k, uint64_t seed) {
   at::manual_seed(seed);
-  return at::rand({n, k}).mul_(2).sub_(1).div_(std::sqrt(static_cast<double>(k))).to(at::kBFloat16);
+  return at::rand({n, k}).mul_(2).sub_(1).div_(std::sqrt(static_cast<double>(k))).to(at::kBFloat16).to(test_device());
 }
 
 // d mse_loss(y, target) / dy in y's dtype.
@@ -40,15 +40,18 @@ void compare(const LinearRecipe& r, const at::Tensor& x, const at::Tensor& w, co
   }
 }
 
-TEST(Bars, Fp8Dynamic) {
-  const at::Tensor x = data_r({1024, 1024}, 1234), w = data_r({2048, 1024}, 1235), one = at::ones({});
+class Bars : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(On, Bars, test_devices(), [](const auto& info) { return info.param; });
+
+TEST_P(Bars, Fp8Dynamic) {
+  const at::Tensor x = data_r({1024, 1024}, 1234), w = data_r({2048, 1024}, 1235), one = at::ones({}, on_device());
   for (const char* scheme : {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp"}) compare(recipe(scheme), x, w, one, {25, 24, 23});
 }
 
-TEST(Bars, Fp8Blockwise) {
+TEST_P(Bars, Fp8Blockwise) {
   // sum: dY = 1 is exact, so it tests X and W only.
   const at::Tensor x = data_r({256, 4096}, 1234), w = data_l(2048, 4096, 1235);
-  const at::Tensor dy = at::ones({256, 2048}).to(at::kBFloat16);
+  const at::Tensor dy = at::ones({256, 2048}, on_device(at::kBFloat16));
   const LinearResult e = OneLinear(w, recipe("none")).run(x, dy), y = OneLinear(w, recipe("fp8_blockwise")).run(x, dy);
   EXPECT_GE(sqnr(e.y, y.y), 25);
   EXPECT_GE(sqnr(e.dx, y.dx), 30);
@@ -56,26 +59,26 @@ TEST(Bars, Fp8Blockwise) {
   compare(recipe("fp8_blockwise"), data_r({128, 128}, 0), data_r({128, 128}, 1), data_r({128, 128}, 2).to(at::kFloat), {25, 25, 25});
 }
 
-TEST(Bars, Mxfp8) {
-  const at::Tensor x = data_r({1024, 1024}, 1234), w = data_l(2048, 1024, 1235), one = at::ones({});
+TEST_P(Bars, Mxfp8) {
+  const at::Tensor x = data_r({1024, 1024}, 1234), w = data_l(2048, 1024, 1235), one = at::ones({}, on_device());
   compare(recipe("mxfp8_e4m3"), x, w, one, {27, 25, 24});
   compare(recipe("mxfp8_e4m3"), x, w, one, {26, 25, 24}, data_l(1, 2048, 7).view(-1));
   const LinearRecipe hp = recipe("mxfp8_e4m3", [](auto& o) { o.wgrad_hp = true; });
   compare(hp, x, w, one, {27, 25, 34});
 }
 
-TEST(Bars, BiasGradientIsTheSumOfDy) {
+TEST_P(Bars, BiasGradientIsTheSumOfDy) {
   const at::Tensor x = data_r({1024, 1024}, 1234), w = data_l(2048, 1024, 1235), dy = data_r({1024, 2048}, 3);
   const LinearResult r = OneLinear(w, recipe("mxfp8_e4m3"), data_l(1, 2048, 7).view(-1)).run(x, dy);
   EXPECT_GE(sqnr(dy.to(at::kDouble).sum(0), r.db), 100);  // numerics.md 13.2 asks for 40
 }
 
-TEST(Bars, Nvfp4OfTorchao) {
+TEST_P(Bars, Nvfp4OfTorchao) {
   const at::Tensor x = data_r({1024, 1024}, 1234), w = data_r({1152, 1024}, 1235);
-  compare(recipe("nvfp4", [](auto& o) { o.style = "torchao"; }), x, w, at::ones({}), {15, 14, 14});
+  compare(recipe("nvfp4", [](auto& o) { o.style = "torchao"; }), x, w, at::ones({}, on_device()), {15, 14, 14});
 }
 
-TEST(Bars, Int8Switches) {
+TEST_P(Bars, Int8Switches) {
   const at::Tensor x = data_r({64, 64}, 1), w = data_r({64, 64}, 2), dy = data_r({64, 64}, 3);
   const LinearResult e = exact(x, w, dy);
   for (const bool output : {false, true}) {
@@ -93,13 +96,13 @@ TEST(Bars, Int8Switches) {
 }
 
 // A layer of codes is the fp32 layer of the numbers that they stand for.
-TEST(Bars, StoredWeightsEqualTheirNumbers) {
+TEST_P(Bars, StoredWeightsEqualTheirNumbers) {
   at::manual_seed(4);
   for (const char* scheme : {"int8_weight", "int4_weight"}) {
     for (const std::vector<int64_t>& lead : {std::vector<int64_t>{5}, {2, 3}, {2, 3, 4}}) {
       std::vector<int64_t> shape = lead, out = lead;
       shape.push_back(32), out.push_back(32);
-      const at::Tensor x = at::randn(shape), dy = at::randn(out), w = at::randn({32, 32});
+      const at::Tensor x = normal(shape), dy = normal(out), w = normal({32, 32});
       const LinearRecipe r = recipe(scheme);
       OneLinear layer(w, r);
       layer.store_weight(r.w_forward);
@@ -113,7 +116,7 @@ TEST(Bars, StoredWeightsEqualTheirNumbers) {
 }
 
 // 13.3's figures for the weight-only recipes, which keep no float weight to compare with.
-TEST(Bars, StoredWeightsAreAsExactAsTheirCodes) {
+TEST_P(Bars, StoredWeightsAreAsExactAsTheirCodes) {
   struct Case {
     const char *scheme, *activation;
     double y, dx, y_o, dx_o;
@@ -140,7 +143,7 @@ TEST(Bars, StoredWeightsAreAsExactAsTheirCodes) {
   }
 }
 
-TEST(Bars, BitnetEqualsFakeQuantisation) {
+TEST_P(Bars, BitnetEqualsFakeQuantisation) {
   // Figures of 13.3 against the unquantised layer on R.
   const at::Tensor xb = data_r({1024, 1024}, 1234), wb = data_r({1024, 1024}, 1235), dyb = data_r({1024, 1024}, 1236);
   const LinearResult fp = exact(xb, wb, dyb), r = OneLinear(wb, recipe("bitnet")).run(xb, dyb);
@@ -149,7 +152,7 @@ TEST(Bars, BitnetEqualsFakeQuantisation) {
   EXPECT_NEAR(sqnr(fp.dw, r.dw), 41.7, 0.4);
   // fp32 layer against straight-through fake quantisation, written out here.
   at::manual_seed(11);
-  const at::Tensor x = at::randn({24, 32}), w = at::randn({32, 32}), dy = at::randn({24, 32});
+  const at::Tensor x = normal({24, 32}), w = normal({32, 32}), dy = normal({24, 32});
   const at::Tensor sx = x.abs().amax(1, true).div(127).clamp_min(1e-5), xq = (x * sx.reciprocal()).round().clamp(-127, 127) * sx;
   const at::Tensor sw = w.abs().mean(at::kDouble).to(at::kFloat).clamp_min(1e-5), wq = (w * sw.reciprocal()).round().clamp(-1, 1) * sw;
   const LinearResult y = OneLinear(w, recipe("bitnet")).run(x, dy);

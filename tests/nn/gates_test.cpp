@@ -66,7 +66,7 @@ const std::vector<Case>& cases() {
   return kCases;
 }
 
-class Gates : public testing::TestWithParam<Case> {};
+class Gates : public OnDeviceWith<Case> {};
 
 void gate(const Case& c, bool outliers, const std::array<double, 3>& reference) {
   step_context() = {1234, 7, 0};
@@ -75,13 +75,14 @@ void gate(const Case& c, bool outliers, const std::array<double, 3>& reference) 
     at::Tensor x, w, dy;
     LinearResult exact;
   };
-  static std::map<bool, Set> sets;
-  if (!sets.count(outliers)) {
+  static std::map<std::pair<bool, bool>, Set> sets;
+  const std::pair key(test_device().is_cuda(), outliers);
+  if (!sets.count(key)) {
     Set s{data(1234), data(1235), data(1236), {}};
     s.exact = exact(s.x, s.w, s.dy);
-    sets[outliers] = s;
+    sets[key] = s;
   }
-  const Set& s = sets[outliers];
+  const Set& s = sets[key];
   RecipeOptions options;
   c.set(options);
   OneLinear layer(s.w, layer_recipe(c.scheme, options, "test").linear);
@@ -100,10 +101,11 @@ void gate(const Case& c, bool outliers, const std::array<double, 3>& reference) 
   }
 }
 
-TEST_P(Gates, OnNormalData) { gate(GetParam(), false, GetParam().r); }
-TEST_P(Gates, OnOutliers) { gate(GetParam(), true, GetParam().o); }
+TEST_P(Gates, OnNormalData) { gate(param(), false, param().r); }
+TEST_P(Gates, OnOutliers) { gate(param(), true, param().o); }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Gates, testing::ValuesIn(cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Recipes, Gates, testing::Combine(test_devices(), testing::ValuesIn(cases())),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
 
 }  // namespace
 }  // namespace halftone::nn

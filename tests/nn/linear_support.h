@@ -11,26 +11,31 @@
 #include "halftone/nn/recipe_options.h"
 #include "halftone/ops/linear.h"
 #include "halftone/ops/stored_weight.h"
+#include "ops/test_device.h"
 
-// One linear layer with its gradients, outside of any model.
+// One linear layer with its gradients, outside of any model, on the device of the running test.
 namespace halftone::nn {
 
 // 20 log10(|reference| / |reference - y|); equal tensors give 1e9, NaN anywhere gives NaN (numerics.md section 13).
 inline double sqnr(const at::Tensor& reference, const at::Tensor& y) {
-  const at::Tensor r = reference.to(at::kDouble), e = r - y.to(at::kDouble);
+  const at::Tensor r = reference.to(at::kDouble), e = r - y.to(at::kDouble).to(r.device());
   const double error = e.norm().item<double>();
   return error == 0 ? 1e9 : 20 * std::log10(r.norm().item<double>() / error);
 }
 
+// Standard normal numbers of the processor's generator, the same on every device.
+inline at::Tensor normal(at::IntArrayRef shape, at::ScalarType type = at::kFloat) { return at::randn(shape).to(type).to(test_device()); }
+inline at::TensorOptions on_device(at::ScalarType type = at::kFloat) { return at::TensorOptions().device(test_device()).dtype(type); }
+
 // Data sets of numerics.md section 13.
 inline at::Tensor data_r(at::IntArrayRef shape, uint64_t seed) {
   at::manual_seed(seed);
-  return at::randn(shape).to(at::kBFloat16);
+  return normal(shape, at::kBFloat16);
 }
 inline at::Tensor data_o(at::IntArrayRef shape, uint64_t seed) {
   at::manual_seed(seed);
   const at::Tensor x = at::randn(shape).to(at::kBFloat16), mask = at::rand(shape).lt(0.005).to(at::kBFloat16);
-  return x + (at::randn(shape).to(at::kBFloat16) * 100) * mask;
+  return (x + (at::randn(shape).to(at::kBFloat16) * 100) * mask).to(test_device());
 }
 
 struct LinearResult {
@@ -43,21 +48,22 @@ class OneLinear {
   OneLinear(const at::Tensor& w, const LinearRecipe& recipe, const at::Tensor& bias = {}) {
     weight_.name = "layers.0.feed_forward.w1.weight";
     weight_.value = w.detach().clone().set_requires_grad(true);
-    weight_.grad = at::zeros(w.sizes());
+    weight_.grad = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
     group_.weights = {&weight_};
     group_.recipe = recipe;
     if (bias.defined()) {
       bias_.name = "layers.0.feed_forward.w1.bias";
-      bias_.value = bias, bias_.grad = at::zeros(bias.sizes());
+      bias_.value = bias, bias_.grad = at::zeros(bias.sizes(), bias.options().dtype(at::kFloat));
       group_.biases = {&bias_};
     }
   }
-  LinearResult run(const at::Tensor& x_in, const at::Tensor& dy) {
+  // `times` backward passes through one forward pass: dX and dW are their sums.
+  LinearResult run(const at::Tensor& x_in, const at::Tensor& dy, int times = 1) {
     const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
     weight_.grad.zero_();
     at::AutoGradMode grad(true);
     const at::Tensor y = linear(x, group_);
-    torch::autograd::backward({y}, {dy});
+    for (int i = 1; i <= times; ++i) torch::autograd::backward({y}, {dy}, /*retain_graph=*/i < times);
     return {y.detach(), x.grad(), weight_.grad.clone(), bias_.grad};
   }
   at::Tensor forward(const at::Tensor& x) {
@@ -67,7 +73,7 @@ class OneLinear {
   // The weight becomes codes without a master copy.
   void store_weight(const OperandSpec& spec) {
     const at::Tensor w = weight_.value.detach().to(at::kFloat).contiguous();
-    weight_.stored = std::make_shared<StoredWeight>(allocate_stored(spec, w.size(0), w.size(1), at::kCPU));
+    weight_.stored = std::make_shared<StoredWeight>(allocate_stored(spec, w.size(0), w.size(1), w.device()));
     store(w, {}, *weight_.stored);
     weight_.value = at::full({1}, std::nan(""), weight_.value.options()).expand(w.sizes()).detach().set_requires_grad(true);
   }

@@ -27,18 +27,21 @@ class Net : public Module {
 
 StorageOptions floats(at::ScalarType compute = at::kFloat) {
   StorageOptions s;
-  s.compute = compute;
+  s.compute = compute, s.device = test_device();
   return s;
 }
 
-TEST(Options, EstimatorScalesEachGradientBySlope) {
+class OptionsOn : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(Device, OptionsOn, test_devices(), [](const auto& info) { return info.param; });
+
+TEST_P(OptionsOn, EstimatorScalesEachGradientBySlope) {
   // A block whose largest weight is 6 has scale 1: the others are the check values of numerics.md section 6 themselves.
   const std::vector<std::pair<float, float>> checks = {{0.0f, 0.2f}, {0.1f, 0.30096f}, {0.24f, 2.62653f}, {0.25f, 3.0f}, {0.7f, 0.72478f},
                                                        {3.3f, 0.41628f}, {4.5f, 0.34822f}, {6.0f, 0.2f}, {-2.2f, 0.30096f}};
-  at::Tensor w = at::zeros({32, 32});
+  at::Tensor w = at::zeros({32, 32}, on_device());
   for (size_t i = 0; i < checks.size(); ++i) w[3][static_cast<int64_t>(i)] = checks[i].first;
   at::manual_seed(1);
-  const at::Tensor x = at::randn({64, 32}), dy = at::randn({64, 32});
+  const at::Tensor x = normal({64, 32}), dy = normal({64, 32});
   for (const bool tiles : {true, false}) {
     const auto set = [&](bool dge) {
       return recipe("mxfp4", [&](auto& o) { o.use_dge = dge, o.use_sr_grad = false, o.use_2dblock_w = tiles; }).linear;
@@ -51,9 +54,9 @@ TEST(Options, EstimatorScalesEachGradientBySlope) {
 }
 
 // With outer scales and macro blocks the slope is taken at w / (all of them), before rounding: v = w * code / (quantised w).
-TEST(Options, EstimatorReadsEveryFactorOfTheWeight) {
+TEST_P(OptionsOn, EstimatorReadsEveryFactorOfTheWeight) {
   at::manual_seed(2);
-  const at::Tensor w = at::randn({64, 256}), x = at::randn({32, 256}), dy = at::randn({32, 64});
+  const at::Tensor w = normal({64, 256}), x = normal({32, 256}), dy = normal({32, 64});
   for (const std::string scheme : {"mxfp4", "nvfp4", "amdfp4"}) {
     const auto set = [&](bool dge) {
       return recipe(scheme.c_str(), [&](auto& o) {
@@ -81,7 +84,7 @@ TEST(Options, EstimatorReadsEveryFactorOfTheWeight) {
   }
 }
 
-TEST(Options, SideProductStartsAtZeroAndLearns) {
+TEST_P(OptionsOn, SideProductStartsAtZeroAndLearns) {
   at::manual_seed(3);
   for (const char* scheme : {"mxfp4", "mxfp8_e4m3", "nvfp4"}) {
     Net net(128, 256);
@@ -92,7 +95,7 @@ TEST(Options, SideProductStartsAtZeroAndLearns) {
     EXPECT_EQ(store.parameters().size(), 4);
     EXPECT_EQ(store.parameters()[1]->fqn, "first.lora_v");
     step_context() = {1, 1, 0};
-    const at::Tensor x = at::randn({96, 128}).set_requires_grad(true), dy = at::randn({96, 256});
+    const at::Tensor x = normal({96, 128}).set_requires_grad(true), dy = normal({96, 256});
     OneLinear dense(net.first.weight.weight.value, recipe(scheme).linear);
     at::AutoGradMode grad(true);
     const at::Tensor y = net.first(x);
@@ -112,7 +115,7 @@ TEST(Options, SideProductStartsAtZeroAndLearns) {
 }
 
 // Weights that hop over a rounding boundary are set on the grid; those that travel are left alone.
-TEST(Options, OscillatingWeightsAreSetOnTheGrid) {
+TEST_P(OptionsOn, OscillatingWeightsAreSetOnTheGrid) {
   Net net(64, 32);
   net.first.set_recipe(recipe("mxfp4", [](auto& o) { o.deosc_step = 5, o.deosc_period = 4, o.deosc_ratio = 4.0, o.use_2dblock_w = true; }));
   ParameterStore store;
@@ -139,7 +142,7 @@ TEST(Options, OscillatingWeightsAreSetOnTheGrid) {
   }
 }
 
-TEST(Options, BitnetLayersNormaliseTheirInput) {
+TEST_P(OptionsOn, BitnetLayersNormaliseTheirInput) {
   Net net(64, 96);
   net.first.set_recipe(recipe("bitnet"));
   add_bitnet_norms(net, {&net.first});
@@ -148,13 +151,13 @@ TEST(Options, BitnetLayersNormaliseTheirInput) {
   store.initialize(1);
   ASSERT_EQ(store.parameters().size(), 2);
   EXPECT_EQ(store.parameters()[1]->fqn, "first.norm.weight");
-  const at::Tensor x = at::randn({8, 64}) * 50;
+  const at::Tensor x = normal({8, 64}) * 50;
   const at::Tensor normal = x * (x.square().mean(1, true) + 1e-5).rsqrt();
   EXPECT_TRUE(at::allclose(net.first(x), OneLinear(net.first.weight.weight.value, recipe("bitnet").linear).forward(normal), 1e-4, 1e-4));
 }
 
 // The optimizer's step on codes: AdamW on their numbers, fresh scales, unbiased stochastic rounding.
-TEST(Options, StoredWeightsAreRequantisedOnceAStep) {
+TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
   for (const char* scheme : {"int8_weight", "int4_weight"}) {
     Net net(64, 96);
     net.first.set_recipe(recipe(scheme));
@@ -176,7 +179,7 @@ TEST(Options, StoredWeightsAreRequantisedOnceAStep) {
     FlatParameters reference;
     reference.param = before.clone().view(-1), reference.grad = flat.grad.clone(), reference.m = flat.m.clone(), reference.v = flat.v.clone();
     reference.segments = {segment};
-    const at::Tensor one = at::ones({1});
+    const at::Tensor one = at::ones({1}, on_device());
     optimizer_step(reference, {}, 1, one);
     optimizer_step(flat, {}, 1, one);
     EXPECT_EQ(flat.grad.abs().max().item<float>(), 0);
@@ -192,7 +195,7 @@ TEST(Options, StoredWeightsAreRequantisedOnceAStep) {
       EXPECT_TRUE(at::allclose(s.scales, wanted.abs().amax(1) / 127, 1e-6, 0));
     }
     // The draw of an element is a function of key, step and index alone.
-    StoredWeight again = allocate_stored(s.spec, 96, 64, at::kCPU);
+    StoredWeight again = allocate_stored(s.spec, 96, 64, test_device());
     Rounding rounding;
     rounding.stochastic = true, rounding.key = segment.key, rounding.step = 1;
     halftone::store(wanted.contiguous(), rounding, again);
@@ -254,7 +257,8 @@ TEST(Options, IllegalCombinationsAreRefused) {
       {"fp8_rowwise_with_gw_hp", "fast_accum", [](auto& o) { o.fast_accum = std::vector<std::string>{"wgrad"}; }},
       {"mxfp8_e4m3", "round_scales_to_power_of_2", [](auto& o) { o.round_scales_to_power_of_2 = true; }},
       {"fp8_rowwise_with_gw_hp", "auto_filter_small_kn", [](auto& o) { o.auto_filter_small_kn = true; }},
-      {"mxfp4", "deosc_period", [](auto& o) { o.deosc_period = 100; }},
+      {"mxfp4", "deosc_period", [](auto& o) { o.preset = "alto", o.deosc_period = 100; }},
+      {"nvfp4", "deosc_ratio", [](auto& o) { o.style = "torchao", o.deosc_ratio = 8; }},
       {"mxfp4", "deosc_ratio", [](auto& o) { o.deosc_step = 1, o.deosc_ratio = 0; }},
       {"mxfp4", "preset", [](auto& o) { o.preset = "best"; }},
       {"mxfp5", "scheme", [](auto&) {}},
@@ -288,6 +292,12 @@ TEST(Options, PresetsFillWhatIsNotSet) {
   // The recommended rotation yields to options that leave nothing to rotate.
   EXPECT_EQ(recipe("mxfp4", [](auto& o) { o.use_2dblock_x = true; }).linear.x_wgrad.hadamard, 0);
   const LinearRecipe torchao = recipe("nvfp4", [](auto& o) { o.preset = "alto", o.style = "torchao"; }).linear;
+  const auto deosc_step = [](const char* scheme, const std::function<void(RecipeOptions&)>& set = {}) { return recipe(scheme, set).deosc.step; };
+  for (const char* scheme : {"mxfp4", "nvfp4", "amdfp4"}) EXPECT_EQ(deosc_step(scheme), 2000);
+  EXPECT_EQ(deosc_step("mxfp4", [](auto& o) { o.deosc_step = 0; }), 0);
+  EXPECT_EQ(deosc_step("mxfp4", [](auto& o) { o.preset = "alto"; }), 0);
+  EXPECT_EQ(deosc_step("nvfp4", [](auto& o) { o.style = "torchao"; }), 0);
+  EXPECT_EQ(deosc_step("mxfp8_e4m3"), 0);
   EXPECT_EQ(torchao.x_wgrad.hadamard, 16);
   EXPECT_EQ(torchao.w_forward.chain, Fp4Chain::torchao);
   EXPECT_TRUE(torchao.dy_wgrad.stochastic);

@@ -10,6 +10,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/quantize_aten.h"
+#include "ops/test_device.h"
 
 namespace halftone {
 namespace {
@@ -25,8 +26,8 @@ struct Fixture {
   at::Tensor values, grads;
   LinearGroup group;
   Fixture(int64_t k, int64_t n0, int64_t n1, at::ScalarType type, const LinearRecipe& recipe) {
-    values = at::randn({n0 + n1, k}).div_(std::sqrt(static_cast<double>(k))).to(type);
-    grads = at::zeros({n0 + n1, k});
+    values = at::randn({n0 + n1, k}).div_(std::sqrt(static_cast<double>(k))).to(type).to(test_device());
+    grads = at::zeros({n0 + n1, k}, values.options().dtype(at::kFloat));
     int64_t row = 0;
     for (auto [w, n] : {std::pair<Weight*, int64_t>{&a, n0}, {&b, n1}}) {
       w->name = fmt::format("layers.0.w{}.weight", row);
@@ -46,12 +47,16 @@ LinearRecipe recipe_named(const char* name, bool stochastic = false) {
   return r;
 }
 
-// The CPU kernels against the portable formulas: same operands bit for bit, products in another summation order.
-void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, int64_t k, int64_t n0, int64_t n1, double bar) {
+at::Tensor normal(at::IntArrayRef shape, at::ScalarType type = at::kFloat) { return at::randn(shape).to(type).to(test_device()); }
+
+// The kernels against the portable formulas: same operands bit for bit, products in another summation order. `fp8`: the bar of
+// fp8 tensor cores with fast accumulation (numerics.md 13.1) on a CUDA device.
+void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, int64_t k, int64_t n0, int64_t n1, double bar, bool fp8 = false) {
+  if (fp8 && test_device().is_cuda()) bar = 40;
   at::manual_seed(1);
   step_context() = {17, 3, 64};
   Fixture f(k, n0, n1, type, recipe);
-  const at::Tensor x = at::randn({tokens, k}).to(type).set_requires_grad(true), dy = at::randn({tokens, n0 + n1}).to(type);
+  const at::Tensor x = normal({tokens, k}, type).set_requires_grad(true), dy = normal({tokens, n0 + n1}, type);
   const at::Tensor expected_y = aten::linear_forward(x.detach(), f.group);
   const at::Tensor expected_dx = aten::linear_backward(x.detach(), dy, f.group, true);
   const at::Tensor expected_dw = f.grads.clone();
@@ -64,22 +69,25 @@ void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, in
   EXPECT_GE(sqnr(expected_dw, f.grads), bar);
 }
 
-TEST(Linear, UnquantisedEqualsThePortableFormulas) {
+class Linear : public OnDevice {};
+INSTANTIATE_TEST_SUITE_P(On, Linear, test_devices(), [](const auto& info) { return info.param; });
+
+TEST_P(Linear, UnquantisedEqualsThePortableFormulas) {
   compare(recipe_named("none"), at::kFloat, 48, 64, 32, 80, 110);
   compare(recipe_named("none"), at::kFloat, 33, 40, 24, 8, 110);  // nothing a multiple of a panel
   compare(recipe_named("none"), at::kBFloat16, 48, 64, 32, 80, 45);
 }
 
-TEST(Linear, Int8EqualsThePortableFormulas) {
+TEST_P(Linear, Int8EqualsThePortableFormulas) {
   compare(recipe_named("int8"), at::kFloat, 48, 64, 32, 80, 110);
   compare(recipe_named("int8"), at::kBFloat16, 48, 64, 32, 80, 48);
 }
 
-TEST(Linear, StochasticInt8DrawsTheSameNumbersInBothPaths) { compare(recipe_named("int8", true), at::kFloat, 48, 64, 32, 80, 50); }
+TEST_P(Linear, StochasticInt8DrawsTheSameNumbersInBothPaths) { compare(recipe_named("int8", true), at::kFloat, 48, 64, 32, 80, 50); }
 
-TEST(Linear, Fp8RowwiseEqualsThePortableFormulas) {
-  compare(recipe_named("fp8_rowwise"), at::kFloat, 48, 64, 32, 80, 100);
-  compare(recipe_named("fp8_rowwise"), at::kBFloat16, 48, 64, 32, 80, 48);
+TEST_P(Linear, Fp8RowwiseEqualsThePortableFormulas) {
+  compare(recipe_named("fp8_rowwise"), at::kFloat, 48, 64, 32, 80, 100, true);
+  compare(recipe_named("fp8_rowwise"), at::kBFloat16, 48, 64, 32, 80, 48, true);
 }
 
 // Two-sided gates of numerics.md 13.3 on data R at M = K = N = 512: too good means that an operand was not quantised.
@@ -88,8 +96,8 @@ void gate(const char* name, double y_db, double dx_db, double dw_db) {
   step_context() = {};
   const int64_t n = 512;
   Fixture f(n, n / 2, n / 2, at::kBFloat16, recipe_named(name));
-  f.values.copy_(at::randn({n, n}));
-  const at::Tensor x = at::randn({n, n}).to(at::kBFloat16).set_requires_grad(true), dy = at::randn({n, n}).to(at::kBFloat16);
+  f.values.copy_(normal({n, n}));
+  const at::Tensor x = normal({n, n}, at::kBFloat16).set_requires_grad(true), dy = normal({n, n}, at::kBFloat16);
   at::AutoGradMode grad(true);
   at::Tensor y = linear(x, f.group);
   torch::autograd::backward({y}, {dy});
@@ -103,15 +111,15 @@ void gate(const char* name, double y_db, double dx_db, double dw_db) {
   }
 }
 
-TEST(Linear, AccuracyIsThatOfTheFormat) {
+TEST_P(Linear, AccuracyIsThatOfTheFormat) {
   gate("int8", 38.9, 38.9, 38.9);
   gate("fp8_rowwise", 28.45, 28.45, 28.45);
 }
 
-TEST(Linear, GradientsAccumulateAndWeightsAreRequantisedWhenTheyChange) {
+TEST_P(Linear, GradientsAccumulateAndWeightsAreRequantisedWhenTheyChange) {
   at::manual_seed(2);
   Fixture f(32, 16, 16, at::kFloat, recipe_named("int8"));
-  const at::Tensor x = at::randn({16, 32}).set_requires_grad(true), dy = at::randn({16, 32});
+  const at::Tensor x = normal({16, 32}).set_requires_grad(true), dy = normal({16, 32});
   at::AutoGradMode grad(true);
   const auto run = [&] { torch::autograd::backward({linear(x, f.group)}, {dy}); };
   run();
@@ -126,9 +134,9 @@ TEST(Linear, GradientsAccumulateAndWeightsAreRequantisedWhenTheyChange) {
   EXPECT_TRUE(at::allclose(linear(x.detach(), f.group), before * 2));
 }
 
-TEST(Linear, WrongWidthIsAnError) {
+TEST_P(Linear, WrongWidthIsAnError) {
   Fixture f(32, 16, 16, at::kFloat, recipe_named("none"));
-  EXPECT_THROW(linear(at::zeros({4, 31}), f.group), Error);
+  EXPECT_THROW(linear(at::zeros({4, 31}, f.values.options()), f.group), Error);
 }
 
 TEST(QuantizeAten, ANanPoisonsItsRowAlone) {

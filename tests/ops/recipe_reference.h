@@ -87,9 +87,10 @@ struct ReferenceLinear {
   at::Tensor y, dx, dw;  // fp64
 };
 
-// One weight, name `fqn`. Stored weights are given by their codes.
-inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor& x, const at::Tensor& w, const at::Tensor& dy,
+// One weight, name `fqn`, on the processor whatever the device of the tensors. Stored weights are given by their codes.
+inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor& x_in, const at::Tensor& w_in, const at::Tensor& dy_in,
                                         const std::string& fqn, const StoredWeight* stored = nullptr) {
+  const at::Tensor x = x_in.cpu(), w = w_in.cpu(), dy = dy_in.cpu();
   const uint32_t keyed = philox(philox_key(step_context().seed, fqn + "#rht"), 0, step_context().step, 0)[0];
   const auto numbers = [&](const at::Tensor& t, const OperandSpec& s, bool transposed, const char* role) {
     if (!s.quantized()) return (transposed ? t.t() : t).to(at::kDouble);
@@ -98,7 +99,7 @@ inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor&
   const auto shared = [](const OperandSpec& s, const char* own, const char* forward) { return s.same_as_forward ? forward : own; };
   at::Tensor stored_w;
   if (stored != nullptr) {
-    stored_w = dequantize(*stored);
+    stored_w = dequantize(*stored).cpu();
     if (stored->spec.element == Element::uint4) stored_w = stored_w.to(x.scalar_type());  // numerics.md section 7: rounded
     stored_w = stored_w.to(at::kDouble);
   }
@@ -108,7 +109,7 @@ inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor&
   const at::Tensor wd = stored != nullptr ? stored_w.t() : numbers(w, r.w_dgrad, true, shared(r.w_dgrad, "w.dgrad", "w.fwd"));
   out.dx = at::mm(numbers(dy, r.dy_dgrad, false, "dy.dgrad"), wd.t());
   if (stored != nullptr && stored->spec.element == Element::int8) {  // the scales lie along the contraction: they go to dY
-    out.dx = at::mm((dy.to(at::kFloat) * stored->scales).to(dy.scalar_type()).to(at::kDouble), stored->codes.to(at::kDouble));
+    out.dx = at::mm((dy.to(at::kFloat) * stored->scales.cpu()).to(dy.scalar_type()).to(at::kDouble), stored->codes.cpu().to(at::kDouble));
   }
   const bool forward_codes = r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
   at::Tensor xw = forward_codes ? numbers(x, r.x_forward, false, "x.fwd").to(dy.scalar_type()).to(at::kDouble).t()

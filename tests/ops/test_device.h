@@ -1,0 +1,67 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <tuple>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/device.h"
+
+// Tests of layers run once on the processor and once on a CUDA device, by the same code.
+namespace halftone {
+
+// Where the running test's tensors lie.
+inline c10::Device& test_device() {
+  static c10::Device device = at::kCPU;
+  return device;
+}
+
+// Why no test can run on the device here, or nothing. A module that is there and does not load is a failure, not a reason.
+inline std::string missing_for(const std::string& device) {
+  if (device == "cpu") return "";
+  try {
+    select_device(device, 0);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  if (cuda::module() != nullptr) return "";
+  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "halftone_cuda.so";
+  check(!std::filesystem::exists(beside), "{}", cuda::missing_module());
+  return cuda::missing_module();
+}
+
+inline void enter_device(const std::string& name) {
+  static std::map<std::string, std::string> reasons;
+  if (!reasons.count(name)) reasons[name] = missing_for(name);
+  if (!reasons[name].empty()) GTEST_SKIP() << reasons[name];
+  test_device() = name == "cpu" ? c10::Device(at::kCPU) : c10::Device(at::kCUDA, 0);
+}
+
+// Waits for the device, so that a fault in a kernel fails the test that started it.
+inline void leave_device() {
+  const c10::Device device = test_device();
+  test_device() = at::kCPU;
+  synchronize(device);
+}
+
+inline auto test_devices() { return testing::Values(std::string("cpu"), std::string("cuda")); }
+
+class OnDevice : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { enter_device(GetParam()); }
+  void TearDown() override { leave_device(); }
+};
+
+// With a case of its own.
+template <class T> class OnDeviceWith : public testing::TestWithParam<std::tuple<std::string, T>> {
+ protected:
+  void SetUp() override { enter_device(std::get<0>(this->GetParam())); }
+  void TearDown() override { leave_device(); }
+  const T& param() const { return std::get<1>(this->GetParam()); }
+};
+
+}  // namespace halftone
