@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
 #include <cmath>
 #include <deque>
 
@@ -75,21 +76,19 @@ std::vector<Calibration> calibrate(const Stopwatch& watch, const std::deque<Line
   return out;
 }
 
-// "fp8_tensorwise=1500": TFLOP/s of the recipe's products, in place of what was measured.
-void take_peaks(const std::vector<std::string>& words, const std::deque<LinearRecipe>& recipes, std::vector<Calibration>& calibrations) {
+// "fp8_tensorwise=1500": TFLOP/s of the recipe's products, in place of what is measured. By index of the recipe.
+std::vector<std::pair<size_t, double>> parse_peaks(const std::vector<std::string>& words, const std::deque<LinearRecipe>& recipes) {
+  std::vector<std::pair<size_t, double>> out;
   for (const std::string& word : words) {
     const size_t equals = word.find('=');
     char* end = nullptr;
     const double rate = equals == std::string::npos ? 0 : std::strtod(word.c_str() + equals + 1, &end);
     check(rate > 0 && *end == 0, "--peak: expected RECIPE=TFLOPS, found '{}'", word);
-    bool known = false;
-    for (size_t i = 0; i < recipes.size(); ++i) {
-      if (recipes[i].name != word.substr(0, equals)) continue;
-      known = true;
-      for (double& r : calibrations[i].rate) r = r > 0 ? rate * 1e12 : 0;
-    }
-    check(known, "--peak: '{}' is none of the recipes of this run", word.substr(0, equals));
+    const auto it = std::find_if(recipes.begin(), recipes.end(), [&](const LinearRecipe& r) { return r.name == word.substr(0, equals); });
+    check(it != recipes.end(), "--peak: '{}' is none of the recipes of this run", word.substr(0, equals));
+    out.emplace_back(it - recipes.begin(), rate * 1e12);
   }
+  return out;
 }
 
 }  // namespace
@@ -138,6 +137,7 @@ int roofline_command(Arguments args) {
   parse_shapes({std::to_string(peak_size)}, "--peak-size");
   std::deque<LinearRecipe> list = {bench_recipe("none", preset)};
   for (const std::string& name : recipes) list.push_back(bench_recipe(name, preset));
+  const auto peak_rates = parse_peaks(peaks, list);
 
   Csv csv(common, description("roofline", device) + ", algorithms " + algorithms,
           {"m", "k", "n", "recipe", "bf16_ms", "recipe_ms", "measured", "predicted_bf16_ms", "predicted_recipe_ms", "predicted"});
@@ -151,7 +151,9 @@ int roofline_command(Arguments args) {
   const int rounds = common.rounds_for(device);
   bandwidth = bandwidth > 0 ? bandwidth * 1e9 : copy_bandwidth(watch, rounds);
   std::vector<Calibration> calibrations = calibrate(watch, list, peak_size, rounds);
-  take_peaks(peaks, list, calibrations);
+  for (const auto& [i, given] : peak_rates) {
+    for (double& rate : calibrations[i].rate) rate = rate > 0 ? given : 0;
+  }
   print(fmt::format("model: bandwidth {:.0f} GB/s", bandwidth * 1e-9));
   TextTable model({"recipe", "TFLOP/s: y", "dx", "dw", "fixed us, all parts"});
   for (size_t i = 0; i < list.size(); ++i) {

@@ -1,0 +1,90 @@
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/bench_layer.h"
+#include "halftone/cli/bench_products.h"
+#include "halftone/cli/bench_report.h"
+#include "halftone/cli/bench_traffic.h"
+
+namespace halftone::bench {
+namespace {
+
+CopyRequest request_for(std::string_view recipe, ValueForm form, bool weight = false) {
+  CopyRequest r;
+  const LinearRecipe found = *find_linear_recipe(recipe);
+  r.spec = weight ? found.w_forward : found.x_forward, r.form = form, r.codes = form == ValueForm::none;
+  return r;
+}
+
+// A matrix of 256 x 512 in bf16: 262,144 bytes to read.
+TEST(BenchTraffic, CountsWhatASchemeHasToMove) {
+  constexpr double kRead = 262144, kCodes = 131072;
+  const CopyRequest int8 = request_for("int8", ValueForm::none), tensor = request_for("fp8_tensorwise", ValueForm::none);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &int8, nullptr), kRead + kCodes + 4 * 256);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, &int8), 2 * kRead + kCodes + 4 * 512);  // a column's scale first
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &int8, &int8), 2 * kRead + 2 * kCodes + 4 * (256 + 512));
+  EXPECT_EQ(quantiser_bytes(256, 512, 4, &tensor, nullptr), 4 * kRead + kCodes + 4);  // fp32, read twice
+  const CopyRequest mx = request_for("mxfp8_e4m3", ValueForm::none), tile = request_for("mxfp8_e4m3", ValueForm::none, true);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &mx, &mx), kRead + 2 * (kCodes + kCodes / 32));
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &tile, nullptr), kRead + kCodes + kCodes / 1024);
+  const CopyRequest values = request_for("mxfp8_e4m3", ValueForm::bf16), fold = request_for("mxfp4", ValueForm::fold_e4m3);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &values, nullptr), kRead + 2 * kCodes);  // scales are in the values
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &fold, nullptr), kRead + kCodes + 4 * 256);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, &fold), 2 * kRead + kCodes + 4 * 512);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, nullptr), 0);
+}
+
+TEST(BenchReport, ReadsShapes) {
+  EXPECT_EQ(parse_shapes({"64", "32x64x96"}, "--sizes"), (std::vector<Shape>{{64, 64, 64}, {32, 64, 96}}));
+  for (const char* bad : {"", "0", "100", "-32", "64x64", "64x64x64x64", "64 ", "1e9", "33554432", "64x64x64k"}) {
+    EXPECT_THROW(parse_shapes({bad}, "--sizes"), Error) << bad;
+  }
+}
+
+TEST(BenchReport, WritesNumbers) {
+  EXPECT_EQ(number(0, 3), "");
+  EXPECT_EQ(number(1234.5, 3), "1234");
+  EXPECT_EQ(number(1.2345, 3), "1.23");
+  EXPECT_EQ(number(0.012345, 3), "0.0123");
+}
+
+TEST(BenchProducts, EveryFormatHasAProductOnTheCpu) {
+  std::set<std::string> names;
+  for (const ProductFormat& f : product_formats()) {
+    EXPECT_TRUE(names.insert(f.name).second) << f.name << " is there twice";
+    for (const Layout& layout : kLayouts) {
+      const ProductWork w = product_work(f, 64, 96, 128, layout, at::kCPU);
+      const bool ours = f.reference == Reference::none || f.reference == Reference::mm;
+      EXPECT_TRUE(!ours || w.absent.empty()) << f.name << " " << layout.name << ": " << w.absent;
+      EXPECT_EQ(w.work == nullptr, !w.absent.empty()) << f.name;
+    }
+  }
+}
+
+// The parts that are timed apart are those of the layer: they give the same gradient, bit for bit.
+TEST(BenchLayer, PartsDoTheWorkOfTheLayer) {
+  at::manual_seed(3);
+  LayerData data(96, 64, 128, at::kCPU);
+  for (const char* name : {"none", "fp8_tensorwise", "fp8_blockwise", "mxfp8_e4m3", "int4", "fp8_rowwise_with_gw_hp", "bitnet"}) {
+    const LinearRecipe recipe = bench_recipe(name, "recommended");
+    data.dw.zero_();
+    BenchLayer layer(recipe, data);
+    layer.forward(), layer.backward();
+    const at::Tensor expected = data.dw.clone();
+    EXPECT_GT(expected.abs().max().item<float>(), 0) << name;
+    data.dw.zero_();
+    double flop = 0;
+    for (const LayerPart& part : layer_parts(recipe, data)) {
+      part.run();
+      flop += part.flop;
+    }
+    EXPECT_TRUE(data.dw.equal(expected)) << name;
+    EXPECT_EQ(flop, 6.0 * 96 * 64 * 128);
+  }
+}
+
+}  // namespace
+}  // namespace halftone::bench

@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""Runs each benchmark of `halftone bench` at a tiny size on the CPU: the CSV has every row that was asked for, and sane figures."""
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree
+
+program = os.path.join(os.environ["HALFTONE_BIN"], "halftone")
+source = os.environ["HALFTONE_SOURCE_DIR"]
+if not os.path.exists(program):
+    print(f"skipped: {program} is not built")
+    sys.exit(77)
+failures = 0
+
+
+def problem(text):
+    global failures
+    failures += 1
+    print(f"FAILED {text}")
+
+
+def measure(work, name, *options):
+    """Rows of the CSV; the terminal shows the same description."""
+    path = os.path.join(work, f"{name}.csv")
+    run = subprocess.run([program, "bench", name, "--device", "cpu", "--rounds", "1", "--csv", path, *options], capture_output=True, text=True)
+    if run.returncode != 0:
+        problem(f"{name}: status {run.returncode}: {run.stderr}")
+        return []
+    lines = open(path).read().splitlines()
+    if not lines[0].startswith(f"# halftone bench {name}: ") or lines[0] not in run.stdout or "LibTorch" not in lines[0]:
+        problem(f"{name}: no description of machine and versions: {lines[0]}")
+    return list(csv.DictReader(lines[1:]))
+
+
+def expect(name, rows, key, wanted, positive):
+    found = [key(r) for r in rows]
+    if sorted(found) != sorted(wanted):
+        problem(f"{name}: expected rows {sorted(wanted)}, found {sorted(found)}")
+    for row in rows:
+        for column in positive:
+            if not (row[column] and 0 < float(row[column]) < float("inf")):
+                problem(f"{name}: {column} = '{row[column]}' in {row}")
+        if None in row or None in row.values():
+            problem(f"{name}: a row of another length: {row}")
+    print(f"{name}: {len(rows)} rows")
+
+
+def refuse(text, *options):
+    run = subprocess.run([program, "bench", *options], capture_output=True, text=True)
+    lines = run.stderr.splitlines()
+    if run.returncode != 2 or len(lines) != 1 or text not in lines[0]:
+        problem(f"{options}: status {run.returncode}, expected 2 and one line with '{text}', found {run.stderr!r}")
+    else:
+        print(lines[0])
+
+
+with tempfile.TemporaryDirectory() as work:
+    formats = ["fp8_row_fast", "int8", "mxfp4", "nvfp4", "fp8_1x128_128x128", "aten_bf16"]
+    rows = measure(work, "mm", "--sizes", "64", "32x96x64", "--formats", *formats, "--layouts", "TN", "NT")
+    wanted = [(m, layout, f) for m in ("64", "32") for layout in ("TN", "NT") for f in ["bf16", *formats]]
+    expect("mm", rows, lambda r: (r["m"], r["layout"], r["format"]), wanted, ["us", "tflops", "vs_bf16"])
+    if any(r["format"] == "bf16" and float(r["vs_bf16"]) != 1 for r in rows):
+        problem("mm: bf16 is not 1 of itself")
+    rows = measure(work, "mm", "--sizes", "32", "--layouts", "NN")
+    if not any(r["note"] for r in rows if not r["us"]) or len(rows) < 20:
+        problem("mm: expected all formats, and a reason beside those that the CPU lacks")
+
+    schemes = ["int8", "mxfp4_folded", "mxfp4_folded_rotated", "fp8_128x128", "nvfp4_values_sr"]
+    rows = measure(work, "quantize", "--sizes", "64x128", "--type", "fp32", "--schemes", *schemes)
+    wanted = [(s, d) for s in schemes for d in ("row", "transposed", "both") if d != "row" or "rotated" not in s]
+    expect("quantize", rows, lambda r: (r["scheme"], r["direction"]), wanted, ["bytes", "us", "gbs", "copy_gbs", "share"])
+
+    recipes = ["int8", "fp8_tensorwise", "mxfp4", "bitnet", "aten_bf16"]
+    rows = measure(work, "linear", "--shapes", "64x32x96", "--profile-parts", "--recipes", *recipes)
+    ratios = ["forward_ms", "backward_ms", "both_ms", "forward_ratio", "backward_ratio", "both_ratio", "tflops"]
+    expect("linear", rows, lambda r: r["recipe"], ["none", *recipes], ratios)
+
+    rows = measure(work, "roofline", "--m", "32", "64", "--k", "64", "--n", "32", "64", "--peak-size", "64", "--recipes", "int8", "mxfp8_e4m3")
+    wanted = [(m, "64", n, r) for m in ("32", "64") for n in ("32", "64") for r in ("int8", "mxfp8_e4m3")]
+    expect("roofline", rows, lambda r: (r["m"], r["k"], r["n"], r["recipe"]), wanted, ["bf16_ms", "recipe_ms", "measured", "predicted"])
+    picture = os.path.join(work, "roofline.svg")
+    plot = os.path.join(source, "tools/plot_roofline.py")
+    subprocess.run([sys.executable, plot, picture, os.path.join(work, "roofline.csv")], check=True)
+    cells = sum(e.tag.endswith("rect") for e in xml.etree.ElementTree.parse(picture).iter())
+    if cells != 1 + 2 * len(wanted):
+        problem(f"roofline.svg: {cells} rectangles, expected the background and {2 * len(wanted)} cells")
+
+    given = ["--m", "32", "--k", "32", "--n", "32", "--peak-size", "32", "--recipes", "int8"]
+    rows = measure(work, "roofline", *given, "--peak", "int8=1e9", "none=1e9", "--bandwidth", "1e12")
+    expect("roofline with given rates", rows, lambda r: r["recipe"], ["int8"], ["predicted"])
+
+refuse("found 'speed'", "speed")
+refuse("expected what to measure", *[])
+refuse("there is no 'fp9'", "mm", "--formats", "fp9")
+refuse("did you mean int8?", "quantize", "--schemes", "int9")
+refuse("there is no 'int8_weight'", "linear", "--recipes", "int8_weight")
+refuse("multiples of 32", "mm", "--sizes", "100")
+refuse("expected ROWSxCOLS", "quantize", "--sizes", "100")
+refuse("expected one size", "roofline", "--m", "32x64x32")
+refuse("expected RECIPE=TFLOPS", "roofline", "--peak", "int8")
+refuse("none of the recipes", "roofline", "--peak", "bf16=800")
+refuse("cannot be written", "mm", "--csv", "/nonexistent/file.csv", "--device", "cpu")
+refuse("--bogus", "linear", "--bogus")
+if not os.path.exists("/dev/nvidiactl"):
+    refuse("cuda", "mm", "--device", "cuda", "--sizes", "64")
+sys.exit(1 if failures else 0)
