@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains one configuration in many recipes and compares final validation losses with bfloat16's of the same seed.
 
-    bench/convergence.py OUT --config recipes/llama3_120m.toml [--device cuda] [--slots 3] [--runs bf16,int8,...] [-- FIELDS]
+    bench/convergence.py OUT --config recipes/llama3_120m.toml [--device cuda] [--slots 3] [--runs 'bf16;int8'] [-- FIELDS]
 
 OUT receives convergence.json (a curve and the validation loss of every run), convergence.md (the table) and, of runs that
 failed, their log. Runs that convergence.json holds already are not repeated, so that calls add up. FIELDS are passed to every run.
@@ -18,24 +18,25 @@ import time
 # Name: command line, and the bar: how far the loss may lie above bfloat16's, per cent (none: converges, figure reported).
 RUNS = {
     "bf16": ("--quantize.scheme none", None),
-    "bf16 seed 1": ("--quantize.scheme none --debug.seed 1", None),
-    "bf16 seed 2": ("--quantize.scheme none --debug.seed 2", None),
     "fp8_tensorwise": ("--quantize.scheme fp8_tensorwise", 0.5),
     "fp8_rowwise": ("--quantize.scheme fp8_rowwise", 0.5),
     "fp8_rowwise_with_gw_hp": ("--quantize.scheme fp8_rowwise_with_gw_hp", 0.5),
     "fp8_blockwise": ("--quantize.scheme fp8_blockwise", 0.5),
     "mxfp8_e4m3": ("--quantize.scheme mxfp8_e4m3", 0.5),
-    "mxfp8_e4m3 1-D": ("--quantize.scheme mxfp8_e4m3 --quantize.use_2dblock_w=false", 0.5),
     "mxfp8_e5m2": ("--quantize.scheme mxfp8_e5m2", 0.5),
     "int8": ("--quantize.scheme int8", 1.0),
     "mxfp4": ("--quantize.scheme mxfp4", 2.0),
     "nvfp4": ("--quantize.scheme nvfp4", 2.0),
-    "nvfp4 torchao": ("--quantize.scheme nvfp4 --quantize.style torchao", 2.0),
-    "amdfp4": ("--quantize.scheme amdfp4", None),
+    "nvfp4, style torchao": ("--quantize.scheme nvfp4 --quantize.style torchao", 2.0),
+    "bf16, again": ("--quantize.scheme none", None),
+    "bf16, seed 1": ("--quantize.scheme none --debug.seed 1", None),
+    "bf16, seed 2": ("--quantize.scheme none --debug.seed 2", None),
     "int4": ("--quantize.scheme int4", None),
+    "bitnet": ("--quantize.scheme bitnet", None),
     "int8_weight": ("--quantize.scheme int8_weight", None),
     "int4_weight": ("--quantize.scheme int4_weight", None),
-    "bitnet": ("--quantize.scheme bitnet", None),
+    "amdfp4": ("--quantize.scheme amdfp4", None),
+    "mxfp8_e4m3, 1-D weights": ("--quantize.scheme mxfp8_e4m3 --quantize.use_2dblock_w=false", 0.5),
 }
 
 
@@ -79,12 +80,12 @@ def main():
     parser.add_argument("--device", default="auto")
     parser.add_argument("--slots", type=int, default=1, help="runs side by side")
     parser.add_argument("--threads", type=int, help="OMP_NUM_THREADS of a run")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="start no run and stop the running ones after this time")
-    parser.add_argument("--runs", default=",".join(RUNS))
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time, and start no run that would outlast it")
+    parser.add_argument("--runs", default=";".join(RUNS), help="names with semicolons between them")
     cut = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     args = parser.parse_args(sys.argv[1:cut])
     args.fields = sys.argv[cut + 1:]
-    wanted = args.runs.split(",")
+    wanted = args.runs.split(";")
     for name in wanted:
         if name not in RUNS:
             sys.exit(f"convergence.py: unknown run '{name}'; choose of {', '.join(RUNS)}")
@@ -96,11 +97,14 @@ def main():
     begin, running = time.time(), {}
     while queue or running:
         late = time.time() - begin > args.seconds
+        longest = max((r["seconds"] for r in results.values()), default=0)
+        if time.time() - begin + longest > args.seconds:
+            queue.clear()
         # The first run alone until it trains: it makes the tokenizer that the others read.
         ready = (args.out / "tokenizer" / "tokenizer.json").exists() or not running
         if queue and not late and len(running) < args.slots and ready:
             name = queue.pop(0)
-            folder = args.out / "run" / name.replace(" ", "_")
+            folder = args.out / "run" / name.replace(",", "").replace(" ", "_")
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
             with open(folder / "log", "w") as log:
