@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Draws `halftone bench roofline --csv FILE` as heat maps: tools/plot_roofline.py OUT.svg FILE
 
-A panel for every M and recipe, predicted above measured: K to the right, N upwards, each cell the speed of a linear layer's
+A panel for every recipe and M, predicted beside measured: K to the right, N upwards, each cell the speed of a linear layer's
 forward and backward relative to bf16. Orange is slower than bf16, blue faster.
 """
 import csv
 import sys
 
-CELL, GAP, LEFT, TOP = 34, 14, 150, 46
+CELL, GAP, LEFT, TOP = 34, 14, 160, 46
 
 
 def color(ratio):
@@ -37,38 +37,41 @@ def main():
     recipes = list(dict.fromkeys(r["recipe"] for r in rows))
     cells = {(r["recipe"], int(r["m"]), int(r["k"]), int(r["n"])): r for r in rows}
     panel_w, panel_h = len(ks) * CELL, len(ns) * CELL
-    width = LEFT + len(ms) * (panel_w + GAP) + 30
-    height = TOP + len(recipes) * 2 * (panel_h + GAP) + len(recipes) * GAP + 44
+    kinds = ("predicted", "measured")
+    half = len(ms) * (panel_w + GAP) + GAP  # all panels of one kind
+    width, height = LEFT + len(kinds) * half, TOP + len(recipes) * (panel_h + GAP) + 50
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
-           f'<rect width="{width}" height="{height}" fill="white"/>',
-           f'<text x="{LEFT}" y="16">linear layer, forward + backward: speed relative to bf16</text>']
-    for i, m in enumerate(ms):
-        x = LEFT + i * (panel_w + GAP)
-        svg.append(f'<text x="{x + panel_w / 2}" y="{TOP - 10}" text-anchor="middle">M = {short(m)} tokens</text>')
-    y = TOP
-    for recipe in recipes:
-        for kind in ("predicted", "measured"):
-            svg.append(f'<text x="8" y="{y + panel_h / 2 - 4}" font-weight="bold">{recipe}</text>')
-            svg.append(f'<text x="8" y="{y + panel_h / 2 + 12}">{kind}</text>')
-            for j, n in enumerate(reversed(ns)):
-                svg.append(f'<text x="{LEFT - 4}" y="{y + j * CELL + CELL / 2 + 4}" text-anchor="end" font-size="10">{short(n)}</text>')
+           f'<rect width="{width}" height="{height}" fill="white"/>']
+    text = lambda x, y, words, more="": svg.append(f'<text x="{x:.0f}" y="{y:.0f}" {more}>{words}</text>')
+    corner = lambda kind, i: LEFT + kinds.index(kind) * half + i * (panel_w + GAP)
+    text(8, 16, "speed relative to bf16")
+    for kind in kinds:
+        text(corner(kind, 0), 16, kind, 'font-weight="bold"')
+        for i, m in enumerate(ms):
+            text(corner(kind, i) + panel_w / 2, TOP - 8, f"M = {short(m)} tokens", 'text-anchor="middle"')
+    for r, recipe in enumerate(recipes):
+        top = TOP + r * (panel_h + GAP)
+        text(8, top + panel_h / 2 + 4, recipe, 'font-weight="bold"')
+        for j, n in enumerate(reversed(ns)):
+            text(LEFT - 4, top + j * CELL + CELL / 2 + 4, short(n), 'text-anchor="end" font-size="10"')
+        for kind in kinds:
             for i, m in enumerate(ms):
                 for a, k in enumerate(ks):
                     for j, n in enumerate(reversed(ns)):
                         row = cells.get((recipe, m, k, n))
                         if row is None:
                             continue
-                        x, ratio = LEFT + i * (panel_w + GAP) + a * CELL, float(row[kind])
-                        svg.append(f'<rect x="{x}" y="{y + j * CELL}" width="{CELL - 1}" height="{CELL - 1}" fill="{color(ratio)}" stroke="#bbb"/>'
-                                   f'<text x="{x + CELL / 2}" y="{y + j * CELL + CELL / 2 + 4}" text-anchor="middle" font-size="10">{ratio:.2f}</text>')
-            y += panel_h + GAP
-        y += GAP
-    for i in range(len(ms)):
-        for a, k in enumerate(ks):
-            svg.append(f'<text x="{LEFT + i * (panel_w + GAP) + a * CELL + CELL / 2}" y="{y - GAP}" text-anchor="middle" font-size="10">{short(k)}</text>')
-    svg.append(f'<text x="{LEFT}" y="{y + 4}" font-size="10">K (inputs) to the right, N (outputs) upwards</text>')
+                        x, y, ratio = corner(kind, i) + a * CELL, top + j * CELL, float(row[kind])
+                        svg.append(f'<rect x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" fill="{color(ratio)}" stroke="#bbb"/>')
+                        text(x + CELL / 2, y + CELL / 2 + 4, f"{ratio:.2f}", 'text-anchor="middle" font-size="10"')
+    bottom = TOP + len(recipes) * (panel_h + GAP)
+    for kind in kinds:
+        for i in range(len(ms)):
+            for a, k in enumerate(ks):
+                text(corner(kind, i) + a * CELL + CELL / 2, bottom, short(k), 'text-anchor="middle" font-size="10"')
+    text(LEFT, bottom + 18, "K (inputs) to the right, N (outputs) upwards", 'font-size="10"')
     if head:
-        svg.append(f'<text x="8" y="{height - 8}" font-size="8" fill="#555">{head[0].replace("&", "&amp;").replace("<", "&lt;")}</text>')
+        text(8, height - 8, head[0].replace("&", "&amp;").replace("<", "&lt;"), 'font-size="8" fill="#555"')
     open(sys.argv[1], "w").write("\n".join(svg) + "\n</svg>\n")
 
 
