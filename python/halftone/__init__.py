@@ -9,7 +9,7 @@ The arithmetic is that of docs/numerics.md, the same as in the halftone program;
 """
 from halftone._load import library
 from halftone.formats import Format, Quantized, dequantize, fake_quantize, quantize, scaled_mm
-from halftone.linear import OPERANDS, Linear, convert, linear, recipe_formats, set_draws
+from halftone.layers import OPERANDS, Linear, convert, linear, recipe_formats, set_draws
 from halftone.fused import linear_cross_entropy, rms_norm, swiglu
 
 __all__ = ["Format", "Linear", "OPERANDS", "Quantized", "convert", "dequantize", "fake_quantize", "library", "linear", "linear_cross_entropy",

@@ -200,7 +200,7 @@ struct SavedInput {
   int64_t first_row = 0;
 };
 
-at::Tensor forward(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, SavedInput& saved) {
+at::Tensor forward(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, SavedInput& saved, bool product) {
   const LinearRecipe& r = group.recipe;
   const DType hp = kernel_dtype(x);
   const Prepared& p = prepared(group, hp);
@@ -225,7 +225,8 @@ at::Tensor forward(const at::Tensor& x, LinearGroup& group, const LinearOptions&
       saved.x = x;
     }
   }
-  at::Tensor y = at::empty({tokens, n}, x.options().dtype(options.out));
+  at::Tensor y = at::empty({product ? tokens : 0, n}, x.options().dtype(options.out));
+  if (!product) return y;
   for (size_t i = 0; i < p.forward_spans.size(); ++i) {
     const Span& span = p.forward_spans[i];
     gemm::Gemm g;
@@ -298,11 +299,11 @@ bool takes(const at::Tensor& x, const LinearGroup& group) {
                      [&](const Weight* w) { return !w->stored && w->value.scalar_type() == x.scalar_type(); });
 }
 
-LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options) {
+LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
   auto saved = std::make_shared<SavedInput>();
   LinearCall call;
-  call.y = forward(x, group, options, *saved);
+  call.y = forward(x, group, options, *saved, product);
   if (options.keep) {
     call.backward = [saved, &group](const at::Tensor& dy_in, bool want_dx) {
       const at::Tensor dy = dy_in.stride(1) == 1 ? dy_in : dy_in.contiguous();

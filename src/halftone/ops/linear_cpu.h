@@ -7,6 +7,7 @@ namespace halftone::cpu {
 
 // True for groups that this path computes; the others take ops/linear_scaled.h.
 bool takes(const at::Tensor& x_tk, const LinearGroup& group);
-LinearCall linear_call(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options);
+// `product` false: y is not formed, for a backward pass whose forward pass was another call.
+LinearCall linear_call(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options, bool product = true);
 
 }  // namespace halftone::cpu

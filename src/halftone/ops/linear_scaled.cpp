@@ -35,14 +35,15 @@ class Call {
   Call(LinearGroup& group, at::ScalarType x_type, c10::DeviceType device, int64_t first_row)
       : group_(group), r_(group.recipe), x_type_(x_type), device_(device), context_(step_context()), first_row_(context_.first_row + first_row) {}
 
-  at::Tensor forward(const at::Tensor& x, bool keep, at::ScalarType out) {
+  at::Tensor forward(const at::Tensor& x, bool keep, at::ScalarType out, bool product_wanted) {
     tokens_ = x.size(0);
     const int64_t n = group_.out_features();
     const bool trainable = std::any_of(group_.weights.begin(), group_.weights.end(), [](const Weight* w) { return w->trainable(); });
-    at::Tensor y = at::empty({tokens_, n}, x.options().dtype(out));
+    at::Tensor y = at::empty({product_wanted ? tokens_ : 0, n}, x.options().dtype(out));
     if (tokens_ == 0) return y;
     Prepared& p = prepared(keep);
     Operand rows = quantize_input(x, keep && trainable);
+    if (!product_wanted) return y;
     int64_t n0 = 0;
     for (const Operand& w : p.forward) {
       ProductOptions options = product(0);
@@ -218,11 +219,11 @@ class Call {
 
 }  // namespace
 
-LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options) {
+LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
   auto call = std::make_shared<Call>(group, x.scalar_type(), x.device().type(), options.first_row);
   LinearCall result;
-  result.y = call->forward(x, options.keep, options.out);
+  result.y = call->forward(x, options.keep, options.out, product);
   if (options.keep) {
     result.backward = [call](const at::Tensor& dy, bool want_dx) { return call->backward(dy.stride(1) == 1 ? dy : dy.contiguous(), want_dx); };
   }

@@ -5,6 +5,9 @@
 #include <sstream>
 
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/linear_cpu.h"
+#include "halftone/ops/linear_scaled.h"
 #include "halftone/ops/stored_weight.h"
 #include "halftone/torch_ops/format.h"
 
@@ -22,10 +25,21 @@ std::string shape(const at::Tensor& t) {
   return out.str();
 }
 
+StepContext context(const MaybeTensor& draws, int64_t first_row) {
+  StepContext c;
+  c.first_row = first_row;
+  if (!present(draws)) return c;
+  check_draws(draws);
+  const at::Tensor numbers = draws->cpu().contiguous();
+  const int64_t* p = numbers.const_data_ptr<int64_t>();
+  c.seed = static_cast<uint64_t>(p[0]), c.step = static_cast<uint32_t>(p[1]);
+  return c;
+}
+
 }  // namespace
 
-Step::Step(int64_t seed, int64_t step, int64_t first_row) : lock_(step_mutex()), before_(step_context()) {
-  step_context() = {static_cast<uint64_t>(seed), static_cast<uint32_t>(step), first_row};
+Step::Step(const MaybeTensor& draws, int64_t first_row) : lock_(step_mutex()), before_(step_context()) {
+  step_context() = context(draws, first_row);
 }
 
 Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name) {
@@ -46,6 +60,20 @@ Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe,
 }
 
 void want_gradient(Weight& w) { w.grad = at::zeros(w.value.sizes(), w.value.options().dtype(at::kFloat)); }
+
+LinearCall backward_call(const at::Tensor& x, LinearGroup& group) {
+  LinearOptions o;
+  o.out = x.scalar_type(), o.keep = true;
+  if (x.is_cpu() && cpu::takes(x, group)) return cpu::linear_call(x, group, o, false);
+  if (x.is_cpu() || cuda::module() != nullptr) return scaled::linear_call(x, group, o, false);
+  return linear_call(x, group, o);
+}
+
+void check_draws(const MaybeTensor& draws) {
+  check(!present(draws) || (draws->scalar_type() == at::kLong && draws->dim() == 1 && draws->sym_size(0) == 2),
+        "halftone: expected draws as int64 [2], seed and step; found {} with {} dimensions", present(draws) ? c10::toString(draws->scalar_type()) : "none",
+        present(draws) ? draws->dim() : 0);
+}
 
 void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const MaybeTensor& bias) {
   if (w.dim() != 2 || x.dim() < 1 || x.sym_size(-1) != w.sym_size(1)) {

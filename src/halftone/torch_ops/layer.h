@@ -13,10 +13,11 @@ namespace halftone::library {
 using MaybeTensor = std::optional<at::Tensor>;
 inline bool present(const MaybeTensor& t) { return t.has_value() && t->defined(); }
 
-// Sets the step context, which is one per process: calls from several threads take turns.
+// Sets the step context, which is one per process: calls from several threads take turns. `draws` is int64 {seed, step}, zeros
+// when absent: a tensor and no two numbers, so that a compiled graph does not bake the step in.
 class Step {
  public:
-  Step(int64_t seed, int64_t step, int64_t first_row);
+  Step(const MaybeTensor& draws, int64_t first_row);
   ~Step() { step_context() = before_; }
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -37,6 +38,12 @@ struct Layer {
   Layer& operator=(const Layer&) = delete;
 };
 void want_gradient(Weight& w);
+
+// What backward needs of X[T, K], quantised as in the forward pass, whose product is not repeated.
+LinearCall backward_call(const at::Tensor& x_tk, LinearGroup& group);
+
+// Error unless int64 {seed, step}.
+void check_draws(const MaybeTensor& draws);
 
 // Error unless x[..., K], weight[N, K] and bias[N] go together; sizes may be symbolic.
 void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const MaybeTensor& bias);

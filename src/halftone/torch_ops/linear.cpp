@@ -19,11 +19,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, int64_t seed, int64_t step,
+Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, const MaybeTensor& draws,
                  int64_t first_row) {
   check_linear("halftone.linear", x, w, bias);
   const c10::DeviceGuard device(x.device());
-  const Step context(seed, step, first_row);
+  const Step context(draws, first_row);
   Layer layer(w, bias, recipe, options, name);
   LinearOptions o;
   o.out = x.scalar_type();
@@ -32,7 +32,9 @@ Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text
   return linear_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group, o).y.view(shape);
 }
 
-Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt, SymInt, SymInt) {
+Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, const MaybeTensor& draws,
+                   SymInt) {
+  check_draws(draws);
   check_linear("halftone.linear", x, w, bias);
   parse_recipe(std::string(recipe), std::string(options), std::string(name));
   std::vector<SymInt> shape = x.sym_sizes().vec();
@@ -42,24 +44,22 @@ Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Te
 
 // {dx, dw, db}, an empty tensor for what is not wanted. X and W are quantised again as in the forward pass, draws included.
 Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name,
-                         int64_t seed, int64_t step, int64_t first_row, std::array<bool, 3> wanted) {
+                         const MaybeTensor& draws, int64_t first_row, std::array<bool, 3> wanted) {
   check_linear("halftone.linear", x, w, bias);
   const c10::DeviceGuard device(x.device());
-  const Step context(seed, step, first_row);
+  const Step context(draws, first_row);
   Layer layer(w, bias, recipe, options, name);
   if (wanted[1]) want_gradient(layer.weight);
   if (wanted[2]) want_gradient(layer.bias);
-  LinearOptions o;
-  o.out = x.scalar_type(), o.keep = true;
-  LinearCall call = linear_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group, o);
+  LinearCall call = backward_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group);
   const Tensor dx = call.backward(dy.detach().reshape({-1, w.size(0)}).contiguous(), wanted[0]);
   const Tensor none = at::empty({0}, x.options());
   return {wanted[0] ? dx.to(x.scalar_type()).view(x.sizes()) : none, wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone(),
           wanted[2] ? layer.bias.grad.to(bias->scalar_type()) : none.clone()};
 }
 
-Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, SymInt, SymInt, SymInt,
-                           std::array<bool, 3> wanted) {
+Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, const MaybeTensor&,
+                           SymInt, std::array<bool, 3> wanted) {
   const auto like = [&](bool want, const Tensor& t) {
     return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
   };
@@ -69,29 +69,29 @@ Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, cons
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const MaybeTensor& bias, const std::string& recipe,
-                        const std::string& options, const std::string& name, const SymInt& seed, const SymInt& step, const SymInt& first_row) {
+                        const std::string& options, const std::string& name, const MaybeTensor& draws, const SymInt& first_row) {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("halftone::linear", "")
-                               .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, SymInt, SymInt)>();
-    ctx->save_for_backward({x, w, bias.value_or(Tensor())});
+                               .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, const MaybeTensor&, SymInt)>();
+    ctx->save_for_backward({x, w, bias.value_or(Tensor()), draws.value_or(Tensor())});
     ctx->saved_data["recipe"] = recipe, ctx->saved_data["options"] = options, ctx->saved_data["name"] = name;
-    ctx->saved_data["seed"] = seed, ctx->saved_data["step"] = step, ctx->saved_data["first_row"] = first_row;
-    return op.call(x, w, bias, recipe, options, name, seed, step, first_row);
+    ctx->saved_data["first_row"] = first_row;
+    return op.call(x, w, bias, recipe, options, name, draws, first_row);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& dy) {
     static const auto op =
         c10::Dispatcher::singleton()
             .findSchemaOrThrow("halftone::linear_backward", "")
-            .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, SymInt, SymInt, std::array<bool, 3>)>();
+            .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, const MaybeTensor&, SymInt, std::array<bool, 3>)>();
     const variable_list saved = ctx->get_saved_variables();
-    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt;
+    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt, draws = saved[3].defined() ? MaybeTensor(saved[3]) : std::nullopt;
     const std::array<bool, 3> wanted = {ctx->needs_input_grad(0), ctx->needs_input_grad(1), bias.has_value() && ctx->needs_input_grad(2)};
     auto& data = ctx->saved_data;
     auto [dx, dw, db] = op.call(dy[0], saved[0], saved[1], bias, data["recipe"].toStringRef(), data["options"].toStringRef(),
-                                data["name"].toStringRef(), data["seed"].toSymInt(), data["step"].toSymInt(), data["first_row"].toSymInt(), wanted);
-    variable_list grads(9);
+                                data["name"].toStringRef(), draws, data["first_row"].toSymInt(), wanted);
+    variable_list grads(8);
     if (wanted[0]) grads[0] = dx;
     if (wanted[1]) grads[1] = dw;
     if (wanted[2]) grads[2] = db;
@@ -99,20 +99,19 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
-Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt seed, SymInt step,
+Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, const MaybeTensor& draws,
                        SymInt first_row) {
-  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), std::move(seed), std::move(step),
-                               std::move(first_row));
+  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), draws, std::move(first_row));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(halftone, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', SymInt seed=0, SymInt step=0, "
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', Tensor? draws=None, "
         "SymInt first_row=0) -> Tensor",
         tags);
-  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, SymInt seed, SymInt step, "
+  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, Tensor? draws, "
         "SymInt first_row, bool[3] wanted) -> (Tensor dx, Tensor dw, Tensor db)",
         tags);
 }

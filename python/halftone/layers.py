@@ -22,23 +22,23 @@ def recipe_formats(recipe, options=""):
     return dict(zip(OPERANDS, _ops.recipe_formats(recipe, _options(options))))
 
 
-def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", seed=0, step=0, first_row=0):
-    """x[..., K] . weight[N, K]^T (+ bias[N]), forward and backward in the recipe (docs/recipes.md); differentiable in all three.
-
-    Stochastic rounding and rotations are keyed by `name` and `seed` and change with `step`; pass the optimizer's step.
-    """
-    return _ops.linear(x, weight, bias, recipe, _options(options), name=name, seed=seed, step=step, first_row=first_row)
-
-
-class _Draws:
-    seed = 0
-    step = 0
+# Seed and step of all random draws. A tensor, so that torch.compile reads it anew in every call, and replaced as a whole, so
+# that a backward pass that is still to come keeps its own.
+_draws = torch.zeros(2, dtype=torch.int64)
 
 
 def set_draws(*, seed=None, step=None):
-    """Sets the seed and the optimizer step of every Linear's draws; call it with each new step."""
-    _Draws.seed = _Draws.seed if seed is None else seed
-    _Draws.step = _Draws.step if step is None else step
+    """Sets the seed and the optimizer step of the draws that follow (stochastic rounding, rotations); call it with each new step."""
+    global _draws
+    _draws = torch.tensor([_draws[0].item() if seed is None else seed, _draws[1].item() if step is None else step], dtype=torch.int64)
+
+
+def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", draws=None, first_row=0):
+    """x[..., K] . weight[N, K]^T (+ bias[N]), forward and backward in the recipe (docs/recipes.md); differentiable in all three.
+
+    Stochastic rounding and rotations are keyed by `name` and by `draws`, int64 {seed, step}; None: those of set_draws.
+    """
+    return _ops.linear(x, weight, bias, recipe, _options(options), name=name, draws=_draws if draws is None else draws, first_row=first_row)
 
 
 class Linear(torch.nn.Linear):
@@ -50,7 +50,7 @@ class Linear(torch.nn.Linear):
         recipe_formats(recipe, self.options)  # an error now rather than in the first step
 
     def forward(self, x):
-        return linear(x, self.weight, self.bias, self.recipe, self.options, name=self.name, seed=_Draws.seed, step=_Draws.step)
+        return linear(x, self.weight, self.bias, self.recipe, self.options, name=self.name)
 
     def extra_repr(self):
         return f"{super().extra_repr()}, recipe={self.recipe}" + (f", options={self.options}" if self.options else "")
