@@ -87,6 +87,13 @@ with tempfile.TemporaryDirectory() as work:
     if cells != 1 + 2 * len(wanted):
         problem(f"roofline.svg: {cells} rectangles, expected the background and {2 * len(wanted)} cells")
 
+    tables = os.path.join(source, "tools/bench_tables.py")
+    paths = [os.path.join(work, f"{name}.csv") for name in ("mm", "quantize", "linear", "roofline")]
+    printed = subprocess.run([sys.executable, tables, *paths], check=True, capture_output=True, text=True).stdout
+    for word in ("| bf16 |", "| mxfp4_folded_rotated |", "| fp8_tensorwise |", "| mxfp8_e4m3 |"):
+        if word not in printed:
+            problem(f"tools/bench_tables.py: no row {word}")
+
     given = ["--m", "32", "--k", "32", "--n", "32", "--peak-size", "32", "--recipes", "int8"]
     rows = measure(work, "roofline", *given, "--peak", "int8=1e9", "none=1e9", "--bandwidth", "1e12")
     expect("roofline with given rates", rows, lambda r: r["recipe"], ["int8"], ["predicted"])
