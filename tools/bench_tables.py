@@ -72,4 +72,5 @@ def main():
             print(name + "\n\n" + text if name else text)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -94,6 +94,14 @@ with tempfile.TemporaryDirectory() as work:
         if word not in printed:
             problem(f"tools/bench_tables.py: no row {word}")
 
+    folder = os.path.join(source, "docs/benchmarks")
+    for name in ("mm", "quantize", "linear", "roofline"):
+        page, figures = open(os.path.join(folder, f"{name}.md")).read(), os.path.join(folder, "h200", f"{name}.csv")
+        printed = subprocess.run([sys.executable, tables, figures], check=True, capture_output=True, text=True).stdout
+        stale = [line for line in printed.splitlines() if line.startswith("| ") and line not in page]
+        if stale or open(figures).readline().split(": ")[1].strip() not in page:
+            problem(f"docs/benchmarks/{name}.md is not of {figures}: {stale[:2]}")
+
     given = ["--m", "32", "--k", "32", "--n", "32", "--peak-size", "32", "--recipes", "int8"]
     rows = measure(work, "roofline", *given, "--peak", "int8=1e9", "none=1e9", "--bandwidth", "1e12")
     expect("roofline with given rates", rows, lambda r: r["recipe"], ["int8"], ["predicted"])
