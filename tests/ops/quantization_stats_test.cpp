@@ -45,6 +45,11 @@ struct Pair {
       w.value = (at::randn({i == 0 ? n0 : n1, k}) / std::sqrt(static_cast<double>(k))).to(type).set_requires_grad(true);
       w.grad = at::zeros(w.value.sizes());
       group.weights.push_back(&w);
+      if (!recipe.w_forward.stored) continue;
+      const at::Tensor value = w.value.detach().to(at::kFloat).contiguous();
+      w.stored = std::make_shared<StoredWeight>(allocate_stored(recipe.w_forward, value.size(0), k, at::kCPU));
+      store(value, {}, *w.stored);
+      w.value = at::full({1}, NAN, w.value.options()).expand(value.sizes()).detach().set_requires_grad(true);
     }
   }
   // Y and dX; gradients go to the weights.
@@ -87,7 +92,6 @@ class Stats : public testing::TestWithParam<LinearRecipe> {
   void SetUp() override {
     at::manual_seed(11);
     step_context() = {17, 3, 64};
-    if (GetParam().w_forward.stored) GTEST_SKIP() << "no original: StoredWeightsHaveNoOriginal";
   }
 };
 
@@ -105,7 +109,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
     for (Weight& w : pair.weights) w.grad.zero_();
     const auto [y, dx] = pair.run(x, dy);
     const auto operand = [&](const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& key, const std::string& to) {
-      if (!spec.quantized()) return;
+      if (!spec.quantized() || spec.stored) return;
       const uint32_t signs = spec.hadamard == 32 ? philox(philox_key(17, first + "#rht"), 0, 3, 0)[0] : 0;
       at::Tensor numbers = reference_numbers(m, spec, transposed, key, signs);
       if (spec.hadamard > 0) numbers = unrotated(numbers, spec.hadamard, signs);
@@ -118,7 +122,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
     for (int i = 0; i < 2; ++i) {
       const Weight& w = pair.weights[i];
       const std::string to = i == 0 ? "layers.0.attention.wq " : "layers.0.attention.wk ";
-      const at::Tensor value = w.value.detach(), part = dy.narrow(1, n0, n[i]);
+      const at::Tensor value = w.stored ? dequantize(*w.stored) : w.value.detach(), part = dy.narrow(1, n0, n[i]);
       operand(x, r.x_forward, false, first + "#x.fwd", to + "x.fwd");
       if (forward_codes) {
         const at::Tensor numbers = reference_numbers(x, r.x_forward, false, first + "#x.fwd", 0);
@@ -193,6 +197,25 @@ TEST_P(Stats, CountARecomputedLayerOnce) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Stats, testing::ValuesIn(kLinearRecipes), [](const auto& info) { return std::string(info.param.name); });
+
+std::vector<LinearRecipe> variants() {
+  const auto changed = [](std::string_view base, std::string_view name, auto&& change) {
+    LinearRecipe r = *find_linear_recipe(base);
+    r.name = name;
+    change(r);
+    return r;
+  };
+  const auto each = [](LinearRecipe& r, auto&& f) {
+    for (OperandSpec* o : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) f(*o);
+  };
+  return {changed("int8", "int8_stochastic", [&](auto& r) { each(r, [](OperandSpec& o) { o.stochastic = true; }); }),
+          changed("int4", "int4_stochastic", [&](auto& r) { each(r, [](OperandSpec& o) { o.stochastic = true; }); }),
+          changed("mxfp4", "mxfp4_macro", [&](auto& r) { each(r, [](OperandSpec& o) { o.two_level = TwoLevel::macro; }); }),
+          changed("mxfp4", "mxfp4_clip", [&](auto& r) { r.dy_wgrad.clip = r.x_wgrad.clip = Clip::fixed; }),
+          changed("mxfp4", "mxfp4_emulated", [&](auto& r) { r.emulate = true; }),
+          changed("int8", "int8_forward", [&](auto& r) { r.dy_dgrad = r.w_dgrad = r.dy_wgrad = r.x_wgrad = {}; })};
+}
+INSTANTIATE_TEST_SUITE_P(Variants, Stats, testing::ValuesIn(variants()), [](const auto& info) { return std::string(info.param.name); });
 
 // A recipe that quantises X alone, and only in the forward product.
 LinearRecipe forward_only(const OperandSpec& x) {
@@ -299,18 +322,11 @@ TEST(QuantizationStats, StoredWeightsHaveNoOriginal) {
   at::manual_seed(15);
   const LinearRecipe r = *find_linear_recipe("int8_weight");
   Pair pair(r, 64, 32, 32, at::kBFloat16);
-  double amax = 0;
-  for (Weight& w : pair.weights) {
-    const at::Tensor value = w.value.detach().to(at::kFloat).contiguous();
-    w.stored = std::make_shared<StoredWeight>(allocate_stored(r.w_forward, 32, 64, at::kCPU));
-    store(value, {}, *w.stored);
-    if (&w == &pair.weights[0]) amax = dequantize(*w.stored).abs().max().item<double>();
-  }
   Watch watch;
   pair.run(at::randn({32, 64}).to(at::kBFloat16), at::randn({32, 64}).to(at::kBFloat16));
   const Report report = watch.read();
   const QuantizationFigures& w = report.at("layers.0.attention.wq w.fwd");
-  EXPECT_EQ(w.amax, amax);
+  EXPECT_EQ(w.amax, dequantize(*pair.weights[0].stored).abs().max().item<double>());
   EXPECT_FALSE(w.sqnr.has_value() || w.saturated.has_value());
   EXPECT_GT(*report.at("layers.0.attention.wk y").sqnr, 50);  // the products read exactly the stored numbers
 }

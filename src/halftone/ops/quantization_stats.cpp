@@ -116,6 +116,7 @@ void QuantizationStats::add(const LinearGroup& group, Slot slot, const ErrorSums
 }
 
 LinearCall QuantizationStats::watch(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, LinearCall call) {
+  for (const Weight* w : group.weights) layer(*w);  // a recomputed block runs backwards, its first pass gives the order
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
   const StepContext context = step_context();

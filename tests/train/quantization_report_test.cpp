@@ -1,0 +1,131 @@
+#include "halftone/train/quantization_report.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "checkpoint/support.h"
+#include "halftone/config/load.h"
+#include "halftone/train/engine.h"
+#include "source_dir.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Trained {
+  std::vector<double> losses;
+  std::vector<QuantizationFigures> figures;  // of the last step
+  std::string line;
+};
+
+// Three steps of two micro-batches of a small Llama; `plant`: a weight with one large element in every row.
+Trained train(const std::string& scheme, const std::string& recompute, bool watched, const std::string& plant = "",
+              MetricsLogger* metrics = nullptr) {
+  const std::vector<std::string> args = {
+      "--config", (fs::path(source_dir()) / "recipes/demo.toml").string(), "--quantize.scheme=" + scheme,
+      "--activation_checkpoint.mode=" + recompute,
+      R"(--model.overrides={"dim":64,"n_layers":2,"n_heads":2,"n_kv_heads":1,"ffn_dim":192,"vocab_size":256})"};
+  const JobConfig config = load_config(args, {1}).config;
+  Engine::Options options;
+  options.seed = 3, options.vocab_size = 256, options.positions = 64;
+  Engine engine(config, options);
+  engine.initialize();
+  for (nn::Parameter* p : engine.store().parameters()) {
+    if (p->fqn == plant) p->master.select(1, 7).fill_(5);
+  }
+  engine.store().masters_changed();
+  at::manual_seed(4);
+  Trained run;
+  for (int64_t step = 1; step <= 3; ++step) {
+    std::vector<MicroBatch> batches(2);
+    for (int64_t b = 0; b < 2; ++b) {
+      const at::Tensor tokens = at::randint(256, {2, 65}, at::kLong);
+      batches[b].input.tokens = tokens.narrow(1, 0, 64).contiguous(), batches[b].labels = tokens.narrow(1, 1, 64).contiguous();
+      batches[b].valid_labels = 128, batches[b].first_row = 128 * b;
+    }
+    std::optional<QuantizationReport> report;
+    if (watched) report.emplace();
+    run.losses.push_back(engine.step(batches, step, 1.0).loss_sum);
+    if (!watched) continue;
+    run.figures = quantization_stats()->read();
+    run.line = quantization_line(step, run.figures);
+    if (metrics != nullptr) report->write(step, *metrics);
+  }
+  EXPECT_EQ(quantization_stats(), nullptr);
+  return run;
+}
+
+TEST(QuantizationReport, LeavesTheLossAsItIs) {
+  for (const char* scheme : {"int8", "mxfp4", "nvfp4", "fp8_tensorwise"}) {
+    EXPECT_EQ(train(scheme, "none", true).losses, train(scheme, "none", false).losses) << scheme;
+  }
+}
+
+TEST(QuantizationReport, IsTheSameWithRecomputation) {
+  for (const char* scheme : {"int8", "mxfp4"}) {
+    const Trained kept = train(scheme, "none", true), again = train(scheme, "full", true);
+    EXPECT_EQ(kept.line, again.line);
+    ASSERT_EQ(kept.figures.size(), again.figures.size());
+    EXPECT_EQ(quantization_scalars(kept.figures), quantization_scalars(again.figures)) << scheme;
+  }
+}
+
+TEST(QuantizationReport, NamesThePlantedLayer) {
+  const Trained plain = train("int8", "none", true), planted = train("int8", "none", true, "layers.1.feed_forward.w2.weight");
+  const auto of = [](const Trained& run) {
+    for (const QuantizationFigures& f : run.figures) {
+      if (f.layer == "layers.1.feed_forward.w2" && f.operand == "w.fwd") return *f.sqnr;
+    }
+    return 0.0;
+  };
+  EXPECT_GT(of(plain), 38);
+  EXPECT_LT(of(planted), 33);
+  const size_t at = planted.line.find("w.fwd ");
+  ASSERT_NE(at, std::string::npos) << planted.line;
+  EXPECT_EQ(planted.line.substr(at, planted.line.find(',', at) - at), fmt::format("w.fwd {:.1f} layers.1.feed_forward.w2", of(planted)));
+}
+
+TEST(QuantizationReport, IsReadBackFromTheMetrics) {
+  const testing::TemporaryFolder folder;
+  Trained run;
+  {
+    MetricsOptions options;
+    options.dump_folder = folder.path();
+    MetricsLogger metrics(options, 0, {});
+    run = train("mxfp4", "none", true, "", &metrics);
+  }
+  std::vector<MetricsLine> lines;
+  for (const MetricsLine& line : read_metrics(folder.path() / "metrics.jsonl")) {
+    if (line.kind == "quantization") lines.push_back(line);
+  }
+  ASSERT_EQ(lines.size(), 3);
+  EXPECT_EQ(lines[2].step, 3);
+  Scalars written = quantization_scalars(run.figures), found = lines[2].scalars;
+  std::sort(written.begin(), written.end());
+  std::sort(found.begin(), found.end());
+  EXPECT_EQ(found, written);
+  // 14 quantised layers with every figure; the head with what exists without codes.
+  for (const char* name : {"amax", "sat_frac", "flushed_frac", "sqnr", "nonfinite"}) {
+    EXPECT_NE(find_scalar(lines[2].scalars, fmt::format("quant/layers.1.attention.wv/dy.wgrad/{}", name)), nullptr) << name;
+  }
+  for (const char* product : {"y", "dx", "dw"}) {
+    EXPECT_NE(find_scalar(lines[2].scalars, fmt::format("quant/layers.0.feed_forward.w3/{}/sqnr", product)), nullptr) << product;
+  }
+  EXPECT_NE(find_scalar(lines[2].scalars, "quant/output/x.fwd/amax"), nullptr);
+  EXPECT_EQ(find_scalar(lines[2].scalars, "quant/output/x.fwd/sqnr"), nullptr);
+  EXPECT_EQ(run.figures.size(), 14 * 9 + 6);
+}
+
+TEST(QuantizationReport, LineOfNothingQuantisedAndOfWhatIsNotFinite) {
+  QuantizationFigures f{"output", "x.fwd", 2, 0, {}, {}, {}};
+  EXPECT_EQ(quantization_line(4, {f}), "quantization step:  4  no operand is quantised");
+  QuantizationFigures a{"a", "y", 1, 0, {}, {}, 20.04}, b{"b", "y", NAN, 3, {}, {}, NAN}, c{"c", "y", 1, 2, {}, {}, 10.0};
+  EXPECT_EQ(quantization_line(12, {a, c}), "quantization step: 12  lowest SQNR in dB: y 10.0 c  non-finite elements: 2, first in c y");
+  EXPECT_EQ(quantization_line(12, {a, b, c}), "quantization step: 12  lowest SQNR in dB: y nan b  non-finite elements: 5, first in b y");
+}
+
+}  // namespace
+}  // namespace halftone
