@@ -103,8 +103,13 @@ with tempfile.TemporaryDirectory() as work:
             problem(f"docs/benchmarks/{name}.md is not of {figures}: {stale[:2]}")
 
     given = ["--m", "32", "--k", "32", "--n", "32", "--peak-size", "32", "--recipes", "int8"]
-    rows = measure(work, "roofline", *given, "--peak", "int8=1e9", "none=1e9", "--bandwidth", "1e12")
+    rows = measure(work, "roofline", *given, "--algorithms", "first", "--peak", "int8=1e9", "none=1e9", "--bandwidth", "1e12")
     expect("roofline with given rates", rows, lambda r: r["recipe"], ["int8"], ["predicted"])
+
+for name in ("", "mm", "quantize", "linear", "roofline"):
+    run = subprocess.run([program, "bench", *name.split(), "--help"], capture_output=True, text=True)
+    if run.returncode != 0 or f"  halftone bench {name or 'train'} " not in run.stdout:
+        problem(f"bench {name} --help: status {run.returncode}, expected an example")
 
 refuse("found 'speed'", "speed")
 refuse("expected what to measure", *[])

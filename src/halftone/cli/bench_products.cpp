@@ -59,6 +59,8 @@ std::vector<ProductFormat> make_formats() {
   reference("aten_fp8_tensor_fast", "at::_scaled_mm, one scale a tensor", Reference::fp8_tensor, true);
   reference("aten_fp8_row", "at::_scaled_mm, a scale a row", Reference::fp8_row);
   reference("aten_fp8_row_fast", "the same, fast accumulation", Reference::fp8_row, true);
+  reference("aten_fp8_1x128_128x128", "at::_scaled_mm, 1x128 blocks of A, 128x128 of B", Reference::fp8_block_tile);
+  reference("aten_fp8_1x128_1x128", "at::_scaled_mm, 1x128 blocks of both", Reference::fp8_block_block);
   reference("aten_int8", "at::_int_mm: int32 out, nothing scaled", Reference::int_mm);
   for (ProductFormat& f : out) f.a.stochastic = f.b.stochastic = false, f.a.stored = f.b.stored = false;
   return out;
@@ -119,7 +121,7 @@ ProductWork our_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, co
 
 ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, const Layout& layout, c10::Device device) {
   ProductWork w;
-  const bool fp8 = f.reference == Reference::fp8_tensor || f.reference == Reference::fp8_row, tn = std::string(layout.name) == "TN";
+  const bool fp8 = f.reference >= Reference::fp8_tensor && f.reference <= Reference::fp8_block_block, tn = std::string(layout.name) == "TN";
   if (device.is_cpu() && (fp8 || f.reference == Reference::tf32)) w.absent = "CUDA only";
   if (fp8 && !tn) w.absent = "at::_scaled_mm takes TN only";
   if (!w.absent.empty()) return w;
@@ -139,10 +141,23 @@ ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, c
     s->a.push_back(layout.a_transposed ? draw(k, m).t() : draw(m, k));
     s->b.push_back(layout.b_transposed ? draw(k, n) : draw(n, k).t());
   }
-  const auto one = at::TensorOptions().device(device).dtype(at::kFloat);
-  const bool rows = f.reference == Reference::fp8_row;
-  s->scale_a = at::full(rows ? std::vector<int64_t>{m, 1} : std::vector<int64_t>{}, 0.01, one);
-  s->scale_b = at::full(rows ? std::vector<int64_t>{1, n} : std::vector<int64_t>{}, 0.01, one);
+  // Scales in the layouts that at::_scaled_mm asks for: those of 1x128 blocks lie block by block, those of tiles row by row.
+  const auto scale = [&](int64_t rows, int64_t cols) {
+    return at::full({rows, cols}, 0.01, at::TensorOptions().device(device).dtype(at::kFloat));
+  };
+  const int64_t blocks = (k + 127) / 128;
+  switch (f.reference) {
+    case Reference::fp8_row:
+      s->scale_a = scale(m, 1), s->scale_b = scale(1, n);
+      break;
+    case Reference::fp8_block_tile:
+    case Reference::fp8_block_block:
+      s->scale_a = scale(blocks, m).t();
+      s->scale_b = f.reference == Reference::fp8_block_block ? scale(blocks, n) : scale((n + 127) / 128, blocks).t();
+      break;
+    default:
+      s->scale_a = scale(1, 1).squeeze(), s->scale_b = scale(1, 1).squeeze();
+  }
   w.reads = fp8 ? "codes" : "numbers as they lie";
   w.work = [s, f](int64_t turn) {
     const auto i = static_cast<size_t>(turn) % s->a.size();
@@ -158,6 +173,8 @@ ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, c
         break;
       case Reference::fp8_tensor:
       case Reference::fp8_row:
+      case Reference::fp8_block_tile:
+      case Reference::fp8_block_block:
         at::_scaled_mm(s->a[i], s->b[i], s->scale_a, s->scale_b, {}, {}, at::kBFloat16, f.fast);
         break;
       default:

@@ -19,7 +19,7 @@ struct Layout {
 inline constexpr Layout kLayouts[] = {{"TN", false, false}, {"NN", false, true}, {"NT", true, true}};
 
 // LibTorch's own products that stand beside ours.
-enum class Reference { none, mm, tf32, fp8_tensor, fp8_row, int_mm };
+enum class Reference { none, mm, tf32, fp8_tensor, fp8_row, fp8_block_tile, fp8_block_block, int_mm };
 
 // A row of the table of `bench mm`.
 struct ProductFormat {
