@@ -13,6 +13,7 @@
 
 #include "halftone/ops/recompute.h"
 #include "ops/recipe_reference.h"
+#include "ops/test_device.h"
 
 namespace halftone {
 
@@ -42,24 +43,24 @@ struct Pair {
     for (int i = 0; i < 2; ++i) {
       Weight& w = weights[i];
       w.name = i == 0 ? "layers.0.attention.wq.weight" : "layers.0.attention.wk.weight";
-      w.value = (at::randn({i == 0 ? n0 : n1, k}) / std::sqrt(static_cast<double>(k))).to(type).set_requires_grad(true);
-      w.grad = at::zeros(w.value.sizes());
+      w.value = (at::randn({i == 0 ? n0 : n1, k}) / std::sqrt(static_cast<double>(k))).to(type).to(test_device()).set_requires_grad(true);
+      w.grad = at::zeros(w.value.sizes(), w.value.options().dtype(at::kFloat).requires_grad(false));
       group.weights.push_back(&w);
       if (!recipe.w_forward.stored) continue;
       const at::Tensor value = w.value.detach().to(at::kFloat).contiguous();
-      w.stored = std::make_shared<StoredWeight>(allocate_stored(recipe.w_forward, value.size(0), k, at::kCPU));
+      w.stored = std::make_shared<StoredWeight>(allocate_stored(recipe.w_forward, value.size(0), k, test_device()));
       store(value, {}, *w.stored);
       w.value = at::full({1}, NAN, w.value.options()).expand(value.sizes()).detach().set_requires_grad(true);
     }
   }
-  // Y and dX; gradients go to the weights.
+  // Y and dX on the CPU; gradients go to the weights.
   std::pair<at::Tensor, at::Tensor> run(const at::Tensor& x_in, const at::Tensor& dy, bool again = false) {
-    const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
+    const at::Tensor x = x_in.detach().to(test_device()).clone().set_requires_grad(true);
     at::AutoGradMode grad(true);
     const auto f = [&](const at::Tensor& t) { return linear(t, group); };
     const at::Tensor y = again ? recompute(f, x, weights[0].value) : f(x);
-    torch::autograd::backward({y}, {dy});
-    return {y.detach(), x.grad()};
+    torch::autograd::backward({y}, {dy.to(test_device())});
+    return {y.detach().cpu(), x.grad().cpu()};
   }
 };
 
@@ -87,17 +88,21 @@ at::Tensor unrotated(const at::Tensor& numbers, int n, uint32_t signs) {
   return numbers.reshape({-1, n}).mm(h).reshape(numbers.sizes());
 }
 
-class Stats : public testing::TestWithParam<LinearRecipe> {
+class Stats : public OnDeviceWith<LinearRecipe> {
  protected:
   void SetUp() override {
+    OnDeviceWith::SetUp();
     at::manual_seed(11);
     step_context() = {17, 3, 64};
   }
 };
+std::string test_name(const testing::TestParamInfo<std::tuple<std::string, LinearRecipe>>& info) {
+  return std::get<0>(info.param) + "_" + std::string(std::get<1>(info.param).name);
+}
 
 // Every SQNR of a group over two micro-batches against the scalar reference quantiser and fp64 products.
 TEST_P(Stats, EqualFiguresComputedIndependently) {
-  const LinearRecipe& r = GetParam();
+  const LinearRecipe& r = param();
   const int64_t tokens = 96, k = 160, n[2] = {64, 96};
   Pair pair(r, k, n[0], n[1], at::kBFloat16);
   const std::string first = pair.weights[0].name;
@@ -122,7 +127,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
     for (int i = 0; i < 2; ++i) {
       const Weight& w = pair.weights[i];
       const std::string to = i == 0 ? "layers.0.attention.wq " : "layers.0.attention.wk ";
-      const at::Tensor value = w.stored ? dequantize(*w.stored) : w.value.detach(), part = dy.narrow(1, n0, n[i]);
+      const at::Tensor value = (w.stored ? dequantize(*w.stored) : w.value.detach()).cpu(), part = dy.narrow(1, n0, n[i]);
       operand(x, r.x_forward, false, first + "#x.fwd", to + "x.fwd");
       if (forward_codes) {
         const at::Tensor numbers = reference_numbers(x, r.x_forward, false, first + "#x.fwd", 0);
@@ -138,7 +143,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
       }
       const at::Tensor xd = x.to(at::kDouble), wd = value.to(at::kDouble), dyd = part.to(at::kDouble);
       if (r.x_forward.quantized() || r.w_forward.quantized()) expected[to + "y"].add(xd.mm(wd.t()), y.narrow(1, n0, n[i]));
-      if (r.dy_wgrad.quantized() || r.x_wgrad.quantized()) expected[to + "dw"].add(dyd.t().mm(xd), w.grad);
+      if (r.dy_wgrad.quantized() || r.x_wgrad.quantized()) expected[to + "dw"].add(dyd.t().mm(xd), w.grad.cpu());
       exact_dx += dyd.mm(wd);
       n0 += n[i];
     }
@@ -154,7 +159,9 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
     const auto e = expected.find(where);
     ASSERT_EQ(figures.sqnr.has_value(), e != expected.end()) << where;
     if (figures.sqnr) {
-      EXPECT_NEAR(*figures.sqnr, e->second.db(), 1e-3) << where;
+      // The reference of products: fp32 sums in the order of the device.
+      const bool product = figures.operand.size() <= 2;
+      EXPECT_NEAR(*figures.sqnr, e->second.db(), product && test_device().is_cuda() ? 1e-2 : 1e-3) << where;
     }
     EXPECT_EQ(figures.nonfinite, 0) << where;
   }
@@ -163,7 +170,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
 TEST_P(Stats, ChangeNothing) {
   const auto train = [&](bool watched) {
     at::manual_seed(12);
-    Pair pair(GetParam(), 96, 64, 32, at::kBFloat16);
+    Pair pair(param(), 96, 64, 32, at::kBFloat16);
     std::unique_ptr<Watch> watch = watched ? std::make_unique<Watch>() : nullptr;
     at::Tensor y, dx;
     for (int batch = 0; batch < 2; ++batch) {
@@ -180,7 +187,7 @@ TEST_P(Stats, ChangeNothing) {
 TEST_P(Stats, CountARecomputedLayerOnce) {
   const auto report = [&](bool again) {
     at::manual_seed(13);
-    Pair pair(GetParam(), 96, 64, 32, at::kBFloat16);
+    Pair pair(param(), 96, 64, 32, at::kBFloat16);
     Watch watch;
     pair.run(at::randn({64, 96}).to(at::kBFloat16), at::randn({64, 96}).to(at::kBFloat16), again);
     return watch.read();
@@ -196,7 +203,7 @@ TEST_P(Stats, CountARecomputedLayerOnce) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Stats, testing::ValuesIn(kLinearRecipes), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Recipes, Stats, testing::Combine(test_devices(), testing::ValuesIn(kLinearRecipes)), test_name);
 
 std::vector<LinearRecipe> variants() {
   const auto changed = [](std::string_view base, std::string_view name, auto&& change) {
@@ -215,7 +222,7 @@ std::vector<LinearRecipe> variants() {
           changed("mxfp4", "mxfp4_emulated", [&](auto& r) { r.emulate = true; }),
           changed("int8", "int8_forward", [&](auto& r) { r.dy_dgrad = r.w_dgrad = r.dy_wgrad = r.x_wgrad = {}; })};
 }
-INSTANTIATE_TEST_SUITE_P(Variants, Stats, testing::ValuesIn(variants()), [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Variants, Stats, testing::Combine(test_devices(), testing::ValuesIn(variants())), test_name);
 
 // A recipe that quantises X alone, and only in the forward product.
 LinearRecipe forward_only(const OperandSpec& x) {
@@ -231,7 +238,9 @@ QuantizationFigures figures_of(const at::Tensor& x, const OperandSpec& spec) {
   return watch.read().at("layers.0.attention.wq x.fwd");
 }
 
-TEST(QuantizationShares, OfHandMadeRows) {
+class QuantizationShares : public OnDevice {};
+
+TEST_P(QuantizationShares, OfHandMadeRows) {
   // Scale 1 by the rule floor: 7.9 and -7.5 round past 6, the largest number of e2m1; 6.9 rounds to it; 0.2 and -0.1 to zero.
   OperandSpec mx = find_linear_recipe("mxfp4")->x_forward;
   mx.mode = ScaleMode::floor;
@@ -271,13 +280,32 @@ TEST(QuantizationShares, OfHandMadeRows) {
   Pair pair(r, 32, 1, 1, at::kFloat);
   at::Tensor w = at::full({1, 32}, (32 - 1.6 - 2.9 - 1.4 - 0.1) / 28);
   w[0][0] = 1.6, w[0][1] = -2.9, w[0][2] = 1.4, w[0][3] = 0.1;
-  pair.weights[0].value = w.set_requires_grad(true);
+  pair.weights[0].value = w.to(test_device()).set_requires_grad(true);
   Watch watch;
   pair.run(at::ones({4, 32}), at::ones({4, 2}));
   const QuantizationFigures t = watch.read().at("layers.0.attention.wq w.fwd");
   EXPECT_EQ(t.saturated, 2.0 / 32);
   EXPECT_EQ(t.flushed, 1.0 / 32);
 }
+
+TEST_P(QuantizationShares, CountWhatIsNotFinite) {
+  const OperandSpec int8 = find_linear_recipe("int8")->x_forward;
+  at::Tensor x = at::ones({4, 32});
+  x[1][3] = INFINITY, x[2][0] = -INFINITY;
+  QuantizationFigures f = figures_of(x, int8);
+  EXPECT_EQ(f.nonfinite, 2);
+  EXPECT_EQ(f.amax, INFINITY);
+  EXPECT_TRUE(std::isnan(*f.sqnr));
+  x[3][3] = NAN;
+  f = figures_of(x, int8);
+  EXPECT_EQ(f.nonfinite, 3);
+  EXPECT_TRUE(std::isnan(f.amax) && std::isnan(*f.sqnr));
+  // Unquantised layers count too.
+  EXPECT_EQ(figures_of(x, {}).nonfinite, 3);
+  EXPECT_FALSE(figures_of(x, {}).sqnr.has_value());
+}
+
+INSTANTIATE_TEST_SUITE_P(On, QuantizationShares, test_devices(), [](const auto& info) { return info.param; });
 
 TEST(QuantizationStats, FindsThePlantedLayer) {
   at::manual_seed(14);
@@ -299,23 +327,6 @@ TEST(QuantizationStats, FindsThePlantedLayer) {
   EXPECT_TRUE(worst["x.fwd"].second.starts_with("layers.2.")) << worst["x.fwd"].second;
   EXPECT_LT(worst["x.fwd"].first, 25);
   EXPECT_GT(worst["w.fwd"].first, 35);
-}
-
-TEST(QuantizationStats, CountsWhatIsNotFinite) {
-  const OperandSpec int8 = find_linear_recipe("int8")->x_forward;
-  at::Tensor x = at::ones({4, 32});
-  x[1][3] = INFINITY, x[2][0] = -INFINITY;
-  QuantizationFigures f = figures_of(x, int8);
-  EXPECT_EQ(f.nonfinite, 2);
-  EXPECT_EQ(f.amax, INFINITY);
-  EXPECT_TRUE(std::isnan(*f.sqnr));
-  x[3][3] = NAN;
-  f = figures_of(x, int8);
-  EXPECT_EQ(f.nonfinite, 3);
-  EXPECT_TRUE(std::isnan(f.amax) && std::isnan(*f.sqnr));
-  // Unquantised layers count too.
-  EXPECT_EQ(figures_of(x, {}).nonfinite, 3);
-  EXPECT_FALSE(figures_of(x, {}).sqnr.has_value());
 }
 
 TEST(QuantizationStats, StoredWeightsHaveNoOriginal) {
