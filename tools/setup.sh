@@ -79,7 +79,7 @@ if ! .venv/bin/python -c '' 2>/dev/null; then
   "$python" -m venv .venv >"$log" 2>&1 || { tail -n 3 "$log" >&2; rm -rf .venv; stop "'$python -m venv .venv' failed (its last lines are above)"; }
 fi
 
-# 3. Pinned wheels, without their dependencies: LibTorch is used from C++, torch is never imported in Python.
+# 3. Pinned wheels, without their dependencies: LibTorch is used from C++, torch is imported in Python by tests alone.
 rm -f "$stamp"
 quiet=-q
 if [ -t 1 ]; then quiet=""; fi

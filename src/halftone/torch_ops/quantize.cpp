@@ -52,11 +52,15 @@ Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, Sym
           s.element == Element::uint4 ? make(shape, at::kFloat) : make({0}, at::kFloat)};
 }
 
+Tensor numbers(const Operand& o) {
+  return o.rows * o.k == 0 ? at::empty({o.rows, o.k}, o.scales.options().dtype(at::kFloat)) : dequantize(o);
+}
+
 Tensor dequantize_op(at::TensorList t, Text format, at::ScalarType dtype) {
   const Operand o = operand("halftone.dequantize", t, parse_format(format));
   check(o.spec.quantized(), "halftone.dequantize: format hp is an unquantised matrix");
   const c10::DeviceGuard guard(o.scales.device());
-  return dequantize(o).to(dtype);
+  return numbers(o).to(dtype);
 }
 
 Tensor dequantize_meta(at::TensorList t, Text format_text, at::ScalarType dtype) {
@@ -74,7 +78,7 @@ Tensor fake_quantize_op(const Tensor& x, Text format_text, bool transposed, Text
   Format codes = format;
   codes.packed = false;
   const int64_t cols = x.size(-1), rows = x.numel() / std::max<int64_t>(cols, 1);
-  const Tensor y = dequantize(quantize(x.reshape({rows, cols}), codes, transposed, {std::string(stream), seed, step, first_row})).to(x.scalar_type());
+  const Tensor y = numbers(quantize(x.reshape({rows, cols}), codes, transposed, {std::string(stream), seed, step, first_row})).to(x.scalar_type());
   return (transposed ? y.t().contiguous() : y).view(x.sizes());
 }
 

@@ -1,0 +1,256 @@
+#!/usr/bin/env python3
+"""torch.ops.halftone: opcheck of every op, linear layers of every recipe against the definition, torch.compile, errors.
+
+    HALFTONE_DEVICE=cuda python3 tests/parity/torch_ops.py     on a GPU
+"""
+import copy
+import os
+import subprocess
+import sys
+import tempfile
+
+import _torch_ops
+
+cache = tempfile.TemporaryDirectory()
+os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache.name
+torch, halftone = _torch_ops.load()
+sqnr = _torch_ops.sqnr
+device = os.environ.get("HALFTONE_DEVICE", "cpu")
+ops = torch.ops.halftone
+checked = set()
+torch.manual_seed(0)
+
+RECIPES = ("none", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp", "fp8_blockwise", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "amdfp4",
+           "int8", "int4", "int8_weight", "int4_weight", "bitnet")
+
+
+def randn(*shape, dtype=torch.float32, grad=False):
+    return torch.randn(*shape).to(device, dtype).requires_grad_(grad)
+
+
+def opcheck(name, /, *args, **kwargs):
+    op = getattr(ops, name).default
+    result = torch.library.opcheck(op, args, kwargs)
+    assert set(result.values()) == {"SUCCESS"}, (name, args[1:], result)
+    checked.add(name)
+
+
+def check_schemas():
+    x = randn(64, 128, dtype=torch.bfloat16)
+    for format in ("e4m3", "e5m2:1x128", "e4m3:row:pow2", "e4m3:128x128", "mxfp8_e4m3:floor", "mxfp6_e2m3:even", "mxfp4:packed", "mxfp4:32x32:uos",
+                   "mxfp4:two_level=blockwise", "mxfp4:32x32:two_level=blockwise", "nvfp4:sr", "nvfp4:16x16:chain=torchao", "amdfp4", "int8:sr",
+                   "int4:packed", "uint4", "ternary"):
+        opcheck("quantize", x, format)
+        opcheck("quantize", x[:50].float(), format.replace(":packed", ""), transposed=True, stream="w#w.dgrad", seed=3, step=2, first_row=7)
+        q = halftone.quantize(x, format)
+        opcheck("dequantize", q.tensors, q.format, dtype=torch.bfloat16)
+        opcheck("fake_quantize", x.detach().clone().requires_grad_(), format.replace(":packed", ""))
+        if device == "cpu" or not format.startswith(("mxfp6", "uint4")):
+            opcheck("scaled_mm", q.tensors, q.format, q.tensors, q.format, bias=randn(64), out_dtype=torch.float32)
+    opcheck("quantize", x[:50], "mxfp4:hadamard=32", transposed=True)
+    draws = torch.tensor([3, 2])
+    for recipe in RECIPES:
+        for dtype in (torch.float32, torch.bfloat16):
+            tensors = [randn(*shape, dtype=dtype, grad=True) for shape in ((2, 24, 64), (32, 64), (32,))]
+            opcheck("linear", *tensors, recipe, name="w", draws=draws)
+            opcheck("linear", tensors[0].detach(), tensors[1], None, recipe)
+            opcheck("linear_backward", randn(2, 24, 32, dtype=dtype), *[t.detach() for t in tensors], recipe, "", "w", draws, 5, [True, True, True])
+    opcheck("linear_backward", randn(24, 32), randn(24, 64), randn(32, 64), None, "int8", "", "w", None, 0, [False, True, False])
+    opcheck("rms_norm", randn(2, 6, 64, grad=True), randn(64, grad=True), 1e-5)
+    opcheck("rms_norm_backward", randn(2, 6, 64), randn(2, 6, 64), randn(64), 1e-5)
+    opcheck("swiglu", randn(2, 6, 64, grad=True))
+    opcheck("swiglu_backward", randn(2, 6, 32), randn(2, 6, 64))
+    labels = torch.randint(0, 32, (24,), device=device)
+    labels[3] = -100
+    opcheck("linear_cross_entropy", randn(24, 64, grad=True), randn(32, 64, grad=True), labels, "int8")
+    opcheck("linear_cross_entropy_with_gradients", randn(24, 64), randn(32, 64), labels, "none", "", "output.weight", None, 0, [False, True])
+    known = {schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("halftone::")}
+    unchecked = known - checked - {"recipe_formats", "canonical_format"}  # these two take strings alone
+    assert not unchecked, f"ops without an opcheck: {sorted(unchecked)}"
+    print(f"opcheck passes for {len(checked)} ops: {', '.join(sorted(checked))}")
+
+
+def operands(recipe, options, x, w, dy, draws, first_row):
+    """The six operands of docs/numerics.md section 7 as float64 numbers, from the quantiser alone."""
+    formats = halftone.recipe_formats(recipe, options)
+    seed, step = draws.tolist()
+
+    def number(which, matrix, role, transposed, row):
+        format = formats[which]
+        if format == "hp":
+            return matrix.double()
+        q = halftone.quantize(matrix, format, transposed=transposed, stream=f"w#{role}", seed=seed, step=step, first_row=row)
+        values = halftone.dequantize(q).double()
+        return values.t() if transposed else values
+
+    stored = recipe in ("int8_weight", "int4_weight")
+    o = {"x_forward": number("x_forward", x, "x.fwd", False, first_row), "w_forward": number("w_forward", w, "w.fwd", False, 0),
+         "dy_dgrad": number("dy_dgrad", dy, "dy.dgrad", False, first_row)}
+    # Tensor and tile scales are the same for both directions: one set of codes, one draw.
+    same = {which: formats[which].split(":")[1:2] in (["tensor"], ["32x32"], ["16x16"], ["128x128"]) for which in halftone.OPERANDS}
+    o["w_dgrad"] = o["w_forward"] if stored or (same["w_dgrad"] and same["w_forward"]) else number("w_dgrad", w, "w.dgrad", True, 0)
+    o["dy_wgrad"] = o["dy_dgrad"] if same["dy_wgrad"] else number("dy_wgrad", dy, "dy.wgrad", True, first_row)
+    o["x_wgrad"] = o["x_forward"] if same["x_wgrad"] or recipe == "bitnet" else number("x_wgrad", x, "x.wgrad", True, first_row)
+    return o
+
+
+def check_linears():
+    """Y, dX and dW against float64 products of the dequantised operands; bars of docs/numerics.md 13.1."""
+    worst = {}
+    draws = torch.tensor([11, 5])
+    cases = [(recipe, "") for recipe in RECIPES]
+    cases += [("mxfp4", "use_2dblock_w=false,use_hadamard=false"), ("mxfp4", "use_2dblock_x=true,use_hadamard=false"), ("nvfp4", "style=torchao"),
+              ("mxfp4", "two_level_scaling=blockwise"), ("mxfp4", "clip_mode=static"), ("mxfp8_e4m3", "scale_mode=floor,wgrad_hp=true"),
+              ("int8", "stochastic_rounding=true"), ("int4", "use_sr_grad=true"), ("int8", "grad_weight=false"),
+              ("fp8_rowwise", "fast_accum=,round_scales_to_power_of_2=false"), ("mxfp4", "emulate=true")]
+    for recipe, options in cases:
+        m, k, n, first_row = 96, 160 if recipe != "fp8_blockwise" else 288, 64, 17
+        x, w, b, dy = randn(m, k, grad=True), randn(n, k, grad=True), randn(n, grad=True), randn(m, n)
+        y = halftone.linear(x, w, b, recipe, options, name="w", draws=draws, first_row=first_row)
+        y.backward(dy)
+        o = operands(recipe, options, x.detach(), w.detach(), dy, draws, first_row)
+        db = min(sqnr(o["x_forward"] @ o["w_forward"].t() + b.double(), y), sqnr(o["dy_dgrad"] @ o["w_dgrad"], x.grad),
+                 sqnr(o["dy_wgrad"].t() @ o["x_wgrad"], w.grad), sqnr(dy.double().sum(0), b.grad))
+        # fp8 tensor cores sum in fewer bits, with fast accumulation in fewer still.
+        fp8 = device != "cpu" and (recipe.startswith(("fp8", "mxfp4")) and "emulate" not in options)
+        bar = 90 if not fp8 else 40 if recipe in ("fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp") else 50
+        assert db >= bar, f"{recipe} {options}: {db:.1f} dB against the products of the dequantised operands, at least {bar} expected"
+        worst[f"{recipe} {options}".strip()] = db
+        # The same numbers again, and without a graph.
+        again = halftone.linear(x, w, b, recipe, options, name="w", draws=draws, first_row=first_row)
+        with torch.no_grad():
+            plain = halftone.linear(x.view(4, -1, k), w, b, recipe, options, name="w", draws=draws, first_row=first_row).view(m, n)
+        assert torch.equal(y, again) and torch.equal(y, plain), f"{recipe}: two calls differ"
+    other = halftone.linear(x, w, b, "int8", "stochastic_rounding=true", name="w", draws=torch.tensor([11, 6]))
+    assert not torch.equal(other, halftone.linear(x, w, b, "int8", "stochastic_rounding=true", name="w", draws=torch.tensor([11, 7])))
+    print(f"linear equals the products of its dequantised operands in {len(cases)} recipes, worst {min(worst.values()):.1f} dB "
+          f"({min(worst, key=worst.get)})")
+
+
+def check_fused():
+    for dtype, bar in ((torch.float32, 100), (torch.bfloat16, 45)):
+        x, w = randn(24, 64, dtype=dtype, grad=True), randn(64, dtype=dtype, grad=True)
+        gu, head, labels = randn(24, 64, dtype=dtype, grad=True), randn(50, 64, dtype=dtype, grad=True), torch.randint(0, 50, (24,), device=device)
+        labels[5] = -100
+        results = []
+        for ours in (True, False):
+            leaves = [t.detach().clone().to(dtype if ours else torch.float64).requires_grad_() for t in (x, w, gu, head)]
+            a, b, c, d = leaves
+            if ours:
+                y, h, loss = halftone.rms_norm(a, b), halftone.swiglu(c), halftone.linear_cross_entropy(a, d, labels)
+            else:
+                g, u = c.chunk(2, -1)
+                y, h = torch.nn.functional.rms_norm(a, (64,), b, 1e-5), torch.nn.functional.silu(g) * u
+                loss = torch.nn.functional.cross_entropy(a @ d.t(), labels)
+            (y.square().sum() + h.sum() + 3 * loss).backward()
+            results.append([y, h, loss] + [t.grad for t in leaves])
+        worst = min(sqnr(reference, value) for value, reference in zip(*results))
+        assert worst >= bar, f"fused ops in {dtype}: {worst:.1f} dB against float64, at least {bar} expected"
+        print(f"rms_norm, swiglu and linear_cross_entropy in {dtype}: {worst:.1f} dB against float64")
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.output = torch.nn.Linear(64, 128), torch.nn.Linear(128, 64, bias=False), torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.output(x + self.down(torch.nn.functional.gelu(self.up(x))))
+
+
+def check_compile():
+    counters = torch._dynamo.utils.counters
+    # Inductor starts processes that import torch by themselves, which needs NVIDIA's libraries in earnest.
+    backends = ["aot_eager"] + (["inductor"] if device == "cpu" and "HALFTONE_STAND_INS" not in os.environ else [])
+    for recipe in ("mxfp4", "int8", "fp8_rowwise"):
+        for backend in backends:
+            model = halftone.convert(Model().to(device), recipe)
+            assert (model.halftone_converted, model.halftone_kept) == (["up", "down"], ["output"])
+            reference, losses = copy.deepcopy(model), []
+            torch._dynamo.reset()
+            counters.clear()
+            compiled = torch.compile(model, fullgraph=True, backend=backend)
+            x = randn(8, 64)
+            for step in range(4):
+                halftone.set_draws(seed=1, step=step)
+                for m, f in ((model, compiled), (reference, reference)):
+                    m.zero_grad()
+                    f(x).square().sum().backward()
+                for (name, a), b in zip(model.named_parameters(), reference.parameters()):
+                    assert sqnr(b.grad, a.grad) > 100, f"{recipe}, {backend}, step {step}: {name}.grad differs from eager mode: {sqnr(b.grad, a.grad)} dB"
+                losses.append(model.up.weight.grad.clone())
+            assert recipe != "mxfp4" or not torch.equal(losses[0], losses[1]), "the step is frozen into the graph"
+            assert counters["stats"]["unique_graphs"] == 1, f"{recipe}, {backend}: compiled {counters['stats']['unique_graphs']} times"
+    halftone.set_draws(seed=0, step=0)
+    print(f"torch.compile(fullgraph=True) equals eager mode with {', '.join(backends)}, one graph for all steps")
+
+
+def expect_error(text, call):
+    try:
+        call()
+    except (RuntimeError, ImportError, ValueError) as error:
+        message = str(error).split("\n")[0]
+        assert text in message, f"expected '{text}' in: {message}"
+        return
+    raise AssertionError(f"expected an error with '{text}'")
+
+
+def check_errors():
+    x, w = randn(8, 64), randn(32, 64)
+    expect_error("unknown element or scheme 'e9'", lambda: halftone.quantize(x, "e9"))
+    expect_error("unknown word 'rowwise'", lambda: halftone.quantize(x, "e4m3:rowwise"))
+    expect_error("int8 elements do not go with", lambda: halftone.quantize(x, "int8:1x32"))
+    expect_error("only 4-bit codes are packed", lambda: halftone.quantize(x, "e4m3:packed"))
+    expect_error("goes with transposed", lambda: halftone.quantize(x, "mxfp4:hadamard=32"))
+    expect_error("expected a float32 or bfloat16 tensor", lambda: halftone.quantize(x.half(), "e4m3"))
+    q = halftone.quantize(x, "mxfp8_e4m3")
+    expect_error("expected scales of [8, 2]", lambda: halftone.dequantize(q._replace(scales=q.scales[:4])))
+    expect_error("operands of equal length", lambda: halftone.scaled_mm(q, halftone.quantize(x[:, :32], "mxfp8_e4m3")))
+    expect_error("unknown scheme 'fp9'", lambda: halftone.linear(x, w, recipe="fp9"))
+    expect_error("use_hadamard: legal with", lambda: halftone.linear(x, w, recipe="int8", options={"use_hadamard": True}))
+    expect_error("unknown option 'colour'", lambda: halftone.linear(x, w, recipe="int8", options="colour=red"))
+    expect_error("multiples of 16", lambda: halftone.linear(x, w[:20], recipe="int8"))
+    expect_error("expected x[..., K] and weight[N, K]", lambda: halftone.linear(x, w.t()))
+    expect_error("matches ['none_such']", lambda: halftone.convert(Model(), "int8", targets=["none_such"]))
+    environment = dict(os.environ, HALFTONE_LIBRARY=os.path.join(cache.name, "missing.so"))
+    code = ("import sys, os; sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL) if os.environ.get('HALFTONE_STAND_INS') else None; "
+            f"sys.path[:0] = [{str(_torch_ops.SOURCE / 'python')!r}]; import halftone")
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    last = run.stderr.strip().splitlines()[-1]
+    assert run.returncode != 0 and "tools/build release halftone_ops" in last and "missing.so" in last, run.stderr
+    print("errors say what was expected and found")
+
+
+def check_edges():
+    nan = randn(4, 64)
+    nan[1, 3] = float("nan")
+    w = randn(32, 64)
+    for recipe in RECIPES:
+        y = halftone.linear(nan, w, recipe=recipe)
+        # A NaN poisons the scale group that holds it: its row, or the tensor where that shares one scale.
+        whole = recipe in ("fp8_tensorwise", "nvfp4", "amdfp4")
+        assert y[1].isnan().all() and (whole or not y[[0, 2, 3]].isnan().any()), recipe
+        assert halftone.linear(randn(0, 64), w, recipe=recipe).shape == (0, 32)
+        x = randn(64, 24, grad=True)
+        halftone.linear(x.t(), w, recipe=recipe).t().backward(randn(32, 24))  # strided x and dy
+        assert x.grad.isfinite().all()
+    for format in ("e4m3", "mxfp4", "nvfp4", "int8", "uint4", "e4m3:128x128"):
+        assert halftone.dequantize(halftone.quantize(randn(0, 64), format)).shape == (0, 64)
+        assert (halftone.dequantize(halftone.quantize(torch.zeros(3, 64, device=device), format)) == 0).all(), format
+    for text in ("e4m3:row:pow2", "mxfp4:two_level=blockwise:packed", "nvfp4:chain=torchao:16x16", "int8:floor=1e-05:sr", "mxfp6_e3m2:even"):
+        canonical = halftone.Format(text).canonical
+        assert halftone.Format(canonical).canonical == canonical, canonical
+    q = halftone.quantize(randn(4, 64), "mxfp8_e4m3")
+    codes, scales = q.typed()
+    assert codes.dtype == torch.float8_e4m3fn and scales.dtype == torch.float8_e8m0fnu
+    decoded = codes.float() * scales.float().repeat_interleave(32, 1)
+    assert torch.equal(decoded, halftone.dequantize(q)), "PyTorch reads other numbers from codes and scales"
+    print("NaN, empty, zero and strided inputs behave; formats survive their string; PyTorch's 8-bit dtypes read the same numbers")
+
+
+check_schemas()
+check_linears()
+check_fused()
+check_edges()
+check_errors()
+check_compile()
