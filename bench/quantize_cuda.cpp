@@ -126,7 +126,9 @@ std::vector<Scheme> schemes() {
 double bytes_per_element(Out o) { return o == Out::none ? 0 : o == Out::packed ? 0.5 : o == Out::bf16 ? 2 : 1; }
 bool needs_read_first(const OperandSpec& s, Out o, bool transposed) {
   if (o == Out::none) return false;
+  // Folding into e4m3 needs the largest block of a row: a row can be held, 32 of them (tiles) or columns cannot.
   return s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor || o == Out::fold_e5m2 ||
+         (o == Out::fold_e4m3 && s.granularity == Granularity::tile) ||
          (transposed && (s.granularity == Granularity::row || o == Out::fold_e4m3));
 }
 

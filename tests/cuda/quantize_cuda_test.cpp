@@ -17,6 +17,9 @@ using WorkspaceFunction = size_t (*)(const QuantizeOperand*);
 using QuantizeFunction = const char* (*)(const QuantizeOperand*, void*, size_t, void*);
 using AmaxFunction = const char* (*)(const QuantizeOperand*, unsigned*, void*);
 
+// Which outputs are asked for: all that there are, or one, as training does.
+enum class Only { all, codes, packed, values };
+
 struct Case {
   NamedSpec row, transposed;
   Shape shape;
@@ -27,11 +30,12 @@ struct Case {
   bool groups;         // draws numbered so that a vector of eight is one Philox group
   int64_t length = 0;  // of both copies, where it is more than the matrix has
   bool given_amax = false;
+  Only only = Only::all;
   std::string what() const {
-    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {}", row.name, transposed.name,
+    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}", row.name, transposed.name,
                        stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
                        shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups, length,
-                       given_amax);
+                       given_amax, static_cast<int>(only));
   }
 };
 
@@ -48,6 +52,15 @@ QuantizedCopy copy_of(const Case& c, bool transposed) {
   return copy;
 }
 
+// Takes from a copy with all outputs those that are not asked for.
+void keep(QuantizedCopy& copy, Only only) {
+  if (only == Only::all) return;
+  if (only != Only::codes) copy.codes = nullptr;
+  if (only != Only::packed) copy.packed = nullptr;
+  if (only == Only::values) copy.scales = nullptr;
+  copy.lost = nullptr;
+}
+
 // A request with everything that the reference and the device write for it.
 struct Request {
   explicit Request(const Case& c) : what(c) {
@@ -59,13 +72,13 @@ struct Request {
       p.row = copy_of(c, false);
       expected_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
       found_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
-      expected_row->attach(p.row);
+      expected_row->attach(p.row), keep(p.row, c.only);
     }
     if (c.want_transposed) {
       p.transposed = copy_of(c, true);
       expected_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
       found_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
-      expected_transposed->attach(p.transposed);
+      expected_transposed->attach(p.transposed), keep(p.transposed, c.only);
     }
   }
   Case what;
@@ -198,7 +211,7 @@ std::string missing() { return CudaModule().reason(); }
 void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0) {
   Device device;
   ASSERT_TRUE(device.ready());
-  constexpr size_t kAtOnce = 256;
+  constexpr size_t kAtOnce = 128;
   int failures = 0;
   for (size_t first = 0; first < cases.size(); first += kAtOnce) {
     std::vector<std::unique_ptr<Request>> runs;
@@ -268,6 +281,60 @@ TEST(QuantizeCudaForms, EqualTheReferenceOnEveryFill) {
       }
     }
   }
+  expect_reference(cases);
+}
+
+// One output at a time: the kernels that training runs.
+TEST(QuantizeCuda, OneOutputAtATime) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    NamedSpec row = named;
+    row.spec.hadamard = 0;
+    std::vector<std::pair<Only, ValueForm>> outputs = {{Only::codes, ValueForm::none}};
+    if (bits_of(named.spec.element) == 4) outputs.emplace_back(Only::packed, ValueForm::none);
+    for (const ValueForm form : value_forms(named.spec)) {
+      if (form != ValueForm::none && form != ValueForm::f32) outputs.emplace_back(Only::values, form);
+    }
+    for (const auto& [only, form] : outputs) {
+      for (const Shape& shape : {Shape{160, 200, 8}, {136, 392, 0}}) {
+        for (const bool stochastic : {false, true}) {
+          for (int which = 1; which <= 3; ++which, ++turn) {
+            Case c{row, named, shape, kFills[turn % 7], DType::bf16, form, stochastic, (which & 1) != 0, (which & 2) != 0, true};
+            c.only = only;
+            if (turn % 5 == 2) c.length = 448;
+            cases.push_back(c);
+          }
+        }
+      }
+      if (only != Only::values || form != ValueForm::fold_e4m3) continue;
+      for (const int64_t cols : {1024, 4096, 8192, 14336, 32768}) {
+        for (const bool stochastic : {false, true}) {
+          Case c{row, named, {3, cols, 0}, Fill::spread, DType::bf16, form, stochastic, true, false, true};
+          c.only = only;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
+// A matrix so large that the scales of tiles are written together and arranged afterwards, with tails of tiles and blocks.
+TEST(QuantizeCuda, ArrangedScales) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    const bool mx = s.block == 32 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none && s.clip == Clip::none &&
+                    (s.element == Element::e4m3 ? s.mode == ScaleMode::rceil : s.element == Element::e2m1 && s.mode == ScaleMode::adaptive);
+    const bool wide = s.block == 128 && s.element == Element::e4m3 && s.scale == ScaleFormat::fp32;
+    if (s.granularity != Granularity::block || named.rotates || (!mx && !wide)) continue;
+    cases.push_back({named, named, {4072, 8680, 0}, Fill::normal, DType::bf16, ValueForm::none, false, true, true, true});
+  }
+  EXPECT_EQ(cases.size(), 3u);
   expect_reference(cases);
 }
 

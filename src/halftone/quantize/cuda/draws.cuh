@@ -4,12 +4,14 @@
 namespace halftone::device {
 
 // Draws of stochastic rounding (numerics.md section 4, L = 16) for matrices whose rows begin at multiples of 8 elements: the
-// eight elements of a vector share one Philox group. Key schedule made on the host, where it is free.
+// eight elements of a vector share one Philox group. The key schedule is made on the host, where it is free, and so is what
+// the first rounds make of the words that all groups share: group >> 32, step and micro.
 struct Draws {
+  // Of rounds 0 to 9; [0], [1] and key_hi[2] are combined with such words, see draw8.
   uint32_t key_lo[10], key_hi[10];
-  uint32_t step, micro;
-  int64_t first, row;  // group of element (0, 0), groups a row
+  uint32_t first, row;  // group of element (0, 0), groups a row; modulo 2^32
 };
+inline constexpr uint32_t kPhilox0 = 0xD2511F53u, kPhilox1 = 0xCD9E8D57u;
 
 inline Draws make_draws(const Rounding& r, int64_t columns) {
   Draws d{};
@@ -18,27 +20,41 @@ inline Draws make_draws(const Rounding& r, int64_t columns) {
     d.key_lo[i] = k.lo, d.key_hi[i] = k.hi;
     k.lo += 0x9E3779B9u, k.hi += 0xBB67AE85u;
   }
-  d.step = r.step, d.micro = r.micro;
-  d.first = r.index(0, 0, columns) / 8, d.row = (r.row_length == 0 ? columns : r.row_length) / 8;
+  const int64_t first = r.index(0, 0, columns) / 8;
+  d.first = static_cast<uint32_t>(first), d.row = static_cast<uint32_t>((r.row_length == 0 ? columns : r.row_length) / 8);
+  const uint64_t of_step = uint64_t{kPhilox1} * r.step;
+  const uint32_t shared = static_cast<uint32_t>(of_step >> 32) ^ static_cast<uint32_t>(first >> 32) ^ d.key_lo[0];
+  const uint64_t of_shared = uint64_t{kPhilox0} * shared;
+  d.key_hi[0] ^= r.micro;
+  d.key_lo[1] ^= static_cast<uint32_t>(of_step);
+  d.key_hi[1] ^= static_cast<uint32_t>(of_shared >> 32);
+  d.key_hi[2] ^= static_cast<uint32_t>(of_shared);
   return d;
 }
-inline bool whole_groups(const Rounding& r, int64_t columns) {
-  return r.index(0, 0, columns) % 8 == 0 && (r.row_length == 0 ? columns : r.row_length) % 8 == 0;
+// Whether rows begin at multiples of 8 and the groups of all rows, with what tiles have beyond them, share their upper words.
+// C: of the copy, which may be more than the matrix has.
+inline bool whole_groups(const Rounding& r, int64_t rows, int64_t columns, int64_t C) {
+  const int64_t first = r.index(0, 0, columns), row = r.row_length == 0 ? columns : r.row_length;
+  const int64_t last = first + ((rows > C ? rows : C) + 128) * row + columns + C + 128;
+  return first % 8 == 0 && row % 8 == 0 && row < (int64_t{1} << 34) && first >> 35 == last >> 35;
 }
 
 // The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
 // schedule is read once for all of them.
 template <int kGroups>
-__device__ __forceinline__ void draw8(const Draws& d, int64_t group, int64_t step, uint32_t (*v)[4]) {
+__device__ __forceinline__ void draw8(const Draws& d, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
 #pragma unroll
   for (int n = 0; n < kGroups; ++n, group += step) {
-    v[n][0] = static_cast<uint32_t>(group), v[n][1] = static_cast<uint32_t>(group >> 32), v[n][2] = d.step, v[n][3] = d.micro;
+    const uint64_t a = uint64_t{kPhilox0} * group;
+    const uint64_t b = uint64_t{kPhilox1} * (static_cast<uint32_t>(a >> 32) ^ d.key_hi[0]);
+    v[n][0] = static_cast<uint32_t>(b >> 32) ^ d.key_lo[1], v[n][1] = static_cast<uint32_t>(b);
+    v[n][2] = static_cast<uint32_t>(a) ^ d.key_hi[1], v[n][3] = 0;
   }
 #pragma unroll
-  for (int i = 0; i < 10; ++i) {
+  for (int i = 2; i < 10; ++i) {
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
-      const uint64_t a = uint64_t{0xD2511F53u} * v[n][0], b = uint64_t{0xCD9E8D57u} * v[n][2];
+      const uint64_t a = uint64_t{kPhilox0} * v[n][0], b = uint64_t{kPhilox1} * v[n][2];
       v[n][0] = static_cast<uint32_t>(b >> 32) ^ v[n][1] ^ d.key_lo[i], v[n][1] = static_cast<uint32_t>(b);
       v[n][2] = static_cast<uint32_t>(a >> 32) ^ v[n][3] ^ d.key_hi[i], v[n][3] = static_cast<uint32_t>(a);
     }

@@ -128,17 +128,17 @@ inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below
   return n;
 }
 
-// Which outputs a copy has, and where the thread's next vector goes. `flags` is hidden from the compiler so that it keeps the
+// Which outputs a copy has, and where the thread's vectors go. `flags` is hidden from the compiler so that it keeps the
 // bits instead of reading the parameters again for every vector.
 enum Output : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFolded = 8, kLost = 16 };
 template <Form kForm>
 struct Outputs {
   uint32_t flags;
-  int64_t stride, packed_stride;
+  uint32_t stride, packed_stride;
   uint8_t *codes, *packed, *values;
 
   // at: element of the first vector; step: elements to the next.
-  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, int64_t step) : stride(step), packed_stride(step / 2) {
+  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, uint32_t step) : stride(step), packed_stride(step / 2) {
     flags = (d.codes != nullptr ? kCodes : 0u) | (d.packed != nullptr ? kPacked : 0u) | (d.lost != nullptr ? kLost : 0u);
     flags |= d.form == ValueForm::bf16 ? kBf16 : d.form != ValueForm::none ? kFolded : 0u;
     asm volatile("" : "+r"(flags));
@@ -152,15 +152,15 @@ struct Outputs {
     if constexpr (kForm == Form::folded) return (outputs & kFolded) != 0;
     return (flags & outputs) != 0;
   }
-  __device__ __forceinline__ void next() {
-    codes += stride, packed += packed_stride;
-    values += has(kBf16) ? 2 * stride : stride;
-  }
+  // Of vector i: a wide multiplication and addition in one, which the integer units are too busy for.
+  __device__ __forceinline__ uint8_t* codes_at(int i) const { return codes + uint64_t{stride} * static_cast<uint32_t>(i); }
+  __device__ __forceinline__ uint8_t* packed_at(int i) const { return packed + uint64_t{packed_stride} * static_cast<uint32_t>(i); }
+  __device__ __forceinline__ uint8_t* values_at(int i) const { return values + uint64_t{stride} * static_cast<uint32_t>(has(kBf16) ? 2 * i : i); }
 };
 
-// Writes eight codes in all forms that the copy has.
+// Writes the eight codes of vector i in all forms that the copy has.
 template <Coder kCoder, Place8 kPlace, Form kForm>
-__device__ __forceinline__ void emit8(const Outputs<kForm>& out, unsigned long long* lost, const Codes8& q, bool poison, const ValueWords& value) {
+__device__ __forceinline__ void emit8(const Outputs<kForm>& out, int i, unsigned long long* lost, const Codes8& q, bool poison, const ValueWords& value) {
   if constexpr (kCoder == Coder::e2m1) {
     if (out.has(kCodes | kPacked | kFolded)) {
       const uint2 bytes = e2m1_bytes<kPlace>(q);
@@ -169,7 +169,7 @@ __device__ __forceinline__ void emit8(const Outputs<kForm>& out, unsigned long l
       if (out.has(kPacked)) {
         const uint32_t even = __byte_perm(signs_lo, signs_hi, 0x6420), odd = __byte_perm(signs_lo, signs_hi, 0x7531);
         const uint32_t v = packed | ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
-        *reinterpret_cast<uint32_t*>(out.packed) = poison ? 0u : v;
+        *reinterpret_cast<uint32_t*>(out.packed_at(i)) = poison ? 0u : v;
       }
       if (out.has(kFolded)) {
         // The magnitudes select bytes of the table.
@@ -177,7 +177,7 @@ __device__ __forceinline__ void emit8(const Outputs<kForm>& out, unsigned long l
         v.x |= signs_lo & 0x80808080u, v.y |= signs_hi & 0x80808080u;
         const bool all = poison || value.first == kFoldPoison;
         if (all) v.x = v.y = kFoldPoison;
-        *reinterpret_cast<uint2*>(out.values) = v;
+        *reinterpret_cast<uint2*>(out.values_at(i)) = v;
         if (out.has(kLost) && value.below != 0 && !all) {
           const int n = folded_losses(packed, value.below);
           if (n > 0) atomicAdd(lost, static_cast<unsigned long long>(n));
@@ -187,23 +187,23 @@ __device__ __forceinline__ void emit8(const Outputs<kForm>& out, unsigned long l
         uint2 v{__byte_perm(bytes.x, bytes.y, 0x5140) | ((signs_lo >> 4) & 0x08080808u),
                 __byte_perm(bytes.x, bytes.y, 0x7362) | ((signs_hi >> 4) & 0x08080808u)};
         if (poison) v.x = v.y = 0;
-        *reinterpret_cast<uint2*>(out.codes) = v;
+        *reinterpret_cast<uint2*>(out.codes_at(i)) = v;
       }
     }
     if (out.has(kBf16)) {
       uint32_t v[4];
 #pragma unroll
       for (int k = 0; k < 4; ++k) v[k] = poison ? 0x7FC07FC0u : e2m1_values(e2m1_pair<kPlace>(q, k), q.signs[k], value.first);
-      *reinterpret_cast<uint4*>(out.values) = {v[0], v[1], v[2], v[3]};
+      *reinterpret_cast<uint4*>(out.values_at(i)) = {v[0], v[1], v[2], v[3]};
     }
   } else {
     constexpr uint32_t kPoison = kCoder == Coder::integer ? 0u : 0x7F7F7F7Fu;
     const uint32_t lo = poison ? kPoison : q.w[0], hi = poison ? kPoison : q.w[1];
-    if (out.has(kCodes)) *reinterpret_cast<uint2*>(out.codes) = {lo, hi};
+    if (out.has(kCodes)) *reinterpret_cast<uint2*>(out.codes_at(i)) = {lo, hi};
     if constexpr (kCoder == Coder::integer) {
       if (out.has(kPacked)) {
         const uint32_t even = __byte_perm(lo, hi, 0x6420) & 0x0F0F0F0Fu, odd = __byte_perm(lo, hi, 0x7531);
-        *reinterpret_cast<uint32_t*>(out.packed) = even | ((odd << 4) & 0xF0F0F0F0u);
+        *reinterpret_cast<uint32_t*>(out.packed_at(i)) = even | ((odd << 4) & 0xF0F0F0F0u);
       }
     } else {
       if (out.has(kBf16)) {
@@ -211,7 +211,7 @@ __device__ __forceinline__ void emit8(const Outputs<kForm>& out, unsigned long l
         const uint2 a = fp8_values<float_of(kCoder)>(lo, scale), b = fp8_values<float_of(kCoder)>(hi, scale);
         uint4 v{a.x, a.y, b.x, b.y};
         if (poison) v.x = v.y = v.z = v.w = 0x7FC07FC0u;
-        *reinterpret_cast<uint4*>(out.values) = v;
+        *reinterpret_cast<uint4*>(out.values_at(i)) = v;
       }
     }
   }

@@ -19,7 +19,7 @@ struct Codes8 {
 };
 // Where an encoder leaves e2m1 magnitudes: byte 0 or byte 3 of eight words, or byte 0 and byte 2 of four, with other bits beside.
 enum class Place8 : int { byte0, byte3, pairs };
-constexpr Place8 place_of(Step step, bool stochastic) { return step == Step::exact ? Place8::pairs : stochastic ? Place8::byte3 : Place8::byte0; }
+constexpr Place8 place_of(Step step, bool stochastic) { return stochastic ? Place8::byte3 : step == Step::exact ? Place8::pairs : Place8::byte0; }
 
 // Correctly rounded a / b from RN(1 / b): two corrections with exact remainders, the steps of an IEEE division without its test
 // for extreme exponents. Small divisors are lifted, and a with them, so that no remainder is subnormal.
@@ -80,10 +80,10 @@ struct Stochastic {
   static constexpr uint32_t kOrigin = ((static_cast<uint32_t>(127 - kSpec.bias) << kSpec.mantissa_bits) - 1) & 255u;
   static constexpr uint32_t kPlace = kHalf | kOrigin << 8;
 
-  // Byte 3 is the code of a; below: place_draw of the draw.
+  static constexpr float kMax = static_cast<float>(kSpec.max_finite());
+  // Byte 3 is the code of a <= kMax; below: place_draw of the draw.
   static __device__ __forceinline__ uint32_t code(float a, uint32_t below) {
-    constexpr float kMax = static_cast<float>(kSpec.max_finite()), kHalfNormal = static_cast<float>(kSpec.min_normal() / 2);
-    a = fminf(a, kMax);
+    constexpr float kHalfNormal = static_cast<float>(kSpec.min_normal() / 2);
     const float position = fmaxf(a, __fmaf_ru(a, 0.5f, kHalfNormal));
     return (__float_as_uint(position) << kShift) - below;
   }
@@ -107,12 +107,14 @@ __device__ __forceinline__ uint32_t round_e2m1(float a) {
   const float s0 = a + 0x1p22f, s1 = __fmaf_rn(a, 0.5f, 0x1p22f + 1), s2 = __fmaf_rn(a, 0.25f, 0x1p22f + 2);
   return __vimin3_u32(__vimin3_u32(__float_as_uint(s0), __float_as_uint(s1), __float_as_uint(s2)), 0x4A800007u, 0x4A800007u);
 }
-// The same for pairs of bf16.
-__device__ __forceinline__ uint32_t round_e2m1_pair(__nv_bfloat162 a) {
-  const auto all = [](float v) { return __float2bfloat162_rn(v); };
+// The same for pairs of bf16 times a power of two, which is f, half and quarter of it: nothing is rounded before the sums. No
+// saturation: the product lies below 7.
+__device__ __forceinline__ uint32_t round_e2m1_pair(__nv_bfloat162 a, const __nv_bfloat162 (&f)[3]) {
   const auto word = [](__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); };
-  const uint32_t s0 = word(__hadd2(a, all(64))), s1 = word(__hfma2(a, all(0.5f), all(65))), s2 = word(__hfma2(a, all(0.25f), all(66)));
-  return __vminu2(__vimin3_u16x2(s0, s1, s2), 0x42874287u);
+  uint32_t s[3];
+#pragma unroll
+  for (int i = 0; i < 3; ++i) s[i] = word(__hfma2(a, f[i], __float2bfloat162_rn(static_cast<float>(64 + i))));
+  return __vimin3_u16x2(s[0], s[1], s[2]);
 }
 
 __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d, int byte) {
@@ -124,14 +126,39 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
 template <Coder kCoder, Step kStep, bool kStochastic, class T, class Draw>
 __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};
-  if constexpr (kStep == Step::exact) {
-    static_assert(kCoder == Coder::e2m1 && sizeof(T) == 2 && !kStochastic);
-    const __nv_bfloat162 f = __float2bfloat162_rn(by.f);
+  if constexpr (kStep == Step::exact && kStochastic) {
+    static_assert(kCoder != Coder::integer && sizeof(T) == 2);
+    using Rule = Stochastic<float_of(kCoder)>;
+    const __nv_bfloat162 f = __float2bfloat162_rn(by.f), most = __float2bfloat162_rn(Rule::kMax);
+    uint32_t s[8];
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const uint32_t magnitude = x.w[k] & 0x7FFF7FFFu;
-      const uint32_t code = round_e2m1_pair(__hmul2(*reinterpret_cast<const __nv_bfloat162*>(&magnitude), f));
-      q.w[k] = code, q.signs[k] = x.w[k];
+      const __nv_bfloat162 a = __hmin2(__hmul2(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&x.w[k])), f), most);
+      const uint32_t w = *reinterpret_cast<const uint32_t*>(&a);
+      s[2 * k] = Rule::code(__uint_as_float(w << 16), draw(2 * k));
+      s[2 * k + 1] = Rule::code(__uint_as_float(w & 0xFFFF0000u), draw(2 * k + 1));
+    }
+    if constexpr (kCoder == Coder::e2m1) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) q.w[i] = s[i];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) q.signs[k] = x.w[k];
+    } else {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const uint32_t signs = __byte_perm(x.w[2 * k], x.w[2 * k + 1], 0x7531) & 0x80808080u;
+        q.w[k] = gather_bytes(s[4 * k], s[4 * k + 1], s[4 * k + 2], s[4 * k + 3], 3) | signs;
+      }
+    }
+    return q;
+  }
+  if constexpr (kStep == Step::exact && !kStochastic) {
+    static_assert(kCoder == Coder::e2m1 && sizeof(T) == 2);
+    const __nv_bfloat162 one = __float2bfloat162_rn(by.f);
+    const __nv_bfloat162 f[3] = {one, __hmul2(one, __float2bfloat162_rn(0.5f)), __hmul2(one, __float2bfloat162_rn(0.25f))};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      q.w[k] = round_e2m1_pair(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&x.w[k])), f), q.signs[k] = x.w[k];
     }
     return q;
   }
@@ -157,12 +184,16 @@ __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float
     by.f *= kLift;
   }
   const auto magnitude = [&](int i) {
-    const float a = fabsf(element(x, i));
-    if constexpr (kStep == Step::divide) {
-      if constexpr (sizeof(T) == 2 && !kStochastic) return quotient_to_nearest_e2m1(a, by.f, by.reciprocal);
-      return quotient(a, by.f, by.reciprocal);
+    float a = fabsf(element(x, i));
+    if constexpr (kStep == Step::divide && sizeof(T) == 2 && !kStochastic) {
+      a = quotient_to_nearest_e2m1(a, by.f, by.reciprocal);
+    } else if constexpr (kStep == Step::divide) {
+      a = quotient(a, by.f, by.reciprocal);
+    } else {
+      a *= by.f;
     }
-    return a * by.f;
+    if constexpr (kStochastic) a = fminf(a, Stochastic<kFormat>::kMax);
+    return a;
   };
   if constexpr (kCoder == Coder::e2m1) {
 #pragma unroll

@@ -33,7 +33,7 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
 
 inline constexpr int kRowThreads = 512;
 constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_rows(const RowArgs& a, cudaStream_t stream);
 
 }  // namespace halftone::device

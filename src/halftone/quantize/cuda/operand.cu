@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "halftone/quantize/cuda/arrange.h"
 #include "halftone/quantize/cuda/encode.cuh"
 #include "halftone/quantize/cuda/generic.h"
 #include "halftone/quantize/cuda/kernels.h"
@@ -27,9 +28,9 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   const int64_t C = operand_length(copy, transposed ? p.rows : p.cols);
   constexpr int64_t kMost = int64_t{65535} * kTile;  // tile columns in a grid
   if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
-  if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 2 || p.cols > kMost || (!transposed && C > kMost)) return {};
+  if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 32 || p.ld > INT32_MAX / 32 || p.cols > kMost || (!transposed && C > kMost)) return {};
   if (!aligned_to(copy.codes, 8) || !aligned_to(copy.packed, 4) || !aligned_to(copy.values, 16)) return {};
-  if (s.stochastic && !whole_groups(copy.rounding, p.cols)) return {};
+  if (s.stochastic && !whole_groups(copy.rounding, p.rows, p.cols, C)) return {};
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
   const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
@@ -48,7 +49,10 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   }
   if (s.scale == ScaleFormat::e8m0 && s.block == 32 && (fp8 || fp4) && s.two_level == TwoLevel::none && s.clip != Clip::dynamic) {
     f.block = 32;
-    if (fp4 && p.type == DType::bf16 && !s.stochastic && s.clip == Clip::none) f.step = Step::exact;
+    // Nearest codes of elements that the scale lets pass 7 must saturate: not this step's.
+    const bool below7 = s.mode != ScaleMode::floor && s.mode != ScaleMode::uos;
+    if (p.type == DType::bf16 && s.clip == Clip::none && (s.stochastic || (fp4 && below7))) f.step = Step::exact;
+    if (fp8 && s.clip != Clip::none) return {};
     return f;
   }
   if (fp4 && (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) && s.block == 16 && !is_fold(copy.form)) {
@@ -78,16 +82,25 @@ Plan plan_of(const QuantizeOperand& p) {
   return plan;
 }
 
-// Memory of the tile kernels: maxima of an earlier pass.
-struct Maxima {
+// Bytes of a vector's scales in a tile, where there are so many that tiles write them together (arrange.h), else 0.
+// fewest: elements; below, the second kernel takes longer than it saves, as it does for blocks of 16, which have eight.
+int tile_scale_bytes(const QuantizedCopy& copy, int64_t R, int64_t C, int64_t fewest) {
+  const OperandSpec& s = copy.spec;
+  if (copy.scales == nullptr || s.granularity != Granularity::block || (s.block != 32 && s.block != kTile) || R * C < fewest) return 0;
+  const int64_t row_bytes = ceil_div(C, s.block) * (s.block == kTile ? 4 : 1);
+  return arranges(row_bytes) && aligned_to(copy.scales, 16) ? 4 : 0;
+}
+
+// Memory of the tile kernels: maxima of an earlier pass, and scales as tiles write them.
+struct Scratch {
   uint32_t *tensor, *rotated, *row, *column, *rotated_column;
   ScalePair* ternary;
-  void* sums;
+  void *sums, *row_scales, *transposed_scales;
   size_t bytes;
 };
-Maxima maxima_in(const QuantizeOperand& p, void* memory) {
+Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   auto* base = static_cast<uint8_t*>(memory);
-  Maxima m{};
+  Scratch m{};
   const auto take = [&](int64_t n) {
     uint8_t* at = base == nullptr ? nullptr : base + m.bytes;
     m.bytes += static_cast<size_t>(n + 255) / 256 * 256;
@@ -100,6 +113,12 @@ Maxima maxima_in(const QuantizeOperand& p, void* memory) {
   m.rotated_column = reinterpret_cast<uint32_t*>(take(p.cols * 4));
   m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
   m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
+  const auto scales = [&](const QuantizedCopy& copy, int64_t R, int64_t contracted) -> void* {
+    const int64_t C = operand_length(copy, contracted), each = tile_scale_bytes(copy, R, C, int64_t{1} << (p.want_row && p.want_transposed ? 25 : 26));
+    return each == 0 ? nullptr : take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * each);
+  };
+  if (p.want_row) m.row_scales = scales(p.row, p.rows, p.cols);
+  if (p.want_transposed) m.transposed_scales = scales(p.transposed, p.cols, p.rows);
   return m;
 }
 
@@ -129,7 +148,7 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
 }
 
 // Asks for the maxima that a copy's scales follow from and points the kernel to them.
-void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, const Maxima& m, StatisticsArgs& ask, CopyArgs& d) {
+void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, const Scratch& m, StatisticsArgs& ask, CopyArgs& d) {
   const OperandSpec& s = copy.spec;
   if (s.element == Element::ternary) {
     d.scale_pair = m.ternary;
@@ -170,6 +189,11 @@ template <class T, Coder kCoder, Step kStep, int kBlock, Form... kForms>
 TileLaunch tiles(bool stochastic, Form form) {
   return stochastic ? with_form<T, kCoder, kStep, kBlock, true, kForms...>(form) : with_form<T, kCoder, kStep, kBlock, false, kForms...>(form);
 }
+// bf16 elements are scaled in bf16: with powers of two that is exact.
+template <class T, Coder kCoder, Form... kForms>
+TileLaunch mx_stochastic(Form form) {
+  return with_form<T, kCoder, sizeof(T) == 2 ? Step::exact : Step::multiply, 32, true, kForms...>(form);
+}
 template <class T>
 TileLaunch tile_launch(const Family& f, Form form) {
   constexpr Coder kE4m3 = Coder::e4m3, kE5m2 = Coder::e5m2, kE2m1 = Coder::e2m1;
@@ -179,13 +203,17 @@ TileLaunch tile_launch(const Family& f, Form form) {
     return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 0, false, kCodes>(form) : with_form<T, kE5m2, Step::multiply, 0, false, kCodes>(form);
   }
   if (f.block == 128) return tiles<T, kE4m3, Step::multiply, 128, kCodes>(f.stochastic, form);
-  if (f.coder == kE4m3) return tiles<T, kE4m3, Step::multiply, 32, kCodes, kBf16>(f.stochastic, form);
-  if (f.coder == kE5m2) return tiles<T, kE5m2, Step::multiply, 32, kCodes, kBf16>(f.stochastic, form);
+  if (f.coder != kE2m1) {
+    if (f.stochastic) return f.coder == kE4m3 ? mx_stochastic<T, kE4m3, kCodes, kBf16>(form) : mx_stochastic<T, kE5m2, kCodes, kBf16>(form);
+    return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 32, false, kCodes, kBf16>(form)
+                            : with_form<T, kE5m2, Step::multiply, 32, false, kCodes, kBf16>(form);
+  }
   if (f.block == 16) {
     return f.step == Step::divide ? tiles<T, kE2m1, Step::divide, 16, kPacked, kBf16>(f.stochastic, form)
                                   : tiles<T, kE2m1, Step::multiply, 16, kPacked, kBf16>(f.stochastic, form);
   }
-  if (f.stochastic) return with_form<T, kE2m1, Step::multiply, 32, true, kPacked, kBf16, Form::folded>(form);
+  if (f.stochastic && (sizeof(T) == 4 || f.step == Step::exact)) return mx_stochastic<T, kE2m1, kPacked, kBf16, Form::folded>(form);
+  if (f.stochastic) return launch_tiles<T, kE2m1, Step::multiply, 32, true, Form::any>;
   if constexpr (sizeof(T) == 2) {
     if (f.step == Step::exact) return with_form<T, kE2m1, Step::exact, 32, false, kPacked, kBf16, Form::folded>(form);
   }
@@ -199,33 +227,40 @@ Form form_of(const QuantizedCopy& copy) {
   if (copy.form == ValueForm::bf16) return Form::bf16;
   return copy.lost == nullptr ? Form::folded : Form::any;
 }
+template <class T, Coder kCoder, Step kStep, int kBlock, Form kForm>
+RowLaunch rows(bool stochastic) {
+  return stochastic ? launch_rows<T, kCoder, kStep, kBlock, true, kForm> : launch_rows<T, kCoder, kStep, kBlock, false, kForm>;
+}
 template <class T>
-RowLaunch row_launch(const Family& f) {
-  if (f.coder == Coder::e4m3) return launch_rows<T, Coder::e4m3, Step::multiply, 0, false>;
-  if (f.coder == Coder::e5m2) return launch_rows<T, Coder::e5m2, Step::multiply, 0, false>;
-  if (f.coder == Coder::integer) {
-    return f.stochastic ? launch_rows<T, Coder::integer, Step::multiply, 0, true>
-                        : launch_rows<T, Coder::integer, Step::multiply, 0, false>;
-  }
+RowLaunch row_launch(const Family& f, [[maybe_unused]] Form form) {
+  if (f.coder == Coder::e4m3) return launch_rows<T, Coder::e4m3, Step::multiply, 0, false, Form::any>;
+  if (f.coder == Coder::e5m2) return launch_rows<T, Coder::e5m2, Step::multiply, 0, false, Form::any>;
+  if (f.coder == Coder::integer) return rows<T, Coder::integer, Step::multiply, 0, Form::any>(f.stochastic);
   if constexpr (sizeof(T) == 2) {
-    if (f.step == Step::exact) return launch_rows<T, Coder::e2m1, Step::exact, 32, false>;
+    constexpr Coder kE2m1 = Coder::e2m1;
+    if (f.step == Step::exact) {
+      return form == Form::folded ? rows<T, kE2m1, Step::exact, 32, Form::folded>(f.stochastic) : rows<T, kE2m1, Step::exact, 32, Form::any>(f.stochastic);
+    }
   }
-  return f.stochastic ? launch_rows<T, Coder::e2m1, Step::multiply, 32, true> : launch_rows<T, Coder::e2m1, Step::multiply, 32, false>;
+  return rows<T, Coder::e2m1, Step::multiply, 32, Form::any>(f.stochastic);
 }
 
-cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, const Maxima& m, cudaStream_t stream) {
+cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
   const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
   TileArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), 0, p.ld, false, false, {}, {}};
-  StatisticsArgs ask{p.x, p.type, a.rows, a.cols, p.ld};
+  StatisticsArgs ask{};
+  ask.x = p.x, ask.type = p.type, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
   int64_t rows = p.rows, columns = p.cols;
   if (row) {
     a.row = copy_args(p, p.row, false);
     need_maxima(p, p.row, false, m, ask, a.row);
+    a.row.scale_tiles = m.row_scales, a.row.tiles_c = static_cast<int>(ceil_div(a.row.C, kTile));
     columns = std::max<int64_t>(columns, a.row.C);
   }
   if (transposed) {
     a.transposed = copy_args(p, p.transposed, true);
     need_maxima(p, p.transposed, true, m, ask, a.transposed);
+    a.transposed.scale_tiles = m.transposed_scales, a.transposed.tiles_c = static_cast<int>(ceil_div(a.transposed.C, kTile));
     rows = std::max<int64_t>(rows, a.transposed.C);
   }
   cudaError_t status = cudaSuccess;
@@ -243,18 +278,26 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
   const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
   (p.type == DType::bf16 ? tile_launch<bf16>(f, form) : tile_launch<float>(f, form))(a, copies, grid, stream);
-  return cudaGetLastError();
+  if (status = cudaGetLastError(); status != cudaSuccess) return status;
+  ScaleRows rows_of[2];
+  int count = 0;
+  for (const auto& [copy, d] : {std::pair<const QuantizedCopy*, const CopyArgs*>{&p.row, &a.row}, {&p.transposed, &a.transposed}}) {
+    if (d->scale_tiles == nullptr) continue;
+    rows_of[count++] = {d->scale_tiles, d->scales, d->R, d->tiles_c, d->blocks * (copy->spec.block == kTile ? 4 : 1)};
+  }
+  return arrange_scales(rows_of, count, stream);
 }
 
 cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) {
   const Plan plan = plan_of(p);
-  const Maxima m = maxima_in(p, workspace);
+  const Scratch m = scratch_in(p, workspace);
   if (plan.fused) return run_tiles(p, *plan.row, Copies::both, m, stream);
   cudaError_t status = cudaSuccess;
   if (p.want_row && !plan.row) status = quantize_generic(p, p.row, false, workspace, stream);
   if (plan.rows) {
     const RowArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), p.ld, copy_args(p, p.row, false)};
-    (p.type == DType::bf16 ? row_launch<bf16>(*plan.row) : row_launch<float>(*plan.row))(a, stream);
+    const Form form = form_of(p.row);
+    (p.type == DType::bf16 ? row_launch<bf16>(*plan.row, form) : row_launch<float>(*plan.row, form))(a, stream);
     status = cudaGetLastError();
   } else if (plan.row) {
     status = run_tiles(p, *plan.row, Copies::row, m, stream);
@@ -266,7 +309,7 @@ cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) 
 
 size_t workspace_of(const QuantizeOperand& p) {
   const Plan plan = plan_of(p);
-  size_t bytes = plan.row || plan.transposed ? maxima_in(p, nullptr).bytes : 0;
+  size_t bytes = plan.row || plan.transposed ? scratch_in(p, nullptr).bytes : 0;
   if (p.want_row && !plan.row) bytes = std::max(bytes, generic_workspace(p, p.row, false));
   if (p.want_transposed && !plan.transposed) bytes = std::max(bytes, generic_workspace(p, p.transposed, true));
   return bytes;

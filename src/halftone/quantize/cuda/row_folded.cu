@@ -2,10 +2,13 @@
 
 namespace halftone::device {
 
-template void launch_rows<bf16, Coder::e2m1, Step::exact, 32, false>(const RowArgs&, cudaStream_t);
-template void launch_rows<bf16, Coder::e2m1, Step::multiply, 32, false>(const RowArgs&, cudaStream_t);
-template void launch_rows<bf16, Coder::e2m1, Step::multiply, 32, true>(const RowArgs&, cudaStream_t);
-template void launch_rows<float, Coder::e2m1, Step::multiply, 32, false>(const RowArgs&, cudaStream_t);
-template void launch_rows<float, Coder::e2m1, Step::multiply, 32, true>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::e2m1, Step::exact, 32, false, Form::folded>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::e2m1, Step::exact, 32, false, Form::any>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::e2m1, Step::exact, 32, true, Form::folded>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::e2m1, Step::exact, 32, true, Form::any>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::e2m1, Step::multiply, 32, false, Form::any>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::e2m1, Step::multiply, 32, true, Form::any>(const RowArgs&, cudaStream_t);
+template void launch_rows<float, Coder::e2m1, Step::multiply, 32, false, Form::any>(const RowArgs&, cudaStream_t);
+template void launch_rows<float, Coder::e2m1, Step::multiply, 32, true, Form::any>(const RowArgs&, cudaStream_t);
 
 }  // namespace halftone::device

@@ -26,10 +26,48 @@ __device__ __forceinline__ uint32_t amax_of_sign(const Vec8<float>& x) {
   return static_cast<uint32_t>(m);
 }
 
+// Blocks of 32 that four neighbouring lanes share, one to each of their kVectors vectors: a lane owns those of kCount of them,
+// with fewer than four vectors every lane all.
+template <int kVectors>
+struct QuadBlocks {
+  static constexpr bool kShared = kVectors >= 4;
+  static constexpr int kCount = kShared ? kVectors / 4 : kVectors;
+  static __device__ __forceinline__ int first(int thread) { return kShared ? kVectors / 2 * (thread & 1) + kVectors / 4 * (thread >> 1 & 1) : 0; }
+  static __device__ __forceinline__ bool writes(int thread) { return kShared || (thread & 3) == 0; }
+  // Largest over the four lanes; the first kCount words are those of the own blocks.
+  static __device__ __forceinline__ void reduce(uint32_t (&amax)[kVectors], int thread) {
+    if constexpr (kShared) {
+      halve<kVectors>(amax, (thread & 1) != 0, 1);
+      halve<kVectors / 2>(amax, (thread & 2) != 0, 2);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) amax[i] = max_over(amax[i], 1 | 2);
+    }
+  }
+  static __device__ __forceinline__ float fetch(const float (&own)[kCount], int i) {
+    return kShared ? __shfl_sync(0xFFFFFFFFu, own[i % kCount], owner(i), 4) : own[i % kCount];
+  }
+  static __device__ __forceinline__ uint32_t fetch(const ValueWords (&own)[kCount], uint32_t ValueWords::*word, int i) {
+    return kShared ? __shfl_sync(0xFFFFFFFFu, own[i % kCount].*word, owner(i), 4) : own[i % kCount].*word;
+  }
+
+ private:
+  static __device__ __forceinline__ int owner(int i) { return i / (kVectors / 2 + !kShared) % 2 | (i / kCount % 2) << 1; }
+  template <int kWords>
+  static __device__ __forceinline__ void halve(uint32_t (&w)[kVectors], bool upper, int stride) {
+#pragma unroll
+    for (int i = 0; i < kWords / 2; ++i) {
+      const uint32_t give = upper ? w[i] : w[i + kWords / 2], keep = upper ? w[i + kWords / 2] : w[i];
+      w[i] = max(keep, __shfl_xor_sync(0xFFFFFFFFu, give, stride));
+    }
+  }
+};
+
 // The row copy where a scale needs a whole row: a thread block holds one row in registers, so that it is read once. kBlock 0:
 // row scales; 32: e2m1 blocks folded into e4m3 against the row's largest block. kVectors: of eight elements, per thread.
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, int kVectors>
-__global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(const __grid_constant__ RowArgs a) {
+// kForm: folded or any.
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, int kVectors>
+__global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(const __grid_constant__ RowArgs a) {
   __shared__ uint32_t shared[2][kRowThreads / 32];
   const CopyArgs& d = a.copy;
   const int row = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
@@ -41,8 +79,10 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
     x[i] = {};
     if (column < a.cols) load8(source + column, x[i]);
   }
-  float factor[kVectors];
-  ValueWords value[kVectors];
+  using Blocks = QuadBlocks<kVectors>;
+  constexpr int kOwn = kBlock == 0 ? 1 : Blocks::kCount;
+  float factor[kOwn];
+  ValueWords value[kOwn];
   uint32_t amax = 0, vector_amax[kVectors];
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -63,17 +103,17 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
       s = group_rule<kCoder>(d, amax, d.R);
     }
     if (thread == 0 && d.scales != nullptr) static_cast<float*>(d.scales)[row] = s.scale;
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) factor[i] = s.inv, value[i] = {__float_as_uint(1.0f), 0, 0};
+    factor[0] = s.inv, value[0] = {__float_as_uint(1.0f), 0, 0};
   } else {
     const uint32_t reference = mx_byte(d.mx, block_max(amax, shared[0]));
     if (thread == 0) d.fold_scale[row] = reference == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(reference) - 127);
+    Blocks::reduce(vector_amax, thread);
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const BlockResult b = block_rule<kStep, kBlock>(d, max_over(vector_amax[i], 1 | 2), {1, 1}, 1);
-      const int column = (thread + i * threads) * 8;
-      factor[i] = b.factor, value[i] = fold_words<Float::e4m3>(b.byte, reference);
-      if (d.scales != nullptr && thread % 4 == 0 && column < d.C) {
+    for (int j = 0; j < kOwn; ++j) {
+      const BlockResult b = block_rule<kStep, kBlock>(d, vector_amax[j], {1, 1}, 1);
+      const int column = ((thread & ~3) + (Blocks::first(thread) + j) * threads) * 8;  // of the block, which may end before the lane's vector
+      factor[j] = b.factor, value[j] = fold_words<Float::e4m3>(b.byte, reference);
+      if (d.scales != nullptr && Blocks::writes(thread) && column < d.C) {
         static_cast<uint8_t*>(d.scales)[int64_t{row} * d.blocks + column / kBlock] = static_cast<uint8_t>(b.byte);
       }
     }
@@ -81,7 +121,7 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
   if (d.outer != nullptr && row == 0 && thread == 0) *d.outer = 1;
   TileDraws<0> draws;
   draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
-  Outputs<Form::any> out(d, int64_t{row} * d.C + thread * 8, threads * 8);
+  Outputs<kForm> out(d, int64_t{row} * d.C + thread * 8, static_cast<uint32_t>(threads) * 8);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = thread + i * threads;
@@ -89,24 +129,32 @@ __global__ void __launch_bounds__(kVectors == 8 ? kRowThreads : 256) row_kernel(
     if constexpr (kStochastic) {
       if (i % kAtOnce == 0) draw8<kAtOnce>(d.draws, d.draws.first + row * d.draws.row + vector, threads, draws.v + i);
     }
+    float by = factor[0];
+    ValueWords words = value[0];
+    if constexpr (kBlock != 0) {
+      by = Blocks::fetch(factor, i);
+      words.first = Blocks::fetch(value, &ValueWords::first, i), words.second = Blocks::fetch(value, &ValueWords::second, i);
+      if (out.has(kLost)) words.below = Blocks::fetch(value, &ValueWords::below, i);
+    }
     const Codes8 q =
-        encode8<kCoder, kStep, kStochastic>(x[i], {factor[i], 0}, d.low, d.high, [&](int e) { return draws.template at<kCoder>(i, e); });
-    if (vector * 8 < d.C) emit8<kCoder, place_of(kStep, kStochastic)>(out, d.lost, q, factor[i] != factor[i], value[i]);
-    out.next();
+        encode8<kCoder, kStep, kStochastic>(x[i], {by, 0}, d.low, d.high, [&](int e) { return draws.template at<kCoder>(i, e); });
+    if (vector * 8 < d.C) emit8<kCoder, place_of(kStep, kStochastic)>(out, i, d.lost, q, by != by, words);
   }
 }
 
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic>
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_rows(const RowArgs& a, cudaStream_t stream) {
   const int vectors = (a.copy.C + 7) / 8;
   const auto go = [&](auto kernel, int each) {
     const int threads = ((vectors + each - 1) / each + 31) / 32 * 32;
     kernel<<<static_cast<unsigned>(a.copy.R), static_cast<unsigned>(threads), 0, stream>>>(a);
   };
-  if (vectors <= 256) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 1>, 1);
-  if (vectors <= 512) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 2>, 2);
-  if (vectors <= 1024) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 4>, 4);
-  go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, 8>, 8);
+  // Four vectors a thread leave registers for many warps, eight for more thread blocks, which overlap each other's stages.
+  constexpr int kMost4 = kBlock == 0 || kStochastic ? 1024 : kRowThreads * 4;
+  if (vectors <= 256) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, 1>, 1);
+  if (vectors <= 512) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, 2>, 2);
+  if (vectors <= kMost4) return go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, 4>, 4);
+  go(row_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, 8>, 8);
 }
 
 }  // namespace halftone::device

@@ -13,27 +13,62 @@ namespace halftone::device {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kChunkRows = 64;  // of one warp: 2 steps of 32 rows, 64 columns
+constexpr int kChunkRows = 128;  // of one warp: 4 steps of 32 rows, 64 columns
 
-// Magnitudes of the elements with (kNegative) or without the sign bit; the others count as zero.
+// Largest magnitudes of the elements with (kNegative) or without the sign bit, of every vector and across them. As signed numbers
+// those with the bit are below 0, as unsigned ones above all others.
 template <bool kNegative>
-__device__ __forceinline__ Vec8<bf16> of_sign(const Vec8<bf16>& x) {
-  Vec8<bf16> r;
-#pragma unroll
-  for (int k = 0; k < 4; ++k) r.w[k] = __vmaxs2(kNegative ? x.w[k] ^ 0x80008000u : x.w[k], 0u);  // signed: a set sign bit is below 0
-  return r;
+__device__ __forceinline__ uint32_t max_of_sign(uint32_t a, uint32_t b, uint32_t c) {
+  return kNegative ? __vimax3_u16x2(a, b, c) : __vimax3_s16x2(a, b, c);
 }
 template <bool kNegative>
-__device__ __forceinline__ Vec8<float> of_sign(const Vec8<float>& x) {
-  Vec8<float> r;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) r.v[i] = (__float_as_int(x.v[i]) < 0) == kNegative ? x.v[i] : 0.0f;
-  return r;
+__device__ __forceinline__ uint32_t magnitudes_of_sign(uint32_t m) {
+  return __vmaxs2(kNegative ? m ^ 0x80008000u : m, 0u);
 }
-template <bool kNegative, class T>
-__device__ __forceinline__ void of_sign(const Vec8<T> (&x)[8], Vec8<T> (&r)[8]) {
+template <bool kNegative>
+__device__ __forceinline__ Amax8<bf16> amax_of_sign(const Vec8<bf16> (&x)[8]) {
+  uint32_t m[8];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) r[i] = of_sign<kNegative>(x[i]);
+  for (int i = 0; i < 8; ++i) m[i] = max_of_sign<kNegative>(max_of_sign<kNegative>(x[i].w[0], x[i].w[1], x[i].w[2]), x[i].w[3], x[i].w[3]);
+  Amax8<bf16> a;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const uint32_t low = __byte_perm(m[2 * k], m[2 * k + 1], 0x5410), high = __byte_perm(m[2 * k], m[2 * k + 1], 0x7632);
+    a.w[k] = magnitudes_of_sign<kNegative>(max_of_sign<kNegative>(low, high, high));
+  }
+  return a;
+}
+template <bool kNegative>
+__device__ __forceinline__ Amax8<bf16> amax_across_of_sign(const Vec8<bf16> (&x)[8]) {
+  Amax8<bf16> a;
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    uint32_t m = x[7].w[k];
+#pragma unroll
+    for (int i = 0; i < 6; i += 2) m = max_of_sign<kNegative>(m, x[i].w[k], x[i + 1].w[k]);
+    a.w[k] = magnitudes_of_sign<kNegative>(max_of_sign<kNegative>(m, x[6].w[k], x[6].w[k]));
+  }
+  return a;
+}
+template <bool kNegative>
+__device__ __forceinline__ void of_sign(const Vec8<float> (&x)[8], Vec8<float> (&r)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) r[i].v[j] = (__float_as_int(x[i].v[j]) < 0) == kNegative ? x[i].v[j] : 0.0f;
+  }
+}
+template <bool kNegative>
+__device__ __forceinline__ Amax8<float> amax_of_sign(const Vec8<float> (&x)[8]) {
+  Vec8<float> part[8];
+  of_sign<kNegative>(x, part);
+  return amax_of(part);
+}
+template <bool kNegative>
+__device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&x)[8]) {
+  Vec8<float> part[8];
+  of_sign<kNegative>(x, part);
+  return amax_across(part);
 }
 
 template <class T>
@@ -80,10 +115,10 @@ __device__ __forceinline__ void store_part(uint32_t* parts, uint32_t amax) {
 enum class Collect : int { plain, by_sign, rotated };
 template <class T, Collect kCollect>
 constexpr int threads_of() {  // fewer where more registers are needed; the rest of the latency is hidden by more work a load
-  return kCollect == Collect::plain && sizeof(T) == 2 ? kThreads : kThreads / 2;
+  return kCollect != Collect::rotated && sizeof(T) == 2 ? kThreads : kThreads / 2;
 }
 
-// Warps take chunks of 64 x 64 elements in turn, those of the first rows first.
+// Warps take chunks of 128 x 64 elements in turn, those of the first rows first.
 template <class T, Collect kCollect>
 __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = threads_of<T, kCollect>() / 32;
@@ -91,6 +126,7 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
   const int strips = (a.cols + 63) / 64, chunks = (a.rows + kChunkRows - 1) / kChunkRows;
   const int64_t items = int64_t{strips} * chunks, stride = int64_t{gridDim.x} * kWarps;
   uint32_t tensor = 0, rotated = 0;
+  bool first = true;  // what is cleared may be read or written after the wait, for which the first loads do not
   start_dependents();
   for (int64_t item = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x >> 5); item < items; item += stride) {
     const int column = static_cast<int>(item % strips) * 64 + (lane & 7) * 8;
@@ -108,20 +144,23 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
         if (i < valid) load8(source, x[i]);
         source += a.ld;
       }
-      if (kCollect != Collect::rotated || a.row != nullptr || a.tensor != nullptr) {
+      if (first) wait_for_primary();
+      first = false;
+      if (a.tensor != nullptr || (a.row != nullptr && !a.by_sign_row)) {
         const Amax8<T> rows = amax_of(x);
         tensor = max(tensor, amax_total(rows));
         if (a.row != nullptr && !a.by_sign_row) store_rows<T>(a.row, a.rows, row, rows, lane);
       }
       if (a.column != nullptr && !a.by_sign_column) merge<T>(columns, amax_across(x));
       if constexpr (kCollect == Collect::by_sign) {
-        Vec8<T> part[8];
-        of_sign<false>(x, part);
-        if (a.by_sign_row) store_rows<T>(a.row, a.rows, row, amax_of(part), lane);
-        if (a.by_sign_column) merge<T>(columns, amax_across(part));
-        of_sign<true>(x, part);
-        if (a.by_sign_row) store_rows<T>(a.row + a.rows, a.rows, row, amax_of(part), lane);
-        if (a.by_sign_column) merge<T>(others, amax_across(part));
+        if (a.by_sign_row) {
+          store_rows<T>(a.row, a.rows, row, amax_of_sign<false>(x), lane);
+          store_rows<T>(a.row + a.rows, a.rows, row, amax_of_sign<true>(x), lane);
+        }
+        if (a.by_sign_column) {
+          merge<T>(columns, amax_across_of_sign<false>(x));
+          merge<T>(others, amax_across_of_sign<true>(x));
+        }
       }
       if constexpr (kCollect == Collect::rotated) {
         Vec8<T> t[8];
@@ -139,15 +178,34 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
   if (kCollect == Collect::rotated && a.rotated != nullptr) store_part<kWarps>(a.rotated, rotated);
 }
 
+// Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile.
+__global__ void __launch_bounds__(256) clear_kernel(uint32_t* p, int64_t n) {
+  start_dependents();
+  for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += int64_t{gridDim.x} * 256) p[i] = 0;
+}
+
+// cleared: the launch before this one was the clear_kernel's.
+template <class... Params, class... Args>
+cudaError_t launch_after_clear(void (*kernel)(Params...), int blocks, int threads, bool cleared, cudaStream_t stream, Args... args) {
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  config.attrs = &overlap, config.numAttrs = cleared && has_dependent_launches() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+template <class T, Collect kCollect>
+cudaError_t launch_statistics(const StatisticsArgs& a, bool cleared, cudaStream_t stream) {
+  return launch_after_clear(statistics_kernel<T, kCollect>, kStatisticsParts, threads_of<T, kCollect>(), cleared, stream, a);
+}
 template <class T>
-void launch_statistics(const StatisticsArgs& a, cudaStream_t stream) {
-  if (a.hadamard != 0) {
-    statistics_kernel<T, Collect::rotated><<<kStatisticsParts, threads_of<T, Collect::rotated>(), 0, stream>>>(a);
-  } else if (a.by_sign_row || a.by_sign_column) {
-    statistics_kernel<T, Collect::by_sign><<<kStatisticsParts, threads_of<T, Collect::by_sign>(), 0, stream>>>(a);
-  } else {
-    statistics_kernel<T, Collect::plain><<<kStatisticsParts, threads_of<T, Collect::plain>(), 0, stream>>>(a);
-  }
+cudaError_t launch_statistics(const StatisticsArgs& a, bool cleared, cudaStream_t stream) {
+  if (a.hadamard != 0) return launch_statistics<T, Collect::rotated>(a, cleared, stream);
+  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, Collect::by_sign>(a, cleared, stream);
+  return launch_statistics<T, Collect::plain>(a, cleared, stream);
 }
 
 // Elements one by one, for matrices that are not made of vectors.
@@ -158,6 +216,7 @@ __global__ void __launch_bounds__(kThreads, 1) amax_kernel(const T* x, int64_t r
     amax = max(amax, __float_as_uint(to_f32(x[i / cols * ld + i % cols])) & 0x7FFFFFFFu);
   }
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  wait_for_primary();
   if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
 }
 template <class T>
@@ -175,6 +234,7 @@ __global__ void __launch_bounds__(kThreads, 1) amax_vector_kernel(const T* x, in
     amax = max(amax, amax_total(amax_across(v)));
   }
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  wait_for_primary();
   if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
 }
 
@@ -183,14 +243,10 @@ cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, 
   const T* x = static_cast<const T*>(p);
   const bool vectors =
       reinterpret_cast<uintptr_t>(p) % 16 == 0 && (ld == cols || rows == 1 ? rows * cols % 8 == 0 : cols % 8 == 0 && ld % 8 == 0);
-  const auto blocks = static_cast<unsigned>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, 2 * kStatisticsParts));
-  if (vectors) {
-    const bool flat = ld == cols || rows == 1;
-    amax_vector_kernel<<<blocks, kThreads, 0, stream>>>(x, rows * cols / 8, flat ? rows * cols / 8 : cols / 8, ld, out);
-  } else {
-    amax_kernel<<<blocks, kThreads, 0, stream>>>(x, rows, cols, ld, out);
-  }
-  return cudaGetLastError();
+  const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, 2 * kStatisticsParts));
+  if (!vectors) return launch_after_clear(amax_kernel<T>, blocks, kThreads, true, stream, x, rows, cols, ld, out);
+  const bool flat = ld == cols || rows == 1;
+  return launch_after_clear(amax_vector_kernel<T>, blocks, kThreads, true, stream, x, rows * cols / 8, flat ? rows * cols / 8 : cols / 8, ld, out);
 }
 
 }  // namespace
@@ -213,15 +269,16 @@ cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
   clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
   clear(a.rotated_column, a.cols);
   if (first != nullptr) {
-    const cudaError_t status = cudaMemsetAsync(first, 0, static_cast<size_t>(last - first) * 4, stream);
-    if (status != cudaSuccess) return status;
+    const int64_t n = last - first;
+    clear_kernel<<<static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts)), 256, 0, stream>>>(first, n);
+    if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
   }
-  a.type == DType::bf16 ? launch_statistics<bf16>(a, stream) : launch_statistics<float>(a, stream);
-  return cudaGetLastError();
+  return a.type == DType::bf16 ? launch_statistics<bf16>(a, first != nullptr, stream) : launch_statistics<float>(a, first != nullptr, stream);
 }
 
 cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
-  if (const cudaError_t status = cudaMemsetAsync(out, 0, 4, stream); status != cudaSuccess) return status;
+  clear_kernel<<<1, 32, 0, stream>>>(out, 1);
+  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
   if (rows * cols == 0) return cudaSuccess;
   return type == DType::bf16 ? amax_of_type<bf16>(x, rows, cols, ld, out, stream) : amax_of_type<float>(x, rows, cols, ld, out, stream);
 }

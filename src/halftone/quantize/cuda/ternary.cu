@@ -16,12 +16,15 @@ constexpr int kThreads = 1024;
 
 __device__ __forceinline__ double tree8(const double (&v)[8]) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
 
-// Sums of |x| over aligned pieces of the row-major order: neighbours first, as the whole tree has them.
+// Sums of |x| over eight aligned pieces of the row-major order, one of each warp: neighbours first, as the whole tree has them.
 template <class T>
 __global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, bool vectors, double* sums) {
   const int64_t pieces = ceil_div(n, int64_t{kPiece});
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  for (int64_t piece = (int64_t{blockIdx.x} * 256 + threadIdx.x) / 32; piece < pieces; piece += int64_t{gridDim.x} * 8) {
+  __shared__ double of_warps[2][8];
+  bool odd = false;
+  for (int64_t group = blockIdx.x; group < ceil_div(pieces, int64_t{8}); group += gridDim.x, odd = !odd) {
+    const int64_t piece = group * 8 + threadIdx.x / 32;
     double part[kLoads];
     const int64_t first = piece * kPiece + lane * 8;
     Vec8<T> e[kLoads];
@@ -45,15 +48,33 @@ __global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int6
 #pragma unroll
       for (int bit = 1; bit < 32; bit *= 2) part[k] += __shfl_xor_sync(0xFFFFFFFFu, part[k], bit);
     }
-    if (lane == 0) sums[piece] = tree8(part);
+    if (lane == 0) of_warps[odd][threadIdx.x / 32] = tree8(part);
+    __syncthreads();
+    if (threadIdx.x == 0) sums[group] = tree8(of_warps[odd]);
   }
 }
 
-// The rest of the tree: every thread an aligned power of two of pieces, then the thread block.
-__global__ void __launch_bounds__(kThreads) total_kernel(const double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
+// The rest of the tree: every warp aligned runs of kRun sums, every thread an aligned power of two of runs, then the thread block.
+constexpr int kRun = 32 * kLoads;
+__global__ void __launch_bounds__(kThreads) total_kernel(double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
   __shared__ double part[kThreads];
-  const int64_t first = threadIdx.x * each, count = min(max(pieces - first, int64_t{0}), each);
-  part[threadIdx.x] = pairwise_sum(count, [&](int64_t i) { return sums[first + i]; });
+  const int64_t runs = ceil_div(pieces, int64_t{kRun});
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  for (int64_t run = threadIdx.x / 32; run < runs; run += kThreads / 32) {
+    double v[kLoads];
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+      const int64_t at = run * kRun + lane * kLoads + i;
+      v[i] = at < pieces ? sums[at] : 0;
+    }
+    double a = tree8(v);
+#pragma unroll
+    for (int bit = 1; bit < 32; bit *= 2) a += __shfl_xor_sync(0xFFFFFFFFu, a, bit);
+    if (lane == 0) sums[pieces + run] = a;
+  }
+  __syncthreads();
+  const int64_t first = threadIdx.x * each, count = min(max(runs - first, int64_t{0}), each);
+  part[threadIdx.x] = each > 1 ? pairwise_sum(count, [&](int64_t i) { return sums[pieces + first + i]; }) : count > 0 ? sums[pieces + first] : 0;
   for (int stride = 1; stride < kThreads; stride *= 2) {
     __syncthreads();
     const int i = static_cast<int>(threadIdx.x) * 2 * stride;
@@ -64,7 +85,10 @@ __global__ void __launch_bounds__(kThreads) total_kernel(const double* sums, int
 
 }  // namespace
 
-size_t ternary_workspace(int64_t n) { return static_cast<size_t>(ceil_div(n, int64_t{kPiece})) * sizeof(double); }
+size_t ternary_workspace(int64_t n) {
+  const int64_t pieces = ceil_div(n, int64_t{8 * kPiece});
+  return static_cast<size_t>(pieces + ceil_div(pieces, int64_t{kRun})) * sizeof(double);
+}
 
 cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, cudaStream_t stream) {
   const int64_t n = p.rows * p.cols, pieces = ceil_div(n, int64_t{kPiece});
@@ -78,9 +102,10 @@ cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair
       pieces_kernel<<<blocks, 256, 0, stream>>>(static_cast<const float*>(p.x), n, p.cols, p.ld, vectors, sums);
     }
   }
+  const int64_t groups = ceil_div(pieces, int64_t{8});
   int64_t each = 1;
-  while (each * kThreads < pieces) each *= 2;
-  total_kernel<<<1, kThreads, 0, stream>>>(sums, pieces, each, n, out);
+  while (each * kThreads * kRun < groups) each *= 2;
+  total_kernel<<<1, kThreads, 0, stream>>>(sums, groups, each, n, out);
   return cudaGetLastError();
 }
 

@@ -18,6 +18,10 @@ struct CopyArgs {
   const uint32_t* tensor_amax;
   const uint32_t* group_amax;
   const ScalePair* scale_pair;
+  // Where the scales of a tile go together, [tiles along R][tiles along C][kTile], to be arranged by arrange_scales; null: to
+  // their places in `scales` at once.
+  void* scale_tiles;
+  int tiles_c;  // tiles along C
   int tensor_parts;
   ValueForm form;
   Element element;

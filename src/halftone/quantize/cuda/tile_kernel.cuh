@@ -51,15 +51,15 @@ __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], i
 
 // Thread blocks that share a multiprocessor: as many as the registers allow without spilling.
 template <class T>
-constexpr int blocks_on_sm(bool stochastic, Copies copies) {
+constexpr int blocks_on_sm(Coder coder, Step step, bool stochastic, Copies copies) {
   if (sizeof(T) == 4 || (stochastic && copies != Copies::row)) return 2;
-  return copies == Copies::row && !stochastic ? 4 : 3;
+  return copies == Copies::row && !stochastic && coder != Coder::e2m1 ? 4 : 3;
 }
 
-// Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and writes its part of both copies from registers; no
-// shared memory but for the maxima of 128-blocks. x is aligned to 16 bytes, cols, ld and the C of both copies to 8.
+// Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and makes its part of both copies in registers. What it has
+// of a row copy it stores itself; a transposed copy goes through shared memory, so that lines are stored whole. x is aligned to 16 bytes, cols, ld and the C of both copies to 8.
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
-__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kStochastic, kCopies))
+__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   // x: tile row within a band of eight, y: tile column, z: band. What neighbours along either axis write into the same sectors
@@ -71,14 +71,21 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kStochastic, kCo
   const int row = tile_r * kTile + (warp >> 1) * 32 + (lane >> 3) * 8, column = tile_c * kTile + (warp & 1) * 64 + (lane & 7) * 8;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
 
+  start_dependents();
   Vec8<T> x[8];
   const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
-  const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
+  const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
+  const auto row_at = [&](uint32_t i) { return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(source) + uint64_t{bytes} * i); };
+  if ((tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols) {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    x[i] = {};
-    if (i < valid) load8(source, x[i]);
-    source += a.ld;
+    for (uint32_t i = 0; i < 8; ++i) load8(row_at(i), x[i]);
+  } else {
+    const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[i] = {};
+      if (i < valid) load8(row_at(static_cast<uint32_t>(i)), x[i]);
+    }
   }
   if (a.dependent) wait_for_primary();
   uint32_t row_tensor = 0, transposed_tensor = 0;
@@ -86,13 +93,9 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kStochastic, kCo
   if constexpr (kTransposed) transposed_tensor = reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
 
   constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
-  __shared__ StagedCopy staged[kGrouped ? 2 : 1];
-  constexpr bool kPacks = kTransposed && (kCoder == Coder::e2m1 || kCoder == Coder::integer) && (kForm == Form::any || kForm == Form::packed);
-  StagedPacked* packed = nullptr;
-  if constexpr (kPacks) {
-    __shared__ StagedPacked memory;
-    packed = &memory;
-  }
+  __shared__ StagedScales staged[kGrouped ? 2 : 1];
+  constexpr int kStaged = kTransposed ? staged_bytes(kCoder, kStep, kBlock, kStochastic, kForm, kCopies) : 0;
+  alignas(16) __shared__ uint8_t elements[kStaged != 0 ? kTile * 16 * kStaged : 16];
   uint32_t row_shared[2] = {}, column_shared[2] = {};
   if constexpr (kBlock == 128) {
     __shared__ SharedAmax shared;
@@ -101,7 +104,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kStochastic, kCo
   if constexpr (kRow) {
     const Place place{lane, warp, row, column, tile_c == 0};
     const Amax8<T> amax = kGrouped ? amax_of(x) : Amax8<T>{};
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, 0>(a.row, place, x, amax, row_shared, row_tensor, staged[0], nullptr);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, place, x, amax, row_shared, row_tensor, staged[0], nullptr);
   }
   if constexpr (kTransposed) {
     const Place place{lane, warp, column, row, tile_r == 0};
@@ -114,14 +117,18 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kStochastic, kCo
       if constexpr (kGrouped) amax = amax_across(x);
       transpose(x, t);
     }
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor, staged[kGrouped ? 1 : 0], packed);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor, staged[kGrouped ? 1 : 0], elements);
   }
-  if constexpr (kGrouped || kPacks) {
+  if constexpr (kGrouped || kStaged != 0) {
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);
     if constexpr (kGrouped && kRow) flush_scales<kBlock>(a.row, staged[0], tile_r * kTile, tile_c * kTile, thread);
     if constexpr (kGrouped && kTransposed) flush_scales<kBlock>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
-    if constexpr (kPacks) flush_packed(a.transposed, *packed, tile_c * kTile, tile_r * kTile, thread);
+    if constexpr (kStaged != 0) {
+      const CopyArgs& d = a.transposed;
+      uint8_t* to = kStaged == 4 ? d.packed : kForm == Form::codes ? d.codes : static_cast<uint8_t*>(d.values);
+      flush_elements<kStaged>(to, d, elements, tile_c * kTile, tile_r * kTile, thread);
+    }
   }
 }
 

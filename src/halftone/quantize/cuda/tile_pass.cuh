@@ -92,26 +92,37 @@ __device__ __forceinline__ ValueWords fetch_words(const Outputs<kForm>& out, con
   return r;
 }
 
-// Memory of a thread block for what is written in pieces smaller than a sector: scale bytes of a tile [vector][block] and packed
-// codes [vector][word] of the transposed copy, words exchanged within a vector against bank conflicts.
-struct StagedCopy {
+// Memory of a thread block for what threads would write in pieces smaller than a line: scale bytes of a tile, [vector][block],
+// and the elements of a transposed copy, [vector][16 chunks of eight elements]. A chunk has kBytes, 4 (packed), 8 or 16 (bf16);
+// chunks change places within a vector against bank conflicts, those of 16 bytes together.
+struct StagedScales {
   uint8_t scales[kTile][8];
 };
-struct StagedPacked {
-  uint32_t words[kTile][kTile / 8];
-};
-__device__ __forceinline__ int packed_swizzle(int vector) { return (vector >> 3 & 3) << 2; }
+template <int kBytes>
+__device__ __forceinline__ int staged_chunk(int vector, int chunk) {
+  const int group = vector >> 3;
+  return chunk ^ (kBytes == 4 ? (group & 3) << 2 : kBytes == 8 ? (group & 7) << 1 : group & 7);
+}
+// Bytes of a chunk of what a transposed copy stages, 0: nothing. Form::any: only packed codes. Kernels that wait for arithmetic
+// rather than for memory do not: the second way through shared memory costs them more than whole lines save.
+constexpr int staged_bytes(Coder coder, Step step, int block, bool stochastic, Form form, Copies copies) {
+  const bool light = !stochastic && (block != 16 || (step == Step::multiply && copies == Copies::transposed));
+  if (!light && form != Form::any && form != Form::packed) return 0;
+  if (form == Form::bf16) return 16;
+  if (form == Form::codes || form == Form::folded) return 8;
+  return coder == Coder::e2m1 || coder == Coder::integer ? 4 : 0;
+}
 
 // One copy of the thread's elements: scales, codes, stores. kBlock: 16 or 32 (e8m0, e4m3, ue5m3 scales), 128 or 0 (fp32
 // scales: of the block from `shared_amax`, or from an earlier pass). x: vectors along C. shared_amax: of the vectors that the
-// lane owns, 128-blocks only. packed: null, or where packed codes are staged.
-template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, int kAxis, class T>
+// lane owns, 128-blocks only. elements: where those of a transposed copy are staged.
+template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies, int kAxis, class T>
 __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const Amax8<T>& amax,
-                                     const uint32_t (&shared_amax)[2], uint32_t tensor_amax, StagedCopy& staged, StagedPacked* packed) {
+                                     const uint32_t (&shared_amax)[2], uint32_t tensor_amax, StagedScales& staged, uint8_t* elements) {
   constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
   using Blocks = Owned<T, kAxis, kBlock == 16 ? 2 : 4>;
   constexpr int kOwn = kGrouped ? Blocks::kCount : kAxis == 0 ? 1 : 2;
-  Outputs<kForm> out(d, int64_t{p.r} * d.C + p.c, d.C);
+  Outputs<kForm> out(d, int64_t{p.r} * d.C + p.c, static_cast<uint32_t>(d.C));
   const bool has_values = out.has(kBf16 | kFolded), has_folded = kCoder == Coder::e2m1 && out.has(kFolded);
   float factor[kOwn], reciprocal[kOwn];
   ValueWords value[kOwn];
@@ -160,7 +171,10 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       if constexpr (kBlock == 128) {
         s = group_rule<kCoder>(d, shared_amax[j], r);
         const int block = p.c / kBlock;
-        if (writer && r < d.R && block * kBlock < d.C) {
+        if (d.scale_tiles != nullptr) {
+          auto* out = static_cast<float*>(d.scale_tiles) + (int64_t{p.r / kTile} * d.tiles_c + block) * kTile;
+          if (writer && block < d.tiles_c && p.r / kTile * kTile < d.R) out[r % kTile] = s.scale;
+        } else if (writer && r < d.R && block * kBlock < d.C) {
           if (!d.tile) scales[int64_t{r} * d.blocks + block] = s.scale;
           if (d.tile && r % kBlock == 0) scales[int64_t{r / kBlock} * d.blocks + block] = s.scale;
         }
@@ -177,17 +191,20 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
   }
 
   TileDraws<kAxis> draws;
-  const int64_t group = d.draws.first + int64_t{kAxis == 0 ? p.r : p.c} * d.draws.row + (kAxis == 0 ? p.c : p.r) / 8;
+  const uint32_t group = d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
   if constexpr (kStochastic) draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
   if constexpr (kStochastic && kAxis == 1) {
     draw8<8>(d.draws, group, d.draws.row, draws.v);
   }
   const int valid = p.c < d.C ? min(max(d.R - p.r, 0), 8) : 0;
-  if constexpr (kAxis == 1 && (kCoder == Coder::e2m1 || kCoder == Coder::integer)) {
-    if (out.has(kPacked)) {
-      const int vector = p.r % kTile;
-      out.packed = reinterpret_cast<uint8_t*>(&packed->words[vector][(p.c % kTile / 8) ^ packed_swizzle(vector)]);
-      out.packed_stride = sizeof(packed->words[0]);
+  constexpr int kBytes = kAxis == 1 ? staged_bytes(kCoder, kStep, kBlock, kStochastic, kForm, kCopies) : 0;
+  if constexpr (kBytes != 0) {
+    const int vector = p.r % kTile;
+    uint8_t* at = elements + (vector * 16 + staged_chunk<kBytes>(vector, p.c % kTile / 8)) * kBytes;
+    if constexpr (kBytes == 4) {
+      if (out.has(kPacked)) out.packed = at, out.packed_stride = kTile / 2;
+    } else {
+      out.codes = out.values = at, out.stride = kTile;
     }
   }
 #pragma unroll
@@ -206,17 +223,22 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       if (i % 2 == 0) draw8<2>(d.draws, group + i * d.draws.row, d.draws.row, draws.v + i);
     }
     const Codes8 q = encode8<kCoder, kStep, kStochastic>(x[i], by, d.low, d.high, [&](int k) { return draws.template at<kCoder>(i, k); });
-    if (i < valid) emit8<kCoder, place_of(kStep, kStochastic)>(out, d.lost, q, by.f != by.f, words);
-    out.next();
+    if (i < valid) emit8<kCoder, place_of(kStep, kStochastic)>(out, i, d.lost, q, by.f != by.f, words);
   }
 }
 
 // Scale bytes of a tile, eight warps or the half of them that `thread` counts: kTile vectors, 128 / kBlock blocks of each.
 template <int kBlock>
-__device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedCopy& staged, int r0, int c0, int thread) {
+__device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedScales& staged, int r0, int c0, int thread) {
   constexpr int kEach = kTile / kBlock;
   auto* scales = static_cast<uint8_t*>(d.scales);
   if (scales == nullptr || thread < 0 || thread >= kTile) return;
+  if (kEach == 4 && d.scale_tiles != nullptr) {
+    if (c0 >= d.C || r0 >= d.R) return;
+    static_cast<uint32_t*>(d.scale_tiles)[(int64_t{r0 / kTile} * d.tiles_c + c0 / kTile) * kTile + thread] =
+        *reinterpret_cast<const uint32_t*>(staged.scales[thread]);
+    return;
+  }
   const int first = c0 / kBlock, count = min(d.blocks - first, kEach);
   int r = r0 + thread;
   if (d.tile) {
@@ -233,24 +255,33 @@ __device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedCopy
   for (int i = 0; i < count; ++i) out[i] = staged.scales[thread][i];
 }
 
-// Packed codes of a tile, a quarter of a vector (16 bytes) a thread and step.
-__device__ __forceinline__ void flush_packed(const CopyArgs& d, const StagedPacked& staged, int r0, int c0, int thread) {
-  if (d.packed == nullptr) return;
+// The staged elements of a transposed copy, 16 bytes a thread and step, whole lines a warp.
+template <int kBytes>
+__device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, const uint8_t* staged, int r0, int c0, int thread) {
+  constexpr int kPieces = kBytes, kEach = kTile / kPieces, kStep = kTileThreads / kPieces;  // pieces of a vector, elements, vectors a step
+  const int c = c0 + thread % kPieces * kEach;
+  if (to == nullptr || c >= d.C) return;
+  int vector = thread / kPieces;
+  uint8_t* out = to + (int64_t{r0 + vector} * d.C + c) * kBytes / 8;
+  const int64_t step = int64_t{kStep} * d.C * kBytes / 8;
+  const bool whole = c + kEach <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0 && step % 16 == 0;
 #pragma unroll
-  for (int step = 0; step < kTile * 4; step += kTileThreads) {
-    const int vector = (thread + step) / 4, c = c0 + thread % 4 * 32;
-    if (r0 + vector >= d.R || c >= d.C) continue;
-    const uint4 w = *reinterpret_cast<const uint4*>(&staged.words[vector][(thread % 4 * 4) ^ packed_swizzle(vector)]);
-    uint8_t* out = d.packed + (int64_t{r0 + vector} * d.C + c) / 2;
-    if (c + 32 <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+  for (int i = 0; i < kTile / kStep; ++i, vector += kStep, out += step) {
+    if (r0 + vector >= d.R) return;
+    const uint4 w = *reinterpret_cast<const uint4*>(staged + (vector * 16 + staged_chunk<kBytes>(vector, thread % kPieces * (16 / kBytes))) * kBytes);
+    if (kBytes == 16 || whole) {
       *reinterpret_cast<uint4*>(out) = w;
-      continue;
+    } else if constexpr (kBytes == 8) {
+      auto* parts = reinterpret_cast<uint2*>(out);
+      parts[0] = {w.x, w.y};
+      if (c + 8 < d.C) parts[1] = {w.z, w.w};
+    } else {
+      auto* parts = reinterpret_cast<uint32_t*>(out);
+      parts[0] = w.x;
+      if (c + 8 < d.C) parts[1] = w.y;
+      if (c + 16 < d.C) parts[2] = w.z;
+      if (c + 24 < d.C) parts[3] = w.w;
     }
-    auto* words = reinterpret_cast<uint32_t*>(out);
-    if (c < d.C) words[0] = w.x;
-    if (c + 8 < d.C) words[1] = w.y;
-    if (c + 16 < d.C) words[2] = w.z;
-    if (c + 24 < d.C) words[3] = w.w;
   }
 }
 
