@@ -16,7 +16,7 @@ def swiglu(gu):
     return _ops.swiglu(gu)
 
 
-def linear_cross_entropy(x, weight, labels, recipe="none", options="", *, name="output.weight", draws=None, first_row=0):
+def linear_cross_entropy(x, weight, labels, recipe="none", options="", *, name="output.weight", seed=None, step=None, first_row=0):
     """Mean cross-entropy of x[T, K] . weight[V, K]^T against labels[T] (int64, -100 ignored) without the logits in memory."""
-    return _ops.linear_cross_entropy(x, weight, labels, recipe, layers._options(options), name=name, draws=layers._draws if draws is None else draws,
-                                     first_row=first_row)
+    return _ops.linear_cross_entropy(x, weight, labels, recipe, layers._options(options), name=name, first_row=first_row,
+                                     **layers._draws(seed, step))

@@ -22,23 +22,32 @@ def recipe_formats(recipe, options=""):
     return dict(zip(OPERANDS, _ops.recipe_formats(recipe, _options(options))))
 
 
-# Seed and step of all random draws. A tensor, so that torch.compile reads it anew in every call, and replaced as a whole, so
-# that a backward pass that is still to come keeps its own.
-_draws = torch.zeros(2, dtype=torch.int64)
+# Seed and step of all random draws. The step is a tensor, which torch.compile reads anew in every call, and is replaced as a
+# whole, so that a backward pass that is still to come keeps its own.
+_seed = 0
+_step = torch.tensor(0)
 
 
 def set_draws(*, seed=None, step=None):
     """Sets the seed and the optimizer step of the draws that follow (stochastic rounding, rotations); call it with each new step."""
-    global _draws
-    _draws = torch.tensor([_draws[0].item() if seed is None else seed, _draws[1].item() if step is None else step], dtype=torch.int64)
+    global _seed, _step
+    _seed = _seed if seed is None else seed
+    _step = _step if step is None else torch.tensor(step)
 
 
-def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", draws=None, first_row=0):
+def _draws(seed, step):
+    if step is None:
+        step = _step
+    return {"seed": _seed if seed is None else seed, "step": step if isinstance(step, torch.Tensor) else torch.tensor(step)}
+
+
+def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", seed=None, step=None, first_row=0):
     """x[..., K] . weight[N, K]^T (+ bias[N]), forward and backward in the recipe (docs/recipes.md); differentiable in all three.
 
-    Stochastic rounding and rotations are keyed by `name` and by `draws`, int64 {seed, step}; None: those of set_draws.
+    Stochastic rounding and rotations are keyed by `name`, `seed` and `step` (an int, or a tensor that torch.compile does not bake
+    into its graph); None: those of set_draws.
     """
-    return _ops.linear(x, weight, bias, recipe, _options(options), name=name, draws=_draws if draws is None else draws, first_row=first_row)
+    return _ops.linear(x, weight, bias, recipe, _options(options), name=name, first_row=first_row, **_draws(seed, step))
 
 
 class Linear(torch.nn.Linear):

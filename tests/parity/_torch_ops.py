@@ -81,3 +81,18 @@ def sqnr(reference, value):
     reference, value = reference.detach().double(), value.detach().double()
     noise = (reference - value).norm()
     return float("inf") if noise == 0 else float(20 * (reference.norm() / noise).log10())
+
+
+def run(checks):
+    """Every check, also after one that fails; exits with 1 if any did."""
+    import traceback
+    failed = []
+    for check in checks:
+        try:
+            check()
+        except Exception:
+            traceback.print_exc()
+            failed.append(check.__name__)
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    sys.exit(1 if failed else 0)

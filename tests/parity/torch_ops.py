@@ -18,6 +18,7 @@ sqnr = _torch_ops.sqnr
 device = os.environ.get("HALFTONE_DEVICE", "cpu")
 ops = torch.ops.halftone
 checked = set()
+failures = []
 torch.manual_seed(0)
 
 RECIPES = ("none", "fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp", "fp8_blockwise", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4", "amdfp4",
@@ -30,9 +31,18 @@ def randn(*shape, dtype=torch.float32, grad=False):
 
 def opcheck(name, /, *args, **kwargs):
     op = getattr(ops, name).default
-    result = torch.library.opcheck(op, args, kwargs)
-    assert set(result.values()) == {"SUCCESS"}, (name, args[1:], result)
+    try:
+        torch.library.opcheck(op, args, kwargs)
+    except Exception as error:
+        words = [argument for argument in args if isinstance(argument, str)]
+        failures.append(f"opcheck of {name} {words} {kwargs}: {str(error)[-600:]}")
     checked.add(name)
+
+
+def report():
+    """Raises what was collected in `failures`."""
+    found, failures[:] = list(failures), []
+    assert not found, f"{len(found)} failures\n" + "\n".join(found)
 
 
 def check_schemas():
@@ -48,14 +58,14 @@ def check_schemas():
         if device == "cpu" or not format.startswith(("mxfp6", "uint4")):
             opcheck("scaled_mm", q.tensors, q.format, q.tensors, q.format, bias=randn(64), out_dtype=torch.float32)
     opcheck("quantize", x[:50], "mxfp4:hadamard=32", transposed=True)
-    draws = torch.tensor([3, 2])
+    step = torch.tensor(2)
     for recipe in RECIPES:
         for dtype in (torch.float32, torch.bfloat16):
             tensors = [randn(*shape, dtype=dtype, grad=True) for shape in ((2, 24, 64), (32, 64), (32,))]
-            opcheck("linear", *tensors, recipe, name="w", draws=draws)
+            opcheck("linear", *tensors, recipe, name="w", seed=3, step=step)
             opcheck("linear", tensors[0].detach(), tensors[1], None, recipe)
-            opcheck("linear_backward", randn(2, 24, 32, dtype=dtype), *[t.detach() for t in tensors], recipe, "", "w", draws, 5, [True, True, True])
-    opcheck("linear_backward", randn(24, 32), randn(24, 64), randn(32, 64), None, "int8", "", "w", None, 0, [False, True, False])
+            opcheck("linear_backward", randn(2, 24, 32, dtype=dtype), *[t.detach() for t in tensors], recipe, "", "w", 3, step, 5, [True, True, True])
+    opcheck("linear_backward", randn(24, 32), randn(24, 64), randn(32, 64), None, "int8", "", "w", 0, None, 0, [False, True, False])
     opcheck("rms_norm", randn(2, 6, 64, grad=True), randn(64, grad=True), 1e-5)
     opcheck("rms_norm_backward", randn(2, 6, 64), randn(2, 6, 64), randn(64), 1e-5)
     opcheck("swiglu", randn(2, 6, 64, grad=True))
@@ -63,17 +73,17 @@ def check_schemas():
     labels = torch.randint(0, 32, (24,), device=device)
     labels[3] = -100
     opcheck("linear_cross_entropy", randn(24, 64, grad=True), randn(32, 64, grad=True), labels, "int8")
-    opcheck("linear_cross_entropy_with_gradients", randn(24, 64), randn(32, 64), labels, "none", "", "output.weight", None, 0, [False, True])
+    opcheck("linear_cross_entropy_with_gradients", randn(24, 64), randn(32, 64), labels, "none", "", "output.weight", 0, None, 0, [False, True])
     known = {schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("halftone::")}
     unchecked = known - checked - {"recipe_formats", "canonical_format"}  # these two take strings alone
     assert not unchecked, f"ops without an opcheck: {sorted(unchecked)}"
+    report()
     print(f"opcheck passes for {len(checked)} ops: {', '.join(sorted(checked))}")
 
 
-def operands(recipe, options, x, w, dy, draws, first_row):
+def operands(recipe, options, x, w, dy, seed, step, first_row):
     """The six operands of docs/numerics.md section 7 as float64 numbers, from the quantiser alone."""
     formats = halftone.recipe_formats(recipe, options)
-    seed, step = draws.tolist()
 
     def number(which, matrix, role, transposed, row):
         format = formats[which]
@@ -97,7 +107,7 @@ def operands(recipe, options, x, w, dy, draws, first_row):
 def check_linears():
     """Y, dX and dW against float64 products of the dequantised operands; bars of docs/numerics.md 13.1."""
     worst = {}
-    draws = torch.tensor([11, 5])
+    draws = {"seed": 11, "step": 5}
     cases = [(recipe, "") for recipe in RECIPES]
     cases += [("mxfp4", "use_2dblock_w=false,use_hadamard=false"), ("mxfp4", "use_2dblock_x=true,use_hadamard=false"), ("nvfp4", "style=torchao"),
               ("mxfp4", "two_level_scaling=blockwise"), ("mxfp4", "clip_mode=static"), ("mxfp8_e4m3", "scale_mode=floor,wgrad_hp=true"),
@@ -106,23 +116,28 @@ def check_linears():
     for recipe, options in cases:
         m, k, n, first_row = 96, 160 if recipe != "fp8_blockwise" else 288, 64, 17
         x, w, b, dy = randn(m, k, grad=True), randn(n, k, grad=True), randn(n, grad=True), randn(m, n)
-        y = halftone.linear(x, w, b, recipe, options, name="w", draws=draws, first_row=first_row)
+        y = halftone.linear(x, w, b, recipe, options, name="w", first_row=first_row, **draws)
         y.backward(dy)
-        o = operands(recipe, options, x.detach(), w.detach(), dy, draws, first_row)
+        o = operands(recipe, options, x.detach(), w.detach(), dy, **draws, first_row=first_row)
         db = min(sqnr(o["x_forward"] @ o["w_forward"].t() + b.double(), y), sqnr(o["dy_dgrad"] @ o["w_dgrad"], x.grad),
                  sqnr(o["dy_wgrad"].t() @ o["x_wgrad"], w.grad), sqnr(dy.double().sum(0), b.grad))
         # fp8 tensor cores sum in fewer bits, with fast accumulation in fewer still.
         fp8 = device != "cpu" and (recipe.startswith(("fp8", "mxfp4")) and "emulate" not in options)
         bar = 90 if not fp8 else 40 if recipe in ("fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp") else 50
-        assert db >= bar, f"{recipe} {options}: {db:.1f} dB against the products of the dequantised operands, at least {bar} expected"
+        if not db >= bar:
+            failures.append(f"{recipe} {options}: {db:.1f} dB against the products of the dequantised operands, at least {bar} expected")
         worst[f"{recipe} {options}".strip()] = db
         # The same numbers again, and without a graph.
-        again = halftone.linear(x, w, b, recipe, options, name="w", draws=draws, first_row=first_row)
+        again = halftone.linear(x, w, b, recipe, options, name="w", first_row=first_row, **draws)
         with torch.no_grad():
-            plain = halftone.linear(x.view(4, -1, k), w, b, recipe, options, name="w", draws=draws, first_row=first_row).view(m, n)
-        assert torch.equal(y, again) and torch.equal(y, plain), f"{recipe}: two calls differ"
-    other = halftone.linear(x, w, b, "int8", "stochastic_rounding=true", name="w", draws=torch.tensor([11, 6]))
-    assert not torch.equal(other, halftone.linear(x, w, b, "int8", "stochastic_rounding=true", name="w", draws=torch.tensor([11, 7])))
+            plain = halftone.linear(x.view(4, -1, k), w, b, recipe, options, name="w", first_row=first_row, **draws).view(m, n)
+        if device == "cpu":  # on a device the choice of algorithm may differ by its first timing
+            assert torch.equal(y, again) and torch.equal(y, plain), f"{recipe}: two calls differ"
+        else:
+            assert min(sqnr(y, again), sqnr(y, plain)) > bar, f"{recipe}: two calls differ"
+    other = halftone.linear(x, w, b, "int8", "stochastic_rounding=true", name="w", seed=11, step=6)
+    assert not torch.equal(other, halftone.linear(x, w, b, "int8", "stochastic_rounding=true", name="w", seed=11, step=torch.tensor(7)))
+    report()
     print(f"linear equals the products of its dequantised operands in {len(cases)} recipes, worst {min(worst.values()):.1f} dB "
           f"({min(worst, key=worst.get)})")
 
@@ -248,9 +263,4 @@ def check_edges():
     print("NaN, empty, zero and strided inputs behave; formats survive their string; PyTorch's 8-bit dtypes read the same numbers")
 
 
-check_schemas()
-check_linears()
-check_fused()
-check_edges()
-check_errors()
-check_compile()
+_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile])

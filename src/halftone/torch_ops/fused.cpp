@@ -131,14 +131,14 @@ Tensor swiglu_autograd(const Tensor& gu) { return Swiglu::apply(gu); }
 
 // LM head and cross-entropy in chunks of rows (ops/head_loss.h): mean loss over the labels that are not -100, and its
 // gradients, formed in the same pass.
-Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, const MaybeTensor& draws,
+Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, int64_t seed, const MaybeTensor& step,
                    int64_t first_row, std::array<bool, 2> wanted) {
   check_linear("halftone.linear_cross_entropy", x, w, std::nullopt);
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0) && labels.scalar_type() == at::kLong,
         "halftone.linear_cross_entropy: expected x[T, K] and int64 labels[T], found {} dimensions and {} labels of {}", x.dim(), labels.numel(),
         c10::toString(labels.scalar_type()));
   const c10::DeviceGuard device(x.device());
-  const Step context(draws, first_row);
+  const Step context(seed, step, first_row);
   Layer layer(w, std::nullopt, recipe, options, name);
   const bool training = wanted[0] || wanted[1];
   if (training) want_gradient(layer.weight);
@@ -155,9 +155,9 @@ Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, T
 }
 
 
-Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, Text, Text, const MaybeTensor& draws, SymInt,
+Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor& step, SymInt,
                          std::array<bool, 2> wanted) {
-  check_draws(draws);
+  check_step(step);
   check_linear("halftone.linear_cross_entropy", x, w, std::nullopt);
   const auto like = [&](bool want, const Tensor& t) {
     return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
@@ -165,23 +165,23 @@ Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, 
   return {at::empty_symint({}, x.options().dtype(at::kFloat)), like(wanted[0], x), like(wanted[1], w)};
 }
 
-using CrossEntropyOp = Three(const Tensor&, const Tensor&, const Tensor&, Text, Text, Text, const MaybeTensor&, SymInt, std::array<bool, 2>);
+using CrossEntropyOp = Three(const Tensor&, const Tensor&, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt, std::array<bool, 2>);
 
 // Gradients are formed beside the loss and only multiplied in backward.
 class CrossEntropy : public Function<CrossEntropy> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const Tensor& labels, const std::string& recipe,
-                        const std::string& options, const std::string& name, const MaybeTensor& draws, const SymInt& first_row, bool want_x,
+                        const std::string& options, const std::string& name, const SymInt& seed, const MaybeTensor& step, const SymInt& first_row, bool want_x,
                         bool want_w) {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = schema<CrossEntropyOp>("halftone::linear_cross_entropy_with_gradients");
-    auto [loss, dx, dw] = op.call(x, w, labels, recipe, options, name, draws, first_row, {want_x, want_w});
+    auto [loss, dx, dw] = op.call(x, w, labels, recipe, options, name, seed, step, first_row, {want_x, want_w});
     ctx->save_for_backward({dx, dw});
     return loss;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& dl) {
     const variable_list saved = ctx->get_saved_variables();
-    variable_list grads(10);
+    variable_list grads(11);
     for (size_t i : {0, 1}) {
       if (ctx->needs_input_grad(i)) grads[i] = (saved[i] * dl[0]).to(saved[i].scalar_type());
     }
@@ -189,15 +189,15 @@ class CrossEntropy : public Function<CrossEntropy> {
   }
 };
 Tensor cross_entropy_autograd(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name,
-                              const MaybeTensor& draws, SymInt first_row) {
+                              SymInt seed, const MaybeTensor& step, SymInt first_row) {
   const bool training = at::GradMode::is_enabled();
-  return CrossEntropy::apply(x, w, labels, std::string(recipe), std::string(options), std::string(name), draws, std::move(first_row),
+  return CrossEntropy::apply(x, w, labels, std::string(recipe), std::string(options), std::string(name), std::move(seed), step, std::move(first_row),
                              training && x.requires_grad(), training && w.requires_grad());
 }
-Tensor cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, const MaybeTensor& draws,
+Tensor cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, SymInt seed, const MaybeTensor& step,
                      SymInt first_row) {
   static const auto op = schema<CrossEntropyOp>("halftone::linear_cross_entropy_with_gradients");
-  return std::get<0>(op.call(x, w, labels, recipe, options, name, draws, std::move(first_row), {false, false}));
+  return std::get<0>(op.call(x, w, labels, recipe, options, name, std::move(seed), step, std::move(first_row), {false, false}));
 }
 
 void devices(torch::Library& m) {
@@ -215,9 +215,9 @@ TORCH_LIBRARY_FRAGMENT(halftone, m) {
   m.def("swiglu(Tensor gu) -> Tensor", tags);
   m.def("swiglu_backward(Tensor dh, Tensor gu) -> Tensor", tags);
   m.def("linear_cross_entropy(Tensor x, Tensor weight, Tensor labels, str recipe='none', str options='', *, str name='output.weight', "
-        "Tensor? draws=None, SymInt first_row=0) -> Tensor",
+        "SymInt seed=0, Tensor? step=None, SymInt first_row=0) -> Tensor",
         tags);
-  m.def("linear_cross_entropy_with_gradients(Tensor x, Tensor weight, Tensor labels, str recipe, str options, str name, Tensor? draws, "
+  m.def("linear_cross_entropy_with_gradients(Tensor x, Tensor weight, Tensor labels, str recipe, str options, str name, SymInt seed, Tensor? step, "
         "SymInt first_row, bool[2] wanted) -> (Tensor loss, Tensor dx, Tensor dw)",
         tags);
 }

@@ -25,21 +25,15 @@ std::string shape(const at::Tensor& t) {
   return out.str();
 }
 
-StepContext context(const MaybeTensor& draws, int64_t first_row) {
-  StepContext c;
-  c.first_row = first_row;
-  if (!present(draws)) return c;
-  check_draws(draws);
-  const at::Tensor numbers = draws->cpu().contiguous();
-  const int64_t* p = numbers.const_data_ptr<int64_t>();
-  c.seed = static_cast<uint64_t>(p[0]), c.step = static_cast<uint32_t>(p[1]);
-  return c;
+StepContext context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
+  check_step(step);
+  return {static_cast<uint64_t>(seed), present(step) ? static_cast<uint32_t>(step->item<int64_t>()) : 0, first_row};
 }
 
 }  // namespace
 
-Step::Step(const MaybeTensor& draws, int64_t first_row) : lock_(step_mutex()), before_(step_context()) {
-  step_context() = context(draws, first_row);
+Step::Step(int64_t seed, const MaybeTensor& step, int64_t first_row) : lock_(step_mutex()), before_(step_context()) {
+  step_context() = context(seed, step, first_row);
 }
 
 Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name) {
@@ -69,10 +63,9 @@ LinearCall backward_call(const at::Tensor& x, LinearGroup& group) {
   return linear_call(x, group, o);
 }
 
-void check_draws(const MaybeTensor& draws) {
-  check(!present(draws) || (draws->scalar_type() == at::kLong && draws->dim() == 1 && draws->sym_size(0) == 2),
-        "halftone: expected draws as int64 [2], seed and step; found {} with {} dimensions", present(draws) ? c10::toString(draws->scalar_type()) : "none",
-        present(draws) ? draws->dim() : 0);
+void check_step(const MaybeTensor& step) {
+  check(!present(step) || (step->scalar_type() == at::kLong && step->dim() == 0), "halftone: expected step as an int64 number (torch.tensor(3)), found {} with {} dimensions",
+        present(step) ? c10::toString(step->scalar_type()) : "none", present(step) ? step->dim() : 0);
 }
 
 void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const MaybeTensor& bias) {

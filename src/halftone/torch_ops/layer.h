@@ -13,11 +13,11 @@ namespace halftone::library {
 using MaybeTensor = std::optional<at::Tensor>;
 inline bool present(const MaybeTensor& t) { return t.has_value() && t->defined(); }
 
-// Sets the step context, which is one per process: calls from several threads take turns. `draws` is int64 {seed, step}, zeros
-// when absent: a tensor and no two numbers, so that a compiled graph does not bake the step in.
+// Sets the step context, which is one per process: calls from several threads take turns. `step` is an int64 number, 0 when
+// absent: a tensor, so that a compiled graph does not bake it in; of no dimensions, so that it may stay on the CPU.
 class Step {
  public:
-  Step(const MaybeTensor& draws, int64_t first_row);
+  Step(int64_t seed, const MaybeTensor& step, int64_t first_row);
   ~Step() { step_context() = before_; }
   Step(const Step&) = delete;
   Step& operator=(const Step&) = delete;
@@ -42,8 +42,8 @@ void want_gradient(Weight& w);
 // What backward needs of X[T, K], quantised as in the forward pass, whose product is not repeated.
 LinearCall backward_call(const at::Tensor& x_tk, LinearGroup& group);
 
-// Error unless int64 {seed, step}.
-void check_draws(const MaybeTensor& draws);
+// Error unless an int64 number.
+void check_step(const MaybeTensor& step);
 
 // Error unless x[..., K], weight[N, K] and bias[N] go together; sizes may be symbolic.
 void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const MaybeTensor& bias);

@@ -19,11 +19,11 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, const MaybeTensor& draws,
-                 int64_t first_row) {
+Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, int64_t seed,
+                 const MaybeTensor& step, int64_t first_row) {
   check_linear("halftone.linear", x, w, bias);
   const c10::DeviceGuard device(x.device());
-  const Step context(draws, first_row);
+  const Step context(seed, step, first_row);
   Layer layer(w, bias, recipe, options, name);
   LinearOptions o;
   o.out = x.scalar_type();
@@ -32,9 +32,9 @@ Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text
   return linear_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group, o).y.view(shape);
 }
 
-Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, const MaybeTensor& draws,
-                   SymInt) {
-  check_draws(draws);
+Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt,
+                   const MaybeTensor& step, SymInt) {
+  check_step(step);
   check_linear("halftone.linear", x, w, bias);
   parse_recipe(std::string(recipe), std::string(options), std::string(name));
   std::vector<SymInt> shape = x.sym_sizes().vec();
@@ -44,10 +44,10 @@ Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Te
 
 // {dx, dw, db}, an empty tensor for what is not wanted. X and W are quantised again as in the forward pass, draws included.
 Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name,
-                         const MaybeTensor& draws, int64_t first_row, std::array<bool, 3> wanted) {
+                         int64_t seed, const MaybeTensor& step, int64_t first_row, std::array<bool, 3> wanted) {
   check_linear("halftone.linear", x, w, bias);
   const c10::DeviceGuard device(x.device());
-  const Step context(draws, first_row);
+  const Step context(seed, step, first_row);
   Layer layer(w, bias, recipe, options, name);
   if (wanted[1]) want_gradient(layer.weight);
   if (wanted[2]) want_gradient(layer.bias);
@@ -58,7 +58,7 @@ Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, con
           wanted[2] ? layer.bias.grad.to(bias->scalar_type()) : none.clone()};
 }
 
-Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, const MaybeTensor&,
+Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, SymInt, const MaybeTensor&,
                            SymInt, std::array<bool, 3> wanted) {
   const auto like = [&](bool want, const Tensor& t) {
     return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
@@ -69,29 +69,29 @@ Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, cons
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const MaybeTensor& bias, const std::string& recipe,
-                        const std::string& options, const std::string& name, const MaybeTensor& draws, const SymInt& first_row) {
+                        const std::string& options, const std::string& name, const SymInt& seed, const MaybeTensor& step, const SymInt& first_row) {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("halftone::linear", "")
-                               .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, const MaybeTensor&, SymInt)>();
-    ctx->save_for_backward({x, w, bias.value_or(Tensor()), draws.value_or(Tensor())});
+                               .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt)>();
+    ctx->save_for_backward({x, w, bias.value_or(Tensor()), step.value_or(Tensor())});
     ctx->saved_data["recipe"] = recipe, ctx->saved_data["options"] = options, ctx->saved_data["name"] = name;
-    ctx->saved_data["first_row"] = first_row;
-    return op.call(x, w, bias, recipe, options, name, draws, first_row);
+    ctx->saved_data["seed"] = seed, ctx->saved_data["first_row"] = first_row;
+    return op.call(x, w, bias, recipe, options, name, seed, step, first_row);
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& dy) {
     static const auto op =
         c10::Dispatcher::singleton()
             .findSchemaOrThrow("halftone::linear_backward", "")
-            .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, const MaybeTensor&, SymInt, std::array<bool, 3>)>();
+            .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt, std::array<bool, 3>)>();
     const variable_list saved = ctx->get_saved_variables();
-    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt, draws = saved[3].defined() ? MaybeTensor(saved[3]) : std::nullopt;
+    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt, step = saved[3].defined() ? MaybeTensor(saved[3]) : std::nullopt;
     const std::array<bool, 3> wanted = {ctx->needs_input_grad(0), ctx->needs_input_grad(1), bias.has_value() && ctx->needs_input_grad(2)};
     auto& data = ctx->saved_data;
     auto [dx, dw, db] = op.call(dy[0], saved[0], saved[1], bias, data["recipe"].toStringRef(), data["options"].toStringRef(),
-                                data["name"].toStringRef(), draws, data["first_row"].toSymInt(), wanted);
-    variable_list grads(8);
+                                data["name"].toStringRef(), data["seed"].toSymInt(), step, data["first_row"].toSymInt(), wanted);
+    variable_list grads(9);
     if (wanted[0]) grads[0] = dx;
     if (wanted[1]) grads[1] = dw;
     if (wanted[2]) grads[2] = db;
@@ -99,19 +99,19 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
-Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, const MaybeTensor& draws,
+Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt seed, const MaybeTensor& step,
                        SymInt first_row) {
-  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), draws, std::move(first_row));
+  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), std::move(seed), step, std::move(first_row));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(halftone, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', Tensor? draws=None, "
+  m.def("linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', SymInt seed=0, Tensor? step=None, "
         "SymInt first_row=0) -> Tensor",
         tags);
-  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, Tensor? draws, "
+  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, SymInt seed, Tensor? step, "
         "SymInt first_row, bool[3] wanted) -> (Tensor dx, Tensor dw, Tensor db)",
         tags);
 }
