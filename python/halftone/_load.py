@@ -14,7 +14,8 @@ def candidates():
         path = pathlib.Path(named)
         return [path / NAME if path.is_dir() else path]
     here = pathlib.Path(__file__).resolve().parent
-    return [here / NAME, here.parents[1] / "build" / "release" / "lib" / NAME]
+    checkout = here.parents[1]
+    return [here / NAME] + ([checkout / "build" / "release" / "lib" / NAME] if (checkout / "tools" / "build").exists() else [])
 
 
 def load():
