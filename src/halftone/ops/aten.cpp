@@ -85,7 +85,7 @@ AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool 
   s.v = split_heads(slice_columns(qkv, nq + nk, nk), args.batch, args.kv_heads, d);
   s.flash = qkv.is_cuda() && qkv.scalar_type() == at::kBFloat16 && !args.doc_start.defined() && d <= 256;
   if (s.flash) {
-    s.k = s.k.repeat_interleave(group, 1), s.v = s.v.repeat_interleave(group, 1);
+    if (group > 1) s.k = s.k.repeat_interleave(group, 1), s.v = s.v.repeat_interleave(group, 1);
     const auto r = at::_scaled_dot_product_flash_attention(s.q, s.k, s.v, 0.0, true, false, args.scale);
     s.flash_out = std::get<0>(r), s.lse = std::get<1>(r);
     s.max_q = std::get<4>(r).expect_int(), s.max_k = std::get<5>(r).expect_int();
@@ -115,10 +115,20 @@ at::Tensor attention_backward(const at::Tensor& d_out, const AttentionState& s, 
     dq = at::matmul(ds, s.k.to(at::kFloat).repeat_interleave(group, 1));
     dk = at::matmul(ds.transpose(2, 3), s.q.to(at::kFloat));
   }
-  const auto sum_groups = [&](const at::Tensor& t) {
-    return t.reshape({args.batch, args.kv_heads, group, t.size(2), d}).to(at::kFloat).sum(2).to(d_out.scalar_type());
+  // Copied straight into their columns of the gradient of the joint projection.
+  const at::Tensor d_qkv = at::empty({d_out.size(0), (args.heads + 2 * args.kv_heads) * d}, d_out.options());
+  int64_t column = 0;
+  const auto put = [&](const at::Tensor& part, int64_t heads) {
+    const at::Tensor to = d_qkv.narrow(1, column, heads * d).view({args.batch, d_out.size(0) / args.batch, heads, d}).transpose(1, 2);
+    column += heads * d;
+    if (heads == part.size(1)) {
+      to.copy_(part);
+    } else {
+      to.copy_(part.reshape({args.batch, heads, group, part.size(2), d}).to(at::kFloat).sum(2));
+    }
   };
-  return at::cat({merge_heads(dq.to(d_out.scalar_type())), merge_heads(sum_groups(dk)), merge_heads(sum_groups(dv))}, 1);
+  put(dq, args.heads), put(dk, args.kv_heads), put(dv, args.kv_heads);
+  return d_qkv;
 }
 
 at::Tensor attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {

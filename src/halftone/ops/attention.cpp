@@ -7,6 +7,7 @@
 #include "halftone/fused/rope.h"
 #include "halftone/ops/aten.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/node.h"
 
 namespace halftone {
@@ -14,21 +15,26 @@ namespace {
 
 char* column(const at::Tensor& t, int64_t c) { return static_cast<char*>(t.data_ptr()) + c * t.element_size(); }
 
-void rotate_cpu(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
+// Rotates q and k of qkv in place.
+void rotate(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
+  const int64_t heads = a.heads + a.kv_heads;
+  if (!qkv.is_cpu() && cuda::module() == nullptr) {
+    at::Tensor qk = qkv.narrow(1, 0, heads * a.head_dim);
+    qk.copy_(aten::rotate(qk, heads, a, inverse, first_position));
+    return;
+  }
   Rope p;
-  p.tokens = qkv.size(0), p.heads = a.heads + a.kv_heads, p.head_dim = a.head_dim, p.dtype = kernel_dtype(qkv);
+  p.tokens = qkv.size(0), p.heads = heads, p.head_dim = a.head_dim, p.dtype = kernel_dtype(qkv);
   p.x = p.out = qkv.data_ptr(), p.x_stride = p.out_stride = qkv.stride(0);
   p.cos = a.cos.const_data_ptr<float>(), p.sin = a.sin.const_data_ptr<float>(), p.max_positions = a.cos.size(0);
   if (a.positions.defined()) p.positions = a.positions.const_data_ptr<int32_t>();
   p.seq_len = a.seq, p.offset = first_position, p.inverse = inverse;
   p.pairing = a.rotate_halves ? RopePairing::halves : RopePairing::neighbours;
-  rope(p);
-}
-
-void rotate_aten(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
-  const int64_t heads = a.heads + a.kv_heads;
-  at::Tensor qk = qkv.narrow(1, 0, heads * a.head_dim);
-  qk.copy_(aten::rotate(qk, heads, a, inverse, first_position));
+  if (qkv.is_cpu()) {
+    rope(p);
+  } else {
+    cuda::check_launch("rope", cuda::module()->rope(&p, cuda::current_stream(qkv.device())));
+  }
 }
 
 void check_args(const at::Tensor& qkv, const AttentionArgs& a, int64_t seq) {
@@ -68,7 +74,7 @@ at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qkv, const at
   p.out_layout.row = out.stride(0), p.d_out_layout.row = d_out.stride(0);
   if (a.doc_start.defined()) p.doc_start = a.doc_start.const_data_ptr<int32_t>();
   causal_attention_backward(p);
-  rotate_cpu(d_qkv, a, true);
+  rotate(d_qkv, a, true);
   return d_qkv;
 }
 
@@ -81,21 +87,20 @@ at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args) {
   OpNode::Backward backward;
   {
     at::NoGradGuard no_grad;
+    rotate(plain, args, false);
     if (plain.is_cpu()) {
-      rotate_cpu(plain, args, false);
       at::Tensor lse;
       out = forward_cpu(plain, args, lse);
       backward = [plain, saved = out.detach(), lse, args](const variable_list& g) -> variable_list {
         return {backward_cpu(g[0].contiguous(), plain, saved, lse, args)};
       };
     } else {
-      rotate_aten(plain, args, false);
       auto state = std::make_shared<aten::AttentionState>(aten::attention(plain, args, recording));
       out = state->out;
       state->out = at::Tensor();
       backward = [state, args](const variable_list& g) -> variable_list {
         at::Tensor d_qkv = aten::attention_backward(g[0].contiguous(), *state, args);
-        rotate_aten(d_qkv, args, true);
+        rotate(d_qkv, args, true);
         return {d_qkv};
       };
     }
@@ -110,7 +115,7 @@ at::Tensor causal_attention_cached(const at::Tensor& qkv, const AttentionArgs& a
   const int64_t d = args.head_dim, width = args.heads * d, kv = args.kv_heads * d, total = cache.length + args.seq;
   check(total <= cache.k.size(1), "generate: {} positions do not fit a cache of {}", total, cache.k.size(1));
   const at::Tensor plain = qkv.detach();
-  plain.is_cpu() ? rotate_cpu(plain, args, false, cache.length) : rotate_aten(plain, args, false, cache.length);
+  rotate(plain, args, false, cache.length);
   cache.k.narrow(1, cache.length, args.seq).copy_(plain.narrow(1, width, kv).view({args.batch, args.seq, kv}));
   cache.v.narrow(1, cache.length, args.seq).copy_(plain.narrow(1, width + kv, kv).view({args.batch, args.seq, kv}));
   cache.length = total;

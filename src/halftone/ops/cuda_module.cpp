@@ -54,6 +54,10 @@ Loaded load() {
   find(m.product, "halftone_cuda_product"), find(m.product_workspace, "halftone_cuda_product_workspace");
   find(m.decode, "halftone_cuda_decode"), find(m.dge_slopes, "halftone_cuda_dge_slopes");
   find(m.store_weight, "halftone_cuda_store_weight"), find(m.optimizer_step, "halftone_cuda_optimizer_step");
+  find(m.rms_norm_forward, "halftone_cuda_rms_norm_forward"), find(m.rms_norm_backward, "halftone_cuda_rms_norm_backward");
+  find(m.rms_norm_partial, "halftone_cuda_rms_norm_partial");
+  find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");
+  find(m.rope, "halftone_cuda_rope"), find(m.cross_entropy, "halftone_cuda_cross_entropy");
   if (!result.reason.empty()) result.module.reset();
   return result;
 }

@@ -6,8 +6,12 @@
 #include <string>
 
 #include "halftone/fused/adamw.h"
+#include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/dge_slopes.h"
+#include "halftone/fused/rms_norm.h"
+#include "halftone/fused/rope.h"
 #include "halftone/fused/stored_weight.h"
+#include "halftone/fused/swiglu.h"
 #include "halftone/gemm/decode.h"
 #include "halftone/gemm/product.h"
 #include "halftone/quantize/operand.h"
@@ -24,6 +28,13 @@ struct Module {
   const char* (*dge_slopes)(const DgeSlopes*, void* stream) = nullptr;
   const char* (*store_weight)(const StoreWeight*, void* stream) = nullptr;
   const char* (*optimizer_step)(const OptimizerStep*, void* stream) = nullptr;
+  const char* (*rms_norm_forward)(const RmsNormForward*, void* stream) = nullptr;
+  const char* (*rms_norm_backward)(const RmsNormBackward*, float* partial, void* stream) = nullptr;
+  int64_t (*rms_norm_partial)(int64_t cols) = nullptr;
+  const char* (*swiglu_forward)(const SwigluForward*, void* stream) = nullptr;
+  const char* (*swiglu_backward)(const SwigluBackward*, void* stream) = nullptr;
+  const char* (*rope)(const Rope*, void* stream) = nullptr;
+  const char* (*cross_entropy)(const CrossEntropy*, void* stream) = nullptr;
 };
 
 // The module beside the program (or beside the library that holds this code), loaded when first asked for; null where there is

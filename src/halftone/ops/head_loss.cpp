@@ -7,6 +7,7 @@
 
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/linear.h"
 #include "halftone/ops/node.h"
 
@@ -22,13 +23,17 @@ int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
 // Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient.
 at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, at::Tensor& d_logits) {
   const bool training = d_logits.defined();
-  if (logits.is_cpu()) {
+  if (logits.is_cpu() || cuda::module() != nullptr) {
     CrossEntropy p;
     p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
     p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
     p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
     if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
-    return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
+    if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
+    const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
+    p.loss = loss.mutable_data_ptr<float>();
+    cuda::check_launch("cross entropy", cuda::module()->cross_entropy(&p, cuda::current_stream(logits.device())));
+    return loss.sum(at::kDouble);
   }
   const at::Tensor z = logits.to(at::kFloat), valid = labels.ne(kIgnoredLabel), target = labels.clamp_min(0).unsqueeze(1);
   const at::Tensor lse = z.logsumexp(1, true);

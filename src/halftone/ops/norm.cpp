@@ -7,6 +7,7 @@
 #include "halftone/fused/rms_norm.h"
 #include "halftone/ops/aten.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/node.h"
 
 namespace halftone {
@@ -18,7 +19,7 @@ struct Forward {
 
 Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& w, double eps) {
   Forward f;
-  if (!x.is_cpu()) {
+  if (!x.is_cpu() && cuda::module() == nullptr) {
     f.sum = branch.defined() ? x + branch : x.detach();
     std::tie(f.y, f.rstd) = aten::rms_norm(f.sum, w, eps);
     return f;
@@ -36,14 +37,18 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
   }
   p.weight = w.const_data_ptr(), p.eps = static_cast<float>(eps);
   p.y = f.y.data_ptr(), p.y_stride = f.y.stride(0), p.rstd = f.rstd.mutable_data_ptr<float>();
-  rms_norm_forward(p);
+  if (x.is_cpu()) {
+    rms_norm_forward(p);
+  } else {
+    cuda::check_launch("rms_norm", cuda::module()->rms_norm_forward(&p, cuda::current_stream(x.device())));
+  }
   return f;
 }
 
 // Gradients of x and of the branch. d_sum may be undefined (nothing else reads the residual).
 std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, Weight& weight,
                                            bool branch) {
-  if (!x.is_cpu()) {
+  if (!x.is_cpu() && cuda::module() == nullptr) {
     auto [dx, dw] = aten::rms_norm_backward(dy, x, rstd, weight.value.detach());
     if (weight.trainable()) weight.grad.add_(dw);
     if (d_sum.defined()) dx.add_(d_sum);
@@ -64,7 +69,13 @@ std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Te
     p.d_branch = d_branch.data_ptr(), p.d_branch_stride = d_branch.stride(0);
   }
   if (weight.trainable()) p.dw = weight.grad.mutable_data_ptr<float>();
-  rms_norm_backward(p);
+  if (x.is_cpu()) {
+    rms_norm_backward(p);
+  } else {
+    const cuda::Module& m = *cuda::module();
+    const at::Tensor partial = at::empty({p.dw != nullptr ? m.rms_norm_partial(p.cols) : 0}, rstd.options());
+    cuda::check_launch("rms_norm", m.rms_norm_backward(&p, partial.mutable_data_ptr<float>(), cuda::current_stream(x.device())));
+  }
   return {dx, d_branch};
 }
 

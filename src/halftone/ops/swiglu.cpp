@@ -6,6 +6,7 @@
 #include "halftone/fused/swiglu.h"
 #include "halftone/ops/aten.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/node.h"
 
 namespace halftone {
@@ -14,26 +15,34 @@ namespace {
 const char* halves(const at::Tensor& gu) { return static_cast<const char*>(gu.const_data_ptr()) + gu.size(1) / 2 * gu.element_size(); }
 
 at::Tensor forward(const at::Tensor& gu) {
-  if (!gu.is_cpu()) return aten::swiglu(gu);
+  if (!gu.is_cpu() && cuda::module() == nullptr) return aten::swiglu(gu);
   const int64_t f = gu.size(1) / 2;
   at::Tensor h = at::empty({gu.size(0), f}, gu.options());
   SwigluForward p;
   p.rows = gu.size(0), p.cols = f, p.dtype = kernel_dtype(gu);
   p.g = gu.const_data_ptr(), p.u = halves(gu), p.g_stride = p.u_stride = gu.stride(0);
   p.h = h.data_ptr(), p.h_stride = f;
-  swiglu_forward(p);
+  if (gu.is_cpu()) {
+    swiglu_forward(p);
+  } else {
+    cuda::check_launch("swiglu", cuda::module()->swiglu_forward(&p, cuda::current_stream(gu.device())));
+  }
   return h;
 }
 
 at::Tensor backward(const at::Tensor& dh, const at::Tensor& gu) {
-  if (!gu.is_cpu()) return aten::swiglu_backward(dh, gu);
+  if (!gu.is_cpu() && cuda::module() == nullptr) return aten::swiglu_backward(dh, gu);
   at::Tensor dgu = at::empty_like(gu);
   SwigluBackward p;
   p.rows = gu.size(0), p.cols = gu.size(1) / 2, p.dtype = kernel_dtype(gu);
   p.g = gu.const_data_ptr(), p.u = halves(gu), p.g_stride = p.u_stride = gu.stride(0);
   p.dh = dh.const_data_ptr(), p.dh_stride = dh.stride(0);
   p.dg = dgu.data_ptr(), p.du = const_cast<char*>(halves(dgu)), p.dg_stride = p.du_stride = dgu.stride(0);
-  swiglu_backward(p);
+  if (gu.is_cpu()) {
+    swiglu_backward(p);
+  } else {
+    cuda::check_launch("swiglu", cuda::module()->swiglu_backward(&p, cuda::current_stream(gu.device())));
+  }
   return dgu;
 }
 

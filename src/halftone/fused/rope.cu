@@ -1,0 +1,76 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "halftone/device/vec.cuh"
+#include "halftone/fused/rope_cuda.h"
+
+namespace halftone::device {
+namespace {
+
+constexpr int kThreads = 256;
+
+// N pairs a thread: 2N adjacent elements, or N of each half.
+template <int N, class T>
+__global__ void rope_kernel(Rope p) {
+  const int64_t half = p.head_dim / 2, across = half / N, total = p.tokens * p.heads * across;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t pair = i % across * N, head = i / across % p.heads, t = i / across / p.heads;
+    const int64_t position = p.positions != nullptr ? p.positions[t] : t % p.seq_len + p.offset;
+    const bool inside = position >= 0 && position < p.max_positions;
+    const int64_t row = inside ? position * half : 0;
+    const Vec<float, N> c = load<N>(p.cos + row + pair), s = load<N>(p.sin + row + pair);
+    const auto turn = [&](float a, float b, int j, T& first, T& second) {
+      const float cosine = c.value[j], sine = p.inverse ? -s.value[j] : s.value[j], poison = inside ? 1.0f : __int_as_float(0x7FC00000);
+      // Fused as fused/rows/rope.h fuses them.
+      const bool near = p.pairing == RopePairing::neighbours;
+      from_f32((near ? fmaf(a, cosine, -(b * sine)) : fmaf(-b, sine, a * cosine)) * poison, first);
+      from_f32((near ? fmaf(b, cosine, a * sine) : fmaf(a, sine, b * cosine)) * poison, second);
+    };
+    const T* x = static_cast<const T*>(p.x) + t * p.x_stride + head * p.head_dim;
+    T* out = static_cast<T*>(p.out) + t * p.out_stride + head * p.head_dim;
+    if (p.pairing == RopePairing::neighbours) {
+      constexpr int kRun = N == 1 ? 1 : 2 * N;  // a pair alone may lie at any element
+      Vec<T, kRun> v[2 * N / kRun], r[2 * N / kRun];
+      for (int k = 0; k < 2 * N / kRun; ++k) v[k] = load<kRun>(x + 2 * pair + k * kRun);
+      const auto in = [&](int e) { return to_f32(v[e / kRun].value[e % kRun]); };
+      for (int j = 0; j < N; ++j) {
+        turn(in(2 * j), in(2 * j + 1), j, r[2 * j / kRun].value[2 * j % kRun], r[(2 * j + 1) / kRun].value[(2 * j + 1) % kRun]);
+      }
+      for (int k = 0; k < 2 * N / kRun; ++k) store(out + 2 * pair + k * kRun, r[k]);
+    } else {
+      const Vec<T, N> a = load<N>(x + pair), b = load<N>(x + half + pair);
+      Vec<T, N> first, second;
+      for (int j = 0; j < N; ++j) turn(to_f32(a.value[j]), to_f32(b.value[j]), j, first.value[j], second.value[j]);
+      store(out + pair, first), store(out + half + pair, second);
+    }
+  }
+}
+
+template <class T>
+void launch(const Rope& p, cudaStream_t stream) {
+  constexpr int kVector = 4;
+  const auto aligned = [](const void* q, size_t bytes) { return reinterpret_cast<uintptr_t>(q) % bytes == 0; };
+  const bool wide = p.head_dim % (2 * kVector) == 0 && p.x_stride % (2 * kVector) == 0 && p.out_stride % (2 * kVector) == 0 &&
+                    aligned(p.x, 2 * kVector * sizeof(T)) && aligned(p.out, 2 * kVector * sizeof(T)) && aligned(p.cos, 16) && aligned(p.sin, 16);
+  const int64_t work = p.tokens * p.heads * (p.head_dim / 2) / (wide ? kVector : 1);
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(work, kThreads), 16384));
+  if (wide)
+    rope_kernel<kVector, T><<<blocks, kThreads, 0, stream>>>(p);
+  else
+    rope_kernel<1, T><<<blocks, kThreads, 0, stream>>>(p);
+}
+
+}  // namespace
+}  // namespace halftone::device
+
+const char* halftone_cuda_rope(const halftone::Rope* what, void* stream) {
+  using namespace halftone;
+  if (what->dtype != DType::bf16 && what->dtype != DType::f32) return "rope: expected bf16 or f32";
+  if (what->head_dim % 2 != 0 || what->max_positions <= 0) return "rope: expected an even head size and a table of positions";
+  if (what->tokens * what->heads * what->head_dim == 0) return nullptr;
+  const auto s = static_cast<cudaStream_t>(stream);
+  what->dtype == DType::bf16 ? device::launch<bf16>(*what, s) : device::launch<float>(*what, s);
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}

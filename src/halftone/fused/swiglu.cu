@@ -1,0 +1,88 @@
+#include <cuda_runtime.h>
+
+#include <algorithm>
+
+#include "halftone/device/vec.cuh"
+#include "halftone/fused/swiglu_cuda.h"
+
+namespace halftone::device {
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ float sigmoid(float g) { return 1.0f / (1.0f + expf(-g)); }
+
+template <int N, class T>
+__global__ void forward_kernel(SwigluForward p) {
+  const int64_t across = p.cols / N, total = p.rows * across;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t t = i / across, c = i % across * N;
+    const Vec<T, N> g = load<N>(static_cast<const T*>(p.g) + t * p.g_stride + c), u = load<N>(static_cast<const T*>(p.u) + t * p.u_stride + c);
+    Vec<T, N> h;
+    for (int j = 0; j < N; ++j) {
+      const float x = to_f32(g.value[j]);
+      from_f32(x * sigmoid(x) * to_f32(u.value[j]), h.value[j]);
+    }
+    store(static_cast<T*>(p.h) + t * p.h_stride + c, h);
+  }
+}
+
+template <int N, class T>
+__global__ void backward_kernel(SwigluBackward p) {
+  const int64_t across = p.cols / N, total = p.rows * across;
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
+    const int64_t t = i / across, c = i % across * N;
+    const Vec<T, N> g = load<N>(static_cast<const T*>(p.g) + t * p.g_stride + c), u = load<N>(static_cast<const T*>(p.u) + t * p.u_stride + c);
+    const Vec<T, N> dh = load<N>(static_cast<const T*>(p.dh) + t * p.dh_stride + c);
+    Vec<T, N> dg, du, h;
+    for (int j = 0; j < N; ++j) {
+      const float x = to_f32(g.value[j]), y = to_f32(u.value[j]), d = to_f32(dh.value[j]), s = sigmoid(x);
+      from_f32(d * y * s * (1.0f + x * (1.0f - s)), dg.value[j]);
+      from_f32(d * x * s, du.value[j]);
+      from_f32(x * s * y, h.value[j]);
+    }
+    store(static_cast<T*>(p.dg) + t * p.dg_stride + c, dg);
+    store(static_cast<T*>(p.du) + t * p.du_stride + c, du);
+    if (p.h != nullptr) store(static_cast<T*>(p.h) + t * p.h_stride + c, h);
+  }
+}
+
+constexpr int kVector = 8;
+bool rows_aligned(const void* p, DType type, int64_t stride) {
+  const size_t size = type == DType::bf16 ? 2 : 4;
+  return reinterpret_cast<uintptr_t>(p) % (kVector * size) == 0 && stride % kVector == 0;
+}
+
+template <class P>
+const char* run(const P& p, bool wide, void (*vector16)(P), void (*single16)(P), void (*vector32)(P), void (*single32)(P), void* stream) {
+  if (p.dtype != DType::bf16 && p.dtype != DType::f32) return "swiglu: expected bf16 or f32";
+  if (p.rows == 0 || p.cols == 0) return nullptr;
+  const auto kernel = p.dtype == DType::bf16 ? wide ? vector16 : single16 : wide ? vector32 : single32;
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(p.rows * p.cols / (wide ? kVector : 1), kThreads), 16384));
+  kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  const cudaError_t status = cudaGetLastError();
+  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+}
+
+}  // namespace
+}  // namespace halftone::device
+
+const char* halftone_cuda_swiglu_forward(const halftone::SwigluForward* what, void* stream) {
+  using namespace halftone;
+  using namespace halftone::device;
+  const SwigluForward& p = *what;
+  const bool wide = p.cols % kVector == 0 && rows_aligned(p.g, p.dtype, p.g_stride) && rows_aligned(p.u, p.dtype, p.u_stride) &&
+                    rows_aligned(p.h, p.dtype, p.h_stride);
+  return run(p, wide, forward_kernel<kVector, bf16>, forward_kernel<1, bf16>, forward_kernel<kVector, float>, forward_kernel<1, float>, stream);
+}
+
+const char* halftone_cuda_swiglu_backward(const halftone::SwigluBackward* what, void* stream) {
+  using namespace halftone;
+  using namespace halftone::device;
+  const SwigluBackward& p = *what;
+  const bool wide = p.cols % kVector == 0 && rows_aligned(p.g, p.dtype, p.g_stride) && rows_aligned(p.u, p.dtype, p.u_stride) &&
+                    rows_aligned(p.dh, p.dtype, p.dh_stride) && rows_aligned(p.dg, p.dtype, p.dg_stride) &&
+                    rows_aligned(p.du, p.dtype, p.du_stride) && rows_aligned(p.h, p.dtype, p.h_stride);
+  return run(p, wide, backward_kernel<kVector, bf16>, backward_kernel<1, bf16>, backward_kernel<kVector, float>, backward_kernel<1, float>,
+             stream);
+}

@@ -1,0 +1,244 @@
+#include <cuda_runtime_api.h>
+
+#include <limits>
+#include <memory>
+#include <numbers>
+
+#include "cuda/module.h"
+#include "fused/support.h"
+#include "halftone/fused/cross_entropy_ref.h"
+#include "halftone/fused/rms_norm_ref.h"
+#include "halftone/fused/rope_ref.h"
+#include "halftone/fused/swiglu_ref.h"
+
+namespace halftone {
+namespace {
+
+// Bytes of the host that a kernel reads and writes on the device.
+class Device {
+ public:
+  template <class T>
+  T* put(T* host, size_t bytes) {
+    void* device = nullptr;
+    EXPECT_EQ(cudaMalloc(&device, std::max<size_t>(bytes, 1)), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), cudaSuccess);
+    copies_.push_back({const_cast<std::remove_const_t<T>*>(host), device, bytes});
+    return static_cast<T*>(device);
+  }
+  void* put(Matrix& m) {
+    return m.type == DType::bf16 ? static_cast<void*>(put(m.b.data(), m.b.size() * 2)) : put(m.f.data(), m.f.size() * 4);
+  }
+  // Everything comes back to where it was put from.
+  void fetch() {
+    for (const Copy& c : copies_) EXPECT_EQ(cudaMemcpy(c.host, c.device, c.bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+  }
+  ~Device() {
+    for (const Copy& c : copies_) cudaFree(c.device);
+  }
+
+ private:
+  struct Copy {
+    void *host, *device;
+    size_t bytes;
+  };
+  std::vector<Copy> copies_;
+};
+
+class FusedOnDevice : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!module_.reason().empty()) GTEST_SKIP() << module_.reason();
+  }
+  template <class... Args, class... Given>
+  void call(const char* name, const char* (*)(Args...), Given... given) {
+    const auto f = module_.function<const char* (*)(Args...)>(name);
+    ASSERT_NE(f, nullptr) << name;
+    const char* problem = f(given...);
+    ASSERT_EQ(problem, nullptr) << problem;
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  }
+
+  CudaModule module_;
+};
+using NormForward = const char* (*)(const RmsNormForward*, void*);
+using NormBackward = const char* (*)(const RmsNormBackward*, float*, void*);
+
+struct Types {
+  DType stream, type, weight;
+};
+const Types kTypes[] = {{DType::f32, DType::bf16, DType::f32},
+                        {DType::f32, DType::bf16, DType::bf16},
+                        {DType::bf16, DType::bf16, DType::bf16},
+                        {DType::f32, DType::f32, DType::f32}};
+// Odd sizes and strides take the scalar path, the others the vectors.
+struct Size {
+  int64_t rows, cols, pad;
+};
+const Size kSizes[] = {{1, 1, 3}, {17, 33, 3}, {300, 768, 0}, {40, 4096, 4}, {3, 16384, 0}};
+constexpr double kTolerance = 2e-6;
+
+TEST_F(FusedOnDevice, RmsNormForwardIsItsDefinition) {
+  for (const Types& t : kTypes) {
+    for (const Size& size : kSizes) {
+      for (const bool with_branch : {false, true}) {
+        Matrix x(size.rows, size.cols, t.stream, size.pad), branch(size.rows, size.cols, t.type, size.pad);
+        Matrix sum(size.rows, size.cols, t.stream, size.pad), y(size.rows, size.cols, t.type, size.pad), w(1, size.cols, t.weight, 0);
+        x.randomise(1), branch.randomise(2), w.randomise(3);
+        std::vector<float> rstd(static_cast<size_t>(size.rows));
+        RmsNormForward p;
+        p.rows = size.rows, p.cols = size.cols, p.stream_dtype = t.stream, p.dtype = t.type, p.weight_dtype = t.weight;
+        p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.y = y.data(), p.y_stride = y.stride, p.rstd = rstd.data();
+        if (with_branch) p.branch = branch.data(), p.branch_stride = branch.stride, p.sum = sum.data(), p.sum_stride = sum.stride;
+        const RmsNormForwardRef expected = rms_norm_forward_ref(p);
+        Device device;
+        p.x = device.put(x), p.weight = device.put(w), p.y = device.put(y), p.rstd = device.put(rstd.data(), rstd.size() * 4);
+        if (with_branch) p.branch = device.put(branch), p.sum = device.put(sum);
+        call("halftone_cuda_rms_norm_forward", NormForward{}, &p, nullptr);
+        device.fetch();
+        y.expect_near(expected.y, kTolerance, 1e-6, "y"), y.expect_gaps_untouched();
+        if (with_branch) sum.expect_near(expected.sum, 0, 0, "sum"), sum.expect_gaps_untouched();
+        for (size_t r = 0; r < rstd.size(); ++r) ASSERT_NEAR(rstd[r], expected.rstd[r], kTolerance * expected.rstd[r]);
+      }
+    }
+  }
+}
+
+TEST_F(FusedOnDevice, RmsNormBackwardIsItsDefinition) {
+  for (const Types& t : kTypes) {
+    for (const Size& size : kSizes) {
+      Matrix x(size.rows, size.cols, t.stream, size.pad), dy(size.rows, size.cols, t.type, size.pad), d_sum(size.rows, size.cols, t.stream, size.pad);
+      Matrix dx(size.rows, size.cols, t.stream, size.pad), d_branch(size.rows, size.cols, t.type, size.pad), w(1, size.cols, t.weight, 0);
+      Matrix dw(1, size.cols, DType::f32, 0);
+      x.randomise(1), dy.randomise(2), d_sum.randomise(3), w.randomise(4), dw.randomise(5);
+      std::vector<float> rstd;
+      for (int64_t r = 0; r < size.rows; ++r) rstd.push_back(0.5f + 0.01f * static_cast<float>(r % 50));
+      RmsNormBackward p;
+      p.rows = size.rows, p.cols = size.cols, p.stream_dtype = t.stream, p.dtype = t.type, p.weight_dtype = t.weight;
+      p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data(), p.dy = dy.data(), p.dy_stride = dy.stride;
+      p.d_sum = d_sum.data(), p.d_sum_stride = d_sum.stride, p.dx_stride = dx.stride, p.d_branch_stride = d_branch.stride;
+      RmsNormBackwardRef expected = rms_norm_backward_ref(p);
+      for (int64_t c = 0; c < size.cols; ++c) expected.dw[static_cast<size_t>(c)] += dw.at(0, c);
+      Device device;
+      p.x = device.put(x), p.weight = device.put(w), p.rstd = device.put(rstd.data(), rstd.size() * 4), p.dy = device.put(dy);
+      p.d_sum = device.put(d_sum), p.dx = device.put(dx), p.d_branch = device.put(d_branch);
+      p.dw = static_cast<float*>(device.put(dw));
+      std::vector<float> partial(static_cast<size_t>(module_.function<int64_t (*)(int64_t)>("halftone_cuda_rms_norm_partial")(size.cols)));
+      call("halftone_cuda_rms_norm_backward", NormBackward{}, &p, device.put(partial.data(), partial.size() * 4), nullptr);
+      device.fetch();
+      dx.expect_near(expected.dx, kTolerance, 3e-6, "dx"), dx.expect_gaps_untouched();
+      dw.expect_near(expected.dw, kTolerance, 1e-6 * static_cast<double>(size.rows), "dw");
+      for (int64_t r = 0; r < size.rows; ++r) {
+        for (int64_t c = 0; c < size.cols; ++c) {
+          const auto rounded = static_cast<float>(dx.at(r, c));
+          ASSERT_EQ(d_branch.at(r, c), t.type == DType::bf16 ? to_float(bf16(rounded)) : rounded);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FusedOnDevice, SwigluIsItsDefinition) {
+  for (const DType type : kFloatTypes) {
+    for (const Size& size : kSizes) {
+      Matrix g(size.rows, size.cols, type, size.pad), u(size.rows, size.cols, type, size.pad), dh(size.rows, size.cols, type, size.pad);
+      Matrix h(size.rows, size.cols, type, size.pad), dg(size.rows, size.cols, type, size.pad), du(size.rows, size.cols, type, size.pad);
+      g.randomise(1, 20), u.randomise(2), dh.randomise(3);
+      SwigluForward f;
+      f.rows = size.rows, f.cols = size.cols, f.dtype = type, f.g = g.data(), f.u = u.data();
+      f.g_stride = g.stride, f.u_stride = u.stride, f.h_stride = h.stride;
+      SwigluBackward b;
+      b.rows = size.rows, b.cols = size.cols, b.dtype = type, b.g = g.data(), b.u = u.data(), b.dh = dh.data();
+      b.g_stride = g.stride, b.u_stride = u.stride, b.dh_stride = dh.stride, b.dg_stride = dg.stride, b.du_stride = du.stride;
+      const std::vector<double> forward = swiglu_forward_ref(f);
+      const SwigluBackwardRef backward = swiglu_backward_ref(b);
+      Device device;
+      f.g = b.g = device.put(g), f.u = b.u = device.put(u), f.h = device.put(h);
+      b.dh = device.put(dh), b.dg = device.put(dg), b.du = device.put(du);
+      call("halftone_cuda_swiglu_forward", static_cast<const char* (*)(const SwigluForward*, void*)>(nullptr), &f, nullptr);
+      call("halftone_cuda_swiglu_backward", static_cast<const char* (*)(const SwigluBackward*, void*)>(nullptr), &b, nullptr);
+      device.fetch();
+      h.expect_near(forward, kTolerance, 1e-6, "h"), h.expect_gaps_untouched();
+      dg.expect_near(backward.dg, 1e-5, 1e-6, "dg"), dg.expect_gaps_untouched();
+      du.expect_near(backward.du, kTolerance, 1e-6, "du"), du.expect_gaps_untouched();
+    }
+  }
+}
+
+TEST_F(FusedOnDevice, RopeEqualsTheCpu) {
+  const RopeTable table = rope_table(64, 64, 1e4);
+  for (const DType type : kFloatTypes) {
+    for (const RopePairing pairing : {RopePairing::neighbours, RopePairing::halves}) {
+      for (const bool inverse : {false, true}) {
+        for (const int64_t pad : {3, 8}) {
+          Matrix x(150, 3 * 64, type, pad), cpu(150, 3 * 64, type, pad), gpu(150, 3 * 64, type, pad);
+          x.randomise(1);
+          Rope p;
+          p.tokens = 150, p.heads = 3, p.head_dim = 64, p.dtype = type, p.x = x.data(), p.x_stride = x.stride;
+          p.out = cpu.data(), p.out_stride = cpu.stride, p.cos = table.cos.data(), p.sin = table.sin.data(), p.max_positions = 64;
+          p.seq_len = 50, p.offset = 7, p.pairing = pairing, p.inverse = inverse;
+          rope(p);
+          Device device;
+          p.x = device.put(x), p.out = device.put(gpu);
+          p.cos = device.put(table.cos.data(), table.cos.size() * 4), p.sin = device.put(table.sin.data(), table.sin.size() * 4);
+          call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &p, nullptr);
+          device.fetch();
+          EXPECT_TRUE(gpu.same_bits(cpu)) << name_of(type) << " inverse " << inverse << " pad " << pad;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FusedOnDevice, CrossEntropyIsItsDefinition) {
+  for (const DType type : kFloatTypes) {
+    for (const DType gradient : kFloatTypes) {
+      for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {19, 1001}, {33, 4096}, {2, 128256}}) {
+        Matrix z(rows, vocab, type, 0), d(rows, vocab, gradient, 0);
+        z.randomise(1, 15);
+        if (vocab > 1000) {
+          for (int64_t c = 0; c < 900; ++c) z.set(0, c, -std::numeric_limits<float>::infinity());
+        }
+        std::vector<int64_t> labels;
+        for (int64_t r = 0; r < rows; ++r) labels.push_back(r % 7 == 3 ? kIgnoredLabel : vocab - 1 - r * 31 % std::min<int64_t>(vocab, 90));
+        std::vector<float> loss(static_cast<size_t>(rows)), lse(static_cast<size_t>(rows));
+        CrossEntropy p;
+        p.rows = rows, p.vocab = vocab, p.dtype = type, p.logits = z.data(), p.logits_stride = z.stride, p.labels = labels.data();
+        p.grad_scale = 0.125f, p.dlogits_dtype = gradient, p.dlogits_stride = d.stride;
+        const CrossEntropyRef expected = cross_entropy_ref(p);
+        Device device;
+        p.logits = device.put(z), p.labels = device.put(labels.data(), labels.size() * 8), p.dlogits = device.put(d);
+        p.loss = device.put(loss.data(), loss.size() * 4), p.lse = device.put(lse.data(), lse.size() * 4);
+        call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &p, nullptr);
+        device.fetch();
+        // z - lse is rounded at 30: 2^-20 of a probability, times grad_scale.
+        d.expect_near(expected.dlogits, 1e-5, 5e-7, "dlogits");
+        for (size_t r = 0; r < loss.size(); ++r) {
+          ASSERT_NEAR(loss[r], expected.loss[r], 1e-5 + 1e-6 * std::abs(expected.loss[r]));
+          ASSERT_NEAR(lse[r], expected.lse[r], 1e-5 + 1e-6 * std::abs(expected.lse[r]));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(FusedOnDevice, WhatIsOutsideATableIsNan) {
+  std::vector<float> logits(8, 1.0f), loss(1);
+  std::vector<int64_t> label = {8};
+  CrossEntropy p;
+  p.rows = 1, p.vocab = 8, p.dtype = DType::f32;
+  Device device;
+  p.logits = device.put(logits.data(), 32), p.logits_stride = 8, p.labels = device.put(label.data(), 8), p.loss = device.put(loss.data(), 4);
+  call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &p, nullptr);
+  std::vector<float> table(8, 1.0f), x(4, 1.0f);
+  Rope r;
+  r.tokens = 1, r.heads = 1, r.head_dim = 4, r.dtype = DType::f32, r.x_stride = r.out_stride = 4, r.max_positions = 4, r.seq_len = 1, r.offset = 4;
+  float* values = device.put(x.data(), 16);
+  r.x = values, r.out = values, r.cos = r.sin = device.put(table.data(), 32);
+  call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &r, nullptr);
+  device.fetch();
+  EXPECT_TRUE(std::isnan(loss[0]));
+  for (const float v : x) EXPECT_TRUE(std::isnan(v));
+}
+
+}  // namespace
+}  // namespace halftone
