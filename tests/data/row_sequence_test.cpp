@@ -244,6 +244,30 @@ TEST_P(Packings, EqualTheRulesAppliedDocumentByDocument) {
 }
 INSTANTIATE_TEST_SUITE_P(All, Packings, testing::Values(Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::none));
 
+TEST(RowSequence, ShuffledRowsAreThePackedRowsOfEachEpochInAnotherOrder) {
+  const TempFolder folder;
+  const auto store = open_jsonl(folder.write("a.jsonl", random_jsonl(60, 40, 5)), folder / "cache");
+  for (const Packing packing : {Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::none}) {
+    RowOptions options;
+    options.packing = packing, options.seq_len = 16, options.shuffle = true;
+    RowSequence packed(store, options);
+    options.shuffle_rows = true;
+    RowSequence shuffled(store, options);
+    for (int64_t epoch = 0; epoch < 2; ++epoch) {
+      std::multiset<std::vector<int64_t>> before, after;
+      int64_t kept = 0;
+      ASSERT_EQ(packed.rows(epoch), shuffled.rows(epoch));
+      for (int64_t r = 0; r < packed.rows(epoch); ++r) {
+        const Row a = row_of(packed, {epoch, r}), b = row_of(shuffled, {epoch, r});
+        before.insert(a.tokens), after.insert(b.tokens), kept += a == b;
+      }
+      EXPECT_EQ(before, after);
+      EXPECT_LT(kept, packed.rows(epoch) / 2);
+    }
+    EXPECT_NE(packed.describe(), shuffled.describe());
+  }
+}
+
 TEST(RowSequence, BlockCausalStartsBehindEos) {
   const TempFolder folder;
   const auto store =

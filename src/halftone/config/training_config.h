@@ -15,6 +15,7 @@ struct DataloaderConfig {
   std::optional<bool> document_positions;
   int64_t seed = 42;
   bool shuffle = false;
+  bool shuffle_rows = false;
   int64_t shuffle_buffer = 1000;
   std::string text_key = "text";
   std::string text_split = "file";
@@ -36,6 +37,8 @@ struct DataloaderConfig {
           "RoPE positions restart at every document; none = only for concat_documents and first_fit", {.mark = Mark::E});
     field("seed", self.seed, "seed of the shuffle", {.mark = Mark::E, .min = 0});
     field("shuffle", self.shuffle, "shuffle documents", {.mark = Mark::E});
+    field("shuffle_rows", self.shuffle_rows, "shuffle the packed rows of an epoch too, so that a long document is not trained on at once",
+          {.mark = Mark::E});
     field("shuffle_buffer", self.shuffle_buffer, "documents in the shuffle of a stream", {.mark = Mark::E, .min = 1});
     field("text_key", self.text_key, "JSONL field or column of the text", {.mark = Mark::E});
     field("text_split", self.text_split, "what a document of a text file is", {.mark = Mark::E, .choices = {"file", "line", "blank_line"}});

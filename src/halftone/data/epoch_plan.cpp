@@ -22,12 +22,12 @@ uint64_t scale(uint64_t random, uint64_t n) { return static_cast<uint64_t>((stat
 
 }  // namespace
 
-Shuffle::Shuffle(int64_t n, bool enabled, uint64_t seed, int64_t epoch) : n_(n), enabled_(enabled && n > 1) {
+Shuffle::Shuffle(int64_t n, bool enabled, uint64_t seed, int64_t epoch, const std::string& stream) : n_(n), enabled_(enabled && n > 1) {
   if (!enabled_) return;
   const auto u = static_cast<uint64_t>(n);
   rows_ = std::max<uint64_t>(1, static_cast<uint64_t>(std::sqrt(static_cast<double>(n))));
   columns_ = (u + rows_ - 1) / rows_;  // rows_ * columns_ is at least n and less than n + rows_
-  const PhiloxKey key = philox_key(seed, "data.shuffle");
+  const PhiloxKey key = philox_key(seed, stream);
   for (uint64_t r = 0; r < kRounds; ++r) {
     const auto random =
         philox({static_cast<uint32_t>(r), static_cast<uint32_t>(epoch), static_cast<uint32_t>(static_cast<uint64_t>(epoch) >> 32), 0}, key);

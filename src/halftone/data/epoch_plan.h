@@ -2,16 +2,17 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace halftone {
 
-// Bijection of [0, n), a pure function of (seed, epoch): a Feistel network over the two digits of the index in base about
+// Bijection of [0, n), a pure function of (seed, stream, epoch): a Feistel network over the two digits of the index in base about
 // sqrt(n), with keys from Philox. No memory, any element in constant time, so any process can ask for any place.
 class Shuffle {
  public:
   // Identity when !enabled.
-  Shuffle(int64_t n, bool enabled, uint64_t seed, int64_t epoch);
+  Shuffle(int64_t n, bool enabled, uint64_t seed, int64_t epoch, const std::string& stream = "data.shuffle");
   int64_t operator()(int64_t i) const;
   int64_t size() const { return n_; }
 

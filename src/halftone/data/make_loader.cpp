@@ -34,7 +34,7 @@ RowOptions row_options(const DataloaderConfig& loader, int64_t seq_len, const Te
   options.seq_len = seq_len;
   options.bins = loader.num_packing_bins;
   options.document_positions = loader.document_positions;
-  options.shuffle = loader.shuffle;
+  options.shuffle = loader.shuffle, options.shuffle_rows = loader.shuffle_rows;
   options.seed = static_cast<uint64_t>(loader.seed);
   options.eos_id = codec.eos_id;
   return options;

@@ -26,7 +26,8 @@ struct RowOptions {
   int64_t seq_len = 2048;
   int64_t bins = 8;
   std::optional<bool> document_positions;  // none: concat_documents and first_fit only (and none, where it is the same)
-  bool shuffle = false;
+  bool shuffle = false;       // the documents, before they are packed
+  bool shuffle_rows = false;  // the packed rows of an epoch
   uint64_t seed = 42;
   double holdout = 0;             // share of the documents, chosen by their hash, that is kept for validation
   bool held_out = false;          // this sequence consists of that share, not of the rest
@@ -88,6 +89,8 @@ class RowSequence {
   int64_t weight(int64_t document) const;
   Epoch& epoch(int64_t number);
   std::unique_ptr<FirstFit> pack_first_fit(const EpochPlan& plan) const;
+  // The packed row that stands at a place of the epoch.
+  RowCursor packed(RowCursor cursor);
   void fill_concat(RowCursor cursor, RowView out);
   void fill_concat_documents(RowCursor cursor, RowView out);
   void fill_first_fit(RowCursor cursor, RowView out);
