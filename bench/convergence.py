@@ -79,6 +79,7 @@ def main():
     parser.add_argument("--program", default="build/release/bin/halftone")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--slots", type=int, default=1, help="runs side by side")
+    parser.add_argument("--gpus", type=int, help="GPUs to spread the slots over")
     parser.add_argument("--threads", type=int, help="OMP_NUM_THREADS of a run")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time, and start no run that would outlast it")
     parser.add_argument("--runs", default=";".join(RUNS), help="names with semicolons between them")
@@ -107,11 +108,15 @@ def main():
             folder = args.out / "run" / name.replace(",", "").replace(" ", "_")
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
+            slot = min(set(range(args.slots)) - {r[3] for r in running.values()})
+            if args.gpus:
+                env["CUDA_VISIBLE_DEVICES"] = str(slot % args.gpus)
             with open(folder / "log", "w") as log:
-                running[name] = (subprocess.Popen(command(args, name, folder), stdout=log, stderr=subprocess.STDOUT, env=env), folder, time.time())
+                process = subprocess.Popen(command(args, name, folder), stdout=log, stderr=subprocess.STDOUT, env=env)
+            running[name] = (process, folder, time.time(), slot)
             continue
         time.sleep(0.3)
-        for name, (process, folder, start) in list(running.items()):
+        for name, (process, folder, start, _) in list(running.items()):
             if process.poll() is None and not late:
                 continue
             process.kill()
