@@ -131,14 +131,14 @@ inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below
 // Which outputs a copy has, and where the thread's vectors go. `flags` is hidden from the compiler so that it keeps the
 // bits instead of reading the parameters again for every vector.
 enum Output : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFolded = 8, kLost = 16 };
-template <Form kForm>
+template <Form kForm, class Stride = uint32_t>
 struct Outputs {
   uint32_t flags;
-  uint32_t stride, packed_stride;
+  Stride stride, packed_stride;
   uint8_t *codes, *packed, *values;
 
   // at: element of the first vector; step: elements to the next.
-  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, uint32_t step) : stride(step), packed_stride(step / 2) {
+  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, Stride step) : stride(step), packed_stride(step / 2) {
     flags = (d.codes != nullptr ? kCodes : 0u) | (d.packed != nullptr ? kPacked : 0u) | (d.lost != nullptr ? kLost : 0u);
     flags |= d.form == ValueForm::bf16 ? kBf16 : d.form != ValueForm::none ? kFolded : 0u;
     asm volatile("" : "+r"(flags));
@@ -153,14 +153,19 @@ struct Outputs {
     return (flags & outputs) != 0;
   }
   // Of vector i: a wide multiplication and addition in one, which the integer units are too busy for.
-  __device__ __forceinline__ uint8_t* codes_at(int i) const { return codes + uint64_t{stride} * static_cast<uint32_t>(i); }
-  __device__ __forceinline__ uint8_t* packed_at(int i) const { return packed + uint64_t{packed_stride} * static_cast<uint32_t>(i); }
-  __device__ __forceinline__ uint8_t* values_at(int i) const { return values + uint64_t{stride} * static_cast<uint32_t>(has(kBf16) ? 2 * i : i); }
+  __device__ __forceinline__ uint8_t* codes_at(int i) const { return codes + uint64_t(stride) * static_cast<uint32_t>(i); }
+  __device__ __forceinline__ uint8_t* packed_at(int i) const { return packed + uint64_t(packed_stride) * static_cast<uint32_t>(i); }
+  __device__ __forceinline__ uint8_t* values_at(int i) const { return values + uint64_t(stride) * static_cast<uint32_t>(has(kBf16) ? 2 * i : i); }
+  // Makes vector 1 vector 0: what row kernels do instead, which are slower by a fifth with addresses computed anew.
+  __device__ __forceinline__ void next() {
+    codes += stride, packed += packed_stride;
+    values += has(kBf16) ? 2 * stride : stride;
+  }
 };
 
 // Writes the eight codes of vector i in all forms that the copy has.
-template <Coder kCoder, Place8 kPlace, Form kForm>
-__device__ __forceinline__ void emit8(const Outputs<kForm>& out, int i, unsigned long long* lost, const Codes8& q, bool poison, const ValueWords& value) {
+template <Coder kCoder, Place8 kPlace, Form kForm, class Stride>
+__device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, unsigned long long* lost, const Codes8& q, bool poison, const ValueWords& value) {
   if constexpr (kCoder == Coder::e2m1) {
     if (out.has(kCodes | kPacked | kFolded)) {
       const uint2 bytes = e2m1_bytes<kPlace>(q);

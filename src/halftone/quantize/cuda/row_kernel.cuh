@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(
   if (d.outer != nullptr && row == 0 && thread == 0) *d.outer = 1;
   TileDraws<0> draws;
   draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
-  Outputs<kForm> out(d, int64_t{row} * d.C + thread * 8, static_cast<uint32_t>(threads) * 8);
+  Outputs<kForm, int64_t> out(d, int64_t{row} * d.C + thread * 8, threads * 8);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = thread + i * threads;
@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(
     }
     const Codes8 q =
         encode8<kCoder, kStep, kStochastic>(x[i], {by, 0}, d.low, d.high, [&](int e) { return draws.template at<kCoder>(i, e); });
-    if (vector * 8 < d.C) emit8<kCoder, place_of(kStep, kStochastic)>(out, i, d.lost, q, by != by, words);
+    if (vector * 8 < d.C) emit8<kCoder, place_of(kStep, kStochastic)>(out, 0, d.lost, q, by != by, words);
+    out.next();
   }
 }
 
