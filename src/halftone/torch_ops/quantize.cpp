@@ -7,7 +7,9 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "halftone/formats/support.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 #include "halftone/torch_ops/operands.h"
 
@@ -126,7 +128,10 @@ Operand readable(Operand o, bool fold) {
   return o;
 }
 
-bool folds(const OperandSpec& s) { return s.element == Element::e2m1 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none; }
+// Whether the device multiplies these operands as folded codes (formats/support.h).
+bool folds(const OperandSpec& a, const OperandSpec& b, at::Device device) {
+  return device.is_cuda() && a.quantized() && b.quantized() && product_support(a, b, hardware_of(device)).path == Path::folded;
+}
 
 Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_tensors, Text b_format, const std::optional<Tensor>& bias,
                     at::ScalarType out_dtype, bool fast_accum, bool emulate) {
@@ -151,9 +156,10 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
     options.bias.defined() ? out.copy_(options.bias.expand(out.sizes())) : out.zero_();
     return out;
   }
-  const bool fold = !emulate && folds(a.spec) && folds(b.spec), clipped = a.spec.clip != Clip::none || b.spec.clip != Clip::none;
-  if (fold && clipped && !device.is_cpu()) options.emulate = true;  // the factor of clipped codes is lost in plain values
-  a = readable(std::move(a), fold && !clipped), b = readable(std::move(b), fold && !clipped);
+  const auto factors = [](const OperandSpec& s) { return s.clip != Clip::none || s.two_level != TwoLevel::none; };
+  bool fold = !emulate && folds(a.spec, b.spec, device);
+  if (fold && (factors(a.spec) || factors(b.spec))) fold = false, options.emulate = true;  // plain values would lose these factors
+  a = readable(std::move(a), fold), b = readable(std::move(b), fold);
   multiply(a, b, out, options);
   return out;
 }
