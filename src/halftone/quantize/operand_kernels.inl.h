@@ -160,7 +160,8 @@ struct OperandLeaf {
   static void scale(float* f, int64_t rows, int64_t width, const float* factor, int64_t factor_ld, int row_shift, bool by_column) {
     for (int64_t r = 0; r < rows; ++r, f += width) {
       const float* s = factor + (r >> row_shift) * factor_ld;
-      for (int64_t c = 0; c < width; c += kLanes) V::storef(f + c, V::mul(V::loadf(f + c), by_column ? V::loadf(s + c) : V::set(s[c >> 7])));
+      for (int64_t c = 0; c < width; c += kLanes)
+        V::storef(f + c, V::mul(V::loadf(f + c), by_column ? V::loadf(s + c) : V::set(s[c >> 7])));
     }
   }
 

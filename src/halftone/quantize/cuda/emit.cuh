@@ -155,7 +155,9 @@ struct Outputs {
   // Of vector i: a wide multiplication and addition in one, which the integer units are too busy for.
   __device__ __forceinline__ uint8_t* codes_at(int i) const { return codes + uint64_t(stride) * static_cast<uint32_t>(i); }
   __device__ __forceinline__ uint8_t* packed_at(int i) const { return packed + uint64_t(packed_stride) * static_cast<uint32_t>(i); }
-  __device__ __forceinline__ uint8_t* values_at(int i) const { return values + uint64_t(stride) * static_cast<uint32_t>(has(kBf16) ? 2 * i : i); }
+  __device__ __forceinline__ uint8_t* values_at(int i) const {
+    return values + uint64_t(stride) * static_cast<uint32_t>(has(kBf16) ? 2 * i : i);
+  }
   // Makes vector 1 vector 0: what row kernels do instead, which are slower by a fifth with addresses computed anew.
   __device__ __forceinline__ void next() {
     codes += stride, packed += packed_stride;
@@ -165,7 +167,8 @@ struct Outputs {
 
 // Writes the eight codes of vector i in all forms that the copy has.
 template <Coder kCoder, Place8 kPlace, Form kForm, class Stride>
-__device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, unsigned long long* lost, const Codes8& q, bool poison, const ValueWords& value) {
+__device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, unsigned long long* lost, const Codes8& q, bool poison,
+                                      const ValueWords& value) {
   if constexpr (kCoder == Coder::e2m1) {
     if (out.has(kCodes | kPacked | kFolded)) {
       const uint2 bytes = e2m1_bytes<kPlace>(q);

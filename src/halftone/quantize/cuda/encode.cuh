@@ -19,7 +19,9 @@ struct Codes8 {
 };
 // Where an encoder leaves e2m1 magnitudes: byte 0 or byte 3 of eight words, or byte 0 and byte 2 of four, with other bits beside.
 enum class Place8 : int { byte0, byte3, pairs };
-constexpr Place8 place_of(Step step, bool stochastic) { return stochastic ? Place8::byte3 : step == Step::exact ? Place8::pairs : Place8::byte0; }
+constexpr Place8 place_of(Step step, bool stochastic) {
+  return stochastic ? Place8::byte3 : step == Step::exact ? Place8::pairs : Place8::byte0;
+}
 
 // Correctly rounded a / b from RN(1 / b): two corrections with exact remainders, the steps of an IEEE division without its test
 // for extreme exponents. Small divisors are lifted, and a with them, so that no remainder is subnormal.

@@ -114,7 +114,8 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
   m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
   const auto scales = [&](const QuantizedCopy& copy, int64_t R, int64_t contracted) -> void* {
-    const int64_t C = operand_length(copy, contracted), each = tile_scale_bytes(copy, R, C, int64_t{1} << (p.want_row && p.want_transposed ? 25 : 26));
+    const int64_t C = operand_length(copy, contracted),
+                  each = tile_scale_bytes(copy, R, C, int64_t{1} << (p.want_row && p.want_transposed ? 25 : 26));
     return each == 0 ? nullptr : take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * each);
   };
   if (p.want_row) m.row_scales = scales(p.row, p.rows, p.cols);
@@ -182,17 +183,19 @@ using RowLaunch = void (*)(const RowArgs&, cudaStream_t);
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form... kForms>
 TileLaunch with_form([[maybe_unused]] Form form) {
   TileLaunch launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>;
-  if constexpr (sizeof(T) == 2) ((form == kForms ? void(launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, kForms>) : void()), ...);
+  if constexpr (sizeof(T) == 2)
+    ((form == kForms ? void(launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, kForms>) : void()), ...);
   return launch;
 }
 template <class T, Coder kCoder, Step kStep, int kBlock, Form... kForms>
 TileLaunch tiles(bool stochastic, Form form) {
-  return stochastic ? with_form<T, kCoder, kStep, kBlock, true, kForms...>(form) : with_form<T, kCoder, kStep, kBlock, false, kForms...>(form);
+  return stochastic ? with_form<T, kCoder, kStep, kBlock, true, kForms...>(form)
+                    : with_form<T, kCoder, kStep, kBlock, false, kForms...>(form);
 }
 // bf16 elements are scaled in bf16: with powers of two that is exact.
 template <class T, Coder kCoder, Form... kForms>
 TileLaunch mx_stochastic(Form form) {
-  return with_form<T, kCoder, sizeof(T) == 2 ? Step::exact : Step::multiply, 32, true, kForms...>(form);
+  return with_form < T, kCoder, sizeof(T) == 2 ? Step::exact : Step::multiply, 32, true, kForms... > (form);
 }
 template <class T>
 TileLaunch tile_launch(const Family& f, Form form) {
@@ -200,7 +203,8 @@ TileLaunch tile_launch(const Family& f, Form form) {
   constexpr Form kCodes = Form::codes, kPacked = Form::packed, kBf16 = Form::bf16;
   if (f.coder == Coder::integer) return tiles<T, Coder::integer, Step::multiply, 0, kCodes, kPacked>(f.stochastic, form);
   if (f.block == 0) {
-    return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 0, false, kCodes>(form) : with_form<T, kE5m2, Step::multiply, 0, false, kCodes>(form);
+    return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 0, false, kCodes>(form)
+                            : with_form<T, kE5m2, Step::multiply, 0, false, kCodes>(form);
   }
   if (f.block == 128) return tiles<T, kE4m3, Step::multiply, 128, kCodes>(f.stochastic, form);
   if (f.coder != kE2m1) {
@@ -239,7 +243,8 @@ RowLaunch row_launch(const Family& f, [[maybe_unused]] Form form) {
   if constexpr (sizeof(T) == 2) {
     constexpr Coder kE2m1 = Coder::e2m1;
     if (f.step == Step::exact) {
-      return form == Form::folded ? rows<T, kE2m1, Step::exact, 32, Form::folded>(f.stochastic) : rows<T, kE2m1, Step::exact, 32, Form::any>(f.stochastic);
+      return form == Form::folded ? rows<T, kE2m1, Step::exact, 32, Form::folded>(f.stochastic)
+                                  : rows<T, kE2m1, Step::exact, 32, Form::any>(f.stochastic);
     }
   }
   return rows<T, Coder::e2m1, Step::multiply, 32, Form::any>(f.stochastic);

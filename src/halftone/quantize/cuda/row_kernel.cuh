@@ -32,7 +32,9 @@ template <int kVectors>
 struct QuadBlocks {
   static constexpr bool kShared = kVectors >= 4;
   static constexpr int kCount = kShared ? kVectors / 4 : kVectors;
-  static __device__ __forceinline__ int first(int thread) { return kShared ? kVectors / 2 * (thread & 1) + kVectors / 4 * (thread >> 1 & 1) : 0; }
+  static __device__ __forceinline__ int first(int thread) {
+    return kShared ? kVectors / 2 * (thread & 1) + kVectors / 4 * (thread >> 1 & 1) : 0;
+  }
   static __device__ __forceinline__ bool writes(int thread) { return kShared || (thread & 3) == 0; }
   // Largest over the four lanes; the first kCount words are those of the own blocks.
   static __device__ __forceinline__ void reduce(uint32_t (&amax)[kVectors], int thread) {
@@ -111,7 +113,8 @@ __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const BlockResult b = block_rule<kStep, kBlock>(d, vector_amax[j], {1, 1}, 1);
-      const int column = ((thread & ~3) + (Blocks::first(thread) + j) * threads) * 8;  // of the block, which may end before the lane's vector
+      const int column =
+          ((thread & ~3) + (Blocks::first(thread) + j) * threads) * 8;  // of the block, which may end before the lane's vector
       factor[j] = b.factor, value[j] = fold_words<Float::e4m3>(b.byte, reference);
       if (d.scales != nullptr && Blocks::writes(thread) && column < d.C) {
         static_cast<uint8_t*>(d.scales)[int64_t{row} * d.blocks + column / kBlock] = static_cast<uint8_t>(b.byte);

@@ -246,15 +246,16 @@ cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, 
   const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, 2 * kStatisticsParts));
   if (!vectors) return launch_after_clear(amax_kernel<T>, blocks, kThreads, true, stream, x, rows, cols, ld, out);
   const bool flat = ld == cols || rows == 1;
-  return launch_after_clear(amax_vector_kernel<T>, blocks, kThreads, true, stream, x, rows * cols / 8, flat ? rows * cols / 8 : cols / 8, ld, out);
+  return launch_after_clear(amax_vector_kernel<T>, blocks, kThreads, true, stream, x, rows * cols / 8, flat ? rows * cols / 8 : cols / 8,
+                            ld, out);
 }
 
 }  // namespace
 
 bool has_dependent_launches() {
   int device = 0, major = 0;
-  return cudaGetDevice(&device) == cudaSuccess && cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major >= 9;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
 cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
@@ -273,7 +274,8 @@ cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
     clear_kernel<<<static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts)), 256, 0, stream>>>(first, n);
     if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
   }
-  return a.type == DType::bf16 ? launch_statistics<bf16>(a, first != nullptr, stream) : launch_statistics<float>(a, first != nullptr, stream);
+  return a.type == DType::bf16 ? launch_statistics<bf16>(a, first != nullptr, stream)
+                               : launch_statistics<float>(a, first != nullptr, stream);
 }
 
 cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {

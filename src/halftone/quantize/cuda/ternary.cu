@@ -74,7 +74,9 @@ __global__ void __launch_bounds__(kThreads) total_kernel(double* sums, int64_t p
   }
   __syncthreads();
   const int64_t first = threadIdx.x * each, count = min(max(runs - first, int64_t{0}), each);
-  part[threadIdx.x] = each > 1 ? pairwise_sum(count, [&](int64_t i) { return sums[pieces + first + i]; }) : count > 0 ? sums[pieces + first] : 0;
+  part[threadIdx.x] = each > 1    ? pairwise_sum(count, [&](int64_t i) { return sums[pieces + first + i]; })
+                      : count > 0 ? sums[pieces + first]
+                                  : 0;
   for (int stride = 1; stride < kThreads; stride *= 2) {
     __syncthreads();
     const int i = static_cast<int>(threadIdx.x) * 2 * stride;

@@ -1,6 +1,6 @@
 #pragma once
-#include "halftone/quantize/cuda/draws.cuh"
 #include "halftone/formats/scale_pair.h"
+#include "halftone/quantize/cuda/draws.cuh"
 #include "halftone/quantize/cuda/mx_rule.h"
 #include "halftone/quantize/operand.h"
 

@@ -57,7 +57,8 @@ constexpr int blocks_on_sm(Coder coder, Step step, bool stochastic, Copies copie
 }
 
 // Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and makes its part of both copies in registers. What it has
-// of a row copy it stores itself; a transposed copy goes through shared memory, so that lines are stored whole. x is aligned to 16 bytes, cols, ld and the C of both copies to 8.
+// of a row copy it stores itself; a transposed copy goes through shared memory, so that lines are stored whole. x is aligned to 16 bytes,
+// cols, ld and the C of both copies to 8.
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
 __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {
@@ -75,7 +76,9 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
   Vec8<T> x[8];
   const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
   const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
-  const auto row_at = [&](uint32_t i) { return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(source) + uint64_t{bytes} * i); };
+  const auto row_at = [&](uint32_t i) {
+    return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(source) + uint64_t{bytes} * i);
+  };
   if ((tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols) {
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) load8(row_at(i), x[i]);
@@ -117,13 +120,15 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
       if constexpr (kGrouped) amax = amax_across(x);
       transpose(x, t);
     }
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor, staged[kGrouped ? 1 : 0], elements);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor,
+                                                                staged[kGrouped ? 1 : 0], elements);
   }
   if constexpr (kGrouped || kStaged != 0) {
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);
     if constexpr (kGrouped && kRow) flush_scales<kBlock>(a.row, staged[0], tile_r * kTile, tile_c * kTile, thread);
-    if constexpr (kGrouped && kTransposed) flush_scales<kBlock>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
+    if constexpr (kGrouped && kTransposed)
+      flush_scales<kBlock>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
     if constexpr (kStaged != 0) {
       const CopyArgs& d = a.transposed;
       uint8_t* to = kStaged == 4 ? d.packed : kForm == Form::codes ? d.codes : static_cast<uint8_t*>(d.values);

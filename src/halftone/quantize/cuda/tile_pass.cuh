@@ -191,8 +191,10 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
   }
 
   TileDraws<kAxis> draws;
-  const uint32_t group = d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
-  if constexpr (kStochastic) draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+  const uint32_t group =
+      d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
+  if constexpr (kStochastic)
+    draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
   if constexpr (kStochastic && kAxis == 1) {
     draw8<8>(d.draws, group, d.draws.row, draws.v);
   }
@@ -268,7 +270,8 @@ __device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, c
 #pragma unroll
   for (int i = 0; i < kTile / kStep; ++i, vector += kStep, out += step) {
     if (r0 + vector >= d.R) return;
-    const uint4 w = *reinterpret_cast<const uint4*>(staged + (vector * 16 + staged_chunk<kBytes>(vector, thread % kPieces * (16 / kBytes))) * kBytes);
+    const uint4 w =
+        *reinterpret_cast<const uint4*>(staged + (vector * 16 + staged_chunk<kBytes>(vector, thread % kPieces * (16 / kBytes))) * kBytes);
     if (kBytes == 16 || whole) {
       *reinterpret_cast<uint4*>(out) = w;
     } else if constexpr (kBytes == 8) {
