@@ -12,6 +12,6 @@ from halftone.formats import Format, Quantized, dequantize, fake_quantize, quant
 from halftone.layers import OPERANDS, Linear, convert, linear, recipe_formats, set_draws
 from halftone.fused import linear_cross_entropy, rms_norm, swiglu
 
-__all__ = ["Format", "Linear", "OPERANDS", "Quantized", "convert", "dequantize", "fake_quantize", "library", "linear", "linear_cross_entropy",
-           "quantize", "recipe_formats", "rms_norm", "scaled_mm", "set_draws", "swiglu"]
+__all__ = ["Format", "Linear", "OPERANDS", "Quantized", "convert", "dequantize", "fake_quantize", "library", "linear",
+           "linear_cross_entropy", "quantize", "recipe_formats", "rms_norm", "scaled_mm", "set_draws", "swiglu"]
 __version__ = "0.1.0"

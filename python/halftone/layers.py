@@ -14,7 +14,8 @@ def _options(options):
     if isinstance(options, str):
         return options
     words = {True: "true", False: "false"}
-    return ",".join(f"{key}={'+'.join(value) if isinstance(value, (list, tuple)) else words.get(value, value)}" for key, value in (options or {}).items())
+    text = {key: "+".join(value) if isinstance(value, (list, tuple)) else words.get(value, value) for key, value in (options or {}).items()}
+    return ",".join(f"{key}={value}" for key, value in text.items())
 
 
 def recipe_formats(recipe, options=""):

@@ -14,7 +14,8 @@
 namespace halftone::library {
 namespace {
 
-template <class T, size_t N> using Names = std::array<std::pair<std::string_view, T>, N>;
+template <class T, size_t N>
+using Names = std::array<std::pair<std::string_view, T>, N>;
 
 constexpr Names<Element, 9> kElements = {{{"e4m3", Element::e4m3},
                                           {"e5m2", Element::e5m2},
@@ -49,21 +50,24 @@ constexpr Names<Fp4Chain, 2> kChains = {{{"alto", Fp4Chain::alto}, {"torchao", F
 constexpr Names<Clip, 3> kClips = {{{"none", Clip::none}, {"static", Clip::fixed}, {"dynamic", Clip::dynamic}}};
 constexpr Names<int, 3> kRotations = {{{"0", 0}, {"16", 16}, {"32", 32}}};
 
-template <class T, size_t N> std::optional<T> find(const Names<T, N>& names, std::string_view word) {
+template <class T, size_t N>
+std::optional<T> find(const Names<T, N>& names, std::string_view word) {
   for (const auto& [name, value] : names) {
     if (name == word) return value;
   }
   return std::nullopt;
 }
 
-template <class T, size_t N> std::string_view name_of(const Names<T, N>& names, const T& wanted) {
+template <class T, size_t N>
+std::string_view name_of(const Names<T, N>& names, const T& wanted) {
   for (const auto& [name, value] : names) {
     if (value == wanted) return name;
   }
   return "?";
 }
 
-template <class T, size_t N> std::string choices(const Names<T, N>& names) {
+template <class T, size_t N>
+std::string choices(const Names<T, N>& names) {
   std::vector<std::string_view> words;
   for (const auto& [name, value] : names) words.push_back(name);
   return fmt::format("{}", fmt::join(words, ", "));
@@ -116,7 +120,8 @@ bool read_granularity(std::string_view word, OperandSpec& s) {
   return true;
 }
 
-template <class T, size_t N> T read_choice(const Names<T, N>& names, const std::string& text, const std::string& key, const std::string& value) {
+template <class T, size_t N>
+T read_choice(const Names<T, N>& names, const std::string& text, const std::string& key, const std::string& value) {
   const std::optional<T> found = find(names, value);
   check(found.has_value(), "format '{}': expected {} to be one of {}, found '{}'", text, key, choices(names), value);
   return *found;
@@ -142,7 +147,8 @@ void read_setting(const std::string& text, const std::string& key, const std::st
 
 void read_scale(ScaleFormat scale, OperandSpec& s) {
   const bool mx = scale == ScaleFormat::e8m0, two = scale == ScaleFormat::e4m3 || scale == ScaleFormat::ue5m3;
-  if (mx != (s.mode != ScaleMode::none)) s.mode = !mx ? ScaleMode::none : s.element == Element::e2m1 ? ScaleMode::adaptive : ScaleMode::rceil;
+  if (mx != (s.mode != ScaleMode::none))
+    s.mode = !mx ? ScaleMode::none : s.element == Element::e2m1 ? ScaleMode::adaptive : ScaleMode::rceil;
   s.scale = scale, s.two_level = two ? TwoLevel::tensor : TwoLevel::none;
 }
 
@@ -202,8 +208,9 @@ std::string format_string(const OperandSpec& s, bool packed) {
   if (!s.quantized()) return "hp";
   std::string out(name_of(kElements, s.element));
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
-  out += blocks ? fmt::format(":{}x{}", s.granularity == Granularity::block ? 1 : s.block, s.block)
-                : s.granularity == Granularity::row ? ":row" : ":tensor";
+  out += blocks                              ? fmt::format(":{}x{}", s.granularity == Granularity::block ? 1 : s.block, s.block)
+         : s.granularity == Granularity::row ? ":row"
+                                             : ":tensor";
   out += fmt::format(":{}", name_of(kScales, s.scale));
   if (s.mode != ScaleMode::none) out += fmt::format(":{}", name_of(kModes, s.mode));
   const bool two = s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
@@ -221,7 +228,8 @@ namespace {
 
 using Options = nn::RecipeOptions;
 
-template <class T> struct Setting {
+template <class T>
+struct Setting {
   std::string_view name;
   std::optional<T> Options::*member;
 };
@@ -239,8 +247,7 @@ constexpr std::array kFlags = {Setting<bool>{"use_2dblock_x", &Options::use_2dbl
                                Setting<bool>{"round_scales_to_power_of_2", &Options::round_scales_to_power_of_2}};
 constexpr std::array kTexts = {Setting<std::string>{"two_level_scaling", &Options::two_level_scaling},
                                Setting<std::string>{"clip_mode", &Options::clip_mode},
-                               Setting<std::string>{"scale_mode", &Options::scale_mode},
-                               Setting<std::string>{"style", &Options::style},
+                               Setting<std::string>{"scale_mode", &Options::scale_mode}, Setting<std::string>{"style", &Options::style},
                                Setting<std::string>{"activation", &Options::activation}};
 
 bool read_flag(const std::string& key, const std::string& value) {

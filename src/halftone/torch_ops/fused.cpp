@@ -24,7 +24,8 @@ using torch::autograd::variable_list;
 using Two = std::tuple<Tensor, Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
-template <class F> auto schema(const char* name) {
+template <class F>
+auto schema(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
 }
 
@@ -32,8 +33,8 @@ Tensor rows_of(const Tensor& x) { return x.detach().reshape({-1, x.size(-1)}).co
 
 void check_norm(const Tensor& x, const Tensor& w) {
   kernel_dtype(x), kernel_dtype(w);
-  check(x.dim() >= 1 && w.dim() == 1 && x.sym_size(-1) == w.sym_size(0), "halftone.rms_norm: expected x[..., D] and weight[D], found {} and {} dimensions",
-        x.dim(), w.dim());
+  check(x.dim() >= 1 && w.dim() == 1 && x.sym_size(-1) == w.sym_size(0),
+        "halftone.rms_norm: expected x[..., D] and weight[D], found {} and {} dimensions", x.dim(), w.dim());
 }
 
 // y in weight's dtype.
@@ -131,12 +132,12 @@ Tensor swiglu_autograd(const Tensor& gu) { return Swiglu::apply(gu); }
 
 // LM head and cross-entropy in chunks of rows (ops/head_loss.h): mean loss over the labels that are not -100, and its
 // gradients, formed in the same pass.
-Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, int64_t seed, const MaybeTensor& step,
-                   int64_t first_row, std::array<bool, 2> wanted) {
+Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, int64_t seed,
+                       const MaybeTensor& step, int64_t first_row, std::array<bool, 2> wanted) {
   check_linear("halftone.linear_cross_entropy", x, w, std::nullopt);
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0) && labels.scalar_type() == at::kLong,
-        "halftone.linear_cross_entropy: expected x[T, K] and int64 labels[T], found {} dimensions and {} labels of {}", x.dim(), labels.numel(),
-        c10::toString(labels.scalar_type()));
+        "halftone.linear_cross_entropy: expected x[T, K] and int64 labels[T], found {} dimensions and {} labels of {}", x.dim(),
+        labels.numel(), c10::toString(labels.scalar_type()));
   const c10::DeviceGuard device(x.device());
   const Step context(seed, step, first_row);
   Layer layer(w, std::nullopt, recipe, options, name);
@@ -151,9 +152,9 @@ Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, T
   Tensor dx = none;
   if (training) dx = (*result.loss.grad_fn())({at::ones({}, result.loss.options())})[0];
   const at::NoGradGuard no_grad;
-  return {result.loss.detach().clone(), wanted[0] ? dx.to(x.scalar_type()) : none.clone(), wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone()};
+  return {result.loss.detach().clone(), wanted[0] ? dx.to(x.scalar_type()) : none.clone(),
+          wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone()};
 }
-
 
 Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor& step, SymInt,
                          std::array<bool, 2> wanted) {
@@ -165,14 +166,15 @@ Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, 
   return {at::empty_symint({}, x.options().dtype(at::kFloat)), like(wanted[0], x), like(wanted[1], w)};
 }
 
-using CrossEntropyOp = Three(const Tensor&, const Tensor&, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt, std::array<bool, 2>);
+using CrossEntropyOp = Three(const Tensor&, const Tensor&, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt,
+                             std::array<bool, 2>);
 
 // Gradients are formed beside the loss and only multiplied in backward.
 class CrossEntropy : public Function<CrossEntropy> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const Tensor& labels, const std::string& recipe,
-                        const std::string& options, const std::string& name, const SymInt& seed, const MaybeTensor& step, const SymInt& first_row, bool want_x,
-                        bool want_w) {
+                        const std::string& options, const std::string& name, const SymInt& seed, const MaybeTensor& step,
+                        const SymInt& first_row, bool want_x, bool want_w) {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = schema<CrossEntropyOp>("halftone::linear_cross_entropy_with_gradients");
     auto [loss, dx, dw] = op.call(x, w, labels, recipe, options, name, seed, step, first_row, {want_x, want_w});
@@ -188,14 +190,14 @@ class CrossEntropy : public Function<CrossEntropy> {
     return grads;
   }
 };
-Tensor cross_entropy_autograd(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name,
-                              SymInt seed, const MaybeTensor& step, SymInt first_row) {
+Tensor cross_entropy_autograd(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, SymInt seed,
+                              const MaybeTensor& step, SymInt first_row) {
   const bool training = at::GradMode::is_enabled();
-  return CrossEntropy::apply(x, w, labels, std::string(recipe), std::string(options), std::string(name), std::move(seed), step, std::move(first_row),
-                             training && x.requires_grad(), training && w.requires_grad());
+  return CrossEntropy::apply(x, w, labels, std::string(recipe), std::string(options), std::string(name), std::move(seed), step,
+                             std::move(first_row), training && x.requires_grad(), training && w.requires_grad());
 }
-Tensor cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, SymInt seed, const MaybeTensor& step,
-                     SymInt first_row) {
+Tensor cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, SymInt seed,
+                     const MaybeTensor& step, SymInt first_row) {
   static const auto op = schema<CrossEntropyOp>("halftone::linear_cross_entropy_with_gradients");
   return std::get<0>(op.call(x, w, labels, recipe, options, name, std::move(seed), step, std::move(first_row), {false, false}));
 }
@@ -214,12 +216,15 @@ TORCH_LIBRARY_FRAGMENT(halftone, m) {
   m.def("rms_norm_backward(Tensor dy, Tensor x, Tensor weight, float eps) -> (Tensor dx, Tensor dw)", tags);
   m.def("swiglu(Tensor gu) -> Tensor", tags);
   m.def("swiglu_backward(Tensor dh, Tensor gu) -> Tensor", tags);
-  m.def("linear_cross_entropy(Tensor x, Tensor weight, Tensor labels, str recipe='none', str options='', *, str name='output.weight', "
-        "SymInt seed=0, Tensor? step=None, SymInt first_row=0) -> Tensor",
-        tags);
-  m.def("linear_cross_entropy_with_gradients(Tensor x, Tensor weight, Tensor labels, str recipe, str options, str name, SymInt seed, Tensor? step, "
-        "SymInt first_row, bool[2] wanted) -> (Tensor loss, Tensor dx, Tensor dw)",
-        tags);
+  m.def(
+      "linear_cross_entropy(Tensor x, Tensor weight, Tensor labels, str recipe='none', str options='', *, str name='output.weight', "
+      "SymInt seed=0, Tensor? step=None, SymInt first_row=0) -> Tensor",
+      tags);
+  m.def(
+      "linear_cross_entropy_with_gradients(Tensor x, Tensor weight, Tensor labels, str recipe, str options, str name, SymInt seed, Tensor? "
+      "step, "
+      "SymInt first_row, bool[2] wanted) -> (Tensor loss, Tensor dx, Tensor dw)",
+      tags);
 }
 TORCH_LIBRARY_IMPL(halftone, CPU, m) { devices(m); }
 TORCH_LIBRARY_IMPL(halftone, CUDA, m) { devices(m); }

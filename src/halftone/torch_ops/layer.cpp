@@ -40,8 +40,8 @@ Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe,
   weight.name = std::string(name), weight.value = w.detach().contiguous();
   group.recipe = parse_recipe(std::string(recipe), std::string(options), weight.name);
   const int64_t n = w.size(0), k = w.size(1), multiple = group.recipe.dim_multiple;
-  check(n % multiple == 0 && k % multiple == 0, "halftone.linear: recipe {} takes sizes that are multiples of {}, {} is [{}, {}]; use recipe none",
-        recipe, multiple, name, n, k);
+  check(n % multiple == 0 && k % multiple == 0,
+        "halftone.linear: recipe {} takes sizes that are multiples of {}, {} is [{}, {}]; use recipe none", recipe, multiple, name, n, k);
   group.weights = {&weight};
   if (group.recipe.w_forward.stored) {
     weight.stored = std::make_shared<StoredWeight>(allocate_stored(group.recipe.w_forward, n, k, w.device()));
@@ -64,7 +64,8 @@ LinearCall backward_call(const at::Tensor& x, LinearGroup& group) {
 }
 
 void check_step(const MaybeTensor& step) {
-  check(!present(step) || (step->scalar_type() == at::kLong && step->dim() == 0), "halftone: expected step as an int64 number (torch.tensor(3)), found {} with {} dimensions",
+  check(!present(step) || (step->scalar_type() == at::kLong && step->dim() == 0),
+        "halftone: expected step as an int64 number (torch.tensor(3)), found {} with {} dimensions",
         present(step) ? c10::toString(step->scalar_type()) : "none", present(step) ? step->dim() : 0);
 }
 
@@ -76,8 +77,10 @@ void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, cons
   check(x.device() == w.device(), "{}: expected x and weight on one device, found {} and {}", op, x.device().str(), w.device().str());
   if (!present(bias)) return;
   kernel_dtype(*bias);
-  if (bias->dim() != 1 || bias->sym_size(0) != w.sym_size(0)) fail("{}: expected a bias of one number per row of weight{}, found {}", op, shape(w), shape(*bias));
-  check(bias->device() == w.device(), "{}: expected bias and weight on one device, found {} and {}", op, bias->device().str(), w.device().str());
+  if (bias->dim() != 1 || bias->sym_size(0) != w.sym_size(0))
+    fail("{}: expected a bias of one number per row of weight{}, found {}", op, shape(w), shape(*bias));
+  check(bias->device() == w.device(), "{}: expected bias and weight on one device, found {} and {}", op, bias->device().str(),
+        w.device().str());
 }
 
 }  // namespace halftone::library

@@ -58,8 +58,8 @@ Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, con
           wanted[2] ? layer.bias.grad.to(bias->scalar_type()) : none.clone()};
 }
 
-Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, SymInt, const MaybeTensor&,
-                           SymInt, std::array<bool, 3> wanted) {
+Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, SymInt,
+                           const MaybeTensor&, SymInt, std::array<bool, 3> wanted) {
   const auto like = [&](bool want, const Tensor& t) {
     return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
   };
@@ -69,11 +69,13 @@ Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, cons
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const MaybeTensor& bias, const std::string& recipe,
-                        const std::string& options, const std::string& name, const SymInt& seed, const MaybeTensor& step, const SymInt& first_row) {
+                        const std::string& options, const std::string& name, const SymInt& seed, const MaybeTensor& step,
+                        const SymInt& first_row) {
     const at::AutoDispatchBelowADInplaceOrView below;
-    static const auto op = c10::Dispatcher::singleton()
-                               .findSchemaOrThrow("halftone::linear", "")
-                               .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt)>();
+    static const auto op =
+        c10::Dispatcher::singleton()
+            .findSchemaOrThrow("halftone::linear", "")
+            .typed<Tensor(const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt)>();
     ctx->save_for_backward({x, w, bias.value_or(Tensor()), step.value_or(Tensor())});
     ctx->saved_data["recipe"] = recipe, ctx->saved_data["options"] = options, ctx->saved_data["name"] = name;
     ctx->saved_data["seed"] = seed, ctx->saved_data["first_row"] = first_row;
@@ -81,12 +83,13 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, const variable_list& dy) {
-    static const auto op =
-        c10::Dispatcher::singleton()
-            .findSchemaOrThrow("halftone::linear_backward", "")
-            .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt, std::array<bool, 3>)>();
+    static const auto op = c10::Dispatcher::singleton()
+                               .findSchemaOrThrow("halftone::linear_backward", "")
+                               .typed<Three(const Tensor&, const Tensor&, const Tensor&, const MaybeTensor&, Text, Text, Text, SymInt,
+                                            const MaybeTensor&, SymInt, std::array<bool, 3>)>();
     const variable_list saved = ctx->get_saved_variables();
-    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt, step = saved[3].defined() ? MaybeTensor(saved[3]) : std::nullopt;
+    const MaybeTensor bias = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt,
+                      step = saved[3].defined() ? MaybeTensor(saved[3]) : std::nullopt;
     const std::array<bool, 3> wanted = {ctx->needs_input_grad(0), ctx->needs_input_grad(1), bias.has_value() && ctx->needs_input_grad(2)};
     auto& data = ctx->saved_data;
     auto [dx, dw, db] = op.call(dy[0], saved[0], saved[1], bias, data["recipe"].toStringRef(), data["options"].toStringRef(),
@@ -99,21 +102,24 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   }
 };
 
-Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt seed, const MaybeTensor& step,
-                       SymInt first_row) {
-  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), std::move(seed), step, std::move(first_row));
+Tensor linear_autograd(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt seed,
+                       const MaybeTensor& step, SymInt first_row) {
+  return LinearFunction::apply(x, w, bias, std::string(recipe), std::string(options), std::string(name), std::move(seed), step,
+                               std::move(first_row));
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(halftone, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', SymInt seed=0, Tensor? step=None, "
-        "SymInt first_row=0) -> Tensor",
-        tags);
-  m.def("linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, SymInt seed, Tensor? step, "
-        "SymInt first_row, bool[3] wanted) -> (Tensor dx, Tensor dw, Tensor db)",
-        tags);
+  m.def(
+      "linear(Tensor x, Tensor weight, Tensor? bias, str recipe, str options='', *, str name='weight', SymInt seed=0, Tensor? step=None, "
+      "SymInt first_row=0) -> Tensor",
+      tags);
+  m.def(
+      "linear_backward(Tensor dy, Tensor x, Tensor weight, Tensor? bias, str recipe, str options, str name, SymInt seed, Tensor? step, "
+      "SymInt first_row, bool[3] wanted) -> (Tensor dx, Tensor dw, Tensor db)",
+      tags);
 }
 TORCH_LIBRARY_IMPL(halftone, CPU, m) { m.impl("linear", &linear_op), m.impl("linear_backward", &linear_backward_op); }
 TORCH_LIBRARY_IMPL(halftone, CUDA, m) { m.impl("linear", &linear_op), m.impl("linear_backward", &linear_backward_op); }

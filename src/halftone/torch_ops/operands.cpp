@@ -12,10 +12,11 @@ namespace {
 
 bool is_integer(Element e) { return e == Element::int8 || e == Element::int4 || e == Element::ternary; }
 
-at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at::IntArrayRef shape, at::ScalarType type, at::Device device) {
+at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at::IntArrayRef shape, at::ScalarType type,
+                   at::Device device) {
   check(t.sizes() == shape && t.scalar_type() == type && t.device() == device,
-        "{}: expected {} of [{}] in {} on {}, found [{}] in {} on {}", what, which, fmt::join(shape, ", "), c10::toString(type), device.str(),
-        fmt::join(t.sizes(), ", "), c10::toString(t.scalar_type()), t.device().str());
+        "{}: expected {} of [{}] in {} on {}, found [{}] in {} on {}", what, which, fmt::join(shape, ", "), c10::toString(type),
+        device.str(), fmt::join(t.sizes(), ", "), c10::toString(t.scalar_type()), t.device().str());
   return t.contiguous();
 }
 

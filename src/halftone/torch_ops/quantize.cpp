@@ -80,7 +80,8 @@ Tensor fake_quantize_op(const Tensor& x, Text format_text, bool transposed, Text
   Format codes = format;
   codes.packed = false;
   const int64_t cols = x.size(-1), rows = x.numel() / std::max<int64_t>(cols, 1);
-  const Tensor y = numbers(quantize(x.reshape({rows, cols}), codes, transposed, {std::string(stream), seed, step, first_row})).to(x.scalar_type());
+  const Tensor y =
+      numbers(quantize(x.reshape({rows, cols}), codes, transposed, {std::string(stream), seed, step, first_row})).to(x.scalar_type());
   return (transposed ? y.t().contiguous() : y).view(x.sizes());
 }
 
@@ -92,8 +93,8 @@ Tensor fake_quantize_meta(const Tensor& x, Text format_text, bool, Text, SymInt,
 // Straight through: the gradient passes as if nothing had been rounded.
 class FakeQuantize : public torch::autograd::Function<FakeQuantize> {
  public:
-  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, const std::string& format, bool transposed, const std::string& stream,
-                        const SymInt& seed, const SymInt& step, const SymInt& first_row) {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, const std::string& format, bool transposed,
+                        const std::string& stream, const SymInt& seed, const SymInt& step, const SymInt& first_row) {
     const at::AutoDispatchBelowADInplaceOrView below;
     static const auto op = c10::Dispatcher::singleton()
                                .findSchemaOrThrow("halftone::fake_quantize", "")
@@ -106,7 +107,8 @@ class FakeQuantize : public torch::autograd::Function<FakeQuantize> {
 };
 
 Tensor fake_quantize_autograd(const Tensor& x, Text format, bool transposed, Text stream, SymInt seed, SymInt step, SymInt first_row) {
-  return FakeQuantize::apply(x, std::string(format), transposed, std::string(stream), std::move(seed), std::move(step), std::move(first_row));
+  return FakeQuantize::apply(x, std::string(format), transposed, std::string(stream), std::move(seed), std::move(step),
+                             std::move(first_row));
 }
 
 constexpr int64_t kDeviceMultiple = 16;  // bytes of a vector that device products read
@@ -138,16 +140,18 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
   Operand a = operand("halftone.scaled_mm: a", a_tensors, parse_format(a_format));
   Operand b = operand("halftone.scaled_mm: b", b_tensors, parse_format(b_format));
   const at::Device device = a_tensors[0].device();
-  check(a.k == b.k && b_tensors[0].device() == device, "halftone.scaled_mm: expected operands of equal length on one device, found {} on {} and {} on {}",
-        a.k, device.str(), b.k, b_tensors[0].device().str());
+  check(a.k == b.k && b_tensors[0].device() == device,
+        "halftone.scaled_mm: expected operands of equal length on one device, found {} on {} and {} on {}", a.k, device.str(), b.k,
+        b_tensors[0].device().str());
   check(out_dtype == at::kFloat || out_dtype == at::kBFloat16, "halftone.scaled_mm: expected out_dtype float32 or bfloat16, found {}",
         c10::toString(out_dtype));
   const c10::DeviceGuard guard(device);
   ProductOptions options;
   options.fast_accum = fast_accum, options.emulate = emulate;
   if (bias.has_value() && bias->defined()) {
-    check(bias->dim() == 1 && bias->size(0) == b.rows && bias->device() == device, "halftone.scaled_mm: expected a bias of [{}] on {}, found [{}] on {}",
-          b.rows, device.str(), fmt::join(bias->sizes(), ", "), bias->device().str());
+    check(bias->dim() == 1 && bias->size(0) == b.rows && bias->device() == device,
+          "halftone.scaled_mm: expected a bias of [{}] on {}, found [{}] on {}", b.rows, device.str(), fmt::join(bias->sizes(), ", "),
+          bias->device().str());
     options.bias = bias->to(at::kFloat).contiguous();
   }
   const Tensor out = at::empty({a.rows, b.rows}, a_tensors[0].options().dtype(out_dtype));
@@ -164,8 +168,8 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
   return out;
 }
 
-Tensor scaled_mm_meta(at::TensorList a, Text a_format, at::TensorList b, Text b_format, const std::optional<Tensor>&, at::ScalarType out_dtype, bool,
-                      bool) {
+Tensor scaled_mm_meta(at::TensorList a, Text a_format, at::TensorList b, Text b_format, const std::optional<Tensor>&,
+                      at::ScalarType out_dtype, bool, bool) {
   parse_format(a_format), parse_format(b_format);
   check(!a.empty() && !b.empty() && a[0].dim() == 2 && b[0].dim() == 2, "halftone.scaled_mm: expected two operands of matrices");
   return at::empty_symint({a[0].sym_size(0), b[0].sym_size(0)}, a[0].options().dtype(out_dtype));
@@ -174,7 +178,8 @@ Tensor scaled_mm_meta(at::TensorList a, Text a_format, at::TensorList b, Text b_
 std::vector<std::string> recipe_formats(Text recipe, Text options) {
   const LinearRecipe r = parse_recipe(std::string(recipe), std::string(options), "recipe_formats");
   std::vector<std::string> out;
-  for (const OperandSpec* s : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad}) out.push_back(format_string(*s));
+  for (const OperandSpec* s : {&r.x_forward, &r.w_forward, &r.dy_dgrad, &r.w_dgrad, &r.dy_wgrad, &r.x_wgrad})
+    out.push_back(format_string(*s));
   return out;
 }
 
@@ -187,16 +192,19 @@ std::string canonical_format(Text text) {
 
 TORCH_LIBRARY_FRAGMENT(halftone, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("quantize(Tensor x, str format, *, bool transposed=False, str stream='x', SymInt seed=0, SymInt step=0, SymInt first_row=0) -> "
-        "(Tensor codes, Tensor scales, Tensor outer, Tensor macro, Tensor zeros)",
-        tags);
-  m.def("fake_quantize(Tensor x, str format, *, bool transposed=False, str stream='x', SymInt seed=0, SymInt step=0, SymInt first_row=0) -> "
-        "Tensor",
-        tags);
+  m.def(
+      "quantize(Tensor x, str format, *, bool transposed=False, str stream='x', SymInt seed=0, SymInt step=0, SymInt first_row=0) -> "
+      "(Tensor codes, Tensor scales, Tensor outer, Tensor macro, Tensor zeros)",
+      tags);
+  m.def(
+      "fake_quantize(Tensor x, str format, *, bool transposed=False, str stream='x', SymInt seed=0, SymInt step=0, SymInt first_row=0) -> "
+      "Tensor",
+      tags);
   m.def("dequantize(Tensor[] operand, str format, *, ScalarType dtype=float32) -> Tensor", tags);
-  m.def("scaled_mm(Tensor[] a, str a_format, Tensor[] b, str b_format, *, Tensor? bias=None, ScalarType out_dtype=bfloat16, "
-        "bool fast_accum=False, bool emulate=False) -> Tensor",
-        tags);
+  m.def(
+      "scaled_mm(Tensor[] a, str a_format, Tensor[] b, str b_format, *, Tensor? bias=None, ScalarType out_dtype=bfloat16, "
+      "bool fast_accum=False, bool emulate=False) -> Tensor",
+      tags);
   m.def("recipe_formats(str recipe, str options='') -> str[]", &recipe_formats);
   m.def("canonical_format(str format) -> str", &canonical_format);
 }
