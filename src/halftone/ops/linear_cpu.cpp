@@ -264,6 +264,7 @@ at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group, int64_t first_row) {
 void wgrad(const SavedInput& saved, const at::Tensor& dy, LinearGroup& group) {
   const LinearRecipe& r = group.recipe;
   const int64_t tokens = dy.size(0), k = group.in_features();
+  if (tokens == 0) return;  // columns of no element have no scale
   const Columns x = saved.columns.panels.defined() ? saved.columns : quantize_columns(saved.x, r.x_wgrad, {});
   const bool stochastic = r.dy_wgrad.stochastic;  // the draws are keyed by each weight's own name and width
   for (const Span& span : spans(group, !stochastic && adjacent(group, &Weight::grad))) {
