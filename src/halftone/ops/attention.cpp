@@ -33,7 +33,7 @@ void rotate(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t
   if (qkv.is_cpu()) {
     rope(p);
   } else {
-    cuda::check_launch("rope", cuda::module()->rope(&p, cuda::current_stream(qkv.device())));
+    cuda::launch("rope", &cuda::Module::rope, p, qkv.device());
   }
 }
 

@@ -51,4 +51,10 @@ void* current_stream(c10::Device device);
 // Error naming the kernel when it returned a problem.
 void check_launch(const char* kernel, const char* problem);
 
+// Queues a kernel on the device's current stream: launch("rope", &Module::rope, p, device). Error when there is no module, or
+// with the kernel's problem.
+template <class P> void launch(const char* kernel, const char* (*Module::*function)(const P*, void*), const P& p, c10::Device device) {
+  check_launch(kernel, (required_module().*function)(&p, current_stream(device)));
+}
+
 }  // namespace halftone::cuda

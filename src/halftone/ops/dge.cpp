@@ -17,7 +17,7 @@ at::Tensor dge_slopes(const at::Tensor& w_nk, const Operand& forward) {
   if (w.is_cpu()) {
     dge_slopes(p);
   } else {
-    cuda::check_launch("gradient estimator", cuda::required_module().dge_slopes(&p, cuda::current_stream(w.device())));
+    cuda::launch("gradient estimator", &cuda::Module::dge_slopes, p, w.device());
   }
   return out;
 }

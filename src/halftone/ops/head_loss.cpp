@@ -32,7 +32,7 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
     if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
     const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
     p.loss = loss.mutable_data_ptr<float>();
-    cuda::check_launch("cross entropy", cuda::module()->cross_entropy(&p, cuda::current_stream(logits.device())));
+    cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
     return loss.sum(at::kDouble);
   }
   const at::Tensor z = logits.to(at::kFloat), valid = labels.ne(kIgnoredLabel), target = labels.clamp_min(0).unsqueeze(1);

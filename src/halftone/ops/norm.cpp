@@ -40,7 +40,7 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
   if (x.is_cpu()) {
     rms_norm_forward(p);
   } else {
-    cuda::check_launch("rms_norm", cuda::module()->rms_norm_forward(&p, cuda::current_stream(x.device())));
+    cuda::launch("rms_norm", &cuda::Module::rms_norm_forward, p, x.device());
   }
   return f;
 }

@@ -115,7 +115,7 @@ at::Tensor decode(const Operand& o, gemm::Decode what, at::ScalarType type) {
   if (out.is_cpu()) {
     gemm::decode(p);
   } else {
-    cuda::check_launch("decode", cuda::required_module().decode(&p, cuda::current_stream(out.device())));
+    cuda::launch("decode", &cuda::Module::decode, p, out.device());
   }
   return out;
 }

@@ -25,8 +25,7 @@ void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at:
   p.grad = f.grad.data_ptr(), p.grad_factor = grad_factor.const_data_ptr<float>(), p.zero_grad = true;
   if (f.compute.defined()) p.compute_copy = static_cast<bf16*>(f.compute.data_ptr());
   if (f.param.is_cpu()) return optimizer_step(p);
-  const char* error = cuda::module()->optimizer_step(&p, cuda::current_stream(f.param.device()));
-  check(error == nullptr, "optimizer: {}", error ? error : "");
+  cuda::launch("optimizer", &cuda::Module::optimizer_step, p, f.param.device());
 }
 
 void step_aten(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {

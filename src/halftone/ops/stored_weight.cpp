@@ -33,7 +33,7 @@ void store(const at::Tensor& w, const Rounding& rounding, StoredWeight& s) {
   if (w.is_cpu()) {
     store_weight(p);
   } else {
-    cuda::check_launch("stored weight", cuda::required_module().store_weight(&p, cuda::current_stream(w.device())));
+    cuda::launch("stored weight", &cuda::Module::store_weight, p, w.device());
   }
 }
 

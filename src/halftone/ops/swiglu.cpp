@@ -25,7 +25,7 @@ at::Tensor forward(const at::Tensor& gu) {
   if (gu.is_cpu()) {
     swiglu_forward(p);
   } else {
-    cuda::check_launch("swiglu", cuda::module()->swiglu_forward(&p, cuda::current_stream(gu.device())));
+    cuda::launch("swiglu", &cuda::Module::swiglu_forward, p, gu.device());
   }
   return h;
 }
@@ -41,7 +41,7 @@ at::Tensor backward(const at::Tensor& dh, const at::Tensor& gu) {
   if (gu.is_cpu()) {
     swiglu_backward(p);
   } else {
-    cuda::check_launch("swiglu", cuda::module()->swiglu_backward(&p, cuda::current_stream(gu.device())));
+    cuda::launch("swiglu", &cuda::Module::swiglu_backward, p, gu.device());
   }
   return dgu;
 }
