@@ -9,6 +9,7 @@
 #include "halftone/cli/bench_report.h"
 #include "halftone/cli/bench_traffic.h"
 #include "halftone/nn/recipe_options.h"
+#include "halftone/ops/draws.h"
 #include "halftone/ops/product.h"
 
 namespace halftone::bench {
@@ -101,7 +102,7 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
     bool x_again = false;
   };
   auto s = std::make_shared<State>();
-  s->x_again = r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
+  s->x_again = wgrad_reads_forward_codes(r);
   s->x_row = optional_request(r.x_forward, r.w_forward, device, false, r.emulate, "x.fwd");
   s->x_columns = optional_request(r.x_wgrad, r.dy_wgrad, device, true, r.emulate, "x.wgrad");
   if (s->x_again) s->x_columns.wanted = false;

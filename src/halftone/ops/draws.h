@@ -18,6 +18,16 @@ inline Rounding operand_rounding(const OperandSpec& spec, const std::string& wei
   return r;
 }
 
+// Roles of the operands that may share their codes, and with them their draws, with another product's.
+inline const char* x_wgrad_role(const LinearRecipe& r) { return r.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad"; }
+inline const char* w_dgrad_role(const LinearRecipe& r) { return r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad"; }
+inline const char* dy_wgrad_role(const LinearRecipe& r) { return r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad"; }
+
+// bitnet: wgrad reads the numbers that the forward codes stand for.
+inline bool wgrad_reads_forward_codes(const LinearRecipe& r) {
+  return r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
+}
+
 // Signs of a rotation (numerics.md section 5); the operands of one product, and all weights of a group, share them.
 inline uint32_t rotation_signs(const OperandSpec& spec, const std::string& first_weight, const StepContext& context) {
   if (spec.hadamard == 0) return 0;

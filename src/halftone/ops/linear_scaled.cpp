@@ -104,8 +104,6 @@ class Call {
     if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
     return c;
   }
-  // bitnet: wgrad reads the numbers that the forward codes stand for.
-  bool wgrad_dequantizes() const { return r_.x_wgrad.same_as_forward && r_.x_wgrad.granularity == Granularity::row; }
 
   // X as the forward product reads it; keeps what backward will need.
   Operand quantize_input(const at::Tensor& x, bool keep) {
@@ -114,18 +112,18 @@ class Call {
     if (r_.x_forward.quantized()) {
       row = request(r_.x_forward, r_.w_forward, hp_type(r_.x_forward, x_type_, r_.w_forward, w_type), false, name(), "x.fwd", first_row_);
     }
-    const bool transposed = keep && r_.x_wgrad.quantized() && !wgrad_dequantizes();
+    const bool transposed = keep && r_.x_wgrad.quantized() && !wgrad_reads_forward_codes(r_);
     if (transposed) {
-      columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, true, name(), r_.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad");
+      columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, true, name(), x_wgrad_role(r_));
     }
     OperandCopies copies;
     if (row.spec.quantized() || transposed) copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr);
-    if (keep) x_ = transposed ? copies.transposed : wgrad_dequantizes() ? copies.row : plain_operand(x, true);
+    if (keep) x_ = transposed ? copies.transposed : wgrad_reads_forward_codes(r_) ? copies.row : plain_operand(x, true);
     return row.spec.quantized() ? copies.row : plain_operand(x, false);
   }
 
   Operand wgrad_input(at::ScalarType dy_type) const {
-    if (!x_.defined() || !wgrad_dequantizes()) return x_;
+    if (!x_.defined() || !wgrad_reads_forward_codes(r_)) return x_;
     return plain_operand(dequantize(x_).to(dy_type), true);
   }
 
@@ -144,8 +142,7 @@ class Call {
       a = request(r_.dy_dgrad, r_.w_dgrad, hp_type(r_.dy_dgrad, type, r_.w_dgrad, w.value.scalar_type()), false, w.name, "dy.dgrad", first_row_);
     }
     if (columns) {
-      const char* role = r_.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad";  // one draw for a shared copy
-      b = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, type, r_.x_wgrad, x_type_), false, w.name, role);
+      b = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, type, r_.x_wgrad, x_type_), false, w.name, dy_wgrad_role(r_));
     }
     return quantize(dy, row ? &a : nullptr, columns ? &b : nullptr);
   }
@@ -186,7 +183,7 @@ class Call {
     const bool quantize_f = r_.w_forward.quantized() && !r_.w_forward.stored;
     const bool quantize_d = both && r_.w_dgrad.quantized() && !r_.w_dgrad.stored;
     if (quantize_f) f = request(r_.w_forward, r_.x_forward, hp_f, false, w.name, "w.fwd", 0);
-    if (quantize_d) d = request(r_.w_dgrad, r_.dy_dgrad, hp_d, false, w.name, r_.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad", 0);
+    if (quantize_d) d = request(r_.w_dgrad, r_.dy_dgrad, hp_d, false, w.name, w_dgrad_role(r_), 0);
     OperandCopies copies;
     if (quantize_f || quantize_d) copies = quantize(value, quantize_f ? &f : nullptr, quantize_d ? &d : nullptr);
     p.forward.push_back(quantize_f ? copies.row : r_.w_forward.stored ? stored_operand(*w.stored) : plain_operand(value, false));

@@ -28,8 +28,6 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
 // The operand that all stretches of a product share, converted once where `product` would do it each time.
 at::Tensor shared_operand(const at::Tensor& x) { return x.is_cpu() ? x.to(at::kFloat) : x; }
 
-bool forward_codes(const OperandSpec& x_wgrad) { return x_wgrad.same_as_forward && x_wgrad.granularity == Granularity::row; }
-
 std::string layer_name(const std::string& weight) {
   constexpr std::string_view kSuffix = ".weight";
   return weight.ends_with(kSuffix) ? weight.substr(0, weight.size() - kSuffix.size()) : weight;
@@ -81,8 +79,8 @@ struct QuantizationStats::Site {
 
   ErrorSums x_of_wgrad(at::ScalarType dy_type) const {
     const OperandSpec& spec = recipe().x_wgrad;
-    if (!spec.quantized() || !forward_codes(spec)) {
-      return operand(x, spec, true, name(), spec.same_as_forward ? "x.fwd" : "x.wgrad", first_row);
+    if (!spec.quantized() || !wgrad_reads_forward_codes(recipe())) {
+      return operand(x, spec, true, name(), x_wgrad_role(recipe()), first_row);
     }
     CodedMatrix q = coded(x, recipe().x_forward, false, name(), "x.fwd", first_row);
     q.numbers = q.numbers.to(dy_type);
@@ -175,14 +173,12 @@ void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const a
     if (dx.defined()) {
       parts.push_back(part), weights.push_back(original(w));
       if (l.sums[kWDgrad].elements == 0) {
-        const char* role = r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad";
-        l.sums[kWDgrad].add(site.operand(weights.back(), r.w_dgrad, true, w.name, role, 0));
+        l.sums[kWDgrad].add(site.operand(weights.back(), r.w_dgrad, true, w.name, w_dgrad_role(r), 0));
       }
       l.sums[kDyDgrad].add(site.operand(part, r.dy_dgrad, false, w.name, "dy.dgrad", site.first_row));
     }
     if (!dw[i].defined()) continue;
-    const char* role = r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad";
-    l.sums[kDyWgrad].add(site.operand(part, r.dy_wgrad, true, w.name, role, site.first_row));
+    l.sums[kDyWgrad].add(site.operand(part, r.dy_wgrad, true, w.name, dy_wgrad_role(r), site.first_row));
     if (!quantized_dw) continue;
     const at::Tensor slopes = site.slopes(w);
     l.sums[kDw].add(product_sums(dw[i], [&](int64_t first, int64_t rows) {
