@@ -27,6 +27,11 @@ bool aligned(const T* base, int64_t offset) {
   return base == nullptr || reinterpret_cast<uintptr_t>(base + offset) % (sizeof(T) * kCount) == 0;
 }
 
+// Whether every row of a matrix, `stride` elements apart, may be accessed in vectors of `count` elements.
+inline bool rows_aligned(int count, const void* base, size_t element_bytes, int64_t stride) {
+  return reinterpret_cast<uintptr_t>(base) % (static_cast<size_t>(count) * element_bytes) == 0 && stride % count == 0;
+}
+
 __device__ inline float to_f32(float x) { return x; }
 __device__ inline float to_f32(bf16 x) { return __uint_as_float(static_cast<uint32_t>(x.bits) << 16); }
 // To nearest, ties to even, NaN stays NaN: as bf16's constructor on the host.

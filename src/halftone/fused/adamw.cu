@@ -1,3 +1,4 @@
+#include "halftone/device/error_text.h"
 #include "halftone/fused/adamw.cuh"
 
 #include <cuda_runtime.h>
@@ -113,6 +114,5 @@ const char* halftone_cuda_optimizer_step(const halftone::OptimizerStep* what, vo
       });
     });
   });
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }

@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
 #include "halftone/fused/cross_entropy_cuda.h"
@@ -54,10 +55,8 @@ __global__ void cross_entropy_kernel(CrossEntropy p) {
 template <class T, class D>
 void launch(const CrossEntropy& p, cudaStream_t stream) {
   constexpr int kVector = 4;
-  const auto rows_aligned = [](const void* q, size_t size, int64_t stride) {
-    return reinterpret_cast<uintptr_t>(q) % (kVector * size) == 0 && stride % kVector == 0;
-  };
-  const bool wide = p.vocab % kVector == 0 && rows_aligned(p.logits, sizeof(T), p.logits_stride) && rows_aligned(p.dlogits, sizeof(D), p.dlogits_stride);
+  const bool wide = p.vocab % kVector == 0 && rows_aligned(kVector, p.logits, sizeof(T), p.logits_stride) &&
+                    rows_aligned(kVector, p.dlogits, sizeof(D), p.dlogits_stride);
   const auto rows = static_cast<unsigned>(p.rows);
   if (wide)
     cross_entropy_kernel<kVector, T, D><<<rows, kThreads, 0, stream>>>(p);
@@ -83,6 +82,5 @@ const char* halftone_cuda_cross_entropy(const halftone::CrossEntropy* what, void
   } else {
     p.dlogits_dtype == DType::bf16 ? launch<float, bf16>(p, s) : launch<float, float>(p, s);
   }
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }

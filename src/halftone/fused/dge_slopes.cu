@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/dge_slopes_cuda.h"
 
@@ -34,6 +35,5 @@ const char* halftone_cuda_dge_slopes(const halftone::DgeSlopes* what, void* stre
     slopes_kernel<bf16><<<blocks, kThreads, 0, s>>>(*what);
   else
     slopes_kernel<float><<<blocks, kThreads, 0, s>>>(*what);
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
 #include "halftone/fused/rms_norm_cuda.h"
@@ -133,10 +134,7 @@ bool with_types(DType stream, DType type, DType weight, F&& f) {
 }
 
 constexpr int kVector = 4;
-bool rows_aligned(const void* p, DType type, int64_t stride) {
-  const size_t size = type == DType::bf16 ? 2 : 4;
-  return reinterpret_cast<uintptr_t>(p) % (kVector * size) == 0 && stride % kVector == 0;
-}
+bool rows_aligned(const void* p, DType type, int64_t stride) { return device::rows_aligned(kVector, p, size_of(type), stride); }
 
 }  // namespace
 }  // namespace halftone::device
@@ -160,8 +158,7 @@ const char* halftone_cuda_rms_norm_forward(const halftone::RmsNormForward* what,
       forward_kernel<1, S, T, W><<<static_cast<unsigned>(p.rows), threads_for(p.cols, 1), 0, s>>>(p);
   });
   if (!known) return "rms_norm: expected f32 or bf16, and a stream no narrower than the branch";
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }
 
 int64_t halftone_cuda_rms_norm_partial(int64_t cols) { return cols * halftone::device::kParts; }
@@ -195,5 +192,5 @@ const char* halftone_cuda_rms_norm_backward(const halftone::RmsNormBackward* wha
     add_parts_kernel<<<static_cast<unsigned>(ceil_div(p.cols, 128)), 128, 0, s>>>(partial, static_cast<int>(parts), p.cols, p.dw);
     status = cudaGetLastError();
   }
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(status);
 }

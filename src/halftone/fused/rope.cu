@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/rope_cuda.h"
 
@@ -50,9 +51,8 @@ __global__ void rope_kernel(Rope p) {
 template <class T>
 void launch(const Rope& p, cudaStream_t stream) {
   constexpr int kVector = 4;
-  const auto aligned = [](const void* q, size_t bytes) { return reinterpret_cast<uintptr_t>(q) % bytes == 0; };
-  const bool wide = p.head_dim % (2 * kVector) == 0 && p.x_stride % (2 * kVector) == 0 && p.out_stride % (2 * kVector) == 0 &&
-                    aligned(p.x, 2 * kVector * sizeof(T)) && aligned(p.out, 2 * kVector * sizeof(T)) && aligned(p.cos, 16) && aligned(p.sin, 16);
+  const bool wide = p.head_dim % (2 * kVector) == 0 && rows_aligned(2 * kVector, p.x, sizeof(T), p.x_stride) &&
+                    rows_aligned(2 * kVector, p.out, sizeof(T), p.out_stride) && aligned<kVector>(p.cos, 0) && aligned<kVector>(p.sin, 0);
   const int64_t work = p.tokens * p.heads * (p.head_dim / 2) / (wide ? kVector : 1);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(work, kThreads), 16384));
   if (wide)
@@ -71,6 +71,5 @@ const char* halftone_cuda_rope(const halftone::Rope* what, void* stream) {
   if (what->tokens * what->heads * what->head_dim == 0) return nullptr;
   const auto s = static_cast<cudaStream_t>(stream);
   what->dtype == DType::bf16 ? device::launch<bf16>(*what, s) : device::launch<float>(*what, s);
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }

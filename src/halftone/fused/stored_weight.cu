@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/device/error_text.h"
 #include "halftone/fused/stored_weight_cuda.h"
 
 namespace halftone::device {
@@ -50,6 +51,5 @@ const char* halftone_cuda_store_weight(const halftone::StoreWeight* what, void* 
     const int64_t groups = p.n * (p.k / p.group);
     store_uint4_kernel<<<static_cast<unsigned>(std::min<int64_t>(ceil_div(groups, kThreads), 8192)), kThreads, 0, s>>>(p);
   }
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }

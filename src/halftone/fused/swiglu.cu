@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/swiglu_cuda.h"
 
@@ -48,10 +49,7 @@ __global__ void backward_kernel(SwigluBackward p) {
 }
 
 constexpr int kVector = 8;
-bool rows_aligned(const void* p, DType type, int64_t stride) {
-  const size_t size = type == DType::bf16 ? 2 : 4;
-  return reinterpret_cast<uintptr_t>(p) % (kVector * size) == 0 && stride % kVector == 0;
-}
+bool rows_aligned(const void* p, DType type, int64_t stride) { return device::rows_aligned(kVector, p, size_of(type), stride); }
 
 template <class P>
 const char* run(const P& p, bool wide, void (*vector16)(P), void (*single16)(P), void (*vector32)(P), void (*single32)(P), void* stream) {
@@ -60,8 +58,7 @@ const char* run(const P& p, bool wide, void (*vector16)(P), void (*single16)(P),
   const auto kernel = p.dtype == DType::bf16 ? wide ? vector16 : single16 : wide ? vector32 : single32;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(p.rows * p.cols / (wide ? kVector : 1), kThreads), 16384));
   kernel<<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }
 
 }  // namespace

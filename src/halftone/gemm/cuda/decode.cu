@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/gemm/decode_cuda.h"
 
@@ -80,6 +81,5 @@ const char* halftone_cuda_decode(const halftone::gemm::DecodeCopy* what, void* s
     default:
       return "decode: expected values in bf16, f32 or s8";
   }
-  const cudaError_t status = cudaGetLastError();
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(cudaGetLastError());
 }

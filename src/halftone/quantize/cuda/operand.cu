@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "halftone/device/error_text.h"
 #include "halftone/quantize/cuda/arrange.h"
 #include "halftone/quantize/cuda/encode.cuh"
 #include "halftone/quantize/cuda/generic.h"
@@ -341,12 +342,12 @@ const char* halftone_cuda_quantize_operand(const halftone::QuantizeOperand* what
   }
   if (bytes < workspace_of(*what)) return "quantiser: the workspace is smaller than halftone_cuda_quantize_workspace says";
   const cudaError_t status = run(*what, workspace, static_cast<cudaStream_t>(stream));
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return device::error_text(status);
 }
 
 const char* halftone_cuda_amax(const halftone::QuantizeOperand* what, unsigned* amax, void* stream) {
   using namespace halftone::device;
   if (const char* message = problem(*what)) return message;
   const cudaError_t status = collect_amax(what->x, what->type, what->rows, what->cols, what->ld, amax, static_cast<cudaStream_t>(stream));
-  return status == cudaSuccess ? nullptr : cudaGetErrorString(status);
+  return halftone::device::error_text(status);
 }
