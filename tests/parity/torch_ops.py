@@ -143,25 +143,31 @@ def check_linears():
 
 
 def check_fused():
-    for dtype, bar in ((torch.float32, 100), (torch.bfloat16, 45)):
+    for dtype in (torch.float32, torch.bfloat16):
         x, w = randn(24, 64, dtype=dtype, grad=True), randn(64, dtype=dtype, grad=True)
         gu, head, labels = randn(24, 64, dtype=dtype, grad=True), randn(50, 64, dtype=dtype, grad=True), torch.randint(0, 50, (24,), device=device)
         labels[5] = -100
-        results = []
-        for ours in (True, False):
-            leaves = [t.detach().clone().to(dtype if ours else torch.float64).requires_grad_() for t in (x, w, gu, head)]
+
+        def run(ours, dtype):
+            leaves = [t.detach().clone().to(dtype).requires_grad_() for t in (x, w, gu, head)]
             a, b, c, d = leaves
             if ours:
                 y, h, loss = halftone.rms_norm(a, b), halftone.swiglu(c), halftone.linear_cross_entropy(a, d, labels)
             else:
                 g, u = c.chunk(2, -1)
                 y, h = torch.nn.functional.rms_norm(a, (64,), b, 1e-5), torch.nn.functional.silu(g) * u
-                loss = torch.nn.functional.cross_entropy(a @ d.t(), labels)
+                loss = torch.nn.functional.cross_entropy((a @ d.t()).to(torch.promote_types(dtype, torch.float32)), labels)
             (y.square().sum() + h.sum() + 3 * loss).backward()
-            results.append([y, h, loss] + [t.grad for t in leaves])
-        worst = min(sqnr(reference, value) for value, reference in zip(*results))
-        assert worst >= bar, f"fused ops in {dtype}: {worst:.1f} dB against float64, at least {bar} expected"
-        print(f"rms_norm, swiglu and linear_cross_entropy in {dtype}: {worst:.1f} dB against float64")
+            return [y, h, loss] + [t.grad for t in leaves]
+
+        exact = run(False, torch.float64)
+        found = [sqnr(reference, value) for value, reference in zip(run(True, dtype), exact)]
+        theirs = [sqnr(reference, value) for value, reference in zip(run(False, dtype), exact)]
+        # Roundings to bf16 fall differently in two correct programs: half a dB.
+        bars = [100] * len(found) if dtype == torch.float32 else [value - 0.5 for value in theirs]
+        for name, value, bar in zip(("rms_norm", "swiglu", "loss", "dx", "d norm weight", "d gate and up", "d head"), found, bars):
+            assert value >= bar, f"fused ops in {dtype}: {name} has {value:.1f} dB against float64, at least {bar:.1f} expected"
+        print(f"rms_norm, swiglu and linear_cross_entropy in {dtype}: {min(found):.1f} dB against float64, PyTorch's own {min(theirs):.1f}")
 
 
 class Model(torch.nn.Module):

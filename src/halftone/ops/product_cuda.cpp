@@ -5,6 +5,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/formats/support.h"
+#include "halftone/gemm/decode.h"
 #include "halftone/gemm/product_operand.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
@@ -16,9 +17,9 @@ namespace {
 // 8-bit units read whole vectors of 16 along the contraction.
 constexpr int64_t kContractionMultiple = 16;
 
-// What the operands are when they enter the product (numerics.md 7.1): unquantised (or dequantised) numbers of a type;
-// 8-bit codes with fp32 scales outside; mxfp4 folded into 8-bit codes; values times block scales in bf16.
-enum class Kind { numbers, codes, folded, values };
+// What the operands are when they enter the product (numerics.md 7.1): unquantised numbers of a type; fp32 numbers with every
+// factor applied; 8-bit codes with fp32 scales outside; mxfp4 folded into 8-bit codes; values times block scales in bf16.
+enum class Kind { numbers, dequantized, codes, folded, values };
 struct Form {
   Kind kind;
   at::ScalarType type;  // of numbers and values
@@ -27,15 +28,21 @@ struct Form {
 // As formats/support.h says, so that what a run prints at its start is what it does. The devices of a process are alike.
 Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
   static const Hardware hardware = hardware_of({c10::DeviceType::CUDA, 0});
-  if (emulate) return {Kind::numbers, at::kFloat};
-  if (!a.quantized() || !b.quantized()) return {Kind::numbers, hp};
+  if (emulate) return {Kind::dequantized, at::kFloat};
+  if (!a.quantized() || !b.quantized()) {
+    // Sums of 128 are scaled in products of codes only.
+    const bool blocks = (a.quantized() && gemm::scaled_by_block(a)) || (b.quantized() && gemm::scaled_by_block(b));
+    return blocks ? Form{Kind::dequantized, at::kFloat} : Form{Kind::numbers, hp};
+  }
   const Path path = product_support(a, b, hardware).path;
   if (path == Path::int8 || path == Path::fp8) return {Kind::codes, at::kBFloat16};
+  if (path == Path::dequantized) return {Kind::dequantized, at::kFloat};
   return {path == Path::folded ? Kind::folded : Kind::values, at::kBFloat16};
 }
 
 // The operand in the form that the product reads.
-Operand readable(const Operand& x, const Form& form, bool emulate) {
+Operand readable(const Operand& x, const Form& form) {
+  const bool emulate = form.kind == Kind::dequantized;
   Operand y = x;
   if (!x.spec.quantized()) {
     y.values = x.values.to(form.type);
@@ -79,7 +86,7 @@ at::ScalarType numbers_type(const Operand& a, const Operand& b) {
 
 void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, const ProductOptions& options) {
   const Form form = form_of(a_in.spec, b_in.spec, numbers_type(a_in, b_in), options.emulate);
-  const Operand a = readable(a_in, form, options.emulate), b = readable(b_in, form, options.emulate);
+  const Operand a = readable(a_in, form), b = readable(b_in, form);
   gemm::Product p;
   p.m = a.rows, p.n = b.rows, p.k = a.k;
   p.a = operand(a), p.b = operand(b);
@@ -107,7 +114,7 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
     r.form = ValueForm::fold_e4m3;
   } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
     r.packed = true;
-  } else if (kept || emulate || form.kind == Kind::codes) {
+  } else if (kept || form.kind == Kind::dequantized || form.kind == Kind::codes) {
     r.codes = true;
   } else {
     r.form = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
@@ -116,7 +123,7 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
 }
 
 void prepare_right(Operand& b, const OperandSpec& a, at::ScalarType hp, bool emulate) {
-  b = readable(b, form_of(a, b.spec, hp, emulate), emulate);
+  b = readable(b, form_of(a, b.spec, hp, emulate));
   if (b.values.defined()) b.codes.reset(), b.packed.reset();
 }
 
