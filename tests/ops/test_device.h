@@ -34,10 +34,21 @@ inline std::string missing_for(const std::string& device) {
   return cuda::missing_module();
 }
 
-inline void enter_device(const std::string& name) {
+inline const std::string& cached_missing_for(const std::string& device) {
   static std::map<std::string, std::string> reasons;
-  if (!reasons.count(name)) reasons[name] = missing_for(name);
-  if (!reasons[name].empty()) GTEST_SKIP() << reasons[name];
+  if (!reasons.count(device)) reasons[device] = missing_for(device);
+  return reasons[device];
+}
+
+// Before the first test: LibTorch remembers that there is no CUDA once anything, a seed say, has asked before its library was loaded.
+class FindDevices : public testing::Environment {
+  void SetUp() override { cached_missing_for("cuda"); }
+};
+inline testing::Environment* const kFindDevices = testing::AddGlobalTestEnvironment(new FindDevices);
+
+inline void enter_device(const std::string& name) {
+  const std::string& reason = cached_missing_for(name);
+  if (!reason.empty()) GTEST_SKIP() << reason;
   test_device() = name == "cpu" ? c10::Device(at::kCPU) : c10::Device(at::kCUDA, 0);
 }
 
