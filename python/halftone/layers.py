@@ -30,16 +30,21 @@ _step = torch.tensor(0)
 
 
 def set_draws(*, seed=None, step=None):
-    """Sets the seed and the optimizer step of the draws that follow (stochastic rounding, rotations); call it with each new step."""
+    """Sets the seed and the optimizer step of the draws that follow (stochastic rounding, rotations); call it with each new step.
+
+    An int64 tensor of no dimensions is kept as it is: on the device, replays of a CUDA graph read the step from it.
+    """
     global _seed, _step
     _seed = _seed if seed is None else seed
-    _step = _step if step is None else torch.tensor(step)
+    _step = _step if step is None else _number(step)
+
+
+def _number(step):
+    return step if isinstance(step, torch.Tensor) else torch.tensor(step)
 
 
 def _draws(seed, step):
-    if step is None:
-        step = _step
-    return {"seed": _seed if seed is None else seed, "step": step if isinstance(step, torch.Tensor) else torch.tensor(step)}
+    return {"seed": _seed if seed is None else seed, "step": _step if step is None else _number(step)}
 
 
 def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", seed=None, step=None, first_row=0):

@@ -206,6 +206,42 @@ def check_compile():
     print(f"torch.compile(fullgraph=True) equals eager mode with {', '.join(backends)}, one graph for all steps")
 
 
+def check_graphs():
+    """Replays of a CUDA graph draw anew from a step on the device, and equal eager mode (docs/numerics.md 13.4)."""
+    if device == "cpu":
+        print("CUDA graphs: not checked, no CUDA device")
+        return
+    torch.use_deterministic_algorithms(True, warn_only=True)  # no algorithm by its time: equal bits
+    cases = [("mxfp4", ""), ("nvfp4", "style=torchao"), ("amdfp4", ""), ("int8", "stochastic_rounding=true"), ("int4", "use_sr_grad=true"),
+             ("fp8_rowwise", "")]
+    for recipe, options in cases:
+        x, w, dy = randn(96, 160, dtype=torch.bfloat16, grad=True), randn(64, 160, dtype=torch.bfloat16, grad=True), randn(96, 64, dtype=torch.bfloat16)
+
+        def run(step):
+            y = halftone.linear(x, w, None, recipe, options, name="w", seed=3, step=step)
+            return y, *torch.autograd.grad(y, (x, w), dy)
+
+        step = torch.zeros((), dtype=torch.int64, device=device)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            eager = {s: [t.detach().clone() for t in run(s)] for s in (3, 4)}
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = run(step)
+        replays = {}
+        for s in (3, 4, 3):
+            step.fill_(s)
+            graph.replay()
+            replays[s] = [t.detach().clone() for t in out]
+            for name, a, b in zip(("y", "dx", "dw"), eager[s], replays[s]):
+                assert torch.equal(a, b), f"{recipe} {options}: {name} of a replay at step {s} differs from eager mode: {sqnr(a, b)} dB"
+        assert recipe == "fp8_rowwise" or not torch.equal(replays[3][2], replays[4][2]), f"{recipe}: the step is frozen into the graph"
+    torch.use_deterministic_algorithms(False)
+    print(f"replays of CUDA graphs equal eager mode at every step in {len(cases)} recipes")
+
+
 def expect_error(text, call):
     try:
         call()
@@ -269,4 +305,4 @@ def check_edges():
     print("NaN, empty, zero and strided inputs behave; formats survive their string; PyTorch's 8-bit dtypes read the same numbers")
 
 
-_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile])
+_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile, check_graphs])

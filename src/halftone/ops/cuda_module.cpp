@@ -58,6 +58,7 @@ Loaded load() {
   find(m.rms_norm_partial, "halftone_cuda_rms_norm_partial");
   find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");
   find(m.rope, "halftone_cuda_rope"), find(m.cross_entropy, "halftone_cuda_cross_entropy");
+  find(m.capture_id, "halftone_cuda_capture_id");
   if (!result.reason.empty()) result.module.reset();
   return result;
 }
@@ -79,6 +80,10 @@ const Module& required_module() {
 }
 
 void* current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device).native_handle(); }
+
+uint64_t current_capture(c10::Device device) {
+  return device.is_cpu() || module() == nullptr ? 0 : module()->capture_id(current_stream(device));
+}
 
 void check_launch(const char* kernel, const char* problem) {
   check(problem == nullptr, "{} on the CUDA device: {}", kernel, problem != nullptr ? problem : "");

@@ -35,6 +35,7 @@ struct Module {
   const char* (*swiglu_backward)(const SwigluBackward*, void* stream) = nullptr;
   const char* (*rope)(const Rope*, void* stream) = nullptr;
   const char* (*cross_entropy)(const CrossEntropy*, void* stream) = nullptr;
+  uint64_t (*capture_id)(void* stream) = nullptr;
 };
 
 // The module beside the program (or beside the library that holds this code), loaded when first asked for; null where there is
@@ -47,6 +48,9 @@ const Module& required_module();
 
 // cudaStream_t of LibTorch's current stream of the device.
 void* current_stream(c10::Device device);
+
+// Number of the graph capture that the device's current stream is in; 0 outside of one, on the processor and without a module.
+uint64_t current_capture(c10::Device device);
 
 // Error naming the kernel when it returned a problem.
 void check_launch(const char* kernel, const char* problem);

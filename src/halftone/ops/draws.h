@@ -28,11 +28,16 @@ inline bool wgrad_reads_forward_codes(const LinearRecipe& r) {
   return r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
 }
 
+// Whether a rotation's signs are drawn, anew in every step; those of 16 tokens are fixed.
+inline bool rotates_by_step(const OperandSpec& spec) { return spec.hadamard == 32; }
+inline PhiloxKey rotation_key(const std::string& first_weight, const StepContext& context) {
+  return philox_key(context.seed, first_weight + "#rht");
+}
+
 // Signs of a rotation (numerics.md section 5); the operands of one product, and all weights of a group, share them.
 inline uint32_t rotation_signs(const OperandSpec& spec, const std::string& first_weight, const StepContext& context) {
   if (spec.hadamard == 0) return 0;
-  if (spec.hadamard == 16) return kFixedSigns16;
-  return philox(philox_key(context.seed, first_weight + "#rht"), 0, context.step, 0)[0];
+  return rotates_by_step(spec) ? philox(rotation_key(first_weight, context), 0, context.step, 0)[0] : kFixedSigns16;
 }
 
 }  // namespace halftone

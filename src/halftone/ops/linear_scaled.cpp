@@ -9,6 +9,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/dge.h"
 #include "halftone/ops/draws.h"
 #include "halftone/ops/product.h"
@@ -19,6 +20,7 @@ namespace {
 
 struct Prepared final : PreparedWeights {
   at::ScalarType x_type{};  // dtype of X that they were made for
+  uint64_t capture = 0;     // graph capture in which they were made: the replays' own
   std::vector<Operand> forward, dgrad;
   std::vector<at::Tensor> dge;  // slopes, see ops/dge.h
   at::Tensor bias;              // fp32 [sum N]
@@ -32,8 +34,14 @@ at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const Operan
 
 class Call {
  public:
-  Call(LinearGroup& group, at::ScalarType x_type, c10::DeviceType device, int64_t first_row)
-      : group_(group), r_(group.recipe), x_type_(x_type), device_(device), context_(step_context()), first_row_(context_.first_row + first_row) {}
+  Call(LinearGroup& group, at::ScalarType x_type, c10::Device device, int64_t first_row)
+      : group_(group),
+        r_(group.recipe),
+        x_type_(x_type),
+        device_(device.type()),
+        context_(step_context()),
+        capture_(cuda::current_capture(device)),
+        first_row_(context_.first_row + first_row) {}
 
   at::Tensor forward(const at::Tensor& x, bool keep, at::ScalarType out, bool product_wanted) {
     tokens_ = x.size(0);
@@ -90,10 +98,19 @@ class Call {
     return o;
   }
   const std::string& name() const { return group_.weights.front()->name; }
+  // Where the replays of the graph that is being captured find the step; null outside of a capture, where the launch carries it.
+  const uint32_t* replayed_step() const {
+    if (capture_ == 0) return nullptr;
+    check(context_.device_step != nullptr,
+          "{}: expected StepContext::device_step in a graph capture of {}, whose replays would repeat the draws of one step; found none",
+          name(), r_.name);
+    return context_.device_step;
+  }
   CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name, const char* role,
                       int64_t first_row) const {
     CopyRequest c = product_request(spec, other, hp, device_, kept, r_.emulate);
     c.rounding = operand_rounding(spec, name, role, context_, first_row);
+    if (spec.stochastic) c.rounding.device_step = replayed_step();
     return c;
   }
   // Copies of activations that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
@@ -101,6 +118,7 @@ class Call {
                             const char* role) const {
     CopyRequest c = request(spec, other, hp, kept, name, role, first_row_);
     c.signs = rotation_signs(spec, this->name(), context_);
+    if (rotates_by_step(spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(this->name(), context_);
     if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
     return c;
   }
@@ -163,10 +181,10 @@ class Call {
   Prepared& prepared(bool both) {
     const uint64_t version = group_.version();
     auto* p = dynamic_cast<Prepared*>(group_.prepared.get());
-    if (p == nullptr || group_.prepared_version != version || p->x_type != x_type_ || (both && p->dgrad.empty())) {
+    if (p == nullptr || group_.prepared_version != version || p->x_type != x_type_ || p->capture != capture_ || (both && p->dgrad.empty())) {
       auto fresh = std::make_shared<Prepared>();
       group_.prepared.reset();  // frees the old copies first
-      fresh->x_type = x_type_;
+      fresh->x_type = x_type_, fresh->capture = capture_;
       for (Weight* w : group_.weights) prepare(*w, *fresh, both);
       if (group_.has_bias()) fresh->bias = joined_bias();
       group_.prepared = fresh, group_.prepared_version = version;
@@ -209,6 +227,7 @@ class Call {
   const at::ScalarType x_type_;
   const c10::DeviceType device_;
   const StepContext context_;
+  const uint64_t capture_;
   const int64_t first_row_;
   int64_t tokens_ = 0;
   Operand x_;  // for wgrad
@@ -218,7 +237,7 @@ class Call {
 
 LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
-  auto call = std::make_shared<Call>(group, x.scalar_type(), x.device().type(), options.first_row);
+  auto call = std::make_shared<Call>(group, x.scalar_type(), x.device(), options.first_row);
   LinearCall result;
   result.y = call->forward(x, options.keep, options.out, product);
   if (options.keep) {

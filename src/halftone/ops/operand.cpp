@@ -58,7 +58,8 @@ QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t co
   if (r.form == ValueForm::fold_e4m3) o.fold_scale = make({rows}, at::kFloat);
   if (r.form == ValueForm::fold_e5m2) o.fold_scale = make({1}, at::kFloat);
   c = view(o);
-  c.rounding = r.rounding, c.signs = r.signs, c.length = k > contracted ? k : 0;
+  c.rounding = r.rounding, c.signs = r.signs, c.signs_step = r.signs_step, c.signs_key = r.signs_key;
+  c.length = k > contracted ? k : 0;
   return c;
 }
 

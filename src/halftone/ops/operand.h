@@ -10,7 +10,9 @@ namespace halftone {
 struct CopyRequest {
   OperandSpec spec{};
   Rounding rounding{};
-  uint32_t signs = 0;  // of the Hadamard rotation
+  uint32_t signs = 0;  // of the Hadamard rotation, or what they follow from (quantize/operand.h)
+  const uint32_t* signs_step = nullptr;
+  PhiloxKey signs_key{};
   bool codes = false, packed = false;
   ValueForm form = ValueForm::none;
   int64_t multiple = 1;  // the contraction is filled up with zeros to a multiple of it

@@ -39,6 +39,9 @@ struct StepContext {
   uint64_t seed = 0;
   uint32_t step = 0;
   int64_t first_row = 0;  // index of this micro-batch's first token row in the step's global batch
+  // Device memory that holds `step` too, for as long as its owner keeps it there: what a graph capture queues reads the step from
+  // it in every replay. Null: such a capture of random draws is an error.
+  const uint32_t* device_step = nullptr;
 };
 StepContext& step_context();  // one per process; the trainer sets it before each micro-batch
 

@@ -39,6 +39,10 @@ struct QuantizedCopy {
   unsigned long long* lost = nullptr;  // [1], += elements that the fold changed, poisoned ones excluded
   Rounding rounding{};  // draws are numbered by the element of the given matrix (row, column), also in the transposed copy
   uint32_t signs = 0;   // of the Hadamard rotation: bit j set -> sigma_j = -1 (j < spec.hadamard)
+  // CUDA: device memory that holds the step, of which the signs follow when the kernel runs, philox(signs_key, 0, step)[0];
+  // null: `signs`.
+  const uint32_t* signs_step = nullptr;
+  PhiloxKey signs_key{};
   int64_t length = 0;   // C where it is more than the matrix has: the products' multiple, or 0
 };
 

@@ -14,6 +14,9 @@ struct Rounding {
   uint32_t step = 0, micro = 0;
   int64_t first_row = 0, first_column = 0;
   int64_t row_length = 0;  // of the logical tensor; 0: that of the matrix given
+  // CUDA quantisers: device memory that holds the step, read when the kernel runs and not when it is queued, so that a graph
+  // draws anew in every replay. Null: `step`. The processor's functions read `step`.
+  const uint32_t* device_step = nullptr;
 
   constexpr int64_t index(int64_t row, int64_t column, int64_t columns) const {
     return (first_row + row) * (row_length == 0 ? columns : row_length) + first_column + column;

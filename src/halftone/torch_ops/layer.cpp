@@ -27,7 +27,14 @@ std::string shape(const at::Tensor& t) {
 
 StepContext context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
   check_step(step);
-  return {static_cast<uint64_t>(seed), present(step) ? static_cast<uint32_t>(step->item<int64_t>()) : 0, first_row};
+  StepContext c{static_cast<uint64_t>(seed), 0, first_row};
+  if (!present(step)) return c;
+  if (cuda::current_capture(step->device()) != 0) {
+    c.device_step = static_cast<const uint32_t*>(step->const_data_ptr());  // the lower half, which comes first
+  } else {
+    c.step = static_cast<uint32_t>(step->item<int64_t>());
+  }
+  return c;
 }
 
 }  // namespace

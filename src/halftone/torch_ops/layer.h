@@ -14,7 +14,8 @@ using MaybeTensor = std::optional<at::Tensor>;
 inline bool present(const MaybeTensor& t) { return t.has_value() && t->defined(); }
 
 // Sets the step context, which is one per process: calls from several threads take turns. `step` is an int64 number, 0 when
-// absent: a tensor, so that a compiled graph does not bake it in; of no dimensions, so that it may stay on the CPU.
+// absent: a tensor, so that a compiled graph does not bake it in; of no dimensions, so that it may stay on the CPU. One on the
+// device is read by the kernels of a graph capture in every replay.
 class Step {
  public:
   Step(int64_t seed, const MaybeTensor& step, int64_t first_row);

@@ -90,6 +90,19 @@ Engine::Engine(const JobConfig& config, const Options& options)
     deosc_ = std::make_unique<nn::Deoscillator>(model);
   }
   set_seed(options.seed);
+  if (!options.device.is_cpu()) device_step_ = at::zeros({1}, at::TensorOptions().device(options.device).dtype(at::kInt));
+}
+
+Engine::~Engine() {
+  if (device_step_.defined() && step_context().device_step == device_step_.const_data_ptr()) step_context().device_step = nullptr;
+}
+
+void Engine::set_step(int64_t step) {
+  step_context().step = static_cast<uint32_t>(step);
+  step_context().device_step = nullptr;
+  if (!device_step_.defined()) return;
+  device_step_.fill_(static_cast<int32_t>(static_cast<uint32_t>(step)));
+  step_context().device_step = static_cast<const uint32_t*>(device_step_.const_data_ptr());
 }
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
@@ -164,7 +177,7 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
   StepResult r;
   for (const MicroBatch& b : batches) r.valid_labels += b.valid_labels;
   if (r.valid_labels == 0) return r;
-  step_context().step = static_cast<uint32_t>(step);
+  set_step(step);
   for (const MicroBatch& b : batches) {
     const double sum = forward_backward(b, 1.0 / static_cast<double>(r.valid_labels));
     r.loss_sum += sum;

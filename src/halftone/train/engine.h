@@ -39,6 +39,9 @@ class Engine {
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.
   Engine(const JobConfig& config, const Options& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   void initialize() { store_.initialize(options_.seed); }
   uint64_t seed() const { return options_.seed; }
@@ -72,6 +75,7 @@ class Engine {
   void prepare_states(int64_t step) { deosc_->prepare(step); }
 
  private:
+  void set_step(int64_t step);
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
   double forward_backward(const MicroBatch& batch, double scale);
   void zero_gradients();
@@ -84,6 +88,7 @@ class Engine {
   std::unique_ptr<nn::Deoscillator> deosc_;
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
+  at::Tensor device_step_;  // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)
   double max_norm_ = 1;
   int64_t updates_ = 0;
 };

@@ -5,13 +5,26 @@ namespace halftone::device {
 
 // Draws of stochastic rounding (numerics.md section 4, L = 16) for matrices whose rows begin at multiples of 8 elements: the
 // eight elements of a vector share one Philox group. The key schedule is made on the host, where it is free, and so is what
-// the first rounds make of the words that all groups share: group >> 32, step and micro.
+// the first rounds make of the words that all groups share: group >> 32, step and micro; where the step lies in device memory,
+// the three words that it enters are made when the kernel starts (StepWords).
 struct Draws {
   // Of rounds 0 to 9; [0], [1] and key_hi[2] are combined with such words, see draw8.
   uint32_t key_lo[10], key_hi[10];
   uint32_t first, row;  // group of element (0, 0), groups a row; modulo 2^32
+  const uint32_t* step;  // null: it is in the words
 };
 inline constexpr uint32_t kPhilox0 = 0xD2511F53u, kPhilox1 = 0xCD9E8D57u;
+
+// What rounds 0 and 1 make of the step, in the words of later rounds: key_lo[1], key_hi[1], key_hi[2].
+struct StepWords {
+  uint32_t lo1, hi1, hi2;
+};
+__host__ __device__ inline StepWords mix_step(const Draws& d, uint32_t step) {
+  const uint64_t of_step = uint64_t{kPhilox1} * step;
+  const uint64_t of_shared = uint64_t{kPhilox0} * (static_cast<uint32_t>(of_step >> 32) ^ d.key_lo[0]);
+  return {d.key_lo[1] ^ static_cast<uint32_t>(of_step), d.key_hi[1] ^ static_cast<uint32_t>(of_shared >> 32),
+          d.key_hi[2] ^ static_cast<uint32_t>(of_shared)};
+}
 
 inline Draws make_draws(const Rounding& r, int64_t columns) {
   Draws d{};
@@ -22,13 +35,13 @@ inline Draws make_draws(const Rounding& r, int64_t columns) {
   }
   const int64_t first = r.index(0, 0, columns) / 8;
   d.first = static_cast<uint32_t>(first), d.row = static_cast<uint32_t>((r.row_length == 0 ? columns : r.row_length) / 8);
-  const uint64_t of_step = uint64_t{kPhilox1} * r.step;
-  const uint32_t shared = static_cast<uint32_t>(of_step >> 32) ^ static_cast<uint32_t>(first >> 32) ^ d.key_lo[0];
-  const uint64_t of_shared = uint64_t{kPhilox0} * shared;
+  d.key_lo[0] ^= static_cast<uint32_t>(first >> 32);
   d.key_hi[0] ^= r.micro;
-  d.key_lo[1] ^= static_cast<uint32_t>(of_step);
-  d.key_hi[1] ^= static_cast<uint32_t>(of_shared >> 32);
-  d.key_hi[2] ^= static_cast<uint32_t>(of_shared);
+  d.step = r.device_step;
+  if (d.step == nullptr) {
+    const StepWords w = mix_step(d, r.step);
+    d.key_lo[1] = w.lo1, d.key_hi[1] = w.hi1, d.key_hi[2] = w.hi2;
+  }
   return d;
 }
 // Whether rows begin at multiples of 8 and the groups of all rows, with what tiles have beyond them, share their upper words.
@@ -39,16 +52,32 @@ inline bool whole_groups(const Rounding& r, int64_t rows, int64_t columns, int64
   return first % 8 == 0 && row % 8 == 0 && row < (int64_t{1} << 34) && first >> 35 == last >> 35;
 }
 
+// By whole warps. The reductions of words that all lanes share leave them in uniform registers.
+__device__ __forceinline__ StepWords step_words(const Draws& d) {
+  StepWords w{d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+  if (d.step != nullptr) {
+    w = mix_step(d, *d.step);
+    w = {__reduce_or_sync(0xFFFFFFFFu, w.lo1), __reduce_or_sync(0xFFFFFFFFu, w.hi1), __reduce_or_sync(0xFFFFFFFFu, w.hi2)};
+  }
+  return w;
+}
+
+// Signs of a rotation, given or of the step in device memory (quantize/operand.h). Args: signs, signs_step and signs_key.
+template <class Args>
+__device__ __forceinline__ uint32_t rotation_signs(const Args& a) {
+  return a.signs_step == nullptr ? a.signs : philox(a.signs_key, 0, *a.signs_step)[0];
+}
+
 // The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
 // schedule is read once for all of them.
 template <int kGroups>
-__device__ __forceinline__ void draw8(const Draws& d, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
+__device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
 #pragma unroll
   for (int n = 0; n < kGroups; ++n, group += step) {
     const uint64_t a = uint64_t{kPhilox0} * group;
     const uint64_t b = uint64_t{kPhilox1} * (static_cast<uint32_t>(a >> 32) ^ d.key_hi[0]);
-    v[n][0] = static_cast<uint32_t>(b >> 32) ^ d.key_lo[1], v[n][1] = static_cast<uint32_t>(b);
-    v[n][2] = static_cast<uint32_t>(a) ^ d.key_hi[1], v[n][3] = 0;
+    v[n][0] = static_cast<uint32_t>(b >> 32) ^ w.lo1, v[n][1] = static_cast<uint32_t>(b);
+    v[n][2] = static_cast<uint32_t>(a) ^ w.hi1, v[n][3] = 0;
   }
 #pragma unroll
   for (int i = 2; i < 10; ++i) {
@@ -56,7 +85,7 @@ __device__ __forceinline__ void draw8(const Draws& d, uint32_t group, uint32_t s
     for (int n = 0; n < kGroups; ++n) {
       const uint64_t a = uint64_t{kPhilox0} * v[n][0], b = uint64_t{kPhilox1} * v[n][2];
       v[n][0] = static_cast<uint32_t>(b >> 32) ^ v[n][1] ^ d.key_lo[i], v[n][1] = static_cast<uint32_t>(b);
-      v[n][2] = static_cast<uint32_t>(a >> 32) ^ v[n][3] ^ d.key_hi[i], v[n][3] = static_cast<uint32_t>(a);
+      v[n][2] = static_cast<uint32_t>(a >> 32) ^ v[n][3] ^ (i == 2 ? w.hi2 : d.key_hi[i]), v[n][3] = static_cast<uint32_t>(a);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
+#include "halftone/quantize/cuda/draws.cuh"
 #include "halftone/quantize/cuda/statistics.h"
 #include "halftone/quantize/operand_shape.h"
 
@@ -114,7 +115,7 @@ __global__ void rotate_kernel(Generic g, void* out, int64_t C) {
   const int64_t column = i % g.cols, row = i / g.cols * kWidth;
   float v[kWidth];
   for (int j = 0; j < kWidth; ++j) v[j] = row + j < g.rows ? given(g, row + j, column) : 0.0f;
-  hadamard(v, g.copy.signs);
+  hadamard(v, rotation_signs(g.copy));
   for (int j = 0; j < kWidth; ++j) {
     const int64_t at = (row + j) * g.cols + column;
     if (g.type == DType::f32) {
@@ -239,7 +240,8 @@ __device__ uint8_t code_of(const Generic& g, int64_t r, int64_t c, int64_t group
   const float y = chained ? fp4_scaled(s.chain, v, factor) : (s.element == Element::uint4 ? v - g.scratch.zero[group] : v) * factor;
   uint16_t u = 0;
   if (s.stochastic) {
-    const Rounding& how = g.copy.rounding;
+    Rounding how = g.copy.rounding;
+    if (how.device_step != nullptr) how.step = *how.device_step;
     u = sr_bits16(how, g.transposed ? how.index(c, r, g.given_cols) : how.index(r, c, g.given_cols));
   }
   if (is_float(s.element)) return s.stochastic ? encode_sr(float_of(s.element), y, u) : encode(float_of(s.element), y);

@@ -138,7 +138,7 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.scale_floor = s.scale_floor;
   if (!is_float(s.element))
     d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
-  d.hadamard = s.hadamard, d.signs = copy.signs;
+  d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
   if (s.stochastic) {
     d.draws = make_draws(copy.rounding, p.cols);
     d.draw_constant = s.element == Element::e4m3   ? draw_constant<Coder::e4m3>()
@@ -156,7 +156,8 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
     d.scale_pair = m.ternary;
     return;
   }
-  if (s.hadamard != 0) ask.hadamard = s.hadamard, ask.signs = copy.signs;
+  if (s.hadamard != 0)
+    ask.hadamard = s.hadamard, ask.signs = copy.signs, ask.signs_step = copy.signs_step, ask.signs_key = copy.signs_key;
   if (d.per_tensor || s.two_level == TwoLevel::tensor || copy.form == ValueForm::fold_e5m2) {
     d.tensor_parts = kStatisticsParts;
     if (s.hadamard != 0) {

@@ -124,13 +124,14 @@ __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(
   if (d.outer != nullptr && row == 0 && thread == 0) *d.outer = 1;
   TileDraws<0> draws;
   draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
+  const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
   Outputs<kForm, int64_t> out(d, int64_t{row} * d.C + thread * 8, threads * 8);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = thread + i * threads;
     constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;
     if constexpr (kStochastic) {
-      if (i % kAtOnce == 0) draw8<kAtOnce>(d.draws, d.draws.first + row * d.draws.row + vector, threads, draws.v + i);
+      if (i % kAtOnce == 0) draw8<kAtOnce>(d.draws, step, d.draws.first + row * d.draws.row + vector, threads, draws.v + i);
     }
     float by = factor[0];
     ValueWords words = value[0];

@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
       }
       if constexpr (kCollect == Collect::rotated) {
         Vec8<T> t[8];
-        rotate(x, t, a.hadamard, a.signs, lane);
+        rotate(x, t, a.hadamard, rotation_signs(a), lane);
         const Amax8<T> of_columns = amax_of(t);
         rotated = max(rotated, amax_total(of_columns));
         if (a.rotated_column != nullptr) merge<T>(others, of_columns);

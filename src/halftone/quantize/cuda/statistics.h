@@ -1,9 +1,10 @@
 #pragma once
 #include <cuda_runtime_api.h>
 
-#include "halftone/base/dtype.h"
-
 #include <cstdint>
+
+#include "halftone/base/dtype.h"
+#include "halftone/base/philox.h"
 
 namespace halftone::device {
 
@@ -21,6 +22,8 @@ struct StatisticsArgs {
   uint32_t* rotated_column;  // [cols]
   int hadamard;
   uint32_t signs;
+  const uint32_t* signs_step;  // quantize/operand.h
+  PhiloxKey signs_key;
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
 };
 inline constexpr int kStatisticsParts = 132;

@@ -32,6 +32,8 @@ struct CopyArgs {
   float scale_floor, low, high;                   // integers
   int hadamard;
   uint32_t signs;
+  const uint32_t* signs_step;
+  PhiloxKey signs_key;
   Draws draws;
   uint32_t draw_constant;  // of the coder, encode.cuh
 };

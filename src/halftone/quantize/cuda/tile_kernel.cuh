@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
     Vec8<T> t[8];
     Amax8<T> amax{};
     if (kCoder == Coder::e2m1 && a.transposed.hadamard != 0) {
-      rotate(x, t, a.transposed.hadamard, a.transposed.signs, lane);
+      rotate(x, t, a.transposed.hadamard, rotation_signs(a.transposed), lane);
       if constexpr (kGrouped) amax = amax_of(t);
     } else {
       if constexpr (kGrouped) amax = amax_across(x);

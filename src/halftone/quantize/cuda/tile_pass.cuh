@@ -193,10 +193,11 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
   TileDraws<kAxis> draws;
   const uint32_t group =
       d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
+  const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
   if constexpr (kStochastic)
     draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
   if constexpr (kStochastic && kAxis == 1) {
-    draw8<8>(d.draws, group, d.draws.row, draws.v);
+    draw8<8>(d.draws, step, group, d.draws.row, draws.v);
   }
   const int valid = p.c < d.C ? min(max(d.R - p.r, 0), 8) : 0;
   constexpr int kBytes = kAxis == 1 ? staged_bytes(kCoder, kStep, kBlock, kStochastic, kForm, kCopies) : 0;
@@ -222,7 +223,7 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
           kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8) : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3);
     }
     if constexpr (kStochastic && kAxis == 0) {
-      if (i % 2 == 0) draw8<2>(d.draws, group + i * d.draws.row, d.draws.row, draws.v + i);
+      if (i % 2 == 0) draw8<2>(d.draws, step, group + i * d.draws.row, d.draws.row, draws.v + i);
     }
     const Codes8 q = encode8<kCoder, kStep, kStochastic>(x[i], by, d.low, d.high, [&](int k) { return draws.template at<kCoder>(i, k); });
     if (i < valid) emit8<kCoder, place_of(kStep, kStochastic)>(out, i, d.lost, q, by.f != by.f, words);

@@ -1,0 +1,217 @@
+// A layer's step in a CUDA graph (numerics.md 13.4): replays draw anew, from the step in device memory.
+#include <ATen/Context.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <dlfcn.h>
+
+#include <optional>
+
+#include "halftone/base/error.h"
+#include "nn/linear_support.h"
+
+namespace halftone::nn {
+namespace {
+
+// CUDA's runtime as LibTorch loaded it; these tests are built without its headers.
+template <class... Args>
+void call(const char* name, Args... args) {
+  void* function = dlsym(RTLD_DEFAULT, name);
+  check(function != nullptr, "the CUDA runtime has no {}", name);
+  const int status = reinterpret_cast<int (*)(Args...)>(function)(args...);
+  check(status == 0, "{}: CUDA error {}", name, status);
+}
+
+class Graph {
+ public:
+  Graph(const c10::Stream& stream, const std::function<void()>& work) : stream_(stream.native_handle()) {
+    constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed: the allocator may allocate
+    call("cudaStreamBeginCapture", stream_, kRelaxed);
+    void* graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      call("cudaStreamEndCapture", stream_, &graph);
+      throw;
+    }
+    call("cudaStreamEndCapture", stream_, &graph);
+    call("cudaGraphInstantiate", &replay_, graph, 0ull);
+    call("cudaGraphDestroy", graph);
+  }
+  ~Graph() {
+    if (replay_ != nullptr) call("cudaGraphExecDestroy", replay_);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void replay() { call("cudaGraphLaunch", replay_, stream_); }
+
+ private:
+  void* stream_;
+  void* replay_ = nullptr;
+};
+
+struct Variant {
+  std::string name, scheme;
+  std::function<void(RecipeOptions&)> set;
+};
+std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.name; }
+
+// Every recipe that draws numbers, and one that does not.
+std::vector<Variant> variants() {
+  const auto gradients = [](auto& o) { o.use_sr_grad = true; };
+  const auto everything = [](auto& o) { o.stochastic_rounding = true; };
+  std::vector<Variant> v = {{"fp8_tensorwise", "fp8_tensorwise", [](auto&) {}},
+                            {"mxfp4", "mxfp4", gradients},
+                            {"mxfp4_no_rotation", "mxfp4", [](auto& o) { o.use_sr_grad = true, o.use_hadamard = false; }},
+                            {"mxfp4_rotation_only", "mxfp4", [](auto& o) { o.use_sr_grad = false, o.use_hadamard = true; }},
+                            {"mxfp4_2dx", "mxfp4", [](auto& o) { o.use_2dblock_x = o.use_sr_grad = true; }},
+                            {"mxfp4_macro", "mxfp4", [](auto& o) { o.two_level_scaling = "blockwise", o.use_sr_grad = true; }},
+                            {"nvfp4", "nvfp4", gradients},
+                            {"nvfp4_torchao", "nvfp4", [](auto& o) { o.style = "torchao"; }},
+                            {"amdfp4", "amdfp4", gradients},
+                            {"mxfp8_e4m3", "mxfp8_e4m3", gradients},
+                            {"mxfp8_e5m2", "mxfp8_e5m2", gradients},
+                            {"fp8_blockwise", "fp8_blockwise", gradients},
+                            {"int8", "int8", everything},
+                            {"int8_gradients", "int8", gradients},
+                            {"int4", "int4", everything},
+                            {"int8_weight", "int8_weight", [](auto& o) { o.activation = "int8_sr"; }}};
+  return v;
+}
+LinearRecipe recipe_of(const Variant& v) {
+  RecipeOptions options;
+  v.set(options);
+  return layer_recipe(v.scheme, options, v.name).linear;
+}
+bool draws(const OperandSpec& a) { return a.stochastic || a.hadamard == 32; }
+
+class GraphedLinear : public OnDeviceWith<Variant> {
+ protected:
+  void SetUp() override {
+    OnDeviceWith::SetUp();
+    if (IsSkipped()) return;
+    const c10::impl::VirtualGuardImpl device(test_device().type());
+    stream_.emplace(device.getStreamFromGlobalPool(test_device()));  // the default stream cannot be captured
+  }
+  void TearDown() override {
+    if (stream_) synchronize(test_device());
+    stream_.reset();
+    step_context() = {};
+    at::globalContext().setDeterministicAlgorithms(false, false);
+    OnDeviceWith::TearDown();
+  }
+  static LinearResult pass(OneLinear& layer, const at::Tensor& x, const at::Tensor& dy) {
+    at::NoGradGuard no_grad;
+    layer.weight().grad.zero_();
+    LinearOptions options;
+    options.keep = true, options.out = x.scalar_type();
+    const LinearCall call = linear_call(x, layer.group(), options);
+    return {call.y, call.backward(dy, true), layer.weight().grad, {}};
+  }
+  static LinearResult on_cpu(const LinearResult& r) { return {r.y.cpu().clone(), r.dx.cpu().clone(), r.dw.cpu().clone(), {}}; }
+  std::unique_ptr<OneLinear> layer(const at::Tensor& w) const {
+    auto made = std::make_unique<OneLinear>(w, recipe_);
+    if (recipe_.w_forward.stored) made->store_weight(recipe_.w_forward);
+    return made;
+  }
+
+  const LinearRecipe recipe_ = recipe_of(param());
+  std::optional<c10::StreamGuard> stream_;
+};
+
+// Nothing allocates on the device between capture and the last replay: without a pool of its own the graph's memory is free.
+TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
+  at::globalContext().setDeterministicAlgorithms(true, true);  // no algorithm by its time: equal bits
+  for (const int64_t m : {96, 17}) {
+    const int64_t k = 288, n = 160;
+    at::manual_seed(3);
+    const at::Tensor x = normal({m, k}, at::kBFloat16), w = normal({n, k}, at::kBFloat16), dy = normal({m, n}, at::kBFloat16);
+    const auto layer = this->layer(w);
+    at::Tensor step = at::zeros({1}, on_device(at::kInt));
+    LinearResult out{at::empty({m, n}, x.options()), at::empty({m, k}, x.options()), at::empty({n, k}, on_device()), {}};
+    LinearResult eager[2];
+    for (const uint32_t s : {3u, 4u}) {
+      step_context() = {11, s, 64};
+      ++layer->weight().version;  // weights are quantised once a step
+      eager[s - 3] = on_cpu(pass(*layer, x, dy));
+    }
+    step_context() = {11, 1000, 64, static_cast<const uint32_t*>(step.const_data_ptr())};
+    Graph graph(stream_->current_stream(), [&] {
+      const LinearResult r = pass(*layer, x, dy);
+      out.y.copy_(r.y), out.dx.copy_(r.dx), out.dw.copy_(r.dw);
+    });
+    LinearResult replayed[2];
+    for (const int s : {3, 4, 3}) {
+      step.fill_(s);
+      graph.replay();
+      LinearResult& r = replayed[s - 3];
+      r = on_cpu(out);
+      EXPECT_TRUE(at::equal(r.y, eager[s - 3].y)) << "Y of step " << s << ", " << m << " rows";
+      EXPECT_TRUE(at::equal(r.dx, eager[s - 3].dx)) << "dX of step " << s << ", " << m << " rows";
+      EXPECT_TRUE(at::equal(r.dw, eager[s - 3].dw)) << "dW of step " << s << ", " << m << " rows";
+    }
+    EXPECT_EQ(at::equal(replayed[0].y, replayed[1].y), !draws(recipe_.x_forward) && !draws(recipe_.w_forward));
+    EXPECT_EQ(at::equal(replayed[0].dx, replayed[1].dx), !draws(recipe_.dy_dgrad) && !draws(recipe_.w_dgrad));
+    EXPECT_EQ(at::equal(replayed[0].dw, replayed[1].dw), !draws(recipe_.dy_wgrad) && !draws(recipe_.x_wgrad));
+  }
+}
+
+// Operands made in a capture exist in its replays alone; those made before are none of it, so that a replay sees the weight as it is.
+TEST_P(GraphedLinear, ReadsTheWeightOfTheReplay) {
+  if (recipe_.w_forward.stored) return;
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  at::manual_seed(4);
+  const at::Tensor x = normal({64, 96}, at::kBFloat16), w = normal({64, 96}, at::kBFloat16), dy = normal({64, 64}, at::kBFloat16);
+  const auto layer = this->layer(w);
+  at::Tensor step = at::full({1}, 3, on_device(at::kInt)), y = at::empty({64, 64}, x.options());
+  const at::Tensor twice = w * 2;
+  step_context() = {11, 3, 0};
+  layer->weight().value.detach().copy_(twice), ++layer->weight().version;
+  const at::Tensor expected = pass(*layer, x, dy).y.cpu().clone();
+  layer->weight().value.detach().copy_(w), ++layer->weight().version;
+  const at::Tensor before = pass(*layer, x, dy).y.cpu().clone();
+  step_context().device_step = static_cast<const uint32_t*>(step.const_data_ptr());
+  Graph graph(stream_->current_stream(), [&] { y.copy_(pass(*layer, x, dy).y); });
+  layer->weight().value.detach().copy_(twice);
+  graph.replay();
+  EXPECT_TRUE(at::equal(y.cpu(), expected));
+  EXPECT_FALSE(at::equal(expected, before));
+}
+
+// A capture searches for no algorithm, whatever shape it meets first.
+TEST_P(GraphedLinear, TakesNewShapes) {
+  at::manual_seed(5);
+  const at::Tensor x = normal({192, 352}, at::kBFloat16), w = normal({224, 352}, at::kBFloat16), dy = normal({192, 224}, at::kBFloat16);
+  const auto layer = this->layer(w);
+  at::Tensor step = at::full({1}, 3, on_device(at::kInt)), y = at::empty({192, 224}, x.options());
+  step_context() = {11, 3, 0, static_cast<const uint32_t*>(step.const_data_ptr())};
+  Graph graph(stream_->current_stream(), [&] { y.copy_(pass(*layer, x, dy).y); });
+  graph.replay();
+  const at::Tensor replayed = y.cpu().clone();
+  EXPECT_GE(sqnr(pass(*layer, x, dy).y.cpu(), replayed), 40);
+}
+
+TEST_P(GraphedLinear, RefusesToRepeatTheDrawsOfOneStep) {
+  const bool random = draws(recipe_.x_forward) || draws(recipe_.dy_dgrad) || draws(recipe_.dy_wgrad) || draws(recipe_.x_wgrad);
+  at::manual_seed(6);
+  const at::Tensor x = normal({64, 96}, at::kBFloat16), w = normal({64, 96}, at::kBFloat16), dy = normal({64, 64}, at::kBFloat16);
+  const auto layer = this->layer(w);
+  step_context() = {11, 3, 0};
+  pass(*layer, x, dy);
+  const auto capture = [&] { Graph graph(stream_->current_stream(), [&] { pass(*layer, x, dy); }); };
+  if (!random) {
+    EXPECT_NO_THROW(capture());
+    return;
+  }
+  try {
+    capture();
+    ADD_FAILURE() << "captured";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("StepContext::device_step"), std::string::npos) << e.what();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, GraphedLinear, testing::Combine(testing::Values(std::string("cuda")), testing::ValuesIn(variants())),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+
+}  // namespace
+}  // namespace halftone::nn
