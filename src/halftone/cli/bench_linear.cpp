@@ -24,7 +24,7 @@ constexpr const char* kLinearHelp =
 std::string milliseconds(double seconds) { return number(seconds * 1e3, 4); }
 
 // A column a recipe, a row a part.
-std::string parts_table(const Stopwatch& watch, const std::deque<LinearRecipe>& recipes, const LayerData& data, int rounds) {
+std::string parts_table(const Stopwatch& watch, const std::deque<LinearRecipe>& recipes, const LayerData& data, int rounds, double turn) {
   std::vector<std::string> head = {"part, ms"};
   std::vector<Parts> works;
   std::vector<LayerPart> first;
@@ -35,7 +35,7 @@ std::string parts_table(const Stopwatch& watch, const std::deque<LinearRecipe>& 
     first = layer_parts(r, data);
     for (const LayerPart& p : first) works.back().push_back(p.run);
   }
-  const auto seconds = time_parts_in_turns(watch, works, rounds);
+  const auto seconds = time_parts_in_turns(watch, works, rounds, turn);
   TextTable table(head);
   for (size_t p = 0; p <= first.size(); ++p) {
     std::vector<std::string> cells = {p < first.size() ? first[p].name : "sum"};
@@ -57,17 +57,23 @@ int linear_command(Arguments args) {
   std::vector<std::string> shapes, recipes;
   std::string preset = "recommended";
   bool parts = false;
+  double turn = 0.1;
   app.add_option("--shapes", shapes, "MxNxK: tokens x outputs x inputs, several; default 16384x14336x4096, on the CPU 1024x1024x512");
   app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantise a master weight");
   app.add_option("--preset", preset, "options of the recipes: recommended or alto")
       ->capture_default_str()
       ->check(CLI::IsMember({"recommended", "alto"}));
   app.add_flag("--profile-parts", parts, "print the time of each quantiser and each product, too");
+  app.add_option("--turn", turn,
+                 "seconds of each recipe in a turn; the first quarter, in which the clock settles, does not count. 0: one call")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 10.0));
   add_common(app, common);
   app.footer(kLinearHelp);
   if (!parse(app, args)) return 0;
   const std::vector<std::string> names = choose(recipes, layer_recipes(), "--recipes");
   const c10::Device device = select_device(common.device, 0);
+  if (device.is_cpu() && app.get_option("--turn")->count() == 0) turn = 0;
   if (shapes.empty()) shapes = {device.is_cpu() ? "1024x1024x512" : "16384x14336x4096"};
   const std::vector<Shape> sizes = parse_shapes(shapes, "--shapes");
   std::deque<LinearRecipe> list = {bench_recipe("none", preset)};
@@ -89,7 +95,7 @@ int linear_command(Arguments args) {
         BenchLayer& layer = layers.emplace_back(r, data);
         works.push_back({[&layer] { layer.forward(); }, [&layer] { layer.backward(); }});
       }
-      seconds = time_parts_in_turns(watch, works, common.rounds_for(device));
+      seconds = time_parts_in_turns(watch, works, common.rounds_for(device), turn);
     }
     const double flop = 6.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
     const double forward = seconds[0][0], backward = seconds[0][1];
@@ -109,7 +115,7 @@ int linear_command(Arguments args) {
       table.row(cells), csv.row(record);
     }
     print("\n" + table.text());
-    if (parts) print("\n" + parts_table(watch, list, data, common.rounds_for(device)));
+    if (parts) print("\n" + parts_table(watch, list, data, common.rounds_for(device), turn));
     std::fflush(stdout);
   }
   return 0;

@@ -42,6 +42,9 @@ double predicted(const std::vector<LayerPart>& parts, const Calibration& c, doub
 }
 
 // Bytes read and written a second by a copy.
+// Seconds of a layer in a turn: there are hundreds of them.
+constexpr double kTurn = 0.005;
+
 double copy_bandwidth(const Stopwatch& watch, int rounds) {
   const int64_t bytes = int64_t{1} << (watch.device().is_cpu() ? 26 : 29);
   const auto options = at::TensorOptions().device(watch.device()).dtype(at::kByte);
@@ -57,7 +60,7 @@ std::vector<std::vector<double>> time_layer_parts(const Stopwatch& watch, const 
     works.emplace_back();
     for (const LayerPart& p : layer_parts(r, data)) works.back().push_back(p.run);
   }
-  return time_parts_in_turns(watch, works, rounds);
+  return time_parts_in_turns(watch, works, rounds, kTurn);
 }
 
 std::vector<Calibration> calibrate(const Stopwatch& watch, const std::deque<LinearRecipe>& recipes, int64_t peak_size, int rounds) {
@@ -183,7 +186,7 @@ int roofline_command(Arguments args) {
           BenchLayer& layer = layers.emplace_back(r, data);
           works.push_back({[&layer] { layer.forward(), layer.backward(); }});
         }
-        const auto seconds = time_parts_in_turns(watch, works, rounds);
+        const auto seconds = time_parts_in_turns(watch, works, rounds, kTurn);
         std::vector<double> model_seconds;
         for (size_t i = 0; i < list.size(); ++i) model_seconds.push_back(predicted(layer_parts(list[i], data), calibrations[i], bandwidth));
         std::vector<std::string> cells = {fmt::format("{}x{}x{}", m, k, n), number(seconds[0][0] * 1e3, 4)};

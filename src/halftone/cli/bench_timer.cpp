@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 
 #include "halftone/ops/device.h"
 
@@ -102,21 +103,41 @@ std::vector<double> time_in_turns(const Stopwatch& watch, const std::vector<Work
   return out;
 }
 
-std::vector<std::vector<double>> time_parts_in_turns(const Stopwatch& watch, const std::vector<Parts>& works, int rounds) {
-  std::vector<std::vector<std::vector<double>>> seconds(works.size());
-  std::vector<double> queueing(works.size());
-  for (int round = -2; round < rounds;
-       ++round) {  // the first makes buffers and chooses algorithms, the second tells how long queueing takes
+std::vector<std::vector<double>> time_parts_in_turns(const Stopwatch& watch, const std::vector<Parts>& works, int rounds, double target) {
+  constexpr int kMostCalls = 256;
+  struct State {
+    int calls = 1;
+    double queueing = 0;
+    std::vector<std::vector<double>> seconds;  // [part]
+  };
+  std::vector<State> states(works.size());
+  // One turn: what each part took in every call, [call * parts + part].
+  const auto turn = [&](size_t i) {
+    Parts parts;
+    for (int call = 0; call < states[i].calls; ++call) parts.insert(parts.end(), works[i].begin(), works[i].end());
+    return watch.laps(parts, states[i].queueing);
+  };
+  for (size_t i = 0; i < works.size(); ++i) {
+    turn(i);  // makes buffers, chooses algorithms
+    const auto laps = turn(i);
+    const double once = std::accumulate(laps.seconds.begin(), laps.seconds.end(), 0.0);
+    states[i].calls = std::clamp(static_cast<int>(target / std::max(once, 1e-7)), 1, kMostCalls);
+    states[i].queueing = laps.queueing * states[i].calls;
+    states[i].seconds.resize(works[i].size());
+  }
+  for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < works.size(); ++i) {
-      const auto laps = watch.laps(works[i], queueing[i]);
-      queueing[i] = round == -2 ? 0 : laps.queueing;
-      seconds[i].resize(works[i].size());
-      for (size_t p = 0; p < works[i].size() && round >= 0; ++p) seconds[i][p].push_back(laps.seconds[p]);
+      State& s = states[i];
+      const auto laps = turn(i);
+      s.queueing = laps.queueing;
+      for (size_t at = static_cast<size_t>(s.calls / 4) * works[i].size(); at < laps.seconds.size(); ++at) {
+        s.seconds[at % works[i].size()].push_back(laps.seconds[at]);
+      }
     }
   }
   std::vector<std::vector<double>> out(works.size());
   for (size_t i = 0; i < works.size(); ++i) {
-    for (const auto& part : seconds[i]) out[i].push_back(median(part));
+    for (const auto& part : states[i].seconds) out[i].push_back(median(part));
   }
   return out;
 }

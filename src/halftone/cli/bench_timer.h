@@ -35,9 +35,11 @@ void warm_up(c10::Device device);
 // count; the median of each one's seconds per call. A device that slows down slows all of them alike.
 std::vector<double> time_in_turns(const Stopwatch& watch, const std::vector<Work>& works, int rounds, double target);
 
-// The same for works of several parts, each called once a round: [work][part].
+// The same for works of several parts: [work][part]. A turn of a work lasts about `target` seconds (at least one call of its parts),
+// of which the first quarter does not count: under the power limit a device's clock follows what it did in the last tens of
+// milliseconds, so a single call would be timed at the clock of the work before it.
 using Parts = std::vector<std::function<void()>>;
-std::vector<std::vector<double>> time_parts_in_turns(const Stopwatch& watch, const std::vector<Parts>& works, int rounds);
+std::vector<std::vector<double>> time_parts_in_turns(const Stopwatch& watch, const std::vector<Parts>& works, int rounds, double target);
 
 double median(std::vector<double> values);
 
