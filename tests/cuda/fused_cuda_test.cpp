@@ -93,8 +93,11 @@ TEST_F(FusedOnDevice, RmsNormForwardIsItsDefinition) {
         Device device;
         p.x = device.put(x), p.weight = device.put(w), p.y = device.put(y), p.rstd = device.put(rstd.data(), rstd.size() * 4);
         if (with_branch) p.branch = device.put(branch), p.sum = device.put(sum);
+        uint32_t amax = 0xFFFFFFFFu;
+        if (size.rows % 2 != 0 || with_branch) p.amax = device.put(&amax, 4);
         call("halftone_cuda_rms_norm_forward", NormForward{}, &p, nullptr);
         device.fetch();
+        EXPECT_TRUE(p.amax == nullptr || amax == largest_magnitude(y));
         y.expect_near(expected.y, kTolerance, 1e-6, "y"), y.expect_gaps_untouched();
         if (with_branch) sum.expect_near(expected.sum, 0, 0, "sum"), sum.expect_gaps_untouched();
         for (size_t r = 0; r < rstd.size(); ++r) ASSERT_NEAR(rstd[r], expected.rstd[r], kTolerance * expected.rstd[r]);
@@ -154,13 +157,43 @@ TEST_F(FusedOnDevice, SwigluIsItsDefinition) {
       Device device;
       f.g = b.g = device.put(g), f.u = b.u = device.put(u), f.h = device.put(h);
       b.dh = device.put(dh), b.dg = device.put(dg), b.du = device.put(du);
+      uint32_t amax[3] = {~0u, ~0u, ~0u};
+      if (size.cols != 4096) f.amax = device.put(amax, 4), b.amax = device.put(amax + 1, 8);
       call("halftone_cuda_swiglu_forward", static_cast<const char* (*)(const SwigluForward*, void*)>(nullptr), &f, nullptr);
       call("halftone_cuda_swiglu_backward", static_cast<const char* (*)(const SwigluBackward*, void*)>(nullptr), &b, nullptr);
       device.fetch();
       h.expect_near(forward, kTolerance, 1e-6, "h"), h.expect_gaps_untouched();
       dg.expect_near(backward.dg, 1e-5, 1e-6, "dg"), dg.expect_gaps_untouched();
       du.expect_near(backward.du, kTolerance, 1e-6, "du"), du.expect_gaps_untouched();
+      if (f.amax == nullptr) continue;
+      EXPECT_EQ(amax[0], largest_magnitude(h));
+      EXPECT_EQ(amax[1], largest_magnitude(dg));
+      EXPECT_EQ(amax[2], largest_magnitude(du));
     }
+  }
+}
+
+TEST_F(FusedOnDevice, LargestMagnitudesShowWhatIsNotFinite) {
+  for (const float odd : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    Matrix g(300, 768, DType::bf16, 0), u(300, 768, DType::bf16, 0), h(300, 768, DType::bf16, 0), w(1, 768, DType::f32, 0);
+    g.randomise(1, 20), u.randomise(2), w.randomise(3), g.set(170, 5, odd);
+    uint32_t of_h = 0, of_y = 0, empty = 1;
+    Device device;
+    SwigluForward f;
+    f.rows = 300, f.cols = f.g_stride = f.u_stride = f.h_stride = 768, f.dtype = DType::bf16;
+    f.g = device.put(g), f.u = device.put(u), f.h = device.put(h), f.amax = device.put(&of_h, 4);
+    call("halftone_cuda_swiglu_forward", static_cast<const char* (*)(const SwigluForward*, void*)>(nullptr), &f, nullptr);
+    RmsNormForward p;
+    p.rows = 300, p.cols = p.x_stride = p.y_stride = 768, p.stream_dtype = p.dtype = DType::bf16;
+    p.x = f.g, p.weight = device.put(w), p.y = f.h, p.amax = device.put(&of_y, 4);
+    call("halftone_cuda_rms_norm_forward", NormForward{}, &p, nullptr);
+    p.rows = 0, p.amax = device.put(&empty, 4);
+    call("halftone_cuda_rms_norm_forward", NormForward{}, &p, nullptr);
+    device.fetch();
+    EXPECT_EQ(of_h > 0x7F800000u, std::isnan(odd));
+    EXPECT_GE(of_h, 0x7F800000u);
+    EXPECT_GT(of_y, 0x7F800000u);  // infinity times 0
+    EXPECT_EQ(empty, 0u);
   }
 }
 

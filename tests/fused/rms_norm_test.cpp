@@ -42,6 +42,25 @@ TEST(RmsNorm, ForwardMatchesReference) {
   }
 }
 
+TEST(RmsNorm, GivesTheLargestMagnitude) {
+  for (const auto [stream, type] : kStreams) {
+    for (const float odd : {1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      expect_same_everywhere([&] {
+        Matrix x(101, 333, stream), w(1, 333, DType::f32), y(101, 333, type);
+        x.randomise(1), w.randomise(2), x.set(50, 11, odd);
+        std::vector<float> rstd(101);
+        uint32_t amax = 0xFFFFFFFFu;
+        RmsNormForward p = forward(x, w, y, rstd);
+        p.amax = &amax;
+        rms_norm_forward(p);
+        EXPECT_EQ(amax, largest_magnitude(y));
+        EXPECT_EQ(amax > 0x7F800000u, odd != 1.0f);  // an infinite row has an infinite mean: 0 times infinity
+        return std::vector<float>{std::bit_cast<float>(amax)};
+      });
+    }
+  }
+}
+
 TEST(RmsNorm, AddsTheBranchAndNormalisesTheRoundedSum) {
   for (const auto [stream, type] : kStreams) {
     Matrix x(37, 53, stream), r(37, 53, type, 0), sum(37, 53, stream, 5), w(1, 53, DType::f32), y(37, 53, type);

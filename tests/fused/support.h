@@ -83,6 +83,19 @@ void expect_same_everywhere(F&& f) {
   omp_set_num_threads(before);
 }
 
+// The largest bits32(|x|) (QuantizeOperand::amax).
+inline uint32_t largest_magnitude(const Matrix& m) {
+  uint32_t amax = 0;
+  for (int64_t r = 0; r < m.rows; ++r) {
+    for (int64_t c = 0; c < m.cols; ++c) {
+      const auto i = static_cast<size_t>(r * m.stride + c);
+      const uint32_t bits = m.type == DType::bf16 ? uint32_t{m.b[i].bits} << 16 : std::bit_cast<uint32_t>(m.f[i]);
+      amax = std::max(amax, bits & 0x7FFFFFFFu);
+    }
+  }
+  return amax;
+}
+
 inline std::vector<float> values(Matrix& m) {
   std::vector<float> out;
   for (int64_t r = 0; r < m.rows; ++r) {

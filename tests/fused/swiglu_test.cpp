@@ -118,7 +118,42 @@ TEST(Swiglu, SameBitsForEveryThreadCountAndInstructionSet) {
   }
 }
 
+// Also where the rest of the tensor is NaN or infinite.
+TEST(Swiglu, GivesTheLargestMagnitudes) {
+  for (const DType type : kFloatTypes) {
+    for (const float odd : {1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {
+      expect_same_everywhere([&] {
+        Fused f(101, 333, type);
+        f.gu.set(40, 7, odd), f.dh.set(70, 20, odd);
+        uint32_t forward = 0xFFFFFFFFu, backward[2] = {forward, forward};
+        SwigluForward p = f.forward();
+        p.amax = &forward;
+        swiglu_forward(p);
+        EXPECT_EQ(forward, largest_magnitude(f.h));
+        EXPECT_EQ(forward > 0x7F800000u, std::isnan(odd));
+        SwigluBackward q = f.backward();
+        q.amax = backward;
+        swiglu_backward(q);
+        Matrix dg(101, 333, type), du(101, 333, type);
+        for (int64_t r = 0; r < 101; ++r) {
+          for (int64_t c = 0; c < 333; ++c) {
+            dg.set(r, c, static_cast<float>(f.dgu.at(r, c))), du.set(r, c, static_cast<float>(f.dgu.at(r, 333 + c)));
+          }
+        }
+        EXPECT_EQ(backward[0], largest_magnitude(dg));
+        EXPECT_EQ(backward[1], largest_magnitude(du));
+        return std::vector<float>{std::bit_cast<float>(forward), std::bit_cast<float>(backward[0]), std::bit_cast<float>(backward[1])};
+      });
+    }
+  }
+}
+
 TEST(Swiglu, EmptyIsNothing) {
+  uint32_t amax[2] = {1, 2};
+  SwigluBackward nothing;
+  nothing.amax = amax;
+  swiglu_backward(nothing);
+  EXPECT_EQ(amax[0] | amax[1], 0u);
   EXPECT_NO_THROW(swiglu_forward(SwigluForward{}));
   EXPECT_NO_THROW(swiglu_backward(SwigluBackward{}));
 }

@@ -1,56 +1,20 @@
 // A whole model under each shipped recipe: the CUDA device computes what the processor computes.
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <filesystem>
 
-#include "halftone/config/load.h"
-#include "halftone/models/registry.h"
-#include "halftone/nn/parameter_store.h"
-#include "halftone/nn/recipe_config.h"
+#include "models/model_pass.h"
 #include "ops/test_device.h"
-#include "source_dir.h"
 
 namespace halftone {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr int64_t kRows = 2, kLength = 96;
-
-struct Pass {
-  double loss = 0;
-  at::Tensor gradients;  // of every parameter behind one ancuda, fp64 on the processor
-};
 
 Pass run(const std::string& recipe, c10::Device device) {
-  const fs::path source = source_dir();
-  const std::vector<std::string> args = {"--config", (source / "recipes" / "demo.toml").string(), "--quantize.scheme=none",
-                                         "--quantize.recipe=" + (source / "recipes" / "precision" / (recipe + ".yaml")).string()};
-  const JobConfig config = load_config(args, {1}).config;
-  BuiltModel built = build_model(config.model, 256);
-  const int64_t layers = built.model->size().layers;
-  nn::apply_recipes(*built.model, nn::recipe_plan(config.quantize, config.model, layers), layers, device.type());
-  nn::ParameterStore store;
-  nn::StorageOptions options;
-  options.device = device;
-  store.materialize(*built.model, options);
-  built.model->prepare(device, kLength);
-  store.initialize(1);
-  step_context() = {1, 1, 0};
-  at::manual_seed(2);
-  const at::Tensor tokens = at::randint(256, {kRows, kLength + 1}, at::kLong).to(device);
-  nn::ModelInput input;
-  input.tokens = tokens.narrow(1, 0, kLength).contiguous();
-  at::AutoGradMode grad(true);
-  const HeadLoss out = built.model->loss(input, tokens.narrow(1, 1, kLength).contiguous(), 1.0 / (kRows * kLength));
-  torch::autograd::backward({out.loss}, {});
-  std::vector<at::Tensor> gradients;
-  for (const nn::Parameter* p : store.parameters()) gradients.push_back(p->weight.grad.to(at::kDouble).cpu().flatten());
-  return {out.sum.item<double>() / (kRows * kLength), at::cat(gradients)};
+  return model_pass({"--quantize.scheme=none", "--quantize.recipe=" + (fs::path(source_dir()) / "recipes" / "precision" / (recipe + ".yaml")).string()}, device);
 }
 
 class Devices : public OnDeviceWith<std::string> {};

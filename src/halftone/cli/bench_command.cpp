@@ -15,6 +15,7 @@
 #include "halftone/base/philox.h"
 #include "halftone/cli/bench_commands.h"
 #include "halftone/config/load.h"
+#include "halftone/ops/activation.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/schedule.h"
@@ -49,7 +50,9 @@ MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device dev
   return b;
 }
 
-int bench_train(Arguments args) {
+int bench_train(Arguments given) {
+  std::vector<std::string> args(given.begin(), given.end());
+  amax_use().from_producers = std::erase(args, "--own-amax") == 0;
   const LoadedConfig loaded = load_config(args);
   const JobConfig& c = loaded.config;
   refuse_unsupported(c);
@@ -109,7 +112,8 @@ constexpr const char* kBenchHelp =
     "  mm         matrix products of every format and layout beside bf16 and LibTorch's own\n"
     "  quantize   quantisers: GB/s beside a plain copy\n"
     "  roofline   for which M, K, N a recipe beats bf16: predicted and measured\n\n"
-    "halftone bench NAME --help explains the options of all but train, which takes those of halftone train.\n\n"
+    "halftone bench NAME --help explains the options of all but train, which takes those of halftone train and\n"
+    "--own-amax (quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them).\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8\n"
     "  halftone bench linear --device cpu --recipes int8 fp8_rowwise --profile-parts\n"
     "  halftone bench mm --sizes 4096 --csv mm.csv\n"

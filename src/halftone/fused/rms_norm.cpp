@@ -23,6 +23,7 @@ void rms_norm_forward(const RmsNormForward& p) {
   check_shape("rms_norm", p.rows, p.cols);
   check_types("rms_norm", p.stream_dtype, p.dtype);
   check_float("rms_norm weight", p.weight_dtype);
+  if (p.amax) *p.amax = 0;
   if (p.rows == 0 || p.cols == 0) return;
   check(p.x && p.weight && p.y && (!p.branch || p.sum), "rms_norm: expected x, weight, y, and sum with a branch");
   parallel_for(p.rows, row_grain(p.cols), [&](int64_t begin, int64_t end) { fused_kernels().rms_norm_forward(p, begin, end); });

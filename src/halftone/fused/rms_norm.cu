@@ -44,13 +44,16 @@ __global__ void forward_kernel(RmsNormForward p) {
   const float rstd = 1.0f / sqrtf(block_sum(square, scratch) / static_cast<float>(p.cols) + p.eps);
   if (p.rstd != nullptr && threadIdx.x == 0) p.rstd[t] = rstd;
   const S* normalised = branch != nullptr ? sum : x;
+  uint32_t amax = 0;
   for (int64_t i = threadIdx.x * N; i < p.cols; i += int64_t{blockDim.x} * N) {
     const Vec<S, N> v = load<N>(normalised + i);
     const Vec<W, N> scale = load<N>(w + i);
     Vec<T, N> out;
     for (int j = 0; j < N; ++j) out.value[j] = rounded<T>(to_f32(v.value[j]) * rstd * to_f32(scale.value[j]));
     store(y + i, out);
+    if (p.amax != nullptr) amax = larger_magnitude(amax, out);
   }
+  if (p.amax != nullptr) raise_to_block_max(amax, p.amax);
 }
 
 // A block of adjacent rows a thread block; every thread owns columns, so that dw needs no atomics.
@@ -143,11 +146,14 @@ const char* halftone_cuda_rms_norm_forward(const halftone::RmsNormForward* what,
   using namespace halftone;
   using namespace halftone::device;
   const RmsNormForward& p = *what;
+  const auto s = static_cast<cudaStream_t>(stream);
+  if (p.amax != nullptr) {
+    if (const cudaError_t status = cudaMemsetAsync(p.amax, 0, sizeof(uint32_t), s); status != cudaSuccess) return device::error_text(status);
+  }
   if (p.rows == 0 || p.cols == 0) return nullptr;
   const bool wide = p.cols % kVector == 0 && rows_aligned(p.x, p.stream_dtype, p.x_stride) && rows_aligned(p.branch, p.dtype, p.branch_stride) &&
                     rows_aligned(p.sum, p.stream_dtype, p.sum_stride) && rows_aligned(p.weight, p.weight_dtype, 0) &&
                     rows_aligned(p.y, p.dtype, p.y_stride);
-  const auto s = static_cast<cudaStream_t>(stream);
   const bool known = with_types(p.stream_dtype, p.dtype, p.weight_dtype, [&](auto stream_type, auto type, auto weight) {
     using S = decltype(stream_type);
     using T = decltype(type);

@@ -24,6 +24,8 @@ struct RmsNormForward {
   void* y = nullptr;  // [T, D], may be x when there is no branch and the types agree
   int64_t y_stride = 0;
   float* rstd = nullptr;  // [T] or null
+  // [1] or null: the largest bits32(|y|), NaN above all, for a quantiser that reads y (QuantizeOperand::amax).
+  uint32_t* amax = nullptr;
 };
 void rms_norm_forward(const RmsNormForward& p);
 

@@ -40,6 +40,11 @@ HALFTONE_INLINE Vec fma_sub_add(Vec a, Vec b, Vec c) { return {_mm512_fmaddsub_p
 HALFTONE_INLINE Vec fma_add_sub(Vec a, Vec b, Vec c) { return {_mm512_fmsubadd_ps(a.v, b.v, c.v)}; }  // even: a b + c, odd: a b - c
 HALFTONE_INLINE Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 HALFTONE_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }  // b when either is NaN
+// The larger of bits a and of the bits of |b| in every lane, as integers: NaN is above all.
+HALFTONE_INLINE Vec max_magnitude(Vec a, Vec b) {
+  const __m512i magnitude = _mm512_and_si512(_mm512_castps_si512(b.v), _mm512_set1_epi32(0x7FFFFFFF));
+  return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.v), magnitude))};
+}
 HALFTONE_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 // a where !(x < limit), else 0; keeps NaN.
 HALFTONE_INLINE Vec zero_below(Vec a, Vec x, Vec limit) {
@@ -122,6 +127,12 @@ HALFTONE_INLINE Vec fma_add_sub(Vec a, Vec b, Vec c) {
 }
 HALFTONE_INLINE Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 HALFTONE_INLINE Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)}; }  // b when either is NaN
+HALFTONE_INLINE __m256 max_magnitude(__m256 a, __m256 b) {
+  const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(b), _mm256_set1_epi32(0x7FFFFFFF));
+  return _mm256_castsi256_ps(_mm256_max_epu32(_mm256_castps_si256(a), magnitude));
+}
+// The larger of bits a and of the bits of |b| in every lane, as integers: NaN is above all.
+HALFTONE_INLINE Vec max_magnitude(Vec a, Vec b) { return {max_magnitude(a.lo, b.lo), max_magnitude(a.hi, b.hi)}; }
 HALFTONE_INLINE Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)}; }
 // a where !(x < limit), else 0; keeps NaN.
 HALFTONE_INLINE Vec zero_below(Vec a, Vec x, Vec limit) {
@@ -272,6 +283,15 @@ HALFTONE_INLINE float reduce_max(Vec a) {
   const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+// Raises *to, which threads share, to the largest of the lanes' bits.
+HALFTONE_INLINE void raise_to(uint32_t* to, Vec bits) {
+  float lane[kLanes];
+  store(lane, bits);
+  uint32_t largest = 0, known = __atomic_load_n(to, __ATOMIC_RELAXED);
+  for (const float x : lane) largest = largest > __builtin_bit_cast(uint32_t, x) ? largest : __builtin_bit_cast(uint32_t, x);
+  while (known < largest && !__atomic_compare_exchange_n(to, &known, largest, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
 }
 // The 16 lanes added in the order of reduce_add.
 HALFTONE_INLINE double reduce_add(Vec64 a) {

@@ -16,6 +16,7 @@ struct SwigluForward {
   int64_t u_stride = 0;
   void* h = nullptr;  // [T, F]; may be g or u
   int64_t h_stride = 0;
+  uint32_t* amax = nullptr;  // [1] or null: the largest bits32(|h|), as RmsNormForward::amax
 };
 void swiglu_forward(const SwigluForward& p);
 
@@ -36,6 +37,7 @@ struct SwigluBackward {
   int64_t du_stride = 0;
   void* h = nullptr;  // [T, F] or null; may be dh
   int64_t h_stride = 0;
+  uint32_t* amax = nullptr;  // [2] or null: those of dg and of du
 };
 void swiglu_backward(const SwigluBackward& p);
 

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "halftone/base/error.h"
@@ -20,8 +21,8 @@ Linear::Linear(int64_t in, int64_t out, Init init, bool with_bias) : weight(add_
   group_.biases = {&bias->weight};
 }
 
-at::Tensor Linear::operator()(const at::Tensor& x_in) {
-  const at::Tensor x = norm_ == nullptr ? x_in : (*norm_)(x_in, {}).second;
+at::Tensor Linear::operator()(const Activation& x_in) {
+  const Activation x = norm_ == nullptr ? x_in : (*norm_)(x_in, {}).second;
   const at::Tensor y = product(x);
   return has_side() ? y + side(x) : y;
 }
@@ -52,7 +53,7 @@ void Linear::set_recipe(const LayerRecipe& recipe) {
   assign_names(fqn());
 }
 
-at::Tensor Linear::side(const at::Tensor& x) { return linear(scale_columns(linear(x, side_v_), sigma_->weight), side_u_); }
+at::Tensor Linear::side(const Activation& x) { return linear(scale_columns(linear(x, side_v_), sigma_->weight), side_u_); }
 
 void Linear::add_norm(double eps, const std::string& copy_of) {
   norm_ = &add<RMSNorm>("norm", in_features(), eps);
@@ -60,7 +61,7 @@ void Linear::add_norm(double eps, const std::string& copy_of) {
   assign_names(fqn());
 }
 
-at::Tensor Siblings::operator()(const at::Tensor& x) {
+at::Tensor Siblings::operator()(const Activation& x) {
   regroup();
   std::vector<at::Tensor> outputs;
   for (Part& part : parts_) {
@@ -79,6 +80,8 @@ at::Tensor Siblings::operator()(const at::Tensor& x) {
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
 }
 
+std::shared_ptr<GradientAmax> Siblings::gradient_amax() const { return parts_.size() == 1 ? parts_.front().group.dy_amax : nullptr; }
+
 void Siblings::regroup() {
   if (!parts_.empty()) return;
   for (Linear* l : linears_) {
@@ -93,12 +96,16 @@ void Siblings::regroup() {
     group.weights.push_back(&l->weight.weight);
     group.biases.push_back(l->bias == nullptr ? nullptr : &l->bias->weight);
   }
+  for (Part& part : parts_) {
+    if (!part.linears.front()->has_norm() && reads_dy_amax(part.group.recipe)) part.group.dy_amax = std::make_shared<GradientAmax>();
+  }
 }
 
 RMSNorm::RMSNorm(int64_t dim, double eps) : weight(add_parameter("weight", {dim}, {Init::Kind::ones})), eps_(eps) {}
 
-std::pair<at::Tensor, at::Tensor> RMSNorm::operator()(const at::Tensor& x, const at::Tensor& branch) {
-  if (!retired_) return add_rms_norm(x, branch, weight.weight, eps_);
+std::pair<at::Tensor, Activation> RMSNorm::operator()(const at::Tensor& x, const at::Tensor& branch, const std::vector<Linear*>& readers) {
+  const bool amax = std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return reads_x_amax(l->recipe()); });
+  if (!retired_) return add_rms_norm(x, branch, weight.weight, eps_, amax);
   const at::Tensor sum = branch.defined() ? x + branch : x;
   return {sum, sum};
 }
@@ -123,7 +130,7 @@ Attention::Attention(const Shape& s, int layer, Init in, Init out)
       wo_(add<Linear>("wo", s.heads * s.head_dim, s.dim, out)),
       qkv_({&wq_, &wk_, &wv_}) {}
 
-at::Tensor Attention::operator()(const at::Tensor& x, const SequenceInfo& info) {
+at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) {
   AttentionArgs args;
   args.batch = info.batch, args.seq = info.seq;
   args.heads = shape_.heads, args.kv_heads = shape_.kv_heads, args.head_dim = shape_.head_dim;
@@ -140,6 +147,9 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
       w2_(add<Linear>("w2", hidden, dim, out)),
       gate_up_({&w1_, &w3_}) {}
 
-at::Tensor FeedForward::operator()(const at::Tensor& x) { return w2_(swiglu(gate_up_(x))); }
+at::Tensor FeedForward::operator()(const Activation& x) {
+  const at::Tensor gu = gate_up_(x);
+  return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()));
+}
 
 }  // namespace halftone::nn

@@ -20,7 +20,7 @@ class Linear : public Module {
  public:
   Linear(int64_t in, int64_t out, Init init, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
-  at::Tensor operator()(const at::Tensor& x_tk);
+  at::Tensor operator()(const Activation& x_tk);
 
   int64_t in_features() const { return weight.shape[1]; }
   int64_t out_features() const { return weight.shape[0]; }
@@ -36,14 +36,14 @@ class Linear : public Module {
   void add_norm(double eps, const std::string& copy_of);
   bool has_norm() const { return norm_ != nullptr; }
   bool has_side() const { return sigma_ != nullptr; }
-  at::Tensor side(const at::Tensor& x_tk);  // ((X v) o sigma) u
+  at::Tensor side(const Activation& x_tk);  // ((X v) o sigma) u
 
   Parameter& weight;
   Parameter* bias = nullptr;
 
  private:
   friend class Siblings;
-  at::Tensor product(const at::Tensor& x_tk) { return linear(x_tk, group_); }
+  at::Tensor product(const Activation& x_tk) { return linear(x_tk, group_); }
   LinearGroup group_, side_v_, side_u_;
   Parameter* sigma_ = nullptr;
   RMSNorm* norm_ = nullptr;
@@ -56,8 +56,11 @@ class Linear : public Module {
 class Siblings {
  public:
   Siblings(std::initializer_list<Linear*> linears) : linears_(linears) {}
-  at::Tensor operator()(const at::Tensor& x_tk);
+  at::Tensor operator()(const Activation& x_tk);
   const std::vector<Linear*>& linears() const { return linears_; }
+  // Where the op that reads all outputs puts the largest magnitudes of their gradients; null where nothing reads those. After a
+  // first call.
+  std::shared_ptr<GradientAmax> gradient_amax() const;
 
  private:
   // Linears of one product; one with a norm of its own stands alone.
@@ -74,8 +77,9 @@ class RMSNorm : public Module {
  public:
   RMSNorm(int64_t dim, double eps);
   std::vector<std::string_view> class_names() const override { return {"RMSNorm", "Module"}; }
-  // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined.
-  std::pair<at::Tensor, at::Tensor> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {});
+  // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined. With the largest magnitude where the
+  // readers' quantisers want it.
+  std::pair<at::Tensor, Activation> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {}, const std::vector<Linear*>& readers = {});
   double eps() const { return eps_; }
   // Norms of the linears that read its output take its place (bitnet): it then only adds the branch.
   void retire();
@@ -119,7 +123,7 @@ class Attention : public Module {
   };
   Attention(const Shape& shape, int layer, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"Attention", "Module"}; }
-  at::Tensor operator()(const at::Tensor& x_td, const SequenceInfo& info);
+  at::Tensor operator()(const Activation& x_td, const SequenceInfo& info);
   const std::vector<Linear*>& readers() const { return qkv_.linears(); }  // of its input
 
  private:
@@ -134,7 +138,7 @@ class FeedForward : public Module {
  public:
   FeedForward(int64_t dim, int64_t hidden, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
-  at::Tensor operator()(const at::Tensor& x_td);
+  at::Tensor operator()(const Activation& x_td);
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
 
  private:

@@ -58,7 +58,8 @@ LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOpti
   return stats ? stats->watch(x, group, options, std::move(call)) : call;
 }
 
-at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
+at::Tensor linear(const Activation& input, LinearGroup& group) {
+  const at::Tensor& x = input.value;
   check(x.dim() >= 1 && x.size(-1) == group.in_features(), "{}: expected an input of [tokens, {}], found {}", group.weights.front()->name,
         group.in_features(), fmt::join(x.sizes(), " x "));
   std::vector<at::Tensor> inputs = {x};
@@ -66,7 +67,7 @@ at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
   LinearOptions options;
   options.keep =
       at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
-  options.out = x.scalar_type();
+  options.out = x.scalar_type(), options.x_amax = input.amax;
   const int64_t n = group.out_features();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;
@@ -82,7 +83,9 @@ at::Tensor linear(const at::Tensor& x, LinearGroup& group) {
             [backward = std::move(call.backward), &group, n, want_dx = x.requires_grad(), sizes = x.sizes().vec()](
                 const variable_list& g) -> variable_list {
               variable_list result(1 + group.weights.size());
-              result[0] = backward(g[0].dim() == 2 ? g[0] : g[0].reshape({-1, n}), want_dx);
+              Activation dy = group.dy_amax ? group.dy_amax->take(g[0]) : Activation(g[0]);
+              if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
+              result[0] = backward(dy, want_dx);
               if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
               for (Weight* w : group.weights) w->grad_ready();
               for (Weight* b : group.biases) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "halftone/formats/recipe.h"
+#include "halftone/ops/activation.h"
 #include "halftone/ops/weight.h"
 
 namespace halftone {
@@ -23,6 +24,7 @@ struct LinearGroup {
   std::vector<Weight*> weights;
   std::vector<Weight*> biases;  // [N_i] or null, one per weight; or none at all
   LinearRecipe recipe = kLinearRecipes[0];
+  std::shared_ptr<GradientAmax> dy_amax;  // where the op that reads Y puts those of dY, one for each weight; null: nowhere
   std::shared_ptr<PreparedWeights> prepared;
   uint64_t prepared_version = 0;
 
@@ -34,18 +36,20 @@ struct LinearGroup {
 
 // Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
 // section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient.
-at::Tensor linear(const at::Tensor& x, LinearGroup& group);
+at::Tensor linear(const Activation& x, LinearGroup& group);
 
 // The same without autograd, on X[T, K].
 struct LinearOptions {
   bool keep = false;     // what backward needs
   at::ScalarType out{};  // dtype of y: X's own or float32
   int64_t first_row = 0;  // index of X's first row among the rows of the micro-batch (numerics.md section 4)
+  at::Tensor x_amax{};    // of X where it is known (ops/activation.h)
 };
 struct LinearCall {
   at::Tensor y;
-  // (dY[T, sum N_i], want_dx) -> dX, undefined unless wanted; adds to the weights' gradients. Empty unless `keep`.
-  std::function<at::Tensor(const at::Tensor&, bool)> backward;
+  // (dY[T, sum N_i], want_dx) -> dX, undefined unless wanted; adds to the weights' gradients. Empty unless `keep`. The largest
+  // magnitudes of dY are those of the weights' parts of it.
+  std::function<at::Tensor(const Activation&, bool)> backward;
 };
 LinearCall linear_call(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options);
 

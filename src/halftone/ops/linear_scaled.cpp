@@ -43,14 +43,15 @@ class Call {
         capture_(cuda::current_capture(device)),
         first_row_(context_.first_row + first_row) {}
 
-  at::Tensor forward(const at::Tensor& x, bool keep, at::ScalarType out, bool product_wanted) {
+  at::Tensor forward(const Activation& input, bool keep, at::ScalarType out, bool product_wanted) {
+    const at::Tensor& x = input.value;
     tokens_ = x.size(0);
     const int64_t n = group_.out_features();
     const bool trainable = std::any_of(group_.weights.begin(), group_.weights.end(), [](const Weight* w) { return w->trainable(); });
     at::Tensor y = at::empty({product_wanted ? tokens_ : 0, n}, x.options().dtype(out));
     if (tokens_ == 0) return y;
     Prepared& p = prepared(keep);
-    Operand rows = quantize_input(x, keep && trainable);
+    Operand rows = quantize_input(input, keep && trainable);
     if (!product_wanted) return y;
     int64_t n0 = 0;
     for (const Operand& w : p.forward) {
@@ -62,7 +63,8 @@ class Call {
     return y;
   }
 
-  at::Tensor backward(const at::Tensor& dy, bool want_dx) {
+  at::Tensor backward(const Activation& gradient, bool want_dx) {
+    const at::Tensor& dy = gradient.value;
     at::Tensor dx;
     if (want_dx) dx = at::empty({dy.size(0), group_.in_features()}, dy.options());
     if (tokens_ == 0) return dx;
@@ -74,7 +76,8 @@ class Call {
       const int64_t n = w.value.size(0);
       const at::Tensor part = dy.narrow(1, n0, n);
       n0 += n;
-      const auto [rows, columns] = quantize_gradient(part, w, want_dx);
+      const at::Tensor amax = gradient.amax.defined() ? gradient.amax.narrow(0, static_cast<int64_t>(i), 1) : at::Tensor();
+      const auto [rows, columns] = quantize_gradient({part, amax}, w, want_dx);
       if (want_dx) {
         ProductOptions options = product(1);
         options.accumulate = i > 0;
@@ -124,7 +127,8 @@ class Call {
   }
 
   // X as the forward product reads it; keeps what backward will need.
-  Operand quantize_input(const at::Tensor& x, bool keep) {
+  Operand quantize_input(const Activation& input, bool keep) {
+    const at::Tensor& x = input.value;
     const at::ScalarType w_type = group_.weights.front()->value.scalar_type();
     CopyRequest row, columns;
     if (r_.x_forward.quantized()) {
@@ -135,7 +139,7 @@ class Call {
       columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, true, name(), x_wgrad_role(r_));
     }
     OperandCopies copies;
-    if (row.spec.quantized() || transposed) copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr);
+    if (row.spec.quantized() || transposed) copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr, input.amax);
     if (keep) x_ = transposed ? copies.transposed : wgrad_reads_forward_codes(r_) ? copies.row : plain_operand(x, true);
     return row.spec.quantized() ? copies.row : plain_operand(x, false);
   }
@@ -151,7 +155,8 @@ class Call {
     return (dy.to(at::kFloat) * w.stored->scales).to(dy.scalar_type());
   }
 
-  OperandCopies quantize_gradient(const at::Tensor& dy, const Weight& w, bool want_dx) const {
+  OperandCopies quantize_gradient(const Activation& gradient, const Weight& w, bool want_dx) const {
+    const at::Tensor& dy = gradient.value;
     const bool row = want_dx && r_.dy_dgrad.quantized(), columns = w.trainable() && r_.dy_wgrad.quantized();
     if (!row && !columns) return {};
     const at::ScalarType type = dy.scalar_type();
@@ -162,7 +167,7 @@ class Call {
     if (columns) {
       b = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, type, r_.x_wgrad, x_type_), false, w.name, dy_wgrad_role(r_));
     }
-    return quantize(dy, row ? &a : nullptr, columns ? &b : nullptr);
+    return quantize(dy, row ? &a : nullptr, columns ? &b : nullptr, gradient.amax);
   }
 
   void add_weight_gradient(const Operand& dy, const Operand& x, Prepared& p, size_t i) {
@@ -239,9 +244,11 @@ LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearO
   const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
   auto call = std::make_shared<Call>(group, x.scalar_type(), x.device(), options.first_row);
   LinearCall result;
-  result.y = call->forward(x, options.keep, options.out, product);
+  result.y = call->forward({x, options.x_amax}, options.keep, options.out, product);
   if (options.keep) {
-    result.backward = [call](const at::Tensor& dy, bool want_dx) { return call->backward(dy.stride(1) == 1 ? dy : dy.contiguous(), want_dx); };
+    result.backward = [call](const Activation& dy, bool want_dx) {
+      return call->backward({dy.value.stride(1) == 1 ? dy.value : dy.value.contiguous(), dy.amax}, want_dx);
+    };
   }
   return result;
 }

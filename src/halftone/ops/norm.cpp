@@ -14,10 +14,10 @@ namespace halftone {
 namespace {
 
 struct Forward {
-  at::Tensor sum, y, rstd;
+  at::Tensor sum, y, rstd, amax;
 };
 
-Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& w, double eps) {
+Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& w, double eps, bool want_amax) {
   Forward f;
   if (!x.is_cpu() && cuda::module() == nullptr) {
     f.sum = branch.defined() ? x + branch : x.detach();
@@ -37,6 +37,10 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
   }
   p.weight = w.const_data_ptr(), p.eps = static_cast<float>(eps);
   p.y = f.y.data_ptr(), p.y_stride = f.y.stride(0), p.rstd = f.rstd.mutable_data_ptr<float>();
+  if (want_amax) {
+    f.amax = at::empty({1}, x.options().dtype(at::kInt));
+    p.amax = static_cast<uint32_t*>(f.amax.mutable_data_ptr());
+  }
   if (x.is_cpu()) {
     rms_norm_forward(p);
   } else {
@@ -81,7 +85,7 @@ std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Te
 
 }  // namespace
 
-std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Tensor& branch, Weight& weight, double eps) {
+std::pair<at::Tensor, Activation> add_rms_norm(const at::Tensor& x, const at::Tensor& branch, Weight& weight, double eps, bool want_amax) {
   check(x.dim() == 2 && x.size(1) == weight.value.numel(), "{}: expected an input of [tokens, {}], found {}", weight.name,
         weight.value.numel(), fmt::join(x.sizes(), " x "));
   const at::ScalarType type = weight.value.scalar_type();
@@ -94,9 +98,9 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
   Forward f;
   {
     at::NoGradGuard no_grad;
-    f = forward(x.detach().contiguous(), branch.defined() ? branch.detach().contiguous() : branch, weight.value.detach(), eps);
+    f = forward(x.detach().contiguous(), branch.defined() ? branch.detach().contiguous() : branch, weight.value.detach(), eps, want_amax && amax_use().from_producers);
   }
-  if (!recording) return {f.sum, f.y};
+  if (!recording) return {f.sum, {f.y, f.amax}};
   at::Tensor sum = f.sum.detach();
   connect("add_rms_norm", {x, branch, weight.value}, {&sum, &f.y},
           [x_new = f.sum, rstd = f.rstd, &weight, type, has_branch = branch.defined()](const variable_list& g) -> variable_list {
@@ -105,7 +109,7 @@ std::pair<at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& x, const at::Te
             weight.grad_ready();
             return {dx, d_branch, at::Tensor()};
           });
-  return {sum, f.y};
+  return {sum, {f.y, f.amax}};
 }
 
 }  // namespace halftone

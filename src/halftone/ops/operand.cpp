@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/gemm/decode.h"
+#include "halftone/ops/activation.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/quantize/check_operand.h"
@@ -75,11 +76,23 @@ QuantizedCopy view(const Operand& o) {
   return c;
 }
 
-OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed) {
+AmaxUse& amax_use() {
+  static AmaxUse use;
+  return use;
+}
+
+OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
   const at::Tensor x = x_in.stride(1) == 1 || x_in.size(1) == 1 ? x_in : x_in.contiguous();
   QuantizeOperand q;
   q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = x.stride(0);
+  if (amax.defined()) {
+    check(amax.scalar_type() == at::kInt && amax.numel() == 1 && amax.device() == x.device(),
+          "quantize: expected the largest magnitude as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),
+          c10::toString(amax.scalar_type()), amax.device().str());
+    q.amax = static_cast<const uint32_t*>(amax.const_data_ptr());
+    ++amax_use().taken;
+  }
   OperandCopies copies;
   if (row != nullptr) {
     q.want_row = true, q.row = prepare(copies.row, *row, q.rows, q.cols, x.device());

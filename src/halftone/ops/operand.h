@@ -42,7 +42,8 @@ struct OperandCopies {
 
 // Both copies from one read; a null request is not made. x is bf16 or fp32 with unit column stride. Zeros
 // appended for a rotation or for `multiple` are counted in `k` (operand_length).
-OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed);
+// amax: the largest magnitude of x where its producer gave it (ops/activation.h), else undefined.
+OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax = {});
 
 // x itself as an operand: [rows, k], or [k, rows] with `transposed`.
 Operand plain_operand(const at::Tensor& x, bool transposed);

@@ -44,7 +44,7 @@ Tensor rms_norm_op(const Tensor& x, const Tensor& w, double eps) {
   const at::NoGradGuard no_grad;
   Weight weight;
   weight.name = "halftone.rms_norm", weight.value = w.detach().contiguous();
-  return add_rms_norm(rows_of(x), Tensor(), weight, eps).second.view(x.sizes());
+  return add_rms_norm(rows_of(x), Tensor(), weight, eps).second.value.view(x.sizes());
 }
 Tensor rms_norm_meta(const Tensor& x, const Tensor& w, double) {
   check_norm(x, w);
@@ -93,7 +93,7 @@ Tensor swiglu_op(const Tensor& gu) {
   std::vector<int64_t> shape = gu.sizes().vec();
   check(!shape.empty() && shape.back() % 2 == 0, "halftone.swiglu: expected gu[..., 2F], found [{}]", fmt::join(shape, ", "));
   shape.back() /= 2;
-  return swiglu(rows_of(gu)).view(shape);
+  return swiglu(rows_of(gu)).value.view(shape);
 }
 Tensor swiglu_meta(const Tensor& gu) {
   kernel_dtype(gu);

@@ -30,6 +30,7 @@ inline Vec sum4(const Vec (&a)[4]) { return (a[0] + a[1]) + (a[2] + a[3]); }
 template <class S, class X, class W, bool kBranch>
 void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end) {
   const auto* weight = static_cast<const W*>(p.weight);
+  Vec largest = zero();
   for (int64_t t = begin; t < end; ++t) {
     const auto* x = static_cast<const S*>(p.x) + t * p.x_stride;
     auto* y = static_cast<X*>(p.y) + t * p.y_stride;
@@ -53,7 +54,9 @@ void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end)
     if (p.rstd) p.rstd[t] = rstd;
     const Vec scale = set1(rstd);
     each_vector(0, p.cols, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) * scale * load(weight + i, lanes), lanes); });
+    if (p.amax) each_vector(0, p.cols, [&](int64_t i, auto lanes) { largest = max_magnitude(largest, load(y + i, lanes)); });
   }
+  if (p.amax) raise_to(p.amax, largest);
 }
 
 [[gnu::flatten]] inline void rms_norm_forward_rows(const RmsNormForward& p, int64_t begin, int64_t end) {

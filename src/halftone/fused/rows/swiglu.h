@@ -7,6 +7,7 @@ namespace halftone::HALFTONE_SIMD {
 [[gnu::flatten]] inline void swiglu_forward_rows(const SwigluForward& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto type) {
     using X = typename decltype(type)::type;
+    Vec largest = zero();
     for (int64_t t = begin; t < end; ++t) {
       const auto* g = static_cast<const X*>(p.g) + t * p.g_stride;
       const auto* u = static_cast<const X*>(p.u) + t * p.u_stride;
@@ -15,7 +16,9 @@ namespace halftone::HALFTONE_SIMD {
         const Vec gate = load(g + i, lanes);
         store(h + i, gate * sigmoid(gate) * load(u + i, lanes), lanes);
       });
+      if (p.amax) each_vector(0, p.cols, [&](int64_t i, auto lanes) { largest = max_magnitude(largest, load(h + i, lanes)); });
     }
+    if (p.amax) raise_to(p.amax, largest);
   });
 }
 
@@ -23,6 +26,7 @@ namespace halftone::HALFTONE_SIMD {
   with_float(p.dtype, [&](auto type) {
     using X = typename decltype(type)::type;
     const Vec one = set1(1.0f);
+    Vec largest_g = zero(), largest_u = zero();
     for (int64_t t = begin; t < end; ++t) {
       const auto* g = static_cast<const X*>(p.g) + t * p.g_stride;
       const auto* u = static_cast<const X*>(p.u) + t * p.u_stride;
@@ -37,7 +41,12 @@ namespace halftone::HALFTONE_SIMD {
         store(du + i, grad * silu, lanes);
         if (h) store(h + i, silu * up, lanes);
       });
+      if (!p.amax) continue;
+      each_vector(0, p.cols, [&](int64_t i, auto lanes) {
+        largest_g = max_magnitude(largest_g, load(dg + i, lanes)), largest_u = max_magnitude(largest_u, load(du + i, lanes));
+      });
     }
+    if (p.amax) raise_to(p.amax, largest_g), raise_to(p.amax + 1, largest_u);
   });
 }
 

@@ -46,8 +46,8 @@ Block::Block(const Config& c, int layer)
       feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {}
 
 std::pair<at::Tensor, at::Tensor> Block::operator()(const at::Tensor& x, const at::Tensor& branch, const nn::SequenceInfo& info) {
-  auto [residual, h] = attention_norm(x, branch);
-  std::tie(residual, h) = ffn_norm(residual, attention(h, info));
+  auto [residual, h] = attention_norm(x, branch, attention.readers());
+  std::tie(residual, h) = ffn_norm(residual, attention(h, info), feed_forward.readers());
   return {residual, feed_forward(h)};
 }
 

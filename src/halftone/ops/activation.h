@@ -1,0 +1,50 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "halftone/formats/recipe.h"
+
+namespace halftone {
+
+// A tensor and, where the op that wrote it found them on the way, its largest magnitudes as quantisers take them
+// (QuantizeOperand::amax): bits32(|x|) as int32 [1], or one word for each of several matrices side by side, on the tensor's device.
+struct Activation {
+  at::Tensor value, amax;
+  Activation() = default;
+  Activation(at::Tensor v, at::Tensor a = {}) : value(std::move(v)), amax(std::move(a)) {}  // NOLINT: any tensor is one
+  operator const at::Tensor&() const { return value; }                                     // NOLINT
+};
+
+// Hands the largest magnitudes of a gradient from the node that writes it to the node that reads it next; what autograd does to
+// the gradient in between (adding another to it) makes another tensor of it, which has none.
+class GradientAmax {
+ public:
+  void put(at::Tensor gradient, at::Tensor amax) { of_ = std::move(gradient), amax_ = std::move(amax); }
+  Activation take(const at::Tensor& gradient) {
+    const at::Tensor of = std::move(of_), amax = std::move(amax_);
+    return of.defined() && of.is_same(gradient) ? Activation(gradient, amax) : Activation(gradient);
+  }
+
+ private:
+  at::Tensor of_, amax_;
+};
+
+// Whether the quantiser of such a matrix must know the largest magnitude of the whole tensor as it was given.
+inline bool reads_amax(const OperandSpec& s) {
+  return s.quantized() && s.hadamard == 0 && s.element != Element::ternary &&
+         (s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor);
+}
+inline bool reads_x_amax(const LinearRecipe& r) { return reads_amax(r.x_forward) || reads_amax(r.x_wgrad); }
+inline bool reads_dy_amax(const LinearRecipe& r) { return reads_amax(r.dy_dgrad) || reads_amax(r.dy_wgrad); }
+
+// For tests and measurements: without `from_producers` quantisers read their tensors for the maxima themselves.
+struct AmaxUse {
+  bool from_producers = true;
+  std::atomic<int64_t> taken = 0;  // quantisers that were given a producer's
+};
+AmaxUse& amax_use();
+
+}  // namespace halftone

@@ -1,0 +1,72 @@
+// The largest magnitudes that norms and SwiGLU find on the way (ops/activation.h) are those that quantisers find for themselves.
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include "halftone/ops/activation.h"
+#include "halftone/ops/operand.h"
+#include "models/model_pass.h"
+#include "ops/test_device.h"
+
+namespace halftone {
+namespace {
+
+struct Case {
+  std::string name;
+  std::vector<std::string> arguments;
+  int64_t reads;  // quantisers a layer that read the largest magnitude of a tensor which a norm or SwiGLU writes
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+// X of wq|wk|wv, w1|w3 and w2; dY of w1 and of w3.
+const Case kCases[] = {{"fp8_tensorwise", {"--quantize.scheme=fp8_tensorwise"}, 5},
+                       {"fp8_tensorwise_recomputed", {"--quantize.scheme=fp8_tensorwise", "--activation_checkpoint.mode=full"}, 8},
+                       {"nvfp4", {"--quantize.scheme=nvfp4"}, 5},
+                       {"nvfp4_no_rotation", {"--quantize.scheme=nvfp4", "--quantize.use_hadamard=false"}, 5},
+                       {"amdfp4", {"--quantize.scheme=amdfp4"}, 5},
+                       {"fp8_rowwise", {"--quantize.scheme=fp8_rowwise"}, 0},
+                       {"mxfp4", {"--quantize.scheme=mxfp4"}, 0}};
+
+class ProducerAmax : public OnDeviceWith<Case> {
+ protected:
+  void TearDown() override {
+    amax_use().from_producers = true;
+    at::globalContext().setDeterministicAlgorithms(false, false);
+    OnDeviceWith::TearDown();
+  }
+};
+
+TEST_P(ProducerAmax, ChangesNoBitOfLossAndGradients) {
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  amax_use().from_producers = false, amax_use().taken = 0;
+  const Pass without = model_pass(param().arguments, test_device());
+  EXPECT_EQ(amax_use().taken, 0);
+  amax_use().from_producers = true;
+  const Pass with = model_pass(param().arguments, test_device());
+  EXPECT_EQ(amax_use().taken, param().reads * with.layers);
+  EXPECT_EQ(with.loss, without.loss);
+  EXPECT_TRUE(at::equal(with.gradients, without.gradients));
+}
+INSTANTIATE_TEST_SUITE_P(Recipes, ProducerAmax, testing::Combine(test_devices(), testing::ValuesIn(kCases)),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
+
+// A quantiser that is told a largest magnitude looks for none: told a wrong one, it takes that.
+class GivenAmax : public OnDevice {};
+TEST_P(GivenAmax, IsBelieved) {
+  CopyRequest row, transposed;
+  row.spec = transposed.spec = find_linear_recipe("fp8_tensorwise")->x_forward;
+  row.codes = transposed.codes = true;
+  for (const int64_t rows : {64, 33}) {
+    const at::Tensor x = at::full({rows, 80}, 2.0).to(at::kBFloat16).to(test_device());
+    const auto bits = [&](float a) { return at::full({1}, static_cast<int64_t>(std::bit_cast<int32_t>(a)), at::kInt).to(test_device()); };
+    const OperandCopies own = quantize(x, &row, &transposed), told = quantize(x, &row, &transposed, bits(2.0f)),
+                        wrong = quantize(x, &row, &transposed, bits(4.0f));
+    EXPECT_TRUE(at::equal(own.row.codes, told.row.codes) && at::equal(own.transposed.codes, told.transposed.codes));
+    EXPECT_TRUE(at::equal(own.row.scales, told.row.scales) && at::equal(own.transposed.scales, told.transposed.scales));
+    EXPECT_EQ(wrong.row.scales.item<float>(), 2 * own.row.scales.item<float>());
+    EXPECT_EQ(wrong.transposed.scales.item<float>(), 2 * own.transposed.scales.item<float>());
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Device, GivenAmax, test_devices());
+
+}  // namespace
+}  // namespace halftone
