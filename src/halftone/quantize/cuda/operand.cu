@@ -4,6 +4,7 @@
 #include "halftone/device/error_text.h"
 #include "halftone/quantize/cuda/arrange.h"
 #include "halftone/quantize/cuda/encode.cuh"
+#include "halftone/quantize/cuda/fp4_slab.h"
 #include "halftone/quantize/cuda/generic.h"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/operand_cuda.h"
@@ -215,8 +216,8 @@ TileLaunch tile_launch(const Family& f, Form form) {
                             : with_form<T, kE5m2, Step::multiply, 32, false, kCodes, kBf16>(form);
   }
   if (f.block == 16) {
-    return f.step == Step::divide ? tiles<T, kE2m1, Step::divide, 16, kPacked, kBf16>(f.stochastic, form)
-                                  : tiles<T, kE2m1, Step::multiply, 16, kPacked, kBf16>(f.stochastic, form);
+    return f.step == Step::divide ? tiles<T, kE2m1, Step::divide, 16>(f.stochastic, form)
+                                  : tiles<T, kE2m1, Step::multiply, 16>(f.stochastic, form);
   }
   if (f.stochastic && (sizeof(T) == 4 || f.step == Step::exact)) return mx_stochastic<T, kE2m1, kPacked, kBf16, Form::folded>(form);
   if (f.stochastic) return launch_tiles<T, kE2m1, Step::multiply, 32, true, Form::any>;
@@ -284,7 +285,13 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   a.tiles_r = static_cast<int>(grid.rows);
   const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
   const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
-  (p.type == DType::bf16 ? tile_launch<bf16>(f, form) : tile_launch<float>(f, form))(a, copies, grid, stream);
+  const SlabLaunch slabs =
+      f.block == 16 && p.type == DType::bf16 ? slab_launch(f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
+  if (slabs != nullptr) {
+    slabs(slab_args(a), grid, stream);
+  } else {
+    (p.type == DType::bf16 ? tile_launch<bf16>(f, form) : tile_launch<float>(f, form))(a, copies, grid, stream);
+  }
   if (status = cudaGetLastError(); status != cudaSuccess) return status;
   ScaleRows rows_of[2];
   int count = 0;

@@ -8,6 +8,7 @@
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/rotate.cuh"
+#include "halftone/quantize/cuda/rotate_column.cuh"
 
 namespace halftone::device {
 namespace {
@@ -69,6 +70,12 @@ __device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&
   Vec8<float> part[8];
   of_sign<kNegative>(x, part);
   return amax_across(part);
+}
+
+__device__ __forceinline__ uint32_t load_word_once(const void* p) {
+  uint32_t r;
+  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(p));
+  return r;
 }
 
 template <class T>
@@ -178,6 +185,62 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
   if (kCollect == Collect::rotated && a.rotated != nullptr) store_part<kWarps>(a.rotated, rotated);
 }
 
+// The maxima of a bf16 tensor before and after the rotation: a lane has 32 rows of two columns, so that nothing is exchanged. Rounding
+// to bf16 and the factor n^(-1/2) are monotonic and wait for the maximum.
+constexpr int kRotatedThreads = 512;
+template <int kWidth>
+__global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __grid_constant__ StatisticsArgs a) {
+  constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kRows - 1) / kRows);
+  const unsigned items = strips * chunks, stride = gridDim.x * kWarps;
+  const auto bytes = static_cast<uint32_t>(a.ld * 2);
+  __shared__ RowFlips of_warps[kWarps];
+  RowFlips& flips = of_warps[threadIdx.x >> 5];
+  flips.fill(a, kWidth, lane);
+  uint32_t plain = 0;
+  float rotated = 0;
+  start_dependents();
+  for (unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5); item < items; item += stride) {
+    const int column = static_cast<int>(item % strips) * 64 + lane * 2, row = static_cast<int>(item / strips) * kRows;
+    const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * 2;
+    const int valid = column < a.cols ? a.rows - row : 0;
+    uint32_t w[kRows];
+    if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
+#pragma unroll
+      for (uint32_t i = 0; i < kRows; ++i) w[i] = load_word_once(source + uint64_t{bytes} * i);
+    } else {
+#pragma unroll
+      for (uint32_t i = 0; i < kRows; ++i) w[i] = static_cast<int>(i) < valid ? load_word_once(source + uint64_t{bytes} * i) : 0u;
+    }
+    if (a.tensor != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) plain = max_magnitudes(plain, w[i]);
+    }
+#pragma unroll
+    for (int first = 0; first < kRows; first += kWidth) {
+      float v[kWidth];
+      const auto largest = [&] {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(rotated) : "f"(fabsf(v[i])));
+      };
+      rotate_column<kWidth, 0>(w + first, flips.words, v);
+      largest();
+      rotate_column<kWidth, 1>(w + first, flips.words, v);
+      largest();
+    }
+  }
+  wait_for_primary();
+  plain &= 0x7FFF7FFFu;
+  const __nv_bfloat16 rounded = __float2bfloat16_rn(rotated * hadamard_norm(kWidth));
+  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
+  store_part<kWarps>(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
+}
+// Whether that is all that is asked for; widths are 16 and 32.
+bool only_rotated(const StatisticsArgs& a) {
+  return a.type == DType::bf16 && a.rotated != nullptr && a.row == nullptr && a.column == nullptr && a.rotated_column == nullptr;
+}
+
 // Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile.
 __global__ void __launch_bounds__(256) clear_kernel(uint32_t* p, int64_t n) {
   start_dependents();
@@ -266,6 +329,10 @@ cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
     if (first == nullptr || p < first) first = p;
     if (p + n > last) last = p + n;
   };
+  if (only_rotated(a)) {
+    auto* kernel = a.hadamard == 32 ? rotated_kernel<32> : rotated_kernel<16>;
+    return launch_after_clear(kernel, kStatisticsParts, kRotatedThreads, false, stream, a);
+  }
   clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));
   clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
   clear(a.rotated_column, a.cols);

@@ -3,10 +3,6 @@
 namespace halftone::device {
 
 template void launch_tiles<bf16, Coder::e2m1, Step::divide, 16, false, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e2m1, Step::divide, 16, false, Form::packed>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e2m1, Step::divide, 16, false, Form::bf16>(const TileArgs&, Copies, TileGrid, cudaStream_t);
 template void launch_tiles<bf16, Coder::e2m1, Step::divide, 16, true, Form::any>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e2m1, Step::divide, 16, true, Form::packed>(const TileArgs&, Copies, TileGrid, cudaStream_t);
-template void launch_tiles<bf16, Coder::e2m1, Step::divide, 16, true, Form::bf16>(const TileArgs&, Copies, TileGrid, cudaStream_t);
 
 }  // namespace halftone::device

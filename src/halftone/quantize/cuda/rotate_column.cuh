@@ -1,0 +1,50 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/formats/hadamard.h"
+#include "halftone/quantize/cuda/draws.cuh"
+
+namespace halftone::device {
+
+// The rotation of kRows rows that a lane holds of two columns of bf16 (a word a row; kHalf: which column), before the factor
+// n^(-1/2) (numerics.md section 5). flips: sign bits of the rows in shared memory, so that one instruction widens and negates.
+template <int kRows, int kHalf>
+__device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* flips, float (&v)[kRows]) {
+  asm volatile("" ::: "memory");  // or the compiler keeps the flips in registers
+  const auto flipped = [](uint32_t word, uint32_t flip) {
+    return __uint_as_float(kHalf == 0 ? word * 65536u + flip : (word & 0xFFFF0000u) ^ flip);
+  };
+#pragma unroll
+  for (int i = 0; i < kRows; i += 4) {
+    const uint4 f = flips[i / 4];
+    v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
+  }
+#pragma unroll
+  for (int stride = 1; stride < kRows; stride *= 2) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if ((i & stride) != 0) continue;
+      const float a = v[i], b = v[i + stride];
+      v[i] = a + b, v[i + stride] = a - b;
+    }
+  }
+}
+
+// Larger magnitudes of pairs of bf16, with arbitrary signs; NaN where there is one.
+__device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+// Sign bits of 32 rows, of a warp; rows from n on repeat those of a rotation of n.
+struct RowFlips {
+  uint4 words[8];
+  template <class Args>
+  __device__ __forceinline__ void fill(const Args& a, int width, int lane) {
+    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a) >> (lane & (width - 1)) << 31;
+    __syncwarp();
+  }
+};
+
+}  // namespace halftone::device
