@@ -43,7 +43,7 @@ struct Product {
   int64_t ldd = 0;              // elements from row to row; 0: contiguous
   bool accumulate = false;      // add to what D holds
   float alpha = 1;
-  // Added in fp32, by the library's products (bf16, and fp8 except e5m2 x e5m2) after it is rounded to the type of D.
+  // Added in fp32, by the library's products (bf16 of aligned rows, and fp8 except e5m2 x e5m2) after it is rounded to the type of D.
   const void* bias = nullptr;     // [n] or null
   DType bias_type = DType::bf16;  // bf16 or f32
   // fp8: leave the sums of the whole contraction in the tensor core (14 bits of fraction) instead of adding them up in fp32

@@ -197,6 +197,12 @@ void plan_bias(Plan& plan, const Product& p, Workspace& space) {
   plan.bias = plan.converted_bias, plan.bias_type = wanted;
 }
 
+// For transposed operands with rows that are not 16-byte aligned cuBLASLt adds a bias to a product that it has rounded to bf16.
+bool rounded_before_bias(const Product& p) {
+  const auto odd = [](const ProductOperand& x, int64_t rows, int64_t k) { return x.transposed && row_step(x, rows, k) * 2 % 16 != 0; };
+  return p.a.numbers == Numbers::bf16 && p.d_type == DType::bf16 && p.bias && (odd(p.a, p.m, p.k) || odd(p.b, p.n, p.k));
+}
+
 Plan make_plan(const Product& p, bool sm90, Workspace& space) {
   Plan plan;
   plan.alpha = p.alpha;
@@ -212,7 +218,7 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
   } else if (!factors) {
     plan_beside(plan, p, sm90 && a == Numbers::bf16 && !p.a.transposed && !p.b.transposed && !p.accumulate && p.k % 8 == 0 && p.n % 8 == 0,
                 space);
-  } else if (a == Numbers::f32 && p.d_type == DType::bf16) {
+  } else if ((a == Numbers::f32 && p.d_type == DType::bf16) || rounded_before_bias(p)) {
     plan_beside(plan, p, false, space);
   } else {
     plan.factors_in_alpha = !is_one(p.a) || !is_one(p.b);
