@@ -49,11 +49,13 @@ struct Support {
   std::string_view reason;
 };
 
-namespace detail {
-
+// Products of these sum int8 codes.
 constexpr bool is_integer(const OperandSpec& s) {
   return s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
 }
+
+namespace detail {
+
 constexpr bool has_fp32_scale(const OperandSpec& s) { return s.scale == ScaleFormat::fp32 || s.scale == ScaleFormat::fp32_pow2; }
 // Factors of 128 elements along the contraction, which no epilogue can apply.
 constexpr bool scales_128(const OperandSpec& s) { return (has_fp32_scale(s) && s.block == 128) || s.two_level == TwoLevel::macro; }
@@ -131,7 +133,7 @@ constexpr Support mixed_support(const OperandSpec& q) {
 constexpr Support product_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (!a.quantized() && !b.quantized()) return detail::plain_support(h);
   if (!a.quantized() || !b.quantized()) return detail::mixed_support(a.quantized() ? a : b);
-  if (detail::is_integer(a) && detail::is_integer(b)) return detail::integer_support(a, b, h);
+  if (is_integer(a) && is_integer(b)) return detail::integer_support(a, b, h);
   if (detail::has_fp32_scale(a) && detail::has_fp32_scale(b)) return detail::fp8_support(a, b, h);
   return detail::block_support(a, b, h);
 }

@@ -38,7 +38,9 @@ constexpr void store_uint4_group(const StoreWeight& p, int64_t row, int64_t g) {
     if (order_key(x[j]) < order_key(low)) low = x[j];
     if (order_key(x[j]) > order_key(high)) high = x[j];
   }
-  const AffineScale s = uint4_scale(amax, low, high, true);
+  // In fp32: rounded to bf16, outwards, a group's range would grow by half of a last place a step, however small the update, and the
+  // draws of a grid that moves turn the weights into noise (numerics.md 3.7).
+  const AffineScale s = uint4_scale(amax, low, high, false);
   p.scales[at] = s.scale, p.zeros[at] = s.zero;
   uint8_t* out = p.codes + (row * p.k + first) / 2;
   for (int j = 0; j < p.group; j += 2) {

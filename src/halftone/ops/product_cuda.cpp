@@ -114,8 +114,8 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
     r.form = ValueForm::fold_e4m3;
   } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
     r.packed = true;
-  } else if (kept || form.kind == Kind::dequantized || form.kind == Kind::codes) {
-    r.codes = true;
+  } else if (kept || form.kind == Kind::dequantized || form.kind == Kind::codes || is_integer(spec)) {
+    r.codes = true;  // integers beside unquantised numbers: quantisers write their codes at full speed, decoding costs one more pass
   } else {
     r.form = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
   }
