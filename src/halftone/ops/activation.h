@@ -32,13 +32,16 @@ class GradientAmax {
   at::Tensor of_, amax_;
 };
 
-// Whether the quantiser of such a matrix must know the largest magnitude of the whole tensor as it was given.
-inline bool reads_amax(const OperandSpec& s) {
-  return s.quantized() && s.hadamard == 0 && s.element != Element::ternary &&
-         (s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor);
+// Whether a producer's largest magnitude spares the quantiser of these two copies of a matrix a pass over it: one of them has a
+// scale of the whole tensor, and none one of the rotated tensor, for which it reads the matrix in any case.
+inline bool amax_spares_a_pass(const OperandSpec& a, const OperandSpec& b) {
+  const auto of_tensor = [](const OperandSpec& s) {
+    return s.quantized() && s.element != Element::ternary && (s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor);
+  };
+  return (of_tensor(a) || of_tensor(b)) && !(of_tensor(a) && a.hadamard != 0) && !(of_tensor(b) && b.hadamard != 0);
 }
-inline bool reads_x_amax(const LinearRecipe& r) { return reads_amax(r.x_forward) || reads_amax(r.x_wgrad); }
-inline bool reads_dy_amax(const LinearRecipe& r) { return reads_amax(r.dy_dgrad) || reads_amax(r.dy_wgrad); }
+inline bool reads_x_amax(const LinearRecipe& r) { return amax_spares_a_pass(r.x_forward, r.x_wgrad); }
+inline bool reads_dy_amax(const LinearRecipe& r) { return amax_spares_a_pass(r.dy_dgrad, r.dy_wgrad); }
 
 // For tests and measurements: without `from_producers` quantisers read their tensors for the maxima themselves.
 struct AmaxUse {
