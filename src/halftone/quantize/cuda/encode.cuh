@@ -68,26 +68,23 @@ __device__ __forceinline__ uint32_t round_pair(float low, float high) {
 #endif
 }
 
-// Stochastic rounding of a = |y|: `position` is a fixed-point image of a in which the quantum is one bit everywhere, by a
-// trick: below the smallest normal number m, (a + m) / 2 has the exponent of m / 2 and a's quantum as a fixed bit of its
-// mantissa, and above it is less than a. Rounded up, what it loses can only move it from between two thresholds u + 1/2 to
-// the upper end. Shifted so that the quantum is bit 24, the draw is subtracted at bits 8 to 23: what is left of a quantum plus
-// one carries or does not.
+// Stochastic rounding of a = |y|: a times a power of two that takes the smallest normal number to that of fp32 is a fixed-point image
+// of a, its position, in which the quantum is one bit everywhere: below the smallest normal number the quantum of fp32 stays what
+// it is, too. Rounded up, what the product loses can only move it from between two thresholds u + 1/2 to the upper end. Shifted so
+// that the quantum is bit 24, the draw is subtracted at bits 8 to 23: what is left of a quantum plus one carries or does not.
 template <Float kFormat>
 struct Stochastic {
   static constexpr FloatSpec kSpec = spec(kFormat);
   static constexpr int kShift = kSpec.mantissa_bits + 1;
-  // Half a step of the draw, and what moves the code of 0 to 0 after one quantum is added.
+  static constexpr float kToPosition = static_cast<float>(0x1p-126 / kSpec.min_normal());
+  // Half a step of the draw, and what takes back the quantum that is added.
   static constexpr uint32_t kHalf = ((1u << (6 - kSpec.mantissa_bits)) + 1) << kShift;
-  static constexpr uint32_t kOrigin = ((static_cast<uint32_t>(127 - kSpec.bias) << kSpec.mantissa_bits) - 1) & 255u;
-  static constexpr uint32_t kPlace = kHalf | kOrigin << 8;
+  static constexpr uint32_t kPlace = kHalf | 255u << 8;
 
   static constexpr float kMax = static_cast<float>(kSpec.max_finite());
   // Byte 3 is the code of a <= kMax; below: place_draw of the draw.
   static __device__ __forceinline__ uint32_t code(float a, uint32_t below) {
-    constexpr float kHalfNormal = static_cast<float>(kSpec.min_normal() / 2);
-    const float position = fmaxf(a, __fmaf_ru(a, 0.5f, kHalfNormal));
-    return (__float_as_uint(position) << kShift) - below;
+    return (__float_as_uint(__fmul_ru(a, kToPosition)) << kShift) - below;
   }
 };
 inline constexpr uint32_t kDrawNumber = 0x43000000u;  // integers: 128 + draw / 65536
@@ -96,7 +93,7 @@ constexpr uint32_t draw_constant() {
   if constexpr (kCoder == Coder::integer) return kDrawNumber;
   return Stochastic<float_of(kCoder)>::kPlace;
 }
-// Bytes {kHalf, draw, draw, kOrigin}, or the number, of the draw in the given half of a word.
+// Bytes {kHalf, draw, draw, 255}, or the number, of the draw in the given half of a word.
 template <int kHalf>
 __device__ __forceinline__ uint32_t place_draw(uint32_t word, uint32_t constant, bool number) {
   if (number) return __byte_perm(word, constant, kHalf == 0 ? 0x7610 : 0x7632);

@@ -21,6 +21,13 @@ enum class Copies : int { row = 1, transposed = 2, both = 3 };
 // What a kernel writes of its copies: one form, which it then need not ask for, or any of them.
 enum class Form : int { any, codes, packed, bf16, folded };
 
+// Which single forms have kernels that take whole blocks a thread (blocks_kernel.cuh).
+template <class T>
+constexpr bool by_blocks(Coder coder, Step step, int block, Form form) {
+  if (block != 32 || coder == Coder::integer || step != (sizeof(T) == 2 ? Step::exact : Step::multiply)) return false;
+  return coder == Coder::e2m1 ? form == Form::packed || form == Form::folded : sizeof(T) == 2 && form == Form::codes;
+}
+
 struct TileGrid {
   unsigned rows, columns;
 };

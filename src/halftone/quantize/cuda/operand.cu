@@ -182,12 +182,16 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
 
 using TileLaunch = void (*)(const TileArgs&, Copies, TileGrid, cudaStream_t);
 using RowLaunch = void (*)(const RowArgs&, cudaStream_t);
-// The kernel for one form where there is one: bf16 input only, which carries the traffic.
+// The kernel for one form where there is one: of bf16 input, which carries the traffic, and of what has kernels by blocks.
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form... kForms>
 TileLaunch with_form([[maybe_unused]] Form form) {
   TileLaunch launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>;
-  if constexpr (sizeof(T) == 2)
-    ((form == kForms ? void(launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, kForms>) : void()), ...);
+  [[maybe_unused]] const auto take = [&]<Form kForm>() {
+    if constexpr (sizeof(T) == 2 || by_blocks<T>(kCoder, kStep, kBlock, kForm)) {
+      if (form == kForm) launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, kForm>;
+    }
+  };
+  (take.template operator()<kForms>(), ...);
   return launch;
 }
 template <class T, Coder kCoder, Step kStep, int kBlock, Form... kForms>
@@ -221,8 +225,10 @@ TileLaunch tile_launch(const Family& f, Form form) {
   }
   if (f.stochastic && (sizeof(T) == 4 || f.step == Step::exact)) return mx_stochastic<T, kE2m1, kPacked, kBf16, Form::folded>(form);
   if (f.stochastic) return launch_tiles<T, kE2m1, Step::multiply, 32, true, Form::any>;
-  if constexpr (sizeof(T) == 2) {
-    if (f.step == Step::exact) return with_form<T, kE2m1, Step::exact, 32, false, kPacked, kBf16, Form::folded>(form);
+  if constexpr (sizeof(T) == 4) {
+    return with_form<T, kE2m1, Step::multiply, 32, false, kPacked, Form::folded>(form);
+  } else if (f.step == Step::exact) {
+    return with_form<T, kE2m1, Step::exact, 32, false, kPacked, kBf16, Form::folded>(form);
   }
   return launch_tiles<T, kE2m1, Step::multiply, 32, false, Form::any>;
 }

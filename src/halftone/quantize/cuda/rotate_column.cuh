@@ -6,6 +6,19 @@
 
 namespace halftone::device {
 
+template <int kRows>
+__device__ __forceinline__ void butterflies(float (&v)[kRows]) {
+#pragma unroll
+  for (int stride = 1; stride < kRows; stride *= 2) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if ((i & stride) != 0) continue;
+      const float a = v[i], b = v[i + stride];
+      v[i] = a + b, v[i + stride] = a - b;
+    }
+  }
+}
+
 // The rotation of kRows rows that a lane holds of two columns of bf16 (a word a row; kHalf: which column), before the factor
 // n^(-1/2) (numerics.md section 5). flips: sign bits of the rows in shared memory, so that one instruction widens and negates.
 template <int kRows, int kHalf>
@@ -19,15 +32,7 @@ __device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* fl
     const uint4 f = flips[i / 4];
     v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
   }
-#pragma unroll
-  for (int stride = 1; stride < kRows; stride *= 2) {
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if ((i & stride) != 0) continue;
-      const float a = v[i], b = v[i + stride];
-      v[i] = a + b, v[i + stride] = a - b;
-    }
-  }
+  butterflies(v);
 }
 
 // Larger magnitudes of pairs of bf16, with arbitrary signs; NaN where there is one.

@@ -236,6 +236,86 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   if (a.tensor != nullptr) store_part<kWarps>(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
   store_part<kWarps>(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
 }
+// The same with the maxima of rows before and of columns after the rotation. Warps take chunks of 128 x 64 elements in turn.
+template <int kWidth>
+__global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(const __grid_constant__ StatisticsArgs a) {
+  constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kChunkRows - 1) / kChunkRows);
+  const unsigned items = strips * chunks, stride = gridDim.x * kWarps;
+  const auto bytes = static_cast<uint32_t>(a.ld * 2);
+  __shared__ RowFlips of_warps[kWarps];
+  RowFlips& flips = of_warps[threadIdx.x >> 5];
+  flips.fill(a, kWidth, lane);
+  uint32_t plain = 0;
+  float rotated = 0;
+  bool first_step = true;
+  start_dependents();
+  for (unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5); item < items; item += stride) {
+    const int left = static_cast<int>(item % strips) * 64, top = static_cast<int>(item / strips) * kChunkRows;
+    const int column = left + lane * 2;
+    float columns[2] = {};
+#pragma unroll 1
+    for (int row = top; row < min(top + kChunkRows, a.rows); row += kRows) {
+      const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * 2;
+      const int valid = column < a.cols ? a.rows - row : 0;
+      uint32_t w[kRows];
+      if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
+#pragma unroll
+        for (uint32_t i = 0; i < kRows; ++i) w[i] = __ldg(reinterpret_cast<const uint32_t*>(source + uint64_t{bytes} * i));
+      } else {
+#pragma unroll
+        for (uint32_t i = 0; i < kRows; ++i)
+          w[i] = static_cast<int>(i) < valid ? __ldg(reinterpret_cast<const uint32_t*>(source + uint64_t{bytes} * i)) : 0u;
+      }
+      if (first_step) wait_for_primary();
+      first_step = false;
+      if (a.tensor != nullptr) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) plain = max_magnitudes(plain, w[i]);
+      }
+      const auto rotate_half = [&](auto half) {
+        constexpr int kHalf = decltype(half)::value;
+#pragma unroll
+        for (int first = 0; first < kRows; first += kWidth) {
+          float v[kWidth];
+          rotate_column<kWidth, kHalf>(w + first, flips.words, v);
+#pragma unroll
+          for (int i = 0; i < kWidth; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(columns[kHalf]) : "f"(fabsf(v[i])));
+        }
+      };
+      rotate_half(std::integral_constant<int, 0>{});
+      rotate_half(std::integral_constant<int, 1>{});
+      if (a.row != nullptr) {  // the same elements, from the first-level cache
+        const int row8 = row + (lane >> 3) * 8, column8 = left + (lane & 7) * 8;
+        const auto* at = static_cast<const uint8_t*>(a.x) + (row8 * a.ld + column8) * 2;
+        Vec8<bf16> x[8];
+#pragma unroll
+        for (uint32_t i = 0; i < 8; ++i) {
+          x[i] = {};
+          if (row8 + static_cast<int>(i) < a.rows && column8 < a.cols) {
+            const uint4 v = __ldg(reinterpret_cast<const uint4*>(at + uint64_t{bytes} * i));
+            x[i] = {{v.x, v.y, v.z, v.w}};
+          }
+        }
+        store_rows<bf16>(a.row, a.rows, row8, amax_of(x), lane);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      asm("max.NaN.f32 %0, %0, %1;" : "+f"(rotated) : "f"(columns[j]));
+      const __nv_bfloat16 rounded = __float2bfloat16_rn(columns[j] * hadamard_norm(kWidth));
+      const uint32_t amax = static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16;
+      if (column + j < a.cols && amax != 0) atomicMax(a.rotated_column + column + j, amax);
+    }
+  }
+  if (first_step) wait_for_primary();
+  plain &= 0x7FFF7FFFu;
+  const __nv_bfloat16 rounded = __float2bfloat16_rn(rotated * hadamard_norm(kWidth));
+  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
+  if (a.rotated != nullptr) store_part<kWarps>(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
+}
+
 // Whether that is all that is asked for; widths are 16 and 32.
 bool only_rotated(const StatisticsArgs& a) {
   return a.type == DType::bf16 && a.rotated != nullptr && a.row == nullptr && a.column == nullptr && a.rotated_column == nullptr;
@@ -340,6 +420,10 @@ cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
     const int64_t n = last - first;
     clear_kernel<<<static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts)), 256, 0, stream>>>(first, n);
     if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
+  }
+  if (a.type == DType::bf16 && a.rotated_column != nullptr && a.column == nullptr) {
+    auto* kernel = a.hadamard == 32 ? rotated_columns_kernel<32> : rotated_columns_kernel<16>;
+    return launch_after_clear(kernel, kStatisticsParts, kRotatedThreads, true, stream, a);
   }
   return a.type == DType::bf16 ? launch_statistics<bf16>(a, first != nullptr, stream)
                                : launch_statistics<float>(a, first != nullptr, stream);

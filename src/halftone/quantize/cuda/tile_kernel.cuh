@@ -1,20 +1,11 @@
 #pragma once
 #include <algorithm>
 
-#include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/blocks_kernel.cuh"
 #include "halftone/quantize/cuda/rotate.cuh"
 #include "halftone/quantize/cuda/tile_pass.cuh"
 
 namespace halftone::device {
-
-// The largest magnitude of the tensor from the words of an earlier pass; every lane gets it.
-__device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int count, int lane) {
-  uint32_t a = 0;
-  if (parts == nullptr) return a;
-#pragma unroll 1
-  for (int i = lane; i < count; i += 32) a = max(a, parts[i]);
-  return __reduce_max_sync(0xFFFFFFFFu, a);
-}
 
 // Maxima of 128-blocks: every warp leaves those of its 32 rows and 64 columns, and lanes read back those that they own.
 struct SharedAmax {
@@ -147,14 +138,31 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
   config.blockDim = dim3(kTileThreads);
   config.stream = stream;
   config.attrs = &overlap, config.numAttrs = a.dependent && has_dependent_launches() ? 1 : 0;
-  const auto launch = [&](auto kernel) { cudaLaunchKernelEx(&config, kernel, a); };
-  switch (copies) {
-    case Copies::row:
-      return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::row>);
-    case Copies::transposed:
-      return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::transposed>);
-    case Copies::both:
-      return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::both>);
+  if constexpr (by_blocks<T>(kCoder, kStep, kBlock, kForm)) {
+    const int width = copies == Copies::row ? 0 : a.transposed.hadamard;
+    const auto go = [&](auto kernel, size_t bytes) {
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+      config.dynamicSmemBytes = bytes;
+      cudaLaunchKernelEx(&config, kernel, a);
+    };
+    const auto launch = [&]<Copies kCopies>() {
+      constexpr size_t kBytes = sizeof(BlocksShared<T, kStochastic, kForm, kCopies>);
+      if constexpr (kCopies != Copies::row && kCoder == Coder::e2m1) {
+        if (width == 32) return go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, true>, kBytes);
+      }
+      go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, false>, kBytes);
+    };
+    // Plain fp32 copies one at a time wait for memory, which tile_kernel does with more of it under way.
+    const bool plain = sizeof(T) == 4 && copies != Copies::both && width == 0 && !kStochastic;
+    if (width == 16 || plain) return launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>(a, copies, tiles, stream);
+    if (copies == Copies::row) return launch.template operator()<Copies::row>();
+    if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
+    return launch.template operator()<Copies::both>();
+  } else {
+    const auto launch = [&](auto kernel) { cudaLaunchKernelEx(&config, kernel, a); };
+    if (copies == Copies::row) return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::row>);
+    if (copies == Copies::transposed) return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::transposed>);
+    launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::both>);
   }
 }
 

@@ -1,0 +1,291 @@
+#pragma once
+#include "halftone/quantize/cuda/block32.cuh"
+#include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/tile_pass.cuh"
+
+namespace halftone::device {
+
+// The largest magnitude of the tensor from the words of an earlier pass; every lane gets it.
+__device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int count, int lane) {
+  uint32_t a = 0;
+  if (parts == nullptr) return a;
+#pragma unroll 1
+  for (int i = lane; i < count; i += 32) a = max(a, parts[i]);
+  return __reduce_max_sync(0xFFFFFFFFu, a);
+}
+
+// Copies in blocks of 32 by way of shared memory. A warp brings 32 rows of 128 bytes there, 64 elements of bf16 or 32 of fp32; then a
+// lane takes whole blocks: those of its row, and the 32 rows of its columns, two or one. So maxima, scales and the rotation need no
+// exchange between lanes, and the elements of a block stay in one thread's registers. Outputs are collected in shared memory and
+// stored as whole sectors.
+template <class T, bool kStochastic, Form kForm, Copies kCopies>
+struct BlocksShared {
+  static constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+  // Outputs of a row take the place of its elements, but where half of a sector would be stored.
+  static constexpr bool kKeepsRows = kRow && sizeof(T) == 4 && kForm == Form::packed;
+  static constexpr int kRowPitch = kKeepsRows ? 32 + 16 : kPitch;
+  alignas(16) uint8_t x[8][32 * kPitch];
+  alignas(16) uint8_t rows[kKeepsRows ? 8 : 1][kKeepsRows ? 32 * kRowPitch : 16];
+  alignas(16) uint8_t draws[kStochastic && kTransposed ? 8 : 1][kStochastic && kTransposed ? 16 * 128 : 16];
+  alignas(16) uint8_t transposed[kTransposed ? kTile * 16 * output_bytes(kForm) : 16];
+  RowFlips flips[8];
+  StagedScales row_scales, transposed_scales;
+};
+
+// Bytes of vector v of a transposed copy from byte `at`, 16 by 16: pieces of neighbouring vectors in different banks.
+template <int kBytes>
+__device__ __forceinline__ int transposed_at(int v, int at) {
+  return (v * 16 * kBytes + at) ^ (v >> 1 & 7) << 4;
+}
+
+template <int kBytes, int kVectors, int kElements, int kThreads, class At>
+__device__ __forceinline__ void flush_pieces(uint8_t* to, const CopyArgs& d, int r0, int c0, int thread, At&& at) {
+  constexpr int pieces = kElements * kBytes / 128, each = 128 / kBytes, step = kThreads / pieces;  // of a vector; elements of one
+  const int c = c0 + thread % pieces * each;
+  if (c >= d.C) return;
+  int vector = thread / pieces;
+  uint8_t* out = to + (int64_t{r0 + vector} * d.C + c) * kBytes / 8;
+  const int64_t stride = int64_t{step} * d.C * kBytes / 8;
+  const bool whole = c + each <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0 && stride % 16 == 0;
+  if (whole && r0 + kVectors <= d.R) {
+#pragma unroll
+    for (int i = 0; i < kVectors / step; ++i)
+      *reinterpret_cast<uint4*>(out + stride * i) = *reinterpret_cast<const uint4*>(at(vector + i * step, thread % pieces * 16));
+    return;
+  }
+#pragma unroll 1
+  for (; vector < kVectors && r0 + vector < d.R; vector += step, out += stride) {
+    const uint4 w = *reinterpret_cast<const uint4*>(at(vector, thread % pieces * 16));
+    if (kBytes == 16 || whole) {
+      *reinterpret_cast<uint4*>(out) = w;
+    } else if constexpr (kBytes == 8) {
+      auto* parts = reinterpret_cast<uint2*>(out);
+      parts[0] = {w.x, w.y};
+      if (c + 8 < d.C) parts[1] = {w.z, w.w};
+    } else {
+      auto* parts = reinterpret_cast<uint32_t*>(out);
+      parts[0] = w.x;
+      if (c + 8 < d.C) parts[1] = w.y;
+      if (c + 16 < d.C) parts[2] = w.z;
+      if (c + 24 < d.C) parts[3] = w.w;
+    }
+  }
+}
+
+template <Form kForm>
+__device__ __forceinline__ uint8_t* output_of(const CopyArgs& d) {
+  return kForm == Form::packed ? d.packed : kForm == Form::codes ? d.codes : static_cast<uint8_t*>(d.values);
+}
+
+template <int kLanes>
+__device__ __forceinline__ uint32_t tile_max(uint32_t a) {
+  if constexpr (kLanes == 32) return __reduce_max_sync(0xFFFFFFFFu, a);
+  return max_over(a, 1 | 2 | 4 | 8);
+}
+// kLanes: that have the vectors of a tile between them, kVectors each.
+template <int kLanes, int kVectors>
+__device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool writes, uint32_t tensor_amax, uint32_t (&byte)[kVectors]) {
+  if (d.form == ValueForm::fold_e5m2) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) byte[j] = mx_byte(d.mx, tensor_amax);
+    if (writes && r == 0) *d.fold_scale = byte[0] == 255 ? quiet_nan() : fold_scale(Float::e5m2, static_cast<int>(byte[0]) - 127);
+    return;
+  }
+  uint32_t whole = 0;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    byte[j] = r + j < d.R ? d.group_amax[r + j] : 0u;
+    whole = max(whole, byte[j]);
+  }
+  if (d.tile) whole = tile_max<kLanes>(whole);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) byte[j] = mx_byte(d.mx, d.tile ? whole : byte[j]);
+  if (!writes) return;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    if (r + j < d.R) d.fold_scale[r + j] = byte[j] == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(byte[j]) - 127);
+  }
+}
+
+template <class T, Coder kCoder, bool kStochastic, Form kForm, Copies kCopies, bool kRotated>
+__global__ void __launch_bounds__(kTileThreads, 3) blocks_kernel(const __grid_constant__ TileArgs a) {
+  using Shared = BlocksShared<T, kStochastic, kForm, kCopies>;
+  extern __shared__ __align__(16) uint8_t memory[];
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+  constexpr int kBytes = output_bytes(kForm), kColumns = 128 / static_cast<int>(sizeof(T)), kOwn = kColumns / 32, kPasses = 64 / kColumns;
+  constexpr int kShift = Stochastic<float_of(kCoder)>::kShift;
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
+  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
+  const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  if (tile_r >= a.tiles_r) return;
+  const int row_in = (warp >> 1) * 32, row0 = tile_r * kTile + row_in;  // the warp's first row in the tile and in the matrix
+  uint8_t* x = shared.x[warp];
+  uint32_t row_tensor = 0, transposed_tensor = 0;
+  start_dependents();
+  if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane);
+
+#pragma unroll 1
+  for (int part = 0; part < kPasses; ++part) {
+    const int column_in = (warp & 1) * 64 + part * kColumns, column0 = tile_c * kTile + column_in;
+    {
+      const int column = column0 + (lane & 7) * (16 / static_cast<int>(sizeof(T))), first = lane >> 3;
+      const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(a.x) + int64_t{row0 + first} * a.ld + column);
+      const auto stride = static_cast<uint32_t>(a.ld * sizeof(T) * 4);
+      uint8_t* to = x + first * kPitch + (lane & 7) * 16;
+      if (part > 0) __syncwarp();
+      if (row0 + 32 <= a.rows && column0 + kColumns <= a.cols) {
+        const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+#pragma unroll
+        for (int i = 0; i < 8; ++i) copy_async(address + i * 4 * kPitch, source + uint64_t{stride} * static_cast<uint32_t>(i));
+      } else {
+        const int valid = column < a.cols ? a.rows - row0 - first : 0;
+#pragma unroll 1
+        for (int i = 0; i < 8; ++i) {
+          *reinterpret_cast<uint4*>(to + i * 4 * kPitch) =
+              i * 4 < valid ? load_once(source + uint64_t{stride} * static_cast<uint32_t>(i)) : uint4{};
+        }
+      }
+    }
+    if (part == 0) {
+      if (a.dependent) wait_for_primary();
+      if constexpr (kForm == Form::folded) {
+        if constexpr (kRow) row_tensor = reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane);
+        if constexpr (kTransposed) transposed_tensor = reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
+      }
+    }
+    wait_for_copies();
+    __syncwarp();
+
+    if constexpr (kTransposed) {
+      const CopyArgs& d = a.transposed;
+      const int vector = column_in + kOwn * lane, column = tile_c * kTile + vector;
+      if (d.outer != nullptr && column == 0 && row0 == 0) *d.outer = 1;
+      Block<T> t[kOwn];
+      load_columns(x + lane * 4, t);
+      if constexpr (kRotated) rotate_columns(t, shared.flips[warp].words);
+      if constexpr (!kRotated) pair_rows(t);
+      uint32_t reference[kOwn] = {};
+      if constexpr (kForm == Form::folded)
+        references_of<32 / kOwn, kOwn>(d, column, tile_r == 0 && row_in == 0, transposed_tensor, reference);
+      BlockRule<T, kCoder, kStochastic, kForm> rule[kOwn];
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) rule[j].amax = amax_of(t[j]);
+      if (d.tile) {
+        const uint32_t whole = tile_max<32 / kOwn>(max(rule[0].amax, rule[kOwn - 1].amax));
+        rule[0].amax = rule[kOwn - 1].amax = whole;
+      }
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        rule[j].make(d, reference[j], t[j]);
+        shared.transposed_scales.scales[vector + j][warp >> 1] = static_cast<uint8_t>(rule[j].byte);
+      }
+      // Draws: a lane makes four groups of the warp's elements and reads what it needs of all of them from shared memory.
+      constexpr int kGroups = kColumns / 8, kRowsAtOnce = 128 / kGroups, kStep = 32 / kGroups;
+      const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
+      const uint32_t place = kStochastic ? __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) : 0u;
+      const uint32_t shift = blockDim.x / (kTileThreads >> kShift);  // unknown to the compiler, see multiply_add
+      uint32_t out[kOwn][kBytes];
+#pragma unroll
+      for (int first = 0; first < 32; first += kRowsAtOnce) {
+        uint8_t* draws = shared.draws[kStochastic ? warp : 0];
+        if constexpr (kStochastic) {
+          uint32_t v[4][4];
+          draw8<4>(d.draws, step,
+                   d.draws.first + static_cast<uint32_t>(row0 + first + lane / kGroups) * d.draws.row +
+                       static_cast<uint32_t>(column0 / 8 + lane % kGroups),
+                   kStep * d.draws.row, v);
+          if (first != 0 || kPasses > 1) __syncwarp();
+#pragma unroll
+          for (int i = 0; i < 4; ++i) *reinterpret_cast<uint4*>(draws + lane * 16 + i * 512) = {v[i][0], v[i][1], v[i][2], v[i][3]};
+          __syncwarp();
+        }
+#pragma unroll
+        for (int eight = 0; eight < kRowsAtOnce; eight += 8) {
+          uint32_t words[8];
+          if constexpr (kStochastic) {
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+              words[i] = *reinterpret_cast<const uint32_t*>(draws + (eight + i) * kGroups * 16 + (sizeof(T) == 2 ? lane : lane >> 1) * 4);
+          }
+          const int group = (first + eight) / 8;
+#pragma unroll
+          for (int j = 0; j < kOwn; ++j) {
+            const auto draw = [&](int i) {
+              if constexpr (sizeof(T) == 4) return __byte_perm(words[i], place, (lane & 1) == 0 ? 0x5104 : 0x5324);
+              return j == 0 ? place_draw<0>(words[i], place, false) : place_draw<1>(words[i], place, false);
+            };
+            rule[j].encode8(t[j], group, shift, draw, out[j] + group * (kBytes / 4));
+          }
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+#pragma unroll
+        for (int i = 0; i < kBytes / 4; ++i)
+          store4(shared.transposed + transposed_at<kBytes>(vector + j, row_in / 8 * kBytes + i * 16), out[j] + 4 * i);
+      }
+    }
+    if constexpr (kRow) {
+      if constexpr (kTransposed) __syncwarp();
+      const CopyArgs& d = a.row;
+      const int row = row0 + lane;
+      if (d.outer != nullptr && row == 0 && column0 == 0) *d.outer = 1;
+      const uint8_t* own = x + lane * kPitch;
+      uint8_t* outputs = Shared::kKeepsRows ? shared.rows[warp] : x;
+      uint8_t* to = outputs + lane * Shared::kRowPitch + (Shared::kKeepsRows ? part * 4 * kBytes : 0);
+      uint32_t reference[1] = {};
+      if constexpr (kForm == Form::folded) references_of<32, 1>(d, row, tile_c == 0 && column_in == 0, row_tensor, reference);
+      const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
+      const uint32_t place = kStochastic ? __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) : 0u;
+      const uint32_t shift = blockDim.x / (kTileThreads >> kShift);
+#pragma unroll 1
+      for (int b = 0; b < kOwn; ++b) {
+        Block<T> t;
+        load_row(own + b * 32 * static_cast<int>(sizeof(T)), t);
+        BlockRule<T, kCoder, kStochastic, kForm> rule;
+        rule.amax = amax_of(t);
+        if (d.tile) rule.amax = tile_max<32>(rule.amax);
+        rule.make(d, reference[0], t);
+        shared.row_scales.scales[row_in + lane][column_in / 32 + b] = static_cast<uint8_t>(rule.byte);
+        const uint32_t first = d.draws.first + static_cast<uint32_t>(row) * d.draws.row + static_cast<uint32_t>(column0 / 8 + b * 4);
+        uint32_t out[kBytes];
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          uint32_t v[2][4];
+          if constexpr (kStochastic) draw8<2>(d.draws, step, first + half * 2, 1, v);
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const auto draw = [&](int i) {
+              return (i & 1) == 0 ? place_draw<0>(v[k][i >> 1], place, false) : place_draw<1>(v[k][i >> 1], place, false);
+            };
+            rule.encode8(t, half * 2 + k, shift, draw, out + (half * 2 + k) * (kBytes / 4));
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kBytes / 4; ++i) store4(to + b * 4 * kBytes + i * 16, out + 4 * i);
+      }
+      if (!Shared::kKeepsRows || part == kPasses - 1) {
+        constexpr int kWide = Shared::kKeepsRows ? 64 : kColumns;
+        __syncwarp();
+        flush_pieces<kBytes, 32, kWide, 32>(output_of<kForm>(d), d, row0, column0 + kColumns - kWide, lane,
+                                            [&](int r, int at) { return outputs + r * Shared::kRowPitch + at; });
+      }
+    }
+  }
+  constexpr bool kScales = kForm == Form::packed || kForm == Form::codes || kForm == Form::folded;
+  if constexpr (kTransposed || kScales) {
+    __syncthreads();
+    const int thread = static_cast<int>(threadIdx.x);
+    if constexpr (kScales && kRow) flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
+    if constexpr (kScales && kTransposed)
+      flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
+    if constexpr (kTransposed) {
+      flush_pieces<kBytes, kTile, kTile, kTileThreads>(output_of<kForm>(a.transposed), a.transposed, tile_c * kTile, tile_r * kTile, thread,
+                                                [&](int v, int at) { return shared.transposed + transposed_at<kBytes>(v, at); });
+    }
+  }
+}
+
+}  // namespace halftone::device
