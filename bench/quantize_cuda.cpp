@@ -1,7 +1,8 @@
 // Time and bandwidth of the CUDA quantisers beside a device copy that moves as many bytes, measured in turns:
 //   bench_quantize_cuda [FILTER] [once]   needs halftone_cuda.so beside the program; `once` runs each scheme a single time, for a profiler
 // GB/s counts what a scheme must move: one read of the matrix, a second one where a scale of the tensor, of a column or of a
-// two-level scheme must be known first, and all that is written. The last line repeats the table as JSON.
+// two-level scheme must be known first, and all that is written. Rows `floor` are no schemes: what MXFP4 with 4 bits or a byte an element,
+// stochastic rounding (SR) or a rotation (H32) takes before it encodes anything. The last line repeats the table as JSON.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "halftone/quantize/operand_shape.h"
+#include "quantize_floor.h"
 
 using namespace halftone;
 
@@ -290,6 +292,13 @@ int main(int argc, char** argv) {
         return 2;
       }
       measure(s.name, bytes, s.bar(), [&](int i) { turn(i), succeed(module.quantize(&p, workspace, need, nullptr)); });
+    }
+    for (const Floor& f : quantize_floors()) {
+      if (shape.type != DType::bf16 || (!filter.empty() && f.name.find(filter) == std::string::npos)) continue;
+      measure(f.name, input_bytes + elements * f.output_bytes, 0, [&](int i) {
+        turn(i);
+        f.run(p.x, shape.rows, shape.cols, output, output + kOutput / 2, nullptr);
+      });
     }
   }
   fmt::print("{} below their bar\n{}]\n", missed, json);

@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int coun
 // lane takes whole blocks: those of its row, and the 32 rows of its columns, two or one. So maxima, scales and the rotation need no
 // exchange between lanes, and the elements of a block stay in one thread's registers. Outputs are collected in shared memory and
 // stored as whole sectors.
-template <class T, bool kStochastic, Form kForm, Copies kCopies>
+template <class T, bool kStochastic, Form kForm, Copies kCopies, bool kRotated>
 struct BlocksShared {
   static constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
   // Outputs of a row take the place of its elements, but where half of a sector would be stored.
@@ -28,7 +28,7 @@ struct BlocksShared {
   alignas(16) uint8_t rows[kKeepsRows ? 8 : 1][kKeepsRows ? 32 * kRowPitch : 16];
   alignas(16) uint8_t draws[kStochastic && kTransposed ? 8 : 1][kStochastic && kTransposed ? 16 * 128 : 16];
   alignas(16) uint8_t transposed[kTransposed ? kTile * 16 * output_bytes(kForm) : 16];
-  RowFlips flips[8];
+  RowFlips flips[kRotated ? 8 : 1];
   StagedScales row_scales, transposed_scales;
 };
 
@@ -107,9 +107,12 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool wri
   }
 }
 
-template <class T, Coder kCoder, bool kStochastic, Form kForm, Copies kCopies, bool kRotated>
-__global__ void __launch_bounds__(kTileThreads, 3) blocks_kernel(const __grid_constant__ TileArgs a) {
-  using Shared = BlocksShared<T, kStochastic, kForm, kCopies>;
+// Rule: BlockRule, or what a measurement puts in its place.
+template <class T, Coder kCoder, bool kStochastic, Form kForm, Copies kCopies, bool kRotated,
+          class Rule = BlockRule<T, kCoder, kStochastic, kForm>>
+__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic && !kRotated ? 4 : 3)
+    blocks_kernel(const __grid_constant__ TileArgs a) {
+  using Shared = BlocksShared<T, kStochastic, kForm, kCopies, kRotated>;
   extern __shared__ __align__(16) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
@@ -169,7 +172,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) blocks_kernel(const __grid_co
       uint32_t reference[kOwn] = {};
       if constexpr (kForm == Form::folded)
         references_of<32 / kOwn, kOwn>(d, column, tile_r == 0 && row_in == 0, transposed_tensor, reference);
-      BlockRule<T, kCoder, kStochastic, kForm> rule[kOwn];
+      Rule rule[kOwn];
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) rule[j].amax = amax_of(t[j]);
       if (d.tile) {
@@ -244,7 +247,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) blocks_kernel(const __grid_co
       for (int b = 0; b < kOwn; ++b) {
         Block<T> t;
         load_row(own + b * 32 * static_cast<int>(sizeof(T)), t);
-        BlockRule<T, kCoder, kStochastic, kForm> rule;
+        Rule rule;
         rule.amax = amax_of(t);
         if (d.tile) rule.amax = tile_max<32>(rule.amax);
         rule.make(d, reference[0], t);
@@ -283,7 +286,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) blocks_kernel(const __grid_co
       flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
     if constexpr (kTransposed) {
       flush_pieces<kBytes, kTile, kTile, kTileThreads>(output_of<kForm>(a.transposed), a.transposed, tile_c * kTile, tile_r * kTile, thread,
-                                                [&](int v, int at) { return shared.transposed + transposed_at<kBytes>(v, at); });
+                                                       [&](int v, int at) { return shared.transposed + transposed_at<kBytes>(v, at); });
     }
   }
 }

@@ -157,8 +157,7 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
     d.scale_pair = m.ternary;
     return;
   }
-  if (s.hadamard != 0)
-    ask.hadamard = s.hadamard, ask.signs = copy.signs, ask.signs_step = copy.signs_step, ask.signs_key = copy.signs_key;
+  if (s.hadamard != 0) ask.hadamard = s.hadamard, ask.signs = copy.signs, ask.signs_step = copy.signs_step, ask.signs_key = copy.signs_key;
   if (d.per_tensor || s.two_level == TwoLevel::tensor || copy.form == ValueForm::fold_e5m2) {
     d.tensor_parts = kStatisticsParts;
     if (s.hadamard != 0) {
@@ -291,8 +290,9 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   a.tiles_r = static_cast<int>(grid.rows);
   const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
   const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
-  const SlabLaunch slabs =
-      f.block == 16 && p.type == DType::bf16 ? slab_launch(f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
+  const SlabLaunch slabs = f.block == 16 && p.type == DType::bf16
+                               ? slab_launch(f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard)
+                               : nullptr;
   if (slabs != nullptr) {
     slabs(slab_args(a), grid, stream);
   } else {

@@ -146,15 +146,13 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
       cudaLaunchKernelEx(&config, kernel, a);
     };
     const auto launch = [&]<Copies kCopies>() {
-      constexpr size_t kBytes = sizeof(BlocksShared<T, kStochastic, kForm, kCopies>);
       if constexpr (kCopies != Copies::row && kCoder == Coder::e2m1) {
+        constexpr size_t kBytes = sizeof(BlocksShared<T, kStochastic, kForm, kCopies, true>);
         if (width == 32) return go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, true>, kBytes);
       }
-      go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, false>, kBytes);
+      go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, false>, sizeof(BlocksShared<T, kStochastic, kForm, kCopies, false>));
     };
-    // Plain fp32 copies one at a time wait for memory, which tile_kernel does with more of it under way.
-    const bool plain = sizeof(T) == 4 && copies != Copies::both && width == 0 && !kStochastic;
-    if (width == 16 || plain) return launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>(a, copies, tiles, stream);
+    if (width == 16) return launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>(a, copies, tiles, stream);
     if (copies == Copies::row) return launch.template operator()<Copies::row>();
     if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
     return launch.template operator()<Copies::both>();

@@ -1,0 +1,66 @@
+#include "quantize_floor.h"
+
+#include "halftone/quantize/cuda/blocks_kernel.cuh"
+
+// The kernel of MXFP4 (bf16 elements) with nothing but what it cannot do without: it reads, draws, rotates and stores as many bytes, of
+// elements and draws mixed anyhow, but finds no maxima and encodes nothing.
+namespace halftone::device {
+namespace {
+
+template <Form kForm>
+struct FloorRule {
+  uint32_t amax, byte;
+  __device__ __forceinline__ void make(const CopyArgs&, uint32_t, Block<bf16>&) { byte = 0; }
+  template <class Draw>
+  __device__ __forceinline__ void encode8(const Block<bf16>& t, int group, uint32_t, Draw&& draw, uint32_t* out) const {
+    const uint32_t* w = t.w + 4 * group;
+    uint32_t low = w[0] ^ w[1], high = w[2] ^ w[3];
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) low ^= draw(i), high ^= draw(i + 1);
+    if constexpr (kForm == Form::packed) {
+      out[0] = low ^ high;
+    } else {
+      out[0] = low, out[1] = high;
+    }
+  }
+};
+
+template <bool kStochastic, Form kForm, Copies kCopies, bool kRotated>
+void run(const void* x, int64_t rows, int64_t cols, void* row, void* transposed, cudaStream_t stream) {
+  TileArgs a{};
+  a.x = x, a.rows = static_cast<int>(rows), a.cols = static_cast<int>(cols), a.ld = cols;
+  a.tiles_r = static_cast<int>((rows + kTile - 1) / kTile);
+  const auto set = [&](CopyArgs& d, void* to, int64_t R, int64_t C) {
+    d.codes = d.packed = static_cast<uint8_t*>(to), d.R = static_cast<int>(R), d.C = static_cast<int>(C);
+    Rounding r;
+    r.key = philox_key(1, "dy"), r.step = 3;
+    d.draws = make_draws(r, cols), d.draw_constant = draw_constant<Coder::e2m1>();
+    d.signs = 0xB5297A4Du;
+  };
+  set(a.row, row, rows, cols), set(a.transposed, transposed, cols, rows);
+  constexpr size_t kBytes = sizeof(BlocksShared<bf16, kStochastic, kForm, kCopies, kRotated>);
+  auto* kernel = blocks_kernel<bf16, Coder::e2m1, kStochastic, kForm, kCopies, kRotated, FloorRule<kForm>>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
+  const dim3 grid(static_cast<unsigned>(std::min(kBand, a.tiles_r)), static_cast<unsigned>((cols + kTile - 1) / kTile),
+                  static_cast<unsigned>((a.tiles_r + kBand - 1) / kBand));
+  kernel<<<grid, kTileThreads, kBytes, stream>>>(a);
+}
+
+}  // namespace
+}  // namespace halftone::device
+
+const std::vector<halftone::Floor>& halftone::quantize_floors() {
+  using namespace halftone::device;
+  constexpr Form kPacked = Form::packed, kByte = Form::codes;
+  static const std::vector<Floor> floors = {
+      {"floor 4 bits SR transposed", 0.5, run<true, kPacked, Copies::transposed, false>},
+      {"floor 4 bits SR both", 1, run<true, kPacked, Copies::both, false>},
+      {"floor 4 bits H32 transposed", 0.5, run<false, kPacked, Copies::transposed, true>},
+      {"floor 4 bits H32 both", 1, run<false, kPacked, Copies::both, true>},
+      {"floor 4 bits H32 SR transposed", 0.5, run<true, kPacked, Copies::transposed, true>},
+      {"floor 4 bits H32 SR both", 1, run<true, kPacked, Copies::both, true>},
+      {"floor bytes SR both", 2, run<true, kByte, Copies::both, false>},
+      {"floor bytes H32 SR both", 2, run<true, kByte, Copies::both, true>},
+  };
+  return floors;
+}
