@@ -14,7 +14,9 @@ namespace {
 namespace fs = std::filesystem;
 
 Pass run(const std::string& recipe, c10::Device device) {
-  return model_pass({"--quantize.scheme=none", "--quantize.recipe=" + (fs::path(source_dir()) / "recipes" / "precision" / (recipe + ".yaml")).string()}, device);
+  return model_pass(
+      {"--quantize.scheme=none", "--quantize.recipe=" + (fs::path(source_dir()) / "recipes" / "precision" / (recipe + ".yaml")).string()},
+      device);
 }
 
 class Devices : public OnDeviceWith<std::string> {};

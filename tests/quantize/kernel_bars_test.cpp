@@ -77,7 +77,8 @@ TEST(KernelBars, MacroBlockRoundTrip) {
     for (int64_t r = 0; r < kRows; ++r) {
       for (int64_t b = 0; b < kBlocks; ++b) {
         double amax = 0;
-        for (int64_t c = b * 128; c < std::min((b + 1) * 128, kCols); ++c) amax = std::max<double>(amax, std::fabs(x[static_cast<size_t>(r * kCols + c)]));
+        for (int64_t c = b * 128; c < std::min((b + 1) * 128, kCols); ++c)
+          amax = std::max<double>(amax, std::fabs(x[static_cast<size_t>(r * kCols + c)]));
         const double t = std::max(amax, 1e-12), factor = 6 / t, mantissa = factor / std::exp2(std::floor(std::log2(factor)));
         const uint8_t byte = bytes[r * kBlocks + b];
         ASSERT_EQ(byte, static_cast<int>((mantissa - 1) * 256)) << r << " " << b;

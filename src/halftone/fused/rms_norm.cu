@@ -148,12 +148,13 @@ const char* halftone_cuda_rms_norm_forward(const halftone::RmsNormForward* what,
   const RmsNormForward& p = *what;
   const auto s = static_cast<cudaStream_t>(stream);
   if (p.amax != nullptr) {
-    if (const cudaError_t status = cudaMemsetAsync(p.amax, 0, sizeof(uint32_t), s); status != cudaSuccess) return device::error_text(status);
+    if (const cudaError_t status = cudaMemsetAsync(p.amax, 0, sizeof(uint32_t), s); status != cudaSuccess)
+      return device::error_text(status);
   }
   if (p.rows == 0 || p.cols == 0) return nullptr;
-  const bool wide = p.cols % kVector == 0 && rows_aligned(p.x, p.stream_dtype, p.x_stride) && rows_aligned(p.branch, p.dtype, p.branch_stride) &&
-                    rows_aligned(p.sum, p.stream_dtype, p.sum_stride) && rows_aligned(p.weight, p.weight_dtype, 0) &&
-                    rows_aligned(p.y, p.dtype, p.y_stride);
+  const bool wide = p.cols % kVector == 0 && rows_aligned(p.x, p.stream_dtype, p.x_stride) &&
+                    rows_aligned(p.branch, p.dtype, p.branch_stride) && rows_aligned(p.sum, p.stream_dtype, p.sum_stride) &&
+                    rows_aligned(p.weight, p.weight_dtype, 0) && rows_aligned(p.y, p.dtype, p.y_stride);
   const bool known = with_types(p.stream_dtype, p.dtype, p.weight_dtype, [&](auto stream_type, auto type, auto weight) {
     using S = decltype(stream_type);
     using T = decltype(type);

@@ -59,7 +59,8 @@ constexpr int kVector = 8;
 bool rows_aligned(const void* p, DType type, int64_t stride) { return device::rows_aligned(kVector, p, size_of(type), stride); }
 
 template <class P>
-const char* run(const P& p, int maxima, bool wide, void (*vector16)(P), void (*single16)(P), void (*vector32)(P), void (*single32)(P), void* stream) {
+const char* run(const P& p, int maxima, bool wide, void (*vector16)(P), void (*single16)(P), void (*vector32)(P), void (*single32)(P),
+                void* stream) {
   if (p.dtype != DType::bf16 && p.dtype != DType::f32) return "swiglu: expected bf16 or f32";
   const auto s = static_cast<cudaStream_t>(stream);
   if (p.amax != nullptr) {
@@ -82,7 +83,8 @@ const char* halftone_cuda_swiglu_forward(const halftone::SwigluForward* what, vo
   const SwigluForward& p = *what;
   const bool wide = p.cols % kVector == 0 && rows_aligned(p.g, p.dtype, p.g_stride) && rows_aligned(p.u, p.dtype, p.u_stride) &&
                     rows_aligned(p.h, p.dtype, p.h_stride);
-  return run(p, 1, wide, forward_kernel<kVector, bf16>, forward_kernel<1, bf16>, forward_kernel<kVector, float>, forward_kernel<1, float>, stream);
+  return run(p, 1, wide, forward_kernel<kVector, bf16>, forward_kernel<1, bf16>, forward_kernel<kVector, float>, forward_kernel<1, float>,
+             stream);
 }
 
 const char* halftone_cuda_swiglu_backward(const halftone::SwigluBackward* what, void* stream) {
@@ -92,6 +94,6 @@ const char* halftone_cuda_swiglu_backward(const halftone::SwigluBackward* what, 
   const bool wide = p.cols % kVector == 0 && rows_aligned(p.g, p.dtype, p.g_stride) && rows_aligned(p.u, p.dtype, p.u_stride) &&
                     rows_aligned(p.dh, p.dtype, p.dh_stride) && rows_aligned(p.dg, p.dtype, p.dg_stride) &&
                     rows_aligned(p.du, p.dtype, p.du_stride) && rows_aligned(p.h, p.dtype, p.h_stride);
-  return run(p, 2, wide, backward_kernel<kVector, bf16>, backward_kernel<1, bf16>, backward_kernel<kVector, float>, backward_kernel<1, float>,
-             stream);
+  return run(p, 2, wide, backward_kernel<kVector, bf16>, backward_kernel<1, bf16>, backward_kernel<kVector, float>,
+             backward_kernel<1, float>, stream);
 }

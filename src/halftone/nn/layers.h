@@ -79,7 +79,8 @@ class RMSNorm : public Module {
   std::vector<std::string_view> class_names() const override { return {"RMSNorm", "Module"}; }
   // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined. With the largest magnitude where the
   // readers' quantisers want it.
-  std::pair<at::Tensor, Activation> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {}, const std::vector<Linear*>& readers = {});
+  std::pair<at::Tensor, Activation> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {},
+                                               const std::vector<Linear*>& readers = {});
   double eps() const { return eps_; }
   // Norms of the linears that read its output take its place (bitnet): it then only adds the branch.
   void retire();

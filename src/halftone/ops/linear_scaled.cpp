@@ -139,7 +139,8 @@ class Call {
       columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, true, name(), x_wgrad_role(r_));
     }
     OperandCopies copies;
-    if (row.spec.quantized() || transposed) copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr, input.amax);
+    if (row.spec.quantized() || transposed)
+      copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr, input.amax);
     if (keep) x_ = transposed ? copies.transposed : wgrad_reads_forward_codes(r_) ? copies.row : plain_operand(x, true);
     return row.spec.quantized() ? copies.row : plain_operand(x, false);
   }
@@ -186,7 +187,8 @@ class Call {
   Prepared& prepared(bool both) {
     const uint64_t version = group_.version();
     auto* p = dynamic_cast<Prepared*>(group_.prepared.get());
-    if (p == nullptr || group_.prepared_version != version || p->x_type != x_type_ || p->capture != capture_ || (both && p->dgrad.empty())) {
+    if (p == nullptr || group_.prepared_version != version || p->x_type != x_type_ || p->capture != capture_ ||
+        (both && p->dgrad.empty())) {
       auto fresh = std::make_shared<Prepared>();
       group_.prepared.reset();  // frees the old copies first
       fresh->x_type = x_type_, fresh->capture = capture_;

@@ -98,7 +98,8 @@ std::pair<at::Tensor, Activation> add_rms_norm(const at::Tensor& x, const at::Te
   Forward f;
   {
     at::NoGradGuard no_grad;
-    f = forward(x.detach().contiguous(), branch.defined() ? branch.detach().contiguous() : branch, weight.value.detach(), eps, want_amax && amax_use().from_producers);
+    f = forward(x.detach().contiguous(), branch.defined() ? branch.detach().contiguous() : branch, weight.value.detach(), eps,
+                want_amax && amax_use().from_producers);
   }
   if (!recording) return {f.sum, {f.y, f.amax}};
   at::Tensor sum = f.sum.detach();
