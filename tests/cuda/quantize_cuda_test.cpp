@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <memory>
+#include <optional>
 
 #include "cuda/module.h"
 #include "halftone/quantize/operand_ref.h"
@@ -31,6 +32,7 @@ struct Case {
   int64_t length = 0;  // of both copies, where it is more than the matrix has
   bool given_amax = false;
   Only only = Only::all;
+  std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
   std::string what() const {
     return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}", row.name, transposed.name,
                        stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
@@ -43,7 +45,7 @@ QuantizedCopy copy_of(const Case& c, bool transposed) {
   QuantizedCopy copy;
   copy.spec = transposed ? c.transposed.spec : c.row.spec;
   copy.spec.stochastic = c.stochastic;
-  copy.form = c.form;
+  copy.form = transposed && c.transposed_only ? c.transposed_only->second : c.form;
   copy.length = c.length > (transposed ? c.shape.rows : c.shape.cols) ? c.length : 0;
   copy.signs = 0xB5297A4Du;
   copy.rounding.key = philox_key(1234, transposed ? "w#dy.wgrad" : "w#dy.dgrad");
@@ -78,7 +80,7 @@ struct Request {
       p.transposed = copy_of(c, true);
       expected_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
       found_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
-      expected_transposed->attach(p.transposed), keep(p.transposed, c.only);
+      expected_transposed->attach(p.transposed), keep(p.transposed, c.transposed_only ? c.transposed_only->first : c.only);
     }
   }
   Case what;
@@ -306,6 +308,9 @@ TEST(QuantizeCuda, OneOutputAtATime) {
             c.only = only;
             if (turn % 5 == 2) c.length = 448;
             cases.push_back(c);
+            if (named.spec.element != Element::e2m1 || named.spec.block != 16) continue;
+            c.type = DType::f32;  // which has kernels of its own, too
+            cases.push_back(c);
           }
         }
       }
@@ -316,6 +321,27 @@ TEST(QuantizeCuda, OneOutputAtATime) {
           c.only = only;
           cases.push_back(c);
         }
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
+// What layers ask for of X: values, and packed codes for later.
+TEST(QuantizeCuda, ValuesBesidePackedCodes) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    NamedSpec row = named;
+    row.spec.hadamard = 0;
+    if (named.spec.element != Element::e2m1 || named.spec.block != 16) continue;
+    for (const Fill fill : kFills) {
+      for (const DType type : {DType::bf16, DType::f32}) {
+        Case c{row, named, {168, 392, 0}, fill, type, ValueForm::bf16, fill == Fill::ties, true, true, true};
+        c.only = Only::values, c.transposed_only = std::pair{Only::packed, ValueForm::none};
+        if (fill == Fill::normal) c.length = 400;
+        cases.push_back(c);
       }
     }
   }
@@ -335,6 +361,22 @@ TEST(QuantizeCuda, ArrangedScales) {
     cases.push_back({named, named, {4072, 8680, 0}, Fill::normal, DType::bf16, ValueForm::none, false, true, true, true});
   }
   EXPECT_EQ(cases.size(), 3u);
+  expect_reference(cases);
+}
+
+// A matrix so large that thread blocks share the maxima of rows.
+TEST(QuantizeCuda, MaximaOfManyRows) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.name != "int8 row" && named.name != "int4 row") continue;
+    const bool f32 = named.name == "int8 row";
+    Case c{named, named, {15240, f32 ? 1016 : 2040, 0}, Fill::spread, f32 ? DType::f32 : DType::bf16, ValueForm::none, false, true,
+           true,  true};
+    c.only = Only::codes;
+    cases.push_back(c);
+  }
+  EXPECT_EQ(cases.size(), 2u);
   expect_reference(cases);
 }
 

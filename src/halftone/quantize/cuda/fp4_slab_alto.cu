@@ -3,7 +3,7 @@
 namespace halftone::device {
 
 SlabLaunch slab_launch_alto(bool stochastic, Copies copies, Form row, Form transposed, int width) {
-  return slab_launch_of<Step::divide, 32>(stochastic, copies, row, transposed, width);
+  return slab_launch_of<bf16, Step::divide, 32>(stochastic, copies, row, transposed, width);
 }
 
 }  // namespace halftone::device

@@ -290,9 +290,8 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   a.tiles_r = static_cast<int>(grid.rows);
   const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
   const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
-  const SlabLaunch slabs = f.block == 16 && p.type == DType::bf16
-                               ? slab_launch(f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard)
-                               : nullptr;
+  const SlabLaunch slabs =
+      f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
   if (slabs != nullptr) {
     slabs(slab_args(a), grid, stream);
   } else {

@@ -6,6 +6,7 @@
 
 namespace halftone::device {
 
+// The rotation of kRows rows of a column that a lane holds, signs applied, before the factor n^(-1/2) (numerics.md section 5).
 template <int kRows>
 __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
 #pragma unroll
@@ -18,15 +19,26 @@ __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
     }
   }
 }
-
-// The rotation of kRows rows that a lane holds of two columns of bf16 (a word a row; kHalf: which column), before the factor
-// n^(-1/2) (numerics.md section 5). flips: sign bits of the rows in shared memory, so that one instruction widens and negates.
+// Of bf16, a word of two columns a row; kHalf: which column. by16: 65536. flips: sign bits of the rows in shared memory, so that
+// one instruction widens and negates.
 template <int kRows, int kHalf>
-__device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* flips, float (&v)[kRows]) {
+__device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* flips, uint32_t by16, float (&v)[kRows]) {
   asm volatile("" ::: "memory");  // or the compiler keeps the flips in registers
-  const auto flipped = [](uint32_t word, uint32_t flip) {
-    return __uint_as_float(kHalf == 0 ? word * 65536u + flip : (word & 0xFFFF0000u) ^ flip);
+  const auto flipped = [&](uint32_t word, uint32_t flip) {
+    return __uint_as_float(kHalf == 0 ? word * by16 + flip : (word & 0xFFFF0000u) ^ flip);
   };
+#pragma unroll
+  for (int i = 0; i < kRows; i += 4) {
+    const uint4 f = flips[i / 4];
+    v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
+  }
+  butterflies(v);
+}
+// Of fp32.
+template <int kRows, int kHalf>
+__device__ __forceinline__ void rotate_column(const float2* w, const uint4* flips, float (&v)[kRows]) {
+  asm volatile("" ::: "memory");
+  const auto flipped = [](float2 x, uint32_t flip) { return __uint_as_float(__float_as_uint(kHalf == 0 ? x.x : x.y) ^ flip); };
 #pragma unroll
   for (int i = 0; i < kRows; i += 4) {
     const uint4 f = flips[i / 4];
@@ -39,6 +51,12 @@ __device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* fl
 __device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
   uint32_t r;
   asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
+__device__ __forceinline__ float max_magnitudes(float a, float b) {
+  float r;
+  asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
 

@@ -72,10 +72,11 @@ __device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&
   return amax_across(part);
 }
 
-__device__ __forceinline__ uint32_t load_word_once(const void* p) {
-  uint32_t r;
+__device__ __forceinline__ void load_pair_once(const void* p, uint32_t& r) {
   asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(p));
-  return r;
+}
+__device__ __forceinline__ void load_pair_once(const void* p, float2& r) {
+  asm volatile("ld.global.nc.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "l"(p));
 }
 
 template <class T>
@@ -84,24 +85,71 @@ __device__ __forceinline__ void merge(Amax8<T>& a, const Amax8<T>& b) {
   for (int i = 0; i < Amax8<T>::kWords; ++i) a.w[i] = max_words<T>(a.w[i], b.w[i]);
 }
 
+// atomicMax without a result, which the compiler does not make of it beside fences.
+__device__ __forceinline__ void raise(uint32_t* p, uint32_t a) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(a) : "memory");
+}
+
 // Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
-template <class T>
+template <class T, bool kShared = false>
 __device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
   Owned<T, 0, 4> own(amax, lane);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const uint32_t a = max(own.amax[j], __shfl_xor_sync(0xFFFFFFFFu, own.amax[j], 4));
     const int r = row + Owned<T, 0, 4>::first(lane) + j;
-    if ((lane & 4) == 0 && r < rows && a != 0) atomicMax(out + r, a);
+    if ((lane & 4) != 0 || r >= rows || a == 0) continue;
+    if constexpr (kShared) atomicMax(out + r, a);
+    if constexpr (!kShared) raise(out + r, a);
   }
 }
+// Maxima of the rows of a thread block whose warps have the same rows: one atomic operation a row and thread block in memory. Two
+// chunks at a time, so that no warp waits for the last one, which stores them.
+struct BlockRows {
+  uint32_t amax[2][2][kChunkRows];  // [chunk][sign]
+  unsigned arrived[2], stored[2];
+  __device__ __forceinline__ void clear() {
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * 2 * kChunkRows; i += static_cast<int>(blockDim.x)) amax[0][0][i] = 0;
+    if (threadIdx.x < 2) arrived[threadIdx.x] = stored[threadIdx.x] = 0;
+    __syncthreads();
+  }
+  // Chunk number n of this thread block may be written to.
+  __device__ __forceinline__ void wait(unsigned n) {
+    while (*const_cast<volatile unsigned*>(&stored[n & 1]) != n >> 1) __nanosleep(32);
+    __syncwarp();
+  }
+  // By every warp; the last one stores the rows.
+  __device__ __forceinline__ void arrive(unsigned n, int warps, uint32_t* out, int rows, int top, bool by_sign, int lane) {
+    __syncwarp();
+    __threadfence_block();
+    unsigned before = 0;
+    if (lane == 0) before = atomicAdd(&arrived[n & 1], 1u);
+    if (__shfl_sync(0xFFFFFFFFu, before, 0) != static_cast<unsigned>(warps) - 1) return;
+    __threadfence_block();
+    for (int sign = 0; sign <= static_cast<int>(by_sign); ++sign) {
+#pragma unroll
+      for (int i = lane; i < kChunkRows; i += 32) {
+        const uint32_t a = amax[n & 1][sign][i];
+        amax[n & 1][sign][i] = 0;
+        if (a != 0 && top + i < rows) raise(out + sign * static_cast<int64_t>(rows) + top + i, a);
+      }
+    }
+    __syncwarp();
+    __threadfence_block();
+    if (lane == 0) {
+      arrived[n & 1] = 0;
+      __threadfence_block();
+      *const_cast<volatile unsigned*>(&stored[n & 1]) = (n >> 1) + 1;
+    }
+  }
+};
 template <class T>
 __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int column, const Amax8<T>& amax, int lane) {
   Owned<T, 1, 4> own(amax, lane);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int c = column + Owned<T, 1, 4>::first(lane) + j;
-    if (c < cols && own.amax[j] != 0) atomicMax(out + c, own.amax[j]);
+    if (c < cols && own.amax[j] != 0) raise(out + c, own.amax[j]);
   }
 }
 
@@ -130,14 +178,21 @@ template <class T, Collect kCollect>
 __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = threads_of<T, kCollect>() / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int strips = (a.cols + 63) / 64, chunks = (a.rows + kChunkRows - 1) / kChunkRows;
-  const int64_t items = int64_t{strips} * chunks, stride = int64_t{gridDim.x} * kWarps;
+  const int strips = (a.cols + 63) / 64, chunks = (a.rows + kChunkRows - 1) / kChunkRows, warp = static_cast<int>(threadIdx.x) >> 5;
+  // Strips of a chunk to the warps of a thread block, or every item to whichever warp.
+  const int groups = a.shared_rows ? (strips + kWarps - 1) / kWarps : strips;
+  const int64_t items = int64_t{groups} * chunks, stride = int64_t{gridDim.x} * (a.shared_rows ? 1 : kWarps);
   uint32_t tensor = 0, rotated = 0;
   bool first = true;  // what is cleared may be read or written after the wait, for which the first loads do not
+  unsigned turn = 0;
+  __shared__ BlockRows block_rows;
+  if (a.shared_rows) block_rows.clear();
   start_dependents();
-  for (int64_t item = blockIdx.x + int64_t{gridDim.x} * (threadIdx.x >> 5); item < items; item += stride) {
-    const int column = static_cast<int>(item % strips) * 64 + (lane & 7) * 8;
-    const int top = static_cast<int>(item / strips) * kChunkRows;
+  for (int64_t item = blockIdx.x + int64_t{gridDim.x} * (a.shared_rows ? 0 : warp); item < items; item += stride, ++turn) {
+    const int strip = static_cast<int>(item % groups) * (a.shared_rows ? kWarps : 1) + (a.shared_rows ? warp : 0);
+    const int column = strip * 64 + (lane & 7) * 8;
+    const int top = static_cast<int>(item / groups) * kChunkRows;
+    if (a.shared_rows) block_rows.wait(turn);
     Amax8<T> columns{}, others{};  // others: of the elements with a sign, or of the rotated ones
 #pragma unroll 1
     for (int step = 0; step < kChunkRows && top + step < a.rows; step += 32) {
@@ -156,13 +211,24 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
       if (a.tensor != nullptr || (a.row != nullptr && !a.by_sign_row)) {
         const Amax8<T> rows = amax_of(x);
         tensor = max(tensor, amax_total(rows));
-        if (a.row != nullptr && !a.by_sign_row) store_rows<T>(a.row, a.rows, row, rows, lane);
+        if (a.row != nullptr && !a.by_sign_row) {
+          if (a.shared_rows) {
+            store_rows<T, true>(block_rows.amax[turn & 1][0], kChunkRows, row - top, rows, lane);
+          } else {
+            store_rows<T>(a.row, a.rows, row, rows, lane);
+          }
+        }
       }
       if (a.column != nullptr && !a.by_sign_column) merge<T>(columns, amax_across(x));
       if constexpr (kCollect == Collect::by_sign) {
         if (a.by_sign_row) {
-          store_rows<T>(a.row, a.rows, row, amax_of_sign<false>(x), lane);
-          store_rows<T>(a.row + a.rows, a.rows, row, amax_of_sign<true>(x), lane);
+          if (a.shared_rows) {
+            store_rows<T, true>(block_rows.amax[turn & 1][0], kChunkRows, row - top, amax_of_sign<false>(x), lane);
+            store_rows<T, true>(block_rows.amax[turn & 1][1], kChunkRows, row - top, amax_of_sign<true>(x), lane);
+          } else {
+            store_rows<T>(a.row, a.rows, row, amax_of_sign<false>(x), lane);
+            store_rows<T>(a.row + a.rows, a.rows, row, amax_of_sign<true>(x), lane);
+          }
         }
         if (a.by_sign_column) {
           merge<T>(columns, amax_across_of_sign<false>(x));
@@ -177,6 +243,11 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
         if (a.rotated_column != nullptr) merge<T>(others, of_columns);
       }
     }
+    if (a.shared_rows) {
+      if (first) wait_for_primary();
+      first = false;
+      block_rows.arrive(turn, kWarps, a.row, a.rows, top, a.by_sign_row, lane);
+    }
     if (a.column != nullptr) store_columns<T>(a.column, a.cols, column, columns, lane);
     if (kCollect == Collect::by_sign && a.by_sign_column) store_columns<T>(a.column + a.cols, a.cols, column, others, lane);
     if (kCollect == Collect::rotated && a.rotated_column != nullptr) store_columns<T>(a.rotated_column, a.cols, column, others, lane);
@@ -185,56 +256,73 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
   if (kCollect == Collect::rotated && a.rotated != nullptr) store_part<kWarps>(a.rotated, rotated);
 }
 
-// The maxima of a bf16 tensor before and after the rotation: a lane has 32 rows of two columns, so that nothing is exchanged. Rounding
+// The maxima of a tensor before and after the rotation: a lane has 32 rows of two columns, so that nothing is exchanged. Rounding
 // to bf16 and the factor n^(-1/2) are monotonic and wait for the maximum.
 constexpr int kRotatedThreads = 512;
-template <int kWidth>
+template <class T, int kWidth>
 __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __grid_constant__ StatisticsArgs a) {
-  constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
+  constexpr int kWarps = kRotatedThreads / 32, kRows = sizeof(T) == 2 ? 32 : kWidth;
+  using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, float2>;
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kRows - 1) / kRows);
   const unsigned items = strips * chunks, stride = gridDim.x * kWarps;
-  const auto bytes = static_cast<uint32_t>(a.ld * 2);
+  const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
   __shared__ RowFlips of_warps[kWarps];
   RowFlips& flips = of_warps[threadIdx.x >> 5];
   flips.fill(a, kWidth, lane);
-  uint32_t plain = 0;
-  float rotated = 0;
+  [[maybe_unused]] uint32_t pairs = 0;
+  float plain = 0, rotated = 0, odd = 0;  // odd: of odd rows, for a shorter chain
   start_dependents();
   for (unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5); item < items; item += stride) {
     const int column = static_cast<int>(item % strips) * 64 + lane * 2, row = static_cast<int>(item / strips) * kRows;
-    const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * 2;
+    const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * static_cast<int64_t>(sizeof(T));
     const int valid = column < a.cols ? a.rows - row : 0;
-    uint32_t w[kRows];
+    Pair w[kRows];
     if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
 #pragma unroll
-      for (uint32_t i = 0; i < kRows; ++i) w[i] = load_word_once(source + uint64_t{bytes} * i);
+      for (uint32_t i = 0; i < kRows; ++i) load_pair_once(source + uint64_t{bytes} * i, w[i]);
     } else {
 #pragma unroll
-      for (uint32_t i = 0; i < kRows; ++i) w[i] = static_cast<int>(i) < valid ? load_word_once(source + uint64_t{bytes} * i) : 0u;
+      for (uint32_t i = 0; i < kRows; ++i) {
+        w[i] = {};
+        if (static_cast<int>(i) < valid) load_pair_once(source + uint64_t{bytes} * i, w[i]);
+      }
     }
     if (a.tensor != nullptr) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) plain = max_magnitudes(plain, w[i]);
+      for (int i = 0; i < kRows; ++i) {
+        if constexpr (sizeof(T) == 2) pairs = max_magnitudes(pairs, w[i]);
+        if constexpr (sizeof(T) == 4) plain = max_magnitudes(max_magnitudes(plain, w[i].x), w[i].y);
+      }
     }
 #pragma unroll
     for (int first = 0; first < kRows; first += kWidth) {
       float v[kWidth];
       const auto largest = [&] {
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(rotated) : "f"(fabsf(v[i])));
+        for (int i = 0; i < kWidth; i += 2) rotated = max_magnitudes(rotated, v[i]), odd = max_magnitudes(odd, v[i + 1]);
       };
-      rotate_column<kWidth, 0>(w + first, flips.words, v);
-      largest();
-      rotate_column<kWidth, 1>(w + first, flips.words, v);
-      largest();
+      const auto rotate_half = [&](auto half) {
+        if constexpr (sizeof(T) == 2) rotate_column<kWidth, half.value>(w + first, flips.words, 65536u, v);
+        if constexpr (sizeof(T) == 4) rotate_column<kWidth, half.value>(w + first, flips.words, v);
+      };
+      rotate_half(std::integral_constant<int, 0>{}), largest();
+      rotate_half(std::integral_constant<int, 1>{}), largest();
     }
   }
   wait_for_primary();
-  plain &= 0x7FFF7FFFu;
-  const __nv_bfloat16 rounded = __float2bfloat16_rn(rotated * hadamard_norm(kWidth));
-  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
-  store_part<kWarps>(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
+  rotated = fabsf(max_magnitudes(rotated, odd)) * hadamard_norm(kWidth);
+  uint32_t whole = __float_as_uint(plain) & 0x7FFFFFFFu;
+  if constexpr (sizeof(T) == 2) {
+    whole = max(pairs << 16 & 0x7FFF0000u, pairs & 0x7FFF0000u);
+    rotated = __bfloat162float(__float2bfloat16_rn(rotated));
+  }
+  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, whole);
+  store_part<kWarps>(a.rotated, __float_as_uint(rotated));
+}
+template <class T>
+auto rotated_kernel_of(int width) {
+  return width == 32 ? rotated_kernel<T, 32> : rotated_kernel<T, 16>;
 }
 // The same with the maxima of rows before and of columns after the rotation. Warps take chunks of 128 x 64 elements in turn.
 template <int kWidth>
@@ -279,7 +367,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
 #pragma unroll
         for (int first = 0; first < kRows; first += kWidth) {
           float v[kWidth];
-          rotate_column<kWidth, kHalf>(w + first, flips.words, v);
+          rotate_column<kWidth, kHalf>(w + first, flips.words, 65536u, v);
 #pragma unroll
           for (int i = 0; i < kWidth; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(columns[kHalf]) : "f"(fabsf(v[i])));
         }
@@ -318,7 +406,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
 
 // Whether that is all that is asked for; widths are 16 and 32.
 bool only_rotated(const StatisticsArgs& a) {
-  return a.type == DType::bf16 && a.rotated != nullptr && a.row == nullptr && a.column == nullptr && a.rotated_column == nullptr;
+  return a.rotated != nullptr && a.row == nullptr && a.column == nullptr && a.rotated_column == nullptr;
 }
 
 // Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile.
@@ -341,7 +429,12 @@ cudaError_t launch_after_clear(void (*kernel)(Params...), int blocks, int thread
 }
 
 template <class T, Collect kCollect>
-cudaError_t launch_statistics(const StatisticsArgs& a, bool cleared, cudaStream_t stream) {
+cudaError_t launch_statistics(StatisticsArgs a, bool cleared, cudaStream_t stream) {
+  // Where every warp of nearly all thread blocks has something to do.
+  constexpr int kWarps = threads_of<T, kCollect>() / 32;
+  const int strips = (a.cols + 63) / 64, groups = (strips + kWarps - 1) / kWarps;
+  a.shared_rows =
+      a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * ((a.rows + kChunkRows - 1) / kChunkRows) >= 120;
   return launch_after_clear(statistics_kernel<T, kCollect>, kStatisticsParts, threads_of<T, kCollect>(), cleared, stream, a);
 }
 template <class T>
@@ -410,7 +503,7 @@ cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
     if (p + n > last) last = p + n;
   };
   if (only_rotated(a)) {
-    auto* kernel = a.hadamard == 32 ? rotated_kernel<32> : rotated_kernel<16>;
+    auto* kernel = a.type == DType::bf16 ? rotated_kernel_of<bf16>(a.hadamard) : rotated_kernel_of<float>(a.hadamard);
     return launch_after_clear(kernel, kStatisticsParts, kRotatedThreads, false, stream, a);
   }
   clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));

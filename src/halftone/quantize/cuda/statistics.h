@@ -24,6 +24,7 @@ struct StatisticsArgs {
   uint32_t signs;
   const uint32_t* signs_step;  // quantize/operand.h
   PhiloxKey signs_key;
+  bool shared_rows;                  // set here: the warps of a thread block share rows
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
 };
 inline constexpr int kStatisticsParts = 132;

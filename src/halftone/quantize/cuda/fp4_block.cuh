@@ -1,0 +1,228 @@
+#pragma once
+#include "halftone/quantize/cuda/emit.cuh"
+#include "halftone/quantize/cuda/fp4_slab.h"
+#include "halftone/quantize/cuda/rotate_column.cuh"
+
+namespace halftone::device {
+
+// One block of 16 in the registers of one lane: its scale, the codes of its elements, what is written of them (numerics.md 3.4,
+// 3.6, 4).
+
+// Bytes of a and b by selectors whose fourth bits repeat the sign of the byte.
+__device__ __forceinline__ uint32_t select_signed(uint32_t a, uint32_t b, uint32_t selectors) {
+  uint32_t r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selectors));
+  return r;
+}
+
+// One correction gives the nearest quotient wherever a has bf16's eight bits, and for b = 6: all 2^30 and 2^24 pairs of
+// significands were tried.
+__device__ __forceinline__ float quotient8(float a, float b, float reciprocal) { return corrected(a * reciprocal, a, b, reciprocal); }
+template <class T>
+__device__ __forceinline__ float nearest_quotient(float a, float b, float reciprocal) {
+  return sizeof(T) == 2 ? quotient8(a, b, reciprocal) : quotient(a, b, reciprocal);
+}
+// RN(1 / b) for 2^-126 < b < 2^126.
+__device__ __forceinline__ float reciprocal_of(float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+  return __fmaf_rn(r, -__fmaf_rn(b, r, -1.0f), r);
+}
+
+// The second level as blocks use it. lift: elements and scale times 2^96, so that no remainder of a division is subnormal.
+struct Fp4Level {
+  float outer, reciprocal, of_amax;
+  bool lift;
+};
+template <Step kStep>
+__device__ __forceinline__ Fp4Level fp4_level(ScalePair outer) {
+  Fp4Level l{outer.scale, 1, 0, false};
+  if constexpr (kStep == Step::divide) {
+    l.lift = outer.scale < 0x1p-60f;
+    if (l.lift) l.outer *= kLift;
+    l.reciprocal = __frcp_rn(l.outer);
+  } else {
+    l.of_amax = outer.inv * __uint_as_float(0x3E2AAAABu);
+  }
+  return l;
+}
+
+struct Fp4Block {
+  uint32_t byte, value;      // value: the block scale as a pair of bf16
+  float factor, reciprocal;  // of the elements; factor NaN: poisoned
+  bool special;              // of the warp: some block is poisoned or has elements that only saturation keeps below code 8
+};
+__device__ __forceinline__ uint32_t e4m3_of(float v) { return round_pair<Float::e4m3>(v, 0.0f); }
+__device__ __forceinline__ float value_of_e4m3(uint32_t code) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(code)));
+  return __half2float(__low2half(*reinterpret_cast<const __half2*>(&pair)));
+}
+// fp4_byte and fp4_element_factor of rules.cuh for the largest magnitude of a block, lifted like the elements.
+template <class T, Step kStep>
+__device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level& level, uint32_t amax) {
+  const float a = __uint_as_float(amax);
+  float v;
+  Fp4Block b;
+  bool special;  // not a scale within 1/8 of v, which leaves the largest quotient below 6.9; or NaN
+  if constexpr (kStep == Step::divide) {
+    v = quotient8(nearest_quotient<T>(a, level.outer, level.reciprocal), 6.0f, __uint_as_float(0x3E2AAAABu));
+    special = !(v <= c.limit);
+    v = fmaxf(v, c.least);
+  } else {
+    v = a * level.of_amax;
+    special = !(v <= c.limit) || (v < c.normal * 0.5f && amax != 0);
+  }
+  v = fminf(v, c.most);
+  float value;
+  if (!c.wide) {
+    b.byte = e4m3_of(v) & 0xFFu, value = value_of_e4m3(b.byte);
+  } else {
+    // Subnormal codes are the last place of a sum, the others three bits of the mantissa.
+    constexpr float kUnit = 0x1p6f;
+    const float sum = v + kUnit;
+    const uint32_t bits = __float_as_uint(v), rounded = (bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u;
+    const bool small = v < c.normal;
+    special = special || (v < c.normal * 0.5f && v > c.least);
+    b.byte = small ? __float_as_uint(sum) & 15u : (rounded >> 20) - (112u << 3);
+    value = small ? sum - kUnit : __uint_as_float(rounded);
+  }
+  b.special = __any_sync(0xFFFFFFFFu, special);
+  b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
+  b.factor = value * level.outer, b.reciprocal = 0;
+  if constexpr (kStep == Step::divide) {
+    b.reciprocal = reciprocal_of(b.factor);
+  } else if (b.factor == b.factor) {
+    constexpr float kMax = std::numeric_limits<float>::max();
+    b.factor = b.factor == 0 ? kMax : fminf(__frcp_rn(b.factor), kMax);
+  }
+  return b;
+}
+
+// Sixteen elements of a block: pairs of bf16, or fp32.
+template <class T>
+struct Block16;
+template <>
+struct Block16<bf16> {
+  uint32_t w[8];
+  __device__ __forceinline__ float magnitude(int i, const Shifts& by) const {
+    return fabsf(__uint_as_float((i & 1) == 0 ? w[i / 2] * by.by16 : w[i / 2] & 0xFFFF0000u));
+  }
+  // Sign bits of elements 2k and 2k + 1 at bits 15 and 31; the other bits are arbitrary.
+  __device__ __forceinline__ uint32_t signs(int k) const { return w[k]; }
+  __device__ __forceinline__ uint32_t amax() const {
+    uint32_t m = max_magnitudes(w[0], w[1]);
+#pragma unroll
+    for (int i = 2; i < 8; ++i) m = max_magnitudes(m, w[i]);
+    return max(m << 16 & 0x7FFF0000u, m & 0x7FFF0000u);
+  }
+  __device__ __forceinline__ void lift() {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) w[i] = multiply_bf16(w[i], 0x6F806F80u);
+  }
+  // No larger than `most`, rounded down.
+  __device__ __forceinline__ void limit(float most) {
+    const uint32_t pair = __byte_perm(__float_as_uint(most), 0, 0x3232);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const __nv_bfloat162 m =
+          __hmin2(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&w[k])), *reinterpret_cast<const __nv_bfloat162*>(&pair));
+      w[k] = *reinterpret_cast<const uint32_t*>(&m) | (w[k] & 0x80008000u);
+    }
+  }
+};
+template <>
+struct Block16<float> {
+  float v[16];
+  __device__ __forceinline__ float magnitude(int i, const Shifts&) const { return fabsf(v[i]); }
+  __device__ __forceinline__ uint32_t signs(int k) const {
+    return __byte_perm(__float_as_uint(v[2 * k]), __float_as_uint(v[2 * k + 1]), 0x7632);
+  }
+  __device__ __forceinline__ uint32_t amax() const {
+    float m = max_magnitudes(v[0], v[1]);
+#pragma unroll
+    for (int i = 2; i < 16; ++i) m = max_magnitudes(m, v[i]);
+    return __float_as_uint(m) & 0x7FFFFFFFu;
+  }
+  __device__ __forceinline__ void lift() {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] *= kLift;
+  }
+  __device__ __forceinline__ void limit(float most) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = copysignf(fminf(fabsf(v[i]), most), v[i]);
+  }
+};
+static_assert(std::bit_cast<uint32_t>(kLift) == 0x6F800000u);
+
+// Code of y and a bit more than a code's step less the draw (Stochastic in encode.cuh) in byte 3: 0 to 7, or 8 above 6. The
+// position max(y, (y + 1) / 2 rounded up) by two additions: the same for all y (2^28 tried).
+__device__ __forceinline__ uint32_t stochastic_e2m1(float y, uint32_t below, uint32_t by2) {
+  float d;
+  asm("sub.rn.sat.f32 %0, %1, %2;" : "=f"(d) : "f"(1.0f), "f"(y));
+  return __float_as_uint(__fmaf_ru(d, 0.5f, y)) * by2 - below;  // by2: 2^kShift
+}
+// round_e2m1 for y < 7.
+__device__ __forceinline__ uint32_t nearest_e2m1(float y) {
+  const float s0 = y + 0x1p22f, s1 = __fmaf_rn(y, 0.5f, 0x1p22f + 1), s2 = __fmaf_rn(y, 0.25f, 0x1p22f + 2);
+  return __vimin3_u32(__float_as_uint(s0), __float_as_uint(s1), __float_as_uint(s2));
+}
+// To pairs of magnitudes: codes 0 to 7 in the low bytes of 16-bit halves. draw(i): place_draw.
+template <class T, Step kStep, bool kStochastic, class Draw>
+__device__ __forceinline__ void encode16(const Block16<T>& t, const Fp4Block& b, const Shifts& by, Draw&& draw, uint32_t (&pairs)[8]) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    uint32_t s[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float x = t.magnitude(2 * k + j, by);
+      const float y = kStep == Step::divide ? nearest_quotient<T>(x, b.factor, b.reciprocal) : x * b.factor;
+      if constexpr (kStochastic) {
+        s[j] = stochastic_e2m1(y, draw(2 * k + j), by.by2);
+      } else {
+        s[j] = nearest_e2m1(y);
+      }
+    }
+    pairs[k] = select_signed(s[0], s[1], kStochastic ? 0xF7B3 : 0xC480);
+    if constexpr (kStochastic) pairs[k] = __vminu2(pairs[k], 0x00070007u);
+  }
+}
+// Poisons a special block, or makes its elements no larger than 6.9 scales (more than 6.8), which are of code 7 all the same.
+template <class T, Step kStep>
+__device__ __forceinline__ void settle(Block16<T>& t, const BlockCode& c, const Fp4Level& level, uint32_t amax, Fp4Block& b) {
+  if (poisoned(amax) || level.outer != level.outer) b.byte = c.nan, b.value = 0x7FC07FC0u, b.factor = quiet_nan();
+  t.limit(kStep == Step::divide ? 6.9f * b.factor : 6.9f / b.factor);
+}
+__device__ __forceinline__ uint32_t fp4_values(uint32_t pair, uint32_t signs, uint32_t scale, uint32_t by6) {
+  return multiply_bf16(multiply_bf16(pair * by6 + (signs & 0x80008000u), 0x7E807E80u), scale);
+}
+// Four pairs as eight packed codes.
+__device__ __forceinline__ uint32_t pack8(const uint32_t* pairs, const uint32_t (&signs)[4]) {
+  const uint32_t a = pairs[0] + pairs[1] * 256, b = pairs[2] + pairs[3] * 256;  // bytes 0 2 1 3 and 4 6 5 7
+  const uint32_t codes = __byte_perm(a, b, 0x5410) + __byte_perm(a, b, 0x7632) * 16;
+  const uint32_t low = __byte_perm(signs[0], signs[1], 0x7531), high = __byte_perm(signs[2], signs[3], 0x7531);
+  const uint32_t even = __byte_perm(low, high, 0x6420), odd = __byte_perm(low, high, 0x7531);
+  return codes | ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
+}
+template <class T, Step kStep, bool kStochastic, Form kForm, class Draw, int kWords>
+__device__ __forceinline__ void quantise16(const Block16<T>& t, const Fp4Block& b, const Shifts& by, Draw&& draw, uint32_t (&out)[kWords]) {
+  uint32_t pairs[8];
+  encode16<T, kStep, kStochastic>(t, b, by, draw, pairs);
+  if constexpr (kForm == Form::bf16) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) out[k] = fp4_values(pairs[k], t.signs(k), b.value, by.by6);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t signs[4] = {t.signs(4 * k), t.signs(4 * k + 1), t.signs(4 * k + 2), t.signs(4 * k + 3)};
+      out[k] = pack8(pairs + 4 * k, signs);
+    }
+  }
+  if (b.special) {
+    const bool poison = b.factor != b.factor;
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) out[k] = !poison ? out[k] : kForm == Form::bf16 ? 0x7FC07FC0u : 0u;
+  }
+}
+
+}  // namespace halftone::device
