@@ -45,15 +45,9 @@ cudaError_t arrange_scales(const ScaleRows* copies, int count, cudaStream_t stre
     a.copies[i] = copies[i];
     warps = std::max(warps, ceil_div(copies[i].R, 32) * ceil_div(copies[i].row_bytes, kSector));
   }
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(ceil_div(warps, kThreads / 32)), static_cast<unsigned>(count));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  config.attrs = &overlap, config.numAttrs = has_dependent_launches() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, arrange_kernel, a);
+  const dim3 grid(static_cast<unsigned>(ceil_div(warps, kThreads / 32)), static_cast<unsigned>(count));
+  const DependentLaunch launch(grid, kThreads, stream, true);
+  return cudaLaunchKernelEx(&launch.config, arrange_kernel, a);
 }
 
 }  // namespace halftone::device

@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/formats/hadamard.h"
+#include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/emit.cuh"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/rotate_column.cuh"
@@ -19,12 +20,6 @@ template <>
 struct Block<float> {
   float v[32];
 };
-
-// 16 bytes from global to shared memory behind the thread's back; zeros where there are none.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-__device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // Bytes from row to row of 128 bytes in shared memory: an odd number of 16 bytes, so that columns of them do not collide.
 inline constexpr int kPitch = 128 + 16;

@@ -1,4 +1,7 @@
 #pragma once
+#include <algorithm>
+
+#include "halftone/quantize/cuda/kernels.h"
 
 namespace halftone::device {
 
@@ -13,6 +16,25 @@ __device__ __forceinline__ void wait_for_primary() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// How a kernel is launched that starts early where it is dependent and the device can.
+struct DependentLaunch {
+  DependentLaunch(dim3 grid, int threads, cudaStream_t stream, bool dependent) {
+    overlap_.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    overlap_.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid, config.blockDim = dim3(static_cast<unsigned>(threads)), config.stream = stream;
+    config.attrs = &overlap_, config.numAttrs = dependent && has_dependent_launches() ? 1 : 0;
+  }
+  DependentLaunch(const DependentLaunch&) = delete;  // config points to overlap_
+  cudaLaunchConfig_t config{};
+
+ private:
+  cudaLaunchAttribute overlap_;
+};
+// A thread block a tile, in bands of kBand tile rows.
+inline dim3 band_grid(TileGrid tiles) {
+  return dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);
 }
 
 }  // namespace halftone::device

@@ -1,6 +1,7 @@
 #pragma once
 #include <algorithm>
 
+#include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/fp4_block.cuh"
 #include "halftone/quantize/cuda/fp4_slab.h"
@@ -24,12 +25,6 @@ constexpr int slab_bytes(bool stochastic, Form columns, Copies copies) {
   const int packed = transposed && columns == Form::packed ? kTile * 16 * 4 : 0;
   return kSlabWarps * (kSlabOf<T> + (second ? kSlabBytes : 0)) + 2 * static_cast<int>(sizeof(StagedScales)) + packed;
 }
-
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-__device__ __forceinline__ void copy16_async(void* to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void wait_for_slab() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // What a warp knows of its slab. Rows are of 64 elements; their chunks of 16 bytes change places so that lanes meet no bank twice.
 template <class T>
@@ -323,8 +318,8 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
     const int valid = column < a.cols ? a.rows - row : 0;
 #pragma unroll
     for (uint32_t i = 0; i < kSlabRows / kStepRows; ++i) {  // rows of a lane's chunks are all even or all odd
-      copy16_async(s.chunk(first, lane % kLanes) + i * (kStepRows * Slab<T>::kPitch / 16), source + uint64_t{step} * i,
-                   kStepRows * static_cast<int>(i) < valid);
+      copy_async(s.chunk(first, lane % kLanes) + i * (kStepRows * Slab<T>::kPitch / 16), source + uint64_t{step} * i,
+                 kStepRows * static_cast<int>(i) < valid);
     }
   }
   if (a.dependent) wait_for_primary();
@@ -339,7 +334,7 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
     if (lane == 0) levels[second] = fp4_level<kStep>(outer);
   }
   __syncthreads();
-  wait_for_slab();
+  wait_for_copies();
   __syncwarp();
   if constexpr (kTransposed) {
     if constexpr (kWidth != 0) flips[warp].fill(a.transposed, kWidth, lane);
@@ -363,15 +358,9 @@ void launch_slab(const SlabArgs& a, TileGrid tiles, cudaStream_t stream) {
   auto* kernel = slab_kernel<T, kStep, kStochastic, kRowForm, kColumnForm, kCopies, kWidth>;
   constexpr int kBytes = slab_bytes<T>(kStochastic, kColumnForm, kCopies);
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);
-  config.blockDim = dim3(kTileThreads);
-  config.dynamicSmemBytes = kBytes, config.stream = stream;
-  config.attrs = &overlap, config.numAttrs = a.tile.dependent && has_dependent_launches() ? 1 : 0;
-  cudaLaunchKernelEx(&config, kernel, a);
+  DependentLaunch launch(band_grid(tiles), kTileThreads, stream, a.tile.dependent);
+  launch.config.dynamicSmemBytes = kBytes;
+  cudaLaunchKernelEx(&launch.config, kernel, a);
 }
 
 }  // namespace halftone::device

@@ -418,14 +418,8 @@ __global__ void __launch_bounds__(256) clear_kernel(uint32_t* p, int64_t n) {
 // cleared: the launch before this one was the clear_kernel's.
 template <class... Params, class... Args>
 cudaError_t launch_after_clear(void (*kernel)(Params...), int blocks, int threads, bool cleared, cudaStream_t stream, Args... args) {
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.stream = stream;
-  config.attrs = &overlap, config.numAttrs = cleared && has_dependent_launches() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+  const DependentLaunch launch(dim3(static_cast<unsigned>(blocks)), threads, stream, cleared);
+  return cudaLaunchKernelEx(&launch.config, kernel, static_cast<Params>(args)...);
 }
 
 template <class T, Collect kCollect>

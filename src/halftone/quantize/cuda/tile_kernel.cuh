@@ -130,14 +130,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
 
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);
-  config.blockDim = dim3(kTileThreads);
-  config.stream = stream;
-  config.attrs = &overlap, config.numAttrs = a.dependent && has_dependent_launches() ? 1 : 0;
+  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, a.dependent);
+  cudaLaunchConfig_t& config = overlapped.config;
   if constexpr (by_blocks<T>(kCoder, kStep, kBlock, kForm)) {
     const int width = copies == Copies::row ? 0 : a.transposed.hadamard;
     const auto go = [&](auto kernel, size_t bytes) {
