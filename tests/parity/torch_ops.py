@@ -163,8 +163,8 @@ def check_fused():
         exact = run(False, torch.float64)
         found = [sqnr(reference, value) for value, reference in zip(run(True, dtype), exact)]
         theirs = [sqnr(reference, value) for value, reference in zip(run(False, dtype), exact)]
-        # Roundings to bf16 fall differently in two correct programs: half a dB.
-        bars = [100] * len(found) if dtype == torch.float32 else [value - 0.5 for value in theirs]
+        # bf16: PyTorch's own result but for half a dB, as roundings fall differently in two correct programs, and never under 45.
+        bars = [100] * len(found) if dtype == torch.float32 else [max(45, value - 0.5) for value in theirs]
         for name, value, bar in zip(("rms_norm", "swiglu", "loss", "dx", "d norm weight", "d gate and up", "d head"), found, bars):
             assert value >= bar, f"fused ops in {dtype}: {name} has {value:.1f} dB against float64, at least {bar:.1f} expected"
         print(f"rms_norm, swiglu and linear_cross_entropy in {dtype}: {min(found):.1f} dB against float64, PyTorch's own {min(theirs):.1f}")
