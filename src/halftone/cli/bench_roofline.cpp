@@ -41,10 +41,10 @@ double predicted(const std::vector<LayerPart>& parts, const Calibration& c, doub
   return seconds;
 }
 
-// Bytes read and written a second by a copy.
 // Seconds of a layer in a turn: there are hundreds of them.
 constexpr double kTurn = 0.005;
 
+// Bytes read and written a second by a copy.
 double copy_bandwidth(const Stopwatch& watch, int rounds) {
   const int64_t bytes = int64_t{1} << (watch.device().is_cpu() ? 26 : 29);
   const auto options = at::TensorOptions().device(watch.device()).dtype(at::kByte);
