@@ -156,7 +156,12 @@ struct Block16<float> {
 static_assert(std::bit_cast<uint32_t>(kLift) == 0x6F800000u);
 
 // Code of y and a bit more than a code's step less the draw (Stochastic in encode.cuh) in byte 3: 0 to 7, or 8 above 6. The
-// position max(y, (y + 1) / 2 rounded up) by two additions: the same for all y (2^28 tried).
+// position max(y, (y + 1) / 2 rounded up) by two additions: the same for all y (2^28 tried). Positions begin at 1/2, four codes
+// below zero, so what place_draw puts beside the draw is four codes less, too.
+__device__ __forceinline__ uint32_t e2m1_place(const CopyArgs& d) {
+  constexpr uint32_t kFourCodes = 4u << 8;
+  return __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) - kFourCodes;  // in a register, where the compiler does not copy it for every use
+}
 __device__ __forceinline__ uint32_t stochastic_e2m1(float y, uint32_t below, uint32_t by2) {
   float d;
   asm("sub.rn.sat.f32 %0, %1, %2;" : "=f"(d) : "f"(1.0f), "f"(y));

@@ -121,7 +121,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
   constexpr int kRows = kWidth == 32 ? 32 : 16;
   if constexpr (kStochastic) slab_draws(d, s);
   __syncwarp();
-  const uint32_t constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
+  const uint32_t constant = e2m1_place(d);
 #pragma unroll 1
   for (int first = 0; first < kSlabRows; first += kRows) {
     Block16<T> t[2][kRows / 16];
@@ -194,7 +194,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
 template <class T, Step kStep, bool kStochastic, Form kForm>
 __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& code, const Shifts& by, const Slab<T>& s,
                                           const Fp4Level level, StagedScales& scales) {
-  const uint32_t constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
+  const uint32_t constant = e2m1_place(d);
   const int block = s.lane & 3;
   [[maybe_unused]] StepWords words;
   if constexpr (kStochastic) words = step_words(d.draws);
