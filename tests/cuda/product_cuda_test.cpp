@@ -1,4 +1,5 @@
 #include <array>
+#include <cctype>
 #include <cstdio>
 #include <numeric>
 
@@ -157,74 +158,82 @@ struct Bias {
   Device device;
 };
 
-TEST_F(ProductCuda, EveryKindAgainstTheDequantisedProduct) {
-  for (const Kind& kind : kKinds) {
-    double worst[2][2] = {{999, 999}, {999, 999}};
-    for (const Shape& s : kShapes) {
-      const TestOperand a = make_operand(kind.a, s.m, s.k, 1), b = make_operand(kind.b, s.n, s.k, 2);
-      const auto rows = sample_rows(s.m, 48);
-      const auto sums = reference(a, b, rows);
-      // What is added is as large as the product, so that a lost or misplaced one shows.
-      const double size = std::sqrt(std::inner_product(sums.begin(), sums.end(), sums.begin(), 0.0) / static_cast<double>(sums.size()));
-      std::vector<Output> outputs;
-      for (const DType type : {DType::bf16, DType::f32}) {
-        for (const bool accumulate : {false, true}) {
-          for (const bool fast : {false, true}) {
-            if (fast && !is_fp8(kind)) continue;
-            outputs.push_back({type, accumulate, fast});
-          }
+void PrintTo(const Kind& kind, std::ostream* out) { *out << kind.name; }
+class ProductCudaKinds : public ProductCuda, public testing::WithParamInterface<Kind> {};
+std::string kind_name(const testing::TestParamInfo<Kind>& info) {
+  std::string name = info.param.name;
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+INSTANTIATE_TEST_SUITE_P(Of, ProductCudaKinds, testing::ValuesIn(kKinds), kind_name);
+
+TEST_P(ProductCudaKinds, AgainstTheDequantisedProduct) {
+  const Kind& kind = GetParam();
+  double worst[2][2] = {{999, 999}, {999, 999}};
+  for (const Shape& s : kShapes) {
+    const TestOperand a = make_operand(kind.a, s.m, s.k, 1), b = make_operand(kind.b, s.n, s.k, 2);
+    const auto rows = sample_rows(s.m, 48);
+    const auto sums = reference(a, b, rows);
+    // What is added is as large as the product, so that a lost or misplaced one shows.
+    const double size = std::sqrt(std::inner_product(sums.begin(), sums.end(), sums.begin(), 0.0) / static_cast<double>(sums.size()));
+    std::vector<Output> outputs;
+    for (const DType type : {DType::bf16, DType::f32}) {
+      for (const bool accumulate : {false, true}) {
+        for (const bool fast : {false, true}) {
+          if (fast && !is_fp8(kind)) continue;
+          outputs.push_back({type, accumulate, fast});
         }
-        outputs.push_back({type, false, false, false, 1});
-        outputs.push_back({type, true, false, true, 2, 0.75f});
-        outputs.push_back({type, true, false, false, 2, 0.75f, true});
       }
-      for (const Output& how : outputs) {
-        const Sheet sheet(how, s.m, s.n, static_cast<float>(size));
-        const Bias bias(how.bias, s.n, static_cast<float>(size));
-        Product p;
-        p.m = s.m, p.n = s.n, p.k = s.k, p.a = a.operand, p.b = b.operand;
-        p.d = sheet.device.get(), p.d_type = how.type, p.ldd = sheet.ld;
-        p.accumulate = how.accumulate, p.fast_accumulation = how.fast, p.measure = how.measure, p.alpha = how.alpha,
-        p.portable = how.portable;
-        p.bias = bias.device.get(), p.bias_type = bias.type;
-        const std::string what = std::string(kind.name) + " " + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" +
-                                 std::to_string(s.k) + (how.type == DType::f32 ? " f32" : " bf16") + (how.accumulate ? " accumulate" : "") +
-                                 (how.fast ? " fast" : "") + (how.portable ? " portable" : "") + " bias " + std::to_string(how.bias);
-        const char* message = product(p);
-        EXPECT_EQ(message, nullptr) << what << ": " << message;
-        if (message) continue;
-        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
-        const auto out = sheet.device.fetch<uint8_t>();
-        std::vector<double> expected, found;
-        for (size_t i = 0; i < rows.size(); ++i) {
-          for (int64_t n = 0; n < s.n; ++n) {
-            double v = how.alpha * sums[i * static_cast<size_t>(s.n) + static_cast<size_t>(n)];
-            if (how.bias != 0) {
-              const float add = number(bias.type, bias.host, n);
-              // cuBLASLt adds a bias in the type of D; our own kernels, also where rows are not 16-byte aligned, in fp32.
-              const bool odd = (kind.a.transposed && s.m % 8 != 0) || (kind.b.transposed && s.n % 8 != 0);
-              v += how.type == DType::bf16 && !ours(kind) && !odd ? to_float(bf16(add)) : add;
-            }
-            if (how.accumulate) v += number(how.type, sheet.host, rows[i] * sheet.ld + n);
-            expected.push_back(v);
-            found.push_back(number(how.type, out, rows[i] * sheet.ld + n));
+      outputs.push_back({type, false, false, false, 1});
+      outputs.push_back({type, true, false, true, 2, 0.75f});
+      outputs.push_back({type, true, false, false, 2, 0.75f, true});
+    }
+    for (const Output& how : outputs) {
+      const Sheet sheet(how, s.m, s.n, static_cast<float>(size));
+      const Bias bias(how.bias, s.n, static_cast<float>(size));
+      Product p;
+      p.m = s.m, p.n = s.n, p.k = s.k, p.a = a.operand, p.b = b.operand;
+      p.d = sheet.device.get(), p.d_type = how.type, p.ldd = sheet.ld;
+      p.accumulate = how.accumulate, p.fast_accumulation = how.fast, p.measure = how.measure, p.alpha = how.alpha,
+      p.portable = how.portable;
+      p.bias = bias.device.get(), p.bias_type = bias.type;
+      const std::string what = std::string(kind.name) + " " + std::to_string(s.m) + "x" + std::to_string(s.n) + "x" + std::to_string(s.k) +
+                               (how.type == DType::f32 ? " f32" : " bf16") + (how.accumulate ? " accumulate" : "") +
+                               (how.fast ? " fast" : "") + (how.portable ? " portable" : "") + " bias " + std::to_string(how.bias);
+      const char* message = product(p);
+      EXPECT_EQ(message, nullptr) << what << ": " << message;
+      if (message) continue;
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
+      const auto out = sheet.device.fetch<uint8_t>();
+      std::vector<double> expected, found;
+      for (size_t i = 0; i < rows.size(); ++i) {
+        for (int64_t n = 0; n < s.n; ++n) {
+          double v = how.alpha * sums[i * static_cast<size_t>(s.n) + static_cast<size_t>(n)];
+          if (how.bias != 0) {
+            const float add = number(bias.type, bias.host, n);
+            // cuBLASLt adds a bias in the type of D; our own kernels, also where rows are not 16-byte aligned, in fp32.
+            const bool odd = (kind.a.transposed && s.m % 8 != 0) || (kind.b.transposed && s.n % 8 != 0);
+            v += how.type == DType::bf16 && !ours(kind) && !odd ? to_float(bf16(add)) : add;
           }
+          if (how.accumulate) v += number(how.type, sheet.host, rows[i] * sheet.ld + n);
+          expected.push_back(v);
+          found.push_back(number(how.type, out, rows[i] * sheet.ld + n));
         }
-        const double db = sqnr(expected, found);
-        EXPECT_GE(db, bar(kind, how.type, how.fast)) << what;
-        auto& low = worst[how.type == DType::f32][how.fast];
-        low = std::min(low, db);
-        for (int64_t r = 0; r < s.m; ++r) {
-          for (int64_t c = s.n; c < sheet.ld; ++c) {
-            ASSERT_TRUE(std::isnan(number(how.type, out, r * sheet.ld + c))) << what << ": wrote outside of D at " << r << ", " << c;
-          }
+      }
+      const double db = sqnr(expected, found);
+      EXPECT_GE(db, bar(kind, how.type, how.fast)) << what;
+      auto& low = worst[how.type == DType::f32][how.fast];
+      low = std::min(low, db);
+      for (int64_t r = 0; r < s.m; ++r) {
+        for (int64_t c = s.n; c < sheet.ld; ++c) {
+          ASSERT_TRUE(std::isnan(number(how.type, out, r * sheet.ld + c))) << what << ": wrote outside of D at " << r << ", " << c;
         }
       }
     }
-    std::printf("[   dB     ] %-28s bf16 %.1f f32 %.1f", kind.name, worst[0][0], worst[1][0]);
-    if (is_fp8(kind)) std::printf(" fast: bf16 %.1f f32 %.1f", worst[0][1], worst[1][1]);
-    std::printf("\n");
   }
+  std::printf("[   dB     ] %-28s bf16 %.1f f32 %.1f", kind.name, worst[0][0], worst[1][0]);
+  if (is_fp8(kind)) std::printf(" fast: bf16 %.1f f32 %.1f", worst[0][1], worst[1][1]);
+  std::printf("\n");
 }
 
 // (sum * scale_m) * scale_n + bias + D, each rounded on its own: every bit of it.

@@ -209,6 +209,14 @@ class Device {
 
 std::string missing() { return CudaModule().reason(); }
 
+// The references take minutes of a CPU: parts, so that several processes share them (GTEST_TOTAL_SHARDS).
+constexpr int kParts = 4;
+std::vector<Case> part_of(const std::vector<Case>& cases, int part) {
+  std::vector<Case> out;
+  for (size_t i = static_cast<size_t>(part); i < cases.size(); i += kParts) out.push_back(cases[i]);
+  return out;
+}
+
 // References side by side, then the device one case after the other.
 void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0) {
   Device device;
@@ -260,16 +268,21 @@ std::vector<Case> all_cases(bool stochastic, DType type) {
   return cases;
 }
 
-class QuantizeCuda : public ::testing::TestWithParam<std::tuple<DType, bool>> {};
+class QuantizeCudaAll : public ::testing::TestWithParam<std::tuple<DType, bool, int>> {};
 
-TEST_P(QuantizeCuda, EqualsTheReferenceBitForBit) {
+TEST_P(QuantizeCudaAll, EqualsTheReferenceBitForBit) {
   if (!missing().empty()) GTEST_SKIP() << missing();
-  expect_reference(all_cases(std::get<1>(GetParam()), std::get<0>(GetParam())));
+  const auto [type, stochastic, part] = GetParam();
+  expect_reference(part_of(all_cases(stochastic, type), part));
 }
-INSTANTIATE_TEST_SUITE_P(All, QuantizeCuda, ::testing::Combine(::testing::Values(DType::bf16, DType::f32), ::testing::Bool()));
+INSTANTIATE_TEST_SUITE_P(All, QuantizeCudaAll,
+                         ::testing::Combine(::testing::Values(DType::bf16, DType::f32), ::testing::Bool(), ::testing::Range(0, kParts)));
+
+class QuantizeCudaParts : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Part, QuantizeCudaParts, ::testing::Range(0, kParts));
 
 // Every form of every spec, on data that has what each finds hard.
-TEST(QuantizeCudaForms, EqualTheReferenceOnEveryFill) {
+TEST_P(QuantizeCudaParts, EqualTheReferenceOnEveryFill) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
   for (const NamedSpec& named : operand_specs()) {
@@ -283,11 +296,11 @@ TEST(QuantizeCudaForms, EqualTheReferenceOnEveryFill) {
       }
     }
   }
-  expect_reference(cases);
+  expect_reference(part_of(cases, GetParam()));
 }
 
 // One output at a time: the kernels that training runs.
-TEST(QuantizeCuda, OneOutputAtATime) {
+TEST_P(QuantizeCudaParts, OneOutputAtATime) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
   std::vector<Case> cases;
@@ -324,7 +337,7 @@ TEST(QuantizeCuda, OneOutputAtATime) {
       }
     }
   }
-  expect_reference(cases);
+  expect_reference(part_of(cases, GetParam()));
 }
 
 // What layers ask for of X: values, and packed codes for later.
