@@ -68,8 +68,9 @@ cublasLtHandle_t handle(int device);
 enum class Choice { heuristic, measured };
 
 // Runs the problem with the algorithm that was chosen for it before, or chooses one now: the first of the heuristic, or the
-// fastest of its first `kMeasured`, of their siblings and of the variants of that one, timed on this device (once; waits for the stream and
-// takes scratch memory of the size of D; during stream capture the heuristic's first is used and not kept). Null, or why nothing ran.
+// fastest of its first `kMeasured`, of their siblings and of the variants of that one (of the best two, where they take microseconds),
+// timed on this device (once; waits for the stream and takes scratch memory of the size of D; during stream capture the heuristic's
+// first is used and not kept). Null, or why nothing ran.
 constexpr int kMeasured = 16;
 const char* matmul(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream);
 

@@ -7,10 +7,10 @@
 
 namespace halftone::gemm {
 
-// Runs the candidates in turns (a device that throttles slows all of them alike), `rounds` timed runs each after one that is
-// not; median milliseconds of each, infinity of those that do not run. Waits for the stream. Candidates of a few microseconds
-// run several times, queued behind a kernel that waits, so that the time is the device's and not that of launching.
-std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream);
+// Runs the candidates in turns (a device that throttles slows all of them alike), `rounds` timed runs each after two that are
+// not; median milliseconds of each, infinity of those that do not run. Waits for the stream. Candidates of less than 0.1 ms
+// run `repeats` times, queued behind a kernel that waits, so that the time is the device's and not that of launching.
+std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream, int repeats = 10);
 
 // Milliseconds of one run; negative where it does not run.
 float time_once(const std::function<bool()>& run, cudaStream_t stream);

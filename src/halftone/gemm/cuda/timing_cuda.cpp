@@ -38,22 +38,20 @@ class Stopwatch {
 
 }  // namespace
 
-std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream) {
+std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream, int repeats) {
   constexpr float kShort = 0.1f;  // milliseconds
-  constexpr int kRepeats = 10;
   Stopwatch watch(stream);
   std::vector<std::vector<float>> times(count);
   std::vector<float> out(count, std::numeric_limits<float>::infinity());
-  std::vector<int> repeats(count);  // 0: does not run
+  std::vector<int> runs_of(count);  // 0: does not run
   for (size_t i = 0; i < count; ++i) {
-    bool runs = true;
-    const float ms = watch.time([&] { return runs = run(i); }, 1);
-    repeats[i] = !runs || ms < 0 ? 0 : ms < kShort ? kRepeats : 1;
+    const float ms = run(i) ? watch.time([&] { return run(i); }, 1) : -1;  // the first run may load the kernel
+    runs_of[i] = ms < 0 ? 0 : ms < kShort ? repeats : 1;
   }
   for (int round = 0; round < rounds; ++round) {
     for (size_t i = 0; i < count; ++i) {
-      if (repeats[i] == 0) continue;
-      const float ms = watch.time([&] { return run(i); }, repeats[i]);
+      if (runs_of[i] == 0) continue;
+      const float ms = watch.time([&] { return run(i); }, runs_of[i]);
       if (ms >= 0) times[i].push_back(ms);
     }
   }
