@@ -340,6 +340,26 @@ TEST_P(QuantizeCudaParts, OneOutputAtATime) {
   expect_reference(part_of(cases, GetParam()));
 }
 
+// The matrices on which the sources test block scales (numerics.md 13.1); 513 rows: a tail.
+TEST_P(QuantizeCudaParts, BlockScalesOnTheSourcesShapes) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.rotates || (named.spec.block != 16 && named.spec.block != 32)) continue;
+    for (const Shape& shape : {Shape{128, 64, 0}, {512, 64, 0}, {513, 64, 0}, {2048, 2048, 0}}) {
+      for (const Fill fill : {Fill::normal, Fill::outliers}) {
+        const bool large = shape.rows == 2048;  // in one type and without values, so that the references take seconds
+        for (const DType type : {DType::bf16, DType::f32}) {
+          if (large && (type == DType::f32) != (turn++ % 2 == 0)) continue;
+          cases.push_back({named, named, shape, fill, type, large ? ValueForm::none : ValueForm::bf16, false, true, true, true});
+        }
+      }
+    }
+  }
+  expect_reference(part_of(cases, GetParam()));
+}
+
 // What layers ask for of X: values, and packed codes for later.
 TEST(QuantizeCuda, ValuesBesidePackedCodes) {
   if (!missing().empty()) GTEST_SKIP() << missing();

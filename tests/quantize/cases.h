@@ -45,7 +45,7 @@ struct Shape {
 inline const std::vector<Shape> kShapes = {{0, 5, 0},    {5, 0, 0},   {1, 1, 0},     {1, 64, 0},    {3, 17, 2},
                                            {17, 100, 0}, {64, 32, 8}, {150, 256, 0}, {67, 1042, 6}, {257, 71, 1}};
 
-enum class Fill { normal, zeros, tiny, spread, nan, inf, ties };
+enum class Fill { normal, zeros, tiny, spread, nan, inf, ties, outliers };
 
 inline std::vector<float> values(Fill fill, int64_t rows, int64_t ld) {
   std::mt19937 rng(7);
@@ -65,6 +65,9 @@ inline std::vector<float> values(Fill fill, int64_t rows, int64_t ld) {
         break;
       case Fill::ties:
         x[i] = static_cast<float>(static_cast<int>(rng() % 509) - 254) * 0.5f;
+        break;
+      case Fill::outliers:  // data O of numerics.md 13: one in 200 larger by 100 normal numbers
+        x[i] = rng() % 200 == 0 ? v + 100 * normal(rng) : v;
         break;
       default:
         x[i] = v;
