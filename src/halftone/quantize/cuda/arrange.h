@@ -7,7 +7,7 @@ namespace halftone::device {
 
 // A tile has 4 bytes of scales a vector. Written to their rows one by one, each is a part of a sector that the L2 cache takes
 // as slowly as a whole one: up to a fifth of a kernel's time. So the tile kernels write the scales of a tile together,
-// [tiles along R][tiles along C][kTile vectors], and a second, small kernel brings them into rows.
+// [tiles along R][tiles along C][kTile vectors], to stay in the L2 cache, and a second, small kernel brings them into rows.
 struct ScaleRows {
   const void* tiles;
   void* scales;

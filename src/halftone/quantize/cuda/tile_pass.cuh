@@ -238,8 +238,8 @@ __device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedScal
   if (scales == nullptr || thread < 0 || thread >= kTile) return;
   if (kEach == 4 && d.scale_tiles != nullptr) {
     if (c0 >= d.C || r0 >= d.R) return;
-    static_cast<uint32_t*>(d.scale_tiles)[(int64_t{r0 / kTile} * d.tiles_c + c0 / kTile) * kTile + thread] =
-        *reinterpret_cast<const uint32_t*>(staged.scales[thread]);
+    store_kept(static_cast<uint32_t*>(d.scale_tiles) + (int64_t{r0 / kTile} * d.tiles_c + c0 / kTile) * kTile + thread,
+               *reinterpret_cast<const uint32_t*>(staged.scales[thread]));
     return;
   }
   const int first = c0 / kBlock, count = min(d.blocks - first, kEach);
