@@ -129,6 +129,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
   start_dependents();
   if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane);
 
+  if (!a.dependent) wait_for_primary();
 #pragma unroll 1
   for (int part = 0; part < kPasses; ++part) {
     const int column_in = (warp & 1) * 64 + part * kColumns, column0 = tile_c * kTile + column_in;

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
 
   start_dependents();
   Vec8<T> x[8];
+  if (!a.dependent) wait_for_primary();
   const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
   const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
   const auto row_at = [&](uint32_t i) {
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
 
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, a.dependent);
+  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
   cudaLaunchConfig_t& config = overlapped.config;
   if constexpr (by_blocks<T>(kCoder, kStep, kBlock, kForm)) {
     const int width = copies == Copies::row ? 0 : a.transposed.hadamard;

@@ -29,10 +29,10 @@ __device__ __forceinline__ uint32_t sign_pair(const Vec8<float>& x, int k) {
   return __byte_perm(__float_as_uint(x.v[2 * k]), __float_as_uint(x.v[2 * k + 1]), 0x7632);
 }
 
-// Read once: the lines are not kept in L1.
+// Read once: the lines are not kept in L1. No read-only load (nc): a kernel may have started before its input was written (dependent.cuh).
 __device__ __forceinline__ uint4 load_once(const void* p) {
   uint4 r;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
   return r;
 }
 __device__ __forceinline__ void load8(const bf16* p, Vec8<bf16>& x) {
