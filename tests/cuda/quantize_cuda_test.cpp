@@ -397,6 +397,32 @@ TEST(QuantizeCuda, ArrangedScales) {
   expect_reference(cases);
 }
 
+// Row copies alone whose scales thread blocks of 32 x 512 elements gather, with tails of rows, blocks and pieces of 16 bytes of scales.
+TEST(QuantizeCuda, GatheredScalesOfRows) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    if (s.granularity != Granularity::block || named.rotates || (s.block != 32 && s.block != 128)) continue;
+    for (const Shape& shape : {Shape{40, 1000, 0}, {168, 512, 8}, {129, 2032, 16}}) {
+      for (const Only only : {Only::all, Only::codes, Only::packed}) {
+        if (only == Only::packed && bits_of(s.element) != 4) continue;
+        for (const bool stochastic : {false, true}) {
+          Case c{named, named, shape, kFills[turn % 7], turn % 2 == 0 ? DType::bf16 : DType::f32, ValueForm::none, stochastic,
+                 true,  false, true};
+          c.only = only;
+          if (turn % 5 == 3) c.length = 3056;
+          cases.push_back(c);
+          ++turn;
+        }
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
 // A matrix so large that thread blocks share the maxima of rows.
 TEST(QuantizeCuda, MaximaOfManyRows) {
   if (!missing().empty()) GTEST_SKIP() << missing();

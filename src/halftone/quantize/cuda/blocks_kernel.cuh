@@ -123,16 +123,19 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
   const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
   const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
   if (tile_r >= a.tiles_r) return;
-  const int row_in = (warp >> 1) * 32, row0 = tile_r * kTile + row_in;  // the warp's first row in the tile and in the matrix
+  constexpr bool kScales = kForm == Form::packed || kForm == Form::codes || kForm == Form::folded;
+  const bool wide = kCopies == Copies::row && kScales && a.wide;
+  const int top = tile_r * kTile + (wide ? tile_c % 4 * kWideRows : 0), left = (wide ? tile_c / 4 * 4 : tile_c) * kTile;
+  const int row_in = wide ? 0 : (warp >> 1) * 32, row0 = top + row_in;  // the warp's first row in the thread block and in the matrix
   uint8_t* x = shared.x[warp];
   uint32_t row_tensor = 0, transposed_tensor = 0;
+  if (!a.dependent) wait_for_primary();
   start_dependents();
   if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane);
 
-  if (!a.dependent) wait_for_primary();
 #pragma unroll 1
   for (int part = 0; part < kPasses; ++part) {
-    const int column_in = (warp & 1) * 64 + part * kColumns, column0 = tile_c * kTile + column_in;
+    const int column_in = (wide ? warp : warp & 1) * 64 + part * kColumns, column0 = left + column_in;
     {
       const int column = column0 + (lane & 7) * (16 / static_cast<int>(sizeof(T))), first = lane >> 3;
       const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(a.x) + int64_t{row0 + first} * a.ld + column);
@@ -240,7 +243,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
       uint8_t* outputs = Shared::kKeepsRows ? shared.rows[warp] : x;
       uint8_t* to = outputs + lane * Shared::kRowPitch + (Shared::kKeepsRows ? part * 4 * kBytes : 0);
       uint32_t reference[1] = {};
-      if constexpr (kForm == Form::folded) references_of<32, 1>(d, row, tile_c == 0 && column_in == 0, row_tensor, reference);
+      if constexpr (kForm == Form::folded) references_of<32, 1>(d, row, column0 == 0, row_tensor, reference);
       const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
       const uint32_t place = kStochastic ? __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) : 0u;
       const uint32_t shift = blockDim.x / (kTileThreads >> kShift);
@@ -252,7 +255,9 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
         rule.amax = amax_of(t);
         if (d.tile) rule.amax = tile_max<32>(rule.amax);
         rule.make(d, reference[0], t);
-        shared.row_scales.scales[row_in + lane][column_in / 32 + b] = static_cast<uint8_t>(rule.byte);
+        uint8_t* scale =
+            wide ? wide_scale(shared.row_scales, row, column0 + b * 32) : &shared.row_scales.scales[row_in + lane][column_in / 32 + b];
+        *scale = static_cast<uint8_t>(rule.byte);
         const uint32_t first = d.draws.first + static_cast<uint32_t>(row) * d.draws.row + static_cast<uint32_t>(column0 / 8 + b * 4);
         uint32_t out[kBytes];
 #pragma unroll
@@ -278,11 +283,16 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
       }
     }
   }
-  constexpr bool kScales = kForm == Form::packed || kForm == Form::codes || kForm == Form::folded;
   if constexpr (kTransposed || kScales) {
     __syncthreads();
     const int thread = static_cast<int>(threadIdx.x);
-    if constexpr (kScales && kRow) flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
+    if constexpr (kScales && kRow) {
+      if (wide) {
+        flush_wide_scales<32>(a.row, shared.row_scales, top, left, thread);
+      } else {
+        flush_scales<32>(a.row, shared.row_scales, top, left, thread);
+      }
+    }
     if constexpr (kScales && kTransposed)
       flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
     if constexpr (kTransposed) {

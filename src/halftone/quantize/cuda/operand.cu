@@ -84,13 +84,12 @@ Plan plan_of(const QuantizeOperand& p) {
   return plan;
 }
 
-// Bytes of a vector's scales in a tile, where there are so many that tiles write them together (arrange.h), else 0.
-// fewest: elements; below, the second kernel takes longer than it saves, as it does for blocks of 16, which have eight.
-int tile_scale_bytes(const QuantizedCopy& copy, int64_t R, int64_t C, int64_t fewest) {
+// Whether a tile has 4 bytes of scales a vector, which are better stored together with others: row copies alone by thread blocks that are
+// wide (tile_args.h), the others by tiles together (arrange.h). Blocks of 16 have eight.
+bool gathers_scales(const QuantizedCopy& copy, int64_t C) {
   const OperandSpec& s = copy.spec;
-  if (copy.scales == nullptr || s.granularity != Granularity::block || (s.block != 32 && s.block != kTile) || R * C < fewest) return 0;
-  const int64_t row_bytes = ceil_div(C, s.block) * (s.block == kTile ? 4 : 1);
-  return arranges(row_bytes) && aligned_to(copy.scales, 16) ? 4 : 0;
+  if (copy.scales == nullptr || s.granularity != Granularity::block || (s.block != 32 && s.block != kTile)) return false;
+  return arranges(ceil_div(C, s.block) * (s.block == kTile ? 4 : 1)) && aligned_to(copy.scales, 16);
 }
 
 // Memory of the tile kernels: maxima of an earlier pass, and scales as tiles write them.
@@ -116,11 +115,12 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
   m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
   const auto scales = [&](const QuantizedCopy& copy, int64_t R, int64_t contracted) -> void* {
-    const int64_t C = operand_length(copy, contracted),
-                  each = tile_scale_bytes(copy, R, C, int64_t{1} << (p.want_row && p.want_transposed ? 25 : 26));
-    return each == 0 ? nullptr : take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * each);
+    const int64_t C = operand_length(copy, contracted);
+    // With fewer elements the second kernel takes longer than it saves.
+    if (!gathers_scales(copy, C) || R * C < int64_t{1} << (p.want_row && p.want_transposed ? 25 : 26)) return nullptr;
+    return take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * 4);
   };
-  if (p.want_row) m.row_scales = scales(p.row, p.rows, p.cols);
+  if (p.want_row && p.want_transposed) m.row_scales = scales(p.row, p.rows, p.cols);
   if (p.want_transposed) m.transposed_scales = scales(p.transposed, p.cols, p.rows);
   return m;
 }
@@ -260,14 +260,16 @@ RowLaunch row_launch(const Family& f, [[maybe_unused]] Form form) {
 
 cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
   const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
-  TileArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), 0, p.ld, false, false, {}, {}};
+  TileArgs a{};
+  a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
   StatisticsArgs ask{};
   ask.x = p.x, ask.type = p.type, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
   int64_t rows = p.rows, columns = p.cols;
   if (row) {
     a.row = copy_args(p, p.row, false);
     need_maxima(p, p.row, false, m, ask, a.row);
-    a.row.scale_tiles = m.row_scales, a.row.tiles_c = static_cast<int>(ceil_div(a.row.C, kTile));
+    a.wide = !transposed && gathers_scales(p.row, a.row.C);
+    a.row.scale_tiles = a.wide ? nullptr : m.row_scales, a.row.tiles_c = static_cast<int>(ceil_div(a.row.C, kTile));
     columns = std::max<int64_t>(columns, a.row.C);
   }
   if (transposed) {

@@ -44,6 +44,7 @@ struct TileArgs {
   int64_t ld;
   bool dependent;  // on the kernel before this one, which collects maxima
   bool backwards;  // last tiles first: what an earlier pass read last is still in the L2 cache
+  bool wide;       // a row copy alone, by thread blocks of 32 x 512 elements: 16 bytes of scales a row, to be stored at once
   CopyArgs row, transposed;
 };
 static_assert(sizeof(TileArgs) < 4096);
@@ -57,5 +58,7 @@ struct RowArgs {
 
 // A thread block quantises kTile x kTile elements with eight warps of 32 x 64.
 inline constexpr int kTile = 128, kTileThreads = 256, kBand = 8;
+// With TileArgs::wide the thread blocks of four neighbouring tiles along the rows share these out as 32 rows of all four each.
+inline constexpr int kWideRows = kTile / 4, kWideColumns = kTile * 4;
 
 }  // namespace halftone::device

@@ -60,18 +60,20 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
   const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
   const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
   if (tile_r >= a.tiles_r) return;
-  const int row = tile_r * kTile + (warp >> 1) * 32 + (lane >> 3) * 8, column = tile_c * kTile + (warp & 1) * 64 + (lane & 7) * 8;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+  const bool wide = kCopies == Copies::row && (kBlock == 32 || kBlock == 128) && a.wide;
+  const int row0 = tile_r * kTile + (wide ? tile_c % 4 * kWideRows : 0), column0 = (wide ? tile_c / 4 * 4 : tile_c) * kTile;
+  const int row = row0 + (wide ? 0 : warp >> 1) * 32 + (lane >> 3) * 8, column = column0 + (wide ? warp : warp & 1) * 64 + (lane & 7) * 8;
 
+  if (!a.dependent) wait_for_primary();
   start_dependents();
   Vec8<T> x[8];
-  if (!a.dependent) wait_for_primary();
   const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
   const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
   const auto row_at = [&](uint32_t i) {
     return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(source) + uint64_t{bytes} * i);
   };
-  if ((tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols) {
+  if (row0 + (wide ? kWideRows : kTile) <= a.rows && column0 + (wide ? kWideColumns : kTile) <= a.cols) {
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) load8(row_at(i), x[i]);
   } else {
@@ -97,12 +99,12 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
     exchange(shared, x, warp, lane, kRow ? a.row.tile : a.transposed.tile, row_shared, column_shared);
   }
   if constexpr (kRow) {
-    const Place place{lane, warp, row, column, tile_c == 0};
+    const Place place{lane, warp, row, column, column0 == 0, wide};
     const Amax8<T> amax = kGrouped ? amax_of(x) : Amax8<T>{};
     pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, place, x, amax, row_shared, row_tensor, staged[0], nullptr);
   }
   if constexpr (kTransposed) {
-    const Place place{lane, warp, column, row, tile_r == 0};
+    const Place place{lane, warp, column, row, tile_r == 0, false};
     Vec8<T> t[8];
     Amax8<T> amax{};
     if (kCoder == Coder::e2m1 && a.transposed.hadamard != 0) {
@@ -115,10 +117,13 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
     pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor,
                                                                 staged[kGrouped ? 1 : 0], elements);
   }
-  if constexpr (kGrouped || kStaged != 0) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (wide) {
     __syncthreads();
-    const int thread = static_cast<int>(threadIdx.x);
-    if constexpr (kGrouped && kRow) flush_scales<kBlock>(a.row, staged[0], tile_r * kTile, tile_c * kTile, thread);
+    flush_wide_scales<kBlock>(a.row, staged[0], row0, column0, thread);
+  } else if constexpr (kGrouped || kStaged != 0) {
+    __syncthreads();
+    if constexpr (kGrouped && kRow) flush_scales<kBlock>(a.row, staged[0], row0, column0, thread);
     if constexpr (kGrouped && kTransposed)
       flush_scales<kBlock>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
     if constexpr (kStaged != 0) {

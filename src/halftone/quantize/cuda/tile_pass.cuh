@@ -8,6 +8,7 @@ namespace halftone::device {
 struct Place {
   int lane, warp, r, c;
   bool first_tile;  // of the tiles along C: this thread block writes the scales of whole rows
+  bool wide;        // TileArgs
 };
 
 // The scale of one e2m1, e4m3 or e5m2 block of 16 or 32 and what its elements and values need.
@@ -96,12 +97,16 @@ __device__ __forceinline__ ValueWords fetch_words(const Outputs<kForm>& out, con
 // and the elements of a transposed copy, [vector][16 chunks of eight elements]. A chunk has kBytes, 4 (packed), 8 or 16 (bf16);
 // chunks change places within a vector against bank conflicts, those of 16 bytes together.
 struct StagedScales {
-  uint8_t scales[kTile][8];
+  alignas(16) uint8_t scales[kTile][8];
 };
 template <int kBytes>
 __device__ __forceinline__ int staged_chunk(int vector, int chunk) {
   const int group = vector >> 3;
   return chunk ^ (kBytes == 4 ? (group & 3) << 2 : kBytes == 8 ? (group & 7) << 1 : group & 7);
+}
+// With TileArgs::wide: 16 bytes of scales a row; where those of the block that holds element (r, c) begin.
+__device__ __forceinline__ uint8_t* wide_scale(StagedScales& staged, int r, int c) {
+  return &staged.scales[0][0] + r % kWideRows * 16 + c % kWideColumns / 32;
 }
 // Bytes of a chunk of what a transposed copy stages, 0: nothing. Form::any: only packed codes. Kernels that wait for arithmetic
 // rather than for memory do not: the second way through shared memory costs them more than whole lines save.
@@ -157,7 +162,8 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       if (has_folded && d.form == ValueForm::fold_e4m3) reference = references[j];
       if (has_values) value[j] = value_words<kCoder, kForm>(d, b.scale, b.byte, reference);
       if constexpr (kStep == Step::divide) reciprocal[j] = divisor(b.factor).reciprocal;
-      staged.scales[local + first + j][block] = static_cast<uint8_t>(b.byte);
+      uint8_t* scale = kBlock == 32 && p.wide ? wide_scale(staged, p.r + first + j, p.c) : &staged.scales[local + first + j][block];
+      *scale = static_cast<uint8_t>(b.byte);
     }
   } else {
     const int first = kAxis == 0 ? p.lane & 7 : (p.lane >> 3) * 2;
@@ -171,9 +177,11 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       if constexpr (kBlock == 128) {
         s = group_rule<kCoder>(d, shared_amax[j], r);
         const int block = p.c / kBlock;
-        if (d.scale_tiles != nullptr) {
-          auto* out = static_cast<float*>(d.scale_tiles) + (int64_t{p.r / kTile} * d.tiles_c + block) * kTile;
-          if (writer && block < d.tiles_c && p.r / kTile * kTile < d.R) out[r % kTile] = s.scale;
+        if (p.wide) {
+          if (writer) *reinterpret_cast<float*>(wide_scale(staged, r, block * kBlock)) = s.scale;
+        } else if (d.scale_tiles != nullptr) {
+          auto* out = static_cast<uint32_t*>(d.scale_tiles) + (int64_t{p.r / kTile} * d.tiles_c + block) * kTile;
+          if (writer && block < d.tiles_c && p.r / kTile * kTile < d.R) store_kept(out + r % kTile, __float_as_uint(s.scale));
         } else if (writer && r < d.R && block * kBlock < d.C) {
           if (!d.tile) scales[int64_t{r} * d.blocks + block] = s.scale;
           if (d.tile && r % kBlock == 0) scales[int64_t{r / kBlock} * d.blocks + block] = s.scale;
@@ -256,6 +264,15 @@ __device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedScal
     return;
   }
   for (int i = 0; i < count; ++i) out[i] = staged.scales[thread][i];
+}
+
+// The same with TileArgs::wide, where rows of scales are whole pieces of 16 bytes (arranges).
+template <int kBlock>
+__device__ __forceinline__ void flush_wide_scales(const CopyArgs& d, const StagedScales& staged, int r0, int c0, int thread) {
+  const int r = r0 + thread;
+  if (thread >= kWideRows || r >= d.R || c0 >= d.C) return;
+  uint8_t* out = static_cast<uint8_t*>(d.scales) + int64_t{r} * d.blocks * (kBlock == kTile ? 4 : 1) + c0 / 32;
+  *reinterpret_cast<uint4*>(out) = reinterpret_cast<const uint4*>(staged.scales)[thread];
 }
 
 // The staged elements of a transposed copy, 16 bytes a thread and step, whole lines a warp.
