@@ -1,16 +1,20 @@
 #pragma once
 #include "halftone/quantize/cuda/block32.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/statistics.h"
 #include "halftone/quantize/cuda/tile_pass.cuh"
 
 namespace halftone::device {
 
-// The largest magnitude of the tensor from the words of an earlier pass; every lane gets it.
+// The largest magnitude of the tensor from the words of an earlier pass, kAtOnce loads of a lane together; every lane gets it.
+template <int kAtOnce = 5>
 __device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int count, int lane) {
   uint32_t a = 0;
   if (parts == nullptr) return a;
-#pragma unroll 1
-  for (int i = lane; i < count; i += 32) a = max(a, parts[i]);
+#pragma unroll kAtOnce
+  for (int i = 0; i < kStatisticsParts; i += 32) {
+    if (i + lane < count) a = max(a, parts[i + lane]);
+  }
   return __reduce_max_sync(0xFFFFFFFFu, a);
 }
 
@@ -158,10 +162,19 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
     if (part == 0) {
       if (a.dependent) wait_for_primary();
       if constexpr (kForm == Form::folded) {
-        if constexpr (kRow) row_tensor = reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane);
-        if constexpr (kTransposed) transposed_tensor = reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
+        constexpr int kAtOnce = kStochastic ? 1 : 5;  // draws need the registers
+        if constexpr (kRow) row_tensor = reduce_parts<kAtOnce>(a.row.tensor_amax, a.row.tensor_parts, lane);
+        if constexpr (kTransposed) transposed_tensor = reduce_parts<kAtOnce>(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
       }
     }
+    // What they read comes while the elements do, unless draws need the registers.
+    constexpr bool kEarly = kForm == Form::folded && !kStochastic;
+    [[maybe_unused]] uint32_t column_reference[kOwn] = {}, row_reference[1] = {};
+    if constexpr (kEarly && kTransposed) {
+      references_of<32 / kOwn, kOwn>(a.transposed, tile_c * kTile + column_in + kOwn * lane, tile_r == 0 && row_in == 0, transposed_tensor,
+                                     column_reference);
+    }
+    if constexpr (kEarly && kRow) references_of<32, 1>(a.row, row0 + lane, column0 == 0, row_tensor, row_reference);
     wait_for_copies();
     __syncwarp();
 
@@ -174,8 +187,12 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
       if constexpr (kRotated) rotate_columns(t, shared.flips[warp].words);
       if constexpr (!kRotated) pair_rows(t);
       uint32_t reference[kOwn] = {};
-      if constexpr (kForm == Form::folded)
+      if constexpr (kEarly) {
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j) reference[j] = column_reference[j];
+      } else if constexpr (kForm == Form::folded) {
         references_of<32 / kOwn, kOwn>(d, column, tile_r == 0 && row_in == 0, transposed_tensor, reference);
+      }
       Rule rule[kOwn];
 #pragma unroll
       for (int j = 0; j < kOwn; ++j) rule[j].amax = amax_of(t[j]);
@@ -242,8 +259,8 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
       const uint8_t* own = x + lane * kPitch;
       uint8_t* outputs = Shared::kKeepsRows ? shared.rows[warp] : x;
       uint8_t* to = outputs + lane * Shared::kRowPitch + (Shared::kKeepsRows ? part * 4 * kBytes : 0);
-      uint32_t reference[1] = {};
-      if constexpr (kForm == Form::folded) references_of<32, 1>(d, row, column0 == 0, row_tensor, reference);
+      uint32_t reference[1] = {row_reference[0]};
+      if constexpr (kForm == Form::folded && !kEarly) references_of<32, 1>(d, row, column0 == 0, row_tensor, reference);
       const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
       const uint32_t place = kStochastic ? __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) : 0u;
       const uint32_t shift = blockDim.x / (kTileThreads >> kShift);

@@ -122,7 +122,7 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
 }
 
 // draw(i): place_draw of element i's draw. low, high: bounds of an integer format.
-template <Coder kCoder, Step kStep, bool kStochastic, class T, class Draw>
+template <Coder kCoder, Step kStep, bool kStochastic, bool kClamp = true, class T, class Draw>
 __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};
   if constexpr (kStep == Step::exact && kStochastic) {
@@ -165,7 +165,8 @@ __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float
     uint32_t s[8];
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const float y = fminf(fmaxf(element(x, i) * by.f, low), high);
+      float y = element(x, i) * by.f;
+      if constexpr (kClamp || kStochastic) y = fminf(fmaxf(y, low), high);
       if constexpr (kStochastic) {
         // ceil(y - (u + 1/2) / 65536): every partial sum is rounded up to a grid that holds the integers.
         const float p = __fadd_ru(y, -0x1p-17f), u = __uint_as_float(draw(i));

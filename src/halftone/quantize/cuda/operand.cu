@@ -139,6 +139,7 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.scale_floor = s.scale_floor;
   if (!is_float(s.element))
     d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
+  d.in_range = s.granularity == Granularity::row && (s.scale_floor == 0 || s.scale_floor > 1e-30f);  // whose inverse is finite
   d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
   if (s.stochastic) {
     d.draws = make_draws(copy.rounding, p.cols);
@@ -281,7 +282,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   cudaError_t status = cudaSuccess;
   if (a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr) {
     status = collect_ternary(p, m.sums, m.ternary, stream);
-    a.backwards = true;
+    a.dependent = a.backwards = true;
   } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
     if (!ask.rotated && !ask.rotated_column) ask.hadamard = 0;
     status = collect_statistics(ask, stream);

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(
       s = int4_scale(positive, negative, d.scale_floor);
     } else {
       amax = block_max(amax, shared[0]);
-      s = group_rule<kCoder>(d, amax, d.R);
+      s = group_rule<kCoder>(d, amax, 0);
     }
     if (thread == 0 && d.scales != nullptr) static_cast<float*>(d.scales)[row] = s.scale;
     factor[0] = s.inv, value[0] = {__float_as_uint(1.0f), 0, 0};
@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256) row_kernel(
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = thread + i * threads;
-    constexpr int kAtOnce = kVectors < 4 ? kVectors : 4;
+    constexpr int kAtOnce = kVectors < 4 ? kVectors : kVectors == 8 ? 2 : 4;  // of eight, few: registers for more thread blocks
     if constexpr (kStochastic) {
       if (i % kAtOnce == 0) draw8<kAtOnce>(d.draws, step, d.draws.first + row * d.draws.row + vector, threads, draws.v + i);
     }

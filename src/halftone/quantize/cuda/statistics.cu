@@ -13,8 +13,10 @@
 namespace halftone::device {
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kChunkRows = 128;  // of one warp: 4 steps of 32 rows, 64 columns
+constexpr int kThreads = 1024;           // where a maximum is all that is wanted
+constexpr int kStatisticsThreads = 512;  // which leave registers for a thread block of the kernel to come
+constexpr int kBandRows = 32;            // of a warp's step, 64 columns
+constexpr int kChunkRows = 128;          // of a warp of the rotated kernels
 
 // Largest magnitudes of the elements with (kNegative) or without the sign bit, of every vector and across them. As signed numbers
 // those with the bit are below 0, as unsigned ones above all others.
@@ -52,31 +54,50 @@ __device__ __forceinline__ Amax8<bf16> amax_across_of_sign(const Vec8<bf16> (&x)
   return a;
 }
 template <bool kNegative>
-__device__ __forceinline__ void of_sign(const Vec8<float> (&x)[8], Vec8<float> (&r)[8]) {
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-#pragma unroll
-    for (int j = 0; j < 8; ++j) r[i].v[j] = (__float_as_int(x[i].v[j]) < 0) == kNegative ? x[i].v[j] : 0.0f;
-  }
+__device__ __forceinline__ uint32_t larger_of_sign(uint32_t a, float b) {
+  return kNegative ? max(a, __float_as_uint(b)) : static_cast<uint32_t>(max(static_cast<int>(a), __float_as_int(b)));
+}
+template <bool kNegative>
+__device__ __forceinline__ uint32_t magnitude_of_sign(uint32_t m) {
+  return static_cast<uint32_t>(max(static_cast<int>(kNegative ? m ^ 0x80000000u : m), 0));
 }
 template <bool kNegative>
 __device__ __forceinline__ Amax8<float> amax_of_sign(const Vec8<float> (&x)[8]) {
-  Vec8<float> part[8];
-  of_sign<kNegative>(x, part);
-  return amax_of(part);
+  Amax8<float> a;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    uint32_t m = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) m = larger_of_sign<kNegative>(m, x[i].v[j]);
+    a.w[i] = magnitude_of_sign<kNegative>(m);
+  }
+  return a;
 }
 template <bool kNegative>
 __device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&x)[8]) {
-  Vec8<float> part[8];
-  of_sign<kNegative>(x, part);
-  return amax_across(part);
+  Amax8<float> a;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    uint32_t m = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) m = larger_of_sign<kNegative>(m, x[i].v[j]);
+    a.w[j] = magnitude_of_sign<kNegative>(m);
+  }
+  return a;
 }
 
-__device__ __forceinline__ void load_pair_once(const void* p, uint32_t& r) {
-  asm volatile("ld.global.nc.L1::no_allocate.u32 %0, [%1];" : "=r"(r) : "l"(p));
+__device__ __forceinline__ void load_pair_once(const void* p, uint32_t& r, uint64_t policy) {
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "l"(policy));
 }
-__device__ __forceinline__ void load_pair_once(const void* p, float2& r) {
-  asm volatile("ld.global.nc.L1::no_allocate.v2.f32 {%0, %1}, [%2];" : "=f"(r.x), "=f"(r.y) : "l"(p));
+__device__ __forceinline__ void load_pair_once(const void* p, float2& r, uint64_t policy) {
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.f32 {%0, %1}, [%2], %3;" : "=f"(r.x), "=f"(r.y) : "l"(p), "l"(policy));
+}
+
+// Into the first-level cache, where the same elements are read again.
+__device__ __forceinline__ uint32_t load_pair(const void* p, uint64_t policy) {
+  uint32_t r;
+  asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "l"(policy));
+  return r;
 }
 
 template <class T>
@@ -103,43 +124,43 @@ __device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, con
     if constexpr (!kShared) raise(out + r, a);
   }
 }
-// Maxima of the rows of a thread block whose warps have the same rows: one atomic operation a row and thread block in memory. Two
-// chunks at a time, so that no warp waits for the last one, which stores them.
+// Maxima of the rows of a thread block whose warps have the same rows: one atomic operation a row and thread block in memory.
+// Several bands at a time, so that no warp waits for the last one, which stores them.
 struct BlockRows {
-  uint32_t amax[2][2][kChunkRows];  // [chunk][sign]
-  unsigned arrived[2], stored[2];
+  static constexpr unsigned kBands = 4;
+  uint32_t amax[kBands][2][kBandRows];  // [band][sign]
+  unsigned arrived[kBands], stored[kBands];
   __device__ __forceinline__ void clear() {
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * 2 * kChunkRows; i += static_cast<int>(blockDim.x)) amax[0][0][i] = 0;
-    if (threadIdx.x < 2) arrived[threadIdx.x] = stored[threadIdx.x] = 0;
+    for (unsigned i = threadIdx.x; i < kBands * 2 * kBandRows; i += blockDim.x) amax[0][0][i] = 0;
+    if (threadIdx.x < kBands) arrived[threadIdx.x] = stored[threadIdx.x] = 0;
     __syncthreads();
   }
-  // Chunk number n of this thread block may be written to.
-  __device__ __forceinline__ void wait(unsigned n) {
-    while (*const_cast<volatile unsigned*>(&stored[n & 1]) != n >> 1) __nanosleep(32);
+  // Of band number n of this thread block, once they may be written to.
+  __device__ __forceinline__ uint32_t (&wait(unsigned n))[2][kBandRows] {
+    while (*const_cast<volatile unsigned*>(&stored[n % kBands]) != n / kBands) __nanosleep(32);
     __syncwarp();
+    return amax[n % kBands];
   }
   // By every warp; the last one stores the rows.
   __device__ __forceinline__ void arrive(unsigned n, int warps, uint32_t* out, int rows, int top, bool by_sign, int lane) {
+    const unsigned band = n % kBands;
     __syncwarp();
     __threadfence_block();
     unsigned before = 0;
-    if (lane == 0) before = atomicAdd(&arrived[n & 1], 1u);
+    if (lane == 0) before = atomicAdd(&arrived[band], 1u);
     if (__shfl_sync(0xFFFFFFFFu, before, 0) != static_cast<unsigned>(warps) - 1) return;
     __threadfence_block();
     for (int sign = 0; sign <= static_cast<int>(by_sign); ++sign) {
-#pragma unroll
-      for (int i = lane; i < kChunkRows; i += 32) {
-        const uint32_t a = amax[n & 1][sign][i];
-        amax[n & 1][sign][i] = 0;
-        if (a != 0 && top + i < rows) raise(out + sign * static_cast<int64_t>(rows) + top + i, a);
-      }
+      const uint32_t a = amax[band][sign][lane];
+      amax[band][sign][lane] = 0;
+      if (a != 0 && top + lane < rows) raise(out + sign * static_cast<int64_t>(rows) + top + lane, a);
     }
     __syncwarp();
     __threadfence_block();
     if (lane == 0) {
-      arrived[n & 1] = 0;
+      arrived[band] = 0;
       __threadfence_block();
-      *const_cast<volatile unsigned*>(&stored[n & 1]) = (n >> 1) + 1;
+      *const_cast<volatile unsigned*>(&stored[band]) = n / kBands + 1;
     }
   }
 };
@@ -153,8 +174,9 @@ __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int colum
   }
 }
 
-template <int kWarps>
-__device__ __forceinline__ void store_part(uint32_t* parts, uint32_t amax) {
+// The maximum of a thread block, to its part or into one word for all.
+template <bool kOneWord = false>
+__device__ __forceinline__ void store_part(uint32_t* out, uint32_t amax) {
   __shared__ uint32_t warps[32];
   if (threadIdx.x < 32) warps[threadIdx.x] = 0;
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);
@@ -163,73 +185,64 @@ __device__ __forceinline__ void store_part(uint32_t* parts, uint32_t amax) {
   __syncthreads();
   if (threadIdx.x >= 32) return;
   amax = __reduce_max_sync(0xFFFFFFFFu, warps[threadIdx.x]);
-  if (threadIdx.x == 0) parts[blockIdx.x] = amax;
+  if (threadIdx.x != 0) return;
+  if constexpr (!kOneWord) out[blockIdx.x] = amax;
+  if (kOneWord && amax != 0) raise(out, amax);
 }
 
 // What a kernel collects beside the tensor's maximum: of rows and columns as they are, by sign, or after the rotation.
 enum class Collect : int { plain, by_sign, rotated };
-template <class T, Collect kCollect>
-constexpr int threads_of() {  // fewer where more registers are needed; the rest of the latency is hidden by more work a load
-  return kCollect != Collect::rotated && sizeof(T) == 2 ? kThreads : kThreads / 2;
-}
 
-// Warps take chunks of 128 x 64 elements in turn, those of the first rows first.
+// Bands of 32 rows x 64 columns to the warps, or 32 x 64 kWarps to the thread blocks (`shared_rows`): `teams` of them take turns with
+// the bands of their columns, whose maxima they keep, so that all together read the matrix from the first row to the last.
 template <class T, Collect kCollect>
-__global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
-  constexpr int kWarps = threads_of<T, kCollect>() / 32;
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const int strips = (a.cols + 63) / 64, chunks = (a.rows + kChunkRows - 1) / kChunkRows, warp = static_cast<int>(threadIdx.x) >> 5;
-  // Strips of a chunk to the warps of a thread block, or every item to whichever warp.
-  const int groups = a.shared_rows ? (strips + kWarps - 1) / kWarps : strips;
-  const int64_t items = int64_t{groups} * chunks, stride = int64_t{gridDim.x} * (a.shared_rows ? 1 : kWarps);
+__global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
+  constexpr int kWarps = kStatisticsThreads / 32;
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const int each = a.shared_rows ? kWarps : 1;  // strips of a team
+  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), groups = (strips + each - 1) / each;
+  const unsigned items = groups * static_cast<unsigned>(a.teams), stride = gridDim.x * (kWarps / each);
   uint32_t tensor = 0, rotated = 0;
   bool first = true;  // what is cleared may be read or written after the wait, for which the first loads do not
   unsigned turn = 0;
   __shared__ BlockRows block_rows;
   if (a.shared_rows) block_rows.clear();
+  if (a.wait_first) wait_for_primary();
   start_dependents();
-  for (int64_t item = blockIdx.x + int64_t{gridDim.x} * (a.shared_rows ? 0 : warp); item < items; item += stride, ++turn) {
-    const int strip = static_cast<int>(item % groups) * (a.shared_rows ? kWarps : 1) + (a.shared_rows ? warp : 0);
+  for (unsigned item = blockIdx.x + (a.shared_rows ? 0 : gridDim.x * static_cast<unsigned>(warp)); item < items; item += stride) {
+    const int strip = static_cast<int>(item % groups) * each + (a.shared_rows ? warp : 0), team = static_cast<int>(item / groups);
     const int column = strip * 64 + (lane & 7) * 8;
-    const int top = static_cast<int>(item / groups) * kChunkRows;
-    if (a.shared_rows) block_rows.wait(turn);
     Amax8<T> columns{}, others{};  // others: of the elements with a sign, or of the rotated ones
 #pragma unroll 1
-    for (int step = 0; step < kChunkRows && top + step < a.rows; step += 32) {
-      const int row = top + step + (lane >> 3) * 8;
+    for (int top = team * kBandRows; top < a.rows; top += a.teams * kBandRows, ++turn) {
+      const int row = top + (lane >> 3) * 8;
       const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
       const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
       Vec8<T> x[8];
+      const uint64_t policy = l2_policy(top >= a.keep_from);
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         x[i] = {};
-        if (i < valid) load8(source, x[i]);
+        if (i < valid) load8(source, x[i], policy);
         source += a.ld;
       }
       if (first) wait_for_primary();
       first = false;
+      const auto of_rows = [&](const Amax8<T>& amax, int sign) {
+        if (a.shared_rows) {
+          store_rows<T, true>(block_rows.wait(turn)[sign], kBandRows, row - top, amax, lane);
+        } else {
+          store_rows<T>(a.row + sign * int64_t{a.rows}, a.rows, row, amax, lane);
+        }
+      };
       if (a.tensor != nullptr || (a.row != nullptr && !a.by_sign_row)) {
         const Amax8<T> rows = amax_of(x);
         tensor = max(tensor, amax_total(rows));
-        if (a.row != nullptr && !a.by_sign_row) {
-          if (a.shared_rows) {
-            store_rows<T, true>(block_rows.amax[turn & 1][0], kChunkRows, row - top, rows, lane);
-          } else {
-            store_rows<T>(a.row, a.rows, row, rows, lane);
-          }
-        }
+        if (a.row != nullptr && !a.by_sign_row) of_rows(rows, 0);
       }
       if (a.column != nullptr && !a.by_sign_column) merge<T>(columns, amax_across(x));
       if constexpr (kCollect == Collect::by_sign) {
-        if (a.by_sign_row) {
-          if (a.shared_rows) {
-            store_rows<T, true>(block_rows.amax[turn & 1][0], kChunkRows, row - top, amax_of_sign<false>(x), lane);
-            store_rows<T, true>(block_rows.amax[turn & 1][1], kChunkRows, row - top, amax_of_sign<true>(x), lane);
-          } else {
-            store_rows<T>(a.row, a.rows, row, amax_of_sign<false>(x), lane);
-            store_rows<T>(a.row + a.rows, a.rows, row, amax_of_sign<true>(x), lane);
-          }
-        }
+        if (a.by_sign_row) of_rows(amax_of_sign<false>(x), 0), of_rows(amax_of_sign<true>(x), 1);
         if (a.by_sign_column) {
           merge<T>(columns, amax_across_of_sign<false>(x));
           merge<T>(others, amax_across_of_sign<true>(x));
@@ -242,18 +255,15 @@ __global__ void __launch_bounds__(threads_of<T, kCollect>(), 1) statistics_kerne
         rotated = max(rotated, amax_total(of_columns));
         if (a.rotated_column != nullptr) merge<T>(others, of_columns);
       }
-    }
-    if (a.shared_rows) {
-      if (first) wait_for_primary();
-      first = false;
-      block_rows.arrive(turn, kWarps, a.row, a.rows, top, a.by_sign_row, lane);
+      if (a.shared_rows) block_rows.arrive(turn, kWarps, a.row, a.rows, top, a.by_sign_row, lane);
     }
     if (a.column != nullptr) store_columns<T>(a.column, a.cols, column, columns, lane);
     if (kCollect == Collect::by_sign && a.by_sign_column) store_columns<T>(a.column + a.cols, a.cols, column, others, lane);
     if (kCollect == Collect::rotated && a.rotated_column != nullptr) store_columns<T>(a.rotated_column, a.cols, column, others, lane);
   }
-  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, tensor);
-  if (kCollect == Collect::rotated && a.rotated != nullptr) store_part<kWarps>(a.rotated, rotated);
+  if (first) wait_for_primary();
+  if (a.tensor != nullptr) store_part(a.tensor, tensor);
+  if (kCollect == Collect::rotated && a.rotated != nullptr) store_part(a.rotated, rotated);
 }
 
 // The maxima of a tensor before and after the rotation: a lane has 32 rows of two columns, so that nothing is exchanged. Rounding
@@ -269,6 +279,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
   __shared__ RowFlips of_warps[kWarps];
   RowFlips& flips = of_warps[threadIdx.x >> 5];
+  if (a.wait_first) wait_for_primary();
   flips.fill(a, kWidth, lane);
   [[maybe_unused]] uint32_t pairs = 0;
   float plain = 0, rotated = 0, odd = 0;  // odd: of odd rows, for a shorter chain
@@ -278,14 +289,15 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
     const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * static_cast<int64_t>(sizeof(T));
     const int valid = column < a.cols ? a.rows - row : 0;
     Pair w[kRows];
+    const uint64_t policy = l2_policy(row >= a.keep_from);
     if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
 #pragma unroll
-      for (uint32_t i = 0; i < kRows; ++i) load_pair_once(source + uint64_t{bytes} * i, w[i]);
+      for (uint32_t i = 0; i < kRows; ++i) load_pair_once(source + uint64_t{bytes} * i, w[i], policy);
     } else {
 #pragma unroll
       for (uint32_t i = 0; i < kRows; ++i) {
         w[i] = {};
-        if (static_cast<int>(i) < valid) load_pair_once(source + uint64_t{bytes} * i, w[i]);
+        if (static_cast<int>(i) < valid) load_pair_once(source + uint64_t{bytes} * i, w[i], policy);
       }
     }
     if (a.tensor != nullptr) {
@@ -317,8 +329,8 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
     whole = max(pairs << 16 & 0x7FFF0000u, pairs & 0x7FFF0000u);
     rotated = __bfloat162float(__float2bfloat16_rn(rotated));
   }
-  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, whole);
-  store_part<kWarps>(a.rotated, __float_as_uint(rotated));
+  if (a.tensor != nullptr) store_part(a.tensor, whole);
+  store_part(a.rotated, __float_as_uint(rotated));
 }
 template <class T>
 auto rotated_kernel_of(int width) {
@@ -334,6 +346,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
   const auto bytes = static_cast<uint32_t>(a.ld * 2);
   __shared__ RowFlips of_warps[kWarps];
   RowFlips& flips = of_warps[threadIdx.x >> 5];
+  if (a.wait_first) wait_for_primary();
   flips.fill(a, kWidth, lane);
   uint32_t plain = 0;
   float rotated = 0;
@@ -348,13 +361,13 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
       const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * 2;
       const int valid = column < a.cols ? a.rows - row : 0;
       uint32_t w[kRows];
+      const uint64_t policy = l2_policy(row >= a.keep_from);
       if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
 #pragma unroll
-        for (uint32_t i = 0; i < kRows; ++i) w[i] = __ldg(reinterpret_cast<const uint32_t*>(source + uint64_t{bytes} * i));
+        for (uint32_t i = 0; i < kRows; ++i) w[i] = load_pair(source + uint64_t{bytes} * i, policy);
       } else {
 #pragma unroll
-        for (uint32_t i = 0; i < kRows; ++i)
-          w[i] = static_cast<int>(i) < valid ? __ldg(reinterpret_cast<const uint32_t*>(source + uint64_t{bytes} * i)) : 0u;
+        for (uint32_t i = 0; i < kRows; ++i) w[i] = static_cast<int>(i) < valid ? load_pair(source + uint64_t{bytes} * i, policy) : 0u;
       }
       if (first_step) wait_for_primary();
       first_step = false;
@@ -382,7 +395,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
         for (uint32_t i = 0; i < 8; ++i) {
           x[i] = {};
           if (row8 + static_cast<int>(i) < a.rows && column8 < a.cols) {
-            const uint4 v = __ldg(reinterpret_cast<const uint4*>(at + uint64_t{bytes} * i));
+            const uint4 v = *reinterpret_cast<const uint4*>(at + uint64_t{bytes} * i);
             x[i] = {{v.x, v.y, v.z, v.w}};
           }
         }
@@ -400,8 +413,8 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
   if (first_step) wait_for_primary();
   plain &= 0x7FFF7FFFu;
   const __nv_bfloat16 rounded = __float2bfloat16_rn(rotated * hadamard_norm(kWidth));
-  if (a.tensor != nullptr) store_part<kWarps>(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
-  if (a.rotated != nullptr) store_part<kWarps>(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
+  if (a.tensor != nullptr) store_part(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
+  if (a.rotated != nullptr) store_part(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
 }
 
 // Whether that is all that is asked for; widths are 16 and 32.
@@ -409,33 +422,33 @@ bool only_rotated(const StatisticsArgs& a) {
   return a.rotated != nullptr && a.row == nullptr && a.column == nullptr && a.rotated_column == nullptr;
 }
 
-// Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile.
+// Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile, but not before what is done to x.
 __global__ void __launch_bounds__(256) clear_kernel(uint32_t* p, int64_t n) {
+  wait_for_primary();
   start_dependents();
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += int64_t{gridDim.x} * 256) p[i] = 0;
 }
 
-// cleared: the launch before this one was the clear_kernel's.
 template <class... Params, class... Args>
-cudaError_t launch_after_clear(void (*kernel)(Params...), int blocks, int threads, bool cleared, cudaStream_t stream, Args... args) {
-  const DependentLaunch launch(dim3(static_cast<unsigned>(blocks)), threads, stream, cleared);
-  return cudaLaunchKernelEx(&launch.config, kernel, static_cast<Params>(args)...);
+cudaError_t launch(void (*kernel)(Params...), int blocks, int threads, bool dependent, cudaStream_t stream, Args... args) {
+  const DependentLaunch how(dim3(static_cast<unsigned>(blocks)), threads, stream, dependent);
+  return cudaLaunchKernelEx(&how.config, kernel, static_cast<Params>(args)...);
 }
 
 template <class T, Collect kCollect>
-cudaError_t launch_statistics(StatisticsArgs a, bool cleared, cudaStream_t stream) {
+cudaError_t launch_statistics(StatisticsArgs a, bool early, cudaStream_t stream) {
+  constexpr int kWarps = kStatisticsThreads / 32;
+  const int strips = (a.cols + 63) / 64, groups = (strips + kWarps - 1) / kWarps, bands = (a.rows + kBandRows - 1) / kBandRows;
   // Where every warp of nearly all thread blocks has something to do.
-  constexpr int kWarps = threads_of<T, kCollect>() / 32;
-  const int strips = (a.cols + 63) / 64, groups = (strips + kWarps - 1) / kWarps;
-  a.shared_rows =
-      a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * ((a.rows + kChunkRows - 1) / kChunkRows) >= 120;
-  return launch_after_clear(statistics_kernel<T, kCollect>, kStatisticsParts, threads_of<T, kCollect>(), cleared, stream, a);
+  a.shared_rows = a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * bands >= 120;
+  a.teams = std::clamp(kStatisticsParts * (a.shared_rows ? 1 : kWarps) / (a.shared_rows ? groups : strips), 1, bands);
+  return launch(statistics_kernel<T, kCollect>, kStatisticsParts, kStatisticsThreads, !a.wait_first || early, stream, a);
 }
 template <class T>
-cudaError_t launch_statistics(const StatisticsArgs& a, bool cleared, cudaStream_t stream) {
-  if (a.hadamard != 0) return launch_statistics<T, Collect::rotated>(a, cleared, stream);
-  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, Collect::by_sign>(a, cleared, stream);
-  return launch_statistics<T, Collect::plain>(a, cleared, stream);
+cudaError_t launch_statistics(const StatisticsArgs& a, bool early, cudaStream_t stream) {
+  if (a.hadamard != 0) return launch_statistics<T, Collect::rotated>(a, early, stream);
+  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, Collect::by_sign>(a, early, stream);
+  return launch_statistics<T, Collect::plain>(a, early, stream);
 }
 
 // Elements one by one, for matrices that are not made of vectors.
@@ -449,35 +462,47 @@ __global__ void __launch_bounds__(kThreads, 1) amax_kernel(const T* x, int64_t r
   wait_for_primary();
   if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
 }
-template <class T>
-__global__ void __launch_bounds__(kThreads, 1) amax_vector_kernel(const T* x, int64_t vectors, int64_t per_row, int64_t ld, uint32_t* out) {
-  constexpr int kAhead = 4;
+// Of rows of `per_row` vectors of eight, `vectors` in all: into *out, which is cleared, or a part of each thread block.
+template <class T, bool kParts>
+__global__ void __launch_bounds__(kThreads, 1)
+    amax_vector_kernel(const T* x, int64_t vectors, int64_t per_row, int64_t ld, int64_t keep_from, uint32_t* out) {
+  constexpr int kAhead = sizeof(T) == 2 ? 8 : 4;  // 128 KiB of a multiprocessor
+  if (kParts) wait_for_primary();
+  start_dependents();
   uint32_t amax = 0;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < vectors; i += kAhead * stride) {
     Vec8<T> v[8] = {};
+    const uint64_t policy = l2_policy(i >= keep_from);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int64_t at = i + k * stride;
-      if (at < vectors) load8(x + (per_row == vectors ? 8 * at : at / per_row * ld + 8 * (at % per_row)), v[k]);
+      if (at >= vectors) continue;
+      const T* from = x + (per_row == vectors ? 8 * at : at / per_row * ld + 8 * (at % per_row));
+      if constexpr (kParts) load8(from, v[k], policy);
+      if constexpr (!kParts) load8(from, v[k]);
     }
     amax = max(amax, amax_total(amax_across(v)));
   }
-  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
-  wait_for_primary();
-  if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
+  if (!kParts) wait_for_primary();
+  store_part<!kParts>(out, amax);
 }
 
 template <class T>
 cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p);
-  const bool vectors =
-      reinterpret_cast<uintptr_t>(p) % 16 == 0 && (ld == cols || rows == 1 ? rows * cols % 8 == 0 : cols % 8 == 0 && ld % 8 == 0);
-  const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, 2 * kStatisticsParts));
-  if (!vectors) return launch_after_clear(amax_kernel<T>, blocks, kThreads, true, stream, x, rows, cols, ld, out);
   const bool flat = ld == cols || rows == 1;
-  return launch_after_clear(amax_vector_kernel<T>, blocks, kThreads, true, stream, x, rows * cols / 8, flat ? rows * cols / 8 : cols / 8,
-                            ld, out);
+  const bool vectors = reinterpret_cast<uintptr_t>(p) % 16 == 0 && (flat ? rows * cols % 8 == 0 : cols % 8 == 0 && ld % 8 == 0);
+  const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, kStatisticsParts));
+  if (!vectors) return launch(amax_kernel<T>, blocks, kThreads, true, stream, x, rows, cols, ld, out);
+  const int64_t n = rows * cols / 8;
+  return launch(amax_vector_kernel<T, false>, blocks, kThreads, true, stream, x, n, flat ? n : cols / 8, ld, 0, out);
+}
+template <class T>
+cudaError_t amax_parts(const StatisticsArgs& a, bool early, cudaStream_t stream) {
+  const int64_t per_row = a.cols / 8, n = a.rows * per_row;
+  return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), n, n, a.ld,
+                a.keep_from * per_row, a.tensor);
 }
 
 }  // namespace
@@ -488,7 +513,15 @@ bool has_dependent_launches() {
          cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
 }
 
-cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
+cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream) {
+  StatisticsArgs a = given;
+  const bool early = starts_early(a.type, a.rows, a.cols);
+  a.keep_from = static_cast<int>(std::max<int64_t>(0, a.rows - kKeptBytes / (a.cols * static_cast<int64_t>(size_of(a.type)))));
+  if (only_rotated(a)) {
+    a.wait_first = true;
+    auto* kernel = a.type == DType::bf16 ? rotated_kernel_of<bf16>(a.hadamard) : rotated_kernel_of<float>(a.hadamard);
+    return launch(kernel, kStatisticsParts, kRotatedThreads, early, stream, a);
+  }
   // One stretch of memory, so that clearing it is one operation.
   uint32_t *first = nullptr, *last = nullptr;
   const auto clear = [&](uint32_t* p, int64_t n) {
@@ -496,29 +529,28 @@ cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream) {
     if (first == nullptr || p < first) first = p;
     if (p + n > last) last = p + n;
   };
-  if (only_rotated(a)) {
-    auto* kernel = a.type == DType::bf16 ? rotated_kernel_of<bf16>(a.hadamard) : rotated_kernel_of<float>(a.hadamard);
-    return launch_after_clear(kernel, kStatisticsParts, kRotatedThreads, false, stream, a);
-  }
   clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));
   clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
   clear(a.rotated_column, a.cols);
+  a.wait_first = first == nullptr;
+  if (a.wait_first && a.rotated == nullptr && a.ld == a.cols) {
+    return a.type == DType::bf16 ? amax_parts<bf16>(a, early, stream) : amax_parts<float>(a, early, stream);
+  }
   if (first != nullptr) {
     const int64_t n = last - first;
-    clear_kernel<<<static_cast<unsigned>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts)), 256, 0, stream>>>(first, n);
-    if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
+    const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts));
+    if (const cudaError_t status = launch(clear_kernel, blocks, 256, early, stream, first, n); status != cudaSuccess) return status;
   }
   if (a.type == DType::bf16 && a.rotated_column != nullptr && a.column == nullptr) {
     auto* kernel = a.hadamard == 32 ? rotated_columns_kernel<32> : rotated_columns_kernel<16>;
-    return launch_after_clear(kernel, kStatisticsParts, kRotatedThreads, true, stream, a);
+    return launch(kernel, kStatisticsParts, kRotatedThreads, true, stream, a);
   }
-  return a.type == DType::bf16 ? launch_statistics<bf16>(a, first != nullptr, stream)
-                               : launch_statistics<float>(a, first != nullptr, stream);
+  return a.type == DType::bf16 ? launch_statistics<bf16>(a, early, stream) : launch_statistics<float>(a, early, stream);
 }
 
 cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
-  clear_kernel<<<1, 32, 0, stream>>>(out, 1);
-  if (const cudaError_t status = cudaGetLastError(); status != cudaSuccess) return status;
+  if (const cudaError_t status = launch(clear_kernel, 1, 32, starts_early(type, rows, cols), stream, out, 1); status != cudaSuccess)
+    return status;
   if (rows * cols == 0) return cudaSuccess;
   return type == DType::bf16 ? amax_of_type<bf16>(x, rows, cols, ld, out, stream) : amax_of_type<float>(x, rows, cols, ld, out, stream);
 }

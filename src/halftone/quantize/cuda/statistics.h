@@ -24,10 +24,22 @@ struct StatisticsArgs {
   uint32_t signs;
   const uint32_t* signs_step;  // quantize/operand.h
   PhiloxKey signs_key;
-  bool shared_rows;                  // set here: the warps of a thread block share rows
+  // Set here.
+  bool wait_first;   // the launch before this one may still write x
+  int keep_from;     // rows from here on stay in the L2 cache
+  int teams;         // thread blocks or warps that take turns with the same columns
+  bool shared_rows;  // the warps of a thread block share rows
+
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
 };
 inline constexpr int kStatisticsParts = 132;
+// Of the matrix's end, which the next kernel reads first: what is to stay in the L2 cache of 50 MB. 20 and 36 MiB do as well.
+inline constexpr int64_t kKeptBytes = int64_t{28} << 20;
+
+// Whether a pass over x is launched as a dependent of whatever was queued before: 1 to 2 us less. Such a launch finds the
+// multiprocessors divided between shared memory and first-level cache as that left them, and with little cache a pass is slower: where it
+// takes long, by more than that.
+constexpr bool starts_early(DType type, int64_t rows, int64_t cols) { return type == DType::bf16 && rows * cols <= int64_t{64} << 20; }
 
 // x aligned to 16 bytes, cols and ld multiples of 8.
 cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream);

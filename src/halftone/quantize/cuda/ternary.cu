@@ -4,7 +4,9 @@
 #include "halftone/device/vec.cuh"
 #include "halftone/formats/int_scale.h"
 #include "halftone/formats/pairwise_sum.h"
+#include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/generic.h"
+#include "halftone/quantize/cuda/statistics.h"
 #include "halftone/quantize/cuda/vec8.cuh"
 
 namespace halftone::device {
@@ -18,7 +20,10 @@ __device__ __forceinline__ double tree8(const double (&v)[8]) { return ((v[0] + 
 
 // Sums of |x| over eight aligned pieces of the row-major order, one of each warp: neighbours first, as the whole tree has them.
 template <class T>
-__global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, bool vectors, double* sums) {
+__global__ void __launch_bounds__(256)
+    pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, bool vectors, int64_t keep_from, double* sums) {
+  wait_for_primary();
+  start_dependents();
   const int64_t pieces = ceil_div(n, int64_t{kPiece});
   const int lane = static_cast<int>(threadIdx.x) & 31;
   __shared__ double of_warps[2][8];
@@ -28,11 +33,12 @@ __global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int6
     double part[kLoads];
     const int64_t first = piece * kPiece + lane * 8;
     Vec8<T> e[kLoads];
+    const uint64_t policy = l2_policy(group * 8 * kPiece >= keep_from);
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
       const int64_t at = first + k * 256;
       e[k] = {};
-      if (vectors && at < n) load8(x + at, e[k]);  // x is one run of elements and n a multiple of 8
+      if (vectors && at < n) load8(x + at, e[k], policy);  // x is one run of elements and n a multiple of 8
     }
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
@@ -58,6 +64,8 @@ __global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int6
 constexpr int kRun = 32 * kLoads;
 __global__ void __launch_bounds__(kThreads) total_kernel(double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
   __shared__ double part[kThreads];
+  start_dependents();
+  wait_for_primary();
   const int64_t runs = ceil_div(pieces, int64_t{kRun});
   const int lane = static_cast<int>(threadIdx.x) & 31;
   for (int64_t run = threadIdx.x / 32; run < runs; run += kThreads / 32) {
@@ -95,20 +103,23 @@ size_t ternary_workspace(int64_t n) {
 cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, cudaStream_t stream) {
   const int64_t n = p.rows * p.cols, pieces = ceil_div(n, int64_t{kPiece});
   const bool vectors = (p.ld == p.cols || p.rows == 1) && n % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  const int64_t keep_from = n - kKeptBytes / static_cast<int64_t>(size_of(p.type));
   auto* sums = static_cast<double*>(workspace);
   if (pieces > 0) {
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(pieces, int64_t{8}), 132 * 8));
-    if (p.type == DType::bf16) {
-      pieces_kernel<<<blocks, 256, 0, stream>>>(static_cast<const bf16*>(p.x), n, p.cols, p.ld, vectors, sums);
-    } else {
-      pieces_kernel<<<blocks, 256, 0, stream>>>(static_cast<const float*>(p.x), n, p.cols, p.ld, vectors, sums);
-    }
+    const DependentLaunch launch(dim3(blocks), 256, stream, starts_early(p.type, p.rows, p.cols));
+    const cudaError_t status = p.type == DType::bf16
+                                   ? cudaLaunchKernelEx(&launch.config, pieces_kernel<bf16>, static_cast<const bf16*>(p.x), n, p.cols, p.ld,
+                                                        vectors, keep_from, sums)
+                                   : cudaLaunchKernelEx(&launch.config, pieces_kernel<float>, static_cast<const float*>(p.x), n, p.cols,
+                                                        p.ld, vectors, keep_from, sums);
+    if (status != cudaSuccess) return status;
   }
   const int64_t groups = ceil_div(pieces, int64_t{8});
   int64_t each = 1;
   while (each * kThreads * kRun < groups) each *= 2;
-  total_kernel<<<1, kThreads, 0, stream>>>(sums, groups, each, n, out);
-  return cudaGetLastError();
+  const DependentLaunch launch(dim3(1), kThreads, stream, true);
+  return cudaLaunchKernelEx(&launch.config, total_kernel, sums, groups, each, n, out);
 }
 
 }  // namespace halftone::device

@@ -42,16 +42,16 @@ __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], i
 
 // Thread blocks that share a multiprocessor: as many as the registers allow without spilling.
 template <class T>
-constexpr int blocks_on_sm(Coder coder, Step step, bool stochastic, Copies copies) {
+constexpr int blocks_on_sm(Coder coder, Step step, int block, bool stochastic, Copies copies) {
   if (sizeof(T) == 4 || (stochastic && copies != Copies::row)) return 2;
-  return copies == Copies::row && !stochastic && coder != Coder::e2m1 ? 4 : 3;
+  return !stochastic && coder != Coder::e2m1 && (copies == Copies::row || block == 0) ? 4 : 3;
 }
 
 // Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and makes its part of both copies in registers. What it has
 // of a row copy it stores itself; a transposed copy goes through shared memory, so that lines are stored whole. x is aligned to 16 bytes,
 // cols, ld and the C of both copies to 8.
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
-__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, kStochastic, kCopies))
+__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, kBlock, kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   // x: tile row within a band of eight, y: tile column, z: band. What neighbours along either axis write into the same sectors
@@ -98,13 +98,25 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
     __shared__ SharedAmax shared;
     exchange(shared, x, warp, lane, kRow ? a.row.tile : a.transposed.tile, row_shared, column_shared);
   }
+  const Place row_place{lane, warp, row, column, column0 == 0, wide}, column_place{lane, warp, column, row, tile_r == 0, false};
+  Groups<kCoder, 0> row_groups;
+  Groups<kCoder, 1> column_groups;
+  if constexpr (kBlock == 0) {
+    if constexpr (kRow) row_groups.read(a.row, row_place, row_tensor);
+    if constexpr (kTransposed) column_groups.read(a.transposed, column_place, transposed_tensor);
+    if constexpr (kRow) {
+      if (!row_groups.is_made(a.row)) row_groups.make(a.row, row_place);
+    }
+    if constexpr (kTransposed) {
+      if (!column_groups.is_made(a.transposed)) column_groups.make(a.transposed, column_place);
+    }
+  }
   if constexpr (kRow) {
-    const Place place{lane, warp, row, column, column0 == 0, wide};
     const Amax8<T> amax = kGrouped ? amax_of(x) : Amax8<T>{};
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, place, x, amax, row_shared, row_tensor, staged[0], nullptr);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, row_place, x, amax, row_shared, row_tensor, row_groups, staged[0],
+                                                                nullptr);
   }
   if constexpr (kTransposed) {
-    const Place place{lane, warp, column, row, tile_r == 0, false};
     Vec8<T> t[8];
     Amax8<T> amax{};
     if (kCoder == Coder::e2m1 && a.transposed.hadamard != 0) {
@@ -114,8 +126,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
       if constexpr (kGrouped) amax = amax_across(x);
       transpose(x, t);
     }
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, place, t, amax, column_shared, transposed_tensor,
-                                                                staged[kGrouped ? 1 : 0], elements);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, column_place, t, amax, column_shared, transposed_tensor,
+                                                                column_groups, staged[kGrouped ? 1 : 0], elements);
   }
   const int thread = static_cast<int>(threadIdx.x);
   if (wide) {

@@ -29,15 +29,52 @@ __device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t am
   return {byte, fp4_element_factor(kChain, value, outer), value};
 }
 
-// Scale of a tensor, row or 128-block of fp8 or integers; i: which of R, for int4's two maxima.
+// Scale of a tensor, row or 128-block of fp8 or integers. negative: int4's second maximum.
 template <Coder kCoder>
-__device__ __forceinline__ ScalePair group_rule(const CopyArgs& d, uint32_t amax, int i) {
+__device__ __forceinline__ ScalePair group_rule(const CopyArgs& d, uint32_t amax, uint32_t negative) {
   if constexpr (kCoder == Coder::integer) {
-    if (d.element == Element::int4) return int4_scale(amax, i < d.R ? d.group_amax[d.R + i] : 0u, d.scale_floor);
+    if (d.element == Element::int4) return int4_scale(amax, negative, d.scale_floor);
     return int8_scale(amax, d.scale_floor);
   }
   return fp8_scale(float_of(kCoder), d.pow2, amax);
 }
+
+// The scales of the rows that a lane owns where an earlier pass has found their maxima or the tensor's: read for both copies before
+// either is computed, and computed before the elements are there.
+template <Coder kCoder, int kAxis>
+struct Groups {
+  static constexpr int kOwn = kAxis == 0 ? 1 : 2;
+  uint32_t amax[kOwn], negative[kOwn];
+  float factor[kOwn];
+  static __device__ __forceinline__ int first(int lane) { return kAxis == 0 ? lane & 7 : (lane >> 3) * 2; }
+  // Whether the thread writes them, of those of a tile's eight warps that own the same.
+  static __device__ __forceinline__ bool writes(const Place& p) { return kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0; }
+
+  // Whether an earlier pass has made the scale; reading it before the copy is written costs 2 us of 60 more than in its turn.
+  static __device__ __forceinline__ bool is_made(const CopyArgs& d) { return kCoder == Coder::integer && d.scale_pair != nullptr; }
+
+  __device__ __forceinline__ void read(const CopyArgs& d, const Place& p, uint32_t tensor_amax) {
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int r = p.r + first(p.lane) + j;
+      const bool has = d.group_amax != nullptr && r < d.R;
+      amax[j] = d.per_tensor ? tensor_amax : has ? d.group_amax[r] : 0u;
+      negative[j] = 0;
+      if (kCoder == Coder::integer && d.element == Element::int4 && has) negative[j] = d.group_amax[d.R + r];
+    }
+  }
+  __device__ __forceinline__ void make(const CopyArgs& d, const Place& p) {
+    auto* scales = static_cast<float*>(d.scales);
+    const bool writer = scales != nullptr && p.first_tile && writes(p);
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int r = p.r + first(p.lane) + j;
+      const ScalePair s = is_made(d) ? *d.scale_pair : group_rule<kCoder>(d, amax[j], negative[j]);
+      if (writer && r < (d.per_tensor ? 1 : d.R)) scales[r] = s.scale;
+      factor[j] = s.inv;
+    }
+  }
+};
 
 // Draws of a thread's elements: along axis 0 a vector is one group, along axis 1 its elements belong to eight.
 template <int kAxis>
@@ -119,11 +156,12 @@ constexpr int staged_bytes(Coder coder, Step step, int block, bool stochastic, F
 }
 
 // One copy of the thread's elements: scales, codes, stores. kBlock: 16 or 32 (e8m0, e4m3, ue5m3 scales), 128 or 0 (fp32
-// scales: of the block from `shared_amax`, or from an earlier pass). x: vectors along C. shared_amax: of the vectors that the
+// scales: of the block from `shared_amax`, or `groups` of an earlier pass). x: vectors along C. shared_amax: of the vectors that the
 // lane owns, 128-blocks only. elements: where those of a transposed copy are staged.
 template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies, int kAxis, class T>
 __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const Amax8<T>& amax,
-                                     const uint32_t (&shared_amax)[2], uint32_t tensor_amax, StagedScales& staged, uint8_t* elements) {
+                                     const uint32_t (&shared_amax)[2], uint32_t tensor_amax, Groups<kCoder, kAxis>& groups,
+                                     StagedScales& staged, uint8_t* elements) {
   constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
   using Blocks = Owned<T, kAxis, kBlock == 16 ? 2 : 4>;
   constexpr int kOwn = kGrouped ? Blocks::kCount : kAxis == 0 ? 1 : 2;
@@ -166,17 +204,18 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       *scale = static_cast<uint8_t>(b.byte);
     }
   } else {
-    const int first = kAxis == 0 ? p.lane & 7 : (p.lane >> 3) * 2;
     if (d.outer != nullptr && p.r == 0 && p.c == 0) *d.outer = 1;
-    auto* scales = static_cast<float*>(d.scales);
-    const bool writer = scales != nullptr && (kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0);
+    if constexpr (kBlock == 0) {
+      if (groups.is_made(d)) groups.make(d, p);
 #pragma unroll
-    for (int j = 0; j < kOwn; ++j) {
-      const int r = p.r + first + j;
-      ScalePair s;
-      if constexpr (kBlock == 128) {
-        s = group_rule<kCoder>(d, shared_amax[j], r);
-        const int block = p.c / kBlock;
+      for (int j = 0; j < kOwn; ++j) factor[j] = groups.factor[j];
+    } else {
+      auto* scales = static_cast<float*>(d.scales);
+      const bool writer = scales != nullptr && groups.writes(p);
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j) {
+        const int r = p.r + groups.first(p.lane) + j, block = p.c / kBlock;
+        const ScalePair s = group_rule<kCoder>(d, shared_amax[j], 0);
         if (p.wide) {
           if (writer) *reinterpret_cast<float*>(wide_scale(staged, r, block * kBlock)) = s.scale;
         } else if (d.scale_tiles != nullptr) {
@@ -186,15 +225,8 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
           if (!d.tile) scales[int64_t{r} * d.blocks + block] = s.scale;
           if (d.tile && r % kBlock == 0) scales[int64_t{r / kBlock} * d.blocks + block] = s.scale;
         }
-      } else {
-        if (d.scale_pair != nullptr) {
-          s = *d.scale_pair;
-        } else {
-          s = group_rule<kCoder>(d, d.per_tensor ? tensor_amax : r < d.R ? d.group_amax[r] : 0u, r);
-        }
-        if (p.first_tile && writer && r < (d.per_tensor ? 1 : d.R)) scales[r] = s.scale;
+        factor[j] = s.inv;
       }
-      factor[j] = s.inv;
     }
   }
 
@@ -218,24 +250,38 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       out.codes = out.values = at, out.stride = kTile;
     }
   }
+  const auto write = [&]<bool kPlain, bool kClamp>() {
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    Factor by{};
-    ValueWords words{__float_as_uint(1.0f), 0, 0};
-    if constexpr (kGrouped) {
-      by.f = Blocks::fetch(factor, p.lane, i);
-      if constexpr (kStep == Step::divide) by.reciprocal = Blocks::fetch(reciprocal, p.lane, i);
-      if (has_values) words = fetch_words<kCoder, Blocks>(out, value, p.lane, i);
-    } else {
-      by.f =
-          kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8) : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3);
+    for (int i = 0; i < 8; ++i) {
+      Factor by{};
+      ValueWords words{__float_as_uint(1.0f), 0, 0};
+      if constexpr (kGrouped) {
+        by.f = Blocks::fetch(factor, p.lane, i);
+        if constexpr (kStep == Step::divide) by.reciprocal = Blocks::fetch(reciprocal, p.lane, i);
+        if (has_values) words = fetch_words<kCoder, Blocks>(out, value, p.lane, i);
+      } else {
+        by.f = kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8)
+                          : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3);
+      }
+      if constexpr (kStochastic && kAxis == 0) {
+        if (i % 2 == 0) draw8<2>(d.draws, step, group + i * d.draws.row, d.draws.row, draws.v + i);
+      }
+      const Codes8 q =
+          encode8<kCoder, kStep, kStochastic, kClamp>(x[i], by, d.low, d.high, [&](int k) { return draws.template at<kCoder>(i, k); });
+      if (kPlain || i < valid) emit8<kCoder, place_of(kStep, kStochastic)>(out, i, d.lost, q, !kPlain && by.f != by.f, words);
     }
-    if constexpr (kStochastic && kAxis == 0) {
-      if (i % 2 == 0) draw8<2>(d.draws, step, group + i * d.draws.row, d.draws.row, draws.v + i);
+  };
+  // Where all is whole and finite, as it is nearly everywhere, nothing is asked vector by vector.
+  if constexpr (!kGrouped && !kStochastic) {
+    bool plain = valid == 8;
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) plain = plain && factor[j] == factor[j];
+    if (__all_sync(0xFFFFFFFFu, plain)) {
+      if (kCoder == Coder::integer && !d.in_range) return write.template operator()<true, true>();
+      return write.template operator()<true, false>();
     }
-    const Codes8 q = encode8<kCoder, kStep, kStochastic>(x[i], by, d.low, d.high, [&](int k) { return draws.template at<kCoder>(i, k); });
-    if (i < valid) emit8<kCoder, place_of(kStep, kStochastic)>(out, i, d.lost, q, by.f != by.f, words);
   }
+  write.template operator()<false, true>();
 }
 
 // Scale bytes of a tile, eight warps or the half of them that `thread` counts: kTile vectors, 128 / kBlock blocks of each.

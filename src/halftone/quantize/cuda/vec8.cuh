@@ -62,6 +62,31 @@ __device__ __forceinline__ uint4 load_kept(const uint32_t* p) {
   return r;
 }
 
+// As load_once, with what the L2 cache is to do with the lines: let them go before all others, or keep them. Loads that say nothing
+// keep less than those that say evict_normal beside others that say evict_first.
+__device__ __forceinline__ uint64_t l2_policy(bool keep) {
+  uint64_t first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return keep ? normal : first;
+}
+__device__ __forceinline__ uint4 load_once(const void* p, uint64_t policy) {
+  uint4 r;
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "l"(p), "l"(policy));
+  return r;
+}
+__device__ __forceinline__ void load8(const bf16* p, Vec8<bf16>& x, uint64_t policy) {
+  const uint4 a = load_once(p, policy);
+  x = {{a.x, a.y, a.z, a.w}};
+}
+__device__ __forceinline__ void load8(const float* p, Vec8<float>& x, uint64_t policy) {
+  const uint4 a = load_once(p, policy), b = load_once(p + 4, policy);
+  x = {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
+        __uint_as_float(b.z), __uint_as_float(b.w)}};
+}
+
 // 8 x 8 elements, rows to columns.
 __device__ __forceinline__ void transpose(const Vec8<bf16> (&x)[8], Vec8<bf16> (&t)[8]) {
 #pragma unroll
