@@ -21,8 +21,9 @@ struct Block<float> {
   float v[32];
 };
 
-// Bytes from row to row of 128 bytes in shared memory: an odd number of 16 bytes, so that columns of them do not collide.
-inline constexpr int kPitch = 128 + 16;
+// Bytes from row to row of 128 bytes in shared memory, so that columns of 16 bytes do not collide (narrow) or no more than two do
+// (wide). Asynchronous copies are faster to wide rows, which begin at whole sectors.
+inline constexpr int kNarrowPitch = 128 + 16, kWidePitch = 128 + 32;
 __device__ __forceinline__ void load_row(const uint8_t* at, Block<bf16>& t) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -31,6 +32,7 @@ __device__ __forceinline__ void load_row(const uint8_t* at, Block<bf16>& t) {
   }
 }
 // Two neighbouring columns of 32 rows: word r of both together, as it lies there.
+template <int kPitch>
 __device__ __forceinline__ void load_columns(const uint8_t* at, Block<bf16> (&t)[2]) {
 #pragma unroll
   for (int r = 0; r < 32; ++r) t[r >> 4].w[r & 15] = *reinterpret_cast<const uint32_t*>(at + r * kPitch);
@@ -42,6 +44,7 @@ __device__ __forceinline__ void load_row(const uint8_t* at, Block<float>& t) {
     t.v[4 * i] = v.x, t.v[4 * i + 1] = v.y, t.v[4 * i + 2] = v.z, t.v[4 * i + 3] = v.w;
   }
 }
+template <int kPitch>
 __device__ __forceinline__ void load_columns(const uint8_t* at, Block<float> (&t)[1]) {
 #pragma unroll
   for (int r = 0; r < 32; ++r) t[0].v[r] = *reinterpret_cast<const float*>(at + r * kPitch);

@@ -27,11 +27,18 @@ struct BlocksShared {
   static constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
   // Outputs of a row take the place of its elements, but where half of a sector would be stored.
   static constexpr bool kKeepsRows = kRow && sizeof(T) == 4 && kForm == Form::packed;
+  static constexpr int kKept = kKeepsRows ? 8 * 32 * (32 + 16) : 16, kDraws = kStochastic && kTransposed ? 8 * 16 * 128 : 16;
+  static constexpr int kOutputs = kTransposed ? kTile * 16 * output_bytes(kForm) : 16;
+  // Thread blocks a multiprocessor, and wide rows where its 228 KB, 1 KB less a thread block, hold as many.
+  static constexpr int kBlocks = sizeof(T) == 2 && !kStochastic && !kRotated ? 4 : 3;
+  static constexpr int kOthers =
+      kKept + kDraws + kOutputs + static_cast<int>((kRotated ? 8 : 1) * sizeof(RowFlips) + 2 * sizeof(StagedScales)) + 1024 + 128;
+  static constexpr int kPitch = (8 * 32 * kWidePitch + kOthers) * kBlocks <= 228 * 1024 ? kWidePitch : kNarrowPitch;
   static constexpr int kRowPitch = kKeepsRows ? 32 + 16 : kPitch;
-  alignas(16) uint8_t x[8][32 * kPitch];
-  alignas(16) uint8_t rows[kKeepsRows ? 8 : 1][kKeepsRows ? 32 * kRowPitch : 16];
-  alignas(16) uint8_t draws[kStochastic && kTransposed ? 8 : 1][kStochastic && kTransposed ? 16 * 128 : 16];
-  alignas(16) uint8_t transposed[kTransposed ? kTile * 16 * output_bytes(kForm) : 16];
+  alignas(128) uint8_t x[8][32 * kPitch];
+  alignas(16) uint8_t rows[kKeepsRows ? 8 : 1][kKept / (kKeepsRows ? 8 : 1)];
+  alignas(16) uint8_t draws[kDraws > 16 ? 8 : 1][kDraws / (kDraws > 16 ? 8 : 1)];
+  alignas(16) uint8_t transposed[kOutputs];
   RowFlips flips[kRotated ? 8 : 1];
   StagedScales row_scales, transposed_scales;
 };
@@ -114,10 +121,11 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool wri
 // Rule: BlockRule, or what a measurement puts in its place.
 template <class T, Coder kCoder, bool kStochastic, Form kForm, Copies kCopies, bool kRotated,
           class Rule = BlockRule<T, kCoder, kStochastic, kForm>>
-__global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic && !kRotated ? 4 : 3)
+__global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kForm, kCopies, kRotated>::kBlocks))
     blocks_kernel(const __grid_constant__ TileArgs a) {
   using Shared = BlocksShared<T, kStochastic, kForm, kCopies, kRotated>;
-  extern __shared__ __align__(16) uint8_t memory[];
+  constexpr int kPitch = Shared::kPitch;
+  extern __shared__ __align__(128) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
   constexpr int kBytes = output_bytes(kForm), kColumns = 128 / static_cast<int>(sizeof(T)), kOwn = kColumns / 32, kPasses = 64 / kColumns;
@@ -183,7 +191,7 @@ __global__ void __launch_bounds__(kTileThreads, sizeof(T) == 2 && !kStochastic &
       const int vector = column_in + kOwn * lane, column = tile_c * kTile + vector;
       if (d.outer != nullptr && column == 0 && row0 == 0) *d.outer = 1;
       Block<T> t[kOwn];
-      load_columns(x + lane * 4, t);
+      load_columns<kPitch>(x + lane * 4, t);
       if constexpr (kRotated) rotate_columns(t, shared.flips[warp].words);
       if constexpr (!kRotated) pair_rows(t);
       uint32_t reference[kOwn] = {};

@@ -29,28 +29,48 @@ __device__ __forceinline__ float reciprocal_of(float b) {
   return __fmaf_rn(r, -__fmaf_rn(b, r, -1.0f), r);
 }
 
-// The second level as blocks use it. lift: elements and scale times 2^96, so that no remainder of a division is subnormal.
+inline constexpr uint32_t kLiftPair = 0x6F806F80u;
+static_assert(std::bit_cast<uint32_t>(kLift) == (kLiftPair & 0xFFFF0000u));
+// The second level as blocks use it. lift: a power of two as a pair of bf16 by which elements and scale are multiplied, so that no
+// remainder of a division is subnormal, and none of a reciprocal; 0: none.
+// limit: of BlockCode, or -1 where factors may lie beyond what fast16 takes.
 struct Fp4Level {
-  float outer, reciprocal, of_amax;
-  bool lift;
+  float outer, reciprocal, of_amax, limit;
+  uint32_t lift;
 };
 template <Step kStep>
-__device__ __forceinline__ Fp4Level fp4_level(ScalePair outer) {
-  Fp4Level l{outer.scale, 1, 0, false};
+__device__ __forceinline__ Fp4Level fp4_level(ScalePair outer, const BlockCode& c) {
+  Fp4Level l{outer.scale, 1, 0, -1.0f, 0};
   if constexpr (kStep == Step::divide) {
-    l.lift = outer.scale < 0x1p-60f;
-    if (l.lift) l.outer *= kLift;
+    constexpr uint32_t kDown = 0x0F800F80u;  // 2^-96
+    l.lift = outer.scale < 0x1p-60f ? kLiftPair : outer.scale > 0x1p60f ? kDown : 0u;
+    if (l.lift != 0) l.outer *= __uint_as_float(l.lift & 0xFFFF0000u);
     l.reciprocal = __frcp_rn(l.outer);
   } else {
     l.of_amax = outer.inv * __uint_as_float(0x3E2AAAABu);
   }
+  if (l.outer >= 0x1p-60f && l.outer <= 0x1p60f) l.limit = c.limit;
   return l;
+}
+
+// Whether nearest codes come from fast16: of blocks without near ties, or of elements without.
+template <class T, bool kStochastic>
+inline constexpr bool kHasFast = sizeof(T) == 2 && !kStochastic;
+template <class T, Step kStep, bool kStochastic>
+inline constexpr bool kWatched = sizeof(T) == 4 && kStep == Step::divide && !kStochastic;
+// Whether some number of eight bits divided by q may round to a middle of e2m1 codes the lower of which is even, 4 or 5 times a power
+// of two: k q is within 16 units (q has 2^23 to 2^24) of a multiple of 2^18 then.
+__device__ __forceinline__ bool has_near_ties(float q) {
+  constexpr uint32_t kAround = 16u << 14;
+  const uint32_t bits = __float_as_uint(q);
+  return min(bits * (4u << 14) + kAround, bits * (5u << 14) + kAround) <= 2 * kAround;
 }
 
 struct Fp4Block {
   uint32_t byte, value;      // value: the block scale as a pair of bf16
   float factor, reciprocal;  // of the elements; factor NaN: poisoned
-  bool special;              // of the warp: some block is poisoned or has elements that only saturation keeps below code 8
+  float rest;                // what the reciprocal lacks, rounded up
+  bool special;              // of the warp: some block needs settle; nearest codes: or is none for fast16
 };
 __device__ __forceinline__ uint32_t e4m3_of(float v) { return round_pair<Float::e4m3>(v, 0.0f); }
 __device__ __forceinline__ float value_of_e4m3(uint32_t code) {
@@ -59,7 +79,7 @@ __device__ __forceinline__ float value_of_e4m3(uint32_t code) {
   return __half2float(__low2half(*reinterpret_cast<const __half2*>(&pair)));
 }
 // fp4_byte and fp4_element_factor of rules.cuh for the largest magnitude of a block, lifted like the elements.
-template <class T, Step kStep>
+template <class T, Step kStep, bool kStochastic>
 __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level& level, uint32_t amax) {
   const float a = __uint_as_float(amax);
   float v;
@@ -67,11 +87,11 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
   bool special;  // not a scale within 1/8 of v, which leaves the largest quotient below 6.9; or NaN
   if constexpr (kStep == Step::divide) {
     v = quotient8(nearest_quotient<T>(a, level.outer, level.reciprocal), 6.0f, __uint_as_float(0x3E2AAAABu));
-    special = !(v <= c.limit);
+    special = !(v <= level.limit);
     v = fmaxf(v, c.least);
   } else {
     v = a * level.of_amax;
-    special = !(v <= c.limit) || (v < c.normal * 0.5f && amax != 0);
+    special = !(v <= level.limit) || (v < c.normal * 0.5f && amax != 0);
   }
   v = fminf(v, c.most);
   float value;
@@ -87,11 +107,13 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
     b.byte = small ? __float_as_uint(sum) & 15u : (rounded >> 20) - (112u << 3);
     value = small ? sum - kUnit : __uint_as_float(rounded);
   }
-  b.special = __any_sync(0xFFFFFFFFu, special);
   b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
-  b.factor = value * level.outer, b.reciprocal = 0;
+  b.factor = value * level.outer, b.reciprocal = b.rest = 0;
+  if constexpr (kHasFast<T, kStochastic>) special = special || has_near_ties(b.factor);
+  b.special = __any_sync(0xFFFFFFFFu, special);
   if constexpr (kStep == Step::divide) {
     b.reciprocal = reciprocal_of(b.factor);
+    b.rest = __fmul_ru(__fmaf_rn(-b.factor, b.reciprocal, 1.0f), b.reciprocal);
   } else if (b.factor == b.factor) {
     constexpr float kMax = std::numeric_limits<float>::max();
     b.factor = b.factor == 0 ? kMax : fminf(__frcp_rn(b.factor), kMax);
@@ -116,9 +138,9 @@ struct Block16<bf16> {
     for (int i = 2; i < 8; ++i) m = max_magnitudes(m, w[i]);
     return max(m << 16 & 0x7FFF0000u, m & 0x7FFF0000u);
   }
-  __device__ __forceinline__ void lift() {
+  __device__ __forceinline__ void lift(uint32_t by) {
 #pragma unroll
-    for (int i = 0; i < 8; ++i) w[i] = multiply_bf16(w[i], 0x6F806F80u);
+    for (int i = 0; i < 8; ++i) w[i] = multiply_bf16(w[i], by);
   }
   // No larger than `most`, rounded down.
   __device__ __forceinline__ void limit(float most) {
@@ -144,28 +166,47 @@ struct Block16<float> {
     for (int i = 2; i < 16; ++i) m = max_magnitudes(m, v[i]);
     return __float_as_uint(m) & 0x7FFFFFFFu;
   }
-  __device__ __forceinline__ void lift() {
+  __device__ __forceinline__ void lift(uint32_t by) {
 #pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] *= kLift;
+    for (int i = 0; i < 16; ++i) v[i] *= __uint_as_float(by & 0xFFFF0000u);
   }
   __device__ __forceinline__ void limit(float most) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) v[i] = copysignf(fminf(fabsf(v[i]), most), v[i]);
   }
 };
-static_assert(std::bit_cast<uint32_t>(kLift) == 0x6F800000u);
+// Two columns of sixteen elements, a word a row.
+struct ColumnPair {
+  uint32_t w[16];
+  __device__ __forceinline__ void lift(uint32_t by) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) w[i] = multiply_bf16(w[i], by);
+  }
+  __device__ __forceinline__ void amax(uint32_t (&a)[2]) const {
+    uint32_t m = max_magnitudes(w[0], w[1]);
+#pragma unroll
+    for (int i = 2; i < 16; ++i) m = max_magnitudes(m, w[i]);
+    a[0] = m << 16 & 0x7FFF0000u, a[1] = m & 0x7FFF0000u;
+  }
+  __device__ __forceinline__ Block16<bf16> column(int j) const {
+    Block16<bf16> t;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) t.w[i] = __byte_perm(w[2 * i], w[2 * i + 1], j == 0 ? 0x5410 : 0x7632);
+    return t;
+  }
+};
 
-// Code of y and a bit more than a code's step less the draw (Stochastic in encode.cuh) in byte 3: 0 to 7, or 8 above 6. The
-// position max(y, (y + 1) / 2 rounded up) by two additions: the same for all y (2^28 tried). Positions begin at 1/2, four codes
-// below zero, so what place_draw puts beside the draw is four codes less, too.
-__device__ __forceinline__ uint32_t e2m1_place(const CopyArgs& d) {
-  constexpr uint32_t kFourCodes = 4u << 8;
-  return __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) - kFourCodes;  // in a register, where the compiler does not copy it for every use
+// What is rounded to the code of x. A quotient of bf16 elements by two instructions is the nearest for all but two of the 2^30 pairs of
+// significands (all were tried); those two are one unit off, and no threshold, of nearest codes or of a draw of 16 bits, is there.
+template <class T, Step kStep>
+__device__ __forceinline__ float scaled(float x, float factor, float reciprocal, float rest) {
+  if constexpr (kStep != Step::divide) return x * factor;
+  if constexpr (sizeof(T) == 4) return quotient(x, factor, reciprocal);
+  return __fmaf_rn(x, reciprocal, x * rest);
 }
+// Code of y, 0 to 7, or 8 above 6, in byte 3: Stochastic in encode.cuh, with the shift on the multipliers (by2: 2^kShift).
 __device__ __forceinline__ uint32_t stochastic_e2m1(float y, uint32_t below, uint32_t by2) {
-  float d;
-  asm("sub.rn.sat.f32 %0, %1, %2;" : "=f"(d) : "f"(1.0f), "f"(y));
-  return __float_as_uint(__fmaf_ru(d, 0.5f, y)) * by2 - below;  // by2: 2^kShift
+  return __float_as_uint(__fmul_ru(y, Stochastic<Float::e2m1>::kToPosition)) * by2 - below;
 }
 // round_e2m1 for y < 7.
 __device__ __forceinline__ uint32_t nearest_e2m1(float y) {
@@ -181,7 +222,7 @@ __device__ __forceinline__ void encode16(const Block16<T>& t, const Fp4Block& b,
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const float x = t.magnitude(2 * k + j, by);
-      const float y = kStep == Step::divide ? nearest_quotient<T>(x, b.factor, b.reciprocal) : x * b.factor;
+      const float y = scaled<T, kStep>(x, b.factor, b.reciprocal, b.rest);
       if constexpr (kStochastic) {
         s[j] = stochastic_e2m1(y, draw(2 * k + j), by.by2);
       } else {
@@ -209,6 +250,84 @@ __device__ __forceinline__ uint32_t pack8(const uint32_t* pairs, const uint32_t 
   const uint32_t even = __byte_perm(low, high, 0x6420), odd = __byte_perm(low, high, 0x7531);
   return codes | ((even >> 4) & 0x08080808u) | (odd & 0x80808080u);
 }
+// Pairs of numbers as fp16, cut.
+__device__ __forceinline__ uint32_t cut_f16(float low, float high) {
+  uint32_t r;
+  asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t of_a) { return (a & of_a) | (b & ~of_a); }
+// Eight nearest codes of pairs as fp16 times 2^-14, of which the codes are then exponent and first bit of the mantissa: byte 1 is
+// sign, three zeros, code, half of a code. Codes lie below 7 1/2.
+__device__ __forceinline__ uint32_t pack_f16(const uint32_t* v) {
+  const uint32_t a = __byte_perm(v[0], v[1], 0x7351), b = __byte_perm(v[2], v[3], 0x7351);
+  const uint32_t even = __byte_perm(a, b, 0x5410), odd = __byte_perm(a, b, 0x7632);
+  const uint32_t codes = (select_bits(even, odd * 16, 0x0F0F0F0Fu) + 0x11111111u) >> 1;
+  return select_bits(codes, select_bits(even >> 4, odd, 0x08080808u), 0x77777777u);
+}
+// Values of a pair of numbers, of whose 2^-126th parts the codes are exponent and first bit of the mantissa.
+__device__ __forceinline__ uint32_t fast_values(float low, float high, uint32_t scale) {
+  const uint32_t a = __float_as_uint(__fmul_rz(low, 0x1p-126f)), b = __float_as_uint(__fmul_rz(high, 0x1p-126f));
+  const uint32_t code = (__byte_perm(a, b, 0x7632) + 0x00200020u) & 0x81C081C0u;
+  return multiply_bf16(multiply_bf16(code, 0x7E807E80u), scale);
+}
+// Nearest codes of bf16 elements x(i) without sums and minima: products and quotients cut, and half a code added, so that ties go up.
+// Those to lower codes lie in blocks that has_near_ties finds (all significands of q were tried). Codes lie below 7 1/2.
+template <Step kStep, Form kForm, class X, int kWords>
+__device__ __forceinline__ void fast16(const Fp4Block& b, X&& x, uint32_t (&out)[kWords]) {
+  constexpr float kUnit = kForm == Form::packed ? 0x1p-14f : 1.0f;
+  const float factor = b.factor * kUnit;
+  float reciprocal = b.reciprocal, rest = 0;
+  if constexpr (kStep == Step::divide) {
+    // The reciprocal cut, so that no rest is negative: two zeros of different signs would lose that of -0.
+    if (__fmaf_rn(-b.factor, reciprocal, 1.0f) < 0) reciprocal = __uint_as_float(__float_as_uint(reciprocal) - 1);
+    rest = __fmaf_rn(-b.factor, reciprocal, 1.0f) * reciprocal * kUnit, reciprocal *= kUnit;
+  }
+  const auto y = [&](int i) { return scaled<bf16, kStep>(x(i), factor, reciprocal, rest); };
+  uint32_t v[8];
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    if constexpr (kForm == Form::packed) {
+      v[k] = cut_f16(y(2 * k), y(2 * k + 1));
+    } else {
+      out[k] = fast_values(y(2 * k), y(2 * k + 1), b.value);
+    }
+  }
+  if constexpr (kForm == Form::packed) out[0] = pack_f16(v), out[1] = pack_f16(v + 4);
+}
+template <Step kStep, Form kForm, int kWords>
+__device__ __forceinline__ void fast16(const Block16<bf16>& t, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {
+  fast16<kStep, kForm>(
+      b, [&](int i) { return __uint_as_float((i & 1) == 0 ? t.w[i / 2] * by.by16 : t.w[i / 2] & 0xFFFF0000u); }, out);
+}
+template <Step kStep, Form kForm, int kWords>
+__device__ __forceinline__ void fast16(const ColumnPair& t, int j, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {
+  fast16<kStep, kForm>(
+      b, [&](int i) { return __uint_as_float(j == 0 ? t.w[i] * by.by16 : t.w[i] & 0xFFFF0000u); }, out);
+}
+// Of fp32, whose quotients have near ties anywhere: false where one lies within 4 units of the 24th bit of a number of three bits, as
+// the middles are and zero. The product with the reciprocal is within three of the quotient.
+template <Form kForm, int kWords>
+__device__ __forceinline__ bool fast16(const Block16<float>& t, const Fp4Block& b, uint32_t by11, uint32_t (&out)[kWords]) {
+  constexpr uint32_t kAround = 4u << 11;
+  const float factor = b.reciprocal * (kForm == Form::packed ? 0x1p-14f : 1.0f);
+  uint32_t v[8], nearest = ~0u;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    float y[2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) y[j] = t.v[2 * k + j] * factor;
+    nearest = __vimin3_u32(nearest, __float_as_uint(y[0]) * by11 + kAround, __float_as_uint(y[1]) * by11 + kAround);
+    if constexpr (kForm == Form::packed) {
+      v[k] = cut_f16(y[0], y[1]);
+    } else {
+      out[k] = fast_values(y[0], y[1], b.value);
+    }
+  }
+  if constexpr (kForm == Form::packed) out[0] = pack_f16(v), out[1] = pack_f16(v + 4);
+  return nearest > 2 * kAround;
+}
+
 template <class T, Step kStep, bool kStochastic, Form kForm, class Draw, int kWords>
 __device__ __forceinline__ void quantise16(const Block16<T>& t, const Fp4Block& b, const Shifts& by, Draw&& draw, uint32_t (&out)[kWords]) {
   uint32_t pairs[8];

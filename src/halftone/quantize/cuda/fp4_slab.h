@@ -15,7 +15,7 @@ struct BlockCode {
 
 // Powers of two that the compiler does not see: shifts on the multipliers, since the units for shifts and logic are the busiest.
 struct Shifts {
-  uint32_t by2 = 1u << 2, by6 = 1u << 6, by16 = 1u << 16;
+  uint32_t by2 = 1u << 2, by6 = 1u << 6, by11 = 1u << 11, by16 = 1u << 16;
 };
 struct SlabArgs {
   TileArgs tile;
