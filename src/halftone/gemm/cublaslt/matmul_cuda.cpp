@@ -78,7 +78,8 @@ cublasLtMatmulAlgo_t fastest_of(Call& call, const Problem& p, Pointers x, Algos 
     const auto run = [&](size_t i) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; };
     return time_in_turns(algos.size(), run, rounds, stream, repeats);
   };
-  constexpr int kRounds = 7, kRepeats = 10, kFinalRounds = 15, kFinalRepeats = 40;
+  constexpr int kRounds = 7, kRepeats = 10, kFinalRounds = 11, kFinalRepeats = 24;
+  constexpr size_t kFinalists = 4;
   constexpr float kBrief = 0.02f;  // milliseconds
   std::vector<float> ms = time(kRounds, kRepeats);
   // Among many products of a few microseconds noise would choose: variants of two of them, and finals.
@@ -92,7 +93,7 @@ cublasLtMatmulAlgo_t fastest_of(Call& call, const Problem& p, Pointers x, Algos 
   if (algos.size() == 1) return algos[0];
   ms = time(kRounds, kRepeats);
   if (!brief) return algos[fastest(ms)];
-  algos = fastest_few(algos, ms, 6);
+  algos = fastest_few(algos, ms, kFinalists);
   return algos[fastest(time(kFinalRounds, kFinalRepeats))];
 }
 
