@@ -34,6 +34,8 @@ TEST(BenchTraffic, CountsWhatASchemeHasToMove) {
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &values, nullptr), kRead + 2 * kCodes);  // scales are in the values
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &fold, nullptr), kRead + kCodes + 4 * 256);
   EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, &fold), 2 * kRead + kCodes + 4 * 512);
+  const CopyRequest fold_tiles = request_for("mxfp4", ValueForm::fold_e4m3, true);
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &fold_tiles, nullptr), 2 * kRead + kCodes + 4 * 256);  // the largest tile of 32 rows first
   EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, nullptr), 0);
 }
 

@@ -3,14 +3,15 @@
 #include "halftone/ops/operand.h"
 #include "halftone/quantize/operand_shape.h"
 
-// Bytes that a quantiser has to move: one read of the matrix, a second one where the scale of a tensor, of a column or of a
-// two-level scheme must be known before the first code, and all that is written. Scales that only the codes in `values` carry
-// on (folded ones, bf16 values) are not counted.
+// Bytes that a quantiser has to move: one read of the matrix, a second one where the scale of a tensor, of a column, of 32 rows (tiles
+// folded into e4m3) or of a two-level scheme must be known before the first code, and all that is written. Scales that only the codes
+// in `values` carry on (folded ones, bf16 values) are not counted.
 namespace halftone::bench {
 
 inline bool reads_twice(const CopyRequest& r, bool transposed) {
   const OperandSpec& s = r.spec;
   return s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor || r.form == ValueForm::fold_e5m2 ||
+         (r.form == ValueForm::fold_e4m3 && s.granularity == Granularity::tile) ||
          (transposed && (s.granularity == Granularity::row || r.form == ValueForm::fold_e4m3));
 }
 
