@@ -61,29 +61,25 @@ template <bool kNegative>
 __device__ __forceinline__ uint32_t magnitude_of_sign(uint32_t m) {
   return static_cast<uint32_t>(max(static_cast<int>(kNegative ? m ^ 0x80000000u : m), 0));
 }
-template <bool kNegative>
-__device__ __forceinline__ Amax8<float> amax_of_sign(const Vec8<float> (&x)[8]) {
+template <bool kNegative, bool kAcross>
+__device__ __forceinline__ Amax8<float> amax8_of_sign(const Vec8<float> (&x)[8]) {
   Amax8<float> a;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     uint32_t m = 0;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) m = larger_of_sign<kNegative>(m, x[i].v[j]);
+    for (int j = 0; j < 8; ++j) m = larger_of_sign<kNegative>(m, kAcross ? x[j].v[i] : x[i].v[j]);
     a.w[i] = magnitude_of_sign<kNegative>(m);
   }
   return a;
 }
 template <bool kNegative>
+__device__ __forceinline__ Amax8<float> amax_of_sign(const Vec8<float> (&x)[8]) {
+  return amax8_of_sign<kNegative, false>(x);
+}
+template <bool kNegative>
 __device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&x)[8]) {
-  Amax8<float> a;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    uint32_t m = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) m = larger_of_sign<kNegative>(m, x[i].v[j]);
-    a.w[j] = magnitude_of_sign<kNegative>(m);
-  }
-  return a;
+  return amax8_of_sign<kNegative, true>(x);
 }
 
 __device__ __forceinline__ void load_pair_once(const void* p, uint32_t& r, uint64_t policy) {
