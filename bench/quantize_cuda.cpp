@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "halftone/quantize/operand_shape.h"
+#include "halftone/quantize/reads_twice.h"
 #include "quantize_floor.h"
 
 using namespace halftone;
@@ -126,13 +127,13 @@ std::vector<Scheme> schemes() {
 }
 
 double bytes_per_element(Out o) { return o == Out::none ? 0 : o == Out::packed ? 0.5 : o == Out::bf16 ? 2 : 1; }
-bool needs_read_first(const OperandSpec& s, Out o, bool transposed) {
-  if (o == Out::none) return false;
-  // Folding into e4m3 needs the largest block of a row: a row can be held, 32 of them (tiles) or columns cannot.
-  return s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor || o == Out::fold_e5m2 ||
-         (o == Out::fold_e4m3 && s.granularity == Granularity::tile) ||
-         (transposed && (s.granularity == Granularity::row || o == Out::fold_e4m3));
+ValueForm form_of(Out o) {
+  return o == Out::bf16        ? ValueForm::bf16
+         : o == Out::fold_e4m3 ? ValueForm::fold_e4m3
+         : o == Out::fold_e5m2 ? ValueForm::fold_e5m2
+                               : ValueForm::none;
 }
+bool needs_read_first(const OperandSpec& s, Out o, bool transposed) { return o != Out::none && reads_twice(s, form_of(o), transposed); }
 
 struct Bump {
   uint8_t* base;
@@ -161,9 +162,7 @@ QuantizedCopy prepare(const Scheme& s, bool transposed, int64_t R, int64_t C, Bu
   void* out = memory.take(elements * bytes_per_element(o));
   if (o == Out::codes) copy.codes = static_cast<uint8_t*>(out);
   if (o == Out::packed) copy.packed = static_cast<uint8_t*>(out);
-  if (o == Out::bf16) copy.form = ValueForm::bf16;
-  if (o == Out::fold_e4m3) copy.form = ValueForm::fold_e4m3;
-  if (o == Out::fold_e5m2) copy.form = ValueForm::fold_e5m2;
+  copy.form = form_of(o);
   bytes += elements * bytes_per_element(o);
   if (copy.form != ValueForm::none) copy.values = out;
   if (copy.form != ValueForm::bf16 && !(s.spec.element == Element::e2m1 && is_fold(copy.form))) {

@@ -2,18 +2,11 @@
 #include "halftone/base/dtype.h"
 #include "halftone/ops/operand.h"
 #include "halftone/quantize/operand_shape.h"
+#include "halftone/quantize/reads_twice.h"
 
-// Bytes that a quantiser has to move: one read of the matrix, a second one where the scale of a tensor, of a column, of 32 rows (tiles
-// folded into e4m3) or of a two-level scheme must be known before the first code, and all that is written. Scales that only the codes
-// in `values` carry on (folded ones, bf16 values) are not counted.
+// Bytes that a quantiser has to move: one read of the matrix, a second one where it must be known before the first code (reads_twice), and
+// all that is written. Scales that only the codes in `values` carry on (folded ones, bf16 values) are not counted.
 namespace halftone::bench {
-
-inline bool reads_twice(const CopyRequest& r, bool transposed) {
-  const OperandSpec& s = r.spec;
-  return s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor || r.form == ValueForm::fold_e5m2 ||
-         (r.form == ValueForm::fold_e4m3 && s.granularity == Granularity::tile) ||
-         (transposed && (s.granularity == Granularity::row || r.form == ValueForm::fold_e4m3));
-}
 
 // Of one copy [rows, k].
 inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
@@ -31,7 +24,8 @@ inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
 // Of the copies of a matrix [rows, cols]; a null request is not made.
 inline double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed) {
   if (row == nullptr && transposed == nullptr) return 0;
-  const bool twice = (row != nullptr && reads_twice(*row, false)) || (transposed != nullptr && reads_twice(*transposed, true));
+  const bool twice = (row != nullptr && reads_twice(row->spec, row->form, false)) ||
+                     (transposed != nullptr && reads_twice(transposed->spec, transposed->form, true));
   const double read = static_cast<double>(rows) * static_cast<double>(cols) * element_size * (twice ? 2 : 1);
   return read + (row != nullptr ? bytes_written(*row, rows, cols) : 0) +
          (transposed != nullptr ? bytes_written(*transposed, cols, rows) : 0);
