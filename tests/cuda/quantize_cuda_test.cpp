@@ -18,6 +18,9 @@ using WorkspaceFunction = size_t (*)(const QuantizeOperand*);
 using QuantizeFunction = const char* (*)(const QuantizeOperand*, void*, size_t, void*);
 using AmaxFunction = const char* (*)(const QuantizeOperand*, unsigned*, void*);
 
+// Taken in turn by cases that are too many for all of them.
+constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
+
 // Which outputs are asked for: all that there are, or one, as training does.
 enum class Only { all, codes, packed, values };
 
@@ -243,7 +246,6 @@ const std::vector<Shape> kDeviceShapes = {{128, 128, 0}, {160, 200, 8}, {48, 288
 
 std::vector<Case> all_cases(bool stochastic, DType type) {
   std::vector<Case> cases;
-  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
   size_t turn = 0;
   for (const NamedSpec& named : operand_specs()) {
     const auto forms = value_forms(named.spec);
@@ -302,7 +304,6 @@ TEST_P(QuantizeCudaParts, EqualTheReferenceOnEveryFill) {
 // One output at a time: the kernels that training runs.
 TEST_P(QuantizeCudaParts, OneOutputAtATime) {
   if (!missing().empty()) GTEST_SKIP() << missing();
-  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
   std::vector<Case> cases;
   size_t turn = 0;
   for (const NamedSpec& named : operand_specs()) {
@@ -363,7 +364,6 @@ TEST_P(QuantizeCudaParts, BlockScalesOnTheSourcesShapes) {
 // What layers ask for of X: values, and packed codes for later.
 TEST(QuantizeCuda, ValuesBesidePackedCodes) {
   if (!missing().empty()) GTEST_SKIP() << missing();
-  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
   std::vector<Case> cases;
   for (const NamedSpec& named : operand_specs()) {
     NamedSpec row = named;
@@ -400,7 +400,6 @@ TEST(QuantizeCuda, ArrangedScales) {
 // Row copies alone whose scales thread blocks of 32 x 512 elements gather, with tails of rows, blocks and pieces of 16 bytes of scales.
 TEST(QuantizeCuda, GatheredScalesOfRows) {
   if (!missing().empty()) GTEST_SKIP() << missing();
-  constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
   std::vector<Case> cases;
   size_t turn = 0;
   for (const NamedSpec& named : operand_specs()) {
