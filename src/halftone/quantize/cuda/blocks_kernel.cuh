@@ -25,18 +25,17 @@ __device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int coun
 template <class T, bool kStochastic, Form kForm, Copies kCopies, bool kRotated>
 struct BlocksShared {
   static constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
-  // Outputs of a row take the place of its elements, but where half of a sector would be stored.
+  // Outputs of a row take the place of its elements; where those would be half of a sector, the first half waits for the second.
   static constexpr bool kKeepsRows = kRow && sizeof(T) == 4 && kForm == Form::packed;
-  static constexpr int kKept = kKeepsRows ? 8 * 32 * (32 + 16) : 16, kDraws = kStochastic && kTransposed ? 8 * 16 * 128 : 16;
+  static constexpr int kKept = kKeepsRows ? 8 * 32 * 16 : 16, kDraws = kStochastic && kTransposed ? 8 * 16 * 128 : 16;
   static constexpr int kOutputs = kTransposed ? kTile * 16 * output_bytes(kForm) : 16;
   // Thread blocks a multiprocessor, and wide rows where its 228 KB, 1 KB less a thread block, hold as many.
-  static constexpr int kBlocks = sizeof(T) == 2 && !kStochastic && !kRotated ? 4 : 3;
+  static constexpr int kBlocks = !kStochastic && !kRotated && (sizeof(T) == 2 || (kKeepsRows && kTransposed)) ? 4 : 3;
   static constexpr int kOthers =
       kKept + kDraws + kOutputs + static_cast<int>((kRotated ? 8 : 1) * sizeof(RowFlips) + 2 * sizeof(StagedScales)) + 1024 + 128;
   static constexpr int kPitch = (8 * 32 * kWidePitch + kOthers) * kBlocks <= 228 * 1024 ? kWidePitch : kNarrowPitch;
-  static constexpr int kRowPitch = kKeepsRows ? 32 + 16 : kPitch;
   alignas(128) uint8_t x[8][32 * kPitch];
-  alignas(16) uint8_t rows[kKeepsRows ? 8 : 1][kKept / (kKeepsRows ? 8 : 1)];
+  alignas(16) uint8_t kept[kKeepsRows ? 8 : 1][kKept / (kKeepsRows ? 8 : 1)];
   alignas(16) uint8_t draws[kDraws > 16 ? 8 : 1][kDraws / (kDraws > 16 ? 8 : 1)];
   alignas(16) uint8_t transposed[kOutputs];
   RowFlips flips[kRotated ? 8 : 1];
@@ -145,6 +144,21 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
   start_dependents();
   if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane);
 
+  // Draws of the transposed copy: a lane makes four groups of the warp's elements, from row `first` of its 32 on, and reads what it needs
+  // of all of them from shared memory.
+  constexpr int kGroups = kColumns / 8, kRowsAtOnce = 128 / kGroups, kStep = 32 / kGroups;
+  const StepWords step = kStochastic && kTransposed ? step_words(a.transposed.draws) : StepWords{};
+  [[maybe_unused]] const auto draws_of = [&](int group) { return shared.draws[kStochastic ? warp : 0] + group * 16; };
+  [[maybe_unused]] const auto make_draws = [&](int column0, int first) {
+    uint32_t v[4][4];
+    const Draws& d = a.transposed.draws;
+    draw8<4>(d, step,
+             d.first + static_cast<uint32_t>(row0 + first + lane / kGroups) * d.row + static_cast<uint32_t>(column0 / 8 + lane % kGroups),
+             kStep * d.row, v);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) *reinterpret_cast<uint4*>(draws_of(lane + i * 32)) = {v[i][0], v[i][1], v[i][2], v[i][3]};
+  };
+
 #pragma unroll 1
   for (int part = 0; part < kPasses; ++part) {
     const int column_in = (wide ? warp : warp & 1) * 64 + part * kColumns, column0 = left + column_in;
@@ -167,6 +181,8 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
         }
       }
     }
+    // They follow from positions alone: the first come while the elements do.
+    if constexpr (kStochastic && kTransposed) make_draws(column0, 0);
     if (part == 0) {
       if (a.dependent) wait_for_primary();
       if constexpr (kForm == Form::folded) {
@@ -175,8 +191,8 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
         if constexpr (kTransposed) transposed_tensor = reduce_parts<kAtOnce>(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
       }
     }
-    // What they read comes while the elements do, unless draws need the registers.
-    constexpr bool kEarly = kForm == Form::folded && !kStochastic;
+    // What they read comes while the elements do, unless draws that are made later need the registers.
+    constexpr bool kEarly = kForm == Form::folded && (!kStochastic || sizeof(T) == 4);
     [[maybe_unused]] uint32_t column_reference[kOwn] = {}, row_reference[1] = {};
     if constexpr (kEarly && kTransposed) {
       references_of<32 / kOwn, kOwn>(a.transposed, tile_c * kTile + column_in + kOwn * lane, tile_r == 0 && row_in == 0, transposed_tensor,
@@ -213,33 +229,24 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
         rule[j].make(d, reference[j], t[j]);
         shared.transposed_scales.scales[vector + j][warp >> 1] = static_cast<uint8_t>(rule[j].byte);
       }
-      // Draws: a lane makes four groups of the warp's elements and reads what it needs of all of them from shared memory.
-      constexpr int kGroups = kColumns / 8, kRowsAtOnce = 128 / kGroups, kStep = 32 / kGroups;
-      const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
       const uint32_t place = kStochastic ? __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) : 0u;
       const uint32_t shift = blockDim.x / (kTileThreads >> kShift);  // unknown to the compiler, see multiply_add
       uint32_t out[kOwn][kBytes];
 #pragma unroll
       for (int first = 0; first < 32; first += kRowsAtOnce) {
-        uint8_t* draws = shared.draws[kStochastic ? warp : 0];
-        if constexpr (kStochastic) {
-          uint32_t v[4][4];
-          draw8<4>(d.draws, step,
-                   d.draws.first + static_cast<uint32_t>(row0 + first + lane / kGroups) * d.draws.row +
-                       static_cast<uint32_t>(column0 / 8 + lane % kGroups),
-                   kStep * d.draws.row, v);
-          if (first != 0 || kPasses > 1) __syncwarp();
-#pragma unroll
-          for (int i = 0; i < 4; ++i) *reinterpret_cast<uint4*>(draws + lane * 16 + i * 512) = {v[i][0], v[i][1], v[i][2], v[i][3]};
+        if (kStochastic && first != 0) {
+          __syncwarp();
+          make_draws(column0, first);
           __syncwarp();
         }
 #pragma unroll
         for (int eight = 0; eight < kRowsAtOnce; eight += 8) {
           uint32_t words[8];
+          const int own = sizeof(T) == 2 ? lane : lane >> 1;  // word of a row of draws
           if constexpr (kStochastic) {
 #pragma unroll
             for (int i = 0; i < 8; ++i)
-              words[i] = *reinterpret_cast<const uint32_t*>(draws + (eight + i) * kGroups * 16 + (sizeof(T) == 2 ? lane : lane >> 1) * 4);
+              words[i] = *reinterpret_cast<const uint32_t*>(draws_of((eight + i) * kGroups + own / 4) + own % 4 * 4);
           }
           const int group = (first + eight) / 8;
 #pragma unroll
@@ -265,11 +272,11 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       const int row = row0 + lane;
       if (d.outer != nullptr && row == 0 && column0 == 0) *d.outer = 1;
       const uint8_t* own = x + lane * kPitch;
-      uint8_t* outputs = Shared::kKeepsRows ? shared.rows[warp] : x;
-      uint8_t* to = outputs + lane * Shared::kRowPitch + (Shared::kKeepsRows ? part * 4 * kBytes : 0);
+      uint8_t* kept = shared.kept[Shared::kKeepsRows ? warp : 0];
+      uint8_t* to = Shared::kKeepsRows && part == 0 ? kept + lane * 16 : x + lane * kPitch;
       uint32_t reference[1] = {row_reference[0]};
       if constexpr (kForm == Form::folded && !kEarly) references_of<32, 1>(d, row, column0 == 0, row_tensor, reference);
-      const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
+      const StepWords row_step = kStochastic ? step_words(d.draws) : StepWords{};
       const uint32_t place = kStochastic ? __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0) : 0u;
       const uint32_t shift = blockDim.x / (kTileThreads >> kShift);
 #pragma unroll 1
@@ -288,7 +295,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint32_t v[2][4];
-          if constexpr (kStochastic) draw8<2>(d.draws, step, first + half * 2, 1, v);
+          if constexpr (kStochastic) draw8<2>(d.draws, row_step, first + half * 2, 1, v);
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
             const auto draw = [&](int i) {
@@ -303,8 +310,9 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       if (!Shared::kKeepsRows || part == kPasses - 1) {
         constexpr int kWide = Shared::kKeepsRows ? 64 : kColumns;
         __syncwarp();
-        flush_pieces<kBytes, 32, kWide, 32>(output_of<kForm>(d), d, row0, column0 + kColumns - kWide, lane,
-                                            [&](int r, int at) { return outputs + r * Shared::kRowPitch + at; });
+        flush_pieces<kBytes, 32, kWide, 32>(output_of<kForm>(d), d, row0, column0 + kColumns - kWide, lane, [&](int r, int at) {
+          return Shared::kKeepsRows ? (at == 0 ? kept + r * 16 : x + r * kPitch) : x + r * kPitch + at;
+        });
       }
     }
   }
