@@ -44,6 +44,7 @@ __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], i
 template <class T>
 constexpr int blocks_on_sm(Coder coder, Step step, int block, bool stochastic, Copies copies) {
   if (sizeof(T) == 4 || (stochastic && copies != Copies::row)) return 2;
+  if (block == 128 && !stochastic && copies == Copies::both) return 4;
   return !stochastic && coder != Coder::e2m1 && (copies == Copies::row || block == 0) ? 4 : 3;
 }
 
@@ -84,6 +85,13 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
       if (i < valid) load8(row_at(static_cast<uint32_t>(i)), x[i]);
     }
   }
+  const Place row_place{lane, warp, row, column, column0 == 0, wide}, column_place{lane, warp, column, row, tile_r == 0, false};
+  TileDraws<0> row_draws;
+  TileDraws<1> column_draws;
+  if constexpr (kTransposed && kStochastic && draws_early<T>(kCoder, kBlock, kCopies)) {
+    const Draws& d = a.transposed.draws;
+    draw8<8>(d, step_words(d), first_group<1>(a.transposed, column_place), d.row, column_draws.v);
+  }
   if (a.dependent) wait_for_primary();
   uint32_t row_tensor = 0, transposed_tensor = 0;
   if constexpr (kRow) row_tensor = reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane);
@@ -98,7 +106,6 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
     __shared__ SharedAmax shared;
     exchange(shared, x, warp, lane, kRow ? a.row.tile : a.transposed.tile, row_shared, column_shared);
   }
-  const Place row_place{lane, warp, row, column, column0 == 0, wide}, column_place{lane, warp, column, row, tile_r == 0, false};
   Groups<kCoder, 0> row_groups;
   Groups<kCoder, 1> column_groups;
   if constexpr (kBlock == 0) {
@@ -113,8 +120,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
   }
   if constexpr (kRow) {
     const Amax8<T> amax = kGrouped ? amax_of(x) : Amax8<T>{};
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, row_place, x, amax, row_shared, row_tensor, row_groups, staged[0],
-                                                                nullptr);
+    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, row_place, x, amax, row_shared, row_tensor, row_groups, row_draws,
+                                                                staged[0], nullptr);
   }
   if constexpr (kTransposed) {
     Vec8<T> t[8];
@@ -127,7 +134,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
       transpose(x, t);
     }
     pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, column_place, t, amax, column_shared, transposed_tensor,
-                                                                column_groups, staged[kGrouped ? 1 : 0], elements);
+                                                                column_groups, column_draws, staged[kGrouped ? 1 : 0], elements);
   }
   const int thread = static_cast<int>(threadIdx.x);
   if (wide) {

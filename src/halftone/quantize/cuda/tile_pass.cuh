@@ -90,6 +90,17 @@ struct TileDraws {
   }
 };
 
+template <int kAxis>
+__device__ __forceinline__ uint32_t first_group(const CopyArgs& d, const Place& p) {
+  return d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
+}
+// Whether draws of a transposed copy, which follow from positions alone, are made while the elements come: where no row copy is made before
+// that copy, for which they would have to wait in registers.
+template <class T>
+constexpr bool draws_early(Coder coder, int block, Copies copies) {
+  return sizeof(T) == 2 && coder == Coder::integer && block == 0 && copies == Copies::transposed;
+}
+
 // Reference bytes of the rows of the copy that the lane owns, of all rows of its tiles where scales are tiles, and the scales
 // that go with them, written by the thread blocks of the first tile.
 template <int kOwn>
@@ -161,7 +172,7 @@ constexpr int staged_bytes(Coder coder, Step step, int block, bool stochastic, F
 template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies, int kAxis, class T>
 __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const Amax8<T>& amax,
                                      const uint32_t (&shared_amax)[2], uint32_t tensor_amax, Groups<kCoder, kAxis>& groups,
-                                     StagedScales& staged, uint8_t* elements) {
+                                     TileDraws<kAxis>& draws, StagedScales& staged, uint8_t* elements) {
   constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
   using Blocks = Owned<T, kAxis, kBlock == 16 ? 2 : 4>;
   constexpr int kOwn = kGrouped ? Blocks::kCount : kAxis == 0 ? 1 : 2;
@@ -230,15 +241,11 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
     }
   }
 
-  TileDraws<kAxis> draws;
-  const uint32_t group =
-      d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
+  const uint32_t group = first_group<kAxis>(d, p);
   const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
   if constexpr (kStochastic)
     draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
-  if constexpr (kStochastic && kAxis == 1) {
-    draw8<8>(d.draws, step, group, d.draws.row, draws.v);
-  }
+  if constexpr (kStochastic && kAxis == 1 && !draws_early<T>(kCoder, kBlock, kCopies)) draw8<8>(d.draws, step, group, d.draws.row, draws.v);
   const int valid = p.c < d.C ? min(max(d.R - p.r, 0), 8) : 0;
   constexpr int kBytes = kAxis == 1 ? staged_bytes(kCoder, kStep, kBlock, kStochastic, kForm, kCopies) : 0;
   if constexpr (kBytes != 0) {
