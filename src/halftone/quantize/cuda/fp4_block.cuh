@@ -91,7 +91,7 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
     v = fmaxf(v, c.least);
   } else {
     v = a * level.of_amax;
-    special = !(v <= level.limit) || (v < c.normal * 0.5f && amax != 0);
+    special = !(v <= level.limit) | ((v < c.normal * 0.5f) & (amax != 0));
   }
   v = fminf(v, c.most);
   float value;
@@ -103,20 +103,20 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
     const float sum = v + kUnit;
     const uint32_t bits = __float_as_uint(v), rounded = (bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u;
     const bool small = v < c.normal;
-    special = special || (v < c.normal * 0.5f && v > c.least);
+    special |= (v < c.normal * 0.5f) & (v > c.least);
     b.byte = small ? __float_as_uint(sum) & 15u : (rounded >> 20) - (112u << 3);
     value = small ? sum - kUnit : __uint_as_float(rounded);
   }
   b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
   b.factor = value * level.outer, b.reciprocal = b.rest = 0;
-  if constexpr (kHasFast<T, kStochastic>) special = special || has_near_ties(b.factor);
+  if constexpr (kHasFast<T, kStochastic>) special |= has_near_ties(b.factor);
   b.special = __any_sync(0xFFFFFFFFu, special);
   if constexpr (kStep == Step::divide) {
     b.reciprocal = reciprocal_of(b.factor);
     b.rest = __fmul_ru(__fmaf_rn(-b.factor, b.reciprocal, 1.0f), b.reciprocal);
-  } else if (b.factor == b.factor) {
-    constexpr float kMax = std::numeric_limits<float>::max();
-    b.factor = b.factor == 0 ? kMax : fminf(__frcp_rn(b.factor), kMax);
+  } else {
+    // Of zero the largest, too: the minimum of NaN and a number is the number. Where the level does not allow it, settle divides.
+    b.factor = fminf(reciprocal_of(b.factor), std::numeric_limits<float>::max());
   }
   return b;
 }
@@ -236,6 +236,11 @@ __device__ __forceinline__ void encode16(const Block16<T>& t, const Fp4Block& b,
 // Poisons a special block, or makes its elements no larger than 6.9 scales (more than 6.8), which are of code 7 all the same.
 template <class T, Step kStep>
 __device__ __forceinline__ void settle(Block16<T>& t, const BlockCode& c, const Fp4Level& level, uint32_t amax, Fp4Block& b) {
+  if (kStep == Step::multiply && level.limit < 0) {
+    constexpr float kMax = std::numeric_limits<float>::max();
+    const float factor = __uint_as_float(b.value & 0xFFFF0000u) * level.outer;
+    b.factor = factor != factor ? factor : factor == 0 ? kMax : fminf(__frcp_rn(factor), kMax);
+  }
   if (poisoned(amax) || level.outer != level.outer) b.byte = c.nan, b.value = 0x7FC07FC0u, b.factor = quiet_nan();
   t.limit(kStep == Step::divide ? 6.9f * b.factor : 6.9f / b.factor);
 }

@@ -119,11 +119,13 @@ template <class T, Step kStep, bool kStochastic, Form kForm, int kWidth>
 __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode& code, const Shifts& by, const uint4* flips,
                                              const Slab<T>& s, const Fp4Level level, StagedScales& scales, uint8_t* packed) {
   constexpr int kRows = kWidth == 32 ? 32 : 16;
-  if constexpr (kStochastic) slab_draws(d, s);
-  __syncwarp();
   constexpr bool kPair = kHasFast<T, kStochastic> && kWidth == 0;
   const uint32_t constant =
       __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+  // Of the lane's first column; the second half of the slab's rows and the second column lie constants away.
+  uint8_t* scale = &scales.scales[s.local_column + 2 * s.lane][s.local_row / 16];
+  const int vector = s.local_column + 2 * s.lane;
+  [[maybe_unused]] uint8_t* codes = packed + (vector * 16 + staged_chunk<4>(vector, s.local_row / 8)) * 4;
 #pragma unroll 1
   for (int first = 0; first < kSlabRows; first += kRows) {
     Block16<T> t[2][kRows / 16];
@@ -176,7 +178,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
               t[j][part], b, by,
               [&](int i) { return j == 0 ? place_draw<0>(draws[i], constant, false) : place_draw<1>(draws[i], constant, false); }, out[j]);
         }
-        scales.scales[s.local_column + 2 * s.lane + j][s.local_row / 16 + half] = static_cast<uint8_t>(b.byte);
+        scale[j * sizeof(scales.scales[0]) + half] = static_cast<uint8_t>(b.byte);
       }
       if constexpr (kForm == Form::bf16) {
         if (kStochastic) __syncwarp();  // the draws are read
@@ -189,11 +191,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
         }
       } else {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const int vector = s.local_column + 2 * s.lane + j;
-          *reinterpret_cast<uint2*>(packed + (vector * 16 + staged_chunk<4>(vector, s.local_row / 8 + 2 * half)) * 4) = {out[j][0],
-                                                                                                                         out[j][1]};
-        }
+        for (int j = 0; j < 2; ++j) *reinterpret_cast<uint2*>(codes + j * 64 + half * 8) = {out[j][0], out[j][1]};
       }
     }
   }
@@ -238,7 +236,12 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
     __syncwarp();
   }
   uint8_t* to = static_cast<uint8_t*>(d.values) + (int64_t{s.row + (s.lane >> 3)} * d.C + s.column + (s.lane & 7) * 8) * 2;
+  if constexpr (kForm == Form::packed) to = d.packed + (int64_t{s.row + (s.lane >> 2)} * d.C + s.column + block * 16) / 2;
   const int valid = s.column + (s.lane & 7) * 8 < d.C ? d.R - s.row - (s.lane >> 3) : 0;
+  // Every block of the slab is there, in whole pieces of eight bytes.
+  [[maybe_unused]] const bool whole = s.row + kSlabRows <= d.R && s.column + kSlabColumns <= d.C &&
+                                      (reinterpret_cast<uintptr_t>(d.packed) | static_cast<uint32_t>(d.C) / 2) % 8 == 0;
+  uint8_t* scale = &scales.scales[s.local_row + (s.lane >> 2)][s.local_column / 16 + block];
 #pragma unroll 1
   for (int i = 0; i < 4; ++i) {
     const int r = 8 * i + (s.lane >> 2);
@@ -279,7 +282,7 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
           },
           out);
     }
-    scales.scales[s.local_row + r][s.local_column / 16 + block] = static_cast<uint8_t>(b.byte);
+    scale[8 * i * static_cast<int>(sizeof(scales.scales[0]))] = static_cast<uint8_t>(b.byte);
     if constexpr (kForm == Form::bf16) {
       if (sizeof(T) == 4) __syncwarp();  // the row is read
       *s.output(r, 2 * block) = {out[0], out[1], out[2], out[3]};
@@ -292,16 +295,13 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
         to += uint64_t{static_cast<uint32_t>(d.C)} * 8;
       }
     } else {
-      const int column = s.column + block * 16;
-      if (s.row + r < d.R && column < d.C) {
-        auto* to = d.packed + (int64_t{s.row + r} * d.C + column) / 2;
-        if (column + 16 <= d.C && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
-          *reinterpret_cast<uint2*>(to) = {out[0], out[1]};
-        } else {
-          reinterpret_cast<uint32_t*>(to)[0] = out[0];
-          if (column + 8 < d.C) reinterpret_cast<uint32_t*>(to)[1] = out[1];
-        }
+      if (whole) {
+        *reinterpret_cast<uint2*>(to) = {out[0], out[1]};
+      } else if (const int column = s.column + block * 16; s.row + r < d.R && column < d.C) {
+        reinterpret_cast<uint32_t*>(to)[0] = out[0];
+        if (column + 8 < d.C) reinterpret_cast<uint32_t*>(to)[1] = out[1];
       }
+      to += uint64_t{static_cast<uint32_t>(d.C)} * 4;
     }
   }
 }
@@ -360,6 +360,8 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
                  kStepRows * static_cast<int>(i) < valid);
     }
   }
+  // Draws need neither elements nor maxima: they are made while those come.
+  if constexpr (kTransposed && kStochastic) slab_draws(a.transposed, s);
   if (a.dependent) wait_for_primary();
   // One warp computes the second level of a copy for all.
   __shared__ Fp4Level levels[2];
