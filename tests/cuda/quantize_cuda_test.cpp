@@ -63,6 +63,7 @@ void keep(QuantizedCopy& copy, Only only) {
   if (only != Only::codes) copy.codes = nullptr;
   if (only != Only::packed) copy.packed = nullptr;
   if (only == Only::values) copy.scales = nullptr;
+  if (only == Only::codes && copy.spec.two_level != TwoLevel::tensor) copy.outer = nullptr;
   copy.lost = nullptr;
 }
 
@@ -420,6 +421,30 @@ TEST(QuantizeCuda, GatheredScalesOfRows) {
     }
   }
   expect_reference(cases);
+}
+
+// Columns or rows of nothing but their largest magnitude, negative. int8's quotient of some is 127 + 2^-17, which one draw of 65536 takes
+// to -128, to be clipped.
+TEST(QuantizeCuda, LargestMagnitudesOfInt8) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  Device device;
+  ASSERT_TRUE(device.ready());
+  NamedSpec named;
+  for (const NamedSpec& s : operand_specs()) {
+    if (s.name == "int8 row") named = s;
+  }
+  for (const bool columns : {false, true}) {
+    Case c{named, named, {1160, 2056, 0}, Fill::zeros, DType::bf16, ValueForm::none, true, true, true, true};
+    c.only = Only::codes;
+    Request r(c);
+    auto* x = reinterpret_cast<bf16*>(r.x.data());
+    for (int64_t i = 0; i < r.p.rows * r.p.cols; ++i) {
+      const int64_t vector = columns ? i % r.p.cols : i / r.p.cols;
+      x[i] = bf16(-1.0f - static_cast<float>(vector % 128) / 128);
+    }
+    ref::quantize_operand(r.p);
+    EXPECT_EQ(device.run(r), "") << (columns ? "columns" : "rows");
+  }
 }
 
 // A matrix so large that thread blocks share the maxima of rows.

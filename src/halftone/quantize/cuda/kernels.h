@@ -38,6 +38,10 @@ bool has_dependent_launches();
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
+// int8 codes of both copies of bf16 elements with scales of rows and columns and stochastic rounding (int8_pair.cu); false, and nothing is
+// launched, where that kernel is not for these copies.
+bool launch_int8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+
 inline constexpr int kRowThreads = 512;
 constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
