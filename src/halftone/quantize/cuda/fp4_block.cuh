@@ -66,8 +66,18 @@ __device__ __forceinline__ bool has_near_ties(float q) {
   return min(bits * (4u << 14) + kAround, bits * (5u << 14) + kAround) <= 2 * kAround;
 }
 
+// A unit above or below r = RN(1 / q), so that the product with any number of eight bits reaches a middle of e2m1 codes where the quotient
+// by q does, for all q without near ties (all significands were tried): above, unless 6 or 7 q, e units above a number of eight bits,
+// make the quotient round below 6 or 7: e > q 2^-22.
+__device__ __forceinline__ float directed_reciprocal(float q, float r) {
+  constexpr uint32_t kUnits = 1u << 14;
+  const uint32_t bits = __float_as_uint(q), most = ~(__byte_perm(bits, 0, 0x4421) | 0x8000u);
+  const bool below = min(bits * (6u * kUnits) + most, bits * (7u * kUnits) + most) < 38u * kUnits;
+  return __uint_as_float(__float_as_uint(r) + (below ? ~0u : 1u));
+}
+
 struct Fp4Block {
-  uint32_t byte, value;      // value: the block scale as a pair of bf16
+  uint32_t byte, value;      // byte: the low one; value: the block scale as a pair of bf16
   float factor, reciprocal;  // of the elements; factor NaN: poisoned
   float rest;                // what the reciprocal lacks, rounded up
   bool special;              // of the warp: some block needs settle; nearest codes: or is none for fast16
@@ -89,23 +99,20 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
     v = quotient8(nearest_quotient<T>(a, level.outer, level.reciprocal), 6.0f, __uint_as_float(0x3E2AAAABu));
     special = !(v <= level.limit);
     v = fmaxf(v, c.least);
+    special |= (v < c.half) & (v > c.least);
   } else {
     v = a * level.of_amax;
-    special = !(v <= level.limit) | ((v < c.normal * 0.5f) & (amax != 0));
+    special = !(v <= level.limit) | ((v < c.half) & (amax != 0));
   }
   v = fminf(v, c.most);
   float value;
-  if (!c.wide) {
-    b.byte = e4m3_of(v) & 0xFFu, value = value_of_e4m3(b.byte);
+  if (kStochastic && !c.wide) {  // an instruction less, on the units for shifts and logic, which are not the busiest here
+    b.byte = e4m3_of(v), value = value_of_e4m3(b.byte);
   } else {
-    // Subnormal codes are the last place of a sum, the others three bits of the mantissa.
-    constexpr float kUnit = 0x1p6f;
-    const float sum = v + kUnit;
-    const uint32_t bits = __float_as_uint(v), rounded = (bits + 0x7FFFFu + ((bits >> 20) & 1u)) & 0xFFF00000u;
-    const bool small = v < c.normal;
-    special |= (v < c.normal * 0.5f) & (v > c.least);
-    b.byte = small ? __float_as_uint(sum) & 15u : (rounded >> 20) - (112u << 3);
-    value = small ? sum - kUnit : __uint_as_float(rounded);
+    // The last place of the sum is the quantum of v's binade, or of the subnormal scales: its low bits are the code without the exponent.
+    const uint32_t exponent = __float_as_uint(fmaxf(v, c.normal)) & 0x7F800000u;
+    const float unit = __uint_as_float(exponent + c.unit), sum = v + unit;
+    value = sum - unit, b.byte = __float_as_uint(sum) + (exponent >> 20);
   }
   b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
   b.factor = value * level.outer, b.reciprocal = b.rest = 0;
@@ -133,9 +140,10 @@ struct Block16<bf16> {
   // Sign bits of elements 2k and 2k + 1 at bits 15 and 31; the other bits are arbitrary.
   __device__ __forceinline__ uint32_t signs(int k) const { return w[k]; }
   __device__ __forceinline__ uint32_t amax() const {
-    uint32_t m = max_magnitudes(w[0], w[1]);
+    uint32_t m = max_magnitudes(w[0], w[1]), n = max_magnitudes(w[2], w[3]);  // shorter chains
 #pragma unroll
-    for (int i = 2; i < 8; ++i) m = max_magnitudes(m, w[i]);
+    for (int i = 4; i < 8; i += 2) m = max_magnitudes(m, w[i]), n = max_magnitudes(n, w[i + 1]);
+    m = max_magnitudes(m, n);
     return max(m << 16 & 0x7FFF0000u, m & 0x7FFF0000u);
   }
   __device__ __forceinline__ void lift(uint32_t by) {
@@ -183,9 +191,10 @@ struct ColumnPair {
     for (int i = 0; i < 16; ++i) w[i] = multiply_bf16(w[i], by);
   }
   __device__ __forceinline__ void amax(uint32_t (&a)[2]) const {
-    uint32_t m = max_magnitudes(w[0], w[1]);
+    uint32_t m = max_magnitudes(w[0], w[1]), n = max_magnitudes(w[2], w[3]);
 #pragma unroll
-    for (int i = 2; i < 16; ++i) m = max_magnitudes(m, w[i]);
+    for (int i = 4; i < 16; i += 2) m = max_magnitudes(m, w[i]), n = max_magnitudes(n, w[i + 1]);
+    m = max_magnitudes(m, n);
     a[0] = m << 16 & 0x7FFF0000u, a[1] = m & 0x7FFF0000u;
   }
   __device__ __forceinline__ Block16<bf16> column(int j) const {
@@ -241,7 +250,7 @@ __device__ __forceinline__ void settle(Block16<T>& t, const BlockCode& c, const 
     const float factor = __uint_as_float(b.value & 0xFFFF0000u) * level.outer;
     b.factor = factor != factor ? factor : factor == 0 ? kMax : fminf(__frcp_rn(factor), kMax);
   }
-  if (poisoned(amax) || level.outer != level.outer) b.byte = c.nan, b.value = 0x7FC07FC0u, b.factor = quiet_nan();
+  if (poisoned(amax) || b.factor != b.factor) b.byte = c.nan, b.value = 0x7FC07FC0u, b.factor = quiet_nan();
   t.limit(kStep == Step::divide ? 6.9f * b.factor : 6.9f / b.factor);
 }
 __device__ __forceinline__ uint32_t fp4_values(uint32_t pair, uint32_t signs, uint32_t scale, uint32_t by6) {
@@ -261,14 +270,24 @@ __device__ __forceinline__ uint32_t cut_f16(float low, float high) {
   asm("cvt.rz.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
-__device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t of_a) { return (a & of_a) | (b & ~of_a); }
-// Eight nearest codes of pairs as fp16 times 2^-14, of which the codes are then exponent and first bit of the mantissa: byte 1 is
+// Bits of a where `of_a` has ones, else of b.
+__device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t of_a) {
+  uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(r) : "r"(a), "r"(b), "r"(of_a));
+  return r;
+}
+// Eight nearest codes of numbers as fp16 times 2^-14, of which the codes are then exponent and first bit of the mantissa: the upper byte is
 // sign, three zeros, code, half of a code. Codes lie below 7 1/2.
-__device__ __forceinline__ uint32_t pack_f16(const uint32_t* v) {
-  const uint32_t a = __byte_perm(v[0], v[1], 0x7351), b = __byte_perm(v[2], v[3], 0x7351);
-  const uint32_t even = __byte_perm(a, b, 0x5410), odd = __byte_perm(a, b, 0x7632);
-  const uint32_t codes = (select_bits(even, odd * 16, 0x0F0F0F0Fu) + 0x11111111u) >> 1;
-  return select_bits(codes, select_bits(even >> 4, odd, 0x08080808u), 0x77777777u);
+__device__ __forceinline__ uint32_t pack_f16(const float* y, uint32_t by3) {
+  const uint32_t even = __byte_perm(cut_f16(y[0], y[2]), cut_f16(y[4], y[6]), 0x7531);
+  const uint32_t odd = __byte_perm(cut_f16(y[1], y[3]), cut_f16(y[5], y[7]), 0x7531);
+  // Sign, code, other bits.
+  const auto rounded = [&](uint32_t v) { return select_bits(v, v * by3 + 0x08080808u, 0x80808080u); };
+  return select_bits(rounded(even) >> 4, rounded(odd), 0x0F0F0F0Fu);
+}
+template <int kWords>
+__device__ __forceinline__ void pack16(const float (&y)[16], const Shifts& by, uint32_t (&out)[kWords]) {
+  out[0] = pack_f16(y, by.by3), out[1] = pack_f16(y + 8, by.by3);
 }
 // Values of a pair of numbers, of whose 2^-126th parts the codes are exponent and first bit of the mantissa.
 __device__ __forceinline__ uint32_t fast_values(float low, float high, uint32_t scale) {
@@ -279,57 +298,51 @@ __device__ __forceinline__ uint32_t fast_values(float low, float high, uint32_t 
 // Nearest codes of bf16 elements x(i) without sums and minima: products and quotients cut, and half a code added, so that ties go up.
 // Those to lower codes lie in blocks that has_near_ties finds (all significands of q were tried). Codes lie below 7 1/2.
 template <Step kStep, Form kForm, class X, int kWords>
-__device__ __forceinline__ void fast16(const Fp4Block& b, X&& x, uint32_t (&out)[kWords]) {
+__device__ __forceinline__ void fast16(const Fp4Block& b, X&& x, const Shifts& by, uint32_t (&out)[kWords]) {
   constexpr float kUnit = kForm == Form::packed ? 0x1p-14f : 1.0f;
-  const float factor = b.factor * kUnit;
-  float reciprocal = b.reciprocal, rest = 0;
-  if constexpr (kStep == Step::divide) {
-    // The reciprocal cut, so that no rest is negative: two zeros of different signs would lose that of -0.
-    if (__fmaf_rn(-b.factor, reciprocal, 1.0f) < 0) reciprocal = __uint_as_float(__float_as_uint(reciprocal) - 1);
-    rest = __fmaf_rn(-b.factor, reciprocal, 1.0f) * reciprocal * kUnit, reciprocal *= kUnit;
-  }
-  const auto y = [&](int i) { return scaled<bf16, kStep>(x(i), factor, reciprocal, rest); };
-  uint32_t v[8];
+  const float factor = (kStep == Step::divide ? directed_reciprocal(b.factor, b.reciprocal) : b.factor) * kUnit;
+  float y[16];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    if constexpr (kForm == Form::packed) {
-      v[k] = cut_f16(y(2 * k), y(2 * k + 1));
-    } else {
-      out[k] = fast_values(y(2 * k), y(2 * k + 1), b.value);
-    }
+  for (int i = 0; i < 16; ++i) y[i] = x(i) * factor;
+  if constexpr (kForm == Form::packed) {
+    pack16(y, by, out);
+  } else {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) out[k] = fast_values(y[2 * k], y[2 * k + 1], b.value);
   }
-  if constexpr (kForm == Form::packed) out[0] = pack_f16(v), out[1] = pack_f16(v + 4);
+}
+// Elements of pairs of finite ones, on the multipliers.
+__device__ __forceinline__ float low_element(uint32_t pair, const Shifts& by) { return __uint_as_float(pair * by.by16); }
+__device__ __forceinline__ float high_element(uint32_t pair, const Shifts& by) {
+  uint32_t r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by.high), "r"(by.zeros));
+  return __uint_as_float(r);
 }
 template <Step kStep, Form kForm, int kWords>
 __device__ __forceinline__ void fast16(const Block16<bf16>& t, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {
   fast16<kStep, kForm>(
-      b, [&](int i) { return __uint_as_float((i & 1) == 0 ? t.w[i / 2] * by.by16 : t.w[i / 2] & 0xFFFF0000u); }, out);
+      b, [&](int i) { return (i & 1) == 0 ? low_element(t.w[i / 2], by) : high_element(t.w[i / 2], by); }, by, out);
 }
 template <Step kStep, Form kForm, int kWords>
 __device__ __forceinline__ void fast16(const ColumnPair& t, int j, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {
   fast16<kStep, kForm>(
-      b, [&](int i) { return __uint_as_float(j == 0 ? t.w[i] * by.by16 : t.w[i] & 0xFFFF0000u); }, out);
+      b, [&](int i) { return j == 0 ? low_element(t.w[i], by) : high_element(t.w[i], by); }, by, out);
 }
 // Of fp32, whose quotients have near ties anywhere: false where one lies within 4 units of the 24th bit of a number of three bits, as
 // the middles are and zero. The product with the reciprocal is within three of the quotient.
 template <Form kForm, int kWords>
-__device__ __forceinline__ bool fast16(const Block16<float>& t, const Fp4Block& b, uint32_t by11, uint32_t (&out)[kWords]) {
+__device__ __forceinline__ bool fast16(const Block16<float>& t, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {
   constexpr uint32_t kAround = 4u << 11;
   const float factor = b.reciprocal * (kForm == Form::packed ? 0x1p-14f : 1.0f);
-  uint32_t v[8], nearest = ~0u;
+  uint32_t nearest = ~0u;
+  float y[16];
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    float y[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) y[j] = t.v[2 * k + j] * factor;
-    nearest = __vimin3_u32(nearest, __float_as_uint(y[0]) * by11 + kAround, __float_as_uint(y[1]) * by11 + kAround);
-    if constexpr (kForm == Form::packed) {
-      v[k] = cut_f16(y[0], y[1]);
-    } else {
-      out[k] = fast_values(y[0], y[1], b.value);
-    }
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = t.v[i] * factor, y[i + 1] = t.v[i + 1] * factor;
+    nearest = __vimin3_u32(nearest, __float_as_uint(y[i]) * by.by11 + kAround, __float_as_uint(y[i + 1]) * by.by11 + kAround);
+    if constexpr (kForm != Form::packed) out[i / 2] = fast_values(y[i], y[i + 1], b.value);
   }
-  if constexpr (kForm == Form::packed) out[0] = pack_f16(v), out[1] = pack_f16(v + 4);
+  if constexpr (kForm == Form::packed) pack16(y, by, out);
   return nearest > 2 * kAround;
 }
 

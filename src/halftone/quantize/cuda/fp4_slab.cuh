@@ -14,16 +14,24 @@ namespace halftone::device {
 // row for the other, so that maxima, rotations and scales need no exchange between lanes, and one lane computes one scale.
 // Outputs of bf16 go through shared memory, too, and are stored as lines. No warp waits for another but for scales and packed
 // columns, which the thread block stores together (a last warp that stored them alone was slower by up to a sixth).
-inline constexpr int kSlabRows = 32, kSlabColumns = 64, kSlabBytes = kSlabRows * kSlabColumns * 2, kSlabWarps = kTileThreads / 32;
+inline constexpr int kSlabRows = 32, kSlabColumns = 64, kSlabBytes = kSlabRows * kSlabColumns * 2;
 template <class T>
 inline constexpr int kSlabOf = kSlabRows* kSlabColumns* static_cast<int>(sizeof(T));
 
+// A thread block takes a tile of 128 x 128, eight slabs, or half of one, four slabs one above the other: 3 to 5% less time where both
+// copies are rotated or rounded stochastically, and as much more where memory is the limit.
+template <class T>
+constexpr int slab_warps(bool stochastic, Copies copies, int width) {
+  return sizeof(T) == 2 && copies == Copies::both && (stochastic || width != 0) ? 4 : 8;
+}
+
 // Shared memory: slabs of elements, slabs of draws that become outputs of the transposed copy, scales, packed columns.
 template <class T>
-constexpr int slab_bytes(bool stochastic, Form columns, Copies copies) {
+constexpr int slab_bytes(bool stochastic, Form columns, Copies copies, int width) {
   const bool transposed = copies != Copies::row, second = transposed && (stochastic || columns == Form::bf16);
-  const int packed = transposed && columns == Form::packed ? kTile * 16 * 4 : 0;
-  return kSlabWarps * (kSlabOf<T> + (second ? kSlabBytes : 0)) + 2 * static_cast<int>(sizeof(StagedScales)) + packed;
+  const int warps = slab_warps<T>(stochastic, copies, width),
+            packed = transposed && columns == Form::packed ? warps / 4 * kSlabColumns * 16 * 4 : 0;
+  return warps * (kSlabOf<T> + (second ? kSlabBytes : 0)) + 2 * static_cast<int>(sizeof(StagedScales)) + packed;
 }
 
 // What a warp knows of its slab. Rows are of 64 elements; their chunks of 16 bytes change places so that lanes meet no bank twice.
@@ -82,8 +90,8 @@ __device__ __forceinline__ void load_columns(const Slab<T>& s, int first, const 
         for (int i = 0; i < kRows; ++i) of[i / 16].v[i % 16] = v[i] * hadamard_norm(kRows);
       };
       float v[kRows];
-      rotate_column<kRows, 0>(w, flips, v), put(v, t[0]);
-      rotate_column<kRows, 1>(w, flips, v), put(v, t[1]);
+      rotate_column<kRows, 0>(w, flips, 0, v), put(v, t[0]);
+      rotate_column<kRows, 1>(w, flips, 0, v), put(v, t[1]);
     } else {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) t[0][i / 16].v[i % 16] = w[i].x, t[1][i / 16].v[i % 16] = w[i].y;
@@ -115,15 +123,18 @@ __device__ __forceinline__ uint4* staged_values(uint8_t* second, int half, int c
   return reinterpret_cast<uint4*>(second + half * (kSlabBytes / 2) + (column >> 2) * 128 + slot * 16);
 }
 
-template <class T, Step kStep, bool kStochastic, Form kForm, int kWidth>
+// kCompact: the halves of 32 rows in a loop, so that the instructions of both copies of rotated elements stay in their cache (1 to 4% less
+// time; the transposed copy alone would take 2 to 10% more).
+template <class T, Step kStep, bool kStochastic, Form kForm, int kWidth, bool kCompact>
 __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode& code, const Shifts& by, const uint4* flips,
                                              const Slab<T>& s, const Fp4Level level, StagedScales& scales, uint8_t* packed) {
-  constexpr int kRows = kWidth == 32 ? 32 : 16;
+  constexpr int kRows = kWidth == 32 ? 32 : 16, kParts = kRows / 16;
   constexpr bool kPair = kHasFast<T, kStochastic> && kWidth == 0;
   const uint32_t constant =
       __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
   // Of the lane's first column; the second half of the slab's rows and the second column lie constants away.
   uint8_t* scale = &scales.scales[s.local_column + 2 * s.lane][s.local_row / 16];
+  [[maybe_unused]] const bool rare = level.lift != 0 || d.tile;  // one question in the loop
   const int vector = s.local_column + 2 * s.lane;
   [[maybe_unused]] uint8_t* codes = packed + (vector * 16 + staged_chunk<4>(vector, s.local_row / 8)) * 4;
 #pragma unroll 1
@@ -133,7 +144,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
     if constexpr (kPair) {
 #pragma unroll
       for (int i = 0; i < 16; ++i) pair.w[i] = s.pair(first + i);
-      if (level.lift != 0) pair.lift(level.lift);
+      if (rare && level.lift != 0) pair.lift(level.lift);
     } else {
       load_columns<T, kRows, kWidth>(s, first, flips, by, t);
       if (level.lift != 0) {
@@ -141,41 +152,47 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
         for (int i = 0; i < kRows / 16; ++i) t[0][i].lift(level.lift), t[1][i].lift(level.lift);
       }
     }
-#pragma unroll
-    for (int part = 0; part < kRows / 16; ++part) {
+#pragma unroll(kCompact ? 1 : kParts)
+    for (int part = 0; part < kParts; ++part) {
+      const int at = kCompact ? 0 : part;
       const int half = kRows == 32 ? part : first / 16;
       uint32_t amax[2];
       if constexpr (kPair) {
         pair.amax(amax);
       } else {
-        amax[0] = t[0][part].amax(), amax[1] = t[1][part].amax();
+        amax[0] = t[0][at].amax(), amax[1] = t[1][at].amax();
       }
       [[maybe_unused]] uint32_t draws[16] = {};
-      if (d.tile) amax[0] = amax[1] = max_over(max(amax[0], amax[1]), 1 | 2 | 4);
+      if ((!kPair || rare) && d.tile) amax[0] = amax[1] = max_over(max(amax[0], amax[1]), 1 | 2 | 4);
       if constexpr (kStochastic) {
 #pragma unroll
         for (int i = 0; i < 16; ++i) draws[i] = *reinterpret_cast<const uint32_t*>(s.second + (half * 16 + i) * 128 + s.lane * 4);
       }
       constexpr int kWords = kForm == Form::bf16 ? 8 : 2;
       uint32_t out[2][kWords];
+      [[maybe_unused]] bool beside = false;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         Fp4Block b = fp4_block<T, kStep, kStochastic>(code, level, amax[j]);
         bool fast = kHasFast<T, kStochastic> && !b.special;
+        if constexpr (kPair) {  // high_element takes finite pairs
+          fast = fast && (j == 0 || !beside);
+          beside = b.special;
+        }
         if constexpr (kWatched<T, kStep, kStochastic>) {
-          fast = __all_sync(0xFFFFFFFFu, fast16<kForm>(t[j][part], b, by.by11, out[j])) && !b.special;
+          fast = __all_sync(0xFFFFFFFFu, fast16<kForm>(t[j][at], b, by, out[j])) && !b.special;
         }
         if (fast) {
           if constexpr (kPair) {
             fast16<kStep, kForm>(pair, j, b, by, out[j]);
           } else if constexpr (kHasFast<T, kStochastic>) {
-            fast16<kStep, kForm>(t[j][part], b, by, out[j]);
+            fast16<kStep, kForm>(t[j][at], b, by, out[j]);
           }
         } else {
-          if constexpr (kPair) t[j][part] = pair.column(j);
-          if (b.special) settle<T, kStep>(t[j][part], code, level, amax[j], b);
+          if constexpr (kPair) t[j][at] = pair.column(j);
+          if (b.special) settle<T, kStep>(t[j][at], code, level, amax[j], b);
           quantise16<T, kStep, kStochastic, kForm>(
-              t[j][part], b, by,
+              t[j][at], b, by,
               [&](int i) { return j == 0 ? place_draw<0>(draws[i], constant, false) : place_draw<1>(draws[i], constant, false); }, out[j]);
         }
         scale[j * sizeof(scales.scales[0]) + half] = static_cast<uint8_t>(b.byte);
@@ -193,6 +210,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
 #pragma unroll
         for (int j = 0; j < 2; ++j) *reinterpret_cast<uint2*>(codes + j * 64 + half * 8) = {out[j][0], out[j][1]};
       }
+      if constexpr (kCompact) t[0][0] = t[0][kParts - 1], t[1][0] = t[1][kParts - 1];
     }
   }
   if constexpr (kForm == Form::bf16) {
@@ -241,15 +259,23 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
   // Every block of the slab is there, in whole pieces of eight bytes.
   [[maybe_unused]] const bool whole = s.row + kSlabRows <= d.R && s.column + kSlabColumns <= d.C &&
                                       (reinterpret_cast<uintptr_t>(d.packed) | static_cast<uint32_t>(d.C) / 2) % 8 == 0;
+  [[maybe_unused]] const int pieces =
+      !whole && s.column + block * 16 < d.C ? d.R - s.row - (s.lane >> 2) : 0;  // rows in pieces of four bytes
   uint8_t* scale = &scales.scales[s.local_row + (s.lane >> 2)][s.local_column / 16 + block];
+  constexpr bool kFast = kHasFast<T, kStochastic>;
+  [[maybe_unused]] const bool rare = level.lift != 0 || d.tile;  // one question in the loop
+  constexpr int kChunks = sizeof(T);
+  const uint4* chunks[kChunks];
+#pragma unroll
+  for (int k = 0; k < kChunks; ++k) chunks[k] = s.chunk(s.lane >> 2, kChunks * block + k);
 #pragma unroll 1
   for (int i = 0; i < 4; ++i) {
-    const int r = 8 * i + (s.lane >> 2);
+    [[maybe_unused]] const int r = 8 * i + (s.lane >> 2);
     Block16<T> t;
-    constexpr int kChunks = sizeof(T);
 #pragma unroll
     for (int k = 0; k < kChunks; ++k) {
-      const uint4 a = *s.chunk(r, kChunks * block + k);
+      const uint4 a = *chunks[k];
+      chunks[k] += Slab<T>::kPitch / 2;  // eight rows
       const uint32_t words[4] = {a.x, a.y, a.z, a.w};
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
@@ -262,14 +288,14 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
       draw8<2>(d.draws, words,
                d.draws.first + static_cast<uint32_t>(s.row + r) * d.draws.row + static_cast<uint32_t>(s.column / 8 + 2 * block), 1, draws);
     }
-    if (level.lift != 0) t.lift(level.lift);
+    if ((!kFast || rare) && level.lift != 0) t.lift(level.lift);
     uint32_t amax = t.amax();
-    if (d.tile) amax = __shfl_sync(0xFFFFFFFFu, i < 2 ? tiles[0] : tiles[1], block * 8);
+    if ((!kFast || rare) && d.tile) amax = __shfl_sync(0xFFFFFFFFu, i < 2 ? tiles[0] : tiles[1], block * 8);
     Fp4Block b = fp4_block<T, kStep, kStochastic>(code, level, amax);
     constexpr int kWords = kForm == Form::bf16 ? 8 : 2;
     uint32_t out[kWords];
     bool fast = kHasFast<T, kStochastic> && !b.special;
-    if constexpr (kWatched<T, kStep, kStochastic>) fast = __all_sync(0xFFFFFFFFu, fast16<kForm>(t, b, by.by11, out)) && !b.special;
+    if constexpr (kWatched<T, kStep, kStochastic>) fast = __all_sync(0xFFFFFFFFu, fast16<kForm>(t, b, by, out)) && !b.special;
     if (fast) {
       if constexpr (kHasFast<T, kStochastic>) fast16<kStep, kForm>(t, b, by, out);
     } else {
@@ -282,7 +308,8 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
           },
           out);
     }
-    scale[8 * i * static_cast<int>(sizeof(scales.scales[0]))] = static_cast<uint8_t>(b.byte);
+    *scale = static_cast<uint8_t>(b.byte);
+    scale += 8 * sizeof(scales.scales[0]);
     if constexpr (kForm == Form::bf16) {
       if (sizeof(T) == 4) __syncwarp();  // the row is read
       *s.output(r, 2 * block) = {out[0], out[1], out[2], out[3]};
@@ -295,48 +322,53 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
         to += uint64_t{static_cast<uint32_t>(d.C)} * 8;
       }
     } else {
-      if (whole) {
-        *reinterpret_cast<uint2*>(to) = {out[0], out[1]};
-      } else if (const int column = s.column + block * 16; s.row + r < d.R && column < d.C) {
-        reinterpret_cast<uint32_t*>(to)[0] = out[0];
-        if (column + 8 < d.C) reinterpret_cast<uint32_t*>(to)[1] = out[1];
-      }
+      if (whole) *reinterpret_cast<uint2*>(to) = {out[0], out[1]};
+      if (8 * i < pieces) reinterpret_cast<uint32_t*>(to)[0] = out[0];
+      if (8 * i < pieces && s.column + block * 16 + 8 < d.C) reinterpret_cast<uint32_t*>(to)[1] = out[1];
       to += uint64_t{static_cast<uint32_t>(d.C)} * 4;
     }
   }
 }
 
-// Both maxima of the tensor from the words of an earlier pass, all loads at once.
-__device__ __forceinline__ uint32_t tensor_maximum(const CopyArgs& d, int lane) {
-  uint32_t a = 0;
-  if (d.tensor_amax == nullptr) return a;
+// A lane's words of the tensor's maximum from an earlier pass, all loads at once.
+struct TensorWords {
+  uint32_t w[5];
+  __device__ __forceinline__ void load(const CopyArgs& d, int lane) {
 #pragma unroll
-  for (int i = 0; i < 5; ++i) {
-    const int at = 32 * i + lane;
-    if (at < d.tensor_parts) a = max(a, d.tensor_amax[at]);
+    for (int i = 0; i < 5; ++i) {
+      if (d.tensor_amax != nullptr && 32 * i + lane < d.tensor_parts) w[i] = d.tensor_amax[32 * i + lane];
+    }
   }
-  return __reduce_max_sync(0xFFFFFFFFu, a);
-}
+  __device__ __forceinline__ uint32_t maximum() const {
+    return __reduce_max_sync(0xFFFFFFFFu, max(max(max(w[0], w[1]), max(w[2], w[3])), w[4]));
+  }
+};
 
+// Thread blocks that may start while the pass before them runs, some more than there is room for.
+inline constexpr unsigned kFirstBlocks = 4 * 132;
 template <class T>
 constexpr int slab_blocks_on_sm(Copies copies, int width, bool stochastic, bool packed) {
   if (kHasFast<T, false> && !stochastic && packed && width == 0) return 4;
   return (sizeof(T) == 4 && copies != Copies::row) || (width == 32 && !stochastic) ? 2 : 3;
 }
 template <class T, Step kStep, bool kStochastic, Form kRowForm, Form kColumnForm, Copies kCopies, int kWidth>
-__global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kWidth, kStochastic,
-                                                                     (kCopies == Copies::transposed || kRowForm == Form::packed) &&
-                                                                         (kCopies == Copies::row || kColumnForm == Form::packed)))
+__global__ void __launch_bounds__(slab_warps<T>(kStochastic, kCopies, kWidth) * 32,
+                                  slab_blocks_on_sm<T>(kCopies, kWidth, kStochastic,
+                                                       (kCopies == Copies::transposed || kRowForm == Form::packed) &&
+                                                           (kCopies == Copies::row || kColumnForm == Form::packed)) *
+                                      (8 / slab_warps<T>(kStochastic, kCopies, kWidth)))
     slab_kernel(const __grid_constant__ SlabArgs args) {
   // Asynchronous copies are faster to aligned rows, by up to 8% of all.
   extern __shared__ __align__(128) uint4 slab_memory[];
+  constexpr int kSlabWarps = slab_warps<T>(kStochastic, kCopies, kWidth), kHalves = 8 / kSlabWarps,
+                kColumns = kTile / kHalves;  // of a thread block
   __shared__ RowFlips flips[kWidth != 0 ? kSlabWarps : 1];
   const TileArgs& a = args.tile;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
   constexpr bool kSecond = kTransposed && (kStochastic || kColumnForm == Form::bf16);
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
-  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
+  const int tile_r = band * kBand + static_cast<int>(blockIdx.x) / kHalves, half = static_cast<int>(blockIdx.x) % kHalves;
   const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
   if (tile_r >= a.tiles_r) return;
   auto* memory = reinterpret_cast<uint8_t*>(slab_memory);
@@ -344,10 +376,20 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
   auto* packed = reinterpret_cast<uint8_t*>(staged + 2);
   Slab<T> s;
   s.x = memory + warp * kSlabOf<T>, s.second = memory + kSlabWarps * kSlabOf<T> + warp * kSlabBytes, s.lane = lane;
-  s.local_row = (warp >> 1) * kSlabRows, s.local_column = (warp & 1) * kSlabColumns;
-  s.row = tile_r * kTile + s.local_row, s.column = tile_c * kTile + s.local_column;
+  s.local_row = (kHalves == 2 ? warp : warp >> 1) * kSlabRows, s.local_column = kHalves == 2 ? 0 : (warp & 1) * kSlabColumns;
+  const int left = tile_c * kTile + half * kColumns;
+  s.row = tile_r * kTile + s.local_row, s.column = left + s.local_column;
 
   start_dependents();
+  // One warp computes the second level of a copy for all, from words that thread blocks after the first ask for before the elements.
+  const bool of_level = warp < 2, second = kRow && kTransposed ? warp == 1 : kTransposed;
+  const CopyArgs& levelled = second ? a.transposed : a.row;
+  const bool late = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) >= kFirstBlocks;
+  TensorWords words{};
+  if (of_level && late) {
+    if (a.dependent) wait_for_primary();
+    words.load(levelled, lane);
+  }
   {
     constexpr int kLanes = Slab<T>::kPitch / 16, kStepRows = 32 / kLanes;  // lanes a row; rows a step
     const int first = lane / kLanes, row = s.row + first, column = s.column + lane % kLanes * (16 / static_cast<int>(sizeof(T)));
@@ -363,13 +405,12 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
   // Draws need neither elements nor maxima: they are made while those come.
   if constexpr (kTransposed && kStochastic) slab_draws(a.transposed, s);
   if (a.dependent) wait_for_primary();
-  // One warp computes the second level of a copy for all.
   __shared__ Fp4Level levels[2];
-  if (warp < 2) {
+  if (of_level) {
     constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
-    const bool second = kRow && kTransposed ? warp == 1 : kTransposed;
-    const CopyArgs& d = second ? a.transposed : a.row;
-    const ScalePair outer = fp4_outer(kChain, d.wide ? ScaleFormat::ue5m3 : ScaleFormat::e4m3, d.two_level, tensor_maximum(d, lane));
+    const CopyArgs& d = levelled;
+    if (!late) words.load(d, lane);
+    const ScalePair outer = fp4_outer(kChain, d.wide ? ScaleFormat::ue5m3 : ScaleFormat::e4m3, d.two_level, words.maximum());
     if (d.outer != nullptr && tile_r == 0 && tile_c == 0 && lane == 0) *d.outer = outer.scale;
     if (lane == 0) levels[second] = fp4_level<kStep>(outer, second ? args.transposed : args.row);
   }
@@ -378,17 +419,17 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
   __syncwarp();
   if constexpr (kTransposed) {
     if constexpr (kWidth != 0) flips[warp].fill(a.transposed, kWidth, lane);
-    columns_pass<T, kStep, kStochastic, kColumnForm, kWidth>(a.transposed, args.transposed, args.shifts,
-                                                             kWidth != 0 ? flips[warp].words : nullptr, s, levels[1], staged[1], packed);
+    columns_pass<T, kStep, kStochastic, kColumnForm, kWidth, kHalves == 2>(
+        a.transposed, args.transposed, args.shifts, kWidth != 0 ? flips[warp].words : nullptr, s, levels[1], staged[1], packed);
     __syncwarp();
   }
   if constexpr (kRow) rows_pass<T, kStep, kStochastic, kRowForm>(a.row, args.row, args.shifts, s, levels[0], staged[0]);
   __syncthreads();
-  if constexpr (kRow) flush_scales<16>(a.row, staged[0], tile_r * kTile, tile_c * kTile, thread);
+  if constexpr (kRow) flush_scales<16, kColumns / 16>(a.row, staged[0], tile_r * kTile, left, thread);
   if constexpr (kTransposed) {
-    flush_scales<16>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
+    flush_scales<16, kTile / 16, kColumns>(a.transposed, staged[1], left, tile_r * kTile, kRow && kHalves == 1 ? thread - kTile : thread);
     if constexpr (kColumnForm == Form::packed) {
-      flush_elements<4>(a.transposed.packed, a.transposed, packed, tile_c * kTile, tile_r * kTile, thread);
+      flush_elements<4, kSlabWarps * 32, kColumns>(a.transposed.packed, a.transposed, packed, left, tile_r * kTile, thread);
     }
   }
 }
@@ -396,9 +437,12 @@ __global__ void __launch_bounds__(kTileThreads, slab_blocks_on_sm<T>(kCopies, kW
 template <class T, Step kStep, bool kStochastic, Form kRowForm, Form kColumnForm, Copies kCopies, int kWidth>
 void launch_slab(const SlabArgs& a, TileGrid tiles, cudaStream_t stream) {
   auto* kernel = slab_kernel<T, kStep, kStochastic, kRowForm, kColumnForm, kCopies, kWidth>;
-  constexpr int kBytes = slab_bytes<T>(kStochastic, kColumnForm, kCopies);
+  constexpr int kBytes = slab_bytes<T>(kStochastic, kColumnForm, kCopies, kWidth);
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  DependentLaunch launch(band_grid(tiles), kTileThreads, stream, a.tile.dependent);
+  constexpr int kWarps = slab_warps<T>(kStochastic, kCopies, kWidth);
+  dim3 grid = band_grid(tiles);
+  grid.x *= 8 / kWarps;
+  DependentLaunch launch(grid, kWarps * 32, stream, a.tile.dependent);
   launch.config.dynamicSmemBytes = kBytes;
   cudaLaunchKernelEx(&launch.config, kernel, a);
 }

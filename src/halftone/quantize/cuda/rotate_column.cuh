@@ -22,7 +22,7 @@ __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
 // Of bf16, a word of two columns a row; kHalf: which column. by16: 65536. flips: sign bits of the rows in shared memory, so that
 // one instruction widens and negates.
 template <int kRows, int kHalf>
-__device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* flips, uint32_t by16, float (&v)[kRows]) {
+__device__ __forceinline__ void flip_column(const uint32_t* w, const uint4* flips, uint32_t by16, float (&v)[kRows]) {
   asm volatile("" ::: "memory");  // or the compiler keeps the flips in registers
   const auto flipped = [&](uint32_t word, uint32_t flip) {
     return __uint_as_float(kHalf == 0 ? word * by16 + flip : (word & 0xFFFF0000u) ^ flip);
@@ -32,11 +32,10 @@ __device__ __forceinline__ void rotate_column(const uint32_t* w, const uint4* fl
     const uint4 f = flips[i / 4];
     v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
   }
-  butterflies(v);
 }
 // Of fp32.
 template <int kRows, int kHalf>
-__device__ __forceinline__ void rotate_column(const float2* w, const uint4* flips, float (&v)[kRows]) {
+__device__ __forceinline__ void flip_column(const float2* w, const uint4* flips, uint32_t, float (&v)[kRows]) {
   asm volatile("" ::: "memory");
   const auto flipped = [](float2 x, uint32_t flip) { return __uint_as_float(__float_as_uint(kHalf == 0 ? x.x : x.y) ^ flip); };
 #pragma unroll
@@ -44,6 +43,10 @@ __device__ __forceinline__ void rotate_column(const float2* w, const uint4* flip
     const uint4 f = flips[i / 4];
     v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
   }
+}
+template <int kRows, int kHalf, class Pair>
+__device__ __forceinline__ void rotate_column(const Pair* w, const uint4* flips, uint32_t by16, float (&v)[kRows]) {
+  flip_column<kRows, kHalf>(w, flips, by16, v);
   butterflies(v);
 }
 

@@ -280,11 +280,11 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   [[maybe_unused]] uint32_t pairs = 0;
   float plain = 0, rotated = 0, odd = 0;  // odd: of odd rows, for a shorter chain
   start_dependents();
-  for (unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5); item < items; item += stride) {
+  Pair w[kRows];
+  const auto load = [&](unsigned item) {
     const int column = static_cast<int>(item % strips) * 64 + lane * 2, row = static_cast<int>(item / strips) * kRows;
     const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * static_cast<int64_t>(sizeof(T));
     const int valid = column < a.cols ? a.rows - row : 0;
-    Pair w[kRows];
     const uint64_t policy = l2_policy(row >= a.keep_from);
     if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
 #pragma unroll
@@ -296,6 +296,13 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
         if (static_cast<int>(i) < valid) load_pair_once(source + uint64_t{bytes} * i, w[i], policy);
       }
     }
+  };
+  unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);
+  constexpr bool kAhead = sizeof(T) == 2;  // fp32 lacks the registers
+  if (kAhead && item < items) load(item);
+  while (item < items) {
+    if (!kAhead) load(item);
+    item += stride;
     if (a.tensor != nullptr) {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
@@ -306,16 +313,16 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
 #pragma unroll
     for (int first = 0; first < kRows; first += kWidth) {
       float v[kWidth];
-      const auto largest = [&] {
+      const auto rotate_half = [&](auto half) {
+        flip_column<kWidth, half.value>(w + first, flips.words, 65536u, v);
+        // The next elements come while the last ones are rotated.
+        if (kAhead && half.value == 1 && first + kWidth == kRows && item < items) load(item);
+        butterflies(v);
 #pragma unroll
         for (int i = 0; i < kWidth; i += 2) rotated = max_magnitudes(rotated, v[i]), odd = max_magnitudes(odd, v[i + 1]);
       };
-      const auto rotate_half = [&](auto half) {
-        if constexpr (sizeof(T) == 2) rotate_column<kWidth, half.value>(w + first, flips.words, 65536u, v);
-        if constexpr (sizeof(T) == 4) rotate_column<kWidth, half.value>(w + first, flips.words, v);
-      };
-      rotate_half(std::integral_constant<int, 0>{}), largest();
-      rotate_half(std::integral_constant<int, 1>{}), largest();
+      rotate_half(std::integral_constant<int, 0>{});
+      rotate_half(std::integral_constant<int, 1>{});
     }
   }
   wait_for_primary();

@@ -291,13 +291,13 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
   write.template operator()<false, true>();
 }
 
-// Scale bytes of a tile, eight warps or the half of them that `thread` counts: kTile vectors, 128 / kBlock blocks of each.
-template <int kBlock>
+// Scale bytes of a tile, eight warps or the half of them that `thread` counts: kTile vectors, 128 / kBlock blocks of each; or of half of
+// one, along either.
+template <int kBlock, int kEach = kTile / kBlock, int kVectors = kTile>
 __device__ __forceinline__ void flush_scales(const CopyArgs& d, const StagedScales& staged, int r0, int c0, int thread) {
-  constexpr int kEach = kTile / kBlock;
   auto* scales = static_cast<uint8_t*>(d.scales);
-  if (scales == nullptr || thread < 0 || thread >= kTile) return;
-  if (kEach == 4 && d.scale_tiles != nullptr) {
+  if (scales == nullptr || thread < 0 || thread >= kVectors) return;
+  if (kBlock != 16 && kEach == 4 && d.scale_tiles != nullptr) {
     if (c0 >= d.C || r0 >= d.R) return;
     store_kept(static_cast<uint32_t*>(d.scale_tiles) + (int64_t{r0 / kTile} * d.tiles_c + c0 / kTile) * kTile + thread,
                *reinterpret_cast<const uint32_t*>(staged.scales[thread]));
@@ -329,9 +329,9 @@ __device__ __forceinline__ void flush_wide_scales(const CopyArgs& d, const Stage
 }
 
 // The staged elements of a transposed copy, 16 bytes a thread and step, whole lines a warp.
-template <int kBytes>
+template <int kBytes, int kThreads = kTileThreads, int kVectors = kTile>
 __device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, const uint8_t* staged, int r0, int c0, int thread) {
-  constexpr int kPieces = kBytes, kEach = kTile / kPieces, kStep = kTileThreads / kPieces;  // pieces of a vector, elements, vectors a step
+  constexpr int kPieces = kBytes, kEach = kTile / kPieces, kStep = kThreads / kPieces;  // pieces of a vector, elements, vectors a step
   const int c = c0 + thread % kPieces * kEach;
   if (to == nullptr || c >= d.C) return;
   int vector = thread / kPieces;
@@ -339,7 +339,7 @@ __device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, c
   const int64_t step = int64_t{kStep} * d.C * kBytes / 8;
   const bool whole = c + kEach <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0 && step % 16 == 0;
 #pragma unroll
-  for (int i = 0; i < kTile / kStep; ++i, vector += kStep, out += step) {
+  for (int i = 0; i < kVectors / kStep; ++i, vector += kStep, out += step) {
     if (r0 + vector >= d.R) return;
     const uint4 w =
         *reinterpret_cast<const uint4*>(staged + (vector * 16 + staged_chunk<kBytes>(vector, thread % kPieces * (16 / kBytes))) * kBytes);
