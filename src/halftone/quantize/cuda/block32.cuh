@@ -50,6 +50,11 @@ __device__ __forceinline__ void load_columns(const uint8_t* at, Block<float> (&t
   for (int r = 0; r < 32; ++r) t[0].v[r] = *reinterpret_cast<const float*>(at + r * kPitch);
 }
 __device__ __forceinline__ void pair_rows(Block<float> (&)[1]) {}
+// volatile: by a branch, which costs healthy blocks one instruction and not one a register.
+__device__ __forceinline__ void clear(Block<bf16>& t) {
+#pragma unroll
+  for (uint32_t& w : t.w) asm volatile("mov.b32 %0, 0;" : "=r"(w));
+}
 // Pairs of columns to pairs of rows.
 __device__ __forceinline__ void pair_rows(Block<bf16> (&t)[2]) {
   Block<bf16> p[2];
@@ -61,17 +66,36 @@ __device__ __forceinline__ void pair_rows(Block<bf16> (&t)[2]) {
   t[0] = p[0], t[1] = p[1];
 }
 
-// The rotation of 32 rows (numerics.md section 5) of two columns as load_columns leaves them; pairs of rows out. flips: see RowFlips.
+__device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t w) { return *reinterpret_cast<const __nv_bfloat162*>(&w); }
+__device__ __forceinline__ uint32_t as_word(__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); }
+
+// What the upper half of a RowFlips word is, so that it is the pair (0, 1) or (0, -1), by which bf16 elements are widened.
+template <class T>
+inline constexpr uint32_t kFlipBits = sizeof(T) == 2 ? 0x3F800000u : 0u;
+// The half kHalf of a pair as an fp32, times the upper half of `by`, whose lower half is 0: by one multiply-add of pairs, which the
+// integer units, busier than the multipliers, have no part in. An infinity becomes a NaN. zero: 0, or where -0 is to stay what it is
+// (0, -0), which the compiler must not see to be constant: it would make it anew from halves each time.
+template <int kHalf>
+__device__ __forceinline__ __nv_bfloat162 both_halves(uint32_t w) {
+  return kHalf == 0 ? __low2bfloat162(as_pair(w)) : __high2bfloat162(as_pair(w));
+}
+template <int kHalf>
+__device__ __forceinline__ float widened(uint32_t w, uint32_t by, uint32_t zero) {
+  return __uint_as_float(as_word(__hfma2(both_halves<kHalf>(w), as_pair(by), as_pair(zero))));
+}
+
+// The rotation of 32 rows (numerics.md section 5) of two columns as load_columns leaves them; pairs of rows out. flips: RowFlips with
+// kFlipBits.
 __device__ __forceinline__ void rotate_columns(Block<bf16> (&t)[2], const uint4* flips) {
   Block<bf16> p[2];
+  const uint32_t zero = blockDim.x * (0x80000000u / kTileThreads);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     float v[32];
 #pragma unroll
     for (int r = 0; r < 32; ++r) {
-      // One instruction widens and negates: what is added to the sign bit flips it.
       const uint32_t w = t[r >> 4].w[r & 15], flip = reinterpret_cast<const uint32_t*>(flips)[r];
-      v[r] = __uint_as_float(j == 0 ? w * 0x10000u + flip : (w & 0xFFFF0000u) ^ flip);
+      v[r] = j == 0 ? widened<0>(w, flip, zero) : widened<1>(w, flip, zero);
     }
     butterflies(v);
 #pragma unroll
@@ -87,9 +111,6 @@ __device__ __forceinline__ void rotate_columns(Block<float> (&t)[1], const uint4
 #pragma unroll
   for (int r = 0; r < 32; ++r) v[r] *= hadamard_norm(32);
 }
-
-__device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t w) { return *reinterpret_cast<const __nv_bfloat162*>(&w); }
-__device__ __forceinline__ uint32_t as_word(__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 
 // Largest magnitude as bits of an fp32; a NaN is larger than all.
 __device__ __forceinline__ uint32_t amax_of(const Block<bf16>& t) {
@@ -147,32 +168,34 @@ __device__ __forceinline__ void fold_table(uint32_t byte, uint32_t reference, ui
 // Scale of a block and how its elements are encoded and written.
 template <class T, Coder kCoder, bool kStochastic, Form kForm>
 struct BlockRule {
-  static constexpr bool kFp4 = kCoder == Coder::e2m1, kPairs = sizeof(T) == 2;
-  static_assert(kFp4 || (kPairs && kStochastic && kForm == Form::codes));
-  using Rule = Stochastic<float_of(kCoder)>;
+  static_assert(kCoder == Coder::e2m1);
+  static constexpr bool kPairs = sizeof(T) == 2;
+  static constexpr uint32_t kSigns = 0x80808080u;
+  using Rule = Stochastic<Float::e2m1>;
   uint32_t amax, byte;
-  uint32_t mask;           // 0x80808080, 0 where the block is poisoned
-  uint32_t first, second;  // folded: bytes of magnitudes 0 to 3 and 4 to 7; fp8: first is all of a poisoned block
+  uint32_t mask;           // fp32: kSigns, 0 where the block is poisoned
+  uint32_t first, second;  // folded: bytes of magnitudes 0 to 3 and 4 to 7
   uint32_t most;           // bf16, stochastic: of magnitudes, as a pair
   float factor;            // 0 where the block is poisoned; fp32: inverse of the scale; bf16, stochastic: that times Rule::kToPosition
-  __nv_bfloat162 f[3];     // bf16, nearest: inverse of the scale, half and quarter of it
+  __nv_bfloat162 f[3];     // bf16, nearest: pair_factors of the inverse of the scale
 
   __device__ __forceinline__ void make(const CopyArgs& d, uint32_t reference, Block<T>& t) {
     byte = mx_byte(d.mx, amax);
     const bool poison = byte == 255;
-    mask = poison ? 0u : 0x80808080u;
-    if constexpr (!kFp4) first = poison ? 0x7F7F7F7Fu : 0u;
     if constexpr (kForm == Form::folded) {
       if (d.form == ValueForm::fold_e4m3) {
         fold_table<Float::e4m3>(byte, reference, first, second);
       } else {
         fold_table<Float::e5m2>(byte, reference, first, second);
       }
-      if (reference == 255) mask = 0;
     }
-    if constexpr (!kPairs) {
+    if constexpr (kPairs) {
+      if (poison || (kForm == Form::folded && reference == 255)) clear(t);  // codes are 0, without signs
+    } else {
+      mask = poison || (kForm == Form::folded && reference == 255) ? 0u : kSigns;
       factor = poison ? 0.0f : d.fixed_clip ? 0.75f * mx_inverse_of(byte) : mx_inverse_of(byte);
-    } else if constexpr (kStochastic) {
+    }
+    if constexpr (kPairs && kStochastic) {
       constexpr uint32_t kLargest = 150, kLift = 110;  // the largest byte whose factor is an fp32; elements times 2^-kLift above
       uint32_t b = byte;
       if (b > kLargest) {
@@ -184,69 +207,181 @@ struct BlockRule {
       factor = poison ? 0.0f : inverse * Rule::kToPosition;
       constexpr uint32_t kMost = (std::bit_cast<uint32_t>(Rule::kMax) >> 16) - (127u << 7);
       most = b * 0x00800080u + kMost * 0x00010001u;  // kMax * 2^(b - 127)
-    } else {
-      const float inverse = poison ? 0.0f : mx_inverse_of(byte);
-      f[0] = __float2bfloat162_rn(inverse);
-      f[1] = __hmul2(f[0], __float2bfloat162_rn(0.5f)), f[2] = __hmul2(f[0], __float2bfloat162_rn(0.25f));
+    } else if constexpr (kPairs) {
+      pair_factors(poison ? 0.0f : mx_inverse_of(byte), f);
     }
   }
 
-  // Rule::code of elements 4k to 4k + 3 of bf16, which factor takes to their positions at once. shift: 2^Rule::kShift in a register.
+  // Rule::code of elements 4k to 4k + 3, which factor takes to their positions at once. shift: 2^Rule::kShift in a register.
   template <class Draw>
   __device__ __forceinline__ void rounded(const Block<T>& t, int k, uint32_t shift, Draw&& draw, uint32_t (&s)[4]) const {
-    const auto one = [&](uint32_t x, uint32_t below) {
-      return multiply_add(__float_as_uint(__fmul_ru(fabsf(__uint_as_float(x)), factor)), shift, 0u - below);
-    };
+    if constexpr (kPairs) {
+      const auto one = [&](float x, uint32_t below) {
+        return multiply_add(__float_as_uint(__fmul_ru(fabsf(x), factor)), shift, 0u - below);
+      };
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t m = min_magnitudes(t.w[2 * k + i], most);
-      // m & 0xFFFF0000, but on the multipliers.
-      const uint32_t high = as_word(__hfma2(as_pair(m), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f)));
-      s[2 * i] = one(m << 16, draw(2 * i)), s[2 * i + 1] = one(high, draw(2 * i + 1));
+      for (int i = 0; i < 2; ++i) {
+        const uint32_t m = min_magnitudes(t.w[2 * k + i], most);
+        s[2 * i] = one(widened<0>(m, 0x3F800000u, 0), draw(2 * i)), s[2 * i + 1] = one(widened<1>(m, 0x3F800000u, 0), draw(2 * i + 1));
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) s[i] = Rule::code(fminf(fabsf(t.v[4 * k + i]) * factor, Rule::kMax), draw(i));
     }
   }
-  // e2m1: codes of elements 4k to 4k + 3 as the digits of a number to base 16, low 16 bits.
+  // Codes of elements 4k to 4k + 3 as the digits of a number to base 16: low 16 bits.
   template <class Draw>
   __device__ __forceinline__ uint32_t digits(const Block<T>& t, int k, uint32_t shift, Draw&& draw) const {
     if constexpr (kPairs && !kStochastic) {
-      const uint32_t a = round_e2m1_pair(__habs2(as_pair(t.w[2 * k])), f), b = round_e2m1_pair(__habs2(as_pair(t.w[2 * k + 1])), f);
-      return (__byte_perm(a, b, 0x0062) * 16 + __byte_perm(a, b, 0x0040)) & 0x7777u;
+      const uint32_t bytes = __byte_perm(magnitudes(t, 2 * k), magnitudes(t, 2 * k + 1), 0x6240);  // 0, 2, 1, 3
+      return bytes + (bytes >> 12);
     } else {
       uint32_t s[4];
-      if constexpr (kPairs) {
+      if constexpr (kStochastic) {
         rounded(t, k, shift, draw, s);
       } else {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float y = fabsf(t.v[4 * k + i]) * factor;
-          s[i] = kStochastic ? Rule::code(fminf(y, Rule::kMax), draw(i)) : round_e2m1(y);
-        }
+        for (int i = 0; i < 4; ++i) s[i] = round_e2m1(fabsf(t.v[4 * k + i]) * factor);
       }
       constexpr uint32_t kByte = kStochastic ? 0x0073 : 0x0040;
       return __byte_perm(s[1], s[3], kByte) * 16 + __byte_perm(s[0], s[2], kByte);
     }
   }
+  __device__ __forceinline__ uint32_t magnitudes(const Block<T>& t, int k) const { return round_e2m1_pair(__habs2(as_pair(t.w[k])), f); }
+  // bf16, nearest: bytes whose upper halves are the codes of elements 0, 2, 1 and 3 after 4k.
+  __device__ __forceinline__ uint32_t high_codes(const Block<T>& t, int k) const {
+    constexpr uint32_t kBases = kPairBase + (kPairBase << 8);
+    const uint32_t m = (magnitudes(t, 2 * k) + magnitudes(t, 2 * k + 1) * 256) * 16 - kBases * 16;
+    return m | (__byte_perm(t.w[2 * k], t.w[2 * k + 1], 0x7351) & kSigns);
+  }
+  __device__ __forceinline__ uint32_t signs() const { return kPairs ? kSigns : mask; }
   // draw(i): place_draw of element 8 * group + i.
   template <class Draw>
   __device__ __forceinline__ void encode8(const Block<T>& t, int group, uint32_t shift, Draw&& draw, uint32_t* out) const {
-    const auto draw_high = [&](int i) { return draw(i + 4); };
-    const uint32_t signs_lo = sign_bytes(t, 2 * group) & mask, signs_hi = sign_bytes(t, 2 * group + 1) & mask;
-    if constexpr (!kFp4) {
-      uint32_t s[4];
-      rounded(t, 2 * group, shift, draw, s);
-      out[0] = gather_bytes(s[0], s[1], s[2], s[3], 3) | signs_lo | first;
-      rounded(t, 2 * group + 1, shift, draw_high, s);
-      out[1] = gather_bytes(s[0], s[1], s[2], s[3], 3) | signs_hi | first;
+    if constexpr (kForm == Form::packed && kPairs && !kStochastic) {
+      const uint32_t a = high_codes(t, 2 * group), b = high_codes(t, 2 * group + 1);
+      out[0] = (__byte_perm(a, b, 0x5410) >> 4) + __byte_perm(a, b, 0x7632);
       return;
     }
+    const auto draw_high = [&](int i) { return draw(i + 4); };
     const uint32_t low = digits(t, 2 * group, shift, draw), high = digits(t, 2 * group + 1, shift, draw_high);
+    const uint32_t signs_lo = sign_bytes(t, 2 * group), signs_hi = sign_bytes(t, 2 * group + 1);
     if constexpr (kForm == Form::folded) {
-      out[0] = select_bytes(first, second, low) | signs_lo, out[1] = select_bytes(first, second, high) | signs_hi;
+      out[0] = select_bytes(first, second, low) | (signs_lo & signs()), out[1] = select_bytes(first, second, high) | (signs_hi & signs());
     } else {
       const uint32_t even = __byte_perm(signs_lo, signs_hi, 0x6420), odd = __byte_perm(signs_lo, signs_hi, 0x7531);
-      out[0] = mask == 0 ? 0u : __byte_perm(low, high, 0x5410) | even >> 4 | odd;
+      out[0] = signs() == 0 ? 0u : __byte_perm(low, high, 0x5410) | ((even & kSigns) >> 4) | (odd & kSigns);
     }
   }
 };
+
+// MXFP8 codes of bf16, stochastic: scale of a block. Pairs of elements stay in their words, whichever blocks they are of.
+//
+// f of an element that is a normal number of the format has 7 - mantissa_bits bits, so that the draw's highest eight say whether it goes
+// up: bits of the magnitude less those of the smallest normal number, the code from bit 7 - mantissa_bits on, less the draw's byte. Smaller
+// elements leave bit 14 of the difference set, unless its bits are more than 2^14. Where one is seen, or a block saturates, that is done
+// again within bounds, which is right for zeros and the largest code, too; the smaller elements that are left take positions in fp32.
+template <Coder kCoder>
+struct CodeRule {
+  using Rule = Stochastic<float_of(kCoder)>;
+  static constexpr FloatSpec kSpec = Rule::kSpec;
+  uint32_t amax, byte;
+  uint32_t least;  // bits of the smallest normal number
+  bool close;      // bounds are needed
+  bool exotic;     // poisoned, or that number is no normal bf16
+  template <class T>
+  __device__ __forceinline__ void make(const CopyArgs& d, uint32_t, const Block<T>&) {
+    byte = mx_byte(d.mx, amax);
+    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);
+    const uint32_t exponent = amax == 0 ? 1u : byte + static_cast<uint32_t>(1 - kSpec.bias);
+    least = exponent << 7 & 0xFFFFu;
+    exotic = byte == 255 || exponent - 1 > 253;
+    close = exotic || exponent > 128 || amax > kMost + (byte << 23);
+  }
+  // Code of x, without a sign. place: of its draw.
+  __device__ __forceinline__ uint32_t position_code(float x, uint32_t place) const {
+    constexpr uint32_t kLargest = 150, kLift = 110;  // the largest byte whose factor is an fp32; larger ones in two steps
+    const uint32_t b = byte > kLargest ? byte - kLift : byte;
+    const float y = fabsf(x) * (byte > kLargest ? 0x1p-110f : 1.0f), factor = __uint_as_float((254u - b) << 23) * Rule::kToPosition;
+    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax * Rule::kToPosition);
+    return ((min(__float_as_uint(__fmul_ru(y, factor)), kMost) << Rule::kShift) - place) >> 24;
+  }
+};
+// Codes of eight pairs in bytes 1 and 3 of their words; the words u are the draws of both. low, high: of whose blocks the elements are.
+// shift: 2^Rule::kShift, which takes a code from bit 7 - mantissa_bits to bit 8; place: Rule::kPlace; both in registers.
+template <Coder kCoder>
+__device__ __forceinline__ void encode_pairs(const uint32_t (&w)[8], const uint32_t (&u)[8], const CodeRule<kCoder>& low,
+                                             const CodeRule<kCoder>& high, uint32_t shift, uint32_t place, uint32_t (&codes)[8]) {
+  using Rule = CodeRule<kCoder>;
+  constexpr uint32_t kMagnitudes = 0x7FFF7FFFu, kSigns = ~kMagnitudes, kNormal = 128u * 0x00010001u;
+  const uint32_t least = low.least | high.least << 16;
+  // The complement of a code and 255 - draw, so that all of it is one multiply-add; then ~, with the signs of w.
+  const auto code = [&](uint32_t x, uint32_t above, uint32_t draw, uint32_t rest) {
+    const uint32_t c = multiply_add(above, 0u - shift, __byte_perm(draw, rest, 0x5351));
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0x4E;" : "=r"(r) : "r"(c), "r"(x), "r"(kMagnitudes));
+    return r;
+  };
+  const uint32_t after_least = place - (0x100u << Rule::kSpec.mantissa_bits);
+  uint32_t seen = low.close || high.close ? 0x4000u : 0u;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t above = w[i] - least;
+    seen |= above;
+    codes[i] = code(w[i], above & kMagnitudes, u[i], after_least);
+  }
+  if ((seen & 0x40004000u) == 0) return;
+  // From half the smallest normal number on, and not below 0.
+  constexpr uint32_t kMost = static_cast<uint32_t>(Rule::kSpec.max_code()) << (7 - Rule::kSpec.mantissa_bits);
+  const uint32_t base = __vsub2(kNormal, least);
+  uint32_t left = 0;  // elements for fp32: of word i bits 15 - i and 31 - i
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t over = __vmins2(__viaddmax_s16x2(w[i] & kMagnitudes, base, 0u), kMost * 0x00010001u);
+    left |= (((w[i] & kMagnitudes) + kMagnitudes) & ~(over + (kSigns - kNormal)) & kSigns) >> i;
+    codes[i] = code(w[i], over, u[i], place);
+  }
+  left |= (low.exotic ? 0xFF00u : 0u) | (high.exotic ? 0xFF000000u : 0u);
+  // One at a time, and in registers: what is run each time lies close together, and memory would be far.
+#pragma unroll 1
+  while (left != 0) {
+    const int bit = 31 - __clz(static_cast<int>(left)), word = 15 - (bit & 15);
+    left ^= 1u << bit;
+    uint32_t x = w[0], draw = u[0];
+#pragma unroll
+    for (int i = 1; i < 8; ++i) x = word == i ? w[i] : x, draw = word == i ? u[i] : draw;
+    const Rule& rule = bit < 16 ? low : high;
+    const bool upper = bit >= 16;
+    const uint32_t bits = upper ? x & 0xFFFF0000u : x << 16;
+    const uint32_t found = rule.byte == 255 ? 0x7Fu
+                                            : rule.position_code(__uint_as_float(bits), __byte_perm(draw, place, upper ? 0x5324 : 0x5104)) |
+                                                  (bits >> 24 & 0x80u);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (word == i) codes[i] = __byte_perm(codes[i], found, upper ? 0x4210 : 0x3240);
+    }
+  }
+}
+// Of eight words of a row.
+__device__ __forceinline__ void row_codes(const uint32_t (&codes)[8], uint32_t* out) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = __byte_perm(codes[2 * i], codes[2 * i + 1], 0x7531);
+}
+// Of eight rows of two columns.
+__device__ __forceinline__ void column_codes(const uint32_t (&codes)[8], uint32_t* low, uint32_t* high) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t a = __byte_perm(codes[4 * i], codes[4 * i + 1], 0x7351), b = __byte_perm(codes[4 * i + 2], codes[4 * i + 3], 0x7351);
+    low[i] = __byte_perm(a, b, 0x5410), high[i] = __byte_perm(a, b, 0x7632);
+  }
+}
+// amax_of of two columns as load_columns leaves them.
+__device__ __forceinline__ void amax_of_columns(const Block<bf16> (&t)[2], uint32_t& low, uint32_t& high) {
+  uint32_t m[2] = {t[0].w[0], t[0].w[1]};
+#pragma unroll
+  for (int r = 2; r < 32; ++r) m[r & 1] = max_magnitudes(m[r & 1], t[r >> 4].w[r & 15]);
+  const uint32_t w = max_magnitudes(m[0], m[1]) & 0x7FFF7FFFu;
+  low = w << 16, high = w & 0xFFFF0000u;
+}
 
 }  // namespace halftone::device

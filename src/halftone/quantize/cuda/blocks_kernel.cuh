@@ -119,7 +119,7 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool wri
 
 // Rule: BlockRule, or what a measurement puts in its place.
 template <class T, Coder kCoder, bool kStochastic, Form kForm, Copies kCopies, bool kRotated,
-          class Rule = BlockRule<T, kCoder, kStochastic, kForm>>
+          class Rule = std::conditional_t<kCoder == Coder::e2m1, BlockRule<T, kCoder, kStochastic, kForm>, CodeRule<kCoder>>>
 __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kForm, kCopies, kRotated>::kBlocks))
     blocks_kernel(const __grid_constant__ TileArgs a) {
   using Shared = BlocksShared<T, kStochastic, kForm, kCopies, kRotated>;
@@ -127,6 +127,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
   extern __shared__ __align__(128) uint8_t memory[];
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+  constexpr bool kInWords = kCoder != Coder::e2m1;  // pairs of bf16 stay in the words in which they lie
   constexpr int kBytes = output_bytes(kForm), kColumns = 128 / static_cast<int>(sizeof(T)), kOwn = kColumns / 32, kPasses = 64 / kColumns;
   constexpr int kShift = Stochastic<float_of(kCoder)>::kShift;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
   uint32_t row_tensor = 0, transposed_tensor = 0;
   if (!a.dependent) wait_for_primary();
   start_dependents();
-  if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane);
+  if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane, kFlipBits<T>);
 
   // Draws of the transposed copy: a lane makes four groups of the warp's elements, from row `first` of its 32 on, and reads what it needs
   // of all of them from shared memory.
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       Block<T> t[kOwn];
       load_columns<kPitch>(x + lane * 4, t);
       if constexpr (kRotated) rotate_columns(t, shared.flips[warp].words);
-      if constexpr (!kRotated) pair_rows(t);
+      if constexpr (!kRotated && !kInWords) pair_rows(t);
       uint32_t reference[kOwn] = {};
       if constexpr (kEarly) {
 #pragma unroll
@@ -219,7 +220,8 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       }
       Rule rule[kOwn];
 #pragma unroll
-      for (int j = 0; j < kOwn; ++j) rule[j].amax = amax_of(t[j]);
+      for (int j = 0; j < (kInWords ? 0 : kOwn); ++j) rule[j].amax = amax_of(t[j]);
+      if constexpr (kInWords) amax_of_columns(t, rule[0].amax, rule[1].amax);
       if (d.tile) {
         const uint32_t whole = tile_max<32 / kOwn>(max(rule[0].amax, rule[kOwn - 1].amax));
         rule[0].amax = rule[kOwn - 1].amax = whole;
@@ -249,13 +251,21 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
               words[i] = *reinterpret_cast<const uint32_t*>(draws_of((eight + i) * kGroups + own / 4) + own % 4 * 4);
           }
           const int group = (first + eight) / 8;
+          if constexpr (kInWords) {
+            uint32_t w[8], codes[8];
 #pragma unroll
-          for (int j = 0; j < kOwn; ++j) {
-            const auto draw = [&](int i) {
-              if constexpr (sizeof(T) == 4) return __byte_perm(words[i], place, (lane & 1) == 0 ? 0x5104 : 0x5324);
-              return j == 0 ? place_draw<0>(words[i], place, false) : place_draw<1>(words[i], place, false);
-            };
-            rule[j].encode8(t[j], group, shift, draw, out[j] + group * (kBytes / 4));
+            for (int i = 0; i < 8; ++i) w[i] = t[group >> 1].w[(group & 1) * 8 + i];
+            encode_pairs(w, words, rule[0], rule[1], shift, place, codes);
+            column_codes(codes, out[0] + group * 2, out[1] + group * 2);
+          } else {
+#pragma unroll
+            for (int j = 0; j < kOwn; ++j) {
+              const auto draw = [&](int i) {
+                if constexpr (sizeof(T) == 4) return __byte_perm(words[i], place, (lane & 1) == 0 ? 0x5104 : 0x5324);
+                return j == 0 ? place_draw<0>(words[i], place, false) : place_draw<1>(words[i], place, false);
+              };
+              rule[j].encode8(t[j], group, shift, draw, out[j] + group * (kBytes / 4));
+            }
           }
         }
       }
@@ -296,12 +306,20 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
         for (int half = 0; half < 2; ++half) {
           uint32_t v[2][4];
           if constexpr (kStochastic) draw8<2>(d.draws, row_step, first + half * 2, 1, v);
+          if constexpr (kInWords) {
+            uint32_t w[8], u[8], codes[8];
 #pragma unroll
-          for (int k = 0; k < 2; ++k) {
-            const auto draw = [&](int i) {
-              return (i & 1) == 0 ? place_draw<0>(v[k][i >> 1], place, false) : place_draw<1>(v[k][i >> 1], place, false);
-            };
-            rule.encode8(t, half * 2 + k, shift, draw, out + (half * 2 + k) * (kBytes / 4));
+            for (int i = 0; i < 8; ++i) w[i] = t.w[half * 8 + i], u[i] = v[i >> 2][i & 3];
+            encode_pairs(w, u, rule, rule, shift, place, codes);
+            row_codes(codes, out + half * 4);
+          } else {
+#pragma unroll
+            for (int k = 0; k < 2; ++k) {
+              const auto draw = [&](int i) {
+                return (i & 1) == 0 ? place_draw<0>(v[k][i >> 1], place, false) : place_draw<1>(v[k][i >> 1], place, false);
+              };
+              rule.encode8(t, half * 2 + k, shift, draw, out + (half * 2 + k) * (kBytes / 4));
+            }
           }
         }
 #pragma unroll

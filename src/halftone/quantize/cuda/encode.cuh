@@ -106,13 +106,18 @@ __device__ __forceinline__ uint32_t round_e2m1(float a) {
   const float s0 = a + 0x1p22f, s1 = __fmaf_rn(a, 0.5f, 0x1p22f + 1), s2 = __fmaf_rn(a, 0.25f, 0x1p22f + 2);
   return __vimin3_u32(__vimin3_u32(__float_as_uint(s0), __float_as_uint(s1), __float_as_uint(s2)), 0x4A800007u, 0x4A800007u);
 }
-// The same for pairs of bf16 times a power of two, which is f, half and quarter of it: nothing is rounded before the sums. No
-// saturation: the product lies below 7.
+// The same for pairs of bf16 times a power of two: nothing is rounded before the sums. No saturation: the product lies below 7. The sums
+// lie above 2, whose bits kPairBase end with a byte of zeros: codes are whole low bytes. f: pair_factors of the power of two, the least of
+// which, 2^-126, still leaves bf16's smallest number.
+inline constexpr uint32_t kPairBase = 0x40004000u;
+__device__ __forceinline__ void pair_factors(float by, __nv_bfloat162 (&f)[3]) {
+  f[0] = __float2bfloat162_rn(by * 0x1p-5f), f[1] = __float2bfloat162_rn(by * 0x1p-6f), f[2] = __float2bfloat162_rn(by * 0x1p-7f);
+}
 __device__ __forceinline__ uint32_t round_e2m1_pair(__nv_bfloat162 a, const __nv_bfloat162 (&f)[3]) {
   const auto word = [](__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); };
   uint32_t s[3];
 #pragma unroll
-  for (int i = 0; i < 3; ++i) s[i] = word(__hfma2(a, f[i], __float2bfloat162_rn(static_cast<float>(64 + i))));
+  for (int i = 0; i < 3; ++i) s[i] = word(__hfma2(a, f[i], __float2bfloat162_rn(2.0f + 0x1p-5f * static_cast<float>(i))));
   return __vimin3_u16x2(s[0], s[1], s[2]);
 }
 
@@ -153,8 +158,8 @@ __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float
   }
   if constexpr (kStep == Step::exact && !kStochastic) {
     static_assert(kCoder == Coder::e2m1 && sizeof(T) == 2);
-    const __nv_bfloat162 one = __float2bfloat162_rn(by.f);
-    const __nv_bfloat162 f[3] = {one, __hmul2(one, __float2bfloat162_rn(0.5f)), __hmul2(one, __float2bfloat162_rn(0.25f))};
+    __nv_bfloat162 f[3];
+    pair_factors(by.f, f);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       q.w[k] = round_e2m1_pair(__habs2(*reinterpret_cast<const __nv_bfloat162*>(&x.w[k])), f), q.signs[k] = x.w[k];

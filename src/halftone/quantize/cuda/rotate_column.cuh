@@ -63,12 +63,12 @@ __device__ __forceinline__ float max_magnitudes(float a, float b) {
   return r;
 }
 
-// Sign bits of 32 rows, of a warp; rows from n on repeat those of a rotation of n.
+// Sign bits of 32 rows, of a warp, below them `bits`; rows from n on repeat those of a rotation of n.
 struct RowFlips {
   uint4 words[8];
   template <class Args>
-  __device__ __forceinline__ void fill(const Args& a, int width, int lane) {
-    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a) >> (lane & (width - 1)) << 31;
+  __device__ __forceinline__ void fill(const Args& a, int width, int lane, uint32_t bits = 0) {
+    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a) >> (lane & (width - 1)) << 31 | bits;
     __syncwarp();
   }
 };
