@@ -27,6 +27,8 @@ struct BlocksShared {
   static constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
   // Outputs of a row take the place of its elements; where those would be half of a sector, the first half waits for the second.
   static constexpr bool kKeepsRows = kRow && sizeof(T) == 4 && kForm == Form::packed;
+  // The elements of the second half then come while the first is encoded, where that takes longer than memory does.
+  static constexpr bool kAhead = kKeepsRows && kTransposed && (kStochastic || kRotated);
   static constexpr int kKept = kKeepsRows ? 8 * 32 * 16 : 16, kDraws = kStochastic && kTransposed ? 8 * 16 * 128 : 16;
   static constexpr int kOutputs = kTransposed ? kTile * 16 * output_bytes(kForm) : 16;
   // Thread blocks a multiprocessor, and wide rows where its 228 KB, 1 KB less a thread block, hold as many.
@@ -117,6 +119,27 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool wri
   }
 }
 
+// The warp's next 32 x 32 elements of fp32 while it encodes these. (A function of its own: as one with the first load below, it changes the
+// machine code of all other kernels.)
+template <int kPitch>
+__device__ __forceinline__ void load_ahead(const TileArgs& a, int row0, int column0, uint8_t* x, int lane) {
+  const int column = column0 + (lane & 7) * 4, first = lane >> 3;
+  const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const float*>(a.x) + int64_t{row0 + first} * a.ld + column);
+  const auto stride = static_cast<uint32_t>(a.ld * 16);
+  uint8_t* to = x + first * kPitch + (lane & 7) * 16;
+  if (row0 + 32 <= a.rows && column0 + 32 <= a.cols) {
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+#pragma unroll
+    for (int i = 0; i < 8; ++i) copy_async(address + i * 4 * kPitch, source + uint64_t{stride} * static_cast<uint32_t>(i));
+    return;
+  }
+  const int valid = column < a.cols ? a.rows - row0 - first : 0;
+#pragma unroll 1
+  for (int i = 0; i < 8; ++i)
+    *reinterpret_cast<uint4*>(to + i * 4 * kPitch) =
+        i * 4 < valid ? load_once(source + uint64_t{stride} * static_cast<uint32_t>(i)) : uint4{};
+}
+
 // Rule: BlockRule, or what a measurement puts in its place.
 template <class T, Coder kCoder, bool kStochastic, Form kForm, Copies kCopies, bool kRotated,
           class Rule = std::conditional_t<kCoder == Coder::e2m1, BlockRule<T, kCoder, kStochastic, kForm>, CodeRule<kCoder>>>
@@ -163,7 +186,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
 #pragma unroll 1
   for (int part = 0; part < kPasses; ++part) {
     const int column_in = (wide ? warp : warp & 1) * 64 + part * kColumns, column0 = left + column_in;
-    {
+    if (!Shared::kAhead || part == 0) {
       const int column = column0 + (lane & 7) * (16 / static_cast<int>(sizeof(T))), first = lane >> 3;
       const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(a.x) + int64_t{row0 + first} * a.ld + column);
       const auto stride = static_cast<uint32_t>(a.ld * sizeof(T) * 4);
@@ -293,6 +316,10 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       for (int b = 0; b < kOwn; ++b) {
         Block<T> t;
         load_row(own + b * 32 * static_cast<int>(sizeof(T)), t);
+        if (Shared::kAhead && part + 1 < kPasses) {
+          __syncwarp();
+          load_ahead<kPitch>(a, row0, column0 + kColumns, x, lane);
+        }
         Rule rule;
         rule.amax = amax_of(t);
         if (d.tile) rule.amax = tile_max<32>(rule.amax);
