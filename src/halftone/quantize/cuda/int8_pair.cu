@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "halftone/formats/int_scale.h"
-#include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/blocks_kernel.cuh"
+#include "halftone/quantize/cuda/pair.cuh"
 
 namespace halftone::device {
 namespace {
@@ -24,29 +24,8 @@ __device__ __forceinline__ void clear_specials(uint32_t& pair) {
   if ((pair & 0x00007F80u) == 0x00007F80u) pair &= 0xFFFF0000u;
   if ((pair & 0x7F800000u) == 0x7F800000u) pair &= 0x0000FFFFu;
 }
-// An element of a pair as fp32. The lower one by the integer units: shifts may go to the multipliers, which have more to do here.
-template <int kHalf>
-__device__ __forceinline__ float widened(uint32_t pair) {
-  return __uint_as_float(kHalf == 0 ? __byte_perm(pair, 0u, 0x1044) : pair & 0xFFFF0000u);
-}
-// Without a branch, across which nothing would be overlapped.
-__device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint2 v) {
-  asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.u32 [%0], {%1,%2};}" ::"l"(to), "r"(v.x), "r"(v.y),
-               "r"(static_cast<uint32_t>(valid))
-               : "memory");
-}
-
-// What a warp has in shared memory: row i of its lanes' 8 x 8 elements, 16 bytes a lane; then, in their place, its piece of the transposed
-// copy: 64 columns of 32 codes.
-struct PairShared {
-  static constexpr int kRowBytes = 32 * 16;
-  alignas(128) uint8_t warps[8][8 * kRowBytes];
+struct PairShared : PairWarps {
   alignas(16) float factors[2][kTile];  // inverse scales of the tile's rows and columns
-  // Columns change places so that lanes meet different banks, when they write eight columns apart and when they read a column of four
-  // warps.
-  static __device__ __forceinline__ int codes_at(int warp, int column, int at) {
-    return (column * 32 + at) ^ (((column >> 3) + (warp >> 1)) & 3) << 5;
-  }
 };
 
 // int8 codes of both copies of bf16 elements with scales of rows and of columns and stochastic rounding: a thread has 8 x 8 elements, and
@@ -66,24 +45,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
 
   if (!a.dependent) wait_for_primary();
   start_dependents();
-  // Every lane copies what it reads itself.
   uint8_t* own = shared.warps[warp] + lane * 16;
-  {
-    const auto* source = static_cast<const uint8_t*>(a.x) + (int64_t{row} * a.ld + column) * 2;
-    const auto stride = static_cast<uint32_t>(a.ld * 2);
-    if ((tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols) {
-      const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(own));
-#pragma unroll
-      for (uint32_t i = 0; i < 8; ++i) copy_async(to + i * kRowBytes, source + uint64_t{stride} * i);
-    } else {
-      const int valid = column < a.cols ? a.rows - row : 0;
-#pragma unroll 1
-      for (int i = 0; i < 8; ++i) {
-        copy_async(own + i * kRowBytes, i < valid ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x),
-                   i < valid);
-      }
-    }
-  }
+  copy_own(a, row, column, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols, own);
   // Draws of two rows at a time. They follow from positions alone: the first come while the elements do.
   const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
   const auto first_group_of = [&](const Draws& d) {
@@ -121,10 +84,6 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
 
   const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
   uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
-  const auto read4 = [](const float* at, float* to) {
-    const float4 f = *reinterpret_cast<const float4*>(at);
-    to[0] = f.x, to[1] = f.y, to[2] = f.z, to[3] = f.w;
-  };
   float by_column[8];
   uint32_t columns[2][8];
 #pragma unroll

@@ -41,6 +41,8 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
 // int8 codes of both copies of bf16 elements with scales of rows and columns and stochastic rounding (int8_pair.cu); false, and nothing is
 // launched, where that kernel is not for these copies.
 bool launch_int8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// The same for e4m3 codes in MX blocks, not in tiles of 32 x 32 (mxfp8_pair.cu).
+bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 
 inline constexpr int kRowThreads = 512;
 constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }

@@ -295,10 +295,14 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
   const SlabLaunch slabs =
       f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
-  const bool pair = p.type == DType::bf16 && f.coder == Coder::integer && f.stochastic && copies == Copies::both && form == Form::codes;
+  const auto by_pairs = [&] {
+    if (p.type != DType::bf16 || !f.stochastic || copies != Copies::both || form != Form::codes) return false;
+    if (f.coder == Coder::integer) return launch_int8_pair(a, grid, stream);
+    return f.coder == Coder::e4m3 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
+  };
   if (slabs != nullptr) {
     slabs(slab_args(a), grid, stream);
-  } else if (!pair || !launch_int8_pair(a, grid, stream)) {
+  } else if (!by_pairs()) {
     (p.type == DType::bf16 ? tile_launch<bf16>(f, form) : tile_launch<float>(f, form))(a, copies, grid, stream);
   }
   if (status = cudaGetLastError(); status != cudaSuccess) return status;

@@ -1,0 +1,228 @@
+#include "halftone/quantize/cuda/blocks_kernel.cuh"
+#include "halftone/quantize/cuda/pair.cuh"
+
+namespace halftone::device {
+namespace {
+
+struct PairShared : PairWarps {
+  alignas(16) float row_factors[8][2][32], column_factors[8][64];  // of a warp's blocks
+  StagedScales row_scales, transposed_scales;
+};
+
+// What the blocks of a warp ask of their elements beside the product: nothing; bounds or the codes of poisoned blocks; a lift, too.
+enum class Care : uint32_t { none, range, lift };
+
+// Scale of a block and the factor that takes its elements to their positions (Stochastic): 0 where the block is poisoned, negative where
+// it goes with elements times kLifted, because their own is no fp32.
+struct PositionFactor {
+  using Rule = Stochastic<Float::e4m3>;
+  static constexpr uint32_t kLargest = 150, kLift = 110;  // the largest byte whose factor is an fp32
+  static constexpr float kLifted = 0x1p-110f;
+  uint32_t byte;
+  float factor;
+  Care care;
+  __device__ __forceinline__ PositionFactor(const MxRule& rule, uint32_t amax) {
+    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);
+    byte = mx_byte(rule, amax);
+    const bool poison = byte == 255, lift = byte > kLargest;
+    const float inverse = __uint_as_float((254u - (lift ? byte - kLift : byte)) << 23) * Rule::kToPosition;
+    factor = poison ? 0.0f : lift ? -inverse : inverse;
+    care = poison ? Care::range : lift ? Care::lift : amax > (byte << 23) + kMost ? Care::range : Care::none;
+  }
+  // What goes around the draws of a pair: byte 0 of both, bytes 1 and 3 above those of the lower and the upper element. An element's sign,
+  // flipped there, comes out in its code.
+  static constexpr uint32_t kPlace = Rule::kHalf | 0xFF00FF00u;
+  // The code of x in byte 3. shift: 2^Rule::kShift in a register.
+  template <Care kCare>
+  static __device__ __forceinline__ uint32_t code(float x, float factor, uint32_t shift, uint32_t below) {
+    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax * Rule::kToPosition);
+    float a = fabsf(x);
+    if constexpr (kCare == Care::lift) a = factor < 0 ? a * kLifted : a, factor = fabsf(factor);
+    uint32_t position = __float_as_uint(__fmul_ru(a, factor));
+    if constexpr (kCare != Care::none) position = min(position, kMost);
+    return multiply_add(position, shift, 0u - below);
+  }
+};
+
+// Not from the registers that it was stored from.
+__device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
+  uint4 r;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
+               : "memory");
+  return r;
+}
+// An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: the other one is finite.
+template <bool kFinite>
+__device__ __forceinline__ float element_of(uint32_t pair, int half) {
+  if (half == 0) return __uint_as_float(pair << 16);
+  if constexpr (!kFinite) return __uint_as_float(pair & 0xFFFF0000u);
+  return __uint_as_float(as_word(__hfma2(as_pair(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
+}
+
+// e4m3 codes of both copies of bf16 elements in MX blocks with stochastic rounding: a thread has 8 x 8 elements, and makes both codes of
+// one together. They wait in shared memory, so that the registers suffice for three thread blocks.
+__global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __grid_constant__ TileArgs a) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  PairShared& shared = *reinterpret_cast<PairShared*>(memory);
+  constexpr int kRowBytes = PairWarps::kRowBytes;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  const int tile_r = static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x), tile_c = static_cast<int>(blockIdx.y);
+  if (tile_r >= a.tiles_r) return;
+  const int row_in = (warp >> 1) * 32 + (lane >> 3) * 8, column_in = (warp & 1) * 64 + (lane & 7) * 8;
+  const int row = tile_r * kTile + row_in, column = tile_c * kTile + column_in;
+
+  wait_for_primary();
+  start_dependents();
+  uint8_t* own = shared.warps[warp] + lane * 16;
+  copy_own(a, row, column, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols, own);
+  const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
+  const auto first_group_of = [&](const Draws& d) {
+    return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
+  };
+  const uint32_t row_group = first_group_of(a.row.draws), column_group = first_group_of(a.transposed.draws);
+  uint32_t row_draws[2][4], column_draws[2][4];
+  const auto draw_two_rows = [&](uint32_t i) {
+    draw8<2>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, row_draws);
+    draw8<2>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, column_draws);
+  };
+  wait_for_copies();
+
+  uint32_t care = 0;
+  float* row_factors = shared.row_factors[warp][lane >> 2 & 1] + (lane >> 3) * 8;
+  float* column_factors = shared.column_factors[warp] + (lane & 7) * 8;
+  {
+    Amax8<bf16> of_rows, of_columns;
+    uint32_t last = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
+      const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+      const uint32_t m = max_magnitudes(max_magnitudes(words[0], words[1]), max_magnitudes(words[2], words[3]));
+      if (i % 2 == 0) {
+        last = m;
+      } else {
+        of_rows.w[i >> 1] = max_magnitudes(__byte_perm(last, m, 0x5410), __byte_perm(last, m, 0x7632)) & 0x7FFF7FFFu;
+      }
+#pragma unroll
+      for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 0 ? words[k] : max_magnitudes(of_columns.w[k], words[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
+    const auto make = [&]<int kAxis>(const CopyArgs& d, const Amax8<bf16>& amax, float* factors, StagedScales& staged, int vector,
+                                     int element) {
+      using Blocks = Owned<bf16, kAxis, 4>;
+      const Blocks blocks(amax, lane);
+      const int first = Blocks::first(lane);
+      const PositionFactor b[2] = {PositionFactor(d.mx, blocks.amax[0]), PositionFactor(d.mx, blocks.amax[1])};
+      *reinterpret_cast<float2*>(factors + first) = {b[0].factor, b[1].factor};
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        staged.scales[vector + first + j][element >> 5] = static_cast<uint8_t>(b[j].byte);
+        care = max(care, static_cast<uint32_t>(b[j].care));
+      }
+    };
+    make.template operator()<0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in);
+    make.template operator()<1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in);
+  }
+  if (row == 0 && column == 0) {
+    if (a.row.outer != nullptr) *a.row.outer = 1;
+    if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
+  }
+  const uint32_t most_care = __reduce_max_sync(0xFFFFFFFFu, care);
+  __syncwarp();
+
+  const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
+  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
+  const uint32_t shift = blockDim.x / (kTileThreads >> PositionFactor::Rule::kShift);  // unknown to the compiler, see multiply_add
+  const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);  // so is this: an instruction takes one constant
+  uint32_t columns[2][8];
+  const auto encode = [&]<Care kCare>() {
+    float by_column[8];
+    read4(column_factors, by_column), read4(column_factors + 4, by_column + 4);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float by_row[4];
+      read4(row_factors + half * 4, by_row);
+      uint32_t even[8], first_rows[8];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = half * 4 + j;
+        if (j % 2 == 0) draw_two_rows(static_cast<uint32_t>(i));
+        const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
+        const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+        uint32_t s[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const float v = element_of<kCare == Care::none>(words[k >> 1], k % 2);
+          const uint32_t place = (words[k >> 1] & signs) ^ PositionFactor::kPlace;
+          const auto below = [&](uint32_t draws) { return __byte_perm(draws, place, k % 2 == 0 ? 0x5104 : 0x7324); };
+          s[k] = PositionFactor::code<kCare>(v, by_row[j], shift, below(row_draws[j % 2][k >> 1]));
+          const uint32_t c = PositionFactor::code<kCare>(v, by_column[k], shift, below(column_draws[j % 2][k >> 1]));
+          if (j % 2 == 0) {
+            even[k] = c;
+          } else {
+            const uint32_t two = __byte_perm(even[k], c, 0x0073);
+            if (j == 1) {
+              first_rows[k] = two;
+            } else {
+              columns[half][k] = __byte_perm(first_rows[k], two, 0x5410);
+            }
+          }
+        }
+        uint2 codes{gather_bytes(s[0], s[1], s[2], s[3], 3), gather_bytes(s[4], s[5], s[6], s[7], 3)};
+        if (kCare != Care::none && by_row[j] == 0) codes.x = codes.y = 0x7F7F7F7Fu;
+        store_if(i < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i), codes);
+      }
+      // Codes of the first four rows wait in the place of elements that are done with.
+      if (half == 0) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) store4(own + k * kRowBytes, columns[0] + 4 * k);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint4 x = load_shared(own + k * kRowBytes);
+      columns[0][4 * k] = x.x, columns[0][4 * k + 1] = x.y, columns[0][4 * k + 2] = x.z, columns[0][4 * k + 3] = x.w;
+    }
+    if constexpr (kCare != Care::none) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        if (by_column[k] == 0) columns[0][k] = columns[1][k] = 0x7F7F7F7Fu;
+      }
+    }
+  };
+  if (most_care == static_cast<uint32_t>(Care::none)) {
+    encode.template operator()<Care::none>();
+  } else if (most_care == static_cast<uint32_t>(Care::range)) {
+    encode.template operator()<Care::range>();
+  } else {
+    encode.template operator()<Care::lift>();
+  }
+  __syncwarp();
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    *reinterpret_cast<uint2*>(shared.warps[warp] + PairWarps::codes_at(warp, (lane & 7) * 8 + k, (lane >> 3) * 8)) = {columns[0][k],
+                                                                                                                      columns[1][k]};
+  }
+  __syncthreads();
+  flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
+  flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, thread - kTile);
+  flush_pieces<8, kTile, kTile, kTileThreads>(a.transposed.codes, a.transposed, tile_c * kTile, tile_r * kTile, thread, [&](int v, int at) {
+    const int of = (at >> 5) * 2 + (v >> 6);
+    return shared.warps[of] + PairWarps::codes_at(of, v & 63, at & 31);
+  });
+}
+
+}  // namespace
+
+bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
+  if (a.row.tile || a.transposed.tile) return false;
+  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
+  overlapped.config.dynamicSmemBytes = sizeof(PairShared);
+  cudaLaunchKernelEx(&overlapped.config, mxfp8_pair_kernel, a);
+  return true;
+}
+
+}  // namespace halftone::device
