@@ -9,6 +9,7 @@
 namespace halftone {
 
 at::Tensor dge_slopes(const at::Tensor& w_nk, const Operand& forward) {
+  check(forward.scales.defined(), "gradient estimator: the weight was quantised without its block scales (CopyRequest::block_scales)");
   const at::Tensor w = w_nk.contiguous();
   at::Tensor out = at::empty(w.sizes(), w.options().dtype(at::kFloat));
   DgeSlopes p;

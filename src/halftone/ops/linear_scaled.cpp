@@ -207,7 +207,7 @@ class Call {
     CopyRequest f, d;
     const bool quantize_f = r_.w_forward.quantized() && !r_.w_forward.stored;
     const bool quantize_d = both && r_.w_dgrad.quantized() && !r_.w_dgrad.stored;
-    if (quantize_f) f = request(r_.w_forward, r_.x_forward, hp_f, false, w.name, "w.fwd", 0);
+    if (quantize_f) f = request(r_.w_forward, r_.x_forward, hp_f, false, w.name, "w.fwd", 0), f.block_scales = r_.dge;
     if (quantize_d) d = request(r_.w_dgrad, r_.dy_dgrad, hp_d, false, w.name, w_dgrad_role(r_), 0);
     OperandCopies copies;
     if (quantize_f || quantize_d) copies = quantize(value, quantize_f ? &f : nullptr, quantize_d ? &d : nullptr);

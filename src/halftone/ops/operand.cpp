@@ -49,9 +49,9 @@ QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t co
   if (r.codes) o.codes = make({rows, k}, at::kByte);
   if (r.packed) o.packed = make({rows, k / 2}, at::kByte);
   const std::vector<int64_t> shape = scale_shape(r.spec, rows, k);
-  // Values carry block scales within: without codes nobody reads these, which cost a quantiser on a device up to a tenth of its time.
+  // Values hold block scales. Without codes few read these, which cost a quantiser on a device up to a tenth of its time.
   const bool within = r.form != ValueForm::none && !r.codes && !r.packed && has_byte_scales(r.spec.scale);
-  if (!within || device.is_cpu()) o.scales = make(shape, scale_type(r.spec.scale));
+  if (!within || r.block_scales || device.is_cpu()) o.scales = make(shape, scale_type(r.spec.scale));
   if (r.spec.element == Element::uint4) o.zeros = make(shape, at::kFloat);
   if (r.spec.two_level == TwoLevel::tensor) o.outer = make({1}, at::kFloat);
   if (r.spec.two_level == TwoLevel::macro) {

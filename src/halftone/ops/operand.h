@@ -15,7 +15,8 @@ struct CopyRequest {
   PhiloxKey signs_key{};
   bool codes = false, packed = false;
   ValueForm form = ValueForm::none;
-  int64_t multiple = 1;  // the contraction is filled up with zeros to a multiple of it
+  bool block_scales = false;  // those of bytes beside values alone, too, which hold them: a device leaves them out otherwise
+  int64_t multiple = 1;       // the contraction is filled up with zeros to a multiple of it
 };
 
 // One operand of a product in memory, [rows, k] with k contracted; the tensors of a QuantizedCopy (quantize/operand.h), or
@@ -24,7 +25,7 @@ struct Operand {
   OperandSpec spec{};
   int64_t rows = 0, k = 0;
   at::Tensor codes, packed;          // bytes [rows, k], [rows, k / 2]
-  at::Tensor scales, zeros, outer;   // fp32, or bytes for e8m0, e4m3 and ue5m3 scales; those undefined beside values alone on a device
+  at::Tensor scales, zeros, outer;   // fp32, or bytes for e8m0, e4m3 and ue5m3 scales; those may be undefined, see CopyRequest::block_scales
   at::Tensor macro;                  // bytes
   ValueForm form = ValueForm::none;  // of values
   at::Tensor values, fold_scale, lost;
