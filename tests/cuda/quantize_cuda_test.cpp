@@ -433,6 +433,7 @@ TEST(QuantizeCuda, LargestMagnitudesOfInt8) {
   for (const NamedSpec& s : operand_specs()) {
     if (s.name == "int8 row") named = s;
   }
+  ASSERT_EQ(named.name, "int8 row");
   for (const bool columns : {false, true}) {
     Case c{named, named, {1160, 2056, 0}, Fill::zeros, DType::bf16, ValueForm::none, true, true, true, true};
     c.only = Only::codes;

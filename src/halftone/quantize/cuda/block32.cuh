@@ -165,6 +165,11 @@ __device__ __forceinline__ void fold_table(uint32_t byte, uint32_t reference, ui
   }
 }
 
+// Stochastic rounding: the largest byte of a scale whose factor of elements to positions is an fp32. Elements of larger ones are taken
+// times kLowered, 2^-kLoweredBits, first.
+inline constexpr uint32_t kLargestFactor = 150, kLoweredBits = 110;
+inline constexpr float kLowered = 0x1p-110f;
+
 // Scale of a block and how its elements are encoded and written.
 template <class T, Coder kCoder, bool kStochastic, Form kForm>
 struct BlockRule {
@@ -196,12 +201,11 @@ struct BlockRule {
       factor = poison ? 0.0f : d.fixed_clip ? 0.75f * mx_inverse_of(byte) : mx_inverse_of(byte);
     }
     if constexpr (kPairs && kStochastic) {
-      constexpr uint32_t kLargest = 150, kLift = 110;  // the largest byte whose factor is an fp32; elements times 2^-kLift above
       uint32_t b = byte;
-      if (b > kLargest) {
+      if (b > kLargestFactor) {
 #pragma unroll
-        for (int i = 0; i < 16; ++i) t.w[i] = as_word(__hmul2(as_pair(t.w[i]), __float2bfloat162_rn(0x1p-110f)));
-        b -= kLift;
+        for (int i = 0; i < 16; ++i) t.w[i] = as_word(__hmul2(as_pair(t.w[i]), __float2bfloat162_rn(kLowered)));
+        b -= kLoweredBits;
       }
       const float inverse = __uint_as_float((254u - b) << 23);
       factor = poison ? 0.0f : inverse * Rule::kToPosition;
@@ -300,9 +304,9 @@ struct CodeRule {
   }
   // Code of x, without a sign. place: of its draw.
   __device__ __forceinline__ uint32_t position_code(float x, uint32_t place) const {
-    constexpr uint32_t kLargest = 150, kLift = 110;  // the largest byte whose factor is an fp32; larger ones in two steps
-    const uint32_t b = byte > kLargest ? byte - kLift : byte;
-    const float y = fabsf(x) * (byte > kLargest ? 0x1p-110f : 1.0f), factor = __uint_as_float((254u - b) << 23) * Rule::kToPosition;
+    const bool lift = byte > kLargestFactor;
+    const uint32_t b = lift ? byte - kLoweredBits : byte;
+    const float y = fabsf(x) * (lift ? kLowered : 1.0f), factor = __uint_as_float((254u - b) << 23) * Rule::kToPosition;
     constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax * Rule::kToPosition);
     return ((min(__float_as_uint(__fmul_ru(y, factor)), kMost) << Rule::kShift) - place) >> 24;
   }

@@ -2,7 +2,6 @@
 #include <cmath>
 
 #include "halftone/formats/int_scale.h"
-#include "halftone/quantize/cuda/blocks_kernel.cuh"
 #include "halftone/quantize/cuda/pair.cuh"
 
 namespace halftone::device {
@@ -48,17 +47,9 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
   uint8_t* own = shared.warps[warp] + lane * 16;
   copy_own(a, row, column, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols, own);
   // Draws of two rows at a time. They follow from positions alone: the first come while the elements do.
-  const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
-  const auto first_group_of = [&](const Draws& d) {
-    return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
-  };
-  const uint32_t row_group = first_group_of(a.row.draws), column_group = first_group_of(a.transposed.draws);
+  const PairDraws draws(a, row, column);
   uint32_t row_draws[4][4], column_draws[4][4];
-  const auto draw_rows = [&](uint32_t i, int to) {
-    draw8<2>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, row_draws + to);
-    draw8<2>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, column_draws + to);
-  };
-  draw_rows(0, 0);
+  draws.two_rows(0, row_draws, column_draws);
 
   // A thread computes the scale of a row or of a column.
   if (a.dependent) wait_for_primary();
@@ -96,7 +87,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
       const int i = half * 4 + j;
       if (i == 0) read4(&shared.factors[1][column_in], by_column), read4(&shared.factors[1][column_in + 4], by_column + 4);
       const int n = i < 2 ? i : 2 + i % 2;  // where the row's draws are
-      if (i >= 2 && i % 2 == 0) draw_rows(static_cast<uint32_t>(i), n);
+      if (i >= 2 && i % 2 == 0) draws.two_rows(static_cast<uint32_t>(i), row_draws + n, column_draws + n);
       const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
       const uint32_t words[4] = {x.x, x.y, x.z, x.w};
       uint32_t s[8];
@@ -119,16 +110,9 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
     }
   }
   __syncwarp();
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    *reinterpret_cast<uint2*>(shared.warps[warp] + PairShared::codes_at(warp, (lane & 7) * 8 + k, (lane >> 3) * 8)) = {columns[0][k],
-                                                                                                                       columns[1][k]};
-  }
+  stage_columns(shared, columns, warp, lane);
   __syncthreads();
-  flush_pieces<8, kTile, kTile, kTileThreads>(a.transposed.codes, a.transposed, tile_c * kTile, tile_r * kTile, thread, [&](int v, int at) {
-    const int of = (at >> 5) * 2 + (v >> 6);
-    return shared.warps[of] + PairShared::codes_at(of, v & 63, at & 31);
-  });
+  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
 }
 
 // The quotient of a group's largest magnitude, from which no draw leads above 127: half a step of the draws.

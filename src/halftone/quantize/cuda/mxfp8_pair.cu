@@ -1,4 +1,3 @@
-#include "halftone/quantize/cuda/blocks_kernel.cuh"
 #include "halftone/quantize/cuda/pair.cuh"
 
 namespace halftone::device {
@@ -13,19 +12,17 @@ struct PairShared : PairWarps {
 enum class Care : uint32_t { none, range, lift };
 
 // Scale of a block and the factor that takes its elements to their positions (Stochastic): 0 where the block is poisoned, negative where
-// it goes with elements times kLifted, because their own is no fp32.
+// it goes with elements times kLowered, because their own is no fp32.
 struct PositionFactor {
   using Rule = Stochastic<Float::e4m3>;
-  static constexpr uint32_t kLargest = 150, kLift = 110;  // the largest byte whose factor is an fp32
-  static constexpr float kLifted = 0x1p-110f;
   uint32_t byte;
   float factor;
   Care care;
   __device__ __forceinline__ PositionFactor(const MxRule& rule, uint32_t amax) {
     constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);
     byte = mx_byte(rule, amax);
-    const bool poison = byte == 255, lift = byte > kLargest;
-    const float inverse = __uint_as_float((254u - (lift ? byte - kLift : byte)) << 23) * Rule::kToPosition;
+    const bool poison = byte == 255, lift = byte > kLargestFactor;
+    const float inverse = __uint_as_float((254u - (lift ? byte - kLoweredBits : byte)) << 23) * Rule::kToPosition;
     factor = poison ? 0.0f : lift ? -inverse : inverse;
     care = poison ? Care::range : lift ? Care::lift : amax > (byte << 23) + kMost ? Care::range : Care::none;
   }
@@ -37,7 +34,7 @@ struct PositionFactor {
   static __device__ __forceinline__ uint32_t code(float x, float factor, uint32_t shift, uint32_t below) {
     constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax * Rule::kToPosition);
     float a = fabsf(x);
-    if constexpr (kCare == Care::lift) a = factor < 0 ? a * kLifted : a, factor = fabsf(factor);
+    if constexpr (kCare == Care::lift) a = factor < 0 ? a * kLowered : a, factor = fabsf(factor);
     uint32_t position = __float_as_uint(__fmul_ru(a, factor));
     if constexpr (kCare != Care::none) position = min(position, kMost);
     return multiply_add(position, shift, 0u - below);
@@ -57,7 +54,7 @@ __device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
 template <bool kFinite>
 __device__ __forceinline__ float element_of(uint32_t pair, int half) {
   if (half == 0) return __uint_as_float(pair << 16);
-  if constexpr (!kFinite) return __uint_as_float(pair & 0xFFFF0000u);
+  if constexpr (!kFinite) return widened<1>(pair);
   return __uint_as_float(as_word(__hfma2(as_pair(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
 }
 
@@ -77,16 +74,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   start_dependents();
   uint8_t* own = shared.warps[warp] + lane * 16;
   copy_own(a, row, column, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols, own);
-  const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
-  const auto first_group_of = [&](const Draws& d) {
-    return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
-  };
-  const uint32_t row_group = first_group_of(a.row.draws), column_group = first_group_of(a.transposed.draws);
+  const PairDraws draws(a, row, column);
   uint32_t row_draws[2][4], column_draws[2][4];
-  const auto draw_two_rows = [&](uint32_t i) {
-    draw8<2>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, row_draws);
-    draw8<2>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, column_draws);
-  };
   wait_for_copies();
 
   uint32_t care = 0;
@@ -149,7 +138,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         const int i = half * 4 + j;
-        if (j % 2 == 0) draw_two_rows(static_cast<uint32_t>(i));
+        if (j % 2 == 0) draws.two_rows(static_cast<uint32_t>(i), row_draws, column_draws);
         const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
         const uint32_t words[4] = {x.x, x.y, x.z, x.w};
         uint32_t s[8];
@@ -157,7 +146,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
         for (int k = 0; k < 8; ++k) {
           const float v = element_of<kCare == Care::none>(words[k >> 1], k % 2);
           const uint32_t place = (words[k >> 1] & signs) ^ PositionFactor::kPlace;
-          const auto below = [&](uint32_t draws) { return __byte_perm(draws, place, k % 2 == 0 ? 0x5104 : 0x7324); };
+          const auto below = [&](uint32_t word) { return __byte_perm(word, place, k % 2 == 0 ? 0x5104 : 0x7324); };
           s[k] = PositionFactor::code<kCare>(v, by_row[j], shift, below(row_draws[j % 2][k >> 1]));
           const uint32_t c = PositionFactor::code<kCare>(v, by_column[k], shift, below(column_draws[j % 2][k >> 1]));
           if (j % 2 == 0) {
@@ -201,18 +190,11 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
     encode.template operator()<Care::lift>();
   }
   __syncwarp();
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    *reinterpret_cast<uint2*>(shared.warps[warp] + PairWarps::codes_at(warp, (lane & 7) * 8 + k, (lane >> 3) * 8)) = {columns[0][k],
-                                                                                                                      columns[1][k]};
-  }
+  stage_columns(shared, columns, warp, lane);
   __syncthreads();
   flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
   flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, thread - kTile);
-  flush_pieces<8, kTile, kTile, kTileThreads>(a.transposed.codes, a.transposed, tile_c * kTile, tile_r * kTile, thread, [&](int v, int at) {
-    const int of = (at >> 5) * 2 + (v >> 6);
-    return shared.warps[of] + PairWarps::codes_at(of, v & 63, at & 31);
-  });
+  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
 }
 
 }  // namespace

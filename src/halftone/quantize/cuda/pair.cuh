@@ -1,6 +1,6 @@
 #pragma once
 #include "halftone/quantize/cuda/async_copy.cuh"
-#include "halftone/quantize/cuda/tile_args.h"
+#include "halftone/quantize/cuda/blocks_kernel.cuh"
 
 namespace halftone::device {
 
@@ -48,6 +48,38 @@ __device__ __forceinline__ void copy_own(const TileArgs& a, int row, int column,
     copy_async(own + i * kRowBytes, i < valid ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x),
                i < valid);
   }
+}
+
+// The draws of a thread's elements, from (row, column) on, for either copy.
+struct PairDraws {
+  const TileArgs& a;
+  const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
+  const uint32_t row_group, column_group;
+  __device__ __forceinline__ PairDraws(const TileArgs& args, int row, int column)
+      : a(args), row_group(first_group(a.row.draws, row, column)), column_group(first_group(a.transposed.draws, row, column)) {}
+  static __device__ __forceinline__ uint32_t first_group(const Draws& d, int row, int column) {
+    return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
+  }
+  // Of rows i and i + 1.
+  __device__ __forceinline__ void two_rows(uint32_t i, uint32_t (*of_row)[4], uint32_t (*of_column)[4]) const {
+    draw8<2>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, of_row);
+    draw8<2>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, of_column);
+  }
+};
+
+// The transposed copy: codes of a thread's eight columns, four rows a word, in the place of its warp's elements, and from there to memory.
+__device__ __forceinline__ void stage_columns(PairWarps& shared, const uint32_t (&columns)[2][8], int warp, int lane) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    *reinterpret_cast<uint2*>(shared.warps[warp] + PairWarps::codes_at(warp, (lane & 7) * 8 + k, (lane >> 3) * 8)) = {columns[0][k],
+                                                                                                                      columns[1][k]};
+  }
+}
+__device__ __forceinline__ void flush_columns(const PairWarps& shared, const CopyArgs& d, int tile_r, int tile_c, int thread) {
+  flush_pieces<8, kTile, kTile, kTileThreads>(d.codes, d, tile_c * kTile, tile_r * kTile, thread, [&](int v, int at) {
+    const int of = (at >> 5) * 2 + (v >> 6);
+    return shared.warps[of] + PairWarps::codes_at(of, v & 63, at & 31);
+  });
 }
 
 __device__ __forceinline__ void read4(const float* at, float* to) {
