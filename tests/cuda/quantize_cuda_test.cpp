@@ -423,6 +423,25 @@ TEST(QuantizeCuda, GatheredScalesOfRows) {
   expect_reference(cases);
 }
 
+// Codes of both copies, which kernels of their own make together, of all that blocks may hold, with tails of tiles.
+TEST(QuantizeCuda, BothCopiesOfStochasticMxfp8) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    if ((s.element != Element::e4m3 && s.element != Element::e5m2) || s.block != 32 || s.granularity != Granularity::block) continue;
+    for (const Fill fill : kFills) {
+      for (const DType type : {DType::bf16, DType::f32}) {
+        Case c{named, named, {168, 264, 8}, fill, type, ValueForm::none, true, true, true, true};
+        c.only = Only::codes;
+        if (fill == Fill::normal) c.length = 280;
+        cases.push_back(c);
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
 // Columns or rows of nothing but their largest magnitude, negative. int8's quotient of some is 127 + 2^-17, which one draw of 65536 takes
 // to -128, to be clipped.
 TEST(QuantizeCuda, LargestMagnitudesOfInt8) {

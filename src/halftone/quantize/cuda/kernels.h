@@ -43,6 +43,8 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
 bool launch_int8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // The same for e4m3 codes in MX blocks, not in tiles of 32 x 32 (mxfp8_pair.cu).
 bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// And for e4m3 and e5m2 codes of fp32 elements (mxfp8_pair_f32.cu).
+bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaStream_t stream);
 
 inline constexpr int kRowThreads = 512;
 constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }

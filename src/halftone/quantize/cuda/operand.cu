@@ -296,7 +296,9 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   const SlabLaunch slabs =
       f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
   const auto by_pairs = [&] {
-    if (p.type != DType::bf16 || !f.stochastic || copies != Copies::both || form != Form::codes) return false;
+    if (!f.stochastic || copies != Copies::both || form != Form::codes) return false;
+    const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
+    if (p.type == DType::f32) return fp8 && f.block == 32 && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
     if (f.coder == Coder::integer) return launch_int8_pair(a, grid, stream);
     return f.coder == Coder::e4m3 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
   };

@@ -1,11 +1,13 @@
 #pragma once
+#include <bit>
+
 #include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/blocks_kernel.cuh"
 
 namespace halftone::device {
 
-// Kernels whose threads make both codes of an element together, of bf16 with stochastic rounding: a thread has 8 x 8 elements, a warp
-// 32 rows of 64. Both draws of an element are then its thread's own, and it is widened once.
+// Kernels whose threads make both codes of an element together, with stochastic rounding: a thread has 8 x 8 elements, a warp 32 rows of
+// 64. Both draws of an element are then its thread's own, and it is read (bf16: widened) once.
 
 // An element of a pair as fp32. The lower one by the integer units: shifts may go to the multipliers, which have more to do here.
 template <int kHalf>
@@ -19,8 +21,8 @@ __device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint2 v) {
                : "memory");
 }
 
-// What a warp has in shared memory: row i of its lanes' 8 x 8 elements, 16 bytes a lane; then, in their place, its piece of the transposed
-// copy: 64 columns of 32 codes.
+// What a warp has in shared memory, of bf16: row i of its lanes' 8 x 8 elements, 16 bytes a lane; then, in their place, its piece of the
+// transposed copy: 64 columns of 32 codes.
 struct PairWarps {
   static constexpr int kRowBytes = 32 * 16;
   alignas(128) uint8_t warps[8][8 * kRowBytes];
@@ -68,14 +70,16 @@ struct PairDraws {
 };
 
 // The transposed copy: codes of a thread's eight columns, four rows a word, in the place of its warp's elements, and from there to memory.
-__device__ __forceinline__ void stage_columns(PairWarps& shared, const uint32_t (&columns)[2][8], int warp, int lane) {
+template <class Shared>
+__device__ __forceinline__ void stage_columns(Shared& shared, const uint32_t (&columns)[2][8], int warp, int lane) {
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     *reinterpret_cast<uint2*>(shared.warps[warp] + PairWarps::codes_at(warp, (lane & 7) * 8 + k, (lane >> 3) * 8)) = {columns[0][k],
                                                                                                                       columns[1][k]};
   }
 }
-__device__ __forceinline__ void flush_columns(const PairWarps& shared, const CopyArgs& d, int tile_r, int tile_c, int thread) {
+template <class Shared>
+__device__ __forceinline__ void flush_columns(const Shared& shared, const CopyArgs& d, int tile_r, int tile_c, int thread) {
   flush_pieces<8, kTile, kTile, kTileThreads>(d.codes, d, tile_c * kTile, tile_r * kTile, thread, [&](int v, int at) {
     const int of = (at >> 5) * 2 + (v >> 6);
     return shared.warps[of] + PairWarps::codes_at(of, v & 63, at & 31);
@@ -85,6 +89,66 @@ __device__ __forceinline__ void flush_columns(const PairWarps& shared, const Cop
 __device__ __forceinline__ void read4(const float* at, float* to) {
   const float4 f = *reinterpret_cast<const float4*>(at);
   to[0] = f.x, to[1] = f.y, to[2] = f.z, to[3] = f.w;
+}
+// Not from the registers that it was stored from.
+__device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
+  uint4 r;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
+               : "memory");
+  return r;
+}
+
+// What MX blocks of a warp ask of their elements beside the product: nothing; bounds or the codes of poisoned blocks; a lift, too.
+enum class Care : uint32_t { none, range, lift };
+
+// Scale of an MX block and the factor that takes its elements to their positions (Stochastic): 0 where the block is poisoned, negative
+// where it goes with elements times kLowered, because their own is no fp32.
+template <Float kFormat>
+struct PositionFactorOf {
+  using Rule = Stochastic<kFormat>;
+  uint32_t byte;
+  float factor;
+  Care care;
+  __device__ __forceinline__ PositionFactorOf(const MxRule& rule, uint32_t amax) {
+    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);
+    byte = mx_byte(rule, amax);
+    const bool poison = byte == 255, lift = byte > kLargestFactor;
+    const float inverse = __uint_as_float((254u - (lift ? byte - kLoweredBits : byte)) << 23) * Rule::kToPosition;
+    factor = poison ? 0.0f : lift ? -inverse : inverse;
+    care = poison ? Care::range : lift ? Care::lift : amax > (byte << 23) + kMost ? Care::range : Care::none;
+  }
+  // What goes around draws: half of their step in byte 0, of pairs' both; above them bytes of ones, 3 and of pairs' lower elements 1. An
+  // element's sign, flipped there, comes out in its code.
+  static constexpr uint32_t kPlace = Rule::kHalf | 0xFF00FF00u;
+  // The code of x in byte 3. shift: 2^Rule::kShift in a register.
+  template <Care kCare>
+  static __device__ __forceinline__ uint32_t code(float x, float factor, uint32_t shift, uint32_t below) {
+    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax * Rule::kToPosition);
+    float a = fabsf(x);
+    if constexpr (kCare == Care::lift) a = factor < 0 ? a * kLowered : a, factor = fabsf(factor);
+    uint32_t position = __float_as_uint(__fmul_ru(a, factor));
+    if constexpr (kCare != Care::none) position = min(position, kMost);
+    return multiply_add(position, shift, 0u - below);
+  }
+};
+
+// Scales and factors of the MX blocks that a lane owns of a copy, from the maxima of its warp's lanes. factors: of the lane's eight
+// vectors, the first of which is `vector` of the tile, from `element` on. care: the most that blocks have asked.
+template <class T, Float kFormat, int kAxis>
+__device__ __forceinline__ void make_factors(const CopyArgs& d, const Amax8<T>& amax, float* factors, StagedScales& staged, int vector,
+                                             int element, int lane, uint32_t& care) {
+  using Blocks = Owned<T, kAxis, 4>;
+  const Blocks blocks(amax, lane);
+  const int first = Blocks::first(lane);
+  const PositionFactorOf<kFormat> b[2] = {PositionFactorOf<kFormat>(d.mx, blocks.amax[0]), PositionFactorOf<kFormat>(d.mx, blocks.amax[1])};
+  *reinterpret_cast<float2*>(factors + first) = {b[0].factor, b[1].factor};
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    staged.scales[vector + first + j][element >> 5] = static_cast<uint8_t>(b[j].byte);
+    care = max(care, static_cast<uint32_t>(b[j].care));
+  }
 }
 
 }  // namespace halftone::device

@@ -1,0 +1,193 @@
+#include "halftone/quantize/cuda/pair.cuh"
+
+namespace halftone::device {
+namespace {
+
+// As PairWarps, of fp32: a warp's 32 rows of 64 elements as they lie in memory, but that the 16-byte halves of a lane's eight change places
+// in the second half of a row, so that eight lanes that read theirs meet different banks.
+struct PairShared {
+  static constexpr int kRowBytes = 64 * 4;
+  alignas(128) uint8_t warps[8][32 * kRowBytes];
+  alignas(16) float row_factors[8][2][32], column_factors[8][64];  // of a warp's blocks
+  StagedScales row_scales, transposed_scales;
+};
+
+// A warp's elements from (row, column) on, whole rows by half a warp; zeros beyond the matrix. whole: the tile lies within it.
+__device__ __forceinline__ void copy_warp(const TileArgs& a, int row, int column, bool whole, uint8_t* warp, int lane) {
+  constexpr int kRowBytes = PairShared::kRowBytes;
+  row += lane >> 4, column += (lane & 15) * 4;
+  uint8_t* to = warp + (lane >> 4) * kRowBytes + (((lane & 15) * 16) ^ ((lane & 8) * 2));
+  const auto* source = static_cast<const uint8_t*>(a.x) + (int64_t{row} * a.ld + column) * 4;
+  const auto stride = static_cast<uint32_t>(a.ld * 8);
+  if (whole) {
+    const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+#pragma unroll
+    for (uint32_t i = 0; i < 16; ++i) copy_async(address + i * 2 * kRowBytes, source + uint64_t{stride} * i);
+    return;
+  }
+  const int valid = column < a.cols ? a.rows - row : 0;
+#pragma unroll 1
+  for (int i = 0; i < 16; ++i) {
+    const bool has = i * 2 < valid;
+    copy_async(to + i * 2 * kRowBytes, has ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x), has);
+  }
+}
+
+// NaN where one is.
+__device__ __forceinline__ float max_magnitude(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return r;
+}
+
+// e4m3 or e5m2 codes of both copies of fp32 elements in MX blocks with stochastic rounding, as mxfp8_pair_kernel makes them of bf16. The
+// elements stay in shared memory, where they are read twice, so that the registers suffice for three thread blocks.
+template <Float kFormat>
+__global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const __grid_constant__ TileArgs a) {
+  using Factor = PositionFactorOf<kFormat>;
+  extern __shared__ __align__(128) uint8_t memory[];
+  PairShared& shared = *reinterpret_cast<PairShared*>(memory);
+  constexpr int kRowBytes = PairShared::kRowBytes;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  const int tile_r = static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x), tile_c = static_cast<int>(blockIdx.y);
+  if (tile_r >= a.tiles_r) return;
+  const int warp_r = (warp >> 1) * 32, warp_c = (warp & 1) * 64;
+  const int row_in = warp_r + (lane >> 3) * 8, column_in = warp_c + (lane & 7) * 8;
+  const int row = tile_r * kTile + row_in, column = tile_c * kTile + column_in;
+
+  wait_for_primary();
+  start_dependents();
+  copy_warp(a, tile_r * kTile + warp_r, tile_c * kTile + warp_c, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols,
+            shared.warps[warp], lane);
+  // Where the first and the second four of a row of the lane's elements lie.
+  uint8_t* first4 = shared.warps[warp] + (lane >> 3) * 8 * kRowBytes + (lane & 7) * 32 + (lane & 4) * 4;
+  uint8_t* second4 = shared.warps[warp] + (lane >> 3) * 8 * kRowBytes + (lane & 7) * 32 + 16 - (lane & 4) * 4;
+  const auto read_row = [&](int i, float* x) {
+    read4(reinterpret_cast<const float*>(first4 + i * kRowBytes), x), read4(reinterpret_cast<const float*>(second4 + i * kRowBytes), x + 4);
+  };
+  const PairDraws draws(a, row, column);
+  uint32_t row_draws[2][4], column_draws[2][4];
+  wait_for_copies();
+  __syncwarp();
+
+  uint32_t care = 0;
+  float* row_factors = shared.row_factors[warp][lane >> 2 & 1] + (lane >> 3) * 8;
+  float* column_factors = shared.column_factors[warp] + (lane & 7) * 8;
+  {
+    Amax8<float> of_rows, of_columns;
+    float columns[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float x[8];
+      read_row(i, x);
+      of_rows.w[i] = __float_as_uint(max_magnitude(max_magnitude(max_magnitude(x[0], x[1]), max_magnitude(x[2], x[3])),
+                                                   max_magnitude(max_magnitude(x[4], x[5]), max_magnitude(x[6], x[7]))));
+#pragma unroll
+      for (int k = 0; k < 8; ++k) columns[k] = i == 0 ? x[k] : max_magnitude(columns[k], x[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < 8; ++k) of_columns.w[k] = __float_as_uint(columns[k]);
+    make_factors<float, kFormat, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
+    make_factors<float, kFormat, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
+  }
+  if (row == 0 && column == 0) {
+    if (a.row.outer != nullptr) *a.row.outer = 1;
+    if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
+  }
+  const uint32_t most_care = __reduce_max_sync(0xFFFFFFFFu, care);
+  __syncwarp();
+
+  const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
+  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
+  const uint32_t shift = blockDim.x / (kTileThreads >> Factor::Rule::kShift);  // unknown to the compiler, see multiply_add
+  const uint32_t sign = blockDim.x * (0x80000000u / kTileThreads);             // so is this: an instruction takes one constant
+  uint32_t columns[2][8];
+  const auto encode = [&]<Care kCare>() {
+    float by_column[8];
+    read4(column_factors, by_column), read4(column_factors + 4, by_column + 4);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float by_row[4];
+      read4(row_factors + half * 4, by_row);
+      uint32_t even[8], first_rows[8];
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int i = half * 4 + j;
+        if (j % 2 == 0) draws.two_rows(static_cast<uint32_t>(i), row_draws, column_draws);
+        float x[8];
+        read_row(i, x);
+        uint32_t s[8];
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const uint32_t place = (__float_as_uint(x[k]) & sign) ^ Factor::kPlace;
+          const auto below = [&](uint32_t word) { return __byte_perm(word, place, k % 2 == 0 ? 0x7104 : 0x7324); };
+          s[k] = Factor::template code<kCare>(x[k], by_row[j], shift, below(row_draws[j % 2][k >> 1]));
+          const uint32_t c = Factor::template code<kCare>(x[k], by_column[k], shift, below(column_draws[j % 2][k >> 1]));
+          if (j % 2 == 0) {
+            even[k] = c;
+          } else {
+            const uint32_t two = __byte_perm(even[k], c, 0x0073);
+            if (j == 1) {
+              first_rows[k] = two;
+            } else {
+              columns[half][k] = __byte_perm(first_rows[k], two, 0x5410);
+            }
+          }
+        }
+        uint2 codes{gather_bytes(s[0], s[1], s[2], s[3], 3), gather_bytes(s[4], s[5], s[6], s[7], 3)};
+        if (kCare != Care::none && by_row[j] == 0) codes.x = codes.y = 0x7F7F7F7Fu;
+        store_if(i < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i), codes);
+      }
+      // Codes of the first four rows wait in the place of elements that are done with.
+      if (half == 0) store4(first4, columns[0]), store4(second4, columns[0] + 4);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const uint4 x = load_shared(k == 0 ? first4 : second4);
+      columns[0][4 * k] = x.x, columns[0][4 * k + 1] = x.y, columns[0][4 * k + 2] = x.z, columns[0][4 * k + 3] = x.w;
+    }
+    if constexpr (kCare != Care::none) {
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        if (by_column[k] == 0) columns[0][k] = columns[1][k] = 0x7F7F7F7Fu;
+      }
+    }
+  };
+  if (most_care == static_cast<uint32_t>(Care::none)) {
+    encode.template operator()<Care::none>();
+  } else if (most_care == static_cast<uint32_t>(Care::range)) {
+    encode.template operator()<Care::range>();
+  } else {
+    encode.template operator()<Care::lift>();
+  }
+  __syncwarp();
+  stage_columns(shared, columns, warp, lane);
+  __syncthreads();
+  flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
+  flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, thread - kTile);
+  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
+}
+
+template <Float kFormat>
+void launch(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(PairShared);
+  const auto kernel = mxfp8_pair_f32_kernel<kFormat>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
+  overlapped.config.dynamicSmemBytes = kBytes;
+  cudaLaunchKernelEx(&overlapped.config, kernel, a);
+}
+
+}  // namespace
+
+bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaStream_t stream) {
+  if (a.row.tile || a.transposed.tile) return false;
+  if (coder == Coder::e4m3) {
+    launch<Float::e4m3>(a, tiles, stream);
+  } else {
+    launch<Float::e5m2>(a, tiles, stream);
+  }
+  return true;
+}
+
+}  // namespace halftone::device
