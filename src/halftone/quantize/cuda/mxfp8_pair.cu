@@ -8,48 +8,8 @@ struct PairShared : PairWarps {
   StagedScales row_scales, transposed_scales;
 };
 
-// What the blocks of a warp ask of their elements beside the product: nothing; bounds or the codes of poisoned blocks; a lift, too.
-enum class Care : uint32_t { none, range, lift };
+using PositionFactor = PositionFactorOf<Float::e4m3>;
 
-// Scale of a block and the factor that takes its elements to their positions (Stochastic): 0 where the block is poisoned, negative where
-// it goes with elements times kLowered, because their own is no fp32.
-struct PositionFactor {
-  using Rule = Stochastic<Float::e4m3>;
-  uint32_t byte;
-  float factor;
-  Care care;
-  __device__ __forceinline__ PositionFactor(const MxRule& rule, uint32_t amax) {
-    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);
-    byte = mx_byte(rule, amax);
-    const bool poison = byte == 255, lift = byte > kLargestFactor;
-    const float inverse = __uint_as_float((254u - (lift ? byte - kLoweredBits : byte)) << 23) * Rule::kToPosition;
-    factor = poison ? 0.0f : lift ? -inverse : inverse;
-    care = poison ? Care::range : lift ? Care::lift : amax > (byte << 23) + kMost ? Care::range : Care::none;
-  }
-  // What goes around the draws of a pair: byte 0 of both, bytes 1 and 3 above those of the lower and the upper element. An element's sign,
-  // flipped there, comes out in its code.
-  static constexpr uint32_t kPlace = Rule::kHalf | 0xFF00FF00u;
-  // The code of x in byte 3. shift: 2^Rule::kShift in a register.
-  template <Care kCare>
-  static __device__ __forceinline__ uint32_t code(float x, float factor, uint32_t shift, uint32_t below) {
-    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax * Rule::kToPosition);
-    float a = fabsf(x);
-    if constexpr (kCare == Care::lift) a = factor < 0 ? a * kLowered : a, factor = fabsf(factor);
-    uint32_t position = __float_as_uint(__fmul_ru(a, factor));
-    if constexpr (kCare != Care::none) position = min(position, kMost);
-    return multiply_add(position, shift, 0u - below);
-  }
-};
-
-// Not from the registers that it was stored from.
-__device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
-  uint4 r;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
-               : "memory");
-  return r;
-}
 // An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: the other one is finite.
 template <bool kFinite>
 __device__ __forceinline__ float element_of(uint32_t pair, int half) {
@@ -99,21 +59,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
     }
 #pragma unroll
     for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
-    const auto make = [&]<int kAxis>(const CopyArgs& d, const Amax8<bf16>& amax, float* factors, StagedScales& staged, int vector,
-                                     int element) {
-      using Blocks = Owned<bf16, kAxis, 4>;
-      const Blocks blocks(amax, lane);
-      const int first = Blocks::first(lane);
-      const PositionFactor b[2] = {PositionFactor(d.mx, blocks.amax[0]), PositionFactor(d.mx, blocks.amax[1])};
-      *reinterpret_cast<float2*>(factors + first) = {b[0].factor, b[1].factor};
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        staged.scales[vector + first + j][element >> 5] = static_cast<uint8_t>(b[j].byte);
-        care = max(care, static_cast<uint32_t>(b[j].care));
-      }
-    };
-    make.template operator()<0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in);
-    make.template operator()<1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in);
+    make_factors<bf16, Float::e4m3, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
+    make_factors<bf16, Float::e4m3, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
   }
   if (row == 0 && column == 0) {
     if (a.row.outer != nullptr) *a.row.outer = 1;
