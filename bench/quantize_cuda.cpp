@@ -84,6 +84,7 @@ std::vector<Scheme> schemes() {
   three("e4m3 row pow2", make(E::e4m3, G::row, 0, S::fp32_pow2), Out::codes);
   three("e4m3 1x128", make(E::e4m3, G::block, 128, S::fp32), Out::codes);
   three("e4m3 128x128", make(E::e4m3, G::tile, 128, S::fp32), Out::codes);
+  three("e4m3 1x128 SR", make(E::e4m3, G::block, 128, S::fp32), Out::codes, true);
   for (const auto& [name, element] : {std::pair{"mxfp8 e4m3", E::e4m3}, {"mxfp8 e5m2", E::e5m2}}) {
     const std::string n = name;
     for (const auto& [shape, g] : {std::pair{"", G::block}, {" 32x32", G::tile}}) {
@@ -122,6 +123,8 @@ std::vector<Scheme> schemes() {
   three("int8 SR", make(E::int8, G::row, 0, S::fp32), Out::codes, true);
   three("int4 packed", make(E::int4, G::row, 0, S::fp32), Out::packed);
   three("int4 codes", make(E::int4, G::row, 0, S::fp32), Out::codes);
+  three("int4 packed SR", make(E::int4, G::row, 0, S::fp32), Out::packed, true);
+  three("int4 codes SR", make(E::int4, G::row, 0, S::fp32), Out::codes, true);
   three("ternary", make(E::ternary, G::tensor, 0, S::fp32), Out::codes);
   return out;
 }

@@ -3,6 +3,13 @@
 
 namespace halftone::device {
 
+// Larger magnitudes of pairs of bf16, with arbitrary signs; NaN where there is one.
+__device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
+  uint32_t r;
+  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+}
+
 // Largest magnitudes as integers (numerics.md section 1) of the eight vectors of a thread: bf16 as pairs of 16-bit halves
 // (vector 2k in the low half of word k), fp32 one a word.
 template <class T>

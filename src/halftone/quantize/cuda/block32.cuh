@@ -142,12 +142,6 @@ __device__ __forceinline__ uint32_t min_magnitudes(uint32_t a, uint32_t b) {
 
 __device__ __forceinline__ void store4(uint8_t* at, const uint32_t* w) { *reinterpret_cast<uint4*>(at) = {w[0], w[1], w[2], w[3]}; }
 
-// a * b + c on the multipliers, which are less busy than the integer units; b hidden from the compiler, which would shift.
-__device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
 // Bytes of the magnitudes 0 to 3 and 4 to 7 of a block, as fold_words; without its conversions where all are normal numbers.
 template <Float kTarget>
 __device__ __forceinline__ void fold_table(uint32_t byte, uint32_t reference, uint32_t& first, uint32_t& second) {

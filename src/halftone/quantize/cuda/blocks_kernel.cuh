@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
             for (int j = 0; j < kOwn; ++j) {
               const auto draw = [&](int i) {
                 if constexpr (sizeof(T) == 4) return __byte_perm(words[i], place, (lane & 1) == 0 ? 0x5104 : 0x5324);
-                return j == 0 ? place_draw<0>(words[i], place, false) : place_draw<1>(words[i], place, false);
+                return j == 0 ? place_draw<0>(words[i], place) : place_draw<1>(words[i], place);
               };
               rule[j].encode8(t[j], group, shift, draw, out[j] + group * (kBytes / 4));
             }
@@ -343,7 +343,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
 #pragma unroll
             for (int k = 0; k < 2; ++k) {
               const auto draw = [&](int i) {
-                return (i & 1) == 0 ? place_draw<0>(v[k][i >> 1], place, false) : place_draw<1>(v[k][i >> 1], place, false);
+                return (i & 1) == 0 ? place_draw<0>(v[k][i >> 1], place) : place_draw<1>(v[k][i >> 1], place);
               };
               rule.encode8(t, half * 2 + k, shift, draw, out + (half * 2 + k) * (kBytes / 4));
             }

@@ -193,7 +193,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
           if (b.special) settle<T, kStep>(t[j][at], code, level, amax[j], b);
           quantise16<T, kStep, kStochastic, kForm>(
               t[j][at], b, by,
-              [&](int i) { return j == 0 ? place_draw<0>(draws[i], constant, false) : place_draw<1>(draws[i], constant, false); }, out[j]);
+              [&](int i) { return j == 0 ? place_draw<0>(draws[i], constant) : place_draw<1>(draws[i], constant); }, out[j]);
         }
         scale[j * sizeof(scales.scales[0]) + half] = static_cast<uint8_t>(b.byte);
       }
@@ -304,7 +304,7 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
           t, b, by,
           [&](int e) {
             const uint32_t word = draws[e >> 3][(e & 7) >> 1];
-            return (e & 1) == 0 ? place_draw<0>(word, constant, false) : place_draw<1>(word, constant, false);
+            return (e & 1) == 0 ? place_draw<0>(word, constant) : place_draw<1>(word, constant);
           },
           out);
     }

@@ -10,14 +10,6 @@ struct PairShared : PairWarps {
 
 using PositionFactor = PositionFactorOf<Float::e4m3>;
 
-// An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: the other one is finite.
-template <bool kFinite>
-__device__ __forceinline__ float element_of(uint32_t pair, int half) {
-  if (half == 0) return __uint_as_float(pair << 16);
-  if constexpr (!kFinite) return widened<1>(pair);
-  return __uint_as_float(as_word(__hfma2(as_pair(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
-}
-
 // e4m3 codes of both copies of bf16 elements in MX blocks with stochastic rounding: a thread has 8 x 8 elements, and makes both codes of
 // one together. They wait in shared memory, so that the registers suffice for three thread blocks.
 __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __grid_constant__ TileArgs a) {
@@ -43,22 +35,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   float* column_factors = shared.column_factors[warp] + (lane & 7) * 8;
   {
     Amax8<bf16> of_rows, of_columns;
-    uint32_t last = 0;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
-      const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-      const uint32_t m = max_magnitudes(max_magnitudes(words[0], words[1]), max_magnitudes(words[2], words[3]));
-      if (i % 2 == 0) {
-        last = m;
-      } else {
-        of_rows.w[i >> 1] = max_magnitudes(__byte_perm(last, m, 0x5410), __byte_perm(last, m, 0x7632)) & 0x7FFF7FFFu;
-      }
-#pragma unroll
-      for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 0 ? words[k] : max_magnitudes(of_columns.w[k], words[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
+    own_maxima(own, of_rows, of_columns);
     make_factors<bf16, Float::e4m3, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
     make_factors<bf16, Float::e4m3, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
   }
@@ -72,7 +49,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
   uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
   const uint32_t shift = blockDim.x / (kTileThreads >> PositionFactor::Rule::kShift);  // unknown to the compiler, see multiply_add
-  const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);  // so is this: an instruction takes one constant
+  const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);                    // so is this: an instruction takes one constant
   uint32_t columns[2][8];
   const auto encode = [&]<Care kCare>() {
     float by_column[8];

@@ -6,6 +6,7 @@
 #include "halftone/quantize/cuda/encode.cuh"
 #include "halftone/quantize/cuda/fp4_slab.h"
 #include "halftone/quantize/cuda/generic.h"
+#include "halftone/quantize/cuda/int_range.h"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/operand_cuda.h"
 #include "halftone/quantize/cuda/statistics.h"
@@ -139,7 +140,7 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.scale_floor = s.scale_floor;
   if (!is_float(s.element))
     d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
-  d.in_range = s.granularity == Granularity::row && (s.scale_floor == 0 || s.scale_floor > 1e-30f);  // whose inverse is finite
+  d.in_range = stays_in_range(s, p.type);
   d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
   if (s.stochastic) {
     d.draws = make_draws(copy.rounding, p.cols);
@@ -248,7 +249,11 @@ template <class T>
 RowLaunch row_launch(const Family& f, [[maybe_unused]] Form form) {
   if (f.coder == Coder::e4m3) return launch_rows<T, Coder::e4m3, Step::multiply, 0, false, Form::any>;
   if (f.coder == Coder::e5m2) return launch_rows<T, Coder::e5m2, Step::multiply, 0, false, Form::any>;
-  if (f.coder == Coder::integer) return rows<T, Coder::integer, Step::multiply, 0, Form::any>(f.stochastic);
+  if (f.coder == Coder::integer) {
+    if (sizeof(T) == 2 && f.stochastic && form == Form::packed)
+      return launch_rows<bf16, Coder::integer, Step::multiply, 0, true, Form::packed>;
+    return rows<T, Coder::integer, Step::multiply, 0, Form::any>(f.stochastic);
+  }
   if constexpr (sizeof(T) == 2) {
     constexpr Coder kE2m1 = Coder::e2m1;
     if (f.step == Step::exact) {
@@ -296,10 +301,11 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   const SlabLaunch slabs =
       f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
   const auto by_pairs = [&] {
-    if (!f.stochastic || copies != Copies::both || form != Form::codes) return false;
+    if (!f.stochastic || copies != Copies::both) return false;
     const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
-    if (p.type == DType::f32) return fp8 && f.block == 32 && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
-    if (f.coder == Coder::integer) return launch_int8_pair(a, grid, stream);
+    if (p.type == DType::f32) return fp8 && f.block == 32 && form == Form::codes && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
+    if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
+    if (form != Form::codes) return false;
     return f.coder == Coder::e4m3 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
   };
   if (slabs != nullptr) {

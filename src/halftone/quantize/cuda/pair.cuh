@@ -20,6 +20,27 @@ __device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint2 v) {
                "r"(static_cast<uint32_t>(valid))
                : "memory");
 }
+__device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint32_t v) {
+  asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.u32 [%0], %1;}" ::"l"(to), "r"(v), "r"(static_cast<uint32_t>(valid))
+               : "memory");
+}
+
+// Not from the registers that it was stored from.
+__device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
+  uint4 r;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
+               : "memory");
+  return r;
+}
+// An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: the other one is finite.
+template <bool kFinite>
+__device__ __forceinline__ float element_of(uint32_t pair, int half) {
+  if (half == 0) return __uint_as_float(pair << 16);
+  if constexpr (!kFinite) return widened<1>(pair);
+  return __uint_as_float(as_word(__hfma2(as_pair(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
+}
 
 // What a warp has in shared memory, of bf16: row i of its lanes' 8 x 8 elements, 16 bytes a lane; then, in their place, its piece of the
 // transposed copy: 64 columns of 32 codes.
@@ -31,6 +52,8 @@ struct PairWarps {
   static __device__ __forceinline__ int codes_at(int warp, int column, int at) {
     return (column * 32 + at) ^ (((column >> 3) + (warp >> 1)) & 3) << 5;
   }
+  // The same of packed codes, 16 bytes a column.
+  static __device__ __forceinline__ int packed_at(int warp, int column) { return (column ^ ((column >> 3 ^ warp & 6) & 7)) * 16; }
 };
 
 // Every lane copies what it reads itself, from element (row, column) on; zeros beyond the matrix. whole: the tile lies within it.
@@ -50,6 +73,26 @@ __device__ __forceinline__ void copy_own(const TileArgs& a, int row, int column,
     copy_async(own + i * kRowBytes, i < valid ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x),
                i < valid);
   }
+}
+
+// Largest magnitudes of the rows and of the columns of a thread's elements.
+__device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
+  uint32_t last = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint4 x = *reinterpret_cast<const uint4*>(own + i * PairWarps::kRowBytes);
+    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    const uint32_t m = max_magnitudes(max_magnitudes(words[0], words[1]), max_magnitudes(words[2], words[3]));
+    if (i % 2 == 0) {
+      last = m;
+    } else {
+      of_rows.w[i >> 1] = max_magnitudes(__byte_perm(last, m, 0x5410), __byte_perm(last, m, 0x7632)) & 0x7FFF7FFFu;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 0 ? words[k] : max_magnitudes(of_columns.w[k], words[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
 }
 
 // The draws of a thread's elements, from (row, column) on, for either copy.
@@ -86,18 +129,23 @@ __device__ __forceinline__ void flush_columns(const Shared& shared, const CopyAr
   });
 }
 
+// Packed: eight rows of a column a word.
+__device__ __forceinline__ void stage_packed_columns(PairWarps& shared, const uint32_t (&columns)[8], int warp, int lane) {
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    *reinterpret_cast<uint32_t*>(shared.warps[warp] + PairWarps::packed_at(warp, (lane & 7) * 8 + k) + (lane >> 3) * 4) = columns[k];
+  }
+}
+__device__ __forceinline__ void flush_packed_columns(const PairWarps& shared, const CopyArgs& d, int tile_r, int tile_c, int thread) {
+  flush_pieces<4, kTile, kTile, kTileThreads>(d.packed, d, tile_c * kTile, tile_r * kTile, thread, [&](int v, int at) {
+    const int of = (at >> 4) * 2 + (v >> 6);
+    return shared.warps[of] + PairWarps::packed_at(of, v & 63);
+  });
+}
+
 __device__ __forceinline__ void read4(const float* at, float* to) {
   const float4 f = *reinterpret_cast<const float4*>(at);
   to[0] = f.x, to[1] = f.y, to[2] = f.z, to[3] = f.w;
-}
-// Not from the registers that it was stored from.
-__device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
-  uint4 r;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
-               : "memory");
-  return r;
 }
 
 // What MX blocks of a warp ask of their elements beside the product: nothing; bounds or the codes of poisoned blocks; a lift, too.

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "halftone/formats/hadamard.h"
+#include "halftone/quantize/cuda/amax8.cuh"
 #include "halftone/quantize/cuda/draws.cuh"
 
 namespace halftone::device {
@@ -50,13 +51,7 @@ __device__ __forceinline__ void rotate_column(const Pair* w, const uint4* flips,
   butterflies(v);
 }
 
-// Larger magnitudes of pairs of bf16, with arbitrary signs; NaN where there is one.
-__device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-
+// Larger magnitude of the two, with either sign; NaN where there is one.
 __device__ __forceinline__ float max_magnitudes(float a, float b) {
   float r;
   asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));

@@ -6,6 +6,7 @@ template void launch_rows<bf16, Coder::e4m3, Step::multiply, 0, false, Form::any
 template void launch_rows<bf16, Coder::e5m2, Step::multiply, 0, false, Form::any>(const RowArgs&, cudaStream_t);
 template void launch_rows<bf16, Coder::integer, Step::multiply, 0, false, Form::any>(const RowArgs&, cudaStream_t);
 template void launch_rows<bf16, Coder::integer, Step::multiply, 0, true, Form::any>(const RowArgs&, cudaStream_t);
+template void launch_rows<bf16, Coder::integer, Step::multiply, 0, true, Form::packed>(const RowArgs&, cudaStream_t);
 template void launch_rows<float, Coder::e4m3, Step::multiply, 0, false, Form::any>(const RowArgs&, cudaStream_t);
 template void launch_rows<float, Coder::e5m2, Step::multiply, 0, false, Form::any>(const RowArgs&, cudaStream_t);
 template void launch_rows<float, Coder::integer, Step::multiply, 0, false, Form::any>(const RowArgs&, cudaStream_t);

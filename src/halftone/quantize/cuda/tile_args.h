@@ -28,7 +28,7 @@ struct CopyArgs {
   Fp4Chain chain;
   TwoLevel two_level;
   MxRule mx;
-  bool in_range;                                  // integers: the scale follows from the elements, so that no code saturates
+  bool in_range;                                  // integers: stays_in_range
   bool tile, per_tensor, pow2, wide, fixed_clip;  // wide: ue5m3 block scales
   float scale_floor, low, high;                   // integers
   int hadamard;

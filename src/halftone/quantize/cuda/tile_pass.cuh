@@ -83,10 +83,10 @@ struct TileDraws {
   uint32_t constant;
   template <Coder kCoder>
   __device__ __forceinline__ uint32_t at(int vector, int i) const {
-    constexpr bool number = kCoder == Coder::integer;
     const int group = kAxis == 0 ? vector : i, element = kAxis == 0 ? i : vector;
     const uint32_t word = v[group][element >> 1];
-    return (element & 1) == 0 ? place_draw<0>(word, constant, number) : place_draw<1>(word, constant, number);
+    if constexpr (kCoder == Coder::integer) return (element & 1) == 0 ? draw_number<0>(word) : draw_number<1>(word);
+    return (element & 1) == 0 ? place_draw<0>(word, constant) : place_draw<1>(word, constant);
   }
 };
 
@@ -288,7 +288,10 @@ __device__ __forceinline__ void pass(const CopyArgs& d, const Place& p, const Ve
       return write.template operator()<true, false>();
     }
   }
-  write.template operator()<false, true>();
+  if constexpr (kCoder == Coder::integer && kStochastic && sizeof(T) == 2) {
+    if (d.in_range) return write.template operator()<false, false>();
+  }
+  write.template operator()<false, kBlock != 128>();  // 128-blocks: the scale follows from the largest magnitude
 }
 
 // Scale bytes of a tile, eight warps or the half of them that `thread` counts: kTile vectors, 128 / kBlock blocks of each; or of half of

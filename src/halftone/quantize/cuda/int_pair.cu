@@ -1,23 +1,7 @@
-#include <bit>
-#include <cmath>
-
-#include "halftone/formats/int_scale.h"
 #include "halftone/quantize/cuda/pair.cuh"
 
 namespace halftone::device {
 namespace {
-
-// 1.5 * 2^23 + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17, u the draw in the given half of a word: numerics.md section 4. One
-// product on the multipliers makes the number 127 + 1 - (u + 1/2) / 65536, in whose binade 2^-17 is one bit, from either half; its sum with
-// y is rounded up to a grid that holds the integers, and then to them.
-template <int kHalf>
-__device__ __forceinline__ uint32_t round_int8(float y, uint32_t word) {
-  uint32_t above;
-  asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(above) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(0x42FFFFFF));
-  return __float_as_uint(__fadd_ru(__fadd_ru(y, __uint_as_float(above)), 12582912.0f - 128.0f));
-}
-// The codes of two of those in 16 bits each: -128, from y = -127 - 2^-17 of the largest magnitude, is -127.
-__device__ __forceinline__ uint32_t int8_pair(uint32_t a, uint32_t b) { return __vmaxs2(__byte_perm(a, b, 0x5410), 0xFF81FF81u); }
 
 __device__ __forceinline__ void clear_specials(uint32_t& pair) {
   if ((pair & 0x00007F80u) == 0x00007F80u) pair &= 0xFFFF0000u;
@@ -27,10 +11,11 @@ struct PairShared : PairWarps {
   alignas(16) float factors[2][kTile];  // inverse scales of the tile's rows and columns
 };
 
-// int8 codes of both copies of bf16 elements with scales of rows and of columns and stochastic rounding: a thread has 8 x 8 elements, and
-// makes both codes of one together. They wait in shared memory, so that the registers suffice for three thread blocks, without which
-// arithmetic and memory take turns.
-__global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid_constant__ TileArgs a) {
+// int8 or int4 codes, one a byte or packed, of both copies of bf16 elements with scales of rows and of columns and stochastic rounding: a
+// thread has 8 x 8 elements, and makes both codes of one together. They wait in shared memory, so that the registers suffice for three
+// thread blocks, without which arithmetic and memory take turns.
+template <Element kElement, bool kPacked>
+__global__ void __launch_bounds__(kTileThreads, 3) int_pair_kernel(const __grid_constant__ TileArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairShared::kRowBytes;
@@ -55,7 +40,13 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
   if (a.dependent) wait_for_primary();
   const auto factor_of = [&](const CopyArgs& d, int first, bool first_tile) {
     const int v = first + thread % kTile;
-    const ScalePair s = int8_scale(v < d.R ? d.group_amax[v] : 0u, d.scale_floor);
+    const uint32_t amax = v < d.R ? d.group_amax[v] : 0u;
+    ScalePair s;
+    if constexpr (kElement == Element::int4) {
+      s = int4_scale(amax, v < d.R ? d.group_amax[d.R + v] : 0u, d.scale_floor);
+    } else {
+      s = int8_scale(amax, d.scale_floor);
+    }
     if (d.scales != nullptr && first_tile && v < d.R) static_cast<float*>(d.scales)[v] = s.scale;
     return s.inv;
   };
@@ -73,8 +64,15 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
     }
   }
 
+  // Codes of two in 16 bits each.
+  const auto two_codes = [](uint32_t low, uint32_t high) {
+    return kElement == Element::int4 ? __byte_perm(low, high, 0x5410) : integer_pair(low, high);
+  };
   const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
-  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
+  const int64_t at = int64_t{row} * a.row.C + column;
+  uint8_t* row_codes = kPacked ? a.row.packed + at / 2 : a.row.codes + at;
+  const auto row_bytes = static_cast<uint32_t>(kPacked ? a.row.C / 2 : a.row.C);
+  const uint32_t digit = blockDim.x / (kTileThreads / 16);  // 16, unknown to the compiler, see multiply_add
   float by_column[8];
   uint32_t columns[2][8];
 #pragma unroll
@@ -95,59 +93,57 @@ __global__ void __launch_bounds__(kTileThreads, 3) int8_pair_kernel(const __grid
       for (int k = 0; k < 8; ++k) {
         const float v = k % 2 == 0 ? widened<0>(words[k >> 1]) : widened<1>(words[k >> 1]), y = v * by_row[j], z = v * by_column[k];
         const uint32_t of_row = row_draws[n][k >> 1], of_column = column_draws[n][k >> 1];
-        s[k] = k % 2 == 0 ? round_int8<0>(y, of_row) : round_int8<1>(y, of_row);
-        const uint32_t c = k % 2 == 0 ? round_int8<0>(z, of_column) : round_int8<1>(z, of_column);
+        constexpr int kAdd = kPacked ? kInt4Bias : 0;
+        s[k] = round_integer<kAdd>(y, k % 2 == 0 ? draw_number<0>(of_row) : draw_number<1>(of_row));
+        const uint32_t c = round_integer<kAdd>(z, k % 2 == 0 ? draw_number<0>(of_column) : draw_number<1>(of_column));
         if (j % 2 == 0) {
           even[k] = c;
+        } else if constexpr (kPacked) {
+          const uint32_t pair = multiply_add(c, digit, even[k]);
+          columns[half][k] = j == 1 ? pair : __byte_perm(columns[half][k], pair, 0x0040);
         } else {
-          const uint32_t pair = int8_pair(even[k], c);
+          const uint32_t pair = two_codes(even[k], c);
           columns[half][k] = j == 1 ? pair : __byte_perm(columns[half][k], pair, 0x6420);
         }
       }
-      store_if(i < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i),
-               {__byte_perm(int8_pair(s[0], s[1]), int8_pair(s[2], s[3]), 0x6420),
-                __byte_perm(int8_pair(s[4], s[5]), int8_pair(s[6], s[7]), 0x6420)});
+      uint8_t* to = row_codes + uint64_t{row_bytes} * static_cast<uint32_t>(i);
+      if constexpr (kPacked) {
+        store_if(i < valid_rows, to, pack_int4(s, digit));
+      } else {
+        store_if(i < valid_rows, to,
+                 uint2{__byte_perm(two_codes(s[0], s[1]), two_codes(s[2], s[3]), 0x6420),
+                       __byte_perm(two_codes(s[4], s[5]), two_codes(s[6], s[7]), 0x6420)});
+      }
     }
   }
   __syncwarp();
-  stage_columns(shared, columns, warp, lane);
-  __syncthreads();
-  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
+  if constexpr (kPacked) {
+    uint32_t packed[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) packed[k] = __byte_perm(columns[0][k], columns[1][k], 0x5410) ^ kInt4Biased;
+    stage_packed_columns(shared, packed, warp, lane);
+    __syncthreads();
+    flush_packed_columns(shared, a.transposed, tile_r, tile_c, thread);
+  } else {
+    stage_columns(shared, columns, warp, lane);
+    __syncthreads();
+    flush_columns(shared, a.transposed, tile_r, tile_c, thread);
+  }
 }
 
-// The quotient of a group's largest magnitude, from which no draw leads above 127: half a step of the draws.
-constexpr float kInt8Most = 127.0f + 0x1p-17f;
-constexpr bool stays_below(uint32_t significand) {
-  const uint32_t amax = 0x3F800000u | significand << 16;
-  return std::bit_cast<float>(amax) * int8_scale(amax).inv <= kInt8Most;
-}
-constexpr bool all_stay_below() {
-  for (uint32_t i = 0; i < 128; ++i) {
-    if (!stays_below(i)) return false;
-  }
-  return true;
-}
-static_assert(all_stay_below());  // of bf16, whose scales are their magnitude by 127
-// The same where the scale is the floor.
-bool floor_stays_below(float least) {
-  float a = least * 127.0f;  // the largest magnitude whose scale that is
-  while (a / 127.0f > least) a = std::nextafter(a, 0.0f);
-  while (std::nextafter(a, INFINITY) / 127.0f <= least) a = std::nextafter(a, INFINITY);
-  return a * (1.0f / least) <= kInt8Most;
-}
-bool takes(const CopyArgs& d) {
-  return d.element == Element::int8 && !d.per_tensor && d.in_range && d.outer == nullptr &&
-         floor_stays_below(d.scale_floor == 0 ? kIntScaleFloor : d.scale_floor);
-}
+bool takes(const CopyArgs& d, Element element) { return d.element == element && !d.per_tensor && d.in_range && d.outer == nullptr; }
 
 }  // namespace
 
-bool launch_int8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  if (!takes(a.row) || !takes(a.transposed)) return false;
+bool launch_int_pair(const TileArgs& a, Form form, TileGrid tiles, cudaStream_t stream) {
+  const Element element = a.row.element;
+  if (!takes(a.row, element) || !takes(a.transposed, element)) return false;
   DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
   overlapped.config.dynamicSmemBytes = sizeof(PairShared);
-  cudaLaunchKernelEx(&overlapped.config, int8_pair_kernel, a);
-  return true;
+  const auto go = [&](auto kernel) { return cudaLaunchKernelEx(&overlapped.config, kernel, a), true; };
+  if (form == Form::codes && element == Element::int8) return go(int_pair_kernel<Element::int8, false>);
+  if (form == Form::codes && element == Element::int4) return go(int_pair_kernel<Element::int4, false>);
+  return form == Form::packed && element == Element::int4 && go(int_pair_kernel<Element::int4, true>);
 }
 
 }  // namespace halftone::device
