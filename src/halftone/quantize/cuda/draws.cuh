@@ -10,7 +10,7 @@ namespace halftone::device {
 struct Draws {
   // Of rounds 0 to 9; [0], [1] and key_hi[2] are combined with such words, see draw8.
   uint32_t key_lo[10], key_hi[10];
-  uint32_t first, row;  // group of element (0, 0), groups a row; modulo 2^32
+  uint32_t first, row;   // group of element (0, 0), groups a row; modulo 2^32
   const uint32_t* step;  // null: it is in the words
 };
 inline constexpr uint32_t kPhilox0 = 0xD2511F53u, kPhilox1 = 0xCD9E8D57u;
@@ -68,9 +68,17 @@ __device__ __forceinline__ uint32_t rotation_signs(const Args& a) {
   return a.signs_step == nullptr ? a.signs : philox(a.signs_key, 0, *a.signs_step)[0];
 }
 
+template <bool kOnce>
+__device__ __forceinline__ uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) {
+  if constexpr (!kOnce) return a ^ b ^ c;
+  uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
+
 // The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
-// schedule is read once for all of them.
-template <int kGroups>
+// schedule is read once for all of them. kOnce: no sum of three words is left to the compiler, which sometimes makes two of one.
+template <int kGroups, bool kOnce = false>
 __device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
 #pragma unroll
   for (int n = 0; n < kGroups; ++n, group += step) {
@@ -84,8 +92,9 @@ __device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       const uint64_t a = uint64_t{kPhilox0} * v[n][0], b = uint64_t{kPhilox1} * v[n][2];
-      v[n][0] = static_cast<uint32_t>(b >> 32) ^ v[n][1] ^ d.key_lo[i], v[n][1] = static_cast<uint32_t>(b);
-      v[n][2] = static_cast<uint32_t>(a >> 32) ^ v[n][3] ^ (i == 2 ? w.hi2 : d.key_hi[i]), v[n][3] = static_cast<uint32_t>(a);
+      v[n][0] = exclusive_or<kOnce>(static_cast<uint32_t>(b >> 32), v[n][1], d.key_lo[i]), v[n][1] = static_cast<uint32_t>(b);
+      v[n][2] = exclusive_or<kOnce>(static_cast<uint32_t>(a >> 32), v[n][3], i == 2 ? w.hi2 : d.key_hi[i]);
+      v[n][3] = static_cast<uint32_t>(a);
     }
   }
 }

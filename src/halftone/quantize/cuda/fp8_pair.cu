@@ -124,10 +124,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) fp8_pair_kernel(const __grid_
       }
     }
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const uint4 x = load_shared(own + k * kRowBytes);
-      columns[0][4 * k] = x.x, columns[0][4 * k + 1] = x.y, columns[0][4 * k + 2] = x.z, columns[0][4 * k + 3] = x.w;
-    }
+    for (int k = 0; k < 2; ++k) load_shared(own + k * kRowBytes, columns[0] + 4 * k);
     if constexpr (kPoison) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) {

@@ -4,19 +4,120 @@ namespace halftone::device {
 namespace {
 
 struct PairShared : PairWarps {
-  alignas(16) float row_factors[8][2][32], column_factors[8][64];  // of a warp's blocks
+  // Of a warp's blocks: the bytes of scales, those of rows in both halves, and the factors of Positions, without a lift.
+  alignas(16) uint32_t row_bytes[8][2][32];
+  alignas(16) uint16_t column_bytes[8][64];
+  alignas(16) float row_factors[8][2][32], column_factors[8][64];
   StagedScales row_scales, transposed_scales;
 };
 
-using PositionFactor = PositionFactorOf<Float::e4m3>;
+// Two rows of a thread: elements by pairs of columns, their draws for either copy, and the codes, of the transposed copy four to a word:
+// both rows of one column, then of the other.
+struct TwoRows {
+  uint32_t words[2][4], row_draws[2][4], column_draws[2][4];
+  uint32_t row_codes[2][2], column_codes[4];
+};
 
-// e4m3 codes of both copies of bf16 elements in MX blocks with stochastic rounding: a thread has 8 x 8 elements, and makes both codes of
-// one together. They wait in shared memory, so that the registers suffice for three thread blocks.
+// Codes by way of positions, whatever the elements are.
+template <Float kFormat>
+struct Positions : PositionCode<kFormat> {
+  using Rule = Stochastic<kFormat>;
+  using PositionCode<kFormat>::kPlace;
+  static constexpr uint32_t kUnit = (std::bit_cast<uint32_t>(Rule::kToPosition) >> 23) + 127;  // byte of a scale + its factor's exponent
+  static __device__ __forceinline__ Care care(uint32_t byte, uint32_t amax) {
+    return byte == 255 ? Care::range : byte >= kUnit ? Care::lift : amax > (byte << 23) + Positions::kMost ? Care::range : Care::none;
+  }
+  // Takes the elements of a block to their positions. Negative where the block is poisoned.
+  static __device__ __forceinline__ float factor(uint32_t byte) { return __uint_as_float((kUnit - byte) << 23); }
+  // The same where some factors are no normal fp32: 0 for poisoned blocks, negative where it goes with elements times kLowered.
+  static __device__ __forceinline__ float lifted_factor(uint32_t byte) {
+    return byte == 255 ? 0.0f : byte < kUnit ? factor(byte) : __uint_as_float((254u - byte + kLoweredBits) << 23) * -Rule::kToPosition;
+  }
+  template <Care kCare>
+  static __device__ __forceinline__ bool poisoned(float factor) {
+    return kCare == Care::lift ? factor == 0 : kCare == Care::range && factor < 0;
+  }
+  // signs: those of a pair, in a register.
+  template <Care kCare>
+  static __device__ __forceinline__ void encode(TwoRows& t, const float (&by_row)[2], const float (&by_column)[8], uint32_t shift,
+                                                uint32_t signs) {
+    uint32_t even[8], both[8];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t s[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const uint32_t word = t.words[r][k >> 1];
+        const float v = element_of<kCare == Care::none>(word, k % 2);
+        const uint32_t place = (word & signs) ^ kPlace;
+        const auto below = [&](uint32_t draws) { return __byte_perm(draws, place, k % 2 == 0 ? 0x5104 : 0x7324); };
+        s[k] = Positions::template code<kCare>(v, by_row[r], shift, below(t.row_draws[r][k >> 1]));
+        const uint32_t c = Positions::template code<kCare>(v, by_column[k], shift, below(t.column_draws[r][k >> 1]));
+        if (r == 0) {
+          even[k] = c;
+        } else {
+          both[k] = __byte_perm(even[k], c, 0x0073);
+        }
+      }
+      t.row_codes[r][0] = gather_bytes(s[0], s[1], s[2], s[3], 3), t.row_codes[r][1] = gather_bytes(s[4], s[5], s[6], s[7], 3);
+      if (poisoned<kCare>(by_row[r])) t.row_codes[r][0] = t.row_codes[r][1] = 0x7F7F7F7Fu;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) t.column_codes[k] = __byte_perm(both[2 * k], both[2 * k + 1], 0x5410);
+  }
+};
+
+// Codes of normal numbers of the format, in the words in which the elements lie: f has 7 - mantissa_bits bits, so that the highest eight of
+// the draw say whether an element goes up. Be u = 2^(mantissa_bits + 1), s the sign's bit of an element and m its magnitude's: u m + 2^15 s
+// is one multiply-add of the word, for both elements and both copies. Less 128 u times what the byte of the scale has above the bias, plus
+// 255, less the draw's byte, it is a number of 16 bits, the upper byte of which is the code with its sign. Sums before that may be larger
+// or negative: a word is a sum modulo 2^32 of what its halves are, with 2^16 times the upper one.
+template <Float kFormat>
+struct PackedPairs {
+  static constexpr uint32_t kUp = 1u << Stochastic<kFormat>::kShift, kBias = static_cast<uint32_t>(spec(kFormat).bias), kBoth = 0x00010001u;
+  static __device__ __forceinline__ uint32_t magnitudes(uint32_t pair) { return pair & 0x7FFF7FFFu; }
+  // bytes: of the scales of both elements.
+  static __device__ __forceinline__ uint32_t offset(uint32_t bytes) { return (255u + kUp * 128 * kBias) * kBoth - bytes * (kUp * 128); }
+  static __device__ __forceinline__ uint32_t code(uint32_t image, uint32_t offset, uint32_t draws) {
+    return image + offset - __byte_perm(draws, 0u, 0x4341);
+  }
+  // Whether some element is none with the largest of their scales, of which the bytes are at least kBias: smaller, zero, or no normal bf16.
+  static __device__ __forceinline__ bool some_small(const TwoRows& t, uint32_t bytes) {
+    uint32_t least = 0x7FFF7FFFu;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) least = __vimin3_u16x2(least, magnitudes(t.words[0][k]), magnitudes(t.words[1][k]));
+    return ((least - bytes * 128 + (kBias - 1) * 128 * kBoth) & 0x80008000u) != 0;
+  }
+  static __device__ __forceinline__ void encode(TwoRows& t, const uint32_t (&row_bytes)[2], const uint32_t (&column_offsets)[4]) {
+    uint32_t c[2][4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const uint32_t row_offset = offset(row_bytes[r]);
+      uint32_t s[4];
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const uint32_t word = t.words[r][k], image = magnitudes(word) * (kUp - 1) + word;
+        s[k] = code(image, row_offset, t.row_draws[r][k]), c[r][k] = code(image, column_offsets[k], t.column_draws[r][k]);
+      }
+#pragma unroll
+      for (int k = 0; k < 2; ++k) t.row_codes[r][k] = __byte_perm(s[2 * k], s[2 * k + 1], 0x7531);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) t.column_codes[k] = __byte_perm(c[0][k], c[1][k], 0x7351);
+  }
+};
+
+// e4m3 or e5m2 codes of both copies of bf16 elements in MX blocks with stochastic rounding: a thread has 8 x 8 elements, and makes both
+// codes of one together, two rows at a time: packed, or by positions where a lane of the warp has a small element. They wait in shared
+// memory, so that the registers suffice for three thread blocks.
+template <Float kFormat>
 __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __grid_constant__ TileArgs a) {
   extern __shared__ __align__(128) uint8_t memory[];
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairWarps::kRowBytes;
-  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  using Position = Positions<kFormat>;
+  using Pairs = PackedPairs<kFormat>;
+  const int thread = static_cast<int>(threadIdx.x % kTileThreads), lane = thread & 31, warp = thread >> 5;
   const int tile_r = static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x), tile_c = static_cast<int>(blockIdx.y);
   if (tile_r >= a.tiles_r) return;
   const int row_in = (warp >> 1) * 32 + (lane >> 3) * 8, column_in = (warp & 1) * 64 + (lane & 7) * 8;
@@ -27,92 +128,116 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   uint8_t* own = shared.warps[warp] + lane * 16;
   copy_own(a, row, column, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols, own);
   const PairDraws draws(a, row, column);
-  uint32_t row_draws[2][4], column_draws[2][4];
   wait_for_copies();
 
-  uint32_t care = 0;
-  float* row_factors = shared.row_factors[warp][lane >> 2 & 1] + (lane >> 3) * 8;
-  float* column_factors = shared.column_factors[warp] + (lane & 7) * 8;
+  uint32_t own_bytes[4], own_amax[4];  // of the blocks that the lane makes scales of
+  const int of_rows_at = (lane >> 3) * 8, of_columns_at = (lane & 7) * 8;
+  uint32_t* row_bytes = shared.row_bytes[warp][lane >> 2 & 1] + of_rows_at;
+  uint16_t* column_bytes = shared.column_bytes[warp] + of_columns_at;
+  float *row_factors = shared.row_factors[warp][lane >> 2 & 1] + of_rows_at, *column_factors = shared.column_factors[warp] + of_columns_at;
   {
     Amax8<bf16> of_rows, of_columns;
     own_maxima(own, of_rows, of_columns);
-    make_factors<bf16, Float::e4m3, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
-    make_factors<bf16, Float::e4m3, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
+    const auto make = [&]<int kAxis>(const CopyArgs& d, const Amax8<bf16>& amax, float* factors, StagedScales& staged, int vector,
+                                     int element) {
+      using Blocks = Owned<bf16, kAxis, 4>;
+      const Blocks blocks(amax, lane);
+      const int first = Blocks::first(lane);
+      uint32_t* bytes = own_bytes + 2 * kAxis;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        own_amax[2 * kAxis + j] = blocks.amax[j], bytes[j] = mx_byte(d.mx, blocks.amax[j]);
+        staged.scales[vector + first + j][element >> 5] = static_cast<uint8_t>(bytes[j]);
+      }
+      *reinterpret_cast<float2*>(factors + first) = {Position::factor(bytes[0]), Position::factor(bytes[1])};
+      if constexpr (kAxis == 0) {
+        *reinterpret_cast<uint2*>(row_bytes + first) = {bytes[0] * Pairs::kBoth, bytes[1] * Pairs::kBoth};
+      } else {
+        *reinterpret_cast<uint32_t*>(column_bytes + first) = bytes[0] | bytes[1] << 16;
+      }
+    };
+    make.template operator()<0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in);
+    make.template operator()<1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in);
   }
   if (row == 0 && column == 0) {
     if (a.row.outer != nullptr) *a.row.outer = 1;
     if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
   }
-  const uint32_t most_care = __reduce_max_sync(0xFFFFFFFFu, care);
+  const auto some_need = [&](Care least) {
+    bool any = false;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) any |= Position::care(own_bytes[i], own_amax[i]) >= least;
+    return __any_sync(0xFFFFFFFFu, any);
+  };
+  const bool careful = some_need(Care::range);
   __syncwarp();
 
   const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
   uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
-  const uint32_t shift = blockDim.x / (kTileThreads >> PositionFactor::Rule::kShift);  // unknown to the compiler, see multiply_add
-  const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);                    // so is this: an instruction takes one constant
-  uint32_t columns[2][8];
+  const uint32_t shift = blockDim.x / (kTileThreads >> Position::Rule::kShift);  // unknown to the compiler, see multiply_add
+  const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);              // so is this: an instruction takes one constant
   const auto encode = [&]<Care kCare>() {
+    uint32_t by_pair[4], column_offsets[4], column_most = Pairs::kBias * Pairs::kBoth;
+    read_words(column_bytes, by_pair);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) column_offsets[k] = Pairs::offset(by_pair[k]), column_most = __vmaxu2(column_most, by_pair[k]);
     float by_column[8];
-    read4(column_factors, by_column), read4(column_factors + 4, by_column + 4);
+    const auto read_factors = [&] {
+      read4(column_factors, by_column), read4(column_factors + 4, by_column + 4);
+#pragma unroll
+      for (int k = 0; k < (kCare == Care::lift ? 8 : 0); ++k) by_column[k] = Position::lifted_factor(by_pair[k >> 1] >> k % 2 * 16 & 255u);
+    };
+    if constexpr (kCare != Care::none) read_factors();
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      float by_row[4];
-      read4(row_factors + half * 4, by_row);
-      uint32_t even[8], first_rows[8];
+      uint32_t first_rows[4];
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = half * 4 + j;
-        if (j % 2 == 0) draws.two_rows(static_cast<uint32_t>(i), row_draws, column_draws);
-        const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
-        const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-        uint32_t s[8];
+      for (int i = half * 4; i < half * 4 + 4; i += 2) {
+        TwoRows t;
+        draws.two_rows(static_cast<uint32_t>(i), t.row_draws, t.column_draws);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) read_words(own + (i + r) * kRowBytes, t.words[r]);
+        const uint32_t bytes[2] = {row_bytes[i], row_bytes[i + 1]};
+        if (kCare == Care::none && !__any_sync(0xFFFFFFFFu, Pairs::some_small(t, __vimax3_u16x2(column_most, bytes[0], bytes[1])))) {
+          Pairs::encode(t, bytes, column_offsets);
+        } else {
+          if constexpr (kCare == Care::none) read_factors();
+          float by_row[2];
+#pragma unroll
+          for (int r = 0; r < 2; ++r) by_row[r] = kCare == Care::lift ? Position::lifted_factor(bytes[r] & 255u) : row_factors[i + r];
+          Position::template encode<kCare>(t, by_row, by_column, shift, signs);
+        }
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          store_if(i + r < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i + r),
+                   {t.row_codes[r][0], t.row_codes[r][1]});
+        }
+        if (i % 4 == 0) {
+#pragma unroll
+          for (int k = 0; k < 4; ++k) first_rows[k] = t.column_codes[k];
+          continue;
+        }
+        uint32_t out[8];  // four rows of a column a word; they wait in the place of elements that are done with
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-          const float v = element_of<kCare == Care::none>(words[k >> 1], k % 2);
-          const uint32_t place = (words[k >> 1] & signs) ^ PositionFactor::kPlace;
-          const auto below = [&](uint32_t word) { return __byte_perm(word, place, k % 2 == 0 ? 0x5104 : 0x7324); };
-          s[k] = PositionFactor::code<kCare>(v, by_row[j], shift, below(row_draws[j % 2][k >> 1]));
-          const uint32_t c = PositionFactor::code<kCare>(v, by_column[k], shift, below(column_draws[j % 2][k >> 1]));
-          if (j % 2 == 0) {
-            even[k] = c;
-          } else {
-            const uint32_t two = __byte_perm(even[k], c, 0x0073);
-            if (j == 1) {
-              first_rows[k] = two;
-            } else {
-              columns[half][k] = __byte_perm(first_rows[k], two, 0x5410);
-            }
-          }
+          out[k] = __byte_perm(first_rows[k >> 1], t.column_codes[k >> 1], k % 2 == 0 ? 0x5410 : 0x7632);
+          if constexpr (kCare != Care::none) out[k] = Position::template poisoned<kCare>(by_column[k]) ? 0x7F7F7F7Fu : out[k];
         }
-        uint2 codes{gather_bytes(s[0], s[1], s[2], s[3], 3), gather_bytes(s[4], s[5], s[6], s[7], 3)};
-        if (kCare != Care::none && by_row[j] == 0) codes.x = codes.y = 0x7F7F7F7Fu;
-        store_if(i < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i), codes);
-      }
-      // Codes of the first four rows wait in the place of elements that are done with.
-      if (half == 0) {
 #pragma unroll
-        for (int k = 0; k < 2; ++k) store4(own + k * kRowBytes, columns[0] + 4 * k);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const uint4 x = load_shared(own + k * kRowBytes);
-      columns[0][4 * k] = x.x, columns[0][4 * k + 1] = x.y, columns[0][4 * k + 2] = x.z, columns[0][4 * k + 3] = x.w;
-    }
-    if constexpr (kCare != Care::none) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        if (by_column[k] == 0) columns[0][k] = columns[1][k] = 0x7F7F7F7Fu;
+        for (int k = 0; k < 2; ++k) store4(own + (half * 2 + k) * kRowBytes, out + 4 * k);
       }
     }
   };
-  if (most_care == static_cast<uint32_t>(Care::none)) {
+  if (!careful) {
     encode.template operator()<Care::none>();
-  } else if (most_care == static_cast<uint32_t>(Care::range)) {
+  } else if (!some_need(Care::lift)) {
     encode.template operator()<Care::range>();
   } else {
     encode.template operator()<Care::lift>();
   }
+  uint32_t columns[2][8];
+#pragma unroll
+  for (int n = 0; n < 4; ++n) load_shared(own + n * kRowBytes, columns[n >> 1] + n % 2 * 4);
   __syncwarp();
   stage_columns(shared, columns, warp, lane);
   __syncthreads();
@@ -125,9 +250,10 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
 
 bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (a.row.tile || a.transposed.tile) return false;
+  const auto kernel = a.row.element == Element::e4m3 ? mxfp8_pair_kernel<Float::e4m3> : mxfp8_pair_kernel<Float::e5m2>;
   DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
   overlapped.config.dynamicSmemBytes = sizeof(PairShared);
-  cudaLaunchKernelEx(&overlapped.config, mxfp8_pair_kernel, a);
+  cudaLaunchKernelEx(&overlapped.config, kernel, a);
   return true;
 }
 

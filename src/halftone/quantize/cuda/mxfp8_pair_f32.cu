@@ -12,6 +12,40 @@ struct PairShared {
   StagedScales row_scales, transposed_scales;
 };
 
+// Scale of an MX block and the factor that takes its elements to their positions (Stochastic): 0 where the block is poisoned, negative
+// where it goes with elements times kLowered, because their own is no fp32.
+template <Float kFormat>
+struct PositionFactor : PositionCode<kFormat> {
+  using Rule = Stochastic<kFormat>;
+  uint32_t byte;
+  float factor;
+  Care care;
+  __device__ __forceinline__ PositionFactor(const MxRule& rule, uint32_t amax) {
+    byte = mx_byte(rule, amax);
+    const bool poison = byte == 255, lift = byte > kLargestFactor;
+    const float inverse = __uint_as_float((254u - (lift ? byte - kLoweredBits : byte)) << 23) * Rule::kToPosition;
+    factor = poison ? 0.0f : lift ? -inverse : inverse;
+    care = poison ? Care::range : lift ? Care::lift : amax > (byte << 23) + PositionFactor::kMost ? Care::range : Care::none;
+  }
+};
+
+// Scales and factors of the MX blocks that a lane owns of a copy, from the maxima of its warp's lanes. factors: of the lane's eight
+// vectors, the first of which is `vector` of the tile, from `element` on. care: the most that blocks have asked.
+template <Float kFormat, int kAxis>
+__device__ __forceinline__ void make_factors(const CopyArgs& d, const Amax8<float>& amax, float* factors, StagedScales& staged, int vector,
+                                             int element, int lane, uint32_t& care) {
+  using Blocks = Owned<float, kAxis, 4>;
+  const Blocks blocks(amax, lane);
+  const int first = Blocks::first(lane);
+  const PositionFactor<kFormat> b[2] = {PositionFactor<kFormat>(d.mx, blocks.amax[0]), PositionFactor<kFormat>(d.mx, blocks.amax[1])};
+  *reinterpret_cast<float2*>(factors + first) = {b[0].factor, b[1].factor};
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    staged.scales[vector + first + j][element >> 5] = static_cast<uint8_t>(b[j].byte);
+    care = max(care, static_cast<uint32_t>(b[j].care));
+  }
+}
+
 // A warp's elements from (row, column) on, whole rows by half a warp; zeros beyond the matrix. whole: the tile lies within it.
 __device__ __forceinline__ void copy_warp(const TileArgs& a, int row, int column, bool whole, uint8_t* warp, int lane) {
   constexpr int kRowBytes = PairShared::kRowBytes;
@@ -44,7 +78,7 @@ __device__ __forceinline__ float max_magnitude(float a, float b) {
 // elements stay in shared memory, where they are read twice, so that the registers suffice for three thread blocks.
 template <Float kFormat>
 __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const __grid_constant__ TileArgs a) {
-  using Factor = PositionFactorOf<kFormat>;
+  using Factor = PositionFactor<kFormat>;
   extern __shared__ __align__(128) uint8_t memory[];
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairShared::kRowBytes;
@@ -87,8 +121,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
     }
 #pragma unroll
     for (int k = 0; k < 8; ++k) of_columns.w[k] = __float_as_uint(columns[k]);
-    make_factors<float, kFormat, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
-    make_factors<float, kFormat, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
+    make_factors<kFormat, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
+    make_factors<kFormat, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
   }
   if (row == 0 && column == 0) {
     if (a.row.outer != nullptr) *a.row.outer = 1;
@@ -142,10 +176,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
       if (half == 0) store4(first4, columns[0]), store4(second4, columns[0] + 4);
     }
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const uint4 x = load_shared(k == 0 ? first4 : second4);
-      columns[0][4 * k] = x.x, columns[0][4 * k + 1] = x.y, columns[0][4 * k + 2] = x.z, columns[0][4 * k + 3] = x.w;
-    }
+    for (int k = 0; k < 2; ++k) load_shared(k == 0 ? first4 : second4, columns[0] + 4 * k);
     if constexpr (kCare != Care::none) {
 #pragma unroll
       for (int k = 0; k < 8; ++k) {

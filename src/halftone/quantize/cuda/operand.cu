@@ -307,7 +307,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
     if (form != Form::codes) return false;
     if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);
-    return f.coder == Coder::e4m3 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
+    return fp8 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
   };
   if (slabs != nullptr) {
     slabs(slab_args(a), grid, stream);

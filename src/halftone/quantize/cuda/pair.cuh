@@ -26,13 +26,11 @@ __device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint32_t v) {
 }
 
 // Not from the registers that it was stored from.
-__device__ __forceinline__ uint4 load_shared(const uint8_t* at) {
-  uint4 r;
+__device__ __forceinline__ void load_shared(const uint8_t* at, uint32_t* to) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
                : "memory");
-  return r;
 }
 // An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: the other one is finite.
 template <bool kFinite>
@@ -75,13 +73,17 @@ __device__ __forceinline__ void copy_own(const TileArgs& a, int row, int column,
   }
 }
 
+__device__ __forceinline__ void read_words(const void* at, uint32_t* to) {
+  const uint4 x = *static_cast<const uint4*>(at);
+  to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+}
 // Largest magnitudes of the rows and of the columns of a thread's elements.
 __device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
   uint32_t last = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const uint4 x = *reinterpret_cast<const uint4*>(own + i * PairWarps::kRowBytes);
-    const uint32_t words[4] = {x.x, x.y, x.z, x.w};
+    uint32_t words[4];
+    read_words(own + i * PairWarps::kRowBytes, words);
     const uint32_t m = max_magnitudes(max_magnitudes(words[0], words[1]), max_magnitudes(words[2], words[3]));
     if (i % 2 == 0) {
       last = m;
@@ -98,17 +100,24 @@ __device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_r
 // The draws of a thread's elements, from (row, column) on, for either copy.
 struct PairDraws {
   const TileArgs& a;
-  const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
+  StepWords row_step = host_words(a.row.draws), column_step = host_words(a.transposed.draws);
   const uint32_t row_group, column_group;
   __device__ __forceinline__ PairDraws(const TileArgs& args, int row, int column)
-      : a(args), row_group(first_group(a.row.draws, row, column)), column_group(first_group(a.transposed.draws, row, column)) {}
+      : a(args), row_group(first_group(a.row.draws, row, column)), column_group(first_group(a.transposed.draws, row, column)) {
+    // A step of the host takes a branch, not some 40 instructions under predicates.
+    if (a.row.draws.step != nullptr || a.transposed.draws.step != nullptr) [[unlikely]] {
+      asm volatile("" ::: "memory");
+      row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
+    }
+  }
+  static __device__ __forceinline__ StepWords host_words(const Draws& d) { return {d.key_lo[1], d.key_hi[1], d.key_hi[2]}; }
   static __device__ __forceinline__ uint32_t first_group(const Draws& d, int row, int column) {
     return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
   }
   // Of rows i and i + 1.
   __device__ __forceinline__ void two_rows(uint32_t i, uint32_t (*of_row)[4], uint32_t (*of_column)[4]) const {
-    draw8<2>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, of_row);
-    draw8<2>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, of_column);
+    draw8<2, true>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, of_row);
+    draw8<2, true>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, of_column);
   }
 };
 
@@ -151,22 +160,11 @@ __device__ __forceinline__ void read4(const float* at, float* to) {
 // What MX blocks of a warp ask of their elements beside the product: nothing; bounds or the codes of poisoned blocks; a lift, too.
 enum class Care : uint32_t { none, range, lift };
 
-// Scale of an MX block and the factor that takes its elements to their positions (Stochastic): 0 where the block is poisoned, negative
-// where it goes with elements times kLowered, because their own is no fp32.
+// Codes by way of positions (Stochastic).
 template <Float kFormat>
-struct PositionFactorOf {
+struct PositionCode {
   using Rule = Stochastic<kFormat>;
-  uint32_t byte;
-  float factor;
-  Care care;
-  __device__ __forceinline__ PositionFactorOf(const MxRule& rule, uint32_t amax) {
-    constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);
-    byte = mx_byte(rule, amax);
-    const bool poison = byte == 255, lift = byte > kLargestFactor;
-    const float inverse = __uint_as_float((254u - (lift ? byte - kLoweredBits : byte)) << 23) * Rule::kToPosition;
-    factor = poison ? 0.0f : lift ? -inverse : inverse;
-    care = poison ? Care::range : lift ? Care::lift : amax > (byte << 23) + kMost ? Care::range : Care::none;
-  }
+  static constexpr uint32_t kMost = std::bit_cast<uint32_t>(Rule::kMax) - (127u << 23);  // of a block, where the byte of its scale is 0
   // What goes around draws: half of their step in byte 0, of pairs' both; above them bytes of ones, 3 and of pairs' lower elements 1. An
   // element's sign, flipped there, comes out in its code.
   static constexpr uint32_t kPlace = Rule::kHalf | 0xFF00FF00u;
@@ -181,22 +179,5 @@ struct PositionFactorOf {
     return multiply_add(position, shift, 0u - below);
   }
 };
-
-// Scales and factors of the MX blocks that a lane owns of a copy, from the maxima of its warp's lanes. factors: of the lane's eight
-// vectors, the first of which is `vector` of the tile, from `element` on. care: the most that blocks have asked.
-template <class T, Float kFormat, int kAxis>
-__device__ __forceinline__ void make_factors(const CopyArgs& d, const Amax8<T>& amax, float* factors, StagedScales& staged, int vector,
-                                             int element, int lane, uint32_t& care) {
-  using Blocks = Owned<T, kAxis, 4>;
-  const Blocks blocks(amax, lane);
-  const int first = Blocks::first(lane);
-  const PositionFactorOf<kFormat> b[2] = {PositionFactorOf<kFormat>(d.mx, blocks.amax[0]), PositionFactorOf<kFormat>(d.mx, blocks.amax[1])};
-  *reinterpret_cast<float2*>(factors + first) = {b[0].factor, b[1].factor};
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    staged.scales[vector + first + j][element >> 5] = static_cast<uint8_t>(b[j].byte);
-    care = max(care, static_cast<uint32_t>(b[j].care));
-  }
-}
 
 }  // namespace halftone::device
