@@ -115,10 +115,12 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   m.rotated_column = reinterpret_cast<uint32_t*>(take(p.cols * 4));
   m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
   m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
+  const bool both = p.want_row && p.want_transposed;
   const auto scales = [&](const QuantizedCopy& copy, int64_t R, int64_t contracted) -> void* {
     const int64_t C = operand_length(copy, contracted);
-    // With fewer elements the second kernel takes longer than it saves.
-    if (!gathers_scales(copy, C) || R * C < int64_t{1} << (p.want_row && p.want_transposed ? 25 : 26)) return nullptr;
+    // With fewer elements the second kernel takes longer than it saves, which is less where draws or a rotation take longer than stores.
+    const bool slow = p.type == DType::bf16 && copy.spec.block == 32 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
+    if (!gathers_scales(copy, C) || R * C < int64_t{1} << (both && !slow ? 25 : 26)) return nullptr;
     return take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * 4);
   };
   if (p.want_row && p.want_transposed) m.row_scales = scales(p.row, p.rows, p.cols);
