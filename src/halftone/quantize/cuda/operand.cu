@@ -119,7 +119,7 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   const auto scales = [&](const QuantizedCopy& copy, int64_t R, int64_t contracted) -> void* {
     const int64_t C = operand_length(copy, contracted);
     // With fewer elements the second kernel takes longer than it saves, which is less where draws or a rotation take longer than stores.
-    const bool slow = p.type == DType::bf16 && copy.spec.block == 32 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
+    const bool slow = p.type == DType::bf16 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
     if (!gathers_scales(copy, C) || R * C < int64_t{1} << (both && !slow ? 25 : 26)) return nullptr;
     return take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * 4);
   };
