@@ -28,7 +28,6 @@ __global__ void __launch_bounds__(kTileThreads, 3) fp8_pair_kernel(const __grid_
   uint8_t* own = shared.warps[warp] + lane * 16;
   copy_own(a, row, column, (tile_r + 1) * kTile <= a.rows && (tile_c + 1) * kTile <= a.cols, own);
   const PairDraws draws(a, row, column);
-  uint32_t row_draws[2][4], column_draws[2][4];
   wait_for_copies();
   {
     Amax8<bf16> of_rows, of_columns;
@@ -71,11 +70,9 @@ __global__ void __launch_bounds__(kTileThreads, 3) fp8_pair_kernel(const __grid_
   }
   const bool poison = __syncthreads_or(factor != factor) != 0;
 
-  const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
-  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
   const uint32_t shift = blockDim.x / (kTileThreads >> Rule::kShift);  // unknown to the compiler, see multiply_add
   const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);    // so is this: an instruction takes one constant
-  constexpr uint32_t kPlace = Rule::kHalf | 0xFF00FF00u;               // around the draws of a pair; signs, flipped, come out in the codes
+  constexpr uint32_t kPlace = PositionCode<Float::e4m3>::kPlace;
   const auto code = [&](float x, float by, uint32_t below) {
     return multiply_add(__float_as_uint(__fmul_ru(fabsf(x) * by, Rule::kToPosition)), shift, 0u - below);
   };
@@ -83,60 +80,38 @@ __global__ void __launch_bounds__(kTileThreads, 3) fp8_pair_kernel(const __grid_
   const auto encode = [&]<bool kPoison>() {
     float by_column[8];
     read4(&shared.factors[1][column_in], by_column), read4(&shared.factors[1][column_in + 4], by_column + 4);
+    encode_rows(
+        a, draws, row, column,
+        [&](int i, TwoRows& t) {
+          const float2 by = *reinterpret_cast<const float2*>(&shared.factors[0][row_in + i]);
+          const float by_row[2] = {by.x, by.y};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float by_row[4];
-      read4(&shared.factors[0][row_in + half * 4], by_row);
-      uint32_t even[8], first_rows[8];
+          for (int r = 0; r < 2; ++r) read_words(own + (i + r) * kRowBytes, t.words[r]);
+          t.encode_bytes([&](int r, int k, uint32_t& of_row, uint32_t& of_column) {
+            const uint32_t word = t.words[r][k >> 1], place = (word & signs) ^ kPlace;
+            const float v = element_of<!kPoison>(word, k % 2);
+            of_row = code(v, by_row[r], place_in_pair(t.row_draws[r][k >> 1], place, k % 2));
+            of_column = code(v, by_column[k], place_in_pair(t.column_draws[r][k >> 1], place, k % 2));
+          });
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = half * 4 + j;
-        if (j % 2 == 0) draws.two_rows(static_cast<uint32_t>(i), row_draws, column_draws);
-        const uint4 x = *reinterpret_cast<const uint4*>(own + i * kRowBytes);
-        const uint32_t words[4] = {x.x, x.y, x.z, x.w};
-        uint32_t s[8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const float v = element_of<!kPoison>(words[k >> 1], k % 2);
-          const uint32_t place = (words[k >> 1] & signs) ^ kPlace;
-          const auto below = [&](uint32_t word) { return __byte_perm(word, place, k % 2 == 0 ? 0x5104 : 0x7324); };
-          s[k] = code(v, by_row[j], below(row_draws[j % 2][k >> 1]));
-          const uint32_t c = code(v, by_column[k], below(column_draws[j % 2][k >> 1]));
-          if (j % 2 == 0) {
-            even[k] = c;
-          } else {
-            const uint32_t two = __byte_perm(even[k], c, 0x0073);
-            if (j == 1) {
-              first_rows[k] = two;
-            } else {
-              columns[half][k] = __byte_perm(first_rows[k], two, 0x5410);
-            }
+          for (int r = 0; r < 2; ++r) {
+            if (kPoison && by_row[r] != by_row[r]) t.row_codes[r][0] = t.row_codes[r][1] = kPoisonedBytes;
           }
-        }
-        uint2 codes{gather_bytes(s[0], s[1], s[2], s[3], 3), gather_bytes(s[4], s[5], s[6], s[7], 3)};
-        if (kPoison && by_row[j] != by_row[j]) codes.x = codes.y = 0x7F7F7F7Fu;
-        store_if(i < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i), codes);
-      }
-      // Codes of the first four rows wait in the place of elements that are done with.
-      if (half == 0) {
+        },
+        [&](int half, uint32_t(&codes)[8]) {  // they wait in the place of elements that are done with
 #pragma unroll
-        for (int k = 0; k < 2; ++k) store4(own + k * kRowBytes, columns[0] + 4 * k);
-      }
-    }
+          for (int k = 0; k < (kPoison ? 8 : 0); ++k) codes[k] = by_column[k] != by_column[k] ? kPoisonedBytes : codes[k];
 #pragma unroll
-    for (int k = 0; k < 2; ++k) load_shared(own + k * kRowBytes, columns[0] + 4 * k);
-    if constexpr (kPoison) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        if (by_column[k] != by_column[k]) columns[0][k] = columns[1][k] = 0x7F7F7F7Fu;
-      }
-    }
+          for (int k = 0; k < 2; ++k) store4(own + (half * 2 + k) * kRowBytes, codes + 4 * k);
+        });
   };
   if (poison) {
     encode.template operator()<true>();
   } else {
     encode.template operator()<false>();
   }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) load_shared(own + n * kRowBytes, columns[n >> 1] + n % 2 * 4);
   __syncwarp();
   stage_columns(shared, columns, warp, lane);
   __syncthreads();

@@ -11,13 +11,6 @@ struct PairShared : PairWarps {
   StagedScales row_scales, transposed_scales;
 };
 
-// Two rows of a thread: elements by pairs of columns, their draws for either copy, and the codes, of the transposed copy four to a word:
-// both rows of one column, then of the other.
-struct TwoRows {
-  uint32_t words[2][4], row_draws[2][4], column_draws[2][4];
-  uint32_t row_codes[2][2], column_codes[4];
-};
-
 // Codes by way of positions, whatever the elements are.
 template <Float kFormat>
 struct Positions : PositionCode<kFormat> {
@@ -41,29 +34,16 @@ struct Positions : PositionCode<kFormat> {
   template <Care kCare>
   static __device__ __forceinline__ void encode(TwoRows& t, const float (&by_row)[2], const float (&by_column)[8], uint32_t shift,
                                                 uint32_t signs) {
-    uint32_t even[8], both[8];
+    t.encode_bytes([&](int r, int k, uint32_t& of_row, uint32_t& of_column) {
+      const uint32_t word = t.words[r][k >> 1], place = (word & signs) ^ kPlace;
+      const float v = element_of<kCare == Care::none>(word, k % 2);
+      of_row = Positions::template code<kCare>(v, by_row[r], shift, place_in_pair(t.row_draws[r][k >> 1], place, k % 2));
+      of_column = Positions::template code<kCare>(v, by_column[k], shift, place_in_pair(t.column_draws[r][k >> 1], place, k % 2));
+    });
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      uint32_t s[8];
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        const uint32_t word = t.words[r][k >> 1];
-        const float v = element_of<kCare == Care::none>(word, k % 2);
-        const uint32_t place = (word & signs) ^ kPlace;
-        const auto below = [&](uint32_t draws) { return __byte_perm(draws, place, k % 2 == 0 ? 0x5104 : 0x7324); };
-        s[k] = Positions::template code<kCare>(v, by_row[r], shift, below(t.row_draws[r][k >> 1]));
-        const uint32_t c = Positions::template code<kCare>(v, by_column[k], shift, below(t.column_draws[r][k >> 1]));
-        if (r == 0) {
-          even[k] = c;
-        } else {
-          both[k] = __byte_perm(even[k], c, 0x0073);
-        }
-      }
-      t.row_codes[r][0] = gather_bytes(s[0], s[1], s[2], s[3], 3), t.row_codes[r][1] = gather_bytes(s[4], s[5], s[6], s[7], 3);
-      if (poisoned<kCare>(by_row[r])) t.row_codes[r][0] = t.row_codes[r][1] = 0x7F7F7F7Fu;
+      if (poisoned<kCare>(by_row[r])) t.row_codes[r][0] = t.row_codes[r][1] = kPoisonedBytes;
     }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) t.column_codes[k] = __byte_perm(both[2 * k], both[2 * k + 1], 0x5410);
   }
 };
 
@@ -172,8 +152,6 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   const bool careful = some_need(Care::range);
   __syncwarp();
 
-  const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
-  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
   const uint32_t shift = blockDim.x / (kTileThreads >> Position::Rule::kShift);  // unknown to the compiler, see multiply_add
   const uint32_t signs = blockDim.x * (0x80008000u / kTileThreads);              // so is this: an instruction takes one constant
   const auto encode = [&]<Care kCare>() {
@@ -188,45 +166,29 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
       for (int k = 0; k < (kCare == Care::lift ? 8 : 0); ++k) by_column[k] = Position::lifted_factor(by_pair[k >> 1] >> k % 2 * 16 & 255u);
     };
     if constexpr (kCare != Care::none) read_factors();
+    encode_rows(
+        a, draws, row, column,
+        [&](int i, TwoRows& t) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint32_t first_rows[4];
+          for (int r = 0; r < 2; ++r) read_words(own + (i + r) * kRowBytes, t.words[r]);
+          const uint32_t bytes[2] = {row_bytes[i], row_bytes[i + 1]};
+          if (kCare == Care::none && !__any_sync(0xFFFFFFFFu, Pairs::some_small(t, __vimax3_u16x2(column_most, bytes[0], bytes[1])))) {
+            Pairs::encode(t, bytes, column_offsets);
+          } else {
+            if constexpr (kCare == Care::none) read_factors();
+            float by_row[2];
 #pragma unroll
-      for (int i = half * 4; i < half * 4 + 4; i += 2) {
-        TwoRows t;
-        draws.two_rows(static_cast<uint32_t>(i), t.row_draws, t.column_draws);
+            for (int r = 0; r < 2; ++r) by_row[r] = kCare == Care::lift ? Position::lifted_factor(bytes[r] & 255u) : row_factors[i + r];
+            Position::template encode<kCare>(t, by_row, by_column, shift, signs);
+          }
+        },
+        [&](int half, uint32_t(&codes)[8]) {  // they wait in the place of elements that are done with
 #pragma unroll
-        for (int r = 0; r < 2; ++r) read_words(own + (i + r) * kRowBytes, t.words[r]);
-        const uint32_t bytes[2] = {row_bytes[i], row_bytes[i + 1]};
-        if (kCare == Care::none && !__any_sync(0xFFFFFFFFu, Pairs::some_small(t, __vimax3_u16x2(column_most, bytes[0], bytes[1])))) {
-          Pairs::encode(t, bytes, column_offsets);
-        } else {
-          if constexpr (kCare == Care::none) read_factors();
-          float by_row[2];
+          for (int k = 0; k < (kCare == Care::none ? 0 : 8); ++k)
+            codes[k] = Position::template poisoned<kCare>(by_column[k]) ? kPoisonedBytes : codes[k];
 #pragma unroll
-          for (int r = 0; r < 2; ++r) by_row[r] = kCare == Care::lift ? Position::lifted_factor(bytes[r] & 255u) : row_factors[i + r];
-          Position::template encode<kCare>(t, by_row, by_column, shift, signs);
-        }
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          store_if(i + r < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i + r),
-                   {t.row_codes[r][0], t.row_codes[r][1]});
-        }
-        if (i % 4 == 0) {
-#pragma unroll
-          for (int k = 0; k < 4; ++k) first_rows[k] = t.column_codes[k];
-          continue;
-        }
-        uint32_t out[8];  // four rows of a column a word; they wait in the place of elements that are done with
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          out[k] = __byte_perm(first_rows[k >> 1], t.column_codes[k >> 1], k % 2 == 0 ? 0x5410 : 0x7632);
-          if constexpr (kCare != Care::none) out[k] = Position::template poisoned<kCare>(by_column[k]) ? 0x7F7F7F7Fu : out[k];
-        }
-#pragma unroll
-        for (int k = 0; k < 2; ++k) store4(own + (half * 2 + k) * kRowBytes, out + 4 * k);
-      }
-    }
+          for (int k = 0; k < 2; ++k) store4(own + (half * 2 + k) * kRowBytes, codes + 4 * k);
+        });
   };
   if (!careful) {
     encode.template operator()<Care::none>();

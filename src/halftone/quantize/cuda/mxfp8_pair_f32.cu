@@ -100,7 +100,6 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
     read4(reinterpret_cast<const float*>(first4 + i * kRowBytes), x), read4(reinterpret_cast<const float*>(second4 + i * kRowBytes), x + 4);
   };
   const PairDraws draws(a, row, column);
-  uint32_t row_draws[2][4], column_draws[2][4];
   wait_for_copies();
   __syncwarp();
 
@@ -131,58 +130,35 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
   const uint32_t most_care = __reduce_max_sync(0xFFFFFFFFu, care);
   __syncwarp();
 
-  const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
-  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
   const uint32_t shift = blockDim.x / (kTileThreads >> Factor::Rule::kShift);  // unknown to the compiler, see multiply_add
   const uint32_t sign = blockDim.x * (0x80000000u / kTileThreads);             // so is this: an instruction takes one constant
   uint32_t columns[2][8];
   const auto encode = [&]<Care kCare>() {
     float by_column[8];
     read4(column_factors, by_column), read4(column_factors + 4, by_column + 4);
+    encode_rows(
+        a, draws, row, column,
+        [&](int i, TwoRows& t) {
+          const float2 by = *reinterpret_cast<const float2*>(row_factors + i);
+          const float by_row[2] = {by.x, by.y};
+          float x[8];
+          t.encode_bytes([&](int r, int k, uint32_t& of_row, uint32_t& of_column) {
+            if (k == 0) read_row(i + r, x);
+            const uint32_t place = (__float_as_uint(x[k]) & sign) ^ Factor::kPlace;
+            const auto below = [&](uint32_t word) { return __byte_perm(word, place, k % 2 == 0 ? 0x7104 : 0x7324); };
+            of_row = Factor::template code<kCare>(x[k], by_row[r], shift, below(t.row_draws[r][k >> 1]));
+            of_column = Factor::template code<kCare>(x[k], by_column[k], shift, below(t.column_draws[r][k >> 1]));
+          });
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float by_row[4];
-      read4(row_factors + half * 4, by_row);
-      uint32_t even[8], first_rows[8];
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int i = half * 4 + j;
-        if (j % 2 == 0) draws.two_rows(static_cast<uint32_t>(i), row_draws, column_draws);
-        float x[8];
-        read_row(i, x);
-        uint32_t s[8];
-#pragma unroll
-        for (int k = 0; k < 8; ++k) {
-          const uint32_t place = (__float_as_uint(x[k]) & sign) ^ Factor::kPlace;
-          const auto below = [&](uint32_t word) { return __byte_perm(word, place, k % 2 == 0 ? 0x7104 : 0x7324); };
-          s[k] = Factor::template code<kCare>(x[k], by_row[j], shift, below(row_draws[j % 2][k >> 1]));
-          const uint32_t c = Factor::template code<kCare>(x[k], by_column[k], shift, below(column_draws[j % 2][k >> 1]));
-          if (j % 2 == 0) {
-            even[k] = c;
-          } else {
-            const uint32_t two = __byte_perm(even[k], c, 0x0073);
-            if (j == 1) {
-              first_rows[k] = two;
-            } else {
-              columns[half][k] = __byte_perm(first_rows[k], two, 0x5410);
-            }
+          for (int r = 0; r < 2; ++r) {
+            if (kCare != Care::none && by_row[r] == 0) t.row_codes[r][0] = t.row_codes[r][1] = kPoisonedBytes;
           }
-        }
-        uint2 codes{gather_bytes(s[0], s[1], s[2], s[3], 3), gather_bytes(s[4], s[5], s[6], s[7], 3)};
-        if (kCare != Care::none && by_row[j] == 0) codes.x = codes.y = 0x7F7F7F7Fu;
-        store_if(i < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i), codes);
-      }
-      // Codes of the first four rows wait in the place of elements that are done with.
-      if (half == 0) store4(first4, columns[0]), store4(second4, columns[0] + 4);
-    }
+        },
+        [&](int half, uint32_t(&codes)[8]) {  // they wait in the place of elements that are done with
 #pragma unroll
-    for (int k = 0; k < 2; ++k) load_shared(k == 0 ? first4 : second4, columns[0] + 4 * k);
-    if constexpr (kCare != Care::none) {
-#pragma unroll
-      for (int k = 0; k < 8; ++k) {
-        if (by_column[k] == 0) columns[0][k] = columns[1][k] = 0x7F7F7F7Fu;
-      }
-    }
+          for (int k = 0; k < (kCare == Care::none ? 0 : 8); ++k) codes[k] = by_column[k] == 0 ? kPoisonedBytes : codes[k];
+          store4(first4 + half * kRowBytes, codes), store4(second4 + half * kRowBytes, codes + 4);
+        });
   };
   if (most_care == static_cast<uint32_t>(Care::none)) {
     encode.template operator()<Care::none>();
@@ -191,6 +167,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
   } else {
     encode.template operator()<Care::lift>();
   }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) load_shared((n % 2 == 0 ? first4 : second4) + n / 2 * kRowBytes, columns[n >> 1] + n % 2 * 4);
   __syncwarp();
   stage_columns(shared, columns, warp, lane);
   __syncthreads();

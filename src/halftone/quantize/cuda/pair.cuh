@@ -121,6 +121,71 @@ struct PairDraws {
   }
 };
 
+// Two rows of a thread: elements of bf16 by pairs of columns, the draws of either copy, and the codes, of the transposed copy four to a
+// word: both rows of one column, then of the other.
+struct TwoRows {
+  uint32_t words[2][4], row_draws[2][4], column_draws[2][4];
+  uint32_t row_codes[2][2], column_codes[4];
+  // From what both(r, k, of_row, of_column) leaves in byte 3 of either for row r and column k.
+  template <class Both>
+  __device__ __forceinline__ void encode_bytes(Both&& both) {
+    uint32_t even[8], of_columns[8];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      uint32_t s[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        uint32_t c;
+        both(r, k, s[k], c);
+        if (r == 0) {
+          even[k] = c;
+        } else {
+          of_columns[k] = __byte_perm(even[k], c, 0x0073);
+        }
+      }
+      row_codes[r][0] = gather_bytes(s[0], s[1], s[2], s[3], 3), row_codes[r][1] = gather_bytes(s[4], s[5], s[6], s[7], 3);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; ++k) column_codes[k] = __byte_perm(of_columns[2 * k], of_columns[2 * k + 1], 0x5410);
+  }
+};
+// encode(i, t) makes the codes of rows i and i + 1; those of the row copy, which begins at (row, column) here, are stored, those of the
+// transposed one go to keep(half, codes): four rows of a column a word.
+template <class Encode, class Keep>
+__device__ __forceinline__ void encode_rows(const TileArgs& a, const PairDraws& draws, int row, int column, Encode&& encode, Keep&& keep) {
+  const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
+  uint8_t* row_codes = a.row.codes + (int64_t{row} * a.row.C + column);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    uint32_t first_rows[4];
+#pragma unroll
+    for (int i = half * 4; i < half * 4 + 4; i += 2) {
+      TwoRows t;
+      draws.two_rows(static_cast<uint32_t>(i), t.row_draws, t.column_draws);
+      encode(i, t);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        store_if(i + r < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(i + r),
+                 uint2{t.row_codes[r][0], t.row_codes[r][1]});
+      }
+      if (i % 4 == 0) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k) first_rows[k] = t.column_codes[k];
+        continue;
+      }
+      uint32_t codes[8];
+#pragma unroll
+      for (int k = 0; k < 8; ++k) codes[k] = __byte_perm(first_rows[k >> 1], t.column_codes[k >> 1], k % 2 == 0 ? 0x5410 : 0x7632);
+      keep(half, codes);
+    }
+  }
+}
+inline constexpr uint32_t kPoisonedBytes = 0x7F7F7F7Fu;  // e4m3, e5m2
+// The draw of an element in the given half of a pair, within what PositionCode::kPlace and the element's sign make.
+__device__ __forceinline__ uint32_t place_in_pair(uint32_t draws, uint32_t place, int half) {
+  return __byte_perm(draws, place, half == 0 ? 0x5104 : 0x7324);
+}
+
 // The transposed copy: codes of a thread's eight columns, four rows a word, in the place of its warp's elements, and from there to memory.
 template <class Shared>
 __device__ __forceinline__ void stage_columns(Shared& shared, const uint32_t (&columns)[2][8], int warp, int lane) {
