@@ -423,19 +423,52 @@ TEST(QuantizeCuda, GatheredScalesOfRows) {
   expect_reference(cases);
 }
 
-// Codes of both copies, which kernels of their own make together, of all that blocks may hold, with tails of tiles.
-TEST(QuantizeCuda, BothCopiesOfStochasticMxfp8) {
+// The outputs for which both copies have kernels that make them together.
+std::vector<std::pair<Only, ValueForm>> paired_outputs(const OperandSpec& s) {
+  const bool mx = s.scale == ScaleFormat::e8m0 && s.block == 32, fp8 = s.element == Element::e4m3 || s.element == Element::e5m2;
+  if (fp8 && (mx || s.block == 128)) return {{Only::codes, ValueForm::none}};
+  if (s.element == Element::int8 && s.granularity == Granularity::row) return {{Only::codes, ValueForm::none}};
+  if (s.element == Element::int4 && s.granularity == Granularity::row)
+    return {{Only::codes, ValueForm::none}, {Only::packed, ValueForm::none}};
+  if (s.element == Element::e2m1 && mx) return {{Only::packed, ValueForm::none}, {Only::values, ValueForm::fold_e4m3}};
+  return {};
+}
+
+// Of all that blocks may hold, with tails of tiles.
+TEST(QuantizeCuda, BothStochasticCopiesTogether) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    NamedSpec row = named;
+    row.spec.hadamard = 0;
+    for (const auto& [only, form] : paired_outputs(named.spec)) {
+      for (const Fill fill : kFills) {
+        for (const DType type : {DType::bf16, DType::f32}) {
+          Case c{row, named, {168, 264, 8}, fill, type, form, true, true, true, true};
+          c.only = only;
+          if (fill == Fill::normal) c.length = 280;
+          cases.push_back(c);
+        }
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
+// Whole rows of integers in registers: one, two, four and eight vectors a thread.
+TEST(QuantizeCuda, LongRowsOfIntegers) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
   for (const NamedSpec& named : operand_specs()) {
     const OperandSpec& s = named.spec;
-    if ((s.element != Element::e4m3 && s.element != Element::e5m2) || s.block != 32 || s.granularity != Granularity::block) continue;
-    for (const Fill fill : kFills) {
-      for (const DType type : {DType::bf16, DType::f32}) {
-        Case c{named, named, {168, 264, 8}, fill, type, ValueForm::none, true, true, true, true};
-        c.only = Only::codes;
-        if (fill == Fill::normal) c.length = 280;
-        cases.push_back(c);
+    if ((s.element != Element::int8 && s.element != Element::int4) || s.granularity != Granularity::row) continue;
+    for (const auto& [only, form] : paired_outputs(s)) {
+      for (const int64_t cols : {1024, 4096, 8192, 14336, 32768}) {
+        for (const Fill fill : kFills) {
+          Case c{named, named, {3, cols, 0}, fill, DType::bf16, form, true, true, false, true};
+          c.only = only;
+          cases.push_back(c);
+        }
       }
     }
   }
