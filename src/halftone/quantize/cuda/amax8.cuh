@@ -124,6 +124,7 @@ template <class T, int kAxis, int kLanes>
 struct Owned {
   static constexpr int kCount = 8 / kLanes;
   uint32_t amax[kCount];
+  uint32_t word;  // its first word: bf16, of four lanes: both
 
   static __device__ __forceinline__ int first(int lane) {
     const int b0 = (lane & lane_stride<kAxis>(0)) != 0, b1 = (lane & lane_stride<kAxis>(1)) != 0;
@@ -154,6 +155,7 @@ struct Owned {
     if constexpr (kLanes == 4) halve<kWords / 2>(w, lane, lane_stride<kAxis>(1));
 #pragma unroll
     for (int j = 0; j < kCount; ++j) amax[j] = amax_bits<T>(w, j);
+    word = w[0];
   }
 
  private:

@@ -47,6 +47,8 @@ bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaStream_t stream);
 // And for e4m3 codes of bf16 with fp32 scales of 1x128 or 128x128 (fp8_pair.cu).
 bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// And for MXFP4 of bf16 folded into e4m3, without scales beside it (mxfp4_pair.cu).
+bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 
 inline constexpr int kRowThreads = 512;
 constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }

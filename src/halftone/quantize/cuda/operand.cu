@@ -307,6 +307,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
     if (p.type == DType::f32) return fp8 && f.block == 32 && form == Form::codes && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
+    if (form == Form::folded) return f.step == Step::exact && launch_mxfp4_pair(a, grid, stream);
     if (form != Form::codes) return false;
     if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);
     return fp8 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
