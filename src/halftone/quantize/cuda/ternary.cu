@@ -14,31 +14,54 @@ namespace {
 
 constexpr int kLoads = 8;
 constexpr int kPiece = kLoads * 256;  // elements of one warp's sum: eight times eight of each lane
-constexpr int kThreads = 1024;
 
 __device__ __forceinline__ double tree8(const double (&v)[8]) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
 
+// Sums over the lanes of each part, neighbours first, and of these tree8, in every lane: each exchange of the first three is of half of the
+// parts that a lane still has, so that in the end lanes that differ in bits 0, 1, 2 have parts whose numbers do in bits 2, 1, 0.
+__device__ __forceinline__ double sum_of_parts(double (&part)[kLoads], int lane) {
+#pragma unroll
+  for (int step = 0; step < 3; ++step) {
+    const int left = kLoads >> (step + 1);
+    const bool upper = (lane >> step & 1) != 0;
+#pragma unroll
+    for (int i = 0; i < left; ++i) {
+      const double give = upper ? part[i] : part[i + left], keep = upper ? part[i + left] : part[i];
+      part[i] = keep + __shfl_xor_sync(0xFFFFFFFFu, give, 1 << step);
+    }
+  }
+  double sum = part[0];
+#pragma unroll
+  for (int bit : {8, 16, 4, 2, 1}) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, bit);
+  return sum;
+}
+
 // Sums of |x| over eight aligned pieces of the row-major order, one of each warp: neighbours first, as the whole tree has them.
-template <class T>
-__global__ void __launch_bounds__(256)
-    pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, bool vectors, int64_t keep_from, double* sums) {
+// kVectors: x is one run of elements, n a multiple of 8.
+template <class T, bool kVectors>
+__global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, int64_t keep_from, double* sums) {
   wait_for_primary();
   start_dependents();
   const int64_t pieces = ceil_div(n, int64_t{kPiece});
   const int lane = static_cast<int>(threadIdx.x) & 31;
   __shared__ double of_warps[2][8];
   bool odd = false;
+#pragma unroll 1
   for (int64_t group = blockIdx.x; group < ceil_div(pieces, int64_t{8}); group += gridDim.x, odd = !odd) {
     const int64_t piece = group * 8 + threadIdx.x / 32;
     double part[kLoads];
     const int64_t first = piece * kPiece + lane * 8;
     Vec8<T> e[kLoads];
     const uint64_t policy = l2_policy(group * 8 * kPiece >= keep_from);
+    if (kVectors && (group + 1) * 8 * kPiece <= n) {  // a branch, so that all loads are issued first
 #pragma unroll
-    for (int k = 0; k < kLoads; ++k) {
-      const int64_t at = first + k * 256;
-      e[k] = {};
-      if (vectors && at < n) load8(x + at, e[k], policy);  // x is one run of elements and n a multiple of 8
+      for (int k = 0; k < kLoads; ++k) load8(x + first + k * 256, e[k], policy);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kLoads; ++k) {
+        e[k] = {};
+        if (kVectors && first + k * 256 < n) load8(x + first + k * 256, e[k], policy);
+      }
     }
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
@@ -47,28 +70,30 @@ __global__ void __launch_bounds__(256)
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
         float f = element(e[k], i);
-        if (!vectors) f = at + i < n ? to_f32(x[(at + i) / cols * ld + (at + i) % cols]) : 0.0f;
+        if (!kVectors) f = at + i < n ? to_f32(x[(at + i) / cols * ld + (at + i) % cols]) : 0.0f;
         v[i] = fabs(static_cast<double>(f));
       }
       part[k] = tree8(v);
-#pragma unroll
-      for (int bit = 1; bit < 32; bit *= 2) part[k] += __shfl_xor_sync(0xFFFFFFFFu, part[k], bit);
     }
-    if (lane == 0) of_warps[odd][threadIdx.x / 32] = tree8(part);
+    const double sum = sum_of_parts(part, lane);
+    if (lane == 0) of_warps[odd][threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x == 0) sums[group] = tree8(of_warps[odd]);
   }
 }
 
-// The rest of the tree: every warp aligned runs of kRun sums, every thread an aligned power of two of runs, then the thread block.
-constexpr int kRun = 32 * kLoads;
-__global__ void __launch_bounds__(kThreads) total_kernel(double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
-  __shared__ double part[kThreads];
+// The rest of the tree: every warp aligned runs of kRun sums, every thread an aligned power of two of runs, then the thread block. Small,
+// so that there is room for it as soon as one thread block of the pass ends.
+constexpr int kRun = 32 * kLoads, kTotalThreads = 256;
+__global__ void __launch_bounds__(kTotalThreads) total_kernel(double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
+  __shared__ double part[kTotalThreads];
   start_dependents();
+  part[threadIdx.x] = 0;
+  __syncthreads();
   wait_for_primary();
   const int64_t runs = ceil_div(pieces, int64_t{kRun});
   const int lane = static_cast<int>(threadIdx.x) & 31;
-  for (int64_t run = threadIdx.x / 32; run < runs; run += kThreads / 32) {
+  for (int64_t run = threadIdx.x / 32; run < runs; run += kTotalThreads / 32) {
     double v[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -78,17 +103,18 @@ __global__ void __launch_bounds__(kThreads) total_kernel(double* sums, int64_t p
     double a = tree8(v);
 #pragma unroll
     for (int bit = 1; bit < 32; bit *= 2) a += __shfl_xor_sync(0xFFFFFFFFu, a, bit);
-    if (lane == 0) sums[pieces + run] = a;
+    if (lane == 0) (each > 1 ? sums[pieces + run] : part[run]) = a;
   }
   __syncthreads();
-  const int64_t first = threadIdx.x * each, count = min(max(runs - first, int64_t{0}), each);
-  part[threadIdx.x] = each > 1    ? pairwise_sum(count, [&](int64_t i) { return sums[pieces + first + i]; })
-                      : count > 0 ? sums[pieces + first]
-                                  : 0;
-  for (int stride = 1; stride < kThreads; stride *= 2) {
-    __syncthreads();
+  if (each > 1) {
+    const int64_t first = threadIdx.x * each, count = min(max(runs - first, int64_t{0}), each);
+    part[threadIdx.x] = pairwise_sum(count, [&](int64_t i) { return sums[pieces + first + i]; });
+  }
+  const auto parts = static_cast<int>(ceil_div(runs, each));
+  for (int stride = 1; stride < parts; stride *= 2) {
+    if (each > 1 || stride > 1) __syncthreads();
     const int i = static_cast<int>(threadIdx.x) * 2 * stride;
-    if (i + stride < kThreads) part[i] += part[i + stride];
+    if (i + stride < kTotalThreads) part[i] += part[i + stride];
   }
   if (threadIdx.x == 0) *out = ternary_scale(part[0], n);
 }
@@ -108,17 +134,18 @@ cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair
   if (pieces > 0) {
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(pieces, int64_t{8}), 132 * 8));
     const DependentLaunch launch(dim3(blocks), 256, stream, starts_early(p.type, p.rows, p.cols));
+    const auto go = [&](auto* of_vectors, auto* of_elements, auto* x) {
+      return cudaLaunchKernelEx(&launch.config, vectors ? of_vectors : of_elements, x, n, p.cols, p.ld, keep_from, sums);
+    };
     const cudaError_t status = p.type == DType::bf16
-                                   ? cudaLaunchKernelEx(&launch.config, pieces_kernel<bf16>, static_cast<const bf16*>(p.x), n, p.cols, p.ld,
-                                                        vectors, keep_from, sums)
-                                   : cudaLaunchKernelEx(&launch.config, pieces_kernel<float>, static_cast<const float*>(p.x), n, p.cols,
-                                                        p.ld, vectors, keep_from, sums);
+                                   ? go(pieces_kernel<bf16, true>, pieces_kernel<bf16, false>, static_cast<const bf16*>(p.x))
+                                   : go(pieces_kernel<float, true>, pieces_kernel<float, false>, static_cast<const float*>(p.x));
     if (status != cudaSuccess) return status;
   }
   const int64_t groups = ceil_div(pieces, int64_t{8});
   int64_t each = 1;
-  while (each * kThreads * kRun < groups) each *= 2;
-  const DependentLaunch launch(dim3(1), kThreads, stream, true);
+  while (each * kTotalThreads * kRun < groups) each *= 2;
+  const DependentLaunch launch(dim3(1), kTotalThreads, stream, true);
   return cudaLaunchKernelEx(&launch.config, total_kernel, sums, groups, each, n, out);
 }
 
