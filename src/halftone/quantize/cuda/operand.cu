@@ -286,22 +286,26 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     a.transposed.scale_tiles = m.transposed_scales, a.transposed.tiles_c = static_cast<int>(ceil_div(a.transposed.C, kTile));
     rows = std::max<int64_t>(rows, a.transposed.C);
   }
+  const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
+  const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
+  const SlabLaunch slabs =
+      f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
   cudaError_t status = cudaSuccess;
   if (a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr) {
     status = collect_ternary(p, m.sums, m.ternary, stream);
     a.dependent = a.backwards = true;
   } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
     if (!ask.rotated && !ask.rotated_column) ask.hadamard = 0;
+    const auto of_tiles = [](const CopyArgs& d) { return d.group_amax == nullptr || d.tile; };
+    ask.tiles =
+        p.type == DType::bf16 && (ask.row || ask.column) && !ask.tensor && !ask.hadamard && of_tiles(a.row) && of_tiles(a.transposed);
+    ask.packed_next = slabs != nullptr && (!row || of_row == Form::packed) && (!transposed || of_transposed == Form::packed);
     status = collect_statistics(ask, stream);
     a.dependent = a.backwards = true;
   }
   if (status != cudaSuccess) return status;
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
   a.tiles_r = static_cast<int>(grid.rows);
-  const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
-  const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
-  const SlabLaunch slabs =
-      f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
   const auto by_pairs = [&] {
     if (!f.stochastic || copies != Copies::both) return false;
     const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;

@@ -5,18 +5,19 @@
 #include "halftone/device/launch.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/rotate.cuh"
-#include "halftone/quantize/cuda/rotate_column.cuh"
+#include "halftone/quantize/cuda/store_maxima.cuh"
 
 namespace halftone::device {
 namespace {
 
 constexpr int kThreads = 1024;           // where a maximum is all that is wanted
 constexpr int kStatisticsThreads = 512;  // which leave registers for a thread block of the kernel to come
+constexpr int kAmaxThreads = 256;        // of a ring
 constexpr int kBandRows = 32;            // of a warp's step, 64 columns
-constexpr int kChunkRows = 128;          // of a warp of the rotated kernels
 
 // Largest magnitudes of the elements with (kNegative) or without the sign bit, of every vector and across them. As signed numbers
 // those with the bit are below 0, as unsigned ones above all others.
@@ -82,44 +83,12 @@ __device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&
   return amax8_of_sign<kNegative, true>(x);
 }
 
-__device__ __forceinline__ void load_pair_once(const void* p, uint32_t& r, uint64_t policy) {
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "l"(policy));
-}
-__device__ __forceinline__ void load_pair_once(const void* p, float2& r, uint64_t policy) {
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.f32 {%0, %1}, [%2], %3;" : "=f"(r.x), "=f"(r.y) : "l"(p), "l"(policy));
-}
-
-// Into the first-level cache, where the same elements are read again.
-__device__ __forceinline__ uint32_t load_pair(const void* p, uint64_t policy) {
-  uint32_t r;
-  asm volatile("ld.global.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(r) : "l"(p), "l"(policy));
-  return r;
-}
-
 template <class T>
 __device__ __forceinline__ void merge(Amax8<T>& a, const Amax8<T>& b) {
 #pragma unroll
   for (int i = 0; i < Amax8<T>::kWords; ++i) a.w[i] = max_words<T>(a.w[i], b.w[i]);
 }
 
-// atomicMax without a result, which the compiler does not make of it beside fences.
-__device__ __forceinline__ void raise(uint32_t* p, uint32_t a) {
-  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(a) : "memory");
-}
-
-// Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
-template <class T, bool kShared = false>
-__device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
-  Owned<T, 0, 4> own(amax, lane);
-#pragma unroll
-  for (int j = 0; j < 2; ++j) {
-    const uint32_t a = max(own.amax[j], __shfl_xor_sync(0xFFFFFFFFu, own.amax[j], 4));
-    const int r = row + Owned<T, 0, 4>::first(lane) + j;
-    if ((lane & 4) != 0 || r >= rows || a == 0) continue;
-    if constexpr (kShared) atomicMax(out + r, a);
-    if constexpr (!kShared) raise(out + r, a);
-  }
-}
 // Maxima of the rows of a thread block whose warps have the same rows: one atomic operation a row and thread block in memory.
 // Several bands at a time, so that no warp waits for the last one, which stores them.
 struct BlockRows {
@@ -170,20 +139,19 @@ __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int colum
   }
 }
 
-// The maximum of a thread block, to its part or into one word for all.
-template <bool kOneWord = false>
-__device__ __forceinline__ void store_part(uint32_t* out, uint32_t amax) {
-  __shared__ uint32_t warps[32];
-  if (threadIdx.x < 32) warps[threadIdx.x] = 0;
-  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = amax;
-  __syncthreads();
-  if (threadIdx.x >= 32) return;
-  amax = __reduce_max_sync(0xFFFFFFFFu, warps[threadIdx.x]);
-  if (threadIdx.x != 0) return;
-  if constexpr (!kOneWord) out[blockIdx.x] = amax;
-  if (kOneWord && amax != 0) raise(out, amax);
+// The largest magnitude so far of words that stand for elements in both halves (bf16), and of those of 16 bytes.
+template <class T>
+__device__ __forceinline__ uint32_t max_magnitude(uint32_t m, uint4 v) {
+  constexpr uint32_t kMagnitude = sizeof(T) == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu;
+  const auto max3 = [](uint32_t a, uint32_t b, uint32_t c) {
+    if constexpr (sizeof(T) == 2) return __vimax3_u16x2(a, b, c);
+    return __vimax3_u32(a, b, c);
+  };
+  return max3(max3(m, v.x & kMagnitude, v.y & kMagnitude), v.z & kMagnitude, v.w & kMagnitude);
+}
+template <class T>
+__device__ __forceinline__ uint32_t magnitude_of_word(uint32_t m) {
+  return sizeof(T) == 2 ? max(m << 16, m & 0xFFFF0000u) : m;
 }
 
 // What a kernel collects beside the tensor's maximum: of rows and columns as they are, by sign, or after the rotation.
@@ -262,162 +230,56 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
   if (kCollect == Collect::rotated && a.rotated != nullptr) store_part(a.rotated, rotated);
 }
 
-// The maxima of a tensor before and after the rotation: a lane has 32 rows of two columns, so that nothing is exchanged. Rounding
-// to bf16 and the factor n^(-1/2) are monotonic and wait for the maximum.
-constexpr int kRotatedThreads = 512;
-template <class T, int kWidth>
-__global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __grid_constant__ StatisticsArgs a) {
-  constexpr int kWarps = kRotatedThreads / 32, kRows = sizeof(T) == 2 ? 32 : kWidth;
-  using Pair = std::conditional_t<sizeof(T) == 2, uint32_t, float2>;
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kRows - 1) / kRows);
-  const unsigned items = strips * chunks, stride = gridDim.x * kWarps;
-  const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
-  __shared__ RowFlips of_warps[kWarps];
-  RowFlips& flips = of_warps[threadIdx.x >> 5];
-  if (a.wait_first) wait_for_primary();
-  flips.fill(a, kWidth, lane);
-  [[maybe_unused]] uint32_t pairs = 0;
-  float plain = 0, rotated = 0, odd = 0;  // odd: of odd rows, for a shorter chain
+// Maxima of tiles of 32 x 32: of those across the columns into the word of the first of their rows, of those down the rows into that of the
+// first column. A warp has two tiles of a band, those below them after that, and keeps the maxima of their columns.
+constexpr int kTilesThreads = 512;
+using TilesRing = Ring<2, 8, kTilesThreads>;
+__global__ void __launch_bounds__(kTilesThreads, 1) tiles_kernel(const __grid_constant__ StatisticsArgs a) {
+  constexpr int kWarps = kTilesThreads / 32;
+  extern __shared__ uint4 ring_memory[];
+  TilesRing ring(ring_memory);
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), items = strips * static_cast<unsigned>(a.teams);
   start_dependents();
-  Pair w[kRows];
-  const auto load = [&](unsigned item) {
-    const int column = static_cast<int>(item % strips) * 64 + lane * 2, row = static_cast<int>(item / strips) * kRows;
-    const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * static_cast<int64_t>(sizeof(T));
-    const int valid = column < a.cols ? a.rows - row : 0;
-    const uint64_t policy = l2_policy(row >= a.keep_from);
-    if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
-#pragma unroll
-      for (uint32_t i = 0; i < kRows; ++i) load_pair_once(source + uint64_t{bytes} * i, w[i], policy);
-    } else {
-#pragma unroll
-      for (uint32_t i = 0; i < kRows; ++i) {
-        w[i] = {};
-        if (static_cast<int>(i) < valid) load_pair_once(source + uint64_t{bytes} * i, w[i], policy);
-      }
+  const unsigned first_item = blockIdx.x + gridDim.x * static_cast<unsigned>(warp), stride = gridDim.x * kWarps;
+  const auto top_of = [&](unsigned item) { return static_cast<int>(item / strips) * kBandRows; };
+  const auto column_of = [&](unsigned item) { return static_cast<int>(item % strips) * 64 + (lane & 7) * 8; };
+  unsigned asked = first_item;
+  int asked_top = top_of(asked), asked_column = column_of(asked);
+  const auto ask = [&](int stage) {
+    if (asked < items) {
+      const int row = asked_top + (lane >> 3);
+      ring.ask(stage, static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + asked_column, a.ld * 8,
+               asked_column < a.cols ? (a.rows - row + 3) / 4 : 0, l2_policy(asked_top >= a.keep_from));
+      asked_top += a.teams * kBandRows;
+      if (asked_top >= a.rows && (asked += stride) < items) asked_top = top_of(asked), asked_column = column_of(asked);
     }
+    end_copy_group();
   };
-  unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5);
-  constexpr bool kAhead = sizeof(T) == 2;  // fp32 lacks the registers
-  if (kAhead && item < items) load(item);
-  while (item < items) {
-    if (!kAhead) load(item);
-    item += stride;
-    if (a.tensor != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        if constexpr (sizeof(T) == 2) pairs = max_magnitudes(pairs, w[i]);
-        if constexpr (sizeof(T) == 4) plain = max_magnitudes(max_magnitudes(plain, w[i].x), w[i].y);
-      }
-    }
-#pragma unroll
-    for (int first = 0; first < kRows; first += kWidth) {
-      float v[kWidth];
-      const auto rotate_half = [&](auto half) {
-        flip_column<kWidth, half.value>(w + first, flips.words, 65536u, v);
-        // The next elements come while the last ones are rotated.
-        if (kAhead && half.value == 1 && first + kWidth == kRows && item < items) load(item);
-        butterflies(v);
-#pragma unroll
-        for (int i = 0; i < kWidth; i += 2) rotated = max_magnitudes(rotated, v[i]), odd = max_magnitudes(odd, v[i + 1]);
-      };
-      rotate_half(std::integral_constant<int, 0>{});
-      rotate_half(std::integral_constant<int, 1>{});
-    }
-  }
-  wait_for_primary();
-  rotated = fabsf(max_magnitudes(rotated, odd)) * hadamard_norm(kWidth);
-  uint32_t whole = __float_as_uint(plain) & 0x7FFFFFFFu;
-  if constexpr (sizeof(T) == 2) {
-    whole = max(pairs << 16 & 0x7FFF0000u, pairs & 0x7FFF0000u);
-    rotated = __bfloat162float(__float2bfloat16_rn(rotated));
-  }
-  if (a.tensor != nullptr) store_part(a.tensor, whole);
-  store_part(a.rotated, __float_as_uint(rotated));
-}
-template <class T>
-auto rotated_kernel_of(int width) {
-  return width == 32 ? rotated_kernel<T, 32> : rotated_kernel<T, 16>;
-}
-// The same with the maxima of rows before and of columns after the rotation. Warps take chunks of 128 x 64 elements in turn.
-template <int kWidth>
-__global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(const __grid_constant__ StatisticsArgs a) {
-  constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kChunkRows - 1) / kChunkRows);
-  const unsigned items = strips * chunks, stride = gridDim.x * kWarps;
-  const auto bytes = static_cast<uint32_t>(a.ld * 2);
-  __shared__ RowFlips of_warps[kWarps];
-  RowFlips& flips = of_warps[threadIdx.x >> 5];
-  if (a.wait_first) wait_for_primary();
-  flips.fill(a, kWidth, lane);
-  uint32_t plain = 0;
-  float rotated = 0;
-  bool first_step = true;
-  start_dependents();
-  for (unsigned item = blockIdx.x + gridDim.x * (threadIdx.x >> 5); item < items; item += stride) {
-    const int left = static_cast<int>(item % strips) * 64, top = static_cast<int>(item / strips) * kChunkRows;
-    const int column = left + lane * 2;
-    float columns[2] = {};
 #pragma unroll 1
-    for (int row = top; row < min(top + kChunkRows, a.rows); row += kRows) {
-      const auto* source = static_cast<const uint8_t*>(a.x) + (row * a.ld + column) * 2;
-      const int valid = column < a.cols ? a.rows - row : 0;
-      uint32_t w[kRows];
-      const uint64_t policy = l2_policy(row >= a.keep_from);
-      if (__all_sync(0xFFFFFFFFu, valid >= kRows)) {
+  for (int i = 0; i < ring.kStages; ++i) ask(i);
+  wait_for_primary();  // what is cleared may be written
+  for (unsigned item = first_item; item < items; item += stride) {
+    const int column = column_of(item) & ~31;
+    const bool writes = (lane & ~4) == 0 && column < a.cols;
+    uint32_t columns = 0;
+#pragma unroll 1
+    for (int top = top_of(item); top < a.rows; top += a.teams * kBandRows) {
+      wait_for_copy_groups<TilesRing::kStages - 1>();
+      uint4 v[8];
 #pragma unroll
-        for (uint32_t i = 0; i < kRows; ++i) w[i] = load_pair(source + uint64_t{bytes} * i, policy);
-      } else {
+      for (int i = 0; i < 8; ++i) v[i] = ring.read(ring.at(ring.stage, i));
+      ask(ring.stage);
+      ring.next();
+      uint32_t m = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < kRows; ++i) w[i] = static_cast<int>(i) < valid ? load_pair(source + uint64_t{bytes} * i, policy) : 0u;
-      }
-      if (first_step) wait_for_primary();
-      first_step = false;
-      if (a.tensor != nullptr) {
-#pragma unroll
-        for (int i = 0; i < kRows; ++i) plain = max_magnitudes(plain, w[i]);
-      }
-      const auto rotate_half = [&](auto half) {
-        constexpr int kHalf = decltype(half)::value;
-#pragma unroll
-        for (int first = 0; first < kRows; first += kWidth) {
-          float v[kWidth];
-          rotate_column<kWidth, kHalf>(w + first, flips.words, 65536u, v);
-#pragma unroll
-          for (int i = 0; i < kWidth; ++i) asm("max.NaN.f32 %0, %0, %1;" : "+f"(columns[kHalf]) : "f"(fabsf(v[i])));
-        }
-      };
-      rotate_half(std::integral_constant<int, 0>{});
-      rotate_half(std::integral_constant<int, 1>{});
-      if (a.row != nullptr) {  // the same elements, from the first-level cache
-        const int row8 = row + (lane >> 3) * 8, column8 = left + (lane & 7) * 8;
-        const auto* at = static_cast<const uint8_t*>(a.x) + (row8 * a.ld + column8) * 2;
-        Vec8<bf16> x[8];
-#pragma unroll
-        for (uint32_t i = 0; i < 8; ++i) {
-          x[i] = {};
-          if (row8 + static_cast<int>(i) < a.rows && column8 < a.cols) {
-            const uint4 v = *reinterpret_cast<const uint4*>(at + uint64_t{bytes} * i);
-            x[i] = {{v.x, v.y, v.z, v.w}};
-          }
-        }
-        store_rows<bf16>(a.row, a.rows, row8, amax_of(x), lane);
-      }
+      for (int i = 0; i < 8; ++i) m = max_magnitude<bf16>(m, v[i]);
+      m = max_over(magnitude_of_word<bf16>(m), 1 | 2 | 8 | 16);
+      columns = max(columns, m);
+      if (writes && a.row != nullptr && m != 0) raise(a.row + top, m);
     }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      asm("max.NaN.f32 %0, %0, %1;" : "+f"(rotated) : "f"(columns[j]));
-      const __nv_bfloat16 rounded = __float2bfloat16_rn(columns[j] * hadamard_norm(kWidth));
-      const uint32_t amax = static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16;
-      if (column + j < a.cols && amax != 0) atomicMax(a.rotated_column + column + j, amax);
-    }
+    if (writes && a.column != nullptr && columns != 0) raise(a.column + column, columns);
   }
-  if (first_step) wait_for_primary();
-  plain &= 0x7FFF7FFFu;
-  const __nv_bfloat16 rounded = __float2bfloat16_rn(rotated * hadamard_norm(kWidth));
-  if (a.tensor != nullptr) store_part(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
-  if (a.rotated != nullptr) store_part(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
 }
 
 // Whether that is all that is asked for; widths are 16 and 32.
@@ -437,7 +299,6 @@ cudaError_t launch(void (*kernel)(Params...), int blocks, int threads, bool depe
   const DependentLaunch how(dim3(static_cast<unsigned>(blocks)), threads, stream, dependent);
   return cudaLaunchKernelEx(&how.config, kernel, static_cast<Params>(args)...);
 }
-
 template <class T, Collect kCollect>
 cudaError_t launch_statistics(StatisticsArgs a, bool early, cudaStream_t stream) {
   constexpr int kWarps = kStatisticsThreads / 32;
@@ -491,6 +352,46 @@ __global__ void __launch_bounds__(kThreads, 1)
   store_part<!kParts>(out, amax);
 }
 
+// The same for a pass before packed copies. x: `pieces` of 16 bytes.
+using AmaxRing = Ring<4, 8, kAmaxThreads>;
+template <class T>
+__global__ void __launch_bounds__(kAmaxThreads, 4) amax_parts_kernel(const uint4* x, int64_t pieces, int64_t keep_from, uint32_t* out) {
+  extern __shared__ uint4 ring_memory[];
+  AmaxRing ring(ring_memory);
+  wait_for_primary();
+  start_dependents();
+  const int64_t stride = int64_t{gridDim.x} * kAmaxThreads;
+  int64_t asked = blockIdx.x * int64_t{kAmaxThreads} + threadIdx.x;
+  const int lane = static_cast<int>(threadIdx.x) & 31;
+  const auto ask = [&](int stage) {
+    if (asked - lane < pieces) {
+      const int64_t left = pieces - asked;
+      ring.ask(stage, x + asked, stride * 16,
+               left > 7 * stride ? 8
+               : left > 0        ? static_cast<int>((left - 1) / stride) + 1
+                                 : 0,
+               l2_policy(asked >= keep_from));
+      asked += 8 * stride;
+    }
+    end_copy_group();
+  };
+#pragma unroll 1
+  for (int i = 0; i < ring.kStages; ++i) ask(i);
+  uint32_t m = 0;
+#pragma unroll 1
+  for (int64_t i = blockIdx.x * int64_t{kAmaxThreads} + threadIdx.x; i - lane < pieces; i += 8 * stride) {
+    wait_for_copy_groups<AmaxRing::kStages - 1>();
+    uint4 v[8];
+#pragma unroll
+    for (int k = 0; k < 8; ++k) v[k] = ring.read(ring.at(ring.stage, k));
+    ask(ring.stage);
+    ring.next();
+#pragma unroll
+    for (int k = 0; k < 8; ++k) m = max_magnitude<T>(m, v[k]);
+  }
+  store_part(out, magnitude_of_word<T>(m));
+}
+
 template <class T>
 cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p);
@@ -503,9 +404,14 @@ cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, 
 }
 template <class T>
 cudaError_t amax_parts(const StatisticsArgs& a, bool early, cudaStream_t stream) {
-  const int64_t per_row = a.cols / 8, n = a.rows * per_row;
-  return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), n, n, a.ld,
-                a.keep_from * per_row, a.tensor);
+  if (!a.packed_next) {  // the kernel to come loads to registers, which takes first-level cache that a ring would leave it without
+    const int64_t per_row = a.cols / 8, n = a.rows * per_row;
+    return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), n, n, a.ld,
+                  a.keep_from * per_row, a.tensor);
+  }
+  const int64_t per_row = a.cols * static_cast<int64_t>(sizeof(T)) / 16;
+  return launch_ring(amax_parts_kernel<T>, kStatisticsParts, kAmaxThreads, AmaxRing::kBytes, early, stream, static_cast<const uint4*>(a.x),
+                     a.rows * per_row, a.keep_from * per_row, a.tensor);
 }
 
 }  // namespace
@@ -522,8 +428,7 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
   a.keep_from = static_cast<int>(std::max<int64_t>(0, a.rows - kKeptBytes / (a.cols * static_cast<int64_t>(size_of(a.type)))));
   if (only_rotated(a)) {
     a.wait_first = true;
-    auto* kernel = a.type == DType::bf16 ? rotated_kernel_of<bf16>(a.hadamard) : rotated_kernel_of<float>(a.hadamard);
-    return launch(kernel, kStatisticsParts, kRotatedThreads, early, stream, a);
+    return collect_rotated(a, early, stream);
   }
   // One stretch of memory, so that clearing it is one operation.
   uint32_t *first = nullptr, *last = nullptr;
@@ -544,9 +449,12 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
     const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts));
     if (const cudaError_t status = launch(clear_kernel, blocks, 256, early, stream, first, n); status != cudaSuccess) return status;
   }
+  if (a.tiles) {
+    a.teams = std::clamp(kStatisticsParts * kTilesThreads / 32 / ((a.cols + 63) / 64), 1, (a.rows + kBandRows - 1) / kBandRows);
+    return launch_ring(tiles_kernel, kStatisticsParts, kTilesThreads, TilesRing::kBytes, true, stream, a);
+  }
   if (a.type == DType::bf16 && a.rotated_column != nullptr && a.column == nullptr) {
-    auto* kernel = a.hadamard == 32 ? rotated_columns_kernel<32> : rotated_columns_kernel<16>;
-    return launch(kernel, kStatisticsParts, kRotatedThreads, true, stream, a);
+    return collect_rotated_columns(a, stream);
   }
   return a.type == DType::bf16 ? launch_statistics<bf16>(a, early, stream) : launch_statistics<float>(a, early, stream);
 }

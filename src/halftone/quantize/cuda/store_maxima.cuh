@@ -1,0 +1,41 @@
+#pragma once
+#include "halftone/quantize/cuda/amax8.cuh"
+
+namespace halftone::device {
+
+// atomicMax without a result, which the compiler does not make of it beside fences.
+__device__ __forceinline__ void raise(uint32_t* p, uint32_t a) {
+  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(a) : "memory");
+}
+
+// Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
+template <class T, bool kShared = false>
+__device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
+  Owned<T, 0, 4> own(amax, lane);
+#pragma unroll
+  for (int j = 0; j < 2; ++j) {
+    const uint32_t a = max(own.amax[j], __shfl_xor_sync(0xFFFFFFFFu, own.amax[j], 4));
+    const int r = row + Owned<T, 0, 4>::first(lane) + j;
+    if ((lane & 4) != 0 || r >= rows || a == 0) continue;
+    if constexpr (kShared) atomicMax(out + r, a);
+    if constexpr (!kShared) raise(out + r, a);
+  }
+}
+
+// The maximum of a thread block, to its part or into one word for all.
+template <bool kOneWord = false>
+__device__ __forceinline__ void store_part(uint32_t* out, uint32_t amax) {
+  __shared__ uint32_t warps[32];
+  if (threadIdx.x < 32) warps[threadIdx.x] = 0;
+  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = amax;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  amax = __reduce_max_sync(0xFFFFFFFFu, warps[threadIdx.x]);
+  if (threadIdx.x != 0) return;
+  if constexpr (!kOneWord) out[blockIdx.x] = amax;
+  if (kOneWord && amax != 0) raise(out, amax);
+}
+
+}  // namespace halftone::device
