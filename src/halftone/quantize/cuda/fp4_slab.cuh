@@ -344,8 +344,15 @@ struct TensorWords {
   }
 };
 
-// Thread blocks that may start while the pass before them runs, some more than there is room for.
-inline constexpr unsigned kFirstBlocks = 4 * 132;
+// Thread blocks that may start while the pass before them runs, some more than there is room for: they bring their elements before they
+// wait for it. Packed copies and those of bf16 with a rotation, whose passes keep most of the shared memory, have few or none.
+template <class T>
+constexpr unsigned first_blocks(bool packed, int width) {
+  return sizeof(T) == 2 && width == 32 ? 0 : (packed || width != 0 ? 2 : 4) * 132;
+}
+constexpr bool all_packed(Copies copies, Form row, Form columns) {
+  return (copies == Copies::transposed || row == Form::packed) && (copies == Copies::row || columns == Form::packed);
+}
 template <class T>
 constexpr int slab_blocks_on_sm(Copies copies, int width, bool stochastic, bool packed) {
   if (kHasFast<T, false> && !stochastic && packed && width == 0) return 4;
@@ -353,9 +360,7 @@ constexpr int slab_blocks_on_sm(Copies copies, int width, bool stochastic, bool 
 }
 template <class T, Step kStep, bool kStochastic, Form kRowForm, Form kColumnForm, Copies kCopies, int kWidth>
 __global__ void __launch_bounds__(slab_warps<T>(kStochastic, kCopies, kWidth) * 32,
-                                  slab_blocks_on_sm<T>(kCopies, kWidth, kStochastic,
-                                                       (kCopies == Copies::transposed || kRowForm == Form::packed) &&
-                                                           (kCopies == Copies::row || kColumnForm == Form::packed)) *
+                                  slab_blocks_on_sm<T>(kCopies, kWidth, kStochastic, all_packed(kCopies, kRowForm, kColumnForm)) *
                                       (8 / slab_warps<T>(kStochastic, kCopies, kWidth)))
     slab_kernel(const __grid_constant__ SlabArgs args) {
   // Asynchronous copies are faster to aligned rows, by up to 8% of all.
@@ -384,7 +389,8 @@ __global__ void __launch_bounds__(slab_warps<T>(kStochastic, kCopies, kWidth) * 
   // One warp computes the second level of a copy for all, from words that thread blocks after the first ask for before the elements.
   const bool of_level = warp < 2, second = kRow && kTransposed ? warp == 1 : kTransposed;
   const CopyArgs& levelled = second ? a.transposed : a.row;
-  const bool late = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) >= kFirstBlocks;
+  constexpr unsigned kFirst = first_blocks<T>(all_packed(kCopies, kRowForm, kColumnForm), kWidth);
+  const bool late = kFirst == 0 || blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z) >= kFirst;
   TensorWords words{};
   if (of_level && late) {
     if (a.dependent) wait_for_primary();
