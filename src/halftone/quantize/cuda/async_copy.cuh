@@ -28,16 +28,30 @@ __device__ __forceinline__ void wait_for_copy_groups() {
 }
 __device__ __forceinline__ void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-// Pieces of 16 bytes on their way to the thread that asked for them, kStages groups of kPieces, in shared memory: unlike loads to registers
+// Pieces of 16 bytes on their way to the thread that asked for them, kStages groups of kPieces (half as many where the launch gave half of
+// kBytes, as it does on devices with less shared memory), in shared memory: unlike loads to registers
 // they leave registers, and with these the multiprocessor, to thread blocks of the next kernel, whose elements then come while the last
 // of these do; nor do they stop while a thread is busy with the last ones.
 template <int kStagesOf, int kPieces, int kThreads>
 struct Ring {
   static constexpr int kStages = kStagesOf, kBytes = kStages * kPieces * kThreads * 16;
   uint32_t first;  // of the thread, in shared memory
-  int stage = 0;   // the oldest
+  int stages;
+  int stage = 0;  // the oldest
   __device__ __forceinline__ explicit Ring(void* memory)
-      : first(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x * 16) {}
+      : first(static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + threadIdx.x * 16) {
+    uint32_t bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    stages = bytes < kBytes ? kStages / 2 : kStages;
+  }
+  // Until the oldest group has arrived.
+  __device__ __forceinline__ void wait() const {
+    if (stages == kStages) {
+      wait_for_copy_groups<kStages - 1>();
+    } else {
+      wait_for_copy_groups<kStages / 2 - 1>();
+    }
+  }
   __device__ __forceinline__ uint32_t at(int of, int i) const {
     return first + static_cast<uint32_t>((of * kPieces + i) * (kThreads * 16));
   }
@@ -57,7 +71,7 @@ struct Ring {
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(from) : "memory");
     return v;
   }
-  __device__ __forceinline__ void next() { stage = stage + 1 == kStages ? 0 : stage + 1; }
+  __device__ __forceinline__ void next() { stage = stage + 1 == stages ? 0 : stage + 1; }
 };
 
 }  // namespace halftone::device

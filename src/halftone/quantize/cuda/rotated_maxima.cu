@@ -84,12 +84,12 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   };
   if constexpr (kRing) {
 #pragma unroll 1
-    for (int i = 0; i < ring.kStages; ++i) ask(i);
+    for (int i = 0; i < ring.stages; ++i) ask(i);
   }
 #pragma unroll 1
   while (item < items) {
     if constexpr (kRing) {
-      wait_for_copy_groups<RotatedRing::kStages - 1>();
+      ring.wait();
       __syncwarp();
       ring.columns(lane, w);
       __syncwarp();
@@ -173,14 +173,14 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
     end_copy_group();
   };
 #pragma unroll 1
-  for (int i = 0; i < ring.kStages; ++i) ask(i);
+  for (int i = 0; i < ring.stages; ++i) ask(i);
   wait_for_primary();  // what is cleared may be written
   for (unsigned item = first_item; item < items; item += stride) {
     const int left = static_cast<int>(item % strips) * 64, top = static_cast<int>(item / strips) * kChunkRows;
     float columns[2] = {};
 #pragma unroll 1
     for (int row = top; row < min(top + kChunkRows, a.rows); row += kRows) {
-      wait_for_copy_groups<RotatedRing::kStages - 1>();
+      ring.wait();
       __syncwarp();
       uint32_t w[kRows];
       ring.columns(lane, w);

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kTilesThreads, 1) tiles_kernel(const __grid_co
     end_copy_group();
   };
 #pragma unroll 1
-  for (int i = 0; i < ring.kStages; ++i) ask(i);
+  for (int i = 0; i < ring.stages; ++i) ask(i);
   wait_for_primary();  // what is cleared may be written
   for (unsigned item = first_item; item < items; item += stride) {
     const int column = column_of(item) & ~31;
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kTilesThreads, 1) tiles_kernel(const __grid_co
     uint32_t columns = 0;
 #pragma unroll 1
     for (int top = top_of(item); top < a.rows; top += a.teams * kBandRows) {
-      wait_for_copy_groups<TilesRing::kStages - 1>();
+      ring.wait();
       uint4 v[8];
 #pragma unroll
       for (int i = 0; i < 8; ++i) v[i] = ring.read(ring.at(ring.stage, i));
@@ -376,11 +376,11 @@ __global__ void __launch_bounds__(kAmaxThreads, 4) amax_parts_kernel(const uint4
     end_copy_group();
   };
 #pragma unroll 1
-  for (int i = 0; i < ring.kStages; ++i) ask(i);
+  for (int i = 0; i < ring.stages; ++i) ask(i);
   uint32_t m = 0;
 #pragma unroll 1
   for (int64_t i = blockIdx.x * int64_t{kAmaxThreads} + threadIdx.x; i - lane < pieces; i += 8 * stride) {
-    wait_for_copy_groups<AmaxRing::kStages - 1>();
+    ring.wait();
     uint4 v[8];
 #pragma unroll
     for (int k = 0; k < 8; ++k) v[k] = ring.read(ring.at(ring.stage, k));
