@@ -11,7 +11,11 @@ template <Form kForm>
 struct FloorRule {
   uint32_t amax, byte;
   __device__ __forceinline__ void make(const CopyArgs&, uint32_t, Block<bf16>&) { byte = 0; }
-  template <class Draw>
+  template <bool>
+  __device__ __forceinline__ void take(const Block<bf16>&) {
+    amax = 0;
+  }
+  template <bool, class Draw>
   __device__ __forceinline__ void encode8(const Block<bf16>& t, int group, uint32_t, Draw&& draw, uint32_t* out) const {
     const uint32_t* w = t.w + 4 * group;
     uint32_t low = w[0] ^ w[1], high = w[2] ^ w[3];

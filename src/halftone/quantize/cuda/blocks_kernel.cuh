@@ -31,11 +31,16 @@ struct BlocksShared {
   static constexpr bool kAhead = kKeepsRows && kTransposed && (kStochastic || kRotated);
   static constexpr int kKept = kKeepsRows ? 8 * 32 * 16 : 16, kDraws = kStochastic && kTransposed ? 8 * 16 * 128 : 16;
   static constexpr int kOutputs = kTransposed ? kTile * 16 * output_bytes(kForm) : 16;
+  // Nearest codes of rotated columns of bf16 are made one column after the other, in 64 registers.
+  static constexpr bool kByColumn = kTransposed && kRotated && sizeof(T) == 2 && !kStochastic;
+  static constexpr bool kFewRegisters = kByColumn || (kStochastic ? !kTransposed && sizeof(T) == 2 && kForm == Form::packed
+                                                                  : !kRotated && (sizeof(T) == 2 || (kKeepsRows && kTransposed)));
   // Thread blocks a multiprocessor, and wide rows where its 228 KB, 1 KB less a thread block, hold as many.
-  static constexpr int kBlocks = !kStochastic && !kRotated && (sizeof(T) == 2 || (kKeepsRows && kTransposed)) ? 4 : 3;
+  static constexpr int kBlocks = kFewRegisters ? 4 : 3;
   static constexpr int kOthers =
       kKept + kDraws + kOutputs + static_cast<int>((kRotated ? 8 : 1) * sizeof(RowFlips) + 2 * sizeof(StagedScales)) + 1024 + 128;
-  static constexpr int kPitch = (8 * 32 * kWidePitch + kOthers) * kBlocks <= 228 * 1024 ? kWidePitch : kNarrowPitch;
+  static constexpr bool kWideFits = (8 * 32 * kWidePitch + kOthers) * kBlocks <= 228 * 1024;
+  static constexpr int kPitch = kWideFits ? kWidePitch : kByColumn ? kTightPitch : kNarrowPitch;
   alignas(128) uint8_t x[8][32 * kPitch];
   alignas(16) uint8_t kept[kKeepsRows ? 8 : 1][kKept / (kKeepsRows ? 8 : 1)];
   alignas(16) uint8_t draws[kDraws > 16 ? 8 : 1][kDraws / (kDraws > 16 ? 8 : 1)];
@@ -153,6 +158,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
   constexpr bool kInWords = kCoder != Coder::e2m1;  // pairs of bf16 stay in the words in which they lie
   constexpr int kBytes = output_bytes(kForm), kColumns = 128 / static_cast<int>(sizeof(T)), kOwn = kColumns / 32, kPasses = 64 / kColumns;
   constexpr int kShift = Stochastic<float_of(kCoder)>::kShift;
+  constexpr bool kFar = sizeof(T) == 2 && !kStochastic && kForm == Form::packed;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
   const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
@@ -190,17 +196,22 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       const int column = column0 + (lane & 7) * (16 / static_cast<int>(sizeof(T))), first = lane >> 3;
       const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(a.x) + int64_t{row0 + first} * a.ld + column);
       const auto stride = static_cast<uint32_t>(a.ld * sizeof(T) * 4);
-      uint8_t* to = x + first * kPitch + (lane & 7) * 16;
+      uint8_t* to = x + row_at<kPitch>(first, (lane & 7) * 16);
+      // Of rows first + 4i; of odd i from `odd` on where these lie otherwise.
+      uint8_t* odd = x + row_at<kPitch>(first + 4, (lane & 7) * 16) - 4 * kPitch;
+      const auto of = [&](int i, auto from_even, auto from_odd) { return kPitch == kTightPitch && (i & 1) != 0 ? from_odd : from_even; };
       if (part > 0) __syncwarp();
       if (row0 + 32 <= a.rows && column0 + kColumns <= a.cols) {
-        const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
+        const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to)),
+                   other = static_cast<uint32_t>(__cvta_generic_to_shared(odd));
 #pragma unroll
-        for (int i = 0; i < 8; ++i) copy_async(address + i * 4 * kPitch, source + uint64_t{stride} * static_cast<uint32_t>(i));
+        for (int i = 0; i < 8; ++i)
+          copy_async(of(i, address, other) + i * 4 * kPitch, source + uint64_t{stride} * static_cast<uint32_t>(i));
       } else {
         const int valid = column < a.cols ? a.rows - row0 - first : 0;
 #pragma unroll 1
         for (int i = 0; i < 8; ++i) {
-          *reinterpret_cast<uint4*>(to + i * 4 * kPitch) =
+          *reinterpret_cast<uint4*>(of(i, to, odd) + i * 4 * kPitch) =
               i * 4 < valid ? load_once(source + uint64_t{stride} * static_cast<uint32_t>(i)) : uint4{};
         }
       }
@@ -226,14 +237,36 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
     wait_for_copies();
     __syncwarp();
 
-    if constexpr (kTransposed) {
+    if constexpr (Shared::kByColumn) {
+      const CopyArgs& d = a.transposed;
+      const int vector = column_in + 2 * lane;
+      if (d.outer != nullptr && tile_c * kTile + vector == 0 && row0 == 0) *d.outer = 1;
+      const auto quantize = [&]<int kHalf>() {
+        Block<T> t;
+        rotate_column<kFar, kPitch, kHalf>(x, lane * 4, shared.flips[warp].words, t);
+        Rule rule;
+        rule.template take<kFar>(t);
+        rule.make(d, column_reference[kHalf], t);
+        shared.transposed_scales.scales[vector + kHalf][warp >> 1] = static_cast<uint8_t>(rule.byte);
+        uint32_t out[kBytes];
+#pragma unroll
+        for (int group = 0; group < 4; ++group)
+          rule.template encode8<kFar>(
+              t, group, 0, [](int) { return 0u; }, out + group * (kBytes / 4));
+#pragma unroll
+        for (int i = 0; i < kBytes / 4; ++i)
+          store4(shared.transposed + transposed_at<kBytes>(vector + kHalf, row_in / 8 * kBytes + i * 16), out + 4 * i);
+      };
+      quantize.template operator()<0>();
+      quantize.template operator()<1>();
+    } else if constexpr (kTransposed) {
       const CopyArgs& d = a.transposed;
       const int vector = column_in + kOwn * lane, column = tile_c * kTile + vector;
       if (d.outer != nullptr && column == 0 && row0 == 0) *d.outer = 1;
       Block<T> t[kOwn];
       load_columns<kPitch>(x + lane * 4, t);
       if constexpr (kRotated) rotate_columns(t, shared.flips[warp].words);
-      if constexpr (!kRotated && !kInWords) pair_rows(t);
+      if constexpr (!kRotated && !kInWords) pair_rows<kFar>(t);
       uint32_t reference[kOwn] = {};
       if constexpr (kEarly) {
 #pragma unroll
@@ -243,7 +276,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       }
       Rule rule[kOwn];
 #pragma unroll
-      for (int j = 0; j < (kInWords ? 0 : kOwn); ++j) rule[j].amax = amax_of(t[j]);
+      for (int j = 0; j < (kInWords ? 0 : kOwn); ++j) rule[j].template take<kFar>(t[j]);
       if constexpr (kInWords) amax_of_columns(t, rule[0].amax, rule[1].amax);
       if (d.tile) {
         const uint32_t whole = tile_max<32 / kOwn>(max(rule[0].amax, rule[kOwn - 1].amax));
@@ -287,7 +320,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
                 if constexpr (sizeof(T) == 4) return __byte_perm(words[i], place, (lane & 1) == 0 ? 0x5104 : 0x5324);
                 return j == 0 ? place_draw<0>(words[i], place) : place_draw<1>(words[i], place);
               };
-              rule[j].encode8(t[j], group, shift, draw, out[j] + group * (kBytes / 4));
+              rule[j].template encode8<kFar>(t[j], group, shift, draw, out[j] + group * (kBytes / 4));
             }
           }
         }
@@ -315,13 +348,13 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
 #pragma unroll 1
       for (int b = 0; b < kOwn; ++b) {
         Block<T> t;
-        load_row(own + b * 32 * static_cast<int>(sizeof(T)), t);
+        load_row<kPitch>(own, lane, b * 32 * static_cast<int>(sizeof(T)), t);
         if (Shared::kAhead && part + 1 < kPasses) {
           __syncwarp();
           load_ahead<kPitch>(a, row0, column0 + kColumns, x, lane);
         }
         Rule rule;
-        rule.amax = amax_of(t);
+        rule.template take<false>(t);
         if (d.tile) rule.amax = tile_max<32>(rule.amax);
         rule.make(d, reference[0], t);
         uint8_t* scale =
@@ -345,18 +378,18 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
               const auto draw = [&](int i) {
                 return (i & 1) == 0 ? place_draw<0>(v[k][i >> 1], place) : place_draw<1>(v[k][i >> 1], place);
               };
-              rule.encode8(t, half * 2 + k, shift, draw, out + (half * 2 + k) * (kBytes / 4));
+              rule.template encode8<false>(t, half * 2 + k, shift, draw, out + (half * 2 + k) * (kBytes / 4));
             }
           }
         }
 #pragma unroll
-        for (int i = 0; i < kBytes / 4; ++i) store4(to + b * 4 * kBytes + i * 16, out + 4 * i);
+        for (int i = 0; i < kBytes / 4; ++i) store4(to + in_row<kPitch>(lane, b * 4 * kBytes + i * 16), out + 4 * i);
       }
       if (!Shared::kKeepsRows || part == kPasses - 1) {
         constexpr int kWide = Shared::kKeepsRows ? 64 : kColumns;
         __syncwarp();
         flush_pieces<kBytes, 32, kWide, 32>(output_of<kForm>(d), d, row0, column0 + kColumns - kWide, lane, [&](int r, int at) {
-          return Shared::kKeepsRows ? (at == 0 ? kept + r * 16 : x + r * kPitch) : x + r * kPitch + at;
+          return Shared::kKeepsRows ? (at == 0 ? kept + r * 16 : x + r * kPitch) : x + row_at<kPitch>(r, at);
         });
       }
     }

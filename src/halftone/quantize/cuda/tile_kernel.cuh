@@ -171,7 +171,9 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
       }
       go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, false>, sizeof(BlocksShared<T, kStochastic, kForm, kCopies, false>));
     };
-    if (width == 16) return launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>(a, copies, tiles, stream);
+    // Columns that are rotated one after the other share no scale.
+    const bool shared = width == 32 && a.transposed.tile && BlocksShared<T, kStochastic, kForm, Copies::both, true>::kByColumn;
+    if (width == 16 || shared) return launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>(a, copies, tiles, stream);
     if (copies == Copies::row) return launch.template operator()<Copies::row>();
     if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
     return launch.template operator()<Copies::both>();
