@@ -76,6 +76,10 @@ __device__ __forceinline__ void clear(Block<bf16>& t) {
 #pragma unroll
   for (uint32_t& w : t.w) asm volatile("mov.b32 %0, 0;" : "=r"(w));
 }
+__device__ __forceinline__ void clear(Block<float>& t) {
+#pragma unroll
+  for (float& v : t.v) asm volatile("mov.b32 %0, 0;" : "=f"(v));
+}
 // Pairs of columns to pairs of rows.
 template <bool kFar>
 __device__ __forceinline__ void pair_rows(Block<bf16> (&t)[2]) {
@@ -92,9 +96,8 @@ __device__ __forceinline__ void pair_rows(Block<bf16> (&t)[2]) {
 __device__ __forceinline__ __nv_bfloat162 as_pair(uint32_t w) { return *reinterpret_cast<const __nv_bfloat162*>(&w); }
 __device__ __forceinline__ uint32_t as_word(__nv_bfloat162 v) { return *reinterpret_cast<const uint32_t*>(&v); }
 
-// What the upper half of a RowFlips word is, so that it is the pair (0, 1) or (0, -1), by which bf16 elements are widened.
-template <class T>
-inline constexpr uint32_t kFlipBits = sizeof(T) == 2 ? 0x3F800000u : 0u;
+// What the upper half of a RowFlips word is, so that it is 1 or -1, or the pair (0, 1) or (0, -1), by which bf16 elements are widened.
+inline constexpr uint32_t kFlipBits = 0x3F800000u;
 // The half kHalf of a pair as an fp32, times the upper half of `by`, whose lower half is 0: by one multiply-add of pairs, which the
 // integer units, busier than the multipliers, have no part in. An infinity becomes a NaN. zero: 0, or where -0 is to stay what it is
 // (0, -0), which the compiler must not see to be constant: it would make it anew from halves each time.
@@ -148,9 +151,14 @@ __device__ __forceinline__ void rotate_column(const uint8_t* x, int at, const ui
 }
 __device__ __forceinline__ void rotate_columns(Block<float> (&t)[1], const uint4* flips) {
   auto& v = t[0].v;
+  // Signs with the first sums.
 #pragma unroll
-  for (int r = 0; r < 32; ++r) v[r] = __uint_as_float(__float_as_uint(v[r]) ^ reinterpret_cast<const uint32_t*>(flips)[r]);
-  butterflies(v);
+  for (int r = 0; r < 32; r += 2) {
+    const auto* by = reinterpret_cast<const float*>(flips) + r;
+    const float a = v[r] * by[0], b = v[r + 1];
+    v[r] = __fmaf_rn(b, by[1], a), v[r + 1] = __fmaf_rn(-b, by[1], a);
+  }
+  butterflies<32, 32, 2>(v);
 #pragma unroll
   for (int r = 0; r < 32; ++r) v[r] *= hadamard_norm(32);
 }
@@ -175,6 +183,15 @@ __device__ __forceinline__ uint32_t sign_bytes(const Block<bf16>& t, int k) { re
 __device__ __forceinline__ uint32_t sign_bytes(const Block<float>& t, int k) {
   const auto bits = [&](int i) { return __float_as_uint(t.v[4 * k + i]); };
   return gather_bytes(bits(0), bits(1), bits(2), bits(3), 3);
+}
+// Bytes all of whose bits are the signs.
+__device__ __forceinline__ uint32_t signs_of(float a, float b, float c, float d) {
+  const auto two = [](float low, float high) {
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, 0xFB;" : "=r"(r) : "r"(__float_as_uint(low)), "r"(__float_as_uint(high)));
+    return r;
+  };
+  return __byte_perm(two(a, b), two(c, d), 0x5410);
 }
 // The smaller magnitudes of pairs, with arbitrary signs.
 __device__ __forceinline__ uint32_t min_magnitudes(uint32_t a, uint32_t b) {
@@ -261,10 +278,10 @@ struct BlockRule {
   static constexpr uint32_t kSigns = 0x80808080u;
   using Rule = Stochastic<Float::e2m1>;
   uint32_t amax, byte;
-  uint32_t mask;           // fp32: kSigns, 0 where the block is poisoned
+  uint32_t mask;           // fp32, nearest: kSigns, 0 where the block is poisoned
   uint32_t first, second;  // folded: bytes of magnitudes 0 to 3 and 4 to 7
   uint32_t most;           // bf16, stochastic: of magnitudes, as a pair
-  float factor;            // 0 where the block is poisoned; fp32: inverse of the scale; bf16, stochastic: that times Rule::kToPosition
+  float factor;            // 0 where the block is poisoned; inverse of the scale; stochastic: that times Rule::kToPosition
   PairSums sums;           // bf16, nearest
   Magnitudes m;            // likewise
 
@@ -291,6 +308,17 @@ struct BlockRule {
     }
     if constexpr (kPairs && kStochastic) {
       if (poison || (kForm == Form::folded && reference == 255)) clear(t);  // codes are 0, without signs
+    } else if constexpr (kStochastic) {
+      // Elements whose factor to positions is no fp32, or no power of two, take two products as the reference does; codes of poisoned
+      // blocks are 0, without signs.
+      const bool zeros = poison || (kForm == Form::folded && reference == 255), apart = d.fixed_clip || byte > kLargestFactor;
+      if (zeros || apart) {
+        const float by = d.fixed_clip ? 0.75f * mx_inverse_of(byte) : mx_inverse_of(byte);
+#pragma unroll
+        for (float& v : t.v) asm volatile("mul.f32 %0, %0, %1;" : "+f"(v) : "f"(by));
+        if (zeros) clear(t);
+      }
+      factor = (zeros || apart ? 1.0f : __uint_as_float((254u - byte) << 23)) * Rule::kToPosition;
     } else if constexpr (!kPairs) {
       mask = poison || (kForm == Form::folded && reference == 255) ? 0u : kSigns;
       factor = poison ? 0.0f : d.fixed_clip ? 0.75f * mx_inverse_of(byte) : mx_inverse_of(byte);
@@ -331,7 +359,7 @@ struct BlockRule {
       }
     } else {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) s[i] = Rule::code(fminf(fabsf(t.v[4 * k + i]) * factor, Rule::kMax), draw(i));
+      for (int i = 0; i < 4; ++i) s[i] = multiply_add(__float_as_uint(__fmul_ru(fabsf(t.v[4 * k + i]), factor)), shift, 0u - draw(i));
     }
   }
   // Codes of elements 4k to 4k + 3 as the digits of a number to base 16: low 16 bits.
@@ -371,6 +399,19 @@ struct BlockRule {
       return;
     }
     const auto draw_high = [&](int i) { return draw(i + 4); };
+    if constexpr (!kPairs && kStochastic) {
+      // Elements above kMax may round to code 8, which is settled for eight codes together.
+      const uint32_t codes = __byte_perm(digits(t, 2 * group, shift, draw), digits(t, 2 * group + 1, shift, draw_high), 0x5410);
+      const uint32_t within = codes - ((codes & 0x88888888u) >> 3);
+      if constexpr (kForm == Form::folded) {
+        out[0] = select_bytes(first, second, within) | (sign_bytes(t, 2 * group) & kSigns);
+        out[1] = select_bytes(first, second, within >> 16) | (sign_bytes(t, 2 * group + 1) & kSigns);
+      } else {
+        const float* v = t.v + 8 * group;
+        out[0] = within | (signs_of(v[0], v[2], v[4], v[6]) & (kSigns >> 4)) | (signs_of(v[1], v[3], v[5], v[7]) & kSigns);
+      }
+      return;
+    }
     const uint32_t low = digits(t, 2 * group, shift, draw), high = digits(t, 2 * group + 1, shift, draw_high);
     uint32_t signs_lo, signs_hi;
     if constexpr (kPairs && !kStochastic) {

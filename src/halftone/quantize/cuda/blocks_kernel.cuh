@@ -35,17 +35,19 @@ struct BlocksShared {
   static constexpr bool kByColumn = kTransposed && kRotated && sizeof(T) == 2 && !kStochastic;
   static constexpr bool kFewRegisters = kByColumn || (kStochastic ? !kTransposed && sizeof(T) == 2 && kForm == Form::packed
                                                                   : !kRotated && (sizeof(T) == 2 || (kKeepsRows && kTransposed)));
+  // Each warp's own, unless wide rows need the room: all warps write the same.
+  static constexpr int kFlips = kRotated && !(sizeof(T) == 4 && kForm == Form::folded) ? 8 : 1;
   // Thread blocks a multiprocessor, and wide rows where its 228 KB, 1 KB less a thread block, hold as many.
   static constexpr int kBlocks = kFewRegisters ? 4 : 3;
   static constexpr int kOthers =
-      kKept + kDraws + kOutputs + static_cast<int>((kRotated ? 8 : 1) * sizeof(RowFlips) + 2 * sizeof(StagedScales)) + 1024 + 128;
+      kKept + kDraws + kOutputs + static_cast<int>(kFlips * sizeof(RowFlips) + 2 * sizeof(StagedScales)) + 1024 + 128;
   static constexpr bool kWideFits = (8 * 32 * kWidePitch + kOthers) * kBlocks <= 228 * 1024;
   static constexpr int kPitch = kWideFits ? kWidePitch : kByColumn ? kTightPitch : kNarrowPitch;
   alignas(128) uint8_t x[8][32 * kPitch];
   alignas(16) uint8_t kept[kKeepsRows ? 8 : 1][kKept / (kKeepsRows ? 8 : 1)];
   alignas(16) uint8_t draws[kDraws > 16 ? 8 : 1][kDraws / (kDraws > 16 ? 8 : 1)];
   alignas(16) uint8_t transposed[kOutputs];
-  RowFlips flips[kRotated ? 8 : 1];
+  RowFlips flips[kFlips];
   StagedScales row_scales, transposed_scales;
 };
 
@@ -172,16 +174,28 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
   uint32_t row_tensor = 0, transposed_tensor = 0;
   if (!a.dependent) wait_for_primary();
   start_dependents();
-  if constexpr (kRotated) shared.flips[warp].fill(a.transposed, 32, lane, kFlipBits<T>);
+  if constexpr (kRotated) shared.flips[Shared::kFlips > 1 ? warp : 0].fill(a.transposed, 32, lane, kFlipBits);
 
   // Draws of the transposed copy: a lane makes four groups of the warp's elements, from row `first` of its 32 on, and reads what it needs
   // of all of them from shared memory.
   constexpr int kGroups = kColumns / 8, kRowsAtOnce = 128 / kGroups, kStep = 32 / kGroups;
   const StepWords step = kStochastic && kTransposed ? step_words(a.transposed.draws) : StepWords{};
   [[maybe_unused]] const auto draws_of = [&](int group) { return shared.draws[kStochastic ? warp : 0] + group * 16; };
+  // fp32: word w, of two columns, has 128 bytes for its 32 rows; four rows lie together, where lanes meet different banks.
+  [[maybe_unused]] const auto four_draws_of = [&](int w, int rows) {
+    return shared.draws[kStochastic ? warp : 0] + ((w * 128 + ((w >> 2 ^ w) & 3) * 32) ^ (rows >> 1) * 32) + (rows & 1) * 16;
+  };
   [[maybe_unused]] const auto make_draws = [&](int column0, int first) {
     uint32_t v[4][4];
     const Draws& d = a.transposed.draws;
+    if constexpr (sizeof(T) == 4) {
+      draw8<4>(d, step, d.first + static_cast<uint32_t>(row0 + (lane >> 2) * 4) * d.row + static_cast<uint32_t>(column0 / 8 + (lane & 3)),
+               d.row, v);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        *reinterpret_cast<uint4*>(four_draws_of((lane & 3) * 4 + i, lane >> 2)) = {v[0][i], v[1][i], v[2][i], v[3][i]};
+      return;
+    }
     draw8<4>(d, step,
              d.first + static_cast<uint32_t>(row0 + first + lane / kGroups) * d.row + static_cast<uint32_t>(column0 / 8 + lane % kGroups),
              kStep * d.row, v);
@@ -189,6 +203,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
     for (int i = 0; i < 4; ++i) *reinterpret_cast<uint4*>(draws_of(lane + i * 32)) = {v[i][0], v[i][1], v[i][2], v[i][3]};
   };
 
+  [[maybe_unused]] uint32_t row_reference[1] = {};
 #pragma unroll 1
   for (int part = 0; part < kPasses; ++part) {
     const int column_in = (wide ? warp : warp & 1) * 64 + part * kColumns, column0 = left + column_in;
@@ -228,12 +243,14 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
     }
     // What they read comes while the elements do, unless draws that are made later need the registers.
     constexpr bool kEarly = kForm == Form::folded && (!kStochastic || sizeof(T) == 4);
-    [[maybe_unused]] uint32_t column_reference[kOwn] = {}, row_reference[1] = {};
+    [[maybe_unused]] uint32_t column_reference[kOwn] = {};
     if constexpr (kEarly && kTransposed) {
       references_of<32 / kOwn, kOwn>(a.transposed, tile_c * kTile + column_in + kOwn * lane, tile_r == 0 && row_in == 0, transposed_tensor,
                                      column_reference);
     }
-    if constexpr (kEarly && kRow) references_of<32, 1>(a.row, row0 + lane, column0 == 0, row_tensor, row_reference);
+    // Both parts have the same rows; memory waits for what is done twice only where arithmetic takes longer.
+    if (kEarly && kRow && (part == 0 || !(kStochastic || kRotated)))
+      references_of<32, 1>(a.row, row0 + lane, column0 == 0, row_tensor, row_reference);
     wait_for_copies();
     __syncwarp();
 
@@ -265,7 +282,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
       if (d.outer != nullptr && column == 0 && row0 == 0) *d.outer = 1;
       Block<T> t[kOwn];
       load_columns<kPitch>(x + lane * 4, t);
-      if constexpr (kRotated) rotate_columns(t, shared.flips[warp].words);
+      if constexpr (kRotated) rotate_columns(t, shared.flips[Shared::kFlips > 1 ? warp : 0].words);
       if constexpr (!kRotated && !kInWords) pair_rows<kFar>(t);
       uint32_t reference[kOwn] = {};
       if constexpr (kEarly) {
@@ -300,11 +317,16 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
 #pragma unroll
         for (int eight = 0; eight < kRowsAtOnce; eight += 8) {
           uint32_t words[8];
-          const int own = sizeof(T) == 2 ? lane : lane >> 1;  // word of a row of draws
-          if constexpr (kStochastic) {
+          if constexpr (kStochastic && sizeof(T) == 4) {
+#pragma unroll
+            for (int i = 0; i < 8; i += 4) {
+              const uint4 w = *reinterpret_cast<const uint4*>(four_draws_of(lane >> 1, (eight + i) / 4));
+              words[i] = w.x, words[i + 1] = w.y, words[i + 2] = w.z, words[i + 3] = w.w;
+            }
+          } else if constexpr (kStochastic) {
 #pragma unroll
             for (int i = 0; i < 8; ++i)
-              words[i] = *reinterpret_cast<const uint32_t*>(draws_of((eight + i) * kGroups + own / 4) + own % 4 * 4);
+              words[i] = *reinterpret_cast<const uint32_t*>(draws_of((eight + i) * kGroups + lane / 4) + lane % 4 * 4);
           }
           const int group = (first + eight) / 8;
           if constexpr (kInWords) {

@@ -8,11 +8,11 @@
 namespace halftone::device {
 
 // The rotation of kRows rows of a column that a lane holds, signs applied, before the factor n^(-1/2) (numerics.md section 5).
-// Steps from kEnd on are left out.
-template <int kRows, int kEnd = kRows>
+// Steps from kEnd on are left out, and those before kFirst.
+template <int kRows, int kEnd = kRows, int kFirst = 1>
 __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
 #pragma unroll
-  for (int stride = 1; stride < kEnd; stride *= 2) {
+  for (int stride = kFirst; stride < kEnd; stride *= 2) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       if ((i & stride) != 0) continue;
