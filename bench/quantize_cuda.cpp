@@ -296,7 +296,7 @@ int main(int argc, char** argv) {
       measure(s.name, bytes, s.bar(), [&](int i) { turn(i), succeed(module.quantize(&p, workspace, need, nullptr)); });
     }
     for (const Floor& f : quantize_floors()) {
-      if (shape.type != DType::bf16 || (!filter.empty() && f.name.find(filter) == std::string::npos)) continue;
+      if (shape.type != f.type || (!filter.empty() && f.name.find(filter) == std::string::npos)) continue;
       measure(f.name, input_bytes + elements * f.output_bytes, 0, [&](int i) {
         turn(i);
         f.run(p.x, shape.rows, shape.cols, output, output + kOutput / 2, nullptr);

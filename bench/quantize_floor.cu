@@ -2,23 +2,30 @@
 
 #include "halftone/quantize/cuda/blocks_kernel.cuh"
 
-// The kernel of MXFP4 (bf16 elements) with nothing but what it cannot do without: it reads, draws, rotates and stores as many bytes, of
+// The kernels of MXFP4 with nothing but what it cannot do without: it reads, draws, rotates and stores as many bytes, of
 // elements and draws mixed anyhow, but finds no maxima and encodes nothing.
 namespace halftone::device {
 namespace {
 
-template <Form kForm>
+template <class T, Form kForm>
 struct FloorRule {
   uint32_t amax, byte;
-  __device__ __forceinline__ void make(const CopyArgs&, uint32_t, Block<bf16>&) { byte = 0; }
+  __device__ __forceinline__ void make(const CopyArgs&, uint32_t, Block<T>&) { byte = 0; }
   template <bool>
-  __device__ __forceinline__ void take(const Block<bf16>&) {
+  __device__ __forceinline__ void take(const Block<T>&) {
     amax = 0;
   }
   template <bool, class Draw>
-  __device__ __forceinline__ void encode8(const Block<bf16>& t, int group, uint32_t, Draw&& draw, uint32_t* out) const {
-    const uint32_t* w = t.w + 4 * group;
-    uint32_t low = w[0] ^ w[1], high = w[2] ^ w[3];
+  __device__ __forceinline__ void encode8(const Block<T>& t, int group, uint32_t, Draw&& draw, uint32_t* out) const {
+    uint32_t low = 0, high = 0;
+    if constexpr (sizeof(T) == 2) {
+      const uint32_t* w = t.w + 4 * group;
+      low = w[0] ^ w[1], high = w[2] ^ w[3];
+    } else {
+      const float* v = t.v + 8 * group;
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) low ^= __float_as_uint(v[i]), high ^= __float_as_uint(v[i + 1]);
+    }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) low ^= draw(i), high ^= draw(i + 1);
     if constexpr (kForm == Form::packed) {
@@ -29,7 +36,7 @@ struct FloorRule {
   }
 };
 
-template <bool kStochastic, Form kForm, Copies kCopies, bool kRotated>
+template <bool kStochastic, Form kForm, Copies kCopies, bool kRotated, class T = bf16>
 void run(const void* x, int64_t rows, int64_t cols, void* row, void* transposed, cudaStream_t stream) {
   TileArgs a{};
   a.x = x, a.rows = static_cast<int>(rows), a.cols = static_cast<int>(cols), a.ld = cols;
@@ -42,8 +49,8 @@ void run(const void* x, int64_t rows, int64_t cols, void* row, void* transposed,
     d.signs = 0xB5297A4Du;
   };
   set(a.row, row, rows, cols), set(a.transposed, transposed, cols, rows);
-  constexpr size_t kBytes = sizeof(BlocksShared<bf16, kStochastic, kForm, kCopies, kRotated>);
-  auto* kernel = blocks_kernel<bf16, Coder::e2m1, kStochastic, kForm, kCopies, kRotated, FloorRule<kForm>>;
+  constexpr size_t kBytes = sizeof(BlocksShared<T, kStochastic, kForm, kCopies, kRotated>);
+  auto* kernel = blocks_kernel<T, Coder::e2m1, kStochastic, kForm, kCopies, kRotated, FloorRule<T, kForm>>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kBytes));
   const dim3 grid(static_cast<unsigned>(std::min(kBand, a.tiles_r)), static_cast<unsigned>((cols + kTile - 1) / kTile),
                   static_cast<unsigned>((a.tiles_r + kBand - 1) / kBand));
@@ -65,6 +72,9 @@ const std::vector<halftone::Floor>& halftone::quantize_floors() {
       {"floor 4 bits H32 SR both", 1, run<true, kPacked, Copies::both, true>},
       {"floor bytes SR both", 2, run<true, kByte, Copies::both, false>},
       {"floor bytes H32 SR both", 2, run<true, kByte, Copies::both, true>},
+      {"floor 4 bits SR both", 1, run<true, kPacked, Copies::both, false, float>, DType::f32},
+      {"floor 4 bits H32 SR both", 1, run<true, kPacked, Copies::both, true, float>, DType::f32},
+      {"floor bytes H32 SR both", 2, run<true, kByte, Copies::both, true, float>, DType::f32},
   };
   return floors;
 }
