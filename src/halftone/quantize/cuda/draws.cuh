@@ -55,7 +55,8 @@ inline bool whole_groups(const Rounding& r, int64_t rows, int64_t columns, int64
 // By whole warps. The reductions of words that all lanes share leave them in uniform registers.
 __device__ __forceinline__ StepWords step_words(const Draws& d) {
   StepWords w{d.key_lo[1], d.key_hi[1], d.key_hi[2]};
-  if (d.step != nullptr) {
+  if (d.step != nullptr) [[unlikely]] {
+    asm volatile("" ::: "memory");  // a branch for the step of the host, not some 40 instructions under predicates
     w = mix_step(d, *d.step);
     w = {__reduce_or_sync(0xFFFFFFFFu, w.lo1), __reduce_or_sync(0xFFFFFFFFu, w.hi1), __reduce_or_sync(0xFFFFFFFFu, w.hi2)};
   }

@@ -100,17 +100,10 @@ __device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_r
 // The draws of a thread's elements, from (row, column) on, for either copy.
 struct PairDraws {
   const TileArgs& a;
-  StepWords row_step = host_words(a.row.draws), column_step = host_words(a.transposed.draws);
+  const StepWords row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
   const uint32_t row_group, column_group;
   __device__ __forceinline__ PairDraws(const TileArgs& args, int row, int column)
-      : a(args), row_group(first_group(a.row.draws, row, column)), column_group(first_group(a.transposed.draws, row, column)) {
-    // A step of the host takes a branch, not some 40 instructions under predicates.
-    if (a.row.draws.step != nullptr || a.transposed.draws.step != nullptr) [[unlikely]] {
-      asm volatile("" ::: "memory");
-      row_step = step_words(a.row.draws), column_step = step_words(a.transposed.draws);
-    }
-  }
-  static __device__ __forceinline__ StepWords host_words(const Draws& d) { return {d.key_lo[1], d.key_hi[1], d.key_hi[2]}; }
+      : a(args), row_group(first_group(a.row.draws, row, column)), column_group(first_group(a.transposed.draws, row, column)) {}
   static __device__ __forceinline__ uint32_t first_group(const Draws& d, int row, int column) {
     return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
   }
