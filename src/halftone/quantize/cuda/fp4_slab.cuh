@@ -192,8 +192,8 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
           if constexpr (kPair) t[j][at] = pair.column(j);
           if (b.special) settle<T, kStep>(t[j][at], code, level, amax[j], b);
           quantise16<T, kStep, kStochastic, kForm>(
-              t[j][at], b, by,
-              [&](int i) { return j == 0 ? place_draw<0>(draws[i], constant) : place_draw<1>(draws[i], constant); }, out[j]);
+              t[j][at], b, by, [&](int i) { return j == 0 ? place_draw<0>(draws[i], constant) : place_draw<1>(draws[i], constant); },
+              out[j]);
         }
         scale[j * sizeof(scales.scales[0]) + half] = static_cast<uint8_t>(b.byte);
       }
