@@ -5,9 +5,23 @@ namespace halftone::device {
 
 // Larger magnitudes of pairs of bf16, with arbitrary signs; NaN where there is one.
 __device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 860
   uint32_t r;
   asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
+#else
+  return __vmaxu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
+#endif
+}
+// The smaller ones, likewise; NaN only where both are.
+__device__ __forceinline__ uint32_t min_magnitudes(uint32_t a, uint32_t b) {
+#if __CUDA_ARCH__ >= 860
+  uint32_t r;
+  asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+  return r;
+#else
+  return __vminu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
+#endif
 }
 
 // Largest magnitudes as integers (numerics.md section 1) of the eight vectors of a thread: bf16 as pairs of 16-bit halves

@@ -193,13 +193,6 @@ __device__ __forceinline__ uint32_t signs_of(float a, float b, float c, float d)
   };
   return __byte_perm(two(a, b), two(c, d), 0x5410);
 }
-// The smaller magnitudes of pairs, with arbitrary signs.
-__device__ __forceinline__ uint32_t min_magnitudes(uint32_t a, uint32_t b) {
-  uint32_t r;
-  asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-}
-
 __device__ __forceinline__ void store4(uint8_t* at, const uint32_t* w) { *reinterpret_cast<uint4*>(at) = {w[0], w[1], w[2], w[3]}; }
 
 // Bytes of the magnitudes 0 to 3 and 4 to 7 of a block, as fold_words; without its conversions where all are normal numbers.

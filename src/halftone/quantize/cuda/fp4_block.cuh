@@ -84,9 +84,13 @@ struct Fp4Block {
 };
 __device__ __forceinline__ uint32_t e4m3_of(float v) { return round_pair<Float::e4m3>(v, 0.0f); }
 __device__ __forceinline__ float value_of_e4m3(uint32_t code) {
+#if __CUDA_ARCH__ >= 890
   uint32_t pair;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(static_cast<uint16_t>(code)));
   return __half2float(__low2half(*reinterpret_cast<const __half2*>(&pair)));
+#else
+  return decode(Float::e4m3, static_cast<uint8_t>(code));
+#endif
 }
 // fp4_byte and fp4_element_factor of rules.cuh for the largest magnitude of a block, lifted like the elements.
 template <class T, Step kStep, bool kStochastic>

@@ -54,9 +54,13 @@ __device__ __forceinline__ void rotate_column(const Pair* w, const uint4* flips,
 
 // Larger magnitude of the two, with either sign; NaN where there is one.
 __device__ __forceinline__ float max_magnitudes(float a, float b) {
+#if __CUDA_ARCH__ >= 860
   float r;
   asm("max.NaN.xorsign.abs.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
+#else
+  return __uint_as_float(max(__float_as_uint(fabsf(a)), __float_as_uint(fabsf(b))));
+#endif
 }
 
 // Sign bits of 32 rows, of a warp, below them `bits`; rows from n on repeat those of a rotation of n.
