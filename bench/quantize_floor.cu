@@ -2,8 +2,8 @@
 
 #include "halftone/quantize/cuda/blocks_kernel.cuh"
 
-// The kernels of MXFP4 with nothing but what it cannot do without: it reads, draws, rotates and stores as many bytes, of
-// elements and draws mixed anyhow, but finds no maxima and encodes nothing.
+// The kernels of MXFP4 with nothing but what they cannot do without: they read, draw, rotate and store as many bytes, of
+// elements and draws mixed anyhow, but find no maxima and encode nothing.
 namespace halftone::device {
 namespace {
 

@@ -162,9 +162,7 @@ __global__ void __launch_bounds__(kTileThreads, (BlocksShared<T, kStochastic, kF
   constexpr int kShift = Stochastic<float_of(kCoder)>::kShift;
   constexpr bool kFar = sizeof(T) == 2 && !kStochastic && kForm == Form::packed;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
-  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
-  const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(a.backwards);
   if (tile_r >= a.tiles_r) return;
   constexpr bool kScales = kForm == Form::packed || kForm == Form::codes || kForm == Form::folded;
   const bool wide = kCopies == Copies::row && kScales && a.wide;

@@ -52,5 +52,12 @@ cudaError_t launch_ring(void (*kernel)(Params...), int blocks, int threads, int 
 inline dim3 band_grid(TileGrid tiles) {
   return dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);
 }
+// Which one a thread block of that grid has. backwards: the last bands and columns first.
+struct TileAt {
+  int r, c;
+  __device__ __forceinline__ explicit TileAt(bool backwards)
+      : r(static_cast<int>(backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z) * kBand + static_cast<int>(blockIdx.x)),
+        c(static_cast<int>(backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y)) {}
+};
 
 }  // namespace halftone::device

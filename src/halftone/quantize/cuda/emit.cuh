@@ -7,11 +7,11 @@
 namespace halftone::device {
 
 // What the values of a block need: bf16 form: the block scale as a pair of bf16 (e2m1) or as fp32 (e4m3, e5m2); fold forms: the
-// bytes of magnitudes 0 to 3 and 4 to 7, kFoldPoison where they are poisoned, and fold_below.
+// bytes of magnitudes 0 to 3 and 4 to 7, kPoisonedBytes where they are poisoned, and fold_below.
 struct ValueWords {
   uint32_t first, second, below;
 };
-inline constexpr uint32_t kFoldPoison = 0x7F7F7F7Fu;
+inline constexpr uint32_t kPoisonedBytes = 0x7F7F7F7Fu;
 
 __device__ __forceinline__ uint32_t bf16_words(float low, float high) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
@@ -70,7 +70,7 @@ __device__ __forceinline__ uint32_t round_f16_pair(uint32_t v) {
 // below half of the smallest byte.
 template <Float kTarget>
 __device__ __forceinline__ ValueWords fold_words(uint32_t block, uint32_t reference) {
-  if (reference == 255) return {kFoldPoison, kFoldPoison, 0};
+  if (reference == 255) return {kPoisonedBytes, kPoisonedBytes, 0};
   const int shift = static_cast<int>(block) - static_cast<int>(reference) + fold_shift(kTarget);
   const uint32_t one = fold_factor(shift), factor = one | one << 16;
   const auto bytes = [&](uint32_t twice) { return round_f16_pair<kTarget>(multiply_f16(twice, factor)); };
@@ -183,8 +183,8 @@ __device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, 
         // The magnitudes select bytes of the table.
         uint2 v{select_bytes(value.first, value.second, packed), select_bytes(value.first, value.second, packed >> 16)};
         v.x |= signs_lo & 0x80808080u, v.y |= signs_hi & 0x80808080u;
-        const bool all = poison || value.first == kFoldPoison;
-        if (all) v.x = v.y = kFoldPoison;
+        const bool all = poison || value.first == kPoisonedBytes;
+        if (all) v.x = v.y = kPoisonedBytes;
         *reinterpret_cast<uint2*>(out.values_at(i)) = v;
         if (out.has(kLost) && value.below != 0 && !all) {
           const int n = folded_losses(packed, value.below);
@@ -205,7 +205,7 @@ __device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, 
       *reinterpret_cast<uint4*>(out.values_at(i)) = {v[0], v[1], v[2], v[3]};
     }
   } else {
-    constexpr uint32_t kPoison = kCoder == Coder::integer ? 0u : 0x7F7F7F7Fu;
+    constexpr uint32_t kPoison = kCoder == Coder::integer ? 0u : kPoisonedBytes;
     const uint32_t lo = poison ? kPoison : q.w[0], hi = poison ? kPoison : q.w[1];
     if (out.has(kCodes)) *reinterpret_cast<uint2*>(out.codes_at(i)) = {lo, hi};
     if constexpr (kCoder == Coder::integer) {

@@ -64,10 +64,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) fp8_pair_kernel(const __grid_
   }
   const float factor = thread < kTile ? factor_of(a.row, amax, tile_r, tile_c) : factor_of(a.transposed, amax, tile_c, tile_r);
   shared.factors[thread / kTile][thread % kTile] = factor;
-  if (row == 0 && column == 0) {
-    if (a.row.outer != nullptr) *a.row.outer = 1;
-    if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
-  }
+  write_outer(a, row, column);
   const bool poison = __syncthreads_or(factor != factor) != 0;
 
   const uint32_t shift = blockDim.x / (kTileThreads >> Rule::kShift);  // unknown to the compiler, see multiply_add
@@ -121,10 +118,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) fp8_pair_kernel(const __grid_
 }  // namespace
 
 bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
-  overlapped.config.dynamicSmemBytes = sizeof(PairShared);
-  cudaLaunchKernelEx(&overlapped.config, fp8_pair_kernel, a);
-  return true;
+  return launch_pair(fp8_pair_kernel, band_grid(tiles), kTileThreads, sizeof(PairShared), stream, a);
 }
 
 }  // namespace halftone::device

@@ -20,9 +20,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) int_pair_kernel(const __grid_
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairShared::kRowBytes;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
-  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
-  const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(a.backwards);
   if (tile_r >= a.tiles_r) return;
   const int row_in = (warp >> 1) * 32 + (lane >> 3) * 8, column_in = (warp & 1) * 64 + (lane & 7) * 8;
   const int row = tile_r * kTile + row_in, column = tile_c * kTile + column_in;
@@ -138,9 +136,7 @@ bool takes(const CopyArgs& d, Element element) { return d.element == element && 
 bool launch_int_pair(const TileArgs& a, Form form, TileGrid tiles, cudaStream_t stream) {
   const Element element = a.row.element;
   if (!takes(a.row, element) || !takes(a.transposed, element)) return false;
-  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
-  overlapped.config.dynamicSmemBytes = sizeof(PairShared);
-  const auto go = [&](auto kernel) { return cudaLaunchKernelEx(&overlapped.config, kernel, a), true; };
+  const auto go = [&](auto* kernel) { return launch_pair(kernel, band_grid(tiles), kTileThreads, sizeof(PairShared), stream, a); };
   if (form == Form::codes && element == Element::int8) return go(int_pair_kernel<Element::int8, false>);
   if (form == Form::codes && element == Element::int4) return go(int_pair_kernel<Element::int4, false>);
   return form == Form::packed && element == Element::int4 && go(int_pair_kernel<Element::int4, true>);

@@ -94,9 +94,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairShared::kRowBytes;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
-  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
-  const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(a.backwards);
   if (tile_r >= a.tiles_r) return;
   const int row0 = tile_r * kTile, column0 = tile_c * kColumns;
   const int row_in = warp * 32 + (lane >> 3) * 8, column_in = (lane & 7) * 8;
@@ -159,10 +157,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     if (column0 == 0 && column_in < 32) write(a.row, row + own_row, row_reference, row_maxima);
     if (row0 == 0 && row_in < 32) write(a.transposed, column + own_column, column_reference, column_maxima);
   }
-  if (row == 0 && column == 0) {
-    if (a.row.outer != nullptr) *a.row.outer = 1;
-    if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
-  }
+  write_outer(a, row, column);
   __syncwarp();
 
   const int valid_rows = column < a.row.C ? min(max(a.row.R - row, 0), 8) : 0;
@@ -170,11 +165,6 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const uint32_t minus = 0u - blockDim.x / (kThreads >> Rule::kShift), sixteen = blockDim.x / (kThreads / 16);  // see multiply_add
   const uint32_t above_draw = blockDim.x + (kOver - kThreads);
   constexpr uint32_t kSigns = 0x80808080u;
-  // Draws of rows i and i + 2.
-  const auto two_rows = [&](uint32_t i, uint32_t(&of_row)[2][4], uint32_t(&of_column)[2][4]) {
-    draw8<2>(a.row.draws, draws.row_step, draws.row_group + i * a.row.draws.row, a.row.draws.row * 2, of_row);
-    draw8<2>(a.transposed.draws, draws.column_step, draws.column_group + i * a.transposed.draws.row, a.transposed.draws.row * 2, of_column);
-  };
   const auto encode = [&]<bool kLift>() {
     // Selectors of four codes in their lower half.
     const auto digits = [&](uint32_t odd, uint32_t even) { return multiply_add(odd, sixteen, even); };
@@ -186,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
       for (int p = 0; p < 2; ++p) {
         const int i = half * 4 + p;
         uint32_t row_draws[2][4], column_draws[2][4], words[2][4];
-        two_rows(static_cast<uint32_t>(i), row_draws, column_draws);
+        draws.two_rows<2, false>(static_cast<uint32_t>(i), row_draws, column_draws);
 #pragma unroll
         for (int j = 0; j < 2; ++j) read_words(own + (i + 2 * j) * kRowBytes, words[j]);
         uint2 codes[2];
@@ -226,7 +216,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
           const int r = i + 2 * j;
-          if (kLift && of_row[j].z == 0) codes[j].x = codes[j].y = kFoldPoison;
+          if (kLift && of_row[j].z == 0) codes[j].x = codes[j].y = kPoisonedBytes;
           store_if(r < valid_rows, row_codes + uint64_t{static_cast<uint32_t>(a.row.C)} * static_cast<uint32_t>(r), codes[j]);
         }
       }
@@ -239,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
       if constexpr (kLift) {
 #pragma unroll
         for (int k = 0; k < 8; ++k) {
-          if (column_factors[k] == 0) columns[k] = kFoldPoison;
+          if (column_factors[k] == 0) columns[k] = kPoisonedBytes;
         }
       }
       const int first = PairShared::column_at(warp, column_in, (lane >> 3) * 8);
@@ -277,11 +267,7 @@ bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (grid.y > 65535) return false;
   constexpr int kBytes = sizeof(PairShared);
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  cudaFuncSetAttribute(mxfp4_pair_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  DependentLaunch overlapped(grid, kThreads, stream, true);
-  overlapped.config.dynamicSmemBytes = kBytes;
-  cudaLaunchKernelEx(&overlapped.config, mxfp4_pair_kernel, a, PairScale(a.row.mx), PairScale(a.transposed.mx));
-  return true;
+  return launch_pair(mxfp4_pair_kernel, grid, kThreads, kBytes, stream, a, PairScale(a.row.mx), PairScale(a.transposed.mx));
 }
 
 }  // namespace halftone::device

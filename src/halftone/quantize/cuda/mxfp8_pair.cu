@@ -139,10 +139,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
     make.template operator()<0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in);
     make.template operator()<1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in);
   }
-  if (row == 0 && column == 0) {
-    if (a.row.outer != nullptr) *a.row.outer = 1;
-    if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
-  }
+  write_outer(a, row, column);
   const auto some_need = [&](Care least) {
     bool any = false;
 #pragma unroll
@@ -200,12 +197,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   uint32_t columns[2][8];
 #pragma unroll
   for (int n = 0; n < 4; ++n) load_shared(own + n * kRowBytes, columns[n >> 1] + n % 2 * 4);
-  __syncwarp();
-  stage_columns(shared, columns, warp, lane);
-  __syncthreads();
-  flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
-  flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, thread - kTile);
-  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
+  store_mx_columns(shared, a, columns, tile_r, tile_c, thread);
 }
 
 }  // namespace
@@ -213,10 +205,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
 bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (a.row.tile || a.transposed.tile) return false;
   const auto kernel = a.row.element == Element::e4m3 ? mxfp8_pair_kernel<Float::e4m3> : mxfp8_pair_kernel<Float::e5m2>;
-  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
-  overlapped.config.dynamicSmemBytes = sizeof(PairShared);
-  cudaLaunchKernelEx(&overlapped.config, kernel, a);
-  return true;
+  return launch_pair(kernel, band_grid(tiles), kTileThreads, sizeof(PairShared), stream, a);
 }
 
 }  // namespace halftone::device

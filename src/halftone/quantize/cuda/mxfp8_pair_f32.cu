@@ -123,10 +123,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
     make_factors<kFormat, 0>(a.row, of_rows, row_factors, shared.row_scales, row_in, column_in, lane, care);
     make_factors<kFormat, 1>(a.transposed, of_columns, column_factors, shared.transposed_scales, column_in, row_in, lane, care);
   }
-  if (row == 0 && column == 0) {
-    if (a.row.outer != nullptr) *a.row.outer = 1;
-    if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
-  }
+  write_outer(a, row, column);
   const uint32_t most_care = __reduce_max_sync(0xFFFFFFFFu, care);
   __syncwarp();
 
@@ -169,34 +166,15 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
   }
 #pragma unroll
   for (int n = 0; n < 4; ++n) load_shared((n % 2 == 0 ? first4 : second4) + n / 2 * kRowBytes, columns[n >> 1] + n % 2 * 4);
-  __syncwarp();
-  stage_columns(shared, columns, warp, lane);
-  __syncthreads();
-  flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
-  flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, thread - kTile);
-  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
-}
-
-template <Float kFormat>
-void launch(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(PairShared);
-  const auto kernel = mxfp8_pair_f32_kernel<kFormat>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
-  overlapped.config.dynamicSmemBytes = kBytes;
-  cudaLaunchKernelEx(&overlapped.config, kernel, a);
+  store_mx_columns(shared, a, columns, tile_r, tile_c, thread);
 }
 
 }  // namespace
 
 bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaStream_t stream) {
   if (a.row.tile || a.transposed.tile) return false;
-  if (coder == Coder::e4m3) {
-    launch<Float::e4m3>(a, tiles, stream);
-  } else {
-    launch<Float::e5m2>(a, tiles, stream);
-  }
-  return true;
+  const auto kernel = coder == Coder::e4m3 ? mxfp8_pair_f32_kernel<Float::e4m3> : mxfp8_pair_f32_kernel<Float::e5m2>;
+  return launch_pair(kernel, band_grid(tiles), kTileThreads, sizeof(PairShared), stream, a);
 }
 
 }  // namespace halftone::device

@@ -97,6 +97,13 @@ __device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_r
   for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
 }
 
+// Blocks without a second level. By the thread of element (0, 0).
+__device__ __forceinline__ void write_outer(const TileArgs& a, int row, int column) {
+  if (row != 0 || column != 0) return;
+  if (a.row.outer != nullptr) *a.row.outer = 1;
+  if (a.transposed.outer != nullptr) *a.transposed.outer = 1;
+}
+
 // The draws of a thread's elements, from (row, column) on, for either copy.
 struct PairDraws {
   const TileArgs& a;
@@ -107,10 +114,12 @@ struct PairDraws {
   static __device__ __forceinline__ uint32_t first_group(const Draws& d, int row, int column) {
     return d.first + static_cast<uint32_t>(row) * d.row + static_cast<uint32_t>(column) / 8;
   }
-  // Of rows i and i + 1.
+  // Of rows i and i + kApart. kOnce: draw8.
+  template <uint32_t kApart = 1, bool kOnce = true>
   __device__ __forceinline__ void two_rows(uint32_t i, uint32_t (*of_row)[4], uint32_t (*of_column)[4]) const {
-    draw8<2, true>(a.row.draws, row_step, row_group + i * a.row.draws.row, a.row.draws.row, of_row);
-    draw8<2, true>(a.transposed.draws, column_step, column_group + i * a.transposed.draws.row, a.transposed.draws.row, of_column);
+    const Draws &r = a.row.draws, &c = a.transposed.draws;
+    draw8<2, kOnce>(r, row_step, row_group + i * r.row, r.row * kApart, of_row);
+    draw8<2, kOnce>(c, column_step, column_group + i * c.row, c.row * kApart, of_column);
   }
 };
 
@@ -173,7 +182,6 @@ __device__ __forceinline__ void encode_rows(const TileArgs& a, const PairDraws& 
     }
   }
 }
-inline constexpr uint32_t kPoisonedBytes = 0x7F7F7F7Fu;  // e4m3, e5m2
 // The draw of an element in the given half of a pair, within what PositionCode::kPlace and the element's sign make.
 __device__ __forceinline__ uint32_t place_in_pair(uint32_t draws, uint32_t place, int half) {
   return __byte_perm(draws, place, half == 0 ? 0x5104 : 0x7324);
@@ -194,6 +202,18 @@ __device__ __forceinline__ void flush_columns(const Shared& shared, const CopyAr
     const int of = (at >> 5) * 2 + (v >> 6);
     return shared.warps[of] + PairWarps::codes_at(of, v & 63, at & 31);
   });
+}
+
+// That and the scales of MX blocks, of both copies.
+template <class Shared>
+__device__ __forceinline__ void store_mx_columns(Shared& shared, const TileArgs& a, const uint32_t (&columns)[2][8], int tile_r, int tile_c,
+                                                 int thread) {
+  __syncwarp();
+  stage_columns(shared, columns, thread >> 5, thread & 31);
+  __syncthreads();
+  flush_scales<32>(a.row, shared.row_scales, tile_r * kTile, tile_c * kTile, thread);
+  flush_scales<32>(a.transposed, shared.transposed_scales, tile_c * kTile, tile_r * kTile, thread - kTile);
+  flush_columns(shared, a.transposed, tile_r, tile_c, thread);
 }
 
 // Packed: eight rows of a column a word.
@@ -237,5 +257,15 @@ struct PositionCode {
     return multiply_add(position, shift, 0u - below);
   }
 };
+
+// Always true: what the launch functions of these kernels return.
+template <class... Params, class... Args>
+bool launch_pair(void (*kernel)(Params...), dim3 grid, int threads, int bytes, cudaStream_t stream, const Args&... args) {
+  DependentLaunch how(grid, threads, stream, true);
+  how.config.dynamicSmemBytes = static_cast<size_t>(bytes);
+  if (bytes > 48 * 1024) cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  cudaLaunchKernelEx(&how.config, kernel, args...);
+  return true;
+}
 
 }  // namespace halftone::device

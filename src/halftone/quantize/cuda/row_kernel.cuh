@@ -100,7 +100,7 @@ constexpr int row_blocks_on_sm(Coder coder, bool stochastic, int vectors) {
 
 // The row copy where a scale needs a whole row: a thread block holds one row in registers, so that it is read once. kBlock 0:
 // row scales; 32: e2m1 blocks folded into e4m3 against the row's largest block. kVectors: of eight elements, per thread.
-// kForm: folded or any.
+// kForm: folded, packed (int4) or any.
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, int kVectors>
 __global__ void __launch_bounds__(kVectors >= 4 ? kRowThreads : 256, row_blocks_on_sm<T>(kCoder, kStochastic, kVectors))
     row_kernel(const __grid_constant__ RowArgs a) {

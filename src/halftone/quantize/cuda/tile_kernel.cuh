@@ -57,9 +57,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   // x: tile row within a band of eight, y: tile column, z: band. What neighbours along either axis write into the same sectors
   // (scales) then comes together in time.
-  const int band = static_cast<int>(a.backwards ? gridDim.z - 1 - blockIdx.z : blockIdx.z);
-  const int tile_r = band * kBand + static_cast<int>(blockIdx.x);
-  const int tile_c = static_cast<int>(a.backwards ? gridDim.y - 1 - blockIdx.y : blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(a.backwards);
   if (tile_r >= a.tiles_r) return;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
   const bool wide = kCopies == Copies::row && (kBlock == 32 || kBlock == 128) && a.wide;
