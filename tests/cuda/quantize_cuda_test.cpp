@@ -36,11 +36,12 @@ struct Case {
   bool given_amax = false;
   Only only = Only::all;
   std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
+  bool device_step = false;                                     // draws of a step in device memory
   std::string what() const {
-    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}", row.name, transposed.name,
+    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}", row.name, transposed.name,
                        stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
                        shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups, length,
-                       given_amax, static_cast<int>(only));
+                       given_amax, static_cast<int>(only), device_step ? " step" : "");
   }
 };
 
@@ -177,6 +178,11 @@ class Device {
     QuantizeOperand p = r.p;
     p.x = arena_.copy_of(r.x.data(), r.x.size(), x_shift);
     if (p.amax != nullptr) p.amax = static_cast<const uint32_t*>(arena_.copy_of(&r.amax, 4));
+    if (r.what.device_step) {
+      const uint32_t step = p.row.rounding.step;
+      p.row.rounding.device_step = p.transposed.rounding.device_step = static_cast<const uint32_t*>(arena_.copy_of(&step, sizeof(step)));
+      p.row.rounding.step = p.transposed.rounding.step = ~step;  // not read
+    }
     std::unique_ptr<DeviceCopy> row, transposed;
     if (p.want_row) row = std::make_unique<DeviceCopy>(arena_, *r.found_row), row->attach(p.row);
     if (p.want_transposed) transposed = std::make_unique<DeviceCopy>(arena_, *r.found_transposed), transposed->attach(p.transposed);
@@ -447,6 +453,13 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
           Case c{row, named, {168, 264, 8}, fill, type, form, true, true, true, true};
           c.only = only;
           if (fill == Fill::normal) c.length = 280;
+          cases.push_back(c);
+          // Whole tiles, and a step as graphs have it.
+          if (fill != Fill::normal && fill != Fill::spread) continue;
+          c.shape = fill == Fill::normal ? Shape{128, 256, 0} : c.shape, c.length = 0, c.device_step = true;
+          cases.push_back(c);
+          if (fill != Fill::normal) continue;
+          c.fill = Fill::spread, c.device_step = false;
           cases.push_back(c);
         }
       }

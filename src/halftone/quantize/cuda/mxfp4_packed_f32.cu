@@ -265,13 +265,14 @@ bool whole(const CopyArgs& d, int C, int scales_at_once) {
 
 bool launch_mxfp4_packed_f32(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (!takes(a.row) || !takes(a.transposed) || a.transposed.hadamard == 16) return false;
-  if (a.row.draws.step != nullptr || a.transposed.draws.step != nullptr) return false;
   dim3 grid = band_grid(tiles);
   grid.y *= kTile / kColumns;
   if (grid.y > 65535) return false;
   const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols, 2) && whole(a.transposed, a.rows, 4);
+  const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr;
   const auto kernel = [&]<bool kRotated>() {
-    return all ? mxfp4_packed_f32_kernel<kRotated, true, false> : mxfp4_packed_f32_kernel<kRotated, false, true>;
+    if (!all) return mxfp4_packed_f32_kernel<kRotated, false, true>;
+    return device_step ? mxfp4_packed_f32_kernel<kRotated, true, true> : mxfp4_packed_f32_kernel<kRotated, true, false>;
   };
   constexpr int kBytes = sizeof(PackedShared);
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
