@@ -440,7 +440,7 @@ std::vector<std::pair<Only, ValueForm>> paired_outputs(const OperandSpec& s) {
   return {};
 }
 
-// Of all that blocks may hold, with tails of tiles.
+// Of all that blocks may hold, with tails of tiles and without.
 TEST(QuantizeCuda, BothStochasticCopiesTogether) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -454,13 +454,19 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
           c.only = only;
           if (fill == Fill::normal) c.length = 280;
           cases.push_back(c);
-          // Whole tiles, and a step as graphs have it.
-          if (fill != Fill::normal && fill != Fill::spread) continue;
-          c.shape = fill == Fill::normal ? Shape{128, 256, 0} : c.shape, c.length = 0, c.device_step = true;
+          // A step as graphs have it, and whole tiles.
+          c.length = 0;
+          if (fill == Fill::spread) {
+            c.device_step = true;
+            cases.push_back(c);
+            c.device_step = false;
+          }
+          c.shape = {128, 256, 0};
           cases.push_back(c);
-          if (fill != Fill::normal) continue;
-          c.fill = Fill::spread, c.device_step = false;
-          cases.push_back(c);
+          if (fill == Fill::normal) {
+            c.device_step = true;
+            cases.push_back(c);
+          }
         }
       }
     }

@@ -77,17 +77,14 @@ __device__ __forceinline__ uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_
   return r;
 }
 
-// The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
-// schedule is read once for all of them. kOnce: no sum of three words is left to the compiler, which sometimes makes two of one.
-template <int kGroups, bool kOnce = false>
-__device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
-#pragma unroll
-  for (int n = 0; n < kGroups; ++n, group += step) {
-    const uint64_t a = uint64_t{kPhilox0} * group;
-    const uint64_t b = uint64_t{kPhilox1} * (static_cast<uint32_t>(a >> 32) ^ d.key_hi[0]);
-    v[n][0] = static_cast<uint32_t>(b >> 32) ^ w.lo1, v[n][1] = static_cast<uint32_t>(b);
-    v[n][2] = static_cast<uint32_t>(a) ^ w.hi1, v[n][3] = 0;
-  }
+// Rounds 0 and 1 of the group whose product with kPhilox0 is a, which groups of other keys share, and those that follow.
+__device__ __forceinline__ void first_rounds(const Draws& d, const StepWords& w, uint64_t a, uint32_t (&v)[4]) {
+  const uint64_t b = uint64_t{kPhilox1} * (static_cast<uint32_t>(a >> 32) ^ d.key_hi[0]);
+  v[0] = static_cast<uint32_t>(b >> 32) ^ w.lo1, v[1] = static_cast<uint32_t>(b);
+  v[2] = static_cast<uint32_t>(a) ^ w.hi1, v[3] = 0;
+}
+template <int kGroups, bool kOnce>
+__device__ __forceinline__ void other_rounds(const Draws& d, const StepWords& w, uint32_t (*v)[4]) {
 #pragma unroll
   for (int i = 2; i < 10; ++i) {
 #pragma unroll
@@ -98,6 +95,15 @@ __device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32
       v[n][3] = static_cast<uint32_t>(a);
     }
   }
+}
+
+// The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
+// schedule is read once for all of them. kOnce: no sum of three words is left to the compiler, which sometimes makes two of one.
+template <int kGroups, bool kOnce = false>
+__device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
+#pragma unroll
+  for (int n = 0; n < kGroups; ++n, group += step) first_rounds(d, w, uint64_t{kPhilox0} * group, v[n]);
+  other_rounds<kGroups, kOnce>(d, w, v);
 }
 
 }  // namespace halftone::device

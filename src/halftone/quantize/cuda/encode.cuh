@@ -99,11 +99,11 @@ __device__ __forceinline__ uint32_t place_draw(uint32_t word, uint32_t constant)
 }
 
 // Integers: 128 - (u + 1/2) / 65536, u the draw in the given half of a word, in whose binade 2^-17 is one bit: one product on the
-// multipliers makes it from either half.
-template <int kHalf>
+// multipliers makes it from either half. kFrom: bits of what 2 u are subtracted from.
+template <int kHalf, uint32_t kFrom = 0x42FFFFFFu>
 __device__ __forceinline__ uint32_t draw_number(uint32_t word) {
   uint32_t r;
-  asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(0x42FFFFFF));
+  asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(kFrom));
   return r;
 }
 // 1.5 * 2^23 + kAdd + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17: numerics.md section 4. The sum is rounded up to a grid that

@@ -3,10 +3,6 @@
 namespace halftone::device {
 namespace {
 
-__device__ __forceinline__ void clear_specials(uint32_t& pair) {
-  if ((pair & 0x00007F80u) == 0x00007F80u) pair &= 0xFFFF0000u;
-  if ((pair & 0x7F800000u) == 0x7F800000u) pair &= 0x0000FFFFu;
-}
 struct PairShared : PairWarps {
   alignas(16) float factors[2][kTile];  // inverse scales of the tile's rows and columns
 };
@@ -139,7 +135,8 @@ bool launch_int_pair(const TileArgs& a, Form form, TileGrid tiles, cudaStream_t 
   const auto go = [&](auto* kernel) { return launch_pair(kernel, band_grid(tiles), kTileThreads, sizeof(PairShared), stream, a); };
   if (form == Form::codes && element == Element::int8) return go(int_pair_kernel<Element::int8, false>);
   if (form == Form::codes && element == Element::int4) return go(int_pair_kernel<Element::int4, false>);
-  return form == Form::packed && element == Element::int4 && go(int_pair_kernel<Element::int4, true>);
+  if (form != Form::packed || element != Element::int4) return false;
+  return launch_int4_pair(a, tiles, stream) || go(int_pair_kernel<Element::int4, true>);
 }
 
 }  // namespace halftone::device

@@ -41,6 +41,8 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
 // int8 and int4 codes of both copies of bf16 elements with scales of rows and columns and stochastic rounding (int_pair.cu); false, and
 // nothing is launched, where that kernel is not for these copies.
 bool launch_int_pair(const TileArgs& a, Form form, TileGrid tiles, cudaStream_t stream);
+// The same for packed int4 of whole tiles alone (int4_pair.cu).
+bool launch_int4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // The same for e4m3 and e5m2 codes in MX blocks, not in tiles of 32 x 32 (mxfp8_pair.cu).
 bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for e4m3 and e5m2 codes of fp32 elements (mxfp8_pair_f32.cu).

@@ -40,6 +40,12 @@ __device__ __forceinline__ float element_of(uint32_t pair, int half) {
   return __uint_as_float(as_word(__hfma2(as_pair(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
 }
 
+// NaN and infinity become 0.
+__device__ __forceinline__ void clear_specials(uint32_t& pair) {
+  if ((pair & 0x00007F80u) == 0x00007F80u) pair &= 0xFFFF0000u;
+  if ((pair & 0x7F800000u) == 0x7F800000u) pair &= 0x0000FFFFu;
+}
+
 // What a warp has in shared memory, of bf16: row i of its lanes' 8 x 8 elements, 16 bytes a lane; then, in their place, its piece of the
 // transposed copy: 64 columns of 32 codes.
 struct PairWarps {
