@@ -10,27 +10,6 @@ struct PairShared : PairWarps {
   alignas(16) uint16_t rows[2][kTile], columns[4][kTile];  // maxima by warps along a row and along a column
 };
 
-// Largest magnitudes of the rows and of the columns of a thread's elements, by integer maxima of three, half as many as of two: the
-// magnitudes are made by the multipliers, which have less to do.
-__device__ __forceinline__ void maxima_of(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
-  uint32_t last = 0, w[2][4];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    uint32_t(&m)[4] = w[i % 2];
-    read_words(own + i * PairWarps::kRowBytes, m);
-#pragma unroll
-    for (uint32_t& pair : m) pair = as_word(__habs2(as_pair(pair)));
-    const uint32_t most = __vmaxu2(__vimax3_u16x2(m[0], m[1], m[2]), m[3]);
-    if (i % 2 == 0) {
-      last = most;
-      continue;
-    }
-    of_rows.w[i >> 1] = __vmaxu2(__byte_perm(last, most, 0x5410), __byte_perm(last, most, 0x7632));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 1 ? __vmaxu2(w[0][k], w[1][k]) : __vimax3_u16x2(of_columns.w[k], w[0][k], w[1][k]);
-  }
-}
-
 // An element of a pair of finite ones as fp32, by the multipliers: a shift would go to the integer units, which are what time goes by.
 __device__ __forceinline__ float element(uint32_t pair, int half) {
   const __nv_bfloat162 both = half == 0 ? __low2bfloat162(as_pair(pair)) : as_pair(pair);

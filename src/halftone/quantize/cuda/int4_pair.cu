@@ -29,30 +29,6 @@ __device__ __forceinline__ uint32_t gather_codes(uint32_t a, uint32_t b) {
 // Four even and four odd ones.
 __device__ __forceinline__ uint32_t pack_codes(uint32_t even, uint32_t odd) { return (even >> 1 & 0x0F0F0F0Fu) | (odd << 3 & 0xF0F0F0F0u); }
 
-// Both draws of a thread's elements where their groups are the same: one product of a group is then shared, too. The step of the host is
-// not asked for, which would cost 24 instructions under predicates.
-template <bool kDeviceStep>
-struct SharedDraws {
-  const Draws &row, &column;
-  const StepWords row_step = words(row), column_step = words(column);
-  const uint32_t group;
-  __device__ __forceinline__ SharedDraws(const TileArgs& a, int r, int c)
-      : row(a.row.draws), column(a.transposed.draws), group(PairDraws::first_group(row, r, c)) {}
-  static __device__ __forceinline__ StepWords words(const Draws& d) {
-    if constexpr (kDeviceStep) return step_words(d);
-    return {d.key_lo[1], d.key_hi[1], d.key_hi[2]};
-  }
-  // Of rows i and i + 1.
-  __device__ __forceinline__ void two_rows(uint32_t i, uint32_t (&of_row)[2][4], uint32_t (&of_column)[2][4]) const {
-#pragma unroll
-    for (uint32_t n = 0; n < 2; ++n) {
-      const uint64_t a = uint64_t{kPhilox0} * (group + (i + n) * row.row);
-      first_rounds(row, row_step, a, of_row[n]), first_rounds(column, column_step, a, of_column[n]);
-    }
-    other_rounds<2, true>(row, row_step, of_row), other_rounds<2, true>(column, column_step, of_column);
-  }
-};
-
 // kVectors vectors of kCodes from (r0, c0) on in pieces of 16 bytes: that of the thread's first vector from `from`, others kNext bytes on.
 template <int kVectors, int kCodes, int kThreads, int kNext>
 __device__ __forceinline__ void store_packed(const CopyArgs& d, int r0, int c0, unsigned thread, const uint8_t* from) {

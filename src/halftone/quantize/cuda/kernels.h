@@ -53,6 +53,8 @@ bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for packed MXFP4 of fp32, where the upper half of the largest magnitude says what scale a block has (mxfp4_packed_f32.cu).
 bool launch_mxfp4_packed_f32(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// And for packed MXFP4 of bf16 whose copies draw from the same groups (mxfp4_packed_pair.cu).
+bool launch_mxfp4_packed_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 
 inline constexpr int kRowThreads = 512;
 constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }

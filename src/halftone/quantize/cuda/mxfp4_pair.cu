@@ -24,19 +24,6 @@ struct PairShared {
   }
 };
 
-// mx_byte of two bf16 magnitudes in the halves of a word, exactly: every mode adds something to the bits, takes the exponent, and 2 from
-// it (all magnitudes and modes were compared). Poisoned ones come out above kLargestFactor.
-struct PairScale {
-  uint32_t add, lowest;
-  explicit PairScale(const MxRule& r)
-      : add((r.by == 1 ? r.add >> 16 : 63u) * 0x00010001u), lowest(static_cast<uint32_t>(r.lowest) * 0x00010001u) {}
-  __device__ __forceinline__ uint32_t operator()(uint32_t pair) const {
-    return __viaddmax_s16x2((pair + add) >> 7 & 0x01FF01FFu, 0xFFFEFFFEu, lowest);
-  }
-};
-// Bit 15 of the halves that are more than `most`.
-__device__ __forceinline__ uint32_t above(uint32_t pair, uint32_t most) { return (pair + (0x7FFFu - most) * 0x00010001u) & 0x80008000u; }
-
 // A block: the factor that takes its elements to their positions (Stochastic; 0: it is poisoned, or another one of its row; negative: with
 // elements times kLowered, because their own is no fp32), and the bytes that its codes fold into.
 //

@@ -120,8 +120,9 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
     const int64_t C = operand_length(copy, contracted);
     // With fewer elements the second kernel takes longer than it saves, which is less where draws or a rotation take longer than stores.
     const bool slow = p.type == DType::bf16 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
-    // The kernel of packed MXFP4 of fp32 with draws stores pieces of sectors while it computes: 2% less time without the second one.
-    const bool hidden = p.type == DType::f32 && both && copy.packed != nullptr && copy.spec.stochastic;
+    // Kernels of packed MXFP4 of both copies with draws store pieces of sectors while they compute: 2 to 3% less time without that one.
+    const bool packed_pair = copy.spec.element == Element::e2m1 && p.row.spec.stochastic && p.transposed.spec.hadamard == 0;
+    const bool hidden = both && copy.packed != nullptr && copy.spec.stochastic && (p.type == DType::f32 || packed_pair);
     if (hidden || !gathers_scales(copy, C) || R * C < int64_t{1} << (both && !slow ? 25 : 26)) return nullptr;
     return take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * 4);
   };
@@ -317,6 +318,8 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     }
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
     if (form == Form::folded) return f.step == Step::exact && launch_mxfp4_pair(a, grid, stream);
+    const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
+    if (form == Form::packed) return mxfp4 && launch_mxfp4_packed_pair(a, grid, stream);
     if (form != Form::codes) return false;
     if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);
     return fp8 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);

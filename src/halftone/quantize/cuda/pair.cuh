@@ -103,6 +103,27 @@ __device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_r
   for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
 }
 
+// Largest magnitudes of the rows and of the columns of a thread's elements, by integer maxima of three, half as many as of two: the
+// magnitudes are made by the multipliers, which have less to do.
+__device__ __forceinline__ void maxima_of(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
+  uint32_t last = 0, w[2][4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    uint32_t(&m)[4] = w[i % 2];
+    read_words(own + i * PairWarps::kRowBytes, m);
+#pragma unroll
+    for (uint32_t& pair : m) pair = as_word(__habs2(as_pair(pair)));
+    const uint32_t most = __vmaxu2(__vimax3_u16x2(m[0], m[1], m[2]), m[3]);
+    if (i % 2 == 0) {
+      last = most;
+      continue;
+    }
+    of_rows.w[i >> 1] = __vmaxu2(__byte_perm(last, most, 0x5410), __byte_perm(last, most, 0x7632));
+#pragma unroll
+    for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 1 ? __vmaxu2(w[0][k], w[1][k]) : __vimax3_u16x2(of_columns.w[k], w[0][k], w[1][k]);
+  }
+}
+
 // Blocks without a second level. By the thread of element (0, 0).
 __device__ __forceinline__ void write_outer(const TileArgs& a, int row, int column) {
   if (row != 0 || column != 0) return;
@@ -126,6 +147,48 @@ struct PairDraws {
     const Draws &r = a.row.draws, &c = a.transposed.draws;
     draw8<2, kOnce>(r, row_step, row_group + i * r.row, r.row * kApart, of_row);
     draw8<2, kOnce>(c, column_step, column_group + i * c.row, c.row * kApart, of_column);
+  }
+};
+
+// Both draws of a thread's elements where their groups are the same: one product of a group is then shared, too. The step of the host is
+// not asked for, which would cost 24 instructions under predicates.
+template <bool kDeviceStep>
+struct SharedDraws {
+  const Draws &row, &column;
+  const StepWords row_step = words(row), column_step = words(column);
+  const uint32_t group;
+  __device__ __forceinline__ SharedDraws(const TileArgs& a, int r, int c)
+      : row(a.row.draws), column(a.transposed.draws), group(PairDraws::first_group(row, r, c)) {}
+  static __device__ __forceinline__ StepWords words(const Draws& d) {
+    if constexpr (kDeviceStep) return step_words(d);
+    return {d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+  }
+  // Of rows i and i + kApart. kTogether: both copies round by round, not one after the other.
+  template <uint32_t kApart = 1, bool kTogether = false>
+  __device__ __forceinline__ void two_rows(uint32_t i, uint32_t (&of_row)[2][4], uint32_t (&of_column)[2][4]) const {
+#pragma unroll
+    for (uint32_t n = 0; n < 2; ++n) {
+      const uint64_t a = uint64_t{kPhilox0} * (group + (i + n * kApart) * row.row);
+      first_rounds(row, row_step, a, of_row[n]), first_rounds(column, column_step, a, of_column[n]);
+    }
+    if constexpr (!kTogether) {
+      other_rounds<2, true>(row, row_step, of_row), other_rounds<2, true>(column, column_step, of_column);
+    } else {
+#pragma unroll
+      for (int k = 2; k < 10; ++k) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) round(k, row, row_step, of_row[n]);
+#pragma unroll
+        for (int n = 0; n < 2; ++n) round(k, column, column_step, of_column[n]);
+      }
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void round(int k, const Draws& d, const StepWords& w, uint32_t (&v)[4]) {
+    const uint64_t a = uint64_t{kPhilox0} * v[0], b = uint64_t{kPhilox1} * v[2];
+    v[0] = static_cast<uint32_t>(b >> 32) ^ v[1] ^ d.key_lo[k], v[1] = static_cast<uint32_t>(b);
+    v[2] = static_cast<uint32_t>(a >> 32) ^ v[3] ^ (k == 2 ? w.hi2 : d.key_hi[k]), v[3] = static_cast<uint32_t>(a);
   }
 };
 
@@ -240,6 +303,19 @@ __device__ __forceinline__ void read4(const float* at, float* to) {
   const float4 f = *reinterpret_cast<const float4*>(at);
   to[0] = f.x, to[1] = f.y, to[2] = f.z, to[3] = f.w;
 }
+
+// mx_byte of two bf16 magnitudes in the halves of a word, exactly: every mode adds something to the bits, takes the exponent, and 2 from
+// it (all magnitudes and modes were compared). Poisoned ones come out above kLargestFactor.
+struct PairScale {
+  uint32_t add, lowest;
+  explicit PairScale(const MxRule& r)
+      : add((r.by == 1 ? r.add >> 16 : 63u) * 0x00010001u), lowest(static_cast<uint32_t>(r.lowest) * 0x00010001u) {}
+  __device__ __forceinline__ uint32_t operator()(uint32_t pair) const {
+    return __viaddmax_s16x2((pair + add) >> 7 & 0x01FF01FFu, 0xFFFEFFFEu, lowest);
+  }
+};
+// Bit 15 of the halves that are more than `most`.
+__device__ __forceinline__ uint32_t above(uint32_t pair, uint32_t most) { return (pair + (0x7FFFu - most) * 0x00010001u) & 0x80008000u; }
 
 // What MX blocks of a warp ask of their elements beside the product: nothing; bounds or the codes of poisoned blocks; a lift, too.
 enum class Care : uint32_t { none, range, lift };
