@@ -38,7 +38,15 @@ struct Fp4Level {
   float outer, reciprocal, of_amax, limit;
   uint32_t lift;
 };
-template <Step kStep>
+// How codes are made: the nearest, or with draws. spread: with work moved from the units for shifts and logic to the multipliers, which are
+// less busy: less time where arithmetic takes longer than memory, 1% more for row copies of bf16 alone. They keep `drawn`, and so do packed
+// copies, for which it was not measured.
+enum class Rounds { nearest, drawn, spread };
+// Whether the scale's limit is relative, kMostAbove: how much larger than the block's scale it may be before it is rounded. The largest
+// quotient is 6.9 then. Two comparisons less.
+constexpr bool compares(Step step, Rounds rounds) { return step == Step::divide && rounds == Rounds::spread; }
+inline constexpr float kMostAbove = 1.15f;
+template <Step kStep, Rounds kRounds>
 __device__ __forceinline__ Fp4Level fp4_level(ScalePair outer, const BlockCode& c) {
   Fp4Level l{outer.scale, 1, 0, -1.0f, 0};
   if constexpr (kStep == Step::divide) {
@@ -49,7 +57,7 @@ __device__ __forceinline__ Fp4Level fp4_level(ScalePair outer, const BlockCode& 
   } else {
     l.of_amax = outer.inv * __uint_as_float(0x3E2AAAABu);
   }
-  if (l.outer >= 0x1p-60f && l.outer <= 0x1p60f) l.limit = c.limit;
+  if (l.outer >= 0x1p-60f && l.outer <= 0x1p60f) l.limit = compares(kStep, kRounds) ? kMostAbove : c.limit;
   return l;
 }
 
@@ -82,7 +90,17 @@ struct Fp4Block {
   float rest;                // what the reciprocal lacks, rounded up
   bool special;              // of the warp: some block needs settle; nearest codes: or is none for fast16
 };
-__device__ __forceinline__ uint32_t e4m3_of(float v) { return round_pair<Float::e4m3>(v, 0.0f); }
+template <bool kWord>  // or the compiler takes an instruction to clear the upper half, which nothing reads
+__device__ __forceinline__ uint32_t e4m3_of(float v) {
+  if constexpr (!kWord) return round_pair<Float::e4m3>(v, 0.0f);
+#if __CUDA_ARCH__ >= 890
+  uint32_t r;
+  asm("{ .reg .b16 t, z; mov.u16 z, 0; cvt.rn.satfinite.e4m3x2.f32 t, %1, %2; mov.b32 %0, {t, z}; }" : "=r"(r) : "f"(0.0f), "f"(v));
+  return r;
+#else
+  return round_pair<Float::e4m3>(v, 0.0f);
+#endif
+}
 __device__ __forceinline__ float value_of_e4m3(uint32_t code) {
 #if __CUDA_ARCH__ >= 890
   uint32_t pair;
@@ -93,31 +111,39 @@ __device__ __forceinline__ float value_of_e4m3(uint32_t code) {
 #endif
 }
 // fp4_byte and fp4_element_factor of rules.cuh for the largest magnitude of a block, lifted like the elements.
-template <class T, Step kStep, bool kStochastic>
+template <class T, Step kStep, Rounds kRounds>
 __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level& level, uint32_t amax) {
   const float a = __uint_as_float(amax);
   float v;
   Fp4Block b;
   bool special;  // not a scale within 1/8 of v, which leaves the largest quotient below 6.9; or NaN
+  constexpr bool kStochastic = kRounds != Rounds::nearest, kCompares = compares(kStep, kRounds);
+  [[maybe_unused]] float exact = 0;
   if constexpr (kStep == Step::divide) {
     v = quotient8(nearest_quotient<T>(a, level.outer, level.reciprocal), 6.0f, __uint_as_float(0x3E2AAAABu));
-    special = !(v <= level.limit);
+    if constexpr (kCompares) {
+      exact = v;
+    } else {
+      special = !(v <= level.limit);
+    }
     v = fmaxf(v, c.least);
-    special |= (v < c.half) & (v > c.least);
+    if constexpr (!kCompares) special |= (v < c.half) & (v > c.least);
   } else {
     v = a * level.of_amax;
     special = !(v <= level.limit) | ((v < c.half) & (amax != 0));
   }
-  v = fminf(v, c.most);
+  if constexpr (!kCompares) v = fminf(v, c.most);
   float value;
-  if (kStochastic && !c.wide) {  // an instruction less, on the units for shifts and logic, which are not the busiest here
-    b.byte = e4m3_of(v), value = value_of_e4m3(b.byte);
+  if (kStochastic && !c.wide) {  // an instruction less, on the units for shifts and logic, which are not the busiest here (saturates)
+    b.byte = e4m3_of<kRounds == Rounds::spread>(v), value = value_of_e4m3(b.byte);
   } else {
+    if constexpr (kCompares) v = fminf(v, c.most);
     // The last place of the sum is the quantum of v's binade, or of the subnormal scales: its low bits are the code without the exponent.
     const uint32_t exponent = __float_as_uint(fmaxf(v, c.normal)) & 0x7F800000u;
     const float unit = __uint_as_float(exponent + c.unit), sum = v + unit;
     value = sum - unit, b.byte = __float_as_uint(sum) + (exponent >> 20);
   }
+  if constexpr (kCompares) special = !(exact <= value * level.limit);
   b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
   b.factor = value * level.outer, b.reciprocal = b.rest = 0;
   if constexpr (kHasFast<T, kStochastic>) special |= has_near_ties(b.factor);
@@ -132,6 +158,14 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
   return b;
 }
 
+// Elements of pairs of finite ones, on the multipliers.
+__device__ __forceinline__ float low_element(uint32_t pair, const Shifts& by) { return __uint_as_float(pair * by.by16); }
+__device__ __forceinline__ float high_element(uint32_t pair, const Shifts& by) {
+  uint32_t r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by.high), "r"(by.zeros));
+  return __uint_as_float(r);
+}
+
 // Sixteen elements of a block: pairs of bf16, or fp32.
 template <class T>
 struct Block16;
@@ -140,6 +174,10 @@ struct Block16<bf16> {
   uint32_t w[8];
   __device__ __forceinline__ float magnitude(int i, const Shifts& by) const {
     return fabsf(__uint_as_float((i & 1) == 0 ? w[i / 2] * by.by16 : w[i / 2] & 0xFFFF0000u));
+  }
+  // Where all of the block is finite, or does not matter: on the multipliers alone.
+  __device__ __forceinline__ float finite_magnitude(int i, const Shifts& by) const {
+    return fabsf((i & 1) == 0 ? low_element(w[i / 2], by) : high_element(w[i / 2], by));
   }
   // Sign bits of elements 2k and 2k + 1 at bits 15 and 31; the other bits are arbitrary.
   __device__ __forceinline__ uint32_t signs(int k) const { return w[k]; }
@@ -169,6 +207,7 @@ template <>
 struct Block16<float> {
   float v[16];
   __device__ __forceinline__ float magnitude(int i, const Shifts&) const { return fabsf(v[i]); }
+  __device__ __forceinline__ float finite_magnitude(int i, const Shifts&) const { return fabsf(v[i]); }
   __device__ __forceinline__ uint32_t signs(int k) const {
     return __byte_perm(__float_as_uint(v[2 * k]), __float_as_uint(v[2 * k + 1]), 0x7632);
   }
@@ -217,27 +256,42 @@ __device__ __forceinline__ float scaled(float x, float factor, float reciprocal,
   if constexpr (sizeof(T) == 4) return quotient(x, factor, reciprocal);
   return __fmaf_rn(x, reciprocal, x * rest);
 }
-// Code of y, 0 to 7, or 8 above 6, in byte 3: Stochastic in encode.cuh, with the shift on the multipliers (by2: 2^kShift).
-__device__ __forceinline__ uint32_t stochastic_e2m1(float y, uint32_t below, uint32_t by2) {
-  return __float_as_uint(__fmul_ru(y, Stochastic<Float::e2m1>::kToPosition)) * by2 - below;
+// Code of y, 0 to 7, or 8 above 6, in byte 3: Stochastic in encode.cuh for the draw in the half kHalf of a word, with the shift on the
+// multipliers (by2: 2^kShift). spread: a dot product takes the draw from the position before the shift, in place of a permutation.
+// constant: of place_draw.
+template <Rounds kRounds, int kHalf>
+__device__ __forceinline__ uint32_t stochastic_e2m1(float y, uint32_t word, uint32_t by2, [[maybe_unused]] uint32_t constant) {
+  using Rule = Stochastic<Float::e2m1>;
+  const auto position = [&] { return __float_as_uint(__fmul_ru(y, Rule::kToPosition)); };
+  if constexpr (kRounds == Rounds::spread) {
+    constexpr int kDraw = 256 >> Rule::kShift;  // its last place
+    static_assert(kDraw <= 128);
+    uint32_t left;
+    asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(left) : "r"(word), "r"(((256 - kDraw) & 255) << 8 * kHalf), "r"(position()));
+    return left * by2 + ((1u << 24) - Rule::kHalf);
+  } else {
+    const uint32_t below = place_draw<kHalf>(word, constant);
+    return position() * by2 - below;
+  }
 }
 // round_e2m1 for y < 7.
 __device__ __forceinline__ uint32_t nearest_e2m1(float y) {
   const float s0 = y + 0x1p22f, s1 = __fmaf_rn(y, 0.5f, 0x1p22f + 1), s2 = __fmaf_rn(y, 0.25f, 0x1p22f + 2);
   return __vimin3_u32(__float_as_uint(s0), __float_as_uint(s1), __float_as_uint(s2));
 }
-// To pairs of magnitudes: codes 0 to 7 in the low bytes of 16-bit halves. draw(i): place_draw.
-template <class T, Step kStep, bool kStochastic, class Draw>
+// To pairs of magnitudes: codes 0 to 7 in the low bytes of 16-bit halves. draw(i, y): stochastic_e2m1 of element i.
+template <class T, Step kStep, Rounds kRounds, class Draw>
 __device__ __forceinline__ void encode16(const Block16<T>& t, const Fp4Block& b, const Shifts& by, Draw&& draw, uint32_t (&pairs)[8]) {
+  constexpr bool kStochastic = kRounds != Rounds::nearest;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     uint32_t s[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const float x = t.magnitude(2 * k + j, by);
+      const float x = kRounds == Rounds::spread ? t.finite_magnitude(2 * k + j, by) : t.magnitude(2 * k + j, by);
       const float y = scaled<T, kStep>(x, b.factor, b.reciprocal, b.rest);
       if constexpr (kStochastic) {
-        s[j] = stochastic_e2m1(y, draw(2 * k + j), by.by2);
+        s[j] = draw(2 * k + j, y);
       } else {
         s[j] = nearest_e2m1(y);
       }
@@ -315,13 +369,6 @@ __device__ __forceinline__ void fast16(const Fp4Block& b, X&& x, const Shifts& b
     for (int k = 0; k < 8; ++k) out[k] = fast_values(y[2 * k], y[2 * k + 1], b.value);
   }
 }
-// Elements of pairs of finite ones, on the multipliers.
-__device__ __forceinline__ float low_element(uint32_t pair, const Shifts& by) { return __uint_as_float(pair * by.by16); }
-__device__ __forceinline__ float high_element(uint32_t pair, const Shifts& by) {
-  uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by.high), "r"(by.zeros));
-  return __uint_as_float(r);
-}
 template <Step kStep, Form kForm, int kWords>
 __device__ __forceinline__ void fast16(const Block16<bf16>& t, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {
   fast16<kStep, kForm>(
@@ -350,10 +397,10 @@ __device__ __forceinline__ bool fast16(const Block16<float>& t, const Fp4Block& 
   return nearest > 2 * kAround;
 }
 
-template <class T, Step kStep, bool kStochastic, Form kForm, class Draw, int kWords>
+template <class T, Step kStep, Rounds kRounds, Form kForm, class Draw, int kWords>
 __device__ __forceinline__ void quantise16(const Block16<T>& t, const Fp4Block& b, const Shifts& by, Draw&& draw, uint32_t (&out)[kWords]) {
   uint32_t pairs[8];
-  encode16<T, kStep, kStochastic>(t, b, by, draw, pairs);
+  encode16<T, kStep, kRounds>(t, b, by, draw, pairs);
   if constexpr (kForm == Form::bf16) {
 #pragma unroll
     for (int k = 0; k < 8; ++k) out[k] = fp4_values(pairs[k], t.signs(k), b.value, by.by6);

@@ -24,6 +24,9 @@ struct SlabArgs {
   TileArgs tile;
   BlockCode row, transposed;
   Shifts shifts;
+  // Set by the launch: how many of the last columns of tiles of the last band have thread blocks for each copy (fp4_slab.cuh); bands of
+  // tiles.
+  unsigned split, bands;
 };
 
 // The kernel for elements in blocks of 16 that writes these copies, null where there is none (fp4_slab.cuh). Forms of copies
@@ -47,7 +50,7 @@ inline BlockCode block_code(bool wide, Fp4Chain chain) {
               : BlockCode{least, 448.0f, 455.0f, 0x1p-6f, 0x1p-7f, kBinades + 56, 0x7Fu, false};
 }
 inline SlabArgs slab_args(const TileArgs& tile) {
-  return {tile, block_code(tile.row.wide, tile.row.chain), block_code(tile.transposed.wide, tile.transposed.chain), {}};
+  return {tile, block_code(tile.row.wide, tile.row.chain), block_code(tile.transposed.wide, tile.transposed.chain), {}, 0, 0};
 }
 
 }  // namespace halftone::device

@@ -303,6 +303,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     ask.tiles =
         p.type == DType::bf16 && (ask.row || ask.column) && !ask.tensor && !ask.hadamard && of_tiles(a.row) && of_tiles(a.transposed);
     ask.packed_next = slabs != nullptr && (!row || of_row == Form::packed) && (!transposed || of_transposed == Form::packed);
+    ask.slow_next = slabs != nullptr && f.stochastic && copies == Copies::both && p.type == DType::bf16;
     status = collect_statistics(ask, stream);
     a.dependent = a.backwards = true;
   }

@@ -228,7 +228,11 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
 
 }  // namespace
 
-cudaError_t collect_rotated(const StatisticsArgs& a, bool early, cudaStream_t stream) {
+cudaError_t collect_rotated(const StatisticsArgs& given, bool early, cudaStream_t stream) {
+  StatisticsArgs a = given;
+  // What stays in the L2 cache takes the place of what the kernel before wrote, which must go to DRAM then, while that is busy. A kernel
+  // that leaves DRAM time reads all of x from there.
+  if (a.slow_next) a.keep_from = a.rows;
   const bool wide = a.hadamard == 32;
   if (a.type == DType::bf16) {
     return launch_ring(wide ? rotated_kernel<bf16, 32> : rotated_kernel<bf16, 16>, kStatisticsParts, kRotatedThreads, RotatedRing::kBytes,

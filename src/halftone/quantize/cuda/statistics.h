@@ -33,6 +33,7 @@ struct StatisticsArgs {
   bool packed_next;  // the kernel to come writes packed copies by slabs
   bool tiles;        // bf16: `row` and `column` are asked for where scales are tiles of 32 x 32: any vector of a tile may have its maximum
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
+  bool slow_next;                    // the kernel to come takes longer for arithmetic than for memory
 };
 inline constexpr int kStatisticsParts = 132;
 // Of the matrix's end, which the next kernel reads first: what is to stay in the L2 cache of 50 MB. 20 and 36 MiB do as well.
