@@ -455,18 +455,11 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
           if (fill == Fill::normal) c.length = 280;
           cases.push_back(c);
           // A step as graphs have it, and whole tiles.
+          const auto add = [&](Shape shape, bool device_step) { c.shape = shape, c.device_step = device_step, cases.push_back(c); };
           c.length = 0;
-          if (fill == Fill::spread) {
-            c.device_step = true;
-            cases.push_back(c);
-            c.device_step = false;
-          }
-          c.shape = {128, 256, 0};
-          cases.push_back(c);
-          if (fill == Fill::normal) {
-            c.device_step = true;
-            cases.push_back(c);
-          }
+          if (fill == Fill::spread) add(c.shape, true);
+          add({128, 256, 0}, false);
+          if (fill == Fill::normal) add(c.shape, true);
         }
       }
     }

@@ -56,28 +56,6 @@ __device__ __forceinline__ uint32_t pack8_down(uint32_t even, uint32_t odd, uint
   return ((low & 0x0F0F0F0Fu) | (high & 0xF0F0F0F0u)) ^ 0x77777777u;
 }
 
-// The scales of vector r0 + at from block `first` on, a word of them.
-template <class Word>
-__device__ __forceinline__ void store_scales(const CopyArgs& d, int r0, int at, int first, const uint8_t* from) {
-  constexpr int kCount = sizeof(Word);
-  const int v = r0 + at;
-  if (v >= d.R || first >= d.blocks) return;
-  const Word w = *reinterpret_cast<const Word*>(from);
-  if (d.scale_tiles != nullptr) {
-    const int64_t word = (int64_t{r0 / kTile} * d.tiles_c + first / 4) * kTile + r0 % kTile;
-    store_kept(reinterpret_cast<Word*>(static_cast<uint8_t*>(d.scale_tiles) + word * 4 + first % 4 + static_cast<uint32_t>(at) * 4), w);
-    return;
-  }
-  const auto blocks = static_cast<uint32_t>(d.blocks);
-  uint8_t* out = static_cast<uint8_t*>(d.scales) + (int64_t{r0} * d.blocks + first) + uint64_t{static_cast<uint32_t>(at)} * blocks;
-  if (first + kCount <= d.blocks && reinterpret_cast<uintptr_t>(out) % kCount == 0) {
-    *reinterpret_cast<Word*>(out) = w;
-    return;
-  }
-  const int count = min(d.blocks - first, kCount);
-  for (int i = 0; i < count; ++i) out[i] = from[i];
-}
-
 // Packed MXFP4 of both copies of bf16 elements with stochastic rounding: a thread has 8 x 8 elements, and makes both codes of one together,
 // of two rows at a time. kDeviceStep: the step of a copy lies in device memory.
 template <bool kDeviceStep>
@@ -193,13 +171,13 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     encode.template operator()<true>();
   }
   __syncthreads();
-  store_scales<uint16_t>(a.row, row0, thread, column0 / 32, shared.row_scales[thread]);
-  if (thread < kColumns) store_scales<uint32_t>(a.transposed, column0, thread, row0 / 32, shared.column_scales[thread]);
+  store_scales<uint16_t, false>(a.row, shared.row_scales[thread], row0 + thread, column0);
+  if (thread < kColumns) store_scales<uint32_t, false>(a.transposed, shared.column_scales[thread], column0 + thread, row0);
   flush_pieces<4, kColumns, kTile, kThreads>(a.transposed.packed, a.transposed, column0, row0, thread,
                                              [&](int v, int at) { return shared.columns[at >> 4] + PackedShared::column_at(at >> 4, v); });
 }
 
-bool takes(const CopyArgs& d) { return !d.tile && d.hadamard == 0 && d.scales != nullptr; }
+bool takes(const CopyArgs& d) { return !d.tile && d.hadamard == 0 && d.scale_tiles == nullptr; }
 
 }  // namespace
 

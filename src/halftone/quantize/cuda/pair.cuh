@@ -299,6 +299,28 @@ __device__ __forceinline__ void flush_packed_columns(const PairWarps& shared, co
   });
 }
 
+// Byte `at` of vector r.
+__device__ __forceinline__ uint8_t* byte_at(void* base, int r, int stride, int at) {
+  return static_cast<uint8_t*>(base) + (uint64_t{static_cast<uint32_t>(r)} * static_cast<uint32_t>(stride) + static_cast<uint32_t>(at));
+}
+// Scale bytes of vector r, as many as a Word has from element c on. kWhole: all that is asked for here is so.
+template <class Word, bool kWhole>
+__device__ __forceinline__ void store_scales(const CopyArgs& d, const uint8_t* staged, int r, int c) {
+  constexpr int kEach = sizeof(Word);
+  if constexpr (kWhole) {
+    *reinterpret_cast<Word*>(byte_at(d.scales, r, d.blocks, c / 32)) = *reinterpret_cast<const Word*>(staged);
+  } else {
+    if (d.scales == nullptr || r >= d.R || c >= d.C) return;
+    uint8_t* out = byte_at(d.scales, r, d.blocks, c / 32);
+    const int count = min(d.blocks - c / 32, kEach);
+    if (count == kEach && reinterpret_cast<uintptr_t>(out) % kEach == 0) {
+      *reinterpret_cast<Word*>(out) = *reinterpret_cast<const Word*>(staged);
+      return;
+    }
+    for (int i = 0; i < count; ++i) out[i] = staged[i];
+  }
+}
+
 __device__ __forceinline__ void read4(const float* at, float* to) {
   const float4 f = *reinterpret_cast<const float4*>(at);
   to[0] = f.x, to[1] = f.y, to[2] = f.z, to[3] = f.w;

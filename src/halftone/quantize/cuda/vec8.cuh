@@ -51,11 +51,6 @@ __device__ __forceinline__ void store_kept(uint32_t* p, uint32_t v) {
   asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(p), "r"(v), "l"(policy) : "memory");
 }
-__device__ __forceinline__ void store_kept(uint16_t* p, uint16_t v) {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("st.global.L2::cache_hint.u16 [%0], %1, %2;" ::"l"(p), "h"(v), "l"(policy) : "memory");
-}
 // And that kernel's loads, after which it may go first.
 __device__ __forceinline__ uint4 load_kept(const uint32_t* p) {
   uint64_t policy;
