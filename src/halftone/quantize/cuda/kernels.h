@@ -51,6 +51,8 @@ bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaS
 bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for MXFP4 of bf16 folded into e4m3, without scales beside it (mxfp4_pair.cu).
 bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// The same with rotated columns (mxfp4_rotated.cu).
+bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for packed MXFP4 of fp32, where the upper half of the largest magnitude says what scale a block has (mxfp4_packed_f32.cu).
 bool launch_mxfp4_packed_f32(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for packed MXFP4 of bf16 whose copies draw from the same groups (mxfp4_packed_pair.cu).

@@ -1,4 +1,4 @@
-#include "halftone/quantize/cuda/pair.cuh"
+#include "halftone/quantize/cuda/mxfp4_folded.cuh"
 
 namespace halftone::device {
 namespace {
@@ -24,28 +24,6 @@ struct PairShared {
   }
 };
 
-// A block: the factor that takes its elements to their positions (Stochastic; 0: it is poisoned, or another one of its row; negative: with
-// elements times kLowered, because their own is no fp32), and the bytes that its codes fold into.
-//
-// Codes are counted down from 8, so that saturation needs no minimum: byte n of first and second is that of code 8 - n, and of code 7 for
-// n = 0. Code 0 makes a selector of 8, which asks for the sign of byte 0: zeros.
-struct FoldedBlock {
-  float factor;
-  uint32_t first, second;
-};
-constexpr uint32_t kFirst = 0x74787C7Cu, kSecond = 0x60686C70u;  // where the block is its row's largest
-constexpr uint32_t kDeepest = 11;                                // binades below it down to which all bytes are normal numbers
-__device__ __forceinline__ FoldedBlock folded_block(uint32_t byte, uint32_t reference, bool poison) {
-  FoldedBlock b{};
-  const bool lift = byte > kLargestFactor;
-  const float inverse = __uint_as_float((254u - (lift ? byte - kLoweredBits : byte)) << 23) * Rule::kToPosition;
-  b.factor = poison ? 0.0f : lift ? -inverse : inverse;
-  uint32_t low, high;
-  fold_table<Float::e4m3>(byte, reference, low, high);
-  b.first = __byte_perm(low, high, 0x5677), b.second = __byte_perm(low, high, 0x1234);
-  return b;
-}
-
 // Two that are neither poisoned nor above kLargestFactor nor below kDeepest. below: how far under their references.
 struct TwoBlocks {
   float factors[2];
@@ -69,10 +47,6 @@ __device__ __forceinline__ uint32_t code_down(float x, float factor, uint32_t mi
   if constexpr (kLift) a = factor < 0 ? a * kLowered : a, factor = fabsf(factor);
   return multiply_add(__float_as_uint(__fmul_ru(a, factor)), minus, over);
 }
-// What goes around a draw: byte 0 below it, half a step less what makes the difference round up instead of down; byte 1 above it.
-constexpr uint32_t kOver = 8u << 8 | (Rule::kHalf - 1);
-static_assert(Rule::kHalf - 1 == 131);
-
 // MXFP4 of both copies of bf16 elements with stochastic rounding, folded into e4m3: a thread has 8 x 8 elements, and makes both codes of
 // one together, of two rows at a time.
 __global__ void __launch_bounds__(kThreads, kOnSm)

@@ -318,7 +318,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
       return fp8 && f.block == 32 && form == Form::codes && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
     }
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
-    if (form == Form::folded) return f.step == Step::exact && launch_mxfp4_pair(a, grid, stream);
+    if (form == Form::folded) return f.step == Step::exact && (launch_mxfp4_pair(a, grid, stream) || launch_mxfp4_rotated(a, grid, stream));
     const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
     if (form == Form::packed) return mxfp4 && launch_mxfp4_packed_pair(a, grid, stream);
     if (form != Form::codes) return false;

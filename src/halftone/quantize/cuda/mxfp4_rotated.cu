@@ -1,0 +1,317 @@
+#include "halftone/quantize/cuda/mxfp4_folded.cuh"
+
+namespace halftone::device {
+namespace {
+
+// MXFP4 of both copies of bf16 elements with stochastic rounding, columns rotated, folded into e4m3. A lane has whole blocks, of its row
+// and of its column, as in blocks_kernel. A thread block has four warps below each other; these take pieces of 32 x 32 elements, one after
+// the other, by one loop, while the next two are on their way. The 32 bytes of a block are a sector, which a warp stores alone: nobody
+// waits for other warps.
+constexpr int kWarps = 4, kThreads = kWarps * 32, kPiece = 32, kOnSm = 6;
+using Rule = Stochastic<Float::e2m1>;
+
+// A warp's. Draws of the transposed copy: four words of two columns each a group of eight, a word of 32 rows, where lanes that write four
+// rows of all and lanes that read all rows of one meet different banks; then codes of either copy in their place, 32 bytes a vector.
+struct WarpShared {
+  static constexpr int kWordBytes = 128 + 32, kGroupBytes = 4 * kWordBytes + 32, kCodesPitch = 48;
+  static constexpr int kPitch = kPiece * 2 + 16;  // of elements, without conflicts
+  alignas(16) uint8_t x[2][32 * kPitch];
+  alignas(16) uint8_t draws[4 * kGroupBytes];
+  RowFlips flips;
+  alignas(16) uint32_t steps[2][4];  // StepWords of either copy
+};
+// What the host knows and the compiler is not to know: it would make shifts of products (multiply_add), and constants anew for each piece.
+struct Known {
+  uint32_t minus = 0u - (1u << Rule::kShift), sixteen = 16;
+  uint32_t upper = 0x3F800000u, zero = 0x80000000u;  // the pair (0, 1), by which upper halves are widened; see widened
+  uint32_t around = kOver;
+  uint32_t row_add, row_lowest, column_add, column_lowest;  // of OneScale
+  Known(const PairScale& row, const PairScale& column)
+      : row_add(row.add & 0xFFFFu),
+        row_lowest(row.lowest & 0xFFFFu),
+        column_add(column.add & 0xFFFFu),
+        column_lowest(column.lowest & 0xFFFFu) {}
+};
+
+// PairScale of one magnitude.
+struct OneScale {
+  uint32_t add, lowest;
+  __device__ __forceinline__ uint32_t operator()(uint32_t amax) const {
+    return static_cast<uint32_t>(max(static_cast<int>((amax + add) >> 7) - 2, static_cast<int>(lowest)));
+  }
+};
+
+// Shared memory by addresses that the compiler does not make anew from the lane's number for each piece, some 40 instructions: what comes
+// back from an exchange with oneself.
+__device__ __forceinline__ uint32_t address_of(const void* at, int lane) {
+  return __shfl_sync(0xFFFFFFFFu, static_cast<uint32_t>(__cvta_generic_to_shared(at)), lane);
+}
+template <int kAt>
+__device__ __forceinline__ void load16(uint32_t from, uint32_t* w) {
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(from), "n"(kAt)
+               : "memory");
+}
+template <int kAt>
+__device__ __forceinline__ void store16(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("st.shared.v4.u32 [%0+%1], {%2,%3,%4,%5};" ::"r"(to), "n"(kAt), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// 16 bits of the largest magnitude; a NaN is larger than all.
+__device__ __forceinline__ uint32_t largest(const Block<bf16>& t) {
+  uint32_t m[2] = {t.w[0], t.w[1]};
+#pragma unroll
+  for (int i = 2; i < 16; ++i) m[i & 1] = max_magnitudes(m[i & 1], t.w[i]);
+  const uint32_t w = max_magnitudes(m[0], m[1]);
+  return max_magnitudes(w, __byte_perm(w, 0u, 0x1032)) & 0x7FFFu;
+}
+
+// What follows from a block's scale and that of its vector's largest block.
+struct Folding {
+  float factor;
+  uint32_t first, second;  // FoldedBlock
+  __device__ __forceinline__ Folding(const OneScale& scale, Block<bf16>& t, uint32_t reference_amax, uint32_t reference) {
+    const uint32_t byte = scale(largest(t)), below = reference - byte;
+    factor = __uint_as_float((254u - byte) << 23) * Rule::kToPosition;
+    first = kFirst - below * 0x08080808u, second = kSecond - below * 0x08080808u;
+    if (reference > kLargestFactor || below > kDeepest) [[unlikely]]
+      exotic(t, byte, reference, reference_amax >= 0x7F80u);
+  }
+
+ private:
+  __device__ __forceinline__ void exotic(Block<bf16>& t, uint32_t byte, uint32_t reference, bool poison) {
+    const FoldedBlock b = folded_block(byte, reference, poison);
+    first = b.first, second = b.second;
+    // Elements of poisoned blocks are 2, which no draw moves from code 4, whatever they were.
+    const uint32_t by = poison ? 0u : b.factor < 0 ? as_word(__float2bfloat162_rn(kLowered)) : 0x3F803F80u;
+    const uint32_t keep = poison ? 0u : ~0u, with = poison ? 0x40004000u : 0x80008000u;
+#pragma unroll
+    for (uint32_t& w : t.w)
+      asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}" : "+r"(w) : "r"(keep), "r"(by), "r"(with));
+    factor = poison ? Rule::kToPosition : fabsf(b.factor);
+    if (poison) first = second = kPoisonedBytes;
+  }
+};
+
+// Bytes of elements 8 * group to 8 * group + 7. over(i): the i-th's draw with what goes around it.
+template <class Over>
+__device__ __forceinline__ void encode8(const Block<bf16>& t, int group, const Folding& f, const Known& k, Over&& over, uint32_t* out) {
+#pragma unroll
+  for (int four = 0; four < 2; ++four) {
+    const uint32_t* w = t.w + group * 4 + four * 2;
+    uint32_t s[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      // The upper one by the multipliers, which have less to do: the other is finite.
+      const uint32_t pair = w[i >> 1];
+      const float x = __uint_as_float((i & 1) == 0 ? pair << 16 : as_word(__hfma2(as_pair(pair), as_pair(k.upper), as_pair(0u))));
+      s[i] = multiply_add(__float_as_uint(__fmul_ru(fabsf(x), f.factor)), k.minus, over(four * 4 + i));
+    }
+    const uint32_t selectors = multiply_add(__byte_perm(s[1], s[3], 0x0073), k.sixteen, __byte_perm(s[0], s[2], 0x0073));
+    out[four] = select_bytes(f.first, f.second, selectors) | (__byte_perm(w[0], w[1], 0x7531) & 0x80808080u);
+  }
+}
+
+// What codes of vector v fold against, 16 bits.
+template <bool kWhole>
+__device__ __forceinline__ uint32_t reference_of(const CopyArgs& d, int v) {
+  return kWhole || v < d.R ? reinterpret_cast<const uint16_t*>(d.group_amax)[static_cast<uint32_t>(2 * v + 1)] : 0u;
+}
+__device__ __forceinline__ void write_factor(const CopyArgs& d, int v, uint32_t amax, const OneScale& scale) {
+  if (v < d.R) d.fold_scale[v] = amax >= 0x7F80u ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(scale(amax)) - 127);
+}
+
+// kWhole: thread blocks have nothing beyond the matrix, and all rows of the outputs are aligned. kDeviceStep: steps may lie in device
+// memory. pieces: of 32 columns, in all; at_once: of a thread block, one after the other.
+template <bool kWhole, bool kDeviceStep>
+__global__ void __launch_bounds__(kThreads, kOnSm)
+    mxfp4_rotated_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ Known k, int pieces, int at_once) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
+  const auto [tile_r, tile_c] = TileAt(a.backwards);
+  if (tile_r >= a.tiles_r) return;
+  const int row0 = tile_r * kTile + warp * 32, left = tile_c * at_once * kPiece;
+  WarpShared& own = reinterpret_cast<WarpShared*>(memory)[warp];
+
+  start_dependents();
+  int column0 = left, count = min(at_once, pieces - tile_c * at_once);
+  const auto* source = static_cast<const uint8_t*>(a.x) + (int64_t{row0 + (lane >> 2)} * a.ld + left + (lane & 3) * 8) * 2;
+  uint32_t x = address_of(own.x, 0);
+  const uint32_t both_x = 2 * x + static_cast<uint32_t>(sizeof(own.x[0])),
+                 in_piece = static_cast<uint32_t>((lane >> 2) * WarpShared::kPitch + (lane & 3) * 16);
+  // A piece, the next one.
+  const auto load = [&](uint32_t to, int number) {
+    const auto stride = static_cast<uint32_t>(a.ld * 16);
+    if (number < count) {
+      const uint32_t address = to + in_piece;
+      if (kWhole || (row0 + 32 <= a.rows && left + (number + 1) * kPiece <= a.cols)) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) copy_async(address + i * 8 * WarpShared::kPitch, source + uint64_t{stride} * static_cast<uint32_t>(i));
+      } else {
+        const int valid = left + number * kPiece + (lane & 3) * 8 < a.cols ? a.rows - row0 - (lane >> 2) : 0;
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i) {
+          const uint4 w = i * 8 < valid ? load_once(source + uint64_t{stride} * static_cast<uint32_t>(i)) : uint4{};
+          store16<0>(address + static_cast<uint32_t>(i * 8 * WarpShared::kPitch), w.x, w.y, w.z, w.w);
+        }
+      }
+      source += kPiece * 2;
+    }
+    end_copy_group();
+  };
+  load(x, 0), load(both_x - x, 1);
+  const Draws &row_draws = a.row.draws, &column_draws = a.transposed.draws;
+  if constexpr (kDeviceStep) {
+    const StepWords r = step_words(row_draws), c = step_words(column_draws);
+    *reinterpret_cast<uint4*>(own.steps[0]) = {r.lo1, r.hi1, r.hi2, 0};
+    *reinterpret_cast<uint4*>(own.steps[1]) = {c.lo1, c.hi1, c.hi2, 0};
+    own.flips.fill(a.transposed, 32, lane, kFlipBits);
+  } else {
+    reinterpret_cast<uint32_t*>(own.flips.words)[lane] = a.transposed.signs >> lane << 31 | kFlipBits;
+    __syncwarp();
+  }
+  const uint32_t base = address_of(&own, 0);
+  constexpr int kAtSteps = offsetof(WarpShared, steps), kAtFlips = offsetof(WarpShared, flips);
+  const auto step_of = [&]<int kCopy>(const Draws& d) {
+    if constexpr (!kDeviceStep) return StepWords{d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+    uint32_t w[4];
+    load16<kAtSteps + kCopy * 16>(base, w);
+    return StepWords{w[0], w[1], w[2]};
+  };
+  uint32_t row_group = row_draws.first + static_cast<uint32_t>(row0 + lane) * row_draws.row + static_cast<uint32_t>(left / 8);
+  uint32_t column_group =
+      column_draws.first + static_cast<uint32_t>(row0 + (lane >> 2) * 4) * column_draws.row + static_cast<uint32_t>(left / 8 + (lane & 3));
+  const uint32_t made = address_of(own.draws + (lane & 3) * WarpShared::kGroupBytes + (lane >> 2) * 16, lane);
+  const uint32_t wanted = address_of(own.draws + (lane >> 3) * WarpShared::kGroupBytes + (lane >> 1 & 3) * WarpShared::kWordBytes, lane);
+  const uint32_t codes = address_of(own.draws + lane * WarpShared::kCodesPitch, lane);
+  const uint32_t stored = address_of(own.draws + (lane >> 1) * WarpShared::kCodesPitch + (lane & 1) * 16, lane);
+  const uint32_t in_word = __shfl_sync(0xFFFFFFFFu, (lane & 1) == 0 ? 0x5104 : 0x5324, lane),
+                 around = __shfl_sync(0xFFFFFFFFu, k.around, lane);
+  const uint32_t two_lanes = __shfl_sync(0xFFFFFFFFu, static_cast<uint32_t>(lane * 2), lane);
+  const OneScale of_rows{k.row_add, k.row_lowest}, of_columns{k.column_add, k.column_lowest};
+  uint8_t* row_to = byte_at(a.row.values, row0 + (lane >> 1), a.row.C, left + (lane & 1) * 16);
+  uint8_t* column_to = byte_at(a.transposed.values, left + (lane >> 1), a.transposed.C, row0 + (lane & 1) * 16);
+  // Of 32 vectors, 32 bytes each.
+  const auto flush = [&](uint8_t* to, const CopyArgs& d, int v0, int at) {
+    __syncwarp();
+    if constexpr (kWhole) {
+      uint32_t w[8];
+      load16<0>(stored, w), load16<16 * WarpShared::kCodesPitch>(stored, w + 4);
+      store4(to, w), store4(to + uint64_t{static_cast<uint32_t>(d.C)} * 16, w + 4);
+    } else {
+      flush_pieces<8, 32, 32, 32>(static_cast<uint8_t*>(d.values), d, v0, at, lane,
+                                  [&](int r, int piece) { return own.draws + r * WarpShared::kCodesPitch + piece; });
+    }
+  };
+
+  wait_for_primary();
+  write_outer(a, row0 + lane, left);
+  const uint32_t row_reference = reference_of<kWhole>(a.row, row0 + lane), row_byte = of_rows(row_reference);
+  if (left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
+  if (row0 == 0) {
+#pragma unroll 1
+    for (int c = left + lane; c < left + count * kPiece; c += kPiece)
+      write_factor(a.transposed, c, reference_of<false>(a.transposed, c), of_columns);
+  }
+
+#pragma unroll 1
+  for (int number = 0; number < count; ++number) {
+    const uint32_t column_reference = reference_of<kWhole>(a.transposed, column0 + lane);
+    {
+      // They follow from positions alone: while the elements come.
+      uint32_t v[4][4];
+      draw8<4>(column_draws, step_of.template operator()<1>(column_draws), column_group, column_draws.row, v);
+      __syncwarp();
+      constexpr int kWord = WarpShared::kWordBytes;
+      store16<0>(made, v[0][0], v[1][0], v[2][0], v[3][0]), store16<kWord>(made, v[0][1], v[1][1], v[2][1], v[3][1]);
+      store16<2 * kWord>(made, v[0][2], v[1][2], v[2][2], v[3][2]), store16<3 * kWord>(made, v[0][3], v[1][3], v[2][3], v[3][3]);
+    }
+    wait_for_copy_groups<1>();
+    __syncwarp();
+    const uint32_t from = x + two_lanes;
+    uint32_t out[8];
+    const auto store_codes = [&](const uint32_t(&w)[8]) {
+      store16<0>(codes, w[0], w[1], w[2], w[3]), store16<16>(codes, w[4], w[5], w[6], w[7]);
+    };
+    {
+      Block<bf16> t;
+      {
+        float v[32];
+        const auto four_rows = [&]<int kRow>() {
+          uint32_t flips[4];
+          load16<kAtFlips + kRow * 4>(base, flips);
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            uint16_t w;
+            asm volatile("ld.shared.u16 %0, [%1];"
+                         : "=h"(w)
+                         : "r"(from + static_cast<uint32_t>((kRow + i) * WarpShared::kPitch))
+                         : "memory");
+            v[kRow + i] = widened<0>(w, flips[i], k.zero);
+          }
+        };
+        [&]<int... kI>(std::integer_sequence<int, kI...>) { (four_rows.template operator()<kI * 4>(), ...); }
+        (std::make_integer_sequence<int, 8>{});
+        rotate_rows<false>(v, t);
+      }
+      const Folding f(of_columns, t, column_reference, of_columns(column_reference));
+      const auto eight = [&]<int kGroup>() {
+        uint32_t words[8];
+        load16<kGroup * 32>(wanted, words), load16<kGroup * 32 + 16>(wanted, words + 4);
+        encode8(
+            t, kGroup, f, k, [&](int i) { return __byte_perm(words[i], around, in_word); }, out + kGroup * 2);
+      };
+      eight.template operator()<0>(), eight.template operator()<1>(), eight.template operator()<2>(), eight.template operator()<3>();
+      __syncwarp();
+      store_codes(out);
+      flush(column_to, a.transposed, column0, row0);
+      column_to += uint64_t{static_cast<uint32_t>(a.transposed.C)} * kPiece;
+    }
+    Block<bf16> t;
+    const uint32_t of_row = from + two_lanes * (WarpShared::kPitch / 2 - 1);
+    load16<0>(of_row, t.w), load16<16>(of_row, t.w + 4), load16<32>(of_row, t.w + 8), load16<48>(of_row, t.w + 12);
+    __syncwarp();
+    load(x, number + 2);
+    const Folding f(of_rows, t, row_reference, row_byte);
+    uint32_t v[4][4];
+    draw8<4>(row_draws, step_of.template operator()<0>(row_draws), row_group, 1, v);
+#pragma unroll
+    for (int group = 0; group < 4; ++group) {
+      encode8(
+          t, group, f, k, [&](int i) { return __byte_perm(v[group][i >> 1], around, i % 2 == 0 ? 0x5104 : 0x5324); }, out + group * 2);
+    }
+    store_codes(out);
+    flush(row_to, a.row, row0, column0);
+    row_to += kPiece;
+    row_group += kPiece / 8, column_group += kPiece / 8, column0 += kPiece, x = both_x - x;
+  }
+}
+
+bool takes(const CopyArgs& d, int hadamard) {
+  return d.form == ValueForm::fold_e4m3 && !d.tile && d.hadamard == hadamard && d.scales == nullptr && d.group_amax != nullptr;
+}
+bool whole(const CopyArgs& d, int C) { return d.C == C && reinterpret_cast<uintptr_t>(d.values) % 16 == 0; }
+
+}  // namespace
+
+bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
+  if (!takes(a.row, 0) || !takes(a.transposed, 32)) return false;
+  const int pieces = static_cast<int>(tiles.columns) * (kTile / kPiece);
+  // Fewer read their first elements more often, more end late; small matrices have two, for more thread blocks.
+  const int at_once = pieces * static_cast<int64_t>(tiles.rows) < 4096 ? 2 : 4;
+  dim3 grid = band_grid(tiles);
+  grid.y = static_cast<unsigned>((pieces + at_once - 1) / at_once);
+  if (grid.y > 65535) return false;
+  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols) && whole(a.transposed, a.rows);
+  const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
+  const auto kernel = !all          ? mxfp4_rotated_kernel<false, true>
+                      : device_step ? mxfp4_rotated_kernel<true, true>
+                                    : mxfp4_rotated_kernel<true, false>;
+  const Known known(PairScale(a.row.mx), PairScale(a.transposed.mx));
+  constexpr int kBytes = sizeof(WarpShared) * kWarps;
+  static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
+  return launch_pair(kernel, grid, kThreads, kBytes, stream, a, known, pieces, at_once);
+}
+
+}  // namespace halftone::device
