@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
 template <int kWidth>
 __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
-  extern __shared__ uint4 ring_memory[];
-  RotatedRing ring(ring_memory);
+  extern __shared__ __align__(128) uint8_t rows_memory[];
+  RotatedRing ring(rows_memory);
   const int lane = static_cast<int>(threadIdx.x) & 31;
   const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kChunkRows - 1) / kChunkRows);
   const unsigned items = strips * chunks, stride = gridDim.x * kWarps;
@@ -162,8 +162,14 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
   const auto ask = [&](int stage) {
     if (asked < items) {
       const int column = asked_left + (lane & 7) * 8, row = asked_row + (lane >> 3);
-      ring.ask(stage, static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + column, a.ld * 8, column < a.cols ? (a.rows - row + 3) / 4 : 0,
-               l2_policy(asked_row >= a.keep_from));
+      const bf16* from = static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + column;
+      const int valid = column < a.cols ? (a.rows - row + 3) / 4 : 0;
+      // By a branch: the policy of each would have to be moved to uniform registers.
+      if (asked_row >= a.keep_from) {
+        ring.ask(stage, from, a.ld * 8, valid, l2_policy(true));
+      } else {
+        ring.ask(stage, from, a.ld * 8, valid, l2_policy(false));
+      }
       asked_row += kRows;
       if (asked_row % kChunkRows == 0 || asked_row >= a.rows) {
         asked += stride;
@@ -185,13 +191,16 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
       uint32_t w[kRows];
       ring.columns(lane, w);
       if (a.row != nullptr) {
-        Vec8<bf16> x[8];
+        // A lane has a whole row, whose eighths it reads in an order of its own, so that lanes meet different banks.
+        const uint32_t from = ring.row(lane, lane) + static_cast<uint32_t>((lane & 7) * 16);
+        uint32_t m[2] = {};
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
-          const uint4 v = ring.read(ring.row((lane >> 3) * 8 + i, lane) + static_cast<uint32_t>((lane & 7) * 16));
-          x[i] = {{v.x, v.y, v.z, v.w}};
+        for (uint32_t i = 0; i < 8; ++i) {
+          const uint4 v = ring.read(from ^ i * 16);
+          m[0] = max_magnitudes(max_magnitudes(m[0], v.x), v.y), m[1] = max_magnitudes(max_magnitudes(m[1], v.z), v.w);
         }
-        store_rows<bf16>(a.row, a.rows, row + (lane >> 3) * 8, amax_of(x), lane);
+        const uint32_t both = max_magnitudes(m[0], m[1]), amax = max_magnitudes(both, __byte_perm(both, 0u, 0x1032)) << 16 & 0x7FFF0000u;
+        if (row + lane < a.rows && amax != 0) raise(a.row + row + lane, amax);
       }
       __syncwarp();
       ask(ring.stage);
