@@ -3,20 +3,11 @@
 //   bench_pipes_cuda
 #include "pipes_cuda.h"
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
+#include "check_cuda.h"
 
-namespace {
-
-void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  fmt::print(stderr, "{}: {}\n", what, cudaGetErrorString(status));
-  std::exit(2);
-}
-
-}  // namespace
+using halftone::check_cuda;
 
 int main() {
   cudaDeviceProp device{};

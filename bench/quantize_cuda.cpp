@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "check_cuda.h"
 #include "halftone/quantize/operand_shape.h"
 #include "halftone/quantize/reads_twice.h"
 #include "quantize_floor.h"
@@ -21,12 +22,6 @@
 using namespace halftone;
 
 namespace {
-
-void check_cuda(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  fmt::print(stderr, "{}: {}\n", what, cudaGetErrorString(status));
-  std::exit(2);
-}
 
 struct Module {
   Module() {

@@ -52,9 +52,11 @@ inline bool whole_groups(const Rounding& r, int64_t rows, int64_t columns, int64
   return first % 8 == 0 && row % 8 == 0 && row < (int64_t{1} << 34) && first >> 35 == last >> 35;
 }
 
+// Of a step of the host.
+__device__ __forceinline__ StepWords host_step_words(const Draws& d) { return {d.key_lo[1], d.key_hi[1], d.key_hi[2]}; }
 // By whole warps. The reductions of words that all lanes share leave them in uniform registers.
 __device__ __forceinline__ StepWords step_words(const Draws& d) {
-  StepWords w{d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+  StepWords w = host_step_words(d);
   if (d.step != nullptr) [[unlikely]] {
     asm volatile("" ::: "memory");  // a branch for the step of the host, not some 40 instructions under predicates
     w = mix_step(d, *d.step);

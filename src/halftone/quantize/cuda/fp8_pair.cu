@@ -40,14 +40,13 @@ __global__ void __launch_bounds__(kTileThreads, 4) fp8_pair_kernel(const __grid_
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairWarps::kRowBytes;
   const uint32_t thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-  const int tile_r = static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x), tile_c = static_cast<int>(blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(false);
   if (tile_r >= a.tiles_r) return;
   const uint32_t row_in = (thread >> 6) * 32 + (thread & 24), column_in = (thread & 32) * 2 + (thread & 7) * 8;
   const int row = tile_r * kTile + static_cast<int>(row_in), column = tile_c * kTile + static_cast<int>(column_in);
 
   const Draws &of_row = a.row.draws, &of_column = a.transposed.draws;
-  StepWords row_step{of_row.key_lo[1], of_row.key_hi[1], of_row.key_hi[2]};
-  StepWords column_step{of_column.key_lo[1], of_column.key_hi[1], of_column.key_hi[2]};
+  StepWords row_step = host_step_words(of_row), column_step = host_step_words(of_column);
   const uint32_t row_group = PairDraws::first_group(of_row, row, column);
   const uint32_t column_group = kSame ? row_group : PairDraws::first_group(of_column, row, column);
   const uint32_t row_apart = of_row.row, column_apart = kSame ? row_apart : of_column.row;

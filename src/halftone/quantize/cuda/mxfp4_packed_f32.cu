@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm) mxfp4_packed_f32_kernel(const
     __syncwarp();
   }
   const auto step_of = [&](int copy, const Draws& d) {
-    if constexpr (!kDeviceStep) return StepWords{d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+    if constexpr (!kDeviceStep) return host_step_words(d);
     uint32_t w[4];
     load_shared(reinterpret_cast<const uint8_t*>(shared.steps[copy]), w);
     return StepWords{w[0], w[1], w[2]};

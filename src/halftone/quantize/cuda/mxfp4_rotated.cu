@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const uint32_t base = address_of(&own, 0);
   constexpr int kAtSteps = offsetof(WarpShared, steps), kAtFlips = offsetof(WarpShared, flips);
   const auto step_of = [&]<int kCopy>(const Draws& d) {
-    if constexpr (!kDeviceStep) return StepWords{d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+    if constexpr (!kDeviceStep) return host_step_words(d);
     uint32_t w[4];
     load16<kAtSteps + kCopy * 16>(base, w);
     return StepWords{w[0], w[1], w[2]};

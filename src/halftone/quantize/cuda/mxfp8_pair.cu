@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   using Position = Positions<kFormat>;
   using Pairs = PackedPairs<kFormat>;
   const int thread = static_cast<int>(threadIdx.x % kTileThreads), lane = thread & 31, warp = thread >> 5;
-  const int tile_r = static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x), tile_c = static_cast<int>(blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(false);
   if (tile_r >= a.tiles_r) return;
   const int row_in = (warp >> 1) * 32 + (lane >> 3) * 8, column_in = (warp & 1) * 64 + (lane & 7) * 8;
   const int row = tile_r * kTile + row_in, column = tile_c * kTile + column_in;

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_f32_kernel(const _
   PairShared& shared = *reinterpret_cast<PairShared*>(memory);
   constexpr int kRowBytes = PairShared::kRowBytes;
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const int tile_r = static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x), tile_c = static_cast<int>(blockIdx.y);
+  const auto [tile_r, tile_c] = TileAt(false);
   if (tile_r >= a.tiles_r) return;
   const int warp_r = (warp >> 1) * 32, warp_c = (warp & 1) * 64;
   const int row_in = warp_r + (lane >> 3) * 8, column_in = warp_c + (lane & 7) * 8;

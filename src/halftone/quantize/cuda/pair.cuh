@@ -161,7 +161,7 @@ struct SharedDraws {
       : row(a.row.draws), column(a.transposed.draws), group(PairDraws::first_group(row, r, c)) {}
   static __device__ __forceinline__ StepWords words(const Draws& d) {
     if constexpr (kDeviceStep) return step_words(d);
-    return {d.key_lo[1], d.key_hi[1], d.key_hi[2]};
+    return host_step_words(d);
   }
   // Of rows i and i + kApart. kTogether: both copies round by round, not one after the other.
   template <uint32_t kApart = 1, bool kTogether = false>
@@ -185,6 +185,7 @@ struct SharedDraws {
   }
 
  private:
+  // As in other_rounds: by one function for both, the compiler makes two sums of 17 sums of three words here.
   static __device__ __forceinline__ void round(int k, const Draws& d, const StepWords& w, uint32_t (&v)[4]) {
     const uint64_t a = uint64_t{kPhilox0} * v[0], b = uint64_t{kPhilox1} * v[2];
     v[0] = static_cast<uint32_t>(b >> 32) ^ v[1] ^ d.key_lo[k], v[1] = static_cast<uint32_t>(b);
