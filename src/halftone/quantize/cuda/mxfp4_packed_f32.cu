@@ -25,13 +25,6 @@ struct PackedShared {
   alignas(4) uint8_t row_scales[kTile][kColumns / 32], column_scales[kColumns][kWarps];
 };
 
-// __byte_perm, but that signs of bytes can be asked for.
-__device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t select) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
-  return r;
-}
-
 // A block, and the upper halves of its elements: of 8g and 8g + 2, 8g + 4 and 8g + 6, then of the odd ones.
 struct Elements {
   Block<float> t;

@@ -93,6 +93,15 @@ bool gathers_scales(const QuantizedCopy& copy, int64_t C) {
   return arranges(ceil_div(C, s.block) * (s.block == kTile ? 4 : 1)) && aligned_to(copy.scales, 16);
 }
 
+Form form_of(const QuantizedCopy& copy) {
+  const bool codes = copy.codes != nullptr, packed = copy.packed != nullptr, values = copy.form != ValueForm::none;
+  if (codes + packed + values != 1) return Form::any;
+  if (codes) return Form::codes;
+  if (packed) return Form::packed;
+  if (copy.form == ValueForm::bf16) return Form::bf16;
+  return copy.lost == nullptr ? Form::folded : Form::any;
+}
+
 // Memory of the tile kernels: maxima of an earlier pass, and scales as tiles write them.
 struct Scratch {
   uint32_t *tensor, *rotated, *row, *column, *rotated_column;
@@ -122,7 +131,10 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
     const bool slow = p.type == DType::bf16 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
     // Kernels of packed MXFP4 of both copies with draws store pieces of sectors while they compute: 2 to 3% less time without that one.
     const bool packed_pair = copy.spec.element == Element::e2m1 && p.row.spec.stochastic && p.transposed.spec.hadamard == 0;
-    const bool hidden = both && copy.packed != nullptr && copy.spec.stochastic && (p.type == DType::f32 || packed_pair);
+    // So does the kernel of rotated columns alone.
+    const bool rotated = !p.want_row && p.type == DType::bf16 && copy.spec.stochastic && copy.spec.hadamard == 32 &&
+                         copy.spec.element == Element::e2m1 && form_of(copy) == Form::packed;
+    const bool hidden = rotated || (both && copy.packed != nullptr && copy.spec.stochastic && (p.type == DType::f32 || packed_pair));
     if (hidden || !gathers_scales(copy, C) || R * C < int64_t{1} << (both && !slow ? 25 : 26)) return nullptr;
     return take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * 4);
   };
@@ -238,14 +250,6 @@ TileLaunch tile_launch(const Family& f, Form form) {
   }
   return launch_tiles<T, kE2m1, Step::multiply, 32, false, Form::any>;
 }
-Form form_of(const QuantizedCopy& copy) {
-  const bool codes = copy.codes != nullptr, packed = copy.packed != nullptr, values = copy.form != ValueForm::none;
-  if (codes + packed + values != 1) return Form::any;
-  if (codes) return Form::codes;
-  if (packed) return Form::packed;
-  if (copy.form == ValueForm::bf16) return Form::bf16;
-  return copy.lost == nullptr ? Form::folded : Form::any;
-}
 template <class T, Coder kCoder, Step kStep, int kBlock, Form kForm>
 RowLaunch rows(bool stochastic) {
   return stochastic ? launch_rows<T, kCoder, kStep, kBlock, true, kForm> : launch_rows<T, kCoder, kStep, kBlock, false, kForm>;
@@ -311,6 +315,9 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
   a.tiles_r = static_cast<int>(grid.rows);
   const auto by_pairs = [&] {
+    const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
+    if (f.stochastic && copies == Copies::transposed && p.type == DType::bf16)
+      return mxfp4 && form == Form::packed && launch_mxfp4_rotated_packed(a, grid, stream);
     if (!f.stochastic || copies != Copies::both) return false;
     const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
     if (p.type == DType::f32) {
@@ -319,7 +326,6 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     }
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
     if (form == Form::folded) return f.step == Step::exact && (launch_mxfp4_pair(a, grid, stream) || launch_mxfp4_rotated(a, grid, stream));
-    const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
     if (form == Form::packed) return mxfp4 && launch_mxfp4_packed_pair(a, grid, stream);
     if (form != Form::codes) return false;
     if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);

@@ -25,6 +25,13 @@ __device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint32_t v) {
                : "memory");
 }
 
+// __byte_perm, but that signs of bytes can be asked for.
+__device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t select) {
+  uint32_t r;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
+  return r;
+}
+
 // Not from the registers that it was stored from.
 __device__ __forceinline__ void load_shared(const uint8_t* at, uint32_t* to) {
   asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
