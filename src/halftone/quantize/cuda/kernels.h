@@ -53,8 +53,10 @@ bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // The same with rotated columns (mxfp4_rotated.cu).
 bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// Packed MXFP4 of bf16, of the transposed copy alone with rotated columns (mxfp4_rotated_packed.cu).
+// And packed, with scales, of bf16.
 bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// Packed MXFP4 of bf16, of the transposed copy alone with rotated columns (mxfp4_columns.cu).
+bool launch_mxfp4_columns(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for packed MXFP4 of fp32, where the upper half of the largest magnitude says what scale a block has (mxfp4_packed_f32.cu).
 bool launch_mxfp4_packed_f32(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for packed MXFP4 of bf16 whose copies draw from the same groups (mxfp4_packed_pair.cu).

@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "halftone/quantize/cuda/mxfp4_folded.cuh"
 #include "halftone/quantize/cuda/own_block.cuh"
 
@@ -32,6 +34,16 @@ struct Known {
         row_lowest(row.lowest & 0xFFFFu),
         column_add(column.add & 0xFFFFu),
         column_lowest(column.lowest & 0xFFFFu) {}
+};
+struct PackedKnown : Known {
+  using Known::Known;
+  uint32_t shift = 1u << Rule::kShift, word = 65536, minus_one = ~0u;
+};
+// Of the packed form, a thread block's: scales of the transposed copy, four warps' a column.
+constexpr int kMostPieces = 4;
+struct PackedShared {
+  WarpShared warps[kWarps];
+  alignas(4) uint8_t column_scales[kMostPieces * kPiece][kWarps];
 };
 
 // 16 bits of the largest magnitude; a NaN is larger than all.
@@ -89,6 +101,60 @@ __device__ __forceinline__ void encode8(const Block<bf16>& t, int group, const F
   }
 }
 
+// The factor that takes a block's elements to their positions, and its scale. Elements of poisoned blocks become 0, without signs.
+__device__ __forceinline__ float packed_factor(const OneScale& scale, Block<bf16>& t, uint32_t& byte) {
+  const uint32_t amax = largest(t);
+  byte = scale(amax);
+  float factor = __uint_as_float((254u - byte) << 23) * Rule::kToPosition;
+  if (byte > kLargestFactor) [[unlikely]] {
+    const bool poison = amax >= 0x7F80u;
+    const uint32_t by = poison ? 0u : as_word(__float2bfloat162_rn(kLowered)), keep = poison ? 0u : ~0u, with = poison ? 0u : 0x80008000u;
+#pragma unroll
+    for (uint32_t& w : t.w)
+      asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}" : "+r"(w) : "r"(keep), "r"(by), "r"(with));
+    factor = (poison ? 1.0f : __uint_as_float((254u - (byte - kLoweredBits)) << 23)) * Rule::kToPosition;
+    if (poison) byte = 255;
+  }
+  return factor;
+}
+// Packed codes of elements 8 * group to 8 * group + 7. kFar: how words hold them, see first_row. below(i): the i-th's draw with what goes
+// around it, Rule::kPlace.
+template <bool kFar, class Below>
+__device__ __forceinline__ uint32_t pack8(const Block<bf16>& t, int group, float factor, const PackedKnown& k, Below&& below) {
+  const uint32_t* w = t.w + group * 4;
+  uint32_t s[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const uint32_t pair = kFar ? w[i & 3] : w[i >> 1];
+    const bool lower = kFar ? i < 4 : (i & 1) == 0;
+    const float x = __uint_as_float(lower ? pair << 16 : as_word(__hfma2(as_pair(pair), as_pair(k.upper), as_pair(0u))));
+    s[i] = multiply_add(__float_as_uint(__fmul_ru(fabsf(x), factor)), k.shift, 0u - below(i));
+  }
+  // Of two codes, whose highest bits are 0, and zeros.
+  const auto two = [&](int i) { return permute(s[i], s[i + 2], 0xBB73); };
+  const uint32_t low = multiply_add(two(1), k.sixteen, two(0)), high = multiply_add(two(5), k.sixteen, two(4));
+  const uint32_t codes = multiply_add(high, k.word, low);
+  // Code 8, of elements above the largest, is 7.
+  const uint32_t within = multiply_add(codes >> 3 & 0x11111111u, k.minus_one, codes);
+  uint32_t even, odd;  // a byte of ones or zeros an element
+  if constexpr (kFar) {
+    even = permute(w[0], w[2], 0xFBD9), odd = permute(w[1], w[3], 0xFBD9);
+  } else {
+    const uint32_t first = permute(w[0], w[1], 0x7351), second = permute(w[2], w[3], 0x7351);
+    even = permute(first, second, 0xDC98), odd = permute(first, second, 0xFEBA);
+  }
+  return within | (even & 0x08080808u) | (odd & 0x80808080u);
+}
+// What lies within the matrix of vector v's 32 codes from element c on.
+__device__ __forceinline__ void store_some(const CopyArgs& d, int v, int c, const uint32_t (&w)[4]) {
+  if (v >= d.R) return;
+  auto* to = reinterpret_cast<uint32_t*>(byte_at(d.packed, v, d.C / 2, c / 2));
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (c + 8 * i < d.C) to[i] = w[i];
+  }
+}
+
 // What codes of vector v fold against, 16 bits.
 template <bool kWhole>
 __device__ __forceinline__ uint32_t reference_of(const CopyArgs& d, int v) {
@@ -100,9 +166,13 @@ __device__ __forceinline__ void write_factor(const CopyArgs& d, int v, uint32_t 
 
 // kWhole: thread blocks have nothing beyond the matrix, and all rows of the outputs are aligned. kDeviceStep: steps may lie in device
 // memory. pieces: of 32 columns, in all; at_once: of a thread block, one after the other.
-template <bool kWhole, bool kDeviceStep>
+//
+// kPacked: packed codes and scales instead, without an earlier pass. The 16 bytes of a block are half a sector: rows of two pieces are
+// stored together, columns not, where the second half follows from another warp.
+template <bool kPacked, bool kWhole, bool kDeviceStep>
 __global__ void __launch_bounds__(kThreads, kOnSm)
-    mxfp4_rotated_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ Known k, int pieces, int at_once) {
+    mxfp4_rotated_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ std::conditional_t<kPacked, PackedKnown, Known> k,
+                         int pieces, int at_once) {
   extern __shared__ __align__(128) uint8_t memory[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const auto [tile_r, tile_c] = TileAt(a.backwards);
@@ -110,6 +180,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const int row0 = tile_r * kTile + warp * 32, left = tile_c * at_once * kPiece;
   WarpShared& own = reinterpret_cast<WarpShared*>(memory)[warp];
 
+  if constexpr (kPacked) wait_for_primary();
   start_dependents();
   int column0 = left, count = min(at_once, pieces - tile_c * at_once);
   const auto* source = static_cast<const uint8_t*>(a.x) + (int64_t{row0 + (lane >> 2)} * a.ld + left + (lane & 3) * 8) * 2;
@@ -160,14 +231,28 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
       column_draws.first + static_cast<uint32_t>(row0 + (lane >> 2) * 4) * column_draws.row + static_cast<uint32_t>(left / 8 + (lane & 3));
   const uint32_t made = address_of(own.draws + (lane & 3) * WarpShared::kGroupBytes + (lane >> 2) * 16, lane);
   const uint32_t wanted = address_of(own.draws + (lane >> 3) * WarpShared::kGroupBytes + (lane >> 1 & 3) * WarpShared::kWordBytes, lane);
-  const uint32_t codes = address_of(own.draws + lane * WarpShared::kCodesPitch, lane);
-  const uint32_t stored = address_of(own.draws + (lane >> 1) * WarpShared::kCodesPitch + (lane & 1) * 16, lane);
+  uint32_t codes = 0, stored;
+  if constexpr (!kPacked) {
+    codes = address_of(own.draws + lane * WarpShared::kCodesPitch, lane);
+    stored = address_of(own.draws + (lane >> 1) * WarpShared::kCodesPitch + (lane & 1) * 16, lane);
+  } else {
+    // Codes of a row lie beside its elements, of odd pieces beside those of the other buffer.
+    stored = address_of(own.x[lane & 1] + (lane >> 1) * WarpShared::kPitch + kPiece * 2, lane);
+  }
   const uint32_t in_word = __shfl_sync(0xFFFFFFFFu, (lane & 1) == 0 ? 0x5104 : 0x5324, lane),
-                 around = __shfl_sync(0xFFFFFFFFu, k.around, lane);
+                 around = __shfl_sync(0xFFFFFFFFu, kPacked ? Rule::kPlace : k.around, lane);
   const uint32_t two_lanes = __shfl_sync(0xFFFFFFFFu, static_cast<uint32_t>(lane * 2), lane);
   const OneScale of_rows{k.row_add, k.row_lowest}, of_columns{k.column_add, k.column_lowest};
-  uint8_t* row_to = byte_at(a.row.values, row0 + (lane >> 1), a.row.C, left + (lane & 1) * 16);
-  uint8_t* column_to = byte_at(a.transposed.values, left + (lane >> 1), a.transposed.C, row0 + (lane & 1) * 16);
+  uint8_t *row_to, *column_to;
+  if constexpr (!kPacked) {
+    row_to = byte_at(a.row.values, row0 + (lane >> 1), a.row.C, left + (lane & 1) * 16);
+    column_to = byte_at(a.transposed.values, left + (lane >> 1), a.transposed.C, row0 + (lane & 1) * 16);
+  } else {
+    row_to = byte_at(a.row.packed, row0 + (lane >> 1), a.row.C / 2, left / 2 + (lane & 1) * 16);
+    column_to = byte_at(a.transposed.packed, left + lane, a.transposed.C / 2, row0 / 2);
+  }
+  uint32_t scales_at = 0, row_scales = 0;  // the lane's column's scale; scales of its row, the last one highest
+  if constexpr (kPacked) scales_at = address_of(&reinterpret_cast<PackedShared*>(memory)->column_scales[lane][warp], lane);
   // Of 32 vectors, 32 bytes each.
   const auto flush = [&](uint8_t* to, const CopyArgs& d, int v0, int at) {
     __syncwarp();
@@ -181,11 +266,14 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     }
   };
 
-  wait_for_primary();
+  if constexpr (!kPacked) wait_for_primary();
   write_outer(a, row0 + lane, left);
-  const uint32_t row_reference = reference_of<kWhole>(a.row, row0 + lane), row_byte = of_rows(row_reference);
-  if (left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
-  if (row0 == 0) {
+  uint32_t row_reference = 0, row_byte = 0;
+  if constexpr (!kPacked) {
+    row_reference = reference_of<kWhole>(a.row, row0 + lane), row_byte = of_rows(row_reference);
+    if (left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
+  }
+  if (!kPacked && row0 == 0) {
 #pragma unroll 1
     for (int c = left + lane; c < left + count * kPiece; c += kPiece)
       write_factor(a.transposed, c, reference_of<false>(a.transposed, c), of_columns);
@@ -193,7 +281,8 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
 
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
-    const uint32_t column_reference = reference_of<kWhole>(a.transposed, column0 + lane);
+    uint32_t column_reference = 0;
+    if constexpr (!kPacked) column_reference = reference_of<kWhole>(a.transposed, column0 + lane);
     {
       // They follow from positions alone: while the elements come.
       uint32_t v[4][4];
@@ -206,8 +295,8 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     wait_for_copy_groups<1>();
     __syncwarp();
     const uint32_t from = x + two_lanes;
-    uint32_t out[8];
-    const auto store_codes = [&](const uint32_t(&w)[8]) {
+    uint32_t out[kPacked ? 4 : 8];
+    [[maybe_unused]] const auto store_codes = [&](const uint32_t(&w)[8]) {
       store16<0>(codes, w[0], w[1], w[2], w[3]), store16<16>(codes, w[4], w[5], w[6], w[7]);
     };
     {
@@ -229,41 +318,98 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
         };
         [&]<int... kI>(std::integer_sequence<int, kI...>) { (four_rows.template operator()<kI * 4>(), ...); }
         (std::make_integer_sequence<int, 8>{});
-        rotate_rows<false>(v, t);
+        rotate_rows<kPacked>(v, t);
       }
-      const Folding f(of_columns, t, column_reference, of_columns(column_reference));
-      const auto eight = [&]<int kGroup>() {
-        uint32_t words[8];
-        load16<kGroup * 32>(wanted, words), load16<kGroup * 32 + 16>(wanted, words + 4);
-        encode8(
-            t, kGroup, f, k, [&](int i) { return __byte_perm(words[i], around, in_word); }, out + kGroup * 2);
+      const auto eights = [&](auto&& encode) {
+        const auto eight = [&]<int kGroup>() {
+          uint32_t words[8];
+          load16<kGroup * 32>(wanted, words), load16<kGroup * 32 + 16>(wanted, words + 4);
+          encode(kGroup, [&](int i) { return __byte_perm(words[i], around, in_word); });
+        };
+        eight.template operator()<0>(), eight.template operator()<1>(), eight.template operator()<2>(), eight.template operator()<3>();
       };
-      eight.template operator()<0>(), eight.template operator()<1>(), eight.template operator()<2>(), eight.template operator()<3>();
-      __syncwarp();
-      store_codes(out);
-      flush(column_to, a.transposed, column0, row0);
-      column_to += uint64_t{static_cast<uint32_t>(a.transposed.C)} * kPiece;
+      if constexpr (!kPacked) {
+        const Folding f(of_columns, t, column_reference, of_columns(column_reference));
+        eights([&](int group, auto&& over) { encode8(t, group, f, k, over, out + group * 2); });
+        __syncwarp();
+        store_codes(out);
+        flush(column_to, a.transposed, column0, row0);
+        column_to += uint64_t{static_cast<uint32_t>(a.transposed.C)} * kPiece;
+      } else {
+        uint32_t byte;
+        const float factor = packed_factor(of_columns, t, byte);
+        asm volatile("st.shared.u8 [%0], %1;" ::"r"(scales_at), "r"(byte) : "memory");
+        scales_at += kPiece * kWarps;
+        eights([&](int group, auto&& below) { out[group] = pack8<true>(t, group, factor, k, below); });
+        if constexpr (!kWhole) {
+          store_some(a.transposed, column0 + lane, row0, out);
+        } else {
+          store4(column_to, out);
+          column_to += uint64_t{static_cast<uint32_t>(a.transposed.C)} * (kPiece / 2);
+        }
+      }
     }
     Block<bf16> t;
     const uint32_t of_row = from + two_lanes * (WarpShared::kPitch / 2 - 1);
     load16<0>(of_row, t.w), load16<16>(of_row, t.w + 4), load16<32>(of_row, t.w + 8), load16<48>(of_row, t.w + 12);
     __syncwarp();
     load(x, number + 2);
-    const Folding f(of_rows, t, row_reference, row_byte);
-    uint32_t v[4][4];
-    draw8<4>(row_draws, step_of.template operator()<0>(row_draws), row_group, 1, v);
+    const auto eights = [&](auto&& encode) {
+      uint32_t v[4][4];
+      draw8<4>(row_draws, step_of.template operator()<0>(row_draws), row_group, 1, v);
 #pragma unroll
-    for (int group = 0; group < 4; ++group) {
-      encode8(
-          t, group, f, k, [&](int i) { return __byte_perm(v[group][i >> 1], around, i % 2 == 0 ? 0x5104 : 0x5324); }, out + group * 2);
+      for (int group = 0; group < 4; ++group)
+        encode(group, [&](int i) { return __byte_perm(v[group][i >> 1], around, i % 2 == 0 ? 0x5104 : 0x5324); });
+    };
+    if constexpr (!kPacked) {
+      const Folding f(of_rows, t, row_reference, row_byte);
+      eights([&](int group, auto&& over) { encode8(t, group, f, k, over, out + group * 2); });
+      store_codes(out);
+      flush(row_to, a.row, row0, column0);
+      row_to += kPiece;
+    } else {
+      uint32_t byte;
+      const float factor = packed_factor(of_rows, t, byte);
+      row_scales = __funnelshift_r(row_scales, byte, 8);
+      eights([&](int group, auto&& below) { out[group] = pack8<false>(t, group, factor, k, below); });
+      if constexpr (!kWhole) {
+        store_some(a.row, row0 + lane, column0, out);
+      } else {
+        store16<kPiece * 2>(of_row, out[0], out[1], out[2], out[3]);
+        if ((number & 1) != 0) {
+          __syncwarp();
+          uint32_t w[8];
+          load16<0>(stored, w), load16<16 * WarpShared::kPitch>(stored, w + 4);
+          store4(row_to, w), store4(row_to + uint64_t{static_cast<uint32_t>(a.row.C)} * 8, w + 4);
+          row_to += kPiece;
+        }
+      }
     }
-    store_codes(out);
-    flush(row_to, a.row, row0, column0);
-    row_to += kPiece;
     row_group += kPiece / 8, column_group += kPiece / 8, column0 += kPiece, x = both_x - x;
+  }
+  if constexpr (kPacked) {
+    if (at_once == 4) {
+      store_scales<uint32_t, kWhole>(a.row, reinterpret_cast<const uint8_t*>(&row_scales), row0 + lane, left);
+    } else {
+      const auto two = static_cast<uint16_t>(row_scales >> 16);
+      store_scales<uint16_t, kWhole>(a.row, reinterpret_cast<const uint8_t*>(&two), row0 + lane, left);
+    }
+    __syncthreads();
+    const PackedShared& shared = *reinterpret_cast<const PackedShared*>(memory);
+    if (thread < count * kPiece) store_scales<uint32_t, kWhole>(a.transposed, shared.column_scales[thread], left + thread, tile_r * kTile);
   }
 }
 
+// Of every kernel: pieces, all in whole thread blocks, and how many of them one has.
+struct Pieces {
+  int all, at_once;
+  dim3 grid;
+  explicit Pieces(TileGrid tiles) : all(static_cast<int>(tiles.columns) * (kTile / kPiece)), grid(band_grid(tiles)) {
+    // Fewer read their first elements more often, more end late; small matrices have two, for more thread blocks.
+    at_once = all * static_cast<int64_t>(tiles.rows) < 4096 ? 2 : kMostPieces;
+    grid.y = static_cast<unsigned>((all + at_once - 1) / at_once);
+  }
+};
 bool takes(const CopyArgs& d, int hadamard) {
   return d.form == ValueForm::fold_e4m3 && !d.tile && d.hadamard == hadamard && d.scales == nullptr && d.group_amax != nullptr;
 }
@@ -273,21 +419,37 @@ bool whole(const CopyArgs& d, int C) { return d.C == C && reinterpret_cast<uintp
 
 bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (!takes(a.row, 0) || !takes(a.transposed, 32)) return false;
-  const int pieces = static_cast<int>(tiles.columns) * (kTile / kPiece);
-  // Fewer read their first elements more often, more end late; small matrices have two, for more thread blocks.
-  const int at_once = pieces * static_cast<int64_t>(tiles.rows) < 4096 ? 2 : 4;
-  dim3 grid = band_grid(tiles);
-  grid.y = static_cast<unsigned>((pieces + at_once - 1) / at_once);
-  if (grid.y > 65535) return false;
+  const Pieces pieces(tiles);
+  if (pieces.grid.y > 65535) return false;
   const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols) && whole(a.transposed, a.rows);
   const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
-  const auto kernel = !all          ? mxfp4_rotated_kernel<false, true>
-                      : device_step ? mxfp4_rotated_kernel<true, true>
-                                    : mxfp4_rotated_kernel<true, false>;
+  const auto kernel = !all          ? mxfp4_rotated_kernel<false, false, true>
+                      : device_step ? mxfp4_rotated_kernel<false, true, true>
+                                    : mxfp4_rotated_kernel<false, true, false>;
   const Known known(PairScale(a.row.mx), PairScale(a.transposed.mx));
   constexpr int kBytes = sizeof(WarpShared) * kWarps;
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  return launch_pair(kernel, grid, kThreads, kBytes, stream, a, known, pieces, at_once);
+  return launch_pair(kernel, pieces.grid, kThreads, kBytes, stream, a, known, pieces.all, pieces.at_once);
+}
+
+bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
+  const auto takes = [](const CopyArgs& d, int hadamard) { return !d.tile && d.hadamard == hadamard && d.scale_tiles == nullptr; };
+  if (!takes(a.row, 0) || !takes(a.transposed, 32)) return false;
+  const Pieces pieces(tiles);
+  if (pieces.grid.y > 65535) return false;
+  const auto whole = [](const CopyArgs& d, int C) {
+    return d.C == C && d.scales != nullptr && reinterpret_cast<uintptr_t>(d.scales) % 4 == 0 &&
+           reinterpret_cast<uintptr_t>(d.packed) % 16 == 0;
+  };
+  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols) && whole(a.transposed, a.rows);
+  const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
+  const auto kernel = !all          ? mxfp4_rotated_kernel<true, false, true>
+                      : device_step ? mxfp4_rotated_kernel<true, true, true>
+                                    : mxfp4_rotated_kernel<true, true, false>;
+  const PackedKnown known(PairScale(a.row.mx), PairScale(a.transposed.mx));
+  constexpr int kBytes = sizeof(PackedShared);
+  static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
+  return launch_pair(kernel, pieces.grid, kThreads, kBytes, stream, a, known, pieces.all, pieces.at_once);
 }
 
 }  // namespace halftone::device

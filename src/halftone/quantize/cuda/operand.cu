@@ -130,7 +130,7 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
     // With fewer elements the second kernel takes longer than it saves, which is less where draws or a rotation take longer than stores.
     const bool slow = p.type == DType::bf16 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
     // Kernels of packed MXFP4 of both copies with draws store pieces of sectors while they compute: 2 to 3% less time without that one.
-    const bool packed_pair = copy.spec.element == Element::e2m1 && p.row.spec.stochastic && p.transposed.spec.hadamard == 0;
+    const bool packed_pair = copy.spec.element == Element::e2m1 && p.row.spec.stochastic && p.transposed.spec.hadamard != 16;
     // So does the kernel of rotated columns alone.
     const bool rotated = !p.want_row && p.type == DType::bf16 && copy.spec.stochastic && copy.spec.hadamard == 32 &&
                          copy.spec.element == Element::e2m1 && form_of(copy) == Form::packed;
@@ -317,7 +317,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   const auto by_pairs = [&] {
     const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
     if (f.stochastic && copies == Copies::transposed && p.type == DType::bf16)
-      return mxfp4 && form == Form::packed && launch_mxfp4_rotated_packed(a, grid, stream);
+      return mxfp4 && form == Form::packed && launch_mxfp4_columns(a, grid, stream);
     if (!f.stochastic || copies != Copies::both) return false;
     const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
     if (p.type == DType::f32) {
@@ -326,7 +326,7 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
     }
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
     if (form == Form::folded) return f.step == Step::exact && (launch_mxfp4_pair(a, grid, stream) || launch_mxfp4_rotated(a, grid, stream));
-    if (form == Form::packed) return mxfp4 && launch_mxfp4_packed_pair(a, grid, stream);
+    if (form == Form::packed) return mxfp4 && (launch_mxfp4_packed_pair(a, grid, stream) || launch_mxfp4_rotated_packed(a, grid, stream));
     if (form != Form::codes) return false;
     if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);
     return fp8 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);

@@ -92,7 +92,7 @@ __device__ __forceinline__ uint32_t encode8(const Block<bf16>& t, int group, flo
 // memory. pieces: of 32 rows, in all; at_once: of a warp, one after the other, an even number.
 template <bool kWhole, bool kDeviceStep>
 __global__ void __launch_bounds__(kThreads, kOnSm)
-    mxfp4_rotated_packed_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ Known k, int pieces, int at_once) {
+    mxfp4_columns_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ Known k, int pieces, int at_once) {
   extern __shared__ __align__(128) uint8_t memory[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
   const int first = (static_cast<int>(blockIdx.z) * kBand + static_cast<int>(blockIdx.x)) * at_once;
@@ -261,7 +261,7 @@ bool whole(const CopyArgs& d, int C) {
 
 }  // namespace
 
-bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
+bool launch_mxfp4_columns(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (!takes(a.transposed)) return false;
   const int pieces = static_cast<int>(tiles.rows) * (kTile / kPiece);
   // More for fewer first elements that a warp waits for, where that leaves thread blocks enough.
@@ -269,9 +269,9 @@ bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t
   const dim3 grid = band_grid({static_cast<unsigned>((pieces + at_once - 1) / at_once), (tiles.columns + 1) / 2});
   const bool all = a.rows % kTile == 0 && a.cols % (kWarps * kColumns) == 0 && whole(a.transposed, a.rows);
   const bool device_step = a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
-  const auto kernel = !all          ? mxfp4_rotated_packed_kernel<false, true>
-                      : device_step ? mxfp4_rotated_packed_kernel<true, true>
-                                    : mxfp4_rotated_packed_kernel<true, false>;
+  const auto kernel = !all          ? mxfp4_columns_kernel<false, true>
+                      : device_step ? mxfp4_columns_kernel<true, true>
+                                    : mxfp4_columns_kernel<true, false>;
   constexpr int kBytes = sizeof(WarpShared) * kWarps;
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
   return launch_pair(kernel, grid, kThreads, kBytes, stream, a, Known(PairScale(a.transposed.mx)), pieces, at_once);
