@@ -14,12 +14,6 @@ template <int kHalf>
 __device__ __forceinline__ float widened(uint32_t pair) {
   return __uint_as_float(kHalf == 0 ? __byte_perm(pair, 0u, 0x1044) : pair & 0xFFFF0000u);
 }
-// __byte_perm, but that signs of bytes can be asked for.
-__device__ __forceinline__ uint32_t permute(uint32_t a, uint32_t b, uint32_t select) {
-  uint32_t r;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(select));
-  return r;
-}
 // Without a branch, across which nothing would be overlapped.
 __device__ __forceinline__ void store_if(bool valid, uint8_t* to, uint2 v) {
   asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.u32 [%0], {%1,%2};}" ::"l"(to), "r"(v.x), "r"(v.y),
