@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <type_traits>
 
 #include "halftone/quantize/cuda/mxfp4_folded.cuh"
@@ -20,14 +22,18 @@ struct WarpShared {
   static constexpr int kPitch = kPiece * 2 + 16;  // of elements, without conflicts
   alignas(16) uint8_t x[2][32 * kPitch];
   alignas(16) uint8_t draws[4 * kGroupBytes];
+};
+// A thread block's. Each warp writes all of the last two, the same words: nobody waits for others.
+struct Shared {
+  WarpShared warps[kWarps];
   RowFlips flips;
   alignas(16) uint32_t steps[2][4];  // StepWords of either copy
 };
 // What the host knows and the compiler is not to know: it would make shifts of products (multiply_add), and constants anew for each piece.
 struct Known {
   uint32_t minus = 0u - (1u << Rule::kShift), sixteen = 16;
-  uint32_t upper = 0x3F800000u, zero = 0x80000000u;  // the pair (0, 1), by which upper halves are widened; see widened
-  uint32_t around = kOver;
+  uint32_t upper = 0x3F800000u, zero = 0x80000000u;         // the pair (0, 1), by which upper halves are widened; see widened
+  uint32_t around = kOver >> 8 << 24 | (kOver & 255u);      // what positions less draws are taken from: codes count down from 8
   uint32_t row_add, row_lowest, column_add, column_lowest;  // of OneScale
   Known(const PairScale& row, const PairScale& column)
       : row_add(row.add & 0xFFFFu),
@@ -36,14 +42,23 @@ struct Known {
         column_lowest(column.lowest & 0xFFFFu) {}
 };
 struct PackedKnown : Known {
-  using Known::Known;
+  PackedKnown(const PairScale& row, const PairScale& column) : Known(row, column) { around = 0u - (255u << 24 | Rule::kHalf); }
   uint32_t shift = 1u << Rule::kShift, word = 65536, minus_one = ~0u;
 };
-// Of the packed form, a thread block's: scales of the transposed copy, four warps' a column.
-constexpr int kMostPieces = 4;
-struct PackedShared {
-  WarpShared warps[kWarps];
-  alignas(4) uint8_t column_scales[kMostPieces * kPiece][kWarps];
+// Of the packed form: scales of the transposed copy, four warps' a column.
+constexpr int kMostPacked = 4;  // pieces of a thread block
+struct PackedShared : Shared {
+  alignas(4) uint8_t column_scales[kMostPacked * kPiece][kWarps];
+};
+
+// Which pieces of 32 columns a thread block has: of kBand tile rows after each other, the first ones many, the last ones few, so that all
+// end at about the same time.
+struct Schedule {
+  uint32_t pieces, inverse;  // of a tile row; 2^32 over it, rounded up
+  uint32_t all, ends[2];     // of all bands together, and where those of the first and of the first two sizes end
+  uint32_t blocks[2];        // that have the first size, one of the first two; of each tile row of a band
+  uint32_t shifts[3];        // logarithms of sizes
+  uint32_t stride;           // of eight rows of elements, bytes
 };
 
 // 16 bits of the largest magnitude; a NaN is larger than all.
@@ -82,9 +97,19 @@ struct Folding {
   }
 };
 
-// Bytes of elements 8 * group to 8 * group + 7. over(i): the i-th's draw with what goes around it.
-template <class Over>
-__device__ __forceinline__ void encode8(const Block<bf16>& t, int group, const Folding& f, const Known& k, Over&& over, uint32_t* out) {
+// A draw is 16 of the 22 bits that a position has below the quantum: kEven takes a word's lower one from it, kOdd the upper one, by the
+// multipliers, which are less busy than the integer units that would place it. What is left is shifted to byte 3 together.
+constexpr uint32_t kEven = 256 - (1 << (22 - 16)), kOdd = kEven << 8;
+static_assert(Rule::kShift == 24 - 22);
+__device__ __forceinline__ uint32_t less_draw(uint32_t position, uint32_t word, uint32_t which) {
+  uint32_t r;
+  asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(which), "r"(position));
+  return r;
+}
+// Bytes of elements 8 * group to 8 * group + 7. less(i, position): that less the i-th's draw.
+template <class Less>
+__device__ __forceinline__ void encode8(const Block<bf16>& t, int group, const Folding& f, const Known& k, uint32_t around, Less&& less,
+                                        uint32_t* out) {
 #pragma unroll
   for (int four = 0; four < 2; ++four) {
     const uint32_t* w = t.w + group * 4 + four * 2;
@@ -94,7 +119,7 @@ __device__ __forceinline__ void encode8(const Block<bf16>& t, int group, const F
       // The upper one by the multipliers, which have less to do: the other is finite.
       const uint32_t pair = w[i >> 1];
       const float x = __uint_as_float((i & 1) == 0 ? pair << 16 : as_word(__hfma2(as_pair(pair), as_pair(k.upper), as_pair(0u))));
-      s[i] = multiply_add(__float_as_uint(__fmul_ru(fabsf(x), f.factor)), k.minus, over(four * 4 + i));
+      s[i] = multiply_add(less(four * 4 + i, __float_as_uint(__fmul_ru(fabsf(x), f.factor))), k.minus, around);
     }
     const uint32_t selectors = multiply_add(__byte_perm(s[1], s[3], 0x0073), k.sixteen, __byte_perm(s[0], s[2], 0x0073));
     out[four] = select_bytes(f.first, f.second, selectors) | (__byte_perm(w[0], w[1], 0x7531) & 0x80808080u);
@@ -117,10 +142,10 @@ __device__ __forceinline__ float packed_factor(const OneScale& scale, Block<bf16
   }
   return factor;
 }
-// Packed codes of elements 8 * group to 8 * group + 7. kFar: how words hold them, see first_row. below(i): the i-th's draw with what goes
-// around it, Rule::kPlace.
-template <bool kFar, class Below>
-__device__ __forceinline__ uint32_t pack8(const Block<bf16>& t, int group, float factor, const PackedKnown& k, Below&& below) {
+// Packed codes of elements 8 * group to 8 * group + 7. kFar: how words hold them, see first_row. less: as in encode8.
+template <bool kFar, class Less>
+__device__ __forceinline__ uint32_t pack8(const Block<bf16>& t, int group, float factor, const PackedKnown& k, uint32_t around,
+                                          Less&& less) {
   const uint32_t* w = t.w + group * 4;
   uint32_t s[8];
 #pragma unroll
@@ -128,7 +153,7 @@ __device__ __forceinline__ uint32_t pack8(const Block<bf16>& t, int group, float
     const uint32_t pair = kFar ? w[i & 3] : w[i >> 1];
     const bool lower = kFar ? i < 4 : (i & 1) == 0;
     const float x = __uint_as_float(lower ? pair << 16 : as_word(__hfma2(as_pair(pair), as_pair(k.upper), as_pair(0u))));
-    s[i] = multiply_add(__float_as_uint(__fmul_ru(fabsf(x), factor)), k.shift, 0u - below(i));
+    s[i] = multiply_add(less(i, __float_as_uint(__fmul_ru(fabsf(x), factor))), k.shift, around);
   }
   // Of two codes, whose highest bits are 0, and zeros.
   const auto two = [&](int i) { return permute(s[i], s[i + 2], 0xBB73); };
@@ -165,31 +190,39 @@ __device__ __forceinline__ void write_factor(const CopyArgs& d, int v, uint32_t 
 }
 
 // kWhole: thread blocks have nothing beyond the matrix, and all rows of the outputs are aligned. kDeviceStep: steps may lie in device
-// memory. pieces: of 32 columns, in all; at_once: of a thread block, one after the other.
+// memory.
 //
 // kPacked: packed codes and scales instead, without an earlier pass. The 16 bytes of a block are half a sector: rows of two pieces are
 // stored together, columns not, where the second half follows from another warp.
 template <bool kPacked, bool kWhole, bool kDeviceStep>
 __global__ void __launch_bounds__(kThreads, kOnSm)
     mxfp4_rotated_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ std::conditional_t<kPacked, PackedKnown, Known> k,
-                         int pieces, int at_once) {
+                         const __grid_constant__ Schedule schedule) {
   extern __shared__ __align__(128) uint8_t memory[];
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31, warp = thread >> 5;
-  const auto [tile_r, tile_c] = TileAt(a.backwards);
+  const uint32_t block = blockIdx.x / kBand;
+  const int size = block < schedule.blocks[0] ? 0 : block < schedule.blocks[1] ? 1 : 2;
+  const int count = 1 << schedule.shifts[size];
+  uint32_t first = size == 0 ? 0 : schedule.ends[size - 1];
+  first += (size == 0 ? block : block - schedule.blocks[size - 1]) << schedule.shifts[size];
+  if (a.backwards) first = schedule.all - first - static_cast<uint32_t>(count);
+  const uint32_t band = __umulhi(first, schedule.inverse);
+  const int tile_r = static_cast<int>(band * kBand + blockIdx.x % kBand);
   if (tile_r >= a.tiles_r) return;
-  const int row0 = tile_r * kTile + warp * 32, left = tile_c * at_once * kPiece;
-  WarpShared& own = reinterpret_cast<WarpShared*>(memory)[warp];
+  const int row0 = tile_r * kTile + warp * 32, left = static_cast<int>(first - band * schedule.pieces) * kPiece;
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  WarpShared& own = shared.warps[warp];
 
   if constexpr (kPacked) wait_for_primary();
   start_dependents();
-  int column0 = left, count = min(at_once, pieces - tile_c * at_once);
+  int column0 = left;
   const auto* source = static_cast<const uint8_t*>(a.x) + (int64_t{row0 + (lane >> 2)} * a.ld + left + (lane & 3) * 8) * 2;
   uint32_t x = address_of(own.x, 0);
   const uint32_t both_x = 2 * x + static_cast<uint32_t>(sizeof(own.x[0])),
                  in_piece = static_cast<uint32_t>((lane >> 2) * WarpShared::kPitch + (lane & 3) * 16);
   // A piece, the next one.
   const auto load = [&](uint32_t to, int number) {
-    const auto stride = static_cast<uint32_t>(a.ld * 16);
+    const uint32_t stride = schedule.stride;
     if (number < count) {
       const uint32_t address = to + in_piece;
       if (kWhole || (row0 + 32 <= a.rows && left + (number + 1) * kPiece <= a.cols)) {
@@ -211,15 +244,15 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const Draws &row_draws = a.row.draws, &column_draws = a.transposed.draws;
   if constexpr (kDeviceStep) {
     const StepWords r = step_words(row_draws), c = step_words(column_draws);
-    *reinterpret_cast<uint4*>(own.steps[0]) = {r.lo1, r.hi1, r.hi2, 0};
-    *reinterpret_cast<uint4*>(own.steps[1]) = {c.lo1, c.hi1, c.hi2, 0};
-    own.flips.fill(a.transposed, 32, lane, kFlipBits);
+    *reinterpret_cast<uint4*>(shared.steps[0]) = {r.lo1, r.hi1, r.hi2, 0};
+    *reinterpret_cast<uint4*>(shared.steps[1]) = {c.lo1, c.hi1, c.hi2, 0};
+    shared.flips.fill(a.transposed, 32, lane, kFlipBits);
   } else {
-    reinterpret_cast<uint32_t*>(own.flips.words)[lane] = a.transposed.signs >> lane << 31 | kFlipBits;
+    reinterpret_cast<uint32_t*>(shared.flips.words)[lane] = a.transposed.signs >> lane << 31 | kFlipBits;
     __syncwarp();
   }
-  const uint32_t base = address_of(&own, 0);
-  constexpr int kAtSteps = offsetof(WarpShared, steps), kAtFlips = offsetof(WarpShared, flips);
+  const uint32_t base = address_of(&shared, 0);
+  constexpr int kAtSteps = offsetof(Shared, steps), kAtFlips = offsetof(Shared, flips);
   const auto step_of = [&]<int kCopy>(const Draws& d) {
     if constexpr (!kDeviceStep) return host_step_words(d);
     uint32_t w[4];
@@ -239,8 +272,8 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     // Codes of a row lie beside its elements, of odd pieces beside those of the other buffer.
     stored = address_of(own.x[lane & 1] + (lane >> 1) * WarpShared::kPitch + kPiece * 2, lane);
   }
-  const uint32_t in_word = __shfl_sync(0xFFFFFFFFu, (lane & 1) == 0 ? 0x5104 : 0x5324, lane),
-                 around = __shfl_sync(0xFFFFFFFFu, kPacked ? Rule::kPlace : k.around, lane);
+  const uint32_t in_word = __shfl_sync(0xFFFFFFFFu, (lane & 1) == 0 ? kEven : kOdd, lane),
+                 around = __shfl_sync(0xFFFFFFFFu, k.around, lane);
   const uint32_t two_lanes = __shfl_sync(0xFFFFFFFFu, static_cast<uint32_t>(lane * 2), lane);
   const OneScale of_rows{k.row_add, k.row_lowest}, of_columns{k.column_add, k.column_lowest};
   uint8_t *row_to, *column_to;
@@ -266,23 +299,18 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     }
   };
 
-  if constexpr (!kPacked) wait_for_primary();
-  write_outer(a, row0 + lane, left);
-  uint32_t row_reference = 0, row_byte = 0;
-  if constexpr (!kPacked) {
+  uint32_t row_reference = 0, row_byte = 0, column_reference = 0;
+  if constexpr (kPacked) write_outer(a, row0 + lane, left);
+  // What the pass before found. It ends on different multiprocessors at different times; draws and rotation of a first piece need not wait.
+  const auto take_references = [&] {
+    wait_for_primary();
     row_reference = reference_of<kWhole>(a.row, row0 + lane), row_byte = of_rows(row_reference);
-    if (left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
-  }
-  if (!kPacked && row0 == 0) {
-#pragma unroll 1
-    for (int c = left + lane; c < left + count * kPiece; c += kPiece)
-      write_factor(a.transposed, c, reference_of<false>(a.transposed, c), of_columns);
-  }
+    column_reference = reference_of<kWhole>(a.transposed, left + lane);
+  };
+  uint32_t next_reference = static_cast<uint32_t>(2 * (left + kPiece + lane) + 1);  // of group_amax, in words of 16 bits
 
 #pragma unroll 1
   for (int number = 0; number < count; ++number) {
-    uint32_t column_reference = 0;
-    if constexpr (!kPacked) column_reference = reference_of<kWhole>(a.transposed, column0 + lane);
     {
       // They follow from positions alone: while the elements come.
       uint32_t v[4][4];
@@ -324,13 +352,14 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
         const auto eight = [&]<int kGroup>() {
           uint32_t words[8];
           load16<kGroup * 32>(wanted, words), load16<kGroup * 32 + 16>(wanted, words + 4);
-          encode(kGroup, [&](int i) { return __byte_perm(words[i], around, in_word); });
+          encode(kGroup, [&](int i, uint32_t position) { return less_draw(position, words[i], in_word); });
         };
         eight.template operator()<0>(), eight.template operator()<1>(), eight.template operator()<2>(), eight.template operator()<3>();
       };
       if constexpr (!kPacked) {
+        if (number == 0) take_references();
         const Folding f(of_columns, t, column_reference, of_columns(column_reference));
-        eights([&](int group, auto&& over) { encode8(t, group, f, k, over, out + group * 2); });
+        eights([&](int group, auto&& less) { encode8(t, group, f, k, around, less, out + group * 2); });
         __syncwarp();
         store_codes(out);
         flush(column_to, a.transposed, column0, row0);
@@ -340,7 +369,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
         const float factor = packed_factor(of_columns, t, byte);
         asm volatile("st.shared.u8 [%0], %1;" ::"r"(scales_at), "r"(byte) : "memory");
         scales_at += kPiece * kWarps;
-        eights([&](int group, auto&& below) { out[group] = pack8<true>(t, group, factor, k, below); });
+        eights([&](int group, auto&& less) { out[group] = pack8<true>(t, group, factor, k, around, less); });
         if constexpr (!kWhole) {
           store_some(a.transposed, column0 + lane, row0, out);
         } else {
@@ -348,6 +377,12 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
           column_to += uint64_t{static_cast<uint32_t>(a.transposed.C)} * (kPiece / 2);
         }
       }
+    }
+    if (!kPacked && number + 1 < count) {
+      column_reference = kWhole || next_reference < static_cast<uint32_t>(2 * a.transposed.R)
+                             ? reinterpret_cast<const uint16_t*>(a.transposed.group_amax)[next_reference]
+                             : 0u;
+      next_reference += 2 * kPiece;
     }
     Block<bf16> t;
     const uint32_t of_row = from + two_lanes * (WarpShared::kPitch / 2 - 1);
@@ -359,11 +394,11 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
       draw8<4>(row_draws, step_of.template operator()<0>(row_draws), row_group, 1, v);
 #pragma unroll
       for (int group = 0; group < 4; ++group)
-        encode(group, [&](int i) { return __byte_perm(v[group][i >> 1], around, i % 2 == 0 ? 0x5104 : 0x5324); });
+        encode(group, [&](int i, uint32_t position) { return less_draw(position, v[group][i >> 1], i % 2 == 0 ? kEven : kOdd); });
     };
     if constexpr (!kPacked) {
       const Folding f(of_rows, t, row_reference, row_byte);
-      eights([&](int group, auto&& over) { encode8(t, group, f, k, over, out + group * 2); });
+      eights([&](int group, auto&& less) { encode8(t, group, f, k, around, less, out + group * 2); });
       store_codes(out);
       flush(row_to, a.row, row0, column0);
       row_to += kPiece;
@@ -371,7 +406,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
       uint32_t byte;
       const float factor = packed_factor(of_rows, t, byte);
       row_scales = __funnelshift_r(row_scales, byte, 8);
-      eights([&](int group, auto&& below) { out[group] = pack8<false>(t, group, factor, k, below); });
+      eights([&](int group, auto&& less) { out[group] = pack8<false>(t, group, factor, k, around, less); });
       if constexpr (!kWhole) {
         store_some(a.row, row0 + lane, column0, out);
       } else {
@@ -387,29 +422,58 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     }
     row_group += kPiece / 8, column_group += kPiece / 8, column0 += kPiece, x = both_x - x;
   }
-  if constexpr (kPacked) {
-    if (at_once == 4) {
+  if constexpr (!kPacked) {
+    write_outer(a, row0 + lane, left);
+    if (left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
+    if (row0 == 0) {
+#pragma unroll 1
+      for (int c = left + lane; c < left + count * kPiece; c += kPiece)
+        write_factor(a.transposed, c, reference_of<false>(a.transposed, c), of_columns);
+    }
+  } else {
+    if (count == 4) {
       store_scales<uint32_t, kWhole>(a.row, reinterpret_cast<const uint8_t*>(&row_scales), row0 + lane, left);
     } else {
       const auto two = static_cast<uint16_t>(row_scales >> 16);
       store_scales<uint16_t, kWhole>(a.row, reinterpret_cast<const uint8_t*>(&two), row0 + lane, left);
     }
     __syncthreads();
-    const PackedShared& shared = *reinterpret_cast<const PackedShared*>(memory);
-    if (thread < count * kPiece) store_scales<uint32_t, kWhole>(a.transposed, shared.column_scales[thread], left + thread, tile_r * kTile);
+    if (thread < count * kPiece) {
+      const auto& scales = reinterpret_cast<const PackedShared*>(memory)->column_scales;
+      store_scales<uint32_t, kWhole>(a.transposed, scales[thread], left + thread, tile_r * kTile);
+    }
   }
 }
 
-// Of every kernel: pieces, all in whole thread blocks, and how many of them one has.
-struct Pieces {
-  int all, at_once;
-  dim3 grid;
-  explicit Pieces(TileGrid tiles) : all(static_cast<int>(tiles.columns) * (kTile / kPiece)), grid(band_grid(tiles)) {
-    // Fewer read their first elements more often, more end late; small matrices have two, for more thread blocks.
-    at_once = all * static_cast<int64_t>(tiles.rows) < 4096 ? 2 : kMostPieces;
-    grid.y = static_cast<unsigned>((all + at_once - 1) / at_once);
-  }
-};
+// How the pieces of all tiles are shared out: by sizes (their logarithms), the second and the third for as many pieces of a band.
+Schedule share_out(const TileArgs& a, TileGrid tiles, const uint32_t (&sizes)[3], uint32_t second, uint32_t third) {
+  Schedule s{};
+  s.stride = static_cast<uint32_t>(a.ld * 16);
+  s.pieces = tiles.columns * (kTile / kPiece);
+  s.inverse = static_cast<uint32_t>(((uint64_t{1} << 32) + s.pieces - 1) / s.pieces);
+  s.all = s.pieces * ((tiles.rows + kBand - 1) / kBand);
+  const auto whole = [](uint32_t pieces, uint32_t size) { return pieces >> size << size; };
+  std::copy(std::begin(sizes), std::end(sizes), s.shifts);
+  s.ends[0] = whole(s.all - std::min(s.all, second + third), sizes[0]);
+  s.ends[1] = s.ends[0] + whole(s.all - s.ends[0] - std::min(s.all - s.ends[0], third), sizes[1]);
+  s.blocks[0] = s.ends[0] >> sizes[0];
+  s.blocks[1] = s.blocks[0] + ((s.ends[1] - s.ends[0]) >> sizes[1]);
+  return s;
+}
+// Many pieces at once spare a thread block its beginning, some 300 instructions a warp; few at the end have all end at about the same time.
+Schedule share_out_folded(const TileArgs& a, TileGrid tiles) {
+  if (tiles.columns % 2 == 0 && int64_t{tiles.columns} * tiles.rows >= 8192) return share_out(a, tiles, {3, 2, 1}, 200, 100);
+  return share_out(a, tiles, {2, 1, 0}, 64, 64);
+}
+// Whose scales of rows are stored for four or for two pieces.
+Schedule share_out_packed(const TileArgs& a, TileGrid tiles) { return share_out(a, tiles, {2, 1, 1}, 0, 100); }
+// A thread block for each of the pieces that go together and each tile row of a band.
+dim3 grid_of(const Schedule& s) { return dim3((s.blocks[1] + ((s.all - s.ends[1]) >> s.shifts[2])) * kBand); }
+// Whether Schedule::inverse divides exactly.
+bool divides(TileGrid tiles) {
+  const uint64_t pieces = uint64_t{tiles.columns} * (kTile / kPiece);
+  return pieces * pieces * ((tiles.rows + kBand - 1) / kBand) >> 32 == 0;
+}
 bool takes(const CopyArgs& d, int hadamard) {
   return d.form == ValueForm::fold_e4m3 && !d.tile && d.hadamard == hadamard && d.scales == nullptr && d.group_amax != nullptr;
 }
@@ -418,25 +482,23 @@ bool whole(const CopyArgs& d, int C) { return d.C == C && reinterpret_cast<uintp
 }  // namespace
 
 bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  if (!takes(a.row, 0) || !takes(a.transposed, 32)) return false;
-  const Pieces pieces(tiles);
-  if (pieces.grid.y > 65535) return false;
+  if (!takes(a.row, 0) || !takes(a.transposed, 32) || !divides(tiles)) return false;
+  const Schedule schedule = share_out_folded(a, tiles);
   const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols) && whole(a.transposed, a.rows);
   const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
   const auto kernel = !all          ? mxfp4_rotated_kernel<false, false, true>
                       : device_step ? mxfp4_rotated_kernel<false, true, true>
                                     : mxfp4_rotated_kernel<false, true, false>;
   const Known known(PairScale(a.row.mx), PairScale(a.transposed.mx));
-  constexpr int kBytes = sizeof(WarpShared) * kWarps;
+  constexpr int kBytes = sizeof(Shared);
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  return launch_pair(kernel, pieces.grid, kThreads, kBytes, stream, a, known, pieces.all, pieces.at_once);
+  return launch_pair(kernel, grid_of(schedule), kThreads, kBytes, stream, a, known, schedule);
 }
 
 bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   const auto takes = [](const CopyArgs& d, int hadamard) { return !d.tile && d.hadamard == hadamard && d.scale_tiles == nullptr; };
-  if (!takes(a.row, 0) || !takes(a.transposed, 32)) return false;
-  const Pieces pieces(tiles);
-  if (pieces.grid.y > 65535) return false;
+  if (!takes(a.row, 0) || !takes(a.transposed, 32) || !divides(tiles)) return false;
+  const Schedule schedule = share_out_packed(a, tiles);
   const auto whole = [](const CopyArgs& d, int C) {
     return d.C == C && d.scales != nullptr && reinterpret_cast<uintptr_t>(d.scales) % 4 == 0 &&
            reinterpret_cast<uintptr_t>(d.packed) % 16 == 0;
@@ -449,7 +511,7 @@ bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t
   const PackedKnown known(PairScale(a.row.mx), PairScale(a.transposed.mx));
   constexpr int kBytes = sizeof(PackedShared);
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  return launch_pair(kernel, pieces.grid, kThreads, kBytes, stream, a, known, pieces.all, pieces.at_once);
+  return launch_pair(kernel, grid_of(schedule), kThreads, kBytes, stream, a, known, schedule);
 }
 
 }  // namespace halftone::device
