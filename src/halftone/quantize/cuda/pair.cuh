@@ -111,13 +111,14 @@ __device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_r
 }
 
 // Largest magnitudes of the rows and of the columns of a thread's elements, by integer maxima of three, half as many as of two: the
-// magnitudes are made by the multipliers, which have less to do.
-__device__ __forceinline__ void maxima_of(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
+// magnitudes are made by the multipliers, which have less to do. read(i, w): the words of row i.
+template <class Read>
+__device__ __forceinline__ void maxima_of_rows(Read&& read, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
   uint32_t last = 0, w[2][4];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     uint32_t(&m)[4] = w[i % 2];
-    read_words(own + i * PairWarps::kRowBytes, m);
+    read(i, m);
 #pragma unroll
     for (uint32_t& pair : m) pair = as_word(__habs2(as_pair(pair)));
     const uint32_t most = __vmaxu2(__vimax3_u16x2(m[0], m[1], m[2]), m[3]);
@@ -129,6 +130,10 @@ __device__ __forceinline__ void maxima_of(const uint8_t* own, Amax8<bf16>& of_ro
 #pragma unroll
     for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 1 ? __vmaxu2(w[0][k], w[1][k]) : __vimax3_u16x2(of_columns.w[k], w[0][k], w[1][k]);
   }
+}
+
+__device__ __forceinline__ void maxima_of(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
+  maxima_of_rows([&](int i, uint32_t* w) { read_words(own + i * PairWarps::kRowBytes, w); }, of_rows, of_columns);
 }
 
 // Blocks without a second level. By the thread of element (0, 0).
@@ -163,7 +168,7 @@ template <bool kDeviceStep>
 struct SharedDraws {
   const Draws &row, &column;
   const StepWords row_step = words(row), column_step = words(column);
-  const uint32_t group;
+  uint32_t group;
   __device__ __forceinline__ SharedDraws(const TileArgs& a, int r, int c)
       : row(a.row.draws), column(a.transposed.draws), group(PairDraws::first_group(row, r, c)) {}
   static __device__ __forceinline__ StepWords words(const Draws& d) {
