@@ -35,6 +35,20 @@ struct RotatedRing : Ring<2, 8, kRotatedThreads> {
   }
 };
 
+// As fp32, of the ring's oldest step: a lane has a whole row, whose eighths it reads in an order of its own, so that lanes meet different
+// banks.
+__device__ __forceinline__ uint32_t largest_of_row(const RotatedRing& ring, int lane) {
+  const uint32_t from = ring.row(lane, lane) + static_cast<uint32_t>((lane & 7) * 16);
+  uint32_t m[2] = {};
+#pragma unroll
+  for (uint32_t i = 0; i < 8; ++i) {
+    const uint4 v = ring.read(from ^ i * 16);
+    m[0] = max_magnitudes(max_magnitudes(m[0], v.x), v.y), m[1] = max_magnitudes(max_magnitudes(m[1], v.z), v.w);
+  }
+  const uint32_t both = max_magnitudes(m[0], m[1]);
+  return max_magnitudes(both, __byte_perm(both, 0u, 0x1032)) << 16 & 0x7FFF0000u;
+}
+
 // The largest magnitude of a rotated column before the factor, with an arbitrary sign. The larger magnitude of a sum and a difference is
 // the sum of magnitudes. (Of two infinities not NaN, but as much a poison.)
 template <int kWidth>
@@ -191,15 +205,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
       uint32_t w[kRows];
       ring.columns(lane, w);
       if (a.row != nullptr) {
-        // A lane has a whole row, whose eighths it reads in an order of its own, so that lanes meet different banks.
-        const uint32_t from = ring.row(lane, lane) + static_cast<uint32_t>((lane & 7) * 16);
-        uint32_t m[2] = {};
-#pragma unroll
-        for (uint32_t i = 0; i < 8; ++i) {
-          const uint4 v = ring.read(from ^ i * 16);
-          m[0] = max_magnitudes(max_magnitudes(m[0], v.x), v.y), m[1] = max_magnitudes(max_magnitudes(m[1], v.z), v.w);
-        }
-        const uint32_t both = max_magnitudes(m[0], m[1]), amax = max_magnitudes(both, __byte_perm(both, 0u, 0x1032)) << 16 & 0x7FFF0000u;
+        const uint32_t amax = largest_of_row(ring, lane);
         if (row + lane < a.rows && amax != 0) raise(a.row + row + lane, amax);
       }
       __syncwarp();
@@ -235,6 +241,103 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
   if (a.rotated != nullptr) store_part(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
 }
 
+// The same for large matrices and columns rotated by 32, where one operation on memory for a row and 64 columns takes longer than the
+// loads: the warps of a thread block have chunks beside each other, put the maxima of their rows together in shared memory, and raise a row
+// once for 1024 columns. Smaller matrices end sooner without a barrier a chunk.
+constexpr int kTogetherRows = 256;
+// How far apart a warp's chunks are, and where a row ends. By the host: registers are scarce.
+struct Chunks {
+  int strips, stride_left, stride_top, past;
+  explicit Chunks(int cols) : strips((cols + 63) / 64), past(strips * 64) {
+    constexpr int kStride = kStatisticsParts * kRotatedThreads / 32;
+    stride_left = kStride % strips * 64, stride_top = kStride / strips * kTogetherRows;
+  }
+  // The warp's next one.
+  __device__ __forceinline__ void advance(int& left, int& top) const {
+    left += stride_left, top += stride_top;
+    if (left >= past) left -= past, top += kTogetherRows;
+  }
+};
+// c.strips is a multiple of the thread block's warps: all have the same rows.
+__global__ void __launch_bounds__(kRotatedThreads, 1)
+    rows_together_kernel(const __grid_constant__ StatisticsArgs a, const __grid_constant__ Chunks c) {
+  constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
+  extern __shared__ __align__(128) uint8_t rows_memory[];
+  RotatedRing ring(rows_memory);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
+  __shared__ RowFlips of_warps[kWarps];
+  // Of this turn and the last.
+  __shared__ uint32_t block_rows[2][kTogetherRows];
+  static_assert(2 * kTogetherRows == kRotatedThreads);
+  block_rows[0][thread] = 0;
+  __syncthreads();
+  RowFlips& flips = of_warps[thread >> 5];
+  flips.fill(a, kRows, lane);
+  start_dependents();
+  const int item = static_cast<int>(blockIdx.x) * kWarps + (thread >> 5);
+  int left = item % c.strips * 64, top = item / c.strips * kTogetherRows, turn = 0;
+  // Of the step to be asked for next.
+  int asked_left = left, asked_top = top, asked_row = top;
+  const auto ask = [&](int stage) {
+    if (asked_row < a.rows) {
+      const int column = asked_left + (lane & 7) * 8, row = asked_row + (lane >> 3);
+      const bf16* from = static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + column;
+      const int valid = column < a.cols ? (a.rows - row + 3) / 4 : 0;
+      if (asked_row >= a.keep_from) {
+        ring.ask(stage, from, a.ld * 8, valid, l2_policy(true));
+      } else {
+        ring.ask(stage, from, a.ld * 8, valid, l2_policy(false));
+      }
+      asked_row += kRows;
+      if (asked_row == asked_top + kTogetherRows || asked_row >= a.rows) c.advance(asked_left, asked_top), asked_row = asked_top;
+    }
+    end_copy_group();
+  };
+#pragma unroll 1
+  for (int i = 0; i < ring.stages; ++i) ask(i);
+  wait_for_primary();  // what is cleared may be written
+#pragma unroll 1
+  for (; top < a.rows; c.advance(left, top), turn ^= 1) {
+    float columns[2] = {};
+    const auto turn_rows = static_cast<uint32_t>(__cvta_generic_to_shared(block_rows[turn] + lane));
+    const int end = min(top + kTogetherRows, a.rows);
+#pragma unroll 1
+    for (int row = top; row < end; row += kRows) {
+      ring.wait();
+      __syncwarp();
+      uint32_t w[kRows];
+      ring.columns(lane, w);
+      asm volatile("red.relaxed.cta.shared.max.u32 [%0], %1;" ::"r"(turn_rows + static_cast<uint32_t>(row - top) * 4),
+                   "r"(largest_of_row(ring, lane))
+                   : "memory");
+      __syncwarp();
+      ask(ring.stage);
+      ring.next();
+      const auto rotate_half = [&](auto half) {
+        float v[kRows];
+        flip_column<kRows, half.value>(w, flips.words, 65536u, v);
+        columns[half.value] = max_magnitudes(columns[half.value], largest_rotated(v));
+      };
+      rotate_half(std::integral_constant<int, 0>{});
+      __syncwarp();  // or both halves are rotated at once, for which there are not the registers
+      rotate_half(std::integral_constant<int, 1>{});
+    }
+    const int column = left + lane * 2;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const __nv_bfloat16 rounded = __float2bfloat16_rn(fabsf(columns[j]) * hadamard_norm(kRows));
+      const uint32_t amax = static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16;
+      if (column + j < a.cols && amax != 0) raise(a.rotated_column + column + j, amax);
+    }
+    __syncthreads();
+    if (thread < kTogetherRows) {
+      const uint32_t amax = block_rows[turn][thread];
+      if (top + thread < a.rows && amax != 0) raise(a.row + top + thread, amax);
+      block_rows[turn][thread] = 0;
+    }
+  }
+}
+
 }  // namespace
 
 cudaError_t collect_rotated(const StatisticsArgs& given, bool early, cudaStream_t stream) {
@@ -251,6 +354,11 @@ cudaError_t collect_rotated(const StatisticsArgs& given, bool early, cudaStream_
   return cudaLaunchKernelEx(&how.config, wide ? rotated_kernel<float, 32> : rotated_kernel<float, 16>, a);
 }
 cudaError_t collect_rotated_columns(const StatisticsArgs& a, cudaStream_t stream) {
+  const Chunks chunks(a.cols);
+  if (a.row != nullptr && a.hadamard == 32 && a.tensor == nullptr && a.rotated == nullptr && !a.wait_first &&
+      chunks.strips % (kRotatedThreads / 32) == 0 && !starts_early(a.type, a.rows, a.cols)) {
+    return launch_ring(rows_together_kernel, kStatisticsParts, kRotatedThreads, RotatedRing::kBytes, true, stream, a, chunks);
+  }
   auto* kernel = a.hadamard == 32 ? rotated_columns_kernel<32> : rotated_columns_kernel<16>;
   return launch_ring(kernel, kStatisticsParts, kRotatedThreads, RotatedRing::kBytes, true, stream, a);
 }
