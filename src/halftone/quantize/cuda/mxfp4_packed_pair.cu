@@ -200,7 +200,11 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
         uint32_t row_draws[2][4], column_draws[2][4], words[2][4], evens[2][4], odds[2][4];
         draws.template two_rows<2>(static_cast<uint32_t>(i), row_draws, column_draws);
         load16<i * kRowBytes>(x, words[0]), load16<(i + 2) * kRowBytes>(x, words[1]);
-        if (more) load(i, column + kColumns), load(i + 2, column + kColumns);
+        // All of the next piece at once: row by row, between the codes, took 2 to 3% longer.
+        if (n == 3 && more) {
+#pragma unroll
+          for (int next = 0; next < 8; ++next) load(next, column + kColumns);
+        }
         const float by_row[2] = {load_float<i / 2 * 128 + i % 2 * 4>(by_rows), load_float<(i / 2 + 1) * 128 + i % 2 * 4>(by_rows)};
         // Anew each time: registers are scarce.
         load16<0>(by_columns, reinterpret_cast<uint32_t*>(by_column)), load16<128>(by_columns, reinterpret_cast<uint32_t*>(by_column + 4));
