@@ -4,10 +4,11 @@ namespace halftone::device {
 namespace {
 
 // Packed MXFP4 of the transposed copy alone of bf16 elements with stochastic rounding, columns rotated. A lane has the 32 rows of two
-// neighbouring columns, as in blocks_kernel. A thread block has four warps beside each other, each of which takes pieces of 32 x 64
+// neighbouring columns, as in blocks_kernel. A thread block has kWarps warps beside each other, each of which takes pieces of 32 x 64
 // elements, one below the other, by one loop, while the next one is on its way. Two pieces make 32 bytes of each column, which a warp
-// stores alone, and four the word of its scales: nobody waits for other warps, and no second kernel arranges scales.
-constexpr int kWarps = 4, kThreads = kWarps * 32, kPiece = 32, kColumns = 64, kOnSm = 5;
+// stores alone, and four the word of its scales: nobody waits for other warps, and no second kernel arranges scales. So a thread block is
+// one warp, in whose place the next comes as soon as it has ended.
+constexpr int kWarps = 1, kThreads = kWarps * 32, kPiece = 32, kColumns = 64, kOnSm = 20;
 using Rule = Stochastic<Float::e2m1>;
 
 // A warp's: elements; draws of 16 rows, a word of two columns; codes, 32 bytes a column, see code_at.
@@ -27,11 +28,20 @@ constexpr uint32_t kAround = 15u << 8 | (Rule::kHalf - 1);
 // What the host knows and the compiler is not to know: it would make shifts of products (multiply_add), and constants anew for each piece.
 struct Known {
   uint32_t minus = 0u - (1u << Rule::kShift), digit = 16, word = 65536;
-  uint32_t upper = 0x3F800000u, zero = 0x80000000u;  // the pair (0, 1), by which upper halves are widened; see widened
+  uint32_t zero = 0x80000000u;  // see widened
   uint32_t around = kAround;
   uint32_t add, lowest;  // of OneScale
   explicit Known(const PairScale& s) : add(s.add & 0xFFFFu), lowest(s.lowest & 0xFFFFu) {}
 };
+
+// Word `lane` of each of four rows of 128 bytes, one after the other; from: address of the lane's 16 bytes of them.
+template <int kAt>
+__device__ __forceinline__ void load_rows(uint32_t from, uint32_t* w) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4+%5];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "r"(from), "n"(kAt)
+               : "memory");
+}
 
 // The first of the rows 8 * (word / 4) to 8 * (word / 4) + 7 that a word holds; the other is two below it. So signs of four codes lie in
 // two words.
@@ -46,24 +56,27 @@ __device__ __forceinline__ uint32_t largest(const Block<bf16>& t) {
   return max_magnitudes(w, __byte_perm(w, 0u, 0x1032)) & 0x7FFFu;
 }
 
-// The factor that takes elements to their positions. Elements of large blocks are taken times kLowered first, those of poisoned ones are 0.
-__device__ __forceinline__ float position_factor(const OneScale& scale, Block<bf16>& t, uint32_t& byte) {
-  const uint32_t amax = largest(t);
-  byte = scale(amax);
-  uint32_t of = byte;
-  if (byte > kLargestFactor) [[unlikely]] {
-    const bool poison = amax >= 0x7F80u;
-    const uint32_t keep = poison ? 0u : ~0u;
+// The factors that take elements of two columns to their positions. Elements of large blocks are taken times kLowered first, those of
+// poisoned ones are 0. By whole warps, which take the branch together: a vote is less than what waits for the lanes to meet again.
+__device__ __forceinline__ void position_factors(const OneScale& scale, Block<bf16> (&t)[2], uint32_t (&byte)[2], float (&factor)[2]) {
+  uint32_t of[2], amax[2];
 #pragma unroll
-    for (uint32_t& w : t.w) {
-      asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}"
-                   : "+r"(w)
-                   : "r"(keep), "r"(as_word(__float2bfloat162_rn(kLowered))), "r"(0x80008000u));
+  for (int j = 0; j < 2; ++j) amax[j] = largest(t[j]), of[j] = byte[j] = scale(amax[j]);
+  if (__any_sync(0xFFFFFFFFu, max(byte[0], byte[1]) > kLargestFactor)) [[unlikely]] {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const bool large = byte[j] > kLargestFactor, poison = amax[j] >= 0x7F80u;
+      const uint32_t keep = poison ? 0u : ~0u, by = as_word(__float2bfloat162_rn(large ? kLowered : 1.0f));
+#pragma unroll
+      for (uint32_t& w : t[j].w) {
+        asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}" : "+r"(w) : "r"(keep), "r"(by), "r"(0x80008000u));
+      }
+      of[j] = poison ? 127u : large ? byte[j] - kLoweredBits : byte[j];
+      byte[j] = poison ? 255u : byte[j];
     }
-    of = poison ? 127u : byte - kLoweredBits;
-    byte = poison ? 255u : byte;
   }
-  return __uint_as_float((254u - of) << 23) * Rule::kToPosition;
+#pragma unroll
+  for (int j = 0; j < 2; ++j) factor[j] = __uint_as_float((254u - of[j]) << 23) * Rule::kToPosition;
 }
 
 // Codes of rows 8 * group to 8 * group + 7. over(i): the i-th's draw with what goes around it.
@@ -73,9 +86,9 @@ __device__ __forceinline__ uint32_t encode8(const Block<bf16>& t, int group, flo
   uint32_t s[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    // By the multipliers, which have less to do; the upper one, too: the other is finite.
+    // The lower one by the multipliers, the upper one by the integer units, which now and then have less to do.
     const uint32_t pair = w[i % 2 * 2 + i / 4];
-    const uint32_t wide = (i & 2) == 0 ? multiply_add(pair, k.word, 0u) : as_word(__hfma2(as_pair(pair), as_pair(k.upper), as_pair(0u)));
+    const uint32_t wide = (i & 2) == 0 ? multiply_add(pair, k.word, 0u) : pair & 0xFFFF0000u;
     const float x = __uint_as_float(wide);
     s[i] = multiply_add(__float_as_uint(__fmul_ru(fabsf(x), factor)), k.minus, over(i));
   }
@@ -104,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const Draws& draws = d.draws;
 
   const auto* source = static_cast<const uint8_t*>(a.x) + (int64_t{row0 + (lane >> 3)} * a.ld + column0 + (lane & 7) * 8) * 2;
-  const uint32_t in_piece = address_of(own.x + lane * 16, lane), from = address_of(own.x + lane * 4, lane);
+  const uint32_t in_piece = address_of(own.x + lane * 16, lane);
   // The next piece.
   const auto load = [&](int number) {
     const auto stride = static_cast<uint32_t>(a.ld * 8);
@@ -176,13 +189,11 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     {
       float v[2][32];
       const auto four_rows = [&]<int kRow>() {
-        uint32_t flips[4];
-        load16<kAtFlips + kRow * 4>(base, flips);
+        uint32_t flips[4], w[4];
+        load16<kAtFlips + kRow * 4>(base, flips), load_rows<kRow * WarpShared::kPitch>(in_piece, w);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          uint32_t w;
-          asm volatile("ld.shared.u32 %0, [%1];" : "=r"(w) : "r"(from + static_cast<uint32_t>((kRow + i) * WarpShared::kPitch)) : "memory");
-          v[0][kRow + i] = widened<0>(w, flips[i], k.zero), v[1][kRow + i] = widened<1>(w, flips[i], k.zero);
+          v[0][kRow + i] = widened<0>(w[i], flips[i], k.zero), v[1][kRow + i] = widened<1>(w[i], flips[i], k.zero);
         }
       };
       [&]<int... kI>(std::integer_sequence<int, kI...>) { (four_rows.template operator()<kI * 4>(), ...); }
@@ -198,12 +209,10 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     }
     uint32_t out[2][4];
     float factor[2];
+    uint32_t byte[2];
+    position_factors(scale, t, byte, factor);
 #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      uint32_t byte;
-      factor[j] = position_factor(scale, t[j], byte);
-      scales[j] = __byte_perm(scales[j], byte, 0x4321);
-    }
+    for (int j = 0; j < 2; ++j) scales[j] = __byte_perm(scales[j], byte[j], 0x4321);
     const auto eight = [&]<int kGroup>() {
       uint32_t words[8];
       load16<kGroup % 2 * 32>(wanted, words), load16<kGroup % 2 * 32 + 16>(wanted, words + 4);
@@ -265,9 +274,10 @@ bool launch_mxfp4_columns(const TileArgs& a, TileGrid tiles, cudaStream_t stream
   if (!takes(a.transposed)) return false;
   const int pieces = static_cast<int>(tiles.rows) * (kTile / kPiece);
   // More for fewer first elements that a warp waits for, where that leaves thread blocks enough.
-  const int at_once = static_cast<int64_t>(tiles.rows) * tiles.columns < 8192 ? 2 : 4;
-  const dim3 grid = band_grid({static_cast<unsigned>((pieces + at_once - 1) / at_once), (tiles.columns + 1) / 2});
-  const bool all = a.rows % kTile == 0 && a.cols % (kWarps * kColumns) == 0 && whole(a.transposed, a.rows);
+  const int at_once = static_cast<int64_t>(tiles.rows) * tiles.columns < 2048 ? 2 : 4;
+  static_assert(kTile % (kWarps * kColumns) == 0);
+  const dim3 grid = band_grid({static_cast<unsigned>((pieces + at_once - 1) / at_once), tiles.columns * (kTile / (kWarps * kColumns))});
+  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.transposed, a.rows);
   const bool device_step = a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
   const auto kernel = !all          ? mxfp4_columns_kernel<false, true>
                       : device_step ? mxfp4_columns_kernel<true, true>
