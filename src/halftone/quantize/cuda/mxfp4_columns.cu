@@ -47,15 +47,6 @@ __device__ __forceinline__ void load_rows(uint32_t from, uint32_t* w) {
 // two words.
 __device__ constexpr int row_of(int word) { return word / 4 * 8 + word % 2 * 4 + word % 4 / 2; }
 
-// 16 bits of the largest magnitude; a NaN is larger than all.
-__device__ __forceinline__ uint32_t largest(const Block<bf16>& t) {
-  uint32_t m[2] = {t.w[0], t.w[1]};
-#pragma unroll
-  for (int i = 2; i < 16; ++i) m[i & 1] = max_magnitudes(m[i & 1], t.w[i]);
-  const uint32_t w = max_magnitudes(m[0], m[1]);
-  return max_magnitudes(w, __byte_perm(w, 0u, 0x1032)) & 0x7FFFu;
-}
-
 // The factors that take elements of two columns to their positions. Elements of large blocks are taken times kLowered first, those of
 // poisoned ones are 0. By whole warps, which take the branch together: a vote is less than what waits for the lanes to meet again.
 __device__ __forceinline__ void position_factors(const OneScale& scale, Block<bf16> (&t)[2], uint32_t (&byte)[2], float (&factor)[2]) {
@@ -67,10 +58,7 @@ __device__ __forceinline__ void position_factors(const OneScale& scale, Block<bf
     for (int j = 0; j < 2; ++j) {
       const bool large = byte[j] > kLargestFactor, poison = amax[j] >= 0x7F80u;
       const uint32_t keep = poison ? 0u : ~0u, by = as_word(__float2bfloat162_rn(large ? kLowered : 1.0f));
-#pragma unroll
-      for (uint32_t& w : t[j].w) {
-        asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}" : "+r"(w) : "r"(keep), "r"(by), "r"(0x80008000u));
-      }
+      remake(t[j], keep, by, 0x80008000u);
       of[j] = poison ? 127u : large ? byte[j] - kLoweredBits : byte[j];
       byte[j] = poison ? 255u : byte[j];
     }

@@ -61,15 +61,6 @@ struct Schedule {
   uint32_t stride;           // of eight rows of elements, bytes
 };
 
-// 16 bits of the largest magnitude; a NaN is larger than all.
-__device__ __forceinline__ uint32_t largest(const Block<bf16>& t) {
-  uint32_t m[2] = {t.w[0], t.w[1]};
-#pragma unroll
-  for (int i = 2; i < 16; ++i) m[i & 1] = max_magnitudes(m[i & 1], t.w[i]);
-  const uint32_t w = max_magnitudes(m[0], m[1]);
-  return max_magnitudes(w, __byte_perm(w, 0u, 0x1032)) & 0x7FFFu;
-}
-
 // What follows from a block's scale and that of its vector's largest block.
 struct Folding {
   float factor;
@@ -89,9 +80,7 @@ struct Folding {
     // Elements of poisoned blocks are 2, which no draw moves from code 4, whatever they were.
     const uint32_t by = poison ? 0u : b.factor < 0 ? as_word(__float2bfloat162_rn(kLowered)) : 0x3F803F80u;
     const uint32_t keep = poison ? 0u : ~0u, with = poison ? 0x40004000u : 0x80008000u;
-#pragma unroll
-    for (uint32_t& w : t.w)
-      asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}" : "+r"(w) : "r"(keep), "r"(by), "r"(with));
+    remake(t, keep, by, with);
     factor = poison ? Rule::kToPosition : fabsf(b.factor);
     if (poison) first = second = kPoisonedBytes;
   }
@@ -134,9 +123,7 @@ __device__ __forceinline__ float packed_factor(const OneScale& scale, Block<bf16
   if (byte > kLargestFactor) [[unlikely]] {
     const bool poison = amax >= 0x7F80u;
     const uint32_t by = poison ? 0u : as_word(__float2bfloat162_rn(kLowered)), keep = poison ? 0u : ~0u, with = poison ? 0u : 0x80008000u;
-#pragma unroll
-    for (uint32_t& w : t.w)
-      asm volatile("{.reg .b32 k; and.b32 k, %0, %1; fma.rn.bf16x2 %0, k, %2, %3;}" : "+r"(w) : "r"(keep), "r"(by), "r"(with));
+    remake(t, keep, by, with);
     factor = (poison ? 1.0f : __uint_as_float((254u - (byte - kLoweredBits)) << 23)) * Rule::kToPosition;
     if (poison) byte = 255;
   }
