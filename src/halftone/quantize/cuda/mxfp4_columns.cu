@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const uint32_t base = address_of(&own, 0);
   constexpr int kAtSteps = offsetof(WarpShared, steps), kAtFlips = offsetof(WarpShared, flips);
   const auto step_of = [&] {
-    if constexpr (!kDeviceStep) return StepWords{draws.key_lo[1], draws.key_hi[1], draws.key_hi[2]};
+    if constexpr (!kDeviceStep) return host_step_words(draws);
     uint32_t w[4];
     load16<kAtSteps>(base, w);
     return StepWords{w[0], w[1], w[2]};
