@@ -30,8 +30,8 @@ struct Known {
   uint32_t minus = 0u - (1u << Rule::kShift), digit = 16, word = 65536;
   uint32_t zero = 0x80000000u;  // see widened
   uint32_t around = kAround;
-  uint32_t add, lowest;  // of OneScale
-  explicit Known(const PairScale& s) : add(s.add & 0xFFFFu), lowest(s.lowest & 0xFFFFu) {}
+  OneScale scale;
+  explicit Known(const MxRule& r) : scale(PairScale(r)) {}
 };
 
 // Word `lane` of each of four rows of 128 bytes, one after the other; from: address of the lane's 16 bytes of them.
@@ -140,7 +140,6 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   uint32_t codes = address_of(own.codes + WarpShared::code_at(2 * lane, 0), lane);
   const uint32_t stored = address_of(own.codes + WarpShared::code_at(lane >> 1, (lane & 1) * 16), lane);
   const uint32_t around = __shfl_sync(0xFFFFFFFFu, k.around, lane);
-  const OneScale scale{k.add, k.lowest};
   uint8_t* to = byte_at(d.packed, column0 + (lane >> 1), d.C / 2, row0 / 2 + (lane & 1) * 16);
   auto* scales_to = kWhole ? byte_at(d.scales, column0 + 2 * lane, d.blocks, row0 / 32) : nullptr;
   uint32_t scales[2] = {};  // bytes of four pieces
@@ -198,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
     uint32_t out[2][4];
     float factor[2];
     uint32_t byte[2];
-    position_factors(scale, t, byte, factor);
+    position_factors(k.scale, t, byte, factor);
 #pragma unroll
     for (int j = 0; j < 2; ++j) scales[j] = __byte_perm(scales[j], byte[j], 0x4321);
     const auto eight = [&]<int kGroup>() {
@@ -250,29 +249,23 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   }
 }
 
-bool takes(const CopyArgs& d) { return !d.tile && d.hadamard == 32 && d.scale_tiles == nullptr; }
-bool whole(const CopyArgs& d, int C) {
-  const auto aligned = [](const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; };
-  return d.C == C && d.scales != nullptr && d.blocks % 4 == 0 && aligned(d.scales, 4) && aligned(d.packed, 16);
-}
-
 }  // namespace
 
 bool launch_mxfp4_columns(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  if (!takes(a.transposed)) return false;
+  if (!packs_blocks(a.transposed, 32)) return false;
   const int pieces = static_cast<int>(tiles.rows) * (kTile / kPiece);
   // More for fewer first elements that a warp waits for, where that leaves thread blocks enough.
   const int at_once = static_cast<int64_t>(tiles.rows) * tiles.columns < 2048 ? 2 : 4;
   static_assert(kTile % (kWarps * kColumns) == 0);
   const dim3 grid = band_grid({static_cast<unsigned>((pieces + at_once - 1) / at_once), tiles.columns * (kTile / (kWarps * kColumns))});
-  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.transposed, a.rows);
+  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole_packed(a.transposed, a.rows, 4);
   const bool device_step = a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
   const auto kernel = !all          ? mxfp4_columns_kernel<false, true>
                       : device_step ? mxfp4_columns_kernel<true, true>
                                     : mxfp4_columns_kernel<true, false>;
   constexpr int kBytes = sizeof(WarpShared) * kWarps;
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  return launch_pair(kernel, grid, kThreads, kBytes, stream, a, Known(PairScale(a.transposed.mx)), pieces, at_once);
+  return launch_pair(kernel, grid, kThreads, kBytes, stream, a, Known(a.transposed.mx), pieces, at_once);
 }
 
 }  // namespace halftone::device

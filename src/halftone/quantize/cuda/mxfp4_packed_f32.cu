@@ -227,10 +227,6 @@ __global__ void __launch_bounds__(kThreads, kOnSm) mxfp4_packed_f32_kernel(const
 bool takes(const CopyArgs& d) {
   return !d.tile && d.mx.by == 1 && d.mx.add % 65536 == 0 && d.mx.smallest == 0 && d.mx.below > 0 && d.scale_tiles == nullptr;
 }
-bool whole(const CopyArgs& d, int C, int scales_at_once) {
-  const auto aligned = [](const void* p, int to) { return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(to) == 0; };
-  return d.C == C && d.blocks % scales_at_once == 0 && d.scales != nullptr && aligned(d.scales, scales_at_once) && aligned(d.packed, 16);
-}
 
 }  // namespace
 
@@ -239,7 +235,7 @@ bool launch_mxfp4_packed_f32(const TileArgs& a, TileGrid tiles, cudaStream_t str
   dim3 grid = band_grid(tiles);
   grid.y *= kTile / kColumns;
   if (grid.y > 65535) return false;
-  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols, 2) && whole(a.transposed, a.rows, 4);
+  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole_packed(a.row, a.cols, 2) && whole_packed(a.transposed, a.rows, 4);
   const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr;
   const auto kernel = [&]<bool kRotated>() {
     if (!all) return mxfp4_packed_f32_kernel<kRotated, false, true>;

@@ -287,17 +287,11 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   }
 }
 
-bool takes(const CopyArgs& d) { return !d.tile && d.hadamard == 0 && d.scale_tiles == nullptr; }
-bool whole(const CopyArgs& d, int C) {
-  const auto aligned = [](const void* p, uintptr_t to) { return reinterpret_cast<uintptr_t>(p) % to == 0; };
-  return d.C == C && d.C % kTile == 0 && d.scales != nullptr && aligned(d.packed, 16) && aligned(d.scales, 4);
-}
-
 }  // namespace
 
 bool launch_mxfp4_packed_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   const Draws &r = a.row.draws, &c = a.transposed.draws;
-  if (!takes(a.row) || !takes(a.transposed) || r.first != c.first || r.row != c.row) return false;
+  if (!packs_blocks(a.row, 0) || !packs_blocks(a.transposed, 0) || r.first != c.first || r.row != c.row) return false;
   const int pieces = static_cast<int>(tiles.columns) * (kTile / kColumns);
   const int at_once = 2;  // kMostPieces: 2% slower at 448 MiB and 4% at 64, where thread blocks are few
   dim3 grid = band_grid(tiles);
@@ -305,7 +299,8 @@ bool launch_mxfp4_packed_pair(const TileArgs& a, TileGrid tiles, cudaStream_t st
   if (grid.y > 65535) return false;
   constexpr int kBytes = sizeof(PackedShared);
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  const bool all = whole(a.row, a.cols) && whole(a.transposed, a.rows), device_step = r.step != nullptr || c.step != nullptr;
+  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole_packed(a.row, a.cols, 4) && whole_packed(a.transposed, a.rows, 4);
+  const bool device_step = r.step != nullptr || c.step != nullptr;
   auto* kernel = !all          ? mxfp4_packed_pair_kernel<false, true>
                  : device_step ? mxfp4_packed_pair_kernel<true, true>
                                : mxfp4_packed_pair_kernel<true, false>;

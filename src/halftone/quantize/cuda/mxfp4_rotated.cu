@@ -32,17 +32,13 @@ struct Shared {
 // What the host knows and the compiler is not to know: it would make shifts of products (multiply_add), and constants anew for each piece.
 struct Known {
   uint32_t minus = 0u - (1u << Rule::kShift), sixteen = 16;
-  uint32_t upper = 0x3F800000u, zero = 0x80000000u;         // the pair (0, 1), by which upper halves are widened; see widened
-  uint32_t around = kOver >> 8 << 24 | (kOver & 255u);      // what positions less draws are taken from: codes count down from 8
-  uint32_t row_add, row_lowest, column_add, column_lowest;  // of OneScale
-  Known(const PairScale& row, const PairScale& column)
-      : row_add(row.add & 0xFFFFu),
-        row_lowest(row.lowest & 0xFFFFu),
-        column_add(column.add & 0xFFFFu),
-        column_lowest(column.lowest & 0xFFFFu) {}
+  uint32_t upper = 0x3F800000u, zero = 0x80000000u;     // the pair (0, 1), by which upper halves are widened; see widened
+  uint32_t around = kOver >> 8 << 24 | (kOver & 255u);  // what positions less draws are taken from: codes count down from 8
+  OneScale row, column;
+  Known(const MxRule& of_rows, const MxRule& of_columns) : row(PairScale(of_rows)), column(PairScale(of_columns)) {}
 };
 struct PackedKnown : Known {
-  PackedKnown(const PairScale& row, const PairScale& column) : Known(row, column) { around = 0u - (255u << 24 | Rule::kHalf); }
+  PackedKnown(const MxRule& of_rows, const MxRule& of_columns) : Known(of_rows, of_columns) { around = 0u - (255u << 24 | Rule::kHalf); }
   uint32_t shift = 1u << Rule::kShift, word = 65536, minus_one = ~0u;
 };
 // Of the packed form: scales of the transposed copy, four warps' a column.
@@ -262,7 +258,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const uint32_t in_word = __shfl_sync(0xFFFFFFFFu, (lane & 1) == 0 ? kEven : kOdd, lane),
                  around = __shfl_sync(0xFFFFFFFFu, k.around, lane);
   const uint32_t two_lanes = __shfl_sync(0xFFFFFFFFu, static_cast<uint32_t>(lane * 2), lane);
-  const OneScale of_rows{k.row_add, k.row_lowest}, of_columns{k.column_add, k.column_lowest};
+  const OneScale of_rows = k.row, of_columns = k.column;
   uint8_t *row_to, *column_to;
   if constexpr (!kPacked) {
     row_to = byte_at(a.row.values, row0 + (lane >> 1), a.row.C, left + (lane & 1) * 16);
@@ -461,44 +457,35 @@ bool divides(TileGrid tiles) {
   const uint64_t pieces = uint64_t{tiles.columns} * (kTile / kPiece);
   return pieces * pieces * ((tiles.rows + kBand - 1) / kBand) >> 32 == 0;
 }
-bool takes(const CopyArgs& d, int hadamard) {
+bool folds(const CopyArgs& d, int hadamard) {
   return d.form == ValueForm::fold_e4m3 && !d.tile && d.hadamard == hadamard && d.scales == nullptr && d.group_amax != nullptr;
 }
-bool whole(const CopyArgs& d, int C) { return d.C == C && reinterpret_cast<uintptr_t>(d.values) % 16 == 0; }
+bool whole_folded(const CopyArgs& d, int C) { return d.C == C && reinterpret_cast<uintptr_t>(d.values) % 16 == 0; }
+
+// whole: of all vectors, see the kernel.
+template <bool kPacked>
+bool launch(const TileArgs& a, const Schedule& schedule, bool whole, cudaStream_t stream) {
+  whole = whole && a.rows % kTile == 0 && a.cols % kTile == 0;
+  const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
+  const auto kernel = !whole        ? mxfp4_rotated_kernel<kPacked, false, true>
+                      : device_step ? mxfp4_rotated_kernel<kPacked, true, true>
+                                    : mxfp4_rotated_kernel<kPacked, true, false>;
+  const std::conditional_t<kPacked, PackedKnown, Known> known(a.row.mx, a.transposed.mx);
+  constexpr int kBytes = sizeof(std::conditional_t<kPacked, PackedShared, Shared>);
+  static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
+  return launch_pair(kernel, grid_of(schedule), kThreads, kBytes, stream, a, known, schedule);
+}
 
 }  // namespace
 
 bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  if (!takes(a.row, 0) || !takes(a.transposed, 32) || !divides(tiles)) return false;
-  const Schedule schedule = share_out_folded(a, tiles);
-  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols) && whole(a.transposed, a.rows);
-  const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
-  const auto kernel = !all          ? mxfp4_rotated_kernel<false, false, true>
-                      : device_step ? mxfp4_rotated_kernel<false, true, true>
-                                    : mxfp4_rotated_kernel<false, true, false>;
-  const Known known(PairScale(a.row.mx), PairScale(a.transposed.mx));
-  constexpr int kBytes = sizeof(Shared);
-  static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  return launch_pair(kernel, grid_of(schedule), kThreads, kBytes, stream, a, known, schedule);
+  if (!folds(a.row, 0) || !folds(a.transposed, 32) || !divides(tiles)) return false;
+  return launch<false>(a, share_out_folded(a, tiles), whole_folded(a.row, a.cols) && whole_folded(a.transposed, a.rows), stream);
 }
 
 bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  const auto takes = [](const CopyArgs& d, int hadamard) { return !d.tile && d.hadamard == hadamard && d.scale_tiles == nullptr; };
-  if (!takes(a.row, 0) || !takes(a.transposed, 32) || !divides(tiles)) return false;
-  const Schedule schedule = share_out_packed(a, tiles);
-  const auto whole = [](const CopyArgs& d, int C) {
-    return d.C == C && d.scales != nullptr && reinterpret_cast<uintptr_t>(d.scales) % 4 == 0 &&
-           reinterpret_cast<uintptr_t>(d.packed) % 16 == 0;
-  };
-  const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole(a.row, a.cols) && whole(a.transposed, a.rows);
-  const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
-  const auto kernel = !all          ? mxfp4_rotated_kernel<true, false, true>
-                      : device_step ? mxfp4_rotated_kernel<true, true, true>
-                                    : mxfp4_rotated_kernel<true, true, false>;
-  const PackedKnown known(PairScale(a.row.mx), PairScale(a.transposed.mx));
-  constexpr int kBytes = sizeof(PackedShared);
-  static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
-  return launch_pair(kernel, grid_of(schedule), kThreads, kBytes, stream, a, known, schedule);
+  if (!packs_blocks(a.row, 0) || !packs_blocks(a.transposed, 32) || !divides(tiles)) return false;
+  return launch<true>(a, share_out_packed(a, tiles), whole_packed(a.row, a.cols, 4) && whole_packed(a.transposed, a.rows, 4), stream);
 }
 
 }  // namespace halftone::device

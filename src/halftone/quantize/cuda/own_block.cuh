@@ -8,6 +8,7 @@ namespace halftone::device {
 // PairScale of one magnitude.
 struct OneScale {
   uint32_t add, lowest;
+  explicit OneScale(const PairScale& s) : add(s.add & 0xFFFFu), lowest(s.lowest & 0xFFFFu) {}
   __device__ __forceinline__ uint32_t operator()(uint32_t amax) const {
     return static_cast<uint32_t>(max(static_cast<int>((amax + add) >> 7) - 2, static_cast<int>(lowest)));
   }

@@ -375,6 +375,13 @@ struct PositionCode {
   }
 };
 
+// Packed codes in blocks of 32, without the second kernel that arranges scales.
+inline bool packs_blocks(const CopyArgs& d, int hadamard) { return !d.tile && d.hadamard == hadamard && d.scale_tiles == nullptr; }
+// Whether all vectors of packed codes have C elements, 16 bytes of codes at aligned addresses and scales_at_once of scales.
+inline bool whole_packed(const CopyArgs& d, int C, int scales_at_once) {
+  const auto aligned = [](const void* p, int to) { return reinterpret_cast<uintptr_t>(p) % static_cast<uintptr_t>(to) == 0; };
+  return d.C == C && d.blocks % scales_at_once == 0 && d.scales != nullptr && aligned(d.scales, scales_at_once) && aligned(d.packed, 16);
+}
 // Always true: what the launch functions of these kernels return.
 template <class... Params, class... Args>
 bool launch_pair(void (*kernel)(Params...), dim3 grid, int threads, int bytes, cudaStream_t stream, const Args&... args) {

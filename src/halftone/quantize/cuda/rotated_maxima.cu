@@ -35,6 +35,19 @@ struct RotatedRing : Ring<2, 8, kRotatedThreads> {
   }
 };
 
+// Asks for a step: the 32 rows from `first` on of the 64 columns from `left` on.
+__device__ __forceinline__ void ask_step(const RotatedRing& ring, int stage, const StatisticsArgs& a, int left, int first, int lane) {
+  const int column = left + (lane & 7) * 8, row = first + (lane >> 3);
+  const bf16* from = static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + column;
+  const int valid = column < a.cols ? (a.rows - row + 3) / 4 : 0;
+  // By a branch: the policy of each would have to be moved to uniform registers.
+  if (first >= a.keep_from) {
+    ring.ask(stage, from, a.ld * 8, valid, l2_policy(true));
+  } else {
+    ring.ask(stage, from, a.ld * 8, valid, l2_policy(false));
+  }
+}
+
 // As fp32, of the ring's oldest step: a lane has a whole row, whose eighths it reads in an order of its own, so that lanes meet different
 // banks.
 __device__ __forceinline__ uint32_t largest_of_row(const RotatedRing& ring, int lane) {
@@ -153,6 +166,12 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   if (a.tensor != nullptr) store_part(a.tensor, whole);
   store_part(a.rotated, __float_as_uint(rotated));
 }
+// Bits, as fp32, of the magnitude that a rotated bf16 of `largest` before the factor has.
+template <int kWidth>
+__device__ __forceinline__ uint32_t rotated_amax(float largest) {
+  const __nv_bfloat16 rounded = __float2bfloat16_rn(largest * hadamard_norm(kWidth));
+  return static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16;
+}
 // The same with the maxima of rows before and of columns after the rotation. Warps take chunks of 128 x 64 elements in turn.
 template <int kWidth>
 __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(const __grid_constant__ StatisticsArgs a) {
@@ -175,15 +194,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
   int asked_left = static_cast<int>(asked % strips) * 64, asked_row = static_cast<int>(asked / strips) * kChunkRows;
   const auto ask = [&](int stage) {
     if (asked < items) {
-      const int column = asked_left + (lane & 7) * 8, row = asked_row + (lane >> 3);
-      const bf16* from = static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + column;
-      const int valid = column < a.cols ? (a.rows - row + 3) / 4 : 0;
-      // By a branch: the policy of each would have to be moved to uniform registers.
-      if (asked_row >= a.keep_from) {
-        ring.ask(stage, from, a.ld * 8, valid, l2_policy(true));
-      } else {
-        ring.ask(stage, from, a.ld * 8, valid, l2_policy(false));
-      }
+      ask_step(ring, stage, a, asked_left, asked_row, lane);
       asked_row += kRows;
       if (asked_row % kChunkRows == 0 || asked_row >= a.rows) {
         asked += stride;
@@ -230,15 +241,14 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_columns_kernel(con
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       columns[j] = fabsf(columns[j]), rotated = max_magnitudes(rotated, columns[j]);
-      const __nv_bfloat16 rounded = __float2bfloat16_rn(columns[j] * hadamard_norm(kWidth));
-      const uint32_t amax = static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16;
+      const uint32_t amax = rotated_amax<kWidth>(columns[j]);
       if (column + j < a.cols && amax != 0) atomicMax(a.rotated_column + column + j, amax);
     }
   }
   plain &= 0x7FFF7FFFu;
-  const __nv_bfloat16 rounded = __float2bfloat16_rn(fabsf(rotated) * hadamard_norm(kWidth));
+  const uint32_t amax = rotated_amax<kWidth>(fabsf(rotated));
   if (a.tensor != nullptr) store_part(a.tensor, max(plain << 16, plain & 0xFFFF0000u));
-  if (a.rotated != nullptr) store_part(a.rotated, static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16);
+  if (a.rotated != nullptr) store_part(a.rotated, amax);
 }
 
 // The same for large matrices and columns rotated by 32, where one operation on memory for a row and 64 columns takes longer than the
@@ -280,14 +290,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1)
   int asked_left = left, asked_top = top, asked_row = top;
   const auto ask = [&](int stage) {
     if (asked_row < a.rows) {
-      const int column = asked_left + (lane & 7) * 8, row = asked_row + (lane >> 3);
-      const bf16* from = static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + column;
-      const int valid = column < a.cols ? (a.rows - row + 3) / 4 : 0;
-      if (asked_row >= a.keep_from) {
-        ring.ask(stage, from, a.ld * 8, valid, l2_policy(true));
-      } else {
-        ring.ask(stage, from, a.ld * 8, valid, l2_policy(false));
-      }
+      ask_step(ring, stage, a, asked_left, asked_row, lane);
       asked_row += kRows;
       if (asked_row == asked_top + kTogetherRows || asked_row >= a.rows) c.advance(asked_left, asked_top), asked_row = asked_top;
     }
@@ -325,8 +328,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1)
     const int column = left + lane * 2;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      const __nv_bfloat16 rounded = __float2bfloat16_rn(fabsf(columns[j]) * hadamard_norm(kRows));
-      const uint32_t amax = static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(&rounded)) << 16;
+      const uint32_t amax = rotated_amax<kRows>(fabsf(columns[j]));
       if (column + j < a.cols && amax != 0) raise(a.rotated_column + column + j, amax);
     }
     __syncthreads();
