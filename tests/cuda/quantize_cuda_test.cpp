@@ -1,223 +1,12 @@
-#include <cuda_runtime_api.h>
-#include <gtest/gtest.h>
-#include <omp.h>
-
-#include <memory>
-#include <optional>
-
-#include "cuda/module.h"
-#include "halftone/quantize/operand_ref.h"
-#include "quantize/operand_cases.h"
+#include "cuda/operand_device.h"
 
 namespace halftone {
 namespace {
 
 using namespace testing;
 
-using WorkspaceFunction = size_t (*)(const QuantizeOperand*);
-using QuantizeFunction = const char* (*)(const QuantizeOperand*, void*, size_t, void*);
-using AmaxFunction = const char* (*)(const QuantizeOperand*, unsigned*, void*);
-
 // Taken in turn by cases that are too many for all of them.
 constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
-
-// Which outputs are asked for: all that there are, or one, as training does.
-enum class Only { all, codes, packed, values };
-
-struct Case {
-  NamedSpec row, transposed;
-  Shape shape;
-  Fill fill;
-  DType type;
-  ValueForm form;
-  bool stochastic, want_row, want_transposed;
-  bool groups;         // draws numbered so that a vector of eight is one Philox group
-  int64_t length = 0;  // of both copies, where it is more than the matrix has
-  bool given_amax = false;
-  Only only = Only::all;
-  std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
-  bool device_step = false;                                     // draws of a step in device memory
-  std::string what() const {
-    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}", row.name, transposed.name,
-                       stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
-                       shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups, length,
-                       given_amax, static_cast<int>(only), device_step ? " step" : "");
-  }
-};
-
-QuantizedCopy copy_of(const Case& c, bool transposed) {
-  QuantizedCopy copy;
-  copy.spec = transposed ? c.transposed.spec : c.row.spec;
-  copy.spec.stochastic = c.stochastic;
-  copy.form = transposed && c.transposed_only ? c.transposed_only->second : c.form;
-  copy.length = c.length > (transposed ? c.shape.rows : c.shape.cols) ? c.length : 0;
-  copy.signs = 0xB5297A4Du;
-  copy.rounding.key = philox_key(1234, transposed ? "w#dy.wgrad" : "w#dy.dgrad");
-  copy.rounding.step = 7, copy.rounding.micro = 1, copy.rounding.first_row = 5;
-  copy.rounding.first_column = c.groups ? 24 : 3, copy.rounding.row_length = c.groups ? (c.shape.cols + 31) / 8 * 8 : c.shape.cols + 7;
-  return copy;
-}
-
-// Takes from a copy with all outputs those that are not asked for.
-void keep(QuantizedCopy& copy, Only only) {
-  if (only == Only::all) return;
-  if (only != Only::codes) copy.codes = nullptr;
-  if (only != Only::packed) copy.packed = nullptr;
-  if (only == Only::values) copy.scales = nullptr;
-  if (only == Only::codes && copy.spec.two_level != TwoLevel::tensor) copy.outer = nullptr;
-  copy.lost = nullptr;
-}
-
-// A request with everything that the reference and the device write for it.
-struct Request {
-  explicit Request(const Case& c) : what(c) {
-    x = elements(values(c.fill, c.shape.rows, c.shape.cols + c.shape.pad), c.type);
-    p.x = x.data(), p.type = c.type, p.rows = c.shape.rows, p.cols = c.shape.cols, p.ld = c.shape.cols + c.shape.pad;
-    p.want_row = c.want_row, p.want_transposed = c.want_transposed;
-    if (c.given_amax) p.amax = &amax;
-    if (c.want_row) {
-      p.row = copy_of(c, false);
-      expected_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
-      found_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
-      expected_row->attach(p.row), keep(p.row, c.only);
-    }
-    if (c.want_transposed) {
-      p.transposed = copy_of(c, true);
-      expected_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
-      found_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
-      expected_transposed->attach(p.transposed), keep(p.transposed, c.transposed_only ? c.transposed_only->first : c.only);
-    }
-  }
-  Case what;
-  std::vector<std::byte> x;
-  uint32_t amax = 0x42F60000u;  // 123, above every finite element of the fills it is used with
-  QuantizeOperand p;
-  std::unique_ptr<CopyBuffers> expected_row, found_row, expected_transposed, found_transposed;
-};
-
-// Device memory for one run at a time.
-class Arena {
- public:
-  explicit Arena(size_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&base_, bytes), cudaSuccess); }
-  ~Arena() { cudaFree(base_); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-  void clear() { used_ = 0; }
-  void* take(size_t n, size_t shift = 0) {
-    void* at = static_cast<std::byte*>(base_) + used_ + shift;
-    used_ += (n + shift + 511) / 256 * 256;
-    EXPECT_LE(used_, bytes_);
-    return at;
-  }
-  void* copy_of(const void* host, size_t n, size_t shift = 0) {
-    void* at = take(n, shift);
-    EXPECT_EQ(cudaMemcpy(at, host, n, cudaMemcpyHostToDevice), cudaSuccess);
-    return at;
-  }
-
- private:
-  size_t bytes_, used_ = 0;
-  void* base_ = nullptr;
-};
-
-// Outputs of a copy on the device, filled as on the host: what must not be written can be told.
-struct DeviceCopy {
-  DeviceCopy(Arena& arena, CopyBuffers& host) : host_(host) {
-    for (const auto& [name, buffer] : host.all()) at_.push_back(arena.copy_of(buffer->data(), static_cast<size_t>(buffer->size()) + 64));
-  }
-  void attach(QuantizedCopy& c) {
-    const auto put = [&](auto*& pointer, int i) {
-      if (pointer != nullptr) pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(at_[static_cast<size_t>(i)]);
-    };
-    put(c.codes, 0), put(c.packed, 1), put(c.scales, 2), put(c.zeros, 3), put(c.outer, 4), put(c.macro, 5), put(c.values, 6);
-    put(c.fold_scale, 7), put(c.lost, 8);
-  }
-  void fetch() {
-    size_t i = 0;
-    for (const auto& [name, buffer] : host_.all()) {
-      EXPECT_EQ(cudaMemcpy(buffer->data(), at_[i++], static_cast<size_t>(buffer->size()) + 64, cudaMemcpyDeviceToHost), cudaSuccess);
-    }
-  }
-
- private:
-  CopyBuffers& host_;
-  std::vector<void*> at_;
-};
-
-// Where the device's outputs differ from the reference's; empty when they do not.
-std::string difference(CopyBuffers& expected, CopyBuffers& found) {
-  const auto a = expected.all(), b = found.all();
-  std::string out;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const auto *p = a[i].second->data(), *q = b[i].second->data();
-    int64_t bad = 0, first = 0;
-    for (int64_t j = a[i].second->size() - 1; j >= 0; --j) {
-      if (p[j] != q[j]) ++bad, first = j;
-    }
-    if (bad > 0) {
-      out += fmt::format("; {} bytes of {} {}, first {}: {:02x}, device {:02x}", bad, a[i].second->size(), a[i].first, first,
-                         static_cast<int>(p[first]), static_cast<int>(q[first]));
-    }
-    if (!b[i].second->guard_intact()) out += fmt::format("; {} written beyond its end", a[i].first);
-  }
-  return out;
-}
-
-class Device {
- public:
-  Device() : arena_(size_t{256} << 20) {
-    workspace_ = module_.function<WorkspaceFunction>("halftone_cuda_quantize_workspace");
-    quantize_ = module_.function<QuantizeFunction>("halftone_cuda_quantize_operand");
-    amax_ = module_.function<AmaxFunction>("halftone_cuda_amax");
-  }
-  bool ready() const { return workspace_ != nullptr && quantize_ != nullptr && amax_ != nullptr; }
-
-  // x_shift: bytes by which the input is moved off its alignment.
-  std::string run(Request& r, size_t x_shift = 0) {
-    arena_.clear();
-    QuantizeOperand p = r.p;
-    p.x = arena_.copy_of(r.x.data(), r.x.size(), x_shift);
-    if (p.amax != nullptr) p.amax = static_cast<const uint32_t*>(arena_.copy_of(&r.amax, 4));
-    if (r.what.device_step) {
-      const uint32_t step = p.row.rounding.step;
-      p.row.rounding.device_step = p.transposed.rounding.device_step = static_cast<const uint32_t*>(arena_.copy_of(&step, sizeof(step)));
-      p.row.rounding.step = p.transposed.rounding.step = ~step;  // not read
-    }
-    std::unique_ptr<DeviceCopy> row, transposed;
-    if (p.want_row) row = std::make_unique<DeviceCopy>(arena_, *r.found_row), row->attach(p.row);
-    if (p.want_transposed) transposed = std::make_unique<DeviceCopy>(arena_, *r.found_transposed), transposed->attach(p.transposed);
-    const size_t bytes = workspace_(&p);
-    void* memory = arena_.take(bytes);
-    if (cudaMemset(memory, 0xEE, bytes) != cudaSuccess) return "; no workspace";
-    if (const char* problem = quantize_(&p, memory, bytes, nullptr)) return fmt::format("; {}", problem);
-    if (const cudaError_t status = cudaDeviceSynchronize(); status != cudaSuccess) return fmt::format("; {}", cudaGetErrorString(status));
-    std::string out;
-    if (p.want_row) row->fetch(), out += difference(*r.expected_row, *r.found_row);
-    if (p.want_transposed) {
-      transposed->fetch();
-      const std::string bad = difference(*r.expected_transposed, *r.found_transposed);
-      if (!bad.empty()) out += " transposed: " + bad;
-    }
-    return out;
-  }
-  std::string amax(Request& r, uint32_t& out) {
-    arena_.clear();
-    QuantizeOperand p = r.p;
-    p.x = arena_.copy_of(r.x.data(), r.x.size());
-    auto* at = static_cast<unsigned*>(arena_.take(4));
-    if (const char* problem = amax_(&p, at, nullptr)) return problem;
-    return cudaMemcpy(&out, at, 4, cudaMemcpyDeviceToHost) == cudaSuccess ? "" : "no result";
-  }
-
- private:
-  CudaModule module_;
-  Arena arena_;
-  WorkspaceFunction workspace_;
-  QuantizeFunction quantize_;
-  AmaxFunction amax_;
-};
-
-std::string missing() { return CudaModule().reason(); }
 
 // The references take minutes of a CPU: parts, so that several processes share them (GTEST_TOTAL_SHARDS).
 constexpr int kParts = 4;
@@ -225,26 +14,6 @@ std::vector<Case> part_of(const std::vector<Case>& cases, int part) {
   std::vector<Case> out;
   for (size_t i = static_cast<size_t>(part); i < cases.size(); i += kParts) out.push_back(cases[i]);
   return out;
-}
-
-// References side by side, then the device one case after the other.
-void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0) {
-  Device device;
-  ASSERT_TRUE(device.ready());
-  constexpr size_t kAtOnce = 128;
-  int failures = 0;
-  for (size_t first = 0; first < cases.size(); first += kAtOnce) {
-    std::vector<std::unique_ptr<Request>> runs;
-    for (size_t i = first; i < std::min(cases.size(), first + kAtOnce); ++i) runs.push_back(std::make_unique<Request>(cases[i]));
-#pragma omp parallel for schedule(dynamic, 1)
-    for (size_t i = 0; i < runs.size(); ++i) ref::quantize_operand(runs[i]->p);
-    for (auto& r : runs) {
-      const std::string bad = device.run(*r, x_shift);
-      if (bad.empty()) continue;
-      ADD_FAILURE() << r->what.what() << bad;
-      if (++failures == 40) FAIL() << "and more";
-    }
-  }
 }
 
 // Whole tiles, tails of tiles, blocks and vectors, then sizes that only the general kernel takes, and empty ones.
@@ -388,22 +157,6 @@ TEST(QuantizeCuda, ValuesBesidePackedCodes) {
   expect_reference(cases);
 }
 
-// A matrix so large that the scales of tiles are written together and arranged afterwards, with tails of tiles and blocks.
-TEST(QuantizeCuda, ArrangedScales) {
-  if (!missing().empty()) GTEST_SKIP() << missing();
-  std::vector<Case> cases;
-  for (const NamedSpec& named : operand_specs()) {
-    const OperandSpec& s = named.spec;
-    const bool mx = s.block == 32 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none && s.clip == Clip::none &&
-                    (s.element == Element::e4m3 ? s.mode == ScaleMode::rceil : s.element == Element::e2m1 && s.mode == ScaleMode::adaptive);
-    const bool wide = s.block == 128 && s.element == Element::e4m3 && s.scale == ScaleFormat::fp32;
-    if (s.granularity != Granularity::block || named.rotates || (!mx && !wide)) continue;
-    cases.push_back({named, named, {4072, 8680, 0}, Fill::normal, DType::bf16, ValueForm::none, false, true, true, true});
-  }
-  EXPECT_EQ(cases.size(), 3u);
-  expect_reference(cases);
-}
-
 // Row copies alone whose scales thread blocks of 32 x 512 elements gather, with tails of rows, blocks and pieces of 16 bytes of scales.
 TEST(QuantizeCuda, GatheredScalesOfRows) {
   if (!missing().empty()) GTEST_SKIP() << missing();
@@ -510,22 +263,6 @@ TEST(QuantizeCuda, LargestMagnitudesOfInt8) {
     ref::quantize_operand(r.p);
     EXPECT_EQ(device.run(r), "") << (columns ? "columns" : "rows");
   }
-}
-
-// A matrix so large that thread blocks share the maxima of rows.
-TEST(QuantizeCuda, MaximaOfManyRows) {
-  if (!missing().empty()) GTEST_SKIP() << missing();
-  std::vector<Case> cases;
-  for (const NamedSpec& named : operand_specs()) {
-    if (named.name != "int8 row" && named.name != "int4 row") continue;
-    const bool f32 = named.name == "int8 row";
-    Case c{named, named, {15240, f32 ? 1016 : 2040, 0}, Fill::spread, f32 ? DType::f32 : DType::bf16, ValueForm::none, false, true,
-           true,  true};
-    c.only = Only::codes;
-    cases.push_back(c);
-  }
-  EXPECT_EQ(cases.size(), 2u);
-  expect_reference(cases);
 }
 
 // Copies of different families, rows longer than a kernel holds, inputs off their alignment.

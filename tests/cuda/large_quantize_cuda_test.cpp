@@ -1,0 +1,70 @@
+#include <cmath>
+
+#include "cuda/operand_device.h"
+
+// Matrices so large that other kernels take part.
+namespace halftone {
+namespace {
+
+using namespace testing;
+
+// A matrix so large that the scales of tiles are written together and arranged afterwards, with tails of tiles and blocks.
+TEST(LargeQuantizeCuda, ArrangedScales) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    const bool mx = s.block == 32 && s.scale == ScaleFormat::e8m0 && s.two_level == TwoLevel::none && s.clip == Clip::none &&
+                    (s.element == Element::e4m3 ? s.mode == ScaleMode::rceil : s.element == Element::e2m1 && s.mode == ScaleMode::adaptive);
+    const bool wide = s.block == 128 && s.element == Element::e4m3 && s.scale == ScaleFormat::fp32;
+    if (s.granularity != Granularity::block || named.rotates || (!mx && !wide)) continue;
+    cases.push_back({named, named, {4072, 8680, 0}, Fill::normal, DType::bf16, ValueForm::none, false, true, true, true});
+  }
+  EXPECT_EQ(cases.size(), 3u);
+  expect_reference(cases);
+}
+
+// A matrix so large that thread blocks share the maxima of rows.
+TEST(LargeQuantizeCuda, MaximaOfManyRows) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    if (named.name != "int8 row" && named.name != "int4 row") continue;
+    const bool f32 = named.name == "int8 row";
+    Case c{named, named, {15240, f32 ? 1016 : 2040, 0}, Fill::spread, f32 ? DType::f32 : DType::bf16, ValueForm::none, false, true,
+           true,  true};
+    c.only = Only::codes;
+    cases.push_back(c);
+  }
+  EXPECT_EQ(cases.size(), 2u);
+  expect_reference(cases);
+}
+
+// Above 128 MiB the warps of a thread block share the maxima of rows before folded copies; the last rows are not a whole band. What is
+// largest lies in other strips and bands for each row and column.
+TEST(LargeQuantizeCuda, MaximaOfRowsAndRotatedColumns) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  Device device(size_t{640} << 20);
+  ASSERT_TRUE(device.ready());
+  NamedSpec rotated, row;
+  for (const NamedSpec& s : operand_specs()) {
+    if (s.name == "mxfp4 rotated") rotated = s;
+  }
+  ASSERT_EQ(rotated.name, "mxfp4 rotated");
+  row = rotated, row.spec.hadamard = 0;
+  Case c{row, rotated, {65544, 1024, 0}, Fill::normal, DType::bf16, ValueForm::fold_e4m3, true, true, true, true};
+  c.only = Only::values;
+  Request r(c);
+  auto* x = reinterpret_cast<bf16*>(r.x.data());
+  const int64_t elements = r.p.rows * r.p.cols;
+  for (int64_t i = 0; i < 40000; ++i) {
+    bf16& v = x[i * 7919 * 31 % elements];
+    v = bf16(std::ldexp(to_float(v), static_cast<int>(i % 9)));
+  }
+  x[elements - 5] = bf16(NAN), x[elements / 2 + 77] = bf16(-INFINITY);
+  ref::quantize_operand(r.p);
+  EXPECT_EQ(device.run(r), "");
+}
+
+}  // namespace
+}  // namespace halftone
