@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   bool lifted;
   {
     Amax8<bf16> of_rows, of_columns;
-    own_maxima(own, of_rows, of_columns);
+    maxima_of(own, of_rows, of_columns);
     const uint32_t row_amax = Owned<bf16, 0, 4>(of_rows, lane).word, column_amax = Owned<bf16, 1, 4>(of_columns, lane).word;
     const uint32_t row_byte = row_scale(row_amax), row_reference = row_scale(row_maxima);
     const uint32_t column_byte = column_scale(column_amax), column_reference = column_scale(column_maxima);

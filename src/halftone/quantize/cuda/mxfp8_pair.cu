@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) mxfp8_pair_kernel(const __gri
   float *row_factors = shared.row_factors[warp][lane >> 2 & 1] + of_rows_at, *column_factors = shared.column_factors[warp] + of_columns_at;
   {
     Amax8<bf16> of_rows, of_columns;
-    own_maxima(own, of_rows, of_columns);
+    maxima_of(own, of_rows, of_columns);
     const auto make = [&]<int kAxis>(const CopyArgs& d, const Amax8<bf16>& amax, float* factors, StagedScales& staged, int vector,
                                      int element) {
       using Blocks = Owned<bf16, kAxis, 4>;

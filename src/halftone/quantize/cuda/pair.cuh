@@ -90,26 +90,6 @@ __device__ __forceinline__ void read_words(const void* at, uint32_t* to) {
   const uint4 x = *static_cast<const uint4*>(at);
   to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
 }
-// Largest magnitudes of the rows and of the columns of a thread's elements.
-__device__ __forceinline__ void own_maxima(const uint8_t* own, Amax8<bf16>& of_rows, Amax8<bf16>& of_columns) {
-  uint32_t last = 0;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    uint32_t words[4];
-    read_words(own + i * PairWarps::kRowBytes, words);
-    const uint32_t m = max_magnitudes(max_magnitudes(words[0], words[1]), max_magnitudes(words[2], words[3]));
-    if (i % 2 == 0) {
-      last = m;
-    } else {
-      of_rows.w[i >> 1] = max_magnitudes(__byte_perm(last, m, 0x5410), __byte_perm(last, m, 0x7632)) & 0x7FFF7FFFu;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; ++k) of_columns.w[k] = i == 0 ? words[k] : max_magnitudes(of_columns.w[k], words[k]);
-  }
-#pragma unroll
-  for (int k = 0; k < 4; ++k) of_columns.w[k] &= 0x7FFF7FFFu;
-}
-
 // Largest magnitudes of the rows and of the columns of a thread's elements, by integer maxima of three, half as many as of two: the
 // magnitudes are made by the multipliers, which have less to do. read(i, w): the words of row i.
 template <class Read>
