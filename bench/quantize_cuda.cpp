@@ -2,16 +2,19 @@
 //   bench_quantize_cuda [FILTER] [once]   needs halftone_cuda.so beside the program; `once` runs each scheme a single time, for a profiler
 // GB/s counts what a scheme must move: one read of the matrix, a second one where a scale of the tensor, of a column or of a
 // two-level scheme must be known first, and all that is written. Rows `floor` are no schemes: what MXFP4 with 4 bits or a byte an element,
-// stochastic rounding (SR) or a rotation (H32) takes before it encodes anything. The last line repeats the table as JSON.
+// stochastic rounding (SR) or a rotation (H32) takes before it encodes anything. A pause before each line: the clock of a device at its
+// power limit would otherwise depend on the lines before. The last line repeats the table as JSON.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "check_cuda.h"
@@ -245,6 +248,7 @@ int main(int argc, char** argv) {
       const auto half = static_cast<size_t>(bytes / 2);
       const int n = std::max(3, static_cast<int>(1.5e10 / bytes));
       std::vector<double> scheme, copy;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
       for (int round = 0; round < 6; ++round) {
         const double a = timer.seconds(n, work);
         const double b =
