@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "cuda/operand_device.h"
 
 namespace halftone {
@@ -218,6 +220,30 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
     }
   }
   expect_reference(cases);
+}
+
+// Scales of tensors whose largest magnitude has any significand of bf16: where it is a multiple of 3 or 7, elements meet middles of codes
+// in every block with the scale of another. Blocks of all significands.
+TEST(QuantizeCuda, MiddlesOfFp4CodesAtAnyScale) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  Device device;
+  ASSERT_TRUE(device.ready());
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    if (s.two_level != TwoLevel::tensor || named.rotates || s.granularity != Granularity::block) continue;
+    for (const auto& [only, form] : {std::pair{Only::packed, ValueForm::none}, {Only::values, ValueForm::bf16}}) {
+      for (int significand = 128; significand < 256; ++significand) {
+        Case c{named, named, {128, 128, 0}, Fill::normal, DType::bf16, form, false, true, true, true};
+        c.only = only;
+        Request r(c);
+        auto* x = reinterpret_cast<bf16*>(r.x.data());
+        for (int64_t i = 0; i < r.p.rows * r.p.cols; ++i) x[i] = bf16(std::ldexp(to_float(x[i]), -static_cast<int>(i / 512 % 4)));
+        x[significand * 61] = bf16(static_cast<float>(significand) / 32);
+        ref::quantize_operand(r.p);
+        ASSERT_EQ(device.run(r), "") << c.what() << " significand " << significand;
+      }
+    }
+  }
 }
 
 // Whole rows of integers in registers: one, two, four and eight vectors a thread.

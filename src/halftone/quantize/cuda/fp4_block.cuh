@@ -34,9 +34,11 @@ static_assert(std::bit_cast<uint32_t>(kLift) == (kLiftPair & 0xFFFF0000u));
 // The second level as blocks use it. lift: a power of two as a pair of bf16 by which elements and scale are multiplied, so that no
 // remainder of a division is subnormal, and none of a reciprocal; 0: none.
 // limit: of BlockCode, or -1 where factors may lie beyond what fast16 takes.
+// ties: for each of the eight significands of block scales four bits, 1: middles of codes are met that fast16 has to round to even; 3: by
+// other means, see ties_of.
 struct Fp4Level {
   float outer, reciprocal, of_amax, limit;
-  uint32_t lift;
+  uint32_t lift, ties;
 };
 // How codes are made: the nearest, or with draws. spread: with work moved from the units for shifts and logic to the multipliers, which are
 // less busy: less time where arithmetic takes longer than memory, 1% more for row copies of bf16 alone. They keep `drawn`, and so do packed
@@ -48,7 +50,7 @@ constexpr bool compares(Step step, Rounds rounds) { return step == Step::divide 
 inline constexpr float kMostAbove = 1.15f;
 template <Step kStep, Rounds kRounds>
 __device__ __forceinline__ Fp4Level fp4_level(ScalePair outer, const BlockCode& c) {
-  Fp4Level l{outer.scale, 1, 0, -1.0f, 0};
+  Fp4Level l{outer.scale, 1, 0, -1.0f, 0, 0};
   if constexpr (kStep == Step::divide) {
     constexpr uint32_t kDown = 0x0F800F80u;  // 2^-96
     l.lift = outer.scale < 0x1p-60f ? kLiftPair : outer.scale > 0x1p60f ? kDown : 0u;
@@ -89,7 +91,19 @@ struct Fp4Block {
   float factor, reciprocal;  // of the elements; factor NaN: poisoned
   float rest;                // what the reciprocal lacks, rounded up
   bool special;              // of the warp: some block needs settle; nearest codes: or is none for fast16
+  bool to_even;              // fast16: middles of codes to even ones
 };
+// Of the factor: what elements are multiplied by.
+template <Step kStep>
+__device__ __forceinline__ void invert(Fp4Block& b) {
+  if constexpr (kStep == Step::divide) {
+    b.reciprocal = reciprocal_of(b.factor);
+    b.rest = __fmul_ru(__fmaf_rn(-b.factor, b.reciprocal, 1.0f), b.reciprocal);
+  } else {
+    // Of zero the largest, too: the minimum of NaN and a number is the number. Where the level does not allow it, settle divides.
+    b.factor = fminf(reciprocal_of(b.factor), std::numeric_limits<float>::max());
+  }
+}
 template <bool kWord>  // or the compiler takes an instruction to clear the upper half, which nothing reads
 __device__ __forceinline__ uint32_t e4m3_of(float v) {
   if constexpr (!kWord) return round_pair<Float::e4m3>(v, 0.0f);
@@ -146,15 +160,15 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
   if constexpr (kCompares) special = !(exact <= value * level.limit);
   b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
   b.factor = value * level.outer, b.reciprocal = b.rest = 0;
-  if constexpr (kHasFast<T, kStochastic>) special |= has_near_ties(b.factor);
-  b.special = __any_sync(0xFFFFFFFFu, special);
-  if constexpr (kStep == Step::divide) {
-    b.reciprocal = reciprocal_of(b.factor);
-    b.rest = __fmul_ru(__fmaf_rn(-b.factor, b.reciprocal, 1.0f), b.reciprocal);
-  } else {
-    // Of zero the largest, too: the minimum of NaN and a number is the number. Where the level does not allow it, settle divides.
-    b.factor = fminf(reciprocal_of(b.factor), std::numeric_limits<float>::max());
+  if constexpr (kHasFast<T, kStochastic>) {
+    b.to_even = false;
+    if (level.ties != 0) {
+      const uint32_t ties = level.ties >> (b.value >> 2 & 0x1Cu);
+      special |= (ties & 2) != 0, b.to_even = (ties & 1) != 0;
+    }
   }
+  b.special = __any_sync(0xFFFFFFFFu, special);
+  invert<kStep>(b);
   return b;
 }
 
@@ -334,18 +348,31 @@ __device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t
   asm("lop3.b32 %0, %1, %2, %3, 0xE4;" : "=r"(r) : "r"(a), "r"(b), "r"(of_a));
   return r;
 }
+// Of a pair of numbers as fp16 times 2^-14, cut, which are less than a middle of codes that they meet: odd codes a unit more, so that what
+// is less than half a code above them by no more than that goes up.
+__device__ __forceinline__ uint32_t odd_up(uint32_t pair) { return pair + ((pair & 0x02000200u) >> 9); }
 // Eight nearest codes of numbers as fp16 times 2^-14, of which the codes are then exponent and first bit of the mantissa: the upper byte is
-// sign, three zeros, code, half of a code. Codes lie below 7 1/2.
-__device__ __forceinline__ uint32_t pack_f16(const float* y, uint32_t by3) {
-  const uint32_t even = __byte_perm(cut_f16(y[0], y[2]), cut_f16(y[4], y[6]), 0x7531);
-  const uint32_t odd = __byte_perm(cut_f16(y[1], y[3]), cut_f16(y[5], y[7]), 0x7531);
+// sign, three zeros, code, half of a code. Codes lie below 7 1/2. Pairs: 0 and 2, 4 and 6, 1 and 3, 5 and 7.
+__device__ __forceinline__ uint32_t pack_f16(const uint32_t* pairs, uint32_t by3) {
+  const uint32_t even = __byte_perm(pairs[0], pairs[1], 0x7531), odd = __byte_perm(pairs[2], pairs[3], 0x7531);
   // Sign, code, other bits.
   const auto rounded = [&](uint32_t v) { return select_bits(v, v * by3 + 0x08080808u, 0x80808080u); };
   return select_bits(rounded(even) >> 4, rounded(odd), 0x0F0F0F0Fu);
 }
+// to_even: see odd_up.
 template <int kWords>
-__device__ __forceinline__ void pack16(const float (&y)[16], const Shifts& by, uint32_t (&out)[kWords]) {
-  out[0] = pack_f16(y, by.by3), out[1] = pack_f16(y + 8, by.by3);
+__device__ __forceinline__ void pack16(const float (&y)[16], const Shifts& by, uint32_t (&out)[kWords], bool to_even = false) {
+  uint32_t pairs[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int first = i / 4 * 8 + i % 2 * 4 + i / 2 % 2;
+    pairs[i] = cut_f16(y[first], y[first + 2]);
+  }
+  if (to_even) {
+#pragma unroll
+    for (uint32_t& pair : pairs) pair = odd_up(pair);
+  }
+  out[0] = pack_f16(pairs, by.by3), out[1] = pack_f16(pairs + 4, by.by3);
 }
 // Values of a pair of numbers, of whose 2^-126th parts the codes are exponent and first bit of the mantissa.
 __device__ __forceinline__ uint32_t fast_values(float low, float high, uint32_t scale) {
@@ -353,21 +380,56 @@ __device__ __forceinline__ uint32_t fast_values(float low, float high, uint32_t 
   const uint32_t code = (__byte_perm(a, b, 0x7632) + 0x00200020u) & 0x81C081C0u;
   return multiply_bf16(multiply_bf16(code, 0x7E807E80u), scale);
 }
-// Nearest codes of bf16 elements x(i) without sums and minima: products and quotients cut, and half a code added, so that ties go up.
-// Those to lower codes lie in blocks that has_near_ties finds (all significands of q were tried). Codes lie below 7 1/2.
+// What fast16 multiplies elements by. to_even: a little less than the reciprocal, so that quotients that are middles of codes become less,
+// and no others: those of numbers of eight bits differ from them by 2^-10 or more.
+template <Step kStep>
+__device__ __forceinline__ float fast_factor(const Fp4Block& b, bool to_even) {
+  const float r = kStep == Step::divide ? b.reciprocal : b.factor;
+  if (to_even) return __uint_as_float(__float_as_uint(r) - 8);
+  return kStep == Step::divide ? directed_reciprocal(b.factor, b.reciprocal) : r;
+}
+// Nearest codes of bf16 elements x(i) without sums and minima: products and quotients cut, and half a code added, so that middles of codes
+// go up, or, b.to_even, to the even code. Codes lie below 7 1/2.
 template <Step kStep, Form kForm, class X, int kWords>
 __device__ __forceinline__ void fast16(const Fp4Block& b, X&& x, const Shifts& by, uint32_t (&out)[kWords]) {
-  constexpr float kUnit = kForm == Form::packed ? 0x1p-14f : 1.0f;
-  const float factor = (kStep == Step::divide ? directed_reciprocal(b.factor, b.reciprocal) : b.factor) * kUnit;
+  constexpr bool kPacked = kForm == Form::packed;
+  const float factor = fast_factor<kStep>(b, kPacked && b.to_even) * (kPacked ? 0x1p-14f : 1.0f);
   float y[16];
 #pragma unroll
   for (int i = 0; i < 16; ++i) y[i] = x(i) * factor;
-  if constexpr (kForm == Form::packed) {
-    pack16(y, by, out);
+  if constexpr (kPacked) {
+    pack16(y, by, out, b.to_even);
   } else {
 #pragma unroll
     for (int k = 0; k < 8; ++k) out[k] = fast_values(y[2 * k], y[2 * k + 1], b.value);
   }
+}
+// Fp4Level::ties, by a warp: lane 4 s + j asks whether fast16 gives the code of the number of eight bits that is closest to middle j of
+// codes times a block's factor, for a block scale of significand 1 + s / 8. No other numbers decide: if these four have their codes, all
+// have (tried with all significands of factors). A tensor's scale is its largest magnitude, of eight bits, by 21 times a power of two, so
+// that where the product of that and a block scale's significand is a multiple of 21, elements meet middles of codes in every block of that
+// scale. packed: copies with a way to round them to even.
+template <Step kStep>
+__device__ __forceinline__ uint32_t ties_of(float outer, bool packed, int lane) {
+  const int j = lane & 3;
+  Fp4Block b{};
+  b.factor = (1 + static_cast<float>(lane >> 2) * 0.125f) * outer;
+  if (!__any_sync(0xFFFFFFFFu, has_near_ties(b.factor))) return 0;
+  const float middle = j == 0 ? 0.25f : 0.25f + 0.5f * static_cast<float>(j);
+  const float x = __bfloat162float(__float2bfloat16_rn(middle * b.factor));
+  invert<kStep>(b);
+  const uint32_t code = nearest_e2m1(scaled<bf16, kStep>(x, b.factor, b.reciprocal, b.rest)) & 0xFFu;
+  const auto fast = [&](bool to_even) {
+    const uint32_t cut = cut_f16(x * (fast_factor<kStep>(b, to_even) * 0x1p-14f), 0.0f);
+    return (((to_even ? odd_up(cut) : cut) >> 8 & 0xFFu) + 1) >> 1;
+  };
+  const auto of_scale = [](bool wrong) {
+    uint32_t lanes = __ballot_sync(0xFFFFFFFFu, wrong);
+    lanes |= lanes >> 2, lanes |= lanes >> 1;
+    return lanes & 0x11111111u;
+  };
+  const uint32_t up = of_scale(fast(false) != code), even = packed ? of_scale(fast(true) != code) : ~0u;
+  return up | (up & even) << 1;
 }
 template <Step kStep, Form kForm, int kWords>
 __device__ __forceinline__ void fast16(const Block16<bf16>& t, const Fp4Block& b, const Shifts& by, uint32_t (&out)[kWords]) {

@@ -435,7 +435,10 @@ __global__ void __launch_bounds__(slab_warps<T>(kStochastic, kCopies, kWidth) * 
     if (!late) words.load(d, lane);
     const ScalePair outer = fp4_outer(kChain, d.wide ? ScaleFormat::ue5m3 : ScaleFormat::e4m3, d.two_level, words.maximum());
     if (d.outer != nullptr && tile_r == 0 && tile_c == 0 && lane == 0) *d.outer = outer.scale;
-    if (lane == 0) levels[second] = fp4_level<kStep, kRounds>(outer, second ? args.transposed : args.row);
+    Fp4Level level = fp4_level<kStep, kRounds>(outer, second ? args.transposed : args.row);
+    if constexpr (kHasFast<T, kStochastic>)
+      level.ties = ties_of<kStep>(level.outer, (second ? kColumnForm : kRowForm) == Form::packed, lane);
+    if (lane == 0) levels[second] = level;
   }
   __syncthreads();
   wait_for_copies();
