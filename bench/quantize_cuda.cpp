@@ -1,9 +1,11 @@
 // Time and bandwidth of the CUDA quantisers beside a device copy that moves as many bytes, measured in turns:
-//   bench_quantize_cuda [FILTER] [once]   needs halftone_cuda.so beside the program; `once` runs each scheme a single time, for a profiler
-// GB/s counts what a scheme must move: one read of the matrix, a second one where a scale of the tensor, of a column or of a
-// two-level scheme must be known first, and all that is written. Rows `floor` are no schemes: what MXFP4 with 4 bits or a byte an element,
-// stochastic rounding (SR) or a rotation (H32) takes before it encodes anything. A pause before each line: the clock of a device at its
-// power limit would otherwise depend on the lines before. The last line repeats the table as JSON.
+//   bench_quantize_cuda [FILTER] [once | ties]   needs halftone_cuda.so beside the program
+// `once` runs each scheme a single time, for a profiler; with `ties` the tensor's scale of NVFP4 has so few bits that elements meet middles
+// of codes in every block, as they do in many blocks of four of ten tensors. GB/s counts what a scheme must move: one read of the matrix, a
+// second one where a scale of the tensor, of a column or of a two-level scheme must be known first, and all that is written. Rows `floor`
+// are no schemes: what MXFP4 with 4 bits or a byte an element, stochastic rounding (SR) or a rotation (H32) takes before it encodes
+// anything. A pause before each line: the clock of a device at its power limit would otherwise depend on the lines before. The last line
+// repeats the table as JSON.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -195,14 +197,14 @@ double median(std::vector<double> v) {
   return v[v.size() / 2];
 }
 
-// Row length 4096 of bf16 or fp32 normal numbers, repeated all over the buffer.
-void fill(void* at, size_t bytes, DType type) {
+// Normal numbers of bf16 or fp32, repeated all over the buffer. ties: the largest is 21 times a power of two.
+void fill(void* at, size_t bytes, DType type, bool ties) {
   constexpr size_t kPattern = size_t{32} << 20;
   std::vector<uint8_t> host(kPattern);
   std::mt19937 rng(1);
   std::normal_distribution<float> normal;
   for (size_t i = 0; i < kPattern / size_of(type); ++i) {
-    const float v = normal(rng);
+    const float drawn = normal(rng), v = !ties ? drawn : i == 0 ? 5.90625f : std::clamp(drawn, -5.875f, 5.875f);
     const bf16 half(v);
     std::memcpy(&host[i * size_of(type)], type == DType::f32 ? static_cast<const void*>(&v) : &half, size_of(type));
   }
@@ -215,7 +217,12 @@ void fill(void* at, size_t bytes, DType type) {
 
 int main(int argc, char** argv) {
   const std::string filter = argc > 1 ? argv[1] : "";
-  const bool once = argc > 2 && std::string(argv[2]) == "once";
+  const std::string how = argc > 2 ? argv[2] : "";
+  if (!how.empty() && how != "once" && how != "ties") {
+    fmt::print(stderr, "bench_quantize_cuda: expected [FILTER] [once | ties], found '{}'\n", how);
+    return 2;
+  }
+  const bool once = how == "once", ties = how == "ties";
   const Module module;
   Timer timer;
   constexpr size_t kInput = size_t{1} << 30, kOutput = size_t{4} << 30, kCopy = size_t{2} << 30;
@@ -233,8 +240,8 @@ int main(int argc, char** argv) {
   int missed = 0;
   for (const Shape& shape : {Shape{DType::bf16, 4096, 8192}, {DType::bf16, 16384, 14336}, {DType::f32, 8192, 8192}}) {
     if (once && shape.rows != 16384) continue;
-    fill(input, kInput, shape.type);
-    fill(copies, kCopy, shape.type);
+    fill(input, kInput, shape.type, ties);
+    fill(copies, kCopy, shape.type, ties);
     const double elements = static_cast<double>(shape.rows * shape.cols), input_bytes = elements * static_cast<double>(size_of(shape.type));
     const int turns = std::max(1, static_cast<int>(static_cast<double>(kInput) / input_bytes));  // inputs in turns, beyond the L2 cache
     fmt::print("{} {} x {}, {:.0f} MiB\n{:<42} {:>9} {:>9} {:>10} {:>7} {:>5}\n", shape.type == DType::f32 ? "fp32" : "bf16", shape.rows,
