@@ -46,13 +46,9 @@ TEST(LargeQuantizeCuda, MaximaOfRowsAndRotatedColumns) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   Device device(size_t{640} << 20);
   ASSERT_TRUE(device.ready());
-  NamedSpec rotated, row;
-  for (const NamedSpec& s : operand_specs()) {
-    if (s.name == "mxfp4 rotated") rotated = s;
-  }
+  const NamedSpec rotated = operand_spec("mxfp4 rotated");
   ASSERT_EQ(rotated.name, "mxfp4 rotated");
-  row = rotated, row.spec.hadamard = 0;
-  Case c{row, rotated, {65544, 1024, 0}, Fill::normal, DType::bf16, ValueForm::fold_e4m3, true, true, true, true};
+  Case c{unrotated(rotated), rotated, {65544, 1024, 0}, Fill::normal, DType::bf16, ValueForm::fold_e4m3, true, true, true, true};
   c.only = Only::values;
   Request r(c);
   auto* x = reinterpret_cast<bf16*>(r.x.data());

@@ -20,6 +20,20 @@ using AmaxFunction = const char* (*)(const QuantizeOperand*, unsigned*, void*);
 // Which outputs are asked for: all that there are, or one, as training does.
 enum class Only { all, codes, packed, values };
 
+// The one of operand_specs() with that name.
+inline NamedSpec operand_spec(const std::string& name) {
+  for (const NamedSpec& s : operand_specs()) {
+    if (s.name == name) return s;
+  }
+  ADD_FAILURE() << "no operand is called " << name;
+  return {};
+}
+// For row copies, which are never rotated.
+inline NamedSpec unrotated(NamedSpec s) {
+  s.spec.hadamard = 0;
+  return s;
+}
+
 struct Case {
   NamedSpec row, transposed;
   Shape shape;

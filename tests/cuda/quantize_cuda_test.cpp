@@ -38,8 +38,7 @@ std::vector<Case> all_cases(bool stochastic, DType type) {
         ++turn;
       }
       if (named.rotates) {  // beside a plain row copy, from one read
-        NamedSpec row = named;
-        row.spec.hadamard = 0;
+        const NamedSpec row = unrotated(named);
         cases.push_back({row, named, shape, kFills[turn % 7], type, forms[turn % forms.size()], stochastic, true, true, true});
         ++turn;
       }
@@ -69,8 +68,7 @@ TEST_P(QuantizeCudaParts, EqualTheReferenceOnEveryFill) {
     for (const ValueForm form : value_forms(named.spec)) {
       for (const Fill fill : {Fill::normal, Fill::spread, Fill::ties, Fill::tiny, Fill::nan, Fill::inf}) {
         for (const bool stochastic : {false, true}) {
-          NamedSpec row = named;
-          row.spec.hadamard = 0;
+          const NamedSpec row = unrotated(named);
           cases.push_back({row, named, {96, 160, 0}, fill, DType::bf16, form, stochastic, true, true, true});
         }
       }
@@ -85,8 +83,7 @@ TEST_P(QuantizeCudaParts, OneOutputAtATime) {
   std::vector<Case> cases;
   size_t turn = 0;
   for (const NamedSpec& named : operand_specs()) {
-    NamedSpec row = named;
-    row.spec.hadamard = 0;
+    const NamedSpec row = unrotated(named);
     std::vector<std::pair<Only, ValueForm>> outputs = {{Only::codes, ValueForm::none}};
     if (bits_of(named.spec.element) == 4) outputs.emplace_back(Only::packed, ValueForm::none);
     for (const ValueForm form : value_forms(named.spec)) {
@@ -144,8 +141,7 @@ TEST(QuantizeCuda, ValuesBesidePackedCodes) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
   for (const NamedSpec& named : operand_specs()) {
-    NamedSpec row = named;
-    row.spec.hadamard = 0;
+    const NamedSpec row = unrotated(named);
     if (named.spec.element != Element::e2m1 || named.spec.block != 16) continue;
     for (const Fill fill : kFills) {
       for (const DType type : {DType::bf16, DType::f32}) {
@@ -200,8 +196,7 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
   for (const NamedSpec& named : operand_specs()) {
-    NamedSpec row = named;
-    row.spec.hadamard = 0;
+    const NamedSpec row = unrotated(named);
     for (const auto& [only, form] : paired_outputs(named.spec)) {
       for (const Fill fill : kFills) {
         for (const DType type : {DType::bf16, DType::f32}) {
@@ -272,10 +267,7 @@ TEST(QuantizeCuda, LargestMagnitudesOfInt8) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   Device device;
   ASSERT_TRUE(device.ready());
-  NamedSpec named;
-  for (const NamedSpec& s : operand_specs()) {
-    if (s.name == "int8 row") named = s;
-  }
+  const NamedSpec named = operand_spec("int8 row");
   ASSERT_EQ(named.name, "int8 row");
   for (const bool columns : {false, true}) {
     Case c{named, named, {1160, 2056, 0}, Fill::zeros, DType::bf16, ValueForm::none, true, true, true, true};
