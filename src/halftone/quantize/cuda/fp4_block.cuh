@@ -124,8 +124,9 @@ __device__ __forceinline__ float value_of_e4m3(uint32_t code) {
   return decode(Float::e4m3, static_cast<uint8_t>(code));
 #endif
 }
-// fp4_byte and fp4_element_factor of rules.cuh for the largest magnitude of a block, lifted like the elements.
-template <class T, Step kStep, Rounds kRounds>
+// fp4_byte and fp4_element_factor of rules.cuh for the largest magnitude of a block, lifted like the elements. kTies: level.ties are asked
+// for.
+template <class T, Step kStep, Rounds kRounds, bool kTies>
 __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level& level, uint32_t amax) {
   const float a = __uint_as_float(amax);
   float v;
@@ -160,12 +161,10 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
   if constexpr (kCompares) special = !(exact <= value * level.limit);
   b.value = __byte_perm(__float_as_uint(value), 0, 0x3232);
   b.factor = value * level.outer, b.reciprocal = b.rest = 0;
-  if constexpr (kHasFast<T, kStochastic>) {
-    b.to_even = false;
-    if (level.ties != 0) {
-      const uint32_t ties = level.ties >> (b.value >> 2 & 0x1Cu);
-      special |= (ties & 2) != 0, b.to_even = (ties & 1) != 0;
-    }
+  b.to_even = false;
+  if constexpr (kTies) {
+    const uint32_t ties = level.ties >> (b.value >> 2 & 0x1Cu);
+    special |= (ties & 2) != 0, b.to_even = (ties & 1) != 0;
   }
   b.special = __any_sync(0xFFFFFFFFu, special);
   invert<kStep>(b);

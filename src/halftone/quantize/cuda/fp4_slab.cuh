@@ -32,7 +32,7 @@ constexpr int slab_bytes(bool stochastic, Form columns, Copies copies, int width
 
 // kCompact: the halves of 32 rows in a loop, so that the instructions of both copies of rotated elements stay in their cache (1 to 4% less
 // time; the transposed copy alone would take 2 to 10% more).
-template <class T, Step kStep, Rounds kRounds, Form kForm, int kWidth, bool kCompact, bool kReady, class Ready>
+template <class T, Step kStep, Rounds kRounds, Form kForm, int kWidth, bool kTies, bool kCompact, bool kReady, class Ready>
 __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode& code, const Shifts& by, const uint4* flips,
                                              const Slab<T>& s, const Fp4Level level, StagedScales& scales, uint8_t* packed,
                                              [[maybe_unused]] const Ready& ready) {
@@ -96,7 +96,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
       [[maybe_unused]] bool beside = false;
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        Fp4Block b = fp4_block<T, kStep, kRounds>(code, level, amax[j]);
+        Fp4Block b = fp4_block<T, kStep, kRounds, kTies>(code, level, amax[j]);
         bool fast = kHasFast<T, kStochastic> && !b.special;
         if constexpr (kPair) {  // high_element takes finite pairs
           fast = fast && (j == 0 || !beside);
@@ -182,7 +182,7 @@ __device__ __forceinline__ void columns_pass(const CopyArgs& d, const BlockCode&
 }
 
 // Writes over the elements, or kDirect, where arithmetic takes longer than halves of sectors, to the matrix: 1 to 1.5% less time.
-template <class T, Step kStep, Rounds kRounds, Form kForm, bool kDirect>
+template <class T, Step kStep, Rounds kRounds, Form kForm, bool kTies, bool kDirect>
 __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& code, const Shifts& by, const Slab<T>& s,
                                           const Fp4Level level, StagedScales& scales) {
   constexpr bool kStochastic = kRounds != Rounds::nearest;
@@ -254,7 +254,7 @@ __device__ __forceinline__ void rows_pass(const CopyArgs& d, const BlockCode& co
     if ((!kFast || rare) && level.lift != 0) t.lift(level.lift);
     uint32_t amax = t.amax();
     if ((!kFast || rare) && d.tile) amax = __shfl_sync(0xFFFFFFFFu, i < 2 ? tiles[0] : tiles[1], block * 8);
-    Fp4Block b = fp4_block<T, kStep, kRounds>(code, level, amax);
+    Fp4Block b = fp4_block<T, kStep, kRounds, kTies>(code, level, amax);
     constexpr int kWords = kForm == Form::bf16 ? 8 : 2;
     uint32_t out[kWords];
     bool fast = kHasFast<T, kStochastic> && !b.special;
@@ -318,12 +318,13 @@ constexpr bool rotates_first(bool stochastic, Copies copies, int width) {
   return sizeof(T) == 2 && stochastic && copies == Copies::both && width == 32;
 }
 // Thread blocks that may start while the pass before them runs, some more than there is room for: they bring their elements before they
-// wait for it. Packed copies and those of bf16 with a rotation, whose passes keep most of the shared memory, have few or none; those that
-// rotate first start as soon as a thread block of the pass ends.
+// wait for it, and ask for the tensor's maximum after it. Packed copies and most of bf16, whose passes keep most of the shared memory, have
+// none; those that rotate first start as soon as a thread block of the pass ends.
 template <class T>
 constexpr unsigned first_blocks(bool packed, bool stochastic, Copies copies, int width) {
   if (rotates_first<T>(stochastic, copies, width)) return 6 * 132;
-  return sizeof(T) == 2 && width == 32 ? 0 : (packed || width != 0 ? 2 : 4) * 132;
+  if (packed || (sizeof(T) == 2 && !(stochastic && width == 16))) return 0;
+  return (width != 0 ? 2 : 4) * 132;
 }
 constexpr bool all_packed(Copies copies, Form row, Form columns) {
   return (copies == Copies::transposed || row == Form::packed) && (copies == Copies::row || columns == Form::packed);
@@ -443,18 +444,34 @@ __global__ void __launch_bounds__(slab_warps<T>(kStochastic, kCopies, kWidth) * 
   __syncthreads();
   wait_for_copies();
   __syncwarp();
+  // By two passes: asking for ties in each block takes 2% of both packed copies of a tensor that has none. Not of rotated columns, which
+  // take 20% more registers by two.
+  constexpr bool kHasTies = kHasFast<T, kStochastic>;
+  const auto by_ties = [](const Fp4Level& level, auto&& pass) {
+    if (kHasTies && (kWidth != 0 || level.ties != 0)) {
+      pass.template operator()<kHasTies>();
+    } else if constexpr (!kHasTies || kWidth == 0) {
+      pass.template operator()<false>();
+    }
+  };
   if constexpr (kTransposed) {
     if (with_columns) {
       if constexpr (kWidth != 0 && !kReady)
         flips[warp].fill(a.transposed, kWidth, lane, kRounds == Rounds::spread && sizeof(T) == 2 ? kFlipBits : 0u);
-      columns_pass<T, kStep, kRounds, kColumnForm, kWidth, kHalves == 2, kReady>(
-          a.transposed, args.transposed, args.shifts, kWidth != 0 ? flips[warp].words : nullptr, s, levels[1], staged[1], packed, ready);
+      by_ties(levels[1], [&]<bool kTies>() {
+        columns_pass<T, kStep, kRounds, kColumnForm, kWidth, kTies, kHalves == 2, kReady>(
+            a.transposed, args.transposed, args.shifts, kWidth != 0 ? flips[warp].words : nullptr, s, levels[1], staged[1], packed, ready);
+      });
       __syncwarp();
     }
   }
   if constexpr (kRow) {
     constexpr bool kDirect = kStochastic && sizeof(T) == 2 && kRowForm == Form::bf16 && kTransposed;
-    if (with_rows) rows_pass<T, kStep, kRounds, kRowForm, kDirect>(a.row, args.row, args.shifts, s, levels[0], staged[0]);
+    if (with_rows) {
+      by_ties(levels[0], [&]<bool kTies>() {
+        rows_pass<T, kStep, kRounds, kRowForm, kTies, kDirect>(a.row, args.row, args.shifts, s, levels[0], staged[0]);
+      });
+    }
   }
   __syncthreads();
   if constexpr (kRow) {
