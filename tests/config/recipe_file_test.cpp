@@ -147,6 +147,8 @@ TEST(Yaml, WhatCouldSurpriseIsRefused) {
   expect_problem("a_stage: {}\n---\nb_stage: {}\n", {"one document"});
   expect_problem("a_stage: {\n", {"not YAML"});
   expect_problem("[a, b]: c\n", {"expected a name as key"});
+  expect_problem("a_stage: ! {b_modifiers: {}}\n", {"X.yaml:1", "tag"});
+  expect_problem("a_stage: {}\n\x04 more\n", {"X.yaml", "0x04"});
   expect_problem(std::string("a\0b", 3), {"NUL"});
   expect_problem("a: \xFF\n", {"UTF-8"});
   expect_problem("a: " + std::string(100, '['), {"X.yaml"});
@@ -155,6 +157,50 @@ TEST(Yaml, WhatCouldSurpriseIsRefused) {
   std::string many = "[";
   for (int i = 0; i < 5000; ++i) many += "1,";
   expect_problem(many + "1]", {"at most 4096 values"});
+}
+
+TEST(Yaml, AQuoteThatDoesNotCloseIsAnError) {
+  const std::string head = "training_stage:\n  lpt_modifiers:\n    LowPrecisionTrainingModifier:\n      scheme: ";
+  expect_problem(head + "int8\n      ignore: \"output\n", {"X.yaml:5: not YAML", "expected a closing \"", "end of the file"});
+  expect_problem(head + "'mxfp4\n\n\n", {"X.yaml:4: not YAML", "expected a closing '"});
+  for (const char* open :
+       {"a: \"x\n", "a: 'x\n", "a: \"x", "a: \"x \n", "a: \"x\r\n", "a: \"x\nb: y\n", "a: 'x''\n", "a: \"x\\\"\n", "a: 'x\\\n", "a: [\"x\n",
+        "- 'x\n", "\"a\n", "'\n", "\xEF\xBB\xBFz: \"x\n", "a: \xC3\xA9\nb: \"\n", "a: ! \"x\n"}) {
+    EXPECT_THROW(read_yaml(open, "X"), Error) << open;
+  }
+  try {
+    read_yaml("a: 1\nb: \"x\nc: 2\n", "X");
+    ADD_FAILURE() << "the quote of line 2 is open";
+  } catch (const Error& e) {
+    EXPECT_EQ(std::string(e.what()), "X:2: not YAML: expected a closing \", found the end of the file; close the quote opened here");
+  }
+}
+
+TEST(Yaml, QuotesThatCloseAreRead) {
+  const std::vector<std::pair<std::string, Json>> kTexts = {
+      {"\"x\"", "x"},
+      {"\"x\"\n\n", "x"},
+      {"'x'  # it's \"open\n", "x"},
+      {"\"a\n  b\"\n", "a b"},
+      {"'a\n\n  b'\n", "a\nb"},
+      {"\"a \\\" b\"\n", "a \" b"},
+      {"\"a\\\\\"\n", "a\\"},
+      {"'it''s'\n", "it's"},
+      {"''''\n", "'"},
+      {"''\n", ""},
+      {"'a\\'\n", "a\\"},
+      {"it's\n", "it's"},
+      {"x\"y\n", "x\"y"},
+      {"|\n  it's \"open\n", "it's \"open\n"},
+      {">\n  'open\n", "'open\n"},
+      {"['a', \"b's\", c'd]\n", Json::array({"a", "b's", "c'd"})},
+      {"{'k''s': \"v\"}\n", Json::object({{"k's", "v"}})},
+  };
+  for (const auto& [text, value] : kTexts) {
+    const Json expected = Json::object({{"\xC3\xA9", 1}, {"a", value}});
+    EXPECT_EQ(read_yaml("\xC3\xA9: 1  # don't\na: " + text, "X").root, expected) << text;
+    EXPECT_EQ(read_yaml("\xEF\xBB\xBF\xC3\xA9: 1\r\na: " + text, "X").root, expected) << text;
+  }
 }
 
 TEST(Yaml, ScalarsFollowTheCoreSchema) {

@@ -61,6 +61,7 @@ def bad_recipes(work, out):
         ("post-training modifier", "a_stage: {b_modifiers: {GPTQModifier: {}}}", "GPTQModifier works on a trained model"),
         ("stage without a name", "modifiers: {}", "_stage"),
         ("no YAML", "a_stage: {", "recipe.yaml:1: not YAML"),
+        ("quote without an end", stage.replace("{%s}", 'scheme: int8\n      ignore: "output'), "recipe.yaml:5: not YAML: expected a closing"),
         ("alias", "a: &a [x, x]\nb: [*a, *a]\n", "anchor"),
         ("deep nesting", "[" * 5000 + "]" * 5000, "levels of nesting"),
         ("large recipe file", "#" * 100000, "at most 65536 bytes, found 100000"),

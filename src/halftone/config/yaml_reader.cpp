@@ -38,11 +38,26 @@ Json plain_scalar(const std::string& text) {
   return text;
 }
 
+// Whether the quoted scalar that opens at `at` has an end.
+bool closes(std::string_view text, size_t at) {
+  const char quote = text[at];
+  for (size_t i = at + 1; i < text.size(); ++i) {
+    if (text[i] == quote) {
+      if (quote == '"' || i + 1 == text.size() || text[i + 1] != quote) return true;
+      ++i;  // '' is a quote of the string
+    } else if (quote == '"' && text[i] == '\\') {
+      ++i;
+    }
+  }
+  return false;
+}
+
 // Builds values from the parser's events. yaml-cpp's own nodes are not used: they lose the difference between 1 and "1",
 // keep duplicate keys and resolve aliases.
 class Builder : public YAML::EventHandler {
  public:
-  explicit Builder(std::string_view name) : name_(name) {}
+  // `text` is what the parser reads, without a byte order mark, so that its marks are positions in it.
+  Builder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}
@@ -82,7 +97,14 @@ class Builder : public YAML::EventHandler {
 
   void check_node(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) {
     if (anchor != YAML::NullAnchor) refuse(mark, "an anchor (&name)");
-    if (!tag.empty() && tag != "?" && tag != "!") refuse(mark, "a tag (!type)");
+    const auto at = static_cast<size_t>(mark.pos);
+    const char first = at < text_.size() ? text_[at] : '\0';
+    // "!" stands for a scalar in quotes or of several lines, and for a tag of that spelling.
+    if (!tag.empty() && tag != "?" && (tag != "!" || first == '!')) refuse(mark, "a tag (!type)");
+    // yaml-cpp takes the end of a text that ends in a line break or a blank for the missing quote.
+    const bool quoted = tag == "!" && (first == '"' || first == '\'');
+    check(!quoted || closes(text_, at), "{}:{}: not YAML: expected a closing {}, found the end of the file; close the quote opened here",
+          name_, line_of(mark), first);
     check(++values_ <= kMaxValues, "{}:{}: expected at most {} values", name_, line_of(mark), kMaxValues);
   }
 
@@ -138,7 +160,7 @@ class Builder : public YAML::EventHandler {
     store(std::move(value));
   }
 
-  std::string_view name_;
+  std::string_view text_, name_;
   std::vector<Level> levels_;
   int64_t values_ = 0;
 };
@@ -146,6 +168,7 @@ class Builder : public YAML::EventHandler {
 void check_text(std::string_view text, std::string_view name) {
   check(text.size() <= kMaxYamlBytes, "{}: expected a recipe file of at most {} bytes, found {}", name, kMaxYamlBytes, text.size());
   check(text.find('\0') == std::string_view::npos, "{}: expected a text file, found NUL bytes", name);
+  check(text.find('\x04') == std::string_view::npos, "{}: expected a text file, found a byte 0x04, which would end the text", name);
   try {
     (void)Json(std::string(text)).dump();
   } catch (const Json::exception&) {
@@ -157,12 +180,14 @@ void check_text(std::string_view text, std::string_view name) {
 
 YamlDocument read_yaml(std::string_view text, std::string_view name) {
   check_text(text, name);
-  Builder builder(name);
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  Builder builder(text, name);
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
     check(parser.HandleNextDocument(builder), "{}: the file holds nothing", name);
-    Builder rest(name);
+    Builder rest(text, name);
     check(!parser.HandleNextDocument(rest), "{}: expected one document, found another one after it", name);
   } catch (const YAML::Exception& error) {
     fail("{}:{}: not YAML: {}", name, int64_t{error.mark.line} + 1, error.msg);
