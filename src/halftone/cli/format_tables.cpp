@@ -72,15 +72,16 @@ std::string element_table() {
 
 std::string scale_format_table() {
   TextTable t({"scale", "bits", "values", "zero", "NaN"});
-  t.row({"fp32", "32", "any; of fp8 tensors, rows, 1x128 and 128x128 blocks, integer rows, outer factors", "kept above by a floor",
-         "quiet NaN"});
+  t.row({"fp32", "32", "any; of fp8 tensors, rows, 1x128 and 128x128 blocks, integer rows, outer factors; scale and zero of int4_weight",
+         "kept above by a floor", "quiet NaN"});
   t.row({"fp32 power of two", "32", "powers of two; fp8 rows", "kept above by a floor", "quiet NaN"});
   t.row({"e8m0", "8", fmt::format("2^-127 .. 2^127, byte = exponent + 127"), "none", fmt::format("byte {}", kE8m0Nan)});
   t.row({"e4m3", "8", fmt::format("as the element; NVFP4 blocks of 16, largest {}", spec(Float::e4m3).max_finite()), "0x00",
          fmt::format("0x{:02X}", block_scale_nan(ScaleFormat::e4m3))});
   t.row({"ue5m3", "8", fmt::format("no sign, bias 15, largest {}; AMDFP4 blocks of 16", kUe5m3Max), "0x00",
          fmt::format("0x{:02X}", kUe5m3Nan)});
-  t.row({"bf16", "16", "stored scale and zero of uint4 groups, rounded up and down", "kept above by a floor", "quiet NaN"});
+  t.row({"bf16", "16", "scale and zero of uint4 groups quantised from Python, rounded up and down; of no recipe", "kept above by a floor",
+         "quiet NaN"});
   return t.text();
 }
 
