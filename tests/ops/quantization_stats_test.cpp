@@ -307,6 +307,45 @@ TEST_P(QuantizationShares, CountWhatIsNotFinite) {
 
 INSTANTIATE_TEST_SUITE_P(On, QuantizationShares, test_devices(), [](const auto& info) { return info.param; });
 
+// The table of docs/numerics_report.md: which rules clip, of blocks whose largest elements go through a whole binade.
+TEST(QuantizationStats, ScaleRulesThatClip) {
+  at::Tensor x = at::rand({1024, 32}) * 0.25;
+  for (int i = 0; i < 1024; ++i) x[i][0] = 1 + i / 1024.0;
+  const auto clips = [&](Element element, ScaleMode mode, Clip clip = Clip::none) {
+    OperandSpec s = detail::block(element, 32, ScaleFormat::e8m0);
+    s.mode = mode, s.clip = clip;
+    return *figures_of(x, s).saturated > 0;
+  };
+  for (const Element e : {Element::e2m1, Element::e2m3, Element::e3m2, Element::e4m3, Element::e5m2}) {
+    EXPECT_TRUE(clips(e, ScaleMode::floor)) << static_cast<int>(e);
+    EXPECT_FALSE(clips(e, ScaleMode::ceil)) << static_cast<int>(e);
+    EXPECT_FALSE(clips(e, ScaleMode::rceil)) << static_cast<int>(e);
+    // e4m3's largest number is 1.75 * 2^8: the code behind it is NaN.
+    EXPECT_EQ(clips(e, ScaleMode::even), e == Element::e4m3) << static_cast<int>(e);
+    EXPECT_EQ(clips(e, ScaleMode::adaptive), e == Element::e4m3) << static_cast<int>(e);
+  }
+  EXPECT_TRUE(clips(Element::e2m1, ScaleMode::uos));
+  EXPECT_TRUE(clips(Element::e2m1, ScaleMode::adaptive, Clip::dynamic));
+  for (const ScaleMode mode : {ScaleMode::adaptive, ScaleMode::floor, ScaleMode::uos})
+    EXPECT_FALSE(clips(Element::e2m1, mode, Clip::fixed)) << static_cast<int>(mode);
+}
+
+TEST(QuantizationStats, CallsAreCountedInTheOrderOfTheForward) {
+  Watch watch;
+  for (const char layer : {'0', '1'}) {
+    for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
+      Pair pair(*find_linear_recipe("int8"), 64, 32, 32, at::kBFloat16);
+      for (Weight& w : pair.weights) w.name[7] = layer;
+      pair.run(at::randn({32, 64}).to(at::kBFloat16), at::randn({32, 64}).to(at::kBFloat16));
+    }
+  }
+  const Report report = watch.read();
+  const int64_t first = report.at("layers.0.attention.wq x.fwd").call;
+  EXPECT_EQ(report.at("layers.0.attention.wk dx").call, first);
+  EXPECT_GT(report.at("layers.1.attention.wq dw").call, first);
+  EXPECT_EQ(report.at("layers.1.attention.wk y").call, report.at("layers.1.attention.wq dw").call);
+}
+
 TEST(QuantizationStats, FindsThePlantedLayer) {
   at::manual_seed(14);
   const LinearRecipe int8 = *find_linear_recipe("int8");

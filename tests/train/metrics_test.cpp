@@ -35,6 +35,17 @@ TEST(Console, TrainLineAsTorchtitan) {
   EXPECT_EQ(train_line(12345, {{"loss_metrics/global_avg_loss", 12.5}}, std::nullopt, false), "step: 12345  loss: 12.50000");
 }
 
+// x86 makes NaN with the sign set; printed as "-nan" it looks like another number.
+TEST(Console, NanHasNoSign) {
+  const double nan = std::copysign(std::nan(""), -1.0);
+  EXPECT_EQ(train_line(3, {{"loss_metrics/global_avg_loss", nan}, {"grad_norm", nan}, {"throughput(tps)", nan}, {"mfu(%)", nan}},
+                       std::nullopt, false),
+            "step:  3  loss: nan       grad_norm: nan      tps: nan  mfu: nan%");
+  EXPECT_EQ(validate_line(3, {{"validation_metrics/loss", nan}, {"validation_metrics/bits_per_byte", nan}}, false),
+            "validate step:  3  loss: nan      bits_per_byte: nan");
+  EXPECT_EQ(train_line(3, {{"grad_norm", -INFINITY}}, std::nullopt, false), "step:  3  grad_norm: -inf   ");
+}
+
 TEST(Console, Colors) {
   EXPECT_EQ(train_line(1, kExample, std::nullopt, true),
             "\033[31mstep:  1  \033[32mloss:  8.13756  \033[38;2;180;60;0mgrad_norm:  1.9731  \033[38;2;54;234;195mmemory:  "

@@ -125,6 +125,35 @@ TEST(QuantizationReport, LineOfNothingQuantisedAndOfWhatIsNotFinite) {
   QuantizationFigures a{"a", "y", 1, 0, {}, {}, 20.04}, b{"b", "y", NAN, 3, {}, {}, NAN}, c{"c", "y", 1, 2, {}, {}, 10.0};
   EXPECT_EQ(quantization_line(12, {a, c}), "quantization step: 12  lowest SQNR in dB: y 10.0 c  non-finite elements: 2, first in c y");
   EXPECT_EQ(quantization_line(12, {a, b, c}), "quantization step: 12  lowest SQNR in dB: y nan b  non-finite elements: 5, first in b y");
+  b.sqnr = -NAN;
+  EXPECT_NE(quantization_line(12, {b}).find("y nan b"), std::string::npos);
+}
+
+// Named is what stopped being finite first as the step runs: forward through the layers, then backward against their order.
+TEST(QuantizationReport, NamesWhereNonFiniteElementsBegan) {
+  // a, then b and c in one joined product, then d.
+  const std::vector<std::pair<std::string, int64_t>> layers = {{"a", 1}, {"b", 2}, {"c", 2}, {"d", 3}};
+  const auto first = [&](const std::vector<std::string>& nonfinite) {
+    std::vector<QuantizationFigures> figures;
+    for (const auto& [layer, call] : layers) {
+      for (const std::string_view operand : kWatched) {
+        const bool bad = std::find(nonfinite.begin(), nonfinite.end(), fmt::format("{} {}", layer, operand)) != nonfinite.end();
+        figures.push_back({layer, operand, 1, bad ? 1.0 : 0.0, {}, {}, {}, call});
+      }
+    }
+    const std::string line = quantization_line(1, figures);
+    return line.substr(line.find("first in ") + 9);
+  };
+  // Gradients alone: the layer whose backward runs first.
+  EXPECT_EQ(first({"a dy.dgrad", "a dy.wgrad", "d dy.dgrad", "d dy.wgrad", "d dx"}), "d dy.dgrad");
+  EXPECT_EQ(first({"a dy.dgrad", "b dy.dgrad", "b dx", "c dx"}), "b dy.dgrad");  // dX of b and c is one sum
+  EXPECT_EQ(first({"a dy.dgrad", "b dx", "c dx"}), "c dx");
+  EXPECT_EQ(first({"b dy.wgrad", "c dy.wgrad"}), "c dy.wgrad");
+  // The forward comes before every gradient, in the order of the layers.
+  EXPECT_EQ(first({"a dy.dgrad", "a dw", "c x.fwd", "d x.fwd", "d dy.dgrad"}), "c x.fwd");
+  EXPECT_EQ(first({"a dy.dgrad", "d w.fwd", "d w.dgrad"}), "d w.fwd");
+  EXPECT_EQ(first({"b y", "c w.fwd", "c y", "d x.fwd"}), "c w.fwd");
+  EXPECT_EQ(first({"b y", "d x.fwd"}), "b y");
 }
 
 }  // namespace

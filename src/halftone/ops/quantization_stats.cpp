@@ -105,7 +105,7 @@ QuantizationStats::Layer& QuantizationStats::layer(const Weight& w) {
     if (l->name == name) return *l;
   }
   layers_.push_back(std::make_unique<Layer>());
-  layers_.back()->name = name;
+  layers_.back()->name = name, layers_.back()->call = calls_;
   return *layers_.back();
 }
 
@@ -114,6 +114,7 @@ void QuantizationStats::add(const LinearGroup& group, Slot slot, const ErrorSums
 }
 
 LinearCall QuantizationStats::watch(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, LinearCall call) {
+  ++calls_;
   for (const Weight* w : group.weights) layer(*w);  // a recomputed block runs backwards, its first pass gives the order
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
@@ -213,7 +214,7 @@ std::vector<QuantizationFigures> QuantizationStats::read() const {
     for (size_t slot = 0; slot < l->sums.size(); ++slot) {
       const ErrorSums& s = l->sums[slot];
       if (s.elements == 0) continue;
-      QuantizationFigures f{l->name, kWatched[slot], v[ErrorSums::kAmax], v[ErrorSums::kNonFinite], {}, {}, {}};
+      QuantizationFigures f{l->name, kWatched[slot], v[ErrorSums::kAmax], v[ErrorSums::kNonFinite], {}, {}, {}, l->call};
       const auto elements = static_cast<double>(s.elements);
       if (s.has_shares) f.saturated = v[ErrorSums::kSaturated] / elements, f.flushed = v[ErrorSums::kFlushed] / elements;
       if (s.has_noise) f.sqnr = v[ErrorSums::kNoise] == 0 ? INFINITY : 10 * std::log10(v[ErrorSums::kSignal] / v[ErrorSums::kNoise]);

@@ -24,6 +24,7 @@ struct QuantizationFigures {
   double nonfinite = 0;                      // elements
   std::optional<double> saturated, flushed;  // shares
   std::optional<double> sqnr;                // dB; infinite when nothing differs, NaN when an element is not finite
+  int64_t call = 0;                          // in the order of the forward; layers of one joined product share it
 };
 
 // Watches the linears of one step, forward and backward, by quantising every operand again as the step does and comparing
@@ -40,15 +41,17 @@ class QuantizationStats : public std::enable_shared_from_this<QuantizationStats>
   enum Slot { kXForward, kWForward, kDyDgrad, kWDgrad, kDyWgrad, kXWgrad, kY, kDx, kDw };
   struct Layer {
     std::string name;
+    int64_t call = 0;
     std::array<ErrorSums, kWatched.size()> sums;
   };
-  struct Site;  // one call
-  Layer& layer(const Weight& weight);
+  struct Site;                                                           // one call
+  Layer& layer(const Weight& weight);                                    // a new one belongs to the latest call
   void add(const LinearGroup& group, Slot slot, const ErrorSums& sums);  // to every layer of the group
   void forward(const Site& site, const at::Tensor& y);
   void backward(const Site& site, const at::Tensor& dy, const at::Tensor& dx, const std::vector<at::Tensor>& dw);
 
   std::vector<std::unique_ptr<Layer>> layers_;
+  int64_t calls_ = 0;
 };
 
 // The one that watches the current step; null when none does.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 namespace halftone {
 namespace {
@@ -49,8 +50,10 @@ bool colors_wanted(bool disable_color_printing) {
   return !disable_color_printing && (!no_color || !*no_color) && ::isatty(STDOUT_FILENO);
 }
 
+double plain_nan(double value) { return std::isnan(value) ? std::numeric_limits<double>::quiet_NaN() : value; }
+
 std::string thousands(double value, int decimals) {
-  std::string text = fmt::format("{:.{}f}", value, decimals);
+  std::string text = fmt::format("{:.{}f}", plain_nan(value), decimals);
   if (!std::isfinite(value)) return text;
   const size_t point = std::min(text.find('.'), text.size());
   const size_t first = text.starts_with('-') ? 1 : 0;
@@ -71,12 +74,13 @@ std::string duration_text(double seconds) {
 std::string train_line(int64_t step, const Scalars& scalars, const std::optional<Progress>& progress, bool colors) {
   Line line(colors);
   line.add(kRed, fmt::format("step: {:2}", step));
-  if (const double* loss = find_scalar(scalars, "loss_metrics/global_avg_loss")) line.add(kGreen, fmt::format("loss: {:8.5f}", *loss));
-  if (const double* norm = find_scalar(scalars, "grad_norm")) line.add(kOrange, fmt::format("grad_norm: {:7.4f}", *norm));
+  if (const double* loss = find_scalar(scalars, "loss_metrics/global_avg_loss"))
+    line.add(kGreen, fmt::format("loss: {:8.5f}", plain_nan(*loss)));
+  if (const double* norm = find_scalar(scalars, "grad_norm")) line.add(kOrange, fmt::format("grad_norm: {:7.4f}", plain_nan(*norm)));
   add_memory(line, scalars, "");
   if (const double* tps = find_scalar(scalars, "throughput(tps)")) line.add(kBlue, "tps: " + thousands(*tps));
   if (const double* tflops = find_scalar(scalars, "tflops")) line.add(kCyan, "tflops: " + thousands(*tflops, 2));
-  if (const double* mfu = find_scalar(scalars, "mfu(%)")) line.add(kMagenta, fmt::format("mfu: {:.2f}%", *mfu));
+  if (const double* mfu = find_scalar(scalars, "mfu(%)")) line.add(kMagenta, fmt::format("mfu: {:.2f}%", plain_nan(*mfu)));
   if (progress && progress->total_steps > 0) {
     line.add(kReset, "eta: " + duration_text(progress->seconds_left));
     line.add(kReset, fmt::format("{}%", 100 * step / progress->total_steps));
@@ -88,10 +92,11 @@ std::string validate_line(int64_t step, const Scalars& scalars, bool colors) {
   const std::string prefix = "validation_metrics/";
   Line line(colors);
   line.add(kYellow, fmt::format("validate step: {:2}", step));
-  if (const double* loss = find_scalar(scalars, prefix + "loss")) line.add(kGreen, fmt::format("loss: {:7.4f}", *loss));
+  if (const double* loss = find_scalar(scalars, prefix + "loss")) line.add(kGreen, fmt::format("loss: {:7.4f}", plain_nan(*loss)));
   add_memory(line, scalars, prefix);
   if (const double* tps = find_scalar(scalars, prefix + "throughput(tps)")) line.add(kBlue, "tps: " + thousands(*tps));
-  if (const double* bits = find_scalar(scalars, prefix + "bits_per_byte")) line.add(kReset, fmt::format("bits_per_byte: {:.4f}", *bits));
+  if (const double* bits = find_scalar(scalars, prefix + "bits_per_byte"))
+    line.add(kReset, fmt::format("bits_per_byte: {:.4f}", plain_nan(*bits)));
   return line.finish();
 }
 

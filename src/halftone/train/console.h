@@ -22,6 +22,8 @@ std::string train_line(int64_t step, const Scalars& scalars, const std::optional
 // validate step:  5  loss:  7.0912  memory:  1.63GiB(1.17%)  tps: 88,114  bits_per_byte: 1.2345
 std::string validate_line(int64_t step, const Scalars& scalars, bool colors);
 
+// A NaN without its sign, which means nothing and would be printed as "-nan"; other numbers as they are.
+double plain_nan(double value);
 std::string duration_text(double seconds);              // 42s, 3m12s, 2h05m, 3d04h
 std::string thousands(double value, int decimals = 0);  // 1,234,567
 

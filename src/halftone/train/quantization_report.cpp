@@ -1,5 +1,7 @@
 #include "halftone/train/quantization_report.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "halftone/base/error.h"
@@ -10,6 +12,31 @@ namespace {
 
 // NaN is worse than any number.
 bool worse(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
+
+// When the step computed a figure's numbers, by comparison: the forward in the order of the calls, then the backward against it;
+// the operands of all layers of a call before its products. `layer` counts the report's layers.
+std::array<int64_t, 5> moment(const QuantizationFigures& f, int64_t layer) {
+  const bool product = f.operand.find('.') == std::string_view::npos;
+  const bool forward = f.operand.ends_with(".fwd") || f.operand == "y";
+  const auto role = std::find(kWatched.begin(), kWatched.end(), f.operand) - kWatched.begin();
+  const int64_t direction = forward ? 1 : -1;
+  return {forward ? 0 : 1, direction * f.call, product ? 1 : 0, direction * layer, role};
+}
+
+// What stopped being finite first; null when all is. Later numbers of the step were computed from it.
+const QuantizationFigures* first_nonfinite(const std::vector<QuantizationFigures>& figures) {
+  const QuantizationFigures* first = nullptr;
+  std::array<int64_t, 5> earliest{};
+  int64_t layer = 0;
+  for (size_t i = 0; i < figures.size(); ++i) {
+    const QuantizationFigures& f = figures[i];
+    if (i > 0 && f.layer != figures[i - 1].layer) ++layer;
+    if (!(f.nonfinite > 0)) continue;
+    const auto at = moment(f, layer);
+    if (first == nullptr || at < earliest) first = &f, earliest = at;
+  }
+  return first;
+}
 
 }  // namespace
 
@@ -37,17 +64,14 @@ Scalars quantization_scalars(const std::vector<QuantizationFigures>& figures) {
 std::string quantization_line(int64_t step, const std::vector<QuantizationFigures>& figures) {
   std::string line;
   double nonfinite = 0;
-  const QuantizationFigures* first = nullptr;
-  for (const QuantizationFigures& f : figures) {
-    nonfinite += f.nonfinite;
-    if (f.nonfinite > 0 && first == nullptr) first = &f;
-  }
+  for (const QuantizationFigures& f : figures) nonfinite += f.nonfinite;
+  const QuantizationFigures* first = first_nonfinite(figures);
   for (const std::string_view operand : kWatched) {
     const QuantizationFigures* worst = nullptr;
     for (const QuantizationFigures& f : figures) {
       if (f.operand == operand && f.sqnr && (worst == nullptr || worse(*f.sqnr, *worst->sqnr))) worst = &f;
     }
-    if (worst != nullptr) line += fmt::format("{}{} {:.1f} {}", line.empty() ? "" : ", ", operand, *worst->sqnr, worst->layer);
+    if (worst != nullptr) line += fmt::format("{}{} {:.1f} {}", line.empty() ? "" : ", ", operand, plain_nan(*worst->sqnr), worst->layer);
   }
   line = fmt::format("quantization step: {:2}  {}", step, line.empty() ? "no operand is quantised" : "lowest SQNR in dB: " + line);
   if (first != nullptr) line += fmt::format("  non-finite elements: {:.0f}, first in {} {}", nonfinite, first->layer, first->operand);

@@ -25,8 +25,8 @@ class QuantizationReport {
 // quant/<layer>/<operand>/{amax,sat_frac,flushed_frac,sqnr,nonfinite}, those that exist.
 Scalars quantization_scalars(const std::vector<QuantizationFigures>& figures);
 
-// The layer with the lowest SQNR of every operand and product, and how many elements are not finite:
-// "quantization step: 10  lowest SQNR in dB: x.fwd 14.2 layers.3.feed_forward.w2, ...".
+// The layer with the lowest SQNR of every operand and product, how many elements are not finite, and where the first of them
+// appeared in the order of execution: "quantization step: 10  lowest SQNR in dB: x.fwd 14.2 layers.3.feed_forward.w2, ...".
 std::string quantization_line(int64_t step, const std::vector<QuantizationFigures>& figures);
 
 }  // namespace halftone

@@ -261,7 +261,7 @@ bool Trainer::train_step(int64_t step) {
     const std::string what =
         fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
                     spiked ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
-                    r.loss_sum / static_cast<double>(r.valid_labels), r.grad_norm);
+                    plain_nan(r.loss_sum / static_cast<double>(r.valid_labels)), plain_nan(r.grad_norm));
     ++skipped_;
     if (config_.training.nonfinite == "rollback") {
       check(skipped_ <= kMaxSkipped, "{}; {} rollbacks in a row did not help", what, kMaxSkipped);
