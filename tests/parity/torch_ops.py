@@ -4,6 +4,7 @@
     HALFTONE_DEVICE=cuda python3 tests/parity/torch_ops.py     on a GPU
 """
 import copy
+import logging
 import os
 import subprocess
 import sys
@@ -242,14 +243,44 @@ def check_graphs():
     print(f"replays of CUDA graphs equal eager mode at every step in {len(cases)} recipes")
 
 
-def expect_error(text, call):
+def expect_error(text, call, anywhere=False):
     try:
         call()
     except (RuntimeError, ImportError, ValueError) as error:
-        message = str(error).split("\n")[0]
+        message = str(error) if anywhere else str(error).split("\n")[0]
         assert text in message, f"expected '{text}' in: {message}"
         return
     raise AssertionError(f"expected an error with '{text}'")
+
+
+def check_odd_axes():
+    """An odd axis is never packed (docs/numerics.md 2.3): one error from the kernels, from Meta tensors and while compiling."""
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it prints a stack per error that is expected here
+    torch._dynamo.reset()
+    compiled = torch.compile(ops.quantize, backend="aot_eager", fullgraph=True, dynamic=True)
+    for format in ("mxfp4:packed", "e2m1:32x32:packed", "nvfp4:packed", "nvfp4:16x16:packed", "int4:packed", "uint4:packed"):
+        for axis, shape in ((1, (32, 31)), (0, (31, 32))):
+            text = (f"halftone.quantize: expected dimension {axis} of x to be even for packed codes (two along it share a byte), found 31; "
+                    "give it an even length or leave 'packed' out of the format")
+            x, transposed = randn(*shape), axis == 0
+            expect_error(text, lambda: halftone.quantize(x, format, transposed=transposed))
+            expect_error(text, lambda: halftone.quantize(x.to("meta"), format, transposed=transposed))
+            expect_error(text, lambda: compiled(x, format, transposed=transposed), anywhere=True)
+            plain = format.replace(":packed", "")
+            assert halftone.quantize(x, plain, transposed=transposed).codes.shape == (32, 31)
+            # The other axis may be odd.
+            q = halftone.quantize(x, format, transposed=not transposed)
+            assert q.codes.shape == (31, 16) and halftone.dequantize(q).shape == (31, 32), format
+            meta = halftone.quantize(x.to("meta"), format, transposed=not transposed)
+            assert [t.shape for t in meta.tensors] == [t.shape for t in q.tensors], format
+    for shape in ((32, 30), (8, 64)):  # sizes that are symbols
+        x = randn(*shape)
+        assert all(torch.equal(a, b) for a, b in zip(compiled(x, "mxfp4:packed"), ops.quantize(x, "mxfp4:packed"))), shape
+    torch._dynamo.reset()
+    logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.NOTSET)
+    # A rotation fills its last group up.
+    q, meta = (halftone.quantize(x, "mxfp4:hadamard=32:packed", transposed=True) for x in (randn(31, 32), torch.empty(31, 32, device="meta")))
+    assert q.codes.shape == meta.codes.shape == (32, 16)
 
 
 def check_errors():
@@ -260,6 +291,7 @@ def check_errors():
     expect_error("only 4-bit codes are packed", lambda: halftone.quantize(x, "e4m3:packed"))
     expect_error("goes with transposed", lambda: halftone.quantize(x, "mxfp4:hadamard=32"))
     expect_error("expected a float32 or bfloat16 tensor", lambda: halftone.quantize(x.half(), "e4m3"))
+    check_odd_axes()
     q = halftone.quantize(x, "mxfp8_e4m3")
     expect_error("expected scales of [8, 2]", lambda: halftone.dequantize(q._replace(scales=q.scales[:4])))
     expect_error("operands of equal length", lambda: halftone.scaled_mm(q, halftone.quantize(x[:, :32], "mxfp8_e4m3")))

@@ -21,10 +21,26 @@ at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at:
 
 }  // namespace
 
-Operand quantize(const at::Tensor& x, const Format& format, bool transposed, const Draws& draws) {
+void check_matrix(const at::Tensor& x, const Format& format, bool transposed) {
   const OperandSpec& s = format.spec;
   check(s.quantized(), "halftone.quantize: format hp is an unquantised matrix");
+  check(x.dim() == 2, "halftone.quantize: expected a matrix, found {} dimensions", x.dim());
   check(s.hadamard == 0 || transposed, "halftone.quantize: a rotation runs along tokens; it goes with transposed = true only");
+  if (!format.packed || s.hadamard > 0) return;  // a rotation fills its last group up, to an even length
+  const int axis = transposed ? 0 : 1;
+  const c10::SymInt length = x.sym_size(axis);
+  // A length that a graph does not know is checked when the graph runs.
+  if (TORCH_GUARD_OR_FALSE((length % 2).sym_eq(1))) {
+    fail(
+        "halftone.quantize: expected dimension {} of x to be even for packed codes (two along it share a byte), found {}; give it an even "
+        "length or leave 'packed' out of the format",
+        axis, length.guard_int(__FILE__, __LINE__));
+  }
+}
+
+Operand quantize(const at::Tensor& x, const Format& format, bool transposed, const Draws& draws) {
+  check_matrix(x, format, transposed);
+  const OperandSpec& s = format.spec;
   CopyRequest r;
   r.spec = s, r.packed = format.packed, r.codes = !format.packed;
   r.rounding.stochastic = s.stochastic, r.rounding.step = static_cast<uint32_t>(draws.step), r.rounding.first_row = draws.first_row;

@@ -14,6 +14,8 @@ struct Draws {
   int64_t seed = 0, step = 0, first_row = 0;
 };
 
+// Error unless x, whose sizes may be symbolic, can be quantised in this direction: a matrix, along an even axis to be packed.
+void check_matrix(const at::Tensor& x, const Format& format, bool transposed);
 // x[rows, cols] along its rows or transposed, codes in the form that the format names.
 Operand quantize(const at::Tensor& x, const Format& format, bool transposed, const Draws& draws);
 

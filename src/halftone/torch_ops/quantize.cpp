@@ -34,11 +34,9 @@ SymInt divided(const SymInt& n, int64_t by) { return (n + (by - 1)) / by; }
 Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, SymInt, SymInt, SymInt) {
   const Format format = parse_format(format_text);
   const OperandSpec& s = format.spec;
-  check(s.quantized(), "halftone.quantize: format hp is an unquantised matrix");
-  check(x.dim() == 2, "halftone.quantize: expected a matrix, found {} dimensions", x.dim());
+  check_matrix(x, format, transposed);
   const SymInt rows = x.sym_size(transposed ? 1 : 0);
   SymInt k = x.sym_size(transposed ? 0 : 1);
-  if (format.packed) k = divided(k, 2) * 2;
   if (s.hadamard > 0) k = divided(k, s.hadamard) * s.hadamard;
   const bool bytes = s.scale == ScaleFormat::e8m0 || s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
   const bool integer = (s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary) && !format.packed;
