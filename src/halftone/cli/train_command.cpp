@@ -4,6 +4,7 @@
 
 #include "halftone/base/log.h"
 #include "halftone/cli/commands.h"
+#include "halftone/cli/next_commands.h"
 #include "halftone/cli/version.h"
 #include "halftone/config/load.h"
 #include "halftone/train/generate.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr const char* kPrompt = "def forward(self, input: Tensor) -> Tensor:\n";
 
 // A sample of what the model writes, and what to type next.
-void show_result(const RunSummary& run, const JobConfig& config) {
+void show_result(Arguments args, const RunSummary& run, const JobConfig& config) {
   if (run.checkpoint.empty()) return;
   std::printf("\nA sample of what the model writes after `%.*s`:\n\n%s", static_cast<int>(std::string_view(kPrompt).size() - 1), kPrompt,
               kPrompt);
@@ -23,15 +24,7 @@ void show_result(const RunSummary& run, const JobConfig& config) {
   o.checkpoint = run.checkpoint, o.device = run.device, o.prompt = kPrompt, o.max_new_tokens = 160;
   o.sampling.temperature = 0.7, o.sampling.top_k = 50, o.sampling.seed = 1;
   generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
-  const std::string program = "build/release/bin/halftone", file = config.job.config_file.value_or("CONFIG.toml");
-  std::printf(
-      "\n\nTry next:\n"
-      "  %s generate --checkpoint %s --prompt 'class Linear(Module):'   # your own prompt\n"
-      "  %s train --config %s --training.steps %lld   # go on training\n"
-      "  %s train --config %s --quantize.scheme none --job.dump_folder outputs/bf16   # the same run unquantised\n"
-      "  rm -r %s   # start anew\n",
-      program.c_str(), run.checkpoint.c_str(), program.c_str(), file.c_str(), static_cast<long long>(2 * run.step), program.c_str(),
-      file.c_str(), config.job.dump_folder.c_str());
+  std::printf("\n\nTry next:\n%s", next_commands(args, config, run).c_str());
 }
 
 }  // namespace
@@ -46,7 +39,7 @@ int train_command(Arguments args) {
   if (run.end == RunEnd::interrupted) return 128 + run.signal;
   if (run.end == RunEnd::already_complete)
     std::printf("This run is complete: %lld steps, newest checkpoint %s\n", static_cast<long long>(run.step), run.checkpoint.c_str());
-  show_result(run, loaded.config);
+  show_result(args, run, loaded.config);
   return 0;
 }
 

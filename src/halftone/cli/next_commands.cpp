@@ -1,0 +1,59 @@
+#include "halftone/cli/next_commands.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string_view>
+
+namespace halftone {
+namespace {
+
+constexpr const char* kProgram = "build/release/bin/halftone";
+
+// "--training.local-batch-size=3" is training.local_batch_size (config/command_line.cpp); "" for a value.
+std::string option_name(const std::string& word) {
+  if (!word.starts_with("--") || word.size() == 2) return "";
+  std::string name = word.substr(2, word.find('=') - 2);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+// The user's words, each behind a blank, but for options that a command sets itself: names, or sections that end in a dot.
+std::string words_without(Arguments args, std::initializer_list<std::string_view> replaced) {
+  std::string out;
+  bool left_out = false;
+  for (const std::string& word : args) {
+    if (const std::string name = option_name(word); !name.empty()) {
+      left_out = std::any_of(replaced.begin(), replaced.end(),
+                             [&](std::string_view r) { return r.ends_with('.') ? name.starts_with(r) : name == r; });
+    }
+    if (!left_out) out += " " + shell_word(word);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string shell_word(const std::string& word) {
+  constexpr std::string_view kSafe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./:=,+@%-";
+  if (!word.empty() && word.find_first_not_of(kSafe) == std::string::npos) return word;
+  std::string out = "'";
+  for (const char c : word) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
+std::string next_commands(Arguments args, const JobConfig& config, const RunSummary& run) {
+  std::string out = fmt::format("  {} generate --checkpoint {} --prompt 'class Linear(Module):'   # your own prompt\n", kProgram,
+                                shell_word(run.checkpoint));
+  out +=
+      fmt::format("  {} train{} --training.steps {}   # go on training\n", kProgram, words_without(args, {"training.steps"}), 2 * run.step);
+  if (!config.quantize.scheme.is_none() || !config.quantize.recipe.empty()) {
+    const char* folder = config.job.dump_folder == "outputs/bf16" ? "outputs/bf16_unquantised" : "outputs/bf16";
+    out += fmt::format("  {} train{} --quantize.scheme none --job.dump_folder {}   # the same run unquantised\n", kProgram,
+                       words_without(args, {"quantize.", "model.converters", "job.dump_folder"}), folder);
+  }
+  return out + fmt::format("  rm -r {}   # start anew\n", shell_word(config.job.dump_folder));
+}
+
+}  // namespace halftone

@@ -1,0 +1,74 @@
+#include "halftone/cli/next_commands.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "halftone/config/load.h"
+#include "source_dir.h"
+
+namespace halftone {
+namespace {
+
+using Strings = std::vector<std::string>;
+
+std::string next_after(const Strings& args) {
+  RunSummary run;
+  run.step = 30, run.checkpoint = "outputs/my run/checkpoint/step-30", run.device = "cpu";
+  return next_commands(args, load_config(args, {1}).config, run);
+}
+
+// The line with this comment, without program, subcommand and comment; "" when there is none.
+std::string line_of(const std::string& text, const std::string& comment) {
+  const size_t end = text.find("   # " + comment);
+  if (end == std::string::npos) return "";
+  const size_t begin = text.rfind('\n', end) + 1;
+  const std::string line = text.substr(begin, end - begin), head = "  build/release/bin/halftone train ";
+  return line.starts_with(head) ? line.substr(head.size()) : line;
+}
+
+TEST(NextCommands, KeepTheOptionsThatTheUserGave) {
+  const std::string file = source_dir() + std::string("/recipes/demo.toml");
+  const std::string plain = next_after({"--config", file});
+  EXPECT_EQ(line_of(plain, "go on"), fmt::format("--config {} --training.steps 60", file));
+  EXPECT_EQ(line_of(plain, "the same run"), fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/bf16", file));
+  const std::string bf16 = next_after({"--config", file, "--quantize.scheme", "none", "--job.dump_folder", "outputs/bf16"});
+  EXPECT_EQ(line_of(bf16, "go on"),
+            fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/bf16 --training.steps 60", file));
+  EXPECT_EQ(line_of(bf16, "the same run"), "");
+  EXPECT_NE(bf16.find("  rm -r outputs/bf16   #"), std::string::npos);
+  EXPECT_NE(bf16.find("--checkpoint 'outputs/my run/checkpoint/step-30' "), std::string::npos);
+}
+
+TEST(NextCommands, ReplaceWhatTheySetThemselves) {
+  const std::string file = source_dir() + std::string("/recipes/demo.toml");
+  const std::string text = next_after({"--config=" + file, "--training.steps", "30", "--quantize.scheme=mxfp4", "--quantize.ignore",
+                                       "output", "--quantize.use-hadamard", "--training.seq_len", "64", "--job.dump-folder=outputs/bf16"});
+  EXPECT_EQ(line_of(text, "go on"), fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
+                                                "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
+                                                file));
+  const std::string same = line_of(text, "the same run");
+  EXPECT_EQ(same, fmt::format("--config={} --training.steps 30 --training.seq_len 64 --quantize.scheme none --job.dump_folder "
+                              "outputs/bf16_unquantised",
+                              file));
+}
+
+// What is printed is read back by a shell as the same words.
+TEST(NextCommands, AreQuotedForAShell) {
+  EXPECT_EQ(shell_word("outputs/a-b_c.d"), "outputs/a-b_c.d");
+  const Strings words = {"",     "two words", "it's", R"(--model.overrides={"dim":64})", "re:layers\\.(0|5)\\.", "$HOME `x` *",
+                         "a\nb", "--x=~"};
+  std::string command = "printf '%s|'";
+  for (const std::string& word : words) command += " " + shell_word(word);
+  std::FILE* shell = popen(command.c_str(), "r");
+  ASSERT_NE(shell, nullptr);
+  std::string said, expected;
+  for (int c = 0; (c = std::fgetc(shell)) != EOF;) said += static_cast<char>(c);
+  EXPECT_EQ(pclose(shell), 0);
+  for (const std::string& word : words) expected += word + "|";
+  EXPECT_EQ(said, expected);
+}
+
+}  // namespace
+}  // namespace halftone
