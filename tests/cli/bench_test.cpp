@@ -4,6 +4,7 @@
 #include <set>
 
 #include "halftone/base/error.h"
+#include "halftone/cli/bench_commands.h"
 #include "halftone/cli/bench_layer.h"
 #include "halftone/cli/bench_products.h"
 #include "halftone/cli/bench_report.h"
@@ -44,6 +45,35 @@ TEST(BenchReport, ReadsShapes) {
   for (const char* bad : {"", "0", "100", "-32", "64x64", "64x64x64x64", "64 ", "1e9", "33554432", "64x64x64k"}) {
     EXPECT_THROW(parse_shapes({bad}, "--sizes"), Error) << bad;
   }
+}
+
+std::string refusal(auto&& call) {
+  try {
+    call();
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+TEST(BenchReport, ReadsSizes) {
+  EXPECT_EQ(parse_sizes({"64", "1048576"}, "--m", "a count of tokens"), (std::vector<int64_t>{64, 1048576}));
+  for (const char* bad : {"", "0", "100", "-32", "64x64x64", "64 ", "1e9", "33554432", "99999999999999999999"}) {
+    EXPECT_EQ(refusal([&] { parse_sizes({bad}, "--m", "a count of tokens"); }),
+              fmt::format("--m: expected a count of tokens, a multiple of 32 from 32 to 1048576, found '{}'", bad));
+  }
+}
+
+// Each option of the roofline is refused with what it counts, before anything is measured.
+TEST(BenchRoofline, SizesAreCalledWhatTheyCount) {
+  const auto roofline = [](std::vector<std::string> args) {
+    args.insert(args.end(), {"--device", "cpu"});
+    return refusal([&] { roofline_command(args); });
+  };
+  EXPECT_EQ(roofline({"--m", "0"}), "--m: expected a count of tokens, a multiple of 32 from 32 to 1048576, found '0'");
+  EXPECT_EQ(roofline({"--k", "32x64x96"}), "--k: expected a count of inputs, a multiple of 32 from 32 to 1048576, found '32x64x96'");
+  EXPECT_EQ(roofline({"--n", "5"}), "--n: expected a count of outputs, a multiple of 32 from 32 to 1048576, found '5'");
+  EXPECT_EQ(roofline({"--peak-size", "5"}), "--peak-size: expected the edge of a cube, a multiple of 32 from 32 to 1048576, found '5'");
 }
 
 TEST(BenchReport, WritesNumbers) {

@@ -59,6 +59,13 @@ bool parse(CLI::App& app, Arguments args) {
   return true;
 }
 
+namespace {
+
+bool good_size(long long size) { return size >= 32 && size <= 1 << 20 && size % 32 == 0; }
+bool is_digits(const std::string& word) { return !word.empty() && word.find_first_not_of("0123456789") == std::string::npos; }
+
+}  // namespace
+
 std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const char* option) {
   std::vector<Shape> out;
   for (const std::string& word : words) {
@@ -66,10 +73,20 @@ std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const cha
     int used = 0;
     const int found = std::sscanf(word.c_str(), "%lldx%lldx%lld%n", &m, &n, &k, &used);
     bool good = found == 3 && used == static_cast<int>(word.size());
-    if (found == 1 && word.find_first_not_of("0123456789") == std::string::npos) n = k = m, good = true;
-    for (const long long size : {m, n, k}) good = good && size >= 32 && size <= 1 << 20 && size % 32 == 0;
+    if (found == 1 && is_digits(word)) n = k = m, good = true;
+    for (const long long size : {m, n, k}) good = good && good_size(size);
     check(good, "{}: expected SIZE or MxNxK, multiples of 32 from 32 to 1048576, found '{}'", option, word);
     out.push_back({m, n, k});
+  }
+  return out;
+}
+
+std::vector<int64_t> parse_sizes(const std::vector<std::string>& words, const char* option, const char* what) {
+  std::vector<int64_t> out;
+  for (const std::string& word : words) {
+    const long long size = is_digits(word) ? std::strtoll(word.c_str(), nullptr, 10) : 0;
+    check(good_size(size), "{}: expected {}, a multiple of 32 from 32 to 1048576, found '{}'", option, what, word);
+    out.push_back(size);
   }
   return out;
 }

@@ -27,6 +27,8 @@ bool parse(CLI::App& app, Arguments args);
 
 // "4096" and "1024x4096x2048" (M x N x K) as shapes. Error unless all are multiples of 32 from 32 to 2^20.
 std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const char* option);
+// The same of single sizes; `what` is counted, as the error calls it.
+std::vector<int64_t> parse_sizes(const std::vector<std::string>& words, const char* option, const char* what);
 
 // Words that were asked for, or all that there are. Error, with the nearest, on one that does not exist.
 std::vector<std::string> choose(const std::vector<std::string>& wanted, const std::vector<std::string>& known, const char* option);

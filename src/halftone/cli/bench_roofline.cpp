@@ -105,7 +105,7 @@ int roofline_command(Arguments args) {
   double bandwidth = 0;
   int64_t peak_size = 0;
   app.add_option("--recipes", recipes, "recipes of `halftone formats`")->capture_default_str();
-  app.add_option("--m", ms, "tokens; default 1024 4096 16384, on the CPU 256 1024");
+  app.add_option("--m", ms, "tokens, multiples of 32 as all sizes; default 1024 4096 16384, on the CPU 256 1024");
   app.add_option("--k", ks, "inputs; default 1024 2048 4096 8192, on the CPU 256 512 1024");
   app.add_option("--n", ns, "outputs; default as --k");
   app.add_option("--preset", preset, "options of the recipes: recommended or alto")
@@ -124,20 +124,16 @@ int roofline_command(Arguments args) {
   known.pop_back();  // aten_bf16 has no model
   recipes = choose(recipes, known, "--recipes");
   const c10::Device device = select_device(common.device, 0);
-  const auto sizes = [&](std::vector<std::string> words, const char* option, std::vector<std::string> otherwise) {
-    std::vector<int64_t> out;
-    for (const Shape& s : parse_shapes(words.empty() ? otherwise : words, option)) {
-      check(s[0] == s[1] && s[1] == s[2], "{}: expected one size, found {}x{}x{}", option, s[0], s[1], s[2]);
-      out.push_back(s[0]);
-    }
-    return out;
-  };
   using Words = std::vector<std::string>;
+  const auto sizes = [](const Words& words, const char* option, const char* what, const Words& otherwise) {
+    return parse_sizes(words.empty() ? otherwise : words, option, what);
+  };
   const Words usual = device.is_cpu() ? Words{"256", "512", "1024"} : Words{"1024", "2048", "4096", "8192"};
-  const auto m_list = sizes(ms, "--m", device.is_cpu() ? Words{"256", "1024"} : Words{"1024", "4096", "16384"});
-  const auto k_list = sizes(ks, "--k", usual), n_list = sizes(ns, "--n", ns.empty() && !ks.empty() ? ks : usual);
+  const auto m_list = sizes(ms, "--m", "a count of tokens", device.is_cpu() ? Words{"256", "1024"} : Words{"1024", "4096", "16384"});
+  const auto k_list = sizes(ks, "--k", "a count of inputs", usual);
+  const auto n_list = sizes(ns, "--n", "a count of outputs", ns.empty() && !ks.empty() ? ks : usual);
   if (peak_size == 0) peak_size = device.is_cpu() ? 512 : 4096;
-  parse_shapes({std::to_string(peak_size)}, "--peak-size");
+  parse_sizes({std::to_string(peak_size)}, "--peak-size", "the edge of a cube");
   std::deque<LinearRecipe> list = {bench_recipe("none", preset)};
   for (const std::string& name : recipes) list.push_back(bench_recipe(name, preset));
   const auto peak_rates = parse_peaks(peaks, list);
