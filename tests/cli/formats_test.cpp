@@ -1,12 +1,16 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
+#include <sstream>
 
 #include "halftone/base/error.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/format_example.h"
 #include "halftone/cli/format_tables.h"
 #include "halftone/formats/support.h"
+#include "halftone/ops/stored_weight.h"
+#include "source_dir.h"
 
 namespace halftone {
 namespace {
@@ -65,6 +69,63 @@ TEST(Formats, EveryNameIsShown) {
     EXPECT_EQ(shown.out.rfind(name, 0), 0u) << shown.out.substr(0, 80);
     EXPECT_GT(std::count(shown.out.begin(), shown.out.end(), '\n'), 5) << name;
   }
+}
+
+TEST(Formats, EveryScaleFormatOfTheListIsShown) {
+  std::istringstream list(scale_format_table());
+  std::string line;
+  std::getline(list, line);  // the head
+  int formats_found = 0;
+  while (std::getline(list, line)) {
+    const std::string name = line.substr(2, line.find(' ', 2) - 2);
+    EXPECT_EQ(formats({"--show", name}).out.rfind(name, 0), 0u) << name;
+    ++formats_found;
+  }
+  EXPECT_EQ(formats_found, 6);
+  const std::string fp32 = formats({"--show", "fp32"}).out, bf16 = formats({"--show", "bf16"}).out;
+  for (const char* part :
+       {"32 bits: sign, 8 of exponent (bias 127), 23 of mantissa", "0x7F7FFFFF  3.40282347e+38  largest",
+        "0x00800000  1.17549435e-38  least normal: 2^-126", "0x00000001  1.40129846e-45  least subnormal",
+        "Scales of:\nfp8_tensorwise, fp8_blockwise, int8, int4, int8_weight, int4_weight, bitnet", "cut to a power of two"})
+    EXPECT_NE(fp32.find(part), std::string::npos) << part << "\n" << fp32;
+  for (const char* part :
+       {"16 bits: sign, 8 of exponent (bias 127), 7 of mantissa", "0x7F7F  3.38953139e+38  largest", "0x0080  1.17549435e-38",
+        "0x0001  9.18354962e-41  least subnormal", "1.00390625     0x3F80  1\n", "1.01171875     0x3F82  1.015625", "0x3DCD  0.100097656"})
+    EXPECT_NE(bf16.find(part), std::string::npos) << part << "\n" << bf16;
+}
+
+// int8 and int4 are elements and recipes.
+TEST(Formats, AnElementIsShownBeforeTheRecipeOfItsName) {
+  for (const std::string name : {"int8", "int4"}) {
+    const std::string shown = formats({"--show", name}).out;
+    const size_t element = shown.find(fmt::format("{}: {} bits, codes", name, name.back())), recipe = shown.find("\nRecipe " + name + "\n");
+    EXPECT_EQ(element, 0u) << name;
+    ASSERT_NE(recipe, std::string::npos) << name;
+    EXPECT_EQ(shown.find("hardware"), shown.find("hardware", recipe)) << name;
+    EXPECT_NE(shown.find("forward X", recipe), std::string::npos) << name;
+  }
+}
+
+// A scale format's line names uint4 recipes if and only if they store in it, and the recipe file says what that costs.
+TEST(Formats, Uint4RecipesAreListedWithTheScalesThatTheyStore) {
+  const OperandSpec w = find_linear_recipe("int4_weight")->w_forward;
+  ASSERT_EQ(w.element, Element::uint4);
+  const std::string table = scale_format_table();
+  const auto line = [&](std::string_view scale) {
+    const size_t at = table.find(fmt::format("\n  {} ", scale));
+    return table.substr(at, table.find('\n', at + 1) - at);
+  };
+  EXPECT_NE(line(name(w.scale)).find("int4_weight"), std::string::npos) << table;
+  EXPECT_EQ(line("bf16").find("stored"), std::string::npos) << table;
+  EXPECT_NE(line("bf16").find("no recipe"), std::string::npos) << table;
+  const StoredWeight s = allocate_stored(w, 64, 128, at::kCPU);
+  size_t bytes = 0;
+  for (const at::Tensor& t : {s.codes, s.scales, s.zeros}) bytes += t.nbytes();
+  std::ifstream file(source_dir() + "/recipes/precision/int4_weight.yaml");
+  std::string comment;
+  ASSERT_TRUE(std::getline(file, comment));
+  EXPECT_NE(comment.find(fmt::format("{} scale and zero", name(w.scale))), std::string::npos) << comment;
+  EXPECT_NE(comment.find(fmt::format("{} bits per weight", 8.0 * static_cast<double>(bytes) / (64 * 128))), std::string::npos) << comment;
 }
 
 TEST(Formats, ExamplesAreWorkedOutByTheCode) {

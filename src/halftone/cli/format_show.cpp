@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 #include "halftone/cli/format_example.h"
 #include "halftone/cli/format_tables.h"
 #include "halftone/cli/text_table.h"
+#include "halftone/formats/bf16_round.h"
 #include "halftone/formats/float_code.h"
 #include "halftone/formats/mx9.h"
 #include "halftone/formats/mx_scale.h"
@@ -89,6 +91,52 @@ std::string show_float(Float f) {
              name(f), s.bits(), s.exponent_bits, s.bias, s.mantissa_bits, s.bias, 1 << s.mantissa_bits, 1 - s.bias, 1 << s.mantissa_bits,
              used_by([&](const OperandSpec& o) { return name(o.element) == name(f); })) +
          float_codes(f) + "\n  rounding a number y that was divided by its scale:\n" + rounding_example(f);
+}
+
+// fp32 and bf16, the formats of whatever is not quantised: sign, 8 bits of exponent, `mantissa` bits of mantissa, as IEEE 754.
+std::string show_wide(bool fp32) {
+  const int mantissa = fp32 ? 23 : 7;
+  const auto code = [&](uint32_t bits) { return fp32 ? fmt::format("0x{:08X}", bits) : fmt::format("0x{:04X}", bits >> 16); };
+  const uint32_t unit = 1u << (23 - mantissa), infinity = 0x7F800000u;
+  std::string out = fmt::format(
+      "{}: {} bits: sign, 8 of exponent (bias 127), {} of mantissa{}. Value of code: exponent field e from 1 to 254:\n"
+      "(-1)^s 2^(e - 127) (1 + m / {}); e = 0: (-1)^s 2^-126 m / {}; e = 255: infinity (m = 0) or NaN.\n",
+      fp32 ? "fp32" : "bf16", mantissa + 9, mantissa, fp32 ? "" : ", the upper half of an fp32", 1 << mantissa, 1 << mantissa);
+  const auto scaled_by = [](ScaleFormat s) { return used_by([s](const OperandSpec& o) { return o.scale == s; }); };
+  out += fp32
+             ? fmt::format(
+                   "Type of weights that the optimizer keeps (training.dtype), sums of products, gradients of weights, losses. Scales of:\n"
+                   "{}; rounded to powers of two of: {};\n"
+                   "outer factors of nvfp4 and amdfp4.\n\n",
+                   scaled_by(ScaleFormat::fp32), scaled_by(ScaleFormat::fp32_pow2))
+             : "Type of activations and of operands that a recipe leaves unquantised. As a scale: of uint4 groups quantised from Python\n"
+               "(docs/python.md); of no recipe.\n\n";
+  TextTable t({"code", "value", ""});
+  for (const auto& [bits, what] :
+       std::vector<std::pair<uint32_t, const char*>>{{0, "zero"},
+                                                     {unit, "least subnormal"},
+                                                     {0x00800000u, "least normal: 2^-126"},
+                                                     {0x3F800000u, "one"},
+                                                     {0x3F800000u + unit, "the next"},
+                                                     {infinity - unit, "largest"},
+                                                     {infinity, "infinity"},
+                                                     {0x7FC00000u, "the NaN of scales whose group has NaN or Inf"}}) {
+    t.row({code(bits), fmt::format("{:.9g}", std::bit_cast<float>(bits)), what});
+  }
+  out += t.text() + "\n  rounding to nearest, ties to even:\n";
+  TextTable rounding({"y", "code", "value"});
+  for (const double y : {0.1, 1 + std::ldexp(1, -mantissa - 1), 1 + 3 * std::ldexp(1, -mantissa - 1), -1.0 / 3, 65537.0, 1e-40}) {
+    const auto nearest = static_cast<float>(y);  // exact for bf16 but of 0.1, -1/3 and 1e-40, which are no ties there
+    const float value = fp32 ? nearest : bf16_nearest(nearest);
+    rounding.row({fmt::format("{:.10g}", y), code(std::bit_cast<uint32_t>(value)), fmt::format("{:.9g}", value)});
+  }
+  out += rounding.text();
+  OperandSpec o = fp32 ? detail::tensor(Element::e4m3) : detail::block(Element::uint4, 32, ScaleFormat::bf16);
+  out += fmt::format("\n  as a scale: {}, one group of 8 elements:\n", fp32 ? "e4m3" : "uint4, zero rounded down, scale up");
+  out += example_text(work_out(o, example_numbers(8), "x.fwd"));
+  if (!fp32) return out;
+  o.scale = ScaleFormat::fp32_pow2;
+  return out + "\n  the same with a power of two:\n" + example_text(work_out(o, example_numbers(8), "x.fwd"));
 }
 
 std::string show_int(Int i) {
@@ -209,7 +257,7 @@ std::vector<std::string_view> shown_names() {
   for (const Int i : kInts) {
     if (std::find(names.begin(), names.end(), name(i)) == names.end()) names.push_back(name(i));
   }
-  for (const char* other : {"mx9", "mx6", "e8m0", "ue5m3"}) names.emplace_back(other);
+  for (const char* other : {"fp32", "bf16", "mx9", "mx6", "e8m0", "ue5m3"}) names.emplace_back(other);
   for (const ScaleMode m : kScaleModes) names.push_back(name(m));
   return names;
 }
@@ -224,6 +272,7 @@ std::string show_format(std::string_view wanted) {
   for (const ScaleMode m : kScaleModes) {
     if (name(m) == wanted) return show_mode(m);
   }
+  if (wanted == "fp32" || wanted == "bf16") return show_wide(wanted == "fp32");
   if (wanted == "e8m0") return show_scale_byte(ScaleFormat::e8m0);
   if (wanted == "ue5m3") return show_scale_byte(ScaleFormat::ue5m3);
   if (wanted == "mx9" || wanted == "mx6") return show_mx9(wanted == "mx9" ? 8 : 5);

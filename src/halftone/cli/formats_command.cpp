@@ -23,7 +23,7 @@ int show(Arguments args) {
   check(args.size() >= 2, "halftone formats --show: expected a name; `halftone formats` lists them");
   const std::string& wanted = args[1];
   const bool is_recipe = find_linear_recipe(wanted).has_value();
-  const std::string format = is_recipe ? "" : show_format(wanted);
+  const std::string format = show_format(wanted);
   check(is_recipe || !format.empty(), "halftone formats --show: there is no '{}'{}; `halftone formats` lists all names", wanted,
         nearest_word(wanted, shown_names()));
   if (!is_recipe) {
@@ -37,11 +37,12 @@ int show(Arguments args) {
   const nn::RecipePlan plan = nn::recipe_plan(config.quantize, {}, 1);
   check(config.quantize.scheme.is_none() || config.quantize.scheme.name == wanted, "halftone formats --show {}: --quantize.scheme says {}",
         wanted, config.quantize.scheme.name);
+  const std::string element = format.empty() ? "" : format + "\nRecipe ";  // of the same name
   if (plan.rules.empty()) {
-    print(show_recipe(*find_linear_recipe(wanted), {}));
+    print(element + show_recipe(*find_linear_recipe(wanted), {}));
   } else {
     const nn::LayerRecipe recipe = nn::layer_recipe(wanted, plan.rules[0], "every Linear");
-    print(show_recipe(recipe.linear, recipe.warnings));
+    print(element + show_recipe(recipe.linear, recipe.warnings));
   }
   return 0;
 }
