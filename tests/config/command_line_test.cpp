@@ -58,7 +58,8 @@ TEST(CommandLine, ListsReplaceTheFilesList) {
             (StringList{"quantize.linear.float8", "quantize.grouped_mm.float8"}));
   EXPECT_EQ(load_toml(toml, {"--model.converters", ""}).config.model.converters, StringList{});
   EXPECT_EQ(load_toml(toml, {"--model.converters="}).config.model.converters, StringList{});
-  EXPECT_EQ(load({"--quantize.ignore", R"(["a,b", "re:c"])"}).config.quantize.ignore, (StringList{"a,b", "re:c"}));
+  EXPECT_EQ(load({"--quantize.scheme=int8", "--quantize.ignore", R"(["a,b", "re:c"])"}).config.quantize.ignore,
+            (StringList{"a,b", "re:c"}));
 }
 
 TEST(CommandLine, ListOfListsTakesWordsUpToTheNextOption) {

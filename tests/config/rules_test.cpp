@@ -138,6 +138,7 @@ TEST(Rules, QuantizeHasOneSource) {
       {{"--model.converters=quantize.linear.mx,quantize.grouped_mm.float8"}, 1, {"all float8 or all mx"}},
       {{"--model.converters=quantize.linear.mx,mx"}, 1, {"twice"}},
       {{"--model.converters=quantize.linear.fp8"}, 1, {"expected one of"}},
+      {{"--model.converters=mx", "--quantize.linear.mx.filter_fqns=auto_filter_small_kn"}, 1, {"quantize.linear.mx.filter_fqns"}},
       {{"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise",
         "--quantize.linear.float8.enable_fsdp_float8_all_gather"},
        1,
@@ -168,7 +169,23 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.scheme=nvfp4", "--quantize.style=torchao", "--quantize.no_use_hadamard"}, 1, {"style", "use_hadamard"}},
       {{"--quantize.scheme=fp8_blockwise", "--quantize.fast_accum=forward"}, 1, {"fast_accum", "fp8_blockwise"}},
       {{"--quantize.scheme=fp8_rowwise", "--quantize.fast_accum=forward,wgrad"}, 1, {}},
+      {{"--quantize.scheme=int8", "--quantize.two_level_scaling=tensorwise"}, 1, {"two_level_scaling", "mxfp4, nvfp4, amdfp4"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.two_level_scaling=blockwise", "--quantize.clip_mode=static"},
+       1,
+       {"clip_mode", "two_level_scaling"}},
+      {{"--quantize.scheme=int8", "--quantize.no_output", "--quantize.no_grad_input", "--quantize.no_grad_weight"},
+       1,
+       {"quantize.output", "int8 quantises nothing"}},
+      {{"--quantize.scheme=int8", "--quantize.use_sr_grad", "--quantize.no_grad_input", "--quantize.no_grad_weight"},
+       1,
+       {"quantize.use_sr_grad", "no gradient is quantised"}},
+      {{"--quantize.scheme=int8", "--quantize.use_sr_grad", "--quantize.no_grad_input"}, 1, {}},
+      {{"--quantize.targets=re:x"}, 1, {"quantize.targets", "without quantize.scheme"}},
+      {{"--quantize.ignore="}, 1, {"quantize.ignore", "without quantize.scheme"}},
+      {{"--quantize.preset=alto"}, 1, {"quantize.preset", "without quantize.scheme"}},
       {{"--quantize.skip_last_layers=1.5"}, 1, {"skip_last_layers"}},
+      {{"--quantize.skip_first_layers=inf"}, 1, {"skip_first_layers", "inf"}},
+      {{"--quantize.skip_last_layers=1e30"}, 1, {"skip_last_layers", "1000000"}},
       {{"--quantize.skip_last_layers=0.15"}, 1, {}},
       {{"--quantize.stochastic_rounding"}, 1, {"stochastic_rounding", "none"}},
   });
@@ -181,6 +198,10 @@ TEST(Rules, TablesTakeTheOptionsOfEachScheme) {
       {{both, "--quantize.use_hadamard", "--quantize.stochastic_rounding"}, 1, {}},
       {{both, "--quantize.use_hadamard", "--quantize.use_2dblock_x"}, 1, {"use_hadamard", "use_2dblock_x"}},
       {{both, "--quantize.activation=int8"}, 1, {"activation", "mxfp4, int8"}},
+      {{"--quantize.scheme={\"mxfp4\": [\"a\"], \"nvfp4\": [\"b\"]}", "--quantize.two_level_scaling=tensorwise",
+        "--quantize.clip_mode=static"},
+       1,
+       {}},
       {{"--quantize.scheme={\"mxfp4\": [\"a\"], \"nvfp4\": [\"b\"]}", "--quantize.lora_rank=16"}, 1, {"lora_rank", "32", "mxfp4"}},
       {{"--quantize.scheme={\"mxfp4\": [\"a\"], \"nvfp4\": [\"b\"]}", "--quantize.use_hadamard", "--quantize.wgrad_hp"},
        1,
@@ -206,6 +227,31 @@ TEST(Rules, ARecipesSchemeCanBeSwitchedOff) {
   EXPECT_EQ(file.config.quantize.recipe, "");
   ASSERT_EQ(file.compat_lines.size(), 1u);
   EXPECT_TRUE(names(file.compat_lines[0], {"[compat]", "quantize.recipe"}));
+}
+
+TEST(Rules, WhatNoSchemeAsksForGoesWithIt) {
+  const LoadedConfig loaded =
+      load_toml("[quantize]\nscheme = 'int8'\ntargets = ['re:x']\nignore = []\npreset = 'alto'\n", {"--quantize.scheme", "none"});
+  ASSERT_EQ(loaded.compat_lines.size(), 3u);
+  EXPECT_EQ(loaded.compat_lines[0], "[compat] quantize.targets=[\"re:x\"]: unused, because quantize.scheme is none");
+}
+
+TEST(Compatibility, TheHeadHasTwoNames) {
+  const LoadedConfig loaded = load({"--model.converters=float8", "--quantize.linear.float8.filter_fqns=lm_head,wq"});
+  EXPECT_EQ(loaded.config.quantize.linear.float8.filter_fqns, (StringList{"output", "wq"}));
+  ASSERT_EQ(loaded.compat_lines.size(), 2u);
+  EXPECT_EQ(loaded.compat_lines[1], "[compat] quantize.linear.float8.filter_fqns=lm_head: the module is called output here");
+}
+
+// As in torchtitan's own files.
+TEST(Compatibility, SectionsOfOtherConvertersAreNamed) {
+  const LoadedConfig loaded =
+      load_toml("[quantize.linear.float8]\nfilter_fqns = ['output']\n[quantize.linear.mx]\nrecipe_name = 'mxfp8_emulated'\n",
+                {"--model.converters=quantize.linear.mx"});
+  ASSERT_EQ(loaded.compat_lines.size(), 1u);
+  EXPECT_EQ(
+      loaded.compat_lines[0],
+      "[compat] quantize.linear.float8.filter_fqns=[\"output\"]: unused, because model.converters does not name quantize.linear.float8");
 }
 
 TEST(Compatibility, AcceptedFieldsGetOneLine) {

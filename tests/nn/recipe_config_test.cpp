@@ -20,27 +20,13 @@ RecipePlan plan(const Strings& args, int64_t layers = 6) {
 }
 
 TEST(RecipeConfig, EveryOptionReachesTheRule) {
-  const RecipePlan p = plan({"--quantize.scheme=mxfp4",
-                             "--quantize.targets=re:.*w1",
-                             "--quantize.ignore=re:layers.0",
-                             "--quantize.preset=alto",
-                             "--quantize.use_2dblock_x=false",
-                             "--quantize.use_2dblock_w=false",
-                             "--quantize.use_hadamard",
-                             "--quantize.use_sr_grad",
-                             "--quantize.use_dge",
-                             "--quantize.two_level_scaling=blockwise",
-                             "--quantize.clip_mode=dynamic",
-                             "--quantize.scale_mode=even",
-                             "--quantize.wgrad_hp=false",
-                             "--quantize.lora_rank=64",
-                             "--quantize.deosc_step=10",
-                             "--quantize.deosc_period=20",
-                             "--quantize.deosc_ratio=8",
-                             "--quantize.deosc_log_freq=2",
-                             "--quantize.emulate",
-                             "--quantize.skip_first_layers=1",
-                             "--quantize.skip_last_layers=0.2"});
+  const RecipePlan p = plan({"--quantize.scheme=mxfp4",        "--quantize.targets=re:.*w1",     "--quantize.ignore=re:layers.0",
+                             "--quantize.preset=alto",         "--quantize.use_2dblock_x=false", "--quantize.use_2dblock_w=false",
+                             "--quantize.use_hadamard",        "--quantize.use_sr_grad",         "--quantize.use_dge",
+                             "--quantize.clip_mode=dynamic",   "--quantize.scale_mode=even",     "--quantize.wgrad_hp=false",
+                             "--quantize.lora_rank=64",        "--quantize.deosc_step=10",       "--quantize.deosc_period=20",
+                             "--quantize.deosc_ratio=8",       "--quantize.deosc_log_freq=2",    "--quantize.emulate",
+                             "--quantize.skip_first_layers=1", "--quantize.skip_last_layers=0.2"});
   ASSERT_EQ(p.rules.size(), 1u);
   const RecipeRule& r = p.rules[0];
   EXPECT_EQ(r.scheme, "mxfp4");
@@ -52,7 +38,7 @@ TEST(RecipeConfig, EveryOptionReachesTheRule) {
   EXPECT_EQ(r.use_hadamard, true);
   EXPECT_EQ(r.use_sr_grad, true);
   EXPECT_EQ(r.use_dge, true);
-  EXPECT_EQ(r.two_level_scaling, "blockwise");
+  EXPECT_EQ(plan({"--quantize.scheme=mxfp4", "--quantize.two_level_scaling=blockwise"}).rules[0].two_level_scaling, "blockwise");
   EXPECT_EQ(r.clip_mode, "dynamic");
   EXPECT_EQ(r.scale_mode, "even");
   EXPECT_EQ(r.wgrad_hp, false);
@@ -66,10 +52,9 @@ TEST(RecipeConfig, EveryOptionReachesTheRule) {
   EXPECT_EQ(p.skip_last_layers, 2);  // 0.2 * 6 rounded up
   EXPECT_EQ(plan({"--quantize.scheme=mxfp4", "--quantize.use_uos"}).rules[0].use_uos, true);
   EXPECT_EQ(plan({"--quantize.scheme=nvfp4", "--quantize.style=torchao"}).rules[0].style, "torchao");
-  const RecipeRule integer = plan({"--quantize.scheme=int8", "--quantize.no_output", "--quantize.no_grad_input",
-                                   "--quantize.no_grad_weight", "--quantize.stochastic_rounding"})
-                                 .rules[0];
-  EXPECT_EQ(integer.output, false);
+  const RecipeRule integer =
+      plan({"--quantize.scheme=int8", "--quantize.no_grad_input", "--quantize.no_grad_weight", "--quantize.stochastic_rounding"}).rules[0];
+  EXPECT_EQ(plan({"--quantize.scheme=int8", "--quantize.no_output"}).rules[0].output, false);
   EXPECT_EQ(integer.grad_input, false);
   EXPECT_EQ(integer.grad_weight, false);
   EXPECT_EQ(integer.stochastic_rounding, true);
@@ -219,9 +204,9 @@ TEST(RecipeMatching, MistakesNameTheLayer) {
   r.targets = {"layers.1.odd"};
   expect_words(refusal(p), {"layers.1.odd has 40 inputs and 64 outputs", "multiples of 16"});
   r.targets = {"re:" + std::string(1000, '(')};
-  expect_words(refusal(p), {"at most 500 characters"});
+  expect_words(refusal(p), {"X.yaml:3: quantize.targets: ", "at most 500 characters"});
   r.targets = {"re:("};
-  expect_words(refusal(p), {"not a valid ECMAScript pattern"});
+  expect_words(refusal(p), {"X.yaml:3: quantize.targets: 're:(': not a valid pattern (missing closing parenthesis at character 2)"});
   r.targets = {"Linear"}, r.scheme = "int9";
   expect_words(refusal(p), {"int9", "layers.0.wide"});
   r.scheme = "int8", r.use_hadamard = true;
@@ -241,22 +226,41 @@ TEST(RecipeMatching, ExpertsMayBeNamedWhereThereAreNone) {
   EXPECT_EQ(net.wide.recipe().name, "mxfp4");
   EXPECT_EQ(net.odd.recipe().name, "none");  // 40 is no multiple of 32
   EXPECT_EQ(net.output.recipe().name, "none");
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
   expect_words(lines[0], {"mxfp4 on 1 Linear", "1 ignored (output)", "layers.1.odd: sizes must be multiples of 32"});
   expect_words(lines[1], {"quantize: mxfp4 on cpu-", "forward, dgrad, wgrad by an exact rewrite", "exact in bf16"});
+  expect_words(lines[2], {"quantize: mxfp4 with use_2dblock_w, use_hadamard, use_sr_grad, scale_mode = adaptive, deosc_step = 2000"});
   const auto layers = layer_formats(net);
   ASSERT_EQ(layers.size(), 3u);
   expect_words(layers[0], {"layers.0.wide", "64 -> 4096", "mxfp4"});
-  expect_words(layers[1], {"layers.1.odd", "40 -> 64", "unquantised"});
+  expect_words(layers[1], {"layers.1.odd", "40 -> 64", "unquantised (its sizes do not fit for mxfp4)"});
+  expect_words(layers[2], {"output", "unquantised (ignored for mxfp4)"});
 }
 
 TEST(RecipeMatching, TheStartLineNamesTheTargets) {
   Net net;
   const auto lines = apply_recipes(
       net, plan({"--quantize.scheme={\"int8\": [\"re:layers.0\"], \"fp8_rowwise\": [\"output\"]}", "--quantize.ignore="}), 2, at::kCPU);
-  ASSERT_EQ(lines.size(), 4u);
+  ASSERT_EQ(lines.size(), 5u);
   expect_words(lines[0], {"int8 on 1 Linear (re:layers.0)"});
   expect_words(lines[2], {"fp8_rowwise on 1 Linear (output)"});
+  expect_words(lines[4], {"quantize: 1 Linear that no target names stay unquantised (layers.1.odd)"});
+  expect_words(layer_formats(net)[1], {"layers.1.odd", "unquantised (no target names it)"});
+}
+
+TEST(RecipeMatching, OptionsInEffectAreListed) {
+  const auto options = [](const std::vector<std::string>& arguments) {
+    Net net;
+    const auto lines = apply_recipes(net, plan(arguments), 2, at::kCPU);
+    return lines.size() > 2 ? lines[2] : "";
+  };
+  EXPECT_EQ(options({"--quantize.scheme=int8"}), "");
+  EXPECT_EQ(options({"--quantize.scheme=int8", "--quantize.no_grad_input", "--quantize.stochastic_rounding"}),
+            "quantize: int8 with stochastic_rounding, grad_input = false");
+  // What the preset recommends and an option excludes is seen to be missing.
+  EXPECT_EQ(options({"--quantize.scheme=mxfp4", "--quantize.use_2dblock_x"}),
+            "quantize: mxfp4 with use_2dblock_x, use_2dblock_w, use_sr_grad, scale_mode = adaptive, deosc_step = 2000");
+  EXPECT_EQ(options({"--model.converters=quantize.linear.mx"}), "quantize: mxfp8_e4m3 with scale_mode = floor");
 }
 
 TEST(RecipeMatching, FiltersLeaveSmallAndSkippedLayersAlone) {

@@ -4,6 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/nn/layers.h"
+#include "halftone/nn/target.h"
 
 namespace halftone::nn {
 namespace {
@@ -41,19 +42,52 @@ TEST(Recipe, IgnoredAndMisfitLayersStayUnquantised) {
 
 TEST(Recipe, MatchingFollowsRuleC) {
   Net net;
-  EXPECT_TRUE(matches_target(net.first, "Linear"));
-  EXPECT_TRUE(matches_target(net.first, "first"));
-  EXPECT_TRUE(matches_target(net.first, "re:fir"));    // from the start, not to the end
-  EXPECT_FALSE(matches_target(net.first, "re:irst"));  // not from the start
-  EXPECT_FALSE(matches_target(net.first, "fir"));
-  EXPECT_TRUE(matches_target(net.output, "lm_head"));
-  EXPECT_THROW(matches_target(net.first, "re:("), Error);
+  const auto matches = [](const Module& module, const char* text) { return Target(text, Target::Rule::c, "").matches(module); };
+  EXPECT_TRUE(matches(net.first, "Linear"));
+  EXPECT_TRUE(matches(net.first, "first"));
+  EXPECT_TRUE(matches(net.first, "re:fir"));    // from the start, not to the end
+  EXPECT_FALSE(matches(net.first, "re:irst"));  // not from the start
+  EXPECT_FALSE(matches(net.first, "re:fir$"));
+  EXPECT_TRUE(matches(net.first, "re:f(?:ir|i)[^a-q]\\w$"));
+  EXPECT_TRUE(matches(net.first, "re:\\u0066irst"));  // as ECMAScript has it
+  EXPECT_FALSE(matches(net.first, "fir"));
+  EXPECT_TRUE(matches(net.output, "lm_head"));
+  EXPECT_THROW(matches(net.first, "re:("), Error);
+}
+
+TEST(Recipe, MatchingByPartsOfNames) {
+  Net net;
+  const auto matches = [](const Module& module, const char* text) { return Target(text, Target::Rule::substring, "").matches(module); };
+  EXPECT_TRUE(matches(net.first, "irs"));
+  EXPECT_FALSE(matches(net.first, "Linear"));
+  EXPECT_FALSE(matches(net.first, "re:first"));
+}
+
+// By backtracking it would not end in a lifetime.
+TEST(Recipe, PatternsThatTakeForeverAreErrors) {
+  struct Deep : Module {
+    Linear& last = add<Linear>("layers.10.feed_forward.w1", 16, 16, Init{});
+  } net;
+  net.assign_names("");
+  try {
+    Target("re:(.*)*(.*)*(.*)*(.*)*(.*)*ww", Target::Rule::c, "F.yaml:2: quantize.targets: ").matches(net.last);
+    FAIL() << "it matched or did not";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("F.yaml:2: quantize.targets: 're:(.*)*"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("with layers.10.feed_forward.w1 failed (match limit exceeded); write a simpler pattern"),
+              std::string::npos)
+        << e.what();
+  }
 }
 
 TEST(Recipe, MistakesAreErrors) {
   Net net;
   EXPECT_THROW(apply_recipes(net, plan("int9"), 0, at::kCPU), Error);
   EXPECT_THROW(apply_recipes(net, plan("int8", {"re:nothing"}), 0, at::kCPU), Error);
+  EXPECT_THROW(apply_recipes(net, plan("int8", {}), 0, at::kCPU), Error);
+  RecipePlan wide = plan("mxfp4");
+  wide.rules[0].lora_rank = 1 << 20;  // before anything of that size is made
+  EXPECT_THROW(apply_recipes(net, wide, 0, at::kCPU), Error);
   RecipePlan twice = plan("int8");
   twice.rules.push_back(plan("fp8_rowwise", {"first"}).rules[0]);
   EXPECT_THROW(apply_recipes(net, twice, 0, at::kCPU), Error);

@@ -12,6 +12,15 @@ void say(const RuleContext& context, std::string_view name, const Json& value, s
   context.compat.push_back(fmt::format("[compat] {}={}: {}", name, text, note));
 }
 
+// Hugging Face's name of the head, in lists of names.
+void rename_head(StringList& names, std::string_view field, const RuleContext& context) {
+  for (std::string& name : names) {
+    if (name != "lm_head") continue;
+    say(context, field, name, "the module is called output here");
+    name = "output";
+  }
+}
+
 void apply_aliases(JobConfig& config, const RuleContext& context) {
   for (std::string& name : config.model.converters) {
     if (name != "float8" && name != "mx") continue;
@@ -30,14 +39,11 @@ void apply_aliases(JobConfig& config, const RuleContext& context) {
     context.origin["model.hf_assets_path"] = context.origin["model.tokenizer_path"];
   }
   if (config.parallelism.module_fqns_per_model_part) {
-    for (StringList& part : *config.parallelism.module_fqns_per_model_part) {
-      for (std::string& name : part) {
-        if (name != "lm_head") continue;
-        say(context, "parallelism.module_fqns_per_model_part", name, "the module is called output here");
-        name = "output";
-      }
-    }
+    for (StringList& part : *config.parallelism.module_fqns_per_model_part)
+      rename_head(part, "parallelism.module_fqns_per_model_part", context);
   }
+  rename_head(config.quantize.linear.float8.filter_fqns, "quantize.linear.float8.filter_fqns", context);
+  rename_head(config.quantize.linear.mx.filter_fqns, "quantize.linear.mx.filter_fqns", context);
   if (config.parallelism.expert_parallel_comm_backend == "deepep")
     say(context, "parallelism.expert_parallel_comm_backend", "deepep", "halftone's own dispatcher is used");
   if (config.optimizer.implementation == "foreach") say(context, "optimizer.implementation", "foreach", "the fused kernel is used");

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "halftone/config/names.h"
@@ -55,8 +56,18 @@ void check_scheme(const QuantizeConfig& q, std::string_view scheme, const RuleCo
   if (clip != "none") {
     rule(c, !x_2d && !hp && !uos, {"quantize.clip_mode"},
          "quantize.clip_mode does not go with quantize.use_2dblock_x, quantize.wgrad_hp or quantize.use_uos");
+    rule(c, q.two_level_scaling.value_or("none") != "blockwise", {"quantize.clip_mode", "quantize.two_level_scaling"},
+         "quantize.clip_mode does not go with quantize.two_level_scaling, which already brings each block to the largest code");
     rule(c, clip != "dynamic" || q.use_hadamard.value_or(recommended), {"quantize.clip_mode"},
          "quantize.clip_mode = dynamic needs quantize.use_hadamard");
+  }
+  if (option_belongs("output", scheme)) {
+    rule(c, q.output || q.grad_input || q.grad_weight, {"quantize.output", "quantize.grad_input", "quantize.grad_weight"},
+         "quantize.output, quantize.grad_input and quantize.grad_weight are all false, so that {} quantises nothing; use quantize.scheme = "
+         "none",
+         scheme);
+    rule(c, !on("use_sr_grad", q.use_sr_grad) || q.grad_input || q.grad_weight, {"quantize.use_sr_grad"},
+         "quantize.use_sr_grad has no effect with quantize.grad_input = false and quantize.grad_weight = false: no gradient is quantised");
   }
   rule(c, !(uos && q.scale_mode), {"quantize.use_uos", "quantize.scale_mode"},
        "quantize.use_uos is a scale rule of its own and does not go with quantize.scale_mode");
@@ -89,9 +100,11 @@ void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
                        [&](std::string_view s) { return std::find(schemes.begin(), schemes.end(), s) != schemes.end(); });
   };
   const std::string two_level = q.two_level_scaling.value_or("none");
-  rule(c, two_level != "tensorwise" || names({"nvfp4", "amdfp4"}), {"quantize.two_level_scaling"},
+  // Of a scheme that has the option at all; check_columns names the others.
+  const bool has_two_levels = names({"mxfp4", "nvfp4", "amdfp4"});
+  rule(c, !has_two_levels || two_level != "tensorwise" || names({"nvfp4", "amdfp4"}), {"quantize.two_level_scaling"},
        "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
-  rule(c, two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
+  rule(c, !has_two_levels || two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
        "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
   rule(c, q.deosc_ratio.value_or(1) > 0, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be above 0, found 0");
   const size_t before = c.problems.size();
@@ -126,15 +139,45 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
   std::sort(sorted.begin(), sorted.end());
   rule(c, std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(), {"model.converters"},
        "model.converters names one converter twice");
+  constexpr std::string_view kSmall = "auto_filter_small_kn";
+  const auto filters_small = [&](const StringList& fqns) { return std::find(fqns.begin(), fqns.end(), kSmall) != fqns.end(); };
+  rule(c, !uses("quantize.linear.mx") || !filters_small(j.quantize.linear.mx.filter_fqns), {"quantize.linear.mx.filter_fqns"},
+       "quantize.linear.mx.filter_fqns = auto_filter_small_kn has thresholds for quantize.linear.float8 only; name the layers instead");
   if (!uses("quantize.linear.float8")) return;
   const LinearFloat8Config& f = j.quantize.linear.float8;
   const std::string recipe = f.recipe_name.value_or("tensorwise");
   rule(c, recipe == "tensorwise" || !f.enable_fsdp_float8_all_gather,
        {"quantize.linear.float8.enable_fsdp_float8_all_gather", "quantize.linear.float8.recipe_name"},
        "quantize.linear.float8.enable_fsdp_float8_all_gather needs quantize.linear.float8.recipe_name = tensorwise, found {}", recipe);
-  const bool filters_small = std::find(f.filter_fqns.begin(), f.filter_fqns.end(), "auto_filter_small_kn") != f.filter_fqns.end();
-  rule(c, recipe != "rowwise_with_gw_hp" || !filters_small, {"quantize.linear.float8.filter_fqns"},
+  rule(c, recipe != "rowwise_with_gw_hp" || !filters_small(f.filter_fqns), {"quantize.linear.float8.filter_fqns"},
        "quantize.linear.float8.filter_fqns = auto_filter_small_kn has no thresholds for recipe_name = rowwise_with_gw_hp");
+}
+
+// Fields of [quantize] that say what a scheme applies to, and how; of no use without one.
+constexpr std::array<const char*, 3> kOfAnyScheme = {"quantize.targets", "quantize.ignore", "quantize.preset"};
+
+void check_no_scheme(const JobConfig& config, const RuleContext& c) {
+  JobConfig copy = config;
+  const ConfigIndex index = index_config(copy);
+  for (const char* name : kOfAnyScheme) {
+    const Json value = get_value(*index.find_field(name));
+    rule(c, value == default_value(name), {name}, "{} = {} has no effect without quantize.scheme; set that, or leave this unset", name,
+         to_toml_text(value));
+  }
+}
+
+// Sections of converters that are not asked for stand in torchtitan's own files.
+void report_idle_sections(const JobConfig& config, const RuleContext& c) {
+  JobConfig copy = config;
+  for (const FieldEntry& field : index_config(copy).fields) {
+    if (!field.name.starts_with("quantize.linear.") && !field.name.starts_with("quantize.grouped_mm.")) continue;
+    const std::string section(section_of(field.name));
+    const StringList& converters = config.model.converters;
+    const Json value = get_value(field);
+    if (value == default_value(field.name) || std::find(converters.begin(), converters.end(), section) != converters.end()) continue;
+    c.compat.push_back(
+        fmt::format("[compat] {}={}: unused, because model.converters does not name {}", field.name, to_toml_text(value), section));
+  }
 }
 
 }  // namespace
@@ -152,6 +195,7 @@ void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
   for_each_misplaced(config, [&](std::string_view, const FieldEntry& field, const Json&, const Json&) { drop(field); });
   const ConfigIndex index = index_config(config);
   for (const char* name : {"quantize.recipe", "model.converters"}) drop(*index.find_field(name));
+  for (const char* name : kOfAnyScheme) drop(*index.find_field(name));
 }
 
 void check_quantize(const JobConfig& j, const RuleContext& c) {
@@ -175,6 +219,7 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
   if (sources.size() <= 1 && known) {
     const std::string_view source = sources.empty() ? "quantize.scheme" : sources[0];
+    if (sources.empty()) check_no_scheme(j, c);
     if (source == "quantize.scheme") {
       check_columns(j, c);
       check_pairs(q, c);
@@ -183,10 +228,13 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
     }
   }
   check_converters(j, c);
+  report_idle_sections(j, c);
 
   for (const auto& [name, value] :
        {std::pair{"quantize.skip_first_layers", q.skip_first_layers}, {"quantize.skip_last_layers", q.skip_last_layers}}) {
-    rule(c, value < 1 || value == std::floor(value), {name}, "{} must be a count or a fraction below 1, found {}", name, value);
+    constexpr double kMost = 1e6;  // above all models' depths, and for sure an int64
+    rule(c, value < 1 || (value == std::floor(value) && value <= kMost), {name},
+         "{} must be a count of blocks up to {:.0f} or a fraction below 1, found {}", name, kMost, value);
   }
 }
 

@@ -28,6 +28,9 @@ class Linear : public Module {
   const Deoscillation& deoscillation() const { return deosc_; }
   // Before parameters are materialised.
   void set_recipe(const LayerRecipe& recipe);
+  // Why it has no recipe, for whoever lists the layers; empty where nothing was asked for.
+  void leave_unquantised(std::string why) { why_unquantised_ = std::move(why); }
+  const std::string& why_unquantised() const { return why_unquantised_; }
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
   LinearGroup& group() { return group_; }
@@ -49,6 +52,7 @@ class Linear : public Module {
   RMSNorm* norm_ = nullptr;
   Deoscillation deosc_;
   bool tied_ = false;
+  std::string why_unquantised_;
 };
 
 // Linears that read the same input, run as one op per stretch of equal recipes: X is quantised once, outputs stand side

@@ -7,22 +7,17 @@
 #include <cmath>
 #include <map>
 #include <optional>
-#include <regex>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/nn/bitnet.h"
+#include "halftone/nn/target.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
 
 namespace halftone::nn {
 namespace {
-
-bool matches_any(const Module& module, const std::vector<std::string>& patterns, bool substrings) {
-  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& p) {
-    return substrings ? module.fqn().find(p) != std::string::npos : matches_target(module, p);
-  });
-}
 
 // Dense layers where quantising costs more than the product saves: torchao's thresholds, measured on an H100 (numerics.md
 // section 12).
@@ -37,43 +32,33 @@ int64_t block_of(const std::string& fqn) {
   return std::stoll(fqn.substr(7, fqn.find('.', 7) - 7));
 }
 
-}  // namespace
-
-bool matches_target(const Module& module, const std::string& target) {
-  const std::string& fqn = module.fqn();
-  if (target.starts_with("re:")) {
-    const std::string pattern = target.substr(3);
-    check(pattern.size() <= 500, "quantize target 're:{} ...': expected a pattern of at most 500 characters, found {}",
-          pattern.substr(0, 40),
-          pattern.size());  // the compiler of std::regex recurses
-    try {
-      return std::regex_search(fqn, std::regex(pattern, std::regex::ECMAScript), std::regex_constants::match_continuous);
-    } catch (const std::regex_error& e) {
-      fail("quantize target '{}': not a valid ECMAScript pattern ({})", target, e.what());
-    }
-  }
-  if (target == fqn || (target == "lm_head" && fqn == "output")) return true;
-  const auto names = module.class_names();
-  return std::find(names.begin(), names.end(), target) != names.end();
+// The first of many names, and how many more there are.
+std::string listed(const std::vector<std::string>& names) {
+  constexpr size_t kMost = 8;
+  if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
+  return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMost, ", "), names.size() - kMost);
 }
-
-namespace {
 
 // The layers that a rule does not quantise, by reason.
 struct Left {
   std::vector<std::string> ignored, by_shape, small, by_block;
+  int dim_multiple = 1;
+
+  std::string text() const {
+    std::string line = fmt::format("{} ignored", ignored.size());
+    if (!ignored.empty()) line += fmt::format(" ({})", listed(ignored));
+    line += fmt::format(", {} by shape", by_shape.size());
+    if (!by_shape.empty()) line += fmt::format(" ({}: sizes must be multiples of {})", listed(by_shape), dim_multiple);
+    if (!small.empty()) line += fmt::format(", {} small ({})", small.size(), listed(small));
+    if (!by_block.empty()) line += fmt::format(", {} in skipped blocks", by_block.size());
+    return line;
+  }
 };
 
-std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& left, int dim_multiple) {
+std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& left) {
   const bool all = rule.targets_are_substrings || std::find(rule.targets.begin(), rule.targets.end(), "Linear") != rule.targets.end();
-  std::string line = fmt::format("quantize: {} on {} Linear{}, 0 GroupedExperts; unquantised: {} ignored", rule.scheme, quantized,
-                                 all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")), left.ignored.size());
-  if (!left.ignored.empty()) line += fmt::format(" ({})", fmt::join(left.ignored, ", "));
-  line += fmt::format(", {} by shape", left.by_shape.size());
-  if (!left.by_shape.empty()) line += fmt::format(" ({}: sizes must be multiples of {})", fmt::join(left.by_shape, ", "), dim_multiple);
-  if (!left.small.empty()) line += fmt::format(", {} small ({})", left.small.size(), fmt::join(left.small, ", "));
-  if (!left.by_block.empty()) line += fmt::format(", {} in skipped blocks", left.by_block.size());
-  return line;
+  return fmt::format("quantize: {} on {} Linear{}, 0 GroupedExperts; unquantised: {}", rule.scheme, quantized,
+                     all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")), left.text());
 }
 
 // How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
@@ -95,34 +80,40 @@ std::string support_line(const RecipeRule& rule, const RecipeSupport& support, H
   return line;
 }
 
-void check_matches(const RecipeRule& rule, const std::vector<Module*>& modules) {
-  const auto matched = [&](const std::string& name, bool linears_only) {
-    return std::any_of(modules.begin(), modules.end(), [&](const Module* m) {
-      return (!linears_only || dynamic_cast<const Linear*>(m)) && matches_any(*m, {name}, rule.targets_are_substrings);
-    });
+// A rule's targets and ignore list, compiled.
+struct Matching {
+  std::vector<Target> targets, ignore;
+
+  explicit Matching(const RecipeRule& rule)
+      : targets(targets_of(rule.targets, how(rule), rule.place + rule.targets_field + ": ")),
+        ignore(targets_of(rule.ignore, how(rule), rule.place + rule.ignore_field + ": ")) {}
+  static Target::Rule how(const RecipeRule& rule) { return rule.targets_are_substrings ? Target::Rule::substring : Target::Rule::c; }
+};
+
+void check_matches(const RecipeRule& rule, const Matching& matching, const std::vector<Module*>& modules) {
+  const auto matched = [&](const Target& target, bool linears_only) {
+    return std::any_of(modules.begin(), modules.end(),
+                       [&](const Module* m) { return (!linears_only || dynamic_cast<const Linear*>(m)) && target.matches(*m); });
   };
+  check(!rule.targets.empty(), "{}{}: the list for {} is empty; name what to quantise: Linear, a layer's full name or re:PATTERN",
+        rule.place, rule.targets_field, rule.scheme);
   // A model without experts may share its recipe with one that has some.
   static constexpr std::array<std::string_view, 2> kOtherClasses = {"GroupedExperts", "GptOssGroupedExperts"};
-  const bool any = std::any_of(rule.targets.begin(), rule.targets.end(), [&](const std::string& t) { return matched(t, true); });
-  for (const std::string& target : rule.targets) {
-    const bool absent_class = any && std::find(kOtherClasses.begin(), kOtherClasses.end(), target) != kOtherClasses.end();
-    check(absent_class || matched(target, true), "{}quantize.targets: '{}' ({}) matches {}; use Linear, a layer's full name or re:PATTERN",
-          rule.place, target, rule.scheme, matched(target, false) ? "no Linear, only other modules" : "no module");
+  const bool any = std::any_of(matching.targets.begin(), matching.targets.end(), [&](const Target& t) { return matched(t, true); });
+  for (const Target& target : matching.targets) {
+    const bool absent_class = any && std::find(kOtherClasses.begin(), kOtherClasses.end(), target.text()) != kOtherClasses.end();
+    check(absent_class || matched(target, true), "{}{}: '{}' ({}) matches {}; use Linear, a layer's full name or re:PATTERN", rule.place,
+          rule.targets_field, target.text(), rule.scheme, matched(target, false) ? "no Linear, only other modules" : "no module");
   }
-  for (const std::string& name : rule.ignore) {
-    if (!matched(name, false)) log_warning("{}quantize.ignore: '{}' matches no module", rule.place, name);
+  for (const Target& target : matching.ignore) {
+    if (!matched(target, false)) log_warning("{}{}: '{}' matches no module", rule.place, rule.ignore_field, target.text());
   }
-}
-
-bool named_in_full(const RecipeRule& rule, const std::string& fqn) {
-  return !rule.targets_are_substrings && std::any_of(rule.targets.begin(), rule.targets.end(),
-                                                     [&](const std::string& t) { return t == fqn || (t == "lm_head" && fqn == "output"); });
 }
 
 }  // namespace
 
 int64_t block_count(double value, int64_t layers) {
-  return static_cast<int64_t>(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value);
+  return static_cast<int64_t>(std::min(value < 1 ? std::ceil(value * static_cast<double>(layers)) : value, static_cast<double>(layers)));
 }
 
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device) {
@@ -130,11 +121,15 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
   std::vector<std::string> lines;
   std::map<const Module*, std::string> taken;
+  std::set<const Module*> targeted;
   std::vector<Linear*> bitnet;
   const Hardware hardware = hardware_of(device);
+  bool any = false;
   for (const RecipeRule& rule : plan.rules) {
     if (rule.scheme == "none") continue;
-    check_matches(rule, modules);
+    any = true;
+    const Matching matching(rule);
+    check_matches(rule, matching, modules);
     const int64_t first = std::max(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
     const int64_t last = layers - std::max(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
     int64_t quantized = 0;
@@ -143,9 +138,11 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     RecipeSupport support;
     for (Module* m : modules) {
       auto* linear = dynamic_cast<Linear*>(m);
-      if (!linear || !matches_any(*m, rule.targets, rule.targets_are_substrings)) continue;
+      if (!linear || !matches_any(*m, matching.targets)) continue;
+      targeted.insert(m);
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
+        left.dim_multiple = recipe->linear.dim_multiple;
         const std::string reason = unsupported_reason(recipe->linear, device);
         check(reason.empty(), "{}quantize.scheme: {} on {} cannot run here: {}", rule.place, rule.scheme, m->fqn(), reason);
         for (const std::string& warning : recipe->warnings) log_warning("{}{}", rule.place, warning);
@@ -157,36 +154,56 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
           support.forward = support.dgrad = support.wgrad = support.worst();  // all three, as the line at the start then says
         }
       }
-      if (matches_any(*m, rule.ignore, rule.targets_are_substrings)) {
-        left.ignored.push_back(m->fqn());
+      const auto leave = [&](std::vector<std::string>& reason, const char* why) {
+        reason.push_back(m->fqn());
+        linear->leave_unquantised(fmt::format("{} for {}", why, rule.scheme));
+      };
+      if (matches_any(*m, matching.ignore)) {
+        leave(left.ignored, "ignored");
         continue;
       }
       const int64_t block = block_of(m->fqn());
       if (block >= 0 && (block < first || block >= last)) {
-        left.by_block.push_back(m->fqn());
+        leave(left.by_block, "in a skipped block");
         continue;
       }
       const auto [it, fresh] = taken.emplace(m, rule.scheme);
       check(fresh, "{}quantize: {} is matched by two schemes, {} and {}; put it into the ignore list of one", rule.place, m->fqn(),
             it->second, rule.scheme);
       const int64_t k = linear->in_features(), n = linear->out_features();
-      if (k % recipe->linear.dim_multiple != 0 || n % recipe->linear.dim_multiple != 0) {
-        check(!named_in_full(rule, m->fqn()), "{}quantize.targets: {} has {} inputs and {} outputs, {} takes multiples of {} only",
-              rule.place, m->fqn(), k, n, rule.scheme, recipe->linear.dim_multiple);
-        left.by_shape.push_back(m->fqn());
+      if (k % left.dim_multiple != 0 || n % left.dim_multiple != 0) {
+        const bool named = std::any_of(matching.targets.begin(), matching.targets.end(), [&](const Target& t) { return t.names(*m); });
+        check(!named, "{}{}: {} has {} inputs and {} outputs, {} takes multiples of {} only", rule.place, rule.targets_field, m->fqn(), k,
+              n, rule.scheme, left.dim_multiple);
+        leave(left.by_shape, "its sizes do not fit");
         continue;
       }
       if (rule.auto_filter_small_kn && too_small(rule.scheme, k, n)) {
-        left.small.push_back(m->fqn());
+        leave(left.small, "too small");
         continue;
       }
+      check(recipe->lora_rank <= std::min(k, n),
+            "{}quantize.lora_rank: {} has {} inputs and {} outputs, expected a rank of at most {}, found {}", rule.place, m->fqn(), k, n,
+            std::min(k, n), recipe->lora_rank);
       linear->set_recipe(*recipe);
       if (rule.scheme == "bitnet") bitnet.push_back(linear);
       ++quantized;
     }
-    lines.push_back(start_line(rule, quantized, left, recipe ? recipe->linear.dim_multiple : 1));
-    if (recipe && recipe->linear.quantized() && quantized > 0) lines.push_back(support_line(rule, support, hardware));
+    if (quantized == 0) log_warning("{}quantize: {} quantises no layer; its targets are {}", rule.place, rule.scheme, left.text());
+    lines.push_back(start_line(rule, quantized, left));
+    if (!recipe || !recipe->linear.quantized() || quantized == 0) continue;
+    lines.push_back(support_line(rule, support, hardware));
+    if (!recipe->options.empty()) lines.push_back(fmt::format("quantize: {} with {}", rule.scheme, fmt::join(recipe->options, ", ")));
   }
+  std::vector<std::string> others;
+  for (Module* m : modules) {
+    auto* linear = dynamic_cast<Linear*>(m);
+    if (!any || !linear || targeted.contains(m)) continue;
+    linear->leave_unquantised("no target names it");
+    others.push_back(m->fqn());
+  }
+  if (!others.empty())
+    lines.push_back(fmt::format("quantize: {} Linear that no target names stay unquantised ({})", others.size(), listed(others)));
   if (!bitnet.empty()) add_bitnet_norms(model, bitnet);
   return lines;
 }
@@ -198,7 +215,9 @@ std::vector<std::string> layer_formats(Module& model) {
     if (!linear) return;
     const LinearRecipe& r = linear->recipe();
     lines.push_back(fmt::format("{:<32} Linear {:>6} -> {:<6} {}", m.fqn(), linear->in_features(), linear->out_features(),
-                                r.quantized() ? r.name : "unquantised"));
+                                r.quantized()                       ? std::string(r.name)
+                                : linear->why_unquantised().empty() ? "unquantised"
+                                                                    : fmt::format("unquantised ({})", linear->why_unquantised())));
   });
   return lines;
 }

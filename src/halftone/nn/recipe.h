@@ -16,6 +16,7 @@ struct RecipeRule : RecipeOptions {
   bool targets_are_substrings = false;                 // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
   double skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype: a count, or a fraction < 1 rounded up
   std::string place;                                   // "FILE:LINE: " in front of messages, where the rule comes from a file
+  std::string targets_field = "quantize.targets", ignore_field = "quantize.ignore";  // as messages name them
 };
 
 struct RecipePlan {
@@ -27,16 +28,13 @@ struct RecipePlan {
 int64_t block_count(double value, int64_t layers);
 
 // Says for every Linear of the model how the operands of its products are quantised (numerics.md section 12) and returns
-// the lines to print at start. Error: unknown scheme, a scheme without products on this device, a target that matches no
-// Linear (a known class that the model has not is none of that while another target matches), a module named in full whose
-// sizes the scheme cannot take, a module matched twice.
+// the lines to print at start: of each rule which layers, how their products run, with which options; then the layers that no rule
+// names. Error: unknown scheme, a scheme without products on this device, an empty list of targets, a target that matches no Linear (a
+// known class that the model has not is none of that while another target matches), a module named in full whose sizes the scheme cannot
+// take, a module matched twice. Warning: a rule that quantises nothing.
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
 
-// One line for every Linear: name, sizes, scheme (model.print_after_conversion).
+// One line for every Linear: name, sizes, scheme or why it has none (model.print_after_conversion).
 std::vector<std::string> layer_formats(Module& model);
-
-// Rule C: `re:P` matches when P (ECMAScript) matches from the first character of the name; anything else is an exact FQN or
-// class name. lm_head and output name the same module.
-bool matches_target(const Module& module, const std::string& target);
 
 }  // namespace halftone::nn

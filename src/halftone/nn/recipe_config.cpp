@@ -77,6 +77,7 @@ void add_rules(RecipePlan& plan, const QuantizeConfig& q, const std::string& pla
   const auto add = [&](const std::string& scheme, const Strings& targets) {
     RecipeRule rule = OptionsOf(q, scheme).rule(targets);
     rule.place = place;
+    if (!q.scheme.table.empty()) rule.targets_field = "quantize.scheme";
     plan.rules.push_back(std::move(rule));
   };
   if (q.scheme.table.empty()) {
@@ -100,7 +101,8 @@ void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
 }
 
 // filter_fqns holds substrings, and one word that is none.
-void set_filter(RecipeRule& rule, const Strings& filter_fqns) {
+void set_filter(RecipeRule& rule, const Strings& filter_fqns, const char* field) {
+  rule.ignore_field = field;
   rule.ignore = filter_fqns;
   rule.auto_filter_small_kn = std::erase(rule.ignore, "auto_filter_small_kn") > 0;
   rule.targets = {""};  // rule T: every name contains it
@@ -113,20 +115,21 @@ void add_converter(RecipePlan& plan, const QuantizeConfig& q, const std::string&
   if (converter == "quantize.linear.float8" || converter == "float8") {
     rule.scheme = "fp8_" + q.linear.float8.recipe_name.value_or("tensorwise");
     rule.emulate = q.linear.float8.emulate || q.emulate;
-    set_filter(rule, q.linear.float8.filter_fqns);
+    set_filter(rule, q.linear.float8.filter_fqns, "quantize.linear.float8.filter_fqns");
   } else if (converter == "quantize.linear.mx" || converter == "mx") {
     const std::string& recipe = q.linear.mx.recipe_name;
     rule.scheme = "mxfp8_e4m3";
     rule.use_2dblock_w = false;
     rule.scale_mode = recipe == "mxfp8_cublas_rceil" ? "rceil" : "floor";
     rule.emulate = recipe == "mxfp8_emulated" || q.emulate;
-    set_filter(rule, q.linear.mx.filter_fqns);
+    set_filter(rule, q.linear.mx.filter_fqns, "quantize.linear.mx.filter_fqns");
   } else {
     const bool float8 = converter == "quantize.grouped_mm.float8";
     check(float8 || converter == "quantize.grouped_mm.mx", "model.converters: unknown converter '{}'", converter);
     const Strings& fqns = float8 ? q.grouped_mm.float8.fqns : q.grouped_mm.mx.fqns;
     check(fqns.empty(), "model.converters: {} converts experts whose names contain '{}', and no model of this build has experts", converter,
           fqns.empty() ? "" : fqns[0]);
+    log_warning("model.converters: {} converts nothing, because its list fqns is empty; remove it", converter);
     return;
   }
   plan.rules.push_back(std::move(rule));

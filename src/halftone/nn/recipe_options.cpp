@@ -43,6 +43,7 @@ class Resolved {
     check_columns();
     check_pairs();
     apply();
+    list_options();
     return std::move(result_);
   }
 
@@ -124,6 +125,11 @@ class Resolved {
       if (wgrad_hp_) refuse("clip_mode", "not with wgrad_hp: the operands of the weight gradient are not quantised");
       if (two_level_ != "none") refuse("clip_mode", "not with two_level_scaling, which already brings each block to the largest code");
     }
+    const bool none = !o_.output.value_or(true) && !o_.grad_input.value_or(true) && !o_.grad_weight.value_or(true);
+    if (none) refuse("output", "with grad_input and grad_weight false, too, nothing is quantised; use scheme none");
+    if (sr_grad_ && !o_.grad_input.value_or(true) && !o_.grad_weight.value_or(true)) {
+      refuse("use_sr_grad", "has no effect with grad_input = false and grad_weight = false: no gradient is quantised");
+    }
     if (clip_ == "dynamic" && !hadamard_) refuse("clip_mode", "dynamic needs use_hadamard: it assumes rotated data");
     if (uos_ && o_.scale_mode) refuse("use_uos", "it is a scale rule of its own and does not go with scale_mode");
     if (torchao_) {
@@ -191,21 +197,47 @@ class Resolved {
     wgrad.hadamard = !hadamard_ ? 0 : torchao_ ? 16 : 32;
     r.x_wgrad = r.dy_wgrad = wgrad;
     if (fp4_ && scheme_ != "mxfp4" && two_level_ == "none") {
+      // Block scales between the floor of ALTO's chain and the format's largest number (numerics.md 3.4, 3.6); a quarter of the floor is
+      // the middle between codes 0 and 1.
+      const bool wide = element.scale == ScaleFormat::ue5m3;
       result_.warnings.push_back(fmt::format(
-          "quantize: {} without two_level_scaling = tensorwise (from {}): gradients below about 1e-5 become zero, block amaxes outside 2^-6..448 saturate",
-          scheme_, module_));
+          "quantize: {} without two_level_scaling = tensorwise (from {}): elements below {} become zero, those above {} saturate; gradients "
+          "are often smaller",
+          scheme_, module_, wide ? "2^-19 (1.9e-6)" : "2^-8 (0.004)", wide ? "688128" : "2688"));
     }
   }
 
+  static constexpr std::array<std::pair<std::string_view, ScaleMode>, 5> kScaleModes = {{{"floor", ScaleMode::floor},
+                                                                                         {"ceil", ScaleMode::ceil},
+                                                                                         {"rceil", ScaleMode::rceil},
+                                                                                         {"even", ScaleMode::even},
+                                                                                         {"adaptive", ScaleMode::adaptive}}};
   static ScaleMode scale_mode(const std::string& name) {
-    for (const auto& [text, mode] : {std::pair{"floor", ScaleMode::floor},
-                                     {"ceil", ScaleMode::ceil},
-                                     {"rceil", ScaleMode::rceil},
-                                     {"even", ScaleMode::even},
-                                     {"adaptive", ScaleMode::adaptive}}) {
+    for (const auto& [text, mode] : kScaleModes) {
       if (name == text) return mode;
     }
     return ScaleMode::none;
+  }
+
+  // LayerRecipe::options.
+  void list_options() {
+    const auto say = [&](bool on, std::string option) {
+      if (on) result_.options.push_back(std::move(option));
+    };
+    const auto set = [&](bool on, const char* option, const auto& value) {
+      if (on) say(true, fmt::format("{} = {}", option, value));
+    };
+    const LinearRecipe& r = result_.linear;
+    say(blocks_ && x_2d_, "use_2dblock_x"), say(blocks_ && w_2d_, "use_2dblock_w");
+    say(hadamard_, "use_hadamard"), say(sr_grad_, "use_sr_grad"), say(dge_, "use_dge"), say(uos_, "use_uos"), say(wgrad_hp_, "wgrad_hp");
+    for (const auto& [text, mode] : kScaleModes) set(blocks_ && r.w_forward.mode == mode, "scale_mode", text);
+    set(two_level_ != "none", "two_level_scaling", two_level_), set(clip_ != "none", "clip_mode", clip_), set(torchao_, "style", style_);
+    say(stochastic_, "stochastic_rounding"), set(activation_ != "none", "activation", activation_);
+    set(!o_.output.value_or(true), "output", false), set(!o_.grad_input.value_or(true), "grad_input", false);
+    set(!o_.grad_weight.value_or(true), "grad_weight", false);
+    if (o_.fast_accum) set(true, "fast_accum", fmt::format("[{}]", fmt::join(*o_.fast_accum, ", ")));
+    if (o_.round_scales_to_power_of_2) set(true, "round_scales_to_power_of_2", *o_.round_scales_to_power_of_2);
+    set(lora_ > 0, "lora_rank", lora_), set(result_.deosc.step > 0, "deosc_step", result_.deosc.step), say(o_.emulate, "emulate");
   }
 
   void apply_fast_accum(LinearRecipe& r) const {

@@ -43,6 +43,7 @@ struct LayerRecipe {
   Deoscillation deosc;
   bool deosc_asked = false;  // by the user; the preset's yields where a layer cannot have it
   std::vector<std::string> warnings;
+  std::vector<std::string> options;  // what is in effect, set or by the preset, as the configuration spells it: "scale_mode = adaptive"
 };
 
 // The scheme's row of numerics.md section 7 with the options applied. Error naming option, recipe and `module` for every
