@@ -125,8 +125,6 @@ class Resolved {
       if (wgrad_hp_) refuse("clip_mode", "not with wgrad_hp: the operands of the weight gradient are not quantised");
       if (two_level_ != "none") refuse("clip_mode", "not with two_level_scaling, which already brings each block to the largest code");
     }
-    const bool none = !o_.output.value_or(true) && !o_.grad_input.value_or(true) && !o_.grad_weight.value_or(true);
-    if (none) refuse("output", "with grad_input and grad_weight false, too, nothing is quantised; use scheme none");
     if (sr_grad_ && !o_.grad_input.value_or(true) && !o_.grad_weight.value_or(true)) {
       refuse("use_sr_grad", "has no effect with grad_input = false and grad_weight = false: no gradient is quantised");
     }
