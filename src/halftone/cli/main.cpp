@@ -10,6 +10,7 @@
 #include "halftone/base/error.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/config_command.h"
+#include "halftone/cli/failure.h"
 #include "halftone/cli/tokenize_command.h"
 #include "halftone/cli/tokenizer_command.h"
 #include "halftone/cli/version.h"
@@ -60,14 +61,9 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes then fails the write, like a full disk, instead of ending the process
   try {
     return run({argv + 1, argv + argc});
-  } catch (const halftone::NonFiniteError& e) {
-    std::fprintf(stderr, "halftone: %s\n", e.what());
-    return 3;
-  } catch (const halftone::Error& e) {
-    std::fprintf(stderr, "halftone: %s\n", e.what());
-    return 2;
   } catch (const std::exception& e) {
-    std::fprintf(stderr, "halftone: internal error: %s\n", e.what());
-    return 1;
+    const halftone::Failure failure = halftone::failure_of(e);
+    std::fprintf(stderr, "halftone: %s\n", failure.line.c_str());
+    return failure.status;
   }
 }
