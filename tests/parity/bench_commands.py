@@ -114,6 +114,7 @@ for name in ("", "mm", "quantize", "linear", "roofline"):
 refuse("found 'speed'", "speed")
 refuse("expected what to measure", *[])
 refuse("there is no 'fp9'", "mm", "--formats", "fp9")
+refuse("there is no 'fp9'", "mm", "--formats", "bf16,fp9")
 refuse("did you mean int8?", "quantize", "--schemes", "int9")
 refuse("there is no 'int8_weight'", "linear", "--recipes", "int8_weight")
 refuse("multiples of 32", "mm", "--sizes", "100")

@@ -58,8 +58,10 @@ int linear_command(Arguments args) {
   std::string preset = "recommended";
   bool parts = false;
   double turn = 0.1;
-  app.add_option("--shapes", shapes, "MxNxK: tokens x outputs x inputs, several; default 16384x14336x4096, on the CPU 1024x1024x512");
-  app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantise a master weight");
+  app.add_option("--shapes", shapes, "MxNxK: tokens x outputs x inputs, several; default 16384x14336x4096, on the CPU 1024x1024x512")
+      ->delimiter(',');
+  app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantise a master weight")
+      ->delimiter(',');
   app.add_option("--preset", preset, "options of the recipes: recommended or alto")
       ->capture_default_str()
       ->check(CLI::IsMember({"recommended", "alto"}));

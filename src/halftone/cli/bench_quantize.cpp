@@ -128,9 +128,9 @@ int quantize_command(Arguments args) {
   Common common;
   std::vector<std::string> sizes, schemes, directions, known;
   std::string type = "bf16";
-  app.add_option("--sizes", sizes, "ROWSxCOLS, several; default 4096x8192 16384x14336, on the CPU 4096x4096");
-  app.add_option("--schemes", schemes, "those below; default all");
-  app.add_option("--directions", directions, "row, transposed, both; default all");
+  app.add_option("--sizes", sizes, "ROWSxCOLS, several; default 4096x8192 16384x14336, on the CPU 4096x4096")->delimiter(',');
+  app.add_option("--schemes", schemes, "those below; default all")->delimiter(',');
+  app.add_option("--directions", directions, "row, transposed, both; default all")->delimiter(',');
   app.add_option("--type", type, "of the matrix: bf16 or fp32")->capture_default_str()->check(CLI::IsMember({"bf16", "fp32"}));
   add_common(app, common);
   app.footer(scheme_list(all));

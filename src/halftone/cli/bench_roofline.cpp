@@ -104,10 +104,10 @@ int roofline_command(Arguments args) {
   std::string preset = "recommended", algorithms = "measured";
   double bandwidth = 0;
   int64_t peak_size = 0;
-  app.add_option("--recipes", recipes, "recipes of `halftone formats`")->capture_default_str();
-  app.add_option("--m", ms, "tokens, multiples of 32 as all sizes; default 1024 4096 16384, on the CPU 256 1024");
-  app.add_option("--k", ks, "inputs; default 1024 2048 4096 8192, on the CPU 256 512 1024");
-  app.add_option("--n", ns, "outputs; default as --k");
+  app.add_option("--recipes", recipes, "recipes of `halftone formats`")->capture_default_str()->delimiter(',');
+  app.add_option("--m", ms, "tokens, multiples of 32 as all sizes; default 1024 4096 16384, on the CPU 256 1024")->delimiter(',');
+  app.add_option("--k", ks, "inputs; default 1024 2048 4096 8192, on the CPU 256 512 1024")->delimiter(',');
+  app.add_option("--n", ns, "outputs; default as --k")->delimiter(',');
   app.add_option("--preset", preset, "options of the recipes: recommended or alto")
       ->capture_default_str()
       ->check(CLI::IsMember({"recommended", "alto"}));
@@ -115,7 +115,7 @@ int roofline_command(Arguments args) {
       ->capture_default_str()
       ->check(CLI::IsMember({"measured", "first"}));
   app.add_option("--peak-size", peak_size, "cube at which the model's rates are measured; default 4096, on the CPU 512");
-  app.add_option("--peak", peaks, "RECIPE=TFLOPS of its products, instead; also none=TFLOPS for bf16");
+  app.add_option("--peak", peaks, "RECIPE=TFLOPS of its products, instead; also none=TFLOPS for bf16")->delimiter(',');
   app.add_option("--bandwidth", bandwidth, "GB/s of the model, instead of that of a copy")->check(CLI::PositiveNumber);
   add_common(app, common);
   app.footer(kRooflineHelp);
