@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <map>
-#include <regex>
 
 #include "halftone/config/load.h"
 #include "halftone/config/recipe_file.h"

@@ -58,6 +58,8 @@ def bad_recipes(work, out):
          "    LowPrecisionTrainingModifier: {scheme: mxfp4, targets: [\"re:.*w1\"]}\n",
          f"{layer} is matched by two schemes, int8 and mxfp4"),
         ("target of a recipe file that matches nothing", stage % "scheme: int8, targets: [layers.7.attention.wq]", "layers.7.attention.wq"),
+        ("pattern without an end", stage % "scheme: int8, targets: ['re:(']", "quantize.targets: 're:(': not a valid pattern"),
+        ("pattern that takes forever", stage % "scheme: int8, targets: ['re:(.*)*(.*)*(.*)*(.*)*(.*)*ww']", "write a simpler pattern"),
         ("post-training modifier", "a_stage: {b_modifiers: {GPTQModifier: {}}}", "GPTQModifier works on a trained model"),
         ("stage without a name", "modifiers: {}", "_stage"),
         ("no YAML", "a_stage: {", "recipe.yaml:1: not YAML"),

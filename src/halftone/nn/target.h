@@ -1,9 +1,10 @@
 #pragma once
-#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "halftone/nn/module.h"
+#include "halftone/nn/pattern.h"
 
 namespace halftone::nn {
 
@@ -14,7 +15,7 @@ class Target {
   // is an exact name or class name, and lm_head and output name the same module. substring (rule T): wherever in the name.
   enum class Rule { c, substring };
   // Error: P is no pattern. place: in front of messages, for example "FILE:LINE: quantize.targets: ".
-  Target(std::string text, Rule rule, std::string place);
+  Target(std::string text, Rule rule, const std::string& place);
   // Error: P takes too many steps, as patterns of files that nobody has checked may.
   bool matches(const Module& module) const;
   // Whether the entry is the module's name, not a class or a pattern.
@@ -22,9 +23,9 @@ class Target {
   const std::string& text() const { return text_; }
 
  private:
-  std::string text_, place_;
+  std::string text_;
   Rule rule_;
-  std::shared_ptr<const void> pattern_;  // PCRE2's
+  std::optional<Pattern> pattern_;
 };
 
 // Of a list, with one place for all.

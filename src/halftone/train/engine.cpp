@@ -6,10 +6,10 @@
 
 #include <chrono>
 #include <cmath>
-#include <regex>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/nn/pattern.h"
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
 
@@ -30,9 +30,9 @@ OptimizerRule optimizer_rule(const std::string& name) {
 }
 
 // The group that claims the parameter: index into param_groups, or -1 where there are none.
-int group_of(const std::vector<ParamGroup>& groups, const std::vector<std::regex>& patterns, const std::string& fqn) {
+int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Pattern>& patterns, const std::string& fqn) {
   for (size_t i = 0; i < groups.size(); ++i) {
-    if (std::regex_search(fqn, patterns[i])) return static_cast<int>(i);
+    if (patterns[i].matches(fqn)) return static_cast<int>(i);
   }
   check(groups.empty(), "optimizer.param_groups: no pattern claims {}; add one that does", fqn);
   return -1;
@@ -112,18 +112,14 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   const bool bf16_states = config.implementation == "fused_opt_states_bf16" || config.state_dtype == "bfloat16";
   check(config.state_dtype == "float32" || config.state_dtype == "bfloat16",
         "optimizer.state_dtype: this build stores moments as float32 or bfloat16; found {}", config.state_dtype);
-  std::vector<std::regex> patterns;
+  std::vector<nn::Pattern> patterns;
   for (const ParamGroup& g : config.param_groups) {
     check(g.optimizer_name == config.name, "optimizer.param_groups: {} beside {}; this build runs one optimizer at a time",
           g.optimizer_name, config.name);
     for (const auto& [key, value] : g.optimizer_kwargs) {
       check(key == "lr" || key == "weight_decay", "optimizer.param_groups: {} cannot differ by group; lr and weight_decay can", key);
     }
-    try {
-      patterns.emplace_back(g.pattern);
-    } catch (const std::regex_error& e) {
-      fail("optimizer.param_groups: '{}' is not a valid pattern ({})", g.pattern, e.what());
-    }
+    patterns.emplace_back(g.pattern, nn::Pattern::Begins::anywhere, "optimizer.param_groups: ", g.pattern);
   }
   std::vector<int64_t> claimed(config.param_groups.size());
   for (nn::ParameterStore::Unit& unit : store_.units()) {
