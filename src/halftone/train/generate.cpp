@@ -9,6 +9,7 @@
 #include "halftone/config/load.h"
 #include "halftone/data/tokenizer.h"
 #include "halftone/data/unicode.h"
+#include "halftone/models/registry.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/hf_model.h"
@@ -17,8 +18,18 @@
 namespace halftone {
 namespace {
 
+// Whether the step holds the tensors of the model without recipes. Weights that exist as codes alone and tensors that a recipe adds
+// (bitnet's norms, low-rank factors) are read by a model with that recipe only; all other recipes leave the model as it is.
+bool holds_plain_model(const LoadedStep& step, const ModelConfig& model, int64_t vocab_size) {
+  const BuiltModel plain = build_model(model, vocab_size);
+  const auto found = step.model_names();
+  size_t known = 0;
+  plain.model->for_each_parameter([&](const nn::Parameter& p) { known += step.has(p.fqn) ? 1 : 0; });
+  return known == found.size();
+}
+
 // The configuration that the checkpoint's model was trained with, reduced to what a forward pass needs.
-JobConfig config_of(const LoadedStep& step) {
+JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
   JobConfig config;
   if (step.hf_config()) {
     config.model.overrides = overrides_from_hf(*step.hf_config());
@@ -30,6 +41,11 @@ JobConfig config_of(const LoadedStep& step) {
   const JobConfig trained = config_from_json(state["config"].dump());
   config.model = trained.model;
   config.training.mixed_precision_param = trained.training.mixed_precision_param;
+  if (holds_plain_model(step, config.model, vocab_size)) {
+    config.model.converters.clear();
+  } else {
+    config.quantize = trained.quantize;
+  }
   return config;
 }
 
@@ -47,7 +63,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   const std::filesystem::path folder = resolve_checkpoint(o.checkpoint);
   const LoadedStep step = LoadedStep::open(folder, true);
   const Tokenizer tokenizer = Tokenizer::load(o.tokenizer.empty() ? folder : o.tokenizer);
-  const JobConfig config = config_of(step);
+  const JobConfig config = config_of(step, tokenizer.vocab_size());
   std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, tokenizer.bos_id().has_value(), false);
   check(!prompt.empty(), "--prompt: it is empty and the tokenizer has no begin-of-text token; give some text");
 

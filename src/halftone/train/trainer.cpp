@@ -17,6 +17,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/data/loader.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/stored_weight.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/flops.h"
@@ -130,6 +131,14 @@ void Trainer::build() {
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
   engine_ = std::make_unique<Engine>(config_, options);
   log_info("Building {} {} with {}", config_.model.name, config_.model.flavor, engine_->built().overrides_json);
+  if (config_.checkpoint.last_save_in_hf) {
+    for (const nn::Parameter* p : engine_->store().parameters()) {
+      check(!p->added,
+            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in LlamaForCausalLM; leave last_save_in_hf off or "
+            "take another scheme",
+            p->fqn);
+    }
+  }
   const nn::ModelSize& size = engine_->size();
   log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor,
            thousands(static_cast<double>(size.parameters)));
@@ -360,7 +369,9 @@ void Trainer::save(int64_t step, bool last) {
   if (last && config_.checkpoint.last_save_in_hf) {
     HfExport content;
     content.config = hf_config_of(engine_->built().overrides_json);
-    for (nn::Parameter* p : engine_->store().parameters()) content.model.push_back({p->fqn, p->master});
+    for (nn::Parameter* p : engine_->store().parameters()) {
+      content.model.push_back({p->fqn, p->weight.stored ? dequantize(*p->weight.stored) : p->master});
+    }
     content.dtype = config_.checkpoint.export_dtype == "bfloat16"  ? at::kBFloat16
                     : config_.checkpoint.export_dtype == "float16" ? at::kHalf
                                                                    : at::kFloat;

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Text from checkpoints of every kind of recipe: full and model-only ones, whose tensors are the plain model's, codes, or more than these,
+and Hugging Face folders."""
+import os
+import subprocess
+import sys
+import tempfile
+
+program = os.path.join(os.environ["HALFTONE_BIN"], "halftone")
+source = os.environ["HALFTONE_SOURCE_DIR"]
+if not os.path.exists(program):
+    print(f"skipped: {program} is not built")
+    sys.exit(77)
+MODEL = '{"dim":64,"n_layers":2,"n_heads":4,"n_kv_heads":2,"ffn_dim":128}'
+
+
+def run(*words):
+    return subprocess.run([program, *words], cwd=source, capture_output=True, text=True)
+
+
+def train(folder, *more):
+    return run("train", "--config", "recipes/llama3_debug.toml", "--model.overrides", MODEL, "--training.seq_len=64",
+               "--training.local_batch_size=2", "--training.steps=2", "--training.device=cpu", f"--job.dump_folder={folder}",
+               "--checkpoint.enable", *more)
+
+
+FULL, LEAN = ("--checkpoint.last_save_model_only=false",), ("--checkpoint.last_save_model_only=true",)
+FACE = (*LEAN, "--checkpoint.last_save_in_hf")
+CASES = [("mxfp4", LEAN), ("int8", ("--quantize.skip_first_layers=1", *FULL)), ("bitnet", LEAN), ("bitnet", FULL),
+         ("bitnet", ("--quantize.targets=re:.*feed_forward", *FULL)), ("int8_weight", LEAN), ("int8_weight", FULL), ("int8_weight", FACE),
+         ("int4_weight", FULL), ("int4_weight", FACE), ("mxfp4", ("--quantize.lora_rank=32", *FULL))]
+with tempfile.TemporaryDirectory() as work:
+    for i, (scheme, more) in enumerate(CASES):
+        folder = os.path.join(work, str(i))
+        trained = train(folder, f"--quantize.scheme={scheme}", *more)
+        assert trained.returncode == 0, f"{scheme} {more}:\n{trained.stdout[-1500:]}{trained.stderr}"
+        step = os.path.join(folder, "checkpoint", "step-2")
+        words = run("generate", "--checkpoint", step if more == FACE else folder, "--prompt", "def ", "--max-new-tokens", "4", "--device", "cpu")
+        assert words.returncode == 0 and words.stdout, f"{scheme} {more}: {words.stderr}"
+    refused = train(os.path.join(work, "face"), "--quantize.scheme=bitnet", *FACE)
+    assert refused.returncode == 2 and "has no place in LlamaForCausalLM" in refused.stderr, refused.stderr
+    assert not os.path.exists(os.path.join(work, "face", "checkpoint", "step-2"))
+print(f"text from the checkpoints of {len(CASES)} runs; bitnet beside checkpoint.last_save_in_hf is refused before the first step")
