@@ -7,6 +7,12 @@ import torch
 _ops = torch.ops.halftone
 
 
+# Strings are constants to torch.compile, which has no ops that return them.
+@torch.compiler.assume_constant_result
+def _canonical(format):
+    return _ops.canonical_format(format)
+
+
 @dataclasses.dataclass(frozen=True)
 class Format:
     """One operand's format, as fields; str() gives the string that the ops take (docs/python.md lists the words).
@@ -44,7 +50,7 @@ class Format:
     @property
     def canonical(self):
         """The format with everything said that the words leave open; an error names what cannot be."""
-        return _ops.canonical_format(str(self))
+        return _canonical(str(self))
 
 
 class Quantized(typing.NamedTuple):
@@ -88,7 +94,7 @@ def quantize(x, format, *, transposed=False, stream="x", seed=0, step=0, first_r
     and `step`; the signs of a rotation belong to the name (docs/numerics.md sections 4 and 5).
     """
     made = _ops.quantize(x, str(format), transposed=transposed, stream=stream, seed=seed, step=step, first_row=first_row)
-    return Quantized(*made, _ops.canonical_format(str(format)))
+    return Quantized(*made, _canonical(str(format)))
 
 
 def dequantize(q, dtype=torch.float32):

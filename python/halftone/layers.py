@@ -62,7 +62,9 @@ class Linear(torch.nn.Linear):
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None, *, recipe, options="", name="weight"):
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.recipe, self.options, self.name = recipe, _options(options), name
-        recipe_formats(recipe, self.options)  # an error now rather than in the first step
+        # An error now rather than in the first step.
+        _ops.linear(torch.empty(1, in_features, device="meta"), torch.empty(out_features, in_features, device="meta"), None, recipe,
+                    self.options, name=name)
 
     def forward(self, x):
         return linear(x, self.weight, self.bias, self.recipe, self.options, name=self.name)
@@ -75,6 +77,9 @@ def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm
     """Replaces the torch.nn.Linear modules whose name a regular expression of `targets` matches from its start (and whose last
     component is not in `ignore`), parameters kept. Layers whose sizes the recipe cannot take stay as they are; model is returned
     and the names of both kinds are in model.halftone_converted and model.halftone_kept."""
+    if isinstance(targets, str) or isinstance(ignore, str):
+        raise ValueError(f"halftone.convert: expected lists of names for targets and ignore, found {targets!r} and {ignore!r}")
+    recipe_formats(recipe, _options(options))  # before any module changes
     multiple = 1 if recipe == "none" else 32 if recipe.startswith("mx") or recipe.startswith("int4") else 16
     converted, kept = [], []
     for name, module in list(model.named_modules()):
@@ -88,6 +93,5 @@ def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm
         converted.append(name)
     if not converted:
         raise ValueError(f"halftone.convert: no Linear of sizes that are multiples of {multiple} matches {list(targets)}; kept: {kept}")
-    recipe_formats(recipe, _options(options))
     model.halftone_converted, model.halftone_kept = converted, kept
     return model

@@ -74,6 +74,7 @@ def check_schemas():
     labels = torch.randint(0, 32, (24,), device=device)
     labels[3] = -100
     opcheck("linear_cross_entropy", randn(24, 64, grad=True), randn(32, 64, grad=True), labels, "int8")
+    opcheck("linear_cross_entropy_backward", randn(24, 64, dtype=torch.bfloat16), torch.tensor(0.5, device=device))
     opcheck("linear_cross_entropy_with_gradients", randn(24, 64), randn(32, 64), labels, "none", "", "output.weight", 0, None, 0, [False, True])
     known = {schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("halftone::")}
     unchecked = known - checked - {"recipe_formats", "canonical_format"}  # these two take strings alone
@@ -204,6 +205,10 @@ def check_compile():
             assert recipe != "mxfp4" or not torch.equal(losses[0], losses[1]), "the step is frozen into the graph"
             assert counters["stats"]["unique_graphs"] == 1, f"{recipe}, {backend}: compiled {counters['stats']['unique_graphs']} times"
     halftone.set_draws(seed=0, step=0)
+    torch._dynamo.reset()
+    x = randn(8, 64)
+    compiled = torch.compile(lambda x: halftone.dequantize(halftone.quantize(x, "mxfp4")), fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(x), halftone.dequantize(halftone.quantize(x, "mxfp4")))
     print(f"torch.compile(fullgraph=True) equals eager mode with {', '.join(backends)}, one graph for all steps")
 
 
@@ -239,6 +244,21 @@ def check_graphs():
             for name, a, b in zip(("y", "dx", "dw"), eager[s], replays[s]):
                 assert torch.equal(a, b), f"{recipe} {options}: {name} of a replay at step {s} differs from eager mode: {sqnr(a, b)} dB"
         assert recipe == "fp8_rowwise" or not torch.equal(replays[3][2], replays[4][2]), f"{recipe}: the step is frozen into the graph"
+    hidden, head = randn(96, 160, dtype=torch.bfloat16, grad=True), randn(64, 160, dtype=torch.bfloat16, grad=True)
+    labels = torch.randint(0, 64, (96,), device=device)
+
+    def run_head():
+        loss = halftone.linear_cross_entropy(hidden, head, labels)
+        return loss, *torch.autograd.grad(loss, (hidden, head))
+
+    run_head()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = run_head()
+    for ignored in (0, 17):  # labels are counted when the graph runs
+        labels[:ignored] = -100
+        graph.replay()
+        assert all(torch.equal(a, b) for a, b in zip(out, run_head())), f"linear_cross_entropy in a graph, {ignored} labels ignored"
     torch.use_deterministic_algorithms(False)
     print(f"replays of CUDA graphs equal eager mode at every step in {len(cases)} recipes")
 
@@ -283,8 +303,54 @@ def check_odd_axes():
     assert q.codes.shape == meta.codes.shape == (32, 16)
 
 
+def check_refusals(x, w):
+    """What kernels would misread is refused by them and by Meta tensors alike."""
+    labels, q = torch.zeros(8, dtype=torch.int64, device=device), halftone.quantize(x, "int8")
+    meta = [t.to("meta") for t in q.tensors]
+    cases = {
+        "expected gu[..., 2F] and dh[..., F]": lambda to: ops.swiglu_backward(to(w), to(w)),
+        "expected dy of the shape of x": lambda to: ops.rms_norm_backward(to(w), to(x), to(w[0]), 1e-5),
+        "expected x[..., D] and weight[D] with D of at least 1, found [8, 64] and [32]": lambda to: ops.rms_norm(to(x), to(w[0, :32]), 1e-5),
+        "expected x in float32 beside a weight in float32": lambda to: ops.rms_norm(to(x.bfloat16()), to(w[0]), 1e-5),
+        "expected gu[..., 2F] with F of at least 1": lambda to: ops.swiglu(to(x[:, :0])),
+        "expected dy[..., N] beside": lambda to: ops.linear_backward(to(x), to(x), to(w), None, "none", "", "w", 0, None, 0, [True, True, False]),
+        "there is no bias": lambda to: ops.linear_backward(to(x[:, :32]), to(x), to(w), None, "none", "", "w", 0, None, 0, [True, True, True]),
+        "at least one row and column": lambda to: ops.linear(to(x[:, :0]), to(w[:, :0]), None, "none"),
+        "at least one row and column, found [0, 64]": lambda to: ops.linear_cross_entropy(to(x), to(w[:0]), to(labels)),
+        "sizes that are multiples of 16, weight is [20, 64]": lambda to: ops.linear(to(x), to(w[:20]), None, "int8"),
+        "expected x[T, K] and int64 labels[T], found [8, 64] and [7]": lambda to: ops.linear_cross_entropy(to(x), to(w), to(labels[1:])),
+        "expected a float32 or bfloat16 tensor, found Half": lambda to: ops.quantize(to(x.half()), "int8"),
+        "operands of equal length": lambda to: ops.scaled_mm([to(x)], "hp", [to(w[:, :32])], "hp"),
+        "expected out_dtype float32 or bfloat16": lambda to: ops.scaled_mm([to(x)], "hp", [to(w)], "hp", out_dtype=torch.float16),
+    }
+    for text, call in cases.items():
+        expect_error(text, lambda: call(lambda t: t))
+        expect_error(text, lambda: call(lambda t: t.to("meta")))
+    # Without memory beside some that have it: PyTorch asks Meta, which would hand out memory that nobody wrote.
+    expect_error("expected weight on", lambda: ops.rms_norm(x, w[0].to("meta"), 1e-5))
+    expect_error("expected labels on", lambda: ops.linear_cross_entropy(x, w, labels.to("meta")))
+    expect_error("expected step on", lambda: halftone.linear(x, w, step=torch.tensor(1, device="meta")))
+    expect_error("expected every tensor on", lambda: ops.dequantize([q.codes, *meta[1:]], q.format))
+    expect_error("expected a step from 0 to 4294967295, found -5", lambda: halftone.quantize(x, "mxfp4:sr", step=-5))
+    expect_error("expected a step from 0 to 4294967295", lambda: halftone.linear(x, w, step=2**32))
+    # The gradients are made beside the loss, for PyTorch constants.
+    hidden = x.clone().requires_grad_()
+    gradient, = torch.autograd.grad(halftone.linear_cross_entropy(hidden, w, labels).square(), hidden, create_graph=True)
+    expect_error("not implemented", lambda: gradient.square().sum().backward())
+    model = Model()
+    expect_error("unknown scheme 'fp9'", lambda: halftone.convert(model, "fp9"))
+    assert type(model.up) is torch.nn.Linear, "a refused recipe leaves the model as it was"
+    expect_error("expected lists of names", lambda: halftone.convert(model, "int8", targets="up"))
+    expect_error("multiples of 16", lambda: halftone.Linear(64, 20, recipe="int8"))
+
+
 def check_errors():
     x, w = randn(8, 64), randn(32, 64)
+    if device != "cpu":
+        expect_error("expected weight on", lambda: halftone.rms_norm(x, w[0].cpu()))
+        expect_error("expected dh on", lambda: ops.swiglu_backward(w[:, :32].cpu(), w))
+        expect_error("expected labels on", lambda: halftone.linear_cross_entropy(x, w, torch.zeros(8, dtype=torch.int64)))
+    check_refusals(x, w)
     expect_error("unknown element or scheme 'e9'", lambda: halftone.quantize(x, "e9"))
     expect_error("unknown word 'rowwise'", lambda: halftone.quantize(x, "e4m3:rowwise"))
     expect_error("int8 elements do not go with", lambda: halftone.quantize(x, "int8:1x32"))
@@ -310,6 +376,31 @@ def check_errors():
     print("errors say what was expected and found")
 
 
+def check_views():
+    """Operands that are views, with rows that overlap, that begin anywhere or lie at odd distances: as their contiguous copies."""
+    b = randn(32, 64)
+    wide, one = randn(16, 72, dtype=torch.bfloat16), randn(64, dtype=torch.bfloat16)
+    views = {"columns of a row of 72": wide[:, :64], "columns from 4 on": wide[:, 4:68], "one row for all": one.expand(16, 64),
+             "one number for all": one[0].expand(16, 64), "a window": torch.randn(79).to(device, torch.bfloat16).unfold(0, 64, 1),
+             "a column": randn(64, 1, dtype=torch.bfloat16).t(), "every second": randn(16, 128, dtype=torch.bfloat16)[:, ::2]}
+    for name, view in views.items():
+        copy_of = view.clone(memory_format=torch.contiguous_format)
+        for format in ("int8", "e4m3:row", "mxfp8_e4m3"):
+            for ours, theirs in zip(halftone.quantize(view, format).tensors, halftone.quantize(copy_of, format).tensors):
+                assert torch.equal(ours, theirs), f"quantize of {name} as {format}"
+            right = halftone.quantize(b, format)
+            found, expected = (halftone.scaled_mm(halftone.Quantized.plain(x), right) for x in (view, copy_of))
+            assert sqnr(expected, found) > 60, f"scaled_mm of {name} and {format}: {sqnr(expected, found)} dB"
+        for recipe in ("none", "int8", "mxfp4"):
+            found, expected = (halftone.linear(x, b.bfloat16(), recipe=recipe) for x in (view, copy_of))
+            assert sqnr(expected, found) > 50, f"linear of {name} in {recipe}: {sqnr(expected, found)} dB"
+    q, right = halftone.quantize(randn(16, 64), "int8"), halftone.quantize(b, "int8")
+    memory = torch.empty(16 * 64 + 1, dtype=torch.int8, device=device)
+    odd = memory[1:].view(16, 64)
+    odd.copy_(q.codes)
+    assert torch.equal(halftone.scaled_mm(q._replace(codes=odd), right), halftone.scaled_mm(q, right)), "codes from an odd address on"
+
+
 def check_edges():
     nan = randn(4, 64)
     nan[1, 3] = float("nan")
@@ -326,6 +417,7 @@ def check_edges():
     for format in ("e4m3", "mxfp4", "nvfp4", "int8", "uint4", "e4m3:128x128"):
         assert halftone.dequantize(halftone.quantize(randn(0, 64), format)).shape == (0, 64)
         assert (halftone.dequantize(halftone.quantize(torch.zeros(3, 64, device=device), format)) == 0).all(), format
+    check_views()
     for text in ("e4m3:row:pow2", "mxfp4:two_level=blockwise:packed", "nvfp4:chain=torchao:16x16", "int8:floor=1e-05:sr", "mxfp6_e3m2:even"):
         canonical = halftone.Format(text).canonical
         assert halftone.Format(canonical).canonical == canonical, canonical

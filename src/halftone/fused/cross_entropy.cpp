@@ -47,9 +47,9 @@ float row_loss(const CrossEntropy& p, int64_t r, float* exponentials) {
   const double log_sum = std::log(static_cast<double>(s.sum));
   if (p.lse) p.lse[r] = static_cast<float>(s.max + log_sum);
   if (gradient) {
-    const float factor = p.grad_scale / s.sum;
-    k.scaled_copy(exponentials, p.vocab, factor, gradient, p.dlogits_dtype);
-    set_element(gradient, p.dlogits_dtype, label, (exponentials[label] / s.sum - 1.0f) * p.grad_scale);
+    const float scale = p.grad_factor ? p.grad_scale * *p.grad_factor : p.grad_scale;
+    k.scaled_copy(exponentials, p.vocab, scale / s.sum, gradient, p.dlogits_dtype);
+    set_element(gradient, p.dlogits_dtype, label, (exponentials[label] / s.sum - 1.0f) * scale);
   }
   return static_cast<float>(log_sum - (static_cast<double>(target) - s.max));
 }

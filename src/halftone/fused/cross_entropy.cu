@@ -41,12 +41,13 @@ __global__ void cross_entropy_kernel(CrossEntropy p) {
   if (p.dlogits == nullptr) return;
   __syncthreads();  // z[label] was read before dlogits, which may be z, is written
   D* d = static_cast<D*>(p.dlogits) + r * p.dlogits_stride;
+  const float scale = p.grad_factor != nullptr ? p.grad_scale * *p.grad_factor : p.grad_scale;
   for (int64_t i = threadIdx.x * N; i < p.vocab; i += kThreads * N) {
     const Vec<T, N> v = load<N>(z + i);
     Vec<D, N> out;
     for (int j = 0; j < N; ++j) {
       const float g = expf(to_f32(v.value[j]) - lse) - (i + j == label ? 1.0f : 0.0f);
-      from_f32(ignored ? 0.0f : g * p.grad_scale, out.value[j]);
+      from_f32(ignored ? 0.0f : g * scale, out.value[j]);
     }
     store(d + i, out);
   }

@@ -8,7 +8,7 @@ namespace halftone {
 inline constexpr int64_t kIgnoredLabel = -100;
 
 // Cross-entropy of a chunk of rows and, in the same pass over a row, the gradient of the logits:
-//   lse = log sum_v exp(z_v),  loss = lse - z_label,  dz = (exp(z - lse) - onehot(label)) * grad_scale.
+//   lse = log sum_v exp(z_v),  loss = lse - z_label,  dz = (exp(z - lse) - onehot(label)) * grad_scale * *grad_factor.
 // Rows labelled kIgnoredLabel have loss 0 and gradient 0. Rows are contiguous, strides count elements.
 struct CrossEntropy {
   int64_t rows = 0, vocab = 0;   // R, V
@@ -18,6 +18,7 @@ struct CrossEntropy {
   DType label_dtype = DType::s64;     // s64 or s32
   const void* labels = nullptr;       // [R]
   float grad_scale = 1.0f;            // usually 1 / valid tokens of the whole step
+  const float* grad_factor = nullptr;  // one number where the logits are, or null for 1: what the host does not know
   DType dlogits_dtype = DType::bf16;  // bf16 or f32
   void* dlogits = nullptr;            // [R, V] or null (evaluation); may be logits when the types are equal
   int64_t dlogits_stride = 0;

@@ -17,18 +17,21 @@ namespace {
 // Rows of a chunk: the logits stay in the second-level cache of a CPU, and near 512 MiB on a device, where every chunk reads and
 // writes all of the head's gradient.
 int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
+  vocab = std::max<int64_t>(vocab, 1);
   if (x.is_cpu()) return std::clamp<int64_t>((int64_t{2} << 20) / vocab, 64, 1024);
-  return std::clamp<int64_t>((int64_t{128} << 20) / vocab, 256, x.size(0));
+  return std::max<int64_t>((int64_t{128} << 20) / vocab, 256);
 }
 
-// Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient.
-at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, at::Tensor& d_logits) {
+// Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.
+at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor,
+                      at::Tensor& d_logits) {
   const bool training = d_logits.defined();
   if (logits.is_cpu() || cuda::module() != nullptr) {
     CrossEntropy p;
     p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
     p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
     p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
+    if (factor.defined()) p.grad_factor = factor.const_data_ptr<float>();
     if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
     if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
     const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
@@ -42,14 +45,15 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
   if (training) {
     at::Tensor d = (z - lse).exp_();
     d.scatter_add_(1, target, at::full({}, -1.0f, z.options()).expand(target.sizes()));
-    d_logits.copy_(d * (valid.unsqueeze(1).to(at::kFloat) * grad_scale));
+    d.mul_(valid.unsqueeze(1).to(at::kFloat) * grad_scale);
+    d_logits.copy_(factor.defined() ? d * factor : d);
   }
   return loss;
 }
 
 }  // namespace
 
-HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& labels, double grad_scale) {
+HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& labels, double grad_scale, const at::Tensor& grad_factor) {
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0),
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
   const bool training = records(x, head.weights.front()->value);
@@ -57,16 +61,18 @@ HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& lab
   const at::Tensor plain = x.detach().contiguous();
   const int64_t rows = plain.size(0), step = chunk_rows(plain, head.out_features());
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
+  const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
   at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
     const LinearCall call = linear_call(chunk, head, {training, at::kFloat, r});  // logits stay in fp32
     at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
-    sum += chunk_loss(call.y, target, grad_scale, d_logits);
+    sum += chunk_loss(call.y, target, grad_scale, factor, d_logits);
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }
-  HeadLoss result{(sum * grad_scale).to(at::kFloat), sum};
+  const at::Tensor scaled = sum * grad_scale;
+  HeadLoss result{(grad_factor.defined() ? scaled * grad_factor : scaled).to(at::kFloat), sum};
   if (training) {
     for (Weight* w : head.weights) w->grad_ready();
     at::Tensor loss = result.loss;

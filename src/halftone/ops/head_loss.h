@@ -6,13 +6,14 @@
 namespace halftone {
 
 struct HeadLoss {
-  at::Tensor loss;  // fp32 scalar on the device: grad_scale * sum of cross-entropies; root of the backward pass
+  at::Tensor loss;  // fp32 scalar on the device: grad_scale * grad_factor * sum of cross-entropies; root of the backward pass
   at::Tensor sum;   // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels
 };
 
 // LM head and cross-entropy on chunks of rows, so that logits[T, V] never exist at once: x[T, K], labels int64 [T], -100
 // ignored. While a graph is recorded the gradients are formed in the same pass: dX is kept, dW is added to the weight's
-// gradient at once, so `loss` must be differentiated with gradient 1.
-HeadLoss head_loss(const at::Tensor& x_tk, LinearGroup& head, const at::Tensor& labels_t, double grad_scale);
+// gradient at once, so `loss` must be differentiated with gradient 1. grad_factor: fp64 scalar where x is, or undefined for 1.
+HeadLoss head_loss(const at::Tensor& x_tk, LinearGroup& head, const at::Tensor& labels_t, double grad_scale,
+                   const at::Tensor& grad_factor = {});
 
 }  // namespace halftone

@@ -301,13 +301,13 @@ bool takes(const at::Tensor& x, const LinearGroup& group) {
 }
 
 LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
-  const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
+  const at::Tensor x = row_major(x_in);
   auto saved = std::make_shared<SavedInput>();
   LinearCall call;
   call.y = forward(x, group, options, *saved, product);
   if (options.keep) {
     call.backward = [saved, &group](const at::Tensor& dy_in, bool want_dx) {
-      const at::Tensor dy = dy_in.stride(1) == 1 ? dy_in : dy_in.contiguous();
+      const at::Tensor dy = row_major(dy_in);
       wgrad(*saved, dy, group);
       return want_dx ? dgrad(dy, group, saved->first_row) : at::Tensor();
     };

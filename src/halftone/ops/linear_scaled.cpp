@@ -243,13 +243,13 @@ class Call {
 }  // namespace
 
 LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
-  const at::Tensor x = x_in.stride(1) == 1 ? x_in : x_in.contiguous();
+  const at::Tensor x = row_major(x_in);
   auto call = std::make_shared<Call>(group, x.scalar_type(), x.device(), options.first_row);
   LinearCall result;
   result.y = call->forward({x, options.x_amax}, options.keep, options.out, product);
   if (options.keep) {
     result.backward = [call](const Activation& dy, bool want_dx) {
-      return call->backward({dy.value.stride(1) == 1 ? dy.value : dy.value.contiguous(), dy.amax}, want_dx);
+      return call->backward({row_major(dy.value), dy.amax}, want_dx);
     };
   }
   return result;

@@ -85,9 +85,9 @@ AmaxUse& amax_use() {
 
 OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
-  const at::Tensor x = x_in.stride(1) == 1 || x_in.size(1) == 1 ? x_in : x_in.contiguous();
+  const at::Tensor x = row_major(x_in);
   QuantizeOperand q;
-  q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = x.stride(0);
+  q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = row_stride(x);
   if (amax.defined()) {
     check(amax.scalar_type() == at::kInt && amax.numel() == 1 && amax.device() == x.device(),
           "quantize: expected the largest magnitude as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),

@@ -35,7 +35,7 @@ bool by_block(const OperandSpec& a, const OperandSpec& b, bool emulate) {
 at::Tensor values(const Operand& x, DType type, bool emulate) {
   if (!x.spec.quantized()) {
     const at::Tensor v = x.values.scalar_type() == tensor_type(type) ? x.values : x.values.to(tensor_type(type));
-    return v.stride(1) == 1 ? v : v.contiguous();
+    return row_major(v);
   }
   if (type == DType::s8 && x.codes.defined()) return x.codes;
   const ValueForm form = type == DType::f32 ? ValueForm::f32 : ValueForm::bf16;

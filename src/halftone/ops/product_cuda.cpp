@@ -45,8 +45,7 @@ Operand readable(const Operand& x, const Form& form) {
   const bool emulate = form.kind == Kind::dequantized;
   Operand y = x;
   if (!x.spec.quantized()) {
-    y.values = x.values.to(form.type);
-    if (y.values.stride(1) != 1) y.values = y.values.contiguous();
+    y.values = row_major(x.values.to(form.type));
     return y;
   }
   if (form.kind == Kind::folded) {
@@ -70,7 +69,7 @@ gemm::ProductOperand operand(const Operand& x) {
   gemm::ProductOperand p;
   p.numbers = x.values.scalar_type() == at::kFloat ? gemm::Numbers::f32 : gemm::Numbers::bf16;
   p.transposed = x.values_transposed;
-  p.data = x.values.const_data_ptr(), p.ld = x.values.stride(0);
+  p.data = x.values.const_data_ptr(), p.ld = row_stride(x.values);
   return p;
 }
 
@@ -90,7 +89,7 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   gemm::Product p;
   p.m = a.rows, p.n = b.rows, p.k = a.k;
   p.a = operand(a), p.b = operand(b);
-  p.d = out.data_ptr(), p.d_type = kernel_dtype(out), p.ldd = out.stride(0);
+  p.d = out.data_ptr(), p.d_type = kernel_dtype(out), p.ldd = row_stride(out);
   p.accumulate = options.accumulate, p.fast_accumulation = options.fast_accum;
   for (const Operand* x : {&a, &b}) {
     if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3

@@ -10,6 +10,7 @@
 #include "halftone/ops/head_loss.h"
 #include "halftone/ops/norm.h"
 #include "halftone/ops/swiglu.h"
+#include "halftone/torch_ops/format.h"
 #include "halftone/torch_ops/layer.h"
 
 namespace halftone::library {
@@ -29,12 +30,13 @@ auto schema(const char* name) {
   return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<F>();
 }
 
-Tensor rows_of(const Tensor& x) { return x.detach().reshape({-1, x.size(-1)}).contiguous(); }
-
 void check_norm(const Tensor& x, const Tensor& w) {
   kernel_dtype(x), kernel_dtype(w);
-  check(x.dim() >= 1 && w.dim() == 1 && x.sym_size(-1) == w.sym_size(0),
-        "halftone.rms_norm: expected x[..., D] and weight[D], found {} and {} dimensions", x.dim(), w.dim());
+  check_beside("halftone.rms_norm", "weight", w, x);
+  if (x.dim() < 1 || w.dim() != 1 || x.sym_size(-1) != w.sym_size(0) || TORCH_GUARD_OR_FALSE(w.sym_size(0).sym_eq(0)))
+    fail("halftone.rms_norm: expected x[..., D] and weight[D] with D of at least 1, found {} and {}", shape(x), shape(w));
+  check(w.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kFloat,
+        "halftone.rms_norm: expected x in float32 beside a weight in float32, found {}", c10::toString(x.scalar_type()));
 }
 
 // y in weight's dtype.
@@ -50,7 +52,12 @@ Tensor rms_norm_meta(const Tensor& x, const Tensor& w, double) {
   check_norm(x, w);
   return at::empty_symint(x.sym_sizes(), x.options().dtype(w.scalar_type()));
 }
+void check_norm_backward(const Tensor& dy, const Tensor& x, const Tensor& w) {
+  check_norm(x, w), kernel_dtype(dy), check_beside("halftone.rms_norm_backward", "dy", dy, x);
+  if (dy.sym_sizes() != x.sym_sizes()) fail("halftone.rms_norm_backward: expected dy of the shape of x, {}, found {}", shape(x), shape(dy));
+}
 Two rms_norm_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, double eps) {
+  check_norm_backward(dy, x, w);
   const c10::DeviceGuard device(x.device());
   Weight weight;
   weight.name = "halftone.rms_norm", weight.value = w.detach().contiguous();
@@ -62,10 +69,11 @@ Two rms_norm_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, dou
     std::tie(sum, y) = add_rms_norm(input, Tensor(), weight, eps);
   }
   const at::NoGradGuard no_grad;
-  const variable_list grads = (*y.grad_fn())({Tensor(), dy.detach().reshape({-1, x.size(-1)}).to(w.scalar_type()).contiguous()});
+  const variable_list grads = (*y.grad_fn())({Tensor(), rows_of(dy).to(w.scalar_type())});
   return {grads[0].view(x.sizes()), weight.grad.to(w.scalar_type())};
 }
-Two rms_norm_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, double) {
+Two rms_norm_backward_meta(const Tensor& dy, const Tensor& x, const Tensor& w, double) {
+  check_norm_backward(dy, x, w);
   return {at::empty_symint(x.sym_sizes(), x.options()), at::empty_symint(w.sym_sizes(), w.options())};
 }
 
@@ -87,22 +95,34 @@ class RmsNorm : public Function<RmsNorm> {
 };
 Tensor rms_norm_autograd(const Tensor& x, const Tensor& w, double eps) { return RmsNorm::apply(x, w, eps); }
 
+void check_swiglu(const char* op, const Tensor& gu) {
+  kernel_dtype(gu);
+  if (gu.dim() < 1 || gu.sym_size(-1) % 2 != 0 || TORCH_GUARD_OR_FALSE(gu.sym_size(-1).sym_eq(0)))
+    fail("{}: expected gu[..., 2F] with F of at least 1, found {}", op, shape(gu));
+}
 Tensor swiglu_op(const Tensor& gu) {
+  check_swiglu("halftone.swiglu", gu);
   const c10::DeviceGuard device(gu.device());
   const at::NoGradGuard no_grad;
-  std::vector<int64_t> shape = gu.sizes().vec();
-  check(!shape.empty() && shape.back() % 2 == 0, "halftone.swiglu: expected gu[..., 2F], found [{}]", fmt::join(shape, ", "));
-  shape.back() /= 2;
-  return swiglu(rows_of(gu)).value.view(shape);
+  std::vector<int64_t> sizes = gu.sizes().vec();
+  sizes.back() /= 2;
+  return swiglu(rows_of(gu)).value.view(sizes);
 }
 Tensor swiglu_meta(const Tensor& gu) {
-  kernel_dtype(gu);
-  std::vector<SymInt> shape = gu.sym_sizes().vec();
-  check(!shape.empty() && shape.back() % 2 == 0, "halftone.swiglu: expected gu[..., 2F]");
-  shape.back() = shape.back() / 2;
-  return at::empty_symint(shape, gu.options());
+  check_swiglu("halftone.swiglu", gu);
+  std::vector<SymInt> sizes = gu.sym_sizes().vec();
+  sizes.back() = sizes.back() / 2;
+  return at::empty_symint(sizes, gu.options());
+}
+void check_swiglu_backward(const Tensor& dh, const Tensor& gu) {
+  constexpr auto kOp = "halftone.swiglu_backward";
+  check_swiglu(kOp, gu), kernel_dtype(dh), check_beside(kOp, "dh", dh, gu);
+  bool same = dh.dim() == gu.dim() && dh.sym_size(-1) * 2 == gu.sym_size(-1);
+  for (int64_t i = 0; same && i + 1 < gu.dim(); ++i) same = dh.sym_size(i) == gu.sym_size(i);
+  if (!same) fail("{}: expected gu[..., 2F] and dh[..., F], found {} and {}", kOp, shape(gu), shape(dh));
 }
 Tensor swiglu_backward_op(const Tensor& dh, const Tensor& gu) {
+  check_swiglu_backward(dh, gu);
   const c10::DeviceGuard device(gu.device());
   const Tensor input = rows_of(gu).requires_grad_(true);
   Tensor h;
@@ -111,9 +131,12 @@ Tensor swiglu_backward_op(const Tensor& dh, const Tensor& gu) {
     h = swiglu(input);
   }
   const at::NoGradGuard no_grad;
-  return (*h.grad_fn())({dh.detach().reshape(h.sizes()).contiguous()})[0].view(gu.sizes());
+  return (*h.grad_fn())({rows_of(dh).to(h.scalar_type())})[0].view(gu.sizes());
 }
-Tensor swiglu_backward_meta(const Tensor&, const Tensor& gu) { return at::empty_symint(gu.sym_sizes(), gu.options()); }
+Tensor swiglu_backward_meta(const Tensor& dh, const Tensor& gu) {
+  check_swiglu_backward(dh, gu);
+  return at::empty_symint(gu.sym_sizes(), gu.options());
+}
 
 class Swiglu : public Function<Swiglu> {
  public:
@@ -132,12 +155,15 @@ Tensor swiglu_autograd(const Tensor& gu) { return Swiglu::apply(gu); }
 
 // LM head and cross-entropy in chunks of rows (ops/head_loss.h): mean loss over the labels that are not -100, and its
 // gradients, formed in the same pass.
+void check_cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, const MaybeTensor& step) {
+  constexpr auto kOp = "halftone.linear_cross_entropy";
+  check_step(step, x), check_linear(kOp, x, w, std::nullopt), check_beside(kOp, "labels", labels, x);
+  if (x.dim() != 2 || labels.dim() != 1 || labels.sym_size(0) != x.sym_size(0) || labels.scalar_type() != at::kLong)
+    fail("{}: expected x[T, K] and int64 labels[T], found {} and {} in {}", kOp, shape(x), shape(labels), c10::toString(labels.scalar_type()));
+}
 Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, int64_t seed,
                        const MaybeTensor& step, int64_t first_row, std::array<bool, 2> wanted) {
-  check_linear("halftone.linear_cross_entropy", x, w, std::nullopt);
-  check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0) && labels.scalar_type() == at::kLong,
-        "halftone.linear_cross_entropy: expected x[T, K] and int64 labels[T], found {} dimensions and {} labels of {}", x.dim(),
-        labels.numel(), c10::toString(labels.scalar_type()));
+  check_cross_entropy(x, w, labels, step);
   const c10::DeviceGuard device(x.device());
   const Step context(seed, step, first_row);
   Layer layer(w, std::nullopt, recipe, options, name);
@@ -146,8 +172,9 @@ Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, T
   const Tensor input = x.detach();
   input.requires_grad_(training);
   const at::AutoGradMode recording(training);
-  const int64_t valid = std::max<int64_t>(labels.ne(-100).sum().item<int64_t>(), 1);
-  const HeadLoss result = head_loss(input, layer.group, labels.contiguous(), 1.0 / static_cast<double>(valid));
+  // Counted where they are: nothing waits for the device, and a graph can hold it.
+  const Tensor per_label = labels.ne(-100).sum().clamp_min(1).to(at::kDouble).reciprocal();
+  const HeadLoss result = head_loss(input, layer.group, labels.contiguous(), 1, per_label);
   const Tensor none = at::empty({0}, x.options());
   Tensor dx = none;
   if (training) dx = (*result.loss.grad_fn())({at::ones({}, result.loss.options())})[0];
@@ -156,10 +183,10 @@ Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, T
           wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone()};
 }
 
-Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor& step, SymInt,
-                         std::array<bool, 2> wanted) {
-  check_step(step);
-  check_linear("halftone.linear_cross_entropy", x, w, std::nullopt);
+Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, SymInt,
+                         const MaybeTensor& step, SymInt, std::array<bool, 2> wanted) {
+  check_cross_entropy(x, w, labels, step);
+  check_multiples(parse_recipe(std::string(recipe), std::string(options), std::string(name)), recipe, w, name);
   const auto like = [&](bool want, const Tensor& t) {
     return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
   };
@@ -168,6 +195,11 @@ Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor&, Text, 
 
 using CrossEntropyOp = Three(const Tensor&, const Tensor&, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt,
                              std::array<bool, 2>);
+
+// What backward does with a gradient that was formed beside the loss. An op of its own, which has no derivative: PyTorch would take the
+// gradient for a constant.
+Tensor gradient_times_op(const Tensor& gradient, const Tensor& by) { return (gradient * by).to(gradient.scalar_type()); }
+Tensor gradient_times_meta(const Tensor& gradient, const Tensor&) { return at::empty_symint(gradient.sym_sizes(), gradient.options()); }
 
 // Gradients are formed beside the loss and only multiplied in backward.
 class CrossEntropy : public Function<CrossEntropy> {
@@ -182,10 +214,11 @@ class CrossEntropy : public Function<CrossEntropy> {
     return loss;
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& dl) {
+    static const auto op = schema<Tensor(const Tensor&, const Tensor&)>("halftone::linear_cross_entropy_backward");
     const variable_list saved = ctx->get_saved_variables();
     variable_list grads(11);
     for (size_t i : {0, 1}) {
-      if (ctx->needs_input_grad(i)) grads[i] = (saved[i] * dl[0]).to(saved[i].scalar_type());
+      if (ctx->needs_input_grad(i)) grads[i] = op.call(saved[i], dl[0]);
     }
     return grads;
   }
@@ -205,7 +238,7 @@ Tensor cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, Tex
 void devices(torch::Library& m) {
   m.impl("rms_norm", &rms_norm_op), m.impl("rms_norm_backward", &rms_norm_backward_op);
   m.impl("swiglu", &swiglu_op), m.impl("swiglu_backward", &swiglu_backward_op);
-  m.impl("linear_cross_entropy_with_gradients", &cross_entropy_op);
+  m.impl("linear_cross_entropy_with_gradients", &cross_entropy_op), m.impl("linear_cross_entropy_backward", &gradient_times_op);
 }
 
 }  // namespace
@@ -225,18 +258,19 @@ TORCH_LIBRARY_FRAGMENT(halftone, m) {
       "step, "
       "SymInt first_row, bool[2] wanted) -> (Tensor loss, Tensor dx, Tensor dw)",
       tags);
+  m.def("linear_cross_entropy_backward(Tensor gradient, Tensor dloss) -> Tensor", tags);
 }
 TORCH_LIBRARY_IMPL(halftone, CPU, m) { devices(m); }
 TORCH_LIBRARY_IMPL(halftone, CUDA, m) { devices(m); }
 TORCH_LIBRARY_IMPL(halftone, Meta, m) {
   m.impl("rms_norm", &rms_norm_meta), m.impl("rms_norm_backward", &rms_norm_backward_meta);
   m.impl("swiglu", &swiglu_meta), m.impl("swiglu_backward", &swiglu_backward_meta);
-  m.impl("linear_cross_entropy_with_gradients", &cross_entropy_meta);
+  m.impl("linear_cross_entropy_with_gradients", &cross_entropy_meta), m.impl("linear_cross_entropy_backward", &gradient_times_meta);
 }
 TORCH_LIBRARY_IMPL(halftone, CompositeExplicitAutograd, m) { m.impl("linear_cross_entropy", &cross_entropy); }
 TORCH_LIBRARY_IMPL(halftone, Autograd, m) {
   m.impl("rms_norm", &rms_norm_autograd), m.impl("swiglu", &swiglu_autograd), m.impl("linear_cross_entropy", &cross_entropy_autograd);
-  for (const char* name : {"rms_norm_backward", "swiglu_backward", "linear_cross_entropy_with_gradients"}) {
+  for (const char* name : {"rms_norm_backward", "swiglu_backward", "linear_cross_entropy_with_gradients", "linear_cross_entropy_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -19,20 +19,13 @@ std::mutex& step_mutex() {
   return one;
 }
 
-std::string shape(const at::Tensor& t) {
-  std::ostringstream out;
-  out << t.sym_sizes();
-  return out.str();
-}
-
 StepContext context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
-  check_step(step);
   StepContext c{static_cast<uint64_t>(seed), 0, first_row};
   if (!present(step)) return c;
   if (cuda::current_capture(step->device()) != 0) {
     c.device_step = static_cast<const uint32_t*>(step->const_data_ptr());  // the lower half, which comes first
   } else {
-    c.step = static_cast<uint32_t>(step->item<int64_t>());
+    c.step = checked_step("halftone", step->item<int64_t>());
   }
   return c;
 }
@@ -46,12 +39,10 @@ Step::Step(int64_t seed, const MaybeTensor& step, int64_t first_row) : lock_(ste
 Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name) {
   weight.name = std::string(name), weight.value = w.detach().contiguous();
   group.recipe = parse_recipe(std::string(recipe), std::string(options), weight.name);
-  const int64_t n = w.size(0), k = w.size(1), multiple = group.recipe.dim_multiple;
-  check(n % multiple == 0 && k % multiple == 0,
-        "halftone.linear: recipe {} takes sizes that are multiples of {}, {} is [{}, {}]; use recipe none", recipe, multiple, name, n, k);
+  check_multiples(group.recipe, recipe, w, name);
   group.weights = {&weight};
   if (group.recipe.w_forward.stored) {
-    weight.stored = std::make_shared<StoredWeight>(allocate_stored(group.recipe.w_forward, n, k, w.device()));
+    weight.stored = std::make_shared<StoredWeight>(allocate_stored(group.recipe.w_forward, w.size(0), w.size(1), w.device()));
     store(weight.value.to(at::kFloat), {}, *weight.stored);
   }
   if (present(b)) {
@@ -70,16 +61,47 @@ LinearCall backward_call(const at::Tensor& x, LinearGroup& group) {
   return linear_call(x, group, o);
 }
 
-void check_step(const MaybeTensor& step) {
-  check(!present(step) || (step->scalar_type() == at::kLong && step->dim() == 0),
-        "halftone: expected step as an int64 number (torch.tensor(3)), found {} with {} dimensions",
-        present(step) ? c10::toString(step->scalar_type()) : "none", present(step) ? step->dim() : 0);
+void check_step(const MaybeTensor& step, const at::Tensor& x) {
+  if (!present(step)) return;
+  check(step->scalar_type() == at::kLong && step->dim() == 0,
+        "halftone: expected step as an int64 number (torch.tensor(3)), found {} with {} dimensions", c10::toString(step->scalar_type()),
+        step->dim());
+  check(!step->is_meta() || x.is_meta(), "halftone: expected step on {} or the CPU, found it on {}", x.device().str(), step->device().str());
+}
+uint32_t checked_step(const char* op, int64_t step) {
+  check(step >= 0 && step <= UINT32_MAX, "{}: expected a step from 0 to 4294967295, found {}", op, step);
+  return static_cast<uint32_t>(step);
+}
+
+void check_beside(const char* op, const char* which, const at::Tensor& t, const at::Tensor& x) {
+  check(t.device() == x.device(), "{}: expected {} on {}, where x is, found it on {}", op, which, x.device().str(), t.device().str());
+}
+
+void check_multiples(const LinearRecipe& recipe, std::string_view scheme, const at::Tensor& w, std::string_view name) {
+  const int64_t multiple = recipe.dim_multiple;
+  const auto odd = [&](int axis) { return TORCH_GUARD_OR_FALSE((w.sym_size(axis) % multiple).sym_ne(0)); };
+  if (odd(0) || odd(1)) {
+    fail("halftone.linear: recipe {} takes sizes that are multiples of {}, {} is {}; use recipe none", scheme, multiple, name,
+         shape(w));
+  }
+}
+
+std::string shape(const at::Tensor& t) {
+  std::ostringstream out;
+  out << t.sym_sizes();
+  return out.str();
+}
+
+at::Tensor rows_of(const at::Tensor& x) {
+  const at::Tensor y = x.detach();
+  return (y.dim() == 1 ? y.unsqueeze(0) : y.flatten(0, -2)).contiguous();
 }
 
 void check_linear(const char* op, const at::Tensor& x, const at::Tensor& w, const MaybeTensor& bias) {
   if (w.dim() != 2 || x.dim() < 1 || x.sym_size(-1) != w.sym_size(1)) {
     fail("{}: expected x[..., K] and weight[N, K], found {} and {}", op, shape(x), shape(w));
   }
+  if (TORCH_GUARD_OR_FALSE(w.sym_numel().sym_eq(0))) fail("{}: expected a weight of at least one row and column, found {}", op, shape(w));
   kernel_dtype(x), kernel_dtype(w);
   check(x.device() == w.device(), "{}: expected x and weight on one device, found {} and {}", op, x.device().str(), w.device().str());
   if (!present(bias)) return;

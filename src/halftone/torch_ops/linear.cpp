@@ -21,7 +21,7 @@ using Three = std::tuple<Tensor, Tensor, Tensor>;
 
 Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, int64_t seed,
                  const MaybeTensor& step, int64_t first_row) {
-  check_linear("halftone.linear", x, w, bias);
+  check_step(step, x), check_linear("halftone.linear", x, w, bias);
   const c10::DeviceGuard device(x.device());
   const Step context(seed, step, first_row);
   Layer layer(w, bias, recipe, options, name);
@@ -29,37 +29,48 @@ Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text
   o.out = x.scalar_type();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = w.size(0);
-  return linear_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group, o).y.view(shape);
+  return linear_call(rows_of(x), layer.group, o).y.view(shape);
 }
 
 Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt,
                    const MaybeTensor& step, SymInt) {
-  check_step(step);
-  check_linear("halftone.linear", x, w, bias);
-  parse_recipe(std::string(recipe), std::string(options), std::string(name));
+  check_step(step, x), check_linear("halftone.linear", x, w, bias);
+  check_multiples(parse_recipe(std::string(recipe), std::string(options), std::string(name)), recipe, w, name);
   std::vector<SymInt> shape = x.sym_sizes().vec();
   shape.back() = w.sym_size(0);
   return at::empty_symint(shape, x.options());
 }
 
+void check_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, const MaybeTensor& step,
+                    std::array<bool, 3> wanted) {
+  constexpr auto kOp = "halftone.linear_backward";
+  check_step(step, x), check_linear(kOp, x, w, bias), kernel_dtype(dy), check_beside(kOp, "dy", dy, x);
+  bool same = dy.dim() == x.dim() && dy.sym_size(-1) == w.sym_size(0);
+  for (int64_t i = 0; same && i + 1 < x.dim(); ++i) same = dy.sym_size(i) == x.sym_size(i);
+  if (!same) fail("{}: expected dy[..., N] beside x{} and weight{}, found {}", kOp, shape(x), shape(w), shape(dy));
+  check(!wanted[2] || present(bias), "{}: the gradient of a bias is wanted, but there is no bias", kOp);
+}
+
 // {dx, dw, db}, an empty tensor for what is not wanted. X and W are quantised again as in the forward pass, draws included.
 Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name,
                          int64_t seed, const MaybeTensor& step, int64_t first_row, std::array<bool, 3> wanted) {
-  check_linear("halftone.linear", x, w, bias);
+  check_backward(dy, x, w, bias, step, wanted);
   const c10::DeviceGuard device(x.device());
   const Step context(seed, step, first_row);
   Layer layer(w, bias, recipe, options, name);
   if (wanted[1]) want_gradient(layer.weight);
   if (wanted[2]) want_gradient(layer.bias);
-  LinearCall call = backward_call(x.detach().reshape({-1, x.size(-1)}).contiguous(), layer.group);
-  const Tensor dx = call.backward(dy.detach().reshape({-1, w.size(0)}).contiguous(), wanted[0]);
+  LinearCall call = backward_call(rows_of(x), layer.group);
+  const Tensor dx = call.backward(rows_of(dy), wanted[0]);
   const Tensor none = at::empty({0}, x.options());
   return {wanted[0] ? dx.to(x.scalar_type()).view(x.sizes()) : none, wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone(),
           wanted[2] ? layer.bias.grad.to(bias->scalar_type()) : none.clone()};
 }
 
-Three linear_backward_meta(const Tensor&, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text, Text, Text, SymInt,
-                           const MaybeTensor&, SymInt, std::array<bool, 3> wanted) {
+Three linear_backward_meta(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options,
+                           Text name, SymInt, const MaybeTensor& step, SymInt, std::array<bool, 3> wanted) {
+  check_backward(dy, x, w, bias, step, wanted);
+  check_multiples(parse_recipe(std::string(recipe), std::string(options), std::string(name)), recipe, w, name);
   const auto like = [&](bool want, const Tensor& t) {
     return want ? at::empty_symint(t.sym_sizes(), t.options()) : at::empty_symint({SymInt(0)}, x.options());
   };

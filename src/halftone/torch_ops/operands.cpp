@@ -7,6 +7,7 @@
 #include "halftone/formats/support.h"
 #include "halftone/ops/common.h"
 #include "halftone/quantize/panels.h"
+#include "halftone/torch_ops/layer.h"
 
 namespace halftone::library {
 namespace {
@@ -16,7 +17,9 @@ at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at:
   check(t.sizes() == shape && t.scalar_type() == type && t.device() == device,
         "{}: expected {} of [{}] in {} on {}, found [{}] in {} on {}", what, which, fmt::join(shape, ", "), c10::toString(type),
         device.str(), fmt::join(t.sizes(), ", "), c10::toString(t.scalar_type()), t.device().str());
-  return t.contiguous();
+  const at::Tensor packed = t.contiguous();
+  // Products read codes 16 bytes at a time; a slice may begin anywhere.
+  return device.is_cuda() && reinterpret_cast<uintptr_t>(packed.const_data_ptr()) % 16 != 0 ? packed.clone() : packed;
 }
 
 }  // namespace
@@ -24,6 +27,7 @@ at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at:
 void check_matrix(const at::Tensor& x, const Format& format, bool transposed) {
   const OperandSpec& s = format.spec;
   check(s.quantized(), "halftone.quantize: format hp is an unquantised matrix");
+  kernel_dtype(x);
   check(x.dim() == 2, "halftone.quantize: expected a matrix, found {} dimensions", x.dim());
   check(s.hadamard == 0 || transposed, "halftone.quantize: a rotation runs along tokens; it goes with transposed = true only");
   if (!format.packed || s.hadamard > 0) return;  // a rotation fills its last group up, to an even length
@@ -43,7 +47,7 @@ Operand quantize(const at::Tensor& x, const Format& format, bool transposed, con
   const OperandSpec& s = format.spec;
   CopyRequest r;
   r.spec = s, r.packed = format.packed, r.codes = !format.packed;
-  r.rounding.stochastic = s.stochastic, r.rounding.step = static_cast<uint32_t>(draws.step), r.rounding.first_row = draws.first_row;
+  r.rounding.stochastic = s.stochastic, r.rounding.step = checked_step("halftone.quantize", draws.step), r.rounding.first_row = draws.first_row;
   const auto seed = static_cast<uint64_t>(draws.seed);
   if (s.stochastic) r.rounding.key = philox_key(seed, draws.stream);
   if (s.hadamard == 16) r.signs = kFixedSigns16;
@@ -67,7 +71,7 @@ Operand operand(const char* what, at::TensorList t, const Format& format) {
   if (!s.quantized()) {
     check(t.size() == 1 && t[0].dim() == 2, "{}: expected one matrix for an operand in format hp, found {} tensors", what, t.size());
     kernel_dtype(t[0]);
-    return plain_operand(t[0].stride(1) == 1 ? t[0] : t[0].contiguous(), false);
+    return plain_operand(row_major(t[0]), false);
   }
   check(t.size() == 5, "{}: expected the five tensors of halftone.quantize (codes, scales, outer, macro, zeros), found {}", what, t.size());
   check(t[0].dim() == 2, "{}: expected codes of a matrix, found {} dimensions", what, t[0].dim());

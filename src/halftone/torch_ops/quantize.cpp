@@ -11,6 +11,7 @@
 #include "halftone/ops/common.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
+#include "halftone/torch_ops/layer.h"
 #include "halftone/torch_ops/operands.h"
 
 namespace halftone::library {
@@ -66,14 +67,20 @@ Tensor dequantize_op(at::TensorList t, Text format, at::ScalarType dtype) {
 Tensor dequantize_meta(at::TensorList t, Text format_text, at::ScalarType dtype) {
   const Format format = parse_format(format_text);
   check(t.size() == 5 && t[0].dim() == 2, "halftone.dequantize: expected the five tensors of halftone.quantize, found {}", t.size());
+  for (const Tensor& part : t) check_beside("halftone.dequantize", "every tensor", part, t[0]);
   const SymInt k = t[0].sym_size(1);
   return at::empty_symint({t[0].sym_size(0), format.packed ? k * 2 : k}, t[0].options().dtype(dtype));
 }
 
-Tensor fake_quantize_op(const Tensor& x, Text format_text, bool transposed, Text stream, int64_t seed, int64_t step, int64_t first_row) {
-  const Format format = parse_format(format_text);
+void check_fake(const Tensor& x, const Format& format) {
+  kernel_dtype(x);
+  check(format.spec.quantized(), "halftone.fake_quantize: format hp is an unquantised matrix");
   check(format.spec.hadamard == 0, "halftone.fake_quantize: a rotation is not undone; quantise and dequantise by hand");
   check(x.dim() >= 1, "halftone.fake_quantize: expected at least one dimension");
+}
+Tensor fake_quantize_op(const Tensor& x, Text format_text, bool transposed, Text stream, int64_t seed, int64_t step, int64_t first_row) {
+  const Format format = parse_format(format_text);
+  check_fake(x, format);
   const c10::DeviceGuard guard(x.device());
   Format codes = format;
   codes.packed = false;
@@ -84,7 +91,7 @@ Tensor fake_quantize_op(const Tensor& x, Text format_text, bool transposed, Text
 }
 
 Tensor fake_quantize_meta(const Tensor& x, Text format_text, bool, Text, SymInt, SymInt, SymInt) {
-  check(parse_format(format_text).spec.hadamard == 0, "halftone.fake_quantize: a rotation is not undone; quantise and dequantise by hand");
+  check_fake(x, parse_format(format_text));
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
@@ -133,6 +140,10 @@ bool folds(const OperandSpec& a, const OperandSpec& b, at::Device device) {
   return device.is_cuda() && a.quantized() && b.quantized() && product_support(a, b, hardware_of(device)).path == Path::folded;
 }
 
+void check_out_dtype(at::ScalarType type) {
+  check(type == at::kFloat || type == at::kBFloat16, "halftone.scaled_mm: expected out_dtype float32 or bfloat16, found {}",
+        c10::toString(type));
+}
 Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_tensors, Text b_format, const std::optional<Tensor>& bias,
                     at::ScalarType out_dtype, bool fast_accum, bool emulate) {
   Operand a = operand("halftone.scaled_mm: a", a_tensors, parse_format(a_format));
@@ -141,8 +152,7 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
   check(a.k == b.k && b_tensors[0].device() == device,
         "halftone.scaled_mm: expected operands of equal length on one device, found {} on {} and {} on {}", a.k, device.str(), b.k,
         b_tensors[0].device().str());
-  check(out_dtype == at::kFloat || out_dtype == at::kBFloat16, "halftone.scaled_mm: expected out_dtype float32 or bfloat16, found {}",
-        c10::toString(out_dtype));
+  check_out_dtype(out_dtype);
   const c10::DeviceGuard guard(device);
   ProductOptions options;
   options.fast_accum = fast_accum, options.emulate = emulate;
@@ -166,10 +176,21 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
   return out;
 }
 
-Tensor scaled_mm_meta(at::TensorList a, Text a_format, at::TensorList b, Text b_format, const std::optional<Tensor>&,
+Tensor scaled_mm_meta(at::TensorList a, Text a_format, at::TensorList b, Text b_format, const std::optional<Tensor>& bias,
                       at::ScalarType out_dtype, bool, bool) {
-  parse_format(a_format), parse_format(b_format);
+  const Format of_a = parse_format(a_format), of_b = parse_format(b_format);
   check(!a.empty() && !b.empty() && a[0].dim() == 2 && b[0].dim() == 2, "halftone.scaled_mm: expected two operands of matrices");
+  for (const at::TensorList operand : {a, b}) {
+    for (const Tensor& part : operand) check_beside("halftone.scaled_mm", "every tensor", part, a[0]);
+  }
+  const SymInt k = a[0].sym_size(1) * (of_a.packed ? 2 : 1), other = b[0].sym_size(1) * (of_b.packed ? 2 : 1);
+  check(k == other, "halftone.scaled_mm: expected operands of equal length, found {} and {}", shape(a[0]), shape(b[0]));
+  check_out_dtype(out_dtype);
+  if (bias.has_value() && bias->defined()) {
+    check_beside("halftone.scaled_mm", "bias", *bias, a[0]);
+    check(bias->dim() == 1 && bias->sym_size(0) == b[0].sym_size(0), "halftone.scaled_mm: expected a bias for the rows of {}, found {}",
+          shape(b[0]), shape(*bias));
+  }
   return at::empty_symint({a[0].sym_size(0), b[0].sym_size(0)}, a[0].options().dtype(out_dtype));
 }
 
