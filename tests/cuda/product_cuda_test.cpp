@@ -365,6 +365,32 @@ TEST_F(ProductCuda, RunsInsideAGraph) {
   }
 }
 
+// Rows that begin anywhere, or lie at odd distances, which the TMA unit does not take: by another way, the same numbers.
+TEST_F(ProductCuda, RowsNeedNotBeAligned) {
+  constexpr int64_t kM = 48, kN = 32, kK = 64, kStep = kK + 6;
+  const TestOperand b = make_operand(scaled(BF, Scales::row), kN, kK, 2);
+  std::vector<uint16_t> bits(static_cast<size_t>(kM * kStep + 8));
+  const PhiloxKey key = philox_key(3, "values");
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = bf16(normal(key, i)).bits;
+  const Device strided(bits);
+  for (const int64_t first : {int64_t{0}, int64_t{3}}) {
+    std::vector<uint16_t> rows;
+    for (int64_t r = 0; r < kM; ++r) {
+      const auto from = bits.begin() + first + r * kStep;
+      rows.insert(rows.end(), from, from + kK);
+    }
+    const Device plain(rows), expected(std::vector<float>(kM * kN)), found(std::vector<float>(kM * kN));
+    Product p;
+    p.m = kM, p.n = kN, p.k = kK, p.b = b.operand, p.d_type = DType::f32, p.d = expected.get();
+    p.a.numbers = BF, p.a.data = plain.get();
+    ASSERT_STREQ(product(p), nullptr);
+    p.a.data = strided.get<uint16_t>() + first, p.a.ld = kStep, p.d = found.get();
+    ASSERT_STREQ(product(p), nullptr);
+    const auto e = expected.fetch<float>(), f = found.fetch<float>();
+    for (size_t i = 0; i < e.size(); ++i) ASSERT_NEAR(f[i], e[i], 1e-5f * (1 + std::abs(e[i]))) << first << ", " << i;
+  }
+}
+
 TEST_F(ProductCuda, SaysWhatItCannotDo) {
   Product p;
   p.m = 32, p.n = 48, p.k = 64;
@@ -381,7 +407,14 @@ TEST_F(ProductCuda, SaysWhatItCannotDo) {
   EXPECT_STREQ(product(p), "product: expected the scales that the operand names");
   p.a.scale = memory.get<float>(), p.d_type = DType::s32;
   EXPECT_STREQ(product(p), "product: int32 goes with plain int8 products");
-  p.d_type = DType::bf16;
+  p.d_type = DType::bf16, p.a.data = memory.get<uint8_t>() + 8;
+  EXPECT_STREQ(product(p), "product: expected rows of 8-bit codes 16-byte aligned");
+  p.a.data = memory.get();
+  Product sums = p;
+  sums.a.numbers = sums.b.numbers = Numbers::s8, sums.k = 133152;
+  EXPECT_STREQ(product(sums),
+               "product: int32 sums of int8 products hold up to 133144 of them; shorten the contraction (for the gradient of a weight the "
+               "tokens of a micro-batch: fewer rows or more accumulation), or take another format");
   EXPECT_STREQ(run_(&p, nullptr), "product: the workspace is too small; ask halftone_cuda_product_workspace");
 }
 

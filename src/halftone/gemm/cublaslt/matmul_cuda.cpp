@@ -44,13 +44,11 @@ struct Hash {
 };
 static_assert(std::has_unique_object_representations_v<Problem>, "the hash reads the bytes");
 
-struct Chosen {
-  cublasLtMatmulAlgo_t algo;
-  Choice how;
-};
+using Algorithms = std::unordered_map<Problem, cublasLtMatmulAlgo_t, Hash>;
+// What was measured apart from the library's own choice: who asks for that one wants it whatever was measured before.
 struct Cache {
   std::shared_mutex mutex;
-  std::unordered_map<Problem, Chosen, Hash> chosen;
+  Algorithms measured, heuristic;
 };
 Cache& cache() {
   static Cache it;
@@ -68,10 +66,8 @@ Algos fastest_few(const Algos& algos, const std::vector<float>& ms, size_t count
   return out;
 }
 
-cublasLtMatmulAlgo_t fastest_of(Call& call, const Problem& p, Pointers x, Algos algos, cudaStream_t stream) {
-  const Scratch scratch(p.m * p.ldd * (p.d_type == CUDA_R_16BF ? 2 : 4), stream);
-  if (!scratch.get()) return algos[0];
-  x.d = scratch.get();
+// x.d: memory that may be written.
+cublasLtMatmulAlgo_t fastest_of(Call& call, const Pointers& x, Algos algos, cudaStream_t stream) {
   const auto siblings = call.siblings();
   algos.insert(algos.end(), siblings.begin(), siblings.end());
   const auto time = [&](int rounds, int repeats) {
@@ -215,21 +211,30 @@ cublasStatus_t Call::run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cu
 
 bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream, cublasLtMatmulAlgo_t& algo) {
   Cache& c = cache();
-  if (choice == Choice::measured && is_capturing(stream)) choice = Choice::heuristic;
-  {
+  bool measure = choice == Choice::measured;
+  const auto known = [&](const Algorithms& from) {
     const std::shared_lock lock(c.mutex);
-    const auto it = c.chosen.find(p);
-    if (it != c.chosen.end() && (it->second.how == Choice::measured || choice == Choice::heuristic)) {
-      algo = it->second.algo;
-      return true;
-    }
-  }
+    const auto it = from.find(p);
+    if (it == from.end()) return false;
+    algo = it->second;
+    return true;
+  };
+  if (measure && known(c.measured)) return true;
+  measure = measure && !is_capturing(stream);
+  if (!measure && known(c.heuristic)) return true;
   Call call(p);
-  const auto algos = call.heuristic(choice == Choice::measured ? kMeasured : 1);
+  const auto algos = call.heuristic(measure ? kMeasured : 1);
   if (algos.empty()) return false;
-  algo = choice == Choice::measured ? fastest_of(call, p, x, algos, stream) : algos[0];
+  algo = algos[0];
+  if (measure) {
+    const Scratch scratch(p.m * p.ldd * (p.d_type == CUDA_R_16BF ? 2 : 4), stream);
+    if (!scratch.get()) return true;  // not now: the next call measures
+    Pointers to_scratch = x;
+    to_scratch.d = scratch.get();
+    algo = fastest_of(call, to_scratch, algos, stream);
+  }
   const std::unique_lock lock(c.mutex);
-  c.chosen.insert_or_assign(p, Chosen{algo, choice});
+  (measure ? c.measured : c.heuristic).insert_or_assign(p, algo);
   return true;
 }
 

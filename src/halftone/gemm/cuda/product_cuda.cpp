@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <mutex>
 
+#include "halftone/device/error_text.h"
 #include "halftone/gemm/cublaslt/matmul.h"
 #include "halftone/gemm/cuda/block_rows.h"
 #include "halftone/gemm/cuda/scaled_choice.h"
@@ -25,6 +27,11 @@ bool one_factor(const ProductOperand& x) { return !x.macro && (x.scales == Scale
 bool is_one(const ProductOperand& x) { return one_factor(x) && x.scales == Scales::none && !x.outer; }
 
 int64_t row_step(const ProductOperand& x, int64_t rows, int64_t k) { return x.ld ? x.ld : x.transposed ? rows : k; }
+// Whether address and distance of rows are multiples of 16 bytes, as the TMA unit of sm_90 wants them.
+bool aligned16(const void* at, int64_t row_bytes) { return reinterpret_cast<uintptr_t>(at) % 16 == 0 && row_bytes % 16 == 0; }
+bool aligned16(const ProductOperand& x, int64_t rows, int64_t k) { return aligned16(x.data, row_step(x, rows, k) * bytes_of(x.numbers)); }
+// Sums of 127 * 127, the largest product of codes, that int32 holds.
+constexpr int64_t kMostInt8 = 133144;
 
 const char* problem(const Product& p) {
   const Numbers a = p.a.numbers, b = p.b.numbers;
@@ -46,8 +53,11 @@ const char* problem(const Product& p) {
   if (p.bias && p.bias_type != DType::bf16 && p.bias_type != DType::f32) return "product: expected a bias of bf16 or f32";
   if (is_8bit(a)) {
     if (p.k % 16 != 0 || p.n % 16 != 0) return "product: 8-bit operands need k and n that are multiples of 16; append zeros";
-    if (row_step(p.a, p.m, p.k) % 16 != 0 || row_step(p.b, p.n, p.k) % 16 != 0)
-      return "product: expected rows of 8-bit codes 16-byte aligned";
+    if (!aligned16(p.a, p.m, p.k) || !aligned16(p.b, p.n, p.k)) return "product: expected rows of 8-bit codes 16-byte aligned";
+  }
+  if (a == Numbers::s8 && p.k > kMostInt8) {
+    return "product: int32 sums of int8 products hold up to 133144 of them; shorten the contraction (for the gradient of a weight the tokens "
+           "of a micro-batch: fewer rows or more accumulation), or take another format";
   }
   return nullptr;
 }
@@ -57,17 +67,22 @@ struct Device {
   bool sm90 = false;  // wgmma and TMA as sm_90a has them
 };
 const char* current_device(Device& out) {
-  static std::array<Device, 64> known{};
-  if (cudaGetDevice(&out.id) != cudaSuccess || out.id >= 64) return "product: no current CUDA device";
-  Device& at = known[static_cast<size_t>(out.id)];
-  if (at.sm_count == 0) {  // the same values whichever thread writes them
+  struct Known {
+    std::once_flag asked;
+    Device device;
+  };
+  static std::array<Known, 64> all{};
+  int id = 0;
+  if (cudaGetDevice(&id) != cudaSuccess || id >= 64) return "product: no current CUDA device";
+  Known& known = all[static_cast<size_t>(id)];
+  std::call_once(known.asked, [&] {
     int major = 0, minor = 0, count = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, out.id);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, out.id);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, out.id);
-    at = {out.id, count, major == 9 && minor == 0};
-  }
-  out = at;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, id);
+    known.device = {id, count, major == 9 && minor == 0};
+  });
+  out = known.device;
   return nullptr;
 }
 
@@ -208,15 +223,17 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
   plan.alpha = p.alpha;
   const Numbers a = p.a.numbers, b = p.b.numbers;
   const bool factors = one_factor(p.a) && one_factor(p.b);
+  const bool fused = sm90 && aligned16(p.a, p.m, p.k) && aligned16(p.b, p.n, p.k) &&
+                     aligned16(p.d, (p.ldd ? p.ldd : p.n) * static_cast<int64_t>(size_of(p.d_type)));
   if (a == Numbers::s8) {
     if (p.d_type == DType::s32) return plan;
-    plan_beside(plan, p, sm90, space);
+    plan_beside(plan, p, fused, space);
   } else if (a == Numbers::e5m2 && b == Numbers::e5m2 && !in_blocks(p.a) && !in_blocks(p.b)) {
-    plan_beside(plan, p, sm90, space);
+    plan_beside(plan, p, fused, space);
   } else if (is_fp8(a)) {
     plan_fp8(plan, p, space);
   } else if (!factors) {
-    plan_beside(plan, p, sm90 && a == Numbers::bf16 && !p.a.transposed && !p.b.transposed && !p.accumulate && p.k % 8 == 0 && p.n % 8 == 0,
+    plan_beside(plan, p, fused && a == Numbers::bf16 && !p.a.transposed && !p.b.transposed && !p.accumulate && p.k % 8 == 0 && p.n % 8 == 0,
                 space);
   } else if ((a == Numbers::f32 && p.d_type == DType::bf16) || rounded_before_bias(p)) {
     plan_beside(plan, p, false, space);
@@ -292,7 +309,7 @@ ScaledCall scaled_call(const Product& p, const Plan& plan, const Device& device,
 }
 
 #define HALFTONE_TRY(expression) \
-  if (const cudaError_t status = (expression); status != cudaSuccess) return cudaGetErrorString(status)
+  if (const char* message = device::error_text(expression)) return message
 
 const char* prepare(const Product& p, const Plan& plan, cudaStream_t stream) {
   if (plan.jobs[0].to || plan.jobs[1].to) HALFTONE_TRY(arrange_scales(plan.jobs[0], plan.jobs[1], stream));
@@ -332,7 +349,8 @@ const char* in_two(const Product& p, const Plan& plan, const Device& device, Wor
   for (int which = 0; which < 2; ++which) {
     ProductOperand& x = which == 0 ? sums.a : sums.b;
     if (!plan.decoded[which]) continue;
-    HALFTONE_TRY(decode_e5m2(x.data, (which == 0 ? p.m : p.n) * row_step(x, 0, p.k), plan.decoded[which], stream));
+    // Up to the last row's end: what lies beyond it is not the operand's.
+    HALFTONE_TRY(decode_e5m2(x.data, ((which == 0 ? p.m : p.n) - 1) * row_step(x, 0, p.k) + p.k, plan.decoded[which], stream));
     x.numbers = Numbers::bf16, x.data = plan.decoded[which];
   }
   Plan bare;
@@ -386,7 +404,9 @@ const char* search(const Product& p, double seconds, ProductSearch& out, cudaStr
 }  // namespace halftone::gemm
 
 const char* halftone_cuda_product(const halftone::gemm::Product* what, void* stream) {
-  return halftone::gemm::run(*what, static_cast<cudaStream_t>(stream));
+  const char* message = halftone::gemm::run(*what, static_cast<cudaStream_t>(stream));
+  if (message != nullptr) cudaGetLastError();  // of a launch in one of the libraries (error_text.h)
+  return message;
 }
 
 int64_t halftone_cuda_product_workspace(const halftone::gemm::Product* what) {

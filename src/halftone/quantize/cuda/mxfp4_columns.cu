@@ -258,6 +258,7 @@ bool launch_mxfp4_columns(const TileArgs& a, TileGrid tiles, cudaStream_t stream
   const int at_once = static_cast<int64_t>(tiles.rows) * tiles.columns < 2048 ? 2 : 4;
   static_assert(kTile % (kWarps * kColumns) == 0);
   const dim3 grid = band_grid({static_cast<unsigned>((pieces + at_once - 1) / at_once), tiles.columns * (kTile / (kWarps * kColumns))});
+  if (grid.y > 65535) return false;
   const bool all = a.rows % kTile == 0 && a.cols % kTile == 0 && whole_packed(a.transposed, a.rows, 4);
   const bool device_step = a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
   const auto kernel = !all          ? mxfp4_columns_kernel<false, true>

@@ -29,9 +29,10 @@ bool aligned_to(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t
 std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
   const OperandSpec& s = copy.spec;
   const int64_t C = operand_length(copy, transposed ? p.rows : p.cols);
-  constexpr int64_t kMost = int64_t{65535} * kTile;  // tile columns in a grid
+  constexpr int64_t kMost = int64_t{65535} * kTile, kMostRows = kMost * kBand;  // of a grid (band_grid)
   if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
   if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 32 || p.ld > INT32_MAX / 32 || p.cols > kMost || (!transposed && C > kMost)) return {};
+  if (p.rows > kMostRows || (transposed && C > kMostRows)) return {};
   if (!aligned_to(copy.codes, 8) || !aligned_to(copy.packed, 4) || !aligned_to(copy.values, 16)) return {};
   if (s.stochastic && !whole_groups(copy.rounding, p.rows, p.cols, C)) return {};
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
