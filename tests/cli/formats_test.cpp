@@ -189,6 +189,26 @@ TEST(Formats, MistakesAreNamed) {
   EXPECT_NE(refusal({"--show", "int8", "--quantize.use_hadamard"}).find("use_hadamard"), std::string::npos);
   EXPECT_NE(refusal({"--show", "int8", "--quantize.scheme=mxfp4"}).find("mxfp4"), std::string::npos);
   EXPECT_NE(refusal({"--support", "x"}).find("'x'"), std::string::npos);
+  EXPECT_NE(refusal({"--show", "mxfp8"}).find("did you mean mxfp8_e4m3 or mxfp8_e5m2?"), std::string::npos);
+}
+
+TEST(Formats, OptionsThatWouldChangeNothingAreRefused) {
+  const std::vector<std::pair<std::string, std::string>> kIdle = {{"--config=missing.toml", "job.config_file"},
+                                                                  {"--training.steps=3", "training.steps"},
+                                                                  {"--quantize.targets=Linear", "quantize.targets"},
+                                                                  {"--quantize.ignore=output", "quantize.ignore"},
+                                                                  {"--quantize.scheme=none", "quantize.scheme"},
+                                                                  {"--quantize.scheme=nvfp4", "quantize.scheme"},
+                                                                  {"--quantize.skip_last_layers=1", "quantize.skip_last_layers"},
+                                                                  {"--quantize.lora_rank=32", "quantize.lora_rank"},
+                                                                  {"--quantize.deosc_step=5", "quantize.deosc_step"}};
+  for (const auto& [option, field] : kIdle) {
+    const std::string said = refusal({"--show", "mxfp4", option});
+    EXPECT_NE(said.find("halftone formats --show mxfp4: expected options of [quantize]"), std::string::npos) << option << ": " << said;
+    EXPECT_NE(said.find("found --" + field), std::string::npos) << option << ": " << said;
+    EXPECT_EQ(said.find('\n'), std::string::npos) << said;
+  }
+  EXPECT_EQ(refusal({"--show", "mxfp4", "--quantize.scheme=mxfp4", "--quantize.use_dge", "--quantize.preset=alto"}), "");
 }
 
 }  // namespace

@@ -62,6 +62,19 @@ TEST(CommandLine, ListsReplaceTheFilesList) {
             (StringList{"a,b", "re:c"}));
 }
 
+TEST(CommandLine, APatternWithACommaNeedsAJsonList) {
+  const auto targets = [](const std::string& text) { return problems("", {"--quantize.scheme=int8", "--quantize.targets", text}); };
+  const std::string cut = targets(R"(re:layers\.[0-9]{1,2}\.)");
+  EXPECT_NE(cut.find("command line: --quantize.targets: "), std::string::npos) << cut;
+  EXPECT_NE(cut.find("ends inside a bracket"), std::string::npos) << cut;
+  EXPECT_NE(cut.find("write a JSON list"), std::string::npos) << cut;
+  EXPECT_EQ(cut.find('\n'), std::string::npos) << cut;
+  EXPECT_NE(targets("re:[a,b]"), "");
+  EXPECT_NE(targets("Linear,re:(a,b)"), "");
+  EXPECT_EQ(targets(R"(["re:layers\\.[0-9]{1,2}\\."])"), "");
+  EXPECT_EQ(targets(R"(re:a{1},re:[(]b,re:c\{,a{1)"), "");
+}
+
 TEST(CommandLine, ListOfListsTakesWordsUpToTheNextOption) {
   const JobConfig c =
       load({"--parallelism.module_fqns_per_model_part", "tok_embeddings,layers.0", "layers.1", "norm,output", "--training.steps", "3"})

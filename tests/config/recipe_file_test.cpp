@@ -129,9 +129,24 @@ TEST(RecipeFile, ValuesAndCombinationsAreCheckedAsInQuantize) {
   expect_problem(with("{scheme: mxfp4, clip_mode: dynamic}"), {"clip_mode", "use_hadamard"});  // preset alto: no Hadamard
   expect_problem(with("{scheme: mxfp4, deosc_period: 100}"), {"deosc_period", "deosc_step"});
   expect_problem(with("{targets: [Linear]}"), {"X.yaml:3", "names no scheme"});
+  expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .inf}"), {"X.yaml:4", "deosc_ratio", "finite"});
+  expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .nan}"), {"X.yaml:4", "deosc_ratio", "expected a number"});
+  expect_problem(with("{scheme: mxfp4, attention: mxfp4}"), {"X.yaml:4: quantize.attention", "leave it at bf16, found mxfp4"});
+  expect_problem(with("{scheme: bf16, emulate: true}"), {"X.yaml:4: quantize.emulate", "quantises nothing"});
+  expect_problem(with("{scheme: mxfp8}"), {"X.yaml:4", "did you mean mxfp8_e4m3 or mxfp8_e5m2?"});
   expect_problem("training_stage: {lpt_modifiers: {}}", {"holds no LowPrecisionTrainingModifier"});
   expect_problem("- a\n- b\n", {"X.yaml:1", "expected a map of stages"});
   expect_problem("", {"X.yaml", "holds nothing"});
+}
+
+TEST(RecipeFile, NoneIsNoSchemeOfAModifier) {
+  for (const char* none : {"none", "\"none\""})
+    expect_problem(with("{scheme: " + std::string(none) + ", targets: [\"re:x\"]}"), {"X.yaml:4: scheme: expected", "bf16", "found none"});
+  expect_problem(with("{scheme: {none: [Linear]}}"), {"X.yaml:4: quantize.scheme", "bf16", "found none"});
+  EXPECT_EQ(modifiers(with("{scheme: bf16}"))[0].options.scheme.name, "bf16");
+  // What can not be read as a scheme is one problem, not two.
+  for (const char* wrong : {"[int8]", "{}", "{int8: }", "~", "3"})
+    expect_problem(with("{scheme: " + std::string(wrong) + "}"), {"X.yaml:4: scheme: "});
 }
 
 TEST(RecipeFile, SeveralProblemsAreListedTogether) {
@@ -231,6 +246,11 @@ TEST(RecipeFile, TheConfigurationChecksTheFile) {
   EXPECT_NE(load_with(with("{scheme: int9}")).find(path + ":4"), std::string::npos);
   EXPECT_NE(load_with(with("{scheme: int9}"), {"--quantize.scheme=none"}).find(path + ":4"), std::string::npos);
   EXPECT_NE(load_with(with("{scheme: mxfp4}"), {"--quantize.use_hadamard"}).find("write it in"), std::string::npos);
+  EXPECT_EQ(load_with(with("{scheme: int8}"), {"--quantize.emulate=false", "--quantize.skip_last_layers=0"}), "");
+  EXPECT_EQ(load_with(with("{scheme: int8, emulate: true}"), {"--quantize.emulate=false"}),
+            "command line: quantize.emulate = false has no effect beside quantize.recipe: " + path + ":3 asks for emulation; change that");
+  EXPECT_EQ(load_with(with("{scheme: int8, skip_last_layers: 2}"), {"--quantize.skip_last_layers=0"}),
+            "command line: quantize.skip_last_layers = 0 has no effect beside quantize.recipe: " + path + ":3 skips layers; change that");
   EXPECT_NE(problems("", {"--model.converters=quantize.linear.mx", "--quantize.ignore=output,re:x"}).find("filter_fqns"),
             std::string::npos);
   std::remove(path.c_str());

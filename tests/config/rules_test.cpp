@@ -132,6 +132,7 @@ TEST(Rules, QuantizeHasOneSource) {
   expect({
       {{"--quantize.scheme=int8"}, 1, {}},
       {{"--quantize.scheme=int88"}, 1, {"unknown scheme", "did you mean int8?"}},
+      {{"--quantize.scheme=mxfp8"}, 1, {"unknown scheme", "did you mean mxfp8_e4m3 or mxfp8_e5m2?"}},
       {{"--quantize.scheme=int8", "--model.converters=quantize.linear.mx"}, 1, {"quantize.scheme and model.converters"}},
       {{"--quantize.scheme=int8", "--quantize.recipe=x.yaml"}, 1, {"quantize.scheme and quantize.recipe"}},
       {{"--quantize.scheme={\"int8\": [\"Linear\"]}", "--quantize.targets=re:x"}, 1, {"quantize.targets"}},
@@ -183,12 +184,50 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.targets=re:x"}, 1, {"quantize.targets", "without quantize.scheme"}},
       {{"--quantize.ignore="}, 1, {"quantize.ignore", "without quantize.scheme"}},
       {{"--quantize.preset=alto"}, 1, {"quantize.preset", "without quantize.scheme"}},
-      {{"--quantize.skip_last_layers=1.5"}, 1, {"skip_last_layers"}},
-      {{"--quantize.skip_first_layers=inf"}, 1, {"skip_first_layers", "inf"}},
-      {{"--quantize.skip_last_layers=1e30"}, 1, {"skip_last_layers", "1000000"}},
-      {{"--quantize.skip_last_layers=0.15"}, 1, {}},
+      {{"--quantize.scheme=int8", "--quantize.skip_last_layers=1.5"}, 1, {"skip_last_layers"}},
+      {{"--quantize.scheme=int8", "--quantize.skip_first_layers=inf"}, 1, {"skip_first_layers", "inf"}},
+      {{"--quantize.scheme=int8", "--quantize.skip_last_layers=1e30"}, 1, {"skip_last_layers", "1000000"}},
+      {{"--quantize.scheme=int8", "--quantize.skip_last_layers=0.15"}, 1, {}},
       {{"--quantize.stochastic_rounding"}, 1, {"stochastic_rounding", "none"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=inf"}, 1, {"quantize.deosc_ratio", "finite", "inf"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=0"}, 1, {"quantize.deosc_ratio", "above 0, found 0"}},
   });
+}
+
+TEST(Rules, WhatQuantisesNothingTakesNoOptions) {
+  const char* without = "has no effect without quantize.scheme";
+  const char* bf16 = "has no effect with quantize.scheme = bf16";
+  expect({
+      {{"--quantize.scheme=none", "--quantize.emulate"}, 1, {"command line: quantize.emulate = true", without}},
+      {{"--quantize.scheme=none", "--quantize.skip_first_layers=1"}, 1, {"quantize.skip_first_layers = 1", without}},
+      {{"--quantize.skip_last_layers=0.15"}, 1, {"quantize.skip_last_layers = 0.15", without}},
+      {{"--quantize.emulate=false", "--quantize.skip_first_layers=0"}, 1, {}},
+      {{"--quantize.scheme=bf16", "--quantize.emulate"}, 1, {"quantize.emulate = true", bf16}},
+      {{"--quantize.scheme={\"bf16\": [\"Linear\"]}", "--quantize.skip_last_layers=1"}, 1, {"quantize.skip_last_layers", bf16}},
+      {{"--quantize.scheme={\"bf16\": [\"re:a\"], \"int8\": [\"re:b\"]}", "--quantize.emulate"}, 1, {}},
+      {{"--quantize.scheme=bf16"}, 1, {}},
+      {{"--quantize.scheme={\"none\": [\"re:a\"], \"int8\": [\"re:b\"]}"}, 1, {"quantize.scheme", "found none", "bf16"}},
+  });
+  EXPECT_TRUE(names(problems("[quantize]\nscheme = 'none'\nemulate = true\n"), {"X.toml:3: quantize.emulate = true", without}));
+}
+
+// As a run would say at its start.
+TEST(Rules, AttentionStaysInTheComputeDtype) {
+  const char* idle = "has no effect with quantize.attention = bf16";
+  expect({
+      {{"--quantize.scheme=mxfp4", "--quantize.attention=mxfp4"}, 1, {"command line: quantize.attention: ", "at bf16, found mxfp4"}},
+      {{"--quantize.scheme=int8", "--quantize.attention=mxfp4", "--quantize.attn_bwd=mxfp4"}, 1, {"leave it at bf16, found mxfp4"}},
+      {{"--quantize.attention=fp8_blockwise"}, 1, {"leave it at bf16, found fp8_blockwise"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.attn_bwd=mxfp4"}, 1, {"quantize.attn_bwd = mxfp4", idle}},
+      {{"--quantize.scheme=mxfp4", "--quantize.pnq=false"}, 1, {"quantize.pnq = false", idle}},
+      {{"--quantize.scheme=mxfp4", "--quantize.attention=bf16", "--quantize.attn_bwd=bf16", "--quantize.pnq"}, 1, {}},
+  });
+}
+
+TEST(Rules, AValueThatCanNotBeReadSaysNothingOfOthers) {
+  const std::string said = problems("[quantize]\nscheme = ['int8']\ntargets = ['re:x']\n");
+  EXPECT_TRUE(names(said, {"X.toml:2: quantize.scheme: expected a scheme's name"})) << said;
+  EXPECT_EQ(said.find('\n'), std::string::npos) << said;
 }
 
 // An option of one scheme of a table is no mistake beside another scheme that has not got it.
@@ -218,6 +257,29 @@ TEST(Rules, ConvertersAndRecipesTakeNoOptionsBesideThem) {
   });
 }
 
+// The source's own value would count, not the default that was asked for.
+TEST(Rules, OptionsBesideARecipeAreRefusedAtTheirDefaultToo) {
+  const std::string recipe = "--quantize.recipe=x.yaml", none = "--quantize.scheme=none";
+  const char* beside = "has no effect beside quantize.recipe";
+  expect({
+      {{none, recipe}, 1, {}},
+      {{none, recipe, "--quantize.ignore=output"}, 1, {"command line: quantize.ignore", beside}},
+      {{recipe, "--quantize.preset=recommended"}, 1, {"quantize.preset", beside}},
+      {{recipe, "--quantize.targets=Linear"}, 1, {"quantize.targets", beside}},
+      {{recipe, "--quantize.output=true"}, 1, {"quantize.output", beside}},
+      {{recipe, "--quantize.use_hadamard=false"}, 1, {"quantize.use_hadamard", beside}},
+      {{recipe, "--quantize.attention=bf16"}, 1, {"quantize.attention", beside}},
+      {{recipe, "--quantize.skip_first_layers=0", "--quantize.emulate=false"}, 1, {}},  // x.yaml is not looked at here
+      {{"--model.converters=quantize.linear.float8", "--quantize.ignore=output"}, 1, {"quantize.ignore", "filter_fqns"}},
+      {{"--model.converters=float8", "--quantize.linear.float8.emulate", "--quantize.emulate=false"}, 1, {"quantize.emulate = false"}},
+      {{"--model.converters=mx", "--quantize.linear.mx.recipe_name=mxfp8_emulated", "--quantize.emulate=false"},
+       1,
+       {"quantize.emulate = false", "model.converters"}},
+      {{"--model.converters=mx", "--quantize.emulate=false"}, 1, {}},
+  });
+  EXPECT_TRUE(names(problems("[quantize]\nrecipe = 'x.yaml'\nignore = ['output']\n"), {"X.toml:3: quantize.ignore", beside}));
+}
+
 TEST(Rules, ARecipesSchemeCanBeSwitchedOff) {
   const LoadedConfig loaded = load_toml("[quantize]\nscheme = 'int8'\nstochastic_rounding = true\n", {"--quantize.scheme", "none"});
   EXPECT_TRUE(loaded.config.quantize.scheme.is_none());
@@ -234,6 +296,21 @@ TEST(Rules, WhatNoSchemeAsksForGoesWithIt) {
       load_toml("[quantize]\nscheme = 'int8'\ntargets = ['re:x']\nignore = []\npreset = 'alto'\n", {"--quantize.scheme", "none"});
   ASSERT_EQ(loaded.compat_lines.size(), 3u);
   EXPECT_EQ(loaded.compat_lines[0], "[compat] quantize.targets=[\"re:x\"]: unused, because quantize.scheme is none");
+}
+
+TEST(Rules, OptionsOfTheRunGoWithTheSchemeToo) {
+  const std::string toml = "[quantize]\nscheme = 'mxfp4'\nuse_hadamard = true\nemulate = true\nskip_last_layers = 1\nattn_bwd = 'bf16'\n";
+  const LoadedConfig loaded = load_toml(toml, {"--quantize.scheme", "none"});
+  EXPECT_EQ(loaded.compat_lines, (StringList{"[compat] quantize.use_hadamard=true: unused, because quantize.scheme is none",
+                                             "[compat] quantize.emulate=true: unused, because quantize.scheme is none",
+                                             "[compat] quantize.skip_last_layers=1.0: unused, because quantize.scheme is none"}));
+  EXPECT_EQ(to_json(loaded.config), to_json(JobConfig{}));
+  // A recipe of the command line brings its own targets; emulation and skipped blocks still hold.
+  const LoadedConfig recipe = load_toml(toml + "ignore = ['output']\n", {"--quantize.scheme=none", "--quantize.recipe=x.yaml"});
+  EXPECT_EQ(recipe.compat_lines, (StringList{"[compat] quantize.ignore=[\"output\"]: unused, because quantize.scheme is none",
+                                             "[compat] quantize.use_hadamard=true: unused, because quantize.scheme is none"}));
+  EXPECT_TRUE(recipe.config.quantize.emulate);
+  EXPECT_EQ(recipe.config.quantize.skip_last_layers, 1);
 }
 
 TEST(Compatibility, TheHeadHasTwoNames) {

@@ -74,6 +74,21 @@ TEST(Write, PrintedConfigurationShowsOriginsAndIsAConfiguration) {
   EXPECT_EQ(print_config(loaded, "debug").find("[training]"), std::string::npos);
 }
 
+// Beside a recipe file or converters most fields of [quantize] are refused, so that they are not written.
+TEST(Write, AConfigurationWithARecipeCanBeReadAgain) {
+  for (const Args& args : {Args{"--quantize.recipe=x.yaml"}, Args{"--quantize.recipe=x.yaml", "--quantize.emulate"},
+                           Args{"--model.converters=quantize.linear.mx", "--quantize.skip_last_layers=2"}}) {
+    const LoadedConfig loaded = load(args);
+    for (const std::string& text : {to_toml(loaded.config), print_config(loaded)}) {
+      EXPECT_EQ(problems(text), "") << text;
+      EXPECT_EQ(to_json(load_toml(text).config), to_json(loaded.config));
+      EXPECT_EQ(text.find("\npreset = "), std::string::npos) << text;
+    }
+  }
+  EXPECT_NE(print_config(load({"--quantize.recipe=x.yaml"})).find("# see quantize.recipe\n"), std::string::npos);
+  EXPECT_NE(to_toml(JobConfig{}).find("\npreset = "), std::string::npos);
+}
+
 TEST(Write, EveryFieldIsDocumented) {
   JobConfig c;
   const std::string text = describe_fields();

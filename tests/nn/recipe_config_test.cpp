@@ -215,6 +215,8 @@ TEST(RecipeMatching, MistakesNameTheLayer) {
   p.rules.push_back(r);
   p.rules[1].scheme = "nvfp4", p.rules[1].targets = {"layers.0.wide"};
   expect_words(refusal(p), {"layers.0.wide is matched by two schemes, int8 and nvfp4"});
+  p.rules[1].scheme = "int8", p.rules[1].place = "X.yaml:5: ";
+  expect_words(refusal(p), {"layers.0.wide is matched by scheme int8 twice, at X.yaml:3 and X.yaml:5"});
 }
 
 TEST(RecipeMatching, ExpertsMayBeNamedWhereThereAreNone) {

@@ -115,27 +115,12 @@ class Loader {
     return path == "None" || path == "none" || path == "null" ? std::nullopt : path;
   }
 
-  // Only for its problems: who applies the rules reads the file again.
-  void check_recipe_file() {
-    const QuantizeConfig& q = loaded_.config.quantize;
-    const auto on_command_line = [&](const char* name) {
-      const auto found = loaded_.origin.find(name);
-      return found != loaded_.origin.end() && found->second == kCommandLine;
-    };
-    // A file's recipe is dropped by scheme = none behind it.
-    const bool switched_off = on_command_line("quantize.scheme") && q.scheme.is_none() && !on_command_line("quantize.recipe");
-    if (q.recipe.empty() || switched_off) return;
-    try {
-      read_recipe_file(q.recipe);
-    } catch (const Error& error) {
-      problems_.push_back(error.what());
-    }
-  }
-
-  LoadedConfig finish(const ConfigContext& context) {
+  // with_recipe: whether the recipe file may be looked at.
+  LoadedConfig finish(const ConfigContext& context, bool with_recipe) {
     if (readable_) {
       const RuleContext rules{loaded_.origin, refused_, context.world_size, problems_, loaded_.compat_lines};
       apply_compatibility(loaded_.config, rules);
+      if (with_recipe) check_recipe_file(rules);
       check_rules(loaded_.config, rules);
     }
     if (!problems_.empty()) {
@@ -147,6 +132,17 @@ class Loader {
   }
 
  private:
+  // Only for its problems: who applies the rules reads the file again.
+  void check_recipe_file(const RuleContext& rules) {
+    const std::string& path = loaded_.config.quantize.recipe;
+    if (path.empty()) return;
+    try {
+      check_beside_recipe(loaded_.config, read_recipe_file(path), rules);
+    } catch (const Error& error) {
+      problems_.push_back(error.what());
+    }
+  }
+
   void store(const FieldEntry& field, const Json& value, const std::string& origin, const std::string& prefix) {
     std::string problem = set_value(field, value);
     if (problem.empty()) {
@@ -176,8 +172,7 @@ LoadedConfig load_config(std::span<const std::string> args, const ConfigContext&
   const std::vector<Override> overrides = loader.parse(args);
   if (const auto path = loader.config_file(overrides)) loader.read_file(*path);
   loader.apply(overrides);
-  loader.check_recipe_file();
-  return loader.finish(context);
+  return loader.finish(context, /*with_recipe=*/true);
 }
 
 LoadedConfig load_config_text(std::string_view toml, std::string_view name, std::span<const std::string> args,
@@ -186,7 +181,7 @@ LoadedConfig load_config_text(std::string_view toml, std::string_view name, std:
   const std::vector<Override> overrides = loader.parse(args);
   loader.read_text(toml, name);
   loader.apply(overrides);
-  return loader.finish(context);
+  return loader.finish(context, /*with_recipe=*/false);
 }
 
 JobConfig config_from_json(std::string_view text) {

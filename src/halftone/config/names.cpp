@@ -1,6 +1,6 @@
 #include "halftone/config/names.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -72,6 +72,13 @@ int edit_distance(std::string_view a, std::string_view b, int limit) {
 }
 
 std::string nearest_word(std::string_view word, const std::vector<std::string_view>& candidates) {
+  // The start of a few names means one of them: fp8, mxfp8.
+  std::vector<std::string_view> longer;
+  for (const std::string_view c : candidates) {
+    if (!word.empty() && c.size() > word.size() && c.starts_with(word) && c[word.size()] == '_') longer.push_back(c);
+  }
+  if (!longer.empty() && longer.size() <= 4) return fmt::format("; did you mean {}?", fmt::join(longer, " or "));
+
   int best = tolerance(word.size()) + 1;
   std::string_view nearest;
   for (const std::string_view c : candidates) {

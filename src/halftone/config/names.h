@@ -14,7 +14,7 @@ int edit_distance(std::string_view a, std::string_view b, int limit = 1 << 20);
 // the nearest field (by dotted name, or by leaf name over all sections), the nearest section, or where to look.
 std::string advice_for_unknown(std::string_view name, const ConfigIndex& index);
 
-// "; did you mean X?" for the nearest of some words, or "".
+// "; did you mean X?" for the nearest of some words, or for those that it begins ("mxfp8"), or "".
 std::string nearest_word(std::string_view word, const std::vector<std::string_view>& candidates);
 
 }  // namespace halftone

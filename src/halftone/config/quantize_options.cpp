@@ -1,5 +1,7 @@
 #include "halftone/config/quantize_options.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -41,9 +43,6 @@ const std::vector<Column>& columns() {
       {"activation", {"int8_weight"}},
       {"fast_accum", {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp"}},
       {"round_scales_to_power_of_2", {"fp8_*"}},
-      {"attention", {"fp8_blockwise", "mxfp4"}},
-      {"attn_bwd", {"fp8_blockwise", "mxfp4"}},
-      {"pnq", {"fp8_blockwise", "mxfp4"}},
   };
   return table;
 }
@@ -88,6 +87,11 @@ Names schemes_of(const QuantizeScheme& scheme) {
   for (const auto& [name, targets] : scheme.table) names.push_back(name);
   if (names.empty()) names.push_back(scheme.name);
   return names;
+}
+
+std::string attention_refusal(std::string_view attention) {
+  if (attention == "bf16") return "";
+  return fmt::format("quantize.attention: this build computes attention in the compute dtype; leave it at bf16, found {}", attention);
 }
 
 bool is_run_option(std::string_view option) {

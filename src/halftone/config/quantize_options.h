@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,9 @@ const std::vector<std::string_view>& placed_options();
 
 // The schemes that the field names, in its order.
 std::vector<std::string_view> schemes_of(const QuantizeScheme& scheme);
+
+// What is wrong with this quantize.attention, or "".
+std::string attention_refusal(std::string_view attention);
 
 // Fields of [quantize] that are about the run and not about one scheme: they stand beside any source of rules.
 bool is_run_option(std::string_view option);

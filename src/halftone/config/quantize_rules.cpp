@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "halftone/config/names.h"
 #include "halftone/config/quantize_options.h"
@@ -15,10 +16,10 @@ bool asks_for_nothing(const Json& value, const Json& standard) {
   return value == standard || value.is_null() || value == false || value == "none" || value == 0;
 }
 
-// Calls f(option, field, value, default) for every option that asks for something which no active scheme has.
-template <class F>
-void for_each_misplaced(JobConfig& config, F&& f) {
-  const ConfigIndex index = index_config(config);
+// Options that ask for something which no active scheme has.
+void check_columns(const JobConfig& config, const RuleContext& c) {
+  JobConfig copy = config;
+  const ConfigIndex index = index_config(copy);
   const std::vector<std::string_view> schemes = schemes_of(config.quantize.scheme);
   for (const std::string_view option : placed_options()) {
     const std::string name = "quantize." + std::string(option);
@@ -28,16 +29,18 @@ void for_each_misplaced(JobConfig& config, F&& f) {
     // `output = false` and its like ask for something; elsewhere false asks for nothing.
     const bool idle = usual == true ? value == usual : asks_for_nothing(value, usual);
     const bool placed = std::any_of(schemes.begin(), schemes.end(), [&](std::string_view s) { return option_belongs(option, s); });
-    if (!idle && !placed) f(option, field, value, usual);
+    rule(c, idle || placed, {field.name.c_str()}, "{} = {} has no effect with quantize.scheme = {}; it is for {}", field.name,
+         to_toml_text(value), join(schemes), join(schemes_with(option)));
   }
 }
 
-void check_columns(const JobConfig& config, const RuleContext& c) {
-  JobConfig copy = config;
-  for_each_misplaced(copy, [&](std::string_view option, const FieldEntry& field, const Json& value, const Json&) {
-    rule(c, false, {field.name.c_str()}, "{} = {} has no effect with quantize.scheme = {}; it is for {}", field.name, to_toml_text(value),
-         join(schemes_of(config.quantize.scheme)), join(schemes_with(option)));
-  });
+void check_attention(const QuantizeConfig& q, const RuleContext& c) {
+  const std::string refusal = attention_refusal(q.attention);
+  rule(c, refusal.empty(), {"quantize.attention"}, "{}", refusal);
+  if (!refusal.empty()) return;
+  constexpr const char* kIdle = "has no effect with quantize.attention = bf16; leave it unset";
+  rule(c, q.attn_bwd == "bf16", {"quantize.attn_bwd", "quantize.attention"}, "quantize.attn_bwd = {} {}", q.attn_bwd, kIdle);
+  rule(c, q.pnq, {"quantize.pnq", "quantize.attention"}, "quantize.pnq = false {}", kIdle);
 }
 
 // numerics.md 7.4 for one scheme; options that it has not are those of other schemes of the table.
@@ -106,25 +109,40 @@ void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
        "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
   rule(c, !has_two_levels || two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
        "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
-  rule(c, q.deosc_ratio.value_or(1) > 0, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be above 0, found 0");
+  const double ratio = q.deosc_ratio.value_or(1);
+  rule(c, std::isfinite(ratio) && ratio > 0, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be a finite number above 0, found {}",
+       ratio);
   const size_t before = c.problems.size();
   for (const std::string_view scheme : schemes) check_scheme(q, scheme, c);
   std::sort(c.problems.begin() + static_cast<std::ptrdiff_t>(before), c.problems.end());  // one line for several schemes
   c.problems.erase(std::unique(c.problems.begin() + static_cast<std::ptrdiff_t>(before), c.problems.end()), c.problems.end());
 }
 
-// Rules that come from a file or from converters take no options from [quantize].
+bool converter_emulates(const JobConfig& j) {
+  const auto uses = [&](const char* name) {
+    return std::find(j.model.converters.begin(), j.model.converters.end(), name) != j.model.converters.end();
+  };
+  const QuantizeLinearConfig& linear = j.quantize.linear;
+  return (uses("quantize.linear.float8") && linear.float8.emulate) ||
+         (uses("quantize.linear.mx") && linear.mx.recipe_name == "mxfp8_emulated");
+}
+
+// Rules that come from a file or from converters take no options from [quantize]. One that is given is refused at its default, too: it
+// says something else than the source, whose own value would count.
 void check_options_beside(const JobConfig& config, std::string_view source, const RuleContext& c) {
   JobConfig copy = config;
   for (const FieldEntry& field : index_config(copy).fields) {
-    if (section_of(field.name) != "quantize" || field.name == source || field.name == "quantize.scheme") continue;
+    if (section_of(field.name) != "quantize" || field.name == "quantize.recipe" || field.name == "quantize.scheme") continue;
     const std::string_view option = leaf_of(field.name);
-    if (option == "recipe" || is_run_option(option) || get_value(field) == default_value(field.name)) continue;
+    if (is_run_option(option) || (!c.is_set(field.name) && get_value(field) == default_value(field.name))) continue;
     const std::string advice = source == "quantize.recipe" ? fmt::format("write it in {}", config.quantize.recipe)
                                : option == "ignore"        ? "use filter_fqns"
                                                            : "name a quantize.scheme instead of the converter";
     rule(c, false, {field.name.c_str()}, "{} has no effect beside {}, which brings its own options; {}", field.name, source, advice);
   }
+  rule(c, source == "quantize.recipe" || config.quantize.emulate || !c.is_set("quantize.emulate") || !converter_emulates(config),
+       {"quantize.emulate"},
+       "quantize.emulate = false has no effect beside model.converters, whose section asks for emulation; change that");
 }
 
 void check_converters(const JobConfig& j, const RuleContext& c) {
@@ -155,15 +173,36 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
 
 // Fields of [quantize] that say what a scheme applies to, and how; of no use without one.
 constexpr std::array<const char*, 3> kOfAnyScheme = {"quantize.targets", "quantize.ignore", "quantize.preset"};
+// Likewise, and of use beside a recipe file and converters, too.
+constexpr std::array<const char*, 3> kOfAnyRule = {"quantize.emulate", "quantize.skip_first_layers", "quantize.skip_last_layers"};
 
-void check_no_scheme(const JobConfig& config, const RuleContext& c) {
+// Calls f(name, value) for each of these fields whose value differs from its default.
+template <class F>
+void for_each_changed(const JobConfig& config, std::span<const char* const> names, F&& f) {
   JobConfig copy = config;
   const ConfigIndex index = index_config(copy);
-  for (const char* name : kOfAnyScheme) {
+  for (const char* name : names) {
     const Json value = get_value(*index.find_field(name));
-    rule(c, value == default_value(name), {name}, "{} = {} has no effect without quantize.scheme; set that, or leave this unset", name,
-         to_toml_text(value));
+    if (value != default_value(name)) f(name, value);
   }
+}
+
+void check_no_scheme(const JobConfig& config, const RuleContext& c) {
+  const auto refuse = [&](const char* name, const Json& value) {
+    rule(c, false, {name}, "{} = {} has no effect without quantize.scheme; set that, or leave this unset", name, to_toml_text(value));
+  };
+  for_each_changed(config, kOfAnyScheme, refuse);
+  for_each_changed(config, kOfAnyRule, refuse);
+}
+
+// bf16 is a scheme that quantises nothing.
+void check_bf16(const JobConfig& config, const RuleContext& c) {
+  const std::vector<std::string_view> schemes = schemes_of(config.quantize.scheme);
+  if (std::any_of(schemes.begin(), schemes.end(), [](std::string_view s) { return s != "bf16"; })) return;
+  for_each_changed(config, kOfAnyRule, [&](const char* name, const Json& value) {
+    rule(c, false, {name}, "{} = {} has no effect with quantize.scheme = bf16, which quantises nothing; leave it unset", name,
+         to_toml_text(value));
+  });
 }
 
 // Sections of converters that are not asked for stand in torchtitan's own files.
@@ -185,17 +224,54 @@ void report_idle_sections(const JobConfig& config, const RuleContext& c) {
 void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
   const auto scheme = c.origin.find("quantize.scheme");
   if (!config.quantize.scheme.is_none() || scheme == c.origin.end() || scheme->second != "command line") return;
+  const ConfigIndex index = index_config(config);
+  const auto from_file = [&](const std::string& name) {
+    const auto found = c.origin.find(name);
+    return found != c.origin.end() && found->second != "command line";
+  };
+  const auto say = [&](const FieldEntry& field) {
+    c.compat.push_back(fmt::format("[compat] {}={}: unused, because quantize.scheme is none", field.name, to_toml_text(get_value(field))));
+  };
   const auto drop = [&](const FieldEntry& field) {
-    const Json value = get_value(field), usual = default_value(field.name);
-    if (value == usual || c.origin[field.name] == "command line") return;
-    c.compat.push_back(fmt::format("[compat] {}={}: unused, because quantize.scheme is none", field.name, to_toml_text(value)));
-    set_value(field, usual);
+    say(field);
+    set_value(field, default_value(field.name));
     c.origin.erase(field.name);
   };
-  for_each_misplaced(config, [&](std::string_view, const FieldEntry& field, const Json&, const Json&) { drop(field); });
-  const ConfigIndex index = index_config(config);
-  for (const char* name : {"quantize.recipe", "model.converters"}) drop(*index.find_field(name));
-  for (const char* name : kOfAnyScheme) drop(*index.find_field(name));
+  for (const char* name : {"quantize.recipe", "model.converters"}) {
+    const FieldEntry& field = *index.find_field(name);
+    if (from_file(name) && get_value(field) != default_value(name)) drop(field);
+  }
+  const bool elsewhere = has_rules_elsewhere(config);  // on the command line as well
+  for (const FieldEntry& field : index.fields) {
+    if (section_of(field.name) != "quantize" || field.name == "quantize.scheme" || !from_file(field.name)) continue;
+    const bool of_any_rule = std::find(kOfAnyRule.begin(), kOfAnyRule.end(), field.name) != kOfAnyRule.end();
+    if (get_value(field) == default_value(field.name)) {
+      // Asked for nothing then; what now brings its own targets may differ.
+      if (elsewhere && std::find(kOfAnyScheme.begin(), kOfAnyScheme.end(), field.name) != kOfAnyScheme.end()) say(field);
+      c.origin.erase(field.name);
+    } else if (of_any_rule ? !elsewhere : !is_run_option(leaf_of(field.name))) {
+      drop(field);
+    }
+  }
+}
+
+bool has_rules_elsewhere(const JobConfig& j) {
+  return j.quantize.scheme.is_none() && (!j.quantize.recipe.empty() || !j.model.converters.empty());
+}
+
+void check_beside_recipe(const JobConfig& j, const std::vector<RecipeModifier>& modifiers, const RuleContext& c) {
+  const QuantizeConfig& q = j.quantize;
+  bool emulate = false, first = false, last = false;  // one line each, for the first modifier
+  for (const RecipeModifier& m : modifiers) {
+    const auto refuse = [&](bool& said, bool idle, const char* name, const char* value, const char* advice) {
+      if (said || !idle || !c.is_set(name)) return;
+      said = true;
+      rule(c, false, {name}, "{} = {} has no effect beside quantize.recipe: {} {}; change that", name, value, m.place, advice);
+    };
+    refuse(emulate, !q.emulate && m.options.emulate, "quantize.emulate", "false", "asks for emulation");
+    refuse(first, q.skip_first_layers == 0 && m.options.skip_first_layers > 0, "quantize.skip_first_layers", "0", "skips layers");
+    refuse(last, q.skip_last_layers == 0 && m.options.skip_last_layers > 0, "quantize.skip_last_layers", "0", "skips layers");
+  }
 }
 
 void check_quantize(const JobConfig& j, const RuleContext& c) {
@@ -207,13 +283,16 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
   rule(c, sources.size() <= 1, {"model.converters", "quantize.recipe", "quantize.scheme"}, "{} are set; keep one source of quantisation",
        join(sources, " and "));
 
-  bool known = true;
+  bool known = !c.refused.contains("quantize.scheme");
   for (const std::string_view scheme : schemes_of(q.scheme)) {
     const std::vector<std::string_view>& valid_names = quantize_schemes();
     const bool valid = std::find(valid_names.begin(), valid_names.end(), scheme) != valid_names.end();
     rule(c, valid, {"quantize.scheme"}, "quantize.scheme: unknown scheme {}; expected one of {}{}", shown(std::string(scheme)),
          join(valid_names), nearest_word(scheme, valid_names));
-    known = known && valid;
+    const bool idle = scheme == "none" && !q.scheme.table.empty();
+    rule(c, !idle, {"quantize.scheme"},
+         "quantize.scheme: expected schemes for the layers of a table, found none; write bf16 for layers that stay unquantised");
+    known = known && valid && !idle;
   }
   rule(c, q.scheme.table.empty() || q.targets == QuantizeConfig{}.targets, {"quantize.targets", "quantize.scheme"},
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
@@ -222,6 +301,8 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
     if (sources.empty()) check_no_scheme(j, c);
     if (source == "quantize.scheme") {
       check_columns(j, c);
+      check_bf16(j, c);
+      check_attention(q, c);
       check_pairs(q, c);
     } else {
       check_options_beside(j, source, c);

@@ -138,6 +138,10 @@ class Reader {
       problem(path, "{} names no scheme; expected one of {}", kModifier, join(quantize_schemes()));
       return;
     }
+    if (!refused.contains("quantize.scheme") && job.quantize.scheme.is_none()) {
+      problem(path + "/scheme", "scheme: expected one that quantises, or bf16 to keep the targets unquantised; found none");
+      return;
+    }
     std::vector<std::string> compat;
     check_quantize(job, {origin, refused, 0, problems_, compat});
     modifiers_.push_back({job.quantize, place(path)});

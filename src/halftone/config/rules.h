@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "halftone/config/load.h"
+#include "halftone/config/recipe_file.h"
 
 namespace halftone {
 
@@ -29,9 +30,13 @@ void apply_compatibility(JobConfig& config, const RuleContext& context);
 void check_rules(const JobConfig& config, const RuleContext& context);
 void check_parallelism(const JobConfig& config, const RuleContext& context);
 // Switching a recipe's scheme off on the command line is how runs are compared: the file's options of that scheme are
-// then dropped, one [compat] line each.
+// then dropped, with one [compat] line for each that asks for something.
 void drop_options_of_no_scheme(JobConfig& config, const RuleContext& context);
 void check_quantize(const JobConfig& config, const RuleContext& context);
+// Fields of the run that contradict the recipe file of quantize.recipe.
+void check_beside_recipe(const JobConfig& config, const std::vector<RecipeModifier>& modifiers, const RuleContext& context);
+// Whether a recipe file or converters say how the run is quantised: most fields of [quantize] must not be given then.
+bool has_rules_elsewhere(const JobConfig& config);
 
 // "X.toml:12: " or "command line: " of the first of these fields that was set, else "".
 std::string where(const RuleContext& context, std::initializer_list<const char*> names);

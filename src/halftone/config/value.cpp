@@ -234,6 +234,24 @@ Json split(std::string_view text) {
   return out;
 }
 
+// Whether a bracket of the pattern is still open where it ends.
+bool is_cut(std::string_view pattern) {
+  std::string open;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c == '\\') {
+      ++i;
+    } else if (!open.empty() && open.back() == '[') {  // inside, only its end counts
+      if (c == ']') open.pop_back();
+    } else if (c == '[' || c == '{' || c == '(') {
+      open += c;
+    } else if (!open.empty() && (c == '}' || c == ')')) {
+      open.pop_back();
+    }
+  }
+  return pattern.starts_with("re:") && !open.empty();
+}
+
 std::string parse(const bool&, std::string_view t, Json& out) {
   const bool yes = t == "true" || t == "True" || t == "1", no = t == "false" || t == "False" || t == "0";
   if (!yes && !no) return expected("true or false", std::string(t));
@@ -263,6 +281,11 @@ std::string parse(const std::string&, std::string_view t, Json& out) {
 std::string parse(const StringList&, std::string_view t, Json& out) {
   if (t.starts_with('[') && t.ends_with(']') && parse_json(t, "a list", out).empty()) return "";
   out = split(t);
+  for (size_t i = 0; i + 1 < out.size(); ++i) {
+    if (is_cut(out[i].get_ref<const std::string&>()))
+      return fmt::format("{} ends inside a bracket, because a list is split at commas; write a JSON list: '[\"re:x{{1,2}}\", \"re:y\"]'",
+                         shown(out[i]));
+  }
   return "";
 }
 

@@ -6,6 +6,8 @@
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
 #include "halftone/config/names.h"
+#include "halftone/config/quantize_options.h"
+#include "halftone/config/rules.h"
 #include "halftone/config/value.h"
 
 namespace halftone {
@@ -38,6 +40,11 @@ Json without_infinities(const Json& value) {
   return out;
 }
 
+// Beside a recipe file or converters a field of [quantize] is no default but a contradiction, so that reading it again would fail.
+bool is_left_out(const JobConfig& config, const FieldEntry& field, const Json& value) {
+  return section_of(field.name) == "quantize" && has_rules_elsewhere(config) && value == default_value(field.name);
+}
+
 constexpr std::string_view kMarks[] = {"", "accepted", "not applicable", "extension"};
 
 }  // namespace
@@ -51,7 +58,7 @@ std::string to_toml(const JobConfig& config) {
     for_each_field(index, section.name, [&](const FieldEntry& field) {
       const Json value = get_value(field);
       if (value.is_null() && default_value(field.name).is_null()) return;
-      if (value.is_object() && value.empty()) return;
+      if ((value.is_object() && value.empty()) || is_left_out(config, field, value)) return;
       body += fmt::format("{} = {}\n", leaf_of(field.name), to_toml_text(value));
     });
     if (!body.empty()) out += fmt::format("{}[{}]\n{}", out.empty() ? "" : "\n", section.name, body);
@@ -83,9 +90,15 @@ std::string print_config(const LoadedConfig& loaded, std::string_view wanted) {
     for_each_field(index, section.name, [&](const FieldEntry& field) {
       const Json value = get_value(field);
       const auto origin = loaded.origin.find(field.name);
-      // A comment where TOML has no word for it, so that the output is a configuration file.
-      const std::string text = value.is_null() ? fmt::format("# {} = None", leaf_of(field.name))
-                                               : fmt::format("{} = {}", leaf_of(field.name), to_toml_text(value));
+      const bool left_out = is_left_out(loaded.config, field, value);
+      if (left_out && !is_run_option(leaf_of(field.name)) && field.name != "quantize.scheme" && field.name != "quantize.recipe") {
+        body += fmt::format("{:<60}  # see {}\n", fmt::format("# {}", leaf_of(field.name)),
+                            loaded.config.quantize.recipe.empty() ? "model.converters" : "quantize.recipe");
+        return;
+      }
+      // A comment where TOML has no word for it or the field must not be given, so that the output is a configuration file.
+      const std::string text = fmt::format("{}{} = {}", value.is_null() || left_out ? "# " : "", leaf_of(field.name),
+                                           value.is_null() ? "None" : to_toml_text(value));
       body += fmt::format("{:<60}  # {}\n", text, origin == loaded.origin.end() ? "default" : origin->second);
     });
     if (!body.empty()) out += fmt::format("{}[{}]\n{}", out.empty() ? "" : "\n", section.name, body);

@@ -110,6 +110,14 @@ void check_matches(const RecipeRule& rule, const Matching& matching, const std::
   }
 }
 
+// Two rules for one layer, as messages name them.
+std::string both(const RecipeRule& a, const RecipeRule& b) {
+  if (a.scheme != b.scheme) return fmt::format("two schemes, {} and {}", a.scheme, b.scheme);
+  const auto line = [](const RecipeRule& r) { return r.place.substr(0, r.place.size() - std::min<size_t>(r.place.size(), 2)); };  // no ": "
+  const bool known = !a.place.empty() && !b.place.empty();
+  return fmt::format("scheme {} twice{}", a.scheme, known ? fmt::format(", at {} and {}", line(a), line(b)) : "");
+}
+
 }  // namespace
 
 int64_t block_count(double value, int64_t layers) {
@@ -120,7 +128,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   std::vector<Module*> modules;
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
   std::vector<std::string> lines;
-  std::map<const Module*, std::string> taken;
+  std::map<const Module*, const RecipeRule*> taken;
   std::set<const Module*> targeted;
   std::vector<Linear*> bitnet;
   const Hardware hardware = hardware_of(device);
@@ -167,9 +175,8 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
         leave(left.by_block, "in a skipped block");
         continue;
       }
-      const auto [it, fresh] = taken.emplace(m, rule.scheme);
-      check(fresh, "{}quantize: {} is matched by two schemes, {} and {}; put it into the ignore list of one", rule.place, m->fqn(),
-            it->second, rule.scheme);
+      const auto [it, fresh] = taken.emplace(m, &rule);
+      check(fresh, "{}quantize: {} is matched by {}; put it into the ignore list of one", rule.place, m->fqn(), both(*it->second, rule));
       const int64_t k = linear->in_features(), n = linear->out_features();
       if (k % left.dim_multiple != 0 || n % left.dim_multiple != 0) {
         const bool named = std::any_of(matching.targets.begin(), matching.targets.end(), [&](const Target& t) { return t.names(*m); });

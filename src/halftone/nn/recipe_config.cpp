@@ -72,8 +72,8 @@ class OptionsOf {
 };
 
 void add_rules(RecipePlan& plan, const QuantizeConfig& q, const std::string& place) {
-  check(q.attention == "bf16", "{}quantize.attention: this build computes attention in the compute dtype; leave it at bf16, found {}",
-        place, q.attention);
+  const std::string refusal = attention_refusal(q.attention);
+  check(refusal.empty(), "{}{}", place, refusal);
   const auto add = [&](const std::string& scheme, const Strings& targets) {
     RecipeRule rule = OptionsOf(q, scheme).rule(targets);
     rule.place = place;

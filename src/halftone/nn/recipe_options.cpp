@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string_view>
 #include <utility>
 
@@ -143,7 +144,7 @@ class Resolved {
     const Deoscillation& d = result_.deosc;
     if (d.step < 0) refuse("deosc_step", "expected 0 (never) or a step, found {}", d.step);
     if (d.period < 1) refuse("deosc_period", "expected at least 1, found {}", d.period);
-    if (!(d.ratio > 0)) refuse("deosc_ratio", "expected a number above 0, found {}", d.ratio);
+    if (!(d.ratio > 0) || !std::isfinite(d.ratio)) refuse("deosc_ratio", "expected a finite number above 0, found {}", d.ratio);
     if (d.log_freq < 0) refuse("deosc_log_freq", "expected 0 (never) or more, found {}", d.log_freq);
     const Deoscillation idle{};
     if (d.step == 0 && d != idle) {
