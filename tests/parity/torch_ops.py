@@ -326,6 +326,20 @@ def check_refusals(x, w):
     for text, call in cases.items():
         expect_error(text, lambda: call(lambda t: t))
         expect_error(text, lambda: call(lambda t: t.to("meta")))
+    for format, text in (("mxfp4:floor:rceil", "both say the scale mode"), ("mxfp4:1x32:32x32", "both say which elements share a scale"),
+                         ("e4m3:fp32:pow2", "both say the scale"), ("e4m3:floor=0.5", "floor is the smallest scale of int8 or int4 rows"),
+                         ("int8:floor=1e-40", "at least 2^-126"), ("int8:floor=inf", "a finite number"),
+                         ("mxfp4:clip=dynamic:floor", "leave the scale mode out"), ("mxfp4:clip=static:uos", "uos scales are not clipped"),
+                         ("int8:hadamard=32", "a rotation goes with scales of blocks"), ("ternary:hadamard=16", "a rotation goes with"),
+                         ("int8:1x32", "int8 elements do not go with 1xB scales in fp32")):
+        expect_error(text, lambda: halftone.Format(format).canonical)
+    expect_error("is given twice", lambda: halftone.recipe_formats("mxfp4", "use_sr_grad=false,use_sr_grad=true"))
+    rotated = halftone.quantize(w, "mxfp4:hadamard=32", transposed=True)
+    expect_error("operands of one rotation", lambda: halftone.scaled_mm(rotated, halftone.quantize(w, "mxfp4", transposed=True)))
+    expect_error("a floating-point dtype", lambda: halftone.dequantize(q, torch.int8))
+    expect_error("first_row of at least 0", lambda: halftone.quantize(x, "mxfp4:sr", first_row=-1))
+    nan = halftone.dequantize(halftone.quantize(torch.full((1, 4), float("nan"), device=device), "e4m3"), torch.bfloat16)
+    assert (nan.view(torch.int16) == 0x7FC0).all()
     # Without memory beside some that have it: PyTorch asks Meta, which would hand out memory that nobody wrote.
     expect_error("expected weight on", lambda: ops.rms_norm(x, w[0].to("meta"), 1e-5))
     expect_error("expected labels on", lambda: ops.linear_cross_entropy(x, w, labels.to("meta")))

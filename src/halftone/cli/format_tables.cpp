@@ -107,8 +107,8 @@ std::string scale_rule_table() {
       "bitnet 1e-5\n";
   for (const ScaleFormat s : {ScaleFormat::e4m3, ScaleFormat::ue5m3}) {
     out += fmt::format(
-        "  {} blocks: outer = amax of the tensor / {}, block scale = {} of amax / outer / 6; two orders of evaluation, alto and torchao\n",
-        name(s), fp4_range(s), name(s));
+        "  {} blocks: outer = amax of the tensor / {}, block scale = {} of amax / outer / 6; {}\n", name(s), fp4_range(s), name(s),
+        s == ScaleFormat::e4m3 ? "two orders of evaluation, alto and torchao" : "evaluated as by alto");
   }
   out += "  MX: scale 2^e, amax = m * 2^k with 1 <= m < 2, p = exponent of the largest element; e = k - p, or k - p + 1 when\n";
   std::vector<std::string> head = {"rule"};

@@ -32,8 +32,10 @@ void check_spec(const OperandSpec& s) {
       legal = ((fp32 || s.scale == ScaleFormat::fp32_pow2) && eight_bit) || (s.scale == ScaleFormat::e8m0 && blocks) ||
               (has_byte_scales(s.scale) && s.element == Element::e2m1 && blocks);
   }
-  check(legal, "quantiser: {} elements do not go with granularity {} and scale format {}", element, static_cast<int>(s.granularity),
-        static_cast<int>(s.scale));
+  constexpr const char* kGranularities[] = {"no", "tensor", "row", "1xB", "BxB"};
+  constexpr const char* kScales[] = {"no", "fp32", "fp32 power-of-two", "e8m0", "e4m3", "ue5m3", "bf16"};
+  check(legal, "quantiser: {} elements do not go with {} scales in {}", element, kGranularities[static_cast<int>(s.granularity)],
+        kScales[static_cast<int>(s.scale)]);
   const bool mx = s.scale == ScaleFormat::e8m0;
   check(mx == (s.mode != ScaleMode::none), "quantiser: a scale mode goes with e8m0 scales, and only with them");
   check(s.mode != ScaleMode::uos || s.element == Element::e2m1, "quantiser: scale mode uos is defined for e2m1, not for {}", element);

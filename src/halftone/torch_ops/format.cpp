@@ -2,8 +2,10 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -138,8 +140,9 @@ void read_setting(const std::string& text, const std::string& key, const std::st
     s.hadamard = read_choice(kRotations, text, key, value);
   } else if (key == "floor") {
     const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), s.scale_floor);
-    check(problem == std::errc() && end == value.data() + value.size() && s.scale_floor > 0,
-          "format '{}': expected floor to be a number above 0, found '{}'", text, value);
+    check(problem == std::errc() && end == value.data() + value.size() && std::isfinite(s.scale_floor) &&
+              s.scale_floor >= 0x1p-126f,
+          "format '{}': expected floor to be a finite number of at least 2^-126, found '{}'", text, value);
   } else {
     fail("format '{}': unknown setting '{}'; choose two_level, chain, clip, hadamard or floor", text, key);
   }
@@ -169,6 +172,32 @@ void read_word(const std::string& text, const std::string& word, Format& f) {
   }
 }
 
+// What a word says.
+std::string kind_of(const std::string& word) {
+  if (const size_t equals = word.find('='); equals != std::string::npos) return word.substr(0, equals);
+  if (word == "sr" || word == "packed") return word;
+  return find(kModes, word) ? "the scale mode" : find(kScales, word) ? "the scale" : "which elements share a scale";
+}
+
+// Words without an effect, and scales that follow from other elements than are coded.
+void check_words(const std::string& text, const std::vector<std::string>& words, const OperandSpec& s) {
+  for (size_t i = 1; i < words.size(); ++i) {
+    for (size_t j = 1; j < i; ++j) {
+      check(kind_of(words[i]) != kind_of(words[j]), "format '{}': '{}' and '{}' both say {}; keep one", text, words[j], words[i],
+            kind_of(words[i]));
+    }
+  }
+  const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
+  const bool rotates = blocks || (s.granularity == Granularity::tensor && is_float(s.element)) || s.element == Element::int8;
+  check(s.hadamard == 0 || (rotates && s.granularity != Granularity::row),
+        "format '{}': a rotation goes with scales of blocks (1xB, BxB) or, of floats and int8, of the tensor", text);
+  const bool rows = (s.element == Element::int8 || s.element == Element::int4) && s.granularity == Granularity::row;
+  check(s.scale_floor == 0 || rows, "format '{}': floor is the smallest scale of int8 or int4 rows", text);
+  const bool mode = std::any_of(words.begin() + 1, words.end(), [](const std::string& w) { return find(kModes, w).has_value(); });
+  check(s.clip != Clip::dynamic || !mode, "format '{}': clip=dynamic brings its own scales; leave the scale mode out", text);
+  check(s.clip == Clip::none || s.mode != ScaleMode::uos, "format '{}': uos scales are not clipped; leave one out", text);
+}
+
 }  // namespace
 
 Format parse_format(std::string_view given) {
@@ -192,6 +221,7 @@ Format parse_format(std::string_view given) {
     if (const std::optional<ScaleFormat> scale = find(kScales, word)) read_scale(*scale, f.spec);
   }
   for (size_t i = 1; i < words.size(); ++i) read_word(text, words[i], f);
+  check_words(text, words, f.spec);
   check(!f.packed || bits_of(f.spec.element) == 4, "format '{}': only 4-bit codes are packed", text);
   QuantizeOperand q;
   q.want_row = f.spec.hadamard == 0, q.want_transposed = !q.want_row;
@@ -275,10 +305,14 @@ void read_option(const std::string& key, const std::string& value, Options& o) {
 
 LinearRecipe parse_recipe(const std::string& recipe, const std::string& options, const std::string& name) {
   Options o;
+  std::vector<std::string> given;
   if (!options.empty()) {
     for (const std::string& word : split(options, ',')) {
       const size_t equals = word.find('=');
       check(equals != std::string::npos, "halftone.linear: expected options as name=value,name=value, found '{}'", word);
+      const std::string key = word.substr(0, equals);
+      check(std::find(given.begin(), given.end(), key) == given.end(), "halftone.linear: option {} is given twice; keep one", key);
+      given.push_back(key);
       read_option(word.substr(0, equals), word.substr(equals + 1), o);
     }
   }

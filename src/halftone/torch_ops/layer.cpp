@@ -20,6 +20,7 @@ std::mutex& step_mutex() {
 }
 
 StepContext context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
+  check(first_row >= 0, "halftone: expected first_row of at least 0, found {}", first_row);
   StepContext c{static_cast<uint64_t>(seed), 0, first_row};
   if (!present(step)) return c;
   if (cuda::current_capture(step->device()) != 0) {

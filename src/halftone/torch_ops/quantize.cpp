@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <limits>
+
 #include "halftone/formats/support.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/hardware.h"
@@ -53,18 +55,27 @@ Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, Sym
           s.element == Element::uint4 ? make(shape, at::kFloat) : make({0}, at::kFloat)};
 }
 
-Tensor numbers(const Operand& o) {
-  return o.rows * o.k == 0 ? at::empty({o.rows, o.k}, o.scales.options().dtype(at::kFloat)) : dequantize(o);
+Tensor numbers(const Operand& o, at::ScalarType type) {
+  if (o.rows * o.k == 0) return at::empty({o.rows, o.k}, o.scales.options().dtype(type));
+  const Tensor y = dequantize(o).to(type);
+  // One bit pattern (docs/numerics.md 2.2): PyTorch's conversion leaves another on some processors.
+  return type == at::kFloat ? y : y.masked_fill_(y.isnan(), std::numeric_limits<double>::quiet_NaN());
 }
 
+void check_numbers(at::ScalarType type) {
+  check(at::isFloatingType(type) && c10::elementSize(type) > 1, "halftone.dequantize: expected a floating-point dtype of 16 bits or more, found {}",
+        c10::toString(type));
+}
 Tensor dequantize_op(at::TensorList t, Text format, at::ScalarType dtype) {
+  check_numbers(dtype);
   const Operand o = operand("halftone.dequantize", t, parse_format(format));
   check(o.spec.quantized(), "halftone.dequantize: format hp is an unquantised matrix");
   const c10::DeviceGuard guard(o.scales.device());
-  return numbers(o).to(dtype);
+  return numbers(o, dtype);
 }
 
 Tensor dequantize_meta(at::TensorList t, Text format_text, at::ScalarType dtype) {
+  check_numbers(dtype);
   const Format format = parse_format(format_text);
   check(t.size() == 5 && t[0].dim() == 2, "halftone.dequantize: expected the five tensors of halftone.quantize, found {}", t.size());
   for (const Tensor& part : t) check_beside("halftone.dequantize", "every tensor", part, t[0]);
@@ -86,7 +97,7 @@ Tensor fake_quantize_op(const Tensor& x, Text format_text, bool transposed, Text
   codes.packed = false;
   const int64_t cols = x.size(-1), rows = x.numel() / std::max<int64_t>(cols, 1);
   const Tensor y =
-      numbers(quantize(x.reshape({rows, cols}), codes, transposed, {std::string(stream), seed, step, first_row})).to(x.scalar_type());
+      numbers(quantize(x.reshape({rows, cols}), codes, transposed, {std::string(stream), seed, step, first_row}), x.scalar_type());
   return (transposed ? y.t().contiguous() : y).view(x.sizes());
 }
 
@@ -140,6 +151,11 @@ bool folds(const OperandSpec& a, const OperandSpec& b, at::Device device) {
   return device.is_cuda() && a.quantized() && b.quantized() && product_support(a, b, hardware_of(device)).path == Path::folded;
 }
 
+// Rotated tokens meet tokens rotated alike.
+void check_rotations(const OperandSpec& a, const OperandSpec& b) {
+  check(a.hadamard == b.hadamard, "halftone.scaled_mm: expected operands of one rotation, found hadamard={} and hadamard={}", a.hadamard,
+        b.hadamard);
+}
 void check_out_dtype(at::ScalarType type) {
   check(type == at::kFloat || type == at::kBFloat16, "halftone.scaled_mm: expected out_dtype float32 or bfloat16, found {}",
         c10::toString(type));
@@ -152,7 +168,7 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
   check(a.k == b.k && b_tensors[0].device() == device,
         "halftone.scaled_mm: expected operands of equal length on one device, found {} on {} and {} on {}", a.k, device.str(), b.k,
         b_tensors[0].device().str());
-  check_out_dtype(out_dtype);
+  check_rotations(a.spec, b.spec), check_out_dtype(out_dtype);
   const c10::DeviceGuard guard(device);
   ProductOptions options;
   options.fast_accum = fast_accum, options.emulate = emulate;
@@ -185,7 +201,7 @@ Tensor scaled_mm_meta(at::TensorList a, Text a_format, at::TensorList b, Text b_
   }
   const SymInt k = a[0].sym_size(1) * (of_a.packed ? 2 : 1), other = b[0].sym_size(1) * (of_b.packed ? 2 : 1);
   check(k == other, "halftone.scaled_mm: expected operands of equal length, found {} and {}", shape(a[0]), shape(b[0]));
-  check_out_dtype(out_dtype);
+  check_rotations(of_a.spec, of_b.spec), check_out_dtype(out_dtype);
   if (bias.has_value() && bias->defined()) {
     check_beside("halftone.scaled_mm", "bias", *bias, a[0]);
     check(bias->dim() == 1 && bias->sym_size(0) == b[0].sym_size(0), "halftone.scaled_mm: expected a bias for the rows of {}, found {}",
