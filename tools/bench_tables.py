@@ -2,7 +2,8 @@
 """Prints a CSV of `halftone bench mm|quantize|linear|roofline` as the Markdown tables of docs/benchmarks: tools/bench_tables.py FILE ..."""
 import csv
 import statistics
-import sys
+
+from _input import Parser, fail, figures_of, read
 
 BARS = {"fp8_tensorwise": 1.45, "fp8_rowwise": 1.40, "int8": 1.40, "mxfp4": 1.35, "mxfp8_e4m3": 0.85, "mxfp8_e5m2": 0.85, "nvfp4": 0.85}  # on an H200
 
@@ -60,15 +61,20 @@ def roofline(rows):
 
 
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    for path in sys.argv[1:]:
-        lines = open(path).read().splitlines()
+    parser = Parser(__doc__)
+    parser.add_argument("files", metavar="FILE", nargs="+")
+    for path in parser.parse_args().files:
+        lines = read(path).splitlines() or [""]
         kind = lines[0].split(":")[0].removeprefix("# halftone bench ")
         if kind not in ("mm", "quantize", "linear", "roofline"):
-            sys.exit(f"{path}: expected a CSV of halftone bench, found '{lines[0][:60]}'")
+            fail(f"{path}: expected a CSV of halftone bench, found '{lines[0][:60]}'")
+        rows = list(csv.DictReader(lines[1:]))
+        if not rows or any(None in row.values() for row in rows):
+            fail(f"{path}: expected rows with a value in each column, found {'one with fewer' if rows else 'none'}; was it written to its end?")
+        with figures_of(path):
+            tables = list(globals()[kind](rows))
         print(lines[0][2:] + "\n")
-        for name, text in globals()[kind](list(csv.DictReader(lines[1:]))):
+        for name, text in tables:
             print(name + "\n\n" + text if name else text)
 
 

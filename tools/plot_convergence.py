@@ -5,7 +5,8 @@ Above the training losses, below how far each run's lies above bfloat16's of the
 10 logged steps. What is off the lower panel's scale is in the table.
 """
 import json
-import sys
+
+from _input import Parser, fail, figures_of, read, write
 
 COLORS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22", "#17becf"]
 DASHES = ["", "5 3", "2 2"]
@@ -48,8 +49,10 @@ def panel(svg, place, lines, low, high, ticks, label, last):
                        f'<text x="{WIDTH - RIGHT + 46}" y="{at}">{name}</text>')
 
 
-def main():
-    out, runs = sys.argv[1], {n: smooth(r["curve"]) for n, r in json.load(open(sys.argv[2])).items() if r["loss"] is not None}
+def draw(path):
+    runs = {n: smooth(r["curve"]) for n, r in json.loads(read(path)).items() if r["loss"] is not None}
+    if not runs:
+        fail(f"{path}: no run with a loss")
     last = max(s for line in runs.values() for s, _ in line)
     values = [v for line in runs.values() for _, v in line]
     low, high = int(min(values)), int(max(values)) + 1
@@ -60,7 +63,17 @@ def main():
            f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
     panel(svg, PANELS[0], runs, low, high, range(low, high + 1), "training loss, nats per token, over optimizer steps", last)
     panel(svg, PANELS[1], relative, -1.0, SPAN, [-1, 0, 1, 2, 3], "training loss against bf16's of seed 42, per cent", last)
-    open(out, "w").write("\n".join(svg) + "\n</svg>\n")
+    return "\n".join(svg) + "\n</svg>\n"
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("out", metavar="OUT.svg")
+    parser.add_argument("file", metavar="CONVERGENCE.json")
+    args = parser.parse_args()
+    with figures_of(args.file):
+        svg = draw(args.file)
+    write(args.out, svg)
 
 
 main()

@@ -5,7 +5,8 @@ A panel for every recipe and M, predicted beside measured: K to the right, N upw
 forward and backward relative to bf16. Orange is slower than bf16, blue faster.
 """
 import csv
-import sys
+
+from _input import Parser, fail, figures_of, read, write
 
 CELL, GAP, LEFT, TOP = 34, 14, 160, 46
 
@@ -24,14 +25,12 @@ def short(size):
     return f"{size // 1024}k" if size % 1024 == 0 else str(size)
 
 
-def main():
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
-    lines = open(sys.argv[2]).read().splitlines()
+def draw(path):
+    lines = read(path).splitlines()
     head = [line[2:] for line in lines if line.startswith("#")]
     rows = list(csv.DictReader(line for line in lines if not line.startswith("#")))
     if not rows:
-        sys.exit(f"{sys.argv[2]}: no measurements")
+        fail(f"{path}: no measurements")
     values = lambda key: sorted({int(r[key]) for r in rows})
     ms, ks, ns = values("m"), values("k"), values("n")
     recipes = list(dict.fromkeys(r["recipe"] for r in rows))
@@ -72,7 +71,17 @@ def main():
     text(LEFT, bottom + 18, "K (inputs) to the right, N (outputs) upwards", 'font-size="10"')
     if head:
         text(8, height - 8, head[0].replace("&", "&amp;").replace("<", "&lt;"), 'font-size="8" fill="#555"')
-    open(sys.argv[1], "w").write("\n".join(svg) + "\n</svg>\n")
+    return "\n".join(svg) + "\n</svg>\n"
+
+
+def main():
+    parser = Parser(__doc__)
+    parser.add_argument("out", metavar="OUT.svg")
+    parser.add_argument("file", metavar="FILE", help="CSV of halftone bench roofline")
+    args = parser.parse_args()
+    with figures_of(args.file):
+        svg = draw(args.file)
+    write(args.out, svg)
 
 
 main()

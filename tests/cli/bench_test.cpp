@@ -76,6 +76,44 @@ TEST(BenchRoofline, SizesAreCalledWhatTheyCount) {
   EXPECT_EQ(roofline({"--peak-size", "5"}), "--peak-size: expected the edge of a cube, a multiple of 32 from 32 to 1048576, found '5'");
 }
 
+TEST(BenchReport, RefusesFilesThatCannotBeWritten) {
+  Common common;
+  common.csv = "/dev/full";
+  EXPECT_EQ(refusal([&] { Csv(common, "# title", {"a"}); }), "--csv /dev/full: cannot be written: No space left on device");
+}
+
+// Each is refused in one line that begins with the command, before anything is measured.
+TEST(BenchReport, RefusesValuesThatMeanNothing) {
+  const auto said = [](auto&& command, std::vector<std::string> args) {
+    args.insert(args.end(), {"--device", "cpu"});
+    return refusal([&] { command(args); });
+  };
+  for (const char* bad : {"nan", "0", "-1", "inf", "1e16", "", "4x"}) {
+    EXPECT_EQ(said(roofline_command, {"--bandwidth", bad}),
+              fmt::format("bench roofline: --bandwidth: expected a number from 0.001 to 1e+15, found '{}' ", bad) +
+                  "(see halftone bench roofline --help)");
+  }
+  for (const char* bad : {"nan", "11", "-1"}) {
+    EXPECT_EQ(said(linear_command, {"--turn", bad}),
+              fmt::format("bench linear: --turn: expected a number from 0 to 10, found '{}' (see halftone bench linear --help)", bad));
+  }
+  EXPECT_EQ(said(mm_command, {"--csv", ""}),
+            "bench mm: --csv: expected the name of a file, found an empty one (see halftone bench mm --help)");
+  EXPECT_EQ(said(roofline_command, {"--peak", "int8=1", "int8=2"}), "--peak: int8 is given twice");
+  EXPECT_EQ(said(roofline_command, {"--peak", "int8=inf"}), "--peak: expected RECIPE=TFLOPS, found 'int8=inf'");
+  EXPECT_EQ(said(roofline_command, {"--peak-size", "0"}),
+            "--peak-size: expected the edge of a cube, a multiple of 32 from 32 to 1048576, found '0'");
+}
+
+TEST(BenchTrain, AsksForAConfiguration) {
+  const auto train = [](const std::vector<std::string>& args) { return refusal([&] { bench_command(args); }); };
+  EXPECT_EQ(train({"train"}), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
+  testing::internal::CaptureStdout();
+  const std::vector<std::string> help = {"train", "--config", "none.toml", "--help"};
+  EXPECT_EQ(bench_command(help), 0);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find("--own-amax"), std::string::npos);
+}
+
 TEST(BenchReport, WritesNumbers) {
   EXPECT_EQ(number(0, 3), "");
   EXPECT_EQ(number(1234.5, 3), "1234");

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <new>
 
 #include "halftone/base/error.h"
@@ -45,6 +46,23 @@ TEST(Failure, MemoryOfTheHostThatRunsOutSaysWhatToLower) {
   } catch (const std::exception& e) {
     expect_one_line(failure_of(e), 2, "out of memory: you tried to allocate 1152921504606846976 bytes");
   }
+}
+
+TEST(Failure, OutputThatCannotBeWrittenSaysWhy) {
+  const auto problem_of = [](const char* path, auto&& write) {
+    std::FILE* out = std::fopen(path, "w");
+    write(out);
+    const std::string problem = write_problem(out, "standard output");
+    std::fclose(out);
+    return problem;
+  };
+  const auto text = [](std::FILE* out) { std::fputs("text", out); };
+  const auto flushed = [](std::FILE* out) { std::fputs("text", out), std::fflush(out); };
+  const std::string full = "standard output cannot be written: No space left on device; free some space or send the output elsewhere";
+  EXPECT_EQ(problem_of("/dev/full", text), full);
+  EXPECT_EQ(problem_of("/dev/full", flushed), full);  // of a write whose reason stdio has forgotten
+  EXPECT_EQ(problem_of("/dev/full", [](std::FILE*) {}), "");
+  EXPECT_EQ(problem_of("/dev/null", flushed), "");
 }
 
 TEST(Failure, OtherErrorsOfTorchLeaveTheirStackOut) {

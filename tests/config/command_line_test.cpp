@@ -94,6 +94,20 @@ TEST(CommandLine, TablesAreJson) {
   EXPECT_NE(problems("", {"--model.overrides", std::string(1000, '[')}), "");
 }
 
+// As in TOML and YAML; JSON itself would keep the last one in silence.
+TEST(CommandLine, AKeyIsGivenOnceInATable) {
+  EXPECT_EQ(problems("", {"--quantize.scheme", R"({"int8": ["re:.*wq"], "int8": ["re:.*wk"]})"}),
+            "command line: --quantize.scheme: the key \"int8\" is given twice in one table; later entries do not replace earlier ones");
+  EXPECT_NE(problems("", {"--model.overrides", R"({"dim": 64, "tied": true, "\u0064im": 128})"}).find("the key \"dim\" is given twice"),
+            std::string::npos);
+  const auto groups = [](const std::string& second) {
+    return problems("", {"--optimizer.param_groups", R"([{"pattern": "a", "optimizer_name": "SGD"}, {"pattern": "b", )" + second + "}]"});
+  };
+  EXPECT_EQ(groups(R"("optimizer_name": "SGD")").find("twice"), std::string::npos);
+  EXPECT_NE(groups(R"("optimizer_name": "SGD", "optimizer_kwargs": {"lr": 1, "lr": 2})").find("the key \"lr\" is given twice"),
+            std::string::npos);
+}
+
 TEST(CommandLine, OneOverrideJoinsTheFilesTable) {
   const JobConfig c =
       load_toml("[model]\noverrides = {dim = 256, n_layers = 6}", {"--model.overrides.n_layers", "2", "--model.overrides.tied=true"})

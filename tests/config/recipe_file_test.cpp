@@ -174,6 +174,12 @@ TEST(Yaml, WhatCouldSurpriseIsRefused) {
   expect_problem(many + "1]", {"at most 4096 values"});
 }
 
+TEST(Yaml, WhatAnEditorDoesNotShowIsNamed) {
+  expect_problem("a_stage:\n\tb_modifiers: {}\n", {"X.yaml:2: not YAML", "; a line begins with a tab: YAML is indented with blanks"});
+  expect_problem("a_stage:\r  b_modifiers:\r    C: {}\r", {"X.yaml:1: not YAML", "; its lines end in carriage returns alone"});
+  EXPECT_EQ(recipe_problems("a_stage: {\n").find(';'), std::string::npos);
+}
+
 TEST(Yaml, AQuoteThatDoesNotCloseIsAnError) {
   const std::string head = "training_stage:\n  lpt_modifiers:\n    LowPrecisionTrainingModifier:\n      scheme: ";
   expect_problem(head + "int8\n      ignore: \"output\n", {"X.yaml:5: not YAML", "expected a closing \"", "end of the file"});

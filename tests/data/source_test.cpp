@@ -1,9 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <random>
 #include <set>
 
 #include "data/data_testing.h"
+#include "halftone/data/file_io.h"
 #include "halftone/data/jsonl_line.h"
 #include "halftone/data/ordered.h"
 #include "source_dir.h"
@@ -29,6 +32,49 @@ std::vector<std::string> names(const FileList& list) {
   std::vector<std::string> out;
   for (const SourceFile& f : list.files) out.push_back(f.name);
   return out;
+}
+
+void write_atomically(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text.data(), text.size());
+  file.commit();
+}
+
+TEST(AtomicFile, ReplacesWhatLinksPointTo) {
+  const TempFolder folder;
+  const std::string real = folder.write("other/real", "old");
+  const std::string link = folder / "link", link_to_link = folder / "again", missing = folder / "new";
+  std::filesystem::create_symlink("other/real", link);
+  std::filesystem::create_symlink(link, link_to_link);
+  std::filesystem::create_symlink("other/later", missing);
+  write_atomically(link_to_link, "new");
+  write_atomically(missing, "first");
+  EXPECT_EQ(read_file(real, 100), "new");
+  EXPECT_EQ(read_file(folder / "other/later", 100), "first");
+  for (const std::string& l : {link, link_to_link, missing}) EXPECT_TRUE(std::filesystem::is_symlink(l)) << l;
+  std::filesystem::create_symlink("circle", folder / "circle");
+  EXPECT_ERROR(write_atomically(folder / "circle", "x"), "symbolic links");
+}
+
+TEST(AtomicFile, RefusesWhatIsNoRegularFile) {
+  const TempFolder folder;
+  const std::string pipe = folder / "pipe", link = folder / "link";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("/dev/null", link);
+  EXPECT_ERROR(write_atomically(pipe, "x"), "expected a regular file or a new name, found a pipe");
+  EXPECT_ERROR(write_atomically(link, "x"), "found a device");
+  EXPECT_ERROR(write_atomically(folder.str(), "x"), "found a folder");
+  EXPECT_ERROR(write_atomically("", "x"), "found an empty one");
+  EXPECT_ERROR(write_atomically(folder / "none/file", "x"), "No such file or directory");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
+TEST(AtomicFile, SaysWhyItCouldNotBeNamed) {
+  const TempFolder folder;
+  AtomicFile file(folder / "file");
+  file.write("x", 1);
+  std::filesystem::create_directory(folder / "file");  // after the check
+  EXPECT_ERROR(file.commit(), "file: Is a directory");
 }
 
 TEST(FileList, GlobsSortAndSkipHiddenAndLinkedFolders) {

@@ -33,6 +33,19 @@ def expect(name, command, text, status=2, **options):
         print(f"{name}: {lines[0]}")
 
 
+def bad_output(work):
+    """Output that cannot be written, to /dev/full, which is always full."""
+    tokenizer = ["--tokenizer", "tests/assets/tokenizer"]
+    for words in (["--help"], ["--version"], ["config", "--toml"], ["formats"], ["bench", "--help"], ["bench", "mm", "--help"],
+                  ["tokenizer", "encode", *tokenizer, "text"], ["tokenizer", "encode", *tokenizer, "--file", "README.md"],
+                  ["tokenizer", "decode", *tokenizer, "5"]):
+        command = ["sh", "-c", 'exec "$@" >/dev/full', "sh", program, *words]
+        expect(f"full standard output of {words[0]}", command, "standard output cannot be written: No space left on device")
+    tokenize = [program, "tokenize", "--dataset_path", "README.md", *tokenizer, "--output"]
+    expect("tokens into a folder", [*tokenize, work], "found a folder")
+    expect("tokens into a device", [*tokenize, "/dev/null"], "found a device")
+
+
 def bad_recipes(work, out):
     """Quantisation that cannot work: the line names the option, the layer, or the line of the recipe file."""
     layer = "layers.0.feed_forward.w1"
@@ -112,6 +125,7 @@ def main():
         expect("batch not divisible", train(out, "--training.global_batch_size=3"), "global_batch_size")
         expect("unknown scheme", train(out, "--quantize.scheme=int9"), "int9")
         expect("target that matches nothing", train(out, "--quantize.scheme=int8", "--quantize.targets=re:nothing"), "nothing")
+        bad_output(work)
         bad_recipes(work, out)
         file = os.path.join(work, "file")
         open(file, "w").close()

@@ -102,11 +102,20 @@ with tempfile.TemporaryDirectory() as work:
         if stale or open(figures).readline().split(": ")[1].strip() not in page:
             problem(f"docs/benchmarks/{name}.md is not of {figures}: {stale[:2]}")
 
+    for tool, words in (("plot_roofline.py", [picture]), ("plot_roofline.py", [picture, work]), ("plot_roofline.py", [picture, paths[0]]),
+                        ("plot_roofline.py", [os.path.join(work, "none/x.svg"), paths[3]]), ("bench_tables.py", []),
+                        ("bench_tables.py", [picture]), ("plot_losses.py", []), ("plot_losses.py", [picture, "a"]),
+                        ("plot_losses.py", [picture, f"a={paths[0]}"]), ("plot_convergence.py", [picture]),
+                        ("plot_convergence.py", [picture, paths[0]]), ("plot_convergence.py", [picture, os.path.join(work, "none")])):
+        run = subprocess.run([sys.executable, os.path.join(source, "tools", tool), *words], capture_output=True, text=True)
+        if run.returncode != 2 or len(run.stderr.splitlines()) != 1:
+            problem(f"tools/{tool} {words}: status {run.returncode}, expected 2 and one line, found {run.stderr}")
+
     given = ["--m", "32", "--k", "32", "--n", "32", "--peak-size", "32", "--recipes", "int8"]
     rows = measure(work, "roofline", *given, "--algorithms", "first", "--peak", "int8=1e9", "none=1e9", "--bandwidth", "1e12")
     expect("roofline with given rates", rows, lambda r: r["recipe"], ["int8"], ["predicted"])
 
-for name in ("", "mm", "quantize", "linear", "roofline"):
+for name in ("", "train", "mm", "quantize", "linear", "roofline"):
     run = subprocess.run([program, "bench", *name.split(), "--help"], capture_output=True, text=True)
     if run.returncode != 0 or f"  halftone bench {name or 'train'} " not in run.stdout:
         problem(f"bench {name} --help: status {run.returncode}, expected an example")
@@ -123,7 +132,9 @@ refuse("--m: expected a count of tokens", "roofline", "--m", "32x64x32")
 refuse("expected RECIPE=TFLOPS", "roofline", "--peak", "int8")
 refuse("none of the recipes", "roofline", "--peak", "bf16=800")
 refuse("cannot be written", "mm", "--csv", "/nonexistent/file.csv", "--device", "cpu")
-refuse("--bogus", "linear", "--bogus")
+refuse("halftone: bench linear: ", "linear", "--bogus")
+refuse("No space left on device", "mm", "--csv", "/dev/full", "--device", "cpu")
+refuse("expected --config FILE", "train")
 if not os.path.exists("/dev/nvidiactl"):
     refuse("cuda", "mm", "--device", "cuda", "--sizes", "64")
 sys.exit(1 if failures else 0)

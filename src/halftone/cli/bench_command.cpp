@@ -50,11 +50,23 @@ MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device dev
   return b;
 }
 
+constexpr const char* kTrainHelp =
+    "halftone bench train --config FILE [--section.field value ...] [--own-amax]\n\n"
+    "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s and ms of the median step of\n"
+    "the second half, peak memory, seconds from the launch of the program to the end of the first step, losses, and what was measured.\n\n"
+    "  --own-amax  quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them\n\n"
+    "training.steps (at least 4) says how many steps; the other options are those of halftone train (halftone train --help).\n\n"
+    "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
+
 int bench_train(Arguments given) {
+  const auto asks = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  if (std::any_of(given.begin(), given.end(), asks)) return print(kTrainHelp), 0;
   std::vector<std::string> args(given.begin(), given.end());
   amax_use().from_producers = std::erase(args, "--own-amax") == 0;
   const LoadedConfig loaded = load_config(args);
   const JobConfig& c = loaded.config;
+  check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
+  check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
   refuse_unsupported(c);
   Engine::Options options;
   options.device = select_device(c.training.device, 0), options.positions = c.training.seq_len;
@@ -64,7 +76,6 @@ int bench_train(Arguments given) {
   const int64_t accumulate = std::max<int64_t>(1, c.training.global_batch_size / c.training.local_batch_size);
   const MicroBatch batch = random_batch(c.training.local_batch_size, c.training.seq_len, engine.size().vocab, options.device);
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
-  check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
   const Schedule schedule(
       {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
   std::vector<double> seconds;
@@ -112,8 +123,7 @@ constexpr const char* kBenchHelp =
     "  mm         matrix products of every format and layout beside bf16 and LibTorch's own\n"
     "  quantize   quantisers: GB/s beside a plain copy\n"
     "  roofline   for which M, K, N a recipe beats bf16: predicted and measured\n\n"
-    "halftone bench NAME --help explains the options of all but train, which takes those of halftone train and\n"
-    "--own-amax (quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them).\n\n"
+    "halftone bench NAME --help explains the options.\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8\n"
     "  halftone bench linear --device cpu --recipes int8 fp8_rowwise --profile-parts\n"
     "  halftone bench mm --sizes 4096 --csv mm.csv\n"

@@ -58,7 +58,9 @@ int linear_command(Arguments args) {
   std::string preset = "recommended";
   bool parts = false;
   double turn = 0.1;
-  app.add_option("--shapes", shapes, "MxNxK: tokens x outputs x inputs, several; default 16384x14336x4096, on the CPU 1024x1024x512")
+  app.add_option("--shapes", shapes,
+                 "MxNxK: tokens x outputs x inputs, or one number for all three (a square), several; default 16384x14336x4096, on the CPU "
+                 "1024x1024x512")
       ->delimiter(',');
   app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantise a master weight")
       ->delimiter(',');
@@ -69,7 +71,7 @@ int linear_command(Arguments args) {
   app.add_option("--turn", turn,
                  "seconds of each recipe in a turn; the first quarter, in which the clock settles, does not count. 0: one call")
       ->capture_default_str()
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(between(0, 10));
   add_common(app, common);
   app.footer(kLinearHelp);
   if (!parse(app, args)) return 0;

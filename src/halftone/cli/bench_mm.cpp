@@ -38,7 +38,8 @@ int mm_command(Arguments args) {
   CLI::App app{"Matrix products: time, TFLOP/s and speed relative to bf16, every format in turns on random data.", "halftone bench mm"};
   Common common;
   std::vector<std::string> sizes, formats, layouts;
-  app.add_option("--sizes", sizes, "SIZE or MxNxK, several; default 1024 2048 4096 8192, on the CPU 512 1024")->delimiter(',');
+  app.add_option("--sizes", sizes, "MxNxK or one number for all three, several; default 1024 2048 4096 8192, on the CPU 512 1024")
+      ->delimiter(',');
   app.add_option("--formats", formats, "those below; default all")->delimiter(',');
   app.add_option("--layouts", layouts, "TN, NN, NT; default all")->delimiter(',');
   add_common(app, common);

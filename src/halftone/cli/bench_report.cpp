@@ -40,10 +40,21 @@ std::string cuda_versions() {
 
 void add_common(CLI::App& app, Common& common) {
   app.add_option("--device", common.device, "auto, cpu or cuda")->capture_default_str()->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  app.add_option("--csv", common.csv, "write the figures to this file, too");
+  const auto named = [](std::string& path) -> std::string { return path.empty() ? "expected the name of a file, found an empty one" : ""; };
+  app.add_option("--csv", common.csv, "write the figures to this file, too")->check(CLI::Validator(named, "FILE"));
   app.add_option("--rounds", common.rounds, "times that everything is measured, in turns; the median counts. 0: 9 on CUDA, 3 on the CPU")
       ->capture_default_str()
       ->check(CLI::Range(0, 10000));
+}
+
+CLI::Validator between(double low, double high) {
+  const auto check_number = [low, high](std::string& text) -> std::string {
+    char* end = nullptr;
+    const double x = std::strtod(text.c_str(), &end);
+    if (!text.empty() && *end == 0 && x >= low && x <= high) return "";
+    return fmt::format("expected a number from {:g} to {:g}, found '{}'", low, high, text);
+  };
+  return CLI::Validator(check_number, fmt::format("from {:g} to {:g}", low, high));
 }
 
 bool parse(CLI::App& app, Arguments args) {
@@ -54,7 +65,8 @@ bool parse(CLI::App& app, Arguments args) {
     app.exit(e);
     return false;
   } catch (const CLI::ParseError& e) {
-    fail("{}: {} (see {} --help)", app.get_name(), e.what(), app.get_name());
+    constexpr std::string_view kProgram = "halftone ";  // which stands before every error
+    fail("{}: {} (see {} --help)", app.get_name().substr(kProgram.size()), e.what(), app.get_name());
   }
   return true;
 }
@@ -75,7 +87,7 @@ std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const cha
     bool good = found == 3 && used == static_cast<int>(word.size());
     if (found == 1 && is_digits(word)) n = k = m, good = true;
     for (const long long size : {m, n, k}) good = good && good_size(size);
-    check(good, "{}: expected SIZE or MxNxK, multiples of 32 from 32 to 1048576, found '{}'", option, word);
+    check(good, "{}: expected MxNxK or one number for all three, multiples of 32 from 32 to 1048576, found '{}'", option, word);
     out.push_back({m, n, k});
   }
   return out;
@@ -116,7 +128,7 @@ Csv::Csv(const Common& common, const std::string& description, const std::vector
   if (!path_.empty()) {
     file_ = std::fopen(path_.c_str(), "w");
     check(file_ != nullptr, "--csv {}: cannot be written: {}", path_, std::strerror(errno));
-    fmt::print(file_, "{}\n", description);
+    line(description);
     row(columns);
   }
   print(description);
@@ -128,8 +140,13 @@ Csv::~Csv() {
 
 void Csv::row(const std::vector<std::string>& cells) {
   if (file_ == nullptr) return;
-  fmt::print(file_, "{}\n", fmt::join(cells, ","));
-  check(std::fflush(file_) == 0, "--csv {}: cannot be written: {}", path_, std::strerror(errno));
+  line(fmt::format("{}", fmt::join(cells, ",")));
+}
+
+void Csv::line(const std::string& text) {
+  // Not within check(): its arguments may be evaluated before the call that sets errno.
+  const bool written = std::fputs((text + "\n").c_str(), file_) >= 0 && std::fflush(file_) == 0;
+  check(written, "--csv {}: cannot be written: {}", path_, std::strerror(errno));
 }
 
 std::string number(double value, int digits) {

@@ -22,6 +22,9 @@ struct Common {
 };
 void add_common(CLI::App& app, Common& common);
 
+// Refuses what is no number from low to high; CLI11's own ranges take nan, and write the largest one in all its digits.
+CLI::Validator between(double low, double high);
+
 // Parses; false after --help was printed. Error: one line that says what is wrong and which --help to read.
 bool parse(CLI::App& app, Arguments args);
 
@@ -46,6 +49,7 @@ class Csv {
   void row(const std::vector<std::string>& cells);
 
  private:
+  void line(const std::string& text);
   std::string path_;
   std::FILE* file_ = nullptr;
 };

@@ -86,10 +86,13 @@ std::vector<std::pair<size_t, double>> parse_peaks(const std::vector<std::string
     const size_t equals = word.find('=');
     char* end = nullptr;
     const double rate = equals == std::string::npos ? 0 : std::strtod(word.c_str() + equals + 1, &end);
-    check(rate > 0 && *end == 0, "--peak: expected RECIPE=TFLOPS, found '{}'", word);
+    check(rate > 0 && std::isfinite(rate) && *end == 0, "--peak: expected RECIPE=TFLOPS, found '{}'", word);
     const auto it = std::find_if(recipes.begin(), recipes.end(), [&](const LinearRecipe& r) { return r.name == word.substr(0, equals); });
     check(it != recipes.end(), "--peak: '{}' is none of the recipes of this run", word.substr(0, equals));
-    out.emplace_back(it - recipes.begin(), rate * 1e12);
+    const auto index = static_cast<size_t>(it - recipes.begin());
+    const bool again = std::any_of(out.begin(), out.end(), [&](const auto& given) { return given.first == index; });
+    check(!again, "--peak: {} is given twice", it->name);
+    out.emplace_back(index, rate * 1e12);
   }
   return out;
 }
@@ -116,7 +119,7 @@ int roofline_command(Arguments args) {
       ->check(CLI::IsMember({"measured", "first"}));
   app.add_option("--peak-size", peak_size, "cube at which the model's rates are measured; default 4096, on the CPU 512");
   app.add_option("--peak", peaks, "RECIPE=TFLOPS of its products, instead; also none=TFLOPS for bf16")->delimiter(',');
-  app.add_option("--bandwidth", bandwidth, "GB/s of the model, instead of that of a copy")->check(CLI::PositiveNumber);
+  app.add_option("--bandwidth", bandwidth, "GB/s of the model, instead of that of a copy")->check(between(1e-3, 1e15));
   add_common(app, common);
   app.footer(kRooflineHelp);
   if (!parse(app, args)) return 0;
@@ -132,7 +135,7 @@ int roofline_command(Arguments args) {
   const auto m_list = sizes(ms, "--m", "a count of tokens", device.is_cpu() ? Words{"256", "1024"} : Words{"1024", "4096", "16384"});
   const auto k_list = sizes(ks, "--k", "a count of inputs", usual);
   const auto n_list = sizes(ns, "--n", "a count of outputs", ns.empty() && !ks.empty() ? ks : usual);
-  if (peak_size == 0) peak_size = device.is_cpu() ? 512 : 4096;
+  if (app.get_option("--peak-size")->count() == 0) peak_size = device.is_cpu() ? 512 : 4096;
   parse_sizes({std::to_string(peak_size)}, "--peak-size", "the edge of a cube");
   std::deque<LinearRecipe> list = {bench_recipe("none", preset)};
   for (const std::string& name : recipes) list.push_back(bench_recipe(name, preset));

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <new>
 #include <string_view>
 
@@ -45,6 +47,19 @@ Failure failure_of(const std::exception& error) {
     return {1, fmt::format("internal error: {}", said.substr(0, said.find('\n')))};
   }
   return {1, fmt::format("internal error: {}", error.what())};
+}
+
+std::string write_problem(std::FILE* out, const char* what) {
+  const bool failed_before = std::ferror(out) != 0;
+  errno = 0;
+  bool failed = std::fflush(out) != 0;
+  // stdio keeps no reason of an earlier failure; an empty line behind what is broken anyway shows whether it still holds.
+  if (failed_before && !failed) failed = std::fputc('\n', out) == EOF || std::fflush(out) != 0;
+  if (!failed_before && !failed) return "";
+  const int code = failed ? errno : 0;
+  const char* hint = code == ENOSPC || code == EDQUOT ? "free some space or " : "";
+  const char* reason = failed ? std::strerror(code) : "an earlier write failed";
+  return fmt::format("{} cannot be written: {}; {}send the output elsewhere", what, reason, hint);
 }
 
 }  // namespace halftone

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdio>
 #include <exception>
 #include <string>
 
@@ -11,5 +12,8 @@ struct Failure {
   std::string line;
 };
 Failure failure_of(const std::exception& error);
+
+// Flushes `out`; if that or an earlier write to it failed, one line that says why, which begins with `what`; else "".
+std::string write_problem(std::FILE* out, const char* what);
 
 }  // namespace halftone

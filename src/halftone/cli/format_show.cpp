@@ -139,6 +139,16 @@ std::string show_wide(bool fp32) {
   return out + "\n  the same with a power of two:\n" + example_text(work_out(o, example_numbers(8), "x.fwd"));
 }
 
+std::string show_fp32_pow2() {
+  OperandSpec o = detail::tensor(Element::e4m3);
+  o.scale = ScaleFormat::fp32_pow2;
+  return fmt::format(
+             "fp32_pow2: scales in fp32 that are powers of two: largest / amax is cut to its exponent, the scale is 1 / that.\n"
+             "Scales of: {}. `halftone formats --show fp32` shows the format itself.\n\n  e4m3, one group of 8 elements:\n",
+             used_by([](const OperandSpec& s) { return s.scale == ScaleFormat::fp32_pow2; })) +
+         example_text(work_out(o, example_numbers(8), "x.fwd"));
+}
+
 std::string show_int(Int i) {
   const IntSpec s = spec(i);
   OperandSpec o;
@@ -257,7 +267,7 @@ std::vector<std::string_view> shown_names() {
   for (const Int i : kInts) {
     if (std::find(names.begin(), names.end(), name(i)) == names.end()) names.push_back(name(i));
   }
-  for (const char* other : {"fp32", "bf16", "mx9", "mx6", "e8m0", "ue5m3"}) names.emplace_back(other);
+  for (const char* other : {"fp32", "fp32_pow2", "bf16", "mx9", "mx6", "e8m0", "ue5m3"}) names.emplace_back(other);
   for (const ScaleMode m : kScaleModes) names.push_back(name(m));
   return names;
 }
@@ -273,6 +283,7 @@ std::string show_format(std::string_view wanted) {
     if (name(m) == wanted) return show_mode(m);
   }
   if (wanted == "fp32" || wanted == "bf16") return show_wide(wanted == "fp32");
+  if (wanted == "fp32_pow2") return show_fp32_pow2();
   if (wanted == "e8m0") return show_scale_byte(ScaleFormat::e8m0);
   if (wanted == "ue5m3") return show_scale_byte(ScaleFormat::ue5m3);
   if (wanted == "mx9" || wanted == "mx6") return show_mx9(wanted == "mx9" ? 8 : 5);

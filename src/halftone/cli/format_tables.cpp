@@ -38,7 +38,7 @@ std::string_view name(Element e) {
 }
 
 std::string_view name(ScaleFormat s) {
-  constexpr std::array<std::string_view, 7> kNames = {"none", "fp32", "fp32 power of two", "e8m0", "e4m3", "ue5m3", "bf16"};
+  constexpr std::array<std::string_view, 7> kNames = {"none", "fp32", "fp32_pow2", "e8m0", "e4m3", "ue5m3", "bf16"};
   return kNames[static_cast<size_t>(s)];
 }
 
@@ -74,7 +74,7 @@ std::string scale_format_table() {
   TextTable t({"scale", "bits", "values", "zero", "NaN"});
   t.row({"fp32", "32", "any; of fp8 tensors, rows, 1x128 and 128x128 blocks, integer rows, outer factors; scale and zero of int4_weight",
          "kept above by a floor", "quiet NaN"});
-  t.row({"fp32 power of two", "32", "powers of two; fp8 rows", "kept above by a floor", "quiet NaN"});
+  t.row({"fp32_pow2", "32", "powers of two (p2 below); fp8 rows", "kept above by a floor", "quiet NaN"});
   t.row({"e8m0", "8", fmt::format("2^-127 .. 2^127, byte = exponent + 127"), "none", fmt::format("byte {}", kE8m0Nan)});
   t.row({"e4m3", "8", fmt::format("as the element; NVFP4 blocks of 16, largest {}", spec(Float::e4m3).max_finite()), "0x00",
          fmt::format("0x{:02X}", block_scale_nan(ScaleFormat::e4m3))});

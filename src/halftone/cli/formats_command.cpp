@@ -40,21 +40,21 @@ QuantizeConfig options_of(const std::string& scheme, Arguments options) {
   for (const auto& [field, origin] : loaded.origin) {
     const bool same = field == "quantize.scheme" && config.quantize.scheme == QuantizeScheme{scheme, {}};
     check(same || changes_operands(field),
-          "halftone formats --show {}: expected options of [quantize] that change how operands are quantised, found --{} {}; leave it out",
+          "formats --show {}: expected options of [quantize] that change how operands are quantised, found --{} {}; leave it out",
           scheme, field, shown(get_value(*index.find_field(field))));
   }
   return loaded.config.quantize;
 }
 
 int show(Arguments args) {
-  check(args.size() >= 2, "halftone formats --show: expected a name; `halftone formats` lists them");
+  check(args.size() >= 2, "formats --show: expected a name; `halftone formats` lists them");
   const std::string& wanted = args[1];
   const bool is_recipe = find_linear_recipe(wanted).has_value();
   const std::string format = show_format(wanted);
-  check(is_recipe || !format.empty(), "halftone formats --show: there is no '{}'{}; `halftone formats` lists all names", wanted,
+  check(is_recipe || !format.empty(), "formats --show: there is no '{}'{}; `halftone formats` lists all names", wanted,
         nearest_word(wanted, shown_names()));
   if (!is_recipe) {
-    check(args.size() == 2, "halftone formats --show {}: only a recipe takes options, found '{}'", wanted, args[2]);
+    check(args.size() == 2, "formats --show {}: only a recipe takes options, found '{}'", wanted, args[2]);
     print(format);
     return 0;
   }
@@ -79,8 +79,8 @@ int formats_command(Arguments args) {
   }
   if (args[0] == "--show") return show(args);
   const bool help = args[0] == "--help";
-  check(help || args[0] == "--support", "halftone formats: unknown option '{}'; expected --show NAME or --support", args[0]);
-  check(args.size() == 1, "halftone formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
+  check(help || args[0] == "--support", "formats: unknown option '{}'; expected --show NAME or --support", args[0]);
+  check(args.size() == 1, "formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
   if (help) return print(kHelp), 0;
   print(support_table(name(this_machine())) +
         "\nGPUs run the kernels of halftone_cuda.so, which lies beside the program. It is built for sm_90; other architectures can be added\n"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "halftone/base/error.h"
@@ -59,11 +60,16 @@ int run(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes then fails the write, like a full disk, instead of ending the process
+  halftone::Failure end{0, ""};
   try {
-    return run({argv + 1, argv + argc});
+    end.status = run({argv + 1, argv + argc});
   } catch (const std::exception& e) {
-    const halftone::Failure failure = halftone::failure_of(e);
-    std::fprintf(stderr, "halftone: %s\n", failure.line.c_str());
-    return failure.status;
+    // fmt throws where stdio only remembers that a write failed: said below.
+    const bool output_failed = std::ferror(stdout) != 0 && dynamic_cast<const std::system_error*>(&e) != nullptr;
+    if (!output_failed) end = halftone::failure_of(e);
   }
+  const std::string lost = halftone::write_problem(stdout, "standard output");
+  if (end.line.empty() && !lost.empty()) end = {end.status == 0 ? 2 : end.status, lost};
+  if (!end.line.empty()) std::fprintf(stderr, "halftone: %s\n", end.line.c_str());
+  return end.status;
 }

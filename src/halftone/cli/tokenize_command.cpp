@@ -90,7 +90,7 @@ int tokenize_command(std::span<const std::string> args) {
     fmt::print("{}", app.help());
     return 0;
   } catch (const CLI::ParseError& error) {
-    fail("{} (halftone tokenize --help lists the options)", error.what());
+    fail("tokenize: {} (see halftone tokenize --help)", error.what());
   }
   return run(std::move(options));
 }

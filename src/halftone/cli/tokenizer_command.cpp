@@ -213,7 +213,7 @@ int tokenizer_command(std::span<const std::string> args) {
   } catch (const CLI::Success& e) {  // --help
     return app.exit(e);
   } catch (const CLI::ParseError& e) {
-    fail("halftone tokenizer: {} (see halftone tokenizer --help)", e.what());
+    fail("tokenizer: {} (see halftone tokenizer --help)", e.what());
   }
   if (*train_app) return run_train(std::move(train));
   if (*encode_app || *decode_app) set_log_level(LogLevel::error);  // standard output is the result; `info` shows warnings

@@ -62,7 +62,7 @@ struct MetricsConfig {
   bool log_quantization = false;
 
   static void fields(auto& self, auto&& field) {
-    field("log_freq", self.log_freq, "console and writers every so many steps, and at step 1", {.min = 1});
+    field("log_freq", self.log_freq, "console and writers every so many steps, at step 1 and at the last", {.min = 1});
     field("enable_tensorboard", self.enable_tensorboard, "write TensorBoard event files");
     field("save_tb_folder", self.save_tb_folder, "folder of the event files, under dump_folder");
     field("save_for_all_ranks", self.save_for_all_ranks, "every rank writes, in rank_<r>/");

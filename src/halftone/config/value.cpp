@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <set>
 
 namespace halftone {
 namespace {
@@ -219,8 +220,17 @@ std::string parse_json(std::string_view text, std::string_view what, Json& out) 
     depth += (c == '[' || c == '{') - (c == ']' || c == '}');
     deepest = std::max(deepest, depth);
   }
-  out = deepest <= 64 ? Json::parse(text, nullptr, false) : Json(Json::value_t::discarded);
-  return out.is_discarded() ? fmt::format("expected {} as JSON, found {}", what, shown(std::string(text))) : "";
+  std::vector<std::set<std::string>> keys;  // of the tables that are open
+  std::string twice;
+  const auto note = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) keys.emplace_back();
+    if (event == Json::parse_event_t::object_end) keys.pop_back();
+    if (event == Json::parse_event_t::key && !keys.back().insert(parsed.get<std::string>()).second && twice.empty()) twice = shown(parsed);
+    return true;
+  };
+  out = deepest <= 64 ? Json::parse(text, note, false) : Json(Json::value_t::discarded);
+  if (out.is_discarded()) return fmt::format("expected {} as JSON, found {}", what, shown(std::string(text)));
+  return twice.empty() ? "" : fmt::format("the key {} is given twice in one table; later entries do not replace earlier ones", twice);
 }
 
 Json split(std::string_view text) {

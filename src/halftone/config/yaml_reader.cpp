@@ -4,6 +4,7 @@
 #include <yaml-cpp/exceptions.h>
 #include <yaml-cpp/parser.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <sstream>
@@ -176,6 +177,17 @@ void check_text(std::string_view text, std::string_view name) {
   }
 }
 
+// What an editor does not show is the likeliest cause of an error.
+std::string_view unseen_cause(std::string_view text) {
+  if (text.find('\r') != std::string_view::npos && text.find('\n') == std::string_view::npos)
+    return "; its lines end in carriage returns alone: save it with line feeds";
+  for (size_t begin = 0; begin < text.size(); begin = std::min(text.find('\n', begin), text.size() - 1) + 1) {
+    const size_t first = text.find_first_not_of(' ', begin);
+    if (first != std::string_view::npos && text[first] == '\t') return "; a line begins with a tab: YAML is indented with blanks";
+  }
+  return "";
+}
+
 }  // namespace
 
 YamlDocument read_yaml(std::string_view text, std::string_view name) {
@@ -190,7 +202,7 @@ YamlDocument read_yaml(std::string_view text, std::string_view name) {
     Builder rest(text, name);
     check(!parser.HandleNextDocument(rest), "{}: expected one document, found another one after it", name);
   } catch (const YAML::Exception& error) {
-    fail("{}:{}: not YAML: {}", name, int64_t{error.mark.line} + 1, error.msg);
+    fail("{}:{}: not YAML: {}{}", name, int64_t{error.mark.line} + 1, error.msg, unseen_cause(text));
   }
   return std::move(builder.document);
 }

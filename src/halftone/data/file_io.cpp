@@ -17,11 +17,37 @@ namespace halftone {
 namespace {
 
 constexpr size_t kChunk = size_t{1} << 20;
+constexpr int kMostLinks = 40;  // as many as the kernel follows
 
 int open_for_reading(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   check(fd >= 0, "cannot read {}: {}", path, std::strerror(errno));
   return fd;
+}
+
+const char* kind_of(mode_t mode) {
+  return S_ISDIR(mode)                    ? "a folder"
+         : S_ISCHR(mode) || S_ISBLK(mode) ? "a device"
+         : S_ISFIFO(mode)                 ? "a pipe"
+         : S_ISSOCK(mode)                 ? "a socket"
+                                          : "something else";
+}
+
+// What renaming a file to may replace: a regular file or nothing, at the end of symbolic links, which stay.
+std::string replaceable(std::string path) {
+  check(!path.empty(), "cannot write a file: expected its name, found an empty one");
+  struct stat info {};
+  const bool exists = ::stat(path.c_str(), &info) == 0;
+  check(!exists || S_ISREG(info.st_mode), "cannot write {}: expected a regular file or a new name, found {}; choose another name", path,
+        kind_of(info.st_mode));
+  std::filesystem::path target = path;
+  std::error_code error;
+  for (int links = 0; std::filesystem::is_symlink(target, error); ++links) {
+    const std::filesystem::path next = std::filesystem::read_symlink(target, error);
+    check(!error && links < kMostLinks, "cannot write {}: {}", path, error ? error.message() : "its symbolic links lead in a circle");
+    target = target.parent_path() / next;
+  }
+  return target.string();
 }
 
 }  // namespace
@@ -142,7 +168,7 @@ int64_t line_number(const std::string& path, int64_t offset) {
   return line;
 }
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
+AtomicFile::AtomicFile(std::string path) : path_(replaceable(std::move(path))), temporary_(fmt::format("{}.tmp.{}", path_, ::getpid())) {
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   check(fd_ >= 0, "cannot write {}: {}", path_, std::strerror(errno));
   buffer_.reserve(kChunk);
@@ -178,8 +204,9 @@ void AtomicFile::flush() {
 
 void AtomicFile::commit() {
   flush();
-  check(::fsync(fd_) == 0, "cannot write {}: {}", path_, std::strerror(errno));
-  check(::rename(temporary_.c_str(), path_.c_str()) == 0, "cannot write {}: {}", path_, std::strerror(errno));
+  // Not within check(): its arguments may be evaluated before the call that sets errno.
+  const bool written = ::fsync(fd_) == 0 && ::rename(temporary_.c_str(), path_.c_str()) == 0;
+  check(written, "cannot write {}: {}", path_, std::strerror(errno));
   ::close(fd_);
   fd_ = -1;
   const std::string folder = std::filesystem::path(path_).parent_path().string();

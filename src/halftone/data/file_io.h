@@ -68,7 +68,8 @@ class LineReader {
 int64_t line_number(const std::string& path, int64_t offset);
 
 // A file that appears under its name only when complete: written beside it as <path>.tmp.<pid>, flushed to the disk and
-// renamed by commit(). Dropped without commit, it leaves nothing behind. Every failure is an Error naming path and cause.
+// renamed by commit(). Dropped without commit, it leaves nothing behind. A symbolic link stays, its target is replaced; what is no regular
+// file (a folder, a device, a pipe) is refused. Every failure is an Error naming path and cause.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
