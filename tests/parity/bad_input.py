@@ -7,11 +7,9 @@ import subprocess
 import sys
 import tempfile
 
-program = os.path.join(os.environ["HALFTONE_BIN"], "halftone")
-source = os.environ["HALFTONE_SOURCE_DIR"]
-if not os.path.exists(program):
-    print(f"skipped: {program} is not built")
-    sys.exit(77)
+from _program import path_of, source
+
+program = path_of("halftone")
 
 MODEL = '{"dim":64,"n_layers":1,"n_heads":4,"n_kv_heads":2,"ffn_dim":64}'
 failures = 0

@@ -7,11 +7,9 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
-program = os.path.join(os.environ["HALFTONE_BIN"], "halftone")
-source = os.environ["HALFTONE_SOURCE_DIR"]
-if not os.path.exists(program):
-    print(f"skipped: {program} is not built")
-    sys.exit(77)
+from _program import path_of, source
+
+program = path_of("halftone")
 failures = 0
 
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 
+from _program import path_of
+
 try:
     import numpy as np
     from safetensors import safe_open
@@ -15,10 +17,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-program = os.path.join(os.environ["HALFTONE_BIN"], "checkpoint_test")
-if not os.path.exists(program):
-    print(f"skipped: {program} is not built")
-    sys.exit(77)
+program = path_of("checkpoint_test")
 
 
 def expected_bytes(tensor, count):

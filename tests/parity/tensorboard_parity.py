@@ -5,6 +5,8 @@ import subprocess
 import sys
 import tempfile
 
+from _program import path_of
+
 try:
     import numpy as np
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -13,10 +15,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-program = os.path.join(os.environ["HALFTONE_BIN"], "train_test")
-if not os.path.exists(program):
-    print(f"skipped: {program} is not built")
-    sys.exit(77)
+program = path_of("train_test")
 
 with tempfile.TemporaryDirectory() as folder:
     environment = dict(os.environ, HALFTONE_PARITY_DIR=folder)
