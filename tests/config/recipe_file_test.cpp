@@ -129,7 +129,7 @@ TEST(RecipeFile, ValuesAndCombinationsAreCheckedAsInQuantize) {
   expect_problem(with("{scheme: mxfp4, clip_mode: dynamic}"), {"clip_mode", "use_hadamard"});  // preset alto: no Hadamard
   expect_problem(with("{scheme: mxfp4, deosc_period: 100}"), {"deosc_period", "deosc_step"});
   expect_problem(with("{targets: [Linear]}"), {"X.yaml:3", "names no scheme"});
-  expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .inf}"), {"X.yaml:4", "deosc_ratio", "finite"});
+  expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .inf}"), {"X.yaml:4", "deosc_ratio", "from 4 to 32, found inf"});
   expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .nan}"), {"X.yaml:4", "deosc_ratio", "expected a number"});
   expect_problem(with("{scheme: mxfp4, attention: mxfp4}"), {"X.yaml:4: quantize.attention", "leave it at bf16, found mxfp4"});
   expect_problem(with("{scheme: bf16, emulate: true}"), {"X.yaml:4: quantize.emulate", "quantises nothing"});

@@ -189,8 +189,16 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.scheme=int8", "--quantize.skip_last_layers=1e30"}, 1, {"skip_last_layers", "1000000"}},
       {{"--quantize.scheme=int8", "--quantize.skip_last_layers=0.15"}, 1, {}},
       {{"--quantize.stochastic_rounding"}, 1, {"stochastic_rounding", "none"}},
-      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=inf"}, 1, {"quantize.deosc_ratio", "finite", "inf"}},
-      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=0"}, 1, {"quantize.deosc_ratio", "above 0, found 0"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=inf"}, 1, {"quantize.deosc_ratio", "from 4 to 32, found inf"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=0"}, 1, {"quantize.deosc_ratio", "from 4 to 32, found 0"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=3.9"}, 1, {"quantize.deosc_ratio", "from 4 to 32, found 3.9"}},
+      {{"--quantize.scheme=mxfp4", "--quantize.deosc_ratio=32"}, 1, {}},
+      {{"--quantize.scheme=int4", "--quantize.stochastic_rounding", "--quantize.use_sr_grad"},
+       1,
+       {"quantize.use_sr_grad", "beside quantize.stochastic_rounding"}},
+      {{"--quantize.scheme=int8", "--quantize.stochastic_rounding", "--quantize.no_use_sr_grad"},
+       1,
+       {"quantize.use_sr_grad", "beside quantize.stochastic_rounding"}},
   });
 }
 

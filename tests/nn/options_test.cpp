@@ -21,7 +21,9 @@ LayerRecipe recipe(const char* scheme, const std::function<void(RecipeOptions&)>
 
 class Net : public Module {
  public:
-  explicit Net(int64_t in = 64, int64_t out = 96) : first(add<Linear>("first", in, out, Init{Init::Kind::normal, 0.1})) { assign_names(""); }
+  explicit Net(int64_t in = 64, int64_t out = 96) : first(add<Linear>("first", in, out, Init{Init::Kind::normal, 0.1})) {
+    assign_names("");
+  }
   Linear& first;
 };
 
@@ -177,7 +179,8 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     flat.grad.narrow(0, 0, 64 * 96).normal_();
     // The same step on floats.
     FlatParameters reference;
-    reference.param = before.clone().view(-1), reference.grad = flat.grad.clone(), reference.m = flat.m.clone(), reference.v = flat.v.clone();
+    reference.param = before.clone().view(-1), reference.grad = flat.grad.clone(), reference.m = flat.m.clone(),
+    reference.v = flat.v.clone();
     reference.segments = {segment};
     const at::Tensor one = at::ones({1}, on_device());
     optimizer_step(reference, {}, 1, one);
@@ -260,6 +263,10 @@ TEST(Options, IllegalCombinationsAreRefused) {
       {"mxfp4", "deosc_period", [](auto& o) { o.preset = "alto", o.deosc_period = 100; }},
       {"nvfp4", "deosc_ratio", [](auto& o) { o.style = "torchao", o.deosc_ratio = 8; }},
       {"mxfp4", "deosc_ratio", [](auto& o) { o.deosc_step = 1, o.deosc_ratio = 0; }},
+      {"mxfp4", "deosc_ratio", [](auto& o) { o.deosc_step = 1, o.deosc_ratio = 3; }},
+      {"amdfp4", "deosc_ratio", [](auto& o) { o.deosc_step = 1, o.deosc_ratio = 33; }},
+      {"int8", "use_sr_grad", [](auto& o) { o.stochastic_rounding = true, o.use_sr_grad = true; }},
+      {"int4", "use_sr_grad", [](auto& o) { o.stochastic_rounding = true, o.use_sr_grad = false; }},
       {"mxfp4", "preset", [](auto& o) { o.preset = "best"; }},
       {"mxfp5", "scheme", [](auto&) {}},
   };
@@ -292,7 +299,9 @@ TEST(Options, PresetsFillWhatIsNotSet) {
   // The recommended rotation yields to options that leave nothing to rotate.
   EXPECT_EQ(recipe("mxfp4", [](auto& o) { o.use_2dblock_x = true; }).linear.x_wgrad.hadamard, 0);
   const LinearRecipe torchao = recipe("nvfp4", [](auto& o) { o.preset = "alto", o.style = "torchao"; }).linear;
-  const auto deosc_step = [](const char* scheme, const std::function<void(RecipeOptions&)>& set = {}) { return recipe(scheme, set).deosc.step; };
+  const auto deosc_step = [](const char* scheme, const std::function<void(RecipeOptions&)>& set = {}) {
+    return recipe(scheme, set).deosc.step;
+  };
   for (const char* scheme : {"mxfp4", "nvfp4", "amdfp4"}) EXPECT_EQ(deosc_step(scheme), 2000);
   EXPECT_EQ(deosc_step("mxfp4", [](auto& o) { o.deosc_step = 0; }), 0);
   EXPECT_EQ(deosc_step("mxfp4", [](auto& o) { o.preset = "alto"; }), 0);

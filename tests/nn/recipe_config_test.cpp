@@ -262,7 +262,46 @@ TEST(RecipeMatching, OptionsInEffectAreListed) {
   // What the preset recommends and an option excludes is seen to be missing.
   EXPECT_EQ(options({"--quantize.scheme=mxfp4", "--quantize.use_2dblock_x"}),
             "quantize: mxfp4 with use_2dblock_x, use_2dblock_w, use_sr_grad, scale_mode = adaptive, deosc_step = 2000");
+  EXPECT_EQ(options({"--quantize.scheme=int8", "--quantize.no_round_scales_to_power_of_2"}), "");
+  EXPECT_EQ(options({"--quantize.scheme=fp8_rowwise", "--quantize.no_round_scales_to_power_of_2"}),
+            "quantize: fp8_rowwise with round_scales_to_power_of_2 = false");
   EXPECT_EQ(options({"--model.converters=quantize.linear.mx"}), "quantize: mxfp8_e4m3 with scale_mode = floor");
+}
+
+// A tied head has the sizes of the table that it reads, and nothing that belongs to a weight of its own.
+TEST(RecipeMatching, ATiedHeadIsMeasuredByItsTable) {
+  struct Tied : Module {
+    Embedding& table;
+    Linear& output;
+    explicit Tied(int64_t vocabulary)
+        : table(add<Embedding>("table", vocabulary, 64, Init{})), output(add<Linear>("output", 64, 0, Init{})) {
+      output.tie(table.weight);
+      assign_names("");
+    }
+  };
+  const Strings asked = {"--quantize.scheme=mxfp4", "--quantize.ignore="};
+  Tied odd(1000);
+  expect_words(apply_recipes(odd, plan(asked), 0, at::kCPU)[0],
+               {"mxfp4 on 0 Linear", "1 by shape (output: sizes must be multiples of 32)"});
+  EXPECT_EQ(odd.output.recipe().name, "none");
+  Tied even(1024);
+  const auto lines = apply_recipes(even, plan(asked), 0, at::kCPU);
+  EXPECT_EQ(even.output.recipe().name, "mxfp4");
+  EXPECT_EQ(even.output.deoscillation().step, 0);
+  EXPECT_EQ(lines.back(), "quantize: mxfp4 with use_2dblock_w, use_hadamard, use_sr_grad, scale_mode = adaptive");
+  expect_words(layer_formats(even)[0], {"output", "64 -> 1024", "mxfp4"});
+  const auto refused = [&](const std::string& option, const std::string& message) {
+    Tied net(1024);
+    try {
+      apply_recipes(net, plan({asked[0], asked[1], option}), 0, at::kCPU);
+      FAIL() << option;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();
+    }
+  };
+  refused("--quantize.lora_rank=32", "quantize.lora_rank: output has a weight tied to the embedding");
+  refused("--quantize.lora_rank=96", "output has 64 inputs and 1024 outputs, expected a rank of at most 64");
+  refused("--quantize.deosc_step=100", "quantize.deosc_step: output has a weight tied to the embedding");
 }
 
 TEST(RecipeMatching, FiltersLeaveSmallAndSkippedLayersAlone) {

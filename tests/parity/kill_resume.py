@@ -22,7 +22,7 @@ def command(folder, *more):
     return [program, "train", "--config", "recipes/llama3_debug.toml", "--model.overrides", model, "--training.seq_len=64",
             "--training.local_batch_size=2", f"--training.steps={STEPS}", "--training.device=cpu", f"--job.dump_folder={folder}",
             "--checkpoint.enable", "--checkpoint.interval=5", "--checkpoint.keep_latest_k=2", "--debug.deterministic", "--debug.seed=7",
-            "--quantize.scheme=int8", *more]
+            "--quantize.scheme=int8", "--quantize.stochastic_rounding", *more]
 
 
 def train(folder, *more):

@@ -1,19 +1,14 @@
 #include "halftone/train/quantization_report.h"
 
-#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "checkpoint/support.h"
-#include "halftone/config/load.h"
-#include "halftone/train/engine.h"
-#include "source_dir.h"
+#include "train/small_engine.h"
 
 namespace halftone {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct Trained {
   std::vector<double> losses;
@@ -24,14 +19,7 @@ struct Trained {
 // Three steps of two micro-batches of a small Llama; `plant`: a weight with one large element in every row.
 Trained train(const std::string& scheme, const std::string& recompute, bool watched, const std::string& plant = "",
               MetricsLogger* metrics = nullptr) {
-  const std::vector<std::string> args = {
-      "--config", (fs::path(source_dir()) / "recipes/demo.toml").string(), "--quantize.scheme=" + scheme,
-      "--activation_checkpoint.mode=" + recompute,
-      R"(--model.overrides={"dim":64,"n_layers":2,"n_heads":2,"n_kv_heads":1,"ffn_dim":192,"vocab_size":256})"};
-  const JobConfig config = load_config(args, {1}).config;
-  Engine::Options options;
-  options.seed = 3, options.vocab_size = 256, options.positions = 64;
-  Engine engine(config, options);
+  Engine engine(small_config({"--quantize.scheme=" + scheme, "--activation_checkpoint.mode=" + recompute}), small_options());
   engine.initialize();
   for (nn::Parameter* p : engine.store().parameters()) {
     if (p->fqn == plant) p->master.select(1, 7).fill_(5);
@@ -40,12 +28,7 @@ Trained train(const std::string& scheme, const std::string& recompute, bool watc
   at::manual_seed(4);
   Trained run;
   for (int64_t step = 1; step <= 3; ++step) {
-    std::vector<MicroBatch> batches(2);
-    for (int64_t b = 0; b < 2; ++b) {
-      const at::Tensor tokens = at::randint(256, {2, 65}, at::kLong);
-      batches[b].input.tokens = tokens.narrow(1, 0, 64).contiguous(), batches[b].labels = tokens.narrow(1, 1, 64).contiguous();
-      batches[b].valid_labels = 128, batches[b].first_row = 128 * b;
-    }
+    const std::vector<MicroBatch> batches = small_step();
     std::optional<QuantizationReport> report;
     if (watched) report.emplace();
     run.losses.push_back(engine.step(batches, step, 1.0).loss_sum);

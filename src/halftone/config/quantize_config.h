@@ -125,7 +125,7 @@ struct QuantizeConfig {
     field("deosc_step", self.deosc_step, "step at which weight de-oscillation starts; 0 = never (4-bit float; alto: 0)",
           {.mark = E, .min = 0});
     field("deosc_period", self.deosc_period, "its window in steps (alto: 200)", {.mark = E, .min = 1});
-    field("deosc_ratio", self.deosc_ratio, "its reset threshold, > 0 (alto: 4)", {.mark = E, .min = 0});
+    field("deosc_ratio", self.deosc_ratio, "its reset threshold, 4 to 32 (alto: 4)", {.mark = E});
     field("deosc_log_freq", self.deosc_log_freq, "log every so many windows; 0 = never (alto: 1)", {.mark = E, .min = 0});
     field("scale_mode", self.scale_mode, "scale rule (mx*; none = the scheme's)",
           {.mark = E, .choices = {"floor", "ceil", "rceil", "even", "adaptive"}});

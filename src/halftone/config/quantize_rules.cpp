@@ -72,6 +72,10 @@ void check_scheme(const QuantizeConfig& q, std::string_view scheme, const RuleCo
     rule(c, !on("use_sr_grad", q.use_sr_grad) || q.grad_input || q.grad_weight, {"quantize.use_sr_grad"},
          "quantize.use_sr_grad has no effect with quantize.grad_input = false and quantize.grad_weight = false: no gradient is quantised");
   }
+  if (option_belongs("stochastic_rounding", scheme)) {
+    rule(c, !q.stochastic_rounding || !q.use_sr_grad, {"quantize.use_sr_grad", "quantize.stochastic_rounding"},
+         "quantize.use_sr_grad has no effect beside quantize.stochastic_rounding, which rounds every quantised operand so; leave it unset");
+  }
   rule(c, !(uos && q.scale_mode), {"quantize.use_uos", "quantize.scale_mode"},
        "quantize.use_uos is a scale rule of its own and does not go with quantize.scale_mode");
   if (scheme == "nvfp4" && q.style == "torchao") {
@@ -109,9 +113,8 @@ void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
        "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
   rule(c, !has_two_levels || two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
        "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
-  const double ratio = q.deosc_ratio.value_or(1);
-  rule(c, std::isfinite(ratio) && ratio > 0, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be a finite number above 0, found {}",
-       ratio);
+  const double ratio = q.deosc_ratio.value_or(4);
+  rule(c, ratio >= 4 && ratio <= 32, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be a number from 4 to 32, found {}", ratio);
   const size_t before = c.problems.size();
   for (const std::string_view scheme : schemes) check_scheme(q, scheme, c);
   std::sort(c.problems.begin() + static_cast<std::ptrdiff_t>(before), c.problems.end());  // one line for several schemes

@@ -29,21 +29,23 @@ at::Tensor Linear::operator()(const Activation& x_in) {
 
 void Linear::tie(Parameter& owner) {
   group_.weights = {&owner.weight};
-  tied_ = true;
+  owner_ = &owner;
 }
 
 void Linear::set_recipe(const LayerRecipe& recipe) {
   constexpr double kSideStd = 0.02;
   group_.recipe = recipe.linear, deosc_ = recipe.deosc;
   if (recipe.linear.w_forward.stored) {
-    check(!tied_, "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding", recipe.linear.name, fqn());
+    check(owner_ == nullptr, "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding", recipe.linear.name,
+          fqn());
     weight.stored_as = recipe.linear.w_forward;
   }
-  if (tied_ && !recipe.deosc_asked) deosc_ = {};
-  check(!tied_ || deosc_.step == 0, "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there", fqn());
+  if (owner_ != nullptr && !recipe.deosc_asked) deosc_ = {};
+  check(owner_ == nullptr || deosc_.step == 0, "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there",
+        fqn());
   if (recipe.lora_rank == 0 || has_side()) return;
-  const int64_t r = recipe.lora_rank, k = group_.weights.front() == &weight.weight ? in_features() : 0;
-  check(k > 0, "quantize.lora_rank: {} has a weight tied to the embedding", fqn());
+  const int64_t r = recipe.lora_rank, k = in_features();
+  check(owner_ == nullptr, "quantize.lora_rank: {} has a weight tied to the embedding", fqn());
   Parameter& v = add_parameter("lora_v", {r, k}, {Init::Kind::zeros});
   sigma_ = &add_parameter("lora_sigma", {r}, {Init::Kind::ones});
   Parameter& u = add_parameter("lora_u", {out_features(), r}, {Init::Kind::normal, kSideStd});

@@ -22,8 +22,8 @@ class Linear : public Module {
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
   at::Tensor operator()(const Activation& x_tk);
 
-  int64_t in_features() const { return weight.shape[1]; }
-  int64_t out_features() const { return weight.shape[0]; }
+  int64_t in_features() const { return read().shape[1]; }
+  int64_t out_features() const { return read().shape[0]; }
   const LinearRecipe& recipe() const { return group_.recipe; }
   const Deoscillation& deoscillation() const { return deosc_; }
   // Before parameters are materialised.
@@ -47,11 +47,12 @@ class Linear : public Module {
  private:
   friend class Siblings;
   at::Tensor product(const Activation& x_tk) { return linear(x_tk, group_); }
+  const Parameter& read() const { return owner_ == nullptr ? weight : *owner_; }
   LinearGroup group_, side_v_, side_u_;
   Parameter* sigma_ = nullptr;
   RMSNorm* norm_ = nullptr;
   Deoscillation deosc_;
-  bool tied_ = false;
+  const Parameter* owner_ = nullptr;  // of the weight of a tied layer
   std::string why_unquantised_;
 };
 

@@ -35,6 +35,8 @@ struct Parameter {
     for (const int64_t s : shape) n *= s;
     return n;
   }
+  // Its numbers: the master, or those that a stored weight's codes stand for, in fp32.
+  at::Tensor values() const;
   // The tensors that make it up, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a stored weight.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const {
     if (!weight.stored) return {{fqn, master}};

@@ -25,6 +25,8 @@ int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
 }  // namespace
 
+at::Tensor Parameter::values() const { return weight.stored ? dequantize(*weight.stored) : master; }
+
 void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");
   model.for_each_parameter([&](Parameter& p) {

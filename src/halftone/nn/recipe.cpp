@@ -141,6 +141,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     const int64_t first = std::max(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
     const int64_t last = layers - std::max(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
     int64_t quantized = 0;
+    bool deoscillates = false;
     Left left;
     std::optional<LayerRecipe> recipe;
     RecipeSupport support;
@@ -193,6 +194,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
             "{}quantize.lora_rank: {} has {} inputs and {} outputs, expected a rank of at most {}, found {}", rule.place, m->fqn(), k, n,
             std::min(k, n), recipe->lora_rank);
       linear->set_recipe(*recipe);
+      deoscillates = deoscillates || linear->deoscillation().step > 0;
       if (rule.scheme == "bitnet") bitnet.push_back(linear);
       ++quantized;
     }
@@ -200,6 +202,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     lines.push_back(start_line(rule, quantized, left));
     if (!recipe || !recipe->linear.quantized() || quantized == 0) continue;
     lines.push_back(support_line(rule, support, hardware));
+    if (!deoscillates) std::erase_if(recipe->options, [](const std::string& option) { return option.starts_with("deosc_step"); });
     if (!recipe->options.empty()) lines.push_back(fmt::format("quantize: {} with {}", rule.scheme, fmt::join(recipe->options, ", ")));
   }
   std::vector<std::string> others;

@@ -34,7 +34,8 @@ class Resolved {
       fail("quantize.scheme: unknown scheme '{}' for {}; choose one of {}", scheme, module, fmt::join(names, ", "));
     }
     result_.linear = *found;
-    check(o.preset == "recommended" || o.preset == "alto", "quantize.preset: expected recommended or alto, found '{}' ({})", o.preset, module);
+    check(o.preset == "recommended" || o.preset == "alto", "quantize.preset: expected recommended or alto, found '{}' ({})", o.preset,
+          module);
     fp4_ = matches_any({"mxfp4", "nvfp4", "amdfp4"});
     blocks_ = fp4_ || matches_any({"mxfp8_*"});
   }
@@ -88,7 +89,8 @@ class Resolved {
     // torchao's chain has none.
     const bool deosc = fp4_ && o_.preset == "recommended" && style_ != "torchao";
     result_.deosc_asked = o_.deosc_step.has_value();
-    result_.deosc = {o_.deosc_step.value_or(deosc ? kRecommendedDeoscStep : 0), o_.deosc_period.value_or(200), o_.deosc_log_freq.value_or(1), o_.deosc_ratio.value_or(4.0)};
+    result_.deosc = {o_.deosc_step.value_or(deosc ? kRecommendedDeoscStep : 0), o_.deosc_period.value_or(200),
+                     o_.deosc_log_freq.value_or(1), o_.deosc_ratio.value_or(4.0)};
   }
 
   void check_columns() const {
@@ -112,7 +114,8 @@ class Resolved {
     only_for(!o_.grad_input.value_or(true), "grad_input", {"int8", "int4"});
     only_for(!o_.grad_weight.value_or(true), "grad_weight", {"int8", "int4"});
     only_for(activation_ != "none", "activation", {"int8_weight"});
-    only_for(o_.fast_accum.has_value() && !o_.fast_accum->empty(), "fast_accum", {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp"});
+    only_for(o_.fast_accum.has_value() && !o_.fast_accum->empty(), "fast_accum",
+             {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp"});
     only_for(o_.round_scales_to_power_of_2.value_or(false), "round_scales_to_power_of_2", {"fp8_*"});
     only_for(o_.auto_filter_small_kn, "auto_filter_small_kn", {"fp8_tensorwise", "fp8_rowwise"});
   }
@@ -129,6 +132,9 @@ class Resolved {
     if (sr_grad_ && !o_.grad_input.value_or(true) && !o_.grad_weight.value_or(true)) {
       refuse("use_sr_grad", "has no effect with grad_input = false and grad_weight = false: no gradient is quantised");
     }
+    if (stochastic_ && o_.use_sr_grad) {
+      refuse("use_sr_grad", "has no effect beside stochastic_rounding, which rounds every quantised operand so; leave it unset");
+    }
     if (clip_ == "dynamic" && !hadamard_) refuse("clip_mode", "dynamic needs use_hadamard: it assumes rotated data");
     if (uos_ && o_.scale_mode) refuse("use_uos", "it is a scale rule of its own and does not go with scale_mode");
     if (torchao_) {
@@ -144,7 +150,9 @@ class Resolved {
     const Deoscillation& d = result_.deosc;
     if (d.step < 0) refuse("deosc_step", "expected 0 (never) or a step, found {}", d.step);
     if (d.period < 1) refuse("deosc_period", "expected at least 1, found {}", d.period);
-    if (!(d.ratio > 0) || !std::isfinite(d.ratio)) refuse("deosc_ratio", "expected a finite number above 0, found {}", d.ratio);
+    if (!(d.ratio >= Deoscillation::kLeastRatio && d.ratio <= Deoscillation::kMostRatio)) {
+      refuse("deosc_ratio", "expected a number from {} to {}, found {}", Deoscillation::kLeastRatio, Deoscillation::kMostRatio, d.ratio);
+    }
     if (d.log_freq < 0) refuse("deosc_log_freq", "expected 0 (never) or more, found {}", d.log_freq);
     const Deoscillation idle{};
     if (d.step == 0 && d != idle) {
@@ -199,10 +207,11 @@ class Resolved {
       // Block scales between the floor of ALTO's chain and the format's largest number (numerics.md 3.4, 3.6); a quarter of the floor is
       // the middle between codes 0 and 1.
       const bool wide = element.scale == ScaleFormat::ue5m3;
-      result_.warnings.push_back(fmt::format(
-          "quantize: {} without two_level_scaling = tensorwise (from {}): elements below {} become zero, those above {} saturate; gradients "
-          "are often smaller",
-          scheme_, module_, wide ? "2^-19 (1.9e-6)" : "2^-8 (0.004)", wide ? "688128" : "2688"));
+      result_.warnings.push_back(
+          fmt::format("quantize: {} without two_level_scaling = tensorwise (from {}): elements below {} become zero, those above {} "
+                      "saturate; gradients "
+                      "are often smaller",
+                      scheme_, module_, wide ? "2^-19 (1.9e-6)" : "2^-8 (0.004)", wide ? "688128" : "2688"));
     }
   }
 
@@ -235,7 +244,7 @@ class Resolved {
     set(!o_.output.value_or(true), "output", false), set(!o_.grad_input.value_or(true), "grad_input", false);
     set(!o_.grad_weight.value_or(true), "grad_weight", false);
     if (o_.fast_accum) set(true, "fast_accum", fmt::format("[{}]", fmt::join(*o_.fast_accum, ", ")));
-    if (o_.round_scales_to_power_of_2) set(true, "round_scales_to_power_of_2", *o_.round_scales_to_power_of_2);
+    if (o_.round_scales_to_power_of_2 && matches_any({"fp8_*"})) set(true, "round_scales_to_power_of_2", *o_.round_scales_to_power_of_2);
     set(lora_ > 0, "lora_rank", lora_), set(result_.deosc.step > 0, "deosc_step", result_.deosc.step), say(o_.emulate, "emulate");
   }
 

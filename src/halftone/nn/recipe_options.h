@@ -31,6 +31,7 @@ struct RecipeOptions {
 
 // Weight de-oscillation (numerics.md 10.1); step 0: off.
 struct Deoscillation {
+  static constexpr double kLeastRatio = 4, kMostRatio = 32;
   int64_t step = 0, period = 200, log_freq = 1;
   double ratio = 4.0;
   bool operator==(const Deoscillation&) const = default;

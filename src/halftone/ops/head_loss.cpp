@@ -14,12 +14,13 @@
 namespace halftone {
 namespace {
 
-// Rows of a chunk: the logits stay in the second-level cache of a CPU, and near 512 MiB on a device, where every chunk reads and
-// writes all of the head's gradient.
+// Rows of a chunk: some 8 MiB of logits on a CPU and near 512 MiB on a device, where every chunk reads and writes all of the head's
+// gradient. Whole blocks of every format that contracts rows (128 at most), so that those of a quantised head end where they do
+// without chunks.
 int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
-  vocab = std::max<int64_t>(vocab, 1);
-  if (x.is_cpu()) return std::clamp<int64_t>((int64_t{2} << 20) / vocab, 64, 1024);
-  return std::max<int64_t>((int64_t{128} << 20) / vocab, 256);
+  constexpr int64_t kBlock = 128;
+  const int64_t rows = (int64_t{x.is_cpu() ? 2 : 128} << 20) / std::max<int64_t>(vocab, 1) / kBlock * kBlock;
+  return x.is_cpu() ? std::clamp<int64_t>(rows, kBlock, 1024) : std::max<int64_t>(rows, 2 * kBlock);
 }
 
 // Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.

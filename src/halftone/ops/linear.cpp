@@ -18,10 +18,11 @@ int64_t LinearGroup::out_features() const {
   return n;
 }
 
-uint64_t LinearGroup::version() const {
-  uint64_t v = 0;
-  for (const Weight* w : weights) v += w->version;
-  return v;
+WeightState LinearGroup::weight_state() const {
+  WeightState state;
+  for (const Weight* w : weights) state.version += w->version;
+  if (recipe.w_forward.stochastic || recipe.w_dgrad.stochastic) state.step = step_context().step;
+  return state;
 }
 
 bool LinearGroup::has_bias() const {

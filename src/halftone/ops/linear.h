@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,17 @@
 
 namespace halftone {
 
-// Copies of a group's weights in the form that the products read; rebuilt when a weight's version moves on.
+// What copies of a group's weights were made of: the weights' versions and, where they are rounded stochastically, the step whose
+// draws they took, so that a pass between two steps (validation, a measurement) leaves nothing behind that the next step would read.
+struct WeightState {
+  uint64_t version = 0;
+  std::optional<uint32_t> step;
+  bool operator==(const WeightState&) const = default;
+};
+
+// Copies of a group's weights in the form that the products read.
 struct PreparedWeights {
+  WeightState made_of;
   virtual ~PreparedWeights() = default;
 };
 
@@ -25,12 +35,11 @@ struct LinearGroup {
   std::vector<Weight*> biases;  // [N_i] or null, one per weight; or none at all
   LinearRecipe recipe = kLinearRecipes[0];
   std::shared_ptr<GradientAmax> dy_amax;  // where the op that reads Y puts those of dY, one for each weight; null: nowhere
-  std::shared_ptr<PreparedWeights> prepared;
-  uint64_t prepared_version = 0;
+  std::shared_ptr<PreparedWeights> prepared;  // of the last call
 
   int64_t in_features() const { return weights.front()->value.size(1); }
   int64_t out_features() const;
-  uint64_t version() const;
+  WeightState weight_state() const;
   bool has_bias() const;
 };
 

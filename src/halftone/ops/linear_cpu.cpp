@@ -181,14 +181,14 @@ void prepare_dgrad(LinearGroup& group, Prepared& p) {
 }
 
 Prepared& prepared(LinearGroup& group, DType hp) {
-  const uint64_t version = group.version();
+  const WeightState state = group.weight_state();
   auto* p = dynamic_cast<Prepared*>(group.prepared.get());  // the other path (linear_scaled.cpp) has its own
-  if (p == nullptr || group.prepared_version != version) {
+  if (p == nullptr || p->made_of != state) {
     auto fresh = std::make_shared<Prepared>();
     group.prepared.reset();  // frees the old copies first
+    fresh->made_of = state;
     prepare_forward(group, *fresh, hp);
     group.prepared = fresh;
-    group.prepared_version = version;
     p = fresh.get();
   }
   return *p;
@@ -249,8 +249,8 @@ at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group, int64_t first_row) {
   at::Tensor dx = at::empty({tokens, k}, dy.options());
   for (size_t i = 0; i < p.dgrad_spans.size(); ++i) {
     const Span& span = p.dgrad_spans[i];
-    const Rows rows =
-        quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad, rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", first_row));
+    const Rows rows = quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad,
+                                    rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", first_row));
     gemm::Gemm g;
     g.type = rows.type, g.m = tokens, g.n = k, g.k = span.n;
     g.a = rows.data, g.lda = rows.ld, g.b = p.dgrad[i].const_data_ptr();

@@ -85,7 +85,8 @@ class Call {
       }
       if (w.trainable()) {
         // One weight's product may read X as it is; several share the form made for the first.
-        if (group_.weights.size() > 1) prepare_right(x, r_.dy_wgrad, hp_type(r_.dy_wgrad, dy.scalar_type(), r_.x_wgrad, x_type_), r_.emulate);
+        if (group_.weights.size() > 1)
+          prepare_right(x, r_.dy_wgrad, hp_type(r_.dy_wgrad, dy.scalar_type(), r_.x_wgrad, x_type_), r_.emulate);
         add_weight_gradient(columns.defined() ? columns : plain_operand(part, true), x, p, i);
       }
       Weight* bias = group_.biases.empty() ? nullptr : group_.biases[i];
@@ -109,8 +110,8 @@ class Call {
           name(), r_.name);
     return context_.device_step;
   }
-  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name, const char* role,
-                      int64_t first_row) const {
+  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, const std::string& name,
+                      const char* role, int64_t first_row) const {
     CopyRequest c = product_request(spec, other, hp, device_, kept, r_.emulate);
     c.rounding = operand_rounding(spec, name, role, context_, first_row);
     if (spec.stochastic) c.rounding.device_step = replayed_step();
@@ -163,7 +164,8 @@ class Call {
     const at::ScalarType type = dy.scalar_type();
     CopyRequest a, b;
     if (row) {
-      a = request(r_.dy_dgrad, r_.w_dgrad, hp_type(r_.dy_dgrad, type, r_.w_dgrad, w.value.scalar_type()), false, w.name, "dy.dgrad", first_row_);
+      a = request(r_.dy_dgrad, r_.w_dgrad, hp_type(r_.dy_dgrad, type, r_.w_dgrad, w.value.scalar_type()), false, w.name, "dy.dgrad",
+                  first_row_);
     }
     if (columns) {
       b = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, type, r_.x_wgrad, x_type_), false, w.name, dy_wgrad_role(r_));
@@ -183,38 +185,45 @@ class Call {
     w.grad.addcmul_(dw, p.dge[i]);
   }
 
-  // The weights' operands, made once per version; with `both` those of dgrad from the same read.
+  // The weights' operands, made once; with `both` those of dgrad, too, from the same read unless a pass without gradients (a block
+  // that is recomputed) came first.
   Prepared& prepared(bool both) {
-    const uint64_t version = group_.version();
+    const WeightState state = group_.weight_state();
     auto* p = dynamic_cast<Prepared*>(group_.prepared.get());
-    if (p == nullptr || group_.prepared_version != version || p->x_type != x_type_ || p->capture != capture_ ||
-        (both && p->dgrad.empty())) {
-      auto fresh = std::make_shared<Prepared>();
+    const bool forward = p == nullptr || p->made_of != state || p->x_type != x_type_ || p->capture != capture_;
+    const bool dgrad = both && (forward || p->dgrad.empty());
+    if (!forward && !dgrad) return *p;
+    std::shared_ptr<Prepared> made;
+    if (forward) {
       group_.prepared.reset();  // frees the old copies first
-      fresh->x_type = x_type_, fresh->capture = capture_;
-      for (Weight* w : group_.weights) prepare(*w, *fresh, both);
-      if (group_.has_bias()) fresh->bias = joined_bias();
-      group_.prepared = fresh, group_.prepared_version = version;
-      p = fresh.get();
+      made = std::make_shared<Prepared>();
+      made->made_of = state, made->x_type = x_type_, made->capture = capture_;
+      if (group_.has_bias()) made->bias = joined_bias();
+    } else {
+      made = std::make_shared<Prepared>(*p);
     }
-    return *p;
+    for (const Weight* w : group_.weights) prepare(*w, *made, forward, dgrad);
+    group_.prepared = made;
+    return *made;
   }
 
-  void prepare(const Weight& w, Prepared& p, bool both) const {
+  void prepare(const Weight& w, Prepared& p, bool forward, bool dgrad) const {
     const at::Tensor value = w.value.detach();
     const at::ScalarType type = value.scalar_type();
     const at::ScalarType hp_f = hp_type(r_.x_forward, x_type_, r_.w_forward, type), hp_d = hp_type(r_.dy_dgrad, x_type_, r_.w_dgrad, type);
     CopyRequest f, d;
-    const bool quantize_f = r_.w_forward.quantized() && !r_.w_forward.stored;
-    const bool quantize_d = both && r_.w_dgrad.quantized() && !r_.w_dgrad.stored;
+    const bool quantize_f = forward && r_.w_forward.quantized() && !r_.w_forward.stored;
+    const bool quantize_d = dgrad && r_.w_dgrad.quantized() && !r_.w_dgrad.stored;
     if (quantize_f) f = request(r_.w_forward, r_.x_forward, hp_f, false, w.name, "w.fwd", 0), f.block_scales = r_.dge;
     if (quantize_d) d = request(r_.w_dgrad, r_.dy_dgrad, hp_d, false, w.name, w_dgrad_role(r_), 0);
     OperandCopies copies;
     if (quantize_f || quantize_d) copies = quantize(value, quantize_f ? &f : nullptr, quantize_d ? &d : nullptr);
-    p.forward.push_back(quantize_f ? copies.row : r_.w_forward.stored ? stored_operand(*w.stored) : plain_operand(value, false));
-    if (r_.dge) p.dge.push_back(dge_slopes(value, p.forward.back()));
-    prepare_right(p.forward.back(), r_.x_forward, hp_f, r_.emulate);
-    if (!both) return;
+    if (forward) {
+      p.forward.push_back(quantize_f ? copies.row : r_.w_forward.stored ? stored_operand(*w.stored) : plain_operand(value, false));
+      if (r_.dge) p.dge.push_back(dge_slopes(value, p.forward.back()));
+      prepare_right(p.forward.back(), r_.x_forward, hp_f, r_.emulate);
+    }
+    if (!dgrad) return;
     p.dgrad.push_back(quantize_d ? copies.transposed : r_.w_dgrad.stored ? stored_transposed(*w.stored, hp_d) : plain_operand(value, true));
     prepare_right(p.dgrad.back(), r_.dy_dgrad, hp_d, r_.emulate);
   }

@@ -44,7 +44,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
   s.mesh = {{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};
   for (nn::Parameter* p : engine.store().parameters()) {
     if (model_only && p->weight.stored) {  // weights to use elsewhere: numbers instead of codes
-      s.model.push_back({p->fqn, dequantize(*p->weight.stored)});
+      s.model.push_back({p->fqn, p->values()});
     } else {
       for (auto& [name, tensor] : p->tensors()) s.model.push_back({name, tensor});
     }

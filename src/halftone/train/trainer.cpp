@@ -17,7 +17,6 @@
 #include "halftone/base/parallel.h"
 #include "halftone/data/loader.h"
 #include "halftone/ops/device.h"
-#include "halftone/ops/stored_weight.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/flops.h"
@@ -134,7 +133,8 @@ void Trainer::build() {
   if (config_.checkpoint.last_save_in_hf) {
     for (const nn::Parameter* p : engine_->store().parameters()) {
       check(!p->added,
-            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in LlamaForCausalLM; leave last_save_in_hf off or "
+            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in LlamaForCausalLM; leave last_save_in_hf "
+            "off or "
             "take another scheme",
             p->fqn);
     }
@@ -294,7 +294,8 @@ bool Trainer::train_step(int64_t step) {
 void Trainer::rollback(int64_t step, const std::string& reason) {
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true) : std::nullopt;
   check(full.has_value(),
-        "{}; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter checkpoint.interval",
+        "{}; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter "
+        "checkpoint.interval",
         reason);
   const LoadedStep saved = store_->open(*full);
   restore_model(*engine_, saved);
@@ -366,25 +367,20 @@ void Trainer::save(int64_t step, bool last) {
   if (!store_ || config_.checkpoint.load_only || last_saved_ == step) return;
   const auto start = Clock::now();
   const bool model_only = last && config_.checkpoint.last_save_model_only;
+  const std::string& exported = config_.checkpoint.export_dtype;
+  const at::ScalarType export_dtype = exported == "bfloat16" ? at::kBFloat16 : exported == "float16" ? at::kHalf : at::kFloat;
   if (last && config_.checkpoint.last_save_in_hf) {
     HfExport content;
     content.config = hf_config_of(engine_->built().overrides_json);
-    for (nn::Parameter* p : engine_->store().parameters()) {
-      content.model.push_back({p->fqn, p->weight.stored ? dequantize(*p->weight.stored) : p->master});
-    }
-    content.dtype = config_.checkpoint.export_dtype == "bfloat16"  ? at::kBFloat16
-                    : config_.checkpoint.export_dtype == "float16" ? at::kHalf
-                                                                   : at::kFloat;
+    for (const nn::Parameter* p : engine_->store().parameters()) content.model.push_back({p->fqn, p->values()});
+    content.dtype = export_dtype;
     content.max_shard_bytes = config_.checkpoint.max_shard_bytes;
     for (const auto& [name, path] : tokenizer_files(config_.model.hf_assets_path)) content.copy_files.push_back(path);
     store_->save_hf(step, content);
   } else {
     StepState state = collect_state(*engine_, progress_, loader_->state(), config_, model_only);
     state.copy_files = tokenizer_files(config_.model.hf_assets_path);
-    if (model_only)
-      state.model_dtype = config_.checkpoint.export_dtype == "bfloat16"  ? at::kBFloat16
-                          : config_.checkpoint.export_dtype == "float16" ? at::kHalf
-                                                                         : at::kFloat;
+    if (model_only) state.model_dtype = export_dtype;
     store_->save(state, !last, last);
   }
   last_saved_ = step;

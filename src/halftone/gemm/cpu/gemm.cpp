@@ -9,6 +9,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/gemm/cpu/gemm_ref.h"
 #include "halftone/gemm/cpu/kernels.h"
+#include "halftone/gemm/int8_sums.h"
 
 namespace halftone::gemm {
 namespace {
@@ -193,7 +194,8 @@ void check_gemm(const Gemm& g) {
   check(g.m >= 0 && g.n >= 0 && g.k >= 0, "gemm: expected sizes >= 0, found m {}, n {}, k {}", g.m, g.n, g.k);
   check(g.m <= 1 || g.ldc >= g.n, "gemm: expected a row stride of C >= {}, found {}", g.n, g.ldc);
   check(g.a_panels || g.m <= 1 || g.lda >= g.k, "gemm: expected a row stride of A >= {}, found {}", g.k, g.lda);
-  check(g.type != DType::s8 || g.k <= 133144, "gemm: int32 sums of int8 products are exact up to k = 133144, found {}", g.k);
+  check(g.type != DType::s8 || g.k <= kMostInt8Products, "gemm: int32 sums of int8 products are exact up to k = {}, found {}",
+        kMostInt8Products, g.k);
   check(g.m * g.n == 0 || (g.c != nullptr && (g.k == 0 || (g.a != nullptr && g.b != nullptr))), "gemm: an operand is missing");
 }
 

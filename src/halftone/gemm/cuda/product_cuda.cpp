@@ -11,6 +11,7 @@
 #include "halftone/gemm/cuda/block_rows.h"
 #include "halftone/gemm/cuda/scaled_choice.h"
 #include "halftone/gemm/cuda/scales.h"
+#include "halftone/gemm/int8_sums.h"
 
 namespace halftone::gemm {
 namespace {
@@ -30,8 +31,6 @@ int64_t row_step(const ProductOperand& x, int64_t rows, int64_t k) { return x.ld
 // Whether address and distance of rows are multiples of 16 bytes, as the TMA unit of sm_90 wants them.
 bool aligned16(const void* at, int64_t row_bytes) { return reinterpret_cast<uintptr_t>(at) % 16 == 0 && row_bytes % 16 == 0; }
 bool aligned16(const ProductOperand& x, int64_t rows, int64_t k) { return aligned16(x.data, row_step(x, rows, k) * bytes_of(x.numbers)); }
-// Sums of 127 * 127, the largest product of codes, that int32 holds.
-constexpr int64_t kMostInt8 = 133144;
 
 const char* problem(const Product& p) {
   const Numbers a = p.a.numbers, b = p.b.numbers;
@@ -55,8 +54,10 @@ const char* problem(const Product& p) {
     if (p.k % 16 != 0 || p.n % 16 != 0) return "product: 8-bit operands need k and n that are multiples of 16; append zeros";
     if (!aligned16(p.a, p.m, p.k) || !aligned16(p.b, p.n, p.k)) return "product: expected rows of 8-bit codes 16-byte aligned";
   }
-  if (a == Numbers::s8 && p.k > kMostInt8) {
-    return "product: int32 sums of int8 products hold up to 133144 of them; shorten the contraction (for the gradient of a weight the tokens "
+  static_assert(kMostInt8Products == 133144, "the message below");
+  if (a == Numbers::s8 && p.k > kMostInt8Products) {
+    return "product: int32 sums of int8 products hold up to 133144 of them; shorten the contraction (for the gradient of a weight the "
+           "tokens "
            "of a micro-batch: fewer rows or more accumulation), or take another format";
   }
   return nullptr;

@@ -1,0 +1,69 @@
+#include "halftone/train/engine.h"
+
+#include <ATen/core/grad_mode.h>
+#include <gtest/gtest.h>
+
+#include "train/small_engine.h"
+
+namespace halftone {
+namespace {
+
+// The masters after `steps` steps; with `disturbed` an evaluation and a measurement, as validation and the estimate of a run's
+// length make them, come between the steps, and from `resumed_at` on another engine goes on that was handed the state.
+std::vector<at::Tensor> trained(const std::vector<std::string>& more, bool disturbed, int64_t resumed_at = 0) {
+  constexpr int64_t kSteps = 4;
+  const JobConfig config = small_config(more);
+  auto engine = std::make_unique<Engine>(config, small_options());
+  engine->initialize();
+  at::manual_seed(4);
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    if (step == resumed_at) {
+      auto other = std::make_unique<Engine>(config, small_options());
+      at::NoGradGuard no_grad;
+      for (size_t i = 0; i < engine->store().parameters().size(); ++i)
+        other->store().parameters()[i]->master.copy_(engine->store().parameters()[i]->master);
+      const auto from = engine->optimizer_states(), to = other->optimizer_states();
+      for (size_t i = 0; i < from.size(); ++i) to[i].exp_avg.copy_(from[i].exp_avg), to[i].exp_avg_sq.copy_(from[i].exp_avg_sq);
+      other->set_updates(engine->updates());
+      other->store().masters_changed();
+      engine = std::move(other);
+    }
+    const std::vector<MicroBatch> batches = small_step();
+    if (disturbed) engine->measure(batches.back());
+    engine->step(batches, step, 1.0);
+    if (disturbed) engine->evaluate(batches.front());
+  }
+  std::vector<at::Tensor> masters;
+  for (const nn::Parameter* p : engine->store().parameters()) masters.push_back(p->master.clone());
+  return masters;
+}
+
+class EngineDraws : public testing::TestWithParam<std::vector<std::string>> {};
+
+// numerics.md section 4: draws are a function of seed, step, tensor and element, so neither what runs between two steps nor a resume
+// changes the training.
+TEST_P(EngineDraws, DependOnTheStepAlone) {
+  const std::vector<at::Tensor> plain = trained(GetParam(), false), disturbed = trained(GetParam(), true),
+                                resumed = trained(GetParam(), true, 3), recomputed = [&] {
+                                  std::vector<std::string> more = GetParam();
+                                  more.push_back("--activation_checkpoint.mode=full");
+                                  return trained(more, true);
+                                }();
+  ASSERT_EQ(plain.size(), disturbed.size());
+  for (size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_TRUE(at::equal(plain[i], disturbed[i])) << "evaluations, parameter " << i;
+    EXPECT_TRUE(at::equal(plain[i], resumed[i])) << "resume, parameter " << i;
+    EXPECT_TRUE(at::equal(plain[i], recomputed[i])) << "recomputation, parameter " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, EngineDraws,
+    testing::Values(std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},
+                    std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding"},
+                    std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding", "--quantize.grad_input=false"},
+                    std::vector<std::string>{"--quantize.scheme=mxfp4"}, std::vector<std::string>{"--quantize.scheme=nvfp4"},
+                    std::vector<std::string>{"--quantize.scheme=fp8_tensorwise"}));
+
+}  // namespace
+}  // namespace halftone
