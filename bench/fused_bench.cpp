@@ -64,7 +64,8 @@ int main(int argc, char** argv) {
   RmsNormBackward norm_back;
   norm_back.rows = tokens, norm_back.cols = dim, norm_back.x = stream.data(), norm_back.x_stride = dim, norm_back.weight = w.data();
   norm_back.rstd = rstd.data(), norm_back.dy = y.data(), norm_back.dy_stride = dim, norm_back.d_sum = d_sum.data();
-  norm_back.d_sum_stride = dim, norm_back.d_branch = d_branch.data(), norm_back.d_branch_stride = dim, norm_back.dx = sum.data(), norm_back.dx_stride = dim, norm_back.dw = dw.data();
+  norm_back.d_sum_stride = dim, norm_back.d_branch = d_branch.data(), norm_back.d_branch_stride = dim, norm_back.dx = sum.data(),
+  norm_back.dx_stride = dim, norm_back.dw = dw.data();
   measure("rms_norm backward + branch", 16 * td, [&] { rms_norm_backward(norm_back); });
 
   const int64_t heads = std::max<int64_t>(1, dim / 32) * 3 / 2, width = heads * 32;

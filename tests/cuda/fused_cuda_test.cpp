@@ -109,7 +109,8 @@ TEST_F(FusedOnDevice, RmsNormForwardIsItsDefinition) {
 TEST_F(FusedOnDevice, RmsNormBackwardIsItsDefinition) {
   for (const Types& t : kTypes) {
     for (const Size& size : kSizes) {
-      Matrix x(size.rows, size.cols, t.stream, size.pad), dy(size.rows, size.cols, t.type, size.pad), d_sum(size.rows, size.cols, t.stream, size.pad);
+      Matrix x(size.rows, size.cols, t.stream, size.pad), dy(size.rows, size.cols, t.type, size.pad),
+          d_sum(size.rows, size.cols, t.stream, size.pad);
       Matrix dx(size.rows, size.cols, t.stream, size.pad), d_branch(size.rows, size.cols, t.type, size.pad), w(1, size.cols, t.weight, 0);
       Matrix dw(1, size.cols, DType::f32, 0);
       x.randomise(1), dy.randomise(2), d_sum.randomise(3), w.randomise(4), dw.randomise(5);
@@ -260,11 +261,13 @@ TEST_F(FusedOnDevice, WhatIsOutsideATableIsNan) {
   CrossEntropy p;
   p.rows = 1, p.vocab = 8, p.dtype = DType::f32;
   Device device;
-  p.logits = device.put(logits.data(), 32), p.logits_stride = 8, p.labels = device.put(label.data(), 8), p.loss = device.put(loss.data(), 4);
+  p.logits = device.put(logits.data(), 32), p.logits_stride = 8, p.labels = device.put(label.data(), 8),
+  p.loss = device.put(loss.data(), 4);
   call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &p, nullptr);
   std::vector<float> table(8, 1.0f), x(4, 1.0f);
   Rope r;
-  r.tokens = 1, r.heads = 1, r.head_dim = 4, r.dtype = DType::f32, r.x_stride = r.out_stride = 4, r.max_positions = 4, r.seq_len = 1, r.offset = 4;
+  r.tokens = 1, r.heads = 1, r.head_dim = 4, r.dtype = DType::f32, r.x_stride = r.out_stride = 4, r.max_positions = 4, r.seq_len = 1,
+  r.offset = 4;
   float* values = device.put(x.data(), 16);
   r.x = values, r.out = values, r.cos = r.sin = device.put(table.data(), 32);
   call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &r, nullptr);

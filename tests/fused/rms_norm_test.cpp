@@ -90,9 +90,11 @@ TEST(RmsNorm, BackwardMatchesReference) {
         std::vector<float> rstd(static_cast<size_t>(rows)), dw(static_cast<size_t>(cols), 0.5f);
         rms_norm_forward(forward(x, w, y, rstd));
         RmsNormBackward p;
-        p.rows = rows, p.cols = cols, p.stream_dtype = stream, p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
+        p.rows = rows, p.cols = cols, p.stream_dtype = stream, p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(),
+        p.rstd = rstd.data();
         p.dy = dy.data(), p.dy_stride = dy.stride, p.dx = dx.data(), p.dx_stride = dx.stride, p.dw = dw.data();
-        if (residual) p.d_sum = d_sum.data(), p.d_sum_stride = d_sum.stride, p.d_branch = d_branch.data(), p.d_branch_stride = d_branch.stride;
+        if (residual)
+          p.d_sum = d_sum.data(), p.d_sum_stride = d_sum.stride, p.d_branch = d_branch.data(), p.d_branch_stride = d_branch.stride;
         const auto expected = rms_norm_backward_ref(p);
         rms_norm_backward(p);
         dx.expect_near(expected.dx, 1e-5, 2e-6, fmt::format("dx {}x{} {}", rows, cols, name_of(type)));
@@ -118,7 +120,8 @@ TEST(RmsNorm, BackwardIsTheDerivative) {
   RmsNormForward f = forward(x, w, y, rstd);
   rms_norm_forward(f);
   RmsNormBackward p;
-  p.rows = 1, p.cols = 7, p.stream_dtype = p.dtype = DType::f32, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
+  p.rows = 1, p.cols = 7, p.stream_dtype = p.dtype = DType::f32, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(),
+  p.rstd = rstd.data();
   p.dy = dy.data(), p.dy_stride = dy.stride, p.dx = dx.data(), p.dx_stride = dx.stride, p.dw = dw.data();
   rms_norm_backward(p);
   const auto objective = [&] {
@@ -149,7 +152,8 @@ TEST(RmsNorm, SameBitsForEveryThreadCountAndInstructionSet) {
       std::vector<float> rstd(301), dw(259);
       rms_norm_forward(forward(x, w, y, rstd));
       RmsNormBackward p;
-      p.rows = 301, p.cols = 259, p.stream_dtype = p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(), p.rstd = rstd.data();
+      p.rows = 301, p.cols = 259, p.stream_dtype = p.dtype = type, p.x = x.data(), p.x_stride = x.stride, p.weight = w.data(),
+      p.rstd = rstd.data();
       p.dy = dy.data(), p.dy_stride = dy.stride, p.dx = dx.data(), p.dx_stride = dx.stride, p.dw = dw.data();
       rms_norm_backward(p);
       std::vector<float> all = values(y);

@@ -1,6 +1,7 @@
 // links: config base
 // seeds: tests/fuzz/seeds/recipe_yaml
-// dict: a_stage: b_modifiers: LowPrecisionTrainingModifier: scheme: mxfp4 targets: re:.* ignore: use_hadamard: true 0.15 & * ! | > - ? [ ] { } , # " ' \n \t << --- ...
+// dict: a_stage: b_modifiers: LowPrecisionTrainingModifier: scheme: mxfp4 targets: re:.* ignore: use_hadamard: true 0.15 & * ! | > - ? [ ]
+// { } , # " ' \n \t << --- ...
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>

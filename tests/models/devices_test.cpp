@@ -34,7 +34,8 @@ TEST_P(Devices, AgreeOnLossAndGradients) {
 std::vector<std::string> recipes() {
   std::vector<std::string> names;
   std::error_code absent;  // as a test that fails, not before main
-  for (const auto& entry : fs::directory_iterator(fs::path(source_dir()) / "recipes" / "precision", absent)) names.push_back(entry.path().stem());
+  for (const auto& entry : fs::directory_iterator(fs::path(source_dir()) / "recipes" / "precision", absent))
+    names.push_back(entry.path().stem());
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -28,7 +28,8 @@ struct Bar {
 };
 
 // The layer against the unquantised bf16 layer; each forms dY from its own Y.
-void compare(const LinearRecipe& r, const at::Tensor& x, const at::Tensor& w, const at::Tensor& target, Bar bar, const at::Tensor& bias = {}) {
+void compare(const LinearRecipe& r, const at::Tensor& x, const at::Tensor& w, const at::Tensor& target, Bar bar,
+             const at::Tensor& bias = {}) {
   step_context() = {1234, 1, 0};
   OneLinear plain(w, recipe("none"), bias), layer(w, r, bias);
   const LinearResult e = plain.run(x, mse_gradient(plain.forward(x), target)), y = layer.run(x, mse_gradient(layer.forward(x), target));
@@ -131,7 +132,8 @@ TEST_P(Bars, StoredWeightsAreAsExactAsTheirCodes) {
       OneLinear layer(w, r);
       layer.store_weight(r.w_forward);
       const LinearResult y = layer.run(x, dy);
-      const double low = outliers ? 0.6 : 0.3, high = outliers ? 0.8 : 0.5, y_ref = outliers ? c.y_o : c.y, dx_ref = outliers ? c.dx_o : c.dx;
+      const double low = outliers ? 0.6 : 0.3, high = outliers ? 0.8 : 0.5, y_ref = outliers ? c.y_o : c.y,
+                   dx_ref = outliers ? c.dx_o : c.dx;
       if (y_ref > 0) {
         EXPECT_GT(sqnr(e.y, y.y), y_ref - low) << c.scheme << c.activation;
         EXPECT_LT(sqnr(e.y, y.y), y_ref + high) << c.scheme << c.activation;

@@ -111,7 +111,8 @@ void fp4_on_data_a(bool stochastic) {
     for (const char* scheme : {"nvfp4", "amdfp4"}) {
       for (const bool tiles : {true, false}) {
         for (const bool rotated : {true, false}) {
-          const LinearRecipe r = recipe(scheme, [&](auto& o) { o.use_sr_grad = stochastic, o.use_2dblock_w = tiles, o.use_hadamard = rotated; });
+          const LinearRecipe r =
+              recipe(scheme, [&](auto& o) { o.use_sr_grad = stochastic, o.use_2dblock_w = tiles, o.use_hadamard = rotated; });
           for (const Shape& s : c.shapes) {
             const Decibels found = measure(r, s.m, s.k, s.n);
             figures.insert(figures.end(), found.begin(), found.end());
@@ -123,7 +124,8 @@ void fp4_on_data_a(bool stochastic) {
     }
     std::sort(figures.begin(), figures.end());
     EXPECT_GE(figures[figures.size() / 2], c.middle) << "median, K " << c.shapes[0].k;
-    EXPECT_GE(std::accumulate(figures.begin(), figures.end(), 0.0) / static_cast<double>(figures.size()), c.middle) << "mean, K " << c.shapes[0].k;
+    EXPECT_GE(std::accumulate(figures.begin(), figures.end(), 0.0) / static_cast<double>(figures.size()), c.middle)
+        << "mean, K " << c.shapes[0].k;
   }
 }
 TEST_P(LargeBars, Fp4ToNearestOnDataA) { fp4_on_data_a(false); }
@@ -177,7 +179,8 @@ TEST_P(LargeBars, Fp8BlockwiseUpToTheVocabulary) {
 TEST_P(LargeBars, IntegerProductsAreExact) {
   for (const Element element : {Element::int8, Element::int4}) {
     const OperandSpec spec = detail::rows(element);
-    for (const Shape& s : {Shape{1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}, {150, 2880, 1408}, {17, 1408, 2880}, {1, 96, 32}}) {
+    for (const Shape& s :
+         {Shape{1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}, {150, 2880, 1408}, {17, 1408, 2880}, {1, 96, 32}}) {
       const auto quantised = [&](int64_t rows, uint64_t seed) {
         CopyRequest request = product_request(spec, spec, at::kBFloat16, test_device().type(), false, false);
         return quantize(device_randn({rows, s.k}, seed), &request, nullptr).row;

@@ -51,7 +51,8 @@ at::Tensor normal(at::IntArrayRef shape, at::ScalarType type = at::kFloat) { ret
 
 // The kernels against the portable formulas: same operands bit for bit, products in another summation order. `fp8`: the bar of
 // fp8 tensor cores with fast accumulation (numerics.md 13.1) on a CUDA device.
-void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, int64_t k, int64_t n0, int64_t n1, double bar, bool fp8 = false) {
+void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, int64_t k, int64_t n0, int64_t n1, double bar,
+             bool fp8 = false) {
   if (fp8 && test_device().is_cuda()) bar = 40;
   at::manual_seed(1);
   step_context() = {17, 3, 64};

@@ -19,7 +19,8 @@
 namespace halftone {
 
 // The numbers of one operand, fp64 [R, C], by the reference quantiser (numerics.md sections 2 to 5).
-inline at::Tensor reference_numbers(const at::Tensor& x_in, const OperandSpec& spec, bool transposed, const std::string& key, uint32_t signs) {
+inline at::Tensor reference_numbers(const at::Tensor& x_in, const OperandSpec& spec, bool transposed, const std::string& key,
+                                    uint32_t signs) {
   const at::Tensor x = x_in.contiguous();
   const int64_t rows = x.size(0), cols = x.size(1), R = transposed ? cols : rows;
   QuantizedCopy c;

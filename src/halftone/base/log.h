@@ -15,8 +15,17 @@ void set_log_level(LogLevel level);
 // Ranks outside LOG_RANK are silent.
 void set_log_enabled(bool enabled);
 
-template <class... Args> void log_debug(fmt::format_string<Args...> f, Args&&... a) { log_line(LogLevel::debug, fmt::format(f, std::forward<Args>(a)...)); }
-template <class... Args> void log_info(fmt::format_string<Args...> f, Args&&... a) { log_line(LogLevel::info, fmt::format(f, std::forward<Args>(a)...)); }
-template <class... Args> void log_warning(fmt::format_string<Args...> f, Args&&... a) { log_line(LogLevel::warning, fmt::format(f, std::forward<Args>(a)...)); }
+template <class... Args>
+void log_debug(fmt::format_string<Args...> f, Args&&... a) {
+  log_line(LogLevel::debug, fmt::format(f, std::forward<Args>(a)...));
+}
+template <class... Args>
+void log_info(fmt::format_string<Args...> f, Args&&... a) {
+  log_line(LogLevel::info, fmt::format(f, std::forward<Args>(a)...));
+}
+template <class... Args>
+void log_warning(fmt::format_string<Args...> f, Args&&... a) {
+  log_line(LogLevel::warning, fmt::format(f, std::forward<Args>(a)...));
+}
 
 }  // namespace halftone

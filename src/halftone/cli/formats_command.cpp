@@ -82,10 +82,11 @@ int formats_command(Arguments args) {
   check(help || args[0] == "--support", "formats: unknown option '{}'; expected --show NAME or --support", args[0]);
   check(args.size() == 1, "formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
   if (help) return print(kHelp), 0;
-  print(support_table(name(this_machine())) +
-        "\nGPUs run the kernels of halftone_cuda.so, which lies beside the program. It is built for sm_90; other architectures can be added\n"
-        "(HALFTONE_CUDA_ARCHITECTURES) and have not been run. Without it a GPU has none, int8 and fp8_rowwise, through LibTorch's own\n"
-        "operations; a run says so at its start.\n");
+  print(
+      support_table(name(this_machine())) +
+      "\nGPUs run the kernels of halftone_cuda.so, which lies beside the program. It is built for sm_90; other architectures can be added\n"
+      "(HALFTONE_CUDA_ARCHITECTURES) and have not been run. Without it a GPU has none, int8 and fp8_rowwise, through LibTorch's own\n"
+      "operations; a run says so at its start.\n");
   return 0;
 }
 

@@ -83,7 +83,8 @@ constexpr Support integer_support(const OperandSpec& a, const OperandSpec& b, Ha
 constexpr Support fp8_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (scales_128(a) || scales_128(b)) {
     if (h == Hardware::sm_90 && a.element == Element::e5m2 && b.element == Element::e5m2) {
-      return {How::emulated, Path::dequantized, "cuBLASLt scales sums of 128 only where an operand is e4m3: operands are dequantised to fp32"};
+      return {How::emulated, Path::dequantized,
+              "cuBLASLt scales sums of 128 only where an operand is e4m3: operands are dequantised to fp32"};
     }
     if (h == Hardware::sm_90) return {How::native, Path::fp8, "fp8 units, cuBLASLt scales the sums of 128 in fp32"};
     return is_cpu(h) ? Support{How::rewrite, Path::values, "codes are exact in bf16, the sums of 128 are scaled in fp32"} : kEmulated128;

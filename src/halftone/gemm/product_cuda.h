@@ -6,8 +6,8 @@
 // says so; works inside a stream capture.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_product(const halftone::gemm::Product* what, void* stream);
 
-// Bytes of workspace that the product wants; with less it is slower, or says how much it needs. Addresses count: rows that are not aligned to
-// 16 bytes need more.
+// Bytes of workspace that the product wants; with less it is slower, or says how much it needs. Addresses count: rows that are not aligned
+// to 16 bytes need more.
 HALFTONE_CUDA_EXPORT int64_t halftone_cuda_product_workspace(const halftone::gemm::Product* what);
 
 // For benchmarks: the fastest of all algorithms of cuBLASLt for this product, where it is one that cuBLASLt does.

@@ -18,7 +18,8 @@ void add_bitnet_norms(Module& model, const std::vector<Linear*>& linears) {
     const auto n = std::count_if(use.readers.begin(), use.readers.end(), [&](Linear* l) { return chosen.count(l) > 0; });
     if (n == 0) continue;
     for (Linear* l : use.readers) {
-      check(chosen.count(l) > 0, "quantize.targets: bitnet gives each layer a norm of its own in place of {}, which {} reads too; target it as well",
+      check(chosen.count(l) > 0,
+            "quantize.targets: bitnet gives each layer a norm of its own in place of {}, which {} reads too; target it as well",
             use.norm->fqn(), l->fqn());
       if (use.readers.size() > 1) l->add_norm(use.norm->eps(), use.norm->weight.fqn);
       done.insert(l);

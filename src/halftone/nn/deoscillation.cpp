@@ -22,7 +22,8 @@ at::Tensor quantized_values(const Linear& linear, const at::Tensor& w) {
 Deoscillator::Deoscillator(Module& model) {
   model.for_each_module([&](Module& m) {
     auto* linear = dynamic_cast<Linear*>(&m);
-    if (linear != nullptr && linear->deoscillation().step > 0 && linear->weight.numel() > 0) layers_.push_back({linear, linear->deoscillation(), {}, {}, {}});
+    if (linear != nullptr && linear->deoscillation().step > 0 && linear->weight.numel() > 0)
+      layers_.push_back({linear, linear->deoscillation(), {}, {}, {}});
   });
 }
 

@@ -50,8 +50,8 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
 }
 
 // Gradients of x and of the branch. d_sum may be undefined (nothing else reads the residual).
-std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd, Weight& weight,
-                                           bool branch) {
+std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,
+                                           Weight& weight, bool branch) {
   if (!x.is_cpu() && cuda::module() == nullptr) {
     auto [dx, dw] = aten::rms_norm_backward(dy, x, rstd, weight.value.detach());
     if (weight.trainable()) weight.grad.add_(dw);

@@ -41,7 +41,9 @@ template <class T> T* pointer(const at::Tensor& t) { return t.defined() ? static
 
 // Memory for everything that the request asks for of a matrix with `contracted` columns in the copy's direction.
 QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device) {
-  const auto make = [&](at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, at::TensorOptions().device(device).dtype(type)); };
+  const auto make = [&](at::IntArrayRef shape, at::ScalarType type) {
+    return at::empty(shape, at::TensorOptions().device(device).dtype(type));
+  };
   QuantizedCopy c;
   c.spec = r.spec, c.length = round_up(contracted, r.packed ? std::lcm(r.multiple, int64_t{2}) : r.multiple);
   const int64_t k = operand_length(c, contracted);

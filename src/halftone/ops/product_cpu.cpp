@@ -47,7 +47,9 @@ at::Tensor values(const Operand& x, DType type, bool emulate) {
 struct Factors {
   at::Tensor tensor;
   int64_t step = 0;
-  const float* at(int64_t block, int64_t row) const { return tensor.defined() ? tensor.const_data_ptr<float>() + block * step + row : nullptr; }
+  const float* at(int64_t block, int64_t row) const {
+    return tensor.defined() ? tensor.const_data_ptr<float>() + block * step + row : nullptr;
+  }
 };
 
 Factors factors(const Operand& x, bool emulate) {

@@ -10,13 +10,16 @@
 namespace halftone {
 
 StoredWeight allocate_stored(const OperandSpec& spec, int64_t n, int64_t k, c10::Device device) {
-  const auto make = [&](at::IntArrayRef shape, at::ScalarType type) { return at::empty(shape, at::TensorOptions().device(device).dtype(type)); };
+  const auto make = [&](at::IntArrayRef shape, at::ScalarType type) {
+    return at::empty(shape, at::TensorOptions().device(device).dtype(type));
+  };
   StoredWeight s;
   s.spec = spec;
   if (spec.element == Element::int8) {
     s.codes = make({n, k}, at::kChar), s.scales = make({n}, at::kFloat);
   } else {
-    check(spec.element == Element::uint4 && k % spec.block == 0, "stored weight: {} columns do not divide into groups of {}", k, spec.block);
+    check(spec.element == Element::uint4 && k % spec.block == 0, "stored weight: {} columns do not divide into groups of {}", k,
+          spec.block);
     s.codes = make({n, k / 2}, at::kByte);
     s.scales = make({n, k / spec.block}, at::kFloat), s.zeros = make({n, k / spec.block}, at::kFloat);
   }

@@ -159,7 +159,8 @@ void check_cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels,
   constexpr auto kOp = "halftone.linear_cross_entropy";
   check_step(step, x), check_linear(kOp, x, w, std::nullopt), check_beside(kOp, "labels", labels, x);
   if (x.dim() != 2 || labels.dim() != 1 || labels.sym_size(0) != x.sym_size(0) || labels.scalar_type() != at::kLong)
-    fail("{}: expected x[T, K] and int64 labels[T], found {} and {} in {}", kOp, shape(x), shape(labels), c10::toString(labels.scalar_type()));
+    fail("{}: expected x[T, K] and int64 labels[T], found {} and {} in {}", kOp, shape(x), shape(labels),
+         c10::toString(labels.scalar_type()));
 }
 Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, Text recipe, Text options, Text name, int64_t seed,
                        const MaybeTensor& step, int64_t first_row, std::array<bool, 2> wanted) {
@@ -270,7 +271,8 @@ TORCH_LIBRARY_IMPL(halftone, Meta, m) {
 TORCH_LIBRARY_IMPL(halftone, CompositeExplicitAutograd, m) { m.impl("linear_cross_entropy", &cross_entropy); }
 TORCH_LIBRARY_IMPL(halftone, Autograd, m) {
   m.impl("rms_norm", &rms_norm_autograd), m.impl("swiglu", &swiglu_autograd), m.impl("linear_cross_entropy", &cross_entropy_autograd);
-  for (const char* name : {"rms_norm_backward", "swiglu_backward", "linear_cross_entropy_with_gradients", "linear_cross_entropy_backward"}) {
+  for (const char* name :
+       {"rms_norm_backward", "swiglu_backward", "linear_cross_entropy_with_gradients", "linear_cross_entropy_backward"}) {
     m.impl(name, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -67,7 +67,8 @@ void check_step(const MaybeTensor& step, const at::Tensor& x) {
   check(step->scalar_type() == at::kLong && step->dim() == 0,
         "halftone: expected step as an int64 number (torch.tensor(3)), found {} with {} dimensions", c10::toString(step->scalar_type()),
         step->dim());
-  check(!step->is_meta() || x.is_meta(), "halftone: expected step on {} or the CPU, found it on {}", x.device().str(), step->device().str());
+  check(!step->is_meta() || x.is_meta(), "halftone: expected step on {} or the CPU, found it on {}", x.device().str(),
+        step->device().str());
 }
 uint32_t checked_step(const char* op, int64_t step) {
   check(step >= 0 && step <= UINT32_MAX, "{}: expected a step from 0 to 4294967295, found {}", op, step);

@@ -47,7 +47,8 @@ Operand quantize(const at::Tensor& x, const Format& format, bool transposed, con
   const OperandSpec& s = format.spec;
   CopyRequest r;
   r.spec = s, r.packed = format.packed, r.codes = !format.packed;
-  r.rounding.stochastic = s.stochastic, r.rounding.step = checked_step("halftone.quantize", draws.step), r.rounding.first_row = draws.first_row;
+  r.rounding.stochastic = s.stochastic, r.rounding.step = checked_step("halftone.quantize", draws.step),
+  r.rounding.first_row = draws.first_row;
   check(draws.first_row >= 0, "halftone.quantize: expected first_row of at least 0, found {}", draws.first_row);
   const auto seed = static_cast<uint64_t>(draws.seed);
   if (s.stochastic) r.rounding.key = philox_key(seed, draws.stream);

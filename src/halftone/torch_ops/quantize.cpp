@@ -63,8 +63,8 @@ Tensor numbers(const Operand& o, at::ScalarType type) {
 }
 
 void check_numbers(at::ScalarType type) {
-  check(at::isFloatingType(type) && c10::elementSize(type) > 1, "halftone.dequantize: expected a floating-point dtype of 16 bits or more, found {}",
-        c10::toString(type));
+  check(at::isFloatingType(type) && c10::elementSize(type) > 1,
+        "halftone.dequantize: expected a floating-point dtype of 16 bits or more, found {}", c10::toString(type));
 }
 Tensor dequantize_op(at::TensorList t, Text format, at::ScalarType dtype) {
   check_numbers(dtype);
