@@ -3,7 +3,7 @@
 namespace halftone {
 namespace {
 
-enum class Product { none, low, high, wide, dot, fp32, fp64 };
+enum class Product { none, low, high, wide, dot, fp32, fp64, pairs, halves };
 constexpr int kChains = 8, kSteps = 4;
 
 struct State {
@@ -28,6 +28,12 @@ __device__ __forceinline__ void step(State& s, int j, uint32_t by, uint32_t also
     asm volatile("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(low) : "r"(s.value[j]), "r"(by), "r"(also));
   } else if constexpr (kProduct == Product::fp32) {
     asm volatile("mul.rp.f32 %0, %0, %1;" : "+f"(s.real[j]) : "f"(1.5f));
+  } else if constexpr (kProduct == Product::pairs) {
+    asm volatile("fma.rn.bf16x2 %0, %1, %2, %2;" : "=r"(low) : "r"(s.value[j]), "r"(by));
+  } else if constexpr (kProduct == Product::halves) {
+    asm volatile("{.reg .b16 l, h; .reg .b32 p; mov.b32 {l, h}, %1; mov.b32 p, {h, h}; fma.rn.bf16x2 %0, p, %2, %2;}"
+                 : "=r"(low)
+                 : "r"(s.value[j]), "r"(by));
   } else if constexpr (kProduct == Product::fp64) {  // the upper word, exactly: 2^52 + x by / 2^32, rounded down
     const auto word = static_cast<uint32_t>(__double2loint(s.exact[j]));
     asm volatile("mul.lo.u32 %0, %1, %2;" : "=r"(low) : "r"(word), "r"(by));
@@ -105,7 +111,9 @@ std::vector<PipeCycles> pipe_cycles(int multiprocessors, uint32_t* out, unsigned
           of.operator()<Product::wide>("both words (IMAD.WIDE)"),
           of.operator()<Product::dot>("dot product of 16-bit halves (IDP)"),
           of.operator()<Product::fp32>("fp32 product (FMUL)"),
-          of.operator()<Product::fp64>("fp64 product-sum and lower word (DFMA, IMAD)")};
+          of.operator()<Product::fp64>("fp64 product-sum and lower word (DFMA, IMAD)"),
+          of.operator()<Product::pairs>("bf16 pairs, words as they are (HFMA2)"),
+          of.operator()<Product::halves>("bf16 pairs, upper halves twice (HFMA2)")};
 }
 
 }  // namespace halftone

@@ -98,13 +98,15 @@ __device__ __forceinline__ uint32_t as_word(__nv_bfloat162 v) { return *reinterp
 
 // What the upper half of a RowFlips word is, so that it is 1 or -1, or the pair (0, 1) or (0, -1), by which bf16 elements are widened.
 inline constexpr uint32_t kFlipBits = 0x3F800000u;
-// The half kHalf of a pair as an fp32, times the upper half of `by`, whose lower half is 0: by one multiply-add of pairs, which the
-// integer units, busier than the multipliers, have no part in. An infinity becomes a NaN. zero: 0, or where -0 is to stay what it is
-// (0, -0), which the compiler must not see to be constant: it would make it anew from halves each time.
+// One half of a pair in both places, as which multiply-adds of pairs take it at no cost, and always by the multipliers: of those of whole
+// words the compiler sends every other one a way (HFMA2.MMA) that takes slots of the integer pipe.
 template <int kHalf>
 __device__ __forceinline__ __nv_bfloat162 both_halves(uint32_t w) {
   return kHalf == 0 ? __low2bfloat162(as_pair(w)) : __high2bfloat162(as_pair(w));
 }
+// The half kHalf of a pair as an fp32, times the upper half of `by`, whose lower half is 0: by one multiply-add of pairs, which the
+// integer units, busier than the multipliers, have no part in. An infinity becomes a NaN. zero: 0, or where -0 is to stay what it is
+// (0, -0), which the compiler must not see to be constant: it would make it anew from halves each time.
 template <int kHalf>
 __device__ __forceinline__ float widened(uint32_t w, uint32_t by, uint32_t zero) {
   return __uint_as_float(as_word(__hfma2(both_halves<kHalf>(w), as_pair(by), as_pair(zero))));

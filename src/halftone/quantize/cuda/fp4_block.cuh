@@ -175,7 +175,9 @@ __device__ __forceinline__ Fp4Block fp4_block(const BlockCode& c, const Fp4Level
 __device__ __forceinline__ float low_element(uint32_t pair, const Shifts& by) { return __uint_as_float(pair * by.by16); }
 __device__ __forceinline__ float high_element(uint32_t pair, const Shifts& by) {
   uint32_t r;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(pair), "r"(by.high), "r"(by.zeros));
+  asm("{.reg .b16 l, h; .reg .b32 p; mov.b32 {l, h}, %1; mov.b32 p, {h, h}; fma.rn.bf16x2 %0, p, %2, %3;}"
+      : "=r"(r)
+      : "r"(pair), "r"(by.high), "r"(by.zeros));
   return __uint_as_float(r);
 }
 

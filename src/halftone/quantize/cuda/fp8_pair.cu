@@ -12,7 +12,7 @@ struct PairShared : PairWarps {
 
 // An element of a pair of finite ones as fp32, by the multipliers: a shift would go to the integer units, which are what time goes by.
 __device__ __forceinline__ float element(uint32_t pair, int half) {
-  const __nv_bfloat162 both = half == 0 ? __low2bfloat162(as_pair(pair)) : as_pair(pair);
+  const __nv_bfloat162 both = half == 0 ? both_halves<0>(pair) : both_halves<1>(pair);
   return __uint_as_float(as_word(__hfma2(both, __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
 }
 

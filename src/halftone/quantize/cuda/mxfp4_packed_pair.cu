@@ -47,7 +47,7 @@ __device__ __forceinline__ float2 two_factors(uint32_t bytes) {
 template <bool kFinite>
 __device__ __forceinline__ float element(uint32_t pair, int half) {
   if constexpr (!kFinite) return half == 0 ? __uint_as_float(pair << 16) : widened<1>(pair);
-  const __nv_bfloat162 p = half == 0 ? __low2bfloat162(as_pair(pair)) : as_pair(pair);
+  const __nv_bfloat162 p = half == 0 ? both_halves<0>(pair) : both_halves<1>(pair);
   return __uint_as_float(as_word(__hfma2(p, as_pair(0x3F800000u), as_pair(0u))));
 }
 // What goes around a draw: 7 and above it the element's sign in byte 3 (of pairs' lower elements: 1), half a step less what makes the

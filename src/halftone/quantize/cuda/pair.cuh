@@ -39,12 +39,12 @@ __device__ __forceinline__ void load_shared(const uint8_t* at, uint32_t* to) {
                : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(at)))
                : "memory");
 }
-// An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: the other one is finite.
+// An element of a pair as fp32, by the multipliers, which have less to do here; kFinite: it is finite.
 template <bool kFinite>
 __device__ __forceinline__ float element_of(uint32_t pair, int half) {
   if (half == 0) return __uint_as_float(pair << 16);
   if constexpr (!kFinite) return widened<1>(pair);
-  return __uint_as_float(as_word(__hfma2(as_pair(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
+  return __uint_as_float(as_word(__hfma2(both_halves<1>(pair), __floats2bfloat162_rn(0.0f, 1.0f), __float2bfloat162_rn(0.0f))));
 }
 
 // NaN and infinity become 0.
