@@ -56,7 +56,7 @@ def refuse(text, *options):
 
 with tempfile.TemporaryDirectory() as work:
     formats = ["fp8_row_fast", "int8", "mxfp4", "nvfp4", "fp8_1x128_128x128", "aten_bf16"]
-    rows = measure(work, "mm", "--sizes", "64", "32x96x64", "--formats", *formats, "--layouts", "TN", "NT")
+    rows = measure(work, "mm", "--sizes", "64", "32x96x64", "--formats", *formats, "--layouts", "TN", "NT", "TN")
     wanted = [(m, layout, f) for m in ("64", "32") for layout in ("TN", "NT") for f in ["bf16", *formats]]
     expect("mm", rows, lambda r: (r["m"], r["layout"], r["format"]), wanted, ["us", "tflops", "vs_bf16"])
     if any(r["format"] == "bf16" and float(r["vs_bf16"]) != 1 for r in rows):

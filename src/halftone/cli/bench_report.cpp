@@ -106,11 +106,13 @@ std::vector<int64_t> parse_sizes(const std::vector<std::string>& words, const ch
 std::vector<std::string> choose(const std::vector<std::string>& wanted, const std::vector<std::string>& known, const char* option) {
   if (wanted.empty()) return known;
   const std::vector<std::string_view> views(known.begin(), known.end());
+  std::vector<std::string> chosen;
   for (const std::string& word : wanted) {
     check(std::find(known.begin(), known.end(), word) != known.end(), "{}: there is no '{}'{}; there are {}", option, word,
           nearest_word(word, views), fmt::join(known, ", "));
+    if (std::find(chosen.begin(), chosen.end(), word) == chosen.end()) chosen.push_back(word);
   }
-  return wanted;
+  return chosen;
 }
 
 std::string description(const char* what, c10::Device device) {

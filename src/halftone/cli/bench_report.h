@@ -33,7 +33,7 @@ std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const cha
 // The same of single sizes; `what` is counted, as the error calls it.
 std::vector<int64_t> parse_sizes(const std::vector<std::string>& words, const char* option, const char* what);
 
-// Words that were asked for, or all that there are. Error, with the nearest, on one that does not exist.
+// Words that were asked for, each once, or all that there are. Error, with the nearest, on one that does not exist.
 std::vector<std::string> choose(const std::vector<std::string>& wanted, const std::vector<std::string>& known, const char* option);
 
 // "# halftone bench mm: NVIDIA H200, ...": hardware, versions and date in one line.

@@ -51,8 +51,8 @@ bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaS
 bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // And for MXFP4 of bf16 folded into e4m3, without scales beside it (mxfp4_pair.cu).
 bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// The same with rotated columns (mxfp4_rotated.cu).
-bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// The same with rotated columns (mxfp4_rotated.cu), or these alone.
+bool launch_mxfp4_rotated(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 // And packed, with scales, of bf16.
 bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
 // Packed MXFP4 of bf16, of the transposed copy alone with rotated columns (mxfp4_columns.cu).

@@ -8,10 +8,10 @@
 namespace halftone::device {
 namespace {
 
-// MXFP4 of both copies of bf16 elements with stochastic rounding, columns rotated, folded into e4m3. A lane has whole blocks, of its row
-// and of its column, as in blocks_kernel. A thread block has four warps below each other; these take pieces of 32 x 32 elements, one after
-// the other, by one loop, while the next two are on their way. The 32 bytes of a block are a sector, which a warp stores alone: nobody
-// waits for other warps.
+// MXFP4 of both copies of bf16 elements with stochastic rounding, columns rotated, folded into e4m3; or of the transposed copy alone. A
+// lane has whole blocks, of its row and of its column, as in blocks_kernel. A thread block has four warps below each other; these take
+// pieces of 32 x 32 elements, one after the other, by one loop, while the next two are on their way. The 32 bytes of a block are a sector,
+// which a warp stores alone: nobody waits for other warps.
 constexpr int kWarps = 4, kThreads = kWarps * 32, kPiece = 32, kOnSm = 6;
 using Rule = Stochastic<Float::e2m1>;
 
@@ -177,7 +177,9 @@ __device__ __forceinline__ void write_factor(const CopyArgs& d, int v, uint32_t 
 //
 // kPacked: packed codes and scales instead, without an earlier pass. The 16 bytes of a block are half a sector: rows of two pieces are
 // stored together, columns not, where the second half follows from another warp.
-template <bool kPacked, bool kWhole, bool kDeviceStep>
+//
+// kRow: the row copy, too, which the packed form always makes.
+template <bool kPacked, bool kRow, bool kWhole, bool kDeviceStep>
 __global__ void __launch_bounds__(kThreads, kOnSm)
     mxfp4_rotated_kernel(const __grid_constant__ TileArgs a, const __grid_constant__ std::conditional_t<kPacked, PackedKnown, Known> k,
                          const __grid_constant__ Schedule schedule) {
@@ -226,8 +228,11 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   load(x, 0), load(both_x - x, 1);
   const Draws &row_draws = a.row.draws, &column_draws = a.transposed.draws;
   if constexpr (kDeviceStep) {
-    const StepWords r = step_words(row_draws), c = step_words(column_draws);
-    *reinterpret_cast<uint4*>(shared.steps[0]) = {r.lo1, r.hi1, r.hi2, 0};
+    if constexpr (kRow) {
+      const StepWords r = step_words(row_draws);
+      *reinterpret_cast<uint4*>(shared.steps[0]) = {r.lo1, r.hi1, r.hi2, 0};
+    }
+    const StepWords c = step_words(column_draws);
     *reinterpret_cast<uint4*>(shared.steps[1]) = {c.lo1, c.hi1, c.hi2, 0};
     shared.flips.fill(a.transposed, 32, lane, kFlipBits);
   } else {
@@ -261,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   const OneScale of_rows = k.row, of_columns = k.column;
   uint8_t *row_to, *column_to;
   if constexpr (!kPacked) {
-    row_to = byte_at(a.row.values, row0 + (lane >> 1), a.row.C, left + (lane & 1) * 16);
+    if constexpr (kRow) row_to = byte_at(a.row.values, row0 + (lane >> 1), a.row.C, left + (lane & 1) * 16);
     column_to = byte_at(a.transposed.values, left + (lane >> 1), a.transposed.C, row0 + (lane & 1) * 16);
   } else {
     row_to = byte_at(a.row.packed, row0 + (lane >> 1), a.row.C / 2, left / 2 + (lane & 1) * 16);
@@ -287,7 +292,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   // What the pass before found. It ends on different multiprocessors at different times; draws and rotation of a first piece need not wait.
   const auto take_references = [&] {
     wait_for_primary();
-    row_reference = reference_of<kWhole>(a.row, row0 + lane), row_byte = of_rows(row_reference);
+    if constexpr (kRow) row_reference = reference_of<kWhole>(a.row, row0 + lane), row_byte = of_rows(row_reference);
     column_reference = reference_of<kWhole>(a.transposed, left + lane);
   };
   uint32_t next_reference = static_cast<uint32_t>(2 * (left + kPiece + lane) + 1);  // of group_amax, in words of 16 bits
@@ -329,6 +334,10 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
         };
         [&]<int... kI>(std::integer_sequence<int, kI...>) { (four_rows.template operator()<kI * 4>(), ...); }
         (std::make_integer_sequence<int, 8>{});
+        if constexpr (!kRow) {
+          __syncwarp();
+          load(x, number + 2);
+        }
         rotate_rows<kPacked>(v, t);
       }
       const auto eights = [&](auto&& encode) {
@@ -367,39 +376,41 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
                              : 0u;
       next_reference += 2 * kPiece;
     }
-    Block<bf16> t;
-    const uint32_t of_row = from + two_lanes * (WarpShared::kPitch / 2 - 1);
-    load16<0>(of_row, t.w), load16<16>(of_row, t.w + 4), load16<32>(of_row, t.w + 8), load16<48>(of_row, t.w + 12);
-    __syncwarp();
-    load(x, number + 2);
-    const auto eights = [&](auto&& encode) {
-      uint32_t v[4][4];
-      draw8<4>(row_draws, step_of.template operator()<0>(row_draws), row_group, 1, v);
+    if constexpr (kRow) {
+      Block<bf16> t;
+      const uint32_t of_row = from + two_lanes * (WarpShared::kPitch / 2 - 1);
+      load16<0>(of_row, t.w), load16<16>(of_row, t.w + 4), load16<32>(of_row, t.w + 8), load16<48>(of_row, t.w + 12);
+      __syncwarp();
+      load(x, number + 2);
+      const auto eights = [&](auto&& encode) {
+        uint32_t v[4][4];
+        draw8<4>(row_draws, step_of.template operator()<0>(row_draws), row_group, 1, v);
 #pragma unroll
-      for (int group = 0; group < 4; ++group)
-        encode(group, [&](int i, uint32_t position) { return less_draw(position, v[group][i >> 1], i % 2 == 0 ? kEven : kOdd); });
-    };
-    if constexpr (!kPacked) {
-      const Folding f(of_rows, t, row_reference, row_byte);
-      eights([&](int group, auto&& less) { encode8(t, group, f, k, around, less, out + group * 2); });
-      store_codes(out);
-      flush(row_to, a.row, row0, column0);
-      row_to += kPiece;
-    } else {
-      uint32_t byte;
-      const float factor = packed_factor(of_rows, t, byte);
-      row_scales = __funnelshift_r(row_scales, byte, 8);
-      eights([&](int group, auto&& less) { out[group] = pack8<false>(t, group, factor, k, around, less); });
-      if constexpr (!kWhole) {
-        store_some(a.row, row0 + lane, column0, out);
+        for (int group = 0; group < 4; ++group)
+          encode(group, [&](int i, uint32_t position) { return less_draw(position, v[group][i >> 1], i % 2 == 0 ? kEven : kOdd); });
+      };
+      if constexpr (!kPacked) {
+        const Folding f(of_rows, t, row_reference, row_byte);
+        eights([&](int group, auto&& less) { encode8(t, group, f, k, around, less, out + group * 2); });
+        store_codes(out);
+        flush(row_to, a.row, row0, column0);
+        row_to += kPiece;
       } else {
-        store16<kPiece * 2>(of_row, out[0], out[1], out[2], out[3]);
-        if ((number & 1) != 0) {
-          __syncwarp();
-          uint32_t w[8];
-          load16<0>(stored, w), load16<16 * WarpShared::kPitch>(stored, w + 4);
-          store4(row_to, w), store4(row_to + uint64_t{static_cast<uint32_t>(a.row.C)} * 8, w + 4);
-          row_to += kPiece;
+        uint32_t byte;
+        const float factor = packed_factor(of_rows, t, byte);
+        row_scales = __funnelshift_r(row_scales, byte, 8);
+        eights([&](int group, auto&& less) { out[group] = pack8<false>(t, group, factor, k, around, less); });
+        if constexpr (!kWhole) {
+          store_some(a.row, row0 + lane, column0, out);
+        } else {
+          store16<kPiece * 2>(of_row, out[0], out[1], out[2], out[3]);
+          if ((number & 1) != 0) {
+            __syncwarp();
+            uint32_t w[8];
+            load16<0>(stored, w), load16<16 * WarpShared::kPitch>(stored, w + 4);
+            store4(row_to, w), store4(row_to + uint64_t{static_cast<uint32_t>(a.row.C)} * 8, w + 4);
+            row_to += kPiece;
+          }
         }
       }
     }
@@ -407,7 +418,7 @@ __global__ void __launch_bounds__(kThreads, kOnSm)
   }
   if constexpr (!kPacked) {
     write_outer(a, row0 + lane, left);
-    if (left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
+    if (kRow && left == 0) write_factor(a.row, row0 + lane, row_reference, of_rows);
     if (row0 == 0) {
 #pragma unroll 1
       for (int c = left + lane; c < left + count * kPiece; c += kPiece)
@@ -463,13 +474,13 @@ bool folds(const CopyArgs& d, int hadamard) {
 bool whole_folded(const CopyArgs& d, int C) { return d.C == C && reinterpret_cast<uintptr_t>(d.values) % 16 == 0; }
 
 // whole: of all vectors, see the kernel.
-template <bool kPacked>
+template <bool kPacked, bool kRow>
 bool launch(const TileArgs& a, const Schedule& schedule, bool whole, cudaStream_t stream) {
   whole = whole && a.rows % kTile == 0 && a.cols % kTile == 0;
   const bool device_step = a.row.draws.step != nullptr || a.transposed.draws.step != nullptr || a.transposed.signs_step != nullptr;
-  const auto kernel = !whole        ? mxfp4_rotated_kernel<kPacked, false, true>
-                      : device_step ? mxfp4_rotated_kernel<kPacked, true, true>
-                                    : mxfp4_rotated_kernel<kPacked, true, false>;
+  const auto kernel = !whole        ? mxfp4_rotated_kernel<kPacked, kRow, false, true>
+                      : device_step ? mxfp4_rotated_kernel<kPacked, kRow, true, true>
+                                    : mxfp4_rotated_kernel<kPacked, kRow, true, false>;
   const std::conditional_t<kPacked, PackedKnown, Known> known(a.row.mx, a.transposed.mx);
   constexpr int kBytes = sizeof(std::conditional_t<kPacked, PackedShared, Shared>);
   static_assert((kBytes + 1024) * kOnSm <= 227 * 1024);
@@ -478,14 +489,17 @@ bool launch(const TileArgs& a, const Schedule& schedule, bool whole, cudaStream_
 
 }  // namespace
 
-bool launch_mxfp4_rotated(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
-  if (!folds(a.row, 0) || !folds(a.transposed, 32) || !divides(tiles)) return false;
-  return launch<false>(a, share_out_folded(a, tiles), whole_folded(a.row, a.cols) && whole_folded(a.transposed, a.rows), stream);
+bool launch_mxfp4_rotated(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
+  if (copies == Copies::row || !folds(a.transposed, 32) || !divides(tiles)) return false;
+  const Schedule schedule = share_out_folded(a, tiles);
+  const bool whole = whole_folded(a.transposed, a.rows);
+  if (copies == Copies::transposed) return launch<false, false>(a, schedule, whole, stream);
+  return folds(a.row, 0) && launch<false, true>(a, schedule, whole && whole_folded(a.row, a.cols), stream);
 }
 
 bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream) {
   if (!packs_blocks(a.row, 0) || !packs_blocks(a.transposed, 32) || !divides(tiles)) return false;
-  return launch<true>(a, share_out_packed(a, tiles), whole_packed(a.row, a.cols, 4) && whole_packed(a.transposed, a.rows, 4), stream);
+  return launch<true, true>(a, share_out_packed(a, tiles), whole_packed(a.row, a.cols, 4) && whole_packed(a.transposed, a.rows, 4), stream);
 }
 
 }  // namespace halftone::device

@@ -317,8 +317,10 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   a.tiles_r = static_cast<int>(grid.rows);
   const auto by_pairs = [&] {
     const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
-    if (f.stochastic && copies == Copies::transposed && p.type == DType::bf16)
+    if (f.stochastic && copies == Copies::transposed && p.type == DType::bf16) {
+      if (form == Form::folded) return mxfp4 && launch_mxfp4_rotated(a, copies, grid, stream);
       return mxfp4 && form == Form::packed && launch_mxfp4_columns(a, grid, stream);
+    }
     if (!f.stochastic || copies != Copies::both) return false;
     const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
     if (p.type == DType::f32) {
@@ -326,7 +328,8 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
       return fp8 && f.block == 32 && form == Form::codes && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
     }
     if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
-    if (form == Form::folded) return f.step == Step::exact && (launch_mxfp4_pair(a, grid, stream) || launch_mxfp4_rotated(a, grid, stream));
+    if (form == Form::folded)
+      return f.step == Step::exact && (launch_mxfp4_pair(a, grid, stream) || launch_mxfp4_rotated(a, copies, grid, stream));
     if (form == Form::packed) return mxfp4 && (launch_mxfp4_packed_pair(a, grid, stream) || launch_mxfp4_rotated_packed(a, grid, stream));
     if (form != Form::codes) return false;
     if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);
