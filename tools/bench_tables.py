@@ -17,6 +17,12 @@ def unique(rows, *keys):
     return list(dict.fromkeys(tuple(r[k] for k in keys) for r in rows))
 
 
+def number(text):
+    """Whole from 100 on, else three digits."""
+    value = float(text)
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def mm(rows):
     """A table a layout: microseconds, TFLOP/s and in brackets the ratio to bf16."""
     for (layout,) in unique(rows, "layout"):
@@ -24,7 +30,7 @@ def mm(rows):
         lines = []
         for (name,) in unique(rows, "format"):
             found = {(r["m"], r["n"], r["k"]): r for r in rows if r["format"] == name and r["layout"] == layout}
-            cells = [f"{r['us']}, {float(r['tflops']):.0f} ({float(r['vs_bf16']):.2f})" if (r := found.get(s)) and r["us"] else "n/a" for s in shapes]
+            cells = [f"{r['us']}, {number(r['tflops'])} ({float(r['vs_bf16']):.2f})" if (r := found.get(s)) and r["us"] else "n/a" for s in shapes]
             if any(c != "n/a" for c in cells):
                 lines.append([name, *cells])
         heads = [f"{m}³" if m == n == k else f"{m}x{n}x{k}" for m, n, k in shapes]
@@ -45,7 +51,7 @@ def quantize(rows):
 def linear(rows):
     for m, n, k in unique(rows, "m", "n", "k"):
         columns = ["forward_ms", "backward_ms", "both_ms", "forward_ratio", "backward_ratio", "both_ratio"]
-        lines = [[r["recipe"], *(r[c] for c in columns), f"{BARS[r['recipe']]:.2f}" if r["recipe"] in BARS else "", f"{float(r['tflops']):.0f}"]
+        lines = [[r["recipe"], *(r[c] for c in columns), f"{BARS[r['recipe']]:.2f}" if r["recipe"] in BARS else "", number(r['tflops'])]
                  for r in rows if (r["m"], r["n"], r["k"]) == (m, n, k)]
         yield f"{m} x {n} x {k}", table(["recipe", "forward ms", "backward ms", "both ms", "forward", "backward", "both", "bar", "TFLOP/s"], lines)
 

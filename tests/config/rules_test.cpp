@@ -343,7 +343,7 @@ TEST(Compatibility, AcceptedFieldsGetOneLine) {
   const LoadedConfig loaded = load({"--compile.enable", "--metrics.enable_wandb", "--optimizer.implementation=foreach"});
   ASSERT_EQ(loaded.compat_lines.size(), 3u);
   EXPECT_EQ(loaded.compat_lines[0], "[compat] optimizer.implementation=foreach: the fused kernel is used");
-  EXPECT_EQ(loaded.compat_lines[2], "[compat] compile.enable=true: no graph compiler here; fused kernels and CUDA graphs are always on");
+  EXPECT_EQ(loaded.compat_lines[2], "[compat] compile.enable=true: no graph compiler here; the kernels are fused already");
   EXPECT_TRUE(load({"--compile.enable=false"}).compat_lines.empty());
 }
 

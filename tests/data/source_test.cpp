@@ -193,7 +193,7 @@ TEST(Jsonl, ErrorsNameFileAndLine) {
 TEST(Source, RefusesUnknownNamesAndMissingPaths) {
   SourceOptions options;
   options.dataset = "parquet";
-  EXPECT_ERROR(open_source(options), "unknown dataset \"parquet\"");
+  EXPECT_ERROR(open_source(options), "dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"parquet\"");
   options.dataset = "text";
   EXPECT_ERROR(open_source(options), "needs dataset_path");
   options.dataset = "c4";

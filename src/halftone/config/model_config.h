@@ -122,7 +122,7 @@ struct CompileConfig {
   std::string backend = "inductor";
 
   static void fields(auto& self, auto&& field) {
-    static constexpr std::string_view kNote = "no graph compiler here; fused kernels and CUDA graphs are always on";
+    static constexpr std::string_view kNote = "no graph compiler here; the kernels are fused already";
     field("enable", self.enable, "graph compilation", {.mark = Mark::A, .note = kNote});
     field("components", self.components, "what is compiled", {.mark = Mark::A, .note = kNote, .lenient = true});
     field("backend", self.backend, "compiler", {.mark = Mark::A, .note = kNote});

@@ -21,7 +21,8 @@ bool is_inside(std::string_view section, std::string_view wanted) {
 void check_section(const ConfigIndex& index, std::string_view wanted) {
   std::vector<std::string_view> names;
   for (const SectionEntry& s : index.sections) names.push_back(s.name);
-  check(wanted.empty() || index.find_section(wanted), "unknown section {}{}", shown(std::string(wanted)), nearest_word(wanted, names));
+  check(wanted.empty() || index.find_section(wanted), "unknown section {}{}; halftone config --help lists them", shown(std::string(wanted)),
+        nearest_word(wanted, names));
 }
 
 // Fields of one section, not of the sections inside it.

@@ -43,7 +43,7 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
     require_path(o);
     return std::make_unique<BinSource>(find_files(o.path, {".bin"}), token_bytes_of(o.token_dtype), o.vocab_size, o.eos_id);
   }
-  fail("unknown dataset \"{}\": expected text, jsonl, bin, c4, c4_validation or c4_test", o.dataset);
+  fail("dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);
 }
 
 std::string with_commas(int64_t n) {
