@@ -116,6 +116,34 @@ TEST_P(OptionsOn, SideProductStartsAtZeroAndLearns) {
   }
 }
 
+// A head's loss is formed without autograd: its side has to count there as in a layer.
+TEST_P(OptionsOn, SideProductOfAHeadCountsInItsLoss) {
+  at::manual_seed(4);
+  Net net(128, 256);
+  net.first.set_recipe(recipe("mxfp8_e4m3", [](auto& o) { o.lora_rank = 32; }));
+  ParameterStore store;
+  store.materialize(net, floats());
+  store.initialize(1);
+  {
+    at::NoGradGuard no_grad;
+    store.parameters()[1]->master.normal_(0, 0.1), store.parameters()[2]->master.normal_(1, 0.1);
+    store.masters_changed();
+  }
+  step_context() = {1, 1, 0};
+  const at::Tensor labels = at::arange(1280, on_device(at::kLong)).remainder(256);
+  const at::Tensor x = normal({1280, 128}).set_requires_grad(true), again = x.detach().clone().set_requires_grad(true);
+  at::AutoGradMode grad(true);
+  const at::Tensor expected = at::cross_entropy_loss(net.first(x), labels);
+  torch::autograd::backward({expected}, {});
+  std::vector<at::Tensor> gradients;
+  for (Parameter* p : store.parameters()) gradients.push_back(p->weight.grad.clone()), p->weight.grad.zero_();
+  const HeadLoss found = head_loss(again, net.first.head(), labels, 1.0 / 1280);
+  torch::autograd::backward({found.loss}, {});
+  EXPECT_NEAR(found.loss.item<double>(), expected.item<double>(), 1e-5 * expected.item<double>());
+  EXPECT_GT(sqnr(x.grad(), again.grad()), 60);
+  for (size_t i = 0; i < gradients.size(); ++i) EXPECT_GT(sqnr(gradients[i], store.parameters()[i]->weight.grad), 60) << i;
+}
+
 // Weights that hop over a rounding boundary are set on the grid; those that travel are left alone.
 TEST_P(OptionsOn, OscillatingWeightsAreSetOnTheGrid) {
   Net net(64, 32);

@@ -145,7 +145,7 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   at::Tensor labels = at::randint(vocab, {rows}, at::kLong);
   labels.narrow(0, 10, 100).fill_(-100);
   at::AutoGradMode grad(true);
-  const HeadLoss out = head_loss(x, head, labels, 1.0 / 2400);
+  const HeadLoss out = head_loss(x, head_of(head), labels, 1.0 / 2400);
   torch::autograd::backward({out.loss}, {});
   const at::Tensor xr = x.detach().to(at::kDouble).set_requires_grad(true), wr = w.value.detach().to(at::kDouble).set_requires_grad(true);
   const at::Tensor logits = at::mm(xr, wr.t());
@@ -155,7 +155,7 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   EXPECT_LT(relative(xr.grad(), x.grad()), 1e-5);
   EXPECT_LT(relative(wr.grad(), w.grad), 1e-5);
   at::NoGradGuard no_grad;
-  EXPECT_NEAR(head_loss(x, head, labels, 1.0).sum.item<double>(), out.sum.item<double>(), 1e-6);
+  EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0).sum.item<double>(), out.sum.item<double>(), 1e-6);
 }
 
 TEST(Recompute, GivesTheSameGradients) {

@@ -57,6 +57,32 @@ void Linear::set_recipe(const LayerRecipe& recipe) {
 
 at::Tensor Linear::side(const Activation& x) { return linear(scale_columns(linear(x, side_v_), sigma_->weight), side_u_); }
 
+LinearCall Linear::call_with_side(const at::Tensor& x, const LinearOptions& options) {
+  LinearCall whole = linear_call(x, group_, options);
+  LinearOptions narrow = options;
+  narrow.out = x.scalar_type(), narrow.x_amax = at::Tensor();
+  LinearCall v = linear_call(x, side_v_, narrow);
+  narrow.out = options.out;
+  LinearCall u = linear_call(scaled_columns(v.y, sigma_->weight), side_u_, narrow);
+  whole.y.add_(u.y);
+  if (!options.keep) return whole;
+  whole.backward = [this, product = std::move(whole.backward), hidden = v.y, v = std::move(v.backward), u = std::move(u.backward)](
+                       const Activation& dy, bool want_dx) {
+    const at::Tensor dx = product(dy, want_dx);
+    const at::Tensor of_side = v(scaled_columns_backward(u(dy.value, true), hidden, sigma_->weight), want_dx);
+    return want_dx ? dx + of_side : dx;
+  };
+  return whole;
+}
+
+Head Linear::head() {
+  Head h = head_of(group_);
+  if (!has_side()) return h;
+  h.call = [this](const at::Tensor& x, const LinearOptions& options) { return call_with_side(x, options); };
+  for (Weight* w : {side_v_.weights[0], &sigma_->weight, side_u_.weights[0]}) h.weights.push_back(w);
+  return h;
+}
+
 void Linear::add_norm(double eps, const std::string& copy_of) {
   norm_ = &add<RMSNorm>("norm", in_features(), eps);
   norm_->weight.added = true, norm_->weight.copy_of = copy_of;

@@ -5,6 +5,7 @@
 #include "halftone/nn/module.h"
 #include "halftone/nn/recipe_options.h"
 #include "halftone/ops/attention.h"
+#include "halftone/ops/head_loss.h"
 #include "halftone/ops/linear.h"
 
 namespace halftone::nn {
@@ -40,6 +41,8 @@ class Linear : public Module {
   bool has_norm() const { return norm_ != nullptr; }
   bool has_side() const { return sigma_ != nullptr; }
   at::Tensor side(const Activation& x_tk);  // ((X v) o sigma) u
+  // The layer as a model's head: its product and its side, in chunks of rows.
+  Head head();
 
   Parameter& weight;
   Parameter* bias = nullptr;
@@ -47,6 +50,7 @@ class Linear : public Module {
  private:
   friend class Siblings;
   at::Tensor product(const Activation& x_tk) { return linear(x_tk, group_); }
+  LinearCall call_with_side(const at::Tensor& x_tk, const LinearOptions& options);
   const Parameter& read() const { return owner_ == nullptr ? weight : *owner_; }
   LinearGroup group_, side_v_, side_u_;
   Parameter* sigma_ = nullptr;

@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/ops/common.h"
@@ -54,20 +55,30 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
 
 }  // namespace
 
-HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& labels, double grad_scale, const at::Tensor& grad_factor) {
+Head head_of(LinearGroup& group) {
+  std::vector<Weight*> weights = group.weights;
+  std::copy_if(group.biases.begin(), group.biases.end(), std::back_inserter(weights), [](const Weight* b) { return b != nullptr; });
+  return {[&group](const at::Tensor& x, const LinearOptions& options) { return linear_call(x, group, options); }, std::move(weights),
+          group.out_features()};
+}
+
+HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const at::Tensor& grad_factor) {
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0),
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
-  const bool training = records(x, head.weights.front()->value);
+  std::vector<at::Tensor> inputs = {x};
+  for (const Weight* w : head.weights) inputs.push_back(w->value);
+  const bool training =
+      at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
   at::NoGradGuard no_grad;
   const at::Tensor plain = x.detach().contiguous();
-  const int64_t rows = plain.size(0), step = chunk_rows(plain, head.out_features());
+  const int64_t rows = plain.size(0), step = chunk_rows(plain, head.out_features);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
   const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
   at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
-    const LinearCall call = linear_call(chunk, head, {training, at::kFloat, r});  // logits stay in fp32
+    const LinearCall call = head.call(chunk, {training, at::kFloat, r});  // logits stay in fp32
     at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
     sum += chunk_loss(call.y, target, grad_scale, factor, d_logits);
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
@@ -77,8 +88,10 @@ HeadLoss head_loss(const at::Tensor& x, LinearGroup& head, const at::Tensor& lab
   if (training) {
     for (Weight* w : head.weights) w->grad_ready();
     at::Tensor loss = result.loss;
-    connect("head_loss", {x, head.weights.front()->value}, {&loss}, [dx](const variable_list&) -> variable_list {
-      return {dx, at::Tensor()};
+    connect("head_loss", inputs, {&loss}, [dx, count = inputs.size()](const variable_list&) -> variable_list {
+      variable_list result(count);
+      result[0] = dx;
+      return result;
     });
     result.loss = loss;
   }

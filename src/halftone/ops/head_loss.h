@@ -1,9 +1,20 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <vector>
+
 #include "halftone/ops/linear.h"
 
 namespace halftone {
+
+// What turns rows into logits: one product, or more than that (nn::Linear's low-rank side).
+struct Head {
+  std::function<LinearCall(const at::Tensor& x_tk, const LinearOptions&)> call;
+  std::vector<Weight*> weights;  // everything that the call adds gradients to
+  int64_t out_features = 0;
+};
+Head head_of(LinearGroup& group);
 
 struct HeadLoss {
   at::Tensor loss;  // fp32 scalar on the device: grad_scale * grad_factor * sum of cross-entropies; root of the backward pass
@@ -13,7 +24,7 @@ struct HeadLoss {
 // LM head and cross-entropy on chunks of rows, so that logits[T, V] never exist at once: x[T, K], labels int64 [T], -100
 // ignored. While a graph is recorded the gradients are formed in the same pass: dX is kept, dW is added to the weight's
 // gradient at once, so `loss` must be differentiated with gradient 1. grad_factor: fp64 scalar where x is, or undefined for 1.
-HeadLoss head_loss(const at::Tensor& x_tk, LinearGroup& head, const at::Tensor& labels_t, double grad_scale,
+HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& labels_t, double grad_scale,
                    const at::Tensor& grad_factor = {});
 
 }  // namespace halftone

@@ -104,7 +104,7 @@ HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, doub
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
   if (input.doc_start.defined()) info.doc_start = input.doc_start.reshape(-1).contiguous();
-  return head_loss(hidden(input.tokens, info), output_.group(), labels.reshape(-1).contiguous(), grad_scale);
+  return head_loss(hidden(input.tokens, info), output_.head(), labels.reshape(-1).contiguous(), grad_scale);
 }
 
 at::Tensor Llama::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) {
