@@ -82,7 +82,7 @@ TEST(HfFolder, RoundTripInOneFileAndInShards) {
                         .model = small_model(tied),
                         .dtype = at::kFloat,
                         .max_shard_bytes = shard_bytes,
-                        .copy_files = {folder / "tokenizer.json"}});
+                        .copy_files = {{"tokenizer.json", folder / "tokenizer.json"}}});
       EXPECT_EQ(fs::exists(store.step_folder(9) / "model.safetensors"), shard_bytes > 1000);
       EXPECT_TRUE(fs::exists(store.step_folder(9) / "tokenizer.json"));
       EXPECT_EQ(store.latest_valid(false), 9);  // such a folder is a valid step, of the model alone

@@ -13,9 +13,9 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-std::string next_after(const Strings& args) {
+std::string next_after(const Strings& args, bool resumable = true) {
   RunSummary run;
-  run.step = 30, run.checkpoint = "outputs/my run/checkpoint/step-30", run.device = "cpu";
+  run.resumable = resumable, run.step = 30, run.checkpoint = "outputs/my run/checkpoint/step-30", run.device = "cpu";
   return next_commands(args, load_config(args, {1}).config, run);
 }
 
@@ -39,6 +39,14 @@ TEST(NextCommands, KeepTheOptionsThatTheUserGave) {
   EXPECT_EQ(line_of(bf16, "the same run"), "");
   EXPECT_NE(bf16.find("  rm -r outputs/bf16   #"), std::string::npos);
   EXPECT_NE(bf16.find("--checkpoint 'outputs/my run/checkpoint/step-30' "), std::string::npos);
+}
+
+TEST(NextCommands, AWayOnFromAModelAlone) {
+  const std::string file = source_dir() + std::string("/recipes/demo.toml");
+  const std::string text = next_after({"--config", file, "--job.dump_folder", "outputs/a", "--checkpoint.initial_load_path", "b"}, false);
+  EXPECT_EQ(line_of(text, "go on"), "");
+  EXPECT_EQ(line_of(text, "another run"),
+            fmt::format("--config {} --checkpoint.initial_load_path 'outputs/my run/checkpoint/step-30' --job.dump_folder outputs/a_more", file));
 }
 
 TEST(NextCommands, ReplaceWhatTheySetThemselves) {

@@ -137,6 +137,37 @@ TEST(MetricsFile, CutBackToAStep) {
   EXPECT_EQ(truncate_metrics(folder / "absent", 0), 0u);
 }
 
+// Files are read a piece at a time: lines across the ends of pieces, and one that is longer than any of ours.
+TEST(MetricsFile, CutBackInALongFile) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "metrics.jsonl";
+  const auto line = [](int64_t step, size_t size) {
+    return format_metrics_line({.kind = "event", .step = step, .time = 1, .message = std::string(size, 'x')}) + "\n";
+  };
+  std::string text;
+  size_t kept = 0;
+  for (int64_t step = 1; step <= 40; ++step) {
+    text += line(step, 99'991 + static_cast<size_t>(step));
+    if (step == 31) text += std::string(size_t{17} << 20, 'y') + "\n" + line(step, 3), kept = text.size();
+  }
+  write_file(path, text + "torn");
+  EXPECT_EQ(read_metrics(path).size(), 41u);
+  EXPECT_EQ(truncate_metrics(path, 31), text.size() + 4 - kept);
+  EXPECT_EQ(read_file(path), text.substr(0, kept));
+}
+
+TEST(MetricsFile, AnEarlierRunsFileIsKept) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(set_metrics_aside(folder / "metrics.jsonl"), "");
+  for (const char* content : {"a", "b"}) {
+    write_file(folder / "metrics.jsonl", content);
+    EXPECT_EQ(read_file(set_metrics_aside(folder / "metrics.jsonl")), content);
+  }
+  EXPECT_EQ(read_file(folder / "metrics-1.jsonl"), "a");
+  EXPECT_EQ(read_file(folder / "metrics-2.jsonl"), "b");
+  EXPECT_FALSE(fs::exists(folder / "metrics.jsonl"));
+}
+
 MetricsOptions options_in(const fs::path& folder) {
   MetricsOptions options;
   options.dump_folder = folder;

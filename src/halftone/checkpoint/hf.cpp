@@ -97,7 +97,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
     const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     write_text_file(folder / "model.safetensors.index.json", index.dump(2) + "\n");
   }
-  for (const auto& path : content.copy_files) copy_into(path, folder / path.filename());
+  for (const auto& [name, path] : content.copy_files) copy_into(path, folder / name);
   write_text_file(folder / "config.json", write_hf_config(config));
   sync_folder(folder);
 }

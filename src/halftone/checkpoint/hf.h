@@ -22,7 +22,7 @@ struct HfExport {
   std::vector<NamedTensor> model;  // native names; a tied head is left out
   at::ScalarType dtype = at::kFloat;
   int64_t max_shard_bytes = int64_t{5} << 30;
-  std::vector<std::filesystem::path> copy_files{};  // tokenizer files
+  std::vector<std::pair<std::string, std::filesystem::path>> copy_files{};  // name inside the folder, file to copy: the tokenizer's
 };
 // Writes model.safetensors (or shards with model.safetensors.index.json), config.json and the copies into `folder`, which must not
 // hold other weights; files are fsynced.

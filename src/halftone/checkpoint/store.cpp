@@ -20,6 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTemporary = ".tmp";
 constexpr const char* kReplaced = ".old";
+constexpr const char* kAside = ".aside";
 
 // The number of a "step-N" folder with the given ending, in canonical form.
 std::optional<int64_t> step_number(const std::string& name, std::string_view ending) {
@@ -202,7 +203,7 @@ void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
 
 void CheckpointStore::purge_old(int64_t newest) {
   if (options_.keep_latest_k <= 0) return;
-  std::vector<int64_t> steps = valid_steps();
+  std::vector<int64_t> steps = full_steps();
   std::erase(steps, newest);  // a run that went back to an older step keeps what it just wrote
   const size_t kept = static_cast<size_t>(options_.keep_latest_k - 1);
   if (steps.size() <= kept) return;
@@ -231,6 +232,14 @@ std::vector<int64_t> CheckpointStore::valid_steps() const {
   return valid;
 }
 
+std::vector<int64_t> CheckpointStore::full_steps() const {
+  std::vector<int64_t> full = valid_steps();
+  std::erase_if(full, [&](int64_t step) { return inspect_step(step_folder(step), false).model_only; });
+  return full;
+}
+
+bool CheckpointStore::resumable() const { return !full_steps().empty(); }
+
 const StepSummary& CheckpointStore::inspect(int64_t step) const {
   const auto found = inspected_.find(step);
   if (found != inspected_.end()) return found->second;
@@ -239,10 +248,14 @@ const StepSummary& CheckpointStore::inspect(int64_t step) const {
   return summary;
 }
 
-std::optional<int64_t> CheckpointStore::latest_valid(bool full_only) const {
+std::optional<int64_t> CheckpointStore::latest_valid(bool full_only, int64_t at_most) const {
   const std::vector<int64_t> steps = step_folders(options_.folder);
   bool any_valid = steps.empty();
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
+    if (*step > at_most) {
+      any_valid = true;  // as far as anybody asks here
+      continue;
+    }
     const StepSummary& summary = inspect(*step);
     any_valid = any_valid || summary.problem.empty();
     if (summary.problem.empty() && !(full_only && summary.model_only)) return *step;
@@ -250,6 +263,21 @@ std::optional<int64_t> CheckpointStore::latest_valid(bool full_only) const {
   check(any_valid, "no valid checkpoint in {}: {}; repair it, or move the folder away to start anew", options_.folder.string(),
         steps.empty() ? "" : inspect(steps.back()).problem);
   return std::nullopt;
+}
+
+std::vector<fs::path> CheckpointStore::set_aside_after(int64_t step) {
+  std::vector<fs::path> moved;
+  for (const int64_t later : step_folders(options_.folder)) {
+    if (later <= step) continue;
+    std::error_code ignored;
+    fs::path target = step_folder(later).string() + kAside;
+    for (int i = 2; fs::exists(target, ignored); ++i) target = fmt::format("{}{}-{}", step_folder(later).string(), kAside, i);
+    rename_or_fail(step_folder(later), target);
+    inspected_.erase(later);
+    moved.push_back(target);
+  }
+  if (!moved.empty()) sync_folder(options_.folder);
+  return moved;
 }
 
 LoadedStep CheckpointStore::open(int64_t step) const {

@@ -1,6 +1,7 @@
 #pragma once
 #include <exception>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,15 +57,19 @@ class CheckpointStore {
   void wait();
 
   std::vector<int64_t> valid_steps() const;  // increasing; index parses and all files have the stated sizes
-  // The newest valid step; with verify_on_load its checksums agree too, else it is skipped with a warning. Step folders of which none
-  // is valid are an error: starting anew beside them would lose what can perhaps be repaired.
-  std::optional<int64_t> latest_valid(bool full_only) const;
+  bool resumable() const;                    // one of them is a full step
+  // The newest valid step up to `at_most`; with verify_on_load its checksums agree too, else it is skipped with a warning. Step folders
+  // of which none is valid are an error: starting anew beside them would lose what can perhaps be repaired.
+  std::optional<int64_t> latest_valid(bool full_only, int64_t at_most = std::numeric_limits<int64_t>::max()) const;
+  // Renames the steps after `step`, so that none of another course of the run is taken for one of this; returns where they are now.
+  std::vector<std::filesystem::path> set_aside_after(int64_t step);
   LoadedStep open(int64_t step) const;
   std::filesystem::path step_folder(int64_t step) const;
 
  private:
   void write(const StepState& state, bool purge);
   void purge_old(int64_t newest);
+  std::vector<int64_t> full_steps() const;
   // inspect_step with verify_on_load; each step is read once per start, and again after it was written.
   const StepSummary& inspect(int64_t step) const;
   CheckpointOptions options_;

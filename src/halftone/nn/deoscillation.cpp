@@ -34,7 +34,11 @@ void Deoscillator::start(Layer& layer) {
 
 void Deoscillator::prepare(int64_t step) {
   for (Layer& layer : layers_) {
-    if (step >= layer.options.step) start(layer);
+    if (step >= layer.options.step) {
+      start(layer);
+    } else {  // a run that went back before its window
+      layer.w_prev = layer.dist_w = layer.dist_q = at::Tensor();
+    }
   }
 }
 

@@ -17,7 +17,7 @@ class Deoscillator {
 
   // After optimizer step `step`; true when masters changed.
   bool step(int64_t step);
-  // Allocates the states that step `step` has, as if the windows began with the present weights.
+  // The states that step `step` has, as if the windows began with the present weights; none before deosc_step.
   void prepare(int64_t step);
   // w_prev, dist_w and dist_q of a parameter, in its dtype; none before deosc_step and for other parameters.
   std::vector<std::pair<std::string, at::Tensor>> state(const Parameter& parameter) const;

@@ -175,9 +175,7 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
   if (r.valid_labels == 0) return r;
   set_step(step);
   for (const MicroBatch& b : batches) {
-    const double sum = forward_backward(b, 1.0 / static_cast<double>(r.valid_labels));
-    r.loss_sum += sum;
-    if (b.valid_labels > 0) r.max_loss = std::max(r.max_loss, sum / static_cast<double>(b.valid_labels));
+    r.loss_sum += forward_backward(b, 1.0 / static_cast<double>(r.valid_labels));
   }
   double squares = 0;
   for (nn::ParameterStore::Unit& unit : store_.units()) squares += sum_of_squares(unit.flat.grad).item<double>();
@@ -229,6 +227,16 @@ std::vector<std::string> Engine::memory_table() const {
   }
   return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB",
                       params, copies, grads, moments)};
+}
+
+void Engine::clear_optimizer() {
+  updates_ = 0;
+  for (nn::ParameterStore::Unit& unit : store_.units()) {
+    for (at::Tensor* moment : {&unit.flat.m, &unit.flat.v}) {
+      if (moment->defined()) moment->zero_();
+    }
+  }
+  prepare_states(0);
 }
 
 std::vector<Engine::NamedState> Engine::optimizer_states() {

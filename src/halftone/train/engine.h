@@ -20,7 +20,6 @@ struct MicroBatch {
 
 struct StepResult {
   double loss_sum = 0;  // nats over valid labels
-  double max_loss = 0;  // largest mean of a micro-batch
   int64_t valid_labels = 0;
   double grad_norm = 0;  // before clipping
   bool finite = true;
@@ -71,6 +70,8 @@ class Engine {
     std::vector<std::pair<std::string, at::Tensor>> more;  // of weight de-oscillation
   };
   std::vector<NamedState> optimizer_states();
+  // As before the first update, after a checkpoint that holds no states.
+  void clear_optimizer();
   // Makes room for the states that a checkpoint of step `step` holds.
   void prepare_states(int64_t step) { deosc_->prepare(step); }
 

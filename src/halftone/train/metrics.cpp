@@ -32,7 +32,8 @@ std::string start_folder(double now) {
 
 double wall_clock() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
-MetricsLogger::MetricsLogger(MetricsOptions options, int64_t resumed_step, const RunDescription& run, std::function<double()> clock)
+MetricsLogger::MetricsLogger(MetricsOptions options, std::optional<int64_t> resumed_step, const RunDescription& run,
+                             std::function<double()> clock)
     : options_(std::move(options)), clock_(std::move(clock)), colors_(colors_wanted(options_.config.disable_color_printing)) {
   if (!writes()) return;
   const double now = clock_();
@@ -41,10 +42,14 @@ MetricsLogger::MetricsLogger(MetricsOptions options, int64_t resumed_step, const
     // The main writer keeps the plain name; others have a folder of their own.
     const bool main_writer = options_.rank == options_.writer_rank;
     jsonl_path_ = options_.dump_folder / (main_writer ? "" : rank_folder) / "metrics.jsonl";
-    if (const uint64_t dropped = truncate_metrics(jsonl_path_, resumed_step))
-      log_info("Cut {} back to step {} ({} bytes dropped)", jsonl_path_.string(), resumed_step, dropped);
+    if (!resumed_step) {
+      const std::filesystem::path kept = set_metrics_aside(jsonl_path_);
+      if (!kept.empty()) log_info("{} is of an earlier run: it is {} now", jsonl_path_.string(), kept.filename().string());
+    } else if (const uint64_t dropped = truncate_metrics(jsonl_path_, *resumed_step)) {
+      log_info("Cut {} back to step {} ({} bytes dropped)", jsonl_path_.string(), *resumed_step, dropped);
+    }
     jsonl_ = MetricsWriter(jsonl_path_);
-    jsonl_.write_text(run_line(run, now, options_.rank, resumed_step));
+    jsonl_.write_text(run_line(run, now, options_.rank, resumed_step.value_or(0)));
   }
   if (options_.config.enable_tensorboard) {
     const std::filesystem::path folder = options_.dump_folder / options_.config.save_tb_folder / start_folder(now) / rank_folder;

@@ -33,9 +33,11 @@ double wall_clock();  // seconds since 1970
 
 class MetricsLogger {
  public:
-  // `resumed_step`: the step that was loaded (0 for a fresh run); metrics.jsonl is cut back to it.
+  // `resumed_step`: the step that was loaded, to which metrics.jsonl is cut back; none for a fresh run, which leaves the file of another
+  // under another name.
   // `clock` gives seconds since 1970; tests pass their own.
-  MetricsLogger(MetricsOptions options, int64_t resumed_step, const RunDescription& run, std::function<double()> clock = wall_clock);
+  MetricsLogger(MetricsOptions options, std::optional<int64_t> resumed_step, const RunDescription& run,
+                std::function<double()> clock = wall_clock);
 
   void log_train(int64_t step, const Scalars& scalars);
   void log_validate(int64_t step, const Scalars& scalars);

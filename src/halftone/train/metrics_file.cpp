@@ -13,7 +13,6 @@ namespace halftone {
 namespace {
 
 constexpr size_t kMaxLine = size_t{16} << 20;  // a run line holds the whole configuration
-constexpr uint64_t kMaxFile = uint64_t{4} << 30;
 
 std::string number_text(double value) {
   if (std::isnan(value)) return "\"nan\"";
@@ -76,14 +75,28 @@ std::optional<MetricsLine> parse_metrics_line(std::string_view text) {
 
 namespace {
 
-// Calls f(line, begin, end) for every line that ends with a newline; [begin, end) includes it.
+// Calls f(line, end) for every line that ends with a newline, `end` being the offset behind that; a longer line than ours are comes as
+// empty text. Files of any size: a piece at a time.
 template <class F>
-void each_line(const std::string& text, F&& f) {
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t newline = text.find('\n', begin);
-    if (newline == std::string::npos) return;
-    f(std::string_view(text).substr(begin, newline - begin), begin, newline + 1);
-    begin = newline + 1;
+void each_line(const std::filesystem::path& path, F&& f) {
+  constexpr uint64_t kPiece = uint64_t{1} << 20;
+  const File file = File::open_read(path);
+  const uint64_t size = file.size();
+  std::string line, piece;
+  bool too_long = false;
+  for (uint64_t at = 0; at < size; at += piece.size()) {
+    piece.resize(std::min(kPiece, size - at));
+    file.read_at(piece.data(), piece.size(), at);
+    for (size_t begin = 0; begin < piece.size();) {
+      const size_t newline = std::min(piece.find('\n', begin), piece.size());
+      too_long = too_long || line.size() + newline - begin > kMaxLine;
+      if (!too_long) line.append(piece, begin, newline - begin);
+      begin = newline + 1;
+      if (newline == piece.size()) break;
+      f(too_long ? std::string_view() : std::string_view(line), at + begin);
+      line.clear();
+      too_long = false;
+    }
   }
 }
 
@@ -93,7 +106,7 @@ std::vector<MetricsLine> read_metrics(const std::filesystem::path& path) {
   std::vector<MetricsLine> lines;
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return lines;
-  each_line(read_text(path, kMaxFile), [&](std::string_view text, size_t, size_t) {
+  each_line(path, [&](std::string_view text, uint64_t) {
     if (auto line = parse_metrics_line(text)) lines.push_back(std::move(*line));
   });
   return lines;
@@ -102,21 +115,34 @@ std::vector<MetricsLine> read_metrics(const std::filesystem::path& path) {
 uint64_t truncate_metrics(const std::filesystem::path& path, int64_t step) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return 0;
-  const std::string text = read_text(path, kMaxFile);
-  size_t keep = 0;  // end of the last readable line before the first one of a later step
+  uint64_t keep = 0;  // end of the last readable line before the first one of a later step
   bool later = false;
-  each_line(text, [&](std::string_view line_text, size_t, size_t end) {
+  each_line(path, [&](std::string_view text, uint64_t end) {
     if (later) return;
-    const auto line = parse_metrics_line(line_text);
+    const auto line = parse_metrics_line(text);
     if (line && line->step && *line->step > step) later = true;
     if (line && !later) keep = end;
   });
-  if (keep == text.size()) return 0;
   File file = File::open_append(path);
+  const uint64_t size = file.size();
+  if (keep == size) return 0;
   file.truncate(keep);
   file.sync();
   file.close();
-  return text.size() - keep;
+  return size - keep;
+}
+
+std::filesystem::path set_metrics_aside(const std::filesystem::path& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return {};
+  std::filesystem::path target;
+  for (int n = 1; target.empty() || std::filesystem::exists(target, ignored); ++n) {
+    target = path.parent_path() / fmt::format("{}-{}{}", path.stem().string(), n, path.extension().string());
+  }
+  std::error_code problem;
+  std::filesystem::rename(path, target, problem);
+  check(!problem, "cannot rename {} to {}: {}", path.string(), target.string(), problem.message());
+  return target;
 }
 
 MetricsWriter::MetricsWriter(const std::filesystem::path& path) {

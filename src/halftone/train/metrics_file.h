@@ -27,13 +27,15 @@ struct MetricsLine {
 };
 
 std::string format_metrics_line(const MetricsLine& line);  // without the newline
-// None for anything that is not one of our lines (torn, foreign, larger than 1 MiB unless a run line); never throws on bad input.
+// None for anything that is not one of our lines (torn, foreign, larger than 16 MiB); never throws on bad input.
 std::optional<MetricsLine> parse_metrics_line(std::string_view text);
 // All readable lines of a file; a missing file has none.
 std::vector<MetricsLine> read_metrics(const std::filesystem::path& path);
 
 // Before a run goes on at `step`: drops everything from the first line of a later step on, and a torn end. Returns the bytes dropped.
 uint64_t truncate_metrics(const std::filesystem::path& path, int64_t step);
+// Before a run that goes on from none: renames the file to metrics-N.jsonl with the first free N from 1. Empty where there is none.
+std::filesystem::path set_metrics_aside(const std::filesystem::path& path);
 
 class MetricsWriter {
  public:

@@ -50,8 +50,12 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
     }
   }
   const Json model = Json::parse(engine.built().overrides_json);
-  s.state_json = Json{{"train_state", {{"step", progress.step}, {"ntokens_seen", progress.tokens_seen}}},
-                      {"lr_scheduler", {{"last_epoch", progress.step}}},
+  s.state_json = Json{{"train_state",
+                       {{"step", progress.step},
+                        {"ntokens_seen", progress.tokens_seen},
+                        {"skipped_updates", progress.skipped_updates},
+                        {"recent_losses", progress.recent_losses}}},
+                      {"lr_scheduler", {{"last_epoch", progress.last_epoch}}},
                       {"rng", {{"seed", progress.seed}}},
                       {"dataloader", loader},
                       {"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", model}}},
@@ -70,6 +74,17 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
     s.optim.push_back({group + "weight_decay", scalar(state.segment->weight_decay)});
   }
   return s;
+}
+
+std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step) {
+  std::vector<std::string> differences;
+  const Json state = parse_state(step), mine = Json::parse(engine.built().overrides_json);
+  const Json theirs = state.value(Json::json_pointer("/model/hyper_parameters"), Json::object());
+  for (const auto& [name, value] : mine.items()) {
+    if (name == "depth_init" || !theirs.is_object() || !theirs.contains(name)) continue;  // depth_init: of fresh weights alone
+    if (theirs[name] != value) differences.push_back(fmt::format("{} is {}, there {}", name, value.dump(), theirs[name].dump()));
+  }
+  return differences;
 }
 
 void restore_model(Engine& engine, const LoadedStep& step) {
@@ -126,16 +141,31 @@ RunProgress restored_progress(const LoadedStep& step) {
   p.step = static_cast<int64_t>(number(member(state, "train_state", step), "step", step));
   p.tokens_seen = static_cast<int64_t>(number(member(state, "train_state", step), "ntokens_seen", step));
   p.seed = number(member(state, "rng", step), "seed", step);
+  p.last_epoch = static_cast<int64_t>(number(member(state, "lr_scheduler", step), "last_epoch", step));
+  const Json& train = member(state, "train_state", step);
+  if (train.contains("skipped_updates")) p.skipped_updates = static_cast<int64_t>(number(train, "skipped_updates", step));
+  if (train.contains("recent_losses")) {
+    const Json& losses = train["recent_losses"];
+    const bool numbers = losses.is_array() && std::all_of(losses.begin(), losses.end(), [](const Json& x) { return x.is_number(); });
+    check(numbers && losses.size() <= kMedianWindow, "{}/state.json: 'recent_losses' is not a list of {} numbers at most",
+          step.folder().string(), kMedianWindow);
+    p.recent_losses = losses.get<std::vector<double>>();
+  }
   check(p.step == step.step(), "{}/state.json: step {} inside a folder of step {}", step.folder().string(), p.step, step.step());
   return p;
 }
 
 Json restored_loader_state(const LoadedStep& step) { return member(parse_state(step), "dataloader", step); }
 
-std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder) {
-  std::vector<std::pair<std::string, std::filesystem::path>> files;
+std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder_or_file) {
+  namespace fs = std::filesystem;
+  std::vector<std::pair<std::string, fs::path>> files;
+  const bool is_file = fs::is_regular_file(folder_or_file);
+  const fs::path folder = is_file ? folder_or_file.parent_path() : folder_or_file;
+  if (is_file) files.emplace_back("tokenizer.json", folder_or_file);
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"}) {
-    if (std::filesystem::is_regular_file(folder / name)) files.emplace_back(name, folder / name);
+    const bool given = is_file && std::string_view(name) == "tokenizer.json";
+    if (!given && fs::is_regular_file(folder / name)) files.emplace_back(name, folder / name);
   }
   return files;
 }

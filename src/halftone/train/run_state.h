@@ -12,12 +12,18 @@ struct RunProgress {
   int64_t step = 0;  // optimizer steps done
   int64_t tokens_seen = 0;
   uint64_t seed = 0;
+  int64_t last_epoch = 0;             // steps of the learning-rate schedule
+  int64_t skipped_updates = 0;        // in a row (training.nonfinite = "skip")
+  std::vector<double> recent_losses;  // behind the running median of training.spike_factor, oldest first
 };
+inline constexpr size_t kMedianWindow = 64;  // losses in it
 
 // Everything that a resumed run needs, under the names of platform.md section 8; tensors alias the engine's.
 StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config,
                         bool model_only);
 
+// What of the model the step was trained with differs from the engine's, "n_heads is 4, there 2"; empty when a step does not tell.
+std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step);
 // Model tensors (masters) from a step or a Hugging Face folder; other floating-point types are converted.
 void restore_model(Engine& engine, const LoadedStep& step);
 // Moments and the optimizer's step count.
@@ -26,7 +32,7 @@ void restore_optimizer(Engine& engine, const LoadedStep& step);
 RunProgress restored_progress(const LoadedStep& step);
 nlohmann::json restored_loader_state(const LoadedStep& step);
 
-// Names and files of a tokenizer folder that every checkpoint carries along.
-std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder);
+// Names and files of a tokenizer, given by its folder or its tokenizer.json, that every checkpoint carries along.
+std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder_or_file);
 
 }  // namespace halftone

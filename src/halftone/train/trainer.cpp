@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <deque>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -37,9 +36,8 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-constexpr int kMaxSkipped = 10;        // non-finite steps in a row before "skip" gives up
+constexpr int kMaxSkipped = 10;        // non-finite steps in a row before "skip" and "rollback" give up
 constexpr int64_t kEstimateFrom = 50;  // shorter runs start without an estimate
-constexpr size_t kMedianWindow = 64;   // losses behind training.spike_factor
 
 class Trainer {
  public:
@@ -54,12 +52,17 @@ class Trainer {
   void write_config_files();
   void build();
   bool load();  // false: the run is complete already
+  bool resume(int64_t number);
+  bool excluded(const char* part) const;
+  void restore(const LoadedStep& step, bool everything);
   void train();
   bool train_step(int64_t step);
   bool is_logged(int64_t step) const { return step == 1 || step % config_.metrics.log_freq == 0 || step == config_.training.steps; }
   void log_step(int64_t step, const StepResult& r, double lr);
   void validate(int64_t step);
   void save(int64_t step, bool last);
+  std::optional<std::vector<MicroBatch>> next_batches();
+  void refuse(int64_t step, const std::string& what);
   void rollback(int64_t step, const std::string& reason);
   void estimate(int64_t steps);
   MicroBatch to_device(const Batch& batch, int64_t first_row) const;
@@ -77,9 +80,14 @@ class Trainer {
   std::unique_ptr<CheckpointStore> store_;
   std::unique_ptr<MetricsLogger> metrics_;
   RunProgress progress_;
-  int64_t global_batch_ = 0, skipped_ = 0, last_saved_ = -1;
-  std::set<int64_t> bad_steps_;  // steps whose rows a rollback leaves out
-  std::deque<double> recent_losses_;
+  int64_t global_batch_ = 0, last_saved_ = -1;
+  std::optional<int64_t> started_from_;  // step of this run's folder that was loaded
+  // Where a step's rows begin: their epoch and the first one's number.
+  using Rows = std::pair<int64_t, int64_t>;
+  Rows rows_;                // of the current step
+  std::set<Rows> bad_rows_;  // of steps that a rollback leaves out
+  int64_t rollbacks_ = 0, furthest_bad_step_ = 0;  // rollbacks since a step beyond that one
+  nlohmann::json first_rows_;                      // the loader's state before it gave any
   double validation_loss_ = 0, flops_per_token_ = 0, peak_flops_ = 0;
   Clock::time_point interval_start_;
   double data_seconds_ = 0;
@@ -169,47 +177,97 @@ void Trainer::build() {
   }
 }
 
+bool Trainer::excluded(const char* part) const {
+  const std::vector<std::string>& parts = config_.checkpoint.exclude_from_loading;
+  return std::find(parts.begin(), parts.end(), part) != parts.end();
+}
+
+// The state of a full step, but for what is excluded, which becomes that of a fresh run.
+void Trainer::restore(const LoadedStep& step, bool everything) {
+  const auto loads = [&](const char* part) { return everything || !excluded(part); };
+  const RunProgress saved = restored_progress(step);
+  restore_model(*engine_, step);
+  loads("optimizer") ? restore_optimizer(*engine_, step) : engine_->clear_optimizer();
+  loader_->load_state(loads("dataloader") ? restored_loader_state(step) : first_rows_);
+  RunProgress now = loads("train_state") ? saved : RunProgress{};
+  now.last_epoch = loads("lr_scheduler") ? saved.last_epoch : 0;
+  now.seed = loads("rng") ? saved.seed : progress_.seed;
+  if (!everything && config_.debug.seed && now.seed != static_cast<uint64_t>(*config_.debug.seed))
+    log_info("debug.seed = {} is ignored: the run goes on with its own, {}", *config_.debug.seed, now.seed);
+  progress_ = std::move(now);
+  engine_->set_seed(progress_.seed);
+}
+
+// Goes on from a step of this run's folder; false when nothing is left to do.
+bool Trainer::resume(int64_t number) {
+  const CheckpointConfig& c = config_.checkpoint;
+  const auto start = Clock::now();
+  const LoadedStep step = store_->open(number);
+  check(number == 0 || !step.model_only(),
+        "checkpoint.load_step: {} holds the model alone, from which a run cannot go on; load a full step, or start another run "
+        "(job.dump_folder) with checkpoint.initial_load_path = {}",
+        step.folder().string(), step.folder().string());
+  if (c.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", number);
+  if (!step.hf_config()) {
+    const std::vector<std::string> differences = model_differences(*engine_, step);
+    check(differences.empty(),
+          "{} was trained as another model: {}; set that back, or start another run (job.dump_folder) with checkpoint.initial_load_path",
+          step.folder().string(), fmt::join(differences, ", "));
+  }
+  if (number == 0) {
+    restore_model(*engine_, step);
+  } else {
+    restore(step, false);
+  }
+  started_from_ = number;
+  last_saved_ = progress_.step == number ? number : -1;
+  log_info("Loaded checkpoint step {} in {:.2f} seconds", number, seconds_since(start));
+  if (progress_.step >= config_.training.steps && config_.training.steps > 0) return false;
+  const bool another_course = c.load_step >= 0 || progress_.step != number;
+  if (!another_course || c.load_only) return true;
+  for (const fs::path& moved : store_->set_aside_after(progress_.step))
+    log_warning("this run goes on from step {}: a later step of its former course is {} now", progress_.step, moved.string());
+  return true;
+}
+
 bool Trainer::load() {
   const CheckpointConfig& c = config_.checkpoint;
-  const auto excluded = [&](const char* part) {
-    return std::find(c.exclude_from_loading.begin(), c.exclude_from_loading.end(), part) != c.exclude_from_loading.end();
-  };
+  const bool initial = c.enable && (c.initial_load_path || c.initial_load_in_hf);
+  first_rows_ = loader_->state();
   if (store_) {
-    const std::optional<int64_t> any = c.load_step >= 0 ? std::nullopt : store_->latest_valid(false);
-    if (any && *any >= config_.training.steps && config_.training.steps > 0) {
+    const bool newest = c.load_step < 0;
+    const std::optional<int64_t> any = newest ? store_->latest_valid(false) : std::nullopt;
+    if (any && !excluded("train_state") && *any >= config_.training.steps && config_.training.steps > 0) {
       progress_.step = last_saved_ = *any;
       return false;
     }
-    std::optional<int64_t> full = c.load_step >= 0 ? std::optional<int64_t>(c.load_step) : store_->latest_valid(true);
-    if (full) {
-      const auto start = Clock::now();
-      const LoadedStep step = store_->open(*full);
-      if (c.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", *full);
-      restore_model(*engine_, step);
-      if (*full > 0 && !step.model_only()) {
-        const RunProgress saved = restored_progress(step);
-        if (!excluded("optimizer")) restore_optimizer(*engine_, step);
-        if (!excluded("dataloader")) loader_->load_state(restored_loader_state(step));
-        if (!excluded("train_state")) progress_.step = saved.step, progress_.tokens_seen = saved.tokens_seen;
-        if (!excluded("rng")) progress_.seed = saved.seed;
-        engine_->set_seed(progress_.seed);
-      }
-      last_saved_ = *full;
-      log_info("Loaded checkpoint step {} in {:.2f} seconds", *full, seconds_since(start));
-      return progress_.step < config_.training.steps || config_.training.steps == 0;
-    }
+    const std::optional<int64_t> full = newest ? store_->latest_valid(true) : std::optional<int64_t>(c.load_step);
+    if (full) return resume(*full);
+    check(!any || initial,
+          "{} holds the model alone (checkpoint.last_save_model_only), from which a run cannot go on, and no full step; start another run "
+          "(job.dump_folder) with checkpoint.initial_load_path = {}",
+          any ? store_->step_folder(*any).string() : "", any ? store_->step_folder(*any).string() : "");
   }
-  if (c.enable && (c.initial_load_path || c.initial_load_in_hf)) {
-    const fs::path path = c.initial_load_path ? fs::path(*c.initial_load_path) : fs::path(config_.model.hf_assets_path);
-    const LoadedStep step = LoadedStep::open(path, c.verify_on_load);
-    if (step.hf_config()) check_matches_hf(engine_->built().overrides_json, *step.hf_config());
-    restore_model(*engine_, step);
-    if (!c.initial_load_model_only && !step.model_only()) restore_optimizer(*engine_, step);
-    log_info("Loaded initial weights from {}", path.string());
+  if (!initial) {
+    engine_->initialize();
     return true;
   }
-  engine_->initialize();
-  return true;
+  const fs::path path = c.initial_load_path ? fs::path(*c.initial_load_path) : fs::path(config_.model.hf_assets_path);
+  const LoadedStep step = LoadedStep::open(path, c.verify_on_load);
+  if (step.hf_config()) {
+    check_matches_hf(engine_->built().overrides_json, *step.hf_config());
+  } else if (const auto differences = model_differences(*engine_, step); !differences.empty()) {
+    log_warning("checkpoint.initial_load_path: {} was trained as another model: {}", path.string(), fmt::join(differences, ", "));
+  }
+  if (c.initial_load_model_only) {
+    restore_model(*engine_, step);
+  } else {
+    check(!step.model_only(), "checkpoint.initial_load_model_only = false: {} holds the model alone; take a full step, or set it to true",
+          path.string());
+    restore(step, false);
+  }
+  log_info("Loaded initial {} from {}", c.initial_load_model_only ? "weights" : "state", path.string());
+  return progress_.step < config_.training.steps || config_.training.steps == 0;
 }
 
 MicroBatch Trainer::to_device(const Batch& b, int64_t first_row) const {
@@ -223,88 +281,105 @@ MicroBatch Trainer::to_device(const Batch& b, int64_t first_row) const {
 }
 
 double Trainer::median_loss() const {
-  std::vector<double> sorted(recent_losses_.begin(), recent_losses_.end());
+  std::vector<double> sorted = progress_.recent_losses;
   std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
   return sorted[sorted.size() / 2];
 }
 
-// False when the data ended.
-bool Trainer::train_step(int64_t step) {
+// The next step's micro-batches, without the rows that rollbacks leave out; none when the data ended.
+std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
   std::vector<MicroBatch> batches;
   const auto wait = Clock::now();
-  for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
-    if (!loader_->has_next()) {
-      log_warning("Ran out of data; last step was canceled.");
-      return false;
+  while (batches.empty()) {
+    const nlohmann::json here = loader_->state();
+    rows_ = {here.at("epoch").get<int64_t>(), here.at("row").get<int64_t>()};
+    const bool bad = bad_rows_.contains(rows_);
+    for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
+      if (!loader_->has_next()) {
+        log_warning("Ran out of data; last step was canceled.");
+        return std::nullopt;
+      }
+      const Batch batch = loader_->next();
+      if (!bad) batches.push_back(to_device(batch, a * batch.tokens.numel()));
     }
-    const Batch batch = loader_->next();
-    batches.push_back(to_device(batch, a * batch.tokens.numel()));
+    interval_batches_ += loader_->microbatches_per_step();
+    if (bad) log_warning("the rows from {} of epoch {} on are left out", rows_.second, rows_.first);
   }
   data_seconds_ += seconds_since(wait);
-  interval_batches_ += static_cast<int64_t>(batches.size());
-  if (bad_steps_.contains(step)) {  // after a rollback: these rows were the bad ones
-    log_warning("step {}: its rows are left out", step);
-    bad_steps_.erase(step);
-    return train_step(step);
-  }
-  const double factor = schedule_->factor(step - 1);
+  return batches;
+}
+
+// False when the data ended.
+bool Trainer::train_step(int64_t step) {
+  const std::optional<std::vector<MicroBatch>> batches = next_batches();
+  if (!batches) return false;
+  const double factor = schedule_->factor(progress_.last_epoch);
   const double spike = config_.training.spike_factor;
   bool spiked = false;
   std::optional<QuantizationReport> quantization;
   if (config_.metrics.log_quantization && is_logged(step)) quantization.emplace();
-  const StepResult r = engine_->step(batches, step, factor, [&](double loss) {
-    spiked = spike > 0 && recent_losses_.size() >= kMedianWindow / 4 && loss > spike * median_loss();
+  const StepResult r = engine_->step(*batches, step, factor, [&](double loss) {
+    spiked = spike > 0 && progress_.recent_losses.size() >= kMedianWindow / 4 && loss > spike * median_loss();
     return !spiked;
   });
   if (quantization) quantization->write(step, *metrics_);  // before a step that is not finite may end the run
   quantization.reset();
   int64_t tokens = 0;
-  for (const MicroBatch& b : batches) tokens += b.input.tokens.numel();
-  progress_.step = step, progress_.tokens_seen += tokens;
+  for (const MicroBatch& b : *batches) tokens += b.input.tokens.numel();
+  progress_.step = step, progress_.tokens_seen += tokens, ++progress_.last_epoch;
   interval_tokens_ += tokens, ++interval_steps_;
   if (r.valid_labels == 0) {
     metrics_->log_event(step, "no valid label in this step: no update");
     return true;
   }
+  const double loss = r.loss_sum / static_cast<double>(r.valid_labels);
   if (!r.updated) {
-    const std::string what =
-        fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
-                    spiked ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
-                    plain_nan(r.loss_sum / static_cast<double>(r.valid_labels)), plain_nan(r.grad_norm));
-    ++skipped_;
-    if (config_.training.nonfinite == "rollback") {
-      check(skipped_ <= kMaxSkipped, "{}; {} rollbacks in a row did not help", what, kMaxSkipped);
-      rollback(step, what);
-      return true;
-    }
-    if (config_.training.nonfinite != "skip" || skipped_ > kMaxSkipped) {
-      throw NonFiniteError(what + (skipped_ > kMaxSkipped ? fmt::format("; {} updates in a row were skipped", kMaxSkipped)
-                                                          : "; no update was made; training.nonfinite = \"skip\" or \"rollback\" go on"));
-    }
-    metrics_->log_event(step, what + "; update skipped");
+    refuse(step, fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
+                             spiked ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
+                             plain_nan(loss), plain_nan(r.grad_norm)));
     return true;
   }
-  skipped_ = 0;
-  recent_losses_.push_back(r.loss_sum / static_cast<double>(r.valid_labels));
-  if (recent_losses_.size() > kMedianWindow) recent_losses_.pop_front();
+  progress_.skipped_updates = 0;
+  if (step > furthest_bad_step_) rollbacks_ = 0;
+  progress_.recent_losses.push_back(loss);
+  if (progress_.recent_losses.size() > kMedianWindow) progress_.recent_losses.erase(progress_.recent_losses.begin());
   if (is_logged(step)) log_step(step, r, config_.optimizer.lr * factor);
   return true;
 }
 
+// A step without an update: what training.nonfinite says.
+void Trainer::refuse(int64_t step, const std::string& what) {
+  const std::string& then = config_.training.nonfinite;
+  if (then == "rollback") return rollback(step, what);
+  if (then != "skip") throw NonFiniteError(what + "; no update was made; training.nonfinite = \"skip\" or \"rollback\" go on");
+  if (++progress_.skipped_updates > kMaxSkipped)
+    throw NonFiniteError(fmt::format("{}; {} updates in a row were skipped", what, kMaxSkipped));
+  metrics_->log_event(step, what + "; update skipped");
+}
+
 void Trainer::rollback(int64_t step, const std::string& reason) {
-  const std::optional<int64_t> full = store_ ? store_->latest_valid(true) : std::nullopt;
-  check(full.has_value(),
-        "{}; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a shorter "
-        "checkpoint.interval",
-        reason);
+  if (++rollbacks_ > kMaxSkipped) throw NonFiniteError(fmt::format("{}; {} rollbacks in a row did not help", reason, kMaxSkipped));
+  if (store_) store_->wait();  // for a save on its way
+  const std::optional<int64_t> full = store_ ? store_->latest_valid(true, step - 1) : std::nullopt;
+  if (!full) {
+    throw NonFiniteError(reason + "; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a "
+                                  "shorter checkpoint.interval");
+  }
   const LoadedStep saved = store_->open(*full);
-  restore_model(*engine_, saved);
-  restore_optimizer(*engine_, saved);
-  loader_->load_state(restored_loader_state(saved));
-  progress_ = restored_progress(saved);
-  bad_steps_.insert(step);
-  metrics_->rewind(progress_.step, fmt::format("{}; back to the checkpoint of step {}, the rows of step {} are left out", reason,
-                                               progress_.step, step));
+  if (*full > 0) {
+    restore(saved, full != started_from_);
+  } else {
+    restore_model(*engine_, saved);
+    engine_->clear_optimizer();
+    loader_->load_state(first_rows_);
+    const uint64_t seed = progress_.seed;
+    progress_ = {}, progress_.seed = seed;
+  }
+  last_saved_ = progress_.step == *full ? *full : -1;
+  bad_rows_.insert(rows_);
+  furthest_bad_step_ = std::max(furthest_bad_step_, step);
+  metrics_->rewind(progress_.step,
+                   fmt::format("{}; back to the checkpoint of step {}, the rows of step {} are left out", reason, *full, step));
 }
 
 void Trainer::log_step(int64_t step, const StepResult& r, double lr) {
@@ -314,7 +389,7 @@ void Trainer::log_step(int64_t step, const StepResult& r, double lr) {
   const MemoryUse memory = peak_memory(device_);
   const double capacity = device_info_.capacity_gib;
   Scalars s = {{"loss_metrics/global_avg_loss", r.loss_sum / static_cast<double>(r.valid_labels)},
-               {"loss_metrics/global_max_loss", r.max_loss},
+               {"loss_metrics/global_max_loss", r.loss_sum / static_cast<double>(r.valid_labels)},  // one rank: its own
                {"grad_norm", r.grad_norm},
                {"lr", lr},
                {"n_tokens_seen", static_cast<double>(progress_.tokens_seen)},
@@ -372,10 +447,11 @@ void Trainer::save(int64_t step, bool last) {
   if (last && config_.checkpoint.last_save_in_hf) {
     HfExport content;
     content.config = hf_config_of(engine_->built().overrides_json);
+    content.config.bos_token_id = tokenizer_->bos_id(), content.config.eos_token_id = tokenizer_->eos_id();
     for (const nn::Parameter* p : engine_->store().parameters()) content.model.push_back({p->fqn, p->values()});
     content.dtype = export_dtype;
     content.max_shard_bytes = config_.checkpoint.max_shard_bytes;
-    for (const auto& [name, path] : tokenizer_files(config_.model.hf_assets_path)) content.copy_files.push_back(path);
+    content.copy_files = tokenizer_files(config_.model.hf_assets_path);
     store_->save_hf(step, content);
   } else {
     StepState state = collect_state(*engine_, progress_, loader_->state(), config_, model_only);
@@ -405,7 +481,7 @@ void Trainer::train() {
       config_.training.local_batch_size, global_batch_, loader_->microbatches_per_step(), config_.training.seq_len, steps,
       schedule_->warmup_steps());
   if (steps == 0) return validate(0);
-  if (steps - progress_.step >= kEstimateFrom) estimate(steps - progress_.step);
+  if (steps - progress_.step >= kEstimateFrom && loader_->has_next()) estimate(steps - progress_.step);
   log_info("Training starts at step {}", progress_.step + 1);
   interval_start_ = Clock::now();
   while (progress_.step < steps && stop_.signal() == 0) {
@@ -430,25 +506,36 @@ RunSummary Trainer::summary(RunEnd end) const {
   s.end = end, s.signal = stop_.signal(), s.step = progress_.step, s.validation_loss = validation_loss_;
   s.device = device_.is_cpu() ? "cpu" : "cuda";
   if (store_ && last_saved_ >= 0) s.checkpoint = store_->step_folder(last_saved_).string();
+  s.resumable = store_ && store_->resumable();
   return s;
 }
 
 RunSummary Trainer::run() {
   build();
-  if (!load()) {
+  const bool seed = config_.checkpoint.create_seed_checkpoint;
+  if (seed) {
+    check(store_ != nullptr, "checkpoint.create_seed_checkpoint needs checkpoint.enable");
+    const std::vector<int64_t> steps = store_->valid_steps();
+    check(steps.empty(), "checkpoint.create_seed_checkpoint: expected a run without steps, found {}; choose another job.dump_folder",
+          steps.empty() ? "" : store_->step_folder(steps.back()).string());
+  }
+  if (!load() && !seed) {
     log_info("run complete at step {}", progress_.step);
     return summary(RunEnd::already_complete);
   }
-  if (config_.checkpoint.create_seed_checkpoint) {
-    check(store_ != nullptr, "checkpoint.create_seed_checkpoint needs checkpoint.enable");
-    StepState seed = collect_state(*engine_, progress_, loader_->state(), config_, false);
-    seed.optim.clear();  // step 0 is read as the model alone
-    store_->save(seed);
+  if (seed) {
+    RunProgress none;
+    none.seed = progress_.seed;
+    StepState state = collect_state(*engine_, none, first_rows_, config_, false);
+    state.optim.clear();  // step 0 is read as the model alone
+    state.copy_files = tokenizer_files(config_.model.hf_assets_path);
+    store_->save(state, false, true);
+    log_info("Saved the seed checkpoint {}", store_->step_folder(0).string());
     return summary(RunEnd::completed);
   }
   MetricsOptions m;
   m.dump_folder = config_.job.dump_folder, m.config = config_.metrics, m.total_steps = config_.training.steps;
-  metrics_ = std::make_unique<MetricsLogger>(m, progress_.step,
+  metrics_ = std::make_unique<MetricsLogger>(m, started_from_ && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt,
                                              RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}});
   train();
   if (stop_.signal() != 0) {

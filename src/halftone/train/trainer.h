@@ -11,6 +11,7 @@ struct RunSummary {
   int64_t step = 0;
   double validation_loss = 0;  // of the last pass; 0 when there was none
   std::string checkpoint;      // newest step folder, empty without checkpoints
+  bool resumable = false;      // whether the same command with more steps has a full step to go on from
   std::string device;          // "cpu" or "cuda"
 };
 

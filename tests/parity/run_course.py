@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""The course of a run on the CPU where it is not straight: rollbacks, other steps than the newest, parts that are not loaded, folders that
+hold something already. Each case says what must be lost, kept or refused."""
+import json
+import os
+import random
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+
+from _program import path_of, source
+
+program = path_of("halftone")
+MODEL = {"dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 64}
+ROW = 32  # tokens, one row a step
+MODEL_ONLY, FULL = ["--checkpoint.last_save_model_only", "true"], ["--checkpoint.last_save_model_only", "false"]  # the last step
+failures = 0
+
+
+def expect(true, text):
+    global failures
+    if not true:
+        failures += 1
+        print(f"FAILED {text}")
+
+
+def tokens(path, bad=(), rows=200):
+    """Rows that are easy to learn; those of `bad` are noise, counted from 1 as steps are."""
+    random.seed(1)
+    ids = []
+    for row in range(1, rows + 1):
+        ids += [random.randrange(300, 1900) for _ in range(ROW)] if row in bad else [300 + i % 4 for i in range(ROW)]
+    with open(path, "wb") as file:
+        file.write(struct.pack(f"<{len(ids)}H", *ids))
+    return path
+
+
+class Run:
+    def __init__(self, work, name, data, *options, model=MODEL, tokenizer=os.path.join(source, "tests/assets/tokenizer")):
+        self.folder = os.path.join(work, name)
+        self.command = [program, "train", "--config", "recipes/llama3_debug.toml", "--device", "cpu", "--model.hf_assets_path", tokenizer,
+                        "--model.overrides", json.dumps(model), "--training.dataset", "bin", "--training.dataset_path", data,
+                        "--training.local_batch_size", "1", f"--training.seq_len={ROW - 1}", "--lr_scheduler.warmup_steps", "2",
+                        "--optimizer.lr", "1e-2", "--lr_scheduler.total_steps", "100", "--training.dataloader.shuffle", "false",
+                        "--debug.seed", "42", "--debug.deterministic", "--metrics.log_freq", "1", "--checkpoint.enable",
+                        "--job.dump_folder", self.folder, *options]
+
+    def __call__(self, *more, status=0, says=""):
+        run = subprocess.run(self.command + list(more), cwd=source, capture_output=True, text=True, timeout=60)
+        text = run.stdout + run.stderr
+        expect(run.returncode == status, f"{self.folder} {more}: status {run.returncode}, expected {status}: {text[-600:]}")
+        expect(says in text, f"{self.folder} {more}: expected '{says}' in {text[-600:]}")
+        if status == 2:
+            expect(len(run.stderr.strip().splitlines()) == 1, f"{self.folder} {more}: more than one line: {run.stderr}")
+        return text
+
+    def steps(self):
+        return sorted(int(n[5:]) for n in os.listdir(os.path.join(self.folder, "checkpoint")) if n[5:].isdigit())
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def lines(self, kind="train", file="metrics.jsonl"):
+        return [line for line in map(json.loads, open(self.path(file))) if line["kind"] == kind]
+
+    def losses(self):
+        return [(line["step"], line["loss_metrics/global_avg_loss"]) for line in self.lines()]
+
+    def tensors(self, step):
+        folder = self.path("checkpoint", f"step-{step}")
+        return {n: open(os.path.join(folder, n), "rb").read() for n in sorted(os.listdir(folder)) if n.endswith(".safetensors")}
+
+
+def rollbacks(work):
+    good, two = tokens(os.path.join(work, "good.bin")), tokens(os.path.join(work, "two.bin"), {24, 25})
+    options = ["--training.nonfinite", "rollback", "--training.spike_factor", "2", "--checkpoint.interval", "4", "--training.steps", "32", *FULL]
+    plain = Run(work, "plain", good, *options)
+    plain()
+    run = Run(work, "two", two, *options)
+    text = run(says="step 24 (first on rank 0)")
+    expect(text.count("back to the checkpoint of step 20") == 2, "two rows: expected two rollbacks to step 20")
+    expect([s for s, _ in run.losses()] == list(range(1, 33)), "two rows: a step is missing or doubled in metrics.jsonl")
+    # Good rows are all alike: without the two bad ones the run is the plain one.
+    expect(run.losses() == plain.losses() and run.tensors(32) == plain.tensors(32), "two rows: the run differs from one that has none")
+    after = Run(work, "two_async", two, *options, "--checkpoint.async_mode", "async")
+    after()
+    expect(after.tensors(32) == plain.tensors(32), "rollbacks while a step is being written")
+    none = Run(work, "no_step", two, *options, "--checkpoint.interval", "100")
+    none(status=3, says="there is no checkpoint to go back to")
+    seeded = Run(work, "seeded", two, *options, "--checkpoint.interval", "100")
+    seeded("--checkpoint.create_seed_checkpoint")
+    seeded(says="back to the checkpoint of step 0")
+    expect([s for s, _ in seeded.losses()] == list(range(1, 33)), "from step 0: a step is missing or doubled in metrics.jsonl")
+    noise = Run(work, "noise", tokens(os.path.join(work, "noise.bin"), set(range(24, 100))), *options)
+    noise(status=3, says="10 rollbacks in a row did not help")
+    # The running median belongs to the state of a run: a restart refuses what the straight run refuses.
+    skip = ["--training.nonfinite", "skip"]
+    straight, restarted = Run(work, "straight", two, *options, *skip), Run(work, "restarted", two, *options, *skip)
+    straight(says="update skipped")
+    restarted("--training.steps", "22"), restarted(says="update skipped")
+    expect(restarted.tensors(32) == straight.tensors(32), "a restart two steps before bad rows takes what the straight run refuses")
+    # De-oscillation that began after the step that a run goes back to begins anew.
+    deosc = ["--quantize.scheme", "mxfp4", "--quantize.deosc_step", "22", "--quantize.deosc_period", "3"]
+    a, b = Run(work, "deosc_good", good, *options, *deosc), Run(work, "deosc", two, *options, *deosc)
+    a(), b()
+    expect(a.tensors(32) == b.tensors(32), "de-oscillation after a rollback")
+
+
+def other_steps(work):
+    good = tokens(os.path.join(work, "good.bin"))
+    options = ["--checkpoint.interval", "5", *FULL]
+    run = Run(work, "back", good, *options)
+    run("--training.steps", "20")
+    first = run.tensors(20)
+    run("--training.steps", "8", "--checkpoint.load_step", "5", "--optimizer.lr", "1e-3", says="step-20.aside")
+    expect(run.steps() == [5, 8], f"after load_step 5: steps {run.steps()}")
+    run("--training.steps", "20", "--optimizer.lr", "1e-3", says="Loaded checkpoint step 8")
+    expect(run.tensors(20) != first, "the former course was taken for the new one")
+    expect(os.path.isdir(run.path("checkpoint", "step-20.aside")), "what was set aside is gone")
+    run("--training.steps", "30", "--checkpoint.load_step", "7", status=2, says="steps there: 5, 8, 10, 15, 20")
+
+    ends = Run(work, "ends", good, "--checkpoint.interval", "5", "--checkpoint.keep_latest_k", "2", *MODEL_ONLY)
+    for last in (12, 16, 22):
+        ends("--training.steps", str(last))
+    expect(ends.steps() == [12, 15, 16, 20, 22], f"keep_latest_k counts full steps alone: {ends.steps()}")
+    ends("--training.steps", "30", "--checkpoint.load_step", "22", status=2, says="holds the model alone")
+
+    short = Run(work, "short", good, "--training.steps", "6", *MODEL_ONLY)
+    text = short()
+    expect("another run from these weights" in text and "go on training" not in text, "what can be done next with a model alone")
+    short("--training.steps", "9", status=2, says="checkpoint.initial_load_path")
+    expect(len(short.losses()) == 6, "a refused start dropped lines of metrics.jsonl")
+    more = Run(work, "more", good, "--checkpoint.initial_load_path", short.path("checkpoint", "step-6"), "--training.steps", "3")
+    more("--checkpoint.initial_load_model_only", "false", status=2, says="holds the model alone")
+    more(says="Loaded initial weights")
+
+    whole = Run(work, "whole", good, *options, "--checkpoint.initial_load_path", run.path("checkpoint", "step-15"),
+                "--checkpoint.initial_load_model_only", "false", "--optimizer.lr", "1e-3", "--training.steps", "20")
+    whole(says="Loaded initial state")
+    expect(whole.tensors(20) == run.tensors(20), "a run from another's whole state differs from that run")
+
+
+def parts(work):
+    good = tokens(os.path.join(work, "good.bin"))
+    options = ["--checkpoint.interval", "5", *FULL]
+    run = Run(work, "parts", good, *options)
+    run("--training.steps", "10")
+    shutil.copytree(run.folder, os.path.join(work, "parts_state"))
+    run("--training.steps", "14", "--checkpoint.exclude_from_loading", "optimizer,lr_scheduler")
+    rates = [line["lr"] for line in run.lines()]
+    expect(rates[10] == rates[0] and rates[11] == rates[1], f"without lr_scheduler the rate warms up again: {rates[9:13]}")
+    anew = Run(work, "parts_state", good, *options)
+    anew("--training.steps", "10", "--checkpoint.exclude_from_loading", "train_state", says="step-10.aside")
+    expect(anew.steps() == [5, 10] and len(anew.losses()) == 10, f"without train_state the steps are counted anew: {anew.steps()}")
+    expect(len(anew.lines(file="metrics-1.jsonl")) == 10, "metrics of the former count are lost")
+
+    other = Run(work, "parts", good, *options, model=MODEL | {"rope_theta": 1000.0, "n_heads": 4})
+    text = other("--training.steps", "20", status=2, says="was trained as another model")
+    expect("n_heads is 4, there 2" in text and "rope_theta is 1000.0, there 500000.0" in text, f"which differences: {text}")
+    run("--training.steps", "15", "--debug.seed", "43", says="debug.seed = 43 is ignored")
+
+    fresh = Run(work, "fresh", good, "--training.steps", "4")
+    fresh.command.remove("--checkpoint.enable")
+    fresh(), fresh(says="it is metrics-1.jsonl now")
+    expect(len(fresh.losses()) == 4 and len(fresh.lines(file="metrics-1.jsonl")) == 4, "a fresh run took the metrics of another")
+
+
+def beginnings_and_ends(work):
+    good = tokens(os.path.join(work, "good.bin"))
+    full = Run(work, "full", good, *FULL, "--training.steps", "6")
+    full()
+    before = full.tensors(6)
+    full("--checkpoint.create_seed_checkpoint", status=2, says="expected a run without steps")
+    expect(full.tensors(6) == before, "a seed checkpoint changed a step")
+
+    few = Run(work, "few", tokens(os.path.join(work, "few.bin"), rows=70), "--training.dataloader.repeat", "false", "--training.steps", "150")
+    few(says="Ran out of data")
+    few(says="Ran out of data")
+
+    tokenizer = os.path.join(work, "own/tokenizer.json")
+    shutil.copytree(os.path.join(source, "tests/assets/tokenizer"), os.path.dirname(tokenizer))
+    file = Run(work, "file", good, "--training.steps", "2", tokenizer=tokenizer)
+    file(says="A sample of what the model writes")
+    hugging = Run(work, "hugging", good, "--training.steps", "2", "--checkpoint.last_save_in_hf", *MODEL_ONLY, tokenizer=tokenizer)
+    hugging()
+    config = json.load(open(hugging.path("checkpoint/step-2/config.json")))
+    names = json.load(open(os.path.join(os.path.dirname(tokenizer), "tokenizer_config.json")))
+    ids = {t["content"]: t["id"] for t in json.load(open(tokenizer))["added_tokens"]}
+    for key in ("bos", "eos"):
+        expect(config.get(f"{key}_token_id") == ids[names[f"{key}_token"]], f"{key}_token_id of config.json: {config.get(f'{key}_token_id')}")
+
+    batches = Run(work, "batches", good, "--training.steps", "3", "--training.global_batch_size", "3")
+    batches()
+    expect(all(x["loss_metrics/global_avg_loss"] == x["loss_metrics/global_max_loss"] for x in batches.lines()), "largest loss of one process")
+
+
+for case in (rollbacks, other_steps, parts, beginnings_and_ends):
+    with tempfile.TemporaryDirectory() as folder:
+        case(folder)
+    print(case.__name__)
+sys.exit(1 if failures else 0)
