@@ -118,7 +118,7 @@ TEST(HfFolder, MissingAndUnknownTensors) {
   for (const NamedTensor& t : small_model(false)) names.push_back(t.name);
   expect_error([&] { LoadedStep::open(folder.path(), true).check_model_names(names); }, "1 tensors are missing: output.weight");
   write_tensors(folder / "model.safetensors", {{"model.layers.0.self_attn.q_proj.bias", model[0].tensor}}, {});
-  expect_error([&] { HfFolder{folder.path()}; }, "1 are unknown: model.layers.0.self_attn.q_proj.bias");
+  expect_error([&] { HfFolder{folder.path()}; }, "1 tensors are unknown: model.layers.0.self_attn.q_proj.bias");
   testing::write_file(folder / "model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "../x.safetensors"}})");
   expect_error([&] { HfFolder{folder.path()}; }, "not the name of a safetensors file");
   testing::write_file(folder / "model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "absent.safetensors"}})");

@@ -79,7 +79,7 @@ TEST(CheckpointStore, RoundTrip) {
       [&] {
         loaded.check_model_names({"tok_embeddings.weight", "output.weight"});
       },
-      "1 tensors are missing: output.weight; 1 are unknown: norm.weight");
+      "1 tensors are missing: output.weight; 1 tensors are unknown: norm.weight");
   EXPECT_EQ(resolve_checkpoint(folder.path()), folder / "checkpoint/step-5");
   EXPECT_EQ(resolve_checkpoint(folder / "checkpoint/step-5"), folder / "checkpoint/step-5");
   expect_error([&] { resolve_checkpoint(folder / "nowhere"); }, "no checkpoint at");

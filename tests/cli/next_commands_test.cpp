@@ -32,7 +32,7 @@ TEST(NextCommands, KeepTheOptionsThatTheUserGave) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
   const std::string plain = next_after({"--config", file});
   EXPECT_EQ(line_of(plain, "go on"), fmt::format("--config {} --training.steps 60", file));
-  EXPECT_EQ(line_of(plain, "the same run"), fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/bf16", file));
+  EXPECT_EQ(line_of(plain, "the same run"), fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/demo_bf16", file));
   const std::string bf16 = next_after({"--config", file, "--quantize.scheme", "none", "--job.dump_folder", "outputs/bf16"});
   EXPECT_EQ(line_of(bf16, "go on"),
             fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/bf16 --training.steps 60", file));
@@ -58,7 +58,7 @@ TEST(NextCommands, ReplaceWhatTheySetThemselves) {
                                                 file));
   const std::string same = line_of(text, "the same run");
   EXPECT_EQ(same, fmt::format("--config={} --training.steps 30 --training.seq_len 64 --quantize.scheme none --job.dump_folder "
-                              "outputs/bf16_unquantised",
+                              "outputs/bf16_bf16",
                               file));
 }
 

@@ -127,6 +127,9 @@ TEST(CommandLine, PrecedenceAndOrigin) {
 TEST(CommandLine, UnknownOptionsNameTheNearest) {
   EXPECT_EQ(problems("", {"--training.local_batchsize", "3"}),
             "command line: unknown option --training.local_batchsize; did you mean training.local_batch_size?");
+  EXPECT_EQ(problems("", {"--quantize.scheme.int8", "[\"a\"]"}),
+            "command line: unknown option --quantize.scheme.int8; quantize.scheme takes its table as JSON: --quantize.scheme "
+            "'{\"int8\": [\"Linear\"]}'");
   EXPECT_EQ(problems("", {"--seq_len", "3"}), "command line: unknown option --seq_len; did you mean training.seq_len?");
   EXPECT_EQ(problems("", {"--training.keep_latest_k=3"}),
             "command line: unknown option --training.keep_latest_k; did you mean checkpoint.keep_latest_k?");

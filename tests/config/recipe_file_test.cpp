@@ -136,7 +136,7 @@ TEST(RecipeFile, ValuesAndCombinationsAreCheckedAsInQuantize) {
   expect_problem(with("{scheme: mxfp8}"), {"X.yaml:4", "did you mean mxfp8_e4m3 or mxfp8_e5m2?"});
   expect_problem("training_stage: {lpt_modifiers: {}}", {"holds no LowPrecisionTrainingModifier"});
   expect_problem("- a\n- b\n", {"X.yaml:1", "expected a map of stages"});
-  expect_problem("", {"X.yaml", "holds nothing"});
+  expect_problem("", {"X.yaml", "found an empty file"});
 }
 
 TEST(RecipeFile, NoneIsNoSchemeOfAModifier) {

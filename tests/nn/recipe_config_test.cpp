@@ -130,8 +130,10 @@ TEST(RecipeConfig, RecipeFilesBecomeRulesWithTheirPlace) {
   const std::string path = testing::TempDir() + "halftone_recipe_config_test.yaml";
   std::ofstream(path) << "a_stage:\n  one_modifiers:\n    LowPrecisionTrainingModifier: {scheme: nvfp4, two_level_scaling: tensorwise}\n"
                          "  two_modifiers:\n    LowPrecisionTrainingModifier:\n"
-                         "      {scheme: int8, targets: [output], ignore: [], skip_last_layers: 2, emulate: true}\n";
+                         "      {scheme: int8, targets: [output], ignore: [], skip_last_layers: 2, emulate: true, group_align: 64}\n";
+  testing::internal::CaptureStdout();
   const RecipePlan p = plan({"--quantize.recipe", path});
+  EXPECT_NE(testing::internal::GetCapturedStdout().find(path + ":5: quantize.group_align: no model of this build"), std::string::npos);
   ASSERT_EQ(p.rules.size(), 2u);
   EXPECT_EQ(p.rules[0].preset, "alto");
   EXPECT_EQ(p.rules[0].two_level_scaling, "tensorwise");

@@ -75,7 +75,8 @@ class Run:
 
 def rollbacks(work):
     good, two = tokens(os.path.join(work, "good.bin")), tokens(os.path.join(work, "two.bin"), {24, 25})
-    options = ["--training.nonfinite", "rollback", "--training.spike_factor", "2", "--checkpoint.interval", "4", "--training.steps", "32", *FULL]
+    options = ["--training.nonfinite", "rollback", "--training.spike_factor", "2", "--training.steps", "32", "--checkpoint.interval", "4",
+               *FULL]
     plain = Run(work, "plain", good, *options)
     plain()
     run = Run(work, "two", two, *options)
@@ -161,6 +162,15 @@ def parts(work):
     expect("n_heads is 4, there 2" in text and "rope_theta is 1000.0, there 500000.0" in text, f"which differences: {text}")
     run("--training.steps", "15", "--debug.seed", "43", says="debug.seed = 43 is ignored")
 
+    plain, codes = Run(work, "mxfp4", good, *options), Run(work, "codes", good, *options)
+    plain("--training.steps", "2", "--quantize.scheme", "mxfp4")
+    codes("--training.steps", "2", "--quantize.scheme", "int8_weight")
+    plain("--training.steps", "3", "--quantize.scheme", "bitnet", status=2, says="that this run's recipe adds (layers.0.")
+    plain("--training.steps", "3", "--quantize.scheme", "int8", says='quantize.scheme is "int8", there "mxfp4"')
+    for scheme in ("none", "int8", "int4_weight"):
+        codes("--training.steps", "3", "--quantize.scheme", scheme, status=2, says="as codes of int8_weight alone")
+    codes("--training.steps", "3", "--quantize.scheme", "int8_weight")
+
     fresh = Run(work, "fresh", good, "--training.steps", "4")
     fresh.command.remove("--checkpoint.enable")
     fresh(), fresh(says="it is metrics-1.jsonl now")
@@ -175,7 +185,8 @@ def beginnings_and_ends(work):
     full("--checkpoint.create_seed_checkpoint", status=2, says="expected a run without steps")
     expect(full.tensors(6) == before, "a seed checkpoint changed a step")
 
-    few = Run(work, "few", tokens(os.path.join(work, "few.bin"), rows=70), "--training.dataloader.repeat", "false", "--training.steps", "150")
+    rows = tokens(os.path.join(work, "few.bin"), rows=70)
+    few = Run(work, "few", rows, "--training.dataloader.repeat", "false", "--training.steps", "150")
     few(says="Ran out of data")
     few(says="Ran out of data")
 
@@ -189,11 +200,13 @@ def beginnings_and_ends(work):
     names = json.load(open(os.path.join(os.path.dirname(tokenizer), "tokenizer_config.json")))
     ids = {t["content"]: t["id"] for t in json.load(open(tokenizer))["added_tokens"]}
     for key in ("bos", "eos"):
-        expect(config.get(f"{key}_token_id") == ids[names[f"{key}_token"]], f"{key}_token_id of config.json: {config.get(f'{key}_token_id')}")
+        found = config.get(f"{key}_token_id")
+        expect(found == ids[names[f"{key}_token"]], f"{key}_token_id of config.json: {found}")
 
     batches = Run(work, "batches", good, "--training.steps", "3", "--training.global_batch_size", "3")
     batches()
-    expect(all(x["loss_metrics/global_avg_loss"] == x["loss_metrics/global_max_loss"] for x in batches.lines()), "largest loss of one process")
+    means = [(x["loss_metrics/global_avg_loss"], x["loss_metrics/global_max_loss"]) for x in batches.lines()]
+    expect(all(mean == largest for mean, largest in means), "the largest mean loss of one process is its own")
 
 
 for case in (rollbacks, other_steps, parts, beginnings_and_ends):

@@ -111,7 +111,7 @@ void check_same_names(const std::vector<std::string>& expected, const std::vecto
   if (missing.empty() && unknown.empty()) return;
   std::string text;
   if (!missing.empty()) text += fmt::format("{} tensors are missing: {}", missing.size(), name_list(missing));
-  if (!unknown.empty()) text += fmt::format("{}{} are unknown: {}", text.empty() ? "" : "; ", unknown.size(), name_list(unknown));
+  if (!unknown.empty()) text += fmt::format("{}{} tensors are unknown: {}", text.empty() ? "" : "; ", unknown.size(), name_list(unknown));
   fail("{} does not fit this model: {}", what, text);
 }
 

@@ -49,6 +49,7 @@ QuantizeConfig options_of(const std::string& scheme, Arguments options) {
 int show(Arguments args) {
   check(args.size() >= 2, "formats --show: expected a name; `halftone formats` lists them");
   const std::string& wanted = args[1];
+  check(std::find(args.begin(), args.end(), "--support") == args.end(), "formats: --show and --support do not go together; ask one by one");
   const bool is_recipe = find_linear_recipe(wanted).has_value();
   const std::string format = show_format(wanted);
   check(is_recipe || !format.empty(), "formats --show: there is no '{}'{}; `halftone formats` lists all names", wanted,

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <numeric>
 
 namespace halftone {
@@ -71,11 +72,16 @@ int edit_distance(std::string_view a, std::string_view b, int limit) {
   return row[b.size()];
 }
 
-std::string nearest_word(std::string_view word, const std::vector<std::string_view>& candidates) {
-  // The start of a few names means one of them: fp8, mxfp8.
+std::string nearest_word(std::string_view given, const std::vector<std::string_view>& candidates) {
+  constexpr size_t kTelling = 4;
+  std::string word(given);  // INT8 means int8
+  std::transform(word.begin(), word.end(), word.begin(), [](unsigned char ch) { return static_cast<char>(std::tolower(ch)); });
+  if (std::find(candidates.begin(), candidates.end(), word) != candidates.end()) return fmt::format("; did you mean {}?", word);
+  // The start of a few names means one of them: fp8, mxfp8, tensor.
   std::vector<std::string_view> longer;
   for (const std::string_view c : candidates) {
-    if (!word.empty() && c.size() > word.size() && c.starts_with(word) && c[word.size()] == '_') longer.push_back(c);
+    if (!word.empty() && c.size() > word.size() && c.starts_with(word) && (c[word.size()] == '_' || word.size() >= kTelling))
+      longer.push_back(c);
   }
   if (!longer.empty() && longer.size() <= 4) return fmt::format("; did you mean {}?", fmt::join(longer, " or "));
 
@@ -97,6 +103,8 @@ std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) 
       return r.advice.starts_with("- ") ? fmt::format("; remove it: {}", r.advice.substr(2))
                                         : fmt::format("; torchtitan v0.2.2 and halftone call it {}", r.advice);
   }
+  if (name.starts_with("quantize.scheme."))
+    return fmt::format("; quantize.scheme takes its table as JSON: --quantize.scheme '{{\"{}\": [\"Linear\"]}}'", leaf_of(name));
   const std::string_view leaf = leaf_of(name);
   int best = tolerance(leaf.size()) + 1;
   std::string_view nearest;

@@ -137,7 +137,7 @@ struct QuantizeConfig {
     field("stochastic_rounding", self.stochastic_rounding, "stochastic rounding of every quantised operand (int8, int4)", {.mark = E});
     field("activation", self.activation, "activations of a weight-only scheme (int8_weight)",
           {.mark = E, .choices = {"none", "int8", "int8_sr"}});
-    field("fast_accum", self.fast_accum, "products with fast accumulation (fp8_*; none = the scheme's)",
+    field("fast_accum", self.fast_accum, "products with fast accumulation (fp8_tensorwise, fp8_rowwise*; none = the scheme's)",
           {.mark = E, .choices = {"forward", "dgrad", "wgrad"}});
     field("round_scales_to_power_of_2", self.round_scales_to_power_of_2, "power-of-two scales (fp8_*; none = the scheme's)", {.mark = E});
     field("attention", self.attention, "low-precision attention", {.mark = E, .choices = {"bf16", "fp8_blockwise", "mxfp4"}});

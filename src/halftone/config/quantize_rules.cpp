@@ -113,6 +113,15 @@ void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
        "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
   rule(c, !has_two_levels || two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
        "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
+  constexpr std::array<std::string_view, 2> kStored = {"int8_weight", "int4_weight"};
+  const bool stored = std::all_of(schemes.begin(), schemes.end(), [&](std::string_view s) {
+    return std::find(kStored.begin(), kStored.end(), s) != kStored.end();
+  });
+  rule(c, q.fsdp_all_gather == "bf16" || !stored, {"quantize.fsdp_all_gather"},
+       "quantize.fsdp_all_gather = {} has no effect with quantize.scheme = {}, whose weights are codes alone; leave it unset",
+       q.fsdp_all_gather, join(schemes));
+  rule(c, !q.fsdp_precompute_scales || q.fsdp_all_gather == "scheme", {"quantize.fsdp_precompute_scales", "quantize.fsdp_all_gather"},
+       "quantize.fsdp_precompute_scales has no effect unless quantize.fsdp_all_gather = scheme, found {}", q.fsdp_all_gather);
   const double ratio = q.deosc_ratio.value_or(4);
   rule(c, ratio >= 4 && ratio <= 32, {"quantize.deosc_ratio"}, "quantize.deosc_ratio must be a number from 4 to 32, found {}", ratio);
   const size_t before = c.problems.size();
@@ -177,7 +186,9 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
 // Fields of [quantize] that say what a scheme applies to, and how; of no use without one.
 constexpr std::array<const char*, 3> kOfAnyScheme = {"quantize.targets", "quantize.ignore", "quantize.preset"};
 // Likewise, and of use beside a recipe file and converters, too.
-constexpr std::array<const char*, 3> kOfAnyRule = {"quantize.emulate", "quantize.skip_first_layers", "quantize.skip_last_layers"};
+constexpr std::array<const char*, 6> kOfAnyRule = {
+    "quantize.emulate",         "quantize.skip_first_layers",      "quantize.skip_last_layers",
+    "quantize.fsdp_all_gather", "quantize.fsdp_precompute_scales", "quantize.group_align"};
 
 // Calls f(name, value) for each of these fields whose value differs from its default.
 template <class F>
@@ -252,7 +263,7 @@ void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
       // Asked for nothing then; what now brings its own targets may differ.
       if (elsewhere && std::find(kOfAnyScheme.begin(), kOfAnyScheme.end(), field.name) != kOfAnyScheme.end()) say(field);
       c.origin.erase(field.name);
-    } else if (of_any_rule ? !elsewhere : !is_run_option(leaf_of(field.name))) {
+    } else if (!of_any_rule || !elsewhere) {
       drop(field);
     }
   }

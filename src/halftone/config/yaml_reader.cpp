@@ -198,7 +198,7 @@ YamlDocument read_yaml(std::string_view text, std::string_view name) {
   try {
     std::istringstream stream{std::string(text)};
     YAML::Parser parser(stream);
-    check(parser.HandleNextDocument(builder), "{}: the file holds nothing", name);
+    check(parser.HandleNextDocument(builder), "{}: expected training_stage with its modifiers, found an empty file", name);
     Builder rest(text, name);
     check(!parser.HandleNextDocument(rest), "{}: expected one document, found another one after it", name);
   } catch (const YAML::Exception& error) {

@@ -36,16 +36,18 @@ void Linear::set_recipe(const LayerRecipe& recipe) {
   constexpr double kSideStd = 0.02;
   group_.recipe = recipe.linear, deosc_ = recipe.deosc;
   if (recipe.linear.w_forward.stored) {
-    check(owner_ == nullptr, "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding", recipe.linear.name,
-          fqn());
+    check(owner_ == nullptr,
+          "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding; add {} to quantize.ignore",
+          recipe.linear.name, fqn(), fqn());
     weight.stored_as = recipe.linear.w_forward;
   }
   if (owner_ != nullptr && !recipe.deosc_asked) deosc_ = {};
-  check(owner_ == nullptr || deosc_.step == 0, "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there",
+  check(owner_ == nullptr || deosc_.step == 0,
+        "quantize.deosc_step: {} has a weight tied to the embedding, which is not quantised there; add {} to quantize.ignore", fqn(),
         fqn());
   if (recipe.lora_rank == 0 || has_side()) return;
   const int64_t r = recipe.lora_rank, k = in_features();
-  check(owner_ == nullptr, "quantize.lora_rank: {} has a weight tied to the embedding", fqn());
+  check(owner_ == nullptr, "quantize.lora_rank: {} has a weight tied to the embedding; add {} to quantize.ignore", fqn(), fqn());
   Parameter& v = add_parameter("lora_v", {r, k}, {Init::Kind::zeros});
   sigma_ = &add_parameter("lora_sigma", {r}, {Init::Kind::ones});
   Parameter& u = add_parameter("lora_u", {out_features(), r}, {Init::Kind::normal, kSideStd});

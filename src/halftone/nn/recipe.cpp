@@ -106,7 +106,9 @@ void check_matches(const RecipeRule& rule, const Matching& matching, const std::
           rule.targets_field, target.text(), rule.scheme, matched(target, false) ? "no Linear, only other modules" : "no module");
   }
   for (const Target& target : matching.ignore) {
-    if (!matched(target, false)) log_warning("{}{}: '{}' matches no module", rule.place, rule.ignore_field, target.text());
+    if (!matched(target, false))
+      log_warning("{}{}: '{}' matches no module; expected {}", rule.place, rule.ignore_field, target.text(),
+                  rule.targets_are_substrings ? "a part of a layer's name" : "a layer's full name, a class or re:PATTERN");
   }
 }
 
@@ -202,6 +204,8 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     lines.push_back(start_line(rule, quantized, left));
     if (!recipe || !recipe->linear.quantized() || quantized == 0) continue;
     lines.push_back(support_line(rule, support, hardware));
+    if (is_cpu(hardware) && rule.fast_accum && !rule.fast_accum->empty())
+      log_info("[compat] {}quantize.fast_accum: a CPU sums in full precision", rule.place);
     if (!deoscillates) std::erase_if(recipe->options, [](const std::string& option) { return option.starts_with("deosc_step"); });
     if (!recipe->options.empty()) lines.push_back(fmt::format("quantize: {} with {}", rule.scheme, fmt::join(recipe->options, ", ")));
   }

@@ -88,9 +88,24 @@ void add_rules(RecipePlan& plan, const QuantizeConfig& q, const std::string& pla
   for (const auto& [scheme, targets] : q.scheme.table) add(scheme, targets);
 }
 
+// Settings of sharded or grouped weights say nothing to one process with dense layers, so that files for many GPUs load.
+void report_idle(const QuantizeConfig& q, const std::string& place) {
+  const auto idle = [&](bool set, const char* option, const char* why) {
+    if (set) log_info("[compat] {}{}: {}", place, option, why);
+  };
+  constexpr const char* kGather = "one process gathers no weights";
+  idle(q.fsdp_all_gather != "bf16", "quantize.fsdp_all_gather", kGather);
+  idle(q.fsdp_precompute_scales, "quantize.fsdp_precompute_scales", kGather);
+  idle(q.linear.float8.enable_fsdp_float8_all_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", kGather);
+  idle(q.linear.float8.precompute_float8_dynamic_scale_for_fsdp, "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp",
+       kGather);
+  idle(q.group_align != 0, "quantize.group_align", "no model of this build has experts");
+}
+
 void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
   for (const RecipeModifier& modifier : read_recipe_file(q.recipe)) {
     const size_t first = plan.rules.size();
+    report_idle(modifier.options, modifier.place + ": ");
     add_rules(plan, modifier.options, modifier.place + ": ");
     for (size_t i = first; i < plan.rules.size(); ++i) {
       plan.rules[i].emulate = plan.rules[i].emulate || q.emulate;
@@ -135,20 +150,6 @@ void add_converter(RecipePlan& plan, const QuantizeConfig& q, const std::string&
   plan.rules.push_back(std::move(rule));
 }
 
-// Settings of sharded or grouped weights say nothing to one process with dense layers, so that files for many GPUs load.
-void report_idle(const QuantizeConfig& q) {
-  const auto idle = [](bool set, const char* option, const char* why) {
-    if (set) log_info("[compat] {}: {}", option, why);
-  };
-  constexpr const char* kGather = "one process gathers no weights";
-  idle(q.fsdp_all_gather != "bf16", "quantize.fsdp_all_gather", kGather);
-  idle(q.fsdp_precompute_scales, "quantize.fsdp_precompute_scales", kGather);
-  idle(q.linear.float8.enable_fsdp_float8_all_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", kGather);
-  idle(q.linear.float8.precompute_float8_dynamic_scale_for_fsdp, "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp",
-       kGather);
-  idle(q.group_align != 0, "quantize.group_align", "no model of this build has experts");
-}
-
 }  // namespace
 
 RecipePlan recipe_plan(const QuantizeConfig& q, const ModelConfig& model, int64_t layers) {
@@ -163,7 +164,7 @@ RecipePlan recipe_plan(const QuantizeConfig& q, const ModelConfig& model, int64_
     add_rules(plan, q, "");
   }
   for (const std::string& converter : model.converters) add_converter(plan, q, converter);
-  if (sources > 0) report_idle(q);
+  if (sources > 0) report_idle(q, "");
   return plan;
 }
 

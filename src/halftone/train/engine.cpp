@@ -67,11 +67,11 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
 Engine::Engine(const JobConfig& config, const Options& options)
     : options_(options),
       built_(build_model(config.model, options.vocab_size)),
-      size_(built_.model->size()),
       max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
-  recipe_lines_ =
-      nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, size_.layers), size_.layers, options.device.type());
+  const int64_t layers = model.size().layers;
+  recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, layers), layers, options.device.type());
+  size_ = model.size();  // with what a recipe adds
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
   }

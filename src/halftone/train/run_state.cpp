@@ -87,12 +87,44 @@ std::vector<std::string> model_differences(const Engine& engine, const LoadedSte
   return differences;
 }
 
+std::vector<std::string> recipe_differences(const JobConfig& config, const LoadedStep& step) {
+  const Json theirs = parse_state(step).value(Json::json_pointer("/config"), Json::object()), mine = Json::parse(to_json(config));
+  std::vector<std::string> differences;
+  const auto compare = [&](const std::string& name, const Json& a, const Json& b) {
+    if (a != b) differences.push_back(fmt::format("{} is {}, there {}", name, a.dump(), b.dump()));
+  };
+  const Json none = Json::object(), &there = theirs.contains("quantize") ? theirs["quantize"] : none;
+  for (const auto& [name, value] : mine.at("quantize").items()) {
+    if (there.is_object() && there.contains(name)) compare("quantize." + name, value, there[name]);
+  }
+  const Json::json_pointer converters("/model/converters");
+  if (theirs.contains(converters)) compare("model.converters", mine.value(converters, Json()), theirs[converters]);
+  return differences;
+}
+
+namespace {
+
+// Codes of a weight and what the run reads of it: the one cannot become the other.
+void check_codes(const nn::Parameter& p, const LoadedStep& step) {
+  const bool codes = step.has(p.fqn + "_scale");
+  if (!codes) return;
+  const bool same = p.weight.stored && p.weight.stored->zeros.defined() == step.has(p.fqn + "_zero");
+  check(
+      same,
+      "{} holds {} as codes of {} alone, which this run's recipe does not read; go on with that one, or begin from the numbers of its last "
+      "step (checkpoint.last_save_model_only)",
+      step.folder().string(), p.fqn, step.has(p.fqn + "_zero") ? "int4_weight" : "int8_weight");
+}
+
+}  // namespace
+
 void restore_model(Engine& engine, const LoadedStep& step) {
   // What a recipe added to the model is not in checkpoints of the plain one.
   const auto absent = [&](const nn::Parameter& p) { return p.added && !step.has(p.fqn); };
   const auto codes = [&](const nn::Parameter& p) { return p.weight.stored && step.has(p.fqn + "_scale"); };
   std::vector<std::string> names;
   for (const nn::Parameter* p : engine.store().parameters()) {
+    check_codes(*p, step);
     if (absent(*p)) {
       if (!p->copy_of.empty()) names.push_back(p->copy_of);
     } else if (p->weight.stored && !codes(*p)) {
@@ -120,6 +152,15 @@ void restore_model(Engine& engine, const LoadedStep& step) {
 
 void restore_optimizer(Engine& engine, const LoadedStep& step) {
   int64_t updates = 0;
+  std::vector<std::string> added;
+  for (const nn::Parameter* p : engine.store().parameters()) {
+    if (p->added && !step.has(p->fqn)) added.push_back(p->fqn);
+  }
+  check(added.empty(),
+        "{} was trained without {} tensors that this run's recipe adds ({}, ...); go on with its recipe, or start another run "
+        "(job.dump_folder) "
+        "with checkpoint.initial_load_path",
+        step.folder().string(), added.size(), added.empty() ? "" : added[0]);
   engine.prepare_states(step.step());
   for (const Engine::NamedState& state : engine.optimizer_states()) {
     const std::string prefix = "optim.state." + state.fqn + ".";

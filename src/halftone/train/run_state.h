@@ -24,6 +24,8 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const nlohm
 
 // What of the model the step was trained with differs from the engine's, "n_heads is 4, there 2"; empty when a step does not tell.
 std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step);
+// Options of [quantize] and model.converters that differ from those the step was trained with, "quantize.scheme is int8, there mxfp4".
+std::vector<std::string> recipe_differences(const JobConfig& config, const LoadedStep& step);
 // Model tensors (masters) from a step or a Hugging Face folder; other floating-point types are converted.
 void restore_model(Engine& engine, const LoadedStep& step);
 // Moments and the optimizer's step count.

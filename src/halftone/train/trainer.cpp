@@ -214,6 +214,8 @@ bool Trainer::resume(int64_t number) {
           "{} was trained as another model: {}; set that back, or start another run (job.dump_folder) with checkpoint.initial_load_path",
           step.folder().string(), fmt::join(differences, ", "));
   }
+  for (const std::string& difference : recipe_differences(config_, step))
+    log_warning("this run goes on in other arithmetic than {}: {}", step.folder().filename().string(), difference);
   if (number == 0) {
     restore_model(*engine_, step);
   } else {
