@@ -144,6 +144,7 @@ TEST(Rules, QuantizeHasOneSource) {
       {{"--quantize.scheme=int8", "--model.converters=quantize.linear.mx"}, 1, {"quantize.scheme and model.converters"}},
       {{"--quantize.scheme=int8", "--quantize.recipe=x.yaml"}, 1, {"quantize.scheme and quantize.recipe"}},
       {{"--quantize.scheme={\"int8\": [\"Linear\"]}", "--quantize.targets=re:x"}, 1, {"quantize.targets"}},
+      {{"--quantize.scheme={\"int8\": [\"re:x\"]}", "--quantize.targets=Linear"}, 1, {"quantize.targets"}},
       {{"--model.converters=quantize.linear.mx,quantize.grouped_mm.float8"}, 1, {"all float8 or all mx"}},
       {{"--model.converters=quantize.linear.mx,mx"}, 1, {"twice"}},
       {{"--model.converters=quantize.linear.fp8"}, 1, {"expected one of"}},

@@ -308,7 +308,7 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
          "quantize.scheme: expected schemes for the layers of a table, found none; write bf16 for layers that stay unquantised");
     known = known && valid && !idle;
   }
-  rule(c, q.scheme.table.empty() || q.targets == QuantizeConfig{}.targets, {"quantize.targets", "quantize.scheme"},
+  rule(c, q.scheme.table.empty() || (q.targets == QuantizeConfig{}.targets && !c.is_set("quantize.targets")), {"quantize.targets", "quantize.scheme"},
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
   if (sources.size() <= 1 && known) {
     const std::string_view source = sources.empty() ? "quantize.scheme" : sources[0];

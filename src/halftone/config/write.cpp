@@ -41,9 +41,12 @@ Json without_infinities(const Json& value) {
   return out;
 }
 
-// Beside a recipe file or converters a field of [quantize] is no default but a contradiction, so that reading it again would fail.
+// Beside a recipe file or converters a field of [quantize] is no default but a contradiction, so that reading it again would fail; so are
+// targets beside a table of schemes.
 bool is_left_out(const JobConfig& config, const FieldEntry& field, const Json& value) {
-  return section_of(field.name) == "quantize" && has_rules_elsewhere(config) && value == default_value(field.name);
+  const bool elsewhere = section_of(field.name) == "quantize" && has_rules_elsewhere(config);
+  const bool in_table = field.name == "quantize.targets" && !config.quantize.scheme.table.empty();
+  return (elsewhere || in_table) && value == default_value(field.name);
 }
 
 constexpr std::string_view kMarks[] = {"", "accepted", "not applicable", "extension"};
@@ -94,7 +97,9 @@ std::string print_config(const LoadedConfig& loaded, std::string_view wanted) {
       const bool left_out = is_left_out(loaded.config, field, value);
       if (left_out && !is_run_option(leaf_of(field.name)) && field.name != "quantize.scheme" && field.name != "quantize.recipe") {
         body += fmt::format("{:<60}  # see {}\n", fmt::format("# {}", leaf_of(field.name)),
-                            loaded.config.quantize.recipe.empty() ? "model.converters" : "quantize.recipe");
+                            !loaded.config.quantize.scheme.table.empty() ? "quantize.scheme"
+                            : loaded.config.quantize.recipe.empty()      ? "model.converters"
+                                                                         : "quantize.recipe");
         return;
       }
       // A comment where TOML has no word for it or the field must not be given, so that the output is a configuration file.
