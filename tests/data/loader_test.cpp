@@ -174,6 +174,18 @@ TEST_F(LoaderTest, OnePassCoversEveryRowOnceAndRewinds) {
   EXPECT_FALSE(limited->has_next());
 }
 
+TEST_F(LoaderTest, OnePassIsOverAfterAStateOfTheSecondEpoch) {
+  auto repeating = loader(options(2, 4));
+  nlohmann::json state;
+  while ((state = repeating->state()).at("epoch") == 0) repeating->next();
+  auto once = options(2, 4);
+  once.repeat = false;
+  auto finite = loader(once);
+  EXPECT_TRUE(finite->has_next());
+  finite->load_state(state);
+  EXPECT_FALSE(finite->has_next());
+}
+
 TEST_F(LoaderTest, OnePassWithoutPaddingLeavesTheRestOut) {
   DataLoader::Options o = options(8, 8);
   o.repeat = false;

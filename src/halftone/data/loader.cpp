@@ -171,7 +171,8 @@ void DataLoader::load_state(const nlohmann::json& state) {
   // The pass of a finite loader may end inside its last step.
   check(!options_.repeat || cursor.row < rows_->rows(cursor.epoch), "dataloader state of the checkpoint: row {} of epoch {}, which has {}",
         cursor.row, cursor.epoch, rows_->rows(cursor.epoch));
-  step_ = cursor;
+  const bool pass_was_over = !options_.repeat && cursor.epoch > 0;  // of a loader that repeated
+  step_ = pass_was_over ? RowCursor{0, steps_ * options_.global_batch} : cursor;
   microbatch_ = 0;
   rows_seen_ = seen;
   announced_epoch_ = cursor.epoch;
