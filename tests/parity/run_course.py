@@ -167,6 +167,8 @@ def parts(work):
     codes("--training.steps", "2", "--quantize.scheme", "int8_weight")
     plain("--training.steps", "3", "--quantize.scheme", "bitnet", status=2, says="that this run's recipe adds (layers.0.")
     plain("--training.steps", "3", "--quantize.scheme", "int8", says='quantize.scheme is "int8", there "mxfp4"')
+    plain("--training.steps", "4", "--model.converters", "quantize.linear.float8",
+          says='model.converters is ["quantize.linear.float8"], there []')
     for scheme in ("none", "int8", "int4_weight"):
         codes("--training.steps", "3", "--quantize.scheme", scheme, status=2, says="as codes of int8_weight alone")
     codes("--training.steps", "3", "--quantize.scheme", "int8_weight")

@@ -233,8 +233,11 @@ std::vector<int64_t> CheckpointStore::valid_steps() const {
 }
 
 std::vector<int64_t> CheckpointStore::full_steps() const {
-  std::vector<int64_t> full = valid_steps();
-  std::erase_if(full, [&](int64_t step) { return inspect_step(step_folder(step), false).model_only; });
+  std::vector<int64_t> full;
+  for (const int64_t step : step_folders(options_.folder)) {
+    const StepSummary summary = inspect_step(step_folder(step), false);
+    if (summary.problem.empty() && !summary.model_only) full.push_back(step);
+  }
   return full;
 }
 

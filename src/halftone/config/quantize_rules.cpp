@@ -7,6 +7,7 @@
 #include "halftone/config/quantize_options.h"
 #include "halftone/config/rules.h"
 #include "halftone/config/value.h"
+#include "halftone/formats/recipe.h"
 
 namespace halftone {
 namespace {
@@ -113,9 +114,9 @@ void check_pairs(const QuantizeConfig& q, const RuleContext& c) {
        "quantize.two_level_scaling = tensorwise is for nvfp4 and amdfp4, found quantize.scheme = {}", join(schemes));
   rule(c, !has_two_levels || two_level != "blockwise" || names({"mxfp4"}), {"quantize.two_level_scaling"},
        "quantize.two_level_scaling = blockwise is for mxfp4, found quantize.scheme = {}", join(schemes));
-  constexpr std::array<std::string_view, 2> kStored = {"int8_weight", "int4_weight"};
-  const bool stored = std::all_of(schemes.begin(), schemes.end(), [&](std::string_view s) {
-    return std::find(kStored.begin(), kStored.end(), s) != kStored.end();
+  const bool stored = std::all_of(schemes.begin(), schemes.end(), [](std::string_view s) {
+    const std::optional<LinearRecipe> recipe = find_linear_recipe(s);
+    return recipe && recipe->w_forward.stored;
   });
   rule(c, q.fsdp_all_gather == "bf16" || !stored, {"quantize.fsdp_all_gather"},
        "quantize.fsdp_all_gather = {} has no effect with quantize.scheme = {}, whose weights are codes alone; leave it unset",
@@ -258,7 +259,7 @@ void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
   const bool elsewhere = has_rules_elsewhere(config);  // on the command line as well
   for (const FieldEntry& field : index.fields) {
     if (section_of(field.name) != "quantize" || field.name == "quantize.scheme" || !from_file(field.name)) continue;
-    const bool of_any_rule = std::find(kOfAnyRule.begin(), kOfAnyRule.end(), field.name) != kOfAnyRule.end();
+    const bool of_any_rule = is_run_option(leaf_of(field.name));
     if (get_value(field) == default_value(field.name)) {
       // Asked for nothing then; what now brings its own targets may differ.
       if (elsewhere && std::find(kOfAnyScheme.begin(), kOfAnyScheme.end(), field.name) != kOfAnyScheme.end()) say(field);
@@ -308,7 +309,8 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
          "quantize.scheme: expected schemes for the layers of a table, found none; write bf16 for layers that stay unquantised");
     known = known && valid && !idle;
   }
-  rule(c, q.scheme.table.empty() || (q.targets == QuantizeConfig{}.targets && !c.is_set("quantize.targets")), {"quantize.targets", "quantize.scheme"},
+  const bool no_targets = q.targets == QuantizeConfig{}.targets && !c.is_set("quantize.targets");
+  rule(c, q.scheme.table.empty() || no_targets, {"quantize.targets", "quantize.scheme"},
        "quantize.targets does not go with a table in quantize.scheme, which names its own targets");
   if (sources.size() <= 1 && known) {
     const std::string_view source = sources.empty() ? "quantize.scheme" : sources[0];

@@ -55,6 +55,8 @@ class DataLoader {
   // Steps of one pass, the same on every rank; -1 when it repeats.
   int64_t steps_per_pass() const { return steps_; }
   bool has_next() const;
+  // Where the step after the last complete one starts.
+  RowCursor next_step() const { return step_; }
   // The next microbatch. Waits for it; failures of the thread come out here. Error at the end of one pass.
   Batch next();
   // Back to the first row: a validation pass sees the same rows every time.

@@ -1,4 +1,5 @@
 #pragma once
+#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -47,7 +48,7 @@ void fill_ignored_row(RowView row, int64_t seq_len);
 // Place in the endless sequence of rows.
 struct RowCursor {
   int64_t epoch = 0, row = 0;
-  bool operator==(const RowCursor&) const = default;
+  auto operator<=>(const RowCursor&) const = default;
 };
 
 // The rows of a corpus: a pure function of (corpus, options), so every process sees the same sequence and can start at

@@ -67,8 +67,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
   std::vector<at::Tensor> inputs = {x};
   for (const Weight* w : head.weights) inputs.push_back(w->value);
-  const bool training =
-      at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+  const bool training = records(inputs);
   at::NoGradGuard no_grad;
   const at::Tensor plain = x.detach().contiguous();
   const int64_t rows = plain.size(0), step = chunk_rows(plain, head.out_features);

@@ -66,8 +66,7 @@ at::Tensor linear(const Activation& input, LinearGroup& group) {
   std::vector<at::Tensor> inputs = {x};
   for (const Weight* w : group.weights) inputs.push_back(w->value);
   LinearOptions options;
-  options.keep =
-      at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
+  options.keep = records(inputs);
   options.out = x.scalar_type(), options.x_amax = input.amax;
   const int64_t n = group.out_features();
   std::vector<int64_t> shape = x.sizes().vec();

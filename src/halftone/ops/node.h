@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -40,6 +41,10 @@ class OpNode final : public torch::autograd::Node {
 template <class... T>
 bool records(const T&... inputs) {
   return at::GradMode::is_enabled() && (... || (inputs.defined() && inputs.requires_grad()));
+}
+
+inline bool records(const std::vector<at::Tensor>& inputs) {
+  return at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
 }
 
 // Makes `outputs` results of a node with the given inputs. Outputs must be fresh tensors, not views of an input.

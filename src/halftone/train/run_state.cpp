@@ -76,30 +76,35 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
   return s;
 }
 
-std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step) {
-  std::vector<std::string> differences;
-  const Json state = parse_state(step), mine = Json::parse(engine.built().overrides_json);
-  const Json theirs = state.value(Json::json_pointer("/model/hyper_parameters"), Json::object());
+namespace {
+
+// Members that both objects have with other values, "n_heads is 4, there 2".
+void add_differences(std::vector<std::string>& found, const std::string& prefix, const Json& mine, const Json& theirs) {
   for (const auto& [name, value] : mine.items()) {
-    if (name == "depth_init" || !theirs.is_object() || !theirs.contains(name)) continue;  // depth_init: of fresh weights alone
-    if (theirs[name] != value) differences.push_back(fmt::format("{} is {}, there {}", name, value.dump(), theirs[name].dump()));
+    if (!theirs.is_object() || !theirs.contains(name) || theirs[name] == value) continue;
+    found.push_back(fmt::format("{}{} is {}, there {}", prefix, name, value.dump(), theirs[name].dump()));
   }
-  return differences;
+}
+
+// What stands at a place of a step's state.json; null where it has none.
+Json saved_at(const LoadedStep& step, const char* place) { return parse_state(step).value(Json::json_pointer(place), Json()); }
+
+}  // namespace
+
+std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step) {
+  Json mine = Json::parse(engine.built().overrides_json);
+  mine.erase("depth_init");  // of fresh weights alone
+  std::vector<std::string> found;
+  add_differences(found, "", mine, saved_at(step, "/model/hyper_parameters"));
+  return found;
 }
 
 std::vector<std::string> recipe_differences(const JobConfig& config, const LoadedStep& step) {
-  const Json theirs = parse_state(step).value(Json::json_pointer("/config"), Json::object()), mine = Json::parse(to_json(config));
-  std::vector<std::string> differences;
-  const auto compare = [&](const std::string& name, const Json& a, const Json& b) {
-    if (a != b) differences.push_back(fmt::format("{} is {}, there {}", name, a.dump(), b.dump()));
-  };
-  const Json none = Json::object(), &there = theirs.contains("quantize") ? theirs["quantize"] : none;
-  for (const auto& [name, value] : mine.at("quantize").items()) {
-    if (there.is_object() && there.contains(name)) compare("quantize." + name, value, there[name]);
-  }
-  const Json::json_pointer converters("/model/converters");
-  if (theirs.contains(converters)) compare("model.converters", mine.value(converters, Json()), theirs[converters]);
-  return differences;
+  const Json mine = Json::parse(to_json(config));
+  std::vector<std::string> found;
+  add_differences(found, "quantize.", mine.at("quantize"), saved_at(step, "/config/quantize"));
+  add_differences(found, "model.", {{"converters", mine.at("model").at("converters")}}, saved_at(step, "/config/model"));
+  return found;
 }
 
 namespace {

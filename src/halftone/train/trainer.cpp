@@ -82,10 +82,8 @@ class Trainer {
   RunProgress progress_;
   int64_t global_batch_ = 0, last_saved_ = -1;
   std::optional<int64_t> started_from_;  // step of this run's folder that was loaded
-  // Where a step's rows begin: their epoch and the first one's number.
-  using Rows = std::pair<int64_t, int64_t>;
-  Rows rows_;                // of the current step
-  std::set<Rows> bad_rows_;  // of steps that a rollback leaves out
+  RowCursor rows_;                // where the current step's begin
+  std::set<RowCursor> bad_rows_;  // those of steps that a rollback leaves out
   int64_t rollbacks_ = 0, furthest_bad_step_ = 0;  // rollbacks since a step beyond that one
   nlohmann::json first_rows_;                      // the loader's state before it gave any
   double validation_loss_ = 0, flops_per_token_ = 0, peak_flops_ = 0;
@@ -245,10 +243,11 @@ bool Trainer::load() {
     }
     const std::optional<int64_t> full = newest ? store_->latest_valid(true) : std::optional<int64_t>(c.load_step);
     if (full) return resume(*full);
-    check(!any || initial,
-          "{} holds the model alone (checkpoint.last_save_model_only), from which a run cannot go on, and no full step; start another run "
-          "(job.dump_folder) with checkpoint.initial_load_path = {}",
-          any ? store_->step_folder(*any).string() : "", any ? store_->step_folder(*any).string() : "");
+    if (any && !initial) {
+      fail("{0} holds the model alone (checkpoint.last_save_model_only), from which a run cannot go on, and no full step; start another "
+           "run (job.dump_folder) with checkpoint.initial_load_path = {0}",
+           store_->step_folder(*any).string());
+    }
   }
   if (!initial) {
     engine_->initialize();
@@ -293,8 +292,7 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
   std::vector<MicroBatch> batches;
   const auto wait = Clock::now();
   while (batches.empty()) {
-    const nlohmann::json here = loader_->state();
-    rows_ = {here.at("epoch").get<int64_t>(), here.at("row").get<int64_t>()};
+    rows_ = loader_->next_step();
     const bool bad = bad_rows_.contains(rows_);
     for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
       if (!loader_->has_next()) {
@@ -305,7 +303,7 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
       if (!bad) batches.push_back(to_device(batch, a * batch.tokens.numel()));
     }
     interval_batches_ += loader_->microbatches_per_step();
-    if (bad) log_warning("the rows from {} of epoch {} on are left out", rows_.second, rows_.first);
+    if (bad) log_warning("the rows from {} of epoch {} on are left out", rows_.row, rows_.epoch);
   }
   data_seconds_ += seconds_since(wait);
   return batches;
