@@ -24,9 +24,9 @@ def recipe_formats(recipe, options=""):
 
 
 # Seed and step of all random draws. The step is a tensor, which torch.compile reads anew in every call, and is replaced as a
-# whole, so that a backward pass that is still to come keeps its own.
+# whole, so that a backward pass that is still to come keeps its own. _host_step: what it was made from, None where it was given.
 _seed = 0
-_step = torch.tensor(0)
+_step, _host_step = torch.tensor(0, device="cpu"), 0
 
 
 def set_draws(*, seed=None, step=None):
@@ -34,17 +34,22 @@ def set_draws(*, seed=None, step=None):
 
     An int64 tensor of no dimensions is kept as it is: on the device, replays of a CUDA graph read the step from it.
     """
-    global _seed, _step
+    global _seed, _step, _host_step
     _seed = _seed if seed is None else seed
-    _step = _step if step is None else _number(step)
+    if step is not None:
+        _step, _host_step = _number(step), None if isinstance(step, torch.Tensor) else step
 
 
 def _number(step):
-    return step if isinstance(step, torch.Tensor) else torch.tensor(step)
+    return step if isinstance(step, torch.Tensor) else torch.tensor(step, device="cpu")  # whatever the default device is
 
 
 def _draws(seed, step):
-    return {"seed": _seed if seed is None else seed, "step": _step if step is None else _number(step)}
+    if step is None:
+        # A FakeTensorMode refuses tensors that were made before it. Compiling is asked first: what torch.compile reads of
+        # _host_step would be a constant of its graph.
+        step = _step if torch.compiler.is_compiling() or _host_step is None else _host_step
+    return {"seed": _seed if seed is None else seed, "step": _number(step)}
 
 
 def linear(x, weight, bias=None, recipe="none", options="", *, name="weight", seed=None, step=None, first_row=0):
@@ -73,6 +78,19 @@ class Linear(torch.nn.Linear):
         return f"{super().extra_repr()}, recipe={self.recipe}" + (f", options={self.options}" if self.options else "")
 
 
+def _leave_fast_paths(model):
+    """PyTorch's encoder layers compute evaluation by one op that reads the weights of their linear layers, past any recipe; the
+    attributes by which they choose it are set to what leaves it to the layers."""
+    def is_converted(module):
+        return isinstance(module, torch.nn.TransformerEncoderLayer) and any(isinstance(child, Linear) for child in module.children())
+
+    for module in model.modules():
+        if is_converted(module):
+            module.activation_relu_or_gelu = 0
+        elif isinstance(module, torch.nn.TransformerEncoder) and any(map(is_converted, module.layers)):
+            module.use_nested_tensor = False
+
+
 def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm_head")):
     """Replaces the torch.nn.Linear modules whose name a regular expression of `targets` matches from its start (and whose last
     component is not in `ignore`), parameters kept. Layers whose sizes the recipe cannot take stay as they are; model is returned
@@ -91,6 +109,7 @@ def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm
         module.__class__ = Linear  # keeps parameters, hooks and references
         module.recipe, module.options, module.name = recipe, _options(options), f"{name}.weight" if name else "weight"
         converted.append(name)
+    _leave_fast_paths(model)
     if not converted:
         raise ValueError(f"halftone.convert: no Linear of sizes that are multiples of {multiple} matches {list(targets)}; kept: {kept}")
     model.halftone_converted, model.halftone_kept = converted, kept

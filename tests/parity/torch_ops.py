@@ -212,6 +212,35 @@ def check_compile():
     print(f"torch.compile(fullgraph=True) equals eager mode with {', '.join(backends)}, one graph for all steps")
 
 
+def check_evaluation():
+    """Encoder layers of PyTorch, which in evaluation read the weights of their linear layers themselves, keep the recipe."""
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    plain = torch.nn.TransformerEncoder(layer, 2).to(device).eval()
+    model = halftone.convert(copy.deepcopy(plain), "mxfp4")
+    assert len(model.halftone_converted) == 4
+    x, padding = randn(2, 8, 64), torch.tensor([[False] * 8, [False] * 5 + [True] * 3], device=device)
+    for more in ({}, {"src_key_padding_mask": padding}):
+        with torch.no_grad():
+            y, exact = model(x, **more), plain(x, **more)
+        trained = model(x, **more)  # what a gradient may be asked of takes no such way
+        kept = torch.ones(2, 8, dtype=torch.bool, device=device) if not more else ~padding
+        assert sqnr(y[kept], trained[kept]) > 100 and sqnr(y[kept], exact[kept]) < 40, f"evaluation passes the recipe by, {list(more)}"
+    print("evaluation of encoder layers keeps the recipe")
+
+
+def check_other_modes():
+    """Where PyTorch makes tensors of another kind or elsewhere: the step that set_draws keeps is of either."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    with FakeTensorMode():
+        layer = halftone.Linear(64, 32, device=device, recipe="mxfp4")
+        layer(torch.randn(4, 64, device=device)).sum().backward()
+        assert layer.weight.grad.shape == (32, 64)
+    x, w = randn(8, 64), randn(32, 64)
+    with torch.device("meta"):
+        assert torch.equal(halftone.linear(x, w, recipe="mxfp4"), halftone.linear(x, w, recipe="mxfp4", step=0))
+    print("FakeTensorMode and another default device")
+
+
 def check_graphs():
     """Replays of a CUDA graph draw anew from a step on the device, and equal eager mode (docs/numerics.md 13.4)."""
     if device == "cpu":
@@ -443,4 +472,5 @@ def check_edges():
     print("NaN, empty, zero and strided inputs behave; formats survive their string; PyTorch's 8-bit dtypes read the same numbers")
 
 
-_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile, check_graphs])
+_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile, check_evaluation, check_other_modes,
+                check_graphs])
