@@ -37,7 +37,7 @@ template <class T> void decode_rows(const DecodeCopy& p, T* out) {
       for (int64_t b = 0; b * width < cols; ++b) {
         const int64_t c0 = b * width, c1 = std::min(cols, c0 + width), at = scale_index(s, cols, r, b);
         const float byte = has_byte_scales(s.scale) ? scales[static_cast<const uint8_t*>(c.scales)[at]] : 1.0f;
-        const float factor = code_factor(c, full, cols, r, b, byte), zero = uint4 ? c.zeros[at] : 0.0f;
+        const float factor = code_factor(c, full, cols, r, b, byte), zero = uint4 ? c.zeros[at] : -0.0f;
         if (c.codes != nullptr) {
           const uint8_t* codes = c.codes + r * cols;
           for (int64_t j = c0; j < c1; ++j) store(zero + values[codes[j]] * factor, row[j], !uint4);

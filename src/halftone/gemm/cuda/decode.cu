@@ -44,7 +44,7 @@ __global__ void decode_kernel(DecodeCopy p) {
     const float byte = has_byte_scales(s.scale) ? scales[static_cast<const uint8_t*>(c.scales)[at]] : 1.0f;
     // code_factor's own divisions are only made where it has more to multiply than a byte's value.
     const float factor = full || !has_byte_scales(s.scale) ? code_factor(c, full, cols, r, b, byte) : byte;
-    const float zero = uint4 ? c.zeros[at] : 0.0f;
+    const float zero = uint4 ? c.zeros[at] : -0.0f;
     T* out = static_cast<T*>(p.out) + r * cols;
     if (vector) {
       device::Vec<T, kElements> v;
