@@ -7,10 +7,10 @@
 namespace halftone {
 namespace {
 
-// Kinds of instructions, as pipes see them: a wide product; the sum of three words that follows it; anything else of the integer pipe; 32-bit
-// multiply-adds and dot products of the multipliers; fp32; pairs of bf16; words of shared memory written, sixteen bytes of it read.
+// Kinds of instructions, as pipes see them: a wide product; the sum of three words that follows it; anything else of the integer pipe;
+// 32-bit multiply-adds and dot products of the multipliers; fp32; pairs of bf16; words of shared memory written and read.
 enum Kind { wide, sum, logic, imad, dot, fp32, pairs, store, load, kKinds };
-constexpr int kElements = 8, kRegisters = 8;
+constexpr int kElements = 8, kRegisters = 8, kMostWarps = 6;  // of a scheduler, with registers for all
 
 template <int... kCounts>
 struct Mix {
@@ -42,7 +42,7 @@ struct State {
 };
 
 template <int kKind, int kNumber>
-__device__ __forceinline__ void one(State& s, uint32_t by, uint32_t key, uint32_t to, uint32_t from) {
+__device__ __forceinline__ void one(State& s, uint32_t by, uint32_t key, uint32_t shared) {
   constexpr int j = kNumber % kRegisters;
   if constexpr (kKind == wide) {
     uint64_t both;
@@ -67,35 +67,33 @@ __device__ __forceinline__ void one(State& s, uint32_t by, uint32_t key, uint32_
                  : "+r"(s.pair[j])
                  : "r"(key), "r"(by));
   } else if constexpr (kKind == store) {
-    asm volatile("st.volatile.shared.u32 [%0+%1], %2;" ::"r"(to), "n"(j * 128), "r"(s.product[j]) : "memory");
+    asm volatile("st.volatile.shared.u32 [%0+%1], %2;" ::"r"(shared), "n"(j * 128), "r"(s.product[j]) : "memory");
   } else if constexpr (kKind == load) {
-    uint32_t w[4];
-    asm volatile("ld.volatile.shared.v4.u32 {%0,%1,%2,%3}, [%4+%5];"
-                 : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
-                 : "r"(from), "n"(j * 512)
-                 : "memory");
+    uint32_t w;
+    asm volatile("ld.volatile.shared.u32 %0, [%1+%2];" : "=r"(w) : "r"(shared), "n"(j * 128) : "memory");
   }
 }
 template <class M, size_t... i>
-__device__ __forceinline__ void all(State& s, uint32_t by, uint32_t key, uint32_t to, uint32_t from, std::index_sequence<i...>) {
+__device__ __forceinline__ void all(State& s, uint32_t by, uint32_t key, uint32_t shared, std::index_sequence<i...>) {
   constexpr auto order = M::order();
-  (one<order.kind[i], order.number[i]>(s, by, key, to, from), ...);
+  (one<order.kind[i], order.number[i]>(s, by, key, shared), ...);
 }
 
 template <class M>
-__global__ void __launch_bounds__(1024) mix_kernel(int rounds, uint32_t by, uint32_t key, uint32_t* out, unsigned long long* cycles) {
-  __shared__ alignas(16) uint32_t memory[kRegisters * 128];
+__global__ void __launch_bounds__(kMostWarps * 128)
+    mix_kernel(int rounds, uint32_t by, uint32_t key, uint32_t* out, unsigned long long* cycles) {
+  __shared__ uint32_t memory[kRegisters * 32];
   State s;
   const uint32_t thread = blockIdx.x * blockDim.x + threadIdx.x;
   for (uint32_t j = 0; j < kRegisters; ++j) {
     s.value[j] = thread * (j + 3), s.high[j] = thread + j, s.low[j] = thread ^ j, s.word[j] = thread, s.product[j] = thread * 7 + j;
     s.pair[j] = thread + 9 + j, s.real[j] = static_cast<float>(thread + j);
-    memory[threadIdx.x % 128 + j * 128] = j;
+    memory[threadIdx.x % 32 + j * 32] = j;
   }
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(memory)), to = at + (threadIdx.x & 31) * 4, from = at + (threadIdx.x & 31) * 16;
+  const auto shared = static_cast<uint32_t>(__cvta_generic_to_shared(memory)) + (threadIdx.x & 31) * 4;
   __syncthreads();
   const auto start = static_cast<unsigned long long>(clock64());
-  for (int i = 0; i < rounds; ++i) all<M>(s, by, key, to, from, std::make_index_sequence<M::total>());
+  for (int i = 0; i < rounds; ++i) all<M>(s, by, key, shared, std::make_index_sequence<M::total>());
   __syncthreads();
   atomicMax(cycles, static_cast<unsigned long long>(clock64()) - start);
   uint32_t left = 0;
@@ -108,7 +106,7 @@ __global__ void __launch_bounds__(1024) mix_kernel(int rounds, uint32_t by, uint
 template <class M>
 MixCycles cycles_of(const char* what, int multiprocessors, uint32_t* out, unsigned long long* cycles) {
   MixCycles row{what, static_cast<double>(M::total) / kElements, {}};
-  constexpr int kRounds = 300, kWarps[] = {4, 6, 8};
+  constexpr int kRounds = 300, kWarps[] = {4, kMostWarps};
   for (size_t i = 0; i < std::size(kWarps); ++i) {
     unsigned long long most = 0;
     for (int turn = 0; turn < 2; ++turn) {  // the first one warms up
@@ -127,8 +125,8 @@ std::vector<MixCycles> mix_cycles(int multiprocessors, uint32_t* out, unsigned l
   const auto of = [&]<int... kCounts>(const char* what, std::integer_sequence<int, kCounts...>) {
     return cycles_of<Mix<kCounts...>>(what, multiprocessors, out, cycles);
   };
-  // Of eight elements: wide, sum, logic, imad, dot, fp32, pairs, store, load. As compiled (cuobjdump, the usual path of a piece), and what
-  // docs/quantize_cuda.md counts as what no kernel can do without.
+  // Of eight elements, in the order of Kind. As compiled (cuobjdump, the usual path of a piece; without what runs in the uniform datapath),
+  // and what docs/quantize_cuda.md counts as what no kernel can do without.
   return {of("packed SR both, as compiled", std::integer_sequence<int, 36, 36, 54, 23, 0, 16, 12, 7, 5>()),
           of("packed SR both, the least", std::integer_sequence<int, 35, 35, 47, 18, 0, 16, 12, 2, 2>()),
           of("packed H32 SR both, as compiled", std::integer_sequence<int, 36, 36, 58, 25, 16, 64, 16, 5, 14>()),

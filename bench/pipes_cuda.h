@@ -13,14 +13,14 @@ struct PipeCycles {
 // out: 768 words a multiprocessor of device memory; cycles: a 64-bit word of it.
 std::vector<PipeCycles> pipe_cycles(int multiprocessors, uint32_t* out, unsigned long long* cycles);
 
-// Cycles that a scheduler with 4, 6 and 8 warps takes for the instructions of an element, evenly mixed, without anything to wait for: what
+// Cycles that a scheduler with 4 and 6 warps takes for the instructions of an element, evenly mixed, without anything to wait for: what
 // a kernel of these instructions cannot go below.
 struct MixCycles {
   const char* what;
   double instructions;
-  std::array<double, 3> cycles;
+  std::array<double, 2> cycles;
 };
-// out: 1024 words a multiprocessor.
+// out, cycles: as above.
 std::vector<MixCycles> mix_cycles(int multiprocessors, uint32_t* out, unsigned long long* cycles);
 
 }  // namespace halftone

@@ -32,7 +32,7 @@ struct Shared {
 // What the host knows and the compiler is not to know: it would make shifts of products (multiply_add), and constants anew for each piece.
 struct Known {
   uint32_t minus = 0u - (1u << Rule::kShift), sixteen = 16;
-  uint32_t upper = 0x3F800000u, zero = 0x80000000u;     // the pair (0, 1), by which upper halves are widened; see widened
+  uint32_t zero = 0x80000000u;                          // see widened
   uint32_t around = kOver >> 8 << 24 | (kOver & 255u);  // what positions less draws are taken from: codes count down from 8
   OneScale row, column;
   Known(const MxRule& of_rows, const MxRule& of_columns) : row(PairScale(of_rows)), column(PairScale(of_columns)) {}
@@ -101,9 +101,8 @@ __device__ __forceinline__ void encode8(const Block<bf16>& t, int group, const F
     uint32_t s[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // The upper one by the multipliers, which have less to do.
       const uint32_t pair = w[i >> 1];
-      const float x = __uint_as_float((i & 1) == 0 ? pair << 16 : as_word(__hfma2(both_halves<1>(pair), as_pair(k.upper), as_pair(0u))));
+      const float x = __uint_as_float((i & 1) == 0 ? pair << 16 : pair & 0xFFFF0000u);
       s[i] = multiply_add(less(four * 4 + i, __float_as_uint(__fmul_ru(fabsf(x), f.factor))), k.minus, around);
     }
     const uint32_t selectors = multiply_add(__byte_perm(s[1], s[3], 0x0073), k.sixteen, __byte_perm(s[0], s[2], 0x0073));
@@ -135,7 +134,7 @@ __device__ __forceinline__ uint32_t pack8(const Block<bf16>& t, int group, float
   for (int i = 0; i < 8; ++i) {
     const uint32_t pair = kFar ? w[i & 3] : w[i >> 1];
     const bool lower = kFar ? i < 4 : (i & 1) == 0;
-    const float x = __uint_as_float(lower ? pair << 16 : as_word(__hfma2(both_halves<1>(pair), as_pair(k.upper), as_pair(0u))));
+    const float x = __uint_as_float(lower ? pair << 16 : pair & 0xFFFF0000u);
     s[i] = multiply_add(less(i, __float_as_uint(__fmul_ru(fabsf(x), factor))), k.shift, around);
   }
   // Of two codes, whose highest bits are 0, and zeros.
