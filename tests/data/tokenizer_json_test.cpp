@@ -148,6 +148,11 @@ TEST(Tokenizer, LoadsAndSavesFolders) {
   EXPECT_EQ(Tokenizer::load(folder).encode("ab ##"), (Ids{3, 2, 5}));
   write("tokenizer_config.json", R"({"eos_token": "ab", "chat_template": "{{ x }}"})");
   EXPECT_EQ(Tokenizer::load(folder).eos_id(), 3);
+  // Of a word of the vocabulary a special token is made; what tokenizer_config.json does not name stands in the map.
+  EXPECT_EQ(Tokenizer::load(folder).encode("aabb", false), (std::vector<int32_t>{0, 3, 1}));
+  write("special_tokens_map.json", R"({"bos_token": {"content": "a"}, "eos_token": "b"})");
+  EXPECT_EQ(Tokenizer::load(folder).eos_id(), 3);
+  EXPECT_EQ(Tokenizer::load(folder).bos_id(), 0);
   const std::string text = small().dump(3);
   write("tokenizer.json", text);
   const Tokenizer t = Tokenizer::load(folder);

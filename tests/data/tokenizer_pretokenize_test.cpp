@@ -94,10 +94,36 @@ TEST(Pretokenize, LongRunsNeedNoStack) {
   EXPECT_EQ(pieces(pretokenizer, std::string(1 << 20, 'x') + "é").size(), 1u);
 }
 
+TEST(Pretokenize, PatternsAreThoseOfRuby) {
+  using Pieces = std::vector<std::string>;
+  const auto cut = [](const char* pattern, const char* text) {
+    return pieces(Pretokenizer({{pattern, false, SplitBehavior::removed, true}}), text);
+  };
+  EXPECT_EQ(cut("\\p{N}{1,3}+", "1234567 8"), (Pieces{"1234567", "8"}));
+  EXPECT_EQ(cut("(?:a|b{2}){2}+", "abbaabb"), (Pieces{"abbaa"}));
+  EXPECT_EQ(cut("^l", "ly\nlx"), (Pieces{"l", "l"}));
+  EXPECT_EQ(cut("[a[bc]]+", "xabcx"), (Pieces{"abc"}));
+  EXPECT_EQ(cut("\\h+", "ab 1g"), (Pieces{"ab", "1"}));
+  EXPECT_EQ(cut("\\w+", "e\u0301a \u00bd"), (Pieces{"e\u0301a", "\u00bd"}));
+  EXPECT_EQ(cut("l{,2}", "lll"), (Pieces{"ll", "l"}));
+}
+
 TEST(Pretokenize, BadPatternsAreErrors) {
   EXPECT_THROW(Pretokenizer({{"(a"}}), Error);
   EXPECT_THROW(Pretokenizer({{"\\C"}}), Error);
   EXPECT_THROW(split_pattern_by_name("gpt5"), Error);
+  // What the package's engine reads in another way, or what only it reads.
+  for (const char* pattern :
+       {"[a-z&&[^e]]", "[[:alpha:]]", "[a[^b]]", "\\bx", "\\Qx\\E", "\\pL", "[\\W]", "(?x)a b", "a(?i)b|c", "(?~a)", "(*FAIL)",
+        "\\xC3",       "{2}",         "\\0",     "\\p",  "\\",      "[",    "[\\",   "(?",      "a{2",      "\\u00"}) {
+    try {
+      Pretokenizer({{pattern}});
+      EXPECT_STREQ(pattern, "a{2");
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string_view(e.what()).find('\n'), std::string_view::npos) << pattern;
+      EXPECT_NE(std::string_view(e.what()).find("split pattern"), std::string_view::npos) << pattern << ": " << e.what();
+    }
+  }
   EXPECT_THROW(pieces(Pretokenizer({{"(a|aa)+$"}}), std::string(5000, 'a') + "b"), Error);
 }
 

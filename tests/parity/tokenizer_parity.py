@@ -129,7 +129,12 @@ def cases(base):
     merges = base["model"]["merges"]
     no_a = {token: i for token, i in base["model"]["vocab"].items() if "a" not in token}
     no_a_merges = [m for m in merges if "a" not in m]
-    return {
+    # Of one meaning in Oniguruma and another, or none, in PCRE2.
+    ruby = [r"[a[bc]]+", r"\p{N}{1,3}+", r"\p{N}{2}?", r"l{,2}", r"\s++$|\s", r"^l|^\s", r"\w+", r"[^\w\s]+", r"\W", r"(?m)e.+", r"\h+", r"\H", r"[\h,]+",
+            r" ?[^(\s|[.,!?])]+", r"\u0061+", r"[\s\v]+", r"(?i:THE|[x-z])+", r"(?<=e)\s|a(?!b)", "[\u00e9\u4e00-\u9fa5]{1,2}", r"(?:ab|\d{2,}){2}+"]
+    twice = with_ids[:2] + [with_ids[1] | {"lstrip": False, "rstrip": True}]
+    return {f"pattern {i}": make(pre_tokenizer=sequence(split(p))) for i, p in enumerate(ruby)} | {
+        "an added token twice": make(pre_tokenizer=sequence(split(LLAMA3)), added_tokens=twice),
         "gpt2": make(pre_tokenizer=byte_level(True)),
         "gpt2, prefix space": make(pre_tokenizer=byte_level(True, prefix=True), added_tokens=with_ids),
         "llama3": make(pre_tokenizer=sequence(split(LLAMA3)), added_tokens=with_ids, post_processor=template),

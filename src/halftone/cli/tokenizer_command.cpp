@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -32,8 +34,11 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 // All files named by the patterns, each once, in the order of the patterns.
 std::vector<SourceFile> list_files(const std::vector<std::string>& patterns) {
   std::vector<SourceFile> files;
+  std::set<std::string> seen;
   for (const std::string& pattern : patterns) {
-    for (SourceFile& file : find_files(pattern, {""}).files) files.push_back(std::move(file));
+    for (SourceFile& file : find_files(pattern, {""}).files) {
+      if (seen.insert(std::filesystem::weakly_canonical(file.path).string()).second) files.push_back(std::move(file));
+    }
   }
   return files;
 }
@@ -55,8 +60,12 @@ int run_train(TrainOptions options) {
   size_t next = 0;
   auto next_document = [&](std::string& text) {
     if (next == files.size() || read_bytes >= total) return false;
-    text = read_file(files[next++].path, kMaxDocumentBytes);
-    text.resize(std::min<size_t>(text.size(), total - read_bytes));
+    const SourceFile& file = files[next++];
+    const int64_t wanted = std::min(file.size, total - read_bytes);
+    check(wanted <= kMaxDocumentBytes, "{}: expected documents of up to {} bytes, found {}; cut it, or set --max-bytes", file.path,
+          kMaxDocumentBytes, file.size);
+    text.resize(static_cast<size_t>(wanted));
+    text.resize(InputFile(file.path).read(0, text.data(), text.size()));
     read_bytes += static_cast<int64_t>(text.size());
     return true;
   };
@@ -177,12 +186,16 @@ int tokenizer_command(std::span<const std::string> args) {
   train_app->add_option("--vocab-size", train.trainer.vocab_size, "ids in all: 256 bytes, merges, special tokens")->capture_default_str();
   train_app->add_option("--output", train.output, "folder for tokenizer.json and tokenizer_config.json")->required();
   train_app->add_option("--pattern", train.trainer.pattern, "how text is cut first: gpt2, llama3, qwen2")->capture_default_str();
-  train_app->add_option("--threads", train.trainer.threads, "0: one per core")->capture_default_str();
+  train_app->add_option("--threads", train.trainer.threads, "0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   train_app->add_option("--special", train.trainer.special_tokens, "special tokens, in the order of their ids")->capture_default_str();
   train_app->add_option("--bos", train.trainer.bos_token, "which of them begins a document")->capture_default_str();
   train_app->add_option("--eos", train.trainer.eos_token, "which of them ends a document")->capture_default_str();
-  train_app->add_option("--min-frequency", train.trainer.min_frequency, "pairs seen less often are not merged")->capture_default_str();
-  train_app->add_option("--max-bytes", train.max_bytes, "read no more than this; 0: everything")->capture_default_str();
+  train_app->add_option("--min-frequency", train.trainer.min_frequency, "pairs seen less often are not merged")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  train_app->add_option("--max-bytes", train.max_bytes, "read no more than this; 0: everything")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
 
   std::string path, file;
   std::vector<std::string> words, patterns;
@@ -194,10 +207,12 @@ int tokenizer_command(std::span<const std::string> args) {
     return sub;
   };
   CLI::App* encode_app = tokenizer_option(app.add_subcommand("encode", "print the ids of a text (arguments, --file or standard input)"));
-  encode_app->add_option("text", words, "the text");
-  encode_app->add_option("--file", file, "read the text from a file");
+  CLI::Option* text = encode_app->add_option("text", words, "the text");
+  CLI::Option* from_file = encode_app->add_option("--file", file, "read the text from a file")->excludes(text);
   encode_app->add_flag("--no-special", no_special, "leave out what the post-processor adds (BOS, EOS)");
-  encode_app->add_flag("--jsonl", jsonl, "standard input has one JSON string a line; print one array a line");
+  encode_app->add_flag("--jsonl", jsonl, "standard input has one JSON string a line; print one array a line")
+      ->excludes(text)
+      ->excludes(from_file);
   CLI::App* decode_app = tokenizer_option(app.add_subcommand("decode", "print the text of ids (arguments or standard input)"));
   decode_app->add_option("ids", ids, "token ids");
   decode_app->add_flag("--skip-special", skip_special, "leave out special tokens");
@@ -208,6 +223,11 @@ int tokenizer_command(std::span<const std::string> args) {
   bench_app->add_option("--repeats", repeats, "the best of so many runs is printed")->capture_default_str()->check(CLI::Range(1, 1000));
 
   std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
+  // It takes [a,b] for a list; behind a character that no argument has it does not.
+  constexpr char kLiteral = '\x01';
+  for (std::string& arg : reversed) {
+    if (arg.size() > 1 && arg.front() == '[' && arg.back() == ']') arg.insert(arg.begin(), kLiteral);
+  }
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::Success& e) {  // --help
@@ -215,6 +235,11 @@ int tokenizer_command(std::span<const std::string> args) {
   } catch (const CLI::ParseError& e) {
     fail("tokenizer: {} (see halftone tokenizer --help)", e.what());
   }
+  const auto restore = [](std::string& arg) {
+    if (arg.starts_with(kLiteral)) arg.erase(0, 1);
+  };
+  for (auto* list : {&words, &patterns, &train.files, &train.trainer.special_tokens}) std::ranges::for_each(*list, restore);
+  for (auto* one : {&path, &file, &train.output, &train.trainer.bos_token, &train.trainer.eos_token}) restore(*one);
   if (*train_app) return run_train(std::move(train));
   if (*encode_app || *decode_app) set_log_level(LogLevel::error);  // standard output is the result; `info` shows warnings
   if (*encode_app) return run_encode(path, words, file, !no_special, jsonl);

@@ -178,7 +178,13 @@ Tokenizer train_bpe(const std::function<bool(std::string&)>& next_document, cons
     spec.added.push_back(std::move(token));
   }
   spec.text_tokens.resize(spec.tokens.size());
-  auto recorded = [&](const std::string& name) { return std::ranges::count(options.special_tokens, name) > 0 ? name : std::string(); };
+  const BpeTrainerOptions unset;
+  auto recorded = [&](const std::string& name) {
+    const bool special = std::ranges::count(options.special_tokens, name) > 0;
+    check(special || name.empty() || name == unset.bos_token || name == unset.eos_token,
+          "the token '{}' begins or ends documents, but is none of the special tokens; name it among them", name);
+    return special ? name : std::string();
+  };
   spec.bos_token = recorded(options.bos_token);
   spec.eos_token = recorded(options.eos_token);
   return Tokenizer::from_spec(spec);

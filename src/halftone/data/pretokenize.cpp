@@ -4,6 +4,8 @@
 
 #include "halftone/base/error.h"
 #include "halftone/data/pretokenize_ascii.h"
+#include "halftone/data/tokenizer_json_fields.h"
+#include "halftone/data/tokenizer_regex.h"
 
 namespace halftone {
 namespace {
@@ -14,22 +16,6 @@ constexpr std::string_view kLlama3 =
 constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr size_t kMaxPatternBytes = 16384;
-
-// Other engines' \s is the property White_Space; PCRE2's also takes U+180E. So \s and \S are written out.
-std::string with_white_space_property(std::string_view pattern) {
-  std::string out;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const bool escape = pattern[i] == '\\' && i + 1 < pattern.size();
-    if (escape && (pattern[i + 1] == 's' || pattern[i + 1] == 'S')) {
-      out += pattern[i + 1] == 's' ? "\\p{White_Space}" : "\\P{White_Space}";
-    } else {
-      out.push_back(pattern[i]);
-      if (escape) out.push_back(pattern[i + 1]);
-    }
-    i += escape;
-  }
-  return out;
-}
 
 struct CodeFree {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
@@ -98,14 +84,17 @@ Pretokenizer::Pretokenizer(std::vector<SplitStep> steps) {
   for (const SplitStep& step : steps) {
     check(step.pattern.size() <= kMaxPatternBytes, "a split pattern of {} bytes: expected at most {}", step.pattern.size(),
           kMaxPatternBytes);
-    const std::string pattern = step.literal ? step.pattern : with_white_space_property(step.pattern);
+    const std::string pattern = step.literal ? step.pattern : pcre2_pattern(step.pattern);
     uint32_t options = PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C;
     options |= step.literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_DOLLAR_ENDONLY;
     if (step.literal) options &= ~PCRE2_NEVER_BACKSLASH_C;  // not allowed together
     int error = 0;
     size_t offset = 0;
     pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr);
-    if (code == nullptr) fail("split pattern '{}' is no regular expression of PCRE2: {} at byte {}", pattern, pcre2_message(error), offset);
+    if (code == nullptr) {
+      fail("split pattern {} is no regular expression of PCRE2: {} at byte {} of {}", tokenizer_fields::shown(step.pattern),
+           pcre2_message(error), offset, tokenizer_fields::shown(pattern));
+    }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets, with the same result
     steps_.push_back({std::unique_ptr<pcre2_code, CodeFree>(code), step.behavior, step.invert});
   }
@@ -126,7 +115,11 @@ namespace {
 // First match at or after `start`; false when there is none. A match never ends before it begins (\K in a lookahead can).
 bool find(const pcre2_code* code, std::string_view text, size_t start, pcre2_match_data* match, pcre2_match_context* context,
           Range& found) {
-  const int rc = pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, PCRE2_NO_UTF_CHECK, match, context);
+  const auto match_with = [&](uint32_t options) {
+    return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, PCRE2_NO_UTF_CHECK | options, match, context);
+  };
+  int rc = match_with(0);
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match_with(PCRE2_NO_JIT);  // which keeps what is open elsewhere
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   if (rc < 0) fail("the tokenizer's split pattern failed at byte {} of a text of {} bytes: {}", start, text.size(), pcre2_message(rc));
   const size_t* v = pcre2_get_ovector_pointer(match);

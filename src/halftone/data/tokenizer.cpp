@@ -4,10 +4,12 @@
 #include <mutex>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/data/bpe_model.h"
 #include "halftone/data/pretokenize.h"
 #include "halftone/data/tokenizer_added.h"
 #include "halftone/data/tokenizer_json.h"
+#include "halftone/data/tokenizer_json_fields.h"
 #include "halftone/data/unicode.h"
 
 namespace halftone {
@@ -80,8 +82,13 @@ struct Tokenizer::Impl {
       added_by_content.emplace_back(token.content, token.id);
     }
     std::sort(added_by_content.begin(), added_by_content.end());
-    if (!spec.bos_token.empty()) bos = find(spec.bos_token);
-    if (!spec.eos_token.empty()) eos = find(spec.eos_token);
+    const auto named = [&](const char* key, const std::string& name) -> std::optional<int32_t> {
+      if (name.empty()) return std::nullopt;
+      const std::optional<int32_t> id = find(name);
+      if (!id) log_warning("tokenizer: the {} {} is not in the vocabulary; there is none", key, tokenizer_fields::shown(name));
+      return id;
+    };
+    bos = named("bos_token", spec.bos_token), eos = named("eos_token", spec.eos_token);
   }
 
   std::optional<int32_t> find(std::string_view content) const {

@@ -48,8 +48,9 @@ Tokenizer Tokenizer::load(const fs::path& folder_or_file) {
       fail("{}: {}", folder.string(), e.what());
     }
   }
-  const std::string config = is_file(config_path) ? read(config_path) : std::string();
+  std::string config = is_file(config_path) ? read(config_path) : std::string();
   try {
+    if (is_file(folder / "special_tokens_map.json")) config = with_special_tokens(config, read(folder / "special_tokens_map.json"));
     return parse(json, config);
   } catch (const Error& e) {
     fail("{}: {}", source.string(), e.what());

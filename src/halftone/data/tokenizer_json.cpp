@@ -161,7 +161,9 @@ void read_pre_tokenizer(const Json& node, TokenizerSpec& spec, bool& byte_level)
   } else if (type == "WhitespaceSplit" && words) {
     spec.splits.push_back({"\\s", false, SplitBehavior::removed});
   } else if (type == "Whitespace" && words) {
-    spec.splits.push_back({"\\w+|[^\\w\\s]+", false, SplitBehavior::removed, true});
+    // \\w of the regex crate: that of UTS 18 with Join_Control.
+    const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
+    spec.splits.push_back({"[" + word + "]+|[^" + word + "\\s]+", false, SplitBehavior::removed, true});
   } else {
     fail("pre_tokenizer {}: expected ByteLevel, alone or behind Split or Digits", shown(type));
   }
@@ -184,6 +186,15 @@ class AddedTokens {
   AddedTokens(TokenizerSpec& spec, const Vocabulary& vocabulary)
       : spec_(spec), vocabulary_(vocabulary), next_(static_cast<int64_t>(vocabulary.size())) {}
 
+  // What follows is of tokenizer_config.json.
+  void enter_config() { of_config_ = true; }
+  // A word of the vocabulary that begins or ends documents: transformers adds it.
+  void make_special(const std::string& content) {
+    const auto found = vocabulary_.find(content);
+    if (content.empty() || found == vocabulary_.end() || index_.contains(content)) return;
+    add(Json{{"content", content}, {"special", true}}, found->second, "tokenizer_config.json");
+  }
+
   void add(const Json& entry, int64_t claimed, const char* where) {
     AddedToken token;
     token.content = string_of(entry, "content", where);
@@ -195,7 +206,13 @@ class AddedTokens {
     token.normalized = flag_or(entry, "normalized", !token.special, where);
     const auto [seen, is_new] = index_.emplace(token.content, spec_.added.size());
     if (!is_new) {
-      spec_.added[seen->second].special |= token.special;
+      AddedToken& known = spec_.added[seen->second];
+      token.id = known.id, token.special |= known.special;
+      if (of_config_) {
+        known.special = token.special;
+      } else {
+        known = std::move(token);  // of the list of tokenizer.json the last one says how it is found
+      }
       return;
     }
     const auto found = vocabulary_.find(token.content);
@@ -223,6 +240,7 @@ class AddedTokens {
   TokenizerSpec& spec_;
   const Vocabulary& vocabulary_;
   int64_t next_;
+  bool of_config_ = false;
   std::unordered_map<std::string, size_t> index_;
 };
 
@@ -274,10 +292,7 @@ std::string token_content(const Json& object, const char* key) {
   return found->is_object() ? string_of(*found, "content", key) : string_of(object, key, "tokenizer_config.json");
 }
 
-void read_config(const Json& config, TokenizerSpec& spec, AddedTokens& added) {
-  check(config.is_object(), "tokenizer_config.json: expected an object, found {}", config.type_name());
-  spec.bos_token = token_content(config, "bos_token");
-  spec.eos_token = token_content(config, "eos_token");
+void read_added(const Json& config, AddedTokens& added) {
   const auto tokens = config.find("added_tokens_decoder");
   if (tokens == config.end() || tokens->is_null()) return;
   const char* where = "added_tokens_decoder";
@@ -293,6 +308,15 @@ void read_config(const Json& config, TokenizerSpec& spec, AddedTokens& added) {
   for (const auto& [id, entry] : in_order) added.add(*entry, id, where);
 }
 
+void read_config(const Json& config, TokenizerSpec& spec, AddedTokens& added) {
+  check(config.is_object(), "tokenizer_config.json: expected an object, found {}", config.type_name());
+  spec.bos_token = token_content(config, "bos_token");
+  spec.eos_token = token_content(config, "eos_token");
+  added.enter_config();
+  read_added(config, added);
+  for (const std::string* name : {&spec.bos_token, &spec.eos_token}) added.make_special(*name);
+}
+
 const Json& field(const Json& root, const char* key) {
   static const Json kNull;
   const auto found = root.find(key);
@@ -300,6 +324,18 @@ const Json& field(const Json& root, const char* key) {
 }
 
 }  // namespace
+
+std::string with_special_tokens(const std::string& config_json, std::string_view map_json) {
+  Json config = config_json.empty() ? Json::object() : parse(config_json, "tokenizer_config.json");
+  const Json map = parse(map_json, "special_tokens_map.json");
+  check(map.is_object(), "special_tokens_map.json: expected an object, found {}", map.type_name());
+  bool changed = false;
+  for (const char* key : {"bos_token", "eos_token"}) {
+    if (!config.is_object() || !field(config, key).is_null() || field(map, key).is_null()) continue;
+    config[key] = token_content(map, key), changed = true;
+  }
+  return changed ? config.dump(2) : config_json;
+}
 
 TokenizerSpec parse_tokenizer_json(std::string_view json, std::string_view config_json) {
   const Json root = parse(json, "tokenizer.json");

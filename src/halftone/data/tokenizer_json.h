@@ -42,6 +42,8 @@ struct TokenizerSpec {
 // Reads Hugging Face's tokenizer.json (byte-level BPE, or word level) and, when not empty, tokenizer_config.json.
 // Error, one line, for anything that is malformed or that would not give the ids of the `tokenizers` package.
 TokenizerSpec parse_tokenizer_json(std::string_view json, std::string_view config_json);
+// tokenizer_config.json (empty: none) with the bos_token and eos_token of special_tokens_map.json where it names none itself.
+std::string with_special_tokens(const std::string& config_json, std::string_view map_json);
 // The older form: vocab.json (object from token to id) or vocab.txt (one token a line) with merges.txt ("a b" a line, GPT-2's
 // pattern); without merges a word-level vocabulary with [UNK]. Returns the text of an equivalent tokenizer.json.
 std::string tokenizer_json_from_vocab(std::string_view vocab, bool vocab_is_json, std::optional<std::string_view> merges);

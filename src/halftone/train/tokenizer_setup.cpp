@@ -44,7 +44,9 @@ std::vector<std::string> sample_text(const JobConfig& config) {
 
 Tokenizer prepare_tokenizer(const JobConfig& config) {
   const fs::path folder = config.model.hf_assets_path;
-  const bool present = fs::exists(folder / "tokenizer.json") || fs::is_regular_file(folder) || config.model.train_tokenizer == 0;
+  const auto holds = [&](const char* name) { return fs::exists(folder / name); };
+  const bool present = holds("tokenizer.json") || holds("vocab.json") || holds("vocab.txt") || fs::is_regular_file(folder) ||
+                       config.model.train_tokenizer == 0;
   if (!present) {
     const auto start = std::chrono::steady_clock::now();
     std::vector<std::string> documents = sample_text(config);
@@ -67,6 +69,10 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
   }
   Tokenizer tokenizer = Tokenizer::load(folder);
   log_info("Loading tokenizer from {}: {}", folder.string(), tokenizer.description());
+  if (!tokenizer.eos_id()) {
+    log_warning("the tokenizer at {} has no token that ends a document: documents follow each other without one; name it as eos_token in "
+                "tokenizer_config.json", folder.string());
+  }
   return tokenizer;
 }
 
