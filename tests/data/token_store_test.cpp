@@ -169,6 +169,7 @@ TEST(BinSource, NamesWhatIsWrong) {
   EXPECT_ERROR(open_bin(folder.write("c.bin", std::string("\x88\xD8\x34\x01 rest of it", 16)), cache), "header of llm.c");
   EXPECT_ERROR(open_bin(folder.write("d.bin", ""), cache), "holds no document");
   EXPECT_ERROR(open_bin(folder.write("e.bin", bin16({1, 2})), cache, "int8"), "expected uint16 or uint32");
+  EXPECT_ERROR(open_bin(folder.write("f.bin", bin16({1, 2})), cache, "uint16", 65537), "set dataloader.token_dtype = \"uint32\"");
 }
 
 TEST(BinSource, ChangedFileIsNoticed) {

@@ -3,6 +3,7 @@
 is wrong."""
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -41,6 +42,10 @@ def bad_output(work):
         expect(f"full standard output of {words[0]}", command, "standard output cannot be written: No space left on device")
     tokenize = [program, "tokenize", "--dataset_path", "README.md", *tokenizer, "--output"]
     expect("tokens into a folder", [*tokenize, work], "found a folder")
+    own = os.path.join(work, "own.txt")
+    shutil.copy(os.path.join(source, "README.md"), own)
+    expect("tokens over their text", [program, "tokenize", "--dataset_path", own, *tokenizer, "--output", own], "is one of the files to be read")
+    assert open(own, "rb").read() == open(os.path.join(source, "README.md"), "rb").read(), "tokens over their text: it is gone"
     expect("tokens into a device", [*tokenize, "/dev/null"], "found a device")
 
 

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <chrono>
+#include <filesystem>
 
 #include "halftone/base/error.h"
 #include "halftone/base/parallel.h"
@@ -43,6 +44,10 @@ int run(Options options) {
   const std::unique_ptr<DocumentSource> source = open_source(options.source);
   check(source->stored_token_bytes() == 0, "--dataset {} holds ids already", options.source.dataset);
 
+  for (const SourceFile& file : source->files().files) {
+    std::error_code none;
+    if (std::filesystem::equivalent(options.output, file.path, none)) fail("--output {} is one of the files to be read", options.output);
+  }
   AtomicFile out(options.output);
   int64_t documents = 0, text_bytes = 0;
   tokenise_source(*source, codec, width, options.threads > 0 ? options.threads : max_threads(), [&](TokenisedShard&& shard) {

@@ -41,7 +41,11 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
   }
   if (o.dataset == "bin") {
     require_path(o);
-    return std::make_unique<BinSource>(find_files(o.path, {".bin"}), token_bytes_of(o.token_dtype), o.vocab_size, o.eos_id);
+    const int bytes = token_bytes_of(o.token_dtype);
+    check(bytes > 2 || o.vocab_size <= 65536,
+          "dataset bin: uint16 holds ids below 65,536, the tokenizer has {}; set dataloader.token_dtype = \"uint32\", as halftone tokenize "
+          "writes them", with_commas(o.vocab_size));
+    return std::make_unique<BinSource>(find_files(o.path, {".bin"}), bytes, o.vocab_size, o.eos_id);
   }
   fail("dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);
 }

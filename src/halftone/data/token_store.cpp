@@ -98,7 +98,8 @@ class TokenStoreBuilder {
     fs::create_directories(folder, error);
     check(!error, "cannot create {}: {}; set job.dump_folder to a folder that can be written", folder, error.message());
     const std::string pattern = fs::absolute(source.files().pattern, error).lexically_normal().string();
-    key_ = digest_hex(fmt::format("{}\n{}\n{}\n{}", source.kind(), source.options(), codec_digest(), pattern));
+    const int encoder = source.stored_token_bytes() != 0 ? 0 : kEncoderVersion;
+    key_ = digest_hex(fmt::format("{}\n{}\n{} {}\n{}", source.kind(), source.options(), codec_digest(), encoder, pattern));
     tokens_path_ = (fs::path(folder) / (key_ + ".tokens")).string();
     meta_path_ = (fs::path(folder) / (key_ + ".json")).string();
     lock_path_ = (fs::path(folder) / (key_ + ".lock")).string();

@@ -161,7 +161,7 @@ void read_pre_tokenizer(const Json& node, TokenizerSpec& spec, bool& byte_level)
   } else if (type == "WhitespaceSplit" && words) {
     spec.splits.push_back({"\\s", false, SplitBehavior::removed});
   } else if (type == "Whitespace" && words) {
-    // \\w of the regex crate: that of UTS 18 with Join_Control.
+    // \w of the regex crate: that of UTS 18 with Join_Control.
     const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
     spec.splits.push_back({"[" + word + "]+|[^" + word + "\\s]+", false, SplitBehavior::removed, true});
   } else {
