@@ -93,15 +93,18 @@ def _leave_fast_paths(model):
 
 def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm_head")):
     """Replaces the torch.nn.Linear modules whose name a regular expression of `targets` matches from its start (and whose last
-    component is not in `ignore`), parameters kept. Layers whose sizes the recipe cannot take stay as they are; model is returned
-    and the names of both kinds are in model.halftone_converted and model.halftone_kept."""
+    component is not in `ignore`), parameters kept. Layers whose sizes the recipe cannot take, and subclasses of torch.nn.Linear,
+    stay as they are; model is returned and the names of both kinds are in model.halftone_converted and model.halftone_kept."""
     if isinstance(targets, str) or isinstance(ignore, str):
         raise ValueError(f"halftone.convert: expected lists of names for targets and ignore, found {targets!r} and {ignore!r}")
     recipe_formats(recipe, _options(options))  # before any module changes
     multiple = 1 if recipe == "none" else 32 if recipe.startswith("mx") or recipe.startswith("int4") else 16
     converted, kept = [], []
     for name, module in list(model.named_modules()):
-        if type(module) is not torch.nn.Linear or not any(re.match(target, name) for target in targets):
+        if not isinstance(module, torch.nn.Linear) or not any(re.match(target, name) for target in targets):
+            continue
+        if type(module) is not torch.nn.Linear:  # another forward, or a use of the weight past it
+            kept += [] if type(module) is Linear else [name]
             continue
         if name.split(".")[-1] in ignore or module.in_features % multiple or module.out_features % multiple:
             kept.append(name)

@@ -45,14 +45,16 @@ TEST(NextCommands, AWayOnFromAModelAlone) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
   const std::string text = next_after({"--config", file, "--job.dump_folder", "outputs/a", "--checkpoint.initial_load_path", "b"}, false);
   EXPECT_EQ(line_of(text, "go on"), "");
-  EXPECT_EQ(line_of(text, "another run"),
-            fmt::format("--config {} --checkpoint.initial_load_path 'outputs/my run/checkpoint/step-30' --job.dump_folder outputs/a_more", file));
+  EXPECT_EQ(
+      line_of(text, "another run"),
+      fmt::format("--config {} --checkpoint.initial_load_path 'outputs/my run/checkpoint/step-30' --job.dump_folder outputs/a_more", file));
 }
 
 TEST(NextCommands, ReplaceWhatTheySetThemselves) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
-  const std::string text = next_after({"--config=" + file, "--training.steps", "30", "--quantize.scheme=mxfp4", "--quantize.ignore",
-                                       "output", "--quantize.use-hadamard", "--training.seq_len", "64", "--job.dump-folder=outputs/bf16"});
+  const std::string text =
+      next_after({"--config=" + file, "--checkpoint.load_step=20", "--training.steps", "30", "--quantize.scheme=mxfp4", "--quantize.ignore",
+                  "output", "--quantize.use-hadamard", "--training.seq_len", "64", "--job.dump-folder=outputs/bf16"});
   EXPECT_EQ(line_of(text, "go on"), fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
                                                 "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
                                                 file));

@@ -217,7 +217,7 @@ def check_evaluation():
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     plain = torch.nn.TransformerEncoder(layer, 2).to(device).eval()
     model = halftone.convert(copy.deepcopy(plain), "mxfp4")
-    assert len(model.halftone_converted) == 4
+    assert len(model.halftone_converted) == 4 and model.halftone_kept == ["layers.0.self_attn.out_proj", "layers.1.self_attn.out_proj"]
     x, padding = randn(2, 8, 64), torch.tensor([[False] * 8, [False] * 5 + [True] * 3], device=device)
     for more in ({}, {"src_key_padding_mask": padding}):
         with torch.no_grad():

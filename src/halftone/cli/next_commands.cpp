@@ -47,8 +47,8 @@ std::string next_commands(Arguments args, const JobConfig& config, const RunSumm
   std::string out = fmt::format("  {} generate --checkpoint {} --prompt 'class Linear(Module):'   # your own prompt\n", kProgram,
                                 shell_word(run.checkpoint));
   if (run.resumable) {
-    out += fmt::format("  {} train{} --training.steps {}   # go on training\n", kProgram, words_without(args, {"training.steps"}),
-                       2 * run.step);
+    out += fmt::format("  {} train{} --training.steps {}   # go on training\n", kProgram,
+                       words_without(args, {"training.steps", "checkpoint.load_step", "checkpoint.exclude_from_loading"}), 2 * run.step);
   } else {
     out += fmt::format("  {} train{} --checkpoint.initial_load_path {} --job.dump_folder {}   # another run from these weights\n", kProgram,
                        words_without(args, {"checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "job.dump_folder"}),
@@ -57,7 +57,7 @@ std::string next_commands(Arguments args, const JobConfig& config, const RunSumm
   if (!config.quantize.scheme.is_none() || !config.quantize.recipe.empty()) {
     const std::string folder = shell_word(config.job.dump_folder + "_bf16");
     out += fmt::format("  {} train{} --quantize.scheme none --job.dump_folder {}   # the same run unquantised\n", kProgram,
-                       words_without(args, {"quantize.", "model.converters", "job.dump_folder"}), folder);
+                       words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step"}), folder);
   }
   return out + fmt::format("  rm -r {}   # start anew\n", shell_word(config.job.dump_folder));
 }
