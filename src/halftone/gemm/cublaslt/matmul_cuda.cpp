@@ -159,12 +159,12 @@ bool Call::takes(const cublasLtMatmulAlgo_t& algo) const {
 }
 
 std::vector<cublasLtMatmulAlgo_t> Call::siblings() const {
-  constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
-  if (p_.a_scale <= kScalar && p_.b_scale <= kScalar) return {};
-  Problem simple = p_;
-  simple.a_scale = simple.b_scale = kScalar;
+  constexpr int32_t kScalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, kVector = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  if (p_.a_scale < 0 || p_.b_scale < 0) return {};
+  Problem other = p_;
+  other.a_scale = other.b_scale = p_.a_scale == kScalar && p_.b_scale == kScalar ? kVector : kScalar;
   std::vector<cublasLtMatmulAlgo_t> out;
-  for (const cublasLtMatmulAlgo_t& algo : Call(simple).heuristic(kMeasured)) {
+  for (const cublasLtMatmulAlgo_t& algo : Call(other).heuristic(kMeasured)) {
     if (takes(algo)) out.push_back(algo);
   }
   return out;
