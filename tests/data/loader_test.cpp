@@ -121,6 +121,7 @@ TEST_F(LoaderTest, RefusesStatesOfOtherDataOrRows) {
   const nlohmann::json before = l->state();
   EXPECT_ERROR(l->load_state(with("source", "0123")), "checkpoint.exclude_from_loading");
   EXPECT_ERROR(l->load_state(with("options", "seq_len=1")), "the rows are not made as in the checkpoint");
+  EXPECT_ERROR(l->load_state(with("documents", "text split=line")), "text split=line then, jsonl text_key=text now");
   EXPECT_ERROR(l->load_state(with("row", -1)), "row is -1");
   EXPECT_ERROR(l->load_state(with("row", 1'000'000)), "row 1000000 of epoch 0");
   EXPECT_ERROR(l->load_state(with("epoch", "x")), "epoch is not an integer");
@@ -128,6 +129,9 @@ TEST_F(LoaderTest, RefusesStatesOfOtherDataOrRows) {
   EXPECT_ERROR(l->load_state(nlohmann::json::array()), "not what this program writes");
   EXPECT_ERROR(l->load_state({}), "not what this program writes");
   EXPECT_EQ(l->state(), before);
+  nlohmann::json of_older_builds = good;
+  of_older_builds.erase("documents");
+  EXPECT_NO_THROW(l->load_state(of_older_builds));
 }
 
 TEST_F(LoaderTest, OnePassCoversEveryRowOnceAndRewinds) {
@@ -184,6 +188,17 @@ TEST_F(LoaderTest, OnePassIsOverAfterAStateOfTheSecondEpoch) {
   EXPECT_TRUE(finite->has_next());
   finite->load_state(state);
   EXPECT_FALSE(finite->has_next());
+}
+
+TEST_F(LoaderTest, ARunGoesOnWithTheNextEpochWhereOnePassEnded) {
+  auto o = options(2, 4);
+  o.repeat = false, o.pad_last = true;
+  auto once = loader(o);
+  while (once->has_next()) once->next();
+  auto repeating = loader(options(2, 4));
+  repeating->load_state(once->state());
+  EXPECT_EQ(repeating->next_step(), (RowCursor{1, 0}));
+  EXPECT_EQ(repeating->next().epoch, 1);
 }
 
 TEST_F(LoaderTest, OnePassWithoutPaddingLeavesTheRestOut) {

@@ -114,6 +114,9 @@ TEST_F(MakeLoader, ChangedCorpusIsRefusedWithTheOldState) {
   config_.training.dataset_path = folder_ / "text";
   const nlohmann::json state = make_training_loader(config_, tokenizer(), 2, 0, 1)->state();
   EXPECT_NO_THROW(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(state));
+  config_.training.dataloader.text_split = "line";
+  EXPECT_ERROR(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(state), "text split=file then, text split=line now");
+  config_.training.dataloader.text_split = "file";
   folder_.write("text/b.txt", "more");
   EXPECT_ERROR(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(state), "are not those that the checkpoint was trained on");
 }

@@ -190,6 +190,52 @@ TEST(Jsonl, ErrorsNameFileAndLine) {
   for (const auto& e : std::filesystem::directory_iterator(folder / "cache")) EXPECT_EQ(e.path().extension(), ".lock") << e.path();
 }
 
+TEST(Jsonl, MessagesQuoteNoWholeLine) {
+  const std::string text(1'000'000, 'x');
+  for (const std::string& line : {"{\"" + text + "\": 1}", "{\"text\": \"" + text + "\x01\"}", "{\"text\": " + text + "}"}) {
+    const std::string message = error_of([&] { parse_jsonl_line(line, "text", 10); });
+    EXPECT_FALSE(message.empty());
+    EXPECT_LT(message.size(), 500u) << line.substr(0, 20);
+  }
+}
+
+TEST(Source, RefusesWhatIsNotPlain) {
+  const TempFolder folder;
+  using namespace std::string_literals;
+  const std::pair<std::string, const char*> cases[] = {{"\x1F\x8B\x08 zip", "gzip -dk"},       {"\x28\xB5\x2F\xFD frame", "zstd -d"},
+                                                       {"\xFD\x37zXZ\0\0"s, "xz -dk"},         {"BZh91AY&SY rest", "bzip2 -dk"},
+                                                       {"PK\x03\x04 entry", "unzip"},          {"PAR1 column chunks PAR1", "found Parquet"},
+                                                       {"\xFF\xFEt\0e\0"s, "iconv -f UTF-16"}, {"\xFE\xFF\0t\0e"s, "iconv -f UTF-16"}};
+  for (const auto& [content, remedy] : cases) {
+    for (const char* dataset : {"text", "jsonl"}) {
+      SourceOptions options;
+      options.dataset = dataset, options.path = folder.write("a.txt", content), options.vocab_size = kVocab;
+      const auto read = [&] { open_token_store(*open_source(options), byte_codec(), folder / "cache", 1); };
+      EXPECT_ERROR(read(), remedy) << dataset;
+      EXPECT_ERROR(read(), "a.txt: expected plain") << dataset;
+    }
+  }
+  // Text that begins as these do.
+  for (const char* text : {"BZh9 is a name", "PAR1 for the course", "PK"}) {
+    SourceOptions options;
+    options.dataset = "text", options.path = folder.write("b.txt", text), options.vocab_size = kVocab;
+    EXPECT_EQ(open_token_store(*open_source(options), byte_codec(), folder / "cache", 1)->documents(), 1);
+  }
+}
+
+TEST(LineReader, PiecesOfALongLineReadNothingBeyondThemselves) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.txt", std::string(5'000'000, 'x') + "\nend");
+  std::string_view line;
+  LineReader inside(path, 1'000'000, 2'000'000);
+  EXPECT_FALSE(inside.next(line));
+  LineReader last(path, 4'000'000, 5'000'004);
+  ASSERT_TRUE(last.next(line));
+  EXPECT_EQ(line, "end");
+  EXPECT_EQ(last.line_offset(), 5'000'001);
+  EXPECT_FALSE(last.next(line));
+}
+
 TEST(Source, RefusesUnknownNamesAndMissingPaths) {
   SourceOptions options;
   options.dataset = "parquet";

@@ -94,6 +94,12 @@ void MappedFile::touched(size_t size) const {
 InputFile::InputFile(const std::string& path) : path_(path), fd_(open_for_reading(path)) {}
 InputFile::~InputFile() { ::close(fd_); }
 
+int64_t InputFile::size() const {
+  struct stat info {};
+  check(::fstat(fd_, &info) == 0, "cannot read {}: {}", path_, std::strerror(errno));
+  return info.st_size;
+}
+
 size_t InputFile::read(int64_t offset, char* out, size_t size) const {
   size_t done = 0;
   while (done < size) {
@@ -111,10 +117,20 @@ void InputFile::read_exactly(int64_t offset, char* out, size_t size) const {
   check(found == size, "{}: expected {} bytes at offset {}, found {}: the file changed while it was read", path_, size, offset, found);
 }
 
-LineReader::LineReader(const std::string& path, int64_t begin)
+LineReader::LineReader(const std::string& path, int64_t begin, int64_t end)
     : file_(path), buffer_offset_(std::max<int64_t>(begin - 1, 0)), line_offset_(buffer_offset_) {
-  std::string_view rest;
-  if (begin > 0) next(rest);  // the tail of the line that byte begin - 1 belongs to
+  if (begin > 0) skip_tail(end);
+}
+
+// Of the line that byte begin - 1 belongs to: not beyond `end`, or every piece of one long line would read the rest of it.
+void LineReader::skip_tail(int64_t end) {
+  while (fill()) {
+    const void* hit = std::memchr(buffer_.data(), '\n', filled_);
+    used_ = hit == nullptr ? filled_ : static_cast<size_t>(static_cast<const char*>(hit) - buffer_.data()) + 1;
+    if (hit != nullptr) return;
+    if (buffer_offset_ + static_cast<int64_t>(filled_) >= end) break;
+  }
+  used_ = filled_, end_ = true;
 }
 
 bool LineReader::fill() {

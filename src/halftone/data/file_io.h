@@ -39,6 +39,7 @@ class InputFile {
   size_t read(int64_t offset, char* out, size_t size) const;
   // Exactly `size` bytes; a shorter file (it changed since it was listed) is an Error.
   void read_exactly(int64_t offset, char* out, size_t size) const;
+  int64_t size() const;
   const std::string& path() const { return path_; }
 
  private:
@@ -46,10 +47,11 @@ class InputFile {
   int fd_ = -1;
 };
 
-// Lines of a file from the first line that starts at or after `begin`. Memory: the longest line.
+// Lines of a file from the first line that starts at or after `begin`, none where that one starts at or after `end`. Memory: the longest
+// line.
 class LineReader {
  public:
-  LineReader(const std::string& path, int64_t begin);
+  LineReader(const std::string& path, int64_t begin, int64_t end);
   // Next line without its "\n" or "\r\n", valid until the next call; false at the end of the file.
   bool next(std::string_view& line);
   // Where the line returned last starts.
@@ -57,6 +59,7 @@ class LineReader {
 
  private:
   bool fill();
+  void skip_tail(int64_t end);
   InputFile file_;
   std::string buffer_;
   size_t used_ = 0, filled_ = 0;

@@ -9,6 +9,15 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Of what a message quotes: lines are as long as documents.
+constexpr size_t kMostShown = 160;
+std::string excerpt(const std::string& text) {
+  if (text.size() <= kMostShown) return text;
+  size_t end = kMostShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no half of a UTF-8 character
+  return text.substr(0, end) + "...";
+}
+
 // Keeps the two fields and skips everything else without building a tree: documents are large and other fields many.
 class Reader : public nlohmann::json_sax<Json> {
  public:
@@ -55,14 +64,14 @@ class Reader : public nlohmann::json_sax<Json> {
   bool key(string_t& k) override {
     if (depth_ == 1) {
       field_ = k == text_key_ ? Field::text : k == "input_ids" ? Field::ids : Field::other;
-      if (fields_.size() < 80) fields_ += (fields_.empty() ? "" : ", ") + k;
+      if (fields_.size() < kMostShown) fields_ += (fields_.empty() ? "" : ", ") + excerpt(k);
     }
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
     const std::string what = e.what();
     const size_t colon = what.find(": ");
-    fail("not valid JSON at byte {}: {}", position, colon == std::string::npos ? what : what.substr(colon + 2));
+    fail("not valid JSON at byte {}: {}", position, excerpt(colon == std::string::npos ? what : what.substr(colon + 2)));
   }
   bool is_object() const { return object_; }
   const std::string& fields() const { return fields_; }

@@ -139,6 +139,7 @@ void DataLoader::rewind() {
 nlohmann::json DataLoader::state() const {
   return {{"format", 1},
           {"source", rows_->store().digest()},
+          {"documents", rows_->store().made_by()},
           {"options", rows_->describe()},
           {"epoch", step_.epoch},
           {"row", step_.row},
@@ -146,13 +147,14 @@ nlohmann::json DataLoader::state() const {
 }
 
 void DataLoader::load_state(const nlohmann::json& state) {
-  std::string source, options;
+  std::string source, documents, options;
   RowCursor cursor;
   int64_t seen = 0;
   try {
     check(state.at("format") == 1, "format {}", state.at("format").dump());
     state.at("source").get_to(source);
     state.at("options").get_to(options);
+    documents = state.value("documents", rows_->store().made_by());  // states of older builds do not say
     for (auto [key, value] : {std::pair{"epoch", &cursor.epoch}, {"row", &cursor.row}, {"rows_seen", &seen}}) {
       check(state.at(key).is_number_integer(), "{} is not an integer", key);
       state.at(key).get_to(*value);
@@ -165,12 +167,19 @@ void DataLoader::load_state(const nlohmann::json& state) {
   check(source == rows_->store().digest(),
         "the files of {} are not those that the checkpoint was trained on (digest {} then, {} now): restore them, {}", options_.name,
         source, rows_->store().digest(), kInstead);
+  check(documents == rows_->store().made_by(),
+        "{}: documents are not read as in the checkpoint ({} then, {} now): restore the dataset's kind and its text_key, text_split or "
+        "token_dtype, {}",
+        options_.name, documents, rows_->store().made_by(), kInstead);
   check(options == rows_->describe(), "{}: the rows are not made as in the checkpoint ({} then, {} now): restore these settings, {}",
         options_.name, options, rows_->describe(), kInstead);
   stop();
   // The pass of a finite loader may end inside its last step.
-  check(!options_.repeat || cursor.row < rows_->rows(cursor.epoch), "dataloader state of the checkpoint: row {} of epoch {}, which has {}",
-        cursor.row, cursor.epoch, rows_->rows(cursor.epoch));
+  // One that repeats goes on from there with the next epoch.
+  const int64_t beyond = options_.repeat ? cursor.row - rows_->rows(cursor.epoch) : -1;
+  check(beyond < options_.global_batch, "dataloader state of the checkpoint: row {} of epoch {}, which has {}", cursor.row, cursor.epoch,
+        rows_->rows(cursor.epoch));
+  if (beyond >= 0) cursor = {cursor.epoch + 1, 0};
   const bool pass_was_over = !options_.repeat && cursor.epoch > 0;  // of a loader that repeated
   step_ = pass_was_over ? RowCursor{0, steps_ * options_.global_batch} : cursor;
   microbatch_ = 0;

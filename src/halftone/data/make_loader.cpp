@@ -46,7 +46,8 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
   options.dp_rank = dp_rank;
   options.dp_size = dp_size;
   options.prefetch = loader.prefetch_factor.value_or(2) * std::max<int64_t>(1, loader.num_workers);
-  options.pin_memory = pin_memory || loader.pin_memory;
+  if (loader.pin_memory && !pin_memory) log_warning("dataloader.pin_memory has no effect: pinned memory is for copies to a GPU");
+  options.pin_memory = pin_memory;
   options.token_bytes = codec.token_bytes;
   return options;
 }

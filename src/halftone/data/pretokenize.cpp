@@ -17,19 +17,6 @@ constexpr std::string_view kQwen2 =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr size_t kMaxPatternBytes = 16384;
 
-struct CodeFree {
-  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
-};
-struct MatchDataFree {
-  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
-};
-struct MatchContextFree {
-  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
-};
-struct JitStackFree {
-  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
-};
-
 std::string pcre2_message(int code) {
   PCRE2_UCHAR buffer[256];
   return pcre2_get_error_message(code, buffer, sizeof(buffer)) < 0 ? fmt::format("PCRE2 error {}", code)
@@ -37,6 +24,14 @@ std::string pcre2_message(int code) {
 }
 
 }  // namespace
+
+// Not in the unnamed namespace: of types that have another file's, which unity builds make of this one, compilers warn.
+struct Pcre2Free {
+  void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+  void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+  void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+  void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
+};
 
 std::string_view pattern_text(SplitPattern pattern) {
   switch (pattern) {
@@ -60,15 +55,15 @@ SplitPattern split_pattern_by_name(std::string_view name) {
 }
 
 struct Pretokenizer::Compiled {
-  std::unique_ptr<pcre2_code, CodeFree> code;
+  std::unique_ptr<pcre2_code, Pcre2Free> code;
   SplitBehavior behavior;
   bool invert;
 };
 
 struct Pretokenizer::Scratch::Impl {
-  std::unique_ptr<pcre2_match_data, MatchDataFree> match{pcre2_match_data_create(1, nullptr)};
-  std::unique_ptr<pcre2_match_context, MatchContextFree> context{pcre2_match_context_create(nullptr)};
-  std::unique_ptr<pcre2_jit_stack, JitStackFree> stack{pcre2_jit_stack_create(32 << 10, 4 << 20, nullptr)};
+  std::unique_ptr<pcre2_match_data, Pcre2Free> match{pcre2_match_data_create(1, nullptr)};
+  std::unique_ptr<pcre2_match_context, Pcre2Free> context{pcre2_match_context_create(nullptr)};
+  std::unique_ptr<pcre2_jit_stack, Pcre2Free> stack{pcre2_jit_stack_create(32 << 10, 4 << 20, nullptr)};
   std::vector<Range> ranges[2];
 };
 
@@ -96,7 +91,7 @@ Pretokenizer::Pretokenizer(std::vector<SplitStep> steps) {
            pcre2_message(error), offset, tokenizer_fields::shown(pattern));
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets, with the same result
-    steps_.push_back({std::unique_ptr<pcre2_code, CodeFree>(code), step.behavior, step.invert});
+    steps_.push_back({std::unique_ptr<pcre2_code, Pcre2Free>(code), step.behavior, step.invert});
   }
   // The known patterns match everything, so keeping the matches alone is the same as isolating them.
   if (steps.size() == 1 && !steps[0].literal &&

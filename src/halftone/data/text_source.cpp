@@ -1,12 +1,17 @@
 #include "halftone/data/text_source.h"
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/data/file_io.h"
+#include "halftone/data/packed_file.h"
 
 namespace halftone {
 namespace {
 
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr int64_t kLargeDocument = int64_t{256} << 20;
 
 bool blank(std::string_view line) { return line.find_first_not_of(" \t") == std::string_view::npos; }
 
@@ -21,7 +26,7 @@ void strip_mark(std::string_view& text) {
 }
 
 void read_lines(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) {
-  LineReader reader(file.path, piece.begin);
+  LineReader reader(file.path, piece.begin, piece.end);
   for (std::string_view line; reader.next(line) && reader.line_offset() < piece.end;) {
     if (reader.line_offset() == 0) strip_mark(line);
     if (!blank(line)) visit_text(line, visit);
@@ -29,13 +34,15 @@ void read_lines(const SourceFile& file, const Piece& piece, const DocumentVisito
 }
 
 // A piece that does not start the file begins after the first blank line that starts in it or later, and every piece
-// goes on to the first blank line that starts at its end or later: the same line, so nothing is lost or read twice.
+// goes on to the first blank line that starts at its end or later: the same line, so nothing is lost or read twice. One without a blank
+// line has nothing of its own.
 void read_paragraphs(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) {
-  LineReader reader(file.path, piece.begin);
+  LineReader reader(file.path, piece.begin, piece.end);
   std::string paragraph;
   bool inside = piece.begin == 0;
   for (std::string_view line; reader.next(line);) {
     if (reader.line_offset() == 0) strip_mark(line);
+    if (!inside && reader.line_offset() >= piece.end) return;
     if (blank(line)) {
       if (!paragraph.empty()) visit_text(paragraph, visit);
       paragraph.clear();
@@ -59,7 +66,16 @@ TextSplit parse_text_split(const std::string& name) {
 }
 
 TextSource::TextSource(FileList files, TextSplit split)
-    : DocumentSource(std::move(files)), split_(split), shards_(make_shards(files_, split != TextSplit::file)) {}
+    : DocumentSource(std::move(files)), split_(split), shards_(make_shards(files_, split != TextSplit::file)) {
+  if (split != TextSplit::file) return;
+  const auto largest = std::max_element(files_.files.begin(), files_.files.end(), [](auto& a, auto& b) { return a.size < b.size; });
+  if (largest == files_.files.end() || largest->size < kLargeDocument) return;
+  log_warning(
+      "{}: its {} MB are one document (dataloader.text_split = \"file\"), of which some nine times as much is held in memory to tokenise "
+      "it; "
+      "line and blank_line read files piece by piece",
+      largest->path, largest->size / 1'000'000);
+}
 
 std::string TextSource::options() const {
   return split_ == TextSplit::file ? "split=file" : split_ == TextSplit::line ? "split=line" : "split=blank_line";
@@ -69,6 +85,7 @@ void TextSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
   std::string buffer;
   for (const Piece& piece : shards_.at(static_cast<size_t>(shard))) {
     const SourceFile& file = files_.files[piece.file];
+    if (piece.begin == 0) refuse_packed(file.path, "plain text");
     if (split_ == TextSplit::line) {
       read_lines(file, piece, visit);
     } else if (split_ == TextSplit::blank_line) {

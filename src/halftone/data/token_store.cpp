@@ -251,6 +251,7 @@ class TokenStoreBuilder {
     store->digest_ = meta_.at("content_digest");
     store->codec_digest_ = codec_digest();
     store->summary_ = source_summary(source_, store->digest_);
+    store->made_by_ = fmt::format("{} {}", source_.kind(), source_.options());
 
     MappedFile map(tokens_path_);
     const std::span<const std::byte> bytes = map.bytes();

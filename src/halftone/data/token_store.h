@@ -42,6 +42,8 @@ class TokenStore {
   // "text: 2,141 files, 41.2 MB, digest ..."
   const std::string& summary() const { return summary_; }
   int64_t vocab_size() const { return vocab_size_; }
+  // What made documents of the files: "jsonl text_key=text".
+  const std::string& made_by() const { return made_by_; }
 
  private:
   friend class TokenStoreBuilder;
@@ -56,7 +58,7 @@ class TokenStore {
   int token_bytes_ = 2;
   int64_t vocab_size_ = 0;
   Stats stats_;
-  std::string digest_, codec_digest_, summary_;
+  std::string digest_, codec_digest_, summary_, made_by_;
 };
 
 // Opens the token index of `source`, building it when there is none in `cache_folder` (created if missing) that belongs

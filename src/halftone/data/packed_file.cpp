@@ -1,0 +1,51 @@
+#include "halftone/data/packed_file.h"
+
+#include <array>
+#include <string_view>
+
+#include "halftone/base/error.h"
+#include "halftone/data/file_io.h"
+
+namespace halftone {
+namespace {
+
+using namespace std::string_view_literals;
+
+struct Packed {
+  std::string_view first;  // bytes
+  const char *name, *remedy;
+};
+// Signatures as RFC 1952 (gzip), RFC 8878 (Zstandard), and the specifications of xz, bzip2, ZIP and Unicode (byte order mark) have them.
+constexpr std::array<Packed, 7> kPacked = {{{"\x1F\x8B"sv, "gzip", "unpack it with: gzip -dk {}"},
+                                            {"\x28\xB5\x2F\xFD"sv, "zstd", "unpack it with: zstd -d {}"},
+                                            {"\xFD"
+                                             "7zXZ\0"sv,
+                                             "xz", "unpack it with: xz -dk {}"},
+                                            {"BZh"sv, "bzip2", "unpack it with: bzip2 -dk {}"},
+                                            {"PK\x03\x04"sv, "a ZIP archive", "unpack it with: unzip {}"},
+                                            {"\xFF\xFE"sv, "UTF-16", "write it as UTF-8: iconv -f UTF-16 -t UTF-8 {}"},
+                                            {"\xFE\xFF"sv, "UTF-16", "write it as UTF-8: iconv -f UTF-16 -t UTF-8 {}"}}};
+// After "BZh" and a digit: text may begin with these.
+constexpr std::string_view kBzip2Block = "1AY&SY";
+constexpr std::string_view kParquet = "PAR1";  // at both ends
+
+}  // namespace
+
+void refuse_packed(const std::string& path, const char* expected) {
+  std::array<char, 16> bytes{};
+  const InputFile file(path);
+  const std::string_view head(bytes.data(), file.read(0, bytes.data(), bytes.size()));
+  for (const Packed& p : kPacked) {
+    if (!head.starts_with(p.first)) continue;
+    if (p.first == "BZh" && (head.size() < 10 || head.substr(4, 6) != kBzip2Block)) continue;
+    fail("{}: expected {}, found {}; {}", path, expected, p.name, fmt::format(fmt::runtime(p.remedy), path));
+  }
+  if (!head.starts_with(kParquet)) return;
+  std::array<char, 4> tail{};
+  const int64_t size = file.size();
+  const bool ends =
+      size >= 12 && file.read(size - 4, tail.data(), tail.size()) == tail.size() && std::string_view(tail.data(), 4) == kParquet;
+  check(!ends, "{}: expected {}, found Parquet; write its text column as JSON lines and read these with dataset jsonl", path, expected);
+}
+
+}  // namespace halftone
