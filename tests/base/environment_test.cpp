@@ -78,6 +78,20 @@ TEST(Environment, BadValuesAreNamed) {
   for (const char* list : {"a", "1,", ",1", "-1", "1 2"}) EXPECT_THROW(read({{"LOG_RANK", list}}), Error) << list;
 }
 
+TEST(Environment, OneOfSeveralProcessesIsRefused) {
+  EXPECT_NO_THROW(require_one_process(read({})));
+  EXPECT_NO_THROW(require_one_process(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}})));
+  try {
+    require_one_process(read({{"RANK", "3"}, {"WORLD_SIZE", "8"}, {"MASTER_ADDR", "h"}}));
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "this build trains in one process, found number 3 of 8 that torchrun started; start one, for example without torchrun or with a "
+        "single task");
+  }
+}
+
 TEST(Environment, SlurmNodeLists) {
   EXPECT_EQ(first_slurm_node("a1"), "a1");
   EXPECT_EQ(first_slurm_node("a1,b2"), "a1");

@@ -64,6 +64,16 @@ TEST(NextCommands, ReplaceWhatTheySetThemselves) {
                               file));
 }
 
+TEST(NextCommands, ConvertersAreTakenBackToo) {
+  const std::string file = source_dir() + std::string("/recipes/llama3_debug.toml");
+  const std::string text = next_after({"--config", file, "--model.converters=quantize.linear.mx",
+                                       "--quantize.linear.mx.recipe_name=mxfp8_cublas", "--job.dump_folder", "outputs/mx"});
+  EXPECT_EQ(line_of(text, "the same run"),
+            fmt::format("--config {} --quantize.scheme none --model.converters '' --job.dump_folder outputs/mx_bf16", file));
+  const LoadedConfig back = load_config(Strings{"--config", file, "--quantize.scheme", "none", "--model.converters", ""}, {1});
+  EXPECT_TRUE(back.config.model.converters.empty());
+}
+
 // What is printed is read back by a shell as the same words.
 TEST(NextCommands, AreQuotedForAShell) {
   EXPECT_EQ(shell_word("outputs/a-b_c.d"), "outputs/a-b_c.d");

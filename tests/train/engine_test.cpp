@@ -3,6 +3,8 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include "halftone/base/error.h"
+#include "halftone/ops/device.h"
 #include "train/small_engine.h"
 
 namespace halftone {
@@ -36,6 +38,23 @@ std::vector<at::Tensor> trained(const std::vector<std::string>& more, bool distu
   std::vector<at::Tensor> masters;
   for (const nn::Parameter* p : engine->store().parameters()) masters.push_back(p->master.clone());
   return masters;
+}
+
+TEST(Engine, AModelBeyondTheMemoryIsRefusedBeforeItIsMade) {
+  ModelConfig model;
+  model.name = "llama3", model.flavor = "405B";
+  EXPECT_NO_THROW(require_memory(int64_t{5} << 30, int64_t{5} << 30, model));
+  try {
+    require_memory(int64_t{6} << 30, int64_t{5} << 30, model);
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_NE(
+        std::string(error.what()).find("llama3 405B needs at least 6.0 GiB for parameters, gradients and optimizer, 5.0 GiB of memory"),
+        std::string::npos)
+        << error.what();
+  }
+  EXPECT_GT(available_memory(), 0);
+  EXPECT_LT(available_memory(), INT64_MAX);
 }
 
 class EngineDraws : public testing::TestWithParam<std::vector<std::string>> {};

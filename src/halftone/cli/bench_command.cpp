@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "halftone/base/environment.h"
 #include "halftone/base/error.h"
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
@@ -63,6 +64,7 @@ int bench_train(Arguments given) {
   if (std::any_of(given.begin(), given.end(), asks)) return print(kTrainHelp), 0;
   std::vector<std::string> args(given.begin(), given.end());
   amax_use().from_producers = std::erase(args, "--own-amax") == 0;
+  require_one_process(read_environment());
   const LoadedConfig loaded = load_config(args);
   const JobConfig& c = loaded.config;
   check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");

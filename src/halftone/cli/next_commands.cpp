@@ -54,10 +54,12 @@ std::string next_commands(Arguments args, const JobConfig& config, const RunSumm
                        words_without(args, {"checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "job.dump_folder"}),
                        shell_word(run.checkpoint), shell_word(config.job.dump_folder + "_more"));
   }
-  if (!config.quantize.scheme.is_none() || !config.quantize.recipe.empty()) {
+  const bool converted = !config.model.converters.empty();
+  if (!config.quantize.scheme.is_none() || !config.quantize.recipe.empty() || converted) {
     const std::string folder = shell_word(config.job.dump_folder + "_bf16");
-    out += fmt::format("  {} train{} --quantize.scheme none --job.dump_folder {}   # the same run unquantised\n", kProgram,
-                       words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step"}), folder);
+    out += fmt::format("  {} train{} --quantize.scheme none{} --job.dump_folder {}   # the same run unquantised\n", kProgram,
+                       words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step"}),
+                       converted ? " --model.converters ''" : "", folder);
   }
   return out + fmt::format("  rm -r {}   # start anew\n", shell_word(config.job.dump_folder));
 }

@@ -2,7 +2,7 @@
 
 #include <cstdio>
 
-#include "halftone/base/log.h"
+#include "halftone/base/environment.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/next_commands.h"
 #include "halftone/cli/version.h"
@@ -34,6 +34,7 @@ int train_command(Arguments args) {
     std::fputs(describe_fields(args.size() > 1 ? args[1] : "").c_str(), stdout);
     return 0;
   }
+  require_one_process(read_environment());
   const LoadedConfig loaded = load_config(args);
   const RunSummary run = run_training(loaded, version());
   if (run.end == RunEnd::interrupted) return 128 + run.signal;

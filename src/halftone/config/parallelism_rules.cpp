@@ -92,8 +92,8 @@ void check_parallelism(const JobConfig& j, const RuleContext& c) {
             "parallelism.data_parallel_replicate_degree"},
            "the number of processes must be a multiple of data_parallel_replicate_degree * context_parallel_degree * "
            "tensor_parallel_degree * "
-           "pipeline_parallel_degree = {} * {} * {} * {}, found {} (start more processes, e.g. torchrun --no-python --nproc_per_node={})",
-           replicate, cp, tp, pp, c.world_size, others);
+           "pipeline_parallel_degree = {} * {} * {} * {} = {}, found {} processes",
+           replicate, cp, tp, pp, others, c.world_size);
       if (!fits) return;
       shard = c.world_size / others;
     } else {

@@ -135,7 +135,9 @@ class Reader {
       origin[field.name] = place(here);
     }
     if (!arguments.contains("scheme")) {
-      problem(path, "{} names no scheme; expected one of {}", kModifier, join(quantize_schemes()));
+      std::vector<std::string_view> schemes = quantize_schemes();
+      std::erase(schemes, "none");
+      problem(path, "{} names no scheme; expected one of {}", kModifier, join(schemes));
       return;
     }
     if (!refused.contains("quantize.scheme") && job.quantize.scheme.is_none()) {

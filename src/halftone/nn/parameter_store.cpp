@@ -71,6 +71,18 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   }
 }
 
+int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options) {
+  int64_t bytes = 0;
+  const auto width = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
+  model.for_each_parameter([&](Parameter& p) {
+    // Stored weights have four bits an element or more.
+    bytes += p.stored_as ? p.numel() / 2 : p.numel() * width(options.storage);
+    if (!p.stored_as && options.compute != options.storage) bytes += p.numel() * width(options.compute);
+    if (options.trainable) bytes += p.numel() * width(at::kFloat);
+  });
+  return bytes;
+}
+
 void ParameterStore::initialize(Parameter& p, uint64_t seed) {
   at::Tensor values = p.weight.stored ? at::empty(p.shape, p.weight.value.options().dtype(at::kFloat)) : p.master;
   switch (p.init.kind) {

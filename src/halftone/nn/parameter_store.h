@@ -30,6 +30,8 @@ class ParameterStore {
   // Allocates and points every parameter's `master` and `weight` into the buffers; contents are undefined until
   // initialize() or a checkpoint fills them.
   void materialize(Module& model, const StorageOptions& options);
+  // What that will take at least, from shapes alone.
+  static int64_t least_bytes(Module& model, const StorageOptions& options);
   // Counter-based initial values: the same on every device, mesh and thread count.
   void initialize(uint64_t seed);
   static void initialize(Parameter& p, uint64_t seed);  // one of them; masters_changed() follows

@@ -10,8 +10,13 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <optional>
+#include <string_view>
 
 #include "halftone/base/error.h"
 
@@ -44,7 +49,44 @@ std::string processor_name() {
   return "unknown processor";
 }
 
+// The number behind `key` at the start of a line of the file; nothing without one. An empty key: the file's first word.
+std::optional<int64_t> number_in(const std::string& path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const size_t begin = line.find_first_not_of(" \t", key.size());
+    int64_t value = 0;
+    if (begin == std::string::npos || std::from_chars(line.data() + begin, line.data() + line.size(), value).ec != std::errc{}) return {};
+    return value;
+  }
+  return {};
+}
+
+// What the control groups of this process leave, without what they hold of files, which they can drop.
+int64_t left_of_control_groups() {
+  constexpr const char* kRoot = "/sys/fs/cgroup";
+  int64_t least = INT64_MAX;
+  std::ifstream file("/proc/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("0::/")) continue;  // version 2
+    for (std::filesystem::path group = line.substr(3);; group = group.parent_path()) {
+      const std::string folder = kRoot + (group == "/" ? std::string() : group.string());
+      const std::optional<int64_t> limit = number_in(folder + "/memory.max", ""), used = number_in(folder + "/memory.current", "");
+      if (limit && used) least = std::min(least, *limit - *used + number_in(folder + "/memory.stat", "inactive_file ").value_or(0));
+      if (!group.has_relative_path()) break;
+    }
+  }
+  return least;
+}
+
 }  // namespace
+
+int64_t available_memory() {
+  constexpr const char* kSystem = "/proc/meminfo";  // in KiB
+  const std::optional<int64_t> available = number_in(kSystem, "MemAvailable:");
+  const int64_t system = available ? *available * 1024 : INT64_MAX, least = std::min(system, left_of_control_groups());
+  return least == INT64_MAX ? least : least + number_in(kSystem, "SwapFree:").value_or(0) * 1024;
+}
 
 c10::Device select_device(const std::string& name, int local_rank) {
   check(name == "auto" || name == "cuda" || name == "cpu", "training.device: expected auto, cuda or cpu, found '{}'", name);

@@ -15,6 +15,9 @@ struct DeviceInfo {
   double capacity_gib = 0;  // its memory
 };
 DeviceInfo device_info(c10::Device device);
+// Bytes of main memory that this process can still take, swap included: what the system has available, at most what the process's control
+// groups (version 2) leave. Without an answer from the system: INT64_MAX.
+int64_t available_memory();
 
 struct MemoryUse {
   double reserved_gib = 0, active_gib = 0;  // peaks: of the process's resident memory on the CPU

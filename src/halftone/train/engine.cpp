@@ -46,7 +46,22 @@ double number(const OptionTable& table, const std::string& key, double fallback)
   fail("optimizer.param_groups: {} must be a number", key);
 }
 
+bool has_bf16_moments(const OptimizerConfig& c) { return c.implementation == "fused_opt_states_bf16" || c.state_dtype == "bfloat16"; }
+// Of an element of the parameters.
+int64_t moment_bytes(const OptimizerConfig& c) {
+  const int64_t moments = optimizer_rule(c.name) != OptimizerRule::sgd ? 2 : c.beta1 > 0 ? 1 : 0;
+  return moments * (has_bf16_moments(c) ? 2 : 4);
+}
+
 }  // namespace
+
+void require_memory(int64_t needed, int64_t available, const ModelConfig& model) {
+  constexpr double kGiB = 1 << 30;
+  check(needed <= available,
+        "model.flavor: {} {} needs at least {:.1f} GiB for parameters, gradients and optimizer, {:.1f} GiB of memory are available; take a "
+        "smaller model or a larger machine, or set training.dtype and optimizer.state_dtype to \"bfloat16\"",
+        model.name, model.flavor, static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
+}
 
 nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
   if (config.mode == "none") return {};
@@ -83,6 +98,11 @@ Engine::Engine(const JobConfig& config, const Options& options)
   storage.compute = storage.storage == at::kBFloat16 ? at::kBFloat16
                                                      : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
   storage.trainable = options.trainable;
+  // On a GPU the allocation fails, with a message; the system would end the process without one.
+  if (options.device.is_cpu()) {
+    const int64_t moments = options.trainable ? size_.parameters * moment_bytes(config.optimizer) : 0;
+    require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
+  }
   store_.materialize(model, storage);
   model.prepare(options.device, options.positions);
   if (options.trainable) {
@@ -109,7 +129,6 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   hyper_ = {optimizer_rule(config.name), config.beta1, config.beta2, config.eps, config.stochastic_rounding};
   check(!config.stochastic_rounding || training.dtype == "bfloat16",
         "optimizer.stochastic_rounding rounds bfloat16 parameters; training.dtype is {}", training.dtype);
-  const bool bf16_states = config.implementation == "fused_opt_states_bf16" || config.state_dtype == "bfloat16";
   check(config.state_dtype == "float32" || config.state_dtype == "bfloat16",
         "optimizer.state_dtype: this build stores moments as float32 or bfloat16; found {}", config.state_dtype);
   std::vector<nn::Pattern> patterns;
@@ -123,7 +142,7 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   }
   std::vector<int64_t> claimed(config.param_groups.size());
   for (nn::ParameterStore::Unit& unit : store_.units()) {
-    const auto moments = unit.flat.grad.options().dtype(bf16_states ? at::kBFloat16 : at::kFloat);
+    const auto moments = unit.flat.grad.options().dtype(has_bf16_moments(config) ? at::kBFloat16 : at::kFloat);
     if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = at::zeros_like(unit.flat.grad, moments);
     if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = at::zeros_like(unit.flat.grad, moments);
     base_lr_.emplace_back();

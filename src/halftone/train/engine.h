@@ -94,6 +94,9 @@ class Engine {
   int64_t updates_ = 0;
 };
 
+// Error naming the model where its parameters, gradients and moments, `needed` bytes, exceed what is available.
+void require_memory(int64_t needed, int64_t available, const ModelConfig& model);
+
 nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config);
 
 }  // namespace halftone

@@ -32,6 +32,23 @@ void refuse_unsupported(const JobConfig& c) {
   if (c.profiling.enable_profiling || c.profiling.enable_memory_snapshot) {
     log_warning("[compat] profiling: this build writes no traces and no memory snapshots");
   }
+  const auto idle = [](bool set, const char* line) {
+    if (set) log_warning("[compat] {}", line);
+  };
+  const CommConfig comm;
+  idle(c.comm.init_timeout_seconds != comm.init_timeout_seconds || c.comm.train_timeout_seconds != comm.train_timeout_seconds ||
+           c.comm.trace_buf_size != comm.trace_buf_size || c.comm.save_traces_folder != comm.save_traces_folder ||
+           c.comm.save_traces_file_prefix != comm.save_traces_file_prefix,
+       "comm: one process has no collectives to time or to trace");
+  const ActivationCheckpointConfig recompute;
+  idle(c.activation_checkpoint.visualize_memory_budget_pareto,
+       "activation_checkpoint.visualize_memory_budget_pareto: this build has no memory_budget");
+  idle(c.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns != recompute.per_op_sac_force_recompute_mm_shapes_by_fqns,
+       "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns: this build recomputes whole blocks");
+  const DataloaderConfig loader;
+  idle(c.training.dataloader.shuffle_buffer != loader.shuffle_buffer || c.validation.dataloader.shuffle_buffer != loader.shuffle_buffer,
+       "dataloader.shuffle_buffer: no source is a stream here; all documents are shuffled together");
+  idle(c.validation.dataloader.repeat.value_or(false), "validation.dataloader.repeat: validation makes one pass, or validation.steps");
   check(problems.empty(), "{}", fmt::join(problems, "\n"));
 }
 

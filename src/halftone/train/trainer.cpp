@@ -53,6 +53,7 @@ class Trainer {
   void build();
   bool load();  // false: the run is complete already
   bool resume(int64_t number);
+  void check_same_model(const LoadedStep& step) const;
   bool excluded(const char* part) const;
   void restore(const LoadedStep& step, bool everything);
   void train();
@@ -196,6 +197,14 @@ void Trainer::restore(const LoadedStep& step, bool everything) {
   engine_->set_seed(progress_.seed);
 }
 
+void Trainer::check_same_model(const LoadedStep& step) const {
+  if (step.hf_config()) return;
+  const std::vector<std::string> differences = model_differences(*engine_, step);
+  check(differences.empty(),
+        "{} was trained as another model: {}; set that back, or start another run (job.dump_folder) with checkpoint.initial_load_path",
+        step.folder().string(), fmt::join(differences, ", "));
+}
+
 // Goes on from a step of this run's folder; false when nothing is left to do.
 bool Trainer::resume(int64_t number) {
   const CheckpointConfig& c = config_.checkpoint;
@@ -206,12 +215,7 @@ bool Trainer::resume(int64_t number) {
         "(job.dump_folder) with checkpoint.initial_load_path = {}",
         step.folder().string(), step.folder().string());
   if (c.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", number);
-  if (!step.hf_config()) {
-    const std::vector<std::string> differences = model_differences(*engine_, step);
-    check(differences.empty(),
-          "{} was trained as another model: {}; set that back, or start another run (job.dump_folder) with checkpoint.initial_load_path",
-          step.folder().string(), fmt::join(differences, ", "));
-  }
+  check_same_model(step);
   for (const std::string& difference : recipe_differences(config_, step))
     log_warning("this run goes on in other arithmetic than {}: {}", step.folder().filename().string(), difference);
   if (number == 0) {
@@ -238,6 +242,7 @@ bool Trainer::load() {
     const bool newest = c.load_step < 0;
     const std::optional<int64_t> any = newest ? store_->latest_valid(false) : std::nullopt;
     if (any && !excluded("train_state") && *any >= config_.training.steps && config_.training.steps > 0) {
+      check_same_model(store_->open(*any));
       progress_.step = last_saved_ = *any;
       return false;
     }
@@ -253,7 +258,9 @@ bool Trainer::load() {
     engine_->initialize();
     return true;
   }
-  const fs::path path = c.initial_load_path ? fs::path(*c.initial_load_path) : fs::path(config_.model.hf_assets_path);
+  const fs::path given = c.initial_load_path ? fs::path(*c.initial_load_path) : fs::path(config_.model.hf_assets_path);
+  const fs::path path = resolve_checkpoint(given);  // of a run's folder: its newest step
+  if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
   const LoadedStep step = LoadedStep::open(path, c.verify_on_load);
   if (step.hf_config()) {
     check_matches_hf(engine_->built().overrides_json, *step.hf_config());
