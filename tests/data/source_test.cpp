@@ -89,6 +89,8 @@ TEST(FileList, GlobsSortAndSkipHiddenAndLinkedFolders) {
   EXPECT_EQ(names(find_files(folder / "*/sub/**", {})), (Names{"c.py", "deep/d.py", "e.txt"}));
   EXPECT_EQ(names(find_files(folder / "t", {".txt", ".md"})), (Names{"e.txt"}));
   EXPECT_EQ(names(find_files(folder / "t/a.py", {".txt"})), (Names{"a.py"}));
+  folder.write("a [1]*?/x.txt", "text");
+  EXPECT_EQ(names(find_files(folder / "a [1]*?", {".txt"})), (Names{"x.txt"}));
   EXPECT_ERROR(find_files(folder / "nothing", {".txt"}), "no such file or folder");
   EXPECT_ERROR(find_files(folder / "t/*.c", {".txt"}), "no file matches");
   EXPECT_ERROR(find_files(folder / "u", {".txt"}), "holds no file ending in .txt");

@@ -134,7 +134,30 @@ TEST(TokenStore, EmptyCorpusAndUnwritableCacheAreErrors) {
   EXPECT_ERROR(open_jsonl(folder.write("empty.jsonl", ""), folder / "cache"), "holds no document with text");
   EXPECT_ERROR(open_jsonl(folder.write("blank.jsonl", "\n{\"text\": \"\"}\n"), folder / "cache"), "holds no document with text");
   const std::string file = folder.write("file", "");
-  EXPECT_ERROR(open_jsonl(folder.write("a.jsonl", random_jsonl(2, 5, 1)), file + "/cache"), "set job.dump_folder");
+  EXPECT_ERROR(open_jsonl(folder.write("a.jsonl", random_jsonl(2, 5, 1)), file + "/cache"),
+               "set HALFTONE_CACHE or job.dump_folder");
+}
+
+// A folder takes the place of the lock's file: it cannot be opened for writing, whoever runs the test.
+TEST(TokenStore, AnIndexThatCanOnlyBeReadIsUsedAndNotBuilt) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.jsonl", random_jsonl(50, 20, 1)), cache = folder / "cache";
+  const std::string digest = open_jsonl(path, cache)->digest(), lock = file_ending(cache, ".lock"), meta = slurp(file_ending(cache, ".json"));
+  std::filesystem::remove(lock);
+  std::filesystem::create_directory(lock);
+  EXPECT_EQ(open_jsonl(path, cache)->digest(), digest);
+  spew(path, slurp(path));  // another time of change
+  EXPECT_EQ(open_jsonl(path, cache)->digest(), digest);
+  EXPECT_EQ(slurp(file_ending(cache, ".json")), meta);
+  spew(path, random_jsonl(51, 20, 1));
+  EXPECT_ERROR(open_jsonl(path, cache), "the token index is to be built: cannot write " + lock);
+}
+
+TEST(TokenStore, FolderNamesNeedNotBeUtf8) {
+  const TempFolder folder;
+  const std::string path = folder.write("caf\xE9/a.jsonl", random_jsonl(5, 20, 1));
+  folder.write("caf\xE9/b.jsonl", random_jsonl(5, 20, 2));
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(open_jsonl(folder / "caf\xE9", folder / "cache")->documents(), 10);
 }
 
 TEST(BinSource, DocumentsEndAtEosAndAtTheEndOfTheFile) {

@@ -88,6 +88,13 @@ std::set<std::string> glob(const std::string& pattern) {
   return out;
 }
 
+// A path as the glob that matches it alone.
+std::string literal(const std::string& path) {
+  std::string out;
+  for (const char c : path) out += std::string_view("*?[").find(c) == std::string_view::npos ? std::string(1, c) : fmt::format("[{}]", c);
+  return out;
+}
+
 fs::path common_folder(const std::set<std::string>& paths) {
   fs::path root = fs::path(*paths.begin()).parent_path();
   for (const std::string& path : paths) {
@@ -122,7 +129,7 @@ FileList find_files(const std::string& pattern, const std::vector<std::string>& 
   if (is_file(pattern)) {
     paths.insert(pattern);
   } else if (is_folder(pattern)) {
-    for (const std::string& path : glob((fs::path(pattern) / "**").string())) {
+    for (const std::string& path : glob((fs::path(literal(pattern)) / "**").string())) {
       if (std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); })) paths.insert(path);
     }
     check(!paths.empty(), "dataset_path {}: the folder holds no file ending in {}", pattern, fmt::join(suffixes, ", "));

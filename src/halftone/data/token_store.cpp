@@ -28,29 +28,47 @@ constexpr int kFormat = 1;
 constexpr int64_t kVerifyLimit = int64_t{256} << 20;  // bytes checked against their checksum when an index is opened
 constexpr int64_t kMetaLimit = int64_t{1} << 20;
 
-// Held while an index is looked for and built, so that the processes of a node build it once.
+constexpr const char* kElsewhere = "set HALFTONE_CACHE or job.dump_folder to a folder that can be written";
+
+// Held while an index is looked for and built, so that the processes of a node build it once. In a folder that can only be read nothing is
+// built, and nothing is held.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    check(fd_ >= 0, "cannot write {}: {}; set job.dump_folder to a folder that can be written", path, std::strerror(errno));
+    if (fd_ < 0) {
+      problem_ = fmt::format("cannot write {}: {}; {}", path, std::strerror(errno), kElsewhere);
+      return;
+    }
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
     if (errno == EWOULDBLOCK) log_info("Waiting for another process that builds the token index");
-    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {}
+    int error = 0;
+    do {
+      error = ::flock(fd_, LOCK_EX) == 0 ? 0 : errno;
+    } while (error == EINTR);
+    if (error != 0) log_warning("{} cannot be locked ({}): start one process until the token index is there", path, std::strerror(error));
   }
-  ~FolderLock() { ::close(fd_); }
+  ~FolderLock() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  // Why nothing can be written; empty where it can.
+  const std::string& problem() const { return problem_; }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
 
  private:
   int fd_;
+  std::string problem_;
 };
+
+// File names need not be UTF-8, JSON must be.
+std::string json_text(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
 std::string hex(uint64_t v) { return fmt::format("{:016x}", v); }
 
 std::string checksum_of(const Json& meta) {
   Json copy = meta;
   copy.erase("checksum");
-  return digest_hex(copy.dump());
+  return digest_hex(json_text(copy, -1));
 }
 
 void pad_to_16(AtomicFile& file) {
@@ -96,7 +114,7 @@ class TokenStoreBuilder {
       : source_(source), codec_(codec), threads_(threads) {
     std::error_code error;
     fs::create_directories(folder, error);
-    check(!error, "cannot create {}: {}; set job.dump_folder to a folder that can be written", folder, error.message());
+    check(!error, "cannot create {}: {}; {}", folder, error.message(), kElsewhere);
     const std::string pattern = fs::absolute(source.files().pattern, error).lexically_normal().string();
     const int encoder = source.stored_token_bytes() != 0 ? 0 : kEncoderVersion;
     key_ = digest_hex(fmt::format("{}\n{}\n{} {}\n{}", source.kind(), source.options(), codec_digest(), encoder, pattern));
@@ -108,7 +126,8 @@ class TokenStoreBuilder {
   std::shared_ptr<const TokenStore> open() {
     const FolderLock lock(lock_path_);
     const std::string fingerprint = source_.files().fingerprint();
-    if (std::shared_ptr<const TokenStore> store = reuse(fingerprint)) return store;
+    if (std::shared_ptr<const TokenStore> store = reuse(fingerprint, lock.problem().empty())) return store;
+    check(lock.problem().empty(), "the token index is to be built: {}", lock.problem());
     build(fingerprint);
     std::string reason;
     std::shared_ptr<TokenStore> store = load(reason);
@@ -120,7 +139,7 @@ class TokenStoreBuilder {
   std::string codec_digest() const { return source_.stored_token_bytes() != 0 ? std::string() : codec_.digest; }
   int width() const { return source_.stored_token_bytes() != 0 ? source_.stored_token_bytes() : width_for(codec_.vocab_size); }
 
-  std::shared_ptr<const TokenStore> reuse(const std::string& fingerprint) {
+  std::shared_ptr<const TokenStore> reuse(const std::string& fingerprint, bool writable) {
     if (!fs::exists(meta_path_)) return nullptr;
     std::string reason;
     std::shared_ptr<TokenStore> store = load(reason);
@@ -135,7 +154,7 @@ class TokenStoreBuilder {
       return nullptr;
     }
     meta_["fingerprint"] = fingerprint;
-    write_meta();
+    if (writable) write_meta();
     return store;
   }
 
@@ -217,7 +236,7 @@ class TokenStoreBuilder {
   void write_meta() {
     meta_["checksum"] = checksum_of(meta_);
     AtomicFile file(meta_path_);
-    const std::string text = meta_.dump(1) + "\n";
+    const std::string text = json_text(meta_, 1) + "\n";
     file.write(text.data(), text.size());
     file.commit();
   }

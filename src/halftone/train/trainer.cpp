@@ -91,7 +91,8 @@ class Trainer {
   Clock::time_point interval_start_;
   double data_seconds_ = 0;
   int64_t interval_tokens_ = 0, interval_steps_ = 0, interval_batches_ = 0;
-  StopSignal stop_;
+  std::optional<StopSignal> stop_;  // from the first step on: before it nothing would be lost
+  int signal() const { return stop_ ? stop_->signal() : 0; }
 };
 
 void Trainer::write_config_files() {
@@ -488,10 +489,11 @@ void Trainer::train() {
       config_.training.local_batch_size, global_batch_, loader_->microbatches_per_step(), config_.training.seq_len, steps,
       schedule_->warmup_steps());
   if (steps == 0) return validate(0);
+  stop_.emplace();
   if (steps - progress_.step >= kEstimateFrom && loader_->has_next()) estimate(steps - progress_.step);
   log_info("Training starts at step {}", progress_.step + 1);
   interval_start_ = Clock::now();
-  while (progress_.step < steps && stop_.signal() == 0) {
+  while (progress_.step < steps && signal() == 0) {
     const int64_t step = progress_.step + 1;
     const bool more = train_step(step);
     if (!more) break;
@@ -502,7 +504,7 @@ void Trainer::train() {
     if (last || due) save(step, last);
   }
   if (progress_.step < steps) {
-    if (stop_.signal() != 0 && !store_) log_info("checkpoint.enable is false: nothing is saved");
+    if (signal() != 0 && !store_) log_info("checkpoint.enable is false: nothing is saved");
     save(progress_.step, false);
   }
   if (store_) store_->wait();
@@ -510,7 +512,7 @@ void Trainer::train() {
 
 RunSummary Trainer::summary(RunEnd end) const {
   RunSummary s;
-  s.end = end, s.signal = stop_.signal(), s.step = progress_.step, s.validation_loss = validation_loss_;
+  s.end = end, s.signal = signal(), s.step = progress_.step, s.validation_loss = validation_loss_;
   s.device = device_.is_cpu() ? "cpu" : "cuda";
   if (store_ && last_saved_ >= 0) s.checkpoint = store_->step_folder(last_saved_).string();
   s.resumable = store_ && store_->resumable();
@@ -545,8 +547,8 @@ RunSummary Trainer::run() {
   metrics_ = std::make_unique<MetricsLogger>(m, started_from_ && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt,
                                              RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}});
   train();
-  if (stop_.signal() != 0) {
-    log_info("stopped by signal {} after step {}; the same command goes on from there", stop_.signal(), progress_.step);
+  if (signal() != 0) {
+    log_info("stopped by signal {} after step {}; the same command goes on from there", signal(), progress_.step);
     return summary(RunEnd::interrupted);
   }
   log_info("Training completed");
