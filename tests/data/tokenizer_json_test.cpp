@@ -4,10 +4,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "data/tokenizer_text.h"
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/data/pretokenize.h"
 #include "halftone/data/tokenizer.h"
 #include "halftone/data/unicode.h"
+#include "source_dir.h"
 
 namespace halftone {
 namespace {
@@ -234,6 +237,31 @@ TEST(Tokenizer, OtherBadFilesAreErrors) {
     FAIL() << "accepted";
   } catch (const Error& e) {
     EXPECT_EQ(std::string(e.what()).find_first_of("\n\x1b"), std::string::npos) << "names from the file are escaped";
+  }
+}
+
+// Of more than a part (1 MiB): where the parts end nothing is cut that is one piece of the whole.
+TEST(Tokenizer, LargeTextsAreEncodedLikeTheirPieces) {
+  std::ifstream file(source_dir() + "/tests/assets/tokenizer/tokenizer.json");
+  Json json = Json::parse(file);
+  std::mt19937 rng(3);
+  std::string text;
+  while (text.size() < size_t{5} << 19) text += random_text(rng, 12, true) + (rng() % 4 == 0 ? "a b" : "");
+  std::string lines;  // without ASCII letters, which end at line ends alone
+  const std::vector<std::string> parts = {"中文", "。", "한", "9", "\n", "\n", "\n\n", "\n ", "\r\n", "\u3000", "!", "é"};
+  while (lines.size() < size_t{5} << 19) lines += parts[rng() % parts.size()];
+  for (const SplitPattern pattern : {SplitPattern::gpt2, SplitPattern::llama3, SplitPattern::qwen2}) {
+    json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = pattern_text(pattern);
+    const Tokenizer tokenizer = make(json);
+    const Pretokenizer pretokenizer({{std::string(pattern_text(pattern))}});
+    for (const std::string_view whole : {std::string_view(text), std::string_view(lines)}) {
+      Pretokenizer::Scratch scratch;
+      std::vector<Range> pieces;
+      pretokenizer.split_by_pcre2(whole, scratch, pieces);
+      Ids expected;
+      for (const Range& r : pieces) tokenizer.encode_append(whole.substr(r.begin, r.end - r.begin), expected, false);
+      EXPECT_TRUE(tokenizer.encode(whole, false) == expected) << pattern_text(pattern) << (whole == lines ? " lines" : "");
+    }
   }
 }
 

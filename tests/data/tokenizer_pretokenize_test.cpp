@@ -40,6 +40,25 @@ TEST_P(KnownPattern, HandWrittenPathCutsLikePcre2) {
   }
 }
 
+TEST_P(KnownPattern, PartsHaveThePiecesOfTheWhole) {
+  const Pretokenizer pretokenizer = known(GetParam());
+  std::mt19937 rng(9);
+  int cuts = 0;
+  for (int round = 0; round < 100000; ++round) {
+    const std::string text = random_text(rng, 2 + rng() % 8, round % 2 == 1);
+    if (text.size() < 2) continue;
+    const size_t cut = pretokenizer.next_cut(text, 1 + rng() % (text.size() - 1));
+    if (cut == text.size()) continue;
+    ++cuts;
+    std::vector<std::string> parts = pieces(pretokenizer, std::string_view(text).substr(0, cut));
+    const std::vector<std::string> second = pieces(pretokenizer, std::string_view(text).substr(cut));
+    parts.insert(parts.end(), second.begin(), second.end());
+    ASSERT_EQ(parts, pieces(pretokenizer, text)) << testing::PrintToString(text) << " at " << cut;
+  }
+  EXPECT_GT(cuts, 1000);
+  EXPECT_EQ(Pretokenizer({{"a|b"}}).next_cut("a b", 1), 3u);
+}
+
 TEST_P(KnownPattern, EveryPairAndTripleOfAsciiCutsLikePcre2) {
   const Pretokenizer pretokenizer = known(GetParam());
   Pretokenizer::Scratch scratch;

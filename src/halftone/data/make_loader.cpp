@@ -58,8 +58,7 @@ TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& co
   TextCodec codec;
   const bool add_bos = config.add_bos.value_or(true), add_eos = config.add_eos.value_or(true);
   codec.encode_document = [tokenizer, add_bos, add_eos](std::string_view text, std::vector<int32_t>& out) {
-    const std::vector<int32_t> ids = tokenizer.encode_document(text, add_bos, add_eos);
-    out.insert(out.end(), ids.begin(), ids.end());
+    tokenizer.encode_document_append(text, out, add_bos, add_eos);
   };
   codec.vocab_size = tokenizer.vocab_size();
   codec.bos_id = tokenizer.bos_id();

@@ -130,6 +130,32 @@ void Pretokenizer::split(std::string_view text, Scratch& scratch, std::vector<Ra
   split_known(text, scratch, pieces);
 }
 
+namespace {
+
+bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+// Of the first byte of a character; false for those of all that is a blank anywhere in Unicode (U+0080 to U+00BF, U+1000 to U+3FFF).
+bool begins_visible(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return (byte > ' ' && byte < 0x7F) || (byte >= 0xC3 && byte <= 0xE0) || byte >= 0xE4;
+}
+bool ends_visible(std::string_view text) {
+  while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xC0) == 0x80) text.remove_suffix(1);
+  return !text.empty() && begins_visible(text.back());
+}
+
+}  // namespace
+
+// Before a blank between ASCII letters, which belongs to the letters behind it, or after a single line end: all known patterns cut there,
+// whatever stands around it.
+size_t Pretokenizer::next_cut(std::string_view text, size_t from) const {
+  if (pattern_ == SplitPattern::other) return text.size();
+  for (size_t i = from; i + 1 < text.size(); ++i) {
+    if (text[i] == ' ' && is_ascii_letter(text[i - 1]) && is_ascii_letter(text[i + 1])) return i;
+    if (text[i] == '\n' && begins_visible(text[i + 1]) && ends_visible(text.substr(0, i))) return i + 1;
+  }
+  return text.size();
+}
+
 void Pretokenizer::split_known(std::string_view text, Scratch& scratch, std::vector<Range>& pieces) const {
   const auto* s = reinterpret_cast<const uint8_t*>(text.data());
   const pcre2_code* code = steps_[0].code.get();

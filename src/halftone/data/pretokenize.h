@@ -56,6 +56,10 @@ class Pretokenizer {
   // The same with PCRE2 alone.
   void split_by_pcre2(std::string_view text, Scratch& scratch, std::vector<Range>& pieces) const;
 
+  // A place at `from` (>= 1) or later where `text` can be taken apart: the pieces of both parts are those of the whole. The end of the text
+  // where none is known, as for patterns that are not (other).
+  size_t next_cut(std::string_view text, size_t from) const;
+
   SplitPattern pattern() const { return pattern_; }
 
  private:

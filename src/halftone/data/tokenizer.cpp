@@ -26,6 +26,8 @@ std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool norma
   return out;
 }
 
+constexpr size_t kPart = size_t{1} << 20;
+
 }  // namespace
 
 struct Tokenizer::Impl {
@@ -129,13 +131,19 @@ struct Tokenizer::Impl {
       w.prefixed.assign(" ").append(text);
       text = w.prefixed;
     }
-    w.pieces.clear();
-    pretokenizer.split(text, w.split, w.pieces);
-    const char* end = text.data() + text.size();
     if (model == TokenizerModel::bpe) {
-      for (const Range& r : w.pieces) bpe.encode_piece(text.substr(r.begin, r.end - r.begin), end, w.merge, out);
+      // Part by part: the pieces of a large document would take several times its memory.
+      const char* end = text.data() + text.size();
+      for (size_t cut = 0; !text.empty(); text.remove_prefix(cut)) {
+        cut = pretokenizer.next_cut(text, kPart);
+        w.pieces.clear();
+        pretokenizer.split(text.substr(0, cut), w.split, w.pieces);
+        for (const Range& r : w.pieces) bpe.encode_piece(text.substr(r.begin, r.end - r.begin), end, w.merge, out);
+      }
       return;
     }
+    w.pieces.clear();
+    pretokenizer.split(text, w.split, w.pieces);
     for (const Range& r : w.pieces) {
       const int32_t id = words.find(text.substr(r.begin, r.end - r.begin));
       if (id >= 0 || unknown >= 0) out.push_back(id >= 0 ? id : unknown);
@@ -204,15 +212,19 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
   return out;
 }
 
-std::vector<int32_t> Tokenizer::encode_document(std::string_view text, bool add_bos, bool add_eos) const {
+void Tokenizer::encode_document_append(std::string_view text, std::vector<int32_t>& out, bool add_bos, bool add_eos) const {
   auto adds = [&](int32_t id) {
     return std::ranges::count(impl_->prefix, id) + std::ranges::count(impl_->suffix, id) > 0;  // the encoding of the empty text
   };
-  std::vector<int32_t> out;
-  out.reserve(text.size() / 3 + 8);
   if (add_bos && impl_->bos && !adds(*impl_->bos)) out.push_back(*impl_->bos);
   encode_append(text, out, true);
   if (add_eos && impl_->eos && !adds(*impl_->eos)) out.push_back(*impl_->eos);
+}
+
+std::vector<int32_t> Tokenizer::encode_document(std::string_view text, bool add_bos, bool add_eos) const {
+  std::vector<int32_t> out;
+  out.reserve(text.size() / 3 + 8);
+  encode_document_append(text, out, add_bos, add_eos);
   return out;
 }
 

@@ -38,6 +38,7 @@ class Tokenizer {
   // A training document: encode(text, true) with BOS and EOS each added unless the post-processor adds it by itself (seen by
   // encoding the empty text) or the tokenizer has none.
   std::vector<int32_t> encode_document(std::string_view text, bool add_bos, bool add_eos) const;
+  void encode_document_append(std::string_view text, std::vector<int32_t>& out, bool add_bos, bool add_eos) const;
 
   // The ids' bytes one after another (word level: with blanks between). May end inside a character: unicode.h has
   // replace_invalid_utf8. Error for an id outside the vocabulary.
