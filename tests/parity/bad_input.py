@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Bad input through the command line: each case must end with exit status 2 (a run that diverges: 3) and one line that says what
 is wrong."""
+import fcntl
 import json
 import os
 import shutil
@@ -151,6 +152,9 @@ def main():
         subprocess.run(train(good, *saving), cwd=source, check=True, capture_output=True)
         expect("other model of a complete run", train(good, *saving, f"--model.overrides={json.dumps(dict(json.loads(MODEL), dim=32))}"),
                "was trained as another model")
+        with open(os.path.join(good, ".lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            expect("folder of a run that goes on", train(good, *saving), "belongs to a run")
         step = os.path.join(good, "checkpoint", "step-2")
         weights = os.path.join(step, "model-0.safetensors")
         os.truncate(weights, os.path.getsize(weights) // 2)

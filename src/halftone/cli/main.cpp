@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "halftone/base/error.h"
+#include "halftone/cli/bus_error.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/config_command.h"
 #include "halftone/cli/failure.h"
@@ -60,6 +61,7 @@ int run(const std::vector<std::string>& args) {
 
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes then fails the write, like a full disk, instead of ending the process
+  halftone::report_bus_errors();
   halftone::Failure end{0, ""};
   try {
     end.status = run({argv + 1, argv + argc});

@@ -22,6 +22,7 @@
 #include "halftone/train/hf_model.h"
 #include "halftone/train/metrics.h"
 #include "halftone/train/quantization_report.h"
+#include "halftone/train/run_lock.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/schedule.h"
 #include "halftone/train/stop_signal.h"
@@ -72,6 +73,7 @@ class Trainer {
 
   JobConfig config_;
   std::string version_;
+  std::optional<RunLock> lock_;
   at::Device device_ = at::kCPU;
   DeviceInfo device_info_;
   std::optional<Tokenizer> tokenizer_;
@@ -99,12 +101,14 @@ void Trainer::write_config_files() {
   const fs::path folder = config_.job.dump_folder;
   std::error_code error;
   fs::create_directories(folder, error);
+  check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
+        error.message());
+  lock_.emplace(folder);
   const fs::path path = folder / "config.resolved.toml";
   std::ofstream file(path);
   file << to_toml(config_);
   file.close();
-  check(!error && file.good(), "job.dump_folder: cannot write {}{}; choose a folder that can be written, with free space", path.string(),
-        error ? " (" + error.message() + ")" : "");
+  check(file.good(), "job.dump_folder: cannot write {}; choose a folder that can be written, with free space", path.string());
   if (config_.job.save_config_file) {
     std::ofstream json(folder / *config_.job.save_config_file);
     json << to_json(config_);
