@@ -91,29 +91,41 @@ def _leave_fast_paths(model):
             module.use_nested_tensor = False
 
 
+def _reason_to_keep(name, module, recipe, ignore, multiple):
+    """Why convert leaves a torch.nn.Linear that a target matches as it is; None where it does not."""
+    if type(module) is not torch.nn.Linear:  # another forward, or a use of the weight past it
+        return f"a subclass of torch.nn.Linear, {type(module).__name__}"
+    if name.split(".")[-1] in ignore:
+        return "in ignore"
+    if module.in_features % multiple or module.out_features % multiple:
+        return f"{module.in_features} x {module.out_features}: {recipe} takes multiples of {multiple}"
+    return None
+
+
 def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm_head")):
-    """Replaces the torch.nn.Linear modules whose name a regular expression of `targets` matches from its start (and whose last
-    component is not in `ignore`), parameters kept. Layers whose sizes the recipe cannot take, and subclasses of torch.nn.Linear,
-    stay as they are; model is returned and the names of both kinds are in model.halftone_converted and model.halftone_kept."""
+    """Replaces the torch.nn.Linear modules whose name a regular expression of `targets` ("re:" before it or not) matches from its start,
+    parameters kept. Left as they are: those whose name's last component is in `ignore`, those of sizes that the recipe cannot take,
+    subclasses of torch.nn.Linear, and what an earlier call converted. Returns the model, with model.halftone_converted, name ->
+    recipe, and model.halftone_kept, name -> reason, of all calls so far."""
     if isinstance(targets, str) or isinstance(ignore, str):
         raise ValueError(f"halftone.convert: expected lists of names for targets and ignore, found {targets!r} and {ignore!r}")
     recipe_formats(recipe, _options(options))  # before any module changes
+    patterns = [re.compile(target.removeprefix("re:")) for target in targets]
     multiple = 1 if recipe == "none" else 32 if recipe.startswith("mx") or recipe.startswith("int4") else 16
-    converted, kept = [], []
+    converted, kept = {}, {}
     for name, module in list(model.named_modules()):
-        if not isinstance(module, torch.nn.Linear) or not any(re.match(target, name) for target in targets):
+        if not isinstance(module, torch.nn.Linear) or type(module) is Linear or not any(p.match(name) for p in patterns):
             continue
-        if type(module) is not torch.nn.Linear:  # another forward, or a use of the weight past it
-            kept += [] if type(module) is Linear else [name]
-            continue
-        if name.split(".")[-1] in ignore or module.in_features % multiple or module.out_features % multiple:
-            kept.append(name)
+        if reason := _reason_to_keep(name, module, recipe, ignore, multiple):
+            kept[name] = reason
             continue
         module.__class__ = Linear  # keeps parameters, hooks and references
         module.recipe, module.options, module.name = recipe, _options(options), f"{name}.weight" if name else "weight"
-        converted.append(name)
+        converted[name] = recipe
     _leave_fast_paths(model)
     if not converted:
-        raise ValueError(f"halftone.convert: no Linear of sizes that are multiples of {multiple} matches {list(targets)}; kept: {kept}")
-    model.halftone_converted, model.halftone_kept = converted, kept
+        raise ValueError(f"halftone.convert: expected a torch.nn.Linear that {list(targets)} matches and {recipe} takes, found none; kept: {kept}")
+    model.halftone_converted = getattr(model, "halftone_converted", {}) | converted
+    earlier = getattr(model, "halftone_kept", {}) | kept
+    model.halftone_kept = {name: reason for name, reason in earlier.items() if name not in model.halftone_converted}
     return model

@@ -188,7 +188,7 @@ def check_compile():
     for recipe in ("mxfp4", "int8", "fp8_rowwise"):
         for backend in backends:
             model = halftone.convert(Model().to(device), recipe)
-            assert (model.halftone_converted, model.halftone_kept) == (["up", "down"], ["output"])
+            assert (model.halftone_converted, model.halftone_kept) == ({"up": recipe, "down": recipe}, {"output": "in ignore"})
             reference, losses = copy.deepcopy(model), []
             torch._dynamo.reset()
             counters.clear()
@@ -212,12 +212,24 @@ def check_compile():
     print(f"torch.compile(fullgraph=True) equals eager mode with {', '.join(backends)}, one graph for all steps")
 
 
+def check_convert():
+    """Recipes by layer, in two calls; why layers stay as they are."""
+    model = halftone.convert(Model().to(device), "fp8_rowwise", targets=["re:up"])
+    halftone.convert(model, "mxfp4", {"use_hadamard": True}, ignore=[])
+    assert model.halftone_converted == {"up": "fp8_rowwise", "down": "mxfp4"}, model.halftone_converted
+    assert model.halftone_kept == {"output": "64 x 10: mxfp4 takes multiples of 32"}, model.halftone_kept
+    assert (model.up.recipe, model.down.recipe, model.down.options) == ("fp8_rowwise", "mxfp4", "use_hadamard=true")
+    print("convert takes several calls and says why layers stay as they are")
+
+
 def check_evaluation():
     """Encoder layers of PyTorch, which in evaluation read the weights of their linear layers themselves, keep the recipe."""
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
     plain = torch.nn.TransformerEncoder(layer, 2).to(device).eval()
     model = halftone.convert(copy.deepcopy(plain), "mxfp4")
-    assert len(model.halftone_converted) == 4 and model.halftone_kept == ["layers.0.self_attn.out_proj", "layers.1.self_attn.out_proj"]
+    assert len(model.halftone_converted) == 4
+    assert list(model.halftone_kept) == ["layers.0.self_attn.out_proj", "layers.1.self_attn.out_proj"]
+    assert all("NonDynamicallyQuantizableLinear" in reason for reason in model.halftone_kept.values()), model.halftone_kept
     x, padding = randn(2, 8, 64), torch.tensor([[False] * 8, [False] * 5 + [True] * 3], device=device)
     for more in ({}, {"src_key_padding_mask": padding}):
         with torch.no_grad():
@@ -409,7 +421,7 @@ def check_errors():
     expect_error("unknown option 'colour'", lambda: halftone.linear(x, w, recipe="int8", options="colour=red"))
     expect_error("multiples of 16", lambda: halftone.linear(x, w[:20], recipe="int8"))
     expect_error("expected x[..., K] and weight[N, K]", lambda: halftone.linear(x, w.t()))
-    expect_error("matches ['none_such']", lambda: halftone.convert(Model(), "int8", targets=["none_such"]))
+    expect_error("that ['none_such'] matches", lambda: halftone.convert(Model(), "int8", targets=["none_such"]))
     environment = dict(os.environ, HALFTONE_LIBRARY=os.path.join(cache.name, "missing.so"))
     code = ("import sys, os; sys.setdlopenflags(os.RTLD_LAZY | os.RTLD_GLOBAL) if os.environ.get('HALFTONE_STAND_INS') else None; "
             f"sys.path[:0] = [{str(_torch_ops.SOURCE / 'python')!r}]; import halftone")
@@ -472,5 +484,5 @@ def check_edges():
     print("NaN, empty, zero and strided inputs behave; formats survive their string; PyTorch's 8-bit dtypes read the same numbers")
 
 
-_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile, check_evaluation, check_other_modes,
-                check_graphs])
+_torch_ops.run([check_schemas, check_linears, check_fused, check_edges, check_errors, check_compile, check_convert, check_evaluation,
+                check_other_modes, check_graphs])
