@@ -70,6 +70,7 @@ const std::vector<halftone::Floor>& halftone::quantize_floors() {
       {"floor 4 bits H32 both", 1, run<false, kPacked, Copies::both, true>},
       {"floor 4 bits H32 SR transposed", 0.5, run<true, kPacked, Copies::transposed, true>},
       {"floor 4 bits H32 SR both", 1, run<true, kPacked, Copies::both, true>},
+      {"floor least 4 bits SR both", 1.0625, halftone::run_least_packed},
       {"floor bytes SR both", 2, run<true, kByte, Copies::both, false>},
       {"floor bytes H32 SR both", 2, run<true, kByte, Copies::both, true>},
       {"floor 4 bits SR both", 1, run<true, kPacked, Copies::both, false, float>, DType::f32},

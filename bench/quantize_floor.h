@@ -17,5 +17,8 @@ struct Floor {
   DType type = DType::bf16;  // of x
 };
 const std::vector<Floor>& quantize_floors();
+// Of packed MXFP4 with draws, both copies: the least instructions and the memory alone (quantize_least.cu). rows * cols: a multiple of
+// 1024.
+void run_least_packed(const void* x, int64_t rows, int64_t cols, void* row, void* transposed, cudaStream_t stream);
 
 }  // namespace halftone
