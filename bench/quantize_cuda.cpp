@@ -4,8 +4,8 @@
 // of codes in every block, as they do in many blocks of four of ten tensors. GB/s counts what a scheme must move: one read of the matrix, a
 // second one where a scale of the tensor, of a column or of a two-level scheme must be known first, and all that is written. Rows `floor`
 // are no schemes: what MXFP4 with 4 bits or a byte an element, stochastic rounding (SR) or a rotation (H32) takes before it encodes
-// anything; `floor least`: the least instructions of packed copies, whoever makes them. A pause before each line: the clock of a device at its power limit would otherwise depend on the lines before. The last line
-// repeats the table as JSON.
+// anything; `floor least`: the least instructions of packed copies, whoever makes them. A pause before each line: the clock of a device at
+// its power limit would otherwise depend on the lines before. The last line repeats the table as JSON.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>

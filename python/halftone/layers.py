@@ -124,7 +124,8 @@ def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm
         converted[name] = recipe
     _leave_fast_paths(model)
     if not converted:
-        raise ValueError(f"halftone.convert: expected a torch.nn.Linear that {list(targets)} matches and {recipe} takes, found none; kept: {kept}")
+        raise ValueError(f"halftone.convert: expected a torch.nn.Linear that {list(targets)} matches and {recipe} takes, found none; "
+                         f"kept: {kept}")
     model.halftone_converted = getattr(model, "halftone_converted", {}) | converted
     earlier = getattr(model, "halftone_kept", {}) | kept
     model.halftone_kept = {name: reason for name, reason in earlier.items() if name not in model.halftone_converted}
