@@ -134,8 +134,6 @@ void Trainer::build() {
   check(global_batch_ % config_.training.local_batch_size == 0,
         "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}", global_batch_,
         config_.training.local_batch_size);
-  loader_ = make_training_loader(config_, *tokenizer_, global_batch_, 0, 1, !device_.is_cpu());
-  if (config_.validation.enable) validation_ = make_validation_loader(config_, *tokenizer_, 0, 1, !device_.is_cpu());
 
   Engine::Options options;
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
@@ -179,6 +177,9 @@ void Trainer::build() {
     store_->prepare();
     log_info("Checkpointing active: folder {}, every {} steps", c.folder.string(), config_.checkpoint.interval);
   }
+  // Last, since tokenising may take long: what is wrong with model, recipe and folders is known by now.
+  loader_ = make_training_loader(config_, *tokenizer_, global_batch_, 0, 1, !device_.is_cpu());
+  if (config_.validation.enable) validation_ = make_validation_loader(config_, *tokenizer_, 0, 1, !device_.is_cpu());
 }
 
 bool Trainer::excluded(const char* part) const {
