@@ -295,8 +295,8 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
   if (!q.scheme.is_none()) sources.push_back("quantize.scheme");
   if (!q.recipe.empty()) sources.push_back("quantize.recipe");
   if (!j.model.converters.empty()) sources.push_back("model.converters");
-  rule(c, sources.size() <= 1, {"model.converters", "quantize.recipe", "quantize.scheme"}, "{} are set; keep one source of quantisation",
-       join(sources, " and "));
+  rule(c, sources.size() <= 1, {"model.converters", "quantize.recipe", "quantize.scheme"}, "{} are set; keep one source of quantisation{}",
+       join(sources, " and "), q.scheme.is_none() ? "" : " (--quantize.scheme none takes back the scheme of a file)");
 
   bool known = !c.refused.contains("quantize.scheme");
   for (const std::string_view scheme : schemes_of(q.scheme)) {
