@@ -24,6 +24,27 @@ TEST(LargeQuantizeCuda, ArrangedScales) {
   expect_reference(cases);
 }
 
+// A matrix so large that the last tiles of NVFP4 and AMDFP4 are given to two thread blocks, one for each copy; tails of tiles and blocks.
+TEST(LargeQuantizeCuda, CopiesOfTheLastFp4Tiles) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  const auto add = [&](const char* name, Only only, bool stochastic, Fill fill) -> Case& {
+    const NamedSpec named = operand_spec(name);
+    const ValueForm form = only == Only::values ? ValueForm::bf16 : ValueForm::none;
+    Case c{unrotated(named), named, {4072, 4232, 0}, fill, DType::bf16, form, stochastic, true, true, true};
+    c.only = only;
+    return cases.emplace_back(c);
+  };
+  add("nvfp4 alto block", Only::packed, false, Fill::normal);
+  add("nvfp4 torchao block", Only::packed, false, Fill::ties);
+  add("amdfp4 alto block", Only::packed, true, Fill::normal);
+  add("nvfp4 torchao tile", Only::values, false, Fill::normal);
+  add("nvfp4 alto block", Only::values, false, Fill::spread).transposed_only = std::pair{Only::packed, ValueForm::none};
+  add("amdfp4 alto rotated", Only::values, false, Fill::normal);
+  add("nvfp4 torchao rotated", Only::values, true, Fill::spread);
+  expect_reference(cases);
+}
+
 // A matrix so large that thread blocks share the maxima of rows.
 TEST(LargeQuantizeCuda, MaximaOfManyRows) {
   if (!missing().empty()) GTEST_SKIP() << missing();
