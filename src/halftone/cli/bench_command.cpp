@@ -60,8 +60,7 @@ constexpr const char* kTrainHelp =
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
 
 int bench_train(Arguments given) {
-  const auto asks = [](const std::string& word) { return word == "--help" || word == "-h"; };
-  if (std::any_of(given.begin(), given.end(), asks)) return print(kTrainHelp), 0;
+  if (asked_help(given)) return print(kTrainHelp), 0;
   std::vector<std::string> args(given.begin(), given.end());
   amax_use().from_producers = std::erase(args, "--own-amax") == 0;
   require_one_process(read_environment());

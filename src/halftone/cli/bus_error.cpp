@@ -57,11 +57,9 @@ size_t find_file(uintptr_t address, char* name, size_t size) {
     filled += static_cast<size_t>(n);
     std::string_view left(buffer, filled);
     for (size_t stop; length == 0 && (stop = left.find('\n')) != left.npos; left.remove_prefix(stop + 1)) {
-      const std::string_view file = file_of(left.substr(0, stop), address);
-      length = file.size() < size ? file.size() : size;
-      std::memcpy(name, file.data(), length);
+      length = file_of(left.substr(0, stop), address).copy(name, size);
     }
-    if (left.size() == sizeof(buffer)) left = {};  // a line that is longer: none of ours
+    if (left.size() == sizeof(buffer)) left.remove_prefix(left.size());  // a line that is longer: none of ours
     std::memmove(buffer, left.data(), left.size());
     filled = left.size();
   }
@@ -75,8 +73,7 @@ void on_bus_error(int, siginfo_t* info, void*) {
   say("halftone: ");
   say(length > 0 ? std::string_view(name, length) : "a file in memory");
   say(": expected as many bytes as when it was opened, found fewer: it was cut, or its disk failed, while it was read; restore it and "
-      "start "
-      "again (a training run goes on from its newest checkpoint)\n");
+      "start again (a training run goes on from its newest checkpoint)\n");
   ::_exit(2);
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +15,13 @@ using Arguments = std::span<const std::string>;
 
 // To standard output, ended by a newline.
 inline void print(std::string_view text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
+
+// Where --help or -h is among the arguments, the word behind it, which names a section of settings; empty where none follows.
+inline std::optional<std::string> asked_help(Arguments args) {
+  const auto at = std::find_if(args.begin(), args.end(), [](const std::string& word) { return word == "--help" || word == "-h"; });
+  if (at == args.end()) return std::nullopt;
+  return at + 1 == args.end() || at[1].starts_with('-') ? "" : at[1];
+}
 
 int train_command(Arguments args);
 int generate_command(Arguments args);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <vector>
 
 #include "halftone/base/environment.h"
@@ -12,25 +11,20 @@
 namespace halftone {
 namespace {
 
-int print_help(std::string_view section) {
-  if (section.empty()) {
-    print(
-        "halftone config [--config FILE] [--section.field value ...] [--toml | --json]\n"
-        "halftone config --help [section]\n\n"
-        "Checks a configuration and prints it, with the origin of each value.\n");
-  }
-  print(describe_fields(section));
-  return 0;
-}
+constexpr const char* kConfigUsage =
+    "halftone config [--config FILE] [--section.field value ...] [--toml | --json]\n"
+    "halftone config --help [section]\n\n"
+    "Checks a configuration and prints it, with the origin of each value.\n\n";
 
 }  // namespace
 
 int config_command(std::span<const std::string> args) {
+  if (const auto section = asked_help(args)) {
+    print((section->empty() ? kConfigUsage : "") + describe_fields(*section));
+    return 0;
+  }
   std::vector<std::string> rest(args.begin(), args.end());
   const auto take = [&](std::string_view flag) { return std::erase(rest, flag) > 0; };
-  if (const auto help = std::find(rest.begin(), rest.end(), "--help"); help != rest.end()) {
-    return print_help(help + 1 != rest.end() ? std::string_view(*(help + 1)) : std::string_view{});
-  }
   const bool as_toml = take("--toml"), as_json = take("--json");
 
   // Without a launcher the number of processes is not known, and a recipe for 128 of them can still be looked at.

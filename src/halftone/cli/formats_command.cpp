@@ -79,7 +79,7 @@ int formats_command(Arguments args) {
     return 0;
   }
   if (args[0] == "--show") return show(args);
-  const bool help = args[0] == "--help";
+  const bool help = args[0] == "--help" || args[0] == "-h";
   check(help || args[0] == "--support", "formats: unknown option '{}'; expected --show NAME or --support", args[0]);
   check(args.size() == 1, "formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
   if (help) return print(kHelp), 0;

@@ -13,6 +13,10 @@
 namespace halftone {
 namespace {
 
+constexpr const char* kTrainUsage =
+    "halftone train --config FILE [--section.field value ...]\n"
+    "halftone train --help [section]\n\n"
+    "Trains a model, or goes on with a run whose checkpoints lie in its folder; halftone config prints a configuration.\n\n";
 constexpr const char* kPrompt = "def forward(self, input: Tensor) -> Tensor:\n";
 
 // A sample of what the model writes, and what to type next.
@@ -30,8 +34,8 @@ void show_result(Arguments args, const RunSummary& run, const JobConfig& config)
 }  // namespace
 
 int train_command(Arguments args) {
-  if (!args.empty() && args[0] == "--help") {
-    std::fputs(describe_fields(args.size() > 1 ? args[1] : "").c_str(), stdout);
+  if (const auto section = asked_help(args)) {
+    print((section->empty() ? kTrainUsage : "") + describe_fields(*section));
     return 0;
   }
   require_one_process(read_environment());
