@@ -48,6 +48,8 @@ def bad_output(work):
     expect("tokens over their text", [program, "tokenize", "--dataset_path", own, *tokenizer, "--output", own], "is one of the files to be read")
     assert open(own, "rb").read() == open(os.path.join(source, "README.md"), "rb").read(), "tokens over their text: it is gone"
     expect("tokens into a device", [*tokenize, "/dev/null"], "found a device")
+    for threads in ("-1", "100000"):
+        expect(f"{threads} threads", [*tokenize, os.path.join(work, "tokens"), "--threads", threads], f"Value {threads} not in range 0 to 4096")
 
 
 def bad_recipes(work, out):

@@ -87,7 +87,7 @@ int tokenize_command(std::span<const std::string> args) {
   app.add_option("--output", options.output, "file to write")->required();
   app.add_option("--token_dtype", options.token_dtype, "uint16, uint32 or auto: by the vocabulary (default auto)");
   app.add_flag("--no_bos", options.no_bos, "no BOS before the documents");
-  app.add_option("--threads", options.threads, "default: all cores");
+  app.add_option("--threads", options.threads, "0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   std::vector<std::string> reversed(args.rbegin(), args.rend());
   try {
     app.parse(reversed);
