@@ -34,7 +34,16 @@ with tempfile.TemporaryDirectory() as work:
         step = os.path.join(folder, "checkpoint", "step-2")
         words = run("generate", "--checkpoint", step if more == FACE else folder, "--prompt", "def ", "--max-new-tokens", "4", "--device", "cpu")
         assert words.returncode == 0 and words.stdout, f"{scheme} {more}: {words.stderr}"
+    # The recipe of a run whose file was edited and lost since.
+    recipe, folder = os.path.join(work, "recipe.yaml"), os.path.join(work, "recipe")
+    with open(recipe, "w") as file:
+        file.write("a_stage:\n  b_modifiers:\n    LowPrecisionTrainingModifier: {scheme: bitnet}\n")
+    trained = train(folder, f"--quantize.recipe={recipe}", *FULL)
+    assert trained.returncode == 0, trained.stderr
+    os.remove(recipe)
+    words = run("generate", "--checkpoint", folder, "--prompt", "def ", "--max-new-tokens", "4", "--device", "cpu")
+    assert words.returncode == 0 and words.stdout, f"without the recipe file: {words.stderr}"
     refused = train(os.path.join(work, "face"), "--quantize.scheme=bitnet", *FACE)
     assert refused.returncode == 2 and "has no place in LlamaForCausalLM" in refused.stderr, refused.stderr
     assert not os.path.exists(os.path.join(work, "face", "checkpoint", "step-2"))
-print(f"text from the checkpoints of {len(CASES)} runs; bitnet beside checkpoint.last_save_in_hf is refused before the first step")
+print(f"text from the checkpoints of {len(CASES)} runs, and of one whose recipe file is gone; bitnet beside checkpoint.last_save_in_hf is refused before the first step")

@@ -179,6 +179,34 @@ def parts(work):
     expect(len(fresh.losses()) == 4 and len(fresh.lines(file="metrics-1.jsonl")) == 4, "a fresh run took the metrics of another")
 
 
+def arithmetic(work):
+    """A run that goes on in other arithmetic says in which; what its recipe file said is in its folder and in its steps."""
+    good = tokens(os.path.join(work, "good.bin"))
+    recipe, copy = os.path.join(work, "recipe.yaml"), os.path.join(work, "copy.yaml")
+
+    def write(file, hadamard):
+        with open(file, "w") as f:
+            f.write("a_stage:\n  b_modifiers:\n    LowPrecisionTrainingModifier:\n"
+                    f"      scheme: mxfp4\n      targets: [\"re:.*wq\"]\n      use_hadamard: {hadamard}\n")
+
+    write(recipe, "false"), write(copy, "false")
+    run = Run(work, "recipe", good, *FULL)
+    run("--training.steps", "2", "--quantize.recipe", recipe)
+    expect(open(run.path("recipe.resolved.yaml")).read() == open(recipe).read(), "the run's folder has another recipe than the run")
+    expect(run.lines("run")[0]["recipe"] == open(recipe).read(), "metrics.jsonl has another recipe than the run")
+    text = run("--training.steps", "3", "--quantize.recipe", copy)
+    expect("in other arithmetic" not in text, f"the same recipe elsewhere is called another: {text}")
+    write(recipe, "true")
+    run("--training.steps", "4", "--quantize.recipe", recipe,
+        says=f"in other arithmetic than step-3: {recipe}:3: use_hadamard is true, there false")
+    text = run("--training.steps", "5", says=f'quantize.recipe is "", there "{recipe}"')
+    expect(not os.path.exists(run.path("recipe.resolved.yaml")), "the recipe of a former start stands in the folder of a run without one")
+    run("--training.steps", "6", "--training.dtype", "bfloat16", says="its weights lose bits here")
+    other = Run(work, "other", good, *FULL, "--checkpoint.initial_load_path", run.path("checkpoint/step-4"),
+                "--checkpoint.initial_load_model_only", "false", "--training.steps", "5")
+    other(says="in other arithmetic than step-4")
+
+
 def beginnings_and_ends(work):
     good = tokens(os.path.join(work, "good.bin"))
     full = Run(work, "full", good, *FULL, "--training.steps", "6")
@@ -211,7 +239,7 @@ def beginnings_and_ends(work):
     expect(all(mean == largest for mean, largest in means), "the largest mean loss of one process is its own")
 
 
-for case in (rollbacks, other_steps, parts, beginnings_and_ends):
+for case in (rollbacks, other_steps, parts, arithmetic, beginnings_and_ends):
     with tempfile.TemporaryDirectory() as folder:
         case(folder)
     print(case.__name__)

@@ -132,12 +132,11 @@ class Loader {
   }
 
  private:
-  // Only for its problems: who applies the rules reads the file again.
   void check_recipe_file(const RuleContext& rules) {
-    const std::string& path = loaded_.config.quantize.recipe;
-    if (path.empty()) return;
+    QuantizeConfig& quantize = loaded_.config.quantize;
     try {
-      check_beside_recipe(loaded_.config, read_recipe_file(path), rules);
+      read_recipe_text(quantize);
+      if (quantize.recipe_text) check_beside_recipe(loaded_.config, recipe_modifiers(quantize), rules);
     } catch (const Error& error) {
       problems_.push_back(error.what());
     }

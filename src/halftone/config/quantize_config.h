@@ -96,6 +96,7 @@ struct QuantizeConfig {
   bool pnq = true;
   std::string preset = "recommended";
   std::string recipe;
+  std::optional<std::string> recipe_text;  // what the file held when it was read; not a field, checkpoints hold it beside these
   bool emulate = false;
   double skip_first_layers = 0;
   double skip_last_layers = 0;

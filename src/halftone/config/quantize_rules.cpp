@@ -302,7 +302,7 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
   for (const std::string_view scheme : schemes_of(q.scheme)) {
     std::vector<std::string_view> valid_names = quantize_schemes();
     const bool valid = std::find(valid_names.begin(), valid_names.end(), scheme) != valid_names.end();
-    if (!q.scheme.table.empty()) std::erase(valid_names, "none");
+    if (!q.scheme.table.empty() || c.in_recipe_file) std::erase(valid_names, "none");
     rule(c, valid, {"quantize.scheme"}, "quantize.scheme: unknown scheme {}; expected one of {}{}", shown(std::string(scheme)),
          join(valid_names), nearest_word(scheme, valid_names));
     const bool idle = scheme == "none" && !q.scheme.table.empty();

@@ -145,7 +145,7 @@ class Reader {
       return;
     }
     std::vector<std::string> compat;
-    check_quantize(job, {origin, refused, 0, problems_, compat});
+    check_quantize(job, {origin, refused, 0, problems_, compat, /*in_recipe_file=*/true});
     modifiers_.push_back({job.quantize, place(path)});
   }
 
@@ -159,7 +159,9 @@ class Reader {
 
 std::vector<RecipeModifier> read_recipe(std::string_view text, std::string_view name) { return Reader(text, name).run(); }
 
-std::vector<RecipeModifier> read_recipe_file(const std::string& path) {
+void read_recipe_text(QuantizeConfig& quantize) {
+  const std::string& path = quantize.recipe;
+  if (path.empty() || quantize.recipe_text) return;
   std::error_code error;
   check(std::filesystem::exists(path, error), "{}: no such recipe file (quantize.recipe)", shown(path));
   check(std::filesystem::is_regular_file(path, error), "{}: expected a recipe file (quantize.recipe), found something else", shown(path));
@@ -170,7 +172,13 @@ std::vector<RecipeModifier> read_recipe_file(const std::string& path) {
   std::string text(size, '\0');
   in.seekg(0).read(text.data(), static_cast<std::streamsize>(size));
   check(in.good() || size == 0, "{}: the recipe file can not be read", shown(path));
-  return read_recipe(text, path);
+  quantize.recipe_text = std::move(text);
+}
+
+std::vector<RecipeModifier> recipe_modifiers(const QuantizeConfig& quantize) {
+  QuantizeConfig read = quantize;
+  read_recipe_text(read);
+  return read.recipe_text ? read_recipe(*read.recipe_text, read.recipe) : std::vector<RecipeModifier>();
 }
 
 }  // namespace halftone

@@ -19,6 +19,11 @@ struct RecipeModifier {
 // least one. Throws Error that lists all problems, one "FILE:LINE: ..." per line: unknown keys (naming the nearest), types,
 // values, illegal combinations. The file is untrusted (limits: config/yaml_reader.h).
 std::vector<RecipeModifier> read_recipe(std::string_view text, std::string_view name);
-std::vector<RecipeModifier> read_recipe_file(const std::string& path);
+
+// Reads the file of `quantize.recipe` into `quantize.recipe_text`, once, so that a run means one text from its checks to its checkpoints
+// whatever becomes of the file. Without a recipe it does nothing. Error when the file cannot be read.
+void read_recipe_text(QuantizeConfig& quantize);
+// The modifiers of `quantize.recipe`: of its text where that was read, of the file as it is now otherwise.
+std::vector<RecipeModifier> recipe_modifiers(const QuantizeConfig& quantize);
 
 }  // namespace halftone

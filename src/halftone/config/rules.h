@@ -19,6 +19,7 @@ struct RuleContext {
   int64_t world_size;                    // 0 = unknown
   std::vector<std::string>& problems;
   std::vector<std::string>& compat;
+  bool in_recipe_file = false;  // the options of a modifier, whose scheme must be one
 
   bool is_set(const std::string& name) const { return origin.contains(name); }
 };

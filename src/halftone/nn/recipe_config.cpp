@@ -103,7 +103,7 @@ void report_idle(const QuantizeConfig& q, const std::string& place) {
 }
 
 void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
-  for (const RecipeModifier& modifier : read_recipe_file(q.recipe)) {
+  for (const RecipeModifier& modifier : recipe_modifiers(q)) {
     const size_t first = plan.rules.size();
     report_idle(modifier.options, modifier.place + ": ");
     add_rules(plan, modifier.options, modifier.place + ": ");

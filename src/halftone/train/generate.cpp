@@ -35,9 +35,8 @@ JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
     config.model.overrides = overrides_from_hf(*step.hf_config());
     return config;
   }
-  const nlohmann::json state = nlohmann::json::parse(step.state_json(), nullptr, false);
-  check(state.is_object() && state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?",
-        step.folder().string());
+  const nlohmann::json state = saved_state(step);
+  check(state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
   const JobConfig trained = config_from_json(state["config"].dump());
   config.model = trained.model;
   config.training.mixed_precision_param = trained.training.mixed_precision_param;
@@ -45,6 +44,7 @@ JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
     config.model.converters.clear();
   } else {
     config.quantize = trained.quantize;
+    if (state.contains("recipe") && state["recipe"].is_string()) config.quantize.recipe_text = state["recipe"].get<std::string>();
   }
   return config;
 }

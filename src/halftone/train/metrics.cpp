@@ -15,6 +15,7 @@ std::string run_line(const RunDescription& run, double now, int rank, int64_t st
                               {"version", run.version}, {"world", run.world}, {"mesh", run.mesh}, {"device", run.device}};
   parse_json(run.config_json, "the resolved configuration");
   line["config"] = nlohmann::ordered_json::parse(run.config_json);
+  if (run.recipe_text) line["recipe"] = *run.recipe_text;
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 

@@ -21,12 +21,13 @@ struct MetricsOptions {
   int64_t total_steps = 0;
 };
 
-// The first line of every start of a run: {"kind":"run", config, version, world, mesh, device}.
+// The first line of every start of a run: {"kind":"run", config, recipe, version, world, mesh, device}.
 struct RunDescription {
   std::string config_json = "{}";  // the resolved configuration
   std::string version{}, device{};
   int64_t world = 1;
   std::map<std::string, int64_t> mesh{};
+  std::optional<std::string> recipe_text{};  // of the file that quantize.recipe names
 };
 
 double wall_clock();  // seconds since 1970

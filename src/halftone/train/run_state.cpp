@@ -15,13 +15,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json parse_state(const LoadedStep& step) {
-  Json state = Json::parse(step.state_json(), nullptr, false);
-  check(state.is_object(), "{}/state.json: expected a JSON object; the checkpoint is damaged, load an earlier step",
-        step.folder().string());
-  return state;
-}
-
 const Json& member(const Json& object, const char* name, const LoadedStep& step) {
   const auto it = object.is_object() ? object.find(name) : object.end();
   check(object.is_object() && it != object.end(), "{}/state.json: '{}' is missing; the checkpoint is damaged or model-only",
@@ -38,6 +31,13 @@ uint64_t number(const Json& object, const char* name, const LoadedStep& step) {
 
 }  // namespace
 
+Json saved_state(const LoadedStep& step) {
+  Json state = Json::parse(step.state_json(), nullptr, false);
+  check(state.is_object(), "{}/state.json: expected a JSON object; the checkpoint is damaged, load an earlier step",
+        step.folder().string());
+  return state;
+}
+
 StepState collect_state(Engine& engine, const RunProgress& progress, const Json& loader, const JobConfig& config, bool model_only) {
   StepState s;
   s.step = progress.step, s.model_only = model_only;
@@ -50,18 +50,19 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
     }
   }
   const Json model = Json::parse(engine.built().overrides_json);
-  s.state_json = Json{{"train_state",
-                       {{"step", progress.step},
-                        {"ntokens_seen", progress.tokens_seen},
-                        {"skipped_updates", progress.skipped_updates},
-                        {"recent_losses", progress.recent_losses}}},
-                      {"lr_scheduler", {{"last_epoch", progress.last_epoch}}},
-                      {"rng", {{"seed", progress.seed}}},
-                      {"dataloader", loader},
-                      {"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", model}}},
-                      {"formats", engine.recipe_lines()},
-                      {"config", Json::parse(to_json(config))}}
-                     .dump(1);
+  Json state = Json{{"train_state",
+                     {{"step", progress.step},
+                      {"ntokens_seen", progress.tokens_seen},
+                      {"skipped_updates", progress.skipped_updates},
+                      {"recent_losses", progress.recent_losses}}},
+                    {"lr_scheduler", {{"last_epoch", progress.last_epoch}}},
+                    {"rng", {{"seed", progress.seed}}},
+                    {"dataloader", loader},
+                    {"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", model}}},
+                    {"formats", engine.recipe_lines()},
+                    {"config", Json::parse(to_json(config))}};
+  if (config.quantize.recipe_text) state["recipe"] = *config.quantize.recipe_text;
+  s.state_json = state.dump(1);
   if (model_only) return s;
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::TensorOptions().dtype(at::kDouble)); };
   for (const Engine::NamedState& state : engine.optimizer_states()) {
@@ -74,37 +75,6 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
     s.optim.push_back({group + "weight_decay", scalar(state.segment->weight_decay)});
   }
   return s;
-}
-
-namespace {
-
-// Members that both objects have with other values, "n_heads is 4, there 2".
-void add_differences(std::vector<std::string>& found, const std::string& prefix, const Json& mine, const Json& theirs) {
-  for (const auto& [name, value] : mine.items()) {
-    if (!theirs.is_object() || !theirs.contains(name) || theirs[name] == value) continue;
-    found.push_back(fmt::format("{}{} is {}, there {}", prefix, name, value.dump(), theirs[name].dump()));
-  }
-}
-
-// What stands at a place of a step's state.json; null where it has none.
-Json saved_at(const LoadedStep& step, const char* place) { return parse_state(step).value(Json::json_pointer(place), Json()); }
-
-}  // namespace
-
-std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step) {
-  Json mine = Json::parse(engine.built().overrides_json);
-  mine.erase("depth_init");  // of fresh weights alone
-  std::vector<std::string> found;
-  add_differences(found, "", mine, saved_at(step, "/model/hyper_parameters"));
-  return found;
-}
-
-std::vector<std::string> recipe_differences(const JobConfig& config, const LoadedStep& step) {
-  const Json mine = Json::parse(to_json(config));
-  std::vector<std::string> found;
-  add_differences(found, "quantize.", mine.at("quantize"), saved_at(step, "/config/quantize"));
-  add_differences(found, "model.", {{"converters", mine.at("model").at("converters")}}, saved_at(step, "/config/model"));
-  return found;
 }
 
 namespace {
@@ -182,7 +152,7 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
 }
 
 RunProgress restored_progress(const LoadedStep& step) {
-  const Json state = parse_state(step);
+  const Json state = saved_state(step);
   RunProgress p;
   p.step = static_cast<int64_t>(number(member(state, "train_state", step), "step", step));
   p.tokens_seen = static_cast<int64_t>(number(member(state, "train_state", step), "ntokens_seen", step));
@@ -201,7 +171,7 @@ RunProgress restored_progress(const LoadedStep& step) {
   return p;
 }
 
-Json restored_loader_state(const LoadedStep& step) { return member(parse_state(step), "dataloader", step); }
+Json restored_loader_state(const LoadedStep& step) { return member(saved_state(step), "dataloader", step); }
 
 std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const std::filesystem::path& folder_or_file) {
   namespace fs = std::filesystem;

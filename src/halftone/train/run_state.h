@@ -22,15 +22,12 @@ inline constexpr size_t kMedianWindow = 64;  // losses in it
 StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config,
                         bool model_only);
 
-// What of the model the step was trained with differs from the engine's, "n_heads is 4, there 2"; empty when a step does not tell.
-std::vector<std::string> model_differences(const Engine& engine, const LoadedStep& step);
-// Options of [quantize] and model.converters that differ from those the step was trained with, "quantize.scheme is int8, there mxfp4".
-std::vector<std::string> recipe_differences(const JobConfig& config, const LoadedStep& step);
 // Model tensors (masters) from a step or a Hugging Face folder; other floating-point types are converted.
 void restore_model(Engine& engine, const LoadedStep& step);
 // Moments and the optimizer's step count.
 void restore_optimizer(Engine& engine, const LoadedStep& step);
-// Parts of state.json, each checked. Error naming the file's folder when one is missing or malformed.
+// state.json, an object (Error otherwise), and parts of it, each checked. Error naming the file's folder when one is missing or malformed.
+nlohmann::json saved_state(const LoadedStep& step);
 RunProgress restored_progress(const LoadedStep& step);
 nlohmann::json restored_loader_state(const LoadedStep& step);
 

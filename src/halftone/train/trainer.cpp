@@ -22,6 +22,7 @@
 #include "halftone/train/hf_model.h"
 #include "halftone/train/metrics.h"
 #include "halftone/train/quantization_report.h"
+#include "halftone/train/run_differences.h"
 #include "halftone/train/run_lock.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/schedule.h"
@@ -55,6 +56,7 @@ class Trainer {
   bool load();  // false: the run is complete already
   bool resume(int64_t number);
   void check_same_model(const LoadedStep& step) const;
+  void warn_of_other_arithmetic(const LoadedStep& step) const;
   bool excluded(const char* part) const;
   void restore(const LoadedStep& step, bool everything);
   void train();
@@ -84,9 +86,9 @@ class Trainer {
   std::unique_ptr<MetricsLogger> metrics_;
   RunProgress progress_;
   int64_t global_batch_ = 0, last_saved_ = -1;
-  std::optional<int64_t> started_from_;  // step of this run's folder that was loaded
-  RowCursor rows_;                // where the current step's begin
-  std::set<RowCursor> bad_rows_;  // those of steps that a rollback leaves out
+  std::optional<int64_t> started_from_;            // step of this run's folder that was loaded
+  RowCursor rows_;                                 // where the current step's begin
+  std::set<RowCursor> bad_rows_;                   // those of steps that a rollback leaves out
   int64_t rollbacks_ = 0, furthest_bad_step_ = 0;  // rollbacks since a step beyond that one
   nlohmann::json first_rows_;                      // the loader's state before it gave any
   double validation_loss_ = 0, flops_per_token_ = 0, peak_flops_ = 0;
@@ -104,11 +106,19 @@ void Trainer::write_config_files() {
   check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
         error.message());
   lock_.emplace(folder);
-  const fs::path path = folder / "config.resolved.toml";
-  std::ofstream file(path);
-  file << to_toml(config_);
-  file.close();
-  check(file.good(), "job.dump_folder: cannot write {}; choose a folder that can be written, with free space", path.string());
+  const auto write = [&](const char* name, const std::string& text) {
+    std::ofstream file(folder / name, std::ios::binary);
+    file << text;
+    file.close();
+    check(file.good(), "job.dump_folder: cannot write {}; choose a folder that can be written, with free space", (folder / name).string());
+  };
+  write("config.resolved.toml", to_toml(config_));
+  constexpr const char* kRecipe = "recipe.resolved.yaml";
+  if (config_.quantize.recipe_text) {
+    write(kRecipe, *config_.quantize.recipe_text);
+  } else {
+    fs::remove(folder / kRecipe, error);  // of an earlier start
+  }
   if (config_.job.save_config_file) {
     std::ofstream json(folder / *config_.job.save_config_file);
     json << to_json(config_);
@@ -205,10 +215,15 @@ void Trainer::restore(const LoadedStep& step, bool everything) {
 
 void Trainer::check_same_model(const LoadedStep& step) const {
   if (step.hf_config()) return;
-  const std::vector<std::string> differences = model_differences(*engine_, step);
+  const std::vector<std::string> differences = model_differences(engine_->built().overrides_json, step);
   check(differences.empty(),
         "{} was trained as another model: {}; set that back, or start another run (job.dump_folder) with checkpoint.initial_load_path",
         step.folder().string(), fmt::join(differences, ", "));
+}
+
+void Trainer::warn_of_other_arithmetic(const LoadedStep& step) const {
+  for (const std::string& difference : arithmetic_differences(config_, step))
+    log_warning("this run goes on in other arithmetic than {}: {}", step.folder().filename().string(), difference);
 }
 
 // Goes on from a step of this run's folder; false when nothing is left to do.
@@ -222,8 +237,7 @@ bool Trainer::resume(int64_t number) {
         step.folder().string(), step.folder().string());
   if (c.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", number);
   check_same_model(step);
-  for (const std::string& difference : recipe_differences(config_, step))
-    log_warning("this run goes on in other arithmetic than {}: {}", step.folder().filename().string(), difference);
+  warn_of_other_arithmetic(step);
   if (number == 0) {
     restore_model(*engine_, step);
   } else {
@@ -255,9 +269,10 @@ bool Trainer::load() {
     const std::optional<int64_t> full = newest ? store_->latest_valid(true) : std::optional<int64_t>(c.load_step);
     if (full) return resume(*full);
     if (any && !initial) {
-      fail("{0} holds the model alone (checkpoint.last_save_model_only), from which a run cannot go on, and no full step; start another "
-           "run (job.dump_folder) with checkpoint.initial_load_path = {0}",
-           store_->step_folder(*any).string());
+      fail(
+          "{0} holds the model alone (checkpoint.last_save_model_only), from which a run cannot go on, and no full step; start another "
+          "run (job.dump_folder) with checkpoint.initial_load_path = {0}",
+          store_->step_folder(*any).string());
     }
   }
   if (!initial) {
@@ -270,7 +285,7 @@ bool Trainer::load() {
   const LoadedStep step = LoadedStep::open(path, c.verify_on_load);
   if (step.hf_config()) {
     check_matches_hf(engine_->built().overrides_json, *step.hf_config());
-  } else if (const auto differences = model_differences(*engine_, step); !differences.empty()) {
+  } else if (const auto differences = model_differences(engine_->built().overrides_json, step); !differences.empty()) {
     log_warning("checkpoint.initial_load_path: {} was trained as another model: {}", path.string(), fmt::join(differences, ", "));
   }
   if (c.initial_load_model_only) {
@@ -278,6 +293,7 @@ bool Trainer::load() {
   } else {
     check(!step.model_only(), "checkpoint.initial_load_model_only = false: {} holds the model alone; take a full step, or set it to true",
           path.string());
+    warn_of_other_arithmetic(step);
     restore(step, false);
   }
   log_info("Loaded initial {} from {}", c.initial_load_model_only ? "weights" : "state", path.string());
@@ -375,8 +391,9 @@ void Trainer::rollback(int64_t step, const std::string& reason) {
   if (store_) store_->wait();  // for a save on its way
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true, step - 1) : std::nullopt;
   if (!full) {
-    throw NonFiniteError(reason + "; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a "
-                                  "shorter checkpoint.interval");
+    throw NonFiniteError(reason +
+                         "; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a "
+                         "shorter checkpoint.interval");
   }
   const LoadedStep saved = store_->open(*full);
   if (*full > 0) {
@@ -549,8 +566,9 @@ RunSummary Trainer::run() {
   }
   MetricsOptions m;
   m.dump_folder = config_.job.dump_folder, m.config = config_.metrics, m.total_steps = config_.training.steps;
-  metrics_ = std::make_unique<MetricsLogger>(m, started_from_ && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt,
-                                             RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}});
+  metrics_ = std::make_unique<MetricsLogger>(
+      m, started_from_ && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt,
+      RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}, config_.quantize.recipe_text});
   train();
   if (signal() != 0) {
     log_info("stopped by signal {} after step {}; the same command goes on from there", signal(), progress_.step);

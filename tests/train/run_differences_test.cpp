@@ -1,0 +1,134 @@
+#include "halftone/train/run_differences.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/support.h"
+#include "halftone/checkpoint/store.h"
+#include "halftone/train/run_state.h"
+#include "train/small_engine.h"
+
+namespace halftone {
+namespace {
+
+using Json = nlohmann::json;
+using Strings = std::vector<std::string>;
+
+const std::string kHead = "training_stage:\n  lpt_modifiers:\n    LowPrecisionTrainingModifier:\n";
+
+class RunDifferences : public ::testing::Test {
+ protected:
+  // Writes a recipe file and gives the options of a run with it.
+  Strings recipe(const std::string& name, const std::string& arguments) {
+    testing::write_file(folder_ / name, kHead + arguments);
+    return {"--quantize.scheme=none", "--quantize.recipe=" + (folder_ / name).string()};
+  }
+
+  // A step that a run of these options wrote, its state.json changed by `edit`.
+  LoadedStep step_of(const Strings& options, const std::function<void(Json&)>& edit = {}) {
+    const JobConfig config = small_config(options);
+    Engine engine(config, small_options());
+    engine.initialize();
+    CheckpointOptions c;
+    c.folder = folder_ / ("run" + std::to_string(runs_++));
+    CheckpointStore store(c);
+    store.prepare();
+    StepState state = collect_state(engine, RunProgress{.step = 3}, Json::object(), config, true);
+    if (edit) {
+      Json json = Json::parse(state.state_json);
+      edit(json);
+      state.state_json = json.dump();
+    }
+    store.save(state, true, true);
+    return store.open(3);
+  }
+
+  Strings differences(const JobConfig& config, const LoadedStep& step) {
+    Strings found = arithmetic_differences(config, step);
+    for (std::string& line : found) {
+      const std::string prefix = folder_.path().string() + "/";
+      for (size_t at; (at = line.find(prefix)) != std::string::npos;) line.erase(at, prefix.size());
+    }
+    return found;
+  }
+  Strings differences(const Strings& options, const LoadedStep& step) { return differences(small_config(options), step); }
+
+  testing::TemporaryFolder folder_;
+
+ private:
+  int runs_ = 0;
+};
+
+TEST_F(RunDifferences, RecipeFilesByWhatTheySay) {
+  const Strings a = recipe("a.yaml", "      scheme: mxfp4\n      use_hadamard: false\n");
+  const JobConfig started = small_config(a);
+  const LoadedStep step = step_of(a);
+  EXPECT_EQ(differences(started, step), Strings{});
+  EXPECT_EQ(differences(recipe("b.yaml", "      # the same\n      use_hadamard: False\n      scheme: 'mxfp4'\n"), step), Strings{});
+  EXPECT_EQ(differences(recipe("two.yaml",
+                               "      scheme: mxfp4\n      use_hadamard: false\n      targets: [\"re:.*wq\"]\n"
+                               "  more_modifiers:\n    LowPrecisionTrainingModifier: {scheme: int8, targets: [\"re:.*wk\"]}\n"),
+                        step),
+            (Strings{"two.yaml has 2 modifiers, there 1", R"(two.yaml:3: targets is ["re:.*wq"], there ["Linear"])"}));
+  EXPECT_EQ(differences(recipe("a.yaml", "      scheme: mxfp4\n      use_hadamard: true\n"), step),
+            Strings{"a.yaml:3: use_hadamard is true, there false"});
+  // A run means the text that it was started with, whatever becomes of the file.
+  EXPECT_EQ(differences(started, step), Strings{});
+  std::filesystem::remove(folder_ / "a.yaml");
+  EXPECT_EQ(differences(started, step), Strings{});
+  EXPECT_NO_THROW(Engine(started, small_options()));
+}
+
+TEST_F(RunDifferences, StepsWithoutATextOrWithAnUnreadableOne) {
+  const Strings a = recipe("a.yaml", "      scheme: mxfp4\n"), b = recipe("b.yaml", "      scheme: mxfp4\n");
+  const LoadedStep old = step_of(a, [](Json& state) { state.erase("recipe"); });
+  EXPECT_EQ(differences(a, old), Strings{});
+  EXPECT_EQ(differences(b, old), Strings{R"(quantize.recipe is "b.yaml", there "a.yaml")"});
+  const LoadedStep unreadable = step_of(a, [](Json& state) { state["recipe"] = kHead + "      scheme: mxfp5\n"; });
+  EXPECT_EQ(differences(b, unreadable), Strings{"b.yaml stands for a recipe there that this build does not read"});
+}
+
+TEST_F(RunDifferences, DamagedStatesDifferInNothing) {
+  for (const char* content : {R"([1, 2])", R"(3)", R"({"quantize": [1]})", R"({"quantize": 7, "model": {"converters": 7}})"}) {
+    const LoadedStep damaged = step_of({}, [&](Json& state) { state["config"] = state["model"] = Json::parse(content); });
+    EXPECT_EQ(model_differences(R"({"n_heads": 2})", damaged), Strings{}) << content;
+    EXPECT_NO_THROW(differences(Strings{"--quantize.scheme=int8"}, damaged)) << content;
+  }
+}
+
+TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
+  const Strings none = {"--quantize.scheme=none"};
+  const auto with = [&](const std::string& option) { return Strings{none[0], option}; };
+  const LoadedStep plain = step_of(none);
+  EXPECT_EQ(differences(Strings{"--quantize.scheme=int8"}, plain), Strings{R"(quantize.scheme is "int8", there "none")"});
+  EXPECT_EQ(differences(with("--optimizer.lr=1"), plain), Strings{});
+  EXPECT_EQ(differences(with("--training.dtype=bfloat16"), plain),
+            Strings{R"(training.dtype is "bfloat16", there "float32": its weights lose bits here)"});
+  EXPECT_EQ(differences(none, step_of(with("--training.dtype=bfloat16"))), Strings{R"(training.dtype is "float32", there "bfloat16")"});
+  EXPECT_EQ(differences(with("--training.mixed_precision_param=float32"), plain),
+            Strings{R"(training.mixed_precision_param is "float32", there "bfloat16")"});
+  EXPECT_EQ(differences(with("--optimizer.state_dtype=int8"), plain), Strings{R"(optimizer.state_dtype is "int8", there "float32")"});
+
+  Strings float8 = with("--model.converters=quantize.linear.float8");
+  EXPECT_EQ(differences(float8, plain), Strings{R"(model.converters is ["quantize.linear.float8"], there [])"});
+  const LoadedStep converted = step_of(float8);
+  float8.push_back("--quantize.linear.float8.recipe_name=rowwise");
+  EXPECT_EQ(differences(float8, converted), Strings{R"(quantize.linear.float8.recipe_name is "rowwise", there null)"});
+  const LoadedStep idle = step_of(none, [](Json& state) {
+    state["config"]["quantize"]["linear"]["mx"]["filter_fqns"] = {"of no converter"};
+    state["config"]["quantize"].erase("emulate");  // as a build without that option writes it
+  });
+  EXPECT_EQ(differences(none, idle), Strings{});
+}
+
+TEST_F(RunDifferences, HyperParametersByName) {
+  const LoadedStep step = step_of({});
+  Json model = saved_state(step)["model"]["hyper_parameters"];
+  EXPECT_EQ(model_differences(model.dump(), step), Strings{});
+  model["n_heads"] = 64, model["depth_init"] = "another";
+  EXPECT_EQ(model_differences(model.dump(), step), Strings{"n_heads is 64, there 2"});
+}
+
+}  // namespace
+}  // namespace halftone
