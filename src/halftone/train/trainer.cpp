@@ -106,25 +106,20 @@ void Trainer::write_config_files() {
   check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
         error.message());
   lock_.emplace(folder);
-  const auto write = [&](const char* name, const std::string& text) {
+  const auto write = [&](const char* option, const std::string& name, const std::string& text) {
     std::ofstream file(folder / name, std::ios::binary);
     file << text;
     file.close();
-    check(file.good(), "job.dump_folder: cannot write {}; choose a folder that can be written, with free space", (folder / name).string());
+    check(file.good(), "{}: cannot write {}; choose a folder that can be written, with free space", option, (folder / name).string());
   };
-  write("config.resolved.toml", to_toml(config_));
-  constexpr const char* kRecipe = "recipe.resolved.yaml";
+  constexpr const char *kFolder = "job.dump_folder", *kRecipe = "recipe.resolved.yaml";
+  write(kFolder, "config.resolved.toml", to_toml(config_));
   if (config_.quantize.recipe_text) {
-    write(kRecipe, *config_.quantize.recipe_text);
+    write(kFolder, kRecipe, *config_.quantize.recipe_text);
   } else {
     fs::remove(folder / kRecipe, error);  // of an earlier start
   }
-  if (config_.job.save_config_file) {
-    std::ofstream json(folder / *config_.job.save_config_file);
-    json << to_json(config_);
-    json.close();
-    check(json.good(), "job.save_config_file: cannot write {}", (folder / *config_.job.save_config_file).string());
-  }
+  if (config_.job.save_config_file) write("job.save_config_file", *config_.job.save_config_file, to_json(config_));
   if (config_.job.print_config) log_info("configuration:\n{}", to_toml(config_));
 }
 
