@@ -19,7 +19,7 @@ using testing::Buffer;
 
 std::vector<Isa> isas() {
   std::vector<Isa> all;
-  for (const Isa isa : {Isa::v3, Isa::avx512, Isa::vnni, Isa::amx})
+  for (const Isa isa : {Isa::v3, Isa::avxvnni, Isa::avx512, Isa::vnni, Isa::amx})
     if (available(isa)) all.push_back(isa);
   return all;
 }

@@ -10,14 +10,15 @@ namespace halftone {
 // prints, that a run reads at start (apply_recipes) and by which products on GPUs choose (ops/product_cuda.cpp), so that nothing
 // falls back without a word. GPUs need halftone_cuda.so built for them; without it they run none, int8 and fp8_rowwise by
 // LibTorch's operations.
-enum class Hardware { cpu_v3, cpu_avx512, cpu_vnni, cpu_amx, sm_80, sm_89, sm_90, sm_100, sm_120 };
+enum class Hardware { cpu_v3, cpu_avxvnni, cpu_avx512, cpu_vnni, cpu_amx, sm_80, sm_89, sm_90, sm_100, sm_120 };
 
 struct HardwareRow {
   Hardware hardware;
   std::string_view name, meaning;
 };
-constexpr std::array<HardwareRow, 9> kHardware = {{
+constexpr std::array<HardwareRow, 10> kHardware = {{
     {Hardware::cpu_v3, "cpu-v3", "x86-64-v3: AVX2"},
+    {Hardware::cpu_avxvnni, "cpu-avxvnni", "AVX2 with AVX-VNNI"},
     {Hardware::cpu_avx512, "cpu-avx512", "AVX-512"},
     {Hardware::cpu_vnni, "cpu-vnni", "AVX-512 with VNNI and BF16"},
     {Hardware::cpu_amx, "cpu-amx", "AMX-INT8 and AMX-BF16"},
@@ -64,7 +65,7 @@ constexpr Support kEmulated128{How::emulated, Path::dequantized,
                                "only sm_90 scales sums of 128 in its products: operands are dequantised to fp32"};
 
 constexpr Support plain_support(Hardware h) {
-  if (h == Hardware::cpu_v3 || h == Hardware::cpu_avx512) {
+  if (h < Hardware::cpu_vnni) {
     return {How::rewrite, Path::plain, "unquantised: bf16 without instructions of its own is widened to fp32, which is exact"};
   }
   return {How::native, Path::plain, "unquantised: the product of the compute dtype"};

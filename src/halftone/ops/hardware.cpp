@@ -12,7 +12,11 @@ namespace {
 
 Hardware processor() {
   const CpuFeatures& f = cpu_features();
-  return f.amx ? Hardware::cpu_amx : f.vnni ? Hardware::cpu_vnni : f.avx512 ? Hardware::cpu_avx512 : Hardware::cpu_v3;
+  return f.amx       ? Hardware::cpu_amx
+         : f.vnni    ? Hardware::cpu_vnni
+         : f.avx512  ? Hardware::cpu_avx512
+         : f.avxvnni ? Hardware::cpu_avxvnni
+                     : Hardware::cpu_v3;
 }
 
 // Compute capability, major * 10 + minor, from the driver library: no CUDA headers are needed.

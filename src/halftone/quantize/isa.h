@@ -4,16 +4,16 @@
 namespace halftone {
 
 // Implementations of a CPU kernel, lowest first. Names as in HALFTONE_ISA; `ref` is the scalar reference.
-enum class Isa { ref, v3, avx512, vnni, amx };
+enum class Isa { ref, v3, avxvnni, avx512, vnni, amx };
 
 inline bool available(Isa isa) {
   const CpuFeatures& f = cpu_features();
-  return isa == Isa::ref || isa == Isa::v3 || (isa == Isa::avx512 && f.avx512) || (isa == Isa::vnni && f.vnni) ||
-         (isa == Isa::amx && f.amx);
+  return isa == Isa::ref || isa == Isa::v3 || (isa == Isa::avxvnni && f.avxvnni) || (isa == Isa::avx512 && f.avx512) ||
+         (isa == Isa::vnni && f.vnni) || (isa == Isa::amx && f.amx);
 }
 inline Isa best_isa() {
   const CpuFeatures& f = cpu_features();
-  return f.amx ? Isa::amx : f.vnni ? Isa::vnni : f.avx512 ? Isa::avx512 : Isa::v3;
+  return f.amx ? Isa::amx : f.vnni ? Isa::vnni : f.avx512 ? Isa::avx512 : f.avxvnni ? Isa::avxvnni : Isa::v3;
 }
 constexpr const char* name(Isa isa) {
   switch (isa) {
@@ -21,6 +21,8 @@ constexpr const char* name(Isa isa) {
       return "ref";
     case Isa::v3:
       return "v3";
+    case Isa::avxvnni:
+      return "avxvnni";
     case Isa::avx512:
       return "avx512";
     case Isa::vnni:

@@ -28,6 +28,19 @@ struct Wide {
     _mm512_storeu_ps(p + 16, b);
   }
 
+  using Units = __m512i;
+  static Units load_units(const void* p) { return _mm512_loadu_si512(p); }
+  static void store_units(void* p, Units v) { _mm512_storeu_si512(p, v); }
+  static Units subtract(Units v, int32_t x) { return _mm512_sub_epi32(v, _mm512_set1_epi32(x)); }
+  static int32_t total(Units v) { return _mm512_reduce_add_epi32(v); }
+  // a0 b0 a1 b1 ... a15 b15
+  static void store_zipped(std::byte* p, Units a, Units b) {
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+    store_units(p, _mm512_permutex2var_epi32(a, first, b));
+    store_units(p + 64, _mm512_permutex2var_epi32(a, second, b));
+  }
+
   static __m256i narrow(__m512 v) {
     const __m512i u = _mm512_castps_si512(v);
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
@@ -68,23 +81,8 @@ inline int unit(const std::byte* p) {
   return v;
 }
 
-// bf16 pairs without AVX512-BF16: the two halves as fp32, even element first.
-struct DotBf16Widened {
-  using Acc = __m512;
-  using B = __m512i;
-  using Element = float;
-  static Acc zero() { return _mm512_setzero_ps(); }
-  static Acc load(const float* p) { return _mm512_loadu_ps(p); }
-  static void store(float* p, Acc v) { _mm512_storeu_ps(p, v); }
-  static B load_b(const std::byte* p) { return _mm512_loadu_si512(p); }
-  static B broadcast(const std::byte* p) { return _mm512_set1_epi32(unit(p)); }
-  static __m512 even(B v) { return _mm512_castsi512_ps(_mm512_slli_epi32(v, 16)); }
-  static __m512 odd(B v) { return _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)))); }
-  static Acc dot(Acc acc, B a, B b) { return _mm512_fmadd_ps(odd(a), odd(b), _mm512_fmadd_ps(even(a), even(b), acc)); }
-};
-
-// s8 without VNNI: |a| times b with a's sign fits vpmaddubsw without saturation for codes in -127..127.
-struct DotS8Sign {
+// int32 sums; a derived type has the product.
+struct SumInt {
   using Acc = __m512i;
   using B = __m512i;
   using Element = int32_t;
@@ -93,10 +91,6 @@ struct DotS8Sign {
   static void store(int32_t* p, Acc v) { _mm512_storeu_si512(p, v); }
   static B load_b(const std::byte* p) { return _mm512_loadu_si512(p); }
   static B broadcast(const std::byte* p) { return _mm512_set1_epi32(unit(p)); }
-  static Acc dot(Acc acc, B a, B b) {
-    const B signed_b = _mm512_mask_sub_epi8(b, _mm512_movepi8_mask(a), _mm512_setzero_si512(), b);
-    return _mm512_add_epi32(acc, _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(a), signed_b), _mm512_set1_epi16(1)));
-  }
 };
 
 // 16 x 16 transpose of 4-byte units: rows of 64 bytes at `stride` to 16 consecutive rows of 64 bytes.

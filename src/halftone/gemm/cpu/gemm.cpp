@@ -44,21 +44,24 @@ class Product {
     tile_ = g.type == DType::s8 ? k.s8 : g.type == DType::bf16 ? k.bf16 : k.f32;
     amx_ = k.amx && g.type != DType::f32;
     panels_per_tile_ = amx_ ? k.panels : g.type == DType::f32 && k.amx ? 3 : k.panels;
+    widen_ = g.type == DType::s8 ? k.widen_s8 : g.type == DType::bf16 ? k.widen_bf16 : nullptr;
+    wide_ = widen_ == nullptr ? 1 : 2;
     stride_ = panel_bytes(g.type, g.k);
     groups_ = amx_ ? panel_groups(g.type, g.k) : ceil_div(g.k, group_size(g.type));
-    chunk_ = k.chunk;
+    chunk_ = k.chunk / wide_;
     chunks_ = std::max<int64_t>(1, ceil_div(groups_, chunk_));
     finish_ = k.epilogue(g.type == DType::s8, g.c_type, g.accumulate);
   }
 
   // Rows [r0, r1) (r0 a multiple of kBlockRows) x panels [p0, p1) of C.
   void region(int64_t r0, int64_t r1, int64_t p0, int64_t p1) {
-    const int64_t chunk_bytes = std::min(groups_, chunk_) * kGroupBytes;
+    const int64_t chunk_bytes = std::min(groups_, chunk_) * wide_ * kGroupBytes;
     const int64_t many = chunks_ > 1 ? kManyPanels : std::max<int64_t>(kMaxPanels, kOneChunkBytes / std::max<int64_t>(chunk_bytes, 1));
     const int64_t np = round_up(std::min(many, p1 - p0), panels_per_tile_);
     const int64_t nr = chunks_ > 1 ? std::min(kManyRows, round_up(r1 - r0, kBlockRows)) : r1 - r0;
-    static thread_local Scratch a_scratch, acc_scratch;
+    static thread_local Scratch a_scratch, b_scratch, acc_scratch;
     a_ = a_scratch.get(kBlockRows * chunk_bytes + 64);
+    if (widen_ != nullptr) b_ = b_scratch.get(np * chunk_bytes);
     tile_columns_ = panels_per_tile_ * kPanelColumns;
     tiles_across_ = np / panels_per_tile_;
     acc_ = reinterpret_cast<float*>(acc_scratch.get((chunks_ > 1 ? nr * np * kPanelColumns : 2 * kBlockRows * tile_columns_) * 4));
@@ -83,21 +86,27 @@ class Product {
     int turn = 0;
     for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
       const int64_t first = chunk * chunk_, groups = std::min(chunk_, groups_ - first);
+      const std::byte* b_chunk = static_cast<const std::byte*>(g_.b) + p0 * stride_ + first * kGroupBytes;
+      int64_t b_stride = stride_;
+      if (widen_ != nullptr) {
+        for (int64_t p = 0; p < p1 - p0; ++p) widen_->panel(b_chunk + p * stride_, groups, b_ + p * groups * wide_ * kGroupBytes);
+        b_chunk = b_, b_stride = groups * wide_ * kGroupBytes;
+      }
       for (int64_t r = r0; r < r1; r += kBlockRows) {
         const int64_t rows = std::min(kBlockRows, r1 - r);
         const AView a = view(r, rows, first, groups);
         for (int64_t p = p0; p < p1; p += panels_per_tile_) {
-          const std::byte* b = static_cast<const std::byte*>(g_.b) + p * stride_ + first * kGroupBytes;
-          const std::byte* next_b = p + panels_per_tile_ < p1 ? b + panels_per_tile_ * stride_ : b - (p - p0) * stride_;
+          const std::byte* b = b_chunk + (p - p0) * b_stride;
+          const std::byte* next_b = p + panels_per_tile_ < p1 ? b + panels_per_tile_ * b_stride : b_chunk;
           const int64_t panels = std::min(panels_per_tile_, p1 - p);
           float* acc = sums((r - r0) / kBlockRows, (p - p0) / panels_per_tile_, turn ^= 1);
           tile_({.a = a,
                  .b = b,
                  .next_b = next_b,
-                 .panel_stride = stride_,
+                 .panel_stride = b_stride,
                  .panels = panels,
                  .rows = rows,
-                 .groups = groups,
+                 .groups = groups * wide_,
                  .acc = acc,
                  .acc_ld = tile_columns_,
                  .first = chunk == 0,
@@ -137,6 +146,11 @@ class Product {
     if (g_.a_panels) {
       const auto* panel = static_cast<const std::byte*>(g_.a) + r / kPanelColumns * stride_ + first * kGroupBytes;
       const bool second = r + kPanelColumns < g_.m;
+      if (widen_ != nullptr) {
+        const int64_t half = groups * wide_ * kGroupBytes;
+        for (int64_t h = 0; h < (second ? 2 : 1); ++h) widen_->panel(panel + h * stride_, groups, a_ + h * half);
+        return {a_, second ? half : 0, 4, kGroupBytes, 0};
+      }
       if (!amx_) return {panel, second ? stride_ : 0, 4, kGroupBytes, 0};
       for (int64_t h = 0; h < (second ? 2 : 1); ++h) {
         for (int64_t t = 0; t < groups / kTileGroups; ++t) {
@@ -147,6 +161,19 @@ class Product {
     }
     const auto* row = static_cast<const std::byte*>(g_.a) + r * g_.lda * size + first * 4;
     const int64_t stride = g_.lda * size, bytes = std::clamp<int64_t>(g_.k * size - first * 4, 0, groups * 4);
+    if (widen_ != nullptr) {
+      const int64_t ld = groups * 4 * wide_, whole = bytes / 4;
+      for (int64_t i = 0; i < rows; ++i) {
+        std::byte* out = a_ + i * ld;
+        widen_->row(row + i * stride, whole, out);
+        if (whole == groups) continue;
+        std::byte last[4] = {};
+        std::memcpy(last, row + i * stride + whole * 4, static_cast<size_t>(bytes - whole * 4));
+        widen_->row(last, 1, out + whole * 8);
+        std::memset(out + (whole + 1) * 8, 0, static_cast<size_t>(groups - whole - 1) * 8);
+      }
+      return {a_, 16 * ld, ld, 4, 0};
+    }
     if (rows == kBlockRows && bytes == groups * 4 && (!amx_ || stride % 1024 != 0 || stride * kBlockRows <= 16384)) {
       return {row, 16 * stride, stride, 4, 64};
     }
@@ -177,11 +204,12 @@ class Product {
   const Gemm& g_;
   const Kernels& k_;
   void (*tile_)(const TileArgs&);
+  const Widen* widen_;
   bool amx_;
-  int64_t panels_per_tile_, stride_, groups_, chunk_, chunks_;
+  int64_t wide_, panels_per_tile_, stride_, groups_, chunk_, chunks_;
   Epilogue finish_;
   // Of the running thread: a Product is copied into each.
-  std::byte* a_ = nullptr;
+  std::byte *a_ = nullptr, *b_ = nullptr;
   float* acc_ = nullptr;
   int64_t tile_columns_ = 0, tiles_across_ = 0;
 };
@@ -208,6 +236,8 @@ const Kernels& kernels(Isa isa) {
       return kernels_vnni();
     case Isa::avx512:
       return kernels_avx512();
+    case Isa::avxvnni:
+      return kernels_avxvnni();
     default:
       return kernels_v3();
   }

@@ -44,13 +44,22 @@ struct TileArgs {
   Epilogue finish;
 };
 
+// Where registers have no dot product of a type, chunks of both operands are taken apart before the product, so that its inner
+// loop converts nothing: each unit of 4 bytes becomes two, bf16 pairs two fp32 values, four s8 codes two pairs of 16 bits
+// (codes 0 and 2, 1 and 3).
+struct Widen {
+  void (*row)(const std::byte* src, int64_t units, std::byte* out);     // unit u of src: 2 u, 2 u + 1 of out
+  void (*panel)(const std::byte* src, int64_t groups, std::byte* out);  // group g of src: 2 g, 2 g + 1 of out
+};
+
 struct Kernels {
   int64_t panels;  // per tile call
   bool amx;        // A blocks in AMX tile form, tile registers configured by enter() and released by leave()
-  int64_t chunk;   // groups of k per pass
+  int64_t chunk;   // groups of k per pass, after widening
   void (*s8)(const TileArgs&);
   void (*bf16)(const TileArgs&);
   void (*f32)(const TileArgs&);
+  const Widen *widen_s8, *widen_bf16;  // null: the product reads the type as it is
   Epilogue (*epilogue)(bool integer, DType c_type, bool accumulate);
   // 16 rows of 64 bytes at stride -> 16 groups of a panel (a transpose of 16 x 16 4-byte units), and back.
   void (*transpose)(const std::byte* src, int64_t stride, std::byte* out);
@@ -59,6 +68,7 @@ struct Kernels {
 };
 
 const Kernels& kernels_v3();
+const Kernels& kernels_avxvnni();
 const Kernels& kernels_avx512();
 const Kernels& kernels_vnni();
 const Kernels& kernels_amx();

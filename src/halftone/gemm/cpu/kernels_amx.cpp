@@ -87,6 +87,8 @@ const Kernels& kernels_amx() {
                                  .s8 = tile<true>,
                                  .bf16 = tile<false>,
                                  .f32 = register_tile<Wide, DotF32>,
+                                 .widen_s8 = nullptr,
+                                 .widen_bf16 = nullptr,
                                  .epilogue = epilogue<Wide>,
                                  .transpose = transpose16,
                                  .enter = enter,

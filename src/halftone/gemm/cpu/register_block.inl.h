@@ -1,6 +1,8 @@
 // A register-blocked product over panels: kRows rows x kPanels panels of accumulators, one broadcast unit of A against one
 // group of B per step. V names the vector type and its dot products; it is local to the including file.
 #pragma once
+#include <algorithm>
+
 #include "halftone/gemm/cpu/kernels.h"
 
 namespace halftone::gemm {
@@ -34,20 +36,97 @@ inline void register_block(const TileArgs& t, const std::byte* a, std::byte* acc
 }
 #undef HALFTONE_UNROLL
 
-template <class V, class Dot>
-void register_tile(const TileArgs& t) {
-  constexpr int kRows = V::kRows;
-  static_assert(16 % kRows == 0);
-  for (int64_t r = 0; r < t.rows; r += kRows) {
+template <class V, class Dot, int kPanels>
+inline void register_rows(const TileArgs& t, int64_t panel) {
+  constexpr int kRest = 16 % V::kRows;  // of a half, whose rows have one stride
+  const std::byte* b = t.b + panel * t.panel_stride;
+  for (int64_t r = 0; r<t.rows; r += r % 16 + V::kRows> 16 ? kRest : V::kRows) {
     const std::byte* a = t.a.data + r / 16 * t.a.half + r % 16 * t.a.row;
-    std::byte* acc = static_cast<std::byte*>(t.acc) + r * t.acc_ld * 4;
-    int64_t p = 0;
-    const auto at = [&](int64_t panel) { return t.b + panel * t.panel_stride; };
-    for (; p + V::kPanels <= t.panels; p += V::kPanels) register_block<V, Dot, kRows, V::kPanels>(t, a, acc + p * 64, at(p));
-    if constexpr (V::kPanels > 2)
-      for (; p + 2 <= t.panels; p += 2) register_block<V, Dot, kRows, 2>(t, a, acc + p * 64, at(p));
-    for (; p < t.panels; ++p) register_block<V, Dot, kRows, 1>(t, a, acc + p * 64, at(p));
+    std::byte* acc = static_cast<std::byte*>(t.acc) + (r * t.acc_ld + panel * kPanelColumns) * 4;
+    if constexpr (kRest != 0) {
+      if (r % 16 + V::kRows > 16) {
+        register_block<V, Dot, kRest, kPanels>(t, a, acc, b);
+        continue;
+      }
+    }
+    register_block<V, Dot, V::kRows, kPanels>(t, a, acc, b);
   }
 }
+
+// Panels outside, so that those of one register block stay in L1 while the rows pass.
+template <class V, class Dot>
+void register_tile(const TileArgs& t) {
+  int64_t p = 0;
+  for (; p + V::kPanels <= t.panels; p += V::kPanels) register_rows<V, Dot, V::kPanels>(t, p);
+  if constexpr (V::kPanels > 2)
+    for (; p + 2 <= t.panels; p += 2) register_rows<V, Dot, 2>(t, p);
+  if constexpr (V::kPanels > 1)
+    for (; p < t.panels; ++p) register_rows<V, Dot, 1>(t, p);
+}
+
+// For dot products of unsigned by signed codes: 128 is added to B, hence 128 * sum(a) to every element of a row. int32
+// arithmetic wraps, so subtracting it afterwards is exact.
+template <class V, class Dot>
+void offset_tile(const TileArgs& t) {
+  alignas(64) int32_t sums[kBlockRows] = {};
+  const auto add = [](typename Dot::Acc sum, const std::byte* a) { return Dot::dot(sum, V::load_units(a), Dot::offset()); };
+  for (int64_t h = 0; h * 16 < t.rows; ++h) {
+    const std::byte* a = t.a.data + h * t.a.half;
+    if (t.a.row == 4) {  // panels: a lane is a row
+      for (int64_t r = 0; r < 16; r += V::kLanes) {
+        auto sum = Dot::zero();
+        for (int64_t g = 0; g < t.groups; ++g) sum = add(sum, a + g * t.a.group + r * 4);
+        Dot::store(sums + h * 16 + r, sum);
+      }
+      continue;
+    }
+    for (int64_t r = 0; r < std::min<int64_t>(16, t.rows - h * 16); ++r) {
+      const std::byte* row = a + r * t.a.row;
+      auto sum = Dot::zero();
+      int64_t g = 0;
+      for (; g + V::kLanes <= t.groups; g += V::kLanes) sum = add(sum, row + g * 4);
+      if (g < t.groups) {
+        alignas(64) std::byte rest[64] = {};
+        __builtin_memcpy(rest, row + g * 4, static_cast<size_t>(t.groups - g) * 4);
+        sum = add(sum, rest);
+      }
+      sums[h * 16 + r] = V::total(sum);
+    }
+  }
+  register_tile<V, Dot>(t);
+  auto* acc = static_cast<int32_t*>(t.acc);
+  for (int64_t r = 0; r < t.rows; ++r) {
+    for (int64_t c = 0; c < t.panels * 16; c += V::kLanes) {
+      int32_t* p = acc + r * t.acc_ld + c;
+      Dot::store(p, V::subtract(Dot::load(p), sums[r]));
+    }
+  }
+}
+
+// What takes units of 4 bytes apart; V::split gives the two units of each lane.
+template <class V, class Split>
+void widen_row(const std::byte* src, int64_t units, std::byte* out) {
+  constexpr int64_t kBytes = V::kLanes * 4;
+  int64_t u = 0;
+  for (; u + V::kLanes <= units; u += V::kLanes)
+    V::store_zipped(out + u * 8, Split::low(V::load_units(src + u * 4)), Split::high(V::load_units(src + u * 4)));
+  if (u == units) return;
+  alignas(64) std::byte from[kBytes] = {}, to[2 * kBytes];
+  __builtin_memcpy(from, src + u * 4, static_cast<size_t>(units - u) * 4);
+  V::store_zipped(to, Split::low(V::load_units(from)), Split::high(V::load_units(from)));
+  __builtin_memcpy(out + u * 8, to, static_cast<size_t>(units - u) * 8);
+}
+template <class V, class Split>
+void widen_panel(const std::byte* src, int64_t groups, std::byte* out) {
+  for (int64_t g = 0; g < groups; ++g, src += kGroupBytes, out += 2 * kGroupBytes) {
+    for (int64_t at = 0; at < kGroupBytes; at += V::kLanes * 4) {
+      const auto units = V::load_units(src + at);
+      V::store_units(out + at, Split::low(units));
+      V::store_units(out + kGroupBytes + at, Split::high(units));
+    }
+  }
+}
+template <class V, class Split>
+inline constexpr Widen kWiden{widen_row<V, Split>, widen_panel<V, Split>};
 
 }  // namespace halftone::gemm
