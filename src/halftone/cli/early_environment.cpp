@@ -1,0 +1,56 @@
+// Settings that libgomp and malloc read from the environment when they are loaded, which is before main: the program starts
+// itself again with them, once, after the loader has mapped it and before any library is initialised (about 30 ms).
+#include <alloca.h>
+#include <limits.h>
+#include <unistd.h>
+
+#include <cstring>
+
+namespace {
+
+struct Setting {
+  const char* text;
+  const char* instead;  // of the user's, which rules it out as the variable itself does
+};
+constexpr Setting kSettings[] = {
+    // A thread that waits spins for some 10 us and then sleeps. By default it spins 3 ms, and beside another busy program
+    // that takes the processor from the thread it waits for: throughput fell twentyfold there.
+    {"GOMP_SPINCOUNT=1000", "OMP_WAIT_POLICY="},
+    // Large blocks in huge pages (madvise): 14% more tokens per second with AMX, 4% with AVX2 where the kernel waits to be asked.
+    {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1", nullptr},
+};
+constexpr int kCount = sizeof kSettings / sizeof kSettings[0];
+
+// Runs before the sanitizers have set up their memory.
+#define HALFTONE_EARLY [[gnu::no_sanitize("address", "undefined")]]
+
+HALFTONE_EARLY bool has_prefix(const char* text, const char* prefix, size_t n) { return std::strncmp(text, prefix, n) == 0; }
+
+HALFTONE_EARLY bool has(char** environment, const char* name_and_sign) {
+  const size_t n = static_cast<size_t>(std::strchr(name_and_sign, '=') - name_and_sign) + 1;
+  for (; *environment != nullptr; ++environment) {
+    if (has_prefix(*environment, name_and_sign, n)) return true;
+  }
+  return false;
+}
+
+HALFTONE_EARLY void start_again(int, char** arguments, char** environment) {
+  int n = 0, added = 0;
+  while (environment[n] != nullptr) ++n;
+  const char** extended = static_cast<const char**>(alloca(static_cast<size_t>(n + kCount + 1) * sizeof(char*)));
+  for (int i = 0; i < n; ++i) extended[i] = environment[i];
+  for (const Setting& s : kSettings) {
+    if (!has(environment, s.text) && (s.instead == nullptr || !has(environment, s.instead))) extended[n + added++] = s.text;
+  }
+  if (added == 0) return;
+  extended[n + added] = nullptr;
+  char program[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+  if (length <= 0) return;  // then without them
+  program[length] = '\0';
+  execve(program, arguments, const_cast<char**>(extended));
+}
+
+[[gnu::section(".preinit_array"), gnu::used]] void (*const kBeforeLibraries)(int, char**, char**) = start_again;
+
+}  // namespace
