@@ -161,6 +161,17 @@ TEST(CheckpointStore, ModelOnlySavesDoNotPurge) {
   EXPECT_EQ(CheckpointStore({.folder = folder.path()}).valid_steps(), (std::vector<int64_t>{1, 2, 3}));
 }
 
+// The last save of a run is made at once while the one before may still be written and older steps be deleted.
+TEST(CheckpointStore, EveryKindOfFullSaveLeavesTheNewest) {
+  const TemporaryFolder folder;
+  {
+    CheckpointStore store({.folder = folder.path(), .keep_latest_k = 2, .async = true});
+    for (const int64_t step : {0, 1, 5, 10, 15}) store.save(state_of(step));
+    store.save(state_of(17), true);
+  }
+  EXPECT_EQ(CheckpointStore({.folder = folder.path()}).valid_steps(), (std::vector<int64_t>{15, 17}));
+}
+
 TEST(CheckpointStore, ReplacesAStep) {
   const TemporaryFolder folder;
   CheckpointStore store({.folder = folder.path()});

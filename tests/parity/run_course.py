@@ -143,6 +143,28 @@ def other_steps(work):
     expect(whole.tensors(20) == run.tensors(20), "a run from another's whole state differs from that run")
 
 
+def retention(work):
+    """What is left of the steps, whatever saved the last one."""
+    good, few = tokens(os.path.join(work, "good.bin")), tokens(os.path.join(work, "few.bin"), rows=23)
+    keep = ["--checkpoint.interval", "5", "--checkpoint.keep_latest_k", "2", "--training.steps", "30"]
+    for name, data, options, left in [
+            ("full", good, FULL, [25, 30]),
+            ("full_async", good, [*FULL, "--checkpoint.async_mode", "async"], [25, 30]),
+            ("model_only", good, MODEL_ONLY, [20, 25, 30]),
+            ("hugging_face", good, [*MODEL_ONLY, "--checkpoint.last_save_in_hf"], [20, 25, 30]),
+            ("first_step", good, [*FULL, "--checkpoint.enable_first_step_checkpoint", "--training.steps", "5"], [1, 5]),
+            ("data_ended", few, [*FULL, "--training.dataloader.repeat", "false"], [20, 23]),
+            ("data_ended_model_only", few, [*MODEL_ONLY, "--training.dataloader.repeat", "false"], [20, 23])]:
+        run = Run(work, name, data, *keep, *options)
+        run()
+        expect(run.steps() == left, f"{name}: steps {run.steps()}, expected {left}")
+    seeded = Run(work, "seeded", good, *keep, *FULL, "--training.steps", "8")
+    seeded("--checkpoint.create_seed_checkpoint")
+    expect(seeded.steps() == [0], f"seed checkpoint: {seeded.steps()}")
+    seeded()
+    expect(seeded.steps() == [5, 8], f"after a seed checkpoint: {seeded.steps()}")
+
+
 def parts(work):
     good = tokens(os.path.join(work, "good.bin"))
     options = ["--checkpoint.interval", "5", *FULL]
@@ -239,7 +261,7 @@ def beginnings_and_ends(work):
     expect(all(mean == largest for mean, largest in means), "the largest mean loss of one process is its own")
 
 
-for case in (rollbacks, other_steps, parts, arithmetic, beginnings_and_ends):
+for case in (rollbacks, other_steps, retention, parts, arithmetic, beginnings_and_ends):
     with tempfile.TemporaryDirectory() as folder:
         case(folder)
     print(case.__name__)

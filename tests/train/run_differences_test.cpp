@@ -40,7 +40,7 @@ class RunDifferences : public ::testing::Test {
       edit(json);
       state.state_json = json.dump();
     }
-    store.save(state, true, true);
+    store.save(state, true);
     return store.open(3);
   }
 

@@ -172,26 +172,26 @@ void CheckpointStore::wait() {
   if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
-void CheckpointStore::save(const StepState& state, bool purge, bool synchronous) {
+void CheckpointStore::save(const StepState& state, bool synchronous) {
   wait();
   inspected_.erase(state.step);
-  if (!options_.async || synchronous) return write(state, purge);
-  worker_ = std::thread([this, copy = copy_to_host(state), purge] {
+  if (!options_.async || synchronous) return write(state);
+  worker_ = std::thread([this, copy = copy_to_host(state)] {
     try {
-      write(copy, purge);
+      write(copy);
     } catch (...) {
       failure_ = std::current_exception();
     }
   });
 }
 
-void CheckpointStore::write(const StepState& state, bool purge) {
+void CheckpointStore::write(const StepState& state) {
   make_folder(options_.folder);
   const auto start = std::chrono::steady_clock::now();
   commit_step(step_folder(state.step), [&](const fs::path& folder) { write_step(folder, state, options_); });
   log_debug("Saved the checkpoint {} in {:.2f} seconds", step_folder(state.step).string(),
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  if (purge && !state.model_only) purge_old(state.step);
+  if (!state.model_only) purge_old(state.step);
 }
 
 void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
@@ -203,12 +203,12 @@ void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
 
 void CheckpointStore::purge_old(int64_t newest) {
   if (options_.keep_latest_k <= 0) return;
+  if (purger_.joinable()) purger_.join();  // what it deletes still would be listed as there
   std::vector<int64_t> steps = full_steps();
   std::erase(steps, newest);  // a run that went back to an older step keeps what it just wrote
   const size_t kept = static_cast<size_t>(options_.keep_latest_k - 1);
   if (steps.size() <= kept) return;
   steps.resize(steps.size() - kept);
-  if (purger_.joinable()) purger_.join();
   purger_ = std::thread([paths = [&] {
     std::vector<fs::path> list;
     for (const int64_t step : steps) list.push_back(step_folder(step));

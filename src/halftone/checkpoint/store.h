@@ -47,10 +47,10 @@ class CheckpointStore {
 
   // Start of a run: makes the folder, fails unless it is writable, deletes what an interrupted save or deletion left behind.
   void prepare();
-  // Writes step-N (replacing an older one of that number) and then deletes the oldest full steps beyond keep_latest_k, unless `purge`
-  // is false. First waits for the save before; its failure is raised here. With options.async this returns after the copy to the
+  // Writes step-N (replacing an older one of that number) and then, after a full step, deletes the oldest full ones beyond
+  // keep_latest_k. First waits for the save before; its failure is raised here. With options.async this returns after the copy to the
   // host, unless `synchronous`. On failure the step before is untouched and nothing of the new one stays.
-  void save(const StepState& state, bool purge = true, bool synchronous = false);
+  void save(const StepState& state, bool synchronous = false);
   // The last save of a run in Hugging Face's layout; a model-only step. Always synchronous.
   void save_hf(int64_t step, const HfExport& content);
   // Waits for the background write and raises its failure: call it before exit.
@@ -67,7 +67,7 @@ class CheckpointStore {
   std::filesystem::path step_folder(int64_t step) const;
 
  private:
-  void write(const StepState& state, bool purge);
+  void write(const StepState& state);
   void purge_old(int64_t newest);
   std::vector<int64_t> full_steps() const;
   // inspect_step with verify_on_load; each step is read once per start, and again after it was written.

@@ -482,7 +482,7 @@ void Trainer::save(int64_t step, bool last) {
     StepState state = collect_state(*engine_, progress_, loader_->state(), config_, model_only);
     state.copy_files = tokenizer_files(config_.model.hf_assets_path);
     if (model_only) state.model_dtype = export_dtype;
-    store_->save(state, !last, last);
+    store_->save(state, last);
   }
   last_saved_ = step;
   log_info("Saved checkpoint step {} in {:.2f} seconds", step, seconds_since(start));
@@ -555,7 +555,7 @@ RunSummary Trainer::run() {
     StepState state = collect_state(*engine_, none, first_rows_, config_, false);
     state.optim.clear();  // step 0 is read as the model alone
     state.copy_files = tokenizer_files(config_.model.hf_assets_path);
-    store_->save(state, false, true);
+    store_->save(state, true);
     log_info("Saved the seed checkpoint {}", store_->step_folder(0).string());
     return summary(RunEnd::completed);
   }
