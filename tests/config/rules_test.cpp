@@ -128,6 +128,65 @@ TEST(Rules, SingleFieldsAndData) {
   });
 }
 
+// Runs in which nothing can be learnt.
+TEST(Rules, SenselessRunsAreRefused) {
+  const auto group = [](const char* kwargs) {
+    return std::string(R"(--optimizer.param_groups=[{"pattern": "norm", "optimizer_name": "AdamW", "optimizer_kwargs": )") + kwargs + "}]";
+  };
+  expect({
+      {{"--training.max_norm=0"}, 1, {"training.max_norm = 0", "nothing is learnt"}},
+      {{"--training.max_norm=-1"}, 1, {"training.max_norm"}},
+      {{"--training.max_norm=inf"}, 1, {}},
+      {{"--optimizer.lr=0"}, 1, {"optimizer.lr must be above 0"}},
+      {{"--optimizer.lr=0", group(R"({"lr": 1e-3})")}, 1, {}},
+      {{"--optimizer.lr=0", group(R"({"weight_decay": 1e-3})")}, 1, {"optimizer.lr must be above 0"}},
+      {{"--optimizer.lr=inf"}, 1, {"finite"}},
+      {{group(R"({"lr": -1})")}, 1, {"optimizer.param_groups 'norm'", "at least 0"}},
+      {{group(R"({"lr": 1, "weight_decay": 1.5})")}, 1, {"optimizer.param_groups 'norm'", "must be below 1"}},
+      {{"--optimizer.lr=10"}, 1, {"lr = 10 times weight_decay = 0.1", "below 1"}},
+      {{"--optimizer.lr=10", "--optimizer.name=Adam"}, 1, {}},
+      {{"--optimizer.eps=0"}, 1, {"optimizer.eps"}},
+      {{"--optimizer.eps=1e-50"}, 1, {"optimizer.eps"}},
+      {{"--optimizer.eps=0", "--optimizer.name=SGD"}, 1, {}},
+      {{"--training.spike_factor=1"}, 1, {"training.spike_factor"}},
+      {{"--training.spike_factor=1.5"}, 1, {}},
+  });
+}
+
+// What may be meant is said: the fields of the warning, or none.
+TEST(Rules, DoubtfulRunsGetAWarning) {
+  const std::pair<Args, std::vector<const char*>> cases[] = {
+      {{}, {}},
+      {{"--training.seq_len=1"}, {"training.seq_len = 1"}},
+      {{"--training.steps=20", "--lr_scheduler.total_steps=10"}, {"training.steps = 20", "lr_scheduler.total_steps = 10"}},
+      {{"--training.steps=20", "--lr_scheduler.total_steps=1000"}, {"ends inside the warm-up of 200 steps", "10%"}},
+      {{"--training.steps=200", "--lr_scheduler.total_steps=1000"}, {}},
+      {{"--validation.holdout=0.1"}, {"validation.holdout = 0.1", "validation.enable is false"}},
+      {{"--validation.holdout=0.1", "--validation.enable"}, {}},
+      {{"--validation.enable", "--validation.dataset=c4_test"}, {"validation reads the training data"}},
+      {{"--validation.enable", "--validation.dataset=c4_test", "--training.dataset_path=x"}, {}},
+      {{"--validation.enable", "--validation.dataset=text", "--validation.dataset_path=x", "--training.dataset=text",
+        "--training.dataset_path=x"},
+       {"validation reads the training data"}},
+      {{"--checkpoint.initial_load_path=x"}, {"checkpoint.initial_load_path is ignored"}},
+      {{"--checkpoint.initial_load_path=x", "--checkpoint.enable"}, {}},
+      {{"--checkpoint.load_step=4"}, {"checkpoint.load_step is ignored"}},
+      {{"--checkpoint.enable", "--training.steps=20"}, {"checkpoint.interval = 500", "no step to go on from"}},
+      {{"--checkpoint.enable", "--training.steps=20", "--checkpoint.no_last_save_model_only"}, {}},
+      {{"--checkpoint.enable", "--training.steps=500", "--checkpoint.no_last_save_model_only", "--training.nonfinite=rollback"},
+       {"no step to go back to"}},
+      {{"--checkpoint.enable", "--checkpoint.load_only", "--training.nonfinite=rollback"}, {"no step to go back to", "load_only"}},
+      {{"--checkpoint.enable", "--training.nonfinite=rollback"}, {}},
+  };
+  for (const auto& [args, words] : cases) {
+    const std::vector<std::string> warnings = load(args).warnings;
+    const std::string line = args.empty() ? "" : args.back();
+    ASSERT_EQ(warnings.size(), words.empty() ? 0u : 1u) << line << (warnings.empty() ? "" : ": " + warnings[0]);
+    for (const char* word : words) EXPECT_NE(warnings[0].find(word), std::string::npos) << warnings[0];
+  }
+  EXPECT_TRUE(load({"--training.seq_len=1"}).warnings[0].starts_with("command line: "));
+}
+
 TEST(Rules, QuantizeHasOneSource) {
   expect({
       {{"--quantize.scheme=int8"}, 1, {}},

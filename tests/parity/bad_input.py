@@ -96,7 +96,8 @@ def bad_recipes(work, out):
     expect("sizes of a recipe file", train(out, f"--model.overrides={odd}", f"--quantize.recipe={yaml}"),
            f"recipe.yaml:3: quantize.targets: {layer} has 64 inputs and 72 outputs, int4 takes multiples of 32")
     for scheme in ["fp8_tensorwise", "fp8_blockwise", "mxfp4", "nvfp4", "int8"]:  # a NaN reaches the loss or the gradients
-        expect(f"divergence in {scheme}", train(out, f"--quantize.scheme={scheme}", "--optimizer.lr=1e30", "--training.steps=4"),
+        expect(f"divergence in {scheme}", train(out, f"--quantize.scheme={scheme}", "--optimizer.lr=1e30", "--optimizer.weight_decay=0",
+                                                  "--training.steps=4"),
                "is not finite at step", status=3)
     json_file = os.path.join(work, "recipe.json")
     with open(json_file, "w") as out_file:
@@ -121,6 +122,7 @@ def main():
         tokens = os.path.join(work, "tokens.bin")
         open(tokens, "wb").write(b"\xff\xff" * 4096)
         expect("ids beyond the vocabulary", train(out, "--training.dataset=bin", f"--training.dataset_path={tokens}"), "tokens.bin")
+        expect("gradients times 0", train(out, "--training.max_norm=0"), "training.max_norm = 0")
         tokenizer = os.path.join(work, "tokenizer")
         os.mkdir(tokenizer)
         whole = open(os.path.join(source, "tests/assets/tokenizer/tokenizer.json")).read()

@@ -31,6 +31,7 @@ int config_command(std::span<const std::string> args) {
   const Environment environment = read_environment();
   const LoadedConfig loaded = load_config(rest, {.world_size = environment.launcher == "none" ? 0 : environment.world_size});
   for (const std::string& line : loaded.compat_lines) fmt::print(stderr, "{}\n", line);
+  for (const std::string& line : loaded.warnings) fmt::print(stderr, "warning: {}\n", line);
   print(as_toml ? to_toml(loaded.config) : as_json ? to_json(loaded.config) : print_config(loaded));
   return 0;
 }

@@ -89,6 +89,7 @@ void check_rules(const JobConfig& config, const RuleContext& context) {
   check_data(config, context);
   check_checkpoint(config, context);
   check_recomputation(config, context);
+  check_sense(config, context);
   check_parallelism(config, context);
   check_quantize(config, context);
 }

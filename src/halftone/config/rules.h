@@ -20,6 +20,7 @@ struct RuleContext {
   std::vector<std::string>& problems;
   std::vector<std::string>& compat;
   bool in_recipe_file = false;  // the options of a modifier, whose scheme must be one
+  std::vector<std::string>* warnings = nullptr;
 
   bool is_set(const std::string& name) const { return origin.contains(name); }
 };
@@ -29,6 +30,9 @@ struct RuleContext {
 void apply_compatibility(JobConfig& config, const RuleContext& context);
 // Rules between fields (platform rules that need no model), each naming the fields.
 void check_rules(const JobConfig& config, const RuleContext& context);
+// Runs that are legal and senseless: nothing can be learnt, or a setting undoes another. What is certainly so is a problem, what may be
+// meant a warning.
+void check_sense(const JobConfig& config, const RuleContext& context);
 void check_parallelism(const JobConfig& config, const RuleContext& context);
 // Switching a recipe's scheme off on the command line is how runs are compared: the file's options of that scheme are
 // then dropped, with one [compat] line for each that asks for something.

@@ -45,6 +45,7 @@ class Trainer {
  public:
   Trainer(const LoadedConfig& loaded, const std::string& version) : config_(loaded.config), version_(version) {
     for (const std::string& line : loaded.compat_lines) log_info("{}", line);
+    for (const std::string& line : loaded.warnings) log_warning("{}", line);
     refuse_unsupported(config_);
   }
 
