@@ -229,6 +229,39 @@ def arithmetic(work):
     other(says="in other arithmetic than step-4")
 
 
+def other_course(work):
+    """A run that goes on with other settings says each, with the value before and after."""
+    good = tokens(os.path.join(work, "good.bin"))
+    run = Run(work, "cosine", good, "--lr_scheduler.decay_type", "cosine", "--lr_scheduler.total_steps", "None", "--checkpoint.interval",
+              "5", *FULL)
+    expect("goes on otherwise" not in run("--training.steps", "15", says="Training completed"), "a fresh run goes on from nothing")
+    shutil.rmtree(run.folder)
+    run("--training.steps", "20")
+    shutil.copytree(run.folder, run.folder + "_lr")
+    text = run("--training.steps", "40", says="this run goes on otherwise than step-20: training.steps is 40, there 20")
+    rates = [line["lr"] for line in run.lines()]
+    expect(f"the learning rate of step 21 is {rates[20]:.4g}, by the former schedule {rates[19]:.4g}" in text,
+           f"rates of the two schedules {rates[19:21]}: {text}")
+    expect(text.count("goes on otherwise") == 2, f"one line for each difference: {text}")
+    expect("goes on otherwise" not in run("--training.steps", "41", "--lr_scheduler.total_steps", "40", "--metrics.log_freq", "2"),
+           "a run that goes on as before warns")
+    more = Run(work, "cosine_lr", good, "--lr_scheduler.decay_type", "cosine", "--lr_scheduler.total_steps", "None", *FULL)
+    text = more("--training.steps", "21", "--lr_scheduler.total_steps", "20", "--optimizer.lr", "8e-2", "--training.max_norm", "inf",
+                "--debug.seed", "43", "--training.global_batch_size", "2")
+    for line in ("optimizer.lr is 0.08, there 0.01", 'training.max_norm is "inf", there 1.0',
+                 "training.global_batch_size is 2, there 1", "debug.seed = 43 is ignored: the run goes on with its own, 42"):
+        expect(line in text, f"expected '{line}' in {text}")
+    # Rows that are made otherwise cannot be continued: refused, unless the data start anew, which names what differs.
+    rows = ["--training.steps", "42", "--lr_scheduler.total_steps", "40", "--training.seq_len", "15"]
+    run(*rows, status=2, says="the rows are not made as in the checkpoint")
+    run(*rows, "--checkpoint.exclude_from_loading", "dataloader", says="otherwise than step-41: training.seq_len is 15, there 31")
+    sgd = Run(work, "sgd", good, *FULL)
+    sgd("--training.steps", "2", "--optimizer.name", "SGD")
+    sgd("--training.steps", "3", status=2, says="another optimizer wrote it")
+    sgd("--training.steps", "3", "--checkpoint.exclude_from_loading", "optimizer,lr_scheduler",
+        says='otherwise than step-2: optimizer.name is "AdamW", there "SGD"')
+
+
 def beginnings_and_ends(work):
     good = tokens(os.path.join(work, "good.bin"))
     full = Run(work, "full", good, *FULL, "--training.steps", "6")
@@ -261,7 +294,7 @@ def beginnings_and_ends(work):
     expect(all(mean == largest for mean, largest in means), "the largest mean loss of one process is its own")
 
 
-for case in (rollbacks, other_steps, retention, parts, arithmetic, beginnings_and_ends):
+for case in (rollbacks, other_steps, retention, parts, arithmetic, other_course, beginnings_and_ends):
     with tempfile.TemporaryDirectory() as folder:
         case(folder)
     print(case.__name__)

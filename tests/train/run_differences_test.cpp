@@ -122,6 +122,85 @@ TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
   EXPECT_EQ(differences(none, idle), Strings{});
 }
 
+// 20 steps of a schedule are over, or 3 done, and the same loader state stands in the step.
+class CourseDifferences : public RunDifferences {
+ protected:
+  static constexpr const char* kSteps = "--training.steps=20";
+  static Strings with(Strings more) {
+    more.insert(more.begin(), {"--quantize.scheme=none", kSteps, "--lr_scheduler.warmup_steps=2"});
+    return more;
+  }
+  LoadedStep step_at(int64_t epoch, const Strings& more = {}) {
+    return step_of(with(more), [&](Json& state) {
+      state["lr_scheduler"]["last_epoch"] = epoch;
+      state["dataloader"] = loader_;
+    });
+  }
+  Strings course(const Strings& more, const LoadedStep& step) { return course_differences(small_config(with(more)), step, loader_); }
+  const Json loader_ = {{"source", "a"}, {"documents", "text"}, {"options", "packing=concat"}};
+};
+
+TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
+  const LoadedStep step = step_at(20);  // a finished schedule under the number of a third step
+  EXPECT_EQ(course({}, step), Strings{});
+  EXPECT_EQ(course({"--training.steps=40"}, step),
+            (Strings{"training.steps is 40, there 20", "the learning rate of step 4 is 0.0008807, by the former schedule 0.0001603"}));
+  EXPECT_EQ(course({"--optimizer.lr=8e-2"}, step),
+            (Strings{"optimizer.lr is 0.08, there 0.0015", "the learning rate of step 4 is 0.008547, by the former schedule 0.0001603"}));
+  EXPECT_EQ(course({"--lr_scheduler.decay_type=linear"}, step),
+            (Strings{R"(lr_scheduler.decay_type is "linear", there "cosine")",
+                     "the learning rate of step 4 is 0.000225, by the former schedule 0.0001603"}));
+  EXPECT_EQ(course({"--training.steps=40", "--lr_scheduler.total_steps=20"}, step), Strings{});
+  EXPECT_EQ(course({"--training.steps=40", "--checkpoint.exclude_from_loading=lr_scheduler"}, step).back(),
+            "the learning rate of step 4 is 0.00075, by the former schedule 0.0001603");
+  // A longer stable phase differs later; a schedule without a decay does not depend on the steps.
+  const LoadedStep stable = step_at(3, {"--lr_scheduler.decay_ratio=0.5"}), constant = step_at(3, {"--lr_scheduler.decay_ratio=0"});
+  EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0.5", "--training.steps=40"}, stable),
+            (Strings{"training.steps is 40, there 20",
+                     "the learning rate of step 4 is 0.0015, by the former schedule 0.0015; that of step 12 differs"}));
+  EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0", "--training.steps=40"}, constant), Strings{});
+}
+
+TEST_F(CourseDifferences, OptimizerBatchAndGuards) {
+  const LoadedStep step = step_at(3);
+  const std::pair<Strings, const char*> cases[] = {
+      {{"--optimizer.weight_decay=0"}, "optimizer.weight_decay is 0.0, there 0.1"},
+      {{"--optimizer.beta2=0.99"}, "optimizer.beta2 is 0.99, there 0.95"},
+      {{"--optimizer.name=Adam"}, R"(optimizer.name is "Adam", there "AdamW")"},
+      {{R"(--optimizer.param_groups=[{"pattern": "norm", "optimizer_name": "AdamW", "optimizer_kwargs": {"weight_decay": 0}}])"},
+       R"(optimizer.param_groups is [{"optimizer_kwargs":{"weight_decay":0},"optimizer_name":"AdamW","pattern":"norm"}], there [])"},
+      {{"--training.global_batch_size=16"}, "training.global_batch_size is 16, there 8"},
+      {{"--training.max_norm=inf"}, R"(training.max_norm is "inf", there 1.0)"},
+      {{"--training.spike_factor=3"}, "training.spike_factor is 3.0, there 0.0"},
+      {{"--training.dataloader.document_positions"}, "training.dataloader.document_positions is true, there false"},
+      {{"--model.attn_mask_type=block_causal"}, R"(model.attn_mask_type is "block_causal", there null)"},
+  };
+  for (const auto& [options, line] : cases) EXPECT_EQ(course(options, step), Strings{line});
+  EXPECT_EQ(course({"--training.local_batch_size=4"}, step),
+            (Strings{"training.local_batch_size is 4, there 8", "training.global_batch_size is 4, there 8"}));
+}
+
+TEST_F(CourseDifferences, NothingOfWhatChangesNoResult) {
+  const LoadedStep step = step_at(3);
+  EXPECT_EQ(course({"--metrics.log_freq=1", "--checkpoint.interval=3", "--job.description=x", "--training.dataloader.num_workers=3",
+                    "--training.device=cpu", "--training.global_batch_size=8", "--optimizer.implementation=foreach",
+                    "--training.dataloader.add_bos", "--training.dataloader.repeat", "--activation_checkpoint.mode=full"},
+                   step),
+            Strings{});
+  // Of the data counts what the loader's state says: a corpus may move.
+  const Strings moved = {"--training.dataset_path=elsewhere"};
+  EXPECT_EQ(course(moved, step), Strings{});
+  Json other = loader_;
+  other["source"] = "b";
+  EXPECT_EQ(course_differences(small_config(with(moved)), step, other).size(), 1u);
+  EXPECT_EQ(course_differences(small_config(with({"--training.seq_len=64", "--training.dataloader.packing=first_fit"})), step, other),
+            (Strings{"training.seq_len is 64, there 512", R"(training.dataloader.packing is "first_fit", there "concat")",
+                     "training.dataloader.document_positions is true, there false"}));
+  // Before a seed checkpoint nothing was trained, and a damaged state tells nothing.
+  const LoadedStep damaged = step_of(with({}), [](Json& state) { state["config"] = Json::parse(R"({"training": [1], "optimizer": 2})"); });
+  EXPECT_EQ(course({"--optimizer.lr=1e-2"}, damaged), Strings{});
+}
+
 TEST_F(RunDifferences, HyperParametersByName) {
   const LoadedStep step = step_of({});
   Json model = saved_state(step)["model"]["hyper_parameters"];

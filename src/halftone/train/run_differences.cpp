@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
@@ -10,6 +12,7 @@
 #include "halftone/config/recipe_file.h"
 #include "halftone/config/walk.h"
 #include "halftone/train/run_state.h"
+#include "halftone/train/schedule.h"
 
 namespace halftone {
 namespace {
@@ -24,6 +27,42 @@ constexpr std::array<std::string_view, 6> kArithmetic = {"model.converters",
                                                          "training.mixed_precision_residual",
                                                          "training.mixed_precision_reduce",
                                                          "optimizer.state_dtype"};
+
+// Sections that decide the course of a run, with two fields of others, and what in them changes no result.
+constexpr std::array<std::string_view, 3> kCourseSections = {"optimizer", "training", "training.dataloader"};
+constexpr std::array<std::string_view, 2> kCourse = {"model.attn_mask_type", "validation.holdout"};
+constexpr std::array<std::string_view, 12> kIdle = {"training.steps",  // of a schedule, which is compared as a whole
+                                                    "training.device",
+                                                    "training.offload",
+                                                    "training.enable_cpu_offload",
+                                                    "training.disable_cuda_graphs",
+                                                    "training.gc_freq",
+                                                    "training.gc_debug",
+                                                    "training.dataloader.num_workers",
+                                                    "training.dataloader.prefetch_factor",
+                                                    "training.dataloader.pin_memory",
+                                                    "training.dataloader.persistent_workers",
+                                                    "training.dataloader.shuffle_buffer"};
+// Fields whose whole effect the state of the loader tells, by digests and in words.
+constexpr std::array<std::string_view, 14> kData = {"training.dataset",
+                                                    "training.dataset_path",
+                                                    "training.seq_len",
+                                                    "training.dataloader.packing",
+                                                    "training.dataloader.num_packing_bins",
+                                                    "training.dataloader.seed",
+                                                    "training.dataloader.shuffle",
+                                                    "training.dataloader.shuffle_rows",
+                                                    "training.dataloader.text_key",
+                                                    "training.dataloader.text_split",
+                                                    "training.dataloader.token_dtype",
+                                                    "training.dataloader.on_bad_line",
+                                                    "training.dataloader.add_bos",
+                                                    "training.dataloader.add_eos"};
+
+template <size_t N>
+bool lists(const std::array<std::string_view, N>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
 
 std::string difference(std::string_view name, const Json& here, const Json& there) {
   return fmt::format("{} is {}, there {}", name, here.dump(), there.dump());
@@ -76,6 +115,73 @@ void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const st
     add_differences(found, here[i].place + ": ", options_of(here[i]), options_of(there[i]));
 }
 
+// What stands for "by other settings", spelled out.
+Json resolved(Json config) {
+  if (!config.is_object() || !member_at(config, "training.dataloader")) return config;
+  Json &training = config["training"], &loader = training["dataloader"];
+  if (training.value("global_batch_size", Json(0)) == -1) training["global_batch_size"] = training.value("local_batch_size", Json(0));
+  if (!loader.is_object()) return config;
+  const auto settle = [&](const char* name, bool value) {
+    if (loader.contains(name) && loader[name].is_null()) loader[name] = value;
+  };
+  settle("document_positions", loader.value("packing", Json()) != "concat");
+  for (const char* name : {"repeat", "add_bos", "add_eos"}) settle(name, true);
+  // The others are names of one kernel.
+  if (const Json* name = member_at(config, "optimizer.implementation"); name != nullptr && *name != "fused_opt_states_bf16")
+    config["optimizer"]["implementation"] = "fused";
+  return config;
+}
+
+// The settings that a learning rate depends on, of a state's configuration; none where it does not tell them.
+std::optional<JobConfig> rate_settings(const Json& config) {
+  const Json *steps = member_at(config, "training.steps"), *lr = member_at(config, "optimizer.lr"),
+             *scheduler = member_at(config, "lr_scheduler");
+  if (steps == nullptr || lr == nullptr || scheduler == nullptr) return std::nullopt;
+  try {
+    return config_from_json(Json{{"training", {{"steps", *steps}}}, {"optimizer", {{"lr", *lr}}}, {"lr_scheduler", *scheduler}}.dump());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void add_schedule_differences(Strings& found, const JobConfig& config, const LoadedStep& step, const Json& mine, const Json& theirs) {
+  const std::optional<JobConfig> before = rate_settings(theirs);
+  if (!before) return;
+  const RunProgress progress = restored_progress(step);
+  const auto loads = [&](const char* part) {
+    const StringList& excluded = config.checkpoint.exclude_from_loading;
+    return std::find(excluded.begin(), excluded.end(), part) == excluded.end();
+  };
+  const int64_t first = loads("lr_scheduler") ? progress.last_epoch : 0, done = loads("train_state") ? progress.step : 0;
+  const Schedule here = schedule_of(config), there = schedule_of(*before);
+  const auto rates = [&](int64_t n) {  // of the step n steps after the one at which the run goes on
+    return std::pair(config.optimizer.lr * here.factor(first + n), before->optimizer.lr * there.factor(progress.last_epoch + n));
+  };
+  const int64_t left = std::max<int64_t>(1, config.training.steps - done);
+  int64_t n = 0;
+  while (n < left && rates(n).first == rates(n).second) ++n;
+  if (n == left) return;
+  add_differences(found, "lr_scheduler.", mine.at("lr_scheduler"), theirs.at("lr_scheduler"));
+  const bool counts_steps = !config.lr_scheduler.total_steps || !before->lr_scheduler.total_steps;
+  if (counts_steps && config.training.steps != before->training.steps)
+    found.push_back(difference("training.steps", config.training.steps, before->training.steps));
+  const auto [now, then] = rates(0);
+  found.push_back(fmt::format("the learning rate of step {} is {:.4g}, by the former schedule {:.4g}{}", done + 1, now, then,
+                              n == 0 ? "" : fmt::format("; that of step {} differs", done + 1 + n)));
+}
+
+// Fields that count and differ.
+void add_field_differences(Strings& found, const JobConfig& config, const Json& mine, const Json& theirs,
+                           const std::function<bool(const std::string&)>& counts) {
+  JobConfig copy = config;
+  for (const FieldEntry& field : index_config(copy).fields) {
+    const Json *here = member_at(mine, field.name), *there = member_at(theirs, field.name);
+    if (!counts(field.name) || there == nullptr || *here == *there) continue;
+    found.push_back(difference(field.name, *here, *there));
+    if (field.name == "training.dtype" && *here == "bfloat16") found.back() += ": its weights lose bits here";
+  }
+}
+
 }  // namespace
 
 Strings model_differences(const std::string& model_json, const LoadedStep& step) {
@@ -93,17 +199,31 @@ Strings arithmetic_differences(const JobConfig& config, const LoadedStep& step) 
   const bool both_texts = config.quantize.recipe_text && text != nullptr && text->is_string();  // the files' names say nothing then
   Strings found;
   if (both_texts) add_recipe_differences(found, config.quantize, text->get<std::string>());
-  JobConfig copy = config;
-  for (const FieldEntry& field : index_config(copy).fields) {
-    const std::string section(section_of(field.name));
-    const bool counts = section.starts_with("quantize.")  // the section of a converter is called as that is
-                            ? uses_converter(mine, section) || uses_converter(theirs, section)
-                            : section == "quantize" || std::count(kArithmetic.begin(), kArithmetic.end(), field.name) > 0;
-    const Json *here = member_at(mine, field.name), *there = member_at(theirs, field.name);
-    if (!counts || (both_texts && field.name == "quantize.recipe") || there == nullptr || *here == *there) continue;
-    found.push_back(difference(field.name, *here, *there));
-    if (field.name == "training.dtype" && *here == "bfloat16") found.back() += ": its weights lose bits here";
-  }
+  add_field_differences(found, config, mine, theirs, [&](const std::string& name) {
+    if (both_texts && name == "quantize.recipe") return false;
+    const std::string section(section_of(name));
+    return section.starts_with("quantize.")  // the section of a converter is called as that is
+               ? uses_converter(mine, section) || uses_converter(theirs, section)
+               : section == "quantize" || lists(kArithmetic, name);
+  });
+  return found;
+}
+
+Strings course_differences(const JobConfig& config, const LoadedStep& step, const Json& loader_state) {
+  if (step.step() == 0) return {};
+  const Json state = saved_state(step), mine = resolved(Json::parse(to_json(config))),
+             theirs = resolved(state.value("config", Json::object()));
+  const auto same = [&](const char* key) {
+    const Json *here = member_at(loader_state, key), *there = member_at(state, std::string("dataloader.") + key);
+    return here != nullptr && there != nullptr && *here == *there;
+  };
+  const bool same_rows = same("source") && same("documents") && same("options");
+  Strings found;
+  add_field_differences(found, config, mine, theirs, [&](const std::string& name) {
+    if (lists(kIdle, name) || lists(kArithmetic, name) || (same_rows && lists(kData, name))) return false;
+    return lists(kCourseSections, section_of(name)) || lists(kCourse, name);
+  });
+  add_schedule_differences(found, config, step, mine, theirs);
   return found;
 }
 

@@ -139,8 +139,14 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
   engine.prepare_states(step.step());
   for (const Engine::NamedState& state : engine.optimizer_states()) {
     const std::string prefix = "optim.state." + state.fqn + ".";
-    if (state.exp_avg.defined()) step.read_into(prefix + "exp_avg", state.exp_avg, true);
-    if (state.exp_avg_sq.defined()) step.read_into(prefix + "exp_avg_sq", state.exp_avg_sq, true);
+    for (const auto& [name, moment] : {std::pair{"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}}) {
+      if (!moment.defined()) continue;
+      check(step.has(prefix + name),
+            "{} holds no {}{}: another optimizer wrote it; set optimizer.name and beta1 back, or add optimizer and lr_scheduler to "
+            "checkpoint.exclude_from_loading",
+            step.folder().string(), prefix, name);
+      step.read_into(prefix + name, moment, true);
+    }
     for (const auto& [name, tensor] : state.more) {
       if (step.has(prefix + name)) step.read_into(prefix + name, tensor, true);  // else it starts with this run
     }

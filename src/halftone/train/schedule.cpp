@@ -48,4 +48,13 @@ double Schedule::factor(int64_t step) const {
   return min_factor_ + (1 - min_factor_) * y;
 }
 
+Schedule schedule_of(const JobConfig& config) {
+  const LrSchedulerConfig& s = config.lr_scheduler;
+  return Schedule({.steps = s.total_steps.value_or(std::max<int64_t>(config.training.steps, 1)),
+                   .warmup_steps = s.warmup_steps,
+                   .decay_ratio = s.decay_ratio,
+                   .decay = decay_type(s.decay_type),
+                   .min_factor = s.min_lr_factor});
+}
+
 }  // namespace halftone

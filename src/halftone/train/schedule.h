@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "halftone/config/job_config.h"
+
 namespace halftone {
 
 enum class DecayType { linear, sqrt, cosine };
@@ -37,5 +39,8 @@ class Schedule {
   double min_factor_;
   std::vector<std::string> warnings_;
 };
+
+// That of a run: over lr_scheduler.total_steps, else training.steps.
+Schedule schedule_of(const JobConfig& config);
 
 }  // namespace halftone

@@ -57,7 +57,7 @@ class Trainer {
   bool load();  // false: the run is complete already
   bool resume(int64_t number);
   void check_same_model(const LoadedStep& step) const;
-  void warn_of_other_arithmetic(const LoadedStep& step) const;
+  void warn_of_differences(const LoadedStep& step) const;
   bool excluded(const char* part) const;
   void restore(const LoadedStep& step, bool everything);
   void train();
@@ -169,9 +169,7 @@ void Trainer::build() {
     peak_flops_ = peak.bf16;
     log_info("Peak FLOPS used for computing MFU: {:.3e}", peak_flops_);
   }
-  schedule_.emplace(Schedule::Options{config_.lr_scheduler.total_steps.value_or(std::max<int64_t>(config_.training.steps, 1)),
-                                      config_.lr_scheduler.warmup_steps, config_.lr_scheduler.decay_ratio,
-                                      decay_type(config_.lr_scheduler.decay_type), config_.lr_scheduler.min_lr_factor});
+  schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   if (config_.checkpoint.enable) {
     CheckpointOptions c;
@@ -204,7 +202,7 @@ void Trainer::restore(const LoadedStep& step, bool everything) {
   now.last_epoch = loads("lr_scheduler") ? saved.last_epoch : 0;
   now.seed = loads("rng") ? saved.seed : progress_.seed;
   if (!everything && config_.debug.seed && now.seed != static_cast<uint64_t>(*config_.debug.seed))
-    log_info("debug.seed = {} is ignored: the run goes on with its own, {}", *config_.debug.seed, now.seed);
+    log_warning("debug.seed = {} is ignored: the run goes on with its own, {}", *config_.debug.seed, now.seed);
   progress_ = std::move(now);
   engine_->set_seed(progress_.seed);
 }
@@ -217,9 +215,11 @@ void Trainer::check_same_model(const LoadedStep& step) const {
         step.folder().string(), fmt::join(differences, ", "));
 }
 
-void Trainer::warn_of_other_arithmetic(const LoadedStep& step) const {
+void Trainer::warn_of_differences(const LoadedStep& step) const {
   for (const std::string& difference : arithmetic_differences(config_, step))
     log_warning("this run goes on in other arithmetic than {}: {}", step.folder().filename().string(), difference);
+  for (const std::string& difference : course_differences(config_, step, first_rows_))
+    log_warning("this run goes on otherwise than {}: {}", step.folder().filename().string(), difference);
 }
 
 // Goes on from a step of this run's folder; false when nothing is left to do.
@@ -233,7 +233,7 @@ bool Trainer::resume(int64_t number) {
         step.folder().string(), step.folder().string());
   if (c.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", number);
   check_same_model(step);
-  warn_of_other_arithmetic(step);
+  warn_of_differences(step);
   if (number == 0) {
     restore_model(*engine_, step);
   } else {
@@ -289,7 +289,7 @@ bool Trainer::load() {
   } else {
     check(!step.model_only(), "checkpoint.initial_load_model_only = false: {} holds the model alone; take a full step, or set it to true",
           path.string());
-    warn_of_other_arithmetic(step);
+    warn_of_differences(step);
     restore(step, false);
   }
   log_info("Loaded initial {} from {}", c.initial_load_model_only ? "weights" : "state", path.string());
