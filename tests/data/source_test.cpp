@@ -158,9 +158,13 @@ TEST(Jsonl, TakesTheTextFieldOrIds) {
 TEST(Jsonl, NamesWhatIsWrong) {
   const auto message = [](const std::string& line) { return error_of([&] { parse_jsonl_line(line, "text", 10); }); };
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"text": "a")", "not valid JSON at byte"},
+      {R"({"text": "a")", "not valid JSON at column 13"},
       {R"({"text": "a"} x)", "not valid JSON"},
-      {"{\"text\": \"\xFF\"}", "not valid JSON"},
+      {R"({"text": "\u00e9" x)", "not valid JSON at column 19"},
+      {"{\"\xC3\xA9\": 1, \"text\": \"\xFF\"}", "not UTF-8 at column 19 (byte 0xFF)"},
+      {R"({"text": "a \ud800"})", "lone surrogate \\ud800 at column 13"},
+      {R"({"text": "a \uD83D\u0041"})", "lone surrogate \\uD83D at column 13"},
+      {R"({"text": "\ud83d\ude00\uDE00"})", "lone surrogate \\uDE00 at column 23"},
       {R"([{"text": "a"}])", "found an array"},
       {R"("text")", "expected a JSON object, found a string"},
       {R"(7)", "expected a JSON object, found a number"},

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <sstream>
 
 #include "data/data_testing.h"
 #include "halftone/data/digest.h"
@@ -134,15 +135,15 @@ TEST(TokenStore, EmptyCorpusAndUnwritableCacheAreErrors) {
   EXPECT_ERROR(open_jsonl(folder.write("empty.jsonl", ""), folder / "cache"), "holds no document with text");
   EXPECT_ERROR(open_jsonl(folder.write("blank.jsonl", "\n{\"text\": \"\"}\n"), folder / "cache"), "holds no document with text");
   const std::string file = folder.write("file", "");
-  EXPECT_ERROR(open_jsonl(folder.write("a.jsonl", random_jsonl(2, 5, 1)), file + "/cache"),
-               "set HALFTONE_CACHE or job.dump_folder");
+  EXPECT_ERROR(open_jsonl(folder.write("a.jsonl", random_jsonl(2, 5, 1)), file + "/cache"), "set HALFTONE_CACHE or job.dump_folder");
 }
 
 // A folder takes the place of the lock's file: it cannot be opened for writing, whoever runs the test.
 TEST(TokenStore, AnIndexThatCanOnlyBeReadIsUsedAndNotBuilt) {
   const TempFolder folder;
   const std::string path = folder.write("a.jsonl", random_jsonl(50, 20, 1)), cache = folder / "cache";
-  const std::string digest = open_jsonl(path, cache)->digest(), lock = file_ending(cache, ".lock"), meta = slurp(file_ending(cache, ".json"));
+  const std::string digest = open_jsonl(path, cache)->digest(), lock = file_ending(cache, ".lock"),
+                    meta = slurp(file_ending(cache, ".json"));
   std::filesystem::remove(lock);
   std::filesystem::create_directory(lock);
   EXPECT_EQ(open_jsonl(path, cache)->digest(), digest);
@@ -158,6 +159,74 @@ TEST(TokenStore, FolderNamesNeedNotBeUtf8) {
   const std::string path = folder.write("caf\xE9/a.jsonl", random_jsonl(5, 20, 1));
   folder.write("caf\xE9/b.jsonl", random_jsonl(5, 20, 2));
   for (int i = 0; i < 2; ++i) EXPECT_EQ(open_jsonl(folder / "caf\xE9", folder / "cache")->documents(), 10);
+}
+
+std::shared_ptr<const TokenStore> open_lines(const std::string& path, const std::string& cache, const char* on_bad_line,
+                                             const char* dataset = "jsonl", const char* split = "line", int threads = 2) {
+  SourceOptions options;
+  options.dataset = dataset, options.path = path, options.on_bad_line = on_bad_line, options.text_split = split;
+  options.vocab_size = kVocab;
+  return open_token_store(*open_source(options), byte_codec(), cache, threads);
+}
+
+TEST(BadLines, AreSkippedCountedAndRemembered) {
+  const TempFolder folder;
+  std::string good = random_jsonl(3000, 1000, 3), text;  // more than one shard
+  std::istringstream lines(good);
+  int64_t n = 0, bad = 0;
+  for (std::string line; std::getline(lines, line); ++n) {
+    text += line + "\n";
+    if (n % 100 == 7)
+      text += R"({"text": "a lone \udc00 surrogate"})"
+              "\n",
+          ++bad;
+  }
+  const std::string path = folder.write("a.jsonl", text), cache = folder / "cache";
+  const auto plain = open_jsonl(folder.write("good.jsonl", good), folder / "plain");
+  const auto messages = [&](const char* mode, int threads) {
+    testing::internal::CaptureStdout();
+    const auto store = open_lines(path, folder / ("cache" + std::to_string(threads)), mode, "jsonl", "line", threads);
+    EXPECT_EQ(store->stats().bad_lines, bad);
+    EXPECT_EQ(store->made_by(), "jsonl text_key=text bad_lines=" + std::to_string(bad));
+    EXPECT_EQ(store->documents(), plain->documents());
+    for (int64_t i = 0; i < plain->documents(); i += 17) EXPECT_EQ(document_ids(*store, i), document_ids(*plain, i));
+    return testing::internal::GetCapturedStdout();
+  };
+  for (const int threads : {1, 4}) {
+    for (int start = 0; start < 2; ++start) {  // the index is built, and is there
+      const std::string said = messages("skip", threads);
+      EXPECT_NE(said.find("30 bad lines are skipped"), std::string::npos) << said;
+      EXPECT_NE(said.find(path + ":9: lone surrogate \\udc00 at column 18"), std::string::npos) << said;
+      EXPECT_NE(said.find(path + ":110: "), std::string::npos) << said;
+    }
+    // That index is not for a run that wants an error.
+    EXPECT_ERROR(open_lines(path, folder / ("cache" + std::to_string(threads)), "error"), "a.jsonl:9: lone surrogate");
+  }
+  // Where nothing is bad the two are one index.
+  EXPECT_EQ(open_lines(folder / "good.jsonl", folder / "plain", "skip")->made_by(), "jsonl text_key=text");
+  EXPECT_ERROR(open_lines(folder.write("none.jsonl", "{}\n7\n"), cache, "skip"), "2 bad lines are skipped");
+  EXPECT_ERROR(open_lines(path, cache, "keep"), "expected error or skip");
+}
+
+TEST(BadLines, OfTextAreThoseThatAreNoUtf8) {
+  const TempFolder folder;
+  const std::string path = folder.write("a.txt", "one\r\ntwo\ncaf\xC3\xA9 f\xE9te\nthree\n\n\xED\xA0\x80\n\nfour\n");
+  const auto texts = [&](const char* split) {
+    const auto store = open_lines(path, folder / "cache", "skip", "text", split);
+    EXPECT_EQ(store->stats().bad_lines, 2);
+    std::vector<std::string> out;
+    for (int64_t i = 0; i < store->documents(); ++i) {
+      const std::vector<int32_t> ids = document_ids(*store, i);
+      out.emplace_back(ids.begin() + 1, ids.end() - 1);
+    }
+    return out;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts("line"), (Texts{"one", "two", "three", "four"}));
+  EXPECT_EQ(texts("blank_line"), (Texts{"one\ntwo\nthree", "four"}));
+  EXPECT_EQ(texts("file"), (Texts{"one\r\ntwo\nthree\n\n\nfour\n"}));
+  for (const char* split : {"line", "blank_line", "file"})
+    EXPECT_ERROR(open_lines(path, folder / "other", "error", "text", split), path + ":3: not UTF-8 at column 7 (byte 0xE9)");
 }
 
 TEST(BinSource, DocumentsEndAtEosAndAtTheEndOfTheFile) {
@@ -193,6 +262,30 @@ TEST(BinSource, NamesWhatIsWrong) {
   EXPECT_ERROR(open_bin(folder.write("d.bin", ""), cache), "holds no document");
   EXPECT_ERROR(open_bin(folder.write("e.bin", bin16({1, 2})), cache, "int8"), "expected uint16 or uint32");
   EXPECT_ERROR(open_bin(folder.write("f.bin", bin16({1, 2})), cache, "uint16", 65537), "set dataloader.token_dtype = \"uint32\"");
+}
+
+TEST(BinSource, TheOtherWidthIsNoticed) {
+  const TempFolder folder;
+  const std::string cache = folder / "cache";
+  std::vector<int> wide, narrow;
+  for (int i = 0; i < 1000; ++i) {
+    wide.insert(wide.end(), {i * 7 % 250, 0});  // uint32, little-endian
+    narrow.push_back(i * 7 % 250);
+  }
+  EXPECT_ERROR(open_bin(folder.write("u32.bin", bin16(wide)), cache),
+               "u32.bin: every second uint16 is 0 (1000 of 1000 looked at): these are uint32 ids, set dataloader.token_dtype = \"uint32\"");
+  EXPECT_EQ(open_bin(folder / "u32.bin", cache, "uint32")->tokens(), 1000);
+  EXPECT_ERROR(open_bin(folder.write("u16.bin", bin16(narrow)), cache, "uint32"),
+               "its halves are ids: these are uint16, set dataloader.token_dtype = \"uint16\"");
+  EXPECT_EQ(open_bin(folder / "u16.bin", cache)->tokens(), 1000);
+  EXPECT_ERROR(open_bin(folder.write("odd.bin", bin16({1, 2, 3})), cache, "uint32"), "or does it hold uint16 (dataloader.token_dtype)?");
+  // Ids of a uint32 vocabulary beyond 65,536, a text of zeros, and one in which they are frequent.
+  std::vector<int> beyond = wide, zeros(2000, 0), many(2000);
+  for (size_t i = 1; i < beyond.size(); i += 40) beyond[i] = 1;
+  EXPECT_ERROR(open_bin(folder.write("beyond.bin", bin16(beyond)), cache), "these are uint32 ids");
+  EXPECT_EQ(open_bin(folder.write("zeros.bin", bin16(zeros)), cache)->tokens(), 2000);
+  for (size_t i = 0; i < many.size(); ++i) many[i] = i % 10 == 0 ? 7 : 0;
+  EXPECT_EQ(open_bin(folder.write("many.bin", bin16(many)), cache)->tokens(), 2000);
 }
 
 TEST(BinSource, ChangedFileIsNoticed) {

@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -122,7 +123,26 @@ def main():
         tokens = os.path.join(work, "tokens.bin")
         open(tokens, "wb").write(b"\xff\xff" * 4096)
         expect("ids beyond the vocabulary", train(out, "--training.dataset=bin", f"--training.dataset_path={tokens}"), "tokens.bin")
+        wide = os.path.join(work, "wide.bin")
+        open(wide, "wb").write(b"".join(struct.pack("<I", 7 * i % 1900) for i in range(100)))
+        expect("uint32 ids as uint16", train(out, "--training.dataset=bin", f"--training.dataset_path={wide}"),
+               'wide.bin: every second uint16 is 0 (100 of 100 looked at): these are uint32 ids, set dataloader.token_dtype = "uint32"')
         expect("gradients times 0", train(out, "--training.max_norm=0"), "training.max_norm = 0")
+        lines = os.path.join(work, "lines.jsonl")
+        open(lines, "w").write('{"text": "good"}\n{"text": "\\ud800"}\n')
+        place = "lines.jsonl:2: lone surrogate \\ud800 at column 11"
+        expect("lone surrogate", train(out, "--training.dataset=jsonl", f"--training.dataset_path={lines}"), place)
+        written = os.path.join(work, "written.bin")
+        tokenize = [program, "tokenize", "--dataset", "jsonl", "--dataset_path", lines, "--tokenizer", "tests/assets/tokenizer", "--output",
+                    written]
+        expect("lone surrogate for a file of tokens", tokenize, place)
+        for command in ([*tokenize, "--on_bad_line", "skip"],
+                        train(out, "--training.dataset=jsonl", f"--training.dataset_path={lines}", "--training.dataloader.on_bad_line=skip")):
+            run = subprocess.run(command, cwd=source, capture_output=True, text=True)
+            if run.returncode != 0 or "1 bad lines are skipped" not in run.stdout or place not in run.stdout:
+                global failures
+                failures += 1
+                print(f"FAILED skipped lines: status {run.returncode}: {run.stdout[-600:]}{run.stderr}")
         tokenizer = os.path.join(work, "tokenizer")
         os.mkdir(tokenizer)
         whole = open(os.path.join(source, "tests/assets/tokenizer/tokenizer.json")).read()

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/file_io.h"
@@ -50,6 +51,7 @@ int run(Options options) {
   }
   AtomicFile out(options.output);
   int64_t documents = 0, text_bytes = 0;
+  BadLines bad;
   tokenise_source(*source, codec, width, options.threads > 0 ? options.threads : max_threads(), [&](TokenisedShard&& shard) {
     const std::span<const std::byte> ids = shard.tokens;
     size_t begin = 0;
@@ -62,8 +64,11 @@ int run(Options options) {
     }
     documents += shard.documents;
     text_bytes += shard.text_bytes;
+    bad.add(shard.bad_lines);
   });
-  check(documents > 0, "{} holds no document with text", options.source.path);
+  const std::string skipped = bad.count == 0 ? "" : skipped_lines(bad.count, bad.places());
+  check(documents > 0, "{} holds no document with text{}", options.source.path, skipped.empty() ? "" : "; " + skipped);
+  if (!skipped.empty()) log_warning("{}: {}", options.source.dataset, skipped);
   const int64_t tokens = out.size() / width;
   out.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -83,6 +88,7 @@ int tokenize_command(std::span<const std::string> args) {
   app.add_option("--dataset_path", options.source.path, "file, folder or glob");
   app.add_option("--text_key", options.source.text_key, "JSONL: the field with the text (default text)");
   app.add_option("--text_split", options.source.text_split, "text: what a document is: file, line, blank_line (default file)");
+  app.add_option("--on_bad_line", options.source.on_bad_line, "a line without a document: error, or skip it (default error)");
   app.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json")->required();
   app.add_option("--output", options.output, "file to write")->required();
   app.add_option("--token_dtype", options.token_dtype, "uint16, uint32 or auto: by the vocabulary (default auto)");

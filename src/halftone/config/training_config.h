@@ -19,6 +19,7 @@ struct DataloaderConfig {
   int64_t shuffle_buffer = 1000;
   std::string text_key = "text";
   std::string text_split = "file";
+  std::string on_bad_line = "error";
   std::string token_dtype = "uint16";
   std::optional<bool> add_bos;
   std::optional<bool> add_eos;
@@ -42,6 +43,9 @@ struct DataloaderConfig {
     field("shuffle_buffer", self.shuffle_buffer, "documents in the shuffle of a stream", {.mark = Mark::E, .min = 1});
     field("text_key", self.text_key, "JSONL field or column of the text", {.mark = Mark::E});
     field("text_split", self.text_split, "what a document of a text file is", {.mark = Mark::E, .choices = {"file", "line", "blank_line"}});
+    field("on_bad_line", self.on_bad_line,
+          "a line of JSONL without a document, or of text that is not UTF-8: end with its place, or leave it out and count it",
+          {.mark = Mark::E, .choices = {"error", "skip"}});
     field("token_dtype", self.token_dtype, "element type of .bin files", {.mark = Mark::E, .choices = {"uint16", "uint32"}});
     field("add_bos", self.add_bos, "put BOS before a document; none = if the tokenizer defines one and does not add it itself",
           {.mark = Mark::E});

@@ -1,11 +1,36 @@
 #include "halftone/data/bin_format.h"
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 
 namespace halftone {
 namespace {
 
 constexpr uint32_t kLlmcMagic = 20240520;
+constexpr const char* kWidthOption = "dataloader.token_dtype";
+
+// Of pairs of uint16 that are spread over the file.
+struct Pairs {
+  size_t looked_at = 0, low_zero = 0, high_zero = 0, both_ids = 0;
+  bool nearly_all(size_t n) const { return looked_at >= 8 && n * 20 >= looked_at * 19; }
+  // Every second one is 0 and few of the others: uint32 ids, of which hardly any needs its upper half.
+  bool are_uint32() const { return nearly_all(high_zero) && low_zero * 2 <= looked_at; }
+  bool are_uint16() const { return nearly_all(both_ids) && high_zero * 2 <= looked_at; }
+};
+
+Pairs look_at(std::span<const std::byte> bytes, int64_t vocab_size) {
+  constexpr size_t kMost = 4096;
+  const size_t pairs = bytes.size() / 4;
+  Pairs found;
+  for (size_t i = 0; i < pairs; i += std::max<size_t>(1, pairs / kMost)) {
+    const uint32_t low = stored_id(bytes, 2 * i, 2), high = stored_id(bytes, 2 * i + 1, 2);
+    ++found.looked_at;
+    found.low_zero += low == 0, found.high_zero += high == 0;
+    found.both_ids += low < vocab_size && high < vocab_size;
+  }
+  return found;
+}
 
 template <int kWidth>
 void scan(std::span<const std::byte> bytes, int64_t vocab_size, std::optional<int32_t> eos_id, const std::string& path,
@@ -15,9 +40,12 @@ void scan(std::span<const std::byte> bytes, int64_t vocab_size, std::optional<in
   size_t first = 0;
   for (size_t i = 0; i < n; ++i) {
     const uint32_t id = stored_id(bytes, i, kWidth);
-    check(id < vocab_size,
-          "{}: id {} at byte offset {} is outside the vocabulary of {}; was the file written with another tokenizer or token_dtype?", path,
-          id, i * kWidth, vocab_size);
+    if (id >= vocab_size) {
+      const bool other_width = kWidth == 4 && look_at(bytes, vocab_size).are_uint16();
+      fail("{}: id {} at byte offset {} is outside the vocabulary of {}; {}", path, id, i * kWidth, vocab_size,
+           other_width ? fmt::format("its halves are ids: these are uint16, set {} = \"uint16\"", kWidthOption)
+                       : "was the file written with another tokenizer or token_dtype?");
+    }
     if (id == eos) {
       visit(first, i + 1 - first);
       first = i + 1;
@@ -38,8 +66,13 @@ void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, s
               const std::function<void(size_t, size_t)>& visit) {
   check(bytes.size() < 4 || stored_id(bytes, 0, 4) != kLlmcMagic,
         "{}: starts with the header of llm.c (20240520); expected ids only: cut the first 1024 bytes off", path);
-  check(bytes.size() % static_cast<size_t>(width) == 0, "{}: {} bytes are not a whole number of uint{} ids; is the file cut short?", path,
-        bytes.size(), 8 * width);
+  check(bytes.size() % static_cast<size_t>(width) == 0, "{}: {} bytes are not a whole number of uint{} ids; is the file cut short{}?", path,
+        bytes.size(), 8 * width, width == 4 && bytes.size() % 2 == 0 ? fmt::format(", or does it hold uint16 ({})", kWidthOption) : "");
+  if (width == 2) {
+    const Pairs found = look_at(bytes, vocab_size);
+    check(!found.are_uint32(), "{}: every second uint16 is 0 ({} of {} looked at): these are uint32 ids, set {} = \"uint32\"", path,
+          found.high_zero, found.looked_at, kWidthOption);
+  }
   if (width == 2) return scan<2>(bytes, vocab_size, eos_id, path, visit);
   scan<4>(bytes, vocab_size, eos_id, path, visit);
 }

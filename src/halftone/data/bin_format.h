@@ -22,7 +22,7 @@ inline uint32_t stored_id(std::span<const std::byte> bytes, size_t i, int width)
 }
 
 // Calls visit(first, count) in ids for every document of a file's `bytes`. Errors name `path`: a header of llm.c (magic
-// 20240520), a size that is not a whole number of ids, an id not below `vocab_size` (with its byte offset).
+// 20240520), a size that is not a whole number of ids, ids of the other width, an id not below `vocab_size` (with its byte offset).
 void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, std::optional<int32_t> eos_id, const std::string& path,
               const std::function<void(size_t first, size_t count)>& visit);
 

@@ -3,6 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/data/bad_lines.h"
+#include "halftone/data/unicode.h"
 
 namespace halftone {
 namespace {
@@ -21,7 +23,8 @@ std::string excerpt(const std::string& text) {
 // Keeps the two fields and skips everything else without building a tree: documents are large and other fields many.
 class Reader : public nlohmann::json_sax<Json> {
  public:
-  Reader(const std::string& text_key, int64_t vocab_size, JsonlDocument& out) : text_key_(text_key), vocab_size_(vocab_size), out_(out) {}
+  Reader(std::string_view line, const std::string& text_key, int64_t vocab_size, JsonlDocument& out)
+      : line_(line), text_key_(text_key), vocab_size_(vocab_size), out_(out) {}
 
   bool null() override { return value("null"); }
   bool boolean(bool) override { return value("a boolean"); }
@@ -69,15 +72,30 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+    const size_t at = std::min(position - std::min<size_t>(position, 1), line_.size());  // of the last byte that was read
+    if (const size_t valid = valid_utf8_prefix(line_); valid <= at && valid < line_.size()) fail("{}", not_utf8(line_, valid));
     const std::string what = e.what();
+    if (what.find("surrogate") != std::string::npos) {
+      const size_t escape = lone_surrogate(at);
+      fail("lone surrogate {} at column {}: half of a character", line_.substr(escape, 6), column_of(line_, escape));
+    }
     const size_t colon = what.find(": ");
-    fail("not valid JSON at byte {}: {}", position, excerpt(colon == std::string::npos ? what : what.substr(colon + 2)));
+    fail("not valid JSON at column {}: {}", column_of(line_, at), excerpt(colon == std::string::npos ? what : what.substr(colon + 2)));
   }
   bool is_object() const { return object_; }
   const std::string& fields() const { return fields_; }
 
  private:
   enum class Field { other, text, ids };
+
+  // Where the escape starts that the parser gave up on at `at`: it reads on for the other half of a pair.
+  size_t lone_surrogate(size_t at) const {
+    const size_t last = line_.rfind("\\u", at);
+    if (last == std::string_view::npos) return at;
+    const std::string_view before = last < 6 ? std::string_view() : line_.substr(last - 6, 6);
+    const bool pair = before.starts_with("\\u") && (before[2] | 0x20) == 'd' && std::string_view("89ABab").find(before[3]) != before.npos;
+    return pair ? last - 6 : last;
+  }
 
   bool id(int64_t v) {
     if (!in_ids_ || depth_ != 2) return false;
@@ -96,6 +114,7 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
 
+  std::string_view line_;
   const std::string& text_key_;
   int64_t vocab_size_;
   JsonlDocument& out_;
@@ -109,7 +128,7 @@ class Reader : public nlohmann::json_sax<Json> {
 
 JsonlDocument parse_jsonl_line(std::string_view line, const std::string& text_key, int64_t vocab_size) {
   JsonlDocument out;
-  Reader reader(text_key, vocab_size, out);
+  Reader reader(line, text_key, vocab_size, out);
   Json::sax_parse(line.begin(), line.end(), &reader);
   check(reader.is_object(), "expected a JSON object");
   check(out.has_text || out.has_ids,

@@ -7,8 +7,11 @@
 
 namespace halftone {
 
-JsonlSource::JsonlSource(FileList files, std::string text_key, int64_t vocab_size)
-    : DocumentSource(std::move(files)), text_key_(std::move(text_key)), vocab_size_(vocab_size), shards_(make_shards(files_, true)) {
+JsonlSource::JsonlSource(FileList files, std::string text_key, int64_t vocab_size, bool skip_bad_lines)
+    : DocumentSource(std::move(files), skip_bad_lines),
+      text_key_(std::move(text_key)),
+      vocab_size_(vocab_size),
+      shards_(make_shards(files_, true)) {
   for (const SourceFile& file : files_.files) refuse_packed(file.path, "plain JSON lines");
 }
 
@@ -25,7 +28,8 @@ void JsonlSource::read_shard(int64_t shard, const DocumentVisitor& visit) const 
       try {
         parsed = parse_jsonl_line(line, text_key_, vocab_size_);
       } catch (const Error& error) {
-        fail("{}:{}: {}", file.path, line_number(file.path, reader.line_offset()), error.what());
+        bad_line({file.path, reader.line_offset(), error.what()}, visit);
+        continue;
       }
       Document document;
       document.kind = parsed.has_text ? Document::Kind::text : Document::Kind::ids;

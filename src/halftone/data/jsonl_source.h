@@ -7,10 +7,10 @@
 
 namespace halftone {
 
-// JSON lines: one document per line, blank lines skipped (jsonl_line.h). Errors are "<file>:<line>: ...".
+// JSON lines: one document per line, blank lines skipped (jsonl_line.h). Bad is a line that parse_jsonl_line refuses.
 class JsonlSource : public DocumentSource {
  public:
-  JsonlSource(FileList files, std::string text_key, int64_t vocab_size);
+  JsonlSource(FileList files, std::string text_key, int64_t vocab_size, bool skip_bad_lines);
   std::string kind() const override { return "jsonl"; }
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }

@@ -19,6 +19,7 @@ std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const st
   options.path = path.value_or("");
   options.text_key = loader.text_key;
   options.text_split = loader.text_split;
+  options.on_bad_line = loader.on_bad_line;
   options.token_dtype = loader.token_dtype;
   options.vocab_size = codec.vocab_size;
   options.eos_id = codec.eos_id;

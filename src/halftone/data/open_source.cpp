@@ -21,14 +21,24 @@ void require_path(const SourceOptions& o) {
 
 }  // namespace
 
+void DocumentSource::bad_line(const BadLine& line, const DocumentVisitor& visit) const {
+  if (!skip_bad_lines_) fail("{}; dataloader.on_bad_line = \"skip\" leaves such lines out", line.text());
+  Document document;
+  document.kind = Document::Kind::bad;
+  document.bad = &line;
+  visit(document);
+}
+
 std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
+  check(o.on_bad_line == "error" || o.on_bad_line == "skip", "on_bad_line = \"{}\": expected error or skip", o.on_bad_line);
+  const bool skip = o.on_bad_line == "skip";
   if (o.dataset == "text") {
     require_path(o);
-    return std::make_unique<TextSource>(find_files(o.path, {".txt"}), parse_text_split(o.text_split));
+    return std::make_unique<TextSource>(find_files(o.path, {".txt"}), parse_text_split(o.text_split), skip);
   }
   if (o.dataset == "jsonl") {
     require_path(o);
-    return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o.text_key, o.vocab_size);
+    return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o.text_key, o.vocab_size, skip);
   }
   // The names of the C4 text stand for JSONL with the field `text`.
   if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
@@ -37,14 +47,15 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
     check(!c4.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its unpacked *.json files (nothing is downloaded)",
           o.dataset);
     require_path(c4);
-    return std::make_unique<JsonlSource>(find_files(c4.path, kJsonSuffixes), "text", o.vocab_size);
+    return std::make_unique<JsonlSource>(find_files(c4.path, kJsonSuffixes), "text", o.vocab_size, skip);
   }
   if (o.dataset == "bin") {
     require_path(o);
     const int bytes = token_bytes_of(o.token_dtype);
     check(bytes > 2 || o.vocab_size <= 65536,
           "dataset bin: uint16 holds ids below 65,536, the tokenizer has {}; set dataloader.token_dtype = \"uint32\", as halftone tokenize "
-          "writes them", with_commas(o.vocab_size));
+          "writes them",
+          with_commas(o.vocab_size));
     return std::make_unique<BinSource>(find_files(o.path, {".bin"}), bytes, o.vocab_size, o.eos_id);
   }
   fail("dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);

@@ -8,16 +8,18 @@
 #include <string>
 #include <string_view>
 
+#include "halftone/data/bad_lines.h"
 #include "halftone/data/file_list.h"
 
 namespace halftone {
 
-// One document as its source holds it: text to tokenise, ids, or ids that lie in a file in their stored width.
+// One document as its source holds it: text to tokenise, ids, or ids that lie in a file in their stored width. Or a line that is skipped.
 struct Document {
-  enum class Kind { text, ids, stored } kind = Kind::text;
+  enum class Kind { text, ids, stored, bad } kind = Kind::text;
   std::string_view text;
   std::span<const int32_t> ids;
   std::span<const std::byte> stored;
+  const BadLine* bad = nullptr;
 };
 using DocumentVisitor = std::function<void(const Document&)>;
 
@@ -31,7 +33,7 @@ class DocumentSource {
   // Registered name: "text", "jsonl", "bin".
   virtual std::string kind() const = 0;
   const FileList& files() const { return files_; }
-  // Everything besides files and tokenizer that decides the documents; part of the key of the token cache.
+  // Everything besides files, tokenizer and bad lines that decides the documents; part of the key of the token cache.
   virtual std::string options() const = 0;
   virtual int64_t shard_count() const = 0;
   // Thread-safe. What the visitor is given is valid during the call only. Errors name file and place.
@@ -39,10 +41,16 @@ class DocumentSource {
   // Bytes per id (2 or 4) when the files hold nothing but ids and are used in place; there every file is one shard, whose
   // documents follow each other without gaps. 0 for other sources.
   virtual int stored_token_bytes() const { return 0; }
+  // Whether lines without a document are given to the visitor as such; otherwise they are errors.
+  bool skips_bad_lines() const { return skip_bad_lines_; }
 
  protected:
-  explicit DocumentSource(FileList files) : files_(std::move(files)) {}
+  explicit DocumentSource(FileList files, bool skip_bad_lines = false) : files_(std::move(files)), skip_bad_lines_(skip_bad_lines) {}
+  void bad_line(const BadLine& line, const DocumentVisitor& visit) const;
   FileList files_;
+
+ private:
+  bool skip_bad_lines_;
 };
 
 struct SourceOptions {
@@ -50,6 +58,7 @@ struct SourceOptions {
   std::string path;                    // file, folder or glob; empty only where the name has files of its own
   std::string text_key = "text";       // jsonl: the field with the text
   std::string text_split = "file";     // text: what a document is: file, line, blank_line
+  std::string on_bad_line = "error";   // jsonl, text: error, skip
   std::string token_dtype = "uint16";  // bin: uint16, uint32
   int64_t vocab_size = 0;              // ids of pre-tokenised documents must be below it
   std::optional<int32_t> eos_id;       // bin: documents end here

@@ -12,16 +12,20 @@ enum class TextSplit { file, line, blank_line };
 TextSplit parse_text_split(const std::string& name);
 
 // Plain text files. A document is a file, a line that is not blank, or a run of lines between blank ones (blank: spaces
-// and tabs only). A byte order mark at the start of a file is not part of the text.
+// and tabs only). A byte order mark at the start of a file is not part of the text. A line that is not UTF-8 is bad.
 class TextSource : public DocumentSource {
  public:
-  TextSource(FileList files, TextSplit split);
+  TextSource(FileList files, TextSplit split, bool skip_bad_lines);
   std::string kind() const override { return "text"; }
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }
   void read_shard(int64_t shard, const DocumentVisitor& visit) const override;
 
  private:
+  bool is_text(std::string_view line, const SourceFile& file, int64_t offset, const DocumentVisitor& visit) const;
+  void read_lines(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) const;
+  void read_paragraphs(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) const;
+  void read_whole(const SourceFile& file, std::string& buffer, const DocumentVisitor& visit) const;
   TextSplit split_;
   std::vector<std::vector<Piece>> shards_;
 };

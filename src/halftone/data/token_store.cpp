@@ -126,16 +126,21 @@ class TokenStoreBuilder {
   std::shared_ptr<const TokenStore> open() {
     const FolderLock lock(lock_path_);
     const std::string fingerprint = source_.files().fingerprint();
-    if (std::shared_ptr<const TokenStore> store = reuse(fingerprint, lock.problem().empty())) return store;
+    if (std::shared_ptr<const TokenStore> store = reuse(fingerprint, lock.problem().empty())) return warned(std::move(store));
     check(lock.problem().empty(), "the token index is to be built: {}", lock.problem());
     build(fingerprint);
     std::string reason;
     std::shared_ptr<TokenStore> store = load(reason);
     check(store != nullptr, "{}: {} right after it was written; is the disk faulty?", tokens_path_, reason);
-    return store;
+    return warned(std::move(store));
   }
 
  private:
+  std::shared_ptr<const TokenStore> warned(std::shared_ptr<const TokenStore> store) const {
+    const int64_t bad = store->stats().bad_lines;
+    if (bad > 0) log_warning("{}: {}", source_.kind(), skipped_lines(bad, meta_.at("bad_places").get<std::vector<std::string>>()));
+    return store;
+  }
   std::string codec_digest() const { return source_.stored_token_bytes() != 0 ? std::string() : codec_.digest; }
   int width() const { return source_.stored_token_bytes() != 0 ? source_.stored_token_bytes() : width_for(codec_.vocab_size); }
 
@@ -147,6 +152,7 @@ class TokenStoreBuilder {
       log_warning("Token index {} is damaged ({}): building it again", meta_path_, reason);
       return nullptr;
     }
+    if (store->stats().bad_lines > 0 && !source_.skips_bad_lines()) return nullptr;  // building it again names them
     if (meta_.at("fingerprint") == fingerprint) return store;
     // Times or sizes differ: only other contents make the index useless.
     if (content_digest(source_.files(), threads_) != store->digest_) {
@@ -174,6 +180,7 @@ class TokenStoreBuilder {
     const bool in_place = source_.stored_token_bytes() != 0;
     const std::string digest = content_digest(source_.files(), threads_);
     TokenStore::Stats stats;
+    BadLines bad;
     int64_t token_file_bytes = 0;
     uint64_t tokens_hash = 0, table_hash = 0;
     {
@@ -191,8 +198,10 @@ class TokenStoreBuilder {
         stats.documents += shard.documents;
         stats.empty_documents += shard.empty_documents;
         stats.text_bytes += shard.text_bytes;
+        bad.add(shard.bad_lines);
       });
-      check(stats.documents > 0, "{} holds no document with text", describe());
+      check(stats.documents > 0, "{} holds no document with text{}", describe(),
+            bad.count > 0 ? "; " + skipped_lines(bad.count, bad.places()) : "");
       token_file_bytes = out.size();
       pad_to_16(out);
       table.flush();
@@ -223,6 +232,8 @@ class TokenStoreBuilder {
                  {"empty_documents", stats.empty_documents},
                  {"tokens", stats.tokens},
                  {"text_bytes", stats.text_bytes},
+                 {"bad_lines", bad.count},
+                 {"bad_places", bad.places()},
                  {"tokens_hash", hex(tokens_hash)},
                  {"table_hash", hex(table_hash)}};
     write_meta();
@@ -264,13 +275,15 @@ class TokenStoreBuilder {
     check(meta_.at("format") == kFormat && meta_.at("key") == key_ && meta_.at("token_bytes") == width(), "it has another format");
     auto store = std::make_shared<TokenStore>();
     TokenStore::Stats& stats = store->stats_;
-    stats = {meta_.at("documents"), meta_.at("empty_documents"), meta_.at("tokens"), meta_.at("text_bytes")};
+    stats = {meta_.at("documents"), meta_.at("empty_documents"), meta_.at("tokens"), meta_.at("text_bytes"),
+             meta_.value("bad_lines", int64_t{0})};  // older builds skipped none
     store->token_bytes_ = width();
     store->vocab_size_ = codec_.vocab_size;
     store->digest_ = meta_.at("content_digest");
     store->codec_digest_ = codec_digest();
     store->summary_ = source_summary(source_, store->digest_);
-    store->made_by_ = fmt::format("{} {}", source_.kind(), source_.options());
+    store->made_by_ = fmt::format("{} {}{}", source_.kind(), source_.options(),
+                                  stats.bad_lines == 0 ? "" : fmt::format(" bad_lines={}", stats.bad_lines));
 
     MappedFile map(tokens_path_);
     const std::span<const std::byte> bytes = map.bytes();

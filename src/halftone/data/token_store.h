@@ -26,6 +26,7 @@ class TokenStore {
   struct Stats {
     int64_t documents = 0, empty_documents = 0;  // empty ones are left out
     int64_t tokens = 0, text_bytes = 0;
+    int64_t bad_lines = 0;  // skipped
   };
 
   int64_t documents() const { return static_cast<int64_t>(table_.size()); }
@@ -42,7 +43,7 @@ class TokenStore {
   // "text: 2,141 files, 41.2 MB, digest ..."
   const std::string& summary() const { return summary_; }
   int64_t vocab_size() const { return vocab_size_; }
-  // What made documents of the files: "jsonl text_key=text".
+  // What made documents of the files: "jsonl text_key=text", with the number of bad lines where such were skipped.
   const std::string& made_by() const { return made_by_; }
 
  private:
@@ -64,8 +65,8 @@ class TokenStore {
 // Opens the token index of `source`, building it when there is none in `cache_folder` (created if missing) that belongs
 // to these files, options and tokenizer. Texts are tokenised on `threads` threads, with progress in the log; a .bin source
 // gets a document table only. Files whose times changed are digested again before anything is rebuilt; a damaged index
-// is noticed (checksums up to 256 MiB, sizes and bounds beyond) and built again. Processes that ask for the same index at
-// the same time wait for the first. No document at all is an Error.
+// is noticed (checksums up to 256 MiB, sizes and bounds beyond) and built again. Bad lines that were skipped are a warning every time.
+// Processes that ask for the same index at the same time wait for the first. No document at all is an Error.
 std::shared_ptr<const TokenStore> open_token_store(const DocumentSource& source, const TextCodec& codec, const std::string& cache_folder,
                                                    int threads);
 

@@ -28,6 +28,7 @@ TokenisedShard tokenise_shard(const DocumentSource& source, const TextCodec& cod
   std::vector<int32_t> ids;
   uint64_t end = 0;
   source.read_shard(shard, [&](const Document& document) {
+    if (document.kind == Document::Kind::bad) return out.bad_lines.add(*document.bad);
     uint64_t hash = 0;
     ids.clear();
     if (document.kind == Document::Kind::stored) {

@@ -12,6 +12,7 @@ namespace halftone {
 // One shard's documents as ids.
 struct TokenisedShard {
   int64_t documents = 0, empty_documents = 0, text_bytes = 0;
+  BadLines bad_lines;                  // skipped
   std::vector<std::byte> tokens;       // little-endian, `width` bytes each; empty when the source's files are used in place
   std::vector<DocumentEntry> entries;  // `end` counted from the start of the shard
 };

@@ -21,6 +21,7 @@ std::vector<std::string> sample_text(const JobConfig& config) {
   SourceOptions options;
   options.dataset = config.training.dataset, options.path = config.training.dataset_path.value_or("");
   options.text_key = config.training.dataloader.text_key, options.text_split = config.training.dataloader.text_split;
+  options.on_bad_line = config.training.dataloader.on_bad_line;
   const std::unique_ptr<DocumentSource> source = open_source(options);
   check(source->stored_token_bytes() == 0,
         "model.train_tokenizer: {} holds token ids, no text; set model.hf_assets_path to their tokenizer", config.training.dataset);
@@ -32,6 +33,7 @@ std::vector<std::string> sample_text(const JobConfig& config) {
   std::vector<std::string> documents;
   for (int64_t s = 0; s < source->shard_count(); ++s) {
     source->read_shard(s, [&](const Document& d) {
+      if (d.kind == Document::Kind::bad) return;
       const double draw = static_cast<double>(philox(philox_key(0, "tokenizer"), fnv1a64(d.text))[0]) * 0x1p-32;
       if (draw < share) documents.emplace_back(d.text);
     });
@@ -70,8 +72,10 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
   Tokenizer tokenizer = Tokenizer::load(folder);
   log_info("Loading tokenizer from {}: {}", folder.string(), tokenizer.description());
   if (!tokenizer.eos_id()) {
-    log_warning("the tokenizer at {} has no token that ends a document: documents follow each other without one; name it as eos_token in "
-                "tokenizer_config.json", folder.string());
+    log_warning(
+        "the tokenizer at {} has no token that ends a document: documents follow each other without one; name it as eos_token in "
+        "tokenizer_config.json",
+        folder.string());
   }
   return tokenizer;
 }
