@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "data/data_testing.h"
 #include "halftone/data/bpe_trainer.h"
@@ -106,6 +108,76 @@ TEST_F(MakeLoader, OptionsThatChangeTheIdsMakeAnotherIndex) {
   EXPECT_EQ(with->rows().units() - without->rows().units(), with->rows().documents());
   EXPECT_EQ(with->rows().store().digest(), without->rows().store().digest());
   EXPECT_ERROR(without->load_state(with->state()), "the rows are not made as in the checkpoint");
+}
+
+// The lines that a loader's making warns with.
+std::string warnings_of(const std::function<void()>& make) {
+  testing::internal::CaptureStdout();
+  make();
+  std::istringstream said(testing::internal::GetCapturedStdout());
+  std::string out;
+  for (std::string line; std::getline(said, line);)
+    if (line.find("WARNING - ") != std::string::npos) out += line.substr(line.find("WARNING - ") + 10) + "\n";
+  return out;
+}
+
+TEST_F(MakeLoader, SaysWhatOfTheDataIsNotUsed) {
+  std::string corpus;  // 1,025 ids of 99 documents each, 11 of the last: 99 * 1024 + 10 predictions
+  for (int d = 0; d < 100; ++d) {
+    corpus += "{\"input_ids\": [1";
+    for (int i = 0; i < (d == 99 ? 10 : 1024); ++i) corpus += ", 2";
+    corpus += "]}\n";
+  }
+  config_.training.dataset = "jsonl";
+  config_.training.dataset_path = folder_.write("long.jsonl", corpus);
+  config_.training.steps = 10;
+  const auto said = [&](const std::string& packing, int64_t seq_len) {
+    config_.training.dataloader.packing = packing, config_.training.seq_len = seq_len;
+    return warnings_of([&] { make_training_loader(config_, tokenizer(), 4, 0, 1); });
+  };
+  const std::string first_fit = said("first_fit", 64);
+  EXPECT_NE(
+      first_fit.find("packing first_fit leaves out 99 of 100 documents, which are longer than a row, and with them 100.0% (101,376 of "
+                     "101,386) of the predictions; raise seq_len (now 64)"),
+      std::string::npos)
+      << first_fit;
+  EXPECT_NE(first_fit.find("an epoch has 1 rows, fewer than the 4 of a step"), std::string::npos) << first_fit;
+  EXPECT_NE(make_training_loader(config_, tokenizer(), 4, 0, 1)->summary().find("10 of 101,386 predictions an epoch"), std::string::npos);
+  EXPECT_EQ(said("first_fit", 1024), "");
+  EXPECT_NE(said("none", 64).find("packing none cuts 99 of 100 documents at the end of their row, and with that 93.7% (95,040 of 101,386)"),
+            std::string::npos);
+  EXPECT_EQ(said("none", 1024), "");
+  EXPECT_EQ(said("concat_documents", 64), "");
+  EXPECT_NE(said("concat_documents", 60'000).find("40.8% (41,386 of 101,386) of the predictions are left out of every epoch"),
+            std::string::npos);
+  config_.training.steps = 100'000;
+  EXPECT_NE(said("concat", 64).find("100,000 steps of 4 rows go 256 times through the 1,562 rows of an epoch"), std::string::npos);
+  config_.training.steps = 6000;  // 15.4 times
+  EXPECT_EQ(said("concat", 64), "");
+}
+
+TEST_F(MakeLoader, SaysWhatTheEndOfAPassLeavesOut) {
+  std::string corpus = "{\"input_ids\": [1";
+  for (int i = 1; i < 65 * 23 + 60; ++i) corpus += ", 2";
+  config_.training.dataset = "jsonl";
+  config_.training.dataset_path = folder_.write("one.jsonl", corpus + "]}\n");
+  config_.training.dataloader.repeat = false;
+  config_.training.steps = 5;
+  const auto said = [&](int64_t batch) { return warnings_of([&] { make_training_loader(config_, tokenizer(), batch, 0, 1); }); };
+  EXPECT_NE(said(4).find("its last 13.0% (3 of 23) of the rows, which do not fill a step of 4"), std::string::npos) << said(4);
+  EXPECT_NE(said(4).find("its last 3.9% (60 of 1,555) of the tokens, which do not fill a row"), std::string::npos) << said(4);
+  EXPECT_EQ(said(4).find("the run ends there"), std::string::npos);
+  config_.training.steps = 6;
+  EXPECT_NE(said(4).find("training.steps = 6, but one pass (dataloader.repeat = false) has 5 steps"), std::string::npos);
+
+  config_.validation.dataset = "jsonl";
+  config_.validation.dataset_path = config_.training.dataset_path;
+  const auto validation = [&] { return warnings_of([&] { make_validation_loader(config_, tokenizer(), 0, 1); }); };
+  config_.validation.dataloader.packing = "concat_documents";
+  EXPECT_EQ(validation().find("rough figure"), std::string::npos) << validation();
+  config_.validation.dataset_path = folder_.write("few.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
+  config_.validation.dataloader.packing = "none";
+  EXPECT_NE(validation().find("has 2 predictions in 1 rows of 1 documents: its loss is a rough figure"), std::string::npos) << validation();
 }
 
 TEST_F(MakeLoader, ChangedCorpusIsRefusedWithTheOldState) {

@@ -126,11 +126,13 @@ std::string FileList::fingerprint() const {
 FileList find_files(const std::string& pattern, const std::vector<std::string>& suffixes) {
   check(!pattern.empty(), "dataset_path is empty: expected a file, a folder or a glob");
   std::set<std::string> paths;
+  FileList list;
   if (is_file(pattern)) {
     paths.insert(pattern);
   } else if (is_folder(pattern)) {
     for (const std::string& path : glob((fs::path(literal(pattern)) / "**").string())) {
-      if (std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); })) paths.insert(path);
+      const bool read = std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); });
+      read ? static_cast<void>(paths.insert(path)) : static_cast<void>(++list.others);
     }
     check(!paths.empty(), "dataset_path {}: the folder holds no file ending in {}", pattern, fmt::join(suffixes, ", "));
   } else {
@@ -138,7 +140,6 @@ FileList find_files(const std::string& pattern, const std::vector<std::string>& 
     paths = glob(pattern);
     check(!paths.empty(), "dataset_path {}: no file matches", pattern);
   }
-  FileList list;
   list.pattern = pattern;
   const fs::path root = common_folder(paths);
   list.root = root.string();

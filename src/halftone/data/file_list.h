@@ -16,6 +16,7 @@ struct FileList {
   std::string pattern;            // as asked for
   std::string root;               // deepest folder that holds all files
   std::vector<SourceFile> files;  // sorted by name, byte by byte
+  int64_t others = 0;             // files of a folder with other endings
   int64_t bytes() const;
   // Names, sizes and times of change. Cheap; equal means that nothing was touched.
   std::string fingerprint() const;

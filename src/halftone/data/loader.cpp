@@ -119,8 +119,9 @@ Batch DataLoader::next() {
   }
   emptied_.notify_one();
   if (ready.batch.epoch > announced_epoch_) {
+    log_line(announced_epoch_ == 0 ? LogLevel::warning : LogLevel::info,
+             fmt::format("Dataset {} is being re-looped (epoch {})", options_.name, ready.batch.epoch + 1));
     announced_epoch_ = ready.batch.epoch;
-    log_warning("Dataset {} is being re-looped (epoch {})", options_.name, announced_epoch_ + 1);
   }
   if (++microbatch_ == microbatches_per_step()) {
     microbatch_ = 0;
@@ -188,12 +189,14 @@ void DataLoader::load_state(const nlohmann::json& state) {
 }
 
 std::string DataLoader::summary() const {
-  const std::string dropped =
-      rows_->options().packing == Packing::first_fit ? fmt::format(", {} longer than a row left out", rows_->dropped_documents()) : "";
   const Packing packing = rows_->options().packing;
-  const char* units = packing == Packing::concat ? "tokens" : packing == Packing::none ? "rows" : "predictions";
-  return fmt::format("{}; {} of {} documents, {} {} an epoch{}", rows_->store().summary(), with_commas(rows_->documents()),
-                     with_commas(rows_->store().documents()), with_commas(rows_->units()), units, dropped);
+  const RowUse& use = rows_->use();
+  const bool tokens = packing == Packing::concat;
+  const int64_t empty = rows_->store().stats().empty_documents;
+  return fmt::format("{}; {} of {} documents, {}{} {} an epoch{}", rows_->store().summary(), with_commas(rows_->documents()),
+                     with_commas(rows_->store().documents()), with_commas(use.used),
+                     use.used == use.units ? "" : fmt::format(" of {}", with_commas(use.units)), tokens ? "tokens" : "predictions",
+                     empty == 0 ? "" : fmt::format(", {} empty documents left out", with_commas(empty)));
 }
 
 }  // namespace halftone

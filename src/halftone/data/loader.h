@@ -68,6 +68,7 @@ class DataLoader {
   void load_state(const nlohmann::json& state);
 
   const RowSequence& rows() const { return *rows_; }
+  const Options& options() const { return options_; }
   // "text: 2,141 files, 41.2 MB, digest ...; 2,098 documents, 10,512,345 tokens"
   std::string summary() const;
 

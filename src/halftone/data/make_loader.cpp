@@ -4,6 +4,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
+#include "halftone/data/data_use.h"
 #include "halftone/data/digest.h"
 #include "halftone/data/loader.h"
 #include "halftone/data/source.h"
@@ -24,7 +25,9 @@ std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const st
   options.vocab_size = codec.vocab_size;
   options.eos_id = codec.eos_id;
   const std::unique_ptr<DocumentSource> source = open_source(options);
-  log_info("Preparing {} dataset from {}", dataset, source->files().pattern);
+  const int64_t others = source->files().others;
+  log_info("Preparing {} dataset from {}{}", dataset, source->files().pattern,
+           others == 0 ? "" : fmt::format(" ({} files of other kinds in the folder are not read)", with_commas(others)));
   const int threads = loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
   return open_token_store(*source, codec, token_cache_folder(config), threads);
 }
@@ -91,6 +94,7 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   auto store = open_dataset(config, training.dataset, training.dataset_path, training.dataloader, codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
   log_info("source summary: {}", loader->summary());
+  for (const std::string& line : training_data_use(*loader, training.steps)) log_warning("{}", line);
   return loader;
 }
 
@@ -117,6 +121,7 @@ std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, cons
   auto store = open_dataset(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading, codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
   log_info("validation source summary: {}, {} steps", loader->summary(), loader->steps_per_pass());
+  for (const std::string& line : validation_data_use(*loader)) log_warning("{}", line);
   return loader;
 }
 

@@ -44,7 +44,16 @@ RowSequence::RowSequence(std::shared_ptr<const TokenStore> store, RowOptions opt
   check(options_.bins >= 1, "dataloader.num_packing_bins = {}: expected at least 1", options_.bins);
   check(options_.holdout >= 0 && options_.holdout < 1, "validation.holdout = {}: expected a share from 0 to below 1", options_.holdout);
   threshold_ = static_cast<uint64_t>(std::ldexp(options_.holdout, 64));
-  for (int64_t i = 0; i < store_->documents(); ++i) documents_ += included(i);
+  int64_t beyond = 0;  // predictions of longer documents that have no place in a row
+  for (int64_t i = 0; i < store_->documents(); ++i) {
+    if (!included(i)) continue;
+    ++documents_;
+    const int64_t n = std::max<int64_t>(0, store_->length(i) - 1);
+    use_.units += n;
+    if (n <= S) continue;
+    ++use_.longer_documents;
+    beyond += options_.packing == Packing::first_fit ? n : n - S;
+  }
   const char* side = options_.held_out ? "held-out validation" : "training";
   check(documents_ > 0, "no document is left for {} ({} documents, validation.holdout = {})", side, store_->documents(), options_.holdout);
   units_ = epoch(0).plan->total();
@@ -56,12 +65,15 @@ RowSequence::RowSequence(std::shared_ptr<const TokenStore> store, RowOptions opt
       check(units_ >= S, "the {} documents hold {} predictions, less than one row: lower seq_len (now {}) or add text", side, units_, S);
       break;
     case Packing::first_fit:
-      dropped_ = epoch(0).first_fit->dropped;
       check(rows(0) > 0, "none of the {} {} documents fits into a row: raise seq_len (now {})", documents_, side, S);
       break;
     default:
       break;
   }
+  use_.rows = rows(0), use_.pass_rows = pass_rows();
+  const bool concat = options_.packing == Packing::concat;
+  if (concat) use_.units = units_;
+  use_.used = concat ? units_ : options_.packing == Packing::concat_documents ? use_.rows * S : use_.units - beyond;
 }
 
 bool RowSequence::included(int64_t document) const {
@@ -199,10 +211,7 @@ std::unique_ptr<RowSequence::FirstFit> RowSequence::pack_first_fit(const EpochPl
   for (int64_t i = 0; i < plan.documents(); ++i) {
     const int64_t document = plan.document(i), n = plan.weight(document);
     if (n == 0) continue;  // held out, or nothing to predict
-    if (n > S) {
-      ++out->dropped;
-      continue;
-    }
+    if (n > S) continue;
     auto bin = std::find_if(open.begin(), open.end(), [&](const Bin& b) { return b.used + n <= S; });
     if (bin == open.end()) {
       if (static_cast<int64_t>(open.size()) == options_.bins) close_oldest();

@@ -27,8 +27,8 @@ struct RowOptions {
   int64_t seq_len = 2048;
   int64_t bins = 8;
   std::optional<bool> document_positions;  // none: concat_documents and first_fit only (and none, where it is the same)
-  bool shuffle = false;       // the documents, before they are packed
-  bool shuffle_rows = false;  // the packed rows of an epoch
+  bool shuffle = false;                    // the documents, before they are packed
+  bool shuffle_rows = false;               // the packed rows of an epoch
   uint64_t seed = 42;
   double holdout = 0;             // share of the documents, chosen by their hash, that is kept for validation
   bool held_out = false;          // this sequence consists of that share, not of the rest
@@ -51,6 +51,13 @@ struct RowCursor {
   auto operator<=>(const RowCursor&) const = default;
 };
 
+// What the first epoch makes of the documents, in predictions (concat: in tokens).
+struct RowUse {
+  int64_t units = 0, used = 0;   // what there is; what stands in the rows
+  int64_t longer_documents = 0;  // than a row: first_fit leaves them out, none cuts them
+  int64_t rows = 0, pass_rows = 0;
+};
+
 // The rows of a corpus: a pure function of (corpus, options), so every process sees the same sequence and can start at
 // any row. With concat the stream of tokens runs on from epoch to epoch (a row belongs to the epoch in which it starts);
 // the other packings start each epoch with a fresh row. One thread at a time.
@@ -65,11 +72,11 @@ class RowSequence {
   int64_t pass_rows();
   RowCursor advance(RowCursor cursor, int64_t n);
   void fill(RowCursor cursor, RowView out);
-  // Documents on this side of the holdout, and dropped by first_fit in the first epoch.
+  // Documents on this side of the holdout.
   int64_t documents() const { return documents_; }
-  int64_t dropped_documents() const { return dropped_; }
-  // Tokens (concat) or predictions (other packings) of an epoch.
+  // Tokens (concat), documents (none) or predictions of an epoch.
   int64_t units() const { return units_; }
+  const RowUse& use() const { return use_; }
   const TokenStore& store() const { return *store_; }
   const RowOptions& options() const { return options_; }
   // Everything that decides which row comes when, in words: states from other options are refused by comparing it.
@@ -78,7 +85,6 @@ class RowSequence {
  private:
   struct FirstFit {
     std::vector<int64_t> documents, row_begin;  // row r: documents[row_begin[r] .. row_begin[r + 1])
-    int64_t dropped = 0;
   };
   struct Epoch {
     int64_t number = -1;
@@ -103,7 +109,8 @@ class RowSequence {
   std::shared_ptr<const TokenStore> store_;
   RowOptions options_;
   uint64_t threshold_ = 0;
-  int64_t documents_ = 0, units_ = 0, dropped_ = 0;
+  int64_t documents_ = 0, units_ = 0;
+  RowUse use_;
   Epoch cache_[2];  // a batch touches two epochs at most in turn
   std::vector<int32_t> buffer_;
 };
