@@ -67,8 +67,8 @@ inline TextCodec byte_codec() {
   codec.vocab_size = kVocab;
   codec.bos_id = kBos;
   codec.eos_id = kEos;
-  codec.token_bytes.assign(kVocab, 1);
-  codec.token_bytes[kBos] = codec.token_bytes[kEos] = 0;
+  codec.token_text.resize(kVocab);
+  for (int b = 0; b < 256; ++b) codec.token_text[static_cast<size_t>(b)] = static_cast<char>(b);
   codec.digest = "bytes";
   return codec;
 }

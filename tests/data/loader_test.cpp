@@ -17,7 +17,7 @@ class LoaderTest : public testing::Test {
     rows.seq_len = 16;
     rows.shuffle = true;
     rows.eos_id = kEos;
-    o.token_bytes = byte_codec().token_bytes;
+    o.token_bytes.assign(256, 1);
     return std::make_unique<DataLoader>(std::make_unique<RowSequence>(store_, rows), o);
   }
   static DataLoader::Options options(int64_t local, int64_t global, int64_t rank = 0, int64_t size = 1) {

@@ -41,6 +41,7 @@ std::shared_ptr<const TokenStore> open_bin(const std::string& path, const std::s
   options.token_dtype = dtype;
   TextCodec codec = byte_codec();
   codec.vocab_size = vocab;
+  codec.token_text.resize(static_cast<size_t>(vocab));
   return open_token_store(*open_source(options), codec, cache, 2);
 }
 

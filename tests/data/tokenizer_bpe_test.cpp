@@ -183,6 +183,17 @@ TEST(BpeTrainer, StopsWhenNothingIsLeftToMerge) {
   EXPECT_EQ(tokenizer.bos_id(), std::nullopt);
 }
 
+// What stands between tokens is text, as it is when documents are encoded.
+TEST(BpeTrainer, LearnsNothingFromSpecialTokensInText) {
+  const std::vector<std::string> apart = {"abab abab", "ab", "", "abab"};
+  BpeTrainerOptions options;
+  const Tokenizer expected = train_bpe(documents(apart), options);
+  const std::vector<std::string> together = {"abab abab<|end_of_text|>ab<|end_of_text|>", "<|begin_of_text|>abab"};
+  EXPECT_NE(train_bpe(documents(together), options).vocab_size(), expected.vocab_size()) << "letters are text";
+  options.special_tokens_in_text = true;
+  EXPECT_EQ(train_bpe(documents(together), options).tokenizer_json(), expected.tokenizer_json());
+}
+
 TEST(BpeTrainer, BadOptionsAreErrors) {
   BpeTrainerOptions options;
   EXPECT_THROW(train_bpe(documents({}), options), Error);
@@ -194,6 +205,10 @@ TEST(BpeTrainer, BadOptionsAreErrors) {
   EXPECT_THROW(train_bpe(documents({"abab"}), options), Error);
   options.special_tokens = {"\xff\xff"};
   EXPECT_THROW(train_bpe(documents({"abab"}), options), Error);
+  options.special_tokens = {"<x>"}, options.eos_token = "<y>";
+  EXPECT_THROW(train_bpe([](std::string&) -> bool { throw std::logic_error("documents are read before options are checked"); }, options),
+               Error);
+  options.eos_token = "<|end_of_text|>";
   options.special_tokens = {"abab"};
   EXPECT_THROW(train_bpe(documents({"abab abab abab"}), options), Error);
   options.special_tokens = {};

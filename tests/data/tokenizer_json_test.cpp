@@ -74,19 +74,71 @@ TEST(Tokenizer, DocumentsGetBosAndEosOnce) {
   EXPECT_EQ(adds.encode_document("ab", true, true), (Ids{10, 8, 11}));
   EXPECT_EQ(make(small()).encode_document("ab", true, true), (Ids{8})) << "no BOS and EOS known: none added";
   EXPECT_EQ(make(small(), R"({"bos_token": "<none>"})").bos_id(), std::nullopt);
+  const Tokenizer half = make(small(), R"({"bos_token": null, "eos_token": {"content": "</s>"}, "added_tokens_decoder": null})");
+  EXPECT_EQ(half.encode_document("ab", true, true), (Ids{8, 11}));
+}
+
+// small() with every byte, and other added tokens.
+Json with_all_bytes(const Json& added) {
+  Json json = small();
+  Json& vocab = json["model"]["vocab"];
+  for (int b = 0; b < 256; ++b) {
+    const std::string byte = bytes_to_alphabet(std::string(1, static_cast<char>(b)));
+    if (!vocab.contains(byte)) vocab[byte] = vocab.size();
+  }
+  json["added_tokens"] = added;
+  return json;
+}
+
+TEST(Tokenizer, LettersOfSpecialTokensInDocumentsStayLetters) {
+  const Json specials = {{{"id", 258}, {"content", "<s>"}, {"special", true}},
+                         {{"id", 259}, {"content", "</s>"}, {"special", false}},  // special by its part in documents
+                         {{"id", 260}, {"content", "<x>"}, {"special", false}}};
+  const std::string config = R"({"bos_token": "<s>", "eos_token": "</s>"})";
+  const Tokenizer t = make(with_all_bytes(specials), config);
+  const int32_t bos = *t.bos_id(), eos = *t.eos_id(), x = *t.token_id("<x>");
+  const std::string text = "<s>ab</s><x>a<s>";
+  const Ids ids = t.encode_document(text, true, true);
+  EXPECT_EQ(ids.front(), bos);
+  EXPECT_EQ(ids.back(), eos);
+  EXPECT_EQ(std::ranges::count(ids, bos) + std::ranges::count(ids, eos), 2) << "one of each, none of the letters";
+  EXPECT_EQ(std::ranges::count(ids, x), 1) << "an added token that is not special is text";
+  EXPECT_EQ(t.decode(ids, true), text);
+  EXPECT_EQ(t.find_special_token(text), "<s>");
+  EXPECT_EQ(t.find_special_token("a <x> b"), "");
+  // As tokens: once each where the text brings them, whoever adds them.
+  Json adds = with_all_bytes(specials);
+  adds["post_processor"] = bos_template(bos);
+  for (const Tokenizer& each : {t, make(adds, config)}) {
+    EXPECT_EQ(each.encode_document("<s>ab</s>", true, true, true), (Ids{bos, 8, eos}));
+    EXPECT_EQ(each.encode_document("ab", true, true, true), (Ids{bos, 8, eos}));
+    EXPECT_EQ(each.encode_document("<s>", true, false, true), (Ids{bos}));
+    EXPECT_EQ(each.encode_document("", true, true, true), (Ids{bos, eos}));
+    EXPECT_EQ(each.encode_document("<s><s>ab</s>a", true, true, true), (Ids{bos, bos, 8, eos, 0, eos})) << "what the text says is kept";
+  }
+}
+
+// The model itself may know a special token as a word.
+TEST(Tokenizer, NoTextBecomesASpecialToken) {
+  Json whole = with_all_bytes(Json::array());
+  const auto id = static_cast<int32_t>(whole["model"]["vocab"].size());
+  whole["model"]["vocab"]["##"] = id, whole["model"]["ignore_merges"] = true;
+  const Tokenizer bpe = make(whole, R"({"eos_token": "##"})");
+  ASSERT_EQ(bpe.eos_id(), id);
+  const int32_t hash = *bpe.token_id("#");
+  EXPECT_EQ(bpe.encode_document("##", false, true), (Ids{hash, hash, id}));
+  EXPECT_EQ(bpe.encode_document("##", false, true, true), (Ids{id}));
+  const Json words = Json::parse(R"({"pre_tokenizer": {"type": "WhitespaceSplit"}, "added_tokens": [],
+    "model": {"type": "WordLevel", "unk_token": "[UNK]", "vocab": {"[UNK]": 0, "a": 1, "</s>": 2}}})");
+  const Tokenizer level = make(words, R"({"eos_token": "</s>"})");
+  EXPECT_EQ(level.encode_document("a </s> a b", false, true), (Ids{1, 0, 1, 0, 2}));
+  EXPECT_EQ(level.encode_document("a </s>", false, true, true), (Ids{1, 2}));
 }
 
 TEST(Tokenizer, BytesThatAreNoUtf8AreKept) {
-  Json json = small();
-  for (int b = 0; b < 256; ++b) {
-    const std::string byte(1, static_cast<char>(b));
-    if (!json["model"]["vocab"].contains(bytes_to_alphabet(byte)))
-      json["model"]["vocab"][bytes_to_alphabet(byte)] = json["model"]["vocab"].size();
-  }
-  json["added_tokens"] = Json::array();
-  const Tokenizer t = make(json);
+  const Tokenizer t = make(with_all_bytes(Json::array()));
   for (const std::string& text : {std::string("a\xFF"), std::string("\xC3"), std::string("\xC3(a\xE2\x82"), std::string("\xED\xA0\x80"),
-                                 std::string("x\0y", 3), std::string("\xF4\x90\x80\x80 ab\xC0\xAF")}) {
+                                  std::string("x\0y", 3), std::string("\xF4\x90\x80\x80 ab\xC0\xAF")}) {
     EXPECT_EQ(t.decode(t.encode(text)), text) << testing::PrintToString(text);
   }
   EXPECT_EQ(t.encode("a\xFF"

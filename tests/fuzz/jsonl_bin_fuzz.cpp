@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const int width : {2, 4}) {
     size_t next = 0;
     try {
-      halftone::scan_bin({reinterpret_cast<const std::byte*>(data), size}, width, kVocab, 257, "x.bin", [&](size_t first, size_t count) {
+      halftone::scan_bin({reinterpret_cast<const std::byte*>(data), size}, width, kVocab, {257}, "x.bin", [&](size_t first, size_t count) {
         if (first != next || count == 0) std::abort();
         next = first + count;
       });

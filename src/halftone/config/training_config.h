@@ -23,6 +23,7 @@ struct DataloaderConfig {
   std::string token_dtype = "uint16";
   std::optional<bool> add_bos;
   std::optional<bool> add_eos;
+  bool special_tokens_in_text = false;
   std::optional<bool> repeat;
 
   static void fields(auto& self, auto&& field) {
@@ -51,6 +52,8 @@ struct DataloaderConfig {
           {.mark = Mark::E});
     field("add_eos", self.add_eos, "put EOS after a document; none = if the tokenizer defines one and does not add it itself",
           {.mark = Mark::E});
+    field("special_tokens_in_text", self.special_tokens_in_text,
+          "letters of special tokens in texts (<|end_of_text|>) are these tokens; false = they are text like any other", {.mark = Mark::E});
     field("repeat", self.repeat, "start over at the end; none = training does, validation does not", {.mark = Mark::E});
   }
 };

@@ -33,25 +33,23 @@ Pairs look_at(std::span<const std::byte> bytes, int64_t vocab_size) {
 }
 
 template <int kWidth>
-void scan(std::span<const std::byte> bytes, int64_t vocab_size, std::optional<int32_t> eos_id, const std::string& path,
+void scan(std::span<const std::byte> bytes, int64_t vocab_size, DocumentEnd end, const std::string& path,
           const std::function<void(size_t, size_t)>& visit) {
   const size_t n = bytes.size() / kWidth;
-  const int64_t eos = eos_id.value_or(-1);
-  size_t first = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t id = stored_id(bytes, i, kWidth);
-    if (id >= vocab_size) {
-      const bool other_width = kWidth == 4 && look_at(bytes, vocab_size).are_uint16();
-      fail("{}: id {} at byte offset {} is outside the vocabulary of {}; {}", path, id, i * kWidth, vocab_size,
-           other_width ? fmt::format("its halves are ids: these are uint16, set {} = \"uint16\"", kWidthOption)
-                       : "was the file written with another tokenizer or token_dtype?");
-    }
-    if (id == eos) {
-      visit(first, i + 1 - first);
-      first = i + 1;
-    }
+  for (size_t first = 0; first < n;) {
+    const size_t length = end.length(n - first, [&](size_t i) {
+      const uint32_t id = stored_id(bytes, first + i, kWidth);
+      if (id >= vocab_size) {
+        const bool other_width = kWidth == 4 && look_at(bytes, vocab_size).are_uint16();
+        fail("{}: id {} at byte offset {} is outside the vocabulary of {}; {}", path, id, (first + i) * kWidth, vocab_size,
+             other_width ? fmt::format("its halves are ids: these are uint16, set {} = \"uint16\"", kWidthOption)
+                         : "was the file written with another tokenizer or token_dtype?");
+      }
+      return id;
+    });
+    visit(first, length);
+    first += length;
   }
-  if (first < n) visit(first, n - first);
 }
 
 }  // namespace
@@ -62,7 +60,7 @@ int token_bytes_of(const std::string& token_dtype) {
   fail("dataloader.token_dtype = \"{}\": expected uint16 or uint32", token_dtype);
 }
 
-void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, std::optional<int32_t> eos_id, const std::string& path,
+void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, DocumentEnd end, const std::string& path,
               const std::function<void(size_t, size_t)>& visit) {
   check(bytes.size() < 4 || stored_id(bytes, 0, 4) != kLlmcMagic,
         "{}: starts with the header of llm.c (20240520); expected ids only: cut the first 1024 bytes off", path);
@@ -73,8 +71,8 @@ void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, s
     check(!found.are_uint32(), "{}: every second uint16 is 0 ({} of {} looked at): these are uint32 ids, set {} = \"uint32\"", path,
           found.high_zero, found.looked_at, kWidthOption);
   }
-  if (width == 2) return scan<2>(bytes, vocab_size, eos_id, path, visit);
-  scan<4>(bytes, vocab_size, eos_id, path, visit);
+  if (width == 2) return scan<2>(bytes, vocab_size, end, path, visit);
+  scan<4>(bytes, vocab_size, end, path, visit);
 }
 
 }  // namespace halftone

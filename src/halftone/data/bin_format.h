@@ -8,8 +8,21 @@
 
 namespace halftone {
 
-// Pre-tokenised files: nothing but little-endian uint16 or uint32 ids; a document ends with the EOS id that belongs to it,
-// or with the file.
+// What ends a document among ids: the EOS id that belongs to it. Where BOS is the same id, one in front begins the document.
+struct DocumentEnd {
+  int64_t eos = -1;  // below 0: nothing does
+  bool is_bos = false;
+  // Length of the document that begins the ids at(0) to at(n - 1).
+  template <class At>
+  size_t length(size_t n, At&& at) const {
+    for (size_t i = 0; i < n; ++i)
+      if (static_cast<int64_t>(at(i)) == eos && (i > 0 || n == 1 || !is_bos)) return i + 1;
+    return n;
+  }
+};
+inline DocumentEnd document_end(std::optional<int32_t> bos, std::optional<int32_t> eos) { return {eos.value_or(-1), bos == eos}; }
+
+// Pre-tokenised files: nothing but little-endian uint16 or uint32 ids; a document ends with its EOS, or with the file.
 
 // 2 for "uint16", 4 for "uint32"; otherwise an Error.
 int token_bytes_of(const std::string& token_dtype);
@@ -23,7 +36,7 @@ inline uint32_t stored_id(std::span<const std::byte> bytes, size_t i, int width)
 
 // Calls visit(first, count) in ids for every document of a file's `bytes`. Errors name `path`: a header of llm.c (magic
 // 20240520), a size that is not a whole number of ids, ids of the other width, an id not below `vocab_size` (with its byte offset).
-void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, std::optional<int32_t> eos_id, const std::string& path,
+void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, DocumentEnd end, const std::string& path,
               const std::function<void(size_t first, size_t count)>& visit);
 
 }  // namespace halftone

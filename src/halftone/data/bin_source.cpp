@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "halftone/data/bin_format.h"
-
 namespace halftone {
 namespace {
 
@@ -11,11 +9,11 @@ constexpr size_t kReleaseEvery = size_t{1} << 20;
 
 }  // namespace
 
-BinSource::BinSource(FileList files, int token_bytes, int64_t vocab_size, std::optional<int32_t> eos_id)
-    : DocumentSource(std::move(files)), token_bytes_(token_bytes), vocab_size_(vocab_size), eos_id_(eos_id) {}
+BinSource::BinSource(FileList files, int token_bytes, int64_t vocab_size, DocumentEnd end)
+    : DocumentSource(std::move(files)), token_bytes_(token_bytes), vocab_size_(vocab_size), end_(end) {}
 
 std::string BinSource::options() const {
-  return fmt::format("token_bytes={} vocab={} eos={}", token_bytes_, vocab_size_, eos_id_.value_or(-1));
+  return fmt::format("token_bytes={} vocab={} eos={}{}", token_bytes_, vocab_size_, end_.eos, end_.is_bos ? " bos=eos" : "");
 }
 
 void BinSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
@@ -23,7 +21,7 @@ void BinSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
   const MappedFile map(file.path);
   const auto width = static_cast<size_t>(token_bytes_);
   size_t read = 0;
-  scan_bin(map.bytes(), token_bytes_, vocab_size_, eos_id_, file.path, [&](size_t first, size_t count) {
+  scan_bin(map.bytes(), token_bytes_, vocab_size_, end_, file.path, [&](size_t first, size_t count) {
     Document document;
     document.kind = Document::Kind::stored;
     document.stored = map.bytes().subspan(first * width, count * width);

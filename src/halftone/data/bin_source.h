@@ -1,8 +1,8 @@
 #pragma once
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "halftone/data/bin_format.h"
 #include "halftone/data/file_io.h"
 #include "halftone/data/source.h"
 
@@ -11,7 +11,7 @@ namespace halftone {
 // Pre-tokenised .bin files (bin_format.h), memory-mapped and used in place.
 class BinSource : public DocumentSource {
  public:
-  BinSource(FileList files, int token_bytes, int64_t vocab_size, std::optional<int32_t> eos_id);
+  BinSource(FileList files, int token_bytes, int64_t vocab_size, DocumentEnd end);
   std::string kind() const override { return "bin"; }
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(files_.files.size()); }
@@ -21,7 +21,7 @@ class BinSource : public DocumentSource {
  private:
   int token_bytes_;
   int64_t vocab_size_;
-  std::optional<int32_t> eos_id_;
+  DocumentEnd end_;
 };
 
 }  // namespace halftone

@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/data/bpe_hash.h"
 #include "halftone/data/bpe_word_count.h"
+#include "halftone/data/tokenizer_added.h"
 #include "halftone/data/tokenizer_json.h"
 #include "halftone/data/unicode.h"
 
@@ -129,6 +130,8 @@ class PairCounts {
   std::priority_queue<Best> queue_;
 };
 
+bool is_special(const BpeTrainerOptions& options, const std::string& name) { return std::ranges::count(options.special_tokens, name) > 0; }
+
 void check_options(const BpeTrainerOptions& options) {
   const auto specials = static_cast<int64_t>(options.special_tokens.size());
   check(options.vocab_size >= 256 + specials && options.vocab_size <= (1 << 24),
@@ -140,7 +143,42 @@ void check_options(const BpeTrainerOptions& options) {
           replace_invalid_utf8(token));
     for (size_t k = 0; k < i; ++k) check(options.special_tokens[k] != token, "the special token '{}' is given twice", token);
   }
+  const BpeTrainerOptions unset;
+  for (const std::string& name : {options.bos_token, options.eos_token}) {
+    check(is_special(options, name) || name.empty() || name == unset.bos_token || name == unset.eos_token,
+          "the token '{}' begins or ends documents, but is none of the special tokens; name it among them", name);
+  }
 }
+
+// The documents cut at special tokens, which are left out.
+class Between {
+ public:
+  Between(const std::function<bool(std::string&)>& next_document, const std::vector<std::string>& special_tokens)
+      : next_document_(next_document), matcher_(added(special_tokens)) {}
+  bool operator()(std::string& text) {
+    while (at_ == document_.size()) {
+      if (!next_document_(document_)) return false;
+      at_ = 0;
+    }
+    AddedTokenMatcher::Match match{document_.size(), document_.size(), 0};
+    size_t resume = 0;
+    if (!matcher_.empty()) matcher_.find(document_, at_, at_, true, match, resume);
+    text = document_.substr(at_, match.begin - at_);
+    at_ = match.end;
+    return true;
+  }
+
+ private:
+  static std::vector<AddedToken> added(const std::vector<std::string>& names) {
+    std::vector<AddedToken> tokens(names.size());
+    for (size_t i = 0; i < names.size(); ++i) tokens[i].content = names[i];
+    return tokens;
+  }
+  const std::function<bool(std::string&)>& next_document_;
+  AddedTokenMatcher matcher_;
+  std::string document_;
+  size_t at_ = 0;
+};
 
 }  // namespace
 
@@ -149,7 +187,10 @@ Tokenizer train_bpe(const std::function<bool(std::string&)>& next_document, cons
   const int threads = options.threads > 0 ? options.threads : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   TokenizerSpec spec;
   spec.splits.push_back({std::string(pattern_text(split_pattern_by_name(options.pattern)))});
-  const std::vector<WordCount> words = count_words(next_document, Pretokenizer(spec.splits), threads, options.progress);
+  Between between(next_document, options.special_tokens);
+  const std::function<bool(std::string&)> texts =
+      options.special_tokens_in_text ? std::function<bool(std::string&)>(std::ref(between)) : next_document;
+  const std::vector<WordCount> words = count_words(texts, Pretokenizer(spec.splits), threads, options.progress);
   check(!words.empty(), "no text to learn a vocabulary from: expected documents with words of two bytes or more");
 
   for (int b = 0; b < 256; ++b) spec.tokens.emplace_back(1, static_cast<char>(b));
@@ -178,15 +219,8 @@ Tokenizer train_bpe(const std::function<bool(std::string&)>& next_document, cons
     spec.added.push_back(std::move(token));
   }
   spec.text_tokens.resize(spec.tokens.size());
-  const BpeTrainerOptions unset;
-  auto recorded = [&](const std::string& name) {
-    const bool special = std::ranges::count(options.special_tokens, name) > 0;
-    check(special || name.empty() || name == unset.bos_token || name == unset.eos_token,
-          "the token '{}' begins or ends documents, but is none of the special tokens; name it among them", name);
-    return special ? name : std::string();
-  };
-  spec.bos_token = recorded(options.bos_token);
-  spec.eos_token = recorded(options.eos_token);
+  spec.bos_token = is_special(options, options.bos_token) ? options.bos_token : "";
+  spec.eos_token = is_special(options, options.eos_token) ? options.eos_token : "";
   return Tokenizer::from_spec(spec);
 }
 

@@ -15,6 +15,7 @@ struct BpeTrainerOptions {
   int64_t min_frequency = 2;  // pairs seen less often are not merged; the vocabulary is smaller when none is left
   std::string pattern = "llama3";
   std::vector<std::string> special_tokens = {"<|begin_of_text|>", "<|end_of_text|>"};
+  bool special_tokens_in_text = false;  // their letters in documents are these tokens: nothing is learned from them
   std::string bos_token = "<|begin_of_text|>", eos_token = "<|end_of_text|>";  // recorded when they are special tokens
   std::function<void(std::string_view phase, double fraction)> progress;       // "reading" (fraction -1: unknown), "merging"
 };

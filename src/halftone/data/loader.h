@@ -43,7 +43,7 @@ class DataLoader {
     bool pad_last = false;   // one pass: fill the last step with ignored rows instead of leaving its rows out
     int64_t max_steps = -1;  // one pass ends earlier after so many steps
     bool pin_memory = false;
-    std::vector<int32_t> token_bytes;  // as TextCodec::token_bytes
+    std::vector<int32_t> token_bytes;  // of text that each id stands for
   };
   // Error when global_batch is not a multiple of local_batch * dp_size, or one pass has no step.
   DataLoader(std::unique_ptr<RowSequence> rows, Options options);

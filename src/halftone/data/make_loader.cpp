@@ -1,3 +1,4 @@
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 
@@ -23,7 +24,7 @@ std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const st
   options.on_bad_line = loader.on_bad_line;
   options.token_dtype = loader.token_dtype;
   options.vocab_size = codec.vocab_size;
-  options.eos_id = codec.eos_id;
+  options.bos_id = codec.bos_id, options.eos_id = codec.eos_id;
   const std::unique_ptr<DocumentSource> source = open_source(options);
   const int64_t others = source->files().others;
   log_info("Preparing {} dataset from {}{}", dataset, source->files().pattern,
@@ -52,7 +53,7 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
   options.prefetch = loader.prefetch_factor.value_or(2) * std::max<int64_t>(1, loader.num_workers);
   if (loader.pin_memory && !pin_memory) log_warning("dataloader.pin_memory has no effect: pinned memory is for copies to a GPU");
   options.pin_memory = pin_memory;
-  options.token_bytes = codec.token_bytes;
+  for (const std::string& text : codec.token_text) options.token_bytes.push_back(static_cast<int32_t>(text.size()));
   return options;
 }
 
@@ -61,17 +62,25 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
 TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& config) {
   TextCodec codec;
   const bool add_bos = config.add_bos.value_or(true), add_eos = config.add_eos.value_or(true);
-  codec.encode_document = [tokenizer, add_bos, add_eos](std::string_view text, std::vector<int32_t>& out) {
-    tokenizer.encode_document_append(text, out, add_bos, add_eos);
+  const bool special = config.special_tokens_in_text;
+  const auto told = std::make_shared<std::atomic<bool>>(special);
+  codec.encode_document = [tokenizer, add_bos, add_eos, special, told](std::string_view text, std::vector<int32_t>& out) {
+    tokenizer.encode_document_append(text, out, add_bos, add_eos, special);
+    if (told->load(std::memory_order_relaxed)) return;
+    const std::string_view token = tokenizer.find_special_token(text);
+    if (token.empty() || told->exchange(true)) return;
+    log_warning(
+        "the text holds the letters of the special token {}, which stay letters; where they are meant as tokens set "
+        "dataloader.special_tokens_in_text (halftone tokenize: --special_tokens_in_text)",
+        token);
   };
   codec.vocab_size = tokenizer.vocab_size();
   codec.bos_id = tokenizer.bos_id();
   codec.eos_id = tokenizer.eos_id();
-  codec.token_bytes.resize(static_cast<size_t>(codec.vocab_size));
   for (int32_t id = 0; id < codec.vocab_size; ++id)
-    codec.token_bytes[static_cast<size_t>(id)] = tokenizer.is_special(id) ? 0 : static_cast<int32_t>(tokenizer.token_bytes(id).size());
-  codec.digest =
-      digest_hex(fmt::format("{}\n{}\nbos={} eos={}", tokenizer.tokenizer_json(), tokenizer.tokenizer_config_json(), add_bos, add_eos));
+    codec.token_text.emplace_back(tokenizer.is_special(id) ? std::string_view{} : tokenizer.token_bytes(id));
+  codec.digest = digest_hex(fmt::format("{}\n{}\nbos={} eos={}{}", tokenizer.tokenizer_json(), tokenizer.tokenizer_config_json(), add_bos,
+                                        add_eos, special ? " special" : ""));
   return codec;
 }
 

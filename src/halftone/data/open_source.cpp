@@ -56,7 +56,7 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
           "dataset bin: uint16 holds ids below 65,536, the tokenizer has {}; set dataloader.token_dtype = \"uint32\", as halftone tokenize "
           "writes them",
           with_commas(o.vocab_size));
-    return std::make_unique<BinSource>(find_files(o.path, {".bin"}), bytes, o.vocab_size, o.eos_id);
+    return std::make_unique<BinSource>(find_files(o.path, {".bin"}), bytes, o.vocab_size, document_end(o.bos_id, o.eos_id));
   }
   fail("dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);
 }

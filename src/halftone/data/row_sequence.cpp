@@ -256,11 +256,12 @@ void RowSequence::finish(int64_t filled, bool document_positions, RowView out) c
 }
 
 std::string RowSequence::describe() const {
+  const bool with_tokenizer = !store_->ready_made() || options_.holdout > 0;  // held-out documents are chosen by their text
   const std::string bins = options_.packing == Packing::first_fit ? fmt::format(" num_packing_bins={}", options_.bins) : "";
   return fmt::format("packing={}{} seq_len={} shuffle={}{} seed={} holdout={}{} tokenizer={}", name_of(options_.packing), bins,
                      options_.seq_len, options_.shuffle, options_.shuffle_rows ? " shuffle_rows=true" : "",
                      options_.shuffle || options_.shuffle_rows ? options_.seed : 0, options_.holdout,
-                     options_.held_out ? " (held out)" : "", store_->codec_digest().empty() ? "-" : store_->codec_digest());
+                     options_.held_out ? " (held out)" : "", with_tokenizer ? store_->codec_digest() : "-");
 }
 
 }  // namespace halftone

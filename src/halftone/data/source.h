@@ -62,6 +62,7 @@ struct SourceOptions {
   std::string token_dtype = "uint16";  // bin: uint16, uint32
   int64_t vocab_size = 0;              // ids of pre-tokenised documents must be below it
   std::optional<int32_t> eos_id;       // bin: documents end here
+  std::optional<int32_t> bos_id;       // bin: where it is EOS, one in front begins a document
 };
 
 // Throws Error for unknown names, missing paths and files that are not what the name says.

@@ -116,8 +116,7 @@ class TokenStoreBuilder {
     fs::create_directories(folder, error);
     check(!error, "cannot create {}: {}; {}", folder, error.message(), kElsewhere);
     const std::string pattern = fs::absolute(source.files().pattern, error).lexically_normal().string();
-    const int encoder = source.stored_token_bytes() != 0 ? 0 : kEncoderVersion;
-    key_ = digest_hex(fmt::format("{}\n{}\n{} {}\n{}", source.kind(), source.options(), codec_digest(), encoder, pattern));
+    key_ = digest_hex(fmt::format("{}\n{}\n{} {}\n{}", source.kind(), source.options(), codec.digest, kEncoderVersion, pattern));
     tokens_path_ = (fs::path(folder) / (key_ + ".tokens")).string();
     meta_path_ = (fs::path(folder) / (key_ + ".json")).string();
     lock_path_ = (fs::path(folder) / (key_ + ".lock")).string();
@@ -141,7 +140,6 @@ class TokenStoreBuilder {
     if (bad > 0) log_warning("{}: {}", source_.kind(), skipped_lines(bad, meta_.at("bad_places").get<std::vector<std::string>>()));
     return store;
   }
-  std::string codec_digest() const { return source_.stored_token_bytes() != 0 ? std::string() : codec_.digest; }
   int width() const { return source_.stored_token_bytes() != 0 ? source_.stored_token_bytes() : width_for(codec_.vocab_size); }
 
   std::shared_ptr<const TokenStore> reuse(const std::string& fingerprint, bool writable) {
@@ -280,7 +278,8 @@ class TokenStoreBuilder {
     store->token_bytes_ = width();
     store->vocab_size_ = codec_.vocab_size;
     store->digest_ = meta_.at("content_digest");
-    store->codec_digest_ = codec_digest();
+    store->ready_made_ = source_.stored_token_bytes() != 0;
+    store->codec_digest_ = codec_.digest;
     store->summary_ = source_summary(source_, store->digest_);
     store->made_by_ = fmt::format("{} {}{}", source_.kind(), source_.options(),
                                   stats.bad_lines == 0 ? "" : fmt::format(" bad_lines={}", stats.bad_lines));

@@ -11,8 +11,8 @@
 
 namespace halftone {
 
-// Row of the document table: where the document ends in the token stream, and a hash of its content (of the text where
-// there is text, else of the ids as stored) by which held-out documents are chosen.
+// Row of the document table: where the document ends in the token stream, and a hash of its text by which held-out documents
+// are chosen: of the bytes that its ids stand for, so that it is the same from every kind of source.
 struct DocumentEntry {
   uint64_t end;
   uint64_t hash;
@@ -38,7 +38,9 @@ class TokenStore {
   const Stats& stats() const { return stats_; }
   // Digest over names, sizes and contents of the source's files.
   const std::string& digest() const { return digest_; }
-  // Digest of the tokenizer that made the ids; empty when they came ready-made.
+  // Whether the source's files hold the ids.
+  bool ready_made() const { return ready_made_; }
+  // Digest of the tokenizer: of what made the ids, or of what tells the text of ready-made ones.
   const std::string& codec_digest() const { return codec_digest_; }
   // "text: 2,141 files, 41.2 MB, digest ..."
   const std::string& summary() const { return summary_; }
@@ -57,6 +59,7 @@ class TokenStore {
   std::vector<Segment> segments_;  // by first_token
   std::span<const DocumentEntry> table_;
   int token_bytes_ = 2;
+  bool ready_made_ = false;
   int64_t vocab_size_ = 0;
   Stats stats_;
   std::string digest_, codec_digest_, summary_, made_by_;

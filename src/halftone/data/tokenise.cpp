@@ -4,6 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/data/bin_format.h"
 #include "halftone/data/digest.h"
 #include "halftone/data/ordered.h"
 
@@ -13,7 +14,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kProgressInterval{2};
 
-void append_ids(const std::vector<int32_t>& ids, int width, int64_t vocab_size, std::vector<std::byte>& out) {
+void append_ids(std::span<const int32_t> ids, int width, int64_t vocab_size, std::vector<std::byte>& out) {
   size_t at = out.size();
   out.resize(at + ids.size() * static_cast<size_t>(width));
   for (const int32_t id : ids) {
@@ -25,33 +26,35 @@ void append_ids(const std::vector<int32_t>& ids, int width, int64_t vocab_size, 
 
 TokenisedShard tokenise_shard(const DocumentSource& source, const TextCodec& codec, int width, int64_t shard) {
   TokenisedShard out;
+  const DocumentEnd document_ends = document_end(codec.bos_id, codec.eos_id);
   std::vector<int32_t> ids;
+  std::string text;
   uint64_t end = 0;
+  const auto add = [&](size_t count, auto&& id_at) {
+    text.clear();
+    for (size_t i = 0; i < count; ++i) text += codec.token_text.at(static_cast<size_t>(id_at(i)));
+    end += count;
+    ++out.documents;
+    out.entries.push_back({end, hash_bytes(text.data(), text.size())});
+  };
   source.read_shard(shard, [&](const Document& document) {
     if (document.kind == Document::Kind::bad) return out.bad_lines.add(*document.bad);
-    uint64_t hash = 0;
-    ids.clear();
     if (document.kind == Document::Kind::stored) {
-      hash = hash_bytes(document.stored.data(), document.stored.size());
-      end += document.stored.size() / static_cast<size_t>(source.stored_token_bytes());
-    } else if (document.kind == Document::Kind::ids) {
-      ids.assign(document.ids.begin(), document.ids.end());
-      hash = hash_bytes(ids.data(), ids.size() * sizeof(int32_t));
-    } else if (!document.text.empty()) {
-      codec.encode_document(document.text, ids);
-      hash = hash_bytes(document.text.data(), document.text.size());
-      out.text_bytes += static_cast<int64_t>(document.text.size());
+      const int stored = source.stored_token_bytes();
+      return add(document.stored.size() / static_cast<size_t>(stored), [&](size_t i) { return stored_id(document.stored, i, stored); });
     }
-    if (document.kind != Document::Kind::stored) {
-      if (ids.empty()) {
-        ++out.empty_documents;
-        return;
-      }
-      append_ids(ids, width, codec.vocab_size, out.tokens);
-      end += ids.size();
+    ids.assign(document.ids.begin(), document.ids.end());
+    if (!document.text.empty()) codec.encode_document(document.text, ids);
+    out.text_bytes += static_cast<int64_t>(document.text.size());
+    out.empty_documents += ids.empty() ? 1 : 0;
+    append_ids(ids, width, codec.vocab_size, out.tokens);
+    // An EOS inside of what was read ends a document, as it does in a .bin file.
+    for (std::span<const int32_t> rest = ids; !rest.empty();) {
+      const auto id_at = [rest](size_t i) { return rest[i]; };
+      const size_t length = document_ends.length(rest.size(), id_at);
+      add(length, id_at);
+      rest = rest.subspan(length);
     }
-    ++out.documents;
-    out.entries.push_back({end, hash});
   });
   return out;
 }

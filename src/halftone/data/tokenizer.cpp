@@ -47,6 +47,7 @@ struct Tokenizer::Impl {
   StringTable words;  // word level
   int32_t unknown = -1;
   bool nfc = false, add_prefix_space = false;
+  bool special_words = false;  // whether the model itself may turn text into a special token
   size_t merge_count = 0, added_count = 0;
   Pretokenizer pretokenizer;
   AddedTokenMatcher added, added_normalized;
@@ -81,6 +82,7 @@ struct Tokenizer::Impl {
     added_by_content.reserve(spec.added.size());
     for (const AddedToken& token : spec.added) {
       if (token.special) special[token.id] = true;
+      special_words |= token.special && !spec.text_tokens[token.id].empty();
       added_by_content.emplace_back(token.content, token.id);
     }
     std::sort(added_by_content.begin(), added_by_content.end());
@@ -152,10 +154,10 @@ struct Tokenizer::Impl {
 
   // Calls plain(text) on the stretches between the matcher's tokens and puts the tokens' ids between.
   template <class Plain>
-  static void cut(const AddedTokenMatcher& matcher, std::string_view text, std::vector<int32_t>& out, Plain&& plain) {
+  static void cut(const AddedTokenMatcher& matcher, std::string_view text, bool special, std::vector<int32_t>& out, Plain&& plain) {
     size_t done = 0, from = 0;
     AddedTokenMatcher::Match match{};
-    while (!matcher.empty() && matcher.find(text, from, done, match, from)) {
+    while (!matcher.empty() && matcher.find(text, from, done, special, match, from)) {
       if (match.begin > done) plain(text.substr(done, match.begin - done));
       out.push_back(match.id);
       done = match.end;
@@ -164,26 +166,50 @@ struct Tokenizer::Impl {
   }
 
   // Well-formed UTF-8.
-  void encode_valid(std::string_view text, Workspace& w, std::vector<int32_t>& out) const {
-    cut(added, text, out, [&](std::string_view part) {
+  void encode_valid(std::string_view text, bool special_tokens, Workspace& w, std::vector<int32_t>& out) const {
+    cut(added, text, special_tokens, out, [&](std::string_view part) {
       if (nfc) {
         w.normalized = to_nfc(part);
         part = w.normalized;
       }
-      cut(added_normalized, part, out, [&](std::string_view rest) { encode_plain(rest, w, out); });
+      cut(added_normalized, part, special_tokens, out, [&](std::string_view rest) { encode_plain(rest, w, out); });
     });
   }
 
-  void encode(std::string_view text, std::vector<int32_t>& out) const {
+  void append_byte(char byte, std::vector<int32_t>& out) const {
+    const int32_t id = model == TokenizerModel::bpe ? bpe.byte_id(static_cast<uint8_t>(byte)) : -1;
+    if (id >= 0 || unknown >= 0) out.push_back(id >= 0 ? id : unknown);
+  }
+
+  // Special tokens among out[begin..] that the model made of letters (a word of the vocabulary, a merge) become bytes or the
+  // unknown token.
+  void spell_out(std::vector<int32_t>& out, size_t begin) const {
+    const auto is_control = [&](int32_t id) { return special[id] && id != unknown; };
+    const auto first = std::find_if(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), is_control);
+    const std::vector<int32_t> rest(first, out.end());
+    out.erase(first, out.end());
+    for (const int32_t id : rest) {
+      if (!is_control(id)) {
+        out.push_back(id);
+      } else if (model == TokenizerModel::bpe) {
+        for (const char byte : tokens[id]) append_byte(byte, out);
+      } else if (unknown >= 0) {
+        out.push_back(unknown);
+      }
+    }
+  }
+
+  void encode(std::string_view text, bool special_tokens, std::vector<int32_t>& out) const {
     Lease lease(*this);
+    const size_t begin = out.size();
     while (!text.empty()) {
       const size_t valid = valid_utf8_prefix(text);
-      if (valid > 0) encode_valid(text.substr(0, valid), *lease, out);
-      if (valid == text.size()) return;
-      const int32_t id = model == TokenizerModel::bpe ? bpe.byte_id(static_cast<uint8_t>(text[valid])) : -1;
-      if (id >= 0 || unknown >= 0) out.push_back(id >= 0 ? id : unknown);
+      if (valid > 0) encode_valid(text.substr(0, valid), special_tokens, *lease, out);
+      if (valid == text.size()) break;
+      append_byte(text[valid], out);
       text.remove_prefix(valid + 1);
     }
+    if (!special_tokens && special_words) spell_out(out, begin);
   }
 };
 
@@ -201,7 +227,7 @@ const std::string& Tokenizer::tokenizer_config_json() const { return impl_->conf
 
 void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>& out, bool add_special_tokens) const {
   if (add_special_tokens) out.insert(out.end(), impl_->prefix.begin(), impl_->prefix.end());
-  impl_->encode(text, out);
+  impl_->encode(text, true, out);
   if (add_special_tokens) out.insert(out.end(), impl_->suffix.begin(), impl_->suffix.end());
 }
 
@@ -212,20 +238,43 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
   return out;
 }
 
-void Tokenizer::encode_document_append(std::string_view text, std::vector<int32_t>& out, bool add_bos, bool add_eos) const {
+void Tokenizer::encode_document_append(std::string_view text, std::vector<int32_t>& out, bool add_bos, bool add_eos,
+                                       bool special_tokens) const {
+  const size_t start = out.size();
   auto adds = [&](int32_t id) {
     return std::ranges::count(impl_->prefix, id) + std::ranges::count(impl_->suffix, id) > 0;  // the encoding of the empty text
   };
+  // The token at `at` of one kind with the one before it, where text and addition meet.
+  auto join = [&](size_t at, std::optional<int32_t> kind) {
+    if (special_tokens && at > start && at < out.size() && out[at] == kind && out[at - 1] == kind)
+      out.erase(out.begin() + static_cast<std::ptrdiff_t>(at));
+  };
   if (add_bos && impl_->bos && !adds(*impl_->bos)) out.push_back(*impl_->bos);
-  encode_append(text, out, true);
+  out.insert(out.end(), impl_->prefix.begin(), impl_->prefix.end());
+  const size_t begin = out.size();
+  impl_->encode(text, special_tokens, out);
+  join(begin, impl_->bos);
+  const size_t end = out.size();
+  out.insert(out.end(), impl_->suffix.begin(), impl_->suffix.end());
   if (add_eos && impl_->eos && !adds(*impl_->eos)) out.push_back(*impl_->eos);
+  if (end > begin) join(end, impl_->eos);
 }
 
-std::vector<int32_t> Tokenizer::encode_document(std::string_view text, bool add_bos, bool add_eos) const {
+std::vector<int32_t> Tokenizer::encode_document(std::string_view text, bool add_bos, bool add_eos, bool special_tokens) const {
   std::vector<int32_t> out;
   out.reserve(text.size() / 3 + 8);
-  encode_document_append(text, out, add_bos, add_eos);
+  encode_document_append(text, out, add_bos, add_eos, special_tokens);
   return out;
+}
+
+std::string_view Tokenizer::find_special_token(std::string_view text) const {
+  text = text.substr(0, valid_utf8_prefix(text));
+  AddedTokenMatcher::Match match{};
+  for (const AddedTokenMatcher* matcher : {&impl_->added, &impl_->added_normalized}) {
+    for (size_t from = 0; !matcher->empty() && matcher->find(text, from, from, true, match, from);)
+      if (impl_->special[match.id]) return token_bytes(match.id);
+  }
+  return {};
 }
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {

@@ -35,10 +35,14 @@ class Tokenizer {
   // With add_special_tokens the post-processor's ids (BOS, EOS) stand around the text's.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
   void encode_append(std::string_view text, std::vector<int32_t>& out, bool add_special_tokens) const;
-  // A training document: encode(text, true) with BOS and EOS each added unless the post-processor adds it by itself (seen by
-  // encoding the empty text) or the tokenizer has none.
-  std::vector<int32_t> encode_document(std::string_view text, bool add_bos, bool add_eos) const;
-  void encode_document_append(std::string_view text, std::vector<int32_t>& out, bool add_bos, bool add_eos) const;
+  // A document: the text's ids with BOS and EOS, each added unless the post-processor adds it by itself (seen by encoding the
+  // empty text) or the tokenizer has none. The letters of special tokens stay letters: no text gives the id of one. With
+  // `special_tokens` they are tokens, as in encode(), and a text with a BOS or EOS of its own gets no second one.
+  std::vector<int32_t> encode_document(std::string_view text, bool add_bos, bool add_eos, bool special_tokens = false) const;
+  void encode_document_append(std::string_view text, std::vector<int32_t>& out, bool add_bos, bool add_eos,
+                              bool special_tokens = false) const;
+  // The first special token whose letters stand in the text; empty where there is none.
+  std::string_view find_special_token(std::string_view text) const;
 
   // The ids' bytes one after another (word level: with blanks between). May end inside a character: unicode.h has
   // replace_invalid_utf8. Error for an id outside the vocabulary.

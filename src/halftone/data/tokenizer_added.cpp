@@ -75,7 +75,7 @@ int32_t AddedTokenMatcher::child(int32_t node, uint8_t byte) const {
   return found != children.end() && found->first == byte ? found->second : -1;
 }
 
-bool AddedTokenMatcher::find(std::string_view text, size_t from, size_t free_from, Match& match, size_t& resume) const {
+bool AddedTokenMatcher::find(std::string_view text, size_t from, size_t free_from, bool special, Match& match, size_t& resume) const {
   for (size_t i = from; i < text.size(); ++i) {
     if (single_first_ >= 0) {
       const void* hit = std::memchr(text.data() + i, single_first_, text.size() - i);
@@ -87,7 +87,8 @@ bool AddedTokenMatcher::find(std::string_view text, size_t from, size_t free_fro
     int32_t node = 0, token = -1;
     size_t end = i;
     for (size_t j = i; j < text.size() && (node = child(node, static_cast<uint8_t>(text[j]))) >= 0; ++j) {
-      if (nodes_[node].token >= 0) token = nodes_[node].token, end = j + 1;
+      const int32_t here = nodes_[node].token;
+      if (here >= 0 && (special || !tokens_[here].special)) token = here, end = j + 1;
     }
     if (token < 0) continue;
     match = {i, end, tokens_[token].id};

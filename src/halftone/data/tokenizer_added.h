@@ -25,8 +25,8 @@ class AddedTokenMatcher {
 
   bool empty() const { return tokens_.empty(); }
   // The first match in `text` whose token begins at `from` or later; false when there is none. White space is taken back to
-  // `free_from` at most. `resume` is where the search for the next one starts.
-  bool find(std::string_view text, size_t from, size_t free_from, Match& match, size_t& resume) const;
+  // `free_from` at most. `resume` is where the search for the next one starts. Without `special` such tokens are passed over.
+  bool find(std::string_view text, size_t from, size_t free_from, bool special, Match& match, size_t& resume) const;
 
  private:
   struct Node {

@@ -188,9 +188,10 @@ class AddedTokens {
 
   // What follows is of tokenizer_config.json.
   void enter_config() { of_config_ = true; }
-  // A word of the vocabulary that begins or ends documents: transformers adds it.
+  // A word that begins or ends documents is a special token, and added where it is one of the vocabulary alone, as by transformers.
   void make_special(const std::string& content) {
     const auto found = vocabulary_.find(content);
+    if (const auto known = index_.find(content); known != index_.end()) spec_.added[known->second].special = true;
     if (content.empty() || found == vocabulary_.end() || index_.contains(content)) return;
     add(Json{{"content", content}, {"special", true}}, found->second, "tokenizer_config.json");
   }

@@ -57,6 +57,7 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
     BpeTrainerOptions options;
     options.vocab_size = static_cast<int>(config.model.train_tokenizer);
     options.special_tokens = {"<|begin_of_text|>", "<|end_of_text|>"};
+    options.special_tokens_in_text = config.training.dataloader.special_tokens_in_text;
     const Tokenizer tokenizer = train_bpe(
         [&](std::string& text) {
           if (next == documents.size()) return false;
