@@ -15,6 +15,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
 #include "halftone/cli/bench_commands.h"
+#include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
 #include "halftone/ops/activation.h"
 #include "halftone/ops/device.h"
@@ -62,7 +63,7 @@ constexpr const char* kTrainHelp =
 int bench_train(Arguments given) {
   if (asked_help(given)) return print(kTrainHelp), 0;
   std::vector<std::string> args(given.begin(), given.end());
-  amax_use().from_producers = std::erase(args, "--own-amax") == 0;
+  amax_use().from_producers = std::erase_if(args, [](const std::string& word) { return is_option(word, "--own-amax"); }) == 0;
   require_one_process(read_environment());
   const LoadedConfig loaded = load_config(args);
   const JobConfig& c = loaded.config;

@@ -57,20 +57,6 @@ CLI::Validator between(double low, double high) {
   return CLI::Validator(check_number, fmt::format("from {:g} to {:g}", low, high));
 }
 
-bool parse(CLI::App& app, Arguments args) {
-  std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
-  try {
-    app.parse(std::move(reversed));
-  } catch (const CLI::Success& e) {  // --help
-    app.exit(e);
-    return false;
-  } catch (const CLI::ParseError& e) {
-    constexpr std::string_view kProgram = "halftone ";  // which stands before every error
-    fail("{}: {} (see {} --help)", app.get_name().substr(kProgram.size()), e.what(), app.get_name());
-  }
-  return true;
-}
-
 namespace {
 
 bool good_size(long long size) { return size >= 32 && size <= 1 << 20 && size % 32 == 0; }

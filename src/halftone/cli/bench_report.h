@@ -1,13 +1,12 @@
 #pragma once
 #include <c10/core/Device.h>
 
-#include <CLI/CLI.hpp>
 #include <array>
 #include <cstdio>
 #include <string>
 #include <vector>
 
-#include "halftone/cli/commands.h"
+#include "halftone/cli/parse.h"
 #include "halftone/cli/text_table.h"
 
 namespace halftone::bench {
@@ -24,9 +23,6 @@ void add_common(CLI::App& app, Common& common);
 
 // Refuses what is no number from low to high; CLI11's own ranges take nan, and write the largest one in all its digits.
 CLI::Validator between(double low, double high);
-
-// Parses; false after --help was printed. Error: one line that says what is wrong and which --help to read.
-bool parse(CLI::App& app, Arguments args);
 
 // "4096" and "1024x4096x2048" (M x N x K) as shapes. Error unless all are multiples of 32 from 32 to 2^20.
 std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const char* option);

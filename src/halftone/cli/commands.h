@@ -20,7 +20,9 @@ inline void print(std::string_view text) { fmt::print("{}{}", text, text.ends_wi
 inline std::optional<std::string> asked_help(Arguments args) {
   const auto at = std::find_if(args.begin(), args.end(), [](const std::string& word) { return word == "--help" || word == "-h"; });
   if (at == args.end()) return std::nullopt;
-  return at + 1 == args.end() || at[1].starts_with('-') ? "" : at[1];
+  std::string section = at + 1 == args.end() || at[1].starts_with('-') ? "" : at[1];
+  std::replace(section.begin(), section.end(), '-', '_');
+  return section;
 }
 
 int train_command(Arguments args);

@@ -44,7 +44,9 @@ void print_help(std::FILE* out) {
   std::fprintf(out, "halftone %s: trains large language models in 8 and 4 bits\n\nusage: halftone COMMAND [options]\n\n",
                halftone::version());
   for (const Command& c : commands()) std::fprintf(out, "  %-10s %s\n", c.name, c.help);
-  std::fprintf(out, "\nhalftone COMMAND --help says more; halftone train --help SECTION documents the fields of a section.\n");
+  std::fprintf(out,
+               "\nhalftone COMMAND --help says more; halftone train --help SECTION documents the fields of a section.\n"
+               "In the names of options - and _ are alike.\n");
 }
 
 int run(const std::vector<std::string>& args) {

@@ -1,12 +1,12 @@
 #include "halftone/cli/tokenize_command.h"
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <filesystem>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
+#include "halftone/cli/parse.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/file_io.h"
 #include "halftone/data/loader.h"
@@ -20,7 +20,7 @@ namespace {
 struct Options {
   SourceOptions source;
   std::string tokenizer, output, token_dtype = "auto";
-  bool no_bos = false;
+  bool no_bos = false, special_tokens = false;
   int threads = 0;
 };
 
@@ -36,7 +36,7 @@ int run(Options options) {
   check(tokenizer.eos_id().has_value(), "{}: the tokenizer names no EOS token, which ends the documents of a .bin file", options.tokenizer);
   const int32_t eos = *tokenizer.eos_id();
   DataloaderConfig config;
-  config.add_bos = !options.no_bos;
+  config.add_bos = !options.no_bos, config.special_tokens_in_text = options.special_tokens;
   const TextCodec codec = make_text_codec(tokenizer, config);
   const int width = options.token_dtype == "auto" ? width_for(codec.vocab_size) : token_bytes_of(options.token_dtype);
   check(width >= width_for(codec.vocab_size), "--token_dtype uint16 holds ids below 65,536, the tokenizer has {}", codec.vocab_size);
@@ -50,7 +50,7 @@ int run(Options options) {
     if (std::filesystem::equivalent(options.output, file.path, none)) fail("--output {} is one of the files to be read", options.output);
   }
   AtomicFile out(options.output);
-  int64_t documents = 0, text_bytes = 0;
+  int64_t documents = 0, text_bytes = 0, ended = 0;
   BadLines bad;
   tokenise_source(*source, codec, width, options.threads > 0 ? options.threads : max_threads(), [&](TokenisedShard&& shard) {
     const std::span<const std::byte> ids = shard.tokens;
@@ -59,7 +59,7 @@ int run(Options options) {
       const size_t end = entry.end;
       out.write(ids.data() + begin * static_cast<size_t>(width), (end - begin) * static_cast<size_t>(width));
       // Ready-made ids of JSONL may lack it.
-      if (stored_id(ids, end - 1, width) != static_cast<uint32_t>(eos)) write_id(out, eos, width);
+      if (stored_id(ids, end - 1, width) != static_cast<uint32_t>(eos)) write_id(out, eos, width), ++ended;
       begin = end;
     }
     documents += shard.documents;
@@ -69,6 +69,9 @@ int run(Options options) {
   const std::string skipped = bad.count == 0 ? "" : skipped_lines(bad.count, bad.places());
   check(documents > 0, "{} holds no document with text{}", options.source.path, skipped.empty() ? "" : "; " + skipped);
   if (!skipped.empty()) log_warning("{}: {}", options.source.dataset, skipped);
+  if (ended > 0)
+    log_warning("{} documents of ready-made ids end without EOS ({}), which they have in {}: there a document ends with one", ended, eos,
+                options.output);
   const int64_t tokens = out.size() / width;
   out.commit();
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -93,16 +96,9 @@ int tokenize_command(std::span<const std::string> args) {
   app.add_option("--output", options.output, "file to write")->required();
   app.add_option("--token_dtype", options.token_dtype, "uint16, uint32 or auto: by the vocabulary (default auto)");
   app.add_flag("--no_bos", options.no_bos, "no BOS before the documents");
+  app.add_flag("--special_tokens_in_text", options.special_tokens, "letters of special tokens in texts are these tokens");
   app.add_option("--threads", options.threads, "0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
-  std::vector<std::string> reversed(args.rbegin(), args.rend());
-  try {
-    app.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    fail("tokenize: {} (see halftone tokenize --help)", error.what());
-  }
+  if (!parse(app, args)) return 0;
   return run(std::move(options));
 }
 

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -15,6 +14,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/cli/parse.h"
 #include "halftone/data/bpe_trainer.h"
 #include "halftone/data/file_io.h"
 #include "halftone/data/file_list.h"
@@ -81,6 +81,9 @@ int run_train(TrainOptions options) {
     const double done = fraction < 0 ? static_cast<double>(read_bytes) / static_cast<double>(std::max<int64_t>(total, 1)) : fraction;
     fmt::print(stderr, "{}tokenizer: {} {:3.0f}%{}", terminal ? "\r" : "", phase, 100 * done, terminal ? "" : "\n");
   };
+  std::error_code failed;
+  std::filesystem::create_directories(options.output, failed);
+  check(!failed, "--output {}: cannot create the folder: {}", options.output, failed.message());
   const auto start = Clock::now();
   const Tokenizer tokenizer = train_bpe(next_document, options.trainer);
   if (terminal && !last_phase.empty()) fmt::print(stderr, "\n");
@@ -188,6 +191,8 @@ int tokenizer_command(std::span<const std::string> args) {
   train_app->add_option("--pattern", train.trainer.pattern, "how text is cut first: gpt2, llama3, qwen2")->capture_default_str();
   train_app->add_option("--threads", train.trainer.threads, "0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   train_app->add_option("--special", train.trainer.special_tokens, "special tokens, in the order of their ids")->capture_default_str();
+  train_app->add_flag("--special-tokens-in-text", train.trainer.special_tokens_in_text,
+                      "their letters in texts are these tokens, of which nothing is learned");
   train_app->add_option("--bos", train.trainer.bos_token, "which of them begins a document")->capture_default_str();
   train_app->add_option("--eos", train.trainer.eos_token, "which of them ends a document")->capture_default_str();
   train_app->add_option("--min-frequency", train.trainer.min_frequency, "pairs seen less often are not merged")
@@ -222,19 +227,13 @@ int tokenizer_command(std::span<const std::string> args) {
   bench_app->add_option("--files", patterns, "files, folders or globs")->required();
   bench_app->add_option("--repeats", repeats, "the best of so many runs is printed")->capture_default_str()->check(CLI::Range(1, 1000));
 
-  std::vector<std::string> reversed(args.rbegin(), args.rend());  // as CLI11 wants them
-  // It takes [a,b] for a list; behind a character that no argument has it does not.
+  // CLI11 takes [a,b] for a list; behind a character that no argument has it does not.
   constexpr char kLiteral = '\x01';
-  for (std::string& arg : reversed) {
+  std::vector<std::string> literal(args.begin(), args.end());
+  for (std::string& arg : literal) {
     if (arg.size() > 1 && arg.front() == '[' && arg.back() == ']') arg.insert(arg.begin(), kLiteral);
   }
-  try {
-    app.parse(std::move(reversed));
-  } catch (const CLI::Success& e) {  // --help
-    return app.exit(e);
-  } catch (const CLI::ParseError& e) {
-    fail("tokenizer: {} (see halftone tokenizer --help)", e.what());
-  }
+  if (!parse(app, literal)) return 0;
   const auto restore = [](std::string& arg) {
     if (arg.starts_with(kLiteral)) arg.erase(0, 1);
   };
