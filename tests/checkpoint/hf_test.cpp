@@ -29,7 +29,7 @@ HfLlamaConfig small_config(bool tied) {
   config.vocab_size = 10;
   config.tied = tied;
   config.rope_scaling = HfRopeScaling{.factor = 32};
-  config.bos_token_id = 1;
+  config.token_ids = {.bos = 1, .pad = {}, .eos = {7, 8}};
   return config;
 }
 
@@ -116,7 +116,12 @@ TEST(HfFolder, MissingAndUnknownTensors) {
   write_hf(folder.path(), {.config = small_config(false), .model = model});
   std::vector<std::string> names;
   for (const NamedTensor& t : small_model(false)) names.push_back(t.name);
-  expect_error([&] { LoadedStep::open(folder.path(), true).check_model_names(names); }, "1 tensors are missing: output.weight");
+  expect_error([&] { LoadedStep::open(folder.path(), true).check_model_names(names); },
+               "tie_word_embeddings = false, and the weights have no lm_head.weight");
+  const std::vector<std::string> less(names.begin() + 1, names.end());
+  model = small_model(false);
+  write_hf(folder.path(), {.config = small_config(false), .model = model});
+  expect_error([&] { LoadedStep::open(folder.path(), true).check_model_names(less); }, "1 tensors are unknown: tok_embeddings.weight");
   write_tensors(folder / "model.safetensors", {{"model.layers.0.self_attn.q_proj.bias", model[0].tensor}}, {});
   expect_error([&] { HfFolder{folder.path()}; }, "1 tensors are unknown: model.layers.0.self_attn.q_proj.bias");
   testing::write_file(folder / "model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "../x.safetensors"}})");
@@ -146,9 +151,107 @@ TEST(HfFolder, ReadsTheModelsOfTransformers) {
   }
 }
 
+const std::string kCommon =
+    R"("model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":96,"vocab_size":100)";
+HfLlamaConfig parsed(const std::string& more) { return parse_hf_config("{" + kCommon + "," + more + "}", "config.json"); }
+
+TEST(HfFolder, HeadsThatAreNotTiedAsTheConfigurationSays) {
+  const TemporaryFolder folder;
+  std::vector<std::string> names;
+  for (const NamedTensor& t : small_model(true)) names.push_back(t.name);
+  const auto with_head = [&](const at::Tensor& head) {
+    std::vector<NamedTensor> model = small_model(true);
+    model.push_back({"output.weight", head});
+    write_hf(folder.path(), {.config = small_config(false), .model = model});
+    testing::write_file(folder / "config.json", write_hf_config(small_config(true)));
+    LoadedStep::open(folder.path(), true).check_model_names(names);
+  };
+  const at::Tensor embedding = small_model(true)[0].tensor;
+  EXPECT_NO_THROW(with_head(embedding));
+  expect_error([&] { with_head(embedding * 2); }, "config.json: tie_word_embeddings = true, but lm_head.weight differs");
+}
+
+// Null, absent, a number, a list: what Hugging Face's files have.
+TEST(HfConfig, TokenIdsInEveryForm) {
+  const std::string others =
+      R"("rope_scaling":null,"head_dim":null,"num_key_value_heads":null,"torch_dtype":null,"tie_word_embeddings":null,)";
+  const auto ids = [&](const std::string& more) { return parsed(others + more).token_ids; };
+  EXPECT_EQ(ids(R"("bos_token_id":null,"eos_token_id":null,"pad_token_id":null)"), HfTokenIds{});
+  EXPECT_EQ(ids(R"("pad_token_id":-1)"), HfTokenIds{});
+  EXPECT_EQ(ids(R"("bos_token_id":1,"eos_token_id":2,"pad_token_id":0)"), (HfTokenIds{1, 0, {2}}));
+  EXPECT_EQ(ids(R"("eos_token_id":[7,8])"), (HfTokenIds{{}, {}, {7, 8}}));
+  EXPECT_EQ(ids(R"("eos_token_id":[])"), HfTokenIds{});
+  expect_error([&] { ids(R"("eos_token_id":"</s>")"); }, "\"eos_token_id\" expects a non-negative integer");
+  const TemporaryFolder folder;
+  write_hf(folder.path(), {.config = small_config(false), .model = small_model(false)});
+  EXPECT_EQ(HfFolder(folder.path()).config().token_ids.eos, (std::vector<int64_t>{7, 8})) << "a list stays one";
+  for (const auto& [text, eos] : {std::pair{R"({"eos_token_id": [3, 4, 5]})", std::vector<int64_t>{3, 4, 5}},
+                                  {R"({"eos_token_id": 6})", {6}},
+                                  {R"({"eos_token_id": null, "temperature": 0.6})", {7, 8}}}) {
+    testing::write_file(folder / "generation_config.json", text);
+    EXPECT_EQ(HfFolder(folder.path()).config().token_ids.eos, eos) << text;
+  }
+  testing::write_file(folder / "generation_config.json", "[]");
+  expect_error([&] { HfFolder{folder.path()}; }, "generation_config.json: expected an object");
+}
+
+TEST(HfConfig, EntriesThatAreNotHonouredAreRefused) {
+  const auto refused = [](const std::string& entry, const std::string& part) {
+    expect_error([&] { parsed(entry); }, "config.json: " + part);
+  };
+  for (
+      const char* entry :
+      {R"("attention_bias":false,"mlp_bias":null,"hidden_act":"silu","sliding_window":null,"partial_rotary_factor":1.0,"pretraining_tp":1)",
+       R"("layer_types":["full_attention","full_attention"],"quantization_config":null,"attention_dropout":0.0)",
+       R"("architectures":["LlamaForCausalLM"],"use_cache":true,"transformers_version":"5.0","initializer_range":0.1,"unheard_of":3)"}) {
+    EXPECT_NO_THROW(parsed(entry)) << entry;
+  }
+  refused(R"("attention_bias":true)", "attention_bias = true is not supported, expected false");
+  refused(R"("mlp_bias":true)", "mlp_bias = true is not supported, expected false");
+  refused(R"("hidden_act":"gelu")", "hidden_act = \"gelu\" is not supported, expected \"silu\" or \"swish\"");
+  refused(R"("sliding_window":4096)", "sliding_window = 4096 is not supported, expected null or no such entry");
+  refused(R"("partial_rotary_factor":0.5)", "partial_rotary_factor = 0.5 is not supported, expected 1");
+  refused(R"("pretraining_tp":2)", "pretraining_tp = 2 is not supported, expected 1");
+  refused(R"("logits_scaling":8)", "logits_scaling = 8 is not supported, expected 1");
+  refused(R"("attention_dropout":0.1)", "attention_dropout = 0.1 is not supported, expected 0");
+  refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types = [\"full_attention\"");
+  refused(R"("quantization_config":{"quant_method":"gptq"})", "quantization_config = {\"quant_method\":\"gptq\"} is not supported");
+}
+
+TEST(HfConfig, RopeEntriesMustAgree) {
+  const auto refused = [](const std::string& entry, const std::string& part) {
+    expect_error([&] { parsed(entry); }, "config.json: " + part);
+  };
+  const std::string llama3 =
+      R"("rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64)";
+  EXPECT_EQ(parsed(R"("rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":500000})").rope_theta, 5e5);
+  EXPECT_EQ(parsed(R"("rope_scaling":{)" + llama3 + R"(},"rope_parameters":{"rope_theta":1e4,)" + llama3 + "}").rope_scaling->factor, 8);
+  EXPECT_EQ(parsed(R"("use_cache":true)").rope_theta, 10000);
+  EXPECT_EQ(parsed(R"("use_cache":true)").rms_norm_eps, 1e-6) << "transformers' default";
+  EXPECT_EQ(parsed(R"("rope_parameters":{"rope_theta":7.0,"partial_rotary_factor":1.0,"factor":null})").rope_theta, 7);
+  refused(R"("rope_theta":10000.0,"rope_parameters":{"rope_type":"default","rope_theta":500000.0})",
+          "rope_parameters.rope_theta = 500000 contradicts rope_theta = 10000");
+  refused(R"("rope_scaling":{)" + llama3 + R"(},"rope_parameters":{"rope_type":"default","rope_theta":1e4})",
+          "rope_parameters (rope_type default) contradicts rope_scaling (rope_type llama3, factor 8,");
+  refused(R"("rope_scaling":{"type":"default",)" + llama3 + "}",
+          "rope_scaling.type = \"default\" contradicts rope_scaling.rope_type = \"llama3\"");
+  refused(R"("rope_scaling":{"rope_type":"yarn","factor":4})",
+          "rope_scaling.rope_type = \"yarn\" is not supported, expected \"default\" or \"llama3\"");
+  refused(R"("rope_scaling":{"type":"linear","factor":4})", "rope_scaling.type = \"linear\" is not supported");
+  refused(R"("rope_scaling":{"factor":4.0})", "rope_scaling.factor = 4.0 has no effect with rope_type \"default\"");
+  refused(R"("rope_scaling":{"rope_type":"llama3","factor":4})", "rope_scaling: the field \"low_freq_factor\" is missing");
+  refused(R"("rope_scaling":{"attention_factor":2,)" + llama3 + "}",
+          "rope_scaling.attention_factor = 2 has no effect with rope_type \"llama3\"");
+  refused(R"("rope_parameters":{"full_attention":{"rope_type":"default"}})",
+          "rope_parameters.full_attention = {\"rope_type\":\"default\"} is not supported");
+  refused(R"("rope_parameters":{"rope_theta":1e4,"partial_rotary_factor":0.5})",
+          "rope_parameters.partial_rotary_factor = 0.5 is not supported, expected 1");
+  refused(R"("rope_scaling":8)", "rope_scaling = 8 is not supported, expected an object with rope_type");
+  refused(R"("original_max_position_embeddings":64)", "original_max_position_embeddings = 64 has no effect beside rope_type default");
+}
+
 TEST(HfConfig, BothTransformersVersions) {
-  const std::string common =
-      R"("model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":96,"vocab_size":100)";
+  const std::string common = kCommon;
   const std::string scaling =
       R"("rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192)";
   for (const std::string& rope :
@@ -159,12 +262,9 @@ TEST(HfConfig, BothTransformersVersions) {
     EXPECT_EQ(config.n_kv_heads, 4);
     EXPECT_EQ(config.head_dim, 16);
   }
-  EXPECT_EQ(parse_hf_config("{" + common + R"(,"rope_scaling":null,"eos_token_id":[7,8]})", "config.json").eos_token_id, 7);
   const auto refused = [&](const std::string& extra, const std::string& part) {
     expect_error([&] { parse_hf_config("{" + common + "," + extra + "}", "config.json"); }, part);
   };
-  refused(R"("rope_scaling":{"rope_type":"yarn"})", "rope_type \"yarn\" is not supported");
-  refused(R"("attention_bias":true)", "attention_bias = true is not supported");
   refused(R"("num_key_value_heads":3)", "no multiple of 3 key-value heads");
   refused(R"("head_dim":0)", "\"head_dim\" expects 1 to 2^31");
   refused(R"("head_dim":5)", "must be even");
@@ -180,7 +280,7 @@ TEST(HfConfig, RoundTrip) {
   EXPECT_EQ(again.rope_scaling, config.rope_scaling);
   EXPECT_EQ(again.rope_theta, config.rope_theta);
   EXPECT_EQ(again.tied, config.tied);
-  EXPECT_EQ(again.bos_token_id, config.bos_token_id);
+  EXPECT_EQ(again.token_ids, config.token_ids);
   EXPECT_EQ(again.context, config.context);
 }
 

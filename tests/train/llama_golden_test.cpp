@@ -36,7 +36,7 @@ void compare_with_transformers(const std::string& name, nn::RecomputePlan recomp
   ModelConfig config;
   config.overrides = overrides_from_hf(hf);
   BuiltModel built = build_model(config, 0);
-  check_matches_hf(built.overrides_json, hf);
+  check_matches_hf(built.overrides_json, hf, name);
   nn::ParameterStore store;
   store.materialize(*built.model, {at::kCPU, at::kFloat, at::kFloat, true});
   for (nn::Parameter* p : store.parameters()) weights.read_into(p->fqn, p->master);

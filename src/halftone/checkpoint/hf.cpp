@@ -1,6 +1,7 @@
 #include "halftone/checkpoint/hf.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
 
 #include <algorithm>
 
@@ -111,10 +112,14 @@ bool HfFolder::is_hf_folder(const std::filesystem::path& folder) {
 
 HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
   config_ = parse_hf_config(read_text(folder / "config.json", kMaxJsonBytes), (folder / "config.json").string());
+  std::error_code ignored;
+  if (const auto path = folder / "generation_config.json"; std::filesystem::exists(path, ignored)) {
+    const std::vector<int64_t> eos = parse_generation_eos(read_text(path, kMaxJsonBytes), path.string());
+    if (!eos.empty()) config_.token_ids.eos = eos;
+  }
   const auto index_path = folder / "model.safetensors.index.json";
   std::vector<std::string> names{"model.safetensors"};
   std::vector<std::pair<std::string, std::string>> weight_map;
-  std::error_code ignored;
   if (std::filesystem::exists(index_path, ignored)) {
     weight_map = parse_hf_index(read_text(index_path, kMaxJsonBytes), index_path.string());
     names.clear();
@@ -149,6 +154,25 @@ std::vector<std::string> HfFolder::names() const {
 
 bool HfFolder::has(const std::string& native) const {
   return tensors_.contains(native) || (config_.tied && native == kHead && tensors_.contains(kEmbedding));
+}
+
+void HfFolder::check_head() const {
+  const auto path = folder_ / "config.json";
+  const bool head = tensors_.contains(kHead);
+  check(head || config_.tied,
+        "{}: tie_word_embeddings = false, and the weights have no lm_head.weight; set it to true where the head is tied", path.string());
+  if (!config_.tied || !head || !tensors_.contains(kEmbedding)) return;
+  const auto stored = [&](const char* native) {
+    const Source& from = tensors_.at(native);
+    const TensorEntry& entry = files_[from.file].at(from.hf_name);
+    at::Tensor out = at::empty(entry.shape, at::TensorOptions().dtype(scalar_type_of(entry.dtype)));
+    read_tensor(files_[from.file], entry, out, false);
+    return out;
+  };
+  const at::Tensor embedding = stored(kEmbedding), own = stored(kHead);
+  check(embedding.sizes() == own.sizes() && embedding.scalar_type() == own.scalar_type() && at::equal(embedding, own),
+        "{}: tie_word_embeddings = true, but lm_head.weight differs from model.embed_tokens.weight; set it to false, or leave the head out",
+        path.string());
 }
 
 const HfFolder::Source& HfFolder::source(const std::string& native) const {

@@ -39,6 +39,8 @@ class HfFolder {
   bool has(const std::string& native) const;
   TensorInfo info(const std::string& native) const;
   void read_into(const std::string& native, at::Tensor& out, bool cast) const;
+  // Error unless tie_word_embeddings of config.json is what the weights are: tied with no head or the embedding's copy, or untied with one.
+  void check_head() const;
 
  private:
   struct Source {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,16 @@ struct HfRopeScaling {  // rope_type "llama3"
   bool operator==(const HfRopeScaling&) const = default;
 };
 
+// Special tokens as Hugging Face's files name them: null or absent, a number, for EOS also a list.
+struct HfTokenIds {
+  std::optional<int64_t> bos, pad;
+  std::vector<int64_t> eos;  // text ends at any of them
+  bool operator==(const HfTokenIds&) const = default;
+};
+HfTokenIds read_token_ids(const nlohmann::json& object, const std::string& what);
+// Sets bos_token_id, eos_token_id and pad_token_id where there is one; a single EOS as a number.
+void write_token_ids(const HfTokenIds& ids, nlohmann::ordered_json& object);
+
 struct HfLlamaConfig {
   int64_t hidden_size = 0, n_layers = 0, n_heads = 0, n_kv_heads = 0, head_dim = 0, intermediate_size = 0, vocab_size = 0;
   int64_t context = 131072;  // max_position_embeddings
@@ -21,12 +32,14 @@ struct HfLlamaConfig {
   std::optional<HfRopeScaling> rope_scaling;
   bool tied = false;                    // tie_word_embeddings
   std::string torch_dtype = "float32";  // of the stored weights
-  std::optional<int64_t> bos_token_id, eos_token_id;
+  HfTokenIds token_ids;
 };
 
-// Accepts transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters, dtype). Another model_type, a rope_type other than
-// default and llama3, biases, or sizes that do not fit together are errors that start with `what`.
+// Accepts transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters, dtype), which must agree where both stand. Another
+// model_type, an entry that this model does not honour, or sizes that do not fit together are errors that start with `what`.
 HfLlamaConfig parse_hf_config(std::string_view text, const std::string& what);
+// The EOS ids of generation_config.json, which count instead of config.json's; none where it names none.
+std::vector<int64_t> parse_generation_eos(std::string_view text, const std::string& what);
 // Written so that both transformers 4 and 5 read it.
 std::string write_hf_config(const HfLlamaConfig& config);
 

@@ -10,13 +10,13 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 
-std::string shown(const Json& value) {
+}  // namespace
+
+std::string short_text(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > 40) text = text.substr(0, 37) + "...";
   return text;
 }
-
-}  // namespace
 
 Json parse_json(std::string_view text, const std::string& what) {
   std::vector<std::set<std::string>> keys;
@@ -32,7 +32,7 @@ Json parse_json(std::string_view text, const std::string& what) {
         keys.pop_back();
         break;
       case Json::parse_event_t::key:
-        check(keys.back().insert(value.get_ref<const std::string&>()).second, "{}: the key {} appears twice", what, shown(value));
+        check(keys.back().insert(value.get_ref<const std::string&>()).second, "{}: the key {} appears twice", what, short_text(value));
         break;
       default:
         break;
@@ -48,7 +48,7 @@ Json parse_json(std::string_view text, const std::string& what) {
 }
 
 const Json& member(const Json& object, const char* key, const std::string& what) {
-  check(object.is_object(), "{}: expected an object, found {}", what, shown(object));
+  check(object.is_object(), "{}: expected an object, found {}", what, short_text(object));
   const auto found = object.find(key);
   check(found != object.end(), "{}: the field \"{}\" is missing", what, key);
   return *found;
@@ -56,13 +56,13 @@ const Json& member(const Json& object, const char* key, const std::string& what)
 
 std::string string_member(const Json& object, const char* key, const std::string& what) {
   const Json& value = member(object, key, what);
-  check(value.is_string(), "{}: \"{}\" expects a string, found {}", what, key, shown(value));
+  check(value.is_string(), "{}: \"{}\" expects a string, found {}", what, key, short_text(value));
   return value.get<std::string>();
 }
 
 static int64_t as_integer(const Json& value, const std::string& what, std::string_view key) {
   check(value.is_number_unsigned() && value.get<uint64_t>() <= static_cast<uint64_t>(INT64_MAX),
-        "{}: \"{}\" expects a non-negative integer, found {}", what, key, shown(value));
+        "{}: \"{}\" expects a non-negative integer, found {}", what, key, short_text(value));
   return value.get<int64_t>();
 }
 
@@ -72,19 +72,19 @@ int64_t integer_member(const Json& object, const char* key, const std::string& w
 
 double number_member(const Json& object, const char* key, const std::string& what) {
   const Json& value = member(object, key, what);
-  check(value.is_number(), "{}: \"{}\" expects a number, found {}", what, key, shown(value));
+  check(value.is_number(), "{}: \"{}\" expects a number, found {}", what, key, short_text(value));
   return value.get<double>();
 }
 
 bool bool_member(const Json& object, const char* key, const std::string& what) {
   const Json& value = member(object, key, what);
-  check(value.is_boolean(), "{}: \"{}\" expects true or false, found {}", what, key, shown(value));
+  check(value.is_boolean(), "{}: \"{}\" expects true or false, found {}", what, key, short_text(value));
   return value.get<bool>();
 }
 
 std::vector<int64_t> integer_list(const Json& value, size_t max_length, const std::string& what) {
   check(value.is_array() && value.size() <= max_length, "{}: expected a list of at most {} integers, found {}", what, max_length,
-        shown(value));
+        short_text(value));
   std::vector<int64_t> list;
   list.reserve(value.size());
   for (const Json& item : value) list.push_back(as_integer(item, what, "list"));

@@ -1,9 +1,6 @@
-#include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "halftone/base/error.h"
-#include "halftone/base/log.h"
-#include "halftone/cli/commands.h"
+#include "halftone/cli/parse.h"
 #include "halftone/train/generate.h"
 
 namespace halftone {
@@ -13,7 +10,7 @@ int generate_command(Arguments args) {
   GenerateOptions o;
   bool endless = false, quiet = false;
   app.add_option("--checkpoint", o.checkpoint, "step folder, run folder or Hugging Face folder")->required();
-  app.add_option("--prompt", o.prompt, "text to continue")->required();
+  app.add_option("--prompt", o.prompt, "text to continue; special tokens such as <|begin_of_text|> are taken as tokens")->required();
   app.add_option("--tokenizer", o.tokenizer, "tokenizer folder; default: the checkpoint's copy");
   app.add_option("--max-new-tokens", o.max_new_tokens, "tokens to write")->capture_default_str();
   app.add_option("--temperature", o.sampling.temperature, "0 = always the likeliest token")->capture_default_str();
@@ -21,16 +18,10 @@ int generate_command(Arguments args) {
   app.add_option("--top-p", o.sampling.top_p, "choose among the likeliest that together reach this probability")->capture_default_str();
   app.add_option("--seed", o.sampling.seed, "seed of the draws")->capture_default_str();
   app.add_option("--device", o.device, "auto, cuda or cpu")->capture_default_str();
-  app.add_flag("--ignore-end", endless, "go on after the end-of-text token");
+  app.add_flag("--ignore-end", endless, "go on after an end-of-text token");
   app.add_flag("--quiet", quiet, "print the text alone");
-  try {
-    app.parse(std::vector<std::string>(args.rbegin(), args.rend()));
-  } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return app.exit(e);
-    fail("generate: {}; see halftone generate --help", e.what());
-  }
+  if (!parse(app, args)) return 0;
   o.stop_at_end = !endless;
-  std::fwrite(o.prompt.data(), 1, o.prompt.size(), stdout);
   const GenerateResult r =
       generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
   std::fputc('\n', stdout);

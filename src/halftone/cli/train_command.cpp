@@ -22,8 +22,7 @@ constexpr const char* kPrompt = "def forward(self, input: Tensor) -> Tensor:\n";
 // A sample of what the model writes, and what to type next.
 void show_result(Arguments args, const RunSummary& run, const JobConfig& config) {
   if (run.checkpoint.empty()) return;
-  std::printf("\nA sample of what the model writes after `%.*s`:\n\n%s", static_cast<int>(std::string_view(kPrompt).size() - 1), kPrompt,
-              kPrompt);
+  std::printf("\nA sample of what the model writes after `%.*s`:\n\n", static_cast<int>(std::string_view(kPrompt).size() - 1), kPrompt);
   GenerateOptions o;
   o.checkpoint = run.checkpoint, o.device = run.device, o.prompt = kPrompt, o.max_new_tokens = 160;
   o.sampling.temperature = 0.7, o.sampling.top_k = 50, o.sampling.seed = 1;

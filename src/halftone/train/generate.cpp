@@ -2,6 +2,7 @@
 
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
@@ -60,11 +61,12 @@ size_t printable_prefix(std::string_view text) {
 
 GenerateResult generate(const GenerateOptions& o, const std::function<void(std::string_view)>& emit) {
   check(o.max_new_tokens > 0, "--max-new-tokens: expected a positive number, found {}", o.max_new_tokens);
+  check_sampling(o.sampling);
   const std::filesystem::path folder = resolve_checkpoint(o.checkpoint);
   const LoadedStep step = LoadedStep::open(folder, true);
   const Tokenizer tokenizer = Tokenizer::load(o.tokenizer.empty() ? folder : o.tokenizer);
   const JobConfig config = config_of(step, tokenizer.vocab_size());
-  std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, tokenizer.bos_id().has_value(), false);
+  std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, true, false, true);
   check(!prompt.empty(), "--prompt: it is empty and the tokenizer has no begin-of-text token; give some text");
 
   Engine::Options options;
@@ -77,6 +79,8 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
         "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer", tokenizer.vocab_size(),
         engine.size().vocab);
 
+  std::vector<int64_t> ends = saved_token_ids(step).eos;
+  if (tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
   std::vector<KvCache> caches = engine.model().make_caches(1, options.positions);
   const auto start = std::chrono::steady_clock::now();
   GenerateResult result;
@@ -89,8 +93,9 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
     // Entries of the vocabulary beyond the tokenizer's have no text.
     const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(tokenizer.vocab_size()));
     const int64_t id = sample_token(row, o.sampling, static_cast<uint64_t>(result.prompt_tokens + result.new_tokens));
+    if (result.new_tokens == 0) emit(o.prompt);
     ++result.new_tokens;
-    if (o.stop_at_end && tokenizer.eos_id() == static_cast<int32_t>(id)) break;
+    if (o.stop_at_end && std::find(ends.begin(), ends.end(), id) != ends.end()) break;
     pending += tokenizer.token_bytes(static_cast<int32_t>(id));
     const size_t complete = printable_prefix(pending);
     if (complete > 0) {

@@ -14,7 +14,7 @@ struct GenerateOptions {
   std::string prompt;
   int64_t max_new_tokens = 256;
   SamplingOptions sampling;
-  bool stop_at_end = true;  // at the tokenizer's end-of-text token
+  bool stop_at_end = true;  // at the tokenizer's end-of-text token and at those of the model's Hugging Face configuration
 };
 
 struct GenerateResult {
@@ -22,7 +22,8 @@ struct GenerateResult {
   double seconds = 0;
 };
 
-// Continues the prompt token by token with a KV cache; `emit` gets the text as soon as its characters are complete.
+// Continues the prompt token by token with a KV cache; `emit` gets the prompt with the first token, so that nothing stands before an error,
+// then text as soon as its characters are complete. Special tokens in the prompt are tokens.
 GenerateResult generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit);
 
 }  // namespace halftone

@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -45,19 +46,38 @@ HfLlamaConfig hf_config_of(const std::string& overrides_json) {
   return c;
 }
 
-void check_matches_hf(const std::string& overrides_json, const HfLlamaConfig& file) {
-  const HfLlamaConfig mine = hf_config_of(overrides_json);
-  std::vector<std::string> differences;
-  const auto compare = [&](const char* name, auto a, auto b) {
-    if (a != b) differences.push_back(fmt::format("{} is {} in the configuration, {} in the folder", name, a, b));
+void check_matches_hf(const std::string& overrides_json, const HfLlamaConfig& file, const std::string& folder) {
+  OptionTable mine = overrides_from_hf(hf_config_of(overrides_json)), theirs = overrides_from_hf(file);
+  for (OptionTable* table : {&mine, &theirs}) table->erase("max_seq_len");  // changes no result
+  const auto text = [](const OptionTable& table, const std::string& name) -> std::string {
+    const auto found = table.find(name);
+    return found == table.end() ? "none" : std::visit([](const auto& v) { return fmt::format("{}", v); }, found->second);
   };
-  compare("dim", mine.hidden_size, file.hidden_size), compare("n_layers", mine.n_layers, file.n_layers),
-      compare("n_heads", mine.n_heads, file.n_heads);
-  compare("n_kv_heads", mine.n_kv_heads, file.n_kv_heads), compare("ffn_dim", mine.intermediate_size, file.intermediate_size);
-  compare("vocab_size", mine.vocab_size, file.vocab_size), compare("rope_theta", mine.rope_theta, file.rope_theta);
-  compare("norm_eps", mine.rms_norm_eps, file.rms_norm_eps), compare("tied", mine.tied, file.tied);
-  if (mine.rope_scaling != file.rope_scaling) differences.push_back("rope_scaling differs");
-  check(differences.empty(), "config.json disagrees with the model: {}", fmt::join(differences, "; "));
+  // "true, rope_factor 8, ...": the members of a scaling beside its switch.
+  const auto described = [&](const OptionTable& table, const std::string& name) {
+    std::string out = text(table, name);
+    for (auto member = table.begin(); name == "rope_scaling" && out != "false" && member != table.end(); ++member)
+      if (member->first.starts_with("rope_") && member->first != "rope_theta" && member->first != name)
+        out += fmt::format(", {} {}", member->first, text(table, member->first));
+    return out;
+  };
+  std::vector<std::string> differences, options;
+  for (const auto& [name, value] : theirs) {
+    const bool missing = !mine.contains(name);  // a member of the RoPE scaling that is off here
+    if (!missing && mine[name] == value) continue;
+    differences.push_back(
+        fmt::format("{} is {} in the configuration, {} in the folder", name, described(mine, name), described(theirs, name)));
+    options.push_back(name == "rope_scaling" ? fmt::format("--model.rope_scaling_mode {}", value == OptionValue(true) ? "on" : "off")
+                                             : fmt::format("--model.overrides.{} {}", name, text(theirs, name)));
+  }
+  check(differences.empty(), "{}/config.json disagrees with the model: {}; set {}", folder, fmt::join(differences, "; "),
+        fmt::join(options, " "));
+}
+
+HfTokenIds exported_token_ids(HfTokenIds imported, std::optional<int32_t> bos, std::optional<int32_t> eos) {
+  if (!imported.bos && bos) imported.bos = *bos;
+  if (eos && std::find(imported.eos.begin(), imported.eos.end(), *eos) == imported.eos.end()) imported.eos.push_back(*eos);
+  return imported;
 }
 
 }  // namespace halftone

@@ -61,6 +61,9 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
                     {"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", model}}},
                     {"formats", engine.recipe_lines()},
                     {"config", Json::parse(to_json(config))}};
+  nlohmann::ordered_json ids = Json::object();
+  write_token_ids(progress.token_ids, ids);
+  if (!ids.empty()) state["hf_token_ids"] = ids;
   if (config.quantize.recipe_text) state["recipe"] = *config.quantize.recipe_text;
   s.state_json = state.dump(1);
   if (model_only) return s;
@@ -173,8 +176,16 @@ RunProgress restored_progress(const LoadedStep& step) {
           step.folder().string(), kMedianWindow);
     p.recent_losses = losses.get<std::vector<double>>();
   }
+  p.token_ids = saved_token_ids(step);
   check(p.step == step.step(), "{}/state.json: step {} inside a folder of step {}", step.folder().string(), p.step, step.step());
   return p;
+}
+
+HfTokenIds saved_token_ids(const LoadedStep& step) {
+  if (step.hf_config()) return step.hf_config()->token_ids;
+  const Json state = saved_state(step);
+  const auto ids = state.find("hf_token_ids");
+  return ids == state.end() ? HfTokenIds{} : read_token_ids(*ids, step.folder().string() + "/state.json");
 }
 
 Json restored_loader_state(const LoadedStep& step) { return member(saved_state(step), "dataloader", step); }

@@ -1,6 +1,7 @@
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 
+#include "halftone/checkpoint/hf_config.h"
 #include "halftone/checkpoint/store.h"
 #include "halftone/config/job_config.h"
 #include "halftone/train/engine.h"
@@ -15,6 +16,7 @@ struct RunProgress {
   int64_t last_epoch = 0;             // steps of the learning-rate schedule
   int64_t skipped_updates = 0;        // in a row (training.nonfinite = "skip")
   std::vector<double> recent_losses;  // behind the running median of training.spike_factor, oldest first
+  HfTokenIds token_ids;               // of the Hugging Face folder that the weights began from
 };
 inline constexpr size_t kMedianWindow = 64;  // losses in it
 
@@ -29,6 +31,7 @@ void restore_optimizer(Engine& engine, const LoadedStep& step);
 // state.json, an object (Error otherwise), and parts of it, each checked. Error naming the file's folder when one is missing or malformed.
 nlohmann::json saved_state(const LoadedStep& step);
 RunProgress restored_progress(const LoadedStep& step);
+HfTokenIds saved_token_ids(const LoadedStep& step);  // of a Hugging Face folder, or what a run keeps of the one that it began from
 nlohmann::json restored_loader_state(const LoadedStep& step);
 
 // Names and files of a tokenizer, given by its folder or its tokenizer.json, that every checkpoint carries along.

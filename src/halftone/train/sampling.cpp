@@ -18,11 +18,15 @@ double uniform(uint64_t seed, uint64_t position) {
 
 }  // namespace
 
-int64_t sample_token(std::span<const float> logits, const SamplingOptions& o, uint64_t position) {
-  check(!logits.empty(), "sampling: expected at least one logit");
+void check_sampling(const SamplingOptions& o) {
   check(o.temperature >= 0 && std::isfinite(o.temperature), "temperature: expected at least 0, found {}", o.temperature);
   check(o.top_k >= 0, "top-k: expected at least 0 (0 keeps all), found {}", o.top_k);
   check(o.top_p > 0 && o.top_p <= 1, "top-p: expected above 0 and at most 1, found {}", o.top_p);
+}
+
+int64_t sample_token(std::span<const float> logits, const SamplingOptions& o, uint64_t position) {
+  check(!logits.empty(), "sampling: expected at least one logit");
+  check_sampling(o);
   for (size_t i = 0; i < logits.size(); ++i) check(!std::isnan(logits[i]), "sampling: the logit of token {} is not a number", i);
   const auto top = std::max_element(logits.begin(), logits.end());  // the first of equals
   check(std::isfinite(*top), "sampling: expected a finite largest logit, found {}", *top);

@@ -11,6 +11,9 @@ struct SamplingOptions {
   uint64_t seed = 0;
 };
 
+// Error when an option is out of its range.
+void check_sampling(const SamplingOptions& options);
+
 // Chooses a token from logits [V]; a pure function of its arguments: the uniform number is Philox keyed by the seed and
 // "sample", at counter `position`. Equal logits are ordered by id. Error when logits is empty or holds a NaN, or an
 // option is out of its range; -inf is a logit that is never chosen.

@@ -201,6 +201,7 @@ void Trainer::restore(const LoadedStep& step, bool everything) {
   RunProgress now = loads("train_state") ? saved : RunProgress{};
   now.last_epoch = loads("lr_scheduler") ? saved.last_epoch : 0;
   now.seed = loads("rng") ? saved.seed : progress_.seed;
+  now.token_ids = saved.token_ids;
   if (!everything && config_.debug.seed && now.seed != static_cast<uint64_t>(*config_.debug.seed))
     log_warning("debug.seed = {} is ignored: the run goes on with its own, {}", *config_.debug.seed, now.seed);
   progress_ = std::move(now);
@@ -236,6 +237,7 @@ bool Trainer::resume(int64_t number) {
   warn_of_differences(step);
   if (number == 0) {
     restore_model(*engine_, step);
+    progress_.token_ids = saved_token_ids(step);
   } else {
     restore(step, false);
   }
@@ -280,12 +282,13 @@ bool Trainer::load() {
   if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
   const LoadedStep step = LoadedStep::open(path, c.verify_on_load);
   if (step.hf_config()) {
-    check_matches_hf(engine_->built().overrides_json, *step.hf_config());
+    check_matches_hf(engine_->built().overrides_json, *step.hf_config(), path.string());
   } else if (const auto differences = model_differences(engine_->built().overrides_json, step); !differences.empty()) {
     log_warning("checkpoint.initial_load_path: {} was trained as another model: {}", path.string(), fmt::join(differences, ", "));
   }
   if (c.initial_load_model_only) {
     restore_model(*engine_, step);
+    progress_.token_ids = saved_token_ids(step);
   } else {
     check(!step.model_only(), "checkpoint.initial_load_model_only = false: {} holds the model alone; take a full step, or set it to true",
           path.string());
@@ -473,7 +476,7 @@ void Trainer::save(int64_t step, bool last) {
   if (last && config_.checkpoint.last_save_in_hf) {
     HfExport content;
     content.config = hf_config_of(engine_->built().overrides_json);
-    content.config.bos_token_id = tokenizer_->bos_id(), content.config.eos_token_id = tokenizer_->eos_id();
+    content.config.token_ids = exported_token_ids(progress_.token_ids, tokenizer_->bos_id(), tokenizer_->eos_id());
     for (const nn::Parameter* p : engine_->store().parameters()) content.model.push_back({p->fqn, p->values()});
     content.dtype = export_dtype;
     content.max_shard_bytes = config_.checkpoint.max_shard_bytes;

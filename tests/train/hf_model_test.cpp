@@ -1,0 +1,61 @@
+#include "halftone/train/hf_model.h"
+
+#include <gtest/gtest.h>
+
+#include "halftone/base/error.h"
+#include "halftone/models/registry.h"
+
+namespace halftone {
+namespace {
+
+HfLlamaConfig small() {
+  HfLlamaConfig hf;
+  hf.hidden_size = 64, hf.n_layers = 2, hf.n_heads = 4, hf.n_kv_heads = 2, hf.head_dim = 16, hf.intermediate_size = 128;
+  hf.vocab_size = 2048;
+  return hf;
+}
+
+// The error of a model that a run configures against a folder's config.json; "" when they agree.
+std::string difference(const HfLlamaConfig& run, const HfLlamaConfig& folder) {
+  ModelConfig config;
+  config.overrides = overrides_from_hf(run);
+  try {
+    check_matches_hf(build_model(config, 0).overrides_json, folder, "FOLDER");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(HfModel, DifferencesHaveBothValuesAndTheOptionThatHelps) {
+  const HfLlamaConfig plain = small();
+  HfLlamaConfig scaled = plain;
+  scaled.rope_scaling = HfRopeScaling{};
+  EXPECT_EQ(difference(plain, plain), "");
+  EXPECT_EQ(difference(scaled, scaled), "");
+  EXPECT_EQ(
+      difference(scaled, plain),
+      "FOLDER/config.json disagrees with the model: rope_scaling is true, rope_factor 8, rope_high_freq_factor 4, rope_low_freq_factor "
+      "1, rope_original_context 8192 in the configuration, false in the folder; set --model.rope_scaling_mode off");
+  const std::string on = difference(plain, scaled);
+  EXPECT_NE(on.find("rope_scaling is false in the configuration, true, rope_factor 8"), std::string::npos) << on;
+  EXPECT_NE(on.find("set --model.overrides.rope_factor 8 "), std::string::npos) << on;
+  EXPECT_TRUE(on.ends_with("--model.rope_scaling_mode on")) << on;
+  HfLlamaConfig other = scaled;
+  other.rope_scaling->factor = 32, other.head_dim = 32, other.rms_norm_eps = 1e-6, other.tied = true, other.context = 77;
+  EXPECT_EQ(difference(scaled, other),
+            "FOLDER/config.json disagrees with the model: head_dim is 16 in the configuration, 32 in the folder; norm_eps is 1e-05 in the "
+            "configuration, 1e-06 in the folder; rope_factor is 8 in the configuration, 32 in the folder; tied is false in the "
+            "configuration, true in the folder; set --model.overrides.head_dim 32 --model.overrides.norm_eps 1e-06 "
+            "--model.overrides.rope_factor 32 --model.overrides.tied true");
+}
+
+TEST(HfModel, ExportsTheTokenIdsThatWereImported) {
+  EXPECT_EQ(exported_token_ids({}, 1, 2), (HfTokenIds{1, {}, {2}}));
+  EXPECT_EQ(exported_token_ids({5, 6, {7, 2}}, 1, 2), (HfTokenIds{5, 6, {7, 2}}));
+  EXPECT_EQ(exported_token_ids({5, {}, {7}}, 1, 2), (HfTokenIds{5, {}, {7, 2}})) << "the run's own documents end with 2";
+  EXPECT_EQ(exported_token_ids({{}, {}, {7}}, {}, {}), (HfTokenIds{{}, {}, {7}}));
+}
+
+}  // namespace
+}  // namespace halftone
