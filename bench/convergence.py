@@ -42,7 +42,7 @@ RUNS = {
 
 def command(args, name, folder):
     fields = [args.program, "train", "--config", args.config, f"--job.dump_folder={folder}", f"--training.device={args.device}",
-              f"--model.hf_assets_path={args.out}/tokenizer"]
+              "--training.minutes=0", f"--model.hf_assets_path={args.out}/tokenizer"]
     return fields + RUNS[name][0].split() + args.fields
 
 

@@ -15,6 +15,7 @@ using Strings = std::vector<std::string>;
 
 std::string next_after(const Strings& args, bool resumable = true) {
   RunSummary run;
+  run.size = {30, 4};
   run.resumable = resumable, run.step = 30, run.checkpoint = "outputs/my run/checkpoint/step-30", run.device = "cpu";
   return next_commands(args, load_config(args, {1}).config, run);
 }
@@ -32,7 +33,11 @@ TEST(NextCommands, KeepTheOptionsThatTheUserGave) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
   const std::string plain = next_after({"--config", file});
   EXPECT_EQ(line_of(plain, "go on"), fmt::format("--config {} --training.steps 60", file));
-  EXPECT_EQ(line_of(plain, "the same run"), fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/demo_bf16", file));
+  EXPECT_EQ(line_of(plain, "the same run"),
+            fmt::format("--config {} --training.steps 30 --lr_scheduler.warmup_steps 4 --quantize.scheme none --job.dump_folder "
+                        "outputs/demo_bf16",
+                        file));
+  EXPECT_EQ(line_of(plain, "all 750 steps"), fmt::format("--config {} --training.steps 750 --job.dump_folder outputs/demo_full", file));
   const std::string bf16 = next_after({"--config", file, "--quantize.scheme", "none", "--job.dump_folder", "outputs/bf16"});
   EXPECT_EQ(line_of(bf16, "go on"),
             fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/bf16 --training.steps 60", file));
@@ -59,9 +64,10 @@ TEST(NextCommands, ReplaceWhatTheySetThemselves) {
                                                 "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
                                                 file));
   const std::string same = line_of(text, "the same run");
-  EXPECT_EQ(same, fmt::format("--config={} --training.steps 30 --training.seq_len 64 --quantize.scheme none --job.dump_folder "
-                              "outputs/bf16_bf16",
+  EXPECT_EQ(same, fmt::format("--config={} --training.seq_len 64 --training.steps 30 --lr_scheduler.warmup_steps 4 --quantize.scheme none "
+                              "--job.dump_folder outputs/bf16_bf16",
                               file));
+  EXPECT_EQ(line_of(text, "all "), "");
 }
 
 TEST(NextCommands, ConvertersAreTakenBackToo) {

@@ -4,6 +4,7 @@ hold something already. Each case says what must be lost, kept or refused."""
 import json
 import os
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -294,7 +295,47 @@ def beginnings_and_ends(work):
     expect(all(mean == largest for mean, largest in means), "the largest mean loss of one process is its own")
 
 
-for case in (rollbacks, other_steps, retention, parts, arithmetic, other_course, beginnings_and_ends):
+def sized(work):
+    """training.minutes: a run that measures is the run of so many steps, and keeps its length when it goes on."""
+    good, file = tokens(os.path.join(work, "good.bin")), os.path.join(work, "sized.toml")
+    text = open(os.path.join(source, "recipes/llama3_debug.toml")).read()
+    text = re.sub(r"(?m)^steps = \d+.*", "steps = 400\nminutes = 1e-4", text.replace("warmup_steps = 2", "warmup_steps = 40"), count=1)
+    with open(file, "w") as out:
+        out.write(text)
+
+    def run(name, *options):
+        made = Run(work, name, good, "--config", file, "--checkpoint.interval", "50", "--quantize.scheme", "int8", *FULL, *options)
+        for option in ("--lr_scheduler.warmup_steps", "--lr_scheduler.total_steps"):
+            at = made.command.index(option)
+            del made.command[at:at + 2]
+        return made
+
+    a, plain = run("sized"), run("plain", "--training.minutes", "0", "--training.steps", "200", "--lr_scheduler.warmup_steps", "20")
+    text = a(says="Training takes 200 of the recipe's 400 steps")
+    expect(re.search(r"int8 [\d,]+ ms a step here, bfloat16 [\d,]+, float32 [\d,]+", text), f"what steps take: {text[:3000]}")
+    expect("train --config" in text and "--training.steps 400 --job.dump_folder" in text, "the command of the whole run")
+    plain()
+    expect(a.tensors(200) == plain.tensors(200) and a.losses() == plain.losses(), "a run that measured itself is another than that of its steps")
+    resolved = open(a.path("config.resolved.toml")).read()
+    saved = json.load(open(a.path("checkpoint/step-200/state.json")))["config"]
+    for line in ("steps = 200", "warmup_steps = 20", "minutes = 0.0"):
+        expect(re.search(f"(?m)^{line}", resolved), f"config.resolved.toml without '{line}'")
+    expect((saved["training"]["steps"], saved["training"]["minutes"], saved["lr_scheduler"]["warmup_steps"]) == (200, 0, 20), "sizes saved")
+    text = a(says="run complete at step 200")
+    expect("Measuring" not in text, "a complete run measures")
+    shutil.rmtree(a.path("checkpoint/step-200"))
+    text = a(says="Loaded checkpoint step 150")
+    expect("Measuring" not in text and "WARNING" not in text, f"a run that goes on: {text[:3000]}")
+    expect(a.tensors(200) == plain.tensors(200) and a.losses() == plain.losses(), "a sized run that goes on ends elsewhere")
+    text = a("--training.steps", "230", says="Loaded checkpoint step 200")
+    expect("Measuring" not in text and "warmup_steps" not in text and a.steps()[-1] == 230, f"more steps: {text[:3000]}")
+    few = run("few", "--training.steps", "12")
+    expect("Measuring" not in few() and few.steps() == [12], "steps of the command line are measured")
+    limit = run("limit", "--training.minutes", "1e-4", "--training.steps", "7")
+    expect("All 7 steps" in limit() and limit.steps() == [7], "steps and minutes of the command line")
+
+
+for case in (rollbacks, other_steps, retention, parts, arithmetic, other_course, beginnings_and_ends, sized):
     with tempfile.TemporaryDirectory() as folder:
         case(folder)
     print(case.__name__)

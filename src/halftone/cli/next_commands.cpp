@@ -43,6 +43,12 @@ std::string shell_word(const std::string& word) {
   return out + "'";
 }
 
+std::string full_run_command(Arguments args, const JobConfig& config) {
+  return fmt::format("{} train{} --training.steps {} --job.dump_folder {}", kProgram,
+                     words_without(args, {"training.steps", "training.minutes", "job.dump_folder", "checkpoint.load_step"}),
+                     config.training.steps, shell_word(config.job.dump_folder + "_full"));
+}
+
 std::string next_commands(Arguments args, const JobConfig& config, const RunSummary& run) {
   std::string out = fmt::format("  {} generate --checkpoint {} --prompt 'class Linear(Module):'   # your own prompt\n", kProgram,
                                 shell_word(run.checkpoint));
@@ -57,9 +63,17 @@ std::string next_commands(Arguments args, const JobConfig& config, const RunSumm
   const bool converted = !config.model.converters.empty();
   if (!config.quantize.scheme.is_none() || !config.quantize.recipe.empty() || converted) {
     const std::string folder = shell_word(config.job.dump_folder + "_bf16");
-    out += fmt::format("  {} train{} --quantize.scheme none{} --job.dump_folder {}   # the same run unquantised\n", kProgram,
-                       words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step"}),
+    std::string same = words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step"});
+    if (config.training.minutes > 0) {  // would measure anew
+      same = words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step", "training.minutes",
+                                  "training.steps", "lr_scheduler.warmup_steps"}) +
+             fmt::format(" --training.steps {} --lr_scheduler.warmup_steps {}", run.size.steps, run.size.warmup_steps);
+    }
+    out += fmt::format("  {} train{} --quantize.scheme none{} --job.dump_folder {}   # the same run unquantised\n", kProgram, same,
                        converted ? " --model.converters ''" : "", folder);
+  }
+  if (run.size.steps < config.training.steps && config.training.minutes > 0) {
+    out += fmt::format("  {}   # all {} steps\n", full_run_command(args, config), config.training.steps);
   }
   return out + fmt::format("  rm -r {}   # start anew\n", shell_word(config.job.dump_folder));
 }

@@ -39,7 +39,7 @@ int train_command(Arguments args) {
   }
   require_one_process(read_environment());
   const LoadedConfig loaded = load_config(args);
-  const RunSummary run = run_training(loaded, version());
+  const RunSummary run = run_training(loaded, version(), full_run_command(args, loaded.config));
   if (run.end == RunEnd::interrupted) return 128 + run.signal;
   if (run.end == RunEnd::already_complete)
     std::printf("This run is complete: %lld steps, newest checkpoint %s\n", static_cast<long long>(run.step), run.checkpoint.c_str());

@@ -166,6 +166,11 @@ class Loader {
 
 }  // namespace
 
+bool LoadedConfig::from_command_line(const std::string& field) const {
+  const auto at = origin.find(field);
+  return at != origin.end() && at->second == kCommandLine;
+}
+
 LoadedConfig load_config(std::span<const std::string> args, const ConfigContext& context) {
   Loader loader;
   const std::vector<Override> overrides = loader.parse(args);

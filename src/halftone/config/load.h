@@ -19,6 +19,7 @@ struct LoadedConfig {
   std::map<std::string, std::string> origin;  // dotted field -> "FILE:LINE" or "command line"; absent = default
   std::vector<std::string> compat_lines;      // "[compat] ...": settings that were accepted and mapped or ignored
   std::vector<std::string> warnings;          // what is allowed and hardly meant
+  bool from_command_line(const std::string& field) const;
 };
 
 // Reads the arguments that follow the subcommand: `--config FILE` (or `--job.config_file FILE`) and

@@ -66,6 +66,7 @@ struct TrainingConfig {
   int64_t seq_len = 2048;
   double max_norm = 1.0;
   int64_t steps = 10000;
+  double minutes = 0;
   bool enable_cpu_offload = false;
   std::string dtype = "float32";
   std::string mixed_precision_param = "bfloat16";
@@ -89,6 +90,8 @@ struct TrainingConfig {
     field("seq_len", self.seq_len, "tokens per row", {.min = 1});
     field("max_norm", self.max_norm, "global L2 clip of the gradients; inf = measure only", {.min = 0});
     field("steps", self.steps, "optimizer steps; 0 = load and validate only", {.min = 0});
+    field("minutes", self.minutes, "> 0: a new run takes as many of the steps as fit into this time here, at least 200",
+          {.mark = Mark::E, .min = 0});
     field("enable_cpu_offload", self.enable_cpu_offload, "parameters, gradients and optimizer state in host memory");
     field("dtype", self.dtype, "storage of parameters (bfloat16: no fp32 masters)", {.choices = {"float32", "bfloat16"}});
     field("mixed_precision_param", self.mixed_precision_param, "dtype that products compute in", {.choices = {"bfloat16", "float32"}});

@@ -45,19 +45,19 @@ struct Left {
   int dim_multiple = 1;
 
   std::string text() const {
-    std::string line = fmt::format("{} ignored", ignored.size());
-    if (!ignored.empty()) line += fmt::format(" ({})", listed(ignored));
-    line += fmt::format(", {} by shape", by_shape.size());
-    if (!by_shape.empty()) line += fmt::format(" ({}: sizes must be multiples of {})", listed(by_shape), dim_multiple);
-    if (!small.empty()) line += fmt::format(", {} small ({})", small.size(), listed(small));
-    if (!by_block.empty()) line += fmt::format(", {} in skipped blocks", by_block.size());
-    return line;
+    std::vector<std::string> parts;
+    if (!ignored.empty()) parts.push_back(fmt::format("{} ignored ({})", ignored.size(), listed(ignored)));
+    if (!by_shape.empty())
+      parts.push_back(fmt::format("{} by shape ({}: sizes must be multiples of {})", by_shape.size(), listed(by_shape), dim_multiple));
+    if (!small.empty()) parts.push_back(fmt::format("{} small ({})", small.size(), listed(small)));
+    if (!by_block.empty()) parts.push_back(fmt::format("{} in skipped blocks", by_block.size()));
+    return parts.empty() ? "" : fmt::format("; unquantised: {}", fmt::join(parts, ", "));
   }
 };
 
 std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& left) {
   const bool all = rule.targets_are_substrings || std::find(rule.targets.begin(), rule.targets.end(), "Linear") != rule.targets.end();
-  return fmt::format("quantize: {} on {} Linear{}, 0 GroupedExperts; unquantised: {}", rule.scheme, quantized,
+  return fmt::format("quantize: {} on {} Linear{}{}", rule.scheme, quantized,
                      all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")), left.text());
 }
 

@@ -44,6 +44,7 @@ class Engine {
 
   void initialize() { store_.initialize(options_.seed); }
   uint64_t seed() const { return options_.seed; }
+  const Options& options() const { return options_; }
   void set_seed(uint64_t seed);  // of every later draw; a resumed run goes on with the seed it started with
   // Forward, backward, clip and update of one optimizer step (number `step`, from 1) over its micro-batches. Gradients are
   // those of sum CE / sum valid labels over all of them. Nothing is updated when loss or norm is not finite, when
@@ -89,7 +90,7 @@ class Engine {
   std::unique_ptr<nn::Deoscillator> deosc_;
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
-  at::Tensor device_step_;  // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)
+  at::Tensor device_step_;                    // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)
   double max_norm_ = 1;
   int64_t updates_ = 0;
 };

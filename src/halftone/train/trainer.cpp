@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -16,6 +15,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/data/loader.h"
 #include "halftone/ops/device.h"
+#include "halftone/train/batches.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/flops.h"
@@ -23,9 +23,11 @@
 #include "halftone/train/metrics.h"
 #include "halftone/train/quantization_report.h"
 #include "halftone/train/run_differences.h"
+#include "halftone/train/run_files.h"
 #include "halftone/train/run_lock.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/schedule.h"
+#include "halftone/train/sizing.h"
 #include "halftone/train/stop_signal.h"
 #include "halftone/train/supported.h"
 #include "halftone/train/tokenizer_setup.h"
@@ -38,12 +40,12 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
 
-constexpr int kMaxSkipped = 10;        // non-finite steps in a row before "skip" and "rollback" give up
-constexpr int64_t kEstimateFrom = 50;  // shorter runs start without an estimate
+constexpr int kMaxSkipped = 10;  // non-finite steps in a row before "skip" and "rollback" give up
 
 class Trainer {
  public:
-  Trainer(const LoadedConfig& loaded, const std::string& version) : config_(loaded.config), version_(version) {
+  Trainer(const LoadedConfig& loaded, const std::string& version, const std::string& full_run)
+      : config_(loaded.config), version_(version), sizing_(loaded, full_run) {
     for (const std::string& line : loaded.compat_lines) log_info("{}", line);
     for (const std::string& line : loaded.warnings) log_warning("{}", line);
     refuse_unsupported(config_);
@@ -52,8 +54,9 @@ class Trainer {
   RunSummary run();
 
  private:
-  void write_config_files();
+  void open_folder();
   void build();
+  void plan();
   bool load();  // false: the run is complete already
   bool resume(int64_t number);
   void check_same_model(const LoadedStep& step) const;
@@ -69,13 +72,12 @@ class Trainer {
   std::optional<std::vector<MicroBatch>> next_batches();
   void refuse(int64_t step, const std::string& what);
   void rollback(int64_t step, const std::string& reason);
-  void estimate(int64_t steps);
-  MicroBatch to_device(const Batch& batch, int64_t first_row) const;
   double median_loss() const;
   RunSummary summary(RunEnd end) const;
 
   JobConfig config_;
   std::string version_;
+  Sizing sizing_;
   std::optional<RunLock> lock_;
   at::Device device_ = at::kCPU;
   DeviceInfo device_info_;
@@ -100,28 +102,14 @@ class Trainer {
   int signal() const { return stop_ ? stop_->signal() : 0; }
 };
 
-void Trainer::write_config_files() {
+void Trainer::open_folder() {
   const fs::path folder = config_.job.dump_folder;
   std::error_code error;
   fs::create_directories(folder, error);
   check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
         error.message());
   lock_.emplace(folder);
-  const auto write = [&](const char* option, const std::string& name, const std::string& text) {
-    std::ofstream file(folder / name, std::ios::binary);
-    file << text;
-    file.close();
-    check(file.good(), "{}: cannot write {}; choose a folder that can be written, with free space", option, (folder / name).string());
-  };
-  constexpr const char *kFolder = "job.dump_folder", *kRecipe = "recipe.resolved.yaml";
-  write(kFolder, "config.resolved.toml", to_toml(config_));
-  if (config_.quantize.recipe_text) {
-    write(kFolder, kRecipe, *config_.quantize.recipe_text);
-  } else {
-    fs::remove(folder / kRecipe, error);  // of an earlier start
-  }
-  if (config_.job.save_config_file) write("job.save_config_file", *config_.job.save_config_file, to_json(config_));
-  if (config_.job.print_config) log_info("configuration:\n{}", to_toml(config_));
+  write_config_files(config_);
 }
 
 void Trainer::build() {
@@ -131,7 +119,7 @@ void Trainer::build() {
   if (config_.debug.deterministic) set_deterministic(config_.debug.deterministic_warn_only);
   log_info("halftone {} on {} ({} threads)", version_, device_.str(), max_threads());
   log_info("{} capacity: {} with {:.2f} GiB memory", device_.is_cpu() ? "CPU" : "CUDA", device_info_.name, device_info_.capacity_gib);
-  write_config_files();
+  open_folder();
   progress_.seed = config_.debug.seed ? static_cast<uint64_t>(*config_.debug.seed) : std::random_device{}();
   if (!config_.debug.seed) log_info("debug.seed is not set: drew {}", progress_.seed);
 
@@ -145,7 +133,11 @@ void Trainer::build() {
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
   engine_ = std::make_unique<Engine>(config_, options);
-  log_info("Building {} {} with {}", config_.model.name, config_.model.flavor, engine_->built().overrides_json);
+  const nn::ModelSize& size = engine_->size();
+  log_info("Building {} {} with {} layers of width {}, {} heads ({} of keys and values), vocabulary {}", config_.model.name,
+           config_.model.flavor, size.layers, thousands(static_cast<double>(size.dim)), size.heads, size.kv_heads,
+           thousands(static_cast<double>(size.vocab)));
+  log_debug("hyper-parameters: {}", engine_->built().overrides_json);
   if (config_.checkpoint.last_save_in_hf) {
     for (const nn::Parameter* p : engine_->store().parameters()) {
       check(!p->added,
@@ -155,7 +147,6 @@ void Trainer::build() {
             p->fqn);
     }
   }
-  const nn::ModelSize& size = engine_->size();
   log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor,
            thousands(static_cast<double>(size.parameters)));
   for (const std::string& line : engine_->recipe_lines()) log_info("{}", line);
@@ -169,8 +160,6 @@ void Trainer::build() {
     peak_flops_ = peak.bf16;
     log_info("Peak FLOPS used for computing MFU: {:.3e}", peak_flops_);
   }
-  schedule_.emplace(schedule_of(config_));
-  for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   if (config_.checkpoint.enable) {
     CheckpointOptions c;
     c.folder = fs::path(config_.job.dump_folder) / config_.checkpoint.folder;
@@ -299,16 +288,6 @@ bool Trainer::load() {
   return progress_.step < config_.training.steps || config_.training.steps == 0;
 }
 
-MicroBatch Trainer::to_device(const Batch& b, int64_t first_row) const {
-  MicroBatch m;
-  const auto move = [&](const at::Tensor& t) { return t.defined() ? t.to(device_, true) : t; };
-  m.input.tokens = move(b.tokens), m.labels = move(b.labels);
-  m.input.positions = move(b.positions);
-  if (engine_->built().block_causal) m.input.doc_start = move(b.doc_start);
-  m.valid_labels = b.valid_labels, m.first_row = first_row;
-  return m;
-}
-
 double Trainer::median_loss() const {
   std::vector<double> sorted = progress_.recent_losses;
   std::nth_element(sorted.begin(), sorted.begin() + sorted.size() / 2, sorted.end());
@@ -328,7 +307,7 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batches() {
         return std::nullopt;
       }
       const Batch batch = loader_->next();
-      if (!bad) batches.push_back(to_device(batch, a * batch.tokens.numel()));
+      if (!bad) batches.push_back(to_device(batch, *engine_, a * batch.tokens.numel()));
     }
     interval_batches_ += loader_->microbatches_per_step();
     if (bad) log_warning("the rows from {} of epoch {} on are left out", rows_.row, rows_.epoch);
@@ -450,7 +429,7 @@ void Trainer::validate(int64_t step) {
   validation_->rewind();
   while (validation_->has_next()) {
     const Batch batch = validation_->next();
-    sum += engine_->evaluate(to_device(batch, 0));
+    sum += engine_->evaluate(to_device(batch, *engine_, 0));
     valid += batch.valid_labels, tokens += batch.tokens.numel(), bytes += batch.label_bytes;
   }
   check(valid > 0, "validation: no valid label in its data");
@@ -493,13 +472,11 @@ void Trainer::save(int64_t step, bool last) {
   interval_start_ += std::chrono::duration_cast<Clock::duration>(Clock::now() - start);
 }
 
-// Says how long the run will take, from one forward and backward pass whose gradients are thrown away.
-void Trainer::estimate(int64_t steps) {
-  const nlohmann::json here = loader_->state();
-  const Batch batch = loader_->next();
-  const double seconds = engine_->measure(to_device(batch, 0)) * static_cast<double>(loader_->microbatches_per_step());
-  loader_->load_state(here);
-  log_info("Estimate: {:.0f} ms a step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps)), steps);
+// What depends on the number of steps: with training.minutes it is known only now.
+void Trainer::plan() {
+  sizing_.measure(config_, *engine_, *loader_, validation_.get(), progress_.step);
+  schedule_.emplace(schedule_of(config_));
+  for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
 }
 
 void Trainer::train() {
@@ -511,7 +488,7 @@ void Trainer::train() {
       schedule_->warmup_steps());
   if (steps == 0) return validate(0);
   stop_.emplace();
-  if (steps - progress_.step >= kEstimateFrom && loader_->has_next()) estimate(steps - progress_.step);
+  if (!sizing_.measured()) log_estimate(*engine_, *loader_, steps - progress_.step);
   log_info("Training starts at step {}", progress_.step + 1);
   interval_start_ = Clock::now();
   while (progress_.step < steps && signal() == 0) {
@@ -537,6 +514,7 @@ RunSummary Trainer::summary(RunEnd end) const {
   s.device = device_.is_cpu() ? "cpu" : "cuda";
   if (store_ && last_saved_ >= 0) s.checkpoint = store_->step_folder(last_saved_).string();
   s.resumable = store_ && store_->resumable();
+  s.size = {config_.training.steps, config_.lr_scheduler.warmup_steps};
   return s;
 }
 
@@ -549,6 +527,7 @@ RunSummary Trainer::run() {
     check(steps.empty(), "checkpoint.create_seed_checkpoint: expected a run without steps, found {}; choose another job.dump_folder",
           steps.empty() ? "" : store_->step_folder(steps.back()).string());
   }
+  if (store_) sizing_.keep(config_, *store_);
   if (!load() && !seed) {
     log_info("run complete at step {}", progress_.step);
     return summary(RunEnd::already_complete);
@@ -563,22 +542,27 @@ RunSummary Trainer::run() {
     log_info("Saved the seed checkpoint {}", store_->step_folder(0).string());
     return summary(RunEnd::completed);
   }
+  plan();
   MetricsOptions m;
   m.dump_folder = config_.job.dump_folder, m.config = config_.metrics, m.total_steps = config_.training.steps;
   metrics_ = std::make_unique<MetricsLogger>(
       m, started_from_ && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt,
       RunDescription{to_json(config_), version_, device_info_.name, 1, {{"dp_shard", 1}}, config_.quantize.recipe_text});
+  const auto start = Clock::now();
   train();
   if (signal() != 0) {
     log_info("stopped by signal {} after step {}; the same command goes on from there", signal(), progress_.step);
     return summary(RunEnd::interrupted);
   }
-  log_info("Training completed");
+  log_info("Training completed after {}{}", duration_text(seconds_since(start)),
+           validation_ ? fmt::format(", validation loss {:.4f}", validation_loss_) : "");
   return summary(RunEnd::completed);
 }
 
 }  // namespace
 
-RunSummary run_training(const LoadedConfig& loaded, const std::string& version) { return Trainer(loaded, version).run(); }
+RunSummary run_training(const LoadedConfig& loaded, const std::string& version, const std::string& full_run) {
+  return Trainer(loaded, version, full_run).run();
+}
 
 }  // namespace halftone

@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/config/load.h"
+#include "halftone/train/sizing.h"
 
 namespace halftone {
 
@@ -13,10 +14,11 @@ struct RunSummary {
   std::string checkpoint;      // newest step folder, empty without checkpoints
   bool resumable = false;      // whether the same command with more steps has a full step to go on from
   std::string device;          // "cpu" or "cuda"
+  RunSize size;                // of the whole run, as training.minutes made it
 };
 
 // A whole run (platform.md 5.1): tokenizer, data, model, checkpoint or fresh weights, steps, metrics, last save.
-// Bad input throws Error before anything is written over.
-RunSummary run_training(const LoadedConfig& loaded, const std::string& version);
+// Bad input throws Error before anything is written over. `full_run` as in Sizing.
+RunSummary run_training(const LoadedConfig& loaded, const std::string& version, const std::string& full_run = "");
 
 }  // namespace halftone

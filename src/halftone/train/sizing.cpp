@@ -1,0 +1,181 @@
+#include "halftone/train/sizing.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/log.h"
+#include "halftone/ops/device.h"
+#include "halftone/train/batches.h"
+#include "halftone/train/console.h"
+#include "halftone/train/run_files.h"
+#include "halftone/train/run_state.h"
+
+namespace halftone {
+namespace {
+
+constexpr size_t kFewestMeasured = 2, kMostMeasured = 3;  // steps
+constexpr double kMeasuredSeconds = 3;                    // after which the fewest are enough
+constexpr double kSavedBytesPerSecond = 2e8;              // of a modest disk, checksums included
+
+// The measuring models say nothing.
+struct Silence {
+  Silence() { set_log_enabled(false); }
+  ~Silence() { set_log_enabled(true); }
+};
+
+struct Measured {
+  double step = 0, evaluation = 0;  // seconds; the least of several, since other programs may run
+};
+
+Measured seconds_of(const JobConfig& config, const Engine::Options& options, std::span<const MicroBatch> batches) {
+  const Silence silence;
+  Engine engine(config, options);
+  engine.initialize();
+  const auto seconds = [&](auto&& work) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    synchronize(options.device);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  int64_t step = 0;
+  const auto one_step = [&] { engine.step(batches, ++step, 0.0); };
+  one_step();  // allocates, packs weights and chooses kernels
+  std::vector<double> steps;
+  for (double sum = 0; steps.size() < kFewestMeasured || (steps.size() < kMostMeasured && sum < kMeasuredSeconds); sum += steps.back())
+    steps.push_back(seconds(one_step));
+  const auto evaluation = [&] { return seconds([&] { engine.evaluate(batches.front()); }); };
+  return {*std::min_element(steps.begin(), steps.end()), std::min(evaluation(), evaluation())};
+}
+
+JobConfig unquantised(JobConfig config, const std::string& dtype) {
+  config.quantize = {}, config.model.converters.clear();
+  config.training.mixed_precision_param = dtype;
+  if (dtype == "float32") config.training.dtype = dtype, config.optimizer.stochastic_rounding = false;
+  return config;
+}
+
+std::string milliseconds(double seconds) { return thousands(seconds * 1e3); }
+
+// "int8 410 ms a step here, bfloat16 450, float32 1,500"
+void compare(const JobConfig& config, const Engine::Options& options, std::span<const MicroBatch> batches, double own) {
+  const QuantizeConfig& quantize = config.quantize;
+  const bool one_scheme = !quantize.scheme.is_none() && quantize.scheme.table.empty();
+  const std::string name = one_scheme ? quantize.scheme.name : "this recipe";
+  std::string line = fmt::format("{} {} ms a step here", name, milliseconds(own)), fastest = name;
+  double least = own;
+  for (const char* dtype : {"bfloat16", "float32"}) {
+    const double seconds = seconds_of(unquantised(config, dtype), options, batches).step;
+    line += fmt::format(", {} {}", dtype, milliseconds(seconds));
+    if (seconds < least) least = seconds, fastest = dtype;
+  }
+  if (fastest != name) line += fmt::format(": {} is the fastest on this processor, {} is trained all the same", fastest, name);
+  log_info("{}", line);
+}
+
+}  // namespace
+
+double run_seconds(const RunCosts& costs, const JobConfig& config, int64_t steps) {
+  // Multiples of `freq` and the last step; the first one where `at_first`.
+  const auto times = [&](int64_t freq, bool at_first) {
+    const bool first_apart = at_first && freq > 1 && steps > 1;
+    return static_cast<double>(steps / freq + (steps % freq != 0 ? 1 : 0) + (first_apart ? 1 : 0));
+  };
+  double seconds = static_cast<double>(steps) * costs.step;
+  if (config.validation.enable) seconds += costs.validation * times(config.validation.freq, true);
+  if (config.checkpoint.enable) seconds += costs.save * times(config.checkpoint.interval, config.checkpoint.enable_first_step_checkpoint);
+  return seconds;
+}
+
+RunSize fitting_size(const RunCosts& costs, const JobConfig& config) {
+  const int64_t most = config.training.steps;
+  const double budget = 60 * config.training.minutes;
+  int64_t steps = most;
+  if (run_seconds(costs, config, most) > budget) {
+    int64_t fits = 0, beyond = (most + 9) / 10;  // tens of steps
+    while (fits + 1 < beyond) {
+      const int64_t middle = fits + (beyond - fits) / 2;
+      (run_seconds(costs, config, 10 * middle) <= budget ? fits : beyond) = middle;
+    }
+    steps = std::clamp(10 * fits, std::min(kLeastSteps, most), most);
+  }
+  const double share = static_cast<double>(steps) / static_cast<double>(most);
+  return {steps, std::llround(static_cast<double>(config.lr_scheduler.warmup_steps) * share)};
+}
+
+std::optional<RunSize> saved_size(const LoadedStep& step) {
+  using Pointer = nlohmann::json::json_pointer;
+  const nlohmann::json state = saved_state(step);
+  const Pointer steps("/config/training/steps"), warmup("/config/lr_scheduler/warmup_steps");
+  for (const Pointer& at : {steps, warmup}) {
+    if (!state.contains(at) || !state[at].is_number_integer() || state[at].get<int64_t>() < 0) return std::nullopt;
+  }
+  const RunSize size{state[steps].get<int64_t>(), state[warmup].get<int64_t>()};
+  return size.steps > 0 ? std::optional(size) : std::nullopt;
+}
+
+Sizing::Sizing(const LoadedConfig& loaded, std::string full_run)
+    : full_run_(std::move(full_run)),
+      own_steps_(loaded.from_command_line("training.steps") && !loaded.from_command_line("training.minutes")),
+      own_warmup_(loaded.from_command_line("lr_scheduler.warmup_steps")) {}
+
+void Sizing::take(JobConfig& config, const RunSize& size) const {
+  if (!own_steps_) config.training.steps = size.steps;
+  if (!own_warmup_) config.lr_scheduler.warmup_steps = size.warmup_steps;
+  config.training.minutes = 0;
+  write_config_files(config);
+}
+
+void Sizing::keep(JobConfig& config, const CheckpointStore& store) const {
+  if (config.training.minutes == 0) return;
+  for (const bool full : {false, true}) {
+    const int64_t wanted = config.checkpoint.load_step;
+    const std::optional<int64_t> number = wanted >= 0 ? std::optional(wanted) : store.latest_valid(full);
+    if (!number || *number == 0) continue;  // step 0 is of no run yet
+    if (const std::optional<RunSize> size = saved_size(store.open(*number))) return take(config, *size);
+  }
+}
+
+void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step) {
+  if (config.training.minutes == 0) return;
+  const int64_t all = config.training.steps;
+  const bool sized = !own_steps_ && all > 0 && step == 0;
+  const std::vector<MicroBatch> batches = sized ? coming_step(loader, engine) : std::vector<MicroBatch>{};
+  if (batches.empty()) return take(config, {all, config.lr_scheduler.warmup_steps});
+  log_info("Measuring a few steps, to train for about {} on this machine (training.minutes)", duration_text(60 * config.training.minutes));
+  const Engine::Options& options = engine.options();
+  const Measured own = seconds_of(config, options, batches);
+  const bool quantised = !config.quantize.scheme.is_none() || !config.quantize.recipe.empty() || !config.model.converters.empty();
+  if (quantised && options.device.is_cpu()) compare(config, options, batches, own.step);
+  RunCosts costs;
+  costs.step = own.step;
+  const auto rows = static_cast<double>(config.validation.local_batch_size * config.validation.seq_len);
+  if (validation) {
+    costs.validation =
+        own.evaluation * rows / static_cast<double>(batches.front().labels.numel()) * static_cast<double>(validation->steps_per_pass());
+  }
+  costs.save = 12 * static_cast<double>(engine.size().parameters) / kSavedBytesPerSecond;  // weights and two moments
+  const RunSize size = fitting_size(costs, config);
+  const auto time = [&](int64_t steps) { return duration_text(run_seconds(costs, config, steps)); };
+  if (size.steps == all) {
+    log_info("All {} steps take about {}, with validation and checkpoints", all, time(all));
+  } else {
+    log_info("Training takes {} of the recipe's {} steps, about {} with validation and checkpoints{}", size.steps, all, time(size.steps),
+             size.steps == kLeastSteps ? "; fewer would show little" : "");
+    if (!full_run_.empty()) log_info("All {} take about {} here: {}", all, time(all), full_run_);
+  }
+  take(config, size);
+  reset_peak_memory(options.device);
+  measured_ = true;
+}
+
+void log_estimate(Engine& engine, DataLoader& loader, int64_t steps) {
+  constexpr int64_t kShortRun = 50;
+  if (steps < kShortRun || !loader.has_next()) return;
+  const MicroBatch batch = coming_step(loader, engine).front();
+  const double seconds = engine.measure(batch) * static_cast<double>(loader.microbatches_per_step());
+  log_info("Estimate: {:.0f} ms a step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps)), steps);
+}
+
+}  // namespace halftone

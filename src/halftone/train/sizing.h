@@ -1,0 +1,58 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "halftone/checkpoint/store.h"
+#include "halftone/config/load.h"
+#include "halftone/data/loader.h"
+#include "halftone/train/engine.h"
+
+// training.minutes: a run measures a few steps and takes as many as fit into the time on this machine.
+namespace halftone {
+
+struct RunSize {
+  int64_t steps = 0, warmup_steps = 0;
+  bool operator==(const RunSize&) const = default;
+};
+
+// Seconds that the parts of a run take.
+struct RunCosts {
+  double step = 0;  // with its optimizer
+  double validation = 0, save = 0;
+};
+
+constexpr int64_t kLeastSteps = 200;  // a run of fewer shows little
+
+// A run of `steps` steps, with the validations and checkpoints that `config` asks for.
+double run_seconds(const RunCosts& costs, const JobConfig& config, int64_t steps);
+// The longest run that fits into training.minutes, in tens of steps: kLeastSteps to training.steps, or that where it is less. The warm-up
+// keeps its share of the steps.
+RunSize fitting_size(const RunCosts& costs, const JobConfig& config);
+
+// What a checkpoint's configuration says; none where it says nothing (a Hugging Face folder).
+std::optional<RunSize> saved_size(const LoadedStep& step);
+
+// What training.minutes makes of a run's configuration: steps and warm-up of their own instead of minutes, so that the configuration
+// which the run writes and saves repeats it. What the command line says stands: training.steps there switches sizing off.
+class Sizing {
+ public:
+  // `full_run`: the command of the run that is not cut; may be empty.
+  Sizing(const LoadedConfig& loaded, std::string full_run);
+  // Before a checkpoint is loaded: a run that goes on has the length that it was started with.
+  void keep(JobConfig& config, const CheckpointStore& store) const;
+  // Afterwards: a run at step 0 measures steps over its first rows, beside bfloat16 and float32 where it is quantised on a CPU, and says
+  // what they take and what the run will be. Models of its own do the work, so nothing of the engine changes.
+  void measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step);
+  bool measured() const { return measured_; }
+
+ private:
+  void take(JobConfig& config, const RunSize& size) const;
+  std::string full_run_;
+  bool own_steps_, own_warmup_;  // from the command line
+  bool measured_ = false;
+};
+
+// Says how long `steps` steps will take, from one forward and backward pass whose gradients are thrown away; nothing of a short run.
+void log_estimate(Engine& engine, DataLoader& loader, int64_t steps);
+
+}  // namespace halftone
