@@ -103,6 +103,7 @@ with tempfile.TemporaryDirectory() as work:
     for tool, words in (("plot_roofline.py", [picture]), ("plot_roofline.py", [picture, work]), ("plot_roofline.py", [picture, paths[0]]),
                         ("plot_roofline.py", [os.path.join(work, "none/x.svg"), paths[3]]), ("bench_tables.py", []),
                         ("bench_tables.py", [picture]), ("plot_losses.py", []), ("plot_losses.py", [picture, "a"]),
+                        ("plot_demo.py", [picture]), ("plot_demo.py", [picture, work, paths[0]]),
                         ("plot_losses.py", [picture, f"a={paths[0]}"]), ("plot_convergence.py", [picture]),
                         ("plot_convergence.py", [picture, paths[0]]), ("plot_convergence.py", [picture, os.path.join(work, "none")])):
         run = subprocess.run([sys.executable, os.path.join(source, "tools", tool), *words], capture_output=True, text=True)
