@@ -9,7 +9,7 @@ BIN := build/release/bin
 help:  ## this text
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-train: setup  ## install, build, train the demo model in INT8 on this machine and let it write
+train: setup  ## install, build, train the demo model in INT8 for about five minutes and let it write
 	@tools/build release halftone
 	@$(BIN)/halftone train --config recipes/demo.toml
 

@@ -57,9 +57,9 @@ TEST(NextCommands, AWayOnFromAModelAlone) {
 
 TEST(NextCommands, ReplaceWhatTheySetThemselves) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
-  const std::string text =
-      next_after({"--config=" + file, "--checkpoint.load_step=20", "--training.steps", "30", "--quantize.scheme=mxfp4", "--quantize.ignore",
-                  "output", "--quantize.use-hadamard", "--training.seq_len", "64", "--job.dump-folder=outputs/bf16"});
+  const std::string text = next_after({"--config=" + file, "--checkpoint.load_step=20", "--training.steps", "30", "--quantize.scheme=mxfp4",
+                                       "--quantize.ignore", "output", "--quantize.use-hadamard", "--training.seq_len", "64",
+                                       "--training.minutes=3", "--job.dump-folder=outputs/bf16"});
   EXPECT_EQ(line_of(text, "go on"), fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
                                                 "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
                                                 file));

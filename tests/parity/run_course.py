@@ -311,7 +311,7 @@ def sized(work):
         return made
 
     a, plain = run("sized"), run("plain", "--training.minutes", "0", "--training.steps", "200", "--lr_scheduler.warmup_steps", "20")
-    text = a(says="Training takes 200 of the recipe's 400 steps")
+    text = a(says="Training takes 200 of 400 steps")
     expect(re.search(r"int8 [\d,]+ ms a step here, bfloat16 [\d,]+, float32 [\d,]+", text), f"what steps take: {text[:3000]}")
     expect("train --config" in text and "--training.steps 400 --job.dump_folder" in text, "the command of the whole run")
     plain()
@@ -328,7 +328,7 @@ def sized(work):
     expect("Measuring" not in text and "WARNING" not in text, f"a run that goes on: {text[:3000]}")
     expect(a.tensors(200) == plain.tensors(200) and a.losses() == plain.losses(), "a sized run that goes on ends elsewhere")
     text = a("--training.steps", "230", says="Loaded checkpoint step 200")
-    expect("Measuring" not in text and "warmup_steps" not in text and a.steps()[-1] == 230, f"more steps: {text[:3000]}")
+    expect("Measuring" not in text and "(warmup 20)" in text and a.steps()[-1] == 230, f"more steps: {text[:3000]}")
     few = run("few", "--training.steps", "12")
     expect("Measuring" not in few() and few.steps() == [12], "steps of the command line are measured")
     limit = run("limit", "--training.minutes", "1e-4", "--training.steps", "7")

@@ -53,8 +53,10 @@ std::string next_commands(Arguments args, const JobConfig& config, const RunSumm
   std::string out = fmt::format("  {} generate --checkpoint {} --prompt 'class Linear(Module):'   # your own prompt\n", kProgram,
                                 shell_word(run.checkpoint));
   if (run.resumable) {
-    out += fmt::format("  {} train{} --training.steps {}   # go on training\n", kProgram,
-                       words_without(args, {"training.steps", "checkpoint.load_step", "checkpoint.exclude_from_loading"}), 2 * run.step);
+    out +=
+        fmt::format("  {} train{} --training.steps {}   # go on training\n", kProgram,
+                    words_without(args, {"training.steps", "training.minutes", "checkpoint.load_step", "checkpoint.exclude_from_loading"}),
+                    2 * run.step);
   } else {
     out += fmt::format("  {} train{} --checkpoint.initial_load_path {} --job.dump_folder {}   # another run from these weights\n", kProgram,
                        words_without(args, {"checkpoint.initial_load_path", "checkpoint.initial_load_in_hf", "job.dump_folder"}),

@@ -1,5 +1,7 @@
 #include "halftone/train/sizing.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -26,7 +28,7 @@ struct Silence {
 };
 
 struct Measured {
-  double step = 0, evaluation = 0;  // seconds; the least of several, since other programs may run
+  double step = 0, evaluation = 0;  // seconds; the middle of several, since other programs may run
 };
 
 Measured seconds_of(const JobConfig& config, const Engine::Options& options, std::span<const MicroBatch> batches) {
@@ -46,7 +48,8 @@ Measured seconds_of(const JobConfig& config, const Engine::Options& options, std
   for (double sum = 0; steps.size() < kFewestMeasured || (steps.size() < kMostMeasured && sum < kMeasuredSeconds); sum += steps.back())
     steps.push_back(seconds(one_step));
   const auto evaluation = [&] { return seconds([&] { engine.evaluate(batches.front()); }); };
-  return {*std::min_element(steps.begin(), steps.end()), std::min(evaluation(), evaluation())};
+  std::sort(steps.begin(), steps.end());
+  return {steps[(steps.size() - 1) / 2], std::min(evaluation(), evaluation())};
 }
 
 JobConfig unquantised(JobConfig config, const std::string& dtype) {
@@ -161,11 +164,12 @@ void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader
   if (size.steps == all) {
     log_info("All {} steps take about {}, with validation and checkpoints", all, time(all));
   } else {
-    log_info("Training takes {} of the recipe's {} steps, about {} with validation and checkpoints{}", size.steps, all, time(size.steps),
+    log_info("Training takes {} of {} steps, about {} with validation and checkpoints{}", size.steps, all, time(size.steps),
              size.steps == kLeastSteps ? "; fewer would show little" : "");
     if (!full_run_.empty()) log_info("All {} take about {} here: {}", all, time(all), full_run_);
   }
   take(config, size);
+  malloc_trim(0);  // what the models took is not this run's
   reset_peak_memory(options.device);
   measured_ = true;
 }
