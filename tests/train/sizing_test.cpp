@@ -83,7 +83,7 @@ TEST(Sizing, ReadsTheSizeThatACheckpointSays) {
   const auto saved = [&](const std::string& json) {
     StepState state;
     state.step = 3, state.model_only = true, state.state_json = json;
-    store.save(state, true, true);
+    store.save(state, true);
     return saved_size(store.open(3));
   };
   EXPECT_EQ(saved(R"({"config": {"training": {"steps": 420}, "lr_scheduler": {"warmup_steps": 56}}})"), (RunSize{420, 56}));
