@@ -38,10 +38,10 @@ inline Pass model_pass(std::vector<std::string> quantize, c10::Device device) {
   built.model->prepare(device, kLength);
   store.initialize(1);
   if (config.activation_checkpoint.mode == "full") built.model->set_recompute({nn::Recompute::full, 1});
-  step_context() = {1, 1, 0};
   at::manual_seed(2);
   const at::Tensor tokens = at::randint(256, {kRows, kLength + 1}, at::kLong).to(device);
   nn::ModelInput input;
+  input.step = {1, 1, 0};
   input.tokens = tokens.narrow(1, 0, kLength).contiguous();
   at::AutoGradMode grad(true);
   const HeadLoss out = built.model->loss(input, tokens.narrow(1, 1, kLength).contiguous(), 1.0 / (kRows * kLength));

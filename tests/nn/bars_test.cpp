@@ -30,7 +30,7 @@ struct Bar {
 // The layer against the unquantised bf16 layer; each forms dY from its own Y.
 void compare(const LinearRecipe& r, const at::Tensor& x, const at::Tensor& w, const at::Tensor& target, Bar bar,
              const at::Tensor& bias = {}) {
-  step_context() = {1234, 1, 0};
+  test_step() = {1234, 1, 0};
   OneLinear plain(w, recipe("none"), bias), layer(w, r, bias);
   const LinearResult e = plain.run(x, mse_gradient(plain.forward(x), target)), y = layer.run(x, mse_gradient(layer.forward(x), target));
   EXPECT_GE(sqnr(e.y, y.y), bar.y) << r.name;
@@ -126,7 +126,8 @@ TEST_P(Bars, StoredWeightsAreAsExactAsTheirCodes) {
     const auto data = [&](uint64_t seed) { return outliers ? data_o({1024, 1024}, seed) : data_r({1024, 1024}, seed); };
     const at::Tensor x = data(1234), w = data(1235), dy = data(1236);
     const LinearResult e = exact(x, w, dy);
-    for (const Case& c : {Case{"int8_weight", "none", 41.75, 41.75, 25.7, 25.75}, {"int8_weight", "int8", 38.9, 41.75, 0, 25.75},
+    for (const Case& c : {Case{"int8_weight", "none", 41.75, 41.75, 25.7, 25.75},
+                          {"int8_weight", "int8", 38.9, 41.75, 0, 25.75},
                           {"int4_weight", "none", 22.1, 22.1, 20.5, 20.6}}) {
       const LinearRecipe r = recipe(c.scheme, [&](auto& o) { o.activation = c.activation; });
       OneLinear layer(w, r);

@@ -95,7 +95,7 @@ class GraphedLinear : public OnDeviceWith<Variant> {
   void TearDown() override {
     if (stream_) synchronize(test_device());
     stream_.reset();
-    step_context() = {};
+    test_step() = {};
     at::globalContext().setDeterministicAlgorithms(false, false);
     OnDeviceWith::TearDown();
   }
@@ -103,7 +103,7 @@ class GraphedLinear : public OnDeviceWith<Variant> {
     at::NoGradGuard no_grad;
     layer.weight().grad.zero_();
     LinearOptions options;
-    options.keep = true, options.out = x.scalar_type();
+    options.step = test_step(), options.keep = true, options.out = x.scalar_type();
     const LinearCall call = linear_call(x, layer.group(), options);
     return {call.y, call.backward(dy, true), layer.weight().grad, {}};
   }
@@ -130,11 +130,11 @@ TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
     LinearResult out{at::empty({m, n}, x.options()), at::empty({m, k}, x.options()), at::empty({n, k}, on_device()), {}};
     LinearResult eager[2];
     for (const uint32_t s : {3u, 4u}) {
-      step_context() = {11, s, 64};
+      test_step() = {11, s, 64};
       ++layer->weight().version;  // weights are quantised once a step
       eager[s - 3] = on_cpu(pass(*layer, x, dy));
     }
-    step_context() = {11, 1000, 64, static_cast<const uint32_t*>(step.const_data_ptr())};
+    test_step() = {11, 1000, 64, static_cast<const uint32_t*>(step.const_data_ptr())};
     Graph graph(stream_->current_stream(), [&] {
       const LinearResult r = pass(*layer, x, dy);
       out.y.copy_(r.y), out.dx.copy_(r.dx), out.dw.copy_(r.dw);
@@ -164,12 +164,12 @@ TEST_P(GraphedLinear, ReadsTheWeightOfTheReplay) {
   const auto layer = this->layer(w);
   at::Tensor step = at::full({1}, 3, on_device(at::kInt)), y = at::empty({64, 64}, x.options());
   const at::Tensor twice = w * 2;
-  step_context() = {11, 3, 0};
+  test_step() = {11, 3, 0};
   layer->weight().value.detach().copy_(twice), ++layer->weight().version;
   const at::Tensor expected = pass(*layer, x, dy).y.cpu().clone();
   layer->weight().value.detach().copy_(w), ++layer->weight().version;
   const at::Tensor before = pass(*layer, x, dy).y.cpu().clone();
-  step_context().device_step = static_cast<const uint32_t*>(step.const_data_ptr());
+  test_step().device_step = static_cast<const uint32_t*>(step.const_data_ptr());
   Graph graph(stream_->current_stream(), [&] { y.copy_(pass(*layer, x, dy).y); });
   layer->weight().value.detach().copy_(twice);
   graph.replay();
@@ -183,7 +183,7 @@ TEST_P(GraphedLinear, TakesNewShapes) {
   const at::Tensor x = normal({192, 352}, at::kBFloat16), w = normal({224, 352}, at::kBFloat16), dy = normal({192, 224}, at::kBFloat16);
   const auto layer = this->layer(w);
   at::Tensor step = at::full({1}, 3, on_device(at::kInt)), y = at::empty({192, 224}, x.options());
-  step_context() = {11, 3, 0, static_cast<const uint32_t*>(step.const_data_ptr())};
+  test_step() = {11, 3, 0, static_cast<const uint32_t*>(step.const_data_ptr())};
   Graph graph(stream_->current_stream(), [&] { y.copy_(pass(*layer, x, dy).y); });
   graph.replay();
   const at::Tensor replayed = y.cpu().clone();
@@ -195,7 +195,7 @@ TEST_P(GraphedLinear, RefusesToRepeatTheDrawsOfOneStep) {
   at::manual_seed(6);
   const at::Tensor x = normal({64, 96}, at::kBFloat16), w = normal({64, 96}, at::kBFloat16), dy = normal({64, 64}, at::kBFloat16);
   const auto layer = this->layer(w);
-  step_context() = {11, 3, 0};
+  test_step() = {11, 3, 0};
   pass(*layer, x, dy);
   const auto capture = [&] { Graph graph(stream_->current_stream(), [&] { pass(*layer, x, dy); }); };
   if (!random) {

@@ -15,7 +15,7 @@ class LargeBars : public OnDevice {
  protected:
   void SetUp() override {
     OnDevice::SetUp();
-    step_context() = {1234, 1, 0};
+    test_step() = {1234, 1, 0};
   }
 };
 INSTANTIATE_TEST_SUITE_P(On, LargeBars, testing::Values(std::string("cuda")), [](const auto& info) { return info.param; });
@@ -150,7 +150,8 @@ TEST_P(LargeBars, Fp8FeedForward) {
     OneLinear a(w1, r), b(w3, r), c(w2, r);
     at::AutoGradMode grad(true);
     const at::Tensor input = x.detach().set_requires_grad(true);
-    const at::Tensor y = linear(at::silu(linear(input, a.group())) * linear(input, b.group()), c.group());
+    const StepContext& s = test_step();
+    const at::Tensor y = linear(at::silu(linear(input, a.group(), s)) * linear(input, b.group(), s), c.group(), s);
     torch::autograd::backward({y}, {at::ones_like(y)});
     return Result{y.detach(), {a.weight().grad, b.weight().grad, c.weight().grad}};
   };

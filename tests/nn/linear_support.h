@@ -62,13 +62,13 @@ class OneLinear {
     const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
     weight_.grad.zero_();
     at::AutoGradMode grad(true);
-    const at::Tensor y = linear(x, group_);
+    const at::Tensor y = linear(x, group_, test_step());
     for (int i = 1; i <= times; ++i) torch::autograd::backward({y}, {dy}, /*retain_graph=*/i < times);
     return {y.detach(), x.grad(), weight_.grad.clone(), bias_.grad};
   }
   at::Tensor forward(const at::Tensor& x) {
     at::NoGradGuard no_grad;
-    return linear(x, group_);
+    return linear(x, group_, test_step());
   }
   // The weight becomes codes without a master copy.
   void store_weight(const OperandSpec& spec) {

@@ -38,8 +38,9 @@ INSTANTIATE_TEST_SUITE_P(Device, OptionsOn, test_devices(), [](const auto& info)
 
 TEST_P(OptionsOn, EstimatorScalesEachGradientBySlope) {
   // A block whose largest weight is 6 has scale 1: the others are the check values of numerics.md section 6 themselves.
-  const std::vector<std::pair<float, float>> checks = {{0.0f, 0.2f}, {0.1f, 0.30096f}, {0.24f, 2.62653f}, {0.25f, 3.0f}, {0.7f, 0.72478f},
-                                                       {3.3f, 0.41628f}, {4.5f, 0.34822f}, {6.0f, 0.2f}, {-2.2f, 0.30096f}};
+  const std::vector<std::pair<float, float>> checks = {{0.0f, 0.2f},     {0.1f, 0.30096f}, {0.24f, 2.62653f},
+                                                       {0.25f, 3.0f},    {0.7f, 0.72478f}, {3.3f, 0.41628f},
+                                                       {4.5f, 0.34822f}, {6.0f, 0.2f},     {-2.2f, 0.30096f}};
   at::Tensor w = at::zeros({32, 32}, on_device());
   for (size_t i = 0; i < checks.size(); ++i) w[3][static_cast<int64_t>(i)] = checks[i].first;
   at::manual_seed(1);
@@ -61,10 +62,12 @@ TEST_P(OptionsOn, EstimatorReadsEveryFactorOfTheWeight) {
   const at::Tensor w = normal({64, 256}), x = normal({32, 256}), dy = normal({32, 64});
   for (const std::string scheme : {"mxfp4", "nvfp4", "amdfp4"}) {
     const auto set = [&](bool dge) {
-      return recipe(scheme.c_str(), [&](auto& o) {
-               o.use_dge = dge, o.use_sr_grad = false;
-               if (scheme == "mxfp4") o.two_level_scaling = "blockwise";
-             }).linear;
+      return recipe(scheme.c_str(),
+                    [&](auto& o) {
+                      o.use_dge = dge, o.use_sr_grad = false;
+                      if (scheme == "mxfp4") o.two_level_scaling = "blockwise";
+                    })
+          .linear;
     };
     const at::Tensor ratio = OneLinear(w, set(true)).run(x, dy).dw / OneLinear(w, set(false)).run(x, dy).dw;
     CopyRequest request;
@@ -96,11 +99,11 @@ TEST_P(OptionsOn, SideProductStartsAtZeroAndLearns) {
     store.initialize(1);
     EXPECT_EQ(store.parameters().size(), 4);
     EXPECT_EQ(store.parameters()[1]->fqn, "first.lora_v");
-    step_context() = {1, 1, 0};
+    test_step() = {1, 1, 0};
     const at::Tensor x = normal({96, 128}).set_requires_grad(true), dy = normal({96, 256});
     OneLinear dense(net.first.weight.weight.value, recipe(scheme).linear);
     at::AutoGradMode grad(true);
-    const at::Tensor y = net.first(x);
+    const at::Tensor y = net.first(x, test_step());
     EXPECT_TRUE(at::allclose(y, dense.forward(x), 1e-4, 1e-4));
     torch::autograd::backward({y}, {dy});
     Parameter &v = *store.parameters()[1], &sigma = *store.parameters()[2], &u = *store.parameters()[3];
@@ -111,8 +114,8 @@ TEST_P(OptionsOn, SideProductStartsAtZeroAndLearns) {
     v.master.normal_(0, 0.1), sigma.master.normal_(1, 0.1);
     store.masters_changed();
     const at::Tensor side = at::mm(at::mm(x, v.master.t()) * sigma.master, u.master.t());
-    EXPECT_GT(sqnr(at::mm(x, net.first.weight.master.t()) + side, net.first(x)), 10);
-    EXPECT_GT(sqnr(side, net.first(x) - dense.forward(x)), 10);
+    EXPECT_GT(sqnr(at::mm(x, net.first.weight.master.t()) + side, net.first(x, test_step())), 10);
+    EXPECT_GT(sqnr(side, net.first(x, test_step()) - dense.forward(x)), 10);
   }
 }
 
@@ -129,15 +132,15 @@ TEST_P(OptionsOn, SideProductOfAHeadCountsInItsLoss) {
     store.parameters()[1]->master.normal_(0, 0.1), store.parameters()[2]->master.normal_(1, 0.1);
     store.masters_changed();
   }
-  step_context() = {1, 1, 0};
+  test_step() = {1, 1, 0};
   const at::Tensor labels = at::arange(1280, on_device(at::kLong)).remainder(256);
   const at::Tensor x = normal({1280, 128}).set_requires_grad(true), again = x.detach().clone().set_requires_grad(true);
   at::AutoGradMode grad(true);
-  const at::Tensor expected = at::cross_entropy_loss(net.first(x), labels);
+  const at::Tensor expected = at::cross_entropy_loss(net.first(x, test_step()), labels);
   torch::autograd::backward({expected}, {});
   std::vector<at::Tensor> gradients;
   for (Parameter* p : store.parameters()) gradients.push_back(p->weight.grad.clone()), p->weight.grad.zero_();
-  const HeadLoss found = head_loss(again, net.first.head(), labels, 1.0 / 1280);
+  const HeadLoss found = head_loss(again, net.first.head(), labels, 1.0 / 1280, test_step());
   torch::autograd::backward({found.loss}, {});
   EXPECT_NEAR(found.loss.item<double>(), expected.item<double>(), 1e-5 * expected.item<double>());
   EXPECT_GT(sqnr(x.grad(), again.grad()), 60);
@@ -183,7 +186,8 @@ TEST_P(OptionsOn, BitnetLayersNormaliseTheirInput) {
   EXPECT_EQ(store.parameters()[1]->fqn, "first.norm.weight");
   const at::Tensor x = normal({8, 64}) * 50;
   const at::Tensor normal = x * (x.square().mean(1, true) + 1e-5).rsqrt();
-  EXPECT_TRUE(at::allclose(net.first(x), OneLinear(net.first.weight.weight.value, recipe("bitnet").linear).forward(normal), 1e-4, 1e-4));
+  EXPECT_TRUE(at::allclose(net.first(x, test_step()), OneLinear(net.first.weight.weight.value, recipe("bitnet").linear).forward(normal),
+                           1e-4, 1e-4));
 }
 
 // The optimizer's step on codes: AdamW on their numbers, fresh scales, unbiased stochastic rounding.
@@ -220,7 +224,7 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     const at::Tensor quantum = scheme[3] == '8' ? s.scales.unsqueeze(1).expand({96, 64}) : s.scales.repeat_interleave(32, 1);
     const at::Tensor error = (found - wanted) / quantum;
     EXPECT_LT(error.abs().max().item<float>(), 1.001);
-    EXPECT_GT(error.abs().max().item<float>(), 0.6);                  // stochastic, not to nearest
+    EXPECT_GT(error.abs().max().item<float>(), 0.6);                            // stochastic, not to nearest
     EXPECT_NEAR(error.mean().item<float>(), 0, 4 * 0.41 / std::sqrt(96 * 64));  // 4 standard errors
     if (scheme[3] == '8') {
       EXPECT_TRUE(at::allclose(s.scales, wanted.abs().amax(1) / 127, 1e-6, 0));
@@ -315,7 +319,7 @@ TEST(Options, IllegalCombinationsAreRefused) {
 }
 
 TEST(Options, PresetsFillWhatIsNotSet) {
-  const LinearRecipe recommended = recipe("nvfp4").linear, alto = recipe("nvfp4", [](auto& o) { o.preset = "alto"; }).linear;
+  const LinearRecipe recommended = recipe("nvfp4").linear, alto = recipe("nvfp4", [](auto&o) { o.preset = "alto"; }).linear;
   EXPECT_EQ(recommended.x_wgrad.hadamard, 32);
   EXPECT_TRUE(recommended.dy_dgrad.stochastic);
   EXPECT_EQ(recommended.w_forward.two_level, TwoLevel::tensor);

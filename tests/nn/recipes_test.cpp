@@ -69,8 +69,12 @@ std::unique_ptr<OneLinear> make_layer(const LinearRecipe& r, const at::Tensor& w
 
 // What a product of these operands must keep against fp64 (numerics.md 13.1): fp8 tensor cores 50 dB, 40 with fast accumulation.
 double product_bar(const LinearRecipe& r, int product) {
-  const OperandSpec &a = product == 0 ? r.x_forward : product == 1 ? r.dy_dgrad : r.dy_wgrad,
-                    &b = product == 0 ? r.w_forward : product == 1 ? r.w_dgrad : r.x_wgrad;
+  const OperandSpec &a = product == 0   ? r.x_forward
+                         : product == 1 ? r.dy_dgrad
+                                        : r.dy_wgrad,
+                    &b = product == 0   ? r.w_forward
+                         : product == 1 ? r.w_dgrad
+                                        : r.x_wgrad;
   const Path path = r.emulate ? Path::dequantized : product_support(a, b, hardware_of(test_device())).path;
   return path != Path::fp8 && path != Path::folded ? 90 : r.fast_accum[static_cast<size_t>(product)] ? 40 : 50;
 }
@@ -79,7 +83,7 @@ class Recipes : public OnDeviceWith<Variant> {
  protected:
   void SetUp() override {
     OnDeviceWith::SetUp();
-    step_context() = {17, 3, 64};
+    test_step() = {17, 3, 64};
   }
   const LinearRecipe recipe_ = recipe_of(param());
 
@@ -196,7 +200,7 @@ TEST_P(Recipes, ShowANanWhereItIs) {
     const OperandSpec &f = recipe_.w_forward, &d = recipe_.w_dgrad;
     expect_rows(c.y.t(), poisoned(f, row, n), !f.quantized(), "Y of W");
     at::Tensor columns = poisoned(d, column, k);
-    if (f.element == Element::int8 && f.stored) columns.fill_(true);                                // its scale goes to dY
+    if (f.element == Element::int8 && f.stored) columns.fill_(true);                                      // its scale goes to dY
     if (f.element == Element::uint4) columns.narrow(0, column / f.block * f.block, f.block).fill_(true);  // groups of W, not of W^T
     expect_rows(c.dx.t(), columns, !d.quantized(), "dX of W");
     EXPECT_TRUE(c.dw.isfinite().all().item<bool>());
@@ -213,7 +217,7 @@ TEST_P(Recipes, GoBackwardTwice) {
   EXPECT_GE(sqnr(once.dw * 2, twice.dw), 120);
   auto layer = make_layer(recipe_, w);
   at::AutoGradMode grad(true);
-  const at::Tensor leaf = x.detach().set_requires_grad(true), y = linear(leaf, layer->group());
+  const at::Tensor leaf = x.detach().set_requires_grad(true), y = linear(leaf, layer->group(), test_step());
   torch::autograd::backward({y}, {dy});
   EXPECT_THROW(torch::autograd::backward({y}, {dy}), Error);
 }

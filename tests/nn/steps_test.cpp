@@ -40,7 +40,7 @@ class Perceptron : public Module {
   // Loss, with gradients in the weights.
   double backward(const at::Tensor& x, const at::Tensor& target) {
     at::AutoGradMode grad(true);
-    const at::Tensor y = second(at::relu(first(x.detach().set_requires_grad(true))));
+    const at::Tensor y = second(at::relu(first(x.detach().set_requires_grad(true), test_step())), test_step());
     const at::Tensor loss = (y - target).square().mean();
     torch::autograd::backward({loss}, {});
     return loss.item<double>();

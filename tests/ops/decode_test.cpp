@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "halftone/ops/operand.h"
-#include "ops/test_device.h"
 #include "halftone/quantize/dequantize_ref.h"
+#include "ops/test_device.h"
 #include "quantize/operand_cases.h"
 
 namespace halftone {

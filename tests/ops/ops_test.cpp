@@ -6,6 +6,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/aten.h"
+#include "ops/portable.h"
 #include "halftone/ops/attention.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/head_loss.h"
@@ -36,8 +37,8 @@ TEST(AddRmsNorm, EqualsThePortableFormulas) {
   auto [sum, y] = add_rms_norm(x, r, w, 1e-5);
   torch::autograd::backward({sum, y}, {d_sum, dy});
   at::NoGradGuard no_grad;
-  const auto [expected_y, rstd] = aten::rms_norm(x + r, w.value, 1e-5);
-  const auto [dx, dw] = aten::rms_norm_backward(dy, x + r, rstd, w.value);
+  const auto [expected_y, rstd] = portable::rms_norm(x + r, w.value, 1e-5);
+  const auto [dx, dw] = portable::rms_norm_backward(dy, x + r, rstd, w.value);
   EXPECT_LT(relative(expected_y, y), 1e-6);
   EXPECT_LT(relative(dx + d_sum, x.grad()), 1e-5);
   EXPECT_TRUE(at::equal(x.grad(), r.grad()));
@@ -56,8 +57,8 @@ TEST(AddRmsNorm, KeepsAWideResidualStream) {
   torch::autograd::backward({sum, y}, {d_sum, dy});
   at::NoGradGuard no_grad;
   EXPECT_TRUE(at::equal(sum, x + r));
-  const auto [expected_y, rstd] = aten::rms_norm(x + r, w.value, 1e-5);
-  const auto [dx, dw] = aten::rms_norm_backward(dy, x + r, rstd, w.value);
+  const auto [expected_y, rstd] = portable::rms_norm(x + r, w.value, 1e-5);
+  const auto [dx, dw] = portable::rms_norm_backward(dy, x + r, rstd, w.value);
   ASSERT_EQ(y.value.scalar_type(), at::kBFloat16);
   EXPECT_LT(relative(expected_y, y), 1e-3);
   ASSERT_EQ(x.grad().scalar_type(), at::kFloat);
@@ -72,8 +73,8 @@ TEST(Swiglu, EqualsThePortableFormulas) {
   at::AutoGradMode grad(true);
   const at::Tensor h = swiglu(gu);
   torch::autograd::backward({h}, {dh});
-  EXPECT_LT(relative(aten::swiglu(gu.detach()), h), 1e-5);
-  EXPECT_LT(relative(aten::swiglu_backward(dh, gu.detach()), gu.grad()), 1e-5);
+  EXPECT_LT(relative(portable::swiglu(gu.detach()), h), 1e-5);
+  EXPECT_LT(relative(portable::swiglu_backward(dh, gu.detach()), gu.grad()), 1e-5);
 }
 
 TEST(Embedding, AddsTheGradientsOfRepeatedTokens) {
@@ -106,10 +107,10 @@ void compare_attention(bool documents) {
   const at::Tensor qkv = at::randn({42, 8 * 16}), d_out = at::randn({42, 64});
   // The portable path: rotate, attend, and back.
   at::Tensor rotated = qkv.clone();
-  rotated.narrow(1, 0, 96).copy_(aten::rotate(qkv.narrow(1, 0, 96), 6, a, false));
+  rotated.narrow(1, 0, 96).copy_(portable::rotate(qkv.narrow(1, 0, 96), 6, a, false));
   const aten::AttentionState state = aten::attention(rotated, a, true);
   at::Tensor expected = aten::attention_backward(d_out, state, a);
-  expected.narrow(1, 0, 96).copy_(aten::rotate(expected.narrow(1, 0, 96).clone(), 6, a, true));
+  expected.narrow(1, 0, 96).copy_(portable::rotate(expected.narrow(1, 0, 96).clone(), 6, a, true));
   at::AutoGradMode grad(true);
   const at::Tensor leaf = qkv.clone().set_requires_grad(true);
   const at::Tensor out = causal_attention(leaf * 1.0, a);
@@ -145,7 +146,7 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   at::Tensor labels = at::randint(vocab, {rows}, at::kLong);
   labels.narrow(0, 10, 100).fill_(-100);
   at::AutoGradMode grad(true);
-  const HeadLoss out = head_loss(x, head_of(head), labels, 1.0 / 2400);
+  const HeadLoss out = head_loss(x, head_of(head), labels, 1.0 / 2400, {});
   torch::autograd::backward({out.loss}, {});
   const at::Tensor xr = x.detach().to(at::kDouble).set_requires_grad(true), wr = w.value.detach().to(at::kDouble).set_requires_grad(true);
   const at::Tensor logits = at::mm(xr, wr.t());
@@ -155,7 +156,7 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   EXPECT_LT(relative(xr.grad(), x.grad()), 1e-5);
   EXPECT_LT(relative(wr.grad(), w.grad), 1e-5);
   at::NoGradGuard no_grad;
-  EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0).sum.item<double>(), out.sum.item<double>(), 1e-6);
+  EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0, {}).sum.item<double>(), out.sum.item<double>(), 1e-6);
 }
 
 TEST(Recompute, GivesTheSameGradients) {

@@ -57,7 +57,7 @@ struct Pair {
   std::pair<at::Tensor, at::Tensor> run(const at::Tensor& x_in, const at::Tensor& dy, bool again = false) {
     const at::Tensor x = x_in.detach().to(test_device()).clone().set_requires_grad(true);
     at::AutoGradMode grad(true);
-    const auto f = [&](const at::Tensor& t) { return linear(t, group); };
+    const auto f = [&](const at::Tensor& t) { return linear(t, group, test_step()); };
     const at::Tensor y = again ? recompute(f, x, weights[0].value) : f(x);
     torch::autograd::backward({y}, {dy.to(test_device())});
     return {y.detach().cpu(), x.grad().cpu()};
@@ -93,7 +93,7 @@ class Stats : public OnDeviceWith<LinearRecipe> {
   void SetUp() override {
     OnDeviceWith::SetUp();
     at::manual_seed(11);
-    step_context() = {17, 3, 64};
+    test_step() = {17, 3, 64};
   }
 };
 std::string test_name(const testing::TestParamInfo<std::tuple<std::string, LinearRecipe>>& info) {
@@ -109,7 +109,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
   std::map<std::string, Energies> expected;
   Watch watch;
   for (int batch = 0; batch < 2; ++batch) {
-    step_context().first_row = 64 + batch * tokens;
+    test_step().first_row = 64 + batch * tokens;
     const at::Tensor x = at::randn({tokens, k}).to(at::kBFloat16), dy = (at::randn({tokens, n[0] + n[1]}) * 1e-3).to(at::kBFloat16);
     for (Weight& w : pair.weights) w.grad.zero_();
     const auto [y, dx] = pair.run(x, dy);
@@ -174,7 +174,7 @@ TEST_P(Stats, ChangeNothing) {
     std::unique_ptr<Watch> watch = watched ? std::make_unique<Watch>() : nullptr;
     at::Tensor y, dx;
     for (int batch = 0; batch < 2; ++batch) {
-      step_context().first_row = 64 * batch;
+      test_step().first_row = 64 * batch;
       std::tie(y, dx) = pair.run(at::randn({64, 96}).to(at::kBFloat16), at::randn({64, 96}).to(at::kBFloat16));
     }
     EXPECT_TRUE(!watch || !watch->read().empty());
@@ -386,7 +386,7 @@ TEST(QuantizationStats, ForwardPassesWithoutGradientsAreNotCounted) {
   Watch watch;
   {
     at::NoGradGuard no_grad;
-    linear(at::randn({32, 64}).to(at::kBFloat16), pair.group);
+    linear(at::randn({32, 64}).to(at::kBFloat16), pair.group, test_step());
   }
   EXPECT_TRUE(watch.read().empty());
 }

@@ -13,6 +13,7 @@
 #include "halftone/ops/stored_weight.h"
 #include "halftone/ops/weight.h"
 #include "halftone/quantize/operand_ref.h"
+#include "ops/test_device.h"
 
 // A linear layer by definition: every operand quantised by the scalar reference, its numbers multiplied in fp64. Shares no
 // code with ops/linear_scaled.cpp and the products.
@@ -25,9 +26,9 @@ inline at::Tensor reference_numbers(const at::Tensor& x_in, const OperandSpec& s
   const int64_t rows = x.size(0), cols = x.size(1), R = transposed ? cols : rows;
   QuantizedCopy c;
   c.spec = spec, c.signs = signs;
-  c.rounding.stochastic = spec.stochastic, c.rounding.step = step_context().step;
-  c.rounding.key = philox_key(step_context().seed, key);
-  c.rounding.first_row = key.find("#w.") == std::string::npos ? step_context().first_row : 0;
+  c.rounding.stochastic = spec.stochastic, c.rounding.step = test_step().step;
+  c.rounding.key = philox_key(test_step().seed, key);
+  c.rounding.first_row = key.find("#w.") == std::string::npos ? test_step().first_row : 0;
   const int64_t C = operand_length(c, transposed ? rows : cols), B = spec.block > 0 ? spec.block : 1;
   std::vector<uint8_t> codes(R * C), macro(R * C + 1);
   std::vector<float> scales(R * C + 1), zeros(R * C + 1);
@@ -92,7 +93,7 @@ struct ReferenceLinear {
 inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor& x_in, const at::Tensor& w_in, const at::Tensor& dy_in,
                                         const std::string& fqn, const StoredWeight* stored = nullptr) {
   const at::Tensor x = x_in.cpu(), w = w_in.cpu(), dy = dy_in.cpu();
-  const uint32_t keyed = philox(philox_key(step_context().seed, fqn + "#rht"), 0, step_context().step, 0)[0];
+  const uint32_t keyed = philox(philox_key(test_step().seed, fqn + "#rht"), 0, test_step().step, 0)[0];
   const auto numbers = [&](const at::Tensor& t, const OperandSpec& s, bool transposed, const char* role) {
     if (!s.quantized()) return (transposed ? t.t() : t).to(at::kDouble);
     return reference_numbers(t, s, transposed, fqn + "#" + role, s.hadamard == 16 ? kFixedSigns16 : keyed);

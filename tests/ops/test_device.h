@@ -10,6 +10,7 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/weight.h"
 
 // Tests of layers run once on the processor and once on a CUDA device, by the same code.
 namespace halftone {
@@ -20,18 +21,25 @@ inline c10::Device& test_device() {
   return device;
 }
 
+// Where the running test stands in a run.
+inline StepContext& test_step() {
+  static StepContext step;
+  return step;
+}
+
 // Why no test can run on the device here, or nothing. A module that is there and does not load is a failure, not a reason.
 inline std::string missing_for(const std::string& device) {
   if (device == "cpu") return "";
   try {
     select_device(device, 0);
   } catch (const Error& e) {
-    return e.what();
+    const std::string reason = e.what(), module = cuda::missing_module();
+    const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "halftone_cuda.so";
+    const bool of_module = !module.empty() && reason.find(module) != std::string::npos;
+    check(!of_module || !std::filesystem::exists(beside), "{}", module);
+    return reason;
   }
-  if (cuda::module() != nullptr) return "";
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "halftone_cuda.so";
-  check(!std::filesystem::exists(beside), "{}", cuda::missing_module());
-  return cuda::missing_module();
+  return "";
 }
 
 inline const std::string& cached_missing_for(const std::string& device) {
@@ -68,7 +76,8 @@ class OnDevice : public testing::TestWithParam<std::string> {
 };
 
 // With a case of its own.
-template <class T> class OnDeviceWith : public testing::TestWithParam<std::tuple<std::string, T>> {
+template <class T>
+class OnDeviceWith : public testing::TestWithParam<std::tuple<std::string, T>> {
  protected:
   void SetUp() override { enter_device(std::get<0>(this->GetParam())); }
   void TearDown() override { leave_device(); }

@@ -49,7 +49,7 @@ void compare_with_transformers(const std::string& name, nn::RecomputePlan recomp
   const auto valid = labels.ne(-100).sum().item<int64_t>();
   ASSERT_LT(valid, labels.numel());
   at::AutoGradMode grad(true);
-  const HeadLoss loss = built.model->loss({ids, {}, {}}, labels, 1.0 / static_cast<double>(valid));
+  const HeadLoss loss = built.model->loss({ids, {}, {}, {}}, labels, 1.0 / static_cast<double>(valid));
   torch::autograd::backward({loss.loss}, {});
   EXPECT_LT(relative(read(golden, "loss"), loss.loss), 1e-5);
   for (nn::Parameter* p : store.parameters()) {

@@ -21,10 +21,10 @@ Linear::Linear(int64_t in, int64_t out, Init init, bool with_bias) : weight(add_
   group_.biases = {&bias->weight};
 }
 
-at::Tensor Linear::operator()(const Activation& x_in) {
+at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step) {
   const Activation x = norm_ == nullptr ? x_in : (*norm_)(x_in, {}).second;
-  const at::Tensor y = product(x);
-  return has_side() ? y + side(x) : y;
+  const at::Tensor y = product(x, step);
+  return has_side() ? y + side(x, step) : y;
 }
 
 void Linear::tie(Parameter& owner) {
@@ -57,7 +57,9 @@ void Linear::set_recipe(const LayerRecipe& recipe) {
   assign_names(fqn());
 }
 
-at::Tensor Linear::side(const Activation& x) { return linear(scale_columns(linear(x, side_v_), sigma_->weight), side_u_); }
+at::Tensor Linear::side(const Activation& x, const StepContext& step) {
+  return linear(scale_columns(linear(x, side_v_, step), sigma_->weight), side_u_, step);
+}
 
 LinearCall Linear::call_with_side(const at::Tensor& x, const LinearOptions& options) {
   LinearCall whole = linear_call(x, group_, options);
@@ -91,18 +93,18 @@ void Linear::add_norm(double eps, const std::string& copy_of) {
   assign_names(fqn());
 }
 
-at::Tensor Siblings::operator()(const Activation& x) {
+at::Tensor Siblings::operator()(const Activation& x, const StepContext& step) {
   regroup();
   std::vector<at::Tensor> outputs;
   for (Part& part : parts_) {
     if (part.linears.front()->has_norm()) {
-      outputs.push_back((*part.linears.front())(x));
+      outputs.push_back((*part.linears.front())(x, step));
       continue;
     }
-    at::Tensor y = linear(x, part.group);
+    at::Tensor y = linear(x, part.group, step);
     if (part.linears.front()->has_side()) {
       std::vector<at::Tensor> sides;
-      for (Linear* l : part.linears) sides.push_back(l->side(x));
+      for (Linear* l : part.linears) sides.push_back(l->side(x, step));
       y = y + (sides.size() == 1 ? sides[0] : at::cat(sides, 1));
     }
     outputs.push_back(y);
@@ -167,8 +169,8 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.doc_start = info.doc_start;
-  const at::Tensor qkv = qkv_(x);
-  return wo_(info.caches ? causal_attention_cached(qkv, args, info.caches->at(layer_)) : causal_attention(qkv, args));
+  const at::Tensor qkv = qkv_(x, info.step);
+  return wo_(info.caches ? causal_attention_cached(qkv, args, info.caches->at(layer_)) : causal_attention(qkv, args), info.step);
 }
 
 FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
@@ -177,9 +179,9 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
       w2_(add<Linear>("w2", hidden, dim, out)),
       gate_up_({&w1_, &w3_}) {}
 
-at::Tensor FeedForward::operator()(const Activation& x) {
-  const at::Tensor gu = gate_up_(x);
-  return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()));
+at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {
+  const at::Tensor gu = gate_up_(x, step);
+  return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step);
 }
 
 }  // namespace halftone::nn

@@ -21,7 +21,7 @@ class Linear : public Module {
  public:
   Linear(int64_t in, int64_t out, Init init, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
-  at::Tensor operator()(const Activation& x_tk);
+  at::Tensor operator()(const Activation& x_tk, const StepContext& step);
 
   int64_t in_features() const { return read().shape[1]; }
   int64_t out_features() const { return read().shape[0]; }
@@ -40,7 +40,7 @@ class Linear : public Module {
   void add_norm(double eps, const std::string& copy_of);
   bool has_norm() const { return norm_ != nullptr; }
   bool has_side() const { return sigma_ != nullptr; }
-  at::Tensor side(const Activation& x_tk);  // ((X v) o sigma) u
+  at::Tensor side(const Activation& x_tk, const StepContext& step);  // ((X v) o sigma) u
   // The layer as a model's head: its product and its side, in chunks of rows.
   Head head();
 
@@ -49,7 +49,7 @@ class Linear : public Module {
 
  private:
   friend class Siblings;
-  at::Tensor product(const Activation& x_tk) { return linear(x_tk, group_); }
+  at::Tensor product(const Activation& x_tk, const StepContext& step) { return linear(x_tk, group_, step); }
   LinearCall call_with_side(const at::Tensor& x_tk, const LinearOptions& options);
   const Parameter& read() const { return owner_ == nullptr ? weight : *owner_; }
   LinearGroup group_, side_v_, side_u_;
@@ -65,7 +65,7 @@ class Linear : public Module {
 class Siblings {
  public:
   Siblings(std::initializer_list<Linear*> linears) : linears_(linears) {}
-  at::Tensor operator()(const Activation& x_tk);
+  at::Tensor operator()(const Activation& x_tk, const StepContext& step);
   const std::vector<Linear*>& linears() const { return linears_; }
   // Where the op that reads all outputs puts the largest magnitudes of their gradients; null where nothing reads those. After a
   // first call.
@@ -115,8 +115,10 @@ class Embedding : public Module {
   Parameter& weight;
 };
 
-// Rotary tables and document layout shared by every layer of one forward pass; cache: one per layer when generating.
+// What every layer of one forward pass shares: its place in the run, rotary tables, the documents' layout; caches: one per layer when
+// generating.
 struct SequenceInfo {
+  StepContext step;
   int64_t batch = 0, seq = 0;
   at::Tensor cos, sin;   // [positions, head_dim / 2] fp32
   at::Tensor positions;  // int32 [T] or undefined
@@ -148,7 +150,7 @@ class FeedForward : public Module {
  public:
   FeedForward(int64_t dim, int64_t hidden, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
-  at::Tensor operator()(const Activation& x_td);
+  at::Tensor operator()(const Activation& x_td, const StepContext& step);
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
 
  private:

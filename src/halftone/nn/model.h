@@ -10,6 +10,7 @@ struct ModelInput {
   at::Tensor tokens;     // int64 [B, S]
   at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
   at::Tensor doc_start;  // int32 [B, S] or undefined: causal over the whole row
+  StepContext step;
 };
 
 enum class Recompute { none, full, every_nth };

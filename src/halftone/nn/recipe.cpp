@@ -64,9 +64,6 @@ std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& le
 // How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
 std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
   std::string line = fmt::format("quantize: {} on {}: ", rule.scheme, name(hardware)), products;
-  if (!is_cpu(hardware) && cuda::module() == nullptr) {
-    return line + "LibTorch's own operations on the quantised operands, because " + cuda::missing_module();
-  }
   const std::array<std::pair<const char*, const Support*>, 3> all = {
       {{"forward", &support.forward}, {"dgrad", &support.dgrad}, {"wgrad", &support.wgrad}}};
   for (size_t i = 0; i < all.size(); ++i) {
@@ -154,8 +151,6 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
         left.dim_multiple = recipe->linear.dim_multiple;
-        const std::string reason = unsupported_reason(recipe->linear, device);
-        check(reason.empty(), "{}quantize.scheme: {} on {} cannot run here: {}", rule.place, rule.scheme, m->fqn(), reason);
         for (const std::string& warning : recipe->warnings) log_warning("{}{}", rule.place, warning);
         support = recipe_support(recipe->linear, hardware);
         if (support.worst().how == How::emulated && !rule.emulate) {

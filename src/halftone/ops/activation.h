@@ -15,7 +15,7 @@ struct Activation {
   at::Tensor value, amax;
   Activation() = default;
   Activation(at::Tensor v, at::Tensor a = {}) : value(std::move(v)), amax(std::move(a)) {}  // NOLINT: any tensor is one
-  operator const at::Tensor&() const { return value; }                                     // NOLINT
+  operator const at::Tensor&() const { return value; }                                      // NOLINT
 };
 
 // Hands the largest magnitudes of a gradient from the node that writes it to the node that reads it next; what autograd does to

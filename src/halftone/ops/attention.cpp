@@ -18,11 +18,6 @@ char* column(const at::Tensor& t, int64_t c) { return static_cast<char*>(t.data_
 // Rotates q and k of qkv in place.
 void rotate(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
   const int64_t heads = a.heads + a.kv_heads;
-  if (!qkv.is_cpu() && cuda::module() == nullptr) {
-    at::Tensor qk = qkv.narrow(1, 0, heads * a.head_dim);
-    qk.copy_(aten::rotate(qk, heads, a, inverse, first_position));
-    return;
-  }
   Rope p;
   p.tokens = qkv.size(0), p.heads = heads, p.head_dim = a.head_dim, p.dtype = kernel_dtype(qkv);
   p.x = p.out = qkv.data_ptr(), p.x_stride = p.out_stride = qkv.stride(0);

@@ -57,7 +57,8 @@ void check_launch(const char* kernel, const char* problem);
 
 // Queues a kernel on the device's current stream: launch("rope", &Module::rope, p, device). Error when there is no module, or
 // with the kernel's problem.
-template <class P> void launch(const char* kernel, const char* (*Module::*function)(const P*, void*), const P& p, c10::Device device) {
+template <class P>
+void launch(const char* kernel, const char* (*Module::*function)(const P*, void*), const P& p, c10::Device device) {
   check_launch(kernel, (required_module().*function)(&p, current_stream(device)));
 }
 

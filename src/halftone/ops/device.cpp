@@ -19,6 +19,8 @@
 #include <string_view>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/ops/cuda_module.h"
 
 namespace halftone {
 namespace {
@@ -38,7 +40,7 @@ std::string load_cuda() {
                        reason ? reason : "unknown reason");
   }
   if (!at::globalContext().hasCUDA() || at::detail::getCUDAHooks().deviceCount() == 0) return "the driver reports no CUDA device";
-  return {};
+  return cuda::module() == nullptr ? cuda::missing_module() : "";
 }
 
 std::string processor_name() {
@@ -94,6 +96,7 @@ c10::Device select_device(const std::string& name, int local_rank) {
   const std::string reason = load_cuda();
   if (!reason.empty()) {
     check(name == "auto", "--device cuda: {}; use --device cpu or auto", reason);
+    log_warning("the GPU is not used: {}", reason);
     return at::kCPU;
   }
   const int count = at::detail::getCUDAHooks().deviceCount();

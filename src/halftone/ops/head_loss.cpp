@@ -28,29 +28,17 @@ int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
 at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor,
                       at::Tensor& d_logits) {
   const bool training = d_logits.defined();
-  if (logits.is_cpu() || cuda::module() != nullptr) {
-    CrossEntropy p;
-    p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
-    p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
-    p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
-    if (factor.defined()) p.grad_factor = factor.const_data_ptr<float>();
-    if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
-    if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
-    const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
-    p.loss = loss.mutable_data_ptr<float>();
-    cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
-    return loss.sum(at::kDouble);
-  }
-  const at::Tensor z = logits.to(at::kFloat), valid = labels.ne(kIgnoredLabel), target = labels.clamp_min(0).unsqueeze(1);
-  const at::Tensor lse = z.logsumexp(1, true);
-  const at::Tensor loss = at::where(valid, (lse - z.gather(1, target)).squeeze(1), at::zeros({}, z.options())).sum(at::kDouble);
-  if (training) {
-    at::Tensor d = (z - lse).exp_();
-    d.scatter_add_(1, target, at::full({}, -1.0f, z.options()).expand(target.sizes()));
-    d.mul_(valid.unsqueeze(1).to(at::kFloat) * grad_scale);
-    d_logits.copy_(factor.defined() ? d * factor : d);
-  }
-  return loss;
+  CrossEntropy p;
+  p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
+  p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
+  p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
+  if (factor.defined()) p.grad_factor = factor.const_data_ptr<float>();
+  if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
+  if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
+  const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
+  p.loss = loss.mutable_data_ptr<float>();
+  cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
+  return loss.sum(at::kDouble);
 }
 
 }  // namespace
@@ -62,7 +50,8 @@ Head head_of(LinearGroup& group) {
           group.out_features()};
 }
 
-HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const at::Tensor& grad_factor) {
+HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const StepContext& context,
+                   const at::Tensor& grad_factor) {
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0),
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
   std::vector<at::Tensor> inputs = {x};
@@ -77,7 +66,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
-    const LinearCall call = head.call(chunk, {training, at::kFloat, r});  // logits stay in fp32
+    const LinearCall call = head.call(chunk, {context, training, at::kFloat, r});  // logits stay in fp32
     at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
     sum += chunk_loss(call.y, target, grad_scale, factor, d_logits);
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));

@@ -24,7 +24,7 @@ struct HeadLoss {
 // LM head and cross-entropy on chunks of rows, so that logits[T, V] never exist at once: x[T, K], labels int64 [T], -100
 // ignored. While a graph is recorded the gradients are formed in the same pass: dX is kept, dW is added to the weight's
 // gradient at once, so `loss` must be differentiated with gradient 1. grad_factor: fp64 scalar where x is, or undefined for 1.
-HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& labels_t, double grad_scale,
+HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& labels_t, double grad_scale, const StepContext& step,
                    const at::Tensor& grad_factor = {});
 
 }  // namespace halftone

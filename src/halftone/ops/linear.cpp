@@ -4,7 +4,6 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/linear_cpu.h"
 #include "halftone/ops/linear_scaled.h"
 #include "halftone/ops/node.h"
@@ -18,10 +17,10 @@ int64_t LinearGroup::out_features() const {
   return n;
 }
 
-WeightState LinearGroup::weight_state() const {
+WeightState LinearGroup::weight_state(const StepContext& step) const {
   WeightState state;
   for (const Weight* w : weights) state.version += w->version;
-  if (recipe.w_forward.stochastic || recipe.w_dgrad.stochastic) state.step = step_context().step;
+  if (recipe.w_forward.stochastic || recipe.w_dgrad.stochastic) state.step = step.step;
   return state;
 }
 
@@ -29,44 +28,20 @@ bool LinearGroup::has_bias() const {
   return std::any_of(biases.begin(), biases.end(), [](const Weight* b) { return b != nullptr; });
 }
 
-std::string unsupported_reason(const LinearRecipe& recipe, c10::DeviceType device) {
-  if (device == at::kCPU) return "";
-  if (cuda::module() != nullptr) return "";
-  for (const std::string_view name : {"none", "int8", "fp8_rowwise"}) {
-    if (recipe.name == name) return "";
-  }
-  return fmt::format("without the kernels of halftone_cuda.so a GPU has none, int8 and fp8_rowwise: {}", cuda::missing_module());
-}
-
-namespace {
-
-LinearCall run(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
-  if (x.is_cpu()) return cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
-  if (cuda::module() != nullptr) return scaled::linear_call(x, group, options);
-  LinearCall call;
-  call.y = aten::linear_forward(x, group);
-  if (options.keep) {
-    call.backward = [x, &group](const at::Tensor& dy, bool want_dx) { return aten::linear_backward(x, dy.contiguous(), group, want_dx); };
-  }
-  return call;
-}
-
-}  // namespace
-
 LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
-  LinearCall call = run(x, group, options);
+  LinearCall call = x.is_cpu() && cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
   const auto& stats = quantization_stats();
   return stats ? stats->watch(x, group, options, std::move(call)) : call;
 }
 
-at::Tensor linear(const Activation& input, LinearGroup& group) {
+at::Tensor linear(const Activation& input, LinearGroup& group, const StepContext& step) {
   const at::Tensor& x = input.value;
   check(x.dim() >= 1 && x.size(-1) == group.in_features(), "{}: expected an input of [tokens, {}], found {}", group.weights.front()->name,
         group.in_features(), fmt::join(x.sizes(), " x "));
   std::vector<at::Tensor> inputs = {x};
   for (const Weight* w : group.weights) inputs.push_back(w->value);
   LinearOptions options;
-  options.keep = records(inputs);
+  options.step = step, options.keep = records(inputs);
   options.out = x.scalar_type(), options.x_amax = input.amax;
   const int64_t n = group.out_features();
   std::vector<int64_t> shape = x.sizes().vec();
@@ -80,8 +55,8 @@ at::Tensor linear(const Activation& input, LinearGroup& group) {
   }
   if (options.keep) {
     connect("linear", inputs, {&call.y},
-            [backward = std::move(call.backward), &group, n, want_dx = x.requires_grad(), sizes = x.sizes().vec()](
-                const variable_list& g) -> variable_list {
+            [backward = std::move(call.backward), &group, n, want_dx = x.requires_grad(),
+             sizes = x.sizes().vec()](const variable_list& g) -> variable_list {
               variable_list result(1 + group.weights.size());
               Activation dy = group.dy_amax ? group.dy_amax->take(g[0]) : Activation(g[0]);
               if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});

@@ -34,23 +34,24 @@ struct LinearGroup {
   std::vector<Weight*> weights;
   std::vector<Weight*> biases;  // [N_i] or null, one per weight; or none at all
   LinearRecipe recipe = kLinearRecipes[0];
-  std::shared_ptr<GradientAmax> dy_amax;  // where the op that reads Y puts those of dY, one for each weight; null: nowhere
+  std::shared_ptr<GradientAmax> dy_amax;      // where the op that reads Y puts those of dY, one for each weight; null: nowhere
   std::shared_ptr<PreparedWeights> prepared;  // of the last call
 
   int64_t in_features() const { return weights.front()->value.size(1); }
   int64_t out_features() const;
-  WeightState weight_state() const;
+  WeightState weight_state(const StepContext& step) const;
   bool has_bias() const;
 };
 
 // Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
 // section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient.
-at::Tensor linear(const Activation& x, LinearGroup& group);
+at::Tensor linear(const Activation& x, LinearGroup& group, const StepContext& step);
 
 // The same without autograd, on X[T, K].
 struct LinearOptions {
-  bool keep = false;     // what backward needs
-  at::ScalarType out{};  // dtype of y: X's own or float32
+  StepContext step{};
+  bool keep = false;      // what backward needs
+  at::ScalarType out{};   // dtype of y: X's own or float32
   int64_t first_row = 0;  // index of X's first row among the rows of the micro-batch (numerics.md section 4)
   at::Tensor x_amax{};    // of X where it is known (ops/activation.h)
 };
@@ -61,16 +62,5 @@ struct LinearCall {
   std::function<at::Tensor(const Activation&, bool)> backward;
 };
 LinearCall linear_call(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options);
-
-// Empty when this build has products for the recipe on the device type; the reason otherwise.
-std::string unsupported_reason(const LinearRecipe& recipe, c10::DeviceType device);
-
-// The six operands in portable ATen operations for the recipes none, int8 and fp8_rowwise: the path of devices without
-// kernels of ours, and an oracle of the tests.
-namespace aten {
-at::Tensor linear_forward(const at::Tensor& x_tk, const LinearGroup& group);
-// Returns dX (undefined unless wanted) and adds to the weights' gradients.
-at::Tensor linear_backward(const at::Tensor& x_tk, const at::Tensor& dy_tn, LinearGroup& group, bool want_dx);
-}  // namespace aten
 
 }  // namespace halftone

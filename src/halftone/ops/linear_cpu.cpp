@@ -39,9 +39,9 @@ struct Prepared final : PreparedWeights {
 };
 
 // `first_row`: of an activation among the micro-batch's rows; a weight's draws start at its first element.
-Rounding rounding(const OperandSpec& spec, const std::string& name, const char* role, std::optional<int64_t> first_row = {}) {
+Rounding rounding(const OperandSpec& spec, const StepContext& context, const std::string& name, const char* role,
+                  std::optional<int64_t> first_row = {}) {
   Rounding r;
-  const StepContext& context = step_context();
   r.stochastic = spec.stochastic, r.step = context.step;
   if (spec.stochastic) r.key = philox_key(context.seed, name + "#" + role);
   if (first_row) r.first_row = context.first_row + *first_row;
@@ -145,7 +145,7 @@ at::Tensor rows_of(const LinearGroup& group, at::Tensor Weight::*member, const S
   return first.size(0) == span.n ? first : first.as_strided({span.n, first.size(1)}, {first.size(1), 1});
 }
 
-void prepare_forward(LinearGroup& group, Prepared& p, DType hp) {
+void prepare_forward(LinearGroup& group, Prepared& p, DType hp, const StepContext& step) {
   const LinearRecipe& r = group.recipe;
   const int64_t k = group.in_features();
   bool together = true;
@@ -159,7 +159,7 @@ void prepare_forward(LinearGroup& group, Prepared& p, DType hp) {
     const Weight& w = *group.weights[i];
     const at::Tensor value = w.value.detach();
     const int64_t n = value.size(0);
-    const Rows rows = quantize_rows(value, r.w_forward, rounding(r.w_forward, w.name, "w.fwd"));
+    const Rows rows = quantize_rows(value, r.w_forward, rounding(r.w_forward, step, w.name, "w.fwd"));
     auto* out = static_cast<std::byte*>(p.forward[together ? 0 : i].data_ptr());
     if (together) out += panels_bytes(type, k, n0);
     gemm::pack_rows(type, n, k, rows.data, rows.ld, out);
@@ -168,26 +168,26 @@ void prepare_forward(LinearGroup& group, Prepared& p, DType hp) {
   }
 }
 
-void prepare_dgrad(LinearGroup& group, Prepared& p) {
+void prepare_dgrad(LinearGroup& group, Prepared& p, const StepContext& step) {
   const LinearRecipe& r = group.recipe;
   p.dgrad_spans = spans(group, !r.dy_dgrad.quantized() && adjacent(group, &Weight::value));
   for (const Span& span : p.dgrad_spans) {
     const Columns c = quantize_columns(rows_of(group, &Weight::value, span), r.w_dgrad,
-                                       rounding(r.w_dgrad, group.weights[span.first]->name, "w.dgrad"));
+                                       rounding(r.w_dgrad, step, group.weights[span.first]->name, "w.dgrad"));
     p.dgrad.push_back(c.panels);
     p.dgrad_scale.push_back(c.scale);
   }
   p.has_dgrad = true;
 }
 
-Prepared& prepared(LinearGroup& group, DType hp) {
-  const WeightState state = group.weight_state();
+Prepared& prepared(LinearGroup& group, DType hp, const StepContext& step) {
+  const WeightState state = group.weight_state(step);
   auto* p = dynamic_cast<Prepared*>(group.prepared.get());  // the other path (linear_scaled.cpp) has its own
   if (p == nullptr || p->made_of != state) {
     auto fresh = std::make_shared<Prepared>();
     group.prepared.reset();  // frees the old copies first
     fresh->made_of = state;
-    prepare_forward(group, *fresh, hp);
+    prepare_forward(group, *fresh, hp, step);
     group.prepared = fresh;
     p = fresh.get();
   }
@@ -197,30 +197,32 @@ Prepared& prepared(LinearGroup& group, DType hp) {
 struct SavedInput {
   at::Tensor x;     // [T, K] when wgrad reads it unquantised (or nothing needs a wgrad)
   Columns columns;  // panels of X by column otherwise: 1 byte per element for int8
+  StepContext step;
   int64_t first_row = 0;
 };
 
 at::Tensor forward(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, SavedInput& saved, bool product) {
   const LinearRecipe& r = group.recipe;
   const DType hp = kernel_dtype(x);
-  const Prepared& p = prepared(group, hp);
+  const StepContext& step = options.step;
+  const Prepared& p = prepared(group, hp, step);
   const std::string& name = group.weights.front()->name;
   const int64_t tokens = x.size(0), k = x.size(1), n = group.out_features(), row0 = options.first_row;
   bool trainable = false;
   for (const Weight* w : group.weights) trainable = trainable || w->trainable();
-  saved.first_row = row0;
+  saved.step = step, saved.first_row = row0;
   const bool both = options.keep && trainable && r.x_wgrad.quantized() && r.x_forward.quantized();
   Rows rows;
   if (both) {  // one read for the forward rows and the columns that wgrad will want
     Columns& c = saved.columns;
     c.type = product_type(r.x_wgrad, hp);
     c.panels = byte_buffer(panels_bytes(c.type, tokens, k)), c.scale = float_buffer(k);
-    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, name, "x.fwd", row0), c.panels.data_ptr(), c.scale.mutable_data_ptr<float>(),
-                         rounding(r.x_wgrad, name, "x.wgrad", row0));
+    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, step, name, "x.fwd", row0), c.panels.data_ptr(),
+                         c.scale.mutable_data_ptr<float>(), rounding(r.x_wgrad, step, name, "x.wgrad", row0));
   } else {
-    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, name, "x.fwd", row0));
+    rows = quantize_rows(x, r.x_forward, rounding(r.x_forward, step, name, "x.fwd", row0));
     if (options.keep && trainable && r.x_wgrad.quantized()) {
-      saved.columns = quantize_columns(x, r.x_wgrad, rounding(r.x_wgrad, name, "x.wgrad", row0));
+      saved.columns = quantize_columns(x, r.x_wgrad, rounding(r.x_wgrad, step, name, "x.wgrad", row0));
     } else if (options.keep) {
       saved.x = x;
     }
@@ -240,17 +242,17 @@ at::Tensor forward(const at::Tensor& x, LinearGroup& group, const LinearOptions&
   return y;
 }
 
-at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group, int64_t first_row) {
+at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group, const StepContext& step, int64_t first_row) {
   const LinearRecipe& r = group.recipe;
   const DType hp = kernel_dtype(dy);
-  Prepared& p = prepared(group, hp);
-  if (!p.has_dgrad) prepare_dgrad(group, p);
+  Prepared& p = prepared(group, hp, step);
+  if (!p.has_dgrad) prepare_dgrad(group, p, step);
   const int64_t tokens = dy.size(0), k = group.in_features();
   at::Tensor dx = at::empty({tokens, k}, dy.options());
   for (size_t i = 0; i < p.dgrad_spans.size(); ++i) {
     const Span& span = p.dgrad_spans[i];
     const Rows rows = quantize_rows(dy.narrow(1, span.n0, span.n), r.dy_dgrad,
-                                    rounding(r.dy_dgrad, group.weights[span.first]->name, "dy.dgrad", first_row));
+                                    rounding(r.dy_dgrad, step, group.weights[span.first]->name, "dy.dgrad", first_row));
     gemm::Gemm g;
     g.type = rows.type, g.m = tokens, g.n = k, g.k = span.n;
     g.a = rows.data, g.lda = rows.ld, g.b = p.dgrad[i].const_data_ptr();
@@ -263,6 +265,7 @@ at::Tensor dgrad(const at::Tensor& dy, LinearGroup& group, int64_t first_row) {
 
 void wgrad(const SavedInput& saved, const at::Tensor& dy, LinearGroup& group) {
   const LinearRecipe& r = group.recipe;
+  const StepContext& step = saved.step;
   const int64_t tokens = dy.size(0), k = group.in_features();
   if (tokens == 0) return;  // columns of no element have no scale
   const Columns x = saved.columns.panels.defined() ? saved.columns : quantize_columns(saved.x, r.x_wgrad, {});
@@ -270,7 +273,7 @@ void wgrad(const SavedInput& saved, const at::Tensor& dy, LinearGroup& group) {
   for (const Span& span : spans(group, !stochastic && adjacent(group, &Weight::grad))) {
     if (!group.weights[span.first]->trainable()) continue;
     const Columns columns = quantize_columns(dy.narrow(1, span.n0, span.n), r.dy_wgrad,
-                                             rounding(r.dy_wgrad, group.weights[span.first]->name, "dy.wgrad", saved.first_row));
+                                             rounding(r.dy_wgrad, step, group.weights[span.first]->name, "dy.wgrad", saved.first_row));
     gemm::Gemm g;
     g.type = columns.type, g.m = span.n, g.n = k, g.k = tokens;
     g.a = columns.panels.const_data_ptr(), g.a_panels = true, g.b = x.panels.const_data_ptr();
@@ -309,7 +312,7 @@ LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearO
     call.backward = [saved, &group](const at::Tensor& dy_in, bool want_dx) {
       const at::Tensor dy = row_major(dy_in);
       wgrad(*saved, dy, group);
-      return want_dx ? dgrad(dy, group, saved->first_row) : at::Tensor();
+      return want_dx ? dgrad(dy, group, saved->step, saved->first_row) : at::Tensor();
     };
   }
   return call;

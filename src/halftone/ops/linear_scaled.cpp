@@ -34,12 +34,12 @@ at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const Operan
 
 class Call {
  public:
-  Call(LinearGroup& group, at::ScalarType x_type, c10::Device device, int64_t first_row)
+  Call(LinearGroup& group, at::ScalarType x_type, c10::Device device, const StepContext& step, int64_t first_row)
       : group_(group),
         r_(group.recipe),
         x_type_(x_type),
         device_(device.type()),
-        context_(step_context()),
+        context_(step),
         capture_(cuda::current_capture(device)),
         first_row_(context_.first_row + first_row) {}
 
@@ -188,7 +188,7 @@ class Call {
   // The weights' operands, made once; with `both` those of dgrad, too, from the same read unless a pass without gradients (a block
   // that is recomputed) came first.
   Prepared& prepared(bool both) {
-    const WeightState state = group_.weight_state();
+    const WeightState state = group_.weight_state(context_);
     auto* p = dynamic_cast<Prepared*>(group_.prepared.get());
     const bool forward = p == nullptr || p->made_of != state || p->x_type != x_type_ || p->capture != capture_;
     const bool dgrad = both && (forward || p->dgrad.empty());
@@ -253,13 +253,11 @@ class Call {
 
 LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
   const at::Tensor x = row_major(x_in);
-  auto call = std::make_shared<Call>(group, x.scalar_type(), x.device(), options.first_row);
+  auto call = std::make_shared<Call>(group, x.scalar_type(), x.device(), options.step, options.first_row);
   LinearCall result;
   result.y = call->forward({x, options.x_amax}, options.keep, options.out, product);
   if (options.keep) {
-    result.backward = [call](const Activation& dy, bool want_dx) {
-      return call->backward({row_major(dy.value), dy.amax}, want_dx);
-    };
+    result.backward = [call](const Activation& dy, bool want_dx) { return call->backward({row_major(dy.value), dy.amax}, want_dx); };
   }
   return result;
 }

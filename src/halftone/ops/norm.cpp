@@ -19,11 +19,6 @@ struct Forward {
 
 Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor& w, double eps, bool want_amax) {
   Forward f;
-  if (!x.is_cpu() && cuda::module() == nullptr) {
-    f.sum = branch.defined() ? x + branch : x.detach();
-    std::tie(f.y, f.rstd) = aten::rms_norm(f.sum, w, eps);
-    return f;
-  }
   f.sum = branch.defined() ? at::empty_like(x) : x.detach();
   f.y = at::empty_like(x, w.scalar_type());
   f.rstd = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
@@ -52,12 +47,6 @@ Forward forward(const at::Tensor& x, const at::Tensor& branch, const at::Tensor&
 // Gradients of x and of the branch. d_sum may be undefined (nothing else reads the residual).
 std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Tensor& dy, const at::Tensor& x, const at::Tensor& rstd,
                                            Weight& weight, bool branch) {
-  if (!x.is_cpu() && cuda::module() == nullptr) {
-    auto [dx, dw] = aten::rms_norm_backward(dy, x, rstd, weight.value.detach());
-    if (weight.trainable()) weight.grad.add_(dw);
-    if (d_sum.defined()) dx.add_(d_sum);
-    return {dx, branch ? dx.to(dy.scalar_type()) : at::Tensor()};
-  }
   at::Tensor dx = at::empty_like(x);
   const at::Tensor w = weight.value.detach();
   RmsNormBackward p;

@@ -33,11 +33,12 @@ std::vector<int64_t> scale_shape(const OperandSpec& s, int64_t rows, int64_t k) 
   }
 }
 
-at::ScalarType value_type(ValueForm f) {
-  return f == ValueForm::f32 ? at::kFloat : f == ValueForm::bf16 ? at::kBFloat16 : at::kByte;
-}
+at::ScalarType value_type(ValueForm f) { return f == ValueForm::f32 ? at::kFloat : f == ValueForm::bf16 ? at::kBFloat16 : at::kByte; }
 
-template <class T> T* pointer(const at::Tensor& t) { return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr; }
+template <class T>
+T* pointer(const at::Tensor& t) {
+  return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr;
+}
 
 // Memory for everything that the request asks for of a matrix with `contracted` columns in the copy's direction.
 QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device) {

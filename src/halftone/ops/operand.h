@@ -24,9 +24,9 @@ struct CopyRequest {
 struct Operand {
   OperandSpec spec{};
   int64_t rows = 0, k = 0;
-  at::Tensor codes, packed;          // bytes [rows, k], [rows, k / 2]
+  at::Tensor codes, packed;         // bytes [rows, k], [rows, k / 2]
   at::Tensor scales, zeros, outer;  // fp32, or bytes for e8m0, e4m3 and ue5m3 scales; those may be undefined, see CopyRequest::block_scales
-  at::Tensor macro;                  // bytes
+  at::Tensor macro;                 // bytes
   ValueForm form = ValueForm::none;  // of values
   at::Tensor values, fold_scale, lost;
   bool values_transposed = false;

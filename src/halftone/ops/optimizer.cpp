@@ -28,34 +28,6 @@ void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at:
   cuda::launch("optimizer", &cuda::Module::optimizer_step, p, f.param.device());
 }
 
-void step_aten(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
-  check(!h.stochastic_rounding, "optimizer.stochastic_rounding: set it to false, or train on the CPU: {}", cuda::missing_module());
-  f.grad.mul_(grad_factor);
-  for (const OptimizerSegment& s : f.segments) {
-    const auto cut = [&](const at::Tensor& x) { return x.narrow(0, s.offset, s.count); };
-    at::Tensor g = cut(f.grad), p = cut(f.param);
-    at::Tensor pf = p.to(at::kFloat);
-    if (h.rule == OptimizerRule::adamw) {
-      pf.mul_(1.0 - s.lr * s.weight_decay);
-    } else if (s.weight_decay != 0) {
-      g.add_(pf, s.weight_decay);
-    }
-    if (h.rule == OptimizerRule::sgd) {
-      if (f.m.defined()) cut(f.m).copy_(cut(f.m).to(at::kFloat).mul_(h.beta1).add_(g)), g = cut(f.m);
-      pf.add_(g.to(at::kFloat), -s.lr);
-    } else {
-      const at::Tensor m = cut(f.m).to(at::kFloat).mul_(h.beta1).add_(g, 1 - h.beta1);
-      const at::Tensor v = cut(f.v).to(at::kFloat).mul_(h.beta2).addcmul_(g, g, 1 - h.beta2);
-      const double c1 = 1 - std::pow(h.beta1, t), c2 = std::sqrt(1 - std::pow(h.beta2, t));
-      pf.addcdiv_(m, v.sqrt().div_(c2).add_(h.eps), -s.lr / c1);
-      cut(f.m).copy_(m), cut(f.v).copy_(v);
-    }
-    p.copy_(pf);
-  }
-  f.grad.zero_();
-  refresh_compute_copy(f);
-}
-
 // The segments of a unit without masters.
 void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
   for (size_t i = 0; i < f.segments.size(); ++i) {
@@ -80,8 +52,7 @@ void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor) {
   at::NoGradGuard no_grad;
   if (!flat.stored.empty()) return step_stored(flat, hyper, t, grad_factor);
-  const bool fused = flat.param.is_cpu() || cuda::module() != nullptr;
-  fused ? step_fused(flat, hyper, t, grad_factor) : step_aten(flat, hyper, t, grad_factor);
+  step_fused(flat, hyper, t, grad_factor);
 }
 
 at::Tensor sum_of_squares(const at::Tensor& flat) {

@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "halftone/base/parallel.h"
-#include "halftone/gemm/decode.h"
 #include "halftone/gemm/cpu/gemm.h"
+#include "halftone/gemm/decode.h"
 #include "halftone/ops/common.h"
 
 namespace halftone::cpu {
@@ -93,7 +93,8 @@ at::Tensor right_panels(const Operand& b, DType type, bool blocks, bool emulate)
 }
 
 // out (+)= the finished sums of some rows, rounded to out's type.
-template <class T> void write_sums(const float* sums, int64_t rows, int64_t n, T* out, int64_t ld, bool accumulate) {
+template <class T>
+void write_sums(const float* sums, int64_t rows, int64_t n, T* out, int64_t ld, bool accumulate) {
   for (int64_t i = 0; i < rows; ++i) {
     const float* from = sums + i * n;
     T* to = out + i * ld;

@@ -7,11 +7,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/dge.h"
 #include "halftone/ops/draws.h"
 #include "halftone/ops/operand.h"
-#include "halftone/ops/quantize_aten.h"
 #include "halftone/ops/stored_weight.h"
 
 namespace halftone {
@@ -59,12 +57,6 @@ struct QuantizationStats::Site {
                     int64_t row) const {
     CodedMatrix q;
     q.spec = spec;
-    if (!m.is_cpu() && cuda::module() == nullptr) {  // the recipes of linear_aten.cpp
-      const aten::Quantized a = aten::quantize_rows(transposed ? m.t() : m, spec, weight + "#" + role, transposed,
-                                                    row > 0 ? aten::Operand::activation : aten::Operand::weight);
-      q.codes = a.codes.contiguous().view(at::kByte), q.numbers = a.codes.to(at::kFloat) * a.scale;
-      return q;
-    }
     if (transposed) q.signs = rotation_signs(spec, name(), context);
     const Operand o = quantized(m, spec, transposed, weight, role, row);
     q.codes = o.codes, q.numbers = dequantize(o);
@@ -118,7 +110,7 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, LinearGroup& group, con
   for (const Weight* w : group.weights) layer(*w);  // a recomputed block runs backwards, its first pass gives the order
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
-  const StepContext context = step_context();
+  const StepContext context = options.step;
   const Site site{group, x, context, context.first_row + options.first_row};
   forward(site, call.y);
   call.backward = [self = shared_from_this(), site, run = std::move(call.backward)](const at::Tensor& dy, bool want_dx) {

@@ -17,7 +17,6 @@ const char* halves(const at::Tensor& gu) { return static_cast<const char*>(gu.co
 at::Tensor maxima(const at::Tensor& of, int64_t count) { return at::empty({count}, of.options().dtype(at::kInt)); }
 
 Activation forward(const at::Tensor& gu, bool want_amax) {
-  if (!gu.is_cpu() && cuda::module() == nullptr) return aten::swiglu(gu);
   const int64_t f = gu.size(1) / 2;
   at::Tensor h = at::empty({gu.size(0), f}, gu.options());
   SwigluForward p;
@@ -38,7 +37,6 @@ Activation forward(const at::Tensor& gu, bool want_amax) {
 }
 
 at::Tensor backward(const at::Tensor& dh, const at::Tensor& gu, GradientAmax* gradients) {
-  if (!gu.is_cpu() && cuda::module() == nullptr) return aten::swiglu_backward(dh, gu);
   at::Tensor dgu = at::empty_like(gu);
   SwigluBackward p;
   p.rows = gu.size(0), p.cols = gu.size(1) / 2, p.dtype = kernel_dtype(gu);

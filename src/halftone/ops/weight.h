@@ -20,10 +20,10 @@ struct StoredWeight {
 // A parameter as the ops see it. Ops read `value`, and in backward add the parameter's gradient to `grad` themselves
 // (the product accumulates), then call `on_grad_ready`; autograd never carries a weight gradient.
 struct Weight {
-  std::string name;      // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
-  at::Tensor value;      // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
-  at::Tensor grad;       // fp32, same shape; undefined for a frozen parameter
-  uint64_t version = 1;  // raised whenever `value` changes: key of packed and quantized copies
+  std::string name;                      // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
+  at::Tensor value;                      // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
+  at::Tensor grad;                       // fp32, same shape; undefined for a frozen parameter
+  uint64_t version = 1;                  // raised whenever `value` changes: key of packed and quantized copies
   std::shared_ptr<StoredWeight> stored;  // where set, `value` has the shape and dtype but no contents
   std::function<void(Weight&)> on_grad_ready;
 
@@ -33,8 +33,9 @@ struct Weight {
   }
 };
 
-// Where the current forward/backward stands in the run: the counters of every random draw (numerics.md section 4), so
-// that draws depend neither on micro-batching nor on the number of processes.
+// Where a forward pass and its backward stand in the run: the counters of every random draw (numerics.md section 4), so
+// that draws depend neither on micro-batching nor on the number of processes. It goes with the call, by value: micro-batches may
+// interleave.
 struct StepContext {
   uint64_t seed = 0;
   uint32_t step = 0;
@@ -43,6 +44,5 @@ struct StepContext {
   // it in every replay. Null: such a capture of random draws is an error.
   const uint32_t* device_step = nullptr;
 };
-StepContext& step_context();  // one per process; the trainer sets it before each micro-batch
 
 }  // namespace halftone

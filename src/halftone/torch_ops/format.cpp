@@ -140,8 +140,7 @@ void read_setting(const std::string& text, const std::string& key, const std::st
     s.hadamard = read_choice(kRotations, text, key, value);
   } else if (key == "floor") {
     const auto [end, problem] = std::from_chars(value.data(), value.data() + value.size(), s.scale_floor);
-    check(problem == std::errc() && end == value.data() + value.size() && std::isfinite(s.scale_floor) &&
-              s.scale_floor >= 0x1p-126f,
+    check(problem == std::errc() && end == value.data() + value.size() && std::isfinite(s.scale_floor) && s.scale_floor >= 0x1p-126f,
           "format '{}': expected floor to be a finite number of at least 2^-126, found '{}'", text, value);
   } else {
     fail("format '{}': unknown setting '{}'; choose two_level, chain, clip, hadamard or floor", text, key);

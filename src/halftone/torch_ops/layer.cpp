@@ -12,14 +12,8 @@
 #include "halftone/torch_ops/format.h"
 
 namespace halftone::library {
-namespace {
 
-std::mutex& step_mutex() {
-  static std::mutex one;
-  return one;
-}
-
-StepContext context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
+StepContext step_context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
   check(first_row >= 0, "halftone: expected first_row of at least 0, found {}", first_row);
   StepContext c{static_cast<uint64_t>(seed), 0, first_row};
   if (!present(step)) return c;
@@ -29,12 +23,6 @@ StepContext context(int64_t seed, const MaybeTensor& step, int64_t first_row) {
     c.step = checked_step("halftone", step->item<int64_t>());
   }
   return c;
-}
-
-}  // namespace
-
-Step::Step(int64_t seed, const MaybeTensor& step, int64_t first_row) : lock_(step_mutex()), before_(step_context()) {
-  step_context() = context(seed, step, first_row);
 }
 
 Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name) {
@@ -54,12 +42,12 @@ Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe,
 
 void want_gradient(Weight& w) { w.grad = at::zeros(w.value.sizes(), w.value.options().dtype(at::kFloat)); }
 
-LinearCall backward_call(const at::Tensor& x, LinearGroup& group) {
+LinearCall backward_call(const at::Tensor& x, LinearGroup& group, const StepContext& step) {
   LinearOptions o;
+  o.step = step;
   o.out = x.scalar_type(), o.keep = true;
   if (x.is_cpu() && cpu::takes(x, group)) return cpu::linear_call(x, group, o, false);
-  if (x.is_cpu() || cuda::module() != nullptr) return scaled::linear_call(x, group, o, false);
-  return linear_call(x, group, o);
+  return scaled::linear_call(x, group, o, false);
 }
 
 void check_step(const MaybeTensor& step, const at::Tensor& x) {
@@ -83,8 +71,7 @@ void check_multiples(const LinearRecipe& recipe, std::string_view scheme, const 
   const int64_t multiple = recipe.dim_multiple;
   const auto odd = [&](int axis) { return TORCH_GUARD_OR_FALSE((w.sym_size(axis) % multiple).sym_ne(0)); };
   if (odd(0) || odd(1)) {
-    fail("halftone.linear: recipe {} takes sizes that are multiples of {}, {} is {}; use recipe none", scheme, multiple, name,
-         shape(w));
+    fail("halftone.linear: recipe {} takes sizes that are multiples of {}, {} is {}; use recipe none", scheme, multiple, name, shape(w));
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,20 +12,9 @@ namespace halftone::library {
 using MaybeTensor = std::optional<at::Tensor>;
 inline bool present(const MaybeTensor& t) { return t.has_value() && t->defined(); }
 
-// Sets the step context, which is one per process: calls from several threads take turns. `step` is an int64 number, 0 when
-// absent: a tensor, so that a compiled graph does not bake it in; of no dimensions, so that it may stay on the CPU. One on the
-// device is read by the kernels of a graph capture in every replay.
-class Step {
- public:
-  Step(int64_t seed, const MaybeTensor& step, int64_t first_row);
-  ~Step() { step_context() = before_; }
-  Step(const Step&) = delete;
-  Step& operator=(const Step&) = delete;
-
- private:
-  std::lock_guard<std::mutex> lock_;
-  StepContext before_;
-};
+// `step` is an int64 number, 0 when absent: a tensor, so that a compiled graph does not bake it in; of no dimensions, so that it may
+// stay on the CPU. One on the device is read by the kernels of a graph capture in every replay.
+StepContext step_context(int64_t seed, const MaybeTensor& step, int64_t first_row);
 
 // One weight and its bias as the group that ops/linear.h takes; gradients are fp32 buffers made on request. A recipe of stored
 // weights quantises to nearest.
@@ -41,7 +29,7 @@ struct Layer {
 void want_gradient(Weight& w);
 
 // What backward needs of X[T, K], quantised as in the forward pass, whose product is not repeated.
-LinearCall backward_call(const at::Tensor& x_tk, LinearGroup& group);
+LinearCall backward_call(const at::Tensor& x_tk, LinearGroup& group, const StepContext& step);
 
 // Error unless an int64 number that goes with x: one without memory (meta) beside a matrix that has some would leave results undefined.
 void check_step(const MaybeTensor& step, const at::Tensor& x);

@@ -23,10 +23,9 @@ Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text
                  const MaybeTensor& step, int64_t first_row) {
   check_step(step, x), check_linear("halftone.linear", x, w, bias);
   const c10::DeviceGuard device(x.device());
-  const Step context(seed, step, first_row);
   Layer layer(w, bias, recipe, options, name);
   LinearOptions o;
-  o.out = x.scalar_type();
+  o.step = step_context(seed, step, first_row), o.out = x.scalar_type();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = w.size(0);
   return linear_call(rows_of(x), layer.group, o).y.view(shape);
@@ -56,11 +55,10 @@ Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, con
                          int64_t seed, const MaybeTensor& step, int64_t first_row, std::array<bool, 3> wanted) {
   check_backward(dy, x, w, bias, step, wanted);
   const c10::DeviceGuard device(x.device());
-  const Step context(seed, step, first_row);
   Layer layer(w, bias, recipe, options, name);
   if (wanted[1]) want_gradient(layer.weight);
   if (wanted[2]) want_gradient(layer.bias);
-  LinearCall call = backward_call(rows_of(x), layer.group);
+  LinearCall call = backward_call(rows_of(x), layer.group, step_context(seed, step, first_row));
   const Tensor dx = call.backward(rows_of(dy), wanted[0]);
   const Tensor none = at::empty({0}, x.options());
   return {wanted[0] ? dx.to(x.scalar_type()).view(x.sizes()) : none, wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone(),

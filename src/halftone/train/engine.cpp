@@ -80,9 +80,7 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
 }
 
 Engine::Engine(const JobConfig& config, const Options& options)
-    : options_(options),
-      built_(build_model(config.model, options.vocab_size)),
-      max_norm_(config.training.max_norm) {
+    : options_(options), built_(build_model(config.model, options.vocab_size)), max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
   const int64_t layers = model.size().layers;
   recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, layers), layers, options.device.type());
@@ -113,16 +111,17 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (!options.device.is_cpu()) device_step_ = at::zeros({1}, at::TensorOptions().device(options.device).dtype(at::kInt));
 }
 
-Engine::~Engine() {
-  if (device_step_.defined() && step_context().device_step == device_step_.const_data_ptr()) step_context().device_step = nullptr;
+void Engine::set_step(int64_t step) {
+  context_.step = static_cast<uint32_t>(step);
+  if (!device_step_.defined()) return;
+  device_step_.fill_(static_cast<int32_t>(context_.step));
+  context_.device_step = static_cast<const uint32_t*>(device_step_.const_data_ptr());
 }
 
-void Engine::set_step(int64_t step) {
-  step_context().step = static_cast<uint32_t>(step);
-  step_context().device_step = nullptr;
-  if (!device_step_.defined()) return;
-  device_step_.fill_(static_cast<int32_t>(static_cast<uint32_t>(step)));
-  step_context().device_step = static_cast<const uint32_t*>(device_step_.const_data_ptr());
+nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
+  nn::ModelInput input = batch.input;
+  input.step = context_, input.step.first_row = batch.first_row;
+  return input;
 }
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
@@ -169,16 +168,15 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
 
 void Engine::set_seed(uint64_t seed) {
   options_.seed = seed;
-  step_context().seed = seed;
+  context_.seed = seed;
   for (nn::ParameterStore::Unit& unit : store_.units()) {
     for (size_t i = 0; i < unit.flat.segments.size(); ++i) unit.flat.segments[i].key = philox_key(seed, unit.parameters[i]->fqn + "#param");
   }
 }
 
 double Engine::forward_backward(const MicroBatch& batch, double scale) {
-  step_context().first_row = batch.first_row;
   at::AutoGradMode grad(true);
-  const HeadLoss out = built_.model->loss(batch.input, batch.labels, scale);
+  const HeadLoss out = built_.model->loss(input_of(batch), batch.labels, scale);
   torch::autograd::backward({out.loss}, {});
   return out.sum.item<double>();
 }
@@ -220,8 +218,7 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
 
 double Engine::evaluate(const MicroBatch& batch) {
   at::NoGradGuard no_grad;
-  step_context().first_row = batch.first_row;
-  return built_.model->loss(batch.input, batch.labels, 1.0).sum.item<double>();
+  return built_.model->loss(input_of(batch), batch.labels, 1.0).sum.item<double>();
 }
 
 double Engine::measure(const MicroBatch& batch) {

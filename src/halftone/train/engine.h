@@ -38,7 +38,6 @@ class Engine {
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.
   Engine(const JobConfig& config, const Options& options);
-  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -78,6 +77,7 @@ class Engine {
 
  private:
   void set_step(int64_t step);
+  nn::ModelInput input_of(const MicroBatch& batch) const;  // with its place in the run
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
   double forward_backward(const MicroBatch& batch, double scale);
   void zero_gradients();
@@ -88,6 +88,7 @@ class Engine {
   nn::ModelSize size_;
   std::vector<std::string> recipe_lines_;
   std::unique_ptr<nn::Deoscillator> deosc_;
+  StepContext context_;  // of the current step
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
   at::Tensor device_step_;                    // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)

@@ -48,7 +48,7 @@ Block::Block(const Config& c, int layer)
 std::pair<at::Tensor, at::Tensor> Block::operator()(const at::Tensor& x, const at::Tensor& branch, const nn::SequenceInfo& info) {
   auto [residual, h] = attention_norm(x, branch, attention.readers());
   std::tie(residual, h) = ffn_norm(residual, attention(h, info), feed_forward.readers());
-  return {residual, feed_forward(h)};
+  return {residual, feed_forward(h, info.step)};
 }
 
 Llama::Llama(const Config& config)
@@ -99,12 +99,13 @@ std::vector<nn::NormUse> Llama::norm_uses() {
 
 HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) {
   nn::SequenceInfo info;
+  info.step = input.step;
   info.batch = input.tokens.size(0), info.seq = input.tokens.size(1);
   check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
   if (input.doc_start.defined()) info.doc_start = input.doc_start.reshape(-1).contiguous();
-  return head_loss(hidden(input.tokens, info), output_.head(), labels.reshape(-1).contiguous(), grad_scale);
+  return head_loss(hidden(input.tokens, info), output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step);
 }
 
 at::Tensor Llama::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) {
@@ -115,7 +116,7 @@ at::Tensor Llama::next_token_logits(const at::Tensor& tokens, std::vector<KvCach
         caches.front().length + info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_, info.caches = &caches;
   const at::Tensor h = hidden(tokens, info).reshape({info.batch, info.seq, config_.dim}).select(1, info.seq - 1).contiguous();
-  return output_(h).to(at::kFloat);
+  return output_(h, info.step).to(at::kFloat);
 }
 
 std::vector<KvCache> Llama::make_caches(int64_t batch, int64_t capacity) const {
