@@ -1,7 +1,5 @@
 #pragma once
 #include <ATen/Functions.h>
-#include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <filesystem>
 #include <string>
@@ -10,8 +8,8 @@
 #include "halftone/config/load.h"
 #include "halftone/models/registry.h"
 #include "halftone/nn/parameter_store.h"
+#include "halftone/nn/pass.h"
 #include "halftone/nn/recipe_config.h"
-#include "halftone/ops/head_loss.h"
 #include "source_dir.h"
 
 namespace halftone {
@@ -22,33 +20,50 @@ struct Pass {
   int64_t layers = 0;
 };
 
-// Loss and gradients of the demo model, freshly initialised, on random tokens. `quantize`: command-line arguments.
-inline Pass model_pass(std::vector<std::string> quantize, c10::Device device) {
-  constexpr int64_t kRows = 2, kLength = 96;
-  std::vector<std::string> args = {"--config", (std::filesystem::path(source_dir()) / "recipes" / "demo.toml").string()};
-  args.insert(args.end(), quantize.begin(), quantize.end());
-  const JobConfig config = load_config(args, {1}).config;
-  BuiltModel built = build_model(config.model, 256);
-  const int64_t layers = built.model->size().layers;
-  nn::apply_recipes(*built.model, nn::recipe_plan(config.quantize, config.model, layers), layers, device.type());
+// The demo model, freshly initialised, and a micro-batch of random tokens for it. `arguments`: of the command line.
+struct DemoModel {
+  static constexpr int64_t kRows = 2, kLength = 96;
+  JobConfig config;
+  BuiltModel built;
   nn::ParameterStore store;
-  nn::StorageOptions options;
-  options.device = device;
-  store.materialize(*built.model, options);
-  built.model->prepare(device, kLength);
-  store.initialize(1);
-  if (config.activation_checkpoint.mode == "full") built.model->set_recompute({nn::Recompute::full, 1});
-  at::manual_seed(2);
-  const at::Tensor tokens = at::randint(256, {kRows, kLength + 1}, at::kLong).to(device);
-  nn::ModelInput input;
-  input.step = {1, 1, 0};
-  input.tokens = tokens.narrow(1, 0, kLength).contiguous();
-  at::AutoGradMode grad(true);
-  const HeadLoss out = built.model->loss(input, tokens.narrow(1, 1, kLength).contiguous(), 1.0 / (kRows * kLength));
-  torch::autograd::backward({out.loss}, {});
-  std::vector<at::Tensor> gradients;
-  for (const nn::Parameter* p : store.parameters()) gradients.push_back(p->weight.grad.to(at::kDouble).cpu().flatten());
-  return {out.sum.item<double>() / (kRows * kLength), at::cat(gradients), layers};
+  c10::Device device;
+
+  DemoModel(const std::vector<std::string>& arguments, c10::Device device) : device(device) {
+    std::vector<std::string> args = {"--config", (std::filesystem::path(source_dir()) / "recipes" / "demo.toml").string()};
+    args.insert(args.end(), arguments.begin(), arguments.end());
+    config = load_config(args, {1}).config;
+    built = build_model(config.model, 256);
+    nn::apply_recipes(*built.model, nn::recipe_plan(config.quantize, config.model, layers()), layers(), device.type());
+    nn::StorageOptions options;
+    options.device = device;
+    store.materialize(*built.model, options);
+    built.model->prepare(device, kLength);
+    store.initialize(1);
+    if (config.activation_checkpoint.mode == "full") built.model->set_recompute({nn::Recompute::full, 1});
+  }
+  int64_t layers() const { return built.model->size().layers; }
+  // The `number`th micro-batch of step 1, at its place among the step's rows.
+  nn::Pass pass(uint64_t number = 0, bool keep = true) {
+    at::manual_seed(2 + number);
+    const at::Tensor tokens = at::randint(256, {kRows, kLength + 1}, at::kLong).to(device);
+    nn::ModelInput input;
+    input.step = {1, 1, static_cast<int64_t>(number) * kRows * kLength};
+    input.tokens = tokens.narrow(1, 0, kLength).contiguous();
+    return nn::Pass(*built.model, input, tokens.narrow(1, 1, kLength).contiguous(), 1.0 / (kRows * kLength), keep);
+  }
+  at::Tensor gradients() {
+    std::vector<at::Tensor> all;
+    for (const nn::Parameter* p : store.parameters()) all.push_back(p->weight.grad.to(at::kDouble).cpu().flatten());
+    return at::cat(all);
+  }
+};
+
+// Loss and gradients of one micro-batch.
+inline Pass model_pass(const std::vector<std::string>& quantize, c10::Device device) {
+  DemoModel demo(quantize, device);
+  nn::Pass pass = demo.pass();
+  pass.backward();
+  return {pass.loss_sum().item<double>() / (DemoModel::kRows * DemoModel::kLength), demo.gradients(), demo.layers()};
 }
 
 }  // namespace halftone

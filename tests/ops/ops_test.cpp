@@ -6,14 +6,13 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/aten.h"
-#include "ops/portable.h"
 #include "halftone/ops/attention.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/head_loss.h"
 #include "halftone/ops/norm.h"
-#include "halftone/ops/recompute.h"
 #include "halftone/ops/rope_table.h"
 #include "halftone/ops/swiglu.h"
+#include "ops/portable.h"
 
 namespace halftone {
 namespace {
@@ -157,20 +156,6 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   EXPECT_LT(relative(wr.grad(), w.grad), 1e-5);
   at::NoGradGuard no_grad;
   EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0, {}).sum.item<double>(), out.sum.item<double>(), 1e-6);
-}
-
-TEST(Recompute, GivesTheSameGradients) {
-  at::manual_seed(8);
-  Weight w = make_weight(at::rand({32}) + 0.5);
-  const auto f = [&](const at::Tensor& x) { return add_rms_norm(x, {}, w, 1e-5).second.value * 2.0; };
-  at::AutoGradMode grad(true);
-  const at::Tensor x = at::randn({6, 32}).set_requires_grad(true), again = x.detach().clone().set_requires_grad(true);
-  const at::Tensor dy = at::randn({6, 32});
-  torch::autograd::backward({f(x)}, {dy});
-  const at::Tensor once = w.grad.clone();
-  torch::autograd::backward({recompute(f, again, w.value)}, {dy});
-  EXPECT_TRUE(at::equal(x.grad(), again.grad()));
-  EXPECT_TRUE(at::equal(w.grad, once * 2));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "halftone/checkpoint/store.h"
 #include "halftone/models/registry.h"
 #include "halftone/nn/parameter_store.h"
+#include "halftone/nn/pass.h"
 #include "halftone/train/hf_model.h"
 #include "source_dir.h"
 
@@ -48,10 +49,9 @@ void compare_with_transformers(const std::string& name, nn::RecomputePlan recomp
   const at::Tensor ids = read(golden, "input_ids"), labels = read(golden, "labels");
   const auto valid = labels.ne(-100).sum().item<int64_t>();
   ASSERT_LT(valid, labels.numel());
-  at::AutoGradMode grad(true);
-  const HeadLoss loss = built.model->loss({ids, {}, {}, {}}, labels, 1.0 / static_cast<double>(valid));
-  torch::autograd::backward({loss.loss}, {});
-  EXPECT_LT(relative(read(golden, "loss"), loss.loss), 1e-5);
+  nn::Pass pass(*built.model, {ids, {}, {}, {}}, labels, 1.0 / static_cast<double>(valid), true);
+  pass.backward();
+  EXPECT_LT(relative(read(golden, "loss"), pass.loss_sum() / valid), 1e-5);
   for (nn::Parameter* p : store.parameters()) {
     const std::string hf_name = hf_name_of(p->fqn).value();
     const NamedTensor expected = hf_to_native({hf_name, read(golden, "grad." + hf_name)}, hf.n_heads, hf.n_kv_heads);

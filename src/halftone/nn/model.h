@@ -27,17 +27,30 @@ struct ModelSize {
   bool tied = false;
 };
 
-// A language model, written as a forward pass from ops on one device.
+// What one unit of a model hands to the next: the residual stream is x + branch, added by the norm that reads both; branch may be
+// undefined.
+struct Stream {
+  at::Tensor x, branch;  // [T, D]
+};
+
+// A language model, written as the forward pass of its units from ops on one device: embedding, blocks, norm and head. Who walks through
+// them (nn/pass.h) decides what is kept, recomputed or moved between units.
 class Model : public Module {
  public:
   std::vector<std::string_view> class_names() const override { return {"Model", "Module"}; }
-  // Loss of a micro-batch (ops/head_loss.h); labels int64 [B, S], -100 ignored.
-  virtual HeadLoss loss(const ModelInput& input, const at::Tensor& labels, double grad_scale) = 0;
+  // What all units share of a micro-batch.
+  virtual SequenceInfo sequence_info(const ModelInput& input) const = 0;
+  virtual Stream embed(const at::Tensor& tokens, const SequenceInfo& info) = 0;
+  virtual int64_t blocks() const = 0;
+  virtual Stream block(int64_t i, const Stream& in, const SequenceInfo& info) = 0;
+  // Loss of the rows (ops/head_loss.h); labels int64 [B, S], -100 ignored.
+  virtual HeadLoss head(const Stream& in, const at::Tensor& labels, double grad_scale, const SequenceInfo& info) = 0;
   // Logits fp32 [B, V] of the last position of each row, after appending the rows to the caches (one per layer).
   virtual at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) = 0;
   virtual std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const = 0;
   virtual ModelSize size() const = 0;
   void set_recompute(RecomputePlan plan) { recompute_ = plan; }
+  const RecomputePlan& recompute() const { return recompute_; }
   // The sum that every block adds to. In bf16 each addition rounds to 8 bits what later layers build on.
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
   // Every norm whose output only linears read; recipes that move norms into the linears ask for it.

@@ -2,13 +2,13 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <chrono>
 #include <cmath>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/nn/pass.h"
 #include "halftone/nn/pattern.h"
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
@@ -175,10 +175,9 @@ void Engine::set_seed(uint64_t seed) {
 }
 
 double Engine::forward_backward(const MicroBatch& batch, double scale) {
-  at::AutoGradMode grad(true);
-  const HeadLoss out = built_.model->loss(input_of(batch), batch.labels, scale);
-  torch::autograd::backward({out.loss}, {});
-  return out.sum.item<double>();
+  nn::Pass pass(*built_.model, input_of(batch), batch.labels, scale, true);
+  pass.backward();
+  return pass.loss_sum().item<double>();
 }
 
 void Engine::zero_gradients() {
@@ -218,7 +217,7 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
 
 double Engine::evaluate(const MicroBatch& batch) {
   at::NoGradGuard no_grad;
-  return built_.model->loss(input_of(batch), batch.labels, 1.0).sum.item<double>();
+  return nn::Pass(*built_.model, input_of(batch), batch.labels, 1.0, false).loss_sum().item<double>();
 }
 
 double Engine::measure(const MicroBatch& batch) {

@@ -8,7 +8,6 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/recompute.h"
 #include "halftone/ops/rope_table.h"
 
 namespace halftone::llama3 {
@@ -45,8 +44,8 @@ Block::Block(const Config& c, int layer)
       ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
       feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {}
 
-std::pair<at::Tensor, at::Tensor> Block::operator()(const at::Tensor& x, const at::Tensor& branch, const nn::SequenceInfo& info) {
-  auto [residual, h] = attention_norm(x, branch, attention.readers());
+nn::Stream Block::operator()(const nn::Stream& in, const nn::SequenceInfo& info) {
+  auto [residual, h] = attention_norm(in.x, in.branch, attention.readers());
   std::tie(residual, h) = ffn_norm(residual, attention(h, info), feed_forward.readers());
   return {residual, feed_forward(h, info.step)};
 }
@@ -67,24 +66,12 @@ void Llama::prepare(at::Device device, int64_t positions) {
   std::tie(cos_, sin_) = rope_tables(positions, config_.head(), config_.rope_theta, scaling, device);
 }
 
-at::Tensor Llama::hidden(const at::Tensor& tokens, const nn::SequenceInfo& info) {
-  at::Tensor x = tok_embeddings_(tokens.reshape(-1), residual_dtype_), branch;
-  for (size_t i = 0; i < layers_.size(); ++i) {
-    Block& block = *layers_[i];
-    if (recompute_.covers(static_cast<int>(i)) && at::GradMode::is_enabled()) {
-      // One saved tensor a block: the branches are added before and inside.
-      if (branch.defined()) x = x + branch;
-      branch = at::Tensor();
-      const auto run = [&block, info](const at::Tensor& input) {
-        const auto [residual, last] = block(input, {}, info);
-        return residual + last;
-      };
-      x = recompute(run, x, block.attention_norm.weight.weight.value);
-    } else {
-      std::tie(x, branch) = block(x, branch, info);
-    }
-  }
-  return norm_(x, branch).second;
+nn::Stream Llama::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
+  return {tok_embeddings_(tokens.reshape(-1), residual_dtype_), {}};
+}
+
+HeadLoss Llama::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
+  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step);
 }
 
 std::vector<nn::NormUse> Llama::norm_uses() {
@@ -97,7 +84,7 @@ std::vector<nn::NormUse> Llama::norm_uses() {
   return uses;
 }
 
-HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) {
+nn::SequenceInfo Llama::sequence_info(const nn::ModelInput& input) const {
   nn::SequenceInfo info;
   info.step = input.step;
   info.batch = input.tokens.size(0), info.seq = input.tokens.size(1);
@@ -105,7 +92,7 @@ HeadLoss Llama::loss(const nn::ModelInput& input, const at::Tensor& labels, doub
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
   if (input.doc_start.defined()) info.doc_start = input.doc_start.reshape(-1).contiguous();
-  return head_loss(hidden(input.tokens, info), output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step);
+  return info;
 }
 
 at::Tensor Llama::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) {
@@ -115,8 +102,11 @@ at::Tensor Llama::next_token_logits(const at::Tensor& tokens, std::vector<KvCach
   check(caches.front().length + info.seq <= cos_.size(0), "generate: {} positions asked for, the model was prepared for {}",
         caches.front().length + info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_, info.caches = &caches;
-  const at::Tensor h = hidden(tokens, info).reshape({info.batch, info.seq, config_.dim}).select(1, info.seq - 1).contiguous();
-  return output_(h, info.step).to(at::kFloat);
+  nn::Stream s = embed(tokens, info);
+  for (int64_t i = 0; i < blocks(); ++i) s = block(i, s, info);
+  const at::Tensor h = norm_(s.x, s.branch).second;
+  const at::Tensor last = h.reshape({info.batch, info.seq, config_.dim}).select(1, info.seq - 1).contiguous();
+  return output_(last, info.step).to(at::kFloat);
 }
 
 std::vector<KvCache> Llama::make_caches(int64_t batch, int64_t capacity) const {

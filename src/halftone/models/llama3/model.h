@@ -10,9 +10,8 @@ class Block : public nn::Module {
  public:
   Block(const Config& config, int layer);
   std::vector<std::string_view> class_names() const override { return {"TransformerBlock", "Module"}; }
-  // The residual stream is x + branch (branch may be undefined): returns the stream after attention and the branch of the
-  // feed-forward, which the next norm adds in its own pass.
-  std::pair<at::Tensor, at::Tensor> operator()(const at::Tensor& x_td, const at::Tensor& branch_td, const nn::SequenceInfo& info);
+  // Returns the stream after attention and the branch of the feed-forward.
+  nn::Stream operator()(const nn::Stream& in, const nn::SequenceInfo& info);
   nn::RMSNorm& attention_norm;
   nn::Attention& attention;
   nn::RMSNorm& ffn_norm;
@@ -23,7 +22,11 @@ class Block : public nn::Module {
 class Llama : public nn::Model {
  public:
   explicit Llama(const Config& config);
-  HeadLoss loss(const nn::ModelInput& input, const at::Tensor& labels, double grad_scale) override;
+  nn::SequenceInfo sequence_info(const nn::ModelInput& input) const override;
+  nn::Stream embed(const at::Tensor& tokens, const nn::SequenceInfo& info) override;
+  int64_t blocks() const override { return static_cast<int64_t>(layers_.size()); }
+  nn::Stream block(int64_t i, const nn::Stream& in, const nn::SequenceInfo& info) override { return (*layers_.at(i))(in, info); }
+  HeadLoss head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) override;
   at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) override;
   std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const override;
   nn::ModelSize size() const override;
@@ -31,8 +34,6 @@ class Llama : public nn::Model {
   void prepare(at::Device device, int64_t positions) override;
 
  private:
-  at::Tensor hidden(const at::Tensor& tokens, const nn::SequenceInfo& info);
-
   Config config_;
   nn::Embedding& tok_embeddings_;
   std::vector<Block*> layers_;
