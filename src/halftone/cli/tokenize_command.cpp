@@ -1,11 +1,11 @@
 #include "halftone/cli/tokenize_command.h"
 
-#include <chrono>
 #include <filesystem>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/cli/parse.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/file_io.h"
@@ -31,7 +31,7 @@ void write_id(AtomicFile& out, int32_t id, int width) {
 }
 
 int run(Options options) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   check(tokenizer.eos_id().has_value(), "{}: the tokenizer names no EOS token, which ends the documents of a .bin file", options.tokenizer);
   const int32_t eos = *tokenizer.eos_id();
@@ -74,7 +74,7 @@ int run(Options options) {
                 options.output);
   const int64_t tokens = out.size() / width;
   out.commit();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = watch.seconds();
   fmt::print("{} documents, {} tokens, {:.2f} bytes of text per token, {:.1f} s ({:.1f} MB/s)\n{}: uint{}, {} bytes\n",
              with_commas(documents), with_commas(tokens), static_cast<double>(text_bytes) / static_cast<double>(tokens), seconds,
              static_cast<double>(text_bytes) / 1e6 / seconds, options.output, 8 * width, with_commas(tokens * width));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <iterator>
@@ -14,6 +13,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/cli/parse.h"
 #include "halftone/data/bpe_trainer.h"
 #include "halftone/data/file_io.h"
@@ -25,11 +25,8 @@ namespace halftone {
 namespace {
 
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kMaxDocumentBytes = int64_t{1} << 31;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // All files named by the patterns, each once, in the order of the patterns.
 std::vector<SourceFile> list_files(const std::vector<std::string>& patterns) {
@@ -70,12 +67,12 @@ int run_train(TrainOptions options) {
     return true;
   };
   const bool terminal = isatty(STDERR_FILENO) != 0;
-  auto last = Clock::now();
+  Stopwatch last;
   std::string_view last_phase;
   options.trainer.progress = [&](std::string_view phase, double fraction) {
     const bool new_phase = phase != last_phase;
-    if (!new_phase && seconds_since(last) < (terminal ? 0.1 : 5)) return;
-    last = Clock::now();
+    if (!new_phase && last.seconds() < (terminal ? 0.1 : 5)) return;
+    last = {};
     if (terminal && new_phase && !last_phase.empty()) fmt::print(stderr, "\n");
     last_phase = phase;
     const double done = fraction < 0 ? static_cast<double>(read_bytes) / static_cast<double>(std::max<int64_t>(total, 1)) : fraction;
@@ -84,11 +81,11 @@ int run_train(TrainOptions options) {
   std::error_code failed;
   std::filesystem::create_directories(options.output, failed);
   check(!failed, "--output {}: cannot create the folder: {}", options.output, failed.message());
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const Tokenizer tokenizer = train_bpe(next_document, options.trainer);
   if (terminal && !last_phase.empty()) fmt::print(stderr, "\n");
   tokenizer.save(options.output);
-  fmt::print("{} files, {:.1f} MB, {:.2f} s\n{}\nwritten to {}\n", next, static_cast<double>(read_bytes) / 1e6, seconds_since(start),
+  fmt::print("{} files, {:.1f} MB, {:.2f} s\n{}\nwritten to {}\n", next, static_cast<double>(read_bytes) / 1e6, watch.seconds(),
              tokenizer.description(), options.output);
   return 0;
 }
@@ -148,9 +145,9 @@ int run_decode(const std::string& path, std::vector<int32_t> ids, bool skip_spec
 }
 
 int run_bench(const std::string& path, const std::vector<std::string>& patterns, int repeats) {
-  const auto load_start = Clock::now();
+  const Stopwatch load;
   const Tokenizer tokenizer = Tokenizer::load(path);
-  const double load_seconds = seconds_since(load_start);
+  const double load_seconds = load.seconds();
   std::vector<std::string> documents;
   double bytes = 0;
   for (const SourceFile& file : list_files(patterns)) {
@@ -161,14 +158,14 @@ int run_bench(const std::string& path, const std::vector<std::string>& patterns,
   size_t tokens = 0;
   std::vector<int32_t> ids;
   for (int r = 0; r < repeats; ++r) {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     tokens = 0;
     for (const std::string& text : documents) {
       ids.clear();
       tokenizer.encode_append(text, ids, false);
       tokens += ids.size();
     }
-    const double seconds = seconds_since(start);
+    const double seconds = watch.seconds();
     best = r == 0 ? seconds : std::min(best, seconds);
   }
   const Json result{{"documents", documents.size()}, {"bytes", bytes}, {"tokens", tokens}, {"seconds", best}, {"MB/s", bytes / best / 1e6},

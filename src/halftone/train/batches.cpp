@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "halftone/base/error.h"
+#include "halftone/base/stopwatch.h"
+
 namespace halftone {
 
 MicroBatch to_device(const Batch& b, const Engine& engine, int64_t first_row) {
@@ -23,6 +26,20 @@ std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine) {
   }
   loader.load_state(here);
   return batches;
+}
+
+Evaluation evaluate(Engine& engine, DataLoader& loader) {
+  const Stopwatch watch;
+  Evaluation e;
+  loader.rewind();
+  while (loader.has_next()) {
+    const Batch batch = loader.next();
+    e.loss_sum += engine.evaluate(to_device(batch, engine, 0));
+    e.valid_labels += batch.valid_labels, e.tokens += batch.tokens.numel(), e.label_bytes += batch.label_bytes;
+  }
+  check(e.valid_labels > 0, "validation: no valid label in its data");
+  e.seconds = watch.seconds();
+  return e;
 }
 
 }  // namespace halftone

@@ -3,10 +3,10 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/config/load.h"
 #include "halftone/data/tokenizer.h"
 #include "halftone/data/unicode.h"
@@ -82,7 +82,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   std::vector<int64_t> ends = saved_token_ids(step).eos;
   if (tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
   std::vector<KvCache> caches = engine.model().make_caches(1, options.positions);
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt.size());
   std::vector<int64_t> feed(prompt.begin(), prompt.end());
@@ -105,7 +105,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
     feed = {id};
   }
   if (!pending.empty()) emit(replace_invalid_utf8(pending));
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = watch.seconds();
   return result;
 }
 

@@ -3,11 +3,11 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/log.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
@@ -36,10 +36,10 @@ Measured seconds_of(const JobConfig& config, const Engine::Options& options, std
   Engine engine(config, options);
   engine.initialize();
   const auto seconds = [&](auto&& work) {
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     work();
     synchronize(options.device);
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return watch.seconds();
   };
   int64_t step = 0;
   const auto one_step = [&] { engine.step(batches, ++step, 0.0); };

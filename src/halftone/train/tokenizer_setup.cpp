@@ -1,11 +1,11 @@
 #include "halftone/train/tokenizer_setup.h"
 
-#include <chrono>
 #include <filesystem>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/philox.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/data/bpe_trainer.h"
 #include "halftone/data/source.h"
 
@@ -50,7 +50,7 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
   const bool present = holds("tokenizer.json") || holds("vocab.json") || holds("vocab.txt") || fs::is_regular_file(folder) ||
                        config.model.train_tokenizer == 0;
   if (!present) {
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     std::vector<std::string> documents = sample_text(config);
     log_info("Training a tokenizer of {} entries on {} documents of the training text", config.model.train_tokenizer, documents.size());
     size_t next = 0;
@@ -67,8 +67,7 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
         options);
     fs::create_directories(folder);
     tokenizer.save(folder);
-    log_info("Tokenizer saved to {} after {:.1f} s", folder.string(),
-             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    log_info("Tokenizer saved to {} after {:.1f} s", folder.string(), watch.seconds());
   }
   Tokenizer tokenizer = Tokenizer::load(folder);
   log_info("Loading tokenizer from {}: {}", folder.string(), tokenizer.description());

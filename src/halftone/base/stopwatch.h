@@ -1,0 +1,18 @@
+#pragma once
+#include <chrono>
+
+namespace halftone {
+
+// Seconds of wall time since it was made, less those that are left out.
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count() - left_out_; }
+  void leave_out(double seconds) { left_out_ += seconds; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+  double left_out_ = 0;
+};
+
+}  // namespace halftone

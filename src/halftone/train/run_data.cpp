@@ -1,0 +1,44 @@
+#include "halftone/train/run_data.h"
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/base/stopwatch.h"
+#include "halftone/train/batches.h"
+
+namespace halftone {
+
+int64_t rows_per_step(const TrainingConfig& config) {
+  const int64_t rows = config.global_batch_size > 0 ? config.global_batch_size : config.local_batch_size;
+  check(rows % config.local_batch_size == 0, "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}", rows,
+        config.local_batch_size);
+  return rows;
+}
+
+RunData::RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engine& engine)
+    : engine_(engine), loader_(make_training_loader(config, tokenizer, rows_per_step(config.training), 0, 1, !engine.device().is_cpu())) {
+  if (config.validation.enable) validation_ = make_validation_loader(config, tokenizer, 0, 1, !engine.device().is_cpu());
+  first_rows_ = loader_->state();
+}
+
+std::optional<std::vector<MicroBatch>> RunData::next_step() {
+  std::vector<MicroBatch> batches;
+  const Stopwatch wait;
+  while (batches.empty()) {
+    rows_ = loader_->next_step();
+    const bool left_out = left_out_.contains(rows_);
+    for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
+      if (!loader_->has_next()) {
+        log_warning("Ran out of data; last step was canceled.");
+        return std::nullopt;
+      }
+      const Batch batch = loader_->next();
+      if (!left_out) batches.push_back(to_device(batch, engine_, a * batch.tokens.numel()));
+    }
+    wait_.batches += loader_->microbatches_per_step();
+    if (left_out) log_warning("the rows from {} of epoch {} on are left out", rows_.row, rows_.epoch);
+  }
+  wait_.seconds += wait.seconds();
+  return batches;
+}
+
+}  // namespace halftone

@@ -1,0 +1,47 @@
+#pragma once
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "halftone/data/loader.h"
+#include "halftone/train/engine.h"
+
+namespace halftone {
+
+// training.global_batch_size, or the local one where that is not set; Error when it is no multiple of it.
+int64_t rows_per_step(const TrainingConfig& config);
+
+// The rows of a run: those of its steps and those of its validation.
+class RunData {
+ public:
+  // Opens the data, which are tokenised where that was not done before.
+  RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engine& engine);
+
+  // The next step's micro-batches on the engine's device, without the rows that are left out; none when the data ended.
+  std::optional<std::vector<MicroBatch>> next_step();
+  // The rows of the step that was given last do not come again.
+  void leave_out_step() { left_out_.insert(rows_); }
+
+  // What next_step waited for the loader since the last call.
+  struct Wait {
+    double seconds = 0;
+    int64_t batches = 0;
+  };
+  Wait take_wait() { return std::exchange(wait_, {}); }
+
+  DataLoader& loader() { return *loader_; }
+  DataLoader* validation() const { return validation_.get(); }  // null without validation
+  const nlohmann::json& first_rows() const { return first_rows_; }
+
+ private:
+  const Engine& engine_;
+  std::unique_ptr<DataLoader> loader_, validation_;
+  nlohmann::json first_rows_;     // the loader's state before it gave any
+  RowCursor rows_;                // where those of the step given last begin
+  std::set<RowCursor> left_out_;  // where those of steps that rollbacks leave out begin
+  Wait wait_;
+};
+
+}  // namespace halftone

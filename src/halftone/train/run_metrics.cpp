@@ -1,0 +1,96 @@
+#include "halftone/train/run_metrics.h"
+
+#include <cmath>
+
+#include "halftone/base/log.h"
+#include "halftone/config/load.h"
+#include "halftone/train/flops.h"
+
+namespace halftone {
+namespace {
+
+MetricsOptions metrics_options(const JobConfig& config) {
+  MetricsOptions m;
+  m.dump_folder = config.job.dump_folder, m.config = config.metrics, m.total_steps = config.training.steps;
+  return m;
+}
+
+}  // namespace
+
+RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceInfo& info) {
+  const nn::ModelSize& size = engine.size();
+  RunFlops flops;
+  flops.per_token =
+      flops_per_token({size.parameters, size.embedding_parameters, size.tied, size.layers, size.heads, size.head_dim, size.head_dim},
+                      config.training.seq_len);
+  if (engine.device().is_cpu()) return flops;
+  const PeakFlops peak = peak_flops(info.name);
+  if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100's", info.name);
+  flops.peak = peak.bf16;
+  log_info("Peak FLOPS used for computing MFU: {:.3e}", flops.peak);
+  return flops;
+}
+
+RunMetrics::RunMetrics(const JobConfig& config, at::Device device, const DeviceInfo& info, const RunFlops& flops,
+                       const std::string& version, std::optional<int64_t> resumed_step)
+    : config_(config),
+      device_(device),
+      capacity_gib_(info.capacity_gib),
+      flops_(flops),
+      logger_(metrics_options(config), resumed_step,
+              RunDescription{to_json(config), version, info.name, 1, {{"dp_shard", 1}}, config.quantize.recipe_text}) {}
+
+bool RunMetrics::is_logged(int64_t step) const {
+  return step == 1 || step % config_.metrics.log_freq == 0 || step == config_.training.steps;
+}
+
+void RunMetrics::start_interval() {
+  interval_ = Stopwatch();
+  tokens_ = steps_ = 0;
+}
+
+void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t tokens_seen, const RunData::Wait& wait) {
+  synchronize(device_);
+  const double seconds = interval_.seconds();
+  const double tps = static_cast<double>(tokens_) / seconds;
+  const double loss = r.loss_sum / static_cast<double>(r.valid_labels);
+  const MemoryUse memory = peak_memory(device_);
+  Scalars s = {{"loss_metrics/global_avg_loss", loss},
+               {"loss_metrics/global_max_loss", loss},  // one rank: its own
+               {"grad_norm", r.grad_norm},
+               {"lr", lr},
+               {"n_tokens_seen", static_cast<double>(tokens_seen)},
+               {"throughput(tps)", tps},
+               {"tflops", tflops(flops_.per_token, tps)}};
+  if (flops_.peak > 0) s.emplace_back("mfu(%)", mfu_percent(flops_.per_token, tps, flops_.peak));
+  s.insert(s.end(), {{"time_metrics/end_to_end(s)", seconds / static_cast<double>(steps_)},
+                     {"time_metrics/data_loading(s)", wait.seconds / static_cast<double>(wait.batches)},
+                     {"time_metrics/data_loading(%)", 100 * wait.seconds / seconds},
+                     {"memory/max_active(GiB)", memory.active_gib},
+                     {"memory/max_active(%)", 100 * memory.active_gib / capacity_gib_},
+                     {"memory/max_reserved(GiB)", memory.reserved_gib},
+                     {"memory/max_reserved(%)", 100 * memory.reserved_gib / capacity_gib_},
+                     {"memory/num_alloc_retries", static_cast<double>(memory.alloc_retries)},
+                     {"memory/num_ooms", static_cast<double>(memory.ooms)}});
+  if (memory.alloc_retries > 0 || memory.ooms > 0)
+    log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);
+  logger_.log_train(step, s);
+  reset_peak_memory(device_);
+  start_interval();
+}
+
+void RunMetrics::log_validation(int64_t step, const Evaluation& e) {
+  const MemoryUse memory = peak_memory(device_);
+  Scalars s = {{"validation_metrics/loss", e.loss()},
+               {"validation_metrics/throughput(tps)", static_cast<double>(e.tokens) / e.seconds},
+               {"validation_metrics/memory/max_active(GiB)", memory.active_gib},
+               {"validation_metrics/memory/max_active(%)", 100 * memory.active_gib / capacity_gib_},
+               {"validation_metrics/memory/max_reserved(GiB)", memory.reserved_gib},
+               {"validation_metrics/memory/max_reserved(%)", 100 * memory.reserved_gib / capacity_gib_}};
+  if (e.label_bytes > 0) {
+    s.emplace_back("validation_metrics/bits_per_byte", e.loss_sum / std::log(2.0) / static_cast<double>(e.label_bytes));
+  }
+  logger_.log_validate(step, s);
+}
+
+}  // namespace halftone

@@ -1,0 +1,47 @@
+#pragma once
+#include <optional>
+#include <string>
+
+#include "halftone/base/stopwatch.h"
+#include "halftone/ops/device.h"
+#include "halftone/train/batches.h"
+#include "halftone/train/metrics.h"
+#include "halftone/train/run_data.h"
+
+namespace halftone {
+
+// Floating-point operations, for tflops and mfu.
+struct RunFlops {
+  double per_token = 0;
+  double peak = 0;  // of the device a second; 0 on a CPU, which has no mfu
+};
+RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceInfo& info);  // says which peak it takes
+
+// What of a run is logged, and when: its steps, over intervals of metrics.log_freq, and its validations.
+class RunMetrics {
+ public:
+  // `resumed_step` as in MetricsLogger. The first interval begins here.
+  RunMetrics(const JobConfig& config, at::Device device, const DeviceInfo& info, const RunFlops& flops, const std::string& version,
+             std::optional<int64_t> resumed_step);
+
+  bool is_logged(int64_t step) const;
+  void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }
+  // The numbers of a step that updated and of the interval that it ends.
+  void log_step(int64_t step, const StepResult& result, double lr, int64_t tokens_seen, const RunData::Wait& wait);
+  void log_validation(int64_t step, const Evaluation& evaluation);
+  // Time that is no training: of validations and checkpoints.
+  void leave_out(double seconds) { interval_.leave_out(seconds); }
+  void start_interval();
+  MetricsLogger& logger() { return logger_; }
+
+ private:
+  const JobConfig& config_;
+  at::Device device_;
+  double capacity_gib_;
+  RunFlops flops_;
+  MetricsLogger logger_;
+  Stopwatch interval_;
+  int64_t tokens_ = 0, steps_ = 0;  // of the interval
+};
+
+}  // namespace halftone

@@ -1,0 +1,49 @@
+#include "halftone/train/step_guard.h"
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/train/metrics.h"
+
+namespace halftone {
+namespace {
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+bool StepGuard::accepts(double loss) const {
+  const std::vector<double>& recent = progress_.recent_losses;
+  const bool spiked = config_.spike_factor > 0 && recent.size() >= kMedianWindow / 4 && loss > config_.spike_factor * median(recent);
+  return !spiked;
+}
+
+void StepGuard::updated(int64_t step, double loss) {
+  progress_.skipped_updates = 0;
+  if (step > furthest_bad_step_) rollbacks_ = 0;
+  progress_.recent_losses.push_back(loss);
+  if (progress_.recent_losses.size() > kMedianWindow) progress_.recent_losses.erase(progress_.recent_losses.begin());
+}
+
+StepGuard::Refusal StepGuard::refused(int64_t step, const StepResult& r) {
+  const std::string what =
+      fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
+                  r.finite ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
+                  plain_nan(r.loss_sum / static_cast<double>(r.valid_labels)), plain_nan(r.grad_norm));
+  if (config_.nonfinite == "rollback") {
+    if (++rollbacks_ > kMostRefused) throw NonFiniteError(fmt::format("{}; {} rollbacks in a row did not help", what, kMostRefused));
+    furthest_bad_step_ = std::max(furthest_bad_step_, step);
+    return {what, true};
+  }
+  if (config_.nonfinite != "skip") throw NonFiniteError(what + "; no update was made; training.nonfinite = \"skip\" or \"rollback\" go on");
+  if (++progress_.skipped_updates > kMostRefused)
+    throw NonFiniteError(fmt::format("{}; {} updates in a row were skipped", what, kMostRefused));
+  return {what + "; update skipped", false};
+}
+
+}  // namespace halftone

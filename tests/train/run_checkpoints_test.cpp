@@ -1,0 +1,148 @@
+#include "halftone/train/run_checkpoints.h"
+
+#include <gtest/gtest.h>
+
+#include "halftone/train/tokenizer_setup.h"
+#include "train/small_run.h"
+
+namespace halftone {
+namespace {
+
+using testing::expect_error;
+using testing::SmallRuns;
+
+// The parts of a run that a checkpoint holds, stepped by hand.
+struct Parts {
+  Parts(const SmallRuns& runs, const std::string& name, const std::vector<std::string>& more)
+      : config(runs.config(name, more).config),
+        tokenizer(prepare_tokenizer(config)),
+        engine(config, {.seed = 42, .vocab_size = tokenizer.vocab_size(), .positions = config.training.seq_len}),
+        data(config, tokenizer, engine),
+        store(open_checkpoints(config)),
+        checkpoints({config, tokenizer, engine, data, progress}, store.get()) {
+    progress.seed = 42;
+  }
+
+  void step() {
+    ++progress.step;
+    rows.push_back(data.loader().next_step());
+    engine.step(*data.next_step(), progress.step, 1);
+    progress.recent_losses.push_back(static_cast<double>(progress.step));
+  }
+  std::vector<at::Tensor> state() {
+    std::vector<at::Tensor> tensors;
+    for (const nn::Parameter* p : engine.store().parameters()) tensors.push_back(p->master.clone());
+    for (const Engine::NamedState& s : engine.optimizer_states()) tensors.push_back(s.exp_avg.clone());
+    return tensors;
+  }
+
+  JobConfig config;
+  Tokenizer tokenizer;
+  Engine engine;
+  RunProgress progress;
+  RunData data;
+  std::unique_ptr<CheckpointStore> store;
+  RunCheckpoints checkpoints;
+  std::vector<RowCursor> rows;  // of every step
+};
+
+void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
+}
+
+TEST(RunCheckpoints, GoingBackRestoresEverythingButTheBadRows) {
+  const SmallRuns runs;
+  Parts p(runs, "run", {"--training.steps=50"});
+  EXPECT_TRUE(p.checkpoints.load());
+  p.step(), p.step(), p.checkpoints.save(false);
+  const std::vector<at::Tensor> saved = p.state();
+  EXPECT_EQ(p.checkpoints.last_saved(), 2);
+  p.step(), p.step();
+  EXPECT_EQ(p.checkpoints.go_back("bad"), 2);
+  EXPECT_EQ(p.progress.step, 2);
+  EXPECT_EQ(p.progress.recent_losses, (std::vector<double>{1, 2}));
+  EXPECT_EQ(p.engine.updates(), 2);
+  expect_equal(p.state(), saved);
+  const std::vector<RowCursor> before = std::exchange(p.rows, {});
+  p.step();
+  EXPECT_EQ(p.rows[0], before[2]);
+  EXPECT_EQ(p.data.loader().next_step(), before[3]);
+  p.step();
+  EXPECT_EQ(p.data.loader().next_step(), (RowCursor{0, 5})) << "the fourth step's rows are passed over";
+}
+
+TEST(RunCheckpoints, GoingBackNeedsAFullStepBefore) {
+  const SmallRuns runs;
+  Parts none(runs, "none", {"--checkpoint.enable=false"}), first(runs, "first", {"--training.steps=50"});
+  EXPECT_EQ(none.store, nullptr);
+  for (Parts* p : {&none, &first}) {
+    EXPECT_TRUE(p->checkpoints.load());
+    p->step(), p->checkpoints.save(false);
+    EXPECT_THROW(p->checkpoints.go_back("bad"), NonFiniteError);
+    expect_error([&] { p->checkpoints.go_back("bad loss"); }, "bad loss; training.nonfinite = \"rollback\": there is no checkpoint");
+  }
+}
+
+TEST(RunCheckpoints, ASeedIsTheStepThatRunsBeginFromAndGoBackTo) {
+  const SmallRuns runs;
+  Parts seed(runs, "run", {"--training.steps=50"});
+  EXPECT_TRUE(seed.checkpoints.load());
+  seed.checkpoints.save_seed();
+  Parts run(runs, "run", {"--training.steps=50", "--debug.seed=43"});
+  EXPECT_TRUE(run.checkpoints.load());
+  EXPECT_EQ(run.checkpoints.started_from(), 0);
+  expect_equal(run.state(), seed.state());
+  run.step();
+  EXPECT_EQ(run.checkpoints.go_back("bad"), 0);
+  EXPECT_EQ(run.progress.step, 0);
+  EXPECT_EQ(run.engine.updates(), 0);
+  expect_equal(run.state(), seed.state());
+}
+
+TEST(RunCheckpoints, WhatIsExcludedIsThatOfAFreshRun) {
+  const SmallRuns runs;
+  Parts saved(runs, "run", {"--training.steps=50"});
+  EXPECT_TRUE(saved.checkpoints.load());
+  saved.step(), saved.step(), saved.step(), saved.progress.last_epoch = 3;
+  saved.checkpoints.save(false);
+  const auto loaded = [&](const std::string& parts) {
+    auto p = std::make_unique<Parts>(
+        runs, "run",
+        std::vector<std::string>{"--training.steps=50", "--checkpoint.load_only=true", "--checkpoint.exclude_from_loading=" + parts});
+    EXPECT_TRUE(p->checkpoints.load());
+    return p;
+  };
+  const auto step_of = [](Parts& p) { return p.data.loader().next_step().row; };
+  auto p = loaded("optimizer,lr_scheduler,dataloader");
+  EXPECT_EQ(p->progress.step, 3);
+  EXPECT_EQ(p->engine.updates(), 0);
+  EXPECT_EQ(step_of(*p), 0);
+  EXPECT_EQ(p->progress.last_epoch, 0);
+  EXPECT_EQ(p->checkpoints.last_saved(), 3);
+  p = loaded("train_state");
+  EXPECT_EQ(p->progress.step, 0);
+  EXPECT_EQ(p->progress.last_epoch, 3);
+  EXPECT_EQ(p->engine.updates(), 3);
+  EXPECT_EQ(step_of(*p), 3);
+  EXPECT_EQ(p->checkpoints.last_saved(), std::nullopt) << "the folder's step 3 is of another count";
+}
+
+TEST(RunCheckpoints, AModelAloneIsNoStepToGoOnFrom) {
+  const SmallRuns runs;
+  Parts saved(runs, "run", {"--training.steps=2", "--checkpoint.last_save_model_only=true"});
+  EXPECT_TRUE(saved.checkpoints.load());
+  saved.step(), saved.step(), saved.checkpoints.save(true);
+  Parts complete(runs, "run", {"--training.steps=2"}), more(runs, "run", {"--training.steps=3"});
+  EXPECT_FALSE(complete.checkpoints.load());
+  EXPECT_EQ(complete.progress.step, 2);
+  expect_error([&] { more.checkpoints.load(); }, "holds the model alone");
+  Parts other(runs, "other", {"--training.steps=3", "--checkpoint.initial_load_path=" + (runs / "run").string()});
+  EXPECT_TRUE(other.checkpoints.load());
+  EXPECT_EQ(other.progress.step, 0);
+  for (size_t i = 0; i < saved.engine.store().parameters().size(); ++i)
+    EXPECT_TRUE(at::equal(other.engine.store().parameters()[i]->master, saved.engine.store().parameters()[i]->master)) << i;
+}
+
+}  // namespace
+}  // namespace halftone
