@@ -1,4 +1,6 @@
 #pragma once
+#include <ATen/Parallel.h>
+
 #include <random>
 #include <set>
 #include <string>
@@ -12,10 +14,11 @@ namespace halftone::testing {
 
 constexpr int64_t kSmallRow = 32;  // tokens, one row a step
 
-// A folder with rows that are easy to learn; those of `bad`, counted from 1 as steps are, are noise.
+// A folder with rows that are easy to learn; those of `bad`, counted from 1 as steps are, are noise. On one thread, which is fastest here.
 class SmallRuns {
  public:
   explicit SmallRuns(const std::set<int64_t>& bad = {}) {
+    at::set_num_threads(1);
     std::mt19937 random(1);
     std::string bytes;
     for (int64_t i = 0; i < 100 * kSmallRow; ++i) {
@@ -24,6 +27,9 @@ class SmallRuns {
     }
     write_file(folder_ / "rows.bin", bytes);
   }
+  ~SmallRuns() { at::set_num_threads(threads_); }
+  SmallRuns(const SmallRuns&) = delete;
+  SmallRuns& operator=(const SmallRuns&) = delete;
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
 
   // A small Llama over these rows, of the folder `name` here.
@@ -50,6 +56,7 @@ class SmallRuns {
 
  private:
   TemporaryFolder folder_;
+  const int threads_ = at::get_num_threads();
 };
 
 }  // namespace halftone::testing
