@@ -13,6 +13,7 @@ Rules:
  3. Kernels are launched (<<<) only in layers that do not name torch.
  4. Headers open with #pragma once; no source, script or document is longer than 600 lines.
  5. No file names a folder of one particular machine.
+ 6. Relative links of Markdown pages lead to a file.
 """
 import argparse
 import os
@@ -28,6 +29,7 @@ SKIPPED_FOLDERS = {".git", ".venv", ".cache", "build", "bundle", "outputs", "gol
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 OURS = re.compile(r"^halftone/([a-z0-9_]+)/")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
+LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
 # Folders that only one machine has. Put together so that this file passes its own rule.
 MACHINE = re.compile("(?<![A-Za-z0-9_.$}])/(?:" + "|".join(["home" + "/", "root" + "/", "Users" + "/", "work" + "/", "opt" + "/peer"]) + ")")
 
@@ -116,6 +118,9 @@ def check_tree(root):
         for number, line in enumerate(lines, 1):
             if MACHINE.search(line):
                 complain(path, number, f"names a folder of one machine: {MACHINE.search(line).group(0)}")
+            for target in LINK.findall(line) if path.suffix == ".md" else []:
+                if not (path.parent / target).exists():
+                    complain(path, number, f"links to '{target}', which does not exist")
         if path.suffix in {".h", ".cuh"} and not any(line.strip() == "#pragma once" for line in lines):
             complain(path, 1, "a header opens with #pragma once")
     return complaints
@@ -150,6 +155,7 @@ SELF_TEST = [  # (file, text, what the complaint must contain)
     ("src/halftone/other/a.cpp", "int a;\n", "'other' is not among the layers"),
     ("docs/long.md", "a\n" * (MAX_LINES + 1), "at most 600"),
     ("docs/path.md", "see " + "/home" + "/somebody/x\n", "names a folder of one machine"),
+    ("docs/link.md", "[a](https://x.y), [b](link.md#c), [d](nowhere.md)\n", "links to 'nowhere.md', which does not exist"),
 ]
 
 
