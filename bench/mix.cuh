@@ -63,7 +63,7 @@ __device__ __forceinline__ void one(State<kRegisters>& s, uint32_t by, uint32_t 
     asm volatile("mul.rp.f32 %0, %0, %1;" : "+f"(s.real[j]) : "f"(1.5f));
   } else if constexpr (kKind == fp32) {
     asm volatile("add.rn.f32 %0, %0, %1;" : "+f"(s.real[j]) : "f"(s.real[(j + 4) % kRegisters]));
-  } else if constexpr (kKind == pairs) {  // halves twice: all by one way (docs/quantize_cuda.md)
+  } else if constexpr (kKind == pairs) {  // halves twice: all by one way
     asm volatile("{.reg .b16 l, h; .reg .b32 p; mov.b32 {l, h}, %0; mov.b32 p, {h, h}; fma.rn.bf16x2 %0, p, %1, %2;}"
                  : "+r"(s.pair[j])
                  : "r"(key), "r"(x[kNumber % 4]));

@@ -1,7 +1,7 @@
 #include "mix.cuh"
 #include "quantize_floor.h"
 
-// The least instructions of MXFP4 packed of bf16 with stochastic rounding, both copies (docs/benchmarks/quantize_cuda.md), and the memory
+// The least instructions of MXFP4 packed of bf16 with stochastic rounding, both copies (docs/quantize_cuda.md), and the memory
 // that the scheme reads and writes, in whole lines: no scale is made, nothing is transposed, no warp waits for another. What it stores
 // means nothing.
 namespace halftone {

@@ -5,7 +5,7 @@
 >>> y = halftone.linear(torch.randn(64, 128), torch.randn(32, 128), recipe="fp8_rowwise")
 >>> model = halftone.convert(torch.nn.Sequential(torch.nn.Linear(128, 32)), "mxfp4")
 
-The arithmetic is that of docs/numerics.md, the same as in the halftone program; docs/python.md is the guide.
+The arithmetic is that of docs/spec/numerics.md, the same as in the halftone program; docs/python.md is the guide.
 """
 from halftone._load import library
 from halftone.formats import Format, Quantized, dequantize, fake_quantize, quantize, scaled_mm

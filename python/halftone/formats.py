@@ -54,7 +54,7 @@ class Format:
 
 
 class Quantized(typing.NamedTuple):
-    """A matrix [R, C] in codes. Tensors that the format has not are empty. Layouts: docs/numerics.md sections 2.3 and 2.4.
+    """A matrix [R, C] in codes. Tensors that the format has not are empty. Layouts: docs/spec/numerics.md sections 2.3 and 2.4.
 
     codes   [R, C] one a byte: uint8 bits of floats and uint4, int8 for integers; packed [R, C / 2]
     scales  fp32, or uint8 for e8m0, e4m3 and ue5m3: [1], [R], [R, ceil(C / B)] or [ceil(R / B), ceil(C / B)]
@@ -91,7 +91,7 @@ def quantize(x, format, *, transposed=False, stream="x", seed=0, step=0, first_r
     """Quantises x[rows, cols] (bfloat16 or float32) along its rows, or its transpose [cols, rows] with `transposed`.
 
     Stochastic rounding draws element (r, c) from Philox keyed by seed and `stream` (name#role), at counter (first_row + r) * cols + c
-    and `step`; the signs of a rotation belong to the name (docs/numerics.md sections 4 and 5).
+    and `step`; the signs of a rotation belong to the name (docs/spec/numerics.md sections 4 and 5).
     """
     made = _ops.quantize(x, str(format), transposed=transposed, stream=stream, seed=seed, step=step, first_row=first_row)
     return Quantized(*made, _canonical(str(format)))

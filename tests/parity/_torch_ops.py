@@ -77,7 +77,7 @@ def load():
 
 
 def sqnr(reference, value):
-    """20 log10(|reference| / |reference - value|) in float64 (docs/numerics.md section 13)."""
+    """20 log10(|reference| / |reference - value|) in float64 (docs/spec/numerics.md section 13)."""
     reference, value = reference.detach().double(), value.detach().double()
     noise = (reference - value).norm()
     return float("inf") if noise == 0 else float(20 * (reference.norm() / noise).log10())

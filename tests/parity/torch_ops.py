@@ -84,7 +84,7 @@ def check_schemas():
 
 
 def operands(recipe, options, x, w, dy, seed, step, first_row):
-    """The six operands of docs/numerics.md section 7 as float64 numbers, from the quantiser alone."""
+    """The six operands of docs/spec/numerics.md section 7 as float64 numbers, from the quantiser alone."""
     formats = halftone.recipe_formats(recipe, options)
 
     def number(which, matrix, role, transposed, row):
@@ -107,7 +107,7 @@ def operands(recipe, options, x, w, dy, seed, step, first_row):
 
 
 def check_linears():
-    """Y, dX and dW against float64 products of the dequantised operands; bars of docs/numerics.md 13.1."""
+    """Y, dX and dW against float64 products of the dequantised operands; bars of docs/spec/numerics.md 13.1."""
     worst = {}
     draws = {"seed": 11, "step": 5}
     cases = [(recipe, "") for recipe in RECIPES]
@@ -254,7 +254,7 @@ def check_other_modes():
 
 
 def check_graphs():
-    """Replays of a CUDA graph draw anew from a step on the device, and equal eager mode (docs/numerics.md 13.4)."""
+    """Replays of a CUDA graph draw anew from a step on the device, and equal eager mode (docs/spec/numerics.md 13.4)."""
     if device == "cpu":
         print("CUDA graphs: not checked, no CUDA device")
         return
@@ -315,7 +315,7 @@ def expect_error(text, call, anywhere=False):
 
 
 def check_odd_axes():
-    """An odd axis is never packed (docs/numerics.md 2.3): one error from the kernels, from Meta tensors and while compiling."""
+    """An odd axis is never packed (docs/spec/numerics.md 2.3): one error from the kernels, from Meta tensors and while compiling."""
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # it prints a stack per error that is expected here
     torch._dynamo.reset()
     compiled = torch.compile(ops.quantize, backend="aot_eager", fullgraph=True, dynamic=True)

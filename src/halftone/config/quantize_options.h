@@ -11,7 +11,7 @@ namespace halftone {
 const std::vector<std::string_view>& quantize_schemes();
 
 // Schemes that have the option ("use_hadamard"); a trailing * stands for any ending. Empty: every scheme has it.
-// The last column of the table in platform.md 3.1.
+// The table of docs/recipes.md section 1.
 std::vector<std::string_view> schemes_with(std::string_view option);
 bool option_belongs(std::string_view option, std::string_view scheme);
 // Options of which some scheme has none.

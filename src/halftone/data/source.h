@@ -54,7 +54,7 @@ class DocumentSource {
 };
 
 struct SourceOptions {
-  std::string dataset;                 // registered name (platform.md 6.6)
+  std::string dataset;                 // registered name (docs/data.md)
   std::string path;                    // file, folder or glob; empty only where the name has files of its own
   std::string text_key = "text";       // jsonl: the field with the text
   std::string text_split = "file";     // text: what a document is: file, line, blank_line

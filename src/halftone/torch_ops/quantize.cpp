@@ -58,7 +58,7 @@ Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, Sym
 Tensor numbers(const Operand& o, at::ScalarType type) {
   if (o.rows * o.k == 0) return at::empty({o.rows, o.k}, o.scales.options().dtype(type));
   const Tensor y = dequantize(o).to(type);
-  // One bit pattern (docs/numerics.md 2.2): PyTorch's conversion leaves another on some processors.
+  // One bit pattern (docs/spec/numerics.md 2.2): PyTorch's conversion leaves another on some processors.
   return type == at::kFloat ? y : y.masked_fill_(y.isnan(), std::numeric_limits<double>::quiet_NaN());
 }
 
