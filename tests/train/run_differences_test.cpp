@@ -34,7 +34,9 @@ class RunDifferences : public ::testing::Test {
     c.folder = folder_ / ("run" + std::to_string(runs_++));
     CheckpointStore store(c);
     store.prepare();
-    StepState state = collect_state(engine, RunProgress{.step = 3}, Json::object(), config, true);
+    RunProgress progress;
+    progress.step = 3;
+    StepState state = collect_state(engine, progress, Json::object(), config, true);
     if (edit) {
       Json json = Json::parse(state.state_json);
       edit(json);
