@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """Our training step beside stock PyTorch's in one call: tokens/s, peak memory, seconds to the first step, and the ratios.
 
-  python bench/compare_cpu.py --python PYTHON_WITH_TORCH [--halftone build/release/bin/halftone] [--peer-recipes bf16]
+  python bench/compare_cpu.py --python PYTHON_WITH_TORCH [--halftone build/release/bin/halftone] [--peer-recipes bf16] [--avx2]
 
 PYTHON_WITH_TORCH must be able to import torch 2.11 and compile with it (bench/peers/torch_llama.py says what the peer does).
-Both use the same shape (recipes/bench_cpu.toml), random tokens, clipping and AdamW on fp32 masters.
+--avx2 holds both to AVX2, what most laptops have. Both use the same shape (recipes/bench_cpu.toml), random tokens, clipping and AdamW on fp32 masters.
 """
 import argparse
 import json
+import os
 import re
 import subprocess
 
+AVX2 = {"HALFTONE_ISA": "v3", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 SHAPE = "--device cpu --dim 256 --layers 6 --heads 8 --kv 4 --ffn 704 --vocab 4096 --seq 512 --batch 8".split()
 
 
@@ -32,7 +34,10 @@ def main():
     parser.add_argument("--python", required=True)
     parser.add_argument("--halftone", default="build/release/bin/halftone")
     parser.add_argument("--peer-recipes", default="bf16", help="comma list of bf16, fp32; ratios are to the first")
+    parser.add_argument("--avx2", action="store_true", help="hold both programs to AVX2")
     args = parser.parse_args()
+    if args.avx2:
+        os.environ.update(AVX2)
     speed, memory = [peer(args.python, r) for r in args.peer_recipes.split(",")][0]
     runs = [("bf16", []), ("int8", ["--quantize.scheme", "int8"]), ("fp32", ["--training.mixed_precision_param", "float32"])]
     for name, r in (ours(args.halftone, *run) for run in runs):
