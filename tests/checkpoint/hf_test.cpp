@@ -7,8 +7,10 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/support.h"
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
 #include "halftone/checkpoint/store.h"
+#include "halftone/models/llama3/config.h"
+#include "halftone/models/registry.h"
 #include "source_dir.h"
 
 namespace halftone {
@@ -18,20 +20,17 @@ namespace fs = std::filesystem;
 using testing::expect_error;
 using testing::TemporaryFolder;
 
-HfLlamaConfig small_config(bool tied) {
-  HfLlamaConfig config;
-  config.hidden_size = 8;
-  config.n_layers = 1;
-  config.n_heads = 2;
-  config.n_kv_heads = 1;
-  config.head_dim = 4;
-  config.intermediate_size = 12;
-  config.vocab_size = 10;
-  config.tied = tied;
-  config.rope_scaling = HfRopeScaling{.factor = 32};
-  config.token_ids = {.bos = 1, .pad = {}, .eos = {7, 8}};
-  return config;
+const ModelFamily& family = llama3::kFamily;
+
+HfConfig small_config(bool tied) {
+  llama3::Config model;
+  model.dim = 8, model.n_layers = 1, model.n_heads = 2, model.n_kv_heads = 1, model.ffn_dim = 12, model.vocab_size = 10;
+  model.tied = tied, model.rope_factor = 32;
+  return {.model = std::make_shared<llama3::Config>(model), .token_ids = {.bos = 1, .pad = {}, .eos = {7, 8}}};
 }
+
+HfConfig parsed_text(const std::string& text) { return parse_hf_config(text, "config.json", model_families()); }
+const llama3::Config& hyper(const HfConfig& config) { return dynamic_cast<const llama3::Config&>(*config.model); }
 
 std::vector<NamedTensor> small_model(bool tied) {
   const std::vector<std::pair<std::string, std::vector<int64_t>>> shapes{
@@ -53,11 +52,11 @@ std::vector<NamedTensor> small_model(bool tied) {
 }
 
 TEST(HfNames, BothWays) {
-  for (const NamedTensor& t : small_model(false)) EXPECT_EQ(native_name_of(hf_name_of(t.name).value()), t.name);
-  EXPECT_EQ(hf_name_of("layers.12.feed_forward.w3.weight"), "model.layers.12.mlp.up_proj.weight");
+  for (const NamedTensor& t : small_model(false)) EXPECT_EQ(family.native_name(family.hf_name(t.name).value()), t.name);
+  EXPECT_EQ(family.hf_name("layers.12.feed_forward.w3.weight"), "model.layers.12.mlp.up_proj.weight");
   for (const char* name : {"model.layers.x.mlp.up_proj.weight", "model.layers.01.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight",
                            "model.layers.1.mlp.up_proj.bias", "layers.1.mlp.up_proj.weight", ""})
-    EXPECT_EQ(native_name_of(name), std::nullopt) << name;
+    EXPECT_EQ(family.native_name(name), std::nullopt) << name;
 }
 
 TEST(HfPermutation, SwapsHalvesAndPairsInsideEachHead) {
@@ -90,7 +89,7 @@ TEST(HfFolder, RoundTripInOneFileAndInShards) {
       const LoadedStep loaded = store.open(9);
       EXPECT_TRUE(loaded.model_only());
       ASSERT_NE(loaded.hf_config(), nullptr);
-      EXPECT_EQ(loaded.hf_config()->rope_scaling->factor, 32);
+      EXPECT_EQ(hyper(*loaded.hf_config()).rope_factor, 32);
       std::vector<std::string> names;
       for (const NamedTensor& t : small_model(tied)) {
         EXPECT_TRUE(at::equal(loaded.read(t.name), t.tensor)) << t.name;
@@ -135,25 +134,25 @@ TEST(HfFolder, ReadsTheModelsOfTransformers) {
     SCOPED_TRACE(name);
     const fs::path folder = fs::path(source_dir()) / "tests/golden" / name;
     const LoadedStep loaded = LoadedStep::open(folder, true);
-    const HfLlamaConfig& config = *loaded.hf_config();
+    const llama3::Config& config = hyper(*loaded.hf_config());
     EXPECT_EQ(config.tied, std::string(name) == "llama_tied");
     const TensorInfo wk = loaded.info("layers.0.attention.wk.weight");
-    EXPECT_EQ(wk.shape, (std::vector<int64_t>{config.n_kv_heads * config.head_dim, config.hidden_size}));
+    EXPECT_EQ(wk.shape, (std::vector<int64_t>{config.n_kv_heads * config.head_dim, config.dim}));
     // Exporting what was read gives the file's tensors back.
     const SafetensorsFile file(folder / "model.safetensors");
     for (const std::string& native : loaded.model_names()) {
-      const NamedTensor hf = native_to_hf({native, loaded.read(native)}, config.n_heads, config.n_kv_heads);
+      const NamedTensor hf = native_to_hf({native, loaded.read(native)}, config);
       at::Tensor stored = at::empty(hf.tensor.sizes(), hf.tensor.options());
       read_tensor(file, file.at(hf.name), stored, false);
       EXPECT_TRUE(at::equal(stored, hf.tensor)) << native;
-      EXPECT_TRUE(at::equal(hf_to_native(hf, config.n_heads, config.n_kv_heads).tensor, loaded.read(native)));
+      EXPECT_TRUE(at::equal(hf_to_native(hf, config).tensor, loaded.read(native)));
     }
   }
 }
 
 const std::string kCommon =
     R"("model_type":"llama","hidden_size":64,"num_hidden_layers":2,"num_attention_heads":4,"intermediate_size":96,"vocab_size":100)";
-HfLlamaConfig parsed(const std::string& more) { return parse_hf_config("{" + kCommon + "," + more + "}", "config.json"); }
+HfConfig parsed(const std::string& more) { return parsed_text("{" + kCommon + "," + more + "}"); }
 
 TEST(HfFolder, HeadsThatAreNotTiedAsTheConfigurationSays) {
   const TemporaryFolder folder;
@@ -222,25 +221,25 @@ TEST(HfConfig, RopeEntriesMustAgree) {
   const auto refused = [](const std::string& entry, const std::string& part) {
     expect_error([&] { parsed(entry); }, "config.json: " + part);
   };
-  const std::string llama3 =
+  const std::string scaled =
       R"("rope_type":"llama3","factor":8,"low_freq_factor":1,"high_freq_factor":4,"original_max_position_embeddings":64)";
-  EXPECT_EQ(parsed(R"("rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":500000})").rope_theta, 5e5);
-  EXPECT_EQ(parsed(R"("rope_scaling":{)" + llama3 + R"(},"rope_parameters":{"rope_theta":1e4,)" + llama3 + "}").rope_scaling->factor, 8);
-  EXPECT_EQ(parsed(R"("use_cache":true)").rope_theta, 10000);
-  EXPECT_EQ(parsed(R"("use_cache":true)").rms_norm_eps, 1e-6) << "transformers' default";
-  EXPECT_EQ(parsed(R"("rope_parameters":{"rope_theta":7.0,"partial_rotary_factor":1.0,"factor":null})").rope_theta, 7);
+  EXPECT_EQ(hyper(parsed(R"("rope_theta":5e5,"rope_parameters":{"rope_type":"default","rope_theta":500000})")).rope_theta, 5e5);
+  EXPECT_EQ(hyper(parsed(R"("rope_scaling":{)" + scaled + R"(},"rope_parameters":{"rope_theta":1e4,)" + scaled + "}")).rope_factor, 8);
+  EXPECT_EQ(hyper(parsed(R"("use_cache":true)")).rope_theta, 10000);
+  EXPECT_EQ(hyper(parsed(R"("use_cache":true)")).norm_eps, 1e-6) << "transformers' default";
+  EXPECT_EQ(hyper(parsed(R"("rope_parameters":{"rope_theta":7.0,"partial_rotary_factor":1.0,"factor":null})")).rope_theta, 7);
   refused(R"("rope_theta":10000.0,"rope_parameters":{"rope_type":"default","rope_theta":500000.0})",
           "rope_parameters.rope_theta = 500000 contradicts rope_theta = 10000");
-  refused(R"("rope_scaling":{)" + llama3 + R"(},"rope_parameters":{"rope_type":"default","rope_theta":1e4})",
+  refused(R"("rope_scaling":{)" + scaled + R"(},"rope_parameters":{"rope_type":"default","rope_theta":1e4})",
           "rope_parameters (rope_type default) contradicts rope_scaling (rope_type llama3, factor 8,");
-  refused(R"("rope_scaling":{"type":"default",)" + llama3 + "}",
+  refused(R"("rope_scaling":{"type":"default",)" + scaled + "}",
           "rope_scaling.type = \"default\" contradicts rope_scaling.rope_type = \"llama3\"");
   refused(R"("rope_scaling":{"rope_type":"yarn","factor":4})",
           "rope_scaling.rope_type = \"yarn\" is not supported, expected \"default\" or \"llama3\"");
   refused(R"("rope_scaling":{"type":"linear","factor":4})", "rope_scaling.type = \"linear\" is not supported");
   refused(R"("rope_scaling":{"factor":4.0})", "rope_scaling.factor = 4.0 has no effect with rope_type \"default\"");
   refused(R"("rope_scaling":{"rope_type":"llama3","factor":4})", "rope_scaling: the field \"low_freq_factor\" is missing");
-  refused(R"("rope_scaling":{"attention_factor":2,)" + llama3 + "}",
+  refused(R"("rope_scaling":{"attention_factor":2,)" + scaled + "}",
           "rope_scaling.attention_factor = 2 has no effect with rope_type \"llama3\"");
   refused(R"("rope_parameters":{"full_attention":{"rope_type":"default"}})",
           "rope_parameters.full_attention = {\"rope_type\":\"default\"} is not supported");
@@ -256,32 +255,30 @@ TEST(HfConfig, BothTransformersVersions) {
       R"("rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192)";
   for (const std::string& rope :
        {R"("rope_theta":500000.0,"rope_scaling":{)" + scaling + "}", R"("rope_parameters":{"rope_theta":500000.0,)" + scaling + "}"}) {
-    const HfLlamaConfig config = parse_hf_config("{" + common + "," + rope + "}", "config.json");
+    const HfConfig read = parsed_text("{" + common + "," + rope + "}");
+    const llama3::Config& config = hyper(read);
     EXPECT_EQ(config.rope_theta, 500000);
-    EXPECT_EQ(config.rope_scaling, HfRopeScaling{});
+    EXPECT_TRUE(config.rope_scaling && config.rope_factor == 8 && config.rope_low_freq_factor == 1 && config.rope_high_freq_factor == 4 &&
+                config.rope_original_context == 8192);
     EXPECT_EQ(config.n_kv_heads, 4);
     EXPECT_EQ(config.head_dim, 16);
   }
   const auto refused = [&](const std::string& extra, const std::string& part) {
-    expect_error([&] { parse_hf_config("{" + common + "," + extra + "}", "config.json"); }, part);
+    expect_error([&] { parsed_text("{" + common + "," + extra + "}"); }, part);
   };
   refused(R"("num_key_value_heads":3)", "no multiple of 3 key-value heads");
   refused(R"("head_dim":0)", "\"head_dim\" expects 1 to 2^31");
   refused(R"("head_dim":5)", "must be even");
   refused(R"("rms_norm_eps":0)", "expects a positive number");
-  expect_error([] { parse_hf_config(R"({"model_type":"qwen3"})", "config.json"); }, "\"qwen3\" is not supported, expected llama");
-  expect_error([] { parse_hf_config(R"({"model_type":"llama"})", "config.json"); }, "\"hidden_size\" is missing");
+  expect_error([] { parsed_text(R"({"model_type":"qwen3"})"); }, "\"qwen3\" is not supported, expected llama");
+  expect_error([] { parsed_text(R"({"model_type":"llama"})"); }, "\"hidden_size\" is missing");
 }
 
 TEST(HfConfig, RoundTrip) {
-  const HfLlamaConfig config = small_config(true);
-  const HfLlamaConfig again = parse_hf_config(write_hf_config(config), "config.json");
-  EXPECT_EQ(again.head_dim, config.head_dim);
-  EXPECT_EQ(again.rope_scaling, config.rope_scaling);
-  EXPECT_EQ(again.rope_theta, config.rope_theta);
-  EXPECT_EQ(again.tied, config.tied);
+  const HfConfig config = small_config(true), again = parsed_text(write_hf_config(config));
+  EXPECT_EQ(again.model->hf_parameters(), config.model->hf_parameters());
+  EXPECT_EQ(hyper(again).max_seq_len, hyper(config).max_seq_len);
   EXPECT_EQ(again.token_ids, config.token_ids);
-  EXPECT_EQ(again.context, config.context);
 }
 
 }  // namespace

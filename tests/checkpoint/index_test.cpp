@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/support.h"
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
 
 namespace halftone {
 namespace {

@@ -10,8 +10,8 @@
 #include <sys/wait.h>
 
 #include "checkpoint/support.h"
+#include "halftone/base/json_reader.h"
 #include "halftone/base/log.h"
-#include "halftone/checkpoint/json_reader.h"
 
 namespace halftone {
 namespace {

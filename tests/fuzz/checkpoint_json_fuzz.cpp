@@ -9,6 +9,9 @@
 #include "halftone/base/error.h"
 #include "halftone/checkpoint/hf_config.h"
 #include "halftone/checkpoint/index.h"
+#include "halftone/models/llama3/config.h"
+
+const halftone::ModelFamily* const kFamilies[] = {&halftone::llama3::kFamily};
 
 // The JSON files of a checkpoint: any bytes give a value that can be written and read again, or an Error.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -28,12 +31,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   attempt([&] { check_state_json(text, "x"); });
   attempt([&] {
-    const HfLlamaConfig config = parse_hf_config(text, "x");
-    if (parse_hf_config(write_hf_config(config), "x").head_dim != config.head_dim) std::abort();
+    const HfConfig config = parse_hf_config(text, "x", kFamilies);
+    if (parse_hf_config(write_hf_config(config), "x", kFamilies).model->hyper_parameters() != config.model->hyper_parameters())
+      std::abort();
   });
   attempt([&] {
     for (const auto& [tensor, file] : parse_hf_index(text, "x"))
-      if (const auto native = native_name_of(tensor); native && hf_name_of(*native) != tensor) std::abort();
+      for (const ModelFamily* family : kFamilies)
+        if (const auto native = family->native_name(tensor); native && family->hf_name(*native) != tensor) std::abort();
   });
   return 0;
 }

@@ -3,24 +3,24 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/models/llama3/config.h"
 #include "halftone/models/registry.h"
 
 namespace halftone {
 namespace {
 
-HfLlamaConfig small() {
-  HfLlamaConfig hf;
-  hf.hidden_size = 64, hf.n_layers = 2, hf.n_heads = 4, hf.n_kv_heads = 2, hf.head_dim = 16, hf.intermediate_size = 128;
-  hf.vocab_size = 2048;
+llama3::Config small() {
+  llama3::Config hf;
+  hf.dim = 64, hf.n_layers = 2, hf.n_heads = 4, hf.n_kv_heads = 2, hf.head_dim = 16, hf.ffn_dim = 128, hf.rope_scaling = false;
   return hf;
 }
 
 // The error of a model that a run configures against a folder's config.json; "" when they agree.
-std::string difference(const HfLlamaConfig& run, const HfLlamaConfig& folder) {
+std::string difference(const llama3::Config& run, const llama3::Config& folder) {
   ModelConfig config;
-  config.overrides = overrides_from_hf(run);
+  config.overrides = run.hyper_parameters();
   try {
-    check_matches_hf(build_model(config, 0).overrides_json, folder, "FOLDER");
+    check_matches_hf(*build_model(config, 0).description, folder, "FOLDER");
   } catch (const Error& error) {
     return error.what();
   }
@@ -28,9 +28,9 @@ std::string difference(const HfLlamaConfig& run, const HfLlamaConfig& folder) {
 }
 
 TEST(HfModel, DifferencesHaveBothValuesAndTheOptionThatHelps) {
-  const HfLlamaConfig plain = small();
-  HfLlamaConfig scaled = plain;
-  scaled.rope_scaling = HfRopeScaling{};
+  const llama3::Config plain = small();
+  llama3::Config scaled = plain;
+  scaled.rope_scaling = true;
   EXPECT_EQ(difference(plain, plain), "");
   EXPECT_EQ(difference(scaled, scaled), "");
   EXPECT_EQ(
@@ -41,8 +41,8 @@ TEST(HfModel, DifferencesHaveBothValuesAndTheOptionThatHelps) {
   EXPECT_NE(on.find("rope_scaling is false in the configuration, true, rope_factor 8"), std::string::npos) << on;
   EXPECT_NE(on.find("set --model.overrides.rope_factor 8 "), std::string::npos) << on;
   EXPECT_TRUE(on.ends_with("--model.rope_scaling_mode on")) << on;
-  HfLlamaConfig other = scaled;
-  other.rope_scaling->factor = 32, other.head_dim = 32, other.rms_norm_eps = 1e-6, other.tied = true, other.context = 77;
+  llama3::Config other = scaled;
+  other.rope_factor = 32, other.head_dim = 32, other.norm_eps = 1e-6, other.tied = true, other.max_seq_len = 77;
   EXPECT_EQ(difference(scaled, other),
             "FOLDER/config.json disagrees with the model: head_dim is 16 in the configuration, 32 in the folder; norm_eps is 1e-05 in the "
             "configuration, 1e-06 in the folder; rope_factor is 8 in the configuration, 32 in the folder; tied is false in the "

@@ -33,11 +33,11 @@ at::Tensor read(const SafetensorsFile& file, const std::string& name) {
 void compare_with_transformers(const std::string& name, nn::RecomputePlan recompute) {
   const LoadedStep weights = LoadedStep::open(kGolden / name, false);
   ASSERT_NE(weights.hf_config(), nullptr);
-  const HfLlamaConfig& hf = *weights.hf_config();
+  const ModelDescription& hf = *weights.hf_config()->model;
   ModelConfig config;
-  config.overrides = overrides_from_hf(hf);
+  config.overrides = hf.hyper_parameters();
   BuiltModel built = build_model(config, 0);
-  check_matches_hf(built.overrides_json, hf, name);
+  check_matches_hf(*built.description, hf, name);
   nn::ParameterStore store;
   store.materialize(*built.model, {at::kCPU, at::kFloat, at::kFloat, true});
   for (nn::Parameter* p : store.parameters()) weights.read_into(p->fqn, p->master);
@@ -53,8 +53,8 @@ void compare_with_transformers(const std::string& name, nn::RecomputePlan recomp
   pass.backward();
   EXPECT_LT(relative(read(golden, "loss"), pass.loss_sum() / valid), 1e-5);
   for (nn::Parameter* p : store.parameters()) {
-    const std::string hf_name = hf_name_of(p->fqn).value();
-    const NamedTensor expected = hf_to_native({hf_name, read(golden, "grad." + hf_name)}, hf.n_heads, hf.n_kv_heads);
+    const std::string hf_name = hf.family().hf_name(p->fqn).value();
+    const NamedTensor expected = hf_to_native({hf_name, read(golden, "grad." + hf_name)}, hf);
     EXPECT_EQ(expected.name, p->fqn);
     EXPECT_LT(relative(expected.tensor, p->weight.grad), 1e-5) << p->fqn;
   }

@@ -8,7 +8,7 @@
 #include <regex>
 
 #include "checkpoint/support.h"
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
 
 namespace halftone {
 namespace {

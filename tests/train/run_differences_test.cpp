@@ -94,7 +94,7 @@ TEST_F(RunDifferences, StepsWithoutATextOrWithAnUnreadableOne) {
 TEST_F(RunDifferences, DamagedStatesDifferInNothing) {
   for (const char* content : {R"([1, 2])", R"(3)", R"({"quantize": [1]})", R"({"quantize": 7, "model": {"converters": 7}})"}) {
     const LoadedStep damaged = step_of({}, [&](Json& state) { state["config"] = state["model"] = Json::parse(content); });
-    EXPECT_EQ(model_differences(R"({"n_heads": 2})", damaged), Strings{}) << content;
+    EXPECT_EQ(model_differences(*build_model(small_config({}).model, 0).description, damaged), Strings{}) << content;
     EXPECT_NO_THROW(differences(Strings{"--quantize.scheme=int8"}, damaged)) << content;
   }
 }
@@ -205,10 +205,10 @@ TEST_F(CourseDifferences, NothingOfWhatChangesNoResult) {
 
 TEST_F(RunDifferences, HyperParametersByName) {
   const LoadedStep step = step_of({});
-  Json model = saved_state(step)["model"]["hyper_parameters"];
-  EXPECT_EQ(model_differences(model.dump(), step), Strings{});
-  model["n_heads"] = 64, model["depth_init"] = "another";
-  EXPECT_EQ(model_differences(model.dump(), step), Strings{"n_heads is 64, there 2"});
+  ModelConfig model = small_config({}).model;
+  EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{});
+  model.overrides["n_heads"] = int64_t{4}, model.overrides["depth_init"] = false;
+  EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{"n_heads is 4, there 2"});
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
+#include "halftone/models/registry.h"
 
 namespace halftone {
 namespace {
@@ -14,13 +15,6 @@ namespace {
 constexpr uint64_t kMaxJsonBytes = uint64_t{256} << 20;
 constexpr const char* kEmbedding = "tok_embeddings.weight";
 constexpr const char* kHead = "output.weight";
-
-// Heads whose rows are permuted, 0 for tensors that are the same on both sides.
-int64_t permuted_heads(const std::string& native, int64_t n_heads, int64_t n_kv_heads) {
-  if (native.ends_with(".attention.wq.weight")) return n_heads;
-  if (native.ends_with(".attention.wk.weight")) return n_kv_heads;
-  return 0;
-}
 
 at::Tensor swap_halves(const at::Tensor& weight, int64_t heads, bool to_hf) {
   check(weight.dim() == 2 && heads > 0 && weight.size(0) % (2 * heads) == 0,
@@ -59,26 +53,26 @@ std::string dtype_name(at::ScalarType type) {
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, true); }
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, false); }
 
-NamedTensor native_to_hf(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads) {
-  const auto name = hf_name_of(tensor.name);
-  check(name.has_value(), "{} has no counterpart in LlamaForCausalLM", tensor.name);
-  const int64_t heads = permuted_heads(tensor.name, n_heads, n_kv_heads);
+NamedTensor native_to_hf(const NamedTensor& tensor, const ModelDescription& model) {
+  const auto name = model.family().hf_name(tensor.name);
+  check(name.has_value(), "{} has no counterpart in {}", tensor.name, model.family().hf_architecture);
+  const int64_t heads = model.rotated_heads(tensor.name);
   return {*name, heads ? permute_to_hf(tensor.tensor, heads) : tensor.tensor};
 }
 
-NamedTensor hf_to_native(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads) {
-  const auto name = native_name_of(tensor.name);
-  check(name.has_value(), "{} is no tensor of LlamaForCausalLM", tensor.name);
-  const int64_t heads = permuted_heads(*name, n_heads, n_kv_heads);
+NamedTensor hf_to_native(const NamedTensor& tensor, const ModelDescription& model) {
+  const auto name = model.family().native_name(tensor.name);
+  check(name.has_value(), "{} is no tensor of {}", tensor.name, model.family().hf_architecture);
+  const int64_t heads = model.rotated_heads(*name);
   return {*name, heads ? permute_from_hf(tensor.tensor, heads) : tensor.tensor};
 }
 
 void write_hf(const std::filesystem::path& folder, const HfExport& content) {
-  HfLlamaConfig config = content.config;
+  HfConfig config = content.config;
   config.torch_dtype = dtype_name(content.dtype);
   std::vector<NamedTensor> native;
   for (const NamedTensor& t : content.model)
-    if (!(config.tied && t.name == kHead)) native.push_back(t);
+    if (!(config.model->tied_head() && t.name == kHead)) native.push_back(t);
   const std::map<std::string, std::string> metadata{{"format", "pt"}};
   const auto shards = split_into_files(native, content.max_shard_bytes);
   Json weight_map = Json::object();
@@ -88,7 +82,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
         shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     std::vector<NamedTensor> tensors;
     for (const NamedTensor& t : shards[i]) {
-      tensors.push_back(native_to_hf(t, config.n_heads, config.n_kv_heads));
+      tensors.push_back(native_to_hf(t, *config.model));
       weight_map[tensors.back().name] = file;
       total += t.tensor.numel() * static_cast<int64_t>(c10::elementSize(content.dtype));
     }
@@ -111,7 +105,8 @@ bool HfFolder::is_hf_folder(const std::filesystem::path& folder) {
 }
 
 HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
-  config_ = parse_hf_config(read_text(folder / "config.json", kMaxJsonBytes), (folder / "config.json").string());
+  config_ = parse_hf_config(read_text(folder / "config.json", kMaxJsonBytes), (folder / "config.json").string(), model_families());
+  const ModelFamily& family = config_.model->family();
   std::error_code ignored;
   if (const auto path = folder / "generation_config.json"; std::filesystem::exists(path, ignored)) {
     const std::vector<int64_t> eos = parse_generation_eos(read_text(path, kMaxJsonBytes), path.string());
@@ -132,7 +127,7 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
     files_.emplace_back(folder / name);
     for (const TensorEntry& entry : files_.back().header().tensors) {
       if (is_ignored_hf_name(entry.name)) continue;
-      if (const auto native = native_name_of(entry.name)) {
+      if (const auto native = family.native_name(entry.name)) {
         check(tensors_.emplace(*native, Source{files_.size() - 1, entry.name}).second, "{}: tensor {} is in two files", folder.string(),
               entry.name);
       } else {
@@ -142,7 +137,7 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
   }
   check_same_names({}, unknown, folder.string());
   for (const auto& [tensor, file] : weight_map)
-    check(is_ignored_hf_name(tensor) || (native_name_of(tensor) && tensors_.contains(*native_name_of(tensor))),
+    check(is_ignored_hf_name(tensor) || tensors_.contains(family.native_name(tensor).value_or("")),
           "{}: tensor {} is listed in {} but missing there", index_path.string(), tensor, file);
 }
 
@@ -153,15 +148,15 @@ std::vector<std::string> HfFolder::names() const {
 }
 
 bool HfFolder::has(const std::string& native) const {
-  return tensors_.contains(native) || (config_.tied && native == kHead && tensors_.contains(kEmbedding));
+  return tensors_.contains(native) || (config_.model->tied_head() && native == kHead && tensors_.contains(kEmbedding));
 }
 
 void HfFolder::check_head() const {
   const auto path = folder_ / "config.json";
   const bool head = tensors_.contains(kHead);
-  check(head || config_.tied,
+  check(head || config_.model->tied_head(),
         "{}: tie_word_embeddings = false, and the weights have no lm_head.weight; set it to true where the head is tied", path.string());
-  if (!config_.tied || !head || !tensors_.contains(kEmbedding)) return;
+  if (!config_.model->tied_head() || !head || !tensors_.contains(kEmbedding)) return;
   const auto stored = [&](const char* native) {
     const Source& from = tensors_.at(native);
     const TensorEntry& entry = files_[from.file].at(from.hf_name);
@@ -176,7 +171,9 @@ void HfFolder::check_head() const {
 }
 
 const HfFolder::Source& HfFolder::source(const std::string& native) const {
-  check(has(native), "{}: no tensor for {} ({})", folder_.string(), native, hf_name_of(native).value_or("no name in LlamaForCausalLM"));
+  const ModelFamily& family = config_.model->family();
+  check(has(native), "{}: no tensor for {} ({})", folder_.string(), native,
+        family.hf_name(native).value_or(fmt::format("no name in {}", family.hf_architecture)));
   const auto found = tensors_.find(native);
   return found != tensors_.end() ? found->second : tensors_.at(kEmbedding);
 }
@@ -191,7 +188,7 @@ void HfFolder::read_into(const std::string& native, at::Tensor& out, bool cast) 
   const Source& from = source(native);
   const TensorEntry& entry = files_[from.file].at(from.hf_name);
   read_tensor(files_[from.file], entry, out, cast);
-  if (const int64_t heads = permuted_heads(native, config_.n_heads, config_.n_kv_heads)) {
+  if (const int64_t heads = config_.model->rotated_heads(native)) {
     at::Tensor target = out.detach();
     target.copy_(permute_from_hf(target, heads));
   }

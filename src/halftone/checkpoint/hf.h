@@ -6,19 +6,19 @@
 #include "halftone/checkpoint/hf_config.h"
 #include "halftone/checkpoint/tensor_io.h"
 
-// Weights in Hugging Face's layout. Llama rotates neighbouring pairs here and halves there, so the rows of q and k are permuted
-// inside each head: file -> native [H, 2, d/2, D] -> transpose(1, 2).
+// Weights in Hugging Face's layout. Where a family rotates neighbouring pairs here and halves there, rows are permuted inside each
+// head: file -> native [H, 2, d/2, D] -> transpose(1, 2).
 namespace halftone {
 
-// One tensor into the other layout: its name, and for q and k a permuted copy (others share memory).
-NamedTensor native_to_hf(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads);
-NamedTensor hf_to_native(const NamedTensor& tensor, int64_t n_heads, int64_t n_kv_heads);
-// Rows of a q or k projection [H * d, ...] for H heads.
+// One tensor into the other layout: its name, and of rotated heads a permuted copy (others share memory).
+NamedTensor native_to_hf(const NamedTensor& tensor, const ModelDescription& model);
+NamedTensor hf_to_native(const NamedTensor& tensor, const ModelDescription& model);
+// Rows of a projection [H * d, ...] for H heads.
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads);
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads);
 
 struct HfExport {
-  HfLlamaConfig config;
+  HfConfig config;
   std::vector<NamedTensor> model;  // native names; a tied head is left out
   at::ScalarType dtype = at::kFloat;
   int64_t max_shard_bytes = int64_t{5} << 30;
@@ -28,12 +28,12 @@ struct HfExport {
 // hold other weights; files are fsynced.
 void write_hf(const std::filesystem::path& folder, const HfExport& content);
 
-// A folder with config.json and *.safetensors of LlamaForCausalLM, under native names.
+// A folder with config.json and *.safetensors of one of the families, under native names.
 class HfFolder {
  public:
   explicit HfFolder(const std::filesystem::path& folder);
   static bool is_hf_folder(const std::filesystem::path& folder);
-  const HfLlamaConfig& config() const { return config_; }
+  const HfConfig& config() const { return config_; }
   std::vector<std::string> names() const;  // native names
   // "output.weight" of a tied folder is there too, read from the embedding.
   bool has(const std::string& native) const;
@@ -49,7 +49,7 @@ class HfFolder {
   };
   const Source& source(const std::string& native) const;
   std::filesystem::path folder_;
-  HfLlamaConfig config_;
+  HfConfig config_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, Source> tensors_;
 };

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "halftone/base/error.h"
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
 
 namespace halftone {
 namespace {

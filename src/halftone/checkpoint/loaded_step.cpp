@@ -148,7 +148,7 @@ void LoadedStep::check_model_names(const std::vector<std::string>& expected) con
   // Tied models: the head may be absent from the file or from the model.
   const bool wanted = std::find(expected.begin(), expected.end(), "output.weight") != expected.end();
   if (hf_) hf_->check_head();
-  if (hf_ && hf_->config().tied) {
+  if (hf_ && hf_->config().model->tied_head()) {
     std::erase(found, "output.weight");
     if (wanted) found.push_back("output.weight");
   }

@@ -32,7 +32,7 @@ class LoadedStep {
   bool model_only() const;
   const std::string& state_json() const { return state_json_; }  // "{}" for a Hugging Face folder
   const std::filesystem::path& folder() const { return folder_; }
-  const HfLlamaConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }
+  const HfConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }
   std::vector<std::string> model_names() const;
   std::vector<std::string> optim_names() const;  // those that start with "optim."
   bool has(const std::string& name) const;

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
 
 namespace halftone {
 namespace {

@@ -113,7 +113,7 @@ int bench_train(Arguments given) {
                                       {"seq_len", c.training.seq_len},
                                       {"steps", c.training.steps},
                                       {"activation_checkpoint", c.activation_checkpoint.mode},
-                                      {"model", nlohmann::json::parse(engine.built().overrides_json)}};
+                                      {"model", engine.built().description->json()}};
   std::printf("%s\n", out.dump().c_str());
   return 0;
 }

@@ -2,8 +2,7 @@
 
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-#include <type_traits>
+#include <algorithm>
 
 #include "halftone/base/error.h"
 #include "halftone/models/llama3/model.h"
@@ -11,56 +10,57 @@
 namespace halftone {
 namespace {
 
-// Sets the hyper-parameter `name`; false when the family has none of that name. Error on a value of the wrong type.
-bool set_field(llama3::Config& c, const std::string& name, const OptionValue& value) {
-  bool found = false;
-  llama3::fields(c, [&](const char* field, auto& target) {
-    if (name != field) return;
-    found = true;
-    using T = std::decay_t<decltype(target)>;
-    if (const T* exact = std::get_if<T>(&value)) {
-      target = *exact;
-    } else if (const auto* integer = std::get_if<int64_t>(&value); integer && std::is_same_v<T, double>) {
-      target = static_cast<T>(*integer);
-    } else {
-      fail("model.overrides.{}: expected {}, found another type", name,
-           std::is_same_v<T, bool>     ? "true or false"
-           : std::is_same_v<T, double> ? "a number"
-                                       : "an integer");
-    }
-  });
-  return found;
+struct Entry {
+  const ModelFamily* family;
+  std::unique_ptr<nn::Model> (*build)(const ModelDescription& description);
+};
+
+template <class Model, class Config>
+std::unique_ptr<nn::Model> build(const ModelDescription& description) {
+  return std::make_unique<Model>(dynamic_cast<const Config&>(description));
 }
 
-std::vector<std::string> field_names() {
-  std::vector<std::string> names;
-  llama3::Config c;
-  llama3::fields(c, [&](const char* field, auto&) { names.emplace_back(field); });
-  return names;
-}
+constexpr Entry kEntries[] = {
+    {&llama3::kFamily, build<llama3::Llama, llama3::Config>},
+};
 
-BuiltModel build_llama3(const ModelConfig& config, int64_t vocab_size) {
-  llama3::Config c = llama3::flavor(config.flavor);
-  if (vocab_size > 0) c.vocab_size = vocab_size;
-  for (const auto& [name, value] : config.overrides) {
-    check(set_field(c, name, value), "model.overrides.{}: llama3 has no such hyper-parameter; it has {}", name,
-          fmt::join(field_names(), ", "));
-  }
-  check(vocab_size <= 0 || c.vocab_size >= vocab_size, "model.overrides.vocab_size: {} is smaller than the tokenizer's {} entries",
-        c.vocab_size, vocab_size);
-  if (config.attn_mask_type) c.block_causal = *config.attn_mask_type == "block_causal";
-  if (config.rope_scaling_mode == "on") c.rope_scaling = true;
-  if (config.rope_scaling_mode == "off") c.rope_scaling = false;
-  nlohmann::ordered_json json;
-  llama3::fields(c, [&](const char* field, const auto& value) { json[field] = value; });
-  return {std::make_unique<llama3::Llama>(c), json.dump(), c.block_causal};
+std::shared_ptr<const ModelDescription> describe(const ModelFamily& family, const ModelConfig& config, int64_t vocab_size) {
+  const std::shared_ptr<ModelDescription> d = family.flavor(config.flavor);
+  const auto set = [&](const std::string& name, const OptionValue& value) {
+    if (d->set(name, value)) return;
+    std::vector<std::string> names;
+    for (const auto& [known, unused] : d->hyper_parameters()) names.push_back(known);
+    fail("model.overrides.{}: {} has no such hyper-parameter; it has {}", name, family.name, fmt::join(names, ", "));
+  };
+  if (vocab_size > 0) set("vocab_size", vocab_size);
+  for (const auto& [name, value] : config.overrides) set(name, value);
+  const auto vocabulary = std::get<int64_t>(d->hyper_parameters().at("vocab_size"));
+  check(vocab_size <= 0 || vocabulary >= vocab_size, "model.overrides.vocab_size: {} is smaller than the tokenizer's {} entries",
+        vocabulary, vocab_size);
+  if (config.attn_mask_type) set("block_causal", *config.attn_mask_type == "block_causal");
+  if (config.rope_scaling_mode != "auto") set("rope_scaling", config.rope_scaling_mode == "on");
+  return d;
 }
 
 }  // namespace
 
+const std::vector<const ModelFamily*>& model_families() {
+  static const std::vector<const ModelFamily*> families = [] {
+    std::vector<const ModelFamily*> all;
+    for (const Entry& e : kEntries) all.push_back(e.family);
+    return all;
+  }();
+  return families;
+}
+
 BuiltModel build_model(const ModelConfig& config, int64_t vocab_size) {
-  if (config.name == "llama3") return build_llama3(config, vocab_size);
-  fail("model.name: this build has llama3; found '{}'", config.name);
+  std::vector<std::string_view> names;
+  for (const Entry& e : kEntries) names.push_back(e.family->name);
+  const auto found = std::find(names.begin(), names.end(), config.name);
+  check(found != names.end(), "model.name: this build has {}; found '{}'", fmt::join(names, ", "), config.name);
+  const Entry& entry = kEntries[found - names.begin()];
+  const auto description = describe(*entry.family, config, vocab_size);
+  return {entry.build(*description), description, std::get<bool>(description->hyper_parameters().at("block_causal"))};
 }
 
 }  // namespace halftone

@@ -1,20 +1,24 @@
 #pragma once
 #include <memory>
-#include <string>
+#include <vector>
 
 #include "halftone/config/model_config.h"
+#include "halftone/models/family.h"
 #include "halftone/nn/model.h"
 
 namespace halftone {
 
+// Every family of this build; adding one is its folder and a line in registry.cpp.
+const std::vector<const ModelFamily*>& model_families();
+
 struct BuiltModel {
   std::unique_ptr<nn::Model> model;
-  std::string overrides_json;  // hyper-parameters as resolved, for the checkpoint and the log
+  std::shared_ptr<const ModelDescription> description;
   bool block_causal = false;
 };
 
 // The model that `config` names, described but without storage. vocab_size: the tokenizer's, used where overrides leave it
-// unset. Error on an unknown family, flavour or override, naming the nearest.
+// unset. Error on an unknown family, flavour or override, listing what there is.
 BuiltModel build_model(const ModelConfig& config, int64_t vocab_size);
 
 }  // namespace halftone

@@ -13,7 +13,6 @@
 #include "halftone/models/registry.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
-#include "halftone/train/hf_model.h"
 #include "halftone/train/run_state.h"
 
 namespace halftone {
@@ -33,7 +32,8 @@ bool holds_plain_model(const LoadedStep& step, const ModelConfig& model, int64_t
 JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
   JobConfig config;
   if (step.hf_config()) {
-    config.model.overrides = overrides_from_hf(*step.hf_config());
+    config.model.name = step.hf_config()->model->family().name;
+    config.model.overrides = step.hf_config()->model->hyper_parameters();
     return config;
   }
   const nlohmann::json state = saved_state(step);

@@ -3,52 +3,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 
 namespace halftone {
 
-OptionTable overrides_from_hf(const HfLlamaConfig& hf) {
-  OptionTable t = {{"dim", hf.hidden_size},
-                   {"n_layers", hf.n_layers},
-                   {"n_heads", hf.n_heads},
-                   {"n_kv_heads", hf.n_kv_heads},
-                   {"ffn_dim", hf.intermediate_size},
-                   {"vocab_size", hf.vocab_size},
-                   {"max_seq_len", hf.context},
-                   {"rope_theta", hf.rope_theta},
-                   {"norm_eps", hf.rms_norm_eps},
-                   {"tied", hf.tied},
-                   {"rope_scaling", hf.rope_scaling.has_value()}};
-  if (hf.head_dim > 0) t["head_dim"] = hf.head_dim;
-  if (hf.rope_scaling) {
-    t["rope_factor"] = hf.rope_scaling->factor, t["rope_low_freq_factor"] = hf.rope_scaling->low_freq_factor;
-    t["rope_high_freq_factor"] = hf.rope_scaling->high_freq_factor, t["rope_original_context"] = hf.rope_scaling->original_context;
-  }
-  return t;
-}
-
-HfLlamaConfig hf_config_of(const std::string& overrides_json) {
-  const nlohmann::json j = nlohmann::json::parse(overrides_json);
-  HfLlamaConfig c;
-  c.hidden_size = j.at("dim"), c.n_layers = j.at("n_layers"), c.n_heads = j.at("n_heads"), c.n_kv_heads = j.at("n_kv_heads");
-  c.head_dim = j.at("head_dim").get<int64_t>() > 0 ? j.at("head_dim").get<int64_t>() : c.hidden_size / c.n_heads;
-  const int64_t ffn = j.at("ffn_dim"), multiple = j.at("multiple_of");
-  const auto hidden = static_cast<int64_t>(j.at("ffn_dim_multiplier").get<double>() * static_cast<double>(8 * c.hidden_size / 3));
-  c.intermediate_size = ffn > 0 ? ffn : (hidden + multiple - 1) / multiple * multiple;
-  c.vocab_size = j.at("vocab_size"), c.context = j.at("max_seq_len"), c.rope_theta = j.at("rope_theta"), c.rms_norm_eps = j.at("norm_eps");
-  c.tied = j.at("tied");
-  if (j.at("rope_scaling").get<bool>()) {
-    c.rope_scaling =
-        HfRopeScaling{j.at("rope_factor"), j.at("rope_low_freq_factor"), j.at("rope_high_freq_factor"), j.at("rope_original_context")};
-  }
-  return c;
-}
-
-void check_matches_hf(const std::string& overrides_json, const HfLlamaConfig& file, const std::string& folder) {
-  OptionTable mine = overrides_from_hf(hf_config_of(overrides_json)), theirs = overrides_from_hf(file);
-  for (OptionTable* table : {&mine, &theirs}) table->erase("max_seq_len");  // changes no result
+void check_matches_hf(const ModelDescription& model, const ModelDescription& file, const std::string& folder) {
+  check(&model.family() == &file.family(), "{}/config.json is of {}, the model of {}; set --model.name {}", folder, file.family().name,
+        model.family().name, file.family().name);
+  OptionTable mine = model.hf_parameters(), theirs = file.hf_parameters();
   const auto text = [](const OptionTable& table, const std::string& name) -> std::string {
     const auto found = table.find(name);
     return found == table.end() ? "none" : std::visit([](const auto& v) { return fmt::format("{}", v); }, found->second);

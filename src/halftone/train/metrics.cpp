@@ -4,8 +4,8 @@
 #include <ctime>
 
 #include "halftone/base/error.h"
+#include "halftone/base/json_reader.h"
 #include "halftone/base/log.h"
-#include "halftone/checkpoint/json_reader.h"
 
 namespace halftone {
 namespace {

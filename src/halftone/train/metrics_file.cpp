@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "halftone/base/error.h"
+#include "halftone/base/json_reader.h"
 #include "halftone/base/log.h"
-#include "halftone/checkpoint/json_reader.h"
 
 namespace halftone {
 namespace {

@@ -59,7 +59,7 @@ void RunCheckpoints::restore(const LoadedStep& step, bool everything) {
 
 void RunCheckpoints::check_same_model(const LoadedStep& step) const {
   if (step.hf_config()) return;
-  const std::vector<std::string> differences = model_differences(run_.engine.built().overrides_json, step);
+  const std::vector<std::string> differences = model_differences(*run_.engine.built().description, step);
   check(differences.empty(),
         "{} was trained as another model: {}; set that back, or start another run (job.dump_folder) with checkpoint.initial_load_path",
         step.folder().string(), fmt::join(differences, ", "));
@@ -109,9 +109,9 @@ void RunCheckpoints::load_initial() {
   const fs::path path = resolve_checkpoint(given);  // of a run's folder: its newest step
   if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
   const LoadedStep step = LoadedStep::open(path, config_.verify_on_load);
-  const std::string& model = run_.engine.built().overrides_json;
+  const ModelDescription& model = *run_.engine.built().description;
   if (step.hf_config()) {
-    check_matches_hf(model, *step.hf_config(), path.string());
+    check_matches_hf(model, *step.hf_config()->model, path.string());
   } else if (const auto differences = model_differences(model, step); !differences.empty()) {
     log_warning("checkpoint.initial_load_path: {} was trained as another model: {}", path.string(), fmt::join(differences, ", "));
   }
@@ -187,7 +187,7 @@ void RunCheckpoints::save(bool last) {
   const at::ScalarType export_dtype = exported == "bfloat16" ? at::kBFloat16 : exported == "float16" ? at::kHalf : at::kFloat;
   if (last && config_.last_save_in_hf) {
     HfExport content;
-    content.config = hf_config_of(run_.engine.built().overrides_json);
+    content.config.model = run_.engine.built().description;
     content.config.token_ids = exported_token_ids(run_.progress.token_ids, run_.tokenizer.bos_id(), run_.tokenizer.eos_id());
     for (const nn::Parameter* p : run_.engine.store().parameters()) content.model.push_back({p->fqn, p->values()});
     content.dtype = export_dtype;

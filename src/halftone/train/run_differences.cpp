@@ -184,9 +184,9 @@ void add_field_differences(Strings& found, const JobConfig& config, const Json& 
 
 }  // namespace
 
-Strings model_differences(const std::string& model_json, const LoadedStep& step) {
+Strings model_differences(const ModelDescription& model, const LoadedStep& step) {
   const Json state = saved_state(step);
-  Json mine = Json::parse(model_json);
+  Json mine = model.json();
   mine.erase("depth_init");  // of fresh weights alone
   Strings found;
   if (const Json* theirs = member_at(state, "model.hyper_parameters")) add_differences(found, "", mine, *theirs);

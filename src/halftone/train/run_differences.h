@@ -10,8 +10,8 @@
 // do not tell is no difference.
 namespace halftone {
 
-// Hyper-parameters that differ from `model_json` (BuiltModel::overrides_json): "n_heads is 4, there 2".
-std::vector<std::string> model_differences(const std::string& model_json, const LoadedStep& step);
+// Hyper-parameters that differ from the model's: "n_heads is 4, there 2".
+std::vector<std::string> model_differences(const ModelDescription& model, const LoadedStep& step);
 
 // What the run computes and stores in: options of [quantize] and of converters that one of the two names, the dtypes of [training], the
 // storage of the moments, and what the recipe file means, wherever it is: "quantize.scheme is int8, there mxfp4",

@@ -49,7 +49,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
       for (auto& [name, tensor] : p->tensors()) s.model.push_back({name, tensor});
     }
   }
-  const Json model = Json::parse(engine.built().overrides_json);
+  const Json model = engine.built().description->json();
   Json state = Json{{"train_state",
                      {{"step", progress.step},
                       {"ntokens_seen", progress.tokens_seen},

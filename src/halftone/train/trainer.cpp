@@ -113,14 +113,13 @@ void Trainer::build_engine() {
   log_info("Building {} {} with {} layers of width {}, {} heads ({} of keys and values), vocabulary {}", config_.model.name,
            config_.model.flavor, size.layers, thousands(static_cast<double>(size.dim)), size.heads, size.kv_heads,
            thousands(static_cast<double>(size.vocab)));
-  log_debug("hyper-parameters: {}", engine_->built().overrides_json);
+  log_debug("hyper-parameters: {}", engine_->built().description->json().dump());
   if (config_.checkpoint.last_save_in_hf) {
     for (const nn::Parameter* p : engine_->store().parameters()) {
       check(!p->added,
-            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in LlamaForCausalLM; leave last_save_in_hf "
-            "off or "
-            "take another scheme",
-            p->fqn);
+            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in {}; leave last_save_in_hf off or take "
+            "another scheme",
+            p->fqn, engine_->built().description->family().hf_architecture);
     }
   }
   log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor,

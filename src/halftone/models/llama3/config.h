@@ -1,13 +1,14 @@
 #pragma once
 #include <cstdint>
-#include <map>
 #include <string>
 #include <vector>
+
+#include "halftone/models/family.h"
 
 namespace halftone::llama3 {
 
 // Hyper-parameters of the Llama 3 family (platform.md 4.1).
-struct Config {
+struct Config : DescriptionOf<Config> {
   int64_t dim = 256, n_layers = 6, n_heads = 16, n_kv_heads = 16;
   int64_t ffn_dim = 0;  // 0: round_up(int(ffn_dim_multiplier * int(8 dim / 3)), multiple_of)
   double ffn_dim_multiplier = 1.0;
@@ -27,11 +28,19 @@ struct Config {
   int64_t ffn() const;
   int64_t head() const { return head_dim > 0 ? head_dim : dim / n_heads; }
   void validate() const;  // Error naming the field
+
+  const ModelFamily& family() const override;
+  OptionTable hf_parameters() const override;
+  nlohmann::ordered_json hf_config(const std::string& torch_dtype) const override;
+  bool tied_head() const override { return tied; }
+  int64_t rotated_heads(std::string_view native) const override;
 };
 
 // Flavours: debugmodel, 1B, 3B, 8B, 70B, 405B, with suffixes _flex, _flex_attn, _varlen, _varlen_attn = block_causal.
 Config flavor(const std::string& name);
 std::vector<std::string> flavors();
+
+extern const ModelFamily kFamily;  // hf.cpp
 
 // One walk for overrides, checkpoints and printing.
 template <class C, class F>

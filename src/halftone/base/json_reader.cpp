@@ -1,4 +1,4 @@
-#include "halftone/checkpoint/json_reader.h"
+#include "halftone/base/json_reader.h"
 
 #include <algorithm>
 #include <set>
@@ -11,6 +11,11 @@ namespace {
 constexpr int kMaxDepth = 32;
 
 }  // namespace
+
+bool is_set(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && !found->is_null();
+}
 
 std::string short_text(const Json& value) {
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);

@@ -16,6 +16,8 @@ Json parse_json(std::string_view text, const std::string& what);
 // JSON text of a value for a message, cut at 40 bytes.
 std::string short_text(const Json& value);
 
+bool is_set(const Json& object, const char* key);  // there and not null
+
 // Members of an object, checked; the Error names `what`, the key, what was expected and what was found.
 const Json& member(const Json& object, const char* key, const std::string& what);
 std::string string_member(const Json& object, const char* key, const std::string& what);
