@@ -171,6 +171,7 @@ class Net : public Module {
         odd(add<Linear>("layers.1.odd", 40, 64, Init{})),
         output(add<Linear>("output", 64, 32, Init{})),
         norm(add<RMSNorm>("norm", 64, 1e-5)) {
+    wide.make_unit("layers.0", 0), odd.make_unit("layers.1", 1);
     assign_names("");
   }
   Linear &wide, &odd, &output;

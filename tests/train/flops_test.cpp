@@ -7,14 +7,14 @@ namespace {
 
 // Llama 3 8B: N = 8,030,261,248, table 128256 x 4096, 32 layers, 32 heads of 128; S = 8192.
 TEST(Flops, Llama8B) {
-  const FlopsModel m{
-      .parameters = 8'030'261'248, .embedding_parameters = 128256LL * 4096, .layers = 32, .heads = 32, .qk_dim = 128, .v_dim = 128};
+  const nn::ModelSize m{
+      .layers = 32, .heads = 32, .qk_dim = 128, .v_dim = 128, .active_parameters = 8'030'261'248, .embedding_parameters = 128256LL * 4096};
   EXPECT_DOUBLE_EQ(flops_per_token(m, 8192), 6.0 * (8'030'261'248 - 525'336'576) + 6.0 * 32 * 32 * 256 * 8192);
 }
 
 TEST(Flops, TiedHeadIsCounted) {
-  const FlopsModel tied{.parameters = 1000, .embedding_parameters = 400, .tied_embeddings = true};
-  const FlopsModel untied{.parameters = 1400, .embedding_parameters = 400};
+  const nn::ModelSize tied{.active_parameters = 1000, .embedding_parameters = 400, .tied = true};
+  const nn::ModelSize untied{.active_parameters = 1400, .embedding_parameters = 400};
   EXPECT_DOUBLE_EQ(flops_per_token(tied, 16), 6000);
   EXPECT_DOUBLE_EQ(flops_per_token(untied, 16), 6000);
 }

@@ -5,8 +5,11 @@ namespace halftone::nn {
 void Module::assign_names(const std::string& fqn) {
   fqn_ = fqn;
   const std::string prefix = fqn.empty() ? "" : fqn + ".";
-  for (Parameter& p : parameters_) p.fqn = p.weight.name = prefix + p.name;
-  for (auto& [name, child] : children_) child->assign_names(prefix + name);
+  for (Parameter& p : parameters_) p.fqn = p.weight.name = prefix + p.name, p.unit = unit_;
+  for (auto& [name, child] : children_) {
+    if (child->unit_.empty()) child->make_unit(unit_, block_);
+    child->assign_names(prefix + name);
+  }
 }
 
 void Module::for_each_module(const std::function<void(Module&)>& f) {

@@ -22,13 +22,14 @@ struct Init {
 struct Parameter {
   std::string name;  // inside its module
   std::string fqn;
+  std::string unit;  // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
   std::vector<int64_t> shape;
   Init init;
-  at::Tensor master;  // storage dtype, view into its unit's flat buffer; undefined for a stored weight
-  Weight weight;      // what ops see
+  at::Tensor master;                     // storage dtype, view into its unit's flat buffer; undefined for a stored weight
+  Weight weight;                         // what ops see
   std::optional<OperandSpec> stored_as;  // int8_weight, int4_weight: codes are all that exists of it
-  bool added = false;   // by a recipe: checkpoints of the plain model have none, it then takes
-  std::string copy_of;  // the values of this parameter of theirs, or fresh ones when empty
+  bool added = false;                    // by a recipe: checkpoints of the plain model have none, it then takes
+  std::string copy_of;                   // the values of this parameter of theirs, or fresh ones when empty
 
   int64_t numel() const {
     int64_t n = 1;

@@ -12,13 +12,6 @@
 namespace halftone::nn {
 namespace {
 
-std::string unit_name(const std::string& fqn) {
-  const size_t dot = fqn.find('.');
-  const std::string first = fqn.substr(0, dot);
-  if (first == "output") return "norm";  // final norm and head travel together
-  return first == "layers" ? fqn.substr(0, fqn.find('.', dot + 1)) : first;
-}
-
 // Parameters start on a 64-byte boundary of every buffer, whatever its element size.
 constexpr int64_t kAlign = 32;
 int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
@@ -32,7 +25,7 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   model.for_each_parameter([&](Parameter& p) {
     if (p.numel() == 0) return;
     // Stored weights have no place in a buffer of masters: they make a unit of their own.
-    const std::string name = unit_name(p.fqn) + (p.stored_as ? ".stored" : "");
+    const std::string name = p.unit + (p.stored_as ? ".stored" : "");
     auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& u) { return u.name == name; });
     if (unit == units_.rend()) {
       units_.push_back({name, {}, {}});

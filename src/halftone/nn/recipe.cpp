@@ -26,12 +26,6 @@ bool too_small(const std::string& scheme, int64_t k, int64_t n) {
   return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
 }
 
-// Index of the block that a module belongs to, -1 outside the blocks.
-int64_t block_of(const std::string& fqn) {
-  if (!fqn.starts_with("layers.")) return -1;
-  return std::stoll(fqn.substr(7, fqn.find('.', 7) - 7));
-}
-
 // The first of many names, and how many more there are.
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 8;
@@ -168,7 +162,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
         leave(left.ignored, "ignored");
         continue;
       }
-      const int64_t block = block_of(m->fqn());
+      const int64_t block = m->block();
       if (block >= 0 && (block < first || block >= last)) {
         leave(left.by_block, "in a skipped block");
         continue;

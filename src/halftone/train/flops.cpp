@@ -6,8 +6,8 @@
 
 namespace halftone {
 
-double flops_per_token(const FlopsModel& m, int64_t seq_len) {
-  const double counted = static_cast<double>(m.parameters) - (m.tied_embeddings ? 0 : static_cast<double>(m.embedding_parameters));
+double flops_per_token(const nn::ModelSize& m, int64_t seq_len) {
+  const double counted = static_cast<double>(m.active_parameters) - (m.tied ? 0 : static_cast<double>(m.embedding_parameters));
   return 6 * counted + 6 * static_cast<double>(m.layers * m.heads * (m.qk_dim + m.v_dim)) * static_cast<double>(seq_len);
 }
 

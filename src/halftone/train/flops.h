@@ -2,19 +2,13 @@
 #include <cstdint>
 #include <string_view>
 
+#include "halftone/nn/model.h"
+
 namespace halftone {
 
-// What the count needs to know of a dense decoder (platform.md 4.8).
-struct FlopsModel {
-  int64_t parameters = 0;            // N, each tensor counted once
-  int64_t embedding_parameters = 0;  // the input table; with a tied head the head's product is counted all the same
-  bool tied_embeddings = false;
-  int64_t layers = 0, heads = 0;
-  int64_t qk_dim = 0, v_dim = 0;  // per head
-};
-// 6 * (N - N_embedding) + 6 * L * heads * (qk_dim + v_dim) * seq_len, forward and backward; no causal discount,
-// recomputation not counted.
-double flops_per_token(const FlopsModel& model, int64_t seq_len);
+// Forward and backward of a decoder (platform.md 4.8): 6 * (N - N_embedding) + 6 * L * heads * (qk_dim + v_dim) * seq_len with the active
+// parameters as N; no causal discount, recomputation not counted. The product of a tied head is counted all the same.
+double flops_per_token(const nn::ModelSize& model, int64_t seq_len);
 
 double tflops(double flops_per_token, double tokens_per_second);
 double mfu_percent(double flops_per_token, double tokens_per_second, double peak_flops);

@@ -18,11 +18,8 @@ MetricsOptions metrics_options(const JobConfig& config) {
 }  // namespace
 
 RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceInfo& info) {
-  const nn::ModelSize& size = engine.size();
   RunFlops flops;
-  flops.per_token =
-      flops_per_token({size.parameters, size.embedding_parameters, size.tied, size.layers, size.heads, size.head_dim, size.head_dim},
-                      config.training.seq_len);
+  flops.per_token = flops_per_token(engine.size(), config.training.seq_len);
   if (engine.device().is_cpu()) return flops;
   const PeakFlops peak = peak_flops(info.name);
   if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100's", info.name);

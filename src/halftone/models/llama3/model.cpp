@@ -42,7 +42,9 @@ Block::Block(const Config& c, int layer)
       attention(add<nn::Attention>("attention", nn::Attention::Shape{c.dim, c.n_heads, c.n_kv_heads, c.head()}, layer, init_in(),
                                    init_out(c, layer))),
       ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
-      feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {}
+      feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(), init_out(c, layer))) {
+  make_unit(fmt::format("layers.{}", layer), layer);
+}
 
 nn::Stream Block::operator()(const nn::Stream& in, const nn::SequenceInfo& info) {
   auto [residual, h] = attention_norm(in.x, in.branch, attention.readers());
@@ -56,6 +58,7 @@ Llama::Llama(const Config& config)
       norm_((add<Layers>("layers", config, layers_), add<nn::RMSNorm>("norm", config.dim, config.norm_eps))),
       output_(add<nn::Linear>("output", config.dim, config.tied ? 0 : config.vocab_size, init_head(config))) {
   if (config.tied) output_.tie(tok_embeddings_.weight);
+  tok_embeddings_.make_unit("tok_embeddings"), norm_.make_unit("norm"), output_.make_unit("norm");
   assign_names("");
 }
 
@@ -121,9 +124,11 @@ std::vector<KvCache> Llama::make_caches(int64_t batch, int64_t capacity) const {
 
 nn::ModelSize Llama::size() const {
   nn::ModelSize s;
-  s.layers = config_.n_layers, s.dim = config_.dim, s.heads = config_.n_heads, s.kv_heads = config_.n_kv_heads, s.head_dim = config_.head();
+  s.layers = config_.n_layers, s.dim = config_.dim, s.heads = config_.n_heads, s.kv_heads = config_.n_kv_heads;
+  s.qk_dim = s.v_dim = config_.head();
   s.vocab = config_.vocab_size, s.max_seq_len = config_.max_seq_len, s.tied = config_.tied;
   const_cast<Llama*>(this)->for_each_parameter([&](nn::Parameter& p) { s.parameters += p.numel(); });
+  s.active_parameters = s.parameters;
   s.embedding_parameters = config_.vocab_size * config_.dim;
   return s;
 }
