@@ -14,6 +14,8 @@ Rules:
  4. Headers open with #pragma once; no source, script or document is longer than 600 lines.
  5. No file names a folder of one particular machine.
  6. Relative links of Markdown pages lead to a file.
+ 7. A model family is named (outside comments) in its own folder of models/ and in the registry; the only other places are options
+    with such values: model.name and the tokenizer's patterns.
 """
 import argparse
 import os
@@ -32,6 +34,8 @@ TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
 # Folders that only one machine has. Put together so that this file passes its own rule.
 MACHINE = re.compile("(?<![A-Za-z0-9_.$}])/(?:" + "|".join(["home" + "/", "root" + "/", "Users" + "/", "work" + "/", "opt" + "/peer"]) + ")")
+# Folders and files of src/halftone with options whose values are named after families.
+FAMILIES_NAMED = ("models/registry.cpp", "config/", "data/", "cli/tokenizer_command.cpp")
 
 
 def read(path):
@@ -96,6 +100,16 @@ def check_layer(root, name, order, complain):
                 complain(path, number, f"kernels are not launched in '{name}': it sees torch")
 
 
+def check_family(source, family, complain):
+    word = re.match("[a-z]+", family.name).group(0)  # "llama" of llama3
+    for path in code_files(source):
+        if path.relative_to(source).as_posix().startswith(FAMILIES_NAMED) or family in path.parents:
+            continue
+        for number, line in enumerate(read(path), 1):
+            if word in line.split("//")[0].lower():
+                complain(path, number, f"names the family '{family.name}': what is known of it belongs into its folder of models/")
+
+
 def check_tree(root):
     complaints = []
 
@@ -111,6 +125,8 @@ def check_tree(root):
             complain(root / "src/halftone/CMakeLists.txt", 1, f"folder '{name}' is not among the layers")
         else:
             check_layer(root, name, order, complain)
+    for family in sorted(p for p in (root / "src/halftone/models").glob("*") if p.is_dir()):
+        check_family(root / "src/halftone", family, complain)
     for path in text_files(root):
         lines = read(path)
         if len(lines) > MAX_LINES:
@@ -153,6 +169,7 @@ SELF_TEST = [  # (file, text, what the complaint must contain)
     ("src/halftone/base/CMakeLists.txt", "halftone_library(base DEPS fmt)\n", "first line must be"),
     ("src/halftone/nn/a.cpp", "void f() { kernel<<<1, 1>>>(); }\n", "kernels are not launched in 'nn'"),
     ("src/halftone/other/a.cpp", "int a;\n", "'other' is not among the layers"),
+    ("src/halftone/nn/a.cpp", "const char* name = \"LlamaForCausalLM\";\n", "names the family 'llama3'"),
     ("docs/long.md", "a\n" * (MAX_LINES + 1), "at most 600"),
     ("docs/path.md", "see " + "/home" + "/somebody/x\n", "names a folder of one machine"),
     ("docs/link.md", "[a](https://x.y), [b](link.md#c), [d](nowhere.md)\n", "links to 'nowhere.md', which does not exist"),
@@ -161,11 +178,14 @@ SELF_TEST = [  # (file, text, what the complaint must contain)
 
 def self_test():
     good = {
-        "src/halftone/CMakeLists.txt": "foreach(layer base nn)\nendforeach()\n",
+        "src/halftone/CMakeLists.txt": "foreach(layer base nn models)\nendforeach()\n",
         "src/halftone/base/CMakeLists.txt": "# may include: std\nhalftone_library(base DEPS fmt)\n",
         "src/halftone/base/a.h": "#pragma once\n#include <vector>\n",
         "src/halftone/nn/CMakeLists.txt": "# may include: base torch\nhalftone_library(nn DEPS base)\n",
-        "src/halftone/nn/a.cpp": "#include \"halftone/base/a.h\"\n#include <ATen/core/Tensor.h>\n",
+        "src/halftone/nn/a.cpp": "#include \"halftone/base/a.h\"\n#include <ATen/core/Tensor.h>  // Llama\n",
+        "src/halftone/models/CMakeLists.txt": "# may include: base nn\n",
+        "src/halftone/models/registry.cpp": "#include \"halftone/models/llama3/model.h\"\n",
+        "src/halftone/models/llama3/model.h": "#pragma once\nclass Llama;\n",
     }
     failures = 0
     for file, text, expected in [("", "", "")] + SELF_TEST:
