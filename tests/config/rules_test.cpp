@@ -212,6 +212,10 @@ TEST(Rules, QuantizeHasOneSource) {
         "--quantize.linear.float8.enable_fsdp_float8_all_gather"},
        1,
        {"tensorwise"}},
+      {{"--model.converters=float8", "--quantize.linear.float8.recipe_name=rowwise_with_gw_hp",
+        "--quantize.linear.float8.filter_fqns=auto_filter_small_kn"},
+       1,
+       {"quantize.linear.float8.filter_fqns", "auto_filter_small_kn has no thresholds for", "fp8_rowwise_with_gw_hp"}},
   });
 }
 
@@ -238,6 +242,7 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.scheme=nvfp4", "--quantize.style=torchao", "--quantize.no_use_hadamard"}, 1, {"style", "use_hadamard"}},
       {{"--quantize.scheme=fp8_blockwise", "--quantize.fast_accum=forward"}, 1, {"fast_accum", "fp8_blockwise"}},
       {{"--quantize.scheme=fp8_rowwise", "--quantize.fast_accum=forward,wgrad"}, 1, {}},
+      {{"--quantize.scheme=fp8_rowwise_with_gw_hp", "--quantize.fast_accum=wgrad"}, 1, {"quantize.fast_accum", "wgrad has no fp8 product"}},
       {{"--quantize.scheme=int8", "--quantize.two_level_scaling=tensorwise"}, 1, {"two_level_scaling", "mxfp4, nvfp4, amdfp4"}},
       {{"--quantize.scheme=mxfp4", "--quantize.two_level_scaling=blockwise", "--quantize.clip_mode=static"},
        1,

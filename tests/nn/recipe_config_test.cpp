@@ -70,7 +70,7 @@ TEST(RecipeConfig, EveryOptionReachesTheRule) {
 TEST(RecipeConfig, UnsetOptionsStayUnset) {
   const RecipeRule r = plan({"--quantize.scheme=nvfp4"}).rules[0];
   EXPECT_EQ(r.preset, "recommended");
-  EXPECT_FALSE(r.use_hadamard || r.use_sr_grad || r.two_level_scaling || r.style || r.output || r.activation || r.deosc_step);
+  EXPECT_FALSE(r.use_hadamard || r.use_sr_grad || r.two_level_scaling || r.scale_mode || r.fast_accum || r.deosc_step);
   const LayerRecipe recommended = layer_recipe(r.scheme, r, "w");
   EXPECT_EQ(recommended.linear, *find_linear_recipe("nvfp4"));
   RecipeRule alto = r;

@@ -8,6 +8,7 @@
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/mx9.h"
 #include "halftone/formats/mx_scale.h"
+#include "halftone/formats/names.h"
 #include "halftone/formats/support.h"
 
 namespace halftone {
@@ -32,20 +33,14 @@ std::string_view name(Int i) {
   return kNames[static_cast<size_t>(i)];
 }
 
-std::string_view name(Element e) {
-  constexpr std::array<std::string_view, 10> kNames = {"bf16", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "int8", "int4", "uint4", "ternary"};
-  return kNames[static_cast<size_t>(e)];
-}
+std::string_view name(Element e) { return name_of(kElementNames, e, "bf16"); }
 
 std::string_view name(ScaleFormat s) {
   constexpr std::array<std::string_view, 7> kNames = {"none", "fp32", "fp32_pow2", "e8m0", "e4m3", "ue5m3", "bf16"};
   return kNames[static_cast<size_t>(s)];
 }
 
-std::string_view name(ScaleMode m) {
-  constexpr std::array<std::string_view, 7> kNames = {"none", "floor", "ceil", "rceil", "even", "adaptive", "uos"};
-  return kNames[static_cast<size_t>(m)];
-}
+std::string_view name(ScaleMode m) { return name_of(kScaleModeNames, m, "none"); }
 
 std::string element_table() {
   TextTable floats({"float", "bits s.e.m", "bias", "largest", "least normal", "least subnormal", "special values"});
@@ -106,9 +101,8 @@ std::string scale_rule_table() {
       "  int8: amax / 127; int4: max(positive / 7, negative / 8); uint4: zero = min, (max - min) / 15; ternary: mean of |w|; floors 1e-12, "
       "bitnet 1e-5\n";
   for (const ScaleFormat s : {ScaleFormat::e4m3, ScaleFormat::ue5m3}) {
-    out += fmt::format(
-        "  {} blocks: outer = amax of the tensor / {}, block scale = {} of amax / outer / 6; {}\n", name(s), fp4_range(s), name(s),
-        s == ScaleFormat::e4m3 ? "two orders of evaluation, alto and torchao" : "evaluated as by alto");
+    out += fmt::format("  {} blocks: outer = amax of the tensor / {}, block scale = {} of amax / outer / 6; {}\n", name(s), fp4_range(s),
+                       name(s), s == ScaleFormat::e4m3 ? "two orders of evaluation, alto and torchao" : "evaluated as by alto");
   }
   out += "  MX: scale 2^e, amax = m * 2^k with 1 <= m < 2, p = exponent of the largest element; e = k - p, or k - p + 1 when\n";
   std::vector<std::string> head = {"rule"};

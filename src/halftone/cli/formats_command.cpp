@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "halftone/base/error.h"
 #include "halftone/cli/commands.h"
@@ -9,7 +8,6 @@
 #include "halftone/cli/format_tables.h"
 #include "halftone/config/load.h"
 #include "halftone/config/names.h"
-#include "halftone/config/quantize_options.h"
 #include "halftone/config/value.h"
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/hardware.h"
@@ -22,26 +20,17 @@ constexpr const char* kHelp =
     "halftone formats --show NAME [--quantize.X Y]  one of them, explained with a worked example; a recipe with these options\n"
     "halftone formats --support                     which recipe runs natively, rewritten or emulated on which hardware, and why\n";
 
-// What is shown are the operands, of which these say nothing.
-constexpr std::array<std::string_view, 5> kNotShown = {"lora_rank", "deosc_step", "deosc_period", "deosc_ratio", "deosc_log_freq"};
-
-bool changes_operands(const std::string& field) {
-  const std::string_view option = leaf_of(field);
-  if (section_of(field) != "quantize" || std::find(kNotShown.begin(), kNotShown.end(), option) != kNotShown.end()) return false;
-  const std::vector<std::string_view>& placed = placed_options();
-  return option == "preset" || option == "emulate" || std::find(placed.begin(), placed.end(), option) != placed.end();
-}
-
 // The scheme's configuration with the options behind the name.
 QuantizeConfig options_of(const std::string& scheme, Arguments options) {
   const LoadedConfig loaded = load_config_text(fmt::format("quantize.scheme = \"{}\"", scheme), "formats", options);
   JobConfig config = loaded.config;
-  const ConfigIndex index = index_config(config);
+  const ConfigIndex index = index_config(config), changing = index_options(config.quantize);
   for (const auto& [field, origin] : loaded.origin) {
     const bool same = field == "quantize.scheme" && config.quantize.scheme == QuantizeScheme{scheme, {}};
-    check(same || changes_operands(field),
-          "formats --show {}: expected options of [quantize] that change how operands are quantised, found --{} {}; leave it out",
-          scheme, field, shown(get_value(*index.find_field(field))));
+    const FieldEntry* option = changing.find_field(field);  // one of a layer says nothing of the operands, which are shown
+    check(same || (option != nullptr && option->info.scope != Scope::layer),
+          "formats --show {}: expected options of [quantize] that change how operands are quantised, found --{} {}; leave it out", scheme,
+          field, shown(get_value(*index.find_field(field))));
   }
   return loaded.config.quantize;
 }

@@ -15,6 +15,10 @@ namespace halftone {
 // error); E = halftone's own.
 enum class Mark { K, A, N, E };
 
+// What a field of [quantize] is about: the operands of one scheme's products, a layer beside them, what any scheme applies to and how,
+// the run (such fields stand beside recipe files and converters, too), or something else.
+enum class Scope { other, operands, layer, rule, run };
+
 struct FieldInfo {
   Mark mark = Mark::K;
   std::vector<std::string_view> choices{};  // allowed strings; empty = any. Of a list: allowed elements
@@ -22,6 +26,9 @@ struct FieldInfo {
   std::string_view note{};                  // A: what happens instead; N: why not and what to use
   bool lenient = false;                     // a list also takes one plain string, a string also takes a bare integer
   bool any_case = false;                    // choices match in any case and are stored as listed
+  Scope scope = Scope::other;
+  std::vector<std::string_view> schemes{};  // that have the option, a trailing * for any ending; empty = all
+  std::string_view alto{};                  // its value in preset "alto" where nothing is set; empty = the scheme's own
 };
 
 // Values of free-form tables (`model.overrides`, `optimizer_kwargs`).

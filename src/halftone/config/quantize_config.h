@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/config/field.h"
+#include "halftone/formats/names.h"
 
 namespace halftone {
 
@@ -69,35 +70,75 @@ struct QuantizeGroupedConfig {
   }
 };
 
-// Options without a value take the preset's (quantize.preset): that is why they are optional here. `*_or` defaults of
-// preset "alto" stand in the help texts.
-struct QuantizeConfig {
-  QuantizeScheme scheme;
-  StringList targets = {"Linear"};
-  StringList ignore = {"output"};
+// How one scheme quantises (platform.md 3.1, numerics.md 7.3 and 7.4). Options without a value take the preset's. This walk is their only
+// description: names, values, the schemes that have them. config/quantize_options.h says which go together.
+struct RecipeOptions {
   std::optional<bool> use_2dblock_x, use_2dblock_w, use_hadamard, use_sr_grad, use_dge;
   std::optional<std::string> two_level_scaling, clip_mode;
   std::optional<bool> use_uos;
-  std::optional<int64_t> lora_rank, deosc_step, deosc_period;
-  std::optional<double> deosc_ratio;
-  std::optional<int64_t> deosc_log_freq;
   std::optional<std::string> scale_mode;
   std::string style = "alto";
   std::optional<bool> wgrad_hp;
-  bool output = true;
-  bool grad_input = true;
-  bool grad_weight = true;
-  bool stochastic_rounding = false;
+  bool stochastic_rounding = false, output = true, grad_input = true, grad_weight = true;
   std::string activation = "none";
   std::optional<StringList> fast_accum;
   std::optional<bool> round_scales_to_power_of_2;
+  std::optional<int64_t> lora_rank, deosc_step, deosc_period;
+  std::optional<double> deosc_ratio;
+  std::optional<int64_t> deosc_log_freq;
+  std::string preset = "recommended";
+  bool emulate = false;
+  bool auto_filter_small_kn = false;  // leave small layers alone (numerics.md section 12); not a field, a word of converters' filter_fqns
+
+  static void fields(auto& self, auto&& field) {
+    using Words = std::vector<std::string_view>;
+    const Words fp4 = {"mxfp4", "nvfp4", "amdfp4"}, blocks = {"mx*", "nvfp4", "amdfp4"}, integers = {"int8", "int4"};
+    // Schemes that have it, and its value in preset "alto" ("": the scheme's own).
+    const auto option = [&](std::string_view name, auto& value, const Words& schemes, std::string_view alto, std::string_view help,
+                            const Words& choices = {}, Scope scope = Scope::operands, std::optional<double> min = {}) {
+      field(name, value, help, {.mark = Mark::E, .choices = choices, .min = min, .scope = scope, .schemes = schemes, .alto = alto});
+    };
+    option("use_2dblock_x", self.use_2dblock_x, blocks, "false", "square scale blocks for X and dY");
+    option("use_2dblock_w", self.use_2dblock_w, blocks, "true", "square scale blocks for W");
+    option("use_hadamard", self.use_hadamard, fp4, "false", "random Hadamard over tokens on X and dY of wgrad");
+    option("use_sr_grad", self.use_sr_grad, {"fp8_blockwise", "mx*", "nvfp4", "amdfp4", "int8", "int4"}, "false",
+           "stochastic rounding of dY");
+    option("use_dge", self.use_dge, fp4, "false", "differentiable gradient estimator on dW");
+    option("two_level_scaling", self.two_level_scaling, fp4, "none", "second scale: tensorwise of nvfp4 and amdfp4, blockwise of mxfp4",
+           words_of(kTwoLevelNames));
+    option("clip_mode", self.clip_mode, {"mxfp4"}, "none", "clipping of wgrad's operands", words_of(kClipNames));
+    option("use_uos", self.use_uos, {"mxfp4"}, "false", "scale rule with target 7.25");
+    option("scale_mode", self.scale_mode, {"mx*"}, "", "scale rule", {"floor", "ceil", "rceil", "even", "adaptive"});
+    option("style", self.style, {"nvfp4"}, "", "alto, or torchao: the whole NVFP4 preset", words_of(kChainNames));
+    option("wgrad_hp", self.wgrad_hp, {"mxfp8_*", "mxfp4", "nvfp4", "amdfp4", "fp8_rowwise"}, "false", "wgrad operands stay bf16");
+    option("stochastic_rounding", self.stochastic_rounding, integers, "", "stochastic rounding of every quantised operand");
+    option("output", self.output, integers, "", "quantise the forward product");
+    option("grad_input", self.grad_input, integers, "", "quantise the product of dX");
+    option("grad_weight", self.grad_weight, integers, "", "quantise the product of dW");
+    option("activation", self.activation, {"int8_weight"}, "", "activations of a weight-only scheme", {"none", "int8", "int8_sr"});
+    option("fast_accum", self.fast_accum, {"fp8_tensorwise", "fp8_rowwise", "fp8_rowwise_with_gw_hp"}, "",
+           "products with fast accumulation", {"forward", "dgrad", "wgrad"});
+    option("round_scales_to_power_of_2", self.round_scales_to_power_of_2, {"fp8_*"}, "", "power-of-two scales");
+    option("lora_rank", self.lora_rank, blocks, "0", "rank of the low-rank side product", {}, Scope::layer, 0);
+    option("deosc_step", self.deosc_step, fp4, "0", "step at which weight de-oscillation starts; 0 = never", {}, Scope::layer, 0);
+    option("deosc_period", self.deosc_period, fp4, "200", "its window in steps", {}, Scope::layer, 1);
+    option("deosc_ratio", self.deosc_ratio, fp4, "4", "its reset threshold, 4 to 32", {}, Scope::layer);
+    option("deosc_log_freq", self.deosc_log_freq, fp4, "1", "log every so many windows; 0 = never", {}, Scope::layer, 0);
+    field("preset", self.preset, "values of options that are not set: recommended, or alto",
+          {.mark = Mark::E, .choices = {"recommended", "alto"}, .scope = Scope::rule});
+    field("emulate", self.emulate, "reference arithmetic on quantised values", {.mark = Mark::E, .scope = Scope::run});
+  }
+};
+
+struct QuantizeConfig : RecipeOptions {
+  QuantizeScheme scheme;
+  StringList targets = {"Linear"};
+  StringList ignore = {"output"};
   std::string attention = "bf16";
   std::string attn_bwd = "bf16";
   bool pnq = true;
-  std::string preset = "recommended";
   std::string recipe;
   std::optional<std::string> recipe_text;  // what the file held when it was read; not a field, checkpoints hold it beside these
-  bool emulate = false;
   double skip_first_layers = 0;
   double skip_last_layers = 0;
   std::string fsdp_all_gather = "bf16";
@@ -108,55 +149,26 @@ struct QuantizeConfig {
 
   static void fields(auto& self, auto&& field) {
     constexpr Mark E = Mark::E;
+    constexpr Scope run = Scope::run;
     field("scheme", self.scheme, "one scheme name, or a table {scheme = [targets]}; none = products in training.mixed_precision_param",
           {.mark = E});
-    field("targets", self.targets, "modules to quantise: re:X, a full name, or a class name", {.mark = E, .lenient = true});
-    field("ignore", self.ignore, "modules to leave alone; wins over targets", {.mark = E, .lenient = true});
-    field("use_2dblock_x", self.use_2dblock_x, "square scale blocks for X and dY (mx*, nvfp4, amdfp4; alto: false)", {.mark = E});
-    field("use_2dblock_w", self.use_2dblock_w, "square scale blocks for W (mx*, nvfp4, amdfp4; alto: true)", {.mark = E});
-    field("use_hadamard", self.use_hadamard, "random Hadamard over tokens on X and dY of wgrad (mxfp4, nvfp4, amdfp4; alto: false)",
-          {.mark = E});
-    field("use_sr_grad", self.use_sr_grad, "stochastic rounding of dY (block schemes, int8, int4; alto: false)", {.mark = E});
-    field("use_dge", self.use_dge, "differentiable gradient estimator on dW (4-bit float; alto: false)", {.mark = E});
-    field("two_level_scaling", self.two_level_scaling, "none, tensorwise (nvfp4, amdfp4), blockwise (mxfp4); alto: none",
-          {.mark = E, .choices = {"none", "tensorwise", "blockwise"}});
-    field("clip_mode", self.clip_mode, "none, static, dynamic (mxfp4; alto: none)", {.mark = E, .choices = {"none", "static", "dynamic"}});
-    field("use_uos", self.use_uos, "scale rule with target 7.25 (mxfp4; alto: false)", {.mark = E});
-    field("lora_rank", self.lora_rank, "rank of the low-rank side product (mx*, nvfp4, amdfp4; alto: 0)", {.mark = E, .min = 0});
-    field("deosc_step", self.deosc_step, "step at which weight de-oscillation starts; 0 = never (4-bit float; alto: 0)",
-          {.mark = E, .min = 0});
-    field("deosc_period", self.deosc_period, "its window in steps (alto: 200)", {.mark = E, .min = 1});
-    field("deosc_ratio", self.deosc_ratio, "its reset threshold, 4 to 32 (alto: 4)", {.mark = E});
-    field("deosc_log_freq", self.deosc_log_freq, "log every so many windows; 0 = never (alto: 1)", {.mark = E, .min = 0});
-    field("scale_mode", self.scale_mode, "scale rule (mx*; none = the scheme's)",
-          {.mark = E, .choices = {"floor", "ceil", "rceil", "even", "adaptive"}});
-    field("style", self.style, "alto, or torchao: the whole NVFP4 preset (nvfp4)", {.mark = E, .choices = {"alto", "torchao"}});
-    field("wgrad_hp", self.wgrad_hp, "wgrad operands stay bf16 (mxfp8_*, mxfp4, nvfp4, amdfp4, fp8_rowwise; alto: false)", {.mark = E});
-    field("output", self.output, "quantise the forward product (int8, int4)", {.mark = E});
-    field("grad_input", self.grad_input, "quantise the product of dX (int8, int4)", {.mark = E});
-    field("grad_weight", self.grad_weight, "quantise the product of dW (int8, int4)", {.mark = E});
-    field("stochastic_rounding", self.stochastic_rounding, "stochastic rounding of every quantised operand (int8, int4)", {.mark = E});
-    field("activation", self.activation, "activations of a weight-only scheme (int8_weight)",
-          {.mark = E, .choices = {"none", "int8", "int8_sr"}});
-    field("fast_accum", self.fast_accum, "products with fast accumulation (fp8_tensorwise, fp8_rowwise*; none = the scheme's)",
-          {.mark = E, .choices = {"forward", "dgrad", "wgrad"}});
-    field("round_scales_to_power_of_2", self.round_scales_to_power_of_2, "power-of-two scales (fp8_*; none = the scheme's)", {.mark = E});
+    field("targets", self.targets, "modules to quantise: re:X, a full name, or a class name",
+          {.mark = E, .lenient = true, .scope = Scope::rule});
+    field("ignore", self.ignore, "modules to leave alone; wins over targets", {.mark = E, .lenient = true, .scope = Scope::rule});
+    RecipeOptions::fields(self, field);
     field("attention", self.attention, "low-precision attention", {.mark = E, .choices = {"bf16", "fp8_blockwise", "mxfp4"}});
     field("attn_bwd", self.attn_bwd, "its backward pass", {.mark = E, .choices = {"bf16", "fp8_blockwise", "mxfp4"}});
     field("pnq", self.pnq, "normalise P before quantising it", {.mark = E});
-    field("preset", self.preset, "values of options that are not set: recommended, or alto",
-          {.mark = E, .choices = {"recommended", "alto"}});
     field("recipe", self.recipe, "path of a recipe file (YAML or JSON)", {.mark = E});
-    field("emulate", self.emulate, "reference arithmetic on quantised values", {.mark = E});
     field("skip_first_layers", self.skip_first_layers, "first blocks kept unquantised: a count, or a fraction < 1 rounded up",
-          {.mark = E, .min = 0});
+          {.mark = E, .min = 0, .scope = run});
     field("skip_last_layers", self.skip_last_layers, "last blocks kept unquantised: a count, or a fraction < 1 rounded up",
-          {.mark = E, .min = 0});
+          {.mark = E, .min = 0, .scope = run});
     field("fsdp_all_gather", self.fsdp_all_gather, "bf16, or scheme: gather weights already quantised",
-          {.mark = E, .choices = {"bf16", "scheme"}});
+          {.mark = E, .choices = {"bf16", "scheme"}, .scope = run});
     field("fsdp_precompute_scales", self.fsdp_precompute_scales, "all weight scales in one reduction after the optimizer step",
-          {.mark = E});
-    field("group_align", self.group_align, "token padding per expert; 0 = the scheme's", {.mark = E, .min = 0});
+          {.mark = E, .scope = run});
+    field("group_align", self.group_align, "token padding per expert; 0 = the scheme's", {.mark = E, .min = 0, .scope = run});
     field("linear", self.linear, "torchtitan's converters of Linear");
     field("grouped_mm", self.grouped_mm, "torchtitan's converters of experts");
   }

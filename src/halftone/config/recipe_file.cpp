@@ -37,11 +37,6 @@ constexpr std::array<std::string_view, 13> kPostTraining = {"QuantizationModifie
 // Parsed and without effect there too.
 constexpr std::array<std::string_view, 5> kUnused = {"index", "group", "start", "end", "update"};
 
-template <class Names>
-bool contains(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 class Reader {
  public:
   Reader(std::string_view text, std::string_view name) : name_(name), document_(read_yaml(text, name)) {}

@@ -6,8 +6,6 @@
 namespace halftone {
 namespace {
 
-bool contains(const StringList& list, std::string_view word) { return std::find(list.begin(), list.end(), word) != list.end(); }
-
 void check_run(const JobConfig& j, const RuleContext& c) {
   const ProfilingConfig& p = j.profiling;
   rule(c, p.profiler_active <= p.profile_freq && p.profiler_warmup <= p.profile_freq - p.profiler_active,

@@ -1,6 +1,7 @@
 #pragma once
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <map>
 #include <set>
@@ -42,6 +43,8 @@ void check_quantize(const JobConfig& config, const RuleContext& context);
 void check_beside_recipe(const JobConfig& config, const std::vector<RecipeModifier>& modifiers, const RuleContext& context);
 // Whether a recipe file or converters say how the run is quantised: most fields of [quantize] must not be given then.
 bool has_rules_elsewhere(const JobConfig& config);
+
+bool contains(const auto& list, std::string_view word) { return std::find(list.begin(), list.end(), word) != list.end(); }
 
 // "X.toml:12: " or "command line: " of the first of these fields that was set, else "".
 std::string where(const RuleContext& context, std::initializer_list<const char*> names);

@@ -24,6 +24,12 @@ ConfigIndex index_config(JobConfig& config) {
   return index;
 }
 
+ConfigIndex index_options(RecipeOptions& options) {
+  ConfigIndex index;
+  collect(options, "quantize.", index);
+  return index;
+}
+
 const FieldEntry* ConfigIndex::find_field(std::string_view name) const {
   for (const FieldEntry& f : fields) {
     if (f.name == name) return &f;

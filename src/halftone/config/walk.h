@@ -36,6 +36,8 @@ struct ConfigIndex {
 };
 
 ConfigIndex index_config(JobConfig& config);
+// The options of one scheme alone, named as in a configuration: "quantize.use_hadamard".
+ConfigIndex index_options(RecipeOptions& options);
 
 // "training.dataloader.packing" -> "training.dataloader" and "packing"; a name without a dot has the section "".
 std::string_view section_of(std::string_view name);

@@ -6,7 +6,6 @@
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
 #include "halftone/config/names.h"
-#include "halftone/config/quantize_options.h"
 #include "halftone/config/rules.h"
 #include "halftone/config/value.h"
 
@@ -95,7 +94,7 @@ std::string print_config(const LoadedConfig& loaded, std::string_view wanted) {
       const Json value = get_value(field);
       const auto origin = loaded.origin.find(field.name);
       const bool left_out = is_left_out(loaded.config, field, value);
-      if (left_out && !is_run_option(leaf_of(field.name)) && field.name != "quantize.scheme" && field.name != "quantize.recipe") {
+      if (left_out && field.info.scope != Scope::run && field.name != "quantize.scheme" && field.name != "quantize.recipe") {
         body += fmt::format("{:<60}  # see {}\n", fmt::format("# {}", leaf_of(field.name)),
                             !loaded.config.quantize.scheme.table.empty() ? "quantize.scheme"
                             : loaded.config.quantize.recipe.empty()      ? "model.converters"
@@ -124,6 +123,9 @@ std::string describe_fields(std::string_view wanted) {
       const Json value = get_value(field);
       out +=
           fmt::format("  --{} {} = {}\n      {}", field.name, type_name(field), value.is_null() ? "None" : to_toml_text(value), field.help);
+      const std::string_view alto = field.info.alto, unset = alto.empty() ? "None = the scheme's" : "alto: ";
+      if (!field.info.schemes.empty())
+        out += fmt::format(" ({}{}{}{})", join(field.info.schemes), value.is_null() ? "; " : "", value.is_null() ? unset : "", alto);
       if (!field.info.choices.empty()) out += fmt::format(" [{}]", join(field.info.choices));
       if (field.info.min) out += fmt::format(" [at least {}]", *field.info.min);
       if (field.info.mark != Mark::K) out += fmt::format(" ({})", kMarks[static_cast<int>(field.info.mark)]);

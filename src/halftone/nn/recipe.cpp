@@ -195,7 +195,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     lines.push_back(support_line(rule, support, hardware));
     if (is_cpu(hardware) && rule.fast_accum && !rule.fast_accum->empty())
       log_info("[compat] {}quantize.fast_accum: a CPU sums in full precision", rule.place);
-    if (!deoscillates) std::erase_if(recipe->options, [](const std::string& option) { return option.starts_with("deosc_step"); });
+    if (!deoscillates) std::erase_if(recipe->options, [](const std::string& option) { return option.starts_with("deosc_"); });
     if (!recipe->options.empty()) lines.push_back(fmt::format("quantize: {} with {}", rule.scheme, fmt::join(recipe->options, ", ")));
   }
   std::vector<std::string> others;

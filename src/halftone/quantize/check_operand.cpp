@@ -1,15 +1,12 @@
 #include "halftone/quantize/check_operand.h"
 
+#include "halftone/formats/names.h"
+
 namespace halftone {
 namespace {
 
-const char* element_name(Element e) {
-  constexpr const char* kNames[] = {"hp", "e4m3", "e5m2", "e3m2", "e2m3", "e2m1", "int8", "int4", "uint4", "ternary"};
-  return kNames[static_cast<int>(e)];
-}
-
 void check_spec(const OperandSpec& s) {
-  const char* element = element_name(s.element);
+  const std::string_view element = name_of(kElementNames, s.element, "hp");
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
   check(s.quantized(), "quantiser: expected a quantised element type, found hp");
   check(s.granularity != Granularity::none, "quantiser: {} without a granularity", element);
@@ -57,7 +54,7 @@ void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t c
   check(c.length == 0 || c.length >= contracted, "quantiser: expected a padded length of at least {}, found {}", contracted, c.length);
   const int64_t C = operand_length(c, contracted);
   if (c.packed != nullptr) {
-    check(bits_of(c.spec.element) < 8, "quantiser: {} codes have no packed form", element_name(c.spec.element));
+    check(bits_of(c.spec.element) < 8, "quantiser: {} codes have no packed form", name_of(kElementNames, c.spec.element));
     const int64_t group = packed_group(c.spec.element);
     check(C % group == 0, "quantiser: packed codes need a length that is a multiple of {}, found {}", group, C);
   }

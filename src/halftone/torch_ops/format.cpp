@@ -3,31 +3,21 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "halftone/base/error.h"
+#include "halftone/config/value.h"
 #include "halftone/quantize/check_operand.h"
 
 namespace halftone::library {
 namespace {
 
-template <class T, size_t N>
-using Names = std::array<std::pair<std::string_view, T>, N>;
-
-constexpr Names<Element, 9> kElements = {{{"e4m3", Element::e4m3},
-                                          {"e5m2", Element::e5m2},
-                                          {"e3m2", Element::e3m2},
-                                          {"e2m3", Element::e2m3},
-                                          {"e2m1", Element::e2m1},
-                                          {"int8", Element::int8},
-                                          {"int4", Element::int4},
-                                          {"uint4", Element::uint4},
-                                          {"ternary", Element::ternary}}};
 constexpr Names<OperandSpec, 7> kSchemes = {{{"mxfp8_e4m3", detail::block(Element::e4m3, 32, ScaleFormat::e8m0)},
                                              {"mxfp8_e5m2", detail::block(Element::e5m2, 32, ScaleFormat::e8m0)},
                                              {"mxfp6_e3m2", detail::block(Element::e3m2, 32, ScaleFormat::e8m0)},
@@ -41,38 +31,11 @@ constexpr Names<ScaleFormat, 6> kScales = {{{"fp32", ScaleFormat::fp32},
                                             {"e4m3_scale", ScaleFormat::e4m3},
                                             {"ue5m3", ScaleFormat::ue5m3},
                                             {"bf16", ScaleFormat::bf16}}};
-constexpr Names<ScaleMode, 6> kModes = {{{"floor", ScaleMode::floor},
-                                         {"ceil", ScaleMode::ceil},
-                                         {"rceil", ScaleMode::rceil},
-                                         {"even", ScaleMode::even},
-                                         {"adaptive", ScaleMode::adaptive},
-                                         {"uos", ScaleMode::uos}}};
-constexpr Names<TwoLevel, 3> kTwoLevel = {{{"none", TwoLevel::none}, {"tensorwise", TwoLevel::tensor}, {"blockwise", TwoLevel::macro}}};
-constexpr Names<Fp4Chain, 2> kChains = {{{"alto", Fp4Chain::alto}, {"torchao", Fp4Chain::torchao}}};
-constexpr Names<Clip, 3> kClips = {{{"none", Clip::none}, {"static", Clip::fixed}, {"dynamic", Clip::dynamic}}};
 constexpr Names<int, 3> kRotations = {{{"0", 0}, {"16", 16}, {"32", 32}}};
 
 template <class T, size_t N>
-std::optional<T> find(const Names<T, N>& names, std::string_view word) {
-  for (const auto& [name, value] : names) {
-    if (name == word) return value;
-  }
-  return std::nullopt;
-}
-
-template <class T, size_t N>
-std::string_view name_of(const Names<T, N>& names, const T& wanted) {
-  for (const auto& [name, value] : names) {
-    if (value == wanted) return name;
-  }
-  return "?";
-}
-
-template <class T, size_t N>
 std::string choices(const Names<T, N>& names) {
-  std::vector<std::string_view> words;
-  for (const auto& [name, value] : names) words.push_back(name);
-  return fmt::format("{}", fmt::join(words, ", "));
+  return join(words_of(names));
 }
 
 std::vector<std::string> split(const std::string& text, char separator) {
@@ -124,18 +87,18 @@ bool read_granularity(std::string_view word, OperandSpec& s) {
 
 template <class T, size_t N>
 T read_choice(const Names<T, N>& names, const std::string& text, const std::string& key, const std::string& value) {
-  const std::optional<T> found = find(names, value);
+  const std::optional<T> found = find_named(names, value);
   check(found.has_value(), "format '{}': expected {} to be one of {}, found '{}'", text, key, choices(names), value);
   return *found;
 }
 
 void read_setting(const std::string& text, const std::string& key, const std::string& value, OperandSpec& s) {
   if (key == "two_level") {
-    s.two_level = read_choice(kTwoLevel, text, key, value);
+    s.two_level = read_choice(kTwoLevelNames, text, key, value);
   } else if (key == "chain") {
-    s.chain = read_choice(kChains, text, key, value);
+    s.chain = read_choice(kChainNames, text, key, value);
   } else if (key == "clip") {
-    s.clip = read_choice(kClips, text, key, value);
+    s.clip = read_choice(kClipNames, text, key, value);
   } else if (key == "hadamard") {
     s.hadamard = read_choice(kRotations, text, key, value);
   } else if (key == "floor") {
@@ -163,11 +126,11 @@ void read_word(const std::string& text, const std::string& word, Format& f) {
     s.stochastic = true;
   } else if (word == "packed") {
     f.packed = true;
-  } else if (const std::optional<ScaleMode> mode = find(kModes, word)) {
+  } else if (const std::optional<ScaleMode> mode = find_named(kScaleModeNames, word)) {
     s.mode = *mode;
-  } else if (!find(kScales, word) && !read_granularity(word, s)) {
+  } else if (!find_named(kScales, word) && !read_granularity(word, s)) {
     fail("format '{}': unknown word '{}'; expected tensor, row, 1xB or BxB, a scale ({}), a scale mode ({}), sr, packed or key=value", text,
-         word, choices(kScales), choices(kModes));
+         word, choices(kScales), choices(kScaleModeNames));
   }
 }
 
@@ -175,7 +138,7 @@ void read_word(const std::string& text, const std::string& word, Format& f) {
 std::string kind_of(const std::string& word) {
   if (const size_t equals = word.find('='); equals != std::string::npos) return word.substr(0, equals);
   if (word == "sr" || word == "packed") return word;
-  return find(kModes, word) ? "the scale mode" : find(kScales, word) ? "the scale" : "which elements share a scale";
+  return find_named(kScaleModeNames, word) ? "the scale mode" : find_named(kScales, word) ? "the scale" : "which elements share a scale";
 }
 
 // Words without an effect, and scales that follow from other elements than are coded.
@@ -192,7 +155,8 @@ void check_words(const std::string& text, const std::vector<std::string>& words,
         "format '{}': a rotation goes with scales of blocks (1xB, BxB) or, of floats and int8, of the tensor", text);
   const bool rows = (s.element == Element::int8 || s.element == Element::int4) && s.granularity == Granularity::row;
   check(s.scale_floor == 0 || rows, "format '{}': floor is the smallest scale of int8 or int4 rows", text);
-  const bool mode = std::any_of(words.begin() + 1, words.end(), [](const std::string& w) { return find(kModes, w).has_value(); });
+  const bool mode =
+      std::any_of(words.begin() + 1, words.end(), [](const std::string& w) { return find_named(kScaleModeNames, w).has_value(); });
   check(s.clip != Clip::dynamic || !mode, "format '{}': clip=dynamic brings its own scales; leave the scale mode out", text);
   check(s.clip == Clip::none || s.mode != ScaleMode::uos, "format '{}': uos scales are not clipped; leave one out", text);
 }
@@ -207,17 +171,17 @@ Format parse_format(std::string_view given) {
     check(words.size() == 1, "format '{}': an unquantised operand has no further words", text);
     return f;
   }
-  if (const std::optional<OperandSpec> scheme = find(kSchemes, words[0])) {
+  if (const std::optional<OperandSpec> scheme = find_named(kSchemes, words[0])) {
     f.spec = *scheme;
   } else {
-    const std::optional<Element> element = find(kElements, words[0]);
-    check(element.has_value(), "format '{}': unknown element or scheme '{}'; choose hp, {} or {}", text, words[0], choices(kElements),
+    const std::optional<Element> element = find_named(kElementNames, words[0]);
+    check(element.has_value(), "format '{}': unknown element or scheme '{}'; choose hp, {} or {}", text, words[0], choices(kElementNames),
           choices(kSchemes));
     f.spec = spec_of(*element);
   }
   // The scale first: it sets the mode and the second level that the other words change.
   for (const std::string& word : words) {
-    if (const std::optional<ScaleFormat> scale = find(kScales, word)) read_scale(*scale, f.spec);
+    if (const std::optional<ScaleFormat> scale = find_named(kScales, word)) read_scale(*scale, f.spec);
   }
   for (size_t i = 1; i < words.size(); ++i) read_word(text, words[i], f);
   check_words(text, words, f.spec);
@@ -235,17 +199,17 @@ Format parse_format(std::string_view given) {
 
 std::string format_string(const OperandSpec& s, bool packed) {
   if (!s.quantized()) return "hp";
-  std::string out(name_of(kElements, s.element));
+  std::string out(name_of(kElementNames, s.element));
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
   out += blocks                              ? fmt::format(":{}x{}", s.granularity == Granularity::block ? 1 : s.block, s.block)
          : s.granularity == Granularity::row ? ":row"
                                              : ":tensor";
   out += fmt::format(":{}", name_of(kScales, s.scale));
-  if (s.mode != ScaleMode::none) out += fmt::format(":{}", name_of(kModes, s.mode));
+  if (s.mode != ScaleMode::none) out += fmt::format(":{}", name_of(kScaleModeNames, s.mode));
   const bool two = s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3;
-  if (two || s.two_level != TwoLevel::none) out += fmt::format(":two_level={}", name_of(kTwoLevel, s.two_level));
-  if (s.chain != Fp4Chain::alto) out += fmt::format(":chain={}", name_of(kChains, s.chain));
-  if (s.clip != Clip::none) out += fmt::format(":clip={}", name_of(kClips, s.clip));
+  if (two || s.two_level != TwoLevel::none) out += fmt::format(":two_level={}", name_of(kTwoLevelNames, s.two_level));
+  if (s.chain != Fp4Chain::alto) out += fmt::format(":chain={}", name_of(kChainNames, s.chain));
+  if (s.clip != Clip::none) out += fmt::format(":clip={}", name_of(kClipNames, s.clip));
   if (s.hadamard != 0) out += fmt::format(":hadamard={}", s.hadamard);
   if (s.scale_floor != 0) out += fmt::format(":floor={}", s.scale_floor);
   if (s.stochastic) out += ":sr";
@@ -255,55 +219,32 @@ std::string format_string(const OperandSpec& s, bool packed) {
 
 namespace {
 
-using Options = nn::RecipeOptions;
-
-template <class T>
-struct Setting {
-  std::string_view name;
-  std::optional<T> Options::*member;
-};
-constexpr std::array kFlags = {Setting<bool>{"use_2dblock_x", &Options::use_2dblock_x},
-                               Setting<bool>{"use_2dblock_w", &Options::use_2dblock_w},
-                               Setting<bool>{"use_hadamard", &Options::use_hadamard},
-                               Setting<bool>{"use_sr_grad", &Options::use_sr_grad},
-                               Setting<bool>{"use_dge", &Options::use_dge},
-                               Setting<bool>{"use_uos", &Options::use_uos},
-                               Setting<bool>{"wgrad_hp", &Options::wgrad_hp},
-                               Setting<bool>{"output", &Options::output},
-                               Setting<bool>{"grad_input", &Options::grad_input},
-                               Setting<bool>{"grad_weight", &Options::grad_weight},
-                               Setting<bool>{"stochastic_rounding", &Options::stochastic_rounding},
-                               Setting<bool>{"round_scales_to_power_of_2", &Options::round_scales_to_power_of_2}};
-constexpr std::array kTexts = {Setting<std::string>{"two_level_scaling", &Options::two_level_scaling},
-                               Setting<std::string>{"clip_mode", &Options::clip_mode},
-                               Setting<std::string>{"scale_mode", &Options::scale_mode}, Setting<std::string>{"style", &Options::style},
-                               Setting<std::string>{"activation", &Options::activation}};
-
-bool read_flag(const std::string& key, const std::string& value) {
-  check(value == "true" || value == "false", "halftone.linear: option {}: expected true or false, found '{}'", key, value);
-  return value == "true";
-}
-
-void read_option(const std::string& key, const std::string& value, Options& o) {
-  for (const auto& flag : kFlags) {
-    if (flag.name == key) return void(o.*flag.member = read_flag(key, value));
+// Options of one layer beside its operands belong to a module and not to one product.
+void read_option(const std::string& key, std::string value, const ConfigIndex& index) {
+  const FieldEntry* option = index.find_field("quantize." + key);
+  std::vector<std::string_view> names;
+  for (const FieldEntry& f : index.fields) {
+    if (f.info.scope != Scope::layer) names.push_back(leaf_of(f.name));
   }
-  for (const auto& text : kTexts) {
-    if (text.name == key) return void(o.*text.member = value);
-  }
-  if (key == "fast_accum") return void(o.fast_accum = value.empty() ? std::vector<std::string>{} : split(value, '+'));
-  if (key == "preset") return void(o.preset = value);
-  if (key == "emulate") return void(o.emulate = read_flag(key, value));
-  std::vector<std::string_view> names = {"preset", "emulate", "fast_accum"};
-  for (const auto& flag : kFlags) names.push_back(flag.name);
-  for (const auto& text : kTexts) names.push_back(text.name);
-  fail("halftone.linear: unknown option '{}'; choose one of {}", key, fmt::join(names, ", "));
+  check(option != nullptr && option->info.scope != Scope::layer, "halftone.linear: unknown option '{}'; choose one of {}", key,
+        join(names));
+  std::replace(value.begin(), value.end(), '+', ',');  // of a list
+  Json read;
+  std::string wrong = parse_text(*option, value, read);
+  if (wrong.empty()) wrong = set_value(*option, read);
+  check(wrong.empty(), "halftone.linear: option {}: {}", key, wrong);
 }
 
 }  // namespace
 
 LinearRecipe parse_recipe(const std::string& recipe, const std::string& options, const std::string& name) {
-  Options o;
+  // Every product of a model asks for the same few.
+  static std::mutex mutex;
+  static std::map<std::pair<std::string, std::string>, LinearRecipe> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (const auto found = known.find({recipe, options}); found != known.end()) return found->second;
+  nn::RecipeOptions o;
+  const ConfigIndex index = index_options(o);
   std::vector<std::string> given;
   if (!options.empty()) {
     for (const std::string& word : split(options, ',')) {
@@ -312,10 +253,10 @@ LinearRecipe parse_recipe(const std::string& recipe, const std::string& options,
       const std::string key = word.substr(0, equals);
       check(std::find(given.begin(), given.end(), key) == given.end(), "halftone.linear: option {} is given twice; keep one", key);
       given.push_back(key);
-      read_option(word.substr(0, equals), word.substr(equals + 1), o);
+      read_option(key, word.substr(equals + 1), index);
     }
   }
-  return nn::layer_recipe(recipe, o, name).linear;
+  return known[{recipe, options}] = nn::layer_recipe(recipe, o, name).linear;
 }
 
 }  // namespace halftone::library
