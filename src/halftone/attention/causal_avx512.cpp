@@ -1,11 +1,11 @@
 #include "halftone/attention/causal_backward_blocked.h"
 #include "halftone/attention/causal_forward_blocked.h"
-#include "halftone/attention/vec_avx512.h"
+#include "halftone/base/simd.h"
 
 namespace halftone::attention {
 namespace {
 
-using Fp32x16 = Fp32<Vec512, 8>;
+using Fp32x16 = Fp32<Simd, 8>;
 
 }  // namespace
 

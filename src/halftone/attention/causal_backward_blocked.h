@@ -151,7 +151,7 @@ class BackwardBlocks {
 
   void starting_values(const float* lse, int64_t rows) {
     for (int i = 0; i < queries_; ++i) {
-      F sum = P::set1(0);
+      F sum = P::set(0);
       for (int d = 0; d < width_; d += P::kLanes) {
         sum = P::fma(P::load_operand(work_ + i * width_ + d), P::load_operand(d_out_ + i * width_ + d), sum);
       }
@@ -165,7 +165,7 @@ class BackwardBlocks {
   // P and dS of kSub keys and the group of queries at column c, rounded to operands.
   template <bool kMasked>
   void gradients(const Visible<P>& visible, int64_t key, int sub, int c) {
-    const F by = P::set1(p_.scale * kLog2E * P::kUnit), one = P::set1(P::kOne), lowest = P::set1(P::kLowest);
+    const F by = P::set(p_.scale * kLog2E * P::kUnit), one = P::set(P::kOne), lowest = P::set(P::kLowest);
     for (int j = 0; j < kSub; j += 2) {
       F x[4];
 #pragma GCC unroll 4
@@ -177,7 +177,7 @@ class BackwardBlocks {
 
   void store_sums(In* dst, int64_t stride, const float* sums, float factor) {
     const int hd = p_.shape.head_dim;
-    const F by = P::set1(factor);
+    const F by = P::set(factor);
     const auto store = [](In* to, F x) {
       if constexpr (sizeof(In) == 2) {
         P::narrow(to, x);

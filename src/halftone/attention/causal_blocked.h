@@ -55,14 +55,15 @@ void for_items(int64_t count, F&& item) {
 template <class P>
 typename P::F natural_log(typename P::F x) {
   using F = typename P::F;
-  F m, e;
-  P::split(x, m, e);
-  const F one = P::set1(1), z = P::div(P::sub(m, one), P::add(m, one)), w = P::mul(z, z);
-  F y = P::fma(P::set1(2.0f / 9), w, P::set1(2.0f / 7));
-  y = P::fma(y, w, P::set1(2.0f / 5));
-  y = P::fma(y, w, P::set1(2.0f / 3));
-  y = P::fma(y, w, P::set1(2));
-  return P::fma(e, P::set1(kLn2), P::mul(y, z));
+  // x = m * 2^e, m in [sqrt(1/2), sqrt(2)).
+  const auto bits = P::bits(x), n = P::template sar<23>(P::subi(bits, P::seti(0x3f3504f3)));
+  const F m = P::floats(P::subi(bits, P::template shl<23>(n))), e = P::from_int(n);
+  const F one = P::set(1), z = P::div(P::sub(m, one), P::add(m, one)), w = P::mul(z, z);
+  F y = P::fma(P::set(2.0f / 9), w, P::set(2.0f / 7));
+  y = P::fma(y, w, P::set(2.0f / 5));
+  y = P::fma(y, w, P::set(2.0f / 3));
+  y = P::fma(y, w, P::set(2));
+  return P::fma(e, P::set(kLn2), P::mul(y, z));
 }
 
 // Keys that a block of queries sees: for each query [lo, hi], and the bounds of each group of kAlign queries.
@@ -110,7 +111,7 @@ void load_rows(typename P::T* dst, int width, int64_t padded, const In* src, int
     int d = 0;
     if constexpr (sizeof(In) == sizeof(typename P::T)) {
       constexpr int kStep = P::kLanes * 4 / static_cast<int>(sizeof(In));
-      for (; d + kStep <= head_dim; d += kStep) P::store_u(to + d, P::load_u(from + d));
+      for (; d + kStep <= head_dim; d += kStep) P::store(to + d, P::loadi(from + d));
       if (d < head_dim) std::memcpy(to + d, from + d, static_cast<size_t>(head_dim - d) * sizeof(In));
     } else {
       for (; d + P::kLanes <= head_dim; d += P::kLanes) P::store(to + d, P::widen(from + d));
@@ -130,7 +131,7 @@ void pack_transposed(uint32_t* dst, int64_t ld, const typename P::T* src, int co
   const auto* from = reinterpret_cast<const uint32_t*>(src);
   const int dwords = width / P::kPair;
   for (int r = 0; r < count; r += P::kLanes) {
-    for (int d = 0; d < dwords; d += P::kLanes) P::transpose(dst + d * ld + r, ld, from + r * dwords + d, dwords);
+    for (int d = 0; d < dwords; d += P::kLanes) P::transpose(dst + d * ld + r, ld * 4, from + r * dwords + d, dwords * 4);
   }
 }
 
@@ -155,7 +156,7 @@ void transpose_a(typename P::T* dst, int64_t ld, const uint32_t* pairs, int coun
   auto* to = reinterpret_cast<uint32_t*>(dst);
   const int64_t ld_dwords = ld / P::kPair;
   for (int r = 0; r < count / P::kPair; r += P::kLanes) {
-    for (int d = 0; d < width; d += P::kLanes) P::transpose(to + d * ld_dwords + r, ld_dwords, pairs + r * width + d, width);
+    for (int d = 0; d < width; d += P::kLanes) P::transpose(to + d * ld_dwords + r, ld_dwords * 4, pairs + r * width + d, width * 4);
   }
 }
 
@@ -165,7 +166,7 @@ void store_row(In* dst, const typename P::T* src, int count) {
   if constexpr (sizeof(In) == sizeof(typename P::T)) {
     constexpr int kStep = P::kLanes * 4 / static_cast<int>(sizeof(In));
     int d = 0;
-    for (; d + kStep <= count; d += kStep) P::store_u(dst + d, P::load_u(src + d));
+    for (; d + kStep <= count; d += kStep) P::store(dst + d, P::loadi(src + d));
     if (d < count) std::memcpy(dst + d, src + d, static_cast<size_t>(count - d) * sizeof(In));
   } else {
     int d = 0;
@@ -222,12 +223,12 @@ void store_transposed(In* dst, int64_t stride, int64_t rows, int head_dim, const
       for (int i = 0; i < P::kLanes; ++i) {
         const float* row = x + (d + i) * P::kPair * columns + c;
         if constexpr (P::kPair == 2) {
-          P::store_u(block + i * P::kLanes, P::pair(P::mul(P::load(row), by), P::mul(P::load(row + columns), by)));
+          P::store(block + i * P::kLanes, P::pair(P::mul(P::load(row), by), P::mul(P::load(row + columns), by)));
         } else {
           P::store(reinterpret_cast<float*>(block) + i * P::kLanes, P::mul(P::load(row), by));
         }
       }
-      P::transpose(lines + c * dwords + d, dwords, block, P::kLanes);
+      P::transpose(lines + c * dwords + d, dwords * 4, block, P::kBytes);
     }
   }
   for (int c = 0; c < columns; ++c) {

@@ -45,7 +45,7 @@ class ForwardBlocks {
       transpose_a<P>(v_t_ + strip * kKeys * width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, width_), kKeys, width_);
     }
     for (int d = 0; d < width_; d += P::kLanes) {
-      F most = P::set1(0);
+      F most = P::set(0);
       for (int64_t j = 0; j < keys; ++j) most = P::max_abs(most, P::load_operand(k_ + j * width_ + d));
       P::store(key_abs_ + d, most);
     }
@@ -104,9 +104,9 @@ class ForwardBlocks {
 
   // scale * sum_d |q_d| max_j |k_jd| bounds every score of a query.
   bool bounded_scores() const {
-    F most = P::set1(0);
+    F most = P::set(0);
     for (int c = 0; c < queries_; c += P::kLanes) {
-      F bound = P::set1(0);
+      F bound = P::set(0);
       for (int d = 0; d < width_; d += P::kPair) bound = P::abs_dot(bound, q_t_ + d / P::kPair * queries_ + c, key_abs_ + d);
       if (P::any_not_finite(bound)) return false;
       most = P::max(most, bound);
@@ -125,11 +125,11 @@ class ForwardBlocks {
   void exponentials(const Visible<P>& visible, int64_t strip, int c) {
     constexpr int kLanes = P::kLanes;
     const int key = static_cast<int>(strip * kKeys);
-    const F by = P::set1(p_.scale * kLog2E * P::kUnit), lowest = P::set1(P::kLowest);
+    const F by = P::set(p_.scale * kLog2E * P::kUnit), lowest = P::set(P::kLowest);
     for (int v = 0; v < P::kAlign; v += kLanes, c += kLanes) {
       const float* s = s_[strip & 1] + c;
       const int32_t *lo = visible.lo + c, *hi = visible.hi + c;
-      F sums[2] = {P::load(sum_ + c), P::zero()}, one = P::set1(P::kOne);
+      F sums[2] = {P::load(sum_ + c), P::zero()}, one = P::set(P::kOne);
       if constexpr (!kBounded) {
         const F top = raise_top<kMasked>(s, key, c, lo, hi, sums);
         one = P::sub(one, top);
@@ -146,16 +146,16 @@ class ForwardBlocks {
   // The running maximum as an exponent, brought up to this strip; what has been summed before shrinks accordingly.
   template <bool kMasked>
   F raise_top(const float* s, int key, int c, const int32_t* lo, const int32_t* hi, F (&sums)[2]) {
-    F most = P::set1(kHidden), poison = P::zero();
+    F most = P::set(kHidden), poison = P::zero();
     for (int j = 0; j < kKeys; ++j) {
       F x = P::load(s + j * queries_);
-      if constexpr (kMasked) x = P::keep(x, P::set1(kHidden), key + j, lo, hi);
+      if constexpr (kMasked) x = keep_seen<P>(x, key + j, lo, hi, P::set(kHidden));
       most = P::max(x, most);
       poison = P::fma(x, P::zero(), poison);  // NaN if any score is not finite
     }
-    const F old = P::load(top_ + c), top = P::max(P::whole(P::mul(most, P::set1(p_.scale * kLog2E * P::kUnit))), old);
+    const F old = P::load(top_ + c), top = P::max(P::whole(P::mul(most, P::set(p_.scale * kLog2E * P::kUnit))), old);
     if (P::any_less(old, top)) {
-      const F less = exp2_of<P>(P::max(P::set1(-126), P::mul(P::sub(old, top), P::set1(1 / P::kUnit))));
+      const F less = exp2_of<P>(P::max(P::set(-126), P::mul(P::sub(old, top), P::set(1 / P::kUnit))));
       sums[0] = P::mul(sums[0], less);
       for (int d = 0; d < width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
       P::store(top_ + c, top);
@@ -170,9 +170,9 @@ class ForwardBlocks {
     for (int c = 0; c < queries_; c += P::kLanes) {
       const F sum = P::load(sum_ + c);
       if (p_.lse != nullptr) {
-        P::store(lse + c, P::fma(P::load(top_ + c), P::set1(kLn2 / P::kUnit), natural_log<P>(sum)));
+        P::store(lse + c, P::fma(P::load(top_ + c), P::set(kLn2 / P::kUnit), natural_log<P>(sum)));
       }
-      const F inverse = P::div(P::set1(1), sum);
+      const F inverse = P::div(P::set(1), sum);
       P::store(top_ + c, inverse);
     }
     for (int i = 0; i < queries_; ++i) {

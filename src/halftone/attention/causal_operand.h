@@ -18,19 +18,27 @@ void gemm_broadcast(int m, int n, int k, const typename P::T* a, int64_t lda, co
 template <class V>
 typename V::F exp2_of(typename V::F x) {
   using F = typename V::F;
-  const F magic = V::set1(12582912.0f), n = V::add(x, magic), r = V::sub(x, V::sub(n, magic));
-  F y = V::fma(V::set1(0.00132764719f), r, V::set1(0.00967554133f));
-  y = V::fma(y, r, V::set1(0.0555071327f));
-  y = V::fma(y, r, V::set1(0.240221197f));
-  y = V::fma(y, r, V::set1(0.693146967f));
-  return V::add_exponent(V::fma(y, r, V::set1(1.00000007f)), n);
+  const F magic = V::set(12582912.0f), n = V::add(x, magic), r = V::sub(x, V::sub(n, magic));
+  F y = V::fma(V::set(0.00132764719f), r, V::set(0.00967554133f));
+  y = V::fma(y, r, V::set(0.0555071327f));
+  y = V::fma(y, r, V::set(0.240221197f));
+  y = V::fma(y, r, V::set(0.693146967f));
+  y = V::fma(y, r, V::set(1.00000007f));
+  return V::floats(V::addi(V::bits(y), V::template shl<23>(V::bits(n))));
+}
+
+// x where lo[lane] <= key <= hi[lane], else `other`.
+template <class V>
+typename V::F keep_seen(typename V::F x, int key, const int32_t* lo, const int32_t* hi, typename V::F other = V::zero()) {
+  const typename V::I k = V::seti(static_cast<uint32_t>(key));
+  return V::select(V::lt(k, V::loadi(lo)) | V::lt(V::loadi(hi), k), other, x);
 }
 
 // fp32 operands, one fused multiply-add per product. kRows x 2 vectors of C stay in registers.
 template <class V, int kRegisterRows>
 struct Fp32 : V {
   using typename V::F;
-  using typename V::U;
+  using typename V::I;
   using T = float;
   using B = F;
   static constexpr int kPair = 1, kRows = kRegisterRows;
@@ -41,17 +49,17 @@ struct Fp32 : V {
   static F whole(F x) { return x; }  // to where an exponent can be subtracted exactly
 
   static B load_b(const uint32_t* p) { return V::load(reinterpret_cast<const float*>(p)); }
-  static B broadcast(const T* p) { return V::set1(*p); }
+  static B broadcast(const T* p) { return V::set(*p); }
   static F multiply_add(F c, B a, B b) { return V::fma(a, b, c); }
   static F load_operand(const T* p) { return V::load(p); }
-  static F abs_dot(F c, const uint32_t* q, const float* k) { return V::fma(V::abs(load_b(q)), V::set1(*k), c); }
+  static F abs_dot(F c, const uint32_t* q, const float* k) { return V::fma(V::abs(load_b(q)), V::set(*k), c); }
 
   // Powers of exponents x of keys key, key + 1 as rows of a B operand, added to sums; zero outside [lo, hi] if kMasked.
   template <bool kMasked>
   static void weights(uint32_t* dst, int64_t ld, const F (&x)[2], int key, const int32_t* lo, const int32_t* hi, F (&sums)[2]) {
     for (int i = 0; i < 2; ++i) {
       F y = exp2_of<V>(x[i]);
-      if constexpr (kMasked) y = V::keep(y, V::zero(), key + i, lo, hi);
+      if constexpr (kMasked) y = keep_seen<V>(y, key + i, lo, hi);
       sums[i] = V::add(sums[i], y);
       V::store(reinterpret_cast<float*>(dst) + i * ld, y);
     }
@@ -63,7 +71,7 @@ struct Fp32 : V {
     for (int i = 0; i < 4; ++i) {
       const int at = i * V::kLanes;
       F y = exp2_of<V>(x[i]);
-      if constexpr (kMasked) y = V::keep(y, V::zero(), key + i / 2, lo + i % 2 * V::kLanes, hi + i % 2 * V::kLanes);
+      if constexpr (kMasked) y = keep_seen<V>(y, key + i / 2, lo + i % 2 * V::kLanes, hi + i % 2 * V::kLanes);
       V::store(prob + at, y);
       V::store(ds + at, V::mul(y, V::load(dp + i * V::kLanes)));
     }
@@ -90,7 +98,7 @@ void gemm_broadcast(int m, int n, int k, const typename P::T* a, int64_t lda, co
       for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 2
         for (int v = 0; v < 2; ++v) {
-          if constexpr (kStart == Start::zero) sum[r][v] = P::set1(0);
+          if constexpr (kStart == Start::zero) sum[r][v] = P::set(0);
           if constexpr (kStart == Start::add) sum[r][v] = P::load(c + (i + r) * ldc + j + v * kLanes);
           if constexpr (kStart == Start::columns) sum[r][v] = P::load(bias + j + v * kLanes);
         }

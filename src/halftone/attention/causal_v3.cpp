@@ -1,11 +1,11 @@
 #include "halftone/attention/causal_backward_blocked.h"
 #include "halftone/attention/causal_forward_blocked.h"
-#include "halftone/attention/vec_v3.h"
+#include "halftone/base/simd.h"
 
 namespace halftone::attention {
 namespace {
 
-using Fp32x8 = Fp32<Vec256, 4>;
+using Fp32x8 = Fp32<Simd, 4>;
 
 }  // namespace
 

@@ -7,9 +7,9 @@ namespace {
 
 // bf16 by vdpbf16ps: two products and their fp32 sum per lane.
 struct Bf16Dot : Bf16Operand {
-  using B = U;
+  using B = I;
   static constexpr int kRows = 8;
-  static B load_b(const uint32_t* p) { return load_u(p); }
+  static B load_b(const uint32_t* p) { return loadi(p); }
   static B broadcast(const T* p) {
     int32_t pair;
     std::memcpy(&pair, p, 4);

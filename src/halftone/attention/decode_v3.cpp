@@ -2,12 +2,12 @@
 #include <limits>
 
 #include "halftone/attention/causal_blocked.h"
-#include "halftone/attention/vec_v3.h"
+#include "halftone/base/simd.h"
 
 namespace halftone::attention {
 namespace {
 
-using V = Vec256;
+using V = Simd;
 using F = V::F;
 
 F load8(const float* p) { return V::load(p); }
@@ -28,21 +28,21 @@ void decode(const AttentionForward& p) {
     float top = -std::numeric_limits<float>::infinity(), sum = 0;
     for (int64_t j = begin; j <= position; ++j) {
       const In* k = at<In>(p.k, p.k_layout, b, j, h / group, hd);
-      F dot = V::set1(0);
+      F dot = V::set(0);
       for (int d = 0; d < hd; d += 8) dot = V::fma(load8(q + d), load8(k + d), dot);
       prob[j] = V::sum(dot) * p.scale;
       top = larger(prob[j], top);
     }
     F out[32];
-    for (int d = 0; d < hd; d += 8) out[d / 8] = V::set1(0);
+    for (int d = 0; d < hd; d += 8) out[d / 8] = V::set(0);
     for (int64_t j = begin; j <= position; ++j) {
       const float weight = std::exp(prob[j] - top);
       sum += weight;
-      const F by = V::set1(weight);
+      const F by = V::set(weight);
       const In* v = at<In>(p.v, p.v_layout, b, j, h / group, hd);
       for (int d = 0; d < hd; d += 8) out[d / 8] = V::fma(by, load8(v + d), out[d / 8]);
     }
-    const F inverse = V::set1(sum == 0 ? 0 : 1 / sum);
+    const F inverse = V::set(sum == 0 ? 0 : 1 / sum);
     In* to = at<In>(p.out, p.out_layout, b, i, h, hd);
     for (int d = 0; d < hd; d += 8) store8(to + d, V::mul(out[d / 8], inverse));
     if (p.lse != nullptr) p.lse[(b * s.heads + h) * s.q_len + i] = sum == 0 ? -std::numeric_limits<float>::infinity() : top + std::log(sum);

@@ -1,20 +1,36 @@
-// The quantisers' leaf loops over a vector type V (Avx2 in kernels_v3.cpp, Avx512 in kernels_avx512.cpp). V is local to
-// its file, so no instantiation is shared between instruction sets.
+// The quantisers' leaf loops over a vector type V, Simd. V is local to its file, so no instantiation is shared between
+// instruction sets.
 #pragma once
 #include <bit>
 
+#include "halftone/base/simd.h"
 #include "halftone/quantize/kernels.h"
 
 namespace halftone::quantize {
 
 template <class V, class T>
 struct Amax {
-  using Lane = typename V::template Lane<T>;
+  using I = typename V::I;
   static constexpr int64_t kWidth = V::kBytes / sizeof(T);
-  static constexpr int kShift = sizeof(T) == 2 ? 16 : 0;
+  static constexpr bool kHalf = sizeof(T) == 2;
 
+  static I abs_bits(const T* p) { return V::and_(V::loadi(p), V::seti(kHalf ? 0x7FFF7FFFu : 0x7FFFFFFFu)); }
+  static I max(I a, I b) { return kHalf ? V::maxu16(a, b) : V::maxu(a, b); }
+  static void max_into(uint32_t* p, I a) {
+    if constexpr (kHalf) {
+      const auto halves = V::floats(a);
+      Amax<V, float>::max_into(p, V::bits(V::widen((typename V::H)V::lower(halves))));
+      Amax<V, float>::max_into(p + V::kLanes, V::bits(V::widen((typename V::H)V::upper(halves))));
+    } else {
+      V::store(p, V::maxu(V::loadi(p), a));
+    }
+  }
+  static uint32_t reduce(I a) {  // as fp32 bits
+    if constexpr (kHalf) a = V::template shl<16>(V::maxu(V::and_(a, V::seti(0xFFFF)), V::template shr<16>(a)));
+    return V::max_of(a);
+  }
   static uint32_t bits(const T& x) {
-    if constexpr (sizeof(T) == 2)
+    if constexpr (kHalf)
       return static_cast<uint32_t>(x.bits & 0x7FFF) << 16;
     else
       return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu;
@@ -23,20 +39,20 @@ struct Amax {
   // kRows rows at once, so that col_amax is read and written once for all of them.
   template <int kRows>
   static void rows(const T* x, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax) {
-    typename V::I row[kRows];
-    _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) row[i] = V::zero();
+    I row[kRows];
+    _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) row[i] = V::zeroi();
     int64_t c = 0;
     for (; c + kWidth <= cols; c += kWidth) {
-      typename V::I all = V::zero();
+      I all = V::zeroi();
       _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) {
-        const auto a = Lane::abs_bits(x + i * ld + c);
-        row[i] = Lane::max(row[i], a);
-        all = Lane::max(all, a);
+        const auto a = abs_bits(x + i * ld + c);
+        row[i] = max(row[i], a);
+        all = max(all, a);
       }
-      if (col_amax != nullptr) Lane::max_into(col_amax + c, all);
+      if (col_amax != nullptr) max_into(col_amax + c, all);
     }
     uint32_t result[kRows];
-    _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) result[i] = Lane::reduce(row[i]) << kShift;
+    _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) result[i] = reduce(row[i]);
     for (; c < cols; ++c) {
       _Pragma("GCC unroll 8") for (int i = 0; i < kRows; ++i) {
         const uint32_t a = bits(x[i * ld + c]);
@@ -71,7 +87,7 @@ struct Leaf {
   // operation is exact in fp32 (24 bits suffice for |floor(y)| <= 128), which y - floor(y) alone is not.
   static I int8_sr(F y, const uint16_t* random) {
     const F k = V::floor(y), u = V::add(V::load_u16(random), V::set(0.5f));
-    const F up = V::one_if_greater(V::mul(y, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), u));
+    const F up = V::only(V::gt(V::mul(y, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), u)), V::set(1.0f));
     // NaN must come out as NaN (conversion then gives INT_MIN, whose low byte is 0): it is the second operand.
     return V::rint(V::min(V::set(127.0f), V::max(V::set(-127.0f), V::add(k, up))));
   }
@@ -115,7 +131,7 @@ struct Leaf {
                             int64_t random_ld, std::byte* out, int64_t stride) {
     for (int64_t q = 0; q < quads; ++q) {
       for (int64_t h = 0; h < columns; h += kLanes) {
-        const F scale = V::loadf(inv + h);
+        const F scale = V::load(inv + h);
         I v[4];
         _Pragma("GCC unroll 8") for (int64_t i = 0; i < 4; ++i) {
           const int64_t r = 4 * q + i;
@@ -152,8 +168,8 @@ struct Leaf {
     // Below 2^-6 the quantum is 2^-9.
     const I k = V::rint(V::mul(V::floats(a), V::set(512.0f)));
     const I small_value = V::bits(V::mul(V::from_int(k), V::set(0x1p-9f)));
-    const I small = V::less(a, V::seti(0x3C800000u));
-    return {V::or_(V::blend(normal, k, small), V::template shr<24>(sign)), V::or_(V::blend(normal_value, small_value, small), sign)};
+    const typename V::M small = V::lt(a, V::seti(0x3C800000u));
+    return {V::or_(V::select(small, k, normal), V::template shr<24>(sign)), V::or_(V::select(small, small_value, normal_value), sign)};
   }
 
   template <class T>
@@ -162,7 +178,7 @@ struct Leaf {
     for (; c + 4 * kLanes <= n; c += 4 * kLanes) {
       I q[4], v[4];
       _Pragma("GCC unroll 8") for (int i = 0; i < 4; ++i) {
-        const F scale = step == 0 ? V::set(*inv) : V::loadf(inv + c + i * kLanes);
+        const F scale = step == 0 ? V::set(*inv) : V::load(inv + c + i * kLanes);
         const E4m3 e = e4m3(V::mul(V::load(x + c + i * kLanes), scale));
         q[i] = e.code, v[i] = e.value;
       }
@@ -185,7 +201,7 @@ struct Leaf {
   static void e4m3_pairs_of(const T* x, int64_t ld, int64_t pairs, int64_t columns, const float* inv, std::byte* out, int64_t stride) {
     for (int64_t q = 0; q < pairs; ++q) {
       for (int64_t h = 0; h < columns; h += kLanes) {
-        const F scale = V::loadf(inv + h);
+        const F scale = V::load(inv + h);
         const I lo = e4m3(V::mul(V::load(x + 2 * q * ld + h), scale)).value,
                 hi = e4m3(V::mul(V::load(x + (2 * q + 1) * ld + h), scale)).value;
         V::store(out + h / 16 * stride + q * 64 + h % 16 * 4, V::or_(V::template shr<16>(lo), hi));

@@ -1,10 +1,9 @@
 #include "halftone/quantize/kernels.inl.h"
-#include "halftone/quantize/simd_v3.h"
 
 namespace halftone::quantize {
 
 const Kernels& kernels_v3() {
-  static constexpr Kernels table = Leaf<Avx2>::table();
+  static constexpr Kernels table = Leaf<Simd>::table();
   return table;
 }
 

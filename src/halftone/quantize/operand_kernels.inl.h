@@ -1,10 +1,9 @@
-// The leaf loops of operand_kernels.h over a vector type V (simd_v3.h, simd_avx512.h). No function of formats/ is called at run
+// The leaf loops of operand_kernels.h over a vector type V, Simd. No function of formats/ is called at run
 // time: the copy that the linker keeps could be that of a wider instruction set.
 #pragma once
-#include <immintrin.h>
-
 #include <bit>
 
+#include "halftone/base/simd.h"
 #include "halftone/formats/float_spec.h"
 #include "halftone/formats/hadamard.h"
 #include "halftone/formats/int_spec.h"
@@ -73,7 +72,7 @@ struct OperandLeaf {
       const char* next = reinterpret_cast<const char*>(row + width);
       for (int64_t b = 0; b < (n == width ? width * static_cast<int64_t>(sizeof(T)) : 0); b += 64) _mm_prefetch(next + b, _MM_HINT_T1);
       int64_t c = 0;
-      for (; c + kLanes <= n; c += kLanes) V::storef(f + c, V::load(row + c));
+      for (; c + kLanes <= n; c += kLanes) V::store(f + c, V::load(row + c));
       for (; c < n; ++c) {
         if constexpr (sizeof(T) == 2)
           f[c] = std::bit_cast<float>(static_cast<uint32_t>(row[c].bits) << 16);
@@ -104,7 +103,7 @@ struct OperandLeaf {
         F v[kWidth];
         float* p = f + r * width + c;
         _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
-          v[j] = V::floats(V::xor_(V::bits(V::loadf(p + j * width)), V::seti(((signs >> j) & 1u) << 31)));
+          v[j] = V::floats(V::xor_(V::bits(V::load(p + j * width)), V::seti(((signs >> j) & 1u) << 31)));
         }
         _Pragma("GCC unroll 5") for (int stride = 1; stride < kWidth; stride *= 2) {
           _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
@@ -117,7 +116,7 @@ struct OperandLeaf {
         _Pragma("GCC unroll 32") for (int j = 0; j < kWidth; ++j) {
           F y = V::mul(v[j], norm);
           if (half) y = V::floats(V::and_(bf16_rounded(V::bits(y)), V::seti(0xFFFF0000u)));
-          V::storef(p + j * width, y);
+          V::store(p + j * width, y);
         }
       }
     }
@@ -148,7 +147,7 @@ struct OperandLeaf {
     for (int64_t r = 0; r < rows; r += block, out += width) {
       for (int64_t c = 0; c < width; c += 4 * kLanes) {
         I a[4];
-        _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::zero();
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::zeroi();
         for (int64_t j = 0; j < block; ++j) {
           _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) a[i] = V::maxi(a[i], magnitude(f + (r + j) * width + c + i * kLanes));
         }
@@ -160,8 +159,7 @@ struct OperandLeaf {
   static void scale(float* f, int64_t rows, int64_t width, const float* factor, int64_t factor_ld, int row_shift, bool by_column) {
     for (int64_t r = 0; r < rows; ++r, f += width) {
       const float* s = factor + (r >> row_shift) * factor_ld;
-      for (int64_t c = 0; c < width; c += kLanes)
-        V::storef(f + c, V::mul(V::loadf(f + c), by_column ? V::loadf(s + c) : V::set(s[c >> 7])));
+      for (int64_t c = 0; c < width; c += kLanes) V::store(f + c, V::mul(V::load(f + c), by_column ? V::load(s + c) : V::set(s[c >> 7])));
     }
   }
 
@@ -172,7 +170,8 @@ struct OperandLeaf {
     const F clipped = V::min(high, V::max(low, y));
     if constexpr (kStochastic) {
       const F k = V::floor(clipped), threshold = V::add(V::from_int(u), V::set(0.5f));
-      return V::rint(V::add(k, V::one_if_greater(V::mul(clipped, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), threshold))));
+      return V::rint(
+          V::add(k, V::only(V::gt(V::mul(clipped, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), threshold)), V::set(1.0f))));
     } else {
       return V::rint(clipped);
     }
@@ -191,12 +190,12 @@ struct OperandLeaf {
         I q[4];
         _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) {
           const int64_t at = c + i * kLanes;
-          const F by = kByColumn ? V::loadf(factor + at) : V::set(factor[at >> t.column_shift]);
-          F y = V::loadf(f + at);
-          if constexpr (kMeet == Meet::affine) y = V::sub(y, kByColumn ? V::loadf(zero + at) : V::set(zero[at >> t.column_shift]));
+          const F by = kByColumn ? V::load(factor + at) : V::set(factor[at >> t.column_shift]);
+          F y = V::load(f + at);
+          if constexpr (kMeet == Meet::affine) y = V::sub(y, kByColumn ? V::load(zero + at) : V::set(zero[at >> t.column_shift]));
           y = kMeet == Meet::quotient ? V::div(y, by) : V::mul(y, by);
           if constexpr (kMeet == Meet::clamped) y = V::min(V::set(6.0f), V::max(V::set(-6.0f), y));
-          q[i] = code(y, kStochastic ? V::load_u16i(draws + at) : V::zero());
+          q[i] = code(y, kStochastic ? V::load_u16i(draws + at) : V::zeroi());
         }
         if constexpr (kSigned)
           V::store_s8(reinterpret_cast<int8_t*>(out + c), q);
@@ -280,18 +279,18 @@ struct OperandLeaf {
       I q[4];
       _Pragma("GCC unroll 4") for (int j = 0; j < 4; ++j) {
         const int64_t at = i + j * kLanes;
-        q[j] = V::zero();
+        q[j] = V::zeroi();
         if (at >= n) continue;
         const I a = V::loadi(amax + at);
         const typename V::M bad = V::lt(V::seti(all ? 0xFFFFFFFFu : 0x7F7FFFFFu), a);
         F v = V::floats(a);
         v = torchao ? V::mul(v, V::set(per_six)) : V::max(V::div(V::div(v, V::set(outer.scale)), V::set(6.0f)), low);
         v = V::min(v, high);
-        const I code = wide ? ue5m3_code(v) : FloatCoder<V, Float::e4m3>::template code<false>(v, V::zero());
+        const I code = wide ? ue5m3_code(v) : FloatCoder<V, Float::e4m3>::template code<false>(v, V::zeroi());
         q[j] = V::select(bad, V::seti(wide ? 0xFF : 0x7F), code);
         F factor = V::mul(wide ? ue5m3_value(code) : FloatCoder<V, Float::e4m3>::value(code), V::set(outer.scale));
         if (torchao) factor = V::min(V::div(V::set(1.0f), factor), largest);  // 1 / 0 is infinite, too
-        V::storef(factors + at, V::selectf(bad, V::floats(V::seti(0x7FC00000u)), factor));
+        V::store(factors + at, V::select(bad, V::floats(V::seti(0x7FC00000u)), factor));
       }
       alignas(64) uint8_t bytes[4 * kLanes];
       V::store_u8(bytes, q);
@@ -312,7 +311,7 @@ struct OperandLeaf {
           }
         };
         round(a, b), round(b, a), round(a, b), round(b, a);
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) V::store_lanes(out + (c + i) * ld + r, 16 * ld, a[i]);
+        _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) V::store_parts(out + (c + i) * ld + r, 16 * ld, a[i]);
       }
     }
   }
@@ -325,7 +324,7 @@ struct OperandLeaf {
       if (t.half)
         V::store_high(static_cast<bf16*>(t.out) + c, bf16_rounded(V::bits(v)));
       else
-        V::storef(static_cast<float*>(t.out) + c, v);
+        V::store(static_cast<float*>(t.out) + c, v);
     }
   }
   static void values(const ValueRun& t) {

@@ -1,10 +1,9 @@
 #include "halftone/quantize/operand_kernels.inl.h"
-#include "halftone/quantize/simd_v3.h"
 
 namespace halftone::quantize {
 
 const OperandKernels& operand_kernels_v3() {
-  static constexpr OperandKernels table = OperandLeaf<Avx2>::table();
+  static constexpr OperandKernels table = OperandLeaf<Simd>::table();
   return table;
 }
 

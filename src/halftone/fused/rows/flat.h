@@ -7,7 +7,7 @@ namespace halftone::HALFTONE_SIMD {
   double result = 0;
   with_float(dtype, [&](auto type) {
     const auto* values = static_cast<const typename decltype(type)::type*>(x);
-    Vec64 sum = zero64();
+    Vec64 sum;
     each_vector(0, n, [&](int64_t i, auto lanes) { sum = add_square(sum, load(values + i, lanes)); });
     result = reduce_add(sum);
   });

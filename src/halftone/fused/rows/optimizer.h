@@ -4,43 +4,29 @@
 
 namespace halftone::HALFTONE_SIMD {
 
-#if defined(__AVX512F__)
-// The upper halves of bits + (0xFFFF - noise): goes up when noise < the lower half. Exponent 255: only truncated.
-inline __m256i round_stochastic(Vec a, const uint16_t* noise) {
-  const __m512i u = _mm512_castps_si512(a.v), exponent = _mm512_set1_epi32(0x7F800000);
-  const __m512i draw = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(noise)));
-  const __mmask16 special = _mm512_cmpeq_epi32_mask(_mm512_and_si512(u, exponent), exponent);
-  const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-  const __m512i up = _mm512_add_epi32(u, _mm512_sub_epi32(_mm512_set1_epi32(0xFFFF), draw));
-  const __m512i kept = _mm512_mask_or_epi32(u, nan, u, _mm512_set1_epi32(0x400000));
-  return _mm512_maskz_cvtepi32_epi16(0xFFFF, _mm512_srli_epi32(_mm512_mask_mov_epi32(up, special, kept), 16));
+// The upper halves of bits + (0xFFFF - noise): goes up when noise < the lower half. Exponent 255: only truncated, NaN quiet.
+HALFTONE_INLINE Simd::I stochastic_bits(Simd::F a, const uint16_t* noise) {
+  const Simd::I u = Simd::bits(a), up = Simd::addi(u, Simd::subi(Simd::seti(0xFFFF), Simd::load_u16i(noise)));
+  const Simd::I kept = Simd::or_where(Simd::is_nan(a), u, Simd::seti(0x400000), u);
+  return Simd::shr<16>(Simd::select(Simd::lt(Simd::seti(0x7F7FFFFF), Simd::bits(Simd::abs(a))), kept, up));
 }
-#else
-inline __m256i stochastic_bits(__m256 a, const uint16_t* noise) {
-  const __m256i u = _mm256_castps_si256(a), exponent = _mm256_set1_epi32(0x7F800000);
-  const __m256i draw = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(noise)));
-  const __m256i special = _mm256_cmpeq_epi32(_mm256_and_si256(u, exponent), exponent);
-  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-  const __m256i up = _mm256_add_epi32(u, _mm256_sub_epi32(_mm256_set1_epi32(0xFFFF), draw));
-  const __m256i kept = _mm256_or_si256(u, _mm256_and_si256(nan, _mm256_set1_epi32(0x400000)));
-  return _mm256_srli_epi32(_mm256_blendv_epi8(up, kept, special), 16);
-}
-// The upper halves of bits + (0xFFFF - noise): goes up when noise < the lower half. Exponent 255: only truncated.
-inline __m256i round_stochastic(Vec a, const uint16_t* noise) {
-  return _mm256_permute4x64_epi64(_mm256_packus_epi32(stochastic_bits(a.lo, noise), stochastic_bits(a.hi, noise + 8)), 0xD8);
-}
-#endif
-
-inline void store_stochastic(bf16* p, Vec a, const uint16_t* noise, All) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), round_stochastic(a, noise));
+template <std::same_as<Vec> V>
+void store_stochastic(bf16* p, V a, const uint16_t* noise, All) {
+  if constexpr (kParts == 1) {
+    Simd::store_halves(p, stochastic_bits(a.lo, noise));
+  } else {
+    Simd::store_halves(p, stochastic_bits(a.lo, noise), stochastic_bits(a.hi, noise + 8));
+  }
 }
 inline void store_stochastic(bf16* p, Vec a, const uint16_t* noise, First lanes) {
-  alignas(32) uint16_t bits[kLanes];
-  _mm256_store_si256(reinterpret_cast<__m256i*>(bits), round_stochastic(a, noise));
-  for (int64_t i = 0; i < lanes.n; ++i) p[i].bits = bits[i];
+  bf16 rounded[kLanes];
+  store_stochastic(rounded, a, noise, All{});
+  for (int64_t i = 0; i < lanes.n; ++i) p[i] = rounded[i];
 }
-inline void store_stochastic(float* p, Vec a, const uint16_t*, All) { store(p, a); }
-inline void store_stochastic(float* p, Vec a, const uint16_t*, First lanes) { store(p, a, lanes.n); }
+template <class Lanes>
+void store_stochastic(float* p, Vec a, const uint16_t*, Lanes lanes) {
+  store(p, a, lanes);
+}
 
 template <class P, class S, class G, OptimizerRule kRule>
 void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b) {

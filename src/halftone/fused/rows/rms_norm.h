@@ -54,7 +54,7 @@ void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end)
     if (p.rstd) p.rstd[t] = rstd;
     const Vec scale = set1(rstd);
     each_vector(0, p.cols, [&](int64_t i, auto lanes) { store(y + i, load(x + i, lanes) * scale * load(weight + i, lanes), lanes); });
-    if (p.amax) each_vector(0, p.cols, [&](int64_t i, auto lanes) { largest = max_magnitude(largest, load(y + i, lanes)); });
+    if (p.amax) each_vector(0, p.cols, [&](int64_t i, auto lanes) { largest = max_abs(largest, load(y + i, lanes)); });
   }
   if (p.amax) raise_to(p.amax, largest);
 }

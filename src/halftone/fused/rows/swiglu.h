@@ -16,7 +16,7 @@ namespace halftone::HALFTONE_SIMD {
         const Vec gate = load(g + i, lanes);
         store(h + i, gate * sigmoid(gate) * load(u + i, lanes), lanes);
       });
-      if (p.amax) each_vector(0, p.cols, [&](int64_t i, auto lanes) { largest = max_magnitude(largest, load(h + i, lanes)); });
+      if (p.amax) each_vector(0, p.cols, [&](int64_t i, auto lanes) { largest = max_abs(largest, load(h + i, lanes)); });
     }
     if (p.amax) raise_to(p.amax, largest);
   });
@@ -43,7 +43,7 @@ namespace halftone::HALFTONE_SIMD {
       });
       if (!p.amax) continue;
       each_vector(0, p.cols, [&](int64_t i, auto lanes) {
-        largest_g = max_magnitude(largest_g, load(dg + i, lanes)), largest_u = max_magnitude(largest_u, load(du + i, lanes));
+        largest_g = max_abs(largest_g, load(dg + i, lanes)), largest_u = max_abs(largest_u, load(du + i, lanes));
       });
     }
     if (p.amax) raise_to(p.amax, largest_g), raise_to(p.amax + 1, largest_u);

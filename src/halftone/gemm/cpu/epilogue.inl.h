@@ -15,20 +15,17 @@ void epilogue_of(const EpilogueArgs& e, int64_t first, int64_t last) {
     const auto* acc = static_cast<const float*>(e.acc) + i * e.acc_ld;
     auto* c = static_cast<C*>(e.c) + i * e.ldc;
     const auto scale = V::set(e.scale_m == nullptr ? 1.0f : e.scale_m[i]);
-    const auto value = [&](int64_t j, auto... mask) {
-      auto v = kInteger ? V::load_int(acc + j) : V::load(acc + j);
+    const auto value = [&](int64_t j, auto... n) {  // n: at the end of a row
+      auto v = kInteger ? V::from_int(V::loadi(acc + j)) : V::load(acc + j);
       if (e.scale_m != nullptr) v = V::mul(v, scale);
-      if (e.scale_n != nullptr) v = V::mul(v, V::load(e.scale_n + j, mask...));
-      if (e.bias != nullptr) v = V::add(v, V::load(e.bias + j, mask...));
-      if constexpr (kAccumulate) v = V::add(v, V::load(c + j, mask...));
+      if (e.scale_n != nullptr) v = V::mul(v, V::load(e.scale_n + j, n...));
+      if (e.bias != nullptr) v = V::add(v, V::load(e.bias + j, n...));
+      if constexpr (kAccumulate) v = V::add(v, V::load(c + j, n...));
       return v;
     };
     int64_t j = 0;
     for (; j + 2 * kLanes <= e.cols; j += 2 * kLanes) V::store_two(c + j, value(j), value(j + kLanes));
-    for (; j < e.cols; j += kLanes) {
-      const auto m = V::mask(e.cols - j);
-      V::store(c + j, m, value(j, m));
-    }
+    for (; j < e.cols; j += kLanes) V::store(c + j, value(j, e.cols - j), e.cols - j);
   }
 }
 

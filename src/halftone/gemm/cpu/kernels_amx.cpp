@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "halftone/gemm/cpu/avx512.inl.h"
+#include "halftone/gemm/cpu/simd.inl.h"
 
 namespace halftone::gemm {
 namespace {
@@ -81,18 +81,13 @@ void tile(const TileArgs& t) {
 }  // namespace
 
 const Kernels& kernels_amx() {
-  static constexpr Kernels table{.panels = 2,
-                                 .amx = true,
-                                 .chunk = 128,
-                                 .s8 = tile<true>,
-                                 .bf16 = tile<false>,
-                                 .f32 = register_tile<Wide, DotF32>,
-                                 .widen_s8 = nullptr,
-                                 .widen_bf16 = nullptr,
-                                 .epilogue = epilogue<Wide>,
-                                 .transpose = transpose16,
-                                 .enter = enter,
-                                 .leave = leave};
+  static constexpr Kernels table = [] {
+    Kernels k = wide_kernels(2);
+    k.amx = true, k.chunk = 128, k.enter = enter, k.leave = leave;
+    k.s8 = tile<true>, k.widen_s8 = nullptr;
+    k.bf16 = tile<false>, k.widen_bf16 = nullptr;
+    return k;
+  }();
   return table;
 }
 

@@ -69,7 +69,7 @@ void register_tile(const TileArgs& t) {
 template <class V, class Dot>
 void offset_tile(const TileArgs& t) {
   alignas(64) int32_t sums[kBlockRows] = {};
-  const auto add = [](typename Dot::Acc sum, const std::byte* a) { return Dot::dot(sum, V::load_units(a), Dot::offset()); };
+  const auto add = [](typename Dot::Acc sum, const std::byte* a) { return Dot::dot(sum, V::loadi(a), Dot::offset()); };
   for (int64_t h = 0; h * 16 < t.rows; ++h) {
     const std::byte* a = t.a.data + h * t.a.half;
     if (t.a.row == 4) {  // panels: a lane is a row
@@ -90,7 +90,7 @@ void offset_tile(const TileArgs& t) {
         __builtin_memcpy(rest, row + g * 4, static_cast<size_t>(t.groups - g) * 4);
         sum = add(sum, rest);
       }
-      sums[h * 16 + r] = V::total(sum);
+      sums[h * 16 + r] = V::sum_of(sum);
     }
   }
   register_tile<V, Dot>(t);
@@ -98,7 +98,7 @@ void offset_tile(const TileArgs& t) {
   for (int64_t r = 0; r < t.rows; ++r) {
     for (int64_t c = 0; c < t.panels * 16; c += V::kLanes) {
       int32_t* p = acc + r * t.acc_ld + c;
-      Dot::store(p, V::subtract(Dot::load(p), sums[r]));
+      Dot::store(p, V::subi(Dot::load(p), V::seti(static_cast<uint32_t>(sums[r]))));
     }
   }
 }
@@ -109,20 +109,20 @@ void widen_row(const std::byte* src, int64_t units, std::byte* out) {
   constexpr int64_t kBytes = V::kLanes * 4;
   int64_t u = 0;
   for (; u + V::kLanes <= units; u += V::kLanes)
-    V::store_zipped(out + u * 8, Split::low(V::load_units(src + u * 4)), Split::high(V::load_units(src + u * 4)));
+    V::store_zipped(out + u * 8, Split::low(V::loadi(src + u * 4)), Split::high(V::loadi(src + u * 4)));
   if (u == units) return;
   alignas(64) std::byte from[kBytes] = {}, to[2 * kBytes];
   __builtin_memcpy(from, src + u * 4, static_cast<size_t>(units - u) * 4);
-  V::store_zipped(to, Split::low(V::load_units(from)), Split::high(V::load_units(from)));
+  V::store_zipped(to, Split::low(V::loadi(from)), Split::high(V::loadi(from)));
   __builtin_memcpy(out + u * 8, to, static_cast<size_t>(units - u) * 8);
 }
 template <class V, class Split>
 void widen_panel(const std::byte* src, int64_t groups, std::byte* out) {
   for (int64_t g = 0; g < groups; ++g, src += kGroupBytes, out += 2 * kGroupBytes) {
     for (int64_t at = 0; at < kGroupBytes; at += V::kLanes * 4) {
-      const auto units = V::load_units(src + at);
-      V::store_units(out + at, Split::low(units));
-      V::store_units(out + kGroupBytes + at, Split::high(units));
+      const auto units = V::loadi(src + at);
+      V::store(out + at, Split::low(units));
+      V::store(out + kGroupBytes + at, Split::high(units));
     }
   }
 }
