@@ -135,13 +135,12 @@ struct Simd {
   template <class X>
   static void store_parts(uint8_t* p, int64_t step, X v) {
     if constexpr (sizeof(X) == 16) {
-      _mm_storeu_ps(reinterpret_cast<float*>(p), v);
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v);
     } else {
       constexpr int64_t kHalf = sizeof(X) / 32;
       store_parts(p, step, lower(v)), store_parts(p + kHalf * step, step, upper(v));
     }
   }
-  static void store_parts(uint8_t* p, int64_t step, I v) { store_parts(p, step, (F)v); }
   // Lane by lane the 32-bit words c[0] .. c[3].
   static void store_transposed(void* p, const I* c) {
     I a[4], r[4];
@@ -208,10 +207,14 @@ struct Simd {
 
   static __m128 lower(__m256 a) { return _mm256_castps256_ps128(a); }
   static __m128 upper(__m256 a) { return _mm256_extractf128_ps(a, 1); }
+  static __m128i lower(__m256i a) { return _mm256_castsi256_si128(a); }
+  static __m128i upper(__m256i a) { return _mm256_extracti128_si256(a, 1); }
 
 #if defined(__AVX512F__)
   static __m256 lower(__m512 a) { return _mm512_castps512_ps256(a); }
   static __m256 upper(__m512 a) { return _mm512_extractf32x8_ps(a, 1); }
+  static __m256i lower(__m512i a) { return _mm512_castsi512_si256(a); }
+  static __m256i upper(__m512i a) { return _mm512_extracti64x4_epi64(a, 1); }
   static I loadi(const void* p) { return _mm512_loadu_si512(p); }
   static void store(void* p, I a) { _mm512_storeu_si512(p, a); }
   static I iota() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }

@@ -18,9 +18,8 @@ struct Amax {
   static I max(I a, I b) { return kHalf ? V::maxu16(a, b) : V::maxu(a, b); }
   static void max_into(uint32_t* p, I a) {
     if constexpr (kHalf) {
-      const auto halves = V::floats(a);
-      Amax<V, float>::max_into(p, V::bits(V::widen((typename V::H)V::lower(halves))));
-      Amax<V, float>::max_into(p + V::kLanes, V::bits(V::widen((typename V::H)V::upper(halves))));
+      Amax<V, float>::max_into(p, V::bits(V::widen(V::lower(a))));
+      Amax<V, float>::max_into(p + V::kLanes, V::bits(V::widen(V::upper(a))));
     } else {
       V::store(p, V::maxu(V::loadi(p), a));
     }
