@@ -242,6 +242,7 @@ TEST(Rules, OptionsBelongToSchemes) {
       {{"--quantize.scheme=nvfp4", "--quantize.style=torchao", "--quantize.no_use_hadamard"}, 1, {"style", "use_hadamard"}},
       {{"--quantize.scheme=fp8_blockwise", "--quantize.fast_accum=forward"}, 1, {"fast_accum", "fp8_blockwise"}},
       {{"--quantize.scheme=fp8_rowwise", "--quantize.fast_accum=forward,wgrad"}, 1, {}},
+      {{"--quantize.scheme=int8", "--quantize.fast_accum="}, 1, {"quantize.fast_accum", "found [] with quantize.scheme = int8"}},
       {{"--quantize.scheme=fp8_rowwise_with_gw_hp", "--quantize.fast_accum=wgrad"}, 1, {"quantize.fast_accum", "wgrad has no fp8 product"}},
       {{"--quantize.scheme=int8", "--quantize.two_level_scaling=tensorwise"}, 1, {"two_level_scaling", "mxfp4, nvfp4, amdfp4"}},
       {{"--quantize.scheme=mxfp4", "--quantize.two_level_scaling=blockwise", "--quantize.clip_mode=static"},

@@ -143,7 +143,7 @@ bool scheme_takes(std::string_view scheme, const FieldEntry& option, const Json&
 
 bool asks(const FieldEntry& option, const Json& value) {
   const Json& usual = default_value(option.name);
-  const bool nothing = value.is_null() || value == false || value == "none" || value == 0 || (value.is_array() && value.empty());
+  const bool nothing = value.is_null() || value == false || value == "none" || value == 0;
   return value != usual && (usual == true || !nothing);
 }
 

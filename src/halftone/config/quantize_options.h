@@ -14,7 +14,7 @@ std::vector<std::string_view> schemes_of(const QuantizeScheme& scheme);
 
 // Whether the scheme has the option of RecipeOptions::fields, and with this value.
 bool scheme_takes(std::string_view scheme, const FieldEntry& option, const Json& value);
-// Whether the value asks for anything: it is not the default, and not false, none, 0 or empty where the default is not true.
+// Whether the value asks for anything: it is not the default, and not false, none or 0 where the default is not true.
 bool asks(const FieldEntry& option, const Json& value);
 // A value as messages show it: a string without quotes.
 std::string plain_text(const Json& value);
