@@ -28,6 +28,17 @@ TEST(Pass, MicroBatchesMayInterleave) {
   }
 }
 
+// One tensor of a recomputed block is kept, the sum of stream and branch: nothing is rounded by that.
+TEST(Pass, RecomputedBlocksGiveTheSameBits) {
+  for (const char* scheme : {"none", "int8", "mxfp4"}) {
+    const std::string quantize = std::string("--quantize.scheme=") + scheme;
+    const auto plain = model_pass({quantize}, at::kCPU),
+                         again = model_pass({quantize, "--activation_checkpoint.mode=full"}, at::kCPU);
+    EXPECT_EQ(plain.loss, again.loss) << scheme;
+    EXPECT_TRUE(at::equal(plain.gradients, again.gradients)) << scheme;
+  }
+}
+
 TEST(Pass, KeepsNothingForEvaluationAndRunsBackwardOnce) {
   DemoModel demo({}, at::kCPU);
   nn::Pass kept = demo.pass(), evaluated = demo.pass(0, false);

@@ -224,7 +224,7 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     const at::Tensor quantum = scheme[3] == '8' ? s.scales.unsqueeze(1).expand({96, 64}) : s.scales.repeat_interleave(32, 1);
     const at::Tensor error = (found - wanted) / quantum;
     EXPECT_LT(error.abs().max().item<float>(), 1.001);
-    EXPECT_GT(error.abs().max().item<float>(), 0.6);                            // stochastic, not to nearest
+    EXPECT_GT(error.abs().max().item<float>(), 0.6);                  // stochastic, not to nearest
     EXPECT_NEAR(error.mean().item<float>(), 0, 4 * 0.41 / std::sqrt(96 * 64));  // 4 standard errors
     if (scheme[3] == '8') {
       EXPECT_TRUE(at::allclose(s.scales, wanted.abs().amax(1) / 127, 1e-6, 0));
@@ -319,7 +319,7 @@ TEST(Options, IllegalCombinationsAreRefused) {
 }
 
 TEST(Options, PresetsFillWhatIsNotSet) {
-  const LinearRecipe recommended = recipe("nvfp4").linear, alto = recipe("nvfp4", [](auto&o) { o.preset = "alto"; }).linear;
+  const LinearRecipe recommended = recipe("nvfp4").linear, alto = recipe("nvfp4", [](auto& o) { o.preset = "alto"; }).linear;
   EXPECT_EQ(recommended.x_wgrad.hadamard, 32);
   EXPECT_TRUE(recommended.dy_dgrad.stochastic);
   EXPECT_EQ(recommended.w_forward.two_level, TwoLevel::tensor);

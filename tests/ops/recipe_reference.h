@@ -89,14 +89,16 @@ struct ReferenceLinear {
   at::Tensor y, dx, dw;  // fp64
 };
 
-// One weight, name `fqn`, on the processor whatever the device of the tensors. Stored weights are given by their codes.
+// One weight, name `fqn`, on the processor whatever the device of the tensors. Stored weights are given by their codes. `first`: name of
+// the first weight that reads X, which keys X's draws and the signs; empty: this one.
 inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor& x_in, const at::Tensor& w_in, const at::Tensor& dy_in,
-                                        const std::string& fqn, const StoredWeight* stored = nullptr) {
+                                        const std::string& fqn, const StoredWeight* stored = nullptr, std::string first = "") {
+  if (first.empty()) first = fqn;
   const at::Tensor x = x_in.cpu(), w = w_in.cpu(), dy = dy_in.cpu();
-  const uint32_t keyed = philox(philox_key(test_step().seed, fqn + "#rht"), 0, test_step().step, 0)[0];
+  const uint32_t keyed = philox(philox_key(test_step().seed, first + "#rht"), 0, test_step().step, 0)[0];
   const auto numbers = [&](const at::Tensor& t, const OperandSpec& s, bool transposed, const char* role) {
     if (!s.quantized()) return (transposed ? t.t() : t).to(at::kDouble);
-    return reference_numbers(t, s, transposed, fqn + "#" + role, s.hadamard == 16 ? kFixedSigns16 : keyed);
+    return reference_numbers(t, s, transposed, (*role == 'x' ? first : fqn) + "#" + role, s.hadamard == 16 ? kFixedSigns16 : keyed);
   };
   const auto shared = [](const OperandSpec& s, const char* own, const char* forward) { return s.same_as_forward ? forward : own; };
   at::Tensor stored_w;

@@ -7,7 +7,6 @@
 namespace halftone {
 
 inline int max_threads() { return omp_get_max_threads(); }
-inline int thread_index() { return omp_get_thread_num(); }
 
 // Calls f(begin, end) on disjoint chunks of [0, n), each at least `grain` long, chunk bounds depending on n, grain and the
 // thread count only. Runs inline inside another parallel region. OpenMP is the pool that oneDNN uses too.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <initializer_list>
 
 namespace {
 
@@ -24,17 +25,24 @@ constexpr int kCount = sizeof kSettings / sizeof kSettings[0];
 // Runs before the sanitizers have set up their memory.
 #define HALFTONE_EARLY [[gnu::no_sanitize("address", "undefined")]]
 
-HALFTONE_EARLY bool has_prefix(const char* text, const char* prefix, size_t n) { return std::strncmp(text, prefix, n) == 0; }
-
 HALFTONE_EARLY bool has(char** environment, const char* name_and_sign) {
   const size_t n = static_cast<size_t>(std::strchr(name_and_sign, '=') - name_and_sign) + 1;
   for (; *environment != nullptr; ++environment) {
-    if (has_prefix(*environment, name_and_sign, n)) return true;
+    if (std::strncmp(*environment, name_and_sign, n) == 0) return true;
   }
   return false;
 }
 
-HALFTONE_EARLY void start_again(int, char** arguments, char** environment) {
+// The others would pay for a start and use neither.
+HALFTONE_EARLY bool computes(const char* command) {
+  for (const char* one : {"train", "generate", "bench"}) {
+    if (std::strcmp(command, one) == 0) return true;
+  }
+  return false;
+}
+
+HALFTONE_EARLY void start_again(int count, char** arguments, char** environment) {
+  if (count < 2 || !computes(arguments[1])) return;
   int n = 0, added = 0;
   while (environment[n] != nullptr) ++n;
   const char** extended = static_cast<const char**>(alloca(static_cast<size_t>(n + kCount + 1) * sizeof(char*)));

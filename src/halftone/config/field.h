@@ -40,6 +40,14 @@ struct ParamGroup {
   std::string pattern;         // regular expression searched in the parameter's name
   std::string optimizer_name;  // as `optimizer.name`
   OptionTable optimizer_kwargs;
+  // The number that optimizer_kwargs has under a name; none where it has none, or something else than a number.
+  std::optional<double> number(const std::string& name) const {
+    const auto at = optimizer_kwargs.find(name);
+    if (at == optimizer_kwargs.end()) return std::nullopt;
+    if (const auto* integer = std::get_if<int64_t>(&at->second)) return static_cast<double>(*integer);
+    const auto* real = std::get_if<double>(&at->second);
+    return real == nullptr ? std::nullopt : std::optional(*real);
+  }
   bool operator==(const ParamGroup&) const = default;
 };
 

@@ -13,14 +13,6 @@ void advise(const RuleContext& c, bool ok, std::initializer_list<const char*> na
   if (!ok && c.warnings != nullptr) c.warnings->push_back(where(c, names) + fmt::format(format, std::forward<Args>(args)...));
 }
 
-double option(const ParamGroup& group, const char* name, double otherwise) {
-  const auto at = group.optimizer_kwargs.find(name);
-  if (at == group.optimizer_kwargs.end()) return otherwise;
-  if (const auto* integer = std::get_if<int64_t>(&at->second)) return static_cast<double>(*integer);
-  const auto* number = std::get_if<double>(&at->second);
-  return number == nullptr ? otherwise : *number;
-}
-
 // The rates of a group of parameters; `group` is null for those in none.
 void check_rates(const OptimizerConfig& o, const ParamGroup* group, double lr, double weight_decay, const RuleContext& c) {
   const std::string of = group == nullptr ? "optimizer" : fmt::format("optimizer.param_groups '{}'", group->pattern);
@@ -40,9 +32,9 @@ void check_updates(const JobConfig& j, const RuleContext& c) {
   bool learns = o.lr > 0;
   check_rates(o, nullptr, o.lr, o.weight_decay, c);
   for (const ParamGroup& g : o.param_groups) {
-    const double lr = option(g, "lr", o.lr);
+    const double lr = g.number("lr").value_or(o.lr);
     learns = learns || lr > 0;
-    check_rates(o, &g, lr, option(g, "weight_decay", o.weight_decay), c);
+    check_rates(o, &g, lr, g.number("weight_decay").value_or(o.weight_decay), c);
   }
   rule(c, learns, {"optimizer.lr"},
        "optimizer.lr must be above 0, found {}: nothing would be learnt; training.steps = 0 validates and changes nothing", o.lr);

@@ -70,8 +70,8 @@ void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, D
     const Pairs found = look_at(bytes, vocab_size);
     check(!found.are_uint32(), "{}: every second uint16 is 0 ({} of {} looked at): these are uint32 ids, set {} = \"uint32\"", path,
           found.high_zero, found.looked_at, kWidthOption);
+    return scan<2>(bytes, vocab_size, end, path, visit);
   }
-  if (width == 2) return scan<2>(bytes, vocab_size, end, path, visit);
   scan<4>(bytes, vocab_size, end, path, visit);
 }
 

@@ -8,8 +8,7 @@ namespace halftone {
 
 // How each product of a recipe runs on each kind of hardware, and why: the one table that `halftone formats --support`
 // prints, that a run reads at start (apply_recipes) and by which products on GPUs choose (ops/product_cuda.cpp), so that nothing
-// falls back without a word. GPUs need halftone_cuda.so built for them; without it they run none, int8 and fp8_rowwise by
-// LibTorch's operations.
+// falls back without a word. GPUs need halftone_cuda.so built for them; without it they are refused (select_device).
 enum class Hardware { cpu_v3, cpu_avxvnni, cpu_avx512, cpu_vnni, cpu_amx, sm_80, sm_89, sm_90, sm_100, sm_120 };
 
 struct HardwareRow {

@@ -38,14 +38,6 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
   return -1;
 }
 
-double number(const OptionTable& table, const std::string& key, double fallback) {
-  const auto it = table.find(key);
-  if (it == table.end()) return fallback;
-  if (const auto* d = std::get_if<double>(&it->second)) return *d;
-  if (const auto* i = std::get_if<int64_t>(&it->second)) return static_cast<double>(*i);
-  fail("optimizer.param_groups: {} must be a number", key);
-}
-
 bool has_bf16_moments(const OptimizerConfig& c) { return c.implementation == "fused_opt_states_bf16" || c.state_dtype == "bfloat16"; }
 // Of an element of the parameters.
 int64_t moment_bytes(const OptimizerConfig& c) {
@@ -136,6 +128,7 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
           g.optimizer_name, config.name);
     for (const auto& [key, value] : g.optimizer_kwargs) {
       check(key == "lr" || key == "weight_decay", "optimizer.param_groups: {} cannot differ by group; lr and weight_decay can", key);
+      check(g.number(key).has_value(), "optimizer.param_groups: {} must be a number", key);
     }
     patterns.emplace_back(g.pattern, nn::Pattern::Begins::anywhere, "optimizer.param_groups: ", g.pattern);
   }
@@ -152,8 +145,8 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
       s.lr = config.lr, s.weight_decay = config.weight_decay;
       if (group >= 0) {
         ++claimed[group];
-        s.lr = number(config.param_groups[group].optimizer_kwargs, "lr", config.lr);
-        s.weight_decay = number(config.param_groups[group].optimizer_kwargs, "weight_decay", config.weight_decay);
+        s.lr = config.param_groups[group].number("lr").value_or(config.lr);
+        s.weight_decay = config.param_groups[group].number("weight_decay").value_or(config.weight_decay);
       }
       unit.flat.segments.push_back(s);
       base_lr_.back().push_back(s.lr);
