@@ -230,7 +230,7 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
     if (p.d_type == DType::s32) return plan;
     plan_beside(plan, p, fused, space);
   } else if (a == Numbers::e5m2 && b == Numbers::e5m2 && !in_blocks(p.a) && !in_blocks(p.b)) {
-    plan_beside(plan, p, fused, space);
+    plan_beside(plan, p, false, space);  // cuBLASLt multiplies no two e5m2 operands: as bf16
   } else if (is_fp8(a)) {
     plan_fp8(plan, p, space);
   } else if (!factors) {

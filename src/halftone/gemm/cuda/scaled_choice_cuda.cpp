@@ -24,7 +24,7 @@ constexpr double kPingpong = 0.95, kNarrow = 0.62;
 
 template <DType kD, bool kAccumulate, Tiling kTiling>
 constexpr Launch int8() {
-  return scaled_product<Numbers::s8, Numbers::s8, kD, kAccumulate, false, kTiling>;
+  return scaled_product<Numbers::s8, Numbers::s8, kD, kAccumulate, kTiling>;
 }
 constexpr auto f32 = DType::f32, bf16_ = DType::bf16;
 // Measured on an H200 (docs/benchmarks/gemm_cuda.md).
@@ -37,22 +37,12 @@ constexpr Kernel kInt8F32[] = {{int8<f32, false, Tiling::pingpong_128x128>(), 12
 constexpr Kernel kInt8F32Add[] = {{int8<f32, true, Tiling::pingpong_128x128>(), 128, 128, kPingpong, 64},
                                   {int8<f32, true, Tiling::cooperative_128x256>(), 128, 256, 1, 1300}};
 
-template <DType kD, bool kAccumulate, bool kFast>
-constexpr Kernel e5m2() {
-  constexpr Tiling kTiling = kFast ? Tiling::pingpong_128x128 : Tiling::cooperative_128x128;
-  return {scaled_product<Numbers::e5m2, Numbers::e5m2, kD, kAccumulate, kFast, kTiling>, 128, 128, 1, 0};
-}
-// [accumulate][fast]; of f32 the accumulating kernel serves both, over zeros.
-constexpr Kernel kE5m2Bf16[2][2] = {{e5m2<bf16_, false, false>(), e5m2<bf16_, false, true>()},
-                                    {e5m2<bf16_, true, false>(), e5m2<bf16_, true, true>()}};
-constexpr Kernel kE5m2F32[2] = {e5m2<f32, true, false>(), e5m2<f32, true, true>()};
 template <DType kD>
-constexpr Kernel kBf16 = {scaled_product<Numbers::bf16, Numbers::bf16, kD, false, false, Tiling::cooperative_128x256>, 128, 256, 1, 0};
+constexpr Kernel kBf16 = {scaled_product<Numbers::bf16, Numbers::bf16, kD, false, Tiling::cooperative_128x256>, 128, 256, 1, 0};
 constexpr Kernel kBf16All[] = {kBf16<bf16_>, kBf16<f32>};
 
 std::span<const Kernel> kernels(const Product& p) {
   const bool wide = p.d_type == f32;
-  if (p.a.numbers == Numbers::e5m2) return {wide ? &kE5m2F32[p.fast_accumulation] : &kE5m2Bf16[p.accumulate][p.fast_accumulation], 1};
   if (p.a.numbers == Numbers::bf16) return p.accumulate ? std::span<const Kernel>{} : std::span<const Kernel>{&kBf16All[wide], 1};
   if (p.a.numbers != Numbers::s8) return {};
   if (wide) return p.accumulate ? std::span<const Kernel>(kInt8F32Add) : kInt8F32;
@@ -101,11 +91,6 @@ std::map<Key, Choice> measured;
 const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
   const auto list = kernels(p);
   if (list.empty()) return "product: no kernel for these numbers";  // make_plan sends no such product here
-  if (p.a.numbers == Numbers::e5m2 && p.d_type == f32 && !p.accumulate) {
-    const cudaError_t status = cudaMemset2DAsync(call.d, static_cast<size_t>(call.ldd) * 4, 0, static_cast<size_t>(call.n) * 4,
-                                                 static_cast<size_t>(call.m), call.stream);
-    if (status != cudaSuccess) return cudaGetErrorString(status);
-  }
   if (!measure) {
     const Kernel& best =
         *std::min_element(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });

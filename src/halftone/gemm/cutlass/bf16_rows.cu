@@ -3,8 +3,8 @@
 namespace halftone::gemm {
 
 // bf16 with scales per row or column, which cuBLASLt lacks: int8_weight's forward product on codes as bf16.
-template const char* scaled_product<Numbers::bf16, Numbers::bf16, DType::bf16, false, false, Tiling::cooperative_128x256>(
+template const char* scaled_product<Numbers::bf16, Numbers::bf16, DType::bf16, false, Tiling::cooperative_128x256>(
     const ScaledCall&);
-template const char* scaled_product<Numbers::bf16, Numbers::bf16, DType::f32, false, false, Tiling::cooperative_128x256>(const ScaledCall&);
+template const char* scaled_product<Numbers::bf16, Numbers::bf16, DType::f32, false, Tiling::cooperative_128x256>(const ScaledCall&);
 
 }  // namespace halftone::gemm

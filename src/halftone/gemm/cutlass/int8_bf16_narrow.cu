@@ -3,7 +3,7 @@
 namespace halftone::gemm {
 
 // Outputs of forward and dgrad: few rows, and long bands.
-template const char* scaled_product<Numbers::s8, Numbers::s8, DType::bf16, false, false, Tiling::pingpong_64x128>(const ScaledCall&);
-template const char* scaled_product<Numbers::s8, Numbers::s8, DType::bf16, false, false, Tiling::pingpong_64x256>(const ScaledCall&);
+template const char* scaled_product<Numbers::s8, Numbers::s8, DType::bf16, false, Tiling::pingpong_64x128>(const ScaledCall&);
+template const char* scaled_product<Numbers::s8, Numbers::s8, DType::bf16, false, Tiling::pingpong_64x256>(const ScaledCall&);
 
 }  // namespace halftone::gemm

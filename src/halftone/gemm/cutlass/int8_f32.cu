@@ -3,7 +3,7 @@
 namespace halftone::gemm {
 
 // Weight gradients that are kept in fp32.
-template const char* scaled_product<Numbers::s8, Numbers::s8, DType::f32, true, false, Tiling::pingpong_128x128>(const ScaledCall&);
-template const char* scaled_product<Numbers::s8, Numbers::s8, DType::f32, true, false, Tiling::cooperative_128x256>(const ScaledCall&);
+template const char* scaled_product<Numbers::s8, Numbers::s8, DType::f32, true, Tiling::pingpong_128x128>(const ScaledCall&);
+template const char* scaled_product<Numbers::s8, Numbers::s8, DType::f32, true, Tiling::cooperative_128x256>(const ScaledCall&);
 
 }  // namespace halftone::gemm

@@ -36,8 +36,6 @@ template <>
 struct TileOf<Tiling::pingpong_64x128> : Tile<64, 128, true, 1, 1> {};
 template <>
 struct TileOf<Tiling::cooperative_128x256> : Tile<128, 256, false, 1, 2> {};
-template <>
-struct TileOf<Tiling::cooperative_128x128> : Tile<128, 128, false, 2, 1> {};
 
 template <Numbers kNumbers>
 struct ElementOf;
@@ -46,26 +44,16 @@ struct ElementOf<Numbers::bf16> {
   using type = cutlass::bfloat16_t;
 };
 template <>
-struct ElementOf<Numbers::e4m3> {
-  using type = cutlass::float_e4m3_t;
-};
-template <>
-struct ElementOf<Numbers::e5m2> {
-  using type = cutlass::float_e5m2_t;
-};
-template <>
 struct ElementOf<Numbers::s8> {
   using type = int8_t;
 };
 
-// int8_t accumulates in int32, the others in fp32; of fp8, unless kFast, the tensor core's 14-bit sums are added up in
-// registers every 128 of k.
-template <class A, class B, class D, bool kAccumulate, bool kFast, class T>
+// int8_t accumulates in int32, bf16 in fp32.
+template <class A, class B, class D, bool kAccumulate, class T>
 struct ScaledKernel {
   using Shape = cute::Shape<typename T::M, typename T::N, cute::Int<128 / sizeof(A)>>;
   using Cluster = typename T::Cluster;
   static constexpr bool is_int8 = cute::is_same_v<A, int8_t>;
-  static constexpr bool is_fp8 = sizeof(A) == 1 && !is_int8;
   using Accumulator = cute::conditional_t<is_int8, int32_t, float>;
 
   template <class... X>
@@ -87,9 +75,6 @@ struct ScaledKernel {
       cute::conditional_t<T::pingpong, cutlass::epilogue::TmaWarpSpecialized, cutlass::epilogue::TmaWarpSpecializedCooperative>;
   using Schedule =
       cute::conditional_t<T::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpong, cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using FastSchedule = cute::conditional_t<T::pingpong, cutlass::gemm::KernelTmaWarpSpecializedPingpongFP8FastAccum,
-                                           cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum>;
-  using MainSchedule = cute::conditional_t<is_fp8 && kFast, FastSchedule, Schedule>;
   using CollectiveEpilogue = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Shape, Cluster, cutlass::epilogue::collective::EpilogueTileAuto, Accumulator,
       float, C, cutlass::layout::RowMajor, kAlign, D, cutlass::layout::RowMajor, kAlign, EpilogueSchedule, Epilogue>::CollectiveOp;
@@ -97,7 +82,7 @@ struct ScaledKernel {
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, A, cutlass::layout::RowMajor, 16 / sizeof(A), B, cutlass::layout::ColumnMajor,
       16 / sizeof(B), Accumulator, Shape, Cluster,
       cutlass::gemm::collective::StageCountAutoCarveout<static_cast<int>(sizeof(typename CollectiveEpilogue::SharedStorage))>,
-      MainSchedule>::CollectiveOp;
+      Schedule>::CollectiveOp;
   using Kernel = cutlass::gemm::kernel::GemmUniversal<cute::Shape<int, int, int, int>, CollectiveMain, CollectiveEpilogue,
                                                       cutlass::gemm::PersistentScheduler>;
 
@@ -153,10 +138,10 @@ struct ScaledKernel {
   }
 };
 
-template <Numbers kA, Numbers kB, DType kD, bool kAccumulate, bool kFast, Tiling kTiling>
+template <Numbers kA, Numbers kB, DType kD, bool kAccumulate, Tiling kTiling>
 const char* scaled_product(const ScaledCall& call) {
   using D = cute::conditional_t<kD == DType::f32, float, cutlass::bfloat16_t>;
-  return ScaledKernel<typename ElementOf<kA>::type, typename ElementOf<kB>::type, D, kAccumulate, kFast, TileOf<kTiling>>::run(call);
+  return ScaledKernel<typename ElementOf<kA>::type, typename ElementOf<kB>::type, D, kAccumulate, TileOf<kTiling>>::run(call);
 }
 
 }  // namespace halftone::gemm

@@ -29,10 +29,10 @@ struct ScaledCall {
 
 // Tile of a thread block (m x n, 128 of k at a time), how its two groups of warps share the work, and the cluster of thread
 // blocks that share loads: pingpong computes two tiles in turns, so that one's epilogue hides behind the other's products.
-enum class Tiling { pingpong_128x128, pingpong_64x256, pingpong_64x128, cooperative_128x256, cooperative_128x128 };
+enum class Tiling { pingpong_128x128, pingpong_64x256, pingpong_64x128, cooperative_128x256 };
 
 // Instantiated in cutlass/*.cu for what product_cuda.cpp lists. Null, or why nothing was queued.
-template <Numbers kA, Numbers kB, DType kD, bool kAccumulate, bool kFast, Tiling kTiling>
+template <Numbers kA, Numbers kB, DType kD, bool kAccumulate, Tiling kTiling>
 const char* scaled_product(const ScaledCall& call);
 
 }  // namespace halftone::gemm

@@ -34,20 +34,6 @@ struct DependentLaunch {
  private:
   cudaLaunchAttribute overlap_;
 };
-// A thread block a multiprocessor with shared memory for a ring (async_copy.cuh), of as large a share of it as the next kernel may want;
-// for half of the ring where a thread block cannot have all of it beside 4 KiB (sm_86, 89, 120).
-template <class... Params, class... Args>
-cudaError_t launch_ring(void (*kernel)(Params...), int blocks, int threads, int bytes, bool dependent, cudaStream_t stream, Args... args) {
-  DependentLaunch how(dim3(static_cast<unsigned>(blocks)), threads, stream, dependent);
-  int device = 0, most = 0;
-  if (const auto s = cudaGetDevice(&device); s != cudaSuccess) return s;
-  if (const auto s = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device); s != cudaSuccess) return s;
-  if (bytes + 4096 > most) bytes /= 2;
-  how.config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-  return cudaLaunchKernelEx(&how.config, kernel, static_cast<Params>(args)...);
-}
 // A thread block a tile, in bands of kBand tile rows.
 inline dim3 band_grid(TileGrid tiles) {
   return dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);

@@ -99,28 +99,18 @@ __device__ __forceinline__ uint32_t place_draw(uint32_t word, uint32_t constant)
 }
 
 // Integers: 128 - (u + 1/2) / 65536, u the draw in the given half of a word, in whose binade 2^-17 is one bit: one product on the
-// multipliers makes it from either half. kFrom: bits of what 2 u are subtracted from.
-template <int kHalf, uint32_t kFrom = 0x42FFFFFFu>
+// multipliers makes it from either half.
+template <int kHalf>
 __device__ __forceinline__ uint32_t draw_number(uint32_t word) {
   uint32_t r;
-  asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(kFrom));
+  asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(0x42FFFFFFu));
   return r;
 }
-// 1.5 * 2^23 + kAdd + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17: numerics.md section 4. The sum is rounded up to a grid that
+// 1.5 * 2^23 + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17: numerics.md section 4. The sum is rounded up to a grid that
 // holds the integers, and then to them.
-template <int kAdd = 0>
 __device__ __forceinline__ uint32_t round_integer(float y, uint32_t number) {
-  return __float_as_uint(__fadd_ru(__fadd_ru(y, __uint_as_float(number)), 12582912.0f - 128.0f + kAdd));
+  return __float_as_uint(__fadd_ru(__fadd_ru(y, __uint_as_float(number)), 12582912.0f - 128.0f));
 }
-// a * b + c on the multipliers, which are less busy than the integer units; b hidden from the compiler, which would shift.
-__device__ __forceinline__ uint32_t multiply_add(uint32_t a, uint32_t b, uint32_t c) {
-  uint32_t r;
-  asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-// The codes of two of those in 16 bits each: -128, from y = -127 - 2^-17 of int8's largest magnitude, is -127.
-__device__ __forceinline__ uint32_t integer_pair(uint32_t a, uint32_t b) { return __vmaxs2(__byte_perm(a, b, 0x5410), 0xFF81FF81u); }
-
 // Nearest e2m1 code of a = |y| in the low bits: the grid is min(rint(2a), rint(a) + 2, rint(a / 2) + 4), each a sum whose
 // last place is the quantum, then saturated. Both arguments of min keep the parity, so ties go to even codes.
 __device__ __forceinline__ uint32_t round_e2m1(float a) {
@@ -147,19 +137,8 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
   return __byte_perm(__byte_perm(a, b, select), __byte_perm(c, d, select), 0x5410);
 }
 
-// Eight packed int4 codes of what round_integer<kInt4Bias> left: with the bias no code takes from the next one's digit. digit: 16, unknown
-// to the compiler (multiply_add).
-inline constexpr int kInt4Bias = 8;
-inline constexpr uint32_t kInt4Biased = 0x88888888u;
-__device__ __forceinline__ uint32_t pack_int4(const uint32_t (&s)[8], uint32_t digit) {
-  uint32_t two[4];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) two[k] = multiply_add(s[2 * k + 1], digit, s[2 * k]);
-  return gather_bytes(two[0], two[1], two[2], two[3], 0) ^ kInt4Biased;
-}
-
-// draw(i): place_draw, of integers draw_number, of element i's draw. low, high: bounds of an integer format, which kClamp asks for:
-// without, the scale keeps the elements within them (CopyArgs::in_range), or those of e4m3 within 448 + 2^-15, which no draw leads up from.
+// draw(i): place_draw, of integers draw_number, of element i's draw. low, high: bounds of an integer format. kClamp: whether elements may lie
+// beyond the largest code (of e4m3 448 + 2^-15 does not: no draw leads up from there).
 template <Coder kCoder, Step kStep, bool kStochastic, bool kClamp = true, class T, class Draw>
 __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};
@@ -204,18 +183,12 @@ __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       float y = element(x, i) * by.f;
-      if constexpr (kClamp) y = fminf(fmaxf(y, low), high);
+      y = fminf(fmaxf(y, low), high);
       if constexpr (kStochastic) {
         s[i] = round_integer(y, draw(i));
       } else {
         s[i] = __float_as_uint(y + 12582912.0f);
       }
-    }
-    if constexpr (kStochastic && !kClamp) {
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        q.w[k] = __byte_perm(integer_pair(s[4 * k], s[4 * k + 1]), integer_pair(s[4 * k + 2], s[4 * k + 3]), 0x6420);
-      return q;
     }
     q.w[0] = gather_bytes(s[0], s[1], s[2], s[3], 0), q.w[1] = gather_bytes(s[4], s[5], s[6], s[7], 0);
     return q;

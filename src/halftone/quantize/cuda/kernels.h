@@ -3,8 +3,6 @@
 
 #include "halftone/quantize/cuda/tile_args.h"
 
-// The kernels of formats and scale families that have their own, instantiated in the files tile_*.cu and row_*.cu, so that they
-// compile side by side.
 namespace halftone::device {
 
 // Element formats with an encoder for vectors; integer: int8, int4, ternary by their bounds.
@@ -18,15 +16,8 @@ enum class Step : int { multiply, divide, exact };
 // Which copies a kernel writes.
 enum class Copies : int { row = 1, transposed = 2, both = 3 };
 
-// What a kernel writes of its copies: one form, which it then need not ask for, or any of them.
-enum class Form : int { any, codes, packed, bf16, folded };
-
-// Which single forms have kernels that take whole blocks a thread (blocks_kernel.cuh).
-template <class T>
-constexpr bool by_blocks(Coder coder, Step step, int block, Form form) {
-  if (block != 32 || coder == Coder::integer || step != (sizeof(T) == 2 ? Step::exact : Step::multiply)) return false;
-  return coder == Coder::e2m1 ? form == Form::packed || form == Form::folded : sizeof(T) == 2 && form == Form::codes;
-}
+// What a kernel writes of its copies: one form and no scales of blocks beside it, which it then need not ask for, or whatever they have.
+enum class Form : int { any, codes, bf16, folded };
 
 struct TileGrid {
   unsigned rows, columns;
@@ -34,37 +25,62 @@ struct TileGrid {
 // Whether the current device starts dependent kernels early (dependent.cuh).
 bool has_dependent_launches();
 
-// kBlock: elements a scale along the copy's direction, 0: a row, column or the tensor.
+// Elements a scale along the copy's direction: 16 and 32 (block_kernel.cuh), 128 and 0 for a row, column or the tensor (tile_kernel.cuh).
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
+void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
+template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
-// int8 and int4 codes of both copies of bf16 elements with scales of rows and columns and stochastic rounding (int_pair.cu); false, and
-// nothing is launched, where that kernel is not for these copies.
-bool launch_int_pair(const TileArgs& a, Form form, TileGrid tiles, cudaStream_t stream);
-// The same for packed int4 of whole tiles alone (int4_pair.cu).
-bool launch_int4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// The same for e4m3 and e5m2 codes in MX blocks, not in tiles of 32 x 32 (mxfp8_pair.cu).
-bool launch_mxfp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// And for e4m3 and e5m2 codes of fp32 elements (mxfp8_pair_f32.cu).
-bool launch_mxfp8_pair_f32(const TileArgs& a, Coder coder, TileGrid tiles, cudaStream_t stream);
-// And for e4m3 codes of bf16 with fp32 scales of 1x128 or 128x128 (fp8_pair.cu).
-bool launch_fp8_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// And for MXFP4 of bf16 folded into e4m3, without scales beside it (mxfp4_pair.cu).
-bool launch_mxfp4_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// The same with rotated columns (mxfp4_rotated.cu), or these alone.
-bool launch_mxfp4_rotated(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
-// And packed, with scales, of bf16.
-bool launch_mxfp4_rotated_packed(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// Packed MXFP4 of bf16, of the transposed copy alone with rotated columns (mxfp4_columns.cu).
-bool launch_mxfp4_columns(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// And for packed MXFP4 of fp32, where the upper half of the largest magnitude says what scale a block has (mxfp4_packed_f32.cu).
-bool launch_mxfp4_packed_f32(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
-// And for packed MXFP4 of bf16 whose copies draw from the same groups (mxfp4_packed_pair.cu).
-bool launch_mxfp4_packed_pair(const TileArgs& a, TileGrid tiles, cudaStream_t stream);
+// The kernels that there are, in files that compile side by side: X(element type, coder, step, block, R, form), R: with
+// stochastic rounding. Every form but `any` is what products read of bf16 tensors.
+#define HALFTONE_TILES_FP8_NEAREST(X, R)             \
+  X(bf16, Coder::e4m3, Step::multiply, 0, R, any)    \
+  X(bf16, Coder::e4m3, Step::multiply, 0, R, codes)  \
+  X(bf16, Coder::e5m2, Step::multiply, 0, R, any)    \
+  X(bf16, Coder::e5m2, Step::multiply, 0, R, codes)  \
+  X(float, Coder::e4m3, Step::multiply, 0, R, any)   \
+  X(float, Coder::e5m2, Step::multiply, 0, R, any)
+#define HALFTONE_TILES_FP8_BLOCKS(X, R)               \
+  X(bf16, Coder::e4m3, Step::multiply, 128, R, any)   \
+  X(bf16, Coder::e4m3, Step::multiply, 128, R, codes) \
+  X(float, Coder::e4m3, Step::multiply, 128, R, any)
+#define HALFTONE_TILES_INTEGER(X, R)                    \
+  X(bf16, Coder::integer, Step::multiply, 0, R, any)    \
+  X(bf16, Coder::integer, Step::multiply, 0, R, codes)  \
+  X(float, Coder::integer, Step::multiply, 0, R, any)
+// MXFP8 rounded to nearest multiplies in fp32; stochastically rounded it takes bf16 elements exactly.
+#define HALFTONE_BLOCKS_MXFP8_NEAREST(X, R)          \
+  X(bf16, Coder::e4m3, Step::multiply, 32, R, any)   \
+  X(bf16, Coder::e4m3, Step::multiply, 32, R, bf16)  \
+  X(bf16, Coder::e5m2, Step::multiply, 32, R, any)   \
+  X(bf16, Coder::e5m2, Step::multiply, 32, R, bf16)  \
+  X(float, Coder::e4m3, Step::multiply, 32, R, any)  \
+  X(float, Coder::e5m2, Step::multiply, 32, R, any)
+#define HALFTONE_BLOCKS_MXFP8_STOCHASTIC(X, R)       \
+  X(bf16, Coder::e4m3, Step::exact, 32, R, any)      \
+  X(bf16, Coder::e4m3, Step::exact, 32, R, bf16)     \
+  X(bf16, Coder::e5m2, Step::exact, 32, R, any)      \
+  X(bf16, Coder::e5m2, Step::exact, 32, R, bf16)     \
+  X(float, Coder::e4m3, Step::multiply, 32, R, any)  \
+  X(float, Coder::e5m2, Step::multiply, 32, R, any)
+#define HALFTONE_BLOCKS_MXFP4(X, R)                    \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, any)        \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, folded)     \
+  X(bf16, Coder::e2m1, Step::multiply, 32, R, any)     \
+  X(float, Coder::e2m1, Step::multiply, 32, R, any)
+// The chains of torchao (multiply) and of ALTO (divide).
+#define HALFTONE_BLOCKS_FP4_TORCHAO(X, R)              \
+  X(bf16, Coder::e2m1, Step::multiply, 16, R, any)     \
+  X(bf16, Coder::e2m1, Step::multiply, 16, R, bf16)    \
+  X(float, Coder::e2m1, Step::multiply, 16, R, any)
+#define HALFTONE_BLOCKS_FP4_ALTO(X, R)                 \
+  X(bf16, Coder::e2m1, Step::divide, 16, R, any)       \
+  X(bf16, Coder::e2m1, Step::divide, 16, R, bf16)      \
+  X(float, Coder::e2m1, Step::divide, 16, R, any)
 
-inline constexpr int kRowThreads = 512;
-constexpr bool row_fits(int64_t C) { return C <= kRowThreads * 8 * 8; }
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
-void launch_rows(const RowArgs& a, cudaStream_t stream);
+#define HALFTONE_INSTANTIATE_TILES(T, C, S, B, R, F) \
+  template void launch_tiles<T, C, B, R, Form::F>(const TileArgs&, Copies, TileGrid, cudaStream_t);
+#define HALFTONE_INSTANTIATE_BLOCKS(T, C, S, B, R, F) \
+  template void launch_blocks<T, C, S, B, R, Form::F>(const TileArgs&, Copies, TileGrid, cudaStream_t);
 
 }  // namespace halftone::device

@@ -2,11 +2,8 @@
 #include <optional>
 
 #include "halftone/device/error_text.h"
-#include "halftone/quantize/cuda/arrange.h"
 #include "halftone/quantize/cuda/encode.cuh"
-#include "halftone/quantize/cuda/fp4_slab.h"
 #include "halftone/quantize/cuda/generic.h"
-#include "halftone/quantize/cuda/int_range.h"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/operand_cuda.h"
 #include "halftone/quantize/cuda/statistics.h"
@@ -15,21 +12,22 @@
 namespace halftone::device {
 namespace {
 
-// Which tile kernel writes a copy.
+// The kernel that writes a copy, but for its form.
 struct Family {
   Coder coder;
   Step step;
   int block;
-  bool stochastic, tile128;
+  bool stochastic, tile;
   bool operator==(const Family&) const = default;
 };
 
 bool aligned_to(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
+// None: what only quantize_generic takes.
 std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
   const OperandSpec& s = copy.spec;
   const int64_t C = operand_length(copy, transposed ? p.rows : p.cols);
-  constexpr int64_t kMost = int64_t{65535} * kTile, kMostRows = kMost * kBand;  // of a grid (band_grid)
+  constexpr int64_t kMost = int64_t{65535} * kTile / 2, kMostRows = int64_t{65535} * kTile * kBand;  // of a grid (band_grid)
   if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
   if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 32 || p.ld > INT32_MAX / 32 || p.cols > kMost || (!transposed && C > kMost)) return {};
   if (p.rows > kMostRows || (transposed && C > kMostRows)) return {};
@@ -37,22 +35,20 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   if (s.stochastic && !whole_groups(copy.rounding, p.rows, p.cols, C)) return {};
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;
   const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
-  const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
-  if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer) || (s.hadamard != 0 && !fp4)) return {};
+  const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile, tile = s.granularity == Granularity::tile;
+  if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer)) return {};
+  if (s.hadamard != 0 && (!fp4 || tile)) return {};  // blocks that share a scale would lie in different lanes, one after the other
   const Coder coder = s.element == Element::e4m3   ? Coder::e4m3
                       : s.element == Element::e5m2 ? Coder::e5m2
                       : fp4                        ? Coder::e2m1
                                                    : Coder::integer;
-  Family f{coder, Step::multiply, 0, s.stochastic, false};
+  Family f{coder, Step::multiply, 0, s.stochastic, tile};
   if (fp8 && !blocks && !s.stochastic) return f;
   if (integer && !(s.element == Element::int4 && s.granularity == Granularity::tensor) && !(s.element == Element::ternary && copy.packed))
     return f;
-  if (s.element == Element::e4m3 && blocks && s.block == 128 && s.scale != ScaleFormat::e8m0) {
-    f.block = 128, f.tile128 = s.granularity == Granularity::tile;
-    return f;
-  }
+  f.block = s.block;
+  if (s.element == Element::e4m3 && blocks && s.block == 128 && s.scale != ScaleFormat::e8m0) return f;
   if (s.scale == ScaleFormat::e8m0 && s.block == 32 && (fp8 || fp4) && s.two_level == TwoLevel::none && s.clip != Clip::dynamic) {
-    f.block = 32;
     // Nearest codes of elements that the scale lets pass 7 must saturate: not this step's.
     const bool below7 = s.mode != ScaleMode::floor && s.mode != ScaleMode::uos;
     if (p.type == DType::bf16 && s.clip == Clip::none && (s.stochastic || (fp4 && below7))) f.step = Step::exact;
@@ -60,54 +56,38 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
     return f;
   }
   if (fp4 && (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) && s.block == 16 && !is_fold(copy.form)) {
-    f.block = 16, f.step = s.chain == Fp4Chain::alto ? Step::divide : Step::multiply;
+    f.step = s.chain == Fp4Chain::alto ? Step::divide : Step::multiply;
     return f;
   }
   return {};
 }
 
-// Whether a row copy needs its whole rows and fits the kernel that holds them.
-bool by_rows(const QuantizedCopy& row, int64_t cols) {
-  const bool folded = row.form == ValueForm::fold_e4m3 && row.spec.granularity == Granularity::block;
-  return (row.spec.granularity == Granularity::row || folded) && row_fits(operand_length(row, cols));
-}
-
-// What is written by which kernel.
+// What is written by which kernel. together: both copies by one.
 struct Plan {
   std::optional<Family> row, transposed;
-  bool fused = false, rows = false;  // rows: the row copy by the row kernel
+  bool together = false;
 };
 Plan plan_of(const QuantizeOperand& p) {
   Plan plan;
   if (p.want_row) plan.row = family_of(p, p.row, false);
   if (p.want_transposed) plan.transposed = family_of(p, p.transposed, true);
-  plan.fused = plan.row && plan.transposed && *plan.row == *plan.transposed;
-  plan.rows = plan.row && !plan.fused && by_rows(p.row, p.cols);
+  plan.together = plan.row && plan.transposed && *plan.row == *plan.transposed;
   return plan;
 }
 
-// Whether a tile has 4 bytes of scales a vector, which are better stored together with others: row copies alone by thread blocks that are
-// wide (tile_args.h), the others by tiles together (arrange.h). Blocks of 16 have eight.
-bool gathers_scales(const QuantizedCopy& copy, int64_t C) {
-  const OperandSpec& s = copy.spec;
-  if (copy.scales == nullptr || s.granularity != Granularity::block || (s.block != 32 && s.block != kTile)) return false;
-  return arranges(ceil_div(C, s.block) * (s.block == kTile ? 4 : 1)) && aligned_to(copy.scales, 16);
-}
-
-Form form_of(const QuantizedCopy& copy) {
-  const bool codes = copy.codes != nullptr, packed = copy.packed != nullptr, values = copy.form != ValueForm::none;
-  if (codes + packed + values != 1) return Form::any;
+Form form_of(const QuantizedCopy& copy, int block) {
+  const bool codes = copy.codes != nullptr, values = copy.form != ValueForm::none;
+  if (codes + (copy.packed != nullptr) + values != 1 || copy.packed != nullptr) return Form::any;
   if (codes) return Form::codes;
-  if (packed) return Form::packed;
-  if (copy.form == ValueForm::bf16) return Form::bf16;
-  return copy.lost == nullptr ? Form::folded : Form::any;
+  if (copy.lost != nullptr || (copy.scales != nullptr && (block == 16 || block == 32))) return Form::any;
+  return copy.form == ValueForm::bf16 ? Form::bf16 : Form::folded;
 }
 
-// Memory of the tile kernels: maxima of an earlier pass, and scales as tiles write them.
+// Maxima of an earlier pass.
 struct Scratch {
   uint32_t *tensor, *rotated, *row, *column, *rotated_column;
   ScalePair* ternary;
-  void *sums, *row_scales, *transposed_scales;
+  void* sums;
   size_t bytes;
 };
 Scratch scratch_in(const QuantizeOperand& p, void* memory) {
@@ -125,22 +105,6 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   m.rotated_column = reinterpret_cast<uint32_t*>(take(p.cols * 4));
   m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
   m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
-  const bool both = p.want_row && p.want_transposed;
-  const auto scales = [&](const QuantizedCopy& copy, int64_t R, int64_t contracted) -> void* {
-    const int64_t C = operand_length(copy, contracted);
-    // With fewer elements the second kernel takes longer than it saves, which is less where draws or a rotation take longer than stores.
-    const bool slow = p.type == DType::bf16 && (copy.spec.stochastic || p.transposed.spec.hadamard != 0);
-    // Kernels of packed MXFP4 of both copies with draws store pieces of sectors while they compute: 2 to 3% less time without that one.
-    const bool packed_pair = copy.spec.element == Element::e2m1 && p.row.spec.stochastic && p.transposed.spec.hadamard != 16;
-    // So does the kernel of rotated columns alone.
-    const bool rotated = !p.want_row && p.type == DType::bf16 && copy.spec.stochastic && copy.spec.hadamard == 32 &&
-                         copy.spec.element == Element::e2m1 && form_of(copy) == Form::packed;
-    const bool hidden = rotated || (both && copy.packed != nullptr && copy.spec.stochastic && (p.type == DType::f32 || packed_pair));
-    if (hidden || !gathers_scales(copy, C) || R * C < int64_t{1} << (both && !slow ? 25 : 26)) return nullptr;
-    return take(ceil_div(R, kTile) * ceil_div(C, kTile) * kTile * 4);
-  };
-  if (p.want_row && p.want_transposed) m.row_scales = scales(p.row, p.rows, p.cols);
-  if (p.want_transposed) m.transposed_scales = scales(p.transposed, p.cols, p.rows);
   return m;
 }
 
@@ -158,7 +122,6 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.scale_floor = s.scale_floor;
   if (!is_float(s.element))
     d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
-  d.in_range = stays_in_range(s, p.type);
   d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
   if (s.stochastic) {
     d.draws = make_draws(copy.rounding, p.cols);
@@ -199,82 +162,39 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
   }
 }
 
-using TileLaunch = void (*)(const TileArgs&, Copies, TileGrid, cudaStream_t);
-using RowLaunch = void (*)(const RowArgs&, cudaStream_t);
-// The kernel for one form where there is one: of bf16 input, which carries the traffic, and of what has kernels by blocks.
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form... kForms>
-TileLaunch with_form([[maybe_unused]] Form form) {
-  TileLaunch launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>;
-  [[maybe_unused]] const auto take = [&]<Form kForm>() {
-    if constexpr (sizeof(T) == 2 || by_blocks<T>(kCoder, kStep, kBlock, kForm)) {
-      if (form == kForm) launch = launch_tiles<T, kCoder, kStep, kBlock, kStochastic, kForm>;
-    }
-  };
-  (take.template operator()<kForms>(), ...);
-  return launch;
-}
-template <class T, Coder kCoder, Step kStep, int kBlock, Form... kForms>
-TileLaunch tiles(bool stochastic, Form form) {
-  return stochastic ? with_form<T, kCoder, kStep, kBlock, true, kForms...>(form)
-                    : with_form<T, kCoder, kStep, kBlock, false, kForms...>(form);
-}
-// bf16 elements are scaled in bf16: with powers of two that is exact.
-template <class T, Coder kCoder, Form... kForms>
-TileLaunch mx_stochastic(Form form) {
-  return with_form < T, kCoder, sizeof(T) == 2 ? Step::exact : Step::multiply, 32, true, kForms... > (form);
-}
+using Launch = void (*)(const TileArgs&, Copies, TileGrid, cudaStream_t);
+struct Kernel {
+  DType type;
+  Family family;  // tile: of no matter
+  Form form;
+  Launch launch;
+};
+#define HALFTONE_TILE_KERNEL(T, C, S, B, R, F) {dtype_of<T>, {C, S, B, R, false}, Form::F, launch_tiles<T, C, B, R, Form::F>},
+#define HALFTONE_BLOCK_KERNEL(T, C, S, B, R, F) {dtype_of<T>, {C, S, B, R, false}, Form::F, launch_blocks<T, C, S, B, R, Form::F>},
 template <class T>
-TileLaunch tile_launch(const Family& f, Form form) {
-  constexpr Coder kE4m3 = Coder::e4m3, kE5m2 = Coder::e5m2, kE2m1 = Coder::e2m1;
-  constexpr Form kCodes = Form::codes, kPacked = Form::packed, kBf16 = Form::bf16;
-  if (f.coder == Coder::integer) return tiles<T, Coder::integer, Step::multiply, 0, kCodes, kPacked>(f.stochastic, form);
-  if (f.block == 0) {
-    return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 0, false, kCodes>(form)
-                            : with_form<T, kE5m2, Step::multiply, 0, false, kCodes>(form);
+constexpr DType dtype_of = sizeof(T) == 2 ? DType::bf16 : DType::f32;
+constexpr Kernel kKernels[] = {
+    HALFTONE_TILES_FP8_NEAREST(HALFTONE_TILE_KERNEL, false) HALFTONE_TILES_FP8_BLOCKS(HALFTONE_TILE_KERNEL, false)
+    HALFTONE_TILES_FP8_BLOCKS(HALFTONE_TILE_KERNEL, true) HALFTONE_TILES_INTEGER(HALFTONE_TILE_KERNEL, false)
+    HALFTONE_TILES_INTEGER(HALFTONE_TILE_KERNEL, true) HALFTONE_BLOCKS_MXFP8_NEAREST(HALFTONE_BLOCK_KERNEL, false)
+    HALFTONE_BLOCKS_MXFP8_STOCHASTIC(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, false)
+    HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, false)
+    HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, false)
+    HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true)};
+
+// The kernel of the form where there is one, else that of any.
+Launch kernel_of(DType type, Family f, Form form) {
+  f.tile = false;
+  Launch any = nullptr;
+  for (const Kernel& k : kKernels) {
+    if (k.type != type || !(k.family == f)) continue;
+    if (k.form == form) return k.launch;
+    if (k.form == Form::any) any = k.launch;
   }
-  if (f.block == 128) return tiles<T, kE4m3, Step::multiply, 128, kCodes>(f.stochastic, form);
-  if (f.coder != kE2m1) {
-    if (f.stochastic) return f.coder == kE4m3 ? mx_stochastic<T, kE4m3, kCodes, kBf16>(form) : mx_stochastic<T, kE5m2, kCodes, kBf16>(form);
-    return f.coder == kE4m3 ? with_form<T, kE4m3, Step::multiply, 32, false, kCodes, kBf16>(form)
-                            : with_form<T, kE5m2, Step::multiply, 32, false, kCodes, kBf16>(form);
-  }
-  if (f.block == 16) {
-    return f.step == Step::divide ? tiles<T, kE2m1, Step::divide, 16>(f.stochastic, form)
-                                  : tiles<T, kE2m1, Step::multiply, 16>(f.stochastic, form);
-  }
-  if (f.stochastic && (sizeof(T) == 4 || f.step == Step::exact)) return mx_stochastic<T, kE2m1, kPacked, kBf16, Form::folded>(form);
-  if (f.stochastic) return launch_tiles<T, kE2m1, Step::multiply, 32, true, Form::any>;
-  if constexpr (sizeof(T) == 4) {
-    return with_form<T, kE2m1, Step::multiply, 32, false, kPacked, Form::folded>(form);
-  } else if (f.step == Step::exact) {
-    return with_form<T, kE2m1, Step::exact, 32, false, kPacked, kBf16, Form::folded>(form);
-  }
-  return launch_tiles<T, kE2m1, Step::multiply, 32, false, Form::any>;
-}
-template <class T, Coder kCoder, Step kStep, int kBlock, Form kForm>
-RowLaunch rows(bool stochastic) {
-  return stochastic ? launch_rows<T, kCoder, kStep, kBlock, true, kForm> : launch_rows<T, kCoder, kStep, kBlock, false, kForm>;
-}
-template <class T>
-RowLaunch row_launch(const Family& f, [[maybe_unused]] Form form) {
-  if (f.coder == Coder::e4m3) return launch_rows<T, Coder::e4m3, Step::multiply, 0, false, Form::any>;
-  if (f.coder == Coder::e5m2) return launch_rows<T, Coder::e5m2, Step::multiply, 0, false, Form::any>;
-  if (f.coder == Coder::integer) {
-    if (sizeof(T) == 2 && f.stochastic && form == Form::packed)
-      return launch_rows<bf16, Coder::integer, Step::multiply, 0, true, Form::packed>;
-    return rows<T, Coder::integer, Step::multiply, 0, Form::any>(f.stochastic);
-  }
-  if constexpr (sizeof(T) == 2) {
-    constexpr Coder kE2m1 = Coder::e2m1;
-    if (f.step == Step::exact) {
-      return form == Form::folded ? rows<T, kE2m1, Step::exact, 32, Form::folded>(f.stochastic)
-                                  : rows<T, kE2m1, Step::exact, 32, Form::any>(f.stochastic);
-    }
-  }
-  return rows<T, Coder::e2m1, Step::multiply, 32, Form::any>(f.stochastic);
+  return any;
 }
 
-cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
+cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
   const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
   TileArgs a{};
   a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
@@ -284,89 +204,41 @@ cudaError_t run_tiles(const QuantizeOperand& p, const Family& f, Copies copies, 
   if (row) {
     a.row = copy_args(p, p.row, false);
     need_maxima(p, p.row, false, m, ask, a.row);
-    a.wide = !transposed && gathers_scales(p.row, a.row.C);
-    a.row.scale_tiles = a.wide ? nullptr : m.row_scales, a.row.tiles_c = static_cast<int>(ceil_div(a.row.C, kTile));
     columns = std::max<int64_t>(columns, a.row.C);
   }
   if (transposed) {
     a.transposed = copy_args(p, p.transposed, true);
     need_maxima(p, p.transposed, true, m, ask, a.transposed);
-    a.transposed.scale_tiles = m.transposed_scales, a.transposed.tiles_c = static_cast<int>(ceil_div(a.transposed.C, kTile));
     rows = std::max<int64_t>(rows, a.transposed.C);
   }
-  const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
-  const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
-  const SlabLaunch slabs =
-      f.block == 16 ? slab_launch(p.type, f.step, f.stochastic, copies, of_row, of_transposed, a.transposed.hadamard) : nullptr;
   cudaError_t status = cudaSuccess;
   if (a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr) {
     status = collect_ternary(p, m.sums, m.ternary, stream);
     a.dependent = a.backwards = true;
   } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
-    if (!ask.rotated && !ask.rotated_column) ask.hadamard = 0;
-    const auto of_tiles = [](const CopyArgs& d) { return d.group_amax == nullptr || d.tile; };
-    ask.tiles =
-        p.type == DType::bf16 && (ask.row || ask.column) && !ask.tensor && !ask.hadamard && of_tiles(a.row) && of_tiles(a.transposed);
-    ask.packed_next = slabs != nullptr && (!row || of_row == Form::packed) && (!transposed || of_transposed == Form::packed);
-    ask.slow_next = slabs != nullptr && f.stochastic && copies == Copies::both && p.type == DType::bf16;
     status = collect_statistics(ask, stream);
     a.dependent = a.backwards = true;
   }
   if (status != cudaSuccess) return status;
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
   a.tiles_r = static_cast<int>(grid.rows);
-  const auto by_pairs = [&] {
-    const bool mxfp4 = f.coder == Coder::e2m1 && f.block == 32 && f.step == Step::exact;
-    if (f.stochastic && copies == Copies::transposed && p.type == DType::bf16) {
-      if (form == Form::folded) return mxfp4 && launch_mxfp4_rotated(a, copies, grid, stream);
-      return mxfp4 && form == Form::packed && launch_mxfp4_columns(a, grid, stream);
-    }
-    if (!f.stochastic || copies != Copies::both) return false;
-    const bool fp8 = f.coder == Coder::e4m3 || f.coder == Coder::e5m2;
-    if (p.type == DType::f32) {
-      if (f.coder == Coder::e2m1) return f.block == 32 && form == Form::packed && launch_mxfp4_packed_f32(a, grid, stream);
-      return fp8 && f.block == 32 && form == Form::codes && launch_mxfp8_pair_f32(a, f.coder, grid, stream);
-    }
-    if (f.coder == Coder::integer) return launch_int_pair(a, form, grid, stream);
-    if (form == Form::folded)
-      return f.step == Step::exact && (launch_mxfp4_pair(a, grid, stream) || launch_mxfp4_rotated(a, copies, grid, stream));
-    if (form == Form::packed) return mxfp4 && (launch_mxfp4_packed_pair(a, grid, stream) || launch_mxfp4_rotated_packed(a, grid, stream));
-    if (form != Form::codes) return false;
-    if (f.coder == Coder::e4m3 && f.block == 128) return launch_fp8_pair(a, grid, stream);
-    return fp8 && f.block == 32 && f.step == Step::exact && launch_mxfp8_pair(a, grid, stream);
-  };
-  if (slabs != nullptr) {
-    slabs(slab_args(a), grid, stream);
-  } else if (!by_pairs()) {
-    (p.type == DType::bf16 ? tile_launch<bf16>(f, form) : tile_launch<float>(f, form))(a, copies, grid, stream);
-  }
-  if (status = cudaGetLastError(); status != cudaSuccess) return status;
-  ScaleRows rows_of[2];
-  int count = 0;
-  for (const auto& [copy, d] : {std::pair<const QuantizedCopy*, const CopyArgs*>{&p.row, &a.row}, {&p.transposed, &a.transposed}}) {
-    if (d->scale_tiles == nullptr) continue;
-    rows_of[count++] = {d->scale_tiles, d->scales, d->R, d->tiles_c, d->blocks * (copy->spec.block == kTile ? 4 : 1)};
-  }
-  return arrange_scales(rows_of, count, stream);
+  const Form of_row = form_of(p.row, f.block), of_transposed = form_of(p.transposed, f.block);
+  const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
+  kernel_of(p.type, f, form)(a, copies, grid, stream);
+  return cudaGetLastError();
 }
 
 cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) {
   const Plan plan = plan_of(p);
   const Scratch m = scratch_in(p, workspace);
-  if (plan.fused) return run_tiles(p, *plan.row, Copies::both, m, stream);
+  if (plan.together) return run_kernel(p, *plan.row, Copies::both, m, stream);
   cudaError_t status = cudaSuccess;
-  if (p.want_row && !plan.row) status = quantize_generic(p, p.row, false, workspace, stream);
-  if (plan.rows) {
-    const RowArgs a{p.x, static_cast<int>(p.rows), static_cast<int>(p.cols), p.ld, copy_args(p, p.row, false)};
-    const Form form = form_of(p.row);
-    (p.type == DType::bf16 ? row_launch<bf16>(*plan.row, form) : row_launch<float>(*plan.row, form))(a, stream);
-    status = cudaGetLastError();
-  } else if (plan.row) {
-    status = run_tiles(p, *plan.row, Copies::row, m, stream);
+  if (p.want_row) {
+    status = plan.row ? run_kernel(p, *plan.row, Copies::row, m, stream) : quantize_generic(p, p.row, false, workspace, stream);
   }
   if (status != cudaSuccess || !p.want_transposed) return status;
-  if (!plan.transposed) return quantize_generic(p, p.transposed, true, workspace, stream);
-  return run_tiles(p, *plan.transposed, Copies::transposed, m, stream);
+  return plan.transposed ? run_kernel(p, *plan.transposed, Copies::transposed, m, stream)
+                         : quantize_generic(p, p.transposed, true, workspace, stream);
 }
 
 size_t workspace_of(const QuantizeOperand& p) {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <type_traits>
 
 #include "halftone/formats/hadamard.h"
 #include "halftone/quantize/cuda/amax8.cuh"
@@ -7,12 +8,22 @@
 
 namespace halftone::device {
 
-// The rotation of kRows rows of a column that a lane holds, signs applied, before the factor n^(-1/2) (numerics.md section 5).
-// Steps from kEnd on are left out, and those before kFirst.
-template <int kRows, int kEnd = kRows, int kFirst = 1>
+// Hadamard rotations (numerics.md section 5) of 16 or 32 rows of a column that one lane holds: nothing is exchanged.
+
+// Two neighbouring elements of a row, as a lane holds them of 32 rows.
+template <class T>
+using RowPair = std::conditional_t<sizeof(T) == 2, uint32_t, float2>;
+// The larger magnitude, as bits of an fp32.
+__device__ __forceinline__ uint32_t amax_of_pair(uint32_t w) { return max(w << 16, w & 0xFFFF0000u) & 0x7FFFFFFFu; }
+__device__ __forceinline__ uint32_t amax_of_pair(float2 w) {
+  return max(__float_as_uint(w.x) & 0x7FFFFFFFu, __float_as_uint(w.y) & 0x7FFFFFFFu);
+}
+
+// Steps from kEnd on are left out.
+template <int kRows, int kEnd = kRows>
 __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
 #pragma unroll
-  for (int stride = kFirst; stride < kEnd; stride *= 2) {
+  for (int stride = 1; stride < kEnd; stride *= 2) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       if ((i & stride) != 0) continue;
@@ -21,35 +32,35 @@ __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
     }
   }
 }
-// Of bf16, a word of two columns a row; kHalf: which column. by16: 65536. flips: sign bits of the rows in shared memory, so that
-// one instruction widens and negates.
-template <int kRows, int kHalf>
-__device__ __forceinline__ void flip_column(const uint32_t* w, const uint4* flips, uint32_t by16, float (&v)[kRows]) {
-  asm volatile("" ::: "memory");  // or the compiler keeps the flips in registers
-  const auto flipped = [&](uint32_t word, uint32_t flip) {
-    return __uint_as_float(kHalf == 0 ? word * by16 + flip : (word & 0xFFFF0000u) ^ flip);
-  };
-#pragma unroll
-  for (int i = 0; i < kRows; i += 4) {
-    const uint4 f = flips[i / 4];
-    v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
+
+// Sign bits of the 32 rows of a warp in shared memory; of a rotation of 16 those of its rows twice.
+struct RowFlips {
+  uint4 words[8];
+  template <class Args>
+  __device__ __forceinline__ void fill(const Args& a, int width, int lane) {
+    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a) >> (lane & (width - 1)) << 31;
+    __syncwarp();
   }
+};
+
+// One column of kRows rows of pairs with their signs applied: widened and negated by one multiply-add each.
+template <int kHalf>
+__device__ __forceinline__ float flipped(uint32_t pair, uint32_t flip) {
+  return __uint_as_float(kHalf == 0 ? pair * 65536u + flip : (pair & 0xFFFF0000u) ^ flip);
 }
-// Of fp32.
-template <int kRows, int kHalf>
-__device__ __forceinline__ void flip_column(const float2* w, const uint4* flips, uint32_t, float (&v)[kRows]) {
-  asm volatile("" ::: "memory");
-  const auto flipped = [](float2 x, uint32_t flip) { return __uint_as_float(__float_as_uint(kHalf == 0 ? x.x : x.y) ^ flip); };
-#pragma unroll
-  for (int i = 0; i < kRows; i += 4) {
-    const uint4 f = flips[i / 4];
-    v[i] = flipped(w[i], f.x), v[i + 1] = flipped(w[i + 1], f.y), v[i + 2] = flipped(w[i + 2], f.z), v[i + 3] = flipped(w[i + 3], f.w);
-  }
+template <int kHalf>
+__device__ __forceinline__ float flipped(float2 pair, uint32_t flip) {
+  return __uint_as_float(__float_as_uint(kHalf == 0 ? pair.x : pair.y) ^ flip);
 }
 template <int kRows, int kHalf, class Pair>
-__device__ __forceinline__ void rotate_column(const Pair* w, const uint4* flips, uint32_t by16, float (&v)[kRows]) {
-  flip_column<kRows, kHalf>(w, flips, by16, v);
-  butterflies(v);
+__device__ __forceinline__ void flip_column(const Pair* rows, const uint4* flips, float (&v)[kRows]) {
+  asm volatile("" ::: "memory");  // or the compiler keeps the flips in registers
+#pragma unroll
+  for (int i = 0; i < kRows; i += 4) {
+    const uint4 f = flips[i / 4];
+    v[i] = flipped<kHalf>(rows[i], f.x), v[i + 1] = flipped<kHalf>(rows[i + 1], f.y);
+    v[i + 2] = flipped<kHalf>(rows[i + 2], f.z), v[i + 3] = flipped<kHalf>(rows[i + 3], f.w);
+  }
 }
 
 // Larger magnitude of the two, with either sign; NaN where there is one.
@@ -62,15 +73,5 @@ __device__ __forceinline__ float max_magnitudes(float a, float b) {
   return __uint_as_float(max(__float_as_uint(fabsf(a)), __float_as_uint(fabsf(b))));
 #endif
 }
-
-// Sign bits of 32 rows, of a warp, below them `bits`; rows from n on repeat those of a rotation of n.
-struct RowFlips {
-  uint4 words[8];
-  template <class Args>
-  __device__ __forceinline__ void fill(const Args& a, int width, int lane, uint32_t bits = 0) {
-    reinterpret_cast<uint32_t*>(words)[lane] = rotation_signs(a) >> (lane & (width - 1)) << 31 | bits;
-    __syncwarp();
-  }
-};
 
 }  // namespace halftone::device

@@ -26,16 +26,6 @@ __device__ __forceinline__ float e8m0_value(uint32_t byte) {
   return __uint_as_float(byte == 255 ? 0x7FC00000u : bits);
 }
 
-// int4_scale of what is not poisoned, for floors between 2^-99 and 2^100, or 0: quotients by 7 of bf16 magnitudes that are above the
-// floor, and inverses of scales, are correctly rounded by one correction each.
-__device__ __forceinline__ ScalePair int4_scale_within(uint32_t positive, uint32_t negative, float floor) {
-  const float a = __uint_as_float(positive), b = __uint_as_float(negative);
-  const float scale = fmaxf(fmaxf(corrected(a * (1.0f / 7), a, 7.0f, 1.0f / 7), b * 0.125f), floor == 0 ? kIntScaleFloor : floor);
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(scale));
-  return {scale, __fmaf_rn(r, -__fmaf_rn(scale, r, -1.0f), r)};
-}
-
 // e4m3 and ue5m3 codes without a sign: the code's bits as an fp32's are the value times a power of two.
 __device__ __forceinline__ float fp4_scale_value(bool wide, uint32_t code) {
   const float v = __uint_as_float(code << 20) * (wide ? 0x1p112f : 0x1p120f);

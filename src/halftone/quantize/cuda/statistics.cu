@@ -5,10 +5,9 @@
 #include "halftone/device/launch.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/quantize/cuda/amax8.cuh"
-#include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/kernels.h"
-#include "halftone/quantize/cuda/rotate.cuh"
+#include "halftone/quantize/cuda/rotate_column.cuh"
 #include "halftone/quantize/cuda/store_maxima.cuh"
 
 namespace halftone::device {
@@ -16,7 +15,6 @@ namespace {
 
 constexpr int kThreads = 1024;           // where a maximum is all that is wanted
 constexpr int kStatisticsThreads = 512;  // which leave registers for a thread block of the kernel to come
-constexpr int kAmaxThreads = 256;        // of a ring
 constexpr int kBandRows = 32;            // of a warp's step, 64 columns
 
 // Largest magnitudes of the elements with (kNegative) or without the sign bit, of every vector and across them. As signed numbers
@@ -139,34 +137,16 @@ __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int colum
   }
 }
 
-// The largest magnitude so far of words that stand for elements in both halves (bf16), and of those of 16 bytes.
-template <class T>
-__device__ __forceinline__ uint32_t max_magnitude(uint32_t m, uint4 v) {
-  constexpr uint32_t kMagnitude = sizeof(T) == 2 ? 0x7FFF7FFFu : 0x7FFFFFFFu;
-  const auto max3 = [](uint32_t a, uint32_t b, uint32_t c) {
-    if constexpr (sizeof(T) == 2) return __vimax3_u16x2(a, b, c);
-    return __vimax3_u32(a, b, c);
-  };
-  return max3(max3(m, v.x & kMagnitude, v.y & kMagnitude), v.z & kMagnitude, v.w & kMagnitude);
-}
-template <class T>
-__device__ __forceinline__ uint32_t magnitude_of_word(uint32_t m) {
-  return sizeof(T) == 2 ? max(m << 16, m & 0xFFFF0000u) : m;
-}
-
-// What a kernel collects beside the tensor's maximum: of rows and columns as they are, by sign, or after the rotation.
-enum class Collect : int { plain, by_sign, rotated };
-
 // Bands of 32 rows x 64 columns to the warps, or 32 x 64 kWarps to the thread blocks (`shared_rows`): `teams` of them take turns with
 // the bands of their columns, whose maxima they keep, so that all together read the matrix from the first row to the last.
-template <class T, Collect kCollect>
+template <class T, bool kBySign>
 __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int each = a.shared_rows ? kWarps : 1;  // strips of a team
   const auto strips = static_cast<unsigned>((a.cols + 63) / 64), groups = (strips + each - 1) / each;
   const unsigned items = groups * static_cast<unsigned>(a.teams), stride = gridDim.x * (kWarps / each);
-  uint32_t tensor = 0, rotated = 0;
+  uint32_t tensor = 0;
   bool first = true;  // what is cleared may be read or written after the wait, for which the first loads do not
   unsigned turn = 0;
   __shared__ BlockRows block_rows;
@@ -176,7 +156,7 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
   for (unsigned item = blockIdx.x + (a.shared_rows ? 0 : gridDim.x * static_cast<unsigned>(warp)); item < items; item += stride) {
     const int strip = static_cast<int>(item % groups) * each + (a.shared_rows ? warp : 0), team = static_cast<int>(item / groups);
     const int column = strip * 64 + (lane & 7) * 8;
-    Amax8<T> columns{}, others{};  // others: of the elements with a sign, or of the rotated ones
+    Amax8<T> columns{}, others{};  // others: of the elements with a sign
 #pragma unroll 1
     for (int top = team * kBandRows; top < a.rows; top += a.teams * kBandRows, ++turn) {
       const int row = top + (lane >> 3) * 8;
@@ -205,86 +185,103 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
         if (a.row != nullptr && !a.by_sign_row) of_rows(rows, 0);
       }
       if (a.column != nullptr && !a.by_sign_column) merge<T>(columns, amax_across(x));
-      if constexpr (kCollect == Collect::by_sign) {
+      if constexpr (kBySign) {
         if (a.by_sign_row) of_rows(amax_of_sign<false>(x), 0), of_rows(amax_of_sign<true>(x), 1);
         if (a.by_sign_column) {
           merge<T>(columns, amax_across_of_sign<false>(x));
           merge<T>(others, amax_across_of_sign<true>(x));
         }
       }
-      if constexpr (kCollect == Collect::rotated) {
-        Vec8<T> t[8];
-        rotate(x, t, a.hadamard, rotation_signs(a), lane);
-        const Amax8<T> of_columns = amax_of(t);
-        rotated = max(rotated, amax_total(of_columns));
-        if (a.rotated_column != nullptr) merge<T>(others, of_columns);
-      }
       if (a.shared_rows) block_rows.arrive(turn, kWarps, a.row, a.rows, top, a.by_sign_row, lane);
     }
     if (a.column != nullptr) store_columns<T>(a.column, a.cols, column, columns, lane);
-    if (kCollect == Collect::by_sign && a.by_sign_column) store_columns<T>(a.column + a.cols, a.cols, column, others, lane);
-    if (kCollect == Collect::rotated && a.rotated_column != nullptr) store_columns<T>(a.rotated_column, a.cols, column, others, lane);
+    if (kBySign && a.by_sign_column) store_columns<T>(a.column + a.cols, a.cols, column, others, lane);
   }
   if (first) wait_for_primary();
   if (a.tensor != nullptr) store_part(a.tensor, tensor);
-  if (kCollect == Collect::rotated && a.rotated != nullptr) store_part(a.rotated, rotated);
 }
 
-// Maxima of tiles of 32 x 32: of those across the columns into the word of the first of their rows, of those down the rows into that of the
-// first column. A warp has two tiles of a band, those below them after that, and keeps the maxima of their columns.
-constexpr int kTilesThreads = 512;
-using TilesRing = Ring<2, 8, kTilesThreads>;
-__global__ void __launch_bounds__(kTilesThreads, 1) tiles_kernel(const __grid_constant__ StatisticsArgs a) {
-  constexpr int kWarps = kTilesThreads / 32;
-  extern __shared__ uint4 ring_memory[];
-  TilesRing ring(ring_memory);
+// Maxima of the tensor and of rows before a rotation, and of the tensor and of columns after it. A warp takes chunks of 128 rows of 64
+// columns; a lane has 32 rows of two columns, so that a rotation needs no exchange. The factor n^(-1/2) and rounding to bf16 are monotonic
+// and wait for the maximum, and the larger magnitude of a last sum and difference is the sum of magnitudes. (Of two infinities not NaN, but
+// as much a poison.)
+constexpr int kRotatedThreads = 512, kChunkRows = 128;
+template <int kWidth>
+__device__ __forceinline__ float largest_rotated(float (&v)[kWidth]) {
+  butterflies<kWidth, kWidth / 2>(v);
+  float largest[2] = {};  // of odd rows for themselves, for a shorter chain
+#pragma unroll
+  for (int i = 0; i < kWidth / 2; ++i) largest[i & 1] = max_magnitudes(largest[i & 1], fabsf(v[i]) + fabsf(v[i + kWidth / 2]));
+  return max_magnitudes(largest[0], largest[1]);
+}
+template <class T, int kWidth>
+__device__ __forceinline__ uint32_t rotated_amax(float largest) {
+  const float v = fabsf(largest) * hadamard_norm(kWidth);
+  return sizeof(T) == 2 ? __float_as_uint(__bfloat162float(__float2bfloat16_rn(v))) : __float_as_uint(v);
+}
+__device__ __forceinline__ void load_pair(const void* p, uint32_t& w, uint64_t policy) {
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(p), "l"(policy));
+}
+__device__ __forceinline__ void load_pair(const void* p, float2& w, uint64_t policy) {
+  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.f32 {%0, %1}, [%2], %3;" : "=f"(w.x), "=f"(w.y) : "l"(p), "l"(policy));
+}
+template <class T, int kWidth>
+__global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __grid_constant__ StatisticsArgs a) {
+  constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), items = strips * static_cast<unsigned>(a.teams);
+  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kChunkRows - 1) / kChunkRows);
+  __shared__ RowFlips of_warps[kWarps];
+  RowFlips& flips = of_warps[warp];
+  wait_for_primary();
   start_dependents();
-  const unsigned first_item = blockIdx.x + gridDim.x * static_cast<unsigned>(warp), stride = gridDim.x * kWarps;
-  const auto top_of = [&](unsigned item) { return static_cast<int>(item / strips) * kBandRows; };
-  const auto column_of = [&](unsigned item) { return static_cast<int>(item % strips) * 64 + (lane & 7) * 8; };
-  unsigned asked = first_item;
-  int asked_top = top_of(asked), asked_column = column_of(asked);
-  const auto ask = [&](int stage) {
-    if (asked < items) {
-      const int row = asked_top + (lane >> 3);
-      ring.ask(stage, static_cast<const bf16*>(a.x) + int64_t{row} * a.ld + asked_column, a.ld * 8,
-               asked_column < a.cols ? (a.rows - row + 3) / 4 : 0, l2_policy(asked_top >= a.keep_from));
-      asked_top += a.teams * kBandRows;
-      if (asked_top >= a.rows && (asked += stride) < items) asked_top = top_of(asked), asked_column = column_of(asked);
-    }
-    end_copy_group();
-  };
+  flips.fill(a, kWidth, lane);
+  const int64_t stride = a.ld * static_cast<int64_t>(sizeof(T));
+  uint32_t plain = 0;
+  float rotated = 0;
+  for (unsigned item = blockIdx.x + gridDim.x * static_cast<unsigned>(warp); item < strips * chunks; item += gridDim.x * kWarps) {
+    const int column = static_cast<int>(item % strips) * 64 + lane * 2, top = static_cast<int>(item / strips) * kChunkRows;
+    float columns[2] = {};
 #pragma unroll 1
-  for (int i = 0; i < ring.stages; ++i) ask(i);
-  wait_for_primary();  // what is cleared may be written
-  for (unsigned item = first_item; item < items; item += stride) {
-    const int column = column_of(item) & ~31;
-    const bool writes = (lane & ~4) == 0 && column < a.cols;
-    uint32_t columns = 0;
-#pragma unroll 1
-    for (int top = top_of(item); top < a.rows; top += a.teams * kBandRows) {
-      ring.wait();
-      uint4 v[8];
+    for (int row = top; row < min(top + kChunkRows, a.rows); row += kRows) {
+      RowPair<T> w[kRows];
+      const auto* source = static_cast<const uint8_t*>(a.x) + row * stride + column * static_cast<int64_t>(sizeof(T));
+      const int valid = column < a.cols ? a.rows - row : 0;
+      const uint64_t policy = l2_policy(row >= a.keep_from);
 #pragma unroll
-      for (int i = 0; i < 8; ++i) v[i] = ring.read(ring.at(ring.stage, i));
-      ask(ring.stage);
-      ring.next();
-      uint32_t m = 0;
+      for (int i = 0; i < kRows; ++i) {
+        w[i] = {};
+        if (i < valid) load_pair(source + stride * i, w[i], policy);
+      }
+      uint32_t of_row = 0;
 #pragma unroll
-      for (int i = 0; i < 8; ++i) m = max_magnitude<bf16>(m, v[i]);
-      m = max_over(magnitude_of_word<bf16>(m), 1 | 2 | 8 | 16);
-      columns = max(columns, m);
-      if (writes && a.row != nullptr && m != 0) raise(a.row + top, m);
+      for (int i = 0; i < kRows; ++i) {
+        const uint32_t amax = amax_of_pair(w[i]);
+        plain = max(plain, amax);
+        if (a.row == nullptr) continue;
+        const uint32_t whole = __reduce_max_sync(0xFFFFFFFFu, amax);
+        of_row = lane == i ? whole : of_row;
+      }
+      if (a.row != nullptr && row + lane < a.rows && of_row != 0) raise(a.row + row + lane, of_row);
+      const auto rotate_half = [&](auto half) {
+#pragma unroll
+        for (int first = 0; first < kRows; first += kWidth) {
+          float v[kWidth];
+          flip_column<kWidth, half.value>(w + first, flips.words, v);
+          columns[half.value] = max_magnitudes(columns[half.value], largest_rotated(v));
+        }
+      };
+      rotate_half(std::integral_constant<int, 0>{});
+      rotate_half(std::integral_constant<int, 1>{});
     }
-    if (writes && a.column != nullptr && columns != 0) raise(a.column + column, columns);
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      rotated = max_magnitudes(rotated, columns[j]);
+      const uint32_t amax = rotated_amax<T, kWidth>(columns[j]);
+      if (a.rotated_column != nullptr && column + j < a.cols && amax != 0) raise(a.rotated_column + column + j, amax);
+    }
   }
-}
-
-// Whether that is all that is asked for; widths are 16 and 32.
-bool only_rotated(const StatisticsArgs& a) {
-  return a.rotated != nullptr && a.row == nullptr && a.column == nullptr && a.rotated_column == nullptr;
+  if (a.tensor != nullptr) store_part(a.tensor, plain);
+  if (a.rotated != nullptr) store_part(a.rotated, rotated_amax<T, kWidth>(rotated));
 }
 
 // Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile, but not before what is done to x.
@@ -299,20 +296,22 @@ cudaError_t launch(void (*kernel)(Params...), int blocks, int threads, bool depe
   const DependentLaunch how(dim3(static_cast<unsigned>(blocks)), threads, stream, dependent);
   return cudaLaunchKernelEx(&how.config, kernel, static_cast<Params>(args)...);
 }
-template <class T, Collect kCollect>
+template <class T, bool kBySign>
 cudaError_t launch_statistics(StatisticsArgs a, bool early, cudaStream_t stream) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int strips = (a.cols + 63) / 64, groups = (strips + kWarps - 1) / kWarps, bands = (a.rows + kBandRows - 1) / kBandRows;
   // Where every warp of nearly all thread blocks has something to do.
   a.shared_rows = a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * bands >= 120;
   a.teams = std::clamp(kStatisticsParts * (a.shared_rows ? 1 : kWarps) / (a.shared_rows ? groups : strips), 1, bands);
-  return launch(statistics_kernel<T, kCollect>, kStatisticsParts, kStatisticsThreads, !a.wait_first || early, stream, a);
+  return launch(statistics_kernel<T, kBySign>, kStatisticsParts, kStatisticsThreads, !a.wait_first || early, stream, a);
 }
 template <class T>
 cudaError_t launch_statistics(const StatisticsArgs& a, bool early, cudaStream_t stream) {
-  if (a.hadamard != 0) return launch_statistics<T, Collect::rotated>(a, early, stream);
-  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, Collect::by_sign>(a, early, stream);
-  return launch_statistics<T, Collect::plain>(a, early, stream);
+  if (a.rotated != nullptr || a.rotated_column != nullptr) {
+    return launch(a.hadamard == 32 ? rotated_kernel<T, 32> : rotated_kernel<T, 16>, kStatisticsParts, kRotatedThreads, true, stream, a);
+  }
+  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, true>(a, early, stream);
+  return launch_statistics<T, false>(a, early, stream);
 }
 
 // Elements one by one, for matrices that are not made of vectors.
@@ -352,46 +351,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   store_part<!kParts>(out, amax);
 }
 
-// The same for a pass before packed copies. x: `pieces` of 16 bytes.
-using AmaxRing = Ring<4, 8, kAmaxThreads>;
-template <class T>
-__global__ void __launch_bounds__(kAmaxThreads, 4) amax_parts_kernel(const uint4* x, int64_t pieces, int64_t keep_from, uint32_t* out) {
-  extern __shared__ uint4 ring_memory[];
-  AmaxRing ring(ring_memory);
-  wait_for_primary();
-  start_dependents();
-  const int64_t stride = int64_t{gridDim.x} * kAmaxThreads;
-  int64_t asked = blockIdx.x * int64_t{kAmaxThreads} + threadIdx.x;
-  const int lane = static_cast<int>(threadIdx.x) & 31;
-  const auto ask = [&](int stage) {
-    if (asked - lane < pieces) {
-      const int64_t left = pieces - asked;
-      ring.ask(stage, x + asked, stride * 16,
-               left > 7 * stride ? 8
-               : left > 0        ? static_cast<int>((left - 1) / stride) + 1
-                                 : 0,
-               l2_policy(asked >= keep_from));
-      asked += 8 * stride;
-    }
-    end_copy_group();
-  };
-#pragma unroll 1
-  for (int i = 0; i < ring.stages; ++i) ask(i);
-  uint32_t m = 0;
-#pragma unroll 1
-  for (int64_t i = blockIdx.x * int64_t{kAmaxThreads} + threadIdx.x; i - lane < pieces; i += 8 * stride) {
-    ring.wait();
-    uint4 v[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) v[k] = ring.read(ring.at(ring.stage, k));
-    ask(ring.stage);
-    ring.next();
-#pragma unroll
-    for (int k = 0; k < 8; ++k) m = max_magnitude<T>(m, v[k]);
-  }
-  store_part(out, magnitude_of_word<T>(m));
-}
-
 template <class T>
 cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p);
@@ -404,14 +363,9 @@ cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, 
 }
 template <class T>
 cudaError_t amax_parts(const StatisticsArgs& a, bool early, cudaStream_t stream) {
-  if (!a.packed_next) {  // the kernel to come loads to registers, which takes first-level cache that a ring would leave it without
-    const int64_t per_row = a.cols / 8, n = a.rows * per_row;
-    return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), n, n, a.ld,
-                  a.keep_from * per_row, a.tensor);
-  }
-  const int64_t per_row = a.cols * static_cast<int64_t>(sizeof(T)) / 16;
-  return launch_ring(amax_parts_kernel<T>, kStatisticsParts, kAmaxThreads, AmaxRing::kBytes, early, stream, static_cast<const uint4*>(a.x),
-                     a.rows * per_row, a.keep_from * per_row, a.tensor);
+  const int64_t per_row = a.cols / 8, n = a.rows * per_row;
+  return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), n, n, a.ld,
+                a.keep_from * per_row, a.tensor);
 }
 
 }  // namespace
@@ -426,10 +380,6 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
   StatisticsArgs a = given;
   const bool early = starts_early(a.type, a.rows, a.cols);
   a.keep_from = static_cast<int>(std::max<int64_t>(0, a.rows - kKeptBytes / (a.cols * static_cast<int64_t>(size_of(a.type)))));
-  if (only_rotated(a)) {
-    a.wait_first = true;
-    return collect_rotated(a, early, stream);
-  }
   // One stretch of memory, so that clearing it is one operation.
   uint32_t *first = nullptr, *last = nullptr;
   const auto clear = [&](uint32_t* p, int64_t n) {
@@ -448,13 +398,6 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
     const int64_t n = last - first;
     const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts));
     if (const cudaError_t status = launch(clear_kernel, blocks, 256, early, stream, first, n); status != cudaSuccess) return status;
-  }
-  if (a.tiles) {
-    a.teams = std::clamp(kStatisticsParts * kTilesThreads / 32 / ((a.cols + 63) / 64), 1, (a.rows + kBandRows - 1) / kBandRows);
-    return launch_ring(tiles_kernel, kStatisticsParts, kTilesThreads, TilesRing::kBytes, true, stream, a);
-  }
-  if (a.type == DType::bf16 && a.rotated_column != nullptr && a.column == nullptr) {
-    return collect_rotated_columns(a, stream);
   }
   return a.type == DType::bf16 ? launch_statistics<bf16>(a, early, stream) : launch_statistics<float>(a, early, stream);
 }

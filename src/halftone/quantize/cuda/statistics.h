@@ -29,11 +29,7 @@ struct StatisticsArgs {
   int keep_from;     // rows from here on stay in the L2 cache
   int teams;         // thread blocks or warps that take turns with the same columns
   bool shared_rows;  // the warps of a thread block share rows
-
-  bool packed_next;  // the kernel to come writes packed copies by slabs
-  bool tiles;        // bf16: `row` and `column` are asked for where scales are tiles of 32 x 32: any vector of a tile may have its maximum
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
-  bool slow_next;                    // the kernel to come takes longer for arithmetic than for memory
 };
 inline constexpr int kStatisticsParts = 132;
 // Of the matrix's end, which the next kernel reads first: what is to stay in the L2 cache of 50 MB. 20 and 36 MiB do as well.
@@ -46,11 +42,6 @@ constexpr bool starts_early(DType type, int64_t rows, int64_t cols) { return typ
 
 // x aligned to 16 bytes, cols and ld multiples of 8.
 cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream);
-
-// Its kernels for rotated columns: the maxima of the tensor before and after the rotation, and, of bf16, those of rows before and of
-// columns after it besides, whose words are cleared by the launch before.
-cudaError_t collect_rotated(const StatisticsArgs& a, bool early, cudaStream_t stream);
-cudaError_t collect_rotated_columns(const StatisticsArgs& a, cudaStream_t stream);
 
 // The largest magnitude into *out, of any matrix.
 cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream);

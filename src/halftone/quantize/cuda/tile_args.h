@@ -18,17 +18,12 @@ struct CopyArgs {
   const uint32_t* tensor_amax;
   const uint32_t* group_amax;
   const ScalePair* scale_pair;
-  // Where the scales of a tile go together, [tiles along R][tiles along C][kTile], to be arranged by arrange_scales; null: to
-  // their places in `scales` at once.
-  void* scale_tiles;
-  int tiles_c;  // tiles along C
   int tensor_parts;
   ValueForm form;
   Element element;
   Fp4Chain chain;
   TwoLevel two_level;
   MxRule mx;
-  bool in_range;                                  // integers: stays_in_range
   bool tile, per_tensor, pow2, wide, fixed_clip;  // wide: ue5m3 block scales
   float scale_floor, low, high;                   // integers
   int hadamard;
@@ -45,21 +40,11 @@ struct TileArgs {
   int64_t ld;
   bool dependent;  // on the kernel before this one, which collects maxima
   bool backwards;  // last tiles first: what an earlier pass read last is still in the L2 cache
-  bool wide;       // a row copy alone, by thread blocks of 32 x 512 elements: 16 bytes of scales a row, to be stored at once
   CopyArgs row, transposed;
 };
 static_assert(sizeof(TileArgs) < 4096);
 
-struct RowArgs {
-  const void* x;
-  int rows, cols;
-  int64_t ld;
-  CopyArgs copy;
-};
-
 // A thread block quantises kTile x kTile elements with eight warps of 32 x 64.
 inline constexpr int kTile = 128, kTileThreads = 256, kBand = 8;
-// With TileArgs::wide the thread blocks of four neighbouring tiles along the rows share these out as 32 rows of all four each.
-inline constexpr int kWideRows = kTile / 4, kWideColumns = kTile * 4;
 
 }  // namespace halftone::device

@@ -1,11 +1,188 @@
 #pragma once
-#include <algorithm>
-
-#include "halftone/quantize/cuda/blocks_kernel.cuh"
-#include "halftone/quantize/cuda/rotate.cuh"
-#include "halftone/quantize/cuda/tile_pass.cuh"
+#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/store_codes.cuh"
 
 namespace halftone::device {
+
+// Copies with scales of the tensor, of rows or columns, or of 128 elements.
+
+// Where a thread's 8 x 8 elements lie in a copy: vector i is element (R, C) = (r + i, c) to (r + i, c + 7) of it.
+struct Place {
+  int lane, warp, r, c;
+  bool first_tile;  // of the tiles along C: this thread block writes the scales of whole rows
+};
+
+// Scale of a tensor, row or 128-block of fp8 or integers. negative: int4's second maximum.
+template <Coder kCoder>
+__device__ __forceinline__ ScalePair group_rule(const CopyArgs& d, uint32_t amax, uint32_t negative) {
+  if constexpr (kCoder == Coder::integer) {
+    if (d.element == Element::int4) return int4_scale(amax, negative, d.scale_floor);
+    return int8_scale(amax, d.scale_floor);
+  }
+  return fp8_scale(float_of(kCoder), d.pow2, amax);
+}
+
+// The scales of the rows that a lane owns where an earlier pass has found their maxima or the tensor's: read for both copies before
+// either is computed, and computed before the elements are there.
+template <Coder kCoder, int kAxis>
+struct Groups {
+  static constexpr int kOwn = kAxis == 0 ? 1 : 2;
+  uint32_t amax[kOwn], negative[kOwn];
+  float factor[kOwn];
+  static __device__ __forceinline__ int first(int lane) { return kAxis == 0 ? lane & 7 : (lane >> 3) * 2; }
+  // Whether the thread writes them, of those of a tile's eight warps that own the same.
+  static __device__ __forceinline__ bool writes(const Place& p) { return kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0; }
+
+  __device__ __forceinline__ void read(const CopyArgs& d, const Place& p, uint32_t tensor_amax) {
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int r = p.r + first(p.lane) + j;
+      const bool has = d.group_amax != nullptr && r < d.R;
+      amax[j] = d.per_tensor ? tensor_amax : has ? d.group_amax[r] : 0u;
+      negative[j] = 0;
+      if (kCoder == Coder::integer && d.element == Element::int4 && has) negative[j] = d.group_amax[d.R + r];
+    }
+  }
+  __device__ __forceinline__ void make(const CopyArgs& d, const Place& p) {
+    auto* scales = static_cast<float*>(d.scales);
+    const bool writer = scales != nullptr && p.first_tile && writes(p);
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) {
+      const int r = p.r + first(p.lane) + j;
+      const ScalePair s = kCoder == Coder::integer && d.scale_pair != nullptr ? *d.scale_pair : group_rule<kCoder>(d, amax[j], negative[j]);
+      if (writer && r < (d.per_tensor ? 1 : d.R)) scales[r] = s.scale;
+      factor[j] = s.inv;
+    }
+  }
+};
+
+// Draws of a thread's elements: along axis 0 a vector is one group, along axis 1 its elements belong to eight.
+template <int kAxis>
+struct TileDraws {
+  uint32_t v[8][4];  // two rows of them at a time along axis 0
+  uint32_t constant;
+  template <Coder kCoder>
+  __device__ __forceinline__ uint32_t at(int vector, int i) const {
+    const int group = kAxis == 0 ? vector : i, element = kAxis == 0 ? i : vector;
+    const uint32_t word = v[group][element >> 1];
+    if constexpr (kCoder == Coder::integer) return (element & 1) == 0 ? draw_number<0>(word) : draw_number<1>(word);
+    return (element & 1) == 0 ? place_draw<0>(word, constant) : place_draw<1>(word, constant);
+  }
+};
+
+template <int kAxis>
+__device__ __forceinline__ uint32_t first_group(const CopyArgs& d, const Place& p) {
+  return d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
+}
+// The elements of a transposed copy on their way out, [vector][16 chunks of eight elements]: whole lines are stored. A chunk has kBytes, 4
+// (packed) or 8; chunks change places within a vector against bank conflicts, those of 16 bytes together.
+template <int kBytes>
+__device__ __forceinline__ int staged_chunk(int vector, int chunk) {
+  const int group = vector >> 3;
+  return chunk ^ (kBytes == 4 ? (group & 3) << 2 : (group & 7) << 1);
+}
+// Bytes of a chunk, 0: nothing is staged. Form::any: packed codes. Kernels that wait for arithmetic rather than for memory stage no codes:
+// the second way through shared memory costs them more than whole lines save.
+constexpr int staged_bytes(Coder coder, bool stochastic, Form form) {
+  if (form == Form::codes) return stochastic ? 0 : 8;
+  return coder == Coder::integer ? 4 : 0;
+}
+
+// One copy of the thread's elements: scales, codes, stores. kBlock: 128, scales of `shared_amax`, or 0, those of `groups`. x: vectors along
+// C. shared_amax: of the vectors that the lane owns. elements: where those of a transposed copy are staged.
+template <Coder kCoder, int kBlock, bool kStochastic, Form kForm, int kAxis, class T>
+__device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const uint32_t (&shared_amax)[2],
+                                           const Groups<kCoder, kAxis>& groups, uint8_t* elements) {
+  constexpr int kOwn = kAxis == 0 ? 1 : 2;
+  Outputs<kForm> out(d, int64_t{p.r} * d.C + p.c, static_cast<uint32_t>(d.C));
+  float factor[kOwn];
+  if (d.outer != nullptr && p.r == 0 && p.c == 0) *d.outer = 1;
+#pragma unroll
+  for (int j = 0; j < kOwn; ++j) {
+    if constexpr (kBlock == 0) {
+      factor[j] = groups.factor[j];
+    } else {
+      auto* scales = static_cast<float*>(d.scales);
+      const int r = p.r + groups.first(p.lane) + j, block = p.c / kBlock;
+      const ScalePair s = group_rule<kCoder>(d, shared_amax[j], 0);
+      if (scales != nullptr && groups.writes(p) && r < d.R && block * kBlock < d.C && (!d.tile || r % kBlock == 0))
+        scales[int64_t{d.tile ? r / kBlock : r} * d.blocks + block] = s.scale;
+      factor[j] = s.inv;
+    }
+  }
+  TileDraws<kAxis> draws;
+  const uint32_t group = first_group<kAxis>(d, p);
+  const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
+  if constexpr (kStochastic)
+    draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+  if constexpr (kStochastic && kAxis == 1) draw8<8>(d.draws, step, group, d.draws.row, draws.v);
+  const int valid = p.c < d.C ? min(max(d.R - p.r, 0), 8) : 0;
+  constexpr int kBytes = kAxis == 1 ? staged_bytes(kCoder, kStochastic, kForm) : 0;
+  if constexpr (kBytes != 0) {
+    const int vector = p.r % kTile;
+    uint8_t* at = elements + (vector * 16 + staged_chunk<kBytes>(vector, p.c % kTile / 8)) * kBytes;
+    if constexpr (kBytes == 8) out.codes = at, out.stride = kTile;
+    if (kBytes == 4 && out.has(kPacked)) out.packed = at, out.packed_stride = kTile / 2;
+  }
+  const auto write = [&]<bool kPlain>() {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const Factor by{kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8)
+                                 : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3),
+                      0};
+      if constexpr (kStochastic && kAxis == 0) {
+        if (i % 2 == 0) draw8<2>(d.draws, step, group + i * d.draws.row, d.draws.row, draws.v + i);
+      }
+      // 128-blocks: the scale follows from the largest magnitude.
+      const Codes8 q = encode8<kCoder, Step::multiply, kStochastic, kBlock != 128>(x[i], by, d.low, d.high,
+                                                                            [&](int k) { return draws.template at<kCoder>(i, k); });
+      // Values are those of the codes: their scales stay outside.
+      if (kPlain || i < valid)
+        store_codes<kCoder, Place8::byte0>(out, i, d.lost, q, !kPlain && by.f != by.f, {__float_as_uint(1.0f), 0, 0});
+    }
+  };
+  // Where all is whole and finite, as it is nearly everywhere, nothing is asked vector by vector.
+  if constexpr (!kStochastic) {
+    bool plain = valid == 8;
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) plain = plain && factor[j] == factor[j];
+    if (__all_sync(0xFFFFFFFFu, plain)) return write.template operator()<true>();
+  }
+  write.template operator()<false>();
+}
+
+// The staged elements of a transposed copy, 16 bytes a thread and step, whole lines a warp.
+template <int kBytes>
+__device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, const uint8_t* staged, int r0, int c0, int thread) {
+  constexpr int kPieces = kBytes, kEach = kTile / kPieces, kStep = kTileThreads / kPieces;  // pieces of a vector, elements, vectors a step
+  const int c = c0 + thread % kPieces * kEach;
+  if (to == nullptr || c >= d.C) return;
+  int vector = thread / kPieces;
+  uint8_t* out = to + (int64_t{r0 + vector} * d.C + c) * kBytes / 8;
+  const int64_t step = int64_t{kStep} * d.C * kBytes / 8;
+  const bool whole = c + kEach <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0 && step % 16 == 0;
+#pragma unroll
+  for (int i = 0; i < kTile / kStep; ++i, vector += kStep, out += step) {
+    if (r0 + vector >= d.R) return;
+    const uint4 w =
+        *reinterpret_cast<const uint4*>(staged + (vector * 16 + staged_chunk<kBytes>(vector, thread % kPieces * (16 / kBytes))) * kBytes);
+    if (whole) {
+      *reinterpret_cast<uint4*>(out) = w;
+    } else if constexpr (kBytes == 8) {
+      auto* parts = reinterpret_cast<uint2*>(out);
+      parts[0] = {w.x, w.y};
+      if (c + 8 < d.C) parts[1] = {w.z, w.w};
+    } else {
+      auto* parts = reinterpret_cast<uint32_t*>(out);
+      parts[0] = w.x;
+      if (c + 8 < d.C) parts[1] = w.y;
+      if (c + 16 < d.C) parts[2] = w.z;
+      if (c + 24 < d.C) parts[3] = w.w;
+    }
+  }
+}
+
 
 // Maxima of 128-blocks: every warp leaves those of its 32 rows and 64 columns, and lanes read back those that they own.
 struct SharedAmax {
@@ -42,27 +219,23 @@ __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], i
 
 // Thread blocks that share a multiprocessor: as many as the registers allow without spilling.
 template <class T>
-constexpr int blocks_on_sm(Coder coder, Step step, int block, bool stochastic, Copies copies) {
+constexpr int blocks_on_sm(int block, bool stochastic, Copies copies) {
   if (sizeof(T) == 4 || (stochastic && copies != Copies::row)) return 2;
-  if (block == 128 && !stochastic && copies == Copies::both) return 4;
-  return !stochastic && coder != Coder::e2m1 && (copies == Copies::row || block == 0) ? 4 : 3;
+  return !stochastic && (block == 0 || copies != Copies::transposed) ? 4 : 3;
 }
 
 // Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and makes its part of both copies in registers. What it has
 // of a row copy it stores itself; a transposed copy goes through shared memory, so that lines are stored whole. x is aligned to 16 bytes,
 // cols, ld and the C of both copies to 8.
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
-__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, kBlock, kStochastic, kCopies))
+template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
+__global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  // x: tile row within a band of eight, y: tile column, z: band. What neighbours along either axis write into the same sectors
-  // (scales) then comes together in time.
   const auto [tile_r, tile_c] = TileAt(a.backwards);
   if (tile_r >= a.tiles_r) return;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
-  const bool wide = kCopies == Copies::row && (kBlock == 32 || kBlock == 128) && a.wide;
-  const int row0 = tile_r * kTile + (wide ? tile_c % 4 * kWideRows : 0), column0 = (wide ? tile_c / 4 * 4 : tile_c) * kTile;
-  const int row = row0 + (wide ? 0 : warp >> 1) * 32 + (lane >> 3) * 8, column = column0 + (wide ? warp : warp & 1) * 64 + (lane & 7) * 8;
+  const int row0 = tile_r * kTile, column0 = tile_c * kTile;
+  const int row = row0 + (warp >> 1) * 32 + (lane >> 3) * 8, column = column0 + (warp & 1) * 64 + (lane & 7) * 8;
 
   if (!a.dependent) wait_for_primary();
   start_dependents();
@@ -72,7 +245,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
   const auto row_at = [&](uint32_t i) {
     return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(source) + uint64_t{bytes} * i);
   };
-  if (row0 + (wide ? kWideRows : kTile) <= a.rows && column0 + (wide ? kWideColumns : kTile) <= a.cols) {
+  if (row0 + kTile <= a.rows && column0 + kTile <= a.cols) {
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) load8(row_at(i), x[i]);
   } else {
@@ -83,104 +256,43 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kCoder, kStep, k
       if (i < valid) load8(row_at(static_cast<uint32_t>(i)), x[i]);
     }
   }
-  const Place row_place{lane, warp, row, column, column0 == 0, wide}, column_place{lane, warp, column, row, tile_r == 0, false};
-  TileDraws<0> row_draws;
-  TileDraws<1> column_draws;
-  if constexpr (kTransposed && kStochastic && draws_early<T>(kCoder, kBlock, kCopies)) {
-    const Draws& d = a.transposed.draws;
-    draw8<8>(d, step_words(d), first_group<1>(a.transposed, column_place), d.row, column_draws.v);
-  }
+  const Place row_place{lane, warp, row, column, column0 == 0}, column_place{lane, warp, column, row, row0 == 0};
   if (a.dependent) wait_for_primary();
-  uint32_t row_tensor = 0, transposed_tensor = 0;
-  if constexpr (kRow) row_tensor = reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane);
-  if constexpr (kTransposed) transposed_tensor = reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane);
-
-  constexpr bool kGrouped = kBlock == 16 || kBlock == 32;
-  __shared__ StagedScales staged[kGrouped ? 2 : 1];
-  constexpr int kStaged = kTransposed ? staged_bytes(kCoder, kStep, kBlock, kStochastic, kForm, kCopies) : 0;
-  alignas(16) __shared__ uint8_t elements[kStaged != 0 ? kTile * 16 * kStaged : 16];
   uint32_t row_shared[2] = {}, column_shared[2] = {};
+  Groups<kCoder, 0> row_groups;
+  Groups<kCoder, 1> column_groups;
   if constexpr (kBlock == 128) {
     __shared__ SharedAmax shared;
     exchange(shared, x, warp, lane, kRow ? a.row.tile : a.transposed.tile, row_shared, column_shared);
+  } else {
+    if constexpr (kRow) row_groups.read(a.row, row_place, reduce_parts(a.row.tensor_amax, a.row.tensor_parts, lane));
+    if constexpr (kTransposed)
+      column_groups.read(a.transposed, column_place, reduce_parts(a.transposed.tensor_amax, a.transposed.tensor_parts, lane));
+    if constexpr (kRow) row_groups.make(a.row, row_place);
+    if constexpr (kTransposed) column_groups.make(a.transposed, column_place);
   }
-  Groups<kCoder, 0> row_groups;
-  Groups<kCoder, 1> column_groups;
-  if constexpr (kBlock == 0) {
-    if constexpr (kRow) row_groups.read(a.row, row_place, row_tensor);
-    if constexpr (kTransposed) column_groups.read(a.transposed, column_place, transposed_tensor);
-    if constexpr (kRow) {
-      if (!row_groups.is_made(a.row)) row_groups.make(a.row, row_place);
-    }
-    if constexpr (kTransposed) {
-      if (!column_groups.is_made(a.transposed)) column_groups.make(a.transposed, column_place);
-    }
-  }
-  if constexpr (kRow) {
-    const Amax8<T> amax = kGrouped ? amax_of(x) : Amax8<T>{};
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 0>(a.row, row_place, x, amax, row_shared, row_tensor, row_groups, row_draws,
-                                                                staged[0], nullptr);
-  }
+  if constexpr (kRow) write_copy<kCoder, kBlock, kStochastic, kForm, 0>(a.row, row_place, x, row_shared, row_groups, nullptr);
   if constexpr (kTransposed) {
+    constexpr int kStaged = staged_bytes(kCoder, kStochastic, kForm);
+    alignas(16) __shared__ uint8_t elements[kStaged != 0 ? kTile * 16 * kStaged : 16];
     Vec8<T> t[8];
-    Amax8<T> amax{};
-    if (kCoder == Coder::e2m1 && a.transposed.hadamard != 0) {
-      rotate(x, t, a.transposed.hadamard, rotation_signs(a.transposed), lane);
-      if constexpr (kGrouped) amax = amax_of(t);
-    } else {
-      if constexpr (kGrouped) amax = amax_across(x);
-      transpose(x, t);
-    }
-    pass<kCoder, kStep, kBlock, kStochastic, kForm, kCopies, 1>(a.transposed, column_place, t, amax, column_shared, transposed_tensor,
-                                                                column_groups, column_draws, staged[kGrouped ? 1 : 0], elements);
-  }
-  const int thread = static_cast<int>(threadIdx.x);
-  if (wide) {
-    __syncthreads();
-    flush_wide_scales<kBlock>(a.row, staged[0], row0, column0, thread);
-  } else if constexpr (kGrouped || kStaged != 0) {
-    __syncthreads();
-    if constexpr (kGrouped && kRow) flush_scales<kBlock>(a.row, staged[0], row0, column0, thread);
-    if constexpr (kGrouped && kTransposed)
-      flush_scales<kBlock>(a.transposed, staged[1], tile_c * kTile, tile_r * kTile, kRow ? thread - kTile : thread);
+    transpose(x, t);
+    write_copy<kCoder, kBlock, kStochastic, kForm, 1>(a.transposed, column_place, t, column_shared, column_groups, elements);
     if constexpr (kStaged != 0) {
-      const CopyArgs& d = a.transposed;
-      uint8_t* to = kStaged == 4 ? d.packed : kForm == Form::codes ? d.codes : static_cast<uint8_t*>(d.values);
-      flush_elements<kStaged>(to, d, elements, tile_c * kTile, tile_r * kTile, thread);
+      __syncthreads();
+      flush_elements<kStaged>(kStaged == 4 ? a.transposed.packed : a.transposed.codes, a.transposed, elements, column0, row0,
+                              static_cast<int>(threadIdx.x));
     }
   }
 }
 
-template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
+template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
-  DependentLaunch overlapped(band_grid(tiles), kTileThreads, stream, true);
-  cudaLaunchConfig_t& config = overlapped.config;
-  if constexpr (by_blocks<T>(kCoder, kStep, kBlock, kForm)) {
-    const int width = copies == Copies::row ? 0 : a.transposed.hadamard;
-    const auto go = [&](auto kernel, size_t bytes) {
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-      config.dynamicSmemBytes = bytes;
-      cudaLaunchKernelEx(&config, kernel, a);
-    };
-    const auto launch = [&]<Copies kCopies>() {
-      if constexpr (kCopies != Copies::row && kCoder == Coder::e2m1) {
-        constexpr size_t kBytes = sizeof(BlocksShared<T, kStochastic, kForm, kCopies, true>);
-        if (width == 32) return go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, true>, kBytes);
-      }
-      go(blocks_kernel<T, kCoder, kStochastic, kForm, kCopies, false>, sizeof(BlocksShared<T, kStochastic, kForm, kCopies, false>));
-    };
-    // Columns that are rotated one after the other share no scale.
-    const bool shared = width == 32 && a.transposed.tile && BlocksShared<T, kStochastic, kForm, Copies::both, true>::kByColumn;
-    if (width == 16 || shared) return launch_tiles<T, kCoder, kStep, kBlock, kStochastic, Form::any>(a, copies, tiles, stream);
-    if (copies == Copies::row) return launch.template operator()<Copies::row>();
-    if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
-    return launch.template operator()<Copies::both>();
-  } else {
-    const auto launch = [&](auto kernel) { cudaLaunchKernelEx(&config, kernel, a); };
-    if (copies == Copies::row) return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::row>);
-    if (copies == Copies::transposed) return launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::transposed>);
-    launch(tile_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, Copies::both>);
-  }
+  const DependentLaunch how(band_grid(tiles), kTileThreads, stream, true);
+  const auto launch = [&](auto kernel) { cudaLaunchKernelEx(&how.config, kernel, a); };
+  if (copies == Copies::row) return launch(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, Copies::row>);
+  if (copies == Copies::transposed) return launch(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, Copies::transposed>);
+  launch(tile_kernel<T, kCoder, kBlock, kStochastic, kForm, Copies::both>);
 }
 
 }  // namespace halftone::device

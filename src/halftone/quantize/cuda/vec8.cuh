@@ -45,23 +45,6 @@ __device__ __forceinline__ void load8(const float* p, Vec8<float>& x) {
         __uint_as_float(b.z), __uint_as_float(b.w)}};
 }
 
-// What a kernel that follows soon reads: the last that the L2 cache gives up, so that it need not come from DRAM.
-__device__ __forceinline__ void store_kept(uint32_t* p, uint32_t v) {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(p), "r"(v), "l"(policy) : "memory");
-}
-// And that kernel's loads, after which it may go first.
-__device__ __forceinline__ uint4 load_kept(const uint32_t* p) {
-  uint64_t policy;
-  uint4 r;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  asm volatile("ld.global.cg.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "l"(p), "l"(policy));
-  return r;
-}
-
 // As load_once, with what the L2 cache is to do with the lines: let them go before all others, or keep them. Loads that say nothing
 // keep less than those that say evict_normal beside others that say evict_first.
 __device__ __forceinline__ uint64_t l2_policy(bool keep) {

@@ -3,6 +3,7 @@
 
 #include "halftone/quantize/cuda/encode.cuh"
 #include "halftone/quantize/cuda/rules.cuh"
+#include "halftone/quantize/cuda/statistics.h"
 
 namespace halftone::device {
 
@@ -131,14 +132,17 @@ inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below
 // Which outputs a copy has, and where the thread's vectors go. `flags` is hidden from the compiler so that it keeps the
 // bits instead of reading the parameters again for every vector.
 enum Output : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFolded = 8, kLost = 16 };
-template <Form kForm, class Stride = uint32_t>
+constexpr uint32_t output_of(Form form) {
+  return form == Form::codes ? kCodes : form == Form::bf16 ? kBf16 : kFolded;
+}
+template <Form kForm>
 struct Outputs {
   uint32_t flags;
-  Stride stride, packed_stride;
+  uint32_t stride, packed_stride;
   uint8_t *codes, *packed, *values;
 
   // at: element of the first vector; step: elements to the next.
-  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, Stride step) : stride(step), packed_stride(step / 2) {
+  __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, uint32_t step) : stride(step), packed_stride(step / 2) {
     flags = (d.codes != nullptr ? kCodes : 0u) | (d.packed != nullptr ? kPacked : 0u) | (d.lost != nullptr ? kLost : 0u);
     flags |= d.form == ValueForm::bf16 ? kBf16 : d.form != ValueForm::none ? kFolded : 0u;
     asm volatile("" : "+r"(flags));
@@ -146,10 +150,7 @@ struct Outputs {
     values = static_cast<uint8_t*>(d.values) + (has(kBf16) ? 2 * at : at);
   }
   __device__ __forceinline__ bool has(uint32_t outputs) const {
-    if constexpr (kForm == Form::codes) return (outputs & kCodes) != 0;
-    if constexpr (kForm == Form::packed) return (outputs & kPacked) != 0;
-    if constexpr (kForm == Form::bf16) return (outputs & kBf16) != 0;
-    if constexpr (kForm == Form::folded) return (outputs & kFolded) != 0;
+    if constexpr (kForm != Form::any) return (outputs & output_of(kForm)) != 0;
     return (flags & outputs) != 0;
   }
   // Of vector i: a wide multiplication and addition in one, which the integer units are too busy for.
@@ -158,17 +159,12 @@ struct Outputs {
   __device__ __forceinline__ uint8_t* values_at(int i) const {
     return values + uint64_t(stride) * static_cast<uint32_t>(has(kBf16) ? 2 * i : i);
   }
-  // Makes vector 1 vector 0: what row kernels do instead, which are slower by a fifth with addresses computed anew.
-  __device__ __forceinline__ void next() {
-    codes += stride, packed += packed_stride;
-    values += has(kBf16) ? 2 * stride : stride;
-  }
 };
 
 // Writes the eight codes of vector i in all forms that the copy has.
-template <Coder kCoder, Place8 kPlace, Form kForm, class Stride>
-__device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, unsigned long long* lost, const Codes8& q, bool poison,
-                                      const ValueWords& value) {
+template <Coder kCoder, Place8 kPlace, class Out>
+__device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long long* lost, const Codes8& q, bool poison,
+                                            const ValueWords& value) {
   if constexpr (kCoder == Coder::e2m1) {
     if (out.has(kCodes | kPacked | kFolded)) {
       const uint2 bytes = e2m1_bytes<kPlace>(q);
@@ -222,6 +218,30 @@ __device__ __forceinline__ void emit8(const Outputs<kForm, Stride>& out, int i, 
         *reinterpret_cast<uint4*>(out.values_at(i)) = v;
       }
     }
+  }
+}
+
+// The largest magnitude of the tensor from the words of an earlier pass; every lane gets it.
+__device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int count, int lane) {
+  uint32_t a = 0;
+  if (parts == nullptr) return a;
+#pragma unroll
+  for (int i = 0; i < kStatisticsParts; i += 32) {
+    if (i + lane < count) a = max(a, parts[i + lane]);
+  }
+  return __reduce_max_sync(0xFFFFFFFFu, a);
+}
+
+// kCount scale bytes of vector r from element c on, the first one lowest in `bytes`.
+template <int kBlock, int kCount>
+__device__ __forceinline__ void store_scales(const CopyArgs& d, int r, int c, uint32_t bytes) {
+  auto* scales = static_cast<uint8_t*>(d.scales);
+  if (scales == nullptr || r >= d.R || (d.tile && r % kBlock != 0)) return;
+  const int first = c / kBlock;
+  uint8_t* out = scales + int64_t{d.tile ? r / kBlock : r} * d.blocks + first;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (first + i < d.blocks) out[i] = static_cast<uint8_t>(bytes >> 8 * i);
   }
 }
 

@@ -1,0 +1,356 @@
+#pragma once
+#include "halftone/quantize/cuda/async_copy.cuh"
+#include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/rotate_column.cuh"
+#include "halftone/quantize/cuda/statistics.h"
+#include "halftone/quantize/cuda/store_codes.cuh"
+#include "halftone/quantize/operand_shape.h"
+
+namespace halftone::device {
+
+// Copies with a scale for every 16 or 32 elements along their direction, columns rotated or not. A warp brings 32 rows of 64 columns to
+// shared memory; then a lane takes whole blocks: those of two columns, and those of one row. So maxima, scales and rotations need no
+// exchange between lanes. Values alone, bf16 or folded, go through shared memory and are stored as whole sectors; what else a copy has
+// (Form::any) is stored from registers.
+inline constexpr int kBlockWarps = 4, kBlockColumns = 64;  // of a thread block: 128 x 64 elements
+
+// The scale of a block and what its elements and values need.
+struct BlockResult {
+  uint32_t byte;
+  float factor, scale;
+};
+template <Step kStep, int kBlock>
+__device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t amax, ScalePair outer, float outer_reciprocal) {
+  if constexpr (kBlock == 32) {
+    const uint32_t byte = mx_byte(d.mx, amax);
+    const float inverse = mx_inverse_of(byte);
+    return {byte, d.fixed_clip ? 0.75f * inverse : inverse, e8m0_value(byte)};
+  }
+  constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
+  const uint32_t byte = fp4_byte(kChain, d.wide, amax, outer, outer_reciprocal);
+  const float value = fp4_scale_value(d.wide, byte);
+  return {byte, fp4_element_factor(kChain, value, outer), value};
+}
+
+constexpr int output_bytes(Form form) { return form == Form::bf16 ? 16 : 8; }  // of eight elements of what is staged
+
+// A warp's memory. Columns on their way out take the place of the elements.
+template <class T, bool kStochastic, Form kForm, Copies kCopies>
+struct BlockWarp {
+  static constexpr bool kDraws = kStochastic && kCopies != Copies::row, kRows = kForm != Form::any && kCopies != Copies::transposed;
+  static constexpr int kPitch = kBlockColumns * static_cast<int>(sizeof(T)) + 16;  // rows and columns of it without bank conflicts
+  alignas(16) uint8_t x[32 * kPitch];
+  alignas(16) uint8_t draws[kDraws ? 32 * 128 : 16];  // of the columns: of each row 32 words, one of two columns each
+  alignas(16) uint8_t rows[kRows ? 32 * kBlockColumns * output_bytes(kForm) / 8 : 16];
+};
+template <class T, bool kStochastic, Form kForm, Copies kCopies>
+struct BlockShared {
+  BlockWarp<T, kStochastic, kForm, kCopies> warps[kBlockWarps];
+  RowFlips flips[kBlockWarps];
+};
+// Byte `at` of what a warp stages, so that lanes that write pieces of neighbouring vectors meet different banks.
+__device__ __forceinline__ uint32_t staged_at(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }
+
+// Where a lane stages eight elements after the other of one vector, as Outputs.
+template <Form kForm>
+struct Staged {
+  uint8_t* memory;
+  uint32_t own;  // staged_at of the vector's first byte
+  __device__ __forceinline__ static constexpr bool has(uint32_t outputs) { return (outputs & output_of(kForm)) != 0; }
+  __device__ __forceinline__ uint8_t* values_at(int i) const { return memory + (own ^ static_cast<uint32_t>(i * output_bytes(kForm))); }
+  __device__ __forceinline__ uint8_t* codes_at(int) const { return nullptr; }  // values are all that is staged
+  __device__ __forceinline__ uint8_t* packed_at(int) const { return nullptr; }
+};
+// The staged vectors of a warp, kElements each, to vectors r0 on of the copy from element c0 on: 16 bytes a lane and step.
+template <Form kForm, int kVectors, int kElements>
+__device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyArgs& d, int r0, int c0, int lane) {
+  constexpr int kBytes = output_bytes(kForm), kPieces = kElements * kBytes / 128, kEach = 128 / kBytes, kStep = 32 / kPieces;
+  const int c = c0 + lane % kPieces * kEach;
+  int vector = lane / kPieces;
+  if (c >= d.C) return;
+  uint8_t* out = static_cast<uint8_t*>(d.values) + (int64_t{r0 + vector} * d.C + c) * (kBytes / 8);
+  const int64_t stride = int64_t{kStep} * d.C * (kBytes / 8);
+  const bool whole = c + kEach <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0 && stride % 16 == 0;
+  const auto piece = [&](int v) {
+    return *reinterpret_cast<const uint4*>(
+        staged + staged_at(static_cast<uint32_t>(v * (kElements * kBytes / 8) + lane % kPieces * 16)));
+  };
+  if (whole && r0 + kVectors <= d.R) {
+#pragma unroll
+    for (int i = 0; i < kVectors / kStep; ++i) *reinterpret_cast<uint4*>(out + stride * i) = piece(vector + i * kStep);
+    return;
+  }
+#pragma unroll 1
+  for (; vector < kVectors && r0 + vector < d.R; vector += kStep, out += stride) {
+    const uint4 w = piece(vector);
+    if (whole) {
+      *reinterpret_cast<uint4*>(out) = w;
+    } else {  // codes of eight or of sixteen elements, each eight aligned
+      reinterpret_cast<uint2*>(out)[0] = {w.x, w.y};
+      if (kBytes == 16 || c + 8 < d.C) reinterpret_cast<uint2*>(out)[1] = {w.z, w.w};
+    }
+  }
+}
+
+// Bytes of the scales that codes fold against, of a lane's kVectors vectors from r on, and what products multiply by, written by the thread
+// blocks of the first tile (`writes`). kLanes: that have the vectors of a tile between them.
+template <int kLanes, int kVectors>
+__device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool writes, uint32_t tensor_amax, uint32_t (&byte)[kVectors]) {
+  if (d.form == ValueForm::fold_e5m2) {
+#pragma unroll
+    for (int j = 0; j < kVectors; ++j) byte[j] = mx_byte(d.mx, tensor_amax);
+    if (writes && r == 0) *d.fold_scale = byte[0] == 255 ? quiet_nan() : fold_scale(Float::e5m2, static_cast<int>(byte[0]) - 127);
+    return;
+  }
+  uint32_t whole = 0;
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    byte[j] = r + j < d.R ? d.group_amax[r + j] : 0u;
+    whole = max(whole, byte[j]);
+  }
+  if (d.tile) whole = max_over(whole, kLanes - 1);
+#pragma unroll
+  for (int j = 0; j < kVectors; ++j) {
+    byte[j] = mx_byte(d.mx, d.tile ? whole : byte[j]);
+    if (writes && r + j < d.R) d.fold_scale[r + j] = byte[j] == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(byte[j]) - 127);
+  }
+}
+
+// What all blocks of a copy share.
+template <Step kStep, int kBlock>
+struct CopyLevel {
+  ScalePair outer{1, 1};
+  float reciprocal = 1;
+  __device__ __forceinline__ CopyLevel(const CopyArgs& d, uint32_t tensor_amax, bool first) {
+    if constexpr (kBlock == 16) {
+      constexpr Fp4Chain kChain = kStep == Step::divide ? Fp4Chain::alto : Fp4Chain::torchao;
+      outer = fp4_outer(kChain, d.wide ? ScaleFormat::ue5m3 : ScaleFormat::e4m3, d.two_level, tensor_amax);
+      reciprocal = divisor(outer.scale).reciprocal;
+    }
+    if (first && d.outer != nullptr) *d.outer = outer.scale;
+  }
+};
+
+// Codes and values of one block in registers: vectors 0 to kBlock / 8 - 1 of `t`, of largest magnitude amax, to vectors `first` on of
+// `out`. draw(i, e): place_draw of element e of vector i. valid(i): whether the copy has the vector.
+template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, class T, class Out, class Draw, class Valid>
+__device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const Vec8<T>* t, uint32_t amax, const CopyLevel<kStep, kBlock>& level,
+                                                uint32_t reference, const Out& out, int first, Draw&& draw, Valid&& valid) {
+  const BlockResult b = block_rule<kStep, kBlock>(d, amax, level.outer, level.reciprocal);
+  const Factor by{b.factor, kStep == Step::divide ? divisor(b.factor).reciprocal : 0.0f};
+  ValueWords words{__float_as_uint(1.0f), 0, 0};
+  if (out.has(kBf16 | kFolded)) words = value_words<kCoder, kForm>(d, b.scale, b.byte, reference);
+#pragma unroll
+  for (int i = 0; i < kBlock / 8; ++i) {
+    const Codes8 q = encode8<kCoder, kStep, kStochastic>(t[i], by, 0.0f, 0.0f, [&](int e) { return draw(i, e); });
+    if (valid(i)) store_codes<kCoder, place_of(kStep, kStochastic)>(out, first + i, d.lost, q, b.factor != b.factor, words);
+  }
+  return b.byte;
+}
+
+// Column kHalf of a lane's two, as vectors of eight rows, rotated by `width` where that is not 0.
+template <int kHalf>
+__device__ __forceinline__ void take_column(const uint32_t (&rows)[32], Vec8<bf16> (&t)[4]) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) t[i >> 2].w[i & 3] = __byte_perm(rows[2 * i], rows[2 * i + 1], kHalf == 0 ? 0x5410 : 0x7632);
+}
+template <int kHalf>
+__device__ __forceinline__ void take_column(const float2 (&rows)[32], Vec8<float> (&t)[4]) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) t[i >> 3].v[i & 7] = kHalf == 0 ? rows[i].x : rows[i].y;
+}
+__device__ __forceinline__ void put_pair(Vec8<bf16>& t, int i, float low, float high) { t.w[i >> 1] = bf16_words(low, high); }
+__device__ __forceinline__ void put_pair(Vec8<float>& t, int i, float low, float high) { t.v[i] = low, t.v[i + 1] = high; }
+template <int kWidth, int kHalf, class Pair, class T>
+__device__ __forceinline__ void rotate_column(const Pair (&rows)[32], const uint4* flips, Vec8<T> (&t)[4]) {
+#pragma unroll
+  for (int first = 0; first < 32; first += kWidth) {
+    float v[kWidth];
+    flip_column<kWidth, kHalf>(rows + first, flips, v);
+    butterflies(v);
+#pragma unroll
+    for (int i = 0; i < kWidth; i += 2)
+      put_pair(t[(first + i) >> 3], i & 7, v[i] * hadamard_norm(kWidth), v[i + 1] * hadamard_norm(kWidth));
+  }
+}
+__device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<bf16>& x) {
+  const uint4 a = *reinterpret_cast<const uint4*>(at);
+  x = {{a.x, a.y, a.z, a.w}};
+}
+__device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<float>& x) {
+  const auto* v = reinterpret_cast<const float4*>(at);
+  x = {{v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w}};
+}
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
+__global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStochastic && kForm == Form::bf16 ? 4 : 5)
+    block_kernel(const __grid_constant__ TileArgs a) {
+  using Shared = BlockShared<T, kStochastic, kForm, kCopies>;
+  using Warp = BlockWarp<T, kStochastic, kForm, kCopies>;
+  using Pair = RowPair<T>;
+  constexpr int kPitch = Warp::kPitch, kBlocks = 32 / kBlock, kVectors = kBlock / 8;
+  constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+  extern __shared__ __align__(128) uint8_t memory[];
+  const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
+  const auto [tile_r, tile_c] = TileAt(a.backwards);
+  if (tile_r >= a.tiles_r) return;
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
+  Warp& own = shared.warps[warp];
+  const int row0 = tile_r * kTile + warp * 32, column0 = tile_c * kBlockColumns;
+
+  if (!a.dependent) wait_for_primary();
+  start_dependents();
+  {
+    constexpr int kLanes = kBlockColumns * static_cast<int>(sizeof(T)) / 16, kRowsAtOnce = 32 / kLanes;
+    const int first = lane / kLanes, column = column0 + lane % kLanes * (16 / static_cast<int>(sizeof(T)));
+    const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(a.x) + int64_t{row0 + first} * a.ld + column);
+    const auto stride = static_cast<uint32_t>(a.ld * static_cast<int64_t>(sizeof(T)) * kRowsAtOnce);
+    const int valid = column < a.cols ? a.rows - row0 - first : 0;
+    uint8_t* to = own.x + first * kPitch + lane % kLanes * 16;
+#pragma unroll
+    for (int i = 0; i < 32 / kRowsAtOnce; ++i) {
+      const bool there = i * kRowsAtOnce < valid;
+      copy_async(to + i * kRowsAtOnce * kPitch, there ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x),
+                 there);
+    }
+  }
+  // They follow from positions alone: while the elements come. A lane makes those of eight columns of every fourth row.
+  if constexpr (kTransposed && kStochastic) {
+    const Draws& d = a.transposed.draws;
+    const StepWords step = step_words(d);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t v[4][4];
+      draw8<4>(d, step, d.first + static_cast<uint32_t>(row0 + half * 16 + (lane >> 3)) * d.row + static_cast<uint32_t>(column0 / 8 + (lane & 7)),
+               4 * d.row, v);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        *reinterpret_cast<uint4*>(own.draws + half * 2048 + i * 512 + lane * 16) = {v[i][0], v[i][1], v[i][2], v[i][3]};
+    }
+  }
+  const int width = kTransposed && kCoder == Coder::e2m1 ? a.transposed.hadamard : 0;
+  if (width != 0) shared.flips[warp].fill(a.transposed, width, lane);
+  if (a.dependent) wait_for_primary();
+  wait_for_copies();
+  __syncwarp();
+
+  // Tiles of scales: the largest magnitudes of 16 x 16 elements in eight lanes, or of 32 x 32 in sixteen.
+  uint32_t tiles[kBlocks] = {};
+  if ((kRow && a.row.tile) || (kTransposed && a.transposed.tile)) {
+#pragma unroll
+    for (int r = 0; r < 32; ++r)
+      tiles[r / kBlock] = max(tiles[r / kBlock], amax_of_pair(*reinterpret_cast<const Pair*>(own.x + r * kPitch + lane * sizeof(Pair))));
+#pragma unroll
+    for (uint32_t& m : tiles) m = max_over(m, kBlock / 2 - 1);
+  }
+  if constexpr (kRow) {
+    const CopyArgs& d = a.row;
+    const int row = row0 + lane;
+    const uint32_t tensor = reduce_parts(d.tensor_amax, d.tensor_parts, lane);
+    const CopyLevel<kStep, kBlock> level(d, tensor, row == 0 && column0 == 0);
+    uint32_t reference[1] = {};
+    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32>(d, row, column0 == 0, tensor, reference);
+    const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
+    const uint32_t place = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+    const uint32_t group = d.draws.first + static_cast<uint32_t>(row) * d.draws.row + static_cast<uint32_t>(column0 / 8);
+    const auto out = [&] {
+      if constexpr (kForm == Form::any) return Outputs<kForm>(d, int64_t{row} * d.C + column0, 8);
+      if constexpr (kForm != Form::any)
+        return Staged<kForm>{own.rows, staged_at(static_cast<uint32_t>(lane * kBlockColumns * output_bytes(kForm) / 8))};
+    }();
+    uint32_t scales = 0;
+#pragma unroll 1
+    for (int b = 0; b < kBlockColumns / kBlock; ++b) {
+      Vec8<T> t[kVectors];
+      uint32_t draws[kVectors][4] = {};
+      uint32_t amax = 0;
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        load_shared8(own.x + lane * kPitch + (b * kBlock + i * 8) * static_cast<int>(sizeof(T)), t[i]);
+        amax = max(amax, amax_of(t[i]));
+        if (kStochastic && i % 2 == 0) draw8<2>(d.draws, step, group + static_cast<uint32_t>(b * kVectors + i), 1, draws + i);
+      }
+      if (d.tile) {
+        const uint32_t upper = __shfl_sync(0xFFFFFFFFu, tiles[0], b * kBlock / 2),
+                       lower = __shfl_sync(0xFFFFFFFFu, tiles[kBlocks - 1], b * kBlock / 2);
+        amax = lane < 16 ? upper : lower;
+      }
+      const uint32_t byte = write_block<kCoder, kStep, kBlock, kStochastic, kForm>(
+          d, t, amax, level, reference[0], out, b * kVectors,
+          [&](int i, int e) { return (e & 1) == 0 ? place_draw<0>(draws[i][e >> 1], place) : place_draw<1>(draws[i][e >> 1], place); },
+          [&](int i) { return kForm != Form::any || (row < d.R && column0 + b * kBlock + i * 8 < d.C); });
+      scales |= byte << 8 * b;
+    }
+    if constexpr (kForm != Form::any) {
+      __syncwarp();
+      flush_staged<kForm, 32, kBlockColumns>(own.rows, d, row0, column0, lane);
+    } else {
+      store_scales<kBlock, kBlockColumns / kBlock>(d, row, column0, scales);
+    }
+  }
+  if constexpr (kTransposed) {
+    const CopyArgs& d = a.transposed;
+    const int column = column0 + 2 * lane;
+    const uint32_t tensor = reduce_parts(d.tensor_amax, d.tensor_parts, lane);
+    const CopyLevel<kStep, kBlock> level(d, tensor, column == 0 && row0 == 0);
+    uint32_t reference[2] = {};
+    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<16>(d, column, row0 == 0, tensor, reference);
+    const uint32_t place = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
+    Pair rows[32];
+#pragma unroll
+    for (int r = 0; r < 32; ++r) rows[r] = *reinterpret_cast<const Pair*>(own.x + r * kPitch + lane * sizeof(Pair));
+    if constexpr (kForm != Form::any) __syncwarp();  // outputs take the elements' place
+    const auto one_column = [&]<int kHalf>() {
+      Vec8<T> t[4];
+      if (width == 32) {
+        rotate_column<32, kHalf>(rows, shared.flips[warp].words, t);
+      } else if (width == 16) {
+        rotate_column<16, kHalf>(rows, shared.flips[warp].words, t);
+      } else {
+        take_column<kHalf>(rows, t);
+      }
+      const auto out = [&] {
+        if constexpr (kForm == Form::any) return Outputs<kForm>(d, int64_t{column + kHalf} * d.C + row0, 8);
+        if constexpr (kForm != Form::any)
+          return Staged<kForm>{own.x, staged_at(static_cast<uint32_t>((2 * lane + kHalf) * 32 * output_bytes(kForm) / 8))};
+      }();
+      uint32_t scales = 0;
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        uint32_t amax = 0;
+#pragma unroll
+        for (int i = 0; i < kVectors; ++i) amax = max(amax, amax_of(t[b * kVectors + i]));
+        if (d.tile) amax = tiles[b];
+        const uint8_t* words = own.draws + (kStochastic ? b * kBlock * 128 + lane * 4 : 0);
+        const uint32_t byte = write_block<kCoder, kStep, kBlock, kStochastic, kForm>(
+            d, t + b * kVectors, amax, level, reference[kHalf], out, b * kVectors,
+            [&](int i, int e) { return place_draw<kHalf>(*reinterpret_cast<const uint32_t*>(words + (i * 8 + e) * 128), place); },
+            [&](int i) { return kForm != Form::any || (column + kHalf < d.R && row0 + b * kBlock + i * 8 < d.C); });
+        scales |= byte << 8 * b;
+      }
+      if constexpr (kForm == Form::any) store_scales<kBlock, kBlocks>(d, column + kHalf, row0, scales);
+    };
+    one_column.template operator()<0>();
+    one_column.template operator()<1>();
+    if constexpr (kForm != Form::any) {
+      __syncwarp();
+      flush_staged<kForm, kBlockColumns, 32>(own.x, d, column0, row0, lane);
+    }
+  }
+}
+
+template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
+void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream) {
+  DependentLaunch how(band_grid({tiles.rows, tiles.columns * (kTile / kBlockColumns)}), kBlockWarps * 32, stream, true);
+  const auto launch = [&]<Copies kCopies>() {
+    const auto kernel = block_kernel<T, kCoder, kStep, kBlock, kStochastic, kForm, kCopies>;
+    constexpr int kBytes = sizeof(BlockShared<T, kStochastic, kForm, kCopies>);
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+    how.config.dynamicSmemBytes = kBytes;
+    cudaLaunchKernelEx(&how.config, kernel, a);
+  };
+  if (copies == Copies::row) return launch.template operator()<Copies::row>();
+  if (copies == Copies::transposed) return launch.template operator()<Copies::transposed>();
+  launch.template operator()<Copies::both>();
+}
+
+}  // namespace halftone::device

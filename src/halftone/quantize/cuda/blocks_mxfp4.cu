@@ -1,0 +1,7 @@
+#include "halftone/quantize/cuda/block_kernel.cuh"
+
+namespace halftone::device {
+
+HALFTONE_BLOCKS_MXFP4(HALFTONE_INSTANTIATE_BLOCKS, false)
+
+}  // namespace halftone::device
