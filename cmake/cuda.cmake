@@ -56,6 +56,6 @@ function(halftone_cuda_module)
   file(GLOB cutlass_kernels "${CMAKE_SOURCE_DIR}/src/halftone/gemm/cutlass/*.cu")
   set_source_files_properties(${cutlass_kernels} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
   # -fmad=false: kernels say where they fuse, so that they equal the CPU bit for bit (flags.cmake does the same with -ffp-contract).
-  target_compile_options(halftone_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false -lineinfo>)
+  target_compile_options(halftone_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false>)
   target_link_libraries(halftone_cuda PRIVATE "${CUDA_WHEEL}/lib/libcudart.so.13" "${CUDA_WHEEL}/lib/libcublasLt.so.13")
 endfunction()
