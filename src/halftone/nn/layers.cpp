@@ -168,7 +168,7 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.heads = shape_.heads, args.kv_heads = shape_.kv_heads, args.head_dim = shape_.head_dim;
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
-  args.positions = info.positions, args.doc_start = info.doc_start;
+  args.positions = info.positions, args.documents = info.documents;
   const at::Tensor qkv = qkv_(x, info.step);
   return wo_(info.caches ? causal_attention_cached(qkv, args, info.caches->at(layer_)) : causal_attention(qkv, args), info.step);
 }

@@ -122,7 +122,7 @@ struct SequenceInfo {
   int64_t batch = 0, seq = 0;
   at::Tensor cos, sin;   // [positions, head_dim / 2] fp32
   at::Tensor positions;  // int32 [T] or undefined
-  at::Tensor doc_start;  // int32 [T] or undefined
+  Documents documents;   // of packed rows that are kept apart
   std::vector<KvCache>* caches = nullptr;
 };
 

@@ -9,7 +9,7 @@ namespace halftone::nn {
 struct ModelInput {
   at::Tensor tokens;     // int64 [B, S]
   at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
-  at::Tensor doc_start;  // int32 [B, S] or undefined: causal over the whole row
+  Documents documents;   // without: causal over the whole row
   StepContext step;
 };
 

@@ -1,19 +1,27 @@
 #include "halftone/ops/aten.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
 
 namespace halftone::aten {
 namespace {
 
-at::Tensor slice_columns(const at::Tensor& t, int64_t begin, int64_t size) { return t.narrow(1, begin, size); }
+// [B, S, heads, d] to [B, heads, S, d] and back, a view.
+at::Tensor turned(const at::Tensor& t) { return t.transpose(1, 2); }
 
-// [B * S, heads * d] -> [B, heads, S, d]
-at::Tensor split_heads(const at::Tensor& t, int64_t batch, int64_t heads, int64_t d) {
-  return t.reshape({batch, t.size(0) / batch, heads, d}).transpose(1, 2);
-}
-
-at::Tensor merge_heads(const at::Tensor& t) { return t.transpose(1, 2).reshape({t.size(0) * t.size(2), t.size(1) * t.size(3)}); }
+// [B, S, heads, d] -> [T, heads * d]: a view where heads lie beside each other.
+at::Tensor rows(const at::Tensor& t) { return t.reshape({t.size(0) * t.size(1), t.size(2) * t.size(3)}); }
 
 // Scores with hidden positions at -inf.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
@@ -22,72 +30,177 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   const auto options = q.options().dtype(at::kLong);
   const at::Tensor qi = at::arange(lq, options).unsqueeze(1) + (lk - lq), kj = at::arange(lk, options).unsqueeze(0);
   at::Tensor hidden = (kj > qi).unsqueeze(0).unsqueeze(0);
-  if (args.doc_start.defined()) {
-    const at::Tensor start = args.doc_start.reshape({q.size(0), 1, lk, 1}).to(at::kLong).narrow(2, lk - lq, lq);
+  if (args.documents.start.defined()) {
+    const at::Tensor start = args.documents.start.reshape({q.size(0), 1, lk, 1}).to(at::kLong).narrow(2, lk - lq, lq);
     hidden = hidden.logical_or(kj < start);
   }
   return scores.masked_fill(hidden, -std::numeric_limits<float>::infinity());
 }
 
+void math_forward(AttentionState& s, const AttentionArgs& args) {
+  const at::Tensor p = at::softmax(masked_scores(turned(s.q), turned(s.k), args), -1);
+  s.attended = turned(at::matmul(p, turned(s.v).to(at::kFloat).repeat_interleave(s.q.size(2) / s.k.size(2), 1)).to(s.q.scalar_type()));
+}
+
+AttentionGradients math_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
+  const int64_t group = s.q.size(2) / s.k.size(2);
+  const at::Tensor q = turned(s.q), k = turned(s.k), v = turned(s.v);
+  const at::Tensor p = at::softmax(masked_scores(q, k, args), -1), g = turned(grad).to(at::kFloat);
+  const at::Tensor dp = at::matmul(g, v.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3));
+  const at::Tensor ds = p * (dp - (g * turned(s.attended).to(at::kFloat)).sum(-1, true)) * args.scale;
+  const auto of_group = [&](const at::Tensor& t) {
+    return turned(t.reshape({t.size(0), k.size(1), group, t.size(2), t.size(3)}).sum(2)).to(grad.scalar_type());
+  };
+  return {turned(at::matmul(ds, k.to(at::kFloat).repeat_interleave(group, 1))).to(grad.scalar_type()),
+          of_group(at::matmul(ds.transpose(2, 3), q.to(at::kFloat))), of_group(at::matmul(p.transpose(2, 3), g))};
+}
+
+// Both write as q lies: tokens before heads, without gaps. The log-sum-exp is kept in a pass without gradients, too: a block that is
+// recomputed then runs the plan of its first pass.
+void cudnn_forward(AttentionState& s, const AttentionArgs& args) {
+  const auto r =
+      at::_scaled_dot_product_cudnn_attention(turned(s.q), turned(s.k), turned(s.v), std::nullopt, true, 0.0, true, false, args.scale);
+  s.attended = turned(std::get<0>(r)), s.lse = std::get<1>(r);
+  s.seed = std::get<6>(r), s.offset = std::get<7>(r);
+}
+
+AttentionGradients cudnn_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
+  const at::Tensor none;
+  const auto r =
+      at::_scaled_dot_product_cudnn_attention_backward(turned(grad), turned(s.q), turned(s.k), turned(s.v), turned(s.attended), s.lse,
+                                                       s.seed, s.offset, none, none, none, args.seq, args.seq, 0.0, true, args.scale);
+  return {turned(std::get<0>(r)), turned(std::get<1>(r)), turned(std::get<2>(r))};
+}
+
+// The low-level calls share K and V among the heads of a group, which the ones named after scaled_dot_product do not. Documents go in
+// end to end: [T, heads, d] and where each begins.
+struct FlashShape {
+  explicit FlashShape(const AttentionArgs& a) : documents(a.documents.start.defined()), longest(a.seq) {
+    // Above 1: with one query a sequence flash-2 would take its path for generation.
+    if (documents) offsets = a.documents.offsets, longest = std::max<int64_t>(a.documents.longest, 2);
+  }
+  at::Tensor operator()(const at::Tensor& t) const { return documents ? t.flatten(0, 1) : t; }
+  bool documents;
+  int64_t longest;
+  at::Tensor offsets;
+};
+
+void flash_forward(AttentionState& s, const AttentionArgs& args) {
+  const FlashShape shape(args);
+  const auto offsets = shape.documents ? std::optional(shape.offsets) : std::nullopt;
+  const auto r = at::_flash_attention_forward(shape(s.q), shape(s.k), shape(s.v), offsets, offsets, shape.longest, shape.longest, 0.0, true,
+                                              false, args.scale);
+  s.attended = std::get<0>(r).view(s.q.sizes()), s.lse = std::get<1>(r);
+  s.seed = std::get<2>(r), s.offset = std::get<3>(r);
+}
+
+AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
+  const FlashShape shape(args);
+  const auto r = at::_flash_attention_backward(shape(grad), shape(s.q), shape(s.k), shape(s.v), shape(s.attended), s.lse, shape.offsets,
+                                               shape.offsets, shape.longest, shape.longest, 0.0, true, s.seed, s.offset, args.scale);
+  return {std::get<0>(r).view(s.q.sizes()), std::get<1>(r).view(s.k.sizes()), std::get<2>(r).view(s.v.sizes())};
+}
+
+std::string fused_lacks(const AttentionQuery& q) {
+  if (!q.cuda) return "not on the processor";
+  if (q.dtype != at::kBFloat16) return fmt::format("{}, it takes BFloat16", c10::toString(q.dtype));
+  return q.seq < 2 ? "rows of one token" : "";
+}
+
+std::string cudnn_lacks(const AttentionQuery& q) {
+  if (std::string lacks = fused_lacks(q); !lacks.empty()) return lacks;
+  if (!q.cudnn) return "not in this LibTorch";
+  if (q.documents) return "no document masks";
+  if (q.deterministic) return "gradients do not repeat bit for bit";
+  return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it takes 64 and 128", q.head_dim);
+}
+
+std::string flash_lacks(const AttentionQuery& q) {
+  if (std::string lacks = fused_lacks(q); !lacks.empty()) return lacks;
+  return q.head_dim % 8 == 0 && q.head_dim <= 256 ? "" : fmt::format("head size {}, it takes multiples of 8 up to 256", q.head_dim);
+}
+
+std::string math_lacks(const AttentionQuery&) { return ""; }
+
 }  // namespace
 
-AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep) {
-  const int64_t d = args.head_dim, nq = args.heads * d, nk = args.kv_heads * d, group = args.heads / args.kv_heads;
-  AttentionState s;
-  s.q = split_heads(slice_columns(qkv, 0, nq), args.batch, args.heads, d);
-  s.k = split_heads(slice_columns(qkv, nq, nk), args.batch, args.kv_heads, d);
-  s.v = split_heads(slice_columns(qkv, nq + nk, nk), args.batch, args.kv_heads, d);
-  s.flash = qkv.is_cuda() && qkv.scalar_type() == at::kBFloat16 && !args.doc_start.defined() && d <= 256;
-  if (s.flash) {
-    if (group > 1) s.k = s.k.repeat_interleave(group, 1), s.v = s.v.repeat_interleave(group, 1);
-    const auto r = at::_scaled_dot_product_flash_attention(s.q, s.k, s.v, 0.0, true, false, args.scale);
-    s.flash_out = std::get<0>(r), s.lse = std::get<1>(r);
-    s.max_q = std::get<4>(r).expect_int(), s.max_k = std::get<5>(r).expect_int();
-    s.seed = std::get<6>(r), s.offset = std::get<7>(r);
-    s.out = merge_heads(s.flash_out);
-  } else {
-    const at::Tensor p = at::softmax(masked_scores(s.q, s.k, args), -1);
-    s.flash_out = at::matmul(p, s.v.to(at::kFloat).repeat_interleave(group, 1)).to(qkv.scalar_type());
-    s.out = merge_heads(s.flash_out);
+struct AttentionBackend {
+  const char* name;
+  std::string (*lacks)(const AttentionQuery&);  // empty: it takes the query
+  void (*forward)(AttentionState&, const AttentionArgs&);
+  AttentionGradients (*backward)(const at::Tensor& grad, const AttentionState&, const AttentionArgs&);  // all [B, S, heads, d]
+};
+
+namespace {
+
+constexpr AttentionBackend kBackends[] = {{"cudnn", cudnn_lacks, cudnn_forward, cudnn_backward},
+                                          {"flash-2", flash_lacks, flash_forward, flash_backward},
+                                          {"math", math_lacks, math_forward, math_backward}};
+
+const AttentionBackend& first_of(const AttentionQuery& query) {
+  return *std::find_if(std::begin(kBackends), std::end(kBackends) - 1, [&](const AttentionBackend& b) { return b.lacks(query).empty(); });
+}
+
+// Once for every kind of query, from whichever thread.
+void announce(const AttentionQuery& query) {
+  static std::mutex mutex;
+  static std::vector<AttentionQuery> announced;
+  const std::lock_guard lock(mutex);
+  if (std::find(announced.begin(), announced.end(), query) != announced.end()) return;
+  announced.push_back(query);
+  log_info("attention: {}", describe_attention(query));
+}
+
+const AttentionBackend& choose(const AttentionQuery& query, std::string_view name) {
+  if (name.empty()) {
+    if (query.cuda) announce(query);
+    return first_of(query);
   }
-  if (!keep) s.q = s.k = s.v = s.flash_out = at::Tensor();
+  const auto* b = std::find_if(std::begin(kBackends), std::end(kBackends), [&](const AttentionBackend& x) { return x.name == name; });
+  check(b != std::end(kBackends), "attention: expected cudnn, flash-2 or math, found '{}'", name);
+  const std::string lacks = b->lacks(query);
+  check(lacks.empty(), "attention: {} was asked for ({}); leave the choice to the program", name, lacks);
+  return *b;
+}
+
+}  // namespace
+
+std::string describe_attention(const AttentionQuery& query) {
+  std::string text;
+  for (const AttentionBackend* b = kBackends; b != &first_of(query); ++b) {
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", b->name, b->lacks(query));
+  }
+  return text.empty() ? first_of(query).name : fmt::format("{} ({})", first_of(query).name, text);
+}
+
+AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep, std::string_view backend) {
+  AttentionQuery query;
+  query.cuda = qkv.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
+  query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
+  query.dtype = qkv.scalar_type(), query.head_dim = args.head_dim, query.seq = args.seq;
+  AttentionState s;
+  s.backend = &choose(query, backend);
+  int64_t column = 0;
+  const auto next = [&](int64_t heads) {
+    const at::Tensor part = qkv.narrow(1, column, heads * args.head_dim);
+    column += heads * args.head_dim;
+    return part.view({args.batch, args.seq, heads, args.head_dim});
+  };
+  s.q = next(args.heads), s.k = next(args.kv_heads), s.v = next(args.kv_heads);
+  s.backend->forward(s, args);
+  s.out = rows(s.attended);
+  if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
   return s;
 }
 
-at::Tensor attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {
-  const int64_t d = args.head_dim, group = args.heads / args.kv_heads;
-  const at::Tensor grad = split_heads(d_out, args.batch, args.heads, d);
-  at::Tensor dq, dk, dv;
-  if (s.flash) {
-    std::tie(dq, dk, dv) = at::_scaled_dot_product_flash_attention_backward(
-        grad, s.q, s.k, s.v, s.flash_out, s.lse, at::Tensor(), at::Tensor(), s.max_q, s.max_k, 0.0, true, s.seed, s.offset, args.scale);
-  } else {
-    const at::Tensor p = at::softmax(masked_scores(s.q, s.k, args), -1), g = grad.to(at::kFloat);
-    dv = at::matmul(p.transpose(2, 3), g);
-    const at::Tensor dp = at::matmul(g, s.v.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3));
-    const at::Tensor ds = p * (dp - (g * s.flash_out.to(at::kFloat)).sum(-1, true)) * args.scale;
-    dq = at::matmul(ds, s.k.to(at::kFloat).repeat_interleave(group, 1));
-    dk = at::matmul(ds.transpose(2, 3), s.q.to(at::kFloat));
-  }
-  // Copied straight into their columns of the gradient of the joint projection.
-  const at::Tensor d_qkv = at::empty({d_out.size(0), (args.heads + 2 * args.kv_heads) * d}, d_out.options());
-  int64_t column = 0;
-  const auto put = [&](const at::Tensor& part, int64_t heads) {
-    const at::Tensor to = d_qkv.narrow(1, column, heads * d).view({args.batch, d_out.size(0) / args.batch, heads, d}).transpose(1, 2);
-    column += heads * d;
-    if (heads == part.size(1)) {
-      to.copy_(part);
-    } else {
-      to.copy_(part.reshape({args.batch, heads, group, part.size(2), d}).to(at::kFloat).sum(2));
-    }
-  };
-  put(dq, args.heads), put(dk, args.kv_heads), put(dv, args.kv_heads);
-  return d_qkv;
+AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {
+  const AttentionGradients g = s.backend->backward(d_out.view(s.q.sizes()), s, args);
+  return {rows(g.q), rows(g.k), rows(g.v)};
 }
 
 at::Tensor attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
   const at::Tensor p = at::softmax(masked_scores(q, k, args), -1);
-  return merge_heads(at::matmul(p, v.to(at::kFloat).repeat_interleave(q.size(1) / v.size(1), 1)).to(q.scalar_type()));
+  return rows(turned(at::matmul(p, v.to(at::kFloat).repeat_interleave(q.size(1) / v.size(1), 1)).to(q.scalar_type())));
 }
 
 }  // namespace halftone::aten

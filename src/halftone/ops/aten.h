@@ -1,20 +1,39 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <string_view>
+
 #include "halftone/ops/attention.h"
 
-// Attention on a GPU, by LibTorch's operations, without autograd.
+// Attention on a GPU, by LibTorch's operations, without autograd. Back-ends, the first that takes a query runs it: cuDNN, flash-2 (of
+// documents, too, as sequences of their own), math (matrix products that write the scores, on any device).
 namespace halftone::aten {
 
-struct AttentionState {
-  at::Tensor out, lse;                          // out [T, H * d]
-  at::Tensor q, k, v, flash_out, seed, offset;  // kept for backward
-  int64_t max_q = 0, max_k = 0;
-  bool flash = false;
+// What the choice of a back-end depends on.
+struct AttentionQuery {
+  bool cuda = false, cudnn = false, deterministic = false, documents = false;
+  at::ScalarType dtype = at::kBFloat16;
+  int64_t head_dim = 0, seq = 0;
+  bool operator==(const AttentionQuery&) const = default;
 };
-// qkv with q, k already rotated.
-AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep);
-at::Tensor attention_backward(const at::Tensor& d_out, const AttentionState& state, const AttentionArgs& args);  // dqkv, before un-rotation
+// The back-end that takes the query and why those before it do not: "flash-2 (cudnn: head size 80, it takes 64 and 128)".
+std::string describe_attention(const AttentionQuery& query);
+
+struct AttentionBackend;
+struct AttentionState {
+  at::Tensor out;                          // [T, H * d]
+  at::Tensor q, k, v;                      // [B, S, heads, d], views of qkv; kept for backward with all that follows
+  at::Tensor attended, lse, seed, offset;  // out as [B, S, H, d], the same memory where the back-end writes it so
+  const AttentionBackend* backend = nullptr;
+};
+// qkv with q, k already rotated. `backend`: by this one, an Error where it lacks something; empty: by the first that takes it.
+AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep, std::string_view backend = {});
+// Before un-rotation, each [T, heads * d] with rows of adjacent elements.
+struct AttentionGradients {
+  at::Tensor q, k, v;
+};
+AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& state, const AttentionArgs& args);
 // q[B, H, Lq, d], k and v[B, Hkv, Lk, d], query i sees keys up to i + Lk - Lq; [B * Lq, H * d].
 at::Tensor attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args);
 

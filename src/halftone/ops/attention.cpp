@@ -3,6 +3,9 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "halftone/attention/causal.h"
 #include "halftone/fused/rope.h"
 #include "halftone/ops/aten.h"
@@ -15,21 +18,26 @@ namespace {
 
 char* column(const at::Tensor& t, int64_t c) { return static_cast<char*>(t.data_ptr()) + c * t.element_size(); }
 
-// Rotates q and k of qkv in place.
-void rotate(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
-  const int64_t heads = a.heads + a.kv_heads;
+// Rotates the first `heads` heads of every row into `to`.
+void rotate(const at::Tensor& from, const at::Tensor& to, int64_t heads, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
   Rope p;
-  p.tokens = qkv.size(0), p.heads = heads, p.head_dim = a.head_dim, p.dtype = kernel_dtype(qkv);
-  p.x = p.out = qkv.data_ptr(), p.x_stride = p.out_stride = qkv.stride(0);
+  p.tokens = from.size(0), p.heads = heads, p.head_dim = a.head_dim, p.dtype = kernel_dtype(from);
+  p.x = from.const_data_ptr(), p.x_stride = from.stride(0);
+  p.out = to.data_ptr(), p.out_stride = to.stride(0);
   p.cos = a.cos.const_data_ptr<float>(), p.sin = a.sin.const_data_ptr<float>(), p.max_positions = a.cos.size(0);
   if (a.positions.defined()) p.positions = a.positions.const_data_ptr<int32_t>();
   p.seq_len = a.seq, p.offset = first_position, p.inverse = inverse;
   p.pairing = a.rotate_halves ? RopePairing::halves : RopePairing::neighbours;
-  if (qkv.is_cpu()) {
+  if (from.is_cpu()) {
     rope(p);
   } else {
-    cuda::launch("rope", &cuda::Module::rope, p, qkv.device());
+    cuda::launch("rope", &cuda::Module::rope, p, from.device());
   }
+}
+
+// q and k of qkv in place.
+void rotate(const at::Tensor& qkv, const AttentionArgs& a, bool inverse, int64_t first_position = 0) {
+  rotate(qkv, qkv, a.heads + a.kv_heads, a, inverse, first_position);
 }
 
 void check_args(const at::Tensor& qkv, const AttentionArgs& a, int64_t seq) {
@@ -49,7 +57,7 @@ at::Tensor forward_cpu(const at::Tensor& qkv, const AttentionArgs& a, at::Tensor
   p.q = column(qkv, 0), p.k = column(qkv, width), p.v = column(qkv, width + kv);
   p.q_layout.row = p.k_layout.row = p.v_layout.row = qkv.stride(0);
   p.out = out.data_ptr(), p.out_layout.row = width, p.lse = lse.mutable_data_ptr<float>();
-  if (a.doc_start.defined()) p.doc_start = a.doc_start.const_data_ptr<int32_t>();
+  if (a.documents.start.defined()) p.doc_start = a.documents.start.const_data_ptr<int32_t>();
   causal_attention_forward(p);
   return out;
 }
@@ -67,13 +75,46 @@ at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qkv, const at
   p.dq_layout.row = p.dk_layout.row = p.dv_layout.row = d_qkv.stride(0);
   p.out = out.const_data_ptr(), p.d_out = d_out.const_data_ptr(), p.lse = lse.const_data_ptr<float>();
   p.out_layout.row = out.stride(0), p.d_out_layout.row = d_out.stride(0);
-  if (a.doc_start.defined()) p.doc_start = a.doc_start.const_data_ptr<int32_t>();
+  if (a.documents.start.defined()) p.doc_start = a.documents.start.const_data_ptr<int32_t>();
   causal_attention_backward(p);
   rotate(d_qkv, a, true);
   return d_qkv;
 }
 
+// Rotated back on their way into the gradient of the joint projection.
+at::Tensor backward_cuda(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& a) {
+  const int64_t width = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
+  at::Tensor d_qkv = at::empty({d_out.size(0), width + 2 * kv}, d_out.options());
+  rotate(g.q, d_qkv, a.heads, a, true);
+  rotate(g.k, d_qkv.narrow(1, width, kv), a.kv_heads, a, true);
+  d_qkv.narrow(1, width + kv, kv).copy_(g.v);
+  return d_qkv;
+}
+
 }  // namespace
+
+Documents documents_of(const at::Tensor& start, c10::Device device) {
+  check(start.dim() == 2 && start.scalar_type() == at::kInt && start.is_cpu() && start.is_contiguous() && start.numel() > 0,
+        "attention: expected the starts of documents as int32 [rows, places] in host memory, found {} of [{}] on {}",
+        c10::toString(start.scalar_type()), fmt::join(start.sizes(), " x "), start.device().str());
+  const int64_t places = start.size(1);
+  const int32_t* s = start.const_data_ptr<int32_t>();
+  std::vector<int32_t> offsets;
+  for (int64_t t = 0; t < start.numel(); ++t) {
+    const int64_t j = t % places;
+    check(s[t] == j || (j > 0 && s[t] == s[t - 1]), "attention: place {} of row {} names {} as the start of its document; expected {}", j,
+          t / places, s[t], j > 0 ? fmt::format("{} or, beginning one, {}", s[t - 1], j) : "0");
+    if (s[t] == j) offsets.push_back(static_cast<int32_t>(t));
+  }
+  offsets.push_back(static_cast<int32_t>(start.numel()));
+  Documents d;
+  for (size_t i = 1; i < offsets.size(); ++i) d.longest = std::max<int64_t>(d.longest, offsets[i] - offsets[i - 1]);
+  const at::Tensor host = at::empty({static_cast<int64_t>(offsets.size())}, start.options().pinned_memory(device.is_cuda()));
+  std::copy(offsets.begin(), offsets.end(), host.mutable_data_ptr<int32_t>());
+  d.start = start.view(-1).to(device, true), d.offsets = host.to(device, true);
+  return d;
+}
 
 at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args) {
   check_args(qkv, args, args.seq);
@@ -93,11 +134,7 @@ at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args) {
       auto state = std::make_shared<aten::AttentionState>(aten::attention(plain, args, recording));
       out = state->out;
       state->out = at::Tensor();
-      backward = [state, args](const variable_list& g) -> variable_list {
-        at::Tensor d_qkv = aten::attention_backward(g[0].contiguous(), *state, args);
-        rotate(d_qkv, args, true);
-        return {d_qkv};
-      };
+      backward = [state, args](const variable_list& g) -> variable_list { return {backward_cuda(g[0].contiguous(), *state, args)}; };
     }
   }
   if (recording) connect("causal_attention", {qkv}, {&out}, std::move(backward));

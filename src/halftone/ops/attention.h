@@ -3,6 +3,16 @@
 
 namespace halftone {
 
+// Documents of packed rows: each is a run of places of one row, and its tokens see no other.
+struct Documents {
+  at::Tensor start;     // int32 [T]: place in its row where a token's document begins; undefined: rows are not divided
+  at::Tensor offsets;   // int32 [documents + 1]: which of the T tokens each begins with, and T
+  int64_t longest = 0;  // tokens
+};
+// From their starts, int32 [B, S] in host memory; copied to the device without waiting for it. Error naming a place that neither
+// begins a document nor belongs to that of the place before.
+Documents documents_of(const at::Tensor& start, c10::Device device);
+
 struct AttentionArgs {
   int64_t batch = 0, seq = 0;  // rows of qkv = batch * seq
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
@@ -10,7 +20,7 @@ struct AttentionArgs {
   at::Tensor cos, sin;         // fp32 [positions, head_dim / 2]
   bool rotate_halves = false;  // pairs (j, j + d/2) instead of neighbours (2j, 2j + 1)
   at::Tensor positions;        // int32 [T] or undefined: 0..seq-1 in every row of the batch
-  at::Tensor doc_start;        // int32 [T]: first position of the row that a token may see; undefined: all before it
+  Documents documents;         // without: a token sees all before it in its row
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:

@@ -12,7 +12,7 @@ MicroBatch to_device(const Batch& b, const Engine& engine, int64_t first_row) {
   const auto move = [&](const at::Tensor& t) { return t.defined() ? t.to(engine.device(), true) : t; };
   m.input.tokens = move(b.tokens), m.labels = move(b.labels);
   m.input.positions = move(b.positions);
-  if (engine.built().block_causal) m.input.doc_start = move(b.doc_start);
+  if (engine.built().block_causal) m.input.documents = documents_of(b.doc_start, engine.device());
   m.valid_labels = b.valid_labels, m.first_row = first_row;
   return m;
 }

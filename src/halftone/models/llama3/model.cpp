@@ -94,7 +94,7 @@ nn::SequenceInfo Llama::sequence_info(const nn::ModelInput& input) const {
   check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
-  if (input.doc_start.defined()) info.doc_start = input.doc_start.reshape(-1).contiguous();
+  info.documents = input.documents;
   return info;
 }
 
