@@ -125,6 +125,10 @@ INSTANTIATE_TEST_SUITE_P(Cpu, AttentionBackend,
                                           testing::Values(BackendCase{"math", 64, 4, false}, BackendCase{"math", 64, 4, true})),
                          backend_name);
 
+std::string rows_name(const testing::TestParamInfo<std::tuple<std::string, bool>>& info) {
+  return std::get<0>(info.param) + (std::get<1>(info.param) ? "_documents" : "_rows");
+}
+
 using AttentionOp = OnDeviceWith<bool>;
 
 Result run_op(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a) {
@@ -149,8 +153,7 @@ TEST_P(AttentionOp, EqualsTheProcessor) {
   EXPECT_LT(relative(expected.d_qkv, found.d_qkv), 1.2e-2);
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, AttentionOp, testing::Combine(testing::Values(std::string("cuda")), testing::Bool()),
-                         [](const auto& info) { return std::string("cuda_") + (std::get<1>(info.param) ? "documents" : "rows"); });
+INSTANTIATE_TEST_SUITE_P(Cuda, AttentionOp, testing::Combine(testing::Values(std::string("cuda")), testing::Bool()), rows_name);
 
 using AttentionRepeats = OnDeviceWith<bool>;
 
@@ -173,8 +176,7 @@ TEST_P(AttentionRepeats, BitForBitWhereAskedFor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, AttentionRepeats, testing::Combine(testing::Values(std::string("cuda")), testing::Bool()),
-                         [](const auto& info) { return std::string("cuda_") + (std::get<1>(info.param) ? "documents" : "rows"); });
+INSTANTIATE_TEST_SUITE_P(Cuda, AttentionRepeats, testing::Combine(testing::Values(std::string("cuda")), testing::Bool()), rows_name);
 
 using AttentionMemory = OnDevice;
 
