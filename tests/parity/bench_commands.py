@@ -134,6 +134,7 @@ refuse("cannot be written", "mm", "--csv", "/nonexistent/file.csv", "--device", 
 refuse("halftone: bench linear: ", "linear", "--bogus")
 refuse("No space left on device", "mm", "--csv", "/dev/full", "--device", "cpu")
 refuse("expected --config FILE", "train")
+refuse("--breakdown needs a GPU", "train", "--config", os.path.join(source, "recipes/demo.toml"), "--training.device", "cpu", "--breakdown")
 if not os.path.exists("/dev/nvidiactl"):
     refuse("cuda", "mm", "--device", "cuda", "--sizes", "64")
 sys.exit(1 if failures else 0)

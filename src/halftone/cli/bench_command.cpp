@@ -14,6 +14,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
+#include "halftone/cli/bench_breakdown.h"
 #include "halftone/cli/bench_commands.h"
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
@@ -53,17 +54,22 @@ MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device dev
 }
 
 constexpr const char* kTrainHelp =
-    "halftone bench train --config FILE [--section.field value ...] [--own-amax]\n\n"
+    "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n\n"
     "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s and ms of the median step of\n"
     "the second half, peak memory, seconds from the launch of the program to the end of the first step, losses, and what was measured.\n\n"
-    "  --own-amax  quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them\n\n"
+    "  --own-amax   quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them\n"
+    "  --breakdown  records three more steps on the GPU and prints its time by kind of work, and the largest kernels\n\n"
     "training.steps (at least 4) says how many steps; the other options are those of halftone train (halftone train --help).\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
 
 int bench_train(Arguments given) {
   if (asked_help(given)) return print(kTrainHelp), 0;
   std::vector<std::string> args(given.begin(), given.end());
-  amax_use().from_producers = std::erase_if(args, [](const std::string& word) { return is_option(word, "--own-amax"); }) == 0;
+  const auto take = [&](const char* option) {
+    return std::erase_if(args, [&](const std::string& word) { return is_option(word, option); }) != 0;
+  };
+  amax_use().from_producers = !take("--own-amax");
+  const bool breakdown = take("--breakdown");
   require_one_process(read_environment());
   const LoadedConfig loaded = load_config(args);
   const JobConfig& c = loaded.config;
@@ -72,6 +78,8 @@ int bench_train(Arguments given) {
   refuse_unsupported(c);
   Engine::Options options;
   options.device = select_device(c.training.device, 0), options.positions = c.training.seq_len;
+  check(!breakdown || !options.device.is_cpu(), "bench train: --breakdown needs a GPU, found training.device {}; leave it out on a CPU",
+        options.device.str());
   options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
   Engine engine(c, options);
   engine.initialize();
@@ -115,6 +123,14 @@ int bench_train(Arguments given) {
                                       {"activation_checkpoint", c.activation_checkpoint.mode},
                                       {"model", engine.built().description->json()}};
   std::printf("%s\n", out.dump().c_str());
+  if (breakdown) {
+    int64_t step = c.training.steps;
+    const bench::Breakdown b = bench::record_breakdown(options.device, [&] {
+      engine.step(batches, ++step, schedule.factor(c.training.steps - 1));
+      synchronize(options.device);
+    });
+    std::printf("\n%s", bench::breakdown_text(b, 20).c_str());
+  }
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/range.h"
 
 namespace halftone::nn {
 namespace {
@@ -33,6 +34,7 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
   const auto for_block = [&](int64_t next, const Stream& s) { return keep && recomputed(next) ? joined(s) : s; };
   Stream out = embedded_ = for_block(0, model.embed(input.tokens, info_));
   for (int64_t i = 0; i < model.blocks(); ++i) {
+    const Range range("layers.{} forward", i);
     const Stream in = keep ? leaves(out) : out;
     if (!keep) {
       out = model.block(i, in, info_);
@@ -55,6 +57,7 @@ void Pass::backward() {
   Stream d = differentiate(head_in_, {loss_.loss}, {});
   loss_.loss = at::Tensor(), head_in_ = Stream();
   for (int64_t i = static_cast<int64_t>(blocks_.size()) - 1; i >= 0; --i) {
+    const Range range("layers.{} backward", i);
     Unit& unit = blocks_[static_cast<size_t>(i)];
     if (!unit.out.x.defined()) {
       const at::AutoGradMode grad(true);

@@ -11,6 +11,7 @@
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/linear.h"
 #include "halftone/ops/node.h"
+#include "halftone/ops/range.h"
 
 namespace halftone {
 namespace {
@@ -52,6 +53,7 @@ Head head_of(LinearGroup& group) {
 
 HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const StepContext& context,
                    const at::Tensor& grad_factor) {
+  const Range range("head");
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0),
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
   std::vector<at::Tensor> inputs = {x};

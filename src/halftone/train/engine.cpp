@@ -12,6 +12,7 @@
 #include "halftone/nn/pattern.h"
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/range.h"
 
 namespace halftone {
 namespace {
@@ -187,13 +188,17 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
     r.loss_sum += forward_backward(b, 1.0 / static_cast<double>(r.valid_labels));
   }
   double squares = 0;
-  for (nn::ParameterStore::Unit& unit : store_.units()) squares += sum_of_squares(unit.flat.grad).item<double>();
+  {
+    const Range range("gradient norm");
+    for (nn::ParameterStore::Unit& unit : store_.units()) squares += sum_of_squares(unit.flat.grad).item<double>();
+  }
   r.grad_norm = std::sqrt(squares);
   r.finite = std::isfinite(r.loss_sum) && std::isfinite(r.grad_norm);
   if (!r.finite || (accept_loss && !accept_loss(r.loss_sum / static_cast<double>(r.valid_labels)))) {
     zero_gradients();
     return r;
   }
+  const Range range("optimizer");
   const double clip = std::isinf(max_norm_) ? 1.0 : std::min(1.0, max_norm_ / (r.grad_norm + 1e-6));
   const at::Tensor factor = at::full({1}, static_cast<float>(clip), store_.units().front().flat.grad.options());
   ++updates_;

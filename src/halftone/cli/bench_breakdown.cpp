@@ -1,0 +1,155 @@
+#include "halftone/cli/bench_breakdown.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "halftone/base/error.h"
+#include "halftone/cli/text_table.h"
+#include "halftone/ops/range.h"
+
+namespace halftone::bench {
+namespace {
+
+constexpr int kSteps = 3;  // recorded
+constexpr const char* kStep = "step";
+
+struct Sign {
+  std::string_view text;
+  WorkKind work;
+};
+
+// Ranges that say what everything in them is for.
+constexpr Sign kRanges[] = {{"head", WorkKind::head}, {"gradient norm", WorkKind::grad_norm}, {"optimizer", WorkKind::optimizer}};
+
+// What a kernel's name contains; the first that fits. Libraries come before words that may stand in their template arguments.
+constexpr Sign kKernels[] = {
+    {"Memcpy", WorkKind::copy},
+    {"Memset", WorkKind::copy},
+    // cuDNN's and flash-2's; CUTLASS is inside of some
+    {"flash", WorkKind::attention},
+    {"fmha", WorkKind::attention},
+    {"sdpa", WorkKind::attention},
+    {"cudnn", WorkKind::attention},
+    {"attention", WorkKind::attention},
+    // cuBLASLt, CUTLASS and what surrounds them (gemm/)
+    {"cutlass", WorkKind::product},
+    {"gemm", WorkKind::product},
+    {"nvjet", WorkKind::product},
+    {"cublas", WorkKind::product},
+    {"block_rows_kernel", WorkKind::product},
+    {"scalar_kernel", WorkKind::product},
+    {"convert_kernel", WorkKind::product},
+    {"finish_kernel", WorkKind::product},
+    // fused/
+    {"RmsNorm", WorkKind::norm},
+    {"add_parts_kernel", WorkKind::norm},
+    {"Swiglu", WorkKind::norm},
+    {"rope_kernel", WorkKind::norm},
+    {"cross_entropy_kernel", WorkKind::head},
+    {"optimizer_kernel", WorkKind::optimizer},
+    {"squares", WorkKind::grad_norm},
+    // quantize/, stored weights and their decoding: the rest of our kernels
+    {"halftone::", WorkKind::quantiser},
+    // ATen
+    {"copy_kernel", WorkKind::copy},
+    {"CatArray", WorkKind::copy},
+    {"FillFunctor", WorkKind::copy},
+};
+
+std::string_view range_at(const std::vector<const ProfileEvent*>& ranges, int64_t time) {
+  for (const ProfileEvent* r : ranges) {
+    if (r->begin <= time && time <= r->end) return r->name;
+  }
+  return {};
+}
+
+// Without what is alike in all of them.
+std::string short_name(std::string name) {
+  for (const std::string_view part : {"void ", "(anonymous namespace)::", "halftone::", "at::native::", "::unnamed>"}) {
+    for (size_t at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
+  }
+  constexpr size_t kLongest = 96;
+  return name.size() <= kLongest ? name : name.substr(0, kLongest - 3) + "...";
+}
+
+}  // namespace
+
+WorkKind work_of(std::string_view kernel, std::string_view range) {
+  for (const Sign& s : kRanges) {
+    if (range == s.text) return s.work;
+  }
+  for (const Sign& s : kKernels) {
+    if (kernel.find(s.text) != std::string_view::npos) return s.work;
+  }
+  return WorkKind::other;
+}
+
+Breakdown break_down(std::span<const ProfileEvent> events) {
+  std::vector<const ProfileEvent*> steps, ranges, device;
+  std::unordered_map<uint64_t, int64_t> launched;  // when
+  for (const ProfileEvent& e : events) {
+    if (e.kind == ProfileEvent::Kind::launch) launched.emplace(e.launch, e.begin);
+    if (e.kind == ProfileEvent::Kind::device) device.push_back(&e);
+    if (e.kind != ProfileEvent::Kind::range) continue;
+    if (e.name == kStep) steps.push_back(&e);
+    if (std::any_of(std::begin(kRanges), std::end(kRanges), [&](const Sign& s) { return s.text == e.name; })) ranges.push_back(&e);
+  }
+  check(!steps.empty(), "the profiler recorded no step");
+  std::sort(device.begin(), device.end(), [](const ProfileEvent* a, const ProfileEvent* b) { return a->begin < b->begin; });
+  Breakdown b;
+  b.steps = static_cast<int64_t>(steps.size());
+  const double per_step = 1.0 / static_cast<double>(b.steps), ms_per_step = 1e-6 * per_step;
+  for (const ProfileEvent* s : steps) b.wall_ms += static_cast<double>(s->end - s->begin) * ms_per_step;
+  std::map<std::string, Breakdown::Kernel> kernels;
+  double busy = 0;
+  int64_t done = INT64_MIN;  // the device was counted up to here
+  for (const ProfileEvent* e : device) {
+    const auto launch = launched.find(e->launch);
+    const int64_t asked = launch != launched.end() ? launch->second : e->begin;
+    if (range_at(steps, asked).empty()) continue;
+    const WorkKind work = work_of(e->name, range_at(ranges, asked));
+    const double ms = static_cast<double>(std::max<int64_t>(0, e->end - std::max(e->begin, done))) * ms_per_step;
+    done = std::max(done, e->end);
+    busy += ms, b.kernels += per_step, b.ms[static_cast<size_t>(work)] += ms;
+    Breakdown::Kernel& k =
+        kernels.try_emplace(fmt::format("{} {}", static_cast<int>(work), e->name), Breakdown::Kernel{e->name, work}).first->second;
+    k.ms += ms, k.calls += per_step;
+  }
+  b.idle_ms = b.wall_ms - busy;
+  for (auto& [name, kernel] : kernels) b.largest.push_back(std::move(kernel));
+  std::sort(b.largest.begin(), b.largest.end(), [](const auto& x, const auto& y) { return x.ms > y.ms; });
+  return b;
+}
+
+std::string breakdown_text(const Breakdown& b, size_t kernels) {
+  const auto share = [&](double ms) { return fmt::format("{:.1f}", 100 * ms / b.wall_ms); };
+  TextTable kinds({"kind of work", "ms a step", "%"});
+  for (size_t i = 0; i < b.ms.size(); ++i) kinds.row({kWorkNames[i], fmt::format("{:.2f}", b.ms[i]), share(b.ms[i])});
+  kinds.row({"idle", fmt::format("{:.2f}", b.idle_ms), share(b.idle_ms)});
+  kinds.row({"step", fmt::format("{:.2f}", b.wall_ms), "100"});
+  TextTable largest({"ms a step", "calls", "kind of work", "kernel"});
+  for (size_t i = 0; i < std::min(kernels, b.largest.size()); ++i) {
+    const Breakdown::Kernel& k = b.largest[i];
+    largest.row({fmt::format("{:.2f}", k.ms), fmt::format("{:.0f}", k.calls), kWorkNames[static_cast<size_t>(k.work)], short_name(k.name)});
+  }
+  return fmt::format("GPU time of a step, mean of {} recorded steps with {:.0f} kernels and copies each:\n{}\nlargest kernels:\n{}",
+                     b.steps, b.kernels, kinds.text(), largest.text());
+}
+
+Breakdown record_breakdown(c10::Device device, const std::function<void()>& step) {
+  Profiler profiler(device, Profiler::Detail::ranges);
+  step();
+  profiler.start();
+  for (int i = 0; i < kSteps; ++i) {
+    const Range range("{}", kStep);
+    step();
+  }
+  const std::vector<ProfileEvent> events = profiler.events();
+  check(std::any_of(events.begin(), events.end(), [](const ProfileEvent& e) { return e.kind == ProfileEvent::Kind::device; }),
+        "--breakdown: CUPTI recorded no kernel on {}; another profiler may be attached, or the driver lets only root profile",
+        device.str());
+  return break_down(events);
+}
+
+}  // namespace halftone::bench

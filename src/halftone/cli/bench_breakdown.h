@@ -1,0 +1,42 @@
+#pragma once
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/train/profiler.h"
+
+// Where the time of a training step on a GPU goes, by kind of work.
+namespace halftone::bench {
+
+enum class WorkKind { product, attention, norm, quantiser, head, optimizer, grad_norm, copy, other };
+constexpr std::array<const char*, 9> kWorkNames = {"products",  "attention",     "norm, activation, RoPE", "quantisers", "head + loss",
+                                                   "optimizer", "gradient norm", "copies and fills",       "other"};
+
+// By the range open on the host at the launch, where that says it (head, optimizer, gradient norm), else by the kernel's name.
+WorkKind work_of(std::string_view kernel, std::string_view range);
+
+// Of one step on average. What two kernels run at the same time counts once, for the one that began first: kinds and idle add up to
+// wall_ms.
+struct Breakdown {
+  struct Kernel {
+    std::string name;
+    WorkKind work;
+    double ms = 0, calls = 0;
+  };
+  int64_t steps = 0;
+  double wall_ms = 0, idle_ms = 0, kernels = 0;
+  std::array<double, kWorkNames.size()> ms{};
+  std::vector<Kernel> largest;  // every kernel, by falling time
+};
+// Of the steps that ranges named "step" enclose, at whose ends the device is idle.
+Breakdown break_down(std::span<const ProfileEvent> events);
+// Kinds, and the `kernels` largest kernels.
+std::string breakdown_text(const Breakdown& b, size_t kernels);
+
+// Records some calls of `step`, which returns when the device is idle, after one that warms the recorder up. Error without a GPU.
+Breakdown record_breakdown(c10::Device device, const std::function<void()>& step);
+
+}  // namespace halftone::bench

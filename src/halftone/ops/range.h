@@ -1,0 +1,23 @@
+#pragma once
+#include <ATen/record_function.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace halftone {
+
+// Names what the program does while it lives, for whoever records (train/profiler.h). When nobody does, the name is not even built.
+class Range {
+ public:
+  template <class... T>
+  explicit Range(fmt::format_string<T...> name, T&&... values) {
+    if (record_.isActive()) record_.before(fmt::format(name, std::forward<T>(values)...));
+  }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+
+ private:
+  at::RecordFunction record_{at::RecordScope::USER_SCOPE};
+};
+
+}  // namespace halftone
