@@ -100,5 +100,14 @@ TEST(Trainer, AStepThatIsNotFiniteEndsTheRun) {
   EXPECT_EQ(events(runs, "skip", "update skipped"), 10);
 }
 
+TEST(Trainer, TracesTheLastStepsOfACycle) {
+  const SmallRuns runs;
+  run_training(runs.config("traced", {"--training.steps=4", "--profiling.enable_profiling", "--profiling.profile_freq=4",
+                                      "--profiling.profiler_active=2", "--profiling.profiler_warmup=1"}),
+               "test");
+  const std::string trace = testing::read_file(runs / "traced" / "profile_traces" / "iteration_4" / "rank0_trace.json");
+  for (const int step : {1, 2, 3, 4}) EXPECT_EQ(trace.find("ProfilerStep#" + std::to_string(step)) != std::string::npos, step > 2) << step;
+}
+
 }  // namespace
 }  // namespace halftone

@@ -9,6 +9,7 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/norm.h"
+#include "halftone/ops/range.h"
 #include "halftone/ops/scale_columns.h"
 #include "halftone/ops/swiglu.h"
 
@@ -163,6 +164,7 @@ Attention::Attention(const Shape& s, int layer, Init in, Init out)
       qkv_({&wq_, &wk_, &wv_}) {}
 
 at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) {
+  const Range range("{}", fqn());
   AttentionArgs args;
   args.batch = info.batch, args.seq = info.seq;
   args.heads = shape_.heads, args.kv_heads = shape_.kv_heads, args.head_dim = shape_.head_dim;
@@ -180,6 +182,7 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
       gate_up_({&w1_, &w3_}) {}
 
 at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {
+  const Range range("{}", fqn());
   const at::Tensor gu = gate_up_(x, step);
   return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step);
 }

@@ -153,6 +153,28 @@ void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
 
+namespace {
+
+// A function of LibTorch's CUDA half, which the program does not link, by its mangled name.
+template <class F>
+F* of_torch_cuda(const char* name) {
+  void* found = dlsym(RTLD_DEFAULT, name);
+  check(found != nullptr, "LibTorch's CUDA half lacks {}; expected LibTorch 2.11", name);
+  return reinterpret_cast<F*>(found);
+}
+
+}  // namespace
+
+void record_memory_history(int64_t entries) {
+  // torch::cuda::_record_memory_history (torch/csrc/cuda/memory_snapshot.h). Without stacks: they would be Python's.
+  using Record = void(bool, bool, int64_t, bool, bool, bool, bool, bool, const std::vector<std::string>&);
+  of_torch_cuda<Record>(
+      "_ZN5torch4cuda22_record_memory_historyEbblbbbbbRKSt6vectorINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaIS7_EE")(
+      true, false, entries, false, false, false, false, false, {});
+}
+
+std::string memory_snapshot() { return of_torch_cuda<std::string()>("_ZN5torch4cuda24_memory_snapshot_pickledB5cxx11Ev")(); }
+
 void set_deterministic(bool warn_only) {
   setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
   at::globalContext().setDeterministicAlgorithms(true, warn_only);

@@ -26,6 +26,10 @@ struct MemoryUse {
 MemoryUse peak_memory(c10::Device device);
 void reset_peak_memory(c10::Device device);
 void synchronize(c10::Device device);
+// From here on the GPU's allocator notes its last `entries` events, and the ranges (ops/range.h) around them; what it knows, as the
+// pickle that pytorch.org/memory_viz reads.
+void record_memory_history(int64_t entries);
+std::string memory_snapshot();
 // Deterministic algorithms or an error naming the op (warn_only: a warning).
 void set_deterministic(bool warn_only);
 

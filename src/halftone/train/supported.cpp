@@ -28,10 +28,6 @@ void refuse_unsupported(const JobConfig& c) {
   refuse(c.checkpoint.export_dtype == "fp8_blockwise" || c.checkpoint.export_dtype == "mxfp4",
          "checkpoint.export_dtype: this build exports float32, bfloat16 and float16");
   refuse(c.checkpoint.initial_load_in_hf_quantized, "checkpoint.initial_load_in_hf_quantized: this build reads unquantised weights");
-  // Observing less changes no result, so that torchtitan's files, which profile, train unchanged.
-  if (c.profiling.enable_profiling || c.profiling.enable_memory_snapshot) {
-    log_warning("[compat] profiling: this build writes no traces and no memory snapshots");
-  }
   const auto idle = [](bool set, const char* line) {
     if (set) log_warning("[compat] {}", line);
   };

@@ -1,5 +1,7 @@
 #include "halftone/train/trainer.h"
 
+#include <c10/util/Exception.h>
+
 #include <optional>
 #include <random>
 
@@ -8,6 +10,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/range.h"
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
@@ -20,6 +23,7 @@
 #include "halftone/train/schedule.h"
 #include "halftone/train/sizing.h"
 #include "halftone/train/step_guard.h"
+#include "halftone/train/step_traces.h"
 #include "halftone/train/stop_signal.h"
 #include "halftone/train/supported.h"
 #include "halftone/train/tokenizer_setup.h"
@@ -47,7 +51,8 @@ class Trainer {
   void build_engine();
   void plan();
   void train();
-  bool train_step(int64_t step);  // false when the data ended
+  bool train_step(int64_t step);     // false when the data ended
+  bool observed_step(int64_t step);  // with what [profiling] asks for
   void validate(int64_t step);
   void save(bool last);
   RunSummary summary(RunEnd end) const;
@@ -70,6 +75,7 @@ class Trainer {
   std::optional<RunMetrics> metrics_;
   StepGuard guard_{config_.training, progress_};
   double validation_loss_ = 0;
+  std::optional<StepTraces> traces_;
   std::optional<StopSignal> stop_;  // from the first step on: before it nothing would be lost
 };
 
@@ -166,6 +172,19 @@ bool Trainer::train_step(int64_t step) {
   return true;
 }
 
+bool Trainer::observed_step(int64_t step) {
+  traces_->before(step);
+  try {
+    const Range range("ProfilerStep#{}", step);  // the name by which tools of PyTorch find steps
+    if (!train_step(step)) return false;
+  } catch (const c10::OutOfMemoryError&) {
+    traces_->out_of_memory(step);
+    throw;
+  }
+  if (progress_.step == step) metrics_->leave_out(traces_->after(step));  // no rollback
+  return true;
+}
+
 void Trainer::validate(int64_t step) {
   if (!data_->validation()) return;
   const Stopwatch watch;
@@ -192,10 +211,11 @@ void Trainer::train() {
   stop_.emplace();
   if (!sizing_.measured()) log_estimate(*engine_, data_->loader(), steps - progress_.step);
   log_info("Training starts at step {}", progress_.step + 1);
+  traces_.emplace(config_, device_, progress_.step + 1);
   metrics_->start_interval();
   while (progress_.step < steps && signal() == 0) {
     const int64_t step = progress_.step + 1;
-    if (!train_step(step)) break;
+    if (!observed_step(step)) break;
     if (progress_.step != step) continue;  // rolled back
     const bool last = step == steps;
     if (step == 1 || step % config_.validation.freq == 0 || last) validate(step);
