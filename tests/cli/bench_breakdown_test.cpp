@@ -122,7 +122,7 @@ TEST_P(BreakdownOnDevice, FindsTheKindsOfAStep) {
   const double busy = std::accumulate(b.ms.begin(), b.ms.end(), 0.0);
   EXPECT_LT(busy, 1.01 * b.wall_ms) << text;
   EXPECT_NEAR(busy + b.idle_ms, b.wall_ms, 1e-3 * b.wall_ms) << text;
-  EXPECT_LT(b.ms[static_cast<size_t>(WorkKind::other)], 0.25 * busy) << text;
+  EXPECT_LT(b.ms[static_cast<size_t>(WorkKind::other)], 0.5 * busy) << text;
   EXPECT_GT(b.kernels, 100) << text;
 }
 INSTANTIATE_TEST_SUITE_P(Cuda, BreakdownOnDevice, testing::Values(std::string("cuda")), [](const auto& info) { return info.param; });
