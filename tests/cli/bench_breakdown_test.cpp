@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "halftone/base/error.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/train/engine.h"
 #include "ops/test_device.h"
 #include "train/small_engine.h"
@@ -110,9 +111,12 @@ TEST_P(BreakdownOnDevice, FindsTheKindsOfAStep) {
   std::vector<MicroBatch> batches = small_step();
   for (MicroBatch& b : batches) b.input.tokens = b.input.tokens.to(test_device()), b.labels = b.labels.to(test_device());
   int64_t step = 0;
+  std::vector<double> ms;  // by the host's clock
   const Breakdown b = record_breakdown(test_device(), [&] {
+    const Stopwatch watch;
     EXPECT_TRUE(engine.step(batches, ++step, 1.0).updated);
     synchronize(test_device());
+    ms.push_back(watch.seconds() * 1e3);
   });
   const std::string text = breakdown_text(b, 1000);
   EXPECT_EQ(b.steps, 3) << text;
@@ -121,7 +125,9 @@ TEST_P(BreakdownOnDevice, FindsTheKindsOfAStep) {
   for (const WorkKind w : all) EXPECT_GT(b.ms[static_cast<size_t>(w)], 0) << kWorkNames[static_cast<size_t>(w)] << '\n' << text;
   const double busy = std::accumulate(b.ms.begin(), b.ms.end(), 0.0);
   EXPECT_LT(busy, 1.01 * b.wall_ms) << text;
-  EXPECT_NEAR(busy + b.idle_ms, b.wall_ms, 1e-3 * b.wall_ms) << text;
+  ASSERT_EQ(ms.size(), 4u);  // the first one warms up
+  const double host_ms = (ms[1] + ms[2] + ms[3]) / 3;
+  EXPECT_NEAR(busy + b.idle_ms, host_ms, 0.1 * host_ms) << text;  // one interval on two clocks
   EXPECT_LT(b.ms[static_cast<size_t>(WorkKind::other)], 0.5 * busy) << text;
   EXPECT_GT(b.kernels, 100) << text;
 }
