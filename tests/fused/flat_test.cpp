@@ -42,6 +42,26 @@ TEST(GradNorm, ClipFactor) {
   EXPECT_TRUE(std::isnan(clip_factor(NAN, INFINITY)));
 }
 
+// Which steps update, as the host and a device decide.
+TEST(GradNorm, JudgesAStep) {
+  const auto judged = [](double loss_sum, double norm, double limit) {
+    StepOutcome o;
+    o.loss_sum = loss_sum;
+    judge(o, norm, {4, limit, 2});
+    return o;
+  };
+  const StepOutcome good = judged(8, 5, 2);
+  EXPECT_TRUE(good.finite && good.updated);
+  EXPECT_EQ(good.grad_norm, 5);
+  EXPECT_EQ(good.grad_factor, clip_factor(5, 2));
+  const StepOutcome spiked = judged(8.01, 5, 2);
+  EXPECT_TRUE(spiked.finite && !spiked.updated);
+  for (const double bad : {double{INFINITY}, -double{INFINITY}, double{NAN}}) {
+    EXPECT_FALSE(judged(bad, 5, INFINITY).finite || judged(bad, 5, INFINITY).updated);
+    EXPECT_FALSE(judged(8, std::abs(bad), INFINITY).finite || judged(8, std::abs(bad), INFINITY).updated);
+  }
+}
+
 TEST(Flat, ScaleZeroCastAccumulate) {
   constexpr int64_t kCount = 50007;
   Matrix x(1, kCount, DType::f32, 0);

@@ -31,8 +31,9 @@ TEST(Optimizer, MatchesReferenceForEveryRuleAndType) {
           const OptimizerSegment segments[] = {{.offset = 0, .count = 20005, .lr = 0.01, .weight_decay = 0.1},
                                                {.offset = 20010, .count = kCount - 20010, .lr = 0.02, .weight_decay = 0}};
           OptimizerStep s = b.step(rule, segments);
-          const float factor = 0.5f;
-          s.grad_factor = &factor, s.compute_copy = b.copy.b.data(), s.zero_grad = true;
+          StepOutcome outcome;
+          outcome.grad_factor = 0.5f;
+          s.outcome = &outcome, s.compute_copy = b.copy.b.data(), s.zero_grad = true;
           optimizer_step(s);
           std::vector<double> p, m, v;
           for (int64_t i = 0; i < kCount; ++i) {
@@ -53,6 +54,23 @@ TEST(Optimizer, MatchesReferenceForEveryRuleAndType) {
         }
       }
     }
+  }
+}
+
+TEST(Optimizer, AStepThatDoesNotUpdateZeroesGradientsAlone) {
+  Buffers b(50, DType::f32, DType::f32, DType::f32), before = b;
+  const OptimizerSegment segment{.offset = 1, .count = 40, .lr = 0.5};
+  StepOutcome outcome;
+  outcome.updated = false, outcome.grad_factor = NAN;
+  for (const bool zero : {false, true}) {
+    OptimizerStep s = b.step(OptimizerRule::adamw, {&segment, 1});
+    s.outcome = &outcome, s.compute_copy = b.copy.b.data(), s.zero_grad = zero;
+    optimizer_step(s);
+    EXPECT_EQ(values(b.p), values(before.p));
+    EXPECT_EQ(values(b.m), values(before.m));
+    EXPECT_EQ(values(b.v), values(before.v));
+    EXPECT_EQ(values(b.copy), values(before.copy));
+    for (int64_t i = 0; i < 50; ++i) EXPECT_EQ(b.g.at(0, i), zero && i >= 1 && i < 41 ? 0 : before.g.at(0, i)) << i;
   }
 }
 

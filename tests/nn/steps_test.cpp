@@ -46,7 +46,7 @@ class Perceptron : public Module {
     return loss.item<double>();
   }
   void step(int64_t t) {
-    for (auto& unit : store.units()) optimizer_step(unit.flat, {}, t, at::ones({1}, on_device()));
+    for (auto& unit : store.units()) optimizer_step(unit.flat, {}, t);
     store.masters_changed();
   }
   Linear &first, &second;

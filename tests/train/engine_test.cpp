@@ -3,8 +3,11 @@
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
+#include "ops/test_device.h"
 #include "train/small_engine.h"
 
 namespace halftone {
@@ -56,6 +59,60 @@ TEST(Engine, AModelBeyondTheMemoryIsRefusedBeforeItIsMade) {
   EXPECT_GT(available_memory(), 0);
   EXPECT_LT(available_memory(), INT64_MAX);
 }
+
+class EngineOn : public OnDevice {};
+
+// Everything that a step may change.
+std::vector<at::Tensor> everything(Engine& engine) {
+  std::vector<at::Tensor> all;
+  for (const nn::Parameter* p : engine.store().parameters()) {
+    all.push_back(p->values().clone());
+    all.push_back(p->weight.stored ? p->weight.stored->codes.clone() : p->weight.value.detach().clone());
+  }
+  for (const Engine::NamedState& s : engine.optimizer_states()) all.push_back(s.exp_avg.clone()), all.push_back(s.exp_avg_sq.clone());
+  return all;
+}
+
+// Five steps, each queued before the result of the one before is asked for, as on a GPU. The third one's gradient has a NaN, the fourth's
+// loss is above its limit: neither changes anything, and the others do not notice.
+TEST_P(EngineOn, ABadStepChangesNothing) {
+  for (const char* scheme : {"fp8_tensorwise", "int8_weight"}) {
+    const JobConfig config = small_config({std::string("--quantize.scheme=") + scheme});
+    Engine::Options options = small_options();
+    options.device = test_device();
+    Engine engine(config, options);
+    engine.initialize();
+    at::manual_seed(4);
+    std::vector<StepResult> results;
+    std::vector<std::vector<at::Tensor>> states;
+    for (int64_t step = 1; step <= 5; ++step) {
+      std::vector<MicroBatch> batches = small_step();
+      for (MicroBatch& b : batches) b.input.tokens = b.input.tokens.to(options.device), b.labels = b.labels.to(options.device);
+      engine.accumulate(batches, step);
+      if (step > 1) results.push_back(engine.result());
+      states.push_back(everything(engine));
+      at::Tensor gradient = engine.store().units().back().flat.grad;
+      if (step == 3) gradient.narrow(0, 5, 1).fill_(NAN);
+      engine.update(1, step == 4 ? 1e-3 : INFINITY);
+      for (const nn::ParameterStore::Unit& unit : engine.store().units()) EXPECT_EQ(unit.flat.grad.abs().max().item<float>(), 0) << step;
+    }
+    results.push_back(engine.result());
+    states.push_back(everything(engine));
+    for (size_t i = 0; i < 5; ++i) {
+      const bool bad = i == 2 || i == 3;
+      EXPECT_EQ(results[i].updated, !bad) << i + 1;
+      EXPECT_EQ(results[i].finite, i != 2) << i + 1;
+      EXPECT_EQ(std::isfinite(results[i].grad_norm), i != 2) << i + 1;
+      EXPECT_NEAR(results[i].loss_sum / static_cast<double>(results[i].valid_labels), std::log(kSmallVocabulary), 1) << i + 1;
+      size_t same = 0;
+      for (size_t t = 0; t < states[i].size(); ++t) same += at::equal(states[i][t], states[i + 1][t]) ? 1 : 0;
+      EXPECT_EQ(same == states[i].size(), bad) << scheme << ", step " << i + 1;
+      EXPECT_EQ(same > states[i].size() / 2, bad) << scheme << ", step " << i + 1;
+    }
+    EXPECT_EQ(engine.updates(), 3);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Devices, EngineOn, test_devices());
 
 class EngineDraws : public testing::TestWithParam<std::vector<std::string>> {};
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "halftone/base/error.h"
+#include "halftone/ops/device.h"
 #include "halftone/train/metrics_file.h"
 #include "train/small_run.h"
 
@@ -83,6 +85,29 @@ TEST(Trainer, ASkippedUpdateChangesNoWeightsAndSurvivesARestart) {
   EXPECT_EQ(tensors(runs, "restarted", 26), tensors(runs, "straight", 26));
   train(runs, "before", 23, kSkip), train(runs, "skipped", 25, kSkip);
   EXPECT_EQ(tensors(runs, "skipped", 25), tensors(runs, "before", 23));
+}
+
+// On a GPU a result is known when the next step is queued: that one is done again after a rollback.
+TEST(Trainer, BadRowsOnCudaAreFoundAStepLater) {
+  try {
+    select_device("cuda", 0);
+  } catch (const Error& reason) {
+    GTEST_SKIP() << reason.what();
+  }
+  const auto on_cuda = [](Options more) {
+    more.push_back("--training.device=cuda"), more.push_back("--validation.enable=false");
+    return more;
+  };
+  const SmallRuns good, two({24, 25});
+  train(good, "run", 26, on_cuda(kRollback)), train(two, "run", 26, on_cuda(kRollback)), train(two, "skipped", 26, on_cuda(kSkip));
+  EXPECT_EQ(events(two, "run", "back to the checkpoint of step 20, the rows of step 24 are left out"), 2);
+  EXPECT_EQ(events(two, "skipped", "update skipped"), 2);
+  const Losses wanted = losses(good, "run"), found = losses(two, "run");
+  ASSERT_EQ(found.size(), wanted.size());
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    EXPECT_EQ(found[i].first, wanted[i].first);
+    EXPECT_NEAR(found[i].second, wanted[i].second, 0.02 * wanted[i].second);
+  }
 }
 
 TEST(Trainer, AStepThatIsNotFiniteEndsTheRun) {

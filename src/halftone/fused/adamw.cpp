@@ -5,6 +5,7 @@
 
 #include "halftone/base/parallel.h"
 #include "halftone/fused/arguments.h"
+#include "halftone/fused/grad_norm.h"
 #include "halftone/fused/kernels.h"
 #include "halftone/fused/philox_groups.h"
 
@@ -54,6 +55,13 @@ void optimizer_step(const OptimizerStep& p) {
   const std::vector<Stretch> work = cut(p.segments);
   if (work.empty()) return;
   check_step(p);
+  if (p.outcome && !p.outcome->updated) {
+    const auto width = static_cast<int64_t>(size_of(p.grad_dtype));
+    for (const OptimizerSegment& s : p.segments) {
+      if (p.zero_grad) fill_zero(static_cast<char*>(p.grad) + s.offset * width, s.count * width);
+    }
+    return;
+  }
   const bool stochastic = p.stochastic_rounding && p.param_dtype == DType::bf16;
   parallel_for(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end) {
     std::vector<uint32_t> noise(stochastic ? kBlock / 2 + 32 : 0);
@@ -63,7 +71,7 @@ void optimizer_step(const OptimizerStep& p) {
       OptimizerBlock b = optimizer_coefficients(p, s);
       b.offset = s.offset + stretch.begin;
       b.count = stretch.end - stretch.begin;
-      if (p.grad_factor) b.grad_factor = *p.grad_factor;
+      if (p.outcome) b.grad_factor = p.outcome->grad_factor;
       if (stochastic) {
         b.noise = draw_noise(s, stretch.begin, b.count, static_cast<uint32_t>(p.step), noise);
       }

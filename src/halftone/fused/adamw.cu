@@ -58,7 +58,7 @@ void launch_all(const OptimizerStep& p, cudaStream_t stream) {
   for (const bool vectors : {true, false}) {
     OptimizerWork work{};
     work.param = p.param, work.grad = p.grad, work.m = p.m, work.v = p.v;
-    work.compute_copy = p.compute_copy, work.grad_factor = p.grad_factor;
+    work.compute_copy = p.compute_copy, work.outcome = p.outcome;
     work.step = static_cast<uint32_t>(p.step), work.zero_grad = p.zero_grad;
     int filled = 0;
     int64_t longest = 0;

@@ -18,7 +18,7 @@ struct OptimizerWork {
   SegmentWork segments[kSegmentsPerLaunch];
   void *param, *grad, *m, *v;
   bf16* compute_copy;
-  const float* grad_factor;
+  const StepOutcome* outcome;
   uint32_t step;
   bool zero_grad;
 };
@@ -47,9 +47,14 @@ __global__ void __launch_bounds__(kOptimizerThreads) optimizer_kernel(const __gr
   auto* m = work.m ? static_cast<S*>(work.m) + b.offset : nullptr;
   auto* v = work.v ? static_cast<S*>(work.v) + b.offset : nullptr;
   auto* copy = work.compute_copy ? work.compute_copy + b.offset : nullptr;
-  const float factor = work.grad_factor ? *work.grad_factor : 1.0f;
+  const float factor = work.outcome ? work.outcome->grad_factor : 1.0f;
+  const bool updates = work.outcome ? work.outcome->updated : true;
   const int64_t stride = int64_t{gridDim.x} * kOptimizerThreads * kCount;
   for (int64_t i = (int64_t{blockIdx.x} * kOptimizerThreads + threadIdx.x) * kCount; i < b.count; i += stride) {
+    if (!updates) {
+      if (work.zero_grad) store(grad + i, Vec<G, kCount>{});
+      continue;
+    }
     Vec<P, kCount> x_vec = load<kCount>(param + i);
     Vec<G, kCount> g_vec = load<kCount>(grad + i);
     Vec<S, kCount> m_vec{}, v_vec{};

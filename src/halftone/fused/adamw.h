@@ -4,6 +4,7 @@
 
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
+#include "halftone/fused/step_outcome.h"
 
 namespace halftone {
 
@@ -22,8 +23,9 @@ struct OptimizerSegment {
 };
 
 // One optimizer step over flat buffers (numerics.md 10.2, platform.md 5.4), fp32 arithmetic:
-//   g *= *grad_factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m / (1-b1^t)) / (sqrt(v) / sqrt(1-b2^t) + eps)
-// with the new, unrounded m and v. Elements outside every segment are not touched.
+//   g *= outcome->grad_factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m / (1-b1^t)) / (sqrt(v) / sqrt(1-b2^t) + eps)
+// with the new, unrounded m and v. Elements outside every segment are not touched, and in a step that does not update none but the
+// gradient's, where it is to be zeroed.
 struct OptimizerStep {
   OptimizerRule rule = OptimizerRule::adamw;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // sgd: beta1 is the momentum
@@ -37,9 +39,9 @@ struct OptimizerStep {
   void* v = nullptr;                 // sgd: null
   DType grad_dtype = DType::f32;     // f32 or bf16
   void* grad = nullptr;
-  const float* grad_factor = nullptr;  // one number, or null for 1: the clipping factor
-  bool zero_grad = false;              // write zeros over the gradient in the same pass
-  bf16* compute_copy = nullptr;        // null, or the parameter rounded to nearest even, written in the same pass
+  const StepOutcome* outcome = nullptr;  // null: factor 1, and the step updates
+  bool zero_grad = false;                // write zeros over the gradient in the same pass
+  bf16* compute_copy = nullptr;          // null, or the parameter rounded to nearest even, written in the same pass
 };
 void optimizer_step(const OptimizerStep& p);
 

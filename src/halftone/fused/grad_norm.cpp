@@ -1,7 +1,6 @@
 #include "halftone/fused/grad_norm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -32,12 +31,6 @@ double sum_of_squares(const void* x, int64_t n, DType dtype) {
   double sum = 0;
   for (const double s : partial) sum += s;
   return sum;
-}
-
-float clip_factor(double norm, double max_norm) {
-  if (std::isnan(norm)) return static_cast<float>(norm);
-  if (std::isinf(max_norm)) return 1.0f;
-  return static_cast<float>(std::min(1.0, max_norm / (norm + 1e-6)));
 }
 
 void scale_in_place(float* x, int64_t n, float factor) {

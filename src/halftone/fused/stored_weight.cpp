@@ -32,6 +32,7 @@ void store_int8_row(const StoreWeight& p, int64_t r) {
 }  // namespace
 
 void store_weight(const StoreWeight& p) {
+  if (p.outcome && !p.outcome->updated) return;
   check_shape("stored weight", p.n, p.k);
   check(p.element == Element::int8 || (p.element == Element::uint4 && p.group % 2 == 0 && p.group > 0 && p.k % p.group == 0),
         "stored weight: expected int8, or uint4 with {} columns in whole groups of {}", p.k, p.group);

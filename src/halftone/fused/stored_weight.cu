@@ -14,9 +14,12 @@ __device__ void read_step(Rounding& r) {
   if (r.device_step != nullptr) r.step = *r.device_step;
 }
 
+__device__ bool keeps(const StoreWeight& p) { return p.outcome != nullptr && !p.outcome->updated; }
+
 // One thread block a row.
 __global__ void store_int8_kernel(StoreWeight p) {
   __shared__ uint32_t amax;
+  if (keeps(p)) return;
   read_step(p.rounding);
   const int64_t r = blockIdx.x;
   const float* x = p.w + r * p.k;
@@ -34,6 +37,7 @@ __global__ void store_int8_kernel(StoreWeight p) {
 // One thread a group.
 __global__ void store_uint4_kernel(StoreWeight p) {
   const int64_t groups = p.k / p.group, total = p.n * groups;
+  if (keeps(p)) return;
   read_step(p.rounding);
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
     store_uint4_group(p, i / groups, i % groups);

@@ -1,6 +1,7 @@
 #pragma once
 #include "halftone/formats/int_scale.h"
 #include "halftone/formats/recipe.h"
+#include "halftone/fused/step_outcome.h"
 #include "halftone/quantize/stochastic.h"
 
 namespace halftone {
@@ -13,9 +14,10 @@ struct StoreWeight {
   Element element = Element::int8;  // int8: a scale per row; uint4: scale and zero point per `group` of k
   int group = 32;
   Rounding rounding{};
-  uint8_t* codes = nullptr;  // int8 [n, k], or uint4 two a byte [n, k / 2]
-  float* scales = nullptr;   // [n], or [n, k / group]
-  float* zeros = nullptr;    // uint4
+  uint8_t* codes = nullptr;              // int8 [n, k], or uint4 two a byte [n, k / 2]
+  float* scales = nullptr;               // [n], or [n, k / group]
+  float* zeros = nullptr;                // uint4
+  const StepOutcome* outcome = nullptr;  // null, or of the step that changed w: nothing is written where it did not update
 };
 void store_weight(const StoreWeight& p);
 

@@ -54,6 +54,7 @@ Loaded load() {
   find(m.product, "halftone_cuda_product"), find(m.product_workspace, "halftone_cuda_product_workspace");
   find(m.decode, "halftone_cuda_decode"), find(m.dge_slopes, "halftone_cuda_dge_slopes");
   find(m.store_weight, "halftone_cuda_store_weight"), find(m.optimizer_step, "halftone_cuda_optimizer_step");
+  find(m.partial_squares, "halftone_cuda_partial_squares"), find(m.judge_step, "halftone_cuda_judge_step");
   find(m.rms_norm_forward, "halftone_cuda_rms_norm_forward"), find(m.rms_norm_backward, "halftone_cuda_rms_norm_backward");
   find(m.rms_norm_partial, "halftone_cuda_rms_norm_partial");
   find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");

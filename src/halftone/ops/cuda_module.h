@@ -8,6 +8,7 @@
 #include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/dge_slopes.h"
+#include "halftone/fused/grad_norm.h"
 #include "halftone/fused/rms_norm.h"
 #include "halftone/fused/rope.h"
 #include "halftone/fused/stored_weight.h"
@@ -28,6 +29,8 @@ struct Module {
   const char* (*dge_slopes)(const DgeSlopes*, void* stream) = nullptr;
   const char* (*store_weight)(const StoreWeight*, void* stream) = nullptr;
   const char* (*optimizer_step)(const OptimizerStep*, void* stream) = nullptr;
+  const char* (*partial_squares)(const PartialSquares*, void* stream) = nullptr;
+  const char* (*judge_step)(const JudgeStep*, void* stream) = nullptr;
   const char* (*rms_norm_forward)(const RmsNormForward*, void* stream) = nullptr;
   const char* (*rms_norm_backward)(const RmsNormBackward*, float* partial, void* stream) = nullptr;
   int64_t (*rms_norm_partial)(int64_t cols) = nullptr;

@@ -15,21 +15,21 @@ namespace halftone {
 namespace {
 
 // The fused kernel, on the CPU or of halftone_cuda.so.
-void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
+void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const StepOutcome* outcome) {
   OptimizerStep p;
   p.rule = h.rule, p.beta1 = h.beta1, p.beta2 = h.beta2, p.eps = h.eps, p.step = t;
   p.segments = f.segments;
   p.param_dtype = kernel_dtype(f.param), p.param = f.param.data_ptr(), p.stochastic_rounding = h.stochastic_rounding;
   if (f.m.defined()) p.state_dtype = kernel_dtype(f.m), p.m = f.m.data_ptr();
   if (f.v.defined()) p.v = f.v.data_ptr();
-  p.grad = f.grad.data_ptr(), p.grad_factor = grad_factor.const_data_ptr<float>(), p.zero_grad = true;
+  p.grad = f.grad.data_ptr(), p.outcome = outcome, p.zero_grad = true;
   if (f.compute.defined()) p.compute_copy = static_cast<bf16*>(f.compute.data_ptr());
   if (f.param.is_cpu()) return optimizer_step(p);
   cuda::launch("optimizer", &cuda::Module::optimizer_step, p, f.param.device());
 }
 
 // The segments of a unit without masters.
-void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at::Tensor& grad_factor) {
+void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const StepOutcome* outcome) {
   for (size_t i = 0; i < f.segments.size(); ++i) {
     const OptimizerSegment& s = f.segments[i];
     const auto cut = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, s.offset, s.count) : at::Tensor(); };
@@ -40,25 +40,39 @@ void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const at
     one.segments[0].offset = 0;
     OptimizerHyper plain = h;
     plain.stochastic_rounding = false;  // the quantiser rounds
-    optimizer_step(one, plain, t, grad_factor);
+    optimizer_step(one, plain, t, outcome);
     Rounding rounding;
     rounding.stochastic = true, rounding.key = s.key, rounding.step = static_cast<uint32_t>(t);
-    store(w, rounding, *f.stored[i]);
+    store(w, rounding, *f.stored[i], outcome);
   }
 }
 
 }  // namespace
 
-void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor) {
+void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const StepOutcome* outcome) {
   at::NoGradGuard no_grad;
-  if (!flat.stored.empty()) return step_stored(flat, hyper, t, grad_factor);
-  step_fused(flat, hyper, t, grad_factor);
+  if (!flat.stored.empty()) return step_stored(flat, hyper, t, outcome);
+  step_fused(flat, hyper, t, outcome);
 }
 
-at::Tensor sum_of_squares(const at::Tensor& flat) {
-  at::NoGradGuard no_grad;
-  if (!flat.is_cpu()) return flat.to(at::kDouble).square().sum();
-  return at::scalar_tensor(sum_of_squares(flat.const_data_ptr(), flat.numel(), kernel_dtype(flat)), at::TensorOptions().dtype(at::kDouble));
+void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome) {
+  const at::TensorOptions where = gradients.front().options();
+  if (where.device().is_cpu()) {
+    double squares = 0;
+    for (const at::Tensor& g : gradients) squares += sum_of_squares(g.const_data_ptr(), g.numel(), kernel_dtype(g));
+    return judge(*outcome, std::sqrt(squares), limits);
+  }
+  JudgeStep j;
+  for (const at::Tensor& g : gradients) j.count += norm_parts(g.numel());
+  const at::Tensor parts = at::empty({j.count}, where.dtype(at::kDouble));
+  double* next = parts.mutable_data_ptr<double>();
+  for (const at::Tensor& g : gradients) {
+    cuda::launch("gradient norm", &cuda::Module::partial_squares, PartialSquares{g.const_data_ptr<float>(), g.numel(), next},
+                 where.device());
+    next += norm_parts(g.numel());
+  }
+  j.parts = parts.const_data_ptr<double>(), j.limits = limits, j.outcome = outcome;
+  cuda::launch("gradient norm", &cuda::Module::judge_step, j, where.device());
 }
 
 void refresh_compute_copy(FlatParameters& flat) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <span>
 #include <vector>
 
 #include "halftone/fused/adamw.h"
@@ -24,13 +25,14 @@ struct OptimizerHyper {
   bool stochastic_rounding = false;
 };
 
-// Step t (from 1) of fused/adamw.h over the buffer, gradients multiplied by grad_factor (float32 scalar on the buffer's
-// device), then zeroed. Stored weights are dequantised to float32 one at a time, updated, and quantised again under fresh
-// scales with stochastic rounding by 32-bit draws of the segment's key (numerics.md section 7).
-void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const at::Tensor& grad_factor);
+// Step t (from 1) of fused/adamw.h over the buffer, gradients zeroed behind it. `outcome`: null, or in the memory of the buffer's device,
+// as in OptimizerStep. Stored weights are dequantised to float32 one at a time, updated, and quantised again under fresh scales with
+// stochastic rounding by 32-bit draws of the segment's key (numerics.md section 7).
+void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const StepOutcome* outcome = nullptr);
 
-// Sum of squares in float64 on the tensor's device (scalar), added in a fixed order.
-at::Tensor sum_of_squares(const at::Tensor& flat);
+// Completes the outcome, which holds the sum of losses and lies where the gradients (flat, float32) do: their norm, added in fp64 in a
+// fixed order, and what follows from it. On a GPU all of it is queued.
+void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome);
 
 // compute = bfloat16(param), to nearest even.
 void refresh_compute_copy(FlatParameters& flat);

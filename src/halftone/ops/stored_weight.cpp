@@ -26,10 +26,10 @@ StoredWeight allocate_stored(const OperandSpec& spec, int64_t n, int64_t k, c10:
   return s;
 }
 
-void store(const at::Tensor& w, const Rounding& rounding, StoredWeight& s) {
+void store(const at::Tensor& w, const Rounding& rounding, StoredWeight& s, const StepOutcome* outcome) {
   check(w.scalar_type() == at::kFloat && w.is_contiguous(), "stored weight: expected contiguous float32 numbers");
   StoreWeight p;
-  p.w = w.const_data_ptr<float>(), p.n = w.size(0), p.k = w.size(1), p.element = s.spec.element, p.rounding = rounding;
+  p.w = w.const_data_ptr<float>(), p.n = w.size(0), p.k = w.size(1), p.element = s.spec.element, p.rounding = rounding, p.outcome = outcome;
   if (s.spec.block > 0) p.group = s.spec.block;
   p.codes = static_cast<uint8_t*>(s.codes.data_ptr()), p.scales = s.scales.mutable_data_ptr<float>();
   p.zeros = s.zeros.defined() ? s.zeros.mutable_data_ptr<float>() : nullptr;

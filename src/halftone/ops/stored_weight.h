@@ -1,4 +1,5 @@
 #pragma once
+#include "halftone/fused/step_outcome.h"
 #include "halftone/ops/operand.h"
 #include "halftone/ops/weight.h"
 
@@ -10,7 +11,8 @@ namespace halftone {
 StoredWeight allocate_stored(const OperandSpec& spec, int64_t n, int64_t k, c10::Device device);
 
 // w[N, K] fp32 becomes codes under fresh scales: to nearest, or with one draw of L = 32 bits per element (numerics.md 3.7, 4).
-void store(const at::Tensor& w_nk, const Rounding& rounding, StoredWeight& stored);
+// `outcome` as in StoreWeight.
+void store(const at::Tensor& w_nk, const Rounding& rounding, StoredWeight& stored, const StepOutcome* outcome = nullptr);
 at::Tensor dequantize(const StoredWeight& stored);  // fp32 [N, K]
 
 // As operands of products. Along K: the codes. Along N: the codes in `hp` where the scale of an int8 row belongs to the other

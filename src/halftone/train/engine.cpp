@@ -2,9 +2,10 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
-#include <cmath>
+#include <cstddef>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -101,7 +102,14 @@ Engine::Engine(const JobConfig& config, const Options& options)
     deosc_ = std::make_unique<nn::Deoscillator>(model);
   }
   set_seed(options.seed);
-  if (!options.device.is_cpu()) device_step_ = at::zeros({1}, at::TensorOptions().device(options.device).dtype(at::kInt));
+  constexpr int64_t kNumbers = sizeof(StepOutcome) / sizeof(double);
+  static_assert(sizeof(StepOutcome) == kNumbers * sizeof(double) && offsetof(StepOutcome, loss_sum) == 0);
+  const at::TensorOptions numbers = at::TensorOptions().dtype(at::kDouble);
+  outcome_ = at::zeros({kNumbers}, numbers.device(options.device));
+  seen_ = at::empty({kNumbers}, numbers.pinned_memory(!options.device.is_cpu()));
+  if (options.device.is_cpu()) return;
+  device_step_ = at::zeros({1}, numbers.device(options.device).dtype(at::kInt));
+  arrived_ = std::make_unique<c10::Event>(options.device.type());
 }
 
 void Engine::set_step(int64_t step) {
@@ -168,49 +176,72 @@ void Engine::set_seed(uint64_t seed) {
   }
 }
 
-double Engine::forward_backward(const MicroBatch& batch, double scale) {
+at::Tensor Engine::forward_backward(const MicroBatch& batch, double scale) {
   nn::Pass pass(*built_.model, input_of(batch), batch.labels, scale, true);
   pass.backward();
-  return pass.loss_sum().item<double>();
+  return pass.loss_sum();
 }
 
-void Engine::zero_gradients() {
+void Engine::drop_gradients() {
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
 }
 
-StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, double lr_factor,
-                        const std::function<bool(double)>& accept_loss) {
-  StepResult r;
-  for (const MicroBatch& b : batches) r.valid_labels += b.valid_labels;
-  if (r.valid_labels == 0) return r;
+void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
+  step_ = step, valid_labels_ = 0;
+  for (const MicroBatch& b : batches) valid_labels_ += b.valid_labels;
+  if (valid_labels_ == 0) return;
   set_step(step);
-  for (const MicroBatch& b : batches) {
-    r.loss_sum += forward_backward(b, 1.0 / static_cast<double>(r.valid_labels));
-  }
-  double squares = 0;
+  outcome_.zero_();
+  at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
+  for (const MicroBatch& b : batches) loss_sum.add_(forward_backward(b, 1.0 / static_cast<double>(valid_labels_)));
+}
+
+void Engine::update(double lr_factor, double loss_limit) {
+  updating_labels_ = valid_labels_;
+  if (valid_labels_ == 0) return;
+  auto* outcome = static_cast<StepOutcome*>(outcome_.mutable_data_ptr());
+  std::vector<at::Tensor> gradients;
+  for (const nn::ParameterStore::Unit& unit : store_.units()) gradients.push_back(unit.flat.grad);
   {
     const Range range("gradient norm");
-    for (nn::ParameterStore::Unit& unit : store_.units()) squares += sum_of_squares(unit.flat.grad).item<double>();
+    judge_step(gradients, {valid_labels_, loss_limit, max_norm_}, outcome);
   }
-  r.grad_norm = std::sqrt(squares);
-  r.finite = std::isfinite(r.loss_sum) && std::isfinite(r.grad_norm);
-  if (!r.finite || (accept_loss && !accept_loss(r.loss_sum / static_cast<double>(r.valid_labels)))) {
-    zero_gradients();
-    return r;
+  seen_.copy_(outcome_, true);
+  if (arrived_) {
+    arrived_->record(c10::impl::VirtualGuardImpl(options_.device.type()).getStream(options_.device));
+  } else if (!arrived_outcome().updated) {
+    return drop_gradients();
   }
   const Range range("optimizer");
-  const double clip = std::isinf(max_norm_) ? 1.0 : std::min(1.0, max_norm_ / (r.grad_norm + 1e-6));
-  const at::Tensor factor = at::full({1}, static_cast<float>(clip), store_.units().front().flat.grad.options());
-  ++updates_;
   for (size_t u = 0; u < store_.units().size(); ++u) {
     FlatParameters& flat = store_.units()[u].flat;
     for (size_t s = 0; s < flat.segments.size(); ++s) flat.segments[s].lr = base_lr_[u][s] * lr_factor;
-    optimizer_step(flat, hyper_, updates_, factor);
+    optimizer_step(flat, hyper_, updates_ + 1, outcome);
   }
+  if (deosc_->active() && !arrived_outcome().updated) return;  // it decides on the host
   store_.bump_versions();
-  if (deosc_ && deosc_->step(step)) store_.masters_changed();
-  r.updated = true;
+  if (deosc_->step(step_)) store_.masters_changed();
+}
+
+const StepOutcome& Engine::arrived_outcome() const {
+  if (arrived_) arrived_->synchronize();
+  return *static_cast<const StepOutcome*>(seen_.const_data_ptr());
+}
+
+StepResult Engine::result() {
+  StepResult r;
+  r.valid_labels = updating_labels_;
+  if (r.valid_labels == 0) return r;
+  const StepOutcome& outcome = arrived_outcome();
+  r.loss_sum = outcome.loss_sum, r.grad_norm = outcome.grad_norm, r.finite = outcome.finite, r.updated = outcome.updated;
+  if (r.updated) ++updates_;
   return r;
+}
+
+StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, double lr_factor) {
+  accumulate(batches, step);
+  update(lr_factor);
+  return result();
 }
 
 double Engine::evaluate(const MicroBatch& batch) {
@@ -226,7 +257,7 @@ double Engine::measure(const MicroBatch& batch) {
     synchronize(options_.device);
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  zero_gradients();
+  drop_gradients();
   return seconds;
 }
 

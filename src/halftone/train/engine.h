@@ -1,4 +1,7 @@
 #pragma once
+#include <c10/core/Event.h>
+
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -45,10 +48,18 @@ class Engine {
   uint64_t seed() const { return options_.seed; }
   const Options& options() const { return options_; }
   void set_seed(uint64_t seed);  // of every later draw; a resumed run goes on with the seed it started with
-  // Forward, backward, clip and update of one optimizer step (number `step`, from 1) over its micro-batches. Gradients are
-  // those of sum CE / sum valid labels over all of them. Nothing is updated when loss or norm is not finite, when
-  // `accept_loss` refuses the mean loss, or when no label is valid.
-  StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor, const std::function<bool(double)>& accept_loss = {});
+  // One optimizer step (number `step`, from 1) in three parts, of which only the last waits for a GPU: its own work goes on meanwhile, and
+  // so may the next step's first part. In this order each: accumulate, result of the step before, update.
+  // Forward and backward of its micro-batches: gradients of sum CE / sum valid labels over all of them.
+  void accumulate(std::span<const MicroBatch> batches, int64_t step);
+  // Clips and updates. Nothing changes when loss or norm is not finite, the mean loss is above the limit, or no label is valid.
+  void update(double lr_factor, double loss_limit = std::numeric_limits<double>::infinity());
+  // What became of the step that was given to update() last; once.
+  StepResult result();
+  // In place of update(): forgets what accumulate() did.
+  void drop_gradients();
+  // The three parts.
+  StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor);
   double evaluate(const MicroBatch& batch);  // sum of cross-entropies in nats
   // Seconds of one forward and backward of the batch, gradients discarded; the second of two.
   double measure(const MicroBatch& batch);
@@ -79,8 +90,8 @@ class Engine {
   void set_step(int64_t step);
   nn::ModelInput input_of(const MicroBatch& batch) const;  // with its place in the run
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
-  double forward_backward(const MicroBatch& batch, double scale);
-  void zero_gradients();
+  at::Tensor forward_backward(const MicroBatch& batch, double scale);  // the sum of losses, fp64 on the device
+  const StepOutcome& arrived_outcome() const;                          // waits for it
 
   Options options_;
   BuiltModel built_;
@@ -92,6 +103,11 @@ class Engine {
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
   at::Tensor device_step_;                    // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)
+  at::Tensor outcome_;                        // a StepOutcome on the device
+  at::Tensor seen_;                           // its copy for the host: the next step begins another
+  std::unique_ptr<c10::Event> arrived_;       // GPU: the copy is there
+  int64_t step_ = 0, valid_labels_ = 0;       // of accumulate()
+  int64_t updating_labels_ = 0;               // of update()
   double max_norm_ = 1;
   int64_t updates_ = 0;
 };

@@ -155,7 +155,7 @@ bool RunCheckpoints::load() {
   return !complete();
 }
 
-int64_t RunCheckpoints::go_back(const std::string& reason) {
+int64_t RunCheckpoints::go_back(const std::string& reason, const RowCursor& rows) {
   if (store_) store_->wait();  // for a save on its way
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true, run_.progress.step - 1) : std::nullopt;
   if (!full) {
@@ -174,7 +174,7 @@ int64_t RunCheckpoints::go_back(const std::string& reason) {
     run_.progress = {}, run_.progress.seed = seed;
   }
   saved_or_loaded(*full);
-  run_.data.leave_out_step();
+  run_.data.leave_out(rows);
   return *full;
 }
 

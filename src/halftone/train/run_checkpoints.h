@@ -34,9 +34,10 @@ class RunCheckpoints {
   void save(bool last);
   // A step 0 of fresh weights, for runs that start from the same.
   void save_seed();
-  // Back to the newest full step before the progress's, without the rows of that one; returns its number. NonFiniteError, which opens
-  // with `reason`, where there is none.
-  int64_t go_back(const std::string& reason);
+  // Back to the newest full step before the progress's, without the rows of that one, which begin at `rows`; returns its number.
+  // NonFiniteError, which opens with `reason`, where there is none.
+  int64_t go_back(const std::string& reason, const RowCursor& rows);
+  int64_t go_back(const std::string& reason) { return go_back(reason, run_.data.rows()); }  // of the step that was given last
 
   std::optional<int64_t> started_from() const { return started_from_; }
   std::optional<int64_t> last_saved() const { return last_saved_; }

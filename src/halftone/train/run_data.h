@@ -22,8 +22,9 @@ class RunData {
 
   // The next step's micro-batches on the engine's device, without the rows that are left out; none when the data ended.
   std::optional<std::vector<MicroBatch>> next_step();
-  // The rows of the step that was given last do not come again.
-  void leave_out_step() { left_out_.insert(rows_); }
+  RowCursor rows() const { return rows_; }  // where those of the step given last begin
+  // The rows of the step that begins there do not come again.
+  void leave_out(const RowCursor& rows) { left_out_.insert(rows); }
 
   // What next_step waited for the loader since the last call.
   struct Wait {
@@ -40,7 +41,7 @@ class RunData {
   const Engine& engine_;
   std::unique_ptr<DataLoader> loader_, validation_;
   nlohmann::json first_rows_;     // the loader's state before it gave any
-  RowCursor rows_;                // where those of the step given last begin
+  RowCursor rows_;                // of the step given last
   std::set<RowCursor> left_out_;  // where those of steps that rollbacks leave out begin
   Wait wait_;
 };

@@ -47,7 +47,6 @@ void RunMetrics::start_interval() {
 }
 
 void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t tokens_seen, const RunData::Wait& wait) {
-  synchronize(device_);
   const double seconds = interval_.seconds();
   const double tps = static_cast<double>(tokens_) / seconds;
   const double loss = r.loss_sum / static_cast<double>(r.valid_labels);

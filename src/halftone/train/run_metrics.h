@@ -26,7 +26,7 @@ class RunMetrics {
 
   bool is_logged(int64_t step) const;
   void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }
-  // The numbers of a step that updated and of the interval that it ends.
+  // The numbers of a step that updated and of the interval that it ends: now that its result is known, its gradients are complete.
   void log_step(int64_t step, const StepResult& result, double lr, int64_t tokens_seen, const RunData::Wait& wait);
   void log_validation(int64_t step, const Evaluation& evaluation);
   // Time that is no training: of validations and checkpoints.

@@ -1,6 +1,7 @@
 #include "halftone/train/step_guard.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -17,10 +18,10 @@ double median(std::vector<double> values) {
 
 }  // namespace
 
-bool StepGuard::accepts(double loss) const {
+double StepGuard::loss_limit() const {
   const std::vector<double>& recent = progress_.recent_losses;
-  const bool spiked = config_.spike_factor > 0 && recent.size() >= kMedianWindow / 4 && loss > config_.spike_factor * median(recent);
-  return !spiked;
+  if (config_.spike_factor <= 0 || recent.size() < kMedianWindow / 4) return std::numeric_limits<double>::infinity();
+  return config_.spike_factor * median(recent);
 }
 
 void StepGuard::updated(int64_t step, double loss) {

@@ -15,8 +15,8 @@ class StepGuard {
   // Both outlive it. The losses behind the median and the skipped updates belong to the progress, which a checkpoint keeps.
   StepGuard(const TrainingConfig& config, RunProgress& progress) : config_(config), progress_(progress) {}
 
-  // Whether a step of this mean loss may update; false above spike_factor times the running median.
-  bool accepts(double loss) const;
+  // Mean loss above which the next step may not update: spike_factor times the running median, or infinite.
+  double loss_limit() const;
   // Step `step` updated.
   void updated(int64_t step, double loss);
   struct Refusal {

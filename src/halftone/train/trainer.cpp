@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <random>
+#include <utility>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -53,6 +54,7 @@ class Trainer {
   void train();
   bool train_step(int64_t step);     // false when the data ended
   bool observed_step(int64_t step);  // with what [profiling] asks for
+  bool settle();                     // false after a rollback
   void validate(int64_t step);
   void save(bool last);
   RunSummary summary(RunEnd end) const;
@@ -74,6 +76,13 @@ class Trainer {
   std::optional<Schedule> schedule_;
   std::optional<RunMetrics> metrics_;
   StepGuard guard_{config_.training, progress_};
+  // The last step of the progress while its result is not known: a GPU computes it while the host queues the next step.
+  struct Unsettled {
+    double lr;
+    int64_t tokens;
+    RowCursor rows;
+  };
+  std::optional<Unsettled> unsettled_;
   double validation_loss_ = 0;
   std::optional<StepTraces> traces_;
   std::optional<StopSignal> stop_;  // from the first step on: before it nothing would be lost
@@ -147,27 +156,43 @@ void Trainer::plan() {
 bool Trainer::train_step(int64_t step) {
   const std::optional<std::vector<MicroBatch>> batches = data_->next_step();
   if (!batches) return false;
-  const double factor = schedule_->factor(progress_.last_epoch);
   std::optional<QuantizationReport> quantization;
   if (config_.metrics.log_quantization && metrics_->is_logged(step)) quantization.emplace();
-  const StepResult r = engine_->step(*batches, step, factor, [&](double loss) { return guard_.accepts(loss); });
+  engine_->accumulate(*batches, step);
+  if (!settle()) {  // these gradients are of the step after a bad one
+    engine_->drop_gradients();
+    return true;
+  }
+  const double factor = schedule_->factor(progress_.last_epoch);
+  engine_->update(factor, guard_.loss_limit());
   if (quantization) quantization->write(step, metrics_->logger());  // before a step that is not finite may end the run
   quantization.reset();
   int64_t tokens = 0;
   for (const MicroBatch& b : *batches) tokens += b.input.tokens.numel();
   progress_.step = step, progress_.tokens_seen += tokens, ++progress_.last_epoch;
-  metrics_->count_step(tokens);
+  unsettled_ = {config_.optimizer.lr * factor, tokens, data_->rows()};
+  return true;
+}
+
+// What follows from the result of the step that was queued last.
+bool Trainer::settle() {
+  const std::optional<Unsettled> last = std::exchange(unsettled_, std::nullopt);
+  if (!last) return true;
+  const int64_t step = progress_.step;
+  const StepResult r = engine_->result();
+  metrics_->count_step(last->tokens);
   if (r.valid_labels == 0) {
     metrics_->logger().log_event(step, "no valid label in this step: no update");
   } else if (r.updated) {
     guard_.updated(step, r.loss_sum / static_cast<double>(r.valid_labels));
-    if (metrics_->is_logged(step)) metrics_->log_step(step, r, config_.optimizer.lr * factor, progress_.tokens_seen, data_->take_wait());
+    if (metrics_->is_logged(step)) metrics_->log_step(step, r, last->lr, progress_.tokens_seen, data_->take_wait());
   } else if (const StepGuard::Refusal refusal = guard_.refused(step, r); !refusal.rollback) {
     metrics_->logger().log_event(step, refusal.what);
   } else {
-    const int64_t full = checkpoints_->go_back(refusal.what);
+    const int64_t full = checkpoints_->go_back(refusal.what, last->rows);
     metrics_->logger().rewind(
         progress_.step, fmt::format("{}; back to the checkpoint of step {}, the rows of step {} are left out", refusal.what, full, step));
+    return false;
   }
   return true;
 }
@@ -215,13 +240,19 @@ void Trainer::train() {
   metrics_->start_interval();
   while (progress_.step < steps && signal() == 0) {
     const int64_t step = progress_.step + 1;
-    if (!observed_step(step)) break;
-    if (progress_.step != step) continue;  // rolled back
-    const bool last = step == steps;
-    if (step == 1 || step % config_.validation.freq == 0 || last) validate(step);
+    const bool last = step == steps, validates = data_->validation() && (step == 1 || step % config_.validation.freq == 0 || last);
     const bool due = step % config_.checkpoint.interval == 0 || (step == 1 && config_.checkpoint.enable_first_step_checkpoint);
-    if (last || due) save(last);
+    const bool saves = last || due;
+    if (!observed_step(step)) {
+      if (settle()) break;
+      continue;  // rolled back, to where there are data
+    }
+    if (validates || saves || device_.is_cpu()) settle();
+    if (progress_.step != step) continue;  // rolled back
+    if (validates) validate(step);
+    if (saves) save(last);
   }
+  settle();
   if (progress_.step < steps) {
     if (signal() != 0 && !store_) log_info("checkpoint.enable is false: nothing is saved");
     save(false);
