@@ -107,6 +107,10 @@ void ParameterStore::bump_versions() {
   for (Parameter* p : parameters_) ++p->weight.version;
 }
 
+void ParameterStore::gradients_are_zero() {
+  for (Parameter* p : parameters_) p->weight.grad_is_zero = true;
+}
+
 int64_t ParameterStore::numel() const {
   int64_t n = 0;
   for (const Parameter* p : parameters_) n += p->numel();

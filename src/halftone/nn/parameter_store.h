@@ -38,6 +38,7 @@ class ParameterStore {
   // After masters changed: compute copies follow and packed weights are rebuilt on next use.
   void masters_changed();
   void bump_versions();
+  void gradients_are_zero();  // as after a step of the optimizer
 
   std::vector<Unit>& units() { return units_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }

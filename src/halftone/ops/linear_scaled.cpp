@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
@@ -177,7 +178,7 @@ class Call {
     Weight& w = *group_.weights[i];
     ProductOptions options = product(2);
     if (!r_.dge) {
-      options.accumulate = true;
+      options.accumulate = true, options.over_zeros = std::exchange(w.grad_is_zero, false);
       return multiply(dy, x, w.grad, options);
     }
     const at::Tensor dw = at::empty(w.grad.sizes(), w.grad.options());

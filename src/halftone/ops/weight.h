@@ -25,10 +25,12 @@ struct Weight {
   at::Tensor grad;                       // fp32, same shape; undefined for a frozen parameter
   uint64_t version = 1;                  // raised whenever `value` changes: key of packed and quantized copies
   std::shared_ptr<StoredWeight> stored;  // where set, `value` has the shape and dtype but no contents
+  bool grad_is_zero = false;             // so that a product may write it instead of adding to it; not always known
   std::function<void(Weight&)> on_grad_ready;
 
   bool trainable() const { return grad.defined(); }
   void grad_ready() {
+    grad_is_zero = false;
     if (on_grad_ready) on_grad_ready(*this);
   }
 };

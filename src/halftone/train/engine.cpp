@@ -184,6 +184,7 @@ at::Tensor Engine::forward_backward(const MicroBatch& batch, double scale) {
 
 void Engine::drop_gradients() {
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
+  store_.gradients_are_zero();
 }
 
 void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
@@ -218,6 +219,7 @@ void Engine::update(double lr_factor, double loss_limit) {
     for (size_t s = 0; s < flat.segments.size(); ++s) flat.segments[s].lr = base_lr_[u][s] * lr_factor;
     optimizer_step(flat, hyper_, updates_ + 1, outcome);
   }
+  store_.gradients_are_zero();
   if (deosc_->active() && !arrived_outcome().updated) return;  // it decides on the host
   store_.bump_versions();
   if (deosc_->step(step_)) store_.masters_changed();
