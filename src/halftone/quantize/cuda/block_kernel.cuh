@@ -10,8 +10,8 @@ namespace halftone::device {
 
 // Copies with a scale for every 16 or 32 elements along their direction, columns rotated or not. A warp brings 32 rows of 64 columns to
 // shared memory; then a lane takes whole blocks: those of two columns, and those of one row. So maxima, scales and rotations need no
-// exchange between lanes. Values alone, bf16 or folded, go through shared memory and are stored as whole sectors; what else a copy has
-// (Form::any) is stored from registers.
+// exchange between lanes. Outputs of one form go through shared memory and are stored as whole sectors; several at once
+// (Form::any) are stored from registers.
 inline constexpr int kBlockWarps = 4, kBlockColumns = 64;  // of a thread block: 128 x 64 elements
 
 // The scale of a block and what its elements and values need.
@@ -32,7 +32,7 @@ __device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t am
   return {byte, fp4_element_factor(kChain, value, outer), value};
 }
 
-constexpr int output_bytes(Form form) { return form == Form::bf16 ? 16 : 8; }  // of eight elements of what is staged
+constexpr int output_bytes(Form form) { return form == Form::bf16 ? 16 : form == Form::packed ? 4 : 8; }  // of eight elements
 
 // A warp's memory. Columns on their way out take the place of the elements.
 template <class T, bool kStochastic, Form kForm, Copies kCopies>
@@ -57,9 +57,10 @@ struct Staged {
   uint8_t* memory;
   uint32_t own;  // staged_at of the vector's first byte
   __device__ __forceinline__ static constexpr bool has(uint32_t outputs) { return (outputs & output_of(kForm)) != 0; }
-  __device__ __forceinline__ uint8_t* values_at(int i) const { return memory + (own ^ static_cast<uint32_t>(i * output_bytes(kForm))); }
-  __device__ __forceinline__ uint8_t* codes_at(int) const { return nullptr; }  // values are all that is staged
-  __device__ __forceinline__ uint8_t* packed_at(int) const { return nullptr; }
+  __device__ __forceinline__ uint8_t* at(int i) const { return memory + (own ^ static_cast<uint32_t>(i * output_bytes(kForm))); }
+  __device__ __forceinline__ uint8_t* codes_at(int i) const { return at(i); }
+  __device__ __forceinline__ uint8_t* packed_at(int i) const { return at(i); }
+  __device__ __forceinline__ uint8_t* values_at(int i) const { return at(i); }
 };
 // The staged vectors of a warp, kElements each, to vectors r0 on of the copy from element c0 on: 16 bytes a lane and step.
 template <Form kForm, int kVectors, int kElements>
@@ -68,12 +69,12 @@ __device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyAr
   const int c = c0 + lane % kPieces * kEach;
   int vector = lane / kPieces;
   if (c >= d.C) return;
-  uint8_t* out = static_cast<uint8_t*>(d.values) + (int64_t{r0 + vector} * d.C + c) * (kBytes / 8);
-  const int64_t stride = int64_t{kStep} * d.C * (kBytes / 8);
+  auto* to = kForm == Form::codes ? d.codes : kForm == Form::packed ? d.packed : static_cast<uint8_t*>(d.values);
+  uint8_t* out = to + (int64_t{r0 + vector} * d.C + c) * kBytes / 8;
+  const int64_t stride = int64_t{kStep} * d.C * kBytes / 8;
   const bool whole = c + kEach <= d.C && reinterpret_cast<uintptr_t>(out) % 16 == 0 && stride % 16 == 0;
   const auto piece = [&](int v) {
-    return *reinterpret_cast<const uint4*>(
-        staged + staged_at(static_cast<uint32_t>(v * (kElements * kBytes / 8) + lane % kPieces * 16)));
+    return *reinterpret_cast<const uint4*>(staged + staged_at(static_cast<uint32_t>(v * (kElements * kBytes / 8) + lane % kPieces * 16)));
   };
   if (whole && r0 + kVectors <= d.R) {
 #pragma unroll
@@ -85,9 +86,9 @@ __device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyAr
     const uint4 w = piece(vector);
     if (whole) {
       *reinterpret_cast<uint4*>(out) = w;
-    } else {  // codes of eight or of sixteen elements, each eight aligned
-      reinterpret_cast<uint2*>(out)[0] = {w.x, w.y};
-      if (kBytes == 16 || c + 8 < d.C) reinterpret_cast<uint2*>(out)[1] = {w.z, w.w};
+    } else {  // words of four codes, or of eight packed ones
+      const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+      for (int i = 0; i < 4 && c + i * (kEach / 4) < d.C; ++i) reinterpret_cast<uint32_t*>(out)[i] = words[i];
     }
   }
 }
@@ -112,7 +113,8 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, bool wri
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
     byte[j] = mx_byte(d.mx, d.tile ? whole : byte[j]);
-    if (writes && r + j < d.R) d.fold_scale[r + j] = byte[j] == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(byte[j]) - 127);
+    if (writes && r + j < d.R)
+      d.fold_scale[r + j] = byte[j] == 255 ? quiet_nan() : fold_scale(Float::e4m3, static_cast<int>(byte[j]) - 127);
   }
 }
 
@@ -182,7 +184,9 @@ __device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<float>& x) 
   x = {{v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w}};
 }
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
-__global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStochastic && kForm == Form::bf16 ? 4 : 5)
+__global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4                       ? 2
+                                                    : kStochastic && kForm == Form::bf16 ? 4
+                                                                                         : 5)
     block_kernel(const __grid_constant__ TileArgs a) {
   using Shared = BlockShared<T, kStochastic, kForm, kCopies>;
   using Warp = BlockWarp<T, kStochastic, kForm, kCopies>;
@@ -209,8 +213,8 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStocha
 #pragma unroll
     for (int i = 0; i < 32 / kRowsAtOnce; ++i) {
       const bool there = i * kRowsAtOnce < valid;
-      copy_async(to + i * kRowsAtOnce * kPitch, there ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x),
-                 there);
+      copy_async(to + i * kRowsAtOnce * kPitch,
+                 there ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x), there);
     }
   }
   // They follow from positions alone: while the elements come. A lane makes those of eight columns of every fourth row.
@@ -220,7 +224,8 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStocha
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t v[4][4];
-      draw8<4>(d, step, d.first + static_cast<uint32_t>(row0 + half * 16 + (lane >> 3)) * d.row + static_cast<uint32_t>(column0 / 8 + (lane & 7)),
+      draw8<4>(d, step,
+               d.first + static_cast<uint32_t>(row0 + half * 16 + (lane >> 3)) * d.row + static_cast<uint32_t>(column0 / 8 + (lane & 7)),
                4 * d.row, v);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
@@ -250,7 +255,8 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStocha
     uint32_t reference[1] = {};
     if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32>(d, row, column0 == 0, tensor, reference);
     const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
-    const uint32_t place = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+    const uint32_t place =
+        __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
     const uint32_t group = d.draws.first + static_cast<uint32_t>(row) * d.draws.row + static_cast<uint32_t>(column0 / 8);
     const auto out = [&] {
       if constexpr (kForm == Form::any) return Outputs<kForm>(d, int64_t{row} * d.C + column0, 8);
@@ -283,9 +289,8 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStocha
     if constexpr (kForm != Form::any) {
       __syncwarp();
       flush_staged<kForm, 32, kBlockColumns>(own.rows, d, row0, column0, lane);
-    } else {
-      store_scales<kBlock, kBlockColumns / kBlock>(d, row, column0, scales);
     }
+    store_scales<kBlock, kBlockColumns / kBlock>(d, row, column0, scales);
   }
   if constexpr (kTransposed) {
     const CopyArgs& d = a.transposed;
@@ -327,7 +332,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4 ? 2 : kStocha
             [&](int i) { return kForm != Form::any || (column + kHalf < d.R && row0 + b * kBlock + i * 8 < d.C); });
         scales |= byte << 8 * b;
       }
-      if constexpr (kForm == Form::any) store_scales<kBlock, kBlocks>(d, column + kHalf, row0, scales);
+      store_scales<kBlock, kBlocks>(d, column + kHalf, row0, scales);
     };
     one_column.template operator()<0>();
     one_column.template operator()<1>();

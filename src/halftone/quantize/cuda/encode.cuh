@@ -137,8 +137,8 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
   return __byte_perm(__byte_perm(a, b, select), __byte_perm(c, d, select), 0x5410);
 }
 
-// draw(i): place_draw, of integers draw_number, of element i's draw. low, high: bounds of an integer format. kClamp: whether elements may lie
-// beyond the largest code (of e4m3 448 + 2^-15 does not: no draw leads up from there).
+// draw(i): place_draw, of integers draw_number, of element i's draw. low, high: bounds of an integer format. kClamp: whether elements may
+// lie beyond the largest code (of e4m3 448 + 2^-15 does not: no draw leads up from there).
 template <Coder kCoder, Step kStep, bool kStochastic, bool kClamp = true, class T, class Draw>
 __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};

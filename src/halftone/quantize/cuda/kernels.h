@@ -16,8 +16,8 @@ enum class Step : int { multiply, divide, exact };
 // Which copies a kernel writes.
 enum class Copies : int { row = 1, transposed = 2, both = 3 };
 
-// What a kernel writes of its copies: one form and no scales of blocks beside it, which it then need not ask for, or whatever they have.
-enum class Form : int { any, codes, bf16, folded };
+// What a kernel writes of its copies beside scales: one form, which it then need not ask for, or whatever they have.
+enum class Form : int { any, codes, packed, bf16, folded };
 
 struct TileGrid {
   unsigned rows, columns;
@@ -31,51 +31,59 @@ void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_
 template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
+// Codes of the row copy alone of bf16 elements with scales of rows (row_kernel.cu); false, and nothing is launched, where a row is too
+// long.
+bool launch_rows(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream);
+
 // The kernels that there are, in files that compile side by side: X(element type, coder, step, block, R, form), R: with
 // stochastic rounding. Every form but `any` is what products read of bf16 tensors.
-#define HALFTONE_TILES_FP8_NEAREST(X, R)             \
-  X(bf16, Coder::e4m3, Step::multiply, 0, R, any)    \
-  X(bf16, Coder::e4m3, Step::multiply, 0, R, codes)  \
-  X(bf16, Coder::e5m2, Step::multiply, 0, R, any)    \
-  X(bf16, Coder::e5m2, Step::multiply, 0, R, codes)  \
-  X(float, Coder::e4m3, Step::multiply, 0, R, any)   \
+#define HALFTONE_TILES_FP8_NEAREST(X, R)            \
+  X(bf16, Coder::e4m3, Step::multiply, 0, R, any)   \
+  X(bf16, Coder::e4m3, Step::multiply, 0, R, codes) \
+  X(bf16, Coder::e5m2, Step::multiply, 0, R, any)   \
+  X(bf16, Coder::e5m2, Step::multiply, 0, R, codes) \
+  X(float, Coder::e4m3, Step::multiply, 0, R, any)  \
   X(float, Coder::e5m2, Step::multiply, 0, R, any)
 #define HALFTONE_TILES_FP8_BLOCKS(X, R)               \
   X(bf16, Coder::e4m3, Step::multiply, 128, R, any)   \
   X(bf16, Coder::e4m3, Step::multiply, 128, R, codes) \
   X(float, Coder::e4m3, Step::multiply, 128, R, any)
-#define HALFTONE_TILES_INTEGER(X, R)                    \
-  X(bf16, Coder::integer, Step::multiply, 0, R, any)    \
-  X(bf16, Coder::integer, Step::multiply, 0, R, codes)  \
+#define HALFTONE_TILES_INTEGER(X, R)                   \
+  X(bf16, Coder::integer, Step::multiply, 0, R, any)   \
+  X(bf16, Coder::integer, Step::multiply, 0, R, codes) \
   X(float, Coder::integer, Step::multiply, 0, R, any)
 // MXFP8 rounded to nearest multiplies in fp32; stochastically rounded it takes bf16 elements exactly.
 #define HALFTONE_BLOCKS_MXFP8_NEAREST(X, R)          \
   X(bf16, Coder::e4m3, Step::multiply, 32, R, any)   \
   X(bf16, Coder::e4m3, Step::multiply, 32, R, bf16)  \
+  X(bf16, Coder::e4m3, Step::multiply, 32, R, codes) \
   X(bf16, Coder::e5m2, Step::multiply, 32, R, any)   \
   X(bf16, Coder::e5m2, Step::multiply, 32, R, bf16)  \
+  X(bf16, Coder::e5m2, Step::multiply, 32, R, codes) \
   X(float, Coder::e4m3, Step::multiply, 32, R, any)  \
   X(float, Coder::e5m2, Step::multiply, 32, R, any)
-#define HALFTONE_BLOCKS_MXFP8_STOCHASTIC(X, R)       \
-  X(bf16, Coder::e4m3, Step::exact, 32, R, any)      \
-  X(bf16, Coder::e4m3, Step::exact, 32, R, bf16)     \
-  X(bf16, Coder::e5m2, Step::exact, 32, R, any)      \
-  X(bf16, Coder::e5m2, Step::exact, 32, R, bf16)     \
-  X(float, Coder::e4m3, Step::multiply, 32, R, any)  \
+#define HALFTONE_BLOCKS_MXFP8_STOCHASTIC(X, R)      \
+  X(bf16, Coder::e4m3, Step::exact, 32, R, any)     \
+  X(bf16, Coder::e4m3, Step::exact, 32, R, bf16)    \
+  X(bf16, Coder::e5m2, Step::exact, 32, R, any)     \
+  X(bf16, Coder::e5m2, Step::exact, 32, R, bf16)    \
+  X(float, Coder::e4m3, Step::multiply, 32, R, any) \
   X(float, Coder::e5m2, Step::multiply, 32, R, any)
-#define HALFTONE_BLOCKS_MXFP4(X, R)                    \
-  X(bf16, Coder::e2m1, Step::exact, 32, R, any)        \
-  X(bf16, Coder::e2m1, Step::exact, 32, R, folded)     \
-  X(bf16, Coder::e2m1, Step::multiply, 32, R, any)     \
+#define HALFTONE_BLOCKS_MXFP4(X, R)                \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, any)    \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, folded) \
+  X(bf16, Coder::e2m1, Step::multiply, 32, R, any) \
   X(float, Coder::e2m1, Step::multiply, 32, R, any)
 // The chains of torchao (multiply) and of ALTO (divide).
-#define HALFTONE_BLOCKS_FP4_TORCHAO(X, R)              \
-  X(bf16, Coder::e2m1, Step::multiply, 16, R, any)     \
-  X(bf16, Coder::e2m1, Step::multiply, 16, R, bf16)    \
+#define HALFTONE_BLOCKS_FP4_TORCHAO(X, R)             \
+  X(bf16, Coder::e2m1, Step::multiply, 16, R, any)    \
+  X(bf16, Coder::e2m1, Step::multiply, 16, R, bf16)   \
+  X(bf16, Coder::e2m1, Step::multiply, 16, R, packed) \
   X(float, Coder::e2m1, Step::multiply, 16, R, any)
-#define HALFTONE_BLOCKS_FP4_ALTO(X, R)                 \
-  X(bf16, Coder::e2m1, Step::divide, 16, R, any)       \
-  X(bf16, Coder::e2m1, Step::divide, 16, R, bf16)      \
+#define HALFTONE_BLOCKS_FP4_ALTO(X, R)              \
+  X(bf16, Coder::e2m1, Step::divide, 16, R, any)    \
+  X(bf16, Coder::e2m1, Step::divide, 16, R, bf16)   \
+  X(bf16, Coder::e2m1, Step::divide, 16, R, packed) \
   X(float, Coder::e2m1, Step::divide, 16, R, any)
 
 #define HALFTONE_INSTANTIATE_TILES(T, C, S, B, R, F) \

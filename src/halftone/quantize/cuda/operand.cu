@@ -62,25 +62,10 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   return {};
 }
 
-// What is written by which kernel. together: both copies by one.
-struct Plan {
-  std::optional<Family> row, transposed;
-  bool together = false;
-};
-Plan plan_of(const QuantizeOperand& p) {
-  Plan plan;
-  if (p.want_row) plan.row = family_of(p, p.row, false);
-  if (p.want_transposed) plan.transposed = family_of(p, p.transposed, true);
-  plan.together = plan.row && plan.transposed && *plan.row == *plan.transposed;
-  return plan;
-}
-
-Form form_of(const QuantizedCopy& copy, int block) {
-  const bool codes = copy.codes != nullptr, values = copy.form != ValueForm::none;
-  if (codes + (copy.packed != nullptr) + values != 1 || copy.packed != nullptr) return Form::any;
-  if (codes) return Form::codes;
-  if (copy.lost != nullptr || (copy.scales != nullptr && (block == 16 || block == 32))) return Form::any;
-  return copy.form == ValueForm::bf16 ? Form::bf16 : Form::folded;
+Form form_of(const QuantizedCopy& copy) {
+  const bool codes = copy.codes != nullptr, packed = copy.packed != nullptr, values = copy.form != ValueForm::none;
+  if (codes + packed + values != 1 || copy.lost != nullptr) return Form::any;
+  return codes ? Form::codes : packed ? Form::packed : copy.form == ValueForm::bf16 ? Form::bf16 : Form::folded;
 }
 
 // Maxima of an earlier pass.
@@ -175,12 +160,12 @@ template <class T>
 constexpr DType dtype_of = sizeof(T) == 2 ? DType::bf16 : DType::f32;
 constexpr Kernel kKernels[] = {
     HALFTONE_TILES_FP8_NEAREST(HALFTONE_TILE_KERNEL, false) HALFTONE_TILES_FP8_BLOCKS(HALFTONE_TILE_KERNEL, false)
-    HALFTONE_TILES_FP8_BLOCKS(HALFTONE_TILE_KERNEL, true) HALFTONE_TILES_INTEGER(HALFTONE_TILE_KERNEL, false)
-    HALFTONE_TILES_INTEGER(HALFTONE_TILE_KERNEL, true) HALFTONE_BLOCKS_MXFP8_NEAREST(HALFTONE_BLOCK_KERNEL, false)
-    HALFTONE_BLOCKS_MXFP8_STOCHASTIC(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, false)
-    HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, false)
-    HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, false)
-    HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true)};
+        HALFTONE_TILES_FP8_BLOCKS(HALFTONE_TILE_KERNEL, true) HALFTONE_TILES_INTEGER(HALFTONE_TILE_KERNEL, false)
+            HALFTONE_TILES_INTEGER(HALFTONE_TILE_KERNEL, true) HALFTONE_BLOCKS_MXFP8_NEAREST(HALFTONE_BLOCK_KERNEL, false)
+                HALFTONE_BLOCKS_MXFP8_STOCHASTIC(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, false)
+                    HALFTONE_BLOCKS_MXFP4(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, false)
+                        HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, false)
+                            HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true)};
 
 // The kernel of the form where there is one, else that of any.
 Launch kernel_of(DType type, Family f, Form form) {
@@ -192,6 +177,33 @@ Launch kernel_of(DType type, Family f, Form form) {
     if (k.form == Form::any) any = k.launch;
   }
   return any;
+}
+
+// What is written by which kernel. together: both copies by one. Copies of two forms are read twice, where each has a kernel of its own:
+// storing both from registers takes longer.
+struct Plan {
+  std::optional<Family> row, transposed;
+  bool together = false;
+};
+Plan plan_of(const QuantizeOperand& p) {
+  Plan plan;
+  if (p.want_row) plan.row = family_of(p, p.row, false);
+  if (p.want_transposed) plan.transposed = family_of(p, p.transposed, true);
+  if (!plan.row || !plan.transposed || !(*plan.row == *plan.transposed)) return plan;
+  const Family& f = *plan.row;
+  const Form row = form_of(p.row), transposed = form_of(p.transposed);
+  plan.together = row == transposed || (f.block != 16 && f.block != 32) || kernel_of(p.type, f, row) == kernel_of(p.type, f, Form::any) ||
+                  kernel_of(p.type, f, transposed) == kernel_of(p.type, f, Form::any);
+  return plan;
+}
+
+// Whether the kernel that holds whole rows made the copy.
+bool run_rows(const QuantizeOperand& p, const Family& f, cudaStream_t stream) {
+  if (f.block != 0 || p.row.spec.granularity != Granularity::row || p.type != DType::bf16 || form_of(p.row) != Form::codes) return false;
+  TileArgs a{};
+  a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
+  a.row = copy_args(p, p.row, false);
+  return launch_rows(a, f.coder, f.stochastic, stream);
 }
 
 cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
@@ -222,7 +234,7 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
   if (status != cudaSuccess) return status;
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
   a.tiles_r = static_cast<int>(grid.rows);
-  const Form of_row = form_of(p.row, f.block), of_transposed = form_of(p.transposed, f.block);
+  const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
   const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
   kernel_of(p.type, f, form)(a, copies, grid, stream);
   return cudaGetLastError();
@@ -233,8 +245,10 @@ cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) 
   const Scratch m = scratch_in(p, workspace);
   if (plan.together) return run_kernel(p, *plan.row, Copies::both, m, stream);
   cudaError_t status = cudaSuccess;
-  if (p.want_row) {
-    status = plan.row ? run_kernel(p, *plan.row, Copies::row, m, stream) : quantize_generic(p, p.row, false, workspace, stream);
+  if (p.want_row && plan.row) {
+    status = run_rows(p, *plan.row, stream) ? cudaGetLastError() : run_kernel(p, *plan.row, Copies::row, m, stream);
+  } else if (p.want_row) {
+    status = quantize_generic(p, p.row, false, workspace, stream);
   }
   if (status != cudaSuccess || !p.want_transposed) return status;
   return plan.transposed ? run_kernel(p, *plan.transposed, Copies::transposed, m, stream)

@@ -14,7 +14,7 @@ namespace halftone::device {
 template <class T>
 using RowPair = std::conditional_t<sizeof(T) == 2, uint32_t, float2>;
 // The larger magnitude, as bits of an fp32.
-__device__ __forceinline__ uint32_t amax_of_pair(uint32_t w) { return max(w << 16, w & 0xFFFF0000u) & 0x7FFFFFFFu; }
+__device__ __forceinline__ uint32_t amax_of_pair(uint32_t w) { return max(w << 16 & 0x7FFF0000u, w & 0x7FFF0000u); }
 __device__ __forceinline__ uint32_t amax_of_pair(float2 w) {
   return max(__float_as_uint(w.x) & 0x7FFFFFFFu, __float_as_uint(w.y) & 0x7FFFFFFFu);
 }

@@ -25,10 +25,10 @@ struct StatisticsArgs {
   const uint32_t* signs_step;  // quantize/operand.h
   PhiloxKey signs_key;
   // Set here.
-  bool wait_first;   // the launch before this one may still write x
-  int keep_from;     // rows from here on stay in the L2 cache
-  int teams;         // thread blocks or warps that take turns with the same columns
-  bool shared_rows;  // the warps of a thread block share rows
+  bool wait_first;                   // the launch before this one may still write x
+  int keep_from;                     // rows from here on stay in the L2 cache
+  int teams;                         // thread blocks or warps that take turns with the same columns
+  bool shared_rows;                  // the warps of a thread block share rows
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
 };
 inline constexpr int kStatisticsParts = 132;

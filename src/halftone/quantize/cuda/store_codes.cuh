@@ -133,7 +133,7 @@ inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below
 // bits instead of reading the parameters again for every vector.
 enum Output : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFolded = 8, kLost = 16 };
 constexpr uint32_t output_of(Form form) {
-  return form == Form::codes ? kCodes : form == Form::bf16 ? kBf16 : kFolded;
+  return form == Form::codes ? kCodes : form == Form::packed ? kPacked : form == Form::bf16 ? kBf16 : kFolded;
 }
 template <Form kForm>
 struct Outputs {

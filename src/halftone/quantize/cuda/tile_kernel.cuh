@@ -1,6 +1,7 @@
 #pragma once
 #include "halftone/quantize/cuda/amax8.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/group_scale.cuh"
 #include "halftone/quantize/cuda/store_codes.cuh"
 
 namespace halftone::device {
@@ -12,16 +13,6 @@ struct Place {
   int lane, warp, r, c;
   bool first_tile;  // of the tiles along C: this thread block writes the scales of whole rows
 };
-
-// Scale of a tensor, row or 128-block of fp8 or integers. negative: int4's second maximum.
-template <Coder kCoder>
-__device__ __forceinline__ ScalePair group_rule(const CopyArgs& d, uint32_t amax, uint32_t negative) {
-  if constexpr (kCoder == Coder::integer) {
-    if (d.element == Element::int4) return int4_scale(amax, negative, d.scale_floor);
-    return int8_scale(amax, d.scale_floor);
-  }
-  return fp8_scale(float_of(kCoder), d.pow2, amax);
-}
 
 // The scales of the rows that a lane owns where an earlier pass has found their maxima or the tensor's: read for both copies before
 // either is computed, and computed before the elements are there.
@@ -128,15 +119,15 @@ __device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, co
   const auto write = [&]<bool kPlain>() {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      const Factor by{kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8)
-                                 : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3),
-                      0};
+      const Factor by{
+          kAxis == 0 ? __shfl_sync(0xFFFFFFFFu, factor[0], i, 8) : __shfl_sync(0xFFFFFFFFu, factor[i % kOwn], (p.lane & 7) | (i >> 1) << 3),
+          0};
       if constexpr (kStochastic && kAxis == 0) {
         if (i % 2 == 0) draw8<2>(d.draws, step, group + i * d.draws.row, d.draws.row, draws.v + i);
       }
       // 128-blocks: the scale follows from the largest magnitude.
       const Codes8 q = encode8<kCoder, Step::multiply, kStochastic, kBlock != 128>(x[i], by, d.low, d.high,
-                                                                            [&](int k) { return draws.template at<kCoder>(i, k); });
+                                                                                   [&](int k) { return draws.template at<kCoder>(i, k); });
       // Values are those of the codes: their scales stay outside.
       if (kPlain || i < valid)
         store_codes<kCoder, Place8::byte0>(out, i, d.lost, q, !kPlain && by.f != by.f, {__float_as_uint(1.0f), 0, 0});
@@ -182,7 +173,6 @@ __device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, c
     }
   }
 }
-
 
 // Maxima of 128-blocks: every warp leaves those of its 32 rows and 64 columns, and lanes read back those that they own.
 struct SharedAmax {
