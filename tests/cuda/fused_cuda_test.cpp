@@ -3,6 +3,8 @@
 #include <limits>
 #include <memory>
 #include <numbers>
+#include <tuple>
+#include <vector>
 
 #include "cuda/module.h"
 #include "fused/support.h"
@@ -142,8 +144,10 @@ TEST_F(FusedOnDevice, RmsNormBackwardIsItsDefinition) {
 }
 
 TEST_F(FusedOnDevice, SwigluIsItsDefinition) {
+  std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
+  sizes.push_back({4100, 251, 3});  // more rows than a column of the grid has blocks
   for (const DType type : kFloatTypes) {
-    for (const Size& size : kSizes) {
+    for (const Size& size : sizes) {
       Matrix g(size.rows, size.cols, type, size.pad), u(size.rows, size.cols, type, size.pad), dh(size.rows, size.cols, type, size.pad);
       Matrix h(size.rows, size.cols, type, size.pad), dg(size.rows, size.cols, type, size.pad), du(size.rows, size.cols, type, size.pad);
       g.randomise(1, 20), u.randomise(2), dh.randomise(3);
@@ -170,6 +174,28 @@ TEST_F(FusedOnDevice, SwigluIsItsDefinition) {
       EXPECT_EQ(amax[0], largest_magnitude(h));
       EXPECT_EQ(amax[1], largest_magnitude(dg));
       EXPECT_EQ(amax[2], largest_magnitude(du));
+    }
+  }
+}
+
+// dg over g, du over u, h over dh.
+TEST_F(FusedOnDevice, SwigluBackwardWorksInPlace) {
+  for (const DType type : kFloatTypes) {
+    for (const Size& size : {Size{17, 33, 3}, Size{300, 768, 0}}) {
+      Matrix g(size.rows, size.cols, type, size.pad), u = g, dh = g, dg = g, du = g, h = g;
+      g.randomise(1, 20), u.randomise(2), dh.randomise(3);
+      Device device;
+      SwigluBackward p;
+      p.rows = size.rows, p.cols = size.cols, p.dtype = type;
+      p.g_stride = p.u_stride = p.dh_stride = p.dg_stride = p.du_stride = p.h_stride = g.stride;
+      void *gate = device.put(g), *up = device.put(u), *grad = device.put(dh);
+      p.g = gate, p.u = up, p.dh = grad, p.dg = device.put(dg), p.du = device.put(du), p.h = device.put(h);
+      call("halftone_cuda_swiglu_backward", static_cast<const char* (*)(const SwigluBackward*, void*)>(nullptr), &p, nullptr);
+      p.dg = gate, p.du = up, p.h = grad;
+      call("halftone_cuda_swiglu_backward", static_cast<const char* (*)(const SwigluBackward*, void*)>(nullptr), &p, nullptr);
+      device.fetch();
+      EXPECT_TRUE(g.same_bits(dg) && u.same_bits(du) && dh.same_bits(h)) << name_of(type) << " " << size.cols;
+      EXPECT_NE(largest_magnitude(h), 0u);
     }
   }
 }
@@ -203,11 +229,15 @@ TEST_F(FusedOnDevice, RopeEqualsTheCpu) {
   for (const DType type : kFloatTypes) {
     for (const RopePairing pairing : {RopePairing::neighbours, RopePairing::halves}) {
       for (const bool inverse : {false, true}) {
-        for (const int64_t pad : {3, 8}) {
-          Matrix x(150, 3 * 64, type, pad), cpu(150, 3 * 64, type, pad), gpu(150, 3 * 64, type, pad);
+        // The last two have more tokens than a column of the grid has blocks, in single pairs and in vectors.
+        const bool long_ones = type == DType::bf16 && !inverse && pairing == RopePairing::neighbours;
+        for (const auto& [tokens, heads, pad] :
+             std::vector<std::tuple<int64_t, int64_t, int64_t>>{{150, 3, 3}, {150, 3, 8}, {4100, 8, 3}, {4100, 32, 8}}) {
+          if (tokens > 150 && !long_ones) continue;
+          Matrix x(tokens, heads * 64, type, pad), cpu(tokens, heads * 64, type, pad), gpu(tokens, heads * 64, type, pad);
           x.randomise(1);
           Rope p;
-          p.tokens = 150, p.heads = 3, p.head_dim = 64, p.dtype = type, p.x = x.data(), p.x_stride = x.stride;
+          p.tokens = tokens, p.heads = heads, p.head_dim = 64, p.dtype = type, p.x = x.data(), p.x_stride = x.stride;
           p.out = cpu.data(), p.out_stride = cpu.stride, p.cos = table.cos.data(), p.sin = table.sin.data(), p.max_positions = 64;
           p.seq_len = 50, p.offset = 7, p.pairing = pairing, p.inverse = inverse;
           rope(p);
@@ -216,17 +246,19 @@ TEST_F(FusedOnDevice, RopeEqualsTheCpu) {
           p.cos = device.put(table.cos.data(), table.cos.size() * 4), p.sin = device.put(table.sin.data(), table.sin.size() * 4);
           call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &p, nullptr);
           device.fetch();
-          EXPECT_TRUE(gpu.same_bits(cpu)) << name_of(type) << " inverse " << inverse << " pad " << pad;
+          EXPECT_TRUE(gpu.same_bits(cpu)) << name_of(type) << " inverse " << inverse << " tokens " << tokens << " pad " << pad;
         }
       }
     }
   }
 }
 
+// A row in one block and in clusters of 2, 4 and 8, in single elements (odd sizes) and in vectors; the last does not fit into them in f32.
 TEST_F(FusedOnDevice, CrossEntropyIsItsDefinition) {
   for (const DType type : kFloatTypes) {
     for (const DType gradient : kFloatTypes) {
-      for (const auto& [rows, vocab] : std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {19, 1001}, {33, 4096}, {2, 128256}}) {
+      for (const auto& [rows, vocab] :
+           std::vector<std::pair<int64_t, int64_t>>{{1, 2}, {19, 1001}, {33, 4096}, {5, 40004}, {2, 128256}, {2, 500008}}) {
         Matrix z(rows, vocab, type, 0), d(rows, vocab, gradient, 0);
         z.randomise(1, 15);
         if (vocab > 1000) {
@@ -239,16 +271,20 @@ TEST_F(FusedOnDevice, CrossEntropyIsItsDefinition) {
         p.rows = rows, p.vocab = vocab, p.dtype = type, p.logits = z.data(), p.logits_stride = z.stride, p.labels = labels.data();
         p.grad_scale = 0.125f, p.dlogits_dtype = gradient, p.dlogits_stride = d.stride;
         const CrossEntropyRef expected = cross_entropy_ref(p);
-        Device device;
-        p.logits = device.put(z), p.labels = device.put(labels.data(), labels.size() * 8), p.dlogits = device.put(d);
-        p.loss = device.put(loss.data(), loss.size() * 4), p.lse = device.put(lse.data(), lse.size() * 4);
-        call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &p, nullptr);
-        device.fetch();
-        // z - lse is rounded at 30: 2^-20 of a probability, times grad_scale.
-        d.expect_near(expected.dlogits, 1e-5, 5e-7, "dlogits");
-        for (size_t r = 0; r < loss.size(); ++r) {
-          ASSERT_NEAR(loss[r], expected.loss[r], 1e-5 + 1e-6 * std::abs(expected.loss[r]));
-          ASSERT_NEAR(lse[r], expected.lse[r], 1e-5 + 1e-6 * std::abs(expected.lse[r]));
+        for (const bool in_place : {false, true}) {
+          if (in_place && type != gradient) continue;
+          Device device;
+          void* logits = device.put(z);
+          p.logits = logits, p.labels = device.put(labels.data(), labels.size() * 8), p.dlogits = in_place ? logits : device.put(d);
+          p.loss = device.put(loss.data(), loss.size() * 4), p.lse = device.put(lse.data(), lse.size() * 4);
+          call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &p, nullptr);
+          device.fetch();
+          // z - lse is rounded at 30: 2^-20 of a probability, times grad_scale.
+          (in_place ? z : d).expect_near(expected.dlogits, 1e-5, 5e-7, fmt::format("dlogits of {} in place {}", vocab, in_place));
+          for (size_t r = 0; r < loss.size(); ++r) {
+            ASSERT_NEAR(loss[r], expected.loss[r], 1e-5 + 1e-6 * std::abs(expected.loss[r]));
+            ASSERT_NEAR(lse[r], expected.lse[r], 1e-5 + 1e-6 * std::abs(expected.lse[r]));
+          }
         }
       }
     }

@@ -1,6 +1,10 @@
 #include "halftone/nn/pass.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "halftone/base/error.h"
 #include "models/model_pass.h"
@@ -32,11 +36,38 @@ TEST(Pass, MicroBatchesMayInterleave) {
 TEST(Pass, RecomputedBlocksGiveTheSameBits) {
   for (const char* scheme : {"none", "int8", "mxfp4"}) {
     const std::string quantize = std::string("--quantize.scheme=") + scheme;
-    const auto plain = model_pass({quantize}, at::kCPU),
-                         again = model_pass({quantize, "--activation_checkpoint.mode=full"}, at::kCPU);
+    const auto plain = model_pass({quantize}, at::kCPU), again = model_pass({quantize, "--activation_checkpoint.mode=full"}, at::kCPU);
     EXPECT_EQ(plain.loss, again.loss) << scheme;
     EXPECT_TRUE(at::equal(plain.gradients, again.gradients)) << scheme;
   }
+}
+
+// Bytes of tensors that this thread has allocated and not freed.
+struct LiveBytes : c10::MemoryReportingInfoBase {
+  int64_t bytes = 0;
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { bytes += size; }
+  bool memoryProfilingEnabled() const override { return true; }
+};
+
+// docs/memory.md; on the processor w2 keeps its input, too. Bytes of a token, float32 stream, bf16 elsewhere.
+TEST(Pass, KeepsTheTensorsOfTheMemoryTable) {
+  DemoModel demo({"--quantize.scheme=none"}, at::kCPU);
+  demo.pass().backward();  // what is made once
+  const nn::ModelSize size = demo.built.model->size();
+  const auto& parameters = demo.store.parameters();
+  const auto w2 =
+      std::find_if(parameters.begin(), parameters.end(), [](const auto* p) { return p->weight.name == "layers.0.feed_forward.w2.weight"; });
+  ASSERT_NE(w2, parameters.end());
+  const int64_t ffn = (*w2)->weight.value.size(1), d = size.dim, heads = size.heads * size.qk_dim;
+  const int64_t norm = 4 * d + 4, attention = 2 * (2 * heads + 2 * size.kv_heads * size.qk_dim) + 4 * size.heads;
+  const int64_t block = 2 * norm + 2 * (2 * d) + attention + 2 * (2 * ffn) + 2 * ffn;
+  const int64_t tokens = DemoModel::kRows * DemoModel::kLength, expected = tokens * (size.layers * block + norm + 2 * d);
+  const auto live = std::make_shared<LiveBytes>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
+  nn::Pass pass = demo.pass();
+  EXPECT_NEAR(static_cast<double>(live->bytes), static_cast<double>(expected), 0.01 * static_cast<double>(expected));
+  pass.backward();
+  EXPECT_LT(live->bytes, expected / 100);
 }
 
 TEST(Pass, KeepsNothingForEvaluationAndRunsBackwardOnce) {

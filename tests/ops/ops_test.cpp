@@ -1,8 +1,13 @@
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <string>
+#include <tuple>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/aten.h"
@@ -13,6 +18,7 @@
 #include "halftone/ops/rope_table.h"
 #include "halftone/ops/swiglu.h"
 #include "ops/portable.h"
+#include "ops/test_device.h"
 
 namespace halftone {
 namespace {
@@ -23,7 +29,7 @@ double relative(const at::Tensor& reference, const at::Tensor& x) {
 
 Weight make_weight(const at::Tensor& value) {
   Weight w;
-  w.name = "w", w.value = value.detach().set_requires_grad(true), w.grad = at::zeros(value.sizes());
+  w.name = "w", w.value = value.detach().set_requires_grad(true), w.grad = at::zeros(value.sizes(), value.options().dtype(at::kFloat));
   return w;
 }
 
@@ -75,6 +81,68 @@ TEST(Swiglu, EqualsThePortableFormulas) {
   EXPECT_LT(relative(portable::swiglu(gu.detach()), h), 1e-5);
   EXPECT_LT(relative(portable::swiglu_backward(dh, gu.detach()), gu.grad()), 1e-5);
 }
+
+class SwigluLinear : public OnDevice {
+ protected:
+  void TearDown() override {
+    at::globalContext().setDeterministicAlgorithms(false, false);
+    OnDevice::TearDown();
+  }
+};
+
+// One op, or SwiGLU and the product that reads it.
+struct SwigluPass {
+  at::Tensor y, dgu, dw;
+  bool in_place = false;  // dgu lay where gu did
+};
+SwigluPass swiglu_pass(bool one, const char* recipe, bool bias, int times = 1) {
+  at::manual_seed(8);
+  const auto make = [](at::IntArrayRef shape) { return at::randn(shape).to(test_device(), at::kBFloat16); };
+  Weight w = make_weight(make({96, 64}) / 8), b = make_weight(make({96}));
+  LinearGroup group;
+  group.weights = {&w}, group.recipe = *find_linear_recipe(recipe);
+  if (bias) group.biases = {&b};
+  const at::Tensor leaf = make({48, 128}).set_requires_grad(true), dy = make({48, 96});
+  at::AutoGradMode grad(true);
+  at::Tensor gu = leaf * 1.0;
+  const void *memory = gu.const_data_ptr(), *found = nullptr;
+  gu.register_hook([&](const at::Tensor& g) { found = g.const_data_ptr(); });
+  const at::Tensor y = one ? swiglu_linear(gu, group, {}) : linear(swiglu(gu), group, {});
+  gu.reset();
+  for (int i = 1; i <= times; ++i) torch::autograd::backward({y}, {dy}, i < times);
+  return {y.detach(), leaf.grad(), w.grad, found == memory};
+}
+
+// With a bias a product of the processor, too, asks for its input again.
+TEST_P(SwigluLinear, HasTheBitsOfSwigluAndLinear) {
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  for (const char* recipe : {"none", "fp8_tensorwise", "int8"}) {
+    for (const bool bias : {false, true}) {
+      const SwigluPass one = swiglu_pass(true, recipe, bias), two = swiglu_pass(false, recipe, bias);
+      EXPECT_TRUE(at::equal(one.y, two.y)) << recipe << bias;
+      EXPECT_TRUE(at::equal(one.dgu, two.dgu)) << recipe << bias;
+      EXPECT_TRUE(at::equal(one.dw, two.dw)) << recipe << bias;
+      EXPECT_GT(one.dw.abs().sum().item<double>(), 0) << recipe << bias;
+    }
+  }
+}
+
+TEST_P(SwigluLinear, WritesTheGradientOverWhatItReadWhenNobodyWillReadItAgain) {
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  for (const bool one : {false, true}) {
+    const SwigluPass once = swiglu_pass(one, "none", true), kept = swiglu_pass(one, "none", true, 2);
+    EXPECT_TRUE(once.in_place);
+    EXPECT_TRUE(kept.in_place);  // in the second pass, the last
+    EXPECT_TRUE(at::equal(kept.dgu, once.dgu * 2)) << one;
+    EXPECT_TRUE(at::equal(kept.dw, once.dw * 2)) << one;
+    // Someone else reads gu.
+    const at::Tensor gu = at::randn({4, 8}).to(test_device()).set_requires_grad(true), before = gu.detach().clone();
+    at::AutoGradMode grad(true);
+    torch::autograd::backward({swiglu(gu).value}, {at::ones({4, 4}, gu.options())});
+    EXPECT_TRUE(at::equal(gu.detach(), before));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Device, SwigluLinear, test_devices());
 
 TEST(Embedding, AddsTheGradientsOfRepeatedTokens) {
   Weight table = make_weight(at::randn({10, 16}));
@@ -158,6 +226,35 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   at::NoGradGuard no_grad;
   EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0, {}).sum.item<double>(), out.sum.item<double>(), 1e-6);
 }
+
+// docs/fused_kernels.md: what bf16 rows, and on a device bf16 logits of a standard deviation of 1 and 3, cost. Several chunks.
+class HeadLossInBf16 : public OnDevice {};
+TEST_P(HeadLossInBf16, StaysAsNearToFloat64AsTheDocsSay) {
+  const bool cpu = test_device().is_cpu();
+  const int64_t rows = cpu ? 1500 : 4500, dim = 64, vocab = cpu ? 4096 : 128256;
+  for (const auto& [spread, of_loss, decibels] : {std::tuple{1.0, 1e-5, 50.0}, {3.0, 2e-5, 46.0}}) {
+    at::manual_seed(9);
+    Weight w = make_weight((at::randn({vocab, dim}) * (spread / 8)).to(test_device(), at::kBFloat16));
+    LinearGroup head;
+    head.weights = {&w};
+    const at::Tensor x = at::randn({rows, dim}).to(test_device(), at::kBFloat16).set_requires_grad(true);
+    at::Tensor labels = at::randint(vocab, {rows}, at::kLong).to(test_device());
+    labels.narrow(0, 10, 100).fill_(-100);
+    const double scale = 1.0 / static_cast<double>(rows - 100);
+    at::AutoGradMode grad(true);
+    const HeadLoss out = head_loss(x, head_of(head), labels, scale, {});
+    torch::autograd::backward({out.loss}, {});
+    const at::Tensor xr = x.detach().to(at::kDouble).set_requires_grad(true), wr = w.value.detach().to(at::kDouble).set_requires_grad(true);
+    const at::Tensor expected = at::cross_entropy_loss(at::mm(xr, wr.t()), labels, {}, 1 /* mean */, -100);
+    torch::autograd::backward({expected}, {});
+    EXPECT_LT(relative(expected.detach(), out.loss.detach()), of_loss) << spread;
+    EXPECT_GT(-20 * std::log10(relative(xr.grad(), x.grad())), decibels) << spread;
+    EXPECT_GT(-20 * std::log10(relative(wr.grad(), w.grad)), decibels) << spread;
+    at::NoGradGuard no_grad;  // the kernel reads a row twice then, in another order
+    EXPECT_LT(relative(out.sum, head_loss(x, head_of(head), labels, 1.0, {}).sum), 1e-6);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Device, HeadLossInBf16, test_devices());
 
 }  // namespace
 }  // namespace halftone

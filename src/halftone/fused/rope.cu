@@ -1,8 +1,7 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "halftone/device/error_text.h"
+#include "halftone/device/row_grid.cuh"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/rope_cuda.h"
 
@@ -11,13 +10,17 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// N pairs a thread: 2N adjacent elements, or N of each half.
+// N pairs a thread: 2N adjacent elements, or N of each half. wrap: rows from one token of a thread to the next, modulo seq_len.
 template <int N, class T>
-__global__ void rope_kernel(Rope p) {
-  const int64_t half = p.head_dim / 2, across = half / N, total = p.tokens * p.heads * across;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
-    const int64_t pair = i % across * N, head = i / across % p.heads, t = i / across / p.heads;
-    const int64_t position = p.positions != nullptr ? p.positions[t] : t % p.seq_len + p.offset;
+__global__ void rope_kernel(Rope p, RowGrid grid, int64_t wrap) {
+  const auto half = static_cast<uint32_t>(p.head_dim / 2), across = half / N, column = static_cast<uint32_t>(grid.column());
+  const uint32_t head = column / across, pair = column % across * N;
+  if (head >= p.heads) return;
+  int64_t t = grid.row(), in_sequence = p.positions != nullptr ? 0 : t % p.seq_len;
+  for (; t < p.tokens; t += grid.row_step()) {
+    const int64_t position = p.positions != nullptr ? p.positions[t] : in_sequence + p.offset;
+    in_sequence += wrap;
+    if (in_sequence >= p.seq_len) in_sequence -= p.seq_len;
     const bool inside = position >= 0 && position < p.max_positions;
     const int64_t row = inside ? position * half : 0;
     const Vec<float, N> c = load<N>(p.cos + row + pair), s = load<N>(p.sin + row + pair);
@@ -53,12 +56,13 @@ void launch(const Rope& p, cudaStream_t stream) {
   constexpr int kVector = 4;
   const bool wide = p.head_dim % (2 * kVector) == 0 && rows_aligned(2 * kVector, p.x, sizeof(T), p.x_stride) &&
                     rows_aligned(2 * kVector, p.out, sizeof(T), p.out_stride) && aligned<kVector>(p.cos, 0) && aligned<kVector>(p.sin, 0);
-  const int64_t work = p.tokens * p.heads * (p.head_dim / 2) / (wide ? kVector : 1);
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(work, kThreads), 16384));
+  // Few blocks: a thread divides once, for its first token.
+  const RowLaunch r = row_launch(p.tokens, p.heads * (p.head_dim / 2) / (wide ? kVector : 1), kThreads, 4096);
+  const int64_t wrap = p.positions != nullptr ? 0 : r.row_step % p.seq_len;
   if (wide)
-    rope_kernel<kVector, T><<<blocks, kThreads, 0, stream>>>(p);
+    rope_kernel<kVector, T><<<r.blocks, kThreads, 0, stream>>>(p, r.grid, wrap);
   else
-    rope_kernel<1, T><<<blocks, kThreads, 0, stream>>>(p);
+    rope_kernel<1, T><<<r.blocks, kThreads, 0, stream>>>(p, r.grid, wrap);
 }
 
 }  // namespace
@@ -69,6 +73,7 @@ const char* halftone_cuda_rope(const halftone::Rope* what, void* stream) {
   if (what->dtype != DType::bf16 && what->dtype != DType::f32) return "rope: expected bf16 or f32";
   if (what->head_dim % 2 != 0 || what->max_positions <= 0) return "rope: expected an even head size and a table of positions";
   if (what->tokens * what->heads * what->head_dim == 0) return nullptr;
+  if (what->positions == nullptr && what->seq_len <= 0) return "rope: expected positions or the length of a sequence";
   const auto s = static_cast<cudaStream_t>(stream);
   what->dtype == DType::bf16 ? device::launch<bf16>(*what, s) : device::launch<float>(*what, s);
   return device::error_text(cudaGetLastError());

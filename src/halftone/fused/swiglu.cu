@@ -1,8 +1,7 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
-
 #include "halftone/device/error_text.h"
+#include "halftone/device/row_grid.cuh"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
 #include "halftone/fused/swiglu_cuda.h"
@@ -15,12 +14,12 @@ constexpr int kThreads = 256;
 __device__ float sigmoid(float g) { return 1.0f / (1.0f + expf(-g)); }
 
 template <int N, class T>
-__global__ void forward_kernel(SwigluForward p) {
-  const int64_t across = p.cols / N, total = p.rows * across;
+__global__ void forward_kernel(SwigluForward p, RowGrid grid) {
+  const int64_t c = grid.column() * N;
   uint32_t amax = 0;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
-    const int64_t t = i / across, c = i % across * N;
-    const Vec<T, N> g = load<N>(static_cast<const T*>(p.g) + t * p.g_stride + c), u = load<N>(static_cast<const T*>(p.u) + t * p.u_stride + c);
+  for (int64_t t = grid.row(); c < p.cols && t < p.rows; t += grid.row_step()) {
+    const Vec<T, N> g = load<N>(static_cast<const T*>(p.g) + t * p.g_stride + c),
+                    u = load<N>(static_cast<const T*>(p.u) + t * p.u_stride + c);
     Vec<T, N> h;
     for (int j = 0; j < N; ++j) {
       const float x = to_f32(g.value[j]);
@@ -33,12 +32,12 @@ __global__ void forward_kernel(SwigluForward p) {
 }
 
 template <int N, class T>
-__global__ void backward_kernel(SwigluBackward p) {
-  const int64_t across = p.cols / N, total = p.rows * across;
+__global__ void backward_kernel(SwigluBackward p, RowGrid grid) {
+  const int64_t c = grid.column() * N;
   uint32_t amax_g = 0, amax_u = 0;
-  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < total; i += int64_t{gridDim.x} * kThreads) {
-    const int64_t t = i / across, c = i % across * N;
-    const Vec<T, N> g = load<N>(static_cast<const T*>(p.g) + t * p.g_stride + c), u = load<N>(static_cast<const T*>(p.u) + t * p.u_stride + c);
+  for (int64_t t = grid.row(); c < p.cols && t < p.rows; t += grid.row_step()) {
+    const Vec<T, N> g = load<N>(static_cast<const T*>(p.g) + t * p.g_stride + c),
+                    u = load<N>(static_cast<const T*>(p.u) + t * p.u_stride + c);
     const Vec<T, N> dh = load<N>(static_cast<const T*>(p.dh) + t * p.dh_stride + c);
     Vec<T, N> dg, du, h;
     for (int j = 0; j < N; ++j) {
@@ -59,8 +58,8 @@ constexpr int kVector = 8;
 bool rows_aligned(const void* p, DType type, int64_t stride) { return device::rows_aligned(kVector, p, size_of(type), stride); }
 
 template <class P>
-const char* run(const P& p, int maxima, bool wide, void (*vector16)(P), void (*single16)(P), void (*vector32)(P), void (*single32)(P),
-                void* stream) {
+const char* run(const P& p, int maxima, bool wide, void (*vector16)(P, RowGrid), void (*single16)(P, RowGrid), void (*vector32)(P, RowGrid),
+                void (*single32)(P, RowGrid), void* stream) {
   if (p.dtype != DType::bf16 && p.dtype != DType::f32) return "swiglu: expected bf16 or f32";
   const auto s = static_cast<cudaStream_t>(stream);
   if (p.amax != nullptr) {
@@ -69,8 +68,8 @@ const char* run(const P& p, int maxima, bool wide, void (*vector16)(P), void (*s
   }
   if (p.rows == 0 || p.cols == 0) return nullptr;
   const auto kernel = p.dtype == DType::bf16 ? wide ? vector16 : single16 : wide ? vector32 : single32;
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(p.rows * p.cols / (wide ? kVector : 1), kThreads), 16384));
-  kernel<<<blocks, kThreads, 0, s>>>(p);
+  const RowLaunch launch = row_launch(p.rows, p.cols / (wide ? kVector : 1), kThreads, 4096);
+  kernel<<<launch.blocks, kThreads, 0, s>>>(p, launch.grid);
   return device::error_text(cudaGetLastError());
 }
 

@@ -184,6 +184,7 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
 at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {
   const Range range("{}", fqn());
   const at::Tensor gu = gate_up_(x, step);
+  if (!w2_.has_norm() && !w2_.has_side()) return swiglu_linear(gu, w2_.group(), step, gate_up_.gradient_amax());
   return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step);
 }
 

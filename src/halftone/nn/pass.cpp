@@ -2,28 +2,43 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/utils.h>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/node.h"
 #include "halftone/ops/range.h"
 
 namespace halftone::nn {
 namespace {
 
-using torch::autograd::variable_list;
+using torch::autograd::edge_list;
 
-Stream leaves(const Stream& s) {
-  const auto leaf = [](const at::Tensor& t) { return t.defined() ? t.detach().set_requires_grad(true) : t; };
-  return {leaf(s.x), leaf(s.branch)};
+// What a unit reads: its graph ends there, in nodes that hold no numbers.
+Stream begin(const Stream& s) {
+  const auto input = [](const at::Tensor& t) {
+    if (!t.defined()) return t;
+    at::Tensor u = t.detach();
+    connect("unit", {}, {&u}, nullptr);
+    return u;
+  };
+  return {input(s.x), input(s.branch)};
 }
 variable_list parts(const Stream& s) { return s.branch.defined() ? variable_list{s.x, s.branch} : variable_list{s.x}; }
+edge_list edges(const variable_list& tensors) {
+  edge_list result;
+  for (const at::Tensor& t : tensors) result.push_back(torch::autograd::impl::gradient_edge(t));
+  return result;
+}
 // A recomputed block reads and returns one tensor, the only one that is kept of it.
 Stream joined(const Stream& s) { return s.branch.defined() ? Stream{s.x + s.branch, {}} : s; }
 
-// Gradients of what a unit read from those of what it wrote.
-Stream differentiate(const Stream& in, const variable_list& out, const variable_list& d_out) {
-  const variable_list d = torch::autograd::grad(out, parts(in), d_out);
-  return {d[0], d.size() > 1 ? d[1] : at::Tensor()};
+// Gradients of what a unit read from those of what it wrote. Without a beginning they go to the graph's leaves.
+Stream differentiate(const edge_list& begin, const edge_list& end, const variable_list& d_out) {
+  variable_list d = torch::autograd::Engine::get_default_engine().execute(end, d_out, false, false, begin.empty(), begin);
+  d.resize(2);
+  return {d[0], d[1]};
 }
 
 }  // namespace
@@ -32,42 +47,44 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
     : model_(model), info_(model.sequence_info(input)) {
   const at::AutoGradMode grad(keep);
   const auto for_block = [&](int64_t next, const Stream& s) { return keep && recomputed(next) ? joined(s) : s; };
-  Stream out = embedded_ = for_block(0, model.embed(input.tokens, info_));
+  Stream out = for_block(0, model.embed(input.tokens, info_));
+  if (keep) embedding_.end = edges(parts(out));
   for (int64_t i = 0; i < model.blocks(); ++i) {
     const Range range("layers.{} forward", i);
-    const Stream in = keep ? leaves(out) : out;
+    const Stream in = keep ? begin(out) : out;
+    out = Stream();  // nobody else needs the branch once it is added
     if (!keep) {
       out = model.block(i, in, info_);
     } else if (recomputed(i)) {
       const at::NoGradGuard no_grad;
       out = joined(model.block(i, in, info_));
-      blocks_.push_back({in, {}});
+      blocks_.push_back({in, edges(parts(in)), {}});
     } else {
       out = for_block(i + 1, model.block(i, in, info_));
-      blocks_.push_back({in, out});
+      blocks_.push_back({{}, edges(parts(in)), edges(parts(out))});
     }
   }
-  head_in_ = keep ? leaves(out) : out;
-  loss_ = model.head(head_in_, labels, grad_scale, info_);
-  if (!keep) embedded_ = head_in_ = Stream();
+  const Stream in = keep ? begin(out) : out;
+  loss_ = model.head(in, labels, grad_scale, info_);
+  if (keep) head_ = {{}, edges(parts(in)), edges({loss_.loss})};
 }
 
 void Pass::backward() {
-  check(embedded_.x.defined(), "the backward pass of a micro-batch needs its forward pass to keep, and runs once");
-  Stream d = differentiate(head_in_, {loss_.loss}, {});
-  loss_.loss = at::Tensor(), head_in_ = Stream();
+  check(!head_.end.empty(), "the backward pass of a micro-batch needs its forward pass to keep, and runs once");
+  Stream d = differentiate(head_.begin, head_.end, {at::ones_like(loss_.loss)});
+  loss_.loss = at::Tensor(), head_ = Unit();
   for (int64_t i = static_cast<int64_t>(blocks_.size()) - 1; i >= 0; --i) {
     const Range range("layers.{} backward", i);
     Unit& unit = blocks_[static_cast<size_t>(i)];
-    if (!unit.out.x.defined()) {
+    if (unit.end.empty()) {
       const at::AutoGradMode grad(true);
-      unit.out = joined(model_.block(i, unit.in, info_));
+      unit.end = edges(parts(joined(model_.block(i, unit.in, info_))));
     }
-    d = differentiate(unit.in, parts(unit.out), parts(d));
+    d = differentiate(unit.begin, unit.end, parts(d));
     blocks_.pop_back();
   }
-  torch::autograd::backward(parts(embedded_), parts(d));
-  embedded_ = Stream();
+  differentiate({}, embedding_.end, parts(d));
+  embedding_ = Unit();
 }
 
 }  // namespace halftone::nn

@@ -1,4 +1,6 @@
 #pragma once
+#include <torch/csrc/autograd/edge.h>
+
 #include <vector>
 
 #include "halftone/nn/model.h"
@@ -6,7 +8,8 @@
 namespace halftone::nn {
 
 // One micro-batch's way through a model's units: embedding, blocks, head. No autograd graph reaches across a unit: the forward pass
-// detaches what each one reads and keeps it beside what it wrote, the backward pass walks the units in reverse. What happens between
+// detaches what each one reads and keeps the two ends of its graph, the backward pass walks the units in reverse. Numbers are kept where
+// an op saved them, and what a block reads where it is recomputed. What happens between
 // units (to recompute a block, to gather or free its weights, to send its output on) is thereby a plain call here, and the passes of
 // several micro-batches may interleave.
 class Pass {
@@ -18,16 +21,18 @@ class Pass {
   void backward();
 
  private:
+  // Where the gradients of what a unit wrote go into its graph, and where those of what it read come out. A unit that is recomputed has
+  // no graph yet, and what it reads instead.
   struct Unit {
-    Stream in, out;  // out is undefined where the unit is recomputed
+    Stream in;
+    std::vector<torch::autograd::Edge> begin, end;
   };
   bool recomputed(int64_t block) const { return block < model_.blocks() && model_.recompute().covers(static_cast<int>(block)); }
 
   Model& model_;
   SequenceInfo info_;
-  Stream embedded_;
+  Unit embedding_, head_;
   std::vector<Unit> blocks_;
-  Stream head_in_;
   HeadLoss loss_;
 };
 

@@ -16,12 +16,16 @@
 namespace halftone {
 namespace {
 
-// Rows of a chunk: some 8 MiB of logits on a CPU and near 512 MiB on a device, where every chunk reads and writes all of the head's
-// gradient. Whole blocks of every format that contracts rows (128 at most), so that those of a quantised head end where they do
-// without chunks.
+// Logits stay in fp32 on a CPU. On a device they are rounded to x's dtype, as its gradient is, which then lies in their memory.
+at::ScalarType logits_type(const at::Tensor& x) { return x.is_cpu() ? at::kFloat : x.scalar_type(); }
+
+// Rows of a chunk: some 8 MiB of logits on a CPU and at most 1 GiB on a device, where every chunk reads and writes all of the head's
+// gradient: 4,096 rows in bf16 of a vocabulary of 128,256. Whole blocks of every format that contracts rows (128 at most), so that those
+// of a quantised head end where they do without chunks.
 int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
-  constexpr int64_t kBlock = 128;
-  const int64_t rows = (int64_t{x.is_cpu() ? 2 : 128} << 20) / std::max<int64_t>(vocab, 1) / kBlock * kBlock;
+  constexpr int64_t kBlock = 128, kMiB = 1 << 20;
+  const auto row_bytes = std::max<int64_t>(vocab, 1) * static_cast<int64_t>(c10::elementSize(logits_type(x)));
+  const int64_t rows = (x.is_cpu() ? 8 : 1024) * kMiB / row_bytes / kBlock * kBlock;
   return x.is_cpu() ? std::clamp<int64_t>(rows, kBlock, 1024) : std::max<int64_t>(rows, 2 * kBlock);
 }
 
@@ -68,8 +72,9 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
-    const LinearCall call = head.call(chunk, {context, training, at::kFloat, r});  // logits stay in fp32
-    at::Tensor d_logits = training ? at::empty(call.y.sizes(), chunk.options()) : at::Tensor();
+    const LinearCall call = head.call(chunk, {context, training, logits_type(chunk), r});
+    at::Tensor d_logits;
+    if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
     sum += chunk_loss(call.y, target, grad_scale, factor, d_logits);
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }

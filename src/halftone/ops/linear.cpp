@@ -28,9 +28,19 @@ bool LinearGroup::has_bias() const {
   return std::any_of(biases.begin(), biases.end(), [](const Weight* b) { return b != nullptr; });
 }
 
-LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& options) {
-  LinearCall call = x.is_cpu() && cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
+void LinearGroup::gradients_ready() {
+  for (const auto* parameters : {&weights, &biases}) {
+    for (Weight* w : *parameters) {
+      if (w != nullptr) w->grad_ready();
+    }
+  }
+}
+
+LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& asked) {
   const auto& stats = quantization_stats();
+  LinearOptions options = asked;
+  if (stats) options.x_again = nullptr;  // they read X and dX
+  LinearCall call = x.is_cpu() && cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
   return stats ? stats->watch(x, group, options, std::move(call)) : call;
 }
 
@@ -62,10 +72,7 @@ at::Tensor linear(const Activation& input, LinearGroup& group, const StepContext
               if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
               result[0] = backward(dy, want_dx);
               if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
-              for (Weight* w : group.weights) w->grad_ready();
-              for (Weight* b : group.biases) {
-                if (b != nullptr) b->grad_ready();
-              }
+              group.gradients_ready();
               return result;
             });
   }

@@ -41,6 +41,7 @@ struct LinearGroup {
   int64_t out_features() const;
   WeightState weight_state(const StepContext& step) const;
   bool has_bias() const;
+  void gradients_ready();  // tells the owners of weights and biases
 };
 
 // Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
@@ -54,6 +55,9 @@ struct LinearOptions {
   at::ScalarType out{};   // dtype of y: X's own or float32
   int64_t first_row = 0;  // index of X's first row among the rows of the micro-batch (numerics.md section 4)
   at::Tensor x_amax{};    // of X where it is known (ops/activation.h)
+  // Makes X again from what its producer keeps anyway, for a group of one weight. Where wgrad reads X as it is, the call may drop X and
+  // ask for it once, after dgrad and before wgrad. It owns the dX that it is given, and may write over it: backward then returns none.
+  std::function<at::Tensor(at::Tensor dx)> x_again{};
 };
 struct LinearCall {
   at::Tensor y;

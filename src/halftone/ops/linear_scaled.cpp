@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "halftone/base/error.h"
@@ -35,14 +36,17 @@ at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const Operan
 
 class Call {
  public:
-  Call(LinearGroup& group, at::ScalarType x_type, c10::Device device, const StepContext& step, int64_t first_row)
+  Call(LinearGroup& group, const at::Tensor& x, const LinearOptions& options)
       : group_(group),
         r_(group.recipe),
-        x_type_(x_type),
-        device_(device.type()),
-        context_(step),
-        capture_(cuda::current_capture(device)),
-        first_row_(context_.first_row + first_row) {}
+        x_type_(x.scalar_type()),
+        device_(x.device().type()),
+        context_(options.step),
+        capture_(cuda::current_capture(x.device())),
+        first_row_(context_.first_row + options.first_row),
+        x_again_(options.x_again) {
+    check(!x_again_ || group.weights.size() == 1, "{}: X is made again for one weight, found {}", name(), group.weights.size());
+  }
 
   at::Tensor forward(const Activation& input, bool keep, at::ScalarType out, bool product_wanted) {
     const at::Tensor& x = input.value;
@@ -88,6 +92,7 @@ class Call {
         // One weight's product may read X as it is; several share the form made for the first.
         if (group_.weights.size() > 1)
           prepare_right(x, r_.dy_wgrad, hp_type(r_.dy_wgrad, dy.scalar_type(), r_.x_wgrad, x_type_), r_.emulate);
+        if (!x.defined()) x = plain_operand(x_again_(std::exchange(dx, at::Tensor())), true);
         add_weight_gradient(columns.defined() ? columns : plain_operand(part, true), x, p, i);
       }
       Weight* bias = group_.biases.empty() ? nullptr : group_.biases[i];
@@ -143,7 +148,13 @@ class Call {
     OperandCopies copies;
     if (row.spec.quantized() || transposed)
       copies = quantize(x, row.spec.quantized() ? &row : nullptr, transposed ? &columns : nullptr, input.amax);
-    if (keep) x_ = transposed ? copies.transposed : wgrad_reads_forward_codes(r_) ? copies.row : plain_operand(x, true);
+    if (keep && transposed) {
+      x_ = copies.transposed;
+    } else if (keep && wgrad_reads_forward_codes(r_)) {
+      x_ = copies.row;
+    } else if (keep && !x_again_) {
+      x_ = plain_operand(x, true);
+    }
     return row.spec.quantized() ? copies.row : plain_operand(x, false);
   }
 
@@ -246,15 +257,16 @@ class Call {
   const StepContext context_;
   const uint64_t capture_;
   const int64_t first_row_;
+  const std::function<at::Tensor(at::Tensor)> x_again_;
   int64_t tokens_ = 0;
-  Operand x_;  // for wgrad
+  Operand x_;  // for wgrad; undefined where x_again_ makes it
 };
 
 }  // namespace
 
 LinearCall linear_call(const at::Tensor& x_in, LinearGroup& group, const LinearOptions& options, bool product) {
   const at::Tensor x = row_major(x_in);
-  auto call = std::make_shared<Call>(group, x.scalar_type(), x.device(), options.step, options.first_row);
+  auto call = std::make_shared<Call>(group, x, options);
   LinearCall result;
   result.y = call->forward({x, options.x_amax}, options.keep, options.out, product);
   if (options.keep) {

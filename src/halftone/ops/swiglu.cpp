@@ -2,6 +2,9 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <utility>
 
 #include "halftone/fused/swiglu.h"
 #include "halftone/ops/aten.h"
@@ -36,17 +39,32 @@ Activation forward(const at::Tensor& gu, bool want_amax) {
   return {h, amax};
 }
 
-at::Tensor backward(const at::Tensor& dh, const at::Tensor& gu, GradientAmax* gradients) {
-  at::Tensor dgu = at::empty_like(gu);
+// What the backward pass reads and may write over. `gu` has no autograd history.
+struct Saved {
+  at::Tensor gu;
+  std::shared_ptr<GradientAmax> gradients;
+  at::Tensor dgu;  // of a backward pass that ran early
+};
+
+// Nobody else holds the memory, and no second backward pass will read it.
+bool may_overwrite(const at::Tensor& saved) {
+  return saved.storage().use_count() == 1 && !torch::autograd::get_current_graph_task_keep_graph();
+}
+
+// dgu[T, 2F], with h over dh where asked for.
+at::Tensor backward(const at::Tensor& dh, const Saved& saved, bool h_over_dh = false) {
+  const at::Tensor& gu = saved.gu;
+  at::Tensor dgu = may_overwrite(gu) ? gu : at::empty_like(gu);
   SwigluBackward p;
   p.rows = gu.size(0), p.cols = gu.size(1) / 2, p.dtype = kernel_dtype(gu);
   p.g = gu.const_data_ptr(), p.u = halves(gu), p.g_stride = p.u_stride = gu.stride(0);
   p.dh = dh.const_data_ptr(), p.dh_stride = dh.stride(0);
   p.dg = dgu.data_ptr(), p.du = const_cast<char*>(halves(dgu)), p.dg_stride = p.du_stride = dgu.stride(0);
-  if (gradients != nullptr && amax_use().from_producers) {
+  if (h_over_dh) p.h = dh.data_ptr(), p.h_stride = dh.stride(0);
+  if (saved.gradients != nullptr && amax_use().from_producers) {
     const at::Tensor amax = maxima(gu, 2);
     p.amax = static_cast<uint32_t*>(amax.mutable_data_ptr());
-    gradients->put(dgu, amax);
+    saved.gradients->put(dgu, amax);
   }
   if (gu.is_cpu()) {
     swiglu_backward(p);
@@ -56,22 +74,57 @@ at::Tensor backward(const at::Tensor& dh, const at::Tensor& gu, GradientAmax* gr
   return dgu;
 }
 
+at::Tensor checked(const at::Tensor& gu) {
+  check(gu.dim() == 2 && gu.size(1) % 2 == 0, "swiglu: expected [tokens, 2 * width], found {}", fmt::join(gu.sizes(), " x "));
+  return gu.detach().contiguous();
+}
+
 }  // namespace
 
 Activation swiglu(const at::Tensor& gu, bool want_amax, std::shared_ptr<GradientAmax> gradients) {
-  check(gu.dim() == 2 && gu.size(1) % 2 == 0, "swiglu: expected [tokens, 2 * width], found {}", fmt::join(gu.sizes(), " x "));
-  const at::Tensor plain = gu.detach().contiguous();
+  Saved saved{checked(gu), std::move(gradients), {}};
   Activation h;
   {
     at::NoGradGuard no_grad;
-    h = forward(plain, want_amax && amax_use().from_producers);
+    h = forward(saved.gu, want_amax && amax_use().from_producers);
   }
   if (records(gu)) {
-    connect("swiglu", {gu}, {&h.value}, [plain, gradients = std::move(gradients)](const variable_list& g) -> variable_list {
-      return {backward(g[0].contiguous(), plain, gradients.get())};
-    });
+    connect("swiglu", {gu}, {&h.value},
+            [saved = std::move(saved)](const variable_list& g) -> variable_list { return {backward(g[0].contiguous(), saved)}; });
   }
   return h;
+}
+
+at::Tensor swiglu_linear(const at::Tensor& gu, LinearGroup& group, const StepContext& step, std::shared_ptr<GradientAmax> gradients) {
+  auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}});
+  check(gu.size(1) == 2 * group.in_features(), "{}: expected an input of [tokens, 2 * {}], found {}", group.weights.front()->name,
+        group.in_features(), fmt::join(gu.sizes(), " x "));
+  std::vector<at::Tensor> inputs = {gu};
+  for (const Weight* w : group.weights) inputs.push_back(w->value);
+  LinearOptions options;
+  options.step = step, options.keep = records(inputs), options.out = gu.scalar_type();
+  options.x_again = [saved](at::Tensor dh) {
+    saved->dgu = backward(dh, *saved, true);
+    return dh;
+  };
+  LinearCall call;
+  {
+    at::NoGradGuard no_grad;
+    const Activation h = forward(saved->gu, reads_x_amax(group.recipe) && amax_use().from_producers);
+    options.x_amax = h.amax;
+    call = linear_call(h.value, group, options);
+  }
+  if (options.keep) {
+    connect("swiglu_linear", inputs, {&call.y}, [run = std::move(call.backward), saved, &group](const variable_list& g) -> variable_list {
+      const at::Tensor dh = run(g[0], true);
+      variable_list result(1 + group.weights.size());
+      result[0] = std::exchange(saved->dgu, at::Tensor());
+      if (!result[0].defined()) result[0] = backward(dh, *saved);
+      group.gradients_ready();
+      return result;
+    });
+  }
+  return call.y;
 }
 
 }  // namespace halftone

@@ -3,12 +3,18 @@
 
 #include <memory>
 
-#include "halftone/ops/activation.h"
+#include "halftone/ops/linear.h"
 
 namespace halftone {
 
-// h[T, F] = silu(g) * u for gu[T, 2F] = g | u (Shazeer 2020). Saves gu only. Largest magnitudes: of h where it is asked for; of dg
-// and du into `gradients`, where that is given.
+// h[T, F] = silu(g) * u for gu[T, 2F] = g | u (Shazeer 2020). Saves gu only, and writes its gradient over it where nobody else holds that
+// memory and the graph is not kept for a second pass. Largest magnitudes: of h where it is asked for; of dg and du into `gradients`,
+// where that is given.
 Activation swiglu(const at::Tensor& gu_t2f, bool want_amax = false, std::shared_ptr<GradientAmax> gradients = nullptr);
+
+// linear(swiglu(gu)) as one op, for a group of one weight. Where wgrad reads h as it is, h is not saved: the backward pass of SwiGLU writes
+// it once more, over dh, before wgrad.
+at::Tensor swiglu_linear(const at::Tensor& gu_t2f, LinearGroup& group, const StepContext& step,
+                         std::shared_ptr<GradientAmax> gradients = nullptr);
 
 }  // namespace halftone
