@@ -7,7 +7,7 @@
 #include "halftone/quantize/panels.h"
 #include "quantize/cases.h"
 
-// Every kind of operand that the recipes use, for the tests and benchmarks of the CPU and CUDA quantisers.
+// Every kind of operand that the recipes use, for the tests of the CPU and CUDA quantisers.
 namespace halftone::testing {
 
 struct NamedSpec {

@@ -383,24 +383,6 @@ const char* run(const Product& p, cudaStream_t stream) {
   return lt::matmul(library_problem(p, plan, device.id, space.rest_bytes()), library_pointers(p, plan, space.rest()), choice, stream);
 }
 
-const char* search(const Product& p, double seconds, ProductSearch& out, cudaStream_t stream) {
-  if (const char* message = problem(p)) return message;
-  Device device;
-  if (const char* message = current_device(device)) return message;
-  Workspace space(p.workspace, p.workspace_bytes);
-  const Plan plan = make_plan(p, device.sm90 && !p.portable, space);
-  if (!space.fits()) return "product: the workspace is too small; ask halftone_cuda_product_workspace";
-  if (plan.way != Plan::Way::library) return "product: not one of cuBLASLt's";
-  if (const char* message = prepare(p, plan, stream)) return message;
-  const lt::Search found =
-      lt::search(library_problem(p, plan, device.id, space.rest_bytes()), library_pointers(p, plan, space.rest()), seconds, stream);
-  out.best_ms = found.best_ms, out.first_ms = found.first_ms, out.chosen_ms = found.chosen_ms;
-  out.found = found.found, out.timed = found.timed;
-  lt::describe(found.best, out.best, sizeof(out.best));
-  lt::describe(found.chosen, out.chosen, sizeof(out.chosen));
-  return found.found > 0 ? nullptr : "product: cuBLASLt has no algorithm for it";
-}
-
 }  // namespace
 }  // namespace halftone::gemm
 
@@ -417,8 +399,4 @@ int64_t halftone_cuda_product_workspace(const halftone::gemm::Product* what) {
   Workspace space(nullptr, 0);
   const bool scaled = make_plan(*what, device.sm90 && !what->portable, space).way == Plan::Way::scaled;
   return space.used() + (scaled ? 0 : kLibraryWorkspace);
-}
-
-const char* halftone_cuda_product_search(const halftone::gemm::Product* what, double seconds, ProductSearch* result, void* stream) {
-  return halftone::gemm::search(*what, seconds, *result, static_cast<cudaStream_t>(stream));
 }

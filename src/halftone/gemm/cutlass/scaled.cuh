@@ -25,7 +25,7 @@ struct Tile {
   using Cluster = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
   static constexpr bool pingpong = kPingpong;
 };
-// The clusters are those that were fastest on an H200 (docs/benchmarks/gemm_cuda.md).
+// The clusters are those that were fastest on an H200.
 template <Tiling kTiling>
 struct TileOf;
 template <>
