@@ -118,7 +118,7 @@ def check_int8():
 
 
 def check_differences():
-    """Where we differ on purpose (docs/spec/numerics.md 2.2, 3.7, 7 and 14); a difference that disappears is reported as well."""
+    """Where we differ on purpose (docs/spec/numerics.md 2.2, 3.7 and 7); a difference that disappears is reported as well."""
     x = torch.ones(2, 64, dtype=torch.bfloat16, device=device)
     x[0, 3] = float("nan")
     q = halftone.quantize(x, "int8")
