@@ -49,7 +49,7 @@ struct LiveBytes : c10::MemoryReportingInfoBase {
   bool memoryProfilingEnabled() const override { return true; }
 };
 
-// docs/memory.md; on the processor w2 keeps its input, too. Bytes of a token, float32 stream, bf16 elsewhere.
+// docs/memory.md. Bytes of a token, float32 stream, bf16 elsewhere.
 TEST(Pass, KeepsTheTensorsOfTheMemoryTable) {
   DemoModel demo({"--quantize.scheme=none"}, at::kCPU);
   demo.pass().backward();  // what is made once
@@ -60,7 +60,7 @@ TEST(Pass, KeepsTheTensorsOfTheMemoryTable) {
   ASSERT_NE(w2, parameters.end());
   const int64_t ffn = (*w2)->weight.value.size(1), d = size.dim, heads = size.heads * size.qk_dim;
   const int64_t norm = 4 * d + 4, attention = 2 * (2 * heads + 2 * size.kv_heads * size.qk_dim) + 4 * size.heads;
-  const int64_t block = 2 * norm + 2 * (2 * d) + attention + 2 * (2 * ffn) + 2 * ffn;
+  const int64_t block = 2 * norm + 2 * (2 * d) + attention + 2 * (2 * ffn);
   const int64_t tokens = DemoModel::kRows * DemoModel::kLength, expected = tokens * (size.layers * block + norm + 2 * d);
   const auto live = std::make_shared<LiveBytes>();
   const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);

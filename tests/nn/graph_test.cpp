@@ -104,7 +104,7 @@ class GraphedLinear : public OnDeviceWith<Variant> {
     layer.weight().grad.zero_();
     LinearOptions options;
     options.step = test_step(), options.keep = true, options.out = x.scalar_type();
-    const LinearCall call = linear_call(x, layer.group(), options);
+    const LinearCall call = linear_call(x, layer.fused(), options);
     return {call.y, call.backward(dy, true), layer.weight().grad, {}};
   }
   static LinearResult on_cpu(const LinearResult& r) { return {r.y.cpu().clone(), r.dx.cpu().clone(), r.dw.cpu().clone(), {}}; }

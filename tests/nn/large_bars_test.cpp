@@ -151,7 +151,7 @@ TEST_P(LargeBars, Fp8FeedForward) {
     at::AutoGradMode grad(true);
     const at::Tensor input = x.detach().set_requires_grad(true);
     const StepContext& s = test_step();
-    const at::Tensor y = linear(at::silu(linear(input, a.group(), s)) * linear(input, b.group(), s), c.group(), s);
+    const at::Tensor y = linear(at::silu(linear(input, a.fused(), s)) * linear(input, b.fused(), s), c.fused(), s);
     torch::autograd::backward({y}, {at::ones_like(y)});
     return Result{y.detach(), {a.weight().grad, b.weight().grad, c.weight().grad}};
   };
@@ -183,7 +183,7 @@ TEST_P(LargeBars, IntegerProductsAreExact) {
     for (const Shape& s :
          {Shape{1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}, {150, 2880, 1408}, {17, 1408, 2880}, {1, 96, 32}}) {
       const auto quantised = [&](int64_t rows, uint64_t seed) {
-        CopyRequest request = product_request(spec, spec, at::kBFloat16, test_device().type(), false, false);
+        CopyRequest request = product_request(spec, spec, at::kBFloat16, test_device().type(), CopyUse::rows, false);
         return quantize(device_randn({rows, s.k}, seed), &request, nullptr).row;
       };
       const Operand a = quantised(s.m, 1), b = quantised(s.n, 2);

@@ -49,12 +49,12 @@ class OneLinear {
     weight_.name = "layers.0.feed_forward.w1.weight";
     weight_.value = w.detach().clone().set_requires_grad(true);
     weight_.grad = at::zeros(w.sizes(), w.options().dtype(at::kFloat));
-    group_.weights = {&weight_};
-    group_.recipe = recipe;
+    fused_.weights = {&weight_};
+    fused_.recipe = recipe;
     if (bias.defined()) {
       bias_.name = "layers.0.feed_forward.w1.bias";
       bias_.value = bias, bias_.grad = at::zeros(bias.sizes(), bias.options().dtype(at::kFloat));
-      group_.biases = {&bias_};
+      fused_.biases = {&bias_};
     }
   }
   // `times` backward passes through one forward pass: dX and dW are their sums.
@@ -62,13 +62,13 @@ class OneLinear {
     const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
     weight_.grad.zero_();
     at::AutoGradMode grad(true);
-    const at::Tensor y = linear(x, group_, test_step());
+    const at::Tensor y = linear(x, fused_, test_step());
     for (int i = 1; i <= times; ++i) torch::autograd::backward({y}, {dy}, /*retain_graph=*/i < times);
     return {y.detach(), x.grad(), weight_.grad.clone(), bias_.grad};
   }
   at::Tensor forward(const at::Tensor& x) {
     at::NoGradGuard no_grad;
-    return linear(x, group_, test_step());
+    return linear(x, fused_, test_step());
   }
   // The weight becomes codes without a master copy.
   void store_weight(const OperandSpec& spec) {
@@ -78,11 +78,11 @@ class OneLinear {
     weight_.value = at::full({1}, std::nan(""), weight_.value.options()).expand(w.sizes()).detach().set_requires_grad(true);
   }
   Weight& weight() { return weight_; }
-  LinearGroup& group() { return group_; }
+  FusedLinears& fused() { return fused_; }
 
  private:
   Weight weight_, bias_;
-  LinearGroup group_;
+  FusedLinears fused_;
 };
 
 // The products in fp64 of the operands as they are.

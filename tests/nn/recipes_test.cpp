@@ -217,7 +217,7 @@ TEST_P(Recipes, GoBackwardTwice) {
   EXPECT_GE(sqnr(once.dw * 2, twice.dw), 120);
   auto layer = make_layer(recipe_, w);
   at::AutoGradMode grad(true);
-  const at::Tensor leaf = x.detach().set_requires_grad(true), y = linear(leaf, layer->group(), test_step());
+  const at::Tensor leaf = x.detach().set_requires_grad(true), y = linear(leaf, layer->fused(), test_step());
   torch::autograd::backward({y}, {dy});
   EXPECT_THROW(torch::autograd::backward({y}, {dy}), Error);
 }

@@ -1,14 +1,20 @@
 #include "halftone/ops/linear.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <memory>
+#include <algorithm>
+#include <array>
+#include <map>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/ops/product.h"
+#include "halftone/ops/weight_source.h"
 #include "ops/recipe_reference.h"
 #include "ops/test_device.h"
 
@@ -24,7 +30,7 @@ double sqnr(const at::Tensor& reference, const at::Tensor& y) {
 struct Fixture {
   Weight a, b;
   at::Tensor values, grads;
-  LinearGroup group;
+  FusedLinears fused;
   Fixture(int64_t k, int64_t n0, int64_t n1, at::ScalarType type, const LinearRecipe& recipe) {
     values = at::randn({n0 + n1, k}).div_(std::sqrt(static_cast<double>(k))).to(type).to(test_device());
     grads = at::zeros({n0 + n1, k}, values.options().dtype(at::kFloat));
@@ -35,7 +41,7 @@ struct Fixture {
       w->grad = grads.narrow(0, row, n);
       row += n;
     }
-    group.weights = {&a, &b}, group.recipe = recipe;
+    fused.weights = {&a, &b}, fused.recipe = recipe;
   }
 };
 
@@ -59,12 +65,12 @@ void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, in
   Fixture f(k, n0, n1, type, recipe);
   const at::Tensor x = normal({tokens, k}, type).set_requires_grad(true), dy = normal({tokens, n0 + n1}, type);
   at::AutoGradMode grad(true);
-  at::Tensor y = linear(x, f.group, test_step());
+  at::Tensor y = linear(x, f.fused, test_step());
   torch::autograd::backward({y}, {dy});
   at::NoGradGuard no_grad;
   at::Tensor dx;
   int64_t row = 0;
-  for (const Weight* w : f.group.weights) {
+  for (const Weight* w : f.fused.weights) {
     const int64_t n = w->value.size(0);
     const ReferenceLinear e = reference_linear(recipe, x.detach(), w->value.detach(), dy.narrow(1, row, n), w->name, nullptr, f.a.name);
     EXPECT_GE(sqnr(e.y, y.narrow(1, row, n).cpu()), bar) << w->name;
@@ -105,7 +111,7 @@ void gate(const char* name, double y_db, double dx_db, double dw_db) {
   f.values.copy_(normal({n, n}));
   const at::Tensor x = normal({n, n}, at::kBFloat16).set_requires_grad(true), dy = normal({n, n}, at::kBFloat16);
   at::AutoGradMode grad(true);
-  at::Tensor y = linear(x, f.group, test_step());
+  at::Tensor y = linear(x, f.fused, test_step());
   torch::autograd::backward({y}, {dy});
   at::NoGradGuard no_grad;
   const at::Tensor xd = x.detach().to(at::kDouble), wd = f.values.to(at::kDouble), dyd = dy.to(at::kDouble);
@@ -127,22 +133,159 @@ TEST_P(Linear, GradientsAccumulateAndWeightsAreRequantisedWhenTheyChange) {
   Fixture f(32, 16, 16, at::kFloat, recipe_named("int8"));
   const at::Tensor x = normal({16, 32}).set_requires_grad(true), dy = normal({16, 32});
   at::AutoGradMode grad(true);
-  const auto run = [&] { torch::autograd::backward({linear(x, f.group, test_step())}, {dy}); };
+  const auto run = [&] { torch::autograd::backward({linear(x, f.fused, test_step())}, {dy}); };
   run();
   const at::Tensor once = f.grads.clone();
   run();
   EXPECT_TRUE(at::allclose(f.grads, once * 2));
   at::NoGradGuard no_grad;
-  const at::Tensor before = linear(x.detach(), f.group, test_step());
+  const at::Tensor before = linear(x.detach(), f.fused, test_step());
   f.values.mul_(2);
-  EXPECT_TRUE(at::equal(linear(x.detach(), f.group, test_step()), before)) << "same version: cached codes";
+  EXPECT_TRUE(at::equal(linear(x.detach(), f.fused, test_step()), before)) << "same version: cached codes";
   ++f.a.version, ++f.b.version;
-  EXPECT_TRUE(at::allclose(linear(x.detach(), f.group, test_step()), before * 2));
+  EXPECT_TRUE(at::allclose(linear(x.detach(), f.fused, test_step()), before * 2));
+}
+
+// Recipes of which backward has another way each: siblings joined or not, draws, copies of one read, rotations, stored codes.
+std::vector<LinearRecipe> backward_recipes() {
+  return {recipe_named("none"),           recipe_named("int8"),  recipe_named("int8", true), recipe_named("fp8_rowwise"),
+          recipe_named("fp8_tensorwise"), recipe_named("mxfp4"), recipe_named("bitnet")};
+}
+
+struct Deterministic {
+  Deterministic() { at::globalContext().setDeterministicAlgorithms(true, true); }
+  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
+};
+
+LinearCall keeping_call(const at::Tensor& x, FusedLinears& fused) {
+  LinearOptions options;
+  options.step = test_step(), options.keep = true, options.out = x.scalar_type();
+  return linear_call(x, fused, options);
+}
+
+TEST_P(Linear, WgradMayComeAnyTimeAfterDgrad) {
+  const Deterministic same_bits;
+  for (const LinearRecipe& recipe : backward_recipes()) {
+    at::manual_seed(5);
+    test_step() = {17, 3, 64};
+    Fixture f(64, 32, 96, at::kBFloat16, recipe);
+    const at::Tensor x = normal({64, 64}, at::kBFloat16), dy = normal({64, 128}, at::kBFloat16);
+    const at::Tensor dx = keeping_call(x, f.fused).backward(dy, true), dw = f.grads.clone();
+    f.grads.zero_();
+    const LinearCall first = keeping_call(x, f.fused), second = keeping_call(x * 2, f.fused);
+    EXPECT_TRUE(at::equal(first.dgrad(dy, true), dx)) << recipe.name;
+    second.dgrad(dy, true);  // of another micro-batch
+    EXPECT_FALSE(f.grads.any().item<bool>()) << recipe.name;
+    first.wgrad();
+    EXPECT_TRUE(at::equal(f.grads, dw)) << recipe.name;
+    first.wgrad();  // has nothing left to add
+    EXPECT_TRUE(at::equal(f.grads, dw)) << recipe.name;
+    f.grads.zero_();
+    EXPECT_FALSE(first.backward(dy, false).defined());
+    EXPECT_TRUE(at::equal(f.grads, dw)) << recipe.name << ", without dX";
+  }
+}
+
+TEST_P(Linear, SiblingsComputeWhatEachWouldAlone) {
+  const Deterministic same_bits;
+  for (const char* name : {"none", "int8", "fp8_rowwise", "int4"}) {
+    for (const int64_t n0 : {32, 24}) {                   // whole panels or not
+      if (n0 == 24 && test_device().is_cuda()) continue;  // no size of 8-bit products there
+      at::manual_seed(6);
+      Fixture f(64, n0, 96, at::kBFloat16, recipe_named(name));
+      const at::Tensor x = normal({48, 64}, at::kBFloat16), dy = normal({48, n0 + 96}, at::kBFloat16);
+      const LinearCall both = keeping_call(x, f.fused);
+      both.backward(dy, true);
+      const at::Tensor dw = f.grads.clone();
+      f.grads.zero_();
+      std::vector<at::Tensor> y;
+      int64_t row = 0;
+      for (Weight* w : f.fused.weights) {
+        FusedLinears alone;
+        alone.weights = {w}, alone.recipe = f.fused.recipe;
+        const LinearCall call = keeping_call(x, alone);
+        call.backward(dy.narrow(1, row, w->value.size(0)), true);
+        y.push_back(call.y);
+        row += w->value.size(0);
+      }
+      // cuBLASLt may add the products of the joined matrix up in another order.
+      const bool same = test_device().is_cpu() || f.fused.recipe.x_forward.quantized();
+      if (!same) EXPECT_GE(sqnr(at::cat(y, 1).cpu().to(at::kDouble), both.y.cpu()), 50) << name;
+      if (!same) EXPECT_GE(sqnr(f.grads.cpu().to(at::kDouble), dw.cpu()), 100) << name;
+      EXPECT_TRUE(!same || at::equal(both.y, at::cat(y, 1))) << name << ", " << n0;
+      EXPECT_TRUE(!same || at::equal(dw, f.grads)) << name << ", " << n0;
+    }
+  }
+}
+
+// A store that gathers a weight from two halves.
+struct Gathered final : WeightSource {
+  std::map<const Weight*, std::array<at::Tensor, 2>> shards;
+  mutable int reads = 0;
+  at::Tensor gather(const Weight* w) const {
+    ++reads;
+    return at::cat({shards.at(w)[0], shards.at(w)[1]});
+  }
+  OperandCopies copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType) const override {
+    return quantize(gather(&w), row, transposed);
+  }
+  at::Tensor whole(std::span<Weight* const>) const override { return {}; }
+};
+
+TEST_P(Linear, WeightsMayComeFromAnotherStore) {
+  const Deterministic same_bits;
+  for (const LinearRecipe& recipe : backward_recipes()) {
+    at::manual_seed(7);
+    Fixture f(64, 32, 96, at::kBFloat16, recipe), g(64, 32, 96, at::kBFloat16, recipe);
+    Gathered source;
+    for (size_t i = 0; i < 2; ++i) {
+      const at::Tensor value = f.fused.weights[i]->value.detach();
+      const int64_t half = value.size(0) / 2;
+      source.shards[g.fused.weights[i]] = {value.narrow(0, 0, half), value.narrow(0, half, half)};
+    }
+    g.values.fill_(NAN), g.fused.source = &source;
+    const at::Tensor x = normal({64, 64}, at::kBFloat16), dy = normal({64, 128}, at::kBFloat16);
+    const LinearCall expected = keeping_call(x, f.fused), found = keeping_call(x, g.fused);
+    const at::Tensor dx = expected.backward(dy, true);
+    EXPECT_TRUE(at::equal(found.y, expected.y)) << recipe.name;
+    EXPECT_GE(sqnr(dx, found.backward(dy, true)), 45) << recipe.name;  // unquantised, two roundings where one product had one
+    EXPECT_TRUE(at::equal(f.grads, g.grads)) << recipe.name;
+    const int reads = source.reads;
+    keeping_call(x, g.fused).backward(dy, true);
+    EXPECT_EQ(source.reads, reads) << recipe.name << ": once a version";
+  }
+}
+
+TEST(LinearOnCpu, LogsHowItsProductsRun) {
+  at::manual_seed(8);
+  test_device() = at::kCPU;
+  Fixture f(32, 16, 48, at::kBFloat16, recipe_named("int8"));
+  set_log_level(LogLevel::debug);
+  testing::internal::CaptureStdout();
+  keeping_call(normal({16, 32}, at::kBFloat16), f.fused).backward(normal({16, 64}, at::kBFloat16), true);
+  keeping_call(normal({16, 32}, at::kBFloat16), f.fused);
+  const std::string log = testing::internal::GetCapturedStdout();
+  set_log_level(LogLevel::info);
+  for (const char* line :
+       {"layers.0.w0.weight and siblings: Y is int8 row [16 x 32] as codes by int8 row [64 x 32] as int8 panels\n",
+        "layers.0.w0.weight and siblings: dX is int8 row [16 x 16] as codes by int8 row [32 x 16] as int8 panels\n",
+        "layers.0.w0.weight and siblings: dW is int8 row [64 x 16] as int8 panels by int8 row [32 x 16] as int8 panels\n"})
+    EXPECT_NE(log.find(line), std::string::npos) << line << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 3) << "once a layer";
+  const Operand a = plain_operand(normal({16, 32}), false), b = plain_operand(normal({32, 8}), true);
+  try {
+    multiply(a, b, at::zeros({16, 9}), {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "product of unquantised [16 x 32] as numbers as they lie by unquantised [8 x 32] as numbers as they lie: expected an "
+                 "output of 16 x 8, found 16 x 9");
+  }
 }
 
 TEST_P(Linear, WrongWidthIsAnError) {
   Fixture f(32, 16, 16, at::kFloat, recipe_named("none"));
-  EXPECT_THROW(linear(at::zeros({4, 31}, f.values.options()), f.group, test_step()), Error);
+  EXPECT_THROW(linear(at::zeros({4, 31}, f.values.options()), f.fused, test_step()), Error);
 }
 
 }  // namespace

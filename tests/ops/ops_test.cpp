@@ -99,7 +99,7 @@ SwigluPass swiglu_pass(bool one, const char* recipe, bool bias, int times = 1) {
   at::manual_seed(8);
   const auto make = [](at::IntArrayRef shape) { return at::randn(shape).to(test_device(), at::kBFloat16); };
   Weight w = make_weight(make({96, 64}) / 8), b = make_weight(make({96}));
-  LinearGroup group;
+  FusedLinears group;
   group.weights = {&w}, group.recipe = *find_linear_recipe(recipe);
   if (bias) group.biases = {&b};
   const at::Tensor leaf = make({48, 128}).set_requires_grad(true), dy = make({48, 96});
@@ -113,7 +113,6 @@ SwigluPass swiglu_pass(bool one, const char* recipe, bool bias, int times = 1) {
   return {y.detach(), leaf.grad(), w.grad, found == memory};
 }
 
-// With a bias a product of the processor, too, asks for its input again.
 TEST_P(SwigluLinear, HasTheBitsOfSwigluAndLinear) {
   at::globalContext().setDeterministicAlgorithms(true, true);
   for (const char* recipe : {"none", "fp8_tensorwise", "int8"}) {
@@ -208,7 +207,7 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   at::manual_seed(7);
   const int64_t rows = 2500, dim = 16, vocab = 4096;  // several chunks
   Weight w = make_weight(at::randn({vocab, dim}));
-  LinearGroup head;
+  FusedLinears head;
   head.weights = {&w};
   const at::Tensor x = at::randn({rows, dim}).set_requires_grad(true);
   at::Tensor labels = at::randint(vocab, {rows}, at::kLong);
@@ -235,7 +234,7 @@ TEST_P(HeadLossInBf16, StaysAsNearToFloat64AsTheDocsSay) {
   for (const auto& [spread, of_loss, decibels] : {std::tuple{1.0, 1e-5, 50.0}, {3.0, 2e-5, 46.0}}) {
     at::manual_seed(9);
     Weight w = make_weight((at::randn({vocab, dim}) * (spread / 8)).to(test_device(), at::kBFloat16));
-    LinearGroup head;
+    FusedLinears head;
     head.weights = {&w};
     const at::Tensor x = at::randn({rows, dim}).to(test_device(), at::kBFloat16).set_requires_grad(true);
     at::Tensor labels = at::randint(vocab, {rows}, at::kLong).to(test_device());

@@ -36,15 +36,15 @@ struct Watch {
 // Two weights of one group: layers.0.attention.wq [n0, k] and wk [n1, k].
 struct Pair {
   Weight weights[2];
-  LinearGroup group;
+  FusedLinears fused;
   Pair(const LinearRecipe& recipe, int64_t k, int64_t n0, int64_t n1, at::ScalarType type) {
-    group.recipe = recipe;
+    fused.recipe = recipe;
     for (int i = 0; i < 2; ++i) {
       Weight& w = weights[i];
       w.name = i == 0 ? "layers.0.attention.wq.weight" : "layers.0.attention.wk.weight";
       w.value = (at::randn({i == 0 ? n0 : n1, k}) / std::sqrt(static_cast<double>(k))).to(type).to(test_device()).set_requires_grad(true);
       w.grad = at::zeros(w.value.sizes(), w.value.options().dtype(at::kFloat).requires_grad(false));
-      group.weights.push_back(&w);
+      fused.weights.push_back(&w);
       if (!recipe.w_forward.stored) continue;
       const at::Tensor value = w.value.detach().to(at::kFloat).contiguous();
       w.stored = std::make_shared<StoredWeight>(allocate_stored(recipe.w_forward, value.size(0), k, test_device()));
@@ -58,9 +58,9 @@ struct Pair {
     at::AutoGradMode grad(true);
     if (again) {  // the first pass of a recomputed block
       at::NoGradGuard no_grad;
-      linear(x, group, test_step());
+      linear(x, fused, test_step());
     }
-    const at::Tensor y = linear(x, group, test_step());
+    const at::Tensor y = linear(x, fused, test_step());
     torch::autograd::backward({y}, {dy.to(test_device())});
     return {y.detach().cpu(), x.grad().cpu()};
   }
@@ -388,7 +388,7 @@ TEST(QuantizationStats, ForwardPassesWithoutGradientsAreNotCounted) {
   Watch watch;
   {
     at::NoGradGuard no_grad;
-    linear(at::randn({32, 64}).to(at::kBFloat16), pair.group, test_step());
+    linear(at::randn({32, 64}).to(at::kBFloat16), pair.fused, test_step());
   }
   EXPECT_TRUE(watch.read().empty());
 }

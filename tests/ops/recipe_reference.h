@@ -16,7 +16,7 @@
 #include "ops/test_device.h"
 
 // A linear layer by definition: every operand quantised by the scalar reference, its numbers multiplied in fp64. Shares no
-// code with ops/linear_scaled.cpp and the products.
+// code with ops/linear.cpp and the products.
 namespace halftone {
 
 // The numbers of one operand, fp64 [R, C], by the reference quantiser (numerics.md sections 2 to 5).

@@ -104,6 +104,65 @@ TEST(Operand, EveryKindAndFormOnEveryShape) {
   }
 }
 
+// Panels of the codes, or of the bf16 values, of the ordinary transposed copy.
+Buffer panels_of(const QuantizedCopy& copy, int64_t k, int64_t n) {
+  const DType type = panel_type(copy.spec);
+  Buffer out(panels_bytes(type, k, n));
+  std::memset(out.data(), 0, static_cast<size_t>(out.size()));
+  const auto size = static_cast<int64_t>(size_of(type));
+  const auto* from = type == DType::s8 ? reinterpret_cast<const std::byte*>(copy.codes) : static_cast<const std::byte*>(copy.values);
+  for (int64_t r = 0; r < k; ++r) {
+    for (int64_t c = 0; c < n; ++c)
+      std::memcpy(out.data() + panel_offset(type, k, r, c), from + (c * k + r) * size, static_cast<size_t>(size));
+  }
+  return out;
+}
+
+TEST(Operand, PanelsHoldWhatTheTransposedCopyDoes) {
+  int kinds = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    for (const bool stochastic : {false, true}) {
+      Case c{named, {}, {}, DType::bf16, ValueForm::none, stochastic, true, true};
+      if (!has_panels(copy_of(c, true).spec)) continue;
+      ++kinds;
+      if (named.spec.element != Element::int8) c.form = ValueForm::bf16;
+      for (const Shape& shape : kShapes) {
+        if (shape.rows * shape.cols == 0) continue;
+        for (const Fill fill : kFills) {
+          c.shape = shape, c.fill = fill;
+          const auto x = elements(values(fill, shape.rows, shape.cols + shape.pad), c.type);
+          QuantizeOperand p;
+          p.x = x.data(), p.type = c.type, p.rows = shape.rows, p.cols = shape.cols, p.ld = shape.cols + shape.pad;
+          p.want_row = p.want_transposed = true, p.row = copy_of(c, false), p.transposed = copy_of(c, true);
+          CopyBuffers row(p.row, p.rows, p.cols), transposed(p.transposed, p.cols, p.rows);
+          ref::quantize_operand(p);
+          Buffer expected = panels_of(p.transposed, p.rows, p.cols);
+          QuantizeOperand q = p;
+          q.transposed.form = ValueForm::none, q.transposed.codes = nullptr, q.transposed.values = nullptr;
+          Buffer panels(expected.size()), scales(transposed.scales.size());
+          q.transposed.panels = panels.data(), q.transposed.scales = scales.data();
+          // Alone, beside rows of its own kind, beside others.
+          for (const char* beside : {"", "row", "tensor"}) {
+            q.want_row = *beside != '\0', q.row = copy_of(c, false);
+            if (std::string(beside) == "tensor") q.row.spec = find_linear_recipe("fp8_tensorwise")->x_forward;
+            CopyBuffers r(q.row, p.rows, p.cols);
+            for (const Isa isa : {Isa::ref, Isa::v3, best_isa()}) {
+              std::memset(panels.data(), 0xA5, static_cast<size_t>(panels.size()));
+              quantize_operand(q, isa);
+              const std::string what = fmt::format("{} {} beside '{}'", name(isa), c.what(), beside);
+              ASSERT_EQ(std::memcmp(panels.data(), expected.data(), static_cast<size_t>(panels.size())), 0) << what;
+              ASSERT_EQ(std::memcmp(scales.data(), transposed.scales.data(), static_cast<size_t>(scales.size())), 0) << what;
+              ASSERT_TRUE(panels.guard_intact() && scales.guard_intact()) << what;
+              ASSERT_TRUE(std::string(beside) != "row" || std::memcmp(r.scales.data(), row.scales.data(), row.scales.size()) == 0) << what;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(kinds, 3);  // int8, to nearest and stochastic; e4m3 rows under powers of two
+}
+
 TEST(Operand, ResultsDoNotDependOnTheNumberOfThreads) {
   const int before = omp_get_max_threads();
   for (const NamedSpec& named : operand_specs()) {

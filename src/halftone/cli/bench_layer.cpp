@@ -18,21 +18,10 @@ namespace {
 constexpr const char* kAten = "aten_bf16";
 constexpr auto kBf16 = at::kBFloat16;
 
-// A copy that is made where its operand is quantised.
-struct OptionalRequest {
-  CopyRequest request;
-  bool wanted = false;
-  const CopyRequest* get() const { return wanted ? &request : nullptr; }
-};
-
-OptionalRequest optional_request(const OperandSpec& spec, const OperandSpec& other, c10::Device device, bool kept, bool emulate,
-                                 const char* role) {
-  OptionalRequest r;
-  r.wanted = spec.quantized();
-  if (!r.wanted) return r;
-  r.request = product_request(spec, other, kBf16, device.type(), kept, emulate);
-  r.request.rounding.stochastic = spec.stochastic, r.request.signs = spec.hadamard != 0 ? 0xB5297A4Du : 0;
-  if (spec.stochastic) r.request.rounding.key = philox_key(1, role);
+CopyRequest request(const OperandSpec& spec, const OperandSpec& other, c10::Device device, CopyUse use, bool emulate, const char* role) {
+  CopyRequest r = product_request(spec, other, kBf16, device.type(), use, emulate);
+  r.rounding.stochastic = spec.stochastic, r.signs = spec.hadamard != 0 ? 0xB5297A4Du : 0;
+  if (spec.stochastic) r.rounding.key = philox_key(1, role);
   return r;
 }
 
@@ -67,22 +56,22 @@ LinearRecipe bench_recipe(const std::string& name, const std::string& preset) {
 
 BenchLayer::BenchLayer(const LinearRecipe& recipe, const LayerData& data) : data_(data) {
   weight_.name = "bench.weight", weight_.value = data.w, weight_.grad = data.dw;
-  group_.weights = {&weight_}, group_.recipe = recipe;
+  fused_.weights = {&weight_}, fused_.recipe = recipe;
 }
 
 void BenchLayer::forward() {
   ++weight_.version;
-  if (group_.recipe.name == kAten) {
+  if (fused_.recipe.name == kAten) {
     call_.y = at::mm(data_.x, data_.w.t());
     return;
   }
   LinearOptions options;
   options.keep = true, options.out = kBf16;
-  call_ = linear_call(data_.x, group_, options);
+  call_ = linear_call(data_.x, fused_, options);
 }
 
 void BenchLayer::backward() {
-  if (group_.recipe.name == kAten) {
+  if (fused_.recipe.name == kAten) {
     at::mm(data_.dy, data_.w);
     at::mm(data_.dy.t(), data_.x);
   } else {
@@ -95,7 +84,7 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
   check(r.name != kAten, "the parts of {} are its products", kAten);
   const c10::Device device = d.x.device();
   struct State {
-    OptionalRequest x_row, x_columns, w_row, w_columns, dy_row, dy_columns;
+    CopyRequest x_row, x_columns, w_row, w_columns, dy_row, dy_columns;
     OperandCopies x, w, dy;
     at::Tensor y, dx;
     // Codes of the forward rows, read once more (bitnet).
@@ -103,47 +92,40 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
   };
   auto s = std::make_shared<State>();
   s->x_again = wgrad_reads_forward_codes(r);
-  s->x_row = optional_request(r.x_forward, r.w_forward, device, false, r.emulate, "x.fwd");
-  s->x_columns = optional_request(r.x_wgrad, r.dy_wgrad, device, true, r.emulate, "x.wgrad");
-  if (s->x_again) s->x_columns.wanted = false;
-  s->w_row = optional_request(r.w_forward, r.x_forward, device, false, r.emulate, "w.fwd");
-  s->w_columns = optional_request(r.w_dgrad, r.dy_dgrad, device, false, r.emulate, "w.dgrad");
-  s->dy_row = optional_request(r.dy_dgrad, r.w_dgrad, device, false, r.emulate, "dy.dgrad");
-  s->dy_columns = optional_request(r.dy_wgrad, r.x_wgrad, device, false, r.emulate, "dy.wgrad");
+  s->x_row = request(r.x_forward, r.w_forward, device, CopyUse::rows, r.emulate, "x.fwd");
+  if (!s->x_again) s->x_columns = request(r.x_wgrad, r.dy_wgrad, device, CopyUse::kept, r.emulate, "x.wgrad");
+  s->w_row = request(r.w_forward, r.x_forward, device, CopyUse::rows, r.emulate, "w.fwd");
+  s->w_columns = request(r.w_dgrad, r.dy_dgrad, device, CopyUse::columns, r.emulate, "w.dgrad");
+  s->dy_row = request(r.dy_dgrad, r.w_dgrad, device, CopyUse::rows, r.emulate, "dy.dgrad");
+  s->dy_columns = request(r.dy_wgrad, r.x_wgrad, device, CopyUse::columns, r.emulate, "dy.wgrad");
   s->y = at::empty({d.m, d.n}, d.x.options()), s->dx = at::empty({d.m, d.k}, d.x.options());
 
-  const auto copies = [](const at::Tensor& x, const OptionalRequest& row, const OptionalRequest& columns) {
-    OperandCopies c;
-    if (row.wanted || columns.wanted) c = quantize(x, row.get(), columns.get());
-    if (!row.wanted) c.row = plain_operand(x, false);
-    if (!columns.wanted) c.transposed = plain_operand(x, true);
-    return c;
-  };
   const auto product = [&r](const Operand& a, const Operand& b, const at::Tensor& out, int which, bool accumulate) {
     ProductOptions o;
     o.fast_accum = r.fast_accum[static_cast<size_t>(which)], o.emulate = r.emulate, o.accumulate = accumulate;
     multiply(a, b, out, o);
   };
-  const auto bytes = [](const at::Tensor& x, const OptionalRequest& row, const OptionalRequest& columns) {
-    return quantiser_bytes(x.size(0), x.size(1), 2, row.get(), columns.get());
+  const auto bytes = [](const at::Tensor& x, const CopyRequest& row, const CopyRequest& columns) {
+    return quantiser_bytes(x.size(0), x.size(1), 2, row.spec.quantized() ? &row : nullptr, columns.spec.quantized() ? &columns : nullptr);
   };
   const double m = static_cast<double>(d.m), n = static_cast<double>(d.n), k = static_cast<double>(d.k), flop = 2 * m * n * k;
   // An operand of a product is read in one byte an element where it is codes, else in two.
-  const auto width = [](const OptionalRequest& q) {
-    return q.wanted && (q.request.form == ValueForm::none || is_fold(q.request.form)) ? 1.0 : 2.0;
+  const auto width = [](const CopyRequest& q) {
+    if (!q.spec.quantized() || (q.panels && panel_type(q.spec) != DType::s8)) return 2.0;
+    return q.form == ValueForm::none || is_fold(q.form) ? 1.0 : 2.0;
   };
   return {
-      {"quantise x", [=, &d] { s->x = copies(d.x, s->x_row, s->x_columns); }, bytes(d.x, s->x_row, s->x_columns)},
+      {"quantise x", [=, &d] { s->x = quantize(d.x, &s->x_row, &s->x_columns); }, bytes(d.x, s->x_row, s->x_columns)},
       {"quantise w",
        [=, &d, &r] {
-         s->w = copies(d.w, s->w_row, s->w_columns);
-         prepare_right(s->w.row, r.x_forward, kBf16, r.emulate);
-         prepare_right(s->w.transposed, r.dy_dgrad, kBf16, r.emulate);
+         s->w = quantize(d.w, &s->w_row, &s->w_columns);
+         s->w.row = right_operand({s->w.row}, r.x_forward, kBf16, r.emulate);
+         s->w.transposed = right_operand({s->w.transposed}, r.dy_dgrad, kBf16, r.emulate);
        },
        bytes(d.w, s->w_row, s->w_columns)},
       {"y = x w", [=] { product(s->x.row, s->w.row, s->y, 0, false); }, m * k * width(s->x_row) + n * k * width(s->w_row) + 2 * m * n,
        flop},
-      {"quantise dy", [=, &d] { s->dy = copies(d.dy, s->dy_row, s->dy_columns); }, bytes(d.dy, s->dy_row, s->dy_columns)},
+      {"quantise dy", [=, &d] { s->dy = quantize(d.dy, &s->dy_row, &s->dy_columns); }, bytes(d.dy, s->dy_row, s->dy_columns)},
       {"dx = dy w", [=] { product(s->dy.row, s->w.transposed, s->dx, 1, false); },
        m * n * width(s->dy_row) + n * k * width(s->w_columns) + 2 * m * k, flop},
       {"dw = dy x",

@@ -34,7 +34,7 @@ class BenchLayer {
  private:
   const LayerData& data_;
   Weight weight_;
-  LinearGroup group_;
+  FusedLinears fused_;
   LinearCall call_;
 };
 

@@ -75,17 +75,8 @@ int64_t sets(double bytes, c10::Device device) {
 double bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<double>(t.nbytes()) : 0; }
 double bytes_of(const Operand& o) { return bytes_of(o.codes) + bytes_of(o.values) + bytes_of(o.panels) + bytes_of(o.scales); }
 
-std::string form_of(const Operand& o) {
-  if (!o.spec.quantized()) return "numbers as they lie";
-  if (o.form == ValueForm::fold_e4m3) return "folded e4m3 codes";
-  if (o.panels.defined()) return o.panel_type == DType::s8 ? "int8 panels" : "bf16 panels";
-  if (o.values.defined()) return "bf16 values";
-  return "codes";
-}
-
 Operand operand(const at::Tensor& x, bool transposed, const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp) {
-  if (!spec.quantized()) return plain_operand(x, transposed);
-  const CopyRequest r = product_request(spec, other, hp, x.device().type(), false, false);
+  const CopyRequest r = product_request(spec, other, hp, x.device().type(), transposed ? CopyUse::columns : CopyUse::rows, false);
   const OperandCopies copies = quantize(x, transposed ? nullptr : &r, transposed ? &r : nullptr);
   return transposed ? copies.transposed : copies.row;
 }
@@ -100,15 +91,14 @@ ProductWork our_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, co
     const at::Tensor x = layout.a_transposed ? normal(k, m, f.hp, device) : normal(m, k, f.hp, device);
     const at::Tensor w = layout.b_transposed ? normal(k, n, f.hp, device) : normal(n, k, f.hp, device);
     s->a.push_back(operand(x, layout.a_transposed, f.a, f.b, f.hp));
-    s->b.push_back(operand(w, layout.b_transposed, f.b, f.a, f.hp));
-    prepare_right(s->b.back(), f.a, f.hp, false);
+    s->b.push_back(right_operand({operand(w, layout.b_transposed, f.b, f.a, f.hp)}, f.a, f.hp, false));
     s->out.push_back(at::empty({m, n}, x.options()));
     if (i == 0) count = sets(bytes_of(s->a[0]) + bytes_of(s->b[0]) + bytes_of(s->out[0]), device);
   }
   ProductOptions options;
   options.fast_accum = f.fast;
   ProductWork w;
-  const std::string a = form_of(s->a[0]), b = form_of(s->b[0]);
+  const std::string a = form_text(s->a[0]), b = form_text(s->b[0]);
   w.reads = a == b ? a : a + " by " + b;
   const bool moved = (layout.a_transposed && f.a.quantized()) || (layout.b_transposed && f.b.quantized());
   if (moved) w.reads += "; transposed by the quantiser";

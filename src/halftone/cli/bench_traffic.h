@@ -11,7 +11,7 @@ namespace halftone::bench {
 // Of one copy [rows, k].
 inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
   const double n = static_cast<double>(rows) * static_cast<double>(k);
-  double bytes = (r.codes ? n : 0) + (r.packed ? n / 2 : 0);
+  double bytes = (r.codes ? n : 0) + (r.packed ? n / 2 : 0) + (r.panels ? n * static_cast<double>(size_of(panel_type(r.spec))) : 0);
   if (is_fold(r.form)) return bytes + n + 4.0 * static_cast<double>(r.form == ValueForm::fold_e4m3 ? rows : 1);
   if (r.form != ValueForm::none) bytes += n * (r.form == ValueForm::f32 ? 4 : 2);
   const bool scales_apart = r.form == ValueForm::none || !has_byte_scales(r.spec.scale);

@@ -8,6 +8,7 @@
 #include "halftone/cli/format_tables.h"
 #include "halftone/cli/text_table.h"
 #include "halftone/formats/bf16_round.h"
+#include "halftone/formats/describe.h"
 #include "halftone/formats/float_code.h"
 #include "halftone/formats/mx9.h"
 #include "halftone/formats/mx_scale.h"
@@ -294,7 +295,7 @@ std::string show_recipe(const LinearRecipe& r, const std::vector<std::string>& w
   std::string out = fmt::format("{}\n\n", r.name);
   TextTable t({"operand", "form"});
   const auto operands = operands_of(r);
-  for (const NamedOperand& o : operands) t.row({o.name, operand_text(o.spec) + (o.spec.same_as_forward ? " (same codes)" : "")});
+  for (const NamedOperand& o : operands) t.row({o.name, describe(o.spec) + (o.spec.same_as_forward ? " (same codes)" : "")});
   out += t.text();
   if (r.dge) out += "  dW is multiplied by the slope of the forward weight quantiser (use_dge)\n";
   for (const std::string& w : warnings) out += "  warning: " + w + "\n";
@@ -313,7 +314,7 @@ std::string show_recipe(const LinearRecipe& r, const std::vector<std::string>& w
     if (std::find(shown.begin(), shown.end(), s) != shown.end()) continue;
     shown.push_back(s);
     const int count = s.hadamard > 0 ? s.hadamard : 8;
-    out += fmt::format("\n  {}: {}, {}\n", operands[i].name, operand_text(operands[i].spec),
+    out += fmt::format("\n  {}: {}, {}\n", operands[i].name, describe(operands[i].spec),
                        s.hadamard > 0 ? fmt::format("{} tokens of one column", count) : "one group of 8 elements");
     out += example_text(work_out(s, example_numbers(count), role_of(i)));
   }

@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "halftone/cli/text_table.h"
+#include "halftone/formats/describe.h"
 #include "halftone/formats/fp4_scale.h"
 #include "halftone/formats/mx9.h"
 #include "halftone/formats/mx_scale.h"
@@ -116,52 +117,6 @@ std::string scale_rule_table() {
     t.row(cells);
   }
   return out + t.text();
-}
-
-namespace {
-
-std::string scale_text(const OperandSpec& s) {
-  std::string out;
-  const auto add = [&](std::string_view word) { out += (out.empty() ? "" : " ") + std::string(word); };
-  if (s.scale == ScaleFormat::fp32_pow2) add("p2");
-  if (s.scale == ScaleFormat::e8m0 || s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) add(name(s.scale));
-  if (s.mode != ScaleMode::none) add(name(s.mode));
-  if (s.two_level != TwoLevel::none) add(s.two_level == TwoLevel::tensor ? "outer" : "macro");
-  if (s.chain == Fp4Chain::torchao) add("torchao");
-  return out;
-}
-
-std::string group_text(const OperandSpec& s) {
-  switch (s.granularity) {
-    case Granularity::tensor:
-      return "tensor";
-    case Granularity::row:
-      return "row";
-    case Granularity::block:
-      return fmt::format("1x{}", s.block);
-    case Granularity::tile:
-      return fmt::format("{}x{}", s.block, s.block);
-    case Granularity::none:
-      break;
-  }
-  return "";
-}
-
-std::string rounding_text(const OperandSpec& s) {
-  std::string out;
-  if (s.clip != Clip::none) out += s.clip == Clip::fixed ? " clip-3/4" : " clip-sigma";
-  if (s.hadamard > 0) out += fmt::format(" H{}", s.hadamard);
-  if (s.stochastic) out += " SR";
-  if (s.stored) out += " stored";
-  return out;
-}
-
-}  // namespace
-
-std::string operand_text(const OperandSpec& s) {
-  if (!s.quantized()) return "bf16";
-  const std::string scale = scale_text(s);
-  return fmt::format("{} {}{}{}{}", name(s.element), group_text(s), scale.empty() ? "" : " ", scale, rounding_text(s));
 }
 
 std::vector<NamedOperand> operands_of(const LinearRecipe& r) {

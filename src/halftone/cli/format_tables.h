@@ -27,9 +27,6 @@ std::string_view name(Element e);
 std::string_view name(ScaleFormat s);
 std::string_view name(ScaleMode m);
 
-// "e2m1 1x32 e8m0 adaptive, H32, SR": one operand of a recipe; "bf16" for an unquantised one.
-std::string operand_text(const OperandSpec& s);
-
 // When the exponent of the block scale is one above its least value for amax = m * 2^k: "m > 1.5", "m >= 1.75" or "never".
 std::string bump_condition(Float f, ScaleMode mode);
 

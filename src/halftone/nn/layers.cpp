@@ -16,10 +16,10 @@
 namespace halftone::nn {
 
 Linear::Linear(int64_t in, int64_t out, Init init, bool with_bias) : weight(add_parameter("weight", {out, in}, init)) {
-  group_.weights = {&weight.weight};
+  fused_.weights = {&weight.weight};
   if (!with_bias) return;
   bias = &add_parameter("bias", {out}, {Init::Kind::zeros});
-  group_.biases = {&bias->weight};
+  fused_.biases = {&bias->weight};
 }
 
 at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step) {
@@ -29,13 +29,13 @@ at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step) {
 }
 
 void Linear::tie(Parameter& owner) {
-  group_.weights = {&owner.weight};
+  fused_.weights = {&owner.weight};
   owner_ = &owner;
 }
 
 void Linear::set_recipe(const LayerRecipe& recipe) {
   constexpr double kSideStd = 0.02;
-  group_.recipe = recipe.linear, deosc_ = recipe.deosc;
+  fused_.recipe = recipe.linear, deosc_ = recipe.deosc;
   if (recipe.linear.w_forward.stored) {
     check(owner_ == nullptr,
           "quantize.scheme: {} keeps no float copy of {}, whose weight is tied to the embedding; add {} to quantize.ignore",
@@ -63,7 +63,7 @@ at::Tensor Linear::side(const Activation& x, const StepContext& step) {
 }
 
 LinearCall Linear::call_with_side(const at::Tensor& x, const LinearOptions& options) {
-  LinearCall whole = linear_call(x, group_, options);
+  LinearCall whole = linear_call(x, fused_, options);
   LinearOptions narrow = options;
   narrow.out = x.scalar_type(), narrow.x_amax = at::Tensor();
   LinearCall v = linear_call(x, side_v_, narrow);
@@ -71,17 +71,18 @@ LinearCall Linear::call_with_side(const at::Tensor& x, const LinearOptions& opti
   LinearCall u = linear_call(scaled_columns(v.y, sigma_->weight), side_u_, narrow);
   whole.y.add_(u.y);
   if (!options.keep) return whole;
-  whole.backward = [this, product = std::move(whole.backward), hidden = v.y, v = std::move(v.backward), u = std::move(u.backward)](
-                       const Activation& dy, bool want_dx) {
+  whole.dgrad = [this, product = std::move(whole.dgrad), hidden = v.y, v = std::move(v.dgrad), u = std::move(u.dgrad)](const Activation& dy,
+                                                                                                                       bool want_dx) {
     const at::Tensor dx = product(dy, want_dx);
     const at::Tensor of_side = v(scaled_columns_backward(u(dy.value, true), hidden, sigma_->weight), want_dx);
     return want_dx ? dx + of_side : dx;
   };
+  whole.wgrad = [product = std::move(whole.wgrad), v = std::move(v.wgrad), u = std::move(u.wgrad)] { product(), v(), u(); };
   return whole;
 }
 
 Head Linear::head() {
-  Head h = head_of(group_);
+  Head h = head_of(fused_);
   if (!has_side()) return h;
   h.call = [this](const at::Tensor& x, const LinearOptions& options) { return call_with_side(x, options); };
   for (Weight* w : {side_v_.weights[0], &sigma_->weight, side_u_.weights[0]}) h.weights.push_back(w);
@@ -102,7 +103,7 @@ at::Tensor Siblings::operator()(const Activation& x, const StepContext& step) {
       outputs.push_back((*part.linears.front())(x, step));
       continue;
     }
-    at::Tensor y = linear(x, part.group, step);
+    at::Tensor y = linear(x, part.fused, step);
     if (part.linears.front()->has_side()) {
       std::vector<at::Tensor> sides;
       for (Linear* l : part.linears) sides.push_back(l->side(x, step));
@@ -113,24 +114,24 @@ at::Tensor Siblings::operator()(const Activation& x, const StepContext& step) {
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
 }
 
-std::shared_ptr<GradientAmax> Siblings::gradient_amax() const { return parts_.size() == 1 ? parts_.front().group.dy_amax : nullptr; }
+std::shared_ptr<GradientAmax> Siblings::gradient_amax() const { return parts_.size() == 1 ? parts_.front().fused.dy_amax : nullptr; }
 
 void Siblings::regroup() {
   if (!parts_.empty()) return;
   for (Linear* l : linears_) {
-    const bool joins = !parts_.empty() && !l->has_norm() && parts_.back().group.recipe == l->recipe() &&
+    const bool joins = !parts_.empty() && !l->has_norm() && parts_.back().fused.recipe == l->recipe() &&
                        parts_.back().linears.front()->has_side() == l->has_side() && !parts_.back().linears.front()->has_norm();
     if (!joins) {
       parts_.emplace_back();
-      parts_.back().group.recipe = l->recipe();
+      parts_.back().fused.recipe = l->recipe();
     }
-    LinearGroup& group = parts_.back().group;
+    FusedLinears& fused = parts_.back().fused;
     parts_.back().linears.push_back(l);
-    group.weights.push_back(&l->weight.weight);
-    group.biases.push_back(l->bias == nullptr ? nullptr : &l->bias->weight);
+    fused.weights.push_back(&l->weight.weight);
+    fused.biases.push_back(l->bias == nullptr ? nullptr : &l->bias->weight);
   }
   for (Part& part : parts_) {
-    if (!part.linears.front()->has_norm() && reads_dy_amax(part.group.recipe)) part.group.dy_amax = std::make_shared<GradientAmax>();
+    if (!part.linears.front()->has_norm() && reads_dy_amax(part.fused.recipe)) part.fused.dy_amax = std::make_shared<GradientAmax>();
   }
 }
 
@@ -184,7 +185,7 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
 at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {
   const Range range("{}", fqn());
   const at::Tensor gu = gate_up_(x, step);
-  if (!w2_.has_norm() && !w2_.has_side()) return swiglu_linear(gu, w2_.group(), step, gate_up_.gradient_amax());
+  if (!w2_.has_norm() && !w2_.has_side()) return swiglu_linear(gu, w2_.fused(), step, gate_up_.gradient_amax());
   return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step);
 }
 

@@ -25,7 +25,7 @@ class Linear : public Module {
 
   int64_t in_features() const { return read().shape[1]; }
   int64_t out_features() const { return read().shape[0]; }
-  const LinearRecipe& recipe() const { return group_.recipe; }
+  const LinearRecipe& recipe() const { return fused_.recipe; }
   const Deoscillation& deoscillation() const { return deosc_; }
   // Before parameters are materialised.
   void set_recipe(const LayerRecipe& recipe);
@@ -34,7 +34,7 @@ class Linear : public Module {
   const std::string& why_unquantised() const { return why_unquantised_; }
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
-  LinearGroup& group() { return group_; }
+  FusedLinears& fused() { return fused_; }
 
   // Normalises the input from now on, with the weight of the parameter `copy_of` where a checkpoint has only that.
   void add_norm(double eps, const std::string& copy_of);
@@ -49,10 +49,10 @@ class Linear : public Module {
 
  private:
   friend class Siblings;
-  at::Tensor product(const Activation& x_tk, const StepContext& step) { return linear(x_tk, group_, step); }
+  at::Tensor product(const Activation& x_tk, const StepContext& step) { return linear(x_tk, fused_, step); }
   LinearCall call_with_side(const at::Tensor& x_tk, const LinearOptions& options);
   const Parameter& read() const { return owner_ == nullptr ? weight : *owner_; }
-  LinearGroup group_, side_v_, side_u_;
+  FusedLinears fused_, side_v_, side_u_;
   Parameter* sigma_ = nullptr;
   RMSNorm* norm_ = nullptr;
   Deoscillation deosc_;
@@ -74,7 +74,7 @@ class Siblings {
  private:
   // Linears of one product; one with a norm of its own stands alone.
   struct Part {
-    LinearGroup group;
+    FusedLinears fused;
     std::vector<Linear*> linears;
   };
   void regroup();

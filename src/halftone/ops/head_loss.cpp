@@ -48,11 +48,11 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
 
 }  // namespace
 
-Head head_of(LinearGroup& group) {
-  std::vector<Weight*> weights = group.weights;
-  std::copy_if(group.biases.begin(), group.biases.end(), std::back_inserter(weights), [](const Weight* b) { return b != nullptr; });
-  return {[&group](const at::Tensor& x, const LinearOptions& options) { return linear_call(x, group, options); }, std::move(weights),
-          group.out_features()};
+Head head_of(FusedLinears& fused) {
+  std::vector<Weight*> weights = fused.weights;
+  std::copy_if(fused.biases.begin(), fused.biases.end(), std::back_inserter(weights), [](const Weight* b) { return b != nullptr; });
+  return {[&fused](const at::Tensor& x, const LinearOptions& options) { return linear_call(x, fused, options); }, std::move(weights),
+          fused.out_features()};
 }
 
 HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const StepContext& context,

@@ -14,7 +14,7 @@ struct Head {
   std::vector<Weight*> weights;  // everything that the call adds gradients to
   int64_t out_features = 0;
 };
-Head head_of(LinearGroup& group);
+Head head_of(FusedLinears& fused);
 
 struct HeadLoss {
   at::Tensor loss;  // fp32 scalar on the device: grad_scale * grad_factor * sum of cross-entropies; root of the backward pass

@@ -1,34 +1,367 @@
 #include "halftone/ops/linear.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
+#include <optional>
+#include <span>
+#include <utility>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/linear_cpu.h"
-#include "halftone/ops/linear_scaled.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/dge.h"
+#include "halftone/ops/draws.h"
 #include "halftone/ops/node.h"
+#include "halftone/ops/product.h"
 #include "halftone/ops/quantization_stats.h"
+#include "halftone/ops/weight_source.h"
+#include "halftone/quantize/panels.h"
 
 namespace halftone {
+namespace {
 
-int64_t LinearGroup::out_features() const {
+// Weights [first, first + count), columns [n0, n0 + n) of Y, that one product reads.
+struct Span {
+  size_t first = 0, count = 1;
+  int64_t n0 = 0, n = 0;
+  bool operator==(const Span&) const = default;
+};
+
+// What copies of weights were made of and for: the weights' versions and, where they are rounded stochastically, the step whose draws
+// they took, so that a pass between two steps (validation, a measurement) leaves nothing behind that the next step would read.
+struct MadeOf {
+  uint64_t version = 0;
+  std::optional<uint32_t> step;
+  at::ScalarType x_type{};  // dtype of X
+  uint64_t capture = 0;     // graph capture in which they were made: the replays' own
+  bool operator==(const MadeOf&) const = default;
+};
+
+// dtype in which unquantised operands of a product meet: the wider of the two.
+at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
+  if (a.quantized()) return b_type;
+  return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
+}
+
+bool any(const std::vector<Weight*>& weights, bool (*f)(const Weight&)) {
+  return std::any_of(weights.begin(), weights.end(), [&](const Weight* w) { return w != nullptr && f(*w); });
+}
+bool trainable(const Weight& w) { return w.trainable(); }
+
+// Whether siblings are one product where their operands can be joined: both operands of every product numbers of one dtype, on a device
+// of weights that lie behind one another, or on the CPU codes in panels. Layers with biases sum dX weight by weight, as they round it.
+bool joins(const at::Tensor& x, const FusedLinears& f) {
+  const LinearRecipe& r = f.recipe;
+  if (r.dge || r.emulate || any(f.biases, [](const Weight&) { return true; })) return false;
+  if (!x.is_cpu() && (f.weights.size() == 1 || !f.source->whole(f.weights).defined())) return false;
+  const auto joinable = [&](const OperandSpec& s) {
+    return !s.quantized() || (x.is_cpu() && has_panels(s) && !s.same_as_forward && !s.stored);
+  };
+  for (const auto& [a, b] : {std::pair{&r.x_forward, &r.w_forward}, {&r.dy_dgrad, &r.w_dgrad}, {&r.dy_wgrad, &r.x_wgrad}}) {
+    if (!joinable(*a) || !joinable(*b) || a->element != b->element) return false;
+  }
+  return std::all_of(f.weights.begin(), f.weights.end(),
+                     [&](const Weight* w) { return !w->stored && w->value.scalar_type() == x.scalar_type(); });
+}
+
+}  // namespace
+
+struct PreparedWeights {
+  MadeOf made_of;
+  std::vector<Operand> forward, dgrad;  // one a product
+  std::vector<Span> dgrad_spans;
+  std::vector<at::Tensor> dge;  // slopes, see ops/dge.h
+  at::Tensor bias;              // fp32 [sum N]
+};
+
+namespace {
+
+// One call's forward and backward.
+class Call {
+ public:
+  Call(FusedLinears& fused, const at::Tensor& x, const LinearOptions& o)
+      : fused_(fused),
+        r_(fused.recipe),
+        x_type_(x.scalar_type()),
+        device_(x.device().type()),
+        context_(o.step),
+        capture_(cuda::current_capture(x.device())),
+        first_row_(o.step.first_row + o.first_row),
+        tokens_(x.size(0)),
+        joins_(joins(x, fused)),
+        x_again_(o.x_again) {}
+
+  at::Tensor forward(const Activation& input, const LinearOptions& o) {
+    at::Tensor y = at::empty({o.product ? tokens_ : 0, fused_.out_features()}, input.value.options().dtype(o.out));
+    if (tokens_ == 0) return y;
+    const PreparedWeights& p = prepared(o.keep);
+    const Operand rows = quantize_input(input, o.keep && any(fused_.weights, trainable));
+    if (!o.product) return y;
+    int64_t n0 = 0;
+    for (const Operand& w : p.forward) {
+      ProductOptions options;
+      if (p.bias.defined()) options.bias = p.bias.narrow(0, n0, w.rows);
+      run(kForward, rows, w, y.narrow(1, n0, w.rows), options);
+      n0 += w.rows;
+    }
+    return y;
+  }
+
+  at::Tensor dgrad(const Activation& gradient, bool want_dx) {
+    const at::Tensor& dy = gradient.value;
+    dy_.clear(), dy_type_ = dy.scalar_type();
+    at::Tensor dx;
+    if (want_dx) dx = at::empty({dy.size(0), fused_.in_features()}, dy.options());
+    if (tokens_ == 0) return dx;
+    if (any(fused_.biases, trainable)) bias_dy_ = dy;
+    const std::vector<Span> of_wgrad = wgrad_spans();
+    if (want_dx) {
+      const PreparedWeights& p = dgrad_weights();
+      const bool one_read = p.dgrad_spans == of_wgrad;
+      for (size_t i = 0; i < p.dgrad.size(); ++i) {
+        OperandCopies copies = quantize_gradient(gradient, p.dgrad_spans[i], true, one_read);
+        if (one_read) dy_.push_back(std::move(copies.transposed));
+        ProductOptions options;
+        options.accumulate = i > 0;
+        run(kDgrad, dgrad_rows(std::move(copies.row), p.dgrad_spans[i]), p.dgrad[i], dx, options);
+      }
+    }
+    if (!dy_.empty()) return dx;
+    for (const Span& s : of_wgrad) dy_.push_back(quantize_gradient(gradient, s, false, true).transposed);
+    return dx;
+  }
+
+  void wgrad() {
+    if (dy_.empty()) return;
+    const std::vector<Span> spans = wgrad_spans();
+    Operand x = wgrad_input();
+    // One product may read X as it is; several share the form made for the first.
+    if (spans.size() > 1 && x.defined())
+      x = right_operand({x}, r_.dy_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_), r_.emulate);
+    for (size_t i = 0; i < spans.size(); ++i) {
+      if (dy_[i].defined()) add_weight_gradient(dy_[i], x, spans[i]);
+    }
+    dy_.clear();
+    int64_t n0 = 0;
+    for (size_t i = 0; i < fused_.biases.size(); ++i) {
+      const int64_t n = fused_.weights[i]->value.size(0);
+      Weight* b = fused_.biases[i];
+      if (b != nullptr && b->trainable()) b->grad.add_(bias_dy_.narrow(1, n0, n).sum(0, false, at::kFloat));
+      n0 += n;
+    }
+    bias_dy_ = at::Tensor();
+  }
+
+ private:
+  enum Product { kForward, kDgrad, kWgrad };
+
+  void run(Product which, const Operand& a, const Operand& b, const at::Tensor& out, ProductOptions options) {
+    options.fast_accum = r_.fast_accum[which], options.emulate = r_.emulate;
+    if (!std::exchange(fused_.logged[which], true)) {
+      constexpr const char* kResults[] = {"Y", "dX", "dW"};
+      log_debug("{}{}: {} is {} by {}", name(), fused_.weights.size() > 1 ? " and siblings" : "", kResults[which], a, b);
+    }
+    multiply(a, b, out, options);
+  }
+
+  const std::string& name() const { return fused_.weights.front()->name; }
+  std::span<Weight* const> weights(const Span& s) const { return std::span(fused_.weights).subspan(s.first, s.count); }
+  std::vector<Span> spans(bool together) const {
+    std::vector<Span> result;
+    int64_t n0 = 0;
+    for (size_t i = 0; i < fused_.weights.size(); ++i) {
+      const int64_t n = fused_.weights[i]->value.size(0);
+      if (together && i > 0) {
+        result.front().n += n, ++result.front().count;
+      } else {
+        result.push_back({i, 1, n0, n});
+      }
+      n0 += n;
+    }
+    return result;
+  }
+  // Random draws of dY are keyed by the weight's own name and width.
+  std::vector<Span> wgrad_spans() const {
+    return spans(joins_ && !r_.dy_wgrad.stochastic && joined(fused_.weights, &Weight::grad).defined());
+  }
+
+  // Where the replays of the graph that is being captured find the step; null outside of a capture, where the launch carries it.
+  const uint32_t* replayed_step() const {
+    if (capture_ == 0) return nullptr;
+    check(context_.device_step != nullptr,
+          "{}: expected StepContext::device_step in a graph capture of {}, whose replays would repeat the draws of one step; found none",
+          name(), r_.name);
+    return context_.device_step;
+  }
+  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& name,
+                      const char* role, int64_t first_row) const {
+    CopyRequest c = product_request(spec, other, hp, device_, use, r_.emulate);
+    c.rounding = operand_rounding(spec, name, role, context_, first_row);
+    if (spec.stochastic) c.rounding.device_step = replayed_step();
+    return c;
+  }
+  // Copies of activations that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
+  CopyRequest token_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& name,
+                            const char* role) const {
+    CopyRequest c = request(spec, other, hp, use, name, role, first_row_);
+    c.signs = rotation_signs(spec, this->name(), context_);
+    if (rotates_by_step(spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(this->name(), context_);
+    if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
+    return c;
+  }
+
+  // X as the forward product reads it; keeps what wgrad will need.
+  Operand quantize_input(const Activation& input, bool keep) {
+    const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights.front()->value.scalar_type());
+    const CopyRequest row = request(r_.x_forward, r_.w_forward, hp, CopyUse::rows, name(), "x.fwd", first_row_);
+    const bool codes = wgrad_reads_forward_codes(r_);
+    keep = keep && (codes || r_.x_wgrad.quantized() || !x_again_);
+    CopyRequest columns;
+    if (keep && !codes) columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, CopyUse::kept, name(), x_wgrad_role(r_));
+    OperandCopies copies = quantize(input.value, &row, keep && !codes ? &columns : nullptr, input.amax);
+    if (keep) x_ = codes ? copies.row : std::move(copies.transposed);
+    return std::move(copies.row);
+  }
+  Operand wgrad_input() const {
+    if (!x_.defined() && x_again_) return plain_operand(x_again_(), true);
+    if (!x_.defined() || !wgrad_reads_forward_codes(r_)) return x_;
+    return plain_operand(dequantize(x_).to(dy_type_), true);
+  }
+
+  OperandCopies quantize_gradient(const Activation& gradient, const Span& s, bool row, bool columns) const {
+    const Weight& w = *fused_.weights[s.first];
+    columns = columns && w.trainable();
+    CopyRequest a, b;
+    if (row) {
+      const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
+      a = request(r_.dy_dgrad, r_.w_dgrad, hp, CopyUse::rows, w.name, "dy.dgrad", first_row_);
+    }
+    if (columns) {
+      const at::ScalarType hp = hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_);
+      b = token_request(r_.dy_wgrad, r_.x_wgrad, hp, CopyUse::columns, w.name, dy_wgrad_role(r_));
+    }
+    at::Tensor amax;
+    if (gradient.amax.defined() && s.count == 1) amax = gradient.amax.narrow(0, static_cast<int64_t>(s.first), 1);
+    return quantize(gradient.value.narrow(1, s.n0, s.n), row ? &a : nullptr, columns ? &b : nullptr, amax);
+  }
+  // Stored int8 weights have a scale per contracted index, which belongs to dY.
+  Operand dgrad_rows(Operand dy, const Span& s) const {
+    if (r_.w_dgrad.stored && r_.w_dgrad.granularity == Granularity::row)
+      dy.values = (dy.values.to(at::kFloat) * fused_.weights[s.first]->stored->scales).to(dy_type_);
+    return dy;
+  }
+
+  void add_weight_gradient(const Operand& dy, const Operand& x, const Span& s) {
+    const at::Tensor grad = joined(weights(s), &Weight::grad);
+    ProductOptions options;
+    options.accumulate = options.over_zeros = !r_.dge;
+    for (Weight* w : weights(s)) options.over_zeros = std::exchange(w->grad_is_zero, false) && options.over_zeros;
+    const at::Tensor dw = r_.dge ? at::empty(grad.sizes(), grad.options()) : grad;
+    run(kWgrad, dy, x, dw, options);
+    if (r_.dge) grad.addcmul_(dw, prepared(true).dge[s.first]);
+  }
+
+  // The weights' operands of the forward product, made once; before a backward pass those of dgrad, too, where one read makes both.
+  PreparedWeights& prepared(bool keep) {
+    MadeOf state{0, {}, x_type_, capture_};
+    for (const Weight* w : fused_.weights) state.version += w->version;
+    if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
+    if (fused_.prepared == nullptr || fused_.prepared->made_of != state) {
+      fused_.prepared.reset();  // frees the old copies first
+      auto made = std::make_shared<PreparedWeights>();
+      made->made_of = state;
+      prepare(*made, keep && r_.w_dgrad.quantized() && !joins_);
+      fused_.prepared = std::move(made);
+    }
+    return *fused_.prepared;
+  }
+
+  void prepare(PreparedWeights& p, bool dgrad) const {
+    if (joins_ && device_ != at::kCPU) {
+      p.forward.push_back(plain_operand(fused_.source->whole(fused_.weights), false));
+      return;
+    }
+    const bool whole_panels =
+        std::all_of(fused_.weights.begin(), fused_.weights.end(), [](const Weight* w) { return w->value.size(0) % kPanelColumns == 0; });
+    if (dgrad) p.dgrad_spans = spans(false);
+    for (const Span& s : spans(joins_ && whole_panels)) {
+      std::vector<Operand> siblings;
+      const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights[s.first]->value.scalar_type());
+      for (const Weight* w : weights(s)) {
+        CopyRequest f = request(r_.w_forward, r_.x_forward, hp, CopyUse::rows, w->name, "w.fwd", 0), d;
+        f.block_scales = r_.dge;
+        if (dgrad) d = dgrad_request(*w);
+        OperandCopies copies = fused_.source->copies(*w, &f, dgrad ? &d : nullptr, dgrad_type(*w));
+        if (r_.dge) p.dge.push_back(dge_slopes(w->value.detach(), copies.row));
+        siblings.push_back(std::move(copies.row));
+        if (dgrad) p.dgrad.push_back(right_operand({std::move(copies.transposed)}, r_.dy_dgrad, dgrad_type(*w), r_.emulate));
+      }
+      p.forward.push_back(right_operand(std::move(siblings), r_.x_forward, hp, r_.emulate));
+    }
+    if (any(fused_.biases, [](const Weight&) { return true; })) p.bias = joined_bias();
+  }
+
+  // Those of dgrad, made here unless they came with the forward ones: when activations have left the memory.
+  const PreparedWeights& dgrad_weights() {
+    PreparedWeights& p = prepared(true);
+    if (!p.dgrad.empty()) return p;
+    at::Tensor whole;
+    if (joins_ && !r_.dy_dgrad.quantized()) whole = fused_.source->whole(fused_.weights);
+    std::vector<Operand> made;
+    p.dgrad_spans = spans(whole.defined());
+    for (const Span& s : p.dgrad_spans) {
+      const Weight& w = *fused_.weights[s.first];
+      const CopyRequest d = dgrad_request(w);
+      Operand o = whole.defined() ? plain_operand(whole, true) : fused_.source->copies(w, nullptr, &d, dgrad_type(w)).transposed;
+      made.push_back(right_operand({std::move(o)}, r_.dy_dgrad, dgrad_type(w), r_.emulate));
+    }
+    p.dgrad = std::move(made);
+    return p;
+  }
+  at::ScalarType dgrad_type(const Weight& w) const { return hp_type(r_.dy_dgrad, x_type_, r_.w_dgrad, w.value.scalar_type()); }
+  CopyRequest dgrad_request(const Weight& w) const {
+    return request(r_.w_dgrad, r_.dy_dgrad, dgrad_type(w), CopyUse::columns, w.name, w_dgrad_role(r_), 0);
+  }
+
+  at::Tensor joined_bias() const {
+    std::vector<at::Tensor> parts;
+    for (size_t i = 0; i < fused_.weights.size(); ++i) {
+      const Weight& w = *fused_.weights[i];
+      const Weight* b = fused_.biases[i];
+      parts.push_back(b != nullptr ? b->value.detach().to(at::kFloat) : at::zeros({w.value.size(0)}, w.value.options().dtype(at::kFloat)));
+    }
+    return at::cat(parts);
+  }
+
+  FusedLinears& fused_;
+  const LinearRecipe& r_;
+  const at::ScalarType x_type_;
+  const c10::DeviceType device_;
+  const StepContext context_;
+  const uint64_t capture_;
+  const int64_t first_row_, tokens_;
+  const bool joins_;
+  const std::function<at::Tensor()> x_again_;
+  Operand x_;                // for wgrad; undefined where x_again_ makes it
+  std::vector<Operand> dy_;  // of every product of wgrad, between the parts of backward
+  at::ScalarType dy_type_{};
+  at::Tensor bias_dy_;
+};
+
+}  // namespace
+
+int64_t FusedLinears::out_features() const {
   int64_t n = 0;
   for (const Weight* w : weights) n += w->value.size(0);
   return n;
 }
 
-WeightState LinearGroup::weight_state(const StepContext& step) const {
-  WeightState state;
-  for (const Weight* w : weights) state.version += w->version;
-  if (recipe.w_forward.stochastic || recipe.w_dgrad.stochastic) state.step = step.step;
-  return state;
-}
-
-bool LinearGroup::has_bias() const {
-  return std::any_of(biases.begin(), biases.end(), [](const Weight* b) { return b != nullptr; });
-}
-
-void LinearGroup::gradients_ready() {
+void FusedLinears::gradients_ready() {
   for (const auto* parameters : {&weights, &biases}) {
     for (Weight* w : *parameters) {
       if (w != nullptr) w->grad_ready();
@@ -36,47 +369,55 @@ void LinearGroup::gradients_ready() {
   }
 }
 
-LinearCall linear_call(const at::Tensor& x, LinearGroup& group, const LinearOptions& asked) {
+LinearCall linear_call(const at::Tensor& x_in, FusedLinears& fused, const LinearOptions& asked) {
+  const at::Tensor x = row_major(x_in);
   const auto& stats = quantization_stats();
   LinearOptions options = asked;
   if (stats) options.x_again = nullptr;  // they read X and dX
-  LinearCall call = x.is_cpu() && cpu::takes(x, group) ? cpu::linear_call(x, group, options) : scaled::linear_call(x, group, options);
-  return stats ? stats->watch(x, group, options, std::move(call)) : call;
+  const auto call = std::make_shared<Call>(fused, x, options);
+  LinearCall result{call->forward({x, options.x_amax}, options), {}, {}};
+  if (options.keep) {
+    result.dgrad = [call](const Activation& dy, bool want_dx) { return call->dgrad({row_major(dy.value), dy.amax}, want_dx); };
+    result.wgrad = [call] { call->wgrad(); };
+  }
+  if (stats && options.product) return stats->watch(x, fused, options, std::move(result));
+  return result;
 }
 
-at::Tensor linear(const Activation& input, LinearGroup& group, const StepContext& step) {
+at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContext& step) {
   const at::Tensor& x = input.value;
-  check(x.dim() >= 1 && x.size(-1) == group.in_features(), "{}: expected an input of [tokens, {}], found {}", group.weights.front()->name,
-        group.in_features(), fmt::join(x.sizes(), " x "));
+  check(x.dim() >= 1 && x.size(-1) == fused.in_features(), "{}: expected an input of [tokens, {}], found {}", fused.weights.front()->name,
+        fused.in_features(), fmt::join(x.sizes(), " x "));
   std::vector<at::Tensor> inputs = {x};
-  for (const Weight* w : group.weights) inputs.push_back(w->value);
+  for (const Weight* w : fused.weights) inputs.push_back(w->value);
   LinearOptions options;
   options.step = step, options.keep = records(inputs);
   options.out = x.scalar_type(), options.x_amax = input.amax;
-  const int64_t n = group.out_features();
+  const int64_t n = fused.out_features();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;
   LinearCall call;
   {
     at::NoGradGuard no_grad;
     const at::Tensor plain = x.detach();
-    call = linear_call(plain.dim() == 2 ? plain : plain.reshape({-1, plain.size(-1)}), group, options);
+    call = linear_call(plain.dim() == 2 ? plain : plain.reshape({-1, plain.size(-1)}), fused, options);
     if (x.dim() != 2) call.y = call.y.view(shape).detach();
   }
+  at::Tensor y = std::move(call.y);
   if (options.keep) {
-    connect("linear", inputs, {&call.y},
-            [backward = std::move(call.backward), &group, n, want_dx = x.requires_grad(),
-             sizes = x.sizes().vec()](const variable_list& g) -> variable_list {
-              variable_list result(1 + group.weights.size());
-              Activation dy = group.dy_amax ? group.dy_amax->take(g[0]) : Activation(g[0]);
-              if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
-              result[0] = backward(dy, want_dx);
-              if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
-              group.gradients_ready();
-              return result;
-            });
+    connect(
+        "linear", inputs, {&y},
+        [call = std::move(call), &fused, n, want_dx = x.requires_grad(), sizes = x.sizes().vec()](const variable_list& g) -> variable_list {
+          variable_list result(1 + fused.weights.size());
+          Activation dy = fused.dy_amax ? fused.dy_amax->take(g[0]) : Activation(g[0]);
+          if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
+          result[0] = call.backward(dy, want_dx);
+          if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
+          fused.gradients_ready();
+          return result;
+        });
   }
-  return call.y;
+  return y;
 }
 
 }  // namespace halftone

@@ -1,10 +1,9 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include "halftone/formats/recipe.h"
@@ -13,40 +12,30 @@
 
 namespace halftone {
 
-// What copies of a group's weights were made of: the weights' versions and, where they are rounded stochastically, the step whose
-// draws they took, so that a pass between two steps (validation, a measurement) leaves nothing behind that the next step would read.
-struct WeightState {
-  uint64_t version = 0;
-  std::optional<uint32_t> step;
-  bool operator==(const WeightState&) const = default;
-};
-
-// Copies of a group's weights in the form that the products read.
-struct PreparedWeights {
-  WeightState made_of;
-  virtual ~PreparedWeights() = default;
-};
+class WeightSource;  // where the products get their weights (ops/weight_source.h)
+const WeightSource& parameters();
+struct PreparedWeights;  // copies of weights in the form that the products read (linear.cpp)
 
 // One or several weights [N_i, K] that read the same input under the same recipe (wq|wk|wv, w1|w3): the input is
-// quantised once, every weight keeps its own scales, so the group computes exactly what its members would. The random
+// quantised once, every weight keeps its own scales, so together they compute exactly what each would alone. The random
 // draws of X and the signs of a rotation are keyed by the first weight's name.
-struct LinearGroup {
+struct FusedLinears {
   std::vector<Weight*> weights;
   std::vector<Weight*> biases;  // [N_i] or null, one per weight; or none at all
   LinearRecipe recipe = kLinearRecipes[0];
-  std::shared_ptr<GradientAmax> dy_amax;      // where the op that reads Y puts those of dY, one for each weight; null: nowhere
+  std::shared_ptr<GradientAmax> dy_amax;  // where the op that reads Y puts those of dY, one for each weight; null: nowhere
+  const WeightSource* source = &parameters();
   std::shared_ptr<PreparedWeights> prepared;  // of the last call
+  std::array<bool, 3> logged = {};            // products that the debug log has told of
 
   int64_t in_features() const { return weights.front()->value.size(1); }
   int64_t out_features() const;
-  WeightState weight_state(const StepContext& step) const;
-  bool has_bias() const;
   void gradients_ready();  // tells the owners of weights and biases
 };
 
 // Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
 // section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient.
-at::Tensor linear(const Activation& x, LinearGroup& group, const StepContext& step);
+at::Tensor linear(const Activation& x, FusedLinears& fused, const StepContext& step);
 
 // The same without autograd, on X[T, K].
 struct LinearOptions {
@@ -55,16 +44,24 @@ struct LinearOptions {
   at::ScalarType out{};   // dtype of y: X's own or float32
   int64_t first_row = 0;  // index of X's first row among the rows of the micro-batch (numerics.md section 4)
   at::Tensor x_amax{};    // of X where it is known (ops/activation.h)
-  // Makes X again from what its producer keeps anyway, for a group of one weight. Where wgrad reads X as it is, the call may drop X and
-  // ask for it once, after dgrad and before wgrad. It owns the dX that it is given, and may write over it: backward then returns none.
-  std::function<at::Tensor(at::Tensor dx)> x_again{};
+  // Makes X again from what its producer keeps anyway: where wgrad reads X as it is, X need not be kept. Called in wgrad, at most once.
+  std::function<at::Tensor()> x_again{};
+  bool product = true;  // false: y is not formed, for a backward pass whose forward pass was another call
 };
 struct LinearCall {
   at::Tensor y;
-  // (dY[T, sum N_i], want_dx) -> dX, undefined unless wanted; adds to the weights' gradients. Empty unless `keep`. The largest
+  // Backward in two parts, empty unless `keep`: (dY[T, sum N_i], want_dx) -> dX, undefined unless wanted; then, at any later time before
+  // the weights change, the one that adds to the weights' gradients. dY is read, and quantised for both, in the first. The largest
   // magnitudes of dY are those of the weights' parts of it.
-  std::function<at::Tensor(const Activation&, bool)> backward;
+  std::function<at::Tensor(const Activation&, bool)> dgrad;
+  std::function<void()> wgrad;
+
+  at::Tensor backward(const Activation& dy, bool want_dx) const {
+    at::Tensor dx = dgrad(dy, want_dx);
+    wgrad();
+    return dx;
+  }
 };
-LinearCall linear_call(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options);
+LinearCall linear_call(const at::Tensor& x_tk, FusedLinears& fused, const LinearOptions& options);
 
 }  // namespace halftone

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "halftone/base/error.h"
+#include "halftone/formats/describe.h"
 #include "halftone/gemm/decode.h"
 #include "halftone/ops/activation.h"
 #include "halftone/ops/common.h"
@@ -50,6 +51,7 @@ QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t co
   const int64_t k = operand_length(c, contracted);
   o.spec = r.spec, o.rows = rows, o.k = k, o.form = r.form;
   if (r.codes) o.codes = make({rows, k}, at::kByte);
+  if (r.panels) o.panel_type = panel_type(r.spec), o.panels = make({panels_bytes(o.panel_type, k, rows)}, at::kByte);
   if (r.packed) o.packed = make({rows, k / 2}, at::kByte);
   const std::vector<int64_t> shape = scale_shape(r.spec, rows, k);
   // Values hold block scales. Without codes few read these, which cost a quantiser on a device up to a tenth of its time.
@@ -78,6 +80,7 @@ QuantizedCopy view(const Operand& o) {
   c.scales = pointer<void>(o.scales), c.zeros = pointer<float>(o.zeros), c.outer = pointer<float>(o.outer);
   c.macro = pointer<uint8_t>(o.macro), c.values = pointer<void>(o.values), c.fold_scale = pointer<float>(o.fold_scale);
   c.lost = pointer<unsigned long long>(o.lost);
+  c.panels = pointer<void>(o.panels);
   return c;
 }
 
@@ -89,6 +92,10 @@ AmaxUse& amax_use() {
 OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
   const at::Tensor x = row_major(x_in);
+  OperandCopies copies;
+  if (row != nullptr && !row->spec.quantized()) copies.row = plain_operand(x, false), row = nullptr;
+  if (transposed != nullptr && !transposed->spec.quantized()) copies.transposed = plain_operand(x, true), transposed = nullptr;
+  if (row == nullptr && transposed == nullptr) return copies;
   QuantizeOperand q;
   q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = row_stride(x);
   if (amax.defined()) {
@@ -98,7 +105,6 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
     q.amax = static_cast<const uint32_t*>(amax.const_data_ptr());
     ++amax_use().taken;
   }
-  OperandCopies copies;
   if (row != nullptr) {
     q.want_row = true, q.row = prepare(copies.row, *row, q.rows, q.cols, x.device());
   }
@@ -115,7 +121,8 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
   const size_t bytes = m->quantize_workspace(&q);
   const at::Tensor workspace = at::empty({static_cast<int64_t>(std::max<size_t>(bytes, 1))}, x.options().dtype(at::kByte));
   const char* error = m->quantize_operand(&q, workspace.data_ptr(), bytes, cuda::current_stream(x.device()));
-  check(error == nullptr, "quantize of [{} x {}]: {}", q.rows, q.cols, error ? error : "");
+  check(error == nullptr, "quantize of [{} x {}] to {}: {}", q.rows, q.cols, row != nullptr ? copies.row : copies.transposed,
+        error ? error : "");
   return copies;
 }
 
@@ -124,6 +131,14 @@ Operand plain_operand(const at::Tensor& x, bool transposed) {
   o.values = x, o.values_transposed = transposed;
   o.rows = x.size(transposed ? 1 : 0), o.k = x.size(transposed ? 0 : 1);
   return o;
+}
+
+std::string form_text(const Operand& o) {
+  if (o.panels.defined()) return o.panel_type == DType::s8 ? "int8 panels" : o.panel_type == DType::f32 ? "fp32 panels" : "bf16 panels";
+  if (!o.spec.quantized()) return "numbers as they lie";
+  if (o.form == ValueForm::fold_e4m3) return "folded e4m3 codes";
+  if (o.values.defined()) return "bf16 values";
+  return o.packed.defined() ? "packed codes" : "codes";
 }
 
 at::Tensor decode(const Operand& o, gemm::Decode what, at::ScalarType type) {
@@ -145,3 +160,8 @@ at::Tensor dequantize(const Operand& o) {
 }
 
 }  // namespace halftone
+
+fmt::format_context::iterator fmt::formatter<halftone::Operand>::format(const halftone::Operand& o, fmt::format_context& context) const {
+  const std::string spec = o.spec.quantized() ? halftone::describe(o.spec) : "unquantised";
+  return fmt::format_to(context.out(), "{} [{} x {}] as {}", spec, o.rows, o.k, halftone::form_text(o));
+}

@@ -1,19 +1,22 @@
 #pragma once
 #include <ATen/core/Tensor.h>
+#include <fmt/format.h>
+
+#include <string>
 
 #include "halftone/gemm/decode.h"
 #include "halftone/quantize/operand.h"
 
 namespace halftone {
 
-// What the quantiser is asked to write of one copy of a matrix.
+// What the quantiser is asked to write of one copy of a matrix; of an unquantised one nothing, it is the matrix itself.
 struct CopyRequest {
   OperandSpec spec{};
   Rounding rounding{};
   uint32_t signs = 0;  // of the Hadamard rotation, or what they follow from (quantize/operand.h)
   const uint32_t* signs_step = nullptr;
   PhiloxKey signs_key{};
-  bool codes = false, packed = false;
+  bool codes = false, packed = false, panels = false;
   ValueForm form = ValueForm::none;
   bool block_scales = false;  // those of bytes beside values alone, too, which hold them: a device leaves them out otherwise
   int64_t multiple = 1;       // the contraction is filled up with zeros to a multiple of it
@@ -30,7 +33,7 @@ struct Operand {
   ValueForm form = ValueForm::none;  // of values
   at::Tensor values, fold_scale, lost;
   bool values_transposed = false;
-  at::Tensor panels;  // CPU, right operands: the values as the product reads them (quantize/panels.h) in panel_type
+  at::Tensor panels;  // CPU: the values as the product reads them (quantize/panels.h) in panel_type
   DType panel_type = DType::bf16;
 
   bool defined() const { return rows > 0 || values.defined() || codes.defined(); }
@@ -41,7 +44,7 @@ struct OperandCopies {
   Operand row, transposed;
 };
 
-// Both copies from one read; a null request is not made. x is bf16 or fp32 with unit column stride. Zeros
+// Both copies, from one read where both are quantised; a null request is not made. x is bf16 or fp32 with unit column stride. Zeros
 // appended for a rotation or for `multiple` are counted in `k` (operand_length).
 // amax: the largest magnitude of x where its producer gave it (ops/activation.h), else undefined.
 OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax = {});
@@ -56,4 +59,13 @@ at::Tensor dequantize(const Operand& operand);
 
 QuantizedCopy view(const Operand& operand);
 
+// Which of its tensors a product reads: "int8 panels".
+std::string form_text(const Operand& operand);
+
 }  // namespace halftone
+
+// "int8 row [512 x 256] as int8 panels": an operand as a product reads it, in logs and errors.
+template <>
+struct fmt::formatter<halftone::Operand> : fmt::formatter<std::string> {
+  fmt::format_context::iterator format(const halftone::Operand& operand, fmt::format_context& context) const;
+};

@@ -1,4 +1,6 @@
 #pragma once
+#include <vector>
+
 #include "halftone/ops/operand.h"
 
 namespace halftone {
@@ -14,12 +16,17 @@ struct ProductOptions {
 };
 void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options);
 
+// The copy of a matrix that a product reads: along its rows, or transposed; kept: transposed, and it waits for the backward pass, where
+// its size counts and not the time to decode it.
+enum class CopyUse { rows, columns, kept };
+
 // Which of the quantiser's outputs the product of `spec` with an operand `other` reads on the device; hp is the dtype of
-// unquantised operands. `kept`: the copy waits for the backward pass, where its size counts and not the time to decode it.
-CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, c10::DeviceType device, bool kept,
+// unquantised operands.
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, c10::DeviceType device, CopyUse use,
                             bool emulate);
 
-// Brings a right operand that serves many products (a weight) into the form that they read, and drops the rest.
-void prepare_right(Operand& b, const OperandSpec& a, at::ScalarType hp, bool emulate);
+// The right operand of many products (a weight) in the form that they read, and nothing else of it. Several, siblings side by side, on
+// the CPU alone: unquantised or with one scale a row, of whole panels.
+Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate);
 
 }  // namespace halftone

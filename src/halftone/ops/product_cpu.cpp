@@ -1,14 +1,15 @@
-#include "halftone/ops/product_cpu.h"
-
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
 
+#include "halftone/base/error.h"
 #include "halftone/base/parallel.h"
 #include "halftone/gemm/cpu/gemm.h"
 #include "halftone/gemm/decode.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/product_backends.h"
 
 namespace halftone::cpu {
 namespace {
@@ -70,26 +71,26 @@ Factors factors(const Operand& x, bool emulate) {
   return {at::full({x.rows}, factor, at::kFloat)};
 }
 
-at::Tensor right_panels(const Operand& b, DType type, bool blocks, bool emulate) {
-  const at::Tensor v = values(b, type, emulate);
-  if (b.values_transposed) {
-    at::Tensor out = at::empty({panels_bytes(type, b.k, b.rows)}, at::kByte);
-    gemm::pack_columns(type, b.k, b.rows, v.const_data_ptr(), v.stride(0), out.data_ptr());
-    return out;
-  }
-  const int64_t width = blocks ? kScaleBlock : std::max<int64_t>(b.k, 1), count = ceil_div(b.k, width), element = v.element_size();
-  std::vector<int64_t> bytes;
+// Siblings' panels behind one another; of sums by blocks the panels of every block.
+at::Tensor right_panels(const std::vector<Operand>& siblings, DType type, bool blocks, bool emulate) {
+  const int64_t k = siblings.front().k, width = blocks ? kScaleBlock : std::max<int64_t>(k, 1);
+  const auto bytes = [&](const Operand& b, int64_t i) { return panels_bytes(type, std::min(width, k - i * width), b.rows); };
   int64_t total = 0;
-  for (int64_t i = 0; i < count; ++i) total += panels_bytes(type, std::min(width, b.k - i * width), b.rows);
-  at::Tensor out = at::empty({total}, at::kByte);
-  int64_t offset = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t k = std::min(width, b.k - i * width);
-    gemm::pack_rows(type, b.rows, k, static_cast<const char*>(v.const_data_ptr()) + i * width * element, v.stride(0),
-                    static_cast<char*>(out.data_ptr()) + offset);
-    offset += panels_bytes(type, k, b.rows);
+  for (const Operand& b : siblings) {
+    for (int64_t i = 0; i < ceil_div(k, width); ++i) total += bytes(b, i);
   }
-  return out;
+  const at::Tensor panels = at::empty({total}, at::kByte);
+  auto* out = static_cast<char*>(panels.data_ptr());
+  for (const Operand& b : siblings) {
+    const at::Tensor v = values(b, type, emulate);
+    const auto* from = static_cast<const char*>(v.const_data_ptr());
+    for (int64_t i = 0; i < ceil_div(k, width); out += bytes(b, i++)) {
+      const int64_t n = std::min(width, k - i * width), first = i * width * v.element_size();
+      b.values_transposed ? gemm::pack_columns(type, n, b.rows, from + first * v.stride(0), v.stride(0), out)
+                          : gemm::pack_rows(type, b.rows, n, from + first, v.stride(0), out);
+    }
+  }
+  return panels;
 }
 
 // out (+)= the finished sums of some rows, rounded to out's type.
@@ -147,9 +148,12 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   gemm::Gemm g;
   g.type = prepared ? b.panel_type : product_type(a.spec, b.spec, hp, options.emulate);
   g.m = a.rows, g.n = b.rows, g.k = a.k;
-  const at::Tensor panels = prepared ? b.panels : right_panels(b, g.type, blocks, options.emulate);
-  at::Tensor left = values(a, g.type, options.emulate);
-  if (a.values_transposed) {  // the product takes panels of the transposed matrix
+  const at::Tensor panels = prepared ? b.panels : right_panels({b}, g.type, blocks, options.emulate);
+  at::Tensor left = a.panels.defined() ? a.panels : values(a, g.type, options.emulate);
+  if (a.panels.defined()) {
+    check(a.panel_type == g.type, "product of {} by {}: panels of {}", a, b, static_cast<int>(g.type));
+    g.a_panels = true;
+  } else if (a.values_transposed) {  // the product takes panels of the transposed matrix
     const at::Tensor packed = at::empty({panels_bytes(g.type, a.k, a.rows)}, at::kByte);
     gemm::pack_columns(g.type, a.k, a.rows, left.const_data_ptr(), left.stride(0), packed.data_ptr());
     left = packed, g.a_panels = true;
@@ -166,12 +170,14 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   gemm::run(g);
 }
 
-CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, bool emulate) {
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate) {
   CopyRequest r;
   r.spec = spec;
   const DType type = product_type(spec, other, hp, emulate);
-  const bool float_element = !integer(spec) && spec.element != Element::uint4;
-  if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
+  const bool kept = use == CopyUse::kept, float_element = !integer(spec) && spec.element != Element::uint4;
+  if (use != CopyUse::rows && has_panels(spec) && type == panel_type(spec) && !by_block(spec, other, emulate)) {
+    r.panels = true;
+  } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
     r.packed = true;
   } else if (kept || type == DType::s8 || emulate || !float_element) {
     r.codes = true;
@@ -181,12 +187,23 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
   return r;
 }
 
-void prepare_right(Operand& b, const OperandSpec& a, at::ScalarType hp, bool emulate) {
-  if (b.panels.defined()) return;
-  const DType type = product_type(a, b.spec, hp, emulate);
-  b.panels = right_panels(b, type, by_block(a, b.spec, emulate), emulate);
-  b.panel_type = type, b.values_transposed = false;
+Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate) {
+  Operand b = siblings.front();
+  const bool blocks = by_block(a, b.spec, emulate);
+  b.panel_type = product_type(a, b.spec, hp, emulate), b.panels = right_panels(siblings, b.panel_type, blocks, emulate);
+  if (siblings.size() > 1) {
+    b.rows = 0;
+    std::vector<at::Tensor> scales;
+    for (const Operand& s : siblings) {
+      check(!blocks && b.rows % kPanelColumns == 0 && s.spec == b.spec && (!s.spec.quantized() || s.spec.granularity == Granularity::row),
+            "product: {} does not join others side by side", s);
+      b.rows += s.rows, scales.push_back(s.scales);
+    }
+    if (b.scales.defined()) b.scales = at::cat(scales);
+  }
+  b.values_transposed = false;
   b.codes.reset(), b.packed.reset(), b.values.reset();
+  return b;
 }
 
 }  // namespace halftone::cpu

@@ -1,5 +1,3 @@
-#include "halftone/ops/product_cuda.h"
-
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
@@ -10,6 +8,7 @@
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
+#include "halftone/ops/product_backends.h"
 
 namespace halftone::cuda {
 namespace {
@@ -17,42 +16,39 @@ namespace {
 // 8-bit units read whole vectors of 16 along the contraction.
 constexpr int64_t kContractionMultiple = 16;
 
-// What the operands are when they enter the product (numerics.md 7.1): unquantised numbers of a type; fp32 numbers with every
-// factor applied; 8-bit codes with fp32 scales outside; mxfp4 folded into 8-bit codes; values times block scales in bf16.
-enum class Kind { numbers, dequantized, codes, folded, values };
+// What the product's units read (formats/support.h), and the type of the numbers among it.
 struct Form {
-  Kind kind;
-  at::ScalarType type;  // of numbers and values
+  Path path;
+  at::ScalarType type;
+  bool codes() const { return path == Path::int8 || path == Path::fp8; }
 };
 
 // As formats/support.h says, so that what a run prints at its start is what it does. The devices of a process are alike.
 Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
   static const Hardware hardware = hardware_of({c10::DeviceType::CUDA, 0});
-  if (emulate) return {Kind::dequantized, at::kFloat};
+  if (emulate) return {Path::dequantized, at::kFloat};
   if (!a.quantized() || !b.quantized()) {
     // Sums of 128 are scaled in products of codes only.
     const bool blocks = (a.quantized() && gemm::scaled_by_block(a)) || (b.quantized() && gemm::scaled_by_block(b));
-    return blocks ? Form{Kind::dequantized, at::kFloat} : Form{Kind::numbers, hp};
+    return blocks ? Form{Path::dequantized, at::kFloat} : Form{Path::values, hp};
   }
   const Path path = product_support(a, b, hardware).path;
-  if (path == Path::int8 || path == Path::fp8) return {Kind::codes, at::kBFloat16};
-  if (path == Path::dequantized) return {Kind::dequantized, at::kFloat};
-  return {path == Path::folded ? Kind::folded : Kind::values, at::kBFloat16};
+  return {path, path == Path::dequantized ? at::kFloat : at::kBFloat16};
 }
 
 // The operand in the form that the product reads.
 Operand readable(const Operand& x, const Form& form) {
-  const bool emulate = form.kind == Kind::dequantized;
+  const bool emulate = form.path == Path::dequantized;
   Operand y = x;
   if (!x.spec.quantized()) {
     y.values = row_major(x.values.to(form.type));
     return y;
   }
-  if (form.kind == Kind::folded) {
+  if (form.path == Path::folded) {
     check(x.form == ValueForm::fold_e4m3, "product: an mxfp4 operand was not quantised as folded codes");
     return x;
   }
-  if (form.kind == Kind::codes) {
+  if (form.codes()) {
     if (!x.codes.defined()) y.codes = decode(x, gemm::Decode::values, at::kChar);  // packed int4
     return y;
   }
@@ -105,18 +101,19 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
   p.workspace = workspace.data_ptr();
   const char* error = m.product(&p, current_stream(out.device()));
-  check(error == nullptr, "product of [{} x {}] and [{} x {}]: {}", p.m, p.k, p.n, p.k, error ? error : "");
+  check(error == nullptr, "product of {} by {}: {}", a, b, error ? error : "");
 }
 
-CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, bool kept, bool emulate) {
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate) {
+  const bool kept = use == CopyUse::kept;
   CopyRequest r;
   r.spec = spec, r.multiple = kContractionMultiple;
   const Form form = form_of(spec, other, hp, emulate);
-  if (form.kind == Kind::folded) {
+  if (form.path == Path::folded) {
     r.form = ValueForm::fold_e4m3;
   } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
     r.packed = true;
-  } else if (kept || form.kind == Kind::dequantized || form.kind == Kind::codes || is_integer(spec)) {
+  } else if (kept || form.path == Path::dequantized || form.codes() || is_integer(spec)) {
     r.codes = true;  // integers beside unquantised numbers: quantisers write their codes at full speed, decoding costs one more pass
   } else {
     r.form = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
@@ -124,9 +121,11 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
   return r;
 }
 
-void prepare_right(Operand& b, const OperandSpec& a, at::ScalarType hp, bool emulate) {
-  b = readable(b, form_of(a, b.spec, hp, emulate));
+Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate) {
+  check(siblings.size() == 1, "product: {} does not join others side by side on a device", siblings.front());
+  Operand b = readable(siblings.front(), form_of(a, siblings.front().spec, hp, emulate));
   if (b.values.defined()) b.codes.reset(), b.packed.reset();
+  return b;
 }
 
 }  // namespace halftone::cuda

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "halftone/ops/dge.h"
 #include "halftone/ops/draws.h"
@@ -34,13 +35,13 @@ std::string layer_name(const std::string& weight) {
 }  // namespace
 
 struct QuantizationStats::Site {
-  LinearGroup& group;
+  FusedLinears& fused;
   at::Tensor x;
   StepContext context;
   int64_t first_row;  // of x in the step's batch
 
-  const LinearRecipe& recipe() const { return group.recipe; }
-  const std::string& name() const { return group.weights.front()->name; }
+  const LinearRecipe& recipe() const { return fused.recipe; }
+  const std::string& name() const { return fused.weights.front()->name; }
 
   // Codes of a matrix as the step makes them: the same formulas, draws and signs (numerics.md section 4).
   Operand quantized(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
@@ -101,37 +102,42 @@ QuantizationStats::Layer& QuantizationStats::layer(const Weight& w) {
   return *layers_.back();
 }
 
-void QuantizationStats::add(const LinearGroup& group, Slot slot, const ErrorSums& sums) {
-  for (const Weight* w : group.weights) layer(*w).sums[slot].add(sums);
+void QuantizationStats::add(const FusedLinears& fused, Slot slot, const ErrorSums& sums) {
+  for (const Weight* w : fused.weights) layer(*w).sums[slot].add(sums);
 }
 
-LinearCall QuantizationStats::watch(const at::Tensor& x, LinearGroup& group, const LinearOptions& options, LinearCall call) {
+LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, const LinearOptions& options, LinearCall call) {
   ++calls_;
-  for (const Weight* w : group.weights) layer(*w);  // a recomputed block runs backwards, its first pass gives the order
+  for (const Weight* w : fused.weights) layer(*w);  // a recomputed block runs backwards, its first pass gives the order
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
   const StepContext context = options.step;
-  const Site site{group, x, context, context.first_row + options.first_row};
+  const Site site{fused, x, context, context.first_row + options.first_row};
   forward(site, call.y);
-  call.backward = [self = shared_from_this(), site, run = std::move(call.backward)](const at::Tensor& dy, bool want_dx) {
+  const auto seen = std::make_shared<std::pair<at::Tensor, at::Tensor>>();  // dY and dX, until wgrad
+  call.dgrad = [seen, dgrad = std::move(call.dgrad)](const Activation& dy, bool want_dx) {
+    *seen = {dy.value, dgrad(dy, want_dx)};
+    return seen->second;
+  };
+  call.wgrad = [self = shared_from_this(), site, seen, wgrad = std::move(call.wgrad)] {
     std::vector<at::Tensor> dw;  // gradients before the call, then what it added
-    for (const Weight* w : site.group.weights) dw.push_back(w->trainable() ? w->grad.clone() : at::Tensor());
-    const at::Tensor dx = run(dy, want_dx);
+    for (const Weight* w : site.fused.weights) dw.push_back(w->trainable() ? w->grad.clone() : at::Tensor());
+    wgrad();
     for (size_t i = 0; i < dw.size(); ++i) {
-      if (dw[i].defined()) dw[i] = site.group.weights[i]->grad - dw[i];
+      if (dw[i].defined()) dw[i] = site.fused.weights[i]->grad - dw[i];
     }
+    const auto [dy, dx] = std::exchange(*seen, {});
     self->backward(site, dy, dx, dw);
-    return dx;
   };
   return call;
 }
 
 void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
   const LinearRecipe& r = site.recipe();
-  add(site.group, kXForward, site.operand(site.x, r.x_forward, false, site.name(), "x.fwd", site.first_row));
+  add(site.fused, kXForward, site.operand(site.x, r.x_forward, false, site.name(), "x.fwd", site.first_row));
   int64_t n0 = 0;
-  for (size_t i = 0; i < site.group.weights.size(); ++i) {
-    const Weight& w = *site.group.weights[i];
+  for (size_t i = 0; i < site.fused.weights.size(); ++i) {
+    const Weight& w = *site.fused.weights[i];
     const at::Tensor value = original(w);
     Layer& l = layer(w);
     // Weights are quantised once a step, so they are counted once.
@@ -139,7 +145,7 @@ void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
     const int64_t n = value.size(0);
     if (r.x_forward.quantized() || r.w_forward.quantized()) {
       const at::Tensor w_kn = shared_operand(value).t();
-      const Weight* bias = site.group.biases.empty() ? nullptr : site.group.biases[i];
+      const Weight* bias = site.fused.biases.empty() ? nullptr : site.fused.biases[i];
       l.sums[kY].add(product_sums(y.narrow(1, n0, n), [&](int64_t first, int64_t rows) {
         const at::Tensor part = product(site.x.narrow(0, first, rows), w_kn);
         return bias == nullptr ? part : part + bias->value.detach();
@@ -154,11 +160,11 @@ void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const a
   const bool any_dw = std::any_of(dw.begin(), dw.end(), [](const at::Tensor& t) { return t.defined(); });
   const bool quantized_dw = r.dy_wgrad.quantized() || r.x_wgrad.quantized();
   const at::Tensor x = any_dw && quantized_dw ? shared_operand(site.x) : at::Tensor();
-  if (any_dw) add(site.group, kXWgrad, site.x_of_wgrad(dy.scalar_type()));
+  if (any_dw) add(site.fused, kXWgrad, site.x_of_wgrad(dy.scalar_type()));
   std::vector<at::Tensor> parts, weights;
   int64_t n0 = 0;
   for (size_t i = 0; i < dw.size(); ++i) {
-    const Weight& w = *site.group.weights[i];
+    const Weight& w = *site.fused.weights[i];
     const int64_t n = w.value.size(0);
     const at::Tensor part = dy.narrow(1, n0, n);
     n0 += n;
@@ -181,7 +187,7 @@ void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const a
   }
   if (!dx.defined() || !(r.dy_dgrad.quantized() || r.w_dgrad.quantized())) return;
   for (at::Tensor& w : weights) w = shared_operand(w);
-  add(site.group, kDx, product_sums(dx, [&](int64_t first, int64_t rows) {
+  add(site.fused, kDx, product_sums(dx, [&](int64_t first, int64_t rows) {
         at::Tensor sum;
         for (size_t i = 0; i < parts.size(); ++i) {
           const at::Tensor part = product(parts[i].narrow(0, first, rows), weights[i]);

@@ -33,7 +33,7 @@ struct QuantizationFigures {
 class QuantizationStats : public std::enable_shared_from_this<QuantizationStats> {
  public:
   // The same call; only one that keeps for backward is counted, so neither validation nor the first pass of a recomputed block.
-  LinearCall watch(const at::Tensor& x_tk, LinearGroup& group, const LinearOptions& options, LinearCall call);
+  LinearCall watch(const at::Tensor& x_tk, FusedLinears& fused, const LinearOptions& options, LinearCall call);
   // Layers in the order of their forward. The only place that waits for the device.
   std::vector<QuantizationFigures> read() const;
 
@@ -44,9 +44,9 @@ class QuantizationStats : public std::enable_shared_from_this<QuantizationStats>
     int64_t call = 0;
     std::array<ErrorSums, kWatched.size()> sums;
   };
-  struct Site;                                                           // one call
-  Layer& layer(const Weight& weight);                                    // a new one belongs to the latest call
-  void add(const LinearGroup& group, Slot slot, const ErrorSums& sums);  // to every layer of the group
+  struct Site;                                                            // one call
+  Layer& layer(const Weight& weight);                                     // a new one belongs to the latest call
+  void add(const FusedLinears& fused, Slot slot, const ErrorSums& sums);  // to each of its layers
   void forward(const Site& site, const at::Tensor& y);
   void backward(const Site& site, const at::Tensor& dy, const at::Tensor& dx, const std::vector<at::Tensor>& dw);
 

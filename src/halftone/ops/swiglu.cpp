@@ -43,7 +43,7 @@ Activation forward(const at::Tensor& gu, bool want_amax) {
 struct Saved {
   at::Tensor gu;
   std::shared_ptr<GradientAmax> gradients;
-  at::Tensor dgu;  // of a backward pass that ran early
+  at::Tensor dh, dgu;  // between dgrad and wgrad of the product that reads h
 };
 
 // Nobody else holds the memory, and no second backward pass will read it.
@@ -82,7 +82,7 @@ at::Tensor checked(const at::Tensor& gu) {
 }  // namespace
 
 Activation swiglu(const at::Tensor& gu, bool want_amax, std::shared_ptr<GradientAmax> gradients) {
-  Saved saved{checked(gu), std::move(gradients), {}};
+  Saved saved{checked(gu), std::move(gradients), {}, {}};
   Activation h;
   {
     at::NoGradGuard no_grad;
@@ -95,36 +95,38 @@ Activation swiglu(const at::Tensor& gu, bool want_amax, std::shared_ptr<Gradient
   return h;
 }
 
-at::Tensor swiglu_linear(const at::Tensor& gu, LinearGroup& group, const StepContext& step, std::shared_ptr<GradientAmax> gradients) {
-  auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}});
-  check(gu.size(1) == 2 * group.in_features(), "{}: expected an input of [tokens, 2 * {}], found {}", group.weights.front()->name,
-        group.in_features(), fmt::join(gu.sizes(), " x "));
+at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepContext& step, std::shared_ptr<GradientAmax> gradients) {
+  auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}, {}});
+  check(gu.size(1) == 2 * fused.in_features(), "{}: expected an input of [tokens, 2 * {}], found {}", fused.weights.front()->name,
+        fused.in_features(), fmt::join(gu.sizes(), " x "));
   std::vector<at::Tensor> inputs = {gu};
-  for (const Weight* w : group.weights) inputs.push_back(w->value);
+  for (const Weight* w : fused.weights) inputs.push_back(w->value);
   LinearOptions options;
   options.step = step, options.keep = records(inputs), options.out = gu.scalar_type();
-  options.x_again = [saved](at::Tensor dh) {
-    saved->dgu = backward(dh, *saved, true);
-    return dh;
+  options.x_again = [saved] {
+    saved->dgu = backward(saved->dh, *saved, true);
+    return std::exchange(saved->dh, at::Tensor());
   };
   LinearCall call;
   {
     at::NoGradGuard no_grad;
-    const Activation h = forward(saved->gu, reads_x_amax(group.recipe) && amax_use().from_producers);
+    const Activation h = forward(saved->gu, reads_x_amax(fused.recipe) && amax_use().from_producers);
     options.x_amax = h.amax;
-    call = linear_call(h.value, group, options);
+    call = linear_call(h.value, fused, options);
   }
+  at::Tensor y = std::move(call.y);
   if (options.keep) {
-    connect("swiglu_linear", inputs, {&call.y}, [run = std::move(call.backward), saved, &group](const variable_list& g) -> variable_list {
-      const at::Tensor dh = run(g[0], true);
-      variable_list result(1 + group.weights.size());
-      result[0] = std::exchange(saved->dgu, at::Tensor());
-      if (!result[0].defined()) result[0] = backward(dh, *saved);
-      group.gradients_ready();
+    connect("swiglu_linear", inputs, {&y}, [call = std::move(call), saved, &fused](const variable_list& g) -> variable_list {
+      saved->dh = call.dgrad(g[0], true);
+      call.wgrad();
+      variable_list result(1 + fused.weights.size());
+      result[0] = saved->dgu.defined() ? std::exchange(saved->dgu, at::Tensor()) : backward(saved->dh, *saved);
+      saved->dh = at::Tensor();
+      fused.gradients_ready();
       return result;
     });
   }
-  return call.y;
+  return y;
 }
 
 }  // namespace halftone

@@ -12,9 +12,9 @@ namespace halftone {
 // where that is given.
 Activation swiglu(const at::Tensor& gu_t2f, bool want_amax = false, std::shared_ptr<GradientAmax> gradients = nullptr);
 
-// linear(swiglu(gu)) as one op, for a group of one weight. Where wgrad reads h as it is, h is not saved: the backward pass of SwiGLU writes
+// linear(swiglu(gu)) as one op. Where wgrad reads h as it is, h is not saved: the backward pass of SwiGLU writes
 // it once more, over dh, before wgrad.
-at::Tensor swiglu_linear(const at::Tensor& gu_t2f, LinearGroup& group, const StepContext& step,
+at::Tensor swiglu_linear(const at::Tensor& gu_t2f, FusedLinears& fused, const StepContext& step,
                          std::shared_ptr<GradientAmax> gradients = nullptr);
 
 }  // namespace halftone

@@ -58,6 +58,8 @@ void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t c
     const int64_t group = packed_group(c.spec.element);
     check(C % group == 0, "quantiser: packed codes need a length that is a multiple of {}, found {}", group, C);
   }
+  check(c.panels == nullptr || (transposed && has_panels(c.spec) && C == contracted && c.scales != nullptr),
+        "quantiser: panels are of transposed copies with one scale a row, int8 or nearest e4m3");
   check((c.values != nullptr) == (c.form != ValueForm::none) || rows * C == 0, "quantiser: values and their form come together");
   const bool macro = c.spec.two_level == TwoLevel::macro;  // its scales do not follow from the tensor's amax
   check(!is_fold(c.form) ||

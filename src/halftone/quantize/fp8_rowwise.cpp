@@ -45,8 +45,6 @@ void column_tile(const Fp8Rowwise& p, const quantize::Source& s, const quantize:
 
 }  // namespace
 
-void fp8_rowwise(const Fp8Rowwise& p) { fp8_rowwise(p, best_isa()); }
-
 void fp8_rowwise(const Fp8Rowwise& p, Isa isa) {
   const quantize::Source s{p.x, p.type, p.rows, p.cols, p.ld};
   quantize::check_source("fp8 quantiser", s);

@@ -26,7 +26,6 @@ struct Fp8Rowwise {
   float* col_scale = nullptr;    // [cols]; needed with either
 };
 
-void fp8_rowwise(const Fp8Rowwise& p);
-void fp8_rowwise(const Fp8Rowwise& p, Isa isa);
+void fp8_rowwise(const Fp8Rowwise& p, Isa isa = best_isa());
 
 }  // namespace halftone

@@ -67,8 +67,6 @@ void column_tile(const Int8Quantize& p, const Source& s, const Kernels& k, const
 
 }  // namespace
 
-void int8_quantize(const Int8Quantize& p) { int8_quantize(p, best_isa()); }
-
 void int8_quantize(const Int8Quantize& p, Isa isa) {
   const Source s{p.x, p.type, p.rows, p.cols, p.ld};
   quantize::check_source("int8 quantiser", s);

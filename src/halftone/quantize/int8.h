@@ -28,7 +28,6 @@ struct Int8Quantize {
 };
 
 // Threads by base/parallel.h; results do not depend on their number. Throws Error on an impossible description.
-void int8_quantize(const Int8Quantize& p);
-void int8_quantize(const Int8Quantize& p, Isa isa);
+void int8_quantize(const Int8Quantize& p, Isa isa = best_isa());
 
 }  // namespace halftone

@@ -144,41 +144,55 @@ class Preparation {
   double total_ = 0;
 };
 
-// One scale a row and nothing else: the kernels that encode a row while it is in the cache.
+// One scale a row and nothing else: the kernels that encode a row, or a panel's columns, while they are in the cache.
 bool by_rows(const QuantizeOperand& p, Isa isa) {
-  const QuantizedCopy& c = p.row;
-  const OperandSpec& s = c.spec;
-  if (!p.want_row || p.want_transposed || s.granularity != Granularity::row || c.scales == nullptr || c.packed != nullptr) return false;
-  if (operand_length(c, p.cols) != p.cols || c.form == ValueForm::f32) return false;
-  if (c.outer != nullptr) *c.outer = 1;
-  auto* scales = static_cast<float*>(c.scales);
-  if (s.element == Element::int8 && c.codes != nullptr && s.scale_floor == 0 && c.form == ValueForm::none) {
-    Rounding rounding = c.rounding;
-    rounding.stochastic = s.stochastic;
+  const QuantizedCopy &row = p.row, &col = p.transposed;
+  if (p.want_transposed && (col.panels == nullptr || (p.want_row && row.spec.element != col.spec.element))) return false;
+  if (!p.want_row && !p.want_transposed) return false;
+  const OperandSpec& s = p.want_row ? row.spec : col.spec;
+  const bool int8 = s.element == Element::int8;
+  if (p.want_row) {
+    if (!has_panels(s) || row.scales == nullptr || row.packed != nullptr || operand_length(row, p.cols) != p.cols) return false;
+    if (int8 ? row.codes == nullptr || row.form != ValueForm::none : row.form == ValueForm::f32 || (!row.codes && !row.values))
+      return false;
+    if (row.outer != nullptr) *row.outer = 1;
+  }
+  const auto rounding = [](const QuantizedCopy& c) {
+    Rounding r = c.rounding;
+    r.stochastic = c.spec.stochastic;
+    return r;
+  };
+  void* panels = p.want_transposed ? col.panels : nullptr;
+  auto *row_scale = p.want_row ? static_cast<float*>(row.scales) : nullptr,
+       *col_scale = p.want_transposed ? static_cast<float*>(col.scales) : nullptr;
+  uint8_t* codes = p.want_row ? row.codes : nullptr;
+  if (int8) {
     int8_quantize({.x = p.x,
                    .type = p.type,
                    .rows = p.rows,
                    .cols = p.cols,
                    .ld = p.ld,
-                   .row_codes = reinterpret_cast<int8_t*>(c.codes),
-                   .row_scale = scales,
-                   .row_rounding = rounding},
+                   .row_codes = reinterpret_cast<int8_t*>(codes),
+                   .row_scale = row_scale,
+                   .col_panels = panels,
+                   .col_scale = col_scale,
+                   .row_rounding = rounding(row),
+                   .col_rounding = rounding(col)},
                   isa);
-    return true;
-  }
-  if (s.element == Element::e4m3 && s.scale == ScaleFormat::fp32_pow2 && !s.stochastic && (c.codes != nullptr || c.values != nullptr)) {
+  } else {
     fp8_rowwise({.x = p.x,
                  .type = p.type,
                  .rows = p.rows,
                  .cols = p.cols,
                  .ld = p.ld,
-                 .row_codes = c.codes,
-                 .row_values = static_cast<bf16*>(c.values),
-                 .row_scale = scales},
+                 .row_codes = codes,
+                 .row_values = p.want_row ? static_cast<bf16*>(row.values) : nullptr,
+                 .row_scale = row_scale,
+                 .col_panels = panels,
+                 .col_scale = col_scale},
                 isa);
-    return true;
   }
-  return false;
+  return true;
 }
 
 // Whether the transposed copy is the transpose of the row copy, codes and values alike.
@@ -195,13 +209,18 @@ bool shared_codes(const QuantizeOperand& p) {
 
 }  // namespace
 
-void quantize_operand(const QuantizeOperand& p) { quantize_operand(p, best_isa()); }
-
 void quantize_operand(const QuantizeOperand& p, Isa isa) {
   check_operand(p);
   check(available(isa), "instruction set {} is not available on this processor", name(isa));
-  if (isa == Isa::ref || p.rows == 0 || p.cols == 0) return ref::quantize_operand(p);
+  const bool panels = p.want_transposed && p.transposed.panels != nullptr;
+  if ((isa == Isa::ref || p.rows == 0 || p.cols == 0) && !panels) return ref::quantize_operand(p);
   if (by_rows(p, isa)) return;
+  if (panels) {  // beside rows of another kind, which are read for themselves
+    QuantizeOperand one = p;
+    one.want_row = false, quantize_operand(one, isa);
+    one.want_row = true, one.want_transposed = false;
+    return quantize_operand(one, isa);
+  }
   const quantize::OperandKernels& k = isa >= Isa::avx512 ? quantize::operand_kernels_avx512() : quantize::operand_kernels_v3();
   const quantize::Kernels& rows = quantize::kernels(isa);
 

@@ -34,16 +34,19 @@ struct QuantizedCopy {
   float* outer = nullptr;     // [1], TwoLevel::tensor; 1 for a block spec without it
   uint8_t* macro = nullptr;   // mantissa bytes of inv_macro: [R, ceil(C / 128)], or [ceil(R / 128), ceil(C / 128)] for tiles
   ValueForm form = ValueForm::none;
-  void* values = nullptr;             // [R, C] in the element type of `form`
-  float* fold_scale = nullptr;        // fold_e4m3: [R], fold_e5m2: [1]
+  void* values = nullptr;              // [R, C] in the element type of `form`
+  float* fold_scale = nullptr;         // fold_e4m3: [R], fold_e5m2: [1]
   unsigned long long* lost = nullptr;  // [1], += elements that the fold changed, poisoned ones excluded
+  // CPU, a transposed copy that has_panels: what the product reads (quantize/panels.h), int8 codes or e4m3 values in bf16, C contracted,
+  // panels_bytes(panel_type(spec), C, R) bytes; with scales, and in place of all else.
+  void* panels = nullptr;
   Rounding rounding{};  // draws are numbered by the element of the given matrix (row, column), also in the transposed copy
   uint32_t signs = 0;   // of the Hadamard rotation: bit j set -> sigma_j = -1 (j < spec.hadamard)
   // CUDA: device memory that holds the step, of which the signs follow when the kernel runs, philox(signs_key, 0, step)[0];
   // null: `signs`.
   const uint32_t* signs_step = nullptr;
   PhiloxKey signs_key{};
-  int64_t length = 0;   // C where it is more than the matrix has: the products' multiple, or 0
+  int64_t length = 0;  // C where it is more than the matrix has: the products' multiple, or 0
 };
 
 // C of a copy's outputs: a rotation fills whole groups of tokens, since zero rows do not stay zero under it.
@@ -51,6 +54,13 @@ constexpr int64_t operand_length(const QuantizedCopy& copy, int64_t contracted) 
   const int64_t n = copy.length > contracted ? copy.length : contracted, h = copy.spec.hadamard;
   return h > 0 ? (n + h - 1) / h * h : n;
 }
+
+// Copies whose quantiser can write panels: one scale a row and nothing beside it, int8 or nearest e4m3.
+constexpr bool has_panels(const OperandSpec& s) {
+  if (s.granularity != Granularity::row || s.scale_floor != 0 || s.hadamard != 0) return false;
+  return s.element == Element::int8 || (s.element == Element::e4m3 && s.scale == ScaleFormat::fp32_pow2 && !s.stochastic);
+}
+constexpr DType panel_type(const OperandSpec& s) { return s.element == Element::int8 ? DType::s8 : DType::bf16; }
 
 // Quantises one matrix along its columns' direction, transposed, or both from one read (numerics.md sections 2 to 5).
 // Bit-exact: CPU, CUDA and the scalar reference write the same bytes. Only a transposed copy may rotate (tokens are rows).
@@ -68,7 +78,6 @@ struct QuantizeOperand {
 
 // On the CPU, by the best instruction set; results depend neither on it nor on the number of threads. Throws Error on an
 // impossible description (quantize/check_operand.h).
-void quantize_operand(const QuantizeOperand& p);
-void quantize_operand(const QuantizeOperand& p, Isa isa);
+void quantize_operand(const QuantizeOperand& p, Isa isa = best_isa());
 
 }  // namespace halftone

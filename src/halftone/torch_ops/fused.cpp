@@ -174,7 +174,7 @@ Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, T
   const at::AutoGradMode recording(training);
   // Counted where they are: nothing waits for the device, and a graph can hold it.
   const Tensor per_label = labels.ne(-100).sum().clamp_min(1).to(at::kDouble).reciprocal();
-  const HeadLoss result = head_loss(input, head_of(layer.group), labels.contiguous(), 1, step_context(seed, step, first_row), per_label);
+  const HeadLoss result = head_loss(input, head_of(layer.fused), labels.contiguous(), 1, step_context(seed, step, first_row), per_label);
   const Tensor none = at::empty({0}, x.options());
   Tensor dx = none;
   if (training) dx = (*result.loss.grad_fn())({at::ones({}, result.loss.options())})[0];

@@ -6,8 +6,6 @@
 
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
-#include "halftone/ops/linear_cpu.h"
-#include "halftone/ops/linear_scaled.h"
 #include "halftone/ops/stored_weight.h"
 #include "halftone/torch_ops/format.h"
 
@@ -27,27 +25,26 @@ StepContext step_context(int64_t seed, const MaybeTensor& step, int64_t first_ro
 
 Layer::Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name) {
   weight.name = std::string(name), weight.value = w.detach().contiguous();
-  group.recipe = parse_recipe(std::string(recipe), std::string(options), weight.name);
-  check_multiples(group.recipe, recipe, w, name);
-  group.weights = {&weight};
-  if (group.recipe.w_forward.stored) {
-    weight.stored = std::make_shared<StoredWeight>(allocate_stored(group.recipe.w_forward, w.size(0), w.size(1), w.device()));
+  fused.recipe = parse_recipe(std::string(recipe), std::string(options), weight.name);
+  check_multiples(fused.recipe, recipe, w, name);
+  fused.weights = {&weight};
+  if (fused.recipe.w_forward.stored) {
+    weight.stored = std::make_shared<StoredWeight>(allocate_stored(fused.recipe.w_forward, w.size(0), w.size(1), w.device()));
     store(weight.value.to(at::kFloat), {}, *weight.stored);
   }
   if (present(b)) {
     bias.name = weight.name + ".bias", bias.value = b->detach().contiguous();
-    group.biases = {&bias};
+    fused.biases = {&bias};
   }
 }
 
 void want_gradient(Weight& w) { w.grad = at::zeros(w.value.sizes(), w.value.options().dtype(at::kFloat)); }
 
-LinearCall backward_call(const at::Tensor& x, LinearGroup& group, const StepContext& step) {
+LinearCall backward_call(const at::Tensor& x, FusedLinears& fused, const StepContext& step) {
   LinearOptions o;
   o.step = step;
-  o.out = x.scalar_type(), o.keep = true;
-  if (x.is_cpu() && cpu::takes(x, group)) return cpu::linear_call(x, group, o, false);
-  return scaled::linear_call(x, group, o, false);
+  o.out = x.scalar_type(), o.keep = true, o.product = false;
+  return linear_call(x, fused, o);
 }
 
 void check_step(const MaybeTensor& step, const at::Tensor& x) {

@@ -16,11 +16,11 @@ inline bool present(const MaybeTensor& t) { return t.has_value() && t->defined()
 // stay on the CPU. One on the device is read by the kernels of a graph capture in every replay.
 StepContext step_context(int64_t seed, const MaybeTensor& step, int64_t first_row);
 
-// One weight and its bias as the group that ops/linear.h takes; gradients are fp32 buffers made on request. A recipe of stored
+// One weight and its bias as ops/linear.h takes them; gradients are fp32 buffers made on request. A recipe of stored
 // weights quantises to nearest.
 struct Layer {
   Weight weight, bias;
-  LinearGroup group;
+  FusedLinears fused;
 
   Layer(const at::Tensor& w, const MaybeTensor& b, std::string_view recipe, std::string_view options, std::string_view name);
   Layer(const Layer&) = delete;
@@ -29,7 +29,7 @@ struct Layer {
 void want_gradient(Weight& w);
 
 // What backward needs of X[T, K], quantised as in the forward pass, whose product is not repeated.
-LinearCall backward_call(const at::Tensor& x_tk, LinearGroup& group, const StepContext& step);
+LinearCall backward_call(const at::Tensor& x_tk, FusedLinears& fused, const StepContext& step);
 
 // Error unless an int64 number that goes with x: one without memory (meta) beside a matrix that has some would leave results undefined.
 void check_step(const MaybeTensor& step, const at::Tensor& x);

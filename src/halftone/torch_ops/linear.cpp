@@ -28,7 +28,7 @@ Tensor linear_op(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text
   o.step = step_context(seed, step, first_row), o.out = x.scalar_type();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = w.size(0);
-  return linear_call(rows_of(x), layer.group, o).y.view(shape);
+  return linear_call(rows_of(x), layer.fused, o).y.view(shape);
 }
 
 Tensor linear_meta(const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name, SymInt,
@@ -58,7 +58,7 @@ Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, con
   Layer layer(w, bias, recipe, options, name);
   if (wanted[1]) want_gradient(layer.weight);
   if (wanted[2]) want_gradient(layer.bias);
-  LinearCall call = backward_call(rows_of(x), layer.group, step_context(seed, step, first_row));
+  LinearCall call = backward_call(rows_of(x), layer.fused, step_context(seed, step, first_row));
   const Tensor dx = call.backward(rows_of(dy), wanted[0]);
   const Tensor none = at::empty({0}, x.options());
   return {wanted[0] ? dx.to(x.scalar_type()).view(x.sizes()) : none, wanted[1] ? layer.weight.grad.to(w.scalar_type()) : none.clone(),

@@ -245,8 +245,6 @@ const Kernels& kernels(Isa isa) {
 
 }  // namespace
 
-void run(const Gemm& g) { run(g, best_isa()); }
-
 void run(const Gemm& g, Isa isa) {
   check_gemm(g);
   if (g.m == 0 || g.n == 0) return;

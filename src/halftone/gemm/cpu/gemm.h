@@ -34,8 +34,7 @@ struct Gemm {
 };
 
 // m, n = 0: nothing happens; k = 0: the epilogue of a zero sum. Throws Error on an impossible description.
-void run(const Gemm& g);
-void run(const Gemm& g, Isa isa);
+void run(const Gemm& g, Isa isa = best_isa());
 
 // Bytes of a B operand (or of an A operand with a_panels, n = m); the buffer belongs to the caller, 64-byte aligned.
 constexpr int64_t packed_bytes(DType type, int64_t k, int64_t n) { return panels_bytes(type, k, n); }

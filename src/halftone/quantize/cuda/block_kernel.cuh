@@ -1,5 +1,4 @@
 #pragma once
-#include "halftone/quantize/cuda/async_copy.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/rotate_column.cuh"
 #include "halftone/quantize/cuda/statistics.h"

@@ -1,24 +1,10 @@
 #pragma once
 #include <algorithm>
 
+#include "halftone/device/ptx.cuh"
 #include "halftone/quantize/cuda/kernels.h"
 
 namespace halftone::device {
-
-// A kernel launched as a dependent of the one before it (programmatic stream serialization, sm_90 and above) may start while
-// that one runs, once all of its thread blocks have said so; what it wrote may be read after the wait. The first kernel of a request is
-// launched so, too: its thread blocks then stand ready when the work before, whatever that is, ends, which saves 1.5 to 2 us a request.
-// It waits before anything else and lets its own dependents start only then, so that these find the input complete.
-__device__ __forceinline__ void start_dependents() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
-__device__ __forceinline__ void wait_for_primary() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
 
 // How a kernel is launched that starts early where it is dependent and the device can.
 struct DependentLaunch {

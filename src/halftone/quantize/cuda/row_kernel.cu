@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int vector = thread + i * threads;
-    uint32_t draws[1][4];
+    uint32_t draws[1][4] = {};
     if constexpr (kStochastic)
       draw8<1>(d.draws, step, d.draws.first + static_cast<uint32_t>(row) * d.draws.row + static_cast<uint32_t>(vector), 0, draws);
     const Codes8 q = encode8<kCoder, Step::multiply, kStochastic>(x[i], {s.inv, 0}, d.low, d.high, [&](int e) {

@@ -3,11 +3,6 @@
 
 namespace halftone::device {
 
-// atomicMax without a result, which the compiler does not make of it beside fences.
-__device__ __forceinline__ void raise(uint32_t* p, uint32_t a) {
-  asm volatile("red.relaxed.gpu.global.max.u32 [%0], %1;" ::"l"(p), "r"(a) : "memory");
-}
-
 // Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
 template <class T, bool kShared = false>
 __device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {

@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "halftone/base/dtype.h"
+#include "halftone/device/ptx.cuh"
 
 namespace halftone::device {
 
@@ -29,12 +30,6 @@ __device__ __forceinline__ uint32_t sign_pair(const Vec8<float>& x, int k) {
   return __byte_perm(__float_as_uint(x.v[2 * k]), __float_as_uint(x.v[2 * k + 1]), 0x7632);
 }
 
-// Read once: the lines are not kept in L1. No read-only load (nc): a kernel may have started before its input was written (dependent.cuh).
-__device__ __forceinline__ uint4 load_once(const void* p) {
-  uint4 r;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w) : "l"(p));
-  return r;
-}
 __device__ __forceinline__ void load8(const bf16* p, Vec8<bf16>& x) {
   const uint4 a = load_once(p);
   x = {{a.x, a.y, a.z, a.w}};
@@ -45,21 +40,6 @@ __device__ __forceinline__ void load8(const float* p, Vec8<float>& x) {
         __uint_as_float(b.z), __uint_as_float(b.w)}};
 }
 
-// As load_once, with what the L2 cache is to do with the lines: let them go before all others, or keep them. Loads that say nothing
-// keep less than those that say evict_normal beside others that say evict_first.
-__device__ __forceinline__ uint64_t l2_policy(bool keep) {
-  uint64_t first, normal;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return keep ? normal : first;
-}
-__device__ __forceinline__ uint4 load_once(const void* p, uint64_t policy) {
-  uint4 r;
-  asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(r.x), "=r"(r.y), "=r"(r.z), "=r"(r.w)
-               : "l"(p), "l"(policy));
-  return r;
-}
 __device__ __forceinline__ void load8(const bf16* p, Vec8<bf16>& x, uint64_t policy) {
   const uint4 a = load_once(p, policy);
   x = {{a.x, a.y, a.z, a.w}};

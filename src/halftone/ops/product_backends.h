@@ -1,0 +1,20 @@
+#pragma once
+#include "halftone/ops/product.h"
+
+namespace halftone {
+
+// ops/product.h by our CPU kernels (gemm/cpu/gemm.h).
+namespace cpu {
+void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options);
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate);
+Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate);
+}  // namespace cpu
+
+// The same by the kernels of halftone_cuda.so.
+namespace cuda {
+void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options);
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate);
+Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate);
+}  // namespace cuda
+
+}  // namespace halftone

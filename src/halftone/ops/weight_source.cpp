@@ -1,0 +1,32 @@
+#include "halftone/ops/weight_source.h"
+
+#include "halftone/ops/stored_weight.h"
+
+namespace halftone {
+
+OperandCopies WeightSource::copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType hp) const {
+  if (!w.stored) return quantize(w.value.detach(), row, transposed);
+  return {row ? stored_operand(*w.stored) : Operand(), transposed ? stored_transposed(*w.stored, hp) : Operand()};
+}
+
+at::Tensor WeightSource::whole(std::span<Weight* const> siblings) const { return joined(siblings, &Weight::value); }
+
+const WeightSource& parameters() {
+  static const WeightSource source;
+  return source;
+}
+
+at::Tensor joined(std::span<Weight* const> siblings, at::Tensor Weight::*member) {
+  const at::Tensor first = siblings.front()->*member;
+  if (siblings.size() == 1) return first.defined() ? first.detach() : first;
+  int64_t rows = 0;
+  for (const Weight* w : siblings) {
+    const at::Tensor& t = w->*member;
+    if (!t.defined() || !t.is_contiguous() || !t.is_alias_of(first)) return {};
+    if (t.const_data_ptr() != static_cast<const char*>(first.const_data_ptr()) + rows * first.size(1) * first.element_size()) return {};
+    rows += t.size(0);
+  }
+  return first.detach().as_strided({rows, first.size(1)}, {first.size(1), 1});
+}
+
+}  // namespace halftone
