@@ -39,7 +39,11 @@ void measure(const char* name, double bytes, const std::function<void()>& f) {
 template <class T>
 std::vector<T> random_values(int64_t n, double std) {
   std::vector<T> out(static_cast<size_t>(n));
-  fill_normal({.key = philox_key(1, "bench"), .count = n, .dtype = sizeof(T) == 2 ? DType::bf16 : DType::f32, .out = out.data()}, 0, std);
+  random_fill({.key = philox_key(1, "bench"),
+               .count = n,
+               .dtype = sizeof(T) == 2 ? DType::bf16 : DType::f32,
+               .out = out.data(),
+               .values = normal_values(0, std)});
   return out;
 }
 
@@ -142,6 +146,7 @@ int main(int argc, char** argv) {
   measure("sum_of_squares", 4 * n, [&] { sink = sum_of_squares(g.data(), params); });
   measure("cast_to_bf16", 6 * n, [&] { cast_to_bf16(g.data(), copy.data(), params); });
   measure("fill_zero", 4 * n, [&] { fill_zero(g.data(), 4 * params); });
-  measure("fill_truncated_normal", 4 * n,
-          [&] { fill_truncated_normal({.key = philox_key(1, "w#init"), .count = params, .out = g.data()}, 0, 0.02, -2, 2); });
+  const RandomFill fill{
+      .key = philox_key(1, "w#init"), .count = params, .out = g.data(), .values = truncated_normal_values(0, 0.02, -2, 2)};
+  measure("random_fill, truncated normal", 4 * n, [&] { random_fill(fill); });
 }

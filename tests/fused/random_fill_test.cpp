@@ -1,5 +1,6 @@
 #include "halftone/fused/random_fill.h"
 
+#include "fused/random_value_cases.h"
 #include "fused/support.h"
 #include "halftone/base/error.h"
 #include "halftone/fused/philox_groups.h"
@@ -7,9 +8,14 @@
 namespace halftone {
 namespace {
 
+void fill(RandomFill p, const RandomValues& values) {
+  p.values = values;
+  random_fill(p);
+}
+
 std::vector<float> normal(uint64_t first, int64_t count, double mean = 0, double std = 1) {
   std::vector<float> out(static_cast<size_t>(count));
-  fill_normal({.key = philox_key(1234, "w#init"), .first_index = first, .count = count, .out = out.data()}, mean, std);
+  fill({.key = philox_key(1234, "w#init"), .first_index = first, .count = count, .out = out.data()}, normal_values(mean, std));
   return out;
 }
 
@@ -49,6 +55,19 @@ TEST(RandomFill, KnownBits) {
     EXPECT_EQ(std::bit_cast<uint32_t>(x[i]), expected[i]) << fmt::format("{:#x}", std::bit_cast<uint32_t>(x[i]));
 }
 
+// What a device evaluates element by element, the host does in blocks.
+TEST(RandomFill, ElementsEqualBlocks) {
+  for (const RandomValues& values : random_value_cases()) {
+    std::vector<float> x(50000);
+    const RandomFill p{.key = philox_key(5, "w#init"), .count = 50000, .out = x.data()};
+    fill(p, values);
+    for (uint64_t i = 0; i < x.size(); ++i) {
+      const auto expected = static_cast<float>(values(unit_double(philox(p.key, i >> 2)[i & 3])));
+      ASSERT_EQ(std::bit_cast<uint32_t>(x[i]), std::bit_cast<uint32_t>(expected)) << i << " mean " << values.mean << " std " << values.std;
+    }
+  }
+}
+
 TEST(RandomFill, ShardsEqualTheWholeTensor) {
   const auto whole = normal(0, 20000);
   for (const int64_t first : {1, 2, 3, 4, 4097, 19999}) {
@@ -72,7 +91,7 @@ TEST(RandomFill, NormalHasItsMoments) {
 TEST(RandomFill, TruncatedNormalStaysInsideAndFillsTheRange) {
   std::vector<float> x(100000);
   const RandomFill p{.key = philox_key(1, "out#init"), .count = 100000, .out = x.data()};
-  fill_truncated_normal(p, 0, 1, -1.5, 2);
+  fill(p, truncated_normal_values(0, 1, -1.5, 2));
   double mean = 0;
   for (const float v : x) {
     ASSERT_GE(v, -1.5f);
@@ -82,16 +101,16 @@ TEST(RandomFill, TruncatedNormalStaysInsideAndFillsTheRange) {
   // (phi(-1.5) - phi(2)) / (Phi(2) - Phi(-1.5))
   EXPECT_NEAR(mean, (0.1295176 - 0.0539910) / (0.9772499 - 0.0668072), 0.01);
   // A cut far outside changes nothing.
-  fill_truncated_normal(p, 0, 0.02, -2, 2);
+  fill(p, truncated_normal_values(0, 0.02, -2, 2));
   std::vector<float> plain(100000);
-  fill_normal({.key = p.key, .count = 100000, .out = plain.data()}, 0, 0.02);
+  fill({.key = p.key, .count = 100000, .out = plain.data()}, normal_values(0, 0.02));
   EXPECT_EQ(x, plain);
 }
 
 TEST(RandomFill, UniformCoversItsRangeAndBf16IsTheRoundedNumber) {
   std::vector<float> x(100000);
   RandomFill p{.key = philox_key(1, "u"), .draw = 3, .count = 100000, .out = x.data()};
-  fill_uniform(p, -1, 3);
+  fill(p, uniform_values(-1, 3));
   double mean = 0;
   for (const float v : x) {
     ASSERT_GE(v, -1.0f);
@@ -101,18 +120,18 @@ TEST(RandomFill, UniformCoversItsRangeAndBf16IsTheRoundedNumber) {
   EXPECT_NEAR(mean, 1, 0.02);
   std::vector<bf16> narrow(x.size());
   p.dtype = DType::bf16, p.out = narrow.data();
-  fill_uniform(p, -1, 3);
+  fill(p, uniform_values(-1, 3));
   for (size_t i = 0; i < x.size(); ++i) ASSERT_EQ(narrow[i].bits, bf16(x[i]).bits);
 }
 
 TEST(RandomFill, RefusesImpossibleRanges) {
   float x[4];
-  const RandomFill p{.count = 4, .out = x};
-  EXPECT_THROW(fill_uniform(p, 1, 1), Error);
-  EXPECT_THROW(fill_normal(p, 0, -1), Error);
-  EXPECT_THROW(fill_truncated_normal(p, 0, 1, 2, 1), Error);
-  EXPECT_THROW(fill_truncated_normal(p, 0, 1, 50, 60), Error);
-  EXPECT_NO_THROW(fill_normal(RandomFill{}, 0, 1));
+  EXPECT_THROW(uniform_values(1, 1), Error);
+  EXPECT_THROW(normal_values(0, -1), Error);
+  EXPECT_THROW(truncated_normal_values(0, 1, 2, 1), Error);
+  EXPECT_THROW(truncated_normal_values(0, 1, 50, 60), Error);
+  EXPECT_THROW(random_fill({.count = 4, .dtype = DType::s32, .out = x}), Error);
+  EXPECT_NO_THROW(random_fill({}));
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace halftone {
 namespace {
 
-// The masters after `steps` steps; with `disturbed` an evaluation and a measurement, as validation and the estimate of a run's
-// length make them, come between the steps, and from `resumed_at` on another engine goes on that was handed the state.
+// The masters after `steps` steps; with `disturbed` an evaluation and a step that is given up, as validation and a rollback make them, come
+// between the steps, and from `resumed_at` on another engine goes on that was handed the state.
 std::vector<at::Tensor> trained(const std::vector<std::string>& more, bool disturbed, int64_t resumed_at = 0) {
   constexpr int64_t kSteps = 4;
   const JobConfig config = small_config(more);
@@ -34,7 +34,7 @@ std::vector<at::Tensor> trained(const std::vector<std::string>& more, bool distu
       engine = std::move(other);
     }
     const std::vector<MicroBatch> batches = small_step();
-    if (disturbed) engine->measure(batches.back());
+    if (disturbed) engine->accumulate(batches, step), engine->drop_gradients();
     engine->step(batches, step, 1.0);
     if (disturbed) engine->evaluate(batches.front());
   }

@@ -1,19 +1,16 @@
 #include <ATen/Functions.h>
-#include <sys/resource.h>
-#include <time.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "halftone/base/environment.h"
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
+#include "halftone/base/start_times.h"
 #include "halftone/cli/bench_breakdown.h"
 #include "halftone/cli/bench_commands.h"
 #include "halftone/cli/parse.h"
@@ -26,19 +23,6 @@
 
 namespace halftone {
 namespace {
-
-// Seconds since this process was started, by the kernel's account: what a user waits, loading of libraries included.
-double seconds_since_launch() {
-  std::ifstream stat("/proc/self/stat");
-  std::string text((std::istreambuf_iterator<char>(stat)), {});
-  std::istringstream fields(text.substr(text.rfind(')') + 2));
-  std::string field;
-  for (int i = 3; i <= 22; ++i) fields >> field;  // field 22: start time in clock ticks since boot
-  timespec now{};
-  clock_gettime(CLOCK_BOOTTIME, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) -
-         std::stod(field) / static_cast<double>(sysconf(_SC_CLK_TCK));
-}
 
 MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
   const auto draw = [&](const char* purpose) {
@@ -76,26 +60,31 @@ int bench_train(Arguments given) {
   check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
   check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
   refuse_unsupported(c);
+  StartTimes start_times;
+  start_times.mark("program");
   Engine::Options options;
   options.device = select_device(c.training.device, 0), options.positions = c.training.seq_len;
   check(!breakdown || !options.device.is_cpu(), "bench train: --breakdown needs a GPU, found training.device {}; leave it out on a CPU",
         options.device.str());
   options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
+  start_times.mark("device");
   Engine engine(c, options);
+  start_times.mark("model");
   engine.initialize();
+  start_times.mark("weights");
   const int64_t accumulate = std::max<int64_t>(1, c.training.global_batch_size / c.training.local_batch_size);
   const MicroBatch batch = random_batch(c.training.local_batch_size, c.training.seq_len, engine.size().vocab, options.device);
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
   const Schedule schedule(
       {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
   std::vector<double> seconds;
-  double first = 0, first_loss = 0, last_loss = 0;
+  double first_loss = 0, last_loss = 0;
   for (int64_t step = 1; step <= c.training.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     const StepResult r = engine.step(batches, step, schedule.factor(step - 1));
     synchronize(options.device);
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    if (step == 1) first = seconds_since_launch(), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
+    if (step == 1) start_times.mark("first step"), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
     last_loss = r.loss_sum / static_cast<double>(r.valid_labels);
     std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss,
                 r.grad_norm);
@@ -108,7 +97,7 @@ int bench_train(Arguments given) {
   const nlohmann::ordered_json out = {{"tokens_per_second", tokens / median},
                                       {"ms_per_step", median * 1e3},
                                       {"peak_memory_gib", peak_memory(options.device).reserved_gib},
-                                      {"first_step_seconds", first},
+                                      {"first_step_seconds", start_times.seconds()},
                                       {"loss_first", first_loss},
                                       {"loss_last", last_loss},
                                       {"scheme", c.quantize.scheme.name},
@@ -122,6 +111,7 @@ int bench_train(Arguments given) {
                                       {"steps", c.training.steps},
                                       {"activation_checkpoint", c.activation_checkpoint.mode},
                                       {"model", engine.built().description->json()}};
+  log_debug("the first step ended {}", start_times.text());
   std::printf("%s\n", out.dump().c_str());
   if (breakdown) {
     int64_t step = c.training.steps;

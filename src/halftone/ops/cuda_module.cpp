@@ -52,11 +52,13 @@ Loaded load() {
   };
   find(m.quantize_operand, "halftone_cuda_quantize_operand"), find(m.quantize_workspace, "halftone_cuda_quantize_workspace");
   find(m.product, "halftone_cuda_product"), find(m.product_workspace, "halftone_cuda_product_workspace");
+  find(m.recall_choices, "halftone_cuda_recall_choices"), find(m.made_choices, "halftone_cuda_made_choices");
+  find(m.library_version, "halftone_cuda_library_version");
   find(m.decode, "halftone_cuda_decode"), find(m.dge_slopes, "halftone_cuda_dge_slopes");
   find(m.store_weight, "halftone_cuda_store_weight"), find(m.optimizer_step, "halftone_cuda_optimizer_step");
   find(m.partial_squares, "halftone_cuda_partial_squares"), find(m.judge_step, "halftone_cuda_judge_step");
   find(m.rms_norm_forward, "halftone_cuda_rms_norm_forward"), find(m.rms_norm_backward, "halftone_cuda_rms_norm_backward");
-  find(m.rms_norm_partial, "halftone_cuda_rms_norm_partial");
+  find(m.rms_norm_partial, "halftone_cuda_rms_norm_partial"), find(m.random_fill, "halftone_cuda_random_fill");
   find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");
   find(m.rope, "halftone_cuda_rope"), find(m.cross_entropy, "halftone_cuda_cross_entropy");
   find(m.capture_id, "halftone_cuda_capture_id");

@@ -9,12 +9,14 @@
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/dge_slopes.h"
 #include "halftone/fused/grad_norm.h"
+#include "halftone/fused/random_fill.h"
 #include "halftone/fused/rms_norm.h"
 #include "halftone/fused/rope.h"
 #include "halftone/fused/stored_weight.h"
 #include "halftone/fused/swiglu.h"
 #include "halftone/gemm/decode.h"
 #include "halftone/gemm/product.h"
+#include "halftone/gemm/product_choice.h"
 #include "halftone/quantize/operand.h"
 
 namespace halftone::cuda {
@@ -25,12 +27,16 @@ struct Module {
   size_t (*quantize_workspace)(const QuantizeOperand*) = nullptr;
   const char* (*product)(const gemm::Product*, void* stream) = nullptr;
   int64_t (*product_workspace)(const gemm::Product*) = nullptr;
+  void (*recall_choices)(const gemm::ProductChoice* from, int64_t count) = nullptr;
+  int64_t (*made_choices)(gemm::ProductChoice* to, int64_t room) = nullptr;
+  int64_t (*library_version)() = nullptr;
   const char* (*decode)(const gemm::DecodeCopy*, void* stream) = nullptr;
   const char* (*dge_slopes)(const DgeSlopes*, void* stream) = nullptr;
   const char* (*store_weight)(const StoreWeight*, void* stream) = nullptr;
   const char* (*optimizer_step)(const OptimizerStep*, void* stream) = nullptr;
   const char* (*partial_squares)(const PartialSquares*, void* stream) = nullptr;
   const char* (*judge_step)(const JudgeStep*, void* stream) = nullptr;
+  const char* (*random_fill)(const RandomFill*, void* stream) = nullptr;
   const char* (*rms_norm_forward)(const RmsNormForward*, void* stream) = nullptr;
   const char* (*rms_norm_backward)(const RmsNormBackward*, float* partial, void* stream) = nullptr;
   int64_t (*rms_norm_partial)(int64_t cols) = nullptr;

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -104,6 +105,10 @@ c10::Device select_device(const std::string& name, int local_rank) {
   check(index < count, "device {} asked for by the local rank, but there are {} CUDA devices", index, count);
   at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
   return {c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)};
+}
+
+void warm_up(c10::Device device) {
+  if (!device.is_cpu()) at::empty({1}, at::TensorOptions().device(device).dtype(at::kByte));
 }
 
 DeviceInfo device_info(c10::Device device) {

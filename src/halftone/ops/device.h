@@ -10,6 +10,9 @@ namespace halftone {
 // LibTorch; a CPU run never does. Error when "cuda" is asked for and the library, the driver or the device is missing.
 c10::Device select_device(const std::string& name, int local_rank);
 
+// Makes the device's context, which a first allocation would wait for.
+void warm_up(c10::Device device);
+
 struct DeviceInfo {
   std::string name;         // model name of the processor or GPU
   double capacity_gib = 0;  // its memory

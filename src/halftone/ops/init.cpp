@@ -1,19 +1,17 @@
 #include "halftone/ops/init.h"
 
-#include <ATen/ops/empty.h>
-
 #include "halftone/fused/random_fill.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
 
 namespace halftone {
 
 void fill_normal(at::Tensor& out, PhiloxKey key, double std, double cut) {
   check(out.is_contiguous(), "fill_normal: expected a contiguous tensor");
-  at::Tensor host = out.is_cpu() ? out : at::empty(out.sizes(), out.options().device(at::kCPU));
   RandomFill p;
-  p.key = key, p.count = out.numel(), p.dtype = kernel_dtype(out), p.out = host.data_ptr();
-  cut > 0 ? fill_truncated_normal(p, 0, std, -cut, cut) : fill_normal(p, 0, std);
-  if (!out.is_cpu()) out.copy_(host);
+  p.key = key, p.count = out.numel(), p.dtype = kernel_dtype(out), p.out = out.data_ptr();
+  p.values = cut > 0 ? truncated_normal_values(0, std, -cut, cut) : normal_values(0, std);
+  out.is_cpu() ? random_fill(p) : cuda::launch("random fill", &cuda::Module::random_fill, p, out.device());
 }
 
 }  // namespace halftone

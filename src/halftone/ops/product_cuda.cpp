@@ -2,6 +2,8 @@
 #include <ATen/ops/empty.h>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/formats/support.h"
 #include "halftone/gemm/decode.h"
 #include "halftone/gemm/product_operand.h"
@@ -9,6 +11,7 @@
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product_backends.h"
+#include "halftone/ops/product_choices.h"
 
 namespace halftone::cuda {
 namespace {
@@ -100,7 +103,10 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   p.workspace_bytes = m.product_workspace(&p);
   const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
   p.workspace = workspace.data_ptr();
+  ProductChoices* choices = p.measure ? &ProductChoices::of(out.device()) : nullptr;
+  const Stopwatch watch;
   const char* error = m.product(&p, current_stream(out.device()));
+  if (choices != nullptr && choices->keep_new()) log_debug("product of {} by {}: chosen in {:.0f} ms", a, b, watch.seconds() * 1e3);
   check(error == nullptr, "product of {} by {}: {}", a, b, error ? error : "");
 }
 

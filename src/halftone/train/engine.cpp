@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <chrono>
 #include <cstddef>
 
 #include "halftone/base/error.h"
@@ -249,18 +248,6 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
 double Engine::evaluate(const MicroBatch& batch) {
   at::NoGradGuard no_grad;
   return nn::Pass(*built_.model, input_of(batch), batch.labels, 1.0, false).loss_sum().item<double>();
-}
-
-double Engine::measure(const MicroBatch& batch) {
-  double seconds = 0;
-  for (int i = 0; i < 2; ++i) {
-    const auto start = std::chrono::steady_clock::now();
-    forward_backward(batch, 1.0 / static_cast<double>(std::max<int64_t>(batch.valid_labels, 1)));
-    synchronize(options_.device);
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  }
-  drop_gradients();
-  return seconds;
 }
 
 std::vector<std::string> Engine::memory_table() const {

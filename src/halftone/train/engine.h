@@ -61,8 +61,6 @@ class Engine {
   // The three parts.
   StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor);
   double evaluate(const MicroBatch& batch);  // sum of cross-entropies in nats
-  // Seconds of one forward and backward of the batch, gradients discarded; the second of two.
-  double measure(const MicroBatch& batch);
 
   nn::Model& model() { return *built_.model; }
   nn::ParameterStore& store() { return store_; }

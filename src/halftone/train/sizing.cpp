@@ -174,12 +174,4 @@ void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader
   measured_ = true;
 }
 
-void log_estimate(Engine& engine, DataLoader& loader, int64_t steps) {
-  constexpr int64_t kShortRun = 50;
-  if (steps < kShortRun || !loader.has_next()) return;
-  const MicroBatch batch = coming_step(loader, engine).front();
-  const double seconds = engine.measure(batch) * static_cast<double>(loader.microbatches_per_step());
-  log_info("Estimate: {:.0f} ms a step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps)), steps);
-}
-
 }  // namespace halftone

@@ -52,7 +52,4 @@ class Sizing {
   bool measured_ = false;
 };
 
-// Says how long `steps` steps will take, from one forward and backward pass whose gradients are thrown away; nothing of a short run.
-void log_estimate(Engine& engine, DataLoader& loader, int64_t steps);
-
 }  // namespace halftone

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <future>
 #include <optional>
 #include <random>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
+#include "halftone/base/start_times.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/range.h"
@@ -85,7 +87,8 @@ class Trainer {
   std::optional<Unsettled> unsettled_;
   double validation_loss_ = 0;
   std::optional<StepTraces> traces_;
-  std::optional<StopSignal> stop_;  // from the first step on: before it nothing would be lost
+  std::optional<StartTimes> start_times_{std::in_place};  // until the first step has ended
+  std::optional<StopSignal> stop_;                        // from the first step on: before it nothing would be lost
 };
 
 void Trainer::open_folder() {
@@ -100,23 +103,30 @@ void Trainer::open_folder() {
 
 void Trainer::build() {
   log_info("Starting job: {}", config_.job.description);
+  start_times_->mark("program");
   device_ = select_device(config_.training.device, 0);
   device_info_ = device_info(device_);
   if (config_.debug.deterministic) set_deterministic(config_.debug.deterministic_warn_only);
   log_info("halftone {} on {} ({} threads)", version_, device_.str(), max_threads());
   log_info("{} capacity: {} with {:.2f} GiB memory", device_.is_cpu() ? "CPU" : "CUDA", device_info_.name, device_info_.capacity_gib);
+  start_times_->mark("device");
   open_folder();
   progress_.seed = config_.debug.seed ? static_cast<uint64_t>(*config_.debug.seed) : std::random_device{}();
   if (!config_.debug.seed) log_info("debug.seed is not set: drew {}", progress_.seed);
 
+  std::future<void> warm = std::async(std::launch::async, warm_up, device_);  // while the tokenizer is read
   tokenizer_ = prepare_tokenizer(config_);
+  warm.get();
   rows_per_step(config_.training);  // its error belongs before the model
+  start_times_->mark("tokenizer");
   build_engine();
+  start_times_->mark("model");
   flops_ = run_flops(*engine_, config_, device_info_);
   store_ = open_checkpoints(config_);
   // Last, since tokenising may take long: what is wrong with model, recipe and folders is known by now.
   data_.emplace(config_, *tokenizer_, *engine_);
   checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_}, store_.get());
+  start_times_->mark("data");
 }
 
 void Trainer::build_engine() {
@@ -180,6 +190,11 @@ bool Trainer::settle() {
   if (!last) return true;
   const int64_t step = progress_.step;
   const StepResult r = engine_->result();
+  if (start_times_) {
+    start_times_->mark("first step");
+    log_debug("step {} ended {}", step, start_times_->text());
+    start_times_.reset();
+  }
   metrics_->count_step(last->tokens);
   if (r.valid_labels == 0) {
     metrics_->logger().log_event(step, "no valid label in this step: no update");
@@ -234,12 +249,15 @@ void Trainer::train() {
       config_.training.seq_len, steps, schedule_->warmup_steps());
   if (steps == 0) return validate(0);
   stop_.emplace();
-  if (!sizing_.measured()) log_estimate(*engine_, data_->loader(), steps - progress_.step);
+  constexpr int64_t kShortRun = 50;
+  const int64_t first = progress_.step + 1;
+  const bool estimates = !sizing_.measured() && steps - progress_.step >= kShortRun;
   log_info("Training starts at step {}", progress_.step + 1);
   traces_.emplace(config_, device_, progress_.step + 1);
   metrics_->start_interval();
   while (progress_.step < steps && signal() == 0) {
     const int64_t step = progress_.step + 1;
+    const Stopwatch watch;
     const bool last = step == steps, validates = data_->validation() && (step == 1 || step % config_.validation.freq == 0 || last);
     const bool due = step % config_.checkpoint.interval == 0 || (step == 1 && config_.checkpoint.enable_first_step_checkpoint);
     const bool saves = last || due;
@@ -247,8 +265,14 @@ void Trainer::train() {
       if (settle()) break;
       continue;  // rolled back, to where there are data
     }
-    if (validates || saves || device_.is_cpu()) settle();
+    const bool alone = estimates && step <= first + 1;  // the second is timed: the first loads kernels and chooses products
+    if (validates || saves || alone || device_.is_cpu()) settle();
     if (progress_.step != step) continue;  // rolled back
+    if (alone && step > first) {
+      const double seconds = watch.seconds();
+      log_info("Estimate: {:.0f} ms a step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps - step)),
+               steps - step);
+    }
     if (validates) validate(step);
     if (saves) save(last);
   }
@@ -288,7 +312,9 @@ RunSummary Trainer::run() {
     checkpoints_->save_seed();
     return summary(RunEnd::completed);
   }
+  start_times_->mark("weights");
   plan();
+  start_times_->mark("plan");
   const Stopwatch watch;
   train();
   if (signal() != 0) {

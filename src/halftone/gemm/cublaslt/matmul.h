@@ -52,12 +52,11 @@ class Call {
   std::vector<cublasLtMatmulAlgo_t> siblings() const;
   // Those that differ from `algo` in the cluster of thread blocks and in the order of tiles only.
   std::vector<cublasLtMatmulAlgo_t> variants(const cublasLtMatmulAlgo_t& algo) const;
-  // Every algorithm that heuristic and enumeration find (hundreds to thousands), the heuristic's first.
-  std::vector<cublasLtMatmulAlgo_t> all() const;
+  // Whether the library does the problem with this algorithm in this workspace.
+  bool takes(const cublasLtMatmulAlgo_t& algo) const;
   cublasStatus_t run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cudaStream_t stream);
 
  private:
-  bool takes(const cublasLtMatmulAlgo_t& algo) const;
   Problem p_;
   cublasLtMatmulDescOpaque_t desc_;
   cublasLtMatrixLayoutOpaque_t a_, b_, d_;
@@ -74,20 +73,5 @@ enum class Choice { heuristic, measured };
 // first is used and not kept). Null, or why nothing ran.
 constexpr int kMeasured = 16;
 const char* matmul(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream);
-
-// The algorithm with which matmul() does this problem; false where there is none.
-bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream, cublasLtMatmulAlgo_t& algo);
-
-// The fastest of all(): each runs once, in the order of all() until `seconds` have passed, then the best of them in turns.
-// The winner of these finals, the heuristic's first and the one that matmul() measures and chooses then run in turns again:
-// the least of many noisy times alone would flatter it. Writes D.
-struct Search {
-  float best_ms = 0, first_ms = 0, chosen_ms = 0;
-  int found = 0, timed = 0;
-  cublasLtMatmulAlgo_t best{}, first{}, chosen{};
-};
-// The algorithm's number, tile, stages, cluster, swizzle and custom option, by cuBLASLt's numbers.
-void describe(const cublasLtMatmulAlgo_t& algo, char* text, size_t size);
-Search search(const Problem& p, const Pointers& x, double seconds, cudaStream_t stream);
 
 }  // namespace halftone::gemm::lt

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "halftone/gemm/cuda/choices.h"
 #include "halftone/gemm/cuda/timing.h"
 
 namespace halftone::gemm::lt {
@@ -66,10 +67,24 @@ Algos fastest_few(const Algos& algos, const std::vector<float>& ms, size_t count
   return out;
 }
 
+// One of each in turns, as long as both last, and none twice.
+Algos interleaved(const Algos& a, const Algos& b) {
+  Algos out;
+  const auto add = [&](const cublasLtMatmulAlgo_t& algo) {
+    const auto same = [&](const cublasLtMatmulAlgo_t& other) { return std::memcmp(&other, &algo, sizeof algo) == 0; };
+    if (std::none_of(out.begin(), out.end(), same)) out.push_back(algo);
+  };
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    for (const Algos* from : {&a, &b}) {
+      if (i < from->size()) add((*from)[i]);
+    }
+  }
+  return out;
+}
+
 // x.d: memory that may be written.
-cublasLtMatmulAlgo_t fastest_of(Call& call, const Pointers& x, Algos algos, cudaStream_t stream) {
-  const auto siblings = call.siblings();
-  algos.insert(algos.end(), siblings.begin(), siblings.end());
+cublasLtMatmulAlgo_t fastest_of(Call& call, const Pointers& x, const Algos& heuristic, cudaStream_t stream) {
+  Algos algos = interleaved(heuristic, call.siblings());
   const auto time = [&](int rounds, int repeats) {
     const auto run = [&](size_t i) { return call.run(x, algos[i], stream) == CUBLAS_STATUS_SUCCESS; };
     return time_in_turns(algos.size(), run, rounds, stream, repeats);
@@ -181,9 +196,9 @@ std::vector<cublasLtMatmulAlgo_t> Call::variants(const cublasLtMatmulAlgo_t& alg
     options = std::clamp(options, 0, kMostOptions);
   }
   std::vector<cublasLtMatmulAlgo_t> out;
-  for (const uint16_t cluster : {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1,
-                                 CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_CLUSTER_SHAPE_1x4x1}) {
-    for (const uint32_t swizzle : {0u, 1u}) {
+  for (const uint32_t swizzle : {0u, 1u}) {  // the clusters first: of long products only the first variants are tried
+    for (const uint16_t cluster : {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1,
+                                   CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_CLUSTER_SHAPE_1x4x1}) {
       for (int32_t option = 0; option <= options; ++option) {
         cublasLtMatmulAlgo_t other = algo;
         cublasLtMatmulAlgoConfigSetAttribute(&other, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, &cluster, sizeof(cluster));
@@ -209,6 +224,9 @@ cublasStatus_t Call::run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cu
                         p_.workspace, stream);
 }
 
+namespace {
+
+// The algorithm with which matmul() does this problem; false where there is none.
 bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream, cublasLtMatmulAlgo_t& algo) {
   Cache& c = cache();
   bool measure = choice == Choice::measured;
@@ -219,10 +237,19 @@ bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t str
     algo = it->second;
     return true;
   };
-  if (measure && known(c.measured)) return true;
-  measure = measure && !is_capturing(stream);
-  if (!measure && known(c.heuristic)) return true;
+  if (known(measure ? c.measured : c.heuristic)) return true;
   Call call(p);
+  Problem anywhere = p;  // on the devices of this model
+  anywhere.device = 0;
+  if (measure && recall(ProductChoice::library, anywhere, algo) && call.takes(algo)) {
+    const std::unique_lock lock(c.mutex);
+    c.measured.insert_or_assign(p, algo);
+    return true;
+  }
+  if (measure && is_capturing(stream)) {
+    measure = false;
+    if (known(c.heuristic)) return true;
+  }
   const auto algos = call.heuristic(measure ? kMeasured : 1);
   if (algos.empty()) return false;
   algo = algos[0];
@@ -232,11 +259,14 @@ bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t str
     Pointers to_scratch = x;
     to_scratch.d = scratch.get();
     algo = fastest_of(call, to_scratch, algos, stream);
+    note_choice(choice_of(ProductChoice::library, anywhere, algo));
   }
   const std::unique_lock lock(c.mutex);
   (measure ? c.measured : c.heuristic).insert_or_assign(p, algo);
   return true;
 }
+
+}  // namespace
 
 const char* matmul(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream) {
   cublasLtMatmulAlgo_t algo;

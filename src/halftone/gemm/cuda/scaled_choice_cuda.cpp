@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <tuple>
 #include <vector>
 
+#include "halftone/gemm/cuda/choices.h"
 #include "halftone/gemm/cuda/timing.h"
 
 namespace halftone::gemm {
@@ -27,7 +29,7 @@ constexpr Launch int8() {
   return scaled_product<Numbers::s8, Numbers::s8, kD, kAccumulate, kTiling>;
 }
 constexpr auto f32 = DType::f32, bf16_ = DType::bf16;
-// Measured on an H200 (docs/benchmarks/gemm_cuda.md).
+// Measured on an H200.
 constexpr Kernel kInt8Bf16[] = {{int8<bf16_, false, Tiling::pingpong_128x128>(), 128, 128, kPingpong, 64},
                                 {int8<bf16_, false, Tiling::cooperative_128x256>(), 128, 256, 1, 400},
                                 {int8<bf16_, false, Tiling::pingpong_64x256>(), 64, 256, 0.9, 64},
@@ -57,6 +59,7 @@ double cost(const Kernel& k, const ScaledCall& c) {
 }
 
 struct Choice {
+  int kernel;  // of the list
   Launch launch;
   ScaledCall::Raster raster;
   int swizzle;
@@ -67,19 +70,43 @@ const char* launch(const Choice& choice, ScaledCall call) {
 }
 
 // The model's choice first.
-std::vector<Choice> candidates(std::vector<Kernel> list, const ScaledCall& call) {
+std::vector<Choice> candidates(std::span<const Kernel> list, const ScaledCall& call) {
   using Raster = ScaledCall::Raster;
-  std::stable_sort(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });
+  std::vector<int> order(list.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto cost_of = [&](int i) { return cost(list[static_cast<size_t>(i)], call); };
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return cost_of(a) < cost_of(b); });
   std::vector<Choice> out;
-  for (const Kernel& k : list) {
-    if (cost(k, call) > 1.7 * cost(list[0], call)) continue;
-    out.push_back({k.launch, Raster::automatic, 1});
+  for (const int i : order) {
+    const Kernel& k = list[static_cast<size_t>(i)];
+    if (cost_of(i) > 1.7 * cost_of(order[0])) continue;
+    out.push_back({i, k.launch, Raster::automatic, 1});
     if (tiles(k, call) <= 2 * call.sm_count) continue;
-    out.push_back({k.launch, Raster::along_m, 1});
-    out.push_back({k.launch, Raster::along_n, 1});
-    if (k.n == 256) out.push_back({k.launch, Raster::along_m, 4});
+    out.push_back({i, k.launch, Raster::along_m, 1});
+    out.push_back({i, k.launch, Raster::along_n, 1});
+    if (k.n == 256) out.push_back({i, k.launch, Raster::along_m, 4});
   }
   return out;
+}
+
+// What decides between processes, and what was decided.
+struct Asked {
+  int32_t m, n, k, numbers, d_type, accumulate, fast;
+};
+struct Answer {
+  int32_t kernel, tile_m, tile_n, raster, swizzle;
+};
+Answer answer_of(const Choice& c, std::span<const Kernel> list) {
+  const Kernel& k = list[static_cast<size_t>(c.kernel)];
+  return {c.kernel, k.m, k.n, static_cast<int32_t>(c.raster), c.swizzle};
+}
+// The choice that the answer stands for; false where there is no such kernel or order.
+bool choice_from(const Answer& a, std::span<const Kernel> list, Choice& out) {
+  if (a.kernel < 0 || a.kernel >= static_cast<int>(list.size())) return false;
+  const Kernel& k = list[static_cast<size_t>(a.kernel)];
+  if (a.tile_m != k.m || a.tile_n != k.n || a.raster < 0 || a.raster > 2 || (a.swizzle != 1 && a.swizzle != 4)) return false;
+  out = {a.kernel, k.launch, static_cast<ScaledCall::Raster>(a.raster), a.swizzle};
+  return true;
 }
 
 using Key = std::tuple<int, int, int, int, Numbers, DType, bool, bool>;
@@ -94,7 +121,7 @@ const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
   if (!measure) {
     const Kernel& best =
         *std::min_element(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });
-    return launch({best.launch, ScaledCall::Raster::automatic, 1}, call);
+    return launch({0, best.launch, ScaledCall::Raster::automatic, 1}, call);
   }
   int device = 0;
   cudaGetDevice(&device);
@@ -103,7 +130,14 @@ const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
     const std::lock_guard lock(mutex);
     if (const auto it = measured.find(key); it != measured.end()) return launch(it->second, call);
   }
-  const std::vector<Choice> choices = candidates({list.begin(), list.end()}, call);
+  const Asked asked{
+      call.m, call.n, call.k, static_cast<int32_t>(p.a.numbers), static_cast<int32_t>(p.d_type), p.accumulate, p.fast_accumulation};
+  Choice known{};
+  if (Answer answer{}; recall(ProductChoice::ours, asked, answer) && choice_from(answer, list, known)) {
+    const std::lock_guard lock(mutex);
+    return launch(measured.insert_or_assign(key, known).first->second, call);
+  }
+  const std::vector<Choice> choices = candidates(list, call);
   size_t best = 0;
   if (choices.size() > 1) {
     if (is_capturing(call.stream)) return launch(choices[0], call);
@@ -113,6 +147,7 @@ const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
     trial.d = scratch.get();
     best = fastest(time_in_turns(
         choices.size(), [&](size_t i) { return launch(choices[i], trial) == nullptr; }, 7, call.stream));
+    note_choice(choice_of(ProductChoice::ours, asked, answer_of(choices[best], list)));
   }
   const std::lock_guard lock(mutex);
   return launch(measured.insert_or_assign(key, choices[best]).first->second, call);

@@ -7,13 +7,11 @@
 
 namespace halftone::gemm {
 
-// Runs the candidates in turns (a device that throttles slows all of them alike), `rounds` timed runs each after two that are
-// not; median milliseconds of each, infinity of those that do not run. Waits for the stream. Candidates of less than 0.1 ms
-// run `repeats` times, queued behind a kernel that waits, so that the time is the device's and not that of launching.
+// Runs the candidates in turns (a device that throttles slows all of them alike), `rounds` timed runs each after one that is not; median
+// milliseconds of each, infinity of those that do not run or are not tried. Waits for the stream. Runs of less than 0.1 ms are timed
+// several at once, at most `repeats`, queued behind a kernel that waits, so that the time is the device's and not that of launching. Of
+// longer runs, for which a training run would wait, fewer are tried and timed, see timing_cuda.cpp.
 std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream, int repeats = 10);
-
-// Milliseconds of one run; negative where it does not run.
-float time_once(const std::function<bool()>& run, cudaStream_t stream);
 
 // Index of the fastest; a later one must be 1% faster than an earlier one, so that noise changes little.
 size_t fastest(const std::vector<float>& ms);

@@ -7,6 +7,15 @@ namespace halftone::gemm {
 
 namespace {
 
+constexpr float kShort = 0.1f;     // milliseconds
+constexpr float kTogether = 0.3f;  // milliseconds of short runs that are timed at once
+// Of long runs:
+constexpr size_t kMostLong = 8;  // the first of them are tried,
+constexpr size_t kFewest = 4;    // no more than these once they have taken kMilliseconds,
+constexpr float kMilliseconds = 60;
+constexpr size_t kTimesLong = 3;  // and timed so often.
+constexpr float kBehind = 1.1f;   // who takes so many times the fastest is out
+
 class Stopwatch {
  public:
   explicit Stopwatch(cudaStream_t stream) : stream_(stream) {
@@ -39,36 +48,43 @@ class Stopwatch {
 }  // namespace
 
 std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream, int repeats) {
-  constexpr float kShort = 0.1f;  // milliseconds
+  struct Candidate {
+    int runs = 0;  // at once; 0: it does not run, or is out
+    std::vector<float> times;
+    float median() const {
+      if (times.empty()) return std::numeric_limits<float>::infinity();
+      std::vector<float> sorted = times;
+      std::sort(sorted.begin(), sorted.end());
+      return sorted[(sorted.size() - 1) / 2];
+    }
+  };
   Stopwatch watch(stream);
-  std::vector<std::vector<float>> times(count);
-  std::vector<float> out(count, std::numeric_limits<float>::infinity());
-  std::vector<int> runs_of(count);  // 0: does not run
+  std::vector<Candidate> all(count);
+  size_t long_ones = 0;
+  float spent = 0;
   for (size_t i = 0; i < count; ++i) {
+    if (long_ones >= kMostLong || (i >= kFewest && spent > kMilliseconds)) break;
     const float ms = run(i) ? watch.time([&] { return run(i); }, 1) : -1;  // the first run may load the kernel
-    runs_of[i] = ms < 0 ? 0 : ms < kShort ? repeats : 1;
+    if (ms < 0) continue;
+    spent += 2 * ms;
+    all[i].runs = ms < kShort ? std::clamp(static_cast<int>(kTogether / std::max(ms, 1e-3f)), 2, repeats) : 1;
+    if (ms >= kShort) all[i].times.push_back(ms), ++long_ones;
   }
   for (int round = 0; round < rounds; ++round) {
+    float best = std::numeric_limits<float>::infinity();
+    for (const Candidate& c : all) best = std::min(best, c.median());
     for (size_t i = 0; i < count; ++i) {
-      if (runs_of[i] == 0) continue;
-      const float ms = watch.time([&] { return run(i); }, runs_of[i]);
-      if (ms >= 0) times[i].push_back(ms);
+      Candidate& c = all[i];
+      const bool out = !c.times.empty() && c.median() >= kBehind * best;
+      if (c.runs == 0 || out || (c.runs == 1 && c.times.size() >= kTimesLong)) continue;
+      const float ms = watch.time([&] { return run(i); }, c.runs);
+      if (ms >= 0) c.times.push_back(ms);
     }
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (times[i].empty()) continue;
-    std::sort(times[i].begin(), times[i].end());
-    out[i] = times[i][times[i].size() / 2];
-  }
   cudaGetLastError();  // of candidates that cannot be launched
+  std::vector<float> out;
+  for (const Candidate& c : all) out.push_back(c.median());
   return out;
-}
-
-float time_once(const std::function<bool()>& run, cudaStream_t stream) {
-  bool runs = true;
-  const float ms = Stopwatch(stream).time([&] { return runs = run(); }, 1);
-  cudaGetLastError();
-  return runs ? ms : -1;
 }
 
 size_t fastest(const std::vector<float>& ms) {
