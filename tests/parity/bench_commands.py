@@ -93,7 +93,7 @@ with tempfile.TemporaryDirectory() as work:
             problem(f"tools/bench_tables.py: no row {word}")
 
     folder = os.path.join(source, "docs/benchmarks")
-    for name in ("mm", "quantize", "linear", "roofline"):
+    for name in ("mm", "linear", "roofline"):
         page, figures = open(os.path.join(folder, f"{name}.md")).read(), os.path.join(folder, "h200", f"{name}.csv")
         printed = subprocess.run([sys.executable, tables, figures], check=True, capture_output=True, text=True).stdout
         stale = [line for line in printed.splitlines() if line.startswith("| ") and line not in page]
