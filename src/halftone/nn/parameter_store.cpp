@@ -107,8 +107,12 @@ void ParameterStore::bump_versions() {
   for (Parameter* p : parameters_) ++p->weight.version;
 }
 
-void ParameterStore::gradients_are_zero() {
-  for (Parameter* p : parameters_) p->weight.grad_is_zero = true;
+void ParameterStore::gradients_are_stale() {
+  for (Parameter* p : parameters_) p->weight.grad_is_stale = p->weight.trainable();
+}
+
+void ParameterStore::complete_gradients() {
+  for (Parameter* p : parameters_) p->weight.grad_to_add();
 }
 
 int64_t ParameterStore::numel() const {

@@ -38,7 +38,8 @@ class ParameterStore {
   // After masters changed: compute copies follow and packed weights are rebuilt on next use.
   void masters_changed();
   void bump_versions();
-  void gradients_are_zero();  // as after a step of the optimizer
+  void gradients_are_stale();  // as after a step of the optimizer that leaves them
+  void complete_gradients();   // zeros where nothing was written since
 
   std::vector<Unit>& units() { return units_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }

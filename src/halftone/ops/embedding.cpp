@@ -46,7 +46,7 @@ at::Tensor embedding(const at::Tensor& tokens, Weight& table, at::ScalarType dty
   }
   if (records(table.value)) {
     connect("embedding", {table.value}, {&out}, [ids, &table](const variable_list& g) -> variable_list {
-      if (table.trainable()) backward(ids, g[0].contiguous(), table.grad);
+      if (table.trainable()) backward(ids, g[0].contiguous(), table.grad_to_add());
       table.grad_ready();
       return {at::Tensor()};
     });

@@ -151,7 +151,7 @@ class Call {
     for (size_t i = 0; i < fused_.biases.size(); ++i) {
       const int64_t n = fused_.weights[i]->value.size(0);
       Weight* b = fused_.biases[i];
-      if (b != nullptr && b->trainable()) b->grad.add_(bias_dy_.narrow(1, n0, n).sum(0, false, at::kFloat));
+      if (b != nullptr && b->trainable()) b->grad_to_add().add_(bias_dy_.narrow(1, n0, n).sum(0, false, at::kFloat));
       n0 += n;
     }
     bias_dy_ = at::Tensor();
@@ -259,8 +259,10 @@ class Call {
   void add_weight_gradient(const Operand& dy, const Operand& x, const Span& s) {
     const at::Tensor grad = joined(weights(s), &Weight::grad);
     ProductOptions options;
-    options.accumulate = options.over_zeros = !r_.dge;
-    for (Weight* w : weights(s)) options.over_zeros = std::exchange(w->grad_is_zero, false) && options.over_zeros;
+    const auto of = weights(s);
+    options.accumulate = !r_.dge;
+    options.overwrite = !r_.dge && std::all_of(of.begin(), of.end(), [](const Weight* w) { return w->grad_is_stale; });
+    for (Weight* w : of) options.overwrite ? void(w->grad_is_stale = false) : void(w->grad_to_add());
     const at::Tensor dw = r_.dge ? at::empty(grad.sizes(), grad.options()) : grad;
     run(kWgrad, dy, x, dw, options);
     if (r_.dge) grad.addcmul_(dw, prepared(true).dge[s.first]);

@@ -61,7 +61,7 @@ std::pair<at::Tensor, at::Tensor> backward(const at::Tensor& d_sum, const at::Te
     d_branch = at::empty_like(dy);
     p.d_branch = d_branch.data_ptr(), p.d_branch_stride = d_branch.stride(0);
   }
-  if (weight.trainable()) p.dw = weight.grad.mutable_data_ptr<float>();
+  if (weight.trainable()) p.dw = weight.grad_to_add().mutable_data_ptr<float>();
   if (x.is_cpu()) {
     rms_norm_backward(p);
   } else {

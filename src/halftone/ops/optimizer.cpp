@@ -22,7 +22,7 @@ void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const Ste
   p.param_dtype = kernel_dtype(f.param), p.param = f.param.data_ptr(), p.stochastic_rounding = h.stochastic_rounding;
   if (f.m.defined()) p.state_dtype = kernel_dtype(f.m), p.m = f.m.data_ptr();
   if (f.v.defined()) p.v = f.v.data_ptr();
-  p.grad = f.grad.data_ptr(), p.outcome = outcome, p.zero_grad = true;
+  p.grad = f.grad.data_ptr(), p.outcome = outcome, p.zero_grad = h.zero_grad;
   if (f.compute.defined()) p.compute_copy = static_cast<bf16*>(f.compute.data_ptr());
   if (f.param.is_cpu()) return optimizer_step(p);
   cuda::launch("optimizer", &cuda::Module::optimizer_step, p, f.param.device());

@@ -23,9 +23,10 @@ struct OptimizerHyper {
   OptimizerRule rule = OptimizerRule::adamw;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   bool stochastic_rounding = false;
+  bool zero_grad = true;  // behind the step; false: gradients are stale after it (Weight)
 };
 
-// Step t (from 1) of fused/adamw.h over the buffer, gradients zeroed behind it. `outcome`: null, or in the memory of the buffer's device,
+// Step t (from 1) of fused/adamw.h over the buffer. `outcome`: null, or in the memory of the buffer's device,
 // as in OptimizerStep. Stored weights are dequantised to float32 one at a time, updated, and quantised again under fresh scales with
 // stochastic rounding by 32-bit draws of the segment's key (numerics.md section 7).
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const StepOutcome* outcome = nullptr);

@@ -9,7 +9,7 @@ namespace halftone {
 // and 128-blocks in fp32, one rounding to out's dtype (numerics.md 7.1).
 struct ProductOptions {
   bool accumulate = false;  // add to out
-  bool over_zeros = false;  // accumulate: out holds zeros, which need not be read
+  bool overwrite = false;  // accumulate: what out holds does not count
   bool fast_accum = false;  // fp8 tensor cores only
   bool emulate = false;     // both operands dequantised to fp32, every factor included
   at::Tensor bias;          // fp32 [N], added before the rounding

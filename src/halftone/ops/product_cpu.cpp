@@ -163,7 +163,7 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   g.a = left.const_data_ptr(), g.b = panels.const_data_ptr();
   const Factors fa = factors(a, options.emulate), fb = factors(b, options.emulate);
   g.bias = options.bias.defined() ? options.bias.const_data_ptr<float>() : nullptr;
-  g.accumulate = options.accumulate;
+  g.accumulate = options.accumulate && !options.overwrite;
   g.c = out.data_ptr(), g.c_type = kernel_dtype(out), g.ldc = out.stride(0);
   if (blocks) return run_blocks(g, fa, fb);
   g.scale_m = fa.at(0, 0), g.scale_n = fb.at(0, 0);

@@ -90,9 +90,10 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   p.a = operand(a), p.b = operand(b);
   p.d = out.data_ptr(), p.d_type = kernel_dtype(out), p.ldd = row_stride(out);
   p.fast_accumulation = options.fast_accum;
-  // cuBLASLt gains by not reading D. Our kernels for fp32 sums of s8 and of e5m2 on both sides are made to accumulate.
+  // Our kernels for fp32 sums of s8 and of e5m2 on both sides are made to accumulate.
   const bool ours = p.a.numbers == gemm::Numbers::s8 || (p.a.numbers == gemm::Numbers::e5m2 && p.b.numbers == gemm::Numbers::e5m2);
-  p.accumulate = options.accumulate && (ours || !options.over_zeros);
+  if (options.overwrite && ours) out.zero_();
+  p.accumulate = options.accumulate && (ours || !options.overwrite);
   for (const Operand* x : {&a, &b}) {
     if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3
   }

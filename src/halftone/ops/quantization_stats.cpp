@@ -121,7 +121,7 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, co
   };
   call.wgrad = [self = shared_from_this(), site, seen, wgrad = std::move(call.wgrad)] {
     std::vector<at::Tensor> dw;  // gradients before the call, then what it added
-    for (const Weight* w : site.fused.weights) dw.push_back(w->trainable() ? w->grad.clone() : at::Tensor());
+    for (Weight* w : site.fused.weights) dw.push_back(w->trainable() ? w->grad_to_add().clone() : at::Tensor());
     wgrad();
     for (size_t i = 0; i < dw.size(); ++i) {
       if (dw[i].defined()) dw[i] = site.fused.weights[i]->grad - dw[i];

@@ -13,7 +13,7 @@ at::Tensor scaled_columns(const at::Tensor& x, const Weight& scale) {
 
 at::Tensor scaled_columns_backward(const at::Tensor& gradient, const at::Tensor& x, Weight& scale) {
   const at::Tensor dy = gradient.to(at::kFloat);
-  if (scale.trainable()) scale.grad.add_((dy * x.to(at::kFloat)).sum(0));
+  if (scale.trainable()) scale.grad_to_add().add_((dy * x.to(at::kFloat)).sum(0));
   return (dy * scale.value.detach().to(at::kFloat)).to(x.scalar_type());
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "halftone/formats/recipe.h"
 
@@ -25,12 +26,17 @@ struct Weight {
   at::Tensor grad;                       // fp32, same shape; undefined for a frozen parameter
   uint64_t version = 1;                  // raised whenever `value` changes: key of packed and quantized copies
   std::shared_ptr<StoredWeight> stored;  // where set, `value` has the shape and dtype but no contents
-  bool grad_is_zero = false;             // so that a product may write it instead of adding to it; not always known
+  bool grad_is_stale = false;            // what `grad` holds is of an earlier step: a product may write over it (grad_to_add)
   std::function<void(Weight&)> on_grad_ready;
 
   bool trainable() const { return grad.defined(); }
+  // The gradient for those that add to it: zeros where it was stale.
+  at::Tensor& grad_to_add() {
+    if (std::exchange(grad_is_stale, false)) grad.zero_();
+    return grad;
+  }
   void grad_ready() {
-    grad_is_zero = false;
+    grad_to_add();
     if (on_grad_ready) on_grad_ready(*this);
   }
 };

@@ -126,6 +126,7 @@ nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
   hyper_ = {optimizer_rule(config.name), config.beta1, config.beta2, config.eps, config.stochastic_rounding};
+  hyper_.zero_grad = options_.device.is_cpu();  // on a GPU products write a step's first gradients over the last one's
   check(!config.stochastic_rounding || training.dtype == "bfloat16",
         "optimizer.stochastic_rounding rounds bfloat16 parameters; training.dtype is {}", training.dtype);
   check(config.state_dtype == "float32" || config.state_dtype == "bfloat16",
@@ -182,8 +183,8 @@ at::Tensor Engine::forward_backward(const MicroBatch& batch, double scale) {
 }
 
 void Engine::drop_gradients() {
+  if (!hyper_.zero_grad) return store_.gradients_are_stale();
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
-  store_.gradients_are_zero();
 }
 
 void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
@@ -194,6 +195,7 @@ void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
   outcome_.zero_();
   at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
   for (const MicroBatch& b : batches) loss_sum.add_(forward_backward(b, 1.0 / static_cast<double>(valid_labels_)));
+  store_.complete_gradients();
 }
 
 void Engine::update(double lr_factor, double loss_limit) {
@@ -218,7 +220,7 @@ void Engine::update(double lr_factor, double loss_limit) {
     for (size_t s = 0; s < flat.segments.size(); ++s) flat.segments[s].lr = base_lr_[u][s] * lr_factor;
     optimizer_step(flat, hyper_, updates_ + 1, outcome);
   }
-  store_.gradients_are_zero();
+  if (!hyper_.zero_grad) store_.gradients_are_stale();
   if (deosc_->active() && !arrived_outcome().updated) return;  // it decides on the host
   store_.bump_versions();
   if (deosc_->step(step_)) store_.masters_changed();
