@@ -208,12 +208,8 @@ TEST_P(Linear, SiblingsComputeWhatEachWouldAlone) {
         y.push_back(call.y);
         row += w->value.size(0);
       }
-      // cuBLASLt may add the products of the joined matrix up in another order.
-      const bool same = test_device().is_cpu() || f.fused.recipe.x_forward.quantized();
-      if (!same) EXPECT_GE(sqnr(at::cat(y, 1).cpu().to(at::kDouble), both.y.cpu()), 50) << name;
-      if (!same) EXPECT_GE(sqnr(f.grads.cpu().to(at::kDouble), dw.cpu()), 100) << name;
-      EXPECT_TRUE(!same || at::equal(both.y, at::cat(y, 1))) << name << ", " << n0;
-      EXPECT_TRUE(!same || at::equal(dw, f.grads)) << name << ", " << n0;
+      EXPECT_TRUE(at::equal(both.y, at::cat(y, 1))) << name << ", " << n0;
+      EXPECT_TRUE(at::equal(dw, f.grads)) << name << ", " << n0;
     }
   }
 }
