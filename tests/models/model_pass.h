@@ -39,7 +39,8 @@ struct DemoModel {
     store.materialize(*built.model, options);
     built.model->prepare(device, kLength);
     store.initialize(1);
-    if (config.activation_checkpoint.mode == "full") built.model->set_recompute({nn::Recompute::full, 1});
+    const std::string& recompute = config.activation_checkpoint.mode;
+    if (recompute != "none") built.model->set_recompute({recompute == "full" ? nn::Recompute::full : nn::Recompute::op, 1});
   }
   int64_t layers() const { return built.model->size().layers; }
   // The `number`th micro-batch of step 1, at its place among the step's rows.

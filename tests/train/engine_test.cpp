@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
+#include "halftone/train/supported.h"
 #include "ops/test_device.h"
 #include "train/small_engine.h"
 
@@ -58,6 +59,20 @@ TEST(Engine, AModelBeyondTheMemoryIsRefusedBeforeItIsMade) {
   }
   EXPECT_GT(available_memory(), 0);
   EXPECT_LT(available_memory(), INT64_MAX);
+}
+
+TEST(Engine, RecomputesWhatTheConfigurationNames) {
+  const std::vector<std::string> args = {"--config", (std::filesystem::path(source_dir()) / "recipes/llama3_8b.toml").string()};
+  JobConfig config = load_config(args, {1}).config;
+  EXPECT_NO_THROW(refuse_unsupported(config));
+  ActivationCheckpointConfig& c = config.activation_checkpoint;
+  EXPECT_EQ(recompute_plan(c).mode, nn::Recompute::op);
+  c.selective_ac_option = "2";
+  EXPECT_EQ(recompute_plan(c).mode, nn::Recompute::every_nth);
+  EXPECT_EQ(recompute_plan(c).n, 2);
+  c.mode = "memory_budget";
+  EXPECT_THROW(refuse_unsupported(config), Error);
+  EXPECT_THROW(recompute_plan(c), Error);
 }
 
 class EngineOn : public OnDevice {};
@@ -122,22 +137,25 @@ class EngineDraws : public testing::TestWithParam<std::vector<std::string>> {};
 // changes the training.
 TEST_P(EngineDraws, DependOnTheStepAlone) {
   const std::vector<at::Tensor> plain = trained(GetParam(), false), disturbed = trained(GetParam(), true),
-                                resumed = trained(GetParam(), true, 3), recomputed = [&] {
-                                  std::vector<std::string> more = GetParam();
-                                  more.push_back("--activation_checkpoint.mode=full");
-                                  return trained(more, true);
-                                }();
+                                resumed = trained(GetParam(), true, 3);
+  std::vector<std::string> more = GetParam();
+  more.insert(more.end(), {"--activation_checkpoint.mode=full", "--activation_checkpoint.selective_ac_option=op"});
+  const std::vector<at::Tensor> recomputed = trained(more, true);
+  more.push_back("--activation_checkpoint.mode=selective");
+  const std::vector<at::Tensor> by_op = trained(more, true);
   ASSERT_EQ(plain.size(), disturbed.size());
   for (size_t i = 0; i < plain.size(); ++i) {
     EXPECT_TRUE(at::equal(plain[i], disturbed[i])) << "evaluations, parameter " << i;
     EXPECT_TRUE(at::equal(plain[i], resumed[i])) << "resume, parameter " << i;
     EXPECT_TRUE(at::equal(plain[i], recomputed[i])) << "recomputation, parameter " << i;
+    EXPECT_TRUE(at::equal(plain[i], by_op[i])) << "recomputation of every second product, parameter " << i;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Recipes, EngineDraws,
-    testing::Values(std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},
+    testing::Values(std::vector<std::string>{"--quantize.scheme=none"},
+                    std::vector<std::string>{"--quantize.scheme=int8", "--quantize.stochastic_rounding"},
                     std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding"},
                     std::vector<std::string>{"--quantize.scheme=int4", "--quantize.stochastic_rounding", "--quantize.grad_input=false"},
                     std::vector<std::string>{"--quantize.scheme=mxfp4"}, std::vector<std::string>{"--quantize.scheme=nvfp4"},

@@ -13,11 +13,11 @@ struct ModelInput {
   StepContext step;
 };
 
-enum class Recompute { none, full, every_nth };
+enum class Recompute { none, full, every_nth, op };  // op: every block, but for the results in its ops/saves.h
 struct RecomputePlan {
   Recompute mode = Recompute::none;
   int n = 1;  // every_nth: blocks n-1, 2n-1, ... are recomputed
-  bool covers(int layer) const { return mode == Recompute::full || (mode == Recompute::every_nth && (layer + 1) % n == 0); }
+  bool covers(int layer) const { return mode == Recompute::every_nth ? (layer + 1) % n == 0 : mode != Recompute::none; }
 };
 
 // Sizes that the trainer, the counters of FLOPs and the checkpoints need of any model.

@@ -8,7 +8,9 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/node.h"
+#include "halftone/ops/quantization_stats.h"
 #include "halftone/ops/range.h"
+#include "halftone/ops/saves.h"
 
 namespace halftone::nn {
 namespace {
@@ -57,16 +59,24 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
       out = model.block(i, in, info_);
     } else if (recomputed(i)) {
       const at::NoGradGuard no_grad;
-      out = joined(model.block(i, in, info_));
-      blocks_.push_back({in, edges(parts(in)), {}});
+      blocks_.push_back({in, model.recompute().mode == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
+      const Stream written = recomputed_block(i, blocks_.back());
+      if (blocks_.back().saves && !quantization_stats()) blocks_.back().saves->drop(written.branch);  // they read every product
+      out = joined(written);
     } else {
       out = for_block(i + 1, model.block(i, in, info_));
-      blocks_.push_back({{}, edges(parts(in)), edges(parts(out))});
+      blocks_.push_back({{}, {}, edges(parts(in)), edges(parts(out))});
     }
   }
   const Stream in = keep ? begin(out) : out;
   loss_ = model.head(in, labels, grad_scale, info_);
-  if (keep) head_ = {{}, edges(parts(in)), edges({loss_.loss})};
+  if (keep) head_ = {{}, {}, edges(parts(in)), edges({loss_.loss})};
+}
+
+Stream Pass::recomputed_block(int64_t block, const Unit& unit) const {
+  SequenceInfo info = info_;
+  info.step.saves = unit.saves;
+  return model_.block(block, unit.in, info);
 }
 
 void Pass::backward() {
@@ -78,7 +88,8 @@ void Pass::backward() {
     Unit& unit = blocks_[static_cast<size_t>(i)];
     if (unit.end.empty()) {
       const at::AutoGradMode grad(true);
-      unit.end = edges(parts(joined(model_.block(i, unit.in, info_))));
+      if (unit.saves) unit.saves->begin_again();
+      unit.end = edges(parts(joined(recomputed_block(i, unit))));
     }
     d = differentiate(unit.begin, unit.end, parts(d));
     blocks_.pop_back();

@@ -22,11 +22,13 @@ class Pass {
 
  private:
   // Where the gradients of what a unit wrote go into its graph, and where those of what it read come out. A unit that is recomputed has
-  // no graph yet, and what it reads instead.
+  // no graph yet, and instead what it reads and the results that it will not compute again.
   struct Unit {
     Stream in;
+    std::shared_ptr<Saves> saves;
     std::vector<torch::autograd::Edge> begin, end;
   };
+  Stream recomputed_block(int64_t block, const Unit& unit) const;  // its first pass, or its second one
   bool recomputed(int64_t block) const { return block < model_.blocks() && model_.recompute().covers(static_cast<int>(block)); }
 
   Model& model_;

@@ -180,6 +180,14 @@ AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool 
   query.dtype = qkv.scalar_type(), query.head_dim = args.head_dim, query.seq = args.seq;
   AttentionState s;
   s.backend = &choose(query, backend);
+  set_inputs(s, qkv, args);
+  s.backend->forward(s, args);
+  s.out = rows(s.attended);
+  if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
+  return s;
+}
+
+void set_inputs(AttentionState& s, const at::Tensor& qkv, const AttentionArgs& args) {
   int64_t column = 0;
   const auto next = [&](int64_t heads) {
     const at::Tensor part = qkv.narrow(1, column, heads * args.head_dim);
@@ -187,10 +195,6 @@ AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool 
     return part.view({args.batch, args.seq, heads, args.head_dim});
   };
   s.q = next(args.heads), s.k = next(args.kv_heads), s.v = next(args.kv_heads);
-  s.backend->forward(s, args);
-  s.out = rows(s.attended);
-  if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
-  return s;
 }
 
 AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {

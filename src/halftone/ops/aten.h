@@ -29,6 +29,8 @@ struct AttentionState {
 };
 // qkv with q, k already rotated. `backend`: by this one, an Error where it lacks something; empty: by the first that takes it.
 AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep, std::string_view backend = {});
+// q, k and v of a state whose other tensors are those of an earlier call on the same numbers.
+void set_inputs(AttentionState& state, const at::Tensor& qkv, const AttentionArgs& args);
 // Before un-rotation, each [T, heads * d] with rows of adjacent elements.
 struct AttentionGradients {
   at::Tensor q, k, v;

@@ -12,6 +12,7 @@
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/node.h"
+#include "halftone/ops/saves.h"
 
 namespace halftone {
 namespace {
@@ -47,19 +48,20 @@ void check_args(const at::Tensor& qkv, const AttentionArgs& a, int64_t seq) {
   check(a.kv_heads > 0 && a.heads % a.kv_heads == 0, "attention: {} heads are not a multiple of {} key-value heads", a.heads, a.kv_heads);
 }
 
-at::Tensor forward_cpu(const at::Tensor& qkv, const AttentionArgs& a, at::Tensor& lse) {
+aten::AttentionState forward_cpu(const at::Tensor& qkv, const AttentionArgs& a) {
   const int64_t d = a.head_dim, width = a.heads * d, kv = a.kv_heads * d;
-  at::Tensor out = at::empty({qkv.size(0), width}, qkv.options());
-  lse = at::empty({a.batch, a.heads, a.seq}, qkv.options().dtype(at::kFloat));
+  aten::AttentionState s;
+  s.out = at::empty({qkv.size(0), width}, qkv.options());
+  s.lse = at::empty({a.batch, a.heads, a.seq}, qkv.options().dtype(at::kFloat));
   AttentionForward p;
   p.shape = {a.batch, a.seq, a.seq, static_cast<int>(a.heads), static_cast<int>(a.kv_heads), static_cast<int>(d)};
   p.dtype = kernel_dtype(qkv), p.scale = static_cast<float>(a.scale);
   p.q = column(qkv, 0), p.k = column(qkv, width), p.v = column(qkv, width + kv);
   p.q_layout.row = p.k_layout.row = p.v_layout.row = qkv.stride(0);
-  p.out = out.data_ptr(), p.out_layout.row = width, p.lse = lse.mutable_data_ptr<float>();
+  p.out = s.out.data_ptr(), p.out_layout.row = width, p.lse = s.lse.mutable_data_ptr<float>();
   if (a.documents.start.defined()) p.doc_start = a.documents.start.const_data_ptr<int32_t>();
   causal_attention_forward(p);
-  return out;
+  return s;
 }
 
 at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lse,
@@ -116,7 +118,7 @@ Documents documents_of(const at::Tensor& start, c10::Device device) {
   return d;
 }
 
-at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args) {
+at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves) {
   check_args(qkv, args, args.seq);
   at::Tensor plain = qkv.detach(), out;
   const bool recording = records(qkv);
@@ -124,15 +126,15 @@ at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args) {
   {
     at::NoGradGuard no_grad;
     rotate(plain, args, false);
+    const auto compute = [&] { return plain.is_cpu() ? forward_cpu(plain, args) : aten::attention(plain, args, recording || saves); };
+    const auto state = std::make_shared<aten::AttentionState>(saves ? saves->attention(compute) : compute());
+    out = state->out.detach();
     if (plain.is_cpu()) {
-      at::Tensor lse;
-      out = forward_cpu(plain, args, lse);
-      backward = [plain, saved = out.detach(), lse, args](const variable_list& g) -> variable_list {
-        return {backward_cpu(g[0].contiguous(), plain, saved, lse, args)};
+      backward = [plain, state, args](const variable_list& g) -> variable_list {
+        return {backward_cpu(g[0].contiguous(), plain, state->out, state->lse, args)};
       };
     } else {
-      auto state = std::make_shared<aten::AttentionState>(aten::attention(plain, args, recording));
-      out = state->out;
+      if (recording) aten::set_inputs(*state, plain, args);
       state->out = at::Tensor();
       backward = [state, args](const variable_list& g) -> variable_list { return {backward_cuda(g[0].contiguous(), *state, args)}; };
     }

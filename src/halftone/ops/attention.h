@@ -3,6 +3,8 @@
 
 namespace halftone {
 
+class Saves;
+
 // Documents of packed rows: each is a run of places of one row, and its tokens see no other.
 struct Documents {
   at::Tensor start;     // int32 [T]: place in its row where a token's document begins; undefined: rows are not divided
@@ -24,8 +26,8 @@ struct AttentionArgs {
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:
-// q and k are rotated in place (the producer never reads it again).
-at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args);
+// q and k are rotated in place (the producer never reads it again). `saves`: of a block that is recomputed (ops/saves.h).
+at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves = nullptr);
 
 // Keys and values of the positions seen so far, one layer: [batch, capacity, Hkv * d] each.
 struct KvCache {

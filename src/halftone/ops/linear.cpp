@@ -19,6 +19,7 @@
 #include "halftone/ops/node.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/quantization_stats.h"
+#include "halftone/ops/saves.h"
 #include "halftone/ops/weight_source.h"
 #include "halftone/quantize/panels.h"
 
@@ -39,6 +40,7 @@ struct MadeOf {
   std::optional<uint32_t> step;
   at::ScalarType x_type{};  // dtype of X
   uint64_t capture = 0;     // graph capture in which they were made: the replays' own
+  bool joined = false;      // siblings as one operand of the forward product
   bool operator==(const MadeOf&) const = default;
 };
 
@@ -91,6 +93,7 @@ class Call {
         first_row_(o.step.first_row + o.first_row),
         tokens_(x.size(0)),
         joins_(joins(x, fused)),
+        joins_forward_(joins_ && o.step.saves == nullptr),
         x_again_(o.x_again) {}
 
   at::Tensor forward(const Activation& input, const LinearOptions& o) {
@@ -103,7 +106,13 @@ class Call {
     for (const Operand& w : p.forward) {
       ProductOptions options;
       if (p.bias.defined()) options.bias = p.bias.narrow(0, n0, w.rows);
-      run(kForward, rows, w, y.narrow(1, n0, w.rows), options);
+      const at::Tensor part = y.narrow(1, n0, w.rows);
+      const auto compute = [&] { run(kForward, rows, w, part, options); };
+      if (context_.saves) {
+        context_.saves->product(part, compute);
+      } else {
+        compute();
+      }
       n0 += w.rows;
     }
     return y;
@@ -267,7 +276,7 @@ class Call {
 
   // The weights' operands of the forward product, made once; before a backward pass those of dgrad, too, where one read makes both.
   PreparedWeights& prepared(bool keep) {
-    MadeOf state{0, {}, x_type_, capture_};
+    MadeOf state{0, {}, x_type_, capture_, joins_forward_};
     for (const Weight* w : fused_.weights) state.version += w->version;
     if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
     if (fused_.prepared == nullptr || fused_.prepared->made_of != state) {
@@ -284,7 +293,7 @@ class Call {
     const bool whole_panels =
         std::all_of(fused_.weights.begin(), fused_.weights.end(), [](const Weight* w) { return w->value.size(0) % kPanelColumns == 0; });
     if (dgrad) p.dgrad_spans = spans(false);
-    for (const Span& s : spans(joins_ && whole_panels)) {
+    for (const Span& s : spans(joins_forward_ && whole_panels)) {
       std::vector<Operand> siblings;
       const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights[s.first]->value.scalar_type());
       for (const Weight* w : weights(s)) {
@@ -340,7 +349,7 @@ class Call {
   const StepContext context_;
   const uint64_t capture_;
   const int64_t first_row_, tokens_;
-  const bool joins_;
+  const bool joins_, joins_forward_;  // saves are of each weight's product
   const std::function<at::Tensor()> x_again_;
   Operand x_;                // for wgrad; undefined where x_again_ makes it
   std::vector<Operand> dy_;  // of every product of wgrad, between the parts of backward

@@ -11,6 +11,8 @@
 
 namespace halftone {
 
+class Saves;
+
 // A weight that exists in quantised form only (int8_weight, int4_weight; numerics.md section 7).
 struct StoredWeight {
   OperandSpec spec;
@@ -51,6 +53,8 @@ struct StepContext {
   // Device memory that holds `step` too, for as long as its owner keeps it there: what a graph capture queues reads the step from
   // it in every replay. Null: such a capture of random draws is an error.
   const uint32_t* device_step = nullptr;
+  // Of a block that the backward pass computes again and that keeps some results for it (ops/saves.h); else null.
+  std::shared_ptr<Saves> saves{};
 };
 
 }  // namespace halftone

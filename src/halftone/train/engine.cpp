@@ -59,9 +59,8 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
 nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
   if (config.mode == "none") return {};
   if (config.mode == "full") return {nn::Recompute::full, 1};
-  check(config.mode == "selective" && config.selective_ac_option != "op",
-        "activation_checkpoint: this build has none, full and selective with a block period n; found {} {}", config.mode,
-        config.mode == "selective" ? config.selective_ac_option : "");
+  check(config.mode == "selective", "activation_checkpoint.mode: this build has none, full and selective; found {}", config.mode);
+  if (config.selective_ac_option == "op") return {nn::Recompute::op, 1};
   try {
     size_t used = 0;
     const int n = std::stoi(config.selective_ac_option, &used);

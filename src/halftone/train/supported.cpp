@@ -40,7 +40,7 @@ void refuse_unsupported(const JobConfig& c) {
   idle(c.activation_checkpoint.visualize_memory_budget_pareto,
        "activation_checkpoint.visualize_memory_budget_pareto: this build has no memory_budget");
   idle(c.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns != recompute.per_op_sac_force_recompute_mm_shapes_by_fqns,
-       "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns: this build recomputes whole blocks");
+       "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns: op recomputes every second product, whatever its shape");
   const DataloaderConfig loader;
   idle(c.training.dataloader.shuffle_buffer != loader.shuffle_buffer || c.validation.dataloader.shuffle_buffer != loader.shuffle_buffer,
        "dataloader.shuffle_buffer: no source is a stream here; all documents are shuffled together");

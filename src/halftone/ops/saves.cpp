@@ -1,0 +1,46 @@
+#include "halftone/ops/saves.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <utility>
+
+#include "halftone/base/error.h"
+
+namespace halftone {
+namespace {
+
+template <class T>
+T taken(std::deque<T>& kept) {
+  check(!kept.empty(), "recomputation: the block ran more products or attention in its second pass than in its first");
+  T first = std::move(kept.front());
+  kept.pop_front();
+  return first;
+}
+
+}  // namespace
+
+void Saves::product(const at::Tensor& y, const std::function<void()>& compute) {
+  if (products_++ % 2 != 0) return compute();
+  if (again_) {
+    const at::Tensor kept = taken(kept_);
+    if (kept.defined()) y.copy_(kept);
+    return;
+  }
+  compute();
+  // What siblings wrote side by side is read apart, and RoPE writes over q.
+  kept_.push_back(y.nbytes() == y.storage().nbytes() ? y : y.clone());
+}
+
+aten::AttentionState Saves::attention(const std::function<aten::AttentionState()>& compute) {
+  if (again_) return taken(attention_);
+  aten::AttentionState state = compute();
+  attention_.push_back(state);
+  attention_.back().q = attention_.back().k = attention_.back().v = at::Tensor();
+  return state;
+}
+
+void Saves::drop(const at::Tensor& output) {
+  if (!kept_.empty() && output.defined() && kept_.back().is_alias_of(output)) kept_.back() = at::Tensor();
+}
+
+}  // namespace halftone
