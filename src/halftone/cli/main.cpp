@@ -26,9 +26,10 @@ struct Command {
   std::function<int(Arguments)> run;
 };
 
-const std::array<Command, 7>& commands() {
-  static const std::array<Command, 7> kCommands = {{
+const std::array<Command, 8>& commands() {
+  static const std::array<Command, 8> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
+      {"estimate", "memory and tokens/s of a configuration, before a run: --config X.toml --device h100", halftone::estimate_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
       {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},
       {"tokenize", "turn text into .bin files of token ids", halftone::tokenize_command},

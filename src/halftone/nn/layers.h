@@ -136,7 +136,9 @@ class Attention : public Module {
   Attention(const Shape& shape, int layer, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"Attention", "Module"}; }
   at::Tensor operator()(const Activation& x_td, const SequenceInfo& info);
+  const Shape& shape() const { return shape_; }
   const std::vector<Linear*>& readers() const { return qkv_.linears(); }  // of its input
+  Linear& output() { return wo_; }
 
  private:
   Shape shape_;
@@ -152,6 +154,7 @@ class FeedForward : public Module {
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
   at::Tensor operator()(const Activation& x_td, const StepContext& step);
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
+  Linear& output() { return w2_; }
 
  private:
   Linear &w1_, &w3_, &w2_;  // w1 | w3 adjacent in memory: one product where nothing is quantised

@@ -118,13 +118,16 @@ int64_t block_count(double value, int64_t layers) {
 }
 
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device) {
+  return apply_recipes(model, plan, layers, hardware_of(device));
+}
+
+std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, Hardware hardware) {
   std::vector<Module*> modules;
   model.for_each_module([&](Module& m) { modules.push_back(&m); });
   std::vector<std::string> lines;
   std::map<const Module*, const RecipeRule*> taken;
   std::set<const Module*> targeted;
   std::vector<Linear*> bitnet;
-  const Hardware hardware = hardware_of(device);
   bool any = false;
   for (const RecipeRule& rule : plan.rules) {
     if (rule.scheme == "none") continue;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "halftone/formats/recipe.h"
+#include "halftone/formats/support.h"
 #include "halftone/nn/layers.h"
 #include "halftone/nn/recipe_options.h"
 
@@ -33,6 +34,8 @@ int64_t block_count(double value, int64_t layers);
 // known class that the model has not is none of that while another target matches), a module named in full whose sizes the scheme cannot
 // take, a module matched twice. Warning: a rule that quantises nothing.
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
+// For hardware that need not be there.
+std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, Hardware hardware);
 
 // One line for every Linear: name, sizes, scheme or why it has none (model.print_after_conversion).
 std::vector<std::string> layer_formats(Module& model);

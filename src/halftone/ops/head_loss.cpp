@@ -16,19 +16,6 @@
 namespace halftone {
 namespace {
 
-// Logits stay in fp32 on a CPU. On a device they are rounded to x's dtype, as its gradient is, which then lies in their memory.
-at::ScalarType logits_type(const at::Tensor& x) { return x.is_cpu() ? at::kFloat : x.scalar_type(); }
-
-// Rows of a chunk: some 8 MiB of logits on a CPU and at most 1 GiB on a device, where every chunk reads and writes all of the head's
-// gradient: 4,096 rows in bf16 of a vocabulary of 128,256. Whole blocks of every format that contracts rows (128 at most), so that those
-// of a quantised head end where they do without chunks.
-int64_t chunk_rows(const at::Tensor& x, int64_t vocab) {
-  constexpr int64_t kBlock = 128, kMiB = 1 << 20;
-  const auto row_bytes = std::max<int64_t>(vocab, 1) * static_cast<int64_t>(c10::elementSize(logits_type(x)));
-  const int64_t rows = (x.is_cpu() ? 8 : 1024) * kMiB / row_bytes / kBlock * kBlock;
-  return x.is_cpu() ? std::clamp<int64_t>(rows, kBlock, 1024) : std::max<int64_t>(rows, 2 * kBlock);
-}
-
 // Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.
 at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor,
                       at::Tensor& d_logits) {
@@ -48,6 +35,19 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
 
 }  // namespace
 
+// Logits stay in fp32 on a CPU. On a device they are rounded to x's dtype, as its gradient is, which then lies in their memory.
+at::ScalarType logits_type(at::ScalarType x, bool cpu) { return cpu ? at::kFloat : x; }
+
+// Rows of a chunk: some 8 MiB of logits on a CPU and at most 1 GiB on a device, where every chunk reads and writes all of the head's
+// gradient: 4,096 rows in bf16 of a vocabulary of 128,256. Whole blocks of every format that contracts rows (128 at most), so that those
+// of a quantised head end where they do without chunks.
+int64_t logits_rows(at::ScalarType x, bool cpu, int64_t vocab) {
+  constexpr int64_t kBlock = 128, kMiB = 1 << 20;
+  const auto row_bytes = std::max<int64_t>(vocab, 1) * static_cast<int64_t>(c10::elementSize(logits_type(x, cpu)));
+  const int64_t rows = (cpu ? 8 : 1024) * kMiB / row_bytes / kBlock * kBlock;
+  return cpu ? std::clamp<int64_t>(rows, kBlock, 1024) : std::max<int64_t>(rows, 2 * kBlock);
+}
+
 Head head_of(FusedLinears& fused) {
   std::vector<Weight*> weights = fused.weights;
   std::copy_if(fused.biases.begin(), fused.biases.end(), std::back_inserter(weights), [](const Weight* b) { return b != nullptr; });
@@ -65,14 +65,14 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   const bool training = records(inputs);
   at::NoGradGuard no_grad;
   const at::Tensor plain = x.detach().contiguous();
-  const int64_t rows = plain.size(0), step = chunk_rows(plain, head.out_features);
+  const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), head.out_features);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
   const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
   at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
-    const LinearCall call = head.call(chunk, {context, training, logits_type(chunk), r});
+    const LinearCall call = head.call(chunk, {context, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
     at::Tensor d_logits;
     if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
     sum += chunk_loss(call.y, target, grad_scale, factor, d_logits);

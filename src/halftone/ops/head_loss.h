@@ -16,6 +16,10 @@ struct Head {
 };
 Head head_of(FusedLinears& fused);
 
+// dtype of the logits of an input in dtype x, and the rows of them that exist at once.
+at::ScalarType logits_type(at::ScalarType x, bool cpu);
+int64_t logits_rows(at::ScalarType x, bool cpu, int64_t vocab);
+
 struct HeadLoss {
   at::Tensor loss;  // fp32 scalar on the device: grad_scale * grad_factor * sum of cross-entropies; root of the backward pass
   at::Tensor sum;   // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels

@@ -1,6 +1,7 @@
 #pragma once
 #include <vector>
 
+#include "halftone/formats/support.h"
 #include "halftone/ops/operand.h"
 
 namespace halftone {
@@ -28,5 +29,10 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
 // The right operand of many products (a weight) in the form that they read, and nothing else of it. Several, siblings side by side, on
 // the CPU alone: unquantised or with one scale a row, of whole panels.
 Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate);
+
+// The same in numbers, of hardware that need not be there: bytes of memory that an element of the copy takes, scales of its blocks
+// included, and those of a weight as right_operand leaves it. 0: the matrix itself is read.
+double copy_bytes(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, Hardware hardware, CopyUse use, bool emulate);
+double right_operand_bytes(const OperandSpec& spec, const OperandSpec& a, at::ScalarType hp, Hardware hardware, bool emulate);
 
 }  // namespace halftone

@@ -1,4 +1,5 @@
 #pragma once
+#include "halftone/formats/support.h"
 #include "halftone/ops/product.h"
 
 namespace halftone {
@@ -8,12 +9,17 @@ namespace cpu {
 void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options);
 CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate);
 Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate);
+double right_operand_bytes(const OperandSpec& spec, const OperandSpec& a, at::ScalarType hp, bool emulate);
 }  // namespace cpu
 
 // The same by the kernels of halftone_cuda.so.
 namespace cuda {
 void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options);
 CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate);
+// Of a device of the given kind, which need not be there.
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate,
+                            Hardware hardware);
+double right_operand_bytes(const OperandSpec& spec, const OperandSpec& a, at::ScalarType hp, bool emulate, Hardware hardware);
 Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate);
 }  // namespace cuda
 

@@ -206,4 +206,9 @@ Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::S
   return b;
 }
 
+double right_operand_bytes(const OperandSpec& spec, const OperandSpec& a, at::ScalarType hp, bool emulate) {
+  const DType type = product_type(a, spec, hp, emulate);
+  return type == DType::s8 ? 1 : type == DType::f32 ? 4 : 2;
+}
+
 }  // namespace halftone::cpu

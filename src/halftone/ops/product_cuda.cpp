@@ -26,9 +26,14 @@ struct Form {
   bool codes() const { return path == Path::int8 || path == Path::fp8; }
 };
 
-// As formats/support.h says, so that what a run prints at its start is what it does. The devices of a process are alike.
-Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
+// The devices of a process are alike.
+Hardware this_device() {
   static const Hardware hardware = hardware_of({c10::DeviceType::CUDA, 0});
+  return hardware;
+}
+
+// As formats/support.h says, so that what a run prints at its start is what it does.
+Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate, Hardware hardware) {
   if (emulate) return {Path::dequantized, at::kFloat};
   if (!a.quantized() || !b.quantized()) {
     // Sums of 128 are scaled in products of codes only.
@@ -83,7 +88,7 @@ at::ScalarType numbers_type(const Operand& a, const Operand& b) {
 }  // namespace
 
 void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, const ProductOptions& options) {
-  const Form form = form_of(a_in.spec, b_in.spec, numbers_type(a_in, b_in), options.emulate);
+  const Form form = form_of(a_in.spec, b_in.spec, numbers_type(a_in, b_in), options.emulate, this_device());
   const Operand a = readable(a_in, form), b = readable(b_in, form);
   gemm::Product p;
   p.m = a.rows, p.n = b.rows, p.k = a.k;
@@ -112,10 +117,15 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
 }
 
 CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate) {
+  return product_request(spec, other, hp, use, emulate, this_device());
+}
+
+CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate,
+                            Hardware hardware) {
   const bool kept = use == CopyUse::kept;
   CopyRequest r;
   r.spec = spec, r.multiple = kContractionMultiple;
-  const Form form = form_of(spec, other, hp, emulate);
+  const Form form = form_of(spec, other, hp, emulate, hardware);
   if (form.path == Path::folded) {
     r.form = ValueForm::fold_e4m3;
   } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
@@ -130,9 +140,15 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
 
 Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate) {
   check(siblings.size() == 1, "product: {} does not join others side by side on a device", siblings.front());
-  Operand b = readable(siblings.front(), form_of(a, siblings.front().spec, hp, emulate));
+  Operand b = readable(siblings.front(), form_of(a, siblings.front().spec, hp, emulate, this_device()));
   if (b.values.defined()) b.codes.reset(), b.packed.reset();
   return b;
+}
+
+double right_operand_bytes(const OperandSpec& spec, const OperandSpec& a, at::ScalarType hp, bool emulate, Hardware hardware) {
+  const Form form = form_of(a, spec, hp, emulate, hardware);
+  if (!spec.quantized()) return form.type == hp ? 0 : static_cast<double>(c10::elementSize(form.type));
+  return form.codes() || form.path == Path::folded ? 1 : static_cast<double>(c10::elementSize(form.type));
 }
 
 }  // namespace halftone::cuda

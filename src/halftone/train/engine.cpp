@@ -40,13 +40,13 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
 }
 
 bool has_bf16_moments(const OptimizerConfig& c) { return c.implementation == "fused_opt_states_bf16" || c.state_dtype == "bfloat16"; }
-// Of an element of the parameters.
+
+}  // namespace
+
 int64_t moment_bytes(const OptimizerConfig& c) {
   const int64_t moments = optimizer_rule(c.name) != OptimizerRule::sgd ? 2 : c.beta1 > 0 ? 1 : 0;
   return moments * (has_bf16_moments(c) ? 2 : 4);
 }
-
-}  // namespace
 
 void require_memory(int64_t needed, int64_t available, const ModelConfig& model) {
   constexpr double kGiB = 1 << 30;

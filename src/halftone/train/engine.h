@@ -113,6 +113,8 @@ class Engine {
 // Error naming the model where its parameters, gradients and moments, `needed` bytes, exceed what is available.
 void require_memory(int64_t needed, int64_t available, const ModelConfig& model);
 
+// The optimizer's states, of an element of the parameters.
+int64_t moment_bytes(const OptimizerConfig& config);
 nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config);
 
 }  // namespace halftone

@@ -13,6 +13,7 @@
 #include "halftone/train/console.h"
 #include "halftone/train/run_files.h"
 #include "halftone/train/run_state.h"
+#include "halftone/train/silence.h"
 
 namespace halftone {
 namespace {
@@ -20,12 +21,6 @@ namespace {
 constexpr size_t kFewestMeasured = 2, kMostMeasured = 3;  // steps
 constexpr double kMeasuredSeconds = 3;                    // after which the fewest are enough
 constexpr double kSavedBytesPerSecond = 2e8;              // of a modest disk, checksums included
-
-// The measuring models say nothing.
-struct Silence {
-  Silence() { set_log_enabled(false); }
-  ~Silence() { set_log_enabled(true); }
-};
 
 struct Measured {
   double step = 0, evaluation = 0;  // seconds; the middle of several, since other programs may run

@@ -13,10 +13,12 @@
 #include "halftone/base/start_times.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/range.h"
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/estimate.h"
 #include "halftone/train/quantization_report.h"
 #include "halftone/train/run_checkpoints.h"
 #include "halftone/train/run_data.h"
@@ -51,6 +53,7 @@ class Trainer {
  private:
   void open_folder();
   void build();
+  void expect(int64_t vocab_size);
   void build_engine();
   void plan();
   void train();
@@ -70,6 +73,7 @@ class Trainer {
   DeviceInfo device_info_;
   RunProgress progress_;
   std::optional<Tokenizer> tokenizer_;
+  std::optional<Estimate> estimate_;  // of a GPU
   std::unique_ptr<Engine> engine_;
   RunFlops flops_;
   std::unique_ptr<CheckpointStore> store_;  // null without checkpoints
@@ -129,11 +133,30 @@ void Trainer::build() {
   start_times_->mark("data");
 }
 
+// Before the memory is taken, so that what it will be stands above a message that there is none.
+void Trainer::expect(int64_t vocab_size) {
+  try {
+    const Hardware hardware = hardware_of(device_);
+    estimate_ = estimate_step(config_, vocab_size, estimate_device(device_info_.name, hardware, device_info_.capacity_gib));
+  } catch (const Error& e) {  // a wrong configuration is told of by the engine
+    return log_debug("no estimate: {}", e.what());
+  }
+  log_info("Estimated for a step: {}", estimate_line(*estimate_));
+  log_debug("{}", estimate_text(*estimate_));
+  if (!estimate_->fits()) log_warning("a step may not fit into the device's memory; {}", estimate_advice(*estimate_));
+}
+
 void Trainer::build_engine() {
   Engine::Options options;
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
-  engine_ = std::make_unique<Engine>(config_, options);
+  if (!device_.is_cpu()) expect(options.vocab_size);
+  try {
+    engine_ = std::make_unique<Engine>(config_, options);
+  } catch (const c10::OutOfMemoryError& e) {
+    if (!estimate_) throw;
+    fail("{}", out_of_memory_text(e.what_without_backtrace(), "while the model is made", *estimate_));
+  }
   const nn::ModelSize& size = engine_->size();
   log_info("Building {} {} with {} layers of width {}, {} heads ({} of keys and values), vocabulary {}", config_.model.name,
            config_.model.flavor, size.layers, thousands(static_cast<double>(size.dim)), size.heads, size.kv_heads,
@@ -217,9 +240,10 @@ bool Trainer::observed_step(int64_t step) {
   try {
     const Range range("ProfilerStep#{}", step);  // the name by which tools of PyTorch find steps
     if (!train_step(step)) return false;
-  } catch (const c10::OutOfMemoryError&) {
+  } catch (const c10::OutOfMemoryError& e) {
     traces_->out_of_memory(step);
-    throw;
+    if (!estimate_) throw;
+    fail("{}", out_of_memory_text(e.what_without_backtrace(), fmt::format("in step {}", step), *estimate_));
   }
   if (progress_.step == step) metrics_->leave_out(traces_->after(step));  // no rollback
   return true;

@@ -1,0 +1,234 @@
+#include "halftone/train/estimate.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/models/registry.h"
+#include "halftone/nn/recipe_config.h"
+#include "halftone/ops/device.h"
+#include "halftone/ops/hardware.h"
+#include "halftone/train/console.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/silence.h"
+
+namespace halftone {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+constexpr double kContext = 0.6 * kGiB;  // outside of the allocator: CUDA's context, kernels, the libraries' own memory
+
+// Copies and reads of large tensors in a training step: H100 by its optimizer (34 bytes a parameter) and gradient norm (4), H200 by
+// docs/benchmarks/roofline.md. Memory as the driver tells it.
+constexpr GpuRates kGpus[] = {{"H100", 79.2, 2.8e12, 3.1e12}, {"H200", 139.8, 4.22e12, 4.67e12}};
+
+std::string in_gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
+
+at::ScalarType type_of(const std::string& name) { return name == "float32" ? at::kFloat : at::kBFloat16; }
+
+Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevice& device) {
+  const StepShape shape(model, config, device);
+  Estimate e;
+  e.memory_bytes = device.memory_gib * kGiB;
+  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext;
+  e.tokens = shape.tokens * shape.micro_batches;
+  e.phases = memory_phases(shape);
+  return e;
+}
+
+// Settings that need less memory for the same model, data and batch of a step (training.global_batch_size holds the latter).
+std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const EstimateDevice& device, double peak) {
+  std::vector<Saving> all;
+  const auto with = [&](const std::string& setting, auto&& set) {
+    JobConfig other = config;
+    set(other);
+    const double saved = peak - estimated(model, other, device).peak().bytes();
+    if (saved > 0) all.push_back({setting, saved});
+  };
+  with("activation_checkpoint.mode = \"full\"", [](JobConfig& c) { c.activation_checkpoint.mode = "full"; });
+  with("training.local_batch_size = 1", [](JobConfig& c) { c.training.local_batch_size = 1; });
+  with("optimizer.state_dtype = \"bfloat16\"", [](JobConfig& c) { c.optimizer.state_dtype = "bfloat16"; });
+  with("training.dtype = \"bfloat16\" with optimizer.stochastic_rounding", [](JobConfig& c) { c.training.dtype = "bfloat16"; });
+  std::stable_sort(all.begin(), all.end(), [](const Saving& a, const Saving& b) { return a.bytes > b.bytes; });
+  return all;
+}
+
+}  // namespace
+
+EstimateDevice estimate_device(std::string name, Hardware hardware, double memory_gib) {
+  const auto* known =
+      std::find_if(std::begin(kGpus), std::end(kGpus), [&](const GpuRates& g) { return name.find(g.name) != std::string::npos; });
+  return {std::move(name), hardware, memory_gib, is_cpu(hardware) || known == std::end(kGpus) ? nullptr : known};
+}
+
+EstimateDevice estimate_device(const std::string& asked, const std::string& training_device) {
+  std::string upper = asked;
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  for (const GpuRates& g : kGpus) {
+    if (upper == g.name) return {std::string("NVIDIA ") + std::string(g.name), Hardware::sm_90, g.memory_gib, &g};
+  }
+  check(asked == "cpu" || asked == "auto", "estimate: --device: expected h100, h200, cpu or auto, found '{}'", asked);
+  if (asked == "cpu" || training_device == "cpu") {
+    const DeviceInfo info = device_info(at::kCPU);
+    return estimate_device(info.name, hardware_of(at::kCPU), info.capacity_gib);
+  }
+  if (const Hardware here = this_machine(); !is_cpu(here)) {
+    const DeviceInfo info = device_info({c10::DeviceType::CUDA, 0});
+    return estimate_device(info.name, here, info.capacity_gib);
+  }
+  return estimate_device("h100", "");
+}
+
+StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device)
+    : model(m),
+      config(config),
+      device(device),
+      size(m.size()),
+      recompute(recompute_plan(config.activation_checkpoint)),
+      blocks(static_cast<size_t>(m.blocks())),
+      storage(type_of(config.training.dtype)),
+      compute(storage == at::kBFloat16 ? at::kBFloat16 : type_of(config.training.mixed_precision_param)),
+      stream(c10::promoteTypes(type_of(config.training.mixed_precision_residual), compute)),
+      c(static_cast<double>(c10::elementSize(compute))),
+      r(static_cast<double>(c10::elementSize(stream))),
+      tokens(config.training.local_batch_size * config.training.seq_len),
+      micro_batches(std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size)) {
+  m.for_each_module([&](nn::Module& module) {
+    if (auto* l = dynamic_cast<nn::Linear*>(&module)) l->block() >= 0 ? linears.push_back(l) : void(head = l);
+    if (module.block() < 0) return;
+    StepShape::Block& b = blocks.at(static_cast<size_t>(module.block()));
+    if (auto* a = dynamic_cast<nn::Attention*>(&module)) b.attention = a;
+    if (auto* f = dynamic_cast<nn::FeedForward*>(&module)) b.feed_forward = f;
+  });
+  const bool whole = std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.attention && b.feed_forward; });
+  check(head != nullptr && whole && !blocks.empty(), "estimate: {} has blocks of other parts than attention and feed-forward",
+        config.model.name);
+}
+
+double Phase::bytes() const {
+  double sum = 0;
+  for (const MemoryShare& s : shares) sum += s.bytes;
+  return sum;
+}
+
+const Phase& Estimate::peak() const {
+  return *std::max_element(phases.begin(), phases.end(), [](const Phase& a, const Phase& b) { return a.bytes() < b.bytes(); });
+}
+
+double Estimate::step_ms() const {
+  double sum = 0;
+  for (const WorkTime& w : work) sum += w.ms;
+  return sum;
+}
+
+Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device) {
+  const BuiltModel built = build_model(config.model, vocab_size);
+  nn::Model& model = *built.model;
+  {
+    const Silence silence;  // the run itself says it
+    nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
+  }
+  Estimate e = estimated(model, config, device);
+  const StepShape shape(model, config, device);
+  e.work = work_times(shape, e.remarks);
+  constexpr double kLaunchesMs = 0.5;  // of a block's kernels, forward and backward: some 80 of several microseconds on the host
+  if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.size.layers * shape.micro_batches))
+    e.remarks.emplace_back("at this size the launches of kernels, which are not counted, take longer than their work");
+  for (const StepShape::Block& b : shape.blocks) {
+    const auto sum = [](const std::vector<SavedTensor>& tensors) {
+      double bytes = 0;
+      for (const SavedTensor& t : tensors) bytes += t.bytes;
+      return bytes;
+    };
+    std::vector<SavedTensor> saved = saved_tensors(shape, b);
+    if (e.saved.empty() || sum(saved) > sum(e.saved)) e.saved = std::move(saved);
+  }
+  e.savings = savings(model, config, device, e.peak().bytes());
+  e.what = fmt::format("{} {}, {} layers, {} parameters, {} rows of {} tokens, recomputation {}, on {} with {:.1f} GiB", config.model.name,
+                       config.model.flavor, shape.size.layers, thousands(static_cast<double>(shape.size.parameters)),
+                       config.training.local_batch_size, thousands(static_cast<double>(config.training.seq_len)),
+                       config.activation_checkpoint.mode, device.name, device.memory_gib);
+  if (built.block_causal) e.remarks.emplace_back("documents are kept apart: attention takes less time than estimated, on another path");
+  return e;
+}
+
+std::string estimate_line(const Estimate& e) {
+  std::string line = fmt::format("peak {} GiB in {}, {} of {:.1f} GiB with the device's context", in_gib(e.peak().bytes()), e.peak().name,
+                                 in_gib(e.needed_bytes()), e.memory_bytes / kGiB);
+  if (e.context_bytes == 0)
+    line = fmt::format("peak {} GiB in {}, of {:.1f} GiB", in_gib(e.peak().bytes()), e.peak().name, e.memory_bytes / kGiB);
+  if (!e.work.empty()) line += fmt::format("; {} tokens/s", thousands(e.tokens_per_second()));
+  return line;
+}
+
+std::string memory_text(const Estimate& e) {
+  const auto row = [](std::string_view name, double bytes) { return fmt::format("  {:<64} {:>8}\n", name, in_gib(bytes)); };
+  std::string text = fmt::format("estimated memory at the peak ({}), GiB:\n", e.peak().name);
+  for (const MemoryShare& s : e.peak().shares) text += row(s.owner, s.bytes);
+  text += row("peak of the allocator", e.peak().bytes());
+  if (e.context_bytes > 0) text += row("context and libraries of the device", e.context_bytes);
+  return text + row("memory of the device", e.memory_bytes);
+}
+
+std::string estimate_advice(const Estimate& e) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(2, e.savings.size()); ++i)
+    text += fmt::format("{}{} saves {} GiB", i == 0 ? "" : "; ", e.savings[i].setting, in_gib(e.savings[i].bytes));
+  return text;
+}
+
+std::string estimate_text(const Estimate& e) {
+  std::string text = e.what + "\n\n" + memory_text(e) + "\nphases of a step, GiB:\n";
+  for (const Phase& p : e.phases) text += fmt::format("  {:<64} {:>8}\n", p.name, in_gib(p.bytes()));
+  text += "\na block keeps for its backward pass, bytes a token:\n";
+  double sum = 0;
+  for (const SavedTensor& t : e.saved) {
+    sum += t.bytes;
+    text += fmt::format("  {:<64} {:>8}\n", fmt::format("{}: {}", t.op, t.tensor), thousands(t.bytes));
+  }
+  text += fmt::format("  {:<64} {:>8}\n", "a block", thousands(sum));
+  if (!e.savings.empty()) text += "\nsettings that lower the peak, by GiB:\n";
+  for (const Saving& s : e.savings) text += fmt::format("  {:<64} {:>8}\n", s.setting, in_gib(s.bytes));
+  if (!e.work.empty()) {
+    text += "\nestimated time of a step, ms:\n";
+    for (const WorkTime& w : e.work) text += fmt::format("  {:<64} {:>8.1f}\n", w.work, w.ms);
+    text += fmt::format("  {:<64} {:>8.1f}\n\n{} tokens/s\n", "step", e.step_ms(), thousands(e.tokens_per_second()));
+  }
+  for (const std::string& remark : e.remarks) text += fmt::format("note: {}\n", remark);
+  return text;
+}
+
+nlohmann::ordered_json estimate_json(const Estimate& e) {
+  nlohmann::ordered_json phases, owners, saved, work, savings;
+  for (const Phase& p : e.phases) phases[std::string(p.name)] = p.bytes() / kGiB;
+  for (const MemoryShare& s : e.peak().shares) owners[s.owner] = s.bytes / kGiB;
+  for (const SavedTensor& t : e.saved) saved[fmt::format("{}: {}", t.op, t.tensor)] = t.bytes;
+  for (const WorkTime& w : e.work) work[std::string(w.work)] = w.ms;
+  for (const Saving& s : e.savings) savings[s.setting] = s.bytes / kGiB;
+  nlohmann::ordered_json out = {{"what", e.what},
+                                {"peak_memory_gib", e.peak().bytes() / kGiB},
+                                {"peak_phase", e.peak().name},
+                                {"needed_gib", e.needed_bytes() / kGiB},
+                                {"device_gib", e.memory_bytes / kGiB},
+                                {"fits", e.fits()},
+                                {"memory_gib", owners},
+                                {"phases_gib", phases},
+                                {"block_bytes_per_token", saved},
+                                {"savings_gib", savings}};
+  if (!e.work.empty()) out["ms"] = work, out["ms_per_step"] = e.step_ms(), out["tokens_per_second"] = e.tokens_per_second();
+  if (!e.remarks.empty()) out["notes"] = e.remarks;
+  return out;
+}
+
+std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e) {
+  constexpr std::string_view kFirst = "CUDA out of memory. ";
+  if (said.starts_with(kFirst)) said.remove_prefix(kFirst.size());
+  said = said.substr(0, said.find('\n'));
+  const size_t first = said.find(". "), second = first == said.npos ? first : said.find(". ", first + 2);
+  const std::string advice = estimate_advice(e);
+  return fmt::format("out of memory {}: {}.{}\n{}", when, said.substr(0, second),
+                     advice.empty() ? " Lower training.seq_len or take a smaller model" : " By the estimate " + advice, memory_text(e));
+}
+
+}  // namespace halftone

@@ -1,0 +1,112 @@
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "halftone/config/job_config.h"
+#include "halftone/formats/support.h"
+#include "halftone/nn/model.h"
+
+// Memory and time of a training step before it runs, from the configuration and the model's shapes alone: no tensor is made and no GPU is
+// needed. docs/memory.md explains the terms.
+namespace halftone {
+
+// Measured rates of one kind of GPU: bytes of memory read and written by one kernel, and bytes read, a second.
+struct GpuRates {
+  std::string_view name;  // part of the device's name
+  double memory_gib;
+  double copy, read;
+};
+
+struct EstimateDevice {
+  std::string name;
+  Hardware hardware;
+  double memory_gib = 0;
+  const GpuRates* rates = nullptr;  // null: tokens/s are not estimated
+};
+// "h100", "h200", "cpu" or "auto": where training.device would train on this machine, an H100 where it has no GPU and may have one.
+EstimateDevice estimate_device(const std::string& asked, const std::string& training_device);
+EstimateDevice estimate_device(std::string name, Hardware hardware, double memory_gib);
+
+struct MemoryShare {
+  std::string owner;
+  double bytes;
+};
+struct Phase {
+  std::string_view name;
+  std::vector<MemoryShare> shares;
+  double bytes() const;
+};
+// One tensor that a block keeps for the backward pass: bytes of a token.
+struct SavedTensor {
+  std::string_view op, tensor;
+  double bytes;
+};
+struct WorkTime {
+  std::string_view work;
+  double ms;
+};
+// A setting that lowers the peak.
+struct Saving {
+  std::string setting;
+  double bytes;
+};
+
+struct Estimate {
+  std::string what;  // model, batch and device in one line
+  double memory_bytes = 0;
+  std::vector<Phase> phases;         // in the order of a step
+  std::vector<SavedTensor> saved;    // of the largest block, without recomputation
+  std::vector<Saving> savings;       // those that help, the largest first
+  std::vector<WorkTime> work;        // empty: not estimated
+  std::vector<std::string> remarks;  // what the numbers do not say
+  int64_t tokens = 0;                // of a step
+  double context_bytes = 0;
+
+  const Phase& peak() const;
+  double needed_bytes() const { return peak().bytes() + context_bytes; }
+  bool fits() const { return needed_bytes() <= memory_bytes; }
+  double step_ms() const;
+  double tokens_per_second() const { return work.empty() ? 0 : static_cast<double>(tokens) / step_ms() * 1e3; }
+};
+
+// vocab_size as in build_model. Error as at a run's start.
+Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device);
+
+std::string estimate_line(const Estimate& e);    // "peak 30.5 of 79.2 GiB ..."
+std::string memory_text(const Estimate& e);      // the table of the peak's owners
+std::string estimate_text(const Estimate& e);    // everything
+std::string estimate_advice(const Estimate& e);  // the two settings that lower the peak most; empty without
+nlohmann::ordered_json estimate_json(const Estimate& e);
+// When memory ran out with the allocator's message `said`; when: "in step 3".
+std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e);
+
+// What both halves read (estimate_memory.cpp, estimate_time.cpp).
+struct StepShape {
+  struct Block {
+    nn::Attention* attention = nullptr;
+    nn::FeedForward* feed_forward = nullptr;
+  };
+  StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device);
+
+  nn::Model& model;
+  const JobConfig& config;
+  const EstimateDevice& device;
+  nn::ModelSize size;
+  nn::RecomputePlan recompute;
+  std::vector<Block> blocks;
+  std::vector<nn::Linear*> linears;  // of blocks
+  nn::Linear* head = nullptr;
+  at::ScalarType storage, compute, stream;
+  double c, r;                    // bytes of an element of activations, and of the residual stream
+  int64_t tokens, micro_batches;  // of a micro-batch, and how many a step has
+};
+std::vector<Phase> memory_phases(const StepShape& shape);
+std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block);
+std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
+
+}  // namespace halftone

@@ -1,0 +1,190 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "halftone/ops/draws.h"
+#include "halftone/ops/product.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/estimate.h"
+
+// Sizes follow the code that allocates: nn/parameter_store.cpp, nn/pass.cpp, ops/linear.cpp, ops/swiglu.cpp, ops/head_loss.cpp.
+namespace halftone {
+namespace {
+
+constexpr double kProductWorkspace = 32.0 * (1 << 20);  // a product's (gemm/cuda/product_cuda.cpp), freed after it
+
+class Memory {
+ public:
+  explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)) {}
+
+  // What linears that read one tensor of `width` columns keep of it, stretch by stretch of equal recipes (nn::Siblings); as it is, it is
+  // kept once, and where `plain_is_free` somebody else keeps it or makes it again.
+  double kept_input(const std::vector<nn::Linear*>& readers, bool plain_is_free = false) const {
+    double bytes = 0;
+    bool plain = false;
+    const nn::Linear* before = nullptr;
+    for (const nn::Linear* l : readers) {
+      const auto width = static_cast<double>(l->in_features());
+      const LinearRecipe& r = l->recipe();
+      const bool joins = before != nullptr && before->recipe() == r && !l->has_norm() && !before->has_norm();
+      before = l;
+      if (l->has_norm()) {
+        bytes += 4 + (reads_codes(r) ? codes(r) : s_.c) * width;
+      } else if (!joins) {
+        reads_codes(r) ? bytes += codes(r)* width : plain = true;
+      }
+      if (l->has_side() && reads_codes(r)) bytes += codes(r) * width;
+    }
+    return bytes + (plain && !plain_is_free ? s_.c * static_cast<double>(readers.front()->in_features()) : 0);
+  }
+
+  std::vector<SavedTensor> saved(const StepShape::Block& b) const {
+    const nn::Attention::Shape& a = b.attention->shape();
+    const auto dim = static_cast<double>(a.dim), heads = static_cast<double>(a.heads), d = static_cast<double>(a.head_dim);
+    nn::Linear& w2 = b.feed_forward->output();
+    const auto ffn = static_cast<double>(w2.in_features());
+    const bool apart = w2.has_norm() || w2.has_side();  // then SwiGLU's output is a tensor that others read
+    return {{"attention_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
+            {"wq, wk, wv", "input", kept_input(b.attention->readers())},
+            {"attention", "q, k, v", s_.c * d * (heads + 2 * static_cast<double>(a.kv_heads))},
+            {"attention", "output, log-sum-exp", s_.c * d * heads + 4 * heads},
+            {"wo", "input", kept_input({&b.attention->output()}, true)},
+            {"ffn_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
+            {"w1, w3", "input", kept_input(b.feed_forward->readers())},
+            {"SwiGLU", "gate and up", 2 * s_.c * ffn},
+            {"w2", "input", kept_input({&w2}, !apart) + (w2.has_norm() ? s_.c * ffn : 0)}};
+  }
+
+  std::vector<Phase> phases() const {
+    std::vector<MemoryShare> fixed = parameters();
+    const auto dim = static_cast<double>(s_.size.dim);
+    const StepShape::Block& last = s_.blocks.back();
+    const bool last_recomputed = s_.recompute.covers(static_cast<int>(s_.blocks.size()) - 1);
+    double saved_sum = 0;
+    for (size_t i = 0; i < s_.blocks.size(); ++i)
+      saved_sum += t_ * (s_.recompute.covers(static_cast<int>(i)) ? s_.r * dim : saved_bytes(s_.blocks[i]));
+    const double again = last_recomputed ? t_ * saved_bytes(last) : 0;
+    // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
+    const double final_norm = t_ * (s_.r * dim + 4), branch = last_recomputed ? 0 : t_ * s_.c * dim;
+    const auto made = [&](std::string_view name, double saved, bool dgrad_copies, std::vector<MemoryShare> own) {
+      Phase p{name, fixed};
+      const bool cpu = is_cpu(s_.device.hardware);
+      p.shares.push_back({cpu ? "weights packed for products" : "weights' quantised copies", prepared_weights(dgrad_copies)});
+      p.shares.push_back({"activations kept for backward", saved});
+      p.shares.insert(p.shares.end(), own.begin(), own.end());
+      p.shares.push_back({"workspace of a product", cpu ? 0 : kProductWorkspace});
+      std::erase_if(p.shares, [](const MemoryShare& share) { return share.bytes == 0; });
+      return p;
+    };
+    const double d_stream = t_ * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
+    return {made("forward of the last block", saved_sum, false, {{"block at work", forward(last)}}),
+            made("head and loss", saved_sum + final_norm + branch, false, {{"head: input, its gradient, logits", head()}}),
+            made("backward of the last block", saved_sum + again, false, {{"block at work", d_stream + backward(last)}}),
+            made("optimizer", 0, true, {})};
+  }
+
+ private:
+  static bool reads_codes(const LinearRecipe& r) { return wgrad_reads_forward_codes(r) || r.x_wgrad.quantized(); }
+  double copy(const OperandSpec& spec, const OperandSpec& other, CopyUse use, const LinearRecipe& r) const {
+    return copy_bytes(spec, other, s_.compute, s_.device.hardware, use, r.emulate);
+  }
+  double codes(const LinearRecipe& r) const {
+    return wgrad_reads_forward_codes(r) ? copy(r.x_forward, r.w_forward, CopyUse::rows, r) : copy(r.x_wgrad, r.dy_wgrad, CopyUse::kept, r);
+  }
+  double saved_bytes(const StepShape::Block& b) const {
+    double sum = 0;
+    for (const SavedTensor& tensor : saved(b)) sum += tensor.bytes;
+    return sum;
+  }
+
+  std::vector<MemoryShare> parameters() const {
+    double elements = 0, masters = 0, copies = 0, stored = 0;
+    s_.model.for_each_parameter([&](nn::Parameter& p) {
+      const auto n = static_cast<double>(p.numel());
+      elements += n;
+      if (p.stored_as) {
+        stored += n * (p.stored_as->element == Element::int8 ? 1 : 0.5 + 8.0 / p.stored_as->block);
+      } else {
+        masters += n * static_cast<double>(c10::elementSize(s_.storage));
+        if (s_.compute != s_.storage) copies += n * s_.c;
+      }
+    });
+    const int64_t micro_batch = s_.tokens * 16, positions = std::max(s_.config.training.seq_len, int64_t{1});
+    return {{fmt::format("weights in {}", s_.config.training.dtype), masters},
+            {"weights stored as codes", stored},
+            {fmt::format("weights' copy in {}", s_.compute == at::kFloat ? "float32" : "bfloat16"), copies},
+            {"gradients", 4 * elements},
+            {"optimizer states", elements * static_cast<double>(moment_bytes(s_.config.optimizer))},
+            {"batch and rotary tables",
+             static_cast<double>(micro_batch * s_.micro_batches) + 4 * static_cast<double>(positions * s_.size.qk_dim)}};
+  }
+
+  // Copies for the forward product and for dgrad, kept until the next step; a recomputed block makes the latter when it is recomputed.
+  double prepared_weights(bool dgrad_of_recomputed) const {
+    const auto bytes = [&](const nn::Linear& l, bool dgrad) {
+      const LinearRecipe& r = l.recipe();
+      const auto prepared = [&](const OperandSpec& w, const OperandSpec& other) {
+        return right_operand_bytes(w, other, s_.compute, s_.device.hardware, r.emulate);
+      };
+      const double forward = prepared(r.w_forward, r.x_forward);
+      double sum = r.w_forward.stored && forward == 1 ? 0 : forward;  // the parameter itself is read
+      if (dgrad) sum += r.w_dgrad.stored ? s_.c : prepared(r.w_dgrad, r.dy_dgrad);
+      return (sum + (r.dge ? 4 : 0)) * static_cast<double>(l.in_features() * l.out_features());
+    };
+    double sum = bytes(*s_.head, true);
+    for (const nn::Linear* l : s_.linears) sum += bytes(*l, dgrad_of_recomputed || !s_.recompute.covers(static_cast<int>(l->block())));
+    return sum;
+  }
+
+  // Beside what is kept: the feed-forward's input, SwiGLU's output, its codes and w2's product.
+  double forward(const StepShape::Block& b) const {
+    const nn::Linear& w2 = b.feed_forward->output();
+    const LinearRecipe& r = w2.recipe();
+    const auto ffn = static_cast<double>(w2.in_features()), dim = static_cast<double>(s_.size.dim);
+    const bool recomputed = s_.recompute.covers(static_cast<int>(w2.block()));  // then nothing of it is kept: sum, gate and up
+    const bool input_kept = !reads_codes(b.feed_forward->readers().front()->recipe());
+    const double live = recomputed ? s_.r * dim + 2 * s_.c * ffn : 0;
+    return t_ * (live + (input_kept && !recomputed ? 0 : s_.c * dim) + s_.c * ffn + copy(r.x_forward, r.w_forward, CopyUse::rows, r) * ffn +
+                 s_.c * dim);
+  }
+
+  double head() const {
+    const bool cpu = is_cpu(s_.device.hardware);
+    const auto vocab = static_cast<double>(s_.size.vocab), dim = static_cast<double>(s_.size.dim);
+    const auto rows = static_cast<double>(std::min(logits_rows(s_.compute, cpu, s_.size.vocab), s_.tokens));
+    const LinearRecipe& r = s_.head->recipe();
+    const at::ScalarType type = logits_type(s_.compute, cpu);
+    double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // of logits and their gradient
+    column += copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r) + copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r);
+    return 2 * t_ * s_.c * dim + rows * (vocab * column + s_.c * dim);
+  }
+
+  // The larger of two moments: w2's gradients, and those of gate and up, when w2's input has gone.
+  double backward(const StepShape::Block& b) const {
+    nn::Linear& w2 = b.feed_forward->output();
+    const auto ffn = static_cast<double>(w2.in_features()), dim = static_cast<double>(s_.size.dim);
+    const auto rows = [&](const LinearRecipe& r) { return copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r); };
+    const auto columns = [&](const LinearRecipe& r) { return copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r); };
+    // X of wgrad in the form that the product reads, where it was kept in a smaller one.
+    const auto decoded = [&](const LinearRecipe& r) {
+      if (wgrad_reads_forward_codes(r)) return 4 + s_.c;
+      if (!r.x_wgrad.quantized()) return 0.0;
+      const double read = right_operand_bytes(r.x_wgrad, r.dy_wgrad, s_.compute, s_.device.hardware, r.emulate);
+      return read > 1.5 * codes(r) ? read : 0.0;
+    };
+    const LinearRecipe &down = w2.recipe(), &up = b.feed_forward->readers().front()->recipe();
+    const double first = s_.c * ffn + std::max(dim * (rows(down) + columns(down)), dim * columns(down) + ffn * decoded(down));
+    const double second = s_.c * dim + std::max(ffn * (rows(up) + 2 * columns(up)), ffn * 2 * columns(up) + dim * decoded(up));
+    return t_ * std::max(first, second - saved(b).back().bytes);
+  }
+
+  const StepShape& s_;
+  const double t_;
+};
+
+}  // namespace
+
+std::vector<Phase> memory_phases(const StepShape& shape) { return Memory(shape).phases(); }
+std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block) { return Memory(shape).saved(block); }
+
+}  // namespace halftone

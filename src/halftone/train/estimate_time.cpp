@@ -1,0 +1,187 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "halftone/ops/activation.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/estimate.h"
+
+// A roofline: FLOPs or bytes of every kind of work over a measured rate.
+namespace halftone {
+namespace {
+
+// docs/benchmarks/linear.md, "Each quantiser and GEMM by itself", one H200: milliseconds of the three products of 16384 tokens, 4096 inputs
+// and 14336 outputs together, and of the quantisers of X, W and dY. H100 and H200 have the same units; quantisers go with their memory.
+struct RecipeTimes {
+  std::string_view recipe;
+  double products, x, w, dy;
+};
+constexpr RecipeTimes kRecipes[] = {
+    {"none", 8.411, 0, 0, 0},
+    {"fp8_tensorwise", 4.366, 0.1099, 0.1008, 0.3746},
+    {"fp8_rowwise", 4.496, 0.1162, 0.1049, 0.3918},
+    {"fp8_rowwise_with_gw_hp", 5.751, 0.05789, 0.1049, 0.1821},
+    {"fp8_blockwise", 5.671, 0.08093, 0.07002, 0.2678},
+    {"mxfp8_e4m3", 7.588, 0.09840, 0.09888, 0.3796},
+    {"mxfp8_e5m2", 7.395, 0.09840, 0.09875, 0.3792},
+    {"mxfp4", 4.345, 0.1362, 0.1018, 0.5645},
+    {"nvfp4", 7.682, 0.1613, 0.1481, 0.6939},
+    {"amdfp4", 7.722, 0.1601, 0.1463, 0.7000},
+    {"int8", 4.256, 0.1143, 0.1035, 0.3826},
+    {"int4", 4.155, 0.1101, 0.1042, 0.3922},
+    {"bitnet", 6.999, 0.06314, 0.1994, 0},
+};
+constexpr double kTokens = 16384, kIn = 4096, kOut = 14336, kMeasuredCopy = 4.22e12;  // of that H200 (docs/benchmarks/roofline.md)
+
+// Attention in a training step on an H100, forward and backward together: FLOP/s of the half of the scores below the diagonal, and the
+// forward pass's share of the time.
+struct AttentionRate {
+  double flops, forward_share;
+};
+constexpr AttentionRate kCudnn128{450e12, 0.25}, kCudnn64{350e12, 0.26}, kFlash{310e12, 0.26};
+
+const RecipeTimes* times_of(std::string_view recipe) {
+  const auto* found = std::find_if(std::begin(kRecipes), std::end(kRecipes), [&](const RecipeTimes& t) { return t.recipe == recipe; });
+  return found == std::end(kRecipes) ? nullptr : found;
+}
+
+class Times {
+ public:
+  Times(const StepShape& s, std::vector<std::string>& remarks)
+      : s_(s), remarks_(remarks), gpu_(*s.device.rates), t_(static_cast<double>(s.tokens)), micro_(static_cast<double>(s.micro_batches)) {}
+
+  std::vector<WorkTime> all() {
+    double parameters = 0, masters = 0, copies = 0;
+    s_.model.for_each_parameter([&](nn::Parameter& p) {
+      parameters += static_cast<double>(p.numel());
+      if (!p.stored_as) masters += static_cast<double>(p.numel());
+    });
+    copies = s_.compute != s_.storage ? masters : 0;
+    const auto width = static_cast<double>(c10::elementSize(s_.storage));
+    const auto moments = static_cast<double>(moment_bytes(s_.config.optimizer));
+    // Reads and writes weights and moments, writes the copy, reads gradients and zeroes them.
+    const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 8);
+    std::vector<WorkTime> work = {{"products", 1e3 * micro_ * products()},
+                                  {"attention", 1e3 * micro_ * attention()},
+                                  {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
+                                  {"quantisers", 1e3 * (micro_ * quantised_activations() + quantised_weights())},
+                                  {"head + loss", 1e3 * micro_ * head()},
+                                  {"optimizer", 1e3 * optimizer / gpu_.copy},
+                                  {"gradient norm", 1e3 * 4 * parameters / gpu_.read}};
+    std::erase_if(work, [](const WorkTime& w) { return w.ms == 0; });
+    return work;
+  }
+
+ private:
+  bool recomputed(int64_t block) const { return s_.recompute.covers(static_cast<int>(block)); }
+
+  const RecipeTimes& times(const nn::Linear& l) {
+    if (const RecipeTimes* found = times_of(l.recipe().name)) return *found;
+    const std::string_view name = l.recipe().name;
+    if (told_.insert(name).second) remarks_.push_back(fmt::format("{} has no measured rate: its products count as bf16's", name));
+    return kRecipes[0];
+  }
+  // Seconds of forward, dgrad and wgrad of a layer over `tokens` rows.
+  double product(nn::Linear& l, double passes) {
+    const double of_measured = t_ * static_cast<double>(l.in_features() * l.out_features()) / (kTokens * kIn * kOut);
+    return times(l).products / 1e3 * of_measured * passes / 3;
+  }
+  double products() {
+    double sum = 0;
+    for (nn::Linear* l : s_.linears) sum += product(*l, recomputed(l->block()) ? 4 : 3);
+    return sum;
+  }
+
+  double attention() const {
+    double sum = 0;
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const nn::Attention::Shape& a = s_.blocks[i].attention->shape();
+      // Forward 2 products, backward 5, each 2 FLOPs a score and channel; half of the scores.
+      const double flops = 7 * t_ * static_cast<double>(s_.config.training.seq_len * a.heads * a.head_dim);
+      const bool cudnn = !s_.config.debug.deterministic && (a.head_dim == 64 || a.head_dim == 128);
+      const AttentionRate rate = !cudnn ? kFlash : a.head_dim == 64 ? kCudnn64 : kCudnn128;
+      sum += flops / rate.flops * (recomputed(static_cast<int64_t>(i)) ? 1 + rate.forward_share : 1);
+    }
+    return sum;
+  }
+
+  // Bytes of norms (forward: stream and branch in, sum and output out; backward: sum, two gradients in, two out), SwiGLU and RoPE.
+  double elementwise() const {
+    const double r = s_.r, c = s_.c, dim = static_cast<double>(s_.size.dim);
+    const double norm_forward = (2 * r + 2 * c) * dim, norm_backward = (3 * r + 2 * c) * dim;
+    double bytes = norm_forward + norm_backward + (c + 2 * r) * dim;  // the final norm and the embedding
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const nn::Attention::Shape& a = s_.blocks[i].attention->shape();
+      nn::Linear& w2 = s_.blocks[i].feed_forward->output();
+      const auto ffn = static_cast<double>(w2.in_features()), d = static_cast<double>(a.head_dim);
+      const auto qk = static_cast<double>(a.heads + a.kv_heads) * d, qkv = qk + static_cast<double>(a.kv_heads) * d;
+      const double forward = 2 * norm_forward + 3 * c * ffn + 2 * c * qk;
+      const bool again = !w2.recipe().x_wgrad.quantized();  // SwiGLU's backward writes its output, too
+      bytes += forward + 2 * norm_backward + (again ? 6 : 5) * c * ffn + 2 * c * qkv;
+      if (recomputed(static_cast<int64_t>(i))) bytes += forward;
+    }
+    return t_ * bytes;
+  }
+
+  // A scale of the whole tensor takes one more pass over it unless the op that wrote it gave the largest magnitude.
+  static double passes(bool spared) { return spared ? 2.0 / 3 : 1; }
+  double quantised_activations() {
+    const double scale = kMeasuredCopy / gpu_.copy / 1e3;
+    double seconds = 0;
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const StepShape::Block& b = s_.blocks[i];
+      const double again = recomputed(static_cast<int64_t>(i)) ? 2 : 1;
+      const auto x = [&](nn::Linear& l, bool given) {
+        seconds += times(l).x * scale * t_ * static_cast<double>(l.in_features()) / (kTokens * kIn) * again *
+                   passes(given && reads_x_amax(l.recipe()));
+      };
+      const auto dy = [&](nn::Linear& l, bool given) {
+        seconds += times(l).dy * scale * t_ * static_cast<double>(l.out_features()) / (kTokens * kOut) *
+                   passes(given && reads_dy_amax(l.recipe()));
+      };
+      x(*b.attention->readers().front(), true), x(*b.feed_forward->readers().front(), true);
+      x(b.attention->output(), false), x(b.feed_forward->output(), true);
+      for (nn::Linear* l : b.attention->readers()) dy(*l, false);
+      for (nn::Linear* l : b.feed_forward->readers()) dy(*l, true);
+      dy(b.attention->output(), false), dy(b.feed_forward->output(), false);
+    }
+    return seconds;
+  }
+  double quantised_weights() {
+    double seconds = 0;
+    for (nn::Linear* l : s_.linears)
+      seconds += times(*l).w / 1e3 * kMeasuredCopy / gpu_.copy * static_cast<double>(l->in_features() * l->out_features()) / (kIn * kOut);
+    return seconds;
+  }
+
+  // Three products, and the cross-entropy, which reads logits twice and writes their gradient.
+  double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.size.vocab) * 3 * s_.c / gpu_.copy; }
+
+  const StepShape& s_;
+  std::vector<std::string>& remarks_;
+  const GpuRates& gpu_;
+  const double t_, micro_;
+  std::set<std::string_view> told_;
+};
+
+}  // namespace
+
+std::vector<WorkTime> work_times(const StepShape& s, std::vector<std::string>& remarks) {
+  if (is_cpu(s.device.hardware)) {
+    remarks.push_back("tokens/s of a processor are not estimated; measure them: halftone bench train");
+    return {};
+  }
+  const auto emulated = [](const nn::Linear* l) { return l->recipe().emulate; };
+  const bool slow = std::any_of(s.linears.begin(), s.linears.end(), emulated) || emulated(s.head);
+  if (s.device.rates == nullptr || s.compute != at::kBFloat16 || slow) {
+    remarks.push_back(fmt::format("tokens/s are not estimated: {}; measure them: halftone bench train",
+                                  s.device.rates == nullptr    ? "no rates are known of this device"
+                                  : s.compute != at::kBFloat16 ? "rates are known of training.mixed_precision_param = \"bfloat16\""
+                                                               : "products are emulated"));
+    return {};
+  }
+  return Times(s, remarks).all();
+}
+
+}  // namespace halftone

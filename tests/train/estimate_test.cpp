@@ -1,0 +1,201 @@
+#include "halftone/train/estimate.h"
+
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/device.h"
+#include "halftone/ops/hardware.h"
+#include "halftone/train/console.h"
+#include "halftone/train/engine.h"
+#include "models/model_pass.h"
+#include "source_dir.h"
+
+namespace halftone {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+
+Estimate bench(std::vector<std::string> arguments, const std::string& device = "h100") {
+  arguments.insert(arguments.begin(), {"--config", (std::filesystem::path(source_dir()) / "recipes" / "bench_gpu.toml").string()});
+  return estimate_step(load_config(arguments).config, 0, estimate_device(device, "auto"));
+}
+
+double sum(const std::vector<SavedTensor>& tensors) {
+  double bytes = 0;
+  for (const SavedTensor& t : tensors) bytes += t.bytes;
+  return bytes;
+}
+
+// `halftone bench train --config recipes/bench_gpu.toml` on one H100, 2026-11-25: the allocator's peak and the median step.
+TEST(Estimate, IsNearWhatWasMeasured) {
+  struct Measured {
+    const char *layers, *scheme;
+    double peak_gib, step_ms;
+  };
+  for (const auto& [layers, scheme, peak_gib, step_ms] :
+       {Measured{"2", "none", 30.49, 188.4}, {"2", "fp8_tensorwise", 32.29, 161.3}, {"6", "none", 52.87, 367.4}}) {
+    const Estimate e = bench({std::string("--model.overrides.n_layers=") + layers, std::string("--quantize.scheme=") + scheme});
+    EXPECT_NEAR(e.peak().bytes() / kGiB, peak_gib, 0.05 * peak_gib) << layers << " " << scheme << "\n" << estimate_text(e);
+    EXPECT_NEAR(e.step_ms(), step_ms, 0.15 * step_ms) << layers << " " << scheme << "\n" << estimate_text(e);
+    EXPECT_TRUE(e.fits());
+  }
+}
+
+// The row "a layer" of docs/memory.md is what a block of Llama-3.1-8B keeps in bf16 and in fp8.
+TEST(Estimate, ABlockKeepsWhatTheDocumentSays) {
+  std::ifstream file(std::filesystem::path(source_dir()) / "docs" / "memory.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string row = fmt::format("| **a layer** | | **{}** | **{}** |", thousands(sum(bench({}).saved)),
+                                      thousands(sum(bench({"--quantize.scheme=fp8_tensorwise"}).saved)));
+  EXPECT_NE(text.str().find(row), std::string::npos) << row;
+}
+
+struct LiveBytes : c10::MemoryReportingInfoBase {
+  int64_t bytes = 0;
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override { bytes += size; }
+  bool memoryProfilingEnabled() const override { return true; }
+};
+
+// What a forward pass keeps on this processor, counted, is the estimate of the same hardware.
+TEST(Estimate, KeepsWhatAPassKeeps) {
+  const EstimateDevice here = estimate_device("cpu", hardware_of(at::kCPU), 1);
+  for (const auto& arguments : std::vector<std::vector<std::string>>{{"--quantize.scheme=none"},
+                                                                     {"--quantize.scheme=int8"},
+                                                                     {"--quantize.scheme=fp8_tensorwise"},
+                                                                     {"--quantize.scheme=fp8_rowwise_with_gw_hp"},
+                                                                     {"--quantize.scheme=mxfp8_e4m3"},
+                                                                     {"--quantize.scheme=mxfp4"},
+                                                                     {"--quantize.scheme=nvfp4"},
+                                                                     {"--quantize.scheme=int8_weight"},
+                                                                     {"--quantize.scheme=bitnet"},
+                                                                     {"--quantize.scheme=none", "--activation_checkpoint.mode=full"}}) {
+    DemoModel demo(arguments, at::kCPU);
+    demo.config.training.local_batch_size = DemoModel::kRows, demo.config.training.seq_len = DemoModel::kLength;
+    demo.pass().backward();  // what is made once
+    const auto live = std::make_shared<LiveBytes>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
+    nn::Pass pass = demo.pass();
+    const StepShape shape(*demo.built.model, demo.config, here);
+    const double dim = static_cast<double>(shape.size.dim), final_norm = 4 * dim + 4 + 2 * dim;  // and the gradient of the head's input
+    double block = 0;
+    for (size_t i = 0; i < shape.blocks.size(); ++i)
+      block += shape.recompute.covers(static_cast<int>(i)) ? 4 * dim : sum(saved_tensors(shape, shape.blocks[i]));
+    const double expected = DemoModel::kRows * DemoModel::kLength * (block + final_norm);
+    EXPECT_NEAR(static_cast<double>(live->bytes), expected, 0.005 * expected) << arguments[0];
+    pass.backward();
+  }
+}
+
+// Two blocks of Llama-3.1-8B with a small vocabulary, two steps: the bytes that the allocator gave out at most.
+TEST(Estimate, IsNearThePeakOfStepsOnCuda) {
+  try {
+    select_device("cuda", 0);
+  } catch (const Error& reason) {
+    GTEST_SKIP() << reason.what();
+  }
+  const c10::Device device = select_device("cuda", 0);
+  for (const auto& more : std::vector<std::vector<std::string>>{{"none"},
+                                                                {"fp8_tensorwise"},
+                                                                {"fp8_rowwise"},
+                                                                {"fp8_rowwise_with_gw_hp"},
+                                                                {"fp8_blockwise"},
+                                                                {"mxfp8_e4m3"},
+                                                                {"mxfp4"},
+                                                                {"nvfp4"},
+                                                                {"int8"},
+                                                                {"int8_weight"},
+                                                                {"bitnet"},
+                                                                {"none", "--activation_checkpoint.mode=full"},
+                                                                {"fp8_tensorwise", "--activation_checkpoint.mode=full"},
+                                                                {"none", "--training.dtype=bfloat16"}}) {
+    std::vector<std::string> arguments = {"--config", (std::filesystem::path(source_dir()) / "recipes" / "bench_gpu.toml").string(),
+                                          "--training.seq_len=4096", "--model.overrides={\"n_layers\":2,\"vocab_size\":16384}",
+                                          "--quantize.scheme=" + more[0]};
+    arguments.insert(arguments.end(), more.begin() + 1, more.end());
+    const JobConfig config = load_config(arguments).config;
+    const DeviceInfo info = device_info(device);
+    const Estimate e = estimate_step(config, 0, estimate_device(info.name, hardware_of(device), info.capacity_gib));
+    reset_peak_memory(device);
+    const double before = peak_memory(device).active_gib;
+    {
+      Engine::Options options;
+      options.device = device, options.positions = config.training.seq_len;
+      Engine engine(config, options);
+      engine.initialize();
+      MicroBatch batch;
+      batch.input.tokens = at::randint(16384, {config.training.local_batch_size, config.training.seq_len}, at::kLong).to(device);
+      batch.labels = batch.input.tokens.clone(), batch.valid_labels = batch.labels.numel();
+      for (int step = 1; step <= 2; ++step) engine.step(std::vector<MicroBatch>{batch}, step, 1.0);
+      synchronize(device);
+    }
+    const double measured = peak_memory(device).active_gib - before;
+    std::printf("%s%s: peak %.3f GiB, estimated %.3f\n", more[0].c_str(), more.size() > 1 ? more[1].c_str() : "", measured,
+                e.peak().bytes() / kGiB);
+    EXPECT_NEAR(e.peak().bytes() / kGiB, measured, 0.05 * measured) << more[0] << " " << more.back() << "\n" << estimate_text(e);
+  }
+}
+
+TEST(Estimate, EveryRecipeHasMemoryAndTime) {
+  const double fp8 = bench({"--quantize.scheme=fp8_tensorwise"}).tokens_per_second(), bf16 = bench({}).tokens_per_second();
+  EXPECT_GT(fp8, bf16);
+  for (const LinearRecipe& recipe : kLinearRecipes) {
+    const Estimate e = bench({fmt::format("--quantize.scheme={}", recipe.name)}, "h200");
+    EXPECT_TRUE(e.fits()) << recipe.name;
+    EXPECT_GT(e.peak().bytes() / kGiB, 30) << recipe.name;
+    EXPECT_TRUE(std::isfinite(e.step_ms())) << recipe.name;
+    EXPECT_FALSE(estimate_text(e).empty()) << recipe.name;
+  }
+}
+
+TEST(Estimate, RecomputationTakesTimeForMemory) {
+  const Estimate kept = bench({}), full = bench({"--activation_checkpoint.mode=full"}),
+                 half = bench({"--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=2"});
+  EXPECT_LT(full.peak().bytes(), half.peak().bytes());
+  EXPECT_LT(half.peak().bytes(), kept.peak().bytes());
+  EXPECT_GT(full.step_ms(), half.step_ms());
+  EXPECT_GT(half.step_ms(), kept.step_ms());
+  // The savings are the differences of such estimates, the largest first.
+  const auto of = [&](const std::string& setting) {
+    return std::find_if(kept.savings.begin(), kept.savings.end(), [&](const Saving& s) { return s.setting == setting; });
+  };
+  const auto recompute = of("activation_checkpoint.mode = \"full\"");
+  ASSERT_NE(recompute, kept.savings.end());
+  EXPECT_DOUBLE_EQ(recompute->bytes, kept.peak().bytes() - full.peak().bytes());
+  for (size_t i = 1; i < kept.savings.size(); ++i) EXPECT_GE(kept.savings[i - 1].bytes, kept.savings[i].bytes);
+}
+
+TEST(Estimate, SaysWhatDoesNotFitAndWhatHelps) {
+  const Estimate e = bench({"--model.overrides.n_layers=32"});
+  EXPECT_FALSE(e.fits());
+  ASSERT_GE(e.savings.size(), 2u);
+  const std::string text = out_of_memory_text(
+      "CUDA out of memory. Tried to allocate 2.44 GiB. GPU 0 has a total capacity of 79.20 GiB. More\n(stack)", "in step 3", e);
+  EXPECT_TRUE(text.starts_with("out of memory in step 3: Tried to allocate 2.44 GiB.")) << text;
+  EXPECT_EQ(text.find("(stack)"), std::string::npos);
+  for (const std::string& part : {e.savings[0].setting, e.savings[1].setting, std::string("gradients"), std::string("optimizer states")})
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
+TEST(Estimate, AProcessorHasMemoryOnly) {
+  const Estimate e = bench({}, "cpu");
+  EXPECT_TRUE(e.work.empty());
+  EXPECT_NE(estimate_text(e).find("halftone bench train"), std::string::npos);
+  EXPECT_FALSE(estimate_json(e).contains("tokens_per_second"));
+  EXPECT_THROW(estimate_device("h300", "auto"), Error);
+  // Kernels of small layers wait for their launch.
+  EXPECT_TRUE(bench({}).remarks.empty());
+  EXPECT_FALSE(bench({"--model.flavor=debugmodel", "--training.seq_len=512"}).remarks.empty());
+}
+
+}  // namespace
+}  // namespace halftone
