@@ -41,8 +41,13 @@ TEST(Estimate, IsNearWhatWasMeasured) {
     const char *layers, *scheme;
     double peak_gib, step_ms;
   };
-  for (const auto& [layers, scheme, peak_gib, step_ms] :
-       {Measured{"2", "none", 30.49, 188.4}, {"2", "fp8_tensorwise", 32.29, 161.3}, {"6", "none", 52.87, 367.4}}) {
+  for (const auto& [layers, scheme, peak_gib, step_ms] : {Measured{"2", "none", 30.49, 188.4},
+                                                          {"2", "fp8_tensorwise", 32.29, 161.3},
+                                                          {"6", "none", 52.87, 367.4},
+                                                          {"6", "fp8_tensorwise", 57.09, 289.9},
+                                                          {"6", "fp8_rowwise", 57.09, 295.8},
+                                                          {"6", "int8", 57.09, 289.0},
+                                                          {"6", "mxfp4", 57.09, 302.4}}) {
     const Estimate e = bench({std::string("--model.overrides.n_layers=") + layers, std::string("--quantize.scheme=") + scheme});
     EXPECT_NEAR(e.peak().bytes() / kGiB, peak_gib, 0.05 * peak_gib) << layers << " " << scheme << "\n" << estimate_text(e);
     EXPECT_NEAR(e.step_ms(), step_ms, 0.15 * step_ms) << layers << " " << scheme << "\n" << estimate_text(e);
@@ -58,6 +63,12 @@ TEST(Estimate, ABlockKeepsWhatTheDocumentSays) {
   const std::string row = fmt::format("| **a layer** | | **{}** | **{}** |", thousands(sum(bench({}).saved)),
                                       thousands(sum(bench({"--quantize.scheme=fp8_tensorwise"}).saved)));
   EXPECT_NE(text.str().find(row), std::string::npos) << row;
+  const Estimate op = bench({"--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=op"});
+  for (const MemoryShare& share : op.phases.front().shares) {
+    if (share.owner != "activations kept for backward") continue;
+    const std::string kept = thousands(share.bytes / (2 * 8192 * 6));
+    EXPECT_NE(text.str().find(" " + kept + " |"), std::string::npos) << kept;
+  }
 }
 
 struct LiveBytes : c10::MemoryReportingInfoBase {

@@ -80,6 +80,14 @@ EstimateDevice estimate_device(const std::string& asked, const std::string& trai
   return estimate_device("h100", "");
 }
 
+std::vector<nn::Linear*> StepShape::Block::linears() const {
+  std::vector<nn::Linear*> all = attention->readers();
+  all.push_back(&attention->output());
+  for (nn::Linear* l : feed_forward->readers()) all.push_back(l);
+  all.push_back(&feed_forward->output());
+  return all;
+}
+
 StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device)
     : model(m),
       config(config),

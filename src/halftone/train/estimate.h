@@ -90,6 +90,7 @@ struct StepShape {
   struct Block {
     nn::Attention* attention = nullptr;
     nn::FeedForward* feed_forward = nullptr;
+    std::vector<nn::Linear*> linears() const;  // in the order of the program
   };
   StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device);
 
@@ -104,6 +105,8 @@ struct StepShape {
   at::ScalarType storage, compute, stream;
   double c, r;                    // bytes of an element of activations, and of the residual stream
   int64_t tokens, micro_batches;  // of a micro-batch, and how many a step has
+  // Whether a recomputed block keeps the result of its linear number `place` or, the last one's, never needs it (ops/saves.h).
+  bool keeps_product(size_t place) const { return recompute.mode == nn::Recompute::op && place % 2 == 0; }
 };
 std::vector<Phase> memory_phases(const StepShape& shape);
 std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block);

@@ -55,6 +55,19 @@ class Memory {
             {"w2", "input", kept_input({&w2}, !apart) + (w2.has_norm() ? s_.c * ffn : 0)}};
   }
 
+  // Bytes a token that a recomputed block keeps: the residual that it reads and, with "op", results.
+  double kept_by_recomputed(const StepShape::Block& b) const {
+    const nn::Attention::Shape& a = b.attention->shape();
+    double bytes = s_.r * static_cast<double>(a.dim);
+    if (s_.recompute.mode != nn::Recompute::op) return bytes;
+    bytes += s_.c * static_cast<double>(a.head_dim * a.heads) + 4 * static_cast<double>(a.heads);
+    const std::vector<nn::Linear*> linears = b.linears();
+    for (size_t i = 0; i + 1 < linears.size(); ++i) {
+      if (s_.keeps_product(i)) bytes += s_.c * static_cast<double>(linears[i]->out_features());
+    }
+    return bytes;
+  }
+
   std::vector<Phase> phases() const {
     std::vector<MemoryShare> fixed = parameters();
     const auto dim = static_cast<double>(s_.size.dim);
@@ -62,7 +75,7 @@ class Memory {
     const bool last_recomputed = s_.recompute.covers(static_cast<int>(s_.blocks.size()) - 1);
     double saved_sum = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i)
-      saved_sum += t_ * (s_.recompute.covers(static_cast<int>(i)) ? s_.r * dim : saved_bytes(s_.blocks[i]));
+      saved_sum += t_ * (s_.recompute.covers(static_cast<int>(i)) ? kept_by_recomputed(s_.blocks[i]) : saved_bytes(s_.blocks[i]));
     const double again = last_recomputed ? t_ * saved_bytes(last) : 0;
     // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
     const double final_norm = t_ * (s_.r * dim + 4), branch = last_recomputed ? 0 : t_ * s_.c * dim;

@@ -89,7 +89,11 @@ class Times {
   }
   double products() {
     double sum = 0;
-    for (nn::Linear* l : s_.linears) sum += product(*l, recomputed(l->block()) ? 4 : 3);
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const std::vector<nn::Linear*> linears = s_.blocks[i].linears();
+      for (size_t j = 0; j < linears.size(); ++j)
+        sum += product(*linears[j], recomputed(static_cast<int64_t>(i)) && !s_.keeps_product(j) ? 4 : 3);
+    }
     return sum;
   }
 
@@ -101,7 +105,8 @@ class Times {
       const double flops = 7 * t_ * static_cast<double>(s_.config.training.seq_len * a.heads * a.head_dim);
       const bool cudnn = !s_.config.debug.deterministic && (a.head_dim == 64 || a.head_dim == 128);
       const AttentionRate rate = !cudnn ? kFlash : a.head_dim == 64 ? kCudnn64 : kCudnn128;
-      sum += flops / rate.flops * (recomputed(static_cast<int64_t>(i)) ? 1 + rate.forward_share : 1);
+      sum +=
+          flops / rate.flops * (recomputed(static_cast<int64_t>(i)) && s_.recompute.mode != nn::Recompute::op ? 1 + rate.forward_share : 1);
     }
     return sum;
   }
