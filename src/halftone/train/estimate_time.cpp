@@ -60,8 +60,8 @@ class Times {
     copies = s_.compute != s_.storage ? masters : 0;
     const auto width = static_cast<double>(c10::elementSize(s_.storage));
     const auto moments = static_cast<double>(moment_bytes(s_.config.optimizer));
-    // Reads and writes weights and moments, writes the copy, reads gradients and zeroes them.
-    const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 8);
+    // Reads and writes weights and moments, writes the copy, reads gradients.
+    const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4);
     std::vector<WorkTime> work = {{"products", 1e3 * micro_ * products()},
                                   {"attention", 1e3 * micro_ * attention()},
                                   {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
