@@ -63,7 +63,7 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
 
 std::string with_commas(int64_t n) {
   std::string text = std::to_string(n);
-  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), ",");
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > 0; at -= 3) text.insert(static_cast<size_t>(at), 1, ',');
   return text;
 }
 

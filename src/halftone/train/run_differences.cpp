@@ -31,7 +31,8 @@ constexpr std::array<std::string_view, 6> kArithmetic = {"model.converters",
 // Sections that decide the course of a run, with two fields of others, and what in them changes no result.
 constexpr std::array<std::string_view, 3> kCourseSections = {"optimizer", "training", "training.dataloader"};
 constexpr std::array<std::string_view, 2> kCourse = {"model.attn_mask_type", "validation.holdout"};
-constexpr std::array<std::string_view, 12> kIdle = {"training.steps",  // of a schedule, which is compared as a whole
+constexpr std::array<std::string_view, 13> kIdle = {"training.steps",  // of a schedule, which is compared as a whole
+                                                    "training.minutes",
                                                     "training.device",
                                                     "training.offload",
                                                     "training.enable_cpu_offload",
