@@ -13,17 +13,6 @@ __device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
   return __vmaxu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
 #endif
 }
-// The smaller ones, likewise; NaN only where both are.
-__device__ __forceinline__ uint32_t min_magnitudes(uint32_t a, uint32_t b) {
-#if __CUDA_ARCH__ >= 860
-  uint32_t r;
-  asm("min.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
-  return r;
-#else
-  return __vminu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
-#endif
-}
-
 // Largest magnitudes as integers (numerics.md section 1) of the eight vectors of a thread: bf16 as pairs of 16-bit halves
 // (vector 2k in the low half of word k), fp32 one a word.
 template <class T>
@@ -132,44 +121,26 @@ __device__ __forceinline__ constexpr int lane_stride(int bit) {
   return 1 << (bit + (kAxis == 0 ? 0 : 3));
 }
 
-// Reduces over kLanes = 2 or 4 neighbours along the axis and leaves every lane with the 8 / kLanes vectors that it owns:
-// vector first_owned(lane) + j. One exchange of half of the words a step, instead of all.
-template <class T, int kAxis, int kLanes>
+// Reduces over four neighbours along the axis and leaves every lane with the two vectors that it owns: vector first(lane) + j. One exchange
+// of half of the words a step, instead of all.
+template <class T, int kAxis>
 struct Owned {
-  static constexpr int kCount = 8 / kLanes;
+  static constexpr int kCount = 2;
   uint32_t amax[kCount];
-  uint32_t word;  // its first word: bf16, of four lanes: both
 
   static __device__ __forceinline__ int first(int lane) {
     const int b0 = (lane & lane_stride<kAxis>(0)) != 0, b1 = (lane & lane_stride<kAxis>(1)) != 0;
-    return kLanes == 2 ? 4 * b0 : 4 * b0 + 2 * b1;
+    return 4 * b0 + 2 * b1;
   }
-  // The lane that owns vector i of this lane's group.
-  static __device__ __forceinline__ int owner(int lane, int i) {
-    constexpr int kMask = kLanes == 2 ? lane_stride<kAxis>(0) : lane_stride<kAxis>(0) | lane_stride<kAxis>(1);
-    const int b0 = i >> 2, b1 = (i >> 1) & 1;
-    return (lane & ~kMask) | b0 * lane_stride<kAxis>(0) | (kLanes == 4 ? b1 * lane_stride<kAxis>(1) : 0);
-  }
-  // The value that the owner of vector i holds for it.
-  template <class V>
-  static __device__ __forceinline__ V fetch(const V (&own)[kCount], int lane, int i) {
-    if constexpr (kAxis == 0) {
-      const int source = kLanes == 2 ? i >> 2 : (i >> 2) | ((i >> 1) & 1) << 1;
-      return __shfl_sync(0xFFFFFFFFu, own[i % kCount], source, kLanes);
-    }
-    return __shfl_sync(0xFFFFFFFFu, own[i % kCount], owner(lane, i));
-  }
-
   __device__ __forceinline__ explicit Owned(const Amax8<T>& all, int lane) {
     constexpr int kWords = Amax8<T>::kWords;
     uint32_t w[kWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) w[i] = all.w[i];
     halve<kWords>(w, lane, lane_stride<kAxis>(0));
-    if constexpr (kLanes == 4) halve<kWords / 2>(w, lane, lane_stride<kAxis>(1));
+    halve<kWords / 2>(w, lane, lane_stride<kAxis>(1));
 #pragma unroll
     for (int j = 0; j < kCount; ++j) amax[j] = amax_bits<T>(w, j);
-    word = w[0];
   }
 
  private:

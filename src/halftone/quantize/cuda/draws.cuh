@@ -71,41 +71,33 @@ __device__ __forceinline__ uint32_t rotation_signs(const Args& a) {
   return a.signs_step == nullptr ? a.signs : philox(a.signs_key, 0, *a.signs_step)[0];
 }
 
-template <bool kOnce>
-__device__ __forceinline__ uint32_t exclusive_or(uint32_t a, uint32_t b, uint32_t c) {
-  if constexpr (!kOnce) return a ^ b ^ c;
-  uint32_t r;
-  asm("lop3.b32 %0, %1, %2, %3, 0x96;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
-  return r;
-}
-
 // Rounds 0 and 1 of the group whose product with kPhilox0 is a, which groups of other keys share, and those that follow.
 __device__ __forceinline__ void first_rounds(const Draws& d, const StepWords& w, uint64_t a, uint32_t (&v)[4]) {
   const uint64_t b = uint64_t{kPhilox1} * (static_cast<uint32_t>(a >> 32) ^ d.key_hi[0]);
   v[0] = static_cast<uint32_t>(b >> 32) ^ w.lo1, v[1] = static_cast<uint32_t>(b);
   v[2] = static_cast<uint32_t>(a) ^ w.hi1, v[3] = 0;
 }
-template <int kGroups, bool kOnce>
+template <int kGroups>
 __device__ __forceinline__ void other_rounds(const Draws& d, const StepWords& w, uint32_t (*v)[4]) {
 #pragma unroll
   for (int i = 2; i < 10; ++i) {
 #pragma unroll
     for (int n = 0; n < kGroups; ++n) {
       const uint64_t a = uint64_t{kPhilox0} * v[n][0], b = uint64_t{kPhilox1} * v[n][2];
-      v[n][0] = exclusive_or<kOnce>(static_cast<uint32_t>(b >> 32), v[n][1], d.key_lo[i]), v[n][1] = static_cast<uint32_t>(b);
-      v[n][2] = exclusive_or<kOnce>(static_cast<uint32_t>(a >> 32), v[n][3], i == 2 ? w.hi2 : d.key_hi[i]);
+      v[n][0] = static_cast<uint32_t>(b >> 32) ^ v[n][1] ^ d.key_lo[i], v[n][1] = static_cast<uint32_t>(b);
+      v[n][2] = static_cast<uint32_t>(a >> 32) ^ v[n][3] ^ (i == 2 ? w.hi2 : d.key_hi[i]);
       v[n][3] = static_cast<uint32_t>(a);
     }
   }
 }
 
 // The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
-// schedule is read once for all of them. kOnce: no sum of three words is left to the compiler, which sometimes makes two of one.
-template <int kGroups, bool kOnce = false>
+// schedule is read once for all of them.
+template <int kGroups>
 __device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
 #pragma unroll
   for (int n = 0; n < kGroups; ++n, group += step) first_rounds(d, w, uint64_t{kPhilox0} * group, v[n]);
-  other_rounds<kGroups, kOnce>(d, w, v);
+  other_rounds<kGroups>(d, w, v);
 }
 
 }  // namespace halftone::device

@@ -197,19 +197,23 @@ Plan plan_of(const QuantizeOperand& p) {
   return plan;
 }
 
+TileArgs matrix_of(const QuantizeOperand& p) {
+  TileArgs a{};
+  a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
+  return a;
+}
+
 // Whether the kernel that holds whole rows made the copy.
 bool run_rows(const QuantizeOperand& p, const Family& f, cudaStream_t stream) {
   if (f.block != 0 || p.row.spec.granularity != Granularity::row || p.type != DType::bf16 || form_of(p.row) != Form::codes) return false;
-  TileArgs a{};
-  a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
+  TileArgs a = matrix_of(p);
   a.row = copy_args(p, p.row, false);
   return launch_rows(a, f.coder, f.stochastic, stream);
 }
 
 cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
   const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
-  TileArgs a{};
-  a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
+  TileArgs a = matrix_of(p);
   StatisticsArgs ask{};
   ask.x = p.x, ask.type = p.type, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
   int64_t rows = p.rows, columns = p.cols;

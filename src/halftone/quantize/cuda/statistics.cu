@@ -129,10 +129,10 @@ struct BlockRows {
 };
 template <class T>
 __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int column, const Amax8<T>& amax, int lane) {
-  Owned<T, 1, 4> own(amax, lane);
+  Owned<T, 1> own(amax, lane);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-    const int c = column + Owned<T, 1, 4>::first(lane) + j;
+    const int c = column + Owned<T, 1>::first(lane) + j;
     if (c < cols && own.amax[j] != 0) raise(out + c, own.amax[j]);
   }
 }

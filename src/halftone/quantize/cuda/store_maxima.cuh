@@ -6,11 +6,11 @@ namespace halftone::device {
 // Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
 template <class T, bool kShared = false>
 __device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
-  Owned<T, 0, 4> own(amax, lane);
+  Owned<T, 0> own(amax, lane);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const uint32_t a = max(own.amax[j], __shfl_xor_sync(0xFFFFFFFFu, own.amax[j], 4));
-    const int r = row + Owned<T, 0, 4>::first(lane) + j;
+    const int r = row + Owned<T, 0>::first(lane) + j;
     if ((lane & 4) != 0 || r >= rows || a == 0) continue;
     if constexpr (kShared) atomicMax(out + r, a);
     if constexpr (!kShared) raise(out + r, a);

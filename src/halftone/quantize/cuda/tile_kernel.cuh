@@ -182,14 +182,14 @@ template <class T>
 __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], int warp, int lane, bool tiles, uint32_t (&row)[2],
                                          uint32_t (&column)[2]) {
   const Amax8<T> of_rows = amax_of(x), of_columns = amax_across(x);
-  Owned<T, 0, 4> rows(of_rows, lane);
-  Owned<T, 1, 4> columns(of_columns, lane);
+  Owned<T, 0> rows(of_rows, lane);
+  Owned<T, 1> columns(of_columns, lane);
   const int r = (warp >> 1) * 32 + (lane >> 3) * 8, c = (warp & 1) * 64 + (lane & 7) * 8;
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const uint32_t a = max(rows.amax[j], __shfl_xor_sync(0xFFFFFFFFu, rows.amax[j], 4));
-    if ((lane & 4) == 0) s.rows[warp & 1][r + Owned<T, 0, 4>::first(lane) + j] = a;
-    s.columns[warp >> 1][c + Owned<T, 1, 4>::first(lane) + j] = columns.amax[j];
+    if ((lane & 4) == 0) s.rows[warp & 1][r + Owned<T, 0>::first(lane) + j] = a;
+    s.columns[warp >> 1][c + Owned<T, 1>::first(lane) + j] = columns.amax[j];
   }
   const uint32_t whole = __reduce_max_sync(0xFFFFFFFFu, amax_total(of_rows));
   if (lane == 0) s.warps[warp] = whole;
