@@ -90,8 +90,12 @@ TEST_P(Steps, StaleGradientsDoNotCount) {
     net.backward(x, target);
     const at::Tensor& grad = net.first.weight.weight.grad;
     const at::Tensor once = grad.clone();
-    for (auto& unit : net.store.units()) unit.flat.grad.fill_(7);
     net.store.gradients_are_stale();
+    for (auto& unit : net.store.units()) {
+      EXPECT_FALSE(unit.flat.grad.storage().data()) << "memory that nobody needs";
+      unit.gradients->hold();
+      unit.flat.grad.fill_(7);
+    }
     net.backward(x, target);
     EXPECT_FALSE(net.first.weight.weight.grad_is_stale);
     EXPECT_GT(once.abs().max().item<float>(), 0);

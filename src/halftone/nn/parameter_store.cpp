@@ -28,7 +28,7 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
     const std::string name = p.unit + (p.stored_as ? ".stored" : "");
     auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& u) { return u.name == name; });
     if (unit == units_.rend()) {
-      units_.push_back({name, {}, {}});
+      units_.emplace_back().name = name;
       unit = units_.rbegin();
     }
     unit->parameters.push_back(&p);
@@ -43,7 +43,10 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
     const bool stored = unit.parameters.front()->stored_as.has_value(), copy = !stored && options.compute != options.storage;
     if (!stored) unit.flat.param = buffer(total, options.storage);
     if (copy) unit.flat.compute = buffer(total, options.compute);
-    if (options.trainable) unit.flat.grad = buffer(total, at::kFloat);
+    if (options.trainable) {
+      unit.flat.grad = buffer(total, at::kFloat);
+      unit.gradients = std::make_unique<GradientBuffer>(unit.flat.grad);
+    }
     int64_t offset = 0;
     for (Parameter* p : unit.parameters) {
       const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, p->numel()).view(p->shape); };
@@ -56,7 +59,8 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
         p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
       }
       if (options.trainable) {
-        p->weight.grad = cut(unit.flat.grad);
+        p->weight.grad = cut(unit.flat.grad), p->weight.grad_buffer = unit.gradients.get();
+        if (padded(p->numel()) > p->numel()) unit.gradients->add_gap(offset + p->numel(), padded(p->numel()) - p->numel());
         p->weight.value.set_requires_grad(true);
       }
       offset += padded(p->numel());
@@ -108,6 +112,9 @@ void ParameterStore::bump_versions() {
 }
 
 void ParameterStore::gradients_are_stale() {
+  for (Unit& unit : units_) {
+    if (unit.gradients) unit.gradients->release();
+  }
   for (Parameter* p : parameters_) p->weight.grad_is_stale = p->weight.trainable();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ class ParameterStore {
   struct Unit {
     std::string name;  // "tok_embeddings", "layers.3", "norm"
     FlatParameters flat;
+    std::unique_ptr<GradientBuffer> gradients;  // of flat.grad
     std::vector<Parameter*> parameters;
   };
 
@@ -38,7 +40,7 @@ class ParameterStore {
   // After masters changed: compute copies follow and packed weights are rebuilt on next use.
   void masters_changed();
   void bump_versions();
-  void gradients_are_stale();  // as after a step of the optimizer that leaves them
+  void gradients_are_stale();  // as after a step of the optimizer that leaves them; gives their memory back
   void complete_gradients();   // zeros where nothing was written since
 
   std::vector<Unit>& units() { return units_; }

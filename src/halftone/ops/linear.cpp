@@ -268,7 +268,7 @@ class Call {
     const auto of = weights(s);
     options.accumulate = !r_.dge;
     options.overwrite = !r_.dge && std::all_of(of.begin(), of.end(), [](const Weight* w) { return w->grad_is_stale; });
-    for (Weight* w : of) options.overwrite ? void(w->grad_is_stale = false) : void(w->grad_to_add());
+    for (Weight* w : of) options.overwrite ? w->grad_to_write() : w->grad_to_add();
     const at::Tensor dw = r_.dge ? at::empty(grad.sizes(), grad.options()) : grad;
     run(kWgrad, dy, x, dw, options);
     if (r_.dge) grad.addcmul_(dw, prepared(true).dge[s.first]);

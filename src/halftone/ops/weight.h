@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "halftone/formats/recipe.h"
 
@@ -20,21 +21,44 @@ struct StoredWeight {
   at::Tensor scales, zeros;  // fp32: [N], or [N, K / 32] with a zero point each
 };
 
+// Memory of the gradients of one unit of parameters, fp32, flat. It may go when nobody needs what they hold, with every view of it; it
+// comes back with the unit's first gradient of the next step. So little of it is there while all activations are.
+class GradientBuffer {
+ public:
+  explicit GradientBuffer(at::Tensor zeros) : flat_(std::move(zeros)) {}
+  const at::Tensor& flat() const { return flat_; }
+  // Elements that belong to no parameter: zeros whenever memory comes.
+  void add_gap(int64_t first, int64_t count) { gaps_.emplace_back(first, count); }
+  void hold();     // contents are undefined where there was none
+  void release();  // until hold() reading or writing is an error of LibTorch
+
+ private:
+  at::Tensor flat_;
+  std::vector<std::pair<int64_t, int64_t>> gaps_;
+};
+
 // A parameter as the ops see it. Ops read `value`, and in backward add the parameter's gradient to `grad` themselves
 // (the product accumulates), then call `on_grad_ready`; autograd never carries a weight gradient.
 struct Weight {
-  std::string name;                      // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
-  at::Tensor value;                      // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
-  at::Tensor grad;                       // fp32, same shape; undefined for a frozen parameter
-  uint64_t version = 1;                  // raised whenever `value` changes: key of packed and quantized copies
-  std::shared_ptr<StoredWeight> stored;  // where set, `value` has the shape and dtype but no contents
-  bool grad_is_stale = false;            // what `grad` holds is of an earlier step: a product may write over it (grad_to_add)
+  std::string name;                       // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
+  at::Tensor value;                       // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
+  at::Tensor grad;                        // fp32, same shape; undefined for a frozen parameter
+  uint64_t version = 1;                   // raised whenever `value` changes: key of packed and quantized copies
+  std::shared_ptr<StoredWeight> stored;   // where set, `value` has the shape and dtype but no contents
+  GradientBuffer* grad_buffer = nullptr;  // of `grad`; null: it is always there
+  bool grad_is_stale = false;             // what `grad` holds is of an earlier step: a product may write over it
   std::function<void(Weight&)> on_grad_ready;
 
   bool trainable() const { return grad.defined(); }
   // The gradient for those that add to it: zeros where it was stale.
   at::Tensor& grad_to_add() {
-    if (std::exchange(grad_is_stale, false)) grad.zero_();
+    if (grad_is_stale) grad_to_write().zero_();
+    return grad;
+  }
+  // For those that write all of it.
+  at::Tensor& grad_to_write() {
+    if (grad_buffer != nullptr) grad_buffer->hold();
+    grad_is_stale = false;
     return grad;
   }
   void grad_ready() {

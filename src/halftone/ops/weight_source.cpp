@@ -23,7 +23,7 @@ at::Tensor joined(std::span<Weight* const> siblings, at::Tensor Weight::*member)
   for (const Weight* w : siblings) {
     const at::Tensor& t = w->*member;
     if (!t.defined() || !t.is_contiguous() || !t.is_alias_of(first)) return {};
-    if (t.const_data_ptr() != static_cast<const char*>(first.const_data_ptr()) + rows * first.size(1) * first.element_size()) return {};
+    if (t.storage_offset() != first.storage_offset() + rows * first.size(1)) return {};
     rows += t.size(0);
   }
   return first.detach().as_strided({rows, first.size(1)}, {first.size(1), 1});

@@ -94,6 +94,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
     require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   }
   store_.materialize(model, storage);
+  if (options.trainable && !options.device.is_cpu()) store_.gradients_are_stale();
   model.prepare(options.device, options.positions);
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);

@@ -76,12 +76,20 @@ class Memory {
     double saved_sum = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i)
       saved_sum += t_ * (s_.recompute.covers(static_cast<int>(i)) ? kept_by_recomputed(s_.blocks[i]) : saved_bytes(s_.blocks[i]));
+    const StepShape::Block& first = s_.blocks.front();
+    const bool first_recomputed = s_.recompute.covers(0);
     const double again = last_recomputed ? t_ * saved_bytes(last) : 0;
     // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
     const double final_norm = t_ * (s_.r * dim + 4), branch = last_recomputed ? 0 : t_ * s_.c * dim;
-    const auto made = [&](std::string_view name, double saved, bool dgrad_copies, std::vector<MemoryShare> own) {
+    const bool cpu = is_cpu(s_.device.hardware);
+    const double all = gradients();
+    // On a GPU a unit's gradients have memory from its first gradient of a step to the optimizer.
+    const bool always = cpu || s_.micro_batches > 1;
+    const double of_head = always ? all : gradients(s_.size.tied ? "tok_embeddings" : s_.head->weight.unit);
+    const double of_last = always ? all : of_head + gradients(last.attention->output().weight.unit);
+    const auto made = [&](std::string_view name, double gradients, double saved, bool dgrad_copies, std::vector<MemoryShare> own) {
       Phase p{name, fixed};
-      const bool cpu = is_cpu(s_.device.hardware);
+      p.shares.push_back({"gradients", gradients});
       p.shares.push_back({cpu ? "weights packed for products" : "weights' quantised copies", prepared_weights(dgrad_copies)});
       p.shares.push_back({"activations kept for backward", saved});
       p.shares.insert(p.shares.end(), own.begin(), own.end());
@@ -90,10 +98,12 @@ class Memory {
       return p;
     };
     const double d_stream = t_ * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
-    return {made("forward of the last block", saved_sum, false, {{"block at work", forward(last)}}),
-            made("head and loss", saved_sum + final_norm + branch, false, {{"head: input, its gradient, logits", head()}}),
-            made("backward of the last block", saved_sum + again, false, {{"block at work", d_stream + backward(last)}}),
-            made("optimizer", 0, true, {})};
+    const double of_first = t_ * (first_recomputed ? kept_by_recomputed(first) + saved_bytes(first) : saved_bytes(first));
+    return {made("forward of the last block", always ? all : 0, saved_sum, false, {{"block at work", forward(last)}}),
+            made("head and loss", of_head, saved_sum + final_norm + branch, false, {{"head: input, its gradient, logits", head()}}),
+            made("backward of the last block", of_last, saved_sum + again, false, {{"block at work", d_stream + backward(last)}}),
+            made("backward of the first block", all, of_first, true, {{"block at work", d_stream + backward(first)}}),
+            made("optimizer", all, 0, true, {})};
   }
 
  private:
@@ -108,6 +118,15 @@ class Memory {
     double sum = 0;
     for (const SavedTensor& tensor : saved(b)) sum += tensor.bytes;
     return sum;
+  }
+
+  // Of a unit, or of all.
+  double gradients(std::string_view unit = "") const {
+    double bytes = 0;
+    s_.model.for_each_parameter([&](const nn::Parameter& p) {
+      if (unit.empty() || p.unit == unit) bytes += 4 * static_cast<double>(p.numel());
+    });
+    return bytes;
   }
 
   std::vector<MemoryShare> parameters() const {
@@ -126,7 +145,6 @@ class Memory {
     return {{fmt::format("weights in {}", s_.config.training.dtype), masters},
             {"weights stored as codes", stored},
             {fmt::format("weights' copy in {}", s_.compute == at::kFloat ? "float32" : "bfloat16"), copies},
-            {"gradients", 4 * elements},
             {"optimizer states", elements * static_cast<double>(moment_bytes(s_.config.optimizer))},
             {"batch and rotary tables",
              static_cast<double>(micro_batch * s_.micro_batches) + 4 * static_cast<double>(positions * s_.size.qk_dim)}};
