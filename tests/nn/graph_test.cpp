@@ -1,53 +1,12 @@
 // A layer's step in a CUDA graph (numerics.md 13.4): replays draw anew, from the step in device memory.
 #include <ATen/Context.h>
-#include <c10/core/StreamGuard.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
-#include <dlfcn.h>
-
-#include <optional>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/graph.h"
 #include "nn/linear_support.h"
 
 namespace halftone::nn {
 namespace {
-
-// CUDA's runtime as LibTorch loaded it; these tests are built without its headers.
-template <class... Args>
-void call(const char* name, Args... args) {
-  void* function = dlsym(RTLD_DEFAULT, name);
-  check(function != nullptr, "the CUDA runtime has no {}", name);
-  const int status = reinterpret_cast<int (*)(Args...)>(function)(args...);
-  check(status == 0, "{}: CUDA error {}", name, status);
-}
-
-class Graph {
- public:
-  Graph(const c10::Stream& stream, const std::function<void()>& work) : stream_(stream.native_handle()) {
-    constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed: the allocator may allocate
-    call("cudaStreamBeginCapture", stream_, kRelaxed);
-    void* graph = nullptr;
-    try {
-      work();
-    } catch (...) {
-      call("cudaStreamEndCapture", stream_, &graph);
-      throw;
-    }
-    call("cudaStreamEndCapture", stream_, &graph);
-    call("cudaGraphInstantiate", &replay_, graph, 0ull);
-    call("cudaGraphDestroy", graph);
-  }
-  ~Graph() {
-    if (replay_ != nullptr) call("cudaGraphExecDestroy", replay_);
-  }
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  void replay() { call("cudaGraphLaunch", replay_, stream_); }
-
- private:
-  void* stream_;
-  void* replay_ = nullptr;
-};
 
 struct Variant {
   std::string name, scheme;
@@ -86,15 +45,7 @@ bool draws(const OperandSpec& a) { return a.stochastic || a.hadamard == 32; }
 
 class GraphedLinear : public OnDeviceWith<Variant> {
  protected:
-  void SetUp() override {
-    OnDeviceWith::SetUp();
-    if (IsSkipped()) return;
-    const c10::impl::VirtualGuardImpl device(test_device().type());
-    stream_.emplace(device.getStreamFromGlobalPool(test_device()));  // the default stream cannot be captured
-  }
   void TearDown() override {
-    if (stream_) synchronize(test_device());
-    stream_.reset();
     test_step() = {};
     at::globalContext().setDeterministicAlgorithms(false, false);
     OnDeviceWith::TearDown();
@@ -115,10 +66,8 @@ class GraphedLinear : public OnDeviceWith<Variant> {
   }
 
   const LinearRecipe recipe_ = recipe_of(param());
-  std::optional<c10::StreamGuard> stream_;
 };
 
-// Nothing allocates on the device between capture and the last replay: without a pool of its own the graph's memory is free.
 TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
   at::globalContext().setDeterministicAlgorithms(true, true);  // no algorithm by its time: equal bits
   for (const int64_t m : {96, 17}) {
@@ -135,7 +84,7 @@ TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
       eager[s - 3] = on_cpu(pass(*layer, x, dy));
     }
     test_step() = {11, 1000, 64, static_cast<const uint32_t*>(step.const_data_ptr())};
-    Graph graph(stream_->current_stream(), [&] {
+    Graph graph(test_device(), [&] {
       const LinearResult r = pass(*layer, x, dy);
       out.y.copy_(r.y), out.dx.copy_(r.dx), out.dw.copy_(r.dw);
     });
@@ -170,7 +119,7 @@ TEST_P(GraphedLinear, ReadsTheWeightOfTheReplay) {
   layer->weight().value.detach().copy_(w), ++layer->weight().version;
   const at::Tensor before = pass(*layer, x, dy).y.cpu().clone();
   test_step().device_step = static_cast<const uint32_t*>(step.const_data_ptr());
-  Graph graph(stream_->current_stream(), [&] { y.copy_(pass(*layer, x, dy).y); });
+  Graph graph(test_device(), [&] { y.copy_(pass(*layer, x, dy).y); });
   layer->weight().value.detach().copy_(twice);
   graph.replay();
   EXPECT_TRUE(at::equal(y.cpu(), expected));
@@ -184,7 +133,7 @@ TEST_P(GraphedLinear, TakesNewShapes) {
   const auto layer = this->layer(w);
   at::Tensor step = at::full({1}, 3, on_device(at::kInt)), y = at::empty({192, 224}, x.options());
   test_step() = {11, 3, 0, static_cast<const uint32_t*>(step.const_data_ptr())};
-  Graph graph(stream_->current_stream(), [&] { y.copy_(pass(*layer, x, dy).y); });
+  Graph graph(test_device(), [&] { y.copy_(pass(*layer, x, dy).y); });
   graph.replay();
   const at::Tensor replayed = y.cpu().clone();
   EXPECT_GE(sqnr(pass(*layer, x, dy).y.cpu(), replayed), 40);
@@ -197,7 +146,7 @@ TEST_P(GraphedLinear, RefusesToRepeatTheDrawsOfOneStep) {
   const auto layer = this->layer(w);
   test_step() = {11, 3, 0};
   pass(*layer, x, dy);
-  const auto capture = [&] { Graph graph(stream_->current_stream(), [&] { pass(*layer, x, dy); }); };
+  const auto capture = [&] { Graph graph(test_device(), [&] { pass(*layer, x, dy); }); };
   if (!random) {
     EXPECT_NO_THROW(capture());
     return;

@@ -49,7 +49,7 @@ void compare_with_transformers(const std::string& name, nn::RecomputePlan recomp
   const at::Tensor ids = read(golden, "input_ids"), labels = read(golden, "labels");
   const auto valid = labels.ne(-100).sum().item<int64_t>();
   ASSERT_LT(valid, labels.numel());
-  nn::Pass pass(*built.model, {ids, {}, {}, {}}, labels, 1.0 / static_cast<double>(valid), true);
+  nn::Pass pass(*built.model, {ids, {}, {}, {}, {}}, labels, 1.0 / static_cast<double>(valid), true);
   pass.backward();
   EXPECT_LT(relative(read(golden, "loss"), pass.loss_sum() / valid), 1e-5);
   for (nn::Parameter* p : store.parameters()) {

@@ -103,8 +103,7 @@ struct TrainingConfig {
     field("gc_freq", self.gc_freq, "Python garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
     field("gc_debug", self.gc_debug, "Python garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
     field("dataloader", self.dataloader, "data loading");
-    field("disable_cuda_graphs", self.disable_cuda_graphs, "no CUDA graphs over forward and backward",
-          {.mark = Mark::A, .note = "steps are not captured in CUDA graphs in this build"});
+    field("disable_cuda_graphs", self.disable_cuda_graphs, "no CUDA graphs over forward and backward");
     field("offload", self.offload, "what stays in host memory",
           {.mark = Mark::E, .choices = {"params", "grads", "optimizer", "activations"}});
     field("nonfinite", self.nonfinite, "on a non-finite loss or gradient: abort; skip the update; rollback to the last checkpoint",

@@ -123,6 +123,7 @@ struct SequenceInfo {
   at::Tensor cos, sin;   // [positions, head_dim / 2] fp32
   at::Tensor positions;  // int32 [T] or undefined
   Documents documents;   // of packed rows that are kept apart
+  at::Tensor loss_factor;
   std::vector<KvCache>* caches = nullptr;
 };
 

@@ -11,6 +11,7 @@ struct ModelInput {
   at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
   Documents documents;   // without: causal over the whole row
   StepContext step;
+  at::Tensor loss_factor;  // fp64 scalar on the device: of the loss and its gradients, beside the host's; undefined: 1
 };
 
 enum class Recompute { none, full, every_nth, op };  // op: every block, but for the results in its ops/saves.h

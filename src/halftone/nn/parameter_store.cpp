@@ -111,11 +111,15 @@ void ParameterStore::bump_versions() {
   for (Parameter* p : parameters_) ++p->weight.version;
 }
 
-void ParameterStore::gradients_are_stale() {
+void ParameterStore::gradients_are_stale(bool release) {
   for (Unit& unit : units_) {
-    if (unit.gradients) unit.gradients->release();
+    if (release && unit.gradients) unit.gradients->release();
   }
   for (Parameter* p : parameters_) p->weight.grad_is_stale = p->weight.trainable();
+}
+
+void ParameterStore::gradients_are_written() {
+  for (Parameter* p : parameters_) p->weight.grad_is_stale = false;
 }
 
 void ParameterStore::complete_gradients() {

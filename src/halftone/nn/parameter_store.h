@@ -40,7 +40,9 @@ class ParameterStore {
   // After masters changed: compute copies follow and packed weights are rebuilt on next use.
   void masters_changed();
   void bump_versions();
-  void gradients_are_stale();  // as after a step of the optimizer that leaves them; gives their memory back
+  // As after a step of the optimizer that leaves them; gives their memory back.
+  void gradients_are_stale(bool release = true);
+  void gradients_are_written();  // all, by a graph's replay
   void complete_gradients();   // zeros where nothing was written since
 
   std::vector<Unit>& units() { return units_; }

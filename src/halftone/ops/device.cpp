@@ -22,6 +22,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/ops/cuda_module.h"
+#include "halftone/ops/torch_cuda.h"
 
 namespace halftone {
 namespace {
@@ -157,18 +158,6 @@ void reset_peak_memory(c10::Device device) {
 void synchronize(c10::Device device) {
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
 }
-
-namespace {
-
-// A function of LibTorch's CUDA half, which the program does not link, by its mangled name.
-template <class F>
-F* of_torch_cuda(const char* name) {
-  void* found = dlsym(RTLD_DEFAULT, name);
-  check(found != nullptr, "LibTorch's CUDA half lacks {}; expected LibTorch 2.11", name);
-  return reinterpret_cast<F*>(found);
-}
-
-}  // namespace
 
 void record_memory_history(int64_t entries) {
   // torch::cuda::_record_memory_history (torch/csrc/cuda/memory_snapshot.h). Without stacks: they would be Python's.

@@ -94,7 +94,11 @@ Engine::Engine(const JobConfig& config, const Options& options)
     require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   }
   store_.materialize(model, storage);
-  if (options.trainable && !options.device.is_cpu()) store_.gradients_are_stale();
+  if (options.trainable && !options.device.is_cpu()) {
+    store_.gradients_are_stale();
+    const UseGraphs graphs = config.training.disable_cuda_graphs ? UseGraphs::never : options.graphs;
+    graph_ = std::make_unique<StepGraph>(options.device, graphs, (size_.parameters - size_.embedding_parameters) / layers);
+  }
   model.prepare(options.device, options.positions);
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);
@@ -171,19 +175,27 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
 void Engine::set_seed(uint64_t seed) {
   options_.seed = seed;
   context_.seed = seed;
+  if (graph_) graph_->drop();  // it draws by the old one
   for (nn::ParameterStore::Unit& unit : store_.units()) {
     for (size_t i = 0; i < unit.flat.segments.size(); ++i) unit.flat.segments[i].key = philox_key(seed, unit.parameters[i]->fqn + "#param");
   }
 }
 
-at::Tensor Engine::forward_backward(const MicroBatch& batch, double scale) {
-  nn::Pass pass(*built_.model, input_of(batch), batch.labels, scale, true);
-  pass.backward();
-  return pass.loss_sum();
+void Engine::forward_backward(std::span<const MicroBatch> batches, double scale, const at::Tensor& factor) {
+  outcome_.zero_();
+  at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
+  for (const MicroBatch& b : batches) {
+    nn::ModelInput input = input_of(b);
+    input.loss_factor = factor;
+    nn::Pass pass(*built_.model, input, b.labels, scale, true);
+    pass.backward();
+    loss_sum.add_(pass.loss_sum());
+  }
+  store_.complete_gradients();
 }
 
 void Engine::drop_gradients() {
-  if (!hyper_.zero_grad) return store_.gradients_are_stale();
+  if (!hyper_.zero_grad) return store_.gradients_are_stale(!graph_->exists());
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
 }
 
@@ -192,10 +204,11 @@ void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
   for (const MicroBatch& b : batches) valid_labels_ += b.valid_labels;
   if (valid_labels_ == 0) return;
   set_step(step);
-  outcome_.zero_();
-  at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
-  for (const MicroBatch& b : batches) loss_sum.add_(forward_backward(b, 1.0 / static_cast<double>(valid_labels_)));
-  store_.complete_gradients();
+  const double scale = 1.0 / static_cast<double>(valid_labels_);
+  const auto passes = [&](std::span<const MicroBatch> all, const at::Tensor& factor) { forward_backward(all, 1, factor); };
+  if (graph_ && graph_->run(batches, scale, passes)) return store_.gradients_are_written();
+  if (!hyper_.zero_grad) store_.gradients_are_stale(false);  // a capture may have begun
+  forward_backward(batches, scale, {});
 }
 
 void Engine::update(double lr_factor, double loss_limit) {
@@ -220,7 +233,7 @@ void Engine::update(double lr_factor, double loss_limit) {
     for (size_t s = 0; s < flat.segments.size(); ++s) flat.segments[s].lr = base_lr_[u][s] * lr_factor;
     optimizer_step(flat, hyper_, updates_ + 1, outcome);
   }
-  if (!hyper_.zero_grad) store_.gradients_are_stale();
+  if (!hyper_.zero_grad) store_.gradients_are_stale(!graph_->exists());
   if (deosc_->active() && !arrived_outcome().updated) return;  // it decides on the host
   store_.bump_versions();
   if (deosc_->step(step_)) store_.masters_changed();

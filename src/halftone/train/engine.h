@@ -11,15 +11,9 @@
 #include "halftone/models/registry.h"
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
+#include "halftone/train/step_graph.h"
 
 namespace halftone {
-
-struct MicroBatch {
-  nn::ModelInput input;  // on the model's device
-  at::Tensor labels;     // int64 [B, S], -100 ignored
-  int64_t valid_labels = 0;
-  int64_t first_row = 0;  // index of its first token in the step's global batch
-};
 
 struct StepResult {
   double loss_sum = 0;  // nats over valid labels
@@ -38,6 +32,7 @@ class Engine {
     int64_t vocab_size = 0;  // the tokenizer's; 0: the flavour's or the override's
     int64_t positions = 0;   // longest row
     bool trainable = true;
+    UseGraphs graphs = UseGraphs::where_they_pay;  // never where training.disable_cuda_graphs is set
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.
   Engine(const JobConfig& config, const Options& options);
@@ -88,8 +83,9 @@ class Engine {
   void set_step(int64_t step);
   nn::ModelInput input_of(const MicroBatch& batch) const;  // with its place in the run
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
-  at::Tensor forward_backward(const MicroBatch& batch, double scale);  // the sum of losses, fp64 on the device
-  const StepOutcome& arrived_outcome() const;                          // waits for it
+  // Adds the sums of losses to the outcome. Gradients are multiplied by `scale`, and by the factor where there is one.
+  void forward_backward(std::span<const MicroBatch> batches, double scale, const at::Tensor& factor);
+  const StepOutcome& arrived_outcome() const;  // waits for it
 
   Options options_;
   BuiltModel built_;
@@ -98,6 +94,7 @@ class Engine {
   std::vector<std::string> recipe_lines_;
   std::unique_ptr<nn::Deoscillator> deosc_;
   StepContext context_;  // of the current step
+  std::unique_ptr<StepGraph> graph_;
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
   at::Tensor device_step_;                    // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)

@@ -74,7 +74,7 @@ nn::Stream Llama::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
 }
 
 HeadLoss Llama::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
-  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step);
+  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step, info.loss_factor);
 }
 
 std::vector<nn::NormUse> Llama::norm_uses() {
@@ -94,7 +94,7 @@ nn::SequenceInfo Llama::sequence_info(const nn::ModelInput& input) const {
   check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
-  info.documents = input.documents;
+  info.documents = input.documents, info.loss_factor = input.loss_factor;
   return info;
 }
 
