@@ -90,24 +90,29 @@ class SwigluLinear : public OnDevice {
   }
 };
 
-// One op, or SwiGLU and the product that reads it.
+// SwiGLU and the product that reads it, the same with an input that SwiGLU is said to keep, or one op.
+enum class Way { two, two_kept, one };
 struct SwigluPass {
   at::Tensor y, dgu, dw;
   bool in_place = false;  // dgu lay where gu did
 };
-SwigluPass swiglu_pass(bool one, const char* recipe, bool bias, int times = 1) {
+SwigluPass swiglu_pass(Way way, const LinearRecipe& recipe, bool bias, int times = 1) {
   at::manual_seed(8);
   const auto make = [](at::IntArrayRef shape) { return at::randn(shape).to(test_device(), at::kBFloat16); };
   Weight w = make_weight(make({96, 64}) / 8), b = make_weight(make({96}));
   FusedLinears group;
-  group.weights = {&w}, group.recipe = *find_linear_recipe(recipe);
+  group.weights = {&w}, group.recipe = recipe;
   if (bias) group.biases = {&b};
   const at::Tensor leaf = make({48, 128}).set_requires_grad(true), dy = make({48, 96});
   at::AutoGradMode grad(true);
+  const StepContext step = {5, 3, 32};
   at::Tensor gu = leaf * 1.0;
   const void *memory = gu.const_data_ptr(), *found = nullptr;
   gu.register_hook([&](const at::Tensor& g) { found = g.const_data_ptr(); });
-  const at::Tensor y = one ? swiglu_linear(gu, group, {}) : linear(swiglu(gu), group, {});
+  Activation h;
+  if (way != Way::one) h = swiglu(gu), h.kept = way == Way::two_kept;
+  const at::Tensor y = way == Way::one ? swiglu_linear(gu, group, step) : linear(h, group, step);
+  h = {};
   gu.reset();
   for (int i = 1; i <= times; ++i) torch::autograd::backward({y}, {dy}, i < times);
   return {y.detach(), leaf.grad(), w.grad, found == memory};
@@ -115,25 +120,33 @@ SwigluPass swiglu_pass(bool one, const char* recipe, bool bias, int times = 1) {
 
 TEST_P(SwigluLinear, HasTheBitsOfSwigluAndLinear) {
   at::globalContext().setDeterministicAlgorithms(true, true);
-  for (const char* recipe : {"none", "fp8_tensorwise", "int8"}) {
+  std::vector<LinearRecipe> recipes(std::begin(kLinearRecipes), std::end(kLinearRecipes));
+  std::erase_if(recipes, [](const LinearRecipe& r) { return r.w_forward.stored; });
+  recipes.push_back(*find_linear_recipe("int8"));
+  recipes.back().x_wgrad.stochastic = true;
+  for (const LinearRecipe& recipe : recipes) {
     for (const bool bias : {false, true}) {
-      const SwigluPass one = swiglu_pass(true, recipe, bias), two = swiglu_pass(false, recipe, bias);
-      EXPECT_TRUE(at::equal(one.y, two.y)) << recipe << bias;
-      EXPECT_TRUE(at::equal(one.dgu, two.dgu)) << recipe << bias;
-      EXPECT_TRUE(at::equal(one.dw, two.dw)) << recipe << bias;
-      EXPECT_GT(one.dw.abs().sum().item<double>(), 0) << recipe << bias;
+      const SwigluPass two = swiglu_pass(Way::two, recipe, bias);
+      EXPECT_GT(two.dw.abs().sum().item<double>(), 0) << recipe.name << bias;
+      for (const Way way : {Way::two_kept, Way::one}) {
+        const SwigluPass other = swiglu_pass(way, recipe, bias);
+        EXPECT_TRUE(at::equal(other.y, two.y)) << recipe.name << bias;
+        EXPECT_TRUE(at::equal(other.dgu, two.dgu)) << recipe.name << bias;
+        EXPECT_TRUE(at::equal(other.dw, two.dw)) << recipe.name << bias;
+      }
     }
   }
 }
 
 TEST_P(SwigluLinear, WritesTheGradientOverWhatItReadWhenNobodyWillReadItAgain) {
   at::globalContext().setDeterministicAlgorithms(true, true);
-  for (const bool one : {false, true}) {
-    const SwigluPass once = swiglu_pass(one, "none", true), kept = swiglu_pass(one, "none", true, 2);
+  for (const Way way : {Way::two, Way::one}) {
+    const LinearRecipe& plain = kLinearRecipes[0];
+    const SwigluPass once = swiglu_pass(way, plain, true), kept = swiglu_pass(way, plain, true, 2);
     EXPECT_TRUE(once.in_place);
     EXPECT_TRUE(kept.in_place);  // in the second pass, the last
-    EXPECT_TRUE(at::equal(kept.dgu, once.dgu * 2)) << one;
-    EXPECT_TRUE(at::equal(kept.dw, once.dw * 2)) << one;
+    EXPECT_TRUE(at::equal(kept.dgu, once.dgu * 2));
+    EXPECT_TRUE(at::equal(kept.dw, once.dw * 2));
     // Someone else reads gu.
     const at::Tensor gu = at::randn({4, 8}).to(test_device()).set_requires_grad(true), before = gu.detach().clone();
     at::AutoGradMode grad(true);

@@ -173,7 +173,8 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents;
   const at::Tensor qkv = qkv_(x, info.step);
-  return wo_(info.caches ? causal_attention_cached(qkv, args, info.caches->at(layer_)) : causal_attention(qkv, args, info.step.saves.get()),
+  return wo_(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
+                         : causal_attention(qkv, args, info.step.saves.get()),
              info.step);
 }
 

@@ -13,6 +13,7 @@ namespace halftone {
 // (QuantizeOperand::amax): bits32(|x|) as int32 [1], or one word for each of several matrices side by side, on the tensor's device.
 struct Activation {
   at::Tensor value, amax;
+  bool kept = false;  // the op that wrote it keeps it for its own backward pass: readers may hold it, too, at no cost
   Activation() = default;
   Activation(at::Tensor v, at::Tensor a = {}) : value(std::move(v)), amax(std::move(a)) {}  // NOLINT: any tensor is one
   operator const at::Tensor&() const { return value; }                                      // NOLINT

@@ -118,9 +118,11 @@ Documents documents_of(const at::Tensor& start, c10::Device device) {
   return d;
 }
 
-at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves) {
+Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves) {
   check_args(qkv, args, args.seq);
-  at::Tensor plain = qkv.detach(), out;
+  const at::Tensor plain = qkv.detach();
+  Activation result;
+  at::Tensor& out = result.value;
   const bool recording = records(qkv);
   OpNode::Backward backward;
   {
@@ -129,6 +131,7 @@ at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
     const auto compute = [&] { return plain.is_cpu() ? forward_cpu(plain, args) : aten::attention(plain, args, recording || saves); };
     const auto state = std::make_shared<aten::AttentionState>(saves ? saves->attention(compute) : compute());
     out = state->out.detach();
+    result.kept = recording && (plain.is_cpu() || state->attended.is_alias_of(out));
     if (plain.is_cpu()) {
       backward = [plain, state, args](const variable_list& g) -> variable_list {
         return {backward_cpu(g[0].contiguous(), plain, state->out, state->lse, args)};
@@ -140,7 +143,7 @@ at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
     }
   }
   if (recording) connect("causal_attention", {qkv}, {&out}, std::move(backward));
-  return out;
+  return result;
 }
 
 at::Tensor causal_attention_cached(const at::Tensor& qkv, const AttentionArgs& args, KvCache& cache) {

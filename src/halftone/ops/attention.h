@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include "halftone/ops/activation.h"
+
 namespace halftone {
 
 class Saves;
@@ -27,7 +29,7 @@ struct AttentionArgs {
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:
 // q and k are rotated in place (the producer never reads it again). `saves`: of a block that is recomputed (ops/saves.h).
-at::Tensor causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves = nullptr);
+Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves = nullptr);
 
 // Keys and values of the positions seen so far, one layer: [batch, capacity, Hkv * d] each.
 struct KvCache {

@@ -226,15 +226,20 @@ class Call {
     const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights.front()->value.scalar_type());
     const CopyRequest row = request(r_.x_forward, r_.w_forward, hp, CopyUse::rows, name(), "x.fwd", first_row_);
     const bool codes = wgrad_reads_forward_codes(r_);
-    keep = keep && (codes || r_.x_wgrad.quantized() || !x_again_);
+    makes_x_again_ = keep && !codes && x_again_;
+    if (makes_x_again_) x_amax_ = input.amax, keep = false;
     CopyRequest columns;
-    if (keep && !codes) columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, CopyUse::kept, name(), x_wgrad_role(r_));
+    if (keep && !codes) columns = x_columns(CopyUse::kept);
     OperandCopies copies = quantize(input.value, &row, keep && !codes ? &columns : nullptr, input.amax);
     if (keep) x_ = codes ? copies.row : std::move(copies.transposed);
     return std::move(copies.row);
   }
+  CopyRequest x_columns(CopyUse use) const { return token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, use, name(), x_wgrad_role(r_)); }
   Operand wgrad_input() const {
-    if (!x_.defined() && x_again_) return plain_operand(x_again_(), true);
+    if (makes_x_again_) {  // draws and signs go by name, role and place: they are those that a copy of the forward pass would have
+      const CopyRequest columns = x_columns(CopyUse::columns);
+      return quantize(x_again_(), nullptr, &columns, x_amax_).transposed;
+    }
     if (!x_.defined() || !wgrad_reads_forward_codes(r_)) return x_;
     return plain_operand(dequantize(x_).to(dy_type_), true);
   }
@@ -351,7 +356,9 @@ class Call {
   const int64_t first_row_, tokens_;
   const bool joins_, joins_forward_;  // saves are of each weight's product
   const std::function<at::Tensor()> x_again_;
-  Operand x_;                // for wgrad; undefined where x_again_ makes it
+  bool makes_x_again_ = false;
+  at::Tensor x_amax_;        // where it does
+  Operand x_;                // for wgrad, else
   std::vector<Operand> dy_;  // of every product of wgrad, between the parts of backward
   at::ScalarType dy_type_{};
   at::Tensor bias_dy_;
@@ -397,6 +404,7 @@ at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContex
   LinearOptions options;
   options.step = step, options.keep = records(inputs);
   options.out = x.scalar_type(), options.x_amax = input.amax;
+  if (input.kept) options.x_again = [rows = x.detach().reshape({-1, x.size(-1)})] { return rows; };
   const int64_t n = fused.out_features();
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;

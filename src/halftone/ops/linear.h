@@ -44,7 +44,8 @@ struct LinearOptions {
   at::ScalarType out{};   // dtype of y: X's own or float32
   int64_t first_row = 0;  // index of X's first row among the rows of the micro-batch (numerics.md section 4)
   at::Tensor x_amax{};    // of X where it is known (ops/activation.h)
-  // Makes X again from what its producer keeps anyway: where wgrad reads X as it is, X need not be kept. Called in wgrad, at most once.
+  // Makes X again from what its producer keeps anyway: unless wgrad reads the codes of the forward product, nothing of X is kept then, and
+  // wgrad quantises it again. Called in wgrad, at most once.
   std::function<at::Tensor()> x_again{};
   bool product = true;  // false: y is not formed, for a backward pass whose forward pass was another call
 };

@@ -18,8 +18,8 @@ class Memory {
   explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)) {}
 
   // What linears that read one tensor of `width` columns keep of it, stretch by stretch of equal recipes (nn::Siblings); as it is, it is
-  // kept once, and where `plain_is_free` somebody else keeps it or makes it again.
-  double kept_input(const std::vector<nn::Linear*>& readers, bool plain_is_free = false) const {
+  // kept once. `free`: somebody else keeps it or makes it again.
+  double kept_input(const std::vector<nn::Linear*>& readers, bool free = false) const {
     double bytes = 0;
     bool plain = false;
     const nn::Linear* before = nullptr;
@@ -27,15 +27,16 @@ class Memory {
       const auto width = static_cast<double>(l->in_features());
       const LinearRecipe& r = l->recipe();
       const bool joins = before != nullptr && before->recipe() == r && !l->has_norm() && !before->has_norm();
+      const double of_codes = free && !l->has_norm() && !wgrad_reads_forward_codes(r) ? 0 : codes(r);
       before = l;
       if (l->has_norm()) {
         bytes += 4 + (reads_codes(r) ? codes(r) : s_.c) * width;
       } else if (!joins) {
-        reads_codes(r) ? bytes += codes(r)* width : plain = true;
+        reads_codes(r) ? bytes += of_codes* width : plain = true;
       }
-      if (l->has_side() && reads_codes(r)) bytes += codes(r) * width;
+      if (l->has_side() && reads_codes(r)) bytes += of_codes * width;
     }
-    return bytes + (plain && !plain_is_free ? s_.c * static_cast<double>(readers.front()->in_features()) : 0);
+    return bytes + (plain && !free ? s_.c * static_cast<double>(readers.front()->in_features()) : 0);
   }
 
   std::vector<SavedTensor> saved(const StepShape::Block& b) const {
@@ -43,7 +44,6 @@ class Memory {
     const auto dim = static_cast<double>(a.dim), heads = static_cast<double>(a.heads), d = static_cast<double>(a.head_dim);
     nn::Linear& w2 = b.feed_forward->output();
     const auto ffn = static_cast<double>(w2.in_features());
-    const bool apart = w2.has_norm() || w2.has_side();  // then SwiGLU's output is a tensor that others read
     return {{"attention_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
             {"wq, wk, wv", "input", kept_input(b.attention->readers())},
             {"attention", "q, k, v", s_.c * d * (heads + 2 * static_cast<double>(a.kv_heads))},
@@ -52,7 +52,7 @@ class Memory {
             {"ffn_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
             {"w1, w3", "input", kept_input(b.feed_forward->readers())},
             {"SwiGLU", "gate and up", 2 * s_.c * ffn},
-            {"w2", "input", kept_input({&w2}, !apart) + (w2.has_norm() ? s_.c * ffn : 0)}};
+            {"w2", "input", kept_input({&w2}, !reads_apart(w2)) + (w2.has_norm() ? s_.c * ffn : 0)}};
   }
 
   // Bytes a token that a recomputed block keeps: the residual that it reads and, with "op", results.
@@ -108,6 +108,7 @@ class Memory {
 
  private:
   static bool reads_codes(const LinearRecipe& r) { return wgrad_reads_forward_codes(r) || r.x_wgrad.quantized(); }
+  static bool reads_apart(const nn::Linear& w2) { return w2.has_norm() || w2.has_side(); }  // SwiGLU's output, an op of its own
   double copy(const OperandSpec& spec, const OperandSpec& other, CopyUse use, const LinearRecipe& r) const {
     return copy_bytes(spec, other, s_.compute, s_.device.hardware, use, r.emulate);
   }
@@ -196,15 +197,17 @@ class Memory {
     const auto ffn = static_cast<double>(w2.in_features()), dim = static_cast<double>(s_.size.dim);
     const auto rows = [&](const LinearRecipe& r) { return copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r); };
     const auto columns = [&](const LinearRecipe& r) { return copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r); };
-    // X of wgrad in the form that the product reads, where it was kept in a smaller one.
-    const auto decoded = [&](const LinearRecipe& r) {
+    // X of wgrad in the form that the product reads, where it was kept in a smaller one or is quantised again.
+    const auto decoded = [&](const LinearRecipe& r, bool again = false) {
       if (wgrad_reads_forward_codes(r)) return 4 + s_.c;
       if (!r.x_wgrad.quantized()) return 0.0;
       const double read = right_operand_bytes(r.x_wgrad, r.dy_wgrad, s_.compute, s_.device.hardware, r.emulate);
-      return read > 1.5 * codes(r) ? read : 0.0;
+      const double held = again ? copy(r.x_wgrad, r.dy_wgrad, CopyUse::columns, r) : codes(r);
+      return (again ? held : 0) + (read > 1.5 * held ? read : 0.0);
     };
     const LinearRecipe &down = w2.recipe(), &up = b.feed_forward->readers().front()->recipe();
-    const double first = s_.c * ffn + std::max(dim * (rows(down) + columns(down)), dim * columns(down) + ffn * decoded(down));
+    const double first =
+        s_.c * ffn + std::max(dim * (rows(down) + columns(down)), dim * columns(down) + ffn * decoded(down, !reads_apart(w2)));
     const double second = s_.c * dim + std::max(ffn * (rows(up) + 2 * columns(up)), ffn * 2 * columns(up) + dim * decoded(up));
     return t_ * std::max(first, second - saved(b).back().bytes);
   }

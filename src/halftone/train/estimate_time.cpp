@@ -4,6 +4,7 @@
 #include <set>
 
 #include "halftone/ops/activation.h"
+#include "halftone/ops/draws.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/estimate.h"
 
@@ -122,7 +123,7 @@ class Times {
       const auto ffn = static_cast<double>(w2.in_features()), d = static_cast<double>(a.head_dim);
       const auto qk = static_cast<double>(a.heads + a.kv_heads) * d, qkv = qk + static_cast<double>(a.kv_heads) * d;
       const double forward = 2 * norm_forward + 3 * c * ffn + 2 * c * qk;
-      const bool again = !w2.recipe().x_wgrad.quantized();  // SwiGLU's backward writes its output, too
+      const bool again = !wgrad_reads_forward_codes(w2.recipe());  // SwiGLU's backward writes its output, too
       bytes += forward + 2 * norm_backward + (again ? 6 : 5) * c * ffn + 2 * c * qkv;
       if (recomputed(static_cast<int64_t>(i))) bytes += forward;
     }
@@ -137,16 +138,19 @@ class Times {
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
       const double again = recomputed(static_cast<int64_t>(i)) ? 2 : 1;
-      const auto x = [&](nn::Linear& l, bool given) {
-        seconds += times(l).x * scale * t_ * static_cast<double>(l.in_features()) / (kTokens * kIn) * again *
-                   passes(given && reads_x_amax(l.recipe()));
+      // Both copies from one read, or each from one of its own where X is quantised again for wgrad.
+      const auto x = [&](nn::Linear& l, bool given, bool reads_twice) {
+        const LinearRecipe& r = l.recipe();
+        const bool twice = reads_twice && r.x_forward.quantized() && r.x_wgrad.quantized() && !wgrad_reads_forward_codes(r);
+        seconds += times(l).x * scale * t_ * static_cast<double>(l.in_features()) / (kTokens * kIn) * (again + (twice ? 0.5 : 0)) *
+                   passes(given && reads_x_amax(r));
       };
       const auto dy = [&](nn::Linear& l, bool given) {
         seconds += times(l).dy * scale * t_ * static_cast<double>(l.out_features()) / (kTokens * kOut) *
                    passes(given && reads_dy_amax(l.recipe()));
       };
-      x(*b.attention->readers().front(), true), x(*b.feed_forward->readers().front(), true);
-      x(b.attention->output(), false), x(b.feed_forward->output(), true);
+      x(*b.attention->readers().front(), true, false), x(*b.feed_forward->readers().front(), true, false);
+      x(b.attention->output(), false, true), x(b.feed_forward->output(), true, true);
       for (nn::Linear* l : b.attention->readers()) dy(*l, false);
       for (nn::Linear* l : b.feed_forward->readers()) dy(*l, true);
       dy(b.attention->output(), false), dy(b.feed_forward->output(), false);
