@@ -25,23 +25,26 @@ TEST(CrossEntropy, MatchesReference) {
   for (const int64_t vocab : {1, 2, 17, 64, 100, 1000, 4099}) {
     for (const DType type : kFloatTypes) {
       for (const DType grad_type : kFloatTypes) {
-        Matrix z(13, vocab, type), dz(13, vocab, grad_type, 1);
-        z.randomise(1, 20.0f);
-        const auto labels = labels_for(13, vocab);
-        std::vector<float> loss(13), lse(13);
-        const CrossEntropy p = parameters(z, dz, labels, loss, lse);
-        const auto expected = cross_entropy_ref(p);
-        const auto result = cross_entropy(p);
-        double sum = 0;
-        for (size_t r = 0; r < 13; ++r) {
-          ASSERT_NEAR(loss[r], expected.loss[r], 1e-6 * std::abs(expected.lse[r]) + 1e-6);
-          ASSERT_NEAR(lse[r], expected.lse[r], 1e-6 * std::abs(expected.lse[r]) + 1e-6);
-          sum += loss[r];
+        for (const float z_loss : {0.0f, 0.01f}) {
+          Matrix z(13, vocab, type), dz(13, vocab, grad_type, 1);
+          z.randomise(1, 20.0f);
+          const auto labels = labels_for(13, vocab);
+          std::vector<float> loss(13), lse(13);
+          CrossEntropy p = parameters(z, dz, labels, loss, lse);
+          p.z_loss = z_loss;
+          const auto expected = cross_entropy_ref(p);
+          const auto result = cross_entropy(p);
+          double sum = 0;
+          for (size_t r = 0; r < 13; ++r) {
+            ASSERT_NEAR(loss[r], expected.loss[r], 1e-6 * std::abs(expected.lse[r]) + 1e-6);
+            ASSERT_NEAR(lse[r], expected.lse[r], 1e-6 * std::abs(expected.lse[r]) + 1e-6);
+            sum += loss[r];
+          }
+          EXPECT_EQ(result.loss_sum, sum);
+          EXPECT_EQ(result.valid, 11);  // rows 3 and 8 are ignored
+          dz.expect_near(expected.dlogits, 4e-6, 1e-8, fmt::format("V {} {} {} {}", vocab, name_of(type), name_of(grad_type), z_loss));
+          dz.expect_gaps_untouched();
         }
-        EXPECT_EQ(result.loss_sum, sum);
-        EXPECT_EQ(result.valid, 11);  // rows 3 and 8 are ignored
-        dz.expect_near(expected.dlogits, 4e-6, 1e-8, fmt::format("V {} {} {}", vocab, name_of(type), name_of(grad_type)));
-        dz.expect_gaps_untouched();
       }
     }
   }

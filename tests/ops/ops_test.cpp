@@ -266,6 +266,33 @@ TEST_P(HeadLossInBf16, StaysAsNearToFloat64AsTheDocsSay) {
     EXPECT_LT(relative(out.sum, head_loss(x, head_of(head), labels, 1.0, {}).sum), 1e-6);
   }
 }
+
+// A z-loss is in the gradients alone, which are those of autograd. Its share of them here: 2 * 0.05 * 8.8 of the softmax.
+TEST_P(HeadLossInBf16, DifferentiatesAZLoss) {
+  at::manual_seed(10);
+  const int64_t rows = 1100, dim = 64, vocab = 4096;
+  Weight w = make_weight((at::randn({vocab, dim}) / 8).to(test_device(), at::kBFloat16));
+  FusedLinears head;
+  head.weights = {&w};
+  const at::Tensor x = at::randn({rows, dim}).to(test_device(), at::kBFloat16).set_requires_grad(true);
+  at::Tensor labels = at::randint(vocab, {rows}, at::kLong).to(test_device());
+  labels.narrow(0, 10, 100).fill_(-100);
+  const double scale = 1e-3, z_loss = 0.05;
+  at::AutoGradMode grad(true);
+  const HeadLoss plain = head_loss(x, head_of(head), labels, scale, {});
+  w.grad.zero_();
+  const HeadLoss out = head_loss(x, head_of(head), labels, scale, {}, {}, z_loss);
+  torch::autograd::backward({out.loss}, {});
+  EXPECT_EQ(out.loss.item<double>(), plain.loss.item<double>());
+  EXPECT_EQ(out.sum.item<double>(), plain.sum.item<double>());
+  const at::Tensor xr = x.detach().to(at::kDouble).set_requires_grad(true), wr = w.value.detach().to(at::kDouble).set_requires_grad(true);
+  const at::Tensor logits = at::mm(xr, wr.t());
+  const at::Tensor lse = at::logsumexp(logits, {1}).masked_fill(labels == -100, 0);
+  const at::Tensor expected = at::cross_entropy_loss(logits, labels, {}, 1 /* mean */, -100) + z_loss * scale * (lse * lse).sum();
+  torch::autograd::backward({expected}, {});
+  EXPECT_GT(-20 * std::log10(relative(xr.grad(), x.grad())), 46);
+  EXPECT_GT(-20 * std::log10(relative(wr.grad(), w.grad)), 46);
+}
 INSTANTIATE_TEST_SUITE_P(Device, HeadLossInBf16, test_devices());
 
 }  // namespace

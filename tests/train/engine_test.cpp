@@ -75,6 +75,18 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
   EXPECT_THROW(recompute_plan(c), Error);
 }
 
+TEST(Engine, AZLossIsTrainedOnAndNotReported) {
+  Engine plain(small_config({}), small_options()), with(small_config({"--training.z_loss=0.01"}), small_options());
+  plain.initialize(), with.initialize();
+  at::manual_seed(4);
+  const std::vector<MicroBatch> batches = small_step();
+  const StepResult expected = plain.step(batches, 1, 1.0), found = with.step(batches, 1, 1.0);
+  EXPECT_EQ(found.loss_sum, expected.loss_sum);
+  EXPECT_NE(found.grad_norm, expected.grad_norm);
+  const MicroBatch& more = batches.front();
+  EXPECT_NE(with.evaluate(more), plain.evaluate(more));
+}
+
 class EngineOn : public OnDevice {};
 
 // Everything that a step may change.

@@ -174,6 +174,7 @@ TEST_F(CourseDifferences, OptimizerBatchAndGuards) {
       {{"--training.global_batch_size=16"}, "training.global_batch_size is 16, there 8"},
       {{"--training.max_norm=inf"}, R"(training.max_norm is "inf", there 1.0)"},
       {{"--training.spike_factor=3"}, "training.spike_factor is 3.0, there 0.0"},
+      {{"--training.z_loss=0.5"}, "training.z_loss is 0.5, there 0.0"},
       {{"--training.dataloader.document_positions"}, "training.dataloader.document_positions is true, there false"},
       {{"--model.attn_mask_type=block_causal"}, R"(model.attn_mask_type is "block_causal", there null)"},
   };

@@ -79,6 +79,7 @@ struct TrainingConfig {
   StringList offload;
   std::string nonfinite = "abort";
   double spike_factor = 0.0;
+  double z_loss = 0.0;
   std::string device = "auto";
 
   static void fields(auto& self, auto&& field) {
@@ -109,6 +110,9 @@ struct TrainingConfig {
     field("nonfinite", self.nonfinite, "on a non-finite loss or gradient: abort; skip the update; rollback to the last checkpoint",
           {.mark = Mark::E, .choices = {"abort", "skip", "rollback"}});
     field("spike_factor", self.spike_factor, "> 0: a loss above this multiple of its running median counts as non-finite",
+          {.mark = Mark::E, .min = 0});
+    field("z_loss", self.z_loss,
+          "> 0: trains on the loss + z_loss * logsumexp(logits)^2 per token, which keeps logits small; losses are reported without it",
           {.mark = Mark::E, .min = 0});
     field("device", self.device, "where to train; --device is the short form", {.mark = Mark::E, .choices = {"auto", "cuda", "cpu"}});
   }

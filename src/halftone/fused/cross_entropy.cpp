@@ -48,8 +48,9 @@ float row_loss(const CrossEntropy& p, int64_t r, float* exponentials) {
   if (p.lse) p.lse[r] = static_cast<float>(s.max + log_sum);
   if (gradient) {
     const float scale = p.grad_factor ? p.grad_scale * *p.grad_factor : p.grad_scale;
-    k.scaled_copy(exponentials, p.vocab, scale / s.sum, gradient, p.dlogits_dtype);
-    set_element(gradient, p.dlogits_dtype, label, (exponentials[label] / s.sum - 1.0f) * scale);
+    const float weight = p.z_loss == 0 ? 1.0f : static_cast<float>(1 + 2.0 * p.z_loss * (s.max + log_sum));
+    k.scaled_copy(exponentials, p.vocab, scale / s.sum * weight, gradient, p.dlogits_dtype);
+    set_element(gradient, p.dlogits_dtype, label, (exponentials[label] / s.sum * weight - 1.0f) * scale);
   }
   return static_cast<float>(log_sum - (static_cast<double>(target) - s.max));
 }

@@ -74,12 +74,13 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p,
   D* d = static_cast<D*>(p.dlogits) + r * p.dlogits_stride;
   const T* again = staged ? tile : z + begin;
   const float scale = p.grad_factor != nullptr ? p.grad_scale * *p.grad_factor : p.grad_scale;
+  const float weight = p.z_loss == 0 ? 1.0f : 1.0f + 2.0f * p.z_loss * lse;
 #pragma unroll 2
   for (int64_t i = begin + threadIdx.x * N; i < end; i += kStride) {
     float g[N] = {};
     if (!ignored) {
       const Vec<T, N> v = load<N>(again + (i - begin));
-      for (int j = 0; j < N; ++j) g[j] = __expf(to_f32(v.value[j]) - lse);
+      for (int j = 0; j < N; ++j) g[j] = __expf(to_f32(v.value[j]) - lse) * weight;
       if (label >= i && label < i + N) {
         for (int j = 0; j < N; ++j) g[j] -= i + j == label ? 1.0f : 0.0f;
       }

@@ -22,7 +22,8 @@ inline CrossEntropyRef cross_entropy_ref(const CrossEntropy& p) {
     const double lse = top + std::log(sum);
     out.lse.push_back(ignored ? 0 : lse);
     out.loss.push_back(ignored ? 0 : lse - z(label));
-    for (int64_t v = 0; v < p.vocab; ++v) out.dlogits.push_back(ignored ? 0 : (std::exp(z(v) - lse) - (v == label)) * p.grad_scale);
+    for (int64_t v = 0; v < p.vocab; ++v)
+      out.dlogits.push_back(ignored ? 0 : ((1 + 2 * p.z_loss * lse) * std::exp(z(v) - lse) - (v == label)) * p.grad_scale);
   }
   return out;
 }

@@ -57,6 +57,8 @@ class Model : public Module {
   const RecomputePlan& recompute() const { return recompute_; }
   // The sum that every block adds to. In bf16 each addition rounds to 8 bits what later layers build on.
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
+  // Of the loss that is differentiated (ops/head_loss.h).
+  void set_z_loss(double z_loss) { z_loss_ = z_loss; }
   // Every norm whose output only linears read; recipes that move norms into the linears ask for it.
   virtual std::vector<NormUse> norm_uses() { return {}; }
   // Moves tables to the device of the parameters; after ParameterStore::materialize.
@@ -65,6 +67,7 @@ class Model : public Module {
  protected:
   RecomputePlan recompute_;
   at::ScalarType residual_dtype_ = at::kFloat;
+  double z_loss_ = 0;
 };
 
 }  // namespace halftone::nn

@@ -17,13 +17,14 @@ namespace halftone {
 namespace {
 
 // Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.
-at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor,
+at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
                       at::Tensor& d_logits) {
   const bool training = d_logits.defined();
   CrossEntropy p;
   p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
   p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
   p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
+  p.z_loss = static_cast<float>(z_loss);
   if (factor.defined()) p.grad_factor = factor.const_data_ptr<float>();
   if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
   if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
@@ -56,7 +57,7 @@ Head head_of(FusedLinears& fused) {
 }
 
 HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labels, double grad_scale, const StepContext& context,
-                   const at::Tensor& grad_factor) {
+                   const at::Tensor& grad_factor, double z_loss) {
   const Range range("head");
   check(x.dim() == 2 && labels.dim() == 1 && labels.size(0) == x.size(0),
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
@@ -75,7 +76,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
     const LinearCall call = head.call(chunk, {context, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
     at::Tensor d_logits;
     if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
-    sum += chunk_loss(call.y, target, grad_scale, factor, d_logits);
+    sum += chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits);
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }
   const at::Tensor scaled = sum * grad_scale;

@@ -21,14 +21,15 @@ at::ScalarType logits_type(at::ScalarType x, bool cpu);
 int64_t logits_rows(at::ScalarType x, bool cpu, int64_t vocab);
 
 struct HeadLoss {
-  at::Tensor loss;  // fp32 scalar on the device: grad_scale * grad_factor * sum of cross-entropies; root of the backward pass
+  at::Tensor loss;  // fp32 scalar on the device: grad_scale * grad_factor * sum; root of the backward pass
   at::Tensor sum;   // fp64 scalar on the device: sum of cross-entropies (nats) over the valid labels
 };
 
 // LM head and cross-entropy on chunks of rows, so that logits[T, V] never exist at once: x[T, K], labels int64 [T], -100
 // ignored. While a graph is recorded the gradients are formed in the same pass: dX is kept, dW is added to the weight's
 // gradient at once, so `loss` must be differentiated with gradient 1. grad_factor: fp64 scalar where x is, or undefined for 1.
+// z_loss: the gradients are those of the losses plus z_loss * logsumexp(logits)^2 of every valid label; what is returned has no such term.
 HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& labels_t, double grad_scale, const StepContext& step,
-                   const at::Tensor& grad_factor = {});
+                   const at::Tensor& grad_factor = {}, double z_loss = 0);
 
 }  // namespace halftone

@@ -74,7 +74,8 @@ nn::Stream Llama::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
 }
 
 HeadLoss Llama::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
-  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step, info.loss_factor);
+  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step, info.loss_factor,
+                   z_loss_);
 }
 
 std::vector<nn::NormUse> Llama::norm_uses() {
