@@ -39,8 +39,18 @@ struct DemoModel {
     store.materialize(*built.model, options);
     built.model->prepare(device, kLength);
     store.initialize(1);
-    const std::string& recompute = config.activation_checkpoint.mode;
-    if (recompute != "none") built.model->set_recompute({recompute == "full" ? nn::Recompute::full : nn::Recompute::op, 1});
+    // memory_budget: every mode beside every other.
+    constexpr nn::Recompute kMixed[] = {nn::Recompute::full, nn::Recompute::op, nn::Recompute::none, nn::Recompute::op,
+                                        nn::Recompute::full};
+    nn::RecomputePlan plan;
+    for (int64_t i = 0; i < layers(); ++i) {
+      const std::string& mode = config.activation_checkpoint.mode;
+      plan.push_back(mode == "none"        ? nn::Recompute::none
+                     : mode == "full"      ? nn::Recompute::full
+                     : mode == "selective" ? nn::Recompute::op
+                                           : kMixed[i % 5]);
+    }
+    built.model->set_recompute(plan);
   }
   int64_t layers() const { return built.model->size().layers; }
   // The `number`th micro-batch of step 1, at its place among the step's rows.

@@ -55,7 +55,7 @@ class Recomputation : public OnDeviceWith<Case> {
 TEST_P(Recomputation, GivesTheSameBits) {
   at::globalContext().setDeterministicAlgorithms(true, true);
   const auto plain = model_pass(param().arguments, test_device());
-  for (const char* mode : {"full", "selective"}) {
+  for (const char* mode : {"full", "selective", "memory_budget"}) {
     std::vector<std::string> arguments = param().arguments;
     arguments.push_back(kRecompute + mode);
     const auto again = model_pass(arguments, test_device());

@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
+#include "halftone/train/recompute.h"
 #include "halftone/train/supported.h"
 #include "ops/test_device.h"
 #include "train/small_engine.h"
@@ -66,13 +67,28 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
   JobConfig config = load_config(args, {1}).config;
   EXPECT_NO_THROW(refuse_unsupported(config));
   ActivationCheckpointConfig& c = config.activation_checkpoint;
-  EXPECT_EQ(recompute_plan(c).mode, nn::Recompute::op);
+  using enum nn::Recompute;
+  // Bytes and work of none, op and full, in the proportions of docs/memory.md.
+  const std::vector<RecomputeCost> blocks(8, {{100, 50, 10}, {0, 37, 100}});
+  EXPECT_EQ(recompute_plan(c, blocks), nn::RecomputePlan(8, op));
   c.selective_ac_option = "2";
-  EXPECT_EQ(recompute_plan(c).mode, nn::Recompute::every_nth);
-  EXPECT_EQ(recompute_plan(c).n, 2);
+  EXPECT_EQ(recompute_plan(c, blocks), (nn::RecomputePlan{none, full, none, full, none, full, none, full}));
   c.mode = "memory_budget";
-  EXPECT_THROW(refuse_unsupported(config), Error);
-  EXPECT_THROW(recompute_plan(c), Error);
+  EXPECT_NO_THROW(refuse_unsupported(config));
+  for (const auto& [budget, full_blocks, op_blocks] : {std::tuple{0.0, 8, 0},  // 80 bytes
+                                                       {0.1, 7, 1},            // 152: 120 are used, two by op take 160
+                                                       {0.5, 0, 8},            // 440: 400, and 450 with one that keeps everything
+                                                       {0.9, 0, 2},            // 728: 700
+                                                       {1.0, 0, 0}}) {
+    c.memory_budget = budget;
+    nn::RecomputePlan expected(8, none);
+    std::fill_n(expected.begin(), full_blocks + op_blocks, op);
+    std::fill_n(expected.begin(), full_blocks, full);
+    EXPECT_EQ(recompute_plan(c, blocks), expected) << budget;
+  }
+  Engine engine(small_config({"--activation_checkpoint.mode=memory_budget", "--activation_checkpoint.memory_budget=0"}), small_options());
+  EXPECT_EQ(engine.model().recompute(0), full);
+  EXPECT_EQ(engine.model().recompute(1), full);
 }
 
 TEST(Engine, AZLossIsTrainedOnAndNotReported) {

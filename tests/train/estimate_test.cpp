@@ -80,28 +80,31 @@ struct LiveBytes : c10::MemoryReportingInfoBase {
 // What a forward pass keeps on this processor, counted, is the estimate of the same hardware.
 TEST(Estimate, KeepsWhatAPassKeeps) {
   const EstimateDevice here = estimate_device("cpu", hardware_of(at::kCPU), 1);
-  for (const auto& arguments : std::vector<std::vector<std::string>>{{"--quantize.scheme=none"},
-                                                                     {"--quantize.scheme=int8"},
-                                                                     {"--quantize.scheme=fp8_tensorwise"},
-                                                                     {"--quantize.scheme=fp8_rowwise_with_gw_hp"},
-                                                                     {"--quantize.scheme=mxfp8_e4m3"},
-                                                                     {"--quantize.scheme=mxfp4"},
-                                                                     {"--quantize.scheme=nvfp4"},
-                                                                     {"--quantize.scheme=int8_weight"},
-                                                                     {"--quantize.scheme=bitnet"},
-                                                                     {"--quantize.scheme=none", "--activation_checkpoint.mode=full"}}) {
+  for (const auto& arguments : std::vector<std::vector<std::string>>{
+           {"--quantize.scheme=none"},
+           {"--quantize.scheme=int8"},
+           {"--quantize.scheme=fp8_tensorwise"},
+           {"--quantize.scheme=fp8_rowwise_with_gw_hp"},
+           {"--quantize.scheme=mxfp8_e4m3"},
+           {"--quantize.scheme=mxfp4"},
+           {"--quantize.scheme=nvfp4"},
+           {"--quantize.scheme=int8_weight"},
+           {"--quantize.scheme=bitnet"},
+           {"--quantize.scheme=none", "--activation_checkpoint.mode=full"},
+           {"--quantize.scheme=int8", "--activation_checkpoint.mode=memory_budget", "--activation_checkpoint.memory_budget=0.6"}}) {
     DemoModel demo(arguments, at::kCPU);
     demo.config.training.local_batch_size = DemoModel::kRows, demo.config.training.seq_len = DemoModel::kLength;
+    const StepShape shape(*demo.built.model, demo.config, here);
+    demo.built.model->set_recompute(shape.recompute);
     demo.pass().backward();  // what is made once
     const auto live = std::make_shared<LiveBytes>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
     nn::Pass pass = demo.pass();
-    const StepShape shape(*demo.built.model, demo.config, here);
     const double dim = static_cast<double>(shape.size.dim), final_norm = 4 * dim + 4 + 2 * dim;  // and the gradient of the head's input
-    double block = 0;
-    for (size_t i = 0; i < shape.blocks.size(); ++i)
-      block += shape.recompute.covers(static_cast<int>(i)) ? 4 * dim : sum(saved_tensors(shape, shape.blocks[i]));
-    const double expected = DemoModel::kRows * DemoModel::kLength * (block + final_norm);
+    const std::vector<RecomputeCost> costs = recompute_costs(shape);
+    double blocks = 0;
+    for (size_t i = 0; i < costs.size(); ++i) blocks += costs[i].bytes[static_cast<size_t>(shape.recompute[i])];
+    const double expected = DemoModel::kRows * DemoModel::kLength * (blocks + final_norm);
     EXPECT_NEAR(static_cast<double>(live->bytes), expected, 0.005 * expected) << arguments[0];
     pass.backward();
   }
@@ -175,6 +178,16 @@ TEST(Estimate, RecomputationTakesTimeForMemory) {
   EXPECT_LT(half.peak().bytes(), kept.peak().bytes());
   EXPECT_GT(full.step_ms(), half.step_ms());
   EXPECT_GT(half.step_ms(), kept.step_ms());
+  // A budget's ends, and between them a plan within its bytes that takes less time than one with the same bytes by whole blocks.
+  const auto budget = [](const char* share) {
+    return bench({"--activation_checkpoint.mode=memory_budget", std::string("--activation_checkpoint.memory_budget=") + share});
+  };
+  EXPECT_EQ(budget("1").peak().bytes(), kept.peak().bytes());
+  EXPECT_EQ(budget("0").peak().bytes(), full.peak().bytes());
+  const Estimate mixed = budget("0.5");
+  EXPECT_LE(mixed.peak().bytes(), half.peak().bytes());
+  EXPECT_LT(mixed.step_ms(), half.step_ms());
+  EXPECT_NE(mixed.what.find("memory_budget 0.5 ("), std::string::npos) << mixed.what;
   // The savings are the differences of such estimates, the largest first.
   const auto of = [&](const std::string& setting) {
     return std::find_if(kept.savings.begin(), kept.savings.end(), [&](const Saving& s) { return s.setting == setting; });

@@ -104,7 +104,8 @@ struct ActivationCheckpointConfig {
     field("selective_ac_option", self.selective_ac_option, "op, or n: every n-th block", {.lenient = true});
     field("per_op_sac_force_recompute_mm_shapes_by_fqns", self.per_op_sac_force_recompute_mm_shapes_by_fqns,
           "products of the shapes of these modules are always recomputed", {.lenient = true});
-    field("memory_budget", self.memory_budget, "0 = recompute all .. 1 = save all", {.min = 0});
+    field("memory_budget", self.memory_budget,
+          "mode memory_budget: share of what can be saved that is: 0 = recompute whole blocks, 1 = save all", {.min = 0});
     field("visualize_memory_budget_pareto", self.visualize_memory_budget_pareto,
           "write the cost curve to {dump_folder}/memory_budget_pareto");
     field("early_stop", self.early_stop, "stop recomputing when done", {.mark = Mark::A, .note = "recomputation always stops early"});

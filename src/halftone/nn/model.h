@@ -1,5 +1,7 @@
 #pragma once
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "halftone/nn/layers.h"
 #include "halftone/ops/head_loss.h"
@@ -14,12 +16,9 @@ struct ModelInput {
   at::Tensor loss_factor;  // fp64 scalar on the device: of the loss and its gradients, beside the host's; undefined: 1
 };
 
-enum class Recompute { none, full, every_nth, op };  // op: every block, but for the results in its ops/saves.h
-struct RecomputePlan {
-  Recompute mode = Recompute::none;
-  int n = 1;  // every_nth: blocks n-1, 2n-1, ... are recomputed
-  bool covers(int layer) const { return mode == Recompute::every_nth ? (layer + 1) % n == 0 : mode != Recompute::none; }
-};
+// What the backward pass computes again of a block: nothing, all but the results in its ops/saves.h, all.
+enum class Recompute { none, op, full };
+using RecomputePlan = std::vector<Recompute>;  // of each block
 
 // Sizes that the trainer, the counters of FLOPs and the checkpoints need of any model.
 struct ModelSize {
@@ -53,8 +52,10 @@ class Model : public Module {
   virtual at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) = 0;
   virtual std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const = 0;
   virtual ModelSize size() const = 0;
-  void set_recompute(RecomputePlan plan) { recompute_ = plan; }
-  const RecomputePlan& recompute() const { return recompute_; }
+  void set_recompute(RecomputePlan plan) { recompute_ = std::move(plan); }
+  Recompute recompute(int64_t block) const {
+    return block < static_cast<int64_t>(recompute_.size()) ? recompute_[static_cast<size_t>(block)] : Recompute::none;
+  }
   // The sum that every block adds to. In bf16 each addition rounds to 8 bits what later layers build on.
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
   // Of the loss that is differentiated (ops/head_loss.h).

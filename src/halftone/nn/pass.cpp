@@ -59,7 +59,7 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
       out = model.block(i, in, info_);
     } else if (recomputed(i)) {
       const at::NoGradGuard no_grad;
-      blocks_.push_back({in, model.recompute().mode == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
+      blocks_.push_back({in, model.recompute(i) == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
       const Stream written = recomputed_block(i, blocks_.back());
       if (blocks_.back().saves && !quantization_stats()) blocks_.back().saves->drop(written.branch);  // they read every product
       out = joined(written);

@@ -29,7 +29,7 @@ class Pass {
     std::vector<torch::autograd::Edge> begin, end;
   };
   Stream recomputed_block(int64_t block, const Unit& unit) const;  // its first pass, or its second one
-  bool recomputed(int64_t block) const { return block < model_.blocks() && model_.recompute().covers(static_cast<int>(block)); }
+  bool recomputed(int64_t block) const { return model_.recompute(block) != Recompute::none; }
 
   Model& model_;
   SequenceInfo info_;

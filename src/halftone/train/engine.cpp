@@ -13,6 +13,7 @@
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/range.h"
+#include "halftone/train/recompute.h"
 
 namespace halftone {
 namespace {
@@ -56,21 +57,6 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
         model.name, model.flavor, static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
-nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config) {
-  if (config.mode == "none") return {};
-  if (config.mode == "full") return {nn::Recompute::full, 1};
-  check(config.mode == "selective", "activation_checkpoint.mode: this build has none, full and selective; found {}", config.mode);
-  if (config.selective_ac_option == "op") return {nn::Recompute::op, 1};
-  try {
-    size_t used = 0;
-    const int n = std::stoi(config.selective_ac_option, &used);
-    check(n > 0 && used == config.selective_ac_option.size(), "n must be positive");
-    return {nn::Recompute::every_nth, n};
-  } catch (const std::exception&) {
-    fail("activation_checkpoint.selective_ac_option: expected op or a positive integer, found '{}'", config.selective_ac_option);
-  }
-}
-
 Engine::Engine(const JobConfig& config, const Options& options)
     : options_(options), built_(build_model(config.model, options.vocab_size)), max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
@@ -80,7 +66,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
   }
-  model.set_recompute(recompute_plan(config.activation_checkpoint));
+  model.set_recompute(recompute_plan(model, config, options.device));
   model.set_residual_dtype(float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual"));
   model.set_z_loss(config.training.z_loss);
   nn::StorageOptions storage;

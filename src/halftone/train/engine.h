@@ -112,6 +112,5 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
 
 // The optimizer's states, of an element of the parameters.
 int64_t moment_bytes(const OptimizerConfig& config);
-nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config);
 
 }  // namespace halftone

@@ -93,7 +93,6 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       config(config),
       device(device),
       size(m.size()),
-      recompute(recompute_plan(config.activation_checkpoint)),
       blocks(static_cast<size_t>(m.blocks())),
       storage(type_of(config.training.dtype)),
       compute(storage == at::kBFloat16 ? at::kBFloat16 : type_of(config.training.mixed_precision_param)),
@@ -112,6 +111,7 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
   const bool whole = std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.attention && b.feed_forward; });
   check(head != nullptr && whole && !blocks.empty(), "estimate: {} has blocks of other parts than attention and feed-forward",
         config.model.name);
+  recompute = recompute_plan(config.activation_checkpoint, recompute_costs(*this));
 }
 
 double Phase::bytes() const {
@@ -156,7 +156,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   e.what = fmt::format("{} {}, {} layers, {} parameters, {} rows of {} tokens, recomputation {}, on {} with {:.1f} GiB", config.model.name,
                        config.model.flavor, shape.size.layers, thousands(static_cast<double>(shape.size.parameters)),
                        config.training.local_batch_size, thousands(static_cast<double>(config.training.seq_len)),
-                       config.activation_checkpoint.mode, device.name, device.memory_gib);
+                       recompute_text(config.activation_checkpoint, shape.recompute), device.name, device.memory_gib);
   if (built.block_causal) e.remarks.emplace_back("documents are kept apart: attention takes less time than estimated, on another path");
   return e;
 }

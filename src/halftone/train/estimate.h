@@ -10,6 +10,7 @@
 #include "halftone/config/job_config.h"
 #include "halftone/formats/support.h"
 #include "halftone/nn/model.h"
+#include "halftone/train/recompute.h"
 
 // Memory and time of a training step before it runs, from the configuration and the model's shapes alone: no tensor is made and no GPU is
 // needed. docs/memory.md explains the terms.
@@ -105,11 +106,14 @@ struct StepShape {
   at::ScalarType storage, compute, stream;
   double c, r;                    // bytes of an element of activations, and of the residual stream
   int64_t tokens, micro_batches;  // of a micro-batch, and how many a step has
-  // Whether a recomputed block keeps the result of its linear number `place` or, the last one's, never needs it (ops/saves.h).
-  bool keeps_product(size_t place) const { return recompute.mode == nn::Recompute::op && place % 2 == 0; }
+  // Whether a block that is recomputed in this mode keeps the result of its linear number `place` or, the last one's, never needs it
+  // (ops/saves.h).
+  static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
+  bool recomputed(int64_t block) const { return recompute[static_cast<size_t>(block)] != nn::Recompute::none; }
 };
 std::vector<Phase> memory_phases(const StepShape& shape);
 std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block);
+std::vector<RecomputeCost> recompute_costs(const StepShape& shape);
 std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
 
 }  // namespace halftone

@@ -55,29 +55,30 @@ class Memory {
             {"w2", "input", kept_input({&w2}, !reads_apart(w2)) + (w2.has_norm() ? s_.c * ffn : 0)}};
   }
 
-  // Bytes a token that a recomputed block keeps: the residual that it reads and, with "op", results.
-  double kept_by_recomputed(const StepShape::Block& b) const {
+  // A recomputed block keeps the residual that it reads and, with "op", results.
+  RecomputeCost cost(const StepShape::Block& b) const {
     const nn::Attention::Shape& a = b.attention->shape();
-    double bytes = s_.r * static_cast<double>(a.dim);
-    if (s_.recompute.mode != nn::Recompute::op) return bytes;
-    bytes += s_.c * static_cast<double>(a.head_dim * a.heads) + 4 * static_cast<double>(a.heads);
+    const double residual = s_.r * static_cast<double>(a.dim), attended = static_cast<double>(a.head_dim * a.heads);
+    const double of_attention = attended * static_cast<double>(s_.config.training.seq_len);  // two products, half of the scores
+    RecomputeCost c{{saved_bytes(b), residual + s_.c * attended + 4 * static_cast<double>(a.heads), residual}, {0, 0, of_attention}};
     const std::vector<nn::Linear*> linears = b.linears();
-    for (size_t i = 0; i + 1 < linears.size(); ++i) {
-      if (s_.keeps_product(i)) bytes += s_.c * static_cast<double>(linears[i]->out_features());
+    for (size_t i = 0; i < linears.size(); ++i) {
+      const auto out = static_cast<double>(linears[i]->out_features()), work = static_cast<double>(linears[i]->in_features()) * out;
+      const bool kept = StepShape::keeps_product(nn::Recompute::op, i);
+      c.work[2] += work, c.work[1] += kept ? 0 : work;
+      if (kept && i + 1 < linears.size()) c.bytes[1] += s_.c * out;
     }
-    return bytes;
+    return c;
   }
 
   std::vector<Phase> phases() const {
     std::vector<MemoryShare> fixed = parameters();
     const auto dim = static_cast<double>(s_.size.dim);
     const StepShape::Block& last = s_.blocks.back();
-    const bool last_recomputed = s_.recompute.covers(static_cast<int>(s_.blocks.size()) - 1);
+    const bool last_recomputed = s_.recompute.back() != nn::Recompute::none;
     double saved_sum = 0;
-    for (size_t i = 0; i < s_.blocks.size(); ++i)
-      saved_sum += t_ * (s_.recompute.covers(static_cast<int>(i)) ? kept_by_recomputed(s_.blocks[i]) : saved_bytes(s_.blocks[i]));
+    for (size_t i = 0; i < s_.blocks.size(); ++i) saved_sum += t_ * cost(s_.blocks[i]).bytes[static_cast<size_t>(s_.recompute[i])];
     const StepShape::Block& first = s_.blocks.front();
-    const bool first_recomputed = s_.recompute.covers(0);
     const double again = last_recomputed ? t_ * saved_bytes(last) : 0;
     // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
     const double final_norm = t_ * (s_.r * dim + 4), branch = last_recomputed ? 0 : t_ * s_.c * dim;
@@ -98,11 +99,13 @@ class Memory {
       return p;
     };
     const double d_stream = t_ * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
-    const double of_first = t_ * (first_recomputed ? kept_by_recomputed(first) + saved_bytes(first) : saved_bytes(first));
+    const double of_first = always || s_.size.tied ? all : all - gradients("tok_embeddings");
+    const auto mode = static_cast<size_t>(s_.recompute.front());
+    const double first_saved = t_ * (cost(first).bytes[mode] + (mode == 0 ? 0 : saved_bytes(first)));
     return {made("forward of the last block", always ? all : 0, saved_sum, false, {{"block at work", forward(last)}}),
             made("head and loss", of_head, saved_sum + final_norm + branch, false, {{"head: input, its gradient, logits", head()}}),
             made("backward of the last block", of_last, saved_sum + again, false, {{"block at work", d_stream + backward(last)}}),
-            made("backward of the first block", all, of_first, true, {{"block at work", d_stream + backward(first)}}),
+            made("backward of the first block", of_first, first_saved, true, {{"block at work", d_stream + backward(first)}}),
             made("optimizer", all, 0, true, {})};
   }
 
@@ -164,7 +167,7 @@ class Memory {
       return (sum + (r.dge ? 4 : 0)) * static_cast<double>(l.in_features() * l.out_features());
     };
     double sum = bytes(*s_.head, true);
-    for (const nn::Linear* l : s_.linears) sum += bytes(*l, dgrad_of_recomputed || !s_.recompute.covers(static_cast<int>(l->block())));
+    for (const nn::Linear* l : s_.linears) sum += bytes(*l, dgrad_of_recomputed || !s_.recomputed(l->block()));
     return sum;
   }
 
@@ -173,7 +176,7 @@ class Memory {
     const nn::Linear& w2 = b.feed_forward->output();
     const LinearRecipe& r = w2.recipe();
     const auto ffn = static_cast<double>(w2.in_features()), dim = static_cast<double>(s_.size.dim);
-    const bool recomputed = s_.recompute.covers(static_cast<int>(w2.block()));  // then nothing of it is kept: sum, gate and up
+    const bool recomputed = s_.recomputed(w2.block());  // then nothing of it is kept: sum, gate and up
     const bool input_kept = !reads_codes(b.feed_forward->readers().front()->recipe());
     const double live = recomputed ? s_.r * dim + 2 * s_.c * ffn : 0;
     return t_ * (live + (input_kept && !recomputed ? 0 : s_.c * dim) + s_.c * ffn + copy(r.x_forward, r.w_forward, CopyUse::rows, r) * ffn +
@@ -220,5 +223,10 @@ class Memory {
 
 std::vector<Phase> memory_phases(const StepShape& shape) { return Memory(shape).phases(); }
 std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block) { return Memory(shape).saved(block); }
+std::vector<RecomputeCost> recompute_costs(const StepShape& shape) {
+  std::vector<RecomputeCost> costs;
+  for (const StepShape::Block& block : shape.blocks) costs.push_back(Memory(shape).cost(block));
+  return costs;
+}
 
 }  // namespace halftone

@@ -75,8 +75,6 @@ class Times {
   }
 
  private:
-  bool recomputed(int64_t block) const { return s_.recompute.covers(static_cast<int>(block)); }
-
   const RecipeTimes& times(const nn::Linear& l) {
     if (const RecipeTimes* found = times_of(l.recipe().name)) return *found;
     const std::string_view name = l.recipe().name;
@@ -93,7 +91,7 @@ class Times {
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const std::vector<nn::Linear*> linears = s_.blocks[i].linears();
       for (size_t j = 0; j < linears.size(); ++j)
-        sum += product(*linears[j], recomputed(static_cast<int64_t>(i)) && !s_.keeps_product(j) ? 4 : 3);
+        sum += product(*linears[j], s_.recomputed(static_cast<int64_t>(i)) && !StepShape::keeps_product(s_.recompute[i], j) ? 4 : 3);
     }
     return sum;
   }
@@ -106,8 +104,7 @@ class Times {
       const double flops = 7 * t_ * static_cast<double>(s_.config.training.seq_len * a.heads * a.head_dim);
       const bool cudnn = !s_.config.debug.deterministic && (a.head_dim == 64 || a.head_dim == 128);
       const AttentionRate rate = !cudnn ? kFlash : a.head_dim == 64 ? kCudnn64 : kCudnn128;
-      sum +=
-          flops / rate.flops * (recomputed(static_cast<int64_t>(i)) && s_.recompute.mode != nn::Recompute::op ? 1 + rate.forward_share : 1);
+      sum += flops / rate.flops * (s_.recompute[i] == nn::Recompute::full ? 1 + rate.forward_share : 1);
     }
     return sum;
   }
@@ -125,7 +122,7 @@ class Times {
       const double forward = 2 * norm_forward + 3 * c * ffn + 2 * c * qk;
       const bool again = !wgrad_reads_forward_codes(w2.recipe());  // SwiGLU's backward writes its output, too
       bytes += forward + 2 * norm_backward + (again ? 6 : 5) * c * ffn + 2 * c * qkv;
-      if (recomputed(static_cast<int64_t>(i))) bytes += forward;
+      if (s_.recomputed(static_cast<int64_t>(i))) bytes += forward;
     }
     return t_ * bytes;
   }
@@ -137,7 +134,7 @@ class Times {
     double seconds = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
-      const double again = recomputed(static_cast<int64_t>(i)) ? 2 : 1;
+      const double again = s_.recomputed(static_cast<int64_t>(i)) ? 2 : 1;
       // Both copies from one read, or each from one of its own where X is quantised again for wgrad.
       const auto x = [&](nn::Linear& l, bool given, bool reads_twice) {
         const LinearRecipe& r = l.recipe();

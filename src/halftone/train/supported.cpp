@@ -23,8 +23,6 @@ void refuse_unsupported(const JobConfig& c) {
   refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
   refuse(c.comm.mode != "default", "comm.mode: this build has no dry run; set it to default");
   refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
-  refuse(c.activation_checkpoint.mode == "memory_budget",
-         "activation_checkpoint.mode: this build has none, full and selective; found memory_budget");
   refuse(c.checkpoint.export_dtype == "fp8_blockwise" || c.checkpoint.export_dtype == "mxfp4",
          "checkpoint.export_dtype: this build exports float32, bfloat16 and float16");
   refuse(c.checkpoint.initial_load_in_hf_quantized, "checkpoint.initial_load_in_hf_quantized: this build reads unquantised weights");
@@ -38,7 +36,8 @@ void refuse_unsupported(const JobConfig& c) {
        "comm: one process has no collectives to time or to trace");
   const ActivationCheckpointConfig recompute;
   idle(c.activation_checkpoint.visualize_memory_budget_pareto,
-       "activation_checkpoint.visualize_memory_budget_pareto: this build has no memory_budget");
+       "activation_checkpoint.visualize_memory_budget_pareto: this build draws no curve; halftone estimate tells memory and time of a "
+       "budget");
   idle(c.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns != recompute.per_op_sac_force_recompute_mm_shapes_by_fqns,
        "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns: op recomputes every second product, whatever its shape");
   const DataloaderConfig loader;
