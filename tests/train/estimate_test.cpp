@@ -36,6 +36,7 @@ double sum(const std::vector<SavedTensor>& tensors) {
 }
 
 // `halftone bench train --config recipes/bench_gpu.toml` on one H100, 2026-11-25: the allocator's peak and the median step.
+// Quantised steps still kept w2's and wo's inputs then, 0.56 GiB of 2 layers and 1.69 of 6.
 TEST(Estimate, IsNearWhatWasMeasured) {
   struct Measured {
     const char *layers, *scheme;
@@ -118,20 +119,22 @@ TEST(Estimate, IsNearThePeakOfStepsOnCuda) {
     GTEST_SKIP() << reason.what();
   }
   const c10::Device device = select_device("cuda", 0);
-  for (const auto& more : std::vector<std::vector<std::string>>{{"none"},
-                                                                {"fp8_tensorwise"},
-                                                                {"fp8_rowwise"},
-                                                                {"fp8_rowwise_with_gw_hp"},
-                                                                {"fp8_blockwise"},
-                                                                {"mxfp8_e4m3"},
-                                                                {"mxfp4"},
-                                                                {"nvfp4"},
-                                                                {"int8"},
-                                                                {"int8_weight"},
-                                                                {"bitnet"},
-                                                                {"none", "--activation_checkpoint.mode=full"},
-                                                                {"fp8_tensorwise", "--activation_checkpoint.mode=full"},
-                                                                {"none", "--training.dtype=bfloat16"}}) {
+  for (const auto& more : std::vector<std::vector<std::string>>{
+           {"none"},
+           {"fp8_tensorwise"},
+           {"fp8_rowwise"},
+           {"fp8_rowwise_with_gw_hp"},
+           {"fp8_blockwise"},
+           {"mxfp8_e4m3"},
+           {"mxfp4"},
+           {"nvfp4"},
+           {"int8"},
+           {"int8_weight"},
+           {"bitnet"},
+           {"none", "--activation_checkpoint.mode=full"},
+           {"fp8_tensorwise", "--activation_checkpoint.mode=full"},
+           {"fp8_tensorwise", "--activation_checkpoint.mode=memory_budget", "--activation_checkpoint.memory_budget=0.8"},  // op, none
+           {"none", "--training.dtype=bfloat16"}}) {
     std::vector<std::string> arguments = {"--config", (std::filesystem::path(source_dir()) / "recipes" / "bench_gpu.toml").string(),
                                           "--training.seq_len=4096", "--model.overrides={\"n_layers\":2,\"vocab_size\":16384}",
                                           "--quantize.scheme=" + more[0]};
