@@ -34,6 +34,11 @@ inline NamedSpec unrotated(NamedSpec s) {
   return s;
 }
 
+// The device reads the matrix in fp32 and rounds it to the case's bf16; and the largest magnitude that one run leaves serves the next.
+struct Master {
+  bool leaves, takes;
+};
+
 struct Case {
   NamedSpec row, transposed;
   Shape shape;
@@ -47,6 +52,7 @@ struct Case {
   Only only = Only::all;
   std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
   bool device_step = false;                                     // draws of a step in device memory
+  std::optional<Master> master{};
   std::string what() const {
     return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}", row.name, transposed.name,
                        stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
@@ -82,6 +88,7 @@ inline void keep(QuantizedCopy& copy, Only only) {
 struct Request {
   explicit Request(const Case& c) : what(c) {
     x = elements(values(c.fill, c.shape.rows, c.shape.cols + c.shape.pad), c.type);
+    if (c.master) wide = elements(values(c.fill, c.shape.rows, c.shape.cols + c.shape.pad), DType::f32);
     p.x = x.data(), p.type = c.type, p.rows = c.shape.rows, p.cols = c.shape.cols, p.ld = c.shape.cols + c.shape.pad;
     p.want_row = c.want_row, p.want_transposed = c.want_transposed;
     if (c.given_amax) p.amax = &amax;
@@ -99,7 +106,7 @@ struct Request {
     }
   }
   Case what;
-  std::vector<std::byte> x;
+  std::vector<std::byte> x, wide;
   uint32_t amax = 0x42F60000u;  // 123, above every finite element of the fills it is used with
   QuantizeOperand p;
   std::unique_ptr<CopyBuffers> expected_row, found_row, expected_transposed, found_transposed;
@@ -188,7 +195,16 @@ class Device {
     arena_.clear();
     QuantizeOperand p = r.p;
     p.x = arena_.copy_of(r.x.data(), r.x.size(), x_shift);
-    if (p.amax != nullptr) p.amax = static_cast<const uint32_t*>(arena_.copy_of(&r.amax, 4));
+    if (r.what.master) {
+      p.x = arena_.copy_of(r.wide.data(), r.wide.size()), p.type = DType::f32, p.as_bf16 = true;
+      auto* found = static_cast<uint32_t*>(found_.take(kAmaxParts * sizeof(uint32_t)));
+      found_.clear();
+      if (r.what.master->leaves) p.found_amax = found;
+      if (r.what.master->takes && ((p.want_row && uses_tensor_amax(p.row)) || (p.want_transposed && uses_tensor_amax(p.transposed))))
+        p.amax = found, p.amax_parts = kAmaxParts;
+    } else if (p.amax != nullptr) {
+      p.amax = static_cast<const uint32_t*>(arena_.copy_of(&r.amax, 4));
+    }
     if (r.what.device_step) {
       const uint32_t step = p.row.rounding.step;
       p.row.rounding.device_step = p.transposed.rounding.device_step = static_cast<const uint32_t*>(arena_.copy_of(&step, sizeof(step)));
@@ -222,7 +238,7 @@ class Device {
 
  private:
   CudaModule module_;
-  Arena arena_;
+  Arena arena_, found_{4096};
   WorkspaceFunction workspace_;
   QuantizeFunction quantize_;
   AmaxFunction amax_;

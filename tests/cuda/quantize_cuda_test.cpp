@@ -116,6 +116,35 @@ TEST_P(QuantizeCudaParts, OneOutputAtATime) {
   expect_reference(part_of(cases, GetParam()));
 }
 
+// fp32 elements taken as bf16 (weights from their masters): both copies from one read, or the row copy and later the transposed one, which
+// is told what the first read found of the tensor.
+TEST_P(QuantizeCudaParts, MastersCountAsTheirRoundedCopies) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  size_t turn = static_cast<size_t>(GetParam());
+  const std::vector<NamedSpec> specs = operand_specs();
+  for (size_t i = static_cast<size_t>(GetParam()); i < specs.size(); i += kParts) {
+    const NamedSpec named = unrotated(specs[i]);
+    const auto forms = value_forms(named.spec);
+    for (const Shape& shape : kDeviceShapes) {
+      const Fill fill = kFills[turn % 7];
+      const bool codes = turn % 3 == 1, stochastic = turn / 2 % 2 == 1;
+      const ValueForm form = codes ? ValueForm::none : forms[turn % forms.size()];
+      ++turn;
+      for (const auto& [row, transposed, master] : {std::tuple{true, true, Master{}},
+                                                    {true, false, Master{true, false}},
+                                                    {false, true, Master{false, true}},
+                                                    {true, false, Master{false, true}}}) {
+        Case c{named, named, shape, fill, DType::bf16, form, stochastic, row, transposed, true};
+        c.master = master;
+        if (codes) c.only = Only::codes;
+        cases.push_back(c);
+      }
+    }
+  }
+  expect_reference(cases);
+}
+
 // The matrices on which the sources test block scales (numerics.md 13.1); 513 rows: a tail.
 TEST_P(QuantizeCudaParts, BlockScalesOnTheSourcesShapes) {
   if (!missing().empty()) GTEST_SKIP() << missing();

@@ -1,9 +1,11 @@
 #include "halftone/nn/recipe.h"
 
+#include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
 #include "halftone/nn/layers.h"
+#include "halftone/nn/parameter_store.h"
 #include "halftone/nn/target.h"
 
 namespace halftone::nn {
@@ -38,6 +40,36 @@ TEST(Recipe, IgnoredAndMisfitLayersStayUnquantised) {
   EXPECT_NE(lines[0].find("int8 on 1 Linear"), std::string::npos);
   EXPECT_NE(lines[0].find("1 ignored (output)"), std::string::npos);
   EXPECT_NE(lines[0].find("odd: sizes must be multiples of 16"), std::string::npos);
+}
+
+// Products read nothing but codes of the layer that takes the recipe: no copy in the compute dtype, in a unit of its own.
+TEST(Recipe, WeightsReadAsCodesAloneHaveNoCopy) {
+  Net net;
+  apply_recipes(net, plan("int8"), 0, at::kCPU);
+  EXPECT_EQ(ParameterStore::least_bytes(net, {}), 64 * 32 * (4 + 4) + (20 * 32 + 32 * 16) * (4 + 4 + 2));
+  ParameterStore store;
+  store.materialize(net, {});
+  store.initialize(1);
+  ASSERT_EQ(store.units().size(), 2);
+  EXPECT_EQ(store.units()[0].name, net.first.weight.unit + ".quantized");
+  EXPECT_FALSE(store.units()[0].flat.compute.defined());
+  const Weight &codes = net.first.weight.weight, &plain = net.odd.weight.weight;
+  EXPECT_TRUE(codes.master.is_alias_of(net.first.weight.master));
+  EXPECT_EQ(codes.value.sizes(), net.first.weight.master.sizes());
+  EXPECT_EQ(codes.value.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(codes.value.storage().nbytes(), 2);
+  EXPECT_TRUE(codes.value.requires_grad());
+  EXPECT_FALSE(plain.master.defined());
+  EXPECT_TRUE(at::equal(plain.value, net.odd.weight.master.to(at::kBFloat16)));
+
+  Net floats;  // which the quantiser reads as they are
+  apply_recipes(floats, plan("int8"), 0, at::kCPU);
+  StorageOptions options;
+  options.compute = at::kFloat;
+  ParameterStore whole;
+  whole.materialize(floats, options);
+  EXPECT_EQ(whole.units().size(), 1);
+  EXPECT_TRUE(floats.first.weight.weight.value.is_alias_of(floats.first.weight.master));
 }
 
 TEST(Recipe, MatchingFollowsRuleC) {

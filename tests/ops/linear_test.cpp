@@ -222,8 +222,9 @@ struct Gathered final : WeightSource {
     ++reads;
     return at::cat({shards.at(w)[0], shards.at(w)[1]});
   }
-  OperandCopies copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType) const override {
-    return quantize(gather(&w), row, transposed);
+  OperandCopies copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType,
+                       at::Tensor* found) const override {
+    return quantize(gather(&w), row, transposed, {}, false, found);
   }
   at::Tensor whole(std::span<Weight* const>) const override { return {}; }
 };
@@ -250,6 +251,98 @@ TEST_P(Linear, WeightsMayComeFromAnotherStore) {
     keeping_call(x, g.fused).backward(dy, true);
     EXPECT_EQ(source.reads, reads) << recipe.name << ": once a version";
   }
+}
+
+// Of which products read nothing but quantised copies of the weight.
+std::vector<LinearRecipe> recipes_of_codes_alone() {
+  std::vector<LinearRecipe> recipes;
+  for (const LinearRecipe& r : kLinearRecipes) {
+    if (r.reads_weight_codes_alone()) recipes.push_back(r);
+  }
+  recipes.push_back(recipe_named("int8", true));
+  return recipes;
+}
+
+// A master in float32 and no copy of it: quantisers round for themselves.
+TEST_P(Linear, AMasterCountsAsItsRoundedCopy) {
+  const Deterministic same_bits;
+  EXPECT_FALSE(recipe_named("none").reads_weight_codes_alone());
+  EXPECT_FALSE(recipe_named("int8_weight").reads_weight_codes_alone());
+  for (const LinearRecipe& recipe : recipes_of_codes_alone()) {
+    at::manual_seed(9);
+    Fixture f(256, 128, 256, at::kBFloat16, recipe), g(256, 128, 256, at::kBFloat16, recipe);
+    const at::Tensor masters = normal({384, 256}) * 0.1;
+    f.values.copy_(masters), g.values.fill_(NAN);
+    EXPECT_FALSE(at::equal(f.values.to(at::kFloat), masters));
+    g.a.master = masters.narrow(0, 0, 128), g.b.master = masters.narrow(0, 128, 256);
+    const at::Tensor x = normal({128, 256}, at::kBFloat16), dy = normal({128, 384}, at::kBFloat16);
+    const LinearCall expected = keeping_call(x, f.fused), found = keeping_call(x, g.fused);
+    EXPECT_TRUE(at::equal(found.y, expected.y)) << recipe.name;
+    EXPECT_TRUE(at::equal(found.backward(dy, true), expected.backward(dy, true))) << recipe.name;
+    EXPECT_TRUE(at::equal(g.grads, f.grads)) << recipe.name;
+    EXPECT_FALSE(f.grads.isnan().any().item<bool>()) << recipe.name;
+  }
+}
+
+// Remembers the memory of all copies that it gave out.
+struct Counting final : WeightSource {
+  mutable int reads = 0;
+  mutable std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> given;  // but what right_operand turns into another form
+  OperandCopies copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType hp,
+                       at::Tensor* found) const override {
+    ++reads;
+    OperandCopies made = WeightSource::copies(w, row, transposed, hp, found);
+    for (const Operand& o : {made.row, made.transposed}) {
+      for (const at::Tensor& t : {o.codes, o.packed, o.values, o.panels}) {
+        if (t.defined() && !t.is_alias_of(w.value)) given.push_back(t.storage().getWeakStorageImpl());
+      }
+    }
+    return made;
+  }
+  int64_t alive() const {
+    return std::count_if(given.begin(), given.end(), [](const auto& storage) { return !storage.expired(); });
+  }
+};
+
+// On a GPU copies of the last pass of a step go when they have been read, and those of earlier passes with them; the results are the same,
+// also of a pass that comes again.
+TEST_P(Linear, CopiesOfTheLastPassGoWithTheirUse) {
+  const Deterministic same_bits;
+  const bool cuda = test_device().is_cuda();
+  std::vector<LinearRecipe> recipes = recipes_of_codes_alone();
+  recipes.push_back(recipe_named("mxfp4")), recipes.back().dge = true;
+  for (const LinearRecipe& recipe : recipes) {
+    at::manual_seed(10);
+    test_step() = {17, 3, 64};
+    Fixture f(256, 128, 256, at::kBFloat16, recipe), g(256, 128, 256, at::kBFloat16, recipe);
+    g.values.copy_(f.values);
+    Counting source;
+    g.fused.source = &source;
+    const at::Tensor x = normal({128, 256}, at::kBFloat16), dy = normal({128, 384}, at::kBFloat16);
+    const auto same_pass = [&](bool last, const char* what) {
+      test_step().last_pass = false;
+      const LinearCall expected = keeping_call(x, f.fused);
+      const at::Tensor dx = expected.backward(dy, true);
+      test_step().last_pass = last;
+      const LinearCall found = keeping_call(x, g.fused);
+      EXPECT_TRUE(at::equal(found.y, expected.y)) << recipe.name << ", " << what;
+      EXPECT_TRUE(at::equal(found.backward(dy, true), dx)) << recipe.name << ", " << what;
+      EXPECT_TRUE(at::equal(g.grads, f.grads)) << recipe.name << ", " << what;
+    };
+    const bool goes = cuda && !recipe.dge;
+    same_pass(true, "the only pass");
+    EXPECT_TRUE(!goes || source.alive() == 0) << recipe.name;
+    const int once = source.reads;
+    same_pass(true, "again");
+    EXPECT_EQ(source.reads, goes ? 2 * once : once) << recipe.name;
+    same_pass(false, "a pass before others");
+    EXPECT_TRUE(!goes || recipe.name != "fp8_tensorwise" || source.alive() == 4);
+    const int before = source.reads;
+    same_pass(true, "the last of two");
+    EXPECT_EQ(source.reads, before) << recipe.name << ": copies of the pass before";
+    EXPECT_TRUE(!goes || source.alive() == 0) << recipe.name;
+  }
+  test_step().last_pass = false;
 }
 
 TEST(LinearOnCpu, LogsHowItsProductsRun) {

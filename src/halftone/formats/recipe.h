@@ -54,6 +54,10 @@ struct LinearRecipe {
     return x_forward.quantized() || w_forward.quantized() || dy_dgrad.quantized() || w_dgrad.quantized() || dy_wgrad.quantized() ||
            x_wgrad.quantized();
   }
+  // Whether products read quantised copies of the weight and nothing else of it.
+  constexpr bool reads_weight_codes_alone() const {
+    return w_forward.quantized() && w_dgrad.quantized() && !w_forward.stored && w_forward.hadamard == 0 && w_dgrad.hadamard == 0 && !dge;
+  }
   bool operator==(const LinearRecipe&) const = default;
 };
 

@@ -28,6 +28,7 @@ struct Parameter {
   at::Tensor master;                     // storage dtype, view into its unit's flat buffer; undefined for a stored weight
   Weight weight;                         // what ops see
   std::optional<OperandSpec> stored_as;  // int8_weight, int4_weight: codes are all that exists of it
+  bool codes_alone = false;              // products read quantised copies and nothing else of it
   bool added = false;                    // by a recipe: checkpoints of the plain model have none, it then takes
   std::string copy_of;                   // the values of this parameter of theirs, or fresh ones when empty
 

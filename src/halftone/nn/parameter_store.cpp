@@ -18,14 +18,20 @@ int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
 }  // namespace
 
+bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType compute) {
+  if (p.stored_as || compute == storage) return false;
+  return !p.codes_alone || storage != at::kFloat || compute != at::kBFloat16;
+}
+
 at::Tensor Parameter::values() const { return weight.stored ? dequantize(*weight.stored) : master; }
 
 void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");
   model.for_each_parameter([&](Parameter& p) {
     if (p.numel() == 0) return;
-    // Stored weights have no place in a buffer of masters: they make a unit of their own.
-    const std::string name = p.unit + (p.stored_as ? ".stored" : "");
+    // Stored weights have no place in a buffer of masters, quantised ones none in one of copies: they make units of their own.
+    const bool plain = options.compute == options.storage || has_compute_copy(p, options.storage, options.compute);
+    const std::string name = p.unit + (p.stored_as ? ".stored" : plain ? "" : ".quantized");
     auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& u) { return u.name == name; });
     if (unit == units_.rend()) {
       units_.emplace_back().name = name;
@@ -40,7 +46,9 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   for (Unit& unit : units_) {
     int64_t total = 0;
     for (const Parameter* p : unit.parameters) total += padded(p->numel());
-    const bool stored = unit.parameters.front()->stored_as.has_value(), copy = !stored && options.compute != options.storage;
+    const bool stored = unit.parameters.front()->stored_as.has_value(),
+               copy = has_compute_copy(*unit.parameters.front(), options.storage, options.compute),
+               empty = stored || (!copy && options.compute != options.storage);
     if (!stored) unit.flat.param = buffer(total, options.storage);
     if (copy) unit.flat.compute = buffer(total, options.compute);
     if (options.trainable) {
@@ -50,13 +58,14 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
     int64_t offset = 0;
     for (Parameter* p : unit.parameters) {
       const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, p->numel()).view(p->shape); };
+      if (empty) p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
       if (stored) {
         p->weight.stored = std::make_shared<StoredWeight>(allocate_stored(*p->stored_as, p->shape[0], p->shape[1], options.device));
-        p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
         unit.flat.stored.push_back(p->weight.stored.get());
       } else {
         p->master = cut(unit.flat.param);
-        p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
+        if (empty) p->weight.master = p->master;
+        if (!empty) p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
       }
       if (options.trainable) {
         p->weight.grad = cut(unit.flat.grad), p->weight.grad_buffer = unit.gradients.get();
@@ -74,7 +83,7 @@ int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options
   model.for_each_parameter([&](Parameter& p) {
     // Stored weights have four bits an element or more.
     bytes += p.stored_as ? p.numel() / 2 : p.numel() * width(options.storage);
-    if (!p.stored_as && options.compute != options.storage) bytes += p.numel() * width(options.compute);
+    if (has_compute_copy(p, options.storage, options.compute)) bytes += p.numel() * width(options.compute);
     if (options.trainable) bytes += p.numel() * width(at::kFloat);
   });
   return bytes;

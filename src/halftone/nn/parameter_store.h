@@ -17,9 +17,13 @@ struct StorageOptions {
   bool trainable = true;                   // false: no gradients (generation, evaluation)
 };
 
+// Whether ops read the parameter in a copy in the compute dtype. Quantisers take the master and round it for themselves.
+bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType compute);
+
 // Storage of a model's parameters: one flat buffer per unit (embedding, every block, final norm with head), parameters in
 // registration order, for masters, gradients and compute copies alike; sharding, the optimizer and collectives work on
-// units. Weights that are stored as codes form units of their own ("layers.3.stored") with gradients but without masters.
+// units. Weights that are stored as codes form units of their own ("layers.3.stored") with gradients but without masters, and those of
+// which products read nothing but quantised copies others ("layers.3.quantized") without compute copies.
 class ParameterStore {
  public:
   struct Unit {

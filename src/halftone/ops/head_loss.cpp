@@ -65,6 +65,8 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   for (const Weight* w : head.weights) inputs.push_back(w->value);
   const bool training = records(inputs);
   at::NoGradGuard no_grad;
+  StepContext of_chunk = context;
+  of_chunk.last_pass = false;  // the next chunk reads the weights, too
   const at::Tensor plain = x.detach().contiguous();
   const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), head.out_features);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
@@ -73,7 +75,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   for (int64_t r = 0; r < rows; r += step) {
     const int64_t n = std::min(step, rows - r);
     const at::Tensor chunk = plain.narrow(0, r, n), target = labels.narrow(0, r, n).contiguous();
-    const LinearCall call = head.call(chunk, {context, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
+    const LinearCall call = head.call(chunk, {of_chunk, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
     at::Tensor d_logits;
     if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
     sum += chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits);

@@ -74,8 +74,9 @@ struct PreparedWeights {
   MadeOf made_of;
   std::vector<Operand> forward, dgrad;  // one a product
   std::vector<Span> dgrad_spans;
-  std::vector<at::Tensor> dge;  // slopes, see ops/dge.h
-  at::Tensor bias;              // fp32 [sum N]
+  std::vector<at::Tensor> found;  // largest magnitudes, one a weight, where a quantiser searched for them
+  std::vector<at::Tensor> dge;    // slopes, see ops/dge.h
+  at::Tensor bias;                // fp32 [sum N]
 };
 
 namespace {
@@ -94,27 +95,33 @@ class Call {
         tokens_(x.size(0)),
         joins_(joins(x, fused)),
         joins_forward_(joins_ && o.step.saves == nullptr),
+        passing_(o.step.last_pass && device_ != at::kCPU && !fused.recipe.dge),
         x_again_(o.x_again) {}
 
   at::Tensor forward(const Activation& input, const LinearOptions& o) {
     at::Tensor y = at::empty({o.product ? tokens_ : 0, fused_.out_features()}, input.value.options().dtype(o.out));
     if (tokens_ == 0) return y;
-    const PreparedWeights& p = prepared(o.keep);
+    PreparedWeights& p = prepared();
+    if (!passing_) make_forward(p, o.keep);
     const Operand rows = quantize_input(input, o.keep && any(fused_.weights, trainable));
     if (!o.product) return y;
-    int64_t n0 = 0;
-    for (const Operand& w : p.forward) {
+    const std::vector<Span> parts = forward_spans();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Span& s = parts[i];
       ProductOptions options;
-      if (p.bias.defined()) options.bias = p.bias.narrow(0, n0, w.rows);
-      const at::Tensor part = y.narrow(1, n0, w.rows);
-      const auto compute = [&] { run(kForward, rows, w, part, options); };
+      if (p.bias.defined()) options.bias = p.bias.narrow(0, s.n0, s.n);
+      const at::Tensor part = y.narrow(1, s.n0, s.n);
+      const auto compute = [&] {
+        make_forward(p, o.keep);
+        run(kForward, rows, p.forward[i], part, options);
+      };
       if (context_.saves) {
         context_.saves->product(part, compute);
       } else {
         compute();
       }
-      n0 += w.rows;
     }
+    if (passing_) p.forward.clear();
     return y;
   }
 
@@ -127,7 +134,7 @@ class Call {
     if (any(fused_.biases, trainable)) bias_dy_ = dy;
     const std::vector<Span> of_wgrad = wgrad_spans();
     if (want_dx) {
-      const PreparedWeights& p = dgrad_weights();
+      PreparedWeights& p = dgrad_weights();
       const bool one_read = p.dgrad_spans == of_wgrad;
       for (size_t i = 0; i < p.dgrad.size(); ++i) {
         OperandCopies copies = quantize_gradient(gradient, p.dgrad_spans[i], true, one_read);
@@ -136,6 +143,7 @@ class Call {
         options.accumulate = i > 0;
         run(kDgrad, dgrad_rows(std::move(copies.row), p.dgrad_spans[i]), p.dgrad[i], dx, options);
       }
+      if (passing_) p.dgrad.clear();
     }
     if (!dy_.empty()) return dx;
     for (const Span& s : of_wgrad) dy_.push_back(quantize_gradient(gradient, s, false, true).transposed);
@@ -276,48 +284,60 @@ class Call {
     for (Weight* w : of) options.overwrite ? w->grad_to_write() : w->grad_to_add();
     const at::Tensor dw = r_.dge ? at::empty(grad.sizes(), grad.options()) : grad;
     run(kWgrad, dy, x, dw, options);
-    if (r_.dge) grad.addcmul_(dw, prepared(true).dge[s.first]);
+    if (!r_.dge) return;
+    PreparedWeights& p = prepared();
+    make_forward(p, true);
+    grad.addcmul_(dw, p.dge[s.first]);
   }
 
-  // The weights' operands of the forward product, made once; before a backward pass those of dgrad, too, where one read makes both.
-  PreparedWeights& prepared(bool keep) {
+  // Where the weights' operands of this version are kept.
+  PreparedWeights& prepared() {
     MadeOf state{0, {}, x_type_, capture_, joins_forward_};
     for (const Weight* w : fused_.weights) state.version += w->version;
     if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
     if (fused_.prepared == nullptr || fused_.prepared->made_of != state) {
       fused_.prepared.reset();  // frees the old copies first
-      auto made = std::make_shared<PreparedWeights>();
-      made->made_of = state;
-      prepare(*made, keep && r_.w_dgrad.quantized() && !joins_);
-      fused_.prepared = std::move(made);
+      fused_.prepared = std::make_shared<PreparedWeights>();
+      fused_.prepared->made_of = state, fused_.prepared->found.resize(fused_.weights.size());
+      if (any(fused_.biases, [](const Weight&) { return true; })) fused_.prepared->bias = joined_bias();
     }
     return *fused_.prepared;
   }
-
-  void prepare(PreparedWeights& p, bool dgrad) const {
+  std::vector<Span> forward_spans() const {
     const bool whole_panels =
         std::all_of(fused_.weights.begin(), fused_.weights.end(), [](const Weight* w) { return w->value.size(0) % kPanelColumns == 0; });
-    if (dgrad) p.dgrad_spans = spans(false);
-    for (const Span& s : spans(joins_forward_ && whole_panels)) {
+    return spans(joins_forward_ && whole_panels);
+  }
+
+  // The operands of the forward product, unless they are there; before a backward pass those of dgrad, too, where one read makes both and
+  // both stay.
+  void make_forward(PreparedWeights& p, bool keep) const {
+    if (!p.forward.empty()) return;
+    const bool dgrad = keep && r_.w_dgrad.quantized() && !joins_ && !passing_ && p.dgrad.empty();
+    std::vector<Operand> made, made_dgrad;
+    p.dge.clear();
+    size_t i = 0;
+    for (const Span& s : forward_spans()) {
       std::vector<Operand> siblings;
       const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights[s.first]->value.scalar_type());
       for (const Weight* w : weights(s)) {
         CopyRequest f = request(r_.w_forward, r_.x_forward, hp, CopyUse::rows, w->name, "w.fwd", 0), d;
         f.block_scales = r_.dge;
         if (dgrad) d = dgrad_request(*w);
-        OperandCopies copies = fused_.source->copies(*w, &f, dgrad ? &d : nullptr, dgrad_type(*w));
+        OperandCopies copies = fused_.source->copies(*w, &f, dgrad ? &d : nullptr, dgrad_type(*w), &p.found[i++]);
         if (r_.dge) p.dge.push_back(dge_slopes(w->value.detach(), copies.row));
         siblings.push_back(std::move(copies.row));
-        if (dgrad) p.dgrad.push_back(right_operand({std::move(copies.transposed)}, r_.dy_dgrad, dgrad_type(*w), r_.emulate));
+        if (dgrad) made_dgrad.push_back(right_operand({std::move(copies.transposed)}, r_.dy_dgrad, dgrad_type(*w), r_.emulate));
       }
-      p.forward.push_back(right_operand(std::move(siblings), r_.x_forward, hp, r_.emulate));
+      made.push_back(right_operand(std::move(siblings), r_.x_forward, hp, r_.emulate));
     }
-    if (any(fused_.biases, [](const Weight&) { return true; })) p.bias = joined_bias();
+    p.forward = std::move(made);
+    if (dgrad) p.dgrad = std::move(made_dgrad), p.dgrad_spans = spans(false);
   }
 
   // Those of dgrad, made here unless they came with the forward ones: when activations have left the memory.
-  const PreparedWeights& dgrad_weights() {
-    PreparedWeights& p = prepared(true);
+  PreparedWeights& dgrad_weights() {
+    PreparedWeights& p = prepared();
     if (!p.dgrad.empty()) return p;
     at::Tensor whole;
     if (joins_ && !r_.dy_dgrad.quantized()) whole = fused_.source->whole(fused_.weights);
@@ -326,7 +346,8 @@ class Call {
     for (const Span& s : p.dgrad_spans) {
       const Weight& w = *fused_.weights[s.first];
       const CopyRequest d = dgrad_request(w);
-      Operand o = whole.defined() ? plain_operand(whole, true) : fused_.source->copies(w, nullptr, &d, dgrad_type(w)).transposed;
+      Operand o =
+          whole.defined() ? plain_operand(whole, true) : fused_.source->copies(w, nullptr, &d, dgrad_type(w), &p.found[s.first]).transposed;
       made.push_back(right_operand({std::move(o)}, r_.dy_dgrad, dgrad_type(w), r_.emulate));
     }
     p.dgrad = std::move(made);
@@ -355,6 +376,7 @@ class Call {
   const uint64_t capture_;
   const int64_t first_row_, tokens_;
   const bool joins_, joins_forward_;  // saves are of each weight's product
+  const bool passing_;                // copies of weights go when a product has read them
   const std::function<at::Tensor()> x_again_;
   bool makes_x_again_ = false;
   at::Tensor x_amax_;        // where it does

@@ -89,15 +89,18 @@ AmaxUse& amax_use() {
   return use;
 }
 
-OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax) {
+OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax, bool as_bf16,
+                       at::Tensor* found) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
-  const at::Tensor x = row_major(x_in);
+  at::Tensor x = row_major(x_in);
+  if (as_bf16 && x.is_cpu()) x = x.to(at::kBFloat16), as_bf16 = false;
   OperandCopies copies;
   if (row != nullptr && !row->spec.quantized()) copies.row = plain_operand(x, false), row = nullptr;
   if (transposed != nullptr && !transposed->spec.quantized()) copies.transposed = plain_operand(x, true), transposed = nullptr;
   if (row == nullptr && transposed == nullptr) return copies;
   QuantizeOperand q;
   q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = row_stride(x);
+  q.as_bf16 = as_bf16;
   if (amax.defined()) {
     check(amax.scalar_type() == at::kInt && amax.numel() == 1 && amax.device() == x.device(),
           "quantize: expected the largest magnitude as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),
@@ -114,6 +117,12 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
   if (x.is_cpu()) {
     quantize_operand(q);
     return copies;
+  }
+  if (found != nullptr && found->defined()) {
+    q.amax = static_cast<const uint32_t*>(found->const_data_ptr()), q.amax_parts = kAmaxParts;
+  } else if (found != nullptr && ((q.want_row && uses_tensor_amax(q.row)) || (q.want_transposed && uses_tensor_amax(q.transposed)))) {
+    *found = at::empty({kAmaxParts}, x.options().dtype(at::kInt));
+    q.found_amax = static_cast<uint32_t*>(found->mutable_data_ptr());
   }
   check_operand(q);
   const cuda::Module* m = cuda::module();

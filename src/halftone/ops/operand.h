@@ -46,8 +46,11 @@ struct OperandCopies {
 
 // Both copies, from one read where both are quantised; a null request is not made. x is bf16 or fp32 with unit column stride. Zeros
 // appended for a rotation or for `multiple` are counted in `k` (operand_length).
-// amax: the largest magnitude of x where its producer gave it (ops/activation.h), else undefined.
-OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax = {});
+// amax: the largest magnitude of x where its producer gave it (ops/activation.h), else undefined. as_bf16: of x rounded to bf16.
+// found: undefined or of an earlier call with the same matrix; a device leaves the largest magnitude there where it searches for it, and
+// finds it there.
+OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax = {},
+                       bool as_bf16 = false, at::Tensor* found = nullptr);
 
 // x itself as an operand: [rows, k], or [k, rows] with `transposed`.
 Operand plain_operand(const at::Tensor& x, bool transposed);

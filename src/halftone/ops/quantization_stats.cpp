@@ -17,7 +17,10 @@ namespace halftone {
 namespace {
 
 // The numbers that an unquantised product would read of a weight; a stored one has no others than those of its codes.
-at::Tensor original(const Weight& w) { return w.stored ? dequantize(*w.stored) : w.value.detach(); }
+at::Tensor original(const Weight& w) {
+  if (w.master.defined()) return w.master.to(at::kBFloat16);
+  return w.stored ? dequantize(*w.stored) : w.value.detach();
+}
 
 // A . B in fp32. CPUs have no product of bf16 operands with an fp32 result.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {

@@ -45,6 +45,7 @@ struct Weight {
   at::Tensor grad;                        // fp32, same shape; undefined for a frozen parameter
   uint64_t version = 1;                   // raised whenever `value` changes: key of packed and quantized copies
   std::shared_ptr<StoredWeight> stored;   // where set, `value` has the shape and dtype but no contents
+  at::Tensor master;                      // fp32; where set, likewise: the weight's numbers are these, rounded to bf16
   GradientBuffer* grad_buffer = nullptr;  // of `grad`; null: it is always there
   bool grad_is_stale = false;             // what `grad` holds is of an earlier step: a product may write over it
   std::function<void(Weight&)> on_grad_ready;
@@ -77,6 +78,8 @@ struct StepContext {
   // Device memory that holds `step` too, for as long as its owner keeps it there: what a graph capture queues reads the step from
   // it in every replay. Null: such a capture of random draws is an error.
   const uint32_t* device_step = nullptr;
+  // No later pass of the step reads the weights: on a GPU their quantised copies go when a product has read them.
+  bool last_pass = false;
   // Of a block that the backward pass computes again and that keeps some results for it (ops/saves.h); else null.
   std::shared_ptr<Saves> saves{};
 };

@@ -4,8 +4,10 @@
 
 namespace halftone {
 
-OperandCopies WeightSource::copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType hp) const {
-  if (!w.stored) return quantize(w.value.detach(), row, transposed);
+OperandCopies WeightSource::copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType hp,
+                                   at::Tensor* found) const {
+  if (w.master.defined()) return quantize(w.master, row, transposed, {}, true, found);
+  if (!w.stored) return quantize(w.value.detach(), row, transposed, {}, false, found);
   return {row ? stored_operand(*w.stored) : Operand(), transposed ? stored_transposed(*w.stored, hp) : Operand()};
 }
 

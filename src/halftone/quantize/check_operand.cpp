@@ -75,6 +75,8 @@ void check_operand(const QuantizeOperand& p) {
   check(p.rows >= 0 && p.cols >= 0, "quantiser: expected sizes >= 0, found {} x {}", p.rows, p.cols);
   check(p.rows <= 1 || p.ld >= p.cols, "quantiser: expected a row stride >= {} columns, found {}", p.cols, p.ld);
   check(p.x != nullptr || p.rows * p.cols == 0, "quantiser: no input for {} x {} elements", p.rows, p.cols);
+  check(!p.as_bf16 || (p.type == DType::f32 && p.row.spec.hadamard == 0 && p.transposed.spec.hadamard == 0),
+        "quantiser: only fp32 elements that no copy rotates are taken as bf16");
   if (p.want_row) check_copy(p.row, false, p.rows, p.cols);
   if (p.want_transposed) check_copy(p.transposed, true, p.cols, p.rows);
 }

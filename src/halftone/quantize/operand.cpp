@@ -18,10 +18,6 @@ using quantize::CopyPlan;
 using quantize::Source;
 
 bool grouped(const OperandSpec& s) { return s.granularity == Granularity::block || s.granularity == Granularity::tile; }
-bool uses_tensor_amax(const QuantizedCopy& c) {
-  const bool amax_rule = c.spec.element != Element::int4 && c.spec.element != Element::ternary;
-  return (c.spec.granularity == Granularity::tensor && amax_rule) || c.spec.two_level == TwoLevel::tensor || c.form == ValueForm::fold_e5m2;
-}
 bool uses_row_amax(const QuantizedCopy& c) { return c.spec.granularity == Granularity::row && c.spec.element != Element::int4; }
 
 CopyPlan plan_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
@@ -211,6 +207,7 @@ bool shared_codes(const QuantizeOperand& p) {
 
 void quantize_operand(const QuantizeOperand& p, Isa isa) {
   check_operand(p);
+  check(!p.as_bf16, "quantiser: on the processor the caller rounds the elements to bf16");
   check(available(isa), "instruction set {} is not available on this processor", name(isa));
   const bool panels = p.want_transposed && p.transposed.panels != nullptr;
   if ((isa == Isa::ref || p.rows == 0 || p.cols == 0) && !panels) return ref::quantize_operand(p);

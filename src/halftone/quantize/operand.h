@@ -62,6 +62,13 @@ constexpr bool has_panels(const OperandSpec& s) {
 }
 constexpr DType panel_type(const OperandSpec& s) { return s.element == Element::int8 ? DType::s8 : DType::bf16; }
 
+// Copies that need the largest magnitude of the whole matrix.
+constexpr bool uses_tensor_amax(const QuantizedCopy& c) {
+  const bool amax_rule = c.spec.element != Element::int4 && c.spec.element != Element::ternary;
+  return (c.spec.granularity == Granularity::tensor && amax_rule) || c.spec.two_level == TwoLevel::tensor || c.form == ValueForm::fold_e5m2;
+}
+inline constexpr int kAmaxParts = 132;
+
 // Quantises one matrix along its columns' direction, transposed, or both from one read (numerics.md sections 2 to 5).
 // Bit-exact: CPU, CUDA and the scalar reference write the same bytes. Only a transposed copy may rotate (tokens are rows).
 struct QuantizeOperand {
@@ -72,6 +79,12 @@ struct QuantizeOperand {
   // computed here where a tensor, two-level or e5m2-folded copy needs it. Host pointer on the CPU, device pointer on CUDA.
   // A rotated copy does not use it: its amax is that after the rotation, which a producer cannot know.
   const uint32_t* amax = nullptr;
+  // CUDA, for a matrix that is read twice: where a search for it leaves kAmaxParts words whose largest it is, or null; and how many words
+  // `amax` has, one or those.
+  uint32_t* found_amax = nullptr;
+  int amax_parts = 1;
+  // CUDA: x is fp32, and every element is rounded to bf16 (nearest even) before all else. No copy rotates.
+  bool as_bf16 = false;
   bool want_row = false, want_transposed = false;
   QuantizedCopy row, transposed;
 };

@@ -173,7 +173,7 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
   at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
   for (const MicroBatch& b : batches) {
     nn::ModelInput input = input_of(b);
-    input.loss_factor = factor;
+    input.loss_factor = factor, input.step.last_pass = &b == &batches.back();
     nn::Pass pass(*built_.model, input, b.labels, scale, true);
     pass.backward();
     loss_sum.add_(pass.loss_sum());

@@ -88,25 +88,28 @@ class Memory {
     const bool always = cpu || s_.micro_batches > 1;
     const double of_head = always ? all : gradients(s_.size.tied ? "tok_embeddings" : s_.head->weight.unit);
     const double of_last = always ? all : of_head + gradients(last.attention->output().weight.unit);
-    const auto made = [&](std::string_view name, double gradients, double saved, bool dgrad_copies, std::vector<MemoryShare> own) {
+    const auto made = [&](std::string_view name, double gradients, double saved, double weights, std::vector<MemoryShare> own) {
       Phase p{name, fixed};
       p.shares.push_back({"gradients", gradients});
-      p.shares.push_back({cpu ? "weights packed for products" : "weights' quantised copies", prepared_weights(dgrad_copies)});
+      p.shares.push_back({cpu ? "weights packed for products" : "weights' quantised copies", weights});
       p.shares.push_back({"activations kept for backward", saved});
       p.shares.insert(p.shares.end(), own.begin(), own.end());
       p.shares.push_back({"workspace of a product", cpu ? 0 : kProductWorkspace});
       std::erase_if(p.shares, [](const MemoryShare& share) { return share.bytes == 0; });
       return p;
     };
+    const double prepared = prepared_weights(s_.micro_batches > 1);
     const double d_stream = t_ * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
     const double of_first = always || s_.size.tied ? all : all - gradients("tok_embeddings");
     const auto mode = static_cast<size_t>(s_.recompute.front());
     const double first_saved = t_ * (cost(first).bytes[mode] + (mode == 0 ? 0 : saved_bytes(first)));
-    return {made("forward of the last block", always ? all : 0, saved_sum, false, {{"block at work", forward(last)}}),
-            made("head and loss", of_head, saved_sum + final_norm + branch, false, {{"head: input, its gradient, logits", head()}}),
-            made("backward of the last block", of_last, saved_sum + again, false, {{"block at work", d_stream + backward(last)}}),
-            made("backward of the first block", of_first, first_saved, true, {{"block at work", d_stream + backward(first)}}),
-            made("optimizer", all, 0, true, {})};
+    return {made("forward of the last block", always ? all : 0, saved_sum, prepared + at_work(last, true, false), {{"block at work", forward(last)}}),
+            made("head and loss", of_head, saved_sum + final_norm + branch, prepared, {{"head: input, its gradient, logits", head()}}),
+            made("backward of the last block", of_last, saved_sum + again, prepared + at_work(last, false, true),
+                 {{"block at work", d_stream + backward(last)}}),
+            made("backward of the first block", of_first, first_saved, prepared_weights(true) + at_work(first, false, true),
+                 {{"block at work", d_stream + backward(first)}}),
+            made("optimizer", all, 0, prepared_weights(true), {})};
   }
 
  private:
@@ -142,7 +145,7 @@ class Memory {
         stored += n * (p.stored_as->element == Element::int8 ? 1 : 0.5 + 8.0 / p.stored_as->block);
       } else {
         masters += n * static_cast<double>(c10::elementSize(s_.storage));
-        if (s_.compute != s_.storage) copies += n * s_.c;
+        if (nn::has_compute_copy(p, s_.storage, s_.compute)) copies += n * s_.c;
       }
     });
     const int64_t micro_batch = s_.tokens * 16, positions = std::max(s_.config.training.seq_len, int64_t{1});
@@ -154,20 +157,33 @@ class Memory {
              static_cast<double>(micro_batch * s_.micro_batches) + 4 * static_cast<double>(positions * s_.size.qk_dim)}};
   }
 
-  // Copies for the forward product and for dgrad, kept until the next step; a recomputed block makes the latter when it is recomputed.
-  double prepared_weights(bool dgrad_of_recomputed) const {
-    const auto bytes = [&](const nn::Linear& l, bool dgrad) {
-      const LinearRecipe& r = l.recipe();
-      const auto prepared = [&](const OperandSpec& w, const OperandSpec& other) {
-        return right_operand_bytes(w, other, s_.compute, s_.device.hardware, r.emulate);
-      };
-      const double forward = prepared(r.w_forward, r.x_forward);
-      double sum = r.w_forward.stored && forward == 1 ? 0 : forward;  // the parameter itself is read
-      if (dgrad) sum += r.w_dgrad.stored ? s_.c : prepared(r.w_dgrad, r.dy_dgrad);
-      return (sum + (r.dge ? 4 : 0)) * static_cast<double>(l.in_features() * l.out_features());
+  // Copies of a weight for the forward product and for dgrad.
+  double copies_of(const nn::Linear& l, bool forward, bool dgrad) const {
+    const LinearRecipe& r = l.recipe();
+    const auto bytes = [&](const OperandSpec& w, const OperandSpec& other) {
+      return right_operand_bytes(w, other, s_.compute, s_.device.hardware, r.emulate);
     };
-    double sum = bytes(*s_.head, true);
-    for (const nn::Linear* l : s_.linears) sum += bytes(*l, dgrad_of_recomputed || !s_.recomputed(l->block()));
+    double sum = forward && r.dge ? 4 : 0;
+    const double of_forward = bytes(r.w_forward, r.x_forward);
+    if (forward && !(r.w_forward.stored && of_forward == 1)) sum += of_forward;  // else the parameter itself is read
+    if (dgrad) sum += r.w_dgrad.stored ? s_.c : bytes(r.w_dgrad, r.dy_dgrad);
+    return sum * static_cast<double>(l.in_features() * l.out_features());
+  }
+  // Whether they go when the product has read them (StepContext::last_pass): in a step of one pass they are nowhere else.
+  bool passing(const nn::Linear& l) const { return !is_cpu(s_.device.hardware) && s_.micro_batches == 1 && !l.recipe().dge; }
+  // Kept until the next step; a recomputed block makes those of dgrad when it is recomputed.
+  double prepared_weights(bool dgrad_of_recomputed) const {
+    double sum = copies_of(*s_.head, true, true);
+    for (const nn::Linear* l : s_.linears) {
+      const bool dgrad = dgrad_of_recomputed || !s_.recomputed(l->block());
+      if (!passing(*l)) sum += copies_of(*l, true, dgrad);
+    }
+    return sum;
+  }
+  // Of the largest product's weights, where they are not kept.
+  double at_work(const StepShape::Block& b, bool forward, bool dgrad) const {
+    double sum = 0;
+    for (const nn::Linear* l : b.feed_forward->readers()) sum += passing(*l) ? copies_of(*l, forward, dgrad) : 0;
     return sum;
   }
 

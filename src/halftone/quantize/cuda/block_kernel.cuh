@@ -235,6 +235,12 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if (width != 0) shared.flips[warp].fill(a.transposed, width, lane);
   if (a.dependent) wait_for_primary();
   wait_for_copies();
+  if constexpr (sizeof(T) == 4) {  // what a lane has brought itself
+    for (int i = 0; a.as_bf16 && i < 32; i += 2) {
+      float4& v = *reinterpret_cast<float4*>(own.x + (i + lane / 16) * kPitch + lane % 16 * 16);
+      round_pair(v.x, v.y), round_pair(v.z, v.w);
+    }
+  }
   __syncwarp();
 
   // Tiles of scales: the largest magnitudes of 16 x 16 elements in eight lanes, or of 32 x 32 in sixteen.

@@ -36,6 +36,7 @@ struct Scratch {
 struct Generic {
   const void* x;  // [rows, cols] or, rotated, [C, cols]
   DType type;
+  bool as_bf16;  // quantize/operand.h
   int64_t rows, cols, ld, given_cols;
   bool transposed;
   QuantizedCopy copy;
@@ -82,7 +83,9 @@ Scratch plan(const QuantizeOperand& p, const QuantizedCopy& copy, bool transpose
 
 __device__ float given(const Generic& g, int64_t i, int64_t j) {
   const int64_t at = i * g.ld + j;
-  return g.type == DType::f32 ? static_cast<const float*>(g.x)[at] : to_f32(static_cast<const bf16*>(g.x)[at]);
+  if (g.type == DType::bf16) return to_f32(static_cast<const bf16*>(g.x)[at]);
+  const float v = static_cast<const float*>(g.x)[at];
+  return g.as_bf16 ? bf16_nearest(v) : v;
 }
 // Element of the copy before macro scaling.
 __device__ float plain_element(const Generic& g, int64_t r, int64_t c) {
@@ -316,8 +319,8 @@ size_t generic_workspace(const QuantizeOperand& p, const QuantizedCopy& copy, bo
 
 cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* workspace, cudaStream_t stream) {
   const Shape s = shape_of(p, copy, transposed);
-  Generic g{p.x, p.type, p.rows,       p.cols,       p.ld,     p.cols,   transposed, copy,
-            s.R, s.C,    s.group_rows, s.group_cols, s.across, s.groups, p.amax,     {}};
+  Generic g{p.x, p.type, p.as_bf16,    p.rows,       p.cols,   p.ld,     p.cols, transposed, copy,
+            s.R, s.C,    s.group_rows, s.group_cols, s.across, s.groups, p.amax, {}};
   g.scratch = plan(p, copy, transposed, workspace);
   cudaError_t status = cudaSuccess;
   if (copy.spec.hadamard != 0) {
@@ -330,9 +333,13 @@ cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy
     }
     g.x = g.scratch.rotated, g.rows = s.C, g.ld = p.cols;
   }
-  if (p.amax == nullptr || copy.spec.hadamard != 0) {
-    status = collect_amax(g.x, g.type, g.rows, g.cols, g.ld, g.scratch.amax, stream);
+  if (p.amax == nullptr || p.amax_parts != 1 || copy.spec.hadamard != 0) {
+    status = collect_amax(g.x, g.type, g.as_bf16, g.rows, g.cols, g.ld, g.scratch.amax, stream);
     g.amax = g.scratch.amax;
+  }
+  if (status == cudaSuccess && p.found_amax != nullptr && copy.spec.hadamard == 0) {
+    status = cudaMemsetAsync(p.found_amax, 0, kAmaxParts * sizeof(uint32_t), stream);
+    if (status == cudaSuccess) status = cudaMemcpyAsync(p.found_amax, g.amax, sizeof(uint32_t), cudaMemcpyDeviceToDevice, stream);
   }
   if (status == cudaSuccess && copy.spec.element == Element::ternary) {
     QuantizeOperand whole = p;  // the rotated matrix, where there is one: its sum is that of the copy's elements

@@ -31,27 +31,30 @@ void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_
 template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
-// Codes of the row copy alone of bf16 elements with scales of rows (row_kernel.cu); false, and nothing is launched, where a row is too
-// long.
+// Codes of the row copy alone of elements that are or count as bf16, with scales of rows (row_kernel.cu); false, and nothing is launched,
+// where a row is too long.
 bool launch_rows(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream);
 
 // The kernels that there are, in files that compile side by side: X(element type, coder, step, block, R, form), R: with
-// stochastic rounding. Every form but `any` is what products read of bf16 tensors.
-#define HALFTONE_TILES_FP8_NEAREST(X, R)            \
-  X(bf16, Coder::e4m3, Step::multiply, 0, R, any)   \
-  X(bf16, Coder::e4m3, Step::multiply, 0, R, codes) \
-  X(bf16, Coder::e5m2, Step::multiply, 0, R, any)   \
-  X(bf16, Coder::e5m2, Step::multiply, 0, R, codes) \
-  X(float, Coder::e4m3, Step::multiply, 0, R, any)  \
+// stochastic rounding. Every form but `any` is what products read, of bf16 tensors and of masters.
+#define HALFTONE_TILES_FP8_NEAREST(X, R)             \
+  X(bf16, Coder::e4m3, Step::multiply, 0, R, any)    \
+  X(bf16, Coder::e4m3, Step::multiply, 0, R, codes)  \
+  X(bf16, Coder::e5m2, Step::multiply, 0, R, any)    \
+  X(bf16, Coder::e5m2, Step::multiply, 0, R, codes)  \
+  X(float, Coder::e4m3, Step::multiply, 0, R, any)   \
+  X(float, Coder::e4m3, Step::multiply, 0, R, codes) \
   X(float, Coder::e5m2, Step::multiply, 0, R, any)
 #define HALFTONE_TILES_FP8_BLOCKS(X, R)               \
   X(bf16, Coder::e4m3, Step::multiply, 128, R, any)   \
   X(bf16, Coder::e4m3, Step::multiply, 128, R, codes) \
-  X(float, Coder::e4m3, Step::multiply, 128, R, any)
+  X(float, Coder::e4m3, Step::multiply, 128, R, any)  \
+  X(float, Coder::e4m3, Step::multiply, 128, R, codes)
 #define HALFTONE_TILES_INTEGER(X, R)                   \
   X(bf16, Coder::integer, Step::multiply, 0, R, any)   \
   X(bf16, Coder::integer, Step::multiply, 0, R, codes) \
-  X(float, Coder::integer, Step::multiply, 0, R, any)
+  X(float, Coder::integer, Step::multiply, 0, R, any)  \
+  X(float, Coder::integer, Step::multiply, 0, R, codes)
 // MXFP8 rounded to nearest multiplies in fp32; stochastically rounded it takes bf16 elements exactly.
 #define HALFTONE_BLOCKS_MXFP8_NEAREST(X, R)          \
   X(bf16, Coder::e4m3, Step::multiply, 32, R, any)   \

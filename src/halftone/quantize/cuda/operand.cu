@@ -131,9 +131,9 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
     if (s.hadamard != 0) {
       d.tensor_amax = ask.rotated = m.rotated;
     } else if (p.amax != nullptr) {
-      d.tensor_amax = p.amax, d.tensor_parts = 1;
+      d.tensor_amax = p.amax, d.tensor_parts = p.amax_parts;
     } else {
-      d.tensor_amax = ask.tensor = m.tensor;
+      d.tensor_amax = ask.tensor = p.found_amax != nullptr ? p.found_amax : m.tensor;
     }
   }
   if (s.granularity != Granularity::row && copy.form != ValueForm::fold_e4m3) return;
@@ -199,13 +199,14 @@ Plan plan_of(const QuantizeOperand& p) {
 
 TileArgs matrix_of(const QuantizeOperand& p) {
   TileArgs a{};
-  a.x = p.x, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
+  a.x = p.x, a.as_bf16 = p.as_bf16, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
   return a;
 }
 
 // Whether the kernel that holds whole rows made the copy.
 bool run_rows(const QuantizeOperand& p, const Family& f, cudaStream_t stream) {
-  if (f.block != 0 || p.row.spec.granularity != Granularity::row || p.type != DType::bf16 || form_of(p.row) != Form::codes) return false;
+  if (f.block != 0 || p.row.spec.granularity != Granularity::row || (p.type != DType::bf16 && !p.as_bf16) || form_of(p.row) != Form::codes)
+    return false;
   TileArgs a = matrix_of(p);
   a.row = copy_args(p, p.row, false);
   return launch_rows(a, f.coder, f.stochastic, stream);
@@ -215,7 +216,7 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
   const bool row = copies != Copies::transposed, transposed = copies != Copies::row;
   TileArgs a = matrix_of(p);
   StatisticsArgs ask{};
-  ask.x = p.x, ask.type = p.type, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
+  ask.x = p.x, ask.type = p.type, ask.as_bf16 = p.as_bf16, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
   int64_t rows = p.rows, columns = p.cols;
   if (row) {
     a.row = copy_args(p, p.row, false);
@@ -294,6 +295,7 @@ const char* halftone_cuda_quantize_operand(const halftone::QuantizeOperand* what
 const char* halftone_cuda_amax(const halftone::QuantizeOperand* what, unsigned* amax, void* stream) {
   using namespace halftone::device;
   if (const char* message = problem(*what)) return message;
-  const cudaError_t status = collect_amax(what->x, what->type, what->rows, what->cols, what->ld, amax, static_cast<cudaStream_t>(stream));
+  const cudaError_t status =
+      collect_amax(what->x, what->type, what->as_bf16, what->rows, what->cols, what->ld, amax, static_cast<cudaStream_t>(stream));
   return halftone::device::error_text(status);
 }

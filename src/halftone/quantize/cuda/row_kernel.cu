@@ -15,9 +15,17 @@ __device__ __forceinline__ uint32_t block_max(uint32_t a, uint32_t* shared) {
   return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? shared[lane] : 0u);
 }
 
+__device__ __forceinline__ void load_row(const bf16* p, Vec8<bf16>& x) { load8(p, x); }
+__device__ __forceinline__ void load_row(const float* p, Vec8<bf16>& x) {
+  Vec8<float> v;
+  load8(p, v);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) x.w[k] = bf16_words(v.v[2 * k], v.v[2 * k + 1]);
+}
+
 // Codes of one row a thread block, which holds it in registers: it is read once, where a tile kernel would need a pass for its maximum.
-// kVectors: of eight elements, a thread.
-template <Coder kCoder, bool kStochastic, int kVectors>
+// kVectors: of eight elements, a thread. T: bf16, or float that is taken as bf16.
+template <class T, Coder kCoder, bool kStochastic, int kVectors>
 __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant__ TileArgs a) {
   __shared__ uint32_t shared[2][kMostThreads / 32];
   const CopyArgs& d = a.row;
@@ -28,7 +36,7 @@ __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant
   for (int i = 0; i < kVectors; ++i) {
     const int column = (thread + i * threads) * 8;
     x[i] = {};
-    if (column < a.cols) load8(static_cast<const bf16*>(a.x) + row * a.ld + column, x[i]);
+    if (column < a.cols) load_row(static_cast<const T*>(a.x) + row * a.ld + column, x[i]);
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -63,27 +71,31 @@ __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant
   }
 }
 
-template <Coder kCoder, bool kStochastic>
+template <class T, Coder kCoder, bool kStochastic>
 void launch(const TileArgs& a, cudaStream_t stream) {
   const int vectors = (a.row.C + 7) / 8;
   const auto go = [&](auto kernel, int each) {
     const int threads = ((vectors + each - 1) / each + 31) / 32 * 32;
     kernel<<<static_cast<unsigned>(a.row.R), static_cast<unsigned>(threads), 0, stream>>>(a);
   };
-  if (vectors <= 512) return go(row_kernel<kCoder, kStochastic, 2>, 2);
-  if (vectors <= 1024) return go(row_kernel<kCoder, kStochastic, 4>, 4);
-  go(row_kernel<kCoder, kStochastic, kMostVectors>, kMostVectors);
+  if (vectors <= 512) return go(row_kernel<T, kCoder, kStochastic, 2>, 2);
+  if (vectors <= 1024) return go(row_kernel<T, kCoder, kStochastic, 4>, 4);
+  go(row_kernel<T, kCoder, kStochastic, kMostVectors>, kMostVectors);
+}
+template <class T>
+void launch(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream) {
+  if (coder == Coder::integer) {
+    stochastic ? launch<T, Coder::integer, true>(a, stream) : launch<T, Coder::integer, false>(a, stream);
+  } else {
+    coder == Coder::e4m3 ? launch<T, Coder::e4m3, false>(a, stream) : launch<T, Coder::e5m2, false>(a, stream);
+  }
 }
 
 }  // namespace
 
 bool launch_rows(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream) {
   if (a.row.C > kMostThreads * kMostVectors * 8) return false;
-  if (coder == Coder::integer) {
-    stochastic ? launch<Coder::integer, true>(a, stream) : launch<Coder::integer, false>(a, stream);
-  } else {
-    coder == Coder::e4m3 ? launch<Coder::e4m3, false>(a, stream) : launch<Coder::e5m2, false>(a, stream);
-  }
+  a.as_bf16 ? launch<float>(a, coder, stochastic, stream) : launch<bf16>(a, coder, stochastic, stream);
   return true;
 }
 

@@ -170,6 +170,7 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
         if (i < valid) load8(source, x[i], policy);
         source += a.ld;
       }
+      round_elements(x, a.as_bf16);
       if (first) wait_for_primary();
       first = false;
       const auto of_rows = [&](const Amax8<T>& amax, int sign) {
@@ -314,21 +315,27 @@ cudaError_t launch_statistics(const StatisticsArgs& a, bool early, cudaStream_t 
   return launch_statistics<T, false>(a, early, stream);
 }
 
+// Rounding keeps the order: the largest magnitude of rounded elements is that of the elements, rounded.
+template <class T>
+__device__ __forceinline__ uint32_t rounded(uint32_t amax, bool as_bf16) {
+  return sizeof(T) == 4 && as_bf16 ? bf16_words(__uint_as_float(amax), 0) << 16 : amax;
+}
 // Elements one by one, for matrices that are not made of vectors.
 template <class T>
-__global__ void __launch_bounds__(kThreads, 1) amax_kernel(const T* x, int64_t rows, int64_t cols, int64_t ld, uint32_t* out) {
+__global__ void __launch_bounds__(kThreads, 1)
+    amax_kernel(const T* x, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out) {
   uint32_t amax = 0;
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < rows * cols; i += int64_t{gridDim.x} * kThreads) {
     amax = max(amax, __float_as_uint(to_f32(x[i / cols * ld + i % cols])) & 0x7FFFFFFFu);
   }
-  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  amax = rounded<T>(__reduce_max_sync(0xFFFFFFFFu, amax), as_bf16);
   wait_for_primary();
   if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
 }
 // Of rows of `per_row` vectors of eight, `vectors` in all: into *out, which is cleared, or a part of each thread block.
 template <class T, bool kParts>
 __global__ void __launch_bounds__(kThreads, 1)
-    amax_vector_kernel(const T* x, int64_t vectors, int64_t per_row, int64_t ld, int64_t keep_from, uint32_t* out) {
+    amax_vector_kernel(const T* x, bool as_bf16, int64_t vectors, int64_t per_row, int64_t ld, int64_t keep_from, uint32_t* out) {
   constexpr int kAhead = sizeof(T) == 2 ? 8 : 4;  // 128 KiB of a multiprocessor
   if (kParts) wait_for_primary();
   start_dependents();
@@ -348,23 +355,23 @@ __global__ void __launch_bounds__(kThreads, 1)
     amax = max(amax, amax_total(amax_across(v)));
   }
   if (!kParts) wait_for_primary();
-  store_part<!kParts>(out, amax);
+  store_part<!kParts>(out, rounded<T>(amax, as_bf16));
 }
 
 template <class T>
-cudaError_t amax_of_type(const void* p, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
+cudaError_t amax_of_type(const void* p, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
   const T* x = static_cast<const T*>(p);
   const bool flat = ld == cols || rows == 1;
   const bool vectors = reinterpret_cast<uintptr_t>(p) % 16 == 0 && (flat ? rows * cols % 8 == 0 : cols % 8 == 0 && ld % 8 == 0);
   const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(rows * cols, kThreads * 8), 1, kStatisticsParts));
-  if (!vectors) return launch(amax_kernel<T>, blocks, kThreads, true, stream, x, rows, cols, ld, out);
+  if (!vectors) return launch(amax_kernel<T>, blocks, kThreads, true, stream, x, as_bf16, rows, cols, ld, out);
   const int64_t n = rows * cols / 8;
-  return launch(amax_vector_kernel<T, false>, blocks, kThreads, true, stream, x, n, flat ? n : cols / 8, ld, 0, out);
+  return launch(amax_vector_kernel<T, false>, blocks, kThreads, true, stream, x, as_bf16, n, flat ? n : cols / 8, ld, 0, out);
 }
 template <class T>
 cudaError_t amax_parts(const StatisticsArgs& a, bool early, cudaStream_t stream) {
   const int64_t per_row = a.cols / 8, n = a.rows * per_row;
-  return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), n, n, a.ld,
+  return launch(amax_vector_kernel<T, true>, kStatisticsParts, kThreads, early, stream, static_cast<const T*>(a.x), a.as_bf16, n, n, a.ld,
                 a.keep_from * per_row, a.tensor);
 }
 
@@ -402,11 +409,13 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
   return a.type == DType::bf16 ? launch_statistics<bf16>(a, early, stream) : launch_statistics<float>(a, early, stream);
 }
 
-cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream) {
+cudaError_t collect_amax(const void* x, DType type, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out,
+                         cudaStream_t stream) {
   if (const cudaError_t status = launch(clear_kernel, 1, 32, starts_early(type, rows, cols), stream, out, 1); status != cudaSuccess)
     return status;
   if (rows * cols == 0) return cudaSuccess;
-  return type == DType::bf16 ? amax_of_type<bf16>(x, rows, cols, ld, out, stream) : amax_of_type<float>(x, rows, cols, ld, out, stream);
+  return type == DType::bf16 ? amax_of_type<bf16>(x, as_bf16, rows, cols, ld, out, stream)
+                             : amax_of_type<float>(x, as_bf16, rows, cols, ld, out, stream);
 }
 
 }  // namespace halftone::device

@@ -5,6 +5,7 @@
 
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
+#include "halftone/quantize/operand.h"
 
 namespace halftone::device {
 
@@ -13,6 +14,7 @@ namespace halftone::device {
 struct StatisticsArgs {
   const void* x;
   DType type;
+  bool as_bf16;  // quantize/operand.h
   int rows, cols;
   int64_t ld;
   uint32_t* tensor;          // [kStatisticsParts], to be reduced by whoever reads them
@@ -31,7 +33,7 @@ struct StatisticsArgs {
   bool shared_rows;                  // the warps of a thread block share rows
   bool by_sign_row, by_sign_column;  // int4: maxima of the elements without and with a sign; not together with a rotation
 };
-inline constexpr int kStatisticsParts = 132;
+inline constexpr int kStatisticsParts = kAmaxParts;
 // Of the matrix's end, which the next kernel reads first: what is to stay in the L2 cache of 50 MB. 20 and 36 MiB do as well.
 inline constexpr int64_t kKeptBytes = int64_t{28} << 20;
 
@@ -44,6 +46,7 @@ constexpr bool starts_early(DType type, int64_t rows, int64_t cols) { return typ
 cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream);
 
 // The largest magnitude into *out, of any matrix.
-cudaError_t collect_amax(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* out, cudaStream_t stream);
+cudaError_t collect_amax(const void* x, DType type, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out,
+                         cudaStream_t stream);
 
 }  // namespace halftone::device

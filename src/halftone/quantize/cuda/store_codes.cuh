@@ -14,11 +14,6 @@ struct ValueWords {
 };
 inline constexpr uint32_t kPoisonedBytes = 0x7F7F7F7Fu;
 
-__device__ __forceinline__ uint32_t bf16_words(float low, float high) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-
 // Values of four e4m3 or e5m2 codes times a scale.
 template <Float kFormat>
 __device__ __forceinline__ uint2 fp8_values(uint32_t codes, float scale) {

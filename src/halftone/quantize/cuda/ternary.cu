@@ -39,7 +39,8 @@ __device__ __forceinline__ double sum_of_parts(double (&part)[kLoads], int lane)
 // Sums of |x| over eight aligned pieces of the row-major order, one of each warp: neighbours first, as the whole tree has them.
 // kVectors: x is one run of elements, n a multiple of 8.
 template <class T, bool kVectors>
-__global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int64_t cols, int64_t ld, int64_t keep_from, double* sums) {
+__global__ void __launch_bounds__(256)
+    pieces_kernel(const T* x, bool as_bf16, int64_t n, int64_t cols, int64_t ld, int64_t keep_from, double* sums) {
   wait_for_primary();
   start_dependents();
   const int64_t pieces = ceil_div(n, int64_t{kPiece});
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int6
         if (kVectors && first + k * 256 < n) load8(x + first + k * 256, e[k], policy);
       }
     }
+    round_elements(e, as_bf16);
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
       const int64_t at = first + k * 256;
@@ -71,6 +73,7 @@ __global__ void __launch_bounds__(256) pieces_kernel(const T* x, int64_t n, int6
       for (int i = 0; i < 8; ++i) {
         float f = element(e[k], i);
         if (!kVectors) f = at + i < n ? to_f32(x[(at + i) / cols * ld + (at + i) % cols]) : 0.0f;
+        if (!kVectors && sizeof(T) == 4 && as_bf16) f = __uint_as_float(bf16_words(f, 0) << 16);
         v[i] = fabs(static_cast<double>(f));
       }
       part[k] = tree8(v);
@@ -135,7 +138,7 @@ cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair
     const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(pieces, int64_t{8}), 132 * 8));
     const DependentLaunch launch(dim3(blocks), 256, stream, starts_early(p.type, p.rows, p.cols));
     const auto go = [&](auto* of_vectors, auto* of_elements, auto* x) {
-      return cudaLaunchKernelEx(&launch.config, vectors ? of_vectors : of_elements, x, n, p.cols, p.ld, keep_from, sums);
+      return cudaLaunchKernelEx(&launch.config, vectors ? of_vectors : of_elements, x, p.as_bf16, n, p.cols, p.ld, keep_from, sums);
     };
     const cudaError_t status = p.type == DType::bf16
                                    ? go(pieces_kernel<bf16, true>, pieces_kernel<bf16, false>, static_cast<const bf16*>(p.x))

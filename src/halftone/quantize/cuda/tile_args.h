@@ -38,6 +38,7 @@ struct TileArgs {
   const void* x;
   int rows, cols, tiles_r;
   int64_t ld;
+  bool as_bf16;    // quantize/operand.h
   bool dependent;  // on the kernel before this one, which collects maxima
   bool backwards;  // last tiles first: what an earlier pass read last is still in the L2 cache
   CopyArgs row, transposed;

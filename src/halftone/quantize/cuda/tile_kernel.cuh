@@ -246,6 +246,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
       if (i < valid) load8(row_at(static_cast<uint32_t>(i)), x[i]);
     }
   }
+  round_elements(x, a.as_bf16);
   const Place row_place{lane, warp, row, column, column0 == 0}, column_place{lane, warp, column, row, row0 == 0};
   if (a.dependent) wait_for_primary();
   uint32_t row_shared[2] = {}, column_shared[2] = {};

@@ -1,4 +1,6 @@
 #pragma once
+#include <cuda_bf16.h>
+
 #include <cstdint>
 
 #include "halftone/base/dtype.h"
@@ -48,6 +50,27 @@ __device__ __forceinline__ void load8(const float* p, Vec8<float>& x, uint64_t p
   const uint4 a = load_once(p, policy), b = load_once(p + 4, policy);
   x = {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w), __uint_as_float(b.x), __uint_as_float(b.y),
         __uint_as_float(b.z), __uint_as_float(b.w)}};
+}
+
+__device__ __forceinline__ uint32_t bf16_words(float low, float high) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&v);
+}
+// Elements of fp32 as bf16 has them (QuantizeOperand::as_bf16).
+__device__ __forceinline__ void round_pair(float& low, float& high) {
+  const uint32_t w = bf16_words(low, high);
+  low = __uint_as_float(w << 16), high = __uint_as_float(w & 0xFFFF0000u);
+}
+template <int kVectors>
+__device__ __forceinline__ void round_elements(Vec8<bf16> (&)[kVectors], bool) {}
+template <int kVectors>
+__device__ __forceinline__ void round_elements(Vec8<float> (&x)[kVectors], bool as_bf16) {
+  if (!as_bf16) return;
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+#pragma unroll
+    for (int k = 0; k < 8; k += 2) round_pair(x[i].v[k], x[i].v[k + 1]);
+  }
 }
 
 // 8 x 8 elements, rows to columns.
