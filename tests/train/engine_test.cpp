@@ -1,5 +1,6 @@
 #include "halftone/train/engine.h"
 
+#include <ATen/Context.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
@@ -103,7 +104,43 @@ TEST(Engine, AZLossIsTrainedOnAndNotReported) {
   EXPECT_NE(with.evaluate(more), plain.evaluate(more));
 }
 
-class EngineOn : public OnDevice {};
+TEST(Engine, StatesBeyondTheHostsMemoryAreRefusedBeforeTheyAreMade) {
+  EXPECT_NO_THROW(require_host_memory(int64_t{5} << 30, int64_t{5} << 30));
+  try {
+    require_host_memory(int64_t{6} << 30, int64_t{5} << 30);
+    FAIL() << "expected an Error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("training.offload: the optimizer's states take 6.0 GiB of host memory, 5.0 GiB are"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Engine, OffloadsTheOptimizersStatesAndNothingElse) {
+  EXPECT_NO_THROW(refuse_unsupported(small_config({"--training.offload=optimizer"})));
+  for (const char* other : {"params", "grads", "activations", "optimizer,params"}) {
+    try {
+      refuse_unsupported(small_config({std::string("--training.offload=") + other}));
+      FAIL() << other;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("set training.offload = [\"optimizer\"]"), std::string::npos) << error.what();
+    }
+  }
+}
+
+class EngineOn : public OnDevice {
+ protected:
+  void TearDown() override {
+    at::globalContext().setDeterministicAlgorithms(false, false);
+    OnDevice::TearDown();
+  }
+};
+
+std::vector<MicroBatch> small_step_on_device() {
+  std::vector<MicroBatch> batches = small_step();
+  for (MicroBatch& b : batches) b.input.tokens = b.input.tokens.to(test_device()), b.labels = b.labels.to(test_device());
+  return batches;
+}
 
 // Everything that a step may change.
 std::vector<at::Tensor> everything(Engine& engine) {
@@ -129,9 +166,7 @@ TEST_P(EngineOn, ABadStepChangesNothing) {
     std::vector<StepResult> results;
     std::vector<std::vector<at::Tensor>> states;
     for (int64_t step = 1; step <= 5; ++step) {
-      std::vector<MicroBatch> batches = small_step();
-      for (MicroBatch& b : batches) b.input.tokens = b.input.tokens.to(options.device), b.labels = b.labels.to(options.device);
-      engine.accumulate(batches, step);
+      engine.accumulate(small_step_on_device(), step);
       if (step > 1) results.push_back(engine.result());
       states.push_back(everything(engine));
       at::Tensor gradient = engine.store().units().back().flat.grad;
@@ -158,6 +193,39 @@ TEST_P(EngineOn, ABadStepChangesNothing) {
       EXPECT_EQ(same > states[i].size() / 2, bad) << scheme << ", step " << i + 1;
     }
     EXPECT_EQ(engine.updates(), 3);
+  }
+}
+
+// The states of four steps, and of two more from cleared ones, with all that they make of the weights.
+TEST_P(EngineOn, StatesInHostMemoryChangeNoBit) {
+  at::globalContext().setDeterministicAlgorithms(true, true);
+  for (const auto& more :
+       std::vector<std::vector<std::string>>{{"--quantize.scheme=none"},
+                                             {"--quantize.scheme=fp8_tensorwise", "--optimizer.state_dtype=bfloat16"},
+                                             {"--quantize.scheme=none", "--training.dtype=bfloat16", "--optimizer.stochastic_rounding"},
+                                             {"--quantize.scheme=int8_weight"}}) {
+    std::vector<std::vector<at::Tensor>> found;
+    for (const char* offload : {"--training.offload=", "--training.offload=optimizer"}) {
+      std::vector<std::string> arguments = more;
+      arguments.emplace_back(offload);
+      Engine::Options options = small_options();
+      options.device = test_device();
+      Engine engine(small_config(arguments), options);
+      engine.initialize();
+      at::manual_seed(4);
+      for (int64_t step = 1; step <= 6; ++step) {
+        if (step == 5) found.push_back(everything(engine)), engine.clear_optimizer();
+        engine.step(small_step_on_device(), step, 1.0);
+      }
+      found.push_back(everything(engine));
+      for (const nn::ParameterStore::Unit& unit : engine.store().units())
+        EXPECT_EQ(unit.flat.m.is_cpu() && unit.flat.v.is_cpu(), found.size() > 2 || options.device.is_cpu()) << unit.name;
+    }
+    for (size_t when : {0, 1}) {
+      EXPECT_FALSE(at::equal(found[when].back(), found[1 - when].back()));
+      for (size_t t = 0; t < found[when].size(); ++t)
+        EXPECT_TRUE(at::equal(found[when][t].cpu(), found[when + 2][t].cpu())) << more[0] << ", tensor " << t << ", " << when;
+    }
   }
 }
 INSTANTIATE_TEST_SUITE_P(Devices, EngineOn, test_devices());

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "halftone/base/error.h"
+#include "halftone/ops/device.h"
 #include "halftone/train/tokenizer_setup.h"
 #include "train/small_run.h"
 
@@ -13,10 +15,10 @@ using testing::SmallRuns;
 
 // The parts of a run that a checkpoint holds, stepped by hand.
 struct Parts {
-  Parts(const SmallRuns& runs, const std::string& name, const std::vector<std::string>& more)
+  Parts(const SmallRuns& runs, const std::string& name, const std::vector<std::string>& more, c10::Device device = at::kCPU)
       : config(runs.config(name, more).config),
         tokenizer(prepare_tokenizer(config)),
-        engine(config, {.seed = 42, .vocab_size = tokenizer.vocab_size(), .positions = config.training.seq_len}),
+        engine(config, {.device = device, .seed = 42, .vocab_size = tokenizer.vocab_size(), .positions = config.training.seq_len}),
         data(config, tokenizer, engine),
         store(open_checkpoints(config)),
         checkpoints({config, tokenizer, engine, data, progress}, store.get()) {
@@ -33,6 +35,7 @@ struct Parts {
     std::vector<at::Tensor> tensors;
     for (const nn::Parameter* p : engine.store().parameters()) tensors.push_back(p->master.clone());
     for (const Engine::NamedState& s : engine.optimizer_states()) tensors.push_back(s.exp_avg.clone());
+    for (at::Tensor& t : tensors) t = t.cpu();
     return tensors;
   }
 
@@ -70,6 +73,36 @@ TEST(RunCheckpoints, GoingBackRestoresEverythingButTheBadRows) {
   EXPECT_EQ(p.data.loader().next_step(), before[3]);
   p.step();
   EXPECT_EQ(p.data.loader().next_step(), (RowCursor{0, 5})) << "the fourth step's rows are passed over";
+}
+
+// The snapshot of an asynchronous save is taken of a finished step, and later steps do not change it.
+void expect_host_states_are_saved_and_loaded(c10::Device device) {
+  const SmallRuns runs;
+  const std::vector<std::string> offloaded = {"--training.steps=50", "--training.offload=optimizer", "--checkpoint.async_mode=async"};
+  Parts p(runs, "run", offloaded, device);
+  EXPECT_TRUE(p.checkpoints.load());
+  p.step(), p.step(), p.checkpoints.save(false);
+  const std::vector<at::Tensor> saved = p.state();
+  p.step();
+  p.store->wait();
+  for (const auto& more : std::vector<std::vector<std::string>>{offloaded, {"--training.steps=50"}}) {
+    Parts other(runs, "run", more, device);
+    EXPECT_TRUE(other.checkpoints.load());
+    EXPECT_EQ(other.progress.step, 2);
+    expect_equal(other.state(), saved);
+  }
+  EXPECT_EQ(p.checkpoints.go_back("bad"), 2);
+  expect_equal(p.state(), saved);
+}
+TEST(RunCheckpoints, HoldStatesThatLieInHostMemory) { expect_host_states_are_saved_and_loaded(at::kCPU); }
+TEST(RunCheckpoints, HoldStatesThatLieInHostMemoryOnCuda) {
+  std::optional<c10::Device> device;
+  try {
+    device = select_device("cuda", 0);
+  } catch (const Error& reason) {
+    GTEST_SKIP() << reason.what();
+  }
+  expect_host_states_are_saved_and_loaded(*device);
 }
 
 TEST(RunCheckpoints, GoingBackNeedsAFullStepBefore) {

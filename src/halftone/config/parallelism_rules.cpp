@@ -119,8 +119,7 @@ void check_parallelism(const JobConfig& j, const RuleContext& c) {
     }
     rule(c, !j.training.enable_cpu_offload || fsdp > 1, {"training.enable_cpu_offload"},
          "training.enable_cpu_offload needs sharded parameters (parallelism.data_parallel_shard_degree or context_parallel_degree > 1), "
-         "found {} "
-         "processes that share them",
+         "found {} processes that share them; training.offload = [\"optimizer\"] needs none",
          fsdp);
     check_batch(j, c, replicate * shard);
   } else if (shard >= 1) {

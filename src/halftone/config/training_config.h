@@ -105,7 +105,7 @@ struct TrainingConfig {
     field("gc_debug", self.gc_debug, "Python garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
     field("dataloader", self.dataloader, "data loading");
     field("disable_cuda_graphs", self.disable_cuda_graphs, "no CUDA graphs over forward and backward");
-    field("offload", self.offload, "what stays in host memory",
+    field("offload", self.offload, "what stays in host memory; optimizer = its states, which the GPU reads and writes over PCIe",
           {.mark = Mark::E, .choices = {"params", "grads", "optimizer", "activations"}});
     field("nonfinite", self.nonfinite, "on a non-finite loss or gradient: abort; skip the update; rollback to the last checkpoint",
           {.mark = Mark::E, .choices = {"abort", "skip", "rollback"}});

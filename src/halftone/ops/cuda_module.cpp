@@ -62,6 +62,7 @@ Loaded load() {
   find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");
   find(m.rope, "halftone_cuda_rope"), find(m.cross_entropy, "halftone_cuda_cross_entropy");
   find(m.capture_id, "halftone_cuda_capture_id");
+  find(m.lock_memory, "halftone_cuda_lock_memory"), find(m.unlock_memory, "halftone_cuda_unlock_memory");
   if (!result.reason.empty()) result.module.reset();
   return result;
 }

@@ -45,6 +45,8 @@ struct Module {
   const char* (*rope)(const Rope*, void* stream) = nullptr;
   const char* (*cross_entropy)(const CrossEntropy*, void* stream) = nullptr;
   uint64_t (*capture_id)(void* stream) = nullptr;
+  const char* (*lock_memory)(void* data, size_t bytes) = nullptr;
+  void (*unlock_memory)(void* data) = nullptr;
 };
 
 // The module beside the program (or beside the library that holds this code), loaded when first asked for; null where there is

@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <cstddef>
 
 #include "halftone/base/error.h"
@@ -12,6 +13,7 @@
 #include "halftone/nn/pattern.h"
 #include "halftone/nn/recipe_config.h"
 #include "halftone/ops/device.h"
+#include "halftone/ops/host_memory.h"
 #include "halftone/ops/range.h"
 #include "halftone/train/recompute.h"
 
@@ -57,6 +59,16 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
         model.name, model.flavor, static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
+void require_host_memory(int64_t needed, int64_t available) {
+  constexpr double kGiB = 1 << 30;
+  check(needed <= available,
+        "training.offload: the optimizer's states take {:.1f} GiB of host memory, {:.1f} GiB are available; set optimizer.state_dtype to "
+        "\"bfloat16\", which halves them, or take a machine with more",
+        static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
+}
+
+bool keeps_states_on_host(const TrainingConfig& c) { return std::find(c.offload.begin(), c.offload.end(), "optimizer") != c.offload.end(); }
+
 Engine::Engine(const JobConfig& config, const Options& options)
     : options_(options), built_(build_model(config.model, options.vocab_size)), max_norm_(config.training.max_norm) {
   nn::Model& model = *built_.model;
@@ -80,6 +92,9 @@ Engine::Engine(const JobConfig& config, const Options& options)
     const int64_t moments = options.trainable ? size_.parameters * moment_bytes(config.optimizer) : 0;
     require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   }
+  host_states_ = options.trainable && keeps_states_on_host(config.training);
+  if (host_states_ && options.device.is_cpu()) log_info("training.offload: on a CPU the optimizer's states are in host memory anyway");
+  if (host_states_ && !options.device.is_cpu()) require_host_memory(size_.parameters * moment_bytes(config.optimizer), available_memory());
   store_.materialize(model, storage);
   if (options.trainable && !options.device.is_cpu()) {
     store_.gradients_are_stale();
@@ -134,9 +149,13 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   }
   std::vector<int64_t> claimed(config.param_groups.size());
   for (nn::ParameterStore::Unit& unit : store_.units()) {
-    const auto moments = unit.flat.grad.options().dtype(has_bf16_moments(config) ? at::kBFloat16 : at::kFloat);
-    if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = at::zeros_like(unit.flat.grad, moments);
-    if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = at::zeros_like(unit.flat.grad, moments);
+    const auto moment = [&] {
+      const at::ScalarType type = has_bf16_moments(config) ? at::kBFloat16 : at::kFloat;
+      const int64_t count = unit.flat.grad.numel();
+      return host_states_ ? host_zeros(count, type, options_.device) : at::zeros({count}, unit.flat.grad.options().dtype(type));
+    };
+    if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = moment();
+    if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = moment();
     base_lr_.emplace_back();
     for (const nn::Parameter* p : unit.parameters) {
       const int group = group_of(config.param_groups, patterns, p->fqn);
@@ -173,7 +192,8 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
   at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
   for (const MicroBatch& b : batches) {
     nn::ModelInput input = input_of(b);
-    input.loss_factor = factor, input.step.last_pass = &b == &batches.back();
+    input.loss_factor = factor;
+    input.step.last_pass = host_states_ || &b == &batches.back();  // who puts states out has no room for codes between passes
     nn::Pass pass(*built_.model, input, b.labels, scale, true);
     pass.backward();
     loss_sum.add_(pass.loss_sum());
@@ -260,12 +280,13 @@ std::vector<std::string> Engine::memory_table() const {
     params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad),
         moments += mib(unit.flat.m) + mib(unit.flat.v);
   }
-  return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB",
-                      params, copies, grads, moments)};
+  return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB{}",
+                      params, copies, grads, moments, host_states_ ? " in host memory" : "")};
 }
 
 void Engine::clear_optimizer() {
   updates_ = 0;
+  if (host_states_) synchronize(options_.device);
   for (nn::ParameterStore::Unit& unit : store_.units()) {
     for (at::Tensor* moment : {&unit.flat.m, &unit.flat.v}) {
       if (moment->defined()) moment->zero_();
@@ -275,6 +296,7 @@ void Engine::clear_optimizer() {
 }
 
 std::vector<Engine::NamedState> Engine::optimizer_states() {
+  if (host_states_) synchronize(options_.device);  // the host reads and writes what the device's last step does
   std::vector<NamedState> states;
   for (nn::ParameterStore::Unit& unit : store_.units()) {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {

@@ -104,13 +104,18 @@ class Engine {
   int64_t step_ = 0, valid_labels_ = 0;       // of accumulate()
   int64_t updating_labels_ = 0;               // of update()
   double max_norm_ = 1;
+  bool host_states_ = false;  // the optimizer's states lie in host memory, which a GPU's kernels write
   int64_t updates_ = 0;
 };
 
 // Error naming the model where its parameters, gradients and moments, `needed` bytes, exceed what is available.
 void require_memory(int64_t needed, int64_t available, const ModelConfig& model);
 
+// Error where the optimizer's states, `needed` bytes, exceed what is available of host memory (training.offload).
+void require_host_memory(int64_t needed, int64_t available);
+
 // The optimizer's states, of an element of the parameters.
 int64_t moment_bytes(const OptimizerConfig& config);
+bool keeps_states_on_host(const TrainingConfig& config);
 
 }  // namespace halftone

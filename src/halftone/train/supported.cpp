@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 
@@ -16,8 +18,10 @@ void refuse_unsupported(const JobConfig& c) {
   refuse(p.tensor_parallel_degree > 1 || p.context_parallel_degree > 1 || p.pipeline_parallel_degree > 1 || p.expert_parallel_degree > 1 ||
              p.data_parallel_replicate_degree > 1 || p.data_parallel_shard_degree > 1,
          "parallelism.*_degree: this build trains in one process; set every degree to 1");
-  refuse(c.training.enable_cpu_offload || !c.training.offload.empty(),
-         "training.enable_cpu_offload, training.offload: needs sharded parameters; leave unset");
+  const StringList& offload = c.training.offload;
+  refuse(c.training.enable_cpu_offload || std::any_of(offload.begin(), offload.end(), [](const auto& what) { return what != "optimizer"; }),
+         "training.enable_cpu_offload, training.offload: this build keeps the optimizer's states in host memory, nothing else; set "
+         "training.offload = [\"optimizer\"]");
   refuse(c.training.mixed_precision_reduce != "float32",
          "training.mixed_precision_reduce: one process reduces nothing; leave it at float32");
   refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
