@@ -34,6 +34,8 @@ Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevi
   e.context_bytes = is_cpu(device.hardware) ? 0 : kContext;
   e.tokens = shape.tokens * shape.micro_batches;
   e.phases = memory_phases(shape);
+  e.host_memory_bytes = device.host_gib * kGiB;
+  if (shape.host_states) e.host_bytes = static_cast<double>(shape.size.parameters * moment_bytes(config.optimizer));
   return e;
 }
 
@@ -43,11 +45,13 @@ std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const Est
   const auto with = [&](const std::string& setting, auto&& set) {
     JobConfig other = config;
     set(other);
-    const double saved = peak - estimated(model, other, device).peak().bytes();
-    if (saved > 0) all.push_back({setting, saved});
+    const Estimate e = estimated(model, other, device);
+    const double saved = peak - e.peak().bytes();
+    if (saved > 0 && (e.host_memory_bytes == 0 || e.host_bytes < e.host_memory_bytes)) all.push_back({setting, saved});
   };
   with("activation_checkpoint.mode = \"full\"", [](JobConfig& c) { c.activation_checkpoint.mode = "full"; });
   with("training.local_batch_size = 1", [](JobConfig& c) { c.training.local_batch_size = 1; });
+  with("training.offload = [\"optimizer\"]", [](JobConfig& c) { c.training.offload = {"optimizer"}; });
   with("optimizer.state_dtype = \"bfloat16\"", [](JobConfig& c) { c.optimizer.state_dtype = "bfloat16"; });
   with("training.dtype = \"bfloat16\" with optimizer.stochastic_rounding", [](JobConfig& c) { c.training.dtype = "bfloat16"; });
   std::stable_sort(all.begin(), all.end(), [](const Saving& a, const Saving& b) { return a.bytes > b.bytes; });
@@ -59,7 +63,8 @@ std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const Est
 EstimateDevice estimate_device(std::string name, Hardware hardware, double memory_gib) {
   const auto* known =
       std::find_if(std::begin(kGpus), std::end(kGpus), [&](const GpuRates& g) { return name.find(g.name) != std::string::npos; });
-  return {std::move(name), hardware, memory_gib, is_cpu(hardware) || known == std::end(kGpus) ? nullptr : known};
+  return {std::move(name), hardware, memory_gib, is_cpu(hardware) || known == std::end(kGpus) ? nullptr : known,
+          device_info(at::kCPU).capacity_gib};
 }
 
 EstimateDevice estimate_device(const std::string& asked, const std::string& training_device) {
@@ -100,7 +105,8 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       c(static_cast<double>(c10::elementSize(compute))),
       r(static_cast<double>(c10::elementSize(stream))),
       tokens(config.training.local_batch_size * config.training.seq_len),
-      micro_batches(std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size)) {
+      micro_batches(std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size)),
+      host_states(keeps_states_on_host(config.training) && !is_cpu(device.hardware)) {
   m.for_each_module([&](nn::Module& module) {
     if (auto* l = dynamic_cast<nn::Linear*>(&module)) l->block() >= 0 ? linears.push_back(l) : void(head = l);
     if (module.block() < 0) return;
@@ -176,7 +182,10 @@ std::string memory_text(const Estimate& e) {
   for (const MemoryShare& s : e.peak().shares) text += row(s.owner, s.bytes);
   text += row("peak of the allocator", e.peak().bytes());
   if (e.context_bytes > 0) text += row("context and libraries of the device", e.context_bytes);
-  return text + row("memory of the device", e.memory_bytes);
+  text += row("memory of the device", e.memory_bytes);
+  if (e.host_bytes > 0) text += row("optimizer states in host memory, beside it", e.host_bytes);
+  if (e.host_bytes > 0 && e.host_memory_bytes > 0) text += row("host memory of this machine", e.host_memory_bytes);
+  return text;
 }
 
 std::string estimate_advice(const Estimate& e) {
@@ -224,6 +233,7 @@ nlohmann::ordered_json estimate_json(const Estimate& e) {
                                 {"phases_gib", phases},
                                 {"block_bytes_per_token", saved},
                                 {"savings_gib", savings}};
+  if (e.host_bytes > 0) out["host_memory_gib"] = e.host_bytes / kGiB;
   if (!e.work.empty()) out["ms"] = work, out["ms_per_step"] = e.step_ms(), out["tokens_per_second"] = e.tokens_per_second();
   if (!e.remarks.empty()) out["notes"] = e.remarks;
   return out;

@@ -28,6 +28,7 @@ struct EstimateDevice {
   Hardware hardware;
   double memory_gib = 0;
   const GpuRates* rates = nullptr;  // null: tokens/s are not estimated
+  double host_gib = 0;              // main memory of its machine; 0: not known
 };
 // "h100", "h200", "cpu" or "auto": where training.device would train on this machine, an H100 where it has no GPU and may have one.
 EstimateDevice estimate_device(const std::string& asked, const std::string& training_device);
@@ -67,6 +68,7 @@ struct Estimate {
   std::vector<std::string> remarks;  // what the numbers do not say
   int64_t tokens = 0;                // of a step
   double context_bytes = 0;
+  double host_bytes = 0, host_memory_bytes = 0;  // optimizer states in host memory, and that where it is known
 
   const Phase& peak() const;
   double needed_bytes() const { return peak().bytes() + context_bytes; }
@@ -106,6 +108,9 @@ struct StepShape {
   at::ScalarType storage, compute, stream;
   double c, r;                    // bytes of an element of activations, and of the residual stream
   int64_t tokens, micro_batches;  // of a micro-batch, and how many a step has
+  bool host_states;               // a GPU's optimizer reads and writes its states over the bus
+  // Whether quantised weights go in every pass of a step (Engine::forward_backward).
+  bool codes_pass() const { return micro_batches == 1 || host_states; }
   // Whether a block that is recomputed in this mode keeps the result of its linear number `place` or, the last one's, never needs it
   // (ops/saves.h).
   static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }

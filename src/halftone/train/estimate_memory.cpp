@@ -103,7 +103,8 @@ class Memory {
     const double of_first = always || s_.size.tied ? all : all - gradients("tok_embeddings");
     const auto mode = static_cast<size_t>(s_.recompute.front());
     const double first_saved = t_ * (cost(first).bytes[mode] + (mode == 0 ? 0 : saved_bytes(first)));
-    return {made("forward of the last block", always ? all : 0, saved_sum, prepared + at_work(last, true, false), {{"block at work", forward(last)}}),
+    return {made("forward of the last block", always ? all : 0, saved_sum, prepared + at_work(last, true, false),
+                 {{"block at work", forward(last)}}),
             made("head and loss", of_head, saved_sum + final_norm + branch, prepared, {{"head: input, its gradient, logits", head()}}),
             made("backward of the last block", of_last, saved_sum + again, prepared + at_work(last, false, true),
                  {{"block at work", d_stream + backward(last)}}),
@@ -152,7 +153,7 @@ class Memory {
     return {{fmt::format("weights in {}", s_.config.training.dtype), masters},
             {"weights stored as codes", stored},
             {fmt::format("weights' copy in {}", s_.compute == at::kFloat ? "float32" : "bfloat16"), copies},
-            {"optimizer states", elements * static_cast<double>(moment_bytes(s_.config.optimizer))},
+            {"optimizer states", s_.host_states ? 0 : elements * static_cast<double>(moment_bytes(s_.config.optimizer))},
             {"batch and rotary tables",
              static_cast<double>(micro_batch * s_.micro_batches) + 4 * static_cast<double>(positions * s_.size.qk_dim)}};
   }
@@ -169,8 +170,8 @@ class Memory {
     if (dgrad) sum += r.w_dgrad.stored ? s_.c : bytes(r.w_dgrad, r.dy_dgrad);
     return sum * static_cast<double>(l.in_features() * l.out_features());
   }
-  // Whether they go when the product has read them (StepContext::last_pass): in a step of one pass they are nowhere else.
-  bool passing(const nn::Linear& l) const { return !is_cpu(s_.device.hardware) && s_.micro_batches == 1 && !l.recipe().dge; }
+  // Whether they go when the product has read them (StepContext::last_pass) in all passes of a step.
+  bool passing(const nn::Linear& l) const { return !is_cpu(s_.device.hardware) && s_.codes_pass() && !l.recipe().dge; }
   // Kept until the next step; a recomputed block makes those of dgrad when it is recomputed.
   double prepared_weights(bool dgrad_of_recomputed) const {
     double sum = copies_of(*s_.head, true, true);

@@ -33,6 +33,7 @@ constexpr RecipeTimes kRecipes[] = {
     {"int4", 4.155, 0.1101, 0.1042, 0.3922},
     {"bitnet", 6.999, 0.06314, 0.1994, 0},
 };
+constexpr double kBus = 45e9;  // bytes a second each way, both at once: assumed of PCIe 5 with 16 lanes
 constexpr double kTokens = 16384, kIn = 4096, kOut = 14336, kMeasuredCopy = 4.22e12;  // of that H200 (docs/benchmarks/roofline.md)
 
 // Attention in a training step on an H100, forward and backward together: FLOP/s of the half of the scores below the diagonal, and the
@@ -61,14 +62,16 @@ class Times {
     });
     const auto width = static_cast<double>(c10::elementSize(s_.storage));
     const auto moments = static_cast<double>(moment_bytes(s_.config.optimizer));
-    // Reads and writes weights and moments, writes the copy, reads gradients.
-    const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4);
+    // Reads and writes weights and moments, writes the copy, reads gradients. Moments on the host cross the bus meanwhile.
+    const double host = s_.host_states ? parameters * moments : 0;
+    const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4) - 2 * host;
+    if (host > 0) remarks_.push_back(fmt::format("optimizer: its states cross the bus at {:.0f} GB/s each way, an assumption", kBus / 1e9));
     std::vector<WorkTime> work = {{"products", 1e3 * micro_ * products()},
                                   {"attention", 1e3 * micro_ * attention()},
                                   {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
                                   {"quantisers", 1e3 * (micro_ * quantised_activations() + quantised_weights())},
                                   {"head + loss", 1e3 * micro_ * head()},
-                                  {"optimizer", 1e3 * optimizer / gpu_.copy},
+                                  {"optimizer", 1e3 * std::max(optimizer / gpu_.copy, host / kBus)},
                                   {"gradient norm", 1e3 * 4 * parameters / gpu_.read}};
     std::erase_if(work, [](const WorkTime& w) { return w.ms == 0; });
     return work;
@@ -155,12 +158,13 @@ class Times {
     return seconds;
   }
   // Measured of weights in bf16, both copies from one search for maxima and one read: 6 bytes an element in 8 bits. Of a float32 master it
-  // is 10, and 14 where each copy is read for itself (StepContext::last_pass).
+  // is 10, and 14 where each copy is read for itself (StepContext::last_pass), 10 in passes of a step after its first.
   double quantised_weights() {
     double seconds = 0;
     for (nn::Linear* l : s_.linears) {
       const bool master = s_.compute != s_.storage && !nn::has_compute_copy(l->weight, s_.storage, s_.compute);
-      const double traffic = !master || l->weight.stored_as ? 1 : s_.micro_batches > 1 ? 10.0 / 6 : 14.0 / 6;
+      const double passes = s_.codes_pass() ? micro_ : 1;
+      const double traffic = !master || l->weight.stored_as ? passes : (10 * passes + (s_.codes_pass() ? 4 : 0)) / 6;
       seconds += times(*l).w / 1e3 * traffic * kMeasuredCopy / gpu_.copy * static_cast<double>(l->in_features() * l->out_features()) /
                  (kIn * kOut);
     }
