@@ -23,7 +23,8 @@ TEST(Recipes, AllLoadAndResolveToThemselves) {
     EXPECT_TRUE(loaded.compat_lines.empty()) << entry.path();
     EXPECT_EQ(to_json(load_toml(to_toml(loaded.config), {}, 0).config), to_json(loaded.config)) << entry.path();
   }
-  for (const char* name : {"demo", "bench_cpu", "llama3_debug", "llama3_8b", "llama3_70b", "llama3_405b"})
+  for (const char* name :
+       {"demo", "bench_cpu", "llama3_debug", "llama3_8b", "llama3_8b_1gpu_bf16", "llama3_8b_1gpu_offload", "llama3_70b", "llama3_405b"})
     EXPECT_TRUE(names.contains(name)) << name;
 }
 
