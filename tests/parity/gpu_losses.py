@@ -47,6 +47,7 @@ for first, last in ((0, 20), (STEPS - 50, STEPS)):
 for scheme in ("none", "fp8_tensorwise"):
     options = ["--quantize.scheme", scheme, "--debug.deterministic"]
     kept = losses("cuda", *options)
+    expect(losses("cuda", *options, "--training.disable_cuda_graphs") == kept, f"{scheme}: no CUDA graphs has the same losses, bit for bit")
     for mode in (["full"], ["selective", "--activation_checkpoint.selective_ac_option", "op"]):
         again = losses("cuda", *options, "--activation_checkpoint.mode", *mode)
         expect(again == kept and len(kept) == STEPS, f"{scheme}: {' '.join(mode[::2])} has the losses of none, bit for bit")

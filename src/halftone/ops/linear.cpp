@@ -3,6 +3,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -249,7 +251,7 @@ class Call {
       return quantize(x_again_(), nullptr, &columns, x_amax_).transposed;
     }
     if (!x_.defined() || !wgrad_reads_forward_codes(r_)) return x_;
-    return plain_operand(dequantize(x_).to(dy_type_), true);
+    return plain_operand(decode(x_, gemm::Decode::everything, dy_type_), true);
   }
 
   OperandCopies quantize_gradient(const Activation& gradient, const Span& s, bool row, bool columns) const {
@@ -271,7 +273,7 @@ class Call {
   // Stored int8 weights have a scale per contracted index, which belongs to dY.
   Operand dgrad_rows(Operand dy, const Span& s) const {
     if (r_.w_dgrad.stored && r_.w_dgrad.granularity == Granularity::row)
-      dy.values = (dy.values.to(at::kFloat) * fused_.weights[s.first]->stored->scales).to(dy_type_);
+      dy.values = at::mul_out(at::empty_like(dy.values), dy.values, fused_.weights[s.first]->stored->scales);  // in fp32, rounded once
     return dy;
   }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "halftone/ops/draws.h"
 #include "halftone/ops/product.h"
@@ -79,7 +80,11 @@ class Memory {
     double saved_sum = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) saved_sum += t_ * cost(s_.blocks[i]).bytes[static_cast<size_t>(s_.recompute[i])];
     const StepShape::Block& first = s_.blocks.front();
-    const double again = last_recomputed ? t_ * saved_bytes(last) : 0;
+    // A block that is computed again takes the results that it kept.
+    const auto again_bytes = [&](const StepShape::Block& b, nn::Recompute mode) {
+      const std::array<double, 3>& kept = cost(b).bytes;
+      return mode == nn::Recompute::none ? 0 : t_ * (saved_bytes(b) + kept[2] - kept[static_cast<size_t>(mode)]);
+    };
     // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
     const double final_norm = t_ * (s_.r * dim + 4), branch = last_recomputed ? 0 : t_ * s_.c * dim;
     const bool cpu = is_cpu(s_.device.hardware);
@@ -101,13 +106,12 @@ class Memory {
     const double prepared = prepared_weights(s_.micro_batches > 1);
     const double d_stream = t_ * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
     const double of_first = always || s_.size.tied ? all : all - gradients("tok_embeddings");
-    const auto mode = static_cast<size_t>(s_.recompute.front());
-    const double first_saved = t_ * (cost(first).bytes[mode] + (mode == 0 ? 0 : saved_bytes(first)));
+    const double first_saved = t_ * cost(first).bytes[static_cast<size_t>(s_.recompute.front())] + again_bytes(first, s_.recompute.front());
     return {made("forward of the last block", always ? all : 0, saved_sum, prepared + at_work(last, true, false),
                  {{"block at work", forward(last)}}),
             made("head and loss", of_head, saved_sum + final_norm + branch, prepared, {{"head: input, its gradient, logits", head()}}),
-            made("backward of the last block", of_last, saved_sum + again, prepared + at_work(last, false, true),
-                 {{"block at work", d_stream + backward(last)}}),
+            made("backward of the last block", of_last, saved_sum + again_bytes(last, s_.recompute.back()),
+                 prepared + at_work(last, false, true), {{"block at work", d_stream + backward(last)}}),
             made("backward of the first block", of_first, first_saved, prepared_weights(true) + at_work(first, false, true),
                  {{"block at work", d_stream + backward(first)}}),
             made("optimizer", all, 0, prepared_weights(true), {})};
@@ -219,7 +223,7 @@ class Memory {
     const auto columns = [&](const LinearRecipe& r) { return copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r); };
     // X of wgrad in the form that the product reads, where it was kept in a smaller one or is quantised again.
     const auto decoded = [&](const LinearRecipe& r, bool again = false) {
-      if (wgrad_reads_forward_codes(r)) return 4 + s_.c;
+      if (wgrad_reads_forward_codes(r)) return s_.c;
       if (!r.x_wgrad.quantized()) return 0.0;
       const double read = right_operand_bytes(r.x_wgrad, r.dy_wgrad, s_.compute, s_.device.hardware, r.emulate);
       const double held = again ? copy(r.x_wgrad, r.dy_wgrad, CopyUse::columns, r) : codes(r);
