@@ -59,3 +59,19 @@ function(halftone_cuda_module)
   target_compile_options(halftone_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false>)
   target_link_libraries(halftone_cuda PRIVATE "${CUDA_WHEEL}/lib/libcudart.so.13" "${CUDA_WHEEL}/lib/libcublasLt.so.13")
 endfunction()
+
+# halftone_nccl.so: LibTorch's NCCL backend behind one function, opened when processes with GPUs join (src/halftone/comm). nccl.h is
+# that of the wheel nvidia-nccl-cu13 (requirements-cuda.txt), which tools/setup.sh installs with HALFTONE_CUDA=ON.
+function(halftone_nccl_module)
+  find_path(NCCL_INCLUDE nccl.h HINTS "${TORCH_DIR}/../nvidia/nccl/include")
+  if(NOT NCCL_INCLUDE)
+    message(STATUS "no nccl.h: built without halftone_nccl.so, so GPUs work in one process only")
+    return()
+  endif()
+  add_library(halftone_nccl MODULE "${CMAKE_SOURCE_DIR}/src/halftone/comm/nccl_module.cpp")
+  set_target_properties(halftone_nccl PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+  target_include_directories(halftone_nccl PRIVATE "${CMAKE_SOURCE_DIR}/src")
+  target_include_directories(halftone_nccl SYSTEM PRIVATE
+    "${NCCL_INCLUDE}" ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} "${CUDA_WHEEL}/include")
+  target_link_libraries(halftone_nccl PRIVATE torch_libs "${TORCH_DIR}/lib/libtorch_cuda.so" "${TORCH_DIR}/lib/libc10_cuda.so")
+endfunction()

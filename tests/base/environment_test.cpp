@@ -32,6 +32,8 @@ TEST(Environment, Torchrun) {
                               {"MASTER_ADDR", "node0"},
                               {"MASTER_PORT", "1234"},
                               {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                              {"TORCHELASTIC_RESTART_COUNT", "2"},
+                              {"TORCHELASTIC_RUN_ID", "night"},
                               {"SLURM_PROCID", "0"},
                               {"SLURM_STEP_NUM_TASKS", "1"},
                               {"LOG_RANK", "0,3"}});
@@ -42,6 +44,8 @@ TEST(Environment, Torchrun) {
   EXPECT_EQ(e.store_address, "node0");
   EXPECT_EQ(e.store_port, 1234);
   EXPECT_TRUE(e.launcher_hosts_store);
+  EXPECT_EQ(e.restart_count, 2);
+  EXPECT_EQ(e.job, "night");
   EXPECT_EQ(e.log_ranks, (std::vector<int64_t>{0, 3}));
 }
 
@@ -55,6 +59,7 @@ TEST(Environment, SlurmNeedsAStep) {
   EXPECT_EQ(e.rank, 3);
   EXPECT_EQ(e.world_size, 4);
   EXPECT_EQ(e.store_address, "gpu07");
+  EXPECT_EQ(e.job, "45678");
   EXPECT_EQ(e.store_port, 25678);
 }
 

@@ -34,13 +34,13 @@ class Reader {
 };
 
 struct Scheme {
-  const char *launcher, *rank, *local_rank, *size;
+  const char *launcher, *rank, *local_rank, *size, *job;
 };
 // SLURM_NTASKS is set in a batch shell too, where no task runs; SLURM_STEP_NUM_TASKS is not.
 constexpr Scheme kSchemes[] = {
-    {"torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE"},
-    {"slurm", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS"},
-    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
+    {"slurm", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"},
+    {"openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"},
 };
 
 void read_store(const Reader& env, Environment& e) {
@@ -72,10 +72,12 @@ Environment read_environment(const GetVariable& get) {
     e.rank = *env.number(s.rank, 0, kMost);
     check(e.rank < e.world_size, "environment variable {}: expected a rank below {} = {}, found {}", s.rank, s.size, e.world_size, e.rank);
     e.local_rank = env.number(s.local_rank, 0, kMost).value_or(0);
+    e.job = env.text(s.job);
     break;
   }
   read_store(env, e);
   e.launcher_hosts_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  e.restart_count = env.number("TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
   e.simulated_world_size = env.number("NGPU", 1, kMost).value_or(1);
   if (env.has("LOG_RANK")) {
     e.log_ranks.clear();

@@ -17,6 +17,8 @@ struct Environment {
   std::string store_address = "127.0.0.1";
   int64_t store_port = 29500;
   bool launcher_hosts_store = false;  // torchrun's agent is the server of the store; otherwise rank 0 is
+  int64_t restart_count = 0;          // of torchrun, whose store keeps the keys of earlier starts
+  std::string job;                    // the launcher's name for this job; "" where it has none
   std::vector<int64_t> log_ranks = {0};
   int64_t simulated_world_size = 1;  // NGPU, for comm.mode = fake_backend
 };

@@ -4,29 +4,13 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <dlfcn.h>
 
-#include <filesystem>
 #include <optional>
-#include <vector>
 
 #include "halftone/base/error.h"
+#include "halftone/base/module.h"
 
 namespace halftone::cuda {
 namespace {
-
-namespace fs = std::filesystem;
-
-// Folders in which the module may lie: that of the code that runs here, and that of the program.
-std::vector<fs::path> folders() {
-  std::vector<fs::path> found;
-  std::error_code problem;
-  if (Dl_info info{}; dladdr(reinterpret_cast<const void*>(&module), &info) != 0 && info.dli_fname != nullptr) {
-    const fs::path self = fs::canonical(info.dli_fname, problem);
-    if (!problem) found.push_back(self.parent_path());
-  }
-  const fs::path program = fs::read_symlink("/proc/self/exe", problem);
-  if (!problem) found.push_back(program.parent_path());
-  return found;
-}
 
 struct Loaded {
   std::optional<Module> module;
@@ -34,16 +18,8 @@ struct Loaded {
 };
 
 Loaded load() {
-  void* handle = nullptr;
-  for (const fs::path& folder : folders()) {
-    const fs::path path = folder / "halftone_cuda.so";
-    if (!fs::exists(path)) continue;
-    handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle != nullptr) break;
-    const char* reason = dlerror();
-    return {{}, fmt::format("{} could not be loaded ({})", path.string(), reason != nullptr ? reason : "unknown reason")};
-  }
-  if (handle == nullptr) return {{}, "there is no halftone_cuda.so beside the program; build with HALFTONE_CUDA=ON"};
+  const auto [handle, problem] = open_module("halftone_cuda.so", "build with HALFTONE_CUDA=ON");
+  if (handle == nullptr) return {{}, problem};
   Loaded result{Module{}, ""};
   Module& m = *result.module;
   const auto find = [&](auto& function, const char* name) {

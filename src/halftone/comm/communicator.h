@@ -1,0 +1,77 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/comm/watch.h"
+
+namespace c10d {
+class Backend;
+}
+
+namespace halftone::comm {
+
+enum class Reduce { sum, max };
+
+// An operation under way. Its tensors may be touched after wait() only. On a device wait() lets the current stream wait, not the host.
+class [[nodiscard]] Pending {
+ public:
+  Pending(Pending&&) noexcept;
+  ~Pending();
+  // Error in one line when the other ranks have not come after Watch::timeout(), or when one is gone or has failed.
+  void wait();
+
+ private:
+  friend class Communicator;
+  Pending(Watch& watch, Operation operation, c10::intrusive_ptr<c10d::Work> work, bool on_host);
+  Watch& watch_;
+  Operation operation_;
+  c10::intrusive_ptr<c10d::Work> work_;
+  bool on_host_;
+};
+
+// Operations among the ranks of one group, on NCCL for the tensors of a CUDA device, on Gloo for those of the CPU. All ranks of the
+// group make the same calls in the same order. Operations of one communicator run in order; what should overlap (gathers and
+// reductions) needs two. Tensors are contiguous and of the communicator's device. Data that is only moved may be of any dtype and
+// travels as bytes. Sums are equal bit for bit on all ranks and in every run; their order is the backend's.
+class Communicator {
+ public:
+  // All ranks of the group call this. `ranks` are of the job; the name is used once by each of them. Outlived by the watch.
+  Communicator(Watch& watch, const std::string& name, std::vector<int64_t> ranks, at::Device device);
+  // Leaves the backend alone when this rank or another has failed: an operation under way would keep it from closing.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int64_t size() const { return static_cast<int64_t>(group_->ranks.size()); }
+  int64_t index() const { return index_; }  // of this rank in the group; so are the ranks below
+
+  // In place; float32, float64 or bfloat16.
+  Pending all_reduce(at::Tensor& t, Reduce how = Reduce::sum);
+  // out: as many elements as size() inputs, one after the other. `in` may be this rank's part of `out`.
+  Pending all_gather(at::Tensor& out, const at::Tensor& in);
+  // Each tensor is cut into size() equal parts, of which this rank's is filled: all in one operation.
+  Pending all_gather_in_place(const std::vector<at::Tensor>& whole);
+  // out: this rank's part of the reduction of `in`, which has size() times its elements.
+  Pending reduce_scatter(at::Tensor& out, const at::Tensor& in, Reduce how = Reduce::sum);
+  Pending broadcast(at::Tensor& t, int64_t root);
+  // Rows (dim 0) to and from each rank; the counts add up to the rows of the tensors.
+  Pending all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows);
+  Pending send(const at::Tensor& t, int64_t to);
+  Pending recv(at::Tensor& t, int64_t from);
+  void barrier();
+
+ private:
+  template <class Call>
+  Pending start(const char* what, Call&& call, int64_t peer = -1);
+
+  Watch& watch_;
+  std::shared_ptr<const Group> group_;
+  int64_t index_;
+  at::Device device_;
+  c10::intrusive_ptr<c10d::Backend> backend_;
+};
+
+}  // namespace halftone::comm

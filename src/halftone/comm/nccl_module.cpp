@@ -1,0 +1,15 @@
+// halftone_nccl.so (cmake/cuda.cmake): the one place that needs the headers of NCCL and CUDA.
+#define USE_C10D_NCCL
+#include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
+
+#include "halftone/comm/backends.h"
+
+extern "C" [[gnu::visibility("default")]] void halftone_make_nccl(const halftone::comm::BackendArguments* arguments,
+                                                                  c10::intrusive_ptr<c10d::Backend>* result) {
+  auto options = c10d::ProcessGroupNCCL::Options::create();
+  options->timeout = arguments->timeout;
+  options->group_name = arguments->name;
+  auto backend = c10::make_intrusive<c10d::ProcessGroupNCCL>(arguments->store, arguments->rank, arguments->size, std::move(options));
+  backend->setGroupUid(arguments->name);
+  *result = std::move(backend);
+}

@@ -1,0 +1,22 @@
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <chrono>
+
+#include "halftone/base/environment.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace halftone::comm {
+
+// The key-value store through which the processes of a job find each other: TCP at the environment's address and port, served by
+// torchrun's agent, else by rank 0. Keys carry the restart count. Error in one line with the address where nobody answers within the
+// timeout (LibTorch may try for twice as long), or where the port belongs to another job or program.
+c10::intrusive_ptr<c10d::Store> open_store(const Environment& environment, std::chrono::milliseconds timeout);
+
+// A file that the processes of one host share; for tests.
+c10::intrusive_ptr<c10d::Store> open_file_store(const std::string& path, int64_t world_size);
+
+}  // namespace halftone::comm

@@ -1,0 +1,35 @@
+#pragma once
+#include <c10/util/intrusive_ptr.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "halftone/comm/watch.h"
+
+namespace halftone::comm {
+
+// A test of several processes: the parent calls run_ranks("name", n), which starts this program n times; each runs the body that
+// `const Ranks kName("name", body)` registered.
+struct Rank {
+  int64_t rank, world;
+  std::filesystem::path folder;  // shared by the ranks, empty at the start
+  c10::intrusive_ptr<c10d::Store> store() const;
+  std::vector<int64_t> all() const;
+  Watch watch() const;  // with a period of 0.2 s
+};
+
+struct Ranks {
+  Ranks(const char* name, void (*body)(const Rank&));
+};
+
+struct Outcome {
+  int status;        // exit status, or 128 + signal
+  std::string said;  // on standard output and error
+};
+
+// An exception of a body is a line "halftone: ..." and status 2, as in the program. Ranks that stop themselves are killed when the
+// others have ended; after a minute all are.
+std::vector<Outcome> run_ranks(const std::string& name, int64_t world);
+
+}  // namespace halftone::comm

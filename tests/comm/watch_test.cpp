@@ -1,0 +1,157 @@
+#include "halftone/comm/watch.h"
+
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "comm/ranks.h"
+#include "halftone/base/error.h"
+#include "halftone/comm/communicator.h"
+
+namespace halftone::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The last rank does `trouble`; the others wait for it.
+template <class Trouble, class Others>
+void job(const Rank& r, Trouble&& trouble, Others&& others) {
+  Watch watch = r.watch();
+  watch.run([&] {
+    Communicator world(watch, "world", r.all(), at::kCPU);
+    at::Tensor t = at::zeros({8});
+    world.all_reduce(t).wait();
+    watch.set_timeout(1s);
+    r.rank == r.world - 1 ? trouble(watch, world, t) : others(watch, world, t);
+  });
+}
+void reduce(Watch&, Communicator& world, at::Tensor& t) { world.all_reduce(t).wait(); }
+void compute(Watch&, Communicator&, at::Tensor&) { std::this_thread::sleep_for(10min); }
+void load_data(Watch& watch) {
+  const Activity activity(watch, "data load");
+  std::this_thread::sleep_for(10min);
+}
+
+// Processes do not start at once; what is timed comes after this.
+void meet_all(Watch& watch, const Rank& r) {
+  watch.meet("started", {"job", "job", r.all()});
+  watch.set_timeout(1s);
+}
+
+// One line that begins so, and status 2.
+void expect_line(const Outcome& o, const std::string& beginning) {
+  EXPECT_EQ(o.status, 2) << o.said;
+  EXPECT_EQ(o.said.substr(0, beginning.size()), beginning);
+  EXPECT_EQ(std::count(o.said.begin(), o.said.end(), '\n'), 1) << o.said;
+}
+bool has(const Outcome& o, const char* text) { return o.said.find(text) != std::string::npos; }
+
+class Trouble : public testing::TestWithParam<int> {
+ protected:
+  int64_t last() const { return GetParam() - 1; }
+  // Whoever waited names the last rank; whoever was told first by another says that.
+  void expect_all_end(const std::vector<Outcome>& outcomes, const std::string& told) const {
+    for (int64_t r = 0; r < last(); ++r) {
+      const Outcome& o = outcomes[static_cast<size_t>(r)];
+      expect_line(o, "halftone: rank " + std::to_string(r) + " ");
+      EXPECT_TRUE(has(o, told.c_str())) << o.said;
+    }
+  }
+};
+
+const Ranks kLate("late", [](const Rank& r) {
+  job(
+      r, [](Watch& watch, auto&&...) { load_data(watch); }, reduce);
+});
+TEST_P(Trouble, ALateRankIsNamedWithWhatItDoes) {
+  const std::vector<Outcome> o = run_ranks("late", GetParam());
+  expect_all_end(o, fmt::format("longer than [comm] allows: rank {} in data load since", last()));
+  EXPECT_TRUE(std::ranges::any_of(o, [](const Outcome& x) { return has(x, "s for all-reduce on world with rank"); }));
+  expect_line(o.back(), fmt::format("halftone: rank {} ends because rank ", last()));
+}
+
+const Ranks kStopped("stopped", [](const Rank& r) {
+  job(
+      r, [](auto&&...) { raise(SIGSTOP); }, reduce);
+});
+TEST_P(Trouble, AStoppedRankGivesNoSignOfLife) {
+  expect_all_end(run_ranks("stopped", GetParam()), fmt::format("rank {} gives no sign of life since", last()));
+}
+
+const Ranks kKilled("killed", [](const Rank& r) {
+  job(
+      r, [](auto&&...) { raise(SIGKILL); }, reduce);
+});
+TEST_P(Trouble, ADeadRankIsNamedBeforeTheTimeOut) {
+  const std::vector<Outcome> o = run_ranks("killed", GetParam());
+  EXPECT_EQ(o.back().status, 128 + SIGKILL);
+  expect_all_end(o, fmt::format("and it broke: rank {} gives no sign of life since", last()));
+}
+
+void fail_itself(Watch&, Communicator& world, at::Tensor& t) {
+  const Pending under_way = world.all_reduce(t);
+  fail("the disk is full\nmore about it");
+}
+const Ranks kFailing("failing", [](const Rank& r) { job(r, fail_itself, reduce); });
+const Ranks kFailingAlone("failing alone", [](const Rank& r) { job(r, fail_itself, compute); });
+TEST_P(Trouble, AFailingRankEndsAllWithItsLine) {
+  for (const char* name : {"failing", "failing alone"}) {  // others in a collective, and outside of any
+    const std::vector<Outcome> o = run_ranks(name, GetParam());
+    EXPECT_EQ(o.back().said, "halftone: the disk is full\nmore about it\n");
+    EXPECT_EQ(o.back().status, 2);
+    expect_all_end(o, fmt::format(" ends because rank {} has failed: the disk is full\n", last()));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Two, Trouble, testing::Values(2));
+INSTANTIATE_TEST_SUITE_P(Distributed, Trouble, testing::Values(4));
+
+const Ranks kAbsent("absent", [](const Rank& r) {
+  Watch watch = r.watch();
+  watch.run([&] {
+    meet_all(watch, r);
+    if (r.rank == 1) load_data(watch);
+    Communicator(watch, "tp", r.all(), at::kCPU);
+  });
+});
+TEST(Watch, ACommunicatorThatNotAllOpenNamesWhoIsMissing) {
+  expect_line(run_ranks("absent", 2)[0],
+              "halftone: rank 0 waited 1.0 s for the meeting 'tp@0' on tp with rank 1, longer than [comm] allows: "
+              "rank 1 in data load since ");
+}
+
+const Ranks kMessage("message", [](const Rank& r) {
+  Watch watch = r.watch();
+  watch.run([&] {
+    Communicator pp(watch, "pp", r.all(), at::kCPU);
+    meet_all(watch, r);
+    at::Tensor t = at::zeros({8});
+    if (r.rank == 1) load_data(watch);
+    pp.recv(t, 1).wait();
+  });
+});
+TEST(Watch, AMessageThatDoesNotComeNamesItsSender) {
+  expect_line(run_ranks("message", 2)[0],
+              "halftone: rank 0 waited 1.0 s for recv on pp with rank 1, longer than [comm] allows: "
+              "rank 1 in data load since ");
+}
+
+// The work of a device, which the host does not wait for.
+const Ranks kOverdue("overdue", [](const Rank& r) {
+  Watch watch = r.watch();
+  watch.run([&] {
+    meet_all(watch, r);
+    if (r.rank == 1) load_data(watch);
+    const auto group = std::make_shared<Group>(Group{"fsdp", "fsdp@0", r.all()});
+    watch.track(c10::make_intrusive<c10d::Work>(), {"all-gather", group, watch.begin(*group)}, at::kCPU);
+    std::this_thread::sleep_for(10min);
+  });
+});
+TEST(Watch, TheThreadEndsAProcessThatHangsInADevice) { expect_line(run_ranks("overdue", 2)[0], "halftone: rank 0 waited 1."); }
+
+}  // namespace
+}  // namespace halftone::comm
