@@ -21,7 +21,8 @@ void store(float v, bf16& out, bool exact) {
 }
 void store(float v, int8_t& out, bool) { out = static_cast<int8_t>(v); }
 
-template <class T> void decode_rows(const DecodeCopy& p, T* out) {
+template <class T>
+void decode_rows(const DecodeCopy& p, T* out) {
   const QuantizedCopy& c = p.copy;
   const OperandSpec& s = c.spec;
   std::array<float, 256> values, scales;
@@ -29,7 +30,7 @@ template <class T> void decode_rows(const DecodeCopy& p, T* out) {
     values[i] = code_value(s.element, static_cast<uint8_t>(i));
     scales[i] = has_byte_scales(s.scale) ? decode_block_scale(s.scale, static_cast<uint8_t>(i)) : 1.0f;
   }
-  const bool full = p.what == Decode::everything, uint4 = s.element == Element::uint4;
+  const bool full = p.what == Decode::everything, uint4 = s.element == Element::uint4, exact = !full && !uint4;
   const int64_t cols = p.cols, width = s.block > 0 ? s.block : std::max<int64_t>(cols, 1);
   parallel_for(p.rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(cols, 1)), [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -40,10 +41,10 @@ template <class T> void decode_rows(const DecodeCopy& p, T* out) {
         const float factor = code_factor(c, full, cols, r, b, byte), zero = uint4 ? c.zeros[at] : -0.0f;
         if (c.codes != nullptr) {
           const uint8_t* codes = c.codes + r * cols;
-          for (int64_t j = c0; j < c1; ++j) store(zero + values[codes[j]] * factor, row[j], !uint4);
+          for (int64_t j = c0; j < c1; ++j) store(zero + values[codes[j]] * factor, row[j], exact);
         } else {
           const uint8_t* packed = c.packed + r * (cols / 2);
-          for (int64_t j = c0; j < c1; ++j) store(zero + values[packed[j / 2] >> (j % 2 * 4) & 0xF] * factor, row[j], !uint4);
+          for (int64_t j = c0; j < c1; ++j) store(zero + values[packed[j / 2] >> (j % 2 * 4) & 0xF] * factor, row[j], exact);
         }
       }
     }

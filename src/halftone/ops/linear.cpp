@@ -272,8 +272,10 @@ class Call {
   }
   // Stored int8 weights have a scale per contracted index, which belongs to dY.
   Operand dgrad_rows(Operand dy, const Span& s) const {
-    if (r_.w_dgrad.stored && r_.w_dgrad.granularity == Granularity::row)
-      dy.values = at::mul_out(at::empty_like(dy.values), dy.values, fused_.weights[s.first]->stored->scales);  // in fp32, rounded once
+    if (!r_.w_dgrad.stored || r_.w_dgrad.granularity != Granularity::row) return dy;
+    at::Tensor scaled = at::empty_like(dy.values);
+    at::mul_out(scaled, dy.values, fused_.weights[s.first]->stored->scales);  // in fp32, rounded once
+    dy.values = scaled;
     return dy;
   }
 
