@@ -47,7 +47,7 @@ class ParameterStore {
   // As after a step of the optimizer that leaves them; gives their memory back.
   void gradients_are_stale(bool release = true);
   void gradients_are_written();  // all, by a graph's replay
-  void complete_gradients();   // zeros where nothing was written since
+  void complete_gradients();     // zeros where nothing was written since
 
   std::vector<Unit>& units() { return units_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
