@@ -33,7 +33,7 @@ constexpr RecipeTimes kRecipes[] = {
     {"int4", 4.155, 0.1101, 0.1042, 0.3922},
     {"bitnet", 6.999, 0.06314, 0.1994, 0},
 };
-constexpr double kBus = 45e9;  // bytes a second each way, both at once: assumed of PCIe 5 with 16 lanes
+constexpr double kBus = 39e9;  // bytes a second each way, both at once: of PCIe 5 with 16 lanes, by an H100's optimizer
 constexpr double kTokens = 16384, kIn = 4096, kOut = 14336, kMeasuredCopy = 4.22e12;  // of that H200 (docs/benchmarks/roofline.md)
 
 // Attention in a training step on an H100, forward and backward together: FLOP/s of the half of the scores below the diagonal, and the
@@ -65,7 +65,7 @@ class Times {
     // Reads and writes weights and moments, writes the copy, reads gradients. Moments on the host cross the bus meanwhile.
     const double host = s_.host_states ? parameters * moments : 0;
     const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4) - 2 * host;
-    if (host > 0) remarks_.push_back(fmt::format("optimizer: its states cross the bus at {:.0f} GB/s each way, an assumption", kBus / 1e9));
+    if (host > 0) remarks_.push_back(fmt::format("optimizer: its states cross the bus, at {:.0f} GB/s each way", kBus / 1e9));
     std::vector<WorkTime> work = {{"products", 1e3 * micro_ * products()},
                                   {"attention", 1e3 * micro_ * attention()},
                                   {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
