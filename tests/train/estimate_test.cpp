@@ -243,7 +243,7 @@ TEST(Estimate, StatesInHostMemoryAreNotTheDevices) {
   const auto optimizer = [](const Estimate& e) {
     return std::find_if(e.work.begin(), e.work.end(), [](const WorkTime& w) { return w.work == "optimizer"; })->ms;
   };
-  EXPECT_DOUBLE_EQ(optimizer(host), 1e3 * states / 45e9);
+  EXPECT_DOUBLE_EQ(optimizer(host), 1e3 * states / 39e9);
   EXPECT_LT(optimizer(there), optimizer(host));
   EXPECT_NE(estimate_text(host).find("optimizer states in host memory"), std::string::npos);
   EXPECT_EQ(estimate_text(there).find("host memory"), std::string::npos);
