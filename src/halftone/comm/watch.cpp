@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <list>
 #include <map>
 #include <mutex>
@@ -265,6 +266,7 @@ struct Watch::State {
 
 Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_size, Milliseconds timeout, Milliseconds period)
     : state_(std::make_shared<State>()) {
+  std::signal(SIGPIPE, SIG_IGN);  // a write to a dead rank is an error like others
   State& s = *state_;
   s.own_store = store->clone();
   s.store = std::move(store);
