@@ -12,9 +12,7 @@
 #include <numeric>
 #include <sstream>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
-
-#include "halftone/comm/store.h"
+#include <torch/csrc/distributed/c10d/FileStore.hpp>
 
 namespace halftone::comm {
 namespace {
@@ -41,7 +39,9 @@ pid_t start(const std::string& name, int64_t rank, int64_t world, const std::fil
 
 Ranks::Ranks(const char* name, Body body) { bodies()[name] = body; }
 
-c10::intrusive_ptr<c10d::Store> Rank::store() const { return open_file_store(folder / "store", world); }
+c10::intrusive_ptr<c10d::Store> Rank::store() const {
+  return c10::make_intrusive<c10d::FileStore>(folder / "store", static_cast<int>(world));
+}
 
 std::vector<int64_t> Rank::all() const {
   std::vector<int64_t> ranks(static_cast<size_t>(world));

@@ -118,11 +118,12 @@ const Ranks kAbsent("absent", [](const Rank& r) {
     Communicator(watch, "tp", r.all(), at::kCPU);
   });
 });
-TEST(Watch, ACommunicatorThatNotAllOpenNamesWhoIsMissing) {
-  expect_line(run_ranks("absent", 2)[0],
-              "halftone: rank 0 waited 1.0 s for the meeting 'tp@0' on tp with rank 1, longer than [comm] allows: "
-              "rank 1 in data load since ");
+// Rank 0's line of a job whose rank 1 loads data instead of `what`.
+void expect_wait(const std::string& job, const std::string& what) {
+  expect_line(run_ranks(job, 2)[0],
+              "halftone: rank 0 waited 1.0 s for " + what + " with rank 1, longer than [comm] allows: rank 1 in data load since ");
 }
+TEST(Watch, ACommunicatorThatNotAllOpenNamesWhoIsMissing) { expect_wait("absent", "the meeting 'tp@0' on tp"); }
 
 const Ranks kMessage("message", [](const Rank& r) {
   Watch watch = r.watch();
@@ -134,11 +135,7 @@ const Ranks kMessage("message", [](const Rank& r) {
     pp.recv(t, 1).wait();
   });
 });
-TEST(Watch, AMessageThatDoesNotComeNamesItsSender) {
-  expect_line(run_ranks("message", 2)[0],
-              "halftone: rank 0 waited 1.0 s for recv on pp with rank 1, longer than [comm] allows: "
-              "rank 1 in data load since ");
-}
+TEST(Watch, AMessageThatDoesNotComeNamesItsSender) { expect_wait("message", "recv on pp"); }
 
 // The work of a device, which the host does not wait for.
 const Ranks kOverdue("overdue", [](const Rank& r) {

@@ -4,7 +4,6 @@
 
 #include <cstdlib>
 #include <string_view>
-#include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -65,10 +64,6 @@ c10::intrusive_ptr<c10d::Store> open_store(const Environment& e, std::chrono::mi
   if (!e.launcher_hosts_store) prove_job(e, *store);  // torchrun has proved it, and its store outlives a restart
   // torchrun does not count restarts because of members that come or go, but the number of processes changes then.
   return c10::make_intrusive<c10d::PrefixStore>(fmt::format("halftone/{}/{}", e.restart_count, e.world_size), store);
-}
-
-c10::intrusive_ptr<c10d::Store> open_file_store(const std::string& path, int64_t world_size) {
-  return c10::make_intrusive<c10d::FileStore>(path, static_cast<int>(world_size));
 }
 
 }  // namespace halftone::comm

@@ -16,7 +16,4 @@ namespace halftone::comm {
 // timeout (LibTorch may try for twice as long), or where the port belongs to another job or program.
 c10::intrusive_ptr<c10d::Store> open_store(const Environment& environment, std::chrono::milliseconds timeout);
 
-// A file that the processes of one host share; for tests.
-c10::intrusive_ptr<c10d::Store> open_file_store(const std::string& path, int64_t world_size);
-
 }  // namespace halftone::comm

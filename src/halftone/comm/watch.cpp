@@ -230,6 +230,12 @@ struct Watch::State {
     if (thread.joinable()) thread.join();
   }
 
+  // The rank's thread ends the process and has told the others why, unless the watching thread does so already.
+  void end_with(const std::string& line) {
+    while (!claim(main)) pause(period);
+    report(line, *store);
+  }
+
   // True when the thread is to stop before the time is over.
   bool pause(Milliseconds time) {
     std::unique_lock lock(mutex);
@@ -295,10 +301,7 @@ void Watch::run(const std::function<void()>& body) {
     if (s.rank != 0) s.say_farewell(*s.store);
     s.wait_for_farewells(*s.store);
   } catch (const std::exception& error) {
-    if (s.ender != State::main) {                       // no report yet
-      while (!s.claim(State::main)) s.pause(s.period);  // the thread is about to end the process
-      s.report(first_line(error.what()), *s.store);
-    }
+    if (s.ender != State::main) s.end_with(first_line(error.what()));  // no report yet
     throw;
   }
 }
@@ -326,8 +329,7 @@ void Watch::meet(const std::string& key, const Group& group) {
 void Watch::fail_wait(const Operation& operation, Clock::time_point start, std::string_view problem) {
   State& s = *state_;
   const std::string line = s.verdict(operation, start, problem, *s.store);
-  while (!s.claim(State::main)) s.pause(s.period);  // the thread is about to end the process
-  s.report(line, *s.store);
+  s.end_with(line);
   throw Error(line);
 }
 
