@@ -64,8 +64,11 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
         unit.flat.stored.push_back(p->weight.stored.get());
       } else {
         p->master = cut(unit.flat.param);
-        if (empty) p->weight.master = p->master;
-        if (!empty) p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
+        if (empty) {
+          p->weight.master = p->master;
+        } else {
+          p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
+        }
       }
       if (options.trainable) {
         p->weight.grad = cut(unit.flat.grad), p->weight.grad_buffer = unit.gradients.get();

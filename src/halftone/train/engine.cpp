@@ -98,8 +98,8 @@ Engine::Engine(const JobConfig& config, const Options& options)
   store_.materialize(model, storage);
   if (options.trainable && !options.device.is_cpu()) {
     store_.gradients_are_stale();
-    const UseGraphs graphs = config.training.disable_cuda_graphs ? UseGraphs::never : options.graphs;
-    graph_ = std::make_unique<StepGraph>(options.device, graphs, (size_.parameters - size_.embedding_parameters) / layers);
+    const int64_t of_block = (size_.parameters - size_.embedding_parameters) / layers;
+    graph_ = std::make_unique<StepGraph>(options.device, !config.training.disable_cuda_graphs, of_block);
   }
   model.prepare(options.device, options.positions);
   if (options.trainable) {

@@ -32,7 +32,6 @@ class Engine {
     int64_t vocab_size = 0;  // the tokenizer's; 0: the flavour's or the override's
     int64_t positions = 0;   // longest row
     bool trainable = true;
-    UseGraphs graphs = UseGraphs::where_they_pay;  // never where training.disable_cuda_graphs is set
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.
   Engine(const JobConfig& config, const Options& options);

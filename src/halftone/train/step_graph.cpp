@@ -6,7 +6,6 @@
 #include <exception>
 #include <string>
 
-#include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/ops/quantization_stats.h"
 
@@ -25,18 +24,13 @@ void refill(const at::Tensor& from, const at::Tensor& to) {
 
 }  // namespace
 
-StepGraph::StepGraph(c10::Device device, UseGraphs use, int64_t block_parameters)
-    : device_(device), use_(device.is_cpu() ? UseGraphs::never : use), block_parameters_(block_parameters) {
-  if (use_ != UseGraphs::never) factor_ = at::empty({}, at::TensorOptions().device(device).dtype(at::kDouble));
-}
-
 bool StepGraph::run(std::span<const MicroBatch> batches, double factor, const Passes& passes) {
-  if (use_ == UseGraphs::never || batches.size() > kMostMicroBatches) return false;
+  if (!wanted_ || batches.size() > kMostMicroBatches) return false;
   std::vector<int64_t> shape;
   for (const MicroBatch& b : batches) {
     if (b.input.documents.start.defined()) return false;
     const double work = 6.0 * static_cast<double>(block_parameters_) * static_cast<double>(b.input.tokens.numel());
-    if (use_ == UseGraphs::where_they_pay && work > kWorkOfBlock) return false;
+    if (work > kWorkOfBlock) return false;
     shape.insert(shape.end(), {b.input.tokens.size(0), b.input.tokens.size(1), b.input.positions.defined(), b.first_row});
   }
   if (quantization_stats() || torch::profiler::impl::profilerEnabled()) return false;
@@ -53,6 +47,7 @@ bool StepGraph::run(std::span<const MicroBatch> batches, double factor, const Pa
 }
 
 bool StepGraph::capture(std::span<const MicroBatch> batches, const Passes& passes) {
+  factor_ = at::empty({}, at::TensorOptions().device(device_).dtype(at::kDouble));
   inputs_.assign(batches.begin(), batches.end());
   for (MicroBatch& b : inputs_) {
     b.input.tokens = b.input.tokens.clone(), b.labels = b.labels.clone();
@@ -65,7 +60,7 @@ bool StepGraph::capture(std::span<const MicroBatch> batches, const Passes& passe
   } catch (const std::exception& e) {
     const std::string what = e.what();
     log_warning("steps are queued kernel by kernel, a CUDA graph of one cannot be made: {}", what.substr(0, what.find('\n')));
-    use_ = UseGraphs::never;
+    wanted_ = false;
     return false;
   }
 }

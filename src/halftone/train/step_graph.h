@@ -18,19 +18,15 @@ struct MicroBatch {
   int64_t first_row = 0;  // index of its first token in the step's global batch
 };
 
-enum class UseGraphs {
-  where_they_pay,  // where queueing a step may take longer than running it
-  always,
-  never,
-};
-
-// Forward and backward passes of a step as one CUDA graph. Steps that do not fit are queued kernel by kernel: those of another number or
-// shape of micro-batches until there are some in a row, packed documents, steps that are watched.
+// Forward and backward passes of a step as one CUDA graph, where queueing them may take longer than running them. Other steps are queued
+// kernel by kernel: those of another number or shape of micro-batches until there are some in a row, packed documents, steps that are
+// watched.
 class StepGraph {
  public:
   // Forward and backward of these micro-batches; the gradients of a loss are multiplied by the factor, fp64 on the device.
   using Passes = std::function<void(std::span<const MicroBatch>, const at::Tensor& factor)>;
-  StepGraph(c10::Device device, UseGraphs use, int64_t block_parameters);
+  StepGraph(c10::Device device, bool wanted, int64_t block_parameters)
+      : device_(device), wanted_(wanted && !device.is_cpu()), block_parameters_(block_parameters) {}
   // Whether the graph did it; else the caller does. Leaves no trace where it did not, but stale gradients.
   bool run(std::span<const MicroBatch> batches, double factor, const Passes& passes);
   bool exists() const { return graph_ != nullptr; }
@@ -40,7 +36,7 @@ class StepGraph {
   bool capture(std::span<const MicroBatch> batches, const Passes& passes);
 
   c10::Device device_;
-  UseGraphs use_;
+  bool wanted_;
   int64_t block_parameters_;
   std::vector<int64_t> shape_;  // of the steps that were seen last
   int steps_ = 0;               // how many of them
