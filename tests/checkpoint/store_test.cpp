@@ -390,7 +390,7 @@ TEST(CheckpointStore, OtherFoldersAreNamed) {
   expect_error([&] { LoadedStep::open(folder / "absent", true); }, "there is no such folder");
   expect_error([&] { resolve_checkpoint(folder.path()); }, "expected index.json of a step");
   testing::write_file(folder / "__0_0.distcp", "x");
-  expect_error([&] { resolve_checkpoint(folder.path()); }, "is a DCP folder of PyTorch");
+  expect_error([&] { resolve_checkpoint(folder.path()); }, "python -m halftone.dcp to-halftone " + folder.path().string() + " OUT");
   expect_error([&] { LoadedStep::open(folder.path(), true); }, "is a DCP folder of PyTorch");
 }
 

@@ -60,9 +60,7 @@ void fail_no_checkpoint(const fs::path& path) {
   check(fs::is_directory(path, code), "no checkpoint at {}: there is no such folder", path.string());
   for (fs::directory_iterator it(path, code), end; !code && it != end; it.increment(code))
     check(it->path().extension() != ".distcp" && it->path().filename() != ".metadata",
-          "{} is a DCP folder of PyTorch, which only Python can read: convert it with python -m torch.distributed.checkpoint.format_utils "
-          "and "
-          "safetensors, or save it there with last_save_in_hf",
+          "{} is a DCP folder of PyTorch; convert it with python -m halftone.dcp to-halftone {} OUT (docs/checkpoints.md)", path.string(),
           path.string());
   fail("no checkpoint in {}: expected index.json of a step, or config.json and model.safetensors of Hugging Face's layout", path.string());
 }
