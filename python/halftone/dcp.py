@@ -34,11 +34,10 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PARTS = ("optimizer", "lr_scheduler", "train_state", "dataloader")  # of a DCP folder; all other keys are the model's
 MAX_FILE_BYTES = 5 << 30
-MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 
 
 class Problem(Exception):
-    """One line for the user."""
+    """What is wrong with the given folder, in one line."""
 
 
 def expect(condition, text):
@@ -85,6 +84,14 @@ def sizes(value):
     return tuple(value)
 
 
+def part_of(path, begin, length):
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        expect(begin + length <= size, f"{path.name} has {size} bytes, expected at least {begin + length}: the file is truncated")
+        file.seek(begin)
+        return file.read(length)
+
+
 def plain_file(folder, name):
     expect(name not in ("", ".", "..") and not set(name) & set("/\\\0"), f"{name[:80]!r} is not the name of a file in the folder")
     return folder / name
@@ -113,66 +120,57 @@ KNOWN |= {("torch", "Size"): tuple} | {("torch", str(dtype).removeprefix("torch.
 
 class MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module, name):
-        expect((module, name) in KNOWN, f"it names {module}.{name}, which no DCP folder needs; nothing was run, do not trust this folder")
+        expect((module, name) in KNOWN, f".metadata names {module}.{name}, which no DCP folder needs; nothing was run, do not trust it")
         return KNOWN[module, name]
 
 
 def read_metadata(path):
-    expect(path.is_file(), "there is no such file, so this is no DCP folder")
-    try:
-        with open(path, "rb") as file:
+    with open(path, "rb") as file:
+        try:
             metadata = MetadataUnpickler(file).load()
-    except Problem:
-        raise
-    except Exception as error:  # a damaged pickle can raise anything
-        raise Problem(f"it is not the metadata of a DCP folder ({type(error).__name__}: {str(error)[:80]})") from None
-    expect(isinstance(metadata, KNOWN[METADATA, "Metadata"]), "it holds no Metadata")
+        except Problem:
+            raise
+        except Exception as error:  # a damaged pickle can raise anything
+            raise Problem(f".metadata is not that of a DCP folder ({type(error).__name__}: {str(error)[:80]})") from None
+    expect(isinstance(metadata, KNOWN[METADATA, "Metadata"]), ".metadata is not that of a DCP folder")
     return metadata
 
 
 def load(path, begin, length):
     """What torch.save wrote at a place of a .distcp file."""
-    with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        expect(begin + length <= size, f"{path} has {size} bytes, .metadata says {begin + length} or more: the file is truncated")
-        file.seek(begin)
-        data = io.BytesIO(file.read(length))
+    data = io.BytesIO(part_of(path, begin, length))
     try:
         return torch.load(data, map_location="cpu", weights_only=True)
     except Exception as error:  # of zip files, pickles and torch
         refused = re.search(r"GLOBAL \S+", str(error))
-        raise Problem(f"{path}: the entry at byte {begin} holds more than tensors and plain values, or is damaged "
+        raise Problem(f"{path.name}: the entry at byte {begin} holds more than tensors and plain values, or is damaged "
                       f"({refused[0] if refused else type(error).__name__})") from None
 
 
 def load_chunk(name, dtype, shape, place):
     value = load(*place)
     same = type(value) is torch.Tensor and (value.dtype, tuple(value.shape), value.layout) == (dtype, shape, torch.strided)
-    expect(same, f"{place[0]}: {name} at byte {place[1]} is not the {dtype} of {shape} that .metadata states")
+    expect(same, f"{place[0].name}: {name} at byte {place[1]} is not the {dtype} of {shape} that .metadata states")
     return value
 
 
 def read_dcp(folder):
     """Tensors by name, and a function that reads it for every other entry."""
-    path = folder / ".metadata"
-    try:
-        metadata, places, tensors, others = read_metadata(path), {}, {}, {}
-        for key, info in metadata.storage_data.items():
-            expect(not getattr(info, "transform_descriptors", None), f"{key.fqn} is compressed or encrypted, which this tool does not read")
-            places[key.fqn, getattr(key, "offset", None)] = (plain_file(folder, info.relative_path), *sizes((info.offset, info.length)))
-        for name, entry in metadata.state_dict_metadata.items():
-            if isinstance(entry, KNOWN[METADATA, "BytesStorageMetadata"]):
-                others[name] = lambda place=places[name, None]: load(*place)
-                continue
-            dtype, chunks = entry.properties.state[0], []
-            for c in entry.chunks:
-                shape, place = sizes(c.sizes), places[name, c.offsets]
-                expect(math.prod(shape) * dtype.itemsize <= place[2], f"{name}: {shape} of {dtype} are more than {place[2]} bytes")
-                chunks.append(Chunk(sizes(c.offsets), shape, lambda a=(name, dtype, shape, place): load_chunk(*a)))
-            tensors[name] = stored(name, dtype, sizes(entry.size), chunks)
-        return tensors, others
-    except (Problem, *MALFORMED) as error:
-        raise Problem(f"{path}: {error if isinstance(error, Problem) else f'malformed ({type(error).__name__}: {error})'}") from None
+    metadata, places, tensors, others = read_metadata(folder / ".metadata"), {}, {}, {}
+    for key, info in metadata.storage_data.items():
+        expect(not getattr(info, "transform_descriptors", None), f"{key.fqn} is compressed or encrypted, which this tool does not read")
+        places[key.fqn, getattr(key, "offset", None)] = (plain_file(folder, info.relative_path), *sizes((info.offset, info.length)))
+    for name, entry in metadata.state_dict_metadata.items():
+        if isinstance(entry, KNOWN[METADATA, "BytesStorageMetadata"]):
+            others[name] = lambda place=places[name, None]: load(*place)
+            continue
+        dtype, chunks = entry.properties.state[0], []
+        for c in entry.chunks:
+            shape, place = sizes(c.sizes), places[name, c.offsets]
+            expect(math.prod(shape) * dtype.itemsize <= place[2], f"{name}: {shape} of {dtype} are more than {place[2]} bytes")
+            chunks.append(Chunk(sizes(c.offsets), shape, lambda a=(name, dtype, shape, place): load_chunk(*a)))
+        tensors[name] = stored(name, dtype, sizes(entry.size), chunks)
+    return tensors, others
 
 
 def write_dcp(out, tensors, values):
@@ -184,7 +182,8 @@ def write_dcp(out, tensors, values):
         with open(folder / "__0_0.distcp", "xb") as file:
             def put(value, name, offset=None):
                 begin = file.tell()
-                torch.save(value, file)
+                torch.save(value, blob := io.BytesIO())  # into a file, torch would hide why a write fails
+                file.write(blob.getbuffer())
                 places[dcp.MetadataIndex(name, offset)] = _StorageInfo("__0_0.distcp", begin, file.tell() - begin)
 
             for name, t in tensors.items():
@@ -205,7 +204,8 @@ def write_dcp(out, tensors, values):
 @contextlib.contextmanager
 def new_folder(path):
     """A folder that gets its name once it is complete."""
-    expect(not path.exists(), f"{path} exists; name another folder or delete it")
+    if path.exists():
+        raise FileExistsError(f"{path} exists; name another folder or delete it")
     unfinished = path.with_name(path.name + ".tmp")
     unfinished.mkdir(parents=True)
     try:
@@ -216,9 +216,9 @@ def new_folder(path):
         raise
 
 
-def view(pages, dtype, shape, at):
+def view(buffer, dtype, shape, at=0):
     count = math.prod(shape)
-    return torch.frombuffer(pages, dtype=dtype, count=count, offset=at).view(shape) if count else torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(buffer, dtype=dtype, count=count, offset=at).view(shape) if count else torch.empty(shape, dtype=dtype)
 
 
 def checksum(path):
@@ -229,41 +229,36 @@ def checksum(path):
     return hasher.hexdigest()
 
 
-def open_safetensors(path):
-    with open(path, "rb") as file:
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # torch has no read-only tensors
-    start = 8 + int.from_bytes(pages[:8], "little")
-    return pages, start, json.loads(pages[8:start])
+def read_header(path):
+    """Where the data of a safetensors file start, and its header."""
+    length = int.from_bytes(part_of(path, 0, 8), "little")
+    return 8 + length, json.loads(part_of(path, 8, length))
 
 
 def read_step(folder):
     """Whether the step is a model alone, its tensors by name, state.json."""
-    path = folder / "index.json"
-    try:
-        index, files, tensors = json.loads(path.read_text()), {}, {}
-        expect((index["format"], index["version"]) == ("halftone-checkpoint", 1), "it is no halftone-checkpoint of version 1")
-        for name, entry in index["files"].items():
-            file = plain_file(folder, name)
-            expect(file.stat().st_size == entry["bytes"], f"{name} does not have {entry['bytes']} bytes: the file is damaged")
-            good = not xxhash or entry.get("xxh3_64") in (None, checksum(file))
-            expect(good, f"{name} does not have the checksum {entry.get('xxh3_64')}: the file is damaged")
-            if name.endswith(".safetensors"):
-                files[name] = open_safetensors(file)
-        for name, entry in index["tensors"].items():
-            dtype, shape, chunks = DTYPES[entry["dtype"]], sizes(entry["shape"]), []
-            for c in entry["chunks"]:
-                offset, part = sizes(c["offset"]), sizes(c["shape"])
-                inner = name if part == shape else f"{name}@{','.join(map(str, offset))}"
-                pages, start, header = files[c["file"]]
-                begin, end = (start + n for n in sizes(header[inner]["data_offsets"]))
-                same = (header[inner]["dtype"], header[inner]["shape"]) == (entry["dtype"], c["shape"])
-                fits = end - begin == math.prod(part) * dtype.itemsize and end <= len(pages)
-                expect(same and fits, f"{inner} in {c['file']} is not the {entry['dtype']} of {part} that index.json states")
-                chunks.append(Chunk(offset, part, lambda a=(pages, dtype, part, begin): view(*a)))
-            tensors[name] = stored(name, dtype, shape, chunks)
-        return index["model_only"], tensors, json.loads((folder / "state.json").read_text()) if "state.json" in index["files"] else {}
-    except (Problem, *MALFORMED) as error:
-        raise Problem(f"{path}: {error if isinstance(error, Problem) else f'malformed ({type(error).__name__}: {error})'}") from None
+    index, files, tensors = json.loads((folder / "index.json").read_text()), {}, {}
+    expect((index["format"], index["version"]) == ("halftone-checkpoint", 1), "index.json is not that of a halftone-checkpoint, version 1")
+    for name, entry in index["files"].items():
+        file = plain_file(folder, name)
+        expect(file.stat().st_size == entry["bytes"], f"{name} does not have {entry['bytes']} bytes: the file is damaged")
+        good = not xxhash or entry.get("xxh3_64") in (None, checksum(file))
+        expect(good, f"{name} does not have the checksum {entry.get('xxh3_64')}: the file is damaged")
+        if name.endswith(".safetensors"):
+            files[name] = file, *read_header(file)
+    for name, entry in index["tensors"].items():
+        dtype, shape, chunks = DTYPES[entry["dtype"]], sizes(entry["shape"]), []
+        for c in entry["chunks"]:
+            offset, part = sizes(c["offset"]), sizes(c["shape"])
+            inner = name if part == shape else f"{name}@{','.join(map(str, offset))}"
+            file, start, header = files[c["file"]]
+            begin, end = (start + n for n in sizes(header[inner]["data_offsets"]))
+            same = (header[inner]["dtype"], header[inner]["shape"]) == (entry["dtype"], c["shape"])
+            expect(same and end - begin == math.prod(part) * dtype.itemsize,
+                   f"{inner} in {c['file']} is not the {entry['dtype']} of {part} that index.json states")
+            chunks.append(Chunk(offset, part, lambda a=(file, begin, end - begin), b=(dtype, part): view(bytearray(part_of(*a)), *b)))
+        tensors[name] = stored(name, dtype, shape, chunks)
+    return index["model_only"], tensors, json.loads((folder / "state.json").read_text()) if "state.json" in index["files"] else {}
 
 
 def write_safetensors(path, tensors):
@@ -283,6 +278,7 @@ def write_safetensors(path, tensors):
             out = view(pages, t.dtype, t.shape, 8 + len(text) + header[name]["data_offsets"][0])
             for c in t.chunks:
                 out[tuple(slice(o, o + s) for o, s in zip(c.offset, c.shape))].copy_(c.read())
+            pages.madvise(mmap.MADV_DONTNEED)  # to the page cache, out of this process
         pages.flush()
         os.fsync(file.fileno())
 
@@ -322,11 +318,11 @@ def halftone_name(fqn):
     return re.sub(r"^lm_head\.", "output.", fqn.replace(".qkv_linear.", "."))  # what torchtitan after 0.2.2 calls otherwise
 
 
-def state_of(folder, others):
+def state_of(others):
     """state.json of a full step. DCP has no seed and no position of our loader; the loader of another run starts anew."""
     def count(key, default=None):
         value = others[key]() if key in others or default is None else default
-        expect(type(value) is int and value >= 0, f"{folder}: {key} is not a count")
+        expect(type(value) is int and value >= 0, f"{key} is not a count")
         return value
     step = count("train_state.step")
     tokens = count("train_state.ntokens_seen", 0) * count("dataloader.world_size", 1)  # torchtitan counts those of one rank
@@ -348,8 +344,8 @@ def to_halftone(folder, out):
     has = {"optimizer": any(name.startswith("optimizer.state.") for name in tensors), "train_state": "train_state.step" in others}
     full = all(has.values())
     if any(has.values()) and not full:
-        note(f"{folder} has no {min(has, key=has.get)}: the step holds the model alone")
-    state = state_of(folder, others) if full else {}
+        note(f"there is no {min(has, key=has.get)}: the step holds the model alone")
+    state = state_of(others) if full else {}
     named = re.fullmatch(r"step-(\d+)", folder.resolve().name)
     step = state["train_state"]["step"] if full else int(named[1]) if named else 0
     found, unread = {}, []
@@ -378,7 +374,8 @@ def values_of(tensors, model, state):
     same = {"betas": (c["beta1"], c["beta2"]), "eps": c["eps"], "amsgrad": False, "maximize": False, "capturable": False,
             "foreach": kind == "foreach", "differentiable": False, "fused": kind not in ("foreach", "for-loop"),
             "decoupled_weight_decay": c["name"] == "AdamW", "initial_lr": c["lr"]}
-    rates = {f"{fqn}.{key}": tensors[f"optim.param_groups.{fqn}.{key}"].chunks[0].read().item() for fqn in model for key in ("lr", "weight_decay")}
+    rates = {f"{fqn}.{key}": tensors[f"optim.param_groups.{fqn}.{key}"].chunks[0].read().item()
+             for fqn in model for key in ("lr", "weight_decay")}
     parts = {"train_state": {"step": train["step"], "ntokens_seen": train["ntokens_seen"]},
              "lr_scheduler": {"base_lrs": [c["lr"]], "last_epoch": epoch, "_step_count": epoch + 1, "_is_initial": False,
                               "_get_lr_called_within_step": False, "_last_lr": [rates[f"{next(iter(model))}.lr"]], "lr_lambdas": [None]},
@@ -390,34 +387,37 @@ def from_halftone(folder, out):
     model_only, tensors, state = read_step(folder)
     model = {name: t for name, t in tensors.items() if not name.startswith("optim.")}
     codes = [name for name in model if f"{name}_scale" in model]
-    expect(not codes, f"{folder}: {codes[:1]} hold codes of a weight-only recipe; take a step of the model alone, which holds numbers")
+    expect(not codes, f"{codes[:1]} are held as codes; take a step of the model alone (last_save_model_only), which holds numbers")
     full = not model_only and all(f"optim.state.{name}.{key}" in tensors for name in model for key in ("exp_avg", "exp_avg_sq", "step"))
     if not full and not model_only:
-        note(f"{folder} has not the moments of every tensor that torchtitan's Adam and AdamW have: only the model is written")
-    found, values = dict(model), {}
-    if full:
-        try:
-            values = values_of(tensors, model, state)
-        except MALFORMED as error:
-            raise Problem(f"{folder}/state.json: not that of a full step ({type(error).__name__}: {error})") from None
-        for name, t in tensors.items():
-            if (key := OPTIMIZER_KEY.fullmatch(name)) and key[1] == "state":
-                found[f"optimizer.state.{key[2]}.{key[3]}"] = scalar(t.chunks[0].read(), torch.float32) if key[3] == "step" else t
-    write_dcp(out, found, values)
+        note("there are not both moments of every tensor, as torchtitan's Adam and AdamW have them: only the model is written")
+    found = dict(model)
+    for name, t in tensors.items():
+        if full and (key := OPTIMIZER_KEY.fullmatch(name)) and key[1] == "state":
+            found[f"optimizer.state.{key[2]}.{key[3]}"] = scalar(t.chunks[0].read(), torch.float32) if key[3] == "step" else t
+    write_dcp(out, found, values_of(tensors, model, state) if full else {})
     return out, found
 
 
+def fail(text):
+    print(f"error: {text}", file=sys.stderr)
+    return 2
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="python -m halftone.dcp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(prog="halftone.dcp", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("direction", choices=["to-halftone", "from-halftone"])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("out", type=pathlib.Path)
     options = parser.parse_args()
     try:
         written, tensors = (to_halftone if options.direction == "to-halftone" else from_halftone)(options.folder, options.out)
-    except (Problem, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    except OSError as error:
+        return fail(f"{options.folder} to {options.out}: {error}")
+    except Problem as error:
+        return fail(f"{options.folder}: {error}")
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # other objects than the format has
+        return fail(f"{options.folder} is malformed ({type(error).__name__}: {error})")
     optimizer = sum(name.startswith("optim") for name in tensors)
     print(f"{written}: {len(tensors) - optimizer} tensors of the model, {optimizer} of the optimizer")
     return 0

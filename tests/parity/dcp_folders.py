@@ -16,6 +16,7 @@ from unittest import mock
 from _program import path_of, source
 from _torch_ops import import_torch, skip
 
+program = path_of("halftone")
 torch = import_torch()
 try:
     from safetensors import safe_open
@@ -36,7 +37,7 @@ folder = pathlib.Path(work.name)
 def convert(*words):
     """Exit status and what was written to standard error."""
     errors = io.StringIO()
-    with mock.patch.object(sys, "argv", ["dcp", *map(str, words)]), contextlib.redirect_stderr(errors), contextlib.redirect_stdout(io.StringIO()):
+    with mock.patch.object(sys, "argv", ["dcp", *map(str, words)]), contextlib.redirect_stderr(errors):
         return tool.main(), errors.getvalue()
 
 
@@ -46,8 +47,9 @@ def refused(words, *parts):
     assert not list(folder.glob("refused*/*")), "a failure leaves nothing"
 
 
-def equal(a, b):
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.contiguous().view(-1).view(torch.uint8), b.contiguous().view(-1).view(torch.uint8))
+def equal(found, expected):
+    same = {name for name, t in found.items() if name in expected and t.dtype == expected[name].dtype and torch.equal(t, expected[name])}
+    return same == set(found) == set(expected)
 
 
 def step_tensors(step):
@@ -69,16 +71,19 @@ def random(shape, seed, dtype=torch.float32):
 
 # A folder that two ranks of torch.distributed.checkpoint wrote, under the keys of torchtitan.
 
-MODEL = {"layers.0.attention.wq.weight": random((7, 6), 1), "norm.weight": random((5,), 2, torch.bfloat16), "tok_embeddings.weight": random((4, 8), 3)}
+MODEL = {"layers.0.attention.wq.weight": random((7, 6), 1), "norm.weight": random((5,), 2, torch.bfloat16),
+         "tok_embeddings.weight": random((4, 8), 3)}
 MOMENTS = {f"state.{name}.{key}": random(t.shape, 10 + i) for i, key in enumerate(("exp_avg", "exp_avg_sq")) for name, t in MODEL.items()}
 
 
 def save_sharded(rank, path):
     dist.init_process_group("gloo", init_method=f"file://{path}.store", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
-    shard = {name: distribute_tensor(t, mesh, [Shard(t.dim() - 1)]) for name, t in (MODEL | MOMENTS).items()}  # by columns: chunks interleave
+    # By columns, so that chunks interleave.
+    shard = {name: distribute_tensor(t, mesh, [Shard(t.dim() - 1)]) for name, t in (MODEL | MOMENTS).items()}
     optimizer = {name: shard[name] for name in MOMENTS} | {f"state.{name}.step": torch.tensor(3.0) for name in MODEL}
-    optimizer |= {f"param_groups.{name}.{key}": value for name in MODEL for key, value in (("lr", 0.3), ("betas", (0.9, 0.95)), ("fused", None))}
+    group = {"lr": 0.3, "betas": (0.9, 0.95), "fused": None}
+    optimizer |= {f"param_groups.{name}.{key}": value for name in MODEL for key, value in group.items()}
     others = {"train_state": {"step": 3, "ntokens_seen": 50}, "lr_scheduler": {"last_epoch": 2, "lr_lambdas": [None]},
               "dataloader": {f"dp_rank_{rank}": b"\x80\x04.", "world_size": 2}, "optimizer": optimizer}
     dcp.save({name: shard[name] for name in MODEL} | others, checkpoint_id=path)
@@ -97,14 +102,14 @@ found = step_tensors(folder / "steps" / "step-3")
 expected = MODEL | {f"optim.{name}": t for name, t in MOMENTS.items()}
 expected |= {f"optim.state.{name}.step": torch.tensor(3.0, dtype=torch.float64) for name in MODEL}
 expected |= {f"optim.param_groups.{name}.lr": torch.tensor(0.3, dtype=torch.float64) for name in MODEL}
-assert set(found) == set(expected) and all(equal(found[name], t) for name, t in expected.items())
+assert equal(found, expected), found
 state = json.loads((folder / "steps" / "step-3" / "state.json").read_text())
 assert state["train_state"] == {"step": 3, "ntokens_seen": 100} and state["lr_scheduler"] == {"last_epoch": 2}, state
 print(f"a DCP folder of two ranks becomes a step: {len(found)} tensors equal")
 
 # What is refused, with nothing run.
 
-refused(["to-halftone", folder / "steps", folder / "refused"], ".metadata", "no DCP folder")
+refused(["to-halftone", folder / "steps", folder / "refused"], ".metadata")
 refused(["from-halftone", sharded, folder / "refused"], "index.json")
 refused(["to-halftone", sharded, folder / "steps"], "step-3 exists")
 
@@ -137,17 +142,17 @@ def command_in_file(metadata, copy):
     place.relative_path, place.offset, place.length = "evil.distcp", 0, (copy / "evil.distcp").stat().st_size
 
 
-refused(damaged(lambda m, copy: setattr(m, "planner_data", Command())), ".metadata", "it names posix.system", "nothing was run")
+refused(damaged(lambda m, copy: setattr(m, "planner_data", Command())), ".metadata", "names posix.system", "nothing was run")
 refused(damaged(command_in_file), "evil.distcp", "holds more than tensors", "posix.system")
 assert not (folder / "ran").exists()
 refused(damaged(lambda m, copy: os.truncate(copy / "__1_0.distcp", 2000)), "__1_0.distcp has 2000 bytes", "truncated")
 refused(damaged(lambda m, copy: setattr(place_of(m, "norm.weight"), "relative_path", "../x")), "'../x' is not the name of a file")
 refused(damaged(lambda m, copy: setattr(place_of(m, "norm.weight"), "offset", -1)), "expected sizes")
 refused(damaged(lambda m, copy: m.state_dict_metadata["norm.weight"].chunks.pop()), "norm.weight: its chunks hold 3 of 5 elements")
-refused(damaged(lambda m, copy: setattr(m.state_dict_metadata["norm.weight"].properties, "dtype", torch.float16)), "is not the torch.float16")
+refused(damaged(lambda m, copy: setattr(m.state_dict_metadata["norm.weight"].properties, "dtype", torch.float16)), "the torch.float16")
 refused(damaged(lambda m, copy: setattr(m, "storage_data", 5)), "malformed")
 (folder / "damaged" / ".metadata").write_bytes(b"\x80\x04")
-refused(["to-halftone", folder / "damaged", folder / "refused"], "it is not the metadata")
+refused(["to-halftone", folder / "damaged", folder / "refused"], ".metadata is not that")
 print("commands, truncated files and wrong metadata are refused in one line each")
 
 # A step folder in chunks, to DCP and back.
@@ -171,13 +176,15 @@ def store(file, tensors, cuts={}):
     save_file(parts, step / file)
 
 
-optim = {f"optim.{name}": t for name, t in MOMENTS.items()} | {f"optim.state.{n}.step": torch.tensor(7.0, dtype=torch.float64) for n in MODEL}
-optim |= {f"optim.param_groups.{n}.{k}": torch.tensor(v, dtype=torch.float64) for n in MODEL for k, v in (("lr", 0.1), ("weight_decay", 0.01))}
+numbers = {f"state.{name}.step": 7 for name in MODEL} | {f"param_groups.{name}.lr": 0.1 for name in MODEL}
+numbers |= {f"param_groups.{name}.weight_decay": 0.01 for name in MODEL}
+optim = {f"optim.{name}": t for name, t in MOMENTS.items()}
+optim |= {f"optim.{name}": torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}
 store("model-0.safetensors", MODEL, {"tok_embeddings.weight": (1, 3), "norm.weight": (0, 2)})
 store("optim-0.safetensors", optim, {"optim.state.tok_embeddings.weight.exp_avg": (0, 1)})
-config = {"optimizer": {"name": "AdamW", "lr": 0.2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.01, "implementation": "fused"}}
+config = {"optimizer": {"name": "AdamW", "lr": 0.2, "beta1": 0.9, "beta2": 0.95, "eps": 1e-8, "weight_decay": 0.01}}
 (step / "state.json").write_text(json.dumps(
-    {"train_state": {"step": 7, "ntokens_seen": 70}, "lr_scheduler": {"last_epoch": 6}, "rng": {"seed": 5}, "dataloader": {}, "config": config}))
+    {"train_state": {"step": 7, "ntokens_seen": 70}, "lr_scheduler": {"last_epoch": 6}, "rng": {"seed": 5}, "config": config}))
 index = {"format": "halftone-checkpoint", "version": 1, "step": 7, "model_only": False, "world": 2, "mesh": {}, "tensors": rows,
          "files": {path.name: {"bytes": path.stat().st_size} for path in step.iterdir()}}
 (step / "index.json").write_text(json.dumps(index))
@@ -193,15 +200,38 @@ states = {name: torch.zeros_like(t) for name, t in MOMENTS.items()} | {f"state.{
 states |= {f"param_groups.{name}.{key}": value for name in MODEL for key, value in group.items()}
 wanted |= {"optimizer": states, "train_state": {"step": 0, "ntokens_seen": 0}, "lr_scheduler": schedule.state_dict()}
 dcp.load(wanted, checkpoint_id=folder / "dcp", no_dist=True)
-assert all(equal(wanted[name], t) for name, t in MODEL.items()) and all(equal(states[name], t) for name, t in MOMENTS.items())
+assert equal({name: wanted[name] for name in MODEL}, MODEL) and equal({name: states[name] for name in MOMENTS}, MOMENTS)
 lr, decay, betas, first = (states[f"param_groups.norm.weight.{key}"] for key in ("lr", "weight_decay", "betas", "initial_lr"))
 assert (lr, decay, betas, first, states["state.norm.weight.step"].item()) == (0.1, 0.01, (0.9, 0.95), 0.2, 7.0)
 assert wanted["train_state"] == {"step": 7, "ntokens_seen": 70} and wanted["lr_scheduler"]["last_epoch"] == 6
 assert wanted["lr_scheduler"]["base_lrs"] == [0.2], wanted["lr_scheduler"]
 assert convert("to-halftone", folder / "dcp", folder / "again") == (0, "")
-before, after = step_tensors(step), step_tensors(folder / "again" / "step-7")
-assert set(before) == set(after) and all(equal(before[name], after[name]) for name in before)
-print(f"a step in chunks becomes a DCP folder and a step again: {len(before)} tensors equal, {len(states)} entries of the optimizer loaded by torch")
-refused(["from-halftone", folder / "sharded", folder / "refused"], "index.json")
+assert equal(step_tensors(folder / "again" / "step-7"), MODEL | optim) and equal(step_tensors(step), MODEL | optim)
+print(f"a step in chunks becomes a DCP folder, which torch loads, and a step again: {len(MODEL | optim)} tensors equal")
 os.truncate(step / "model-0.safetensors", 100)
 refused(["from-halftone", step, folder / "refused"], "model-0.safetensors does not have", "damaged")
+
+# A run of halftone goes on from what was converted as from its own step.
+
+
+def train(name, steps, *more):
+    """The losses of a run by its folder's name."""
+    model = json.dumps({"dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 64})
+    command = [program, "train", "--config", "recipes/llama3_debug.toml", "--device", "cpu", "--model.overrides", model,
+               "--training.local_batch_size", "1", "--training.seq_len=64", "--training.steps", steps, "--debug.seed", "42",
+               "--debug.deterministic", "--checkpoint.enable", "--job.dump_folder", folder / name, *more]
+    run = subprocess.run(list(map(str, command)), cwd=source, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout + run.stderr
+    lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    return [line["loss_metrics/global_avg_loss"] for line in lines if line["kind"] == "train"]
+
+
+train("run", 3)
+origin = folder / "run" / "checkpoint" / "step-3"
+assert convert("from-halftone", origin, folder / "run_dcp") == (0, "")
+assert convert("to-halftone", folder / "run_dcp", folder / "run_again") == (0, "")
+assert equal(step_tensors(folder / "run_again" / "step-3"), step_tensors(origin))
+onward = [train(f"from_{path.parent.name}", 6, "--checkpoint.initial_load_path", path, "--checkpoint.initial_load_model_only", "false",
+                "--checkpoint.exclude_from_loading", "dataloader,rng") for path in (origin, folder / "run_again" / "step-3")]
+assert onward[0] == onward[1] and len(onward[0]) == 3, onward
+print(f"a run goes on from the converted step as from its own: losses {onward[0]}")
