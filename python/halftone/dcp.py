@@ -416,7 +416,7 @@ def main():
         return fail(f"{options.folder} to {options.out}: {error}")
     except Problem as error:
         return fail(f"{options.folder}: {error}")
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:  # other objects than the format has
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # other objects than the format has
         return fail(f"{options.folder} is malformed ({type(error).__name__}: {error})")
     optimizer = sum(name.startswith("optim") for name in tensors)
     print(f"{written}: {len(tensors) - optimizer} tensors of the model, {optimizer} of the optimizer")
