@@ -360,7 +360,8 @@ def to_halftone(folder, out):
             value = scalar(value.chunks[0].read(), torch.float64) if key[3] == "step" else value
             found[f"optim.state.{halftone_name(key[2])}.{key[3]}"] = value
         elif full and key and key[3] in ("lr", "weight_decay"):
-            found[f"optim.param_groups.{halftone_name(key[2])}.{key[3]}"] = scalar(value(), torch.float64)
+            value = value.chunks[0].read() if isinstance(value, Stored) else value()  # a capturable optimizer's rate is a tensor
+            found[f"optim.param_groups.{halftone_name(key[2])}.{key[3]}"] = scalar(value, torch.float64)
     if unread:
         note(f"left out {len(unread)} entries that are no tensors of a model: {', '.join(unread[:5])}")
     write_step(out / f"step-{step}", step, found, state)
