@@ -17,6 +17,12 @@ struct Init {
   double cut = 0;  // truncated_normal: absolute values beyond it do not occur
 };
 
+// The rows (dim 0) of a parameter that a process holds when the processes of a group share it out.
+struct RowShard {
+  int64_t first = 0, rows = 0;  // the last processes may have none
+  int64_t most = 0;             // of any process; collectives move as many
+};
+
 // A parameter knows its name, shape and initial distribution from the start and its storage only after
 // ParameterStore::materialize: a model of any size can be described without memory.
 struct Parameter {
@@ -25,7 +31,8 @@ struct Parameter {
   std::string unit;  // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
   std::vector<int64_t> shape;
   Init init;
-  at::Tensor master;                     // storage dtype, view into its unit's flat buffer; undefined for a stored weight
+  std::optional<RowShard> shard;         // none: this process holds all of it
+  at::Tensor master;                     // storage dtype, of the shard, view into its unit's flat buffer; undefined for a stored weight
   Weight weight;                         // what ops see
   std::optional<OperandSpec> stored_as;  // int8_weight, int4_weight: codes are all that exists of it
   bool codes_alone = false;              // products read quantised copies and nothing else of it
@@ -36,6 +43,13 @@ struct Parameter {
     int64_t n = 1;
     for (const int64_t s : shape) n *= s;
     return n;
+  }
+  int64_t first_row() const { return shard ? shard->first : 0; }
+  // Of what this process holds.
+  std::vector<int64_t> local_shape() const {
+    std::vector<int64_t> local = shape;
+    if (shard) local[0] = shard->rows;
+    return local;
   }
   // Its numbers: the master, or those that a stored weight's codes stand for, in fp32.
   at::Tensor values() const;
