@@ -1,5 +1,8 @@
 #include "halftone/comm/communicator.h"
 
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -41,16 +44,23 @@ Pending::Pending(Watch& watch, Operation operation, c10::intrusive_ptr<c10d::Wor
 Pending::Pending(Pending&&) noexcept = default;
 Pending::~Pending() = default;
 
+Pending Pending::then(std::function<void()> last) && {
+  last_ = std::move(last);
+  return std::move(*this);
+}
+
 void Pending::wait() {
   const Activity activity(watch_, fmt::format("{} on {}", operation_.what, operation_.group->name));
   const auto start = Clock::now();
   std::string problem;
+  bool done = false;
   try {
-    if (work_->wait(on_host_ ? watch_.timeout() : kNoTimeout)) return;
+    done = work_->wait(on_host_ ? watch_.timeout() : kNoTimeout);
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  watch_.fail_wait(operation_, start, problem);
+  if (!done) watch_.fail_wait(operation_, start, problem);
+  if (const auto last = std::exchange(last_, nullptr)) last();
 }
 
 Communicator::Communicator(Watch& watch, const std::string& name, std::vector<int64_t> ranks, at::Device device)
@@ -98,34 +108,70 @@ Pending Communicator::start(const char* what, Call&& call, int64_t peer) {
   return {watch_, std::move(operation), std::move(work), device_.is_cpu()};
 }
 
+Pending Communicator::exchange_and_sum(const char* what, at::Tensor parts, std::function<void(const at::Tensor&)> use) {
+  at::Tensor came = at::empty_like(parts), to = bytes(came), from = bytes(parts);
+  std::vector<int64_t> even;
+  Pending exchange = start(what, [&] { return backend_->alltoall_base(to, from, even, even); });
+  return std::move(exchange).then([came, parts, use = std::move(use), ranks = size()] {
+    const at::Tensor wide = came.scalar_type() == at::kBFloat16 ? came.to(at::kFloat) : came;
+    const int64_t n = wide.numel() / ranks;
+    at::Tensor sum = wide.narrow(0, 0, n);
+    for (int64_t r = 1; r < ranks; ++r) sum.add_(wide.narrow(0, r * n, n));
+    use(sum);
+  });
+}
+
 Pending Communicator::all_reduce(at::Tensor& t, Reduce how) {
-  std::vector<at::Tensor> tensors = {t};
-  return start("all-reduce", [&] { return backend_->allreduce(tensors, {.reduceOp = reduce_op(how)}); });
-}
-
-Pending Communicator::all_gather(at::Tensor& out, const at::Tensor& in) {
-  check(out.nbytes() == in.nbytes() * static_cast<size_t>(size()), "all-gather on {}: expected {} times {} bytes, found {}", group_->name,
-        size(), in.nbytes(), out.nbytes());
-  at::Tensor to = bytes(out), from = bytes(in);
-  return start("all-gather", [&] { return backend_->_allgather_base(to, from); });
-}
-
-Pending Communicator::all_gather_in_place(const std::vector<at::Tensor>& whole) {
-  std::vector<at::Tensor> to, from;
-  for (const at::Tensor& t : whole) {
-    check(t.numel() % size() == 0, "all-gather on {}: {} elements are not {} equal parts", group_->name, t.numel(), size());
-    to.push_back(bytes(t));
-    const int64_t part = to.back().numel() / size();
-    from.push_back(to.back().narrow(0, index_ * part, part));
+  if (!device_.is_cpu() || how != Reduce::sum) {
+    std::vector<at::Tensor> tensors = {t};
+    return start("all-reduce", [&] { return backend_->allreduce(tensors, {.reduceOp = reduce_op(how)}); });
   }
+  const int64_t count = t.numel(), part = (count + size() - 1) / size();
+  at::Tensor padded = at::zeros({part * size()}, t.options());
+  padded.narrow(0, 0, count).copy_(t.view({-1}));
+  return exchange_and_sum("all-reduce", padded, [this, t, padded, count, part](const at::Tensor& sum) {
+    at::Tensor own = padded.narrow(0, index_ * part, part);
+    own.copy_(sum);
+    all_gather({padded}, {own}).wait();
+    t.view({-1}).copy_(padded.narrow(0, 0, count));
+  });
+}
+
+void Communicator::check_parts(const char* what, const std::vector<at::Tensor>& whole, const std::vector<at::Tensor>& parts) const {
+  check(whole.size() == parts.size(), "{} on {}: {} tensors and {} parts", what, group_->name, whole.size(), parts.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    check(whole[i].numel() == parts[i].numel() * size() && whole[i].scalar_type() == parts[i].scalar_type(),
+          "{} on {}: expected {} times {} elements of {}, found {} of {}", what, group_->name, size(), parts[i].numel(),
+          c10::toString(parts[i].scalar_type()), whole[i].numel(), c10::toString(whole[i].scalar_type()));
+  }
+}
+
+Pending Communicator::all_gather(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
+  check_parts("all-gather", out, in);
+  std::vector<at::Tensor> to, from;
+  for (const at::Tensor& t : out) to.push_back(bytes(t));
+  for (const at::Tensor& t : in) from.push_back(bytes(t));
+  if (to.size() == 1) return start("all-gather", [&] { return backend_->_allgather_base(to[0], from[0]); });
   return start("all-gather", [&] { return backend_->allgather_into_tensor_coalesced(to, from); });
 }
 
-Pending Communicator::reduce_scatter(at::Tensor& out, const at::Tensor& in, Reduce how) {
-  check(in.numel() == out.numel() * size(), "reduce-scatter on {}: expected {} times {} elements, found {}", group_->name, size(),
-        out.numel(), in.numel());
-  at::Tensor to = out.view({-1}), from = in.view({-1});
-  return start("reduce-scatter", [&] { return backend_->_reduce_scatter_base(to, from, {.reduceOp = reduce_op(how)}); });
+Pending Communicator::reduce_scatter(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
+  check_parts("reduce-scatter", in, out);
+  std::vector<at::Tensor> to, from;
+  for (const at::Tensor& t : out) to.push_back(t.view({-1}));
+  for (const at::Tensor& t : in) from.push_back(t.view({-1}));
+  if (!device_.is_cpu()) return start("reduce-scatter", [&] { return backend_->reduce_scatter_tensor_coalesced(to, from); });
+  std::vector<at::Tensor> parts;  // by rank, then by tensor
+  for (int64_t r = 0; r < size(); ++r) {
+    for (size_t i = 0; i < to.size(); ++i) parts.push_back(from[i].narrow(0, r * to[i].numel(), to[i].numel()));
+  }
+  return exchange_and_sum("reduce-scatter", at::cat(parts), [to](const at::Tensor& sum) {
+    int64_t at = 0;
+    for (const at::Tensor& t : to) {
+      at::Tensor(t).copy_(sum.narrow(0, at, t.numel()));
+      at += t.numel();
+    }
+  });
 }
 
 Pending Communicator::broadcast(at::Tensor& t, int64_t root) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,16 +27,19 @@ class [[nodiscard]] Pending {
  private:
   friend class Communicator;
   Pending(Watch& watch, Operation operation, c10::intrusive_ptr<c10d::Work> work, bool on_host);
+  Pending then(std::function<void()> last) &&;  // what wait() does at its end
   Watch& watch_;
   Operation operation_;
   c10::intrusive_ptr<c10d::Work> work_;
   bool on_host_;
+  std::function<void()> last_;
 };
 
 // Operations among the ranks of one group, on NCCL for the tensors of a CUDA device, on Gloo for those of the CPU. All ranks of the
 // group make the same calls in the same order. Operations of one communicator run in order; what should overlap (gathers and
 // reductions) needs two. Tensors are contiguous and of the communicator's device. Data that is only moved may be of any dtype and
-// travels as bytes. Sums are equal bit for bit on all ranks and in every run; their order is the backend's.
+// travels as bytes. Sums are equal bit for bit on all ranks and in every run. On the CPU they are added in the order of the ranks, in
+// float32 where the tensors are bfloat16, however an operation cuts its tensors; on a device their order is the backend's.
 class Communicator {
  public:
   // All ranks of the group call this. `ranks` are of the job; the name is used once by each of them. Outlived by the watch.
@@ -50,12 +54,14 @@ class Communicator {
 
   // In place; float32, float64 or bfloat16.
   Pending all_reduce(at::Tensor& t, Reduce how = Reduce::sum);
-  // out: as many elements as size() inputs, one after the other. `in` may be this rank's part of `out`.
-  Pending all_gather(at::Tensor& out, const at::Tensor& in);
-  // Each tensor is cut into size() equal parts, of which this rank's is filled: all in one operation.
-  Pending all_gather_in_place(const std::vector<at::Tensor>& whole);
-  // out: this rank's part of the reduction of `in`, which has size() times its elements.
-  Pending reduce_scatter(at::Tensor& out, const at::Tensor& in, Reduce how = Reduce::sum);
+  // All tensors in one operation. out[i]: as many elements as size() of in[i], one rank's after the other's. `in[i]` may be this rank's
+  // part of `out[i]`.
+  Pending all_gather(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
+  Pending all_gather(at::Tensor& out, const at::Tensor& in) { return all_gather(std::vector{out}, std::vector{in}); }
+  // All tensors in one operation. out[i]: this rank's part of the sum of in[i], which has size() times its elements; float32, float64 or
+  // bfloat16, all of one dtype.
+  Pending reduce_scatter(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
+  Pending reduce_scatter(at::Tensor& out, const at::Tensor& in) { return reduce_scatter(std::vector{out}, std::vector{in}); }
   Pending broadcast(at::Tensor& t, int64_t root);
   // Rows (dim 0) to and from each rank; the counts add up to the rows of the tensors.
   Pending all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows);
@@ -64,6 +70,9 @@ class Communicator {
   void barrier();
 
  private:
+  void check_parts(const char* what, const std::vector<at::Tensor>& whole, const std::vector<at::Tensor>& parts) const;
+  // parts: [size() * n], each n numbers to the rank of that place; becomes the ranks' sums of what came here, [n].
+  Pending exchange_and_sum(const char* what, at::Tensor parts, std::function<void(const at::Tensor&)> use);
   template <class Call>
   Pending start(const char* what, Call&& call, int64_t peer = -1);
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string_view>
@@ -57,6 +58,14 @@ struct LinearRecipe {
   // Whether products read quantised copies of the weight and nothing else of it.
   constexpr bool reads_weight_codes_alone() const {
     return w_forward.quantized() && w_dgrad.quantized() && !w_forward.stored && w_forward.hadamard == 0 && w_dgrad.hadamard == 0 && !dge;
+  }
+  // Rows (N) of the weight whose elements may share a scale: every operand of it is cut there.
+  constexpr int weight_rows() const {
+    const auto rows = [](const OperandSpec& w, bool along_n) {
+      if (w.granularity != Granularity::tile && !(along_n && w.granularity == Granularity::block)) return 1;
+      return w.two_level == TwoLevel::macro ? 128 : w.block;
+    };
+    return std::max({rows(w_forward, false), rows(w_dgrad, true), 1});
   }
   bool operator==(const LinearRecipe&) const = default;
 };

@@ -42,6 +42,7 @@ void Linear::set_recipe(const LayerRecipe& recipe) {
           recipe.linear.name, fqn(), fqn());
     weight.stored_as = recipe.linear.w_forward;
   }
+  weight.row_block = recipe.linear.weight_rows();
   weight.codes_alone = recipe.linear.reads_weight_codes_alone();
   if (owner_ != nullptr && !recipe.deosc_asked) deosc_ = {};
   check(owner_ == nullptr || deosc_.step == 0,

@@ -5,7 +5,9 @@ namespace halftone::nn {
 void Module::assign_names(const std::string& fqn) {
   fqn_ = fqn;
   const std::string prefix = fqn.empty() ? "" : fqn + ".";
-  for (Parameter& p : parameters_) p.fqn = p.weight.name = prefix + p.name, p.unit = unit_;
+  for (Parameter& p : parameters_) {
+    p.fqn = p.weight.name = prefix + p.name, p.unit = unit_, p.block = block_;
+  }
   for (auto& [name, child] : children_) {
     if (child->unit_.empty()) child->make_unit(unit_, block_);
     child->assign_names(prefix + name);

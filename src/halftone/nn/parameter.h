@@ -29,10 +29,14 @@ struct Parameter {
   std::string name;  // inside its module
   std::string fqn;
   std::string unit;  // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
+  int64_t block = -1;  // Module::block
   std::vector<int64_t> shape;
   Init init;
+  int64_t row_block = 1;                 // a shard begins at a multiple: the rows of a quantiser's block
   std::optional<RowShard> shard;         // none: this process holds all of it
+  int64_t offset = 0;                    // of what it holds in its unit's flat buffers, in elements
   at::Tensor master;                     // storage dtype, of the shard, view into its unit's flat buffer; undefined for a stored weight
+  std::shared_ptr<StoredWeight> stored_shard;  // of a stored weight that is shared out: weight.stored has its rows and the others'
   Weight weight;                         // what ops see
   std::optional<OperandSpec> stored_as;  // int8_weight, int4_weight: codes are all that exists of it
   bool codes_alone = false;              // products read quantised copies and nothing else of it
@@ -51,13 +55,15 @@ struct Parameter {
     if (shard) local[0] = shard->rows;
     return local;
   }
-  // Its numbers: the master, or those that a stored weight's codes stand for, in fp32.
+  StoredWeight* stored() const { return shard ? stored_shard.get() : weight.stored.get(); }  // null for other weights
+  // Its numbers, of the shard: the master, or those that a stored weight's codes stand for, in fp32.
   at::Tensor values() const;
-  // The tensors that make it up, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a stored weight.
+  // The tensors that make up what this process holds of it, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a stored weight.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const {
-    if (!weight.stored) return {{fqn, master}};
-    std::vector<std::pair<std::string, at::Tensor>> all = {{fqn, weight.stored->codes}, {fqn + "_scale", weight.stored->scales}};
-    if (weight.stored->zeros.defined()) all.emplace_back(fqn + "_zero", weight.stored->zeros);
+    const StoredWeight* s = stored();
+    if (s == nullptr) return {{fqn, master}};
+    std::vector<std::pair<std::string, at::Tensor>> all = {{fqn, s->codes}, {fqn + "_scale", s->scales}};
+    if (s->zeros.defined()) all.emplace_back(fqn + "_zero", s->zeros);
     return all;
   }
 };

@@ -16,6 +16,22 @@ namespace {
 constexpr int64_t kAlign = 32;
 int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
+int64_t row_length(const Parameter& p) { return p.numel() / p.shape[0]; }
+
+// Equal shares of whole row blocks: the last ones may be smaller, or empty.
+RowShard share_of(const Parameter& p, int64_t shard, int64_t shards) {
+  const int64_t rows = p.shape[0], blocks = (rows + p.row_block - 1) / p.row_block;
+  RowShard s;
+  s.most = (blocks + shards - 1) / shards * p.row_block;
+  s.first = std::min(rows, shard * s.most), s.rows = std::min(rows - s.first, s.most);
+  return s;
+}
+
+bool reads_copy(const Parameter& p, const StorageOptions& o) {
+  if (o.shards > 1) return !p.stored_as && o.compute != o.storage;  // it is what is gathered
+  return has_compute_copy(p, o.storage, o.compute);
+}
+
 }  // namespace
 
 bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType compute) {
@@ -23,14 +39,15 @@ bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType
   return !p.codes_alone || storage != at::kFloat || compute != at::kBFloat16;
 }
 
-at::Tensor Parameter::values() const { return weight.stored ? dequantize(*weight.stored) : master; }
+at::Tensor Parameter::values() const { return stored() != nullptr ? dequantize(*stored()) : master; }
 
 void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");
   model.for_each_parameter([&](Parameter& p) {
     if (p.numel() == 0) return;
+    if (options.shards > 1) p.shard = share_of(p, options.shard, options.shards);
     // Stored weights have no place in a buffer of masters, quantised ones none in one of copies: they make units of their own.
-    const bool plain = options.compute == options.storage || has_compute_copy(p, options.storage, options.compute);
+    const bool plain = options.compute == options.storage || reads_copy(p, options);
     const std::string name = p.unit + (p.stored_as ? ".stored" : plain ? "" : ".quantized");
     auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& u) { return u.name == name; });
     if (unit == units_.rend()) {
@@ -40,43 +57,46 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
     unit->parameters.push_back(&p);
     parameters_.push_back(&p);
   });
+  for (Unit& unit : units_) materialize(unit, options);
+}
+
+void ParameterStore::materialize(Unit& unit, const StorageOptions& options) {
+  const auto room = [](const Parameter& p) { return p.shard ? p.shard->most * row_length(p) : p.numel(); };
   const auto buffer = [&](int64_t n, at::ScalarType type) {
     return at::zeros({n}, at::TensorOptions().device(options.device).dtype(type));
   };
-  for (Unit& unit : units_) {
-    int64_t total = 0;
-    for (const Parameter* p : unit.parameters) total += padded(p->numel());
-    const bool stored = unit.parameters.front()->stored_as.has_value(),
-               copy = has_compute_copy(*unit.parameters.front(), options.storage, options.compute),
-               empty = stored || (!copy && options.compute != options.storage);
-    if (!stored) unit.flat.param = buffer(total, options.storage);
-    if (copy) unit.flat.compute = buffer(total, options.compute);
+  int64_t total = 0;
+  for (const Parameter* p : unit.parameters) total += padded(room(*p));
+  const bool stored = unit.parameters.front()->stored_as.has_value(), copy = reads_copy(*unit.parameters.front(), options),
+             empty = stored || (!copy && options.compute != options.storage);
+  if (!stored) unit.flat.param = buffer(total, options.storage);
+  if (copy) unit.flat.compute = buffer(total, options.compute);
+  if (options.trainable) {
+    unit.flat.grad = buffer(total, at::kFloat);
+    unit.gradients = std::make_unique<GradientBuffer>(unit.flat.grad);
+  }
+  int64_t offset = 0;
+  for (Parameter* p : unit.parameters) {
+    p->offset = offset;
+    const std::vector<int64_t> shape = p->local_shape();
+    const int64_t held = shape[0] * row_length(*p);
+    const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, held).view(shape); };
+    if (empty) p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
+    if (stored) {
+      std::shared_ptr<StoredWeight>& codes = p->shard ? p->stored_shard : p->weight.stored;
+      codes = std::make_shared<StoredWeight>(allocate_stored(*p->stored_as, shape[0], shape[1], options.device));
+      unit.flat.stored.push_back(codes.get());
+    } else {
+      p->master = cut(unit.flat.param);
+      if (!p->shard && empty) p->weight.master = p->master;
+      if (!p->shard && !empty) p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
+    }
     if (options.trainable) {
-      unit.flat.grad = buffer(total, at::kFloat);
-      unit.gradients = std::make_unique<GradientBuffer>(unit.flat.grad);
+      if (!p->shard) p->weight.grad = cut(unit.flat.grad), p->weight.grad_buffer = unit.gradients.get();
+      if (padded(room(*p)) > held) unit.gradients->add_gap(offset + held, padded(room(*p)) - held);
+      if (!p->shard) p->weight.value.set_requires_grad(true);
     }
-    int64_t offset = 0;
-    for (Parameter* p : unit.parameters) {
-      const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, p->numel()).view(p->shape); };
-      if (empty) p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
-      if (stored) {
-        p->weight.stored = std::make_shared<StoredWeight>(allocate_stored(*p->stored_as, p->shape[0], p->shape[1], options.device));
-        unit.flat.stored.push_back(p->weight.stored.get());
-      } else {
-        p->master = cut(unit.flat.param);
-        if (empty) {
-          p->weight.master = p->master;
-        } else {
-          p->weight.value = copy ? cut(unit.flat.compute) : p->master.detach();
-        }
-      }
-      if (options.trainable) {
-        p->weight.grad = cut(unit.flat.grad), p->weight.grad_buffer = unit.gradients.get();
-        if (padded(p->numel()) > p->numel()) unit.gradients->add_gap(offset + p->numel(), padded(p->numel()) - p->numel());
-        p->weight.value.set_requires_grad(true);
-      }
-      offset += padded(p->numel());
-    }
+    offset += padded(room(*p));
   }
 }
 
@@ -86,14 +106,16 @@ int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options
   model.for_each_parameter([&](Parameter& p) {
     // Stored weights have four bits an element or more.
     bytes += p.stored_as ? p.numel() / 2 : p.numel() * width(options.storage);
-    if (has_compute_copy(p, options.storage, options.compute)) bytes += p.numel() * width(options.compute);
+    if (reads_copy(p, options)) bytes += p.numel() * width(options.compute);
     if (options.trainable) bytes += p.numel() * width(at::kFloat);
   });
-  return bytes;
+  return bytes / options.shards;
 }
 
 void ParameterStore::initialize(Parameter& p, uint64_t seed) {
-  at::Tensor values = p.weight.stored ? at::empty(p.shape, p.weight.value.options().dtype(at::kFloat)) : p.master;
+  StoredWeight* stored = p.stored();
+  if (p.local_shape()[0] == 0) return;
+  at::Tensor values = stored != nullptr ? at::empty(p.local_shape(), p.weight.value.options().dtype(at::kFloat)) : p.master;
   switch (p.init.kind) {
     case Init::Kind::ones:
       values.fill_(1);
@@ -103,10 +125,11 @@ void ParameterStore::initialize(Parameter& p, uint64_t seed) {
       break;
     case Init::Kind::normal:
     case Init::Kind::truncated_normal:
-      fill_normal(values, philox_key(seed, p.fqn + "#init"), p.init.std, p.init.kind == Init::Kind::normal ? 0 : p.init.cut);
+      fill_normal(values, philox_key(seed, p.fqn + "#init"), p.init.std, p.init.kind == Init::Kind::normal ? 0 : p.init.cut,
+                  p.first_row() * row_length(p));
       break;
   }
-  if (p.weight.stored) store(values, {}, *p.weight.stored);
+  if (stored != nullptr) halftone::store(values, {}, *stored);
 }
 
 void ParameterStore::initialize(uint64_t seed) {
@@ -121,6 +144,7 @@ void ParameterStore::masters_changed() {
 
 void ParameterStore::bump_versions() {
   for (Parameter* p : parameters_) ++p->weight.version;
+  if (on_change) on_change();
 }
 
 void ParameterStore::gradients_are_stale(bool release) {

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@ struct StorageOptions {
   at::ScalarType storage = at::kFloat;     // training.dtype
   at::ScalarType compute = at::kBFloat16;  // training.mixed_precision_param
   bool trainable = true;                   // false: no gradients (generation, evaluation)
+  int64_t shards = 1, shard = 0;           // processes that share every parameter out, and which of them this is
 };
 
 // Whether ops read the parameter in a copy in the compute dtype. Quantisers take the master and round it for themselves.
@@ -24,6 +26,8 @@ bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType
 // registration order, for masters, gradients and compute copies alike; sharding, the optimizer and collectives work on
 // units. Weights that are stored as codes form units of their own ("layers.3.stored") with gradients but without masters, and those of
 // which products read nothing but quantised copies others ("layers.3.quantized") without compute copies.
+// Where processes share parameters out (Parameter::shard), all this is of this one's shards, each in the room of the largest; whoever
+// gathers them (parallel/data_parallel.h) points `weight` at what it gathers.
 class ParameterStore {
  public:
   struct Unit {
@@ -49,11 +53,14 @@ class ParameterStore {
   void gradients_are_written();  // all, by a graph's replay
   void complete_gradients();     // zeros where nothing was written since
 
+  std::function<void()> on_change;  // weights have changed, by an optimizer or a checkpoint
+
   std::vector<Unit>& units() { return units_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
-  int64_t numel() const;
+  int64_t numel() const;  // of the model, whatever this process holds of it
 
  private:
+  static void materialize(Unit& unit, const StorageOptions& options);
   std::vector<Unit> units_;
   std::vector<Parameter*> parameters_;
 };

@@ -45,14 +45,16 @@ Stream differentiate(const edge_list& begin, const edge_list& end, const variabl
 
 }  // namespace
 
-Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep)
-    : model_(model), info_(model.sequence_info(input)) {
+Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep, UnitAccess* access)
+    : model_(model), access_(access), info_(model.sequence_info(input)) {
   const at::AutoGradMode grad(keep);
   const auto for_block = [&](int64_t next, const Stream& s) { return keep && recomputed(next) ? joined(s) : s; };
+  tell(&UnitAccess::before_forward, 0);
   Stream out = for_block(0, model.embed(input.tokens, info_));
   if (keep) embedding_.end = edges(parts(out));
   for (int64_t i = 0; i < model.blocks(); ++i) {
     const Range range("layers.{} forward", i);
+    tell(&UnitAccess::before_forward, i + 1);
     const Stream in = keep ? begin(out) : out;
     out = Stream();  // nobody else needs the branch once it is added
     if (!keep) {
@@ -68,6 +70,8 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
       blocks_.push_back({{}, {}, edges(parts(in)), edges(parts(out))});
     }
   }
+  tell(&UnitAccess::before_forward, model.blocks() + 1);
+  if (keep) tell(&UnitAccess::before_backward, model.blocks() + 1);  // the head's weights have their gradients when the loss is known
   const Stream in = keep ? begin(out) : out;
   loss_ = model.head(in, labels, grad_scale, info_);
   if (keep) head_ = {{}, {}, edges(parts(in)), edges({loss_.loss})};
@@ -83,9 +87,11 @@ void Pass::backward() {
   check(!head_.end.empty(), "the backward pass of a micro-batch needs its forward pass to keep, and runs once");
   Stream d = differentiate(head_.begin, head_.end, {at::ones_like(loss_.loss)});
   loss_.loss = at::Tensor(), head_ = Unit();
+  tell(&UnitAccess::after_backward, model_.blocks() + 1);
   for (int64_t i = static_cast<int64_t>(blocks_.size()) - 1; i >= 0; --i) {
     const Range range("layers.{} backward", i);
     Unit& unit = blocks_[static_cast<size_t>(i)];
+    tell(&UnitAccess::before_backward, i + 1);
     if (unit.end.empty()) {
       const at::AutoGradMode grad(true);
       if (unit.saves) unit.saves->begin_again();
@@ -93,9 +99,12 @@ void Pass::backward() {
     }
     d = differentiate(unit.begin, unit.end, parts(d));
     blocks_.pop_back();
+    tell(&UnitAccess::after_backward, i + 1);
   }
+  tell(&UnitAccess::before_backward, 0);
   differentiate({}, embedding_.end, parts(d));
   embedding_ = Unit();
+  tell(&UnitAccess::after_backward, 0);
 }
 
 }  // namespace halftone::nn

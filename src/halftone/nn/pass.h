@@ -7,6 +7,16 @@
 
 namespace halftone::nn {
 
+// Who keeps a model's weights elsewhere between their uses. Units by their place: 0 is the embedding, then come the blocks, and last the
+// head, which may read the embedding's weights, too.
+class UnitAccess {
+ public:
+  virtual ~UnitAccess() = default;
+  virtual void before_forward(int64_t unit) = 0;   // its weights are read from here on; `unit` + 1 comes next
+  virtual void before_backward(int64_t unit) = 0;  // likewise, and its gradients are added to; `unit` - 1 comes next
+  virtual void after_backward(int64_t unit) = 0;   // its gradients of this pass are complete
+};
+
 // One micro-batch's way through a model's units: embedding, blocks, head. No autograd graph reaches across a unit: the forward pass
 // detaches what each one reads and keeps the two ends of its graph, the backward pass walks the units in reverse. Numbers are kept where
 // an op saved them, and what a block reads where it is recomputed. What happens between
@@ -14,8 +24,8 @@ namespace halftone::nn {
 // several micro-batches may interleave.
 class Pass {
  public:
-  // The forward pass; `keep`: what backward() needs. The loss is that of ops/head_loss.h.
-  Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep);
+  // The forward pass; `keep`: what backward() needs. The loss is that of ops/head_loss.h. `access` null: all weights are there.
+  Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep, UnitAccess* access = nullptr);
   const at::Tensor& loss_sum() const { return loss_.sum; }  // fp64 scalar on the device: nats over the valid labels
   // Adds to the gradients of the weights; once.
   void backward();
@@ -31,7 +41,12 @@ class Pass {
   Stream recomputed_block(int64_t block, const Unit& unit) const;  // its first pass, or its second one
   bool recomputed(int64_t block) const { return model_.recompute(block) != Recompute::none; }
 
+  void tell(void (UnitAccess::*what)(int64_t), int64_t unit) const {
+    if (access_ != nullptr) (access_->*what)(unit);
+  }
+
   Model& model_;
+  UnitAccess* access_;
   SequenceInfo info_;
   Unit embedding_, head_;
   std::vector<Unit> blocks_;

@@ -6,7 +6,7 @@
 namespace halftone {
 
 // Fills a contiguous float32 or bfloat16 tensor with normal numbers of the stream `key` by element index; cut > 0: none
-// beyond +-cut: on every device the same bits (fused/random_fill.h).
-void fill_normal(at::Tensor& out, PhiloxKey key, double std, double cut);
+// beyond +-cut: on every device the same bits (fused/random_fill.h). `first_index`: of the first element in the whole tensor.
+void fill_normal(at::Tensor& out, PhiloxKey key, double std, double cut, int64_t first_index = 0);
 
 }  // namespace halftone

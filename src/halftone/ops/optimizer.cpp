@@ -32,17 +32,19 @@ void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const Ste
 void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const StepOutcome* outcome) {
   for (size_t i = 0; i < f.segments.size(); ++i) {
     const OptimizerSegment& s = f.segments[i];
+    if (s.count == 0) continue;
     const auto cut = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, s.offset, s.count) : at::Tensor(); };
     const at::Tensor w = dequantize(*f.stored[i]);
     FlatParameters one;
     one.param = w.view(-1), one.grad = cut(f.grad), one.m = cut(f.m), one.v = cut(f.v);
     one.segments = {s};
-    one.segments[0].offset = 0;
+    one.segments[0].offset = 0, one.segments[0].first_index = 0;
     OptimizerHyper plain = h;
     plain.stochastic_rounding = false;  // the quantiser rounds
     optimizer_step(one, plain, t, outcome);
     Rounding rounding;
     rounding.stochastic = true, rounding.key = s.key, rounding.step = static_cast<uint32_t>(t);
+    rounding.first_row = static_cast<int64_t>(s.first_index) / w.size(1);
     store(w, rounding, *f.stored[i], outcome);
   }
 }
@@ -55,11 +57,17 @@ void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t
   step_fused(flat, hyper, t, outcome);
 }
 
-void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome) {
+void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome,
+                const std::function<void(at::Tensor&)>& add_up) {
   const at::TensorOptions where = gradients.front().options();
   if (where.device().is_cpu()) {
     double squares = 0;
     for (const at::Tensor& g : gradients) squares += sum_of_squares(g.const_data_ptr(), g.numel(), kernel_dtype(g));
+    if (add_up) {
+      at::Tensor sums = at::tensor({outcome->loss_sum, squares}, at::kDouble);
+      add_up(sums);
+      outcome->loss_sum = sums.const_data_ptr<double>()[0], squares = sums.const_data_ptr<double>()[1];
+    }
     return judge(*outcome, std::sqrt(squares), limits);
   }
   JudgeStep j;
@@ -71,7 +79,15 @@ void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits,
                  where.device());
     next += norm_parts(g.numel());
   }
-  j.parts = parts.const_data_ptr<double>(), j.limits = limits, j.outcome = outcome;
+  at::Tensor sums;
+  if (add_up) {
+    const at::Tensor loss_sum = at::from_blob(&outcome->loss_sum, {1}, parts.options());
+    sums = at::cat({loss_sum, parts.sum().view({1})});
+    add_up(sums);
+    loss_sum.copy_(sums.narrow(0, 0, 1));
+    j.count = 1;
+  }
+  j.parts = (add_up ? sums.narrow(0, 1, 1) : parts).const_data_ptr<double>(), j.limits = limits, j.outcome = outcome;
   cuda::launch("gradient norm", &cuda::Module::judge_step, j, where.device());
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -32,8 +33,10 @@ struct OptimizerHyper {
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const StepOutcome* outcome = nullptr);
 
 // Completes the outcome, which holds the sum of losses and lies where the gradients (flat, float32) do: their norm, added in fp64 in a
-// fixed order, and what follows from it. On a GPU all of it is queued.
-void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome);
+// fixed order, and what follows from it. On a GPU all of it is queued. `add_up`, where there are several processes, makes sums over them
+// of {this one's sum of losses, its sum of squares}, fp64 [2] on the device.
+void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome,
+                const std::function<void(at::Tensor&)>& add_up = {});
 
 // compute = bfloat16(param), to nearest even.
 void refresh_compute_copy(FlatParameters& flat);

@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 
 #include "halftone/base/error.h"
@@ -87,19 +88,22 @@ Engine::Engine(const JobConfig& config, const Options& options)
   storage.compute = storage.storage == at::kBFloat16 ? at::kBFloat16
                                                      : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
   storage.trainable = options.trainable;
+  if (data_parallel() != nullptr) storage.shards = data_parallel()->shards(), storage.shard = data_parallel()->shard();
   // On a GPU the allocation fails, with a message; the system would end the process without one.
   if (options.device.is_cpu()) {
-    const int64_t moments = options.trainable ? size_.parameters * moment_bytes(config.optimizer) : 0;
+    const int64_t moments = options.trainable ? size_.parameters * moment_bytes(config.optimizer) / storage.shards : 0;
     require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   }
   host_states_ = options.trainable && keeps_states_on_host(config.training);
   if (host_states_ && options.device.is_cpu()) log_info("training.offload: on a CPU the optimizer's states are in host memory anyway");
-  if (host_states_ && !options.device.is_cpu()) require_host_memory(size_.parameters * moment_bytes(config.optimizer), available_memory());
+  if (host_states_ && !options.device.is_cpu()) require_host_memory(size_.parameters * moment_bytes(config.optimizer) / storage.shards, available_memory());
   store_.materialize(model, storage);
+  if (data_parallel() != nullptr) data_parallel()->attach(model, store_, storage);
   if (options.trainable && !options.device.is_cpu()) {
     store_.gradients_are_stale();
     const int64_t of_block = (size_.parameters - size_.embedding_parameters) / layers;
-    graph_ = std::make_unique<StepGraph>(options.device, !config.training.disable_cuda_graphs, of_block);
+    // Collectives between the blocks stay outside of graphs, whose work nobody watches.
+    graph_ = std::make_unique<StepGraph>(options.device, !config.training.disable_cuda_graphs && data_parallel() == nullptr, of_block);
   }
   model.prepare(options.device, options.positions);
   if (options.trainable) {
@@ -111,7 +115,8 @@ Engine::Engine(const JobConfig& config, const Options& options)
   static_assert(sizeof(StepOutcome) == kNumbers * sizeof(double) && offsetof(StepOutcome, loss_sum) == 0);
   const at::TensorOptions numbers = at::TensorOptions().dtype(at::kDouble);
   outcome_ = at::zeros({kNumbers}, numbers.device(options.device));
-  seen_ = at::empty({kNumbers}, numbers.pinned_memory(!options.device.is_cpu()));
+  const int64_t ranks = data_parallel() != nullptr ? data_parallel()->ranks() : 0;
+  seen_ = at::empty({kNumbers + ranks}, numbers.pinned_memory(!options.device.is_cpu()));
   if (options.device.is_cpu()) return;
   device_step_ = at::zeros({1}, numbers.device(options.device).dtype(at::kInt));
   arrived_ = std::make_unique<c10::Event>(options.device.type());
@@ -132,7 +137,8 @@ nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
   hyper_ = {optimizer_rule(config.name), config.beta1, config.beta2, config.eps, config.stochastic_rounding};
-  hyper_.zero_grad = options_.device.is_cpu();  // on a GPU products write a step's first gradients over the last one's
+  // On a GPU products write a step's first gradients over the last one's; where gradients are shared out, so do reductions.
+  hyper_.zero_grad = options_.device.is_cpu() && !sharded();
   check(!config.stochastic_rounding || training.dtype == "bfloat16",
         "optimizer.stochastic_rounding rounds bfloat16 parameters; training.dtype is {}", training.dtype);
   check(config.state_dtype == "float32" || config.state_dtype == "bfloat16",
@@ -160,7 +166,8 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
     for (const nn::Parameter* p : unit.parameters) {
       const int group = group_of(config.param_groups, patterns, p->fqn);
       OptimizerSegment s;
-      s.offset = p->weight.grad.storage_offset(), s.count = p->numel();
+      const int64_t row = p->numel() / p->shape[0];
+      s.offset = p->offset, s.count = p->local_shape()[0] * row, s.first_index = static_cast<uint64_t>(p->first_row() * row);
       s.lr = config.lr, s.weight_decay = config.weight_decay;
       if (group >= 0) {
         ++claimed[group];
@@ -193,24 +200,36 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
   for (const MicroBatch& b : batches) {
     nn::ModelInput input = input_of(b);
     input.loss_factor = factor;
-    input.step.last_pass = host_states_ || &b == &batches.back();  // who puts states out has no room for codes between passes
-    nn::Pass pass(*built_.model, input, b.labels, scale, true);
+    const bool last = &b == &batches.back();
+    input.step.last_pass = host_states_ || sharded() || last;  // who puts states or weights out has no room for codes between passes
+    if (data_parallel() != nullptr) data_parallel()->begin_pass(last);
+    nn::Pass pass(*built_.model, input, b.labels, scale, true, data_parallel());
     pass.backward();
     loss_sum.add_(pass.loss_sum());
   }
-  store_.complete_gradients();
+  if (data_parallel() != nullptr) data_parallel()->finish_gradients();
+  if (!sharded()) store_.complete_gradients();
 }
 
 void Engine::drop_gradients() {
-  if (!hyper_.zero_grad) return store_.gradients_are_stale(!graph_->exists());
+  if (!hyper_.zero_grad) return gradients_are_stale();
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
 }
 
+void Engine::gradients_are_stale() { store_.gradients_are_stale(!graph_ || !graph_->exists()); }
+
 void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
-  step_ = step, valid_labels_ = 0;
-  for (const MicroBatch& b : batches) valid_labels_ += b.valid_labels;
+  int64_t valid_labels = 0;
+  for (const MicroBatch& b : batches) valid_labels += b.valid_labels;
+  accumulate(batches, step, valid_labels);
+}
+
+void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step, int64_t valid_labels) {
+  step_ = step, valid_labels_ = valid_labels, own_labels_ = 0;
+  for (const MicroBatch& b : batches) own_labels_ += b.valid_labels;
   if (valid_labels_ == 0) return;
   set_step(step);
+  if (data_parallel() != nullptr) data_parallel()->begin_step();
   const double scale = 1.0 / static_cast<double>(valid_labels_);
   const auto passes = [&](std::span<const MicroBatch> all, const at::Tensor& factor) { forward_backward(all, 1, factor); };
   if (graph_ && graph_->run(batches, scale, passes)) return store_.gradients_are_written();
@@ -226,9 +245,12 @@ void Engine::update(double lr_factor, double loss_limit) {
   for (const nn::ParameterStore::Unit& unit : store_.units()) gradients.push_back(unit.flat.grad);
   {
     const Range range("gradient norm");
-    judge_step(gradients, {valid_labels_, loss_limit, max_norm_}, outcome);
+    std::function<void(at::Tensor&)> add_up;
+    if (data_parallel() != nullptr) add_up = [this](at::Tensor& sums) { data_parallel()->add_up(sums, own_labels_); };
+    judge_step(gradients, {valid_labels_, loss_limit, max_norm_}, outcome, add_up);
   }
-  seen_.copy_(outcome_, true);
+  seen_.narrow(0, 0, outcome_.numel()).copy_(outcome_, true);
+  if (data_parallel() != nullptr) seen_.narrow(0, outcome_.numel(), data_parallel()->ranks()).copy_(data_parallel()->rank_losses(), true);
   if (arrived_) {
     arrived_->record(c10::impl::VirtualGuardImpl(options_.device.type()).getStream(options_.device));
   } else if (!arrived_outcome().updated) {
@@ -240,7 +262,7 @@ void Engine::update(double lr_factor, double loss_limit) {
     for (size_t s = 0; s < flat.segments.size(); ++s) flat.segments[s].lr = base_lr_[u][s] * lr_factor;
     optimizer_step(flat, hyper_, updates_ + 1, outcome);
   }
-  if (!hyper_.zero_grad) store_.gradients_are_stale(!graph_->exists());
+  if (!hyper_.zero_grad) gradients_are_stale();
   if (deosc_->active() && !arrived_outcome().updated) return;  // it decides on the host
   store_.bump_versions();
   if (deosc_->step(step_)) store_.masters_changed();
@@ -257,6 +279,11 @@ StepResult Engine::result() {
   if (r.valid_labels == 0) return r;
   const StepOutcome& outcome = arrived_outcome();
   r.loss_sum = outcome.loss_sum, r.grad_norm = outcome.grad_norm, r.finite = outcome.finite, r.updated = outcome.updated;
+  r.max_loss = r.loss_sum / static_cast<double>(r.valid_labels);
+  const double* losses = seen_.const_data_ptr<double>() + outcome_.numel();
+  for (int64_t rank = 0; rank < seen_.numel() - outcome_.numel(); ++rank) {
+    if (rank == 0 || (std::isfinite(r.max_loss) && !(losses[rank] <= r.max_loss))) r.max_loss = losses[rank], r.max_rank = rank;
+  }
   if (r.updated) ++updates_;
   return r;
 }
@@ -269,7 +296,7 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
 
 double Engine::evaluate(const MicroBatch& batch) {
   at::NoGradGuard no_grad;
-  return nn::Pass(*built_.model, input_of(batch), batch.labels, 1.0, false).loss_sum().item<double>();
+  return nn::Pass(*built_.model, input_of(batch), batch.labels, 1.0, false, data_parallel()).loss_sum().item<double>();
 }
 
 std::vector<std::string> Engine::memory_table() const {
@@ -302,7 +329,9 @@ std::vector<Engine::NamedState> Engine::optimizer_states() {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const nn::Parameter& p = *unit.parameters[i];
       const OptimizerSegment& s = unit.flat.segments[i];
-      const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, s.offset, s.count).view(p.shape) : at::Tensor(); };
+      const auto cut = [&](const at::Tensor& t) {
+        return t.defined() ? t.narrow(0, s.offset, s.count).view(p.local_shape()) : at::Tensor();
+      };
       states.push_back({p.fqn, cut(unit.flat.m), cut(unit.flat.v), &s, deosc_->state(p)});
     }
   }

@@ -11,13 +11,16 @@
 #include "halftone/models/registry.h"
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
+#include "halftone/parallel/data_parallel.h"
 #include "halftone/train/step_graph.h"
 
 namespace halftone {
 
-struct StepResult {
+struct StepResult {  // of all processes
   double loss_sum = 0;  // nats over valid labels
   int64_t valid_labels = 0;
+  double max_loss = 0;   // largest of the processes' mean losses
+  int64_t max_rank = 0;  // whose it is; of a step that is not finite, the first that has such a loss
   double grad_norm = 0;  // before clipping
   bool finite = true;
   bool updated = false;
@@ -32,6 +35,7 @@ class Engine {
     int64_t vocab_size = 0;  // the tokenizer's; 0: the flavour's or the override's
     int64_t positions = 0;   // longest row
     bool trainable = true;
+    parallel::DataParallel* data_parallel = nullptr;  // null: one process
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.
   Engine(const JobConfig& config, const Options& options);
@@ -44,8 +48,10 @@ class Engine {
   void set_seed(uint64_t seed);  // of every later draw; a resumed run goes on with the seed it started with
   // One optimizer step (number `step`, from 1) in three parts, of which only the last waits for a GPU: its own work goes on meanwhile, and
   // so may the next step's first part. In this order each: accumulate, result of the step before, update.
-  // Forward and backward of its micro-batches: gradients of sum CE / sum valid labels over all of them.
-  void accumulate(std::span<const MicroBatch> batches, int64_t step);
+  // Forward and backward of its micro-batches: gradients of sum CE / sum valid labels over all of them, and over those of the other
+  // processes, which have as many: `valid_labels` are those of all.
+  void accumulate(std::span<const MicroBatch> batches, int64_t step, int64_t valid_labels);
+  void accumulate(std::span<const MicroBatch> batches, int64_t step);  // of one process
   // Clips and updates. Nothing changes when loss or norm is not finite, the mean loss is above the limit, or no label is valid.
   void update(double lr_factor, double loss_limit = std::numeric_limits<double>::infinity());
   // What became of the step that was given to update() last; once.
@@ -54,7 +60,7 @@ class Engine {
   void drop_gradients();
   // The three parts.
   StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor);
-  double evaluate(const MicroBatch& batch);  // sum of cross-entropies in nats
+  double evaluate(const MicroBatch& batch);  // sum of cross-entropies in nats, of this process
 
   nn::Model& model() { return *built_.model; }
   nn::ParameterStore& store() { return store_; }
@@ -79,6 +85,9 @@ class Engine {
   void prepare_states(int64_t step) { deosc_->prepare(step); }
 
  private:
+  parallel::DataParallel* data_parallel() const { return options_.data_parallel; }
+  bool sharded() const { return data_parallel() != nullptr && data_parallel()->sharded(); }
+  void gradients_are_stale();
   void set_step(int64_t step);
   nn::ModelInput input_of(const MicroBatch& batch) const;  // with its place in the run
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
@@ -101,6 +110,7 @@ class Engine {
   at::Tensor seen_;                           // its copy for the host: the next step begins another
   std::unique_ptr<c10::Event> arrived_;       // GPU: the copy is there
   int64_t step_ = 0, valid_labels_ = 0;       // of accumulate()
+  int64_t own_labels_ = 0;                    // of these, this process's
   int64_t updating_labels_ = 0;               // of update()
   double max_norm_ = 1;
   bool host_states_ = false;  // the optimizer's states lie in host memory, which a GPU's kernels write

@@ -1,0 +1,272 @@
+#include "halftone/parallel/data_parallel.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "halftone/base/error.h"
+
+namespace halftone::parallel {
+namespace {
+
+constexpr int64_t kAlign = 64;  // elements: parameters begin at 128 bytes, as products like it
+
+int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+
+// Elements of a parameter with every shard in the room of the largest.
+int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most * (p.numel() / p.shape[0]); }
+
+std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char* name, std::vector<int64_t> ranks, at::Device device) {
+  if (ranks.size() == 1) return nullptr;
+  return std::make_unique<comm::Communicator>(watch, name, std::move(ranks), device);
+}
+
+}  // namespace
+
+DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options) : options_(options) {
+  const int64_t rank = watch.rank();
+  gathers_ = communicator(watch, "fsdp gathers", mesh.ranks(rank, "fsdp"), options.device);
+  reductions_ = communicator(watch, "fsdp reductions", mesh.ranks(rank, "fsdp"), options.device);
+  replicas_ = communicator(watch, "dp_replicate", mesh.ranks(rank, "dp_replicate"), options.device);
+  world_ = communicator(watch, "world", mesh.ranks(rank, "world"), options.device);
+  first_replica_ = mesh.coordinate(rank, "dp_replicate") == 0;
+}
+
+void DataParallel::attach(nn::Model& model, nn::ParameterStore& store, const nn::StorageOptions& storage) {
+  head_ = model.blocks() + 1;
+  groups_ = std::vector<Group>(static_cast<size_t>(head_ + 1));
+  const bool tied = model.size().tied;
+  bool blocks_seen = false;
+  for (nn::ParameterStore::Unit& unit : store.units()) {
+    const int64_t block = unit.parameters.front()->block;
+    blocks_seen = blocks_seen || block >= 0;
+    Group& group = groups_[static_cast<size_t>(block >= 0 ? block + 1 : blocks_seen && !tied ? head_ : 0)];
+    group.units.push_back(&unit);
+    for (nn::Parameter* p : unit.parameters) group.parameters.push_back(p);
+  }
+  if (!sharded()) return;
+  assign_slots(storage);
+  for (Group& group : groups_) bind(group, storage);
+  store.on_change = [this] { weights_changed(); };
+}
+
+void DataParallel::assign_slots(const nn::StorageOptions& storage) {
+  const size_t blocks = 2;
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    const bool block = i > 0 && static_cast<int64_t>(i) < head_;
+    const size_t number = !options_.reshard ? i : block ? i % blocks : blocks;
+    while (slots_.size() <= number) slots_.push_back(std::make_unique<Slot>());
+    groups_[i].slot = slots_[number].get();
+  }
+  for (const auto& slot : slots_) {
+    int64_t weights = 0, gradients = 0;
+    for (const Group& group : groups_) {
+      if (group.slot != slot.get()) continue;
+      int64_t all = 0, gathered = 0;
+      for (const nn::Parameter* p : group.parameters) {
+        all += padded(room(*p, shards()));
+        if (!p->stored_as) gathered += padded(room(*p, shards()));
+      }
+      weights = std::max(weights, gathered), gradients = std::max(gradients, all);
+    }
+    const at::TensorOptions where = at::TensorOptions().device(options_.device);
+    slot->weights = at::zeros({weights}, where.dtype(storage.compute));
+    if (storage.trainable) slot->gradients = at::zeros({gradients}, where.dtype(at::kFloat));
+  }
+}
+
+void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
+  int64_t at = 0, grad_at = 0;
+  for (nn::ParameterStore::Unit* unit : group.units) {
+    const at::Tensor& held = unit->flat.compute.defined() ? unit->flat.compute : unit->flat.param;
+    for (nn::Parameter* p : unit->parameters) {
+      const int64_t all = room(*p, shards()), own = all / shards();
+      // The rows of all shards, of which the model knows those that exist.
+      const auto rows_of = [&](const at::Tensor& flat, int64_t from) {
+        std::vector<int64_t> shape = p->shape;
+        shape[0] = shards() * p->shard->most;
+        return flat.narrow(0, from, all).view(shape);
+      };
+      if (p->stored_as) {
+        StoredWeight full = allocate_stored(*p->stored_as, shards() * p->shard->most, p->shape[1], options_.device);
+        p->weight.stored = std::make_shared<StoredWeight>(full);
+        for (at::Tensor StoredWeight::*part : {&StoredWeight::codes, &StoredWeight::scales, &StoredWeight::zeros}) {
+          const at::Tensor rows = full.*part;
+          if (!rows.defined()) continue;
+          group.codes.push_back(rows);
+          group.own_codes.push_back(rows.narrow(0, shard() * p->shard->most, p->shard->most));
+          (*p->stored_shard).*part = group.own_codes.back().narrow(0, 0, p->shard->rows);
+          (*p->weight.stored).*part = rows.narrow(0, 0, p->shape[0]);
+        }
+      } else {
+        group.whole.push_back(rows_of(group.slot->weights, at));
+        group.parts.push_back(held.narrow(0, p->offset, own));
+        p->weight.value = group.whole.back().narrow(0, 0, p->shape[0]).detach();
+        at += padded(all);
+      }
+      if (!storage.trainable) continue;
+      group.full_gradients.push_back(rows_of(group.slot->gradients, grad_at));
+      group.gradients.push_back(unit->flat.grad.narrow(0, p->offset, own));
+      p->weight.grad = group.full_gradients.back().narrow(0, 0, p->shape[0]);
+      p->weight.value.set_requires_grad(true);
+      grad_at += padded(all);
+    }
+  }
+}
+
+void DataParallel::gather(Group& group) {
+  if (group.slot->holds == &group) return;
+  if (group.slot->holds != nullptr) await(*group.slot->holds);
+  group.slot->holds = &group;
+  std::vector<at::Tensor> whole = group.whole, parts = group.parts;
+  if (group.codes_are_old) {
+    whole.insert(whole.end(), group.codes.begin(), group.codes.end());
+    parts.insert(parts.end(), group.own_codes.begin(), group.own_codes.end());
+  }
+  group.codes_are_old = false;
+  if (!whole.empty()) group.gather.emplace(gathers_->all_gather(whole, parts));
+}
+
+void DataParallel::await(Group& group) {
+  if (group.gather) group.gather->wait();
+  group.gather.reset();
+}
+
+void DataParallel::before_forward(int64_t unit) {
+  if (!sharded()) return;
+  Group& group = group_of(unit);
+  gather(group);
+  await(group);
+  // The next one comes while this one is computed.
+  if (unit < head_ && group_of(unit + 1).slot != group.slot) gather(group_of(unit + 1));
+}
+
+void DataParallel::before_backward(int64_t unit) {
+  if (!sharded()) return;
+  Group& group = group_of(unit);
+  if (unit > 0) {  // tables of embeddings are not read
+    gather(group);
+    await(group);
+    if (unit > 1) gather(group_of(unit - 1));
+  }
+  if (unit > 0 || !tied()) begin_gradients(group);
+}
+
+void DataParallel::begin_gradients(Group& group) {
+  Slot& slot = *group.slot;
+  if (slot.gradients_of != nullptr && slot.gradients_of != &group) settle(*slot.gradients_of);
+  slot.gradients_of = &group;
+  if (!options_.reshard && pass_ > 1) return;
+  settle(group);
+  for (nn::Parameter* p : group.parameters) p->weight.grad_is_stale = true;
+}
+
+void DataParallel::after_backward(int64_t unit) {
+  if (tied() && unit == head_) return;  // the embedding adds to them
+  if (last_pass_ || (sharded() && options_.reshard)) reduce(group_of(unit));
+}
+
+void DataParallel::reduce(Group& group) {
+  for (nn::Parameter* p : group.parameters) p->weight.grad_to_add();
+  if (!sharded()) return add_over_replicas(group);
+  for (nn::ParameterStore::Unit* unit : group.units) unit->gradients->hold();
+  for (size_t i = 0; i < group.parameters.size(); ++i) {  // rows that fill up the last shards
+    const int64_t rows = group.parameters[i]->shape[0], all = group.full_gradients[i].size(0);
+    if (all > rows) group.full_gradients[i].narrow(0, rows, all - rows).zero_();
+  }
+  std::vector<at::Tensor> from = group.full_gradients, to = group.gradients;
+  at::Tensor part;
+  if (group.reduced || options_.reduce != at::kFloat) {
+    int64_t total = 0, at = 0;
+    for (const at::Tensor& t : to) total += t.numel();
+    part = at::empty({total}, to[0].options().dtype(options_.reduce));
+    for (at::Tensor& t : to) {
+      const int64_t n = t.numel();
+      t = part.narrow(0, at, n), at += n;
+    }
+    if (options_.reduce != at::kFloat) {
+      for (at::Tensor& t : from) t = t.to(options_.reduce);
+    }
+  }
+  group.reductions.push_back({reductions_->reduce_scatter(to, from), part});
+}
+
+// Sums of the units' own gradients over replicas: all there is to do where there is one shard.
+void DataParallel::add_over_replicas(Group& group) {
+  if (!replicas_) return;
+  for (nn::ParameterStore::Unit* unit : group.units) {
+    at::Tensor sum = unit->flat.grad.to(options_.reduce);  // itself, in float32
+    group.sums.push_back({replicas_->all_reduce(sum), options_.reduce == at::kFloat ? at::Tensor() : sum});
+  }
+}
+
+// What the group's reductions brought is in the store's gradients.
+void DataParallel::settle(Group& group) {
+  if (group.reductions.empty()) return;
+  for (Reduction& r : group.reductions) {
+    r.pending.wait();
+    int64_t at = 0;
+    for (at::Tensor& gradient : group.gradients) {
+      if (!r.part.defined()) break;
+      const at::Tensor part = r.part.narrow(0, at, gradient.numel());
+      group.reduced ? gradient.add_(part) : gradient.copy_(part);
+      at += gradient.numel();
+    }
+    group.reduced = true;
+  }
+  group.reductions.clear();
+  if (last_pass_) add_over_replicas(group);
+}
+
+void DataParallel::begin_step() {
+  pass_ = 0;
+  for (Group& group : groups_) group.reduced = false;
+}
+
+void DataParallel::begin_pass(bool last) {
+  // Reductions of the pass before, which may still be under way, are not its sums' last.
+  for (Group& group : groups_) settle(group);
+  ++pass_, last_pass_ = last;
+}
+
+void DataParallel::finish_gradients() {
+  for (Group& group : groups_) settle(group);
+  for (Group& group : groups_) {
+    for (size_t i = 0; i < group.sums.size(); ++i) {
+      group.sums[i].pending.wait();
+      if (group.sums[i].part.defined()) group.units[i]->flat.grad.copy_(group.sums[i].part);
+    }
+    group.sums.clear();
+  }
+}
+
+void DataParallel::add_up(at::Tensor& numbers, int64_t labels) {
+  if (!world_) return;
+  if (!first_replica_) numbers[1].zero_();  // the same shards' as the first one's
+  at::Tensor all = at::zeros({2 + world_->size()}, numbers.options());
+  all.narrow(0, 0, 2).copy_(numbers);
+  if (labels > 0) all[2 + world_->index()].copy_(numbers[0]).div_(static_cast<double>(labels));
+  world_->all_reduce(all).wait();
+  numbers.copy_(all.narrow(0, 0, 2));
+  rank_losses_ = all.narrow(0, 2, world_->size());
+}
+
+void DataParallel::weights_changed() {
+  for (const auto& slot : slots_) {
+    if (slot->holds != nullptr) await(*slot->holds);
+    slot->holds = nullptr;
+  }
+  for (Group& group : groups_) group.codes_are_old = true;
+}
+
+std::string DataParallel::text() const {
+  const int64_t replicas = replicas_ ? replicas_->size() : 1;
+  const char* reduce = options_.reduce == at::kFloat ? "float32" : "bfloat16";
+  if (!sharded()) return fmt::format("DDP: {} replicas, gradients are added up in {}", replicas, reduce);
+  return fmt::format("{}: {} shards{}, weights {}, gradients are added up in {}", replicas > 1 ? "HSDP" : "FSDP", shards(),
+                     replicas > 1 ? fmt::format(" in each of {} replicas", replicas) : "",
+                     options_.reshard ? "are gathered for each pass (ZeRO-3)" : "stay gathered in a step (ZeRO-2)", reduce);
+}
+
+}  // namespace halftone::parallel
