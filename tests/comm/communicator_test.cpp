@@ -69,7 +69,9 @@ void movements(Communicator& c, at::Device device) {
     whole.push_back(at::zeros({4 * n, 3}, at::kFloat).to(dtype).to(device));
     part(whole.back(), own, n).copy_(part(expected.back(), own, n));
   }
-  c.all_gather_in_place(whole).wait();
+  std::vector<at::Tensor> own_parts;
+  for (const at::Tensor& t : whole) own_parts.push_back(part(t, own, n));
+  c.all_gather(whole, own_parts).wait();
   for (size_t i = 0; i < whole.size(); ++i) check(same(whole[i], expected[i]), "tensor {} of the gather is wrong", i);
 
   for (int64_t root = 0; root < n; ++root) {

@@ -22,7 +22,8 @@ const Options kSkip = {"--training.nonfinite=skip", "--training.spike_factor=2"}
 
 RunSummary train(const SmallRuns& runs, const std::string& name, int64_t steps, Options more) {
   more.push_back("--training.steps=" + std::to_string(steps));
-  return run_training(runs.config(name, more), "test");
+  Processes alone({}, {});
+  return run_training(runs.config(name, more), alone, "test");
 }
 
 Losses losses(const SmallRuns& runs, const std::string& name) {
@@ -127,9 +128,10 @@ TEST(Trainer, AStepThatIsNotFiniteEndsTheRun) {
 
 TEST(Trainer, TracesTheLastStepsOfACycle) {
   const SmallRuns runs;
+  Processes alone({}, {});
   run_training(runs.config("traced", {"--training.steps=4", "--profiling.enable_profiling", "--profiling.profile_freq=4",
                                       "--profiling.profiler_active=2", "--profiling.profiler_warmup=1"}),
-               "test");
+               alone, "test");
   const std::string trace = testing::read_file(runs / "traced" / "profile_traces" / "iteration_4" / "rank0_trace.json");
   for (const int step : {1, 2, 3, 4}) EXPECT_EQ(trace.find("ProfilerStep#" + std::to_string(step)) != std::string::npos, step > 2) << step;
 }

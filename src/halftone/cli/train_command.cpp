@@ -1,8 +1,11 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <exception>
+#include <optional>
 
 #include "halftone/base/environment.h"
+#include "halftone/base/error.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/next_commands.h"
 #include "halftone/cli/version.h"
@@ -37,13 +40,25 @@ int train_command(Arguments args) {
     print((section->empty() ? kTrainUsage : "") + describe_fields(*section));
     return 0;
   }
-  require_one_process(read_environment());
-  const LoadedConfig loaded = load_config(args);
-  const RunSummary run = run_training(loaded, version(), full_run_command(args, loaded.config));
+  const Environment environment = read_environment();
+  // An error of this process's own is the end of the others, too: they have to be found first.
+  std::optional<LoadedConfig> loaded;
+  std::exception_ptr problem;
+  try {
+    loaded = load_config(args);
+  } catch (const Error&) {
+    problem = std::current_exception();
+  }
+  Processes processes(environment, loaded ? loaded->config.comm : CommConfig{});
+  RunSummary run;
+  processes.run([&] {
+    if (problem) std::rethrow_exception(problem);
+    run = run_training(*loaded, processes, version(), full_run_command(args, loaded->config));
+  });
   if (run.end == RunEnd::interrupted) return 128 + run.signal;
-  if (run.end == RunEnd::already_complete)
+  if (run.end == RunEnd::already_complete && processes.first())
     std::printf("This run is complete: %lld steps, newest checkpoint %s\n", static_cast<long long>(run.step), run.checkpoint.c_str());
-  show_result(args, run, loaded.config);
+  if (!processes.many()) show_result(args, run, loaded->config);
   return 0;
 }
 

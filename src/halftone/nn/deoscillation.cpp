@@ -4,6 +4,8 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
+
 #include "halftone/base/log.h"
 #include "halftone/ops/operand.h"
 
@@ -24,6 +26,13 @@ Deoscillator::Deoscillator(Module& model) {
     auto* linear = dynamic_cast<Linear*>(&m);
     if (linear != nullptr && linear->deoscillation().step > 0 && linear->weight.numel() > 0)
       layers_.push_back({linear, linear->deoscillation(), {}, {}, {}});
+  });
+}
+
+bool Deoscillator::needs_whole_weights() const {
+  return std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) {
+    const OperandSpec& w = layer.linear->recipe().w_forward;
+    return w.granularity == Granularity::tensor || w.two_level == TwoLevel::tensor;
   });
 }
 

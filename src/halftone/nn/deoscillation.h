@@ -16,6 +16,7 @@ class Deoscillator {
   explicit Deoscillator(Module& model);  // its linears with deosc.step > 0
 
   bool active() const { return !layers_.empty(); }
+  bool needs_whole_weights() const;  // a scale of Q depends on all rows
   // After optimizer step `step`; true when masters changed.
   bool step(int64_t step);
   // The states that step `step` has, as if the windows began with the present weights; none before deosc_step.

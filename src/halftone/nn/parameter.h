@@ -28,20 +28,20 @@ struct RowShard {
 struct Parameter {
   std::string name;  // inside its module
   std::string fqn;
-  std::string unit;  // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
+  std::string unit;    // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
   int64_t block = -1;  // Module::block
   std::vector<int64_t> shape;
   Init init;
-  int64_t row_block = 1;                 // a shard begins at a multiple: the rows of a quantiser's block
-  std::optional<RowShard> shard;         // none: this process holds all of it
-  int64_t offset = 0;                    // of what it holds in its unit's flat buffers, in elements
-  at::Tensor master;                     // storage dtype, of the shard, view into its unit's flat buffer; undefined for a stored weight
+  int64_t row_block = 1;          // a shard begins at a multiple: the rows of a quantiser's block
+  std::optional<RowShard> shard;  // none: this process holds all of it
+  int64_t offset = 0;             // of what it holds in its unit's flat buffers, in elements
+  at::Tensor master;              // storage dtype, of the shard, view into its unit's flat buffer; undefined for a stored weight
   std::shared_ptr<StoredWeight> stored_shard;  // of a stored weight that is shared out: weight.stored has its rows and the others'
-  Weight weight;                         // what ops see
-  std::optional<OperandSpec> stored_as;  // int8_weight, int4_weight: codes are all that exists of it
-  bool codes_alone = false;              // products read quantised copies and nothing else of it
-  bool added = false;                    // by a recipe: checkpoints of the plain model have none, it then takes
-  std::string copy_of;                   // the values of this parameter of theirs, or fresh ones when empty
+  Weight weight;                               // what ops see
+  std::optional<OperandSpec> stored_as;        // int8_weight, int4_weight: codes are all that exists of it
+  bool codes_alone = false;                    // products read quantised copies and nothing else of it
+  bool added = false;                          // by a recipe: checkpoints of the plain model have none, it then takes
+  std::string copy_of;                         // the values of this parameter of theirs, or fresh ones when empty
 
   int64_t numel() const {
     int64_t n = 1;
@@ -58,7 +58,8 @@ struct Parameter {
   StoredWeight* stored() const { return shard ? stored_shard.get() : weight.stored.get(); }  // null for other weights
   // Its numbers, of the shard: the master, or those that a stored weight's codes stand for, in fp32.
   at::Tensor values() const;
-  // The tensors that make up what this process holds of it, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a stored weight.
+  // The tensors that make up what this process holds of it, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a
+  // stored weight.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const {
     const StoredWeight* s = stored();
     if (s == nullptr) return {{fqn, master}};

@@ -52,7 +52,7 @@ class DataParallel : public nn::UnitAccess {
  private:
   struct Group;
   struct Slot {
-    at::Tensor weights, gradients;                     // flat
+    at::Tensor weights, gradients;                    // flat
     Group *holds = nullptr, *gradients_of = nullptr;  // whose weights are there, or on their way; whose gradients
   };
   struct Reduction {

@@ -1,5 +1,6 @@
 #include "halftone/train/batches.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -17,18 +18,38 @@ MicroBatch to_device(const Batch& b, const Engine& engine, int64_t first_row) {
   return m;
 }
 
+int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch) {
+  return (a * loader.options().dp_size + loader.options().dp_rank) * batch.tokens.numel();
+}
+
+StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds) {
+  double labels = 0;
+  for (const MicroBatch& b : batches.value_or(std::vector<MicroBatch>{})) labels += static_cast<double>(b.valid_labels);
+  const std::vector<Processes::Said> said = processes.exchange({batches ? 1.0 : 0.0, labels, static_cast<double>(signal), data_seconds});
+  StepAgreement agreed;
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    const auto& [has_rows, valid, received, seconds] = said[rank];
+    agreed.has_rows = agreed.has_rows && has_rows != 0;
+    agreed.valid_labels += static_cast<int64_t>(valid);
+    agreed.signal = std::max(agreed.signal, static_cast<int>(received));
+    agreed.data_seconds += seconds / static_cast<double>(said.size());
+    if (seconds > agreed.longest_data_seconds) agreed.longest_data_seconds = seconds, agreed.longest_data_rank = static_cast<int64_t>(rank);
+  }
+  return agreed;
+}
+
 std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine) {
   const nlohmann::json here = loader.state();
   std::vector<MicroBatch> batches;
   for (int64_t a = 0; a < loader.microbatches_per_step() && loader.has_next(); ++a) {
     const Batch batch = loader.next();
-    batches.push_back(to_device(batch, engine, a * batch.tokens.numel()));
+    batches.push_back(to_device(batch, engine, first_token(loader, a, batch)));
   }
   loader.load_state(here);
   return batches;
 }
 
-Evaluation evaluate(Engine& engine, DataLoader& loader) {
+Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
   const Stopwatch watch;
   Evaluation e;
   loader.rewind();
@@ -37,6 +58,13 @@ Evaluation evaluate(Engine& engine, DataLoader& loader) {
     e.loss_sum += engine.evaluate(to_device(batch, engine, 0));
     e.valid_labels += batch.valid_labels, e.tokens += batch.tokens.numel(), e.label_bytes += batch.label_bytes;
   }
+  const Processes::Said own = {e.loss_sum, static_cast<double>(e.valid_labels), static_cast<double>(e.tokens),
+                               static_cast<double>(e.label_bytes)};
+  Processes::Said sums = {};
+  for (const Processes::Said& said : processes.exchange(own)) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += said[i];
+  }
+  e.loss_sum = sums[0], e.valid_labels = static_cast<int64_t>(sums[1]), e.label_bytes = static_cast<int64_t>(sums[3]);
   check(e.valid_labels > 0, "validation: no valid label in its data");
   e.seconds = watch.seconds();
   return e;

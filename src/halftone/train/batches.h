@@ -1,17 +1,31 @@
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "halftone/data/loader.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/processes.h"
 
 namespace halftone {
 
 // A loader's batch on the engine's device; `first_row` as in MicroBatch.
 MicroBatch to_device(const Batch& batch, const Engine& engine, int64_t first_row);
+// Index of the first token of the `a`-th micro-batch of this loader's step in the step's global batch.
+int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch);
 // The micro-batches of the loader's next step, which stay its next ones; fewer where the data end.
 std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine);
 
-// One pass over the loader's rows, from the first.
+// What the processes agree on before a step.
+struct StepAgreement {
+  bool has_rows = true;  // all of them
+  int64_t valid_labels = 0;
+  int signal = 0;                                     // that one of them has received: the run ends behind this step
+  double data_seconds = 0, longest_data_seconds = 0;  // mean and largest wait for the loader
+  int64_t longest_data_rank = 0;
+};
+StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds);
+
+// One pass over the loader's rows of all processes, from the first.
 struct Evaluation {
   double loss_sum = 0;  // nats over valid labels
   int64_t valid_labels = 0, tokens = 0;
@@ -19,6 +33,6 @@ struct Evaluation {
   double seconds = 0;
   double loss() const { return loss_sum / static_cast<double>(valid_labels); }
 };
-Evaluation evaluate(Engine& engine, DataLoader& loader);
+Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes);
 
 }  // namespace halftone

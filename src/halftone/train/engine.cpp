@@ -96,7 +96,8 @@ Engine::Engine(const JobConfig& config, const Options& options)
   }
   host_states_ = options.trainable && keeps_states_on_host(config.training);
   if (host_states_ && options.device.is_cpu()) log_info("training.offload: on a CPU the optimizer's states are in host memory anyway");
-  if (host_states_ && !options.device.is_cpu()) require_host_memory(size_.parameters * moment_bytes(config.optimizer) / storage.shards, available_memory());
+  if (host_states_ && !options.device.is_cpu())
+    require_host_memory(size_.parameters * moment_bytes(config.optimizer) / storage.shards, available_memory());
   store_.materialize(model, storage);
   if (data_parallel() != nullptr) data_parallel()->attach(model, store_, storage);
   if (options.trainable && !options.device.is_cpu()) {
@@ -109,6 +110,9 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);
     deosc_ = std::make_unique<nn::Deoscillator>(model);
+    check(!sharded() || !deosc_->needs_whole_weights(),
+          "quantize.deosc_step: this recipe's scales are of whole weights, of which every process holds a part; set "
+          "parallelism.data_parallel_shard_degree = 1 (DDP)");
   }
   set_seed(options.seed);
   constexpr int64_t kNumbers = sizeof(StepOutcome) / sizeof(double);

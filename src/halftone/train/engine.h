@@ -16,7 +16,7 @@
 
 namespace halftone {
 
-struct StepResult {  // of all processes
+struct StepResult {     // of all processes
   double loss_sum = 0;  // nats over valid labels
   int64_t valid_labels = 0;
   double max_loss = 0;   // largest of the processes' mean losses

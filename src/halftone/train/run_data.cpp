@@ -7,16 +7,18 @@
 
 namespace halftone {
 
-int64_t rows_per_step(const TrainingConfig& config) {
-  const int64_t rows = config.global_batch_size > 0 ? config.global_batch_size : config.local_batch_size;
-  check(rows % config.local_batch_size == 0, "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}", rows,
-        config.local_batch_size);
+int64_t rows_per_step(const TrainingConfig& config, int64_t processes) {
+  const int64_t pass = config.local_batch_size * processes, rows = config.global_batch_size > 0 ? config.global_batch_size : pass;
+  check(rows % pass == 0, "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}{}", rows,
+        config.local_batch_size, processes == 1 ? "" : fmt::format(" times {} data-parallel processes", processes));
   return rows;
 }
 
-RunData::RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engine& engine)
-    : engine_(engine), loader_(make_training_loader(config, tokenizer, rows_per_step(config.training), 0, 1, !engine.device().is_cpu())) {
-  if (config.validation.enable) validation_ = make_validation_loader(config, tokenizer, 0, 1, !engine.device().is_cpu());
+RunData::RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engine& engine, const Processes& processes) : engine_(engine) {
+  const int64_t rank = processes.data_rank(), ranks = processes.data_ranks();
+  const bool pinned = !engine.device().is_cpu();
+  loader_ = make_training_loader(config, tokenizer, rows_per_step(config.training, ranks), rank, ranks, pinned);
+  if (config.validation.enable) validation_ = make_validation_loader(config, tokenizer, rank, ranks, pinned);
   first_rows_ = loader_->state();
 }
 
@@ -29,15 +31,17 @@ std::optional<std::vector<MicroBatch>> RunData::next_step() {
     for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
       if (!loader_->has_next()) {
         log_warning("Ran out of data; last step was canceled.");
+        wait_of_step_ = wait.seconds();
         return std::nullopt;
       }
       const Batch batch = loader_->next();
-      if (!left_out) batches.push_back(to_device(batch, engine_, a * batch.tokens.numel()));
+      if (!left_out) batches.push_back(to_device(batch, engine_, first_token(*loader_, a, batch)));
     }
     wait_.batches += loader_->microbatches_per_step();
     if (left_out) log_warning("the rows from {} of epoch {} on are left out", rows_.row, rows_.epoch);
   }
-  wait_.seconds += wait.seconds();
+  wait_of_step_ = wait.seconds();
+  wait_.seconds += wait_of_step_;
   return batches;
 }
 

@@ -9,8 +9,9 @@
 namespace halftone {
 namespace {
 
-MetricsOptions metrics_options(const JobConfig& config) {
+MetricsOptions metrics_options(const JobConfig& config, const Processes& processes) {
   MetricsOptions m;
+  m.rank = static_cast<int>(processes.rank());
   m.dump_folder = config.job.dump_folder, m.config = config.metrics, m.total_steps = config.training.steps;
   return m;
 }
@@ -28,14 +29,19 @@ RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceIn
   return flops;
 }
 
-RunMetrics::RunMetrics(const JobConfig& config, at::Device device, const DeviceInfo& info, const RunFlops& flops,
-                       const std::string& version, std::optional<int64_t> resumed_step)
+RunMetrics::RunMetrics(const JobConfig& config, const Processes& processes, at::Device device, const DeviceInfo& info,
+                       const RunFlops& flops, const std::string& version, std::optional<int64_t> resumed_step)
     : config_(config),
       device_(device),
       capacity_gib_(info.capacity_gib),
       flops_(flops),
-      logger_(metrics_options(config), resumed_step,
-              RunDescription{to_json(config), version, info.name, 1, {{"dp_shard", 1}}, config.quantize.recipe_text}) {}
+      logger_(metrics_options(config, processes), resumed_step,
+              RunDescription{to_json(config), version, info.name, processes.world(), processes.degrees(), config.quantize.recipe_text}),
+      many_(processes.many()) {}
+
+void RunMetrics::count_waits(const StepAgreement& agreed) {
+  if (agreed.longest_data_seconds >= longest_.longest_data_seconds) longest_ = agreed;
+}
 
 bool RunMetrics::is_logged(int64_t step) const {
   return step == 1 || step % config_.metrics.log_freq == 0 || step == config_.training.steps;
@@ -44,6 +50,7 @@ bool RunMetrics::is_logged(int64_t step) const {
 void RunMetrics::start_interval() {
   interval_ = Stopwatch();
   tokens_ = steps_ = 0;
+  longest_ = {};
 }
 
 void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t tokens_seen, const RunData::Wait& wait) {
@@ -52,7 +59,7 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
   const double loss = r.loss_sum / static_cast<double>(r.valid_labels);
   const MemoryUse memory = peak_memory(device_);
   Scalars s = {{"loss_metrics/global_avg_loss", loss},
-               {"loss_metrics/global_max_loss", loss},  // one rank: its own
+               {"loss_metrics/global_max_loss", r.max_loss},
                {"grad_norm", r.grad_norm},
                {"lr", lr},
                {"n_tokens_seen", static_cast<double>(tokens_seen)},
@@ -68,6 +75,10 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
                      {"memory/max_reserved(%)", 100 * memory.reserved_gib / capacity_gib_},
                      {"memory/num_alloc_retries", static_cast<double>(memory.alloc_retries)},
                      {"memory/num_ooms", static_cast<double>(memory.ooms)}});
+  if (many_) {
+    s.insert(s.end(), {{"time_metrics/data_loading_max(s)", longest_.longest_data_seconds},
+                       {"time_metrics/data_loading_max_rank", static_cast<double>(longest_.longest_data_rank)}});
+  }
   if (memory.alloc_retries > 0 || memory.ooms > 0)
     log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);
   logger_.log_train(step, s);

@@ -21,11 +21,12 @@ RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceIn
 class RunMetrics {
  public:
   // `resumed_step` as in MetricsLogger. The first interval begins here.
-  RunMetrics(const JobConfig& config, at::Device device, const DeviceInfo& info, const RunFlops& flops, const std::string& version,
-             std::optional<int64_t> resumed_step);
+  RunMetrics(const JobConfig& config, const Processes& processes, at::Device device, const DeviceInfo& info, const RunFlops& flops,
+             const std::string& version, std::optional<int64_t> resumed_step);
 
   bool is_logged(int64_t step) const;
-  void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }
+  void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }  // of this process
+  void count_waits(const StepAgreement& agreed);
   // The numbers of a step that updated and of the interval that it ends: now that its result is known, its gradients are complete.
   void log_step(int64_t step, const StepResult& result, double lr, int64_t tokens_seen, const RunData::Wait& wait);
   void log_validation(int64_t step, const Evaluation& evaluation);
@@ -42,6 +43,8 @@ class RunMetrics {
   MetricsLogger logger_;
   Stopwatch interval_;
   int64_t tokens_ = 0, steps_ = 0;  // of the interval
+  bool many_;                       // processes
+  StepAgreement longest_;           // of the interval's steps, the one with the longest wait for data
 };
 
 }  // namespace halftone

@@ -33,9 +33,9 @@ void StepGuard::updated(int64_t step, double loss) {
 
 StepGuard::Refusal StepGuard::refused(int64_t step, const StepResult& r) {
   const std::string what =
-      fmt::format("{} at step {} (first on rank 0): loss {}, gradient norm {}",
+      fmt::format("{} at step {} (first on rank {}): loss {}, gradient norm {}",
                   r.finite ? "loss is above spike_factor times its running median" : "loss or gradient norm is not finite", step,
-                  plain_nan(r.loss_sum / static_cast<double>(r.valid_labels)), plain_nan(r.grad_norm));
+                  r.max_rank, plain_nan(r.loss_sum / static_cast<double>(r.valid_labels)), plain_nan(r.grad_norm));
   if (config_.nonfinite == "rollback") {
     if (++rollbacks_ > kMostRefused) throw NonFiniteError(fmt::format("{}; {} rollbacks in a row did not help", what, kMostRefused));
     furthest_bad_step_ = std::max(furthest_bad_step_, step);

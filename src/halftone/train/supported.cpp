@@ -9,21 +9,23 @@
 
 namespace halftone {
 
-void refuse_unsupported(const JobConfig& c) {
+void refuse_unsupported(const JobConfig& c, int64_t processes) {
   std::vector<std::string> problems;
   const auto refuse = [&](bool set, const char* message) {
     if (set) problems.emplace_back(message);
   };
   const ParallelismConfig& p = c.parallelism;
-  refuse(p.tensor_parallel_degree > 1 || p.context_parallel_degree > 1 || p.pipeline_parallel_degree > 1 || p.expert_parallel_degree > 1 ||
-             p.data_parallel_replicate_degree > 1 || p.data_parallel_shard_degree > 1,
-         "parallelism.*_degree: this build trains in one process; set every degree to 1");
+  refuse(p.tensor_parallel_degree > 1 || p.context_parallel_degree > 1 || p.pipeline_parallel_degree > 1 || p.expert_parallel_degree > 1,
+         "parallelism.*_degree: this build has data parallelism alone; set the tensor, context, pipeline and expert degrees to 1");
+  refuse(processes == 1 && (p.data_parallel_replicate_degree > 1 || p.data_parallel_shard_degree > 1),
+         "parallelism.data_parallel_*_degree: this is one process; start as many as the degrees make (torchrun --no-python "
+         "--nproc_per_node N halftone train ...)");
+  refuse(processes > 1 && c.checkpoint.enable, "checkpoint.enable: TO BE MERGED");
+  refuse(processes > 1 && c.training.minutes > 0, "training.minutes: one process alone measures how long a run takes; set training.steps");
   const StringList& offload = c.training.offload;
   refuse(c.training.enable_cpu_offload || std::any_of(offload.begin(), offload.end(), [](const auto& what) { return what != "optimizer"; }),
          "training.enable_cpu_offload, training.offload: this build keeps the optimizer's states in host memory, nothing else; set "
          "training.offload = [\"optimizer\"]");
-  refuse(c.training.mixed_precision_reduce != "float32",
-         "training.mixed_precision_reduce: one process reduces nothing; leave it at float32");
   refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
   refuse(c.comm.mode != "default", "comm.mode: this build has no dry run; set it to default");
   refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
@@ -34,9 +36,11 @@ void refuse_unsupported(const JobConfig& c) {
     if (set) log_warning("[compat] {}", line);
   };
   const CommConfig comm;
-  idle(c.comm.init_timeout_seconds != comm.init_timeout_seconds || c.comm.train_timeout_seconds != comm.train_timeout_seconds ||
-           c.comm.trace_buf_size != comm.trace_buf_size || c.comm.save_traces_folder != comm.save_traces_folder ||
-           c.comm.save_traces_file_prefix != comm.save_traces_file_prefix,
+  idle(processes == 1 && c.training.mixed_precision_reduce != "float32", "training.mixed_precision_reduce: one process reduces nothing");
+  idle(processes == 1 &&
+           (c.comm.init_timeout_seconds != comm.init_timeout_seconds || c.comm.train_timeout_seconds != comm.train_timeout_seconds ||
+            c.comm.trace_buf_size != comm.trace_buf_size || c.comm.save_traces_folder != comm.save_traces_folder ||
+            c.comm.save_traces_file_prefix != comm.save_traces_file_prefix),
        "comm: one process has no collectives to time or to trace");
   const ActivationCheckpointConfig recompute;
   idle(c.activation_checkpoint.visualize_memory_budget_pareto,

@@ -4,7 +4,7 @@
 namespace halftone {
 
 // Settings that are valid but have no effect in this build are errors, all listed together: a run never ignores what it was
-// told.
-void refuse_unsupported(const JobConfig& config);
+// told. `processes`: that train together.
+void refuse_unsupported(const JobConfig& config, int64_t processes = 1);
 
 }  // namespace halftone

@@ -41,11 +41,12 @@ namespace fs = std::filesystem;
 // The parts of a run, made in the order in which they need each other, and the loop over its steps.
 class Trainer {
  public:
-  Trainer(const LoadedConfig& loaded, const std::string& version, const std::string& full_run)
-      : config_(loaded.config), version_(version), sizing_(loaded, full_run) {
+  Trainer(const LoadedConfig& loaded, Processes& processes, const std::string& version, const std::string& full_run)
+      : config_(loaded.config), processes_(processes), version_(version), sizing_(loaded, full_run) {
     for (const std::string& line : loaded.compat_lines) log_info("{}", line);
     for (const std::string& line : loaded.warnings) log_warning("{}", line);
-    refuse_unsupported(config_);
+    refuse_unsupported(config_, processes_.world());
+    processes_.compare(config_, version_);
   }
 
   RunSummary run();
@@ -63,9 +64,13 @@ class Trainer {
   void validate(int64_t step);
   void save(bool last);
   RunSummary summary(RunEnd end) const;
-  int signal() const { return stop_ ? stop_->signal() : 0; }
+  // That this process received, or any of several, which agree on it with every step.
+  int signal() const { return processes_.many() || !stop_ ? signal_ : stop_->signal(); }
+  // What the others see this process do.
+  std::optional<comm::Activity> activity(std::string_view what) const;
 
   JobConfig config_;
+  Processes& processes_;
   std::string version_;
   Sizing sizing_;
   std::optional<RunLock> lock_;
@@ -90,6 +95,7 @@ class Trainer {
   };
   std::optional<Unsettled> unsettled_;
   double validation_loss_ = 0;
+  int signal_ = 0;  // that any of the processes has received
   std::optional<StepTraces> traces_;
   std::optional<StartTimes> start_times_{std::in_place};  // until the first step has ended
   std::optional<StopSignal> stop_;                        // from the first step on: before it nothing would be lost
@@ -101,6 +107,7 @@ void Trainer::open_folder() {
   fs::create_directories(folder, error);
   check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
         error.message());
+  if (!processes_.first()) return;
   lock_.emplace(folder);
   write_config_files(config_);
 }
@@ -108,27 +115,29 @@ void Trainer::open_folder() {
 void Trainer::build() {
   log_info("Starting job: {}", config_.job.description);
   start_times_->mark("program");
-  device_ = select_device(config_.training.device, 0);
+  device_ = select_device(config_.training.device, static_cast<int>(processes_.local_rank()));
   device_info_ = device_info(device_);
   if (config_.debug.deterministic) set_deterministic(config_.debug.deterministic_warn_only);
   log_info("halftone {} on {} ({} threads)", version_, device_.str(), max_threads());
   log_info("{} capacity: {} with {:.2f} GiB memory", device_.is_cpu() ? "CPU" : "CUDA", device_info_.name, device_info_.capacity_gib);
   start_times_->mark("device");
   open_folder();
-  progress_.seed = config_.debug.seed ? static_cast<uint64_t>(*config_.debug.seed) : std::random_device{}();
+  processes_.connect(config_, device_);
+  const uint64_t seed = config_.debug.seed ? static_cast<uint64_t>(*config_.debug.seed) : std::random_device{}();
+  progress_.seed = static_cast<uint64_t>(processes_.of_first(static_cast<int64_t>(seed)));
   if (!config_.debug.seed) log_info("debug.seed is not set: drew {}", progress_.seed);
 
   std::future<void> warm = std::async(std::launch::async, warm_up, device_);  // while the tokenizer is read
-  tokenizer_ = prepare_tokenizer(config_);
+  processes_.one_of_host_first([&] { tokenizer_ = prepare_tokenizer(config_); });
   warm.get();
-  rows_per_step(config_.training);  // its error belongs before the model
+  rows_per_step(config_.training, processes_.data_ranks());  // its error belongs before the model
   start_times_->mark("tokenizer");
   build_engine();
   start_times_->mark("model");
   flops_ = run_flops(*engine_, config_, device_info_);
   store_ = open_checkpoints(config_);
   // Last, since tokenising may take long: what is wrong with model, recipe and folders is known by now.
-  data_.emplace(config_, *tokenizer_, *engine_);
+  processes_.one_of_host_first([&] { data_.emplace(config_, *tokenizer_, *engine_, processes_); });
   checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_}, store_.get());
   start_times_->mark("data");
 }
@@ -148,9 +157,10 @@ void Trainer::expect(int64_t vocab_size) {
 
 void Trainer::build_engine() {
   Engine::Options options;
+  options.data_parallel = processes_.data_parallel();
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
-  if (!device_.is_cpu()) expect(options.vocab_size);
+  if (!device_.is_cpu() && !processes_.many()) expect(options.vocab_size);
   try {
     engine_ = std::make_unique<Engine>(config_, options);
   } catch (const c10::OutOfMemoryError& e) {
@@ -182,16 +192,28 @@ void Trainer::plan() {
   schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   const std::optional<int64_t> from = checkpoints_->started_from();
-  metrics_.emplace(config_, device_, device_info_, flops_, version_,
+  metrics_.emplace(config_, processes_, device_, device_info_, flops_, version_,
                    from && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt);
 }
 
+std::optional<comm::Activity> Trainer::activity(std::string_view what) const {
+  if (!processes_.many()) return std::nullopt;
+  return std::optional<comm::Activity>(std::in_place, *processes_.watch(), what);
+}
+
 bool Trainer::train_step(int64_t step) {
-  const std::optional<std::vector<MicroBatch>> batches = data_->next_step();
-  if (!batches) return false;
+  const auto doing = activity(fmt::format("step {}", step));
+  std::optional<std::vector<MicroBatch>> batches;
+  {
+    const auto loading = activity("data load");
+    batches = data_->next_step();
+  }
+  const StepAgreement agreed = agree_on_step(processes_, batches, stop_ ? stop_->signal() : 0, data_->wait_of_step());
+  signal_ = agreed.signal;
+  if (!agreed.has_rows) return false;
   std::optional<QuantizationReport> quantization;
   if (config_.metrics.log_quantization && metrics_->is_logged(step)) quantization.emplace();
-  engine_->accumulate(*batches, step);
+  engine_->accumulate(*batches, step, agreed.valid_labels);
   if (!settle()) {  // these gradients are of the step after a bad one
     engine_->drop_gradients();
     return true;
@@ -202,7 +224,8 @@ bool Trainer::train_step(int64_t step) {
   quantization.reset();
   int64_t tokens = 0;
   for (const MicroBatch& b : *batches) tokens += b.input.tokens.numel();
-  progress_.step = step, progress_.tokens_seen += tokens, ++progress_.last_epoch;
+  metrics_->count_waits(agreed);
+  progress_.step = step, progress_.tokens_seen += tokens * processes_.data_ranks(), ++progress_.last_epoch;
   unsettled_ = {config_.optimizer.lr * factor, tokens, data_->rows()};
   return true;
 }
@@ -217,6 +240,7 @@ bool Trainer::settle() {
     start_times_->mark("first step");
     log_debug("step {} ended {}", step, start_times_->text());
     start_times_.reset();
+    processes_.first_step_is_done();
   }
   metrics_->count_step(last->tokens);
   if (r.valid_labels == 0) {
@@ -252,7 +276,8 @@ bool Trainer::observed_step(int64_t step) {
 void Trainer::validate(int64_t step) {
   if (!data_->validation()) return;
   const Stopwatch watch;
-  const Evaluation evaluation = evaluate(*engine_, *data_->validation());
+  const auto doing = activity("validation");
+  const Evaluation evaluation = evaluate(*engine_, *data_->validation(), processes_);
   validation_loss_ = evaluation.loss();
   metrics_->log_validation(step, evaluation);
   metrics_->leave_out(watch.seconds());
@@ -260,6 +285,7 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save(bool last) {
   const Stopwatch watch;
+  const auto doing = activity("saving a checkpoint");
   checkpoints_->save(last);
   metrics_->leave_out(watch.seconds());
 }
@@ -352,8 +378,8 @@ RunSummary Trainer::run() {
 
 }  // namespace
 
-RunSummary run_training(const LoadedConfig& loaded, const std::string& version, const std::string& full_run) {
-  return Trainer(loaded, version, full_run).run();
+RunSummary run_training(const LoadedConfig& loaded, Processes& processes, const std::string& version, const std::string& full_run) {
+  return Trainer(loaded, processes, version, full_run).run();
 }
 
 }  // namespace halftone

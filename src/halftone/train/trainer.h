@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/config/load.h"
+#include "halftone/train/processes.h"
 #include "halftone/train/sizing.h"
 
 namespace halftone {
@@ -18,7 +19,7 @@ struct RunSummary {
 };
 
 // A whole run (platform.md 5.1): tokenizer, data, model, checkpoint or fresh weights, steps, metrics, last save.
-// Bad input throws Error before anything is written over. `full_run` as in Sizing.
-RunSummary run_training(const LoadedConfig& loaded, const std::string& version, const std::string& full_run = "");
+// Bad input throws Error before anything is written over. `full_run` as in Sizing. All `processes` call it.
+RunSummary run_training(const LoadedConfig& loaded, Processes& processes, const std::string& version, const std::string& full_run = "");
 
 }  // namespace halftone

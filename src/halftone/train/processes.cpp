@@ -1,0 +1,151 @@
+#include "halftone/train/processes.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <omp.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/comm/store.h"
+#include "halftone/config/load.h"
+
+namespace halftone {
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+// The cores that this process may run on, and those of the host.
+std::pair<int, int> cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  const int all = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  return {sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : all, all};
+}
+
+}  // namespace
+
+Processes::Processes(const Environment& environment, const CommConfig& comm) : environment_(environment), comm_(comm) {
+  if (!many()) return;
+  const auto& ranks = environment.log_ranks;
+  set_log_enabled(std::find(ranks.begin(), ranks.end(), rank()) != ranks.end());
+  const auto timeout = std::chrono::seconds(comm.init_timeout_seconds);
+  watch_ = std::make_unique<comm::Watch>(comm::open_store(environment, timeout), rank(), world(), timeout);
+}
+
+Processes::~Processes() {
+  data_parallel_.reset(), host_.reset();  // the watch outlives what it watches
+}
+
+void Processes::run(const std::function<void()>& body) {
+  if (!many()) return body();
+  watch_->run([&] {
+    share_cores();
+    body();
+    data_parallel_.reset(), host_.reset();  // while the others are there
+  });
+}
+
+void Processes::share_cores() {
+  const std::string key = "host/" + host_name();
+  first_of_host_ = watch_->store()->add(key, 1) == 1;
+  comm::Group all{"all", "all", {}};
+  for (int64_t r = 0; r < world(); ++r) all.ranks.push_back(r);
+  watch_->meet("start", all);
+  on_host_ = watch_->store()->add(key, 0);
+  // Who bound this process to some of the cores has shared them out; torchrun sets one thread where nothing is set.
+  const char* set = std::getenv("OMP_NUM_THREADS");
+  const bool wanted = set != nullptr && !(environment_.launcher == "torchrun" && std::strcmp(set, "1") == 0);
+  const auto [ours, hosts] = cores();
+  if (wanted) return;
+  const int threads = std::max<int>(1, ours < hosts ? ours : static_cast<int>(ours / on_host_));
+  omp_set_num_threads(threads);
+  at::set_num_threads(threads);
+}
+
+void Processes::compare(const JobConfig& config, const std::string& version) {
+  if (!many()) return;
+  using Json = nlohmann::json;
+  const Json own = {{"version", version}, {"config", Json::parse(to_json(config))}};
+  if (first()) return watch_->store()->set("configuration", own.dump());
+  const Json others = Json::parse(watch_->store()->get_to_str("configuration"));
+  for (const Json& change : Json::diff(others, own)) {
+    std::string field = change.at("path").get<std::string>().substr(1);
+    std::replace(field.begin(), field.end(), '/', '.');
+    const Json::json_pointer at(change.at("path").get<std::string>());
+    fail("rank {} runs with another configuration than rank 0: {} = {} here, {} there; give all of them the same", rank(),
+         field.starts_with("config.") ? field.substr(7) : field, own.contains(at) ? own[at].dump() : "unset",
+         others.contains(at) ? others[at].dump() : "unset");
+  }
+}
+
+void Processes::connect(const JobConfig& config, c10::Device device) {
+  mesh_ = std::make_unique<comm::Mesh>(config.parallelism, world());
+  if (!many()) return;
+  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
+  const comm::Activity activity(*watch_, "opening communicators");
+  host_ = std::make_unique<comm::Communicator>(*watch_, "host", mesh_->ranks(rank(), "world"), c10::Device(c10::kCPU));
+  parallel::DataParallelOptions options;
+  options.device = device;
+  options.reduce = config.training.mixed_precision_reduce == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  options.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
+  data_parallel_ = std::make_unique<parallel::DataParallel>(*watch_, *mesh_, options);
+  log_info("{} processes, {} on this host; {}", world(), on_host_, data_parallel_->text());
+}
+
+std::map<std::string, int64_t> Processes::degrees() const {
+  std::map<std::string, int64_t> degrees;
+  for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp"}) degrees[axis] = mesh_->size(axis);
+  return degrees;
+}
+
+void Processes::first_step_is_done() {
+  if (many()) watch_->set_timeout(std::chrono::seconds(comm_.train_timeout_seconds));
+}
+
+std::vector<Processes::Said> Processes::exchange(const Said& own) {
+  std::vector<Said> said(static_cast<size_t>(world()), own);
+  if (!many()) return said;
+  const auto tensor = [](void* data, int64_t count) { return at::from_blob(data, {count}, at::TensorOptions().dtype(at::kDouble)); };
+  Said mine = own;
+  at::Tensor in = tensor(mine.data(), static_cast<int64_t>(mine.size())), out = tensor(said.data(), in.numel() * world());
+  host_->all_gather(out, in).wait();
+  return said;
+}
+
+double Processes::sum(double own) {
+  double sum = 0;
+  for (const Said& s : exchange({own})) sum += s[0];
+  return sum;
+}
+
+int64_t Processes::of_first(int64_t value) { return std::bit_cast<int64_t>(exchange({std::bit_cast<double>(value)}).front()[0]); }
+
+bool Processes::all(bool own) {
+  const std::vector<Said> said = exchange({own ? 1.0 : 0.0});
+  return std::all_of(said.begin(), said.end(), [](const Said& s) { return s[0] != 0; });
+}
+
+void Processes::one_of_host_first(const std::function<void()>& prepare) {
+  if (!many()) return prepare();
+  comm::Group all{"all", "all", {}};
+  for (int64_t r = 0; r < world(); ++r) all.ranks.push_back(r);
+  if (first_of_host_) prepare();
+  watch_->meet(fmt::format("prepared {}", ++preparations_), all);
+  if (!first_of_host_) prepare();
+}
+
+}  // namespace halftone

@@ -1,0 +1,72 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "halftone/base/environment.h"
+#include "halftone/config/job_config.h"
+#include "halftone/parallel/data_parallel.h"
+
+namespace halftone {
+
+// The processes that train together, as one of them sees them: who it is, what all of them agree on, and the collectives between them. Of
+// a process alone everything is its own.
+class Processes {
+ public:
+  // Finds the others and shares the host's cores out among those on it. All processes have to start within [comm]'s time.
+  Processes(const Environment& environment, const CommConfig& comm);
+  ~Processes();
+
+  int64_t rank() const { return environment_.rank; }
+  int64_t local_rank() const { return environment_.local_rank; }  // = the GPU
+  int64_t world() const { return environment_.world_size; }
+  bool many() const { return world() > 1; }
+  bool first() const { return rank() == 0; }
+  // Runs this process's work; an exception ends the others, too (comm::Watch::run).
+  void run(const std::function<void()>& body);
+
+  // Error naming the first difference where another configuration or version runs on rank 0.
+  void compare(const JobConfig& config, const std::string& version);
+  // Opens the communicators between these devices, for [parallelism].
+  void connect(const JobConfig& config, c10::Device device);
+  parallel::DataParallel* data_parallel() const { return data_parallel_.get(); }  // null where there is one process
+  const comm::Mesh& mesh() const { return *mesh_; }
+  int64_t data_rank() const { return mesh_->coordinate(rank(), "batch"); }  // which share of the rows it reads
+  int64_t data_ranks() const { return mesh_->size("batch"); }
+  std::map<std::string, int64_t> degrees() const;  // of the mesh's axes, for descriptions of the run
+  // The longest wait for others from here on: that of [comm] after the first step.
+  void first_step_is_done();
+
+  // What each process says, by rank; all of them call these in the same order.
+  using Said = std::array<double, 4>;
+  std::vector<Said> exchange(const Said& own);
+  double sum(double own);
+  int64_t of_first(int64_t value);  // rank 0's
+  bool all(bool own);
+  // `prepare` runs in one process of each host before it runs in the others, which find what it left in files.
+  void one_of_host_first(const std::function<void()>& prepare);
+  // For heartbeats; null where there is one process.
+  comm::Watch* watch() const { return watch_.get(); }
+  bool ending() const { return watch_ && watch_->ending(); }
+
+ private:
+  void share_cores();
+
+  Environment environment_;
+  CommConfig comm_;
+  std::unique_ptr<comm::Watch> watch_;
+  std::unique_ptr<comm::Mesh> mesh_;
+  std::unique_ptr<comm::Communicator> host_;  // of main memory, on any device
+  std::unique_ptr<parallel::DataParallel> data_parallel_;
+  int64_t on_host_ = 1;  // processes on this host
+  bool first_of_host_ = true;
+  int64_t preparations_ = 0;
+};
+
+}  // namespace halftone
