@@ -24,6 +24,7 @@ constexpr Sign kRanges[] = {{"head", WorkKind::head}, {"gradient norm", WorkKind
 
 // What a kernel's name contains; the first that fits. Libraries come before words that may stand in their template arguments.
 constexpr Sign kKernels[] = {
+    {"nccl", WorkKind::collective},
     {"Memcpy", WorkKind::copy},
     {"Memset", WorkKind::copy},
     // cuDNN's and flash-2's; CUTLASS is inside of some
@@ -64,6 +65,31 @@ std::string_view range_at(const std::vector<const ProfileEvent*>& ranges, int64_
   return {};
 }
 
+// Stretches of time in which something ran.
+class BusyTime {
+ public:
+  // What of [begin, end) is new.
+  int64_t add(int64_t begin, int64_t end) {
+    int64_t fresh = 0, at = begin;
+    auto next = stretches_.upper_bound(begin);
+    if (next != stretches_.begin() && std::prev(next)->second >= begin) {
+      --next;
+      begin = next->first;
+    }
+    int64_t last = end;
+    while (next != stretches_.end() && next->first <= end) {
+      fresh += std::max<int64_t>(0, next->first - at);
+      at = std::max(at, next->second), last = std::max(last, next->second);
+      next = stretches_.erase(next);
+    }
+    stretches_[begin] = last;
+    return fresh + std::max<int64_t>(0, end - at);
+  }
+
+ private:
+  std::map<int64_t, int64_t> stretches_;  // begin and end, apart from each other
+};
+
 // Without what is alike in all of them.
 std::string short_name(std::string name) {
   for (const std::string_view part : {"void ", "(anonymous namespace)::", "halftone::", "at::native::", "::unnamed>"}) {
@@ -103,18 +129,20 @@ Breakdown break_down(std::span<const ProfileEvent> events) {
   for (const ProfileEvent* s : steps) b.wall_ms += static_cast<double>(s->end - s->begin) * ms_per_step;
   std::map<std::string, Breakdown::Kernel> kernels;
   double busy = 0;
-  int64_t done = INT64_MIN;  // the device was counted up to here
-  for (const ProfileEvent* e : device) {
-    const auto launch = launched.find(e->launch);
-    const int64_t asked = launch != launched.end() ? launch->second : e->begin;
-    if (range_at(steps, asked).empty()) continue;
-    const WorkKind work = work_of(e->name, range_at(ranges, asked));
-    const double ms = static_cast<double>(std::max<int64_t>(0, e->end - std::max(e->begin, done))) * ms_per_step;
-    done = std::max(done, e->end);
-    busy += ms, b.kernels += per_step, b.ms[static_cast<size_t>(work)] += ms;
-    Breakdown::Kernel& k =
-        kernels.try_emplace(fmt::format("{} {}", static_cast<int>(work), e->name), Breakdown::Kernel{e->name, work}).first->second;
-    k.ms += ms, k.calls += per_step;
+  BusyTime counted;
+  for (const bool collectives : {false, true}) {
+    for (const ProfileEvent* e : device) {
+      const auto launch = launched.find(e->launch);
+      const int64_t asked = launch != launched.end() ? launch->second : e->begin;
+      if (range_at(steps, asked).empty()) continue;
+      const WorkKind kind = work_of(e->name, {}), work = kind == WorkKind::collective ? kind : work_of(e->name, range_at(ranges, asked));
+      if ((work == WorkKind::collective) != collectives) continue;
+      const double ms = static_cast<double>(counted.add(e->begin, e->end)) * ms_per_step;
+      busy += ms, b.kernels += per_step, b.ms[static_cast<size_t>(work)] += ms;
+      Breakdown::Kernel& k =
+          kernels.try_emplace(fmt::format("{} {}", static_cast<int>(work), e->name), Breakdown::Kernel{e->name, work}).first->second;
+      k.ms += ms, k.calls += per_step;
+    }
   }
   b.idle_ms = b.wall_ms - busy;
   for (auto& [name, kernel] : kernels) b.largest.push_back(std::move(kernel));

@@ -11,15 +11,16 @@
 // Where the time of a training step on a GPU goes, by kind of work.
 namespace halftone::bench {
 
-enum class WorkKind { product, attention, norm, quantiser, head, optimizer, grad_norm, copy, other };
-constexpr std::array<const char*, 9> kWorkNames = {"products",  "attention",     "norm, activation, RoPE", "quantisers", "head + loss",
-                                                   "optimizer", "gradient norm", "copies and fills",       "other"};
+enum class WorkKind { product, attention, norm, quantiser, head, optimizer, grad_norm, copy, other, collective };
+constexpr std::array<const char*, 10> kWorkNames = {
+    "products",  "attention",     "norm, activation, RoPE", "quantisers", "head + loss",
+    "optimizer", "gradient norm", "copies and fills",       "other",      "exposed communication"};
 
 // By the range open on the host at the launch, where that says it (head, optimizer, gradient norm), else by the kernel's name.
 WorkKind work_of(std::string_view kernel, std::string_view range);
 
-// Of one step on average. What two kernels run at the same time counts once, for the one that began first: kinds and idle add up to
-// wall_ms.
+// Of one step on average. What two kernels run at the same time counts once, for the one that began first, and not for a collective:
+// kinds and idle add up to wall_ms.
 struct Breakdown {
   struct Kernel {
     std::string name;

@@ -18,6 +18,8 @@
 #include "halftone/ops/activation.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/processes.h"
+#include "halftone/train/run_data.h"
 #include "halftone/train/schedule.h"
 #include "halftone/train/supported.h"
 
@@ -39,40 +41,33 @@ MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device dev
 
 constexpr const char* kTrainHelp =
     "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n\n"
-    "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s and ms of the median step of\n"
+    "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s of a process and ms of the "
+    "median step of\n"
     "the second half, peak memory, seconds from the launch of the program to the end of the first step, losses, and what was measured.\n\n"
     "  --own-amax   quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them\n"
     "  --breakdown  records three more steps on the GPU and prints its time by kind of work, and the largest kernels\n\n"
     "training.steps (at least 4) says how many steps; the other options are those of halftone train (halftone train --help).\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
 
-int bench_train(Arguments given) {
-  if (asked_help(given)) return print(kTrainHelp), 0;
-  std::vector<std::string> args(given.begin(), given.end());
-  const auto take = [&](const char* option) {
-    return std::erase_if(args, [&](const std::string& word) { return is_option(word, option); }) != 0;
-  };
-  amax_use().from_producers = !take("--own-amax");
-  const bool breakdown = take("--breakdown");
-  require_one_process(read_environment());
-  const LoadedConfig loaded = load_config(args);
-  const JobConfig& c = loaded.config;
+void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
   check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
-  refuse_unsupported(c);
+  refuse_unsupported(c, processes.world());
   StartTimes start_times;
   start_times.mark("program");
   Engine::Options options;
-  options.device = select_device(c.training.device, 0), options.positions = c.training.seq_len;
+  options.device = select_device(c.training.device, static_cast<int>(processes.local_rank())), options.positions = c.training.seq_len;
   check(!breakdown || !options.device.is_cpu(), "bench train: --breakdown needs a GPU, found training.device {}; leave it out on a CPU",
         options.device.str());
   options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
   start_times.mark("device");
+  processes.connect(c, options.device);
+  options.data_parallel = processes.data_parallel();
   Engine engine(c, options);
   start_times.mark("model");
   engine.initialize();
   start_times.mark("weights");
-  const int64_t accumulate = std::max<int64_t>(1, c.training.global_batch_size / c.training.local_batch_size);
+  const int64_t accumulate = rows_per_step(c.training, processes.data_ranks()) / c.training.local_batch_size / processes.data_ranks();
   const MicroBatch batch = random_batch(c.training.local_batch_size, c.training.seq_len, engine.size().vocab, options.device);
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
   const Schedule schedule(
@@ -81,14 +76,18 @@ int bench_train(Arguments given) {
   double first_loss = 0, last_loss = 0;
   for (int64_t step = 1; step <= c.training.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
-    const StepResult r = engine.step(batches, step, schedule.factor(step - 1));
+    engine.accumulate(batches, step, accumulate * batch.valid_labels * processes.data_ranks());
+    engine.update(schedule.factor(step - 1));
+    const StepResult r = engine.result();
     synchronize(options.device);
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (step == 1) start_times.mark("first step"), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
     last_loss = r.loss_sum / static_cast<double>(r.valid_labels);
-    std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss,
-                r.grad_norm);
-    std::fflush(stdout);
+    if (processes.first()) {
+      std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss,
+                  r.grad_norm);
+      std::fflush(stdout);
+    }
   }
   std::vector<double> tail(seconds.begin() + seconds.size() / 2, seconds.end());
   std::sort(tail.begin(), tail.end());
@@ -104,6 +103,7 @@ int bench_train(Arguments given) {
                                       {"mixed_precision_param", c.training.mixed_precision_param},
                                       {"device", options.device.str()},
                                       {"device_name", device_info(options.device).name},
+                                      {"processes", processes.world()},
                                       {"threads", max_threads()},
                                       {"parameters", engine.size().parameters},
                                       {"local_batch_size", c.training.local_batch_size},
@@ -112,15 +112,31 @@ int bench_train(Arguments given) {
                                       {"activation_checkpoint", c.activation_checkpoint.mode},
                                       {"model", engine.built().description->json()}};
   log_debug("the first step ended {}", start_times.text());
-  std::printf("%s\n", out.dump().c_str());
+  if (processes.first()) std::printf("%s\n", out.dump().c_str());
   if (breakdown) {
     int64_t step = c.training.steps;
     const bench::Breakdown b = bench::record_breakdown(options.device, [&] {
-      engine.step(batches, ++step, schedule.factor(c.training.steps - 1));
+      engine.accumulate(batches, ++step, accumulate * batch.valid_labels * processes.data_ranks());
+      engine.update(schedule.factor(c.training.steps - 1));
+      engine.result();
       synchronize(options.device);
     });
-    std::printf("\n%s", bench::breakdown_text(b, 20).c_str());
+    if (processes.first()) std::printf("\n%s", bench::breakdown_text(b, 20).c_str());
   }
+}
+
+int bench_train(Arguments given) {
+  if (asked_help(given)) return print(kTrainHelp), 0;
+  std::vector<std::string> args(given.begin(), given.end());
+  const auto take = [&](const char* option) {
+    return std::erase_if(args, [&](const std::string& word) { return is_option(word, option); }) != 0;
+  };
+  amax_use().from_producers = !take("--own-amax");
+  const bool breakdown = take("--breakdown");
+  const LoadedConfig loaded = load_config(args);
+  const JobConfig& c = loaded.config;
+  Processes processes(read_environment(), c.comm);
+  processes.run([&] { bench_steps(c, processes, breakdown); });
   return 0;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/stored_weight.h"
 
 namespace halftone::parallel {
 namespace {
