@@ -31,14 +31,14 @@ struct Layout {
   int64_t passes = 1;                // micro-batches of a step
   std::string model = "";
 
-  JobConfig together(std::vector<std::string> more) const {
+  JobConfig together(std::vector<std::string> more, int64_t processes) const {
     more.insert(more.end(), options.begin(), options.end());
-    return alone(std::move(more));
+    return alone(std::move(more), processes);
   }
   // For one process.
-  JobConfig alone(std::vector<std::string> more) const {
+  JobConfig alone(std::vector<std::string> more, int64_t processes = 1) const {
     if (!model.empty()) more.push_back(model);
-    return small_config(more);
+    return small_config(more, processes);
   }
 };
 
@@ -131,7 +131,7 @@ const std::vector<std::string> kFloat32 = {"--quantize.scheme=none", "--training
 const std::vector<std::string> kPlain = {"--quantize.scheme=none"};
 const std::string kReplicas = "--parallelism.data_parallel_replicate_degree=";
 const std::string kTied =
-    R"(--model.overrides={"dim":64,"n_layers":3,"n_heads":2,"n_kv_heads":1,"ffn_dim":192,"vocab_size":256,"enable_weight_tying":true})";
+    R"(--model.overrides={"dim":64,"n_layers":3,"n_heads":2,"n_kv_heads":1,"ffn_dim":192,"vocab_size":256,"tied":true})";
 
 std::vector<Layout> layouts(int64_t world) {
   const std::string replicas = kReplicas + std::to_string(world), never = "--parallelism.fsdp_reshard_after_forward=never";
@@ -150,7 +150,7 @@ std::vector<Layout> layouts(int64_t world) {
 void train_as_one(const Rank& rank, const std::vector<std::string>& options, double first, double others, at::Device device) {
   std::map<std::string, Course> courses;
   for (const Layout& layout : layouts(rank.world)) {
-    courses[layout.name] = together(rank, layout, layout.together(options), 20, device);
+    courses[layout.name] = together(rank, layout, layout.together(options, rank.world), 20, device);
     check_close(courses[layout.name], alone(layout.alone(options), 20, rank.world, layout.passes, device), first, others, layout.name);
   }
   if (!device.is_cpu()) return;
@@ -169,8 +169,8 @@ void train_in(const Rank& rank, const std::vector<const char*>& schemes, at::Dev
   for (const char* scheme : schemes) {
     const std::vector<std::string> recipe = {std::string("--quantize.scheme=") + scheme};
     const Layout fsdp{scheme, {}};
-    check_close(together(rank, fsdp, fsdp.together(recipe), 3, device), alone(fsdp.alone(recipe), 3, rank.world, 1, device), 1e-6, 2e-2,
-                scheme);
+    check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 3, device), alone(fsdp.alone(recipe), 3, rank.world, 1, device),
+                1e-6, 2e-2, scheme);
   }
 }
 
@@ -200,8 +200,8 @@ const comm::Ranks kBfloat16("bfloat16", [](const Rank& rank) {
   const Layout reduced{"reductions", {"--training.mixed_precision_reduce=bfloat16"}};
   const Layout stored{"weights", {"--training.dtype=bfloat16", "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"}};
   for (const Layout& layout : {reduced, stored}) {
-    check_close(together(rank, layout, layout.together(kPlain), 5, at::kCPU), alone(layout.together(kPlain), 5, rank.world, 1, at::kCPU),
-                1e-6, 1e-2, layout.name);
+    check_close(together(rank, layout, layout.together(kPlain, rank.world), 5, at::kCPU),
+                alone(layout.together(kPlain, 1), 5, rank.world, 1, at::kCPU), 1e-6, 1e-2, layout.name);
   }
 });
 const comm::Ranks kDevices("devices", [](const Rank& rank) {

@@ -19,7 +19,7 @@ struct Parts {
       : config(runs.config(name, more).config),
         tokenizer(prepare_tokenizer(config)),
         engine(config, {.device = device, .seed = 42, .vocab_size = tokenizer.vocab_size(), .positions = config.training.seq_len}),
-        data(config, tokenizer, engine),
+        data(config, tokenizer, engine, Processes({}, {})),
         store(open_checkpoints(config)),
         checkpoints({config, tokenizer, engine, data, progress}, store.get()) {
     progress.seed = 42;

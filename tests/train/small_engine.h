@@ -14,12 +14,12 @@ namespace halftone {
 // Rows of a small Llama's training: two blocks of 64 columns, 256 tokens, 64 positions.
 constexpr int64_t kSmallVocabulary = 256, kSmallPositions = 64;
 
-inline JobConfig small_config(std::vector<std::string> more) {
+inline JobConfig small_config(std::vector<std::string> more, int64_t processes = 1) {
   std::vector<std::string> args = {
       "--config", (std::filesystem::path(source_dir()) / "recipes/demo.toml").string(),
       R"(--model.overrides={"dim":64,"n_layers":2,"n_heads":2,"n_kv_heads":1,"ffn_dim":192,"vocab_size":256})"};
   args.insert(args.end(), more.begin(), more.end());
-  return load_config(args, {1}).config;
+  return load_config(args, {processes}).config;
 }
 
 inline Engine::Options small_options() {

@@ -133,10 +133,10 @@ int bench_train(Arguments given) {
   };
   amax_use().from_producers = !take("--own-amax");
   const bool breakdown = take("--breakdown");
-  const LoadedConfig loaded = load_config(args);
-  const JobConfig& c = loaded.config;
-  Processes processes(read_environment(), c.comm);
-  processes.run([&] { bench_steps(c, processes, breakdown); });
+  const Environment environment = read_environment();
+  const LoadedConfig loaded = load_config(args, {environment.world_size});
+  Processes processes(environment, loaded.config.comm);
+  processes.run([&] { bench_steps(loaded.config, processes, breakdown); });
   return 0;
 }
 

@@ -45,7 +45,7 @@ int train_command(Arguments args) {
   std::optional<LoadedConfig> loaded;
   std::exception_ptr problem;
   try {
-    loaded = load_config(args);
+    loaded = load_config(args, {environment.world_size});
   } catch (const Error&) {
     problem = std::current_exception();
   }

@@ -37,8 +37,8 @@ class Processes {
   void connect(const JobConfig& config, c10::Device device);
   parallel::DataParallel* data_parallel() const { return data_parallel_.get(); }  // null where there is one process
   const comm::Mesh& mesh() const { return *mesh_; }
-  int64_t data_rank() const { return mesh_->coordinate(rank(), "batch"); }  // which share of the rows it reads
-  int64_t data_ranks() const { return mesh_->size("batch"); }
+  int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
+  int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
   std::map<std::string, int64_t> degrees() const;  // of the mesh's axes, for descriptions of the run
   // The longest wait for others from here on: that of [comm] after the first step.
   void first_step_is_done();

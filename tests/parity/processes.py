@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""Several processes as one run of halftone train on the CPU: their losses are those of one process, checkpoints are read by any number of
+them, and whatever ends one process ends all, each with one line, within the time-out."""
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+from _program import path_of, source
+
+program = path_of("halftone")
+torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
+ROWS = 24  # of a step
+failures = 0
+
+
+def expect(true, text):
+    global failures
+    if not true:
+        failures += 1
+        print(f"FAILED {text}", flush=True)
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Run:
+    """The same run by any number of processes."""
+
+    def __init__(self, work, name, *options, steps=12):
+        self.folder = os.path.join(work, name)
+        self.options = ["train", "--config", "recipes/llama3_debug.toml", "--device", "cpu", "--model.hf_assets_path",
+                        os.path.join(source, "tests/assets/tokenizer"), "--model.overrides", json.dumps(MODEL), "--training.dataset", "text",
+                        "--training.dataset_path", os.path.join(source, "docs"), "--training.seq_len=32", "--training.global_batch_size",
+                        str(ROWS), "--training.local_batch_size=1", "--training.steps", str(steps), "--lr_scheduler.warmup_steps=2",
+                        "--lr_scheduler.total_steps=100", "--optimizer.lr=1e-2", "--debug.seed=42", "--metrics.log_freq=1",
+                        "--training.mixed_precision_param=float32", "--quantize.scheme=none", "--comm.train_timeout_seconds=20",
+                        "--checkpoint.enable", "--checkpoint.interval=4", "--checkpoint.last_save_model_only=false", "--job.dump_folder",
+                        self.folder, *options]
+
+    def start(self, world, *more, port=None, only=None, each=lambda rank: [], **settings):
+        """Processes `only`, by default all."""
+        port = port or free_port()
+        processes = []
+        for rank in only if only is not None else range(world):
+            environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1",
+                               MASTER_PORT=str(port), OMP_NUM_THREADS="1")
+            processes.append(subprocess.Popen([program, *self.options, *more, *each(rank)], cwd=source, env=environment, text=True,
+                                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, **settings))
+        return processes
+
+    def __call__(self, world, *more, **settings):
+        if world == 1:
+            return finish(self.start(1, *more, **settings), 0)
+        return finish(self.start(world, *more, **settings), 0)
+
+    def losses(self):
+        lines = map(json.loads, open(os.path.join(self.folder, "metrics.jsonl")))
+        return {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines if line["kind"] == "train"}
+
+    def steps(self):
+        folder = os.path.join(self.folder, "checkpoint")
+        return sorted(int(n[5:]) for n in os.listdir(folder) if n[5:].isdigit()) if os.path.isdir(folder) else []
+
+
+def finish(processes, status=None, seconds=60):
+    """What each said on standard error and its status; at most one line each."""
+    said = []
+    end = time.time() + seconds
+    for p in processes:
+        try:
+            out, err = p.communicate(timeout=max(1, end - time.time()))
+        except subprocess.TimeoutExpired:
+            p.kill()
+            out, err = p.communicate()
+            expect(False, f"{p.args[-3:]}: a process did not end: {out[-300:]} {err}")
+        said.append((p.returncode, err.strip()))
+        if status is not None:
+            expect(p.returncode == status, f"{p.args[-3:]}: status {p.returncode}, expected {status}: {out[-300:]} {err}")
+        expect(len(err.strip().splitlines()) <= 1, f"more than one line: {err}")
+    return said
+
+
+def expect_error(processes, text, what, seconds=40):
+    """All end with status 2, and one of them with that text."""
+    said = finish(processes, seconds=seconds)
+    expect(all(s != 0 for s, _ in said), f"{what}: a process ended well: {said}")
+    expect(any(text in line for _, line in said), f"{what}: expected '{text}' in {said}")
+
+
+def close(a, b, bound, what):
+    expect(a.keys() == b.keys(), f"{what}: steps {sorted(a)} and {sorted(b)}")
+    worst = max((abs(a[s] / b[s] - 1) for s in a.keys() & b.keys()), default=1)
+    expect(worst <= bound, f"{what}: losses differ by {worst}")
+    return worst
+
+
+def as_one(work):
+    """Losses of one process; checkpoints of 4 are read by 1, 2, 3 and 8, of DDP too, and each goes on as one process does."""
+    one = Run(work, "one")
+    one(1)
+    for name, options in [("fsdp", []), ("ddp", ["--parallelism.data_parallel_replicate_degree=2"])]:
+        two = Run(work, name, *options)
+        two(2)
+        print(f"{name}: losses of 2 processes within {close(two.losses(), one.losses(), 1e-5, name):.1e} of one's")
+    saved = Run(work, "saved", steps=8)
+    saved(4)
+    for world in (1, 2, 3, 8):
+        for name, options in [("fsdp", []), ("ddp", [f"--parallelism.data_parallel_replicate_degree={world}"])]:
+            if world in (1, 8) and name == "ddp":
+                continue  # the same as fsdp, and a minute
+            resumed = Run(work, f"{name} {world}", *options)
+            shutil.copytree(saved.folder, resumed.folder)
+            resumed(world)
+            close(resumed.losses(), one.losses(), 1e-5, f"saved by 4, read by {world} ({name})")
+    # Saved again by fewer without a step: the same bytes of weights and moments, read by Python.
+    first, again = tensors(saved, 8), tensors(Run(work, "fsdp 1"), 8)
+    expect(first.keys() == again.keys() and all(first[n] == again[n] for n in first), "the step that was read is another one now")
+
+
+def tensors(run, step):
+    """Every tensor's bytes from all files of a step, chunks in order."""
+    folder = os.path.join(run.folder, "checkpoint", f"step-{step}")
+    index = json.load(open(os.path.join(folder, "index.json")))
+    result = {}
+    for name, tensor in index["tensors"].items():
+        for chunk in sorted(tensor["chunks"], key=lambda c: c["offset"]):
+            data = open(os.path.join(folder, chunk["file"]), "rb").read()
+            size = int.from_bytes(data[:8], "little")
+            header = json.loads(data[8:8 + size])
+            key = name if chunk["shape"] == tensor["shape"] else name + "@" + ",".join(map(str, chunk["offset"]))
+            begin, end = header[key]["data_offsets"]
+            result[name] = result.get(name, b"") + data[8 + size + begin:8 + size + end]
+    return result
+
+
+def troubles(work):
+    run = Run(work, "trouble", steps=2000)
+    # A killed process.
+    processes = run.start(2)
+    while not run.steps():
+        time.sleep(0.1)
+    processes[1].kill()
+    begun = time.time()
+    said = finish(processes)
+    expect(said[0][0] == 2 and "rank 1" in said[0][1], f"killed: {said}")
+    print(f"killed: the other ended after {time.time() - begun:.1f} s: {said[0][1]}")
+    # Another configuration, in time and place.
+    expect_error(run.start(2, each=lambda rank: [f"--optimizer.lr={1 + rank}e-3"]), "optimizer.lr = 0.002 here, 0.001 there", "mismatch")
+    expect_error(run.start(2, "--parallelism.data_parallel_shard_degree=3"), "must be the number of processes", "degrees")
+    expect_error(run.start(2, each=lambda rank: ["--training.steps=many"] if rank else []), "training.steps", "one bad option")
+    # Two jobs in one folder, and on one port.
+    port, steps = free_port(), len(run.steps())
+    first = run.start(2, "--checkpoint.keep_latest_k=0", port=port)
+    while len(run.steps()) == steps and all(p.poll() is None for p in first):
+        time.sleep(0.1)
+    expect_error(run.start(2), "already", "two jobs in one folder")
+    expect_error(Run(work, "other").start(2, port=port), f"port {port}", "two jobs on one port")
+    expect(all(p.poll() is None for p in first), "the first job suffered from others")
+    # SIGTERM to one: all finish the step, save it and end.
+    first[1].terminate()
+    said = finish(first)
+    expect([s for s, _ in said] == [143, 143], f"SIGTERM: {said}")
+    last = max(run.losses())
+    expect(run.steps()[-1] == last, f"SIGTERM: the last step {last} is not saved: {run.steps()[-3:]}")
+    # A process that cannot write: the disk of one is full.
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
+    full = Run(work, "full", steps=20)
+    port = free_port()
+    processes = full.start(2, port=port, only=[0]) + full.start(2, port=port, only=[1], preexec_fn=limit)
+    expect_error(processes, "saving", "full disk")
+    expect(not full.steps(), "full disk: a step is there")
+    # A missing file of a step: the one before is taken.
+    step = run.steps()[-1]
+    folder = os.path.join(run.folder, "checkpoint", f"step-{step}")
+    os.remove(os.path.join(folder, next(n for n in sorted(os.listdir(folder)) if n.startswith("model-1"))))
+    processes = run.start(2, "--checkpoint.load_step", str(step))
+    expect_error(processes, "model-1", "a missing shard")
+
+
+def restarts(work):
+    """torchrun starts a run again whose process was killed, and its losses are those of a run without."""
+    if not os.path.exists(torchrun):
+        return print("torchrun is missing")
+    one, run = Run(work, "whole", steps=40), Run(work, "restarted", steps=40)
+    one(2)
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    agent = subprocess.Popen([sys.executable, torchrun, "--no-python", "--standalone", "--nproc_per_node=2", "--max-restarts=2",
+                              "--monitor-interval=0.1", program, *run.options], cwd=source, env=environment, text=True,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    while len(run.steps()) < 2 and agent.poll() is None:
+        time.sleep(0.05)
+    children = subprocess.run(["pgrep", "-P", str(agent.pid), "halftone"], capture_output=True, text=True).stdout.split()
+    expect(len(children) == 2, f"torchrun has the processes {children}")
+    if children:
+        os.kill(int(children[-1]), signal.SIGKILL)
+    out, _ = agent.communicate(timeout=120)
+    expect(agent.returncode == 0, f"torchrun: {out[-2000:]}")
+    expect(run.losses() == one.losses(), "the restarted run is another one")
+
+
+def kills(work, times):
+    """SIGKILL of all processes at random moments: the newest step can always be read, no batch is lost or read twice."""
+    random.seed(3)
+    steps = 400
+    one, run = Run(work, "unkilled", "--checkpoint.interval=1000", steps=steps), Run(work, "killed", "--checkpoint.interval=2", steps=steps)
+    one(2)
+    for _ in range(times):
+        processes = run.start(2)
+        before = len(run.steps())
+        begun = time.time()
+        while time.time() < begun + 20 and run.steps()[-1:] == run.steps()[:0] and len(run.steps()) <= before:
+            time.sleep(0.02)
+        time.sleep(1 + 1.5 * random.random())
+        for p in processes:
+            p.kill()
+        finish(processes)
+    run(2)
+    expect(run.losses() == one.losses(), "killed: the run is another one")
+    print(f"killed {times} times, at steps up to {max(run.losses())}: losses are those of a run without")
+
+
+def main():
+    cases = {"as_one": as_one, "troubles": troubles, "restarts": restarts, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "4")))}
+    for name in sys.argv[1:] or cases:
+        with tempfile.TemporaryDirectory() as work:
+            begun = time.time()
+            cases[name](work)
+            print(f"{name}: {time.time() - begun:.0f} s", flush=True)
+    sys.exit(1 if failures else 0)
+
+
+main()
