@@ -4,22 +4,10 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 
-#include <algorithm>
-
 #include "halftone/base/log.h"
 #include "halftone/ops/operand.h"
 
 namespace halftone::nn {
-namespace {
-
-// Q(w) in fp32, of w as the layer reads it.
-at::Tensor quantized_values(const Linear& linear, const at::Tensor& w) {
-  CopyRequest request;
-  request.spec = linear.recipe().w_forward, request.codes = true;
-  return dequantize(quantize(w.to(linear.weight.weight.value.scalar_type()), &request, nullptr).row);
-}
-
-}  // namespace
 
 Deoscillator::Deoscillator(Module& model) {
   model.for_each_module([&](Module& m) {
@@ -29,11 +17,17 @@ Deoscillator::Deoscillator(Module& model) {
   });
 }
 
-bool Deoscillator::needs_whole_weights() const {
-  return std::any_of(layers_.begin(), layers_.end(), [](const Layer& layer) {
-    const OperandSpec& w = layer.linear->recipe().w_forward;
-    return w.granularity == Granularity::tensor || w.two_level == TwoLevel::tensor;
-  });
+at::Tensor Deoscillator::quantized(const Layer& layer, const at::Tensor& w) const {
+  const at::Tensor read = w.to(layer.linear->weight.weight.value.scalar_type());
+  at::Tensor amax;
+  if (largest_) {
+    amax = (read.numel() > 0 ? read.abs().amax() : at::zeros({}, read.options())).to(at::kFloat).view({1});
+    largest_(amax);
+  }
+  if (read.numel() == 0) return read.to(at::kFloat);
+  CopyRequest request;
+  request.spec = layer.linear->recipe().w_forward, request.codes = true;
+  return dequantize(quantize(read, &request, nullptr, amax.defined() ? amax.view(at::kInt) : amax).row);
 }
 
 void Deoscillator::start(Layer& layer) {
@@ -73,7 +67,7 @@ bool Deoscillator::step(int64_t step) {
     }
     const at::Tensor w = layer.linear->weight.master.detach();
     layer.dist_w.add_((w - layer.w_prev).abs_());
-    layer.dist_q.add_((quantized_values(*layer.linear, w) - quantized_values(*layer.linear, layer.w_prev)).abs_());
+    layer.dist_q.add_((quantized(layer, w) - quantized(layer, layer.w_prev)).abs_());
     layer.w_prev.copy_(w);
     const int64_t since = step - o.step;
     if (since == 0 || since % o.period != 0) continue;
@@ -91,13 +85,13 @@ bool Deoscillator::step(int64_t step) {
   return changed;
 }
 
-int64_t Deoscillator::reset(Layer& layer) {
+int64_t Deoscillator::reset(Layer& layer) const {
   const at::Tensor& w = layer.linear->weight.master;
   const at::Tensor travelled = layer.dist_w.to(at::kFloat);
   const at::Tensor swings =
       travelled.gt(0).logical_and_(layer.dist_q.to(at::kFloat).div(travelled.clamp_min(1e-30)).ge(layer.options.ratio));
   const auto n = swings.sum().item<int64_t>();
-  if (n > 0) w.copy_(at::where(swings, quantized_values(*layer.linear, w).to(w.scalar_type()), w));
+  if (n > 0 || largest_) w.copy_(at::where(swings, quantized(layer, w).to(w.scalar_type()), w));  // others may have some
   layer.w_prev.copy_(w);
   layer.dist_w.zero_(), layer.dist_q.zero_();
   return n;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +17,8 @@ class Deoscillator {
   explicit Deoscillator(Module& model);  // its linears with deosc.step > 0
 
   bool active() const { return !layers_.empty(); }
-  bool needs_whole_weights() const;  // a scale of Q depends on all rows
+  // Where processes share weights out by rows: makes a largest magnitude, fp32 [1], that of all of them, for scales of whole weights.
+  void share(std::function<void(at::Tensor&)> largest) { largest_ = std::move(largest); }
   // After optimizer step `step`; true when masters changed.
   bool step(int64_t step);
   // The states that step `step` has, as if the windows began with the present weights; none before deosc_step.
@@ -31,9 +33,12 @@ class Deoscillator {
     at::Tensor w_prev, dist_w, dist_q;
   };
   static void start(Layer& layer);
+  // Q(w) in fp32, of w as the layer reads it.
+  at::Tensor quantized(const Layer& layer, const at::Tensor& w) const;
   // Elements set back in the window.
-  static int64_t reset(Layer& layer);
+  int64_t reset(Layer& layer) const;
   std::vector<Layer> layers_;
+  std::function<void(at::Tensor&)> largest_;
 };
 
 }  // namespace halftone::nn

@@ -253,6 +253,8 @@ void DataParallel::add_up(at::Tensor& numbers, int64_t labels) {
   rank_losses_ = all.narrow(0, 2, world_->size());
 }
 
+void DataParallel::largest(at::Tensor& numbers) { reductions_->all_reduce(numbers, comm::Reduce::max).wait(); }
+
 void DataParallel::weights_changed() {
   for (const auto& slot : slots_) {
     if (slot->holds != nullptr) await(*slot->holds);

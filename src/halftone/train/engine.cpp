@@ -110,9 +110,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);
     deosc_ = std::make_unique<nn::Deoscillator>(model);
-    check(!sharded() || !deosc_->needs_whole_weights(),
-          "quantize.deosc_step: this recipe's scales are of whole weights, of which every process holds a part; set "
-          "parallelism.data_parallel_shard_degree = 1 (DDP)");
+    if (sharded()) deosc_->share([this](at::Tensor& amax) { data_parallel()->largest(amax); });
   }
   set_seed(options.seed);
   constexpr int64_t kNumbers = sizeof(StepOutcome) / sizeof(double);
