@@ -49,14 +49,17 @@ std::vector<int64_t> Rank::all() const {
   return ranks;
 }
 
-Watch Rank::watch() const { return {store(), rank, world, std::chrono::seconds(60), std::chrono::milliseconds(200)}; }
+Watch Rank::watch(int64_t recorded) const {
+  const Recorder recorder{recorded, folder / "traces" / ("rank_" + std::to_string(rank) + ".jsonl")};
+  return {store(), rank, world, std::chrono::seconds(60), std::chrono::milliseconds(200), recorder};
+}
 
 std::vector<Outcome> run_ranks(const std::string& name, int64_t world) {
   std::string pattern = std::filesystem::temp_directory_path() / "comm_test.XXXXXX";
   const std::filesystem::path folder = mkdtemp(pattern.data());
   std::vector<pid_t> pids;
   for (int64_t r = 0; r < world; ++r) pids.push_back(start(name, r, world, folder));
-  std::vector<Outcome> outcomes(pids.size(), {-1, ""});
+  std::vector<Outcome> outcomes(pids.size(), {-1, "", ""});
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   std::vector<bool> stopped(pids.size());
   while (true) {
@@ -80,8 +83,12 @@ std::vector<Outcome> run_ranks(const std::string& name, int64_t world) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   for (size_t i = 0; i < pids.size(); ++i) {
-    std::ifstream file(folder / ("said." + std::to_string(i)));
-    outcomes[i].said = (std::ostringstream() << file.rdbuf()).str();
+    const auto read = [&](const std::string& name) {
+      const std::ifstream file(folder / name);
+      return (std::ostringstream() << file.rdbuf()).str();
+    };
+    outcomes[i].said = read("said." + std::to_string(i));
+    outcomes[i].flight = read("traces/rank_" + std::to_string(i) + ".jsonl");
   }
   std::filesystem::remove_all(folder);
   return outcomes;

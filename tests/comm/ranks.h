@@ -16,7 +16,7 @@ struct Rank {
   std::filesystem::path folder;  // shared by the ranks, empty at the start
   c10::intrusive_ptr<c10d::Store> store() const;
   std::vector<int64_t> all() const;
-  Watch watch() const;  // with a period of 0.2 s
+  Watch watch(int64_t recorded = 0) const;  // with a period of 0.2 s; keeps so many operations
 };
 
 struct Ranks {
@@ -24,8 +24,9 @@ struct Ranks {
 };
 
 struct Outcome {
-  int status;        // exit status, or 128 + signal
-  std::string said;  // on standard output and error
+  int status;          // exit status, or 128 + signal
+  std::string said;    // on standard output and error
+  std::string flight;  // the flight recorder's file
 };
 
 // An exception of a body is a line "halftone: ..." and status 2, as in the program. Ranks that stop themselves are killed when the

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -19,8 +21,8 @@ using namespace std::chrono_literals;
 
 // The last rank does `trouble`; the others wait for it.
 template <class Trouble, class Others>
-void job(const Rank& r, Trouble&& trouble, Others&& others) {
-  Watch watch = r.watch();
+void job(const Rank& r, Trouble&& trouble, Others&& others, int64_t recorded = 0) {
+  Watch watch = r.watch(recorded);
   watch.run([&] {
     Communicator world(watch, "world", r.all(), at::kCPU);
     at::Tensor t = at::zeros({8});
@@ -48,6 +50,12 @@ void expect_line(const Outcome& o, const std::string& beginning) {
   EXPECT_EQ(o.said.substr(0, beginning.size()), beginning);
   EXPECT_EQ(std::count(o.said.begin(), o.said.end(), '\n'), 1) << o.said;
 }
+using Json = nlohmann::json;
+Json next(std::istream& lines) {
+  std::string line;
+  std::getline(lines, line);
+  return Json::parse(line, nullptr, false);  // "discarded" where there is no line
+}
 bool has(const Outcome& o, const char* text) { return o.said.find(text) != std::string::npos; }
 
 class Trouble : public testing::TestWithParam<int> {
@@ -72,6 +80,35 @@ TEST_P(Trouble, ALateRankIsNamedWithWhatItDoes) {
   expect_all_end(o, fmt::format("longer than [comm] allows: rank {} in data load since", last()));
   EXPECT_TRUE(std::ranges::any_of(o, [](const Outcome& x) { return has(x, "s for all-reduce on world with rank"); }));
   expect_line(o.back(), fmt::format("halftone: rank {} ends because rank ", last()));
+  for (const Outcome& x : o) EXPECT_TRUE(x.flight.empty() && !has(x, "; see ")) << x.said;  // no recorder
+}
+
+const Ranks kRecorded("recorded", [](const Rank& r) {
+  job(
+      r, [](Watch& watch, auto&&...) { load_data(watch); }, reduce, 2);
+});
+TEST_P(Trouble, EveryRankLeavesItsLastOperations) {
+  const std::vector<Outcome> o = run_ranks("recorded", GetParam());
+  for (int64_t r = 0; r <= last(); ++r) {
+    SCOPED_TRACE(r);
+    const auto& [status, said, flight] = o[static_cast<size_t>(r)];
+    EXPECT_TRUE(said.find(fmt::format("; see {}", "/")) != std::string::npos && said.ends_with(fmt::format("traces/rank_{}.jsonl\n", r)));
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+    std::istringstream lines(flight);
+    const Json header = next(lines), before = next(lines), newest = next(lines);
+    EXPECT_EQ(header["rank"], r);
+    EXPECT_EQ(header["world_size"], GetParam());
+    EXPECT_EQ(header["groups"]["world@0"], Json(Rank{0, GetParam(), {}}.all()));
+    EXPECT_TRUE(said.find(header["reason"]) != std::string::npos) << flight;
+    EXPECT_EQ(before["operation"], r == last() ? "the meeting 'world@0'" : "all-reduce") << flight;
+    EXPECT_NE(before["ended"], "under way");
+    EXPECT_EQ(newest["operation"], "all-reduce");
+    EXPECT_EQ(newest["group"], "world@0");
+    EXPECT_EQ(newest["number"], r == last() ? 1 : 2);  // which tells who is behind
+    EXPECT_EQ(newest["bytes"], 32);
+    EXPECT_EQ(newest["dtype"], "Float");
+    EXPECT_EQ(newest["ended"] == "under way", r != last()) << flight;
+  }
 }
 
 const Ranks kStopped("stopped", [](const Rank& r) {
@@ -138,17 +175,70 @@ const Ranks kMessage("message", [](const Rank& r) {
 TEST(Watch, AMessageThatDoesNotComeNamesItsSender) { expect_wait("message", "recv on pp"); }
 
 // The work of a device, which the host does not wait for.
+struct DeviceWork : c10d::Work {
+  explicit DeviceWork(bool done) {
+    if (done) finish();
+  }
+};
 const Ranks kOverdue("overdue", [](const Rank& r) {
-  Watch watch = r.watch();
+  Watch watch = r.watch(3);
   watch.run([&] {
     meet_all(watch, r);
     if (r.rank == 1) load_data(watch);
     const auto group = std::make_shared<Group>(Group{"fsdp", "fsdp@0", r.all()});
-    watch.track(c10::make_intrusive<c10d::Work>(), {"all-gather", group, watch.begin(*group)}, at::kCPU);
+    for (const bool done : {true, false}) {
+      Operation operation{"all-gather", group};
+      watch.begin(operation);
+      watch.track(c10::make_intrusive<DeviceWork>(done), operation, at::kCPU);
+    }
     std::this_thread::sleep_for(10min);
   });
 });
-TEST(Watch, TheThreadEndsAProcessThatHangsInADevice) { expect_line(run_ranks("overdue", 2)[0], "halftone: rank 0 waited 1."); }
+TEST(Watch, TheThreadEndsAProcessThatHangsInADevice) {
+  const Outcome o = run_ranks("overdue", 2)[0];
+  expect_line(o, "halftone: rank 0 waited 1.");
+  std::istringstream lines(o.flight);
+  next(lines), next(lines);
+  EXPECT_NE(next(lines)["ended"], "under way") << o.flight;
+  EXPECT_EQ(next(lines)["ended"], "under way") << o.flight;
+}
+
+// The last rank prepares something while the others wait for it, rank 0 first.
+template <class Trouble>
+void prepare(const Rank& r, Trouble&& trouble) {
+  Watch watch = r.watch();
+  watch.run([&] {
+    meet_all(watch, r);
+    if (r.rank == r.world - 1) trouble(watch);
+    watch.meet("tokens", {"job", "job", r.all()}, Patience::unlimited);
+  });
+}
+void tokenise(Watch& watch) {
+  const Activity activity(watch, "tokenisation");
+  std::this_thread::sleep_for(3s);  // three times the timeout
+}
+const Ranks kPrepares("prepares", [](const Rank& r) { prepare(r, tokenise); });
+const Ranks kDiesPreparing("dies preparing", [](const Rank& r) { prepare(r, [](Watch& watch) { tokenise(watch), raise(SIGKILL); }); });
+TEST(Watch, PatienceLastsAsLongAsTheMissingRankLives) {
+  for (const Outcome& o : run_ranks("prepares", 2)) EXPECT_EQ(o.status, 0) << o.said;
+  const Outcome o = run_ranks("dies preparing", 2)[0];
+  expect_line(o, "halftone: rank 0 waited ");
+  EXPECT_TRUE(has(o, "s for the meeting 'tokens' on job with rank 1, and it broke: rank 1 gives no sign of life since ")) << o.said;
+}
+
+const Ranks kNeverStarts("never starts", [](const Rank& r) {
+  if (r.rank == 1) raise(SIGSTOP);
+  Watch watch = r.watch();
+  watch.run([&] {
+    watch.set_timeout(1s);
+    watch.meet("tokens", {"job", "job", r.all()}, Patience::unlimited);
+  });
+});
+TEST(Watch, PatienceWithARankThatHasNotStartedHasTheTimeOut) {
+  const Outcome o = run_ranks("never starts", 2)[0];
+  expect_line(o, "halftone: rank 0 waited 1.");
+  EXPECT_TRUE(has(o, ": rank 1 has not started\n")) << o.said;
+}
 
 }  // namespace
 }  // namespace halftone::comm

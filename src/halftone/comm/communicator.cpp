@@ -60,6 +60,7 @@ void Pending::wait() {
     problem = error.what();
   }
   if (!done) watch_.fail_wait(operation_, start, problem);
+  if (on_host_) watch_.end(operation_);
   if (const auto last = std::exchange(last_, nullptr)) last();
 }
 
@@ -94,9 +95,14 @@ Communicator::~Communicator() {
   }
 }
 
+Communicator::Task::Task(const char* name, at::TensorList moved) : what(name) {
+  for (const at::Tensor& t : moved) dtype = c10::toString(t.scalar_type()), bytes += static_cast<int64_t>(t.nbytes());
+}
+
 template <class Call>
-Pending Communicator::start(const char* what, Call&& call, int64_t peer) {
-  Operation operation{what, group_, peer < 0 ? watch_.begin(*group_) : 0, peer < 0 ? -1 : group_->ranks.at(peer)};
+Pending Communicator::start(Task task, Call&& call, int64_t peer) {
+  Operation operation{task.what, group_, 0, peer < 0 ? -1 : group_->ranks.at(peer), task.bytes, task.dtype};
+  watch_.begin(operation);
   c10::intrusive_ptr<c10d::Work> work;
   const auto begun = Clock::now();
   try {
@@ -111,7 +117,7 @@ Pending Communicator::start(const char* what, Call&& call, int64_t peer) {
 Pending Communicator::exchange_and_sum(const char* what, at::Tensor parts, std::function<void(const at::Tensor&)> use) {
   at::Tensor came = at::empty_like(parts), to = bytes(came), from = bytes(parts);
   std::vector<int64_t> even;
-  Pending exchange = start(what, [&] { return backend_->alltoall_base(to, from, even, even); });
+  Pending exchange = start({what, parts}, [&] { return backend_->alltoall_base(to, from, even, even); });
   return std::move(exchange).then([came, parts, use = std::move(use), ranks = size()] {
     const at::Tensor wide = came.scalar_type() == at::kBFloat16 ? came.to(at::kFloat) : came;
     const int64_t n = wide.numel() / ranks;
@@ -124,7 +130,7 @@ Pending Communicator::exchange_and_sum(const char* what, at::Tensor parts, std::
 Pending Communicator::all_reduce(at::Tensor& t, Reduce how) {
   if (!device_.is_cpu() || how != Reduce::sum) {
     std::vector<at::Tensor> tensors = {t};
-    return start("all-reduce", [&] { return backend_->allreduce(tensors, {.reduceOp = reduce_op(how)}); });
+    return start({"all-reduce", t}, [&] { return backend_->allreduce(tensors, {.reduceOp = reduce_op(how)}); });
   }
   const int64_t count = t.numel(), part = (count + size() - 1) / size();
   at::Tensor padded = at::zeros({part * size()}, t.options());
@@ -151,8 +157,8 @@ Pending Communicator::all_gather(const std::vector<at::Tensor>& out, const std::
   std::vector<at::Tensor> to, from;
   for (const at::Tensor& t : out) to.push_back(bytes(t));
   for (const at::Tensor& t : in) from.push_back(bytes(t));
-  if (to.size() == 1) return start("all-gather", [&] { return backend_->_allgather_base(to[0], from[0]); });
-  return start("all-gather", [&] { return backend_->allgather_into_tensor_coalesced(to, from); });
+  if (to.size() == 1) return start({"all-gather", out[0]}, [&] { return backend_->_allgather_base(to[0], from[0]); });
+  return start({"all-gather", out}, [&] { return backend_->allgather_into_tensor_coalesced(to, from); });
 }
 
 Pending Communicator::reduce_scatter(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in) {
@@ -160,7 +166,7 @@ Pending Communicator::reduce_scatter(const std::vector<at::Tensor>& out, const s
   std::vector<at::Tensor> to, from;
   for (const at::Tensor& t : out) to.push_back(t.view({-1}));
   for (const at::Tensor& t : in) from.push_back(t.view({-1}));
-  if (!device_.is_cpu()) return start("reduce-scatter", [&] { return backend_->reduce_scatter_tensor_coalesced(to, from); });
+  if (!device_.is_cpu()) return start({"reduce-scatter", in}, [&] { return backend_->reduce_scatter_tensor_coalesced(to, from); });
   std::vector<at::Tensor> parts;  // by rank, then by tensor
   for (int64_t r = 0; r < size(); ++r) {
     for (size_t i = 0; i < to.size(); ++i) parts.push_back(from[i].narrow(0, r * to[i].numel(), to[i].numel()));
@@ -176,7 +182,7 @@ Pending Communicator::reduce_scatter(const std::vector<at::Tensor>& out, const s
 
 Pending Communicator::broadcast(at::Tensor& t, int64_t root) {
   std::vector<at::Tensor> tensors = {bytes(t)};
-  return start("broadcast", [&] { return backend_->broadcast(tensors, {.rootRank = root}); });
+  return start({"broadcast", t}, [&] { return backend_->broadcast(tensors, {.rootRank = root}); });
 }
 
 Pending Communicator::all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_rows,
@@ -189,19 +195,19 @@ Pending Communicator::all_to_all(at::Tensor& out, const at::Tensor& in, const st
   };
   at::Tensor to = bytes(out), from = bytes(in);
   std::vector<int64_t> to_counts = in_bytes(out, out_rows), from_counts = in_bytes(in, in_rows);
-  return start("all-to-all", [&] { return backend_->alltoall_base(to, from, to_counts, from_counts); });
+  return start({"all-to-all", in}, [&] { return backend_->alltoall_base(to, from, to_counts, from_counts); });
 }
 
 Pending Communicator::send(const at::Tensor& t, int64_t to) {
   std::vector<at::Tensor> tensors = {bytes(t)};
   return start(
-      "send", [&] { return backend_->send(tensors, static_cast<int>(to), 0); }, to);
+      {"send", t}, [&] { return backend_->send(tensors, static_cast<int>(to), 0); }, to);
 }
 
 Pending Communicator::recv(at::Tensor& t, int64_t from) {
   std::vector<at::Tensor> tensors = {bytes(t)};
   return start(
-      "recv", [&] { return backend_->recv(tensors, static_cast<int>(from), 0); }, from);
+      {"recv", t}, [&] { return backend_->recv(tensors, static_cast<int>(from), 0); }, from);
 }
 
 void Communicator::barrier() {

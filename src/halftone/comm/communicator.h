@@ -73,8 +73,14 @@ class Communicator {
   void check_parts(const char* what, const std::vector<at::Tensor>& whole, const std::vector<at::Tensor>& parts) const;
   // parts: [size() * n], each n numbers to the rank of that place; becomes the ranks' sums of what came here, [n].
   Pending exchange_and_sum(const char* what, at::Tensor parts, std::function<void(const at::Tensor&)> use);
+  // An operation's name, and what it moves: the whole, not this rank's part.
+  struct Task {
+    Task(const char* what, at::TensorList moved = {});
+    const char *what, *dtype = "";
+    int64_t bytes = 0;
+  };
   template <class Call>
-  Pending start(const char* what, Call&& call, int64_t peer = -1);
+  Pending start(Task task, Call&& call, int64_t peer = -1);
 
   Watch& watch_;
   std::shared_ptr<const Group> group_;

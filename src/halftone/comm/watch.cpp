@@ -18,6 +18,8 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/comm/flight_recorder.h"
 
 namespace halftone::comm {
 namespace {
@@ -27,7 +29,7 @@ using Wall = std::chrono::system_clock;
 // In periods of the watching thread:
 constexpr int kGrace = 2;     // a rank may end by itself when another has failed
 constexpr int kSilent = 4;    // a rank without a heartbeat counts as gone
-constexpr int kFarewell = 5;  // rank 0 stays for the others
+constexpr int kFarewell = 5;  // rank 0 stays for the others, and a rank that has failed; the flight recorder may write
 constexpr int kLeave = 15;    // a rank that has failed may take to end its process
 constexpr size_t kShown = 8;  // ranks that one line tells about
 
@@ -69,6 +71,8 @@ std::vector<int64_t> Operation::peers(int64_t own) const {
 }
 
 struct Watch::State {
+  explicit State(Recorder options) : recorder(std::move(options)) {}
+
   c10::intrusive_ptr<c10d::Store> store, own_store;  // of the rank's thread and of the watching thread: a waiting call blocks a store
   int64_t rank = 0, world_size = 1;
   Milliseconds period{};
@@ -86,8 +90,17 @@ struct Watch::State {
     Operation operation;
     c10::Device device;
     Clock::time_point start;
+
+    bool completed() const {
+      c10::impl::VirtualGuardImpl(device.type()).setDevice(device);  // or the query would use memory of device 0
+      return work->isCompleted();
+    }
   };
   std::list<Tracked> tracked;
+  FlightRecorder recorder;
+
+  std::mutex saving;  // of what follows
+  std::optional<std::string> saved;
 
   // Who ends the process and so says why: the first to claim it.
   enum Ender { nobody, main, watcher };
@@ -142,8 +155,10 @@ struct Watch::State {
       const std::string text = s.get_to_str("failed");
       const size_t cut = text.find('\n');
       if (text.substr(0, cut) == std::to_string(rank)) return "";
+      std::string line = fmt::format("rank {} ends because rank {} has failed: {}", rank, text.substr(0, cut), text.substr(cut + 1));
+      save(line);
       say_farewell(s);
-      return fmt::format("rank {} ends because rank {} has failed: {}", rank, text.substr(0, cut), text.substr(cut + 1));
+      return line;
     } catch (const std::exception& error) {
       return fmt::format("rank {} ends because the store of the job does not answer any more: has rank 0 died, or the launcher? ({})", rank,
                          first_line(error.what()));
@@ -154,17 +169,44 @@ struct Watch::State {
     if (!farewell.exchange(true)) s.add("left", 1);
   }
 
-  // Rank 0 may serve the store: it stays until the others need it no more, or too long.
-  void wait_for_farewells(c10d::Store& s) const {
-    if (rank != 0) return;
+  // Until so many ranks need nothing of the others any more, or too long.
+  void wait_for_farewells(int64_t ranks, c10d::Store& s) const {
     const auto end = Clock::now() + kFarewell * period;
-    while (s.add("left", 0) < world_size - 1 && Clock::now() < end) std::this_thread::sleep_for(period / 10);
+    while (s.add("left", 0) < ranks && Clock::now() < end) std::this_thread::sleep_for(period / 10);
   }
 
-  void report(const std::string& line, c10d::Store& s) const {
+  // "; see FILE" for the line of this rank when the flight recorder's file is written, which is tried once.
+  std::string save(const std::string& line) {
+    const std::lock_guard once(saving);
+    if (saved || !recorder.on()) return saved.value_or("");
+    saved.emplace();
+    std::string problem;
+    try {
+      std::unique_lock lock(mutex);
+      for (const Tracked& t : tracked) {
+        if (t.completed() && t.work->exception() == nullptr) recorder.end(t.operation.entry);
+      }
+      std::string text = recorder.text(rank, world_size, line);
+      lock.unlock();
+      problem = recorder.write(std::move(text), kFarewell * period);
+    } catch (const std::exception& error) {
+      problem = first_line(error.what());
+    }
+    if (problem.empty()) {
+      saved = "; see " + recorder.path().string();
+    } else {
+      log_debug("the flight recorder did not write {}: {}", recorder.path().string(), problem);
+    }
+    return *saved;
+  }
+
+  // A launcher ends all processes of a host when one of them does, and rank 0 may serve the store: all have time to save first.
+  void report(const std::string& line, c10d::Store& s) {
     try {
       s.compareSet("failed", "", fmt::format("{}\n{}", rank, line));
-      wait_for_farewells(s);
+      save(line);
+      say_farewell(s);
+      wait_for_farewells(world_size, s);
     } catch (const std::exception&) {  // no store: the others see that themselves
     }
   }
@@ -179,11 +221,19 @@ struct Watch::State {
     return found;
   }
 
+  // A patient wait is in vain: a rank gives no sign of life, or has not started in time.
+  bool in_vain(const Operation& operation, Clock::time_point start, c10d::Store& s) const {
+    return std::ranges::any_of(operation.peers(rank), [&](int64_t r) {
+      const std::optional<Beat> beat = beat_of(r, s);
+      return beat ? silent(*beat) : Clock::now() - start > timeout.load();
+    });
+  }
+
   // Why the operation, waited for since `start`, does not come to its end. When a connection broke, as `problem` says, it takes a
   // while until the line of a failed rank arrives, or until enough heartbeats of a dead one are missing.
   std::string verdict(const Operation& operation, Clock::time_point start, std::string_view problem, c10d::Store& s) {
     const Clock::duration time = Clock::now() - start;
-    const bool broke = time < timeout.load();
+    const bool broke = operation.patient || time < timeout.load();
     const auto end = Clock::now() + (broke ? (kSilent + 3) * period : Milliseconds(0));
     const std::string waited = fmt::format("rank {} waited {:.1f} s for {} on {} with {}, ", rank, seconds(time), operation.what,
                                            operation.group->name, names(operation.peers(rank)));
@@ -206,9 +256,9 @@ struct Watch::State {
   std::string overdue() {
     std::unique_lock lock(mutex);
     for (auto t = tracked.begin(); t != tracked.end();) {
-      c10::impl::VirtualGuardImpl(t->device.type()).setDevice(t->device);  // or the query would use memory of device 0
-      const bool completed = t->work->isCompleted();
+      const bool completed = t->completed();
       if (completed && t->work->exception() == nullptr) {
+        recorder.end(t->operation.entry);
         t = tracked.erase(t);
       } else if (completed || Clock::now() - t->start > timeout.load()) {
         const Tracked failed = *t;
@@ -242,8 +292,8 @@ struct Watch::State {
     return wake.wait_for(lock, time, [&] { return stop; });
   }
 
-  [[noreturn]] void end_process(const std::string& line) const {
-    const std::string text = fmt::format("halftone: {}\n", line);
+  [[noreturn]] void end_process(const std::string& line) {
+    const std::string text = fmt::format("halftone: {}{}\n", line, save(line));
     if (write(STDERR_FILENO, text.data(), text.size()) < 0) {  // nobody reads it
     }
     _exit(2);
@@ -270,8 +320,9 @@ struct Watch::State {
   }
 };
 
-Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_size, Milliseconds timeout, Milliseconds period)
-    : state_(std::make_shared<State>()) {
+Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_size, Milliseconds timeout, Milliseconds period,
+             Recorder recorder)
+    : state_(std::make_shared<State>(std::move(recorder))) {
   std::signal(SIGPIPE, SIG_IGN);  // a write to a dead rank is an error like others
   State& s = *state_;
   s.own_store = store->clone();
@@ -298,26 +349,35 @@ void Watch::run(const std::function<void()>& body) {
     const Activity activity(*this, "the end of the run");
     meet("end", all);
     s.stop_thread();  // the store may go now
-    if (s.rank != 0) s.say_farewell(*s.store);
-    s.wait_for_farewells(*s.store);
+    s.rank == 0 ? s.wait_for_farewells(s.world_size - 1, *s.store) : s.say_farewell(*s.store);
   } catch (const std::exception& error) {
     if (s.ender != State::main) s.end_with(first_line(error.what()));  // no report yet
     throw;
   }
 }
 
-void Watch::meet(const std::string& key, const Group& group) {
+void Watch::meet(const std::string& key, const Group& group, Patience patience) {
   State& s = *state_;
   const std::string arrived = "meet/" + key, everybody = arrived + "/all";
   Operation meeting{fmt::format("the meeting '{}'", key), std::make_shared<Group>(Group{group.name, arrived, group.ranks})};
-  meeting.number = begin(*meeting.group);
+  meeting.patient = patience == Patience::unlimited;
+  begin(meeting);
   const auto start = Clock::now();
   std::string problem;
   try {
-    if (s.store->add(arrived, 1) == static_cast<int64_t>(group.ranks.size())) s.store->set(everybody, std::string("1"));
+    const int64_t place = s.store->add(arrived, 1);
+    if (place == static_cast<int64_t>(group.ranks.size())) s.store->set(everybody, std::string("1"));
+    // Looks after the others the more rarely the later it came, or many ranks would keep the store busy.
+    const Clock::duration between = place * kSilent * s.period;
+    auto look = start + between;
     for (Milliseconds nap(1);; nap = std::min(2 * nap, Milliseconds(100))) {
-      if (s.store->check({everybody})) return;
-      if (Clock::now() - start > timeout()) break;
+      if (s.store->check({everybody})) return end(meeting);
+      const auto now = Clock::now();
+      if (!meeting.patient && now - start > timeout()) break;
+      if (meeting.patient && now > look) {
+        if (s.in_vain(meeting, start, *s.store)) break;
+        look = now + between;
+      }
       std::this_thread::sleep_for(nap);
     }
   } catch (const std::exception& error) {
@@ -330,7 +390,7 @@ void Watch::fail_wait(const Operation& operation, Clock::time_point start, std::
   State& s = *state_;
   const std::string line = s.verdict(operation, start, problem, *s.store);
   s.end_with(line);
-  throw Error(line);
+  throw Error(line + s.save(line));
 }
 
 void Watch::set_timeout(Milliseconds timeout) { state_->timeout = timeout; }
@@ -339,9 +399,15 @@ int64_t Watch::rank() const { return state_->rank; }
 c10::intrusive_ptr<c10d::Store> Watch::store() const { return state_->store; }
 bool Watch::ending() const { return state_->ender != State::nobody; }
 
-int64_t Watch::begin(const Group& group) {
+void Watch::begin(Operation& operation) {
   const std::lock_guard lock(state_->mutex);
-  return ++state_->begun[group.key];
+  if (operation.peer < 0) operation.number = ++state_->begun[operation.group->key];
+  operation.entry = state_->recorder.begin(operation);
+}
+
+void Watch::end(const Operation& operation) {
+  const std::lock_guard lock(state_->mutex);
+  state_->recorder.end(operation.entry);
 }
 
 void Watch::track(c10::intrusive_ptr<c10d::Work> work, const Operation& operation, c10::Device device) {

@@ -3,6 +3,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,8 +32,24 @@ struct Operation {
   std::shared_ptr<const Group> group;
   int64_t number = 0;
   int64_t peer = -1;
+  int64_t bytes = 0;       // of the whole of what is moved; 0 = not known
+  const char* dtype = "";  // then
+  bool patient = false;    // no deadline
+  int64_t entry = 0;       // of the flight recorder
 
   std::vector<int64_t> peers(int64_t own) const;  // whom the rank `own` waits for
+};
+
+// Options of the flight recorder: how many of the last operations a rank keeps (0 = off), and the file that it writes them to when the
+// job fails.
+struct Recorder {
+  int64_t entries = 0;
+  std::filesystem::path path;
+};
+
+enum class Patience {
+  limited,    // until Watch::timeout()
+  unlimited,  // as long as the missing ranks show signs of life; one that has not started yet has until Watch::timeout()
 };
 
 // This rank's part in watching over the job. A thread writes into the store what the rank does and looks there whether another rank
@@ -42,7 +59,7 @@ class Watch {
  public:
   // `timeout`: the longest wait for other ranks ([comm]). `period`: of the thread.
   Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_size, Milliseconds timeout,
-        Milliseconds period = Milliseconds(1000));
+        Milliseconds period = Milliseconds(1000), Recorder recorder = {});
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -51,9 +68,11 @@ class Watch {
   // line that the other ranks end with, and is thrown on.
   void run(const std::function<void()>& body);
 
-  // Returns when every rank of the group has called it with this key, which is good once. Through the store: for rare events.
-  void meet(const std::string& key, const Group& group);
+  // Returns when every rank of the group has called it with this key, which is good once. Through the store: for rare events. Error in
+  // one line as of Pending::wait. A rank that prepares something for an unknown time lets the others wait with unlimited patience.
+  void meet(const std::string& key, const Group& group, Patience patience = Patience::limited);
 
+  // Of operations under way, too: the trainer calls it when step 1 has ended on the device.
   void set_timeout(Milliseconds timeout);
   Milliseconds timeout() const;
   int64_t rank() const;
@@ -61,8 +80,10 @@ class Watch {
   // This rank or another has failed: what hangs in a collective must not be waited for.
   bool ending() const;
 
-  // For communicators. Counts a collective of the group that begins, from 1.
-  int64_t begin(const Group& group);
+  // For communicators. An operation begins: its number, if it is a collective, and its entry in the flight recorder.
+  void begin(Operation& operation);
+  // It has ended, for the recorder. The thread notes that of tracked works.
+  void end(const Operation& operation);
   // The thread ends the process when this work of the device does not complete in time. Graph captures must be thread-local.
   void track(c10::intrusive_ptr<c10d::Work> work, const Operation& operation, c10::Device device);
   // Error in one line: what was waited for since `start`, and which rank is late, gone or has failed. `problem` is what the wait threw.
