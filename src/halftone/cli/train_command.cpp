@@ -49,7 +49,7 @@ int train_command(Arguments args) {
   } catch (const Error&) {
     problem = std::current_exception();
   }
-  Processes processes(environment, loaded ? loaded->config.comm : CommConfig{});
+  Processes processes(environment, loaded ? loaded->config.comm : CommConfig{}, loaded ? loaded->config.job.dump_folder : "");
   RunSummary run;
   processes.run([&] {
     if (problem) std::rethrow_exception(problem);

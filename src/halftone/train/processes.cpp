@@ -12,6 +12,7 @@
 #include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -38,12 +39,16 @@ std::pair<int, int> cores() {
 
 }  // namespace
 
-Processes::Processes(const Environment& environment, const CommConfig& comm) : environment_(environment), comm_(comm) {
+Processes::Processes(const Environment& environment, const CommConfig& comm, const std::string& folder)
+    : environment_(environment), comm_(comm) {
   if (!many()) return;
   const auto& ranks = environment.log_ranks;
   set_log_enabled(std::find(ranks.begin(), ranks.end(), rank()) != ranks.end());
   const auto timeout = std::chrono::seconds(comm.init_timeout_seconds);
-  watch_ = std::make_unique<comm::Watch>(comm::open_store(environment, timeout), rank(), world(), timeout);
+  const std::string file = fmt::format("{}{}.jsonl", comm.save_traces_file_prefix, rank());
+  const comm::Recorder recorder{folder.empty() ? 0 : comm.trace_buf_size, std::filesystem::path(folder) / comm.save_traces_folder / file};
+  watch_ =
+      std::make_unique<comm::Watch>(comm::open_store(environment, timeout), rank(), world(), timeout, comm::Milliseconds(1000), recorder);
 }
 
 Processes::~Processes() {
@@ -59,12 +64,16 @@ void Processes::run(const std::function<void()>& body) {
   });
 }
 
+comm::Group Processes::everybody() const {
+  comm::Group all{"all", "all", {}};
+  for (int64_t r = 0; r < world(); ++r) all.ranks.push_back(r);
+  return all;
+}
+
 void Processes::share_cores() {
   const std::string key = "host/" + host_name();
   first_of_host_ = watch_->store()->add(key, 1) == 1;
-  comm::Group all{"all", "all", {}};
-  for (int64_t r = 0; r < world(); ++r) all.ranks.push_back(r);
-  watch_->meet("start", all);
+  watch_->meet("start", everybody());
   on_host_ = watch_->store()->add(key, 0);
   // Who bound this process to some of the cores has shared them out; torchrun sets one thread where nothing is set.
   const char* set = std::getenv("OMP_NUM_THREADS");
@@ -141,10 +150,8 @@ bool Processes::all(bool own) {
 
 void Processes::one_of_host_first(const std::function<void()>& prepare) {
   if (!many()) return prepare();
-  comm::Group all{"all", "all", {}};
-  for (int64_t r = 0; r < world(); ++r) all.ranks.push_back(r);
   if (first_of_host_) prepare();
-  watch_->meet(fmt::format("prepared {}", ++preparations_), all);
+  watch_->meet(fmt::format("prepared {}", ++preparations_), everybody(), comm::Patience::unlimited);
   if (!first_of_host_) prepare();
 }
 

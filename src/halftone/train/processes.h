@@ -19,8 +19,8 @@ namespace halftone {
 // a process alone everything is its own.
 class Processes {
  public:
-  // Finds the others and shares the host's cores out among those on it. All processes have to start within [comm]'s time.
-  Processes(const Environment& environment, const CommConfig& comm);
+  // Finds the others; all have to start within [comm]'s time. `folder`: of the run, for what [comm] keeps of a failure.
+  Processes(const Environment& environment, const CommConfig& comm, const std::string& folder = "");
   ~Processes();
 
   int64_t rank() const { return environment_.rank; }
@@ -28,7 +28,7 @@ class Processes {
   int64_t world() const { return environment_.world_size; }
   bool many() const { return world() > 1; }
   bool first() const { return rank() == 0; }
-  // Runs this process's work; an exception ends the others, too (comm::Watch::run).
+  // Runs this process's work on its share of the host's cores; an exception ends the others, too (comm::Watch::run).
   void run(const std::function<void()>& body);
 
   // Error naming the first difference where another configuration or version runs on rank 0.
@@ -57,6 +57,7 @@ class Processes {
 
  private:
   void share_cores();
+  comm::Group everybody() const;
 
   Environment environment_;
   CommConfig comm_;
