@@ -74,6 +74,48 @@ TEST(CheckpointIndex, RefusesOverlapThatCountsRight) {
   expect_error([&] { parse_index(write_index(index), "index.json"); }, "overlap");
 }
 
+TEST(CheckpointIndex, FiniteIsTrueWhereNothingIsSaid) {
+  CheckpointIndex index = example();
+  EXPECT_EQ(first_not_finite(index), nullptr);
+  Json root = Json::parse(write_index(index));
+  EXPECT_EQ(root["finite"], true);
+  root.erase("finite");  // as this program wrote it before
+  EXPECT_EQ(parse_index(root.dump(), "index.json"), index);
+  index.tensors["w"].finite = false;
+  EXPECT_EQ(*first_not_finite(index), "w");
+  EXPECT_EQ(parse_index(write_index(index), "index.json"), index);
+  EXPECT_EQ(Json::parse(write_index(index))["finite"], false);
+  expect_refused("/finite", false, "\"finite\" is not true, as its tensors are");
+  expect_refused("/finite", 1, "expects true or false");
+  expect_refused("/tensors/w/finite", "no", "expects true or false");
+}
+
+TEST(CheckpointIndex, PartsMakeTheWhole) {
+  const CheckpointIndex whole = example();
+  CheckpointIndex parts[2] = {whole, whole};
+  for (size_t i = 0; i < 2; ++i) {
+    std::erase_if(parts[i].files, [&](const auto& file) { return file.first != fmt::format("model-{}.safetensors", i); });
+    parts[i].tensors["w"].chunks = {whole.tensors.at("w").chunks[i]};
+  }
+  for (const char* name : {"scalar", "empty"}) parts[1].tensors.erase(name);
+  const std::string text = write_index(parts[1]);
+  expect_error([&] { parse_index(text, "part"); }, "part: tensor w: its chunks hold 8 of 20 elements");
+  EXPECT_EQ(parse_index(text, "part", true), parts[1]);
+  CheckpointIndex merged = parts[0];
+  merge_part(merged, parse_index(text, "part", true), "part");
+  EXPECT_EQ(merged, whole);
+  expect_error([&] { merge_part(merged, parts[1], "part"); }, "part: another rank has written model-1.safetensors, too");
+  const auto refused = [&](const std::function<void(CheckpointIndex&)>& change, const std::string& why) {
+    CheckpointIndex index = parts[0], part = parts[1];
+    change(part);
+    expect_error([&] { merge_part(index, part, "part"); }, why);
+  };
+  refused([](CheckpointIndex& part) { part.step = 8; }, "a part of step 8 of 2 ranks, expected step 7 of 2");
+  refused([](CheckpointIndex& part) { part.world = 3; }, "a part of step 7 of 3 ranks");
+  refused([](CheckpointIndex& part) { part.tensors["w"].shape = {6, 4}; }, "tensor w is BF16 [6, 4], another rank has BF16 [5, 4]");
+  refused([](CheckpointIndex& part) { part.tensors["w"].dtype = FileDType::f32; }, "tensor w is F32 [5, 4]");
+}
+
 TEST(CheckpointIndex, RefusesEveryTruncation) {
   const std::string text = write_index(example());
   for (size_t n = 0; n + 2 < text.size(); ++n) EXPECT_THROW(parse_index(text.substr(0, n), "index.json"), Error) << n;

@@ -1,6 +1,7 @@
 // links: checkpoint_formats
 // seeds: tests/fuzz/seeds/checkpoint_json
-// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "weight_map" "llama3" 9223372036854775807 -1
+// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "finite" true false "weight_map" "llama3"
+// 9223372036854775807 -1
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -28,6 +29,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (const auto& [name, tensor] : index.tensors)
       for (const TensorChunk& chunk : tensor.chunks)
         if (chunk_name(name, tensor, chunk).size() < name.size()) std::abort();
+  });
+  attempt([&] {  // the manifest of a rank, merged as rank 0 does
+    const CheckpointIndex part = parse_index(text, "x", true);
+    if (!(parse_index(write_index(part), "x", true) == part)) std::abort();
+    CheckpointIndex index{.step = part.step, .model_only = part.model_only, .world = part.world};
+    merge_part(index, part, "x");
+    parse_index(write_index(index), "x");
   });
   attempt([&] { check_state_json(text, "x"); });
   attempt([&] {

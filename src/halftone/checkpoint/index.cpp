@@ -37,8 +37,8 @@ bool overlap(const TensorChunk& a, const TensorChunk& b) {
   return true;
 }
 
-// Inside the tensor, disjoint, and with as many elements together as the tensor: so they cover it.
-void check_chunks(const IndexedTensor& tensor, const std::string& what) {
+// Inside the tensor, and unless they are a part: disjoint, and with as many elements together as the tensor, so that they cover it.
+void check_chunks(const IndexedTensor& tensor, bool part, const std::string& what) {
   const int64_t total = static_cast<int64_t>(byte_count(tensor.dtype, tensor.shape, what) / size_of(tensor.dtype));
   int64_t covered = 0;
   for (const TensorChunk& chunk : tensor.chunks) {
@@ -50,6 +50,7 @@ void check_chunks(const IndexedTensor& tensor, const std::string& what) {
             shape_text(tensor.shape));
     check(!__builtin_add_overflow(covered, elements(chunk.shape), &covered) && covered <= total, "{}: its chunks overlap", what);
   }
+  if (part) return;
   check(covered == total, "{}: its chunks hold {} of {} elements", what, covered, total);
   check(!tensor.chunks.empty(), "{}: it has no chunk", what);
   if (tensor.shape.empty() || total == 0) {
@@ -66,7 +67,10 @@ void check_chunks(const IndexedTensor& tensor, const std::string& what) {
             shape_text(sorted[j]->offset));
 }
 
-IndexedTensor parse_tensor(const Json& value, const CheckpointIndex& index, const std::string& what) {
+// "finite": true where nothing is said.
+bool flag(const Json& object, const std::string& what) { return !object.contains("finite") || bool_member(object, "finite", what); }
+
+IndexedTensor parse_tensor(const Json& value, const CheckpointIndex& index, bool part, const std::string& what) {
   IndexedTensor tensor{.dtype = parse_file_dtype(string_member(value, "dtype", what), what)};
   tensor.shape = integer_list(member(value, "shape", what), kMaxDims, what + ": shape");
   const Json& chunks = member(value, "chunks", what);
@@ -78,7 +82,8 @@ IndexedTensor parse_tensor(const Json& value, const CheckpointIndex& index, cons
     chunk.shape = integer_list(member(item, "shape", what), kMaxDims, what + ": shape");
     tensor.chunks.push_back(std::move(chunk));
   }
-  check_chunks(tensor, what);
+  check_chunks(tensor, part, what);
+  tensor.finite = flag(value, what);
   return tensor;
 }
 
@@ -93,8 +98,10 @@ std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, cons
 
 std::string write_index(const CheckpointIndex& index) {
   // One line per file and per tensor, so that people and diff can read it.
-  std::string text = fmt::format("{{\"format\":\"{}\",\"version\":{},\"step\":{},\"model_only\":{},\"world\":{},\"mesh\":{},\n\"files\":{{",
-                                 kCheckpointFormat, kCheckpointVersion, index.step, index.model_only, index.world, Json(index.mesh).dump());
+  std::string text =
+      fmt::format("{{\"format\":\"{}\",\"version\":{},\"step\":{},\"model_only\":{},\"world\":{},\"mesh\":{},\"finite\":{},\n\"files\":{{",
+                  kCheckpointFormat, kCheckpointVersion, index.step, index.model_only, index.world, Json(index.mesh).dump(),
+                  first_not_finite(index) == nullptr);
   const auto add = [&](const std::string& name, const Json& row, bool first) {
     text += fmt::format("{}\n {}:{}", first ? "" : ",", Json(name).dump(), row.dump());
   };
@@ -107,12 +114,14 @@ std::string write_index(const CheckpointIndex& index) {
   for (bool first = true; const auto& [name, tensor] : index.tensors) {
     Json chunks = Json::array();
     for (const TensorChunk& c : tensor.chunks) chunks.push_back({{"file", c.file}, {"offset", c.offset}, {"shape", c.shape}});
-    add(name, {{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"chunks", std::move(chunks)}}, std::exchange(first, false));
+    Json row{{"dtype", name_of(tensor.dtype)}, {"shape", tensor.shape}, {"chunks", std::move(chunks)}};
+    if (!tensor.finite) row["finite"] = false;
+    add(name, row, std::exchange(first, false));
   }
   return text + "}}\n";
 }
 
-CheckpointIndex parse_index(std::string_view text, const std::string& what) {
+CheckpointIndex parse_index(std::string_view text, const std::string& what, bool part) {
   const Json root = parse_json(text, what);
   const std::string format = string_member(root, "format", what);
   check(format == kCheckpointFormat, "{}: expected the format {}, found {}", what, kCheckpointFormat, format);
@@ -136,8 +145,31 @@ CheckpointIndex parse_index(std::string_view text, const std::string& what) {
   }
   const Json& tensors = member(root, "tensors", what);
   check(tensors.is_object(), "{}: \"tensors\" expects an object", what);
-  for (const auto& [name, value] : tensors.items()) index.tensors.emplace(name, parse_tensor(value, index, what + ": tensor " + name));
+  for (const auto& [name, value] : tensors.items())
+    index.tensors.emplace(name, parse_tensor(value, index, part, what + ": tensor " + name));
+  const bool finite = first_not_finite(index) == nullptr;
+  check(!root.contains("finite") || flag(root, what) == finite, "{}: \"finite\" is not {}, as its tensors are", what, finite);
   return index;
+}
+
+void merge_part(CheckpointIndex& index, CheckpointIndex part, const std::string& what) {
+  check(part.step == index.step && part.model_only == index.model_only && part.world == index.world,
+        "{}: a part of step {} of {} ranks, expected step {} of {}; use a folder for one run only", what, part.step, part.world, index.step,
+        index.world);
+  for (auto& [name, file] : part.files) check(index.files.emplace(name, file).second, "{}: another rank has written {}, too", what, name);
+  for (auto& [name, tensor] : part.tensors) {
+    IndexedTensor& whole = index.tensors.try_emplace(name, IndexedTensor{tensor.dtype, tensor.shape}).first->second;
+    check(whole.dtype == tensor.dtype && whole.shape == tensor.shape, "{}: tensor {} is {} {}, another rank has {} {}", what, name,
+          name_of(tensor.dtype), shape_text(tensor.shape), name_of(whole.dtype), shape_text(whole.shape));
+    whole.chunks.insert(whole.chunks.end(), std::make_move_iterator(tensor.chunks.begin()), std::make_move_iterator(tensor.chunks.end()));
+    whole.finite = whole.finite && tensor.finite;
+  }
+}
+
+const std::string* first_not_finite(const CheckpointIndex& index) {
+  for (const auto& [name, tensor] : index.tensors)
+    if (!tensor.finite) return &name;
+  return nullptr;
 }
 
 void check_state_json(std::string_view text, const std::string& what) {

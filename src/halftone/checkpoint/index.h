@@ -21,6 +21,7 @@ struct IndexedTensor {
   FileDType dtype = FileDType::f32;
   std::vector<int64_t> shape{};  // of the whole tensor
   std::vector<TensorChunk> chunks{};
+  bool finite = true;  // no NaN and no infinity in it, as far as the file tells: older ones say nothing
   bool operator==(const IndexedTensor&) const = default;
 };
 struct IndexedFile {
@@ -47,9 +48,13 @@ struct CheckpointIndex {
 std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, const TensorChunk& chunk);
 
 std::string write_index(const CheckpointIndex& index);
-// Strict: fields and types; file names without a path; every chunk inside its tensor, in a listed file, no two overlapping, all
-// together covering the tensor. Errors start with `what`.
-CheckpointIndex parse_index(std::string_view text, const std::string& what);
+// Strict: fields and types; file names without a path; every chunk inside its tensor, in a listed file, and unless this is a `part`,
+// what one rank has written: no two chunks overlapping, all together covering the tensor. Errors start with `what`.
+CheckpointIndex parse_index(std::string_view text, const std::string& what, bool part = false);
+// Adds the files and chunks of another rank's part of the same step. Errors start with `what`.
+void merge_part(CheckpointIndex& index, CheckpointIndex part, const std::string& what);
+// The first tensor that is not finite; null where all are.
+const std::string* first_not_finite(const CheckpointIndex& index);
 
 // state.json: any JSON object (limits of json_reader.h). Returns nothing; an error starts with `what`.
 void check_state_json(std::string_view text, const std::string& what);

@@ -133,7 +133,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
   return header;
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(File::open_read(path)) {
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, bool keep_open) : file_(File::open_read(path)) {
   const uint64_t file_bytes = file_.size();
   check(file_bytes >= 8, "{}: a file of {} bytes is no safetensors file: it is truncated", path.string(), file_bytes);
   std::array<uint8_t, 8> start{};
@@ -142,6 +142,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(File
   file_.read_at(json.data(), json.size(), 8);
   header_ = parse_safetensors_header(json, file_bytes, path.string());
   for (size_t i = 0; i < header_.tensors.size(); ++i) by_name_.emplace(header_.tensors[i].name, i);
+  if (!keep_open) file_.close();
 }
 
 const TensorEntry* SafetensorsFile::find(const std::string& name) const {
@@ -159,7 +160,8 @@ void SafetensorsFile::read(const TensorEntry& tensor, void* data, uint64_t bytes
   const uint64_t size = tensor.end - tensor.begin;
   check(offset <= size && bytes <= size - offset, "{}: tensor {} has {} bytes, asked for {} at {}", path().string(), tensor.name, size,
         bytes, offset);
-  file_.read_at(data, bytes, header_.data_start + tensor.begin + offset);
+  const uint64_t at = header_.data_start + tensor.begin + offset;
+  file_.is_open() ? file_.read_at(data, bytes, at) : File::open_read(path()).read_at(data, bytes, at);
 }
 
 struct SafetensorsWriter::Hash {

@@ -50,7 +50,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
 // Reads one file; tensors by pread, so that a file that shrinks is an Error and never a signal.
 class SafetensorsFile {
  public:
-  explicit SafetensorsFile(const std::filesystem::path& path);
+  // Unless `keep_open`, the header stays in memory and every read opens the file: thousands of files can be too many to hold.
+  explicit SafetensorsFile(const std::filesystem::path& path, bool keep_open = true);
   const SafetensorsHeader& header() const { return header_; }
   const TensorEntry* find(const std::string& name) const;  // nullptr when absent
   const TensorEntry& at(const std::string& name) const;    // an error names the file and the tensor
