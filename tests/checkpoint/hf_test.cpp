@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "checkpoint/ranks.h"
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
 #include "halftone/checkpoint/store.h"
@@ -106,6 +107,56 @@ TEST(HfFolder, RoundTripInOneFileAndInShards) {
       loaded.read_into("layers.0.attention.wq.weight", half, true);
       EXPECT_TRUE(at::equal(half, small_model(tied)[4].tensor.to(at::kBFloat16)));
     }
+}
+
+TEST(HfFolder, ReadsRowsOfRotatedHeads) {
+  const TemporaryFolder folder;
+  write_hf(folder.path(), {.config = small_config(false), .model = small_model(false)});
+  const LoadedStep loaded = LoadedStep::open(folder.path(), true);
+  for (const NamedTensor& t : small_model(false))
+    for (int64_t first = 0; first < t.tensor.size(0); ++first)
+      for (int64_t rows = 0; first + rows <= t.tensor.size(0); ++rows) {
+        const at::Tensor wanted = t.tensor.narrow(0, first, rows), found = at::empty(wanted.sizes(), at::kFloat);
+        loaded.read_rows(t.name, first, found);
+        EXPECT_TRUE(at::equal(found, wanted)) << t.name << ": " << rows << " from " << first;
+      }
+}
+
+TEST(HfFolder, ManyRanksWriteWhatOneDoes) {
+  for (const bool tied : {false, true}) {
+    const TemporaryFolder folder;
+    const auto save = [&](const std::string& name, int64_t world) {
+      testing::Job(world).run([&](const CheckpointRanks& ranks) {
+        CheckpointStore store({.folder = folder / name, .ranks = ranks});
+        store.prepare();
+        HfExport content{.config = small_config(tied), .model = {}, .dtype = at::kBFloat16, .max_shard_bytes = 400};
+        for (const NamedTensor& t : small_model(tied))
+          content.model.push_back(testing::shard_of(t.name, t.tensor, ranks.rank, ranks.world));
+        for (int i = 0; i < 2; ++i) store.save_hf(9, content);  // the second takes the place of the first
+        EXPECT_EQ(store.latest_valid(false), 9);
+      });
+    };
+    save("one", 1), save("many", 3);
+    const auto files = [&](const std::string& name) {
+      std::map<std::string, std::string> texts;
+      for (const auto& entry : fs::recursive_directory_iterator(folder / name))
+        if (entry.is_regular_file()) texts[fs::relative(entry.path(), folder / name)] = testing::read_file(entry.path());
+      return texts;
+    };
+    const auto one = files("one"), many = files("many");
+    ASSERT_GT(one.size(), 4u);
+    ASSERT_EQ(one.size(), many.size());
+    const auto tensors = [&](const std::string& name) {
+      std::vector<at::Tensor> all;
+      const LoadedStep loaded = LoadedStep::open(folder / name / "step-9", true);
+      for (const std::string& tensor : loaded.model_names()) all.push_back(loaded.read(tensor));
+      return all;
+    };
+    const auto a = tensors("one"), b = tensors("many");
+    ASSERT_EQ(a.size(), b.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
+    EXPECT_EQ(one.at("step-9/config.json"), many.at("step-9/config.json"));
+  }
 }
 
 TEST(HfFolder, MissingAndUnknownTensors) {

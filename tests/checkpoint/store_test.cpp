@@ -64,7 +64,6 @@ TEST(CheckpointStore, RoundTrip) {
   store.prepare();
   StepState state = state_of(5);
   state.copy_files = {{"tokenizer.json", folder / "tok.json"}};
-  state.mesh = {{"dp_shard", 1}};
   store.save(state);
   EXPECT_EQ(store.valid_steps(), std::vector<int64_t>{5});
   EXPECT_EQ(store.latest_valid(true), 5);

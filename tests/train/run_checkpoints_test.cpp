@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+#include <thread>
+
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/tokenizer_setup.h"
@@ -15,19 +18,21 @@ using testing::SmallRuns;
 
 // The parts of a run that a checkpoint holds, stepped by hand.
 struct Parts {
-  Parts(const SmallRuns& runs, const std::string& name, const std::vector<std::string>& more, c10::Device device = at::kCPU)
+  Parts(const SmallRuns& runs, const std::string& name, const std::vector<std::string>& more, c10::Device device = at::kCPU,
+        const CheckpointRanks& ranks = {})
       : config(runs.config(name, more).config),
         tokenizer(prepare_tokenizer(config)),
         engine(config, {.device = device, .seed = 42, .vocab_size = tokenizer.vocab_size(), .positions = config.training.seq_len}),
         data(config, tokenizer, engine, Processes({}, {})),
-        store(open_checkpoints(config)),
-        checkpoints({config, tokenizer, engine, data, progress}, store.get()) {
+        store(open_checkpoints(config, ranks)),
+        checkpoints({config, tokenizer, engine, data, progress, ranks}, store.get()) {
     progress.seed = 42;
   }
 
   void step() {
     ++progress.step;
     rows.push_back(data.loader().next_step());
+    if (store) store->before_update();
     engine.step(*data.next_step(), progress.step, 1);
     progress.recent_losses.push_back(static_cast<double>(progress.step));
   }
@@ -159,6 +164,84 @@ TEST(RunCheckpoints, WhatIsExcludedIsThatOfAFreshRun) {
   EXPECT_EQ(p->engine.updates(), 3);
   EXPECT_EQ(step_of(*p), 3);
   EXPECT_EQ(p->checkpoints.last_saved(), std::nullopt) << "the folder's step 3 is of another count";
+}
+
+TEST(RunState, ShareOutIsBalanced) {
+  EXPECT_EQ(share_out({5, 1, 9, 4}, 1), (std::vector<int64_t>{0, 0, 0, 0}));
+  EXPECT_EQ(share_out({5, 1, 9, 4, 1}, 2), (std::vector<int64_t>{1, 0, 0, 1, 1}));
+  EXPECT_EQ(share_out({2, 2}, 4), (std::vector<int64_t>{0, 1}));
+  EXPECT_TRUE(share_out({}, 3).empty());
+}
+
+void save_on_all(const std::vector<std::unique_ptr<Parts>>& ranks, bool last) {
+  std::vector<std::thread> others;
+  for (size_t rank = 1; rank < ranks.size(); ++rank) others.emplace_back([&, rank] { ranks[rank]->checkpoints.save(last); });
+  ranks[0]->checkpoints.save(last);
+  for (std::thread& thread : others) thread.join();
+}
+
+TEST(RunCheckpoints, ReplicasShareTheWriting) {
+  const SmallRuns runs;
+  const std::vector<std::string> options = {"--training.steps=50", "--checkpoint.last_save_in_hf"};
+  std::vector<std::unique_ptr<Parts>> ranks;
+  for (const int64_t rank : {0, 1, 2})
+    ranks.push_back(
+        std::make_unique<Parts>(runs, "run", options, at::kCPU, CheckpointRanks{.rank = rank, .world = 3, .replica = rank, .replicas = 3}));
+  for (const auto& p : ranks) {
+    EXPECT_TRUE(p->checkpoints.load());
+    p->step(), p->step();
+  }
+  save_on_all(ranks, false);
+  const std::filesystem::path folder = ranks[0]->store->step_folder(2);
+  std::vector<std::uintmax_t> bytes;
+  for (const char* rank : {"0", "1", "2"})
+    bytes.push_back(std::filesystem::file_size(folder / fmt::format("optim-{}-0.safetensors", rank)));
+  EXPECT_GT(*std::min_element(bytes.begin(), bytes.end()) * 3, *std::max_element(bytes.begin(), bytes.end()));
+  Parts one(runs, "run", options);
+  EXPECT_TRUE(one.checkpoints.load());
+  EXPECT_EQ(one.progress.step, 2);
+  EXPECT_EQ(one.engine.updates(), 2);
+  expect_equal(one.state(), ranks[2]->state());
+  for (const auto& p : ranks) p->step();
+  save_on_all(ranks, true);
+  EXPECT_TRUE(std::filesystem::exists(ranks[0]->store->step_folder(3) / "model.safetensors"));
+  const LoadedStep last = ranks[0]->store->open(3);
+  for (const nn::Parameter* p : ranks[0]->engine.store().parameters()) EXPECT_TRUE(at::equal(last.read(p->fqn), p->master)) << p->fqn;
+}
+
+// As if the parameters were cut in `count` shards, of which this process holds one.
+void cut(Engine& engine, int64_t index, int64_t count) {
+  for (nn::Parameter* p : engine.store().parameters()) {
+    const int64_t most = (p->shape[0] + count - 1) / count, first = std::min(index * most, p->shape[0]);
+    p->shard = nn::RowShard{first, std::min(most, p->shape[0] - first), most};
+    p->master = p->master.narrow(0, first, p->shard->rows);
+  }
+}
+
+TEST(RunState, ShardsAreSavedAndRestored) {
+  const SmallRuns runs;
+  constexpr int64_t kShards = 5;
+  Parts whole(runs, "whole", {"--training.steps=50"});
+  whole.engine.initialize(), whole.checkpoints.save(false);
+  std::vector<std::unique_ptr<Parts>> ranks;
+  std::vector<std::thread> saves;
+  for (int64_t rank = 0; rank < kShards; ++rank) {
+    const CheckpointRanks place{.rank = rank, .world = kShards};
+    ranks.push_back(std::make_unique<Parts>(runs, "shards", std::vector<std::string>{"--training.steps=50"}, at::kCPU, place));
+    Parts& p = *ranks.back();
+    cut(p.engine, rank, kShards);
+    restore_model(p.engine, whole.store->open(0));
+    for (size_t i = 0; const nn::Parameter* w : whole.engine.store().parameters()) {
+      const nn::Parameter& shard = *p.engine.store().parameters()[i++];
+      EXPECT_TRUE(at::equal(shard.master, w->master.narrow(0, shard.first_row(), shard.shard->rows))) << w->fqn;
+    }
+    saves.emplace_back([&p, place] { p.store->save(collect_state(p.engine, p.progress, nlohmann::json::object(), p.config, true, place)); });
+  }
+  for (std::thread& save : saves) save.join();
+  const LoadedStep saved = ranks[0]->store->open(0);
+  for (const nn::Parameter* w : whole.engine.store().parameters()) EXPECT_TRUE(at::equal(saved.read(w->fqn), w->master)) << w->fqn;
+  whole.engine.store().parameters()[0]->shape[0] += 1;
+  expect_error([&] { restore_model(whole.engine, saved); }, "has shape");
 }
 
 TEST(RunCheckpoints, AModelAloneIsNoStepToGoOnFrom) {

@@ -48,16 +48,20 @@ std::string dtype_name(at::ScalarType type) {
   }
 }
 
+std::string hf_name_of(const std::string& native, const ModelDescription& model) {
+  const auto name = model.family().hf_name(native);
+  check(name.has_value(), "{} has no counterpart in {}", native, model.family().hf_architecture);
+  return *name;
+}
+
 }  // namespace
 
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, true); }
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, false); }
 
 NamedTensor native_to_hf(const NamedTensor& tensor, const ModelDescription& model) {
-  const auto name = model.family().hf_name(tensor.name);
-  check(name.has_value(), "{} has no counterpart in {}", tensor.name, model.family().hf_architecture);
   const int64_t heads = model.rotated_heads(tensor.name);
-  return {*name, heads ? permute_to_hf(tensor.tensor, heads) : tensor.tensor};
+  return {hf_name_of(tensor.name, model), heads ? permute_to_hf(tensor.tensor, heads) : tensor.tensor};
 }
 
 NamedTensor hf_to_native(const NamedTensor& tensor, const ModelDescription& model) {
@@ -81,12 +85,18 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
     const std::string file =
         shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     std::vector<NamedTensor> tensors;
+    std::map<std::string, const NamedTensor*> sources;  // by the file's names
     for (const NamedTensor& t : shards[i]) {
-      tensors.push_back(native_to_hf(t, *config.model));
-      weight_map[tensors.back().name] = file;
+      const std::string name = hf_name_of(t.name, *config.model);
+      tensors.push_back({name, t.tensor});
+      sources[name] = &t;
+      weight_map[name] = file;
       total += t.tensor.numel() * static_cast<int64_t>(c10::elementSize(content.dtype));
     }
-    write_tensors(folder / file, tensors, metadata, false, content.dtype);
+    write_tensors(folder / file, tensors, metadata, false, content.dtype, [&](const NamedTensor& t) {
+      const NamedTensor& native = *sources.at(t.name);
+      return native_to_hf({native.name, content.read ? content.read(native.name) : native.tensor}, *config.model).tensor;
+    });
   }
   if (shards.size() > 1) {
     const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
@@ -184,14 +194,21 @@ TensorInfo HfFolder::info(const std::string& native) const {
   return {entry.dtype, entry.shape};
 }
 
-void HfFolder::read_into(const std::string& native, at::Tensor& out, bool cast) const {
+void HfFolder::read_rows(const std::string& native, int64_t first_row, at::Tensor out, bool cast) const {
   const Source& from = source(native);
   const TensorEntry& entry = files_[from.file].at(from.hf_name);
-  read_tensor(files_[from.file], entry, out, cast);
-  if (const int64_t heads = config_.model->rotated_heads(native)) {
-    at::Tensor target = out.detach();
-    target.copy_(permute_from_hf(target, heads));
-  }
+  const int64_t heads = config_.model->rotated_heads(native);
+  if (heads == 0 || out.numel() == 0) return read_tensor(files_[from.file], entry, out, cast, first_row);
+  // Rows keep their place among those of a head: whole heads are read.
+  check(entry.shape[0] % heads == 0, "{}: tensor {} of shape {} does not split into {} heads", files_[from.file].path().string(),
+        entry.name, shape_text(entry.shape), heads);
+  const int64_t width = entry.shape[0] / heads, rows = out.size(0), first_head = first_row / width;
+  const int64_t count = (first_row + rows + width - 1) / width - first_head;
+  std::vector<int64_t> shape = entry.shape;
+  shape[0] = count * width;
+  const at::Tensor whole = at::empty(shape, out.options());
+  read_tensor(files_[from.file], entry, whole, cast, first_head * width);
+  out.copy_(permute_from_hf(whole, count).narrow(0, first_row - first_head * width, rows));
 }
 
 }  // namespace halftone

@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,8 @@ at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads);
 struct HfExport {
   HfConfig config;
   std::vector<NamedTensor> model;  // native names; a tied head is left out
+  // Where set, the tensors of `model` have no contents (device meta), and this reads them, one after the other.
+  std::function<at::Tensor(const std::string& native)> read{};
   at::ScalarType dtype = at::kFloat;
   int64_t max_shard_bytes = int64_t{5} << 30;
   std::vector<std::pair<std::string, std::filesystem::path>> copy_files{};  // name inside the folder, file to copy: the tokenizer's
@@ -38,7 +41,8 @@ class HfFolder {
   // "output.weight" of a tied folder is there too, read from the embedding.
   bool has(const std::string& native) const;
   TensorInfo info(const std::string& native) const;
-  void read_into(const std::string& native, at::Tensor& out, bool cast) const;
+  // The rows from `first_row` on that `out` has place for.
+  void read_rows(const std::string& native, int64_t first_row, at::Tensor out, bool cast) const;
   // Error unless tie_word_embeddings of config.json is what the weights are: tied with no head or the embedding's copy, or untied with one.
   void check_head() const;
 

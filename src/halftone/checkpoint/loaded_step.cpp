@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <set>
 
 #include "halftone/base/error.h"
 
@@ -13,22 +14,33 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxStateBytes = uint64_t{1} << 30;
 constexpr const char* kOptimPrefix = "optim.";
+constexpr size_t kKeptOpen = 256;  // files of a step: a process may have 1024 open as a rule
 
 CheckpointIndex read_index(const fs::path& folder) {
   const fs::path path = folder / "index.json";
   CheckpointIndex index = parse_index(read_text(path, kMaxIndexBytes), path.string());
-  const std::string name = folder.filename().string();
+  std::string name = folder.filename().string();
+  if (name.ends_with(".tmp")) name.resize(name.size() - 4);  // before it is published
   check(!name.starts_with("step-") || name == fmt::format("step-{}", index.step), "{}: it belongs to step {}", path.string(), index.step);
   return index;
 }
 
-void check_files(const fs::path& folder, const CheckpointIndex& index, bool verify) {
-  for (const auto& [name, file] : index.files) {
+// Names of the share of `verify`.
+std::set<std::string> share_of(const CheckpointIndex& index, const Verify& verify) {
+  std::set<std::string> share;
+  for (int64_t i = 0; const auto& [name, file] : index.files)
+    if (i++ % verify.world == verify.rank) share.insert(name);
+  return share;
+}
+
+void check_files(const fs::path& folder, const CheckpointIndex& index, const Verify& verify) {
+  for (const std::string& name : share_of(index, verify)) {
+    const IndexedFile& file = index.files.at(name);
     const fs::path path = folder / name;
     const uint64_t bytes = File::open_read(path).size();
     check(bytes == file.bytes, "{} has {} bytes, index.json says {}: the file is {}", path.string(), bytes, file.bytes,
           bytes < file.bytes ? "truncated" : "not the one that was saved");
-    if (!verify || !file.checksum) continue;
+    if (!verify.checksums || !file.checksum) continue;
     const uint64_t checksum = checksum_of(path);
     check(checksum == *file.checksum, "{} has the checksum {:016x}, index.json says {:016x}: the file is damaged", path.string(), checksum,
           *file.checksum);
@@ -37,7 +49,7 @@ void check_files(const fs::path& folder, const CheckpointIndex& index, bool veri
 
 }  // namespace
 
-StepSummary inspect_step(const fs::path& step_folder, bool verify) {
+StepSummary inspect_step(const fs::path& step_folder, const Verify& verify) {
   StepSummary summary;
   try {
     std::error_code ignored;
@@ -47,6 +59,8 @@ StepSummary inspect_step(const fs::path& step_folder, bool verify) {
     } else {
       const CheckpointIndex index = read_index(step_folder);
       summary.model_only = index.model_only;
+      const std::string* tensor = first_not_finite(index);
+      check(tensor == nullptr, "tensor {} holds a NaN or an infinity", tensor ? *tensor : "");
       check_files(step_folder, index, verify);
     }
   } catch (const Error& error) {
@@ -65,7 +79,7 @@ void fail_no_checkpoint(const fs::path& path) {
   fail("no checkpoint in {}: expected index.json of a step, or config.json and model.safetensors of Hugging Face's layout", path.string());
 }
 
-LoadedStep LoadedStep::open(const fs::path& step_folder, bool verify) {
+LoadedStep LoadedStep::open(const fs::path& step_folder, const Verify& verify) {
   LoadedStep step;
   step.folder_ = step_folder;
   std::error_code ignored;
@@ -81,16 +95,25 @@ LoadedStep LoadedStep::open(const fs::path& step_folder, bool verify) {
     step.state_json_ = read_text(step_folder / "state.json", kMaxStateBytes);
     check_state_json(step.state_json_, (step_folder / "state.json").string());
   }
+  const std::set<std::string> share = share_of(step.index_, verify);
   for (const auto& [name, tensor] : step.index_.tensors)
-    for (const TensorChunk& chunk : tensor.chunks) {
-      auto file = step.files_.find(chunk.file);
-      if (file == step.files_.end()) file = step.files_.emplace(chunk.file, SafetensorsFile(step_folder / chunk.file)).first;
-      const TensorEntry& entry = file->second.at(chunk_name(name, tensor, chunk));
-      check(entry.dtype == tensor.dtype && entry.shape == chunk.shape, "{}: tensor {} is {} {}, index.json says {} {}",
-            file->second.path().string(), entry.name, name_of(entry.dtype), shape_text(entry.shape), name_of(tensor.dtype),
-            shape_text(chunk.shape));
-    }
+    for (const TensorChunk& chunk : tensor.chunks)
+      if (share.contains(chunk.file)) step.entry_of(name, tensor, chunk);
   return step;
+}
+
+const SafetensorsFile& LoadedStep::file(const std::string& name) const {
+  const auto found = files_.find(name);
+  if (found != files_.end()) return found->second;
+  return files_.emplace(name, SafetensorsFile(folder_ / name, files_.size() < kKeptOpen)).first->second;
+}
+
+const TensorEntry& LoadedStep::entry_of(const std::string& name, const IndexedTensor& tensor, const TensorChunk& chunk) const {
+  const SafetensorsFile& from = file(chunk.file);
+  const TensorEntry& entry = from.at(chunk_name(name, tensor, chunk));
+  check(entry.dtype == tensor.dtype && entry.shape == chunk.shape, "{}: tensor {} is {} {}, index.json says {} {}", from.path().string(),
+        entry.name, name_of(entry.dtype), shape_text(entry.shape), name_of(tensor.dtype), shape_text(chunk.shape));
+  return entry;
 }
 
 int64_t LoadedStep::step() const { return index_.step; }
@@ -121,16 +144,33 @@ TensorInfo LoadedStep::info(const std::string& name) const {
 }
 
 void LoadedStep::read_into(const std::string& name, at::Tensor out, bool cast) const {
-  if (hf_) return hf_->read_into(name, out, cast);
   const TensorInfo expected = info(name);
   check(out.sizes() == at::IntArrayRef(expected.shape), "{}: tensor {} has shape {}, expected {}", folder_.string(), name,
         shape_text(expected.shape), shape_text(out.sizes().vec()));
+  read_rows(name, 0, std::move(out), cast);
+}
+
+void LoadedStep::read_rows(const std::string& name, int64_t first_row, at::Tensor out, bool cast) const {
+  const TensorInfo whole = info(name);
+  std::vector<int64_t> shape = whole.shape;
+  const int64_t rows = out.dim() == 0 ? 1 : out.size(0);
+  if (!shape.empty() && out.dim() > 0 && first_row >= 0 && first_row <= shape[0] && rows <= shape[0] - first_row) shape[0] = rows;
+  check(out.sizes() == at::IntArrayRef(shape), "{}: tensor {} has shape {}, expected one that holds {} from row {} on", folder_.string(),
+        name, shape_text(whole.shape), shape_text(out.sizes().vec()), first_row);
+  out = out.detach();
+  if (hf_) return hf_->read_rows(name, first_row, out, cast);
   const IndexedTensor& tensor = index_.tensors.at(name);
   for (const TensorChunk& chunk : tensor.chunks) {
-    at::Tensor part = out.detach();
-    for (size_t d = 0; d < chunk.shape.size(); ++d) part = part.narrow(static_cast<int64_t>(d), chunk.offset[d], chunk.shape[d]);
-    const SafetensorsFile& file = files_.at(chunk.file);
-    read_tensor(file, file.at(chunk_name(name, tensor, chunk)), part, cast);
+    at::Tensor part = out;
+    int64_t first = 0;  // row of the chunk
+    if (!chunk.shape.empty()) {
+      const int64_t begin = std::max(first_row, chunk.offset[0]), end = std::min(first_row + rows, chunk.offset[0] + chunk.shape[0]);
+      if (begin >= end) continue;
+      first = begin - chunk.offset[0];
+      part = part.narrow(0, begin - first_row, end - begin);
+    }
+    for (size_t d = 1; d < chunk.shape.size(); ++d) part = part.narrow(static_cast<int64_t>(d), chunk.offset[d], chunk.shape[d]);
+    read_tensor(file(chunk.file), entry_of(name, tensor, chunk), part, cast, first);
   }
 }
 

@@ -11,13 +11,20 @@
 
 namespace halftone {
 
+// How a step's files are looked at. Of several ranks each looks at its share, file i (in the order of names) rank i mod world.
+struct Verify {
+  Verify(bool all_bytes, int64_t own_rank = 0, int64_t ranks = 1) : checksums(all_bytes), rank(own_rank), world(ranks) {}
+  bool checksums;  // else sizes alone
+  int64_t rank, world;
+};
+
 struct StepSummary {
   bool model_only = false;
   std::string problem;  // one line; empty for a valid step
 };
-// A step is valid when its index parses and all listed files have the stated sizes, with `verify` also the stated checksums. A Hugging
-// Face folder is a model-only step.
-StepSummary inspect_step(const std::filesystem::path& step_folder, bool verify);
+// A step is valid when its index parses and says that all tensors are finite, and all listed files have the stated sizes, and checksums
+// where asked. A Hugging Face folder is a model-only step.
+StepSummary inspect_step(const std::filesystem::path& step_folder, const Verify& verify);
 
 // Says what was expected at `path` instead of what is there.
 [[noreturn]] void fail_no_checkpoint(const std::filesystem::path& path);
@@ -25,13 +32,14 @@ StepSummary inspect_step(const std::filesystem::path& step_folder, bool verify);
 // A checkpoint open for reading: a step folder, or a Hugging Face folder (model only, under native names).
 class LoadedStep {
  public:
-  // With `verify`, checksums of all files are compared first. An error names the file and what is wrong with it.
-  static LoadedStep open(const std::filesystem::path& step_folder, bool verify);
+  // Files, their headers and what the index says of them are compared first. An error names the file and what is wrong with it.
+  static LoadedStep open(const std::filesystem::path& step_folder, const Verify& verify);
 
   int64_t step() const;  // 0 for a Hugging Face folder
   bool model_only() const;
   const std::string& state_json() const { return state_json_; }  // "{}" for a Hugging Face folder
   const std::filesystem::path& folder() const { return folder_; }
+  const std::string* not_finite() const { return first_not_finite(index_); }  // a tensor's name; null where all are finite
   const HfConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }
   std::vector<std::string> model_names() const;
   std::vector<std::string> optim_names() const;  // those that start with "optim."
@@ -39,15 +47,21 @@ class LoadedStep {
   TensorInfo info(const std::string& name) const;
   // `out` has the whole tensor's shape; any device and strides. With `cast`, floating-point types are converted.
   void read_into(const std::string& name, at::Tensor out, bool cast = false) const;
+  // `out` has the shape but for its rows: those from `first_row` on. Reads no other bytes than theirs (of rows whose order Hugging
+  // Face's layout changes: of the heads that they belong to).
+  void read_rows(const std::string& name, int64_t first_row, at::Tensor out, bool cast = false) const;
   at::Tensor read(const std::string& name) const;  // a new CPU tensor in the stored type
   // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").
   void check_model_names(const std::vector<std::string>& expected) const;
 
  private:
+  const SafetensorsFile& file(const std::string& name) const;
+  // Error unless the file says of the chunk what the index does.
+  const TensorEntry& entry_of(const std::string& name, const IndexedTensor& tensor, const TensorChunk& chunk) const;
   std::filesystem::path folder_;
   CheckpointIndex index_;
   std::string state_json_ = "{}";
-  std::map<std::string, SafetensorsFile> files_;
+  mutable std::map<std::string, SafetensorsFile> files_;  // opened when first needed
   std::unique_ptr<HfFolder> hf_;
 };
 

@@ -9,48 +9,36 @@
 #include <utility>
 #include <vector>
 
-#include "halftone/checkpoint/hf.h"
+#include "halftone/checkpoint/host_copies.h"
 #include "halftone/checkpoint/loaded_step.h"
-#include "halftone/checkpoint/tensor_io.h"
+#include "halftone/checkpoint/step_writer.h"
 
-// Steps of a run: `folder/step-N/{index.json, model-<k>.safetensors, optim-<k>.safetensors, state.json, tokenizer files}`.
-// A step appears by one rename after all its files are on the disk, so a crash at any moment leaves complete steps only.
+// Steps of a run: `folder/step-N/{index.json, model-<k>.safetensors, optim-<k>.safetensors, state.json, tokenizer files}`, of many ranks
+// model-<rank>-<k> and optim-<rank>-<k>. A step appears by one rename after all its files are on the disk, so a crash at any moment
+// leaves complete steps only.
 namespace halftone {
 
-struct StepState {
-  int64_t step = 0;
-  bool model_only = false;                    // never a resume point
-  std::vector<NamedTensor> model;             // FQN -> tensor
-  std::vector<NamedTensor> optim;             // "optim.state.{fqn}.{name}" and "optim.param_groups.{fqn}.{key}"; empty when model_only
-  std::string state_json = "{}";              // the trainer's own: lr_scheduler, dataloader, train_state, rng, config, formats
-  std::optional<at::ScalarType> model_dtype;  // floating-point model tensors are written as this (checkpoint.export_dtype)
-  std::vector<std::pair<std::string, std::filesystem::path>> copy_files;  // name inside the step folder, file to copy
-  int64_t world = 1;
-  std::map<std::string, int64_t> mesh;
-};
-
-struct CheckpointOptions {
-  std::filesystem::path folder;
-  int keep_latest_k = 10;  // 0 keeps all
-  bool checksum = true, verify_on_load = true;
-  int64_t max_shard_bytes = int64_t{5} << 30;
-  bool async = false;  // copy to the host, then write on a background thread
-};
-
 // `path` itself when it is a step or Hugging Face folder; else the newest valid step below `path` or `path`/checkpoint.
-std::filesystem::path resolve_checkpoint(const std::filesystem::path& path);
+std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const CheckpointRanks& ranks = {});
 
+// Every rank of the job has one and calls the same functions in the same order. Rank 0 alone renames and deletes steps: in prepare(),
+// before anybody has passed it; in set_aside_after(), after everybody has arrived there; after a save, which everybody then has left
+// (those steps are older than any that is read again). Nobody reads a step that rank 0 has not named.
 class CheckpointStore {
  public:
   explicit CheckpointStore(CheckpointOptions options);
   ~CheckpointStore();  // waits; a failure that nobody collected is logged
 
-  // Start of a run: makes the folder, fails unless it is writable, deletes what an interrupted save or deletion left behind.
+  // Start of a run: makes the folder, fails unless it is writable, deletes what an interrupted save or deletion left behind. Collective.
   void prepare();
-  // Writes step-N (replacing an older one of that number) and then, after a full step, deletes the oldest full ones beyond
-  // keep_latest_k. First waits for the save before; its failure is raised here. With options.async this returns after the copy to the
-  // host, unless `synchronous`. On failure the step before is untouched and nothing of the new one stays.
+  // Writes step-N (replacing an older one of that number) and then, after a full step of finite tensors, deletes the oldest full ones
+  // beyond keep_latest_k. First waits for the save before; its failure is raised here. With options.async, unless `synchronous`, this
+  // returns after the copy to the host, on a GPU after it was queued: then before_update() must follow. A failure is that of write_step().
   void save(const StepState& state, bool synchronous = false);
+  // options.async: makes room for the copies of such a state, in the background.
+  void reserve(const StepState& like);
+  // Before whatever writes into saved tensors is queued.
+  void before_update() { copies_.before_update(); }
   // The last save of a run in Hugging Face's layout; a model-only step. Always synchronous.
   void save_hf(int64_t step, const HfExport& content);
   // Waits for the background write and raises its failure: call it before exit.
@@ -58,24 +46,29 @@ class CheckpointStore {
 
   std::vector<int64_t> valid_steps() const;  // increasing; index parses and all files have the stated sizes
   bool resumable() const;                    // one of them is a full step
-  // The newest valid step up to `at_most`; with verify_on_load its checksums agree too, else it is skipped with a warning. Step folders
-  // of which none is valid are an error: starting anew beside them would lose what can perhaps be repaired.
+  // The newest valid step up to `at_most` that rank 0 sees and no rank finds fault with, else it is skipped with a warning; with
+  // verify_on_load checksums agree, too. Collective. Step folders of which none is valid are an error: starting anew beside them would lose
+  // what can perhaps be repaired.
   std::optional<int64_t> latest_valid(bool full_only, int64_t at_most = std::numeric_limits<int64_t>::max()) const;
-  // Renames the steps after `step`, so that none of another course of the run is taken for one of this; returns where they are now.
+  // Renames the steps after `step`, so that none of another course of the run is taken for one of this; returns where they are
+  // now, on rank 0. Collective: every rank has read what it wants to before.
   std::vector<std::filesystem::path> set_aside_after(int64_t step);
   LoadedStep open(int64_t step) const;
   std::filesystem::path step_folder(int64_t step) const;
 
  private:
+  void remove_leftovers();
   void write(const StepState& state);
   void purge_old(int64_t newest);
   std::vector<int64_t> full_steps() const;
-  // inspect_step with verify_on_load; each step is read once per start, and again after it was written.
+  // inspect_step with verify_on_load, by all ranks; each step is read once per start, and again after it was written.
   const StepSummary& inspect(int64_t step) const;
   CheckpointOptions options_;
+  bool first() const { return options_.ranks.rank == 0; }
   std::thread worker_, purger_;
   std::exception_ptr failure_;
   mutable std::map<int64_t, StepSummary> inspected_;
+  HostCopies copies_;
 };
 
 }  // namespace halftone

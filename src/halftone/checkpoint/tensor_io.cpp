@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "halftone/base/error.h"
+#include "halftone/checkpoint/index.h"
 
 namespace halftone {
 namespace {
@@ -40,6 +41,43 @@ std::string name_list(const std::vector<std::string>& names) {
   return text;
 }
 
+// Name of the tensor, or of the part of it, inside its file.
+std::string stored_name(const NamedTensor& t) {
+  TensorChunk chunk{.file = {}, .offset = std::vector<int64_t>(static_cast<size_t>(t.tensor.dim())), .shape = t.tensor.sizes().vec()};
+  if (!chunk.offset.empty()) chunk.offset[0] = t.first_row;
+  return chunk_name(t.name, {.shape = t.whole_shape()}, chunk);
+}
+
+// Whether no element has all of these bits, those of the exponent (of e4m3fn and e8m0, which have no infinity: of their NaN).
+template <class Bits>
+bool none_has(const void* data, size_t bytes, Bits bits) {
+  const Bits* values = static_cast<const Bits*>(data);
+  Bits found = 0;
+  for (size_t i = 0; i < bytes / sizeof(Bits); ++i) found |= (values[i] & bits) == bits;
+  return found == 0;
+}
+
+bool is_finite(FileDType type, const void* data, size_t bytes) {
+  switch (type) {
+    case FileDType::f64:
+      return none_has<uint64_t>(data, bytes, 0x7ff0000000000000);
+    case FileDType::f32:
+      return none_has<uint32_t>(data, bytes, 0x7f800000);
+    case FileDType::f16:
+      return none_has<uint16_t>(data, bytes, 0x7c00);
+    case FileDType::bf16:
+      return none_has<uint16_t>(data, bytes, 0x7f80);
+    case FileDType::f8_e4m3:
+      return none_has<uint8_t>(data, bytes, 0x7f);
+    case FileDType::f8_e5m2:
+      return none_has<uint8_t>(data, bytes, 0x7c);
+    case FileDType::f8_e8m0:
+      return none_has<uint8_t>(data, bytes, 0xff);
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 FileDType file_dtype_of(at::ScalarType type) {
@@ -69,37 +107,51 @@ std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTe
   return files;
 }
 
-WrittenFile write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                          const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype) {
+WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
+                             const std::function<at::Tensor(const NamedTensor&)>& source) {
   std::vector<TensorEntry> entries;
-  std::unordered_map<std::string, const at::Tensor*> by_name;
+  std::unordered_map<std::string, const NamedTensor*> by_name;
   for (const NamedTensor& t : tensors) {
     check(t.tensor.defined(), "{}: tensor {} is undefined", path.string(), t.name);
-    check(by_name.emplace(t.name, &t.tensor).second, "{}: two tensors named {}", path.string(), t.name);
-    entries.push_back({.name = t.name, .dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec()});
+    const std::string name = stored_name(t);
+    check(by_name.emplace(name, &t).second, "{}: two tensors named {}", path.string(), name);
+    entries.push_back({.name = name, .dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec()});
   }
+  std::vector<std::string> not_finite;
   SafetensorsWriter writer(path, std::move(entries), metadata, checksum);
   for (const TensorEntry& entry : writer.order()) {
-    const at::Tensor& source = *by_name.at(entry.name);
-    const at::Tensor host = source.detach().to(at::kCPU, scalar_type_of(entry.dtype)).contiguous();
+    const NamedTensor& t = *by_name.at(entry.name);
+    const at::Tensor host = (source ? source(t) : t.tensor).detach().to(at::kCPU, scalar_type_of(entry.dtype)).contiguous();
+    if (!is_finite(entry.dtype, host.const_data_ptr(), host.nbytes())) not_finite.push_back(t.name);
     writer.write(host.const_data_ptr(), host.nbytes());
   }
-  return writer.finish();
+  return {writer.finish(), std::move(not_finite)};
 }
 
-void read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tensor out, bool cast) {
+void read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tensor out, bool cast, std::optional<int64_t> first_row) {
   const at::ScalarType stored = scalar_type_of(entry.dtype);
-  check(out.sizes() == at::IntArrayRef(entry.shape), "{}: tensor {} has shape {}, expected {}", file.path().string(), entry.name,
+  std::vector<int64_t> shape = entry.shape;
+  if (first_row && out.dim() > 0 && !shape.empty()) {
+    check(*first_row >= 0 && *first_row <= shape[0] && out.size(0) <= shape[0] - *first_row,
+          "{}: tensor {} has {} rows, asked for {} from row {} on", file.path().string(), entry.name, shape[0], out.size(0), *first_row);
+    shape[0] = out.size(0);
+  }
+  check(out.sizes() == at::IntArrayRef(shape), "{}: tensor {} has shape {}, expected {}", file.path().string(), entry.name,
         shape_text(entry.shape), shape_text(out.sizes().vec()));
   check(out.scalar_type() == stored || (cast && is_castable(stored) && is_castable(out.scalar_type())),
         "{}: tensor {} has type {}, expected {}", file.path().string(), entry.name, name_of(entry.dtype), c10::toString(out.scalar_type()));
+  if (out.numel() == 0) return;
+  const uint64_t begin = first_row.value_or(0) == 0
+                             ? 0
+                             : (entry.end - entry.begin) / static_cast<uint64_t>(entry.shape[0]) * static_cast<uint64_t>(*first_row);
   out = out.detach();
   if (out.device().is_cpu() && out.is_contiguous() && out.scalar_type() == stored) {
-    file.read(entry, out.mutable_data_ptr(), out.nbytes());
+    file.read(entry, out.mutable_data_ptr(), out.nbytes(), begin);
     return;
   }
-  const at::Tensor staging = at::empty(entry.shape, at::TensorOptions().dtype(stored));
-  file.read(entry, staging.mutable_data_ptr(), staging.nbytes());
+  const at::Tensor staging = at::empty(shape, at::TensorOptions().dtype(stored));
+  file.read(entry, staging.mutable_data_ptr(), staging.nbytes(), begin);
   out.copy_(staging);
 }
 

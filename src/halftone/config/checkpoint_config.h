@@ -26,6 +26,7 @@ struct CheckpointConfig {
   bool checksum = true;
   bool verify_on_load = true;
   int64_t max_shard_bytes = 5368709120;  // 5 GiB
+  int64_t save_timeout_seconds = 1800;
 
   static void fields(auto& self, auto&& field) {
     field("enable", self.enable, "save and load checkpoints");
@@ -52,6 +53,7 @@ struct CheckpointConfig {
     field("checksum", self.checksum, "store checksums", {.mark = Mark::E});
     field("verify_on_load", self.verify_on_load, "compare checksums when loading", {.mark = Mark::E});
     field("max_shard_bytes", self.max_shard_bytes, "largest file of a checkpoint", {.mark = Mark::E, .min = 1048576});
+    field("save_timeout_seconds", self.save_timeout_seconds, "longest wait of a save for other processes", {.mark = Mark::E, .min = 1});
   }
 };
 

@@ -13,7 +13,7 @@
 namespace halftone {
 
 // Not LibTorch's pinned memory, which takes the next power of two.
-at::Tensor host_zeros(int64_t count, at::ScalarType type, c10::Device device) {
+at::Tensor host_zeros(int64_t count, at::ScalarType type, c10::Device device, const char* remedy) {
   const size_t bytes = static_cast<size_t>(count) * c10::elementSize(type);
   const double gib = static_cast<double>(bytes) / (1 << 30);
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -23,7 +23,7 @@ at::Tensor host_zeros(int64_t count, at::ScalarType type, c10::Device device) {
   const bool gpu = !device.is_cpu();
   if (const char* problem = gpu ? cuda::required_module().lock_memory(data, bytes) : nullptr; problem != nullptr) {
     ::munmap(data, bytes);
-    fail("{:.2f} GiB of host memory cannot be page-locked for the GPU: {}; leave training.offload unset", gib, problem);
+    fail("{:.2f} GiB of host memory cannot be page-locked for the GPU: {}; {}", gib, problem, remedy);
   }
   const auto free = [bytes, gpu](void* memory) {
     if (gpu) cuda::module()->unlock_memory(memory);

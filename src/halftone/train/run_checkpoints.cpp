@@ -16,16 +16,17 @@ namespace halftone {
 
 namespace fs = std::filesystem;
 
-std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config) {
+std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config, const CheckpointRanks& ranks) {
   if (!config.checkpoint.enable) return nullptr;
   CheckpointOptions c;
   c.folder = fs::path(config.job.dump_folder) / config.checkpoint.folder;
   c.keep_latest_k = static_cast<int>(config.checkpoint.keep_latest_k), c.checksum = config.checkpoint.checksum;
   c.verify_on_load = config.checkpoint.verify_on_load, c.max_shard_bytes = config.checkpoint.max_shard_bytes;
   c.async = config.checkpoint.async_mode != "disabled";
+  c.ranks = ranks, c.timeout = std::chrono::seconds(config.checkpoint.save_timeout_seconds);
   auto store = std::make_unique<CheckpointStore>(c);
   store->prepare();
-  log_info("Checkpointing active: folder {}, every {} steps", c.folder.string(), config.checkpoint.interval);
+  if (ranks.rank == 0) log_info("Checkpointing active: folder {}, every {} steps", c.folder.string(), config.checkpoint.interval);
   return store;
 }
 
@@ -94,7 +95,7 @@ bool RunCheckpoints::resume(int64_t number) {
   }
   started_from_ = number;
   saved_or_loaded(number);
-  log_info("Loaded checkpoint step {} in {:.2f} seconds", number, watch.seconds());
+  if (run_.ranks.rank == 0) log_info("Loaded checkpoint step {} in {:.2f} seconds", number, watch.seconds());
   if (complete()) return false;
   const bool another_course = config_.load_step >= 0 || run_.progress.step != number;
   if (!another_course || config_.load_only) return true;
@@ -106,9 +107,9 @@ bool RunCheckpoints::resume(int64_t number) {
 // checkpoint.initial_load_path or the model of model.hf_assets_path.
 void RunCheckpoints::load_initial() {
   const fs::path given = config_.initial_load_path ? fs::path(*config_.initial_load_path) : fs::path(run_.config.model.hf_assets_path);
-  const fs::path path = resolve_checkpoint(given);  // of a run's folder: its newest step
+  const fs::path path = resolve_checkpoint(given, run_.ranks);  // of a run's folder: its newest step
   if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
-  const LoadedStep step = LoadedStep::open(path, config_.verify_on_load);
+  const LoadedStep step = LoadedStep::open(path, {config_.verify_on_load, run_.ranks.rank, run_.ranks.world});
   const ModelDescription& model = *run_.engine.built().description;
   if (step.hf_config()) {
     check_matches_hf(model, *step.hf_config()->model, path.string());
@@ -128,6 +129,16 @@ void RunCheckpoints::load_initial() {
 }
 
 bool RunCheckpoints::load() {
+  if (!start()) return false;
+  if (store_ && !config_.load_only) store_->reserve(collect(false));
+  return true;
+}
+
+StepState RunCheckpoints::collect(bool model_only) const {
+  return collect_state(run_.engine, run_.progress, run_.data.loader().state(), run_.config, model_only, run_.ranks);
+}
+
+bool RunCheckpoints::start() {
   const bool initial = config_.enable && (config_.initial_load_path || config_.initial_load_in_hf);
   if (store_) {
     const bool newest = config_.load_step < 0;
@@ -189,25 +200,25 @@ void RunCheckpoints::save(bool last) {
     HfExport content;
     content.config.model = run_.engine.built().description;
     content.config.token_ids = exported_token_ids(run_.progress.token_ids, run_.tokenizer.bos_id(), run_.tokenizer.eos_id());
-    for (const nn::Parameter* p : run_.engine.store().parameters()) content.model.push_back({p->fqn, p->values()});
+    content.model = model_numbers(run_.engine, run_.ranks);
     content.dtype = export_dtype;
     content.max_shard_bytes = config_.max_shard_bytes;
     content.copy_files = tokenizer_files(run_.config.model.hf_assets_path);
     store_->save_hf(step, content);
   } else {
-    StepState state = collect_state(run_.engine, run_.progress, run_.data.loader().state(), run_.config, model_only);
+    StepState state = collect(model_only);
     state.copy_files = tokenizer_files(run_.config.model.hf_assets_path);
     if (model_only) state.model_dtype = export_dtype;
     store_->save(state, last);
   }
   last_saved_ = step;
-  log_info("Saved checkpoint step {} in {:.2f} seconds", step, watch.seconds());
+  if (run_.ranks.rank == 0) log_info("Saved checkpoint step {} in {:.2f} seconds", step, watch.seconds());
 }
 
 void RunCheckpoints::save_seed() {
   RunProgress none;
   none.seed = run_.progress.seed;
-  StepState state = collect_state(run_.engine, none, run_.data.first_rows(), run_.config, false);
+  StepState state = collect_state(run_.engine, none, run_.data.first_rows(), run_.config, false, run_.ranks);
   state.optim.clear();  // step 0 is read as the model alone
   state.copy_files = tokenizer_files(run_.config.model.hf_assets_path);
   store_->save(state, true);

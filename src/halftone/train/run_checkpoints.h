@@ -11,10 +11,11 @@
 
 namespace halftone {
 
-// The steps in the run's folder, which is made and must be one that can be written; null where checkpoint.enable is off.
-std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config);
+// The steps in the run's folder, which is made and must be one that can be written; null where checkpoint.enable is off. Collective.
+std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config, const CheckpointRanks& ranks = {});
 
-// From what a run starts, what it saves and to what it goes back ([checkpoint]).
+// From what a run starts, what it saves and to what it goes back ([checkpoint]). All functions are collective: what they decide by is
+// the same on every rank, or rank 0's.
 class RunCheckpoints {
  public:
   // What a checkpoint holds the state of; all outlive this.
@@ -24,6 +25,7 @@ class RunCheckpoints {
     Engine& engine;
     RunData& data;
     RunProgress& progress;  // its seed is that of a fresh run
+    CheckpointRanks ranks{};
   };
   // `store` null: nothing is saved.
   RunCheckpoints(const Run& run, CheckpointStore* store) : run_(run), config_(run.config.checkpoint), store_(store) {}
@@ -43,6 +45,7 @@ class RunCheckpoints {
   std::optional<int64_t> last_saved() const { return last_saved_; }
 
  private:
+  bool start();
   bool resume(int64_t number);
   void load_initial();
   void restore(const LoadedStep& step, bool everything);
@@ -50,6 +53,7 @@ class RunCheckpoints {
   void warn_of_differences(const LoadedStep& step) const;
   bool excluded(const char* part) const;
   bool complete() const;
+  StepState collect(bool model_only) const;
   void saved_or_loaded(int64_t number);
 
   Run run_;

@@ -4,7 +4,9 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
@@ -38,17 +40,73 @@ Json saved_state(const LoadedStep& step) {
   return state;
 }
 
-StepState collect_state(Engine& engine, const RunProgress& progress, const Json& loader, const JobConfig& config, bool model_only) {
-  StepState s;
-  s.step = progress.step, s.model_only = model_only;
-  s.mesh = {{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};
-  for (nn::Parameter* p : engine.store().parameters()) {
-    if (model_only && p->weight.stored) {  // weights to use elsewhere: numbers instead of codes
-      s.model.push_back({p->fqn, p->values()});
+std::vector<int64_t> share_out(const std::vector<int64_t>& bytes, int64_t count) {
+  std::vector<size_t> by_size(bytes.size());
+  std::iota(by_size.begin(), by_size.end(), size_t{0});
+  std::stable_sort(by_size.begin(), by_size.end(), [&](size_t a, size_t b) { return bytes[a] > bytes[b]; });
+  std::vector<int64_t> writer(bytes.size()), load(static_cast<size_t>(count));
+  for (const size_t i : by_size) {
+    const auto least = std::min_element(load.begin(), load.end());
+    writer[i] = least - load.begin();
+    *least += bytes[i];
+  }
+  return writer;
+}
+
+namespace {
+
+// What this rank holds of one of the parameter's tensors, all of which have its rows.
+NamedTensor part_of(const nn::Parameter& p, const std::string& name, const at::Tensor& tensor) {
+  NamedTensor part{name, tensor};
+  if (p.shard) part.shape = tensor.sizes().vec(), part.shape[0] = p.shape[0], part.first_row = p.first_row();
+  return part;
+}
+
+using Parameters = std::vector<const nn::Parameter*>;
+
+// Of the parameters that this rank holds, those that it writes. All ranks hold what is not sharded.
+Parameters written_by(Engine& engine, const CheckpointRanks& ranks) {
+  Parameters written;
+  for (const bool sharded : {false, true}) {
+    Parameters held;
+    std::vector<int64_t> sizes;
+    for (const nn::Parameter* p : engine.store().parameters()) {
+      if (p->shard.has_value() != sharded) continue;
+      held.push_back(p);
+      sizes.push_back(p->numel());
+    }
+    const std::vector<int64_t> writer = share_out(sizes, sharded ? ranks.replicas : ranks.world);
+    for (size_t i = 0; i < held.size(); ++i)
+      if (writer[i] == (sharded ? ranks.replica : ranks.rank)) written.push_back(held[i]);
+  }
+  return written;
+}
+
+// `numbers`: those that the codes of a stored weight stand for, in place of them.
+std::vector<NamedTensor> model_tensors(const Parameters& parameters, bool numbers) {
+  std::vector<NamedTensor> tensors;
+  for (const nn::Parameter* p : parameters) {
+    if (numbers && p->weight.stored) {
+      tensors.push_back(part_of(*p, p->fqn, p->values()));
     } else {
-      for (auto& [name, tensor] : p->tensors()) s.model.push_back({name, tensor});
+      for (const auto& [name, tensor] : p->tensors()) tensors.push_back(part_of(*p, name, tensor));
     }
   }
+  return tensors;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> model_numbers(Engine& engine, const CheckpointRanks& ranks) {
+  return model_tensors(written_by(engine, ranks), true);
+}
+
+StepState collect_state(Engine& engine, const RunProgress& progress, const Json& loader, const JobConfig& config, bool model_only,
+                        const CheckpointRanks& ranks) {
+  StepState s;
+  s.step = progress.step, s.model_only = model_only;
+  const Parameters written = written_by(engine, ranks);
+  s.model = model_tensors(written, model_only);
   const Json model = engine.built().description->json();
   Json state = Json{{"train_state",
                      {{"step", progress.step},
@@ -70,10 +128,14 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::TensorOptions().dtype(at::kDouble)); };
   for (const Engine::NamedState& state : engine.optimizer_states()) {
     const std::string prefix = "optim.state." + state.fqn + ".", group = "optim.param_groups." + state.fqn + ".";
+    const auto p = std::find_if(written.begin(), written.end(), [&](const nn::Parameter* w) { return w->fqn == state.fqn; });
+    if (p != written.end()) {
+      if (state.exp_avg.defined()) s.optim.push_back(part_of(**p, prefix + "exp_avg", state.exp_avg));
+      if (state.exp_avg_sq.defined()) s.optim.push_back(part_of(**p, prefix + "exp_avg_sq", state.exp_avg_sq));
+      for (const auto& [name, tensor] : state.more) s.optim.push_back(part_of(**p, prefix + name, tensor));
+    }
+    if (ranks.rank != 0) continue;
     s.optim.push_back({prefix + "step", scalar(static_cast<double>(engine.updates()))});
-    if (state.exp_avg.defined()) s.optim.push_back({prefix + "exp_avg", state.exp_avg});
-    if (state.exp_avg_sq.defined()) s.optim.push_back({prefix + "exp_avg_sq", state.exp_avg_sq});
-    for (const auto& [name, tensor] : state.more) s.optim.push_back({prefix + name, tensor});
     s.optim.push_back({group + "lr", scalar(state.segment->lr)});
     s.optim.push_back({group + "weight_decay", scalar(state.segment->weight_decay)});
   }
@@ -92,6 +154,14 @@ void check_codes(const nn::Parameter& p, const LoadedStep& step) {
       "{} holds {} as codes of {} alone, which this run's recipe does not read; go on with that one, or begin from the numbers of its last "
       "step (checkpoint.last_save_model_only)",
       step.folder().string(), p.fqn, step.has(p.fqn + "_zero") ? "int4_weight" : "int8_weight");
+}
+
+// The rows that this rank holds of one of the parameter's tensors.
+void read_part(const LoadedStep& step, const std::string& name, const nn::Parameter& p, const at::Tensor& tensor, bool cast) {
+  const std::vector<int64_t> expected = part_of(p, name, tensor).whole_shape(), found = step.info(name).shape;
+  check(found == expected, "{}: tensor {} has shape {}, expected {}", step.folder().string(), name, shape_text(found),
+        shape_text(expected));
+  p.shard ? step.read_rows(name, p.first_row(), tensor, cast) : step.read_into(name, tensor, cast);
 }
 
 }  // namespace
@@ -118,11 +188,11 @@ void restore_model(Engine& engine, const LoadedStep& step) {
     if (absent(*p) && p->copy_of.empty()) {
       nn::ParameterStore::initialize(*p, engine.seed());
     } else if (p->weight.stored && !codes(*p)) {
-      at::Tensor values = at::empty(p->shape, p->weight.stored->scales.options());
-      step.read_into(p->fqn, values, true);
+      at::Tensor values = at::empty(p->local_shape(), p->weight.stored->scales.options());
+      read_part(step, p->fqn, *p, values, true);
       store(values, {}, *p->weight.stored);
     } else {
-      for (auto& [name, tensor] : p->tensors()) step.read_into(absent(*p) ? p->copy_of : name, tensor, !p->weight.stored);
+      for (auto& [name, tensor] : p->tensors()) read_part(step, absent(*p) ? p->copy_of : name, *p, tensor, !p->weight.stored);
     }
   }
   engine.store().masters_changed();
@@ -131,7 +201,9 @@ void restore_model(Engine& engine, const LoadedStep& step) {
 void restore_optimizer(Engine& engine, const LoadedStep& step) {
   int64_t updates = 0;
   std::vector<std::string> added;
+  std::map<std::string, const nn::Parameter*> parameters;
   for (const nn::Parameter* p : engine.store().parameters()) {
+    parameters[p->fqn] = p;
     if (p->added && !step.has(p->fqn)) added.push_back(p->fqn);
   }
   check(added.empty(),
@@ -141,6 +213,7 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
         step.folder().string(), added.size(), added.empty() ? "" : added[0]);
   engine.prepare_states(step.step());
   for (const Engine::NamedState& state : engine.optimizer_states()) {
+    const nn::Parameter& p = *parameters.at(state.fqn);
     const std::string prefix = "optim.state." + state.fqn + ".";
     for (const auto& [name, moment] : {std::pair{"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}}) {
       if (!moment.defined()) continue;
@@ -148,10 +221,10 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
             "{} holds no {}{}: another optimizer wrote it; set optimizer.name and beta1 back, or add optimizer and lr_scheduler to "
             "checkpoint.exclude_from_loading",
             step.folder().string(), prefix, name);
-      step.read_into(prefix + name, moment, true);
+      read_part(step, prefix + name, p, moment, true);
     }
     for (const auto& [name, tensor] : state.more) {
-      if (step.has(prefix + name)) step.read_into(prefix + name, tensor, true);  // else it starts with this run
+      if (step.has(prefix + name)) read_part(step, prefix + name, p, tensor, true);  // else it starts with this run
     }
     at::Tensor count = at::empty({}, at::TensorOptions().dtype(at::kDouble));
     step.read_into(prefix + "step", count);

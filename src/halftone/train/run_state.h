@@ -20,9 +20,14 @@ struct RunProgress {
 };
 inline constexpr size_t kMedianWindow = 64;  // losses in it
 
-// Everything that a resumed run needs, under the names of platform.md section 8; tensors alias the engine's.
-StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config,
-                        bool model_only);
+// Everything that a resumed run needs, under the names of platform.md section 8; tensors alias the engine's. Of many ranks what this one
+// writes: replicas share the tensors that they all hold, rank 0 has the numbers beside them.
+StepState collect_state(Engine& engine, const RunProgress& progress, const nlohmann::json& loader, const JobConfig& config, bool model_only,
+                        const CheckpointRanks& ranks = {});
+// For each of the items of these sizes which of `count` replicas writes it: sums are about equal.
+std::vector<int64_t> share_out(const std::vector<int64_t>& bytes, int64_t count);
+// The model as numbers, as collect_state has it for a model alone.
+std::vector<NamedTensor> model_numbers(Engine& engine, const CheckpointRanks& ranks = {});
 
 // Model tensors (masters) from a step or a Hugging Face folder; other floating-point types are converted.
 void restore_model(Engine& engine, const LoadedStep& step);

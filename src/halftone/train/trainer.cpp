@@ -219,6 +219,7 @@ bool Trainer::train_step(int64_t step) {
     return true;
   }
   const double factor = schedule_->factor(progress_.last_epoch);
+  if (store_) store_->before_update();
   engine_->update(factor, guard_.loss_limit());
   if (quantization) quantization->write(step, metrics_->logger());  // before a step that is not finite may end the run
   quantization.reset();

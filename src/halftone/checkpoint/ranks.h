@@ -1,0 +1,23 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+
+namespace halftone {
+
+// This process among those that write and read one checkpoint together, over a file system that all of them see. Saving needs none of
+// the hooks but `ending`: ranks meet in the step's folder.
+struct CheckpointRanks {
+  int64_t rank = 0, world = 1;
+  // Of the processes that hold the same shards, the one that this is.
+  int64_t replica = 0, replicas = 1;
+  std::map<std::string, int64_t> mesh{{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};  // for the record
+  // Collectives, which every rank calls in the same order: rank 0's value; whether it is true on every rank.
+  std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
+  std::function<bool(bool)> all = [](bool value) { return value; };
+  // The job is ending, by a failure elsewhere: nobody should wait for other ranks. Called by the writing thread.
+  std::function<bool()> ending = [] { return false; };
+};
+
+}  // namespace halftone

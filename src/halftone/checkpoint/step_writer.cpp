@@ -1,0 +1,231 @@
+#include "halftone/checkpoint/step_writer.h"
+
+#include <ATen/ops/empty.h>
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <set>
+#include <thread>
+
+#include "halftone/base/error.h"
+#include "halftone/checkpoint/loaded_step.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path temporary_of(const fs::path& target) { return target.string() + kTemporary; }
+
+// Puts `temporary` where `target` is, with one system call where the file system can exchange two names; elsewhere
+// CheckpointStore::prepare mends a crash between the two renames.
+void publish(const fs::path& temporary, const fs::path& target) {
+  sync_folder(temporary);
+  std::error_code ignored;
+  if (!fs::exists(target, ignored)) {
+    rename_or_fail(temporary, target);
+  } else if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    fs::remove_all(temporary, ignored);
+  } else {
+    const fs::path old = target.string() + kReplaced;
+    rename_or_fail(target, old);
+    rename_or_fail(temporary, target);
+    fs::remove_all(old, ignored);
+  }
+  sync_folder(target.parent_path());
+}
+
+// Runs `fill` on step-N.tmp. On failure nothing of it stays, unless other ranks write there, who would take an empty folder for a
+// published one: then it stays until the next start.
+void fill_temporary(const fs::path& target, const CheckpointOptions& options, const std::function<void(const fs::path&)>& fill) {
+  const fs::path temporary = temporary_of(target);
+  const auto clear = [&] {
+    std::error_code ignored;
+    if (options.ranks.world == 1) fs::remove_all(temporary, ignored);
+  };
+  clear();
+  try {
+    make_folder(temporary);
+    fill(temporary);
+  } catch (const Error& error) {
+    clear();
+    fail("saving {} failed: {}; the checkpoints before it are untouched", target.string(), error.what());
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+WrittenFile write_bytes(const fs::path& path, const std::string& text) {
+  File file = File::create(path);
+  file.write(text.data(), text.size());
+  file.sync();
+  file.close();
+  return {.bytes = text.size(), .checksum = checksum_of(path)};
+}
+
+// Files `prefix`0.safetensors, ... of at most max_shard_bytes, entered into the index.
+void write_group(const fs::path& folder, const std::string& prefix, std::vector<NamedTensor> tensors, const CheckpointOptions& options,
+                 std::optional<at::ScalarType> dtype, CheckpointIndex& index) {
+  // Of a tensor that has rows, a part without any is no chunk.
+  std::erase_if(tensors,
+                [](const NamedTensor& t) { return t.tensor.defined() && t.tensor.numel() == 0 && !t.shape.empty() && t.shape[0] > 0; });
+  size_t k = 0;
+  for (const auto& group : split_into_files(tensors, options.max_shard_bytes)) {
+    const std::string file = fmt::format("{}{}.safetensors", prefix, k++);
+    const WrittenTensors written =
+        write_tensors(folder / file, group, {{"format", kCheckpointFormat}, {"step", std::to_string(index.step)}}, options.checksum, dtype);
+    index.files[file] = {written.bytes, options.checksum ? std::optional(written.checksum) : std::nullopt};
+    for (const NamedTensor& t : group) {
+      IndexedTensor row{.dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.whole_shape()};
+      row.chunks.push_back({.file = file, .offset = std::vector<int64_t>(row.shape.size(), 0), .shape = t.tensor.sizes().vec()});
+      if (!row.shape.empty()) row.chunks[0].offset[0] = t.first_row;
+      check(index.tensors.emplace(t.name, std::move(row)).second, "two tensors named {}", t.name);
+    }
+    for (const std::string& name : written.not_finite) index.tensors.at(name).finite = false;
+  }
+}
+
+std::set<std::string> names_in(const fs::path& folder) {
+  std::set<std::string> names;
+  std::error_code code;
+  for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) names.insert(it->path().filename().string());
+  return names;
+}
+
+// Asks until `there` is true; false after the limit. Error when the job ends.
+bool wait_for(const std::function<bool()>& there, std::chrono::milliseconds limit, const CheckpointOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kLongest{250};
+  const Clock::time_point end = Clock::now() + limit;
+  for (std::chrono::milliseconds pause{1}; !there(); pause = std::min(2 * pause, kLongest)) {
+    check(!options.ranks.ending(), "the job is ending, other ranks are not waited for");
+    if (Clock::now() >= end) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
+
+double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
+
+// "3, 5-7"
+std::string ranges_text(const std::vector<int64_t>& sorted) {
+  std::string text;
+  for (size_t i = 0, last = 0; i < sorted.size(); i = last + 1) {
+    for (last = i; last + 1 < sorted.size() && sorted[last + 1] == sorted[last] + 1;) ++last;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", sorted[i]);
+    if (last > i) text += fmt::format("-{}", sorted[last]);
+  }
+  return text;
+}
+
+std::string part_name(int64_t rank) { return fmt::format("part-{}.json", rank); }
+
+void publish_part(const fs::path& folder, const CheckpointIndex& index, int64_t rank) {
+  const fs::path path = folder / part_name(rank);
+  write_bytes(temporary_of(path), write_index(index));
+  sync_folder(folder);  // this rank's files have their names for good before the manifest speaks of them
+  rename_or_fail(temporary_of(path), path);
+}
+
+// Rank 0: what the other ranks have written joins the index.
+void merge_parts(const fs::path& folder, CheckpointIndex& index, const CheckpointOptions& options) {
+  std::vector<int64_t> missing;
+  const auto complete = [&] {
+    const std::set<std::string> names = names_in(folder);
+    missing.clear();
+    for (int64_t rank = 1; rank < options.ranks.world; ++rank)
+      if (!names.contains(part_name(rank))) missing.push_back(rank);
+    return missing.empty();
+  };
+  check(wait_for(complete, options.timeout, options),
+        "after {:g} s the parts of ranks {} are not there; if they need longer, raise checkpoint.save_timeout_seconds",
+        seconds(options.timeout), ranges_text(missing));
+  for (int64_t rank = 1; rank < options.ranks.world; ++rank) {
+    const fs::path path = folder / part_name(rank);
+    merge_part(index, parse_index(read_text(path, kMaxIndexBytes), path.string(), true), path.string());
+    std::error_code ignored;
+    fs::remove(path, ignored);
+  }
+}
+
+// Other ranks: until rank 0 has made `target` and all of `passing` are gone. Rank 0 itself waits up to `timeout`, and knows better for
+// whom.
+void wait_for_rank_0(const fs::path& target, const std::vector<fs::path>& passing, const CheckpointOptions& options) {
+  const auto done = [&] {
+    const std::set<std::string> names = names_in(target.parent_path());
+    return names.contains(target.filename()) &&
+           std::none_of(passing.begin(), passing.end(), [&](const fs::path& p) { return names.contains(p.filename()); });
+  };
+  check(wait_for(done, 2 * options.timeout, options), "after {:g} s rank 0 has not completed it", seconds(2 * options.timeout));
+}
+
+// write_step; ranks other than 0 return when `last`, which rank 0 makes from `target`, is complete.
+std::optional<std::string> write_native(const fs::path& target, const fs::path& last, const StepState& state,
+                                        const CheckpointOptions& options) {
+  std::optional<std::string> not_finite;
+  fill_temporary(target, options, [&](const fs::path& folder) {
+    const CheckpointRanks& ranks = options.ranks;
+    CheckpointIndex index{.step = state.step, .model_only = state.model_only, .world = ranks.world, .mesh = ranks.mesh};
+    const std::string own = ranks.world > 1 ? fmt::format("{}-", ranks.rank) : "";
+    write_group(folder, "model-" + own, state.model, options, state.model_dtype, index);
+    if (!state.model_only) write_group(folder, "optim-" + own, state.optim, options, std::nullopt, index);
+    if (ranks.rank != 0) {
+      publish_part(folder, index, ranks.rank);
+      std::vector<fs::path> passing{folder, temporary_of(last)};
+      if (target != last) passing.push_back(target);
+      return wait_for_rank_0(last, passing, options);
+    }
+    const auto add = [&](const std::string& name, const std::string& text) {
+      const WrittenFile written = write_bytes(folder / name, text);
+      index.files[name] = {written.bytes, options.checksum ? std::optional(written.checksum) : std::nullopt};
+    };
+    check_state_json(state.state_json, "state.json");
+    add("state.json", state.state_json);
+    for (const auto& [name, path] : state.copy_files) add(name, read_text(path, uint64_t{1} << 30));
+    if (ranks.world > 1) merge_parts(folder, index, options);
+    write_bytes(folder / "index.json", write_index(index));
+    const LoadedStep proof = LoadedStep::open(folder, false);  // checksums were computed from the bytes that were written
+    if (const std::string* name = proof.not_finite()) not_finite = *name;
+    publish(folder, target);
+  });
+  return not_finite;
+}
+
+}  // namespace
+
+void rename_or_fail(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) fail("cannot rename {} to {}: {}", from.string(), to.string(), std::strerror(errno));
+}
+
+std::optional<std::string> write_step(const fs::path& target, const StepState& state, const CheckpointOptions& options) {
+  return write_native(target, target, state, options);
+}
+
+void write_hf_step(const fs::path& target, int64_t step, const HfExport& content, const CheckpointOptions& options) {
+  HfExport whole = content;
+  std::optional<LoadedStep> native;
+  const fs::path parts = target.parent_path() / fmt::format("{}{}", kParts, step);
+  if (options.ranks.world > 1) {
+    write_native(parts, target, {.step = step, .model_only = true, .model = content.model, .model_dtype = content.dtype}, options);
+    if (options.ranks.rank != 0) return;
+    native = LoadedStep::open(parts, false);
+    whole.read = [&](const std::string& name) { return native->read(name); };
+    whole.model.clear();
+    for (const std::string& name : native->model_names()) {
+      const TensorInfo info = native->info(name);
+      whole.model.push_back({name, at::empty(info.shape, at::TensorOptions().dtype(scalar_type_of(info.dtype)).device(at::kMeta))});
+    }
+  }
+  fill_temporary(target, options, [&](const fs::path& folder) {
+    write_hf(folder, whole);
+    publish(folder, target);
+  });
+  std::error_code ignored;
+  if (native) fs::remove_all(parts, ignored);
+}
+
+}  // namespace halftone
