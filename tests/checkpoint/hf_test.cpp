@@ -129,7 +129,7 @@ TEST(HfFolder, ManyRanksWriteWhatOneDoes) {
       testing::Job(world).run([&](const CheckpointRanks& ranks) {
         CheckpointStore store({.folder = folder / name, .ranks = ranks});
         store.prepare();
-        HfExport content{.config = small_config(tied), .model = {}, .dtype = at::kBFloat16, .max_shard_bytes = 400};
+        HfExport content{.config = small_config(tied), .model = {}, .dtype = at::kFloat, .max_shard_bytes = 400};
         for (const NamedTensor& t : small_model(tied))
           content.model.push_back(testing::shard_of(t.name, t.tensor, ranks.rank, ranks.world));
         for (int i = 0; i < 2; ++i) store.save_hf(9, content);  // the second takes the place of the first
@@ -145,17 +145,9 @@ TEST(HfFolder, ManyRanksWriteWhatOneDoes) {
     };
     const auto one = files("one"), many = files("many");
     ASSERT_GT(one.size(), 4u);
-    ASSERT_EQ(one.size(), many.size());
-    const auto tensors = [&](const std::string& name) {
-      std::vector<at::Tensor> all;
-      const LoadedStep loaded = LoadedStep::open(folder / name / "step-9", true);
-      for (const std::string& tensor : loaded.model_names()) all.push_back(loaded.read(tensor));
-      return all;
-    };
-    const auto a = tensors("one"), b = tensors("many");
-    ASSERT_EQ(a.size(), b.size());
-    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << i;
-    EXPECT_EQ(one.at("step-9/config.json"), many.at("step-9/config.json"));
+    EXPECT_EQ(one, many);
+    const LoadedStep loaded = LoadedStep::open(folder / "many/step-9", true);
+    for (const NamedTensor& t : small_model(tied)) EXPECT_TRUE(at::equal(loaded.read(t.name), t.tensor)) << t.name;
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -21,25 +22,28 @@ namespace fs = std::filesystem;
 fs::path temporary_of(const fs::path& target) { return target.string() + kTemporary; }
 
 // Puts `temporary` where `target` is, with one system call where the file system can exchange two names; elsewhere
-// CheckpointStore::prepare mends a crash between the two renames.
+// CheckpointStore::prepare mends a crash between the two renames. When `target` is the new step, the name of `temporary` is free: other
+// ranks may go on to their next save.
 void publish(const fs::path& temporary, const fs::path& target) {
   sync_folder(temporary);
   std::error_code ignored;
   if (!fs::exists(target, ignored)) {
     rename_or_fail(temporary, target);
-  } else if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
-    fs::remove_all(temporary, ignored);
   } else {
     const fs::path old = target.string() + kReplaced;
-    rename_or_fail(target, old);
-    rename_or_fail(temporary, target);
+    fs::remove_all(old, ignored);
+    rename_or_fail(temporary, old);
+    if (::renameat2(AT_FDCWD, old.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) != 0) {
+      rename_or_fail(old, temporary);
+      rename_or_fail(target, old);
+      rename_or_fail(temporary, target);
+    }
     fs::remove_all(old, ignored);
   }
   sync_folder(target.parent_path());
 }
 
-// Runs `fill` on step-N.tmp. On failure nothing of it stays, unless other ranks write there, who would take an empty folder for a
-// published one: then it stays until the next start.
+// Runs `fill` on step-N.tmp. On failure nothing of it stays, unless other ranks write there, too: then it stays until the next start.
 void fill_temporary(const fs::path& target, const CheckpointOptions& options, const std::function<void(const fs::path&)>& fill) {
   const fs::path temporary = temporary_of(target);
   const auto clear = [&] {
@@ -141,9 +145,10 @@ void merge_parts(const fs::path& folder, CheckpointIndex& index, const Checkpoin
       if (!names.contains(part_name(rank))) missing.push_back(rank);
     return missing.empty();
   };
-  check(wait_for(complete, options.timeout, options),
-        "after {:g} s the parts of ranks {} are not there; if they need longer, raise checkpoint.save_timeout_seconds",
-        seconds(options.timeout), ranges_text(missing));
+  if (!wait_for(complete, options.timeout, options)) {
+    fail("after {:g} s the parts of ranks {} are not there; if they need longer, raise checkpoint.save_timeout_seconds",
+         seconds(options.timeout), ranges_text(missing));
+  }
   for (int64_t rank = 1; rank < options.ranks.world; ++rank) {
     const fs::path path = folder / part_name(rank);
     merge_part(index, parse_index(read_text(path, kMaxIndexBytes), path.string(), true), path.string());
@@ -152,32 +157,33 @@ void merge_parts(const fs::path& folder, CheckpointIndex& index, const Checkpoin
   }
 }
 
-// Other ranks: until rank 0 has made `target` and all of `passing` are gone. Rank 0 itself waits up to `timeout`, and knows better for
-// whom.
-void wait_for_rank_0(const fs::path& target, const std::vector<fs::path>& passing, const CheckpointOptions& options) {
-  const auto done = [&] {
-    const std::set<std::string> names = names_in(target.parent_path());
-    return names.contains(target.filename()) &&
-           std::none_of(passing.begin(), passing.end(), [&](const fs::path& p) { return names.contains(p.filename()); });
-  };
+ino_t number_of(const fs::path& folder) {
+  struct stat info {};
+  return ::stat(folder.c_str(), &info) == 0 ? info.st_ino : 0;
+}
+
+// Other ranks: until `target` is the folder that they have written into. Rank 0 itself waits up to `timeout`, and knows better for whom.
+void wait_for_rank_0(const fs::path& target, ino_t folder, const CheckpointOptions& options) {
+  const auto done = [&] { return names_in(target.parent_path()).contains(target.filename()) && number_of(target) == folder; };
   check(wait_for(done, 2 * options.timeout, options), "after {:g} s rank 0 has not completed it", seconds(2 * options.timeout));
 }
 
-// write_step; ranks other than 0 return when `last`, which rank 0 makes from `target`, is complete.
-std::optional<std::string> write_native(const fs::path& target, const fs::path& last, const StepState& state,
-                                        const CheckpointOptions& options) {
-  std::optional<std::string> not_finite;
-  fill_temporary(target, options, [&](const fs::path& folder) {
+// Each rank writes its part into the folder `parts` of step-N.tmp, and rank 0 then what makes it a step. That is given to `complete`,
+// with the path of step-N.tmp, before it is published.
+void write_parts(const fs::path& target, const char* parts, const StepState& state, const CheckpointOptions& options,
+                 const std::function<void(const fs::path&, const LoadedStep&)>& complete) {
+  fill_temporary(target, options, [&](const fs::path& temporary) {
+    const fs::path folder = temporary / parts;
+    make_folder(folder);
     const CheckpointRanks& ranks = options.ranks;
     CheckpointIndex index{.step = state.step, .model_only = state.model_only, .world = ranks.world, .mesh = ranks.mesh};
     const std::string own = ranks.world > 1 ? fmt::format("{}-", ranks.rank) : "";
     write_group(folder, "model-" + own, state.model, options, state.model_dtype, index);
     if (!state.model_only) write_group(folder, "optim-" + own, state.optim, options, std::nullopt, index);
     if (ranks.rank != 0) {
+      const ino_t number = number_of(temporary);
       publish_part(folder, index, ranks.rank);
-      std::vector<fs::path> passing{folder, temporary_of(last)};
-      if (target != last) passing.push_back(target);
-      return wait_for_rank_0(last, passing, options);
+      return wait_for_rank_0(target, number, options);
     }
     const auto add = [&](const std::string& name, const std::string& text) {
       const WrittenFile written = write_bytes(folder / name, text);
@@ -188,11 +194,9 @@ std::optional<std::string> write_native(const fs::path& target, const fs::path& 
     for (const auto& [name, path] : state.copy_files) add(name, read_text(path, uint64_t{1} << 30));
     if (ranks.world > 1) merge_parts(folder, index, options);
     write_bytes(folder / "index.json", write_index(index));
-    const LoadedStep proof = LoadedStep::open(folder, false);  // checksums were computed from the bytes that were written
-    if (const std::string* name = proof.not_finite()) not_finite = *name;
-    publish(folder, target);
+    complete(temporary, LoadedStep::open(folder, false));  // checksums were computed from the bytes that were written
+    publish(temporary, target);
   });
-  return not_finite;
 }
 
 }  // namespace
@@ -202,30 +206,33 @@ void rename_or_fail(const fs::path& from, const fs::path& to) {
 }
 
 std::optional<std::string> write_step(const fs::path& target, const StepState& state, const CheckpointOptions& options) {
-  return write_native(target, target, state, options);
+  std::optional<std::string> not_finite;
+  write_parts(target, "", state, options, [&](const fs::path&, const LoadedStep& step) {
+    if (const std::string* name = step.not_finite()) not_finite = *name;
+  });
+  return not_finite;
 }
 
 void write_hf_step(const fs::path& target, int64_t step, const HfExport& content, const CheckpointOptions& options) {
-  HfExport whole = content;
-  std::optional<LoadedStep> native;
-  const fs::path parts = target.parent_path() / fmt::format("{}{}", kParts, step);
-  if (options.ranks.world > 1) {
-    write_native(parts, target, {.step = step, .model_only = true, .model = content.model, .model_dtype = content.dtype}, options);
-    if (options.ranks.rank != 0) return;
-    native = LoadedStep::open(parts, false);
-    whole.read = [&](const std::string& name) { return native->read(name); };
+  if (options.ranks.world == 1) {
+    return fill_temporary(target, options, [&](const fs::path& folder) {
+      write_hf(folder, content);
+      publish(folder, target);
+    });
+  }
+  constexpr const char* kParts = "parts";
+  const StepState state{.step = step, .model_only = true, .model = content.model, .model_dtype = content.dtype};
+  write_parts(target, kParts, state, options, [&](const fs::path& folder, const LoadedStep& native) {
+    HfExport whole = content;
+    whole.read = [&](const std::string& name) { return native.read(name); };
     whole.model.clear();
-    for (const std::string& name : native->model_names()) {
-      const TensorInfo info = native->info(name);
+    for (const std::string& name : native.model_names()) {
+      const TensorInfo info = native.info(name);
       whole.model.push_back({name, at::empty(info.shape, at::TensorOptions().dtype(scalar_type_of(info.dtype)).device(at::kMeta))});
     }
-  }
-  fill_temporary(target, options, [&](const fs::path& folder) {
     write_hf(folder, whole);
-    publish(folder, target);
+    fs::remove_all(folder / kParts);
   });
-  std::error_code ignored;
-  if (native) fs::remove_all(parts, ignored);
 }
 
 }  // namespace halftone

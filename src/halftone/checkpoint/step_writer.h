@@ -13,8 +13,8 @@
 
 // How a step gets onto the disk. Every rank writes its files into step-N.tmp, syncs them and then renames a manifest part-<rank>.json
 // there into place: its files with sizes and checksums, its chunks. Rank 0 waits for the manifests, merges them into index.json, opens
-// the step as a reader would and renames the folder; that takes the others out of their wait. Ranks see each other through names in
-// folders alone, which they list anew each time: file systems of networks answer a question for one name from their memory.
+// the step as a reader would and renames the folder, for which the others look. Folders are listed anew each time: file systems of
+// networks answer a question for one name from their memory.
 namespace halftone {
 
 struct StepState {
@@ -39,15 +39,14 @@ struct CheckpointOptions {
 
 inline constexpr const char* kTemporary = ".tmp";  // ending of a step that is being written
 inline constexpr const char* kReplaced = ".old";
-inline constexpr const char* kParts = "parts-";  // what an export of many ranks is made from, in place of "step-"
 
 // Writes this rank's part of the step `target`, and on return that is complete: rank 0 gives the name of the first tensor in it that is
 // not finite, if there is one. On failure what was there before is untouched, and of the new step at most `target`.tmp stays, which
 // nothing reads.
 std::optional<std::string> write_step(const std::filesystem::path& target, const StepState& state, const CheckpointOptions& options);
 
-// Writes `target` in Hugging Face's layout. Many ranks write their parts in this program's layout first; rank 0 makes the other from it,
-// a tensor at a time.
+// Writes `target` in Hugging Face's layout. Many ranks write their parts in this program's layout into step-N.tmp/parts; rank 0 makes the
+// other from it, a tensor at a time.
 void write_hf_step(const std::filesystem::path& target, int64_t step, const HfExport& content, const CheckpointOptions& options);
 
 void rename_or_fail(const std::filesystem::path& from, const std::filesystem::path& to);

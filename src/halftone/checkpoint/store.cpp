@@ -61,7 +61,7 @@ void CheckpointStore::remove_leftovers() {
   std::vector<fs::path> leftovers;
   for (const auto& entry : fs::directory_iterator(options_.folder)) {
     const std::string name = entry.path().filename().string();
-    if (step_number(name, kTemporary) || step_number(name, kDoomed) || name.starts_with(kParts)) leftovers.push_back(entry.path());
+    if (step_number(name, kTemporary) || step_number(name, kDoomed)) leftovers.push_back(entry.path());
     if (const auto step = step_number(name, kReplaced)) {
       // A crash between the two renames of publish(): the older step is the only complete one.
       std::error_code ignored;
