@@ -182,7 +182,8 @@ void save_on_all(const std::vector<std::unique_ptr<Parts>>& ranks, bool last) {
 
 TEST(RunCheckpoints, ReplicasShareTheWriting) {
   const SmallRuns runs;
-  const std::vector<std::string> options = {"--training.steps=50", "--checkpoint.last_save_in_hf"};
+  const std::vector<std::string> options = {"--training.steps=50", "--checkpoint.last_save_model_only=true",
+                                            "--checkpoint.last_save_in_hf"};
   std::vector<std::unique_ptr<Parts>> ranks;
   for (const int64_t rank : {0, 1, 2})
     ranks.push_back(
@@ -196,7 +197,7 @@ TEST(RunCheckpoints, ReplicasShareTheWriting) {
   std::vector<std::uintmax_t> bytes;
   for (const char* rank : {"0", "1", "2"})
     bytes.push_back(std::filesystem::file_size(folder / fmt::format("optim-{}-0.safetensors", rank)));
-  EXPECT_GT(*std::min_element(bytes.begin(), bytes.end()) * 3, *std::max_element(bytes.begin(), bytes.end()));
+  EXPECT_GT(*std::min_element(bytes.begin(), bytes.end()) * 8, *std::max_element(bytes.begin(), bytes.end()));
   Parts one(runs, "run", options);
   EXPECT_TRUE(one.checkpoints.load());
   EXPECT_EQ(one.progress.step, 2);
@@ -235,13 +236,14 @@ TEST(RunState, ShardsAreSavedAndRestored) {
       const nn::Parameter& shard = *p.engine.store().parameters()[i++];
       EXPECT_TRUE(at::equal(shard.master, w->master.narrow(0, shard.first_row(), shard.shard->rows))) << w->fqn;
     }
-    saves.emplace_back([&p, place] { p.store->save(collect_state(p.engine, p.progress, nlohmann::json::object(), p.config, true, place)); });
+    saves.emplace_back(
+        [&p, place] { p.store->save(collect_state(p.engine, p.progress, nlohmann::json::object(), p.config, true, place)); });
   }
   for (std::thread& save : saves) save.join();
   const LoadedStep saved = ranks[0]->store->open(0);
   for (const nn::Parameter* w : whole.engine.store().parameters()) EXPECT_TRUE(at::equal(saved.read(w->fqn), w->master)) << w->fqn;
-  whole.engine.store().parameters()[0]->shape[0] += 1;
-  expect_error([&] { restore_model(whole.engine, saved); }, "has shape");
+  ranks[1]->engine.store().parameters()[0]->shape[0] += 1;
+  expect_error([&] { restore_model(ranks[1]->engine, saved); }, "has shape [2048, 32], expected [2049, 32]");
 }
 
 TEST(RunCheckpoints, AModelAloneIsNoStepToGoOnFrom) {
