@@ -121,6 +121,18 @@ std::map<std::string, int64_t> Processes::degrees() const {
   return degrees;
 }
 
+CheckpointRanks Processes::checkpoint_ranks() {
+  CheckpointRanks ranks;
+  if (!many()) return ranks;
+  ranks.rank = rank(), ranks.world = world();
+  ranks.replica = mesh_->coordinate(rank(), "dp_replicate"), ranks.replicas = mesh_->size("dp_replicate");
+  ranks.mesh = degrees();
+  ranks.agree = [this](int64_t value) { return of_first(value); };
+  ranks.all = [this](bool value) { return all(value); };
+  ranks.ending = [this] { return watch_->ending(); };
+  return ranks;
+}
+
 void Processes::first_step_is_done() {
   if (many()) watch_->set_timeout(std::chrono::seconds(comm_.train_timeout_seconds));
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "halftone/base/environment.h"
+#include "halftone/checkpoint/ranks.h"
 #include "halftone/config/job_config.h"
 #include "halftone/parallel/data_parallel.h"
 
@@ -40,6 +41,7 @@ class Processes {
   int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
   int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
   std::map<std::string, int64_t> degrees() const;  // of the mesh's axes, for descriptions of the run
+  CheckpointRanks checkpoint_ranks();
   // The longest wait for others from here on: that of [comm] after the first step.
   void first_step_is_done();
 
@@ -53,7 +55,6 @@ class Processes {
   void one_of_host_first(const std::function<void()>& prepare);
   // For heartbeats; null where there is one process.
   comm::Watch* watch() const { return watch_.get(); }
-  bool ending() const { return watch_ && watch_->ending(); }
 
  private:
   void share_cores();

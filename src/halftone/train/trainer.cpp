@@ -135,10 +135,10 @@ void Trainer::build() {
   build_engine();
   start_times_->mark("model");
   flops_ = run_flops(*engine_, config_, device_info_);
-  store_ = open_checkpoints(config_);
+  store_ = open_checkpoints(config_, processes_.checkpoint_ranks());
   // Last, since tokenising may take long: what is wrong with model, recipe and folders is known by now.
   processes_.one_of_host_first([&] { data_.emplace(config_, *tokenizer_, *engine_, processes_); });
-  checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_}, store_.get());
+  checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_, processes_.checkpoint_ranks()}, store_.get());
   start_times_->mark("data");
 }
 
