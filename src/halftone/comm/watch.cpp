@@ -97,6 +97,7 @@ struct Watch::State {
     }
   };
   std::list<Tracked> tracked;
+  std::string told;  // others_failure(), once it said something
   FlightRecorder recorder;
 
   std::mutex saving;  // of what follows
@@ -157,9 +158,15 @@ struct Watch::State {
       if (text.substr(0, cut) == std::to_string(rank)) return "";
       std::string line = fmt::format("rank {} ends because rank {} has failed: {}", rank, text.substr(0, cut), text.substr(cut + 1));
       save(line);
-      say_farewell(s);
+      {
+        const std::lock_guard lock(mutex);
+        told = line;
+      }
+      say_farewell(s);  // rank 0 may go, and the store with it
       return line;
     } catch (const std::exception& error) {
+      const std::lock_guard lock(mutex);
+      if (!told.empty()) return told;
       return fmt::format("rank {} ends because the store of the job does not answer any more: has rank 0 died, or the launcher? ({})", rank,
                          first_line(error.what()));
     }
