@@ -44,7 +44,7 @@ class CheckpointStore {
   // Waits for the background write and raises its failure: call it before exit.
   void wait();
 
-  std::vector<int64_t> valid_steps() const;  // increasing; index parses and all files have the stated sizes
+  std::vector<int64_t> valid_steps() const;  // increasing; as inspect_step has it, without checksums
   bool resumable() const;                    // one of them is a full step
   // The newest valid step up to `at_most` that rank 0 sees and no rank finds fault with, else it is skipped with a warning; with
   // verify_on_load checksums agree, too. Collective. Step folders of which none is valid are an error: starting anew beside them would lose
