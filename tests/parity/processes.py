@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -147,6 +148,25 @@ def tensors(run, step):
     return result
 
 
+def rollback(work):
+    """A step whose loss is far above the others' is judged by all together: they go back, as one process does."""
+    random.seed(1)
+    row, bad = 33, {24, 25}  # tokens of a row; steps of noise among steps that are easy to learn
+    ids = [random.randrange(300, 1900) if i // (2 * row) + 1 in bad else 300 + i % 4 for i in range(200 * row)]
+    data = os.path.join(work, "rows.bin")
+    with open(data, "wb") as file:
+        file.write(struct.pack(f"<{len(ids)}H", *ids))
+    options = ["--training.dataset=bin", "--training.dataset_path", data, "--training.global_batch_size=2", "--training.nonfinite=rollback",
+               "--training.spike_factor=2", "--training.dataloader.shuffle=false"]
+    one, two = Run(work, "one", *options, steps=32), Run(work, "two", *options, steps=32)
+    one(1)
+    two(2)
+    for run in (one, two):
+        text = open(os.path.join(run.folder, "metrics.jsonl")).read()
+        expect(text.count("back to the checkpoint of step") == 2, f"{run.folder}: not two rollbacks: {text[-2000:]}")
+    close(two.losses(), one.losses(), 1e-4, "rolled back")
+
+
 def troubles(work):
     run = Run(work, "trouble", steps=2000)
     # A killed process.
@@ -195,7 +215,7 @@ def restarts(work):
     """torchrun starts a run again whose process was killed, and its losses are those of a run without."""
     if not os.path.exists(torchrun):
         return print("torchrun is missing")
-    one, run = Run(work, "whole", steps=40), Run(work, "restarted", steps=40)
+    one, run = Run(work, "whole", steps=24), Run(work, "restarted", steps=24)
     one(2)
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     agent = subprocess.Popen([sys.executable, torchrun, "--no-python", "--standalone", "--nproc_per_node=2", "--max-restarts=2",
@@ -233,7 +253,7 @@ def kills(work, times):
 
 
 def main():
-    cases = {"as_one": as_one, "troubles": troubles, "restarts": restarts, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "3")))}
+    cases = {"as_one": as_one, "rollback": rollback, "troubles": troubles, "restarts": restarts, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
     for name in sys.argv[1:] or cases:
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()

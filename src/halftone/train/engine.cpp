@@ -298,7 +298,9 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
 
 double Engine::evaluate(const MicroBatch& batch) {
   at::NoGradGuard no_grad;
-  return nn::Pass(*built_.model, input_of(batch), batch.labels, 1.0, false, data_parallel()).loss_sum().item<double>();
+  nn::ModelInput input = input_of(batch);
+  input.step.last_pass = sharded();  // as in training
+  return nn::Pass(*built_.model, input, batch.labels, 1.0, false, data_parallel()).loss_sum().item<double>();
 }
 
 std::vector<std::string> Engine::memory_table() const {

@@ -9,8 +9,8 @@
 
 namespace halftone {
 
-StepTraces::StepTraces(const JobConfig& config, c10::Device device, int64_t first)
-    : config_(config.profiling), folder_(config.job.dump_folder), device_(device) {
+StepTraces::StepTraces(const JobConfig& config, int64_t rank, c10::Device device, int64_t first)
+    : config_(config.profiling), folder_(config.job.dump_folder), rank_(rank), device_(device) {
   const auto none_in_this_run = [&](int64_t period) { return config.training.steps / period <= (first - 1) / period; };
   if (config_.enable_profiling) {
     log_info("Profiling active. Traces will be saved at {}", (folder_ / config_.save_traces_folder).string());
@@ -41,7 +41,8 @@ double StepTraces::after(int64_t step) {
   const Stopwatch watch;
   if (step % config_.profile_freq == 0 && profiler_ && profiler_->started()) {
     synchronize(device_);
-    const std::filesystem::path file = folder_ / config_.save_traces_folder / fmt::format("iteration_{}", step) / "rank0_trace.json";
+    const std::filesystem::path file = folder_ / config_.save_traces_folder / fmt::format("iteration_{}", step) /
+                                       fmt::format("rank{}_trace.json", rank_);
     profiler_->save(file.string());
     profiler_.reset();
     log_info("Trace of step {} written to {} in {:.2f} seconds", step, file.string(), watch.seconds());
@@ -57,7 +58,7 @@ void StepTraces::out_of_memory(int64_t step) {
 
 void StepTraces::write_snapshot(const std::string& iteration) {
   const std::filesystem::path folder = folder_ / config_.save_memory_snapshot_folder / iteration,
-                              file = folder / "rank0_memory_snapshot.pickle";
+                              file = folder / fmt::format("rank{}_memory_snapshot.pickle", rank_);
   std::error_code problem;
   std::filesystem::create_directories(folder, problem);
   const std::string snapshot = memory_snapshot();

@@ -13,12 +13,12 @@ namespace halftone {
 
 // What [profiling] asks for, in the cycles and folders of torchtitan: of every profile_freq steps the last profiler_active are
 // recorded, after profiler_warmup steps with the recorder on; N is the last step of a cycle.
-//   <save_traces_folder>/iteration_<N>/rank0_trace.json                         for chrome://tracing and Perfetto
-//   <save_memory_snapshot_folder>/iteration_<N>[_exit]/rank0_memory_snapshot.pickle  for pytorch.org/memory_viz
+//   <save_traces_folder>/iteration_<N>/rank<R>_trace.json                         for chrome://tracing and Perfetto
+//   <save_memory_snapshot_folder>/iteration_<N>[_exit]/rank<R>_memory_snapshot.pickle  for pytorch.org/memory_viz
 class StepTraces {
  public:
   // `first`: the step with which the run goes on.
-  StepTraces(const JobConfig& config, c10::Device device, int64_t first);
+  StepTraces(const JobConfig& config, int64_t rank, c10::Device device, int64_t first);
   // Around every step that the run goes on from; after a rollback steps come again. after() returns the seconds that writing took.
   void before(int64_t step);
   double after(int64_t step);
@@ -29,6 +29,7 @@ class StepTraces {
 
   ProfilingConfig config_;
   std::filesystem::path folder_;  // job.dump_folder
+  int64_t rank_;
   c10::Device device_;
   bool snapshots_ = false;
   std::unique_ptr<Profiler> profiler_;

@@ -304,7 +304,7 @@ void Trainer::train() {
   const int64_t first = progress_.step + 1;
   const bool estimates = !sizing_.measured() && steps - progress_.step >= kShortRun;
   log_info("Training starts at step {}", progress_.step + 1);
-  traces_.emplace(config_, device_, progress_.step + 1);
+  traces_.emplace(config_, processes_.rank(), device_, progress_.step + 1);
   metrics_->start_interval();
   while (progress_.step < steps && signal() == 0) {
     const int64_t step = progress_.step + 1;
