@@ -6,7 +6,9 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
@@ -166,12 +168,13 @@ void train_as_one(const Rank& rank, const std::vector<std::string>& options, dou
 }
 
 // Quantised weights are those of one process; what differs is the order of sums.
-void train_in(const Rank& rank, const std::vector<const char*>& schemes, at::Device device) {
-  for (const char* scheme : schemes) {
-    const std::vector<std::string> recipe = {std::string("--quantize.scheme=") + scheme};
-    const Layout fsdp{scheme, {}};
+void train_in(const Rank& rank, const std::vector<std::string>& schemes, at::Device device) {
+  for (const std::string& scheme : schemes) {
+    const bool file = scheme.ends_with(".yaml");
+    const std::vector<std::string> recipe = {"--quantize.scheme=" + (file ? "none" : scheme), "--quantize.recipe=" + (file ? scheme : "")};
+    const Layout fsdp{scheme.c_str(), {}};
     check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 3, device), alone(fsdp.alone(recipe), 3, rank.world, 1, device),
-                1e-6, 2e-2, scheme);
+                1e-6, 2e-2, scheme.c_str());
   }
 }
 
@@ -197,12 +200,17 @@ const comm::Ranks kSomeRecipes("some recipes", [](const Rank& rank) {
   train_in(rank, {"none", "int8", "fp8_rowwise", "int8_weight"}, at::kCPU);
   train_without_oscillation(rank);
 });
+// Every file of recipes/precision, which has all schemes.
+std::vector<std::string> recipe_files() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source_dir()) / "recipes/precision"))
+    files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
 const comm::Ranks kAllRecipes("all recipes", [](const Rank& rank) {
   be_quiet();
-  train_in(rank,
-           {"fp8_tensorwise", "fp8_rowwise_with_gw_hp", "fp8_blockwise", "mxfp8_e4m3", "mxfp4", "nvfp4", "amdfp4", "int4", "int4_weight",
-            "bitnet"},
-           at::kCPU);
+  train_in(rank, recipe_files(), at::kCPU);
 });
 // Reductions in bfloat16; weights and moments in it, with stochastic rounding.
 const comm::Ranks kBfloat16("bfloat16", [](const Rank& rank) {

@@ -39,7 +39,11 @@ bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType
   return !p.codes_alone || storage != at::kFloat || compute != at::kBFloat16;
 }
 
-at::Tensor Parameter::values() const { return stored() != nullptr ? dequantize(*stored()) : master; }
+at::Tensor Parameter::values() const {
+  const StoredWeight* s = stored();
+  if (s == nullptr) return master;
+  return local_shape()[0] > 0 ? dequantize(*s) : at::empty(local_shape(), s->scales.options());
+}
 
 void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");

@@ -11,12 +11,14 @@
 namespace halftone::parallel {
 namespace {
 
-constexpr int64_t kAlign = 64;  // elements: parameters begin at 128 bytes, as products like it
+constexpr int64_t kAlign = 32;  // elements, as of the store: what is adjacent there is here
 
 int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
 // Elements of a parameter with every shard in the room of the largest.
 int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most * (p.numel() / p.shape[0]); }
+
+bool is_even(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most == p.shape[0]; }
 
 std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char* name, std::vector<int64_t> ranks, at::Device device) {
   if (ranks.size() == 1) return nullptr;
@@ -66,28 +68,44 @@ void DataParallel::assign_slots(const nn::StorageOptions& storage) {
       if (group.slot != slot.get()) continue;
       int64_t all = 0, gathered = 0;
       for (const nn::Parameter* p : group.parameters) {
-        all += padded(room(*p, shards()));
-        if (!p->stored_as) gathered += padded(room(*p, shards()));
+        const int64_t place = padded(p->numel()) + (is_even(*p, shards()) ? 0 : padded(room(*p, shards())));
+        all += place;
+        if (!p->stored_as) gathered += place;
       }
       weights = std::max(weights, gathered), gradients = std::max(gradients, all);
     }
     const at::TensorOptions where = at::TensorOptions().device(options_.device);
     slot->weights = at::zeros({weights}, where.dtype(storage.compute));
-    if (storage.trainable) slot->gradients = at::zeros({gradients}, where.dtype(at::kFloat));
+    if (!storage.trainable) continue;
+    slot->gradients = at::zeros({gradients}, where.dtype(at::kFloat));
+    if (options_.reduce != at::kFloat) slot->rounded = at::zeros({gradients}, where.dtype(options_.reduce));
   }
 }
 
 void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
-  int64_t at = 0, grad_at = 0;
+  int64_t weights = 0, gradients = 0;
+  for (const nn::Parameter* p : group.parameters) {
+    gradients += padded(p->numel());
+    if (!p->stored_as) weights += padded(p->numel());
+  }
+  // Where all shards' rows come or leave, next to which rows of one parameter follow those of another.
+  struct Places {
+    int64_t next = 0, uneven = 0;
+  } weight_at{0, weights}, gradient_at{0, gradients};
   for (nn::ParameterStore::Unit* unit : group.units) {
     const at::Tensor& held = unit->flat.compute.defined() ? unit->flat.compute : unit->flat.param;
     for (nn::Parameter* p : unit->parameters) {
       const int64_t all = room(*p, shards()), own = all / shards();
-      // The rows of all shards, of which the model knows those that exist.
-      const auto rows_of = [&](const at::Tensor& flat, int64_t from) {
+      // {what a collective moves, the rows of it that there are}
+      const auto place = [&](const at::Tensor& flat, Places& at) {
         std::vector<int64_t> shape = p->shape;
         shape[0] = shards() * p->shard->most;
-        return flat.narrow(0, from, all).view(shape);
+        const at::Tensor rows = flat.narrow(0, at.next, p->numel()).view(p->shape);
+        at.next += padded(p->numel());
+        if (is_even(*p, shards())) return std::pair(rows, rows);
+        const at::Tensor moved = flat.narrow(0, at.uneven, all).view(shape);
+        at.uneven += padded(all);
+        return std::pair(moved, rows);
       };
       if (p->stored_as) {
         StoredWeight full = allocate_stored(*p->stored_as, shards() * p->shard->most, p->shape[1], options_.device);
@@ -101,17 +119,19 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
           (*p->weight.stored).*part = rows.narrow(0, 0, p->shape[0]);
         }
       } else {
-        group.whole.push_back(rows_of(group.slot->weights, at));
+        const auto [moved, rows] = place(group.slot->weights, weight_at);
+        group.whole.push_back(moved);
         group.parts.push_back(held.narrow(0, p->offset, own));
-        p->weight.value = group.whole.back().narrow(0, 0, p->shape[0]).detach();
-        at += padded(all);
+        if (!moved.is_same(rows)) group.uneven_weights.emplace_back(moved.narrow(0, 0, p->shape[0]), rows);
+        p->weight.value = rows.detach();
       }
       if (!storage.trainable) continue;
-      group.full_gradients.push_back(rows_of(group.slot->gradients, grad_at));
+      const auto [moved, rows] = place(group.slot->gradients, gradient_at);
+      group.full_gradients.push_back(moved);
       group.gradients.push_back(unit->flat.grad.narrow(0, p->offset, own));
-      p->weight.grad = group.full_gradients.back().narrow(0, 0, p->shape[0]);
+      if (!moved.is_same(rows)) group.uneven_gradients.emplace_back(moved, rows);
+      p->weight.grad = rows;
       p->weight.value.set_requires_grad(true);
-      grad_at += padded(all);
     }
   }
 }
@@ -130,8 +150,10 @@ void DataParallel::gather(Group& group) {
 }
 
 void DataParallel::await(Group& group) {
-  if (group.gather) group.gather->wait();
+  if (!group.gather) return;
+  group.gather->wait();
   group.gather.reset();
+  for (auto& [moved, rows] : group.uneven_weights) rows.copy_(moved);
 }
 
 void DataParallel::before_forward(int64_t unit) {
@@ -172,9 +194,9 @@ void DataParallel::reduce(Group& group) {
   for (nn::Parameter* p : group.parameters) p->weight.grad_to_add();
   if (!sharded()) return add_over_replicas(group);
   for (nn::ParameterStore::Unit* unit : group.units) unit->gradients->hold();
-  for (size_t i = 0; i < group.parameters.size(); ++i) {  // rows that fill up the last shards
-    const int64_t rows = group.parameters[i]->shape[0], all = group.full_gradients[i].size(0);
-    if (all > rows) group.full_gradients[i].narrow(0, rows, all - rows).zero_();
+  for (auto& [moved, rows] : group.uneven_gradients) {
+    moved.narrow(0, 0, rows.size(0)).copy_(rows);
+    moved.narrow(0, rows.size(0), moved.size(0) - rows.size(0)).zero_();
   }
   std::vector<at::Tensor> from = group.full_gradients, to = group.gradients;
   at::Tensor part;
@@ -186,8 +208,12 @@ void DataParallel::reduce(Group& group) {
       const int64_t n = t.numel();
       t = part.narrow(0, at, n), at += n;
     }
-    if (options_.reduce != at::kFloat) {
-      for (at::Tensor& t : from) t = t.to(options_.reduce);
+  }
+  if (options_.reduce != at::kFloat) {
+    for (at::Tensor& t : from) {
+      const at::Tensor rounded = group.slot->rounded.narrow(0, t.storage_offset(), t.numel()).view(t.sizes());
+      rounded.copy_(t);
+      t = rounded;
     }
   }
   group.reductions.push_back({reductions_->reduce_scatter(to, from), part});

@@ -21,9 +21,9 @@ struct DataParallelOptions {
 // out by rows (ZeRO-3, Rajbhandari et al. 2020; FSDP, Zhao et al. 2023); those of `dp_replicate` hold the same and add up gradients (with
 // one shard: DDP; with both: HSDP).
 //
-// Gathered weights lie in slots, parameter after parameter: blocks take turns in two, so that one is gathered while another is read;
-// embedding and head share a third. Full gradients lie in slots of their own, from where they are added into the shards' while the
-// backward pass of the next unit runs.
+// Gathered weights lie in slots, parameter after parameter as in one process, which may multiply by neighbours at once: blocks take turns
+// in two, so that one is gathered while another is read; embedding and head share a third. Full gradients lie in slots of their own, from
+// where they are added into the shards' while the backward pass of the next unit runs.
 class DataParallel : public nn::UnitAccess {
  public:
   // All ranks call it. Mesh and watch outlive it.
@@ -53,7 +53,8 @@ class DataParallel : public nn::UnitAccess {
  private:
   struct Group;
   struct Slot {
-    at::Tensor weights, gradients;                    // flat
+    at::Tensor weights, gradients;                    // flat, with uneven parameters' places in a gather or reduction behind the others
+    at::Tensor rounded;                               // gradients as they travel, where that is not in float32
     Group *holds = nullptr, *gradients_of = nullptr;  // whose weights are there, or on their way; whose gradients
   };
   struct Reduction {
@@ -65,7 +66,9 @@ class DataParallel : public nn::UnitAccess {
     std::vector<nn::ParameterStore::Unit*> units;
     std::vector<nn::Parameter*> parameters;  // with gathered weights or gradients
     Slot* slot = nullptr;
-    std::vector<at::Tensor> whole, parts;      // of the gather
+    std::vector<at::Tensor> whole, parts;  // of the gather
+    // Of parameters whose rows do not fill all shards: what is gathered or reduced, [rows of all shards], and the rows that there are.
+    std::vector<std::pair<at::Tensor, at::Tensor>> uneven_weights, uneven_gradients;
     std::vector<at::Tensor> codes, own_codes;  // likewise of stored weights, which stay gathered until they change
     bool codes_are_old = true;
     std::vector<at::Tensor> full_gradients, gradients;  // of the reduction; the latter are views of the store's

@@ -25,16 +25,20 @@ int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch) {
 StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds) {
   double labels = 0;
   for (const MicroBatch& b : batches.value_or(std::vector<MicroBatch>{})) labels += static_cast<double>(b.valid_labels);
-  const std::vector<Processes::Said> said = processes.exchange({batches ? 1.0 : 0.0, labels, static_cast<double>(signal), data_seconds});
+  const std::vector<Processes::Said> said =
+      processes.exchange({batches ? 1.0 : 0.0, labels, static_cast<double>(signal), data_seconds, processes.last_wait()});
   StepAgreement agreed;
   for (size_t rank = 0; rank < said.size(); ++rank) {
-    const auto& [has_rows, valid, received, seconds] = said[rank];
+    const auto& [has_rows, valid, received, seconds, waited] = said[rank];
     agreed.has_rows = agreed.has_rows && has_rows != 0;
     agreed.valid_labels += static_cast<int64_t>(valid);
     agreed.signal = std::max(agreed.signal, static_cast<int>(received));
-    agreed.data_seconds += seconds / static_cast<double>(said.size());
-    if (seconds > agreed.longest_data_seconds) agreed.longest_data_seconds = seconds, agreed.longest_data_rank = static_cast<int64_t>(rank);
+    if (seconds > agreed.data_seconds) agreed.data_seconds = seconds, agreed.data_rank = static_cast<int64_t>(rank);
   }
+  constexpr size_t kWaited = 4;
+  const auto [last, first] =
+      std::minmax_element(said.begin(), said.end(), [](const auto& a, const auto& b) { return a[kWaited] < b[kWaited]; });
+  agreed.lag_seconds = (*first)[kWaited] - (*last)[kWaited], agreed.lag_rank = last - said.begin();
   return agreed;
 }
 

@@ -19,9 +19,11 @@ std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine);
 struct StepAgreement {
   bool has_rows = true;  // all of them
   int64_t valid_labels = 0;
-  int signal = 0;                                     // that one of them has received: the run ends behind this step
-  double data_seconds = 0, longest_data_seconds = 0;  // mean and largest wait for the loader
-  int64_t longest_data_rank = 0;
+  int signal = 0;  // that one of them has received: the run ends behind this step
+  // The longest wait for the loader, and whose it was; how much later than the first process the last one came to the step before, as
+  // far as that is the host's doing.
+  double data_seconds = 0, lag_seconds = 0;
+  int64_t data_rank = 0, lag_rank = 0;
 };
 StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds);
 

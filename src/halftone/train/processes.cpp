@@ -18,6 +18,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/base/stopwatch.h"
 #include "halftone/comm/store.h"
 #include "halftone/config/load.h"
 
@@ -113,6 +114,7 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   options.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
   data_parallel_ = std::make_unique<parallel::DataParallel>(*watch_, *mesh_, options);
   log_info("{} processes, {} on this host; {}", world(), on_host_, data_parallel_->text());
+  if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs of steps are off: collectives would be in them");
 }
 
 std::map<std::string, int64_t> Processes::degrees() const {
@@ -143,14 +145,10 @@ std::vector<Processes::Said> Processes::exchange(const Said& own) {
   const auto tensor = [](void* data, int64_t count) { return at::from_blob(data, {count}, at::TensorOptions().dtype(at::kDouble)); };
   Said mine = own;
   at::Tensor in = tensor(mine.data(), static_cast<int64_t>(mine.size())), out = tensor(said.data(), in.numel() * world());
+  const Stopwatch watch;
   host_->all_gather(out, in).wait();
+  last_wait_ = watch.seconds();
   return said;
-}
-
-double Processes::sum(double own) {
-  double sum = 0;
-  for (const Said& s : exchange({own})) sum += s[0];
-  return sum;
 }
 
 int64_t Processes::of_first(int64_t value) { return std::bit_cast<int64_t>(exchange({std::bit_cast<double>(value)}).front()[0]); }

@@ -46,14 +46,14 @@ class Processes {
   void first_step_is_done();
 
   // What each process says, by rank; all of them call these in the same order.
-  using Said = std::array<double, 4>;
+  using Said = std::array<double, 5>;
   std::vector<Said> exchange(const Said& own);
-  double sum(double own);
-  int64_t of_first(int64_t value);  // rank 0's
+  double last_wait() const { return last_wait_; }  // seconds that the exchange before took: of who comes last the shortest
+  int64_t of_first(int64_t value);                 // rank 0's
   bool all(bool own);
   // `prepare` runs in one process of each host before it runs in the others, which find what it left in files.
   void one_of_host_first(const std::function<void()>& prepare);
-  // For heartbeats; null where there is one process.
+  // Null where there is one process.
   comm::Watch* watch() const { return watch_.get(); }
 
  private:
@@ -69,6 +69,7 @@ class Processes {
   int64_t on_host_ = 1;  // processes on this host
   bool first_of_host_ = true;
   int64_t preparations_ = 0;
+  double last_wait_ = 0;
 };
 
 }  // namespace halftone

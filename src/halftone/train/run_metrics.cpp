@@ -40,7 +40,8 @@ RunMetrics::RunMetrics(const JobConfig& config, const Processes& processes, at::
       many_(processes.many()) {}
 
 void RunMetrics::count_waits(const StepAgreement& agreed) {
-  if (agreed.longest_data_seconds >= longest_.longest_data_seconds) longest_ = agreed;
+  if (agreed.data_seconds >= longest_.data_seconds) longest_.data_seconds = agreed.data_seconds, longest_.data_rank = agreed.data_rank;
+  if (agreed.lag_seconds >= longest_.lag_seconds) longest_.lag_seconds = agreed.lag_seconds, longest_.lag_rank = agreed.lag_rank;
 }
 
 bool RunMetrics::is_logged(int64_t step) const {
@@ -76,8 +77,10 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
                      {"memory/num_alloc_retries", static_cast<double>(memory.alloc_retries)},
                      {"memory/num_ooms", static_cast<double>(memory.ooms)}});
   if (many_) {
-    s.insert(s.end(), {{"time_metrics/data_loading_max(s)", longest_.longest_data_seconds},
-                       {"time_metrics/data_loading_max_rank", static_cast<double>(longest_.longest_data_rank)}});
+    s.insert(s.end(), {{"time_metrics/data_loading_max(s)", longest_.data_seconds},
+                       {"time_metrics/data_loading_max_rank", static_cast<double>(longest_.data_rank)},
+                       {"time_metrics/straggler_lag(s)", longest_.lag_seconds},
+                       {"time_metrics/straggler_rank", static_cast<double>(longest_.lag_rank)}});
   }
   if (memory.alloc_retries > 0 || memory.ooms > 0)
     log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);

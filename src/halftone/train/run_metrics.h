@@ -44,7 +44,7 @@ class RunMetrics {
   Stopwatch interval_;
   int64_t tokens_ = 0, steps_ = 0;  // of the interval
   bool many_;                       // processes
-  StepAgreement longest_;           // of the interval's steps, the one with the longest wait for data
+  StepAgreement longest_;           // the longest waits of the interval's steps
 };
 
 }  // namespace halftone

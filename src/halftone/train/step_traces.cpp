@@ -41,8 +41,8 @@ double StepTraces::after(int64_t step) {
   const Stopwatch watch;
   if (step % config_.profile_freq == 0 && profiler_ && profiler_->started()) {
     synchronize(device_);
-    const std::filesystem::path file = folder_ / config_.save_traces_folder / fmt::format("iteration_{}", step) /
-                                       fmt::format("rank{}_trace.json", rank_);
+    const std::filesystem::path file =
+        folder_ / config_.save_traces_folder / fmt::format("iteration_{}", step) / fmt::format("rank{}_trace.json", rank_);
     profiler_->save(file.string());
     profiler_.reset();
     log_info("Trace of step {} written to {} in {:.2f} seconds", step, file.string(), watch.seconds());
