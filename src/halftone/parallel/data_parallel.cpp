@@ -201,9 +201,12 @@ void DataParallel::reduce(Group& group) {
   std::vector<at::Tensor> from = group.full_gradients, to = group.gradients;
   at::Tensor part;
   if (group.reduced || options_.reduce != at::kFloat) {
-    int64_t total = 0, at = 0;
-    for (const at::Tensor& t : to) total += t.numel();
-    part = at::empty({total}, to[0].options().dtype(options_.reduce));
+    // Not a tensor for each: the host, far ahead of the device, would make one for every block.
+    if (!group.slot->part.defined()) {
+      group.slot->part = at::empty({group.slot->gradients.numel() / shards()}, to[0].options().dtype(options_.reduce));
+    }
+    part = group.slot->part;
+    int64_t at = 0;
     for (at::Tensor& t : to) {
       const int64_t n = t.numel();
       t = part.narrow(0, at, n), at += n;

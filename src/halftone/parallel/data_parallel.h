@@ -54,6 +54,7 @@ class DataParallel : public nn::UnitAccess {
   struct Group;
   struct Slot {
     at::Tensor weights, gradients;                    // flat, with uneven parameters' places in a gather or reduction behind the others
+    at::Tensor part;                                  // what a reduction brings to be added or widened; made for the first one
     at::Tensor rounded;                               // gradients as they travel, where that is not in float32
     Group *holds = nullptr, *gradients_of = nullptr;  // whose weights are there, or on their way; whose gradients
   };
