@@ -92,7 +92,7 @@ TEST(Environment, OneOfSeveralProcessesIsRefused) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "this build trains in one process, found number 3 of 8 that torchrun started; start one, for example without torchrun or with a "
+        "this command is of one process, found number 3 of 8 that torchrun started; start one, for example without torchrun or with a "
         "single task");
   }
 }

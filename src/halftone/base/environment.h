@@ -30,7 +30,7 @@ using GetVariable = std::function<const char*(const char*)>;  // std::getenv and
 Environment read_environment(const GetVariable& get);
 Environment read_environment();  // of this process
 
-// Error where the launcher started several processes: each of them would train the whole run, in the same folder.
+// Error where the launcher started several processes.
 void require_one_process(const Environment& environment);
 
 // "a[1-3,7]" -> "a1": first node of a Slurm node list.
