@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "halftone/base/error.h"
+#include "halftone/base/ranges.h"
 #include "halftone/checkpoint/loaded_step.h"
 
 namespace halftone {
@@ -114,17 +115,6 @@ bool wait_for(const std::function<bool()>& there, std::chrono::milliseconds limi
 }
 
 double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
-
-// "3, 5-7"
-std::string ranges_text(const std::vector<int64_t>& sorted) {
-  std::string text;
-  for (size_t i = 0, last = 0; i < sorted.size(); i = last + 1) {
-    for (last = i; last + 1 < sorted.size() && sorted[last + 1] == sorted[last] + 1;) ++last;
-    text += fmt::format("{}{}", text.empty() ? "" : ", ", sorted[i]);
-    if (last > i) text += fmt::format("-{}", sorted[last]);
-  }
-  return text;
-}
 
 std::string part_name(int64_t rank) { return fmt::format("part-{}.json", rank); }
 

@@ -19,6 +19,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/base/ranges.h"
 #include "halftone/comm/flight_recorder.h"
 
 namespace halftone::comm {
@@ -40,14 +41,7 @@ std::string first_line(std::string_view text) { return std::string(text.substr(0
 std::string beat_key(int64_t rank) { return fmt::format("beat/{}", rank); }
 
 // "ranks 1-3, 7"
-std::string names(const std::vector<int64_t>& ranks) {
-  std::vector<std::string> runs;
-  for (size_t first = 0, next = 0; first < ranks.size(); first = next) {
-    while (++next < ranks.size() && ranks[next] == ranks[next - 1] + 1) {}
-    runs.push_back(next == first + 1 ? fmt::format("{}", ranks[first]) : fmt::format("{}-{}", ranks[first], ranks[next - 1]));
-  }
-  return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(runs, ", "));
-}
+std::string names(const std::vector<int64_t>& ranks) { return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", ranges_text(ranks)); }
 
 // What a rank said of itself with its last heartbeat.
 struct Beat {
