@@ -72,13 +72,16 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
   const Schedule schedule(
       {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
+  const auto train = [&](int64_t step, double lr_factor) {
+    engine.accumulate(batches, step, accumulate * batch.valid_labels * processes.data_ranks());
+    engine.update(lr_factor);
+    return engine.result();
+  };
   std::vector<double> seconds;
   double first_loss = 0, last_loss = 0;
   for (int64_t step = 1; step <= c.training.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
-    engine.accumulate(batches, step, accumulate * batch.valid_labels * processes.data_ranks());
-    engine.update(schedule.factor(step - 1));
-    const StepResult r = engine.result();
+    const StepResult r = train(step, schedule.factor(step - 1));
     synchronize(options.device);
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (step == 1) start_times.mark("first step"), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
@@ -116,9 +119,7 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   if (breakdown) {
     int64_t step = c.training.steps;
     const bench::Breakdown b = bench::record_breakdown(options.device, [&] {
-      engine.accumulate(batches, ++step, accumulate * batch.valid_labels * processes.data_ranks());
-      engine.update(schedule.factor(c.training.steps - 1));
-      engine.result();
+      train(++step, schedule.factor(c.training.steps - 1));
       synchronize(options.device);
     });
     if (processes.first()) std::printf("\n%s", bench::breakdown_text(b, 20).c_str());
