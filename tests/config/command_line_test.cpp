@@ -142,7 +142,7 @@ TEST(CommandLine, UnknownOptionsNameTheNearest) {
             "command line: --training.steps: expected a value after it, found \"--checkpoint.enable\"");
   EXPECT_EQ(problems("", {"--training.steps"}), "command line: --training.steps: expected a value after it");
   EXPECT_NE(problems("", {"--job.description", "\xff"}), "");
-  EXPECT_NE(problems("", {"--\xff\x1b[2J", "1"}).find("unknown option"), std::string::npos);
+  EXPECT_NE(problems("", {"--\x1b[2J", "1"}).find("unknown option"), std::string::npos);
 }
 
 TEST(CommandLine, SpellingsOfOtherVersionsAreNamed) {

@@ -65,7 +65,8 @@ TEST(Rope, TableHoldsPositionTimesFrequency) {
 
 // platform.md 4.5: wavelengths below 2048 stay, above 8192 are slowed by 8, blended between.
 TEST(Rope, Llama3ScalingKeepsShortWavelengthsAndSlowsLongOnes) {
-  const RopeScaling scaling{.factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
+  const RopeScaling scaling{
+      .type = RopeScaling::Type::llama3, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_context = 8192};
   const auto plain = rope_frequencies(128, 500000), scaled = rope_frequencies(128, 500000, scaling);
   int kept = 0, slowed = 0, blended = 0;
   for (size_t j = 0; j < plain.size(); ++j) {

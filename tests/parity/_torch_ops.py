@@ -96,3 +96,9 @@ def run(checks):
     if failed:
         print(f"failed: {', '.join(failed)}")
     sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":  # torchrun, on a machine without NVIDIA's libraries too
+    import_torch()
+    from torch.distributed.run import main
+    main(sys.argv[1:])

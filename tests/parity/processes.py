@@ -17,7 +17,7 @@ import time
 from _program import path_of, source
 
 program = path_of("halftone")
-torchrun = os.path.join(os.path.dirname(sys.executable), "torchrun")
+torchrun = os.path.join(source, "tests/parity/_torch_ops.py")
 MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
 ROWS = 24  # of a step
 failures = 0
@@ -213,8 +213,6 @@ def troubles(work):
 
 def restarts(work):
     """torchrun starts a run again whose process was killed, and its losses are those of a run without."""
-    if not os.path.exists(torchrun):
-        return print("torchrun is missing")
     one, run = Run(work, "whole", steps=24), Run(work, "restarted", steps=24)
     one(2)
     environment = dict(os.environ, OMP_NUM_THREADS="1")

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "halftone/base/utf8.h"
 #include "halftone/config/names.h"
 
 namespace halftone {
@@ -22,6 +23,11 @@ class Reader {
       : args_(args), index_(index), problems_(problems), refused_(refused) {}
 
   std::vector<Override> read() {
+    for (const std::string& arg : args_) {
+      if (is_valid_utf8(arg)) continue;
+      problems_.push_back(fmt::format("command line: expected UTF-8 text, found {}", shown(arg)));
+      return {};
+    }
     while (next_ < args_.size()) {
       const std::string& arg = args_[next_++];
       if (is_option(arg)) {

@@ -5,11 +5,9 @@
 #include <string>
 #include <string_view>
 
-namespace halftone {
+#include "halftone/base/utf8.h"
 
-// Length in bytes of the longest prefix that is well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF).
-size_t valid_utf8_prefix(std::string_view text);
-inline bool is_valid_utf8(std::string_view text) { return valid_utf8_prefix(text) == text.size(); }
+namespace halftone {
 
 // Decodes the code point at text[position] of well-formed UTF-8 and moves position behind it.
 char32_t next_code_point(std::string_view text, size_t& position);

@@ -11,17 +11,28 @@ enum class RopePairing {
   halves,      // (j, j + d/2): Qwen3, GPT-OSS, Hugging Face's permuted Llama weights
 };
 
-// Llama 3 frequency scaling (platform.md 4.5); factor 1 leaves every frequency as it is.
+// How frequencies change for rows longer than those of the first training (platform.md 4.5), with wavelengths in turns over the
+// original context:
+//   none     as they are
+//   linear   all divided by `factor` (Chen et al. 2023)
+//   llama3   divided below `low_freq_factor` turns, kept above `high_freq_factor`, between them in proportion
+//   yarn     likewise between `beta_slow` and `beta_fast` turns, but in proportion to the index, whose bounds are rounded outwards
+//            with `truncate`; cos and sin times `attention_factor` (Peng et al. 2023)
+//   dynamic  theta grows with the length of the row, once it is above the original context (bloc97, NTK-aware)
 struct RopeScaling {
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
+  enum class Type { none, linear, llama3, yarn, dynamic } type = Type::none;
+  double factor = 1, low_freq_factor = 1, high_freq_factor = 4, beta_fast = 32, beta_slow = 1, attention_factor = 1;
+  bool truncate = true;
   int64_t original_context = 8192;
+  bool operator==(const RopeScaling&) const = default;
 };
 
-// f_j = theta^(-2j/d), j = 0 .. d/2-1, scaled, evaluated in fp64. Error unless head_dim is even and positive, theta > 0.
-std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling = {});
+// f_j = theta^(-2j/d), j = 0 .. d/2-1, scaled, evaluated in fp64; `length` of the row counts for Type::dynamic. Error unless head_dim
+// is even and positive, theta > 0.
+std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeScaling& scaling = {}, int64_t length = 0);
 
 // cos and sin of position * frequency, each [positions, d/2] row-major. Frequency and angle are rounded to fp32 (as the
-// reference models do), their cosine and sine are evaluated in fp64 and rounded once.
+// reference models do), their cosine and sine are evaluated in fp64 and rounded once. d: the part of a head that is rotated.
 struct RopeTable {
   int64_t positions = 0, half_dim = 0;
   std::vector<float> cos, sin;

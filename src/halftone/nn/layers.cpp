@@ -160,11 +160,14 @@ at::Tensor Embedding::operator()(const at::Tensor& tokens, at::ScalarType dtype)
 Attention::Attention(const Shape& s, int layer, Init in, Init out)
     : shape_(s),
       layer_(layer),
-      wq_(add<Linear>("wq", s.dim, s.heads * s.head_dim, in)),
-      wk_(add<Linear>("wk", s.dim, s.kv_heads * s.head_dim, in)),
-      wv_(add<Linear>("wv", s.dim, s.kv_heads * s.head_dim, in)),
-      wo_(add<Linear>("wo", s.heads * s.head_dim, s.dim, out)),
-      qkv_({&wq_, &wk_, &wv_}) {}
+      wq_(add<Linear>("wq", s.dim, s.heads * s.head_dim, in, s.qkv_bias)),
+      wk_(add<Linear>("wk", s.dim, s.kv_heads * s.head_dim, in, s.qkv_bias)),
+      wv_(add<Linear>("wv", s.dim, s.kv_heads * s.head_dim, in, s.qkv_bias)),
+      wo_(add<Linear>("wo", s.heads * s.head_dim, s.dim, out, s.out_bias)),
+      qkv_({&wq_, &wk_, &wv_}) {
+  if (s.qk_norm_eps <= 0) return;
+  q_norm_ = &add<RMSNorm>("q_norm", s.head_dim, s.qk_norm_eps), k_norm_ = &add<RMSNorm>("k_norm", s.head_dim, s.qk_norm_eps);
+}
 
 at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) {
   const Range range("{}", fqn());
@@ -173,17 +176,18 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.heads = shape_.heads, args.kv_heads = shape_.kv_heads, args.head_dim = shape_.head_dim;
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
-  args.positions = info.positions, args.documents = info.documents;
+  args.positions = info.positions, args.documents = info.documents, args.window = shape_.window;
+  if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   const at::Tensor qkv = qkv_(x, info.step);
   return wo_(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
                          : causal_attention(qkv, args, info.step.saves.get()),
              info.step);
 }
 
-FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out)
-    : w1_(add<Linear>("w1", dim, hidden, in)),
-      w3_(add<Linear>("w3", dim, hidden, out)),
-      w2_(add<Linear>("w2", hidden, dim, out)),
+FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out, bool bias)
+    : w1_(add<Linear>("w1", dim, hidden, in, bias)),
+      w3_(add<Linear>("w3", dim, hidden, out, bias)),
+      w2_(add<Linear>("w2", hidden, dim, out, bias)),
       gate_up_({&w1_, &w3_}) {}
 
 at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {

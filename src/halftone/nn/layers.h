@@ -133,6 +133,9 @@ class Attention : public Module {
   struct Shape {
     int64_t dim, heads, kv_heads, head_dim;
     bool rotate_halves = false;
+    bool qkv_bias = false, out_bias = false;
+    double qk_norm_eps = 0;  // above 0: RMSNorm of every head of q and k before the rotation
+    int64_t window = 0;      // above 0: tokens that a token sees, itself the last
   };
   Attention(const Shape& shape, int layer, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"Attention", "Module"}; }
@@ -145,13 +148,14 @@ class Attention : public Module {
   Shape shape_;
   int layer_;
   Linear &wq_, &wk_, &wv_, &wo_;
+  RMSNorm *q_norm_ = nullptr, *k_norm_ = nullptr;
   Siblings qkv_;
 };
 
 // w2(silu(w1 x) * w3 x).
 class FeedForward : public Module {
  public:
-  FeedForward(int64_t dim, int64_t hidden, Init in, Init out);
+  FeedForward(int64_t dim, int64_t hidden, Init in, Init out, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
   at::Tensor operator()(const Activation& x_td, const StepContext& step);
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input

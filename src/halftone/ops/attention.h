@@ -6,6 +6,7 @@
 namespace halftone {
 
 class Saves;
+struct Weight;
 
 // Documents of packed rows: each is a run of places of one row, and its tokens see no other.
 struct Documents {
@@ -21,10 +22,14 @@ struct AttentionArgs {
   int64_t batch = 0, seq = 0;  // rows of qkv = batch * seq
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   double scale = 0;            // usually head_dim^-0.5
-  at::Tensor cos, sin;         // fp32 [positions, head_dim / 2]
+  at::Tensor cos, sin;         // fp32 [positions, rotated / 2]: of the first `rotated` elements of a head, all or fewer
   bool rotate_halves = false;  // pairs (j, j + d/2) instead of neighbours (2j, 2j + 1)
   at::Tensor positions;        // int32 [T] or undefined: 0..seq-1 in every row of the batch
   Documents documents;         // without: a token sees all before it in its row
+  int64_t window = 0;          // above 0: of these only the last, itself counted
+  // RMSNorm of every head of q and k before they are rotated, weights [head_dim]; null: none.
+  Weight *q_norm = nullptr, *k_norm = nullptr;
+  double norm_eps = 0;
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:

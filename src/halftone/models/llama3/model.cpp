@@ -63,8 +63,11 @@ Llama::Llama(const Config& config)
 }
 
 void Llama::prepare(at::Device device, int64_t positions) {
-  const RopeScaling scaling = config_.rope_scaling ? RopeScaling{config_.rope_factor, config_.rope_low_freq_factor,
-                                                                 config_.rope_high_freq_factor, config_.rope_original_context}
+  const RopeScaling scaling = config_.rope_scaling ? RopeScaling{.type = RopeScaling::Type::llama3,
+                                                                 .factor = config_.rope_factor,
+                                                                 .low_freq_factor = config_.rope_low_freq_factor,
+                                                                 .high_freq_factor = config_.rope_high_freq_factor,
+                                                                 .original_context = config_.rope_original_context}
                                                    : RopeScaling{};
   std::tie(cos_, sin_) = rope_tables(positions, config_.head(), config_.rope_theta, scaling, device);
 }

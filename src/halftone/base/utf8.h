@@ -1,0 +1,11 @@
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+namespace halftone {
+
+// Length in bytes of the longest prefix that is well-formed UTF-8 (RFC 3629: no surrogates, no overlong forms, at most U+10FFFF).
+size_t valid_utf8_prefix(std::string_view text);
+inline bool is_valid_utf8(std::string_view text) { return valid_utf8_prefix(text) == text.size(); }
+
+}  // namespace halftone
