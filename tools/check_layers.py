@@ -35,7 +35,7 @@ LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
 # Folders that only one machine has. Put together so that this file passes its own rule.
 MACHINE = re.compile("(?<![A-Za-z0-9_.$}])/(?:" + "|".join(["home" + "/", "root" + "/", "Users" + "/", "work" + "/", "opt" + "/peer"]) + ")")
 # Folders and files of src/halftone with options whose values are named after families.
-FAMILIES_NAMED = ("models/registry.cpp", "config/", "data/", "cli/tokenizer_command.cpp")
+FAMILIES_NAMED = ("models/registry.cpp", "models/rope_reader.", "models/decoder_", "fused/rope.", "config/", "data/", "cli/tokenizer_command.cpp")
 
 
 def read(path):

@@ -10,7 +10,8 @@
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
 #include "halftone/checkpoint/store.h"
-#include "halftone/models/llama3/config.h"
+#include "halftone/models/decoder_config.h"
+#include "halftone/models/llama3/family.h"
 #include "halftone/models/registry.h"
 #include "source_dir.h"
 
@@ -24,14 +25,14 @@ using testing::TemporaryFolder;
 const ModelFamily& family = llama3::kFamily;
 
 HfConfig small_config(bool tied) {
-  llama3::Config model;
+  DecoderConfig model(llama3::kFamily);
   model.dim = 8, model.n_layers = 1, model.n_heads = 2, model.n_kv_heads = 1, model.ffn_dim = 12, model.vocab_size = 10;
-  model.tied = tied, model.rope_factor = 32;
-  return {.model = std::make_shared<llama3::Config>(model), .token_ids = {.bos = 1, .pad = {}, .eos = {7, 8}}};
+  model.tied = tied, model.rope_scaling = true, model.rope_factor = 32;
+  return {.model = std::make_shared<DecoderConfig>(model), .token_ids = {.bos = 1, .pad = {}, .eos = {7, 8}}};
 }
 
 HfConfig parsed_text(const std::string& text) { return parse_hf_config(text, "config.json", model_families()); }
-const llama3::Config& hyper(const HfConfig& config) { return dynamic_cast<const llama3::Config&>(*config.model); }
+const DecoderConfig& hyper(const HfConfig& config) { return dynamic_cast<const DecoderConfig&>(*config.model); }
 
 std::vector<NamedTensor> small_model(bool tied) {
   const std::vector<std::pair<std::string, std::vector<int64_t>>> shapes{
@@ -56,7 +57,7 @@ TEST(HfNames, BothWays) {
   for (const NamedTensor& t : small_model(false)) EXPECT_EQ(family.native_name(family.hf_name(t.name).value()), t.name);
   EXPECT_EQ(family.hf_name("layers.12.feed_forward.w3.weight"), "model.layers.12.mlp.up_proj.weight");
   for (const char* name : {"model.layers.x.mlp.up_proj.weight", "model.layers.01.mlp.up_proj.weight", "model.layers..mlp.up_proj.weight",
-                           "model.layers.1.mlp.up_proj.bias", "layers.1.mlp.up_proj.weight", ""})
+                           "model.layers.1.mlp.up_proj.scale", "layers.1.mlp.up_proj.weight", ""})
     EXPECT_EQ(family.native_name(name), std::nullopt) << name;
 }
 
@@ -159,8 +160,8 @@ TEST(HfFolder, MissingAndUnknownTensors) {
   model = small_model(false);
   write_hf(folder.path(), {.config = small_config(false), .model = model});
   expect_error([&] { LoadedStep::open(folder.path(), true).check_model_names(less); }, "1 tensors are unknown: tok_embeddings.weight");
-  write_tensors(folder / "model.safetensors", {{"model.layers.0.self_attn.q_proj.bias", model[0].tensor}}, {});
-  expect_error([&] { HfFolder{folder.path()}; }, "1 tensors are unknown: model.layers.0.self_attn.q_proj.bias");
+  write_tensors(folder / "model.safetensors", {{"model.layers.0.self_attn.q_proj.scale", model[0].tensor}}, {});
+  expect_error([&] { HfFolder{folder.path()}; }, "1 tensors are unknown: model.layers.0.self_attn.q_proj.scale");
   testing::write_file(folder / "model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "../x.safetensors"}})");
   expect_error([&] { HfFolder{folder.path()}; }, "not the name of a safetensors file");
   testing::write_file(folder / "model.safetensors.index.json", R"({"weight_map": {"lm_head.weight": "absent.safetensors"}})");
@@ -172,7 +173,7 @@ TEST(HfFolder, ReadsTheModelsOfTransformers) {
     SCOPED_TRACE(name);
     const fs::path folder = fs::path(source_dir()) / "tests/golden" / name;
     const LoadedStep loaded = LoadedStep::open(folder, true);
-    const llama3::Config& config = hyper(*loaded.hf_config());
+    const DecoderConfig& config = hyper(*loaded.hf_config());
     EXPECT_EQ(config.tied, std::string(name) == "llama_tied");
     const TensorInfo wk = loaded.info("layers.0.attention.wk.weight");
     EXPECT_EQ(wk.shape, (std::vector<int64_t>{config.n_kv_heads * config.head_dim, config.dim}));
@@ -243,8 +244,8 @@ TEST(HfConfig, EntriesThatAreNotHonouredAreRefused) {
        R"("architectures":["LlamaForCausalLM"],"use_cache":true,"transformers_version":"5.0","initializer_range":0.1,"unheard_of":3)"}) {
     EXPECT_NO_THROW(parsed(entry)) << entry;
   }
-  refused(R"("attention_bias":true)", "attention_bias = true is not supported, expected false");
-  refused(R"("mlp_bias":true)", "mlp_bias = true is not supported, expected false");
+  EXPECT_TRUE(hyper(parsed(R"("attention_bias":true)")).attention_bias);
+  EXPECT_TRUE(hyper(parsed(R"("mlp_bias":true)")).mlp_bias);
   refused(R"("hidden_act":"gelu")", "hidden_act = \"gelu\" is not supported, expected \"silu\" or \"swish\"");
   refused(R"("sliding_window":4096)", "sliding_window = 4096 is not supported, expected null or no such entry");
   refused(R"("partial_rotary_factor":0.5)", "partial_rotary_factor = 0.5 is not supported, expected 1");
@@ -252,7 +253,6 @@ TEST(HfConfig, EntriesThatAreNotHonouredAreRefused) {
   refused(R"("logits_scaling":8)", "logits_scaling = 8 is not supported, expected 1");
   refused(R"("attention_dropout":0.1)", "attention_dropout = 0.1 is not supported, expected 0");
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types = [\"full_attention\"");
-  refused(R"("quantization_config":{"quant_method":"gptq"})", "quantization_config = {\"quant_method\":\"gptq\"} is not supported");
 }
 
 TEST(HfConfig, RopeEntriesMustAgree) {
@@ -272,9 +272,15 @@ TEST(HfConfig, RopeEntriesMustAgree) {
           "rope_parameters (rope_type default) contradicts rope_scaling (rope_type llama3, factor 8,");
   refused(R"("rope_scaling":{"type":"default",)" + scaled + "}",
           "rope_scaling.type = \"default\" contradicts rope_scaling.rope_type = \"llama3\"");
-  refused(R"("rope_scaling":{"rope_type":"yarn","factor":4})",
-          "rope_scaling.rope_type = \"yarn\" is not supported, expected \"default\" or \"llama3\"");
-  refused(R"("rope_scaling":{"type":"linear","factor":4})", "rope_scaling.type = \"linear\" is not supported");
+  refused(R"("rope_scaling":{"rope_type":"longrope","factor":4})",
+          "rope_scaling.rope_type = \"longrope\" is not supported, expected \"default\" or \"linear\" or");
+  refused(R"("rope_scaling":{"rope_type":"yarn","factor":4})", "rope_scaling: yarn needs original_max_position_embeddings");
+  refused(R"("max_position_embeddings":64,"rope_scaling":{"rope_type":"linear","factor":4,"beta_fast":32})",
+          "rope_scaling.beta_fast = 32 has no effect with rope_type \"linear\"");
+  const DecoderConfig yarn = hyper(parsed(R"("rope_scaling":{"type":"yarn","factor":4.0,"original_max_position_embeddings":64})"));
+  EXPECT_EQ(yarn.rope_type, "yarn");
+  EXPECT_DOUBLE_EQ(yarn.rope_attention_factor, 0.1 * std::log(4.0) + 1);
+  EXPECT_EQ(hyper(parsed(R"("max_position_embeddings":64,"rope_scaling":{"type":"dynamic","factor":2.0})")).rope_original_context, 64);
   refused(R"("rope_scaling":{"factor":4.0})", "rope_scaling.factor = 4.0 has no effect with rope_type \"default\"");
   refused(R"("rope_scaling":{"rope_type":"llama3","factor":4})", "rope_scaling: the field \"low_freq_factor\" is missing");
   refused(R"("rope_scaling":{"attention_factor":2,)" + scaled + "}",
@@ -294,7 +300,7 @@ TEST(HfConfig, BothTransformersVersions) {
   for (const std::string& rope :
        {R"("rope_theta":500000.0,"rope_scaling":{)" + scaling + "}", R"("rope_parameters":{"rope_theta":500000.0,)" + scaling + "}"}) {
     const HfConfig read = parsed_text("{" + common + "," + rope + "}");
-    const llama3::Config& config = hyper(read);
+    const DecoderConfig& config = hyper(read);
     EXPECT_EQ(config.rope_theta, 500000);
     EXPECT_TRUE(config.rope_scaling && config.rope_factor == 8 && config.rope_low_freq_factor == 1 && config.rope_high_freq_factor == 4 &&
                 config.rope_original_context == 8192);
@@ -308,7 +314,7 @@ TEST(HfConfig, BothTransformersVersions) {
   refused(R"("head_dim":0)", "\"head_dim\" expects 1 to 2^31");
   refused(R"("head_dim":5)", "must be even");
   refused(R"("rms_norm_eps":0)", "expects a positive number");
-  expect_error([] { parsed_text(R"({"model_type":"qwen3"})"); }, "\"qwen3\" is not supported, expected llama");
+  expect_error([] { parsed_text(R"({"model_type":"falcon"})"); }, "\"falcon\" is not supported, expected llama or mistral or qwen2 or qwen3");
   expect_error([] { parsed_text(R"({"model_type":"llama"})"); }, "\"hidden_size\" is missing");
 }
 

@@ -1,6 +1,6 @@
 // links: checkpoint_formats
 // seeds: tests/fuzz/seeds/checkpoint_json
-// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "finite" true false "weight_map" "llama3"
+// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "finite" true false "weight_map" "llama" "qwen2" "qwen3" "mistral" "yarn"
 // 9223372036854775807 -1
 #include <cstdint>
 #include <cstdlib>
@@ -10,9 +10,12 @@
 #include "halftone/base/error.h"
 #include "halftone/checkpoint/hf_config.h"
 #include "halftone/checkpoint/index.h"
-#include "halftone/models/llama3/config.h"
+#include "halftone/models/llama3/family.h"
+#include "halftone/models/mistral/family.h"
+#include "halftone/models/qwen3/family.h"
 
-const halftone::ModelFamily* const kFamilies[] = {&halftone::llama3::kFamily};
+const halftone::ModelFamily* const kFamilies[] = {&halftone::llama3::kFamily, &halftone::mistral::kFamily, &halftone::qwen3::kQwen2,
+                                                  &halftone::qwen3::kFamily};
 
 // The JSON files of a checkpoint: any bytes give a value that can be written and read again, or an Error.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -22,7 +22,7 @@ TEST(Registry, AFamilyReadsTheConfigurationThatItWrites) {
     const nlohmann::json file = nlohmann::json::parse(written->hf_config("float32").dump());
     EXPECT_EQ(file["model_type"], family->hf_type);
     EXPECT_EQ(file["architectures"], nlohmann::json::array({family->hf_architecture}));
-    const auto read = family->read_hf(file, "config.json");
+    const auto read = family->read_hf(*family, file, "config.json");
     EXPECT_EQ(&read->family(), family);
     EXPECT_EQ(read->hf_parameters(), written->hf_parameters()) << family->name;
   }
@@ -78,11 +78,11 @@ TEST(Registry, DescribesTheModelByName) {
       EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
     }
   };
-  refused("width", int64_t{1}, "model.overrides.width: llama3 has no such hyper-parameter; it has block_causal, depth_init, dim,");
+  refused("width", int64_t{1}, "model.overrides.width: llama3 has no such hyper-parameter; it has attention_bias, block_causal, depth_init, dim,");
   refused("dim", 0.5, "model.overrides.dim: expected an integer, found another type");
   refused("vocab_size", int64_t{5}, "model.overrides.vocab_size: 5 is smaller than the tokenizer's 77 entries");
-  config.name = "qwen3";
-  refused("dim", int64_t{128}, "model.name: this build has llama3; found 'qwen3'");
+  config.name = "gpt_oss";
+  refused("dim", int64_t{128}, "model.name: this build has llama3, mistral, qwen2, qwen3; found 'gpt_oss'");
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ HfConfig parse_hf_config(std::string_view text, const std::string& what, std::sp
   const auto found = std::find(known.begin(), known.end(), type);
   check(found != known.end(), "{}: model_type \"{}\" is not supported, expected {}", what, type, fmt::join(known, " or "));
   HfConfig config;
-  config.model = families[static_cast<size_t>(found - known.begin())]->read_hf(root, what);
+  const ModelFamily& family = *families[static_cast<size_t>(found - known.begin())];
+  config.model = family.read_hf(family, root, what);
   for (const char* key : {"torch_dtype", "dtype"})
     if (is_set(root, key)) config.torch_dtype = string_member(root, key, what);
   config.token_ids = read_token_ids(root, what);

@@ -14,6 +14,7 @@
 namespace halftone {
 
 class ModelDescription;
+struct DecoderTraits;
 
 struct ModelFamily {
   // A tensor in Hugging Face's files and here; "{}" stands for the number of the block.
@@ -23,9 +24,10 @@ struct ModelFamily {
   std::string_view name;                      // model.name
   std::string_view hf_type, hf_architecture;  // model_type and architectures of config.json
   std::span<const TensorName> tensors;
-  std::shared_ptr<ModelDescription> (*flavor)(const std::string& name);  // Error listing the flavours
+  std::shared_ptr<ModelDescription> (*flavor)(const ModelFamily& family, const std::string& name);  // Error listing the flavours
   // Of config.json; an entry that the family does not honour, or sizes that do not fit together, are errors that start with `what`.
-  std::shared_ptr<ModelDescription> (*read_hf)(const nlohmann::json& config, const std::string& what);
+  std::shared_ptr<ModelDescription> (*read_hf)(const ModelFamily& family, const nlohmann::json& config, const std::string& what);
+  const DecoderTraits* decoder = nullptr;  // of dense decoders (decoder_config.h)
 
   // None for a name that the family does not have.
   std::optional<std::string> hf_name(std::string_view native) const;
@@ -46,6 +48,7 @@ class ModelDescription {
   virtual nlohmann::ordered_json hf_config(const std::string& torch_dtype) const = 0;
   virtual bool tied_head() const = 0;
   // Heads whose rows are rotated as halves in Hugging Face's files and as neighbouring pairs here; 0: the tensor is the same in both.
+  // A bias counts as rows of one element.
   virtual int64_t rotated_heads(std::string_view native) const = 0;
 };
 
@@ -53,14 +56,19 @@ template <class T>
 void set_option(T& target, const OptionValue& value, const std::string& name) {
   if (const T* exact = std::get_if<T>(&value)) {
     target = *exact;
-  } else if (const auto* integer = std::get_if<int64_t>(&value); integer && std::is_same_v<T, double>) {
-    target = static_cast<T>(*integer);
-  } else {
-    fail("model.overrides.{}: expected {}, found another type", name,
-         std::is_same_v<T, bool>     ? "true or false"
-         : std::is_same_v<T, double> ? "a number"
-                                     : "an integer");
+    return;
   }
+  if constexpr (std::is_same_v<T, double>) {
+    if (const auto* integer = std::get_if<int64_t>(&value)) {
+      target = static_cast<double>(*integer);
+      return;
+    }
+  }
+  fail("model.overrides.{}: expected {}, found another type", name,
+       std::is_same_v<T, bool>          ? "true or false"
+       : std::is_same_v<T, double>      ? "a number"
+       : std::is_same_v<T, std::string> ? "a string"
+                                        : "an integer");
 }
 
 // Base of a family's Config, which has a fields(config, f) of (name, member) pairs.

@@ -5,7 +5,10 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
-#include "halftone/models/llama3/model.h"
+#include "halftone/models/decoder.h"
+#include "halftone/models/llama3/family.h"
+#include "halftone/models/mistral/family.h"
+#include "halftone/models/qwen3/family.h"
 
 namespace halftone {
 namespace {
@@ -21,11 +24,14 @@ std::unique_ptr<nn::Model> build(const ModelDescription& description) {
 }
 
 constexpr Entry kEntries[] = {
-    {&llama3::kFamily, build<llama3::Llama, llama3::Config>},
+    {&llama3::kFamily, build<Decoder, DecoderConfig>},
+    {&mistral::kFamily, build<Decoder, DecoderConfig>},
+    {&qwen3::kQwen2, build<Decoder, DecoderConfig>},
+    {&qwen3::kFamily, build<Decoder, DecoderConfig>},
 };
 
 std::shared_ptr<const ModelDescription> describe(const ModelFamily& family, const ModelConfig& config, int64_t vocab_size) {
-  const std::shared_ptr<ModelDescription> d = family.flavor(config.flavor);
+  const std::shared_ptr<ModelDescription> d = family.flavor(family, config.flavor);
   const auto set = [&](const std::string& name, const OptionValue& value) {
     if (d->set(name, value)) return;
     std::vector<std::string> names;

@@ -184,10 +184,10 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
              info.step);
 }
 
-FeedForward::FeedForward(int64_t dim, int64_t hidden, Init in, Init out, bool bias)
-    : w1_(add<Linear>("w1", dim, hidden, in, bias)),
-      w3_(add<Linear>("w3", dim, hidden, out, bias)),
-      w2_(add<Linear>("w2", hidden, dim, out, bias)),
+FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias)
+    : w1_(add<Linear>("w1", dim, hidden, gate, bias)),
+      w3_(add<Linear>("w3", dim, hidden, up, bias)),
+      w2_(add<Linear>("w2", hidden, dim, down, bias)),
       gate_up_({&w1_, &w3_}) {}
 
 at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {

@@ -155,7 +155,7 @@ class Attention : public Module {
 // w2(silu(w1 x) * w3 x).
 class FeedForward : public Module {
  public:
-  FeedForward(int64_t dim, int64_t hidden, Init in, Init out, bool bias = false);
+  FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
   at::Tensor operator()(const Activation& x_td, const StepContext& step);
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input

@@ -1,14 +1,14 @@
 #pragma once
 #include <memory>
 
-#include "halftone/models/llama3/config.h"
+#include "halftone/models/decoder_config.h"
 #include "halftone/nn/model.h"
 
-namespace halftone::llama3 {
+namespace halftone {
 
-class Block : public nn::Module {
+class DecoderBlock : public nn::Module {
  public:
-  Block(const Config& config, int layer);
+  DecoderBlock(const DecoderConfig& config, int layer);
   std::vector<std::string_view> class_names() const override { return {"TransformerBlock", "Module"}; }
   // Returns the stream after attention and the branch of the feed-forward.
   nn::Stream operator()(const nn::Stream& in, const nn::SequenceInfo& info);
@@ -18,10 +18,10 @@ class Block : public nn::Module {
   nn::FeedForward& feed_forward;
 };
 
-// Llama 3 (Dubey et al. 2024): pre-norm blocks of grouped-query attention and SwiGLU.
-class Llama : public nn::Model {
+// Pre-norm blocks of grouped-query attention (Ainslie et al. 2023) and SwiGLU (Shazeer 2020), as decoder_config.h describes them.
+class Decoder : public nn::Model {
  public:
-  explicit Llama(const Config& config);
+  explicit Decoder(const DecoderConfig& config);
   nn::SequenceInfo sequence_info(const nn::ModelInput& input) const override;
   nn::Stream embed(const at::Tensor& tokens, const nn::SequenceInfo& info) override;
   int64_t blocks() const override { return static_cast<int64_t>(layers_.size()); }
@@ -34,12 +34,14 @@ class Llama : public nn::Model {
   void prepare(at::Device device, int64_t positions) override;
 
  private:
-  Config config_;
+  DecoderConfig config_;
   nn::Embedding& tok_embeddings_;
-  std::vector<Block*> layers_;
+  std::vector<DecoderBlock*> layers_;
   nn::RMSNorm& norm_;
   nn::Linear& output_;
+  // For rows of `length` tokens, on which dynamic RoPE depends.
+  void make_tables(at::Device device, int64_t length);
   at::Tensor cos_, sin_;
 };
 
-}  // namespace halftone::llama3
+}  // namespace halftone

@@ -1,0 +1,163 @@
+#include "halftone/models/decoder.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include <cmath>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/rope_table.h"
+
+namespace halftone {
+namespace {
+
+constexpr double kInitStd = 0.02, kCut = 2.0;
+
+bool second(const DecoderConfig& c) { return c.init == "v2"; }  // platform.md 4.6
+nn::Init init_in(const DecoderConfig& c) {
+  return second(c) ? nn::Init{nn::Init::Kind::normal, kInitStd, 0} : nn::Init{nn::Init::Kind::truncated_normal, kInitStd, kCut};
+}
+// Layers that write into the residual stream start smaller with depth.
+nn::Init init_out(const DecoderConfig& c, int layer) {
+  const double depth = c.depth_init && !second(c) ? layer + 1 : static_cast<double>(c.n_layers);
+  nn::Init init = init_in(c);
+  init.std /= std::sqrt(2 * depth);
+  return init;
+}
+nn::Init init_up(const DecoderConfig& c, int layer) { return second(c) ? init_in(c) : init_out(c, layer); }
+nn::Init init_head(const DecoderConfig& c) {
+  const double std = 1 / std::sqrt(static_cast<double>(c.dim));
+  return {nn::Init::Kind::truncated_normal, std, 3 * std};
+}
+nn::Init init_embedding(const DecoderConfig& c) {
+  if (second(c)) return init_in(c);
+  return c.tied ? init_head(c) : nn::Init{nn::Init::Kind::normal, 1.0, 0};
+}
+
+nn::Attention::Shape attention_shape(const DecoderConfig& c, int layer) {
+  const DecoderTraits& t = c.traits();
+  return {.dim = c.dim,
+          .heads = c.n_heads,
+          .kv_heads = c.n_kv_heads,
+          .head_dim = c.head(),
+          .rotate_halves = t.rotate_halves,
+          .qkv_bias = c.qkv_bias(),
+          .out_bias = c.attention_bias,
+          .qk_norm_eps = t.qk_norm ? c.norm_eps : 0,
+          .window = c.window_of(layer)};
+}
+
+// One module tree for all layers, so that names read layers.{i}.
+class Layers : public nn::Module {
+ public:
+  Layers(const DecoderConfig& config, std::vector<DecoderBlock*>& blocks) {
+    for (int i = 0; i < config.n_layers; ++i) blocks.push_back(&add<DecoderBlock>(std::to_string(i), config, i));
+  }
+};
+
+}  // namespace
+
+DecoderBlock::DecoderBlock(const DecoderConfig& c, int layer)
+    : attention_norm(add<nn::RMSNorm>("attention_norm", c.dim, c.norm_eps)),
+      attention(add<nn::Attention>("attention", attention_shape(c, layer), layer, init_in(c), init_out(c, layer))),
+      ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
+      feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(c), init_up(c, layer), init_out(c, layer), c.mlp_bias)) {
+  make_unit(fmt::format("layers.{}", layer), layer);
+}
+
+nn::Stream DecoderBlock::operator()(const nn::Stream& in, const nn::SequenceInfo& info) {
+  auto [residual, h] = attention_norm(in.x, in.branch, attention.readers());
+  std::tie(residual, h) = ffn_norm(residual, attention(h, info), feed_forward.readers());
+  return {residual, feed_forward(h, info.step)};
+}
+
+Decoder::Decoder(const DecoderConfig& config)
+    : config_((config.validate(), config)),
+      tok_embeddings_(add<nn::Embedding>("tok_embeddings", config.vocab_size, config.dim, init_embedding(config))),
+      norm_((add<Layers>("layers", config, layers_), add<nn::RMSNorm>("norm", config.dim, config.norm_eps))),
+      output_(add<nn::Linear>("output", config.dim, config.tied ? 0 : config.vocab_size, init_head(config))) {
+  if (config.tied) output_.tie(tok_embeddings_.weight);
+  tok_embeddings_.make_unit("tok_embeddings"), norm_.make_unit("norm"), output_.make_unit("norm");
+  assign_names("");
+}
+
+void Decoder::prepare(at::Device device, int64_t positions) { make_tables(device, positions); }
+
+void Decoder::make_tables(at::Device device, int64_t length) {
+  const int64_t rotated = config_.rotary_dim > 0 ? config_.rotary_dim : config_.head();
+  std::tie(cos_, sin_) = rope_tables(length, rotated, config_.rope_theta, config_.rope(), device);
+}
+
+nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
+  return {tok_embeddings_(tokens.reshape(-1), residual_dtype_), {}};
+}
+
+HeadLoss Decoder::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
+  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step, info.loss_factor,
+                   z_loss_);
+}
+
+std::vector<nn::NormUse> Decoder::norm_uses() {
+  std::vector<nn::NormUse> uses;
+  for (DecoderBlock* b : layers_) {
+    uses.push_back({&b->attention_norm, b->attention.readers()});
+    uses.push_back({&b->ffn_norm, b->feed_forward.readers()});
+  }
+  uses.push_back({&norm_, {&output_}});
+  return uses;
+}
+
+nn::SequenceInfo Decoder::sequence_info(const nn::ModelInput& input) const {
+  nn::SequenceInfo info;
+  info.step = input.step;
+  info.batch = input.tokens.size(0), info.seq = input.tokens.size(1);
+  check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
+  info.cos = cos_, info.sin = sin_;
+  if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
+  info.documents = input.documents, info.loss_factor = input.loss_factor;
+  return info;
+}
+
+at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) {
+  at::NoGradGuard no_grad;
+  nn::SequenceInfo info;
+  info.batch = tokens.size(0), info.seq = tokens.size(1);
+  const int64_t length = caches.front().length + info.seq;
+  check(length <= caches.front().k.size(1), "generate: {} positions asked for, the caches have {}", length, caches.front().k.size(1));
+  // Frequencies follow the length of the text: keys that are in the caches keep those of their time, as in transformers.
+  const RopeScaling scaling = config_.rope();
+  if (scaling.type == RopeScaling::Type::dynamic && (length > scaling.original_context || cos_.size(0) != scaling.original_context))
+    make_tables(cos_.device(), std::max(length, scaling.original_context));
+  check(length <= cos_.size(0), "generate: {} positions asked for, the model was prepared for {}", length, cos_.size(0));
+  info.cos = cos_, info.sin = sin_, info.caches = &caches;
+  nn::Stream s = embed(tokens, info);
+  for (int64_t i = 0; i < blocks(); ++i) s = block(i, s, info);
+  const at::Tensor h = norm_(s.x, s.branch).second;
+  const at::Tensor last = h.reshape({info.batch, info.seq, config_.dim}).select(1, info.seq - 1).contiguous();
+  return output_(last, info.step).to(at::kFloat);
+}
+
+std::vector<KvCache> Decoder::make_caches(int64_t batch, int64_t capacity) const {
+  std::vector<KvCache> caches(layers_.size());
+  const auto options = tok_embeddings_.weight.weight.value.options();
+  for (KvCache& c : caches) {
+    c.k = at::empty({batch, capacity, config_.n_kv_heads * config_.head()}, options);
+    c.v = at::empty_like(c.k);
+  }
+  return caches;
+}
+
+nn::ModelSize Decoder::size() const {
+  nn::ModelSize s;
+  s.layers = config_.n_layers, s.dim = config_.dim, s.heads = config_.n_heads, s.kv_heads = config_.n_kv_heads;
+  s.qk_dim = s.v_dim = config_.head();
+  s.vocab = config_.vocab_size, s.max_seq_len = config_.max_seq_len, s.tied = config_.tied;
+  const_cast<Decoder*>(this)->for_each_parameter([&](nn::Parameter& p) { s.parameters += p.numel(); });
+  s.active_parameters = s.parameters;
+  s.embedding_parameters = config_.vocab_size * config_.dim;
+  return s;
+}
+
+}  // namespace halftone

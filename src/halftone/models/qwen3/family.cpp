@@ -1,0 +1,54 @@
+#include "halftone/models/qwen3/family.h"
+
+#include "halftone/models/decoder_config.h"
+
+namespace halftone::qwen3 {
+namespace {
+
+constexpr DecoderFlavor kFlavors2[] = {
+    {"debugmodel", 256, 6, 8, 2, 768, 2048, true}, {"0.5B", 896, 24, 14, 2, 4864, 151936, true},
+    {"1.5B", 1536, 28, 12, 2, 8960, 151936, true}, {"3B", 2048, 36, 16, 2, 11008, 151936, true},
+    {"7B", 3584, 28, 28, 4, 18944, 152064},        {"14B", 5120, 48, 40, 8, 13824, 152064},
+    {"32B", 5120, 64, 40, 8, 27648, 152064},       {"72B", 8192, 80, 64, 8, 29568, 152064},
+};
+
+constexpr DecoderFlavor kFlavors3[] = {
+    {"debugmodel", 256, 8, 16, 8, 3072, 2048, true}, {"0.6B", 1024, 28, 16, 8, 3072, 151936, true},
+    {"1.7B", 2048, 28, 16, 8, 6144, 151936, true},   {"4B", 2560, 36, 32, 8, 9728, 151936, true},
+    {"8B", 4096, 36, 32, 8, 12288, 151936},          {"14B", 5120, 40, 40, 8, 17408, 151936},
+    {"32B", 5120, 64, 64, 8, 25600, 151936},
+};
+
+constexpr DecoderTraits traits(std::span<const DecoderFlavor> flavors, bool third) {
+  return {.flavors = flavors,
+          .rotate_halves = true,
+          .qk_norm = third,
+          .qkv_bias = !third,
+          .may_attention_bias = third,
+          .windows = DecoderTraits::Windows::some_layers,
+          .head_dim = third ? 128 : 0,
+          .norm_eps = 1e-6,
+          .rope_theta = 1e6,
+          .max_seq_len = third ? 40960 : 32768};
+}
+constexpr DecoderTraits kTraits2 = traits(kFlavors2, false), kTraits3 = traits(kFlavors3, true);
+
+}  // namespace
+
+const ModelFamily kQwen2 = {.name = "qwen2",
+                            .hf_type = "qwen2",
+                            .hf_architecture = "Qwen2ForCausalLM",
+                            .tensors = kDecoderTensors,
+                            .flavor = decoder_flavor,
+                            .read_hf = read_decoder,
+                            .decoder = &kTraits2};
+
+const ModelFamily kFamily = {.name = "qwen3",
+                             .hf_type = "qwen3",
+                             .hf_architecture = "Qwen3ForCausalLM",
+                             .tensors = kDecoderTensors,
+                             .flavor = decoder_flavor,
+                             .read_hf = read_decoder,
+                             .decoder = &kTraits3};
+
+}  // namespace halftone::qwen3
