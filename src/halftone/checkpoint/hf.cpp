@@ -107,6 +107,11 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
   sync_folder(folder);
 }
 
+HfConfig read_hf_config(const std::filesystem::path& folder) {
+  const auto path = folder / "config.json";
+  return parse_hf_config(read_text(path, kMaxJsonBytes), path.string(), model_families());
+}
+
 bool HfFolder::is_hf_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
   return std::filesystem::exists(folder / "config.json", ignored) &&
@@ -115,7 +120,7 @@ bool HfFolder::is_hf_folder(const std::filesystem::path& folder) {
 }
 
 HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
-  config_ = parse_hf_config(read_text(folder / "config.json", kMaxJsonBytes), (folder / "config.json").string(), model_families());
+  config_ = read_hf_config(folder);
   const ModelFamily& family = config_.model->family();
   std::error_code ignored;
   if (const auto path = folder / "generation_config.json"; std::filesystem::exists(path, ignored)) {

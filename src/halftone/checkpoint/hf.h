@@ -31,6 +31,9 @@ struct HfExport {
 // hold other weights; files are fsynced.
 void write_hf(const std::filesystem::path& folder, const HfExport& content);
 
+// config.json of a folder. Error where there is none.
+HfConfig read_hf_config(const std::filesystem::path& folder);
+
 // A folder with config.json and *.safetensors of one of the families, under native names.
 class HfFolder {
  public:

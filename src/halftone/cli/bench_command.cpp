@@ -18,6 +18,7 @@
 #include "halftone/ops/activation.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/hf_model.h"
 #include "halftone/train/processes.h"
 #include "halftone/train/run_data.h"
 #include "halftone/train/schedule.h"
@@ -135,8 +136,9 @@ int bench_train(Arguments given) {
   amax_use().from_producers = !take("--own-amax");
   const bool breakdown = take("--breakdown");
   const Environment environment = read_environment();
-  const LoadedConfig loaded = load_config(args, {environment.world_size});
+  LoadedConfig loaded = load_config(args, {environment.world_size});
   Processes processes(environment, loaded.config.comm);
+  resolve_hf_model(loaded.config.model);
   processes.run([&] { bench_steps(loaded.config, processes, breakdown); });
   return 0;
 }

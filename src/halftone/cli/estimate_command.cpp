@@ -7,6 +7,7 @@
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
 #include "halftone/train/estimate.h"
+#include "halftone/train/hf_model.h"
 #include "halftone/train/supported.h"
 
 namespace halftone {
@@ -45,7 +46,8 @@ int estimate_command(Arguments args) {
   const std::string asked = take_value(words, "--device", "auto");
   const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
   require_one_process(read_environment());
-  const LoadedConfig loaded = load_config(words);
+  LoadedConfig loaded = load_config(words);
+  resolve_hf_model(loaded.config.model);
   const JobConfig& config = loaded.config;
   check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
   refuse_unsupported(config);

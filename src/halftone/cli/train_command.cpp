@@ -11,6 +11,7 @@
 #include "halftone/cli/version.h"
 #include "halftone/config/load.h"
 #include "halftone/train/generate.h"
+#include "halftone/train/hf_model.h"
 #include "halftone/train/trainer.h"
 
 namespace halftone {
@@ -53,6 +54,7 @@ int train_command(Arguments args) {
   RunSummary run;
   processes.run([&] {
     if (problem) std::rethrow_exception(problem);
+    resolve_hf_model(loaded->config.model);
     run = run_training(*loaded, processes, version(), full_run_command(args, loaded->config));
   });
   if (run.end == RunEnd::interrupted) return 128 + run.signal;

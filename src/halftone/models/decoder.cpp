@@ -153,6 +153,8 @@ nn::ModelSize Decoder::size() const {
   nn::ModelSize s;
   s.layers = config_.n_layers, s.dim = config_.dim, s.heads = config_.n_heads, s.kv_heads = config_.n_kv_heads;
   s.qk_dim = s.v_dim = config_.head();
+  s.window = config_.window;
+  for (int64_t i = 0; i < config_.n_layers; ++i) s.windowed_layers += config_.window_of(i) > 0;
   s.vocab = config_.vocab_size, s.max_seq_len = config_.max_seq_len, s.tied = config_.tied;
   const_cast<Decoder*>(this)->for_each_parameter([&](nn::Parameter& p) { s.parameters += p.numel(); });
   s.active_parameters = s.parameters;

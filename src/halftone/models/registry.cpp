@@ -31,7 +31,7 @@ constexpr Entry kEntries[] = {
 };
 
 std::shared_ptr<const ModelDescription> describe(const ModelFamily& family, const ModelConfig& config, int64_t vocab_size) {
-  const std::shared_ptr<ModelDescription> d = family.flavor(family, config.flavor);
+  const std::shared_ptr<ModelDescription> d = family.flavor(family, config.flavor == kHfFlavor ? "debugmodel" : config.flavor);
   const auto set = [&](const std::string& name, const OptionValue& value) {
     if (d->set(name, value)) return;
     std::vector<std::string> names;

@@ -11,6 +11,9 @@ namespace halftone {
 // Every family of this build; adding one is its folder and a line in registry.cpp.
 const std::vector<const ModelFamily*>& model_families();
 
+// Of a model that model.overrides describes completely, as read from a Hugging Face folder.
+inline constexpr const char* kHfFlavor = "hf";
+
 struct BuiltModel {
   std::unique_ptr<nn::Model> model;
   std::shared_ptr<const ModelDescription> description;

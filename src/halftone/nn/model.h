@@ -23,11 +23,12 @@ using RecomputePlan = std::vector<Recompute>;  // of each block
 // Sizes that the trainer, the counters of FLOPs and the checkpoints need of any model.
 struct ModelSize {
   int64_t layers = 0, dim = 0, heads = 0, kv_heads = 0, vocab = 0, max_seq_len = 0;
-  int64_t qk_dim = 0, v_dim = 0;     // per head
-  int64_t parameters = 0;            // each tensor counted once
-  int64_t active_parameters = 0;     // of these, what one token meets: without the experts that it is not sent to
-  int64_t embedding_parameters = 0;  // the input table
-  bool tied = false;                 // the head reads the input table
+  int64_t qk_dim = 0, v_dim = 0;            // per head
+  int64_t window = 0, windowed_layers = 0;  // tokens that a token sees in so many of the layers
+  int64_t parameters = 0;                   // each tensor counted once
+  int64_t active_parameters = 0;            // of these, what one token meets: without the experts that it is not sent to
+  int64_t embedding_parameters = 0;         // the input table
+  bool tied = false;                        // the head reads the input table
 };
 
 // What one unit of a model hands to the next: the residual stream is x + branch, added by the norm that reads both; branch may be

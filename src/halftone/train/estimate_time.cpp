@@ -103,9 +103,12 @@ class Times {
     double sum = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const nn::Attention::Shape& a = s_.blocks[i].attention->shape();
-      // Forward 2 products, backward 5, each 2 FLOPs a score and channel; half of the scores.
-      const double flops = 7 * t_ * static_cast<double>(s_.config.training.seq_len * a.heads * a.head_dim);
-      const bool cudnn = !s_.config.debug.deterministic && (a.head_dim == 64 || a.head_dim == 128);
+      // Forward 2 products, backward 5, each 2 FLOPs a score and channel; half of the scores, or those of the window.
+      const auto seq = static_cast<double>(s_.config.training.seq_len), window = static_cast<double>(a.window);
+      const bool windowed = window > 0 && window < seq;
+      const double twice_seen = windowed ? 2 * window - window * window / seq : seq;
+      const double flops = 7 * t_ * twice_seen * static_cast<double>(a.heads * a.head_dim);
+      const bool cudnn = !s_.config.debug.deterministic && !windowed && (a.head_dim == 64 || a.head_dim == 128);
       const AttentionRate rate = !cudnn ? kFlash : a.head_dim == 64 ? kCudnn64 : kCudnn128;
       sum += flops / rate.flops * (s_.recompute[i] == nn::Recompute::full ? 1 + rate.forward_share : 1);
     }

@@ -8,7 +8,8 @@ namespace halftone {
 
 double flops_per_token(const nn::ModelSize& m, int64_t seq_len) {
   const double counted = static_cast<double>(m.active_parameters) - (m.tied ? 0 : static_cast<double>(m.embedding_parameters));
-  return 6 * counted + 6 * static_cast<double>(m.layers * m.heads * (m.qk_dim + m.v_dim)) * static_cast<double>(seq_len);
+  const int64_t seen = (m.layers - m.windowed_layers) * seq_len + m.windowed_layers * std::min(m.window, seq_len);  // summed over layers
+  return 6 * counted + 6 * static_cast<double>(m.heads * (m.qk_dim + m.v_dim)) * static_cast<double>(seen);
 }
 
 double tflops(double flops_per_token, double tokens_per_second) { return flops_per_token * tokens_per_second / 1e12; }

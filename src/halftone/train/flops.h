@@ -7,7 +7,8 @@
 namespace halftone {
 
 // Forward and backward of a decoder (platform.md 4.8): 6 * (N - N_embedding) + 6 * L * heads * (qk_dim + v_dim) * seq_len with the active
-// parameters as N; no causal discount, recomputation not counted. The product of a tied head is counted all the same.
+// parameters as N; no causal discount, recomputation not counted. The product of a tied head is counted all the same, and a layer with a
+// window at most that of seq_len.
 double flops_per_token(const nn::ModelSize& model, int64_t seq_len);
 
 double tflops(double flops_per_token, double tokens_per_second);

@@ -5,8 +5,19 @@
 #include <algorithm>
 
 #include "halftone/base/error.h"
+#include "halftone/checkpoint/hf.h"
+#include "halftone/models/registry.h"
 
 namespace halftone {
+
+void resolve_hf_model(ModelConfig& model) {
+  if (model.name != kHfFlavor) return;
+  const std::filesystem::path folder = model.hf_assets_path;
+  const HfConfig read = read_hf_config(folder);
+  OptionTable all = read.model->hyper_parameters();
+  for (const auto& [name, value] : model.overrides) all[name] = value;
+  model.name = read.model->family().name, model.flavor = kHfFlavor, model.overrides = std::move(all);
+}
 
 void check_matches_hf(const ModelDescription& model, const ModelDescription& file, const std::string& folder) {
   check(&model.family() == &file.family(), "{}/config.json is of {}, the model of {}; set --model.name {}", folder, file.family().name,

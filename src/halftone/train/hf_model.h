@@ -1,8 +1,11 @@
 #pragma once
 #include "halftone/checkpoint/hf_config.h"
+#include "halftone/config/model_config.h"
 
 namespace halftone {
 
+// Where model.name is "hf": family and hyper-parameters of config.json in model.hf_assets_path, under those of model.overrides.
+void resolve_hf_model(ModelConfig& model);
 // Error listing the hyper-parameters in which the configured model differs from the folder's config.json, with both values and the
 // options that set the folder's.
 void check_matches_hf(const ModelDescription& model, const ModelDescription& file, const std::string& folder);
