@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -192,10 +193,21 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CausalAttention,
                                          Problem{{1, 200, 200, 2, 1, 32}, false, 4},  // scores up to 60: running maximum
                                          Problem{{1, 160, 160, 2, 1, 64}, true, 5}));
 
+// Windows below a tile, of one key, across strips, as long as the row and longer.
+INSTANTIATE_TEST_SUITE_P(Windows, CausalAttention,
+                         testing::Values(Problem{{1, 201, 201, 2, 1, 32, 5}}, Problem{{1, 130, 130, 2, 1, 32, 1}},
+                                         Problem{{2, 300, 300, 7, 1, 80, 64}}, Problem{{1, 700, 700, 2, 1, 64, 100}},
+                                         Problem{{1, 97, 97, 3, 3, 24, 97}, false, 1, false}, Problem{{1, 97, 97, 1, 1, 24, 500}},
+                                         Problem{{2, 300, 300, 2, 1, 64, 40}, true},  // documents longer and shorter than it
+                                         Problem{{2, 70, 333, 4, 2, 32, 90}, false, 1, false}, Problem{{1, 33, 400, 2, 2, 64, 50}, true},
+                                         Problem{{1, 100, 60, 2, 1, 32, 20}, false, 1, false}, Problem{{1, 140, 140, 7, 1, 128, 33}},
+                                         Problem{{1, 200, 200, 2, 1, 32, 70}, false, 4}));
+
 TEST(CausalAttention, DecodesFromACache) {
   for (const DType t : {DType::bf16, DType::f32}) {
     for (const Problem& p : {Problem{{2, 1, 77, 4, 2, 32}, false, 1, false}, Problem{{1, 3, 130, 4, 1, 64}, true, 1, false},
-                             Problem{{1, 2, 1, 1, 1, 8}, false, 1, false}}) {
+                             Problem{{1, 2, 1, 1, 1, 8}, false, 1, false}, Problem{{2, 1, 77, 4, 2, 32, 20}, false, 1, false},
+                             Problem{{1, 3, 130, 7, 1, 80, 9}, true, 1, false}, Problem{{1, 2, 30, 1, 1, 8, 1}, false, 1, false}}) {
       Data x(p, t);
       const ReferenceForward expected = reference_forward(x.forward);
       causal_attention_forward(x.forward);
@@ -225,6 +237,42 @@ TEST(CausalAttention, DoesNotDependOnTheNumberOfThreads) {
     same(one.dq, many.dq, one.backward.dq_layout, one.q_width);
     same(one.dk, many.dk, one.backward.dk_layout, one.kv_width);
     same(one.dv, many.dv, one.backward.dv_layout, one.kv_width);
+  }
+}
+
+// Row 100 and its gradients have the same bits when everything that its document and window keep from it is another.
+TEST(CausalAttention, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
+  constexpr int64_t kRow = 100;
+  for (const Problem& p : {Problem{{1, 400, 400, 2, 1, 64, 40}}, Problem{{1, 400, 400, 2, 1, 64}, true},
+                           Problem{{1, 400, 400, 7, 1, 80, 12}, true}, Problem{{1, 400, 400, 2, 1, 32, 40}, false, 4}}) {
+    for (const DType t : {DType::bf16, DType::f32}) {
+      for (const Implementation& implementation : implementations()) {
+        if (!implementation.usable(t)) continue;
+        SCOPED_TRACE(fmt::format("{} {} window {}", implementation.name, t == DType::f32 ? "f32" : "bf16", p.shape.window));
+        Data one(p, t), other(p, t);
+        const int64_t reach = p.shape.window > 0 ? p.shape.window - 1 : p.shape.kv_len;
+        int64_t first = std::max<int64_t>(0, kRow - reach), last = std::min(p.shape.kv_len - 1, kRow + reach);
+        if (p.documents) {
+          first = std::max<int64_t>(first, one.doc_start[kRow]);
+          while (one.doc_start[last] > kRow) --last;
+        }
+        ASSERT_GT(first, 0);
+        for (int64_t r = 0; r < p.shape.kv_len; ++r) {
+          if (r >= first && r <= last) continue;
+          for (int64_t i = 0; i < one.kv_width; ++i) other.k.set(r * one.kv_row + i, 0.25f), other.v.set(r * one.kv_row + i, -1);
+          for (int64_t i = 0; i < one.q_width; ++i) other.q.set(r * one.q_row + i, 0.5f), other.d_out.set(r * one.q_width + i, 2);
+        }
+        for (Data* x : {&one, &other}) implementation.forward(x->forward), implementation.backward(x->backward);
+        const auto same = [&](const char* what, const Tensor& a, const Tensor& b, int64_t row, int64_t width) {
+          for (int64_t i = 0; i < width; ++i) ASSERT_EQ(a.get(kRow * row + i), b.get(kRow * row + i)) << what << " " << i;
+        };
+        same("out", one.out, other.out, one.q_width, one.q_width);
+        same("dq", one.dq, other.dq, one.q_row, one.q_width);
+        same("dk", one.dk, other.dk, one.kv_row, one.kv_width);
+        same("dv", one.dv, other.dv, one.kv_row, one.kv_width);
+        EXPECT_NE(one.out.get((first - 1) * one.q_width), other.out.get((first - 1) * one.q_width));  // it reads its own key
+      }
+    }
   }
 }
 
@@ -279,6 +327,8 @@ TEST(CausalAttention, RefusesMalformedProblems) {
   EXPECT_NE(message(p).find("multiple of kv_heads, found 2 and 3"), std::string::npos);
   p = x.forward, p.k_layout.row = 4;
   EXPECT_NE(message(p).find("k has rows of 4 elements, expected at least 1 heads * 8"), std::string::npos);
+  p = x.forward, p.shape.window = -2;
+  EXPECT_NE(message(p).find("window of at least 0, found -2"), std::string::npos);
   p = x.forward, p.scale = -1;
   EXPECT_NE(message(p).find("positive finite scale"), std::string::npos);
   p = x.forward, p.dtype = DType::s8;

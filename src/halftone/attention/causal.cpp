@@ -23,6 +23,7 @@ AttentionLayout checked(const char* name, const AttentionLayout& l, int64_t leng
 void check_common(const AttentionShape& s, DType dtype, float scale) {
   check(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= 0 && s.q_len < INT32_MAX && s.kv_len < INT32_MAX,
         "attention: expected sizes in [0, 2^31), found batch {}, q_len {}, kv_len {}", s.batch, s.q_len, s.kv_len);
+  check(s.window >= 0, "attention: expected a window of at least 0, found {}", s.window);
   check(s.kv_heads > 0 && s.heads > 0 && s.heads % s.kv_heads == 0,
         "attention: expected heads to be a multiple of kv_heads, found {} and {}", s.heads, s.kv_heads);
   check(s.head_dim > 0 && s.head_dim <= 256 && s.head_dim % 8 == 0,

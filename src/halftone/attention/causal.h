@@ -12,6 +12,7 @@ namespace halftone {
 struct AttentionShape {
   int64_t batch = 0, q_len = 0, kv_len = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;  // head_dim: a multiple of 8 up to 256
+  int64_t window = 0;                         // above 0: a query sees the last `window` of these keys, its own position counted
 };
 
 // Element (b, t, h, d) of a tensor lies at b * batch_stride + t * row + h * head_dim + d, in elements; slices of a fused

@@ -66,6 +66,12 @@ typename P::F natural_log(typename P::F x) {
   return P::fma(e, P::set(kLn2), P::mul(y, z));
 }
 
+// First key that a query at `position` of batch row b sees.
+int64_t first_seen(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t position) {
+  const int64_t document = doc_start != nullptr && position >= 0 ? doc_start[b * s.kv_len + position] : 0;
+  return larger(larger<int64_t, int64_t>(document, 0), s.window > 0 ? position - s.window + 1 : int64_t{0});
+}
+
 // Keys that a block of queries sees: for each query [lo, hi], and the bounds of each group of kAlign queries.
 template <class P>
 struct Visible {
@@ -84,7 +90,7 @@ struct Visible {
       for (int i = g * kGroup; i < (g + 1) * kGroup; ++i) {
         const int64_t position = smaller(q_begin + i, q_end - 1) + s.kv_len - s.q_len;
         hi[i] = static_cast<int32_t>(larger<int64_t, int64_t>(position, -1));
-        lo[i] = doc_start != nullptr && position >= 0 ? larger<int, int>(doc_start[b * s.kv_len + position], 0) : 0;
+        lo[i] = static_cast<int32_t>(first_seen(s, doc_start, b, position));
         x = {smaller(x.lo_min, lo[i]), larger(x.lo_max, lo[i]), smaller(x.hi_min, hi[i]), larger(x.hi_max, hi[i])};
       }
       key_begin = smaller<int64_t, int64_t>(key_begin, x.lo_min);

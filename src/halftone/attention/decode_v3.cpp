@@ -22,7 +22,7 @@ void decode(const AttentionForward& p) {
   const int64_t group = s.heads / s.kv_heads;
   for_items(s.batch * s.heads * s.q_len, [&](int64_t item) {
     const int64_t h = item % s.heads, i = item / s.heads % s.q_len, b = item / s.heads / s.q_len, position = i + s.kv_len - s.q_len;
-    const int64_t begin = p.doc_start != nullptr && position >= 0 ? larger<int64_t, int64_t>(p.doc_start[b * s.kv_len + position], 0) : 0;
+    const int64_t begin = first_seen(s, p.doc_start, b, position);
     float* prob = reinterpret_cast<float*>(scratch(static_cast<size_t>(larger<int64_t, int64_t>(s.kv_len, 1)) * sizeof(float)));
     const In* q = at<In>(p.q, p.q_layout, b, i, h, hd);
     float top = -std::numeric_limits<float>::infinity(), sum = 0;
