@@ -37,6 +37,28 @@ TEST(Rope, MatchesReferenceForBothPairings) {
   }
 }
 
+TEST(Rope, RotatesTheFirstElementsOfAHeadAndCopiesTheRest) {
+  for (const DType type : kFloatTypes) {
+    for (const RopePairing pairing : {RopePairing::neighbours, RopePairing::halves}) {
+      for (const auto& [head_dim, rotated] : std::vector<std::pair<int64_t, int64_t>>{{8, 4}, {36, 10}, {80, 32}, {128, 64}, {256, 2}}) {
+        const RopeTable table = rope_table(16, rotated, 10000);
+        Matrix x(10, 3 * head_dim, type), out(10, 3 * head_dim, type, 1);
+        x.randomise(5);
+        Rope p = parameters(x, out, table, 3, head_dim);
+        p.pairing = pairing, p.rotated = rotated;
+        const std::vector<double> expected = rope_ref(p);
+        rope(p);
+        out.expect_near(expected, 3e-7, 3e-7, fmt::format("{} of {} {}", rotated, head_dim, name_of(type)));
+        out.expect_gaps_untouched();
+        for (int64_t c = rotated; c < head_dim; ++c) ASSERT_EQ(out.at(7, head_dim + c), x.at(7, head_dim + c));
+        p.out = x.data(), p.out_stride = x.stride;
+        rope(p);
+        EXPECT_EQ(values(x), values(out)) << "in place";
+      }
+    }
+  }
+}
+
 TEST(Rope, InverseInPlaceUndoesTheRotation) {
   const RopeTable table = rope_table(64, 64, 500000);
   for (const RopePairing pairing : {RopePairing::neighbours, RopePairing::halves}) {
@@ -117,6 +139,11 @@ TEST(Rope, RefusesPositionsOutsideTheTableAndOddHeads) {
   EXPECT_THROW(rope(p), Error);
   p.positions = negative;
   EXPECT_THROW(rope(p), Error);
+  p.positions = nullptr;
+  for (const int64_t rotated : {-2, 1, 6}) {
+    p.rotated = rotated;
+    EXPECT_THROW(rope(p), Error) << rotated;
+  }
   p.tokens = 0;
   EXPECT_NO_THROW(rope(p));
   EXPECT_THROW(rope_frequencies(5, 10000), Error);

@@ -4,6 +4,7 @@
 #include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/embedding.h"
+#include "halftone/fused/norm_rope.h"
 #include "halftone/fused/optimizer_block.h"
 #include "halftone/fused/rms_norm.h"
 #include "halftone/fused/rope.h"
@@ -21,6 +22,8 @@ struct FusedKernels {
   void (*rms_norm_forward)(const RmsNormForward&, int64_t begin, int64_t end);
   void (*rms_norm_backward)(const RmsNormBackward&, int64_t begin, int64_t end, float* dw);  // adds the rows to dw [D]
   void (*rope)(const Rope&, int64_t begin, int64_t end);
+  void (*norm_rope)(const NormRope&, int64_t begin, int64_t end);
+  void (*norm_rope_backward)(const NormRopeBackward&, int64_t begin, int64_t end, float* dw);  // adds the tokens to dw [d]
   void (*swiglu_forward)(const SwigluForward&, int64_t begin, int64_t end);
   void (*swiglu_backward)(const SwigluBackward&, int64_t begin, int64_t end);
   void (*embedding_forward)(const EmbeddingForward&, int64_t begin, int64_t end);

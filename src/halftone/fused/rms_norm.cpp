@@ -1,11 +1,9 @@
 #include "halftone/fused/rms_norm.h"
 
-#include <algorithm>
-#include <vector>
-
 #include "halftone/base/parallel.h"
 #include "halftone/fused/arguments.h"
 #include "halftone/fused/kernels.h"
+#include "halftone/fused/row_sums.h"
 
 namespace halftone {
 
@@ -35,16 +33,8 @@ void rms_norm_backward(const RmsNormBackward& p) {
   check_float("rms_norm weight", p.weight_dtype);
   if (p.rows == 0 || p.cols == 0) return;
   check(p.x && p.weight && p.rstd && p.dy && p.dx, "rms_norm backward: expected x, weight, rstd, dy, dx");
-  // At most 64 partial sums of dw, each of at least 32 rows.
-  const int64_t block = std::max<int64_t>(32, (p.rows + 63) / 64), blocks = (p.rows + block - 1) / block;
-  std::vector<float> partial(static_cast<size_t>(blocks * p.cols));
-  parallel_for(blocks, (row_grain(p.cols) + block - 1) / block, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      fused_kernels().rms_norm_backward(p, b * block, std::min(p.rows, (b + 1) * block), partial.data() + b * p.cols);
-    }
-  });
-  if (!p.dw) return;
-  for (int64_t b = 0; b < blocks; ++b) fused_kernels().accumulate(p.dw, partial.data() + b * p.cols, DType::f32, p.cols);
+  add_over_rows(p.rows, p.cols, p.cols, p.dw,
+                [&](int64_t begin, int64_t end, float* dw) { fused_kernels().rms_norm_backward(p, begin, end, dw); });
 }
 
 }  // namespace halftone

@@ -81,11 +81,13 @@ RopeTable rope_table(int64_t positions, int64_t head_dim, double theta, const Ro
   return table;
 }
 
-void rope(const Rope& p) {
+void check_rope(const Rope& p) {
   check_shape("rope", p.tokens, p.heads);
   check_float("rope", p.dtype);
   if (p.tokens == 0 || p.heads == 0) return;
   check(p.head_dim > 0 && p.head_dim % 2 == 0, "rope: expected an even head dimension, found {}", p.head_dim);
+  check(p.rotated >= 0 && p.rotated <= p.head_dim && p.rotated % 2 == 0,
+        "rope: expected an even number of rotated elements up to the {} of a head, found {}", p.head_dim, p.rotated);
   check(p.x && p.out && p.cos && p.sin, "rope: expected x, out, cos and sin");
   if (p.positions) {
     const auto [low, high] = std::minmax_element(p.positions, p.positions + p.tokens);
@@ -96,6 +98,11 @@ void rope(const Rope& p) {
     check(p.seq_len > 0 && p.offset >= 0 && last < p.max_positions, "rope: expected positions below {}, found {} (sequence {}, offset {})",
           p.max_positions, last, p.seq_len, p.offset);
   }
+}
+
+void rope(const Rope& p) {
+  check_rope(p);
+  if (p.heads == 0) return;
   parallel_for(p.tokens, row_grain(p.heads * p.head_dim), [&](int64_t begin, int64_t end) { fused_kernels().rope(p, begin, end); });
 }
 

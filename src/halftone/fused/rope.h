@@ -8,7 +8,7 @@ namespace halftone {
 
 enum class RopePairing {
   neighbours,  // (2j, 2j+1): Llama 3, DeepSeek V3
-  halves,      // (j, j + d/2): Qwen3, GPT-OSS, Hugging Face's permuted Llama weights
+  halves,      // (j, j + d/2), d of those that are rotated: Qwen3, GPT-OSS, Hugging Face's permuted Llama weights
 };
 
 // How frequencies change for rows longer than those of the first training (platform.md 4.5), with wavelengths in turns over the
@@ -48,15 +48,18 @@ struct Rope {
   int64_t x_stride = 0;  // elements from token to token; heads are contiguous
   void* out = nullptr;
   int64_t out_stride = 0;
-  const float* cos = nullptr;  // [max_positions, d/2]
+  const float* cos = nullptr;  // [max_positions, rotated/2]
   const float* sin = nullptr;
   int64_t max_positions = 0;
   const int32_t* positions = nullptr;  // [T], or null: position = t % seq_len + offset
   int64_t seq_len = 0, offset = 0;
   RopePairing pairing = RopePairing::neighbours;
   bool inverse = false;
+  int64_t rotated = 0;  // elements of a head from its first on that are rotated, the rest is copied; 0: all
 };
 // Error when a position is outside the table.
 void rope(const Rope& p);
+void check_rope(const Rope& p);  // the same for what has a rotation in it
+constexpr int64_t rotated_of(const Rope& p) { return p.rotated > 0 ? p.rotated : p.head_dim; }
 
 }  // namespace halftone

@@ -36,6 +36,8 @@ Loaded load() {
   find(m.rms_norm_forward, "halftone_cuda_rms_norm_forward"), find(m.rms_norm_backward, "halftone_cuda_rms_norm_backward");
   find(m.rms_norm_partial, "halftone_cuda_rms_norm_partial"), find(m.random_fill, "halftone_cuda_random_fill");
   find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");
+  find(m.norm_rope, "halftone_cuda_norm_rope"), find(m.norm_rope_backward, "halftone_cuda_norm_rope_backward");
+  find(m.norm_rope_partial, "halftone_cuda_norm_rope_partial");
   find(m.rope, "halftone_cuda_rope"), find(m.cross_entropy, "halftone_cuda_cross_entropy");
   find(m.capture_id, "halftone_cuda_capture_id");
   find(m.lock_memory, "halftone_cuda_lock_memory"), find(m.unlock_memory, "halftone_cuda_unlock_memory");

@@ -9,9 +9,9 @@
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/dge_slopes.h"
 #include "halftone/fused/grad_norm.h"
+#include "halftone/fused/norm_rope.h"
 #include "halftone/fused/random_fill.h"
 #include "halftone/fused/rms_norm.h"
-#include "halftone/fused/rope.h"
 #include "halftone/fused/stored_weight.h"
 #include "halftone/fused/swiglu.h"
 #include "halftone/gemm/decode.h"
@@ -43,6 +43,9 @@ struct Module {
   const char* (*swiglu_forward)(const SwigluForward*, void* stream) = nullptr;
   const char* (*swiglu_backward)(const SwigluBackward*, void* stream) = nullptr;
   const char* (*rope)(const Rope*, void* stream) = nullptr;
+  const char* (*norm_rope)(const NormRope*, void* stream) = nullptr;
+  const char* (*norm_rope_backward)(const NormRopeBackward*, float* partial, void* stream) = nullptr;
+  int64_t (*norm_rope_partial)(int64_t head_dim) = nullptr;
   const char* (*cross_entropy)(const CrossEntropy*, void* stream) = nullptr;
   uint64_t (*capture_id)(void* stream) = nullptr;
   const char* (*lock_memory)(void* data, size_t bytes) = nullptr;

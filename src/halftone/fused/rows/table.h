@@ -3,6 +3,7 @@
 #include "halftone/fused/rows/cross_entropy.h"
 #include "halftone/fused/rows/embedding.h"
 #include "halftone/fused/rows/flat.h"
+#include "halftone/fused/rows/norm_rope.h"
 #include "halftone/fused/rows/optimizer.h"
 #include "halftone/fused/rows/rms_norm.h"
 #include "halftone/fused/rows/rope.h"
@@ -16,6 +17,8 @@ const FusedKernels& fused_kernels() {
       .rms_norm_forward = rms_norm_forward_rows,
       .rms_norm_backward = rms_norm_backward_rows,
       .rope = rope_rows,
+      .norm_rope = norm_rope_rows,
+      .norm_rope_backward = norm_rope_backward_rows,
       .swiglu_forward = swiglu_forward_rows,
       .swiglu_backward = swiglu_backward_rows,
       .embedding_forward = embedding_forward_rows,
