@@ -14,9 +14,9 @@
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/embedding.h"
 #include "halftone/fused/grad_norm.h"
+#include "halftone/fused/norm_rope.h"
 #include "halftone/fused/random_fill.h"
 #include "halftone/fused/rms_norm.h"
-#include "halftone/fused/rope.h"
 #include "halftone/fused/swiglu.h"
 
 using namespace halftone;
@@ -82,6 +82,14 @@ int main(int argc, char** argv) {
   measure("rope q and k, neighbours, in place", 4.0 * static_cast<double>(tokens * width), [&] { rope(rotate); });
   rotate.pairing = RopePairing::halves;
   measure("rope q and k, halves, in place", 4.0 * static_cast<double>(tokens * width), [&] { rope(rotate); });
+  auto rotated = qk, norm_w = random_values<bf16>(32, 1);
+  std::vector<float> norm_dw(32);
+  NormRope norm_rotate{rotate, norm_w.data()};
+  norm_rotate.rope.out = rotated.data();
+  measure("norm_rope q and k, halves", 4.0 * static_cast<double>(tokens * width), [&] { norm_rope(norm_rotate); });
+  NormRopeBackward norm_rotate_back{norm_rotate, qk.data(), width, norm_dw.data()};
+  norm_rotate_back.norm.rope.x = rotated.data();
+  measure("norm_rope backward", 6.0 * static_cast<double>(tokens * width), [&] { norm_rope_backward(norm_rotate_back); });
 
   auto gu = random_values<bf16>(tokens * 2 * ffn, 1), dgu = gu, h = random_values<bf16>(tokens * ffn, 1), dh = h;
   SwigluForward act;

@@ -9,8 +9,8 @@
 #include "cuda/module.h"
 #include "fused/support.h"
 #include "halftone/fused/cross_entropy_ref.h"
+#include "halftone/fused/norm_rope_ref.h"
 #include "halftone/fused/rms_norm_ref.h"
-#include "halftone/fused/rope_ref.h"
 #include "halftone/fused/swiglu_ref.h"
 
 namespace halftone {
@@ -224,30 +224,93 @@ TEST_F(FusedOnDevice, LargestMagnitudesShowWhatIsNotFinite) {
   }
 }
 
+// Tables and parameters of heads of d elements, `rotated` of which are rotated; put on the device by with_tables.
+Rope rope_of(const RopeTable& table, int64_t tokens, int64_t heads, int64_t d, DType type, RopePairing pairing) {
+  Rope p;
+  p.tokens = tokens, p.heads = heads, p.head_dim = d, p.rotated = 2 * table.half_dim, p.dtype = type, p.pairing = pairing;
+  p.cos = table.cos.data(), p.sin = table.sin.data(), p.max_positions = table.positions, p.seq_len = 50, p.offset = 7;
+  return p;
+}
+Rope with_tables(Rope p, Device& device) {
+  const auto bytes = static_cast<size_t>(p.max_positions * p.rotated / 2) * 4;
+  p.cos = device.put(p.cos, bytes), p.sin = device.put(p.sin, bytes);
+  return p;
+}
+
 TEST_F(FusedOnDevice, RopeEqualsTheCpu) {
-  const RopeTable table = rope_table(64, 64, 1e4);
   for (const DType type : kFloatTypes) {
     for (const RopePairing pairing : {RopePairing::neighbours, RopePairing::halves}) {
-      for (const bool inverse : {false, true}) {
-        // The last two have more tokens than a column of the grid has blocks, in single pairs and in vectors.
-        const bool long_ones = type == DType::bf16 && !inverse && pairing == RopePairing::neighbours;
-        for (const auto& [tokens, heads, pad] :
-             std::vector<std::tuple<int64_t, int64_t, int64_t>>{{150, 3, 3}, {150, 3, 8}, {4100, 8, 3}, {4100, 32, 8}}) {
-          if (tokens > 150 && !long_ones) continue;
-          Matrix x(tokens, heads * 64, type, pad), cpu(tokens, heads * 64, type, pad), gpu(tokens, heads * 64, type, pad);
-          x.randomise(1);
-          Rope p;
-          p.tokens = tokens, p.heads = heads, p.head_dim = 64, p.dtype = type, p.x = x.data(), p.x_stride = x.stride;
-          p.out = cpu.data(), p.out_stride = cpu.stride, p.cos = table.cos.data(), p.sin = table.sin.data(), p.max_positions = 64;
-          p.seq_len = 50, p.offset = 7, p.pairing = pairing, p.inverse = inverse;
-          rope(p);
-          Device device;
-          p.x = device.put(x), p.out = device.put(gpu);
-          p.cos = device.put(table.cos.data(), table.cos.size() * 4), p.sin = device.put(table.sin.data(), table.sin.size() * 4);
-          call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &p, nullptr);
-          device.fetch();
-          EXPECT_TRUE(gpu.same_bits(cpu)) << name_of(type) << " inverse " << inverse << " tokens " << tokens << " pad " << pad;
+      for (const int64_t rotated : {64, 32, 6}) {
+        const RopeTable table = rope_table(64, rotated, 1e4);
+        for (const bool inverse : {false, true}) {
+          // The last two have more tokens than a column of the grid has blocks, in single pairs and in vectors.
+          const bool long_ones = type == DType::bf16 && !inverse && pairing == RopePairing::neighbours && rotated == 64;
+          for (const auto& [tokens, heads, pad] :
+               std::vector<std::tuple<int64_t, int64_t, int64_t>>{{150, 3, 3}, {150, 3, 8}, {4100, 8, 3}, {4100, 32, 8}}) {
+            if (tokens > 150 && !long_ones) continue;
+            Matrix x(tokens, heads * 64, type, pad), cpu(tokens, heads * 64, type, pad), gpu(tokens, heads * 64, type, pad);
+            x.randomise(1);
+            Rope p = rope_of(table, tokens, heads, 64, type, pairing);
+            p.x = x.data(), p.x_stride = x.stride, p.out = cpu.data(), p.out_stride = cpu.stride, p.inverse = inverse;
+            rope(p);
+            Device device;
+            p = with_tables(p, device), p.x = device.put(x), p.out = device.put(gpu);
+            call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &p, nullptr);
+            void* in_place = device.put(x);
+            p.x = p.out = in_place;
+            call("halftone_cuda_rope", static_cast<const char* (*)(const Rope*, void*)>(nullptr), &p, nullptr);
+            device.fetch();
+            EXPECT_TRUE(gpu.same_bits(cpu)) << name_of(type) << " rotated " << rotated << " inverse " << inverse << " tokens " << tokens
+                                            << " pad " << pad;
+            EXPECT_TRUE(x.same_bits(cpu)) << "in place";
+          }
         }
+      }
+    }
+  }
+}
+
+// In single pairs (odd strides and rotated sizes) and in vectors, heads of 1 to 32 lanes, many rows of a block and many blocks of a row.
+TEST_F(FusedOnDevice, NormRopeIsItsDefinition) {
+  struct Heads {
+    int64_t tokens, heads, d, rotated, pad;
+  };
+  for (const DType type : kFloatTypes) {
+    for (const RopePairing pairing : {RopePairing::neighbours, RopePairing::halves}) {
+      for (const auto& [tokens, heads, d, rotated, pad] :
+           {Heads{1, 1, 2, 2, 3}, Heads{150, 3, 8, 8, 8}, Heads{150, 3, 8, 4, 3}, Heads{150, 7, 80, 80, 8}, Heads{150, 7, 80, 32, 3},
+            Heads{90, 3, 128, 128, 3}, Heads{2100, 8, 128, 128, 8}, Heads{2100, 32, 128, 64, 8}, Heads{70, 2, 256, 256, 8},
+            Heads{70, 2, 256, 6, 3}, Heads{40, 40, 256, 64, 8}}) {
+        SCOPED_TRACE(fmt::format("{} {} heads of {}, rotated {}, pad {}", name_of(type), heads, d, rotated, pad));
+        const RopeTable table = rope_table(64, rotated, 1e4);
+        Matrix x(tokens, heads * d, type, pad), y = x, dy = x, dx = x, w(1, d, type, 0), dw(1, d, DType::f32, 0);
+        x.randomise(1), dy.randomise(2), w.randomise(3), dw.randomise(4);
+        NormRope f{rope_of(table, tokens, heads, d, type, pairing), w.data(), 1e-3f};
+        NormRopeBackward b{f, x.data(), x.stride, nullptr};
+        f.rope.x = x.data(), b.norm.rope.x = dy.data();
+        f.rope.x_stride = f.rope.out_stride = b.norm.rope.x_stride = b.norm.rope.out_stride = x.stride;
+        const std::vector<double> forward = norm_rope_ref(f);
+        NormRopeBackwardRef backward = norm_rope_backward_ref(b);
+        for (int64_t i = 0; i < d; ++i) backward.dw[static_cast<size_t>(i)] += dw.at(0, i);
+        Matrix dw_again = dw;
+        Device device;
+        f.rope = with_tables(f.rope, device), b.norm.rope.cos = f.rope.cos, b.norm.rope.sin = f.rope.sin;
+        f.weight = b.norm.weight = device.put(w), f.rope.x = b.x = device.put(x), f.rope.out = device.put(y);
+        void* gradient = device.put(dy);
+        b.norm.rope.x = gradient, b.norm.rope.out = device.put(dx), b.dw = static_cast<float*>(device.put(dw));
+        std::vector<float> partial(static_cast<size_t>(module_.function<int64_t (*)(int64_t)>("halftone_cuda_norm_rope_partial")(d)));
+        float* parts = device.put(partial.data(), partial.size() * 4);
+        using Backward = const char* (*)(const NormRopeBackward*, float*, void*);
+        call("halftone_cuda_norm_rope", static_cast<const char* (*)(const NormRope*, void*)>(nullptr), &f, nullptr);
+        call("halftone_cuda_norm_rope_backward", Backward{}, &b, parts, nullptr);
+        b.norm.rope.out = gradient, b.dw = static_cast<float*>(device.put(dw_again));
+        call("halftone_cuda_norm_rope_backward", Backward{}, &b, parts, nullptr);
+        device.fetch();
+        y.expect_near(forward, kTolerance, 3e-6, "y"), y.expect_gaps_untouched();
+        dx.expect_near(backward.dx, kTolerance, 1e-5, "dx"), dx.expect_gaps_untouched();
+        dw.expect_near(backward.dw, kTolerance, 2e-5 * std::sqrt(static_cast<double>(tokens * heads)), "dw");
+        EXPECT_TRUE(dy.same_bits(dx)) << "in place";
+        EXPECT_TRUE(dw_again.same_bits(dw)) << "again";
       }
     }
   }

@@ -1,74 +1,22 @@
-#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
-#include <limits>
+#include <array>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/aten.h"
-#include "halftone/ops/attention.h"
-#include "halftone/ops/rope_table.h"
-#include "ops/test_device.h"
+#include "ops/attention_reference.h"
 
 namespace halftone {
 namespace {
-
-double relative(const at::Tensor& reference, const at::Tensor& x) {
-  const at::Tensor r = reference.to(at::kCPU, at::kDouble);
-  return ((r - x.to(at::kCPU, at::kDouble)).norm() / r.norm()).item<double>();
-}
-
-// Documents of one token, of less and of more than a tile; the last row is one document.
-Documents packed(int64_t rows, int64_t places) {
-  at::Tensor start = at::zeros({rows, places}, at::kInt);
-  for (int64_t b = 0; b + 1 < rows; ++b) {
-    for (const int64_t begin : {int64_t{1}, int64_t{2}, int64_t{66}, places - 1}) start[b].narrow(0, begin, places - begin).fill_(begin);
-  }
-  return documents_of(start, test_device());
-}
-
-AttentionArgs args_of(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, bool documents) {
-  AttentionArgs a;
-  a.batch = batch, a.seq = seq, a.heads = heads, a.kv_heads = kv_heads, a.head_dim = head_dim, a.scale = 1.0 / std::sqrt(head_dim);
-  std::tie(a.cos, a.sin) = rope_tables(seq, head_dim, 10000, {}, test_device());
-  if (documents) a.documents = packed(batch, seq);
-  return a;
-}
-
-at::Tensor random(int64_t rows, int64_t cols) { return at::randn({rows, cols}).to(test_device(), at::kBFloat16); }
-
-struct Result {
-  at::Tensor out, d_qkv;
-};
-
-// The definition in fp64, derived by LibTorch.
-Result reference(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a) {
-  at::AutoGradMode grad(true);
-  const at::Tensor leaf = qkv.to(at::kDouble).detach().set_requires_grad(true);
-  int64_t column = 0;
-  const auto next = [&](int64_t heads) {
-    const at::Tensor part = leaf.narrow(1, column, heads * a.head_dim).reshape({a.batch, a.seq, heads, a.head_dim}).transpose(1, 2);
-    column += heads * a.head_dim;
-    return part.repeat_interleave(a.heads / heads, 1);
-  };
-  const at::Tensor q = next(a.heads), k = next(a.kv_heads), v = next(a.kv_heads);
-  const at::Tensor places = at::arange(a.seq, qkv.options().dtype(at::kLong));
-  at::Tensor hidden = (places.unsqueeze(0) > places.unsqueeze(1)).reshape({1, 1, a.seq, a.seq});
-  if (a.documents.start.defined()) hidden = hidden.logical_or(places < a.documents.start.to(at::kLong).reshape({a.batch, 1, a.seq, 1}));
-  const at::Tensor scores = (at::matmul(q, k.transpose(2, 3)) * a.scale).masked_fill(hidden, -std::numeric_limits<double>::infinity());
-  const at::Tensor out = at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({a.batch * a.seq, a.heads * a.head_dim});
-  torch::autograd::backward({out}, {d_out.to(at::kDouble)});
-  return {out.detach(), leaf.grad()};
-}
 
 struct BackendCase {
   std::string backend;
   int64_t head_dim, group;
   bool documents;
+  int64_t window = 0;
 };
 void PrintTo(const BackendCase& c, std::ostream* out) { *out << c.backend << " head size " << c.head_dim; }
 
@@ -80,8 +28,14 @@ std::vector<BackendCase> backend_cases() {
       for (const bool documents : {false, true}) cases.push_back({"flash-2", head_dim, group, documents});
     }
   }
-  for (const bool documents : {false, true}) cases.push_back({"flash-2", 80, 4, documents});
-  for (const bool documents : {false, true}) cases.push_back({"math", 64, 4, documents});
+  cases.push_back({"cudnn", 64, 4, false, 201});  // as long as the longest row: none
+  for (const bool documents : {false, true}) {
+    cases.push_back({"flash-2", 80, 4, documents}), cases.push_back({"math", 64, 4, documents});
+    for (const int64_t window : {2, 37, 130}) {
+      for (const int64_t head_dim : {64, 80, 128}) cases.push_back({"flash-2", head_dim, 4, documents, window});
+      cases.push_back({"math", 64, 4, documents, window});
+    }
+  }
   return cases;
 }
 
@@ -92,10 +46,10 @@ TEST_P(AttentionBackend, EqualsTheDefinitionInFp64) {
   const BackendCase& c = param();
   for (const int64_t seq : {201, 67 + 3}) {
     at::manual_seed(11);
-    const AttentionArgs a = args_of(3, seq, 8, 8 / c.group, c.head_dim, c.documents);
+    const AttentionArgs a = args_of(3, seq, 8, 8 / c.group, c.head_dim, c.documents, c.window);
     const at::Tensor qkv = random(3 * seq, (8 + 2 * a.kv_heads) * c.head_dim), d_out = random(3 * seq, 8 * c.head_dim);
-    const Result expected = reference(qkv, d_out, a);
-    const aten::AttentionState state = aten::attention(qkv, a, true, c.backend);
+    const Result expected = reference(qkv, d_out, a, false);
+    const aten::AttentionState state = aten::attention(qkv, qkv, a, true, c.backend);
     const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
     EXPECT_LT(relative(expected.out, state.out), 4e-3) << "seq " << seq;
     int64_t column = 0;
@@ -113,16 +67,45 @@ TEST_P(AttentionBackend, EqualsTheDefinitionInFp64) {
 
 std::string backend_name(const testing::TestParamInfo<std::tuple<std::string, BackendCase>>& info) {
   const auto& [device, c] = info.param;
-  std::string name = fmt::format("{}_{}_d{}_group{}{}", device, c.backend, c.head_dim, c.group, c.documents ? "_documents" : "");
+  std::string name = fmt::format("{}_{}_d{}_group{}{}{}", device, c.backend, c.head_dim, c.group, c.documents ? "_documents" : "",
+                                 c.window > 0 ? fmt::format("_window{}", c.window) : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
+}
+
+// Token 100 of each row and its gradients have the same bits when everything that its document and window keep from it is another.
+TEST_P(AttentionBackend, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
+  const BackendCase& c = param();
+  const int64_t seq = 300, place = 100;
+  const int64_t first = std::max(c.window > 0 ? place - c.window + 1 : 0, c.documents ? int64_t{66} : 0);
+  const int64_t last = std::min(c.window > 0 ? place + c.window - 1 : seq - 1, c.documents ? seq - 2 : seq - 1);
+  if ((c.window == 0 && !c.documents) || c.window == 201) GTEST_SKIP() << "nothing is outside";
+  at::manual_seed(14);
+  const AttentionArgs a = args_of(2, seq, 8, 8 / c.group, c.head_dim, c.documents, c.window);
+  const Deterministic on;
+  // Row 0 alone is divided into documents.
+  const auto inside = [&](const at::Tensor& t) { return t.narrow(0, first, last + 1 - first); };
+  const auto run = [&](const at::Tensor& qkv, const at::Tensor& d_out) {
+    const aten::AttentionState state = aten::attention(qkv, qkv, a, true, c.backend);
+    const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
+    return std::array{state.out, g.q, g.k, g.v};
+  };
+  const at::Tensor qkv = random(2 * seq, (8 + 2 * a.kv_heads) * c.head_dim), d_out = random(2 * seq, 8 * c.head_dim);
+  const at::Tensor other_qkv = random(2 * seq, qkv.size(1)), other_d_out = random(2 * seq, d_out.size(1));
+  inside(other_qkv).copy_(inside(qkv)), inside(other_d_out).copy_(inside(d_out));
+  const auto one = run(qkv, d_out), other = run(other_qkv, other_d_out);
+  for (size_t i = 0; i < one.size(); ++i) {
+    EXPECT_TRUE(at::equal(one[i][place], other[i][place])) << i;
+    EXPECT_FALSE(at::equal(one[i][first - 1], other[i][first - 1])) << i;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, AttentionBackend, testing::Combine(testing::Values(std::string("cuda")), testing::ValuesIn(backend_cases())),
                          backend_name);
 INSTANTIATE_TEST_SUITE_P(Cpu, AttentionBackend,
                          testing::Combine(testing::Values(std::string("cpu")),
-                                          testing::Values(BackendCase{"math", 64, 4, false}, BackendCase{"math", 64, 4, true})),
+                                          testing::Values(BackendCase{"math", 64, 4, false}, BackendCase{"math", 64, 4, true},
+                                                          BackendCase{"math", 64, 4, false, 2}, BackendCase{"math", 64, 4, true, 37})),
                          backend_name);
 
 std::string rows_name(const testing::TestParamInfo<std::tuple<std::string, bool>>& info) {
@@ -130,14 +113,6 @@ std::string rows_name(const testing::TestParamInfo<std::tuple<std::string, bool>
 }
 
 using AttentionOp = OnDeviceWith<bool>;
-
-Result run_op(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a) {
-  at::AutoGradMode grad(true);
-  const at::Tensor leaf = qkv.detach().clone().set_requires_grad(true);
-  const at::Tensor out = causal_attention(leaf * 1.0, a);
-  torch::autograd::backward({out}, {d_out});
-  return {out.detach(), leaf.grad()};
-}
 
 // With rotation, by whichever back-end is chosen, beside the processor's kernel.
 TEST_P(AttentionOp, EqualsTheProcessor) {
@@ -156,11 +131,6 @@ TEST_P(AttentionOp, EqualsTheProcessor) {
 INSTANTIATE_TEST_SUITE_P(Cuda, AttentionOp, testing::Combine(testing::Values(std::string("cuda")), testing::Bool()), rows_name);
 
 using AttentionRepeats = OnDeviceWith<bool>;
-
-struct Deterministic {
-  Deterministic() { at::globalContext().setDeterministicAlgorithms(true, false); }
-  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
-};
 
 // Long enough that blocks add to one gradient in any order without it.
 TEST_P(AttentionRepeats, BitForBitWhereAskedFor) {
@@ -214,6 +184,7 @@ TEST(AttentionChoice, NamesTheBackendAndWhatThoseBeforeItLack) {
   };
   EXPECT_EQ(with([](auto& x) { x.head_dim = 80; }), "flash-2 (cudnn: head size 80, it takes 64 and 128)");
   EXPECT_EQ(with([](auto& x) { x.documents = true; }), "flash-2 (cudnn: no document masks)");
+  EXPECT_EQ(with([](auto& x) { x.window = true; }), "flash-2 (cudnn: no windows)");
   EXPECT_EQ(with([](auto& x) { x.deterministic = true; }), "flash-2 (cudnn: gradients do not repeat bit for bit)");
   EXPECT_EQ(with([](auto& x) { x.cudnn = false; }), "flash-2 (cudnn: not in this LibTorch)");
   EXPECT_EQ(with([](auto& x) { x.head_dim = 20; }),
@@ -225,9 +196,9 @@ TEST(AttentionChoice, NamesTheBackendAndWhatThoseBeforeItLack) {
 TEST(AttentionChoice, ABackendThatCannotIsAnError) {
   const AttentionArgs a = args_of(1, 6, 2, 1, 16, false);
   const at::Tensor qkv = random(6, 4 * 16);
-  EXPECT_NO_THROW(aten::attention(qkv, a, false, "math"));
-  EXPECT_THROW(aten::attention(qkv, a, false, "cudnn"), Error);
-  EXPECT_THROW(aten::attention(qkv, a, false, "flash-3"), Error);
+  EXPECT_NO_THROW(aten::attention(qkv, qkv, a, false, "math"));
+  EXPECT_THROW(aten::attention(qkv, qkv, a, false, "cudnn"), Error);
+  EXPECT_THROW(aten::attention(qkv, qkv, a, false, "flash-3"), Error);
 }
 
 TEST(Documents, BeginWhereTheirStartsSay) {

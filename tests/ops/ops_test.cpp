@@ -10,28 +10,15 @@
 #include <tuple>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/aten.h"
-#include "halftone/ops/attention.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/head_loss.h"
 #include "halftone/ops/norm.h"
-#include "halftone/ops/rope_table.h"
 #include "halftone/ops/swiglu.h"
+#include "ops/attention_reference.h"
 #include "ops/portable.h"
-#include "ops/test_device.h"
 
 namespace halftone {
 namespace {
-
-double relative(const at::Tensor& reference, const at::Tensor& x) {
-  return ((reference.to(at::kDouble) - x.to(at::kDouble)).norm() / reference.to(at::kDouble).norm()).item<double>();
-}
-
-Weight make_weight(const at::Tensor& value) {
-  Weight w;
-  w.name = "w", w.value = value.detach().set_requires_grad(true), w.grad = at::zeros(value.sizes(), value.options().dtype(at::kFloat));
-  return w;
-}
 
 TEST(AddRmsNorm, EqualsThePortableFormulas) {
   at::manual_seed(3);
@@ -166,54 +153,6 @@ TEST(Embedding, AddsTheGradientsOfRepeatedTokens) {
   EXPECT_EQ(table.grad[3].sum().item<float>(), 32.0f);
   EXPECT_EQ(table.grad.sum().item<float>(), 48.0f);
   EXPECT_THROW(embedding(at::tensor({10}, at::kLong), table, at::kFloat), Error);
-}
-
-AttentionArgs attention_args(int64_t batch, int64_t seq, bool documents) {
-  AttentionArgs a;
-  a.batch = batch, a.seq = seq, a.heads = 4, a.kv_heads = 2, a.head_dim = 16, a.scale = 0.25;
-  std::tie(a.cos, a.sin) = rope_tables(64, 16, 10000, {}, at::kCPU);
-  if (documents) {
-    at::Tensor start = at::zeros({batch, seq}, at::kInt);
-    start.narrow(1, seq / 3, seq - seq / 3).fill_(seq / 3);
-    a.documents = documents_of(start, at::kCPU);
-  }
-  return a;
-}
-
-void compare_attention(bool documents) {
-  at::manual_seed(5);
-  const AttentionArgs a = attention_args(2, 21, documents);
-  const at::Tensor qkv = at::randn({42, 8 * 16}), d_out = at::randn({42, 64});
-  // The portable path: rotate, attend, and back.
-  at::Tensor rotated = qkv.clone();
-  rotated.narrow(1, 0, 96).copy_(portable::rotate(qkv.narrow(1, 0, 96), 6, a, false));
-  const aten::AttentionState state = aten::attention(rotated, a, true);
-  const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
-  const at::Tensor expected = at::cat({g.q, g.k, g.v}, 1);
-  expected.narrow(1, 0, 96).copy_(portable::rotate(expected.narrow(1, 0, 96).clone(), 6, a, true));
-  at::AutoGradMode grad(true);
-  const at::Tensor leaf = qkv.clone().set_requires_grad(true);
-  const at::Tensor out = causal_attention(leaf * 1.0, a);
-  torch::autograd::backward({out}, {d_out});
-  EXPECT_LT(relative(state.out, out), 1e-5);
-  EXPECT_LT(relative(expected, leaf.grad()), 1e-5);
-}
-
-TEST(CausalAttention, EqualsThePortableFormulas) { compare_attention(false); }
-TEST(CausalAttention, DocumentMaskEqualsThePortableFormulas) { compare_attention(true); }
-
-TEST(CausalAttention, ACacheGivesTheRowsOfTheWholeSequence) {
-  at::manual_seed(6);
-  const at::Tensor qkv = at::randn({12, 8 * 16});
-  const at::Tensor whole = causal_attention(qkv.clone(), attention_args(1, 12, false));
-  KvCache cache{at::empty({1, 16, 32}), at::empty({1, 16, 32}), 0};
-  std::vector<at::Tensor> parts;
-  int64_t row = 0;
-  for (const int64_t n : {5, 1, 1, 5}) {
-    parts.push_back(causal_attention_cached(qkv.narrow(0, row, n).clone(), attention_args(1, n, false), cache));
-    row += n;
-  }
-  EXPECT_LT(relative(whole, at::cat(parts)), 1e-5);
 }
 
 TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {

@@ -4,8 +4,6 @@
 
 #include <tuple>
 
-#include "halftone/ops/attention.h"
-
 // The ops' formulas in portable tensor operations, the oracle of their tests: fp32 inside, one rounding to the activation dtype.
 namespace halftone::portable {
 
@@ -33,26 +31,6 @@ inline at::Tensor swiglu_backward(const at::Tensor& dh, const at::Tensor& gu) {
   const at::Tensor g = gu.narrow(1, 0, f).to(at::kFloat), u = gu.narrow(1, f, f).to(at::kFloat), d = dh.to(at::kFloat);
   const at::Tensor s = at::sigmoid(g);
   return at::cat({d * u * s * (1 + g * (1 - s)), d * g * s}, 1).to(gu.scalar_type());
-}
-
-inline at::Tensor rotate(const at::Tensor& x, int64_t heads, const AttentionArgs& args, bool inverse, int64_t first_position = 0) {
-  const int64_t rows = x.size(0), d = args.head_dim;
-  const at::Tensor positions = args.positions.defined()
-                                   ? args.positions.to(at::kLong)
-                                   : at::arange(rows, args.cos.options().dtype(at::kLong)).remainder(args.seq) + first_position;
-  const at::Tensor c = args.cos.index_select(0, positions).unsqueeze(1);
-  at::Tensor s = args.sin.index_select(0, positions).unsqueeze(1);
-  if (inverse) s = -s;
-  const at::Tensor xf = x.to(at::kFloat);
-  at::Tensor a, b;
-  if (args.rotate_halves) {
-    const at::Tensor h = xf.reshape({rows, heads, 2, d / 2});
-    a = h.select(2, 0), b = h.select(2, 1);
-  } else {
-    const at::Tensor h = xf.reshape({rows, heads, d / 2, 2});
-    a = h.select(3, 0), b = h.select(3, 1);
-  }
-  return at::stack({a * c - b * s, a * s + b * c}, args.rotate_halves ? 2 : 3).reshape({rows, heads * d}).to(x.scalar_type());
 }
 
 }  // namespace halftone::portable

@@ -64,7 +64,7 @@ __global__ void norm_rope_kernel(NormRope p, RowGrid grid, int log_lanes, int64_
 
 // Every lane owns elements of a head, so that dw needs no atomics: it is summed in registers over the tokens, then over the block's heads.
 template <int N, int K, class T>
-__global__ void norm_rope_backward_kernel(NormRopeBackward p, RowGrid grid, int log_lanes, int64_t wrap, float* partial) {
+__global__ void backward_norm_rope_kernel(NormRopeBackward p, RowGrid grid, int log_lanes, int64_t wrap, float* partial) {
   __shared__ float sums[kThreads * K * 2 * N];  // [groups of the block][d]
   const Rope& r = p.norm.rope;
   const Share<N, K> share(r, grid, log_lanes);
@@ -171,7 +171,7 @@ const char* halftone_cuda_norm_rope_backward(const halftone::NormRopeBackward* w
   with_share(what->norm, wide, [&]<int N, int K, class T>(int log_lanes) {
     const RowLaunch l = row_launch(r.tokens, r.heads << log_lanes, kThreads, kParts);
     parts = static_cast<int>(l.blocks.x * l.blocks.y);
-    norm_rope_backward_kernel<N, K, T><<<l.blocks, kThreads, 0, s>>>(*what, l.grid, log_lanes, walk_wrap(r, l), partial);
+    backward_norm_rope_kernel<N, K, T><<<l.blocks, kThreads, 0, s>>>(*what, l.grid, log_lanes, walk_wrap(r, l), partial);
   });
   cudaError_t status = cudaGetLastError();
   if (status == cudaSuccess && what->dw != nullptr) {

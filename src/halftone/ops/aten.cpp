@@ -23,6 +23,9 @@ at::Tensor turned(const at::Tensor& t) { return t.transpose(1, 2); }
 // [B, S, heads, d] -> [T, heads * d]: a view where heads lie beside each other.
 at::Tensor rows(const at::Tensor& t) { return t.reshape({t.size(0) * t.size(1), t.size(2) * t.size(3)}); }
 
+// One as long as a row hides nothing.
+bool has_window(const AttentionArgs& args) { return args.window > 0 && args.window < args.seq; }
+
 // Scores with hidden positions at -inf.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
   const int64_t lq = q.size(2), lk = k.size(2), group = q.size(1) / k.size(1);
@@ -34,6 +37,7 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
     const at::Tensor start = args.documents.start.reshape({q.size(0), 1, lk, 1}).to(at::kLong).narrow(2, lk - lq, lq);
     hidden = hidden.logical_or(kj < start);
   }
+  if (args.window > 0) hidden = hidden.logical_or(kj <= qi - args.window);
   return scores.masked_fill(hidden, -std::numeric_limits<float>::infinity());
 }
 
@@ -76,6 +80,7 @@ AttentionGradients cudnn_backward(const at::Tensor& grad, const AttentionState& 
 // end to end: [T, heads, d] and where each begins.
 struct FlashShape {
   explicit FlashShape(const AttentionArgs& a) : documents(a.documents.start.defined()), longest(a.seq) {
+    if (has_window(a)) left = a.window - 1, right = 0;
     // Above 1: with one query a sequence flash-2 would take its path for generation.
     if (documents) offsets = a.documents.offsets, longest = std::max<int64_t>(a.documents.longest, 2);
   }
@@ -83,21 +88,23 @@ struct FlashShape {
   bool documents;
   int64_t longest;
   at::Tensor offsets;
+  std::optional<int64_t> left, right;  // places before and after a query's own that it sees; none: as causal attention does
 };
 
 void flash_forward(AttentionState& s, const AttentionArgs& args) {
   const FlashShape shape(args);
   const auto offsets = shape.documents ? std::optional(shape.offsets) : std::nullopt;
   const auto r = at::_flash_attention_forward(shape(s.q), shape(s.k), shape(s.v), offsets, offsets, shape.longest, shape.longest, 0.0, true,
-                                              false, args.scale);
+                                              false, args.scale, shape.left, shape.right);
   s.attended = std::get<0>(r).view(s.q.sizes()), s.lse = std::get<1>(r);
   s.seed = std::get<2>(r), s.offset = std::get<3>(r);
 }
 
 AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
   const FlashShape shape(args);
-  const auto r = at::_flash_attention_backward(shape(grad), shape(s.q), shape(s.k), shape(s.v), shape(s.attended), s.lse, shape.offsets,
-                                               shape.offsets, shape.longest, shape.longest, 0.0, true, s.seed, s.offset, args.scale);
+  const auto r =
+      at::_flash_attention_backward(shape(grad), shape(s.q), shape(s.k), shape(s.v), shape(s.attended), s.lse, shape.offsets, shape.offsets,
+                                    shape.longest, shape.longest, 0.0, true, s.seed, s.offset, args.scale, shape.left, shape.right);
   return {std::get<0>(r).view(s.q.sizes()), std::get<1>(r).view(s.k.sizes()), std::get<2>(r).view(s.v.sizes())};
 }
 
@@ -111,6 +118,7 @@ std::string cudnn_lacks(const AttentionQuery& q) {
   if (std::string lacks = fused_lacks(q); !lacks.empty()) return lacks;
   if (!q.cudnn) return "not in this LibTorch";
   if (q.documents) return "no document masks";
+  if (q.window) return "no windows";
   if (q.deterministic) return "gradients do not repeat bit for bit";
   return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it takes 64 and 128", q.head_dim);
 }
@@ -173,28 +181,27 @@ std::string describe_attention(const AttentionQuery& query) {
   return text.empty() ? first_of(query).name : fmt::format("{} ({})", first_of(query).name, text);
 }
 
-AttentionState attention(const at::Tensor& qkv, const AttentionArgs& args, bool keep, std::string_view backend) {
+AttentionState attention(const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& args, bool keep, std::string_view backend) {
   AttentionQuery query;
   query.cuda = qkv.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
   query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
+  query.window = has_window(args);
   query.dtype = qkv.scalar_type(), query.head_dim = args.head_dim, query.seq = args.seq;
   AttentionState s;
   s.backend = &choose(query, backend);
-  set_inputs(s, qkv, args);
+  set_inputs(s, qk, qkv, args);
   s.backend->forward(s, args);
   s.out = rows(s.attended);
   if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
   return s;
 }
 
-void set_inputs(AttentionState& s, const at::Tensor& qkv, const AttentionArgs& args) {
-  int64_t column = 0;
-  const auto next = [&](int64_t heads) {
-    const at::Tensor part = qkv.narrow(1, column, heads * args.head_dim);
-    column += heads * args.head_dim;
-    return part.view({args.batch, args.seq, heads, args.head_dim});
+void set_inputs(AttentionState& s, const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& args) {
+  const auto part = [&](const at::Tensor& of, int64_t first, int64_t heads) {
+    return of.narrow(1, first * args.head_dim, heads * args.head_dim).view({args.batch, args.seq, heads, args.head_dim});
   };
-  s.q = next(args.heads), s.k = next(args.kv_heads), s.v = next(args.kv_heads);
+  s.q = part(qk, 0, args.heads), s.k = part(qk, args.heads, args.kv_heads);
+  s.v = part(qkv, args.heads + args.kv_heads, args.kv_heads);
 }
 
 AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {

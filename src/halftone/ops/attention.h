@@ -33,7 +33,8 @@ struct AttentionArgs {
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:
-// q and k are rotated in place (the producer never reads it again). `saves`: of a block that is recomputed (ops/saves.h).
+// q and k are rotated in place, unless they are normalised (the producer never reads it again). `saves`: of a block that is recomputed
+// (ops/saves.h).
 Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves = nullptr);
 
 // Keys and values of the positions seen so far, one layer: [batch, capacity, Hkv * d] each.

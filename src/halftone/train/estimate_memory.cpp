@@ -45,9 +45,10 @@ class Memory {
     const auto dim = static_cast<double>(a.dim), heads = static_cast<double>(a.heads), d = static_cast<double>(a.head_dim);
     nn::Linear& w2 = b.feed_forward->output();
     const auto ffn = static_cast<double>(w2.in_features());
+    const double kv_heads = static_cast<double>(a.kv_heads), normalised = a.qk_norm_eps > 0 ? heads + kv_heads : 0;
     return {{"attention_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
             {"wq, wk, wv", "input", kept_input(b.attention->readers())},
-            {"attention", "q, k, v", s_.c * d * (heads + 2 * static_cast<double>(a.kv_heads))},
+            {"attention", normalised > 0 ? "q, k, v; q, k before their norms" : "q, k, v", s_.c * d * (heads + 2 * kv_heads + normalised)},
             {"attention", "output, log-sum-exp", s_.c * d * heads + 4 * heads},
             {"wo", "input", kept_input({&b.attention->output()}, true)},
             {"ffn_norm", "residual + branch, 1 / rms", s_.r * dim + 4},

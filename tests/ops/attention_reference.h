@@ -1,0 +1,111 @@
+#pragma once
+#include <ATen/Context.h>
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "halftone/ops/attention.h"
+#include "halftone/ops/rope_table.h"
+#include "halftone/ops/weight.h"
+#include "ops/test_device.h"
+
+// Attention by its definition in fp64, and the problems of its tests.
+namespace halftone {
+
+inline double relative(const at::Tensor& reference, const at::Tensor& x) {
+  const at::Tensor r = reference.to(at::kCPU, at::kDouble);
+  return ((r - x.to(at::kCPU, at::kDouble)).norm() / r.norm()).item<double>();
+}
+
+// Documents of one token, of less and of more than a tile; the last row is one document.
+inline Documents packed(int64_t rows, int64_t places) {
+  at::Tensor start = at::zeros({rows, places}, at::kInt);
+  for (int64_t b = 0; b + 1 < rows; ++b) {
+    for (const int64_t begin : {int64_t{1}, int64_t{2}, int64_t{66}, places - 1}) start[b].narrow(0, begin, places - begin).fill_(begin);
+  }
+  return documents_of(start, test_device());
+}
+
+// rotated 0: whole heads.
+inline AttentionArgs args_of(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, bool documents,
+                             int64_t window = 0, int64_t rotated = 0) {
+  AttentionArgs a;
+  a.batch = batch, a.seq = seq, a.heads = heads, a.kv_heads = kv_heads, a.head_dim = head_dim, a.scale = 1.0 / std::sqrt(head_dim);
+  std::tie(a.cos, a.sin) = rope_tables(seq, rotated > 0 ? rotated : head_dim, 10000, {}, test_device());
+  if (documents) a.documents = packed(batch, seq);
+  a.window = window;
+  return a;
+}
+
+inline at::Tensor random(int64_t rows, int64_t cols, at::ScalarType type = at::kBFloat16) {
+  return at::randn({rows, cols}).to(test_device(), type);
+}
+
+// Its gradient accumulates on what is there.
+inline Weight make_weight(const at::Tensor& value) {
+  Weight w;
+  w.name = "w", w.value = value.detach().set_requires_grad(true), w.grad = at::zeros(value.sizes(), value.options().dtype(at::kFloat));
+  return w;
+}
+
+struct Deterministic {
+  Deterministic() { at::globalContext().setDeterministicAlgorithms(true, false); }
+  ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
+};
+
+struct Result {
+  at::Tensor out, d_qkv, d_q_norm, d_k_norm;
+};
+
+// x [B, S, heads, d] rotated by place.
+inline at::Tensor rotate_reference(const at::Tensor& x, const AttentionArgs& a) {
+  const int64_t half = a.cos.size(1);
+  const auto at_places = [&](const at::Tensor& t) { return t.narrow(0, 0, a.seq).to(x.scalar_type()).reshape({1, a.seq, 1, half}); };
+  const at::Tensor c = at_places(a.cos), s = at_places(a.sin), part = x.narrow(3, 0, 2 * half);
+  const at::Tensor pairs = a.rotate_halves ? part.unflatten(3, {2, half}).transpose(3, 4) : part.unflatten(3, {half, 2});
+  const at::Tensor first = pairs.select(4, 0), second = pairs.select(4, 1);
+  const at::Tensor turned = at::stack({first * c - second * s, first * s + second * c}, a.rotate_halves ? 3 : 4).flatten(3);
+  return at::cat({turned, x.narrow(3, 2 * half, a.head_dim - 2 * half)}, 3);
+}
+
+// Derived by LibTorch. `whole`: with norms and rotation, as causal_attention; else q and k are as they are read.
+inline Result reference(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a, bool whole) {
+  at::AutoGradMode grad(true);
+  const auto leaf_of = [](const at::Tensor& t) { return t.to(at::kDouble).detach().clone().set_requires_grad(true); };
+  const at::Tensor leaf = leaf_of(qkv);
+  int64_t column = 0;
+  const auto next = [&](int64_t heads, const at::Tensor& norm, bool rotate) {
+    at::Tensor part = leaf.narrow(1, column, heads * a.head_dim).reshape({a.batch, a.seq, heads, a.head_dim});
+    column += heads * a.head_dim;
+    if (norm.defined()) part = part * at::rsqrt(part.square().mean(3, true) + a.norm_eps) * norm;
+    if (rotate) part = rotate_reference(part, a);
+    return part.transpose(1, 2).repeat_interleave(a.heads / heads, 1);
+  };
+  const at::Tensor none, q_norm = whole && a.q_norm ? leaf_of(a.q_norm->value) : none;
+  const at::Tensor k_norm = whole && a.k_norm ? leaf_of(a.k_norm->value) : none;
+  const at::Tensor q = next(a.heads, q_norm, whole), k = next(a.kv_heads, k_norm, whole), v = next(a.kv_heads, none, false);
+  const at::Tensor key = at::arange(a.seq, qkv.options().dtype(at::kLong)), query = key.unsqueeze(1);
+  at::Tensor hidden = (key > query).reshape({1, 1, a.seq, a.seq});
+  if (a.window > 0) hidden = hidden.logical_or(key < query - a.window + 1);
+  if (a.documents.start.defined()) hidden = hidden.logical_or(key < a.documents.start.to(at::kLong).reshape({a.batch, 1, a.seq, 1}));
+  const at::Tensor scores = (at::matmul(q, k.transpose(2, 3)) * a.scale).masked_fill(hidden, -std::numeric_limits<double>::infinity());
+  const at::Tensor out = at::matmul(at::softmax(scores, -1), v).transpose(1, 2).reshape({a.batch * a.seq, a.heads * a.head_dim});
+  torch::autograd::backward({out}, {d_out.to(at::kDouble)});
+  return {out.detach(), leaf.grad(), q_norm.defined() ? q_norm.grad() : none, k_norm.defined() ? k_norm.grad() : none};
+}
+
+// causal_attention and its gradients; those of the norms' weights are in a.
+inline Result run_op(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a, Saves* saves = nullptr) {
+  at::AutoGradMode grad(true);
+  const at::Tensor leaf = qkv.detach().clone().set_requires_grad(true);
+  const at::Tensor out = causal_attention(leaf * 1.0, a, saves);
+  torch::autograd::backward({out}, {d_out});
+  return {out.detach(), leaf.grad(), {}, {}};
+}
+
+}  // namespace halftone
