@@ -68,6 +68,9 @@ TEST(HfPermutation, SwapsHalvesAndPairsInsideEachHead) {
   const std::vector<float> expected{0, 2, 1, 3, 4, 6, 5, 7};
   for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(native[i][0].item<float>(), expected[static_cast<size_t>(i)]);
   EXPECT_TRUE(at::equal(permute_to_hf(native, 2), rows));
+  const at::Tensor bias = at::arange(8, at::kFloat);
+  EXPECT_TRUE(at::equal(permute_from_hf(bias, 2), native.view({8})));
+  EXPECT_TRUE(at::equal(permute_to_hf(native.view({8}), 2), bias));
   expect_error([&] { permute_to_hf(rows, 3); }, "does not split into 3 heads");
 }
 
@@ -253,6 +256,7 @@ TEST(HfConfig, EntriesThatAreNotHonouredAreRefused) {
   refused(R"("logits_scaling":8)", "logits_scaling = 8 is not supported, expected 1");
   refused(R"("attention_dropout":0.1)", "attention_dropout = 0.1 is not supported, expected 0");
   refused(R"("layer_types":["full_attention","sliding_attention"])", "layer_types = [\"full_attention\"");
+  refused(R"("quantization_config":{"quant_method":"gptq"})", "quantization_config.quant_method = \"gptq\" is not supported");
 }
 
 TEST(HfConfig, RopeEntriesMustAgree) {

@@ -1,10 +1,12 @@
 #pragma once
 #include <filesystem>
-#include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "halftone/checkpoint/hf_config.h"
+#include "halftone/checkpoint/hf_quantized.h"
 #include "halftone/checkpoint/tensor_io.h"
 
 // Weights in Hugging Face's layout. Where a family rotates neighbouring pairs here and halves there, rows are permuted inside each
@@ -14,21 +16,22 @@ namespace halftone {
 // One tensor into the other layout: its name, and of rotated heads a permuted copy (others share memory).
 NamedTensor native_to_hf(const NamedTensor& tensor, const ModelDescription& model);
 NamedTensor hf_to_native(const NamedTensor& tensor, const ModelDescription& model);
-// Rows of a projection [H * d, ...] for H heads.
+// Rows of a projection [H * d, ...], or of its bias [H * d], for H heads.
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads);
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads);
 
 struct HfExport {
   HfConfig config;
   std::vector<NamedTensor> model;  // native names; a tied head is left out
-  // Where set, the tensors of `model` have no contents (device meta), and this reads them, one after the other.
-  std::function<at::Tensor(const std::string& native)> read{};
-  at::ScalarType dtype = at::kFloat;
+  TensorSource read{};             // where set, the tensors of `model` have no contents (device meta), and this reads them
+  std::optional<at::ScalarType> dtype = at::kFloat;  // none: each keeps its own
   int64_t max_shard_bytes = int64_t{5} << 30;
+  std::vector<std::pair<std::string, std::string>> weight_map{};  // name in the file, file: of a model.safetensors.index.json; see below
   std::vector<std::pair<std::string, std::filesystem::path>> copy_files{};  // name inside the folder, file to copy: the tokenizer's
 };
-// Writes model.safetensors (or shards with model.safetensors.index.json), config.json and the copies into `folder`, which must not
-// hold other weights; files are fsynced.
+// Writes model.safetensors (or shards with model.safetensors.index.json), config.json, generation_config.json and the copies into
+// `folder`, which must not hold other weights; files are fsynced. A weight_map that has all the names says which file a tensor is in, else
+// their sizes do.
 void write_hf(const std::filesystem::path& folder, const HfExport& content);
 
 // config.json of a folder. Error where there is none.
@@ -43,8 +46,8 @@ class HfFolder {
   std::vector<std::string> names() const;  // native names
   // "output.weight" of a tied folder is there too, read from the embedding.
   bool has(const std::string& native) const;
-  TensorInfo info(const std::string& native) const;
-  // The rows from `first_row` on that `out` has place for.
+  TensorInfo info(const std::string& native) const;  // of weights that are stored as codes: their values', bf16
+  // The rows from `first_row` on that `out` has place for; of codes the values. Error naming a tensor that holds a NaN or an infinity.
   void read_rows(const std::string& native, int64_t first_row, at::Tensor out, bool cast) const;
   // Error unless tie_word_embeddings of config.json is what the weights are: tied with no head or the embedding's copy, or untied with one.
   void check_head() const;
@@ -53,7 +56,9 @@ class HfFolder {
   struct Source {
     size_t file;
     std::string hf_name;
+    std::shared_ptr<const HfQuantizedWeight> quantized{};  // null: plain numbers
   };
+  void add_quantized(std::map<std::string, HfQuantizedWeight::Parts>& modules);
   const Source& source(const std::string& native) const;
   std::filesystem::path folder_;
   HfConfig config_;

@@ -50,6 +50,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& what, std::sp
   const auto found = std::find(known.begin(), known.end(), type);
   check(found != known.end(), "{}: model_type \"{}\" is not supported, expected {}", what, type, fmt::join(known, " or "));
   HfConfig config;
+  config.quantization = parse_hf_quantization(root, what);
   const ModelFamily& family = *families[static_cast<size_t>(found - known.begin())];
   config.model = family.read_hf(family, root, what);
   for (const char* key : {"torch_dtype", "dtype"})
@@ -61,6 +62,12 @@ HfConfig parse_hf_config(std::string_view text, const std::string& what, std::sp
 std::string write_hf_config(const HfConfig& config) {
   nlohmann::ordered_json root = config.model->hf_config(config.torch_dtype);
   write_token_ids(config.token_ids, root);
+  return root.dump(2) + "\n";
+}
+
+std::string write_generation_config(const HfTokenIds& ids) {
+  nlohmann::ordered_json root{{"_from_model_config", true}};
+  write_token_ids(ids, root);
   return root.dump(2) + "\n";
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "halftone/checkpoint/hf_quantization.h"
 #include "halftone/models/family.h"
 
 // JSON files of Hugging Face's folders. No torch here; hf.h moves the tensors.
@@ -27,6 +28,7 @@ struct HfConfig {
   std::shared_ptr<const ModelDescription> model;
   std::string torch_dtype = "float32";  // of the stored weights
   HfTokenIds token_ids;
+  std::optional<HfQuantization> quantization;  // none: the weights are plain numbers
 };
 
 // Text of a config.json of one of the families. Another model_type, an entry that the model does not honour, or sizes that do not fit
@@ -35,6 +37,7 @@ HfConfig parse_hf_config(std::string_view text, const std::string& what, std::sp
 // The EOS ids of generation_config.json, which count instead of config.json's; none where it names none.
 std::vector<int64_t> parse_generation_eos(std::string_view text, const std::string& what);
 std::string write_hf_config(const HfConfig& config);
+std::string write_generation_config(const HfTokenIds& ids);
 
 // Names that files may hold and that carry no weights (rotary_emb.inv_freq).
 bool is_ignored_hf_name(const std::string& hf);

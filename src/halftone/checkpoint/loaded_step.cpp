@@ -33,6 +33,13 @@ std::set<std::string> share_of(const CheckpointIndex& index, const Verify& verif
   return share;
 }
 
+void check_checksum(const fs::path& path, const IndexedFile& file) {
+  if (!file.checksum) return;
+  const uint64_t checksum = checksum_of(path);
+  check(checksum == *file.checksum, "{} has the checksum {:016x}, index.json says {:016x}: the file is damaged", path.string(), checksum,
+        *file.checksum);
+}
+
 void check_files(const fs::path& folder, const CheckpointIndex& index, const Verify& verify) {
   for (const std::string& name : share_of(index, verify)) {
     const IndexedFile& file = index.files.at(name);
@@ -40,10 +47,7 @@ void check_files(const fs::path& folder, const CheckpointIndex& index, const Ver
     const uint64_t bytes = File::open_read(path).size();
     check(bytes == file.bytes, "{} has {} bytes, index.json says {}: the file is {}", path.string(), bytes, file.bytes,
           bytes < file.bytes ? "truncated" : "not the one that was saved");
-    if (!verify.checksums || !file.checksum) continue;
-    const uint64_t checksum = checksum_of(path);
-    check(checksum == *file.checksum, "{} has the checksum {:016x}, index.json says {:016x}: the file is damaged", path.string(), checksum,
-          *file.checksum);
+    if (verify.checksums) check_checksum(path, file);
   }
 }
 
@@ -181,6 +185,20 @@ at::Tensor LoadedStep::read(const std::string& name) const {
   return out;
 }
 
+at::Tensor LoadedStep::read(const std::string& name, int64_t first_row, int64_t rows) const {
+  TensorInfo tensor = info(name);
+  if (!tensor.shape.empty()) tensor.shape[0] = rows;
+  at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(scalar_type_of(tensor.dtype)));
+  read_rows(name, first_row, out);
+  return out;
+}
+
+void LoadedStep::verify(const std::string& name) const {
+  if (hf_) return;
+  for (const TensorChunk& chunk : index_.tensors.at(name).chunks)
+    if (verified_.insert(chunk.file).second) check_checksum(folder_ / chunk.file, index_.files.at(chunk.file));
+}
+
 void LoadedStep::check_model_names(const std::vector<std::string>& expected) const {
   std::vector<std::string> found = model_names();
   // Tied models: the head may be absent from the file or from the model.
@@ -190,7 +208,14 @@ void LoadedStep::check_model_names(const std::vector<std::string>& expected) con
     std::erase(found, "output.weight");
     if (wanted) found.push_back("output.weight");
   }
-  check_same_names(expected, found, folder_.string());
+  if (!hf_) return check_same_names(expected, found, folder_.string());
+  // With the names that the files have.
+  const auto both = [&](std::vector<std::string> names) {
+    for (std::string& name : names)
+      if (const auto hf = hf_->config().model->family().hf_name(name)) name += fmt::format(" ({})", *hf);
+    return names;
+  };
+  check_same_names(both(expected), both(std::move(found)), folder_.string());
 }
 
 }  // namespace halftone

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,11 @@ class LoadedStep {
   // `out` has the shape but for its rows: those from `first_row` on. Reads no other bytes than theirs (of rows whose order Hugging
   // Face's layout changes: of the heads that they belong to).
   void read_rows(const std::string& name, int64_t first_row, at::Tensor out, bool cast = false) const;
-  at::Tensor read(const std::string& name) const;  // a new CPU tensor in the stored type
+  // New CPU tensors in the stored type: the whole tensor, some rows of it.
+  at::Tensor read(const std::string& name) const;
+  at::Tensor read(const std::string& name, int64_t first_row, int64_t rows) const;
+  // Compares the checksums of the files that hold the tensor, each file once, where there are any.
+  void verify(const std::string& name) const;
   // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").
   void check_model_names(const std::vector<std::string>& expected) const;
 
@@ -62,6 +67,7 @@ class LoadedStep {
   CheckpointIndex index_;
   std::string state_json_ = "{}";
   mutable std::map<std::string, SafetensorsFile> files_;  // opened when first needed
+  mutable std::set<std::string> verified_;                // files
   std::unique_ptr<HfFolder> hf_;
 };
 

@@ -74,15 +74,15 @@ WrittenFile write_bytes(const fs::path& path, const std::string& text) {
 
 // Files `prefix`0.safetensors, ... of at most max_shard_bytes, entered into the index.
 void write_group(const fs::path& folder, const std::string& prefix, std::vector<NamedTensor> tensors, const CheckpointOptions& options,
-                 std::optional<at::ScalarType> dtype, CheckpointIndex& index) {
+                 std::optional<at::ScalarType> dtype, const TensorSource& source, CheckpointIndex& index) {
   // Of a tensor that has rows, a part without any is no chunk.
   std::erase_if(tensors,
                 [](const NamedTensor& t) { return t.tensor.defined() && t.tensor.numel() == 0 && !t.shape.empty() && t.shape[0] > 0; });
   size_t k = 0;
-  for (const auto& group : split_into_files(tensors, options.max_shard_bytes)) {
+  for (const auto& group : split_into_files(tensors, options.max_shard_bytes, dtype)) {
     const std::string file = fmt::format("{}{}.safetensors", prefix, k++);
-    const WrittenTensors written =
-        write_tensors(folder / file, group, {{"format", kCheckpointFormat}, {"step", std::to_string(index.step)}}, options.checksum, dtype);
+    const WrittenTensors written = write_tensors(
+        folder / file, group, {{"format", kCheckpointFormat}, {"step", std::to_string(index.step)}}, options.checksum, dtype, source);
     index.files[file] = {written.bytes, options.checksum ? std::optional(written.checksum) : std::nullopt};
     for (const NamedTensor& t : group) {
       IndexedTensor row{.dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.whole_shape()};
@@ -168,8 +168,8 @@ void write_parts(const fs::path& target, const char* parts, const StepState& sta
     const CheckpointRanks& ranks = options.ranks;
     CheckpointIndex index{.step = state.step, .model_only = state.model_only, .world = ranks.world, .mesh = ranks.mesh};
     const std::string own = ranks.world > 1 ? fmt::format("{}-", ranks.rank) : "";
-    write_group(folder, "model-" + own, state.model, options, state.model_dtype, index);
-    if (!state.model_only) write_group(folder, "optim-" + own, state.optim, options, std::nullopt, index);
+    write_group(folder, "model-" + own, state.model, options, state.model_dtype, state.read, index);
+    if (!state.model_only) write_group(folder, "optim-" + own, state.optim, options, std::nullopt, {}, index);
     if (ranks.rank != 0) {
       const ino_t number = number_of(temporary);
       publish_part(folder, index, ranks.rank);
@@ -214,7 +214,7 @@ void write_hf_step(const fs::path& target, int64_t step, const HfExport& content
   const StepState state{.step = step, .model_only = true, .model = content.model, .model_dtype = content.dtype};
   write_parts(target, kParts, state, options, [&](const fs::path& folder, const LoadedStep& native) {
     HfExport whole = content;
-    whole.read = [&](const std::string& name) { return native.read(name); };
+    whole.read = [&](const std::string& name, int64_t first, int64_t rows) { return native.read(name, first, rows); };
     whole.model.clear();
     for (const std::string& name : native.model_names()) {
       const TensorInfo info = native.info(name);

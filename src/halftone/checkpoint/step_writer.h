@@ -22,6 +22,7 @@ struct StepState {
   bool model_only = false;                      // never a resume point
   std::vector<NamedTensor> model{};             // FQN -> tensor; of many ranks: what this one writes
   std::vector<NamedTensor> optim{};             // "optim.state.{fqn}.{name}" and "optim.param_groups.{fqn}.{key}"; empty when model_only
+  TensorSource read{};                          // where set, tensors of `model` have no contents (device meta), and this reads them
   std::string state_json = "{}";                // the trainer's own: lr_scheduler, dataloader, train_state, rng, config, formats
   std::optional<at::ScalarType> model_dtype{};  // floating-point model tensors are written as this (checkpoint.export_dtype)
   std::vector<std::pair<std::string, std::filesystem::path>> copy_files{};  // name inside the step folder, file to copy

@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <exception>
+#include <future>
+#include <mutex>
 #include <set>
 #include <unordered_map>
 
 #include "halftone/base/error.h"
+#include "halftone/base/parallel.h"
 #include "halftone/checkpoint/index.h"
 
 namespace halftone {
@@ -30,8 +35,6 @@ constexpr std::array<std::pair<FileDType, at::ScalarType>, 16> kTypes{{{FileDTyp
                                                                        {FileDType::f8_e4m3, at::kFloat8_e4m3fn},
                                                                        {FileDType::f8_e5m2, at::kFloat8_e5m2},
                                                                        {FileDType::f8_e8m0, at::kFloat8_e8m0fnu}}};
-
-bool is_castable(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble; }
 
 std::string name_list(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
@@ -57,6 +60,18 @@ bool none_has(const void* data, size_t bytes, Bits bits) {
   return found == 0;
 }
 
+}  // namespace
+
+FileDType file_dtype_of(at::ScalarType type) {
+  for (const auto& [file, scalar] : kTypes)
+    if (scalar == type) return file;
+  fail("a tensor of type {} can not be stored in a safetensors file", c10::toString(type));
+}
+
+at::ScalarType scalar_type_of(FileDType type) { return kTypes[static_cast<size_t>(type)].second; }
+
+bool is_castable(at::ScalarType type) { return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf || type == at::kDouble; }
+
 bool is_finite(FileDType type, const void* data, size_t bytes) {
   switch (type) {
     case FileDType::f64:
@@ -78,25 +93,16 @@ bool is_finite(FileDType type, const void* data, size_t bytes) {
   }
 }
 
-}  // namespace
-
-FileDType file_dtype_of(at::ScalarType type) {
-  for (const auto& [file, scalar] : kTypes)
-    if (scalar == type) return file;
-  fail("a tensor of type {} can not be stored in a safetensors file", c10::toString(type));
-}
-
-at::ScalarType scalar_type_of(FileDType type) { return kTypes[static_cast<size_t>(type)].second; }
-
 at::ScalarType stored_type(const at::Tensor& tensor, std::optional<at::ScalarType> dtype) {
   return dtype && is_castable(tensor.scalar_type()) ? *dtype : tensor.scalar_type();
 }
 
-std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTensor>& tensors, int64_t max_bytes) {
+std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTensor>& tensors, int64_t max_bytes,
+                                                       std::optional<at::ScalarType> dtype) {
   std::vector<std::vector<NamedTensor>> files;
   int64_t bytes = 0;
   for (const NamedTensor& t : tensors) {
-    const int64_t size = static_cast<int64_t>(t.tensor.nbytes());
+    const int64_t size = t.tensor.numel() * static_cast<int64_t>(c10::elementSize(stored_type(t.tensor, dtype)));
     if (files.empty() || (bytes > 0 && bytes + size > max_bytes)) {
       files.emplace_back();
       bytes = 0;
@@ -107,9 +113,35 @@ std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTe
   return files;
 }
 
+namespace {
+
+// Rows of `row_bytes` bytes that make a piece of `bytes`, in whole units.
+int64_t rows_of_piece(size_t bytes, size_t row_bytes, int64_t unit) {
+  const auto rows = static_cast<int64_t>(bytes / std::max<size_t>(row_bytes, 1));
+  return std::max(rows / unit * unit, unit);
+}
+
+// Some rows of a tensor in its file.
+struct Piece {
+  const NamedTensor* tensor;
+  at::ScalarType type;
+  int64_t first, rows;
+};
+
+at::Tensor contents_of(const Piece& piece, const TensorSource& source) {
+  const at::Tensor& t = piece.tensor->tensor;
+  const at::Tensor rows = source         ? source(piece.tensor->name, piece.first, piece.rows)
+                          : t.dim() == 0 ? t
+                                         : t.narrow(0, piece.first, piece.rows);
+  return rows.detach().to(at::kCPU, piece.type).contiguous();
+}
+
+}  // namespace
+
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
-                             const std::function<at::Tensor(const NamedTensor&)>& source) {
+                             const TensorSource& source) {
+  constexpr size_t kPiece = size_t{32} << 20;
   std::vector<TensorEntry> entries;
   std::unordered_map<std::string, const NamedTensor*> by_name;
   for (const NamedTensor& t : tensors) {
@@ -118,18 +150,71 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
     check(by_name.emplace(name, &t).second, "{}: two tensors named {}", path.string(), name);
     entries.push_back({.name = name, .dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec()});
   }
-  std::vector<std::string> not_finite;
   SafetensorsWriter writer(path, std::move(entries), metadata, checksum);
+  std::vector<Piece> pieces;
   for (const TensorEntry& entry : writer.order()) {
-    const NamedTensor& t = *by_name.at(entry.name);
-    const at::Tensor host = (source ? source(t) : t.tensor).detach().to(at::kCPU, scalar_type_of(entry.dtype)).contiguous();
-    if (!is_finite(entry.dtype, host.const_data_ptr(), host.nbytes())) not_finite.push_back(t.name);
+    if (entry.begin == entry.end) continue;
+    const int64_t rows = entry.shape.empty() ? 1 : entry.shape[0];
+    const int64_t step = rows_of_piece(kPiece, (entry.end - entry.begin) / static_cast<size_t>(rows), 1);
+    for (int64_t first = 0; first < rows; first += step)
+      pieces.push_back({by_name.at(entry.name), scalar_type_of(entry.dtype), first, std::min(step, rows - first)});
+  }
+  std::vector<std::string> not_finite;
+  std::future<at::Tensor> next;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const at::Tensor host = next.valid() ? next.get() : contents_of(pieces[i], source);
+    if (i + 1 < pieces.size() && pieces[i + 1].tensor->tensor.is_meta())
+      next = std::async(std::launch::async, contents_of, std::cref(pieces[i + 1]), std::cref(source));
+    const std::string& name = pieces[i].tensor->name;
+    if (!is_finite(file_dtype_of(pieces[i].type), host.const_data_ptr(), host.nbytes()) &&
+        (not_finite.empty() || not_finite.back() != name))
+      not_finite.push_back(name);
     writer.write(host.const_data_ptr(), host.nbytes());
   }
   return {writer.finish(), std::move(not_finite)};
 }
 
-void read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tensor out, bool cast, std::optional<int64_t> first_row) {
+bool fill_rows(at::Tensor out, const RowSource& source) {
+  constexpr size_t kPieceOfCpu = size_t{1} << 20, kPieceOfDevice = size_t{64} << 20;
+  if (out.numel() == 0) return true;
+  out = out.detach();
+  if (out.dim() == 0) out = out.view({1});
+  const bool cpu = out.device().is_cpu(), direct = cpu && out.is_contiguous() && out.scalar_type() == source.type && !source.arrange;
+  const int64_t rows = out.size(0);
+  const size_t row_bytes = static_cast<size_t>(out.numel() / rows) * c10::elementSize(source.type);
+  const int64_t step = rows_of_piece(cpu ? kPieceOfCpu : kPieceOfDevice, row_bytes, source.unit), pieces = (rows + step - 1) / step;
+  const FileDType type = file_dtype_of(source.type);
+  std::atomic<bool> finite = true;
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto fill = [&](int64_t begin, int64_t end) {
+    std::vector<int64_t> shape = out.sizes().vec();
+    at::Tensor staging;
+    for (int64_t i = begin; i < end; ++i) {
+      shape[0] = std::min(step, rows - i * step);
+      const at::Tensor part = out.narrow(0, i * step, shape[0]);
+      if (!direct && (!staging.defined() || staging.size(0) != shape[0]))
+        staging = at::empty(shape, at::TensorOptions().dtype(source.type));
+      void* data = direct ? part.mutable_data_ptr() : staging.mutable_data_ptr();
+      source.read(i * step, shape[0], data);
+      if (!is_finite(type, data, static_cast<size_t>(shape[0]) * row_bytes)) finite = false;
+      if (!direct) part.copy_(source.arrange ? source.arrange(staging) : staging);
+    }
+  };
+  const auto guarded = [&](int64_t begin, int64_t end) {
+    try {
+      fill(begin, end);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  cpu ? parallel_for(pieces, 1, guarded) : guarded(0, pieces);
+  if (failure) std::rethrow_exception(failure);
+  return finite;
+}
+
+bool read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tensor out, bool cast, std::optional<int64_t> first_row) {
   const at::ScalarType stored = scalar_type_of(entry.dtype);
   std::vector<int64_t> shape = entry.shape;
   if (first_row && out.dim() > 0 && !shape.empty()) {
@@ -141,18 +226,13 @@ void read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tens
         shape_text(entry.shape), shape_text(out.sizes().vec()));
   check(out.scalar_type() == stored || (cast && is_castable(stored) && is_castable(out.scalar_type())),
         "{}: tensor {} has type {}, expected {}", file.path().string(), entry.name, name_of(entry.dtype), c10::toString(out.scalar_type()));
-  if (out.numel() == 0) return;
-  const uint64_t begin = first_row.value_or(0) == 0
-                             ? 0
-                             : (entry.end - entry.begin) / static_cast<uint64_t>(entry.shape[0]) * static_cast<uint64_t>(*first_row);
-  out = out.detach();
-  if (out.device().is_cpu() && out.is_contiguous() && out.scalar_type() == stored) {
-    file.read(entry, out.mutable_data_ptr(), out.nbytes(), begin);
-    return;
-  }
-  const at::Tensor staging = at::empty(shape, at::TensorOptions().dtype(stored));
-  file.read(entry, staging.mutable_data_ptr(), staging.nbytes(), begin);
-  out.copy_(staging);
+  if (out.numel() == 0) return true;
+  const uint64_t row_bytes = (entry.end - entry.begin) / static_cast<uint64_t>(entry.shape.empty() ? 1 : entry.shape[0]);
+  const auto begin = static_cast<uint64_t>(first_row.value_or(0));
+  return fill_rows(out, {stored, [&](int64_t first, int64_t rows, void* data) {
+                           file.read(entry, data, static_cast<uint64_t>(rows) * row_bytes,
+                                     (begin + static_cast<uint64_t>(first)) * row_bytes);
+                         }});
 }
 
 void check_same_names(const std::vector<std::string>& expected, const std::vector<std::string>& found, const std::string& what) {

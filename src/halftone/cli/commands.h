@@ -27,6 +27,7 @@ inline std::optional<std::string> asked_help(Arguments args) {
 
 int train_command(Arguments args);
 int generate_command(Arguments args);
+int convert_command(Arguments args);
 int estimate_command(Arguments args);
 int bench_command(Arguments args);
 int formats_command(Arguments args);

@@ -26,11 +26,12 @@ struct Command {
   std::function<int(Arguments)> run;
 };
 
-const std::array<Command, 8>& commands() {
-  static const std::array<Command, 8> kCommands = {{
+const std::array<Command, 9>& commands() {
+  static const std::array<Command, 9> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
       {"estimate", "memory and tokens/s of a configuration, before a run: --config X.toml --device h100", halftone::estimate_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
+      {"convert", "from and to Hugging Face folders: --from DIR --to DIR", halftone::convert_command},
       {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},
       {"tokenize", "turn text into .bin files of token ids", halftone::tokenize_command},
       {"config", "print the resolved configuration and where each value comes from", halftone::config_command},

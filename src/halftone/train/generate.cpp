@@ -3,52 +3,18 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
 #include "halftone/base/stopwatch.h"
-#include "halftone/config/load.h"
 #include "halftone/data/tokenizer.h"
 #include "halftone/data/unicode.h"
-#include "halftone/models/registry.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/run_state.h"
+#include "halftone/train/saved_model.h"
 
 namespace halftone {
 namespace {
-
-// Whether the step holds the tensors of the model without recipes. Weights that exist as codes alone and tensors that a recipe adds
-// (bitnet's norms, low-rank factors) are read by a model with that recipe only; all other recipes leave the model as it is.
-bool holds_plain_model(const LoadedStep& step, const ModelConfig& model, int64_t vocab_size) {
-  const BuiltModel plain = build_model(model, vocab_size);
-  const auto found = step.model_names();
-  size_t known = 0;
-  plain.model->for_each_parameter([&](const nn::Parameter& p) { known += step.has(p.fqn) ? 1 : 0; });
-  return known == found.size();
-}
-
-// The configuration that the checkpoint's model was trained with, reduced to what a forward pass needs.
-JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
-  JobConfig config;
-  if (step.hf_config()) {
-    config.model.name = step.hf_config()->model->family().name;
-    config.model.overrides = step.hf_config()->model->hyper_parameters();
-    return config;
-  }
-  const nlohmann::json state = saved_state(step);
-  check(state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
-  const JobConfig trained = config_from_json(state["config"].dump());
-  config.model = trained.model;
-  config.training.mixed_precision_param = trained.training.mixed_precision_param;
-  if (holds_plain_model(step, config.model, vocab_size)) {
-    config.model.converters.clear();
-  } else {
-    config.quantize = trained.quantize;
-    if (state.contains("recipe") && state["recipe"].is_string()) config.quantize.recipe_text = state["recipe"].get<std::string>();
-  }
-  return config;
-}
 
 // Bytes that can be shown: the whole characters, or everything when what follows cannot become a character any more.
 size_t printable_prefix(std::string_view text) {
@@ -74,7 +40,10 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   options.vocab_size = step.hf_config() ? 0 : tokenizer.vocab_size();
   options.positions = static_cast<int64_t>(prompt.size()) + o.max_new_tokens;
   Engine engine(config, options);
+  GenerateResult result;
+  const Stopwatch loading;
   restore_model(engine, step);
+  result.load_seconds = loading.seconds();
   check(engine.size().vocab >= tokenizer.vocab_size(),
         "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer", tokenizer.vocab_size(),
         engine.size().vocab);
@@ -83,7 +52,6 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   if (tokenizer.eos_id()) ends.push_back(*tokenizer.eos_id());
   std::vector<KvCache> caches = engine.model().make_caches(1, options.positions);
   const Stopwatch watch;
-  GenerateResult result;
   result.prompt_tokens = static_cast<int64_t>(prompt.size());
   std::vector<int64_t> feed(prompt.begin(), prompt.end());
   std::string pending;

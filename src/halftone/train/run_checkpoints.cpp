@@ -106,11 +106,19 @@ bool RunCheckpoints::resume(int64_t number) {
 
 // checkpoint.initial_load_path or the model of model.hf_assets_path.
 void RunCheckpoints::load_initial() {
+  const Stopwatch watch;
   const fs::path given = config_.initial_load_path ? fs::path(*config_.initial_load_path) : fs::path(run_.config.model.hf_assets_path);
   const fs::path path = resolve_checkpoint(given, run_.ranks);  // of a run's folder: its newest step
   if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
   const LoadedStep step = LoadedStep::open(path, {config_.verify_on_load, run_.ranks.rank, run_.ranks.world});
   const ModelDescription& model = *run_.engine.built().description;
+  if (const HfConfig* hf = step.hf_config(); hf && hf->quantization) {
+    log_info("{}: {} weights are codes with scales ({}) and are read as the numbers that they stand for{}", path.string(),
+             hf->quantization->weights, hf->quantization->method,
+             hf->quantization->activation_scales == 0
+                 ? ""
+                 : fmt::format("; {} scales of activations and caches are not used", hf->quantization->activation_scales));
+  }
   if (step.hf_config()) {
     check_matches_hf(model, *step.hf_config()->model, path.string());
   } else if (const auto differences = model_differences(model, step); !differences.empty()) {
@@ -125,13 +133,24 @@ void RunCheckpoints::load_initial() {
     warn_of_differences(step);
     restore(step, false);
   }
-  log_info("Loaded initial {} from {}", config_.initial_load_model_only ? "weights" : "state", path.string());
+  log_info("Loaded initial {} from {} in {:.2f} seconds", config_.initial_load_model_only ? "weights" : "state", path.string(),
+           watch.seconds());
 }
 
 bool RunCheckpoints::load() {
   if (!start()) return false;
   if (store_ && !config_.load_only) store_->reserve(collect(false));
   return true;
+}
+
+// Files that every checkpoint carries along: the tokenizer's, and generation_config.json of the Hugging Face folder that the run began
+// from.
+std::vector<std::pair<std::string, fs::path>> RunCheckpoints::carried_files() const {
+  auto files = tokenizer_files(run_.config.model.hf_assets_path);
+  const fs::path begun = config_.initial_load_path.value_or(run_.config.model.hf_assets_path);
+  const char* name = "generation_config.json";
+  if (config_.initial_load_in_hf && fs::is_regular_file(begun / name)) files.emplace_back(name, begun / name);
+  return files;
 }
 
 StepState RunCheckpoints::collect(bool model_only) const {
@@ -203,11 +222,11 @@ void RunCheckpoints::save(bool last) {
     content.model = model_numbers(run_.engine, run_.ranks);
     content.dtype = export_dtype;
     content.max_shard_bytes = config_.max_shard_bytes;
-    content.copy_files = tokenizer_files(run_.config.model.hf_assets_path);
+    content.copy_files = carried_files();
     store_->save_hf(step, content);
   } else {
     StepState state = collect(model_only);
-    state.copy_files = tokenizer_files(run_.config.model.hf_assets_path);
+    state.copy_files = carried_files();
     if (model_only) state.model_dtype = export_dtype;
     store_->save(state, last);
   }
@@ -220,7 +239,7 @@ void RunCheckpoints::save_seed() {
   none.seed = run_.progress.seed;
   StepState state = collect_state(run_.engine, none, run_.data.first_rows(), run_.config, false, run_.ranks);
   state.optim.clear();  // step 0 is read as the model alone
-  state.copy_files = tokenizer_files(run_.config.model.hf_assets_path);
+  state.copy_files = carried_files();
   store_->save(state, true);
   log_info("Saved the seed checkpoint {}", store_->step_folder(0).string());
 }

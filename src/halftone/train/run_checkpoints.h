@@ -53,6 +53,7 @@ class RunCheckpoints {
   void warn_of_differences(const LoadedStep& step) const;
   bool excluded(const char* part) const;
   bool complete() const;
+  std::vector<std::pair<std::string, std::filesystem::path>> carried_files() const;
   StepState collect(bool model_only) const;
   void saved_or_loaded(int64_t number);
 

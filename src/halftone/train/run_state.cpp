@@ -269,7 +269,8 @@ std::vector<std::pair<std::string, std::filesystem::path>> tokenizer_files(const
   const bool is_file = fs::is_regular_file(folder_or_file);
   const fs::path folder = is_file ? folder_or_file.parent_path() : folder_or_file;
   if (is_file) files.emplace_back("tokenizer.json", folder_or_file);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt",
+                           "tokenizer.model", "added_tokens.json", "chat_template.jinja", "chat_template.json"}) {
     const bool given = is_file && std::string_view(name) == "tokenizer.json";
     if (!given && fs::is_regular_file(folder / name)) files.emplace_back(name, folder / name);
   }

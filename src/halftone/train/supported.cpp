@@ -30,7 +30,6 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
   refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
   refuse(c.checkpoint.export_dtype == "fp8_blockwise" || c.checkpoint.export_dtype == "mxfp4",
          "checkpoint.export_dtype: this build exports float32, bfloat16 and float16");
-  refuse(c.checkpoint.initial_load_in_hf_quantized, "checkpoint.initial_load_in_hf_quantized: this build reads unquantised weights");
   const auto idle = [](bool set, const char* line) {
     if (set) log_warning("[compat] {}", line);
   };

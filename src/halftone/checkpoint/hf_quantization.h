@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+// What config.json of a Hugging Face folder says of weights that are stored as codes with scales (quantization_config). No torch here;
+// hf_quantized.h reads the weights.
+namespace halftone {
+
+// How the weights of a group of modules are stored: value = (code - zero point) * scale.
+struct HfWeightScheme {
+  enum class Codes {
+    e4m3,    // a byte each
+    int8,    // a byte each
+    e2m1,    // two in a byte, the low nibble first
+    packed,  // unsigned integers of 4 or 8 bits in words of 32, from the lowest bits on; 2^(bits-1) stands for 0
+  };
+  // Of the scales that have one byte.
+  enum class ByteScale { none, e8m0, e4m3 };
+  Codes codes = Codes::e4m3;
+  int bits = 8;
+  bool symmetric = true;       // else there are zero points, one for a scale
+  int64_t rows = 0, cols = 0;  // of the block that shares a scale; 0: all there are
+  ByteScale byte_scale = ByteScale::none;
+  bool global_scale = false;           // scales are divided by weight_global_scale
+  std::vector<std::string> targets{};  // names and classes of modules, "re:" and a pattern for names
+};
+
+struct HfQuantization {
+  std::string method;                    // quant_method
+  std::vector<HfWeightScheme> groups{};  // at least one
+  // Of a folder that was opened: weights that are stored so, and scales of activations and KV caches, which are not read.
+  int64_t weights = 0, activation_scales = 0;
+};
+
+// `root` is config.json's object. None without quantization_config or compression_config. Error naming key and value where weights are
+// stored in a way that this build does not read; what concerns activations alone is not looked at.
+std::optional<HfQuantization> parse_hf_quantization(const nlohmann::json& root, const std::string& what);
+
+}  // namespace halftone

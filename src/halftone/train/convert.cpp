@@ -1,0 +1,221 @@
+#include "halftone/train/convert.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/base/philox.h"
+#include "halftone/base/stopwatch.h"
+#include "halftone/checkpoint/step_writer.h"
+#include "halftone/checkpoint/store.h"
+#include "halftone/config/load.h"
+#include "halftone/data/tokenizer.h"
+#include "halftone/models/registry.h"
+#include "halftone/train/engine.h"
+#include "halftone/train/hf_model.h"
+#include "halftone/train/run_state.h"
+#include "halftone/train/saved_model.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
+constexpr uint64_t kMaxIndexOfShards = uint64_t{256} << 20;
+constexpr const char* kShardIndex = "model.safetensors.index.json";
+
+void check_target(const fs::path& to) {
+  std::error_code ignored;
+  if (!fs::exists(to, ignored)) return;
+  check(fs::is_directory(to, ignored), "--to {}: there is a file of that name; give the name of a new folder", to.string());
+  for (const auto& entry : fs::directory_iterator(to)) {
+    const bool weights = entry.path().extension() == ".safetensors" || entry.path().filename() == "index.json";
+    fail("--to {}: the folder {} ({}); give the name of a new one", to.string(), weights ? "has weights already" : "is not empty",
+         entry.path().filename().string());
+  }
+}
+
+// What of a run's configuration says which model the step holds, with all of its hyper-parameters.
+ModelConfig saved_model_config(const LoadedStep& step) {
+  if (step.hf_config()) return config_of(step, 0).model;
+  Json state = saved_state(step);
+  const std::string where = step.folder().string() + "/state.json";
+  check(state.contains("config") && state["config"].is_object() && state.contains("model") && state["model"].is_object(),
+        "{}: no configuration in it; is it a checkpoint of halftone?", where);
+  state["config"]["model"]["overrides"] = state["model"].value("hyper_parameters", Json::object());
+  ModelConfig model = config_from_json(state["config"].dump()).model;
+  model.converters.clear();
+  return model;
+}
+
+std::vector<std::pair<std::string, fs::path>> carried_files(const fs::path& from) {
+  auto files = tokenizer_files(from);
+  for (const char* name : {"generation_config.json", kShardIndex})
+    if (fs::is_regular_file(from / name)) files.emplace_back(name, from / name);
+  return files;
+}
+
+// The weights of a checkpoint, of which some rows are in memory at a time.
+class Weights {
+ public:
+  Weights(const LoadedStep& step, const ModelConfig& config, std::optional<at::ScalarType> dtype) : step_(step), dtype_(dtype) {
+    built_ = build_model(config, 0);
+    std::vector<std::string> names;
+    built_.model->for_each_parameter([&](const nn::Parameter& p) {
+      if (p.numel() == 0) return;  // a tied head
+      check(step.hf_config() || !step.has(p.fqn + "_scale"),
+            "{} holds {} as codes; convert the last step of a run that saves the model alone (checkpoint.last_save_model_only)",
+            step.folder().string(), p.fqn);
+      names.push_back(p.fqn);
+    });
+    step.check_model_names(names);
+    built_.model->for_each_parameter([&](const nn::Parameter& p) {
+      if (p.numel() > 0) add(p.fqn, p.shape);
+    });
+  }
+  const ModelDescription& description() const { return *built_.description; }
+  std::shared_ptr<const ModelDescription> shared_description() const { return built_.description; }
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }  // without contents
+  bool same_numbers() const { return same_numbers_; }
+
+  // Rows in the type that is written.
+  at::Tensor read(const std::string& name, int64_t first, int64_t rows) const {
+    step_.verify(name);
+    const TensorInfo stored = step_.info(name);
+    const at::ScalarType type = type_of(stored);
+    std::vector<int64_t> shape = stored.shape;
+    if (!shape.empty()) shape[0] = rows;
+    const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(type));
+    step_.read_rows(name, first, out, true);
+    check(type == scalar_type_of(stored.dtype) || is_finite(file_dtype_of(type), out.const_data_ptr(), out.nbytes()),
+          "{}: tensor {} has numbers that are too large for {}; choose bfloat16 or float32", step_.folder().string(), name,
+          name_of(file_dtype_of(type)));
+    return out;
+  }
+
+ private:
+  at::ScalarType type_of(const TensorInfo& stored) const {
+    const at::ScalarType own = scalar_type_of(stored.dtype);
+    return dtype_ && is_castable(own) ? *dtype_ : own;
+  }
+  void add(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorInfo stored = step_.info(name);
+    check(stored.shape == shape, "{}: tensor {} has shape {}, expected {}", step_.folder().string(), name, shape_text(stored.shape),
+          shape_text(shape));
+    same_numbers_ = same_numbers_ && type_of(stored) == scalar_type_of(stored.dtype);
+    tensors_.push_back({name, at::empty(shape, at::TensorOptions().dtype(type_of(stored)).device(at::kMeta))});
+  }
+
+  const LoadedStep& step_;
+  std::optional<at::ScalarType> dtype_;
+  BuiltModel built_;
+  std::vector<NamedTensor> tensors_;
+  bool same_numbers_ = true;
+};
+
+HfTokenIds token_ids_of(const LoadedStep& step) {
+  const HfTokenIds ids = saved_token_ids(step);
+  if (ids != HfTokenIds{} || !fs::is_regular_file(step.folder() / "tokenizer.json")) return ids;
+  const Tokenizer tokenizer = Tokenizer::load(step.folder());
+  return exported_token_ids(ids, tokenizer.bos_id(), tokenizer.eos_id());
+}
+
+void write_native(const ConvertOptions& o, const LoadedStep& step, const Weights& weights, const TensorSource& read) {
+  JobConfig config;
+  config.model = config_of(step, 0).model;
+  StepState state;
+  state.model_only = true, state.model = weights.tensors(), state.read = read, state.copy_files = carried_files(step.folder());
+  Json saved{{"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", weights.description().json()}}},
+             {"config", Json::parse(to_json(config))}};
+  nlohmann::ordered_json ids = Json::object();
+  write_token_ids(saved_token_ids(step), ids);
+  if (!ids.empty()) saved["hf_token_ids"] = ids;
+  state.state_json = saved.dump(1);
+  CheckpointOptions options;
+  options.max_shard_bytes = o.max_shard_bytes > 0 ? o.max_shard_bytes : kDefaultShardBytes;
+  write_step(o.to, state, options);
+}
+
+void write_hugging_face(const ConvertOptions& o, const LoadedStep& step, const Weights& weights, const TensorSource& read) {
+  HfExport content;
+  content.config.model = weights.shared_description(), content.config.token_ids = token_ids_of(step);
+  content.model = weights.tensors(), content.read = read, content.dtype = std::nullopt;
+  content.max_shard_bytes = o.max_shard_bytes > 0 ? o.max_shard_bytes : kDefaultShardBytes;
+  content.copy_files = carried_files(step.folder());
+  const auto index =
+      std::find_if(content.copy_files.begin(), content.copy_files.end(), [](const auto& f) { return f.first == kShardIndex; });
+  if (index != content.copy_files.end()) {
+    if (o.max_shard_bytes == 0) content.weight_map = parse_hf_index(read_text(index->second, kMaxIndexOfShards), index->second.string());
+    content.copy_files.erase(index);  // it is written anew
+  }
+  write_hf_step(o.to, 0, content, {});
+}
+
+}  // namespace
+
+ConvertResult convert(const ConvertOptions& o) {
+  check(o.max_shard_bytes >= 0, "--max-shard-bytes: expected a positive number, found {}", o.max_shard_bytes);
+  check_target(o.to);
+  const Stopwatch watch;
+  const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.from), false);  // checksums: when a file is first read
+  const std::string* broken = step.not_finite();
+  check(broken == nullptr, "{}: tensor {} holds a NaN or an infinity; convert an earlier step", step.folder().string(),
+        broken ? *broken : "");
+  const Weights weights(step, saved_model_config(step), o.dtype);
+  const TensorSource read = [&](const std::string& name, int64_t first, int64_t rows) { return weights.read(name, first, rows); };
+  ConvertResult result{.to_hf = step.hf_config() == nullptr};
+  result.to_hf ? write_hugging_face(o, step, weights, read) : write_native(o, step, weights, read);
+  for (const NamedTensor& t : weights.tensors()) result.bytes += static_cast<int64_t>(t.tensor.nbytes());
+  result.tensors = static_cast<int64_t>(weights.tensors().size());
+  result.same_numbers = weights.same_numbers() && !(step.hf_config() && step.hf_config()->quantization);
+  result.seconds = watch.seconds();
+  return result;
+}
+
+namespace {
+
+constexpr int64_t kCheckedRows = 2, kCheckedTokens = 64, kCheckedPiece = 8;  // logits are looked at after every 8 tokens
+
+// fp32 [kCheckedTokens / kCheckedPiece, kCheckedRows, V].
+at::Tensor some_logits(const fs::path& folder) {
+  const LoadedStep step = LoadedStep::open(resolve_checkpoint(folder), false);
+  JobConfig config = config_of(step, 0);
+  config.model = saved_model_config(step);
+  config.training.mixed_precision_param = "float32";
+  Engine::Options options;
+  options.trainable = false, options.positions = kCheckedTokens;
+  Engine engine(config, options);
+  restore_model(engine, step);
+  const at::Tensor tokens = at::empty({kCheckedRows, kCheckedTokens}, at::kLong);
+  const PhiloxKey key = philox_key(0, "tokens to compare logits");
+  int64_t* id = tokens.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < tokens.numel(); ++i) id[i] = philox(key, i)[0] % engine.size().vocab;
+  std::vector<KvCache> caches = engine.model().make_caches(kCheckedRows, kCheckedTokens);
+  std::vector<at::Tensor> logits;
+  for (int64_t at = 0; at < kCheckedTokens; at += kCheckedPiece)
+    logits.push_back(engine.model().next_token_logits(tokens.narrow(1, at, kCheckedPiece).contiguous(), caches).clone());
+  return at::stack(logits);
+}
+
+}  // namespace
+
+LogitsDifference compare_logits(const fs::path& first, const fs::path& second) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor a = some_logits(first).to(at::kDouble), b = some_logits(second).to(at::kDouble);
+  check(a.sizes() == b.sizes(), "{} has logits of shape {}, {} of {}", first.string(), shape_text(a.sizes().vec()), second.string(),
+        shape_text(b.sizes().vec()));
+  const at::Tensor log_p = at::log_softmax(a, -1), log_q = at::log_softmax(b, -1);
+  LogitsDifference d;
+  d.largest = (a - b).abs().max().item<double>(), d.magnitude = a.abs().max().item<double>();
+  d.divergence = (log_p.exp() * (log_p - log_q)).sum(-1).mean().item<double>();
+  d.finite = at::isfinite(a).all().item<bool>() && at::isfinite(b).all().item<bool>();
+  return d;
+}
+
+}  // namespace halftone
