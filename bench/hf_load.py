@@ -107,8 +107,8 @@ def main():
         row("cat", warm, timed("sh", "-c", "cat \"$0\"/*.safetensors > /dev/null", face)[0], gb)
         prepare(face, warm)
         words = (program, "generate", "--checkpoint", face, "--prompt", "a", "--max-new-tokens", "1", "--device", "cpu")
-        _, text, peak = timed(*words)
-        row("load", warm, float(re.search(r"loaded in ([0-9.]+) s", text).group(1)), gb, f"peak {peak:.2f} GiB")
+        seconds, peak = map(float, re.search(r"loaded in ([0-9.]+) s with ([0-9.]+) GiB", timed(*words)[1]).groups())
+        row("load", warm, seconds, gb, f"peak {peak:.2f} GiB")
     for warm in (False, True):
         for what, start, end in (("cp", face, copy), ("convert", face, native), ("cp", native, copy), ("convert back", native, back)):
             prepare(start, warm)
@@ -120,4 +120,5 @@ def main():
         shutil.rmtree(native)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -203,7 +203,7 @@ def runs(work, face, native, fp8):
     assert read_json(out, "generation_config.json")["eos_token_id"] == [2047, 860, 3]
     assert os.path.exists(os.path.join(out, "chat_template.jinja"))
     trained = train(os.path.join(work, "run2"), *start, *options, f"--checkpoint.initial_load_path={native}")
-    assert trained.returncode == 0 and "Loaded initial weights" in trained.stdout and "another model" not in trained.stdout, trained.stdout
+    assert trained.returncode == 0 and "Loaded initial weights" in trained.stdout, trained.stdout
     step = os.path.join(work, "run2", "checkpoint", "step-1")
     assert say(step) == say(native)
     return step

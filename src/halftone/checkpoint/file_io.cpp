@@ -43,11 +43,13 @@ File File::open_read(const std::filesystem::path& path) {
   return file;
 }
 
-File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+File::File(File&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), written_(other.written_), started_(other.started_), path_(std::move(other.path_)) {}
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) ::close(fd_);
     fd_ = std::exchange(other.fd_, -1);
+    written_ = other.written_, started_ = other.started_;
     path_ = std::move(other.path_);
   }
   return *this;
@@ -65,7 +67,19 @@ void File::write(const void* data, size_t bytes) {
     if (n == 0) fail_errno("write", path_, ENOSPC);
     p += n;
     bytes -= static_cast<size_t>(n);
+    written_ += static_cast<uint64_t>(n);
   }
+}
+
+void File::start_writing() {
+  constexpr uint64_t kLeast = uint64_t{4} << 20;
+  if (written_ - started_ < kLeast) return;
+  ::sync_file_range(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_), SYNC_FILE_RANGE_WRITE);
+  started_ = written_;
+}
+
+void File::will_read(uint64_t offset, uint64_t bytes) const {
+  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
 }
 
 void File::read_at(void* data, size_t bytes, uint64_t offset) const {

@@ -19,6 +19,9 @@ class File {
   ~File();
 
   void write(const void* data, size_t bytes);
+  // Hints that change no result: the disk starts to write what write() has given so far; to read what is asked for soon.
+  void start_writing();
+  void will_read(uint64_t offset, uint64_t bytes) const;
   // Reads exactly `bytes` bytes at `offset`; the file ending earlier is an error.
   void read_at(void* data, size_t bytes, uint64_t offset) const;
   uint64_t size() const;
@@ -31,6 +34,7 @@ class File {
  private:
   File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
   int fd_ = -1;
+  uint64_t written_ = 0, started_ = 0;  // bytes given to write(), of which the disk was told
   std::filesystem::path path_;
 };
 

@@ -143,6 +143,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
     const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     write_text_file(folder / "model.safetensors.index.json", index.dump(2) + "\n");
   }
+  if (content.verify) content.verify();
   std::set<std::string> copied;
   for (const auto& [name, path] : content.copy_files) copy_into(path, folder / name), copied.insert(name);
   if (!copied.contains("generation_config.json") && config.token_ids != HfTokenIds{})
@@ -309,6 +310,8 @@ void HfFolder::read_rows(const std::string& native, int64_t first_row, at::Tenso
     rows.arrange = [&](const at::Tensor& t) { return permute_from_hf(t, t.size(0) / rows.unit); };
   }
   const uint64_t row_bytes = (entry.end - entry.begin) / static_cast<uint64_t>(entry.shape.empty() ? 1 : entry.shape[0]);
+  if (!from.quantized && out.dim() > 0)
+    file.will_read(entry, static_cast<uint64_t>(out.size(0)) * row_bytes, static_cast<uint64_t>(first_row) * row_bytes);
   rows.read = [&](int64_t first, int64_t count, void* data) {
     if (from.quantized) return from.quantized->read(first_row + first, count, static_cast<float*>(data));
     file.read(entry, data, static_cast<uint64_t>(count) * row_bytes, static_cast<uint64_t>(first_row + first) * row_bytes);

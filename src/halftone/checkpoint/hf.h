@@ -27,6 +27,7 @@ struct HfExport {
   std::optional<at::ScalarType> dtype = at::kFloat;  // none: each keeps its own
   int64_t max_shard_bytes = int64_t{5} << 30;
   std::vector<std::pair<std::string, std::string>> weight_map{};  // name in the file, file: of a model.safetensors.index.json; see below
+  std::function<void()> verify{};  // where set, called when the weights are written: an Error ends the export
   std::vector<std::pair<std::string, std::filesystem::path>> copy_files{};  // name inside the folder, file to copy: the tokenizer's
 };
 // Writes model.safetensors (or shards with model.safetensors.index.json), config.json, generation_config.json and the copies into

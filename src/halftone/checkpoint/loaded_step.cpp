@@ -193,10 +193,12 @@ at::Tensor LoadedStep::read(const std::string& name, int64_t first_row, int64_t 
   return out;
 }
 
-void LoadedStep::verify(const std::string& name) const {
-  if (hf_) return;
-  for (const TensorChunk& chunk : index_.tensors.at(name).chunks)
-    if (verified_.insert(chunk.file).second) check_checksum(folder_ / chunk.file, index_.files.at(chunk.file));
+void LoadedStep::verify_model() const {
+  std::set<std::string> files;
+  for (const auto& [name, tensor] : index_.tensors)
+    for (const TensorChunk& chunk : tensor.chunks)
+      if (!name.starts_with(kOptimPrefix)) files.insert(chunk.file);
+  for (const std::string& name : files) check_checksum(folder_ / name, index_.files.at(name));
 }
 
 void LoadedStep::check_model_names(const std::vector<std::string>& expected) const {

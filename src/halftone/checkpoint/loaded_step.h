@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -54,8 +53,8 @@ class LoadedStep {
   // New CPU tensors in the stored type: the whole tensor, some rows of it.
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, int64_t first_row, int64_t rows) const;
-  // Compares the checksums of the files that hold the tensor, each file once, where there are any.
-  void verify(const std::string& name) const;
+  // Compares the checksums of the files that hold the model, where there are any; may run beside reads.
+  void verify_model() const;
   // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").
   void check_model_names(const std::vector<std::string>& expected) const;
 
@@ -67,7 +66,6 @@ class LoadedStep {
   CheckpointIndex index_;
   std::string state_json_ = "{}";
   mutable std::map<std::string, SafetensorsFile> files_;  // opened when first needed
-  mutable std::set<std::string> verified_;                // files
   std::unique_ptr<HfFolder> hf_;
 };
 

@@ -164,6 +164,10 @@ void SafetensorsFile::read(const TensorEntry& tensor, void* data, uint64_t bytes
   file_.is_open() ? file_.read_at(data, bytes, at) : File::open_read(path()).read_at(data, bytes, at);
 }
 
+void SafetensorsFile::will_read(const TensorEntry& tensor, uint64_t bytes, uint64_t offset) const {
+  if (file_.is_open()) file_.will_read(header_.data_start + tensor.begin + offset, bytes);
+}
+
 struct SafetensorsWriter::Hash {
   XXH3_state_t* state = XXH3_createState();
   Hash() { XXH3_64bits_reset(state); }
@@ -206,6 +210,7 @@ void SafetensorsWriter::put(const void* data, uint64_t bytes) {
   file_.write(data, bytes);
   if (hash_) XXH3_64bits_update(hash_->state, data, bytes);
   total_ += bytes;
+  file_.start_writing();  // the disk works while the next bytes are read
 }
 
 void SafetensorsWriter::write(const void* data, uint64_t bytes) {

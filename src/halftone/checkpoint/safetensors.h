@@ -57,6 +57,7 @@ class SafetensorsFile {
   const TensorEntry& at(const std::string& name) const;    // an error names the file and the tensor
   // `bytes` bytes of the tensor from byte `offset` of it.
   void read(const TensorEntry& tensor, void* data, uint64_t bytes, uint64_t offset = 0) const;
+  void will_read(const TensorEntry& tensor, uint64_t bytes, uint64_t offset) const;  // a hint: read() of them follows
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:

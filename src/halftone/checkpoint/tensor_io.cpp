@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
+#include <deque>
 #include <exception>
-#include <future>
 #include <mutex>
 #include <set>
+#include <thread>
 #include <unordered_map>
 
 #include "halftone/base/error.h"
@@ -136,12 +138,64 @@ at::Tensor contents_of(const Piece& piece, const TensorSource& source) {
   return rows.detach().to(at::kCPU, piece.type).contiguous();
 }
 
+// Reads pieces on a thread, some ahead of who takes them.
+class ReadAhead {
+ public:
+  ReadAhead(const std::vector<Piece>& pieces, const TensorSource& source)
+      : thread_([this, &pieces, &source] {
+          try {
+            for (const Piece& piece : pieces)
+              if (!put(contents_of(piece, source))) return;
+          } catch (...) {
+            const std::lock_guard lock(mutex_);
+            failure_ = std::current_exception();
+            changed_.notify_all();
+          }
+        }) {}
+  ~ReadAhead() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      changed_.notify_all();
+    }
+    thread_.join();
+  }
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+  at::Tensor next() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return failure_ || !ready_.empty(); });
+    if (ready_.empty()) std::rethrow_exception(failure_);
+    at::Tensor tensor = std::move(ready_.front());
+    ready_.pop_front();
+    changed_.notify_all();
+    return tensor;
+  }
+
+ private:
+  bool put(at::Tensor tensor) {  // false when nobody takes it
+    constexpr size_t kMost = 4;
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return ended_ || ready_.size() < kMost; });
+    if (ended_) return false;
+    ready_.push_back(std::move(tensor));
+    changed_.notify_all();
+    return true;
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<at::Tensor> ready_;
+  std::exception_ptr failure_;
+  bool ended_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
 }  // namespace
 
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
                              const TensorSource& source) {
-  constexpr size_t kPiece = size_t{32} << 20;
+  constexpr size_t kPiece = size_t{8} << 20;
   std::vector<TensorEntry> entries;
   std::unordered_map<std::string, const NamedTensor*> by_name;
   for (const NamedTensor& t : tensors) {
@@ -160,14 +214,12 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
       pieces.push_back({by_name.at(entry.name), scalar_type_of(entry.dtype), first, std::min(step, rows - first)});
   }
   std::vector<std::string> not_finite;
-  std::future<at::Tensor> next;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const at::Tensor host = next.valid() ? next.get() : contents_of(pieces[i], source);
-    if (i + 1 < pieces.size() && pieces[i + 1].tensor->tensor.is_meta())
-      next = std::async(std::launch::async, contents_of, std::cref(pieces[i + 1]), std::cref(source));
-    const std::string& name = pieces[i].tensor->name;
-    if (!is_finite(file_dtype_of(pieces[i].type), host.const_data_ptr(), host.nbytes()) &&
-        (not_finite.empty() || not_finite.back() != name))
+  std::optional<ReadAhead> ahead;
+  if (source && !pieces.empty() && pieces[0].tensor->tensor.is_meta()) ahead.emplace(pieces, source);
+  for (const Piece& piece : pieces) {
+    const at::Tensor host = ahead ? ahead->next() : contents_of(piece, source);
+    const std::string& name = piece.tensor->name;
+    if (!is_finite(file_dtype_of(piece.type), host.const_data_ptr(), host.nbytes()) && (not_finite.empty() || not_finite.back() != name))
       not_finite.push_back(name);
     writer.write(host.const_data_ptr(), host.nbytes());
   }
@@ -229,6 +281,7 @@ bool read_tensor(const SafetensorsFile& file, const TensorEntry& entry, at::Tens
   if (out.numel() == 0) return true;
   const uint64_t row_bytes = (entry.end - entry.begin) / static_cast<uint64_t>(entry.shape.empty() ? 1 : entry.shape[0]);
   const auto begin = static_cast<uint64_t>(first_row.value_or(0));
+  file.will_read(entry, out.dim() == 0 ? row_bytes : static_cast<uint64_t>(out.size(0)) * row_bytes, begin * row_bytes);
   return fill_rows(out, {stored, [&](int64_t first, int64_t rows, void* data) {
                            file.read(entry, data, static_cast<uint64_t>(rows) * row_bytes,
                                      (begin + static_cast<uint64_t>(first)) * row_bytes);

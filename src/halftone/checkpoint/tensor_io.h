@@ -49,8 +49,8 @@ struct WrittenTensors : WrittenFile {
   std::vector<std::string> not_finite{};  // tensors that hold a NaN or an infinity
 };
 // Writes one safetensors file, parts of tensors under chunk_name(); floating-point tensors as `dtype` where it is given. Copies some MiB
-// at a time. With `source` tensors need no contents (device meta): it gives them piece by piece, by their own names; of those without
-// contents the next piece on a thread, while this one is written.
+// at a time. With `source` tensors need no contents (device meta): it gives them piece by piece, by their own names; where
+// they have none on a thread, while others are written.
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum = true,
                              std::optional<at::ScalarType> dtype = std::nullopt, const TensorSource& source = {});

@@ -26,9 +26,9 @@ int generate_command(Arguments args) {
       generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
   std::fputc('\n', stdout);
   if (!quiet)
-    std::fprintf(stderr, "%lld tokens after %lld of the prompt, %.1f tokens/s; weights loaded in %.2f s\n",
+    std::fprintf(stderr, "%lld tokens after %lld of the prompt, %.1f tokens/s; weights loaded in %.2f s with %.2f GiB\n",
                  static_cast<long long>(r.new_tokens), static_cast<long long>(r.prompt_tokens),
-                 static_cast<double>(r.new_tokens) / r.seconds, r.load_seconds);
+                 static_cast<double>(r.new_tokens) / r.seconds, r.load_seconds, r.load_gib);
   return 0;
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <future>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
@@ -34,11 +35,13 @@ void check_target(const fs::path& to) {
   std::error_code ignored;
   if (!fs::exists(to, ignored)) return;
   check(fs::is_directory(to, ignored), "--to {}: there is a file of that name; give the name of a new folder", to.string());
+  std::string other;
   for (const auto& entry : fs::directory_iterator(to)) {
-    const bool weights = entry.path().extension() == ".safetensors" || entry.path().filename() == "index.json";
-    fail("--to {}: the folder {} ({}); give the name of a new one", to.string(), weights ? "has weights already" : "is not empty",
-         entry.path().filename().string());
+    other = entry.path().filename().string();
+    check(entry.path().extension() != ".safetensors" && other != "index.json",
+          "--to {}: the folder has weights already ({}); give the name of a new one", to.string(), other);
   }
+  check(other.empty(), "--to {}: the folder is not empty ({}); give the name of a new one", to.string(), other);
 }
 
 // What of a run's configuration says which model the step holds, with all of its hyper-parameters.
@@ -86,7 +89,6 @@ class Weights {
 
   // Rows in the type that is written.
   at::Tensor read(const std::string& name, int64_t first, int64_t rows) const {
-    step_.verify(name);
     const TensorInfo stored = step_.info(name);
     const at::ScalarType type = type_of(stored);
     std::vector<int64_t> shape = stored.shape;
@@ -154,6 +156,9 @@ void write_hugging_face(const ConvertOptions& o, const LoadedStep& step, const W
     if (o.max_shard_bytes == 0) content.weight_map = parse_hf_index(read_text(index->second, kMaxIndexOfShards), index->second.string());
     content.copy_files.erase(index);  // it is written anew
   }
+  // Beside the conversion, which reads the same bytes; before the folder gets its name.
+  std::future<void> verified = std::async(std::launch::async, [&] { step.verify_model(); });
+  content.verify = [&] { verified.get(); };
   write_hf_step(o.to, 0, content, {});
 }
 

@@ -43,7 +43,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   GenerateResult result;
   const Stopwatch loading;
   restore_model(engine, step);
-  result.load_seconds = loading.seconds();
+  result.load_seconds = loading.seconds(), result.load_gib = peak_memory(options.device).reserved_gib;
   check(engine.size().vocab >= tokenizer.vocab_size(),
         "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer", tokenizer.vocab_size(),
         engine.size().vocab);

@@ -20,7 +20,7 @@ struct GenerateOptions {
 struct GenerateResult {
   int64_t prompt_tokens = 0, new_tokens = 0;
   double seconds = 0;
-  double load_seconds = 0;  // of the weights, after the model was made
+  double load_seconds = 0, load_gib = 0;  // of the weights, after the model was made; peak memory of the device until then
 };
 
 // Continues the prompt token by token with a KV cache; `emit` gets the prompt with the first token, so that nothing stands before an error,
