@@ -16,6 +16,7 @@
 #include "halftone/config/load.h"
 #include "halftone/data/tokenizer.h"
 #include "halftone/models/registry.h"
+#include "halftone/ops/device.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/hf_model.h"
 #include "halftone/train/run_state.h"
@@ -193,6 +194,12 @@ at::Tensor some_logits(const fs::path& folder) {
   JobConfig config = config_of(step, 0);
   config.model = saved_model_config(step);
   config.training.mixed_precision_param = "float32";
+  constexpr double kGiB = 1 << 30;
+  const int64_t needed = build_model(config.model, 0).model->size().parameters * static_cast<int64_t>(sizeof(float));
+  check(needed <= available_memory(),
+        "--check: {} takes {:.1f} GiB in float32, {:.1f} GiB of memory are available; the conversion is complete, compare on a larger "
+        "machine",
+        folder.string(), static_cast<double>(needed) / kGiB, static_cast<double>(available_memory()) / kGiB);
   Engine::Options options;
   options.trainable = false, options.positions = kCheckedTokens;
   Engine engine(config, options);
