@@ -49,10 +49,10 @@ inline const std::string& cached_missing_for(const std::string& device) {
 }
 
 // Before the first test: LibTorch remembers that there is no CUDA once anything, a seed say, has asked before its library was loaded.
-class FindDevices : public testing::Environment {
+class FindDevices : public ::testing::Environment {
   void SetUp() override { cached_missing_for("cuda"); }
 };
-inline testing::Environment* const kFindDevices = testing::AddGlobalTestEnvironment(new FindDevices);
+inline ::testing::Environment* const kFindDevices = ::testing::AddGlobalTestEnvironment(new FindDevices);
 
 inline void enter_device(const std::string& name) {
   const std::string& reason = cached_missing_for(name);
@@ -67,9 +67,9 @@ inline void leave_device() {
   synchronize(device);
 }
 
-inline auto test_devices() { return testing::Values(std::string("cpu"), std::string("cuda")); }
+inline auto test_devices() { return ::testing::Values(std::string("cpu"), std::string("cuda")); }
 
-class OnDevice : public testing::TestWithParam<std::string> {
+class OnDevice : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { enter_device(GetParam()); }
   void TearDown() override { leave_device(); }
@@ -77,7 +77,7 @@ class OnDevice : public testing::TestWithParam<std::string> {
 
 // With a case of its own.
 template <class T>
-class OnDeviceWith : public testing::TestWithParam<std::tuple<std::string, T>> {
+class OnDeviceWith : public ::testing::TestWithParam<std::tuple<std::string, T>> {
  protected:
   void SetUp() override { enter_device(std::get<0>(this->GetParam())); }
   void TearDown() override { leave_device(); }

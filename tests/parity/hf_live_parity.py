@@ -1,5 +1,5 @@
-"""Makes new golden Llama models with Hugging Face transformers and a seed of its own, and lets the C++ test compare loss and
-every gradient with them, so that parity does not rest on one committed draw.
+"""Makes the golden models anew with Hugging Face transformers and a seed of its own, and lets the C++ test compare loss, logits,
+every gradient and greedy generation with them, so that parity does not rest on one committed draw.
 
 Needs torch and transformers in some Python: HALFTONE_TORCH_PYTHON names one, else the interpreter that runs this script.
 The C++ side is the command line after the script's name, run with HALFTONE_SOURCE_DIR pointing at the new files; by
@@ -20,18 +20,18 @@ def main():
     probe = subprocess.run([python, "-c", "import torch, transformers, safetensors.torch"], capture_output=True, text=True)
     if probe.returncode != 0:
         reason = (probe.stderr.strip().splitlines() or ["it does not start"])[-1]
-        print(f"skipped: llama_live_parity needs torch and transformers in Python ({reason}); set HALFTONE_TORCH_PYTHON")
+        print(f"skipped: hf_live_parity needs torch and transformers in Python ({reason}); set HALFTONE_TORCH_PYTHON")
         return 77
-    program = sys.argv[1:] or [os.path.join(os.environ.get("HALFTONE_BIN", "build/release/bin"), "train_test"), "--gtest_filter=LlamaGolden*"]
+    program = sys.argv[1:] or [os.path.join(os.environ.get("HALFTONE_BIN", "build/release/bin"), "train_test"), "--gtest_filter=*HfGolden*"]
     seed = int(os.environ.get("HALFTONE_SEED", random.randrange(1, 1 << 31)))
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder, "tests/golden")
-        subprocess.run([python, SOURCE / "tests/golden/make_llama_golden.py", "--out", out, "--seed", str(seed)], check=True,
+        subprocess.run([python, SOURCE / "tests/golden/make_hf_golden.py", "--out", out, "--seed", str(seed)], check=True,
                        stderr=subprocess.DEVNULL)
         result = subprocess.run(program, env=dict(os.environ, HALFTONE_SOURCE_DIR=folder), capture_output=True, text=True)
     print(result.stdout[-3000:], result.stderr[-3000:])
     if result.returncode != 0 or "0 tests from 0 test" in result.stdout:
-        print(f"llama_live_parity: the C++ side differs or ran nothing; repeat with HALFTONE_SEED={seed}")
+        print(f"hf_live_parity: the C++ side differs or ran nothing; repeat with HALFTONE_SEED={seed}")
         return 1
     return 0
 

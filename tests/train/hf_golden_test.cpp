@@ -1,0 +1,171 @@
+// Every model of tests/golden (make_hf_golden.py) does what Hugging Face transformers does with the same file: loss, logits, every
+// gradient, greedy generation; and a folder that was read is written back as it was.
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/support.h"
+#include "halftone/checkpoint/store.h"
+#include "halftone/models/registry.h"
+#include "halftone/nn/parameter_store.h"
+#include "halftone/nn/pass.h"
+#include "halftone/train/hf_model.h"
+#include "ops/test_device.h"
+#include "source_dir.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path golden_folder(const std::string& name) { return fs::path(source_dir()) / "tests/golden" / name; }
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  std::error_code absent;  // as a test that fails, not before main
+  for (const auto& entry : fs::directory_iterator(golden_folder(""), absent))
+    if (fs::exists(entry.path() / "golden.safetensors")) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+double relative(const at::Tensor& reference, const at::Tensor& x) {
+  const at::Tensor r = reference.to(at::kDouble);
+  return ((r - x.to(at::kCPU, at::kDouble)).norm() / r.norm()).item<double>();
+}
+
+at::Tensor read(const SafetensorsFile& file, const std::string& name) {
+  const TensorEntry& entry = file.at(name);
+  at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype));
+  read_tensor(file, entry, out, false);
+  return out;
+}
+
+// The model of a folder in fp32 on the running test's device, with tables for rows of `positions` tokens.
+struct Loaded {
+  LoadedStep weights;
+  const ModelDescription& hf;
+  BuiltModel built;
+  nn::ParameterStore store;
+
+  Loaded(const std::string& name, int64_t positions)
+      : weights(LoadedStep::open(golden_folder(name), false)), hf(*weights.hf_config()->model), built(build(hf)) {
+    check_matches_hf(*built.description, hf, name);
+    store.materialize(*built.model, {test_device(), at::kFloat, at::kFloat, true});
+    for (nn::Parameter* p : store.parameters()) weights.read_into(p->fqn, p->master, true);
+    store.masters_changed();
+    built.model->prepare(test_device(), positions);
+  }
+  static BuiltModel build(const ModelDescription& hf) {
+    ModelConfig config;
+    config.name = hf.family().name, config.overrides = hf.hyper_parameters();
+    return build_model(config, 0);
+  }
+};
+
+class HfGolden : public OnDeviceWith<std::string> {
+ protected:
+  at::Tensor golden(const std::string& tensor) const {
+    return read(SafetensorsFile(golden_folder(param()) / "golden.safetensors"), tensor);
+  }
+  // A GPU's products add up in another order.
+  double bar() const { return test_device().is_cpu() ? 1e-5 : 5e-5; }
+
+  void compare(nn::Recompute recompute) const {
+    const at::Tensor ids = golden("input_ids"), labels = golden("labels");
+    Loaded loaded(param(), ids.size(1));
+    loaded.built.model->set_recompute(nn::RecomputePlan(4, recompute));
+    const auto valid = labels.ne(-100).sum().item<int64_t>();
+    ASSERT_LT(valid, labels.numel());
+    nn::Pass pass(*loaded.built.model, {ids.to(test_device()), {}, {}, {}, {}}, labels.to(test_device()), 1.0 / static_cast<double>(valid),
+                  true);
+    pass.backward();
+    EXPECT_LT(relative(golden("loss"), pass.loss_sum() / valid), bar());
+    std::set<std::string> names;
+    for (nn::Parameter* p : loaded.store.parameters()) {
+      const std::string hf_name = loaded.hf.family().hf_name(p->fqn).value();
+      const NamedTensor expected = hf_to_native({hf_name, golden("grad." + hf_name)}, loaded.hf);
+      EXPECT_EQ(expected.name, p->fqn);
+      EXPECT_LT(relative(expected.tensor, p->weight.grad), bar()) << p->fqn;
+      names.insert("grad." + hf_name);
+    }
+    for (const TensorEntry& entry : SafetensorsFile(golden_folder(param()) / "golden.safetensors").header().tensors)
+      EXPECT_TRUE(!entry.name.starts_with("grad.") || names.contains(entry.name)) << entry.name << " belongs to no parameter";
+  }
+};
+
+TEST_P(HfGolden, LossAndGradientsEqualTransformers) { compare(nn::Recompute::none); }
+TEST_P(HfGolden, RecomputedBlocksGiveTheSameGradients) {
+  for (const nn::Recompute recompute : {nn::Recompute::full, nn::Recompute::op}) compare(recompute);
+}
+
+// Both rows at once, a prompt of three tokens and then one token at a time: every position's logits through the cache. Dynamic RoPE has
+// those of the row's length at its last position only.
+TEST_P(HfGolden, LogitsOfEveryPositionEqualTransformers) {
+  const at::Tensor ids = golden("input_ids").to(test_device()), expected = golden("logits");
+  const int64_t rows = ids.size(0), length = ids.size(1), prompt = param() == "llama_dynamic" ? length : 3;
+  Loaded loaded(param(), length);
+  std::vector<KvCache> caches = loaded.built.model->make_caches(rows, length);
+  for (int64_t last = prompt - 1, first = 0; last < length; first = ++last) {
+    const at::Tensor logits = loaded.built.model->next_token_logits(ids.narrow(1, first, last + 1 - first).contiguous(), caches);
+    EXPECT_LT(relative(expected.select(1, last), logits), bar()) << "position " << last;
+  }
+}
+
+TEST_P(HfGolden, GreedyTokensEqualTransformers) {
+  const at::Tensor prompt = golden("prompt"), expected = golden("greedy");
+  Loaded loaded(param(), prompt.numel() + expected.numel());
+  std::vector<KvCache> caches = loaded.built.model->make_caches(1, prompt.numel() + expected.numel());
+  std::vector<int64_t> tokens;
+  at::Tensor next = prompt.to(test_device()).unsqueeze(0);
+  for (int64_t i = 0; i < expected.numel(); ++i) {
+    next = loaded.built.model->next_token_logits(next, caches).argmax(1, true);
+    tokens.push_back(next.item<int64_t>());
+  }
+  EXPECT_EQ(tokens, std::vector<int64_t>(expected.const_data_ptr<int64_t>(), expected.const_data_ptr<int64_t>() + expected.numel()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, HfGolden, ::testing::Combine(test_devices(), ::testing::ValuesIn(golden_names())),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
+
+class HfGoldenFolder : public ::testing::TestWithParam<std::string> {};
+
+// Names, types and bits of every tensor, and config.json as far as it says what the model is.
+TEST_P(HfGoldenFolder, IsWrittenBackAsItWas) {
+  const testing::TemporaryFolder folder;
+  const LoadedStep loaded = LoadedStep::open(golden_folder(GetParam()), true);
+  const HfConfig& config = *loaded.hf_config();
+  std::vector<NamedTensor> model;
+  for (const std::string& name : loaded.model_names()) model.push_back({name, loaded.read(name)});
+  const SafetensorsFile file(golden_folder(GetParam()) / "model.safetensors");
+  write_hf(folder.path(), {.config = config, .model = model, .dtype = scalar_type_of(file.header().tensors.front().dtype)});
+  const SafetensorsFile written(folder / "model.safetensors");
+  std::vector<std::string> expected_names, names;
+  for (const TensorEntry& entry : file.header().tensors) expected_names.push_back(entry.name);
+  for (const TensorEntry& entry : written.header().tensors) names.push_back(entry.name);
+  std::sort(expected_names.begin(), expected_names.end()), std::sort(names.begin(), names.end());
+  ASSERT_EQ(names, expected_names);
+  for (const std::string& name : names) {
+    EXPECT_EQ(written.at(name).dtype, file.at(name).dtype) << name;
+    EXPECT_TRUE(at::equal(read(written, name), read(file, name))) << name;
+  }
+  const LoadedStep again = LoadedStep::open(folder.path(), true);
+  EXPECT_EQ(&again.hf_config()->model->family(), &config.model->family());
+  EXPECT_EQ(again.hf_config()->model->hf_parameters(), config.model->hf_parameters());
+  EXPECT_EQ(again.hf_config()->torch_dtype, config.torch_dtype);
+  EXPECT_EQ(again.hf_config()->token_ids, config.token_ids);
+}
+INSTANTIATE_TEST_SUITE_P(All, HfGoldenFolder, ::testing::ValuesIn(golden_names()), [](const auto& info) { return info.param; });
+
+TEST(HfGoldenFolders, EveryFamilyHasOne) {
+  std::set<std::string_view> found;
+  for (const std::string& name : golden_names())
+    found.insert(LoadedStep::open(golden_folder(name), false).hf_config()->model->family().name);
+  for (const ModelFamily* family : model_families()) EXPECT_TRUE(found.contains(family->name)) << family->name;
+}
+
+}  // namespace
+}  // namespace halftone
