@@ -2,8 +2,41 @@
 
 #include <gtest/gtest.h>
 
+#include "halftone/models/registry.h"
+
 namespace halftone {
 namespace {
+
+// platform.md 4.1 and 4.2, and of the others what their pages state.
+TEST(Flops, EveryFlavourHasTheParametersAndTheWorkOfItsTable) {
+  struct Row {
+    const char *family, *flavor;
+    int64_t parameters;
+    double gflop = 0;  // a token, at `length`
+    int64_t length = 0;
+  };
+  for (const Row& row : {
+           Row{"llama3", "debugmodel", 6'163'712, 0.185, 8192},
+           {"llama3", "1B", 1'235'814'400, 10.636, 8192},
+           {"llama3", "3B", 3'212'749'824, 27.732, 8192},
+           {"llama3", "8B", 8'030'261'248, 57.914, 8192},
+           {"llama3", "70B", 70'553'706'496, 481.443, 8192},
+           {"llama3", "405B", 405'853'388'800, 2625.449, 8192},
+           {"qwen3", "debugmodel", 31'987'968, 0.997, 4096},
+           {"qwen3", "0.6B", 596'049'920, 6.395, 4096},
+           {"qwen3", "1.7B", 1'720'574'976, 13.142, 4096},
+           {"qwen3", "4B", 4'022'468'096, 31.383, 4096},
+           {"qwen3", "8B", 8'190'735'360, 52.658, 4096},
+           {"qwen3", "14B", 14'768'307'200, 94.009, 4096},
+           {"qwen3", "32B", 32'762'123'264, 217.675, 4096},
+       }) {
+    ModelConfig config;
+    config.name = row.family, config.flavor = row.flavor;
+    const nn::ModelSize size = build_model(config, 0).model->size();
+    EXPECT_EQ(size.parameters, row.parameters) << row.family << " " << row.flavor;
+    if (row.length > 0) EXPECT_NEAR(flops_per_token(size, row.length) * 1e-9, row.gflop, 5.01e-4) << row.family << " " << row.flavor;
+  }
+}
 
 // Llama 3 8B: N = 8,030,261,248, table 128256 x 4096, 32 layers, 32 heads of 128; S = 8192.
 TEST(Flops, Llama8B) {

@@ -1,0 +1,67 @@
+// Every shipped recipe trains every family: the debug model, smaller still, learns one batch by heart.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "train/small_engine.h"
+
+namespace halftone {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path& recipe_folder() {
+  static const fs::path folder = fs::path(source_dir()) / "recipes" / "precision";
+  return folder;
+}
+
+std::vector<std::string> recipes() {
+  std::vector<std::string> names = {"none"};
+  std::error_code absent;  // as a test that fails, not before main
+  for (const auto& entry : fs::directory_iterator(recipe_folder(), absent)) names.push_back(entry.path().stem());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::vector<std::string> families() {
+  std::vector<std::string> names;
+  for (const ModelFamily* family : model_families()) names.emplace_back(family->name);
+  return names;
+}
+
+class Families : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
+
+TEST_P(Families, LearnABatch) {
+  const auto& [family, recipe] = GetParam();
+  // One recipe names the six layers that it is for.
+  const std::string model =
+      fmt::format(R"(--model.overrides={{"dim":64,"n_layers":{},"n_heads":2,"n_kv_heads":1,"head_dim":32,"ffn_dim":96,"vocab_size":256}})",
+                  recipe == "mixed_depth" ? 6 : 2);
+  std::vector<std::string> arguments = {"--model.name=" + family, model, "--quantize.scheme=none", "--optimizer.lr=3e-3"};
+  if (recipe != "none") arguments.push_back("--quantize.recipe=" + (recipe_folder() / (recipe + ".yaml")).string());
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);  // fastest here
+  Engine engine(small_config(arguments), small_options());
+  engine.initialize();
+  at::manual_seed(5);
+  const std::vector<MicroBatch> batches = small_step();
+  std::vector<double> losses;
+  for (int64_t step = 1; step <= 20; ++step) {
+    const StepResult result = engine.step(batches, step, 1);
+    ASSERT_TRUE(result.finite && result.updated) << "step " << step;
+    losses.push_back(result.loss_sum / static_cast<double>(result.valid_labels));
+  }
+  at::set_num_threads(threads);
+  const double first = std::accumulate(losses.begin(), losses.begin() + 3, 0.0) / 3;
+  const double last = std::accumulate(losses.end() - 3, losses.end(), 0.0) / 3;
+  EXPECT_NEAR(first, std::log(256) + 0.5, 0.8);
+  EXPECT_LT(last, first - 0.5);
+}
+INSTANTIATE_TEST_SUITE_P(All, Families, testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(recipes())),
+                         [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
+
+}  // namespace
+}  // namespace halftone
