@@ -89,10 +89,11 @@ std::vector<Case> cases() {
     }
   return all;
 }
-INSTANTIATE_TEST_SUITE_P(Families, BlockCausal, testing::Combine(test_devices(), testing::ValuesIn(cases())), [](const auto& info) {
+std::string case_name(const testing::TestParamInfo<std::tuple<std::string, Case>>& info) {
   const auto& [device, c] = info.param;
   return fmt::format("{}_{}{}_{}", device, c.family, c.window ? "_window" : "", c.compute == at::kFloat ? "fp32" : "bf16");
-});
+}
+INSTANTIATE_TEST_SUITE_P(Families, BlockCausal, testing::Combine(test_devices(), testing::ValuesIn(cases())), case_name);
 
 }  // namespace
 }  // namespace halftone

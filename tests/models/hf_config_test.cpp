@@ -120,11 +120,11 @@ TEST_P(PublishedConfig, IsReadAsItsAuthorsMeantIt) {
 }
 INSTANTIATE_TEST_SUITE_P(All, PublishedConfig, ::testing::ValuesIn(kPublished), [](const auto& info) { return info.param.name; });
 
-// A small model of a family with more entries, null to take one out.
+// A small model of a family with more entries.
 json with_entries(const std::string& type, const std::string& more) {
-  json config = {{"model_type", type},       {"hidden_size", 64},        {"num_hidden_layers", 3},
-                 {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"intermediate_size", 96},
-                 {"vocab_size", 100},        {"rms_norm_eps", 1e-6},     {"max_position_embeddings", 256}};
+  json config = json::parse(R"({"hidden_size":64,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,
+                                "intermediate_size":96,"vocab_size":100,"rms_norm_eps":1e-6,"max_position_embeddings":256})");
+  config["model_type"] = type;
   config.update(json::parse("{" + more + "}"));
   return config;
 }
