@@ -7,7 +7,8 @@
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
 #include "halftone/checkpoint/loaded_step.h"
-#include "halftone/models/llama3/config.h"
+#include "halftone/models/decoder_config.h"
+#include "halftone/models/llama3/family.h"
 #include "halftone/models/registry.h"
 
 namespace halftone {
@@ -21,9 +22,9 @@ const std::string kQ = "model.layers.0.self_attn.q_proj", kK = "model.layers.0.s
                   kDown = "model.layers.0.mlp.down_proj";
 
 HfConfig small_config() {
-  llama3::Config model;
+  DecoderConfig model(llama3::kFamily);
   model.dim = 32, model.n_layers = 1, model.n_heads = 2, model.n_kv_heads = 1, model.ffn_dim = 96, model.vocab_size = 10;
-  return {.model = std::make_shared<llama3::Config>(model)};
+  return {.model = std::make_shared<DecoderConfig>(model)};
 }
 const std::map<std::string, std::vector<int64_t>> kShapes{{kQ, {32, 32}}, {kK, {16, 32}}, {kGate, {96, 32}}, {kDown, {32, 96}}};
 
