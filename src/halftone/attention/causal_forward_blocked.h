@@ -18,11 +18,13 @@ class ForwardBlocks {
   static constexpr int kAheadRows = 8;                          // fetched per strip
   static constexpr float kBoundedScore = 60, kHidden = -1e30f;  // nats; below any score
 
-  ForwardBlocks(const AttentionForward& p, int64_t keys)
+  // For keys [first, end), or a few more.
+  ForwardBlocks(const AttentionForward& p, int64_t first, int64_t end)
       : p_(p),
         width_(static_cast<int>(round_up(p.shape.head_dim, P::kAlign))),
         queries_(block_queries(p.shape)),
-        strips_((keys + kKeys - 1) / kKeys) {
+        first_strip_(first / kKeys),
+        strips_((end + kKeys - 1) / kKeys - first_strip_) {
     Arena count;
     place(count);
     Arena arena{scratch(count.used)};
@@ -34,15 +36,15 @@ class ForwardBlocks {
     return static_cast<int>(smaller<int64_t, int64_t>(most, round_up(s.q_len, P::kAlign)));
   }
 
-  // Keys [0, keys) of one key/value head into operand form.
-  void load_keys(int64_t b, int64_t kv_head, int64_t keys) {
+  // The keys before `end` of one key/value head into operand form.
+  void load_keys(int64_t b, int64_t kv_head, int64_t end) {
     const int hd = p_.shape.head_dim;
-    load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, 0, kv_head, hd), p_.k_layout.row, keys, hd);
-    for (int64_t strip = 0; strip < strips_; ++strip) {
-      const int64_t first = strip * kKeys;
-      load_rows<P>(rows_, width_, kKeys, at<In>(p_.v, p_.v_layout, b, first, kv_head, hd), p_.v_layout.row,
+    const int64_t begin = first_strip_ * kKeys, keys = end - begin;
+    load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, begin, kv_head, hd), p_.k_layout.row, keys, hd);
+    for (int64_t first = 0; first < strips_ * kKeys; first += kKeys) {
+      load_rows<P>(rows_, width_, kKeys, at<In>(p_.v, p_.v_layout, b, begin + first, kv_head, hd), p_.v_layout.row,
                    smaller<int64_t, int64_t>(keys - first, kKeys), hd);
-      transpose_a<P>(v_t_ + strip * kKeys * width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, width_), kKeys, width_);
+      transpose_a<P>(v_t_ + first * width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, width_), kKeys, width_);
     }
     for (int d = 0; d < width_; d += P::kLanes) {
       F most = P::set(0);
@@ -81,8 +83,8 @@ class ForwardBlocks {
           all ? exponentials<false, false>(visible, strip, c) : exponentials<false, true>(visible, strip, c);
         }
       }
-      P::template gemm<Start::add>(width_, to - from, kKeys, v_t_ + strip * kKeys * width_, kKeys, p_pairs_ + from, queries_, out_t_ + from,
-                                   queries_, nullptr);
+      P::template gemm<Start::add>(width_, to - from, kKeys, v_t_ + (strip - first_strip_) * kKeys * width_, kKeys, p_pairs_ + from,
+                                   queries_, out_t_ + from, queries_, nullptr);
     }
     finish(b, head, q_begin, q_end);
   }
@@ -116,7 +118,7 @@ class ForwardBlocks {
 
   void scores(const Visible<P>& visible, int64_t strip, int& first, int& last) {
     visible.columns(strip * kKeys, kKeys, queries_, first, last);
-    P::template gemm<Start::zero>(kKeys, last - first, width_, k_ + strip * kKeys * width_, width_, q_t_ + first, queries_,
+    P::template gemm<Start::zero>(kKeys, last - first, width_, k_ + (strip - first_strip_) * kKeys * width_, width_, q_t_ + first, queries_,
                                   s_[strip & 1] + first, queries_, nullptr);
   }
 
@@ -187,7 +189,7 @@ class ForwardBlocks {
 
   const AttentionForward& p_;
   const int width_, queries_;  // head_dim and queries of a block, rounded up
-  const int64_t strips_;
+  const int64_t first_strip_, strips_;
   T *k_, *v_t_, *rows_;  // [keys][width], per strip [width][kKeys], [queries or kKeys][width]
   uint32_t *pairs_, *q_t_, *p_pairs_;
   float *s_[2], *out_t_, *key_abs_, *sum_, *top_;  // [kKeys][queries], [width][queries], [width], [queries], [queries]
@@ -207,7 +209,7 @@ void forward_blocked(const AttentionForward& p) {
     const int64_t b = head / s.kv_heads, kv_head = head % s.kv_heads;
     const int64_t first = blocks * range / ranges * step, last = smaller(blocks * (range + 1) / ranges * step, s.q_len);
     const int64_t keys = larger<int64_t, int64_t>(0, smaller(s.kv_len, last + s.kv_len - s.q_len));
-    ForwardBlocks<P, In> work(p, keys);
+    ForwardBlocks<P, In> work(p, first_seen(s, nullptr, b, first + s.kv_len - s.q_len), keys);
     P::begin();
     work.load_keys(b, kv_head, keys);
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {

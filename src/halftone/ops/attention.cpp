@@ -184,17 +184,16 @@ Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
     const auto state = std::make_shared<aten::AttentionState>(saves ? saves->attention(compute) : compute());
     out = state->out.detach();
     result.kept = recording && (plain.is_cpu() || state->attended.is_alias_of(out));
-    if (plain.is_cpu()) {
-      backward = [qk, plain, state, args](const variable_list& g) -> variable_list {
-        return {backward_cpu(g[0].contiguous(), qk, plain, *state, args), {}, {}};
-      };
-    } else {
+    if (!plain.is_cpu()) {
       if (recording) aten::set_inputs(*state, qk, plain, args);
       state->out = at::Tensor();
-      backward = [plain, state, args](const variable_list& g) -> variable_list {
-        return {backward_cuda(g[0].contiguous(), plain, *state, args), {}, {}};
-      };
     }
+    backward = [qk, plain, state, args, count = inputs.size()](const variable_list& g) {
+      const at::Tensor d_out = g[0].contiguous();
+      variable_list gradients(count);  // those of the weights are added by now
+      gradients[0] = plain.is_cpu() ? backward_cpu(d_out, qk, plain, *state, args) : backward_cuda(d_out, plain, *state, args);
+      return gradients;
+    };
   }
   if (recording) connect("causal_attention", inputs, {&out}, std::move(backward));
   return result;
