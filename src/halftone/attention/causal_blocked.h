@@ -1,6 +1,7 @@
 #pragma once
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -96,6 +97,10 @@ struct Visible {
       key_begin = smaller<int64_t, int64_t>(key_begin, x.lo_min);
       key_end = larger<int64_t, int64_t>(key_end, x.hi_max + int64_t{1});
     }
+  }
+  // Whether all queries see the keys from the same one on.
+  bool one_begin(int columns) const {
+    return std::all_of(group, group + columns / kGroup, [&](const Bounds& x) { return x.lo_min == key_begin && x.lo_max == key_begin; });
   }
   bool any(int g, int64_t key, int count) const { return group[g].hi_max >= key && group[g].lo_min < key + count; }
   bool all(int g, int64_t key, int count) const { return group[g].hi_min >= key + count - 1 && group[g].lo_max <= key; }

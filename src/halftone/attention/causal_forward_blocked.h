@@ -46,10 +46,9 @@ class ForwardBlocks {
                    smaller<int64_t, int64_t>(keys - first, kKeys), hd);
       transpose_a<P>(v_t_ + first * width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, width_), kKeys, width_);
     }
-    for (int d = 0; d < width_; d += P::kLanes) {
-      F most = P::set(0);
-      for (int64_t j = 0; j < keys; ++j) most = P::max_abs(most, P::load_operand(k_ + j * width_ + d));
-      P::store(key_abs_ + d, most);
+    for (int64_t strip = 0; strip < strips_; ++strip) {
+      for (int d = 0; d < width_; d += P::kLanes)
+        P::store(strip_abs_ + strip * width_ + d, largest_of_keys(d, strip * kKeys, (strip + 1) * kKeys, P::set(0)));
     }
   }
 
@@ -64,7 +63,9 @@ class ForwardBlocks {
     Ahead ahead;
     ahead.add(at<In>(p_.out, p_.out_layout, b, q_begin, head, hd), p_.out_layout.row, q_end - q_begin, hd);
     if (next != nullptr) ahead.add(next, p_.q_layout.row, queries_, hd);
-    const bool bounded = bounded_scores();
+    // The choice of m shows in the last bits: where documents or windows begin inside the block, no query's may depend on numbers that
+    // another one alone sees.
+    const bool bounded = visible.one_begin(queries_) && bounded_scores(visible.key_begin, visible.key_end);
     for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = bounded ? 0 : kHidden;
 
     const int64_t begin = visible.key_begin / kKeys, end = (visible.key_end + kKeys - 1) / kKeys;
@@ -99,13 +100,28 @@ class ForwardBlocks {
     for (float*& s : s_) s = a.take<float>(kKeys * queries_);
     p_pairs_ = a.take<uint32_t>(kKeys * queries_ / P::kPair);
     out_t_ = a.take<float>(width_ * queries_);
+    strip_abs_ = a.take<float>(strips_ * width_);
     key_abs_ = a.take<float>(width_);
     sum_ = a.take<float>(queries_);
     top_ = a.take<float>(queries_);
   }
 
-  // scale * sum_d |q_d| max_j |k_jd| bounds every score of a query.
-  bool bounded_scores() const {
+  // Of lanes d of the keys [begin, end) that are loaded, and of `most`.
+  F largest_of_keys(int d, int64_t begin, int64_t end, F most) const {
+    for (int64_t j = begin; j < end; ++j) most = P::max_abs(most, P::load_operand(k_ + j * width_ + d));
+    return most;
+  }
+
+  // scale * sum_d |q_d| max_j |k_jd| bounds every score of a query; of the keys that the block sees, so that the answer depends neither
+  // on other documents nor on how blocks are shared out.
+  bool bounded_scores(int64_t key_begin, int64_t key_end) {
+    const int64_t first = key_begin - first_strip_ * kKeys, end = key_end - first_strip_ * kKeys;
+    const int64_t whole = smaller((first + kKeys - 1) / kKeys, end / kKeys), after = larger(whole, end / kKeys);  // strips
+    for (int d = 0; d < width_; d += P::kLanes) {
+      F most = largest_of_keys(d, first, smaller(whole * kKeys, end), P::set(0));
+      for (int64_t strip = whole; strip < after; ++strip) most = P::max(most, P::load(strip_abs_ + strip * width_ + d));
+      P::store(key_abs_ + d, largest_of_keys(d, larger(after * kKeys, first), end, most));
+    }
     F most = P::set(0);
     for (int c = 0; c < queries_; c += P::kLanes) {
       F bound = P::set(0);
@@ -157,7 +173,9 @@ class ForwardBlocks {
     }
     const F old = P::load(top_ + c), top = P::max(P::whole(P::mul(most, P::set(p_.scale * kLog2E * P::kUnit))), old);
     if (P::any_less(old, top)) {
-      const F less = exp2_of<P>(P::max(P::set(-126), P::mul(P::sub(old, top), P::set(1 / P::kUnit))));
+      const F by = P::mul(P::sub(old, top), P::set(1 / P::kUnit));
+      // Exactly 1 for queries whose own maximum stays: what others see must not show in their last bits.
+      const F less = P::select(P::lt(P::bits(by), P::seti(0)), exp2_of<P>(P::max(P::set(-126), by)), P::set(1));
       sums[0] = P::mul(sums[0], less);
       for (int d = 0; d < width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
       P::store(top_ + c, top);
@@ -192,7 +210,8 @@ class ForwardBlocks {
   const int64_t first_strip_, strips_;
   T *k_, *v_t_, *rows_;  // [keys][width], per strip [width][kKeys], [queries or kKeys][width]
   uint32_t *pairs_, *q_t_, *p_pairs_;
-  float *s_[2], *out_t_, *key_abs_, *sum_, *top_;  // [kKeys][queries], [width][queries], [width], [queries], [queries]
+  float *s_[2], *out_t_;                       // [kKeys][queries], [width][queries]
+  float *strip_abs_, *key_abs_, *sum_, *top_;  // largest magnitudes [strips][width] and of a block [width]; [queries], [queries]
 };
 
 // One item: a key/value head with its query heads, or a range of query blocks of it when there are few heads.
