@@ -4,33 +4,63 @@
 
 #include <nlohmann/json.hpp>
 
+#include "halftone/models/decoder_config.h"
 #include "halftone/nn/parameter_store.h"
 
 namespace halftone {
 namespace {
 
 // The small model of a family, as its own record describes it.
-BuiltModel small(const ModelFamily& family) {
+BuiltModel small(const ModelFamily& family, const OptionTable& overrides = {}) {
   ModelConfig config;
-  config.name = family.name;
+  config.name = family.name, config.overrides = overrides;
   return build_model(config, 0);
+}
+
+void expect_reads_what_it_writes(const ModelDescription& written) {
+  const ModelFamily& family = written.family();
+  const nlohmann::json file = nlohmann::json::parse(written.hf_config("float32").dump());
+  EXPECT_EQ(file["model_type"], family.hf_type);
+  EXPECT_EQ(file["architectures"], nlohmann::json::array({family.hf_architecture}));
+  const auto read = family.read_hf(family, file, "config.json");
+  EXPECT_EQ(&read->family(), &family);
+  EXPECT_EQ(read->hf_parameters(), written.hf_parameters()) << file.dump();
 }
 
 TEST(Registry, AFamilyReadsTheConfigurationThatItWrites) {
   for (const ModelFamily* family : model_families()) {
-    const auto written = small(*family).description;
-    const nlohmann::json file = nlohmann::json::parse(written->hf_config("float32").dump());
-    EXPECT_EQ(file["model_type"], family->hf_type);
-    EXPECT_EQ(file["architectures"], nlohmann::json::array({family->hf_architecture}));
-    const auto read = family->read_hf(*family, file, "config.json");
-    EXPECT_EQ(&read->family(), family);
-    EXPECT_EQ(read->hf_parameters(), written->hf_parameters()) << family->name;
+    const DecoderTraits& traits = *family->decoder;
+    for (const DecoderFlavor& flavor : traits.flavors) expect_reads_what_it_writes(*family->flavor(*family, flavor.name));
+    std::vector<OptionTable> others;
+    for (const std::string type : {"linear", "llama3", "yarn", "dynamic"})
+      others.push_back({{"rope_scaling", true},
+                        {"rope_type", type},
+                        {"rope_factor", 3.5},
+                        {"rope_low_freq_factor", 1.5},
+                        {"rope_high_freq_factor", 5.0},
+                        {"rope_beta_fast", 16.0},
+                        {"rope_beta_slow", 2.0},
+                        {"rope_attention_factor", type == "yarn" ? 0.7 : 0.0},
+                        {"rope_truncate", false},
+                        {"rope_original_context", int64_t{4096}}});
+    if (traits.windows != DecoderTraits::Windows::none) others.push_back({{"window", int64_t{32}}});
+    if (traits.windows == DecoderTraits::Windows::some_layers)
+      for (const std::string layers : {"fw", "wf", "ffffw", "wwwwwf"})
+        others.push_back({{"window", int64_t{32}}, {"window_layers", layers}, {"n_layers", int64_t{6}}});
+    if (traits.may_attention_bias) others.push_back({{"attention_bias", true}});
+    if (traits.may_mlp_bias) others.push_back({{"mlp_bias", true}});
+    others.push_back({{"head_dim", int64_t{24}}, {"n_kv_heads", int64_t{1}}, {"norm_eps", 3e-5}, {"rope_theta", 12345.0}});
+    for (const bool tied : {false, true}) others.push_back({{"tied", tied}});
+    for (const OptionTable& overrides : others) expect_reads_what_it_writes(*small(*family, overrides).description);
   }
 }
 
 TEST(Registry, EveryTensorHasAName) {
   for (const ModelFamily* family : model_families()) {
-    small(*family).model->for_each_parameter([&](const nn::Parameter& p) {
+    OptionTable biases;
+    if (family->decoder->may_attention_bias) biases["attention_bias"] = true;
+    if (family->decoder->may_mlp_bias) biases["mlp_bias"] = true;
+    small(*family, biases).model->for_each_parameter([&](const nn::Parameter& p) {
       const auto hf = family->hf_name(p.fqn);
       ASSERT_TRUE(hf.has_value()) << p.fqn;
       EXPECT_EQ(family->native_name(*hf), p.fqn);
@@ -78,9 +108,22 @@ TEST(Registry, DescribesTheModelByName) {
       EXPECT_NE(std::string(error.what()).find(message), std::string::npos) << error.what();
     }
   };
-  refused("width", int64_t{1}, "model.overrides.width: llama3 has no such hyper-parameter; it has attention_bias, block_causal, depth_init, dim,");
+  refused("width", int64_t{1},
+          "model.overrides.width: llama3 has no such hyper-parameter; it has attention_bias, block_causal, depth_init, dim,");
   refused("dim", 0.5, "model.overrides.dim: expected an integer, found another type");
   refused("vocab_size", int64_t{5}, "model.overrides.vocab_size: 5 is smaller than the tokenizer's 77 entries");
+  refused("window", int64_t{32}, "model.overrides.window: llama3 has no sliding windows, found 32");
+  refused("init", std::string("v3"), "model.overrides.init: expected v1 or v2, found 'v3'");
+  refused("rope_type", int64_t{1}, "model.overrides.rope_type: expected a string, found another type");
+  config.rope_scaling_mode = "on";
+  refused("rope_type", std::string("longrope"), "model.overrides.rope_type: expected one of default, linear, llama3, yarn, dynamic, found");
+  config.name = "mistral";
+  refused("attention_bias", true, "model.overrides.attention_bias: mistral has no biases");
+  refused("window_layers", std::string("fw"), "model.overrides.window_layers: mistral has its window in all layers or none, expected w");
+  config.name = "qwen2";
+  refused("attention_bias", true, "model.overrides.attention_bias: qwen2 has biases on q, k and v anyway and none on o");
+  refused("window_layers", std::string("x"),
+          "model.overrides.window_layers: expected letters w (with a window) and f (without), found 'x'");
   config.name = "gpt_oss";
   refused("dim", int64_t{128}, "model.name: this build has llama3, mistral, qwen2, qwen3; found 'gpt_oss'");
 }
