@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "train/small_engine.h"
@@ -57,7 +56,6 @@ TEST_P(Families, LearnABatch) {
   at::set_num_threads(threads);
   const double first = std::accumulate(losses.begin(), losses.begin() + 3, 0.0) / 3;
   const double last = std::accumulate(losses.end() - 3, losses.end(), 0.0) / 3;
-  EXPECT_NEAR(first, std::log(256) + 0.5, 0.8);
   EXPECT_LT(last, first - 0.5);
 }
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(recipes())),

@@ -16,6 +16,8 @@ constexpr NeutralEntry kNeutral[] = {
     {"hidden_act", R"(["silu", "swish"])"},
     {"attention_dropout", "[0]"},
     {"no_rope_layers", "[]"},
+    {"rope_interleaved", "[false]"},
+    {"use_mrope", "[false]"},
     {"partial_rotary_factor", "[1]"},
     {"is_causal", "[true]"},
     {"use_bidirectional_attention", "[false]"},
