@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "halftone/models/decoder_config.h"
 #include "train/small_engine.h"
 
 namespace halftone {
@@ -35,15 +36,18 @@ class Families : public testing::TestWithParam<std::tuple<std::string, std::stri
 
 TEST_P(Families, LearnABatch) {
   const auto& [family, recipe] = GetParam();
-  // One recipe names the six layers that it is for.
-  const std::string model =
-      fmt::format(R"(--model.overrides={{"dim":64,"n_layers":{},"n_heads":2,"n_kv_heads":1,"head_dim":32,"ffn_dim":96,"vocab_size":256}})",
-                  recipe == "mixed_depth" ? 6 : 2);
-  std::vector<std::string> arguments = {"--model.name=" + family, model, "--quantize.scheme=none", "--optimizer.lr=3e-3"};
+  OptionTable model = {{"dim", int64_t{64}},      {"n_heads", int64_t{2}},  {"n_kv_heads", int64_t{1}},
+                       {"head_dim", int64_t{32}}, {"ffn_dim", int64_t{96}}, {"vocab_size", kSmallVocabulary}};
+  model["n_layers"] = int64_t{recipe == "mixed_depth" ? 6 : 2};  // that recipe names its layers
+  for (const ModelFamily* f : model_families())
+    if (f->name == family && f->decoder->windows != DecoderTraits::Windows::none) model["window"] = int64_t{24};
+  std::vector<std::string> arguments = {"--model.name=" + family, "--quantize.scheme=none", "--optimizer.lr=3e-3"};
   if (recipe != "none") arguments.push_back("--quantize.recipe=" + (recipe_folder() / (recipe + ".yaml")).string());
+  JobConfig config = small_config(arguments);
+  config.model.overrides = model;
   const int threads = at::get_num_threads();
   at::set_num_threads(1);  // fastest here
-  Engine engine(small_config(arguments), small_options());
+  Engine engine(config, small_options());
   engine.initialize();
   at::manual_seed(5);
   const std::vector<MicroBatch> batches = small_step();

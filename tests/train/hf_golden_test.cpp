@@ -1,6 +1,7 @@
 // Every model of tests/golden (make_hf_golden.py) does what Hugging Face transformers does with the same file: loss, logits, every
 // gradient, greedy generation; and a folder that was read is written back as it was.
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
@@ -68,9 +69,18 @@ struct Loaded {
 
 class HfGolden : public OnDeviceWith<std::string> {
  protected:
+  void SetUp() override {
+    OnDeviceWith::SetUp();
+    at::set_num_threads(1);  // fastest here
+  }
+  void TearDown() override {
+    at::set_num_threads(threads_);
+    OnDeviceWith::TearDown();
+  }
   at::Tensor golden(const std::string& tensor) const {
     return read(SafetensorsFile(golden_folder(param()) / "golden.safetensors"), tensor);
   }
+  const int threads_ = at::get_num_threads();
   // A GPU's products add up in another order.
   double bar() const { return test_device().is_cpu() ? 1e-5 : 5e-5; }
 
