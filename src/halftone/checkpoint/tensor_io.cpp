@@ -143,6 +143,7 @@ class ReadAhead {
  public:
   ReadAhead(const std::vector<Piece>& pieces, const TensorSource& source)
       : thread_([this, &pieces, &source] {
+          omp_set_num_threads(1);  // of this one alone: the disk is slower than a thread
           try {
             for (const Piece& piece : pieces)
               if (!put(contents_of(piece, source))) return;
