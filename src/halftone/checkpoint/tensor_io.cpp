@@ -196,7 +196,8 @@ class ReadAhead {
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
                              const TensorSource& source) {
-  constexpr size_t kPiece = size_t{8} << 20;
+  constexpr size_t kPiece = size_t{2} << 20;  // some fit into a cache
+  constexpr int64_t kUnit = 256;              // rows: whole heads of most models, for what puts their rows in order
   std::vector<TensorEntry> entries;
   std::unordered_map<std::string, const NamedTensor*> by_name;
   for (const NamedTensor& t : tensors) {
@@ -210,7 +211,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
   for (const TensorEntry& entry : writer.order()) {
     if (entry.begin == entry.end) continue;
     const int64_t rows = entry.shape.empty() ? 1 : entry.shape[0];
-    const int64_t step = rows_of_piece(kPiece, (entry.end - entry.begin) / static_cast<size_t>(rows), 1);
+    const int64_t step = rows_of_piece(kPiece, (entry.end - entry.begin) / static_cast<size_t>(rows), kUnit);
     for (int64_t first = 0; first < rows; first += step)
       pieces.push_back({by_name.at(entry.name), scalar_type_of(entry.dtype), first, std::min(step, rows - first)});
   }
