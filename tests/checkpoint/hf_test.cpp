@@ -126,6 +126,47 @@ TEST(HfFolder, ReadsRowsOfRotatedHeads) {
       }
 }
 
+// Tensors of several pieces, whose heads (of 80 rows) do not end where pieces do, from folder to folder without contents.
+TEST(HfFolder, PiecesOfTensorsFromFolderToFolder) {
+  const TemporaryFolder folder;
+  HfConfig config = small_config(false);
+  llama3::Config model = hyper(config);
+  model.dim = 1280, model.n_heads = 16, model.n_kv_heads = 8, model.ffn_dim = 16;
+  config.model = std::make_shared<llama3::Config>(model);
+  std::vector<NamedTensor> tensors;
+  for (const NamedTensor& t : small_model(false)) {
+    const bool kv = t.name.ends_with("wk.weight") || t.name.ends_with("wv.weight");
+    std::vector<int64_t> shape = t.tensor.sizes().vec();
+    for (int64_t& extent : shape) extent = extent == 8 ? 1280 : extent == 4 ? 640 : extent == 12 ? 16 : extent;
+    tensors.push_back({t.name, (at::arange(shape.size() > 1 ? shape[0] * shape[1] : shape[0], at::kFloat) + (kv ? 3 : 0)).reshape(shape)});
+  }
+  const auto empty = [](const LoadedStep& step) {
+    std::vector<NamedTensor> list;
+    for (const std::string& name : step.model_names())
+      list.push_back({name, at::empty(step.info(name).shape, at::TensorOptions().dtype(at::kFloat).device(at::kMeta))});
+    return list;
+  };
+  const auto reader = [](const LoadedStep& step) {
+    return [&step](const std::string& name, int64_t first, int64_t rows) { return step.read(name, first, rows); };
+  };
+  fs::create_directories(folder / "first"), fs::create_directories(folder / "second");
+  write_hf(folder / "first", {.config = config, .model = tensors});
+  const LoadedStep first = LoadedStep::open(folder / "first", true);
+  write_step(folder / "step", {.model_only = true, .model = empty(first), .read = reader(first)}, {});
+  const LoadedStep step = LoadedStep::open(folder / "step", true);
+  for (const NamedTensor& t : tensors) EXPECT_TRUE(at::equal(step.read(t.name), t.tensor)) << t.name;
+  write_hf(folder / "second", {.config = config, .model = empty(step), .read = reader(step)});
+  const SafetensorsFile one(folder / "first/model.safetensors"), two(folder / "second/model.safetensors");
+  for (const TensorEntry& entry : one.header().tensors) {
+    const at::Tensor a = at::empty(entry.shape, at::kFloat), b = at::empty(entry.shape, at::kFloat);
+    read_tensor(one, entry, a, false), read_tensor(two, two.at(entry.name), b, false);
+    EXPECT_TRUE(at::equal(a, b)) << entry.name;
+  }
+  const auto broken = [](const std::string& name, int64_t, int64_t) -> at::Tensor { fail("no {}", name); };
+  expect_error([&] { write_step(folder / "none", {.model_only = true, .model = empty(first), .read = broken}, {}); }, "failed: no ");
+  EXPECT_FALSE(fs::exists(folder / "none") || fs::exists(folder / "none.tmp"));
+}
+
 TEST(HfFolder, ManyRanksWriteWhatOneDoes) {
   for (const bool tied : {false, true}) {
     const TemporaryFolder folder;
