@@ -22,6 +22,8 @@ namespace {
   fail("cannot {} {}: {}{}", what, path.string(), std::strerror(code), hint);
 }
 
+constexpr size_t kDirectBytes = size_t{4} << 20, kDirectAlign = 4096;  // of a write past the page cache
+
 int open_or_fail(const std::filesystem::path& path, int flags, const char* what) {
   int fd;
   do fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
@@ -33,6 +35,14 @@ int open_or_fail(const std::filesystem::path& path, int flags, const char* what)
 }  // namespace
 
 File File::create(const std::filesystem::path& path) { return File(open_or_fail(path, O_WRONLY | O_CREAT | O_TRUNC, "create"), path); }
+File File::create_direct(const std::filesystem::path& path) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0644);
+  if (fd < 0) return create(path);  // a file system without it, or a reason that is named there
+  File file(fd, path);
+  file.direct_.reset(static_cast<char*>(std::aligned_alloc(kDirectAlign, kDirectBytes)));
+  check(file.direct_ != nullptr, "cannot create {}: out of memory", path.string());
+  return file;
+}
 File File::open_append(const std::filesystem::path& path) { return File(open_or_fail(path, O_WRONLY | O_CREAT | O_APPEND, "open"), path); }
 File File::open_read(const std::filesystem::path& path) {
   const int fd = open_or_fail(path, O_RDONLY, "open");
@@ -44,11 +54,17 @@ File File::open_read(const std::filesystem::path& path) {
 }
 
 File::File(File&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), written_(other.written_), started_(other.started_), path_(std::move(other.path_)) {}
+    : fd_(std::exchange(other.fd_, -1)),
+      direct_(std::move(other.direct_)),
+      collected_(other.collected_),
+      written_(other.written_),
+      started_(other.started_),
+      path_(std::move(other.path_)) {}
 File& File::operator=(File&& other) noexcept {
   if (this != &other) {
     if (fd_ >= 0) ::close(fd_);
     fd_ = std::exchange(other.fd_, -1);
+    direct_ = std::move(other.direct_), collected_ = other.collected_;
     written_ = other.written_, started_ = other.started_;
     path_ = std::move(other.path_);
   }
@@ -59,10 +75,24 @@ File::~File() {
 }
 
 void File::write(const void* data, size_t bytes) {
+  if (!direct_) return put(data, bytes);
+  for (const char* p = static_cast<const char*>(data); bytes > 0;) {
+    const size_t n = std::min(bytes, kDirectBytes - collected_);
+    std::memcpy(direct_.get() + collected_, p, n);
+    p += n, bytes -= n, collected_ += n;
+    if (collected_ == kDirectBytes) put(direct_.get(), std::exchange(collected_, 0));
+  }
+}
+
+void File::put(const void* data, size_t bytes) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
     const ssize_t n = ::write(fd_, p, std::min(bytes, size_t{1} << 30));
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EINVAL && (::fcntl(fd_, F_GETFL) & O_DIRECT) != 0) {  // other rules for addresses and sizes
+      ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_DIRECT);
+      continue;
+    }
     if (n < 0) fail_errno("write", path_, errno);
     if (n == 0) fail_errno("write", path_, ENOSPC);
     p += n;
@@ -71,9 +101,17 @@ void File::write(const void* data, size_t bytes) {
   }
 }
 
+// The last bytes, which are no whole blocks.
+void File::leave_direct() {
+  if (!direct_) return;
+  ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_DIRECT);
+  put(direct_.get(), std::exchange(collected_, 0));
+  direct_.reset();
+}
+
 void File::start_writing() {
   constexpr uint64_t kLeast = uint64_t{4} << 20;
-  if (written_ - started_ < kLeast) return;
+  if (direct_ || written_ - started_ < kLeast) return;
   ::sync_file_range(fd_, static_cast<off_t>(started_), static_cast<off_t>(written_ - started_), SYNC_FILE_RANGE_WRITE);
   started_ = written_;
 }
@@ -105,6 +143,7 @@ void File::truncate(uint64_t bytes) {
   if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail_errno("truncate", path_, errno);
 }
 void File::sync() {
+  leave_direct();
   if (::fsync(fd_) != 0) fail_errno("write", path_, errno);
 }
 void File::close() {

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 namespace halftone {
@@ -10,7 +12,9 @@ namespace halftone {
 // that names the path and the system's reason.
 class File {
  public:
-  static File create(const std::filesystem::path& path);       // truncates an older file
+  static File create(const std::filesystem::path& path);  // truncates an older file
+  // The same past the page cache, where the file system can: for many bytes that nobody reads soon. write() collects them; sync() ends it.
+  static File create_direct(const std::filesystem::path& path);
   static File open_append(const std::filesystem::path& path);  // creates the file when missing
   static File open_read(const std::filesystem::path& path);
   File() = default;
@@ -33,7 +37,14 @@ class File {
 
  private:
   File(int fd, std::filesystem::path path) : fd_(fd), path_(std::move(path)) {}
+  void put(const void* data, size_t bytes);
+  void leave_direct();
+  struct Free {
+    void operator()(char* data) const { std::free(data); }
+  };
   int fd_ = -1;
+  std::unique_ptr<char, Free> direct_;  // bytes that are not written yet, of a file past the page cache
+  size_t collected_ = 0;
   uint64_t written_ = 0, started_ = 0;  // bytes given to write(), of which the disk was told
   std::filesystem::path path_;
 };

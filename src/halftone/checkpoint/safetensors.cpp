@@ -177,7 +177,7 @@ struct SafetensorsWriter::Hash {
 };
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> tensors,
-                                     const std::map<std::string, std::string>& metadata, bool checksum)
+                                     const std::map<std::string, std::string>& metadata, bool checksum, bool direct)
     : tensors_(std::move(tensors)) {
   std::stable_sort(tensors_.begin(), tensors_.end(),
                    [](const TensorEntry& a, const TensorEntry& b) { return size_of(a.dtype) > size_of(b.dtype); });
@@ -197,7 +197,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   check(header.size() <= kMaxSafetensorsHeader, "{}: a header of {} bytes is over the limit of {}; lower checkpoint.max_shard_bytes",
         path.string(), header.size(), kMaxSafetensorsHeader);
   if (checksum) hash_ = std::make_unique<Hash>();
-  file_ = File::create(path);
+  file_ = direct ? File::create_direct(path) : File::create(path);
   std::array<uint8_t, 8> start{};
   for (size_t i = 0; i < 8; ++i) start[i] = static_cast<uint8_t>(header.size() >> (8 * i));
   put(start.data(), start.size());

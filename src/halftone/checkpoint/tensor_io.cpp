@@ -206,7 +206,8 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
     check(by_name.emplace(name, &t).second, "{}: two tensors named {}", path.string(), name);
     entries.push_back({.name = name, .dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.tensor.sizes().vec()});
   }
-  SafetensorsWriter writer(path, std::move(entries), metadata, checksum);
+  const bool from_files = source && !tensors.empty() && tensors[0].tensor.is_meta();
+  SafetensorsWriter writer(path, std::move(entries), metadata, checksum, from_files);
   std::vector<Piece> pieces;
   for (const TensorEntry& entry : writer.order()) {
     if (entry.begin == entry.end) continue;
@@ -217,7 +218,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
   }
   std::vector<std::string> not_finite;
   std::optional<ReadAhead> ahead;
-  if (source && !pieces.empty() && pieces[0].tensor->tensor.is_meta()) ahead.emplace(pieces, source);
+  if (from_files) ahead.emplace(pieces, source);
   for (const Piece& piece : pieces) {
     const at::Tensor host = ahead ? ahead->next() : contents_of(piece, source);
     const std::string& name = piece.tensor->name;
