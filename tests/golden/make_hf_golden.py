@@ -3,6 +3,9 @@
 64 tokens of greedy generation.
 
     python tests/golden/make_hf_golden.py [--out tests/golden] [--seed 7] [NAME ...]
+    python tests/golden/make_hf_golden.py --compare EXPORTED [--out tests/golden] [NAME ...]
+
+The second form makes nothing: it lets transformers read EXPORTED/<name>, where halftone has written these models, and compares logits.
 
 Needs torch, transformers and safetensors in the Python that runs it (made with torch 2.11, transformers 5.24); the tests
 themselves only read the files. Each model becomes a folder:
@@ -171,14 +174,33 @@ def make(name, folder, seed):
           f"over {len(set(tokens.tolist()))} tokens, seed {seed}, {size / 1000:.0f} kB, {folder}")
 
 
+def compare(name, folder, exported):
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    golden = load_file(folder / "golden.safetensors")
+    model = AutoModelForCausalLM.from_pretrained(exported, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        logits = model(input_ids=golden["input_ids"], use_cache=False).logits
+    difference = ((logits - golden["logits"]).norm() / golden["logits"].norm()).item()
+    print(f"{name}: relative difference of the exported model's logits {difference:.1e}")
+    if not difference < 1e-6:
+        raise SystemExit(f"{exported}: transformers computes other logits than for {folder}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="models; without any: all")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--compare", type=pathlib.Path, metavar="EXPORTED", help="read these folders instead of making any")
     arguments = parser.parse_args()
     for name in arguments.names or CASES:
-        make(name, arguments.out / name, arguments.seed)
+        if arguments.compare:
+            compare(name, arguments.out / name, arguments.compare / name)
+        else:
+            make(name, arguments.out / name, arguments.seed)
 
 
 if __name__ == "__main__":
