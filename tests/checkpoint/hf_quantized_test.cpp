@@ -24,7 +24,7 @@ const std::string kQ = "model.layers.0.self_attn.q_proj", kK = "model.layers.0.s
 HfConfig small_config() {
   DecoderConfig model(llama3::kFamily);
   model.dim = 32, model.n_layers = 1, model.n_heads = 2, model.n_kv_heads = 1, model.ffn_dim = 96, model.vocab_size = 10;
-  return {.model = std::make_shared<DecoderConfig>(model)};
+  return {.model = std::make_shared<DecoderConfig>(model), .token_ids = {}};
 }
 const std::map<std::string, std::vector<int64_t>> kShapes{{kQ, {32, 32}}, {kK, {16, 32}}, {kGate, {96, 32}}, {kDown, {32, 96}}};
 

@@ -130,9 +130,9 @@ TEST(HfFolder, ReadsRowsOfRotatedHeads) {
 TEST(HfFolder, PiecesOfTensorsFromFolderToFolder) {
   const TemporaryFolder folder;
   HfConfig config = small_config(false);
-  llama3::Config model = hyper(config);
+  DecoderConfig model = hyper(config);
   model.dim = 1280, model.n_heads = 16, model.n_kv_heads = 8, model.ffn_dim = 16;
-  config.model = std::make_shared<llama3::Config>(model);
+  config.model = std::make_shared<DecoderConfig>(model);
   std::vector<NamedTensor> tensors;
   for (const NamedTensor& t : small_model(false)) {
     const bool kv = t.name.ends_with("wk.weight") || t.name.ends_with("wv.weight");
