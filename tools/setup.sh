@@ -6,7 +6,7 @@
 #   tools/setup.sh               install
 #   tools/setup.sh --print-cuda  print ON or OFF, what HALFTONE_CUDA=auto means on this machine
 #
-# Environment: HALFTONE_CUDA=auto|ON|OFF (auto: ON only where an NVIDIA device is present), PYTHON (3.10 or newer).
+# Environment: HALFTONE_CUDA=auto|ON|OFF (auto: ON where an NVIDIA device is present or the last set-up was ON), PYTHON (3.10 or newer).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,10 +19,11 @@ case "$cuda" in
   ON | OFF) ;;
   *) stop "HALFTONE_CUDA must be auto, ON or OFF, found '$cuda'" ;;
 esac
+stamp=.venv/.halftone-setup
+if [ "$cuda" = OFF ] && [ "${HALFTONE_CUDA:-auto}" = auto ] && grep -qs " ON $PWD\$" "$stamp"; then cuda=ON; fi  # it was asked for before
 if [ "${1:-}" = --print-cuda ]; then echo "$cuda"; exit 0; fi
 
 # The wheels' scripts hold absolute paths, so a checkout that was moved installs anew.
-stamp=.venv/.halftone-setup
 wanted="$(cat tools/setup.sh requirements*.txt | sha256sum | cut -c1-16) $cuda $PWD"
 if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && [ -x .venv/bin/python ]; then exit 0; fi
 

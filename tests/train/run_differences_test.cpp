@@ -210,6 +210,14 @@ TEST_F(RunDifferences, HyperParametersByName) {
   EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{});
   model.overrides["n_heads"] = int64_t{4}, model.overrides["depth_init"] = false;
   EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{"n_heads is 4, there 2"});
+  // A converted model has numbers where a flavour has rules.
+  const auto description = build_model(small_config({}).model, 0).description;
+  const LoadedStep converted = step_of({}, [&](Json& state) {
+    Json& theirs = state["model"]["hyper_parameters"];
+    for (const char* name : {"head_dim", "ffn_dim"}) theirs[name] = std::get<int64_t>(description->hf_parameters().at(name));
+    theirs["multiple_of"] = 1, theirs["max_seq_len"] = 77;
+  });
+  EXPECT_EQ(model_differences(*description, converted), Strings{});
 }
 
 }  // namespace

@@ -187,10 +187,25 @@ void add_field_differences(Strings& found, const JobConfig& config, const Json& 
 
 Strings model_differences(const ModelDescription& model, const LoadedStep& step) {
   const Json state = saved_state(step);
+  const Json* theirs = member_at(state, "model.hyper_parameters");
+  if (theirs == nullptr || !theirs->is_object()) return {};
   Json mine = model.json();
-  mine.erase("depth_init");  // of fresh weights alone
+  for (const char* name : {"depth_init", "init", "max_seq_len"}) mine.erase(name);  // the weights do not depend on them
+  // 0 stands for a width that follows from others, which a converted model has as a number.
+  const OptionTable filled = model.hf_parameters();
+  const auto follows = [&](const char* name) { return theirs->value(name, Json(0)) == 0; };
+  for (const char* name : {"head_dim", "ffn_dim"}) {
+    if (!mine.contains(name) || !filled.contains(name)) continue;
+    if (follows(name)) {
+      mine.erase(name);
+    } else {
+      mine[name] = std::get<int64_t>(filled.at(name));
+    }
+  }
+  if (!follows("ffn_dim"))
+    for (const char* name : {"ffn_dim_multiplier", "multiple_of"}) mine.erase(name);
   Strings found;
-  if (const Json* theirs = member_at(state, "model.hyper_parameters")) add_differences(found, "", mine, *theirs);
+  add_differences(found, "", mine, *theirs);
   return found;
 }
 
