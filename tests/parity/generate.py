@@ -94,7 +94,7 @@ def hugging_face(work):
     for option in ("--top-k=-1", "--top-p=2", "--temperature=-1", "--max-new-tokens=0"):
         words = run("generate", "--checkpoint", folder, "--prompt", "Hello", option)
         assert words.returncode == 2 and words.stdout == "" and len(words.stderr.splitlines()) == 1, words
-    bad = [("rope_theta", 5.0), ("rope_scaling", {"rope_type": "yarn"}), ("partial_rotary_factor", 0.5), ("attention_bias", True), ("sliding_window", 128),
+    bad = [("rope_theta", 5.0), ("rope_scaling", {"rope_type": "yarn"}), ("partial_rotary_factor", 0.5), ("hidden_act", "gelu"), ("sliding_window", 128),
            ("tie_word_embeddings", True)]
     for key, value in bad:
         write_json(folder, "config.json", dict(CONFIG, **{key: value}))
