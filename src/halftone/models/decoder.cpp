@@ -83,11 +83,10 @@ Decoder::Decoder(const DecoderConfig& config)
   assign_names("");
 }
 
-void Decoder::prepare(at::Device device, int64_t positions) { make_tables(device, positions); }
-
-void Decoder::make_tables(at::Device device, int64_t length) {
+// Dynamic RoPE depends on the number of positions.
+void Decoder::prepare(at::Device device, int64_t positions) {
   const int64_t rotated = config_.rotary_dim > 0 ? config_.rotary_dim : config_.head();
-  std::tie(cos_, sin_) = rope_tables(length, rotated, config_.rope_theta, config_.rope(), device);
+  std::tie(cos_, sin_) = rope_tables(positions, rotated, config_.rope_theta, config_.rope(), device);
 }
 
 nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
@@ -129,7 +128,7 @@ at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCa
   // Frequencies follow the length of the text: keys that are in the caches keep those of their time, as in transformers.
   const RopeScaling scaling = config_.rope();
   if (scaling.type == RopeScaling::Type::dynamic && (length > scaling.original_context || cos_.size(0) != scaling.original_context))
-    make_tables(cos_.device(), std::max(length, scaling.original_context));
+    prepare(cos_.device(), std::max(length, scaling.original_context));
   check(length <= cos_.size(0), "generate: {} positions asked for, the model was prepared for {}", length, cos_.size(0));
   info.cos = cos_, info.sin = sin_, info.caches = &caches;
   nn::Stream s = embed(tokens, info);

@@ -39,8 +39,6 @@ class Decoder : public nn::Model {
   std::vector<DecoderBlock*> layers_;
   nn::RMSNorm& norm_;
   nn::Linear& output_;
-  // For rows of `length` tokens, on which dynamic RoPE depends.
-  void make_tables(at::Device device, int64_t length);
   at::Tensor cos_, sin_;
 };
 

@@ -96,7 +96,6 @@ void fields(C& c, F&& f) {
   f("depth_init", c.depth_init), f("init", c.init), f("block_causal", c.block_causal);
 }
 
-// Members of a family's record.
 std::shared_ptr<ModelDescription> decoder_flavor(const ModelFamily& family, const std::string& name);
 std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const nlohmann::json& config, const std::string& what);
 inline constexpr ModelFamily::TensorName kDecoderTensors[] = {
@@ -122,5 +121,17 @@ inline constexpr ModelFamily::TensorName kDecoderTensors[] = {
     {"model.layers.{}.mlp.up_proj.bias", "layers.{}.feed_forward.w3.bias"},
     {"model.layers.{}.mlp.down_proj.bias", "layers.{}.feed_forward.w2.bias"},
 };
+
+// The record of a family.
+constexpr ModelFamily decoder_family(std::string_view name, std::string_view hf_type, std::string_view hf_architecture,
+                                     const DecoderTraits& traits) {
+  return {.name = name,
+          .hf_type = hf_type,
+          .hf_architecture = hf_architecture,
+          .tensors = kDecoderTensors,
+          .flavor = decoder_flavor,
+          .read_hf = read_decoder,
+          .decoder = &traits};
+}
 
 }  // namespace halftone

@@ -32,12 +32,6 @@ constexpr DecoderTraits kTraits = {
 
 }  // namespace
 
-const ModelFamily kFamily = {.name = "llama3",
-                             .hf_type = "llama",
-                             .hf_architecture = "LlamaForCausalLM",
-                             .tensors = kDecoderTensors,
-                             .flavor = decoder_flavor,
-                             .read_hf = read_decoder,
-                             .decoder = &kTraits};
+constinit const ModelFamily kFamily = decoder_family("llama3", "llama", "LlamaForCausalLM", kTraits);
 
 }  // namespace halftone::llama3

@@ -15,12 +15,6 @@ constexpr DecoderTraits kTraits = {.flavors = kFlavors, .windows = DecoderTraits
 
 }  // namespace
 
-const ModelFamily kFamily = {.name = "mistral",
-                             .hf_type = "mistral",
-                             .hf_architecture = "MistralForCausalLM",
-                             .tensors = kDecoderTensors,
-                             .flavor = decoder_flavor,
-                             .read_hf = read_decoder,
-                             .decoder = &kTraits};
+constinit const ModelFamily kFamily = decoder_family("mistral", "mistral", "MistralForCausalLM", kTraits);
 
 }  // namespace halftone::mistral

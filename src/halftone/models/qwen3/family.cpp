@@ -35,20 +35,7 @@ constexpr DecoderTraits kTraits2 = traits(kFlavors2, false), kTraits3 = traits(k
 
 }  // namespace
 
-const ModelFamily kQwen2 = {.name = "qwen2",
-                            .hf_type = "qwen2",
-                            .hf_architecture = "Qwen2ForCausalLM",
-                            .tensors = kDecoderTensors,
-                            .flavor = decoder_flavor,
-                            .read_hf = read_decoder,
-                            .decoder = &kTraits2};
-
-const ModelFamily kFamily = {.name = "qwen3",
-                             .hf_type = "qwen3",
-                             .hf_architecture = "Qwen3ForCausalLM",
-                             .tensors = kDecoderTensors,
-                             .flavor = decoder_flavor,
-                             .read_hf = read_decoder,
-                             .decoder = &kTraits3};
+constinit const ModelFamily kQwen2 = decoder_family("qwen2", "qwen2", "Qwen2ForCausalLM", kTraits2);
+constinit const ModelFamily kFamily = decoder_family("qwen3", "qwen3", "Qwen3ForCausalLM", kTraits3);
 
 }  // namespace halftone::qwen3
