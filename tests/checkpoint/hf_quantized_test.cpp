@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
+#include "checkpoint/hf_tensors.h"
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
 #include "halftone/checkpoint/loaded_step.h"

@@ -6,6 +6,7 @@
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
+#include "checkpoint/hf_tensors.h"
 #include "checkpoint/ranks.h"
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
@@ -359,7 +360,8 @@ TEST(HfConfig, BothTransformersVersions) {
   refused(R"("head_dim":0)", "\"head_dim\" expects 1 to 2^31");
   refused(R"("head_dim":5)", "must be even");
   refused(R"("rms_norm_eps":0)", "expects a positive number");
-  expect_error([] { parsed_text(R"({"model_type":"falcon"})"); }, "\"falcon\" is not supported, expected llama or mistral or qwen2 or qwen3");
+  expect_error([] { parsed_text(R"({"model_type":"falcon"})"); },
+               "\"falcon\" is not supported, expected llama or mistral or qwen2 or qwen3");
   expect_error([] { parsed_text(R"({"model_type":"llama"})"); }, "\"hidden_size\" is missing");
 }
 

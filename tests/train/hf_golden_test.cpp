@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <set>
 
+#include "checkpoint/hf_tensors.h"
 #include "checkpoint/support.h"
 #include "halftone/checkpoint/store.h"
 #include "halftone/models/registry.h"

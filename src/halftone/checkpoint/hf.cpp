@@ -61,18 +61,6 @@ std::string hf_name_of(const std::string& native, const ModelDescription& model)
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, true); }
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, false); }
 
-NamedTensor native_to_hf(const NamedTensor& tensor, const ModelDescription& model) {
-  const int64_t heads = model.rotated_heads(tensor.name);
-  return {hf_name_of(tensor.name, model), heads ? permute_to_hf(tensor.tensor, heads) : tensor.tensor};
-}
-
-NamedTensor hf_to_native(const NamedTensor& tensor, const ModelDescription& model) {
-  const auto name = model.family().native_name(tensor.name);
-  check(name.has_value(), "{} is no tensor of {}", tensor.name, model.family().hf_architecture);
-  const int64_t heads = model.rotated_heads(*name);
-  return {*name, heads ? permute_from_hf(tensor.tensor, heads) : tensor.tensor};
-}
-
 namespace {
 
 using Shards = std::vector<std::pair<std::string, std::vector<NamedTensor>>>;  // name of the file, its tensors under native names
@@ -141,7 +129,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
   }
   if (shards.size() != 1 || shards[0].first != "model.safetensors") {
     const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-    write_text_file(folder / "model.safetensors.index.json", index.dump(2) + "\n");
+    write_text_file(folder / kHfIndex, index.dump(2) + "\n");
   }
   if (content.verify) content.verify();
   std::set<std::string> copied;
@@ -157,11 +145,17 @@ HfConfig read_hf_config(const std::filesystem::path& folder) {
   return parse_hf_config(read_text(path, kMaxJsonBytes), path.string(), model_families());
 }
 
+std::optional<std::vector<std::pair<std::string, std::string>>> read_hf_index(const std::filesystem::path& folder) {
+  const auto path = folder / kHfIndex;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return std::nullopt;
+  return parse_hf_index(read_text(path, kMaxJsonBytes), path.string());
+}
+
 bool HfFolder::is_hf_folder(const std::filesystem::path& folder) {
   std::error_code ignored;
   return std::filesystem::exists(folder / "config.json", ignored) &&
-         (std::filesystem::exists(folder / "model.safetensors", ignored) ||
-          std::filesystem::exists(folder / "model.safetensors.index.json", ignored));
+         (std::filesystem::exists(folder / "model.safetensors", ignored) || std::filesystem::exists(folder / kHfIndex, ignored));
 }
 
 HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
@@ -172,13 +166,11 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
     const std::vector<int64_t> eos = parse_generation_eos(read_text(path, kMaxJsonBytes), path.string());
     if (!eos.empty()) config_.token_ids.eos = eos;
   }
-  const auto index_path = folder / "model.safetensors.index.json";
   std::vector<std::string> names{"model.safetensors"};
-  std::vector<std::pair<std::string, std::string>> weight_map;
-  if (std::filesystem::exists(index_path, ignored)) {
-    weight_map = parse_hf_index(read_text(index_path, kMaxJsonBytes), index_path.string());
+  const auto weight_map = read_hf_index(folder);
+  if (weight_map) {
     names.clear();
-    for (const auto& [tensor, file] : weight_map) names.push_back(file);
+    for (const auto& [tensor, file] : *weight_map) names.push_back(file);
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
   }
@@ -213,9 +205,10 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
         files_[from.file].path().string(), entry.name, name_of(entry.dtype),
         config_.quantization ? "scales (weight_scale, weight_scale_inv)" : "a quantization_config in config.json that says what they mean");
   }
-  for (const auto& [tensor, file] : weight_map)
-    check(is_ignored_hf_name(tensor) || seen.contains(tensor), "{}: tensor {} is listed in {} but missing there", index_path.string(),
-          tensor, file);
+  if (!weight_map) return;
+  for (const auto& [tensor, file] : *weight_map)
+    check(is_ignored_hf_name(tensor) || seen.contains(tensor), "{}: tensor {} is listed in {} but missing there",
+          (folder / kHfIndex).string(), tensor, file);
 }
 
 void HfFolder::add_quantized(std::map<std::string, HfQuantizedWeight::Parts>& modules) {

@@ -13,9 +13,6 @@
 // head: file -> native [H, 2, d/2, D] -> transpose(1, 2).
 namespace halftone {
 
-// One tensor into the other layout: its name, and of rotated heads a permuted copy (others share memory).
-NamedTensor native_to_hf(const NamedTensor& tensor, const ModelDescription& model);
-NamedTensor hf_to_native(const NamedTensor& tensor, const ModelDescription& model);
 // Rows of a projection [H * d, ...], or of its bias [H * d], for H heads.
 at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads);
 at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads);
@@ -37,6 +34,9 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content);
 
 // config.json of a folder. Error where there is none.
 HfConfig read_hf_config(const std::filesystem::path& folder);
+// weight_map of its model.safetensors.index.json: (tensor, file) pairs; none where there is no such file.
+inline constexpr const char* kHfIndex = "model.safetensors.index.json";
+std::optional<std::vector<std::pair<std::string, std::string>>> read_hf_index(const std::filesystem::path& folder);
 
 // A folder with config.json and *.safetensors of one of the families, under native names.
 class HfFolder {

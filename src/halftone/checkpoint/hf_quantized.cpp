@@ -1,16 +1,15 @@
 #include "halftone/checkpoint/hf_quantized.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
-#include <cstring>
 
-#include "halftone/base/dtype.h"
 #include "halftone/base/error.h"
+#include "halftone/checkpoint/tensor_io.h"
 #include "halftone/formats/float_code.h"
 #include "halftone/formats/packing.h"
-#include "halftone/formats/scale_code.h"
 #include "halftone/nn/pattern.h"
 
 namespace halftone {
@@ -36,44 +35,6 @@ constexpr std::array<std::string_view, 13> kActivation = {"input_scale",
                                                           "k_zero_point",
                                                           "v_zero_point",
                                                           "activation_scale_inv"};
-
-float half_to_float(uint16_t bits) {
-  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
-  const float sign = bits >> 15 != 0 ? -1.0f : 1.0f;
-  if (exponent == 31) return mantissa != 0 ? NAN : sign * INFINITY;
-  return sign *
-         (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24) : std::ldexp(static_cast<float>(1024 + mantissa), exponent - 25));
-}
-
-// Values of `count` stored scales.
-std::vector<float> decode_scales(FileDType type, const std::vector<uint8_t>& data, int64_t count) {
-  std::vector<float> out(static_cast<size_t>(count));
-  const auto each = [&]<class T>(T, auto&& value) {
-    for (size_t i = 0; i < out.size(); ++i) {
-      T stored;
-      std::memcpy(&stored, data.data() + i * sizeof(T), sizeof(T));
-      out[i] = value(stored);
-    }
-  };
-  switch (type) {
-    case FileDType::f32:
-      each(float{}, [](float v) { return v; });
-      break;
-    case FileDType::bf16:
-      each(bf16{}, [](bf16 v) { return to_float(v); });
-      break;
-    case FileDType::f16:
-      each(uint16_t{}, half_to_float);
-      break;
-    case FileDType::f8_e4m3:
-      each(uint8_t{}, [](uint8_t v) { return decode(Float::e4m3, v); });
-      break;
-    default:
-      each(uint8_t{}, decode_e8m0);
-      break;
-  }
-  return out;
-}
 
 // Whether scales of this scheme may have the type.
 bool is_scale_type(FileDType type, ByteScale bytes) {
@@ -218,10 +179,11 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
 }
 
 std::vector<float> HfQuantizedWeight::scales_of(int64_t first_block, int64_t blocks) const {
-  const size_t width = size_of(scale_.entry->dtype);
-  std::vector<uint8_t> data(static_cast<size_t>(blocks * groups()) * width);
-  scale_.read(data.data(), data.size(), static_cast<uint64_t>(first_block * groups()) * width);
-  std::vector<float> scales = decode_scales(scale_.entry->dtype, data, blocks * groups());
+  const at::ScalarType type = scale_.entry->dtype == FileDType::u8 ? at::kFloat8_e8m0fnu : scalar_type_of(scale_.entry->dtype);
+  const at::Tensor stored = at::empty({blocks * groups()}, at::TensorOptions().dtype(type));
+  scale_.read(stored.mutable_data_ptr(), stored.nbytes(), static_cast<uint64_t>(first_block * groups()) * stored.element_size());
+  std::vector<float> scales(static_cast<size_t>(stored.numel()));
+  at::from_blob(scales.data(), stored.sizes(), at::kFloat).copy_(stored);
   if (scheme_.global_scale)
     for (float& scale : scales) scale /= global_scale_;
   return scales;

@@ -29,8 +29,6 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
-constexpr uint64_t kMaxIndexOfShards = uint64_t{256} << 20;
-constexpr const char* kShardIndex = "model.safetensors.index.json";
 
 void check_target(const fs::path& to) {
   std::error_code ignored;
@@ -60,8 +58,7 @@ ModelConfig saved_model_config(const LoadedStep& step) {
 
 std::vector<std::pair<std::string, fs::path>> carried_files(const fs::path& from) {
   auto files = tokenizer_files(from);
-  for (const char* name : {"generation_config.json", kShardIndex})
-    if (fs::is_regular_file(from / name)) files.emplace_back(name, from / name);
+  if (const char* name = "generation_config.json"; fs::is_regular_file(from / name)) files.emplace_back(name, from / name);
   return files;
 }
 
@@ -134,6 +131,7 @@ void write_native(const ConvertOptions& o, const LoadedStep& step, const Weights
   config.model = config_of(step, 0).model;
   StepState state;
   state.model_only = true, state.model = weights.tensors(), state.read = read, state.copy_files = carried_files(step.folder());
+  if (const fs::path index = step.folder() / kHfIndex; fs::is_regular_file(index)) state.copy_files.emplace_back(kHfIndex, index);
   Json saved{{"model", {{"name", config.model.name}, {"flavor", config.model.flavor}, {"hyper_parameters", weights.description().json()}}},
              {"config", Json::parse(to_json(config))}};
   nlohmann::ordered_json ids = Json::object();
@@ -151,12 +149,8 @@ void write_hugging_face(const ConvertOptions& o, const LoadedStep& step, const W
   content.model = weights.tensors(), content.read = read, content.dtype = std::nullopt;
   content.max_shard_bytes = o.max_shard_bytes > 0 ? o.max_shard_bytes : kDefaultShardBytes;
   content.copy_files = carried_files(step.folder());
-  const auto index =
-      std::find_if(content.copy_files.begin(), content.copy_files.end(), [](const auto& f) { return f.first == kShardIndex; });
-  if (index != content.copy_files.end()) {
-    if (o.max_shard_bytes == 0) content.weight_map = parse_hf_index(read_text(index->second, kMaxIndexOfShards), index->second.string());
-    content.copy_files.erase(index);  // it is written anew
-  }
+  // Of the Hugging Face folder that a converted step is from.
+  if (auto shards = read_hf_index(step.folder()); shards && o.max_shard_bytes == 0) content.weight_map = std::move(*shards);
   // Beside the conversion, which reads the same bytes; before the folder gets its name.
   std::future<void> verified = std::async(std::launch::async, [&] { step.verify_model(); });
   content.verify = [&] { verified.get(); };
