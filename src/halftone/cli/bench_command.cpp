@@ -138,8 +138,10 @@ int bench_train(Arguments given) {
   const Environment environment = read_environment();
   LoadedConfig loaded = load_config(args, {environment.world_size});
   Processes processes(environment, loaded.config.comm);
-  resolve_hf_model(loaded.config.model);
-  processes.run([&] { bench_steps(loaded.config, processes, breakdown); });
+  processes.run([&] {
+    resolve_hf_model(loaded.config.model);
+    bench_steps(loaded.config, processes, breakdown);
+  });
   return 0;
 }
 

@@ -7,9 +7,8 @@ namespace halftone {
 
 int convert_command(Arguments args) {
   CLI::App app{
-      "Converts between Hugging Face folders and checkpoints of halftone: a Hugging Face folder becomes a step that generate --checkpoint "
-      "and "
-      "checkpoint.initial_load_path read, a run's folder or step a Hugging Face folder",
+      "Converts between Hugging Face folders and checkpoints of halftone: a Hugging Face folder becomes a step that generate "
+      "--checkpoint and checkpoint.initial_load_path read, a run's folder or step a Hugging Face folder",
       "halftone convert"};
   ConvertOptions o;
   std::string dtype;
@@ -19,8 +18,7 @@ int convert_command(Arguments args) {
   app.add_option("--dtype", dtype, "float32, bfloat16 or float16; default: each weight keeps its own, codes with scales become bfloat16")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option("--max-shard-bytes", o.max_shard_bytes,
-                 "size of a file at most; default: the shards of the Hugging Face folder that the "
-                 "weights are from, else 5 GiB");
+                 "size of a file at most; default: the shards of the Hugging Face folder that the weights are from, else 5 GiB");
   app.add_flag("--check", compare,
                "then compute logits with both in float32 on the CPU and compare; status 2 where they should agree and differ");
   if (!parse(app, args)) return 0;
