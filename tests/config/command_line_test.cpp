@@ -141,7 +141,12 @@ TEST(CommandLine, UnknownOptionsNameTheNearest) {
   EXPECT_EQ(problems("", {"--training.steps", "--checkpoint.enable"}),
             "command line: --training.steps: expected a value after it, found \"--checkpoint.enable\"");
   EXPECT_EQ(problems("", {"--training.steps"}), "command line: --training.steps: expected a value after it");
-  EXPECT_NE(problems("", {"--job.description", "\xff"}), "");
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"--job.description", "\xff"},
+                                               {"--model.overrides.x", "\xb8"},
+                                               {"--model.overrides.\xb8=1"},
+                                               {"--\xff\x1b[2J", "1"}}) {
+    EXPECT_TRUE(problems("", args).starts_with("command line: expected UTF-8 text, found ")) << problems("", args);
+  }
   EXPECT_NE(problems("", {"--\x1b[2J", "1"}).find("unknown option"), std::string::npos);
 }
 
