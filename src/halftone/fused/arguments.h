@@ -15,6 +15,12 @@ inline void check_shape(const char* what, int64_t rows, int64_t cols) {
   check(rows >= 0 && cols >= 0, "{}: expected sizes of at least 0, found {} x {}", what, rows, cols);
 }
 
+// f.operator()<T>() with the type of the elements.
+template <class F>
+void dispatch_float(DType t, F&& f) {
+  t == DType::bf16 ? f.template operator()<bf16>() : f.template operator()<float>();
+}
+
 // Rows that are worth a thread of their own: about 8,192 elements.
 inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 8192 / std::max<int64_t>(1, cols)); }
 

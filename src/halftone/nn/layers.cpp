@@ -22,9 +22,9 @@ Linear::Linear(int64_t in, int64_t out, Init init, bool with_bias) : weight(add_
   fused_.biases = {&bias->weight};
 }
 
-at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step) {
+at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step, at::ScalarType out) {
   const Activation x = norm_ == nullptr ? x_in : (*norm_)(x_in, {}).second;
-  const at::Tensor y = product(x, step);
+  const at::Tensor y = linear(x, fused_, step, out);
   return has_side() ? y + side(x, step) : y;
 }
 

@@ -2,8 +2,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "halftone/nn/module.h"
-#include "halftone/nn/recipe_options.h"
+#include "halftone/nn/quantizable.h"
 #include "halftone/ops/attention.h"
 #include "halftone/ops/head_loss.h"
 #include "halftone/ops/linear.h"
@@ -17,21 +16,19 @@ class RMSNorm;
 //   lora_rank r   Y += ((X v) o sigma) u, v[in, r] = 0, sigma[r] = 1, u[r, out] (numerics.md 7.3, DecomposedLinear); held as
 //                 lora_v[r, in] and lora_u[out, r], the layout of every weight here
 //   bitnet        norm: an RMSNorm of its own before the product (numerics.md section 7)
-class Linear : public Module {
+class Linear : public QuantizableLayer {
  public:
   Linear(int64_t in, int64_t out, Init init, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
-  at::Tensor operator()(const Activation& x_tk, const StepContext& step);
+  // out: dtype of y; undefined: x's own.
+  at::Tensor operator()(const Activation& x_tk, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined);
 
-  int64_t in_features() const { return read().shape[1]; }
-  int64_t out_features() const { return read().shape[0]; }
-  const LinearRecipe& recipe() const { return fused_.recipe; }
+  std::string_view kind() const override { return "Linear"; }
+  int64_t in_features() const override { return read().shape[1]; }
+  int64_t out_features() const override { return read().shape[0]; }
+  const LinearRecipe& recipe() const override { return fused_.recipe; }
   const Deoscillation& deoscillation() const { return deosc_; }
-  // Before parameters are materialised.
-  void set_recipe(const LayerRecipe& recipe);
-  // Why it has no recipe, for whoever lists the layers; empty where nothing was asked for.
-  void leave_unquantised(std::string why) { why_unquantised_ = std::move(why); }
-  const std::string& why_unquantised() const { return why_unquantised_; }
+  void set_recipe(const LayerRecipe& recipe) override;
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
   FusedLinears& fused() { return fused_; }
@@ -49,7 +46,6 @@ class Linear : public Module {
 
  private:
   friend class Siblings;
-  at::Tensor product(const Activation& x_tk, const StepContext& step) { return linear(x_tk, fused_, step); }
   LinearCall call_with_side(const at::Tensor& x_tk, const LinearOptions& options);
   const Parameter& read() const { return owner_ == nullptr ? weight : *owner_; }
   FusedLinears fused_, side_v_, side_u_;
@@ -57,7 +53,6 @@ class Linear : public Module {
   RMSNorm* norm_ = nullptr;
   Deoscillation deosc_;
   const Parameter* owner_ = nullptr;  // of the weight of a tied layer
-  std::string why_unquantised_;
 };
 
 // Linears that read the same input, run as one op per stretch of equal recipes: X is quantised once, outputs stand side
@@ -125,6 +120,8 @@ struct SequenceInfo {
   Documents documents;   // of packed rows that are kept apart
   at::Tensor loss_factor;
   std::vector<KvCache>* caches = nullptr;
+  bool counts = false;    // a pass that trains, the first one through a block: what routers choose is counted
+  double grad_scale = 1;  // of the loss of one token
 };
 
 // Grouped-query causal attention with rotary embeddings (Ainslie et al. 2023; Su et al. 2021).

@@ -40,6 +40,7 @@ struct Parameter {
   Weight weight;                               // what ops see
   std::optional<OperandSpec> stored_as;        // int8_weight, int4_weight: codes are all that exists of it
   bool codes_alone = false;                    // products read quantised copies and nothing else of it
+  bool buffer = false;                         // not trained, fp32, held whole by every process, in no unit
   bool added = false;                          // by a recipe: checkpoints of the plain model have none, it then takes
   std::string copy_of;                         // the values of this parameter of theirs, or fresh ones when empty
 

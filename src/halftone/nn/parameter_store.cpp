@@ -49,6 +49,11 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");
   model.for_each_parameter([&](Parameter& p) {
     if (p.numel() == 0) return;
+    if (p.buffer) {
+      p.master = p.weight.value = at::zeros(p.shape, at::TensorOptions().device(options.device).dtype(at::kFloat));
+      parameters_.push_back(&p);
+      return;
+    }
     if (options.shards > 1) p.shard = share_of(p, options.shard, options.shards);
     // Stored weights have no place in a buffer of masters, quantised ones none in one of copies: they make units of their own.
     const bool plain = options.compute == options.storage || reads_copy(p, options);

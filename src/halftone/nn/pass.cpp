@@ -47,6 +47,7 @@ Stream differentiate(const edge_list& begin, const edge_list& end, const variabl
 
 Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep, UnitAccess* access)
     : model_(model), access_(access), info_(model.sequence_info(input)) {
+  info_.counts = keep, info_.grad_scale = grad_scale;
   const at::AutoGradMode grad(keep);
   const auto for_block = [&](int64_t next, const Stream& s) { return keep && recomputed(next) ? joined(s) : s; };
   tell(&UnitAccess::before_forward, 0);
@@ -62,7 +63,7 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
     } else if (recomputed(i)) {
       const at::NoGradGuard no_grad;
       blocks_.push_back({in, model.recompute(i) == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
-      const Stream written = recomputed_block(i, blocks_.back());
+      const Stream written = recomputed_block(i, blocks_.back(), true);
       if (blocks_.back().saves && !quantization_stats()) blocks_.back().saves->drop(written.branch);  // they read every product
       out = joined(written);
     } else {
@@ -77,9 +78,9 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
   if (keep) head_ = {{}, {}, edges(parts(in)), edges({loss_.loss})};
 }
 
-Stream Pass::recomputed_block(int64_t block, const Unit& unit) const {
+Stream Pass::recomputed_block(int64_t block, const Unit& unit, bool first) const {
   SequenceInfo info = info_;
-  info.step.saves = unit.saves;
+  info.step.saves = unit.saves, info.counts = first;
   return model_.block(block, unit.in, info);
 }
 
@@ -95,7 +96,7 @@ void Pass::backward() {
     if (unit.end.empty()) {
       const at::AutoGradMode grad(true);
       if (unit.saves) unit.saves->begin_again();
-      unit.end = edges(parts(joined(recomputed_block(i, unit))));
+      unit.end = edges(parts(joined(recomputed_block(i, unit, false))));
     }
     d = differentiate(unit.begin, unit.end, parts(d));
     blocks_.pop_back();

@@ -38,7 +38,7 @@ class Pass {
     std::shared_ptr<Saves> saves;
     std::vector<torch::autograd::Edge> begin, end;
   };
-  Stream recomputed_block(int64_t block, const Unit& unit) const;  // its first pass, or its second one
+  Stream recomputed_block(int64_t block, const Unit& unit, bool first) const;  // its first pass, or its second one
   bool recomputed(int64_t block) const { return model_.recompute(block) != Recompute::none; }
 
   void tell(void (UnitAccess::*what)(int64_t), int64_t unit) const {

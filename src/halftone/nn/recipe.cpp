@@ -12,6 +12,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/nn/bitnet.h"
+#include "halftone/nn/quantizable.h"
 #include "halftone/nn/target.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/hardware.h"
@@ -49,9 +50,11 @@ struct Left {
   }
 };
 
-std::string start_line(const RecipeRule& rule, int64_t quantized, const Left& left) {
+std::string start_line(const RecipeRule& rule, const std::map<std::string_view, int64_t>& quantized, const Left& left) {
   const bool all = rule.targets_are_substrings || std::find(rule.targets.begin(), rule.targets.end(), "Linear") != rule.targets.end();
-  return fmt::format("quantize: {} on {} Linear{}{}", rule.scheme, quantized,
+  std::vector<std::string> kinds;
+  for (const auto& [kind, count] : quantized) kinds.insert(kinds.begin(), fmt::format("{} {}", count, kind));
+  return fmt::format("quantize: {} on {}{}{}", rule.scheme, kinds.empty() ? "0 Linear" : fmt::format("{}", fmt::join(kinds, ", ")),
                      all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")), left.text());
 }
 
@@ -82,9 +85,9 @@ struct Matching {
 };
 
 void check_matches(const RecipeRule& rule, const Matching& matching, const std::vector<Module*>& modules) {
-  const auto matched = [&](const Target& target, bool linears_only) {
+  const auto matched = [&](const Target& target, bool layers_only) {
     return std::any_of(modules.begin(), modules.end(),
-                       [&](const Module* m) { return (!linears_only || dynamic_cast<const Linear*>(m)) && target.matches(*m); });
+                       [&](const Module* m) { return (!layers_only || dynamic_cast<const QuantizableLayer*>(m)) && target.matches(*m); });
   };
   check(!rule.targets.empty(), "{}{}: the list for {} is empty; name what to quantise: Linear, a layer's full name or re:PATTERN",
         rule.place, rule.targets_field, rule.scheme);
@@ -136,14 +139,14 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     check_matches(rule, matching, modules);
     const int64_t first = std::max(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
     const int64_t last = layers - std::max(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
-    int64_t quantized = 0;
+    std::map<std::string_view, int64_t> quantized;  // by kind
     bool deoscillates = false;
     Left left;
     std::optional<LayerRecipe> recipe;
     RecipeSupport support;
     for (Module* m : modules) {
-      auto* linear = dynamic_cast<Linear*>(m);
-      if (!linear || !matches_any(*m, matching.targets)) continue;
+      auto* layer = dynamic_cast<QuantizableLayer*>(m);
+      if (!layer || !matches_any(*m, matching.targets)) continue;
       targeted.insert(m);
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
@@ -159,7 +162,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       }
       const auto leave = [&](std::vector<std::string>& reason, const char* why) {
         reason.push_back(m->fqn());
-        linear->leave_unquantised(fmt::format("{} for {}", why, rule.scheme));
+        layer->leave_unquantised(fmt::format("{} for {}", why, rule.scheme));
       };
       if (matches_any(*m, matching.ignore)) {
         leave(left.ignored, "ignored");
@@ -172,7 +175,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       }
       const auto [it, fresh] = taken.emplace(m, &rule);
       check(fresh, "{}quantize: {} is matched by {}; put it into the ignore list of one", rule.place, m->fqn(), both(*it->second, rule));
-      const int64_t k = linear->in_features(), n = linear->out_features();
+      const int64_t k = layer->in_features(), n = layer->out_features();
       if (k % left.dim_multiple != 0 || n % left.dim_multiple != 0) {
         const bool named = std::any_of(matching.targets.begin(), matching.targets.end(), [&](const Target& t) { return t.names(*m); });
         check(!named, "{}{}: {} has {} inputs and {} outputs, {} takes multiples of {} only", rule.place, rule.targets_field, m->fqn(), k,
@@ -187,14 +190,15 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       check(recipe->lora_rank <= std::min(k, n),
             "{}quantize.lora_rank: {} has {} inputs and {} outputs, expected a rank of at most {}, found {}", rule.place, m->fqn(), k, n,
             std::min(k, n), recipe->lora_rank);
-      linear->set_recipe(*recipe);
-      deoscillates = deoscillates || linear->deoscillation().step > 0;
+      layer->set_recipe(*recipe);
+      auto* linear = dynamic_cast<Linear*>(layer);
+      deoscillates = deoscillates || (linear != nullptr && linear->deoscillation().step > 0);
       if (rule.scheme == "bitnet") bitnet.push_back(linear);
-      ++quantized;
+      ++quantized[layer->kind()];
     }
-    if (quantized == 0) log_warning("{}quantize: {} quantises no layer; its targets are {}", rule.place, rule.scheme, left.text());
+    if (quantized.empty()) log_warning("{}quantize: {} quantises no layer; its targets are {}", rule.place, rule.scheme, left.text());
     lines.push_back(start_line(rule, quantized, left));
-    if (!recipe || !recipe->linear.quantized() || quantized == 0) continue;
+    if (!recipe || !recipe->linear.quantized() || quantized.empty()) continue;
     lines.push_back(support_line(rule, support, hardware));
     if (is_cpu(hardware) && rule.fast_accum && !rule.fast_accum->empty())
       log_info("[compat] {}quantize.fast_accum: a CPU sums in full precision", rule.place);
@@ -203,13 +207,13 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
   }
   std::vector<std::string> others;
   for (Module* m : modules) {
-    auto* linear = dynamic_cast<Linear*>(m);
-    if (!any || !linear || targeted.contains(m)) continue;
-    linear->leave_unquantised("no target names it");
+    auto* layer = dynamic_cast<QuantizableLayer*>(m);
+    if (!any || !layer || targeted.contains(m)) continue;
+    layer->leave_unquantised("no target names it");
     others.push_back(m->fqn());
   }
   if (!others.empty())
-    lines.push_back(fmt::format("quantize: {} Linear that no target names stay unquantised ({})", others.size(), listed(others)));
+    lines.push_back(fmt::format("quantize: {} layers that no target names stay unquantised ({})", others.size(), listed(others)));
   if (!bitnet.empty()) add_bitnet_norms(model, bitnet);
   return lines;
 }
@@ -217,13 +221,13 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
 std::vector<std::string> layer_formats(Module& model) {
   std::vector<std::string> lines;
   model.for_each_module([&](Module& m) {
-    const auto* linear = dynamic_cast<const Linear*>(&m);
-    if (!linear) return;
-    const LinearRecipe& r = linear->recipe();
-    lines.push_back(fmt::format("{:<32} Linear {:>6} -> {:<6} {}", m.fqn(), linear->in_features(), linear->out_features(),
-                                r.quantized()                       ? std::string(r.name)
-                                : linear->why_unquantised().empty() ? "unquantised"
-                                                                    : fmt::format("unquantised ({})", linear->why_unquantised())));
+    const auto* layer = dynamic_cast<const QuantizableLayer*>(&m);
+    if (!layer) return;
+    const LinearRecipe& r = layer->recipe();
+    lines.push_back(fmt::format("{:<32} {} {:>6} -> {:<6} {}", m.fqn(), layer->kind(), layer->in_features(), layer->out_features(),
+                                r.quantized()                      ? std::string(r.name)
+                                : layer->why_unquantised().empty() ? "unquantised"
+                                                                   : fmt::format("unquantised ({})", layer->why_unquantised())));
   });
   return lines;
 }

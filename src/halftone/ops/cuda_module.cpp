@@ -38,6 +38,10 @@ Loaded load() {
   find(m.swiglu_forward, "halftone_cuda_swiglu_forward"), find(m.swiglu_backward, "halftone_cuda_swiglu_backward");
   find(m.norm_rope, "halftone_cuda_norm_rope"), find(m.norm_rope_backward, "halftone_cuda_norm_rope_backward");
   find(m.norm_rope_partial, "halftone_cuda_norm_rope_partial");
+  find(m.place_experts, "halftone_cuda_place_experts");
+  find(m.gather_rows, "halftone_cuda_gather_rows"), find(m.combine_rows, "halftone_cuda_combine_rows");
+  find(m.group_bias, "halftone_cuda_group_bias"), find(m.group_sums, "halftone_cuda_group_sums");
+  find(m.clamped_swiglu, "halftone_cuda_clamped_swiglu"), find(m.clamped_swiglu_backward, "halftone_cuda_clamped_swiglu_backward");
   find(m.rope, "halftone_cuda_rope"), find(m.cross_entropy, "halftone_cuda_cross_entropy");
   find(m.capture_id, "halftone_cuda_capture_id");
   find(m.lock_memory, "halftone_cuda_lock_memory"), find(m.unlock_memory, "halftone_cuda_unlock_memory");

@@ -8,6 +8,7 @@
 #include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/dge_slopes.h"
+#include "halftone/fused/expert_rows.h"
 #include "halftone/fused/grad_norm.h"
 #include "halftone/fused/norm_rope.h"
 #include "halftone/fused/random_fill.h"
@@ -42,6 +43,13 @@ struct Module {
   int64_t (*rms_norm_partial)(int64_t cols) = nullptr;
   const char* (*swiglu_forward)(const SwigluForward*, void* stream) = nullptr;
   const char* (*swiglu_backward)(const SwigluBackward*, void* stream) = nullptr;
+  const char* (*place_experts)(const PlaceExperts*, void* stream) = nullptr;
+  const char* (*gather_rows)(const GatherRows*, void* stream) = nullptr;
+  const char* (*combine_rows)(const CombineRows*, void* stream) = nullptr;
+  const char* (*group_bias)(const GroupBias*, void* stream) = nullptr;
+  const char* (*group_sums)(const GroupSums*, void* stream) = nullptr;
+  const char* (*clamped_swiglu)(const ClampedSwiglu*, void* stream) = nullptr;
+  const char* (*clamped_swiglu_backward)(const ClampedSwigluBackward*, void* stream) = nullptr;
   const char* (*rope)(const Rope*, void* stream) = nullptr;
   const char* (*norm_rope)(const NormRope*, void* stream) = nullptr;
   const char* (*norm_rope_backward)(const NormRopeBackward*, float* partial, void* stream) = nullptr;

@@ -101,7 +101,8 @@ class Call {
         x_again_(o.x_again) {}
 
   at::Tensor forward(const Activation& input, const LinearOptions& o) {
-    at::Tensor y = at::empty({o.product ? tokens_ : 0, fused_.out_features()}, input.value.options().dtype(o.out));
+    at::Tensor y = o.y;
+    if (!y.defined()) y = at::empty({o.product ? tokens_ : 0, fused_.out_features()}, input.value.options().dtype(o.out));
     if (tokens_ == 0) return y;
     PreparedWeights& p = prepared();
     if (!passing_) make_forward(p, o.keep);
@@ -325,7 +326,7 @@ class Call {
       std::vector<Operand> siblings;
       const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights[s.first]->value.scalar_type());
       for (const Weight* w : weights(s)) {
-        CopyRequest f = request(r_.w_forward, r_.x_forward, hp, CopyUse::rows, w->name, "w.fwd", 0), d;
+        CopyRequest f = request(r_.w_forward, r_.x_forward, hp, CopyUse::rows, w->name, "w.fwd", w->first_row), d;
         f.block_scales = r_.dge;
         if (dgrad) d = dgrad_request(*w);
         OperandCopies copies = fused_.source->copies(*w, &f, dgrad ? &d : nullptr, dgrad_type(*w), &p.found[i++]);
@@ -359,7 +360,7 @@ class Call {
   }
   at::ScalarType dgrad_type(const Weight& w) const { return hp_type(r_.dy_dgrad, x_type_, r_.w_dgrad, w.value.scalar_type()); }
   CopyRequest dgrad_request(const Weight& w) const {
-    return request(r_.w_dgrad, r_.dy_dgrad, dgrad_type(w), CopyUse::columns, w.name, w_dgrad_role(r_), 0);
+    return request(r_.w_dgrad, r_.dy_dgrad, dgrad_type(w), CopyUse::columns, w.name, w_dgrad_role(r_), w.first_row);
   }
 
   at::Tensor joined_bias() const {
@@ -421,7 +422,7 @@ LinearCall linear_call(const at::Tensor& x_in, FusedLinears& fused, const Linear
   return result;
 }
 
-at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContext& step) {
+at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContext& step, at::ScalarType out) {
   const at::Tensor& x = input.value;
   check(x.dim() >= 1 && x.size(-1) == fused.in_features(), "{}: expected an input of [tokens, {}], found {}", fused.weights.front()->name,
         fused.in_features(), fmt::join(x.sizes(), " x "));
@@ -429,7 +430,7 @@ at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContex
   for (const Weight* w : fused.weights) inputs.push_back(w->value);
   LinearOptions options;
   options.step = step, options.keep = records(inputs);
-  options.out = x.scalar_type(), options.x_amax = input.amax;
+  options.out = out == at::ScalarType::Undefined ? x.scalar_type() : out, options.x_amax = input.amax;
   if (input.kept) options.x_again = [rows = x.detach().reshape({-1, x.size(-1)})] { return rows; };
   const int64_t n = fused.out_features();
   std::vector<int64_t> shape = x.sizes().vec();
@@ -443,17 +444,17 @@ at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContex
   }
   at::Tensor y = std::move(call.y);
   if (options.keep) {
-    connect(
-        "linear", inputs, {&y},
-        [call = std::move(call), &fused, n, want_dx = x.requires_grad(), sizes = x.sizes().vec()](const variable_list& g) -> variable_list {
-          variable_list result(1 + fused.weights.size());
-          Activation dy = fused.dy_amax ? fused.dy_amax->take(g[0]) : Activation(g[0]);
-          if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
-          result[0] = call.backward(dy, want_dx);
-          if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
-          fused.gradients_ready();
-          return result;
-        });
+    connect("linear", inputs, {&y},
+            [call = std::move(call), &fused, n, want_dx = x.requires_grad(), sizes = x.sizes().vec(),
+             type = x.scalar_type()](const variable_list& g) -> variable_list {
+              variable_list result(1 + fused.weights.size());
+              Activation dy = fused.dy_amax ? fused.dy_amax->take(g[0]) : Activation(g[0].to(type));
+              if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
+              result[0] = call.backward(dy, want_dx);
+              if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
+              fused.gradients_ready();
+              return result;
+            });
   }
   return y;
 }

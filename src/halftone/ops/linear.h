@@ -34,8 +34,8 @@ struct FusedLinears {
 };
 
 // Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
-// section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient.
-at::Tensor linear(const Activation& x, FusedLinears& fused, const StepContext& step);
+// section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient. Y in X's dtype or in `out`.
+at::Tensor linear(const Activation& x, FusedLinears& fused, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined);
 
 // The same without autograd, on X[T, K].
 struct LinearOptions {
@@ -47,6 +47,7 @@ struct LinearOptions {
   // Makes X again from what its producer keeps anyway: unless wgrad reads the codes of the forward product, nothing of X is kept then, and
   // wgrad quantises it again. Called in wgrad, at most once.
   std::function<at::Tensor()> x_again{};
+  at::Tensor y{};       // where y is written, [T, sum N_i] with unit column stride; undefined: in memory of its own
   bool product = true;  // false: y is not formed, for a backward pass whose forward pass was another call
 };
 struct LinearCall {

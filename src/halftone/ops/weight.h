@@ -43,6 +43,7 @@ struct Weight {
   std::string name;                       // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
   at::Tensor value;                       // compute dtype; a leaf that requires grad, so that a graph exists even if the input needs none
   at::Tensor grad;                        // fp32, same shape; undefined for a frozen parameter
+  int64_t first_row = 0;                  // of the rows of one parameter, by which draws are counted: an expert's
   uint64_t version = 1;                   // raised whenever `value` changes: key of packed and quantized copies
   std::shared_ptr<StoredWeight> stored;   // where set, `value` has the shape and dtype but no contents
   at::Tensor master;                      // fp32; where set, likewise: the weight's numbers are these, rounded to bf16

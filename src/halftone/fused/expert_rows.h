@@ -1,0 +1,91 @@
+#pragma once
+#include <cstdint>
+
+#include "halftone/base/dtype.h"
+#include "halftone/base/row_groups.h"
+
+// The way of tokens to their experts and back (numerics.md section 8, platform.md 4.7): T tokens are sent to k experts each, and the rows
+// that reach the same expert lie beside each other in a buffer of R = most_group_rows(T * k, E) rows.
+namespace halftone {
+
+// Where every row goes, in the order of tokens inside a group.
+struct PlaceExperts {
+  int64_t tokens = 0, top_k = 0, experts = 0, rows = 0;  // rows: R
+  const int32_t* expert = nullptr;                       // [T, k], each in [0, experts)
+  int32_t* counts = nullptr;                             // [experts]
+  int32_t* offsets = nullptr;                            // [experts + 1], as in RowGroups
+  int32_t* ends = nullptr;                               // [experts]
+  int32_t* slot = nullptr;                               // [T, k]: the row that it gets
+  int32_t* source = nullptr;                             // [R]: t * k + j of what lies there, -1 for padding
+};
+void place_experts(const PlaceExperts& p);
+
+// rows[r] = x[source[r] / k] * weight[source[r]], zeros for padding; weight null: 1. With `other` [R, cols] also the products of the
+// rows, dots[source[r]] = <x[source[r] / k], other[r]>, in fp32: of a combination's backward pass, x = dY and other = its rows, what
+// belongs to rows and weights.
+struct GatherRows {
+  int64_t rows = 0, cols = 0, top_k = 0;
+  DType dtype = DType::bf16;  // of x, out and other
+  const int32_t* source = nullptr;
+  const float* weight = nullptr;  // [T * k] or null
+  const void* x = nullptr;        // [T, cols]
+  void* out = nullptr;            // [R, cols]
+  const void* other = nullptr;    // [R, cols] or null
+  float* dots = nullptr;          // [T * k], with `other`
+};
+void gather_rows(const GatherRows& p);
+
+// out[t] = sum over j of weight[t, j] * rows[slot[t, j]], in fp32 in the order of j, rounded once; weight null: 1.
+struct CombineRows {
+  int64_t tokens = 0, cols = 0, top_k = 0;
+  DType dtype = DType::bf16;  // of rows and out
+  const int32_t* slot = nullptr;
+  const float* weight = nullptr;  // [T, k] or null
+  const void* rows = nullptr;     // [R, cols]
+  void* out = nullptr;            // [T, cols]
+};
+void combine_rows(const CombineRows& p);
+
+// rows[r] += bias[g] for the rows r that group g has: its padding stays zero. One rounding.
+struct GroupBias {
+  RowGroups groups;
+  int64_t rows = 0, cols = 0;
+  DType dtype = DType::bf16;
+  DType bias_dtype = DType::f32;
+  const void* bias = nullptr;  // [groups, cols]
+  void* x = nullptr;           // [rows, cols]
+};
+void group_bias(const GroupBias& p);
+
+// sums[g] += sum of the rows of group g, in fp32 in the order of rows: the gradient of its bias.
+struct GroupSums {
+  RowGroups groups;
+  int64_t rows = 0, cols = 0;
+  DType dtype = DType::bf16;
+  const void* x = nullptr;  // [rows, cols]
+  float* sums = nullptr;    // [groups, cols]
+};
+void group_sums(const GroupSums& p);
+
+// The activation of GPT-OSS: of columns (2j, 2j + 1) = (g, u) of gu,
+//   h[j] = g' * sigmoid(1.702 g') * (u' + 1),  g' = min(g, limit), u' = u cut to [-limit, limit].
+struct ClampedSwiglu {
+  int64_t rows = 0, cols = 0;  // cols: of h
+  DType dtype = DType::bf16;
+  float limit = 7;
+  const void* gu = nullptr;  // [rows, 2 * cols]
+  void* h = nullptr;         // [rows, cols]
+};
+void clamped_swiglu(const ClampedSwiglu& p);
+
+struct ClampedSwigluBackward {
+  int64_t rows = 0, cols = 0;
+  DType dtype = DType::bf16;
+  float limit = 7;
+  const void* gu = nullptr;  // [rows, 2 * cols]
+  const void* dh = nullptr;  // [rows, cols]
+  void* dgu = nullptr;       // [rows, 2 * cols]; may be gu
+};
+void clamped_swiglu_backward(const ClampedSwigluBackward& p);
+
+}  // namespace halftone

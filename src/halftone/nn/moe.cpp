@@ -1,0 +1,162 @@
+#include "halftone/nn/moe.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/logsumexp.h>
+#include <ATen/ops/scatter.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/topk.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/xlogy.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/node.h"
+#include "halftone/ops/range.h"
+#include "halftone/ops/swiglu.h"
+
+namespace halftone::nn {
+namespace {
+
+// The experts of every token, int32 [T, k], by their scores and a bias that counts for the choice alone.
+at::Tensor chosen(const at::Tensor& scores, const Routing& r, const at::Tensor& bias) {
+  at::Tensor s = scores.detach();
+  if (bias.defined()) s = s + bias;
+  if (r.kept_groups > 0 && r.kept_groups < r.groups) {
+    const int64_t each = r.experts / r.groups;
+    const at::Tensor grouped = s.view({-1, r.groups, each});
+    const at::Tensor of_group = std::get<0>(grouped.topk(std::min<int64_t>(2, each), -1)).sum(-1);
+    const at::Tensor kept =
+        at::zeros(of_group.sizes(), of_group.options().dtype(at::kBool)).scatter_(1, std::get<1>(of_group.topk(r.kept_groups, -1)), true);
+    s = at::where(kept.unsqueeze(-1), grouped, -std::numeric_limits<double>::infinity()).view_as(s);
+  }
+  return std::get<1>(s.topk(r.top_k, -1)).to(at::kInt);
+}
+
+// The choice of debug.moe_force_load_balance: as many tokens for every expert, whatever the scores.
+at::Tensor in_turn(int64_t tokens, const Routing& r, at::Device device) {
+  return (at::arange(tokens * r.top_k, at::TensorOptions().dtype(at::kInt).device(device)) % r.experts).view({tokens, r.top_k});
+}
+
+// `x` with the gradient of factor * loss beside its own.
+at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor) {
+  at::Tensor out = x.detach();
+  if (records(x, loss)) {
+    connect("router_loss", {x, loss}, {&out}, [of = loss.options(), factor](const variable_list& g) -> variable_list {
+      return {g[0], at::zeros({}, of) + factor};
+    });
+  }
+  return out;
+}
+
+}  // namespace
+
+GroupedExperts::GroupedExperts(const Shape& s, Init gate, Init up, Init down) : shape_(s) {
+  if (s.clamped) {
+    gate_up_.weights = {&add_parameter("mlp1_weight", {s.experts, 2 * s.hidden, s.dim}, gate).weight};
+    gate_up_bias_ = &add_parameter("mlp1_bias", {s.experts, 2 * s.hidden}, gate);
+    down_.weights = {&add_parameter("mlp2_weight", {s.experts, s.dim, s.hidden}, down).weight};
+    down_bias_ = &add_parameter("mlp2_bias", {s.experts, s.dim}, down);
+    return;
+  }
+  Parameter& w1 = add_parameter("w1", {s.experts, s.hidden, s.dim}, gate);
+  Parameter& w2 = add_parameter("w2", {s.experts, s.dim, s.hidden}, down);
+  Parameter& w3 = add_parameter("w3", {s.experts, s.hidden, s.dim}, up);
+  gate_up_.weights = {&w1.weight, &w3.weight}, down_.weights = {&w2.weight};
+}
+
+std::vector<std::string_view> GroupedExperts::class_names() const {
+  if (shape_.clamped) return {"GptOssGroupedExperts", "GroupedExperts", "Module"};
+  return {"GroupedExperts", "Module"};
+}
+
+void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
+  const LinearRecipe& r = recipe.linear;
+  check(!r.w_forward.stored && r.name != "bitnet", "quantize.scheme: {} takes linear layers only; {} are experts, ignore GroupedExperts",
+        r.name, fqn());
+  check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
+  gate_up_.recipe = down_.recipe = r;
+  for_each_parameter([&](Parameter& p) {
+    if (p.shape.size() == 3) p.codes_alone = r.reads_weight_codes_alone();
+  });
+}
+
+at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const StepContext& step) {
+  constexpr double kLimit = 7;  // of GPT-OSS
+  at::Tensor h = grouped_linear(x, gate_up_, rows, step);
+  if (!shape_.clamped) return grouped_linear(swiglu(h), down_, rows, step);
+  h = clamped_swiglu(add_group_bias(h, gate_up_bias_->weight, rows), kLimit);
+  return add_group_bias(grouped_linear(h, down_, rows, step), down_bias_->weight, rows);
+}
+
+Router::Router(int64_t dim, int64_t experts, Init init, bool bias) : gate(add<RouterGate>("gate", dim, experts, init, bias)) {}
+
+MoE::MoE(const Shape& s, Init in, Init up, Init out)
+    : shape_(s),
+      router_(add<Router>("router", s.dim, s.routing.experts, out, s.clamped)),
+      experts_(add<GroupedExperts>("experts", GroupedExperts::Shape{s.dim, s.hidden, s.routing.experts, s.clamped}, in, up, out)) {
+  const Routing& r = s.routing;
+  check(r.top_k >= 1 && r.top_k <= r.experts, "experts: a token goes to {} of {} experts", r.top_k, r.experts);
+  check(r.groups == 0 || r.experts % r.groups == 0, "experts: {} experts do not divide into {} groups", r.experts, r.groups);
+  check(r.kept_groups == 0 || r.kept_groups * (r.experts / r.groups) >= r.top_k, "experts: {} of {} groups hold fewer than {} experts",
+        r.kept_groups, r.groups, r.top_k);
+  if (s.shared_hidden > 0) shared_ = &add<FeedForward>("shared_experts", s.dim, s.shared_hidden, in, up, out);
+  if (!s.expert_bias && s.balance == 0) return;
+  expert_bias_ = &add_parameter("expert_bias", {r.experts}, {Init::Kind::zeros});
+  expert_bias_->buffer = true;
+}
+
+at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
+  const Range range("{}", fqn());
+  const Routing& r = shape_.routing;
+  at::Tensor logits = router_.gate(x, info.step, at::kFloat);
+  at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
+  const at::Tensor bias = expert_bias_ != nullptr ? expert_bias_->weight.value : at::Tensor();
+  const at::Tensor expert = force_balance_ ? in_turn(logits.size(0), r, logits.device()) : chosen(scores, r, bias);
+  const ExpertRows rows = place_experts(expert.contiguous(), r.experts);
+  if (info.counts && load_.defined()) count(scores.detach(), rows);
+
+  at::Tensor gates = scores.gather(1, expert.to(at::kLong));
+  if (r.normalize) gates = gates / (gates.sum(-1, true) + 1e-20);
+  if (r.scale != 1) gates = gates * r.scale;
+  const double tokens = static_cast<double>(logits.size(0)) * info.grad_scale;
+  if (shape_.aux_loss > 0) {
+    // E * sum over experts of its share of the choices and its mean probability (Fedus et al. 2021).
+    const at::Tensor share = rows.counts / static_cast<double>(rows.tokens * r.top_k);
+    const at::Tensor p = r.score == Routing::Score::softmax ? scores : scores / (scores.sum(-1, true) + 1e-20);
+    gates = with_loss(gates, (share * p.mean(0)).sum() * static_cast<double>(r.experts), shape_.aux_loss * tokens);
+  }
+  if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens);
+
+  const at::Tensor y = combine_rows(experts_(gather_rows(x, rows), rows, info.step), gates.contiguous(), rows);
+  return shared_ != nullptr ? y + (*shared_)(x, info.step) : y;
+}
+
+void MoE::prepare(at::Device device) {
+  load_ = at::zeros({shape_.routing.experts + 2}, at::TensorOptions().dtype(at::kDouble).device(device));
+}
+
+void MoE::count(const at::Tensor& scores, const ExpertRows& rows) {
+  const int64_t experts = shape_.routing.experts;
+  const at::Tensor p = shape_.routing.score == Routing::Score::softmax ? scores : scores / (scores.sum(-1, true) + 1e-20);
+  load_.narrow(0, 0, experts).add_(rows.counts);
+  load_.narrow(0, experts, 1).sub_(at::xlogy(p, p).sum());
+  load_.narrow(0, experts + 1, 1).add_(static_cast<double>(rows.tokens));
+}
+
+void MoE::balance(const at::Tensor& updated) {
+  if (shape_.balance > 0) {
+    const at::Tensor n = load_.narrow(0, 0, shape_.routing.experts);
+    at::Tensor d = (n.mean() - n).sign() * shape_.balance;
+    d -= d.mean();
+    if (updated.defined()) d = at::where(updated, d, 0.0);
+    expert_bias_->master.add_(d);
+  }
+  load_.zero_();
+}
+
+}  // namespace halftone::nn

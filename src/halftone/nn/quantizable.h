@@ -1,0 +1,28 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "halftone/nn/module.h"
+#include "halftone/nn/recipe_options.h"
+
+namespace halftone::nn {
+
+// A module whose products a recipe may quantise (nn/recipe.h): Linear, GroupedExperts.
+class QuantizableLayer : public Module {
+ public:
+  virtual std::string_view kind() const = 0;  // the class that recipes name it by
+  virtual int64_t in_features() const = 0;
+  virtual int64_t out_features() const = 0;
+  virtual const LinearRecipe& recipe() const = 0;
+  // Before parameters are materialised. Error naming the option that such a layer does not take.
+  virtual void set_recipe(const LayerRecipe& recipe) = 0;
+  // Why it has no recipe, for whoever lists the layers; empty where nothing was asked for.
+  void leave_unquantised(std::string why) { why_unquantised_ = std::move(why); }
+  const std::string& why_unquantised() const { return why_unquantised_; }
+
+ private:
+  std::string why_unquantised_;
+};
+
+}  // namespace halftone::nn

@@ -1,0 +1,136 @@
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "halftone/fused/expert_rows.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/grouped_linear.h"
+#include "halftone/ops/node.h"
+
+// The ways of rows to their experts and back, and what experts do between their products (fused/expert_rows.h).
+namespace halftone {
+namespace {
+
+int32_t* ints(const at::Tensor& t) { return t.mutable_data_ptr<int32_t>(); }
+
+// A kernel of fused/ where the tensor is.
+template <class P>
+void run(const char* name, void (*cpu)(const P&), const char* (*cuda::Module::*device)(const P*, void*), const P& p, c10::Device at) {
+  at.is_cpu() ? cpu(p) : cuda::launch(name, device, p, at);
+}
+
+at::Tensor gather(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& other = {},
+                  const at::Tensor& dots = {}) {
+  const at::Tensor in = x.contiguous(), out = at::empty({rows.rows, x.size(1)}, x.options());
+  GatherRows p;
+  p.rows = rows.rows, p.cols = x.size(1), p.top_k = rows.top_k, p.dtype = kernel_dtype(in);
+  p.source = ints(rows.source), p.x = in.const_data_ptr(), p.out = out.data_ptr();
+  if (weight.defined()) p.weight = weight.const_data_ptr<float>();
+  if (other.defined()) p.other = other.const_data_ptr(), p.dots = dots.mutable_data_ptr<float>();
+  run("gather_rows", gather_rows, &cuda::Module::gather_rows, p, x.device());
+  return out;
+}
+
+at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows) {
+  const at::Tensor in = x.contiguous(), out = at::empty({rows.tokens, x.size(1)}, x.options());
+  CombineRows p;
+  p.tokens = rows.tokens, p.cols = x.size(1), p.top_k = rows.top_k, p.dtype = kernel_dtype(in);
+  p.slot = ints(rows.slot), p.rows = in.const_data_ptr(), p.out = out.data_ptr();
+  if (weight.defined()) p.weight = weight.const_data_ptr<float>();
+  run("combine_rows", combine_rows, &cuda::Module::combine_rows, p, x.device());
+  return out;
+}
+
+}  // namespace
+
+RowGroups ExpertRows::groups() const { return {experts, ints(offsets), ints(ends)}; }
+
+ExpertRows place_experts(const at::Tensor& expert, int64_t experts) {
+  check(expert.dim() == 2 && expert.scalar_type() == at::kInt && expert.is_contiguous(),
+        "experts: expected the choices as int32 [tokens, top_k], found {} of [{}]", c10::toString(expert.scalar_type()),
+        fmt::join(expert.sizes(), " x "));
+  ExpertRows r;
+  r.tokens = expert.size(0), r.top_k = expert.size(1), r.experts = experts;
+  r.rows = most_group_rows(r.tokens * r.top_k, experts);
+  const auto make = [&](at::IntArrayRef shape) { return at::empty(shape, expert.options()); };
+  r.offsets = make({experts + 1}), r.ends = make({experts}), r.counts = make({experts}), r.slot = make(expert.sizes());
+  r.source = make({r.rows});
+  const PlaceExperts p{r.tokens,       r.top_k,         experts,      r.rows,       expert.const_data_ptr<int32_t>(),
+                       ints(r.counts), ints(r.offsets), ints(r.ends), ints(r.slot), ints(r.source)};
+  run("place_experts", place_experts, &cuda::Module::place_experts, p, expert.device());
+  return r;
+}
+
+at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
+  check(x.dim() == 2 && x.size(0) == rows.tokens, "experts: expected {} tokens, found {}", rows.tokens, fmt::join(x.sizes(), " x "));
+  at::Tensor out;
+  {
+    at::NoGradGuard no_grad;
+    out = gather(x.detach(), {}, rows);
+  }
+  if (records(x))
+    connect("gather_rows", {x}, {&out}, [rows](const variable_list& g) -> variable_list { return {combine(g[0], {}, rows)}; });
+  return out;
+}
+
+at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& gates, const ExpertRows& rows) {
+  check(y.dim() == 2 && y.size(0) == rows.rows && gates.scalar_type() == at::kFloat && gates.is_contiguous(),
+        "experts: expected {} rows and contiguous fp32 gates, found {} and {}", rows.rows, fmt::join(y.sizes(), " x "),
+        c10::toString(gates.scalar_type()));
+  const at::Tensor plain = y.detach(), weight = gates.detach();
+  at::Tensor out;
+  {
+    at::NoGradGuard no_grad;
+    out = combine(plain, weight, rows);
+  }
+  if (records(y, gates)) {
+    connect("combine_rows", {y, gates}, {&out}, [plain, weight, rows](const variable_list& g) -> variable_list {
+      const at::Tensor d_gates = at::empty_like(weight);
+      at::Tensor d_rows = gather(g[0], weight, rows, plain, d_gates);
+      return {std::move(d_rows), d_gates};
+    });
+  }
+  return out;
+}
+
+at::Tensor add_group_bias(const at::Tensor& x, Weight& bias, const ExpertRows& rows) {
+  at::Tensor out = x.detach();
+  GroupBias p{rows.groups(), x.size(0), x.size(1), kernel_dtype(x), kernel_dtype(bias.value), bias.value.const_data_ptr(), out.data_ptr()};
+  run("group_bias", group_bias, &cuda::Module::group_bias, p, x.device());
+  const std::vector<at::Tensor> inputs = {x, bias.value};
+  if (records(inputs)) {
+    connect("group_bias", inputs, {&out}, [&bias, rows](const variable_list& g) -> variable_list {
+      const at::Tensor dy = g[0].contiguous();
+      if (bias.trainable()) {
+        GroupSums sums{rows.groups(),    dy.size(0),          dy.size(1),
+                       kernel_dtype(dy), dy.const_data_ptr(), bias.grad_to_add().mutable_data_ptr<float>()};
+        run("group_sums", group_sums, &cuda::Module::group_sums, sums, dy.device());
+      }
+      bias.grad_ready();
+      return {dy, {}};
+    });
+  }
+  return out;
+}
+
+at::Tensor clamped_swiglu(const at::Tensor& gu_in, double limit) {
+  check(gu_in.dim() == 2 && gu_in.size(1) % 2 == 0, "clamped swiglu: expected [rows, 2 * width], found {}",
+        fmt::join(gu_in.sizes(), " x "));
+  const at::Tensor gu = gu_in.detach().contiguous();
+  at::Tensor h = at::empty({gu.size(0), gu.size(1) / 2}, gu.options());
+  const ClampedSwiglu p{h.size(0), h.size(1), kernel_dtype(gu), static_cast<float>(limit), gu.const_data_ptr(), h.data_ptr()};
+  run("clamped_swiglu", clamped_swiglu, &cuda::Module::clamped_swiglu, p, gu.device());
+  if (records(gu_in)) {
+    connect("clamped_swiglu", {gu_in}, {&h}, [gu, limit = p.limit](const variable_list& g) -> variable_list {
+      const at::Tensor dh = g[0].contiguous();
+      at::Tensor dgu = at::empty_like(gu);
+      const ClampedSwigluBackward b{dh.size(0),          dh.size(1),          kernel_dtype(gu), limit,
+                                    gu.const_data_ptr(), dh.const_data_ptr(), dgu.data_ptr()};
+      run("clamped_swiglu", clamped_swiglu_backward, &cuda::Module::clamped_swiglu_backward, b, gu.device());
+      return {dgu};
+    });
+  }
+  return h;
+}
+
+}  // namespace halftone

@@ -1,0 +1,47 @@
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "halftone/base/row_groups.h"
+#include "halftone/ops/linear.h"
+
+namespace halftone {
+
+// The rows that a router sends to each of the experts, in a buffer of R rows (base/row_groups.h), and the way there and back.
+struct ExpertRows {
+  int64_t tokens = 0, top_k = 0, experts = 0, rows = 0;  // rows: R
+  at::Tensor offsets, ends, counts;                      // int32 [E + 1], [E], [E]
+  at::Tensor slot, source;                               // int32 [T, k], [R] (fused/expert_rows.h)
+
+  RowGroups groups() const;
+};
+// From the chosen experts, int32 [T, k] on any device.
+ExpertRows place_experts(const at::Tensor& expert_tk, int64_t experts);
+
+// x[T, D] -> [R, D], zeros where no token is.
+at::Tensor gather_rows(const at::Tensor& x_td, const ExpertRows& rows);
+// y[t] = sum over j of gates[t, j] * rows[slot[t, j]]; gates fp32 [T, k].
+at::Tensor combine_rows(const at::Tensor& rows_rd, const at::Tensor& gates_tk, const ExpertRows& rows);
+// x[R, N] + bias[E, N] of each row's expert, in place of x, which nobody else reads.
+at::Tensor add_group_bias(const at::Tensor& x_rn, Weight& bias, const ExpertRows& rows);
+// [R, 2F] -> [R, F] (fused/expert_rows.h).
+at::Tensor clamped_swiglu(const at::Tensor& gu, double limit);
+
+// Weights [E, N_i, K] of all experts that read the same rows under the same recipe. Operands, scales and random draws of each expert are
+// those of a dense layer with its weight (ops/linear.h); rows draw by their place in the buffer.
+struct GroupedLinears {
+  std::vector<Weight*> weights;
+  LinearRecipe recipe = kLinearRecipes[0];
+  struct Prepared;
+  std::shared_ptr<Prepared> prepared;  // what is kept between calls (grouped_linear.cpp)
+
+  int64_t experts() const { return weights.front()->value.size(0); }
+  int64_t in_features() const { return weights.front()->value.size(2); }
+  int64_t out_features() const;
+};
+
+// Y[R, sum N_i]: rows of expert e times [W_0[e]; W_1[e]; ...]^T. Zeros where no row is. No synchronisation with a GPU.
+at::Tensor grouped_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
+LinearCall grouped_linear_call(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+
+}  // namespace halftone
