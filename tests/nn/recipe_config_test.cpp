@@ -123,7 +123,15 @@ TEST(RecipeConfig, ConvertersOfTorchtitan) {
     EXPECT_EQ(r.ignore, Strings{"output"});  // torchtitan's default
   }
   EXPECT_TRUE(plan({"--model.converters=quantize.grouped_mm.mx"}).rules.empty());
-  EXPECT_THROW(plan({"--model.converters=quantize.grouped_mm.mx", "--quantize.grouped_mm.mx.fqns=experts"}), Error);
+  for (const auto& [name, scheme] : {std::pair{"mx", "mxfp8_e4m3"}, {"float8", "fp8_rowwise"}}) {
+    const std::string converter = fmt::format("quantize.grouped_mm.{}", name);
+    const RecipePlan p = plan({"--model.converters=" + converter, fmt::format("--{}.fqns=experts", converter)});
+    ASSERT_EQ(p.rules.size(), 1u);
+    EXPECT_EQ(p.rules[0].scheme, scheme);
+    EXPECT_EQ(p.rules[0].kind, "GroupedExperts");
+    EXPECT_EQ(p.rules[0].targets, Strings{"experts"});
+    EXPECT_TRUE(p.rules[0].targets_are_substrings);
+  }
 }
 
 TEST(RecipeConfig, RecipeFilesBecomeRulesWithTheirPlace) {
@@ -133,7 +141,8 @@ TEST(RecipeConfig, RecipeFilesBecomeRulesWithTheirPlace) {
                          "      {scheme: int8, targets: [output], ignore: [], skip_last_layers: 2, emulate: true, group_align: 64}\n";
   testing::internal::CaptureStdout();
   const RecipePlan p = plan({"--quantize.recipe", path});
-  EXPECT_NE(testing::internal::GetCapturedStdout().find(path + ":5: quantize.group_align: no model of this build"), std::string::npos);
+  EXPECT_NE(testing::internal::GetCapturedStdout().find(path + ":5: quantize.group_align: the rows of every expert are padded"),
+            std::string::npos);
   ASSERT_EQ(p.rules.size(), 2u);
   EXPECT_EQ(p.rules[0].preset, "alto");
   EXPECT_EQ(p.rules[0].two_level_scaling, "tensorwise");

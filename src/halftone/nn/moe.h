@@ -48,6 +48,7 @@ class RouterGate : public Linear {
  public:
   using Linear::Linear;
   std::vector<std::string_view> class_names() const override { return {"RouterGate", "Module"}; }
+  std::string_view kind() const override { return "RouterGate"; }
 };
 
 class Router : public Module {

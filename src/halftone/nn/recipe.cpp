@@ -50,12 +50,18 @@ struct Left {
   }
 };
 
-std::string start_line(const RecipeRule& rule, const std::map<std::string_view, int64_t>& quantized, const Left& left) {
+// Layers by kind, and "2 Linear, 1 GroupedExperts".
+using Kinds = std::map<std::string_view, int64_t>;
+std::string text(const Kinds& kinds) {
+  std::vector<std::string> parts;
+  for (const auto& [kind, count] : kinds) parts.insert(parts.begin(), fmt::format("{} {}", count, kind));
+  return parts.empty() ? "0 Linear" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string start_line(const RecipeRule& rule, const Kinds& quantized, const Left& left) {
   const bool all = rule.targets_are_substrings || std::find(rule.targets.begin(), rule.targets.end(), "Linear") != rule.targets.end();
-  std::vector<std::string> kinds;
-  for (const auto& [kind, count] : quantized) kinds.insert(kinds.begin(), fmt::format("{} {}", count, kind));
-  return fmt::format("quantize: {} on {}{}{}", rule.scheme, kinds.empty() ? "0 Linear" : fmt::format("{}", fmt::join(kinds, ", ")),
-                     all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")), left.text());
+  return fmt::format("quantize: {} on {}{}{}", rule.scheme, text(quantized), all ? "" : fmt::format(" ({})", fmt::join(rule.targets, ", ")),
+                     left.text());
 }
 
 // How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
@@ -139,14 +145,14 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     check_matches(rule, matching, modules);
     const int64_t first = std::max(plan.skip_first_layers, block_count(rule.skip_first_layers, layers));
     const int64_t last = layers - std::max(plan.skip_last_layers, block_count(rule.skip_last_layers, layers));
-    std::map<std::string_view, int64_t> quantized;  // by kind
+    Kinds quantized;
     bool deoscillates = false;
     Left left;
     std::optional<LayerRecipe> recipe;
     RecipeSupport support;
     for (Module* m : modules) {
       auto* layer = dynamic_cast<QuantizableLayer*>(m);
-      if (!layer || !matches_any(*m, matching.targets)) continue;
+      if (!layer || (!rule.kind.empty() && layer->kind() != rule.kind) || !matches_any(*m, matching.targets)) continue;
       targeted.insert(m);
       if (!recipe) {
         recipe = layer_recipe(rule.scheme, rule, m->fqn());
@@ -206,14 +212,14 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
     if (!recipe->options.empty()) lines.push_back(fmt::format("quantize: {} with {}", rule.scheme, fmt::join(recipe->options, ", ")));
   }
   std::vector<std::string> others;
+  Kinds kinds;
   for (Module* m : modules) {
     auto* layer = dynamic_cast<QuantizableLayer*>(m);
     if (!any || !layer || targeted.contains(m)) continue;
     layer->leave_unquantised("no target names it");
-    others.push_back(m->fqn());
+    others.push_back(m->fqn()), ++kinds[layer->kind()];
   }
-  if (!others.empty())
-    lines.push_back(fmt::format("quantize: {} layers that no target names stay unquantised ({})", others.size(), listed(others)));
+  if (!others.empty()) lines.push_back(fmt::format("quantize: {} that no target names stay unquantised ({})", text(kinds), listed(others)));
   if (!bitnet.empty()) add_bitnet_norms(model, bitnet);
   return lines;
 }

@@ -14,6 +14,7 @@ namespace halftone::nn {
 struct RecipeRule : RecipeOptions {
   std::string scheme = "none";
   std::vector<std::string> targets = {"Linear"}, ignore = {"output"};
+  std::string_view kind{};                             // of layers (QuantizableLayer::kind) that it may name; empty: all
   bool targets_are_substrings = false;                 // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
   double skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype: a count, or a fraction < 1 rounded up
   std::string place;                                   // "FILE:LINE: " in front of messages, where the rule comes from a file

@@ -43,7 +43,7 @@ void report_idle(const QuantizeConfig& q, const std::string& place) {
   idle(q.linear.float8.enable_fsdp_float8_all_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", kGather);
   idle(q.linear.float8.precompute_float8_dynamic_scale_for_fsdp, "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp",
        kGather);
-  idle(q.group_align != 0, "quantize.group_align", "no model of this build has experts");
+  idle(q.group_align != 0, "quantize.group_align", "the rows of every expert are padded to 128, which changes no result");
 }
 
 void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
@@ -64,15 +64,17 @@ void add_converter(RecipePlan& plan, const QuantizeConfig& q, const std::string&
     RecipeRule& rule = plan.rules.emplace_back();
     static_cast<RecipeOptions&>(rule) = asked->options;
     rule.scheme = asked->scheme, rule.ignore = asked->ignore, rule.ignore_field = asked->filter;
-    rule.targets = {""}, rule.targets_are_substrings = true;  // rule T: every name contains it
+    rule.kind = "Linear", rule.targets = {""}, rule.targets_are_substrings = true;  // rule T: every name contains it
     return;
   }
   const bool float8 = name == "quantize.grouped_mm.float8";
   check(float8 || name == "quantize.grouped_mm.mx", "model.converters: unknown converter '{}'", name);
   const Strings& fqns = float8 ? q.grouped_mm.float8.fqns : q.grouped_mm.mx.fqns;
-  check(fqns.empty(), "model.converters: {} converts experts whose names contain '{}', and no model of this build has experts", name,
-        fqns.empty() ? "" : fqns[0]);
-  log_warning("model.converters: {} converts nothing, because its list fqns is empty; remove it", name);
+  if (fqns.empty()) return log_warning("model.converters: {} converts nothing, because its list fqns is empty; remove it", name);
+  RecipeRule& rule = plan.rules.emplace_back();
+  rule.scheme = float8 ? "fp8_rowwise" : "mxfp8_e4m3", rule.kind = "GroupedExperts";
+  rule.targets = fqns, rule.targets_are_substrings = true, rule.targets_field = name + ".fqns";
+  rule.ignore.clear();
 }
 
 }  // namespace

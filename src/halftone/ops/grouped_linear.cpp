@@ -13,8 +13,6 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kDrawsPerToken = 256;  // rows of a buffer, counted from its first token's: more than a token's experts and the padding
-
 // A buffer's rows draw by their place behind those of the micro-batches before it.
 StepContext of_buffer(StepContext step) {
   step.first_row *= kDrawsPerToken;

@@ -1,11 +1,30 @@
 #pragma once
+#include <optional>
 #include <vector>
 
+#include "halftone/gemm/grouped_product.h"
 #include "halftone/ops/grouped_linear.h"
-#include "halftone/ops/operand.h"
+#include "halftone/ops/product.h"
 
-// What the two files of ops/grouped_linear.h share.
+// What the files of ops/grouped_linear.h share.
 namespace halftone {
+
+inline constexpr int64_t kDrawsPerToken =
+    256;  // rows of a buffer, counted from its first token's: more than a token's experts and the padding
+
+// The weights of all experts as the right operand of a product of groups: [E * rows, k], or with `ld` the copies of all experts beside each
+// other, [rows, E * k].
+struct GroupedWeight {
+  Operand operand;
+  int64_t ld = 0;      // elements from row to row, 0: k
+  int64_t stride = 0;  // from expert to expert; 0: not a weight, all groups' rows lie in one matrix
+};
+
+namespace cuda {
+// Products of all groups of rows (gemm/grouped_product.h): out[R, N] or, contracting rows, out[E, M, N] (+)=.
+void multiply_groups(const Operand& a, const GroupedWeight& b, const at::Tensor& out, gemm::Ragged ragged, const ExpertRows& rows,
+                     const ProductOptions& options);
+}  // namespace cuda
 
 struct GroupedLinears::Prepared {
   // CPU: every expert as a dense layer.
@@ -14,6 +33,16 @@ struct GroupedLinears::Prepared {
     FusedLinears fused;
   };
   std::vector<Expert> experts;
+  // A device: the operands of all experts, one a weight, and what they were made of (as in linear.cpp).
+  struct MadeOf {
+    uint64_t version = 0;
+    std::optional<uint32_t> step;
+    at::ScalarType x_type{};
+    uint64_t capture = 0;
+    bool operator==(const MadeOf&) const = default;
+  };
+  MadeOf made_of;
+  std::vector<GroupedWeight> forward, dgrad;
 };
 
 LinearCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);

@@ -282,6 +282,10 @@ void DataParallel::add_up(at::Tensor& numbers, int64_t labels) {
   rank_losses_ = all.narrow(0, 2, world_->size());
 }
 
+void DataParallel::sum(at::Tensor& numbers) {
+  if (world_) world_->all_reduce(numbers).wait();
+}
+
 void DataParallel::largest(at::Tensor& numbers) { reductions_->all_reduce(numbers, comm::Reduce::max).wait(); }
 
 void DataParallel::weights_changed() {

@@ -47,6 +47,7 @@ class DataParallel : public nn::UnitAccess {
   // those of all ranks.
   void add_up(at::Tensor& numbers, int64_t labels);
   const at::Tensor& rank_losses() const { return rank_losses_; }  // of it: each rank's mean loss, fp64 [ranks] on the device
+  void sum(at::Tensor& numbers);     // become those of all processes
   void largest(at::Tensor& numbers);                              // become the largest of all shards'
   std::string text() const;                                       // for the log: what is shared out, and how
 

@@ -110,6 +110,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (options.trainable) {
     build_optimizer(config.optimizer, config.training);
     deosc_ = std::make_unique<nn::Deoscillator>(model);
+    experts_ = std::make_unique<ExpertLoads>(model, options.device, config.debug.moe_force_load_balance);
     if (sharded()) deosc_->share([this](at::Tensor& amax) { data_parallel()->largest(amax); });
   }
   set_seed(options.seed);
@@ -214,6 +215,7 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
 }
 
 void Engine::drop_gradients() {
+  experts_->forget();
   if (!hyper_.zero_grad) return gradients_are_stale();
   for (nn::ParameterStore::Unit& unit : store_.units()) unit.flat.grad.zero_();
 }
@@ -253,6 +255,9 @@ void Engine::update(double lr_factor, double loss_limit) {
   }
   seen_.narrow(0, 0, outcome_.numel()).copy_(outcome_, true);
   if (data_parallel() != nullptr) seen_.narrow(0, outcome_.numel(), data_parallel()->ranks()).copy_(data_parallel()->rank_losses(), true);
+  std::function<void(at::Tensor&)> add_loads;
+  if (data_parallel() != nullptr) add_loads = [this](at::Tensor& loads) { data_parallel()->sum(loads); };
+  experts_->settle(outcome_.view(at::kByte).narrow(0, offsetof(StepOutcome, updated), 1).ne(0), add_loads);
   if (arrived_) {
     arrived_->record(c10::impl::VirtualGuardImpl(options_.device.type()).getStream(options_.device));
   } else if (!arrived_outcome().updated) {
@@ -286,6 +291,7 @@ StepResult Engine::result() {
   for (int64_t rank = 0; rank < seen_.numel() - outcome_.numel(); ++rank) {
     if (rank == 0 || (std::isfinite(r.max_loss) && !(losses[rank] <= r.max_loss))) r.max_loss = losses[rank], r.max_rank = rank;
   }
+  r.experts = experts_->read();
   if (r.updated) ++updates_;
   return r;
 }

@@ -12,6 +12,7 @@
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
 #include "halftone/parallel/data_parallel.h"
+#include "halftone/train/expert_load.h"
 #include "halftone/train/step_graph.h"
 
 namespace halftone {
@@ -24,6 +25,7 @@ struct StepResult {     // of all processes
   double grad_norm = 0;  // before clipping
   bool finite = true;
   bool updated = false;
+  std::vector<ExpertLoad> experts{};  // of every layer that has some
 };
 
 // The model, its parameters and the optimizer: everything of a training step that is not input or output.
@@ -101,6 +103,7 @@ class Engine {
   nn::ModelSize size_;
   std::vector<std::string> recipe_lines_;
   std::unique_ptr<nn::Deoscillator> deosc_;
+  std::unique_ptr<ExpertLoads> experts_;
   StepContext context_;  // of the current step
   std::unique_ptr<StepGraph> graph_;
   OptimizerHyper hyper_;

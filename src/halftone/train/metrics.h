@@ -45,6 +45,8 @@ class MetricsLogger {
   // A line of its own kind, "quantization", in metrics.jsonl: what the quantisation of this step did to every layer
   // (docs/numerics_report.md); the console gets `summary`.
   void log_quantization(int64_t step, const Scalars& scalars, const std::string& summary);
+  // A line of its own kind, "experts": the load of every expert (docs/metrics.md).
+  void log_experts(int64_t step, const Scalars& scalars) { append("experts", step, clock_(), scalars, ""); }
   // The run went back to the state after `step` (training.nonfinite = "rollback"): metrics.jsonl is cut to it, so that every
   // step stands there once; event files, which cannot be cut, get the later values again.
   void rewind(int64_t step, const std::string& message);

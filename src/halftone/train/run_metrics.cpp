@@ -82,9 +82,12 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
                        {"time_metrics/straggler_lag(s)", longest_.lag_seconds},
                        {"time_metrics/straggler_rank", static_cast<double>(longest_.lag_rank)}});
   }
+  const Scalars experts = expert_scalars(r.experts);
+  s.insert(s.end(), experts.begin(), experts.end());
   if (memory.alloc_retries > 0 || memory.ooms > 0)
     log_warning("{} allocation retries, {} times out of memory", memory.alloc_retries, memory.ooms);
   logger_.log_train(step, s);
+  if (!r.experts.empty()) logger_.log_experts(step, expert_shares(r.experts));
   reset_peak_memory(device_);
   start_interval();
 }
