@@ -53,11 +53,13 @@ struct Case {
   std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
   bool device_step = false;                                     // draws of a step in device memory
   std::optional<Master> master{};
+  std::vector<int32_t> offsets{};  // of groups of rows, where there are any
   std::string what() const {
-    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}", row.name, transposed.name,
-                       stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "", shape.rows,
-                       shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups, length,
-                       given_amax, static_cast<int>(only), device_step ? " step" : "");
+    return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}{}{}", row.name,
+                       transposed.name, stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "",
+                       shape.rows, shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups,
+                       length, given_amax, static_cast<int>(only), device_step ? " step" : "", master ? " master" : "",
+                       offsets.empty() ? "" : fmt::format(" rows of {} groups", offsets.size() - 1));
   }
 };
 
@@ -92,16 +94,18 @@ struct Request {
     p.x = x.data(), p.type = c.type, p.rows = c.shape.rows, p.cols = c.shape.cols, p.ld = c.shape.cols + c.shape.pad;
     p.want_row = c.want_row, p.want_transposed = c.want_transposed;
     if (c.given_amax) p.amax = &amax;
+    const int64_t groups = c.offsets.empty() ? 1 : static_cast<int64_t>(c.offsets.size()) - 1;
+    if (!c.offsets.empty()) p.groups = {groups, what.offsets.data()};
     if (c.want_row) {
       p.row = copy_of(c, false);
-      expected_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
-      found_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols);
+      expected_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols, groups);
+      found_row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols, groups);
       expected_row->attach(p.row), keep(p.row, c.only);
     }
     if (c.want_transposed) {
       p.transposed = copy_of(c, true);
-      expected_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
-      found_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
+      expected_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows, groups, true);
+      found_transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows, groups, true);
       expected_transposed->attach(p.transposed), keep(p.transposed, c.transposed_only ? c.transposed_only->first : c.only);
     }
   }
@@ -210,6 +214,8 @@ class Device {
       p.row.rounding.device_step = p.transposed.rounding.device_step = static_cast<const uint32_t*>(arena_.copy_of(&step, sizeof(step)));
       p.row.rounding.step = p.transposed.rounding.step = ~step;  // not read
     }
+    if (p.groups.groups > 0)
+      p.groups.offsets = static_cast<const int32_t*>(arena_.copy_of(r.what.offsets.data(), r.what.offsets.size() * sizeof(int32_t)));
     std::unique_ptr<DeviceCopy> row, transposed;
     if (p.want_row) row = std::make_unique<DeviceCopy>(arena_, *r.found_row), row->attach(p.row);
     if (p.want_transposed) transposed = std::make_unique<DeviceCopy>(arena_, *r.found_transposed), transposed->attach(p.transposed);
@@ -246,8 +252,9 @@ class Device {
 
 inline std::string missing() { return CudaModule().reason(); }
 
+inline void scalar_reference(Request& r) { ref::quantize_operand(r.p); }
 // References side by side, then the device one case after the other.
-inline void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0) {
+inline void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0, void (*reference)(Request&) = scalar_reference) {
   Device device;
   ASSERT_TRUE(device.ready());
   constexpr size_t kAtOnce = 128;
@@ -256,7 +263,7 @@ inline void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0)
     std::vector<std::unique_ptr<Request>> runs;
     for (size_t i = first; i < std::min(cases.size(), first + kAtOnce); ++i) runs.push_back(std::make_unique<Request>(cases[i]));
 #pragma omp parallel for schedule(dynamic, 1)
-    for (size_t i = 0; i < runs.size(); ++i) ref::quantize_operand(runs[i]->p);
+    for (size_t i = 0; i < runs.size(); ++i) reference(*runs[i]);
     for (auto& r : runs) {
       const std::string bad = device.run(*r, x_shift);
       if (bad.empty()) continue;

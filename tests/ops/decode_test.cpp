@@ -58,5 +58,18 @@ TEST_P(Decode, EveryNumberKeepsItsSign) {
   EXPECT_GT(negative_zeros, 1000);
 }
 
+TEST(GroupsOfRows, AreQuantisedOnDevicesAlone) {
+  const std::vector<int32_t> offsets = {0, 128};
+  const RowGroups groups{1, offsets.data()};
+  CopyRequest request;
+  request.spec = testing::make_spec(Element::e4m3, Granularity::tensor, 0, ScaleFormat::fp32), request.codes = true;
+  try {
+    quantize(at::zeros({128, 32}), &request, nullptr, {}, false, nullptr, &groups);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "quantize: expected the matrix of 1 groups of rows on a CUDA device, found it on cpu");
+  }
+}
+
 }  // namespace
 }  // namespace halftone

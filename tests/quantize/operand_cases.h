@@ -104,24 +104,24 @@ inline std::vector<ValueForm> value_forms(const OperandSpec& s) {
 }
 inline int64_t form_bytes(ValueForm f) { return f == ValueForm::none ? 0 : f == ValueForm::bf16 ? 2 : f == ValueForm::f32 ? 4 : 1; }
 
-// Memory for all outputs of a copy [R, C].
+// Memory for all outputs of a copy [R, C], or of one of a matrix with groups of rows.
 struct CopyBuffers {
-  CopyBuffers(QuantizedCopy& copy, int64_t R, int64_t contracted)
+  CopyBuffers(QuantizedCopy& copy, int64_t R, int64_t contracted, int64_t row_groups = 1, bool by_column = false)
       : C(operand_length(copy, contracted)),
         block(block_shape(copy.spec, R, C)),
-        groups(copy.spec.granularity == Granularity::tensor ? 1
-               : copy.spec.granularity == Granularity::row  ? R
+        groups(copy.spec.granularity == Granularity::tensor ? row_groups
+               : copy.spec.granularity == Granularity::row  ? R * (by_column ? row_groups : 1)
                                                             : groups_of(R, C, block.rows, block.cols)),
         scale_bytes(has_byte_scales(copy.spec.scale) ? 1 : 4),
         codes(R * C),
         packed(bits_of(copy.spec.element) < 8 && C % packed_group(copy.spec.element) == 0 ? packed_bytes(copy.spec.element, R * C) : 0),
         scales(groups * scale_bytes),
         zeros(copy.spec.element == Element::uint4 ? groups * 4 : 0),
-        outer(4),
+        outer(row_groups * 4),
         macro(copy.spec.two_level == TwoLevel::macro ? groups_of(R, C, copy.spec.granularity == Granularity::tile ? 128 : 1, 128) : 0),
         values(R * C * form_bytes(copy.form)),
-        fold_scale(copy.form == ValueForm::fold_e4m3   ? R * 4
-                   : copy.form == ValueForm::fold_e5m2 ? 4
+        fold_scale(copy.form == ValueForm::fold_e4m3   ? R * 4 * (by_column ? row_groups : 1)
+                   : copy.form == ValueForm::fold_e5m2 ? row_groups * 4
                                                        : 0),
         lost(8) {
     *lost.as<unsigned long long>() = 3;  // counters add

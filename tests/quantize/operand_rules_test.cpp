@@ -307,6 +307,14 @@ TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
   expect("macro blocks into e4m3",
          [&](auto& p) { p.row.spec.two_level = TwoLevel::macro, p.row.form = ValueForm::fold_e5m2, p.row.values = codes.data(); });
   expect("bf16 or f32", [](auto& p) { p.type = DType::s8; });
+  const int32_t offsets[2] = {0, 128};
+  expect("without offsets", [](auto& p) { p.groups.groups = 1; });
+  expect("multiple of 128 rows", [&](auto& p) { p.groups = {1, offsets}; });
+  expect("on CUDA alone", [&](auto& p) { p.groups = {1, offsets}, p.rows = 128, p.ld = 0, p.cols = 0; });
+  expect("no padded length", [&](auto& p) {
+    p.groups = {1, offsets}, p.rows = 128, p.cols = p.ld = 0;
+    p.transposed = p.row, p.transposed.length = 160, p.want_transposed = true, p.want_row = false;
+  });
 }
 
 }  // namespace

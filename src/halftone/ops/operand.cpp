@@ -42,29 +42,34 @@ T* pointer(const at::Tensor& t) {
 }
 
 // Memory for everything that the request asks for of a matrix with `contracted` columns in the copy's direction.
-QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device) {
+QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device, bool transposed,
+                      int64_t groups) {
   const auto make = [&](at::IntArrayRef shape, at::ScalarType type) {
     return at::empty(shape, at::TensorOptions().device(device).dtype(type));
   };
   QuantizedCopy c;
   c.spec = r.spec, c.length = round_up(contracted, r.packed ? std::lcm(r.multiple, int64_t{2}) : r.multiple);
   const int64_t k = operand_length(c, contracted);
-  o.spec = r.spec, o.rows = rows, o.k = k, o.form = r.form;
+  o.spec = r.spec, o.rows = rows, o.k = k, o.form = r.form, o.groups = groups;
   if (r.codes) o.codes = make({rows, k}, at::kByte);
   if (r.panels) o.panel_type = panel_type(r.spec), o.panels = make({panels_bytes(o.panel_type, k, rows)}, at::kByte);
   if (r.packed) o.packed = make({rows, k / 2}, at::kByte);
-  const std::vector<int64_t> shape = scale_shape(r.spec, rows, k);
+  std::vector<int64_t> shape = scale_shape(r.spec, rows, k), fold_shape = {r.form == ValueForm::fold_e4m3 ? rows : 1};
+  const int64_t sets = std::max<int64_t>(groups, 1);
+  if (r.spec.granularity == Granularity::tensor) shape = {sets};
+  if (r.form == ValueForm::fold_e5m2) fold_shape = {sets};
+  if (groups > 0 && transposed && r.spec.granularity == Granularity::row) shape = {groups, rows};
+  if (groups > 0 && transposed && r.form == ValueForm::fold_e4m3) fold_shape = {groups, rows};
   // Values hold block scales. Without codes few read these, which cost a quantiser on a device up to a tenth of its time.
   const bool within = r.form != ValueForm::none && !r.codes && !r.packed && has_byte_scales(r.spec.scale);
   if (!within || r.block_scales || device.is_cpu()) o.scales = make(shape, scale_type(r.spec.scale));
   if (r.spec.element == Element::uint4) o.zeros = make(shape, at::kFloat);
-  if (r.spec.two_level == TwoLevel::tensor) o.outer = make({1}, at::kFloat);
+  if (r.spec.two_level == TwoLevel::tensor) o.outer = make({sets}, at::kFloat);
   if (r.spec.two_level == TwoLevel::macro) {
     o.macro = make({r.spec.granularity == Granularity::tile ? ceil_div(rows, 128) : rows, ceil_div(k, 128)}, at::kByte);
   }
   if (r.form != ValueForm::none) o.values = make({rows, k}, value_type(r.form));
-  if (r.form == ValueForm::fold_e4m3) o.fold_scale = make({rows}, at::kFloat);
-  if (r.form == ValueForm::fold_e5m2) o.fold_scale = make({1}, at::kFloat);
+  if (is_fold(r.form)) o.fold_scale = make(fold_shape, at::kFloat);
   c = view(o);
   c.rounding = r.rounding, c.signs = r.signs, c.signs_step = r.signs_step, c.signs_key = r.signs_key;
   c.length = k > contracted ? k : 0;
@@ -90,7 +95,7 @@ AmaxUse& amax_use() {
 }
 
 OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax, bool as_bf16,
-                       at::Tensor* found) {
+                       at::Tensor* found, const RowGroups* groups) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
   at::Tensor x = row_major(x_in);
   if (as_bf16 && x.is_cpu()) x = x.to(at::kBFloat16), as_bf16 = false;
@@ -101,7 +106,11 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
   QuantizeOperand q;
   q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = row_stride(x);
   q.as_bf16 = as_bf16;
-  if (amax.defined()) {
+  if (groups != nullptr && groups->groups > 0) {
+    check(x.is_cuda(), "quantize: expected the matrix of {} groups of rows on a CUDA device, found it on {}", groups->groups,
+          x.device().str());
+    q.groups = *groups, found = nullptr;
+  } else if (amax.defined()) {
     check(amax.scalar_type() == at::kInt && amax.numel() == 1 && amax.device() == x.device(),
           "quantize: expected the largest magnitude as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),
           c10::toString(amax.scalar_type()), amax.device().str());
@@ -109,10 +118,10 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
     ++amax_use().taken;
   }
   if (row != nullptr) {
-    q.want_row = true, q.row = prepare(copies.row, *row, q.rows, q.cols, x.device());
+    q.want_row = true, q.row = prepare(copies.row, *row, q.rows, q.cols, x.device(), false, q.groups.groups);
   }
   if (transposed != nullptr) {
-    q.want_transposed = true, q.transposed = prepare(copies.transposed, *transposed, q.cols, q.rows, x.device());
+    q.want_transposed = true, q.transposed = prepare(copies.transposed, *transposed, q.cols, q.rows, x.device(), true, q.groups.groups);
   }
   if (x.is_cpu()) {
     quantize_operand(q);
@@ -151,6 +160,7 @@ std::string form_text(const Operand& o) {
 }
 
 at::Tensor decode(const Operand& o, gemm::Decode what, at::ScalarType type) {
+  check(o.groups == 0, "decode: expected an operand without groups of rows, found {}", o.groups);
   at::Tensor out = at::empty({o.rows, o.k}, o.scales.options().dtype(type));
   gemm::DecodeCopy p;
   p.copy = view(o), p.rows = o.rows, p.cols = o.k, p.what = what;

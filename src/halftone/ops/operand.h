@@ -27,6 +27,7 @@ struct CopyRequest {
 struct Operand {
   OperandSpec spec{};
   int64_t rows = 0, k = 0;
+  int64_t groups = 0;               // of rows of the matrix it is a copy of: scales_by_group says which scales each has for itself
   at::Tensor codes, packed;         // bytes [rows, k], [rows, k / 2]
   at::Tensor scales, zeros, outer;  // fp32, or bytes for e8m0, e4m3 and ue5m3 scales; those may be undefined, see CopyRequest::block_scales
   at::Tensor macro;                 // bytes
@@ -48,15 +49,16 @@ struct OperandCopies {
 // appended for a rotation or for `multiple` are counted in `k` (operand_length).
 // amax: the largest magnitude of x where its producer gave it (ops/activation.h), else undefined. as_bf16: of x rounded to bf16.
 // found: undefined or of an earlier call with the same matrix; a device leaves the largest magnitude there where it searches for it, and
-// finds it there.
+// finds it there. groups: null, or groups of rows, on a device alone, each quantised as a matrix of its own; amax and found are not used
+// then.
 OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax = {},
-                       bool as_bf16 = false, at::Tensor* found = nullptr);
+                       bool as_bf16 = false, at::Tensor* found = nullptr, const RowGroups* groups = nullptr);
 
 // x itself as an operand: [rows, k], or [k, rows] with `transposed`.
 Operand plain_operand(const at::Tensor& x, bool transposed);
 
 // The numbers that the codes stand for, [rows, k] (gemm/decode.h); dequantize: every factor included, fp32. A rotation is not
-// undone.
+// undone. Not of groups of rows.
 at::Tensor decode(const Operand& operand, gemm::Decode what, at::ScalarType type);
 at::Tensor dequantize(const Operand& operand);
 

@@ -77,6 +77,11 @@ void check_operand(const QuantizeOperand& p) {
   check(p.x != nullptr || p.rows * p.cols == 0, "quantiser: no input for {} x {} elements", p.rows, p.cols);
   check(!p.as_bf16 || (p.type == DType::f32 && p.row.spec.hadamard == 0 && p.transposed.spec.hadamard == 0),
         "quantiser: only fp32 elements that no copy rotates are taken as bf16");
+  const int64_t groups = p.groups.groups;
+  check(groups >= 0 && (groups == 0 || p.groups.offsets != nullptr), "quantiser: {} groups of rows without offsets", groups);
+  check(groups == 0 || p.rows % kGroupRows == 0, "quantiser: expected groups in a multiple of {} rows, found {}", kGroupRows, p.rows);
+  check(groups == 0 || !p.want_transposed || operand_length(p.transposed, p.rows) == p.rows,
+        "quantiser: expected no padded length beside groups of rows, found {} for {} rows", p.transposed.length, p.rows);
   if (p.want_row) check_copy(p.row, false, p.rows, p.cols);
   if (p.want_transposed) check_copy(p.transposed, true, p.cols, p.rows);
 }

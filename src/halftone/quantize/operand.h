@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "halftone/base/dtype.h"
+#include "halftone/base/row_groups.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/quantize/isa.h"
 #include "halftone/quantize/stochastic.h"
@@ -24,6 +25,8 @@ enum class ValueForm { none, bf16, f32, fold_e4m3, fold_e5m2 };
 // (rows, cols) for the copy read along cols, (cols, rows) for the transposed one. Everything is contiguous [R, C]; null
 // outputs are not written. Scale layout (numerics.md 2.4), B = spec.block:
 //   tensor [1]   row [R]   block [R, ceil(C / B)]   tile [ceil(R / B), ceil(C / B)]
+// With groups of rows (QuantizeOperand::groups) every group has those that scales_by_group says for itself: tensor, `outer` and fold_e5m2's
+// fold_scale [groups]; of a transposed copy row and fold_e4m3's fold_scale [groups, R].
 // C is operand_length(copy, contracted elements): results are those of the matrix with zeros appended up to it.
 struct QuantizedCopy {
   OperandSpec spec{};
@@ -68,6 +71,11 @@ constexpr bool uses_tensor_amax(const QuantizedCopy& c) {
   return (c.spec.granularity == Granularity::tensor && amax_rule) || c.spec.two_level == TwoLevel::tensor || c.form == ValueForm::fold_e5m2;
 }
 inline constexpr int kAmaxParts = 132;
+// Copies whose elements' codes depend on which rows of the matrix a group has, and which so have scales for each group.
+constexpr bool scales_by_group(const QuantizedCopy& c, bool transposed) {
+  const Granularity g = c.spec.granularity;
+  return g == Granularity::tensor || uses_tensor_amax(c) || (transposed && (g == Granularity::row || c.form == ValueForm::fold_e4m3));
+}
 
 // Quantises one matrix along its columns' direction, transposed, or both from one read (numerics.md sections 2 to 5).
 // Bit-exact: CPU, CUDA and the scalar reference write the same bytes. Only a transposed copy may rotate (tokens are rows).
@@ -85,6 +93,11 @@ struct QuantizeOperand {
   int amax_parts = 1;
   // CUDA: x is fp32, and every element is rounded to bf16 (nearest even) before all else. No copy rotates.
   bool as_bf16 = false;
+  // CUDA: rows in groups, rows a multiple of kGroupRows, without a padded length of the transposed copy. Every byte is what the group's
+  // rows have as a matrix of their own, with Rounding::first_row raised by the group's offset; an empty group has the scales of an empty
+  // matrix. Codes, values and the scales of blocks, tiles and the row copy's rows lie as those of the whole matrix. Rows beyond the last
+  // group are quantised as a group whose own scales are not written. `amax` and `found_amax` are not used; `ends` is not read.
+  RowGroups groups{};
   bool want_row = false, want_transposed = false;
   QuantizedCopy row, transposed;
 };

@@ -23,9 +23,11 @@ constexpr int kThreads = 256;
 
 // Memory beside the outputs, from one allocation.
 struct Scratch {
-  uint32_t* amax;                // [1] of the tensor
-  ScalePair* ternary;            // [1]
+  uint32_t* amax;                // [sets] of the tensor
+  ScalePair* ternary;            // [sets]
   void* sums;                    // of ternary
+  int32_t* tile_groups;          // map_groups
+  float* fold;                   // where groups of rows have scales of folded values: those of every set
   void* rotated;                 // [C, cols] in the type of x
   uint16_t* macro;               // [macro blocks]: byte, bit 8 when poisoned
   float *factor, *zero, *scale;  // [groups]
@@ -41,13 +43,18 @@ struct Generic {
   bool transposed;
   QuantizedCopy copy;
   int64_t R, C, group_rows, group_cols, across, groups;  // across: groups along C
+  int64_t of_set;                                        // groups that each set has for itself; 0: all are of blocks or of whole rows
   const uint32_t* amax;
   Scratch scratch;
+  RowGroups row_groups;
+  float* fold;  // one a set, a vector, or a vector of each set
 };
 
 struct Shape {
-  int64_t R, C, group_rows, group_cols, across, groups, macros;
+  int64_t R, C, group_rows, group_cols, across, groups, macros, of_set;
 };
+bool has_groups(const QuantizeOperand& p) { return p.groups.groups > 0; }
+int64_t sets_in(const QuantizeOperand& p) { return has_groups(p) ? sets_of(p.groups) : 1; }
 Shape shape_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
   Shape s{};
   s.R = transposed ? p.cols : p.rows, s.C = operand_length(copy, transposed ? p.rows : p.cols);
@@ -56,6 +63,9 @@ Shape shape_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transpo
   s.groups = ceil_div(s.R, b.rows) * s.across;
   if (copy.spec.granularity == Granularity::tensor) s.groups = 1;
   if (copy.spec.granularity == Granularity::row) s.groups = s.R, s.across = 1;
+  s.across = std::max<int64_t>(s.across, 1);
+  if (has_groups(p) && (copy.spec.granularity == Granularity::tensor || (copy.spec.granularity == Granularity::row && transposed)))
+    s.of_set = s.groups, s.groups *= sets_in(p);
   s.macros = ceil_div(s.R, copy.spec.granularity == Granularity::tile ? 128 : 1) * ceil_div(s.C, 128);
   return s;
 }
@@ -69,9 +79,13 @@ Scratch plan(const QuantizeOperand& p, const QuantizedCopy& copy, bool transpose
     r.bytes += (n + 255) / 256 * 256;
     return at;
   };
-  r.amax = reinterpret_cast<uint32_t*>(take(4));
-  r.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
-  r.sums = take(copy.spec.element == Element::ternary ? ternary_workspace(p.rows * p.cols) : 0);
+  const auto sets = static_cast<size_t>(sets_in(p));
+  r.amax = reinterpret_cast<uint32_t*>(take(sets * 4));
+  r.ternary = reinterpret_cast<ScalePair*>(take(sets * sizeof(ScalePair)));
+  r.sums = take(copy.spec.element == Element::ternary ? ternary_workspace(p) : 0);
+  r.tile_groups = reinterpret_cast<int32_t*>(take(has_groups(p) ? static_cast<size_t>(p.rows / kGroupRows) * 4 : 0));
+  r.fold =
+      reinterpret_cast<float*>(take(has_groups(p) && is_fold(copy.form) ? sets * static_cast<size_t>(std::max<int64_t>(s.R, 1)) * 4 : 0));
   r.rotated = take(copy.spec.hadamard != 0 ? static_cast<size_t>(s.C * p.cols) * size_of(p.type) : 0);
   r.macro = reinterpret_cast<uint16_t*>(take(copy.spec.two_level == TwoLevel::macro ? static_cast<size_t>(s.macros) * 2 : 0));
   r.factor = reinterpret_cast<float*>(take(static_cast<size_t>(s.groups) * 4));
@@ -79,6 +93,32 @@ Scratch plan(const QuantizeOperand& p, const QuantizedCopy& copy, bool transpose
   r.scale = reinterpret_cast<float*>(take(copy.spec.element == Element::uint4 ? static_cast<size_t>(s.groups) * 4 : 0));
   r.byte = take(static_cast<size_t>(s.groups));
   return r;
+}
+
+// The set of the matrix's rows (sets_of) that an element of the copy lies in.
+__device__ int64_t set_of(const Generic& g, int64_t r, int64_t c) {
+  return g.row_groups.groups == 0 ? 0 : g.scratch.tile_groups[(g.transposed ? c : r) / kGroupRows];
+}
+// What a scale group has of the copy.
+struct Part {
+  int64_t r0, r1, c0, c1, set;
+};
+__device__ Part part_of(const Generic& g, int64_t group) {
+  const int64_t local = g.of_set > 0 ? group % g.of_set : group;
+  const int64_t r0 = local / g.across * g.group_rows, c0 = local % g.across * g.group_cols;
+  Part p{r0, min(g.R, r0 + g.group_rows), c0, min(g.C, c0 + g.group_cols), 0};
+  if (g.of_set > 0) {
+    p.set = group / g.of_set;
+    const int64_t begin = first_row(g.row_groups, p.set, g.rows), end = first_row(g.row_groups, p.set + 1, g.rows);
+    if (g.transposed) {
+      p.c0 = begin, p.c1 = end;
+    } else {
+      p.r0 = begin, p.r1 = end;
+    }
+  } else if (r0 < g.R && c0 < g.C) {
+    p.set = set_of(g, r0, c0);
+  }
+  return p;
 }
 
 __device__ float given(const Generic& g, int64_t i, int64_t j) {
@@ -156,12 +196,15 @@ __device__ uint8_t clipped_byte(const Generic& g, int64_t r, int64_t c, int64_t 
 // A thread block a scale group: what its elements are encoded with, and the scales of the copy.
 __global__ void scales_kernel(Generic g) {
   const OperandSpec& s = g.copy.spec;
-  const ScalePair outer = fp4_outer(s.chain, s.scale, s.two_level, *g.amax);
-  if (blockIdx.x == 0 && threadIdx.x == 0 && g.copy.outer != nullptr) *g.copy.outer = outer.scale;
+  const auto outer_of = [&](int64_t set) { return fp4_outer(s.chain, s.scale, s.two_level, g.amax[set]); };
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; g.copy.outer != nullptr && i < max(g.row_groups.groups, int64_t{1});
+       i += int64_t{gridDim.x} * blockDim.x)
+    g.copy.outer[i] = outer_of(i).scale;
   for (int64_t group = blockIdx.x; group < g.groups; group += gridDim.x) {
-    const int64_t r0 = group / g.across * g.group_rows, c0 = group % g.across * g.group_cols;
-    const int64_t wide = min(g.C - c0, g.group_cols), n = wide <= 0 ? 0 : min(g.R - r0, g.group_rows) * wide;
-    uint32_t a = s.granularity == Granularity::tensor ? *g.amax : 0u;
+    const auto [r0, r1, c0, c1, set] = part_of(g, group);
+    const int64_t wide = c1 - c0, n = wide <= 0 ? 0 : (r1 - r0) * wide;
+    const ScalePair outer = outer_of(set);
+    uint32_t a = s.granularity == Granularity::tensor ? g.amax[set] : 0u;
     int32_t low = 0x7FFFFFFF, high = -low - 1;
     if (s.granularity != Granularity::tensor || s.element == Element::int4) {
       uint32_t own = 0;
@@ -197,13 +240,13 @@ __global__ void scales_kernel(Generic g) {
         const AffineScale u = uint4_scale(a, from_order_key(low), from_order_key(high), s.scale == ScaleFormat::bf16);
         pair = {u.scale, u.inv}, zero = u.zero;
       } else if (s.element == Element::ternary) {
-        pair = *g.scratch.ternary;
+        pair = g.scratch.ternary[set];
       } else {
         pair = fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, a);
       }
       factor = pair.inv, scale = pair.scale;
     }
-    if (g.copy.scales != nullptr) {
+    if (g.copy.scales != nullptr && (g.of_set == 0 || set < g.row_groups.groups)) {
       if (bytes) {
         static_cast<uint8_t*>(g.copy.scales)[group] = byte;
       } else {
@@ -217,23 +260,28 @@ __global__ void scales_kernel(Generic g) {
 }
 
 __device__ int64_t group_of(const Generic& g, int64_t r, int64_t c) {
-  if (g.copy.spec.granularity == Granularity::tensor) return 0;
-  return g.copy.spec.granularity == Granularity::row ? r : r / g.group_rows * g.across + c / g.group_cols;
+  const int64_t first = g.of_set > 0 ? set_of(g, r, c) * g.of_set : 0;
+  if (g.copy.spec.granularity == Granularity::tensor) return first;
+  return g.copy.spec.granularity == Granularity::row ? first + r : r / g.group_rows * g.across + c / g.group_cols;
 }
 
-// The scale of folded rows or of the folded tensor.
+// The scale of folded rows or of the folded tensor, of each set.
 __global__ void fold_kernel(Generic g) {
   const OperandSpec& s = g.copy.spec;
-  const int64_t r = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  if (g.copy.form == ValueForm::fold_e5m2) {
-    const uint8_t whole = mx_reference_byte(float_of(s.element), s.mode, s.clip, *g.amax);
-    if (r == 0) *g.copy.fold_scale = whole == kE8m0Nan ? quiet_nan() : fold_scale(Float::e5m2, whole - 127);
-    return;
+  const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, groups = g.row_groups.groups;
+  const bool whole = g.copy.form == ValueForm::fold_e5m2, by_set = groups > 0 && (whole || g.transposed);
+  const int64_t each = whole ? 1 : g.R, set = by_set ? i / each : 0, r = by_set ? i % each : i;
+  if (i >= each * (by_set ? groups + 1 : 1)) return;
+  uint8_t reference = 0;
+  if (whole) {
+    reference = mx_reference_byte(float_of(s.element), s.mode, s.clip, g.amax[set]);
+  } else {
+    const int64_t c0 = by_set ? first_row(g.row_groups, set, g.rows) : 0, c1 = by_set ? first_row(g.row_groups, set + 1, g.rows) : g.C;
+    reference = c1 > c0 ? 0 : mx_lowest_byte(s.mode);
+    for (int64_t c = c0; c < c1; c += g.group_cols) reference = max(reference, g.scratch.byte[group_of(g, r, c)]);
   }
-  if (r >= g.R) return;
-  uint8_t reference = g.C > 0 ? 0 : mx_lowest_byte(s.mode);
-  for (int64_t c = 0; c < g.C; c += g.group_cols) reference = max(reference, g.scratch.byte[group_of(g, r, c)]);
-  g.copy.fold_scale[r] = reference == kE8m0Nan ? quiet_nan() : fold_scale(Float::e4m3, reference - 127);
+  g.fold[i] = reference == kE8m0Nan ? quiet_nan() : fold_scale(whole ? Float::e5m2 : Float::e4m3, reference - 127);
+  if (set < max(groups, int64_t{1})) g.copy.fold_scale[i] = g.fold[i];
 }
 
 __device__ uint8_t code_of(const Generic& g, int64_t r, int64_t c, int64_t group) {
@@ -251,13 +299,14 @@ __device__ uint8_t code_of(const Generic& g, int64_t r, int64_t c, int64_t group
   return static_cast<uint8_t>(s.stochastic ? encode_sr(int_of(s.element), y, u) : encode(int_of(s.element), y));
 }
 
-__device__ void write_value(const Generic& g, int64_t i, int64_t r, int64_t group, uint8_t q) {
+__device__ void write_value(const Generic& g, int64_t i, int64_t r, int64_t c, int64_t group, uint8_t q) {
   const OperandSpec& s = g.copy.spec;
   if (is_fold(g.copy.form)) {
     const bool wide = g.copy.form == ValueForm::fold_e5m2;
     const Float target = wide ? Float::e5m2 : Float::e4m3;
     // e_ref again from the scale that fold_kernel left: NaN, or 2^(e_ref - shift), an exact power of two, perhaps subnormal.
-    const float scale = g.copy.fold_scale[wide ? 0 : r];
+    const int64_t set = wide || g.transposed ? set_of(g, r, c) : 0;
+    const float scale = g.fold[wide ? set : set * g.R + r];
     const uint8_t block = g.scratch.byte[group];
     auto* out = static_cast<uint8_t*>(g.copy.values);
     if (scale != scale || block == kE8m0Nan) {
@@ -295,7 +344,7 @@ __global__ void codes_kernel(Generic g) {
     const int64_t i = first + k, r = i / g.C, c = i % g.C, group = group_of(g, r, c);
     q[k] = code_of(g, r, c, group);
     if (g.copy.codes != nullptr) g.copy.codes[i] = q[k];
-    if (g.copy.form != ValueForm::none) write_value(g, i, r, group, q[k]);
+    if (g.copy.form != ValueForm::none) write_value(g, i, r, c, group, q[k]);
   }
   if (g.copy.packed == nullptr) return;
   uint8_t* out = g.copy.packed + first / 4 * bits / 2;
@@ -309,6 +358,15 @@ __global__ void codes_kernel(Generic g) {
   }
 }
 
+// The largest magnitude of each set, in cleared memory; a thread block a tile.
+__global__ void sets_amax_kernel(Generic g, uint32_t* out) {
+  const int64_t row = int64_t{blockIdx.x} * kGroupRows, n = kGroupRows * g.cols;
+  uint32_t a = 0;
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) a = max(a, magnitude(given(g, row + i / g.cols, i % g.cols)));
+  a = block_max(a);
+  if (threadIdx.x == 0) atomicMax(out + g.scratch.tile_groups[blockIdx.x], a);
+}
+
 unsigned blocks_of(int64_t items) { return static_cast<unsigned>(std::clamp<int64_t>(items, 1, int64_t{1} << 20)); }
 
 }  // namespace
@@ -319,9 +377,11 @@ size_t generic_workspace(const QuantizeOperand& p, const QuantizedCopy& copy, bo
 
 cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* workspace, cudaStream_t stream) {
   const Shape s = shape_of(p, copy, transposed);
-  Generic g{p.x, p.type, p.as_bf16,    p.rows,       p.cols,   p.ld,     p.cols, transposed, copy,
-            s.R, s.C,    s.group_rows, s.group_cols, s.across, s.groups, p.amax, {}};
+  Generic g{p.x, p.type,       p.as_bf16,    p.rows,   p.cols,   p.ld,     p.cols, transposed, copy,     s.R,
+            s.C, s.group_rows, s.group_cols, s.across, s.groups, s.of_set, p.amax, {},         p.groups, copy.fold_scale};
   g.scratch = plan(p, copy, transposed, workspace);
+  const bool groups = has_groups(p);
+  if (groups) g.fold = g.scratch.fold;
   cudaError_t status = cudaSuccess;
   if (copy.spec.hadamard != 0) {
     const int64_t columns = s.C / copy.spec.hadamard * p.cols;
@@ -333,25 +393,32 @@ cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy
     }
     g.x = g.scratch.rotated, g.rows = s.C, g.ld = p.cols;
   }
-  if (p.amax == nullptr || p.amax_parts != 1 || copy.spec.hadamard != 0) {
+  if (groups) {
+    const int64_t tiles = p.rows / kGroupRows;
+    status = map_groups(p.groups, tiles, g.scratch.tile_groups, g.scratch.amax, sets_in(p), false, stream);
+    if (tiles > 0) sets_amax_kernel<<<static_cast<unsigned>(tiles), kThreads, 0, stream>>>(g, g.scratch.amax);
+    g.amax = g.scratch.amax;
+  } else if (p.amax == nullptr || p.amax_parts != 1 || copy.spec.hadamard != 0) {
     status = collect_amax(g.x, g.type, g.as_bf16, g.rows, g.cols, g.ld, g.scratch.amax, stream);
     g.amax = g.scratch.amax;
   }
-  if (status == cudaSuccess && p.found_amax != nullptr && copy.spec.hadamard == 0) {
+  if (status == cudaSuccess && p.found_amax != nullptr && copy.spec.hadamard == 0 && !groups) {
     status = cudaMemsetAsync(p.found_amax, 0, kAmaxParts * sizeof(uint32_t), stream);
     if (status == cudaSuccess) status = cudaMemcpyAsync(p.found_amax, g.amax, sizeof(uint32_t), cudaMemcpyDeviceToDevice, stream);
   }
   if (status == cudaSuccess && copy.spec.element == Element::ternary) {
     QuantizeOperand whole = p;  // the rotated matrix, where there is one: its sum is that of the copy's elements
     whole.x = g.x, whole.ld = g.ld;
-    status = collect_ternary(whole, g.scratch.sums, g.scratch.ternary, stream);
+    status = collect_ternary(whole, g.scratch.sums, g.scratch.ternary, g.scratch.tile_groups, stream);
   }
   if (status != cudaSuccess) return status;
   if (copy.spec.two_level == TwoLevel::macro && s.macros > 0) macro_kernel<<<blocks_of(s.macros), 128, 0, stream>>>(g, s.macros);
   const bool long_groups = copy.spec.granularity == Granularity::row || copy.spec.granularity == Granularity::tensor;
   scales_kernel<<<blocks_of(s.groups), long_groups ? kThreads : 32, 0, stream>>>(g);
-  if (is_fold(copy.form) && copy.fold_scale != nullptr)
-    fold_kernel<<<static_cast<unsigned>(ceil_div(std::max<int64_t>(s.R, 1), kThreads)), kThreads, 0, stream>>>(g);
+  if (is_fold(copy.form) && copy.fold_scale != nullptr) {
+    const int64_t folds = std::max<int64_t>(s.R, 1) * sets_in(p);
+    fold_kernel<<<static_cast<unsigned>(ceil_div(folds, kThreads)), kThreads, 0, stream>>>(g);
+  }
   if (s.R * s.C > 0) codes_kernel<<<static_cast<unsigned>(ceil_div(s.R * s.C, kThreads * 4)), kThreads, 0, stream>>>(g);
   return cudaGetLastError();
 }

@@ -10,8 +10,9 @@ namespace halftone::device {
 size_t generic_workspace(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed);
 cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* workspace, cudaStream_t stream);
 
-// bitnet's weight: sum of |x| in fp64 in the order of formats/pairwise_sum.h, then its scale into *out.
-size_t ternary_workspace(int64_t n);
-cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, cudaStream_t stream);
+// bitnet's weight: sum of |x| in fp64 in the order of formats/pairwise_sum.h, then its scale into *out; with groups of rows that of each
+// set into out [sets], and tile_groups as of map_groups (statistics.h).
+size_t ternary_workspace(const QuantizeOperand& p);
+cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, int32_t* tile_groups, cudaStream_t stream);
 
 }  // namespace halftone::device

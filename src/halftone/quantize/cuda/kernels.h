@@ -35,6 +35,10 @@ void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t
 // where a row is too long.
 bool launch_rows(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream);
 
+// What each of `groups` groups of rows has for itself (CopyArgs::tile_groups): scales, outer scales, scales of folded values. After the
+// pass that leaves its maxima, and whether or not a tile has rows of it.
+cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stream);
+
 // The kernels that there are, in files that compile side by side: X(element type, coder, step, block, R, form), R: with
 // stochastic rounding. Every form but `any` is what products read, of bf16 tensors and of masters.
 #define HALFTONE_TILES_FP8_NEAREST(X, R)             \

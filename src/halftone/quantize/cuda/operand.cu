@@ -70,9 +70,10 @@ Form form_of(const QuantizedCopy& copy) {
 
 // Maxima of an earlier pass.
 struct Scratch {
-  uint32_t *tensor, *rotated, *row, *column, *rotated_column;
+  uint32_t *tensor, *rotated, *row, *column;
   ScalePair* ternary;
   void* sums;
+  int32_t* tile_groups;
   size_t bytes;
 };
 Scratch scratch_in(const QuantizeOperand& p, void* memory) {
@@ -85,15 +86,17 @@ Scratch scratch_in(const QuantizeOperand& p, void* memory) {
   };
   const bool ternary =
       (p.want_row && p.row.spec.element == Element::ternary) || (p.want_transposed && p.transposed.spec.element == Element::ternary);
-  m.tensor = reinterpret_cast<uint32_t*>(take(kStatisticsParts * 4)), m.rotated = reinterpret_cast<uint32_t*>(take(kStatisticsParts * 4));
-  m.row = reinterpret_cast<uint32_t*>(take(p.rows * 8)), m.column = reinterpret_cast<uint32_t*>(take(p.cols * 8));
-  m.rotated_column = reinterpret_cast<uint32_t*>(take(p.cols * 4));
-  m.ternary = reinterpret_cast<ScalePair*>(take(sizeof(ScalePair)));
-  m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p.rows * p.cols)) : 0);
+  const bool groups = p.groups.groups > 0;
+  const int64_t sets = groups ? sets_of(p.groups) : 1, parts = groups ? sets : kStatisticsParts;
+  m.tensor = reinterpret_cast<uint32_t*>(take(parts * 4)), m.rotated = reinterpret_cast<uint32_t*>(take(parts * 4));
+  m.row = reinterpret_cast<uint32_t*>(take(p.rows * 8)), m.column = reinterpret_cast<uint32_t*>(take(sets * p.cols * 8));
+  m.ternary = reinterpret_cast<ScalePair*>(take(sets * static_cast<int64_t>(sizeof(ScalePair))));
+  m.sums = take(ternary ? static_cast<int64_t>(ternary_workspace(p)) : 0);
+  m.tile_groups = reinterpret_cast<int32_t*>(take(groups ? p.rows / kTile * 4 : 0));
   return m;
 }
 
-CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, const int32_t* tile_groups) {
   const OperandSpec& s = copy.spec;
   CopyArgs d{};
   d.codes = copy.codes, d.packed = copy.packed, d.scales = copy.scales, d.values = copy.values;
@@ -107,6 +110,7 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   d.scale_floor = s.scale_floor;
   if (!is_float(s.element))
     d.low = static_cast<float>(spec(int_of(s.element)).lowest), d.high = static_cast<float>(spec(int_of(s.element)).highest);
+  if (p.groups.groups > 0 && (scales_by_group(copy, transposed) || copy.outer != nullptr)) d.tile_groups = tile_groups;
   d.hadamard = s.hadamard, d.signs = copy.signs, d.signs_step = copy.signs_step, d.signs_key = copy.signs_key;
   if (s.stochastic) {
     d.draws = make_draws(copy.rounding, p.cols);
@@ -127,9 +131,11 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
   }
   if (s.hadamard != 0) ask.hadamard = s.hadamard, ask.signs = copy.signs, ask.signs_step = copy.signs_step, ask.signs_key = copy.signs_key;
   if (d.per_tensor || s.two_level == TwoLevel::tensor || copy.form == ValueForm::fold_e5m2) {
-    d.tensor_parts = kStatisticsParts;
+    d.tensor_parts = d.tile_groups == nullptr ? kStatisticsParts : 1;
     if (s.hadamard != 0) {
       d.tensor_amax = ask.rotated = m.rotated;
+    } else if (d.tile_groups != nullptr) {
+      d.tensor_amax = ask.tensor = m.tensor;
     } else if (p.amax != nullptr) {
       d.tensor_amax = p.amax, d.tensor_parts = p.amax_parts;
     } else {
@@ -138,10 +144,11 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
   }
   if (s.granularity != Granularity::row && copy.form != ValueForm::fold_e4m3) return;
   const bool by_sign = s.element == Element::int4;
+  if (transposed && d.tile_groups != nullptr) d.set_words = d.R * (by_sign ? 2 : 1);
   if (!transposed) {
     d.group_amax = ask.row = m.row, ask.by_sign_row = by_sign;
   } else if (s.hadamard != 0) {
-    d.group_amax = ask.rotated_column = m.rotated_column;
+    d.group_amax = ask.rotated_column = m.column;
   } else {
     d.group_amax = ask.column = m.column, ask.by_sign_column = by_sign;
   }
@@ -203,13 +210,25 @@ TileArgs matrix_of(const QuantizeOperand& p) {
   return a;
 }
 
+// Writes the scales that every group has for itself, and takes them from what the other kernels write.
+cudaError_t write_group_scales(const QuantizeOperand& p, TileArgs& a, cudaStream_t stream) {
+  const cudaError_t status = launch_group_scales(a, static_cast<int>(p.groups.groups), stream);
+  for (CopyArgs* d : {&a.row, &a.transposed}) {
+    if (d->tile_groups == nullptr) continue;
+    d->outer = nullptr;
+    if (has_group_scales(*d)) d->scales = nullptr;
+    if (has_group_folds(*d)) d->fold_scale = nullptr;
+  }
+  return status;
+}
+
 // Whether the kernel that holds whole rows made the copy.
-bool run_rows(const QuantizeOperand& p, const Family& f, cudaStream_t stream) {
+bool run_rows(const QuantizeOperand& p, const Family& f, const Scratch& m, cudaStream_t stream) {
   if (f.block != 0 || p.row.spec.granularity != Granularity::row || (p.type != DType::bf16 && !p.as_bf16) || form_of(p.row) != Form::codes)
     return false;
   TileArgs a = matrix_of(p);
-  a.row = copy_args(p, p.row, false);
-  return launch_rows(a, f.coder, f.stochastic, stream);
+  a.row = copy_args(p, p.row, false, m.tile_groups);
+  return a.row.tile_groups == nullptr && launch_rows(a, f.coder, f.stochastic, stream);
 }
 
 cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies, const Scratch& m, cudaStream_t stream) {
@@ -219,22 +238,28 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
   ask.x = p.x, ask.type = p.type, ask.as_bf16 = p.as_bf16, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
   int64_t rows = p.rows, columns = p.cols;
   if (row) {
-    a.row = copy_args(p, p.row, false);
+    a.row = copy_args(p, p.row, false, m.tile_groups);
     need_maxima(p, p.row, false, m, ask, a.row);
     columns = std::max<int64_t>(columns, a.row.C);
   }
   if (transposed) {
-    a.transposed = copy_args(p, p.transposed, true);
+    a.transposed = copy_args(p, p.transposed, true, m.tile_groups);
     need_maxima(p, p.transposed, true, m, ask, a.transposed);
     rows = std::max<int64_t>(rows, a.transposed.C);
   }
+  const bool groups = a.row.tile_groups != nullptr || a.transposed.tile_groups != nullptr;
+  if (groups) ask.groups = p.groups, ask.tile_groups = m.tile_groups;
   cudaError_t status = cudaSuccess;
   if (a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr) {
-    status = collect_ternary(p, m.sums, m.ternary, stream);
+    status = collect_ternary(p, m.sums, m.ternary, m.tile_groups, stream);
     a.dependent = a.backwards = true;
   } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
     status = collect_statistics(ask, stream);
     a.dependent = a.backwards = true;
+  }
+  if (status == cudaSuccess && groups) {
+    status = write_group_scales(p, a, stream);
+    a.dependent = true;
   }
   if (status != cudaSuccess) return status;
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
@@ -251,7 +276,7 @@ cudaError_t run(const QuantizeOperand& p, void* workspace, cudaStream_t stream) 
   if (plan.together) return run_kernel(p, *plan.row, Copies::both, m, stream);
   cudaError_t status = cudaSuccess;
   if (p.want_row && plan.row) {
-    status = run_rows(p, *plan.row, stream) ? cudaGetLastError() : run_kernel(p, *plan.row, Copies::row, m, stream);
+    status = run_rows(p, *plan.row, m, stream) ? cudaGetLastError() : run_kernel(p, *plan.row, Copies::row, m, stream);
   } else if (p.want_row) {
     status = quantize_generic(p, p.row, false, workspace, stream);
   }

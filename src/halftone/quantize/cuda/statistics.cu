@@ -127,6 +127,11 @@ struct BlockRows {
     }
   }
 };
+// The maximum of a warp.
+__device__ __forceinline__ void raise_warp(uint32_t* out, uint32_t amax, int lane) {
+  amax = __reduce_max_sync(0xFFFFFFFFu, amax);
+  if (lane == 0 && amax != 0) raise(out, amax);
+}
 template <class T>
 __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int column, const Amax8<T>& amax, int lane) {
   Owned<T, 1> own(amax, lane);
@@ -138,8 +143,9 @@ __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int colum
 }
 
 // Bands of 32 rows x 64 columns to the warps, or 32 x 64 kWarps to the thread blocks (`shared_rows`): `teams` of them take turns with
-// the bands of their columns, whose maxima they keep, so that all together read the matrix from the first row to the last.
-template <class T, bool kBySign>
+// the bands of their columns, whose maxima they keep, so that all together read the matrix from the first row to the last. kGroups: a team
+// a tile of kGroupRows rows, of one group.
+template <class T, bool kBySign, bool kGroups>
 __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -158,7 +164,8 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
     const int column = strip * 64 + (lane & 7) * 8;
     Amax8<T> columns{}, others{};  // others: of the elements with a sign
 #pragma unroll 1
-    for (int top = team * kBandRows; top < a.rows; top += a.teams * kBandRows, ++turn) {
+    for (int top = team * (kGroups ? kTile : kBandRows); top < (kGroups ? (team + 1) * kTile : a.rows);
+         top += (kGroups ? 1 : a.teams) * kBandRows, ++turn) {
       const int row = top + (lane >> 3) * 8;
       const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
       const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
@@ -195,11 +202,14 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
       }
       if (a.shared_rows) block_rows.arrive(turn, kWarps, a.row, a.rows, top, a.by_sign_row, lane);
     }
-    if (a.column != nullptr) store_columns<T>(a.column, a.cols, column, columns, lane);
-    if (kBySign && a.by_sign_column) store_columns<T>(a.column + a.cols, a.cols, column, others, lane);
+    const int set = kGroups ? a.tile_groups[team] : 0;
+    uint32_t* const of_set = a.column + int64_t{set} * a.cols * (a.by_sign_column ? 2 : 1);
+    if (a.column != nullptr) store_columns<T>(of_set, a.cols, column, columns, lane);
+    if (kBySign && a.by_sign_column) store_columns<T>(of_set + a.cols, a.cols, column, others, lane);
+    if (kGroups && a.tensor != nullptr) raise_warp(a.tensor + set, tensor, lane), tensor = 0;
   }
   if (first) wait_for_primary();
-  if (a.tensor != nullptr) store_part(a.tensor, tensor);
+  if (!kGroups && a.tensor != nullptr) store_part(a.tensor, tensor);
 }
 
 // Maxima of the tensor and of rows before a rotation, and of the tensor and of columns after it. A warp takes chunks of 128 rows of 64
@@ -207,6 +217,7 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
 // and wait for the maximum, and the larger magnitude of a last sum and difference is the sum of magnitudes. (Of two infinities not NaN, but
 // as much a poison.)
 constexpr int kRotatedThreads = 512, kChunkRows = 128;
+static_assert(kChunkRows == kGroupRows);
 template <int kWidth>
 __device__ __forceinline__ float largest_rotated(float (&v)[kWidth]) {
   butterflies<kWidth, kWidth / 2>(v);
@@ -226,7 +237,7 @@ __device__ __forceinline__ void load_pair(const void* p, uint32_t& w, uint64_t p
 __device__ __forceinline__ void load_pair(const void* p, float2& w, uint64_t policy) {
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.v2.f32 {%0, %1}, [%2], %3;" : "=f"(w.x), "=f"(w.y) : "l"(p), "l"(policy));
 }
-template <class T, int kWidth>
+template <class T, int kWidth, bool kGroups>
 __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
@@ -274,15 +285,22 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
       rotate_half(std::integral_constant<int, 0>{});
       rotate_half(std::integral_constant<int, 1>{});
     }
+    const int set = kGroups ? a.tile_groups[item / strips] : 0;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       rotated = max_magnitudes(rotated, columns[j]);
       const uint32_t amax = rotated_amax<T, kWidth>(columns[j]);
-      if (a.rotated_column != nullptr && column + j < a.cols && amax != 0) raise(a.rotated_column + column + j, amax);
+      if (a.rotated_column != nullptr && column + j < a.cols && amax != 0)
+        raise(a.rotated_column + int64_t{set} * a.cols + column + j, amax);
+    }
+    if constexpr (kGroups) {
+      if (a.tensor != nullptr) raise_warp(a.tensor + set, plain, lane);
+      if (a.rotated != nullptr) raise_warp(a.rotated + set, rotated_amax<T, kWidth>(rotated), lane);
+      plain = 0, rotated = 0;
     }
   }
-  if (a.tensor != nullptr) store_part(a.tensor, plain);
-  if (a.rotated != nullptr) store_part(a.rotated, rotated_amax<T, kWidth>(rotated));
+  if (!kGroups && a.tensor != nullptr) store_part(a.tensor, plain);
+  if (!kGroups && a.rotated != nullptr) store_part(a.rotated, rotated_amax<T, kWidth>(rotated));
 }
 
 // Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile, but not before what is done to x.
@@ -292,27 +310,49 @@ __global__ void __launch_bounds__(256) clear_kernel(uint32_t* p, int64_t n) {
   for (int64_t i = blockIdx.x * int64_t{256} + threadIdx.x; i < n; i += int64_t{gridDim.x} * 256) p[i] = 0;
 }
 
+__global__ void __launch_bounds__(256) map_kernel(RowGroups groups, int64_t tiles, int32_t* tile_groups, uint32_t* zeros, int64_t n) {
+  wait_for_primary();
+  start_dependents();
+  const int64_t first = blockIdx.x * int64_t{256} + threadIdx.x, step = int64_t{gridDim.x} * 256;
+  for (int64_t i = first; i < n; i += step) zeros[i] = 0;
+  for (int64_t i = first; i < tiles;
+       i += step) {  // the last set that begins at or before the tile: those before it with its offset are empty
+    int64_t low = 0, high = groups.groups;
+    while (low < high) {
+      const int64_t middle = (low + high + 1) / 2;
+      if (groups.offsets[middle] <= i * kGroupRows) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    tile_groups[i] = static_cast<int32_t>(low);
+  }
+}
+
 template <class... Params, class... Args>
 cudaError_t launch(void (*kernel)(Params...), int blocks, int threads, bool dependent, cudaStream_t stream, Args... args) {
   const DependentLaunch how(dim3(static_cast<unsigned>(blocks)), threads, stream, dependent);
   return cudaLaunchKernelEx(&how.config, kernel, static_cast<Params>(args)...);
 }
-template <class T, bool kBySign>
+template <class T, bool kBySign, bool kGroups>
 cudaError_t launch_statistics(StatisticsArgs a, bool early, cudaStream_t stream) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int strips = (a.cols + 63) / 64, groups = (strips + kWarps - 1) / kWarps, bands = (a.rows + kBandRows - 1) / kBandRows;
   // Where every warp of nearly all thread blocks has something to do.
-  a.shared_rows = a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * bands >= 120;
+  a.shared_rows = !kGroups && a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * bands >= 120;
   a.teams = std::clamp(kStatisticsParts * (a.shared_rows ? 1 : kWarps) / (a.shared_rows ? groups : strips), 1, bands);
-  return launch(statistics_kernel<T, kBySign>, kStatisticsParts, kStatisticsThreads, !a.wait_first || early, stream, a);
+  if (kGroups) a.teams = a.rows / kTile;
+  return launch(statistics_kernel<T, kBySign, kGroups>, kStatisticsParts, kStatisticsThreads, !a.wait_first || early, stream, a);
 }
-template <class T>
+template <class T, bool kGroups>
 cudaError_t launch_statistics(const StatisticsArgs& a, bool early, cudaStream_t stream) {
   if (a.rotated != nullptr || a.rotated_column != nullptr) {
-    return launch(a.hadamard == 32 ? rotated_kernel<T, 32> : rotated_kernel<T, 16>, kStatisticsParts, kRotatedThreads, true, stream, a);
+    const auto kernel = a.hadamard == 32 ? rotated_kernel<T, 32, kGroups> : rotated_kernel<T, 16, kGroups>;
+    return launch(kernel, kStatisticsParts, kRotatedThreads, true, stream, a);
   }
-  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, true>(a, early, stream);
-  return launch_statistics<T, false>(a, early, stream);
+  if (a.by_sign_row || a.by_sign_column) return launch_statistics<T, true, kGroups>(a, early, stream);
+  return launch_statistics<T, false, kGroups>(a, early, stream);
 }
 
 // Rounding keeps the order: the largest magnitude of rounded elements is that of the elements, rounded.
@@ -394,10 +434,18 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
     if (first == nullptr || p < first) first = p;
     if (p + n > last) last = p + n;
   };
+  const bool groups = a.tile_groups != nullptr;
+  const int64_t sets = groups ? sets_of(a.groups) : 1;
+  if (groups) clear(a.tensor, sets), clear(a.rotated, sets);
   clear(a.row, int64_t{a.rows} * (a.by_sign_row ? 2 : 1));
-  clear(a.column, int64_t{a.cols} * (a.by_sign_column ? 2 : 1));
-  clear(a.rotated_column, a.cols);
+  clear(a.column, sets * a.cols * (a.by_sign_column ? 2 : 1));
+  clear(a.rotated_column, sets * a.cols);
   a.wait_first = first == nullptr;
+  if (groups) {
+    const cudaError_t status = map_groups(a.groups, a.rows / kTile, a.tile_groups, first, last - first, early, stream);
+    if (status != cudaSuccess) return status;
+    return a.type == DType::bf16 ? launch_statistics<bf16, true>(a, early, stream) : launch_statistics<float, true>(a, early, stream);
+  }
   if (a.wait_first && a.rotated == nullptr && a.ld == a.cols) {
     return a.type == DType::bf16 ? amax_parts<bf16>(a, early, stream) : amax_parts<float>(a, early, stream);
   }
@@ -406,7 +454,13 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
     const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n, int64_t{1024}), 1, kStatisticsParts));
     if (const cudaError_t status = launch(clear_kernel, blocks, 256, early, stream, first, n); status != cudaSuccess) return status;
   }
-  return a.type == DType::bf16 ? launch_statistics<bf16>(a, early, stream) : launch_statistics<float>(a, early, stream);
+  return a.type == DType::bf16 ? launch_statistics<bf16, false>(a, early, stream) : launch_statistics<float, false>(a, early, stream);
+}
+
+cudaError_t map_groups(const RowGroups& groups, int64_t tiles, int32_t* tile_groups, uint32_t* zeros, int64_t n, bool early,
+                       cudaStream_t stream) {
+  const auto blocks = static_cast<int>(std::clamp<int64_t>(ceil_div(n + tiles, int64_t{1024}), 1, kStatisticsParts));
+  return launch(map_kernel, blocks, 256, early, stream, groups, tiles, tile_groups, zeros, n);
 }
 
 cudaError_t collect_amax(const void* x, DType type, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out,

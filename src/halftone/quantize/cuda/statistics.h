@@ -17,6 +17,9 @@ struct StatisticsArgs {
   bool as_bf16;  // quantize/operand.h
   int rows, cols;
   int64_t ld;
+  // With groups of rows, tile_groups not null: every array but `row` once for each set, [sets, ...], of one part and zeroed here.
+  RowGroups groups;
+  int32_t* tile_groups;      // where map_groups leaves them
   uint32_t* tensor;          // [kStatisticsParts], to be reduced by whoever reads them
   uint32_t* rotated;         // [kStatisticsParts] after the Hadamard transform of `hadamard` rows
   uint32_t* row;             // [rows], or [2, rows] with `by_sign`; zeroed here
@@ -44,6 +47,15 @@ constexpr bool starts_early(DType type, int64_t rows, int64_t cols) { return typ
 
 // x aligned to 16 bytes, cols and ld multiples of 8.
 cudaError_t collect_statistics(const StatisticsArgs& a, cudaStream_t stream);
+
+// Sets of scales of a matrix with groups of rows: of each group, then of the rows beyond them.
+constexpr int64_t sets_of(const RowGroups& g) { return g.groups + 1; }
+__device__ __forceinline__ int64_t first_row(const RowGroups& g, int64_t set, int64_t rows) {
+  return set <= g.groups ? g.offsets[set] : rows;
+}
+// Which set the rows of each of `tiles` tiles of kGroupRows are of. zeros [n]: null, or cleared, too.
+cudaError_t map_groups(const RowGroups& groups, int64_t tiles, int32_t* tile_groups, uint32_t* zeros, int64_t n, bool early,
+                       cudaStream_t stream);
 
 // The largest magnitude into *out, of any matrix.
 cudaError_t collect_amax(const void* x, DType type, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out,

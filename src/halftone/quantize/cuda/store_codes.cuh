@@ -216,10 +216,14 @@ __device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long
   }
 }
 
-// The largest magnitude of the tensor from the words of an earlier pass; every lane gets it.
-__device__ __forceinline__ uint32_t reduce_parts(const uint32_t* parts, int count, int lane) {
+// Which of the sets of maxima is that of a tile's rows.
+__device__ __forceinline__ int set_of_tile(const CopyArgs& d, int tile_r) { return d.tile_groups == nullptr ? 0 : d.tile_groups[tile_r]; }
+// The largest magnitude of the tensor, or of the group of rows, from the words of an earlier pass; every lane gets it.
+__device__ __forceinline__ uint32_t read_tensor_amax(const CopyArgs& d, int tile_r, int lane) {
   uint32_t a = 0;
-  if (parts == nullptr) return a;
+  if (d.tensor_amax == nullptr) return a;
+  const uint32_t* parts = d.tensor_amax + set_of_tile(d, tile_r);
+  const int count = d.tensor_parts;
 #pragma unroll
   for (int i = 0; i < kStatisticsParts; i += 32) {
     if (i + lane < count) a = max(a, parts[i + lane]);

@@ -36,13 +36,31 @@ __device__ __forceinline__ double sum_of_parts(double (&part)[kLoads], int lane)
   return sum;
 }
 
+// What the sets of a matrix with groups of rows have of its n elements and of a workspace, of which each needs a word for every kWord
+// elements that it has begun.
+struct Sets {
+  RowGroups groups;  // none: one set
+  int64_t rows, cols, n;
+};
+template <int64_t kWord>
+constexpr int64_t words_before(int64_t elements, int64_t set) {
+  return elements / kWord + set;
+}
+
 // Sums of |x| over eight aligned pieces of the row-major order, one of each warp: neighbours first, as the whole tree has them.
-// kVectors: x is one run of elements, n a multiple of 8.
-template <class T, bool kVectors>
+// kVectors: x is one run of elements, n a multiple of 8. kGroups: of the rows of set blockIdx.y.
+template <class T, bool kVectors, bool kGroups>
 __global__ void __launch_bounds__(256)
-    pieces_kernel(const T* x, bool as_bf16, int64_t n, int64_t cols, int64_t ld, int64_t keep_from, double* sums) {
+    pieces_kernel(const T* x, bool as_bf16, const __grid_constant__ Sets sets, int64_t ld, int64_t keep_from, double* sums) {
   wait_for_primary();
   start_dependents();
+  const int64_t cols = sets.cols;
+  int64_t n = sets.n;
+  if constexpr (kGroups) {
+    const int64_t row = first_row(sets.groups, blockIdx.y, sets.rows), before = row * cols;
+    n = first_row(sets.groups, blockIdx.y + 1, sets.rows) * cols - before;
+    x += row * ld, keep_from -= before, sums += words_before<8 * kPiece>(before, blockIdx.y);
+  }
   const int64_t pieces = ceil_div(n, int64_t{kPiece});
   const int lane = static_cast<int>(threadIdx.x) & 31;
   __shared__ double of_warps[2][8];
@@ -88,13 +106,22 @@ __global__ void __launch_bounds__(256)
 // The rest of the tree: every warp aligned runs of kRun sums, every thread an aligned power of two of runs, then the thread block. Small,
 // so that there is room for it as soon as one thread block of the pass ends.
 constexpr int kRun = 32 * kLoads, kTotalThreads = 256;
-__global__ void __launch_bounds__(kTotalThreads) total_kernel(double* sums, int64_t pieces, int64_t each, int64_t n, ScalePair* out) {
+__global__ void __launch_bounds__(kTotalThreads)
+    total_kernel(double* sums, double* of_runs, const __grid_constant__ Sets sets, ScalePair* out) {
   __shared__ double part[kTotalThreads];
   start_dependents();
   part[threadIdx.x] = 0;
   __syncthreads();
   wait_for_primary();
-  const int64_t runs = ceil_div(pieces, int64_t{kRun});
+  int64_t n = sets.n;
+  if (sets.groups.groups > 0) {
+    const int64_t before = first_row(sets.groups, blockIdx.x, sets.rows) * sets.cols;
+    n = first_row(sets.groups, blockIdx.x + 1, sets.rows) * sets.cols - before;
+    sums += words_before<8 * kPiece>(before, blockIdx.x), of_runs += words_before<8 * kPiece * kRun>(before, blockIdx.x);
+  }
+  const int64_t pieces = ceil_div(n, int64_t{8 * kPiece}), runs = ceil_div(pieces, int64_t{kRun});
+  int64_t each = 1;
+  while (each * kTotalThreads < runs) each *= 2;
   const int lane = static_cast<int>(threadIdx.x) & 31;
   for (int64_t run = threadIdx.x / 32; run < runs; run += kTotalThreads / 32) {
     double v[kLoads];
@@ -106,12 +133,12 @@ __global__ void __launch_bounds__(kTotalThreads) total_kernel(double* sums, int6
     double a = tree8(v);
 #pragma unroll
     for (int bit = 1; bit < 32; bit *= 2) a += __shfl_xor_sync(0xFFFFFFFFu, a, bit);
-    if (lane == 0) (each > 1 ? sums[pieces + run] : part[run]) = a;
+    if (lane == 0) (each > 1 ? of_runs[run] : part[run]) = a;
   }
   __syncthreads();
   if (each > 1) {
     const int64_t first = threadIdx.x * each, count = min(max(runs - first, int64_t{0}), each);
-    part[threadIdx.x] = pairwise_sum(count, [&](int64_t i) { return sums[pieces + first + i]; });
+    part[threadIdx.x] = pairwise_sum(count, [&](int64_t i) { return of_runs[first + i]; });
   }
   const auto parts = static_cast<int>(ceil_div(runs, each));
   for (int stride = 1; stride < parts; stride *= 2) {
@@ -119,37 +146,45 @@ __global__ void __launch_bounds__(kTotalThreads) total_kernel(double* sums, int6
     const int i = static_cast<int>(threadIdx.x) * 2 * stride;
     if (i + stride < kTotalThreads) part[i] += part[i + stride];
   }
-  if (threadIdx.x == 0) *out = ternary_scale(part[0], n);
+  if (threadIdx.x == 0) out[blockIdx.x] = ternary_scale(part[0], n);
+}
+
+int64_t words_of_pieces(const QuantizeOperand& p) { return words_before<8 * kPiece>(p.rows * p.cols, sets_of(p.groups)); }
+
+template <class T>
+cudaError_t launch_pieces(const QuantizeOperand& p, const DependentLaunch& launch, double* sums) {
+  const int64_t n = p.rows * p.cols;
+  const bool vectors = (p.ld == p.cols || p.rows == 1) && n % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
+  const auto kernel = p.groups.groups > 0 ? (vectors ? pieces_kernel<T, true, true> : pieces_kernel<T, false, true>)
+                                          : (vectors ? pieces_kernel<T, true, false> : pieces_kernel<T, false, false>);
+  const int64_t keep_from = n - kKeptBytes / static_cast<int64_t>(sizeof(T));
+  return cudaLaunchKernelEx(&launch.config, kernel, static_cast<const T*>(p.x), p.as_bf16, Sets{p.groups, p.rows, p.cols, n}, p.ld,
+                            keep_from, sums);
 }
 
 }  // namespace
 
-size_t ternary_workspace(int64_t n) {
-  const int64_t pieces = ceil_div(n, int64_t{8 * kPiece});
-  return static_cast<size_t>(pieces + ceil_div(pieces, int64_t{kRun})) * sizeof(double);
+size_t ternary_workspace(const QuantizeOperand& p) {
+  return static_cast<size_t>(words_of_pieces(p) + words_before<8 * kPiece * kRun>(p.rows * p.cols, sets_of(p.groups))) * sizeof(double);
 }
 
-cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, cudaStream_t stream) {
-  const int64_t n = p.rows * p.cols, pieces = ceil_div(n, int64_t{kPiece});
-  const bool vectors = (p.ld == p.cols || p.rows == 1) && n % 8 == 0 && reinterpret_cast<uintptr_t>(p.x) % 16 == 0;
-  const int64_t keep_from = n - kKeptBytes / static_cast<int64_t>(size_of(p.type));
+cudaError_t collect_ternary(const QuantizeOperand& p, void* workspace, ScalePair* out, int32_t* tile_groups, cudaStream_t stream) {
+  const int64_t n = p.rows * p.cols, groups = ceil_div(n, int64_t{8 * kPiece});
+  const auto sets = static_cast<unsigned>(p.groups.groups > 0 ? sets_of(p.groups) : 1);
   auto* sums = static_cast<double*>(workspace);
-  if (pieces > 0) {
-    const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(pieces, int64_t{8}), 132 * 8));
-    const DependentLaunch launch(dim3(blocks), 256, stream, starts_early(p.type, p.rows, p.cols));
-    const auto go = [&](auto* of_vectors, auto* of_elements, auto* x) {
-      return cudaLaunchKernelEx(&launch.config, vectors ? of_vectors : of_elements, x, p.as_bf16, n, p.cols, p.ld, keep_from, sums);
-    };
-    const cudaError_t status = p.type == DType::bf16
-                                   ? go(pieces_kernel<bf16, true>, pieces_kernel<bf16, false>, static_cast<const bf16*>(p.x))
-                                   : go(pieces_kernel<float, true>, pieces_kernel<float, false>, static_cast<const float*>(p.x));
+  const bool early = starts_early(p.type, p.rows, p.cols);
+  if (p.groups.groups > 0) {
+    const cudaError_t status = map_groups(p.groups, p.rows / kGroupRows, tile_groups, nullptr, 0, early, stream);
     if (status != cudaSuccess) return status;
   }
-  const int64_t groups = ceil_div(pieces, int64_t{8});
-  int64_t each = 1;
-  while (each * kTotalThreads * kRun < groups) each *= 2;
-  const DependentLaunch launch(dim3(1), kTotalThreads, stream, true);
-  return cudaLaunchKernelEx(&launch.config, total_kernel, sums, groups, each, n, out);
+  if (n > 0) {
+    const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(groups, int64_t{sets}), 132 * 8));
+    const DependentLaunch launch(dim3(blocks, sets), 256, stream, early);
+    const cudaError_t status = p.type == DType::bf16 ? launch_pieces<bf16>(p, launch, sums) : launch_pieces<float>(p, launch, sums);
+    if (status != cudaSuccess) return status;
+  }
+  const DependentLaunch launch(dim3(sets), kTotalThreads, stream, true);
+  return cudaLaunchKernelEx(&launch.config, total_kernel, sums, sums + words_of_pieces(p), Sets{p.groups, p.rows, p.cols, n}, out);
 }
 
 }  // namespace halftone::device

@@ -15,10 +15,13 @@ struct CopyArgs {
   int R, C, blocks;  // blocks: of scales along C
   // Largest magnitudes from an earlier pass: of the tensor, as `tensor_parts` words to be reduced, and of each of R (int4: of
   // the elements without a sign, then of those with one). `scale_pair`: where a tensor's scale and inverse lie ready-made.
+  // With groups of rows each group has its own `set` of them, numbered by tile_groups; group_amax: of `set_words` words, 0: of all groups.
   const uint32_t* tensor_amax;
   const uint32_t* group_amax;
   const ScalePair* scale_pair;
   int tensor_parts;
+  const int32_t* tile_groups;  // of tiles of kGroupRows rows of the matrix; null: no groups
+  int set_words;
   ValueForm form;
   Element element;
   Fp4Chain chain;
@@ -34,6 +37,13 @@ struct CopyArgs {
   uint32_t draw_constant;  // of the coder, encode.cuh
 };
 
+// With groups of rows: whether scales, and what folded values go with, are of each group (scales_by_group); launch_group_scales writes
+// them.
+constexpr bool has_group_scales(const CopyArgs& d) { return d.per_tensor || (d.set_words > 0 && d.form != ValueForm::fold_e4m3); }
+constexpr bool has_group_folds(const CopyArgs& d) {
+  return d.form == ValueForm::fold_e5m2 || (d.set_words > 0 && d.form == ValueForm::fold_e4m3);
+}
+
 struct TileArgs {
   const void* x;
   int rows, cols, tiles_r;
@@ -47,5 +57,6 @@ static_assert(sizeof(TileArgs) < 4096);
 
 // A thread block quantises kTile x kTile elements with eight warps of 32 x 64.
 inline constexpr int kTile = 128, kTileThreads = 256, kBand = 8;
+static_assert(kTile == kGroupRows);  // a tile has rows of one group
 
 }  // namespace halftone::device

@@ -1,0 +1,184 @@
+// Matrices whose rows form groups, quantised at once: every byte is that of the CPU's quantiser given each group's rows alone.
+#include <cmath>
+#include <cstring>
+
+#include "cuda/operand_device.h"
+
+namespace halftone {
+namespace {
+
+using namespace testing;
+
+// Outputs of one group at their places among those of all. Rows beyond the last group are set number `groups`.
+struct Place {
+  const QuantizeOperand& all;
+  int64_t begin, set;
+
+  void operator()(CopyBuffers& to, CopyBuffers& from, const QuantizedCopy& copy, bool transposed) const {
+    const OperandSpec& s = copy.spec;
+    const bool tile = s.granularity == Granularity::tile;
+    const auto out = to.all(), own = from.all();
+    for (size_t i = 0; i < out.size(); ++i) {
+      const std::string_view name = out[i].first;
+      std::byte *at = out[i].second->data(), *own_at = own[i].second->data();
+      const int64_t bytes = own[i].second->size();
+      if (name == "lost") {
+        *out[i].second->as<unsigned long long>() += *own[i].second->as<unsigned long long>() - 3;
+        continue;
+      }
+      const bool of_group =
+          name == "outer" || (name == "fold_scale" && (transposed || copy.form == ValueForm::fold_e5m2)) ||
+          (name == "scales" && (s.granularity == Granularity::tensor || (transposed && s.granularity == Granularity::row)));
+      if (of_group && set < all.groups.groups) std::memcpy(at + set * bytes, own_at, static_cast<size_t>(bytes));
+      if (of_group || bytes == 0) continue;
+      // A transposed copy's tokens lie along its rows; of tiles there is one row for several of them.
+      const int64_t high = name == "scales" && tile ? s.block : name == "macro" && tile ? 128 : 1;
+      const int64_t vectors = transposed ? ceil_div(all.cols, high) : 1, pitch = out[i].second->size() / vectors, part = bytes / vectors;
+      for (int64_t v = 0; v < vectors; ++v)
+        std::memcpy(at + v * pitch + pitch * begin / all.rows, own_at + v * part, static_cast<size_t>(part));
+    }
+  }
+};
+
+void groups_alone(Request& r) {
+  const Case& c = r.what;
+  const int64_t groups = r.p.groups.groups, ld = r.p.ld;
+  const auto end_of = [&](int64_t set) { return set < groups ? c.offsets[static_cast<size_t>(set + 1)] : r.p.rows; };
+  // Each group has magnitudes of its own and ends with rows of zeros; beyond the last one there is nothing else.
+  std::vector<float> x = values(c.fill, r.p.rows, ld);
+  for (int64_t set = 0, row = 0; set <= groups; ++set) {
+    for (; row < end_of(set); ++row) {
+      const float by = set == groups || row + 3 >= end_of(set) ? 0.0f : std::exp2(static_cast<float>(set % 5 * 3));
+      for (int64_t j = 0; j < ld; ++j) x[static_cast<size_t>(row * ld + j)] = by == 0 ? 0 : x[static_cast<size_t>(row * ld + j)] * by;
+    }
+  }
+  r.x = elements(x, c.type), r.p.x = r.x.data();
+  if (c.master) r.wide = elements(x, DType::f32);
+
+  for (int64_t set = 0, begin = 0; set <= groups; begin = end_of(set++)) {
+    QuantizeOperand p = r.p;
+    p.groups = {}, p.amax = nullptr;
+    p.x = r.x.data() + static_cast<size_t>(begin * ld) * size_of(c.type), p.rows = end_of(set) - begin;
+    p.row.rounding.first_row += begin, p.transposed.rounding.first_row += begin;
+    std::unique_ptr<CopyBuffers> row, transposed;
+    if (p.want_row) row = std::make_unique<CopyBuffers>(p.row, p.rows, p.cols), keep(p.row, c.only);
+    if (p.want_transposed) {
+      transposed = std::make_unique<CopyBuffers>(p.transposed, p.cols, p.rows);
+      keep(p.transposed, c.transposed_only ? c.transposed_only->first : c.only);
+    }
+    quantize_operand(p);
+    const Place place{r.p, begin, set};
+    if (row) place(*r.expected_row, *row, p.row, false);
+    if (transposed) place(*r.expected_transposed, *transposed, p.transposed, true);
+  }
+}
+
+constexpr Fill kFills[] = {Fill::normal, Fill::nan, Fill::spread, Fill::ties, Fill::inf, Fill::tiny, Fill::zeros};
+// Ragged groups with empty ones among them and rows beyond the last, none but empty ones, and one that is the matrix.
+const std::vector<std::pair<int64_t, std::vector<int32_t>>> kRows = {
+    {1024, {0, 256, 256, 384, 768, 768, 896}}, {640, {0, 0, 128, 128, 128, 640, 640}}, {256, {0, 0, 0}}, {384, {0, 384}}};
+
+// One case of the turn's rows, data and types.
+Case case_of(const NamedSpec& row, const NamedSpec& transposed, ValueForm form, bool stochastic, size_t turn) {
+  const auto& [rows, offsets] = kRows[turn % 7 < 4 ? 0 : turn % 7 - 3];
+  const Shape shape{rows, turn % 5 == 4 ? 150 : turn % 2 == 0 ? 264 : 200, turn % 3 == 0 ? 8 : 0};
+  Case c{row,
+         transposed,
+         shape,
+         kFills[turn / 2 % 7],
+         turn % 4 == 1 ? DType::f32 : DType::bf16,
+         form,
+         stochastic,
+         row.spec.quantized(),
+         transposed.spec.quantized(),
+         turn % 11 != 3};
+  c.offsets = offsets, c.given_amax = turn % 3 == 1, c.device_step = stochastic && turn % 3 == 2;
+  return c;
+}
+// Fp32 masters that count as bf16.
+std::optional<Case> of_master(Case c) {
+  if (c.transposed.spec.hadamard != 0) return {};
+  c.type = DType::bf16, c.master = Master{true, false};
+  return c;
+}
+
+// What layers ask for of a matrix: everything, or one output.
+std::vector<std::pair<Only, ValueForm>> outputs_of(const OperandSpec& s) {
+  std::vector<std::pair<Only, ValueForm>> out = {{Only::codes, ValueForm::none}};
+  if (bits_of(s.element) < 8) out.emplace_back(Only::packed, ValueForm::none);
+  for (const ValueForm form : value_forms(s)) {
+    out.emplace_back(Only::all, form);
+    if (form != ValueForm::none) out.emplace_back(Only::values, form);
+  }
+  return out;
+}
+
+constexpr int kParts = 4;
+class GroupedQuantizeCuda : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Part, GroupedQuantizeCuda, ::testing::Range(0, kParts));
+
+TEST_P(GroupedQuantizeCuda, OperandsOfRecipes) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const LinearRecipe& recipe : kLinearRecipes) {
+    for (const auto& [row, transposed] :
+         {std::pair{recipe.x_forward, recipe.x_wgrad}, {recipe.dy_dgrad, recipe.dy_wgrad}, {recipe.w_forward, recipe.w_dgrad}}) {
+      if (!row.quantized() && !transposed.quantized()) continue;
+      const NamedSpec a{std::string(recipe.name), row, false}, b{std::string(recipe.name), transposed, transposed.hadamard != 0};
+      for (const auto& [only, form] : outputs_of(row.quantized() ? row : transposed)) {
+        for (const bool stochastic : {false, true}) {
+          for (int i = 0; i < 3; ++i, ++turn) {
+            if (static_cast<int>(turn / 3 % kParts) != GetParam()) continue;
+            Case c = case_of(a, b, form, stochastic, turn);
+            c.only = only;
+            cases.push_back(c);
+            if (const auto master = of_master(c); master && i == 0) cases.push_back(*master);
+          }
+        }
+      }
+    }
+  }
+  expect_reference(cases, 0, groups_alone);
+}
+
+// One copy or both, of every kind.
+TEST_P(GroupedQuantizeCuda, EveryOperand) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  size_t turn = 0;
+  for (const NamedSpec& named : operand_specs()) {
+    const NamedSpec row = unrotated(named);
+    for (const ValueForm form : value_forms(named.spec)) {
+      for (int which = 1; which <= 3; ++which, ++turn) {
+        if (static_cast<int>(turn % kParts) != GetParam()) continue;
+        Case c = case_of(row, named, form, turn / kParts % 2 == 1, turn);
+        c.want_row = (which & 1) != 0, c.want_transposed = (which & 2) != 0;
+        cases.push_back(c);
+      }
+    }
+  }
+  expect_reference(cases, 0, groups_alone);
+}
+
+// Weights of 48 experts, and as many groups of tokens of which every third has any.
+TEST(GroupedQuantizeCuda, ManyGroups) {
+  if (!missing().empty()) GTEST_SKIP() << missing();
+  std::vector<Case> cases;
+  for (const NamedSpec& named : operand_specs()) {
+    const OperandSpec& s = named.spec;
+    const bool folds = s.element == Element::e2m1 && s.block == 32 && s.mode == ScaleMode::adaptive && s.clip == Clip::none;
+    if (s.granularity != Granularity::tensor && s.granularity != Granularity::row && s.two_level != TwoLevel::tensor && !folds) continue;
+    for (const int every : {1, 3}) {
+      Case c = case_of(unrotated(named), named, folds ? ValueForm::fold_e4m3 : ValueForm::none, every == 3, 0);
+      c.offsets = {0}, c.fill = Fill::normal;
+      for (int g = 0; g < 48; ++g) c.offsets.push_back(c.offsets.back() + (g % every == 0 ? 128 : 0));
+      c.shape = {c.offsets.back() + (every == 3 ? 256 : 0), 72, 0};
+      cases.push_back(c);
+    }
+  }
+  expect_reference(cases, 0, groups_alone);
+}
+
+}  // namespace
+}  // namespace halftone
