@@ -13,7 +13,8 @@ namespace halftone::gemm {
 // An unquantised operand may be `transposed`: A [R, m] and B [R, n] in `contraction`, B_g [k, n] in `rows`.
 //
 // Scales as in Product with one set a group: `tensor` and `outer` are [groups], `row` of A in `rows` is [R], of any other operand
-// [groups, its rows]; block128 and tile128 are those of the whole matrix (of B_g: g * b.scale_stride floats after `scale`).
+// [groups, its rows]; block128 and tile128 are those of the whole matrix (of B_g: g * b.scale_stride floats after `scale`), and so are the
+// bytes of macro blocks (of B_g without gaps from group to group).
 enum class Ragged { rows, contraction };
 
 struct GroupedOperand : ProductOperand {

@@ -28,6 +28,8 @@ Loaded load() {
   };
   find(m.quantize_operand, "halftone_cuda_quantize_operand"), find(m.quantize_workspace, "halftone_cuda_quantize_workspace");
   find(m.product, "halftone_cuda_product"), find(m.product_workspace, "halftone_cuda_product_workspace");
+  find(m.grouped_product, "halftone_cuda_grouped_product");
+  find(m.grouped_product_workspace, "halftone_cuda_grouped_product_workspace");
   find(m.recall_choices, "halftone_cuda_recall_choices"), find(m.made_choices, "halftone_cuda_made_choices");
   find(m.library_version, "halftone_cuda_library_version");
   find(m.decode, "halftone_cuda_decode"), find(m.dge_slopes, "halftone_cuda_dge_slopes");

@@ -16,6 +16,7 @@
 #include "halftone/fused/stored_weight.h"
 #include "halftone/fused/swiglu.h"
 #include "halftone/gemm/decode.h"
+#include "halftone/gemm/grouped_product.h"
 #include "halftone/gemm/product.h"
 #include "halftone/gemm/product_choice.h"
 #include "halftone/quantize/operand.h"
@@ -28,6 +29,8 @@ struct Module {
   size_t (*quantize_workspace)(const QuantizeOperand*) = nullptr;
   const char* (*product)(const gemm::Product*, void* stream) = nullptr;
   int64_t (*product_workspace)(const gemm::Product*) = nullptr;
+  const char* (*grouped_product)(const gemm::GroupedProduct*, void* stream) = nullptr;
+  int64_t (*grouped_product_workspace)(const gemm::GroupedProduct*) = nullptr;
   void (*recall_choices)(const gemm::ProductChoice* from, int64_t count) = nullptr;
   int64_t (*made_choices)(gemm::ProductChoice* to, int64_t room) = nullptr;
   int64_t (*library_version)() = nullptr;

@@ -2,15 +2,15 @@
 #include "halftone/gemm/product_cuda.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <mutex>
 
 #include "halftone/device/error_text.h"
 #include "halftone/gemm/cublaslt/matmul.h"
 #include "halftone/gemm/cuda/block_rows.h"
+#include "halftone/gemm/cuda/current_device.h"
 #include "halftone/gemm/cuda/scaled_choice.h"
 #include "halftone/gemm/cuda/scales.h"
+#include "halftone/gemm/cuda/workspace.h"
 #include "halftone/gemm/int8_sums.h"
 
 namespace halftone::gemm {
@@ -18,19 +18,16 @@ namespace {
 
 using device::ceil_div;
 constexpr int64_t kLibraryWorkspace = int64_t{32} << 20;  // what NVIDIA advises for Hopper
-constexpr int64_t kAlign = 256;
 
-bool is_fp8(Numbers t) { return t == Numbers::e4m3 || t == Numbers::e5m2; }
-bool is_8bit(Numbers t) { return is_fp8(t) || t == Numbers::s8; }
-int64_t bytes_of(Numbers t) { return is_8bit(t) ? 1 : t == Numbers::bf16 ? 2 : 4; }
-bool in_blocks(const ProductOperand& x) { return x.scales == Scales::block128 || x.scales == Scales::tile128 || x.macro; }
 bool one_factor(const ProductOperand& x) { return !x.macro && (x.scales == Scales::none || x.scales == Scales::tensor); }
 bool is_one(const ProductOperand& x) { return one_factor(x) && x.scales == Scales::none && !x.outer; }
 
+int64_t library_bytes(const Workspace& space) { return std::min(space.rest_bytes(), kLibraryWorkspace); }
+
 int64_t row_step(const ProductOperand& x, int64_t rows, int64_t k) { return x.ld ? x.ld : x.transposed ? rows : k; }
-// Whether address and distance of rows are multiples of 16 bytes, as the TMA unit of sm_90 wants them.
-bool aligned16(const void* at, int64_t row_bytes) { return reinterpret_cast<uintptr_t>(at) % 16 == 0 && row_bytes % 16 == 0; }
-bool aligned16(const ProductOperand& x, int64_t rows, int64_t k) { return aligned16(x.data, row_step(x, rows, k) * bytes_of(x.numbers)); }
+bool rows_aligned16(const ProductOperand& x, int64_t rows, int64_t k) {
+  return aligned16(x.data, row_step(x, rows, k) * bytes_of(x.numbers));
+}
 
 const char* problem(const Product& p) {
   const Numbers a = p.a.numbers, b = p.b.numbers;
@@ -52,7 +49,7 @@ const char* problem(const Product& p) {
   if (p.bias && p.bias_type != DType::bf16 && p.bias_type != DType::f32) return "product: expected a bias of bf16 or f32";
   if (is_8bit(a)) {
     if (p.k % 16 != 0 || p.n % 16 != 0) return "product: 8-bit operands need k and n that are multiples of 16; append zeros";
-    if (!aligned16(p.a, p.m, p.k) || !aligned16(p.b, p.n, p.k)) return "product: expected rows of 8-bit codes 16-byte aligned";
+    if (!rows_aligned16(p.a, p.m, p.k) || !rows_aligned16(p.b, p.n, p.k)) return "product: expected rows of 8-bit codes 16-byte aligned";
   }
   static_assert(kMostInt8Products == 133144, "the message below");
   if (a == Numbers::s8 && p.k > kMostInt8Products) {
@@ -62,50 +59,6 @@ const char* problem(const Product& p) {
   }
   return nullptr;
 }
-
-struct Device {
-  int id = 0, sm_count = 0;
-  bool sm90 = false;  // wgmma and TMA as sm_90a has them
-};
-const char* current_device(Device& out) {
-  struct Known {
-    std::once_flag asked;
-    Device device;
-  };
-  static std::array<Known, 64> all{};
-  int id = 0;
-  if (cudaGetDevice(&id) != cudaSuccess || id >= 64) return "product: no current CUDA device";
-  Known& known = all[static_cast<size_t>(id)];
-  std::call_once(known.asked, [&] {
-    int major = 0, minor = 0, count = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, id);
-    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, id);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, id);
-    known.device = {id, count, major == 9 && minor == 0};
-  });
-  out = known.device;
-  return nullptr;
-}
-
-// Hands out the caller's workspace. Without memory (address null) it only counts.
-class Workspace {
- public:
-  Workspace(void* at, int64_t bytes) : at_(static_cast<std::byte*>(at)), bytes_(bytes) {}
-  template <class T>
-  T* take(int64_t count) {
-    const int64_t begin = used_;
-    used_ += ceil_div(count * static_cast<int64_t>(sizeof(T)), kAlign) * kAlign;
-    return at_ ? reinterpret_cast<T*>(at_ + begin) : reinterpret_cast<T*>(kAlign);
-  }
-  int64_t used() const { return used_; }
-  bool fits() const { return used_ <= bytes_; }
-  void* rest() const { return at_ + used_; }
-  int64_t rest_bytes() const { return std::clamp<int64_t>(bytes_ - used_, 0, kLibraryWorkspace); }
-
- private:
-  std::byte* at_;
-  int64_t bytes_, used_ = 0;
-};
 
 // How one product is done: everything but the addresses that only a launch needs.
 struct Plan {
@@ -224,7 +177,7 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
   plan.alpha = p.alpha;
   const Numbers a = p.a.numbers, b = p.b.numbers;
   const bool factors = one_factor(p.a) && one_factor(p.b);
-  const bool fused = sm90 && aligned16(p.a, p.m, p.k) && aligned16(p.b, p.n, p.k) &&
+  const bool fused = sm90 && rows_aligned16(p.a, p.m, p.k) && rows_aligned16(p.b, p.n, p.k) &&
                      aligned16(p.d, (p.ldd ? p.ldd : p.n) * static_cast<int64_t>(size_of(p.d_type)));
   if (a == Numbers::s8) {
     if (p.d_type == DType::s32) return plan;
@@ -331,8 +284,8 @@ const char* block_product(const Product& p, const Plan& plan, const Device& devi
   if (whole > 0) {
     Product part = p;
     part.m = whole;
-    const char* message =
-        lt::matmul(library_problem(part, plan, device.id, space.rest_bytes()), library_pointers(part, plan, space.rest()), choice, stream);
+    const char* message = lt::matmul(library_problem(part, plan, device.id, library_bytes(space)),
+                                     library_pointers(part, plan, space.rest()), choice, stream);
     if (message) return message;
   }
   if (whole == p.m) return nullptr;
@@ -355,7 +308,7 @@ const char* in_two(const Product& p, const Plan& plan, const Device& device, Wor
     x.numbers = Numbers::bf16, x.data = plan.decoded[which];
   }
   Plan bare;
-  const lt::Problem problem = library_problem(sums, bare, device.id, space.rest_bytes());
+  const lt::Problem problem = library_problem(sums, bare, device.id, library_bytes(space));
   if (const char* message = lt::matmul(problem, library_pointers(sums, bare, space.rest()), choice, stream)) return message;
   HALFTONE_TRY(finish({plan.sum, integer, plan.scale[0], plan.scale[1], p}, stream));
   return nullptr;
@@ -380,7 +333,7 @@ const char* run(const Product& p, cudaStream_t stream) {
   if (plan.mode[0] >= CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F || plan.mode[1] >= CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F) {
     return block_product(p, plan, device, space, choice, stream);
   }
-  return lt::matmul(library_problem(p, plan, device.id, space.rest_bytes()), library_pointers(p, plan, space.rest()), choice, stream);
+  return lt::matmul(library_problem(p, plan, device.id, library_bytes(space)), library_pointers(p, plan, space.rest()), choice, stream);
 }
 
 }  // namespace

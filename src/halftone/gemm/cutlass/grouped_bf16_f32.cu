@@ -1,0 +1,15 @@
+#include "halftone/gemm/cutlass/grouped.cuh"
+
+namespace halftone::gemm {
+
+// Weight gradients of bf16: of dY and X as they are stored, and of the values of quantised transposed copies.
+template const char* grouped_product<Ragged::contraction, Numbers::bf16, Numbers::bf16, true, true, DType::f32, false, false>(
+    const GroupedCall&);
+template const char* grouped_product<Ragged::contraction, Numbers::bf16, Numbers::bf16, true, true, DType::f32, true, false>(
+    const GroupedCall&);
+template const char* grouped_product<Ragged::contraction, Numbers::bf16, Numbers::bf16, false, false, DType::f32, false, false>(
+    const GroupedCall&);
+template const char* grouped_product<Ragged::contraction, Numbers::bf16, Numbers::bf16, false, false, DType::f32, true, false>(
+    const GroupedCall&);
+
+}  // namespace halftone::gemm
