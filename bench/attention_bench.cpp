@@ -23,9 +23,10 @@ struct Case {
   DType dtype;
 };
 constexpr Case kCases[] = {
-    {"bench_bf16", {8, 512, 512, 8, 4, 32}, DType::bf16},  {"bench_f32", {8, 512, 512, 8, 4, 32}, DType::f32},
-    {"hd64_bf16", {4, 1024, 1024, 8, 4, 64}, DType::bf16}, {"hd128_bf16", {1, 2048, 2048, 8, 2, 128}, DType::bf16},
-    {"hd128_f32", {1, 2048, 2048, 8, 2, 128}, DType::f32}, {"long_bf16", {1, 8192, 8192, 4, 1, 64}, DType::bf16},
+    {"bench_bf16", {8, 512, 512, 8, 4, 32}, DType::bf16},          {"bench_f32", {8, 512, 512, 8, 4, 32}, DType::f32},
+    {"hd64_bf16", {4, 1024, 1024, 8, 4, 64}, DType::bf16},         {"hd128_bf16", {1, 2048, 2048, 8, 2, 128}, DType::bf16},
+    {"hd128_f32", {1, 2048, 2048, 8, 2, 128}, DType::f32},         {"long_bf16", {1, 8192, 8192, 4, 1, 64}, DType::bf16},
+    {"mla_bf16", {1, 2048, 2048, 8, 8, 192, 0, 128}, DType::bf16},
 };
 
 std::vector<std::byte> random_tensor(int64_t count, DType dtype, uint64_t seed) {
@@ -71,7 +72,8 @@ Times measure(const std::function<void()>& f) {
 
 void run(const Case& c, const attention::Implementation& implementation) {
   const AttentionShape& s = c.shape;
-  const int64_t hd = s.head_dim, q_row = (s.heads + 2 * s.kv_heads) * hd, out_row = s.heads * hd, tokens = s.batch * s.q_len;
+  const int64_t hd = s.head_dim, vd = s.v_dim == 0 ? hd : s.v_dim, q_row = (s.heads + s.kv_heads) * hd + s.kv_heads * vd,
+                out_row = s.heads * vd, tokens = s.batch * s.q_len;
   const auto qkv = random_tensor(tokens * q_row, c.dtype, 1), d_out = random_tensor(tokens * out_row, c.dtype, 2);
   std::vector<std::byte> out(d_out.size()), d_qkv(qkv.size());
   std::vector<float> lse(static_cast<size_t>(tokens * s.heads));
@@ -102,7 +104,8 @@ void run(const Case& c, const attention::Implementation& implementation) {
                                                                           fused,
                                                                           fused,
                                                                           nullptr});
-  const double pairs = 0.5 * static_cast<double>(s.batch * s.heads * s.q_len * (s.kv_len + 1)), flop = pairs * 4 * static_cast<double>(hd);
+  const double pairs = 0.5 * static_cast<double>(s.batch * s.heads * s.q_len * (s.kv_len + 1)),
+               flop = pairs * 2 * static_cast<double>(hd + vd);
   const Times f = measure([&] { implementation.forward(forward); }), b = measure([&] { implementation.backward(backward); });
   fmt::print(
       "{:<11} {:<7} forward {:8.3f} ms (median {:8.3f}) {:7.1f} GFLOP/s   backward {:8.3f} ms (median {:8.3f}) {:7.1f} GFLOP/s   {:6.3f} "

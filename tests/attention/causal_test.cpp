@@ -50,10 +50,11 @@ struct Tensor {
   std::byte* element(int64_t i) { return bytes.data() + static_cast<size_t>(i) * size_of(dtype); }
 };
 
-// All tensors of a forward and a backward call; every result starts as NaN, so that an element left out is seen.
+// All tensors of a forward and a backward call; every result starts as NaN, so that an element left out is seen. Heads of values that are
+// not as wide as keys stand apart.
 struct Data {
   AttentionShape s;
-  int64_t q_width, kv_width, q_row, kv_row, q_batch, kv_batch;
+  int64_t q_width, kv_width, out_width, v_width, v_head, q_row, kv_row, v_row, q_batch, kv_batch, v_batch;
   Tensor q, k, v, out, d_out, dq, dk, dv;
   std::vector<float> lse;
   std::vector<int32_t> doc_start;
@@ -64,18 +65,23 @@ struct Data {
       : s(p.shape),
         q_width(s.heads * s.head_dim),
         kv_width(s.kv_heads * s.head_dim),
+        out_width(s.v_dim == 0 ? q_width : s.heads * s.v_dim),
+        v_width(s.v_dim == 0 ? kv_width : s.kv_heads * s.v_dim),
+        v_head(v_width / s.kv_heads + (s.v_dim == 0 ? 0 : 16)),
         q_row(p.fused ? q_width + 2 * kv_width : q_width + 8),
         kv_row(p.fused ? q_row : kv_width + 24),
+        v_row(std::max(kv_row, s.kv_heads * v_head)),
         q_batch(p.fused ? 0 : s.q_len * q_row + 40),
         kv_batch(p.fused ? 0 : s.kv_len * kv_row + 56),
+        v_batch(p.fused ? 0 : s.kv_len * v_row + 72),
         q(size(s.q_len, q_row, q_batch), t, 1, p.amplitude),
         k(size(s.kv_len, kv_row, kv_batch), t, 2, p.amplitude),
-        v(size(s.kv_len, kv_row, kv_batch), t, 3, 1),
-        out(s.batch * s.q_len * q_width, t, 4, NAN),
-        d_out(s.batch * s.q_len * q_width, t, 5, 1),
+        v(size(s.kv_len, v_row, v_batch), t, 3, 1),
+        out(s.batch * s.q_len * out_width, t, 4, NAN),
+        d_out(s.batch * s.q_len * out_width, t, 5, 1),
         dq(size(s.q_len, q_row, q_batch), t, 6, NAN),
         dk(size(s.kv_len, kv_row, kv_batch), t, 7, NAN),
-        dv(size(s.kv_len, kv_row, kv_batch), t, 8, NAN),
+        dv(size(s.kv_len, v_row, v_batch), t, 8, NAN),
         lse(static_cast<size_t>(s.batch * s.heads * s.q_len), NAN) {
     if (p.documents) {
       for (int64_t b = 0; b < s.batch; ++b) {
@@ -88,9 +94,9 @@ struct Data {
     }
     const int32_t* docs = p.documents ? doc_start.data() : nullptr;
     const float scale = 1 / std::sqrt(static_cast<float>(s.head_dim));
-    const AttentionLayout ql{q_row, q_batch}, kl{kv_row, kv_batch}, dense{q_width, 0};
+    const AttentionLayout ql{q_row, q_batch}, kl{kv_row, kv_batch}, vl{v_row, v_batch, v_head}, dense{out_width, 0};
     forward = checked(AttentionForward{s, t, scale, q.bytes.data(), k.bytes.data(), v.bytes.data(), out.bytes.data(), lse.data(), ql, kl,
-                                       kl, dense, docs});
+                                       vl, dense, docs});
     backward = checked(AttentionBackward{s,
                                          t,
                                          scale,
@@ -105,13 +111,14 @@ struct Data {
                                          dv.bytes.data(),
                                          ql,
                                          kl,
-                                         kl,
+                                         vl,
                                          dense,
                                          dense,
                                          ql,
                                          kl,
-                                         kl,
+                                         vl,
                                          docs});
+    s = forward.shape;
   }
   int64_t size(int64_t length, int64_t row, int64_t batch) const { return s.batch * (batch == 0 ? length * row : batch); }
 };
@@ -119,11 +126,12 @@ struct Data {
 struct Difference {
   double sqnr_db, relative;  // relative: largest error over the largest reference value
 };
-Difference compare(const Tensor& found, const AttentionLayout& l, const std::vector<double>& expected, int64_t length, int64_t width) {
+Difference compare(const Tensor& found, const AttentionLayout& l, const std::vector<double>& expected, int64_t length, int64_t heads,
+                   int64_t dim) {
   double signal = 0, noise = 0, top = 0, worst = 0;
   for (int64_t i = 0; i < static_cast<int64_t>(expected.size()); ++i) {
-    const int64_t b = i / (length * width), t = i / width % length;
-    const double error = found.get(b * l.batch_stride + t * l.row + i % width) - expected[i];
+    const int64_t d = i % dim, h = i / dim % heads, t = i / dim / heads % length, b = i / dim / heads / length;
+    const double error = found.get(b * l.batch_stride + t * l.row + h * l.head + d) - expected[i];
     if (std::isnan(error)) return {-999, 999};
     signal += expected[i] * expected[i], noise += error * error;
     top = std::max(top, std::abs(expected[i])), worst = std::max(worst, std::abs(error));
@@ -142,7 +150,7 @@ void expect_close(const char* what, const Difference& d, DType t, double least_d
 }
 
 void check_forward(Data& x, const std::vector<double>& out, const std::vector<double>& lse, DType t) {
-  expect_close("out", compare(x.out, x.forward.out_layout, out, x.s.q_len, x.q_width), t, 45);
+  expect_close("out", compare(x.out, x.forward.out_layout, out, x.s.q_len, x.s.heads, x.s.v_dim), t, 45);
   for (size_t i = 0; i < lse.size(); ++i) {
     if (std::isinf(lse[i])) {
       ASSERT_EQ(x.lse[i], -std::numeric_limits<float>::infinity());
@@ -164,9 +172,9 @@ void check_all(const Problem& p, DType t) {
     implementation.forward(y.forward);
     check_forward(y, forward.out, forward.lse, t);
     implementation.backward(y.backward);
-    expect_close("dq", compare(y.dq, y.backward.dq_layout, backward.dq, p.shape.q_len, y.q_width), t, 40);
-    expect_close("dk", compare(y.dk, y.backward.dk_layout, backward.dk, p.shape.kv_len, y.kv_width), t, 40);
-    expect_close("dv", compare(y.dv, y.backward.dv_layout, backward.dv, p.shape.kv_len, y.kv_width), t, 40);
+    expect_close("dq", compare(y.dq, y.backward.dq_layout, backward.dq, y.s.q_len, y.s.heads, y.s.head_dim), t, 40);
+    expect_close("dk", compare(y.dk, y.backward.dk_layout, backward.dk, y.s.kv_len, y.s.kv_heads, y.s.head_dim), t, 40);
+    expect_close("dv", compare(y.dv, y.backward.dv_layout, backward.dv, y.s.kv_len, y.s.kv_heads, y.s.v_dim), t, 40);
   }
 }
 
@@ -203,11 +211,20 @@ INSTANTIATE_TEST_SUITE_P(Windows, CausalAttention,
                                          Problem{{1, 100, 60, 2, 1, 32, 20}, false, 1, false}, Problem{{1, 140, 140, 7, 1, 128, 33}},
                                          Problem{{1, 200, 200, 2, 1, 32, 70}, false, 4}));
 
+// Values narrower and wider than keys, by more than a register and by less, their heads apart.
+INSTANTIATE_TEST_SUITE_P(ValueDims, CausalAttention,
+                         testing::Values(Problem{{2, 150, 150, 3, 3, 192, 0, 128}}, Problem{{1, 201, 201, 2, 1, 32, 0, 16}, true},
+                                         Problem{{1, 5, 5, 1, 1, 8, 0, 24}}, Problem{{1, 97, 97, 4, 2, 24, 30, 40}, true, 1, false},
+                                         Problem{{2, 70, 333, 4, 2, 48, 0, 8}, false, 1, false}, Problem{{1, 90, 90, 1, 1, 64, 0, 256}},
+                                         Problem{{1, 200, 200, 2, 1, 48, 70, 32}, true, 4}));
+
 TEST(CausalAttention, DecodesFromACache) {
   for (const DType t : {DType::bf16, DType::f32}) {
-    for (const Problem& p : {Problem{{2, 1, 77, 4, 2, 32}, false, 1, false}, Problem{{1, 3, 130, 4, 1, 64}, true, 1, false},
-                             Problem{{1, 2, 1, 1, 1, 8}, false, 1, false}, Problem{{2, 1, 77, 4, 2, 32, 20}, false, 1, false},
-                             Problem{{1, 3, 130, 7, 1, 80, 9}, true, 1, false}, Problem{{1, 2, 30, 1, 1, 8, 1}, false, 1, false}}) {
+    for (const Problem& p :
+         {Problem{{2, 1, 77, 4, 2, 32}, false, 1, false}, Problem{{1, 3, 130, 4, 1, 64}, true, 1, false},
+          Problem{{1, 2, 1, 1, 1, 8}, false, 1, false}, Problem{{2, 1, 77, 4, 2, 32, 20}, false, 1, false},
+          Problem{{1, 3, 130, 7, 1, 80, 9}, true, 1, false}, Problem{{1, 2, 30, 1, 1, 8, 1}, false, 1, false},
+          Problem{{1, 3, 130, 4, 2, 192, 0, 128}, true, 1, false}, Problem{{2, 1, 40, 2, 1, 16, 9, 24}, false, 1, false}}) {
       Data x(p, t);
       const ReferenceForward expected = reference_forward(x.forward);
       causal_attention_forward(x.forward);
@@ -246,7 +263,8 @@ TEST(CausalAttention, DoesNotDependOnTheNumberOfThreads) {
 TEST(CausalAttention, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   constexpr int64_t kRow = 100;
   for (const Problem& p : {Problem{{1, 400, 400, 2, 1, 64, 40}}, Problem{{1, 400, 400, 2, 1, 64}, true},
-                           Problem{{1, 400, 400, 7, 1, 80, 12}, true}, Problem{{1, 400, 400, 2, 1, 32, 40}, false, 4}}) {
+                           Problem{{1, 400, 400, 7, 1, 80, 12}, true}, Problem{{1, 400, 400, 2, 1, 32, 40}, false, 4},
+                           Problem{{1, 400, 400, 2, 2, 96, 0, 64}, true}, Problem{{1, 400, 400, 2, 1, 32, 0, 40}, true, 4}}) {
     for (const DType t : {DType::bf16, DType::f32}) {
       for (const Implementation& implementation : implementations()) {
         if (!implementation.usable(t)) continue;
@@ -261,19 +279,24 @@ TEST(CausalAttention, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
         ASSERT_GT(first, 0);
         for (int64_t r = 0; r < p.shape.kv_len; ++r) {
           if (r >= first && r <= last) continue;
-          for (int64_t i = 0; i < one.kv_width; ++i)
-            other.k.set(r * one.kv_row + i, r % 2 ? 0.25f : 1000), other.v.set(r * one.kv_row + i, -1);
-          for (int64_t i = 0; i < one.q_width; ++i) other.q.set(r * one.q_row + i, 0.5f), other.d_out.set(r * one.q_width + i, 2);
+          for (int64_t i = 0; i < one.kv_width; ++i) other.k.set(r * one.kv_row + i, r % 2 ? 0.25f : 1000);
+          for (int64_t i = 0; i < one.s.kv_heads * one.v_head; ++i) other.v.set(r * one.v_row + i, -1);
+          for (int64_t i = 0; i < one.q_width; ++i) other.q.set(r * one.q_row + i, 0.5f);
+          for (int64_t i = 0; i < one.out_width; ++i) other.d_out.set(r * one.out_width + i, 2);
         }
         for (Data* x : {&one, &other}) implementation.forward(x->forward), implementation.backward(x->backward);
-        const auto same = [&](const char* what, const Tensor& a, const Tensor& b, int64_t row, int64_t width) {
-          for (int64_t i = 0; i < width; ++i) ASSERT_EQ(a.get(kRow * row + i), b.get(kRow * row + i)) << what << " " << i;
+        const auto same = [&](const char* what, const Tensor& a, const Tensor& b, const AttentionLayout& l, int64_t heads, int64_t dim) {
+          for (int64_t h = 0; h < heads; ++h) {
+            const int64_t at = kRow * l.row + h * l.head;
+            for (int64_t d = 0; d < dim; ++d) ASSERT_EQ(a.get(at + d), b.get(at + d)) << what << " head " << h << " " << d;
+          }
         };
-        same("out", one.out, other.out, one.q_width, one.q_width);
-        same("dq", one.dq, other.dq, one.q_row, one.q_width);
-        same("dk", one.dk, other.dk, one.kv_row, one.kv_width);
-        same("dv", one.dv, other.dv, one.kv_row, one.kv_width);
-        EXPECT_NE(one.out.get((first - 1) * one.q_width), other.out.get((first - 1) * one.q_width));  // it reads its own key
+        const AttentionBackward& at = one.backward;
+        same("out", one.out, other.out, at.out_layout, one.s.heads, one.s.v_dim);
+        same("dq", one.dq, other.dq, at.dq_layout, one.s.heads, one.s.head_dim);
+        same("dk", one.dk, other.dk, at.dk_layout, one.s.kv_heads, one.s.head_dim);
+        same("dv", one.dv, other.dv, at.dv_layout, one.s.kv_heads, one.s.v_dim);
+        EXPECT_NE(one.out.get((first - 1) * one.out_width), other.out.get((first - 1) * one.out_width));  // it reads its own key
       }
     }
   }
@@ -326,6 +349,10 @@ TEST(CausalAttention, RefusesMalformedProblems) {
   AttentionForward p = x.forward;
   p.shape.head_dim = 12;
   EXPECT_NE(message(p).find("head_dim to be a multiple of 8 up to 256, found 12"), std::string::npos);
+  p = x.forward, p.shape.v_dim = 264;
+  EXPECT_NE(message(p).find("v_dim to be a multiple of 8 up to 256, found 264"), std::string::npos);
+  p = x.forward, p.v_layout.head = 4;
+  EXPECT_NE(message(p).find("v has heads 4 elements apart, expected at least 8"), std::string::npos);
   p = x.forward, p.shape.kv_heads = 3;
   EXPECT_NE(message(p).find("multiple of kv_heads, found 2 and 3"), std::string::npos);
   p = x.forward, p.k_layout.row = 4;

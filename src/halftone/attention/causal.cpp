@@ -14,20 +14,26 @@ namespace {
 
 constexpr int64_t kDecodeQueries = 4;
 
-AttentionLayout checked(const char* name, const AttentionLayout& l, int64_t length, int heads, int head_dim) {
-  check(l.row >= int64_t{heads} * head_dim, "attention: {} has rows of {} elements, expected at least {} heads * {}", name, l.row, heads,
-        head_dim);
-  return {l.row, l.batch_stride == 0 ? length * l.row : l.batch_stride};
+AttentionLayout checked(const char* name, const AttentionLayout& l, int64_t length, int heads, int dim) {
+  const int64_t head = l.head == 0 ? dim : l.head;
+  check(head >= dim, "attention: {} has heads {} elements apart, expected at least {}", name, head, dim);
+  check(l.row >= (heads - 1) * head + dim, "attention: {} has rows of {} elements, expected at least {} heads * {}", name, l.row, heads,
+        head);
+  return {l.row, l.batch_stride == 0 ? length * l.row : l.batch_stride, head};
 }
 
-void check_common(const AttentionShape& s, DType dtype, float scale) {
+void check_dim(const char* name, int dim) {
+  check(dim > 0 && dim <= 256 && dim % 8 == 0, "attention: expected {} to be a multiple of 8 up to 256, found {}", name, dim);
+}
+
+void check_common(AttentionShape& s, DType dtype, float scale) {
+  if (s.v_dim == 0) s.v_dim = s.head_dim;
   check(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= 0 && s.q_len < INT32_MAX && s.kv_len < INT32_MAX,
         "attention: expected sizes in [0, 2^31), found batch {}, q_len {}, kv_len {}", s.batch, s.q_len, s.kv_len);
   check(s.window >= 0, "attention: expected a window of at least 0, found {}", s.window);
   check(s.kv_heads > 0 && s.heads > 0 && s.heads % s.kv_heads == 0,
         "attention: expected heads to be a multiple of kv_heads, found {} and {}", s.heads, s.kv_heads);
-  check(s.head_dim > 0 && s.head_dim <= 256 && s.head_dim % 8 == 0,
-        "attention: expected head_dim to be a multiple of 8 up to 256, found {}", s.head_dim);
+  check_dim("head_dim", s.head_dim), check_dim("v_dim", s.v_dim);
   check(dtype == DType::bf16 || dtype == DType::f32, "attention: expected bf16 or f32 tensors, found dtype {}", static_cast<int>(dtype));
   check(scale > 0 && scale < std::numeric_limits<float>::infinity(), "attention: expected a positive finite scale, found {}", scale);
 }
@@ -61,28 +67,28 @@ std::span<const Implementation> implementations() { return kImplementations; }
 
 AttentionForward checked(const AttentionForward& p) {
   AttentionForward x = p;
-  const AttentionShape& s = x.shape;
+  AttentionShape& s = x.shape;
   check_common(s, x.dtype, x.scale);
   x.q_layout = checked("q", x.q_layout, s.q_len, s.heads, s.head_dim);
   x.k_layout = checked("k", x.k_layout, s.kv_len, s.kv_heads, s.head_dim);
-  x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.head_dim);
-  x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.head_dim);
+  x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.v_dim);
+  x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.v_dim);
   return x;
 }
 
 AttentionBackward checked(const AttentionBackward& p) {
   AttentionBackward x = p;
-  const AttentionShape& s = x.shape;
+  AttentionShape& s = x.shape;
   check_common(s, x.dtype, x.scale);
   check(x.lse != nullptr || nothing(s), "attention: the backward needs the forward's lse");
   x.q_layout = checked("q", x.q_layout, s.q_len, s.heads, s.head_dim);
   x.k_layout = checked("k", x.k_layout, s.kv_len, s.kv_heads, s.head_dim);
-  x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.head_dim);
-  x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.head_dim);
-  x.d_out_layout = checked("d_out", x.d_out_layout, s.q_len, s.heads, s.head_dim);
+  x.v_layout = checked("v", x.v_layout, s.kv_len, s.kv_heads, s.v_dim);
+  x.out_layout = checked("out", x.out_layout, s.q_len, s.heads, s.v_dim);
+  x.d_out_layout = checked("d_out", x.d_out_layout, s.q_len, s.heads, s.v_dim);
   x.dq_layout = checked("dq", x.dq_layout, s.q_len, s.heads, s.head_dim);
   x.dk_layout = checked("dk", x.dk_layout, s.kv_len, s.kv_heads, s.head_dim);
-  x.dv_layout = checked("dv", x.dv_layout, s.kv_len, s.kv_heads, s.head_dim);
+  x.dv_layout = checked("dv", x.dv_layout, s.kv_len, s.kv_heads, s.v_dim);
   return x;
 }
 

@@ -11,15 +11,16 @@ namespace halftone {
 // Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
   int64_t batch = 0, q_len = 0, kv_len = 0;
-  int heads = 0, kv_heads = 0, head_dim = 0;  // head_dim: a multiple of 8 up to 256
+  int heads = 0, kv_heads = 0, head_dim = 0;  // head_dim: of queries and keys, a multiple of 8 up to 256
   int64_t window = 0;                         // above 0: a query sees the last `window` of these keys, its own position counted
+  int v_dim = 0;                              // of values and outputs, likewise; 0: head_dim
 };
 
-// Element (b, t, h, d) of a tensor lies at b * batch_stride + t * row + h * head_dim + d, in elements; slices of a fused
+// Element (b, t, h, d) of a tensor lies at b * batch_stride + t * row + h * head + d, in elements; slices of a fused
 // [B * S, (H + 2 * Hkv) * hd] projection are given by their first element and the common row length. A batch stride of 0
-// means rows that follow one another (length * row).
+// means rows that follow one another (length * row), a `head` of 0 heads that do.
 struct AttentionLayout {
-  int64_t row = 0, batch_stride = 0;
+  int64_t row = 0, batch_stride = 0, head = 0;
 };
 
 struct AttentionForward {

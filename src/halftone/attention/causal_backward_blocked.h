@@ -22,8 +22,9 @@ class BackwardBlocks {
   explicit BackwardBlocks(const AttentionBackward& p)
       : p_(p),
         width_(static_cast<int>(round_up(p.shape.head_dim, P::kAlign))),
+        v_width_(static_cast<int>(round_up(p.shape.v_dim, P::kAlign))),
         queries_(block_queries(p.shape)),
-        keys_(width_ <= 32 ? 32 : 64),
+        keys_(larger(width_, v_width_) <= 32 ? 32 : 64),
         strips_((p.shape.kv_len + keys_ - 1) / keys_) {
     Arena count;
     place(count);
@@ -33,17 +34,17 @@ class BackwardBlocks {
 
   // Operands of about half a megabyte.
   static int block_queries(const AttentionShape& s) {
-    const int64_t most =
-        larger<int64_t, int64_t>(P::kAlign, smaller<int64_t, int64_t>(kMaxQueries, 16384 / s.head_dim / P::kAlign * P::kAlign));
+    const int64_t most = larger<int64_t, int64_t>(
+        P::kAlign, smaller<int64_t, int64_t>(kMaxQueries, 16384 / larger(s.head_dim, s.v_dim) / P::kAlign * P::kAlign));
     return static_cast<int>(smaller(most, larger<int64_t, int64_t>(round_up(s.q_len, P::kAlign), P::kAlign)));
   }
 
   void head(int64_t b, int64_t kv_head) {
     const AttentionShape& shape = p_.shape;
-    const int64_t group = shape.heads / shape.kv_heads, elements = strips_ * keys_ * width_;
+    const int64_t group = shape.heads / shape.kv_heads, keys = strips_ * keys_;
     load_keys(b, kv_head);
-    std::memset(dk_, 0, static_cast<size_t>(elements) * sizeof(float));
-    std::memset(dv_, 0, static_cast<size_t>(elements) * sizeof(float));
+    std::memset(dk_, 0, static_cast<size_t>(keys * width_) * sizeof(float));
+    std::memset(dv_, 0, static_cast<size_t>(keys * v_width_) * sizeof(float));
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
       for (int64_t q = 0; q < shape.q_len; q += queries_) {
         Ahead ahead;
@@ -51,18 +52,19 @@ class BackwardBlocks {
         block(b, h, q, smaller(q + queries_, shape.q_len), ahead);
       }
     }
-    store_sums(at<In>(p_.dk, p_.dk_layout, b, 0, kv_head, shape.head_dim), p_.dk_layout.row, dk_, p_.scale);
-    store_sums(at<In>(p_.dv, p_.dv_layout, b, 0, kv_head, shape.head_dim), p_.dv_layout.row, dv_, 1);
+    store_sums(at<In>(p_.dk, p_.dk_layout, b, 0, kv_head), p_.dk_layout.row, shape.head_dim, dk_, width_, p_.scale);
+    store_sums(at<In>(p_.dv, p_.dv_layout, b, 0, kv_head), p_.dv_layout.row, shape.v_dim, dv_, v_width_, 1);
   }
 
  private:
   void place(Arena& a) {
     const int64_t keys = strips_ * keys_;
-    k_ = a.take<T>(keys * width_), v_ = a.take<T>(keys * width_), k_t_ = a.take<T>(keys * width_);
-    dk_ = a.take<float>(keys * width_), dv_ = a.take<float>(keys * width_);
-    q_ = a.take<T>(queries_ * width_), d_out_ = a.take<T>(queries_ * width_), work_ = a.take<T>(queries_ * width_);
-    q_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair), d_out_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair);
-    if (P::kPair > 1) q_pairs_ = a.take<uint32_t>(queries_ * width_ / 2), d_out_pairs_ = a.take<uint32_t>(queries_ * width_ / 2);
+    k_ = a.take<T>(keys * width_), v_ = a.take<T>(keys * v_width_), k_t_ = a.take<T>(keys * width_);
+    dk_ = a.take<float>(keys * width_), dv_ = a.take<float>(keys * v_width_);
+    q_ = a.take<T>(queries_ * width_), d_out_ = a.take<T>(queries_ * v_width_);
+    work_ = a.take<T>(queries_ * larger(width_, v_width_));
+    q_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair), d_out_t_ = a.take<uint32_t>(queries_ * v_width_ / P::kPair);
+    if (P::kPair > 1) q_pairs_ = a.take<uint32_t>(queries_ * width_ / 2), d_out_pairs_ = a.take<uint32_t>(queries_ * v_width_ / 2);
     k_pairs_ = a.take<uint32_t>(keys_ * width_ / P::kPair);
     s_ = a.take<float>(kSub * P::kAlign), dp_ = a.take<float>(kSub * P::kAlign);
     prob_ = a.take<T>(kSub * P::kAlign), ds_ = a.take<T>(keys_ * P::kAlign);
@@ -73,9 +75,8 @@ class BackwardBlocks {
 
   void load_keys(int64_t b, int64_t kv_head) {
     const AttentionShape& shape = p_.shape;
-    const int hd = shape.head_dim;
-    load_rows<P>(k_, width_, strips_ * keys_, at<In>(p_.k, p_.k_layout, b, 0, kv_head, hd), p_.k_layout.row, shape.kv_len, hd);
-    load_rows<P>(v_, width_, strips_ * keys_, at<In>(p_.v, p_.v_layout, b, 0, kv_head, hd), p_.v_layout.row, shape.kv_len, hd);
+    load_rows<P>(k_, width_, strips_ * keys_, at<In>(p_.k, p_.k_layout, b, 0, kv_head), p_.k_layout.row, shape.kv_len, shape.head_dim);
+    load_rows<P>(v_, v_width_, strips_ * keys_, at<In>(p_.v, p_.v_layout, b, 0, kv_head), p_.v_layout.row, shape.kv_len, shape.v_dim);
     for (int64_t first = 0; first < strips_ * keys_ * width_; first += keys_ * width_) {
       transpose_a<P>(k_t_ + first, keys_, pack_rows<P>(k_pairs_, k_ + first, keys_, width_), keys_, width_);
     }
@@ -84,32 +85,31 @@ class BackwardBlocks {
   // The block of queries after this one, of the next head where this one ends, and where this block's gradient goes.
   void fetch_ahead(Ahead& ahead, int64_t b, int64_t h, int64_t q, int64_t end) const {
     const AttentionShape& shape = p_.shape;
-    const int hd = shape.head_dim;
-    ahead.add(at<In>(p_.dq, p_.dq_layout, b, q - queries_, h, hd), p_.dq_layout.row,
-              smaller<int64_t, int64_t>(queries_, shape.q_len - q + queries_), hd);
+    ahead.add(at<In>(p_.dq, p_.dq_layout, b, q - queries_, h), p_.dq_layout.row,
+              smaller<int64_t, int64_t>(queries_, shape.q_len - q + queries_), shape.head_dim);
     if (q >= shape.q_len) q = 0, ++h;
     if (h == end) return;
     const int64_t rows = smaller<int64_t, int64_t>(queries_, shape.q_len - q);
-    ahead.add(at<In>(p_.q, p_.q_layout, b, q, h, hd), p_.q_layout.row, rows, hd);
-    ahead.add(at<In>(p_.d_out, p_.d_out_layout, b, q, h, hd), p_.d_out_layout.row, rows, hd);
-    ahead.add(at<In>(p_.out, p_.out_layout, b, q, h, hd), p_.out_layout.row, rows, hd);
+    ahead.add(at<In>(p_.q, p_.q_layout, b, q, h), p_.q_layout.row, rows, shape.head_dim);
+    ahead.add(at<In>(p_.d_out, p_.d_out_layout, b, q, h), p_.d_out_layout.row, rows, shape.v_dim);
+    ahead.add(at<In>(p_.out, p_.out_layout, b, q, h), p_.out_layout.row, rows, shape.v_dim);
   }
 
   void block(int64_t b, int64_t h, int64_t q_begin, int64_t q_end, Ahead& ahead) {
     const AttentionShape& shape = p_.shape;
-    const int hd = shape.head_dim;
+    const int hd = shape.head_dim, vd = shape.v_dim;
     const int64_t rows = q_end - q_begin;
     const Visible<P> visible(shape, p_.doc_start, b, q_begin, q_end, queries_);
-    load_rows<P>(work_, width_, queries_, at<In>(p_.out, p_.out_layout, b, q_begin, h, hd), p_.out_layout.row, rows, hd);
-    load_rows<P>(d_out_, width_, queries_, at<In>(p_.d_out, p_.d_out_layout, b, q_begin, h, hd), p_.d_out_layout.row, rows, hd);
-    load_rows<P>(q_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, h, hd), p_.q_layout.row, rows, hd);
+    load_rows<P>(work_, v_width_, queries_, at<In>(p_.out, p_.out_layout, b, q_begin, h), p_.out_layout.row, rows, vd);
+    load_rows<P>(d_out_, v_width_, queries_, at<In>(p_.d_out, p_.d_out_layout, b, q_begin, h), p_.d_out_layout.row, rows, vd);
+    load_rows<P>(q_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, h), p_.q_layout.row, rows, hd);
     starting_values(p_.lse + (b * shape.heads + h) * shape.q_len + q_begin, rows);
     for (int c = 0; c < queries_; c += P::kAlign) {
       pack_transposed<P>(q_t_ + c * width_ / P::kPair, P::kAlign, q_ + c * width_, P::kAlign, width_);
-      pack_transposed<P>(d_out_t_ + c * width_ / P::kPair, P::kAlign, d_out_ + c * width_, P::kAlign, width_);
+      pack_transposed<P>(d_out_t_ + c * v_width_ / P::kPair, P::kAlign, d_out_ + c * v_width_, P::kAlign, v_width_);
     }
     const uint32_t* q_pairs = pack_rows<P, 16>(q_pairs_, q_, queries_, width_);
-    const uint32_t* d_out_pairs = pack_rows<P, 16>(d_out_pairs_, d_out_, queries_, width_);
+    const uint32_t* d_out_pairs = pack_rows<P, 16>(d_out_pairs_, d_out_, queries_, v_width_);
     std::memset(dq_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
 
     const int64_t begin = visible.key_begin / keys_, end = (visible.key_end + keys_ - 1) / keys_;
@@ -118,11 +118,11 @@ class BackwardBlocks {
       visible.columns(strip * keys_, keys_, queries_, from, to);
       for (int c = from; c < to; c += P::kAlign) {
         ahead.fetch(kAheadRows);
-        tile(visible, strip * keys_, c, q_pairs + c / P::kPair * width_, d_out_pairs + c / P::kPair * width_);
+        tile(visible, strip * keys_, c, q_pairs + c / P::kPair * width_, d_out_pairs + c / P::kPair * v_width_);
       }
     }
     for (int c = 0; c < rows; c += P::kAlign) {
-      store_transposed<P, In, true>(at<In>(p_.dq, p_.dq_layout, b, q_begin + c, h, hd), p_.dq_layout.row, rows - c, hd, dq_t_ + c * width_,
+      store_transposed<P, In, true>(at<In>(p_.dq, p_.dq_layout, b, q_begin + c, h), p_.dq_layout.row, rows - c, hd, dq_t_ + c * width_,
                                     width_, P::kAlign, scales_, work_);
     }
   }
@@ -134,15 +134,14 @@ class BackwardBlocks {
     for (int sub = 0; sub < keys_; sub += kSub) {
       if (!visible.any(group, key + sub, kSub)) continue;
       begin = smaller(begin, sub), end = sub + kSub;
-      const int64_t rows_at = (key + sub) * width_, column_at = c * width_ / P::kPair;
-      P::template gemm<Start::columns>(kSub, P::kAlign, width_, k_ + rows_at, width_, q_t_ + column_at, P::kAlign, s_, P::kAlign,
+      const int64_t k_at = (key + sub) * width_, v_at = (key + sub) * v_width_;
+      P::template gemm<Start::columns>(kSub, P::kAlign, width_, k_ + k_at, width_, q_t_ + c * width_ / P::kPair, P::kAlign, s_, P::kAlign,
                                        minus_lse_ + c);
-      P::template gemm<Start::columns>(kSub, P::kAlign, width_, v_ + rows_at, width_, d_out_t_ + column_at, P::kAlign, dp_, P::kAlign,
-                                       minus_delta_ + c);
+      P::template gemm<Start::columns>(kSub, P::kAlign, v_width_, v_ + v_at, v_width_, d_out_t_ + c * v_width_ / P::kPair, P::kAlign, dp_,
+                                       P::kAlign, minus_delta_ + c);
       visible.all(group, key + sub, kSub) ? gradients<false>(visible, key, sub, c) : gradients<true>(visible, key, sub, c);
-      P::template gemm<Start::add>(kSub, width_, P::kAlign, prob_, P::kAlign, d_out_pairs, width_, dv_ + rows_at, width_, nullptr);
-      P::template gemm<Start::add>(kSub, width_, P::kAlign, ds_ + sub * P::kAlign, P::kAlign, q_pairs, width_, dk_ + rows_at, width_,
-                                   nullptr);
+      P::template gemm<Start::add>(kSub, v_width_, P::kAlign, prob_, P::kAlign, d_out_pairs, v_width_, dv_ + v_at, v_width_, nullptr);
+      P::template gemm<Start::add>(kSub, width_, P::kAlign, ds_ + sub * P::kAlign, P::kAlign, q_pairs, width_, dk_ + k_at, width_, nullptr);
     }
     if (begin >= end) return;
     P::template gemm<Start::add>(width_, P::kAlign, end - begin, k_t_ + key * width_ + begin, keys_,
@@ -152,8 +151,8 @@ class BackwardBlocks {
   void starting_values(const float* lse, int64_t rows) {
     for (int i = 0; i < queries_; ++i) {
       F sum = P::set(0);
-      for (int d = 0; d < width_; d += P::kLanes) {
-        sum = P::fma(P::load_operand(work_ + i * width_ + d), P::load_operand(d_out_ + i * width_ + d), sum);
+      for (int d = 0; d < v_width_; d += P::kLanes) {
+        sum = P::fma(P::load_operand(work_ + i * v_width_ + d), P::load_operand(d_out_ + i * v_width_ + d), sum);
       }
       minus_delta_[i] = -P::sum(sum);
       // A row that sees nothing has lse = -inf; rows past the end have zero dO, so any finite value will do.
@@ -175,8 +174,7 @@ class BackwardBlocks {
     }
   }
 
-  void store_sums(In* dst, int64_t stride, const float* sums, float factor) {
-    const int hd = p_.shape.head_dim;
+  void store_sums(In* dst, int64_t stride, int dim, const float* sums, int width, float factor) {
     const F by = P::set(factor);
     const auto store = [](In* to, F x) {
       if constexpr (sizeof(In) == 2) {
@@ -185,23 +183,23 @@ class BackwardBlocks {
         P::store(to, x);
       }
     };
-    for (int64_t j = 0; j < p_.shape.kv_len; ++j, dst += stride, sums += width_) {
+    for (int64_t j = 0; j < p_.shape.kv_len; ++j, dst += stride, sums += width) {
       int d = 0;
-      for (; d + P::kLanes <= hd; d += P::kLanes) store(dst + d, P::mul(P::load(sums + d), by));
-      if (d < hd) {
+      for (; d + P::kLanes <= dim; d += P::kLanes) store(dst + d, P::mul(P::load(sums + d), by));
+      if (d < dim) {
         In last[P::kLanes];
         store(last, P::mul(P::load(sums + d), by));
-        std::memcpy(dst + d, last, static_cast<size_t>(hd - d) * sizeof(In));
+        std::memcpy(dst + d, last, static_cast<size_t>(dim - d) * sizeof(In));
       }
     }
   }
 
   const AttentionBackward& p_;
-  const int width_, queries_, keys_;  // head_dim and queries of a block, rounded up; keys of a strip, a multiple of kSub
+  const int width_, v_width_, queries_, keys_;  // head_dim, v_dim and queries of a block, rounded up; keys of a strip, a multiple of kSub
   const int64_t strips_;
-  T *k_, *v_, *k_t_;       // [keys][width], [keys][width], per strip [width][keys]
-  float *dk_, *dv_;        // [keys][width]
-  T *q_, *d_out_, *work_;  // [queries][width]
+  T *k_, *v_, *k_t_;       // [keys][width], [keys][v_width], per strip [width][keys]
+  float *dk_, *dv_;        // [keys][width], [keys][v_width]
+  T *q_, *d_out_, *work_;  // [queries][width], [queries][v_width], either
   uint32_t *q_t_, *d_out_t_, *q_pairs_ = nullptr, *d_out_pairs_ = nullptr, *k_pairs_;  // B operands
   float *s_, *dp_;                                                                     // [kSub][kAlign]
   T *prob_, *ds_;                                                                      // [kSub][kAlign], [keys][kAlign]

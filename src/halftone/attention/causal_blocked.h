@@ -113,25 +113,25 @@ struct Visible {
   }
 };
 
-// rows x head_dim elements into dst [padded][width], zeros elsewhere, widened where In is narrower than the operand.
+// rows x dim elements into dst [padded][width], zeros elsewhere, widened where In is narrower than the operand.
 template <class P, class In>
-void load_rows(typename P::T* dst, int width, int64_t padded, const In* src, int64_t stride, int64_t rows, int head_dim) {
+void load_rows(typename P::T* dst, int width, int64_t padded, const In* src, int64_t stride, int64_t rows, int dim) {
   for (int64_t r = 0; r < rows; ++r) {
     typename P::T* to = dst + r * width;
     const In* from = src + r * stride;
     int d = 0;
     if constexpr (sizeof(In) == sizeof(typename P::T)) {
       constexpr int kStep = P::kLanes * 4 / static_cast<int>(sizeof(In));
-      for (; d + kStep <= head_dim; d += kStep) P::store(to + d, P::loadi(from + d));
-      if (d < head_dim) std::memcpy(to + d, from + d, static_cast<size_t>(head_dim - d) * sizeof(In));
+      for (; d + kStep <= dim; d += kStep) P::store(to + d, P::loadi(from + d));
+      if (d < dim) std::memcpy(to + d, from + d, static_cast<size_t>(dim - d) * sizeof(In));
     } else {
-      for (; d + P::kLanes <= head_dim; d += P::kLanes) P::store(to + d, P::widen(from + d));
-      for (; d < head_dim; ++d) {
+      for (; d + P::kLanes <= dim; d += P::kLanes) P::store(to + d, P::widen(from + d));
+      for (; d < dim; ++d) {
         const uint32_t bits = static_cast<uint32_t>(from[d]) << 16;
         std::memcpy(to + d, &bits, 4);
       }
     }
-    if (head_dim < width) std::memset(to + head_dim, 0, static_cast<size_t>(width - head_dim) * sizeof(*to));
+    if (dim < width) std::memset(to + dim, 0, static_cast<size_t>(width - dim) * sizeof(*to));
   }
   if (rows < padded) std::memset(dst + rows * width, 0, static_cast<size_t>((padded - rows) * width) * sizeof(*dst));
 }
@@ -195,10 +195,10 @@ void store_row(In* dst, const typename P::T* src, int count) {
 class Ahead {
  public:
   template <class In>
-  void add(const In* rows, int64_t stride, int64_t count, int head_dim) {
+  void add(const In* rows, int64_t stride, int64_t count, int dim) {
     if (lists_ < kLists)
       list_[lists_++] = {reinterpret_cast<const char*>(rows), stride * static_cast<int64_t>(sizeof(In)), count,
-                         head_dim * static_cast<int64_t>(sizeof(In))};
+                         dim * static_cast<int64_t>(sizeof(In))};
   }
   void fetch(int64_t rows) {
     for (int l = 0; l < lists_; ++l) {
@@ -219,10 +219,10 @@ class Ahead {
   int lists_ = 0;
 };
 
-// Rows [q][head_dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns count.
+// Rows [q][dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns count.
 // kPaired: columns stand in the order of P::column_of. `work`: columns * width operand elements.
 template <class P, class In, bool kPaired>
-void store_transposed(In* dst, int64_t stride, int64_t rows, int head_dim, const float* x, int width, int columns, const float* factor,
+void store_transposed(In* dst, int64_t stride, int64_t rows, int dim, const float* x, int width, int columns, const float* factor,
                       typename P::T* work) {
   auto* lines = reinterpret_cast<uint32_t*>(work);
   const int dwords = width / P::kPair;
@@ -245,17 +245,17 @@ void store_transposed(In* dst, int64_t stride, int64_t rows, int head_dim, const
   for (int c = 0; c < columns; ++c) {
     int q = c;
     if constexpr (kPaired && P::kPair == 2) q = c / 32 * 32 + P::column_of(c % 32);
-    if (q < rows) store_row<P, In>(dst + q * stride, work + c * width, head_dim);
+    if (q < rows) store_row<P, In>(dst + q * stride, work + c * width, dim);
   }
 }
 
 template <class In>
-const In* at(const void* base, const AttentionLayout& l, int64_t b, int64_t t, int64_t head, int head_dim) {
-  return static_cast<const In*>(base) + b * l.batch_stride + t * l.row + head * head_dim;
+const In* at(const void* base, const AttentionLayout& l, int64_t b, int64_t t, int64_t head) {
+  return static_cast<const In*>(base) + b * l.batch_stride + t * l.row + head * l.head;
 }
 template <class In>
-In* at(void* base, const AttentionLayout& l, int64_t b, int64_t t, int64_t head, int head_dim) {
-  return static_cast<In*>(base) + b * l.batch_stride + t * l.row + head * head_dim;
+In* at(void* base, const AttentionLayout& l, int64_t b, int64_t t, int64_t head) {
+  return static_cast<In*>(base) + b * l.batch_stride + t * l.row + head * l.head;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ class ForwardBlocks {
   ForwardBlocks(const AttentionForward& p, int64_t first, int64_t end)
       : p_(p),
         width_(static_cast<int>(round_up(p.shape.head_dim, P::kAlign))),
+        v_width_(static_cast<int>(round_up(p.shape.v_dim, P::kAlign))),
         queries_(block_queries(p.shape)),
         first_strip_(first / kKeys),
         strips_((end + kKeys - 1) / kKeys - first_strip_) {
@@ -32,19 +33,18 @@ class ForwardBlocks {
   }
 
   static int block_queries(const AttentionShape& s) {
-    const int most = s.head_dim <= 32 ? 64 : 32;
+    const int most = larger(s.head_dim, s.v_dim) <= 32 ? 64 : 32;
     return static_cast<int>(smaller<int64_t, int64_t>(most, round_up(s.q_len, P::kAlign)));
   }
 
   // The keys before `end` of one key/value head into operand form.
   void load_keys(int64_t b, int64_t kv_head, int64_t end) {
-    const int hd = p_.shape.head_dim;
     const int64_t begin = first_strip_ * kKeys, keys = end - begin;
-    load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, begin, kv_head, hd), p_.k_layout.row, keys, hd);
+    load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, begin, kv_head), p_.k_layout.row, keys, p_.shape.head_dim);
     for (int64_t first = 0; first < strips_ * kKeys; first += kKeys) {
-      load_rows<P>(rows_, width_, kKeys, at<In>(p_.v, p_.v_layout, b, begin + first, kv_head, hd), p_.v_layout.row,
-                   smaller<int64_t, int64_t>(keys - first, kKeys), hd);
-      transpose_a<P>(v_t_ + first * width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, width_), kKeys, width_);
+      load_rows<P>(rows_, v_width_, kKeys, at<In>(p_.v, p_.v_layout, b, begin + first, kv_head), p_.v_layout.row,
+                   smaller<int64_t, int64_t>(keys - first, kKeys), p_.shape.v_dim);
+      transpose_a<P>(v_t_ + first * v_width_, kKeys, pack_rows<P>(pairs_, rows_, kKeys, v_width_), kKeys, v_width_);
     }
     for (int64_t strip = 0; strip < strips_; ++strip) {
       for (int d = 0; d < width_; d += P::kLanes)
@@ -57,11 +57,11 @@ class ForwardBlocks {
     const AttentionShape& shape = p_.shape;
     const int hd = shape.head_dim;
     const Visible<P> visible(shape, p_.doc_start, b, q_begin, q_end, queries_);
-    load_rows<P>(rows_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, head, hd), p_.q_layout.row, q_end - q_begin, hd);
+    load_rows<P>(rows_, width_, queries_, at<In>(p_.q, p_.q_layout, b, q_begin, head), p_.q_layout.row, q_end - q_begin, hd);
     pack_transposed<P>(q_t_, queries_, rows_, queries_, width_);
-    std::memset(out_t_, 0, static_cast<size_t>(width_ * queries_) * sizeof(float));
+    std::memset(out_t_, 0, static_cast<size_t>(v_width_ * queries_) * sizeof(float));
     Ahead ahead;
-    ahead.add(at<In>(p_.out, p_.out_layout, b, q_begin, head, hd), p_.out_layout.row, q_end - q_begin, hd);
+    ahead.add(at<In>(p_.out, p_.out_layout, b, q_begin, head), p_.out_layout.row, q_end - q_begin, shape.v_dim);
     if (next != nullptr) ahead.add(next, p_.q_layout.row, queries_, hd);
     // The choice of m shows in the last bits: where documents or windows begin inside the block, no query's may depend on numbers that
     // another one alone sees.
@@ -84,7 +84,7 @@ class ForwardBlocks {
           all ? exponentials<false, false>(visible, strip, c) : exponentials<false, true>(visible, strip, c);
         }
       }
-      P::template gemm<Start::add>(width_, to - from, kKeys, v_t_ + (strip - first_strip_) * kKeys * width_, kKeys, p_pairs_ + from,
+      P::template gemm<Start::add>(v_width_, to - from, kKeys, v_t_ + (strip - first_strip_) * kKeys * v_width_, kKeys, p_pairs_ + from,
                                    queries_, out_t_ + from, queries_, nullptr);
     }
     finish(b, head, q_begin, q_end);
@@ -93,13 +93,13 @@ class ForwardBlocks {
  private:
   void place(Arena& a) {
     k_ = a.take<T>(strips_ * kKeys * width_);
-    v_t_ = a.take<T>(strips_ * kKeys * width_);
-    rows_ = a.take<T>(larger(kKeys, queries_) * width_);
-    pairs_ = a.take<uint32_t>(kKeys * width_ / P::kPair);
+    v_t_ = a.take<T>(strips_ * kKeys * v_width_);
+    rows_ = a.take<T>(larger(kKeys, queries_) * larger(width_, v_width_));
+    pairs_ = a.take<uint32_t>(kKeys * v_width_ / P::kPair);
     q_t_ = a.take<uint32_t>(queries_ * width_ / P::kPair);
     for (float*& s : s_) s = a.take<float>(kKeys * queries_);
     p_pairs_ = a.take<uint32_t>(kKeys * queries_ / P::kPair);
-    out_t_ = a.take<float>(width_ * queries_);
+    out_t_ = a.take<float>(v_width_ * queries_);
     strip_abs_ = a.take<float>(strips_ * width_);
     key_abs_ = a.take<float>(width_);
     sum_ = a.take<float>(queries_);
@@ -177,7 +177,7 @@ class ForwardBlocks {
       // Exactly 1 for queries whose own maximum stays: what others see must not show in their last bits.
       const F less = P::select(P::lt(P::bits(by), P::seti(0)), exp2_of<P>(P::max(P::set(-126), by)), P::set(1));
       sums[0] = P::mul(sums[0], less);
-      for (int d = 0; d < width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
+      for (int d = 0; d < v_width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
       P::store(top_ + c, top);
     }
     sums[0] = P::add(sums[0], poison);
@@ -201,16 +201,16 @@ class ForwardBlocks {
     if (p_.lse != nullptr) {
       std::memcpy(p_.lse + (b * shape.heads + head) * shape.q_len + q_begin, lse, static_cast<size_t>(q_end - q_begin) * sizeof(float));
     }
-    store_transposed<P, In, false>(at<In>(p_.out, p_.out_layout, b, q_begin, head, shape.head_dim), p_.out_layout.row, q_end - q_begin,
-                                   shape.head_dim, out_t_, width_, queries_, top_, rows_);
+    store_transposed<P, In, false>(at<In>(p_.out, p_.out_layout, b, q_begin, head), p_.out_layout.row, q_end - q_begin, shape.v_dim, out_t_,
+                                   v_width_, queries_, top_, rows_);
   }
 
   const AttentionForward& p_;
-  const int width_, queries_;  // head_dim and queries of a block, rounded up
+  const int width_, v_width_, queries_;  // head_dim, v_dim and queries of a block, rounded up
   const int64_t first_strip_, strips_;
-  T *k_, *v_t_, *rows_;  // [keys][width], per strip [width][kKeys], [queries or kKeys][width]
+  T *k_, *v_t_, *rows_;  // [keys][width], per strip [v_width][kKeys], [queries][width] or [queries or kKeys][v_width]
   uint32_t *pairs_, *q_t_, *p_pairs_;
-  float *s_[2], *out_t_;                       // [kKeys][queries], [width][queries]
+  float *s_[2], *out_t_;                       // [kKeys][queries], [v_width][queries]
   float *strip_abs_, *key_abs_, *sum_, *top_;  // largest magnitudes [strips][width] and of a block [width]; [queries], [queries]
 };
 
@@ -235,7 +235,7 @@ void forward_blocked(const AttentionForward& p) {
       for (int64_t q = first; q < last; q += step) {
         const int64_t next_q = q + 2 * step <= last ? q + step : first, next_h = q + step < last ? h : h + 1;
         const bool whole = next_h < (kv_head + 1) * group && next_q + step <= last;
-        work.run(b, h, q, smaller(q + step, last), whole ? at<In>(p.q, p.q_layout, b, next_q, next_h, s.head_dim) : nullptr);
+        work.run(b, h, q, smaller(q + step, last), whole ? at<In>(p.q, p.q_layout, b, next_q, next_h) : nullptr);
       }
     }
     P::end();

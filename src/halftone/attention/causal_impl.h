@@ -16,7 +16,7 @@ struct Implementation {
 };
 std::span<const Implementation> implementations();  // fastest first
 
-// Throws Error unless the problem is well formed; returns a copy whose batch strides are all explicit.
+// Throws Error unless the problem is well formed; returns a copy whose strides and v_dim are all explicit.
 AttentionForward checked(const AttentionForward& p);
 AttentionBackward checked(const AttentionBackward& p);
 

@@ -6,9 +6,8 @@
 namespace halftone::attention {
 namespace {
 
-double element(const void* base, DType dtype, const AttentionLayout& l, int64_t length, int64_t b, int64_t t, int64_t column) {
-  const int64_t stride = l.batch_stride == 0 ? length * l.row : l.batch_stride;
-  const int64_t i = b * stride + t * l.row + column;
+double element(const void* base, DType dtype, const AttentionLayout& l, int64_t b, int64_t t, int64_t head, int64_t column) {
+  const int64_t i = b * l.batch_stride + t * l.row + head * l.head + column;
   return dtype == DType::f32 ? static_cast<const float*>(base)[i] : to_float(static_cast<const bf16*>(base)[i]);
 }
 
@@ -28,8 +27,7 @@ double probabilities(const Problem& p, int64_t b, int64_t h, int64_t i, std::vec
     if (!sees(s, p.doc_start, b, i, j)) continue;
     double dot = 0;
     for (int64_t d = 0; d < hd; ++d)
-      dot += element(p.q, p.dtype, p.q_layout, s.q_len, b, i, h * hd + d) *
-             element(p.k, p.dtype, p.k_layout, s.kv_len, b, j, kv_head * hd + d);
+      dot += element(p.q, p.dtype, p.q_layout, b, i, h, d) * element(p.k, p.dtype, p.k_layout, b, j, kv_head, d);
     prob[j] = dot * p.scale;
     top = std::max(top, prob[j]);
   }
@@ -42,9 +40,9 @@ double probabilities(const Problem& p, int64_t b, int64_t h, int64_t i, std::vec
 
 ReferenceForward reference_forward(const AttentionForward& p) {
   const AttentionShape& s = p.shape;
-  const int64_t hd = s.head_dim;
+  const int64_t vd = s.v_dim;
   ReferenceForward r;
-  r.out.assign(static_cast<size_t>(s.batch * s.q_len * s.heads * hd), 0);
+  r.out.assign(static_cast<size_t>(s.batch * s.q_len * s.heads * vd), 0);
   r.lse.assign(static_cast<size_t>(s.batch * s.heads * s.q_len), 0);
   std::vector<double> prob;
   for (int64_t b = 0; b < s.batch; ++b) {
@@ -52,10 +50,10 @@ ReferenceForward reference_forward(const AttentionForward& p) {
       const int64_t kv_head = h / (s.heads / s.kv_heads);
       for (int64_t i = 0; i < s.q_len; ++i) {
         r.lse[(b * s.heads + h) * s.q_len + i] = probabilities(p, b, h, i, prob);
-        double* out = &r.out[((b * s.q_len + i) * s.heads + h) * hd];
+        double* out = &r.out[((b * s.q_len + i) * s.heads + h) * vd];
         for (int64_t j = 0; j < s.kv_len; ++j) {
           if (prob[j] == 0) continue;
-          for (int64_t d = 0; d < hd; ++d) out[d] += prob[j] * element(p.v, p.dtype, p.v_layout, s.kv_len, b, j, kv_head * hd + d);
+          for (int64_t d = 0; d < vd; ++d) out[d] += prob[j] * element(p.v, p.dtype, p.v_layout, b, j, kv_head, d);
         }
       }
     }
@@ -65,35 +63,35 @@ ReferenceForward reference_forward(const AttentionForward& p) {
 
 ReferenceBackward reference_backward(const AttentionBackward& p) {
   const AttentionShape& s = p.shape;
-  const int64_t hd = s.head_dim;
+  const int64_t hd = s.head_dim, vd = s.v_dim;
   ReferenceBackward r;
   r.dq.assign(static_cast<size_t>(s.batch * s.q_len * s.heads * hd), 0);
   r.dk.assign(static_cast<size_t>(s.batch * s.kv_len * s.kv_heads * hd), 0);
-  r.dv = r.dk;
+  r.dv.assign(static_cast<size_t>(s.batch * s.kv_len * s.kv_heads * vd), 0);
   std::vector<double> prob, d_prob(static_cast<size_t>(s.kv_len));
   for (int64_t b = 0; b < s.batch; ++b) {
     for (int64_t h = 0; h < s.heads; ++h) {
       const int64_t kv_head = h / (s.heads / s.kv_heads);
       for (int64_t i = 0; i < s.q_len; ++i) {
         probabilities(p, b, h, i, prob);
-        const auto d_out = [&](int64_t d) { return element(p.d_out, p.dtype, p.d_out_layout, s.q_len, b, i, h * hd + d); };
+        const auto d_out = [&](int64_t d) { return element(p.d_out, p.dtype, p.d_out_layout, b, i, h, d); };
         double delta = 0;
         for (int64_t j = 0; j < s.kv_len; ++j) {
           d_prob[j] = 0;
           if (prob[j] == 0) continue;
-          for (int64_t d = 0; d < hd; ++d) d_prob[j] += d_out(d) * element(p.v, p.dtype, p.v_layout, s.kv_len, b, j, kv_head * hd + d);
+          for (int64_t d = 0; d < vd; ++d) d_prob[j] += d_out(d) * element(p.v, p.dtype, p.v_layout, b, j, kv_head, d);
           delta += prob[j] * d_prob[j];
         }
         double* dq = &r.dq[((b * s.q_len + i) * s.heads + h) * hd];
         for (int64_t j = 0; j < s.kv_len; ++j) {
           if (prob[j] == 0) continue;
           const double d_score = prob[j] * (d_prob[j] - delta) * p.scale;
-          const int64_t row = ((b * s.kv_len + j) * s.kv_heads + kv_head) * hd;
+          const int64_t row = (b * s.kv_len + j) * s.kv_heads + kv_head;
           for (int64_t d = 0; d < hd; ++d) {
-            dq[d] += d_score * element(p.k, p.dtype, p.k_layout, s.kv_len, b, j, kv_head * hd + d);
-            r.dk[row + d] += d_score * element(p.q, p.dtype, p.q_layout, s.q_len, b, i, h * hd + d);
-            r.dv[row + d] += prob[j] * d_out(d);
+            dq[d] += d_score * element(p.k, p.dtype, p.k_layout, b, j, kv_head, d);
+            r.dk[row * hd + d] += d_score * element(p.q, p.dtype, p.q_layout, b, i, h, d);
           }
+          for (int64_t d = 0; d < vd; ++d) r.dv[row * vd + d] += prob[j] * d_out(d);
         }
       }
     }

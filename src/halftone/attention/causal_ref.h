@@ -5,8 +5,8 @@
 
 namespace halftone::attention {
 
-// The definition in fp64, one loop per index, for the tests: tensors are read through their layouts, results are dense
-// [B, q_len, H, hd] (out, dq), [B, kv_len, Hkv, hd] (dk, dv) and [B, H, q_len] (lse).
+// The definition in fp64, one loop per index, for the tests: of problems that `checked` returned, tensors are read through their layouts,
+// results are dense [B, q_len, H, hd] (out, dq), [B, kv_len, Hkv, hd] (dk, dv), hd of out and dv being v_dim, and [B, H, q_len] (lse).
 struct ReferenceForward {
   std::vector<double> out, lse;
 };

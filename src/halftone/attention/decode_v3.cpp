@@ -18,33 +18,33 @@ void store8(uint16_t* p, F x) { V::narrow(p, x); }
 template <class In>
 void decode(const AttentionForward& p) {
   const AttentionShape& s = p.shape;
-  const int hd = s.head_dim;
+  const int hd = s.head_dim, vd = s.v_dim;
   const int64_t group = s.heads / s.kv_heads;
   for_items(s.batch * s.heads * s.q_len, [&](int64_t item) {
     const int64_t h = item % s.heads, i = item / s.heads % s.q_len, b = item / s.heads / s.q_len, position = i + s.kv_len - s.q_len;
     const int64_t begin = first_seen(s, p.doc_start, b, position);
     float* prob = reinterpret_cast<float*>(scratch(static_cast<size_t>(larger<int64_t, int64_t>(s.kv_len, 1)) * sizeof(float)));
-    const In* q = at<In>(p.q, p.q_layout, b, i, h, hd);
+    const In* q = at<In>(p.q, p.q_layout, b, i, h);
     float top = -std::numeric_limits<float>::infinity(), sum = 0;
     for (int64_t j = begin; j <= position; ++j) {
-      const In* k = at<In>(p.k, p.k_layout, b, j, h / group, hd);
+      const In* k = at<In>(p.k, p.k_layout, b, j, h / group);
       F dot = V::set(0);
       for (int d = 0; d < hd; d += 8) dot = V::fma(load8(q + d), load8(k + d), dot);
       prob[j] = V::sum(dot) * p.scale;
       top = larger(prob[j], top);
     }
     F out[32];
-    for (int d = 0; d < hd; d += 8) out[d / 8] = V::set(0);
+    for (int d = 0; d < vd; d += 8) out[d / 8] = V::set(0);
     for (int64_t j = begin; j <= position; ++j) {
       const float weight = std::exp(prob[j] - top);
       sum += weight;
       const F by = V::set(weight);
-      const In* v = at<In>(p.v, p.v_layout, b, j, h / group, hd);
-      for (int d = 0; d < hd; d += 8) out[d / 8] = V::fma(by, load8(v + d), out[d / 8]);
+      const In* v = at<In>(p.v, p.v_layout, b, j, h / group);
+      for (int d = 0; d < vd; d += 8) out[d / 8] = V::fma(by, load8(v + d), out[d / 8]);
     }
     const F inverse = V::set(sum == 0 ? 0 : 1 / sum);
-    In* to = at<In>(p.out, p.out_layout, b, i, h, hd);
-    for (int d = 0; d < hd; d += 8) store8(to + d, V::mul(out[d / 8], inverse));
+    In* to = at<In>(p.out, p.out_layout, b, i, h);
+    for (int d = 0; d < vd; d += 8) store8(to + d, V::mul(out[d / 8], inverse));
     if (p.lse != nullptr) p.lse[(b * s.heads + h) * s.q_len + i] = sum == 0 ? -std::numeric_limits<float>::infinity() : top + std::log(sum);
   });
 }
