@@ -6,7 +6,7 @@
 #include <array>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/aten.h"
+#include "halftone/ops/attention_core.h"
 #include "ops/attention_reference.h"
 
 namespace halftone {
@@ -16,7 +16,7 @@ struct BackendCase {
   std::string backend;
   int64_t head_dim, group;
   bool documents;
-  int64_t window = 0;
+  int64_t window = 0, v_dim = 0;
 };
 void PrintTo(const BackendCase& c, std::ostream* out) { *out << c.backend << " head size " << c.head_dim; }
 
@@ -35,25 +35,48 @@ std::vector<BackendCase> backend_cases() {
       for (const int64_t head_dim : {64, 80, 128}) cases.push_back({"flash-2", head_dim, 4, documents, window});
       cases.push_back({"math", 64, 4, documents, window});
     }
+    // Values narrower than keys: padded.
+    cases.push_back({"flash-2", 192, 1, documents, 0, 128}), cases.push_back({"flash-2", 32, 4, documents, 37, 16});
+    cases.push_back({"math", 192, 1, documents, 0, 128}), cases.push_back({"math", 16, 4, documents, 37, 24});
   }
   return cases;
 }
 
 using AttentionBackend = OnDeviceWith<BackendCase>;
 
+AttentionArgs args_of(const BackendCase& c, int64_t batch, int64_t seq) {
+  AttentionArgs a = args_of(batch, seq, 8, 8 / c.group, c.head_dim, c.documents, c.window);
+  a.v_dim = c.v_dim > 0 ? c.v_dim : c.head_dim;
+  return a;
+}
+int64_t columns_of(const AttentionArgs& a) { return (a.heads + a.kv_heads) * a.head_dim + a.kv_heads * a.v_dim; }
+
+// By one back-end: of qkv [T, (H + Hkv) * d + Hkv * dv] as attention reads it.
+struct ByBackend {
+  aten::AttentionState state;
+  at::Tensor d_q, d_k, d_v;  // [T, heads * d]
+  ByBackend(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a, const std::string& backend) {
+    const int64_t k = a.heads * a.head_dim, v = k + a.kv_heads * a.head_dim;
+    state = aten::attention(as_heads(qkv, a, a.heads, a.head_dim), as_heads(qkv.narrow(1, k, v - k), a, a.kv_heads, a.head_dim),
+                            as_heads(qkv.narrow(1, v, qkv.size(1) - v), a, a.kv_heads, a.v_dim), a, backend);
+    const aten::AttentionGradients g = aten::attention_backward(d_out.view(state.attended.sizes()), state, a);
+    d_q = as_rows(g.q), d_k = as_rows(g.k), d_v = as_rows(g.v);
+  }
+};
+
 // No sequence length is a multiple of a tile.
 TEST_P(AttentionBackend, EqualsTheDefinitionInFp64) {
   const BackendCase& c = param();
   for (const int64_t seq : {201, 67 + 3}) {
     at::manual_seed(11);
-    const AttentionArgs a = args_of(3, seq, 8, 8 / c.group, c.head_dim, c.documents, c.window);
-    const at::Tensor qkv = random(3 * seq, (8 + 2 * a.kv_heads) * c.head_dim), d_out = random(3 * seq, 8 * c.head_dim);
+    const AttentionArgs a = args_of(c, 3, seq);
+    const at::Tensor qkv = random(3 * seq, columns_of(a)), d_out = random(3 * seq, 8 * a.v_dim);
     const Result expected = reference(qkv, d_out, a, false);
-    const aten::AttentionState state = aten::attention(qkv, qkv, a, true, c.backend);
-    const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
+    const ByBackend found(qkv, d_out, a, c.backend);
+    const aten::AttentionState& state = found.state;
     EXPECT_LT(relative(expected.out, state.out), 4e-3) << "seq " << seq;
     int64_t column = 0;
-    for (const at::Tensor& part : {g.q, g.k, g.v}) {
+    for (const at::Tensor& part : {found.d_q, found.d_k, found.d_v}) {
       EXPECT_LT(relative(expected.d_qkv.narrow(1, column, part.size(1)), part), 8e-3) << "seq " << seq << ", column " << column;
       EXPECT_EQ(part.stride(1), 1);
       column += part.size(1);
@@ -67,8 +90,8 @@ TEST_P(AttentionBackend, EqualsTheDefinitionInFp64) {
 
 std::string backend_name(const testing::TestParamInfo<std::tuple<std::string, BackendCase>>& info) {
   const auto& [device, c] = info.param;
-  std::string name = fmt::format("{}_{}_d{}_group{}{}{}", device, c.backend, c.head_dim, c.group, c.documents ? "_documents" : "",
-                                 c.window > 0 ? fmt::format("_window{}", c.window) : "");
+  std::string name = fmt::format("{}_{}_d{}_group{}{}{}{}", device, c.backend, c.head_dim, c.group, c.documents ? "_documents" : "",
+                                 c.window > 0 ? fmt::format("_window{}", c.window) : "", c.v_dim > 0 ? fmt::format("_v{}", c.v_dim) : "");
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -81,16 +104,15 @@ TEST_P(AttentionBackend, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   const int64_t last = std::min(c.window > 0 ? place + c.window - 1 : seq - 1, c.documents ? seq - 2 : seq - 1);
   if ((c.window == 0 && !c.documents) || c.window == 201) GTEST_SKIP() << "nothing is outside";
   at::manual_seed(14);
-  const AttentionArgs a = args_of(2, seq, 8, 8 / c.group, c.head_dim, c.documents, c.window);
+  const AttentionArgs a = args_of(c, 2, seq);
   const Deterministic on;
   // Row 0 alone is divided into documents.
   const auto inside = [&](const at::Tensor& t) { return t.narrow(0, first, last + 1 - first); };
   const auto run = [&](const at::Tensor& qkv, const at::Tensor& d_out) {
-    const aten::AttentionState state = aten::attention(qkv, qkv, a, true, c.backend);
-    const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
-    return std::array{state.out, g.q, g.k, g.v};
+    const ByBackend found(qkv, d_out, a, c.backend);
+    return std::array{found.state.out, found.d_q, found.d_k, found.d_v};
   };
-  const at::Tensor qkv = random(2 * seq, (8 + 2 * a.kv_heads) * c.head_dim), d_out = random(2 * seq, 8 * c.head_dim);
+  const at::Tensor qkv = random(2 * seq, columns_of(a)), d_out = random(2 * seq, 8 * a.v_dim);
   const at::Tensor other_qkv = random(2 * seq, qkv.size(1)), other_d_out = random(2 * seq, d_out.size(1));
   inside(other_qkv).copy_(inside(qkv)), inside(other_d_out).copy_(inside(d_out));
   const auto one = run(qkv, d_out), other = run(other_qkv, other_d_out);
@@ -105,7 +127,9 @@ INSTANTIATE_TEST_SUITE_P(Cuda, AttentionBackend, testing::Combine(testing::Value
 INSTANTIATE_TEST_SUITE_P(Cpu, AttentionBackend,
                          testing::Combine(testing::Values(std::string("cpu")),
                                           testing::Values(BackendCase{"math", 64, 4, false}, BackendCase{"math", 64, 4, true},
-                                                          BackendCase{"math", 64, 4, false, 2}, BackendCase{"math", 64, 4, true, 37})),
+                                                          BackendCase{"math", 64, 4, false, 2}, BackendCase{"math", 64, 4, true, 37},
+                                                          BackendCase{"math", 192, 1, true, 0, 128},
+                                                          BackendCase{"math", 16, 4, false, 37, 24})),
                          backend_name);
 
 std::string rows_name(const testing::TestParamInfo<std::tuple<std::string, bool>>& info) {
@@ -190,15 +214,19 @@ TEST(AttentionChoice, NamesTheBackendAndWhatThoseBeforeItLack) {
   EXPECT_EQ(with([](auto& x) { x.head_dim = 20; }),
             "math (cudnn: head size 20, it takes 64 and 128; flash-2: head size 20, it takes multiples of 8 up to 256)");
   EXPECT_EQ(with([](auto& x) { x.dtype = at::kFloat; }), "math (cudnn: Float, it takes BFloat16; flash-2: Float, it takes BFloat16)");
+  EXPECT_EQ(with([](auto& x) { x.head_dim = 192, x.v_dim = 128; }),
+            "flash-2 (values of 128 padded to 192; cudnn: value heads of 128, key heads of 192)");
+  EXPECT_EQ(with([](auto& x) { x.head_dim = 64, x.v_dim = 128; }),
+            "math (cudnn: value heads of 128, key heads of 64; flash-2: value heads of 128, key heads of 64)");
   EXPECT_EQ(with([](auto& x) { x.cuda = false; }), "math (cudnn: not on the processor; flash-2: not on the processor)");
 }
 
 TEST(AttentionChoice, ABackendThatCannotIsAnError) {
   const AttentionArgs a = args_of(1, 6, 2, 1, 16, false);
-  const at::Tensor qkv = random(6, 4 * 16);
-  EXPECT_NO_THROW(aten::attention(qkv, qkv, a, false, "math"));
-  EXPECT_THROW(aten::attention(qkv, qkv, a, false, "cudnn"), Error);
-  EXPECT_THROW(aten::attention(qkv, qkv, a, false, "flash-3"), Error);
+  const at::Tensor q = random(6, 2 * 16).view({1, 6, 2, 16}), kv = random(6, 16).view({1, 6, 1, 16});
+  EXPECT_NO_THROW(aten::attention(q, kv, kv, a, "math"));
+  EXPECT_THROW(aten::attention(q, kv, kv, a, "cudnn"), Error);
+  EXPECT_THROW(aten::attention(q, kv, kv, a, "flash-3"), Error);
 }
 
 TEST(Documents, BeginWhereTheirStartsSay) {

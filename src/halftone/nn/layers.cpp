@@ -165,6 +165,7 @@ Attention::Attention(const Shape& s, int layer, Init in, Init out)
       wv_(add<Linear>("wv", s.dim, s.kv_heads * s.head_dim, in, s.qkv_bias)),
       wo_(add<Linear>("wo", s.heads * s.head_dim, s.dim, out, s.out_bias)),
       qkv_({&wq_, &wk_, &wv_}) {
+  if (s.sinks) sinks_ = &add_parameter("sinks", {s.heads}, out);
   if (s.qk_norm_eps <= 0) return;
   q_norm_ = &add<RMSNorm>("q_norm", s.head_dim, s.qk_norm_eps), k_norm_ = &add<RMSNorm>("k_norm", s.head_dim, s.qk_norm_eps);
 }
@@ -178,6 +179,7 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents, args.window = shape_.window;
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
+  if (sinks_ != nullptr) args.sinks = &sinks_->weight;
   const at::Tensor qkv = qkv_(x, info.step);
   return wo_(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
                          : causal_attention(qkv, args, info.step.saves.get()),

@@ -1,5 +1,6 @@
 #pragma once
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "halftone/nn/quantizable.h"
@@ -133,6 +134,7 @@ class Attention : public Module {
     bool qkv_bias = false, out_bias = false;
     double qk_norm_eps = 0;  // above 0: RMSNorm of every head of q and k before the rotation
     int64_t window = 0;      // above 0: tokens that a token sees, itself the last
+    bool sinks = false;      // a learned score [heads] beside those of the keys (AttentionArgs::sinks), started as `out`
   };
   Attention(const Shape& shape, int layer, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"Attention", "Module"}; }
@@ -140,12 +142,16 @@ class Attention : public Module {
   const Shape& shape() const { return shape_; }
   const std::vector<Linear*>& readers() const { return qkv_.linears(); }  // of its input
   Linear& output() { return wo_; }
+  std::pair<int64_t, int64_t> cache_widths() const {  // elements of a position in KvCache::k and v
+    return {shape_.kv_heads * shape_.head_dim, shape_.kv_heads * shape_.head_dim};
+  }
 
  private:
   Shape shape_;
   int layer_;
   Linear &wq_, &wk_, &wv_, &wo_;
   RMSNorm *q_norm_ = nullptr, *k_norm_ = nullptr;
+  Parameter* sinks_ = nullptr;
   Siblings qkv_;
 };
 

@@ -13,15 +13,13 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/ops/attention_core.h"
 
 namespace halftone::aten {
 namespace {
 
 // [B, S, heads, d] to [B, heads, S, d] and back, a view.
 at::Tensor turned(const at::Tensor& t) { return t.transpose(1, 2); }
-
-// [B, S, heads, d] -> [T, heads * d]: a view where heads lie beside each other.
-at::Tensor rows(const at::Tensor& t) { return t.reshape({t.size(0) * t.size(1), t.size(2) * t.size(3)}); }
 
 // One as long as a row hides nothing.
 bool has_window(const AttentionArgs& args) { return args.window > 0 && args.window < args.seq; }
@@ -41,15 +39,20 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   return scores.masked_fill(hidden, -std::numeric_limits<float>::infinity());
 }
 
+// In place of the scores. The log-sum-exp [B, H, S] may be that of more than these.
+at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) { return scores.sub_(lse.unsqueeze(3)).exp_(); }
+
 void math_forward(AttentionState& s, const AttentionArgs& args) {
-  const at::Tensor p = at::softmax(masked_scores(turned(s.q), turned(s.k), args), -1);
+  const at::Tensor scores = masked_scores(turned(s.q), turned(s.k), args);
+  s.lse = at::logsumexp(scores, -1);
+  const at::Tensor p = probabilities(scores, s.lse);
   s.attended = turned(at::matmul(p, turned(s.v).to(at::kFloat).repeat_interleave(s.q.size(2) / s.k.size(2), 1)).to(s.q.scalar_type()));
 }
 
 AttentionGradients math_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
   const int64_t group = s.q.size(2) / s.k.size(2);
   const at::Tensor q = turned(s.q), k = turned(s.k), v = turned(s.v);
-  const at::Tensor p = at::softmax(masked_scores(q, k, args), -1), g = turned(grad).to(at::kFloat);
+  const at::Tensor p = probabilities(masked_scores(q, k, args), s.lse), g = turned(grad).to(at::kFloat);
   const at::Tensor dp = at::matmul(g, v.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3));
   const at::Tensor ds = p * (dp - (g * turned(s.attended).to(at::kFloat)).sum(-1, true)) * args.scale;
   const auto of_group = [&](const at::Tensor& t) {
@@ -91,21 +94,26 @@ struct FlashShape {
   std::optional<int64_t> left, right;  // places before and after a query's own that it sees; none: as causal attention does
 };
 
+// It takes heads of one size: narrower values stand beside zeros, and so do their outputs.
+at::Tensor widened(const at::Tensor& t, int64_t dim) { return t.size(3) == dim ? t : at::constant_pad_nd(t, {0, dim - t.size(3)}); }
+
 void flash_forward(AttentionState& s, const AttentionArgs& args) {
   const FlashShape shape(args);
+  const at::Tensor v = widened(s.v, s.q.size(3));
   const auto offsets = shape.documents ? std::optional(shape.offsets) : std::nullopt;
-  const auto r = at::_flash_attention_forward(shape(s.q), shape(s.k), shape(s.v), offsets, offsets, shape.longest, shape.longest, 0.0, true,
+  const auto r = at::_flash_attention_forward(shape(s.q), shape(s.k), shape(v), offsets, offsets, shape.longest, shape.longest, 0.0, true,
                                               false, args.scale, shape.left, shape.right);
-  s.attended = std::get<0>(r).view(s.q.sizes()), s.lse = std::get<1>(r);
+  s.attended = std::get<0>(r).view(s.q.sizes()).narrow(3, 0, s.v.size(3)).contiguous(), s.lse = std::get<1>(r);
   s.seed = std::get<2>(r), s.offset = std::get<3>(r);
 }
 
 AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
   const FlashShape shape(args);
+  const auto wide = [&](const at::Tensor& t) { return shape(widened(t, s.q.size(3))); };
   const auto r =
-      at::_flash_attention_backward(shape(grad), shape(s.q), shape(s.k), shape(s.v), shape(s.attended), s.lse, shape.offsets, shape.offsets,
+      at::_flash_attention_backward(wide(grad), shape(s.q), shape(s.k), wide(s.v), wide(s.attended), s.lse, shape.offsets, shape.offsets,
                                     shape.longest, shape.longest, 0.0, true, s.seed, s.offset, args.scale, shape.left, shape.right);
-  return {std::get<0>(r).view(s.q.sizes()), std::get<1>(r).view(s.k.sizes()), std::get<2>(r).view(s.v.sizes())};
+  return {std::get<0>(r).view(s.q.sizes()), std::get<1>(r).view(s.k.sizes()), std::get<2>(r).view(s.k.sizes()).narrow(3, 0, s.v.size(3))};
 }
 
 std::string fused_lacks(const AttentionQuery& q) {
@@ -114,18 +122,30 @@ std::string fused_lacks(const AttentionQuery& q) {
   return q.seq < 2 ? "rows of one token" : "";
 }
 
+bool narrow_values(const AttentionQuery& q) { return q.v_dim != 0 && q.v_dim < q.head_dim; }
+
+std::string unequal(const AttentionQuery& q) {
+  return q.v_dim == 0 || q.v_dim == q.head_dim ? "" : fmt::format("value heads of {}, key heads of {}", q.v_dim, q.head_dim);
+}
+
 std::string cudnn_lacks(const AttentionQuery& q) {
   if (std::string lacks = fused_lacks(q); !lacks.empty()) return lacks;
   if (!q.cudnn) return "not in this LibTorch";
   if (q.documents) return "no document masks";
   if (q.window) return "no windows";
   if (q.deterministic) return "gradients do not repeat bit for bit";
+  if (std::string lacks = unequal(q); !lacks.empty()) return lacks;
   return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it takes 64 and 128", q.head_dim);
 }
 
 std::string flash_lacks(const AttentionQuery& q) {
   if (std::string lacks = fused_lacks(q); !lacks.empty()) return lacks;
+  if (!narrow_values(q) && !unequal(q).empty()) return unequal(q);
   return q.head_dim % 8 == 0 && q.head_dim <= 256 ? "" : fmt::format("head size {}, it takes multiples of 8 up to 256", q.head_dim);
+}
+
+std::string flash_note(const AttentionQuery& q) {
+  return narrow_values(q) ? fmt::format("values of {} padded to {}", q.v_dim, q.head_dim) : "";
 }
 
 std::string math_lacks(const AttentionQuery&) { return ""; }
@@ -137,12 +157,13 @@ struct AttentionBackend {
   std::string (*lacks)(const AttentionQuery&);  // empty: it takes the query
   void (*forward)(AttentionState&, const AttentionArgs&);
   AttentionGradients (*backward)(const at::Tensor& grad, const AttentionState&, const AttentionArgs&);  // all [B, S, heads, d]
+  std::string (*note)(const AttentionQuery&) = nullptr;  // what it does to the query, or empty
 };
 
 namespace {
 
 constexpr AttentionBackend kBackends[] = {{"cudnn", cudnn_lacks, cudnn_forward, cudnn_backward},
-                                          {"flash-2", flash_lacks, flash_forward, flash_backward},
+                                          {"flash-2", flash_lacks, flash_forward, flash_backward, flash_note},
                                           {"math", math_lacks, math_forward, math_backward}};
 
 const AttentionBackend& first_of(const AttentionQuery& query) {
@@ -174,44 +195,39 @@ const AttentionBackend& choose(const AttentionQuery& query, std::string_view nam
 }  // namespace
 
 std::string describe_attention(const AttentionQuery& query) {
-  std::string text;
-  for (const AttentionBackend* b = kBackends; b != &first_of(query); ++b) {
+  const AttentionBackend& first = first_of(query);
+  std::string text = first.note != nullptr ? first.note(query) : "";
+  for (const AttentionBackend* b = kBackends; b != &first; ++b) {
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", b->name, b->lacks(query));
   }
-  return text.empty() ? first_of(query).name : fmt::format("{} ({})", first_of(query).name, text);
+  return text.empty() ? first.name : fmt::format("{} ({})", first.name, text);
 }
 
-AttentionState attention(const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& args, bool keep, std::string_view backend) {
+AttentionState attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args,
+                         std::string_view backend) {
   AttentionQuery query;
-  query.cuda = qkv.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
+  query.cuda = q.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
   query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
   query.window = has_window(args);
-  query.dtype = qkv.scalar_type(), query.head_dim = args.head_dim, query.seq = args.seq;
+  query.dtype = q.scalar_type(), query.head_dim = q.size(3), query.v_dim = v.size(3), query.seq = args.seq;
   AttentionState s;
   s.backend = &choose(query, backend);
-  set_inputs(s, qk, qkv, args);
+  s.q = q, s.k = k, s.v = v;
   s.backend->forward(s, args);
-  s.out = rows(s.attended);
-  if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
+  s.out = as_rows(s.attended);
   return s;
 }
 
-void set_inputs(AttentionState& s, const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& args) {
-  const auto part = [&](const at::Tensor& of, int64_t first, int64_t heads) {
-    return of.narrow(1, first * args.head_dim, heads * args.head_dim).view({args.batch, args.seq, heads, args.head_dim});
-  };
-  s.q = part(qk, 0, args.heads), s.k = part(qk, args.heads, args.kv_heads);
-  s.v = part(qkv, args.heads + args.kv_heads, args.kv_heads);
-}
-
 AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {
-  const AttentionGradients g = s.backend->backward(d_out.view(s.q.sizes()), s, args);
-  return {rows(g.q), rows(g.k), rows(g.v)};
+  return s.backend->backward(d_out, s, args);
 }
 
-at::Tensor attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
-  const at::Tensor p = at::softmax(masked_scores(q, k, args), -1);
-  return rows(turned(at::matmul(p, v.to(at::kFloat).repeat_interleave(q.size(1) / v.size(1), 1)).to(q.scalar_type())));
+AttentionState attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
+  AttentionState s;
+  s.q = q, s.k = k, s.v = v;
+  math_forward(s, args);
+  s.out = as_rows(s.attended);
+  return s;
 }
 
 }  // namespace halftone::aten

@@ -1,14 +1,12 @@
 #include "halftone/ops/attention.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <vector>
 
-#include "halftone/attention/causal.h"
 #include "halftone/fused/norm_rope.h"
-#include "halftone/ops/aten.h"
+#include "halftone/ops/attention_core.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/node.h"
@@ -18,26 +16,11 @@
 namespace halftone {
 namespace {
 
-char* column(const at::Tensor& t, int64_t c) { return static_cast<char*>(t.data_ptr()) + c * t.element_size(); }
-
-// Of `heads` heads in the first columns of `from`, into those of `to`. A weight: they are normalised, too.
-Rope rotation(const at::Tensor& from, const at::Tensor& to, int64_t heads, const AttentionArgs& a, int64_t first_position) {
-  Rope p;
-  p.tokens = from.size(0), p.heads = heads, p.head_dim = a.head_dim, p.rotated = 2 * a.cos.size(1), p.dtype = kernel_dtype(from);
-  p.x = from.const_data_ptr(), p.x_stride = from.stride(0);
-  p.out = to.data_ptr(), p.out_stride = to.stride(0);
-  p.cos = a.cos.const_data_ptr<float>(), p.sin = a.sin.const_data_ptr<float>(), p.max_positions = a.cos.size(0);
-  if (a.positions.defined()) p.positions = a.positions.const_data_ptr<int32_t>();
-  p.seq_len = a.seq, p.offset = first_position;
-  p.pairing = a.rotate_halves ? RopePairing::halves : RopePairing::neighbours;
-  return p;
-}
 NormRope normalisation(const Rope& rope, const Weight& weight, const AttentionArgs& a) {
   return {rope, weight.value.const_data_ptr(), static_cast<float>(a.norm_eps)};
 }
 
-// fused/rope.h and fused/norm_rope.h where `at` is.
-void run(const Rope& p, c10::Device at) { at.is_cpu() ? rope(p) : cuda::launch("rope", &cuda::Module::rope, p, at); }
+// fused/norm_rope.h where `at` is.
 void run(const NormRope& p, c10::Device at) { at.is_cpu() ? norm_rope(p) : cuda::launch("norm_rope", &cuda::Module::norm_rope, p, at); }
 void run(const NormRopeBackward& p, c10::Device at) {
   if (at.is_cpu()) return norm_rope_backward(p);
@@ -90,55 +73,36 @@ void check_args(const at::Tensor& qkv, const AttentionArgs& a, int64_t seq) {
           "{}: expected a weight of [{}] in {}, found one of [{}] in {}", w->name, a.head_dim, c10::toString(qkv.scalar_type()),
           fmt::join(w->value.sizes(), " x "), c10::toString(w->value.scalar_type()));
   }
+  check_sinks(a);
+  check(a.v_dim == 0 || a.v_dim == a.head_dim, "attention: expected value heads of {} as keys have, found {}", a.head_dim, a.v_dim);
   check(a.kv_heads > 0 && a.heads % a.kv_heads == 0, "attention: {} heads are not a multiple of {} key-value heads", a.heads, a.kv_heads);
 }
 
-AttentionShape shape_of(const AttentionArgs& a, int64_t keys) {
-  return {a.batch, a.seq, keys, static_cast<int>(a.heads), static_cast<int>(a.kv_heads), static_cast<int>(a.head_dim), a.window};
+struct Heads {
+  at::Tensor q, k, v;  // [B, S, heads, d], views
+};
+// q and k in the first columns of qk, v in the last ones of qkv.
+Heads heads_in(const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& a) {
+  return {as_heads(qk, a, a.heads, a.head_dim), as_heads(keys_of(qk, a), a, a.kv_heads, a.head_dim),
+          as_heads(qkv.narrow(1, (a.heads + a.kv_heads) * a.head_dim, a.kv_heads * a.head_dim), a, a.kv_heads, a.head_dim)};
 }
 
-aten::AttentionState forward_cpu(const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& a) {
-  const int64_t width = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  aten::AttentionState s;
-  s.out = at::empty({qkv.size(0), width}, qkv.options());
-  s.lse = at::empty({a.batch, a.heads, a.seq}, qkv.options().dtype(at::kFloat));
-  AttentionForward p;
-  p.shape = shape_of(a, a.seq);
-  p.dtype = kernel_dtype(qkv), p.scale = static_cast<float>(a.scale);
-  p.q = column(qk, 0), p.k = column(qk, width), p.v = column(qkv, width + kv);
-  p.q_layout.row = p.k_layout.row = qk.stride(0), p.v_layout.row = qkv.stride(0);
-  p.out = s.out.data_ptr(), p.out_layout.row = width, p.lse = s.lse.mutable_data_ptr<float>();
-  if (a.documents.start.defined()) p.doc_start = a.documents.start.const_data_ptr<int32_t>();
-  causal_attention_forward(p);
-  return s;
-}
-
-at::Tensor backward_cpu(const at::Tensor& d_out, const at::Tensor& qk, const at::Tensor& qkv, const aten::AttentionState& state,
-                        const AttentionArgs& a) {
-  const int64_t width = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  at::Tensor d_qkv = at::empty_like(qkv);
-  AttentionBackward p;
-  p.shape = shape_of(a, a.seq);
-  p.dtype = kernel_dtype(qkv), p.scale = static_cast<float>(a.scale);
-  p.q = column(qk, 0), p.k = column(qk, width), p.v = column(qkv, width + kv);
-  p.dq = column(d_qkv, 0), p.dk = column(d_qkv, width), p.dv = column(d_qkv, width + kv);
-  p.q_layout.row = p.k_layout.row = qk.stride(0), p.v_layout.row = qkv.stride(0);
-  p.dq_layout.row = p.dk_layout.row = p.dv_layout.row = d_qkv.stride(0);
-  p.out = state.out.const_data_ptr(), p.d_out = d_out.const_data_ptr(), p.lse = state.lse.const_data_ptr<float>();
-  p.out_layout.row = state.out.stride(0), p.d_out_layout.row = d_out.stride(0);
-  if (a.documents.start.defined()) p.doc_start = a.documents.start.const_data_ptr<int32_t>();
-  causal_attention_backward(p);
-  rotated_backward(d_qkv, keys_of(d_qkv, a), qkv, d_qkv, a);
-  return d_qkv;
-}
-
-// Rotated back on their way into the gradient of the joint projection.
-at::Tensor backward_cuda(const at::Tensor& d_out, const at::Tensor& qkv, const aten::AttentionState& state, const AttentionArgs& a) {
-  const int64_t width = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
-  const aten::AttentionGradients g = aten::attention_backward(d_out, state, a);
-  at::Tensor d_qkv = at::empty({d_out.size(0), width + 2 * kv}, d_out.options());
-  rotated_backward(g.q, g.k, qkv, d_qkv, a);
-  d_qkv.narrow(1, width + kv, kv).copy_(g.v);
+// Rotated back on their way into the gradient of the joint projection; on the processor attention writes them there.
+at::Tensor causal_backward(const at::Tensor& d_out, const at::Tensor& qkv, const aten::AttentionState& state, const AttentionArgs& a) {
+  at::Tensor d_qkv;
+  aten::AttentionGradients g;
+  const auto make_room = [&] {
+    d_qkv = at::empty(qkv.sizes(), qkv.options());
+    return heads_in(d_qkv, d_qkv, a);
+  };
+  if (qkv.is_cpu()) {
+    const Heads room = make_room();
+    g = attend_backward(d_out, state, a, {room.q, room.k, room.v});
+  } else {
+    g = attend_backward(d_out, state, a, {});
+    make_room().v.copy_(g.v);
+  }
+  rotated_backward(as_rows(g.q), as_rows(g.k), qkv, d_qkv, a);
   return d_qkv;
 }
 
@@ -173,25 +137,22 @@ Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
   at::Tensor& out = result.value;
   std::vector<at::Tensor> inputs = {qkv};
   if (args.q_norm != nullptr) inputs.insert(inputs.end(), {args.q_norm->value, args.k_norm->value});
+  if (args.sinks != nullptr) inputs.push_back(args.sinks->value);
   const bool recording = records(inputs);
   OpNode::Backward backward;
   {
     at::NoGradGuard no_grad;
     const at::Tensor qk = rotated(plain, args);
-    const auto compute = [&] {
-      return plain.is_cpu() ? forward_cpu(qk, plain, args) : aten::attention(qk, plain, args, recording || saves);
-    };
+    const Heads in = heads_in(qk, plain, args);
+    const auto compute = [&] { return attend(in.q, in.k, in.v, args, recording || saves); };
     const auto state = std::make_shared<aten::AttentionState>(saves ? saves->attention(compute) : compute());
     out = state->out.detach();
-    result.kept = recording && (plain.is_cpu() || state->attended.is_alias_of(out));
-    if (!plain.is_cpu()) {
-      if (recording) aten::set_inputs(*state, qk, plain, args);
-      state->out = at::Tensor();
-    }
-    backward = [qk, plain, state, args, count = inputs.size()](const variable_list& g) {
-      const at::Tensor d_out = g[0].contiguous();
+    result.kept = recording && state->attended.is_alias_of(out);
+    state->out = at::Tensor();
+    if (recording) state->q = in.q, state->k = in.k, state->v = in.v;
+    backward = [plain, state, args, count = inputs.size()](const variable_list& g) {
       variable_list gradients(count);  // those of the weights are added by now
-      gradients[0] = plain.is_cpu() ? backward_cpu(d_out, qk, plain, *state, args) : backward_cuda(d_out, plain, *state, args);
+      gradients[0] = causal_backward(g[0].contiguous(), plain, *state, args);
       return gradients;
     };
   }
@@ -202,30 +163,9 @@ Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
 at::Tensor causal_attention_cached(const at::Tensor& qkv, const AttentionArgs& args, KvCache& cache) {
   at::NoGradGuard no_grad;
   check_args(qkv, args, args.seq);
-  const int64_t d = args.head_dim, width = args.heads * d, kv = args.kv_heads * d, total = cache.length + args.seq;
-  check(total <= cache.k.size(1), "generate: {} positions do not fit a cache of {}", total, cache.k.size(1));
   const at::Tensor plain = qkv.detach(), qk = rotated(plain, args, cache.length);
-  cache.k.narrow(1, cache.length, args.seq).copy_(keys_of(qk, args).view({args.batch, args.seq, kv}));
-  cache.v.narrow(1, cache.length, args.seq).copy_(plain.narrow(1, width + kv, kv).view({args.batch, args.seq, kv}));
-  cache.length = total;
-  // Keys before the window of the first query are not read.
-  const int64_t seen = args.window > 0 ? std::min(total, args.seq + args.window - 1) : total;
-  const at::Tensor keys = cache.k.narrow(1, total - seen, seen), values = cache.v.narrow(1, total - seen, seen);
-  if (plain.is_cpu()) {
-    at::Tensor out = at::empty({plain.size(0), width}, plain.options());
-    AttentionForward p;
-    p.shape = shape_of(args, seen);
-    p.dtype = kernel_dtype(plain), p.scale = static_cast<float>(args.scale);
-    p.q = qk.const_data_ptr(), p.k = keys.const_data_ptr(), p.v = values.const_data_ptr(), p.out = out.data_ptr();
-    p.q_layout.row = qk.stride(0), p.out_layout.row = width;
-    p.k_layout = p.v_layout = {kv, keys.stride(0)};
-    causal_attention_forward(p);
-    return out;
-  }
-  const auto heads = [&](const at::Tensor& t, int64_t n) {
-    return t.reshape({args.batch, t.numel() / (args.batch * n * d), n, d}).transpose(1, 2);
-  };
-  return aten::attention_cached(heads(qk.narrow(1, 0, width), args.heads), heads(keys, args.kv_heads), heads(values, args.kv_heads), args);
+  const Heads in = heads_in(qk, plain, args);
+  return attend_cached(in.q, in.k, in.v, args, cache);
 }
 
 }  // namespace halftone

@@ -21,6 +21,7 @@ Documents documents_of(const at::Tensor& start, c10::Device device);
 struct AttentionArgs {
   int64_t batch = 0, seq = 0;  // rows of qkv = batch * seq
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t v_dim = 0;           // elements of a value head; 0: head_dim
   double scale = 0;            // usually head_dim^-0.5
   at::Tensor cos, sin;         // fp32 [positions, rotated / 2]: of the first `rotated` elements of a head, all or fewer
   bool rotate_halves = false;  // pairs (j, j + d/2) instead of neighbours (2j, 2j + 1)
@@ -30,6 +31,8 @@ struct AttentionArgs {
   // RMSNorm of every head of q and k before they are rotated, weights [head_dim]; null: none.
   Weight *q_norm = nullptr, *k_norm = nullptr;
   double norm_eps = 0;
+  // A score [heads] that every softmax of a head has beside those of its keys, with no value: out * sigmoid(lse - sink). Null: none.
+  Weight* sinks = nullptr;
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. The storage of `qkv` is consumed:
@@ -37,7 +40,7 @@ struct AttentionArgs {
 // (ops/saves.h).
 Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves = nullptr);
 
-// Keys and values of the positions seen so far, one layer: [batch, capacity, Hkv * d] each.
+// Keys [batch, capacity, Hkv * d] and values [batch, capacity, Hkv * dv] of the positions seen so far, one layer.
 struct KvCache {
   at::Tensor k, v;
   int64_t length = 0;
