@@ -149,6 +149,7 @@ constexpr const char* kBenchHelp =
     "halftone bench NAME [options]\n\n"
     "  train      training steps of a configuration on random tokens: tokens/s, memory, time to the first step\n"
     "  linear     one linear layer, forward and backward with all quantisation, every recipe beside bf16\n"
+    "  experts    the experts of a layer, forward and backward with their permutation, every recipe beside bf16\n"
     "  mm         matrix products of every format and layout beside bf16 and LibTorch's own\n"
     "  quantize   quantisers: GB/s beside a plain copy\n"
     "  roofline   for which M, K, N a recipe beats bf16: predicted and measured\n\n"
@@ -162,7 +163,7 @@ constexpr const char* kBenchHelp =
 }  // namespace
 
 int bench_command(Arguments args) {
-  check(!args.empty(), "bench: expected what to measure: train, linear, mm, quantize or roofline; see halftone bench --help");
+  check(!args.empty(), "bench: expected what to measure: train, linear, experts, mm, quantize or roofline; see halftone bench --help");
   const std::string& what = args[0];
   const Arguments rest = args.subspan(1);
   if (what == "--help" || what == "-h") return print(kBenchHelp), 0;
@@ -170,8 +171,9 @@ int bench_command(Arguments args) {
   if (what == "linear") return bench::linear_command(rest);
   if (what == "mm") return bench::mm_command(rest);
   if (what == "quantize") return bench::quantize_command(rest);
+  if (what == "experts") return bench::experts_command(rest);
   if (what == "roofline") return bench::roofline_command(rest);
-  fail("bench: expected train, linear, mm, quantize or roofline, found '{}'; see halftone bench --help", what);
+  fail("bench: expected train, linear, experts, mm, quantize or roofline, found '{}'; see halftone bench --help", what);
 }
 
 }  // namespace halftone

@@ -7,6 +7,7 @@ namespace halftone::bench {
 int mm_command(Arguments args);
 int quantize_command(Arguments args);
 int linear_command(Arguments args);
+int experts_command(Arguments args);
 int roofline_command(Arguments args);
 
 }  // namespace halftone::bench

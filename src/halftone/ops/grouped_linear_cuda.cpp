@@ -1,10 +1,216 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+
 #include "halftone/base/error.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/draws.h"
 #include "halftone/ops/grouped_prepared.h"
 
 namespace halftone {
+namespace {
 
-LinearCall grouped_linear_cuda(const at::Tensor&, GroupedLinears& grouped, const ExpertRows&, const LinearOptions&) {
-  fail("{}: grouped products on a GPU are not there yet", grouped.weights.front()->name);
+at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
+  if (a.quantized()) return b_type;
+  return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
+}
+
+// The copies of one expert each as one operand, [E * rows, k].
+Operand stacked(const std::vector<Operand>& parts) {
+  Operand all = parts.front();
+  all.rows *= static_cast<int64_t>(parts.size()), all.groups = static_cast<int64_t>(parts.size());
+  for (at::Tensor Operand::*member : {&Operand::codes, &Operand::packed, &Operand::scales, &Operand::zeros, &Operand::outer,
+                                      &Operand::macro, &Operand::values, &Operand::fold_scale}) {
+    if (!(all.*member).defined()) continue;
+    std::vector<at::Tensor> tensors;
+    for (const Operand& p : parts) tensors.push_back(p.*member);
+    all.*member = at::cat(tensors);
+  }
+  return all;
+}
+
+// One call's forward and backward: a product for each weight, of all experts at once.
+class Call {
+ public:
+  Call(GroupedLinears& grouped, const at::Tensor& x, const ExpertRows& rows, const LinearOptions& o)
+      : grouped_(grouped),
+        r_(grouped.recipe),
+        rows_(rows),
+        x_type_(x.scalar_type()),
+        context_(o.step),
+        capture_(cuda::current_capture(x.device())) {
+    check(!r_.emulate && !r_.dge,
+          "{}: experts on a GPU take neither emulated products nor quantize.use_dge; set it to false or add "
+          "GroupedExperts to quantize.ignore",
+          name());
+  }
+
+  at::Tensor forward(const at::Tensor& x, const LinearOptions& o) {
+    make_weights();
+    const CopyRequest row = request(r_.x_forward, r_.w_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, name(), "x.fwd");
+    const bool keep =
+        o.keep && std::any_of(grouped_.weights.begin(), grouped_.weights.end(), [](const Weight* w) { return w->trainable(); });
+    const CopyRequest columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, CopyUse::kept, name(), x_wgrad_role(r_));
+    const RowGroups groups = rows_.groups();
+    OperandCopies copies = quantize(x, &row, keep ? &columns : nullptr, {}, false, nullptr, &groups);
+    if (keep) x_ = std::move(copies.transposed);
+    std::vector<at::Tensor> parts;
+    for (size_t i = 0; i < grouped_.weights.size(); ++i) {
+      const Weight& w = *grouped_.weights[i];
+      at::Tensor y = at::empty({rows_.rows, w.value.size(1)}, x.options().dtype(o.out));
+      cuda::multiply_groups(copies.row, prepared().forward[i], y, gemm::Ragged::rows, rows_, product_options(0));
+      parts.push_back(y);
+    }
+    return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+  }
+
+  at::Tensor dgrad(const at::Tensor& dy, bool want_dx) {
+    make_weights();
+    dy_.clear(), dy_type_ = dy.scalar_type();
+    const RowGroups groups = rows_.groups();
+    at::Tensor dx;
+    int64_t n0 = 0;
+    for (size_t i = 0; i < grouped_.weights.size(); ++i) {
+      const Weight& w = *grouped_.weights[i];
+      const int64_t n = w.value.size(1);
+      const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
+      const CopyRequest row = request(r_.dy_dgrad, r_.w_dgrad, hp, CopyUse::rows, w.name, "dy.dgrad");
+      const CopyRequest columns = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_),
+                                                CopyUse::columns, w.name, dy_wgrad_role(r_));
+      OperandCopies copies =
+          quantize(dy.narrow(1, n0, n), want_dx ? &row : nullptr, w.trainable() ? &columns : nullptr, {}, false, nullptr, &groups);
+      dy_.push_back(std::move(copies.transposed));
+      n0 += n;
+      if (!want_dx) continue;
+      at::Tensor part = at::empty({rows_.rows, grouped_.in_features()}, dy.options());
+      cuda::multiply_groups(copies.row, prepared().dgrad[i], part, gemm::Ragged::rows, rows_, product_options(1));
+      dx = dx.defined() ? dx.add_(part) : part;
+    }
+    return dx;
+  }
+
+  void wgrad() {
+    for (size_t i = 0; i < grouped_.weights.size(); ++i) {
+      Weight& w = *grouped_.weights[i];
+      if (!w.trainable()) continue;
+      ProductOptions options = product_options(2);
+      options.accumulate = !w.grad_is_stale;
+      cuda::multiply_groups(dy_[i], {x_}, w.grad_to_write(), gemm::Ragged::contraction, rows_, options);
+    }
+    dy_.clear(), x_ = Operand();
+  }
+
+ private:
+  const std::string& name() const { return grouped_.weights.front()->name; }
+  GroupedLinears::Prepared& prepared() const { return *grouped_.prepared; }
+  at::ScalarType type_of(const OperandSpec& x, const OperandSpec& w) const {
+    return hp_type(x, x_type_, w, grouped_.weights.front()->value.scalar_type());
+  }
+  ProductOptions product_options(size_t product) const {
+    ProductOptions o;
+    o.fast_accum = r_.fast_accum[product];
+    return o;
+  }
+
+  const uint32_t* replayed_step() const {
+    if (capture_ == 0) return nullptr;
+    check(context_.device_step != nullptr, "{}: expected StepContext::device_step in a graph capture of {}; found none", name(), r_.name);
+    return context_.device_step;
+  }
+  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
+                      const char* role, bool of_weight = false) const {
+    CopyRequest c = product_request(spec, other, hp, at::kCUDA, use, false);
+    c.rounding = operand_rounding(spec, weight, role, context_, of_weight ? 0 : context_.first_row * kDrawsPerToken);
+    if (spec.stochastic) c.rounding.device_step = replayed_step();
+    return c;
+  }
+  // Along tokens, which may be rotated (as in linear.cpp).
+  CopyRequest token_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
+                            const char* role) const {
+    CopyRequest c = request(spec, other, hp, use, weight, role);
+    c.signs = rotation_signs(spec, name(), context_);
+    if (rotates_by_step(spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(name(), context_);
+    return c;
+  }
+
+  // The operands of the weights of this version, those of both products from one read where both are quantised.
+  void make_weights() {
+    GroupedLinears::Prepared::MadeOf state{0, {}, x_type_, capture_};
+    for (const Weight* w : grouped_.weights) state.version += w->version;
+    if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
+    if (!grouped_.prepared) grouped_.prepared = std::make_shared<GroupedLinears::Prepared>();
+    GroupedLinears::Prepared& p = prepared();
+    const bool moved = !r_.w_forward.quantized() || !r_.w_dgrad.quantized();  // plain operands are where the weights lie now
+    if (p.made_of == state && !p.forward.empty() && !moved) return;
+    p.forward.clear(), p.dgrad.clear(), p.made_of = state;
+    for (Weight* w : grouped_.weights) {
+      const CopyRequest f = request(r_.w_forward, r_.x_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, w->name, "w.fwd", true);
+      const CopyRequest d =
+          request(r_.w_dgrad, r_.dy_dgrad, type_of(r_.dy_dgrad, r_.w_dgrad), CopyUse::columns, w->name, w_dgrad_role(r_), true);
+      add_copies(*w, f, d, p);
+    }
+  }
+
+  void add_copies(const Weight& w, const CopyRequest& f, const CopyRequest& d, GroupedLinears::Prepared& p) const {
+    const bool master = w.master.defined();
+    const at::Tensor all = (master ? w.master : w.value).detach();
+    const int64_t experts = all.size(0), n = all.size(1), k = all.size(2);
+    GroupedWeight forward, dgrad;
+    if (!r_.w_forward.quantized()) forward.operand = plain_operand(all.view({experts * n, k}), false), forward.stride = n * k;
+    if (!r_.w_dgrad.quantized()) {
+      dgrad.operand = plain_operand(all.view({experts * n, k}), true);
+      dgrad.operand.rows = experts * k, dgrad.operand.k = n, dgrad.stride = n * k;
+    }
+    const CopyRequest* row = r_.w_forward.quantized() ? &f : nullptr;
+    const CopyRequest* transposed = r_.w_dgrad.quantized() ? &d : nullptr;
+    std::vector<Operand> rows, columns;
+    // All at once where no block lies in two experts and the scales of a transposed matrix lie as the product reads them.
+    const bool by_128 = r_.w_forward.block == 128 || r_.w_dgrad.block == 128 || r_.w_forward.two_level == TwoLevel::macro;
+    if ((row != nullptr || transposed != nullptr) && n % kGroupRows == 0 && !by_128) {
+      const at::Tensor offsets = at::arange(experts + 1, rows_.offsets.options()) * static_cast<int>(n);
+      const RowGroups groups{experts, offsets.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>() + 1};
+      OperandCopies copies = quantize(all.view({experts * n, k}), row, transposed, {}, master, nullptr, &groups);
+      if (row != nullptr) forward.operand = std::move(copies.row), forward.stride = n * forward.operand.k;
+      if (transposed != nullptr) dgrad.operand = std::move(copies.transposed), dgrad.ld = experts * n, dgrad.stride = n;
+    } else if (row != nullptr || transposed != nullptr) {
+      for (int64_t e = 0; e < experts; ++e) {
+        CopyRequest of_row = f, of_columns = d;
+        of_row.rounding.first_row += e * n, of_columns.rounding.first_row += e * n;
+        OperandCopies copies = quantize(all.select(0, e), row ? &of_row : nullptr, transposed ? &of_columns : nullptr, {}, master);
+        if (row != nullptr) rows.push_back(std::move(copies.row));
+        if (transposed != nullptr) columns.push_back(std::move(copies.transposed));
+      }
+      if (row != nullptr) forward.operand = stacked(rows), forward.stride = n * forward.operand.k;
+      if (transposed != nullptr) dgrad.operand = stacked(columns), dgrad.stride = k * dgrad.operand.k;
+    }
+    p.forward.push_back(std::move(forward)), p.dgrad.push_back(std::move(dgrad));
+  }
+
+  GroupedLinears& grouped_;
+  const LinearRecipe& r_;
+  const ExpertRows rows_;
+  const at::ScalarType x_type_;
+  const StepContext context_;
+  const uint64_t capture_;
+  Operand x_;                // for wgrad
+  std::vector<Operand> dy_;  // between the parts of backward
+  at::ScalarType dy_type_{};
+};
+
+}  // namespace
+
+LinearCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
+  const auto call = std::make_shared<Call>(grouped, x, rows, options);
+  LinearCall result{call->forward(x, options), {}, {}};
+  if (!options.keep) return result;
+  result.dgrad = [call](const Activation& dy, bool want_dx) { return call->dgrad(row_major(dy.value), want_dx); };
+  result.wgrad = [call] { call->wgrad(); };
+  return result;
 }
 
 }  // namespace halftone

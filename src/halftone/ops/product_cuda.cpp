@@ -9,6 +9,7 @@
 #include "halftone/gemm/product_operand.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
+#include "halftone/ops/grouped_prepared.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product_backends.h"
 #include "halftone/ops/product_choices.h"
@@ -114,6 +115,41 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   const char* error = m.product(&p, current_stream(out.device()));
   if (choices != nullptr && choices->keep_new()) log_debug("product of {} by {}: chosen in {:.0f} ms", a, b, watch.seconds() * 1e3);
   check(error == nullptr, "product of {} by {}: {}", a, b, error ? error : "");
+}
+
+void multiply_groups(const Operand& a_in, const GroupedWeight& b_in, const at::Tensor& out, gemm::Ragged ragged, const ExpertRows& rows,
+                     const ProductOptions& options) {
+  // What stands for a number in a copy does not depend on its group: factors are left outside.
+  const auto form_read = [](Operand x, const Form& form) {
+    const int64_t groups = std::exchange(x.groups, 0);
+    Operand y = readable(x, form);
+    y.groups = groups;
+    return y;
+  };
+  const Form form = form_of(a_in.spec, b_in.operand.spec, numbers_type(a_in, b_in.operand), false, this_device());
+  check(form.path != Path::dequantized, "experts: no product of groups for {} by {}", a_in, b_in.operand);
+  const Operand a = form_read(a_in, form), b = form_read(b_in.operand, form);
+  gemm::GroupedProduct p;
+  p.ragged = ragged, p.groups = rows.groups(), p.rows = rows.rows;
+  static_cast<gemm::ProductOperand&>(p.a) = operand(a), static_cast<gemm::ProductOperand&>(p.b) = operand(b);
+  if (ragged == gemm::Ragged::rows) {
+    p.n = out.size(1), p.k = a.k, p.b.stride = b_in.stride;
+    if (b_in.ld > 0) p.b.ld = b_in.ld;
+    if (b.spec.block == 128 && b.scales.defined()) p.b.scale_stride = b.scales.numel() / rows.experts;
+  } else {
+    p.m = out.size(1), p.n = out.size(2);
+  }
+  p.d = out.data_ptr(), p.d_type = kernel_dtype(out);
+  p.accumulate = options.accumulate, p.fast_accumulation = options.fast_accum;
+  for (const Operand* x : {&a, &b}) {
+    if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3
+  }
+  const Module& m = required_module();
+  p.workspace_bytes = m.grouped_product_workspace(&p);
+  const at::Tensor workspace = at::empty({std::max<int64_t>(p.workspace_bytes, 1)}, out.options().dtype(at::kByte));
+  p.workspace = workspace.data_ptr();
+  const char* error = m.grouped_product(&p, current_stream(out.device()));
+  check(error == nullptr, "product of groups, {} by {}: {}", a, b, error ? error : "");
 }
 
 CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate) {
