@@ -44,7 +44,7 @@ std::vector<BackendCase> backend_cases() {
 
 using AttentionBackend = OnDeviceWith<BackendCase>;
 
-AttentionArgs args_of(const BackendCase& c, int64_t batch, int64_t seq) {
+AttentionArgs args_of_case(const BackendCase& c, int64_t batch, int64_t seq) {
   AttentionArgs a = args_of(batch, seq, 8, 8 / c.group, c.head_dim, c.documents, c.window);
   a.v_dim = c.v_dim > 0 ? c.v_dim : c.head_dim;
   return a;
@@ -69,7 +69,7 @@ TEST_P(AttentionBackend, EqualsTheDefinitionInFp64) {
   const BackendCase& c = param();
   for (const int64_t seq : {201, 67 + 3}) {
     at::manual_seed(11);
-    const AttentionArgs a = args_of(c, 3, seq);
+    const AttentionArgs a = args_of_case(c, 3, seq);
     const at::Tensor qkv = random(3 * seq, columns_of(a)), d_out = random(3 * seq, 8 * a.v_dim);
     const Result expected = reference(qkv, d_out, a, false);
     const ByBackend found(qkv, d_out, a, c.backend);
@@ -104,7 +104,7 @@ TEST_P(AttentionBackend, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   const int64_t last = std::min(c.window > 0 ? place + c.window - 1 : seq - 1, c.documents ? seq - 2 : seq - 1);
   if ((c.window == 0 && !c.documents) || c.window == 201) GTEST_SKIP() << "nothing is outside";
   at::manual_seed(14);
-  const AttentionArgs a = args_of(c, 2, seq);
+  const AttentionArgs a = args_of_case(c, 2, seq);
   const Deterministic on;
   // Row 0 alone is divided into documents.
   const auto inside = [&](const at::Tensor& t) { return t.narrow(0, first, last + 1 - first); };

@@ -60,7 +60,9 @@ TEST_P(AttentionOfModels, EqualsTheDefinitionInFp64) {
     const Result expected = reference(qkv, d_out, a, true), found = run_op(qkv, d_out, a);
     EXPECT_LT(relative(expected.out, found.out), exact ? 1e-5 : 6e-3);
     EXPECT_LT(relative(expected.d_qkv, found.d_qkv), exact ? 1e-5 : 1.2e-2);
-    if (c.sinks) EXPECT_LT(relative(expected.d_sinks, sinks.grad), exact ? 1e-5 : 2e-2);
+    if (c.sinks) {
+      EXPECT_LT(relative(expected.d_sinks, sinks.grad), exact ? 1e-5 : 2e-2);
+    }
     if (!c.norm) continue;
     EXPECT_LT(relative(expected.d_q_norm, norms.q.grad), exact ? 1e-5 : 2e-2);
     EXPECT_LT(relative(expected.d_k_norm, norms.k.grad), exact ? 1e-5 : 2e-2);
