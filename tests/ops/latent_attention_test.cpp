@@ -82,13 +82,13 @@ TEST_P(LatentAttention, EqualsTheDefinitionInFp64) {
   const bool exact = param() == at::kFloat;
   for (const Dims& d : kDims) {
     for (const int64_t seq : {1, 17, 150}) {
-      for (int i = 0; i < 8; ++i) {
-        const bool documents = i & 1, halves = i & 2, all = i & 4;
-        SCOPED_TRACE(fmt::format("{} + {}, {}; {} tokens, documents {}, halves {}, window and sinks {}", d.nope, d.rope, d.v, seq,
-                                 documents, halves, all));
+      for (int i = 0; i < 4; ++i) {
+        const bool documents = i & 1, all = i & 2;
+        SCOPED_TRACE(
+            fmt::format("{} + {}, {}; {} tokens, documents {}, halves, window and sinks {}", d.nope, d.rope, d.v, seq, documents, all));
         at::manual_seed(31);
         AttentionArgs a = latent_args(d, 2, seq, documents, all ? 40 : 0);
-        a.rotate_halves = halves;
+        a.rotate_halves = all;
         Weight sinks = make_sinks(d.heads, param());
         // A row of one token has no gradient of scores without them.
         if (all || seq == 1) a.sinks = &sinks;
