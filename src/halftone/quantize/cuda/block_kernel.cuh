@@ -95,7 +95,7 @@ __device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyAr
 // Bytes of the scales that codes fold against, of a lane's kVectors vectors from r on, and what products multiply by, written by the thread
 // blocks of the first tile (`first`). kLanes: that have the vectors of a tile between them.
 template <int kLanes, int kVectors>
-__device__ __forceinline__ void references_of(const CopyArgs& d, int r, int tile_r, bool first, uint32_t tensor_amax,
+__device__ __forceinline__ void references_of(const CopyArgs& d, int r, int row, bool first, uint32_t tensor_amax,
                                               uint32_t (&byte)[kVectors]) {
   const bool writes = first && d.fold_scale != nullptr;
   if (d.form == ValueForm::fold_e5m2) {
@@ -104,12 +104,11 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, int tile
     if (writes && r == 0) *d.fold_scale = byte[0] == 255 ? quiet_nan() : fold_scale(Float::e5m2, static_cast<int>(byte[0]) - 127);
     return;
   }
-  const uint32_t* amax = d.group_amax;
-  if (d.tile_groups != nullptr) amax += int64_t{set_of_tile(d, tile_r)} * d.set_words;
+  const int set = first_of_set(d, row);
   uint32_t whole = 0;
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
-    byte[j] = r + j < d.R ? amax[r + j] : 0u;
+    byte[j] = r + j < d.R ? d.group_amax[set + r + j] : 0u;
     whole = max(whole, byte[j]);
   }
   if (d.tile) whole = max_over(whole, kLanes - 1);
@@ -259,10 +258,10 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if constexpr (kRow) {
     const CopyArgs& d = a.row;
     const int row = row0 + lane;
-    const uint32_t tensor = read_tensor_amax(d, tile_r, lane);
+    const uint32_t tensor = read_tensor_amax(d, row0, lane);
     const CopyLevel<kStep, kBlock> level(d, tensor, row == 0 && column0 == 0);
     uint32_t reference[1] = {};
-    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32>(d, row, tile_r, column0 == 0, tensor, reference);
+    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32>(d, row, row0, column0 == 0, tensor, reference);
     const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
     const uint32_t place =
         __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
@@ -304,10 +303,10 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if constexpr (kTransposed) {
     const CopyArgs& d = a.transposed;
     const int column = column0 + 2 * lane;
-    const uint32_t tensor = read_tensor_amax(d, tile_r, lane);
+    const uint32_t tensor = read_tensor_amax(d, row0, lane);
     const CopyLevel<kStep, kBlock> level(d, tensor, column == 0 && row0 == 0);
     uint32_t reference[2] = {};
-    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<16>(d, column, tile_r, row0 == 0, tensor, reference);
+    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<16>(d, column, row0, row0 == 0, tensor, reference);
     const uint32_t place = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
     Pair rows[32];
 #pragma unroll

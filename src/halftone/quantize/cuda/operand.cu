@@ -31,6 +31,7 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
   if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 32 || p.ld > INT32_MAX / 32 || p.cols > kMost || (!transposed && C > kMost)) return {};
   if (p.rows > kMostRows || (transposed && C > kMostRows)) return {};
+  if (sets_of(p.groups) * p.cols > INT32_MAX / 2) return {};
   if (!aligned_to(copy.codes, 8) || !aligned_to(copy.packed, 4) || !aligned_to(copy.values, 16)) return {};
   if (s.stochastic && !whole_groups(copy.rounding, p.rows, p.cols, C)) return {};
   const bool fp8 = s.element == Element::e4m3 || s.element == Element::e5m2, fp4 = s.element == Element::e2m1;

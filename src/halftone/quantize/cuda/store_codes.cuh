@@ -216,13 +216,18 @@ __device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long
   }
 }
 
-// Which of the sets of maxima is that of a tile's rows.
-__device__ __forceinline__ int set_of_tile(const CopyArgs& d, int tile_r) { return d.tile_groups == nullptr ? 0 : d.tile_groups[tile_r]; }
+// Which of the sets of maxima is that of a row of the matrix, and where in group_amax it begins.
+__device__ __forceinline__ int set_of_row(const CopyArgs& d, int row) {
+  return d.tile_groups == nullptr ? 0 : d.tile_groups[static_cast<unsigned>(row) / kTile];
+}
+__device__ __forceinline__ int first_of_set(const CopyArgs& d, int row) {
+  return d.tile_groups == nullptr ? 0 : d.tile_groups[static_cast<unsigned>(row) / kTile] * d.set_words;
+}
 // The largest magnitude of the tensor, or of the group of rows, from the words of an earlier pass; every lane gets it.
-__device__ __forceinline__ uint32_t read_tensor_amax(const CopyArgs& d, int tile_r, int lane) {
+__device__ __forceinline__ uint32_t read_tensor_amax(const CopyArgs& d, int row, int lane) {
   uint32_t a = 0;
   if (d.tensor_amax == nullptr) return a;
-  const uint32_t* parts = d.tensor_amax + set_of_tile(d, tile_r);
+  const uint32_t* parts = d.tensor_amax + set_of_row(d, row);
   const int count = d.tensor_parts;
 #pragma unroll
   for (int i = 0; i < kStatisticsParts; i += 32) {

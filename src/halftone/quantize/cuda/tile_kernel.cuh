@@ -12,7 +12,6 @@ namespace halftone::device {
 struct Place {
   int lane, warp, r, c;
   bool first_tile;  // of the tiles along C: this thread block writes the scales of whole rows
-  int tile_r;       // of the matrix's rows
 };
 
 // The scales of the rows that a lane owns where an earlier pass has found their maxima or the tensor's: read for both copies before
@@ -27,15 +26,14 @@ struct Groups {
   static __device__ __forceinline__ bool writes(const Place& p) { return kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0; }
 
   __device__ __forceinline__ void read(const CopyArgs& d, const Place& p, uint32_t tensor_amax) {
-    const uint32_t* own = d.group_amax;
-    if (kAxis == 1 && d.tile_groups != nullptr) own += int64_t{set_of_tile(d, p.tile_r)} * d.set_words;
+    const int set = kAxis == 1 ? first_of_set(d, p.c) : 0;
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const int r = p.r + first(p.lane) + j;
       const bool has = d.group_amax != nullptr && r < d.R;
-      amax[j] = d.per_tensor ? tensor_amax : has ? own[r] : 0u;
+      amax[j] = d.per_tensor ? tensor_amax : has ? d.group_amax[set + r] : 0u;
       negative[j] = 0;
-      if (kCoder == Coder::integer && d.element == Element::int4 && has) negative[j] = own[d.R + r];
+      if (kCoder == Coder::integer && d.element == Element::int4 && has) negative[j] = d.group_amax[set + d.R + r];
     }
   }
   __device__ __forceinline__ void make(const CopyArgs& d, const Place& p) {
@@ -44,7 +42,7 @@ struct Groups {
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) {
       const int r = p.r + first(p.lane) + j;
-      const ScalePair s = kCoder == Coder::integer && d.scale_pair != nullptr ? d.scale_pair[set_of_tile(d, p.tile_r)]
+      const ScalePair s = kCoder == Coder::integer && d.scale_pair != nullptr ? d.scale_pair[set_of_row(d, kAxis == 0 ? p.r : p.c)]
                                                                               : group_rule<kCoder>(d, amax[j], negative[j]);
       if (writer && r < (d.per_tensor ? 1 : d.R)) scales[r] = s.scale;
       factor[j] = s.inv;
@@ -251,7 +249,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
     }
   }
   round_elements(x, a.as_bf16);
-  const Place row_place{lane, warp, row, column, column0 == 0, tile_r}, column_place{lane, warp, column, row, row0 == 0, tile_r};
+  const Place row_place{lane, warp, row, column, column0 == 0}, column_place{lane, warp, column, row, row0 == 0};
   if (a.dependent) wait_for_primary();
   uint32_t row_shared[2] = {}, column_shared[2] = {};
   Groups<kCoder, 0> row_groups;
@@ -260,8 +258,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
     __shared__ SharedAmax shared;
     exchange(shared, x, warp, lane, kRow ? a.row.tile : a.transposed.tile, row_shared, column_shared);
   } else {
-    if constexpr (kRow) row_groups.read(a.row, row_place, read_tensor_amax(a.row, tile_r, lane));
-    if constexpr (kTransposed) column_groups.read(a.transposed, column_place, read_tensor_amax(a.transposed, tile_r, lane));
+    if constexpr (kRow) row_groups.read(a.row, row_place, read_tensor_amax(a.row, row0, lane));
+    if constexpr (kTransposed) column_groups.read(a.transposed, column_place, read_tensor_amax(a.transposed, row0, lane));
     if constexpr (kRow) row_groups.make(a.row, row_place);
     if constexpr (kTransposed) column_groups.make(a.transposed, column_place);
   }
