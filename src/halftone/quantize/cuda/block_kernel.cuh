@@ -94,17 +94,17 @@ __device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyAr
 
 // Bytes of the scales that codes fold against, of a lane's kVectors vectors from r on, and what products multiply by, written by the thread
 // blocks of the first tile (`first`). kLanes: that have the vectors of a tile between them.
-template <int kLanes, int kVectors>
+template <int kLanes, bool kGroups, int kVectors>
 __device__ __forceinline__ void references_of(const CopyArgs& d, int r, int row, bool first, uint32_t tensor_amax,
                                               uint32_t (&byte)[kVectors]) {
-  const bool writes = first && d.fold_scale != nullptr;
+  const bool writes = first && (!kGroups || d.fold_scale != nullptr);
   if (d.form == ValueForm::fold_e5m2) {
 #pragma unroll
     for (int j = 0; j < kVectors; ++j) byte[j] = mx_byte(d.mx, tensor_amax);
     if (writes && r == 0) *d.fold_scale = byte[0] == 255 ? quiet_nan() : fold_scale(Float::e5m2, static_cast<int>(byte[0]) - 127);
     return;
   }
-  const int set = first_of_set(d, row);
+  const int set = kGroups ? first_of_set(d, row) : 0;
   uint32_t whole = 0;
 #pragma unroll
   for (int j = 0; j < kVectors; ++j) {
@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   using Warp = BlockWarp<T, kStochastic, kForm, kCopies>;
   using Pair = RowPair<T>;
   constexpr int kPitch = Warp::kPitch, kBlocks = 32 / kBlock, kVectors = kBlock / 8;
-  constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
+  constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row, kGroups = kForm != Form::folded;
   extern __shared__ __align__(128) uint8_t memory[];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const auto [tile_r, tile_c] = TileAt(a.backwards);
@@ -258,10 +258,10 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if constexpr (kRow) {
     const CopyArgs& d = a.row;
     const int row = row0 + lane;
-    const uint32_t tensor = read_tensor_amax(d, row0, lane);
+    const uint32_t tensor = read_tensor_amax<kGroups>(d, row0, lane);
     const CopyLevel<kStep, kBlock> level(d, tensor, row == 0 && column0 == 0);
     uint32_t reference[1] = {};
-    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32>(d, row, row0, column0 == 0, tensor, reference);
+    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32, kGroups>(d, row, row0, column0 == 0, tensor, reference);
     const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
     const uint32_t place =
         __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
@@ -303,10 +303,10 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if constexpr (kTransposed) {
     const CopyArgs& d = a.transposed;
     const int column = column0 + 2 * lane;
-    const uint32_t tensor = read_tensor_amax(d, row0, lane);
+    const uint32_t tensor = read_tensor_amax<kGroups>(d, row0, lane);
     const CopyLevel<kStep, kBlock> level(d, tensor, column == 0 && row0 == 0);
     uint32_t reference[2] = {};
-    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<16>(d, column, row0, row0 == 0, tensor, reference);
+    if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<16, kGroups>(d, column, row0, row0 == 0, tensor, reference);
     const uint32_t place = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);
     Pair rows[32];
 #pragma unroll

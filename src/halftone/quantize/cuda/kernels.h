@@ -16,8 +16,9 @@ enum class Step : int { multiply, divide, exact };
 // Which copies a kernel writes.
 enum class Copies : int { row = 1, transposed = 2, both = 3 };
 
-// What a kernel writes of its copies beside scales: one form, which it then need not ask for, or whatever they have.
-enum class Form : int { any, codes, packed, bf16, folded };
+// What a kernel writes of its copies beside scales: one form, which it then need not ask for, or whatever they have. Folded values of
+// groups of rows have kernels of their own: where MXFP4 waits for arithmetic, looking up the group costs it 1%.
+enum class Form : int { any, codes, packed, bf16, folded, folded_groups };
 
 struct TileGrid {
   unsigned rows, columns;
@@ -76,10 +77,11 @@ cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stre
   X(bf16, Coder::e5m2, Step::exact, 32, R, bf16)    \
   X(float, Coder::e4m3, Step::multiply, 32, R, any) \
   X(float, Coder::e5m2, Step::multiply, 32, R, any)
-#define HALFTONE_BLOCKS_MXFP4(X, R)                \
-  X(bf16, Coder::e2m1, Step::exact, 32, R, any)    \
-  X(bf16, Coder::e2m1, Step::exact, 32, R, folded) \
-  X(bf16, Coder::e2m1, Step::multiply, 32, R, any) \
+#define HALFTONE_BLOCKS_MXFP4(X, R)                       \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, any)           \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, folded)        \
+  X(bf16, Coder::e2m1, Step::exact, 32, R, folded_groups) \
+  X(bf16, Coder::e2m1, Step::multiply, 32, R, any)        \
   X(float, Coder::e2m1, Step::multiply, 32, R, any)
 // The chains of torchao (multiply) and of ALTO (divide).
 #define HALFTONE_BLOCKS_FP4_TORCHAO(X, R)             \

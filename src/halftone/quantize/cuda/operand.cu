@@ -266,7 +266,8 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
   const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
   a.tiles_r = static_cast<int>(grid.rows);
   const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
-  const Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
+  Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
+  if (form == Form::folded && groups) form = Form::folded_groups;
   kernel_of(p.type, f, form)(a, copies, grid, stream);
   return cudaGetLastError();
 }

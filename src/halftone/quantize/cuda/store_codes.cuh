@@ -77,7 +77,7 @@ __device__ __forceinline__ ValueWords value_words(const CopyArgs& d, float scale
   const uint32_t bits = __float_as_uint(scale);
   if constexpr (kCoder != Coder::e2m1) return {bits, 0, 0};
   if constexpr (kForm == Form::bf16) return {__byte_perm(bits, bits, 0x3232), 0, 0};
-  if (kForm != Form::folded && d.form == ValueForm::bf16) return {__byte_perm(bits, bits, 0x3232), 0, 0};
+  if (kForm == Form::any && d.form == ValueForm::bf16) return {__byte_perm(bits, bits, 0x3232), 0, 0};
   return d.form == ValueForm::fold_e4m3 ? fold_words<Float::e4m3>(byte, reference) : fold_words<Float::e5m2>(byte, reference);
 }
 
@@ -224,10 +224,11 @@ __device__ __forceinline__ int first_of_set(const CopyArgs& d, int row) {
   return d.tile_groups == nullptr ? 0 : d.tile_groups[static_cast<unsigned>(row) / kTile] * d.set_words;
 }
 // The largest magnitude of the tensor, or of the group of rows, from the words of an earlier pass; every lane gets it.
+template <bool kGroups = true>
 __device__ __forceinline__ uint32_t read_tensor_amax(const CopyArgs& d, int row, int lane) {
   uint32_t a = 0;
   if (d.tensor_amax == nullptr) return a;
-  const uint32_t* parts = d.tensor_amax + set_of_row(d, row);
+  const uint32_t* parts = d.tensor_amax + (kGroups ? set_of_row(d, row) : 0);
   const int count = d.tensor_parts;
 #pragma unroll
   for (int i = 0; i < kStatisticsParts; i += 32) {
