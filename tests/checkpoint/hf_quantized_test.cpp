@@ -199,7 +199,7 @@ TEST(HfQuantized, EveryFormatWholeAndByRows) {
     const ModelDescription& model = *step.hf_config()->model;
     for (const auto& [module, values] : files.values) {
       const std::string native = model.family().native_name(module + ".weight").value();
-      const at::Tensor expected = hf_to_native({module + ".weight", values}, model).tensor;
+      const at::Tensor expected = hf_to_native(native, model, [&](const std::string&) { return values; }).tensor;
       const TensorInfo info = step.info(native);
       EXPECT_EQ(info.dtype, FileDType::bf16);
       EXPECT_EQ(info.shape, values.sizes().vec());
@@ -327,7 +327,8 @@ TEST(HfQuantized, WhatThisBuildDoesNotReadIsRefused) {
     expect_error([&] { parse_hf_quantization(root, "config.json"); }, part);
   };
   EXPECT_FALSE(parse_hf_quantization(Json{{"quantization_config", nullptr}}, "x").has_value());
-  refused(R"({"quant_method":"gptq","bits":4})", R"(.quant_method = "gptq" is not supported, expected "fp8" or "compressed-tensors")");
+  refused(R"({"quant_method":"gptq","bits":4})",
+          R"(.quant_method = "gptq" is not supported, expected "fp8", "mxfp4" or "compressed-tensors")");
   refused(R"({"load_in_8bit":true})", ".quant_method is missing");
   refused(R"([1])", " = [1] is not supported");
   refused(R"({"quant_method":"fp8","fmt":"e5m2"})", R"(.fmt = "e5m2" is not supported)");

@@ -214,22 +214,32 @@ TEST(HfFolder, MissingAndUnknownTensors) {
 }
 
 TEST(HfFolder, ReadsTheModelsOfTransformers) {
-  for (const char* name : {"llama_untied", "llama_tied"}) {
+  for (const char* name : {"llama_untied", "llama_tied", "qwen3_moe", "deepseek_v3", "gpt_oss"}) {
     SCOPED_TRACE(name);
     const fs::path folder = fs::path(source_dir()) / "tests/golden" / name;
     const LoadedStep loaded = LoadedStep::open(folder, true);
     const DecoderConfig& config = hyper(*loaded.hf_config());
-    EXPECT_EQ(config.tied, std::string(name) == "llama_tied");
-    const TensorInfo wk = loaded.info("layers.0.attention.wk.weight");
-    EXPECT_EQ(wk.shape, (std::vector<int64_t>{config.n_kv_heads * config.head_dim, config.dim}));
+    EXPECT_EQ(config.tied, std::string(name) == "llama_tied" || std::string(name) == "qwen3_moe");
+    if (!config.latent()) {
+      const TensorInfo wk = loaded.info("layers.0.attention.wk.weight");
+      EXPECT_EQ(wk.shape, (std::vector<int64_t>{config.n_kv_heads * config.head_dim, config.dim}));
+    }
+    if (config.num_experts > 0) {
+      const TensorInfo w2 = loaded.info(config.traits().clamped ? "layers.1.moe.experts.mlp2_weight" : "layers.1.moe.experts.w2");
+      EXPECT_EQ(w2.shape, (std::vector<int64_t>{config.num_experts, config.dim, config.expert_ffn_dim}));
+    }
     // Exporting what was read gives the file's tensors back.
     const SafetensorsFile file(folder / "model.safetensors");
     for (const std::string& native : loaded.model_names()) {
-      const NamedTensor hf = native_to_hf({native, loaded.read(native)}, config);
-      at::Tensor stored = at::empty(hf.tensor.sizes(), hf.tensor.options());
-      read_tensor(file, file.at(hf.name), stored, false);
-      EXPECT_TRUE(at::equal(stored, hf.tensor)) << native;
-      EXPECT_TRUE(at::equal(hf_to_native(hf, config).tensor, loaded.read(native)));
+      const auto stored = [&](const std::string& hf) {
+        const TensorEntry& entry = file.at(hf);
+        at::Tensor out = at::empty(entry.shape, scalar_type_of(entry.dtype));
+        read_tensor(file, entry, out, false);
+        return out;
+      };
+      for (const NamedTensor& hf : native_to_hf({native, loaded.read(native)}, config))
+        EXPECT_TRUE(at::equal(stored(hf.name), hf.tensor)) << hf.name;
+      EXPECT_TRUE(at::equal(hf_to_native(native, config, stored).tensor, loaded.read(native))) << native;
     }
   }
 }

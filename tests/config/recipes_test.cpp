@@ -69,6 +69,35 @@ TEST(Recipes, LlamaPresets) {
   }
 }
 
+TEST(Recipes, PresetsOfModelsWithExperts) {
+  struct Row {
+    const char *recipe, *name, *flavor;
+    double lr;
+    int64_t warmup, rows, length, steps;
+    const char* recompute;
+  };
+  for (const Row& r : {Row{"qwen3_moe_debug", "qwen3", "debugmodel_moe", 3e-4, 2, 4, 4096, 10, "selective"},
+                       {"qwen3_30b_a3b", "qwen3", "30B-A3B", 8e-4, 600, 4, 4096, 3000, "full"},
+                       {"deepseek_v3_debug", "deepseek_v3", "debugmodel", 8e-4, 2, 8, 2048, 10, "selective"},
+                       {"deepseek_v3_16b", "deepseek_v3", "16B", 2.2e-4, 200, 4, 4096, 1000, "selective"},
+                       {"deepseek_v3_671b", "deepseek_v3", "671B", 2.2e-4, 2000, 4, 4096, 10000, "selective"},
+                       {"gpt_oss_debug", "gpt_oss", "debugmodel", 8e-4, 2, 8, 2048, 10, "none"},
+                       {"gpt_oss_20b", "gpt_oss", "20b", 8e-4, 2000, 1, 8192, 10000, "full"},
+                       {"gpt_oss_120b", "gpt_oss", "120b", 8e-4, 2000, 1, 8192, 10000, "full"}}) {
+    SCOPED_TRACE(r.recipe);
+    const JobConfig c = load_recipe(r.recipe, 8).config;
+    EXPECT_EQ(c.model.name, r.name);
+    EXPECT_EQ(c.model.flavor, r.flavor);
+    EXPECT_EQ(c.optimizer.lr, r.lr);
+    EXPECT_EQ(c.lr_scheduler.warmup_steps, r.warmup);
+    EXPECT_EQ(c.training.local_batch_size, r.rows);
+    EXPECT_EQ(c.training.seq_len, r.length);
+    EXPECT_EQ(c.training.steps, r.steps);
+    EXPECT_EQ(c.activation_checkpoint.mode, r.recompute);
+  }
+  EXPECT_EQ(load_recipe("deepseek_v3_16b", 8).config.parallelism.expert_parallel_degree, 8);
+}
+
 // The sections and fields that torchtitan v0.2.2's own Llama 3 files use, with an old converter name as in its 405B file.
 TEST(Recipes, ATorchtitanFileLoadsUnchanged) {
   const LoadedConfig loaded = load_toml(R"(

@@ -1,7 +1,7 @@
 // links: checkpoint_formats
 // seeds: tests/fuzz/seeds/checkpoint_json
-// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "finite" true false "weight_map" "llama" "qwen2" "qwen3" "mistral" "yarn"
-// 9223372036854775807 -1
+// dict: { } [ ] " : , "files" "tensors" "chunks" "offset" "shape" "file" "bytes" "xxh3_64" "finite" true false "weight_map" "llama" "qwen2"
+// "qwen3" "mistral" "yarn" 9223372036854775807 -1
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -10,12 +10,15 @@
 #include "halftone/base/error.h"
 #include "halftone/checkpoint/hf_config.h"
 #include "halftone/checkpoint/index.h"
+#include "halftone/models/deepseek_v3/family.h"
+#include "halftone/models/gpt_oss/family.h"
 #include "halftone/models/llama3/family.h"
 #include "halftone/models/mistral/family.h"
 #include "halftone/models/qwen3/family.h"
 
 const halftone::ModelFamily* const kFamilies[] = {&halftone::llama3::kFamily, &halftone::mistral::kFamily, &halftone::qwen3::kQwen2,
-                                                  &halftone::qwen3::kFamily};
+                                                  &halftone::qwen3::kFamily,  &halftone::qwen3::kMoe,      &halftone::deepseek_v3::kFamily,
+                                                  &halftone::gpt_oss::kFamily};
 
 // The JSON files of a checkpoint: any bytes give a value that can be written and read again, or an Error.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -48,8 +51,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   attempt([&] {
     for (const auto& [tensor, file] : parse_hf_index(text, "x"))
-      for (const ModelFamily* family : kFamilies)
-        if (const auto native = family->native_name(tensor); native && family->hf_name(*native) != tensor) std::abort();
+      for (const ModelFamily* family : kFamilies) {
+        int64_t expert = 0;
+        if (const auto native = family->native_name(tensor, &expert); native && family->hf_name(*native, expert) != tensor) std::abort();
+      }
   });
   return 0;
 }

@@ -1,4 +1,4 @@
-// config.json of Hugging Face's dense decoders: published ones are accepted and mean what their authors meant, entries that a family does
+// config.json of Hugging Face's decoders: published ones are accepted and mean what their authors meant, entries that a family does
 // not honour, that have no effect or that contradict each other are errors that name key and value.
 #include <gtest/gtest.h>
 
@@ -36,6 +36,11 @@ OptionTable with(OptionTable table, const OptionTable& more) {
 OptionTable rest(double theta, double eps, bool tied, int64_t window, int64_t context, bool scaled = false) {
   return {{"rope_theta", theta}, {"norm_eps", eps},         {"tied", tied},          {"window", window}, {"max_seq_len", context},
           {"mlp_bias", false},   {"attention_bias", false}, {"rope_scaling", scaled}};
+}
+
+OptionTable experts(int64_t number, int64_t per_token, int64_t ffn, int64_t shared, int64_t dense) {
+  return {{"num_experts", number}, {"experts_per_token", per_token}, {"expert_ffn_dim", ffn},
+          {"route_norm", true},    {"shared_experts", shared},       {"dense_layers", dense}};
 }
 
 const Published kPublished[] = {
@@ -104,6 +109,65 @@ const Published kPublished[] = {
          "tie_word_embeddings":false,"torch_dtype":"bfloat16","transformers_version":"4.51.0","use_cache":true,
          "use_sliding_window":false,"vocab_size":151936})",
      "qwen3", with(sizes(4096, 36, 32, 8, 128, 12288), rest(1e6, 1e-6, false, 0, 40960)), 8'190'735'360},
+    {"Qwen3_30B_A3B",
+     R"({"architectures":["Qwen3MoeForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":151643,
+         "decoder_sparse_step":1,"eos_token_id":151645,"head_dim":128,"hidden_act":"silu","hidden_size":2048,"initializer_range":0.02,
+         "intermediate_size":6144,"max_position_embeddings":40960,"max_window_layers":48,"mlp_only_layers":[],"model_type":"qwen3_moe",
+         "moe_intermediate_size":768,"norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,
+         "num_hidden_layers":48,"num_key_value_heads":4,"output_router_logits":false,"rms_norm_eps":1e-06,"rope_scaling":null,
+         "rope_theta":1000000.0,"router_aux_loss_coef":0.001,"sliding_window":null,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+         "transformers_version":"4.51.0","use_cache":true,"use_sliding_window":false,"vocab_size":151936})",
+     "qwen3_moe", with(with(sizes(2048, 48, 32, 4, 128, 6144), rest(1e6, 1e-6, false, 0, 40960)), experts(128, 8, 768, 0, 0)),
+     30'532'122'624},
+    {"DeepSeek_V3",
+     R"({"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,"attention_dropout":0.0,"bos_token_id":0,"eos_token_id":1,
+         "ep_size":1,"first_k_dense_replace":3,"hidden_act":"silu","hidden_size":7168,"initializer_range":0.02,"intermediate_size":18432,
+         "kv_lora_rank":512,"max_position_embeddings":163840,"model_type":"deepseek_v3","moe_intermediate_size":2048,"moe_layer_freq":1,
+         "n_group":8,"n_routed_experts":256,"n_shared_experts":1,"norm_topk_prob":true,"num_attention_heads":128,
+         "num_experts_per_tok":8,"num_hidden_layers":61,"num_key_value_heads":128,"num_nextn_predict_layers":1,"q_lora_rank":1536,
+         "qk_nope_head_dim":128,"qk_rope_head_dim":64,"rms_norm_eps":1e-06,
+         "rope_scaling":{"beta_fast":32,"beta_slow":1,"factor":40,"mscale":1.0,"mscale_all_dim":1.0,
+                         "original_max_position_embeddings":4096,"type":"yarn"},
+         "rope_theta":10000,"routed_scaling_factor":2.5,"scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":4,
+         "topk_method":"noaux_tc","torch_dtype":"bfloat16","transformers_version":"4.33.1","use_cache":true,"v_head_dim":128,
+         "vocab_size":129280})",
+     "deepseek_v3",
+     with(with(experts(256, 8, 2048, 1, 3), rest(1e4, 1e-6, false, 0, 163840, true)), {{"route_score", std::string("sigmoid")},
+                                                                                       {"route_scale", 2.5},
+                                                                                       {"route_groups", int64_t{8}},
+                                                                                       {"route_kept_groups", int64_t{4}},
+                                                                                       {"q_lora_rank", int64_t{1536}},
+                                                                                       {"kv_lora_rank", int64_t{512}},
+                                                                                       {"mscale", 1.0},
+                                                                                       {"rope_attention_factor", 1.0},
+                                                                                       {"latent_norm_eps", 1e-6}}),
+     671'026'404'352},
+    {"Moonlight_16B_A3B",
+     R"({"architectures":["DeepseekV3ForCausalLM"],"attention_bias":false,"first_k_dense_replace":1,"hidden_act":"silu",
+         "hidden_size":2048,"intermediate_size":11264,"kv_lora_rank":512,"max_position_embeddings":8192,"model_type":"deepseek_v3",
+         "moe_intermediate_size":1408,"n_group":1,"n_routed_experts":64,"n_shared_experts":2,"norm_topk_prob":true,
+         "num_attention_heads":16,"num_experts_per_tok":6,"num_hidden_layers":27,"num_key_value_heads":16,"num_nextn_predict_layers":0,
+         "q_lora_rank":null,"qk_nope_head_dim":128,"qk_rope_head_dim":64,"rms_norm_eps":1e-05,"rope_theta":50000.0,
+         "routed_scaling_factor":2.446,"scoring_func":"sigmoid","tie_word_embeddings":false,"topk_group":1,"topk_method":"noaux_tc",
+         "v_head_dim":128,"vocab_size":163840})",
+     "deepseek_v3",
+     with(with(experts(64, 6, 1408, 2, 1), rest(5e4, 1e-5, false, 0, 8192)),
+          {{"route_groups", int64_t{0}}, {"q_lora_rank", int64_t{0}}, {"latent_norm_eps", 1e-6}}),
+     15'960'108'544},
+    {"GPT_OSS_20b",
+     R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,"attention_dropout":0.0,"eos_token_id":200002,"experts_per_token":4,
+         "head_dim":64,"hidden_act":"silu","hidden_size":2880,"initial_context_length":4096,"initializer_range":0.02,
+         "intermediate_size":2880,"max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,
+         "num_experts_per_tok":4,"num_hidden_layers":24,"num_key_value_heads":8,"num_local_experts":32,"output_router_logits":false,
+         "pad_token_id":199999,"rms_norm_eps":1e-05,
+         "rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,"factor":32.0,"original_max_position_embeddings":4096,"rope_type":"yarn",
+                         "truncate":false},
+         "rope_theta":150000,"router_aux_loss_coef":0.9,"sliding_window":128,"swiglu_limit":7.0,"tie_word_embeddings":false,
+         "transformers_version":"4.55.0.dev0","use_cache":true,"vocab_size":201088})",
+     "gpt_oss",
+     with(with(with(sizes(2880, 24, 64, 8, 64, 2880), experts(32, 4, 2880, 0, 0)), rest(150000, 1e-5, false, 128, 131072, true)),
+          {{"window_layers", std::string("wf")}, {"rope_truncate", false}, {"rope_attention_factor", 0.1 * std::log(32.0) + 1}}),
+     20'914'757'184},
 };
 
 class PublishedConfig : public ::testing::TestWithParam<Published> {};
@@ -158,6 +222,53 @@ TEST(ModelConfigFile, EntriesThatAreNotHonouredNameKeyAndValue) {
     SCOPED_TRACE(r.entries);
     testing::expect_error([&] { read(with_entries(r.type, r.entries)); }, std::string("config.json: ") + r.part);
   }
+}
+
+TEST(ModelConfigFile, ExpertsThatAreNotHonouredNameKeyAndValue) {
+  const std::string rope = R"("rope_parameters":{"rope_type":"default","rope_theta":1e4})";
+  const std::map<std::string, std::string> whole = {
+      {"qwen3_moe", R"("num_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":16)"},
+      {"deepseek_v3", R"("n_routed_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":16,"n_group":1,"topk_group":1,
+                         "routed_scaling_factor":1.0,"kv_lora_rank":16,"qk_nope_head_dim":16,"qk_rope_head_dim":8,"v_head_dim":16,
+                         "num_key_value_heads":4)"},
+      {"gpt_oss", R"("num_local_experts":8,"num_experts_per_tok":2,)" + rope}};
+  const auto config = [&](const std::string& type, const std::string& more) {
+    json all = with_entries(type, whole.at(type));
+    all.update(json::parse("{" + more + "}"));
+    return all;
+  };
+  for (const auto& [type, entries] : whole) EXPECT_EQ(std::get<int64_t>(read(config(type, ""))->hyper_parameters().at("num_experts")), 8);
+  for (const Refused& r : {
+           Refused{"qwen3_moe", R"("decoder_sparse_step":2)", "decoder_sparse_step = 2 is not supported, expected 1"},
+           Refused{"qwen3_moe", R"("mlp_only_layers":[1])", "mlp_only_layers = [1] is not supported, expected the first layers"},
+           Refused{"qwen3_moe", R"("num_local_experts":4)", "num_local_experts = 4 contradicts num_experts = 8"},
+           Refused{"qwen3_moe", R"("num_experts_per_tok":9)", "num_experts_per_tok 9 is above the 8 experts"},
+           Refused{"qwen3_moe", R"("num_experts":null)", R"("num_experts" expects a non-negative integer, found null)"},
+           Refused{"deepseek_v3", R"("moe_layer_freq":2)", "moe_layer_freq = 2 is not supported"},
+           Refused{"deepseek_v3", R"("topk_method":"greedy")", R"(topk_method = "greedy" is not supported)"},
+           Refused{"deepseek_v3", R"("scoring_func":"relu")", R"(scoring_func = "relu" is not supported)"},
+           Refused{"deepseek_v3", R"("rope_interleave":false)", "rope_interleave = false is not supported, expected true"},
+           Refused{"deepseek_v3", R"("num_key_value_heads":2)", "num_key_value_heads = 2 is not supported with latent attention"},
+           Refused{"deepseek_v3", R"("head_dim":24)", "head_dim = 24 is not supported, expected 8"},
+           Refused{"deepseek_v3", R"("attention_bias":true)", "attention_bias = true is not supported, expected false"},
+           Refused{"deepseek_v3", R"("first_k_dense_replace":4)", "4 dense layers are more than num_hidden_layers 3"},
+           Refused{"gpt_oss", R"("swiglu_limit":5.0)", "swiglu_limit = 5.0 is not supported, expected 7"},
+           Refused{"gpt_oss", R"("swiglu_alpha":1.0)", "swiglu_alpha = 1.0 is not supported"},
+           Refused{"gpt_oss", R"("attention_bias":false)", "attention_bias = false is not supported, expected true"},
+           Refused{"gpt_oss", R"("experts_per_token":3)", "experts_per_token = 3 contradicts num_experts_per_tok = 2"},
+           Refused{"gpt_oss", R"("rope_parameters":null)", "expected rope_scaling or rope_parameters"},
+           Refused{"gpt_oss", R"("rope_parameters":{"rope_type":"default"})", "expected rope_theta"},
+       }) {
+    SCOPED_TRACE(r.entries);
+    testing::expect_error([&] { read(config(r.type, r.entries)); }, std::string("config.json: ") + r.part);
+  }
+  const auto layers = [&](const std::string& more) {
+    const OptionTable table = read(config("gpt_oss", more))->hyper_parameters();
+    return std::get<int64_t>(table.at("window")) == 0 ? "f" : std::get<std::string>(table.at("window_layers"));
+  };
+  EXPECT_EQ(layers(R"("sliding_window":32)"), "wf") << "where layer_types does not stand";
+  EXPECT_EQ(layers(R"("sliding_window":32,"layer_types":["full_attention","sliding_attention","full_attention"])"), "fw");
+  EXPECT_EQ(layers(R"("sliding_window":null)"), "f");
 }
 
 TEST(ModelConfigFile, RopeThatContradictsItselfIsRefused) {

@@ -64,7 +64,8 @@ struct DemoModel {
   }
   at::Tensor gradients() {
     std::vector<at::Tensor> all;
-    for (const nn::Parameter* p : store.parameters()) all.push_back(p->weight.grad.to(at::kDouble).cpu().flatten());
+    for (const nn::Parameter* p : store.parameters())
+      if (!p->buffer) all.push_back(p->weight.grad.to(at::kDouble).cpu().flatten());
     return at::cat(all);
   }
 };

@@ -61,6 +61,7 @@ const std::map<std::string, Counts>& expected() {
       {"mxfp8_1d", all("mxfp8_e4m3")},
       {"mxfp4", all("mxfp4")},
       {"mxfp4_macro_block", all("mxfp4")},
+      {"mxfp4_gpt_oss", all("mxfp4")},
       {"nvfp4", all("nvfp4")},
       {"nvfp4_torchao", {{"nvfp4", 35}, {"none", 8}}},  // 15 % of 6 blocks, rounded up: one stays
       {"amdfp4", all("amdfp4")},

@@ -49,7 +49,21 @@ TEST(Registry, AFamilyReadsTheConfigurationThatItWrites) {
         others.push_back({{"window", int64_t{32}}, {"window_layers", layers}, {"n_layers", int64_t{6}}});
     if (traits.may_attention_bias) others.push_back({{"attention_bias", true}});
     if (traits.may_mlp_bias) others.push_back({{"mlp_bias", true}});
-    others.push_back({{"head_dim", int64_t{24}}, {"n_kv_heads", int64_t{1}}, {"norm_eps", 3e-5}, {"rope_theta", 12345.0}});
+    if (traits.latent.kv_rank == 0)
+      others.push_back({{"head_dim", int64_t{24}}, {"n_kv_heads", int64_t{1}}, {"norm_eps", 3e-5}, {"rope_theta", 12345.0}});
+    else
+      others.push_back(
+          {{"q_lora_rank", int64_t{24}}, {"kv_lora_rank", int64_t{8}}, {"v_head_dim", int64_t{40}}, {"latent_norm_eps", 3e-5}});
+    if (traits.experts != DecoderTraits::Experts::none)
+      others.push_back({{"num_experts", int64_t{12}}, {"experts_per_token", int64_t{5}}, {"expert_ffn_dim", int64_t{40}}});
+    if (traits.experts == DecoderTraits::Experts::deepseek)
+      others.push_back({{"route_score", std::string("sigmoid")},
+                        {"route_groups", int64_t{4}},
+                        {"route_kept_groups", int64_t{2}},
+                        {"shared_experts", int64_t{0}},
+                        {"route_norm", true}});
+    if (!traits.clamped && traits.experts != DecoderTraits::Experts::none)
+      others.push_back({{"dense_layers", int64_t{2}}, {"route_norm", false}});
     for (const bool tied : {false, true}) others.push_back({{"tied", tied}});
     for (const OptionTable& overrides : others) expect_reads_what_it_writes(*small(*family, overrides).description);
   }
@@ -61,9 +75,13 @@ TEST(Registry, EveryTensorHasAName) {
     if (family->decoder->may_attention_bias) biases["attention_bias"] = true;
     if (family->decoder->may_mlp_bias) biases["mlp_bias"] = true;
     small(*family, biases).model->for_each_parameter([&](const nn::Parameter& p) {
-      const auto hf = family->hf_name(p.fqn);
+      const auto hf = family->hf_name(p.fqn, 3);
       ASSERT_TRUE(hf.has_value()) << p.fqn;
-      EXPECT_EQ(family->native_name(*hf), p.fqn);
+      int64_t expert = 0;
+      if (!hf->empty()) {
+        EXPECT_EQ(family->native_name(*hf, &expert), p.fqn);
+      }
+      EXPECT_EQ(expert, family->tensor(p.fqn)->experts_apart() ? 3 : 0) << p.fqn;
     });
   }
 }
@@ -109,7 +127,7 @@ TEST(Registry, DescribesTheModelByName) {
     }
   };
   refused("width", int64_t{1},
-          "model.overrides.width: llama3 has no such hyper-parameter; it has attention_bias, block_causal, depth_init, dim,");
+          "model.overrides.width: llama3 has no such hyper-parameter; it has attention_bias, balance, block_causal, dense_layers,");
   refused("dim", 0.5, "model.overrides.dim: expected an integer, found another type");
   refused("vocab_size", int64_t{5}, "model.overrides.vocab_size: 5 is smaller than the tokenizer's 77 entries");
   refused("window", int64_t{32}, "model.overrides.window: llama3 has no sliding windows, found 32");
@@ -124,8 +142,23 @@ TEST(Registry, DescribesTheModelByName) {
   refused("attention_bias", true, "model.overrides.attention_bias: qwen2 has biases on q, k and v anyway and none on o");
   refused("window_layers", std::string("x"),
           "model.overrides.window_layers: expected letters w (with a window) and f (without), found 'x'");
+  config.name = "qwen3";
+  refused("num_experts", int64_t{8}, "model.overrides.num_experts: qwen3 has no experts, found 8");
+  refused("kv_lora_rank", int64_t{8}, "model.overrides.kv_lora_rank: qwen3 has no latent attention, found 8");
+  config.flavor = "debugmodel_moe", config.overrides = {};
+  EXPECT_EQ(build_model(config, 77).description->family().name, "qwen3_moe");
+  refused("num_experts", int64_t{0}, "model.overrides.num_experts: qwen3_moe has experts, at least one, found 0");
+  refused("experts_per_token", int64_t{65}, "model.overrides.experts_per_token: expected 1 to num_experts = 64, found 65");
+  refused("route_score", std::string("relu"), "model.overrides.route_score: expected softmax or sigmoid, found 'relu'");
+  refused("dense_layers", int64_t{9}, "expected shared_experts of at least 0 and dense_layers of 0 to n_layers, found 0 and 9");
+  config.name = "deepseek_v3", config.flavor = "debugmodel";
+  refused("route_groups", int64_t{3}, "model.overrides.route_groups: 3 groups of the 8 experts are not of equal size");
+  refused("n_kv_heads", int64_t{8}, "latent attention has n_kv_heads = n_heads and no rotary_dim, found 8");
   config.name = "gpt_oss";
-  refused("dim", int64_t{128}, "model.name: this build has llama3, mistral, qwen2, qwen3; found 'gpt_oss'");
+  refused("shared_experts", int64_t{1}, "model.overrides: gpt_oss has no shared_experts and no dense_layers");
+  config.name = "gpt_neo";
+  refused("dim", int64_t{128},
+          "model.name: this build has llama3, mistral, qwen2, qwen3, qwen3_moe, deepseek_v3, gpt_oss; found 'gpt_neo'");
 }
 
 }  // namespace

@@ -51,6 +51,35 @@ TEST(HfModel, DifferencesHaveBothValuesAndTheOptionThatHelps) {
             "--model.overrides.rope_factor 32 --model.overrides.tied true");
 }
 
+TEST(HfModel, RopeOfDeepSeekScalesLongRowsAlone) {
+  const auto mode = [](const std::string& name, int64_t length, const std::string& asked, bool from_hf = false) {
+    JobConfig config;
+    config.model.name = name, config.model.rope_scaling_mode = asked;
+    config.training.seq_len = length, config.checkpoint.initial_load_in_hf = from_hf;
+    resolve_model(config);
+    const BuiltModel built = build_model(config.model, 0);
+    return std::get<bool>(built.description->hyper_parameters().at("rope_scaling"));
+  };
+  EXPECT_FALSE(mode("deepseek_v3", 4096, "auto"));
+  EXPECT_TRUE(mode("deepseek_v3", 4097, "auto"));
+  EXPECT_TRUE(mode("deepseek_v3", 4096, "on"));
+  EXPECT_FALSE(mode("deepseek_v3", 8192, "off"));
+  EXPECT_TRUE(mode("deepseek_v3", 128, "auto", true)) << "as the folder says";
+  EXPECT_TRUE(mode("gpt_oss", 128, "auto"));
+  EXPECT_TRUE(mode("llama3", 128, "auto"));
+}
+
+TEST(HfModel, YarnScalesTheScoresOfLatentAttention) {
+  ModelConfig config;
+  config.name = "deepseek_v3", config.flavor = "671B";
+  const auto factor = [&] { return dynamic_cast<const DecoderConfig&>(*build_model(config, 0).description).score_factor(); };
+  EXPECT_NEAR(factor(), 1.8738542, 1e-6);  // (0.1 ln 40 + 1)^2
+  config.flavor = "16B";
+  EXPECT_NEAR(factor(), 1.5831215, 1e-6);  // (0.07 ln 40 + 1)^2
+  config.rope_scaling_mode = "off";
+  EXPECT_EQ(factor(), 1);
+}
+
 TEST(HfModel, ExportsTheTokenIdsThatWereImported) {
   EXPECT_EQ(exported_token_ids({}, 1, 2), (HfTokenIds{1, {}, {2}}));
   EXPECT_EQ(exported_token_ids({5, 6, {7, 2}}, 1, 2), (HfTokenIds{5, 6, {7, 2}}));

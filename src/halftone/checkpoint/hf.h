@@ -10,7 +10,8 @@
 #include "halftone/checkpoint/tensor_io.h"
 
 // Weights in Hugging Face's layout. Where a family rotates neighbouring pairs here and halves there, rows are permuted inside each
-// head: file -> native [H, 2, d/2, D] -> transpose(1, 2).
+// head: file -> native [H, 2, d/2, D] -> transpose(1, 2). Experts, which are one tensor here, have one each there or are stacked with
+// their last two dimensions exchanged (ModelFamily::TensorName).
 namespace halftone {
 
 // Rows of a projection [H * d, ...], or of its bias [H * d], for H heads.
@@ -55,16 +56,23 @@ class HfFolder {
 
  private:
   struct Source {
-    size_t file;
-    std::string hf_name;
+    const SafetensorsFile* file = nullptr;
+    const TensorEntry* entry = nullptr;
     std::shared_ptr<const HfQuantizedWeight> quantized{};  // null: plain numbers
+    TensorInfo info() const;                               // of codes: of their values
   };
+  using Sources = std::vector<Source>;  // one, or one for each expert
+  void add(const std::string& native, int64_t expert, Source source);
   void add_quantized(std::map<std::string, HfQuantizedWeight::Parts>& modules);
-  const Source& source(const std::string& native) const;
+  void check_experts() const;
+  void check_plain(const Source& source) const;
+  const Sources& sources(const std::string& native) const;
+  void read_source(const Source& from, const std::string& native, int64_t first_row, at::Tensor out, bool cast) const;
+  bool absent(const std::string& native) const;  // in all files: it is zero
   std::filesystem::path folder_;
   HfConfig config_;
   std::vector<SafetensorsFile> files_;
-  std::map<std::string, Source> tensors_;
+  std::map<std::string, Sources> tensors_;
 };
 
 }  // namespace halftone

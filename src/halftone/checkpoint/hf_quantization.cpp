@@ -78,6 +78,12 @@ HfWeightScheme parse_fp8(const Json& config, const std::string& what) {
   return scheme;
 }
 
+// GPT-OSS's experts.
+HfWeightScheme parse_mxfp4(const Json& config, const std::string& what) {
+  check_keys(config, {"quant_method", "modules_to_not_convert", "dequantize"}, what);
+  return {.codes = Codes::e2m1, .bits = 4, .rows = 1, .cols = 32, .byte_scale = ByteScale::e8m0, .stacked = true};
+}
+
 struct Format {
   const char* name;
   const char* type;  // of the codes: float, int
@@ -177,9 +183,11 @@ std::optional<HfQuantization> parse_hf_quantization(const Json& root, const std:
     const std::string place = what + ": " + key;
     check(config.is_object(), "{} = {} is not supported, expected an object", place, short_text(config));
     const bool legacy = std::string_view(key) == "compression_config";
-    const std::string method = word(config, "quant_method", {"fp8", "compressed-tensors"}, place, legacy ? "compressed-tensors" : "");
-    check(!method.empty(), "{}.quant_method is missing, expected \"fp8\" or \"compressed-tensors\"", place);
+    const std::string method =
+        word(config, "quant_method", {"fp8", "mxfp4", "compressed-tensors"}, place, legacy ? "compressed-tensors" : "");
+    check(!method.empty(), "{}.quant_method is missing, expected \"fp8\", \"mxfp4\" or \"compressed-tensors\"", place);
     if (method == "fp8") return HfQuantization{method, {parse_fp8(config, place)}};
+    if (method == "mxfp4") return HfQuantization{method, {parse_mxfp4(config, place)}};
     return HfQuantization{method, parse_compressed_tensors(config, place)};
   }
   return std::nullopt;

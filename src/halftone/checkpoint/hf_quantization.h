@@ -24,6 +24,7 @@ struct HfWeightScheme {
   bool symmetric = true;       // else there are zero points, one for a scale
   int64_t rows = 0, cols = 0;  // of the block that shares a scale; 0: all there are
   ByteScale byte_scale = ByteScale::none;
+  bool stacked = false;                // of all experts in one tensor, X_blocks [E, N, K/32, 16] with X_scales [E, N, K/32]
   bool global_scale = false;           // scales are divided by weight_global_scale
   std::vector<std::string> targets{};  // names and classes of modules, "re:" and a pattern for names
 };

@@ -95,6 +95,18 @@ HfPart hf_part_of(std::string_view word) {
   return std::find(kActivation.begin(), kActivation.end(), word) != kActivation.end() ? HfPart::activation : HfPart::plain;
 }
 
+std::pair<std::string, std::string> hf_module_of(const std::string& name, const std::optional<HfQuantization>& quantization) {
+  if (!quantization) return {};
+  if (quantization->groups[0].stacked) {
+    for (const auto& [ending, word] : {std::pair{"_blocks", "weight_packed"}, {"_scales", "weight_scale"}})
+      if (name.ends_with(ending)) return {name.substr(0, name.size() - std::string_view(ending).size()), word};
+    return {};
+  }
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return {};
+  return {name.substr(0, dot), name.substr(dot + 1)};
+}
+
 const HfWeightScheme& scheme_of(const HfQuantization& quantization, const std::string& module, const std::string& what) {
   if (quantization.groups.size() == 1) return quantization.groups[0];
   for (const bool by_name : {true, false})  // a name counts more than a class
@@ -113,8 +125,9 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
   };
   const auto needed = [&](std::string_view word) -> const Part& {
     const Part* part = find(word);
-    check(part != nullptr, "{}: tensor {} has no {}.{} beside it, which quantization_config says it needs", folder, any->entry->name,
-          module, word);
+    const std::string other = scheme.stacked ? word == "weight_scale" ? "_scales" : "_blocks" : fmt::format(".{}", word);
+    check(part != nullptr, "{}: tensor {} has no {}{} beside it, which quantization_config says it needs", folder, any->entry->name, module,
+          other);
     return *part;
   };
   const auto fit = [&](const Part& part, bool good, const std::string& expected) {
@@ -123,7 +136,13 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
   };
   const bool packed = scheme.codes == Codes::packed, nibbles = scheme.codes == Codes::e2m1;
   codes_ = needed(packed || nibbles ? "weight_packed" : "weight");
-  const std::vector<int64_t>& stored = codes_.entry->shape;
+  std::vector<int64_t> stored = codes_.entry->shape;
+  if (scheme.stacked) {
+    // Extents of a file's tensor, whose product is checked there.
+    fit(codes_, stored.size() == 4 && stored[3] == scheme.cols / 2, "U8 [experts, N, K / 32, 16]");
+    experts_ = stored[0];
+    stored = {stored[0] * stored[1], stored[2] * stored[3]};
+  }
   fit(codes_, codes_.entry->dtype == code_type(scheme.codes) && stored.size() == 2 && std::max(stored[0], stored[1]) < kMostExtent,
       fmt::format("{} with two dimensions", name_of(code_type(scheme.codes))));
   shape_ = stored;
@@ -146,7 +165,8 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
   scale_ = needed(inverse);
   const int64_t blocks = scheme.rows == 0 ? 1 : (shape_[0] + scheme.rows - 1) / scheme.rows;
   const auto has_shape = [&](const Part& part, int64_t rows) {
-    const std::vector<int64_t>& found = part.entry->shape;
+    std::vector<int64_t> found = part.entry->shape;
+    if (scheme.stacked && found.size() == 3 && found[0] == experts_) found = {found[0] * found[1], found[2]};
     return found == std::vector<int64_t>{rows, groups()} || (groups() == 1 && found == std::vector<int64_t>{rows}) ||
            (groups() == 1 && rows == 1 && found.empty());
   };
@@ -176,6 +196,11 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
     check(used, "{}: tensor {} has no meaning to the codes of {}, which quantization_config describes; it is not read as something else",
           part.file->path().string(), part.entry->name, codes_.entry->name);
   }
+}
+
+std::vector<int64_t> HfQuantizedWeight::shape() const {
+  if (!scheme_.stacked) return shape_;
+  return {experts_, experts_ == 0 ? 0 : shape_[0] / experts_, shape_[1]};
 }
 
 std::vector<float> HfQuantizedWeight::scales_of(int64_t first_block, int64_t blocks) const {
@@ -217,7 +242,7 @@ std::vector<float> HfQuantizedWeight::zeros_of(int64_t first_block, int64_t bloc
 void HfQuantizedWeight::read(int64_t first, int64_t rows, float* out) const {
   const int64_t columns = shape_[1], width = scheme_.cols == 0 ? columns : scheme_.cols;
   if (rows == 0 || columns == 0) return;
-  const size_t row_bytes = static_cast<size_t>(codes_.entry->shape[1]) * size_of(codes_.entry->dtype);
+  const size_t row_bytes = (codes_.entry->end - codes_.entry->begin) / static_cast<size_t>(shape_[0]);
   std::vector<uint8_t> codes(static_cast<size_t>(rows) * row_bytes);
   codes_.read(codes.data(), codes.size(), static_cast<uint64_t>(first) * row_bytes);
   const int64_t first_block = block_of(first), blocks = block_of(first + rows - 1) + 1 - first_block;

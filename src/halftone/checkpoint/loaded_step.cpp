@@ -211,13 +211,16 @@ void LoadedStep::check_model_names(const std::vector<std::string>& expected) con
     if (wanted) found.push_back("output.weight");
   }
   if (!hf_) return check_same_names(expected, found, folder_.string());
-  // With the names that the files have.
-  const auto both = [&](std::vector<std::string> names) {
-    for (std::string& name : names)
-      if (const auto hf = hf_->config().model->family().hf_name(name)) name += fmt::format(" ({})", *hf);
-    return names;
+  // With the names that the files have, where they have any.
+  const auto both = [&](const std::vector<std::string>& names) {
+    std::vector<std::string> all;
+    for (const std::string& name : names) {
+      const auto hf = hf_->config().model->family().hf_name(name);
+      if (!hf || !hf->empty()) all.push_back(hf ? fmt::format("{} ({})", name, *hf) : name);
+    }
+    return all;
   };
-  check_same_names(both(expected), both(std::move(found)), folder_.string());
+  check_same_names(both(expected), both(found), folder_.string());
 }
 
 }  // namespace halftone

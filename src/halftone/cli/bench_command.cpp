@@ -139,7 +139,7 @@ int bench_train(Arguments given) {
   LoadedConfig loaded = load_config(args, {environment.world_size});
   Processes processes(environment, loaded.config.comm);
   processes.run([&] {
-    resolve_hf_model(loaded.config.model);
+    resolve_model(loaded.config);
     bench_steps(loaded.config, processes, breakdown);
   });
   return 0;

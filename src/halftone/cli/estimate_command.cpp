@@ -47,7 +47,7 @@ int estimate_command(Arguments args) {
   const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
   require_one_process(read_environment());
   LoadedConfig loaded = load_config(words);
-  resolve_hf_model(loaded.config.model);
+  resolve_model(loaded.config);
   const JobConfig& config = loaded.config;
   check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
   refuse_unsupported(config);

@@ -54,7 +54,7 @@ int train_command(Arguments args) {
   RunSummary run;
   processes.run([&] {
     if (problem) std::rethrow_exception(problem);
-    resolve_hf_model(loaded->config.model);
+    resolve_model(loaded->config);
     run = run_training(*loaded, processes, version(), full_run_command(args, loaded->config));
   });
   if (run.end == RunEnd::interrupted) return 128 + run.signal;

@@ -19,7 +19,7 @@ struct ModelConfig {
 
   static void fields(auto& self, auto&& field) {
     field("name", self.name, "model family; hf = family and sizes of config.json in hf_assets_path",
-          {.choices = {"hf", "llama3", "mistral", "qwen2", "qwen3", "deepseek_v3", "gpt_oss"}});
+          {.choices = {"hf", "llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"}});
     field("flavor", self.flavor, "named set of hyper-parameters");
     field("hf_assets_path", self.hf_assets_path, "folder of tokenizer files, config.json, *.safetensors");
     field("tokenizer_path", self.tokenizer_path, "deprecated name of hf_assets_path",

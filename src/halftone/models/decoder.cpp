@@ -3,7 +3,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 
 #include <cmath>
 
@@ -44,9 +43,39 @@ nn::Attention::Shape attention_shape(const DecoderConfig& c, int layer) {
           .head_dim = c.head(),
           .rotate_halves = t.rotate_halves,
           .qkv_bias = c.qkv_bias(),
-          .out_bias = c.attention_bias,
+          .out_bias = c.out_bias(),
           .qk_norm_eps = t.qk_norm ? c.norm_eps : 0,
-          .window = c.window_of(layer)};
+          .window = c.window_of(layer),
+          .sinks = t.sinks};
+}
+
+nn::LatentAttention::Shape latent_shape(const DecoderConfig& c) {
+  return {.dim = c.dim,
+          .heads = c.n_heads,
+          .q_lora_rank = c.q_lora_rank,
+          .kv_lora_rank = c.kv_lora_rank,
+          .qk_nope_dim = c.qk_nope_head_dim,
+          .qk_rope_dim = c.qk_rope_head_dim,
+          .v_dim = c.v_head_dim,
+          .norm_eps = c.latent_eps(),
+          .scale_factor = c.score_factor(),
+          .rotate_halves = c.traits().rotate_halves};
+}
+
+nn::MoE::Shape moe_shape(const DecoderConfig& c) {
+  return {.dim = c.dim,
+          .hidden = c.expert_ffn_dim,
+          .routing = {.experts = c.num_experts,
+                      .top_k = c.experts_per_token,
+                      .score = c.route_score == "sigmoid" ? nn::Routing::Score::sigmoid : nn::Routing::Score::softmax,
+                      .normalize = c.route_norm,
+                      .scale = c.route_scale,
+                      .groups = c.route_groups,
+                      .kept_groups = c.route_kept_groups},
+          .shared_hidden = c.shared_experts * c.expert_ffn_dim,
+          .clamped = c.traits().clamped,
+          .balance = c.balance,
+          .expert_bias = c.has_expert_bias()};
 }
 
 // One module tree for all layers, so that names read layers.{i}.
@@ -61,16 +90,31 @@ class Layers : public nn::Module {
 
 DecoderBlock::DecoderBlock(const DecoderConfig& c, int layer)
     : attention_norm(add<nn::RMSNorm>("attention_norm", c.dim, c.norm_eps)),
-      attention(add<nn::Attention>("attention", attention_shape(c, layer), layer, init_in(c), init_out(c, layer))),
+      attention(c.latent() ? nullptr : &add<nn::Attention>("attention", attention_shape(c, layer), layer, init_in(c), init_out(c, layer))),
+      latent(c.latent() ? &add<nn::LatentAttention>("attention", latent_shape(c), layer, init_in(c), init_out(c, layer)) : nullptr),
       ffn_norm(add<nn::RMSNorm>("ffn_norm", c.dim, c.norm_eps)),
-      feed_forward(add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(c), init_up(c, layer), init_out(c, layer), c.mlp_bias)) {
+      feed_forward(c.has_experts(layer) ? nullptr
+                                        : &add<nn::FeedForward>("feed_forward", c.dim, c.ffn(), init_in(c), init_up(c, layer),
+                                                                init_out(c, layer), c.mlp_bias)),
+      moe(c.has_experts(layer) ? &add<nn::MoE>("moe", moe_shape(c), init_in(c), init_up(c, layer), init_out(c, layer)) : nullptr) {
   make_unit(fmt::format("layers.{}", layer), layer);
+  if (!c.traits().sinks) return;
+  // GPT-OSS: weights, biases and sinks alike.
+  const auto deep = [&](nn::Parameter& p) {
+    if (p.init.kind != nn::Init::Kind::zeros || p.name == "bias") p.init = init_out(c, layer);
+  };
+  attention->for_each_parameter(deep), moe->for_each_parameter(deep);
+}
+
+std::vector<nn::Linear*> DecoderBlock::ffn_readers() const {
+  if (feed_forward != nullptr) return feed_forward->readers();
+  return moe->shared() != nullptr ? moe->shared()->readers() : std::vector<nn::Linear*>{};
 }
 
 nn::Stream DecoderBlock::operator()(const nn::Stream& in, const nn::SequenceInfo& info) {
-  auto [residual, h] = attention_norm(in.x, in.branch, attention.readers());
-  std::tie(residual, h) = ffn_norm(residual, attention(h, info), feed_forward.readers());
-  return {residual, feed_forward(h, info.step)};
+  auto [residual, h] = attention_norm(in.x, in.branch, attention_readers());
+  std::tie(residual, h) = ffn_norm(residual, latent ? (*latent)(h, info) : (*attention)(h, info), ffn_readers());
+  return {residual, moe ? (*moe)(h, info) : (*feed_forward)(h, info.step)};
 }
 
 Decoder::Decoder(const DecoderConfig& config)
@@ -85,8 +129,7 @@ Decoder::Decoder(const DecoderConfig& config)
 
 // Dynamic RoPE depends on the number of positions.
 void Decoder::prepare(at::Device device, int64_t positions) {
-  const int64_t rotated = config_.rotary_dim > 0 ? config_.rotary_dim : config_.head();
-  std::tie(cos_, sin_) = rope_tables(positions, rotated, config_.rope_theta, config_.rope(), device);
+  std::tie(cos_, sin_) = rope_tables(positions, config_.rotated(), config_.rope_theta, config_.rope(), device);
 }
 
 nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
@@ -101,8 +144,10 @@ HeadLoss Decoder::head(const nn::Stream& in, const at::Tensor& labels, double gr
 std::vector<nn::NormUse> Decoder::norm_uses() {
   std::vector<nn::NormUse> uses;
   for (DecoderBlock* b : layers_) {
-    uses.push_back({&b->attention_norm, b->attention.readers()});
-    uses.push_back({&b->ffn_norm, b->feed_forward.readers()});
+    uses.push_back({&b->attention_norm, b->attention_readers()});
+    if (b->latent != nullptr)
+      for (nn::NormUse& use : b->latent->norm_uses()) uses.push_back(std::move(use));
+    if (b->feed_forward != nullptr) uses.push_back({&b->ffn_norm, b->feed_forward->readers()});  // experts are no linears
   }
   uses.push_back({&norm_, {&output_}});
   return uses;
@@ -141,9 +186,10 @@ at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCa
 std::vector<KvCache> Decoder::make_caches(int64_t batch, int64_t capacity) const {
   std::vector<KvCache> caches(layers_.size());
   const auto options = tok_embeddings_.weight.weight.value.options();
-  for (KvCache& c : caches) {
-    c.k = at::empty({batch, capacity, config_.n_kv_heads * config_.head()}, options);
-    c.v = at::empty_like(c.k);
+  for (size_t i = 0; i < caches.size(); ++i) {
+    const DecoderBlock& b = *layers_[i];
+    const auto [k, v] = b.latent ? b.latent->cache_widths() : b.attention->cache_widths();
+    caches[i].k = at::empty({batch, capacity, k}, options), caches[i].v = at::empty({batch, capacity, v}, options);
   }
   return caches;
 }
@@ -151,12 +197,19 @@ std::vector<KvCache> Decoder::make_caches(int64_t batch, int64_t capacity) const
 nn::ModelSize Decoder::size() const {
   nn::ModelSize s;
   s.layers = config_.n_layers, s.dim = config_.dim, s.heads = config_.n_heads, s.kv_heads = config_.n_kv_heads;
-  s.qk_dim = s.v_dim = config_.head();
+  s.qk_dim = config_.head(), s.v_dim = config_.latent() ? config_.v_head_dim : config_.head();
   s.window = config_.window;
   for (int64_t i = 0; i < config_.n_layers; ++i) s.windowed_layers += config_.window_of(i) > 0;
   s.vocab = config_.vocab_size, s.max_seq_len = config_.max_seq_len, s.tied = config_.tied;
-  const_cast<Decoder*>(this)->for_each_parameter([&](nn::Parameter& p) { s.parameters += p.numel(); });
-  s.active_parameters = s.parameters;
+  const auto count = [](nn::Module& module) {
+    int64_t n = 0;
+    module.for_each_parameter([&](const nn::Parameter& p) { n += p.buffer ? 0 : p.numel(); });
+    return n;
+  };
+  s.active_parameters = s.parameters = count(const_cast<Decoder&>(*this));
+  for (DecoderBlock* b : layers_)
+    if (b->moe != nullptr)
+      s.active_parameters -= count(b->moe->experts()) / config_.num_experts * (config_.num_experts - config_.experts_per_token);
   s.embedding_parameters = config_.vocab_size * config_.dim;
   return s;
 }

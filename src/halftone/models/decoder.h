@@ -2,7 +2,9 @@
 #include <memory>
 
 #include "halftone/models/decoder_config.h"
+#include "halftone/nn/latent_attention.h"
 #include "halftone/nn/model.h"
+#include "halftone/nn/moe.h"
 
 namespace halftone {
 
@@ -12,13 +14,19 @@ class DecoderBlock : public nn::Module {
   std::vector<std::string_view> class_names() const override { return {"TransformerBlock", "Module"}; }
   // Returns the stream after attention and the branch of the feed-forward.
   nn::Stream operator()(const nn::Stream& in, const nn::SequenceInfo& info);
+  // Linears that read the output of the norms; of experts the shared ones.
+  std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
+  std::vector<nn::Linear*> ffn_readers() const;
   nn::RMSNorm& attention_norm;
-  nn::Attention& attention;
+  nn::Attention* attention;  // one of these two, "attention"
+  nn::LatentAttention* latent;
   nn::RMSNorm& ffn_norm;
-  nn::FeedForward& feed_forward;
+  nn::FeedForward* feed_forward;  // one of these two, "feed_forward" or "moe"
+  nn::MoE* moe;
 };
 
-// Pre-norm blocks of grouped-query attention (Ainslie et al. 2023) and SwiGLU (Shazeer 2020), as decoder_config.h describes them.
+// Pre-norm blocks of grouped-query attention (Ainslie et al. 2023) or latent attention and of SwiGLU (Shazeer 2020) or a mixture of
+// experts, as decoder_config.h describes them.
 class Decoder : public nn::Model {
  public:
   explicit Decoder(const DecoderConfig& config);

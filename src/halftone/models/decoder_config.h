@@ -4,13 +4,22 @@
 #include <vector>
 
 #include "halftone/fused/rope.h"
-#include "halftone/models/family.h"
+#include "halftone/models/decoder_tensors.h"
 #include "halftone/models/hf_reader.h"
 
-// Dense decoders: pre-norm blocks of grouped-query attention and SwiGLU (platform.md 4). What sets their families apart is a record.
+// Decoders: pre-norm blocks of grouped-query or latent attention and of SwiGLU or a mixture of such experts (platform.md 4). What sets
+// their families apart is a record.
 namespace halftone {
 
 // A row of a family's table.
+struct ExpertColumns {
+  int64_t experts = 0, top_k = 0, ffn = 0;
+  int64_t shared = 0, dense_layers = 0;
+  const char* score = "softmax";
+  int64_t groups = 0, kept_groups = 0;
+  double scale = 1;
+  bool norm = true;
+};
 struct DecoderFlavor {
   const char* name;
   int64_t dim, layers, heads, kv_heads;
@@ -22,21 +31,42 @@ struct DecoderFlavor {
   bool rope_scaling = false;
   double ffn_multiplier = 1;
   int64_t multiple_of = 256;
+  bool block_causal = false;
+  ExpertColumns moe = {};
+  int64_t q_lora_rank = 0;
+  double mscale = 0;
+};
+
+// Latent attention (DeepSeek V2, 2024) as all flavours of a family have it.
+struct LatentWidths {
+  int64_t kv_rank = 0, qk_nope = 0, qk_rope = 0, v = 0;
 };
 
 struct DecoderTraits {
-  enum class Windows { none, all_layers, some_layers };
+  // In no layer, in all or none, likewise where use_sliding_window says so, in those that layer_types names.
+  enum class Windows { none, all_layers, switched, some_layers };
+  // How config.json spells experts.
+  enum class Experts { none, qwen, deepseek, gpt_oss };
   std::span<const DecoderFlavor> flavors;
-  std::span<const NeutralEntry> neutral;  // of config.json, beside those of all decoders
-  bool rotate_halves = false;             // as in Hugging Face's files; else neighbouring pairs, and rows of wq and wk are permuted there
-  bool qk_norm = false;                   // RMSNorm of every head of q and k before the rotation
-  bool qkv_bias = false;                  // always
-  bool may_attention_bias = false;        // q, k, v and o where config.json says so
-  bool may_mlp_bias = false;              // likewise
-  Windows windows = Windows::none;        // by config.json
-  int64_t head_dim = 0;                   // where nothing says it; 0: dim / heads
+  std::span<const NeutralEntry> neutral;    // of config.json, beside those of all decoders
+  bool rotate_halves = false;               // as in Hugging Face's files; else neighbouring pairs, and rows of wq and wk are permuted there
+  bool qk_norm = false;                     // RMSNorm of every head of q and k before the rotation
+  bool qkv_bias = false, out_bias = false;  // always
+  bool may_attention_bias = false;          // q, k, v and o where config.json says so
+  bool may_mlp_bias = false;                // likewise
+  Windows windows = Windows::none;          // by config.json
+  int64_t head_dim = 0;                     // where nothing says it; 0: dim / heads
   double norm_eps = 1e-5, rope_theta = 10000;  // of flavours
   int64_t max_seq_len = 32768;
+  RopeScaling rope{};                   // of flavours with rope_scaling
+  bool scales_long_rows_alone = false;  // RoPE: where rows are longer than the original context
+  Experts experts = Experts::none;
+  bool clamped = false;      // experts: GPT-OSS's activation, biases, one weight for gate and up
+  bool expert_bias = false;  // also where it is not balanced
+  double balance = 0;        // of flavours
+  bool sinks = false;        // a logit of each head that no token has
+  LatentWidths latent{};     // kv_rank 0: grouped-query attention
+  const char* window_layers = "w";
 };
 
 // Hyper-parameters, as model.overrides names them.
@@ -66,20 +96,43 @@ struct DecoderConfig : DescriptionOf<DecoderConfig> {
   bool attention_bias = false, mlp_bias = false;
   int64_t window = 0;               // above 0: tokens that a token sees, itself the last, in layers with a window
   std::string window_layers = "w";  // w: with a window, f: without; from layer 0 on, repeated
+  // Experts in place of the feed-forward, behind the first dense_layers; 0: none.
+  int64_t num_experts = 0, experts_per_token = 0, expert_ffn_dim = 0;
+  int64_t shared_experts = 0, dense_layers = 0;  // shared: one FFN of so many widths, for all tokens
+  std::string route_score = "softmax";           // or "sigmoid"
+  bool route_norm = true;                        // gates of a token add up to 1
+  double route_scale = 1;
+  int64_t route_groups = 0, route_kept_groups = 0;
+  double balance = 0;  // step of expert_bias against the load; 0: none
+  // Latent attention; kv_lora_rank 0: none.
+  int64_t q_lora_rank = 0, kv_lora_rank = 0, qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
+  double latent_norm_eps = 0;  // of its norms; 0: norm_eps
+  double mscale = 0;           // with YaRN the scale of scores is times (0.1 mscale ln(factor) + 1)^2
 
   int64_t ffn() const;
-  int64_t head() const { return head_dim > 0 ? head_dim : dim / n_heads; }
+  bool latent() const { return kv_lora_rank > 0; }
+  int64_t head() const { return latent() ? qk_nope_head_dim + qk_rope_head_dim : head_dim > 0 ? head_dim : dim / n_heads; }
+  int64_t rotated() const { return latent() ? qk_rope_head_dim : rotary_dim > 0 ? rotary_dim : head(); }
+  double score_factor() const;  // of scores, beside head()^-0.5
+  double latent_eps() const { return latent_norm_eps > 0 ? latent_norm_eps : norm_eps; }
+  bool has_experts(int64_t layer) const { return num_experts > 0 && layer >= dense_layers; }
+  bool has_expert_bias() const { return num_experts > 0 && (traits().expert_bias || balance > 0); }
   int64_t window_of(int64_t layer) const;
   RopeScaling rope() const;  // rope_type none unless rope_scaling
   const DecoderTraits& traits() const { return *owner->decoder; }
   bool qkv_bias() const { return traits().qkv_bias || attention_bias; }
+  bool out_bias() const { return traits().out_bias || attention_bias; }
   void validate() const;  // Error naming the field
+  void validate_experts() const;
+  void validate_latent() const;
 
   const ModelFamily& family() const override { return *owner; }
   OptionTable hf_parameters() const override;
   nlohmann::ordered_json hf_config(const std::string& torch_dtype) const override;
   bool tied_head() const override { return tied; }
   int64_t rotated_heads(std::string_view native) const override;
+  int64_t experts() const override { return num_experts; }
+  bool ignores(std::string_view hf) const override;  // layers behind the last, DeepSeek's for several tokens at once
 };
 
 // One walk for overrides, checkpoints and printing.
@@ -94,41 +147,26 @@ void fields(C& c, F&& f) {
   f("rope_truncate", c.rope_truncate), f("rope_original_context", c.rope_original_context), f("rotary_dim", c.rotary_dim);
   f("attention_bias", c.attention_bias), f("mlp_bias", c.mlp_bias), f("window", c.window), f("window_layers", c.window_layers);
   f("depth_init", c.depth_init), f("init", c.init), f("block_causal", c.block_causal);
+  f("num_experts", c.num_experts), f("experts_per_token", c.experts_per_token), f("expert_ffn_dim", c.expert_ffn_dim);
+  f("shared_experts", c.shared_experts), f("dense_layers", c.dense_layers), f("route_score", c.route_score), f("route_norm", c.route_norm);
+  f("route_scale", c.route_scale), f("route_groups", c.route_groups), f("route_kept_groups", c.route_kept_groups);
+  f("balance", c.balance), f("q_lora_rank", c.q_lora_rank), f("kv_lora_rank", c.kv_lora_rank), f("mscale", c.mscale);
+  f("qk_nope_head_dim", c.qk_nope_head_dim), f("qk_rope_head_dim", c.qk_rope_head_dim), f("v_head_dim", c.v_head_dim);
+  f("latent_norm_eps", c.latent_norm_eps);
 }
 
 std::shared_ptr<ModelDescription> decoder_flavor(const ModelFamily& family, const std::string& name);
 std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const nlohmann::json& config, const std::string& what);
-inline constexpr ModelFamily::TensorName kDecoderTensors[] = {
-    {"model.embed_tokens.weight", "tok_embeddings.weight"},
-    {"model.norm.weight", "norm.weight"},
-    {"lm_head.weight", "output.weight"},
-    {"model.layers.{}.input_layernorm.weight", "layers.{}.attention_norm.weight"},
-    {"model.layers.{}.post_attention_layernorm.weight", "layers.{}.ffn_norm.weight"},
-    {"model.layers.{}.self_attn.q_proj.weight", "layers.{}.attention.wq.weight"},
-    {"model.layers.{}.self_attn.k_proj.weight", "layers.{}.attention.wk.weight"},
-    {"model.layers.{}.self_attn.v_proj.weight", "layers.{}.attention.wv.weight"},
-    {"model.layers.{}.self_attn.o_proj.weight", "layers.{}.attention.wo.weight"},
-    {"model.layers.{}.self_attn.q_proj.bias", "layers.{}.attention.wq.bias"},
-    {"model.layers.{}.self_attn.k_proj.bias", "layers.{}.attention.wk.bias"},
-    {"model.layers.{}.self_attn.v_proj.bias", "layers.{}.attention.wv.bias"},
-    {"model.layers.{}.self_attn.o_proj.bias", "layers.{}.attention.wo.bias"},
-    {"model.layers.{}.self_attn.q_norm.weight", "layers.{}.attention.q_norm.weight"},
-    {"model.layers.{}.self_attn.k_norm.weight", "layers.{}.attention.k_norm.weight"},
-    {"model.layers.{}.mlp.gate_proj.weight", "layers.{}.feed_forward.w1.weight"},
-    {"model.layers.{}.mlp.up_proj.weight", "layers.{}.feed_forward.w3.weight"},
-    {"model.layers.{}.mlp.down_proj.weight", "layers.{}.feed_forward.w2.weight"},
-    {"model.layers.{}.mlp.gate_proj.bias", "layers.{}.feed_forward.w1.bias"},
-    {"model.layers.{}.mlp.up_proj.bias", "layers.{}.feed_forward.w3.bias"},
-    {"model.layers.{}.mlp.down_proj.bias", "layers.{}.feed_forward.w2.bias"},
-};
+
+bool has_decoder_flavor(const ModelFamily& family, std::string_view name);
 
 // The record of a family.
 constexpr ModelFamily decoder_family(std::string_view name, std::string_view hf_type, std::string_view hf_architecture,
-                                     const DecoderTraits& traits) {
+                                     const DecoderTraits& traits, std::span<const ModelFamily::TensorName> tensors = kDecoderTensors) {
   return {.name = name,
           .hf_type = hf_type,
           .hf_architecture = hf_architecture,
-          .tensors = kDecoderTensors,
+          .tensors = tensors,
           .flavor = decoder_flavor,
           .read_hf = read_decoder,
           .decoder = &traits};

@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
-#include "halftone/models/decoder_config.h"
+#include "halftone/models/decoder_hf_experts.h"
 #include "halftone/models/rope_reader.h"
 
-// config.json of Hugging Face's dense decoders.
+// config.json of Hugging Face's decoders.
 namespace halftone {
 namespace {
 
@@ -34,8 +34,6 @@ constexpr NeutralEntry kNeutral[] = {
     {"query_pre_attn_scalar", "[]"},
     {"pretraining_tp", "[1]"},
     {"pruned_heads", "[{}]"},
-    {"num_local_experts", "[0, 1]"},
-    {"num_experts", "[0, 1]"},
     {"is_encoder_decoder", "[false]"},
     {"add_cross_attention", "[false]"},
 };
@@ -53,15 +51,22 @@ std::string shortest_period(const std::string& layers) {
   return layers;
 }
 
+bool is_switched_on(const Json& root, const std::string& what) {
+  return is_set(root, "use_sliding_window") && bool_member(root, "use_sliding_window", what);
+}
+
 // A window in some layers: layer_types names them, or they are those from max_window_layers on; use_sliding_window = false turns them off
-// whatever the other entries say, which published files rely on.
+// whatever the other entries say, which published files rely on. Families with layers of their own by default (wf) have no such switch.
 void read_some_windows(const Json& root, DecoderConfig& c, const std::string& what) {
-  const bool on = is_set(root, "use_sliding_window") && bool_member(root, "use_sliding_window", what) && is_set(root, "sliding_window");
+  const std::string usual = c.traits().window_layers;
+  const bool switched = usual == "w";
+  const bool on = is_set(root, "sliding_window") && (!switched || is_switched_on(root, what));
   std::string layers(static_cast<size_t>(c.n_layers), 'f');
   if (on) {
     c.window = size_member(root, "sliding_window", what);
-    const int64_t first = is_set(root, "max_window_layers") ? integer_member(root, "max_window_layers", what) : 28;
-    for (int64_t i = first; i < c.n_layers; ++i) layers[static_cast<size_t>(i)] = 'w';
+    const int64_t first = !switched ? 0 : is_set(root, "max_window_layers") ? integer_member(root, "max_window_layers", what) : 28;
+    for (int64_t i = std::max<int64_t>(first, 0); i < c.n_layers; ++i)
+      layers[static_cast<size_t>(i)] = usual[static_cast<size_t>(i) % usual.size()];
   }
   if (is_set(root, "layer_types")) {
     const Json& types = root["layer_types"];
@@ -90,6 +95,11 @@ void read_windows(const Json& root, DecoderConfig& c, const std::string& what) {
       if (is_set(root, "use_sliding_window"))
         refuse_unless(root["use_sliding_window"], Json::array({c.window > 0}), "use_sliding_window", what);
       return;
+    case Windows::switched:
+      if (is_set(root, "sliding_window") && is_switched_on(root, what)) c.window = size_member(root, "sliding_window", what);
+      if (is_set(root, "layer_types"))
+        refuse_unless(root["layer_types"], Json::array({c.window > 0 ? kSliding : kFull}), "layer_types", what);
+      return;
     case Windows::some_layers:
       return read_some_windows(root, c, what);
   }
@@ -116,17 +126,23 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
   c.n_kv_heads = is_set(root, "num_key_value_heads") ? size_member(root, "num_key_value_heads", what) : c.n_heads;
   c.ffn_dim = size_member(root, "intermediate_size", what);
   c.vocab_size = size_member(root, "vocab_size", what);
-  const bool said = is_set(root, "head_dim") || traits.head_dim > 0;
-  c.head_dim = is_set(root, "head_dim") ? size_member(root, "head_dim", what) : traits.head_dim > 0 ? traits.head_dim : c.dim / c.n_heads;
   check(c.n_heads % c.n_kv_heads == 0, "{}: {} attention heads are no multiple of {} key-value heads", what, c.n_heads, c.n_kv_heads);
-  check(c.head_dim >= 2 && c.head_dim % 2 == 0, "{}: head_dim {} must be even", what, c.head_dim);
-  check(said || c.dim % c.n_heads == 0, "{}: hidden_size {} is no multiple of {} heads", what, c.dim, c.n_heads);
   check(c.n_layers <= 10000, "{}: num_hidden_layers {} is above 10000", what, c.n_layers);
+  c.norm_eps = 1e-6;  // transformers' default, GPT-OSS's aside
+  if (is_set(root, "rms_norm_eps") || traits.sinks) c.norm_eps = positive_member(root, "rms_norm_eps", what);
+  if (traits.latent.kv_rank > 0) {
+    read_latent(root, c, what);
+  } else {
+    const bool said = is_set(root, "head_dim") || traits.head_dim > 0;
+    c.head_dim = is_set(root, "head_dim") ? size_member(root, "head_dim", what) : traits.head_dim > 0 ? traits.head_dim : c.dim / c.n_heads;
+    check(c.head_dim >= 2 && c.head_dim % 2 == 0, "{}: head_dim {} must be even", what, c.head_dim);
+    check(said || c.dim % c.n_heads == 0, "{}: hidden_size {} is no multiple of {} heads", what, c.dim, c.n_heads);
+  }
   if (is_set(root, "max_position_embeddings")) c.max_seq_len = size_member(root, "max_position_embeddings", what);
-  c.norm_eps = is_set(root, "rms_norm_eps") ? positive_member(root, "rms_norm_eps", what) : 1e-6;  // transformers' default
   c.attention_bias = flag(root, "attention_bias", traits.may_attention_bias, traits.qkv_bias, what);
   c.mlp_bias = flag(root, "mlp_bias", traits.may_mlp_bias, false, what);
   read_windows(root, c, what);
+  read_experts(root, c, what);
   const HfRope rope = read_hf_rope(root, what);
   const RopeScaling& s = rope.scaling;
   c.rope_theta = rope.theta, c.rope_scaling = s.type != RopeScaling::Type::none;
@@ -135,6 +151,7 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
     c.rope_low_freq_factor = s.low_freq_factor, c.rope_high_freq_factor = s.high_freq_factor;
     c.rope_beta_fast = s.beta_fast, c.rope_beta_slow = s.beta_slow, c.rope_truncate = s.truncate;
     if (s.type == RopeScaling::Type::yarn) c.rope_attention_factor = s.attention_factor;
+    if (c.latent()) c.mscale = rope.mscale_all_dim;
   }
   if (is_set(root, "tie_word_embeddings")) c.tied = bool_member(root, "tie_word_embeddings", what);
   return config;
@@ -143,7 +160,8 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
 OptionTable DecoderConfig::hf_parameters() const {
   OptionTable table = hyper_parameters();
   table["ffn_dim"] = ffn(), table["head_dim"] = head();
-  for (const char* name : {"ffn_dim_multiplier", "multiple_of", "max_seq_len", "depth_init", "init", "block_causal"}) table.erase(name);
+  for (const char* name : {"ffn_dim_multiplier", "multiple_of", "max_seq_len", "depth_init", "init", "block_causal", "balance"})
+    table.erase(name);
   if (rotary_dim == head()) table["rotary_dim"] = int64_t{0};
   const RopeScaling s = rope();
   if (s.type == RopeScaling::Type::yarn) table["rope_attention_factor"] = s.attention_factor;
@@ -157,6 +175,14 @@ OptionTable DecoderConfig::hf_parameters() const {
   keep(s.type == RopeScaling::Type::yarn, {"rope_beta_fast", "rope_beta_slow", "rope_attention_factor", "rope_truncate"});
   keep(rope_scaling && s.type != RopeScaling::Type::linear, {"rope_original_context"});
   keep(window > 0, {"window_layers"});
+  keep(num_experts > 0, {"num_experts", "experts_per_token", "expert_ffn_dim", "shared_experts", "dense_layers", "route_score",
+                         "route_norm", "route_scale", "route_groups", "route_kept_groups"});
+  keep(route_groups > 0, {"route_kept_groups"});
+  keep(!traits().clamped, {"ffn_dim"});  // the experts' width
+  keep(latent(), {"q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "latent_norm_eps"});
+  keep(!latent(), {"head_dim", "n_kv_heads"});
+  keep(latent() && s.type == RopeScaling::Type::yarn, {"mscale"});
+  if (latent()) table["latent_norm_eps"] = latent_eps();
   return table;
 }
 
@@ -180,26 +206,37 @@ nlohmann::ordered_json DecoderConfig::hf_config(const std::string& torch_dtype) 
                               {"tie_word_embeddings", tied},
                               {"torch_dtype", torch_dtype},
                               {"dtype", torch_dtype}};
-  if (t.may_attention_bias) root["attention_bias"] = attention_bias;
+  if (t.may_attention_bias || t.out_bias) root["attention_bias"] = out_bias();
   if (t.may_mlp_bias) root["mlp_bias"] = mlp_bias;
   if (t.windows != Windows::none) root["sliding_window"] = window > 0 ? nlohmann::ordered_json(window) : nlohmann::ordered_json();
+  const bool switched = t.windows == Windows::switched || (t.windows == Windows::some_layers && t.window_layers == std::string_view("w"));
+  if (switched) root["use_sliding_window"] = window > 0;
   if (t.windows == Windows::some_layers) {
-    root["use_sliding_window"] = window > 0;
     int64_t first = 0;  // for readers that know no layer_types
     while (first < n_layers && window_of(first) == 0) ++first;
-    root["max_window_layers"] = first;
+    if (switched) root["max_window_layers"] = first;
     for (int64_t i = 0; i < n_layers; ++i) root["layer_types"].push_back(window_of(i) > 0 ? kSliding : kFull);
   }
-  write_hf_rope({rope_theta, s}, root);
+  write_experts(*this, root);
+  if (latent()) write_latent(*this, root);
+  write_hf_rope({rope_theta, s, latent() ? mscale : 0}, root);
   return root;
 }
 
 int64_t DecoderConfig::rotated_heads(std::string_view native) const {
-  if (traits().rotate_halves) return 0;
+  if (traits().rotate_halves || latent()) return 0;  // Hugging Face's latent attention rotates neighbours, too
   const auto is_of = [&](std::string_view name) {
     return native.ends_with(fmt::format(".attention.{}.weight", name)) || native.ends_with(fmt::format(".attention.{}.bias", name));
   };
   return is_of("wq") ? n_heads : is_of("wk") ? n_kv_heads : 0;
+}
+
+bool DecoderConfig::ignores(std::string_view hf) const {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!latent() || !hf.starts_with(kLayers)) return false;
+  hf.remove_prefix(kLayers.size());
+  const std::string number(hf.substr(0, std::min(hf.find_first_not_of("0123456789"), hf.size())));
+  return !number.empty() && number.size() < 7 && std::stoll(number) >= n_layers;
 }
 
 }  // namespace halftone

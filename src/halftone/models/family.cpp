@@ -6,30 +6,57 @@
 namespace halftone {
 namespace {
 
-// `name`, which has the form of `from`, in the form of `to`; none unless it has, with a canonical number.
-std::optional<std::string> renamed(std::string_view name, std::string_view from, std::string_view to) {
-  constexpr std::string_view kHole = "{}";
-  const size_t hole = from.find(kHole);
-  if (hole == std::string_view::npos) return name == from ? std::optional<std::string>(to) : std::nullopt;
-  const std::string_view head = from.substr(0, hole), tail = from.substr(hole + kHole.size());
-  if (name.size() <= head.size() + tail.size() || !name.starts_with(head) || !name.ends_with(tail)) return std::nullopt;
-  const std::string_view number = name.substr(head.size(), name.size() - head.size() - tail.size());
-  if (number.size() > 6 || (number[0] == '0' && number.size() > 1)) return std::nullopt;
-  if (!std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; })) return std::nullopt;
-  return std::string(to).replace(to.find(kHole), kHole.size(), number);
+struct Numbers {
+  std::string_view block{}, expert{};
+};
+
+// What stands in `name` for "{}" and "{e}" of the pattern; none unless it has that form, with canonical numbers.
+std::optional<Numbers> match(std::string_view name, std::string_view pattern) {
+  Numbers found;
+  while (true) {
+    const size_t hole = pattern.find('{');
+    const std::string_view head = pattern.substr(0, hole);
+    if (!name.starts_with(head)) return std::nullopt;
+    name.remove_prefix(head.size());
+    if (hole == std::string_view::npos) return name.empty() ? std::optional(found) : std::nullopt;
+    const bool expert = pattern[hole + 1] == 'e';
+    pattern.remove_prefix(pattern.find('}') + 1);
+    const size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
+    if (digits == 0 || digits > 6 || (name[0] == '0' && digits > 1)) return std::nullopt;
+    (expert ? found.expert : found.block) = name.substr(0, digits);
+    name.remove_prefix(digits);
+  }
+}
+
+std::string filled(std::string_view pattern, std::string_view block, std::string_view expert) {
+  std::string name(pattern);
+  for (const auto& [hole, number] : {std::pair<std::string_view, std::string_view>{"{}", block}, {"{e}", expert}})
+    if (const size_t at = name.find(hole); at != std::string::npos) name.replace(at, hole.size(), number);
+  return name;
 }
 
 }  // namespace
 
-std::optional<std::string> ModelFamily::hf_name(std::string_view native) const {
+const ModelFamily::TensorName* ModelFamily::tensor(std::string_view native) const {
   for (const TensorName& t : tensors)
-    if (auto name = renamed(native, t.native, t.hf)) return name;
+    if (match(native, t.native)) return &t;
+  return nullptr;
+}
+
+std::optional<std::string> ModelFamily::hf_name(std::string_view native, int64_t expert) const {
+  for (const TensorName& t : tensors)
+    if (const auto numbers = match(native, t.native)) return filled(t.hf, numbers->block, std::to_string(expert));
   return std::nullopt;
 }
 
-std::optional<std::string> ModelFamily::native_name(std::string_view hf) const {
-  for (const TensorName& t : tensors)
-    if (auto name = renamed(hf, t.hf, t.native)) return name;
+std::optional<std::string> ModelFamily::native_name(std::string_view hf, int64_t* expert) const {
+  for (const TensorName& t : tensors) {
+    if (t.hf.empty()) continue;
+    const auto numbers = match(hf, t.hf);
+    if (!numbers) continue;
+    if (expert != nullptr) *expert = numbers->expert.empty() ? 0 : std::stoll(std::string(numbers->expert));
+    return filled(t.native, numbers->block, {});
+  }
   return std::nullopt;
 }
 

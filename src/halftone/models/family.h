@@ -17,9 +17,12 @@ class ModelDescription;
 struct DecoderTraits;
 
 struct ModelFamily {
-  // A tensor in Hugging Face's files and here; "{}" stands for the number of the block.
+  // A tensor in Hugging Face's files and here; "{}" stands for the number of the block. Ours with "{e}" there is made of one tensor for
+  // every expert, whose number that is.
   struct TensorName {
-    std::string_view hf, native;
+    std::string_view hf, native;  // hf empty: files have none of it, it is zero there
+    bool transposed = false;      // the last two dimensions, in files with plain numbers
+    bool experts_apart() const { return hf.find("{e}") != std::string_view::npos; }
   };
   std::string_view name;                      // model.name
   std::string_view hf_type, hf_architecture;  // model_type and architectures of config.json
@@ -27,11 +30,13 @@ struct ModelFamily {
   std::shared_ptr<ModelDescription> (*flavor)(const ModelFamily& family, const std::string& name);  // Error listing the flavours
   // Of config.json; an entry that the family does not honour, or sizes that do not fit together, are errors that start with `what`.
   std::shared_ptr<ModelDescription> (*read_hf)(const ModelFamily& family, const nlohmann::json& config, const std::string& what);
-  const DecoderTraits* decoder = nullptr;  // of dense decoders (decoder_config.h)
+  const DecoderTraits* decoder = nullptr;  // of decoders (decoder_config.h)
+  std::string_view also = {};              // model.name under which its flavours can be asked for, too
 
-  // None for a name that the family does not have.
-  std::optional<std::string> hf_name(std::string_view native) const;
-  std::optional<std::string> native_name(std::string_view hf) const;
+  // None, or null, for a name that the family does not have. `expert`: of whom the file's tensor is, where each has its own.
+  std::optional<std::string> hf_name(std::string_view native, int64_t expert = 0) const;
+  std::optional<std::string> native_name(std::string_view hf, int64_t* expert = nullptr) const;
+  const TensorName* tensor(std::string_view native) const;
 };
 
 // The hyper-parameters of one model. A family's own are a struct with a walk over its fields (DescriptionOf).
@@ -50,6 +55,9 @@ class ModelDescription {
   // Heads whose rows are rotated as halves in Hugging Face's files and as neighbouring pairs here; 0: the tensor is the same in both.
   // A bias counts as rows of one element.
   virtual int64_t rotated_heads(std::string_view native) const = 0;
+  virtual int64_t experts() const { return 0; }  // of a layer
+  // Whether files may hold such a tensor, which has no place in this model and is not read.
+  virtual bool ignores(std::string_view) const { return false; }
 };
 
 template <class T>

@@ -6,6 +6,8 @@
 
 #include "halftone/base/error.h"
 #include "halftone/models/decoder.h"
+#include "halftone/models/deepseek_v3/family.h"
+#include "halftone/models/gpt_oss/family.h"
 #include "halftone/models/llama3/family.h"
 #include "halftone/models/mistral/family.h"
 #include "halftone/models/qwen3/family.h"
@@ -24,10 +26,10 @@ std::unique_ptr<nn::Model> build(const ModelDescription& description) {
 }
 
 constexpr Entry kEntries[] = {
-    {&llama3::kFamily, build<Decoder, DecoderConfig>},
-    {&mistral::kFamily, build<Decoder, DecoderConfig>},
-    {&qwen3::kQwen2, build<Decoder, DecoderConfig>},
-    {&qwen3::kFamily, build<Decoder, DecoderConfig>},
+    {&llama3::kFamily, build<Decoder, DecoderConfig>},  {&mistral::kFamily, build<Decoder, DecoderConfig>},
+    {&qwen3::kQwen2, build<Decoder, DecoderConfig>},    {&qwen3::kFamily, build<Decoder, DecoderConfig>},
+    {&qwen3::kMoe, build<Decoder, DecoderConfig>},      {&deepseek_v3::kFamily, build<Decoder, DecoderConfig>},
+    {&gpt_oss::kFamily, build<Decoder, DecoderConfig>},
 };
 
 std::shared_ptr<const ModelDescription> describe(const ModelFamily& family, const ModelConfig& config, int64_t vocab_size) {
@@ -59,12 +61,26 @@ const std::vector<const ModelFamily*>& model_families() {
   return families;
 }
 
-BuiltModel build_model(const ModelConfig& config, int64_t vocab_size) {
+namespace {
+
+const Entry& entry_of(const ModelConfig& config) {
+  const Entry* found = nullptr;
   std::vector<std::string_view> names;
-  for (const Entry& e : kEntries) names.push_back(e.family->name);
-  const auto found = std::find(names.begin(), names.end(), config.name);
-  check(found != names.end(), "model.name: this build has {}; found '{}'", fmt::join(names, ", "), config.name);
-  const Entry& entry = kEntries[found - names.begin()];
+  for (const Entry& e : kEntries) {
+    names.push_back(e.family->name);
+    const bool also = e.family->also == config.name && has_decoder_flavor(*e.family, config.flavor);
+    if (e.family->name == config.name || (also && !has_decoder_flavor(*found->family, config.flavor))) found = &e;
+  }
+  check(found != nullptr, "model.name: this build has {}; found '{}'", fmt::join(names, ", "), config.name);
+  return *found;
+}
+
+}  // namespace
+
+const ModelFamily& family_of(const ModelConfig& config) { return *entry_of(config).family; }
+
+BuiltModel build_model(const ModelConfig& config, int64_t vocab_size) {
+  const Entry& entry = entry_of(config);
   const auto description = describe(*entry.family, config, vocab_size);
   return {entry.build(*description), description, std::get<bool>(description->hyper_parameters().at("block_causal"))};
 }

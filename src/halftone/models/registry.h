@@ -14,6 +14,9 @@ const std::vector<const ModelFamily*>& model_families();
 // Of a model that model.overrides describes completely, as read from a Hugging Face folder.
 inline constexpr const char* kHfFlavor = "hf";
 
+// Of model.name and, where families share that, model.flavor. Error on an unknown name.
+const ModelFamily& family_of(const ModelConfig& config);
+
 struct BuiltModel {
   std::unique_ptr<nn::Model> model;
   std::shared_ptr<const ModelDescription> description;

@@ -56,6 +56,7 @@ class Reader {
     HfRope rope;
     rope.theta = theta_.value.value_or(rope.theta);
     rope.scaling = scaling_.value.value_or(RopeScaling{});
+    rope.mscale_all_dim = mscale_all_dim_;
     const bool has_original = rope.scaling.type == Type::llama3 || rope.scaling.type == Type::yarn;
     check(!original_ || (has_original && *original_ == rope.scaling.original_context), "{}: {} = {} has no effect beside {}; leave it out",
           what_, kOriginal, original_.value_or(0), text_of(rope.scaling));
@@ -132,7 +133,9 @@ class Reader {
     known_.insert(known_.end(), {of_angles, of_all});
     check(is_set(rope, of_angles) == is_set(rope, of_all), "{}: mscale and mscale_all_dim have an effect together alone; leave the one out",
           place);
-    if (!is_set(rope, of_angles) || factor <= 1) return yarn_attention_factor(factor);
+    if (!is_set(rope, of_angles)) return yarn_attention_factor(factor);
+    mscale_all_dim_ = positive_member(rope, of_all, place);
+    if (factor <= 1) return 1;
     const auto magnitude = [&](const char* member) { return 0.1 * positive_member(rope, member, place) * std::log(factor) + 1; };
     return magnitude(of_angles) / magnitude(of_all);
   }
@@ -153,6 +156,7 @@ class Reader {
   const std::string& what_;
   std::optional<int64_t> context_, original_;  // max_position_embeddings; the other beside it, outside the objects
   Said<double> theta_;
+  double mscale_all_dim_ = 0;
   Said<RopeScaling> scaling_;
   std::vector<std::string_view> known_;  // members of the entry that are honoured
 };
@@ -182,6 +186,7 @@ void write_hf_rope(const HfRope& rope, nlohmann::ordered_json& config) {
   if (s.type == Type::yarn) {
     entry["beta_fast"] = s.beta_fast, entry["beta_slow"] = s.beta_slow, entry["attention_factor"] = s.attention_factor;
     if (!s.truncate) entry["truncate"] = false;
+    if (rope.mscale_all_dim > 0) entry["mscale"] = entry["mscale_all_dim"] = rope.mscale_all_dim;
   }
   if (s.type == Type::llama3 || s.type == Type::yarn) entry[kOriginal] = s.original_context;
   config["rope_theta"] = rope.theta;

@@ -14,6 +14,7 @@ double yarn_attention_factor(double factor);                 // 0.1 ln(factor) +
 struct HfRope {
   double theta = 10000;  // transformers' default
   RopeScaling scaling;
+  double mscale_all_dim = 0;  // with YaRN, where it stands; latent attention scales its scores by it
   bool operator==(const HfRope&) const = default;
 };
 // An entry that is not honoured, has no effect or contradicts another is an Error that starts with `what` and names key and value.

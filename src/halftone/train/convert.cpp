@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/base/philox.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/checkpoint/step_writer.h"
@@ -167,13 +168,18 @@ ConvertResult convert(const ConvertOptions& o) {
   const std::string* broken = step.not_finite();
   check(broken == nullptr, "{}: tensor {} holds a NaN or an infinity; convert an earlier step", step.folder().string(),
         broken ? *broken : "");
+  if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
   const Weights weights(step, saved_model_config(step), o.dtype);
   const TensorSource read = [&](const std::string& name, int64_t first, int64_t rows) { return weights.read(name, first, rows); };
   ConvertResult result{.to_hf = step.hf_config() == nullptr};
   result.to_hf ? write_hugging_face(o, step, weights, read) : write_native(o, step, weights, read);
   for (const NamedTensor& t : weights.tensors()) result.bytes += static_cast<int64_t>(t.tensor.nbytes());
   result.tensors = static_cast<int64_t>(weights.tensors().size());
-  result.same_numbers = weights.same_numbers() && !(step.hf_config() && step.hf_config()->quantization);
+  const bool left_out = std::any_of(weights.tensors().begin(), weights.tensors().end(), [&](const NamedTensor& t) {
+    const ModelFamily::TensorName* name = weights.description().family().tensor(t.name);
+    return result.to_hf && name != nullptr && name->hf.empty();
+  });
+  result.same_numbers = weights.same_numbers() && !left_out && !(step.hf_config() && step.hf_config()->quantization);
   result.seconds = watch.seconds();
   return result;
 }

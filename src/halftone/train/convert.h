@@ -17,7 +17,7 @@ struct ConvertOptions {
 
 struct ConvertResult {
   bool to_hf = false;
-  bool same_numbers = true;  // no weight was rounded to another type or read from codes
+  bool same_numbers = true;  // no weight was rounded to another type, read from codes or left out
   int64_t tensors = 0, bytes = 0;
   double seconds = 0;
 };

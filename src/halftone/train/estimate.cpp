@@ -86,11 +86,37 @@ EstimateDevice estimate_device(const std::string& asked, const std::string& trai
 }
 
 std::vector<nn::Linear*> StepShape::Block::linears() const {
-  std::vector<nn::Linear*> all = attention->readers();
-  all.push_back(&attention->output());
+  std::vector<nn::Linear*> all = attention_readers();
+  if (latent != nullptr)
+    for (const nn::NormUse& use : latent->norm_uses()) all.insert(all.end(), use.readers.begin(), use.readers.end());
+  all.push_back(&attention_output());
+  if (feed_forward == nullptr) return all;
   for (nn::Linear* l : feed_forward->readers()) all.push_back(l);
   all.push_back(&feed_forward->output());
   return all;
+}
+
+std::vector<StepShape::Branch> StepShape::Block::branches() const {
+  std::vector<Branch> all;
+  if (moe != nullptr) {
+    const LinearRecipe& r = moe->experts().recipe();
+    all.push_back({"experts", expert_rows, static_cast<double>(moe->shape().hidden), &r, &r, true, nullptr});
+  }
+  if (feed_forward != nullptr) {
+    nn::Linear& w2 = feed_forward->output();
+    all.push_back({"w1, w3", 1, static_cast<double>(w2.in_features()), &feed_forward->readers().front()->recipe(), &w2.recipe(),
+                   w2.has_norm() || w2.has_side(), feed_forward});
+  }
+  return all;
+}
+
+double StepShape::Block::expert_weights() const {
+  return moe == nullptr ? 0 : static_cast<double>(3 * moe->shape().routing.experts * moe->shape().dim * moe->shape().hidden);
+}
+
+double StepShape::Block::attended_width() const {
+  return static_cast<double>(latent ? latent->shape().heads * latent->shape().v_dim
+                                    : attention->shape().heads * attention->shape().head_dim);
 }
 
 StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device)
@@ -108,13 +134,20 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       micro_batches(std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size)),
       host_states(keeps_states_on_host(config.training) && !is_cpu(device.hardware)) {
   m.for_each_module([&](nn::Module& module) {
-    if (auto* l = dynamic_cast<nn::Linear*>(&module)) l->block() >= 0 ? linears.push_back(l) : void(head = l);
+    const bool gate = dynamic_cast<nn::RouterGate*>(&module) != nullptr;
+    if (auto* l = dynamic_cast<nn::Linear*>(&module); l && !gate) l->block() >= 0 ? linears.push_back(l) : void(head = l);
     if (module.block() < 0) return;
     StepShape::Block& b = blocks.at(static_cast<size_t>(module.block()));
     if (auto* a = dynamic_cast<nn::Attention*>(&module)) b.attention = a;
+    if (auto* a = dynamic_cast<nn::LatentAttention*>(&module)) b.latent = a;
     if (auto* f = dynamic_cast<nn::FeedForward*>(&module)) b.feed_forward = f;
+    if (auto* e = dynamic_cast<nn::MoE*>(&module)) {
+      const nn::Routing& r = e->shape().routing;
+      b.moe = e, b.expert_rows = static_cast<double>(most_group_rows(tokens * r.top_k, r.experts)) / static_cast<double>(tokens);
+    }
   });
-  const bool whole = std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return b.attention && b.feed_forward; });
+  const bool whole =
+      std::all_of(blocks.begin(), blocks.end(), [](const Block& b) { return (b.attention || b.latent) && (b.feed_forward || b.moe); });
   check(head != nullptr && whole && !blocks.empty(), "estimate: {} has blocks of other parts than attention and feed-forward",
         config.model.name);
   recompute = recompute_plan(config.activation_checkpoint, recompute_costs(*this));

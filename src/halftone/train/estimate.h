@@ -9,7 +9,9 @@
 
 #include "halftone/config/job_config.h"
 #include "halftone/formats/support.h"
+#include "halftone/nn/latent_attention.h"
 #include "halftone/nn/model.h"
+#include "halftone/nn/moe.h"
 #include "halftone/train/recompute.h"
 
 // Memory and time of a training step before it runs, from the configuration and the model's shapes alone: no tensor is made and no GPU is
@@ -90,10 +92,28 @@ std::string out_of_memory_text(std::string_view said, std::string_view when, con
 
 // What both halves read (estimate_memory.cpp, estimate_time.cpp).
 struct StepShape {
+  // Gate, up and down: of a feed-forward, or of all experts together.
+  struct Branch {
+    std::string_view name;
+    double rows, ffn;  // rows: of a token
+    const LinearRecipe *up, *down;
+    bool apart = false;                       // SwiGLU's output is that of an op of its own
+    nn::FeedForward* feed_forward = nullptr;  // null: experts
+  };
   struct Block {
-    nn::Attention* attention = nullptr;
-    nn::FeedForward* feed_forward = nullptr;
-    std::vector<nn::Linear*> linears() const;  // in the order of the program
+    nn::Attention* attention = nullptr;  // one of these two
+    nn::LatentAttention* latent = nullptr;
+    nn::FeedForward* feed_forward = nullptr;  // of experts the shared ones
+    nn::MoE* moe = nullptr;
+    double expert_rows = 0;  // of a token
+    std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
+    nn::Linear& attention_output() const { return latent ? latent->output() : attention->output(); }
+    // In the order of the program, a router's aside.
+    std::vector<nn::Linear*> linears() const;
+    std::vector<Branch> branches() const;
+    double expert_weights() const;  // of all experts
+    double attended_width() const;  // elements of the output of all heads
+    int64_t window() const { return attention ? attention->shape().window : 0; }
   };
   StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device);
 

@@ -41,28 +41,31 @@ class Memory {
   }
 
   std::vector<SavedTensor> saved(const StepShape::Block& b) const {
-    const nn::Attention::Shape& a = b.attention->shape();
-    const auto dim = static_cast<double>(a.dim), heads = static_cast<double>(a.heads), d = static_cast<double>(a.head_dim);
+    const auto dim = static_cast<double>(s_.size.dim);
+    std::vector<SavedTensor> all = {{"attention_norm", "residual + branch, 1 / rms", s_.r * dim + 4}};
+    b.latent ? add_latent(b, all) : add_attention(b, all);
+    all.push_back({"ffn_norm", "residual + branch, 1 / rms", s_.r * dim + 4});
+    if (b.moe != nullptr) add_experts(b, all);
+    if (b.feed_forward == nullptr) return all;
     nn::Linear& w2 = b.feed_forward->output();
     const auto ffn = static_cast<double>(w2.in_features());
-    const double kv_heads = static_cast<double>(a.kv_heads), normalised = a.qk_norm_eps > 0 ? heads + kv_heads : 0;
-    return {{"attention_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
-            {"wq, wk, wv", "input", kept_input(b.attention->readers())},
-            {"attention", normalised > 0 ? "q, k, v; q, k before their norms" : "q, k, v", s_.c * d * (heads + 2 * kv_heads + normalised)},
-            {"attention", "output, log-sum-exp", s_.c * d * heads + 4 * heads},
-            {"wo", "input", kept_input({&b.attention->output()}, true)},
-            {"ffn_norm", "residual + branch, 1 / rms", s_.r * dim + 4},
-            {"w1, w3", "input", kept_input(b.feed_forward->readers())},
-            {"SwiGLU", "gate and up", 2 * s_.c * ffn},
-            {"w2", "input", kept_input({&w2}, !reads_apart(w2)) + (w2.has_norm() ? s_.c * ffn : 0)}};
+    all.push_back({"w1, w3", "input", kept_input(b.feed_forward->readers(), b.moe != nullptr)});
+    all.push_back({"SwiGLU", "gate and up", 2 * s_.c * ffn});
+    all.push_back({"w2", "input", w2_input(w2)});
+    return all;
   }
 
   // A recomputed block keeps the residual that it reads and, with "op", results.
   RecomputeCost cost(const StepShape::Block& b) const {
-    const nn::Attention::Shape& a = b.attention->shape();
-    const double residual = s_.r * static_cast<double>(a.dim), attended = static_cast<double>(a.head_dim * a.heads);
-    const double of_attention = attended * static_cast<double>(s_.config.training.seq_len);  // two products, half of the scores
-    RecomputeCost c{{saved_bytes(b), residual + s_.c * attended + 4 * static_cast<double>(a.heads), residual}, {0, 0, of_attention}};
+    const double residual = s_.r * static_cast<double>(s_.size.dim), attended = b.attended_width();
+    // Two products, half of the scores.
+    const double scored = static_cast<double>(s_.size.heads * (s_.size.qk_dim + s_.size.v_dim)) / 2;
+    const double of_attention = scored * static_cast<double>(s_.config.training.seq_len);
+    RecomputeCost c{{saved_bytes(b), residual + s_.c * attended + 4 * static_cast<double>(s_.size.heads), residual}, {0, 0, of_attention}};
+    if (b.moe != nullptr) {
+      const double work = b.expert_rows * b.expert_weights() / static_cast<double>(b.moe->shape().routing.experts);
+      c.work[1] += work, c.work[2] += work;
+    }
     const std::vector<nn::Linear*> linears = b.linears();
     for (size_t i = 0; i < linears.size(); ++i) {
       const auto out = static_cast<double>(linears[i]->out_features()), work = static_cast<double>(linears[i]->in_features()) * out;
@@ -93,7 +96,7 @@ class Memory {
     // On a GPU a unit's gradients have memory from its first gradient of a step to the optimizer.
     const bool always = cpu || s_.micro_batches > 1;
     const double of_head = always ? all : gradients(s_.size.tied ? "tok_embeddings" : s_.head->weight.unit);
-    const double of_last = always ? all : of_head + gradients(last.attention->output().weight.unit);
+    const double of_last = always ? all : of_head + gradients(last.attention_output().weight.unit);
     const auto made = [&](std::string_view name, double gradients, double saved, double weights, std::vector<MemoryShare> own) {
       Phase p{name, fixed};
       p.shares.push_back({"gradients", gradients});
@@ -120,7 +123,44 @@ class Memory {
 
  private:
   static bool reads_codes(const LinearRecipe& r) { return wgrad_reads_forward_codes(r) || r.x_wgrad.quantized(); }
-  static bool reads_apart(const nn::Linear& w2) { return w2.has_norm() || w2.has_side(); }  // SwiGLU's output, an op of its own
+  void add_attention(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
+    const nn::Attention::Shape& a = b.attention->shape();
+    const auto heads = static_cast<double>(a.heads), kv_heads = static_cast<double>(a.kv_heads), d = static_cast<double>(a.head_dim);
+    const double normalised = a.qk_norm_eps > 0 ? heads + kv_heads : 0;
+    all.push_back({"wq, wk, wv", "input", kept_input(b.attention->readers())});
+    all.push_back(
+        {"attention", normalised > 0 ? "q, k, v; q, k before their norms" : "q, k, v", s_.c * d * (heads + 2 * kv_heads + normalised)});
+    all.push_back({"attention", "output, log-sum-exp", s_.c * d * heads + 4 * heads});
+    all.push_back({"wo", "input", kept_input({&b.attention->output()}, true)});
+  }
+  void add_latent(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
+    const nn::LatentAttention::Shape& a = b.latent->shape();
+    const auto heads = static_cast<double>(a.heads), v = static_cast<double>(a.v_dim), rope = static_cast<double>(a.qk_rope_dim);
+    const auto nope = static_cast<double>(a.qk_nope_dim);
+    double inputs = 0;
+    for (const nn::NormUse& use : b.latent->norm_uses()) inputs += kept_input(use.readers);
+    all.push_back({"wq, wkv_a", "input", kept_input(b.latent->readers())});
+    all.push_back({"q_norm, kv_norm", "latents, 1 / rms", s_.c * (static_cast<double>(a.q_lora_rank + a.kv_lora_rank) + rope) + 8});
+    all.push_back({"wq_b, wkv_b", "input", inputs});
+    all.push_back({"attention", "q, k before the rotated part is copied, v", s_.c * (heads * (2 * nope + rope + v) + rope)});
+    all.push_back({"attention", "output, log-sum-exp", s_.c * heads * v + 4 * heads});
+    all.push_back({"wo", "input", kept_input({&b.latent->output()}, true)});
+  }
+  // Rows are copied to the experts, whose outputs the gates' gradients need.
+  void add_experts(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
+    const auto dim = static_cast<double>(s_.size.dim), ffn = static_cast<double>(b.moe->shape().hidden), rows = b.expert_rows;
+    const LinearRecipe& r = b.moe->experts().recipe();
+    const double kept = reads_codes(r) ? codes(r) : s_.c;
+    all.push_back({"router", "input, scores", s_.c * dim + 4 * static_cast<double>(b.moe->shape().routing.experts)});
+    all.push_back({"experts", "input rows", rows * kept * dim});
+    all.push_back({"experts", "gate and up", rows * 2 * s_.c * ffn});
+    all.push_back({"experts", "activation", rows * kept * ffn});
+    all.push_back({"experts", "output rows", rows * s_.c * dim});
+  }
+  double w2_input(nn::Linear& w2) const {
+    const bool apart = w2.has_norm() || w2.has_side();  // SwiGLU's output is that of an op of its own
+    return kept_input({&w2}, !apart) + (w2.has_norm() ? s_.c * static_cast<double>(w2.in_features()) : 0);
+  }
   double copy(const OperandSpec& spec, const OperandSpec& other, CopyUse use, const LinearRecipe& r) const {
     return copy_bytes(spec, other, s_.compute, s_.device.hardware, use, r.emulate);
   }
@@ -164,8 +204,7 @@ class Memory {
   }
 
   // Copies of a weight for the forward product and for dgrad.
-  double copies_of(const nn::Linear& l, bool forward, bool dgrad) const {
-    const LinearRecipe& r = l.recipe();
+  double copies_of(const LinearRecipe& r, double elements, bool forward, bool dgrad) const {
     const auto bytes = [&](const OperandSpec& w, const OperandSpec& other) {
       return right_operand_bytes(w, other, s_.compute, s_.device.hardware, r.emulate);
     };
@@ -173,36 +212,52 @@ class Memory {
     const double of_forward = bytes(r.w_forward, r.x_forward);
     if (forward && !(r.w_forward.stored && of_forward == 1)) sum += of_forward;  // else the parameter itself is read
     if (dgrad) sum += r.w_dgrad.stored ? s_.c : bytes(r.w_dgrad, r.dy_dgrad);
-    return sum * static_cast<double>(l.in_features() * l.out_features());
+    return sum * elements;
+  }
+  double copies_of(const nn::Linear& l, bool forward, bool dgrad) const {
+    return copies_of(l.recipe(), static_cast<double>(l.in_features() * l.out_features()), forward, dgrad);
   }
   // Whether they go when the product has read them (StepContext::last_pass) in all passes of a step.
-  bool passing(const nn::Linear& l) const { return !is_cpu(s_.device.hardware) && s_.codes_pass() && !l.recipe().dge; }
+  bool passing(const LinearRecipe& r) const { return !is_cpu(s_.device.hardware) && s_.codes_pass() && !r.dge; }
   // Kept until the next step; a recomputed block makes those of dgrad when it is recomputed.
   double prepared_weights(bool dgrad_of_recomputed) const {
     double sum = copies_of(*s_.head, true, true);
     for (const nn::Linear* l : s_.linears) {
       const bool dgrad = dgrad_of_recomputed || !s_.recomputed(l->block());
-      if (!passing(*l)) sum += copies_of(*l, true, dgrad);
+      if (!passing(l->recipe())) sum += copies_of(*l, true, dgrad);
+    }
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const StepShape::Block& b = s_.blocks[i];
+      if (b.moe == nullptr || passing(b.moe->experts().recipe())) continue;
+      sum += copies_of(b.moe->experts().recipe(), b.expert_weights(), true, dgrad_of_recomputed || !s_.recomputed(static_cast<int64_t>(i)));
     }
     return sum;
   }
   // Of the largest product's weights, where they are not kept.
   double at_work(const StepShape::Block& b, bool forward, bool dgrad) const {
-    double sum = 0;
-    for (const nn::Linear* l : b.feed_forward->readers()) sum += passing(*l) ? copies_of(*l, forward, dgrad) : 0;
-    return sum;
+    double most = 0;
+    for (const StepShape::Branch& branch : b.branches()) {
+      if (!passing(*branch.up)) continue;
+      const double both = branch.feed_forward ? 2 * branch.ffn * static_cast<double>(s_.size.dim) : b.expert_weights() * 2 / 3;
+      most = std::max(most, copies_of(*branch.up, both, forward, dgrad));
+    }
+    return most;
   }
 
   // Beside what is kept: the feed-forward's input, SwiGLU's output, its codes and w2's product.
   double forward(const StepShape::Block& b) const {
-    const nn::Linear& w2 = b.feed_forward->output();
-    const LinearRecipe& r = w2.recipe();
-    const auto ffn = static_cast<double>(w2.in_features()), dim = static_cast<double>(s_.size.dim);
-    const bool recomputed = s_.recomputed(w2.block());  // then nothing of it is kept: sum, gate and up
-    const bool input_kept = !reads_codes(b.feed_forward->readers().front()->recipe());
-    const double live = recomputed ? s_.r * dim + 2 * s_.c * ffn : 0;
-    return t_ * (live + (input_kept && !recomputed ? 0 : s_.c * dim) + s_.c * ffn + copy(r.x_forward, r.w_forward, CopyUse::rows, r) * ffn +
-                 s_.c * dim);
+    const auto dim = static_cast<double>(s_.size.dim);
+    const bool recomputed = s_.recomputed(b.attention_output().block());  // then nothing of it is kept: sum, gate and up
+    double most = 0;
+    for (const StepShape::Branch& branch : b.branches()) {
+      const LinearRecipe& r = *branch.down;
+      const bool input_kept = !reads_codes(*branch.up);
+      const double live = recomputed ? 2 * s_.c * branch.ffn : 0;
+      const double rows = branch.rows * (live + (input_kept && !recomputed ? 0 : s_.c * dim) + s_.c * branch.ffn +
+                                         copy(r.x_forward, r.w_forward, CopyUse::rows, r) * branch.ffn + s_.c * dim);
+      most = std::max(most, rows);
+    }
+    return t_ * (most + (recomputed ? s_.r * dim : 0));
   }
 
   double head() const {
@@ -218,8 +273,7 @@ class Memory {
 
   // The larger of two moments: w2's gradients, and those of gate and up, when w2's input has gone.
   double backward(const StepShape::Block& b) const {
-    nn::Linear& w2 = b.feed_forward->output();
-    const auto ffn = static_cast<double>(w2.in_features()), dim = static_cast<double>(s_.size.dim);
+    const auto dim = static_cast<double>(s_.size.dim);
     const auto rows = [&](const LinearRecipe& r) { return copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r); };
     const auto columns = [&](const LinearRecipe& r) { return copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r); };
     // X of wgrad in the form that the product reads, where it was kept in a smaller one or is quantised again.
@@ -230,11 +284,17 @@ class Memory {
       const double held = again ? copy(r.x_wgrad, r.dy_wgrad, CopyUse::columns, r) : codes(r);
       return (again ? held : 0) + (read > 1.5 * held ? read : 0.0);
     };
-    const LinearRecipe &down = w2.recipe(), &up = b.feed_forward->readers().front()->recipe();
-    const double first =
-        s_.c * ffn + std::max(dim * (rows(down) + columns(down)), dim * columns(down) + ffn * decoded(down, !reads_apart(w2)));
-    const double second = s_.c * dim + std::max(ffn * (rows(up) + 2 * columns(up)), ffn * 2 * columns(up) + dim * decoded(up));
-    return t_ * std::max(first, second - saved(b).back().bytes);
+    double most = 0;
+    for (const StepShape::Branch& branch : b.branches()) {
+      const LinearRecipe &down = *branch.down, &up = *branch.up;
+      const double ffn = branch.ffn;
+      const double first =
+          s_.c * ffn + std::max(dim * (rows(down) + columns(down)), dim * columns(down) + ffn * decoded(down, !branch.apart));
+      const double second = s_.c * dim + std::max(ffn * (rows(up) + 2 * columns(up)), ffn * 2 * columns(up) + dim * decoded(up));
+      const double gone = branch.feed_forward ? w2_input(branch.feed_forward->output()) : (reads_codes(down) ? codes(down) : s_.c) * ffn;
+      most = std::max(most, branch.rows * std::max(first, second - gone));
+    }
+    return t_ * most;
   }
 
   const StepShape& s_;

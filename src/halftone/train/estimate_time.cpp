@@ -78,7 +78,7 @@ class Times {
   }
 
  private:
-  const RecipeTimes& times(const nn::Linear& l) {
+  const RecipeTimes& times(const nn::QuantizableLayer& l) {
     if (const RecipeTimes* found = times_of(l.recipe().name)) return *found;
     const std::string_view name = l.recipe().name;
     if (told_.insert(name).second) remarks_.push_back(fmt::format("{} has no measured rate: its products count as bf16's", name));
@@ -95,6 +95,12 @@ class Times {
       const std::vector<nn::Linear*> linears = s_.blocks[i].linears();
       for (size_t j = 0; j < linears.size(); ++j)
         sum += product(*linears[j], s_.recomputed(static_cast<int64_t>(i)) && !StepShape::keeps_product(s_.recompute[i], j) ? 4 : 3);
+      const StepShape::Block& b = s_.blocks[i];
+      if (b.moe == nullptr) continue;
+      // Rows of experts as those of one matrix.
+      const double weights = b.expert_weights() / static_cast<double>(b.moe->shape().routing.experts);
+      sum += times(b.moe->experts()).products / 1e3 * t_ * b.expert_rows * weights / (kTokens * kIn * kOut) *
+             (s_.recomputed(static_cast<int64_t>(i)) ? 4 : 3) / 3;
     }
     return sum;
   }
@@ -102,14 +108,15 @@ class Times {
   double attention() const {
     double sum = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      const nn::Attention::Shape& a = s_.blocks[i].attention->shape();
       // Forward 2 products, backward 5, each 2 FLOPs a score and channel; half of the scores, or those of the window.
-      const auto seq = static_cast<double>(s_.config.training.seq_len), window = static_cast<double>(a.window);
+      const auto seq = static_cast<double>(s_.config.training.seq_len), window = static_cast<double>(s_.blocks[i].window());
+      const int64_t d = s_.size.v_dim;
+      const auto channels = static_cast<double>(s_.size.heads * (4 * s_.size.qk_dim + 3 * d));
       const bool windowed = window > 0 && window < seq;
       const double twice_seen = windowed ? 2 * window - window * window / seq : seq;
-      const double flops = 7 * t_ * twice_seen * static_cast<double>(a.heads * a.head_dim);
-      const bool cudnn = !s_.config.debug.deterministic && !windowed && (a.head_dim == 64 || a.head_dim == 128);
-      const AttentionRate rate = !cudnn ? kFlash : a.head_dim == 64 ? kCudnn64 : kCudnn128;
+      const double flops = t_ * twice_seen * channels;
+      const bool cudnn = !s_.config.debug.deterministic && !windowed && (d == 64 || d == 128);
+      const AttentionRate rate = !cudnn ? kFlash : d == 64 ? kCudnn64 : kCudnn128;
       sum += flops / rate.flops * (s_.recompute[i] == nn::Recompute::full ? 1 + rate.forward_share : 1);
     }
     return sum;
@@ -121,13 +128,16 @@ class Times {
     const double norm_forward = (2 * r + 2 * c) * dim, norm_backward = (3 * r + 2 * c) * dim;
     double bytes = norm_forward + norm_backward + (c + 2 * r) * dim;  // the final norm and the embedding
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      const nn::Attention::Shape& a = s_.blocks[i].attention->shape();
-      nn::Linear& w2 = s_.blocks[i].feed_forward->output();
-      const auto ffn = static_cast<double>(w2.in_features()), d = static_cast<double>(a.head_dim);
-      const auto qk = static_cast<double>(a.heads + a.kv_heads) * d, qkv = qk + static_cast<double>(a.kv_heads) * d;
-      const double forward = 2 * norm_forward + 3 * c * ffn + 2 * c * qk;
-      const bool again = !wgrad_reads_forward_codes(w2.recipe());  // SwiGLU's backward writes its output, too
-      bytes += forward + 2 * norm_backward + (again ? 6 : 5) * c * ffn + 2 * c * qkv;
+      const nn::ModelSize& m = s_.size;
+      const auto qk = static_cast<double>((m.heads + m.kv_heads) * m.qk_dim), qkv = qk + static_cast<double>(m.kv_heads * m.v_dim);
+      double forward = 2 * norm_forward + 2 * c * qk, backward = 2 * norm_backward + 2 * c * qkv;
+      for (const StepShape::Branch& b : s_.blocks[i].branches()) {
+        const bool again = !wgrad_reads_forward_codes(*b.down);  // SwiGLU's backward writes its output, too
+        forward += 3 * c * b.rows * b.ffn, backward += (again ? 6 : 5) * c * b.rows * b.ffn;
+        // Rows to the experts and back, and their gradients.
+        if (b.feed_forward == nullptr) forward += 4 * c * b.rows * dim, backward += 5 * c * b.rows * dim;
+      }
+      bytes += forward + backward;
       if (s_.recomputed(static_cast<int64_t>(i))) bytes += forward;
     }
     return t_ * bytes;
@@ -152,11 +162,21 @@ class Times {
         seconds += times(l).dy * scale * t_ * static_cast<double>(l.out_features()) / (kTokens * kOut) *
                    passes(given && reads_dy_amax(l.recipe()));
       };
-      x(*b.attention->readers().front(), true, false), x(*b.feed_forward->readers().front(), true, false);
-      x(b.attention->output(), false, true), x(b.feed_forward->output(), true, true);
-      for (nn::Linear* l : b.attention->readers()) dy(*l, false);
-      for (nn::Linear* l : b.feed_forward->readers()) dy(*l, true);
-      dy(b.attention->output(), false), dy(b.feed_forward->output(), false);
+      x(*b.attention_readers().front(), true, false), x(b.attention_output(), false, true);
+      for (nn::Linear* l : b.attention_readers()) dy(*l, false);
+      dy(b.attention_output(), false);
+      if (b.latent != nullptr)
+        for (const nn::NormUse& use : b.latent->norm_uses())
+          for (nn::Linear* l : use.readers) x(*l, true, false), dy(*l, false);
+      if (b.feed_forward != nullptr) {
+        x(*b.feed_forward->readers().front(), true, false), x(b.feed_forward->output(), true, true);
+        for (nn::Linear* l : b.feed_forward->readers()) dy(*l, true);
+        dy(b.feed_forward->output(), false);
+      }
+      if (b.moe == nullptr) continue;
+      const auto dim = static_cast<double>(s_.size.dim), ffn = static_cast<double>(b.moe->shape().hidden);
+      const RecipeTimes& of = times(b.moe->experts());
+      seconds += scale * t_ * b.expert_rows * (of.x * again * (dim + ffn) / (kTokens * kIn) + of.dy * (2 * ffn + dim) / (kTokens * kOut));
     }
     return seconds;
   }
@@ -164,13 +184,20 @@ class Times {
   // is 10, and 14 where each copy is read for itself (StepContext::last_pass), 10 in passes of a step after its first.
   double quantised_weights() {
     double seconds = 0;
-    for (nn::Linear* l : s_.linears) {
-      const bool master = s_.compute != s_.storage && !nn::has_compute_copy(l->weight, s_.storage, s_.compute);
+    const auto add = [&](const nn::QuantizableLayer& l, bool master, double elements) {
       const double passes = s_.codes_pass() ? micro_ : 1;
-      const double traffic = !master || l->weight.stored_as ? passes : (10 * passes + (s_.codes_pass() ? 4 : 0)) / 6;
-      seconds += times(*l).w / 1e3 * traffic * kMeasuredCopy / gpu_.copy * static_cast<double>(l->in_features() * l->out_features()) /
-                 (kIn * kOut);
-    }
+      const double traffic = !master ? passes : (10 * passes + (s_.codes_pass() ? 4 : 0)) / 6;
+      seconds += times(l).w / 1e3 * traffic * kMeasuredCopy / gpu_.copy * elements / (kIn * kOut);
+    };
+    const auto reads_master = [&](const nn::Parameter& p) {
+      return s_.compute != s_.storage && !nn::has_compute_copy(p, s_.storage, s_.compute) && !p.stored_as;
+    };
+    for (nn::Linear* l : s_.linears) add(*l, reads_master(l->weight), static_cast<double>(l->in_features() * l->out_features()));
+    for (const StepShape::Block& b : s_.blocks)
+      if (b.moe != nullptr)
+        b.moe->experts().for_each_parameter([&](const nn::Parameter& p) {
+          if (p.shape.size() == 3) add(b.moe->experts(), reads_master(p), static_cast<double>(p.numel()));
+        });
     return seconds;
   }
 

@@ -6,12 +6,20 @@
 
 #include "halftone/base/error.h"
 #include "halftone/checkpoint/hf.h"
+#include "halftone/models/decoder_config.h"
 #include "halftone/models/registry.h"
 
 namespace halftone {
 
-void resolve_hf_model(ModelConfig& model) {
-  if (model.name != kHfFlavor) return;
+void resolve_model(JobConfig& config) {
+  ModelConfig& model = config.model;
+  if (model.name != kHfFlavor) {
+    const DecoderTraits& traits = *family_of(model).decoder;
+    const bool said = model.overrides.contains("rope_scaling") || config.checkpoint.initial_load_in_hf;
+    if (traits.scales_long_rows_alone && model.rope_scaling_mode == "auto" && !said)
+      model.rope_scaling_mode = config.training.seq_len > traits.rope.original_context ? "on" : "off";
+    return;
+  }
   const std::filesystem::path folder = model.hf_assets_path;
   const HfConfig read = read_hf_config(folder);
   OptionTable all = read.model->hyper_parameters();

@@ -1,4 +1,5 @@
 #include "halftone/train/run_checkpoints.h"
+#include "halftone/train/saved_model.h"
 
 #include <fmt/ranges.h>
 
@@ -120,6 +121,7 @@ void RunCheckpoints::load_initial() {
                  : fmt::format("; {} scales of activations and caches are not used", hf->quantization->activation_scales));
   }
   if (step.hf_config()) {
+    if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
     check_matches_hf(model, *step.hf_config()->model, path.string());
   } else if (const auto differences = model_differences(model, step); !differences.empty()) {
     log_warning("checkpoint.initial_load_path: {} was trained as another model: {}", path.string(), fmt::join(differences, ", "));

@@ -43,4 +43,11 @@ JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
   return config;
 }
 
+std::string ignored_text(const LoadedStep& step) {
+  const int64_t ignored = step.hf_config() ? step.hf_config()->ignored_tensors : 0;
+  if (ignored == 0) return {};
+  return fmt::format("{}: {} tensors of layers behind num_hidden_layers (multi-token prediction) are not read, as in transformers",
+                     step.folder().string(), ignored);
+}
+
 }  // namespace halftone

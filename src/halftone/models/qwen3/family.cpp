@@ -19,6 +19,21 @@ constexpr DecoderFlavor kFlavors3[] = {
     {"32B", 5120, 64, 64, 8, 25600, 151936},
 };
 
+constexpr DecoderFlavor of_experts(const char* name, int64_t dim, int64_t layers, int64_t heads, int64_t kv_heads, int64_t ffn,
+                                   double theta, int64_t vocab, const ExpertColumns& moe) {
+  DecoderFlavor f{name, dim, layers, heads, kv_heads, ffn, vocab};
+  f.rope_theta = theta, f.moe = moe;
+  return f;
+}
+constexpr DecoderFlavor debug_moe(const char* name) { return of_experts(name, 256, 8, 16, 8, 3072, 1e6, 2048, {64, 8, 768}); }
+
+constexpr DecoderFlavor kFlavorsMoe[] = {
+    debug_moe("debugmodel"),
+    debug_moe("debugmodel_moe"),
+    of_experts("30B-A3B", 2048, 48, 32, 4, 6144, 1e6, 151936, {128, 8, 768}),
+    of_experts("235B-A22B", 4096, 94, 64, 4, 12288, 5e6, 151936, {128, 8, 1536}),
+};
+
 constexpr DecoderTraits traits(std::span<const DecoderFlavor> flavors, bool third) {
   return {.flavors = flavors,
           .rotate_halves = true,
@@ -31,11 +46,26 @@ constexpr DecoderTraits traits(std::span<const DecoderFlavor> flavors, bool thir
           .rope_theta = 1e6,
           .max_seq_len = third ? 40960 : 32768};
 }
-constexpr DecoderTraits kTraits2 = traits(kFlavors2, false), kTraits3 = traits(kFlavors3, true);
+constexpr DecoderTraits with_experts() {
+  DecoderTraits t = traits(kFlavorsMoe, true);
+  t.windows = DecoderTraits::Windows::switched, t.experts = DecoderTraits::Experts::qwen;
+  return t;
+}
+constexpr DecoderTraits kTraits2 = traits(kFlavors2, false), kTraits3 = traits(kFlavors3, true), kTraitsMoe = with_experts();
+
+constexpr std::array kTensors3 = joined(kDecoderTensors, kHeadNormTensors);
+constexpr std::array kTensorsMoe =
+    joined(kTensors3, kExpertTensors, std::to_array<ModelFamily::TensorName>({{"", "layers.{}.moe.expert_bias"}}));
+constexpr ModelFamily moe() {
+  ModelFamily f = decoder_family("qwen3_moe", "qwen3_moe", "Qwen3MoeForCausalLM", kTraitsMoe, kTensorsMoe);
+  f.also = "qwen3";
+  return f;
+}
 
 }  // namespace
 
 constinit const ModelFamily kQwen2 = decoder_family("qwen2", "qwen2", "Qwen2ForCausalLM", kTraits2);
-constinit const ModelFamily kFamily = decoder_family("qwen3", "qwen3", "Qwen3ForCausalLM", kTraits3);
+constinit const ModelFamily kFamily = decoder_family("qwen3", "qwen3", "Qwen3ForCausalLM", kTraits3, kTensors3);
+constinit const ModelFamily kMoe = moe();
 
 }  // namespace halftone::qwen3

@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/base/json_reader.h"
+#include "halftone/base/log.h"
+#include "halftone/checkpoint/hf.h"
+
+namespace halftone {
+namespace {
+
+constexpr const char* kTiedHead = "output.weight";
+
+at::Tensor swap_halves(const at::Tensor& weight, int64_t heads, bool to_hf) {
+  check((weight.dim() == 1 || weight.dim() == 2) && heads > 0 && weight.size(0) % (2 * heads) == 0,
+        "a projection of shape {} does not split into {} heads of even width", shape_text(weight.sizes().vec()), heads);
+  const int64_t half = weight.size(0) / heads / 2;
+  const at::Tensor grouped = to_hf ? weight.reshape({heads, half, 2, -1}) : weight.reshape({heads, 2, half, -1});
+  return grouped.transpose(1, 2).reshape(weight.sizes());
+}
+
+void write_text_file(const std::filesystem::path& path, const std::string& text) {
+  File file = File::create(path);
+  file.write(text.data(), text.size());
+  file.sync();
+  file.close();
+}
+
+void copy_into(const std::filesystem::path& from, const std::filesystem::path& to) {
+  write_text_file(to, read_text(from, uint64_t{1} << 30));
+}
+
+std::string dtype_name(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return "float32";
+    case at::kBFloat16:
+      return "bfloat16";
+    case at::kHalf:
+      return "float16";
+    default:
+      fail("expected an export type of float32, bfloat16 or float16, found {}", c10::toString(type));
+  }
+}
+
+}  // namespace
+
+at::Tensor permute_to_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, true); }
+at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swap_halves(weight, heads, false); }
+
+namespace {
+
+// A tensor of the files: one of ours, or one expert's part of it.
+struct Exported {
+  NamedTensor file;  // under its name there, with that shape
+  const NamedTensor* from;
+  int64_t expert = -1;
+  bool transposed = false;
+};
+
+std::vector<Exported> exported(const NamedTensor& t, const ModelDescription& model) {
+  const ModelFamily::TensorName* name = model.family().tensor(t.name);
+  check(name != nullptr, "{} has no counterpart in {}", t.name, model.family().hf_architecture);
+  if (name->hf.empty()) return {};
+  std::vector<Exported> parts;
+  for (int64_t e = 0; name->experts_apart() && e < t.tensor.size(0); ++e)
+    parts.push_back({{*model.family().hf_name(t.name, e), t.tensor.select(0, e)}, &t, e});
+  if (!name->experts_apart())
+    parts.push_back({{*model.family().hf_name(t.name), name->transposed ? t.tensor.transpose(1, 2) : t.tensor}, &t, -1, name->transposed});
+  return parts;
+}
+
+using Shards = std::vector<std::pair<std::string, std::vector<NamedTensor>>>;  // name of the file, its tensors
+
+// As weight_map says; none where that does not have all of them.
+Shards mapped_shards(const std::vector<NamedTensor>& tensors, const HfExport& content) {
+  const std::map<std::string, std::string> files(content.weight_map.begin(), content.weight_map.end());
+  std::map<std::string, std::vector<NamedTensor>> shards;
+  for (const NamedTensor& t : tensors) {
+    const auto found = files.find(t.name);
+    if (found == files.end()) return {};
+    shards[found->second].push_back(t);
+  }
+  return {shards.begin(), shards.end()};
+}
+
+Shards shards_of(const std::vector<NamedTensor>& tensors, const HfExport& content) {
+  if (Shards shards = mapped_shards(tensors, content); !shards.empty()) return shards;
+  Shards shards;
+  for (auto& group : split_into_files(tensors, content.max_shard_bytes, content.dtype)) shards.emplace_back("", std::move(group));
+  for (size_t i = 0; i < shards.size(); ++i)
+    shards[i].first = shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+  return shards;
+}
+
+// The type that most bytes have.
+at::ScalarType main_type(const std::vector<NamedTensor>& tensors) {
+  std::map<at::ScalarType, size_t> bytes{{at::kFloat, 0}};
+  for (const NamedTensor& t : tensors) bytes[t.tensor.scalar_type()] += t.tensor.nbytes();
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
+}
+
+}  // namespace
+
+void write_hf(const std::filesystem::path& folder, const HfExport& content) {
+  HfConfig config = content.config;
+  std::map<std::string, Exported> sources;
+  std::vector<NamedTensor> tensors;
+  std::vector<std::string> left_out;
+  for (const NamedTensor& t : content.model) {
+    if (config.model->tied_head() && t.name == kTiedHead) continue;
+    std::vector<Exported> parts = exported(t, *config.model);
+    if (parts.empty()) left_out.push_back(t.name);
+    for (Exported& e : parts) {
+      tensors.push_back(e.file);
+      sources.emplace(e.file.name, std::move(e));
+    }
+  }
+  if (!left_out.empty())
+    log_warning("{}: files of {} have no place for {} and {} others: they are left out", folder.string(),
+                config.model->family().hf_architecture, left_out[0], left_out.size() - 1);
+  config.torch_dtype = dtype_name(content.dtype.value_or(main_type(tensors)));
+  std::pair<std::string, at::Tensor> expert;  // what was read last: its rows come one piece after the other
+  const auto read = [&](const std::string& hf, int64_t first, int64_t rows) {
+    const Exported& e = sources.at(hf);
+    const NamedTensor& t = *e.from;
+    const auto native_rows = [&](int64_t from, int64_t count) {
+      return content.read ? content.read(t.name, from, count) : t.tensor.dim() == 0 ? t.tensor : t.tensor.narrow(0, from, count);
+    };
+    if (e.expert >= 0) {
+      if (expert.first != hf) expert = {hf, native_rows(e.expert, 1).select(0, 0)};
+      return expert.second.narrow(0, first, rows);
+    }
+    if (e.transposed) return native_rows(first, rows).transpose(1, 2);
+    const int64_t heads = config.model->rotated_heads(t.name);
+    if (heads == 0) return native_rows(first, rows);
+    const int64_t width = t.tensor.size(0) / heads, head = first / width, count = (first + rows + width - 1) / width - head;
+    return permute_to_hf(native_rows(head * width, count * width), count).narrow(0, first - head * width, rows);
+  };
+  const Shards shards = shards_of(tensors, content);
+  Json weight_map = Json::object();
+  int64_t total = 0;
+  for (const auto& [file, group] : shards) {
+    for (const NamedTensor& t : group) {
+      weight_map[t.name] = file;
+      total += t.tensor.numel() * static_cast<int64_t>(c10::elementSize(stored_type(t.tensor, content.dtype)));
+    }
+    write_tensors(folder / file, group, {{"format", "pt"}}, false, content.dtype, read);
+  }
+  if (shards.size() != 1 || shards[0].first != "model.safetensors") {
+    const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+    write_text_file(folder / kHfIndex, index.dump(2) + "\n");
+  }
+  if (content.verify) content.verify();
+  std::set<std::string> copied;
+  for (const auto& [name, path] : content.copy_files) copy_into(path, folder / name), copied.insert(name);
+  if (!copied.contains("generation_config.json") && config.token_ids != HfTokenIds{})
+    write_text_file(folder / "generation_config.json", write_generation_config(config.token_ids));
+  write_text_file(folder / "config.json", write_hf_config(config));
+  sync_folder(folder);
+}
+
+}  // namespace halftone
