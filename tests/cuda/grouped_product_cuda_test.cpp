@@ -74,7 +74,7 @@ const Buffer kBuffers[] = {
 struct Shape {
   int64_t other, n;  // k of rows, m of contractions
 };
-constexpr Shape kShapes[] = {{1408, 272}, {176, 1408}, {16, 16}, {2880, 144}};
+constexpr Shape kShapes[] = {{1408, 272}, {176, 1408}, {16, 16}, {2880, 400}};
 
 bool is_fp8(const Kind& kind) { return kind.a.numbers == E4 || kind.a.numbers == E5; }
 

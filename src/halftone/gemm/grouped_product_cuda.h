@@ -8,9 +8,9 @@
 // sm_90's tensor cores (gemm/cutlass/grouped.cuh) take, of rows that are aligned to 16 bytes,
 //   rows         to bf16: bf16 x bf16 (B also transposed), e4m3 or e5m2 x e4m3, s8 x s8
 //   contraction  to f32, accumulating or not: bf16 x bf16 (both transposed, or neither), e4m3 or e5m2 x e4m3, s8 x s8
-// with scales none, tensor or row, and outer; e4m3 also with scales of 128 elements: block128 by tile128 in `rows`, block128 on both sides in
-// `contraction`, and macro blocks likewise. Sums of fp8 are promoted to fp32 every 128 elements; with fast_accumulation only those of e4m3 in `rows`
-// are not. Everything else is done by a portable kernel in fp32 (gemm/cuda/grouped_portable.cu): exact, and slow.
+// with scales none, tensor or row, and outer; e4m3 also with scales of 128 elements: block128 by tile128 in `rows`, block128 on both sides
+// in `contraction`, and macro blocks likewise. Sums of fp8 are promoted to fp32 every 128 elements; with fast_accumulation those of e4m3
+// in `rows` are not. Everything else is done by a portable kernel in fp32 (gemm/cuda/grouped_portable.cu): exact, and slow.
 // Sums of s8 are int32: a group's contraction may have kMostInt8Products elements (int8_sums.h), which is not checked.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_grouped_product(const halftone::gemm::GroupedProduct* what, void* stream);
 

@@ -63,7 +63,7 @@ bool block_scales(const GroupedProduct& p, BlockScales& out) {
   return rows(p.a) && (of_rows(p) ? p.b.scales == Scales::tile128 || (p.b.macro && p.b.macro_tiles) : rows(p.b));
 }
 
-// The kernels that are compiled, a fast one before the one that promotes.
+// The kernels that are compiled, the first that fits is taken. Those of fp8 that promote hold their sums twice, so their tiles are smaller.
 struct TensorKernel {
   Ragged ragged;
   Numbers a, b;
@@ -71,37 +71,48 @@ struct TensorKernel {
   DType d_type;
   bool accumulate, fast;
   BlockScales blocks;
+  GroupedTiling tiling;
   const char* (*run)(const GroupedCall&);
 };
-template <Ragged kRagged, Numbers kA, Numbers kB, bool kTransposedA, bool kTransposedB, DType kD, bool kAccumulate, bool kFast = false,
-          BlockScales kBlocks = BlockScales::none>
+template <Ragged kRagged, Numbers kA, Numbers kB, bool kTransposedA, bool kTransposedB, DType kD, bool kAccumulate, GroupedTiling kTiling,
+          bool kFast = false, BlockScales kBlocks = BlockScales::none>
 constexpr TensorKernel kernel() {
-  constexpr auto kRun = &grouped_product<kRagged, kA, kB, kTransposedA, kTransposedB, kD, kAccumulate, kFast, kBlocks>;
-  return {kRagged, kA, kB, kTransposedA, kTransposedB, kD, kAccumulate, kFast, kBlocks, kRun};
+  constexpr auto kRun = &grouped_product<kRagged, kA, kB, kTransposedA, kTransposedB, kD, kAccumulate, kFast, kBlocks, kTiling>;
+  return {kRagged, kA, kB, kTransposedA, kTransposedB, kD, kAccumulate, kFast, kBlocks, kTiling, kRun};
 }
 constexpr auto kRows = Ragged::rows, kContraction = Ragged::contraction;
 constexpr auto kBf16 = Numbers::bf16, kE4m3 = Numbers::e4m3, kE5m2 = Numbers::e5m2, kS8 = Numbers::s8;
+using enum GroupedTiling;
 constexpr TensorKernel kKernels[] = {
-    kernel<kRows, kBf16, kBf16, false, false, DType::bf16, false>(),
-    kernel<kRows, kBf16, kBf16, false, true, DType::bf16, false>(),
-    kernel<kContraction, kBf16, kBf16, true, true, DType::f32, false>(),
-    kernel<kContraction, kBf16, kBf16, true, true, DType::f32, true>(),
-    kernel<kContraction, kBf16, kBf16, false, false, DType::f32, false>(),
-    kernel<kContraction, kBf16, kBf16, false, false, DType::f32, true>(),
-    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false, true>(),
-    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false>(),
-    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, false>(),
-    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, true>(),
-    kernel<kRows, kE5m2, kE4m3, false, false, DType::bf16, false>(),
-    kernel<kContraction, kE5m2, kE4m3, false, false, DType::f32, false>(),
-    kernel<kContraction, kE5m2, kE4m3, false, false, DType::f32, true>(),
-    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false, false, BlockScales::block_tile>(),
-    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, false, false, BlockScales::block_block>(),
-    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, true, false, BlockScales::block_block>(),
-    kernel<kRows, kS8, kS8, false, false, DType::bf16, false>(),
-    kernel<kContraction, kS8, kS8, false, false, DType::f32, false>(),
-    kernel<kContraction, kS8, kS8, false, false, DType::f32, true>(),
+    kernel<kRows, kBf16, kBf16, false, false, DType::bf16, false, cooperative_128x256_pairs_along_n>(),
+    kernel<kRows, kBf16, kBf16, false, false, DType::bf16, false, cooperative_128x256>(),
+    kernel<kRows, kBf16, kBf16, false, true, DType::bf16, false, cooperative_128x256_pairs_along_n>(),
+    kernel<kRows, kBf16, kBf16, false, true, DType::bf16, false, cooperative_128x256>(),
+    kernel<kContraction, kBf16, kBf16, true, true, DType::f32, false, cooperative_128x256_pairs_along_m>(),
+    kernel<kContraction, kBf16, kBf16, true, true, DType::f32, true, cooperative_128x256_pairs_along_m>(),
+    kernel<kContraction, kBf16, kBf16, false, false, DType::f32, false, cooperative_128x256_pairs_along_m>(),
+    kernel<kContraction, kBf16, kBf16, false, false, DType::f32, true, cooperative_128x256_pairs_along_m>(),
+    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false, pingpong_128x128, true>(),
+    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false, cooperative_128x256, true>(),
+    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false, cooperative_128x192>(),
+    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, false, cooperative_128x192>(),
+    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, true, cooperative_128x192>(),
+    kernel<kRows, kE5m2, kE4m3, false, false, DType::bf16, false, cooperative_128x192>(),
+    kernel<kContraction, kE5m2, kE4m3, false, false, DType::f32, false, cooperative_128x192>(),
+    kernel<kContraction, kE5m2, kE4m3, false, false, DType::f32, true, cooperative_128x192>(),
+    kernel<kRows, kE4m3, kE4m3, false, false, DType::bf16, false, cooperative_128x128, false, BlockScales::block_tile>(),
+    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, false, cooperative_128x128, false, BlockScales::block_block>(),
+    kernel<kContraction, kE4m3, kE4m3, false, false, DType::f32, true, cooperative_128x128, false, BlockScales::block_block>(),
+    kernel<kRows, kS8, kS8, false, false, DType::bf16, false, cooperative_128x256>(),
+    kernel<kContraction, kS8, kS8, false, false, DType::f32, false, cooperative_128x256>(),
+    kernel<kContraction, kS8, kS8, false, false, DType::f32, true, cooperative_128x256>(),
 };
+
+// What was faster on an H100 where the next kernel of the table would do, too.
+bool suits(GroupedTiling tiling, const GroupedProduct& p) {
+  if (tiling == cooperative_128x256_pairs_along_n) return device::ceil_div(p.n, 256) % 2 == 0;
+  return tiling != pingpong_128x128 || p.k <= 1024;
+}
 
 // Null: the portable kernel does it.
 const TensorKernel* tensor_kernel(const GroupedProduct& p, const Device& device) {
@@ -111,7 +122,7 @@ const TensorKernel* tensor_kernel(const GroupedProduct& p, const Device& device)
   for (const TensorKernel& k : kKernels) {
     if (k.ragged == p.ragged && k.a == p.a.numbers && k.b == p.b.numbers && k.transposed_a == p.a.transposed &&
         k.transposed_b == p.b.transposed && k.d_type == p.d_type && k.accumulate == p.accumulate && k.blocks == blocks &&
-        (p.fast_accumulation || !k.fast)) {
+        (p.fast_accumulation || !k.fast) && suits(k.tiling, p)) {
       return &k;
     }
   }

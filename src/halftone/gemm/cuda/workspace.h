@@ -28,8 +28,8 @@ class Workspace {
   int64_t bytes_, used_ = 0;
 };
 
-inline bool is_fp8(Numbers t) { return t == Numbers::e4m3 || t == Numbers::e5m2; }
-inline bool is_8bit(Numbers t) { return is_fp8(t) || t == Numbers::s8; }
+constexpr bool is_fp8(Numbers t) { return t == Numbers::e4m3 || t == Numbers::e5m2; }
+constexpr bool is_8bit(Numbers t) { return is_fp8(t) || t == Numbers::s8; }
 inline int64_t bytes_of(Numbers t) { return is_8bit(t) ? 1 : t == Numbers::bf16 ? 2 : 4; }
 inline bool in_blocks(const ProductOperand& x) { return x.scales == Scales::block128 || x.scales == Scales::tile128 || x.macro; }
 

@@ -234,19 +234,26 @@ struct GroupedKernel {
   }
 };
 
-// The tiling of each kind. Tiles that promote hold their sums twice, so they are smaller.
-template <Ragged kRagged, bool kPromotes>
-struct GroupedTile : Tile<128, 256, false, 1, 1> {};
-template <Ragged kRagged>
-struct GroupedTile<kRagged, true> : Tile<128, 128, false, 1, 1> {};
-
+template <GroupedTiling kTiling>
+struct GroupedTileOf;
+template <>
+struct GroupedTileOf<GroupedTiling::cooperative_128x256> : Tile<128, 256, false, 1, 1> {};
+template <>
+struct GroupedTileOf<GroupedTiling::cooperative_128x256_pairs_along_m> : Tile<128, 256, false, 2, 1> {};
+template <>
+struct GroupedTileOf<GroupedTiling::cooperative_128x256_pairs_along_n> : Tile<128, 256, false, 1, 2> {};
+template <>
+struct GroupedTileOf<GroupedTiling::cooperative_128x192> : Tile<128, 192, false, 1, 1> {};
+template <>
+struct GroupedTileOf<GroupedTiling::cooperative_128x128> : Tile<128, 128, false, 1, 1> {};
+template <>
+struct GroupedTileOf<GroupedTiling::pingpong_128x128> : Tile<128, 128, true, 1, 1> {};
 template <Ragged kRagged, Numbers kA, Numbers kB, bool kTransposedA, bool kTransposedB, DType kD, bool kAccumulate, bool kFast,
-          BlockScales kBlocks>
+          BlockScales kBlocks, GroupedTiling kTiling>
 const char* grouped_product(const GroupedCall& call) {
   using D = cute::conditional_t<kD == DType::f32, float, cutlass::bfloat16_t>;
-  constexpr bool kPromotes = (kA == Numbers::e4m3 || kA == Numbers::e5m2) && !kFast;
   return GroupedKernel<kRagged, typename ElementOf<kA>::type, typename ElementOf<kB>::type, kTransposedA, kTransposedB, D, kAccumulate,
-                       kFast, kBlocks, GroupedTile<kRagged, kPromotes>>::run(call);
+                       kFast, kBlocks, GroupedTileOf<kTiling>>::run(call);
 }
 
 }  // namespace halftone::gemm

@@ -10,6 +10,17 @@ namespace halftone::gemm {
 // fp8 scales inside of the sum: none, block128 of A and tile128 of B (products of rows), or block128 of both (contractions).
 enum class BlockScales { none, block_tile, block_block };
 
+// Tiles of D as in Tiling. Two tiles of a pair load what they share once; in `rows` they lie along n, since along m they could be of two
+// groups.
+enum class GroupedTiling {
+  cooperative_128x256,
+  cooperative_128x256_pairs_along_m,
+  cooperative_128x256_pairs_along_n,
+  cooperative_128x192,
+  cooperative_128x128,
+  pingpong_128x128
+};
+
 // A grouped product on sm_90's tensor cores with the scales in the epilogue: (sum * scale_m) * scale_n, each step rounded on its own and
 // in this order, as in ScaledCall.
 struct GroupedCall {
@@ -37,7 +48,7 @@ struct GroupedCall {
 
 // Each combination is compiled in one of the files beside this one. fast_accumulation counts for fp8 alone. Null or an error.
 template <Ragged kRagged, Numbers kA, Numbers kB, bool kTransposedA, bool kTransposedB, DType kD, bool kAccumulate, bool kFast,
-          BlockScales kBlocks = BlockScales::none>
+          BlockScales kBlocks, GroupedTiling kTiling>
 const char* grouped_product(const GroupedCall& call);
 
 }  // namespace halftone::gemm
