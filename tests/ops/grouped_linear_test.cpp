@@ -78,8 +78,10 @@ TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
   const at::Tensor dy = gather_rows(randn({kTokens, kOut0 + kOut1}, at::kBFloat16), rows);
   LinearOptions options;
   options.keep = true, options.out = at::kBFloat16, options.step.seed = 3, options.step.step = 7, options.step.first_row = 5;
-  LinearCall call = grouped_linear_call(x, grouped, rows, options);
-  const at::Tensor dx = call.backward(dy, true);
+  const GroupedCall call = grouped_linear_call(x, grouped, rows, options);
+  const std::vector<at::Tensor> parts = call.dgrad({dy.narrow(1, 0, kOut0), dy.narrow(1, kOut0, kOut1)}, true);
+  call.wgrad();
+  const at::Tensor y = at::cat(call.y, 1), dx = parts.size() == 1 ? parts[0] : parts[0] + parts[1];
 
   const at::Tensor offsets = rows.offsets.cpu(), ends = rows.ends.cpu();
   for (int64_t e = 0; e < kExperts; ++e) {
@@ -112,13 +114,13 @@ TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
         EXPECT_GE(sqnr(expected, found), fp8 ? 40 : bar) << what;
       }
     };
-    compare(call.y.narrow(0, first, count), one.y, "Y", 54);
-    compare(dx.narrow(0, first, count), one_dx, "dX", 54);
+    compare(y.narrow(0, first, count), one.y, "Y", 54);
+    compare(dx.narrow(0, first, count), one_dx, "dX", 51);  // the sum of two products in bf16, rounded twice on both sides
     compare(w0.weight.grad[e], a.grad, "dW of the first", 80);
     compare(w1.weight.grad[e], b.grad, "dW of the second", 80);
   }
   const at::Tensor padding = rows.source.lt(0);
-  EXPECT_EQ(call.y.index({padding}).abs().sum().item<float>(), 0);
+  EXPECT_EQ(y.index({padding}).abs().sum().item<float>(), 0);
   EXPECT_EQ(dx.index({padding}).abs().sum().item<float>(), 0);
 }
 std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, Case>>& info) {

@@ -53,8 +53,8 @@ class Layer {
       for (Weight* w : g->weights) ++w->version;
     }
     const ExpertRows rows = place_experts(chosen, experts_);
-    const at::Tensor h = swiglu(grouped_linear(gather_rows(x, rows), gate_up_, rows, {}));
-    y_ = combine_rows(grouped_linear(h, down_, rows, {}), gates, rows);
+    const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, {});
+    y_ = combine_rows(grouped_linear(swiglu(gu[0], gu[1]), down_, rows, {})[0], gates, rows);
   }
   void backward(const at::Tensor& dy) {
     y_.backward(dy);

@@ -78,8 +78,11 @@ void combine_rows(const CombineRows& p) {
         std::fill(sum.begin(), sum.end(), 0.0f);
         for (int64_t j = t * p.top_k; j < (t + 1) * p.top_k; ++j) {
           const T* row = static_cast<const T*>(p.rows) + p.slot[j] * p.cols;
+          const T* more = p.more == nullptr ? nullptr : static_cast<const T*>(p.more) + p.slot[j] * p.cols;
           const float w = p.weight == nullptr ? 1.0f : p.weight[j];
-          for (int64_t c = 0; c < p.cols; ++c) sum[static_cast<size_t>(c)] += w * static_cast<float>(row[c]);
+          for (int64_t c = 0; c < p.cols; ++c)
+            sum[static_cast<size_t>(c)] +=
+                w * (more == nullptr ? static_cast<float>(row[c]) : static_cast<float>(row[c]) + static_cast<float>(more[c]));
         }
         T* out = static_cast<T*>(p.out) + t * p.cols;
         for (int64_t c = 0; c < p.cols; ++c) out[c] = T(sum[static_cast<size_t>(c)]);

@@ -70,7 +70,9 @@ __global__ void combine_kernel(CombineRows p, RowGrid grid) {
     for (int64_t j = t * p.top_k; j < (t + 1) * p.top_k; ++j) {
       const Vec<T, N> row = load<N>(static_cast<const T*>(p.rows) + p.slot[j] * p.cols + c);
       const float w = p.weight == nullptr ? 1.0f : p.weight[j];
-      for (int i = 0; i < N; ++i) sum[i] += w * to_f32(row.value[i]);
+      Vec<T, N> more{};
+      if (p.more != nullptr) more = load<N>(static_cast<const T*>(p.more) + p.slot[j] * p.cols + c);
+      for (int i = 0; i < N; ++i) sum[i] += w * (to_f32(row.value[i]) + to_f32(more.value[i]));
     }
     Vec<T, N> out;
     for (int i = 0; i < N; ++i) from_f32(sum[i], out.value[i]);
@@ -150,7 +152,7 @@ const char* halftone_cuda_gather_rows(const GatherRows* what, void* stream) {
 const char* halftone_cuda_combine_rows(const CombineRows* what, void* stream) {
   const CombineRows& p = *what;
   if (p.tokens == 0 || p.cols == 0) return nullptr;
-  const bool vectors = wide(p.cols, {p.rows, p.out});
+  const bool vectors = wide(p.cols, {p.rows, p.more, p.out});
   const int n = !vectors ? 1 : p.dtype == DType::bf16 ? 8 : 4;
   const auto kernel = p.dtype == DType::bf16 ? vectors ? combine_kernel<8, bf16> : combine_kernel<1, bf16>
                       : vectors ? combine_kernel<4, float>

@@ -35,13 +35,14 @@ struct GatherRows {
 };
 void gather_rows(const GatherRows& p);
 
-// out[t] = sum over j of weight[t, j] * rows[slot[t, j]], in fp32 in the order of j, rounded once; weight null: 1.
+// out[t] = sum over j of weight[t, j] * (rows + more)[slot[t, j]], in fp32 in the order of j, rounded once; weight null: 1, more null: 0.
 struct CombineRows {
   int64_t tokens = 0, cols = 0, top_k = 0;
   DType dtype = DType::bf16;  // of rows and out
   const int32_t* slot = nullptr;
   const float* weight = nullptr;  // [T, k] or null
   const void* rows = nullptr;     // [R, cols]
+  const void* more = nullptr;     // [R, cols] or null
   void* out = nullptr;            // [T, cols]
 };
 void combine_rows(const CombineRows& p);

@@ -1,5 +1,6 @@
 #include "halftone/nn/moe.h"
 
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/logsumexp.h>
@@ -87,10 +88,10 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
 
 at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const StepContext& step) {
   constexpr double kLimit = 7;  // of GPT-OSS
-  at::Tensor h = grouped_linear(x, gate_up_, rows, step);
-  if (!shape_.clamped) return grouped_linear(swiglu(h), down_, rows, step);
-  h = clamped_swiglu(add_group_bias(h, gate_up_bias_->weight, rows), kLimit);
-  return add_group_bias(grouped_linear(h, down_, rows, step), down_bias_->weight, rows);
+  const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, step);
+  if (!shape_.clamped) return grouped_linear(swiglu(gu[0], gu[1]), down_, rows, step)[0];
+  const at::Tensor h = clamped_swiglu(add_group_bias(gu[0], gate_up_bias_->weight, rows), kLimit);
+  return add_group_bias(grouped_linear(h, down_, rows, step)[0], down_bias_->weight, rows);
 }
 
 Router::Router(int64_t dim, int64_t experts, Init init, bool bias) : gate(add<RouterGate>("gate", dim, experts, init, bias)) {}
@@ -117,7 +118,8 @@ at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
   const at::Tensor bias = expert_bias_ != nullptr ? expert_bias_->weight.value : at::Tensor();
   const at::Tensor expert = force_balance_ ? in_turn(logits.size(0), r, logits.device()) : chosen(scores, r, bias);
-  const ExpertRows rows = place_experts(expert.contiguous(), r.experts);
+  ExpertRows rows = place_experts(expert.contiguous(), r.experts);
+  if (at::globalContext().deterministicAlgorithms()) rows.documents = info.documents.start, rows.tokens_in_row = info.seq;
   if (info.counts && load_.defined()) count(scores.detach(), rows);
 
   at::Tensor gates = scores.gather(1, expert.to(at::kLong));
@@ -132,7 +134,7 @@ at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   }
   if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens);
 
-  const at::Tensor y = combine_rows(experts_(gather_rows(x, rows), rows, info.step), gates.contiguous(), rows);
+  const at::Tensor y = combine_rows(experts_(x, rows, info.step), gates.contiguous(), rows);
   return shared_ != nullptr ? y + (*shared_)(x, info.step) : y;
 }
 

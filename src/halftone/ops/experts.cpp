@@ -4,7 +4,7 @@
 #include "halftone/fused/expert_rows.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
-#include "halftone/ops/grouped_linear.h"
+#include "halftone/ops/grouped_prepared.h"
 #include "halftone/ops/node.h"
 
 // The ways of rows to their experts and back, and what experts do between their products (fused/expert_rows.h).
@@ -31,12 +31,13 @@ at::Tensor gather(const at::Tensor& x, const at::Tensor& weight, const ExpertRow
   return out;
 }
 
-at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows) {
+at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& more = {}) {
   const at::Tensor in = x.contiguous(), out = at::empty({rows.tokens, x.size(1)}, x.options());
   CombineRows p;
   p.tokens = rows.tokens, p.cols = x.size(1), p.top_k = rows.top_k, p.dtype = kernel_dtype(in);
   p.slot = ints(rows.slot), p.rows = in.const_data_ptr(), p.out = out.data_ptr();
   if (weight.defined()) p.weight = weight.const_data_ptr<float>();
+  if (more.defined()) p.more = more.const_data_ptr();
   run("combine_rows", combine_rows, &cuda::Module::combine_rows, p, x.device());
   return out;
 }
@@ -71,6 +72,12 @@ at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
   if (records(x))
     connect("gather_rows", {x}, {&out}, [rows](const variable_list& g) -> variable_list { return {combine(g[0], {}, rows)}; });
   return out;
+}
+
+std::vector<at::Tensor> gathered_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
+  check(x.dim() == 2 && x.size(0) == rows.tokens, "experts: expected {} tokens, found {}", rows.tokens, fmt::join(x.sizes(), " x "));
+  return connected_linear(x, gather(x.detach(), {}, rows), grouped, rows, step,
+                          [rows](const std::vector<at::Tensor>& d) { return combine(d[0], {}, rows, d.size() > 1 ? d[1] : at::Tensor()); });
 }
 
 at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& gates, const ExpertRows& rows) {

@@ -1,5 +1,6 @@
 #include "halftone/ops/grouped_linear.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -34,28 +35,35 @@ class Loop : public std::enable_shared_from_this<Loop> {
   Loop(GroupedLinears& grouped, const ExpertRows& rows) : grouped_(grouped), rows_(rows) {
     if (!grouped.prepared) grouped.prepared = std::make_shared<GroupedLinears::Prepared>();
     grouped.prepared->experts.resize(static_cast<size_t>(rows.experts));
+    find_runs();
   }
 
-  at::Tensor forward(const at::Tensor& x, const LinearOptions& options) {
+  std::vector<at::Tensor> forward(const at::Tensor& x, const LinearOptions& options) {
     find_parts();
     at::Tensor y = at::zeros({rows_.rows, grouped_.out_features()}, x.options().dtype(options.out));
-    calls_.resize(static_cast<size_t>(rows_.experts));
-    for_each([&](size_t e, int64_t first, int64_t count) {
+    for (const Run& r : runs_) {
       LinearOptions o = options;
-      o.step = of_buffer(options.step), o.first_row = first, o.y = y.narrow(0, first, count);
-      calls_[e] = linear_call(x.narrow(0, first, count), grouped_.prepared->experts[e].fused, o);
-    });
-    return y;
+      o.step = of_buffer(options.step), o.first_row = r.first, o.y = y.narrow(0, r.first, r.count);
+      calls_.push_back(linear_call(x.narrow(0, r.first, r.count), grouped_.prepared->experts[r.expert].fused, o));
+    }
+    std::vector<at::Tensor> parts;
+    int64_t n0 = 0;
+    for (const Weight* w : grouped_.weights) {
+      parts.push_back(y.narrow(1, n0, w->value.size(1)).detach());
+      n0 += w->value.size(1);
+    }
+    return parts;
   }
 
-  at::Tensor dgrad(const at::Tensor& dy, bool want_dx) {
+  std::vector<at::Tensor> dgrad(const std::vector<at::Tensor>& parts, bool want_dx) {
     find_parts();
+    const at::Tensor dy = parts.size() == 1 ? row_major(parts[0]) : at::cat(parts, 1);
     at::Tensor dx = want_dx ? at::zeros({rows_.rows, grouped_.in_features()}, dy.options()) : at::Tensor();
-    for_each([&](size_t e, int64_t first, int64_t count) {
-      const at::Tensor part = calls_[e].dgrad(dy.narrow(0, first, count), want_dx);
-      if (want_dx) dx.narrow(0, first, count).copy_(part);
-    });
-    return dx;
+    for (size_t i = 0; i < runs_.size(); ++i) {
+      const at::Tensor part = calls_[i].dgrad(dy.narrow(0, runs_[i].first, runs_[i].count), want_dx);
+      if (want_dx) dx.narrow(0, runs_[i].first, runs_[i].count).copy_(part);
+    }
+    return want_dx ? std::vector{dx} : std::vector<at::Tensor>();
   }
 
   // Every expert's part of a gradient is written: a product's sum where it has rows, else zeros where it was stale.
@@ -65,12 +73,12 @@ class Loop : public std::enable_shared_from_this<Loop> {
       if (!whole.trainable()) continue;
       const bool stale = whole.grad_is_stale;
       whole.grad_to_write();
-      for (size_t e = 0; e < calls_.size(); ++e) {
-        Weight& part = grouped_.prepared->experts[e].parts[i];
-        part.grad = whole.grad.select(0, static_cast<int64_t>(e)), part.grad_is_stale = stale;
+      for (int64_t e = 0; e < rows_.experts; ++e) {
+        Weight& part = grouped_.prepared->experts[static_cast<size_t>(e)].parts[i];
+        part.grad = whole.grad.select(0, e), part.grad_is_stale = stale;
       }
     }
-    for_each([&](size_t e, int64_t, int64_t) { calls_[e].wgrad(); });
+    for (LinearCall& call : calls_) call.wgrad();
     for (auto& expert : grouped_.prepared->experts) {
       for (Weight& part : expert.parts) {
         if (part.trainable()) part.grad_to_add();
@@ -92,18 +100,34 @@ class Loop : public std::enable_shared_from_this<Loop> {
       }
     }
   }
-  // Of every expert that has rows: its number, its first row and how many they are.
-  template <class F>
-  void for_each(F&& f) const {
+  void find_runs() {
     const RowGroups g = rows_.groups();
+    const bool apart = rows_.documents.defined() && !grouped_.recipe.quantized();
+    const int32_t *source = rows_.source.const_data_ptr<int32_t>(), *start = apart ? rows_.documents.const_data_ptr<int32_t>() : nullptr;
+    const int64_t in_row = apart ? rows_.tokens_in_row : rows_.tokens;
+    // Which document a row is of: the token that it begins with.
+    const auto document = [&](int64_t r) {
+      const int64_t token = source[r] / rows_.top_k;
+      return apart ? token / in_row * in_row + start[token] : 0;
+    };
     for (int64_t e = 0; e < g.groups; ++e) {
-      if (g.ends[e] > g.offsets[e]) f(static_cast<size_t>(e), g.offsets[e], g.ends[e] - g.offsets[e]);
+      for (int64_t first = g.offsets[e], r = first; r < g.ends[e]; ++r) {
+        if (r + 1 < g.ends[e] && document(r + 1) == document(r)) continue;
+        runs_.push_back({static_cast<size_t>(e), first, r + 1 - first});
+        first = r + 1;
+      }
     }
   }
 
+  // Rows of an expert that go through its layer together: all of them, or those of one document.
+  struct Run {
+    size_t expert;
+    int64_t first, count;
+  };
   GroupedLinears& grouped_;
   const ExpertRows rows_;
-  std::vector<LinearCall> calls_;
+  std::vector<Run> runs_;
+  std::vector<LinearCall> calls_;  // one a run
 };
 
 }  // namespace
@@ -114,40 +138,52 @@ int64_t GroupedLinears::out_features() const {
   return n;
 }
 
-LinearCall grouped_linear_call(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
+GroupedCall grouped_linear_call(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
   check(x.dim() == 2 && x.size(0) == rows.rows && x.size(1) == grouped.in_features() && rows.experts == grouped.experts(),
         "{}: expected an input of [{}, {}] for {} experts, found {} for {}", grouped.weights.front()->name, rows.rows,
         grouped.in_features(), grouped.experts(), fmt::join(x.sizes(), " x "), rows.experts);
   if (!x.is_cpu()) return grouped_linear_cuda(row_major(x), grouped, rows, options);
   const auto loop = std::make_shared<Loop>(grouped, rows);
-  LinearCall result{loop->forward(row_major(x), options), {}, {}};
+  GroupedCall result{loop->forward(row_major(x), options), {}, {}};
   if (!options.keep) return result;
-  result.dgrad = [loop](const Activation& dy, bool want_dx) { return loop->dgrad(row_major(dy.value), want_dx); };
+  result.dgrad = [loop](const std::vector<at::Tensor>& dy, bool want_dx) { return loop->dgrad(dy, want_dx); };
   result.wgrad = [loop] { loop->wgrad(); };
   return result;
 }
 
-at::Tensor grouped_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
-  std::vector<at::Tensor> inputs = {x};
+std::vector<at::Tensor> connected_linear(const at::Tensor& source, const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows,
+                                         const StepContext& step, std::function<at::Tensor(const std::vector<at::Tensor>&)> dx_of) {
+  std::vector<at::Tensor> inputs = {source};
   for (const Weight* w : grouped.weights) inputs.push_back(w->value);
   LinearOptions options;
   options.step = step, options.keep = records(inputs), options.out = x.scalar_type();
-  LinearCall call;
+  GroupedCall call;
   {
     at::NoGradGuard no_grad;
-    call = grouped_linear_call(x.detach(), grouped, rows, options);
+    call = grouped_linear_call(x, grouped, rows, options);
   }
-  at::Tensor y = std::move(call.y);
-  if (options.keep) {
-    connect("grouped_linear", inputs, {&y},
-            [call = std::move(call), &grouped, want_dx = x.requires_grad()](const variable_list& g) -> variable_list {
-              variable_list result(1 + grouped.weights.size());
-              result[0] = call.backward(g[0], want_dx);
-              for (Weight* w : grouped.weights) w->grad_ready();
-              return result;
-            });
-  }
+  std::vector<at::Tensor> y = std::exchange(call.y, {});
+  if (!options.keep) return y;
+  std::vector<at::Tensor*> outputs;
+  for (at::Tensor& part : y) outputs.push_back(&part);
+  connect("grouped_linear", inputs, outputs,
+          [call = std::move(call), &grouped, dx_of = std::move(dx_of), want_dx = source.requires_grad()](const variable_list& g) {
+            variable_list result(1 + grouped.weights.size());
+            const std::vector<at::Tensor> d = call.dgrad({g.begin(), g.end()}, want_dx);
+            if (want_dx) result[0] = dx_of(d);
+            call.wgrad();
+            for (Weight* w : grouped.weights) w->grad_ready();
+            return result;
+          });
   return y;
+}
+
+std::vector<at::Tensor> grouped_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
+  return connected_linear(x, x.detach(), grouped, rows, step, [](const std::vector<at::Tensor>& d) {
+    at::Tensor dx = d[0];
+    for (size_t i = 1; i < d.size(); ++i) dx.add_(d[i]);
+    return dx;
+  });
 }
 
 }  // namespace halftone

@@ -12,6 +12,10 @@ struct ExpertRows {
   int64_t tokens = 0, top_k = 0, experts = 0, rows = 0;  // rows: R
   at::Tensor offsets, ends, counts;                      // int32 [E + 1], [E], [E]
   at::Tensor slot, source;                               // int32 [T, k], [R] (fused/expert_rows.h)
+  // Where documents are kept apart and results are to be the same bits whatever other documents hold (debug.deterministic): where each
+  // token's begins, as in ops/attention.h. Unquantised products then add up one document after the other.
+  at::Tensor documents{};
+  int64_t tokens_in_row = 0;
 
   RowGroups groups() const;
 };
@@ -40,8 +44,18 @@ struct GroupedLinears {
   int64_t out_features() const;
 };
 
-// Y[R, sum N_i]: rows of expert e times [W_0[e]; W_1[e]; ...]^T. Zeros where no row is. No synchronisation with a GPU.
-at::Tensor grouped_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
-LinearCall grouped_linear_call(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+// Y_i[R, N_i] of every weight: rows of expert e times W_i[e]^T. Zeros where no row is. No synchronisation with a GPU.
+std::vector<at::Tensor> grouped_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
+// The same of gather_rows(x[T, K]); at most two weights.
+std::vector<at::Tensor> gathered_linear(const at::Tensor& x_tk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
+
+// Without autograd, as LinearCall.
+struct GroupedCall {
+  std::vector<at::Tensor> y;
+  // dY_i of every weight -> tensors [R, K] whose sum is dX: one, or one a weight. None unless wanted.
+  std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&, bool)> dgrad;
+  std::function<void()> wgrad;
+};
+GroupedCall grouped_linear_call(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
 
 }  // namespace halftone

@@ -50,7 +50,7 @@ class Call {
           name());
   }
 
-  at::Tensor forward(const at::Tensor& x, const LinearOptions& o) {
+  std::vector<at::Tensor> forward(const at::Tensor& x, const LinearOptions& o) {
     make_weights();
     const CopyRequest row = request(r_.x_forward, r_.w_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, name(), "x.fwd");
     const bool keep =
@@ -66,30 +66,27 @@ class Call {
       cuda::multiply_groups(copies.row, prepared().forward[i], y, gemm::Ragged::rows, rows_, product_options(0));
       parts.push_back(y);
     }
-    return parts.size() == 1 ? parts[0] : at::cat(parts, 1);
+    return parts;
   }
 
-  at::Tensor dgrad(const at::Tensor& dy, bool want_dx) {
+  std::vector<at::Tensor> dgrad(const std::vector<at::Tensor>& all, bool want_dx) {
     make_weights();
-    dy_.clear(), dy_type_ = dy.scalar_type();
+    dy_.clear(), dy_type_ = all[0].scalar_type();
     const RowGroups groups = rows_.groups();
-    at::Tensor dx;
-    int64_t n0 = 0;
+    std::vector<at::Tensor> dx;
     for (size_t i = 0; i < grouped_.weights.size(); ++i) {
       const Weight& w = *grouped_.weights[i];
-      const int64_t n = w.value.size(1);
+      const at::Tensor dy = row_major(all[i]);
       const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
       const CopyRequest row = request(r_.dy_dgrad, r_.w_dgrad, hp, CopyUse::rows, w.name, "dy.dgrad");
       const CopyRequest columns = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_),
                                                 CopyUse::columns, w.name, dy_wgrad_role(r_));
-      OperandCopies copies =
-          quantize(dy.narrow(1, n0, n), want_dx ? &row : nullptr, w.trainable() ? &columns : nullptr, {}, false, nullptr, &groups);
+      OperandCopies copies = quantize(dy, want_dx ? &row : nullptr, w.trainable() ? &columns : nullptr, {}, false, nullptr, &groups);
       dy_.push_back(std::move(copies.transposed));
-      n0 += n;
       if (!want_dx) continue;
-      at::Tensor part = at::empty({rows_.rows, grouped_.in_features()}, dy.options());
+      const at::Tensor part = at::empty({rows_.rows, grouped_.in_features()}, dy.options());
       cuda::multiply_groups(copies.row, prepared().dgrad[i], part, gemm::Ragged::rows, rows_, product_options(1));
-      dx = dx.defined() ? dx.add_(part) : part;
+      dx.push_back(part);
     }
     return dx;
   }
@@ -204,11 +201,11 @@ class Call {
 
 }  // namespace
 
-LinearCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
+GroupedCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
   const auto call = std::make_shared<Call>(grouped, x, rows, options);
-  LinearCall result{call->forward(x, options), {}, {}};
+  GroupedCall result{call->forward(x, options), {}, {}};
   if (!options.keep) return result;
-  result.dgrad = [call](const Activation& dy, bool want_dx) { return call->dgrad(row_major(dy.value), want_dx); };
+  result.dgrad = [call](const std::vector<at::Tensor>& dy, bool want_dx) { return call->dgrad(dy, want_dx); };
   result.wgrad = [call] { call->wgrad(); };
   return result;
 }

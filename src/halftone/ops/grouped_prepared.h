@@ -45,6 +45,10 @@ struct GroupedLinears::Prepared {
   std::vector<GroupedWeight> forward, dgrad;
 };
 
-LinearCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+GroupedCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+
+// The node of a grouped linear: x are the rows, `source` what they were made of, dx_of its gradient from theirs.
+std::vector<at::Tensor> connected_linear(const at::Tensor& source, const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows,
+                                         const StepContext& step, std::function<at::Tensor(const std::vector<at::Tensor>&)> dx_of);
 
 }  // namespace halftone

@@ -126,7 +126,11 @@ void multiply_groups(const Operand& a_in, const GroupedWeight& b_in, const at::T
     y.groups = groups;
     return y;
   };
-  const Form form = form_of(a_in.spec, b_in.operand.spec, numbers_type(a_in, b_in.operand), false, this_device());
+  // Tensor cores add up the rows of a group in blocks, so that where a document's rows lie matters; in fp32 they are added one by one.
+  const bool one_by_one =
+      ragged == gemm::Ragged::contraction && rows.documents.defined() && !a_in.spec.quantized() && !b_in.operand.spec.quantized();
+  const at::ScalarType hp = one_by_one ? at::kFloat : numbers_type(a_in, b_in.operand);
+  const Form form = form_of(a_in.spec, b_in.operand.spec, hp, false, this_device());
   check(form.path != Path::dequantized, "experts: no product of groups for {} by {}", a_in, b_in.operand);
   const Operand a = form_read(a_in, form), b = form_read(b_in.operand, form);
   gemm::GroupedProduct p;

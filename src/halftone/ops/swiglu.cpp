@@ -95,6 +95,31 @@ Activation swiglu(const at::Tensor& gu, bool want_amax, std::shared_ptr<Gradient
   return h;
 }
 
+at::Tensor swiglu(const at::Tensor& g_in, const at::Tensor& u_in) {
+  check(g_in.dim() == 2 && g_in.sizes() == u_in.sizes(), "swiglu: expected two tensors of one shape, found {} and {}",
+        fmt::join(g_in.sizes(), " x "), fmt::join(u_in.sizes(), " x "));
+  at::Tensor g = row_major(g_in.detach()), u = row_major(u_in.detach()), h = at::empty(g.sizes(), g.options());
+  SwigluForward p;
+  p.rows = g.size(0), p.cols = g.size(1), p.dtype = kernel_dtype(g);
+  p.g = g.const_data_ptr(), p.u = u.const_data_ptr(), p.g_stride = row_stride(g), p.u_stride = row_stride(u);
+  p.h = h.data_ptr(), p.h_stride = h.size(1);
+  g.is_cpu() ? swiglu_forward(p) : cuda::launch("swiglu", &cuda::Module::swiglu_forward, p, g.device());
+  if (!records(g_in, u_in)) return h;
+  connect("swiglu", {g_in, u_in}, {&h}, [g = std::move(g), u = std::move(u)](const variable_list& d) -> variable_list {
+    const at::Tensor dh = d[0].contiguous();
+    const at::Tensor dg = may_overwrite(g) ? g : at::empty(g.sizes(), g.options()),
+                     du = may_overwrite(u) ? u : at::empty(u.sizes(), u.options());
+    SwigluBackward p;
+    p.rows = g.size(0), p.cols = g.size(1), p.dtype = kernel_dtype(g);
+    p.g = g.const_data_ptr(), p.u = u.const_data_ptr(), p.g_stride = row_stride(g), p.u_stride = row_stride(u);
+    p.dh = dh.const_data_ptr(), p.dh_stride = dh.size(1);
+    p.dg = dg.data_ptr(), p.du = du.data_ptr(), p.dg_stride = row_stride(dg), p.du_stride = row_stride(du);
+    g.is_cpu() ? swiglu_backward(p) : cuda::launch("swiglu", &cuda::Module::swiglu_backward, p, g.device());
+    return {dg, du};
+  });
+  return h;
+}
+
 at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepContext& step, std::shared_ptr<GradientAmax> gradients) {
   auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}, {}});
   check(gu.size(1) == 2 * fused.in_features(), "{}: expected an input of [tokens, 2 * {}], found {}", fused.weights.front()->name,

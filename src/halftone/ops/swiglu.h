@@ -12,6 +12,9 @@ namespace halftone {
 // where that is given.
 Activation swiglu(const at::Tensor& gu_t2f, bool want_amax = false, std::shared_ptr<GradientAmax> gradients = nullptr);
 
+// Of g and u apart, both [T, F]: their gradients lie apart, too.
+at::Tensor swiglu(const at::Tensor& g, const at::Tensor& u);
+
 // linear(swiglu(gu)) as one op. h is not saved: the backward pass of SwiGLU writes it once more, over dh, before wgrad, which quantises it
 // again (LinearOptions::x_again).
 at::Tensor swiglu_linear(const at::Tensor& gu_t2f, FusedLinears& fused, const StepContext& step,
