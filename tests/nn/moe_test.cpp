@@ -154,11 +154,13 @@ TEST_P(MoEOn, IsItsDefinitionForwardAndBackward) {
     }
   }
   SequenceInfo info;
-  info.counts = true, info.grad_scale = 0.125;
+  constexpr double kScale = 0.125;
+  info.counts = true, info.grad_scale = kScale / 2;
+  info.loss_factor = at::full({1}, 2.0, at::TensorOptions().dtype(at::kDouble).device(test_device()));
   const at::Tensor y = b.root.moe(x, info);
   std::map<std::string, at::Tensor> w;
   at::Tensor extra;
-  const at::Tensor expected = reference(b, x2, w, s, info.grad_scale, extra);
+  const at::Tensor expected = reference(b, x2, w, s, kScale, extra);
   EXPECT_TRUE(y.allclose(expected, 1e-5, 1e-5)) << (y - expected).abs().max().item<float>();
   const at::Tensor d = at::randn({kTokens, kDim}).to(test_device());
   y.backward(d);

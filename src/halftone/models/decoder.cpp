@@ -75,7 +75,9 @@ nn::MoE::Shape moe_shape(const DecoderConfig& c) {
           .shared_hidden = c.shared_experts * c.expert_ffn_dim,
           .clamped = c.traits().clamped,
           .balance = c.balance,
-          .expert_bias = c.has_expert_bias()};
+          .expert_bias = c.has_expert_bias(),
+          .aux_loss = c.route_aux_loss,
+          .z_loss = c.route_z_loss};
 }
 
 // One module tree for all layers, so that names read layers.{i}.

@@ -49,7 +49,8 @@ void DecoderConfig::validate() const {
         "model: dim, n_layers, n_heads, vocab_size and multiple_of must be positive, found {}, {}, {}, {}, {}", dim, n_layers, n_heads,
         vocab_size, multiple_of);
   check(n_kv_heads > 0 && n_heads % n_kv_heads == 0, "model.overrides.n_kv_heads: {} does not divide n_heads = {}", n_kv_heads, n_heads);
-  check(latent() || head_dim > 0 || dim % n_heads == 0, "model.overrides.dim: {} is not a multiple of n_heads = {}; set head_dim", dim, n_heads);
+  check(latent() || head_dim > 0 || dim % n_heads == 0, "model.overrides.dim: {} is not a multiple of n_heads = {}; set head_dim", dim,
+        n_heads);
   check(head() % 8 == 0 && head() <= 256, "model: head_dim must be a multiple of 8 up to 256, found {}", head());
   check(ffn() > 0 && ffn() % 8 == 0, "model: the feed-forward width must be a positive multiple of 8, found {}", ffn());
   check(rope_theta > 0 && norm_eps > 0, "model: rope_theta and norm_eps must be positive, found {} and {}", rope_theta, norm_eps);
@@ -86,8 +87,9 @@ void DecoderConfig::validate_experts() const {
         owner->name);
   check(route_score == "softmax" || route_score == "sigmoid", "model.overrides.route_score: expected softmax or sigmoid, found '{}'",
         route_score);
-  check(std::isfinite(route_scale) && route_scale > 0 && balance >= 0,
-        "model.overrides: expected route_scale above 0 and balance of at least 0, found {} and {}", route_scale, balance);
+  check(std::isfinite(route_scale) && route_scale > 0, "model.overrides.route_scale: expected a number above 0, found {}", route_scale);
+  for (const auto& [name, value] : {std::pair{"balance", balance}, {"route_aux_loss", route_aux_loss}, {"route_z_loss", route_z_loss}})
+    check(value >= 0 && value <= 1, "model.overrides.{}: expected 0 to 1, found {}", name, value);
   if (route_groups == 0) return;
   const int64_t size = route_groups > 0 ? num_experts / route_groups : 0;
   check(size >= 2 && size * route_groups == num_experts,

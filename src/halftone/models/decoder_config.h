@@ -103,7 +103,8 @@ struct DecoderConfig : DescriptionOf<DecoderConfig> {
   bool route_norm = true;                        // gates of a token add up to 1
   double route_scale = 1;
   int64_t route_groups = 0, route_kept_groups = 0;
-  double balance = 0;  // step of expert_bias against the load; 0: none
+  double balance = 0;                           // step of expert_bias against the load; 0: none
+  double route_aux_loss = 0, route_z_loss = 0;  // coefficients of Switch's balancing loss and of the router's z-loss
   // Latent attention; kv_lora_rank 0: none.
   int64_t q_lora_rank = 0, kv_lora_rank = 0, qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
   double latent_norm_eps = 0;  // of its norms; 0: norm_eps
@@ -150,7 +151,8 @@ void fields(C& c, F&& f) {
   f("num_experts", c.num_experts), f("experts_per_token", c.experts_per_token), f("expert_ffn_dim", c.expert_ffn_dim);
   f("shared_experts", c.shared_experts), f("dense_layers", c.dense_layers), f("route_score", c.route_score), f("route_norm", c.route_norm);
   f("route_scale", c.route_scale), f("route_groups", c.route_groups), f("route_kept_groups", c.route_kept_groups);
-  f("balance", c.balance), f("q_lora_rank", c.q_lora_rank), f("kv_lora_rank", c.kv_lora_rank), f("mscale", c.mscale);
+  f("balance", c.balance), f("route_aux_loss", c.route_aux_loss), f("route_z_loss", c.route_z_loss);
+  f("q_lora_rank", c.q_lora_rank), f("kv_lora_rank", c.kv_lora_rank), f("mscale", c.mscale);
   f("qk_nope_head_dim", c.qk_nope_head_dim), f("qk_rope_head_dim", c.qk_rope_head_dim), f("v_head_dim", c.v_head_dim);
   f("latent_norm_eps", c.latent_norm_eps);
 }

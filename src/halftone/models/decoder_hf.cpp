@@ -160,7 +160,8 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
 OptionTable DecoderConfig::hf_parameters() const {
   OptionTable table = hyper_parameters();
   table["ffn_dim"] = ffn(), table["head_dim"] = head();
-  for (const char* name : {"ffn_dim_multiplier", "multiple_of", "max_seq_len", "depth_init", "init", "block_causal", "balance"})
+  for (const char* name : {"ffn_dim_multiplier", "multiple_of", "max_seq_len", "depth_init", "init", "block_causal", "balance",
+                           "route_aux_loss", "route_z_loss"})
     table.erase(name);
   if (rotary_dim == head()) table["rotary_dim"] = int64_t{0};
   const RopeScaling s = rope();

@@ -43,12 +43,14 @@ at::Tensor in_turn(int64_t tokens, const Routing& r, at::Device device) {
   return (at::arange(tokens * r.top_k, at::TensorOptions().dtype(at::kInt).device(device)) % r.experts).view({tokens, r.top_k});
 }
 
-// `x` with the gradient of factor * loss beside its own.
-at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor) {
+// `x` with the gradient of factor * loss beside its own, and of the pass's own factor where there is one.
+at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor, const at::Tensor& of_pass) {
   at::Tensor out = x.detach();
   if (records(x, loss)) {
-    connect("router_loss", {x, loss}, {&out}, [of = loss.options(), factor](const variable_list& g) -> variable_list {
-      return {g[0], at::zeros({}, of) + factor};
+    connect("router_loss", {x, loss}, {&out}, [of = loss.options(), factor, of_pass](const variable_list& g) -> variable_list {
+      at::Tensor d = at::zeros({}, of) + factor;
+      if (of_pass.defined()) d.mul_(of_pass.reshape({}));
+      return {g[0], d};
     });
   }
   return out;
@@ -130,9 +132,9 @@ at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
     // E * sum over experts of its share of the choices and its mean probability (Fedus et al. 2021).
     const at::Tensor share = rows.counts / static_cast<double>(rows.tokens * r.top_k);
     const at::Tensor p = r.score == Routing::Score::softmax ? scores : scores / (scores.sum(-1, true) + 1e-20);
-    gates = with_loss(gates, (share * p.mean(0)).sum() * static_cast<double>(r.experts), shape_.aux_loss * tokens);
+    gates = with_loss(gates, (share * p.mean(0)).sum() * static_cast<double>(r.experts), shape_.aux_loss * tokens, info.loss_factor);
   }
-  if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens);
+  if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens, info.loss_factor);
 
   const at::Tensor y = combine_rows(experts_(x, rows, info.step), gates.contiguous(), rows);
   return shared_ != nullptr ? y + (*shared_)(x, info.step) : y;
