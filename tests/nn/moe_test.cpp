@@ -232,8 +232,23 @@ TEST(MoERecipe, ExpertsAreNamedByClassAndRouterGatesByName) {
 
 TEST(MoERecipe, RefusesWhatExpertsCannotHave) {
   Root root(shape(4, 1));
-  for (const char* scheme : {"int8_weight", "bitnet"})
-    EXPECT_THROW(apply_recipes(root, plan(scheme, {"GroupedExperts"}), 1, at::kCPU), Error);
+  const auto refuses = [&](const char* scheme, auto set, const std::string& word) {
+    RecipePlan p = plan(scheme, {"GroupedExperts"});
+    set(p.rules[0]);
+    try {
+      apply_recipes(root, p, 1, at::kCPU);
+      ADD_FAILURE() << scheme << " was taken, expected an error about " << word;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+    }
+  };
+  const auto nothing = [](RecipeRule&) {};
+  refuses("int8_weight", nothing, "quantize.scheme: int8_weight takes linear layers only; layers.0.moe.experts");
+  refuses("bitnet", nothing, "quantize.scheme: bitnet takes linear layers only");
+  const auto low_rank = [](RecipeRule& r) { r.lora_rank = 16; };
+  refuses("nvfp4", low_rank, "quantize.lora_rank: layers.0.moe.experts");
+  const auto deoscillated = [](RecipeRule& r) { r.deosc_step = 10; };
+  refuses("nvfp4", deoscillated, "quantize.deosc_step: layers.0.moe.experts");
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
   check(!r.w_forward.stored && r.name != "bitnet", "quantize.scheme: {} takes linear layers only; {} are experts, ignore GroupedExperts",
         r.name, fqn());
   check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
+  check(recipe.deosc.step == 0 || !recipe.deosc_asked,
+        "quantize.deosc_step: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
   gate_up_.recipe = down_.recipe = r;
   for_each_parameter([&](Parameter& p) {
     if (p.shape.size() == 3) p.codes_alone = r.reads_weight_codes_alone();
