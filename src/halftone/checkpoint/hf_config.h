@@ -28,8 +28,8 @@ struct HfConfig {
   std::shared_ptr<const ModelDescription> model;
   std::string torch_dtype = "float32";  // of the stored weights
   HfTokenIds token_ids;
-  std::optional<HfQuantization> quantization;  // none: the weights are plain numbers
-  int64_t ignored_tensors = 0;                 // of a folder that was opened (ModelDescription::ignores)
+  std::optional<HfQuantization> quantization{};  // none: the weights are plain numbers
+  int64_t ignored_tensors = 0;                   // of a folder that was opened (ModelDescription::ignores)
 };
 
 // Text of a config.json of one of the families. Another model_type, an entry that the model does not honour, or sizes that do not fit

@@ -48,7 +48,7 @@ struct DecoderTraits {
   // How config.json spells experts.
   enum class Experts { none, qwen, deepseek, gpt_oss };
   std::span<const DecoderFlavor> flavors;
-  std::span<const NeutralEntry> neutral;    // of config.json, beside those of all decoders
+  std::span<const NeutralEntry> neutral{};  // of config.json, beside those of all decoders
   bool rotate_halves = false;               // as in Hugging Face's files; else neighbouring pairs, and rows of wq and wk are permuted there
   bool qk_norm = false;                     // RMSNorm of every head of q and k before the rotation
   bool qkv_bias = false, out_bias = false;  // always
