@@ -1,10 +1,7 @@
 #include "halftone/ops/grouped_linear.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-
-#include <algorithm>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
@@ -30,7 +27,7 @@ Weight part_of(const Weight& whole, int64_t e) {
 }
 
 // Each expert's rows through the dense layer, one expert after another.
-class Loop : public std::enable_shared_from_this<Loop> {
+class Loop {
  public:
   Loop(GroupedLinears& grouped, const ExpertRows& rows) : grouped_(grouped), rows_(rows) {
     if (!grouped.prepared) grouped.prepared = std::make_shared<GroupedLinears::Prepared>();

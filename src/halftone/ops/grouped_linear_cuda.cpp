@@ -2,23 +2,16 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
 
 #include <algorithm>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/cuda_module.h"
-#include "halftone/ops/draws.h"
 #include "halftone/ops/grouped_prepared.h"
+#include "halftone/ops/operand_requests.h"
 
 namespace halftone {
 namespace {
-
-at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
-  if (a.quantized()) return b_type;
-  return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
-}
 
 // The copies of one expert each as one operand, [E * rows, k].
 Operand stacked(const std::vector<Operand>& parts) {
@@ -43,7 +36,7 @@ class Call {
         rows_(rows),
         x_type_(x.scalar_type()),
         context_(o.step),
-        capture_(cuda::current_capture(x.device())) {
+        requests_(name(), r_, x.device(), context_, o.step.first_row * kDrawsPerToken, rows.rows) {
     check(!r_.emulate && !r_.dge,
           "{}: experts on a GPU take neither emulated products nor quantize.use_dge; set it to false or add "
           "GroupedExperts to quantize.ignore",
@@ -52,10 +45,10 @@ class Call {
 
   std::vector<at::Tensor> forward(const at::Tensor& x, const LinearOptions& o) {
     make_weights();
-    const CopyRequest row = request(r_.x_forward, r_.w_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, name(), "x.fwd");
+    const CopyRequest row = requests_.of_rows(r_.x_forward, r_.w_forward, type_of(r_.x_forward, r_.w_forward), name(), "x.fwd");
     const bool keep =
         o.keep && std::any_of(grouped_.weights.begin(), grouped_.weights.end(), [](const Weight* w) { return w->trainable(); });
-    const CopyRequest columns = token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, CopyUse::kept, name(), x_wgrad_role(r_));
+    const CopyRequest columns = requests_.of_tokens(r_.x_wgrad, r_.dy_wgrad, x_type_, CopyUse::kept, name(), x_wgrad_role(r_));
     const RowGroups groups = rows_.groups();
     OperandCopies copies = quantize(x, &row, keep ? &columns : nullptr, {}, false, nullptr, &groups);
     if (keep) x_ = std::move(copies.transposed);
@@ -78,9 +71,9 @@ class Call {
       const Weight& w = *grouped_.weights[i];
       const at::Tensor dy = row_major(all[i]);
       const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
-      const CopyRequest row = request(r_.dy_dgrad, r_.w_dgrad, hp, CopyUse::rows, w.name, "dy.dgrad");
-      const CopyRequest columns = token_request(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_),
-                                                CopyUse::columns, w.name, dy_wgrad_role(r_));
+      const CopyRequest row = requests_.of_rows(r_.dy_dgrad, r_.w_dgrad, hp, w.name, "dy.dgrad");
+      const CopyRequest columns = requests_.of_tokens(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_),
+                                                      CopyUse::columns, w.name, dy_wgrad_role(r_));
       OperandCopies copies = quantize(dy, want_dx ? &row : nullptr, w.trainable() ? &columns : nullptr, {}, false, nullptr, &groups);
       dy_.push_back(std::move(copies.transposed));
       if (!want_dx) continue;
@@ -114,30 +107,9 @@ class Call {
     return o;
   }
 
-  const uint32_t* replayed_step() const {
-    if (capture_ == 0) return nullptr;
-    check(context_.device_step != nullptr, "{}: expected StepContext::device_step in a graph capture of {}; found none", name(), r_.name);
-    return context_.device_step;
-  }
-  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
-                      const char* role, bool of_weight = false) const {
-    CopyRequest c = product_request(spec, other, hp, at::kCUDA, use, false);
-    c.rounding = operand_rounding(spec, weight, role, context_, of_weight ? 0 : context_.first_row * kDrawsPerToken);
-    if (spec.stochastic) c.rounding.device_step = replayed_step();
-    return c;
-  }
-  // Along tokens, which may be rotated (as in linear.cpp).
-  CopyRequest token_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
-                            const char* role) const {
-    CopyRequest c = request(spec, other, hp, use, weight, role);
-    c.signs = rotation_signs(spec, name(), context_);
-    if (rotates_by_step(spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(name(), context_);
-    return c;
-  }
-
   // The operands of the weights of this version, those of both products from one read where both are quantised.
   void make_weights() {
-    GroupedLinears::Prepared::MadeOf state{0, {}, x_type_, capture_};
+    GroupedLinears::Prepared::MadeOf state{0, {}, x_type_, requests_.capture()};
     for (const Weight* w : grouped_.weights) state.version += w->version;
     if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
     if (!grouped_.prepared) grouped_.prepared = std::make_shared<GroupedLinears::Prepared>();
@@ -146,9 +118,10 @@ class Call {
     if (p.made_of == state && !p.forward.empty() && !moved) return;
     p.forward.clear(), p.dgrad.clear(), p.made_of = state;
     for (Weight* w : grouped_.weights) {
-      const CopyRequest f = request(r_.w_forward, r_.x_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, w->name, "w.fwd", true);
+      const CopyRequest f =
+          requests_.of_weight(r_.w_forward, r_.x_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, *w, "w.fwd");
       const CopyRequest d =
-          request(r_.w_dgrad, r_.dy_dgrad, type_of(r_.dy_dgrad, r_.w_dgrad), CopyUse::columns, w->name, w_dgrad_role(r_), true);
+          requests_.of_weight(r_.w_dgrad, r_.dy_dgrad, type_of(r_.dy_dgrad, r_.w_dgrad), CopyUse::columns, *w, w_dgrad_role(r_));
       add_copies(*w, f, d, p);
     }
   }
@@ -193,7 +166,7 @@ class Call {
   const ExpertRows rows_;
   const at::ScalarType x_type_;
   const StepContext context_;
-  const uint64_t capture_;
+  const OperandRequests requests_;
   Operand x_;                // for wgrad
   std::vector<Operand> dy_;  // between the parts of backward
   at::ScalarType dy_type_{};

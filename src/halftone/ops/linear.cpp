@@ -15,10 +15,9 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/cuda_module.h"
 #include "halftone/ops/dge.h"
-#include "halftone/ops/draws.h"
 #include "halftone/ops/node.h"
+#include "halftone/ops/operand_requests.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/quantization_stats.h"
 #include "halftone/ops/saves.h"
@@ -45,12 +44,6 @@ struct MadeOf {
   bool joined = false;      // siblings as one operand of the forward product
   bool operator==(const MadeOf&) const = default;
 };
-
-// dtype in which unquantised operands of a product meet: the wider of the two.
-at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
-  if (a.quantized()) return b_type;
-  return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
-}
 
 bool any(const std::vector<Weight*>& weights, bool (*f)(const Weight&)) {
   return std::any_of(weights.begin(), weights.end(), [&](const Weight* w) { return w != nullptr && f(*w); });
@@ -92,9 +85,8 @@ class Call {
         x_type_(x.scalar_type()),
         device_(x.device().type()),
         context_(o.step),
-        capture_(cuda::current_capture(x.device())),
-        first_row_(o.step.first_row + o.first_row),
         tokens_(x.size(0)),
+        requests_(name(), r_, x.device(), context_, o.step.first_row + o.first_row, tokens_),
         joins_(joins(x, fused)),
         joins_forward_(joins_ && o.step.saves == nullptr),
         passing_(o.step.last_pass && device_ != at::kCPU && !fused.recipe.dge),
@@ -207,35 +199,10 @@ class Call {
     return spans(joins_ && !r_.dy_wgrad.stochastic && joined(fused_.weights, &Weight::grad).defined());
   }
 
-  // Where the replays of the graph that is being captured find the step; null outside of a capture, where the launch carries it.
-  const uint32_t* replayed_step() const {
-    if (capture_ == 0) return nullptr;
-    check(context_.device_step != nullptr,
-          "{}: expected StepContext::device_step in a graph capture of {}, whose replays would repeat the draws of one step; found none",
-          name(), r_.name);
-    return context_.device_step;
-  }
-  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& name,
-                      const char* role, int64_t first_row) const {
-    CopyRequest c = product_request(spec, other, hp, device_, use, r_.emulate);
-    c.rounding = operand_rounding(spec, name, role, context_, first_row);
-    if (spec.stochastic) c.rounding.device_step = replayed_step();
-    return c;
-  }
-  // Copies of activations that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
-  CopyRequest token_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& name,
-                            const char* role) const {
-    CopyRequest c = request(spec, other, hp, use, name, role, first_row_);
-    c.signs = rotation_signs(spec, this->name(), context_);
-    if (rotates_by_step(spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(this->name(), context_);
-    if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
-    return c;
-  }
-
   // X as the forward product reads it; keeps what wgrad will need.
   Operand quantize_input(const Activation& input, bool keep) {
     const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights.front()->value.scalar_type());
-    const CopyRequest row = request(r_.x_forward, r_.w_forward, hp, CopyUse::rows, name(), "x.fwd", first_row_);
+    const CopyRequest row = requests_.of_rows(r_.x_forward, r_.w_forward, hp, name(), "x.fwd");
     const bool codes = wgrad_reads_forward_codes(r_);
     makes_x_again_ = keep && !codes && x_again_;
     if (makes_x_again_) x_amax_ = input.amax, keep = false;
@@ -245,7 +212,7 @@ class Call {
     if (keep) x_ = codes ? copies.row : std::move(copies.transposed);
     return std::move(copies.row);
   }
-  CopyRequest x_columns(CopyUse use) const { return token_request(r_.x_wgrad, r_.dy_wgrad, x_type_, use, name(), x_wgrad_role(r_)); }
+  CopyRequest x_columns(CopyUse use) const { return requests_.of_tokens(r_.x_wgrad, r_.dy_wgrad, x_type_, use, name(), x_wgrad_role(r_)); }
   Operand wgrad_input() const {
     if (makes_x_again_) {  // draws and signs go by name, role and place: they are those that a copy of the forward pass would have
       const CopyRequest columns = x_columns(CopyUse::columns);
@@ -261,11 +228,11 @@ class Call {
     CopyRequest a, b;
     if (row) {
       const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
-      a = request(r_.dy_dgrad, r_.w_dgrad, hp, CopyUse::rows, w.name, "dy.dgrad", first_row_);
+      a = requests_.of_rows(r_.dy_dgrad, r_.w_dgrad, hp, w.name, "dy.dgrad");
     }
     if (columns) {
       const at::ScalarType hp = hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_);
-      b = token_request(r_.dy_wgrad, r_.x_wgrad, hp, CopyUse::columns, w.name, dy_wgrad_role(r_));
+      b = requests_.of_tokens(r_.dy_wgrad, r_.x_wgrad, hp, CopyUse::columns, w.name, dy_wgrad_role(r_));
     }
     at::Tensor amax;
     if (gradient.amax.defined() && s.count == 1) amax = gradient.amax.narrow(0, static_cast<int64_t>(s.first), 1);
@@ -297,7 +264,7 @@ class Call {
 
   // Where the weights' operands of this version are kept.
   PreparedWeights& prepared() {
-    MadeOf state{0, {}, x_type_, capture_, joins_forward_};
+    MadeOf state{0, {}, x_type_, requests_.capture(), joins_forward_};
     for (const Weight* w : fused_.weights) state.version += w->version;
     if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
     if (fused_.prepared == nullptr || fused_.prepared->made_of != state) {
@@ -326,7 +293,7 @@ class Call {
       std::vector<Operand> siblings;
       const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights[s.first]->value.scalar_type());
       for (const Weight* w : weights(s)) {
-        CopyRequest f = request(r_.w_forward, r_.x_forward, hp, CopyUse::rows, w->name, "w.fwd", w->first_row), d;
+        CopyRequest f = requests_.of_weight(r_.w_forward, r_.x_forward, hp, CopyUse::rows, *w, "w.fwd"), d;
         f.block_scales = r_.dge;
         if (dgrad) d = dgrad_request(*w);
         OperandCopies copies = fused_.source->copies(*w, &f, dgrad ? &d : nullptr, dgrad_type(*w), &p.found[i++]);
@@ -360,7 +327,7 @@ class Call {
   }
   at::ScalarType dgrad_type(const Weight& w) const { return hp_type(r_.dy_dgrad, x_type_, r_.w_dgrad, w.value.scalar_type()); }
   CopyRequest dgrad_request(const Weight& w) const {
-    return request(r_.w_dgrad, r_.dy_dgrad, dgrad_type(w), CopyUse::columns, w.name, w_dgrad_role(r_), w.first_row);
+    return requests_.of_weight(r_.w_dgrad, r_.dy_dgrad, dgrad_type(w), CopyUse::columns, w, w_dgrad_role(r_));
   }
 
   at::Tensor joined_bias() const {
@@ -378,8 +345,8 @@ class Call {
   const at::ScalarType x_type_;
   const c10::DeviceType device_;
   const StepContext context_;
-  const uint64_t capture_;
-  const int64_t first_row_, tokens_;
+  const int64_t tokens_;
+  const OperandRequests requests_;
   const bool joins_, joins_forward_;  // saves are of each weight's product
   const bool passing_;                // copies of weights go when a product has read them
   const std::function<at::Tensor()> x_again_;

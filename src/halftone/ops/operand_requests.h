@@ -1,0 +1,77 @@
+#pragma once
+#include <string>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/cuda_module.h"
+#include "halftone/ops/draws.h"
+#include "halftone/ops/product.h"
+
+namespace halftone {
+
+// dtype in which unquantised operands of a product meet: the wider of the two.
+inline at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
+  if (a.quantized()) return b_type;
+  return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
+}
+
+// What one call of a layer asks the quantisers for: the form that each product reads, the random draws and the signs of rotations, and
+// where a graph's replays find the step that these follow from.
+class OperandRequests {
+ public:
+  // first_weight: whose name keys the draws of X and the signs. first_row: by which X's and dY's rows, `tokens` of them, draw.
+  OperandRequests(const std::string& first_weight, const LinearRecipe& recipe, c10::Device device, const StepContext& context,
+                  int64_t first_row, int64_t tokens)
+      : name_(first_weight),
+        r_(recipe),
+        device_(device.type()),
+        context_(context),
+        capture_(cuda::current_capture(device)),
+        first_row_(first_row),
+        tokens_(tokens) {}
+  uint64_t capture() const { return capture_; }  // that the call is in, 0: none
+
+  CopyRequest of_weight(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const Weight& w,
+                        const char* role) const {
+    return request(spec, other, hp, use, w.name, role, w.first_row);
+  }
+  // Copies of activations along their rows.
+  CopyRequest of_rows(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, const std::string& weight,
+                      const char* role) const {
+    return request(spec, other, hp, CopyUse::rows, weight, role, first_row_);
+  }
+  // Copies that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
+  CopyRequest of_tokens(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
+                        const char* role) const {
+    CopyRequest c = request(spec, other, hp, use, weight, role, first_row_);
+    c.signs = rotation_signs(spec, name_, context_);
+    if (rotates_by_step(spec)) c.signs_step = replayed_step(), c.signs_key = rotation_key(name_, context_);
+    if (c.packed && tokens_ % 2 != 0 && spec.hadamard == 0) c.packed = false, c.codes = true;
+    return c;
+  }
+
+ private:
+  // Null outside of a capture, where the launch carries the step.
+  const uint32_t* replayed_step() const {
+    if (capture_ == 0) return nullptr;
+    check(context_.device_step != nullptr,
+          "{}: expected StepContext::device_step in a graph capture of {}, whose replays would repeat the draws of one step; found none",
+          name_, r_.name);
+    return context_.device_step;
+  }
+  CopyRequest request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
+                      const char* role, int64_t first_row) const {
+    CopyRequest c = product_request(spec, other, hp, device_, use, r_.emulate);
+    c.rounding = operand_rounding(spec, weight, role, context_, first_row);
+    if (spec.stochastic) c.rounding.device_step = replayed_step();
+    return c;
+  }
+
+  const std::string& name_;
+  const LinearRecipe& r_;
+  const c10::DeviceType device_;
+  const StepContext context_;
+  const uint64_t capture_;
+  const int64_t first_row_, tokens_;
+};
+
+}  // namespace halftone
