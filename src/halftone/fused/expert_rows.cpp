@@ -11,7 +11,6 @@ namespace halftone {
 namespace {
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-constexpr float kSlope = 1.702f;  // of GPT-OSS's activation
 
 // f(group) for every group, in parallel.
 template <class F>
@@ -122,7 +121,7 @@ void clamped_swiglu(const ClampedSwiglu& p) {
       for (int64_t i = begin * p.cols; i < end * p.cols; ++i) {
         const T* gu = static_cast<const T*>(p.gu) + 2 * i;
         const float g = std::min(static_cast<float>(gu[0]), p.limit), u = std::clamp(static_cast<float>(gu[1]), -p.limit, p.limit);
-        static_cast<T*>(p.h)[i] = T(g * sigmoid(kSlope * g) * (u + 1));
+        static_cast<T*>(p.h)[i] = T(g * sigmoid(kClampedSlope * g) * (u + 1));
       }
     });
   });
@@ -135,8 +134,8 @@ void clamped_swiglu_backward(const ClampedSwigluBackward& p) {
         const T* gu = static_cast<const T*>(p.gu) + 2 * i;
         T* dgu = static_cast<T*>(p.dgu) + 2 * i;
         const float g0 = static_cast<float>(gu[0]), u0 = static_cast<float>(gu[1]), d = static_cast<float>(static_cast<const T*>(p.dh)[i]);
-        const float g = std::min(g0, p.limit), u = std::clamp(u0, -p.limit, p.limit), s = sigmoid(kSlope * g);
-        dgu[0] = T(g0 <= p.limit ? d * (u + 1) * s * (1 + kSlope * g * (1 - s)) : 0.0f);
+        const float g = std::min(g0, p.limit), u = std::clamp(u0, -p.limit, p.limit), s = sigmoid(kClampedSlope * g);
+        dgu[0] = T(g0 <= p.limit ? d * (u + 1) * s * (1 + kClampedSlope * g * (1 - s)) : 0.0f);
         dgu[1] = T(u0 == u ? d * g * s : 0.0f);
       }
     });

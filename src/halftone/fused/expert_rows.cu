@@ -4,6 +4,7 @@
 
 #include "halftone/device/error_text.h"
 #include "halftone/device/row_grid.cuh"
+#include "halftone/device/row_groups.cuh"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
 #include "halftone/fused/expert_rows_cuda.h"
@@ -13,23 +14,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMostBlocks = 8192;
-constexpr float kSlope = 1.702f;  // of GPT-OSS's activation
 
 __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-
-// The group whose rows hold row r, or `groups`.
-__device__ int64_t group_of(const RowGroups& groups, int64_t r) {
-  int64_t low = 0, high = groups.groups;  // offsets[low] <= r
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (groups.offsets[middle + 1] <= r) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
 
 // A block takes one row after another.
 template <int N, class T>
@@ -108,7 +94,7 @@ __global__ void clamped_kernel(ClampedSwiglu p) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.rows * p.cols; i += step) {
     const Vec<T, 2> gu = load<2>(static_cast<const T*>(p.gu) + 2 * i);
     const float g = fminf(to_f32(gu.value[0]), p.limit), u = fminf(fmaxf(to_f32(gu.value[1]), -p.limit), p.limit);
-    from_f32(g * sigmoid(kSlope * g) * (u + 1), static_cast<T*>(p.h)[i]);
+    from_f32(g * sigmoid(kClampedSlope * g) * (u + 1), static_cast<T*>(p.h)[i]);
   }
 }
 
@@ -118,9 +104,9 @@ __global__ void clamped_backward_kernel(ClampedSwigluBackward p) {
   for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < p.rows * p.cols; i += step) {
     const Vec<T, 2> gu = load<2>(static_cast<const T*>(p.gu) + 2 * i);
     const float g0 = to_f32(gu.value[0]), u0 = to_f32(gu.value[1]), d = to_f32(static_cast<const T*>(p.dh)[i]);
-    const float g = fminf(g0, p.limit), u = fminf(fmaxf(u0, -p.limit), p.limit), s = sigmoid(kSlope * g);
+    const float g = fminf(g0, p.limit), u = fminf(fmaxf(u0, -p.limit), p.limit), s = sigmoid(kClampedSlope * g);
     Vec<T, 2> out;
-    from_f32(g0 <= p.limit ? d * (u + 1) * s * (1 + kSlope * g * (1 - s)) : 0.0f, out.value[0]);
+    from_f32(g0 <= p.limit ? d * (u + 1) * s * (1 + kClampedSlope * g * (1 - s)) : 0.0f, out.value[0]);
     from_f32(u0 == u ? d * g * s : 0.0f, out.value[1]);
     store(static_cast<T*>(p.dgu) + 2 * i, out);
   }

@@ -68,8 +68,9 @@ struct GroupSums {
 };
 void group_sums(const GroupSums& p);
 
+inline constexpr float kClampedSlope = 1.702f;
 // The activation of GPT-OSS: of columns (2j, 2j + 1) = (g, u) of gu,
-//   h[j] = g' * sigmoid(1.702 g') * (u' + 1),  g' = min(g, limit), u' = u cut to [-limit, limit].
+//   h[j] = g' * sigmoid(kClampedSlope g') * (u' + 1),  g' = min(g, limit), u' = u cut to [-limit, limit].
 struct ClampedSwiglu {
   int64_t rows = 0, cols = 0;  // cols: of h
   DType dtype = DType::bf16;

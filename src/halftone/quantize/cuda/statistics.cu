@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "halftone/device/launch.h"
+#include "halftone/device/row_groups.cuh"
 #include "halftone/device/vec.cuh"
 #include "halftone/quantize/cuda/amax8.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
@@ -315,19 +316,7 @@ __global__ void __launch_bounds__(256) map_kernel(RowGroups groups, int64_t tile
   start_dependents();
   const int64_t first = blockIdx.x * int64_t{256} + threadIdx.x, step = int64_t{gridDim.x} * 256;
   for (int64_t i = first; i < n; i += step) zeros[i] = 0;
-  for (int64_t i = first; i < tiles;
-       i += step) {  // the last set that begins at or before the tile: those before it with its offset are empty
-    int64_t low = 0, high = groups.groups;
-    while (low < high) {
-      const int64_t middle = (low + high + 1) / 2;
-      if (groups.offsets[middle] <= i * kGroupRows) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    tile_groups[i] = static_cast<int32_t>(low);
-  }
+  for (int64_t i = first; i < tiles; i += step) tile_groups[i] = group_of(groups, i * kGroupRows);
 }
 
 template <class... Params, class... Args>
