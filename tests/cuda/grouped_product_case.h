@@ -68,28 +68,8 @@ inline GroupedTestOperand make_grouped(const OperandKind& kind, Meets meets, con
       const int64_t of_buffer = meets == Meets::rows ? r : meets == Meets::columns ? c : -1;
       const bool zero = of_buffer >= 0 && groups.padding(of_buffer), nan = of_buffer >= 0 && groups.behind(of_buffer);
       const float x = zero ? 0 : nan ? std::numeric_limits<float>::quiet_NaN() : normal(key, static_cast<uint64_t>(i));
-      double v = 0;
       uint8_t* at = &bytes[static_cast<size_t>(kind.transposed ? copy * rows * k + c * rows + r : i) * element];
-      switch (kind.numbers) {
-        case Numbers::f32:
-          std::memcpy(at, &x, 4), v = x;
-          break;
-        case Numbers::bf16: {
-          const bf16 h(x);
-          std::memcpy(at, &h, 2), v = to_float(h);
-          break;
-        }
-        case Numbers::e4m3:
-        case Numbers::e5m2: {
-          const Float f = kind.numbers == Numbers::e4m3 ? Float::e4m3 : Float::e5m2;
-          *at = encode(f, x * 40), v = decode(f, *at);
-          break;
-        }
-        case Numbers::s8:
-          v = nan ? 99 : static_cast<double>(std::lrint(std::fmin(std::fmax(x * 40, -127), 127)));
-          *at = static_cast<uint8_t>(static_cast<int8_t>(v));
-          break;
-      }
+      double v = write_number(kind.numbers, x, at);
       if (!nan) {
         const int64_t g = meets == Meets::copies ? copy : groups.of_row[static_cast<size_t>(of_buffer)];
         const int64_t at_scale[] = {0, g, meets == Meets::rows ? r : g * rows + r, (copy * rows + r) * blocks + b,

@@ -3,13 +3,9 @@
 #include <cctype>
 
 #include "cuda/grouped_product_case.h"
-#include "cuda/module.h"
 
 namespace halftone::gemm {
 namespace {
-
-using RunFunction = const char* (*)(const GroupedProduct*, void*);
-using SizeFunction = int64_t (*)(const GroupedProduct*);
 
 struct Kind {
   const char* name;
@@ -17,17 +13,6 @@ struct Kind {
   OperandKind a, b;
   bool tensor_cores;  // with the output that training has: bf16 of rows, f32 of contractions
 };
-constexpr OperandKind plain(Numbers t, bool transposed = false) { return {t, Scales::none, transposed}; }
-constexpr OperandKind scaled(Numbers t, Scales s) { return {t, s}; }
-constexpr OperandKind outer(OperandKind k) {
-  k.outer = true;
-  return k;
-}
-constexpr OperandKind macro(OperandKind k, bool tiles) {
-  k.macro = true, k.macro_tiles = tiles;
-  return k;
-}
-constexpr auto E4 = Numbers::e4m3, E5 = Numbers::e5m2, I8 = Numbers::s8, BF = Numbers::bf16;
 constexpr auto kRows = Ragged::rows, kContraction = Ragged::contraction;
 constexpr auto kRow = Scales::row, kTensor = Scales::tensor;
 constexpr Kind kKinds[] = {
@@ -84,29 +69,13 @@ double bar(const Kind& kind, DType out, bool fast, bool tensor_cores) {
   return std::min(sums, out == DType::f32 ? 90.0 : 54.0);
 }
 
-class GroupedProductCuda : public testing::TestWithParam<Kind> {
+class GroupedProductCuda : public testing::TestWithParam<Kind>, protected Products<GroupedProduct> {
  protected:
+  GroupedProductCuda() : Products(0xEE) {}
   void SetUp() override {
-    if (!module_.reason().empty()) GTEST_SKIP() << module_.reason();
-    run_ = module_.function<RunFunction>("halftone_cuda_grouped_product");
-    size_ = module_.function<SizeFunction>("halftone_cuda_grouped_product_workspace");
-    ASSERT_NE(run_, nullptr);
-    ASSERT_NE(size_, nullptr);
+    if (!missing().empty()) GTEST_SKIP() << missing();
+    load("halftone_cuda_grouped_product");
   }
-  const char* product(GroupedProduct p, void* stream = nullptr) {
-    p.workspace_bytes = size_(&p);
-    if (p.workspace_bytes > workspace_bytes_) {
-      workspace_ = Device(std::vector<uint8_t>(static_cast<size_t>(p.workspace_bytes), 0xEE));
-      workspace_bytes_ = p.workspace_bytes;
-    }
-    p.workspace = workspace_.get();
-    return run_(&p, stream);
-  }
-  CudaModule module_;
-  RunFunction run_ = nullptr;
-  SizeFunction size_ = nullptr;
-  Device workspace_;
-  int64_t workspace_bytes_ = 0;
 };
 
 struct How {
@@ -219,7 +188,9 @@ TEST_P(GroupedProductCuda, AgainstTheDequantisedProducts) {
         p.a = a.operand, p.b = b.operand, p.d = d.get(), p.d_type = how.type;
         p.accumulate = how.accumulate, p.fast_accumulation = how.fast, p.alpha = how.alpha;
         const bool usual = how.type == (of_rows ? DType::bf16 : DType::f32);
-        if (usual) ASSERT_EQ(size_(&p) > 0, kind.tensor_cores) << what;
+        if (usual) {
+          ASSERT_EQ(size_(&p) > 0, kind.tensor_cores) << what;
+        }
         const char* message = product(p);
         ASSERT_EQ(message, nullptr) << what << ": " << message;
         ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;

@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "cuda/module.h"
 #include "halftone/base/parallel.h"
 #include "halftone/base/philox.h"
 #include "halftone/formats/float_code.h"
@@ -49,10 +51,66 @@ class Device {
   size_t bytes_ = 0;
 };
 
+// A product of the module and its workspace, every byte of which is `fill` before the first call.
+template <class P>
+class Products {
+ protected:
+  explicit Products(uint8_t fill = 0) : fill_(fill) {}
+  const std::string& missing() const { return module_.reason(); }
+  void load(const std::string& name) {
+    run_ = module_.function<const char* (*)(const P*, void*)>(name.c_str());
+    size_ = module_.function<int64_t (*)(const P*)>((name + "_workspace").c_str());
+    ASSERT_NE(run_, nullptr);
+    ASSERT_NE(size_, nullptr);
+  }
+  const char* product(P p, void* stream = nullptr) {
+    p.workspace_bytes = size_(&p);
+    if (p.workspace_bytes > workspace_bytes_) {
+      workspace_ = Device(std::vector<uint8_t>(static_cast<size_t>(p.workspace_bytes), fill_));
+      workspace_bytes_ = p.workspace_bytes;
+    }
+    p.workspace = workspace_.get();
+    return run_(&p, stream);
+  }
+  CudaModule module_;
+  const char* (*run_)(const P*, void*) = nullptr;
+  int64_t (*size_)(const P*) = nullptr;
+  Device workspace_;
+  int64_t workspace_bytes_ = 0;
+
+ private:
+  uint8_t fill_;
+};
+
 // Standard normal numbers, element i of a stream.
 inline float normal(PhiloxKey key, uint64_t i) {
   const auto bits = philox(key, i);
   return std::sqrt(-2 * std::log(unit_float(bits[0]) + 0x1p-25f)) * std::cos(6.2831853f * unit_float(bits[1]));
+}
+
+// x, or of 8 bits 40 x, in the operand's numbers; what is written.
+inline double write_number(Numbers numbers, float x, uint8_t* at) {
+  switch (numbers) {
+    case Numbers::f32:
+      std::memcpy(at, &x, 4);
+      return x;
+    case Numbers::bf16: {
+      const bf16 h(x);
+      std::memcpy(at, &h, 2);
+      return to_float(h);
+    }
+    case Numbers::e4m3:
+    case Numbers::e5m2: {
+      const Float f = numbers == Numbers::e4m3 ? Float::e4m3 : Float::e5m2;
+      *at = encode(f, x * 40);
+      return decode(f, *at);
+    }
+    case Numbers::s8:
+      break;
+  }
+  const auto v = static_cast<int8_t>(std::lrint(std::fmin(std::fmax(x * 40, -127), 127)));
+  *at = static_cast<uint8_t>(v);
+  return v;
 }
 
 // Random factors in [0.5, 1.5) * 2^-6, one a group.
@@ -79,6 +137,18 @@ struct OperandKind {
   Scales scales = Scales::none;
   bool transposed = false, outer = false, macro = false, macro_tiles = false;
 };
+
+constexpr OperandKind plain(Numbers t, bool transposed = false) { return {t, Scales::none, transposed}; }
+constexpr OperandKind scaled(Numbers t, Scales s) { return {t, s}; }
+constexpr OperandKind outer(OperandKind k) {
+  k.outer = true;
+  return k;
+}
+constexpr OperandKind macro(OperandKind k, bool tiles) {
+  k.macro = true, k.macro_tiles = tiles;
+  return k;
+}
+constexpr auto E4 = Numbers::e4m3, E5 = Numbers::e5m2, I8 = Numbers::s8, BF = Numbers::bf16;
 
 inline TestOperand make_operand(const OperandKind& kind, int64_t rows, int64_t k, uint64_t seed) {
   TestOperand t;
@@ -110,28 +180,9 @@ inline TestOperand make_operand(const OperandKind& kind, int64_t rows, int64_t k
       const int64_t r = at_i / k, c = at_i % k;
       const auto i = static_cast<size_t>(at_i);
       const float x = normal(key, i);
-      double v = 0;
       uint8_t* at = &bytes[static_cast<size_t>(kind.transposed ? c * rows + r : r * k + c) * element];
-      switch (kind.numbers) {
-        case Numbers::f32:
-          std::memcpy(at, &x, 4), v = x;
-          break;
-        case Numbers::bf16: {
-          const bf16 h(x);
-          std::memcpy(at, &h, 2), v = to_float(h);
-          break;
-        }
-        case Numbers::e4m3:
-        case Numbers::e5m2: {
-          const Float f = kind.numbers == Numbers::e4m3 ? Float::e4m3 : Float::e5m2;
-          *at = encode(f, x * 40), v = decode(f, *at);
-          break;
-        }
-        case Numbers::s8:
-          t.integers[i] = static_cast<int>(std::lrint(std::fmin(std::fmax(x * 40, -127), 127)));
-          *at = static_cast<uint8_t>(t.integers[i]), v = t.integers[i];
-          break;
-      }
+      const double v = write_number(kind.numbers, x, at);
+      if (kind.numbers == Numbers::s8) t.integers[i] = static_cast<int>(v);
       t.values[i] = v * factor(r, c);
     }
   });

@@ -3,56 +3,24 @@
 #include <cstdio>
 #include <numeric>
 
-#include "cuda/module.h"
 #include "cuda/product_case.h"
 #include "halftone/gemm/product_cuda.h"
 
 namespace halftone::gemm {
 namespace {
 
-using RunFunction = const char* (*)(const Product*, void*);
-using SizeFunction = int64_t (*)(const Product*);
-
-class ProductCuda : public testing::Test {
+class ProductCuda : public testing::Test, protected Products<Product> {
  protected:
   void SetUp() override {
-    if (!module_.reason().empty()) GTEST_SKIP() << module_.reason();
-    run_ = module_.function<RunFunction>("halftone_cuda_product");
-    size_ = module_.function<SizeFunction>("halftone_cuda_product_workspace");
-    ASSERT_NE(run_, nullptr);
-    ASSERT_NE(size_, nullptr);
+    if (!missing().empty()) GTEST_SKIP() << missing();
+    load("halftone_cuda_product");
   }
-  const char* product(Product p, void* stream = nullptr) {
-    p.workspace_bytes = size_(&p);
-    if (p.workspace_bytes > workspace_bytes_) {
-      workspace_ = Device(std::vector<uint8_t>(static_cast<size_t>(p.workspace_bytes)));
-      workspace_bytes_ = p.workspace_bytes;
-    }
-    p.workspace = workspace_.get();
-    return run_(&p, stream);
-  }
-  CudaModule module_;
-  RunFunction run_ = nullptr;
-  SizeFunction size_ = nullptr;
-  Device workspace_;
-  int64_t workspace_bytes_ = 0;
 };
 
 struct Kind {
   const char* name;
   OperandKind a, b;
 };
-constexpr OperandKind plain(Numbers t, bool transposed = false) { return {t, Scales::none, transposed}; }
-constexpr OperandKind scaled(Numbers t, Scales s) { return {t, s}; }
-constexpr OperandKind outer(OperandKind k) {
-  k.outer = true;
-  return k;
-}
-constexpr OperandKind macro(OperandKind k, bool tiles) {
-  k.macro = true, k.macro_tiles = tiles;
-  return k;
-}
-constexpr auto E4 = Numbers::e4m3, E5 = Numbers::e5m2, I8 = Numbers::s8, BF = Numbers::bf16;
 constexpr Kind kKinds[] = {
     {"bf16", plain(BF), plain(BF)},
     {"bf16 dgrad", plain(BF), plain(BF, true)},

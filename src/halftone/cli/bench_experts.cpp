@@ -113,9 +113,7 @@ int experts_command(Arguments args) {
   app.add_option("--recipes", recipes,
                  "recipes of `halftone formats`; default fp8_rowwise, fp8_blockwise, mxfp8_e4m3, mxfp4, nvfp4 and int8")
       ->delimiter(',');
-  app.add_option("--preset", preset, "options of the recipes: recommended or alto")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"recommended", "alto"}));
+  add_preset(app, preset);
   app.add_option("--turn", turn, "seconds of each recipe in a turn, as in bench linear")->capture_default_str()->check(between(0, 10));
   add_common(app, common);
   app.footer(kExpertsHelp);

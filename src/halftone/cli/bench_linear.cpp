@@ -64,9 +64,7 @@ int linear_command(Arguments args) {
       ->delimiter(',');
   app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantise a master weight")
       ->delimiter(',');
-  app.add_option("--preset", preset, "options of the recipes: recommended or alto")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"recommended", "alto"}));
+  add_preset(app, preset);
   app.add_flag("--profile-parts", parts, "print the time of each quantiser and each product, too");
   app.add_option("--turn", turn,
                  "seconds of each recipe in a turn; the first quarter, in which the clock settles, does not count. 0: one call")

@@ -38,6 +38,12 @@ std::string cuda_versions() {
 
 }  // namespace
 
+void add_preset(CLI::App& app, std::string& preset) {
+  app.add_option("--preset", preset, "options of the recipes: recommended or alto")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"recommended", "alto"}));
+}
+
 void add_common(CLI::App& app, Common& common) {
   app.add_option("--device", common.device, "auto, cpu or cuda")->capture_default_str()->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   const auto named = [](std::string& path) -> std::string { return path.empty() ? "expected the name of a file, found an empty one" : ""; };

@@ -20,6 +20,7 @@ struct Common {
   int rounds_for(c10::Device device) const { return rounds > 0 ? rounds : device.is_cpu() ? 3 : 9; }
 };
 void add_common(CLI::App& app, Common& common);
+void add_preset(CLI::App& app, std::string& preset);  // of recipes
 
 // Refuses what is no number from low to high; CLI11's own ranges take nan, and write the largest one in all its digits.
 CLI::Validator between(double low, double high);

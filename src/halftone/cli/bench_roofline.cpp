@@ -111,9 +111,7 @@ int roofline_command(Arguments args) {
   app.add_option("--m", ms, "tokens, multiples of 32 as all sizes; default 1024 4096 16384, on the CPU 256 1024")->delimiter(',');
   app.add_option("--k", ks, "inputs; default 1024 2048 4096 8192, on the CPU 256 512 1024")->delimiter(',');
   app.add_option("--n", ns, "outputs; default as --k")->delimiter(',');
-  app.add_option("--preset", preset, "options of the recipes: recommended or alto")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"recommended", "alto"}));
+  add_preset(app, preset);
   app.add_option("--algorithms", algorithms, "measured: products time their candidates first; first: they take the library's first guess")
       ->capture_default_str()
       ->check(CLI::IsMember({"measured", "first"}));
