@@ -105,7 +105,8 @@ class HfGolden : public OnDeviceWith<std::string> {
       });
       EXPECT_LT(relative(expected.tensor, p->weight.grad), bar()) << p->fqn;
     }
-    for (const TensorEntry& entry : SafetensorsFile(golden_folder(param()) / "golden.safetensors").header().tensors)
+    const SafetensorsFile file(golden_folder(param()) / "golden.safetensors");
+    for (const TensorEntry& entry : file.header().tensors)
       EXPECT_TRUE(!entry.name.starts_with("grad.") || names.contains(entry.name)) << entry.name << " belongs to no parameter";
   }
 };
