@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
 #include "halftone/nn/recipe.h"
 #include "ops/test_device.h"
@@ -247,8 +248,29 @@ TEST(MoERecipe, RefusesWhatExpertsCannotHave) {
   refuses("bitnet", nothing, "quantize.scheme: bitnet takes linear layers only");
   const auto low_rank = [](RecipeRule& r) { r.lora_rank = 16; };
   refuses("nvfp4", low_rank, "quantize.lora_rank: layers.0.moe.experts");
-  const auto deoscillated = [](RecipeRule& r) { r.deosc_step = 10; };
-  refuses("nvfp4", deoscillated, "quantize.deosc_step: layers.0.moe.experts");
+}
+
+// A weight of one expert hops over the boundary between 2 and 3, on a grid of its own: the next expert's is 1000 times as wide.
+TEST(MoERecipe, OscillatingWeightsOfExpertsAreSetOnTheirGrid) {
+  for (const char* scheme : {"mxfp4", "nvfp4"}) {
+    Root root(shape(4, 1));
+    RecipePlan p = plan(scheme, {"GroupedExperts"});
+    p.rules[0].deosc_step = 1, p.rules[0].deosc_period = 4;
+    apply_recipes(root, p, 1, at::kCPU);
+    ParameterStore store;
+    store.materialize(root, {});
+    at::NoGradGuard no_grad;
+    for (Parameter* weight : root.moe.experts().weights()) weight->master.zero_();
+    at::Tensor w2 = root.moe.experts().weights()[1]->master;
+    w2[2][0][0] = 6, w2[3][0][0] = 6000;
+    Deoscillator deosc(root);
+    for (int64_t step = 1; step <= 5; ++step) {
+      w2[2][0][1] = step % 2 == 0 ? 2.44 : 2.56;
+      store.masters_changed();
+      EXPECT_EQ(deosc.step(step), step == 5) << step;
+    }
+    EXPECT_NEAR(w2[2][0][1].item<float>(), 3, 1e-6) << scheme;
+  }
 }
 
 }  // namespace

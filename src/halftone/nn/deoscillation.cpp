@@ -8,30 +8,51 @@
 #include "halftone/ops/operand.h"
 
 namespace halftone::nn {
+namespace {
+
+at::Tensor on_grid(const at::Tensor& w, const OperandSpec& spec, const at::Tensor& amax = {}) {
+  if (w.numel() == 0) return w.to(at::kFloat);
+  CopyRequest request;
+  request.spec = spec, request.codes = true;
+  return dequantize(quantize(w, &request, nullptr, amax).row);
+}
+
+// [E, N, K], at once where no scale is of two experts.
+at::Tensor of_experts(const at::Tensor& w, const OperandSpec& spec) {
+  LinearRecipe recipe;
+  recipe.w_forward = spec;
+  if (spec.two_level != TwoLevel::tensor && spec.granularity != Granularity::tensor && w.size(1) % recipe.weight_rows() == 0)
+    return on_grid(w.view({-1, w.size(2)}), spec).view_as(w);
+  at::Tensor result = at::empty(w.sizes(), w.options().dtype(at::kFloat));
+  for (int64_t e = 0; e < w.size(0); ++e) result.select(0, e).copy_(on_grid(w.select(0, e), spec));
+  return result;
+}
+
+}  // namespace
 
 Deoscillator::Deoscillator(Module& model) {
   model.for_each_module([&](Module& m) {
-    auto* linear = dynamic_cast<Linear*>(&m);
-    if (linear != nullptr && linear->deoscillation().step > 0 && linear->weight.numel() > 0)
-      layers_.push_back({linear, linear->deoscillation(), {}, {}, {}});
+    auto* layer = dynamic_cast<QuantizableLayer*>(&m);
+    if (layer == nullptr || layer->deoscillation().step == 0) return;
+    for (Parameter* w : layer->weights()) {
+      if (w->numel() > 0) layers_.push_back({w, layer->recipe().w_forward, layer->deoscillation(), {}, {}, {}});
+    }
   });
 }
 
 at::Tensor Deoscillator::quantized(const Layer& layer, const at::Tensor& w) const {
-  const at::Tensor read = w.to(layer.linear->weight.weight.value.scalar_type());
+  const at::Tensor read = w.to(layer.weight->weight.value.scalar_type());
+  if (read.dim() == 3) return of_experts(read, layer.read_as);
   at::Tensor amax;
   if (largest_) {
     amax = (read.numel() > 0 ? read.abs().amax() : at::zeros({}, read.options())).to(at::kFloat).view({1});
     largest_(amax);
   }
-  if (read.numel() == 0) return read.to(at::kFloat);
-  CopyRequest request;
-  request.spec = layer.linear->recipe().w_forward, request.codes = true;
-  return dequantize(quantize(read, &request, nullptr, amax.defined() ? amax.view(at::kInt) : amax).row);
+  return on_grid(read, layer.read_as, amax.defined() ? amax.view(at::kInt) : amax);
 }
 
 void Deoscillator::start(Layer& layer) {
-  layer.w_prev = layer.linear->weight.master.detach().clone();
+  layer.w_prev = layer.weight->master.detach().clone();
   layer.dist_w = at::zeros_like(layer.w_prev), layer.dist_q = at::zeros_like(layer.w_prev);
 }
 
@@ -47,7 +68,7 @@ void Deoscillator::prepare(int64_t step) {
 
 std::vector<std::pair<std::string, at::Tensor>> Deoscillator::state(const Parameter& parameter) const {
   for (const Layer& layer : layers_) {
-    if (&layer.linear->weight != &parameter || !layer.w_prev.defined()) continue;
+    if (layer.weight != &parameter || !layer.w_prev.defined()) continue;
     return {{"deosc_w_prev", layer.w_prev}, {"deosc_dist_w", layer.dist_w}, {"deosc_dist_q", layer.dist_q}};
   }
   return {};
@@ -65,7 +86,7 @@ bool Deoscillator::step(int64_t step) {
       start(layer);
       continue;
     }
-    const at::Tensor w = layer.linear->weight.master.detach();
+    const at::Tensor w = layer.weight->master.detach();
     layer.dist_w.add_((w - layer.w_prev).abs_());
     layer.dist_q.add_((quantized(layer, w) - quantized(layer, layer.w_prev)).abs_());
     layer.w_prev.copy_(w);
@@ -86,7 +107,7 @@ bool Deoscillator::step(int64_t step) {
 }
 
 int64_t Deoscillator::reset(Layer& layer) const {
-  const at::Tensor& w = layer.linear->weight.master;
+  const at::Tensor& w = layer.weight->master;
   const at::Tensor travelled = layer.dist_w.to(at::kFloat);
   const at::Tensor swings =
       travelled.gt(0).logical_and_(layer.dist_q.to(at::kFloat).div(travelled.clamp_min(1e-30)).ge(layer.options.ratio));

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "halftone/nn/layers.h"
+#include "halftone/nn/quantizable.h"
 
 namespace halftone::nn {
 
@@ -14,7 +14,7 @@ namespace halftone::nn {
 // quantiser of the layer, applied to what the layer reads. Windows end at steps deosc_step + n * period.
 class Deoscillator {
  public:
-  explicit Deoscillator(Module& model);  // its linears with deosc.step > 0
+  explicit Deoscillator(Module& model);  // its layers with deosc.step > 0
 
   bool active() const { return !layers_.empty(); }
   // Where processes share weights out by rows: makes a largest magnitude, fp32 [1], that of all of them, for scales of whole weights.
@@ -28,7 +28,8 @@ class Deoscillator {
 
  private:
   struct Layer {
-    Linear* linear;
+    Parameter* weight;
+    OperandSpec read_as;  // in the forward product
     Deoscillation options;
     at::Tensor w_prev, dist_w, dist_q;
   };

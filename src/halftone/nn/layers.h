@@ -28,8 +28,8 @@ class Linear : public QuantizableLayer {
   int64_t in_features() const override { return read().shape[1]; }
   int64_t out_features() const override { return read().shape[0]; }
   const LinearRecipe& recipe() const override { return fused_.recipe; }
-  const Deoscillation& deoscillation() const { return deosc_; }
   void set_recipe(const LayerRecipe& recipe) override;
+  std::vector<Parameter*> weights() override { return {&weight}; }
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
   FusedLinears& fused() { return fused_; }
@@ -52,7 +52,6 @@ class Linear : public QuantizableLayer {
   FusedLinears fused_, side_v_, side_u_;
   Parameter* sigma_ = nullptr;
   RMSNorm* norm_ = nullptr;
-  Deoscillation deosc_;
   const Parameter* owner_ = nullptr;  // of the weight of a tied layer
 };
 

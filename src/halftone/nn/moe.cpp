@@ -60,16 +60,16 @@ at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor,
 
 GroupedExperts::GroupedExperts(const Shape& s, Init gate, Init up, Init down) : shape_(s) {
   if (s.clamped) {
-    gate_up_.weights = {&add_parameter("mlp1_weight", {s.experts, 2 * s.hidden, s.dim}, gate).weight};
+    weights_ = {&add_parameter("mlp1_weight", {s.experts, 2 * s.hidden, s.dim}, gate)};
     gate_up_bias_ = &add_parameter("mlp1_bias", {s.experts, 2 * s.hidden}, gate);
-    down_.weights = {&add_parameter("mlp2_weight", {s.experts, s.dim, s.hidden}, down).weight};
+    weights_.push_back(&add_parameter("mlp2_weight", {s.experts, s.dim, s.hidden}, down));
     down_bias_ = &add_parameter("mlp2_bias", {s.experts, s.dim}, down);
+    gate_up_.weights = {&weights_[0]->weight}, down_.weights = {&weights_[1]->weight};
     return;
   }
-  Parameter& w1 = add_parameter("w1", {s.experts, s.hidden, s.dim}, gate);
-  Parameter& w2 = add_parameter("w2", {s.experts, s.dim, s.hidden}, down);
-  Parameter& w3 = add_parameter("w3", {s.experts, s.hidden, s.dim}, up);
-  gate_up_.weights = {&w1.weight, &w3.weight}, down_.weights = {&w2.weight};
+  weights_ = {&add_parameter("w1", {s.experts, s.hidden, s.dim}, gate), &add_parameter("w2", {s.experts, s.dim, s.hidden}, down),
+              &add_parameter("w3", {s.experts, s.hidden, s.dim}, up)};
+  gate_up_.weights = {&weights_[0]->weight, &weights_[2]->weight}, down_.weights = {&weights_[1]->weight};
 }
 
 std::vector<std::string_view> GroupedExperts::class_names() const {
@@ -82,12 +82,8 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
   check(!r.w_forward.stored && r.name != "bitnet", "quantize.scheme: {} takes linear layers only; {} are experts, ignore GroupedExperts",
         r.name, fqn());
   check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
-  check(recipe.deosc.step == 0 || !recipe.deosc_asked,
-        "quantize.deosc_step: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
-  gate_up_.recipe = down_.recipe = r;
-  for_each_parameter([&](Parameter& p) {
-    if (p.shape.size() == 3) p.codes_alone = r.reads_weight_codes_alone();
-  });
+  gate_up_.recipe = down_.recipe = r, deosc_ = recipe.deosc;
+  for (Parameter* p : weights_) p->codes_alone = r.reads_weight_codes_alone();
 }
 
 at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const StepContext& step) {

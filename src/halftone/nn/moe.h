@@ -24,12 +24,14 @@ class GroupedExperts : public QuantizableLayer {
   int64_t in_features() const override { return shape_.dim; }
   int64_t out_features() const override { return shape_.hidden; }
   void set_recipe(const LayerRecipe& recipe) override;
+  std::vector<Parameter*> weights() override { return weights_; }
   const LinearRecipe& recipe() const override { return gate_up_.recipe; }
   const Shape& shape() const { return shape_; }
   std::string_view kind() const override { return "GroupedExperts"; }
 
  private:
   Shape shape_;
+  std::vector<Parameter*> weights_;
   GroupedLinears gate_up_, down_;
   Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
 };

@@ -2,6 +2,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "halftone/nn/module.h"
 #include "halftone/nn/recipe_options.h"
@@ -17,9 +18,15 @@ class QuantizableLayer : public Module {
   virtual const LinearRecipe& recipe() const = 0;
   // Before parameters are materialised. Error naming the option that such a layer does not take.
   virtual void set_recipe(const LayerRecipe& recipe) = 0;
+  // The parameters that recipe() quantises, each [out, in] or a stack of such.
+  virtual std::vector<Parameter*> weights() = 0;
+  const Deoscillation& deoscillation() const { return deosc_; }
   // Why it has no recipe, for whoever lists the layers; empty where nothing was asked for.
   void leave_unquantised(std::string why) { why_unquantised_ = std::move(why); }
   const std::string& why_unquantised() const { return why_unquantised_; }
+
+ protected:
+  Deoscillation deosc_;
 
  private:
   std::string why_unquantised_;
