@@ -253,7 +253,9 @@ TEST(MoERecipe, RefusesWhatExpertsCannotHave) {
 // A weight of one expert hops over the boundary between 2 and 3, on a grid of its own: the next expert's is 1000 times as wide.
 TEST(MoERecipe, OscillatingWeightsOfExpertsAreSetOnTheirGrid) {
   for (const char* scheme : {"mxfp4", "nvfp4"}) {
-    Root root(shape(4, 1));
+    MoE::Shape shape_of_32 = shape(4, 1);
+    shape_of_32.hidden = 32;  // whole blocks
+    Root root(shape_of_32);
     RecipePlan p = plan(scheme, {"GroupedExperts"});
     p.rules[0].deosc_step = 1, p.rules[0].deosc_period = 4;
     apply_recipes(root, p, 1, at::kCPU);

@@ -1,4 +1,4 @@
-#include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/plan.h"
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
@@ -101,9 +101,9 @@ Course together(const Rank& rank, const Layout& layout, const JobConfig& config,
   parallel::DataParallelOptions parallel;
   parallel.device = device, parallel.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
   if (config.training.mixed_precision_reduce == "bfloat16") parallel.reduce = at::kBFloat16;
-  parallel::DataParallel data_parallel(watch, mesh, parallel);
+  parallel::Plan plan(watch, mesh, config.parallelism, parallel);
   Engine::Options options = small_options();
-  options.device = device, options.data_parallel = &data_parallel;
+  options.device = device, options.plan = &plan;
   Engine engine(config, options);
   engine.initialize();
   Engine::Options plain = small_options();

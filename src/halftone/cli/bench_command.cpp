@@ -63,7 +63,7 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
   start_times.mark("device");
   processes.connect(c, options.device);
-  options.data_parallel = processes.data_parallel();
+  options.plan = processes.plan();
   Engine engine(c, options);
   start_times.mark("model");
   engine.initialize();

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "halftone/nn/groups.h"
 #include "halftone/nn/quantizable.h"
 #include "halftone/ops/attention.h"
 #include "halftone/ops/head_loss.h"
@@ -122,6 +123,7 @@ struct SequenceInfo {
   std::vector<KvCache>* caches = nullptr;
   bool counts = false;    // a pass that trains, the first one through a block: what routers choose is counted
   double grad_scale = 1;  // of the loss of one token
+  Groups groups;
 };
 
 // Grouped-query causal attention with rotary embeddings (Ainslie et al. 2023; Su et al. 2021).

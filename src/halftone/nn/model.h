@@ -61,6 +61,8 @@ class Model : public Module {
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
   // Of the loss that is differentiated (ops/head_loss.h).
   void set_z_loss(double z_loss) { z_loss_ = z_loss; }
+  // Outlived by what it names.
+  void set_groups(const Groups& groups) { groups_ = groups; }
   // Every norm whose output only linears read; recipes that move norms into the linears ask for it.
   virtual std::vector<NormUse> norm_uses() { return {}; }
   // Moves tables to the device of the parameters; after ParameterStore::materialize.
@@ -70,6 +72,7 @@ class Model : public Module {
   RecomputePlan recompute_;
   at::ScalarType residual_dtype_ = at::kFloat;
   double z_loss_ = 0;
+  Groups groups_;
 };
 
 }  // namespace halftone::nn

@@ -23,6 +23,11 @@ struct RowShard {
   int64_t most = 0;             // of any process; collectives move as many
 };
 
+// What this process's layers compute with of a dimension of the model's parameter (tensor and expert parallelism).
+struct DimPart {
+  int64_t dim = 0, first = 0, whole = 0;  // from `first` on, of `whole`
+};
+
 // A parameter knows its name, shape and initial distribution from the start and its storage only after
 // ParameterStore::materialize: a model of any size can be described without memory.
 struct Parameter {
@@ -30,7 +35,9 @@ struct Parameter {
   std::string fqn;
   std::string unit;    // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
   int64_t block = -1;  // Module::block
-  std::vector<int64_t> shape;
+  std::vector<int64_t> shape;  // of what this process's layers compute with
+  std::vector<DimPart> parts;  // of the model's parameter; none: all of it
+  bool summed = false;         // computed with by all processes of the tensor group, each of which has a part of its gradient
   Init init;
   int64_t row_block = 1;          // a shard begins at a multiple: the rows of a quantiser's block
   std::optional<RowShard> shard;  // none: this process holds all of it
@@ -49,6 +56,12 @@ struct Parameter {
     for (const int64_t s : shape) n *= s;
     return n;
   }
+  std::vector<int64_t> whole_shape() const {  // of the model's
+    std::vector<int64_t> whole = shape;
+    for (const DimPart& part : parts) whole[static_cast<size_t>(part.dim)] = part.whole;
+    return whole;
+  }
+  int64_t whole_numel() const;
   int64_t first_row() const { return shard ? shard->first : 0; }
   // Of what this process holds.
   std::vector<int64_t> local_shape() const {

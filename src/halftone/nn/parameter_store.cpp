@@ -39,6 +39,12 @@ bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType
   return !p.codes_alone || storage != at::kFloat || compute != at::kBFloat16;
 }
 
+int64_t Parameter::whole_numel() const {
+  int64_t n = 1;
+  for (const int64_t s : whole_shape()) n *= s;
+  return n;
+}
+
 at::Tensor Parameter::values() const {
   const StoredWeight* s = stored();
   if (s == nullptr) return master;

@@ -20,12 +20,12 @@ int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->
 
 bool is_even(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most == p.shape[0]; }
 
+}  // namespace
+
 std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char* name, std::vector<int64_t> ranks, at::Device device) {
   if (ranks.size() == 1) return nullptr;
   return std::make_unique<comm::Communicator>(watch, name, std::move(ranks), device);
 }
-
-}  // namespace
 
 DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options) : options_(options) {
   const int64_t rank = watch.rank();

@@ -11,6 +11,9 @@
 
 namespace halftone::parallel {
 
+// Among these ranks of the job; null where they are this one alone.
+std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char* name, std::vector<int64_t> ranks, at::Device device);
+
 struct DataParallelOptions {
   at::Device device = at::kCPU;
   at::ScalarType reduce = at::kFloat;  // training.mixed_precision_reduce: in which gradients travel; they are kept in float32

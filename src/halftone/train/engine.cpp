@@ -82,6 +82,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   model.set_recompute(recompute_plan(model, config, options.device));
   model.set_residual_dtype(float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual"));
   model.set_z_loss(config.training.z_loss);
+  if (options.plan != nullptr) model.set_groups(options.plan->groups());
   nn::StorageOptions storage;
   storage.device = options.device;
   storage.storage = float_type(config.training.dtype, "training.dtype");

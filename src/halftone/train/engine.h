@@ -11,7 +11,7 @@
 #include "halftone/models/registry.h"
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
-#include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/plan.h"
 #include "halftone/train/expert_load.h"
 #include "halftone/train/step_graph.h"
 
@@ -37,7 +37,7 @@ class Engine {
     int64_t vocab_size = 0;  // the tokenizer's; 0: the flavour's or the override's
     int64_t positions = 0;   // longest row
     bool trainable = true;
-    parallel::DataParallel* data_parallel = nullptr;  // null: one process
+    parallel::Plan* plan = nullptr;  // null: one process
   };
   // Model on the device with undefined contents; follow with initialize() or a checkpoint.
   Engine(const JobConfig& config, const Options& options);
@@ -87,7 +87,7 @@ class Engine {
   void prepare_states(int64_t step) { deosc_->prepare(step); }
 
  private:
-  parallel::DataParallel* data_parallel() const { return options_.data_parallel; }
+  parallel::DataParallel* data_parallel() const { return options_.plan != nullptr ? &options_.plan->data() : nullptr; }
   bool sharded() const { return data_parallel() != nullptr && data_parallel()->sharded(); }
   void gradients_are_stale();
   void set_step(int64_t step);

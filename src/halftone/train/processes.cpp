@@ -53,7 +53,7 @@ Processes::Processes(const Environment& environment, const CommConfig& comm, con
 }
 
 Processes::~Processes() {
-  data_parallel_.reset(), host_.reset();  // the watch outlives what it watches
+  plan_.reset(), host_.reset();  // the watch outlives what it watches
 }
 
 void Processes::run(const std::function<void()>& body) {
@@ -61,7 +61,7 @@ void Processes::run(const std::function<void()>& body) {
   watch_->run([&] {
     share_cores();
     body();
-    data_parallel_.reset(), host_.reset();  // while the others are there
+    plan_.reset(), host_.reset();  // while the others are there
   });
 }
 
@@ -112,8 +112,8 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   options.device = device;
   options.reduce = config.training.mixed_precision_reduce == "bfloat16" ? at::kBFloat16 : at::kFloat;
   options.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
-  data_parallel_ = std::make_unique<parallel::DataParallel>(*watch_, *mesh_, options);
-  log_info("{} processes, {} on this host; {}", world(), on_host_, data_parallel_->text());
+  plan_ = std::make_unique<parallel::Plan>(*watch_, *mesh_, config.parallelism, options);
+  log_info("{} processes, {} on this host; {}", world(), on_host_, plan_->text());
   if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs of steps are off: collectives would be in them");
 }
 

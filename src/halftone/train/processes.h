@@ -12,7 +12,7 @@
 #include "halftone/base/environment.h"
 #include "halftone/checkpoint/ranks.h"
 #include "halftone/config/job_config.h"
-#include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/plan.h"
 
 namespace halftone {
 
@@ -36,7 +36,7 @@ class Processes {
   void compare(const JobConfig& config, const std::string& version);
   // Opens the communicators between these devices, for [parallelism].
   void connect(const JobConfig& config, c10::Device device);
-  parallel::DataParallel* data_parallel() const { return data_parallel_.get(); }  // null where there is one process
+  parallel::Plan* plan() const { return plan_.get(); }  // null where there is one process
   const comm::Mesh& mesh() const { return *mesh_; }
   int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
   int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
@@ -65,7 +65,7 @@ class Processes {
   std::unique_ptr<comm::Watch> watch_;
   std::unique_ptr<comm::Mesh> mesh_;
   std::unique_ptr<comm::Communicator> host_;  // of main memory, on any device
-  std::unique_ptr<parallel::DataParallel> data_parallel_;
+  std::unique_ptr<parallel::Plan> plan_;
   int64_t on_host_ = 1;  // processes on this host
   bool first_of_host_ = true;
   int64_t preparations_ = 0;

@@ -157,7 +157,7 @@ void Trainer::expect(int64_t vocab_size) {
 
 void Trainer::build_engine() {
   Engine::Options options;
-  options.data_parallel = processes_.data_parallel();
+  options.plan = processes_.plan();
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
   if (!device_.is_cpu() && !processes_.many()) expect(options.vocab_size);

@@ -1,0 +1,84 @@
+#include "halftone/ops/collectives.h"
+
+#include <ATen/ops/empty.h>
+
+#include <functional>
+#include <numeric>
+
+#include "halftone/ops/node.h"
+
+namespace halftone {
+namespace {
+
+using Move = at::Tensor (*)(const at::Tensor&, comm::Communicator&);
+
+at::Tensor with_rows(const at::Tensor& x, int64_t rows) {
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape[0] = rows;
+  return at::empty(shape, x.options());
+}
+
+at::Tensor gathered(const at::Tensor& x, comm::Communicator& ranks) {
+  at::Tensor out = with_rows(x, ranks.size() * x.size(0));
+  ranks.all_gather(out, x.contiguous()).wait();
+  return out;
+}
+
+at::Tensor scattered(const at::Tensor& x, comm::Communicator& ranks) {
+  check(x.size(0) % ranks.size() == 0, "scatter_sum: expected rows for {} ranks, found {}", ranks.size(), x.size(0));
+  at::Tensor out = with_rows(x, x.size(0) / ranks.size());
+  ranks.reduce_scatter(out, x.contiguous()).wait();
+  return out;
+}
+
+at::Tensor summed(const at::Tensor& x, comm::Communicator& ranks) {
+  at::Tensor out = x.clone(at::MemoryFormat::Contiguous);
+  ranks.all_reduce(out).wait();
+  return out;
+}
+
+at::Tensor same(const at::Tensor& x, comm::Communicator&) { return x.alias(); }
+
+at::Tensor moved(const char* name, const at::Tensor& x, comm::Communicator& ranks, Move forward, Move backward) {
+  at::Tensor out;
+  {
+    at::NoGradGuard no_grad;
+    out = forward(x.detach(), ranks);
+  }
+  if (records(x)) connect(name, {x}, {&out}, [&ranks, backward](const variable_list& g) -> variable_list { return {backward(g[0], ranks)}; });
+  return out;
+}
+
+at::Tensor exchanged(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
+                     comm::Communicator& ranks) {
+  at::Tensor out = with_rows(x, std::accumulate(out_rows.begin(), out_rows.end(), int64_t{0}));
+  ranks.all_to_all(out, x.contiguous(), out_rows, in_rows).wait();
+  return out;
+}
+
+}  // namespace
+
+at::Tensor gather_ranks(const at::Tensor& x, comm::Communicator& ranks) { return moved("gather_ranks", x, ranks, gathered, scattered); }
+
+at::Tensor scatter_sum(const at::Tensor& x, comm::Communicator& ranks) { return moved("scatter_sum", x, ranks, scattered, gathered); }
+
+at::Tensor sum_ranks(const at::Tensor& x, comm::Communicator& ranks) { return moved("sum_ranks", x, ranks, summed, same); }
+
+at::Tensor split_work(const at::Tensor& x, comm::Communicator& ranks) { return moved("split_work", x, ranks, same, summed); }
+
+at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
+                         comm::Communicator& ranks) {
+  at::Tensor out;
+  {
+    at::NoGradGuard no_grad;
+    out = exchanged(x.detach(), out_rows, in_rows, ranks);
+  }
+  if (records(x)) {
+    connect("exchange_rows", {x}, {&out}, [out_rows, in_rows, &ranks](const variable_list& g) -> variable_list {
+      return {exchanged(g[0], in_rows, out_rows, ranks)};
+    });
+  }
+  return out;
+}
+
+}  // namespace halftone

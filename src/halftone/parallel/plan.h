@@ -1,0 +1,30 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "halftone/nn/groups.h"
+#include "halftone/parallel/data_parallel.h"
+
+namespace halftone::parallel {
+
+// How a process works with the others on the mesh (docs/parallelism.md): who shares weights and rows with it, and the communicators.
+class Plan {
+ public:
+  // All ranks call it. Mesh and watch outlive it.
+  Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options);
+
+  DataParallel& data() { return *data_; }
+  const nn::Groups& groups() const { return groups_; }
+  const comm::Mesh& mesh() const { return mesh_; }
+  int64_t rank() const { return rank_; }
+  std::string text() const;  // for the log
+
+ private:
+  const comm::Mesh& mesh_;
+  int64_t rank_;
+  std::unique_ptr<comm::Communicator> tensor_, context_, experts_;
+  nn::Groups groups_;
+  std::unique_ptr<DataParallel> data_;
+};
+
+}  // namespace halftone::parallel
