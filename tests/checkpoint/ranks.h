@@ -73,7 +73,9 @@ class Job {
 // The rows of `whole` that member `index` of `count` holds: equal numbers, the last ones fewer or none.
 inline NamedTensor shard_of(const std::string& name, const at::Tensor& whole, int64_t index, int64_t count) {
   const int64_t rows = whole.size(0), most = (rows + count - 1) / count, first = std::min(index * most, rows);
-  return {name, whole.narrow(0, first, std::min(most, rows - first)), whole.sizes().vec(), first};
+  std::vector<int64_t> offset(static_cast<size_t>(whole.dim()), 0);
+  offset[0] = first;
+  return {name, whole.narrow(0, first, std::min(most, rows - first)), whole.sizes().vec(), offset};
 }
 
 }  // namespace halftone::testing

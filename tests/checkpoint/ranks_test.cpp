@@ -80,7 +80,7 @@ void expect_holds(const LoadedStep& loaded, int64_t step, int64_t world) {
     for (int64_t rank = 0; rank < world; ++rank) {
       const NamedTensor wanted = shard_of(t.name, t.tensor, rank, world);
       at::Tensor found = at::full(wanted.tensor.sizes(), -1, wanted.tensor.options());
-      loaded.read_rows(t.name, wanted.first_row, found);
+      loaded.read_rows(t.name, wanted.offset[0], found);
       EXPECT_TRUE(at::equal(found, wanted.tensor)) << t.name << " of rank " << rank;
     }
   }
@@ -386,7 +386,7 @@ TEST(CheckpointRanks, PartsThatDoNotFitAreRefused) {
   };
   refused(
       [](StepState& s, int64_t rank) {
-        if (rank == 1) s.model[0].first_row -= 1;
+        if (rank == 1) s.model[0].offset[0] -= 1;
       },
       "overlap");
   refused(

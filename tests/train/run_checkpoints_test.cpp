@@ -186,8 +186,9 @@ TEST(RunCheckpoints, ReplicasShareTheWriting) {
                                             "--checkpoint.last_save_in_hf"};
   std::vector<std::unique_ptr<Parts>> ranks;
   for (const int64_t rank : {0, 1, 2})
-    ranks.push_back(
-        std::make_unique<Parts>(runs, "run", options, at::kCPU, CheckpointRanks{.rank = rank, .world = 3, .replica = rank, .replicas = 3}));
+    ranks.push_back(std::make_unique<Parts>(
+        runs, "run", options, at::kCPU,
+        CheckpointRanks{.rank = rank, .world = 3, .place = [rank](std::string_view) { return std::pair<int64_t, int64_t>(rank, 3); }}));
   for (const auto& p : ranks) {
     EXPECT_TRUE(p->checkpoints.load());
     p->step(), p->step();

@@ -178,6 +178,26 @@ void LoadedStep::read_rows(const std::string& name, int64_t first_row, at::Tenso
   }
 }
 
+void LoadedStep::read_part(const std::string& name, const std::vector<int64_t>& offset, at::Tensor out, bool cast) const {
+  if (offset.empty()) return read_into(name, std::move(out), cast);
+  std::vector<int64_t> shape = info(name).shape;
+  if (shape.size() != offset.size() || out.dim() != static_cast<int64_t>(shape.size()) ||
+      std::equal(shape.begin() + 1, shape.end(), out.sizes().begin() + 1))
+    return read_rows(name, offset[0], std::move(out), cast);
+  // Whole rows, some MiB of them at a time.
+  constexpr int64_t kElements = 16 << 20;
+  int64_t row = 1;
+  for (size_t d = 1; d < shape.size(); ++d) row *= shape[d];
+  const int64_t step = std::max<int64_t>(1, kElements / std::max<int64_t>(row, 1));
+  for (int64_t r = 0; r < out.size(0); r += step) {
+    shape[0] = std::min(step, out.size(0) - r);
+    at::Tensor rows = at::empty(shape, at::TensorOptions().dtype(out.scalar_type()));
+    read_rows(name, offset[0] + r, rows, cast);
+    for (int64_t d = 1; d < out.dim(); ++d) rows = rows.narrow(d, offset[static_cast<size_t>(d)], out.size(d));
+    out.detach().narrow(0, r, shape[0]).copy_(rows);
+  }
+}
+
 at::Tensor LoadedStep::read(const std::string& name) const {
   const TensorInfo tensor = info(name);
   at::Tensor out = at::empty(tensor.shape, at::TensorOptions().dtype(scalar_type_of(tensor.dtype)));

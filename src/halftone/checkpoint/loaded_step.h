@@ -53,6 +53,8 @@ class LoadedStep {
   // New CPU tensors in the stored type: the whole tensor, some rows of it.
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, int64_t first_row, int64_t rows) const;
+  // The part of a tensor that begins at `offset`, one number for each dimension or none for all of it.
+  void read_part(const std::string& name, const std::vector<int64_t>& offset, at::Tensor out, bool cast = false) const;
   // Compares the checksums of the files that hold the model, where there are any; may run beside reads.
   void verify_model() const;
   // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").

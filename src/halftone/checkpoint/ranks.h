@@ -3,6 +3,8 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
 namespace halftone {
 
@@ -10,8 +12,10 @@ namespace halftone {
 // the hooks but `ending`: ranks meet in the step's folder.
 struct CheckpointRanks {
   int64_t rank = 0, world = 1;
-  // Of the processes that hold the same shards, the one that this is.
-  int64_t replica = 0, replicas = 1;
+  // Of an axis of the mesh: this process's index, and the size.
+  std::function<std::pair<int64_t, int64_t>(std::string_view axis)> place = [](std::string_view) {
+    return std::pair<int64_t, int64_t>(0, 1);
+  };
   std::map<std::string, int64_t> mesh{{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};  // for the record
   // Collectives, which every rank calls in the same order: rank 0's value; whether it is true on every rank.
   std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };

@@ -87,7 +87,7 @@ void write_group(const fs::path& folder, const std::string& prefix, std::vector<
     for (const NamedTensor& t : group) {
       IndexedTensor row{.dtype = file_dtype_of(stored_type(t.tensor, dtype)), .shape = t.whole_shape()};
       row.chunks.push_back({.file = file, .offset = std::vector<int64_t>(row.shape.size(), 0), .shape = t.tensor.sizes().vec()});
-      if (!row.shape.empty()) row.chunks[0].offset[0] = t.first_row;
+      if (!t.offset.empty()) row.chunks[0].offset = t.offset;
       check(index.tensors.emplace(t.name, std::move(row)).second, "two tensors named {}", t.name);
     }
     for (const std::string& name : written.not_finite) index.tensors.at(name).finite = false;

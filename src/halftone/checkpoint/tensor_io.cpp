@@ -49,7 +49,7 @@ std::string name_list(const std::vector<std::string>& names) {
 // Name of the tensor, or of the part of it, inside its file.
 std::string stored_name(const NamedTensor& t) {
   TensorChunk chunk{.file = {}, .offset = std::vector<int64_t>(static_cast<size_t>(t.tensor.dim())), .shape = t.tensor.sizes().vec()};
-  if (!chunk.offset.empty()) chunk.offset[0] = t.first_row;
+  if (!t.offset.empty()) chunk.offset = t.offset;
   return chunk_name(t.name, {.shape = t.whole_shape()}, chunk);
 }
 

@@ -14,9 +14,8 @@ namespace halftone {
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;  // CPU or CUDA, contiguous or not
-  // Where it is a part of the rows (dim 0) of a tensor: the shape of that, empty where it is all of it, and its first row there.
-  std::vector<int64_t> shape{};
-  int64_t first_row = 0;
+  // Where it is a part of a tensor: the shape of that, and where it begins there; empty where it is all of it.
+  std::vector<int64_t> shape{}, offset{};
 
   std::vector<int64_t> whole_shape() const { return shape.empty() ? tensor.sizes().vec() : shape; }
 };

@@ -116,7 +116,8 @@ std::vector<nn::Linear*> DecoderBlock::ffn_readers() const {
 nn::Stream DecoderBlock::operator()(const nn::Stream& in, const nn::SequenceInfo& info) {
   auto [residual, h] = attention_norm(in.x, in.branch, attention_readers());
   std::tie(residual, h) = ffn_norm(residual, latent ? (*latent)(h, info) : (*attention)(h, info), ffn_readers());
-  return {residual, moe ? (*moe)(h, info) : (*feed_forward)(h, info.step)};
+  if (moe != nullptr) return {residual, (*moe)(h, info)};
+  return {residual, nn::leave((*feed_forward)(nn::enter(h, info.groups), info.step), info.groups)};
 }
 
 Decoder::Decoder(const DecoderConfig& config)
@@ -135,12 +136,17 @@ void Decoder::prepare(at::Device device, int64_t positions) {
 }
 
 nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
-  return {tok_embeddings_(tokens.reshape(-1), residual_dtype_), {}};
+  return {nn::leave(tok_embeddings_(tokens.reshape(-1), residual_dtype_), groups_), {}};
 }
 
 HeadLoss Decoder::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
-  return head_loss(norm_(in.x, in.branch).second, output_.head(), labels.reshape(-1).contiguous(), grad_scale, info.step, info.loss_factor,
-                   z_loss_);
+  Head head = output_.head();
+  if (groups_.tensor != nullptr) {
+    const nn::Parameter& rows = config_.tied ? tok_embeddings_.weight : output_.weight;
+    head.part = {groups_.tensor, rows.parts.at(0).first, rows.parts.at(0).whole, groups_.split_loss};
+  }
+  return head_loss(nn::enter(norm_(in.x, in.branch).second, groups_), head, labels.reshape(-1).contiguous(), grad_scale, info.step,
+                   info.loss_factor, z_loss_);
 }
 
 std::vector<nn::NormUse> Decoder::norm_uses() {

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "halftone/models/decoder_config.h"
+#include "halftone/models/decoder_splits.h"
 #include "halftone/nn/latent_attention.h"
 #include "halftone/nn/model.h"
 #include "halftone/nn/moe.h"
@@ -38,6 +39,7 @@ class Decoder : public nn::Model {
   at::Tensor next_token_logits(const at::Tensor& tokens, std::vector<KvCache>& caches) override;
   std::vector<KvCache> make_caches(int64_t batch, int64_t capacity) const override;
   nn::ModelSize size() const override;
+  std::span<const nn::SplitRule> splits() const override { return kDecoderSplits; }
   std::vector<nn::NormUse> norm_uses() override;
   void prepare(at::Device device, int64_t positions) override;
 

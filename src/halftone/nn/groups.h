@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/comm/communicator.h"
+#include "halftone/ops/activation.h"
 
 namespace halftone::nn {
 
@@ -9,6 +10,14 @@ struct Groups {
   comm::Communicator* context = nullptr;  // places of a row (cp)
   comm::Communicator* experts = nullptr;  // experts (ep)
   bool sequence_shards = true;            // between blocks each process of `tensor` has an equal share of the tokens; else all of them
+  bool split_loss = true;                 // logits stay with the processes of `tensor` that have made them
+
+  bool first_of_tensor() const { return tensor == nullptr || tensor->index() == 0; }
 };
+
+// Into and out of what the processes of `tensor` compute together (Korthikanti et al. 2022): all tokens from this process's share of them,
+// and its share of the sum of what the processes have computed in parts.
+Activation enter(const Activation& x, const Groups& groups);
+at::Tensor leave(const at::Tensor& partial, const Groups& groups);
 
 }  // namespace halftone::nn

@@ -25,18 +25,20 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
   const Range range("{}", fqn());
   AttentionArgs args;
   args.batch = info.batch, args.seq = info.seq;
-  args.heads = args.kv_heads = shape_.heads, args.head_dim = shape_.qk_dim(), args.v_dim = shape_.v_dim;
+  args.heads = args.kv_heads = wkv_b_.out_features() / (shape_.qk_nope_dim + shape_.v_dim), args.head_dim = shape_.qk_dim(),
+  args.v_dim = shape_.v_dim;
   args.scale = shape_.scale_factor / std::sqrt(static_cast<double>(shape_.qk_dim()));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents;
   // Their gradients come together in one tensor.
   const std::vector<at::Tensor> parts =
-      at::split_with_sizes(down_(x, info.step), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
+      at::split_with_sizes(down_(enter(x, info.groups), info.step), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
   const at::Tensor kv = wkv_b_(kv_norm_(parts[1], {}, {&wkv_b_}).second, info.step);
   const at::Tensor q = wq_b_ == nullptr ? parts[0] : (*wq_b_)((*q_norm_)(parts[0], {}, {wq_b_}).second, info.step);
-  return wo_(info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
-                         : latent_attention(q, kv, parts[2], args, info.step.saves.get()),
-             info.step);
+  return leave(wo_(info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
+                               : latent_attention(q, kv, parts[2], args, info.step.saves.get()),
+                   info.step),
+               info.groups);
 }
 
 std::vector<NormUse> LatentAttention::norm_uses() {

@@ -154,7 +154,10 @@ void RMSNorm::retire() {
 Embedding::Embedding(int64_t vocab, int64_t dim, Init init) : weight(add_parameter("weight", {vocab, dim}, init)) {}
 
 at::Tensor Embedding::operator()(const at::Tensor& tokens, at::ScalarType dtype) {
-  return embedding(tokens, weight.weight, c10::promoteTypes(dtype, weight.weight.value.scalar_type()));
+  const at::ScalarType type = c10::promoteTypes(dtype, weight.weight.value.scalar_type());
+  if (weight.parts.empty()) return embedding(tokens, weight.weight, type);
+  const at::Tensor row = tokens - weight.parts[0].first, others = row.lt(0).logical_or_(row.ge(weight.shape[0]));
+  return embedding(row.masked_fill(others, 0), weight.weight, type).masked_fill(others.unsqueeze(1), 0);
 }
 
 Attention::Attention(const Shape& s, int layer, Init in, Init out)
@@ -173,17 +176,18 @@ Attention::Attention(const Shape& s, int layer, Init in, Init out)
 at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) {
   const Range range("{}", fqn());
   AttentionArgs args;
-  args.batch = info.batch, args.seq = info.seq;
-  args.heads = shape_.heads, args.kv_heads = shape_.kv_heads, args.head_dim = shape_.head_dim;
+  args.batch = info.batch, args.seq = info.seq, args.head_dim = shape_.head_dim;
+  args.heads = wq_.out_features() / shape_.head_dim, args.kv_heads = wk_.out_features() / shape_.head_dim;  // of this process
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents, args.window = shape_.window;
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
-  const at::Tensor qkv = qkv_(x, info.step);
-  return wo_(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
-                         : causal_attention(qkv, args, info.step.saves.get()),
-             info.step);
+  const at::Tensor qkv = qkv_(enter(x, info.groups), info.step);
+  return leave(wo_(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
+                               : causal_attention(qkv, args, info.step.saves.get()),
+                   info.step),
+               info.groups);
 }
 
 FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias)

@@ -31,6 +31,8 @@ class Linear : public QuantizableLayer {
   const LinearRecipe& recipe() const override { return fused_.recipe; }
   void set_recipe(const LayerRecipe& recipe) override;
   std::vector<Parameter*> weights() override { return {&weight}; }
+  // Another process adds it (nn/split.h): this one's part of its gradient is zero.
+  void drop_bias() { fused_.biases.clear(); }
   // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
   void tie(Parameter& owner);
   FusedLinears& fused() { return fused_; }
@@ -106,7 +108,7 @@ class Embedding : public Module {
  public:
   Embedding(int64_t vocab, int64_t dim, Init init);
   std::vector<std::string_view> class_names() const override { return {"Embedding", "Module"}; }
-  // [T, D] in `dtype`, at least as wide as the table's compute dtype.
+  // [T, D] in `dtype`, at least as wide as the table's compute dtype. Zeros for tokens whose rows other processes have.
   at::Tensor operator()(const at::Tensor& tokens_t, at::ScalarType dtype);
   Parameter& weight;
 };

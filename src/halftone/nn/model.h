@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "halftone/nn/layers.h"
+#include "halftone/nn/split.h"
 #include "halftone/ops/head_loss.h"
 
 namespace halftone::nn {
@@ -63,6 +64,8 @@ class Model : public Module {
   void set_z_loss(double z_loss) { z_loss_ = z_loss; }
   // Outlived by what it names.
   void set_groups(const Groups& groups) { groups_ = groups; }
+  // How tensor parallelism cuts it.
+  virtual std::span<const SplitRule> splits() const = 0;
   // Every norm whose output only linears read; recipes that move norms into the linears ask for it.
   virtual std::vector<NormUse> norm_uses() { return {}; }
   // Moves tables to the device of the parameters; after ParameterStore::materialize.

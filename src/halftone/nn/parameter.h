@@ -33,8 +33,8 @@ struct DimPart {
 struct Parameter {
   std::string name;  // inside its module
   std::string fqn;
-  std::string unit;    // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
-  int64_t block = -1;  // Module::block
+  std::string unit;            // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
+  int64_t block = -1;          // Module::block
   std::vector<int64_t> shape;  // of what this process's layers compute with
   std::vector<DimPart> parts;  // of the model's parameter; none: all of it
   bool summed = false;         // computed with by all processes of the tensor group, each of which has a part of its gradient
@@ -62,6 +62,7 @@ struct Parameter {
     return whole;
   }
   int64_t whole_numel() const;
+  bool shared_by_tensor_group() const { return parts.empty(); }  // all of its processes hold the same
   int64_t first_row() const { return shard ? shard->first : 0; }
   // Of what this process holds.
   std::vector<int64_t> local_shape() const {
@@ -69,7 +70,8 @@ struct Parameter {
     if (shard) local[0] = shard->rows;
     return local;
   }
-  StoredWeight* stored() const { return shard ? stored_shard.get() : weight.stored.get(); }  // null for other weights
+  int64_t held() const { return shape[0] > 0 ? local_shape()[0] * (numel() / shape[0]) : 0; }  // elements of them
+  StoredWeight* stored() const { return shard ? stored_shard.get() : weight.stored.get(); }    // null for other weights
   // Its numbers, of the shard: the master, or those that a stored weight's codes stand for, in fp32.
   at::Tensor values() const;
   // The tensors that make up what this process holds of it, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a

@@ -27,6 +27,29 @@ RowShard share_of(const Parameter& p, int64_t shard, int64_t shards) {
   return s;
 }
 
+// Draws of the elements of the model's parameter that `values` are: its rows from p.first_row() on.
+void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
+  const double cut = p.init.kind == Init::Kind::normal ? 0 : p.init.cut;
+  const std::vector<int64_t> whole = p.whole_shape();
+  const bool rows_alone = std::all_of(p.parts.begin(), p.parts.end(), [](const DimPart& part) { return part.dim == 0; });
+  int64_t first_row = p.first_row(), row = 1;
+  for (size_t d = 1; d < whole.size(); ++d) row *= whole[d];
+  for (const DimPart& part : p.parts) first_row += part.dim == 0 ? part.first : 0;
+  if (rows_alone) return fill_normal(values, key, p.init.std, cut, first_row * row);
+  // Of whole rows, a few MiB of them at a time.
+  constexpr int64_t kElements = 1 << 20;
+  const int64_t rows = values.size(0), step = std::max<int64_t>(1, kElements / row);
+  for (int64_t r = 0; r < rows; r += step) {
+    std::vector<int64_t> shape = whole;
+    shape[0] = std::min(step, rows - r);
+    at::Tensor drawn = at::empty(shape, values.options());
+    fill_normal(drawn, key, p.init.std, cut, (first_row + r) * row);
+    for (const DimPart& part : p.parts)
+      if (part.dim > 0) drawn = drawn.narrow(part.dim, part.first, p.shape[static_cast<size_t>(part.dim)]);
+    values.narrow(0, r, shape[0]).copy_(drawn);
+  }
+}
+
 bool reads_copy(const Parameter& p, const StorageOptions& o) {
   if (o.shards > 1) return !p.stored_as && o.compute != o.storage;  // it is what is gathered
   return has_compute_copy(p, o.storage, o.compute);
@@ -140,8 +163,7 @@ void ParameterStore::initialize(Parameter& p, uint64_t seed) {
       break;
     case Init::Kind::normal:
     case Init::Kind::truncated_normal:
-      fill_normal(values, philox_key(seed, p.fqn + "#init"), p.init.std, p.init.kind == Init::Kind::normal ? 0 : p.init.cut,
-                  p.first_row() * row_length(p));
+      fill_part(p, values, philox_key(seed, p.fqn + "#init"));
       break;
   }
   if (stored != nullptr) halftone::store(values, {}, *stored);

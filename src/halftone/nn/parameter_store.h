@@ -56,6 +56,7 @@ class ParameterStore {
   std::function<void()> on_change;  // weights have changed, by an optimizer or a checkpoint
 
   std::vector<Unit>& units() { return units_; }
+  const std::vector<Unit>& units() const { return units_; }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   int64_t numel() const;  // of the model, whatever this process holds of it
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
 
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/ops/common.h"
@@ -32,6 +33,49 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
   p.loss = loss.mutable_data_ptr<float>();
   cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
   return loss.sum(at::kDouble);
+}
+
+// The same of logits of which each rank has some columns.
+at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                            const VocabularyPart& part, at::Tensor& d_logits) {
+  const int64_t rows = logits.size(0), columns = logits.size(1);
+  const at::Tensor z = logits.to(at::kFloat), valid = labels.ge(0);
+  at::Tensor largest = columns > 0 ? std::get<0>(z.max(1)) : at::full({rows}, -std::numeric_limits<float>::infinity(), z.options());
+  part.ranks->all_reduce(largest, comm::Reduce::max).wait();
+  const at::Tensor column = labels - part.first, here = column.ge(0).logical_and_(column.lt(columns)).logical_and_(valid);
+  const at::Tensor index = column.masked_fill(here.logical_not(), 0).unsqueeze(1);
+  const at::Tensor target =
+      columns > 0 ? z.gather(1, index).squeeze(1).masked_fill_(here.logical_not(), 0) : at::zeros({rows}, z.options());
+  at::Tensor sums = at::stack({(z - largest.unsqueeze(1)).exp_().sum(1), target});
+  part.ranks->all_reduce(sums).wait();
+  const at::Tensor lse = largest + sums[0].log();
+  if (d_logits.defined() && columns > 0) {
+    at::Tensor scale = valid.to(at::kFloat) * grad_scale;
+    if (factor.defined()) scale.mul_(factor);
+    at::Tensor d = (z - lse.unsqueeze(1)).exp_().mul_((scale * (1 + 2 * z_loss * lse)).unsqueeze(1));
+    d.scatter_add_(1, index, (scale * here).neg_().unsqueeze(1));
+    d_logits.copy_(d);
+  }
+  return (lse - sums[1]).mul_(valid).sum(at::kDouble);
+}
+
+// All columns from each rank's, of which the last ranks may have less.
+at::Tensor gathered_columns(const at::Tensor& logits, const VocabularyPart& part) {
+  const int64_t rows = logits.size(0), ranks = part.ranks->size(), most = (part.whole + ranks - 1) / ranks;
+  at::Tensor own = at::zeros({rows, most}, logits.options()), all = at::empty({ranks, rows, most}, logits.options());
+  own.narrow(1, 0, logits.size(1)).copy_(logits);
+  part.ranks->all_gather(all, own).wait();
+  return all.transpose(0, 1).reshape({rows, ranks * most}).narrow(1, 0, part.whole);
+}
+
+at::Tensor shared_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                             const VocabularyPart& part, at::Tensor& d_logits) {
+  if (part.stays) return split_chunk_loss(logits, labels, grad_scale, factor, z_loss, part, d_logits);
+  const at::Tensor all = gathered_columns(logits, part);
+  at::Tensor d_all = d_logits.defined() ? at::empty(all.sizes(), d_logits.options()) : at::Tensor();
+  const at::Tensor sum = chunk_loss(all, labels, grad_scale, factor, z_loss, d_all);
+  if (d_logits.defined()) d_logits.copy_(d_all.narrow(1, part.first, d_logits.size(1)));
+  return sum;
 }
 
 }  // namespace
@@ -68,7 +112,11 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   StepContext of_chunk = context;
   of_chunk.last_pass = false;  // the next chunk reads the weights, too
   const at::Tensor plain = x.detach().contiguous();
-  const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), head.out_features);
+  const VocabularyPart& part = head.part;
+  const int64_t vocabulary = part.ranks == nullptr ? head.out_features
+                             : part.stays          ? (part.whole + part.ranks->size() - 1) / part.ranks->size()
+                                                   : part.whole;
+  const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), vocabulary);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
   const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
   at::Tensor dx = training ? at::empty_like(plain) : at::Tensor();
@@ -78,9 +126,11 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
     const LinearCall call = head.call(chunk, {of_chunk, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
     at::Tensor d_logits;
     if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
-    sum += chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits);
+    sum += part.ranks == nullptr ? chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits)
+                                 : shared_chunk_loss(call.y, target, grad_scale, factor, z_loss, part, d_logits);
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }
+  if (part.ranks != nullptr && part.ranks->index() > 0) sum.zero_();
   const at::Tensor scaled = sum * grad_scale;
   HeadLoss result{(grad_factor.defined() ? scaled * grad_factor : scaled).to(at::kFloat), sum};
   if (training) {

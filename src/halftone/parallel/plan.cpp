@@ -1,15 +1,66 @@
 #include "halftone/parallel/plan.h"
 
+#include <ATen/ops/cat.h>
+#include <fmt/format.h>
+
 namespace halftone::parallel {
 
 Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options)
     : mesh_(mesh), rank_(watch.rank()) {
   const auto open = [&](const char* axis) { return communicator(watch, axis, mesh.ranks(rank_, axis), options.device); };
   tensor_ = open("tp"), context_ = open("cp");
-  groups_.tensor = tensor_.get(), groups_.context = context_.get(), groups_.sequence_shards = parallelism.enable_sequence_parallel;
+  groups_.tensor = tensor_.get(), groups_.context = context_.get();
+  groups_.sequence_shards = parallelism.enable_sequence_parallel, groups_.split_loss = !parallelism.disable_loss_parallel;
   data_ = std::make_unique<DataParallel>(watch, mesh, options);
 }
 
-std::string Plan::text() const { return data_->text(); }
+void Plan::add_up_parts(nn::ParameterStore& store) {
+  if (!tensor_) return;
+  std::vector<at::Tensor> gradients, flat;
+  for (const nn::ParameterStore::Unit& unit : store.units()) {
+    for (const nn::Parameter* p : unit.parameters) {
+      if (p->summed) gradients.push_back(unit.flat.grad.narrow(0, p->offset, p->held()));
+    }
+  }
+  if (gradients.empty()) return;
+  at::Tensor all = at::cat(gradients);
+  tensor_->all_reduce(all).wait();
+  int64_t at = 0;
+  for (at::Tensor& gradient : gradients) {
+    gradient.copy_(all.narrow(0, at, gradient.numel()));
+    at += gradient.numel();
+  }
+}
+
+std::vector<at::Tensor> Plan::counted_gradients(const nn::ParameterStore& store) const {
+  std::vector<at::Tensor> gradients;
+  for (const nn::ParameterStore::Unit& unit : store.units()) {
+    if (groups_.first_of_tensor()) {
+      gradients.push_back(unit.flat.grad);
+      continue;
+    }
+    int64_t first = 0, end = 0;  // of a run of parameters that count
+    const auto put = [&] {
+      if (end > first) gradients.push_back(unit.flat.grad.narrow(0, first, end - first));
+    };
+    for (const nn::Parameter* p : unit.parameters) {
+      if (!p->shared_by_tensor_group()) {
+        end = p->offset + p->held();
+        continue;
+      }
+      put();
+      first = end = p->offset + p->held();
+    }
+    put();
+  }
+  return gradients;
+}
+
+std::string Plan::text() const {
+  std::string text = data_->text();
+  if (tensor_)
+    text += fmt::format("; tensor parallel: {} processes{}", tensor_->size(), groups_.sequence_shards ? " with sequence shards" : "");
+  return text;
+}
 
 }  // namespace halftone::parallel

@@ -1,6 +1,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "halftone/nn/groups.h"
 #include "halftone/parallel/data_parallel.h"
@@ -17,6 +18,12 @@ class Plan {
   const nn::Groups& groups() const { return groups_; }
   const comm::Mesh& mesh() const { return mesh_; }
   int64_t rank() const { return rank_; }
+  // Whether this process's sums of losses and labels count: others may compute the same.
+  bool counts_loss() const { return groups_.first_of_tensor(); }
+  // Gradients of which each process of the tensor group has a part become their sums, in the units' buffers.
+  void add_up_parts(nn::ParameterStore& store);
+  // The gradients of the units whose squares this process adds to the norm: the others hold some of them, too.
+  std::vector<at::Tensor> counted_gradients(const nn::ParameterStore& store) const;
   std::string text() const;  // for the log
 
  private:

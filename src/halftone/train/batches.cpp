@@ -24,7 +24,8 @@ int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch) {
 
 StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds) {
   double labels = 0;
-  for (const MicroBatch& b : batches.value_or(std::vector<MicroBatch>{})) labels += static_cast<double>(b.valid_labels);
+  for (const MicroBatch& b : batches.value_or(std::vector<MicroBatch>{}))
+    labels += processes.counts_rows() ? static_cast<double>(b.valid_labels) : 0;
   const std::vector<Processes::Said> said =
       processes.exchange({batches ? 1.0 : 0.0, labels, static_cast<double>(signal), data_seconds, processes.last_wait()});
   StepAgreement agreed;
@@ -62,8 +63,9 @@ Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
     e.loss_sum += engine.evaluate(to_device(batch, engine, 0));
     e.valid_labels += batch.valid_labels, e.tokens += batch.tokens.numel(), e.label_bytes += batch.label_bytes;
   }
-  const Processes::Said own = {e.loss_sum, static_cast<double>(e.valid_labels), static_cast<double>(e.tokens),
-                               static_cast<double>(e.label_bytes)};
+  Processes::Said own = {e.loss_sum};
+  if (processes.counts_rows())
+    own = {e.loss_sum, static_cast<double>(e.valid_labels), static_cast<double>(e.tokens), static_cast<double>(e.label_bytes)};
   Processes::Said sums = {};
   for (const Processes::Said& said : processes.exchange(own)) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += said[i];

@@ -43,6 +43,16 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
   return -1;
 }
 
+void split_tensors(nn::Model& model, const nn::ModelSize& size, const nn::Groups& groups) {
+  if (groups.tensor == nullptr) return;
+  const int64_t n = groups.tensor->size();
+  check(
+      size.heads % n == 0 && size.kv_heads % n == 0,
+      "parallelism.tensor_parallel_degree: {} processes do not divide the model's {} heads ({} of keys and values); take a divisor of both",
+      n, size.heads, size.kv_heads);
+  nn::split(model, model.splits(), groups);
+}
+
 bool has_bf16_moments(const OptimizerConfig& c) { return c.implementation == "fused_opt_states_bf16" || c.state_dtype == "bfloat16"; }
 
 }  // namespace
@@ -82,7 +92,10 @@ Engine::Engine(const JobConfig& config, const Options& options)
   model.set_recompute(recompute_plan(model, config, options.device));
   model.set_residual_dtype(float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual"));
   model.set_z_loss(config.training.z_loss);
-  if (options.plan != nullptr) model.set_groups(options.plan->groups());
+  if (options.plan != nullptr) {
+    model.set_groups(options.plan->groups());
+    split_tensors(model, size_, options.plan->groups());
+  }
   nn::StorageOptions storage;
   storage.device = options.device;
   storage.storage = float_type(config.training.dtype, "training.dtype");
@@ -171,7 +184,10 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
       const int group = group_of(config.param_groups, patterns, p->fqn);
       OptimizerSegment s;
       const int64_t row = p->numel() / p->shape[0];
-      s.offset = p->offset, s.count = p->local_shape()[0] * row, s.first_index = static_cast<uint64_t>(p->first_row() * row);
+      // Draws of the parts of rows differ from each other, not only from those of other rows.
+      int64_t first = p->first_row() * row;
+      for (const nn::DimPart& part : p->parts) first += part.dim == 0 ? part.first * row : part.first * p->shape[0];
+      s.offset = p->offset, s.count = p->held(), s.first_index = static_cast<uint64_t>(first);
       s.lr = config.lr, s.weight_decay = config.weight_decay;
       if (group >= 0) {
         ++claimed[group];
@@ -213,6 +229,7 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
   }
   if (data_parallel() != nullptr) data_parallel()->finish_gradients();
   if (!sharded()) store_.complete_gradients();
+  if (options_.plan != nullptr) options_.plan->add_up_parts(store_);
 }
 
 void Engine::drop_gradients() {
@@ -231,7 +248,8 @@ void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
 
 void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step, int64_t valid_labels) {
   step_ = step, valid_labels_ = valid_labels, own_labels_ = 0;
-  for (const MicroBatch& b : batches) own_labels_ += b.valid_labels;
+  const bool counts = options_.plan == nullptr || options_.plan->counts_loss();
+  for (const MicroBatch& b : batches) own_labels_ += counts ? b.valid_labels : 0;
   if (valid_labels_ == 0) return;
   set_step(step);
   if (data_parallel() != nullptr) data_parallel()->begin_step();
@@ -247,7 +265,11 @@ void Engine::update(double lr_factor, double loss_limit) {
   if (valid_labels_ == 0) return;
   auto* outcome = static_cast<StepOutcome*>(outcome_.mutable_data_ptr());
   std::vector<at::Tensor> gradients;
-  for (const nn::ParameterStore::Unit& unit : store_.units()) gradients.push_back(unit.flat.grad);
+  if (options_.plan != nullptr) {
+    gradients = options_.plan->counted_gradients(store_);
+  } else {
+    for (const nn::ParameterStore::Unit& unit : store_.units()) gradients.push_back(unit.flat.grad);
+  }
   {
     const Range range("gradient norm");
     std::function<void(at::Tensor&)> add_up;
@@ -347,6 +369,14 @@ std::vector<Engine::NamedState> Engine::optimizer_states() {
     }
   }
   return states;
+}
+
+std::vector<std::string_view> Engine::holders(const nn::Parameter& p) const {
+  if (options_.plan == nullptr) return {"world"};
+  std::vector<std::string_view> axes = {"dp_replicate"};
+  if (!p.shard) axes.emplace_back("fsdp");
+  if (p.shared_by_tensor_group()) axes.emplace_back("tp");
+  return axes;
 }
 
 }  // namespace halftone

@@ -81,6 +81,8 @@ class Engine {
     std::vector<std::pair<std::string, at::Tensor>> more;  // of weight de-oscillation
   };
   std::vector<NamedState> optimizer_states();
+  // The axes of the mesh along which processes hold the same of a parameter.
+  std::vector<std::string_view> holders(const nn::Parameter& p) const;
   // As before the first update, after a checkpoint that holds no states.
   void clear_optimizer();
   // Makes room for the states that a checkpoint of step `step` holds.

@@ -117,6 +117,11 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs of steps are off: collectives would be in them");
 }
 
+bool Processes::counts_rows() const {
+  if (!many()) return true;
+  return mesh_->coordinate(rank(), "pp") == 0 && mesh_->coordinate(rank(), "cp") == 0 && mesh_->coordinate(rank(), "tp") == 0;
+}
+
 std::map<std::string, int64_t> Processes::degrees() const {
   std::map<std::string, int64_t> degrees;
   for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp"}) degrees[axis] = mesh_->size(axis);
@@ -127,7 +132,7 @@ CheckpointRanks Processes::checkpoint_ranks() {
   CheckpointRanks ranks;
   if (!many()) return ranks;
   ranks.rank = rank(), ranks.world = world();
-  ranks.replica = mesh_->coordinate(rank(), "dp_replicate"), ranks.replicas = mesh_->size("dp_replicate");
+  ranks.place = [this](std::string_view axis) { return std::pair(mesh_->coordinate(rank(), axis), mesh_->size(axis)); };
   ranks.mesh = degrees();
   ranks.agree = [this](int64_t value) { return of_first(value); };
   ranks.all = [this](bool value) { return all(value); };

@@ -58,26 +58,37 @@ namespace {
 // What this rank holds of one of the parameter's tensors, all of which have its rows.
 NamedTensor part_of(const nn::Parameter& p, const std::string& name, const at::Tensor& tensor) {
   NamedTensor part{name, tensor};
-  if (p.shard) part.shape = tensor.sizes().vec(), part.shape[0] = p.shape[0], part.first_row = p.first_row();
+  if (!p.shard && p.parts.empty()) return part;
+  part.shape = tensor.sizes().vec(), part.offset.assign(part.shape.size(), 0);
+  if (p.shard) part.shape[0] = p.shape[0], part.offset[0] = p.first_row();
+  for (const nn::DimPart& d : p.parts) {
+    const auto dim = static_cast<size_t>(d.dim);
+    if (dim >= part.shape.size()) continue;  // the scales of rows
+    // Packed codes and scales of blocks have fewer columns than the parameter.
+    const int64_t size = p.shape[dim], have = part.shape[dim];
+    part.offset[dim] += d.first * have / size, part.shape[dim] = d.whole * have / size;
+  }
   return part;
 }
 
 using Parameters = std::vector<const nn::Parameter*>;
 
-// Of the parameters that this rank holds, those that it writes. All ranks hold what is not sharded.
+// Of the parameters that this rank holds, those that it writes: the ranks that hold the same share them out.
 Parameters written_by(Engine& engine, const CheckpointRanks& ranks) {
   Parameters written;
-  for (const bool sharded : {false, true}) {
-    Parameters held;
+  std::map<std::vector<std::string_view>, Parameters> alike;  // by the axes whose ranks hold the same
+  for (const nn::Parameter* p : engine.store().parameters()) alike[engine.holders(*p)].push_back(p);
+  for (const auto& [axes, held] : alike) {
     std::vector<int64_t> sizes;
-    for (const nn::Parameter* p : engine.store().parameters()) {
-      if (p->shard.has_value() != sharded) continue;
-      held.push_back(p);
-      sizes.push_back(p->numel());
+    for (const nn::Parameter* p : held) sizes.push_back(p->numel());
+    int64_t count = 1, own = 0;
+    for (const std::string_view axis : axes) {
+      const auto [index, size] = ranks.place(axis);
+      own = own * size + index, count *= size;
     }
-    const std::vector<int64_t> writer = share_out(sizes, sharded ? ranks.replicas : ranks.world);
+    const std::vector<int64_t> writer = share_out(sizes, count);
     for (size_t i = 0; i < held.size(); ++i)
-      if (writer[i] == (sharded ? ranks.replica : ranks.rank)) written.push_back(held[i]);
+      if (writer[i] == own) written.push_back(held[i]);
   }
   return written;
 }
@@ -161,7 +172,7 @@ void read_part(const LoadedStep& step, const std::string& name, const nn::Parame
   const std::vector<int64_t> expected = part_of(p, name, tensor).whole_shape(), found = step.info(name).shape;
   check(found == expected, "{}: tensor {} has shape {}, expected {}", step.folder().string(), name, shape_text(found),
         shape_text(expected));
-  p.shard ? step.read_rows(name, p.first_row(), tensor, cast) : step.read_into(name, tensor, cast);
+  step.read_part(name, part_of(p, name, tensor).offset, tensor, cast);
 }
 
 }  // namespace

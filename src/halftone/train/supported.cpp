@@ -15,8 +15,8 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
     if (set) problems.emplace_back(message);
   };
   const ParallelismConfig& p = c.parallelism;
-  refuse(p.tensor_parallel_degree > 1 || p.context_parallel_degree > 1 || p.pipeline_parallel_degree > 1 || p.expert_parallel_degree > 1,
-         "parallelism.*_degree: this build has data parallelism alone; set the tensor, context, pipeline and expert degrees to 1");
+  refuse(p.context_parallel_degree > 1 || p.pipeline_parallel_degree > 1 || p.expert_parallel_degree > 1,
+         "parallelism.*_degree: this build has data and tensor parallelism alone; set the context, pipeline and expert degrees to 1");
   refuse(processes == 1 && (p.data_parallel_replicate_degree > 1 || p.data_parallel_shard_degree > 1),
          "parallelism.data_parallel_*_degree: this is one process; start as many as the degrees make (torchrun --no-python "
          "--nproc_per_node N halftone train ...)");

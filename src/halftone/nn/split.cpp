@@ -1,0 +1,85 @@
+#include "halftone/nn/split.h"
+
+#include <algorithm>
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/nn/layers.h"
+
+namespace halftone::nn {
+namespace {
+
+const SplitRule* rule_for(std::string_view fqn, std::span<const SplitRule> rules) {
+  for (const SplitRule& rule : rules) {
+    const bool ends = fqn.ends_with(rule.name);
+    if (ends && (fqn.size() == rule.name.size() || fqn[fqn.size() - rule.name.size() - 1] == '.')) return &rule;
+  }
+  return nullptr;
+}
+
+class Cutter {
+ public:
+  explicit Cutter(const Groups& groups) : ranks_(groups.tensor->size()), rank_(groups.tensor->index()) {}
+
+  void cut(Parameter& p, int64_t dim, bool uneven = false) {
+    done_.insert(&p);
+    if (p.numel() == 0) return;  // of a tied head
+    int64_t& size = p.shape.at(static_cast<size_t>(dim));
+    check(uneven || size % ranks_ == 0, "parallelism.tensor_parallel_degree: {} processes do not divide the {} {} of {}; take a divisor",
+          ranks_, size, dim == 0 ? "rows" : "columns", p.fqn);
+    const int64_t most = (size + ranks_ - 1) / ranks_, first = std::min(size, rank_ * most);
+    p.parts.push_back({dim, first, size});
+    size = std::min(size - first, most);
+    if (dim == 0) p.weight.first_row = first;
+  }
+
+  void cut(Linear& l, const SplitRule& rule) {
+    const auto lora = [&](const char* name, auto&& with) {
+      l.for_each_parameter([&](Parameter& p) {
+        if (p.name == name) with(p);
+      });
+    };
+    check(
+        !l.has_norm() || rule.dim == 0,
+        "parallelism.tensor_parallel_degree: {} normalises its inputs ({}), which processes share out; set it to 1 or take another scheme",
+        l.fqn(), l.recipe().name);
+    cut(l.weight, rule.dim, rule.uneven);
+    if (rule.dim == 0) {
+      if (l.bias != nullptr) cut(*l.bias, 0, rule.uneven);
+      lora("lora_u", [&](Parameter& p) { cut(p, 0); });
+    } else {
+      if (rank_ > 0) l.drop_bias();
+      lora("lora_v", [&](Parameter& p) { cut(p, 1); });
+    }
+    const int64_t k = l.in_features(), n = l.out_features(), multiple = l.recipe().dim_multiple;
+    check(!l.recipe().quantized() || (k % multiple == 0 && n % multiple == 0),
+          "parallelism.tensor_parallel_degree: {} processes leave {} x {} of {} to each; {} needs multiples of {}", ranks_, n, k, l.fqn(),
+          l.recipe().name, multiple);
+  }
+
+  bool done(const Parameter& p) const { return done_.contains(&p); }
+
+ private:
+  const int64_t ranks_, rank_;
+  std::set<const Parameter*> done_;
+};
+
+}  // namespace
+
+void split(Module& model, std::span<const SplitRule> rules, const Groups& groups) {
+  if (groups.tensor == nullptr) return;
+  Cutter cutter(groups);
+  model.for_each_module([&](Module& m) {
+    auto* linear = dynamic_cast<Linear*>(&m);
+    const SplitRule* rule = linear != nullptr ? rule_for(m.fqn(), rules) : nullptr;
+    if (rule != nullptr) cutter.cut(*linear, *rule);
+  });
+  model.for_each_parameter([&](Parameter& p) {
+    if (cutter.done(p) || p.buffer) return;
+    const SplitRule* rule = rule_for(p.fqn, rules);
+    if (rule != nullptr && rule->dim != kOfStream) return cutter.cut(p, rule->dim, rule->uneven);
+    p.summed = rule == nullptr || p.added || groups.sequence_shards;
+  });
+}
+
+}  // namespace halftone::nn

@@ -1,0 +1,129 @@
+#pragma once
+// Runs of several processes beside those of one, step by step.
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <vector>
+
+#include "comm/ranks.h"
+#include "halftone/base/error.h"
+#include "halftone/parallel/plan.h"
+#include "train/small_engine.h"
+
+namespace halftone {
+
+using comm::Rank;
+
+inline constexpr int64_t kRows = 24;  // of a step, over all processes
+
+// How a run is spread over processes.
+struct Layout {
+  const char* name;
+  std::vector<std::string> options;  // of [parallelism] and others
+  int64_t passes = 1;                // micro-batches of a step
+  std::string model = "";
+
+  JobConfig together(std::vector<std::string> more, int64_t processes) const {
+    more.insert(more.end(), options.begin(), options.end());
+    return alone(std::move(more), processes);
+  }
+  // For one process.
+  JobConfig alone(std::vector<std::string> more, int64_t processes = 1) const {
+    if (!model.empty()) more.push_back(model);
+    return small_config(more, processes);
+  }
+};
+
+// Rows of a step, the same in every process; some of their labels are ignored, and all of the last one's.
+inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device device) {
+  at::manual_seed(1000 + static_cast<uint64_t>(step));
+  const at::Tensor all = at::randint(kSmallVocabulary, {kRows, kSmallPositions + 1}, at::kLong);
+  MicroBatch b;
+  at::Tensor labels = all.narrow(1, 1, kSmallPositions).clone();
+  labels.narrow(1, 0, 3).masked_fill_(all.narrow(1, 0, 3).lt(100), -100);
+  labels[kRows - 1].fill_(-100);
+  labels = labels.narrow(0, first, count).contiguous();
+  b.valid_labels = labels.ge(0).sum().item<int64_t>(), b.first_row = first * kSmallPositions;
+  b.input.tokens = all.narrow(0, first, count).narrow(1, 0, kSmallPositions).contiguous().to(device), b.labels = labels.to(device);
+  return b;
+}
+
+// The micro-batches of process `index` of `processes`.
+inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t processes, int64_t passes, at::Device device) {
+  const int64_t count = kRows / (processes * passes);
+  std::vector<MicroBatch> batches;
+  for (int64_t a = 0; a < passes; ++a) batches.push_back(rows_of(step, (a * processes + index) * count, count, device));
+  return batches;
+}
+
+struct Course {
+  std::vector<StepResult> steps;
+  std::vector<at::Tensor> weights;  // at the end, what this process holds
+};
+
+inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t processes, int64_t passes) {
+  Course course;
+  for (int64_t step = 1; step <= steps; ++step) {
+    int64_t valid = 0;
+    for (const MicroBatch& b : step_of(step, 0, 1, 1, at::kCPU)) valid += b.valid_labels;
+    engine.accumulate(step_of(step, index, processes, passes, engine.device()), step, valid);
+    engine.update(1);
+    course.steps.push_back(engine.result());
+  }
+  for (const nn::Parameter* p : engine.store().parameters()) course.weights.push_back(p->values().to(at::kCPU).to(at::kFloat).clone());
+  return course;
+}
+
+// One process with the micro-batches of all: its sums differ from theirs in order alone.
+inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, int64_t passes, at::Device device) {
+  Engine::Options options = small_options();
+  options.device = device;
+  Engine engine(config, options);
+  engine.initialize();
+  return train(engine, steps, 0, 1, processes * passes);
+}
+
+// One run in this and the other processes, and the proof that it begins with the weights of a run alone.
+inline Course together(const Rank& rank, const Layout& layout, const JobConfig& config, int64_t steps, at::Device device) {
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(layout.name, rank.store());
+  comm::Watch watch(store, rank.rank, rank.world, std::chrono::seconds(60), std::chrono::milliseconds(200));
+  const comm::Mesh mesh(config.parallelism, rank.world);
+  parallel::DataParallelOptions parallel;
+  parallel.device = device, parallel.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
+  if (config.training.mixed_precision_reduce == "bfloat16") parallel.reduce = at::kBFloat16;
+  parallel::Plan plan(watch, mesh, config.parallelism, parallel);
+  Engine::Options options = small_options();
+  options.device = device, options.plan = &plan;
+  Engine engine(config, options);
+  engine.initialize();
+  Engine::Options plain = small_options();
+  plain.device = device;
+  Engine one(config, plain);
+  one.initialize();
+  std::map<std::string, const nn::Parameter*> whole;
+  for (const nn::Parameter* p : one.store().parameters()) whole[p->fqn] = p;
+  for (const nn::Parameter* own : engine.store().parameters()) {
+    at::Tensor expected = whole.at(own->fqn)->values();
+    for (const nn::DimPart& part : own->parts) expected = expected.narrow(part.dim, part.first, own->shape[static_cast<size_t>(part.dim)]);
+    expected = expected.narrow(0, own->first_row(), own->local_shape()[0]);
+    check(at::equal(own->values(), expected), "{}: {} begins with other weights than in one process", layout.name, own->fqn);
+  }
+  return train(engine, steps, mesh.coordinate(rank.rank, "batch"), mesh.size("batch"), layout.passes);
+}
+
+inline void check_close(const Course& course, const Course& reference, double first, double others, const char* name) {
+  for (size_t i = 0; i < course.steps.size(); ++i) {
+    const StepResult &got = course.steps[i], &expected = reference.steps[i];
+    const double error = std::abs(got.loss_sum / expected.loss_sum - 1), norm = std::abs(got.grad_norm / expected.grad_norm - 1);
+    check(got.updated && got.valid_labels == expected.valid_labels, "{}: step {} did not update", name, i + 1);
+    check(error <= (i == 0 ? first : others), "{}: loss of step {} is {} off that of one process", name, i + 1, error);
+    check(norm <= 100 * (i == 0 ? first : others), "{}: gradient norm of step {} is {} off that of one process", name, i + 1, norm);
+    check(got.max_loss >= got.loss_sum / static_cast<double>(got.valid_labels) - 1e-9, "{}: the largest loss is below the mean", name);
+  }
+}
+
+}  // namespace halftone

@@ -1,0 +1,105 @@
+// Runs on meshes of several axes are those of one process.
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/log.h"
+#include "models/small_family.h"
+#include "parallel/layouts.h"
+
+namespace halftone {
+namespace {
+
+const std::vector<std::string> kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
+
+// A mesh, what runs on it, and how near it comes to one process.
+struct PlanCase {
+  std::string name;
+  int64_t world;
+  std::string family;
+  std::vector<std::string> options;
+  std::vector<std::string> recipe = kFloat32;
+  int64_t steps = 20, passes = 1;
+  double first = 1e-6, others = 1e-4;
+};
+
+std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
+const std::string kTensor2 = degree("tensor", 2);
+
+const std::vector<PlanCase>& plans() {
+  static const std::vector<PlanCase> all = {
+      {"tp", 2, "llama3", {kTensor2}},
+      {"tp_without_sequence_shards", 2, "llama3", {kTensor2, "--parallelism.enable_sequence_parallel=false"}},
+      {"tp_gathered_loss", 2, "llama3", {kTensor2, "--parallelism.disable_loss_parallel"}},
+      {"tp_recomputed", 2, "llama3", {kTensor2, "--activation_checkpoint.mode=selective"}},
+      {"tp_passes", 2, "qwen3", {kTensor2}, kFloat32, 20, 3},
+      {"tp_biases", 2, "qwen2", {kTensor2}},
+      {"tp_z_loss",
+       2,
+       "llama3",
+       {kTensor2},
+       {"--quantize.scheme=none", "--training.mixed_precision_param=float32", "--training.z_loss=1e-3"}},
+      {"fsdp_tp", 4, "llama3", {kTensor2}},
+      {"fsdp_tp_latent", 4, "deepseek_v3", {kTensor2}},
+  };
+  return all;
+}
+
+// One model of every family: 4 heads, 2 of keys and values, a vocabulary that processes do not divide.
+std::vector<std::string> model_of(const std::string& family) {
+  const ModelFamily* found = nullptr;
+  for (const ModelFamily* f : model_families())
+    if (f->name == family) found = f;
+  check(found != nullptr, "no family {}", family);
+  const OptionTable table = small_family(*found, {{"dim", int64_t{64}},
+                                                  {"n_heads", int64_t{4}},
+                                                  {"n_kv_heads", int64_t{2}},
+                                                  {"n_layers", int64_t{2}},
+                                                  {"head_dim", int64_t{32}},
+                                                  {"ffn_dim", int64_t{96}},
+                                                  {"vocab_size", int64_t{257}}});
+  nlohmann::json overrides = nlohmann::json::object();
+  for (const auto& [name, value] : table) overrides[name] = std::get<int64_t>(value);
+  return {"--model.name=" + family, "--model.overrides=" + overrides.dump()};
+}
+
+constexpr const char* kPlan = "HALFTONE_TEST_PLAN";  // tells the processes which
+const comm::Ranks kPlans("plan", [](const Rank& rank) {
+  at::set_num_threads(1);
+  set_log_enabled(false);
+  const PlanCase* plan = nullptr;
+  for (const PlanCase& p : plans())
+    if (p.name == std::getenv(kPlan)) plan = &p;
+  check(plan != nullptr, "no plan {}", std::getenv(kPlan));
+  Layout layout{plan->name.c_str(), plan->options, plan->passes};
+  std::vector<std::string> options = plan->recipe;
+  for (std::string& option : model_of(plan->family)) options.push_back(std::move(option));
+  const int64_t rows = comm::Mesh(layout.together(options, rank.world).parallelism, rank.world).size("batch");
+  check_close(together(rank, layout, layout.together(options, rank.world), plan->steps, at::kCPU),
+              alone(layout.alone(options), plan->steps, rows, plan->passes, at::kCPU), plan->first, plan->others, layout.name);
+});
+
+class Plans : public testing::TestWithParam<PlanCase> {
+ protected:
+  static void run(const PlanCase& plan) {
+    setenv(kPlan, plan.name.c_str(), 1);
+    for (const comm::Outcome& outcome : comm::run_ranks("plan", plan.world)) EXPECT_EQ(outcome.status, 0) << outcome.said;
+  }
+};
+
+std::vector<PlanCase> of_worlds(int64_t least, int64_t most) {
+  std::vector<PlanCase> some;
+  for (const PlanCase& p : plans())
+    if (p.world >= least && p.world <= most) some.push_back(p);
+  return some;
+}
+std::string name_of(const testing::TestParamInfo<PlanCase>& info) { return info.param.name; }
+
+TEST_P(Plans, TrainAsOneProcess) { run(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Two, Plans, testing::ValuesIn(of_worlds(2, 2)), name_of);
+INSTANTIATE_TEST_SUITE_P(Distributed, Plans, testing::ValuesIn(of_worlds(3, 8)), name_of);
+
+}  // namespace
+}  // namespace halftone
