@@ -61,8 +61,7 @@ void train_as_one(const Rank& rank, const std::vector<std::string>& options, dou
 // Quantised weights are those of one process; what differs is the order of sums.
 void train_in(const Rank& rank, const std::vector<std::string>& schemes, at::Device device) {
   for (const std::string& scheme : schemes) {
-    const bool file = scheme.ends_with(".yaml");
-    const std::vector<std::string> recipe = {"--quantize.scheme=" + (file ? "none" : scheme), "--quantize.recipe=" + (file ? scheme : "")};
+    const std::vector<std::string> recipe = recipe_options(scheme);
     const Layout fsdp{scheme.c_str(), {}};
     check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 3, device), alone(fsdp.alone(recipe), 3, rank.world, 1, device),
                 1e-6, 2e-2, scheme.c_str());
@@ -91,14 +90,6 @@ const comm::Ranks kSomeRecipes("some recipes", [](const Rank& rank) {
   train_in(rank, {"none", "int8", "fp8_rowwise", "int8_weight"}, at::kCPU);
   train_without_oscillation(rank);
 });
-// Every file of recipes/precision, which has all schemes.
-std::vector<std::string> recipe_files() {
-  std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source_dir()) / "recipes/precision"))
-    files.push_back(entry.path().string());
-  std::sort(files.begin(), files.end());
-  return files;
-}
 const comm::Ranks kAllRecipes("all recipes", [](const Rank& rank) {
   be_quiet();
   train_in(rank, recipe_files(), at::kCPU);

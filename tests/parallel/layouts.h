@@ -3,7 +3,9 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -124,6 +126,20 @@ inline void check_close(const Course& course, const Course& reference, double fi
     check(norm <= 100 * (i == 0 ? first : others), "{}: gradient norm of step {} is {} off that of one process", name, i + 1, norm);
     check(got.max_loss >= got.loss_sum / static_cast<double>(got.valid_labels) - 1e-9, "{}: the largest loss is below the mean", name);
   }
+}
+
+// Every file of recipes/precision, which has all schemes.
+inline std::vector<std::string> recipe_files() {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source_dir()) / "recipes/precision"))
+    files.push_back(entry.path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+// The options that ask for a scheme or a file of such.
+inline std::vector<std::string> recipe_options(const std::string& recipe) {
+  const bool file = recipe.ends_with(".yaml");
+  return {"--quantize.scheme=" + (file ? "none" : recipe), "--quantize.recipe=" + (file ? recipe : "")};
 }
 
 }  // namespace halftone

@@ -2,11 +2,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/rsqrt.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/collectives.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/norm.h"
 #include "halftone/ops/range.h"
@@ -141,9 +143,18 @@ RMSNorm::RMSNorm(int64_t dim, double eps) : weight(add_parameter("weight", {dim}
 
 std::pair<at::Tensor, Activation> RMSNorm::operator()(const at::Tensor& x, const at::Tensor& branch, const std::vector<Linear*>& readers) {
   const bool amax = std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return reads_x_amax(l->recipe()); });
+  if (ranks_ != nullptr) return shared(branch.defined() ? x + branch : x);
   if (!retired_) return add_rms_norm(x, branch, weight.weight, eps_, amax);
   const at::Tensor sum = branch.defined() ? x + branch : x;
   return {sum, sum};
+}
+
+// Every process's columns depend on the sum of all squares, and so does its gradient on those of all.
+std::pair<at::Tensor, Activation> RMSNorm::shared(const at::Tensor& x) {
+  const at::Tensor wide = x.to(at::kFloat);
+  const at::Tensor squares = sum_ranks(split_work(wide.square().sum(1, true), *ranks_), *ranks_);
+  const at::Tensor normal = wide * at::rsqrt(squares / static_cast<double>(whole_) + eps_);
+  return {x, scale_columns(normal.to(x.scalar_type()), weight.weight)};
 }
 
 void RMSNorm::retire() {

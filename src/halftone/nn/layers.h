@@ -40,6 +40,7 @@ class Linear : public QuantizableLayer {
   // Normalises the input from now on, with the weight of the parameter `copy_of` where a checkpoint has only that.
   void add_norm(double eps, const std::string& copy_of);
   bool has_norm() const { return norm_ != nullptr; }
+  RMSNorm* norm() { return norm_; }
   bool has_side() const { return sigma_ != nullptr; }
   at::Tensor side(const Activation& x_tk, const StepContext& step);  // ((X v) o sigma) u
   // The layer as a model's head: its product and its side, in chunks of rows.
@@ -91,10 +92,15 @@ class RMSNorm : public Module {
   double eps() const { return eps_; }
   // Norms of the linears that read its output take its place (bitnet): it then only adds the branch.
   void retire();
+  // Of rows that these processes share out by columns, `whole` in all.
+  void share(comm::Communicator& ranks, int64_t whole) { ranks_ = &ranks, whole_ = whole; }
   Parameter& weight;
 
  private:
+  std::pair<at::Tensor, Activation> shared(const at::Tensor& x);
   double eps_;
+  comm::Communicator* ranks_ = nullptr;
+  int64_t whole_ = 0;
   bool retired_ = false;
 };
 

@@ -19,7 +19,7 @@ const SplitRule* rule_for(std::string_view fqn, std::span<const SplitRule> rules
 
 class Cutter {
  public:
-  explicit Cutter(const Groups& groups) : ranks_(groups.tensor->size()), rank_(groups.tensor->index()) {}
+  explicit Cutter(const Groups& groups) : groups_(groups), ranks_(groups.tensor->size()), rank_(groups.tensor->index()) {}
 
   void cut(Parameter& p, int64_t dim, bool uneven = false) {
     done_.insert(&p);
@@ -40,15 +40,20 @@ class Cutter {
       });
     };
     check(
-        !l.has_norm() || rule.dim == 0,
-        "parallelism.tensor_parallel_degree: {} normalises its inputs ({}), which processes share out; set it to 1 or take another scheme",
-        l.fqn(), l.recipe().name);
+        !l.weight.stored_as || rule.dim == 0 || l.recipe().w_forward.granularity != Granularity::row,
+        "parallelism.tensor_parallel_degree: {} keeps one scale for each row of {}, whose columns processes share out; set it to 1 or take "
+        "another scheme",
+        l.recipe().name, l.fqn());
     cut(l.weight, rule.dim, rule.uneven);
     if (rule.dim == 0) {
       if (l.bias != nullptr) cut(*l.bias, 0, rule.uneven);
       lora("lora_u", [&](Parameter& p) { cut(p, 0); });
     } else {
       if (rank_ > 0) l.drop_bias();
+      if (l.has_norm()) {
+        cut(l.norm()->weight, 0);
+        l.norm()->share(*groups_.tensor, l.norm()->weight.parts[0].whole);
+      }
       lora("lora_v", [&](Parameter& p) { cut(p, 1); });
     }
     const int64_t k = l.in_features(), n = l.out_features(), multiple = l.recipe().dim_multiple;
@@ -60,6 +65,7 @@ class Cutter {
   bool done(const Parameter& p) const { return done_.contains(&p); }
 
  private:
+  const Groups& groups_;
   const int64_t ranks_, rank_;
   std::set<const Parameter*> done_;
 };

@@ -37,7 +37,8 @@ RunMetrics::RunMetrics(const JobConfig& config, const Processes& processes, at::
       flops_(flops),
       logger_(metrics_options(config, processes), resumed_step,
               RunDescription{to_json(config), version, info.name, processes.world(), processes.degrees(), config.quantize.recipe_text}),
-      many_(processes.many()) {}
+      many_(processes.many()),
+      sharers_(processes.world() / processes.data_ranks()) {}
 
 void RunMetrics::count_waits(const StepAgreement& agreed) {
   if (agreed.data_seconds >= longest_.data_seconds) longest_.data_seconds = agreed.data_seconds, longest_.data_rank = agreed.data_rank;
@@ -56,7 +57,7 @@ void RunMetrics::start_interval() {
 
 void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t tokens_seen, const RunData::Wait& wait) {
   const double seconds = interval_.seconds();
-  const double tps = static_cast<double>(tokens_) / seconds;
+  const double tps = static_cast<double>(tokens_) / seconds / static_cast<double>(sharers_);
   const double loss = r.loss_sum / static_cast<double>(r.valid_labels);
   const MemoryUse memory = peak_memory(device_);
   Scalars s = {{"loss_metrics/global_avg_loss", loss},

@@ -40,6 +40,8 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
             c.comm.trace_buf_size != comm.trace_buf_size || c.comm.save_traces_folder != comm.save_traces_folder ||
             c.comm.save_traces_file_prefix != comm.save_traces_file_prefix),
        "comm: one process has no collectives to time or to trace");
+  idle(p.enable_async_tensor_parallel,
+       "parallelism.enable_async_tensor_parallel: collectives run before and behind the products here, not beside their parts");
   const ActivationCheckpointConfig recompute;
   idle(c.activation_checkpoint.visualize_memory_budget_pareto,
        "activation_checkpoint.visualize_memory_budget_pareto: this build draws no curve; halftone estimate tells memory and time of a "
