@@ -64,9 +64,10 @@ class Run:
     def __call__(self, world, *more, seconds=60, **settings):
         return finish(self.start(world, *more, **settings), 0, seconds)
 
-    def losses(self):
+    def losses(self, kind="train"):
+        name = {"train": "loss_metrics/global_avg_loss", "validate": "validation_metrics/loss"}[kind]
         lines = map(json.loads, open(os.path.join(self.folder, "metrics.jsonl")))
-        return {line["step"]: line["loss_metrics/global_avg_loss"] for line in lines if line["kind"] == "train"}
+        return {line["step"]: line[name] for line in lines if line["kind"] == kind}
 
     def steps(self):
         folder = os.path.join(self.folder, "checkpoint")
@@ -130,6 +131,30 @@ def as_one(work):
     first, again = tensors(saved, 8), tensors(still, 9)
     weights = [n for n in first if not n.startswith("optim.")]
     expect(first.keys() == again.keys() and all(first[n] == again[n] for n in weights), "weights saved by 4 and read by 3 are others")
+
+
+MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"]}
+
+
+def on_meshes(work):
+    """What one mesh saves another goes on with, validation included: losses stay those of one process."""
+    every = ["--validation.enable", "--validation.freq=4", "--validation.steps=2", "--validation.dataset", "text", "--validation.dataset_path",
+             os.path.join(source, "README.md"), "--validation.seq_len=32", "--training.local_batch_size=2"]
+    one = Run(work, "one of meshes", *every)
+    one(1)
+    begun = Run(work, "begun", *every, steps=8)
+    begun(1)
+    for name, options in MESHES.items():
+        run = Run(work, name, *every, *options, steps=8)
+        run(2)
+        worst = close(run.losses(), {s: l for s, l in one.losses().items() if s <= 8}, 1e-5, name)
+        close(run.losses("validate"), {s: l for s, l in one.losses("validate").items() if s <= 8}, 1e-5, f"{name}: validation")
+        print(f"{name}: losses of 2 processes within {worst:.1e} of one's")
+        for world, saved, more in [(1, run, []), (2, begun, options)]:
+            resumed = Run(work, f"{name} then {world}", *every, *more)
+            shutil.copytree(saved.folder, resumed.folder)
+            resumed(world)
+            close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if world == 1 else 'one'}, read on {name if more else 'one'}")
 
 
 def tensors(run, step):
@@ -251,7 +276,7 @@ def kills(work, times):
 
 
 def main():
-    cases = {"as_one": as_one, "rollback": rollback, "troubles": troubles, "restarts": restarts, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
+    cases = {"as_one": as_one, "on_meshes": on_meshes, "rollback": rollback, "troubles": troubles, "restarts": restarts, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
     for name in sys.argv[1:] or cases:
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()
