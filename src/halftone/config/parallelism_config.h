@@ -26,6 +26,8 @@ struct ParallelismConfig {
   int64_t expert_parallel_degree = 1;
   int64_t expert_tensor_parallel_degree = 1;
   std::string expert_parallel_comm_backend = "standard";
+  double expert_parallel_capacity = 0;
+  std::string expert_parallel_dispatch_dtype;
   bool enable_sequence_parallel = true;
   bool enable_fsdp_symm_mem = false;
   std::optional<std::string> context_parallel_ptrr_mask_key;
@@ -66,6 +68,13 @@ struct ParallelismConfig {
     field("expert_tensor_parallel_degree", self.expert_tensor_parallel_degree, "1 or tensor_parallel_degree", {.min = 1});
     field("expert_parallel_comm_backend", self.expert_parallel_comm_backend,
           "standard; deepep is accepted and uses halftone's own dispatcher", {.choices = {"standard", "deepep"}});
+    field("expert_parallel_capacity", self.expert_parallel_capacity,
+          "room for what two ranks send to each other's experts, in an even spread of the tokens: rows beyond it are dropped, nothing "
+          "waits for the host; 0 = all rows",
+          {.mark = Mark::E, .min = 0});
+    field("expert_parallel_dispatch_dtype", self.expert_parallel_dispatch_dtype,
+          "in which tokens travel to their experts: fp8_rowwise, mxfp8; empty = the compute dtype, as results and gradients",
+          {.mark = Mark::E, .choices = {"", "fp8_rowwise", "mxfp8"}});
     field("enable_sequence_parallel", self.enable_sequence_parallel, "false: full activations between blocks", {.mark = Mark::E});
     field("enable_fsdp_symm_mem", self.enable_fsdp_symm_mem, "symmetric-memory FSDP, sm_90 and later", {.mark = Mark::E});
     field("context_parallel_ptrr_mask_key", self.context_parallel_ptrr_mask_key, "which mask drives ptrr",

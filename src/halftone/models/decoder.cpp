@@ -211,7 +211,7 @@ nn::ModelSize Decoder::size() const {
   s.vocab = config_.vocab_size, s.max_seq_len = config_.max_seq_len, s.tied = config_.tied;
   const auto count = [](nn::Module& module) {
     int64_t n = 0;
-    module.for_each_parameter([&](const nn::Parameter& p) { n += p.buffer ? 0 : p.numel(); });
+    module.for_each_parameter([&](const nn::Parameter& p) { n += p.buffer ? 0 : p.whole_numel(); });
     return n;
   };
   s.active_parameters = s.parameters = count(const_cast<Decoder&>(*this));

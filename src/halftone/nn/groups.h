@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/comm/communicator.h"
+#include "halftone/formats/recipe.h"
 #include "halftone/ops/activation.h"
 
 namespace halftone::nn {
@@ -10,6 +11,8 @@ struct Groups {
   comm::Communicator* context = nullptr;  // places of a row (cp)
   comm::Communicator* experts = nullptr;  // experts (ep)
   bool sequence_shards = true;            // between blocks each process of `tensor` has an equal share of the tokens; else all of them
+  double expert_capacity = 0;             // of what a process sends to each of `experts` (ops/expert_exchange.h)
+  OperandSpec expert_format;              // in which it sends tokens
   bool split_loss = true;                 // logits stay with the processes of `tensor` that have made them
 
   bool first_of_tensor() const { return tensor == nullptr || tensor->index() == 0; }

@@ -3,6 +3,7 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/scatter.h>
 #include <ATen/ops/sigmoid.h>
@@ -14,8 +15,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/collectives.h"
+#include "halftone/ops/expert_exchange.h"
 #include "halftone/ops/node.h"
 #include "halftone/ops/range.h"
 #include "halftone/ops/swiglu.h"
@@ -56,6 +60,20 @@ at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor,
   return out;
 }
 
+// Where all processes of the tensor group have the same tokens: those that this one sends to the experts of others, and with what the
+// others bring back. Else it has tokens of its own.
+at::Tensor own_share(const at::Tensor& x, const Groups& g) {
+  if (g.tensor == nullptr || g.sequence_shards) return x;
+  const int64_t n = x.size(0) / g.tensor->size();
+  check(n * g.tensor->size() == x.size(0), "experts: {} processes do not divide {} tokens", g.tensor->size(), x.size(0));
+  return split_work(x, *g.tensor).narrow(0, g.tensor->index() * n, n);
+}
+at::Tensor with_others(const at::Tensor& y, const Groups& g) {
+  if (g.tensor == nullptr || g.sequence_shards) return y;
+  const int64_t n = y.size(0), before = g.tensor->index() * n;
+  return sum_ranks(at::constant_pad_nd(y, {0, 0, before, (g.tensor->size() - 1) * n - before}), *g.tensor);
+}
+
 }  // namespace
 
 GroupedExperts::GroupedExperts(const Shape& s, Init gate, Init up, Init down) : shape_(s) {
@@ -86,6 +104,15 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
   for (Parameter* p : weights_) p->codes_alone = r.reads_weight_codes_alone();
 }
 
+void GroupedExperts::split(int64_t index, int64_t processes) {
+  const int64_t own = shape_.experts / processes;
+  for_each_parameter([&](Parameter& p) {
+    p.parts = {{0, index * own, p.shape[0]}}, p.shape[0] = own;
+    p.expert = true, p.unit += ".experts";
+    if (p.shape.size() == 3) p.weight.first_row = index * own * p.shape[1];
+  });
+}
+
 at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const StepContext& step) {
   constexpr double kLimit = 7;  // of GPT-OSS
   const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, step);
@@ -113,14 +140,24 @@ MoE::MoE(const Shape& s, Init in, Init up, Init out)
 
 at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   const Range range("{}", fqn());
+  const Groups& g = info.groups;
+  const at::Tensor y = g.experts != nullptr ? with_others(routed(own_share(x, g), info), g) : routed(x, info);
+  return shared_ != nullptr ? y + leave((*shared_)(enter(x, g), info.step), g) : y;
+}
+
+at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   const Routing& r = shape_.routing;
   at::Tensor logits = router_.gate(x, info.step, at::kFloat);
   at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
   const at::Tensor bias = expert_bias_ != nullptr ? expert_bias_->weight.value : at::Tensor();
   const at::Tensor expert = force_balance_ ? in_turn(logits.size(0), r, logits.device()) : chosen(scores, r, bias);
   ExpertRows rows = place_experts(expert.contiguous(), r.experts);
-  if (at::globalContext().deterministicAlgorithms()) rows.documents = info.documents.start, rows.tokens_in_row = info.seq;
-  if (info.counts && load_.defined()) count(scores.detach(), rows);
+  if (at::globalContext().deterministicAlgorithms() && rows.tokens == info.batch * info.seq)
+    rows.documents = info.documents.start, rows.tokens_in_row = info.seq;
+  std::optional<ExpertExchange> exchange;
+  const Groups& g = info.groups;
+  if (g.experts != nullptr) exchange = plan_exchange(rows, expert, *g.experts, g.expert_capacity, g.expert_format);
+  if (info.counts && load_.defined()) count(scores.detach(), rows, exchange ? exchange->dropped : at::Tensor());
 
   at::Tensor gates = scores.gather(1, expert.to(at::kLong));
   if (r.normalize) gates = gates / (gates.sum(-1, true) + 1e-20);
@@ -134,20 +171,23 @@ at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   }
   if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens, info.loss_factor);
 
-  const at::Tensor y = combine_rows(experts_(x, rows, info.step), gates.contiguous(), rows);
-  return shared_ != nullptr ? y + (*shared_)(x, info.step) : y;
+  if (!exchange) return combine_rows(experts_(x, rows, info.step), gates.contiguous(), rows);
+  if (exchange->kept.defined()) gates = gates * exchange->kept;
+  const at::Tensor of_own = experts_(send_rows(x, *exchange), exchange->received, info.step);
+  return combine_rows(return_rows(of_own, *exchange), gates.contiguous(), exchange->sent);
 }
 
 void MoE::prepare(at::Device device) {
-  load_ = at::zeros({shape_.routing.experts + 2}, at::TensorOptions().dtype(at::kDouble).device(device));
+  load_ = at::zeros({shape_.routing.experts + 3}, at::TensorOptions().dtype(at::kDouble).device(device));
 }
 
-void MoE::count(const at::Tensor& scores, const ExpertRows& rows) {
+void MoE::count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& dropped) {
   const int64_t experts = shape_.routing.experts;
   const at::Tensor p = shape_.routing.score == Routing::Score::softmax ? scores : scores / (scores.sum(-1, true) + 1e-20);
   load_.narrow(0, 0, experts).add_(rows.counts);
   load_.narrow(0, experts, 1).sub_(at::xlogy(p, p).sum());
   load_.narrow(0, experts + 1, 1).add_(static_cast<double>(rows.tokens));
+  if (dropped.defined()) load_.narrow(0, experts + 2, 1).add_(dropped);
 }
 
 void MoE::balance(const at::Tensor& updated) {
@@ -159,6 +199,19 @@ void MoE::balance(const at::Tensor& updated) {
     expert_bias_->master.add_(d);
   }
   load_.zero_();
+}
+
+void split_experts(Module& model, const Groups& groups) {
+  if (groups.experts == nullptr) return;
+  const int64_t ranks = groups.experts->size();
+  model.for_each_module([&](Module& m) {
+    auto* moe = dynamic_cast<MoE*>(&m);
+    if (moe == nullptr) return;
+    check(moe->shape().routing.experts % ranks == 0,
+          "parallelism.expert_parallel_degree must divide the model's num_experts (model.overrides), found {} and {}", ranks,
+          moe->shape().routing.experts);
+    moe->experts().split(groups.experts->index(), ranks);
+  });
 }
 
 }  // namespace halftone::nn

@@ -24,6 +24,8 @@ class GroupedExperts : public QuantizableLayer {
   int64_t in_features() const override { return shape_.dim; }
   int64_t out_features() const override { return shape_.hidden; }
   void set_recipe(const LayerRecipe& recipe) override;
+  // Keeps the experts of one of so many processes; before there is memory of them.
+  void split(int64_t index, int64_t processes);
   std::vector<Parameter*> weights() override { return weights_; }
   const LinearRecipe& recipe() const override { return gate_up_.recipe; }
   const Shape& shape() const { return shape_; }
@@ -84,7 +86,7 @@ class MoE : public Module {
   // Counts from here on.
   void prepare(at::Device device);
   // Of the tokens since the last call of balance(): how many went to each expert, fp64 [experts], and behind them the sum of the entropies
-  // of the scores, in nats, and the tokens. On the device of the weights.
+  // of the scores, in nats, the tokens, and the choices that found no room (Groups::expert_capacity). On the device of the weights.
   at::Tensor& load() { return load_; }
   // Moves the bias against the load, of which the sums over all processes are in load(), where `updated`, a boolean on the device, is true
   // or undefined; forgets the load.
@@ -99,9 +101,13 @@ class MoE : public Module {
   GroupedExperts& experts_;
   FeedForward* shared_ = nullptr;
   Parameter* expert_bias_ = nullptr;
-  void count(const at::Tensor& scores, const ExpertRows& rows);
+  at::Tensor routed(const Activation& x_td, const SequenceInfo& info);  // what the experts make of them, without the shared ones
+  void count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& dropped);
   at::Tensor load_;
   bool force_balance_ = false;
 };
+
+// Leaves to this process the experts that are its part of all layers'. Error naming the fields where they do not divide.
+void split_experts(Module& model, const Groups& groups);
 
 }  // namespace halftone::nn

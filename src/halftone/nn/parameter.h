@@ -37,6 +37,7 @@ struct Parameter {
   int64_t block = -1;          // Module::block
   std::vector<int64_t> shape;  // of what this process's layers compute with
   std::vector<DimPart> parts;  // of the model's parameter; none: all of it
+  bool expert = false;         // of routed experts that processes have parts of: shared out in a domain of its own
   bool summed = false;         // computed with by all processes of the tensor group, each of which has a part of its gradient
   Init init;
   int64_t row_block = 1;          // a shard begins at a multiple: the rows of a quantiser's block
@@ -62,6 +63,9 @@ struct Parameter {
     return whole;
   }
   int64_t whole_numel() const;
+  // Of the elements that this process holds among those of the model's, by which draws are counted: their places, where they are whole
+  // rows of it; else places that are no other process's.
+  int64_t first_index() const;
   bool shared_by_tensor_group() const { return parts.empty(); }  // all of its processes hold the same
   int64_t first_row() const { return shard ? shard->first : 0; }
   // Of what this process holds.

@@ -19,11 +19,11 @@ int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 int64_t row_length(const Parameter& p) { return p.numel() / p.shape[0]; }
 
 // Equal shares of whole row blocks: the last ones may be smaller, or empty.
-RowShard share_of(const Parameter& p, int64_t shard, int64_t shards) {
+RowShard share_of(const Parameter& p, const Shards& shards) {
   const int64_t rows = p.shape[0], blocks = (rows + p.row_block - 1) / p.row_block;
   RowShard s;
-  s.most = (blocks + shards - 1) / shards * p.row_block;
-  s.first = std::min(rows, shard * s.most), s.rows = std::min(rows - s.first, s.most);
+  s.most = (blocks + shards.count - 1) / shards.count * p.row_block;
+  s.first = std::min(rows, shards.index * s.most), s.rows = std::min(rows - s.first, s.most);
   return s;
 }
 
@@ -51,7 +51,7 @@ void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
 }
 
 bool reads_copy(const Parameter& p, const StorageOptions& o) {
-  if (o.shards > 1) return !p.stored_as && o.compute != o.storage;  // it is what is gathered
+  if (o.shards_of(p).count > 1) return !p.stored_as && o.compute != o.storage;  // it is what is gathered
   return has_compute_copy(p, o.storage, o.compute);
 }
 
@@ -66,6 +66,14 @@ int64_t Parameter::whole_numel() const {
   int64_t n = 1;
   for (const int64_t s : whole_shape()) n *= s;
   return n;
+}
+
+int64_t Parameter::first_index() const {
+  const std::vector<int64_t> whole = whole_shape();
+  const int64_t row = whole_numel() / whole[0], rows = local_shape()[0];
+  int64_t index = first_row() * row;
+  for (const DimPart& part : parts) index += part.dim == 0 ? part.first * row : rows * row / part.whole * part.first;
+  return index;
 }
 
 at::Tensor Parameter::values() const {
@@ -83,7 +91,7 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
       parameters_.push_back(&p);
       return;
     }
-    if (options.shards > 1) p.shard = share_of(p, options.shard, options.shards);
+    if (options.shards_of(p).count > 1) p.shard = share_of(p, options.shards_of(p));
     // Stored weights have no place in a buffer of masters, quantised ones none in one of copies: they make units of their own.
     const bool plain = options.compute == options.storage || reads_copy(p, options);
     const std::string name = p.unit + (p.stored_as ? ".stored" : plain ? "" : ".quantized");
@@ -142,12 +150,19 @@ int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options
   int64_t bytes = 0;
   const auto width = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
   model.for_each_parameter([&](Parameter& p) {
+    const int64_t held = p.numel() / options.shards_of(p).count;
     // Stored weights have four bits an element or more.
-    bytes += p.stored_as ? p.numel() / 2 : p.numel() * width(options.storage);
-    if (reads_copy(p, options)) bytes += p.numel() * width(options.compute);
-    if (options.trainable) bytes += p.numel() * width(at::kFloat);
+    bytes += p.stored_as ? held / 2 : held * width(options.storage);
+    if (reads_copy(p, options)) bytes += held * width(options.compute);
+    if (options.trainable) bytes += held * width(at::kFloat);
   });
-  return bytes / options.shards;
+  return bytes;
+}
+
+int64_t ParameterStore::least_numel(Module& model, const StorageOptions& options) {
+  int64_t n = 0;
+  model.for_each_parameter([&](Parameter& p) { n += p.buffer ? 0 : p.numel() / options.shards_of(p).count; });
+  return n;
 }
 
 void ParameterStore::initialize(Parameter& p, uint64_t seed) {
@@ -201,7 +216,7 @@ void ParameterStore::complete_gradients() {
 
 int64_t ParameterStore::numel() const {
   int64_t n = 0;
-  for (const Parameter* p : parameters_) n += p->numel();
+  for (const Parameter* p : parameters_) n += p->whole_numel();
   return n;
 }
 

@@ -11,12 +11,19 @@
 
 namespace halftone::nn {
 
+// Processes that share every parameter of a kind out, and which of them this is.
+struct Shards {
+  int64_t count = 1, index = 0;
+};
+
 struct StorageOptions {
   at::Device device = at::kCPU;
   at::ScalarType storage = at::kFloat;     // training.dtype
   at::ScalarType compute = at::kBFloat16;  // training.mixed_precision_param
   bool trainable = true;                   // false: no gradients (generation, evaluation)
-  int64_t shards = 1, shard = 0;           // processes that share every parameter out, and which of them this is
+  Shards shards, expert_shards;            // of the parameters without and with Parameter::expert
+
+  const Shards& shards_of(const Parameter& p) const { return p.expert ? expert_shards : shards; }
 };
 
 // Whether ops read the parameter in a copy in the compute dtype. Quantisers take the master and round it for themselves.
@@ -42,6 +49,7 @@ class ParameterStore {
   void materialize(Module& model, const StorageOptions& options);
   // What that will take at least, from shapes alone.
   static int64_t least_bytes(Module& model, const StorageOptions& options);
+  static int64_t least_numel(Module& model, const StorageOptions& options);
   // Counter-based initial values: the same on every device, mesh and thread count.
   void initialize(uint64_t seed);
   static void initialize(Parameter& p, uint64_t seed);  // one of them; masters_changed() follows

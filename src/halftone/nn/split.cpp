@@ -81,7 +81,7 @@ void split(Module& model, std::span<const SplitRule> rules, const Groups& groups
     if (rule != nullptr) cutter.cut(*linear, *rule);
   });
   model.for_each_parameter([&](Parameter& p) {
-    if (cutter.done(p) || p.buffer) return;
+    if (cutter.done(p) || p.buffer || p.expert) return;  // each process has experts of its own
     const SplitRule* rule = rule_for(p.fqn, rules);
     if (rule != nullptr && rule->dim != kOfStream) return cutter.cut(p, rule->dim, rule->uneven);
     p.summed = rule == nullptr || p.added || groups.sequence_shards;

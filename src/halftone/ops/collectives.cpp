@@ -45,14 +45,18 @@ at::Tensor moved(const char* name, const at::Tensor& x, comm::Communicator& rank
     at::NoGradGuard no_grad;
     out = forward(x.detach(), ranks);
   }
-  if (records(x)) connect(name, {x}, {&out}, [&ranks, backward](const variable_list& g) -> variable_list { return {backward(g[0], ranks)}; });
+  if (records(x))
+    connect(name, {x}, {&out}, [&ranks, backward](const variable_list& g) -> variable_list { return {backward(g[0], ranks)}; });
   return out;
 }
 
 at::Tensor exchanged(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
-                     comm::Communicator& ranks) {
-  at::Tensor out = with_rows(x, std::accumulate(out_rows.begin(), out_rows.end(), int64_t{0}));
-  ranks.all_to_all(out, x.contiguous(), out_rows, in_rows).wait();
+                     comm::Communicator& ranks, int64_t rows) {
+  const auto sum = [](const std::vector<int64_t>& n) { return std::accumulate(n.begin(), n.end(), int64_t{0}); };
+  const int64_t come = sum(out_rows);
+  at::Tensor out = with_rows(x, rows), there = out.narrow(0, 0, come);
+  ranks.all_to_all(there, x.contiguous().narrow(0, 0, sum(in_rows)), out_rows, in_rows).wait();
+  out.narrow(0, come, rows - come).zero_();
   return out;
 }
 
@@ -67,15 +71,16 @@ at::Tensor sum_ranks(const at::Tensor& x, comm::Communicator& ranks) { return mo
 at::Tensor split_work(const at::Tensor& x, comm::Communicator& ranks) { return moved("split_work", x, ranks, same, summed); }
 
 at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
-                         comm::Communicator& ranks) {
+                         comm::Communicator& ranks, int64_t rows) {
+  if (rows < 0) rows = std::accumulate(out_rows.begin(), out_rows.end(), int64_t{0});
   at::Tensor out;
   {
     at::NoGradGuard no_grad;
-    out = exchanged(x.detach(), out_rows, in_rows, ranks);
+    out = exchanged(x.detach(), out_rows, in_rows, ranks, rows);
   }
   if (records(x)) {
-    connect("exchange_rows", {x}, {&out}, [out_rows, in_rows, &ranks](const variable_list& g) -> variable_list {
-      return {exchanged(g[0], in_rows, out_rows, ranks)};
+    connect("exchange_rows", {x}, {&out}, [out_rows, in_rows, &ranks, given = x.size(0)](const variable_list& g) -> variable_list {
+      return {exchanged(g[0], in_rows, out_rows, ranks, given)};
     });
   }
   return out;

@@ -17,8 +17,9 @@ at::Tensor scatter_sum(const at::Tensor& x, comm::Communicator& ranks);
 at::Tensor sum_ranks(const at::Tensor& x, comm::Communicator& ranks);
 // x itself, which is the same on all ranks, where these compute different parts from it: in backward their gradients are added up.
 at::Tensor split_work(const at::Tensor& x, comm::Communicator& ranks);
-// Rows to and from each rank, as comm::Communicator::all_to_all; in backward the other way.
+// Rows to and from each rank, as comm::Communicator::all_to_all; in backward the other way. Rows of x behind those stay, with gradients of
+// zero; the result has `rows` rows, zeros behind those that come (-1: none).
 at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
-                         comm::Communicator& ranks);
+                         comm::Communicator& ranks, int64_t rows = -1);
 
 }  // namespace halftone

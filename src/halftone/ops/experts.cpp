@@ -1,5 +1,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "halftone/fused/expert_rows.h"
 #include "halftone/ops/common.h"
@@ -74,6 +75,18 @@ at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
   return out;
 }
 
+at::Tensor sum_rows(const at::Tensor& y, const ExpertRows& rows) {
+  check(y.dim() == 2 && y.size(0) == rows.rows, "experts: expected {} rows, found {}", rows.rows, fmt::join(y.sizes(), " x "));
+  at::Tensor out;
+  {
+    at::NoGradGuard no_grad;
+    out = combine(y.detach(), {}, rows);
+  }
+  if (records(y))
+    connect("sum_rows", {y}, {&out}, [rows](const variable_list& g) -> variable_list { return {gather(g[0], {}, rows)}; });
+  return out;
+}
+
 std::vector<at::Tensor> gathered_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
   check(x.dim() == 2 && x.size(0) == rows.tokens, "experts: expected {} tokens, found {}", rows.tokens, fmt::join(x.sizes(), " x "));
   return connected_linear(x, gather(x.detach(), {}, rows), grouped, rows, step,
@@ -92,7 +105,7 @@ at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& gates, const Expe
   }
   if (records(y, gates)) {
     connect("combine_rows", {y, gates}, {&out}, [plain, weight, rows](const variable_list& g) -> variable_list {
-      const at::Tensor d_gates = at::empty_like(weight);
+      const at::Tensor d_gates = at::zeros_like(weight);  // of what was dropped
       at::Tensor d_rows = gather(g[0], weight, rows, plain, d_gates);
       return {std::move(d_rows), d_gates};
     });

@@ -21,7 +21,7 @@ StepContext of_buffer(StepContext step) {
 Weight part_of(const Weight& whole, int64_t e) {
   Weight w;
   const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.detach().select(0, e) : at::Tensor(); };
-  w.name = whole.name, w.first_row = e * whole.value.size(1), w.version = whole.version;
+  w.name = whole.name, w.first_row = whole.first_row + e * whole.value.size(1), w.version = whole.version;
   w.value = cut(whole.value), w.master = cut(whole.master), w.grad = cut(whole.grad);
   return w;
 }

@@ -24,6 +24,8 @@ ExpertRows place_experts(const at::Tensor& expert_tk, int64_t experts);
 
 // x[T, D] -> [R, D], zeros where no token is.
 at::Tensor gather_rows(const at::Tensor& x_td, const ExpertRows& rows);
+// Its gradient: [R, D] -> [T, D], the sum of each token's rows.
+at::Tensor sum_rows(const at::Tensor& rows_rd, const ExpertRows& rows);
 // y[t] = sum over j of gates[t, j] * rows[slot[t, j]]; gates fp32 [T, k].
 at::Tensor combine_rows(const at::Tensor& rows_rd, const at::Tensor& gates_tk, const ExpertRows& rows);
 // x[R, N] + bias[E, N] of each row's expert, in place of x, which nobody else reads.

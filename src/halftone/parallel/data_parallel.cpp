@@ -29,8 +29,14 @@ std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char*
 
 DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options) : options_(options) {
   const int64_t rank = watch.rank();
-  gathers_ = communicator(watch, "fsdp gathers", mesh.ranks(rank, "fsdp"), options.device);
-  reductions_ = communicator(watch, "fsdp reductions", mesh.ranks(rank, "fsdp"), options.device);
+  const auto domain = [&](const char* axis) {
+    const auto open = [&](const char* use) {
+      return communicator(watch, fmt::format("{} {}", axis, use).c_str(), mesh.ranks(rank, axis), options.device);
+    };
+    return Domain{open("gathers"), open("reductions")};
+  };
+  dense_ = domain("fsdp");
+  if (mesh.size("ep") > 1) experts_ = domain("efsdp");
   replicas_ = communicator(watch, "dp_replicate", mesh.ranks(rank, "dp_replicate"), options.device);
   world_ = communicator(watch, "world", mesh.ranks(rank, "world"), options.device);
   first_replica_ = mesh.coordinate(rank, "dp_replicate") == 0;
@@ -38,29 +44,40 @@ DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const Dat
 
 void DataParallel::attach(nn::Model& model, nn::ParameterStore& store, const nn::StorageOptions& storage) {
   head_ = model.blocks() + 1;
-  groups_ = std::vector<Group>(static_cast<size_t>(head_ + 1));
+  groups_.clear(), places_.assign(static_cast<size_t>(head_ + 1), {});
   const bool tied = model.size().tied;
   bool blocks_seen = false;
   for (nn::ParameterStore::Unit& unit : store.units()) {
     const int64_t block = unit.parameters.front()->block;
     blocks_seen = blocks_seen || block >= 0;
-    Group& group = groups_[static_cast<size_t>(block >= 0 ? block + 1 : blocks_seen && !tied ? head_ : 0)];
-    group.units.push_back(&unit);
-    for (nn::Parameter* p : unit.parameters) group.parameters.push_back(p);
+    std::vector<Group*>& place = places_[static_cast<size_t>(block >= 0 ? block + 1 : blocks_seen && !tied ? head_ : 0)];
+    const Domain* domain = unit.parameters.front()->expert ? &experts_ : &dense_;
+    auto group = std::ranges::find(place, domain, &Group::domain);
+    if (group == place.end()) {
+      groups_.emplace_back().domain = domain;
+      group = place.insert(place.end(), &groups_.back());
+    }
+    (*group)->units.push_back(&unit);
+    for (nn::Parameter* p : unit.parameters) (*group)->parameters.push_back(p);
   }
   if (!sharded()) return;
   assign_slots(storage);
-  for (Group& group : groups_) bind(group, storage);
+  for (Group& group : groups_) {
+    if (group.domain->sharded()) bind(group, storage);
+  }
   store.on_change = [this] { weights_changed(); };
 }
 
 void DataParallel::assign_slots(const nn::StorageOptions& storage) {
   const size_t blocks = 2;
-  for (size_t i = 0; i < groups_.size(); ++i) {
+  for (size_t i = 0; i < places_.size(); ++i) {
     const bool block = i > 0 && static_cast<int64_t>(i) < head_;
-    const size_t number = !options_.reshard ? i : block ? i % blocks : blocks;
-    while (slots_.size() <= number) slots_.push_back(std::make_unique<Slot>());
-    groups_[i].slot = slots_[number].get();
+    for (Group* group : places_[i]) {
+      if (!group->domain->sharded()) continue;
+      const size_t number = 2 * (!options_.reshard ? i : block ? i % blocks : blocks) + (group->domain == &experts_ ? 1 : 0);
+      while (slots_.size() <= number) slots_.push_back(std::make_unique<Slot>());
+      group->slot = slots_[number].get();
+    }
   }
   for (const auto& slot : slots_) {
     int64_t weights = 0, gradients = 0;
@@ -68,7 +85,8 @@ void DataParallel::assign_slots(const nn::StorageOptions& storage) {
       if (group.slot != slot.get()) continue;
       int64_t all = 0, gathered = 0;
       for (const nn::Parameter* p : group.parameters) {
-        const int64_t place = padded(p->numel()) + (is_even(*p, shards()) ? 0 : padded(room(*p, shards())));
+        const int64_t shards = group.domain->shards().count;
+        const int64_t place = padded(p->numel()) + (is_even(*p, shards) ? 0 : padded(room(*p, shards)));
         all += place;
         if (!p->stored_as) gathered += place;
       }
@@ -83,6 +101,7 @@ void DataParallel::assign_slots(const nn::StorageOptions& storage) {
 }
 
 void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
+  const auto [shards, shard] = group.domain->shards();
   int64_t weights = 0, gradients = 0;
   for (const nn::Parameter* p : group.parameters) {
     gradients += padded(p->numel());
@@ -95,26 +114,26 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
   for (nn::ParameterStore::Unit* unit : group.units) {
     const at::Tensor& held = unit->flat.compute.defined() ? unit->flat.compute : unit->flat.param;
     for (nn::Parameter* p : unit->parameters) {
-      const int64_t all = room(*p, shards()), own = all / shards();
+      const int64_t all = room(*p, shards), own = all / shards;
       // {what a collective moves, the rows of it that there are}
-      const auto place = [&](const at::Tensor& flat, Places& at) {
+      const auto place = [&, shards = shards](const at::Tensor& flat, Places& at) {
         std::vector<int64_t> shape = p->shape;
-        shape[0] = shards() * p->shard->most;
+        shape[0] = shards * p->shard->most;
         const at::Tensor rows = flat.narrow(0, at.next, p->numel()).view(p->shape);
         at.next += padded(p->numel());
-        if (is_even(*p, shards())) return std::pair(rows, rows);
+        if (is_even(*p, shards)) return std::pair(rows, rows);
         const at::Tensor moved = flat.narrow(0, at.uneven, all).view(shape);
         at.uneven += padded(all);
         return std::pair(moved, rows);
       };
       if (p->stored_as) {
-        StoredWeight full = allocate_stored(*p->stored_as, shards() * p->shard->most, p->shape[1], options_.device);
+        StoredWeight full = allocate_stored(*p->stored_as, shards * p->shard->most, p->shape[1], options_.device);
         p->weight.stored = std::make_shared<StoredWeight>(full);
         for (at::Tensor StoredWeight::*part : {&StoredWeight::codes, &StoredWeight::scales, &StoredWeight::zeros}) {
           const at::Tensor rows = full.*part;
           if (!rows.defined()) continue;
           group.codes.push_back(rows);
-          group.own_codes.push_back(rows.narrow(0, shard() * p->shard->most, p->shard->most));
+          group.own_codes.push_back(rows.narrow(0, shard * p->shard->most, p->shard->most));
           (*p->stored_shard).*part = group.own_codes.back().narrow(0, 0, p->shard->rows);
           (*p->weight.stored).*part = rows.narrow(0, 0, p->shape[0]);
         }
@@ -137,7 +156,7 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
 }
 
 void DataParallel::gather(Group& group) {
-  if (group.slot->holds == &group) return;
+  if (group.slot == nullptr || group.slot->holds == &group) return;
   if (group.slot->holds != nullptr) await(*group.slot->holds);
   group.slot->holds = &group;
   std::vector<at::Tensor> whole = group.whole, parts = group.parts;
@@ -146,7 +165,7 @@ void DataParallel::gather(Group& group) {
     parts.insert(parts.end(), group.own_codes.begin(), group.own_codes.end());
   }
   group.codes_are_old = false;
-  if (!whole.empty()) group.gather.emplace(gathers_->all_gather(whole, parts));
+  if (!whole.empty()) group.gather.emplace(group.domain->gathers->all_gather(whole, parts));
 }
 
 void DataParallel::await(Group& group) {
@@ -156,27 +175,30 @@ void DataParallel::await(Group& group) {
   for (auto& [moved, rows] : group.uneven_weights) rows.copy_(moved);
 }
 
-void DataParallel::before_forward(int64_t unit) {
-  if (!sharded()) return;
-  Group& group = group_of(unit);
-  gather(group);
-  await(group);
+void DataParallel::gather_unit(int64_t unit, int64_t next) {
+  const std::vector<Group*>& groups = groups_of(unit);
+  for (Group* group : groups) gather(*group);
+  for (Group* group : groups) await(*group);
   // The next one comes while this one is computed.
-  if (unit < head_ && group_of(unit + 1).slot != group.slot) gather(group_of(unit + 1));
+  if (next < 0 || next > head_) return;
+  for (Group* group : groups_of(next)) {
+    if (std::ranges::find(groups, group->slot, &Group::slot) == groups.end()) gather(*group);
+  }
+}
+
+void DataParallel::before_forward(int64_t unit) {
+  if (sharded()) gather_unit(unit, unit + 1);
 }
 
 void DataParallel::before_backward(int64_t unit) {
   if (!sharded()) return;
-  Group& group = group_of(unit);
-  if (unit > 0) {  // tables of embeddings are not read
-    gather(group);
-    await(group);
-    if (unit > 1) gather(group_of(unit - 1));
-  }
-  if (unit > 0 || !tied()) begin_gradients(group);
+  if (unit > 0) gather_unit(unit, unit > 1 ? unit - 1 : -1);  // tables of embeddings are not read
+  if (unit == 0 && tied()) return;
+  for (Group* group : groups_of(unit)) begin_gradients(*group);
 }
 
 void DataParallel::begin_gradients(Group& group) {
+  if (group.slot == nullptr) return;
   Slot& slot = *group.slot;
   if (slot.gradients_of != nullptr && slot.gradients_of != &group) settle(*slot.gradients_of);
   slot.gradients_of = &group;
@@ -187,12 +209,14 @@ void DataParallel::begin_gradients(Group& group) {
 
 void DataParallel::after_backward(int64_t unit) {
   if (tied() && unit == head_) return;  // the embedding adds to them
-  if (last_pass_ || (sharded() && options_.reshard)) reduce(group_of(unit));
+  for (Group* group : groups_of(unit)) {
+    if (last_pass_ || (group->domain->sharded() && options_.reshard)) reduce(*group);
+  }
 }
 
 void DataParallel::reduce(Group& group) {
   for (nn::Parameter* p : group.parameters) p->weight.grad_to_add();
-  if (!sharded()) return add_over_replicas(group);
+  if (group.slot == nullptr) return add_over_replicas(group);
   for (nn::ParameterStore::Unit* unit : group.units) unit->gradients->hold();
   for (auto& [moved, rows] : group.uneven_gradients) {
     moved.narrow(0, 0, rows.size(0)).copy_(rows);
@@ -203,7 +227,7 @@ void DataParallel::reduce(Group& group) {
   if (group.reduced || options_.reduce != at::kFloat) {
     // Not a tensor for each: the host, far ahead of the device, would make one for every block.
     if (!group.slot->part.defined()) {
-      group.slot->part = at::empty({group.slot->gradients.numel() / shards()}, to[0].options().dtype(options_.reduce));
+      group.slot->part = at::empty({group.slot->gradients.numel() / group.domain->shards().count}, to[0].options().dtype(options_.reduce));
     }
     part = group.slot->part;
     int64_t at = 0;
@@ -219,7 +243,7 @@ void DataParallel::reduce(Group& group) {
       t = rounded;
     }
   }
-  group.reductions.push_back({reductions_->reduce_scatter(to, from), part});
+  group.reductions.push_back({group.domain->reductions->reduce_scatter(to, from), part});
 }
 
 // Sums of the units' own gradients over replicas: all there is to do where there is one shard.
@@ -286,7 +310,9 @@ void DataParallel::sum(at::Tensor& numbers) {
   if (world_) world_->all_reduce(numbers).wait();
 }
 
-void DataParallel::largest(at::Tensor& numbers) { reductions_->all_reduce(numbers, comm::Reduce::max).wait(); }
+void DataParallel::largest(at::Tensor& numbers) {
+  if (dense_.sharded()) dense_.reductions->all_reduce(numbers, comm::Reduce::max).wait();
+}
 
 void DataParallel::weights_changed() {
   for (const auto& slot : slots_) {
@@ -300,7 +326,8 @@ std::string DataParallel::text() const {
   const int64_t replicas = replicas_ ? replicas_->size() : 1;
   const char* reduce = options_.reduce == at::kFloat ? "float32" : "bfloat16";
   if (!sharded()) return fmt::format("DDP: {} replicas, gradients are added up in {}", replicas, reduce);
-  return fmt::format("{}: {} shards{}, weights {}, gradients are added up in {}", replicas > 1 ? "HSDP" : "FSDP", shards(),
+  const std::string experts = experts_.sharded() ? fmt::format(", of experts {}", experts_.shards().count) : "";
+  return fmt::format("{}: {} shards{}{}, weights {}, gradients are added up in {}", replicas > 1 ? "HSDP" : "FSDP", shards().count, experts,
                      replicas > 1 ? fmt::format(" in each of {} replicas", replicas) : "",
                      options_.reshard ? "are gathered for each pass (ZeRO-3)" : "stay gathered in a step (ZeRO-2)", reduce);
 }

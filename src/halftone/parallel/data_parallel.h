@@ -1,4 +1,5 @@
 #pragma once
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,7 +23,8 @@ struct DataParallelOptions {
 
 // Data parallelism over the mesh's `fsdp` and `dp_replicate` axes. The ranks of `fsdp` share every parameter, its gradient and its moments
 // out by rows (ZeRO-3, Rajbhandari et al. 2020; FSDP, Zhao et al. 2023); those of `dp_replicate` hold the same and add up gradients (with
-// one shard: DDP; with both: HSDP).
+// one shard: DDP; with both: HSDP). Routed experts that the ranks of `ep` have parts of are shared out among those of `efsdp`, which have
+// the same part: each of the two is a domain, with communicators and slots of its own.
 //
 // Gathered weights lie in slots, parameter after parameter as in one process, which may multiply by neighbours at once: blocks take turns
 // in two, so that one is gathered while another is read; embedding and head share a third. Full gradients lie in slots of their own, from
@@ -32,10 +34,10 @@ class DataParallel : public nn::UnitAccess {
   // All ranks call it. Mesh and watch outlive it.
   DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options);
 
-  int64_t shards() const { return gathers_ ? gathers_->size() : 1; }
-  int64_t shard() const { return gathers_ ? gathers_->index() : 0; }
+  nn::Shards shards() const { return dense_.shards(); }
+  nn::Shards expert_shards() const { return experts_.shards(); }
   int64_t ranks() const { return world_ ? world_->size() : 1; }
-  bool sharded() const { return shards() > 1; }
+  bool sharded() const { return dense_.sharded() || experts_.sharded(); }  // any parameter
   // Points the weights of a model, whose store was made with these shards, at what is gathered.
   void attach(nn::Model& model, nn::ParameterStore& store, const nn::StorageOptions& storage);
 
@@ -50,12 +52,18 @@ class DataParallel : public nn::UnitAccess {
   // those of all ranks.
   void add_up(at::Tensor& numbers, int64_t labels);
   const at::Tensor& rank_losses() const { return rank_losses_; }  // of it: each rank's mean loss, fp64 [ranks] on the device
-  void sum(at::Tensor& numbers);     // become those of all processes
+  void sum(at::Tensor& numbers);                                  // become those of all processes
   void largest(at::Tensor& numbers);                              // become the largest of all shards'
   std::string text() const;                                       // for the log: what is shared out, and how
 
  private:
   struct Group;
+  // The processes that share the same parameters out. Null: this one alone.
+  struct Domain {
+    std::unique_ptr<comm::Communicator> gathers, reductions;
+    bool sharded() const { return gathers != nullptr; }
+    nn::Shards shards() const { return sharded() ? nn::Shards{gathers->size(), gathers->index()} : nn::Shards{}; }
+  };
   struct Slot {
     at::Tensor weights, gradients;                    // flat, with uneven parameters' places in a gather or reduction behind the others
     at::Tensor part;                                  // what a reduction brings to be added or widened; made for the first one
@@ -68,6 +76,7 @@ class DataParallel : public nn::UnitAccess {
   };
   // Units of the store that are gathered and reduced as one.
   struct Group {
+    const Domain* domain = nullptr;
     std::vector<nn::ParameterStore::Unit*> units;
     std::vector<nn::Parameter*> parameters;  // with gathered weights or gradients
     Slot* slot = nullptr;
@@ -82,12 +91,15 @@ class DataParallel : public nn::UnitAccess {
     std::vector<Reduction> reductions;
     std::vector<Reduction> sums;  // over replicas, of each unit
   };
-  bool tied() const { return groups_.back().units.empty(); }
-  Group& group_of(int64_t unit) { return tied() && unit == head_ ? groups_.front() : groups_[static_cast<size_t>(unit)]; }
+  bool tied() const { return places_.back().empty(); }
+  const std::vector<Group*>& groups_of(int64_t unit) const {
+    return tied() && unit == head_ ? places_.front() : places_[static_cast<size_t>(unit)];
+  }
   void assign_slots(const nn::StorageOptions& storage);
   void bind(Group& group, const nn::StorageOptions& storage);
   void gather(Group& group);
   void await(Group& group);
+  void gather_unit(int64_t unit, int64_t next);  // and begins with those of the next one
   void begin_gradients(Group& group);
   void reduce(Group& group);
   void add_over_replicas(Group& group);
@@ -95,10 +107,12 @@ class DataParallel : public nn::UnitAccess {
   void weights_changed();  // what is gathered is old
 
   DataParallelOptions options_;
-  std::unique_ptr<comm::Communicator> gathers_, reductions_, replicas_, world_;  // null where they would join one rank
+  Domain dense_, experts_;
+  std::unique_ptr<comm::Communicator> replicas_, world_;  // null where they would join one rank
   bool first_replica_ = true;
-  int64_t head_ = 0;           // its place; the embedding's is 0
-  std::vector<Group> groups_;  // by place; the last is empty where the head reads the embedding's weights
+  int64_t head_ = 0;  // its place; the embedding's is 0
+  std::deque<Group> groups_;
+  std::vector<std::vector<Group*>> places_;  // of each unit's place; the last is empty where the head reads the embedding's weights
   std::vector<std::unique_ptr<Slot>> slots_;
   int64_t pass_ = 0;  // of the step, from 1
   bool last_pass_ = false;

@@ -8,9 +8,12 @@ namespace halftone::parallel {
 Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options)
     : mesh_(mesh), rank_(watch.rank()) {
   const auto open = [&](const char* axis) { return communicator(watch, axis, mesh.ranks(rank_, axis), options.device); };
-  tensor_ = open("tp"), context_ = open("cp");
-  groups_.tensor = tensor_.get(), groups_.context = context_.get();
+  tensor_ = open("tp"), context_ = open("cp"), experts_ = open("ep");
+  groups_.tensor = tensor_.get(), groups_.context = context_.get(), groups_.experts = experts_.get();
   groups_.sequence_shards = parallelism.enable_sequence_parallel, groups_.split_loss = !parallelism.disable_loss_parallel;
+  groups_.expert_capacity = parallelism.expert_parallel_capacity;
+  const std::string& format = parallelism.expert_parallel_dispatch_dtype;
+  if (!format.empty()) groups_.expert_format = find_linear_recipe(format == "mxfp8" ? "mxfp8_e4m3" : format)->x_forward;
   data_ = std::make_unique<DataParallel>(watch, mesh, options);
 }
 

@@ -94,6 +94,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   model.set_z_loss(config.training.z_loss);
   if (options.plan != nullptr) {
     model.set_groups(options.plan->groups());
+    nn::split_experts(model, options.plan->groups());
     split_tensors(model, size_, options.plan->groups());
   }
   nn::StorageOptions storage;
@@ -102,16 +103,13 @@ Engine::Engine(const JobConfig& config, const Options& options)
   storage.compute = storage.storage == at::kBFloat16 ? at::kBFloat16
                                                      : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
   storage.trainable = options.trainable;
-  if (data_parallel() != nullptr) storage.shards = data_parallel()->shards(), storage.shard = data_parallel()->shard();
+  if (data_parallel() != nullptr) storage.shards = data_parallel()->shards(), storage.expert_shards = data_parallel()->expert_shards();
   // On a GPU the allocation fails, with a message; the system would end the process without one.
-  if (options.device.is_cpu()) {
-    const int64_t moments = options.trainable ? size_.parameters * moment_bytes(config.optimizer) / storage.shards : 0;
-    require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
-  }
+  const int64_t moments = options.trainable ? nn::ParameterStore::least_numel(model, storage) * moment_bytes(config.optimizer) : 0;
+  if (options.device.is_cpu()) require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   host_states_ = options.trainable && keeps_states_on_host(config.training);
   if (host_states_ && options.device.is_cpu()) log_info("training.offload: on a CPU the optimizer's states are in host memory anyway");
-  if (host_states_ && !options.device.is_cpu())
-    require_host_memory(size_.parameters * moment_bytes(config.optimizer) / storage.shards, available_memory());
+  if (host_states_ && !options.device.is_cpu()) require_host_memory(moments, available_memory());
   store_.materialize(model, storage);
   if (data_parallel() != nullptr) data_parallel()->attach(model, store_, storage);
   if (options.trainable && !options.device.is_cpu()) {
@@ -183,11 +181,7 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
     for (const nn::Parameter* p : unit.parameters) {
       const int group = group_of(config.param_groups, patterns, p->fqn);
       OptimizerSegment s;
-      const int64_t row = p->numel() / p->shape[0];
-      // Draws of the parts of rows differ from each other, not only from those of other rows.
-      int64_t first = p->first_row() * row;
-      for (const nn::DimPart& part : p->parts) first += part.dim == 0 ? part.first * row : part.first * p->shape[0];
-      s.offset = p->offset, s.count = p->held(), s.first_index = static_cast<uint64_t>(first);
+      s.offset = p->offset, s.count = p->held(), s.first_index = static_cast<uint64_t>(p->first_index());
       s.lr = config.lr, s.weight_decay = config.weight_decay;
       if (group >= 0) {
         ++claimed[group];
@@ -374,7 +368,7 @@ std::vector<Engine::NamedState> Engine::optimizer_states() {
 std::vector<std::string_view> Engine::holders(const nn::Parameter& p) const {
   if (options_.plan == nullptr) return {"world"};
   std::vector<std::string_view> axes = {"dp_replicate"};
-  if (!p.shard) axes.emplace_back("fsdp");
+  if (!p.shard) axes.emplace_back(p.expert ? "efsdp" : "fsdp");
   if (p.shared_by_tensor_group()) axes.emplace_back("tp");
   return axes;
 }

@@ -20,7 +20,7 @@ ExpertLoads::ExpertLoads(nn::Module& model, at::Device device, bool force_balanc
   });
   if (layers_.empty()) return;
   const int64_t experts = layers_.front()->shape().routing.experts;
-  seen_ = at::zeros({static_cast<int64_t>(layers_.size()), experts + 3},
+  seen_ = at::zeros({static_cast<int64_t>(layers_.size()), experts + 4},
                     at::TensorOptions().dtype(at::kDouble).pinned_memory(!device.is_cpu()));
 }
 
@@ -54,7 +54,7 @@ std::vector<ExpertLoad> ExpertLoads::read() const {
     const std::string& name = layers_[i]->fqn();
     l.layer = name.substr(0, name.rfind('.'));
     for (int64_t e = 0; e < experts; ++e) l.share.push_back(row[e] / even);
-    l.entropy = row[experts] / tokens, l.bias = row[experts + 2];
+    l.entropy = row[experts] / tokens, l.dropped = row[experts + 2], l.bias = row[experts + 3];
     result.push_back(std::move(l));
   }
   return result;
@@ -63,15 +63,19 @@ std::vector<ExpertLoad> ExpertLoads::read() const {
 Scalars expert_scalars(const std::vector<ExpertLoad>& loads) {
   Scalars s;
   if (loads.empty()) return s;
-  double most = 0, least = loads.front().share.front(), entropy = 0, bias = 0;
+  double most = 0, least = loads.front().share.front(), entropy = 0, bias = 0, dropped = 0;
   for (const ExpertLoad& l : loads) {
     const auto [low, high] = std::minmax_element(l.share.begin(), l.share.end());
     s.emplace_back(fmt::format("moe/{}/max_load", l.layer), *high);
     s.emplace_back(fmt::format("moe/{}/min_load", l.layer), *low);
-    most = std::max(most, *high), least = std::min(least, *low), bias = std::max(bias, l.bias);
+    most = std::max(most, *high), least = std::min(least, *low), bias = std::max(bias, l.bias), dropped += l.dropped;
     entropy += l.entropy / static_cast<double>(loads.size());
   }
-  s.insert(s.begin(), {{"moe/max_load", most}, {"moe/min_load", least}, {"moe/router_entropy", entropy}, {"moe/max_bias", bias}});
+  s.insert(s.begin(), {{"moe/max_load", most},
+                       {"moe/min_load", least},
+                       {"moe/router_entropy", entropy},
+                       {"moe/max_bias", bias},
+                       {"moe/dropped_tokens", dropped}});
   return s;
 }
 

@@ -16,6 +16,7 @@ struct ExpertLoad {
   std::vector<double> share;  // of every expert's tokens in what an even spread gives it
   double entropy = 0;         // of the scores of a token, nats, mean
   double bias = 0;            // largest magnitude of the bias for the choice
+  double dropped = 0;         // choices that found no room on their way (parallelism.expert_parallel_capacity)
 };
 
 // The routers of a model: counts what they choose, and balances them between steps (nn/moe.h).
@@ -30,7 +31,7 @@ class ExpertLoads {
 
  private:
   std::vector<nn::MoE*> layers_;
-  at::Tensor seen_;  // fp64 [layers, experts + 3] in host memory: load, entropy, tokens, bias
+  at::Tensor seen_;  // fp64 [layers, experts + 4] in host memory: load, entropy, tokens, dropped, bias
 };
 
 // metrics.jsonl and the console: the worst of all layers, and those of every layer.

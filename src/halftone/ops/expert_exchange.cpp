@@ -1,0 +1,130 @@
+#include "halftone/ops/expert_exchange.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/searchsorted.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "halftone/base/error.h"
+#include "halftone/ops/collectives.h"
+#include "halftone/ops/node.h"
+#include "halftone/ops/operand.h"
+
+namespace halftone {
+namespace {
+
+int64_t sum(const std::vector<int64_t>& n) { return std::accumulate(n.begin(), n.end(), int64_t{0}); }
+
+at::Tensor row_to_each(const at::Tensor& rows, comm::Communicator& ranks) {
+  at::Tensor came = at::empty_like(rows);
+  const std::vector<int64_t> ones(static_cast<size_t>(ranks.size()), 1);
+  ranks.all_to_all(came, rows.contiguous(), ones, ones).wait();
+  return came;
+}
+
+// Documents of the rows that came, where results are to be apart (ExpertRows): numbers that differ between a rank's and between ranks.
+void send_documents(ExpertExchange& e, const ExpertRows& placed) {
+  const at::Tensor token = at::arange(placed.tokens, placed.source.options());
+  const at::Tensor document = token.floor_divide(placed.tokens_in_row) * placed.tokens_in_row + placed.documents;
+  const at::Tensor source = e.sent.source.clamp_min(0).floor_divide(placed.top_k).to(at::kLong);
+  at::Tensor came = exchange_rows(document.index_select(0, source).unsqueeze(1), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
+  constexpr int64_t kApart = 1 << 24;  // above the tokens of a micro-batch
+  int64_t first = 0;
+  for (size_t r = 0; r < e.received_rows.size(); ++r) {
+    came.narrow(0, first, e.received_rows[r]).add_(static_cast<int64_t>(r) * kApart);
+    first += e.received_rows[r];
+  }
+  e.received.documents = came.squeeze(1), e.received.tokens_in_row = e.received.tokens;
+}
+
+// Tokens as codes, decoded where they come.
+at::Tensor send_codes(const at::Tensor& x, const ExpertExchange& e) {
+  CopyRequest request;
+  request.spec = e.format, request.codes = request.block_scales = true;
+  Operand o = quantize(x, &request, nullptr).row;
+  const at::Tensor token = e.sent.source.clamp_min(0).floor_divide(e.sent.top_k).to(at::kLong);
+  for (at::Tensor Operand::*part : {&Operand::codes, &Operand::scales})
+    o.*part = exchange_rows((o.*part).index_select(0, token), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
+  o.rows = e.received.tokens;
+  return decode(o, gemm::Decode::everything, x.scalar_type());
+}
+
+}  // namespace
+
+ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert, comm::Communicator& ranks, double capacity,
+                             const OperandSpec& format) {
+  const int64_t all = placed.experts, size = ranks.size(), own = all / size, rows = placed.tokens * placed.top_k;
+  check(all % size == 0, "experts: {} ranks cannot share {} experts", size, all);
+  const at::TensorOptions ints = placed.counts.options();
+  ExpertExchange e;
+  e.ranks = &ranks, e.sent = placed, e.format = format;
+  // Rows in the order of experts, without the padding of their groups.
+  const at::Tensor ends = placed.counts.cumsum(0, at::kInt), starts = ends - placed.counts;
+  const at::Tensor of_row = expert.flatten().to(at::kLong), shift = placed.offsets.narrow(0, 0, all) - starts;
+  at::Tensor slot = placed.slot.flatten() - shift.index_select(0, of_row), counts = placed.counts.view({size, own}), local;
+  if (capacity == 0) {
+    e.sent.rows = rows;
+    const at::Tensor came = row_to_each(counts, ranks);
+    const at::Tensor sums = at::stack({counts.sum(1), came.sum(1)}).to(at::kCPU);
+    const auto* n = sums.const_data_ptr<int64_t>();
+    e.sent_rows.assign(n, n + size), e.received_rows.assign(n + size, n + 2 * size);
+    const int64_t total = sum(e.received_rows);
+    // Products take one row of zeros rather than none.
+    local = total == 0 ? at::zeros({1}, ints)
+                       : at::repeat_interleave(came.flatten(), std::optional<int64_t>(total)).remainder(own).to(at::kInt);
+    e.received = place_experts(local.unsqueeze(1).contiguous(), own);
+  } else {
+    const auto room = static_cast<int64_t>(std::ceil(capacity * static_cast<double>(rows) / static_cast<double>(size)));
+    e.sent.rows = size * room + 1;  // the last one: zeros, for what is dropped
+    e.sent_rows = e.received_rows = std::vector<int64_t>(static_cast<size_t>(size), room);
+    const at::Tensor first = starts.view({size, own}).narrow(1, 0, 1), rank = of_row.floor_divide(own);
+    const at::Tensor place = slot - first.flatten().index_select(0, rank), fits = place < room;
+    slot = at::where(fits, rank * room + place, size * room);
+    e.kept = fits.view_as(expert).to(at::kFloat), e.dropped = fits.logical_not().sum();
+    counts = (ends.view({size, own}) - first).clamp_max(room) - (starts.view({size, own}) - first).clamp_max(room);
+    const at::Tensor came = row_to_each(counts, ranks).cumsum(1);
+    const at::Tensor places = at::arange(room, came.options()).expand({size, room}).contiguous();
+    local = at::searchsorted(came, places, false, true).to(at::kInt);
+    // Places without a row are of an expert behind the own ones, whose group is no group.
+    e.received = place_experts(local.view({-1, 1}), own + 1);
+    e.received.experts = own;
+    e.received.source.masked_fill_(at::arange(e.received.rows, ints) >= e.received.offsets.select(0, own), -1);
+  }
+  e.sent.source = at::full({e.sent.rows}, -1, ints);
+  e.sent.source.scatter_(0, slot.to(at::kLong), at::arange(rows, ints));
+  if (capacity > 0) e.sent.source.narrow(0, e.sent.rows - 1, 1).fill_(-1);
+  e.sent.slot = slot.to(at::kInt).view_as(expert).contiguous();
+  if (placed.documents.defined()) send_documents(e, placed);
+  return e;
+}
+
+at::Tensor send_rows(const at::Tensor& x, const ExpertExchange& e) {
+  if (e.format.quantized()) {
+    at::Tensor out;
+    {
+      at::NoGradGuard no_grad;
+      out = send_codes(x.detach(), e);
+    }
+    if (records(x)) {
+      connect("send_rows", {x}, {&out}, [e](const variable_list& g) -> variable_list {
+        return {sum_rows(exchange_rows(g[0], e.sent_rows, e.received_rows, *e.ranks, e.sent.rows), e.sent)};
+      });
+    }
+    return out;
+  }
+  return exchange_rows(gather_rows(x, e.sent), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
+}
+
+at::Tensor return_rows(const at::Tensor& rows, const ExpertExchange& e) {
+  return exchange_rows(sum_rows(rows, e.received), e.sent_rows, e.received_rows, *e.ranks, e.sent.rows);
+}
+
+}  // namespace halftone

@@ -1,0 +1,30 @@
+#pragma once
+#include "halftone/comm/communicator.h"
+#include "halftone/ops/grouped_linear.h"
+
+// The way of rows to experts that other processes hold, and back (docs/experts.md). Rank r of the group has the experts
+// [r * E / ranks, (r + 1) * E / ranks).
+namespace halftone {
+
+struct ExpertExchange {
+  comm::Communicator* ranks = nullptr;
+  ExpertRows sent;                                // this process's rows as they leave: by expert, then by token, without padding
+  ExpertRows received;                            // what comes, one row a token, and its places among this process's own experts
+  std::vector<int64_t> sent_rows, received_rows;  // to and from each rank
+  at::Tensor kept;                                // fp32 [T, k]: 0 for what found no room, else 1; undefined: all
+  at::Tensor dropped;                             // of these, how many: a scalar on the device
+  OperandSpec format;                             // in which tokens travel: codes and scales of each row; unquantised: as they are
+};
+
+// placed: the choices `expert`, int32 [T, k], among all experts. capacity 0: every row travels; the host waits once for the counts. Above:
+// each pair of ranks moves as many rows, the smallest number not below capacity * T * k / ranks, T being the same on all of them; what
+// finds no room is dropped, the later tokens of the last experts of a rank, and nobody waits.
+ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert_tk, comm::Communicator& ranks, double capacity,
+                             const OperandSpec& format = {});
+
+// x[T, D] -> [received.tokens, D]. Gradients travel as they are.
+at::Tensor send_rows(const at::Tensor& x_td, const ExpertExchange& exchange);
+// Rows of the own experts' groups, [received.rows, D] -> [sent.rows, D], for combine_rows() with `sent`.
+at::Tensor return_rows(const at::Tensor& rows_rd, const ExpertExchange& exchange);
+
+}  // namespace halftone

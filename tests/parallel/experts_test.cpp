@@ -1,0 +1,246 @@
+// Experts that processes share out train as those of one process.
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/log.h"
+#include "halftone/ops/expert_exchange.h"
+#include "models/small_family.h"
+#include "parallel/layouts.h"
+
+namespace halftone {
+namespace {
+
+using Options = std::vector<std::string>;
+
+constexpr double kRecipe = 1e-3;  // step 1 of low precision
+const std::string kForced = "--debug.moe_force_load_balance", kTensor2 = "--parallelism.tensor_parallel_degree=2";
+const Options kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
+
+Options scheme(const char* name) {
+  return {std::string("--quantize.scheme=") + name, "--quantize.targets=Linear", "--quantize.targets=GroupedExperts"};
+}
+std::string ranks(int64_t n) { return fmt::format("--parallelism.expert_parallel_degree={}", n); }
+std::string capacity(double c) { return fmt::format("--parallelism.expert_parallel_capacity={}", c); }
+
+std::string dispatch(const char* type) { return fmt::format("--parallelism.expert_parallel_dispatch_dtype={}", type); }
+
+struct ExpertsCase {
+  const char* name;
+  int64_t world;
+  const char* family;
+  Options options;
+  nlohmann::json model = {};  // beside the small family's
+  Options recipe = kFloat32;
+  int64_t steps = 20, passes = 1;
+  double first = 1e-6, others = 1e-4;
+};
+
+void PrintTo(const ExpertsCase& c, std::ostream* out) { *out << c.name; }
+
+const std::vector<ExpertsCase>& cases() {
+  const std::string two = ranks(2), replicas = "--parallelism.data_parallel_replicate_degree=2";
+  static const std::vector<ExpertsCase> all = {
+      {"qwen3_moe", 2, "qwen3_moe", {two}},
+      {"deepseek_v3", 2, "deepseek_v3", {two}},
+      {"gpt_oss", 2, "gpt_oss", {two}},
+      {"recomputed", 2, "gpt_oss", {two, "--activation_checkpoint.mode=full"}},
+      {"recomputed_ops",
+       2,
+       "deepseek_v3",
+       {two, "--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=op"}},
+      {"passes", 2, "qwen3_moe", {two}, {}, kFloat32, 20, 3},
+      {"never", 2, "deepseek_v3", {two, "--parallelism.fsdp_reshard_after_forward=never"}, {}, kFloat32, 20, 3},
+      {"losses", 2, "deepseek_v3", {two}, {{"route_aux_loss", 0.1}, {"route_z_loss", 0.01}, {"balance", 0.01}}},
+      {"one_choice", 2, "qwen3_moe", {two}, {{"experts_per_token", 1}, {"num_experts", 2}}},
+      {"forced_balance", 2, "gpt_oss", {two, kForced}},
+      {"capacity_for_all", 2, "deepseek_v3", {two, capacity(2)}},
+      {"int8", 2, "qwen3_moe", {two}, {}, scheme("int8"), 3, 1, kRecipe, 2e-2},
+      {"fp8_rowwise", 2, "gpt_oss", {two}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
+      {"mxfp4", 2, "deepseek_v3", {two}, {}, scheme("mxfp4"), 3, 1, kRecipe, 5e-2},
+      {"codes", 2, "qwen3_moe", {two, dispatch("fp8_rowwise")}, {}, kFloat32, 20, 1, 1e-2, 5e-2},
+      {"block_codes", 2, "deepseek_v3", {two, dispatch("mxfp8"), capacity(2)}, {}, kFloat32, 20, 1, 1e-2, 5e-2},
+      {"codes_of_recipe", 2, "gpt_oss", {two, dispatch("fp8_rowwise")}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
+      {"plain", 2, "qwen3_moe", {two}, {}, {"--quantize.scheme=none"}, 5, 1, kRecipe, 2e-2},
+      {"tensor", 2, "qwen3_moe", {two, kTensor2}},
+      {"tensor_whole_sequences", 2, "deepseek_v3", {two, kTensor2, "--parallelism.enable_sequence_parallel=false"}},
+      {"fsdp_tensor", 4, "deepseek_v3", {two, kTensor2}},
+      {"fsdp_tensor_all_ranks", 4, "qwen3_moe", {ranks(4), kTensor2}},
+      {"fsdp_4", 4, "deepseek_v3", {two}},
+      {"all_ranks", 4, "qwen3_moe", {ranks(4)}},
+      {"hsdp", 4, "gpt_oss", {two, replicas}},
+      {"hsdp_passes", 4, "qwen3_moe", {two, replicas}, {}, kFloat32, 20, 3},
+      {"empty_shards", 4, "qwen3_moe", {two}, {{"num_experts", 2}, {"experts_per_token", 1}}},
+      {"recomputed_4", 4, "deepseek_v3", {two, "--activation_checkpoint.mode=full"}, {}, kFloat32, 10, 3},
+      {"capacity_4", 4, "gpt_oss", {two, capacity(2)}},
+      {"fp8_rowwise_4", 4, "deepseek_v3", {two}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
+      {"eight", 8, "qwen3_moe", {ranks(4), replicas}, {{"num_experts", 8}}, kFloat32, 5},
+  };
+  return all;
+}
+
+Options model_of(const char* family, const nlohmann::json& more) {
+  const ModelFamily* found = nullptr;
+  for (const ModelFamily* f : model_families()) {
+    if (std::string_view(f->name) == family) found = f;
+  }
+  check(found != nullptr, "no family {}", family);
+  const OptionTable table = small_family(*found, {{"dim", int64_t{64}},
+                                                  {"n_heads", int64_t{2}},
+                                                  {"n_kv_heads", int64_t{2}},
+                                                  {"n_layers", int64_t{3}},
+                                                  {"head_dim", int64_t{32}},
+                                                  {"ffn_dim", int64_t{96}},
+                                                  {"vocab_size", kSmallVocabulary}});
+  nlohmann::json overrides = nlohmann::json::object();
+  for (const auto& [name, value] : table) overrides[name] = std::get<int64_t>(value);
+  if (!more.is_null()) overrides.update(more);
+  return {std::string("--model.name=") + family, "--model.overrides=" + overrides.dump()};
+}
+
+void be_quiet() {
+  at::set_num_threads(1);
+  set_log_enabled(false);
+}
+
+// A case's runs, in several processes and in one.
+std::pair<Course, Course> courses(const Rank& rank, const ExpertsCase& c) {
+  const Layout layout{c.name, c.options, c.passes};
+  Options options = c.recipe;
+  for (std::string& option : model_of(c.family, c.model)) options.push_back(std::move(option));
+  if (std::ranges::find(c.options, kForced) != c.options.end()) options.push_back(kForced);
+  const JobConfig config = layout.together(options, rank.world);
+  const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
+  return {together(rank, layout, config, c.steps, at::kCPU), alone(layout.alone(options), c.steps, rows, c.passes, at::kCPU)};
+}
+
+double dropped(const StepResult& step) {
+  double n = 0;
+  for (const ExpertLoad& load : step.experts) n += load.dropped;
+  return n;
+}
+
+constexpr const char* kCase = "HALFTONE_TEST_CASE";  // tells the processes which
+const comm::Ranks kTrain("experts", [](const Rank& rank) {
+  be_quiet();
+  const auto c = std::ranges::find(cases(), std::getenv(kCase), [](const ExpertsCase& e) { return std::string_view(e.name); });
+  const auto [course, reference] = courses(rank, *c);
+  check_close(course, reference, c->first, c->others, c->name);
+  const std::vector<ExpertLoad>&loads = course.steps[0].experts, &expected = reference.steps[0].experts;
+  check(!loads.empty() && loads.size() == expected.size(), "{} layers of experts, {} in one process", loads.size(), expected.size());
+  for (size_t i = 0; i < loads.size(); ++i) {
+    const bool exact = c->first < kRecipe;
+    check(!exact || loads[i].share == expected[i].share, "{}: other loads in {} than in one process", c->name, loads[i].layer);
+    check(loads[i].dropped == 0, "{}: {} choices were dropped", c->name, loads[i].dropped);
+  }
+});
+
+// Too little room: what does not fit is counted, and training goes on.
+const comm::Ranks kDrops("experts without room", [](const Rank& rank) {
+  be_quiet();
+  const ExpertsCase c{"drops", rank.world, "gpt_oss", {ranks(2), capacity(0.5)}};
+  const auto [course, reference] = courses(rank, c);
+  const double choices = static_cast<double>(kRows * kSmallPositions * 2 * 3);
+  for (const StepResult& step : course.steps) {
+    check(step.updated, "a step did not update");
+    check(dropped(step) >= 0.5 * choices - 1e-9 && dropped(step) < choices, "{} of {} choices were dropped", dropped(step), choices);
+  }
+  const double begin = course.steps.front().loss_sum, end = course.steps.back().loss_sum;
+  check(end < begin && std::abs(begin / reference.steps.front().loss_sum - 1) < 0.1, "losses of {} and {}", begin, end);
+});
+
+// y[t] = sum over j of gates[t, j] * (choice[t, j] + 1) * x[t], by an exchange whose experts multiply rows by their number.
+void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const at::Tensor& choice, double room, int64_t experts) {
+  constexpr int64_t kWidth = 8;
+  const int64_t top_k = choice.size(1), own = experts / rank.world;
+  at::manual_seed(static_cast<uint64_t>(7 + rank.rank));
+  const auto leaf = [](const at::Tensor& t) { return t.clone().set_requires_grad(true); };
+  const at::Tensor x0 = at::randn({tokens, kWidth}), gates0 = at::rand({tokens, top_k}), dy = at::randn({tokens, kWidth});
+  const at::Tensor x = leaf(x0), gates = leaf(gates0);
+  const ExpertExchange e = plan_exchange(place_experts(choice, experts), choice, group, room);
+  const at::Tensor rows = gather_rows(send_rows(x, e), e.received);
+  at::Tensor factor = at::zeros({e.received.rows, 1});
+  for (int64_t i = 0; i < own; ++i) {
+    const int64_t first = e.received.offsets[i].item<int32_t>(), end = e.received.ends[i].item<int32_t>();
+    factor.narrow(0, first, end - first).fill_(static_cast<double>(rank.rank * own + i + 1));
+  }
+  const at::Tensor kept = e.kept.defined() ? e.kept : at::ones({tokens, top_k});
+  combine_rows(return_rows(rows * factor, e), (gates * kept).contiguous(), e.sent).backward(dy);
+
+  const at::Tensor x1 = leaf(x0), gates1 = leaf(gates0);
+  const at::Tensor y = (gates1 * kept * (choice + 1)).sum(1, true) * x1;
+  y.backward(dy);
+  const at::Tensor again = combine_rows(return_rows(gather_rows(send_rows(x0, e), e.received) * factor, e), gates0 * kept, e.sent);
+  const auto same = [&](const char* what, const at::Tensor& got, const at::Tensor& expected) {
+    check(at::allclose(got, expected, 1e-5, 1e-6), "{} of {} tokens with room {} are up to {} off", what, tokens, room,
+          (got - expected).abs().max().item<double>());
+  };
+  same("rows", again, y), same("gradients", x.grad(), x1.grad()), same("gradients of gates", gates.grad(), gates1.grad());
+  if (room == 0) return;
+  const auto each = static_cast<int64_t>(std::ceil(room * static_cast<double>(tokens * top_k) / static_cast<double>(rank.world)));
+  int64_t expected = 0;
+  for (int64_t r = 0; r < rank.world; ++r) {
+    expected += std::max<int64_t>(0, choice.floor_divide(own).eq(r).sum().item<int64_t>() - each);
+  }
+  check(e.dropped.item<int64_t>() == expected && kept.eq(0).sum().item<int64_t>() == expected, "{} choices dropped, expected {}",
+        e.dropped.item<int64_t>(), expected);
+}
+
+const comm::Ranks kExchange("exchange", [](const Rank& rank) {
+  be_quiet();
+  comm::Watch watch = rank.watch();
+  comm::Communicator group(watch, "ep", rank.all(), at::kCPU);
+  const int64_t experts = 3 * rank.world;
+  const auto any = [&](int64_t tokens) { return at::randint(experts, {tokens, 2}, at::kInt); };
+  at::manual_seed(static_cast<uint64_t>(rank.rank));
+  for (const int64_t tokens : {40, 1}) exchange(rank, group, tokens, any(tokens), 0, experts);
+  exchange(rank, group, 5 + 3 * rank.rank, any(5 + 3 * rank.rank), 0, experts);                           // other numbers of tokens
+  exchange(rank, group, 9, at::full({9, 1}, 1, at::kInt), 0, experts);                                    // all to the first rank
+  exchange(rank, group, 9, at::full({9, 1}, static_cast<int64_t>(rank.rank * 3), at::kInt), 0, experts);  // none to others
+  for (const double room : {0.3, 1.0, static_cast<double>(rank.world)}) {
+    exchange(rank, group, 40, any(40), room, experts);
+    exchange(rank, group, 9, at::full({9, 1}, 1, at::kInt), room, experts);
+  }
+});
+
+const comm::Ranks kIndivisible("experts that do not divide", [](const Rank& rank) {
+  be_quiet();
+  courses(rank, {"indivisible", rank.world, "qwen3_moe", {ranks(2)}, {{"num_experts", 3}}});
+});
+
+void expect_success(const char* name, int64_t world) {
+  for (const comm::Outcome& outcome : comm::run_ranks(name, world)) EXPECT_EQ(outcome.status, 0) << outcome.said;
+}
+
+class Experts : public testing::TestWithParam<ExpertsCase> {};
+TEST_P(Experts, TrainAsOneProcess) {
+  setenv(kCase, GetParam().name, 1);
+  expect_success("experts", GetParam().world);
+}
+std::vector<ExpertsCase> of_worlds(int64_t least, int64_t most) {
+  std::vector<ExpertsCase> some;
+  std::ranges::copy_if(cases(), std::back_inserter(some), [&](const ExpertsCase& c) { return c.world >= least && c.world <= most; });
+  return some;
+}
+std::string name_of(const testing::TestParamInfo<ExpertsCase>& info) { return info.param.name; }
+INSTANTIATE_TEST_SUITE_P(Two, Experts, testing::ValuesIn(of_worlds(2, 2)), name_of);
+INSTANTIATE_TEST_SUITE_P(Distributed, Experts, testing::ValuesIn(of_worlds(3, 8)), name_of);
+
+TEST(ExpertsExchange, BringsRowsBack) { expect_success("exchange", 2); }
+TEST(ExpertsExchangeDistributed, BringsRowsBack) {
+  for (const int64_t world : {3, 4}) expect_success("exchange", world);
+}
+TEST(ExpertsExchange, DropsWhatFindsNoRoom) { expect_success("experts without room", 2); }
+TEST(ExpertsExchange, RefusesWhatDoesNotDivide) {
+  for (const comm::Outcome& outcome : comm::run_ranks("experts that do not divide", 2)) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_NE(outcome.said.find("parallelism.expert_parallel_degree must divide the model's num_experts"), std::string::npos)
+        << outcome.said;
+  }
+}
+
+}  // namespace
+}  // namespace halftone
