@@ -26,5 +26,26 @@ TEST(EstimateCommand, PrintsOneLineOfJsonAndFailsWhereTheDeviceIsTooSmall) {
   EXPECT_THROW(estimate_command(std::vector<std::string>{"--device=h100"}), Error);
 }
 
+TEST(EstimateCommand, DrawsTheScheduleOfAPipeline) {
+  const std::string recipe = (std::filesystem::path(source_dir()) / "recipes" / "demo.toml").string();
+  const std::string file = (std::filesystem::path(testing::TempDir()) / "schedule.svg").string();
+  std::vector<std::string> args = {
+      "--config", recipe, "--schedule", file, "--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=2"};
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(estimate_command(args), 0);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "1F1B: 2 stages on 2 ranks, 2 micro-batches, 33.3% bubbles\n\n"
+            "stage 0   on rank 0: tok_embeddings layers.0 - layers.2\n"
+            "stage 1   on rank 1: layers.3 - layers.5 norm output\n\n"
+            "rank 0   F0 F1       B0---    B1---\n"
+            "rank 1      F0 B0--- F1 B1---\n"
+            "F forward, B backward, each with its micro-batch\n"
+            "Passes whose tensors a rank keeps at most: 2 1\n");
+  EXPECT_GT(std::filesystem::file_size(file), 500U);
+  args.push_back("--parallelism.pipeline_parallel_degree=1");
+  args.erase(args.begin() + 4);
+  EXPECT_THROW(estimate_command(args), Error);
+}
+
 }  // namespace
 }  // namespace halftone

@@ -54,13 +54,14 @@ struct DemoModel {
   }
   int64_t layers() const { return built.model->size().layers; }
   // The `number`th micro-batch of step 1, at its place among the step's rows.
-  nn::Pass pass(uint64_t number = 0, bool keep = true) {
+  nn::Pass pass(uint64_t number = 0, bool keep = true, nn::PassPart part = {}) {
     at::manual_seed(2 + number);
     const at::Tensor tokens = at::randint(256, {kRows, kLength + 1}, at::kLong).to(device);
     nn::ModelInput input;
     input.step = {1, 1, static_cast<int64_t>(number) * kRows * kLength};
     input.tokens = tokens.narrow(1, 0, kLength).contiguous();
-    return nn::Pass(*built.model, input, tokens.narrow(1, 1, kLength).contiguous(), 1.0 / (kRows * kLength), keep);
+    return nn::Pass(*built.model, input, tokens.narrow(1, 1, kLength).contiguous(), 1.0 / (kRows * kLength), keep, nullptr,
+                    std::move(part));
   }
   at::Tensor gradients() {
     std::vector<at::Tensor> all;

@@ -95,7 +95,7 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
   comm::Watch watch(store, rank.rank, rank.world, std::chrono::seconds(60), std::chrono::milliseconds(200));
   const comm::Mesh mesh(config.parallelism, rank.world);
   parallel::DataParallelOptions parallel;
-  parallel.device = device, parallel.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
+  parallel.device = device, parallel.reshard = parallel::reshards(config.parallelism);
   if (config.training.mixed_precision_reduce == "bfloat16") parallel.reduce = at::kBFloat16;
   parallel::Plan plan(watch, mesh, config.parallelism, parallel);
   Engine::Options options = small_options();

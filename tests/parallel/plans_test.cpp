@@ -27,7 +27,8 @@ struct PlanCase {
 };
 
 std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
-const std::string kTensor2 = degree("tensor", 2);
+const std::string kTensor2 = degree("tensor", 2), kPipeline2 = degree("pipeline", 2);
+const std::string kZeroBubble = "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble";
 
 const std::vector<PlanCase>& plans() {
   static const std::vector<PlanCase> all = {
@@ -42,6 +43,12 @@ const std::vector<PlanCase>& plans() {
        "llama3",
        {kTensor2},
        {"--quantize.scheme=none", "--training.mixed_precision_param=float32", "--training.z_loss=1e-3"}},
+      {"pp", 2, "llama3", {kPipeline2}, kFloat32, 20, 6},
+      {"pp_experts", 2, "gpt_oss", {kPipeline2, kZeroBubble}, kFloat32, 20, 4},
+      {"pp_tp", 4, "llama3", {kPipeline2, kTensor2}, kFloat32, 20, 6},
+      {"pp_tp_latent", 4, "deepseek_v3", {kPipeline2, kTensor2, kZeroBubble, "--activation_checkpoint.mode=full"}, kFloat32, 20, 4},
+      {"pp_ep", 4, "gpt_oss", {kPipeline2, degree("expert", 2), kZeroBubble}, kFloat32, 10, 4},
+      {"pp_fsdp_tp", 8, "llama3", {kPipeline2, kTensor2, kZeroBubble}, kFloat32, 5, 4},
       {"fsdp_tp", 4, "llama3", {kTensor2}},
       {"fsdp_tp_latent", 4, "deepseek_v3", {kTensor2}},
   };

@@ -133,7 +133,8 @@ def as_one(work):
     expect(first.keys() == again.keys() and all(first[n] == again[n] for n in weights), "weights saved by 4 and read by 3 are others")
 
 
-MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"]}
+MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"],
+          "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]}
 
 
 def on_meshes(work):

@@ -221,7 +221,7 @@ void LoadedStep::verify_model() const {
   for (const std::string& name : files) check_checksum(folder_ / name, index_.files.at(name));
 }
 
-void LoadedStep::check_model_names(const std::vector<std::string>& expected) const {
+void LoadedStep::check_model_names(const std::vector<std::string>& expected, bool part) const {
   std::vector<std::string> found = model_names();
   // Tied models: the head may be absent from the file or from the model.
   const bool wanted = std::find(expected.begin(), expected.end(), "output.weight") != expected.end();
@@ -230,6 +230,7 @@ void LoadedStep::check_model_names(const std::vector<std::string>& expected) con
     std::erase(found, "output.weight");
     if (wanted) found.push_back("output.weight");
   }
+  if (part) std::erase_if(found, [&](const auto& name) { return std::find(expected.begin(), expected.end(), name) == expected.end(); });
   if (!hf_) return check_same_names(expected, found, folder_.string());
   // With the names that the files have, where they have any.
   const auto both = [&](const std::vector<std::string>& names) {

@@ -57,8 +57,9 @@ class LoadedStep {
   void read_part(const std::string& name, const std::vector<int64_t>& offset, at::Tensor out, bool cast = false) const;
   // Compares the checksums of the files that hold the model, where there are any; may run beside reads.
   void verify_model() const;
-  // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight").
-  void check_model_names(const std::vector<std::string>& expected) const;
+  // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight");
+  // with `part` there may be others, of other stages of a pipeline.
+  void check_model_names(const std::vector<std::string>& expected, bool part = false) const;
 
  private:
   const SafetensorsFile& file(const std::string& name) const;

@@ -68,8 +68,9 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   start_times.mark("model");
   engine.initialize();
   start_times.mark("weights");
-  const int64_t accumulate = rows_per_step(c.training, processes.data_ranks()) / c.training.local_batch_size / processes.data_ranks();
-  const MicroBatch batch = random_batch(c.training.local_batch_size, c.training.seq_len, engine.size().vocab, options.device);
+  const int64_t rows = engine.pipeline() != nullptr ? engine.pipeline()->microbatch_rows() : c.training.local_batch_size;
+  const int64_t accumulate = rows_per_step(c.training, processes.data_ranks()) / rows / processes.data_ranks();
+  const MicroBatch batch = random_batch(rows, c.training.seq_len, engine.size().vocab, options.device);
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
   const Schedule schedule(
       {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
@@ -96,7 +97,7 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   std::vector<double> tail(seconds.begin() + seconds.size() / 2, seconds.end());
   std::sort(tail.begin(), tail.end());
   const double median = tail[tail.size() / 2];
-  const auto tokens = static_cast<double>(accumulate * c.training.local_batch_size * c.training.seq_len);
+  const auto tokens = static_cast<double>(accumulate * rows * c.training.seq_len);
   const nlohmann::ordered_json out = {{"tokens_per_second", tokens / median},
                                       {"ms_per_step", median * 1e3},
                                       {"peak_memory_gib", peak_memory(options.device).reserved_gib},

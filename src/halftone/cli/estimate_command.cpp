@@ -1,4 +1,9 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "halftone/base/environment.h"
@@ -6,6 +11,9 @@
 #include "halftone/cli/commands.h"
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
+#include "halftone/models/registry.h"
+#include "halftone/parallel/schedule_drawing.h"
+#include "halftone/parallel/stages.h"
 #include "halftone/train/estimate.h"
 #include "halftone/train/hf_model.h"
 #include "halftone/train/supported.h"
@@ -14,10 +22,12 @@ namespace halftone {
 namespace {
 
 constexpr const char* kEstimateUsage =
-    "halftone estimate --config FILE [--section.field value ...] [--device h100|h200|cpu|auto] [--json]\n\n"
+    "halftone estimate --config FILE [--section.field value ...] [--device h100|h200|cpu|auto] [--json]\n"
+    "halftone estimate --config FILE [--section.field value ...] --schedule [FILE.svg]\n\n"
     "Says before a run, without a GPU, what a training step takes: memory by owner at its peak, and tokens/s by measured rates.\n\n"
     "  --device  the device to estimate for; auto (default): this machine's, an H100 where it has no GPU\n"
-    "  --json    one line of JSON instead of tables\n\n"
+    "  --json    one line of JSON instead of tables\n"
+    "  --schedule  draws the pipeline's schedule instead, as text and into the file where one is named\n\n"
     "The vocabulary is that of model.overrides or of the flavour; a run takes its tokenizer's. The exit status is 3 where the device's\n"
     "memory is too small, with the two settings that lower the peak most. The other options are those of halftone train.\n\n"
     "  halftone estimate --config recipes/bench_gpu.toml --quantize.scheme fp8_tensorwise --device h100\n";
@@ -37,6 +47,47 @@ std::string take_value(std::vector<std::string>& words, const std::string& optio
   return otherwise;
 }
 
+// Takes --schedule and the file behind it out of the words; none where it is not there.
+std::optional<std::string> take_schedule(std::vector<std::string>& words) {
+  const auto at =
+      std::find_if(words.begin(), words.end(), [](const std::string& w) { return w == "--schedule" || w.starts_with("--schedule="); });
+  if (at == words.end()) return std::nullopt;
+  const bool joined = at->find('=') != std::string::npos, file = !joined && at + 1 != words.end() && !at[1].starts_with("-");
+  std::string name = joined ? at->substr(at->find('=') + 1) : file ? at[1] : "";
+  words.erase(at, at + (file ? 2 : 1));
+  return name;
+}
+
+void draw_schedule(const JobConfig& config, const std::string& file) {
+  const ParallelismConfig& p = config.parallelism;
+  const TrainingConfig& t = config.training;
+  check(p.pipeline_parallel_degree > 1, "estimate: --schedule draws a pipeline; set parallelism.pipeline_parallel_degree");
+  const int64_t layers = build_model(config.model, 0).model->blocks();
+  const int64_t rows = t.local_batch_size * p.data_parallel_replicate_degree * std::max<int64_t>(1, p.data_parallel_shard_degree);
+  const int64_t passes = t.global_batch_size > 0 ? std::max<int64_t>(1, t.global_batch_size / rows) : 1;
+  const std::vector<parallel::StageUnits> stages = parallel::split_stages(p, layers);
+  const parallel::Schedule s =
+      parallel::schedule_of(p, static_cast<int64_t>(stages.size()), passes * t.local_batch_size / p.pipeline_parallel_microbatch_size);
+  const parallel::Timeline time = parallel::simulate(s);
+  const std::string title = fmt::format("{}: {} stages on {} ranks, {} micro-batches, {:.1f}% bubbles", p.pipeline_parallel_schedule,
+                                        s.stages, p.pipeline_parallel_degree, s.microbatches, 100 * time.bubble);
+  std::string text = title + "\n\n";
+  for (size_t i = 0; i < stages.size(); ++i) {
+    const int64_t first = std::max<int64_t>(stages[i].first, 1) - 1, last = std::min(stages[i].end - 2, layers - 1);
+    text += fmt::format("stage {:<3} on rank {}: {}{}{}\n", i, s.rank_of[i], stages[i].first == 0 ? "tok_embeddings " : "",
+                        last >= first ? fmt::format("layers.{} - layers.{}", first, last) : "",
+                        stages[i].end == layers + 2 ? " norm output" : "");
+  }
+  text += "\n" + parallel::schedule_text(s, time);
+  text += fmt::format("Passes whose tensors a rank keeps at most: {}\n", fmt::join(time.most_alive, " "));
+  print(text);
+  if (file.empty()) return;
+  std::ofstream out(file);
+  out << parallel::schedule_svg(s, time, title);
+  out.close();
+  check(out.good(), "estimate: --schedule {}: can not be written", file);
+}
+
 }  // namespace
 
 int estimate_command(Arguments args) {
@@ -45,11 +96,13 @@ int estimate_command(Arguments args) {
   std::vector<std::string> words(args.begin(), args.end());
   const std::string asked = take_value(words, "--device", "auto");
   const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
+  const std::optional<std::string> schedule = take_schedule(words);
   require_one_process(read_environment());
   LoadedConfig loaded = load_config(words);
   resolve_model(loaded.config);
   const JobConfig& config = loaded.config;
   check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
+  if (schedule) return draw_schedule(config, *schedule), 0;
   refuse_unsupported(config);
   const Estimate e = estimate_step(config, 0, estimate_device(asked, config.training.device));
   print(json ? estimate_json(e).dump() : estimate_text(e));

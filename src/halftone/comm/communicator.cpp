@@ -49,6 +49,8 @@ Pending Pending::then(std::function<void()> last) && {
   return std::move(*this);
 }
 
+bool Pending::ended() const { return work_->isCompleted(); }
+
 void Pending::wait() {
   const Activity activity(watch_, fmt::format("{} on {}", operation_.what, operation_.group->name));
   const auto start = Clock::now();

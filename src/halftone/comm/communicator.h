@@ -23,6 +23,7 @@ class [[nodiscard]] Pending {
   ~Pending();
   // Error in one line when the other ranks have not come after Watch::timeout(), or when one is gone or has failed.
   void wait();
+  bool ended() const;  // wait() would return at once; false where the backend does not know
 
  private:
   friend class Communicator;

@@ -35,7 +35,7 @@ Deoscillator::Deoscillator(Module& model) {
     auto* layer = dynamic_cast<QuantizableLayer*>(&m);
     if (layer == nullptr || layer->deoscillation().step == 0) return;
     for (Parameter* w : layer->weights()) {
-      if (w->numel() > 0) layers_.push_back({w, layer->recipe().w_forward, layer->deoscillation(), {}, {}, {}});
+      if (w->weight.value.defined()) layers_.push_back({w, layer->recipe().w_forward, layer->deoscillation(), {}, {}, {}});
     }
   });
 }

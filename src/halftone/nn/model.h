@@ -64,6 +64,7 @@ class Model : public Module {
   void set_z_loss(double z_loss) { z_loss_ = z_loss; }
   // Outlived by what it names.
   void set_groups(const Groups& groups) { groups_ = groups; }
+  const Groups& groups() const { return groups_; }
   // How tensor parallelism cuts it.
   virtual std::span<const SplitRule> splits() const = 0;
   // Every norm whose output only linears read; recipes that move norms into the linears ask for it.

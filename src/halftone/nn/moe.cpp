@@ -191,7 +191,7 @@ void MoE::count(const at::Tensor& scores, const ExpertRows& rows, const at::Tens
 }
 
 void MoE::balance(const at::Tensor& updated) {
-  if (shape_.balance > 0) {
+  if (shape_.balance > 0 && expert_bias_->master.defined()) {
     const at::Tensor n = load_.narrow(0, 0, shape_.routing.experts);
     at::Tensor d = (n.mean() - n).sign() * shape_.balance;
     d -= d.mean();

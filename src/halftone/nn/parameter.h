@@ -89,4 +89,9 @@ struct Parameter {
   }
 };
 
+// The place of its unit among those of a model with so many blocks: 0 is the embedding, then come the blocks, and last norm and head.
+inline int64_t place_of(const Parameter& p, int64_t blocks) {
+  return p.block >= 0 ? p.block + 1 : p.unit == "tok_embeddings" ? 0 : blocks + 1;
+}
+
 }  // namespace halftone::nn

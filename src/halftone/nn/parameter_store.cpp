@@ -85,7 +85,7 @@ at::Tensor Parameter::values() const {
 void ParameterStore::materialize(Module& model, const StorageOptions& options) {
   check(units_.empty(), "parameters are already materialised");
   model.for_each_parameter([&](Parameter& p) {
-    if (p.numel() == 0) return;
+    if (!options.wants(p)) return;
     if (p.buffer) {
       p.master = p.weight.value = at::zeros(p.shape, at::TensorOptions().device(options.device).dtype(at::kFloat));
       parameters_.push_back(&p);
@@ -150,6 +150,7 @@ int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options
   int64_t bytes = 0;
   const auto width = [](at::ScalarType type) { return static_cast<int64_t>(c10::elementSize(type)); };
   model.for_each_parameter([&](Parameter& p) {
+    if (!options.wants(p)) return;
     const int64_t held = p.numel() / options.shards_of(p).count;
     // Stored weights have four bits an element or more.
     bytes += p.stored_as ? held / 2 : held * width(options.storage);
@@ -161,7 +162,7 @@ int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options
 
 int64_t ParameterStore::least_numel(Module& model, const StorageOptions& options) {
   int64_t n = 0;
-  model.for_each_parameter([&](Parameter& p) { n += p.buffer ? 0 : p.numel() / options.shards_of(p).count; });
+  model.for_each_parameter([&](Parameter& p) { n += p.buffer || !options.wants(p) ? 0 : p.numel() / options.shards_of(p).count; });
   return n;
 }
 

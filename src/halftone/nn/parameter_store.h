@@ -24,6 +24,8 @@ struct StorageOptions {
   Shards shards, expert_shards;            // of the parameters without and with Parameter::expert
 
   const Shards& shards_of(const Parameter& p) const { return p.expert ? expert_shards : shards; }
+  std::function<bool(const Parameter&)> wanted{};  // which of the parameters this process has; null: all
+  bool wants(const Parameter& p) const { return p.numel() > 0 && (!wanted || wanted(p)); }
 };
 
 // Whether ops read the parameter in a copy in the compute dtype. Quantisers take the master and round it for themselves.

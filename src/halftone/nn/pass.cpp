@@ -6,6 +6,9 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/utils.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "halftone/base/error.h"
 #include "halftone/ops/node.h"
 #include "halftone/ops/quantization_stats.h"
@@ -16,6 +19,8 @@ namespace halftone::nn {
 namespace {
 
 using torch::autograd::edge_list;
+
+std::string unit_name(int64_t unit) { return unit == 0 ? "tok_embeddings" : fmt::format("layers.{}", unit - 1); }
 
 // What a unit reads: its graph ends there, in nodes that hold no numbers.
 Stream begin(const Stream& s) {
@@ -45,37 +50,54 @@ Stream differentiate(const edge_list& begin, const edge_list& end, const variabl
 
 }  // namespace
 
-Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep, UnitAccess* access)
-    : model_(model), access_(access), info_(model.sequence_info(input)) {
+Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, double grad_scale, bool keep, UnitAccess* access, PassPart part)
+    : model_(model),
+      access_(access),
+      keep_(keep),
+      first_(part.first),
+      end_(part.end < 0 ? model.blocks() + 2 : part.end),
+      info_(model.sequence_info(input)) {
   info_.counts = keep, info_.grad_scale = grad_scale;
+  if (keep) info_.step.gradients = std::make_shared<WeightGradients>();
   const at::AutoGradMode grad(keep);
-  const auto for_block = [&](int64_t next, const Stream& s) { return keep && recomputed(next) ? joined(s) : s; };
-  tell(&UnitAccess::before_forward, 0);
-  Stream out = for_block(0, model.embed(input.tokens, info_));
-  if (keep) embedding_.end = edges(parts(out));
-  for (int64_t i = 0; i < model.blocks(); ++i) {
-    const Range range("layers.{} forward", i);
-    tell(&UnitAccess::before_forward, i + 1);
-    const Stream in = keep ? begin(out) : out;
+  const int64_t head_unit = model.blocks() + 1;
+  Stream out{std::exchange(part.in, at::Tensor()), {}};
+  for (int64_t unit = first_; unit < std::min(end_, head_unit); ++unit) {
+    tell(&UnitAccess::before_forward, unit);
+    const Stream in = keep && unit > 0 ? begin(out) : out;
     out = Stream();  // nobody else needs the branch once it is added
-    if (!keep) {
-      out = model.block(i, in, info_);
-    } else if (recomputed(i)) {
-      const at::NoGradGuard no_grad;
-      blocks_.push_back({in, model.recompute(i) == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
-      const Stream written = recomputed_block(i, blocks_.back(), true);
-      if (blocks_.back().saves && !quantization_stats()) blocks_.back().saves->drop(written.branch);  // they read every product
-      out = joined(written);
-    } else {
-      out = for_block(i + 1, model.block(i, in, info_));
-      blocks_.push_back({{}, {}, edges(parts(in)), edges(parts(out))});
-    }
+    out = forward(unit, in, input.tokens);
   }
-  tell(&UnitAccess::before_forward, model.blocks() + 1);
-  if (keep) tell(&UnitAccess::before_backward, model.blocks() + 1);  // the head's weights have their gradients when the loss is known
-  const Stream in = keep ? begin(out) : out;
-  loss_ = model.head(in, labels, grad_scale, info_);
-  if (keep) head_ = {{}, {}, edges(parts(in)), edges({loss_.loss})};
+  end_ > head_unit ? head(out, labels, grad_scale) : void(out_ = out.x.detach());
+}
+
+Stream Pass::forward(int64_t unit, const Stream& in, const at::Tensor& tokens) {
+  const Range range("{} forward", unit_name(unit));
+  const auto write = [&] { return unit == 0 ? model_.embed(tokens, info_) : model_.block(unit - 1, in, info_); };
+  const bool sends = unit + 1 == end_;
+  if (recomputed(unit)) {
+    const at::NoGradGuard no_grad;
+    units_.push_back({in, model_.recompute(unit - 1) == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
+    const Stream written = recomputed_block(unit - 1, units_.back(), true);
+    if (units_.back().saves && !quantization_stats()) units_.back().saves->drop(written.branch);  // they read every product
+    return joined(written);
+  }
+  const Stream out = sends || recomputed(unit + 1) ? joined(write()) : write();
+  if (keep_) units_.push_back({{}, {}, unit > 0 ? edges(parts(in)) : edge_list(), edges(parts(out))});
+  return out;
+}
+
+// Forward and back: most of the head's gradients are there with the loss.
+void Pass::head(const Stream& out, const at::Tensor& labels, double grad_scale) {
+  const int64_t unit = model_.blocks() + 1;
+  tell(&UnitAccess::before_forward, unit);
+  if (keep_) tell(&UnitAccess::before_backward, unit);
+  const Stream in = keep_ ? begin(out) : out;
+  HeadLoss loss = model_.head(in, labels, grad_scale, info_);
+  loss_sum_ = loss.sum;
+  if (!keep_) return;
+  d_ = differentiate(edges(parts(in)), edges({loss.loss}), {at::ones_like(loss.loss)});
+  tell(&UnitAccess::after_backward, unit);
 }
 
 Stream Pass::recomputed_block(int64_t block, const Unit& unit, bool first) const {
@@ -84,28 +106,37 @@ Stream Pass::recomputed_block(int64_t block, const Unit& unit, bool first) const
   return model_.block(block, unit.in, info);
 }
 
-void Pass::backward() {
-  check(!head_.end.empty(), "the backward pass of a micro-batch needs its forward pass to keep, and runs once");
-  Stream d = differentiate(head_.begin, head_.end, {at::ones_like(loss_.loss)});
-  loss_.loss = at::Tensor(), head_ = Unit();
-  tell(&UnitAccess::after_backward, model_.blocks() + 1);
-  for (int64_t i = static_cast<int64_t>(blocks_.size()) - 1; i >= 0; --i) {
-    const Range range("layers.{} backward", i);
-    Unit& unit = blocks_[static_cast<size_t>(i)];
-    tell(&UnitAccess::before_backward, i + 1);
-    if (unit.end.empty()) {
+at::Tensor Pass::backward(const at::Tensor& d_out, bool later) {
+  check(keep_ && (!units_.empty() || d_.x.defined()), "the backward pass of a micro-batch needs its forward pass to keep, and runs once");
+  Stream d = d_.x.defined() ? std::exchange(d_, Stream()) : Stream{d_out, {}};
+  left_.resize(later ? units_.size() : 0);
+  for (; !units_.empty(); units_.pop_back()) {
+    const auto unit = first_ + static_cast<int64_t>(units_.size()) - 1;
+    const Range range("{} backward", unit_name(unit));
+    Unit& u = units_.back();
+    tell(&UnitAccess::before_backward, unit);
+    if (u.end.empty()) {
       const at::AutoGradMode grad(true);
-      if (unit.saves) unit.saves->begin_again();
-      unit.end = edges(parts(joined(recomputed_block(i, unit, false))));
+      if (u.saves) u.saves->begin_again();
+      u.end = edges(parts(joined(recomputed_block(unit - 1, u, false))));
     }
-    d = differentiate(unit.begin, unit.end, parts(d));
-    blocks_.pop_back();
-    tell(&UnitAccess::after_backward, i + 1);
+    info_.step.gradients->later = later;
+    d = differentiate(u.begin, u.end, parts(d));
+    if (later) left_[units_.size() - 1] = std::exchange(info_.step.gradients->left, {});
+    tell(&UnitAccess::after_backward, unit);
   }
-  tell(&UnitAccess::before_backward, 0);
-  differentiate({}, embedding_.end, parts(d));
-  embedding_ = Unit();
-  tell(&UnitAccess::after_backward, 0);
+  return first_ > 0 ? d.x : at::Tensor();
+}
+
+void Pass::weight_gradients() {
+  for (; !left_.empty(); left_.pop_back()) {
+    const auto unit = first_ + static_cast<int64_t>(left_.size()) - 1;
+    const Range range("{} weight gradients", unit_name(unit));
+    tell(&UnitAccess::before_backward, unit);
+    const at::NoGradGuard no_grad;
+    for (const auto& form : left_.back()) form();
+    tell(&UnitAccess::after_backward, unit);
+  }
 }
 
 }  // namespace halftone::nn

@@ -164,12 +164,14 @@ std::vector<at::Tensor> connected_linear(const at::Tensor& source, const at::Ten
   std::vector<at::Tensor*> outputs;
   for (at::Tensor& part : y) outputs.push_back(&part);
   connect("grouped_linear", inputs, outputs,
-          [call = std::move(call), &grouped, dx_of = std::move(dx_of), want_dx = source.requires_grad()](const variable_list& g) {
+          [call = std::move(call), &grouped, step, dx_of = std::move(dx_of), want_dx = source.requires_grad()](const variable_list& g) {
             variable_list result(1 + grouped.weights.size());
             const std::vector<at::Tensor> d = call.dgrad({g.begin(), g.end()}, want_dx);
             if (want_dx) result[0] = dx_of(d);
-            call.wgrad();
-            for (Weight* w : grouped.weights) w->grad_ready();
+            step.form_gradients([wgrad = call.wgrad, &grouped] {
+              wgrad();
+              for (Weight* w : grouped.weights) w->grad_ready();
+            });
             return result;
           });
   return y;

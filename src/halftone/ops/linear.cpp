@@ -412,14 +412,14 @@ at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContex
   at::Tensor y = std::move(call.y);
   if (options.keep) {
     connect("linear", inputs, {&y},
-            [call = std::move(call), &fused, n, want_dx = x.requires_grad(), sizes = x.sizes().vec(),
+            [call = std::move(call), &fused, step, n, want_dx = x.requires_grad(), sizes = x.sizes().vec(),
              type = x.scalar_type()](const variable_list& g) -> variable_list {
               variable_list result(1 + fused.weights.size());
               Activation dy = fused.dy_amax ? fused.dy_amax->take(g[0]) : Activation(g[0].to(type));
               if (g[0].dim() != 2) dy.value = g[0].reshape({-1, n});
-              result[0] = call.backward(dy, want_dx);
+              result[0] = call.dgrad(dy, want_dx);
               if (want_dx && sizes.size() != 2) result[0] = result[0].view(sizes);
-              fused.gradients_ready();
+              step.form_gradients([wgrad = call.wgrad, &fused] { wgrad(), fused.gradients_ready(); });
               return result;
             });
   }

@@ -44,6 +44,7 @@ struct Saved {
   at::Tensor gu;
   std::shared_ptr<GradientAmax> gradients;
   at::Tensor dh, dgu;  // between dgrad and wgrad of the product that reads h
+  at::Tensor h;        // likewise, where wgrad comes later
 };
 
 // Nobody else holds the memory, and no second backward pass will read it.
@@ -82,7 +83,7 @@ at::Tensor checked(const at::Tensor& gu) {
 }  // namespace
 
 Activation swiglu(const at::Tensor& gu, bool want_amax, std::shared_ptr<GradientAmax> gradients) {
-  Saved saved{checked(gu), std::move(gradients), {}, {}};
+  Saved saved{checked(gu), std::move(gradients), {}, {}, {}};
   Activation h;
   {
     at::NoGradGuard no_grad;
@@ -121,7 +122,7 @@ at::Tensor swiglu(const at::Tensor& g_in, const at::Tensor& u_in) {
 }
 
 at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepContext& step, std::shared_ptr<GradientAmax> gradients) {
-  auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}, {}});
+  auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}, {}, {}});
   check(gu.size(1) == 2 * fused.in_features(), "{}: expected an input of [tokens, 2 * {}], found {}", fused.weights.front()->name,
         fused.in_features(), fmt::join(gu.sizes(), " x "));
   std::vector<at::Tensor> inputs = {gu};
@@ -129,6 +130,7 @@ at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepCo
   LinearOptions options;
   options.step = step, options.keep = records(inputs), options.out = gu.scalar_type();
   options.x_again = [saved] {
+    if (saved->h.defined()) return std::exchange(saved->h, at::Tensor());
     saved->dgu = backward(saved->dh, *saved, true);
     return std::exchange(saved->dh, at::Tensor());
   };
@@ -141,10 +143,16 @@ at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepCo
   }
   at::Tensor y = std::move(call.y);
   if (options.keep) {
-    connect("swiglu_linear", inputs, {&y}, [call = std::move(call), saved, &fused](const variable_list& g) -> variable_list {
+    connect("swiglu_linear", inputs, {&y}, [call = std::move(call), saved, &fused, step](const variable_list& g) -> variable_list {
       saved->dh = call.dgrad(g[0], true);
-      call.wgrad();
       variable_list result(1 + fused.weights.size());
+      if (step.gradients && step.gradients->later) {
+        result[0] = backward(saved->dh, *saved, true);
+        saved->h = std::exchange(saved->dh, at::Tensor()), saved->gu = at::Tensor();
+        step.form_gradients([wgrad = call.wgrad, &fused] { wgrad(), fused.gradients_ready(); });
+        return result;
+      }
+      call.wgrad();
       result[0] = saved->dgu.defined() ? std::exchange(saved->dgu, at::Tensor()) : backward(saved->dh, *saved);
       saved->dh = at::Tensor();
       fused.gradients_ready();

@@ -69,6 +69,13 @@ struct Weight {
   }
 };
 
+// Gradients of weights that a backward pass leaves for later, so that whoever waits for those of its input need not wait for them.
+struct WeightGradients {
+  bool later = false;  // else they are formed at once
+  std::vector<std::function<void()>> left;
+  void form(std::function<void()> work) { later ? left.push_back(std::move(work)) : work(); }
+};
+
 // Where a forward pass and its backward stand in the run: the counters of every random draw (numerics.md section 4), so
 // that draws depend neither on micro-batching nor on the number of processes. It goes with the call, by value: micro-batches may
 // interleave.
@@ -83,6 +90,9 @@ struct StepContext {
   bool last_pass = false;
   // Of a block that the backward pass computes again and that keeps some results for it (ops/saves.h); else null.
   std::shared_ptr<Saves> saves{};
+  std::shared_ptr<WeightGradients> gradients{};  // null: all are formed at once
+
+  void form_gradients(std::function<void()> work) const { gradients ? gradients->form(std::move(work)) : work(); }
 };
 
 }  // namespace halftone

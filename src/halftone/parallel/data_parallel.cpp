@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/stored_weight.h"
@@ -27,6 +28,10 @@ std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char*
   return std::make_unique<comm::Communicator>(watch, name, std::move(ranks), device);
 }
 
+bool reshards(const ParallelismConfig& p) {
+  return p.fsdp_reshard_after_forward == "always" || (p.fsdp_reshard_after_forward == "default" && p.pipeline_parallel_degree == 1);
+}
+
 DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options) : options_(options) {
   const int64_t rank = watch.rank();
   const auto domain = [&](const char* axis) {
@@ -45,12 +50,10 @@ DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const Dat
 void DataParallel::attach(nn::Model& model, nn::ParameterStore& store, const nn::StorageOptions& storage) {
   head_ = model.blocks() + 1;
   groups_.clear(), places_.assign(static_cast<size_t>(head_ + 1), {});
-  const bool tied = model.size().tied;
-  bool blocks_seen = false;
+  tied_ = model.size().tied;
   for (nn::ParameterStore::Unit& unit : store.units()) {
-    const int64_t block = unit.parameters.front()->block;
-    blocks_seen = blocks_seen || block >= 0;
-    std::vector<Group*>& place = places_[static_cast<size_t>(block >= 0 ? block + 1 : blocks_seen && !tied ? head_ : 0)];
+    const int64_t of_model = nn::place_of(*unit.parameters.front(), model.blocks());
+    std::vector<Group*>& place = places_[static_cast<size_t>(tied_ && of_model == head_ ? 0 : of_model)];
     const Domain* domain = unit.parameters.front()->expert ? &experts_ : &dense_;
     auto group = std::ranges::find(place, domain, &Group::domain);
     if (group == place.end()) {
@@ -193,7 +196,7 @@ void DataParallel::before_forward(int64_t unit) {
 void DataParallel::before_backward(int64_t unit) {
   if (!sharded()) return;
   if (unit > 0) gather_unit(unit, unit > 1 ? unit - 1 : -1);  // tables of embeddings are not read
-  if (unit == 0 && tied()) return;
+  if (unit == 0 && tied_) return;
   for (Group* group : groups_of(unit)) begin_gradients(*group);
 }
 
@@ -202,13 +205,13 @@ void DataParallel::begin_gradients(Group& group) {
   Slot& slot = *group.slot;
   if (slot.gradients_of != nullptr && slot.gradients_of != &group) settle(*slot.gradients_of);
   slot.gradients_of = &group;
-  if (!options_.reshard && pass_ > 1) return;
+  if (!options_.reshard && std::exchange(group.begun, true)) return;
   settle(group);
   for (nn::Parameter* p : group.parameters) p->weight.grad_is_stale = true;
 }
 
 void DataParallel::after_backward(int64_t unit) {
-  if (tied() && unit == head_) return;  // the embedding adds to them
+  if (tied_ && unit == head_) return;  // the embedding adds to them
   for (Group* group : groups_of(unit)) {
     if (last_pass_ || (group->domain->sharded() && options_.reshard)) reduce(*group);
   }
@@ -243,6 +246,7 @@ void DataParallel::reduce(Group& group) {
       t = rounded;
     }
   }
+  group.last = last_pass_;
   group.reductions.push_back({group.domain->reductions->reduce_scatter(to, from), part});
 }
 
@@ -270,18 +274,11 @@ void DataParallel::settle(Group& group) {
     group.reduced = true;
   }
   group.reductions.clear();
-  if (last_pass_) add_over_replicas(group);
+  if (group.last) add_over_replicas(group);
 }
 
 void DataParallel::begin_step() {
-  pass_ = 0;
-  for (Group& group : groups_) group.reduced = false;
-}
-
-void DataParallel::begin_pass(bool last) {
-  // Reductions of the pass before, which may still be under way, are not its sums' last.
-  for (Group& group : groups_) settle(group);
-  ++pass_, last_pass_ = last;
+  for (Group& group : groups_) group.begun = group.reduced = false;
 }
 
 void DataParallel::finish_gradients() {
@@ -325,6 +322,7 @@ void DataParallel::weights_changed() {
 std::string DataParallel::text() const {
   const int64_t replicas = replicas_ ? replicas_->size() : 1;
   const char* reduce = options_.reduce == at::kFloat ? "float32" : "bfloat16";
+  if (!sharded() && replicas == 1) return "no data parallelism";
   if (!sharded()) return fmt::format("DDP: {} replicas, gradients are added up in {}", replicas, reduce);
   const std::string experts = experts_.sharded() ? fmt::format(", of experts {}", experts_.shards().count) : "";
   return fmt::format("{}: {} shards{}{}, weights {}, gradients are added up in {}", replicas > 1 ? "HSDP" : "FSDP", shards().count, experts,

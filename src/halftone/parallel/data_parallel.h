@@ -15,6 +15,9 @@ namespace halftone::parallel {
 // Among these ranks of the job; null where they are this one alone.
 std::unique_ptr<comm::Communicator> communicator(comm::Watch& watch, const char* name, std::vector<int64_t> ranks, at::Device device);
 
+// fsdp_reshard_after_forward: by default a pipeline's weights stay gathered, which its micro-batches read in turn.
+bool reshards(const ParallelismConfig& parallelism);
+
 struct DataParallelOptions {
   at::Device device = at::kCPU;
   at::ScalarType reduce = at::kFloat;  // training.mixed_precision_reduce: in which gradients travel; they are kept in float32
@@ -43,7 +46,7 @@ class DataParallel : public nn::UnitAccess {
 
   // Of a step, in this order: begin_step, begin_pass and the pass of each micro-batch, finish_gradients, add_up.
   void begin_step();
-  void begin_pass(bool last);
+  void begin_pass(bool last) { last_pass_ = last; }
   void before_forward(int64_t unit) override;
   void before_backward(int64_t unit) override;
   void after_backward(int64_t unit) override;
@@ -86,14 +89,14 @@ class DataParallel : public nn::UnitAccess {
     std::vector<at::Tensor> codes, own_codes;  // likewise of stored weights, which stay gathered until they change
     bool codes_are_old = true;
     std::vector<at::Tensor> full_gradients, gradients;  // of the reduction; the latter are views of the store's
-    bool reduced = false;                               // in this step
+    bool begun = false, reduced = false;                // in this step
+    bool last = false;                                  // the reduction that is under way is the step's last
     std::optional<comm::Pending> gather;
     std::vector<Reduction> reductions;
     std::vector<Reduction> sums;  // over replicas, of each unit
   };
-  bool tied() const { return places_.back().empty(); }
   const std::vector<Group*>& groups_of(int64_t unit) const {
-    return tied() && unit == head_ ? places_.front() : places_[static_cast<size_t>(unit)];
+    return tied_ && unit == head_ ? places_.front() : places_[static_cast<size_t>(unit)];
   }
   void assign_slots(const nn::StorageOptions& storage);
   void bind(Group& group, const nn::StorageOptions& storage);
@@ -110,11 +113,11 @@ class DataParallel : public nn::UnitAccess {
   Domain dense_, experts_;
   std::unique_ptr<comm::Communicator> replicas_, world_;  // null where they would join one rank
   bool first_replica_ = true;
-  int64_t head_ = 0;  // its place; the embedding's is 0
+  int64_t head_ = 0;   // its place; the embedding's is 0
+  bool tied_ = false;  // the head reads the embedding's weights, which are in one group
   std::deque<Group> groups_;
-  std::vector<std::vector<Group*>> places_;  // of each unit's place; the last is empty where the head reads the embedding's weights
+  std::vector<std::vector<Group*>> places_;  // of each unit's place; empty where another stage of a pipeline has it
   std::vector<std::unique_ptr<Slot>> slots_;
-  int64_t pass_ = 0;  // of the step, from 1
   bool last_pass_ = false;
   at::Tensor rank_losses_;
 };

@@ -15,6 +15,7 @@ Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& 
   const std::string& format = parallelism.expert_parallel_dispatch_dtype;
   if (!format.empty()) groups_.expert_format = find_linear_recipe(format == "mxfp8" ? "mxfp8_e4m3" : format)->x_forward;
   data_ = std::make_unique<DataParallel>(watch, mesh, options);
+  if (mesh.size("pp") > 1) pipeline_ = std::make_unique<Pipeline>(watch, mesh, parallelism, options.device);
 }
 
 void Plan::add_up_parts(nn::ParameterStore& store) {
@@ -60,7 +61,7 @@ std::vector<at::Tensor> Plan::counted_gradients(const nn::ParameterStore& store)
 }
 
 std::string Plan::text() const {
-  std::string text = data_->text();
+  std::string text = (pipeline_ ? pipeline_->text() + "; " : "") + data_->text();
   if (tensor_)
     text += fmt::format("; tensor parallel: {} processes{}", tensor_->size(), groups_.sequence_shards ? " with sequence shards" : "");
   return text;

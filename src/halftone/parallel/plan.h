@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "halftone/nn/groups.h"
-#include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/pipeline.h"
 
 namespace halftone::parallel {
 
@@ -15,11 +15,12 @@ class Plan {
   Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options);
 
   DataParallel& data() { return *data_; }
+  Pipeline* pipeline() const { return pipeline_.get(); }  // null: one stage
   const nn::Groups& groups() const { return groups_; }
   const comm::Mesh& mesh() const { return mesh_; }
   int64_t rank() const { return rank_; }
   // Whether this process's sums of losses and labels count: others may compute the same.
-  bool counts_loss() const { return groups_.first_of_tensor(); }
+  bool counts_loss() const { return groups_.first_of_tensor() && (!pipeline_ || pipeline_->last()); }
   // Gradients of which each process of the tensor group has a part become their sums, in the units' buffers.
   void add_up_parts(nn::ParameterStore& store);
   // The gradients of the units whose squares this process adds to the norm: the others hold some of them, too.
@@ -32,6 +33,7 @@ class Plan {
   std::unique_ptr<comm::Communicator> tensor_, context_, experts_;
   nn::Groups groups_;
   std::unique_ptr<DataParallel> data_;
+  std::unique_ptr<Pipeline> pipeline_;
 };
 
 }  // namespace halftone::parallel

@@ -8,14 +8,21 @@
 
 namespace halftone {
 
-MicroBatch to_device(const Batch& b, const Engine& engine, int64_t first_row) {
-  MicroBatch m;
-  const auto move = [&](const at::Tensor& t) { return t.defined() ? t.to(engine.device(), true) : t; };
-  m.input.tokens = move(b.tokens), m.labels = move(b.labels);
-  m.input.positions = move(b.positions);
-  if (engine.built().block_causal) m.input.documents = documents_of(b.doc_start, engine.device());
-  m.valid_labels = b.valid_labels, m.first_row = first_row;
-  return m;
+std::vector<MicroBatch> to_device(const Batch& b, const Engine& engine, int64_t first_row) {
+  const int64_t rows = b.tokens.size(0), each = engine.pipeline() != nullptr ? engine.pipeline()->microbatch_rows() : rows;
+  std::vector<MicroBatch> all;
+  for (int64_t row = 0; row < rows; row += each) {
+    const int64_t count = std::min(each, rows - row);
+    const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, row, count) : t; };
+    const auto move = [&](const at::Tensor& t) { return t.defined() ? cut(t).to(engine.device(), true) : t; };
+    MicroBatch& m = all.emplace_back();
+    m.input.tokens = move(b.tokens), m.labels = move(b.labels);
+    m.input.positions = move(b.positions);
+    if (engine.built().block_causal) m.input.documents = documents_of(cut(b.doc_start), engine.device());
+    m.valid_labels = count == rows ? b.valid_labels : cut(b.labels).ge(0).sum().item<int64_t>();
+    m.first_row = first_row + row * b.tokens.size(1);
+  }
+  return all;
 }
 
 int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch) {
@@ -48,7 +55,7 @@ std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine) {
   std::vector<MicroBatch> batches;
   for (int64_t a = 0; a < loader.microbatches_per_step() && loader.has_next(); ++a) {
     const Batch batch = loader.next();
-    batches.push_back(to_device(batch, engine, first_token(loader, a, batch)));
+    for (MicroBatch& m : to_device(batch, engine, first_token(loader, a, batch))) batches.push_back(std::move(m));
   }
   loader.load_state(here);
   return batches;

@@ -8,8 +8,8 @@
 
 namespace halftone {
 
-// A loader's batch on the engine's device; `first_row` as in MicroBatch.
-MicroBatch to_device(const Batch& batch, const Engine& engine, int64_t first_row);
+// A loader's batch on the engine's device; `first_row` as in MicroBatch. One micro-batch, or those that a pipeline cuts it into.
+std::vector<MicroBatch> to_device(const Batch& batch, const Engine& engine, int64_t first_row);
 // Index of the first token of the `a`-th micro-batch of this loader's step in the step's global batch.
 int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch);
 // The micro-batches of the loader's next step, which stay its next ones; fewer where the data end.

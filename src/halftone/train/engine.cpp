@@ -89,8 +89,6 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
   }
-  model.set_recompute(recompute_plan(model, config, options.device));
-  model.set_residual_dtype(float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual"));
   model.set_z_loss(config.training.z_loss);
   if (options.plan != nullptr) {
     model.set_groups(options.plan->groups());
@@ -104,6 +102,15 @@ Engine::Engine(const JobConfig& config, const Options& options)
                                                      : float_type(config.training.mixed_precision_param, "training.mixed_precision_param");
   storage.trainable = options.trainable;
   if (data_parallel() != nullptr) storage.shards = data_parallel()->shards(), storage.expert_shards = data_parallel()->expert_shards();
+  const at::ScalarType residual = float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual");
+  model.set_residual_dtype(residual);
+  std::vector<int64_t> blocks;  // of this process's stages
+  if (pipeline() != nullptr) {
+    pipeline()->attach(model, c10::promoteTypes(residual, storage.compute));
+    storage.wanted = [this](const nn::Parameter& p) { return pipeline()->has(p); };
+    blocks = pipeline()->blocks();
+  }
+  model.set_recompute(recompute_plan(model, config, options.device, blocks));
   // On a GPU the allocation fails, with a message; the system would end the process without one.
   const int64_t moments = options.trainable ? nn::ParameterStore::least_numel(model, storage) * moment_bytes(config.optimizer) : 0;
   if (options.device.is_cpu()) require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
@@ -184,7 +191,6 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
       s.offset = p->offset, s.count = p->held(), s.first_index = static_cast<uint64_t>(p->first_index());
       s.lr = config.lr, s.weight_decay = config.weight_decay;
       if (group >= 0) {
-        ++claimed[group];
         s.lr = config.param_groups[group].number("lr").value_or(config.lr);
         s.weight_decay = config.param_groups[group].number("weight_decay").value_or(config.weight_decay);
       }
@@ -192,6 +198,10 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
       base_lr_.back().push_back(s.lr);
     }
   }
+  built_.model->for_each_parameter([&](const nn::Parameter& p) {  // of all stages
+    const int group = p.buffer || p.numel() == 0 ? -1 : group_of(config.param_groups, patterns, p.fqn);
+    if (group >= 0) ++claimed[static_cast<size_t>(group)];
+  });
   for (size_t i = 0; i < claimed.size(); ++i) {
     check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that an earlier one does not claim",
           config.param_groups[i].pattern);
@@ -211,16 +221,22 @@ void Engine::set_seed(uint64_t seed) {
 void Engine::forward_backward(std::span<const MicroBatch> batches, double scale, const at::Tensor& factor) {
   outcome_.zero_();
   at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
+  std::vector<parallel::StageInput> of_stages;
   for (const MicroBatch& b : batches) {
     nn::ModelInput input = input_of(b);
     input.loss_factor = factor;
-    const bool last = &b == &batches.back();
+    const bool last = pipeline() == nullptr && &b == &batches.back();
     input.step.last_pass = host_states_ || sharded() || last;  // who puts states or weights out has no room for codes between passes
+    if (pipeline() != nullptr) {
+      of_stages.push_back({std::move(input), b.labels});
+      continue;
+    }
     if (data_parallel() != nullptr) data_parallel()->begin_pass(last);
     nn::Pass pass(*built_.model, input, b.labels, scale, true, data_parallel());
     pass.backward();
     loss_sum.add_(pass.loss_sum());
   }
+  if (pipeline() != nullptr) pipeline()->run(of_stages, scale, true, *data_parallel(), loss_sum);
   if (data_parallel() != nullptr) data_parallel()->finish_gradients();
   if (!sharded()) store_.complete_gradients();
   if (options_.plan != nullptr) options_.plan->add_up_parts(store_);
@@ -274,7 +290,9 @@ void Engine::update(double lr_factor, double loss_limit) {
   if (data_parallel() != nullptr) seen_.narrow(0, outcome_.numel(), data_parallel()->ranks()).copy_(data_parallel()->rank_losses(), true);
   std::function<void(at::Tensor&)> add_loads;
   if (data_parallel() != nullptr) add_loads = [this](at::Tensor& loads) { data_parallel()->sum(loads); };
-  experts_->settle(outcome_.view(at::kByte).narrow(0, offsetof(StepOutcome, updated), 1).ne(0), add_loads);
+  std::function<void(at::Tensor&)> add_stages;
+  if (pipeline() != nullptr) add_stages = [this](at::Tensor& numbers) { pipeline()->sum(numbers); };
+  experts_->settle(outcome_.view(at::kByte).narrow(0, offsetof(StepOutcome, updated), 1).ne(0), add_loads, add_stages);
   if (arrived_) {
     arrived_->record(c10::impl::VirtualGuardImpl(options_.device.type()).getStream(options_.device));
   } else if (!arrived_outcome().updated) {
@@ -319,11 +337,21 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
   return result();
 }
 
-double Engine::evaluate(const MicroBatch& batch) {
+double Engine::evaluate(std::span<const MicroBatch> batches) {
   at::NoGradGuard no_grad;
-  nn::ModelInput input = input_of(batch);
-  input.step.last_pass = sharded();  // as in training
-  return nn::Pass(*built_.model, input, batch.labels, 1.0, false, data_parallel()).loss_sum().item<double>();
+  at::Tensor sum = at::zeros({}, outcome_.options());
+  std::vector<parallel::StageInput> of_stages;
+  for (const MicroBatch& b : batches) {
+    nn::ModelInput input = input_of(b);
+    input.step.last_pass = sharded();  // as in training
+    if (pipeline() != nullptr) {
+      of_stages.push_back({std::move(input), b.labels});
+    } else {
+      sum += nn::Pass(*built_.model, input, b.labels, 1.0, false, data_parallel()).loss_sum();
+    }
+  }
+  if (pipeline() != nullptr) pipeline()->run(of_stages, 1.0, false, *data_parallel(), sum);
+  return sum.item<double>();
 }
 
 std::vector<std::string> Engine::memory_table() const {

@@ -62,7 +62,10 @@ class Engine {
   void drop_gradients();
   // The three parts.
   StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor);
-  double evaluate(const MicroBatch& batch);  // sum of cross-entropies in nats, of this process
+  // Sum of cross-entropies in nats, of this process: of a pipeline's stages the last one has it.
+  double evaluate(std::span<const MicroBatch> batches);
+  double evaluate(const MicroBatch& batch) { return evaluate(std::span(&batch, 1)); }
+  parallel::Pipeline* pipeline() const { return options_.plan != nullptr ? options_.plan->pipeline() : nullptr; }
 
   nn::Model& model() { return *built_.model; }
   nn::ParameterStore& store() { return store_; }

@@ -24,7 +24,8 @@ ExpertLoads::ExpertLoads(nn::Module& model, at::Device device, bool force_balanc
                     at::TensorOptions().dtype(at::kDouble).pinned_memory(!device.is_cpu()));
 }
 
-void ExpertLoads::settle(const at::Tensor& updated, const std::function<void(at::Tensor&)>& add_up) {
+void ExpertLoads::settle(const at::Tensor& updated, const std::function<void(at::Tensor&)>& add_up,
+                         const std::function<void(at::Tensor&)>& add_stages) {
   if (layers_.empty()) return;
   std::vector<at::Tensor> loads, biases;
   for (nn::MoE* m : layers_) loads.push_back(m->load());
@@ -34,9 +35,12 @@ void ExpertLoads::settle(const at::Tensor& updated, const std::function<void(at:
     layers_[i]->load().copy_(sums[static_cast<int64_t>(i)]);
     layers_[i]->balance(updated);
     const nn::Parameter* bias = layers_[i]->expert_bias();
-    biases.push_back(bias != nullptr ? bias->master.abs().max().to(at::kDouble) : at::zeros({}, sums.options()));
+    const bool has = bias != nullptr && bias->master.defined();
+    biases.push_back(has ? bias->master.abs().max().to(at::kDouble) : at::zeros({}, sums.options()));
   }
-  seen_.copy_(at::cat({sums, at::stack(biases).unsqueeze(1)}, 1), true);
+  at::Tensor largest = at::stack(biases);
+  if (add_stages) add_stages(largest);
+  seen_.copy_(at::cat({sums, largest.unsqueeze(1)}, 1), true);
 }
 
 void ExpertLoads::forget() {

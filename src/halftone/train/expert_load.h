@@ -25,7 +25,9 @@ class ExpertLoads {
   ExpertLoads(nn::Module& model, at::Device device, bool force_balance);
   // When the step is judged: biases move where `updated`, a boolean on the device, is true. `add_up` makes a sum over all processes of what
   // it is given. Waits for nothing; read() gives the figures once the device is done.
-  void settle(const at::Tensor& updated, const std::function<void(at::Tensor&)>& add_up);
+  // `add_stages`: over those that have other layers.
+  void settle(const at::Tensor& updated, const std::function<void(at::Tensor&)>& add_up,
+              const std::function<void(at::Tensor&)>& add_stages = nullptr);
   void forget();  // of a step that is dropped
   std::vector<ExpertLoad> read() const;
 

@@ -111,7 +111,7 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   parallel::DataParallelOptions options;
   options.device = device;
   options.reduce = config.training.mixed_precision_reduce == "bfloat16" ? at::kBFloat16 : at::kFloat;
-  options.reshard = config.parallelism.fsdp_reshard_after_forward != "never";
+  options.reshard = parallel::reshards(config.parallelism);
   plan_ = std::make_unique<parallel::Plan>(*watch_, *mesh_, config.parallelism, options);
   log_info("{} processes, {} on this host; {}", world(), on_host_, plan_->text());
   if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs of steps are off: collectives would be in them");

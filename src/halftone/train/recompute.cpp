@@ -52,9 +52,16 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config, const
   return plan;
 }
 
-nn::RecomputePlan recompute_plan(nn::Model& model, const JobConfig& config, c10::Device device) {
+nn::RecomputePlan recompute_plan(nn::Model& model, const JobConfig& config, c10::Device device, const std::vector<int64_t>& own) {
   const ActivationCheckpointConfig& c = config.activation_checkpoint;
-  if (c.mode != "memory_budget") return recompute_plan(c, std::vector<RecomputeCost>(static_cast<size_t>(model.blocks())));
+  if (c.mode != "memory_budget") {
+    const auto blocks = static_cast<size_t>(model.blocks());
+    const nn::RecomputePlan counted = recompute_plan(c, std::vector<RecomputeCost>(own.empty() ? blocks : own.size()));
+    if (own.empty()) return counted;
+    nn::RecomputePlan plan(blocks, Recompute::none);
+    for (size_t i = 0; i < own.size(); ++i) plan[static_cast<size_t>(own[i])] = counted[i];
+    return plan;
+  }
   const EstimateDevice of = estimate_device("", hardware_of(device), 0);
   nn::RecomputePlan plan = StepShape(model, config, of).recompute;
   log_info("Recomputation: {}", recompute_text(c, plan));

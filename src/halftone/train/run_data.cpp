@@ -35,7 +35,8 @@ std::optional<std::vector<MicroBatch>> RunData::next_step() {
         return std::nullopt;
       }
       const Batch batch = loader_->next();
-      if (!left_out) batches.push_back(to_device(batch, engine_, first_token(*loader_, a, batch)));
+      if (left_out) continue;
+      for (MicroBatch& m : to_device(batch, engine_, first_token(*loader_, a, batch))) batches.push_back(std::move(m));
     }
     wait_.batches += loader_->microbatches_per_step();
     if (left_out) log_warning("the rows from {} of epoch {} on are left out", rows_.row, rows_.epoch);

@@ -4,6 +4,7 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -136,6 +137,8 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
   if (config.quantize.recipe_text) state["recipe"] = *config.quantize.recipe_text;
   s.state_json = state.dump(1);
   if (model_only) return s;
+  constexpr std::array kAxes = {"dp_replicate", "fsdp", "tp"};  // of the processes that have a pipeline's stage
+  const bool first_of_stage = std::all_of(kAxes.begin(), kAxes.end(), [&](const char* axis) { return ranks.place(axis).first == 0; });
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::TensorOptions().dtype(at::kDouble)); };
   for (const Engine::NamedState& state : engine.optimizer_states()) {
     const std::string prefix = "optim.state." + state.fqn + ".", group = "optim.param_groups." + state.fqn + ".";
@@ -145,7 +148,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
       if (state.exp_avg_sq.defined()) s.optim.push_back(part_of(**p, prefix + "exp_avg_sq", state.exp_avg_sq));
       for (const auto& [name, tensor] : state.more) s.optim.push_back(part_of(**p, prefix + name, tensor));
     }
-    if (ranks.rank != 0) continue;
+    if (!first_of_stage) continue;
     s.optim.push_back({prefix + "step", scalar(static_cast<double>(engine.updates()))});
     s.optim.push_back({group + "lr", scalar(state.segment->lr)});
     s.optim.push_back({group + "weight_decay", scalar(state.segment->weight_decay)});
@@ -194,7 +197,7 @@ void restore_model(Engine& engine, const LoadedStep& step) {
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  step.check_model_names(names);
+  step.check_model_names(names, engine.pipeline() != nullptr);
   for (nn::Parameter* p : engine.store().parameters()) {
     if (absent(*p) && p->copy_of.empty()) {
       nn::ParameterStore::initialize(*p, engine.seed());

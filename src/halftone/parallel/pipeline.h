@@ -1,0 +1,95 @@
+#pragma once
+#include <array>
+#include <compare>
+#include <list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/stages.h"
+
+namespace halftone::parallel {
+
+struct StageInput {
+  nn::ModelInput input;
+  at::Tensor labels;
+};
+
+// Pipeline parallelism over the mesh's `pp` axis: each rank has one or several stages of a model, ranges of its units, and works through a
+// schedule's actions in order. What a stage hands on travels as one tensor, x + branch, and its gradient as one. Messages of one kind
+// between two ranks arrive in the order in which the schedule sends them, whatever order the receiver needs them in: it keeps what comes
+// early. A send is never waited for before what it sent is answered, so that no order of actions can hang.
+class Pipeline {
+ public:
+  // All ranks call it. Mesh and watch outlive it.
+  Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& config, at::Device device);
+
+  // Divides the model into stages; before its parameters get memory. stream: dtype of what units hand on.
+  void attach(nn::Model& model, at::ScalarType stream);
+  bool has(const nn::Parameter& parameter) const { return holds_.at(static_cast<size_t>(nn::place_of(parameter, model_->blocks()))); }
+  std::vector<int64_t> blocks() const;  // of this rank's stages
+  // Has the last stage, where losses are.
+  bool last() const { return last_; }
+  int64_t microbatch_rows() const { return config_.pipeline_parallel_microbatch_size; }
+
+  // The micro-batches of one step, or with `train` false of one evaluation; adds the sum of their losses where the last stage is.
+  void run(std::span<const StageInput> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum);
+  void sum(at::Tensor& numbers);  // become those of all stages
+  std::string text() const;       // for the log
+
+ private:
+  enum Flow { kStream, kGradient };
+  struct Message {
+    Flow flow;
+    int64_t stage, microbatch;  // of who reads it
+    auto operator<=>(const Message&) const = default;
+  };
+  struct Arrival {
+    at::Tensor tensor;
+    std::optional<comm::Pending> pending;
+  };
+  // Messages of one kind from one rank, in the order of its sends.
+  struct Channel {
+    std::vector<Message> messages;
+    size_t next = 0;  // to be received
+  };
+  // A schedule as this rank runs it.
+  struct Prepared {
+    std::vector<Action> actions;
+    std::vector<bool> last;                                // whether the action is its stage's last one that adds to gradients
+    std::map<std::pair<Flow, int64_t>, Channel> channels;  // by sender
+  };
+  struct Sent {
+    Message answer;  // comes when what was sent has been read
+    comm::Pending pending;
+    at::Tensor tensor;
+  };
+  Prepared& prepared(int64_t microbatches, bool train);
+  std::optional<Message> needed(const Action& action) const;
+  comm::Communicator& link(Flow flow, int64_t from, int64_t to) { return *links_[flow][from < to ? 1 : 0]; }
+  void expect(Prepared& plan, const Action& action, std::span<const StageInput> batches);
+  at::Tensor take(Prepared& plan, const Action& action, std::span<const StageInput> batches);
+  void deliver(const Message& message, const at::Tensor& tensor);
+
+  comm::Watch& watch_;
+  const ParallelismConfig config_;
+  at::Device device_;
+  int64_t ranks_, rank_;                                                     // along pp
+  std::array<std::array<std::unique_ptr<comm::Communicator>, 2>, 2> links_;  // by flow, and whether to a higher rank
+
+  nn::Model* model_ = nullptr;
+  at::ScalarType stream_ = at::kFloat;
+  std::vector<StageUnits> stages_;
+  std::vector<int64_t> rank_of_;  // of each stage
+  std::vector<bool> holds_;       // of each unit
+  bool last_ = false;
+  std::map<std::pair<int64_t, bool>, Prepared> prepared_;
+  std::map<Message, Arrival> arrived_;
+  std::list<Sent> sent_;
+};
+
+}  // namespace halftone::parallel

@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+
+#include "halftone/parallel/schedule.h"
+
+namespace halftone::parallel {
+
+// Ranks below one another, time to the right, by simulate().
+std::string schedule_text(const Schedule& schedule, const Timeline& timeline);
+std::string schedule_svg(const Schedule& schedule, const Timeline& timeline, const std::string& title);
+
+}  // namespace halftone::parallel

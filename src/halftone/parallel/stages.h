@@ -1,0 +1,21 @@
+#pragma once
+#include <vector>
+
+#include "halftone/config/parallelism_config.h"
+#include "halftone/parallel/schedule.h"
+
+namespace halftone::parallel {
+
+// Units of a model that one stage has, by their place: 0 is the embedding, then come the blocks, and last norm and head.
+struct StageUnits {
+  int64_t first = 0, end = 0;
+  bool has(int64_t unit) const { return unit >= first && unit < end; }
+};
+
+// The stages of a model of so many layers (platform.md 9.5). Error naming the fields where they make none.
+std::vector<StageUnits> split_stages(const ParallelismConfig& config, int64_t layers);
+
+// What [parallelism] asks for, of so many micro-batches and stages.
+Schedule schedule_of(const ParallelismConfig& config, int64_t stages, int64_t microbatches);
+
+}  // namespace halftone::parallel

@@ -1,0 +1,166 @@
+#include "halftone/parallel/schedule.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "halftone/base/error.h"
+#include "halftone/parallel/schedule_drawing.h"
+#include "halftone/parallel/stages.h"
+
+namespace halftone::parallel {
+namespace {
+
+constexpr const char* kNames[] = {"GPipe", "1F1B", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"};
+
+std::string error_of(auto&& call) {
+  try {
+    call();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "no error";
+}
+
+TEST(Schedule, EveryOneIsCompleteAndRuns) {
+  for (const char* name : kNames) {
+    for (const int64_t ranks : {2, 3, 4, 8}) {
+      for (const int64_t each : {1, 2, 3}) {
+        if (each != (is_single_stage(name) ? 1 : 2) && (each != 3 || is_single_stage(name) || is_v_shaped(name))) continue;
+        for (int64_t microbatches = 1; microbatches <= 17; ++microbatches) {
+          const Schedule s = make_schedule(name, ranks, each * ranks, microbatches);
+          const Timeline t = simulate(s);  // throws what is wrong
+          EXPECT_EQ(s.microbatches, microbatches);
+          EXPECT_LE(*std::max_element(t.most_alive.begin(), t.most_alive.end()), each * microbatches);
+          // No schedule waits longer than one that begins the next micro-batch when the last has ended.
+          EXPECT_LE(t.length, 3 * microbatches * each * ranks) << name;
+        }
+      }
+    }
+  }
+}
+
+// What the papers say of bubbles and of what is kept.
+TEST(Schedule, BubblesAndMemoryAreThoseOfTheFormulas) {
+  for (const int64_t pp : {2, 3, 4, 8}) {
+    for (const int64_t m : {pp, 2 * pp, 4 * pp}) {
+      const auto run = [&](const char* name, int64_t each) { return simulate(make_schedule(name, pp, each * pp, m)); };
+      const auto share = [&](int64_t idle, int64_t work) { return static_cast<double>(idle) / static_cast<double>(idle + work); };
+      const Timeline gpipe = run("GPipe", 1), one = run("1F1B", 1), interleaved = run("Interleaved1F1B", 2), bfs = run("LoopedBFS", 3);
+      EXPECT_NEAR(gpipe.bubble, share(pp - 1, m), 1e-12);
+      EXPECT_NEAR(one.bubble, share(pp - 1, m), 1e-12);
+      EXPECT_NEAR(interleaved.bubble, share(pp - 1, 2 * m), 1e-12);
+      EXPECT_NEAR(bfs.bubble, share(pp - 1, 3 * m), 1e-12);
+      for (int64_t r = 0; r < pp; ++r) {
+        EXPECT_EQ(gpipe.most_alive[static_cast<size_t>(r)], m);
+        EXPECT_EQ(one.most_alive[static_cast<size_t>(r)], pp - r);
+      }
+      const Timeline zero = run("InterleavedZeroBubble", 2), v = run("ZBVZeroBubble", 2), dual = run("DualPipeV", 2);
+      EXPECT_LT(zero.bubble, interleaved.bubble);
+      EXPECT_LE(v.bubble, zero.bubble);
+      EXPECT_LE(dual.bubble, zero.bubble);
+      EXPECT_LE(*std::max_element(v.most_alive.begin(), v.most_alive.end()), 2 * pp);
+      EXPECT_LE(*std::max_element(dual.most_alive.begin(), dual.most_alive.end()), 2 * pp + 1);
+      EXPECT_EQ(interleaved.most_alive[0], pp * 3 - 1 + (m == pp ? -(pp - 1) : 0));
+    }
+  }
+}
+
+TEST(Schedule, OneForwardOneBackwardIsThatOfThePaper) {
+  EXPECT_EQ(schedule_csv(make_schedule("1F1B", 3, 3, 4)),
+            "0F0,0F1,0F2,0B0,0F3,0B1,0B2,0B3\n"
+            "1F0,1F1,1B0,1F2,1B1,1F3,1B2,1B3\n"
+            "2F0,2B0,2F1,2B1,2F2,2B2,2F3,2B3\n");
+}
+
+TEST(Schedule, FilesComeBack) {
+  for (const char* name : kNames) {
+    const int64_t stages = is_single_stage(name) ? 3 : 6;
+    const std::string csv = schedule_csv(make_schedule(name, 3, stages, 7));
+    EXPECT_EQ(schedule_csv(parse_schedule(csv, "f", 3, stages)), csv) << name;
+  }
+  const Schedule s = parse_schedule(" 0F0 ,,0F1, 0B0,0B1\r\n,1F0,1B0,1F1,1I1,1W1\n", "f", 2, 2);
+  EXPECT_EQ(schedule_csv(s), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1I1,1W1\n");
+  EXPECT_EQ(schedule_csv(repeated(parse_schedule("0F0,0B0\n1F0,1B0\n", "f", 2, 2), 2)), "0F0,0B0,0F1,0B1\n1F0,1B0,1F1,1B1\n");
+}
+
+TEST(Schedule, ErrorsNameLineAndCell) {
+  const auto error = [](const char* csv, int64_t stages = 2) { return error_of([&] { parse_schedule(csv, "f.csv", 2, stages); }); };
+  EXPECT_EQ(error("0F0,0B0\n1F0,1X0\n"), "f.csv, line 2, cell 2: expected <stage><F|I|W|B><microbatch> such as 0F3, found '1X0'");
+  EXPECT_EQ(error("0F0,0B0\n1F0,1B\n"), "f.csv, line 2, cell 2: expected <stage><F|I|W|B><microbatch> such as 0F3, found '1B'");
+  EXPECT_EQ(error("0F0,0B0\n1F0,,2B0\n"), "f.csv, line 2, cell 3: stage 2 of 2; stages follow from [parallelism]");
+  EXPECT_EQ(error("0F0,0B0\n"), "f.csv: expected 2 lines, one for each rank of the pipeline, found 1");
+  EXPECT_EQ(error("0F0,0B0\n1F0,1B0\n0F1\n"), "f.csv: expected 2 lines, one for each rank of the pipeline, found more");
+  EXPECT_EQ(error("0F0,0B0\n1F0,1B0,1F0\n"), "f.csv, line 2, cell 3: 1F0 is there twice");
+  EXPECT_EQ(error("0F0,0B0,0W0\n1F0,1B0\n"), "f.csv, line 1, cell 3: 0W0 is there twice");
+  EXPECT_EQ(error("0F0,0B0\n1F0,1I0\n"), "f.csv: 1W0 is missing: every stage needs every micro-batch's F, and B or I and W");
+  EXPECT_EQ(error("0F0,0B0,0F1\n1F0,1B0,0B1,1F1,1B1\n"), "f.csv, line 2, cell 3: 0B1 is of a stage that line 1 has");
+  EXPECT_EQ(error("0B0,0F0\n1F0,1B0\n"), "f.csv, line 1, cell 1: 0B0 never can run: it waits for what comes later");
+  EXPECT_EQ(error("0F0,0F1,0B1,0B0\n1F0,1B0,1W1,1F1,1I1\n"), "f.csv, line 1, cell 3: 0B1 never can run: it waits for what comes later");
+  EXPECT_EQ(error("0F999999\n1F0\n"), "f.csv: 2 stages and 1000000 micro-batches take 4000000 cells or more, found 2");
+  EXPECT_EQ(error("0F99999999999999999999\n1F0\n"),
+            "f.csv, line 1, cell 1: expected <stage><F|I|W|B><microbatch> such as 0F3, found '0F99999999999999999999'");
+  EXPECT_NE(error_of([] { read_schedule("/nowhere.csv", 2, 2); }).find("/nowhere.csv: "), std::string::npos);
+  EXPECT_NE(error_of([] { make_schedule("1F1B", 2, 4, 4); }).find("has one stage on each rank"), std::string::npos);
+}
+
+std::vector<std::pair<int64_t, int64_t>> units(const ParallelismConfig& c, int64_t layers) {
+  std::vector<std::pair<int64_t, int64_t>> result;
+  for (const StageUnits& s : split_stages(c, layers)) result.emplace_back(s.first, s.end);
+  return result;
+}
+
+ParallelismConfig config_of(const char* schedule, int64_t ranks) {
+  ParallelismConfig c;
+  c.pipeline_parallel_degree = ranks, c.pipeline_parallel_schedule = schedule;
+  return c;
+}
+
+// Llama 3 8B, 34 slots over 4 stages: 8, 9, 8, 7 layers.
+TEST(Stages, LayersAreSharedOutWithEmbeddingAndHead) {
+  using Units = std::vector<std::pair<int64_t, int64_t>>;
+  EXPECT_EQ(units(config_of("Interleaved1F1B", 2), 32), (Units{{0, 9}, {9, 18}, {18, 26}, {26, 34}}));
+  EXPECT_EQ(units(config_of("1F1B", 2), 6), (Units{{0, 4}, {4, 8}}));
+  ParallelismConfig c = config_of("LoopedBFS", 2);
+  c.pipeline_parallel_layers_per_stage = 1;
+  EXPECT_EQ(units(c, 6).size(), 8U);
+  c.pipeline_parallel_layers_per_stage = 3;
+  EXPECT_NE(error_of([&] { units(c, 6); }).find("layers_per_stage = 3 makes 3 stages"), std::string::npos);
+  c = config_of("1F1B", 4);
+  EXPECT_NE(error_of([&] { units(c, 1); }).find("has 4 stages, more than the 3 layers"), std::string::npos);
+  c.pipeline_parallel_first_stage_less_layers = 4;
+  EXPECT_NE(error_of([&] { units(c, 6); }).find("first_stage_less_layers = 4, but a stage has 3"), std::string::npos);
+  c = config_of("1F1B", 2), c.pipeline_parallel_first_stage_less_layers = 0, c.pipeline_parallel_last_stage_less_layers = 0;
+  EXPECT_EQ(units(c, 5), (Units{{0, 4}, {4, 7}}));
+}
+
+TEST(Stages, ContentsMayBeNamed) {
+  ParallelismConfig c = config_of("1F1B", 2);
+  const auto error = [&](std::vector<StringList> parts) {
+    c.module_fqns_per_model_part = std::move(parts);
+    return error_of([&] { units(c, 2); });
+  };
+  EXPECT_EQ(error({{"tok_embeddings", "layers.0", "layers.1"}, {"output", "norm"}}), "no error");
+  EXPECT_EQ(units(c, 2), (std::vector<std::pair<int64_t, int64_t>>{{0, 3}, {3, 4}}));
+  EXPECT_NE(error({{"tok_embeddings", "layers.1"}, {"layers.0", "norm", "output"}}).find("stage 0 has layers.1 where layers.0"),
+            std::string::npos);
+  EXPECT_NE(error({{"tok_embeddings", "layers.0"}, {"layers.1", "norm"}}).find("norm or output is in no stage"), std::string::npos);
+  EXPECT_NE(error({{"tok_embeddings", "layers.0", "layers.1", "norm"}, {"output"}}).find("stage 1 has output"), std::string::npos);
+  EXPECT_NE(error({{"tok_embeddings", "layers.0", "layers.1", "norm", "output"}, {}}).find("stage 1 is empty"), std::string::npos);
+  EXPECT_NE(error({{"tok_embeddings", "layers.7"}, {"layers.1"}}).find("names layers.7; expected"), std::string::npos);
+}
+
+TEST(Schedule, DrawsRanksAndTime) {
+  const Schedule s = make_schedule("1F1B", 2, 2, 2);
+  EXPECT_EQ(schedule_text(s, simulate(s)),
+            "rank 0   F0 F1       B0---    B1---\n"
+            "rank 1      F0 B0--- F1 B1---\n"
+            "F forward, B backward, each with its micro-batch\n");
+  const std::string svg = schedule_svg(s, simulate(s), "1F1B");
+  EXPECT_EQ(std::count(svg.begin(), svg.end(), '\n'), 3 + 2 + 8 + 1);
+}
+
+}  // namespace
+}  // namespace halftone::parallel
