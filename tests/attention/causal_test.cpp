@@ -86,7 +86,7 @@ struct Data {
     if (p.documents) {
       for (int64_t b = 0; b < s.batch; ++b) {
         int32_t start = 0;
-        for (int32_t j = 0; j < s.kv_len; ++j) {
+        for (int32_t j = 0; j < s.positions(); ++j) {
           if (j - start > 17 + (j * 31 + b * 7) % 190) start = j;
           doc_start.push_back(start);
         }
@@ -218,13 +218,22 @@ INSTANTIATE_TEST_SUITE_P(ValueDims, CausalAttention,
                                          Problem{{2, 70, 333, 4, 2, 48, 0, 8}, false, 1, false}, Problem{{1, 90, 90, 1, 1, 64, 0, 256}},
                                          Problem{{1, 200, 200, 2, 1, 48, 70, 32}, true, 4}));
 
+// Keys of an earlier part of the row: all seen, by documents and windows that reach them from some queries or from none.
+INSTANTIATE_TEST_SUITE_P(Gaps, CausalAttention,
+                         testing::Values(Problem{{2, 64, 64, 4, 2, 32, 0, 0, 64}},
+                                         Problem{{1, 70, 45, 2, 1, 64, 0, 0, 70}, false, 1, false},
+                                         Problem{{2, 150, 90, 2, 1, 32, 0, 0, 150}, true}, Problem{{1, 64, 200, 2, 2, 24, 0, 40, 90}, true},
+                                         Problem{{1, 64, 64, 2, 1, 32, 80, 0, 64}}, Problem{{1, 64, 64, 2, 1, 32, 20, 0, 200}},
+                                         Problem{{2, 150, 90, 2, 1, 32, 100, 0, 150}, true, 4, false}));
+
 TEST(CausalAttention, DecodesFromACache) {
   for (const DType t : {DType::bf16, DType::f32}) {
     for (const Problem& p :
          {Problem{{2, 1, 77, 4, 2, 32}, false, 1, false}, Problem{{1, 3, 130, 4, 1, 64}, true, 1, false},
           Problem{{1, 2, 1, 1, 1, 8}, false, 1, false}, Problem{{2, 1, 77, 4, 2, 32, 20}, false, 1, false},
           Problem{{1, 3, 130, 7, 1, 80, 9}, true, 1, false}, Problem{{1, 2, 30, 1, 1, 8, 1}, false, 1, false},
-          Problem{{1, 3, 130, 4, 2, 192, 0, 128}, true, 1, false}, Problem{{2, 1, 40, 2, 1, 16, 9, 24}, false, 1, false}}) {
+          Problem{{1, 3, 130, 4, 2, 192, 0, 128}, true, 1, false}, Problem{{2, 1, 40, 2, 1, 16, 9, 24}, false, 1, false},
+          Problem{{2, 3, 40, 2, 1, 16, 9, 0, 6}, false, 1, false}, Problem{{1, 2, 30, 2, 1, 16, 0, 0, 40}, true, 1, false}}) {
       Data x(p, t);
       const ReferenceForward expected = reference_forward(x.forward);
       causal_attention_forward(x.forward);

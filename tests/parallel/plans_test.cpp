@@ -27,7 +27,7 @@ struct PlanCase {
 };
 
 std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
-const std::string kTensor2 = degree("tensor", 2), kPipeline2 = degree("pipeline", 2);
+const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("context", 2), kPipeline2 = degree("pipeline", 2);
 const std::string kZeroBubble = "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble";
 
 const std::vector<PlanCase>& plans() {
@@ -51,6 +51,10 @@ const std::vector<PlanCase>& plans() {
       {"pp_fsdp_tp", 8, "llama3", {kPipeline2, kTensor2, kZeroBubble}, kFloat32, 5, 4},
       {"fsdp_tp", 4, "llama3", {kTensor2}},
       {"fsdp_tp_latent", 4, "deepseek_v3", {kTensor2}},
+      {"cp_ep", 2, "deepseek_v3", {kContext2, degree("expert", 2)}},
+      {"cp_tp", 4, "gpt_oss", {kContext2, kTensor2}},
+      {"pp_cp", 4, "llama3", {kPipeline2, kContext2}, kFloat32, 20, 4},
+      {"cp_tp_latent", 4, "deepseek_v3", {kContext2, kTensor2, "--parallelism.context_parallel_rotate_method=alltoall"}},
   };
   return all;
 }

@@ -110,7 +110,8 @@ def as_one(work):
     """Losses of one process; checkpoints of 4 are read by 1, 2, 3 and 8, of DDP too, and each goes on as one process does."""
     one = Run(work, "one")
     one(1)
-    for name, options in [("fsdp", []), ("ddp", ["--parallelism.data_parallel_replicate_degree=2"])]:
+    for name, options in [("fsdp", []), ("ddp", ["--parallelism.data_parallel_replicate_degree=2"]),
+                          ("cp", ["--parallelism.context_parallel_degree=2"])]:
         two = Run(work, name, *options)
         two(2)
         print(f"{name}: losses of 2 processes within {close(two.losses(), one.losses(), 1e-5, name):.1e} of one's")

@@ -28,8 +28,8 @@ void check_dim(const char* name, int dim) {
 
 void check_common(AttentionShape& s, DType dtype, float scale) {
   if (s.v_dim == 0) s.v_dim = s.head_dim;
-  check(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= 0 && s.q_len < INT32_MAX && s.kv_len < INT32_MAX,
-        "attention: expected sizes in [0, 2^31), found batch {}, q_len {}, kv_len {}", s.batch, s.q_len, s.kv_len);
+  check(s.batch >= 0 && s.q_len >= 0 && s.kv_len >= 0 && s.gap >= 0 && s.q_len < INT32_MAX && s.positions() < INT32_MAX,
+        "attention: expected sizes in [0, 2^31), found batch {}, q_len {}, kv_len {}, gap {}", s.batch, s.q_len, s.kv_len, s.gap);
   check(s.window >= 0, "attention: expected a window of at least 0, found {}", s.window);
   check(s.kv_heads > 0 && s.heads > 0 && s.heads % s.kv_heads == 0,
         "attention: expected heads to be a multiple of kv_heads, found {} and {}", s.heads, s.kv_heads);

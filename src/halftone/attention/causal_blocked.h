@@ -69,7 +69,7 @@ typename P::F natural_log(typename P::F x) {
 
 // First key that a query at `position` of batch row b sees.
 int64_t first_seen(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t position) {
-  const int64_t document = doc_start != nullptr && position >= 0 ? doc_start[b * s.kv_len + position] : 0;
+  const int64_t document = doc_start != nullptr && position >= 0 ? doc_start[b * s.positions() + position] : 0;
   return larger(larger<int64_t, int64_t>(document, 0), s.window > 0 ? position - s.window + 1 : int64_t{0});
 }
 
@@ -89,8 +89,8 @@ struct Visible {
     for (int g = 0; g < columns / kGroup; ++g) {
       Bounds& x = group[g] = {INT32_MAX, INT32_MIN, INT32_MAX, INT32_MIN};
       for (int i = g * kGroup; i < (g + 1) * kGroup; ++i) {
-        const int64_t position = smaller(q_begin + i, q_end - 1) + s.kv_len - s.q_len;
-        hi[i] = static_cast<int32_t>(larger<int64_t, int64_t>(position, -1));
+        const int64_t position = smaller(q_begin + i, q_end - 1) + s.positions() - s.q_len;
+        hi[i] = static_cast<int32_t>(larger<int64_t, int64_t>(smaller(position, s.kv_len - 1), -1));
         lo[i] = static_cast<int32_t>(first_seen(s, doc_start, b, position));
         x = {smaller(x.lo_min, lo[i]), larger(x.lo_max, lo[i]), smaller(x.hi_min, hi[i]), larger(x.hi_max, hi[i])};
       }

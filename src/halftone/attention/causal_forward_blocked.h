@@ -227,8 +227,8 @@ void forward_blocked(const AttentionForward& p) {
     const int64_t head = item % heads, range = ranges - 1 - item / heads;  // the longest ranges first
     const int64_t b = head / s.kv_heads, kv_head = head % s.kv_heads;
     const int64_t first = blocks * range / ranges * step, last = smaller(blocks * (range + 1) / ranges * step, s.q_len);
-    const int64_t keys = larger<int64_t, int64_t>(0, smaller(s.kv_len, last + s.kv_len - s.q_len));
-    ForwardBlocks<P, In> work(p, first_seen(s, nullptr, b, first + s.kv_len - s.q_len), keys);
+    const int64_t keys = larger<int64_t, int64_t>(0, smaller(s.kv_len, last + s.positions() - s.q_len));
+    ForwardBlocks<P, In> work(p, smaller(keys, first_seen(s, nullptr, b, first + s.positions() - s.q_len)), keys);
     P::begin();
     work.load_keys(b, kv_head, keys);
     for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {

@@ -12,8 +12,9 @@ double element(const void* base, DType dtype, const AttentionLayout& l, int64_t 
 }
 
 bool sees(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t i, int64_t j) {
-  const int64_t position = i + s.kv_len - s.q_len;
-  return j <= position && (s.window == 0 || j > position - s.window) && (doc_start == nullptr || j >= doc_start[b * s.kv_len + position]);
+  const int64_t position = i + s.positions() - s.q_len;
+  return j <= position && (s.window == 0 || j > position - s.window) &&
+         (doc_start == nullptr || j >= doc_start[b * s.positions() + position]);
 }
 
 // Probabilities of query i (zero where nothing is seen); returns the logarithm of their sum before normalisation.

@@ -21,12 +21,12 @@ void decode(const AttentionForward& p) {
   const int hd = s.head_dim, vd = s.v_dim;
   const int64_t group = s.heads / s.kv_heads;
   for_items(s.batch * s.heads * s.q_len, [&](int64_t item) {
-    const int64_t h = item % s.heads, i = item / s.heads % s.q_len, b = item / s.heads / s.q_len, position = i + s.kv_len - s.q_len;
-    const int64_t begin = first_seen(s, p.doc_start, b, position);
+    const int64_t h = item % s.heads, i = item / s.heads % s.q_len, b = item / s.heads / s.q_len, position = i + s.positions() - s.q_len;
+    const int64_t begin = first_seen(s, p.doc_start, b, position), last = smaller(position, s.kv_len - 1);
     float* prob = reinterpret_cast<float*>(scratch(static_cast<size_t>(larger<int64_t, int64_t>(s.kv_len, 1)) * sizeof(float)));
     const In* q = at<In>(p.q, p.q_layout, b, i, h);
     float top = -std::numeric_limits<float>::infinity(), sum = 0;
-    for (int64_t j = begin; j <= position; ++j) {
+    for (int64_t j = begin; j <= last; ++j) {
       const In* k = at<In>(p.k, p.k_layout, b, j, h / group);
       F dot = V::set(0);
       for (int d = 0; d < hd; d += 8) dot = V::fma(load8(q + d), load8(k + d), dot);
@@ -35,7 +35,7 @@ void decode(const AttentionForward& p) {
     }
     F out[32];
     for (int d = 0; d < vd; d += 8) out[d / 8] = V::set(0);
-    for (int64_t j = begin; j <= position; ++j) {
+    for (int64_t j = begin; j <= last; ++j) {
       const float weight = std::exp(prob[j] - top);
       sum += weight;
       const F by = V::set(weight);

@@ -168,7 +168,7 @@ nn::SequenceInfo Decoder::sequence_info(const nn::ModelInput& input) const {
   check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
-  info.documents = input.documents, info.loss_factor = input.loss_factor, info.groups = groups_;
+  info.documents = input.documents, info.context = input.context, info.loss_factor = input.loss_factor, info.groups = groups_;
   return info;
 }
 

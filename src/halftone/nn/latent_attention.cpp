@@ -29,7 +29,7 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
   args.v_dim = shape_.v_dim;
   args.scale = shape_.scale_factor / std::sqrt(static_cast<double>(shape_.qk_dim()));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
-  args.positions = info.positions, args.documents = info.documents;
+  args.positions = info.positions, args.documents = info.documents, args.context = info.context;
   // Their gradients come together in one tensor.
   const std::vector<at::Tensor> parts =
       at::split_with_sizes(down_(enter(x, info.groups), info.step), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);

@@ -192,6 +192,7 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents, args.window = shape_.window;
+  args.context = info.context;
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
   const at::Tensor qkv = qkv_(enter(x, info.groups), info.step);

@@ -124,9 +124,10 @@ class Embedding : public Module {
 struct SequenceInfo {
   StepContext step;
   int64_t batch = 0, seq = 0;
-  at::Tensor cos, sin;   // [positions, head_dim / 2] fp32
-  at::Tensor positions;  // int32 [T] or undefined
-  Documents documents;   // of packed rows that are kept apart
+  at::Tensor cos, sin;                         // [positions, head_dim / 2] fp32
+  at::Tensor positions;                        // int32 [T] or undefined
+  Documents documents;                         // of packed rows that are kept apart
+  std::shared_ptr<const ContextRows> context;  // as in ModelInput
   at::Tensor loss_factor;
   std::vector<KvCache>* caches = nullptr;
   bool counts = false;    // a pass that trains, the first one through a block: what routers choose is counted

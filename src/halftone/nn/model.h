@@ -13,6 +13,8 @@ struct ModelInput {
   at::Tensor tokens;     // int64 [B, S]
   at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
   Documents documents;   // without: causal over the whole row
+  // Rows that other processes share: the tensors hold this one's places, `positions` are explicit, documents are in here. Null: whole rows.
+  std::shared_ptr<const ContextRows> context;
   StepContext step;
   at::Tensor loss_factor;  // fp64 scalar on the device: of the loss and its gradients, beside the host's; undefined: 1
 };

@@ -21,26 +21,29 @@ namespace {
 // [B, S, heads, d] to [B, heads, S, d] and back, a view.
 at::Tensor turned(const at::Tensor& t) { return t.transpose(1, 2); }
 
-// One as long as a row hides nothing.
-bool has_window(const AttentionArgs& args) { return args.window > 0 && args.window < args.seq; }
+// One that reaches back to the first key hides nothing.
+bool has_window(const AttentionArgs& args, int64_t keys) { return args.window > 0 && args.window < keys + args.gap; }
 
 // Scores with hidden positions at -inf.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
   const int64_t lq = q.size(2), lk = k.size(2), group = q.size(1) / k.size(1);
   at::Tensor scores = at::matmul(q.to(at::kFloat), k.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3)) * args.scale;
   const auto options = q.options().dtype(at::kLong);
-  const at::Tensor qi = at::arange(lq, options).unsqueeze(1) + (lk - lq), kj = at::arange(lk, options).unsqueeze(0);
+  const int64_t first = lk + args.gap - lq;  // place of the first query
+  const at::Tensor qi = at::arange(lq, options).unsqueeze(1) + first, kj = at::arange(lk, options).unsqueeze(0);
   at::Tensor hidden = (kj > qi).unsqueeze(0).unsqueeze(0);
   if (args.documents.start.defined()) {
-    const at::Tensor start = args.documents.start.reshape({q.size(0), 1, lk, 1}).to(at::kLong).narrow(2, lk - lq, lq);
+    const at::Tensor start = args.documents.start.reshape({q.size(0), 1, first + lq, 1}).to(at::kLong).narrow(2, first, lq);
     hidden = hidden.logical_or(kj < start);
   }
   if (args.window > 0) hidden = hidden.logical_or(kj <= qi - args.window);
   return scores.masked_fill(hidden, -std::numeric_limits<float>::infinity());
 }
 
-// In place of the scores. The log-sum-exp [B, H, S] may be that of more than these.
-at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) { return scores.sub_(lse.unsqueeze(3)).exp_(); }
+// In place of the scores. The log-sum-exp [B, H, S] may be that of more than these, and that of none.
+at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
+  return scores.sub_(lse.clamp_min(std::numeric_limits<float>::lowest()).unsqueeze(3)).exp_();
+}
 
 void math_forward(AttentionState& s, const AttentionArgs& args) {
   const at::Tensor scores = masked_scores(turned(s.q), turned(s.k), args);
@@ -80,17 +83,25 @@ AttentionGradients cudnn_backward(const at::Tensor& grad, const AttentionState& 
 }
 
 // The low-level calls share K and V among the heads of a group, which the ones named after scaled_dot_product do not. Documents go in
-// end to end: [T, heads, d] and where each begins.
+// end to end: [T, heads, d] and where each begins. Masks are aligned at the last query and key: where these stand apart, all keys are
+// before all queries.
 struct FlashShape {
-  explicit FlashShape(const AttentionArgs& a) : documents(a.documents.start.defined()), longest(a.seq) {
-    if (has_window(a)) left = a.window - 1, right = 0;
+  FlashShape(const AttentionArgs& a, int64_t keys)
+      : documents(a.documents.start.defined()), causal(a.gap == 0), longest(a.seq), longest_keys(keys) {
+    if (has_window(a, keys)) left = a.window - 1 - a.gap, right = causal ? 0 : -1;
+    if (!documents) return;
+    const Documents& d = a.documents;
+    const bool apart = d.key_offsets.defined();
+    offsets = d.offsets, key_offsets = apart ? d.key_offsets : offsets;
     // Above 1: with one query a sequence flash-2 would take its path for generation.
-    if (documents) offsets = a.documents.offsets, longest = std::max<int64_t>(a.documents.longest, 2);
+    longest = std::max<int64_t>(d.longest, 2), longest_keys = apart ? std::max<int64_t>(d.longest_keys, 2) : longest;
   }
   at::Tensor operator()(const at::Tensor& t) const { return documents ? t.flatten(0, 1) : t; }
-  bool documents;
-  int64_t longest;
-  at::Tensor offsets;
+  // The log-sum-exp [B, H, S] as flash-2 takes it.
+  at::Tensor lse(const at::Tensor& t) const { return documents && t.dim() == 3 ? t.transpose(0, 1).flatten(1).contiguous() : t; }
+  bool documents, causal;
+  int64_t longest, longest_keys;
+  at::Tensor offsets, key_offsets;
   std::optional<int64_t> left, right;  // places before and after a query's own that it sees; none: as causal attention does
 };
 
@@ -98,21 +109,22 @@ struct FlashShape {
 at::Tensor widened(const at::Tensor& t, int64_t dim) { return t.size(3) == dim ? t : at::constant_pad_nd(t, {0, dim - t.size(3)}); }
 
 void flash_forward(AttentionState& s, const AttentionArgs& args) {
-  const FlashShape shape(args);
+  const FlashShape shape(args, s.k.size(1));
   const at::Tensor v = widened(s.v, s.q.size(3));
-  const auto offsets = shape.documents ? std::optional(shape.offsets) : std::nullopt;
-  const auto r = at::_flash_attention_forward(shape(s.q), shape(s.k), shape(v), offsets, offsets, shape.longest, shape.longest, 0.0, true,
-                                              false, args.scale, shape.left, shape.right);
+  const auto given = [&](const at::Tensor& t) { return shape.documents ? std::optional(t) : std::nullopt; };
+  const auto r =
+      at::_flash_attention_forward(shape(s.q), shape(s.k), shape(v), given(shape.offsets), given(shape.key_offsets), shape.longest,
+                                   shape.longest_keys, 0.0, shape.causal, false, args.scale, shape.left, shape.right);
   s.attended = std::get<0>(r).view(s.q.sizes()).narrow(3, 0, s.v.size(3)).contiguous(), s.lse = std::get<1>(r);
   s.seed = std::get<2>(r), s.offset = std::get<3>(r);
 }
 
 AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
-  const FlashShape shape(args);
+  const FlashShape shape(args, s.k.size(1));
   const auto wide = [&](const at::Tensor& t) { return shape(widened(t, s.q.size(3))); };
-  const auto r =
-      at::_flash_attention_backward(wide(grad), shape(s.q), shape(s.k), wide(s.v), wide(s.attended), s.lse, shape.offsets, shape.offsets,
-                                    shape.longest, shape.longest, 0.0, true, s.seed, s.offset, args.scale, shape.left, shape.right);
+  const auto r = at::_flash_attention_backward(wide(grad), shape(s.q), shape(s.k), wide(s.v), wide(s.attended), shape.lse(s.lse),
+                                               shape.offsets, shape.key_offsets, shape.longest, shape.longest_keys, 0.0, shape.causal,
+                                               s.seed, s.offset, args.scale, shape.left, shape.right);
   return {std::get<0>(r).view(s.q.sizes()), std::get<1>(r).view(s.k.sizes()), std::get<2>(r).view(s.k.sizes()).narrow(3, 0, s.v.size(3))};
 }
 
@@ -133,6 +145,7 @@ std::string cudnn_lacks(const AttentionQuery& q) {
   if (!q.cudnn) return "not in this LibTorch";
   if (q.documents) return "no document masks";
   if (q.window) return "no windows";
+  if (q.part) return "no queries of a part of the keys";
   if (q.deterministic) return "gradients do not repeat bit for bit";
   if (std::string lacks = unequal(q); !lacks.empty()) return lacks;
   return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it takes 64 and 128", q.head_dim);
@@ -192,6 +205,15 @@ const AttentionBackend& choose(const AttentionQuery& query, std::string_view nam
   return *b;
 }
 
+AttentionQuery query_of(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
+  AttentionQuery query;
+  query.cuda = q.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
+  query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
+  query.window = has_window(args, k.size(1)), query.part = k.size(1) != q.size(1) || args.gap > 0;
+  query.dtype = q.scalar_type(), query.head_dim = q.size(3), query.v_dim = v.size(3), query.seq = args.seq;
+  return query;
+}
+
 }  // namespace
 
 std::string describe_attention(const AttentionQuery& query) {
@@ -205,13 +227,8 @@ std::string describe_attention(const AttentionQuery& query) {
 
 AttentionState attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args,
                          std::string_view backend) {
-  AttentionQuery query;
-  query.cuda = q.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
-  query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
-  query.window = has_window(args);
-  query.dtype = q.scalar_type(), query.head_dim = q.size(3), query.v_dim = v.size(3), query.seq = args.seq;
   AttentionState s;
-  s.backend = &choose(query, backend);
+  s.backend = &choose(query_of(q, k, v, args), backend);
   s.q = q, s.k = k, s.v = v;
   s.backend->forward(s, args);
   s.out = as_rows(s.attended);
@@ -219,7 +236,8 @@ AttentionState attention(const at::Tensor& q, const at::Tensor& k, const at::Ten
 }
 
 AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& s, const AttentionArgs& args) {
-  return s.backend->backward(d_out, s, args);
+  const AttentionBackend& backend = s.backend != nullptr ? *s.backend : choose(query_of(s.q, s.k, s.v, args), {});
+  return backend.backward(d_out, s, args);
 }
 
 AttentionState attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {

@@ -14,6 +14,7 @@ namespace halftone::aten {
 // What the choice of a back-end depends on.
 struct AttentionQuery {
   bool cuda = false, cudnn = false, deterministic = false, documents = false, window = false;
+  bool part = false;  // the queries are not those of all keys (ops/context_rows.h)
   at::ScalarType dtype = at::kBFloat16;
   int64_t head_dim = 0, v_dim = 0, seq = 0;  // v_dim 0: head_dim
   bool operator==(const AttentionQuery&) const = default;
@@ -24,10 +25,10 @@ std::string describe_attention(const AttentionQuery& query);
 
 struct AttentionBackend;
 struct AttentionState {
-  at::Tensor out;                          // [T, H * dv]
-  at::Tensor q, k, v;                      // [B, S, heads, d or dv], views
-  at::Tensor attended, lse, seed, offset;  // out as [B, S, H, dv], the same memory where the back-end writes it so
-  const AttentionBackend* backend = nullptr;
+  at::Tensor out;                             // [T, H * dv]
+  at::Tensor q, k, v;                         // [B, S, heads, d or dv], views
+  at::Tensor attended, lse, seed, offset;     // out as [B, S, H, dv], the same memory where the back-end writes it so
+  const AttentionBackend* backend = nullptr;  // null: the first that takes it, and the log-sum-exp is [B, H, S]
 };
 // `backend`: by this one, an Error where it lacks something; empty: by the first that takes it.
 AttentionState attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args,

@@ -126,7 +126,7 @@ Documents documents_of(const at::Tensor& start, c10::Device device) {
   for (size_t i = 1; i < offsets.size(); ++i) d.longest = std::max<int64_t>(d.longest, offsets[i] - offsets[i - 1]);
   const at::Tensor host = at::empty({static_cast<int64_t>(offsets.size())}, start.options().pinned_memory(device.is_cuda()));
   std::copy(offsets.begin(), offsets.end(), host.mutable_data_ptr<int32_t>());
-  d.start = start.view(-1).to(device, true), d.offsets = host.to(device, true);
+  d.start = start.view(-1).to(device, true), d.offsets = host.to(device, true), d.host_start = start;
   return d;
 }
 

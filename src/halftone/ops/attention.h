@@ -1,18 +1,25 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <memory>
+
 #include "halftone/ops/activation.h"
 
 namespace halftone {
 
+class ContextRows;
 class Saves;
 struct Weight;
 
 // Documents of packed rows: each is a run of places of one row, and its tokens see no other.
 struct Documents {
-  at::Tensor start;     // int32 [T]: place in its row where a token's document begins; undefined: rows are not divided
-  at::Tensor offsets;   // int32 [documents + 1]: which of the T tokens each begins with, and T
-  int64_t longest = 0;  // tokens
+  at::Tensor start;       // int32 [T]: place in its row where a token's document begins; undefined: rows are not divided
+  at::Tensor offsets;     // int32 [documents + 1]: which of the T tokens each begins with, and T
+  int64_t longest = 0;    // tokens
+  at::Tensor host_start;  // int32 [B, S]: `start` in host memory
+  // Where queries and keys are different places (ops/context_rows.h): offsets are of queries, these of keys. Undefined: the same.
+  at::Tensor key_offsets;
+  int64_t longest_keys = 0;
 };
 // From their starts, int32 [B, S] in host memory; copied to the device without waiting for it. Error naming a place that neither
 // begins a document nor belongs to that of the place before.
@@ -28,6 +35,10 @@ struct AttentionArgs {
   at::Tensor positions;        // int32 [T] or undefined: 0..seq-1 in every row of the batch
   Documents documents;         // without: a token sees all before it in its row
   int64_t window = 0;          // above 0: of these only the last, itself counted
+  // The rows are shared with other processes: `seq` places of each are here, with explicit positions, and what documents there are is in
+  // the context instead. Null: whole rows.
+  std::shared_ptr<const ContextRows> context;
+  int64_t gap = 0;  // of a call that covers a part of the keys (ContextRows::Call)
   // RMSNorm of every head of q and k before they are rotated, weights [head_dim]; null: none.
   Weight *q_norm = nullptr, *k_norm = nullptr;
   double norm_eps = 0;

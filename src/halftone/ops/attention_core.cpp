@@ -10,6 +10,7 @@
 
 #include "halftone/attention/causal.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/context_attention.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/weight.h"
 
@@ -22,7 +23,7 @@ AttentionShape shape_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
   AttentionShape s;
   s.batch = q.size(0), s.q_len = q.size(1), s.kv_len = k.size(1), s.window = a.window;
   s.heads = static_cast<int>(q.size(2)), s.kv_heads = static_cast<int>(k.size(2));
-  s.head_dim = static_cast<int>(q.size(3)), s.v_dim = static_cast<int>(v.size(3));
+  s.head_dim = static_cast<int>(q.size(3)), s.v_dim = static_cast<int>(v.size(3)), s.gap = a.gap;
   return s;
 }
 
@@ -30,15 +31,15 @@ const int32_t* document_starts(const AttentionArgs& a) {
   return a.documents.start.defined() ? a.documents.start.const_data_ptr<int32_t>() : nullptr;
 }
 
-aten::AttentionState forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a) {
+aten::AttentionState forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a,
+                                 const at::Tensor& attended) {
   aten::AttentionState s;
   s.q = q, s.k = k, s.v = v;
-  s.out = at::empty({q.size(0) * q.size(1), q.size(2) * v.size(3)}, q.options());
-  s.attended = s.out.view({q.size(0), q.size(1), q.size(2), v.size(3)});
+  s.attended = attended.defined() ? attended : at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   s.lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
   AttentionForward p;
   p.shape = shape_of(q, k, v, a), p.dtype = kernel_dtype(q), p.scale = static_cast<float>(a.scale);
-  p.q = q.const_data_ptr(), p.k = k.const_data_ptr(), p.v = v.const_data_ptr(), p.out = s.out.data_ptr();
+  p.q = q.const_data_ptr(), p.k = k.const_data_ptr(), p.v = v.const_data_ptr(), p.out = s.attended.data_ptr();
   p.lse = s.lse.mutable_data_ptr<float>();
   p.q_layout = layout_of(q), p.k_layout = layout_of(k), p.v_layout = layout_of(v), p.out_layout = layout_of(s.attended);
   p.doc_start = document_starts(a);
@@ -60,27 +61,18 @@ aten::AttentionGradients backward_cpu(const at::Tensor& d_out, const aten::Atten
   return room;
 }
 
-// The log-sum-exp as [B, S, H], a view. Back-ends write [B, H, S], cuDNN with a last dimension of 1, flash-2 of documents [H, T].
-at::Tensor lse_of(const aten::AttentionState& s) {
-  const int64_t batch = s.attended.size(0), seq = s.attended.size(1), heads = s.attended.size(2);
-  check(s.lse.numel() == batch * seq * heads, "attention: expected a log-sum-exp of {} rows * {} heads, found [{}]", batch * seq, heads,
-        fmt::join(s.lse.sizes(), " x "));
-  return s.lse.dim() == 2 ? s.lse.view({heads, batch, seq}).permute({1, 2, 0}) : s.lse.view({batch, heads, seq}).transpose(1, 2);
-}
-
 // A sink is the score of a key whose value is zero. Its share of the softmax leaves the output, and joins the log-sum-exp, by which
 // backward finds the probabilities: all that it computes from both is then exact.
 void add_sinks(aten::AttentionState& s, const Weight& sinks) {
-  const at::Tensor lse = lse_of(s), whole = at::logaddexp(lse, sinks.value.detach().to(at::kFloat));
+  const at::Tensor lse = log_sum_exp(s), whole = at::logaddexp(lse, sinks.value.detach().to(at::kFloat));
   s.attended.mul_(at::exp(lse - whole).unsqueeze(3));
   lse.copy_(whole);
-  s.out = as_rows(s.attended);
 }
 
 // d sink_h = - sum over rows of exp(sink_h - lse) * (d_out . out), in fp32; a row of the batch at a time, which bounds the memory.
 void add_sinks_backward(const at::Tensor& d_out, const aten::AttentionState& s, Weight& sinks) {
   if (sinks.trainable()) {
-    const at::Tensor share = at::exp(sinks.value.detach().to(at::kFloat) - lse_of(s));
+    const at::Tensor share = at::exp(sinks.value.detach().to(at::kFloat) - log_sum_exp(s));
     at::Tensor& grad = sinks.grad_to_add();
     for (int64_t b = 0; b < d_out.size(0); ++b) {
       grad.sub_(((d_out[b].to(at::kFloat) * s.attended[b]).sum(2) * share[b]).sum(0).view(grad.sizes()));
@@ -90,6 +82,13 @@ void add_sinks_backward(const at::Tensor& d_out, const aten::AttentionState& s, 
 }
 
 }  // namespace
+
+at::Tensor log_sum_exp(const aten::AttentionState& s) {
+  const int64_t batch = s.attended.size(0), seq = s.attended.size(1), heads = s.attended.size(2);
+  check(s.lse.numel() == batch * seq * heads, "attention: expected a log-sum-exp of {} rows * {} heads, found [{}]", batch * seq, heads,
+        fmt::join(s.lse.sizes(), " x "));
+  return s.lse.dim() == 2 ? s.lse.view({heads, batch, seq}).permute({1, 2, 0}) : s.lse.view({batch, heads, seq}).transpose(1, 2);
+}
 
 at::Tensor as_heads(const at::Tensor& rows, const AttentionArgs& a, int64_t heads, int64_t dim) {
   return rows.narrow(1, 0, heads * dim).view({a.batch, a.seq, heads, dim});
@@ -117,9 +116,20 @@ void check_sinks(const AttentionArgs& a) {
         a.sinks == nullptr ? "" : fmt::format("{}", fmt::join(a.sinks->value.sizes(), " x ")));
 }
 
+aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a,
+                                 const at::Tensor& attended) {
+  return q.is_cpu() ? forward_cpu(q, k, v, a, attended) : aten::attention(q, k, v, a);
+}
+
+aten::AttentionGradients attend_once_backward(const at::Tensor& d_out, const aten::AttentionState& s, const AttentionArgs& a,
+                                              const aten::AttentionGradients& room) {
+  return d_out.is_cpu() ? backward_cpu(d_out, s, a, room) : aten::attention_backward(d_out, s, a);
+}
+
 aten::AttentionState attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a, bool keep) {
-  aten::AttentionState s = q.is_cpu() ? forward_cpu(q, k, v, a) : aten::attention(q, k, v, a);
+  aten::AttentionState s = a.context ? attend_context(q, k, v, a) : attend_once(q, k, v, a);
   if (a.sinks != nullptr) add_sinks(s, *a.sinks);
+  s.out = as_rows(s.attended);
   if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
   return s;
 }
@@ -128,7 +138,7 @@ aten::AttentionGradients attend_backward(const at::Tensor& d_out, const aten::At
                                          const aten::AttentionGradients& room) {
   const at::Tensor grad = d_out.view(s.attended.sizes());
   if (a.sinks != nullptr) add_sinks_backward(grad, s, *a.sinks);
-  return d_out.is_cpu() ? backward_cpu(grad, s, a, room) : aten::attention_backward(grad, s, a);
+  return a.context ? attend_context_backward(grad, s, a, room) : attend_once_backward(grad, s, a, room);
 }
 
 at::Tensor attend_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a, KvCache& cache) {
@@ -145,9 +155,9 @@ at::Tensor attend_cached(const at::Tensor& q, const at::Tensor& k, const at::Ten
   };
   const at::Tensor keys = append(cache.k, k), values = append(cache.v, v);
   cache.length = total;
-  aten::AttentionState s = q.is_cpu() ? forward_cpu(q, keys, values, a) : aten::attention_cached(q, keys, values, a);
+  aten::AttentionState s = q.is_cpu() ? attend_once(q, keys, values, a) : aten::attention_cached(q, keys, values, a);
   if (a.sinks != nullptr) add_sinks(s, *a.sinks);
-  return s.out;
+  return as_rows(s.attended);
 }
 
 }  // namespace halftone

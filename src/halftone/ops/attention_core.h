@@ -16,9 +16,20 @@ void run(const Rope& p, c10::Device device);
 
 void check_sinks(const AttentionArgs& args);
 
+// The log-sum-exp as [B, S, H], a view. Back-ends write [B, H, S], cuDNN with a last dimension of 1, flash-2 of documents [H, T].
+at::Tensor log_sum_exp(const aten::AttentionState& state);
+
 // q [B, S, H, d], k [B, S, Hkv, d] and v [B, S, Hkv, dv] as attention reads them, elements of a head beside each other. keep: what
 // backward needs stays in the state.
 aten::AttentionState attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args, bool keep);
+
+// One call of a kernel, of args.seq queries in each of args.batch rows: without sinks, and the state's `out` is left out. The kernels of
+// the processor write to `attended`, where it is given.
+aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args,
+                                 const at::Tensor& attended = {});
+// d_out as the state's `attended`; `room` as below.
+aten::AttentionGradients attend_once_backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,
+                                              const aten::AttentionGradients& room);
 
 // Gradients before un-rotation, of d_out [T, H * dv], for a state with its q, k and v; those of the sinks are added to their weight. The
 // kernels of the processor write them into `room`; LibTorch's make tensors of their own.

@@ -64,6 +64,7 @@ std::string Plan::text() const {
   std::string text = (pipeline_ ? pipeline_->text() + "; " : "") + data_->text();
   if (tensor_)
     text += fmt::format("; tensor parallel: {} processes{}", tensor_->size(), groups_.sequence_shards ? " with sequence shards" : "");
+  if (context_) text += fmt::format("; context parallel: {} processes share each row", context_->size());
   return text;
 }
 

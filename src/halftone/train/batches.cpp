@@ -14,13 +14,15 @@ std::vector<MicroBatch> to_device(const Batch& b, const Engine& engine, int64_t 
   for (int64_t row = 0; row < rows; row += each) {
     const int64_t count = std::min(each, rows - row);
     const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, row, count) : t; };
-    const auto move = [&](const at::Tensor& t) { return t.defined() ? cut(t).to(engine.device(), true) : t; };
     MicroBatch& m = all.emplace_back();
-    m.input.tokens = move(b.tokens), m.labels = move(b.labels);
-    m.input.positions = move(b.positions);
+    m.input.tokens = cut(b.tokens), m.labels = cut(b.labels), m.input.positions = cut(b.positions);
     if (engine.built().block_causal) m.input.documents = documents_of(cut(b.doc_start), engine.device());
     m.valid_labels = count == rows ? b.valid_labels : cut(b.labels).ge(0).sum().item<int64_t>();
     m.first_row = first_row + row * b.tokens.size(1);
+    m = engine.own_part(m);  // in host memory, where its labels are counted
+    for (at::Tensor* t : {&m.input.tokens, &m.labels, &m.input.positions}) {
+      if (t->defined()) *t = t->to(engine.device(), true);
+    }
   }
   return all;
 }
@@ -67,8 +69,10 @@ Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
   loader.rewind();
   while (loader.has_next()) {
     const Batch batch = loader.next();
-    e.loss_sum += engine.evaluate(to_device(batch, engine, 0));
-    e.valid_labels += batch.valid_labels, e.tokens += batch.tokens.numel(), e.label_bytes += batch.label_bytes;
+    const std::vector<MicroBatch> own = to_device(batch, engine, 0);
+    e.loss_sum += engine.evaluate(own);
+    for (const MicroBatch& m : own) e.valid_labels += m.valid_labels, e.tokens += m.input.tokens.numel();
+    e.label_bytes += batch.label_bytes;
   }
   Processes::Said own = {e.loss_sum};
   if (processes.counts_rows())
@@ -77,7 +81,8 @@ Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
   for (const Processes::Said& said : processes.exchange(own)) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += said[i];
   }
-  e.loss_sum = sums[0], e.valid_labels = static_cast<int64_t>(sums[1]), e.label_bytes = static_cast<int64_t>(sums[3]);
+  e.loss_sum = sums[0], e.valid_labels = static_cast<int64_t>(sums[1]);
+  e.label_bytes = static_cast<int64_t>(sums[3]) * processes.data_ranks() / processes.token_ranks();  // of whole rows
   check(e.valid_labels > 0, "validation: no valid label in its data");
   e.seconds = watch.seconds();
   return e;

@@ -86,6 +86,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   const int64_t layers = model.size().layers;
   recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, layers), layers, options.device.type());
   size_ = model.size();  // with what a recipe adds
+  rows_ = context_options(config.parallelism, size_.window);
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
   }
@@ -256,8 +257,14 @@ void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
   accumulate(batches, step, valid_labels);
 }
 
-void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step, int64_t valid_labels) {
+MicroBatch Engine::own_part(const MicroBatch& batch) const {
+  return context_ranks() == nullptr || batch.input.context ? batch : own_places(batch, *context_ranks(), rows_, options_.device);
+}
+
+void Engine::accumulate(std::span<const MicroBatch> given, int64_t step, int64_t valid_labels) {
   step_ = step, valid_labels_ = valid_labels, own_labels_ = 0;
+  std::vector<MicroBatch> batches;
+  for (const MicroBatch& b : given) batches.push_back(own_part(b));
   const bool counts = options_.plan == nullptr || options_.plan->counts_loss();
   for (const MicroBatch& b : batches) own_labels_ += counts ? b.valid_labels : 0;
   if (valid_labels_ == 0) return;
@@ -337,11 +344,12 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
   return result();
 }
 
-double Engine::evaluate(std::span<const MicroBatch> batches) {
+double Engine::evaluate(std::span<const MicroBatch> given) {
   at::NoGradGuard no_grad;
   at::Tensor sum = at::zeros({}, outcome_.options());
   std::vector<parallel::StageInput> of_stages;
-  for (const MicroBatch& b : batches) {
+  for (const MicroBatch& rows : given) {
+    const MicroBatch b = own_part(rows);
     nn::ModelInput input = input_of(b);
     input.step.last_pass = sharded();  // as in training
     if (pipeline() != nullptr) {

@@ -12,6 +12,7 @@
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
 #include "halftone/parallel/plan.h"
+#include "halftone/train/context.h"
 #include "halftone/train/expert_load.h"
 #include "halftone/train/step_graph.h"
 
@@ -65,6 +66,9 @@ class Engine {
   // Sum of cross-entropies in nats, of this process: of a pipeline's stages the last one has it.
   double evaluate(std::span<const MicroBatch> batches);
   double evaluate(const MicroBatch& batch) { return evaluate(std::span(&batch, 1)); }
+  // Of whole rows what this process computes (context parallelism); the batch itself where that is all, or where it is that already. The
+  // functions above do it, too.
+  MicroBatch own_part(const MicroBatch& batch) const;
   parallel::Pipeline* pipeline() const { return options_.plan != nullptr ? options_.plan->pipeline() : nullptr; }
 
   nn::Model& model() { return *built_.model; }
@@ -95,6 +99,7 @@ class Engine {
   parallel::DataParallel* data_parallel() const { return options_.plan != nullptr ? &options_.plan->data() : nullptr; }
   bool sharded() const { return data_parallel() != nullptr && data_parallel()->sharded(); }
   void gradients_are_stale();
+  comm::Communicator* context_ranks() const { return options_.plan != nullptr ? options_.plan->groups().context : nullptr; }
   void set_step(int64_t step);
   nn::ModelInput input_of(const MicroBatch& batch) const;  // with its place in the run
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
@@ -103,6 +108,7 @@ class Engine {
   const StepOutcome& arrived_outcome() const;  // waits for it
 
   Options options_;
+  ContextOptions rows_;  // how they are shared, where they are
   BuiltModel built_;
   nn::ParameterStore store_;
   nn::ModelSize size_;

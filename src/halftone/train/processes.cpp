@@ -119,7 +119,7 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
 
 bool Processes::counts_rows() const {
   if (!many()) return true;
-  return mesh_->coordinate(rank(), "pp") == 0 && mesh_->coordinate(rank(), "cp") == 0 && mesh_->coordinate(rank(), "tp") == 0;
+  return mesh_->coordinate(rank(), "pp") == 0 && mesh_->coordinate(rank(), "tp") == 0;
 }
 
 std::map<std::string, int64_t> Processes::degrees() const {

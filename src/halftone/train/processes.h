@@ -40,7 +40,8 @@ class Processes {
   const comm::Mesh& mesh() const { return *mesh_; }
   int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
   int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
-  // Whether it speaks for all that read the same rows.
+  int64_t token_ranks() const { return many() ? mesh_->size("loss") : 1; }  // that have tokens of their own
+  // Whether it speaks for all that have the same tokens.
   bool counts_rows() const;
   std::map<std::string, int64_t> degrees() const;  // of the mesh's axes, for descriptions of the run
   CheckpointRanks checkpoint_ranks();

@@ -38,7 +38,7 @@ RunMetrics::RunMetrics(const JobConfig& config, const Processes& processes, at::
       logger_(metrics_options(config, processes), resumed_step,
               RunDescription{to_json(config), version, info.name, processes.world(), processes.degrees(), config.quantize.recipe_text}),
       many_(processes.many()),
-      sharers_(processes.world() / processes.data_ranks()) {}
+      sharers_(processes.world() / processes.token_ranks()) {}
 
 void RunMetrics::count_waits(const StepAgreement& agreed) {
   if (agreed.data_seconds >= longest_.data_seconds) longest_.data_seconds = agreed.data_seconds, longest_.data_rank = agreed.data_rank;

@@ -44,7 +44,7 @@ class RunMetrics {
   Stopwatch interval_;
   int64_t tokens_ = 0, steps_ = 0;  // of the interval
   bool many_;                       // processes
-  int64_t sharers_;                 // processes that work on the same rows: rates are of one device
+  int64_t sharers_;                 // processes that work on the same tokens: rates are of one device
   StepAgreement longest_;           // the longest waits of the interval's steps
 };
 

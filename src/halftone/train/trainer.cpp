@@ -226,7 +226,7 @@ bool Trainer::train_step(int64_t step) {
   int64_t tokens = 0;
   for (const MicroBatch& b : *batches) tokens += b.input.tokens.numel();
   metrics_->count_waits(agreed);
-  progress_.step = step, progress_.tokens_seen += tokens * processes_.data_ranks(), ++progress_.last_epoch;
+  progress_.step = step, progress_.tokens_seen += tokens * processes_.token_ranks(), ++progress_.last_epoch;
   unsettled_ = {config_.optimizer.lr * factor, tokens, data_->rows()};
   return true;
 }

@@ -1,0 +1,174 @@
+#include "halftone/ops/context_attention.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/logaddexp.h>
+#include <ATen/ops/zeros.h>
+
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "halftone/ops/attention_core.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/context_rows.h"
+
+namespace halftone {
+namespace {
+
+using Call = ContextRows::Call;
+
+// [B, places, ...] -> what the call covers of it.
+at::Tensor queries_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row, c.rows).narrow(1, c.query, c.queries); }
+at::Tensor keys_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row, c.rows).narrow(1, c.key, c.keys); }
+// Likewise of [B, H, places].
+at::Tensor lse_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row, c.rows).narrow(2, c.query, c.queries); }
+
+AttentionArgs args_of(const Call& c, const AttentionArgs& a) {
+  AttentionArgs part = a;
+  part.context = nullptr, part.batch = c.rows, part.seq = c.queries, part.gap = c.gap, part.documents = c.documents;
+  return part;
+}
+
+// Keys and values of some places, or their gradients, side by side as they travel: [B, places, Hkv * d + Hkv * dv].
+struct KeysAndValues {
+  KeysAndValues(const at::Tensor& rows, const at::Tensor& k, const at::Tensor& v)
+      : k(rows.narrow(2, 0, k.size(2) * k.size(3)).unflatten(2, {k.size(2), k.size(3)})),
+        v(rows.narrow(2, k.size(2) * k.size(3), v.size(2) * v.size(3)).unflatten(2, {v.size(2), v.size(3)})) {}
+  at::Tensor k, v;  // [B, places, Hkv, d or dv], views
+};
+at::Tensor packed(const at::Tensor& k, const at::Tensor& v) { return at::cat({k.flatten(2), v.flatten(2)}, 2); }
+
+at::Tensor gathered(const at::Tensor& rows, const ContextRows& context) {
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape.insert(shape.begin(), context.ranks().size());
+  at::Tensor parts = at::empty(shape, rows.options());
+  context.ranks().all_gather(parts, rows).wait();
+  return context.in_order(parts);
+}
+
+// To the next process, and from the one before into `to`.
+comm::Pending turn(const at::Tensor& rows, at::Tensor& to, comm::Communicator& ranks) {
+  const int64_t n = ranks.size(), tokens = rows.size(0) * rows.size(1);
+  std::vector<int64_t> sent(static_cast<size_t>(n)), received(static_cast<size_t>(n));
+  sent[static_cast<size_t>((ranks.index() + 1) % n)] = received[static_cast<size_t>((ranks.index() + n - 1) % n)] = tokens;
+  at::Tensor out = to.view({tokens, -1});
+  return ranks.all_to_all(out, rows.view({tokens, -1}), received, sent);
+}
+
+// Calls use(keys and values at hand, whose they are) with those of this process first, while the next ones are on their way.
+template <class Use>
+void go_round(const at::Tensor& own, comm::Communicator& ranks, Use&& use) {
+  at::Tensor held = own;
+  for (int64_t step = 0; step < ranks.size(); ++step) {
+    at::Tensor next;
+    std::optional<comm::Pending> pending;
+    if (step + 1 < ranks.size()) next = at::empty_like(held), pending.emplace(turn(held, next, ranks));
+    use(held, (ranks.index() + ranks.size() - step) % ranks.size());
+    if (pending) pending->wait();
+    held = next;
+  }
+}
+
+// A softmax over more keys from those over parts of them, in fp32. Every query sees itself in its first part.
+struct Merged {
+  Merged(const aten::AttentionState& s)
+      : sum(at::zeros(s.attended.sizes(), s.attended.options().dtype(at::kFloat))),
+        lse(s.lse.fill_(-std::numeric_limits<float>::infinity())) {}
+  void add(const aten::AttentionState& part, const Call& c) {
+    const at::Tensor before = lse_of(lse, c).transpose(1, 2);
+    at::Tensor more = log_sum_exp(part);
+    if (more.is_cuda())
+      more = more.masked_fill(more == std::numeric_limits<float>::infinity(),
+                              -std::numeric_limits<float>::infinity());  // flash-2's, of no key
+    const at::Tensor all = at::logaddexp(before, more);
+    queries_of(sum, c).mul_(at::exp(before - all).unsqueeze(3)).add_(part.attended * at::exp(more - all).unsqueeze(3));
+    before.copy_(all);
+  }
+  at::Tensor sum, lse;
+};
+
+}  // namespace
+
+aten::AttentionState attend_context(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a) {
+  const ContextRows& context = *a.context;
+  check(q.size(0) == context.batch() && q.size(1) == context.places() && !a.documents.start.defined(),
+        "attention: expected {} of each of {} shared rows and documents in their context, found queries of [{}]", context.places(),
+        context.batch(), fmt::join(q.sizes(), " x "));
+  aten::AttentionState s;
+  s.q = q, s.k = k, s.v = v;
+  s.attended = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  s.lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
+  const auto run = [&](const Call& c, const KeysAndValues& kv, const at::Tensor& out) {
+    aten::AttentionState part = attend_once(queries_of(q, c), keys_of(kv.k, c), keys_of(kv.v, c), args_of(c, a), out);
+    s.seed = part.seed, s.offset = part.offset;
+    return part;
+  };
+  const at::Tensor own = packed(k, v);
+  if (!context.ring()) {
+    const KeysAndValues all(gathered(own, context), k, v);
+    for (const Call& c : context.calls(a.window)) {
+      const at::Tensor out = queries_of(s.attended, c);
+      const aten::AttentionState part = run(c, all, out);
+      if (!part.attended.is_alias_of(out)) out.copy_(part.attended);
+      lse_of(s.lse, c).copy_(log_sum_exp(part).transpose(1, 2));
+    }
+    return s;
+  }
+  Merged merged(s);
+  go_round(own, context.ranks(), [&](const at::Tensor& held, int64_t holder) {
+    const KeysAndValues kv(held, k, v);
+    for (const Call& c : context.calls(holder, a.window)) merged.add(run(c, kv, {}), c);
+  });
+  s.attended.copy_(merged.sum);
+  return s;
+}
+
+aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const aten::AttentionState& s, const AttentionArgs& a,
+                                                 const aten::AttentionGradients& room) {
+  const ContextRows& context = *a.context;
+  comm::Communicator& ranks = context.ranks();
+  const at::Tensor own = packed(s.k, s.v);
+  const auto zeros = [&](at::IntArrayRef shape) { return at::zeros(shape, s.q.options().dtype(at::kFloat)); };
+  // Gradients of the call's queries are added to dq, those of its keys and values to d.
+  const auto run = [&](const Call& c, const KeysAndValues& kv, const at::Tensor& dq, const KeysAndValues& d) {
+    aten::AttentionState part;
+    part.q = queries_of(s.q, c), part.k = keys_of(kv.k, c), part.v = keys_of(kv.v, c);
+    part.attended = queries_of(s.attended, c), part.lse = lse_of(s.lse, c).contiguous(), part.seed = s.seed, part.offset = s.offset;
+    aten::AttentionGradients to;
+    if (s.q.is_cpu()) {
+      const auto like = [](const at::Tensor& t) { return at::empty(t.sizes(), t.options()); };
+      to = {like(part.q), like(part.k), like(part.v)};
+    }
+    const aten::AttentionGradients g = attend_once_backward(queries_of(d_out, c), part, args_of(c, a), to);
+    queries_of(dq, c).add_(g.q), keys_of(d.k, c).add_(g.k), keys_of(d.v, c).add_(g.v);
+  };
+  const at::Tensor dq = zeros(s.q.sizes());
+  at::Tensor d_own = at::empty(own.sizes(), own.options().dtype(at::kFloat));
+  if (!context.ring()) {
+    const at::Tensor rows = gathered(own, context), d_rows = zeros(rows.sizes());
+    for (const Call& c : context.calls(a.window)) run(c, KeysAndValues(rows, s.k, s.v), dq, KeysAndValues(d_rows, s.k, s.v));
+    ranks.reduce_scatter(d_own, context.by_rank(d_rows)).wait();
+  } else {
+    // The sum for a process's keys follows them, a step behind, and comes home in the end.
+    at::Tensor sum;
+    std::optional<comm::Pending> pending;
+    go_round(own, ranks, [&](const at::Tensor& held, int64_t holder) {
+      const at::Tensor d_held = zeros(own.sizes());
+      for (const Call& c : context.calls(holder, a.window)) run(c, KeysAndValues(held, s.k, s.v), dq, KeysAndValues(d_held, s.k, s.v));
+      if (pending) pending->wait(), d_held.add_(d_own);
+      sum = d_held;
+      pending.emplace(turn(sum, d_own, ranks));
+    });
+    pending->wait();
+  }
+  const KeysAndValues d(d_own, s.k, s.v);
+  if (!room.q.defined()) return {dq.to(s.q.scalar_type()), d.k.to(s.q.scalar_type()), d.v.to(s.q.scalar_type())};
+  room.q.copy_(dq), room.k.copy_(d.k), room.v.copy_(d.v);
+  return room;
+}
+
+}  // namespace halftone

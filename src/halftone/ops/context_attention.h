@@ -1,0 +1,13 @@
+#pragma once
+#include "halftone/ops/aten.h"
+
+// Attention over rows that several processes share (ops/context_rows.h): queries stay, keys and values travel. Without autograd and
+// sinks, arguments as of attention_core.h; `args.context` is set.
+namespace halftone {
+
+// The state's log-sum-exp is [B, H, S / n].
+aten::AttentionState attend_context(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args);
+aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,
+                                                 const aten::AttentionGradients& room);
+
+}  // namespace halftone
