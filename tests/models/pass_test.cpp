@@ -36,28 +36,26 @@ TEST(Pass, MicroBatchesMayInterleave) {
 
 // A pass in parts, of which each sends one tensor on, and gradients of weights that come later, those of the first part first.
 TEST(Pass, GivesTheSameBitsInParts) {
-  for (const char* scheme : {"none", "int8", "mxfp4", "fp8_tensorwise"}) {
-    for (const char* mode : {"none", "full", "selective"}) {
-      const std::vector<std::string> arguments = {std::string("--quantize.scheme=") + scheme,
-                                                  std::string("--activation_checkpoint.mode=") + mode};
-      DemoModel whole(arguments, at::kCPU), parts(arguments, at::kCPU);
-      nn::Pass pass = whole.pass();
-      pass.backward();
-      const int64_t units = parts.layers() + 2, cuts[] = {0, 1, 3, units - 1, units};
-      std::vector<std::unique_ptr<nn::Pass>> passes;
-      at::Tensor stream;
-      for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
-        passes.push_back(std::unique_ptr<nn::Pass>(new nn::Pass(parts.pass(0, true, {cuts[i], cuts[i + 1], stream}))));
-        stream = passes.back()->take_out();
-      }
-      EXPECT_EQ(pass.loss_sum().item<double>(), passes.back()->loss_sum().item<double>()) << scheme << " " << mode;
-      at::Tensor d;
-      for (auto p = passes.rbegin(); p != passes.rend(); ++p) d = (*p)->backward(d, true);
-      EXPECT_FALSE(d.defined());
-      EXPECT_FALSE(at::equal(whole.gradients(), parts.gradients()));
-      for (const auto& p : passes) p->weight_gradients();
-      EXPECT_TRUE(at::equal(whole.gradients(), parts.gradients())) << scheme << " " << mode;
+  for (const auto& [scheme, mode] : {std::pair{"none", "none"}, {"int8", "selective"}, {"mxfp4", "full"}}) {
+    const std::vector<std::string> arguments = {std::string("--quantize.scheme=") + scheme,
+                                                std::string("--activation_checkpoint.mode=") + mode};
+    DemoModel whole(arguments, at::kCPU), parts(arguments, at::kCPU);
+    nn::Pass pass = whole.pass();
+    pass.backward();
+    const int64_t units = parts.layers() + 2, cuts[] = {0, 1, 3, units - 1, units};
+    std::vector<std::unique_ptr<nn::Pass>> passes;
+    at::Tensor stream;
+    for (size_t i = 0; i + 1 < std::size(cuts); ++i) {
+      passes.push_back(std::unique_ptr<nn::Pass>(new nn::Pass(parts.pass(0, true, {cuts[i], cuts[i + 1], stream}))));
+      stream = passes.back()->take_out();
     }
+    EXPECT_EQ(pass.loss_sum().item<double>(), passes.back()->loss_sum().item<double>()) << scheme << " " << mode;
+    at::Tensor d;
+    for (auto p = passes.rbegin(); p != passes.rend(); ++p) d = (*p)->backward(d, true);
+    EXPECT_FALSE(d.defined());
+    EXPECT_FALSE(at::equal(whole.gradients(), parts.gradients()));
+    for (const auto& p : passes) p->weight_gradients();
+    EXPECT_TRUE(at::equal(whole.gradients(), parts.gradients())) << scheme << " " << mode;
   }
 }
 

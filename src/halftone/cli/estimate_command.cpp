@@ -98,7 +98,7 @@ int estimate_command(Arguments args) {
   const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
   const std::optional<std::string> schedule = take_schedule(words);
   require_one_process(read_environment());
-  LoadedConfig loaded = load_config(words);
+  LoadedConfig loaded = load_config(words, {schedule ? 0 : 1});  // a pipeline's processes are not there yet
   resolve_model(loaded.config);
   const JobConfig& config = loaded.config;
   check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
