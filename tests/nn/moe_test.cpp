@@ -189,7 +189,7 @@ TEST_P(MoEBalance, MovesTheBiasAgainstTheLoad) {
   s.balance = 0.01;
   Built b(s);
   const auto options = at::TensorOptions().device(test_device());
-  const std::vector<double> loads = {10, 2, 4, 4, 0, 20};
+  const std::vector<double> loads = {10, 2, 4, 4, 0, 20, 0};
   b.root.moe.load().copy_(at::tensor(loads, at::kDouble));
   b.root.moe.balance(at::zeros({}, options.dtype(at::kBool)));
   EXPECT_EQ(b.root.moe.expert_bias()->master.abs().max().item<float>(), 0);
