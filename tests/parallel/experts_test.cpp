@@ -47,26 +47,29 @@ const std::vector<ExpertsCase>& cases() {
       {"qwen3_moe", 2, "qwen3_moe", {two}},
       {"deepseek_v3", 2, "deepseek_v3", {two}},
       {"gpt_oss", 2, "gpt_oss", {two}},
-      {"recomputed", 2, "gpt_oss", {two, "--activation_checkpoint.mode=full"}},
+      {"recomputed", 2, "gpt_oss", {two, "--activation_checkpoint.mode=full"}, {}, kFloat32, 6},
       {"recomputed_ops",
        2,
        "deepseek_v3",
-       {two, "--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=op"}},
-      {"passes", 2, "qwen3_moe", {two}, {}, kFloat32, 20, 3},
-      {"never", 2, "deepseek_v3", {two, "--parallelism.fsdp_reshard_after_forward=never"}, {}, kFloat32, 20, 3},
-      {"losses", 2, "deepseek_v3", {two}, {{"route_aux_loss", 0.1}, {"route_z_loss", 0.01}, {"balance", 0.01}}},
-      {"one_choice", 2, "qwen3_moe", {two}, {{"experts_per_token", 1}, {"num_experts", 2}}},
-      {"forced_balance", 2, "gpt_oss", {two, kForced}},
-      {"capacity_for_all", 2, "deepseek_v3", {two, capacity(2)}},
+       {two, "--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=op"},
+       {},
+       kFloat32,
+       6},
+      {"passes", 2, "qwen3_moe", {two}, {}, kFloat32, 6, 3},
+      {"never", 2, "deepseek_v3", {two, "--parallelism.fsdp_reshard_after_forward=never"}, {}, kFloat32, 6, 3},
+      {"losses", 2, "deepseek_v3", {two}, {{"route_aux_loss", 0.1}, {"route_z_loss", 0.01}, {"balance", 0.01}}, kFloat32, 6},
+      {"one_choice", 2, "qwen3_moe", {two}, {{"experts_per_token", 1}, {"num_experts", 2}}, kFloat32, 6},
+      {"forced_balance", 2, "gpt_oss", {two, kForced}, {}, kFloat32, 6},
+      {"capacity_for_all", 2, "deepseek_v3", {two, capacity(2)}, {}, kFloat32, 6},
       {"int8", 2, "qwen3_moe", {two}, {}, scheme("int8"), 3, 1, kRecipe, 2e-2},
       {"fp8_rowwise", 2, "gpt_oss", {two}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
       {"mxfp4", 2, "deepseek_v3", {two}, {}, scheme("mxfp4"), 3, 1, kRecipe, 5e-2},
-      {"codes", 2, "qwen3_moe", {two, dispatch("fp8_rowwise")}, {}, kFloat32, 20, 1, 1e-2, 5e-2},
-      {"block_codes", 2, "deepseek_v3", {two, dispatch("mxfp8"), capacity(2)}, {}, kFloat32, 20, 1, 1e-2, 5e-2},
+      {"codes", 2, "qwen3_moe", {two, dispatch("fp8_rowwise")}, {}, kFloat32, 6, 1, 1e-2, 5e-2},
+      {"block_codes", 2, "deepseek_v3", {two, dispatch("mxfp8"), capacity(2)}, {}, kFloat32, 6, 1, 1e-2, 5e-2},
       {"codes_of_recipe", 2, "gpt_oss", {two, dispatch("fp8_rowwise")}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
       {"plain", 2, "qwen3_moe", {two}, {}, {"--quantize.scheme=none"}, 5, 1, kRecipe, 2e-2},
-      {"tensor", 2, "qwen3_moe", {two, kTensor2}},
-      {"tensor_whole_sequences", 2, "deepseek_v3", {two, kTensor2, "--parallelism.enable_sequence_parallel=false"}},
+      {"tensor", 2, "qwen3_moe", {two, kTensor2}, {}, kFloat32, 6},
+      {"tensor_whole_sequences", 2, "deepseek_v3", {two, kTensor2, "--parallelism.enable_sequence_parallel=false"}, {}, kFloat32, 6},
       {"fsdp_tensor", 4, "deepseek_v3", {two, kTensor2}},
       {"fsdp_tensor_all_ranks", 4, "qwen3_moe", {ranks(4), kTensor2}},
       {"fsdp_4", 4, "deepseek_v3", {two}},
@@ -160,7 +163,9 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
   const auto leaf = [](const at::Tensor& t) { return t.clone().set_requires_grad(true); };
   const at::Tensor x0 = at::randn({tokens, kWidth}), gates0 = at::rand({tokens, top_k}), dy = at::randn({tokens, kWidth});
   const at::Tensor x = leaf(x0), gates = leaf(gates0);
-  const ExpertExchange e = plan_exchange(place_experts(choice, experts), choice, group, room);
+  ExpertRows placed = place_experts(choice, experts);
+  placed.tokens_in_row = tokens, placed.documents = at::arange(tokens, at::kInt).floor_divide(4) * 4;  // of four tokens each
+  const ExpertExchange e = plan_exchange(placed, choice, group, room);
   const at::Tensor rows = gather_rows(send_rows(x, e), e.received);
   at::Tensor factor = at::zeros({e.received.rows, 1});
   for (int64_t i = 0; i < own; ++i) {
@@ -179,6 +184,10 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
           (got - expected).abs().max().item<double>());
   };
   same("rows", again, y), same("gradients", x.grad(), x1.grad()), same("gradients of gates", gates.grad(), gates1.grad());
+  // Which document of which rank a row is of goes with it.
+  const at::Tensor document = (placed.documents + rank.rank * 1000).to(at::kFloat).unsqueeze(1);
+  const at::Tensor own_documents = e.received.documents % (1 << 24) + e.received.documents.floor_divide(1 << 24) * 1000;
+  same("documents", gather_rows(own_documents.to(at::kFloat).unsqueeze(1), e.received), gather_rows(send_rows(document, e), e.received));
   if (room == 0) return;
   const auto each = static_cast<int64_t>(std::ceil(room * static_cast<double>(tokens * top_k) / static_cast<double>(rank.world)));
   int64_t expected = 0;

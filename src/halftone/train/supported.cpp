@@ -42,6 +42,8 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
             c.comm.trace_buf_size != comm.trace_buf_size || c.comm.save_traces_folder != comm.save_traces_folder ||
             c.comm.save_traces_file_prefix != comm.save_traces_file_prefix),
        "comm: one process has no collectives to time or to trace");
+  idle(p.expert_parallel_degree == 1 && (p.expert_parallel_capacity > 0 || !p.expert_parallel_dispatch_dtype.empty()),
+       "parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: every process has all experts, no token travels");
   idle(p.enable_async_tensor_parallel,
        "parallelism.enable_async_tensor_parallel: collectives run before and behind the products here, not beside their parts");
   const ActivationCheckpointConfig recompute;
