@@ -1,13 +1,13 @@
 # make train and make test are all that a newcomer needs; each installs what is missing first (tools/setup.sh).
 # HALFTONE_CUDA=auto|ON|OFF chooses the build (auto: ON only where an NVIDIA device is present), PYTHON the interpreter.
-.PHONY: help setup train test build bundle fuzz bench format tidy clean
+.PHONY: help setup train test test-distributed build bundle fuzz bench format tidy clean
 .DEFAULT_GOAL := help
 
 export HALFTONE_CUDA ?= auto
 BIN := build/release/bin
 
 help:  ## this text
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 train: setup  ## install, build, train the demo model in INT8 for about five minutes and let it write
 	@tools/build release halftone
@@ -16,6 +16,10 @@ train: setup  ## install, build, train the demo model in INT8 for about five min
 test: setup  ## install, build everything, run every test
 	@tools/build release
 	@tools/test
+
+test-distributed: setup  ## train on meshes of up to 8 processes, in every recipe
+	@tools/build release parallel_test
+	@tools/test -L distributed
 
 setup:  ## install system packages and the pinned wheels in .venv
 	@tools/setup.sh

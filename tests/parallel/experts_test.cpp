@@ -69,6 +69,8 @@ const std::vector<ExpertsCase>& cases() {
       {"codes_of_recipe", 2, "gpt_oss", {two, dispatch("fp8_rowwise")}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
       {"plain", 2, "qwen3_moe", {two}, {}, {"--quantize.scheme=none"}, 5, 1, kRecipe, 2e-2},
       {"tensor", 2, "qwen3_moe", {two, kTensor2}, {}, kFloat32, 6},
+      {"tensor_alone", 2, "deepseek_v3", {kTensor2}, {{"route_aux_loss", 0.1}, {"route_z_loss", 0.01}, {"balance", 0.01}}, kFloat32, 6},
+      {"tensor_alone_int8", 2, "qwen3_moe", {kTensor2}, {{"expert_ffn_dim", 64}}, scheme("int8"), 3, 1, kRecipe, 2e-2},
       {"tensor_whole_sequences", 2, "deepseek_v3", {two, kTensor2, "--parallelism.enable_sequence_parallel=false"}, {}, kFloat32, 6},
       {"fsdp_tensor", 4, "deepseek_v3", {two, kTensor2}},
       {"fsdp_tensor_all_ranks", 4, "qwen3_moe", {ranks(4), kTensor2}},

@@ -26,6 +26,8 @@ struct PlanCase {
   double first = 1e-6, others = 1e-4;
 };
 
+void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
+
 std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
 const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("context", 2), kPipeline2 = degree("pipeline", 2);
 const std::string kZeroBubble = "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble";
@@ -51,6 +53,7 @@ const std::vector<PlanCase>& plans() {
       {"pp_fsdp_tp", 8, "llama3", {kPipeline2, kTensor2, kZeroBubble}, kFloat32, 5, 4},
       {"fsdp_tp", 4, "llama3", {kTensor2}},
       {"fsdp_tp_latent", 4, "deepseek_v3", {kTensor2}},
+      {"tp_experts", 2, "gpt_oss", {kTensor2}},
       {"cp_ep", 2, "deepseek_v3", {kContext2, degree("expert", 2)}},
       {"cp_tp", 4, "gpt_oss", {kContext2, kTensor2}},
       {"pp_cp", 4, "llama3", {kPipeline2, kContext2}, kFloat32, 20, 4},

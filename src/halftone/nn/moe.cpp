@@ -118,7 +118,8 @@ at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& row
   const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, step);
   if (!shape_.clamped) return grouped_linear(swiglu(gu[0], gu[1]), down_, rows, step)[0];
   const at::Tensor h = clamped_swiglu(add_group_bias(gu[0], gate_up_bias_->weight, rows), kLimit);
-  return add_group_bias(grouped_linear(h, down_, rows, step)[0], down_bias_->weight, rows);
+  const at::Tensor y = grouped_linear(h, down_, rows, step)[0];
+  return adds_bias_ ? add_group_bias(y, down_bias_->weight, rows) : y;
 }
 
 Router::Router(int64_t dim, int64_t experts, Init init, bool bias) : gate(add<RouterGate>("gate", dim, experts, init, bias)) {}
@@ -141,8 +142,13 @@ MoE::MoE(const Shape& s, Init in, Init up, Init out)
 at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   const Range range("{}", fqn());
   const Groups& g = info.groups;
-  const at::Tensor y = g.experts != nullptr ? with_others(routed(own_share(x, g), info), g) : routed(x, info);
-  return shared_ != nullptr ? y + leave((*shared_)(enter(x, g), info.step), g) : y;
+  if (g.experts != nullptr) {
+    const at::Tensor y = with_others(routed(own_share(x, g), info), g);
+    return shared_ != nullptr ? y + leave((*shared_)(enter(x, g), info.step), g) : y;
+  }
+  const Activation all = enter(x, g);
+  const at::Tensor y = routed(all, info);
+  return leave(shared_ != nullptr ? y + (*shared_)(all, info.step) : y, g);
 }
 
 at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
@@ -157,12 +163,15 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   std::optional<ExpertExchange> exchange;
   const Groups& g = info.groups;
   if (g.experts != nullptr) exchange = plan_exchange(rows, expert, *g.experts, g.expert_capacity, g.expert_format);
-  if (info.counts && load_.defined()) count(scores.detach(), rows, exchange ? exchange->dropped : at::Tensor());
+  // Each process of the tensor group routes the same tokens, and has some columns of every expert.
+  const bool alike = g.tensor != nullptr && g.experts == nullptr;
+  if (info.counts && load_.defined() && (!alike || g.first_of_tensor()))
+    count(scores.detach(), rows, exchange ? exchange->dropped : at::Tensor());
 
   at::Tensor gates = scores.gather(1, expert.to(at::kLong));
   if (r.normalize) gates = gates / (gates.sum(-1, true) + 1e-20);
   if (r.scale != 1) gates = gates * r.scale;
-  const double tokens = static_cast<double>(logits.size(0)) * info.grad_scale;
+  const double tokens = static_cast<double>(logits.size(0)) * info.grad_scale / static_cast<double>(alike ? g.tensor->size() : 1);
   if (shape_.aux_loss > 0) {
     // E * sum over experts of its share of the choices and its mean probability (Fedus et al. 2021).
     const at::Tensor share = rows.counts / static_cast<double>(rows.tokens * r.top_k);

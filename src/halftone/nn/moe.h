@@ -24,6 +24,8 @@ class GroupedExperts : public QuantizableLayer {
   int64_t in_features() const override { return shape_.dim; }
   int64_t out_features() const override { return shape_.hidden; }
   void set_recipe(const LayerRecipe& recipe) override;
+  // Another process adds the last one (nn/split.h).
+  void drop_bias() { adds_bias_ = false; }
   // Keeps the experts of one of so many processes; before there is memory of them.
   void split(int64_t index, int64_t processes);
   std::vector<Parameter*> weights() override { return weights_; }
@@ -36,6 +38,7 @@ class GroupedExperts : public QuantizableLayer {
   std::vector<Parameter*> weights_;
   GroupedLinears gate_up_, down_;
   Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
+  bool adds_bias_ = true;
 };
 
 // How tokens choose their experts (platform.md 4.7).

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "halftone/base/error.h"
-#include "halftone/nn/layers.h"
+#include "halftone/nn/moe.h"
 
 namespace halftone::nn {
 namespace {
@@ -56,15 +56,29 @@ class Cutter {
       }
       lora("lora_v", [&](Parameter& p) { cut(p, 1); });
     }
-    const int64_t k = l.in_features(), n = l.out_features(), multiple = l.recipe().dim_multiple;
-    check(!l.recipe().quantized() || (k % multiple == 0 && n % multiple == 0),
-          "parallelism.tensor_parallel_degree: {} processes leave {} x {} of {} to each; {} needs multiples of {}", ranks_, n, k, l.fqn(),
-          l.recipe().name, multiple);
+    require_blocks(l, l.in_features(), l.out_features());
+  }
+
+  void cut(GroupedExperts& experts, std::span<const SplitRule> rules) {
+    for (Parameter* w : experts.weights()) {
+      if (w->expert) return;  // each process has experts of its own
+      const SplitRule* rule = rule_for(w->fqn, rules);
+      if (rule != nullptr) cut(*w, rule->dim);
+      require_blocks(experts, w->shape[2], w->shape[1]);
+    }
+    if (rank_ > 0) experts.drop_bias();
   }
 
   bool done(const Parameter& p) const { return done_.contains(&p); }
 
  private:
+  void require_blocks(const QuantizableLayer& layer, int64_t k, int64_t n) const {
+    const int64_t multiple = layer.recipe().dim_multiple;
+    check(!layer.recipe().quantized() || (k % multiple == 0 && n % multiple == 0),
+          "parallelism.tensor_parallel_degree: {} processes leave {} x {} of {} to each; {} needs multiples of {}", ranks_, n, k,
+          layer.fqn(), layer.recipe().name, multiple);
+  }
+
   const Groups& groups_;
   const int64_t ranks_, rank_;
   std::set<const Parameter*> done_;
@@ -79,9 +93,10 @@ void split(Module& model, std::span<const SplitRule> rules, const Groups& groups
     auto* linear = dynamic_cast<Linear*>(&m);
     const SplitRule* rule = linear != nullptr ? rule_for(m.fqn(), rules) : nullptr;
     if (rule != nullptr) cutter.cut(*linear, *rule);
+    if (auto* experts = dynamic_cast<GroupedExperts*>(&m)) cutter.cut(*experts, rules);
   });
   model.for_each_parameter([&](Parameter& p) {
-    if (cutter.done(p) || p.buffer || p.expert) return;  // each process has experts of its own
+    if (cutter.done(p) || p.buffer || p.expert) return;
     const SplitRule* rule = rule_for(p.fqn, rules);
     if (rule != nullptr && rule->dim != kOfStream) return cutter.cut(p, rule->dim, rule->uneven);
     p.summed = rule == nullptr || p.added || groups.sequence_shards;
