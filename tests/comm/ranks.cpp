@@ -60,7 +60,7 @@ std::vector<Outcome> run_ranks(const std::string& name, int64_t world) {
   std::vector<pid_t> pids;
   for (int64_t r = 0; r < world; ++r) pids.push_back(start(name, r, world, folder));
   std::vector<Outcome> outcomes(pids.size(), {-1, "", ""});
-  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(5);
   std::vector<bool> stopped(pids.size());
   while (true) {
     bool all_ended = true, all_idle = true;

@@ -30,7 +30,7 @@ struct Outcome {
 };
 
 // An exception of a body is a line "halftone: ..." and status 2, as in the program. Ranks that stop themselves are killed when the
-// others have ended; after a minute all are.
+// others have ended; after five minutes all are.
 std::vector<Outcome> run_ranks(const std::string& name, int64_t world);
 
 }  // namespace halftone::comm

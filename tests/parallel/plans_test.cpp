@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/log.h"
@@ -98,19 +99,31 @@ const comm::Ranks kPlans("plan", [](const Rank& rank) {
 });
 
 // Every file of recipes/precision: what differs are the sums' order and, where processes share out columns, the scales of rows.
-const comm::Ranks kRecipes("recipes", [](const Rank& rank) {
+const std::map<std::string, PlanCase>& meshes_of_recipes() {
+  static const std::map<std::string, PlanCase> all = {
+      {"tp", {"tp", 2, "llama3", {kTensor2}}},
+      {"cp", {"cp", 2, "llama3", {kContext2}}},
+      {"pp", {"pp", 2, "llama3", {kPipeline2}, {}, 2, 2}},
+      {"ep", {"ep", 2, "qwen3_moe", {degree("expert", 2)}}},
+      {"fsdp_tp", {"fsdp_tp", 4, "llama3", {kTensor2}}},
+  };
+  return all;
+}
+
+const comm::Ranks kRecipes("recipes on a mesh", [](const Rank& rank) {
   at::set_num_threads(1);
   set_log_enabled(false);
-  const std::string mesh = std::getenv(kPlan);
+  const PlanCase& mesh = meshes_of_recipes().at(std::getenv(kPlan));
   for (const std::string& file : recipe_files()) {
     const std::string name = std::filesystem::path(file).stem();
-    if (name == "int8_weight" && mesh == kTensor2) continue;  // refused: one scale a row
+    if (name == "int8_weight" && mesh.name.ends_with("tp")) continue;  // refused: one scale a row
     std::vector<std::string> options = recipe_options(file);
-    for (std::string& option : model_of("llama3", 128)) options.push_back(std::move(option));
-    const Layout layout{name.c_str(), {mesh}};
+    for (std::string& option : model_of(mesh.family, 128)) options.push_back(std::move(option));
+    const Layout layout{name.c_str(), mesh.options, mesh.passes};
     const JobConfig config = layout.together(options, rank.world);
     const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
-    check_close(together(rank, layout, config, 2, at::kCPU), alone(layout.alone(options), 2, rows, 1, at::kCPU), 1e-3, 3e-2, layout.name);
+    check_close(together(rank, layout, config, 2, at::kCPU), alone(layout.alone(options), 2, rows, mesh.passes, at::kCPU), 1e-3, 3e-2,
+                layout.name);
   }
 });
 
@@ -122,10 +135,13 @@ class Plans : public testing::TestWithParam<PlanCase> {
   }
 };
 
-TEST(PlansDistributed, TensorParallelTrainsInEveryRecipe) {
-  setenv(kPlan, kTensor2.c_str(), 1);
-  for (const comm::Outcome& outcome : comm::run_ranks("recipes", 2)) EXPECT_EQ(outcome.status, 0) << outcome.said;
+class RecipesOnMeshesDistributed : public testing::TestWithParam<std::string> {};
+TEST_P(RecipesOnMeshesDistributed, Train) {
+  setenv(kPlan, GetParam().c_str(), 1);
+  for (const comm::Outcome& outcome : comm::run_ranks("recipes on a mesh", meshes_of_recipes().at(GetParam()).world))
+    EXPECT_EQ(outcome.status, 0) << outcome.said;
 }
+INSTANTIATE_TEST_SUITE_P(All, RecipesOnMeshesDistributed, testing::Values("tp", "cp", "pp", "ep", "fsdp_tp"));
 
 std::vector<PlanCase> of_worlds(int64_t least, int64_t most) {
   std::vector<PlanCase> some;
