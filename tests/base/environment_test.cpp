@@ -25,6 +25,13 @@ TEST(Environment, NoLauncherIsOneProcess) {
   EXPECT_EQ(e.log_ranks, std::vector<int64_t>{0});
 }
 
+TEST(Environment, ProcessesOfADryRun) {
+  EXPECT_EQ(read({}).simulated_world_size, 1);
+  EXPECT_EQ(read({{"WORLD_SIZE", "8"}}).simulated_world_size, 8);
+  EXPECT_EQ(read({{"WORLD_SIZE", "8"}, {"NGPU", "256"}}).simulated_world_size, 256);
+  EXPECT_EQ(read({{"WORLD_SIZE", "8"}}).world_size, 1);  // no rank: no launcher
+}
+
 TEST(Environment, Torchrun) {
   const Environment e = read({{"RANK", "5"},
                               {"LOCAL_RANK", "1"},

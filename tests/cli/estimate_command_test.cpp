@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -24,6 +25,46 @@ TEST(EstimateCommand, PrintsOneLineOfJsonAndFailsWhereTheDeviceIsTooSmall) {
   }
   EXPECT_THROW(estimate_command(std::vector<std::string>{"--config", recipe, "--device"}), Error);
   EXPECT_THROW(estimate_command(std::vector<std::string>{"--device=h100"}), Error);
+}
+
+// A dry run ends as the estimate of as many processes, before it needs tokenizer, data or devices.
+TEST(EstimateCommand, ADryRunIsOfSimulatedProcesses) {
+  const std::string recipe = (std::filesystem::path(source_dir()) / "recipes" / "llama3_8b.toml").string();
+  const auto output = [&](const char* processes, int expected, std::vector<std::string> more) {
+    setenv("NGPU", processes, 1);
+    more.insert(more.begin(), {"--config", recipe, "--comm.mode=fake_backend"});
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    std::string error;
+    int status = 2;
+    try {
+      status = train_command(more);
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    testing::internal::GetCapturedStderr();
+    const std::string out = testing::internal::GetCapturedStdout();
+    EXPECT_EQ(status, expected) << error;
+    return out + error;
+  };
+  const std::string out = output(
+      "16", 0, {"--parallelism.tensor_parallel_degree=2", "--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=4"});
+  for (const char* line : {"mesh of 16 ranks", "  fsdp              4  ranks 0 2 4 6",
+                           "stage 1   on rank 8       16 layers: 16 - 31, norm, output", "fsdp: all-gather of weights",
+                           "tp: reduce-scatter of partial sums", "pp: send of stream", "bubble of the pipeline", "of a GPU, MFU"})
+    EXPECT_NE(out.find(line), std::string::npos) << line << "\n" << out;
+  EXPECT_NE(out.find("layers.*.attention.wq"), std::string::npos);
+  output("1", 3, {});  // 8B with its moments
+  EXPECT_NE(output("6", 2, {"--parallelism.tensor_parallel_degree=4"}).find("found 6 processes"), std::string::npos);
+  EXPECT_NE(output("16", 2, {"--parallelism.tensor_parallel_degree=16"}).find("(8 of keys and values)"), std::string::npos);
+  unsetenv("NGPU");
+
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(estimate_command(std::vector<std::string>{"--config", recipe, "--device", "h100", "--world=8", "--json"}), 0);
+  const auto json = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+  EXPECT_EQ(json.at("world").get<int>(), 8);
+  EXPECT_GT(json.at("tokens_per_second_per_gpu").get<double>(), 1000);
+  EXPECT_THROW(estimate_command(std::vector<std::string>{"--config", recipe, "--world", "many"}), Error);
 }
 
 TEST(EstimateCommand, DrawsTheScheduleOfAPipeline) {

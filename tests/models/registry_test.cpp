@@ -93,7 +93,9 @@ TEST(Registry, UnitsAreEmbeddingBlocksAndHead) {
     for (int64_t i = 0; i < built.model->size().layers; ++i) expected.push_back("layers." + std::to_string(i));
     expected.push_back("norm");
     nn::ParameterStore store;
-    store.materialize(*built.model, {at::kCPU, at::kFloat, at::kFloat, false});
+    nn::StorageOptions storage;
+    storage.compute = at::kFloat, storage.trainable = false;
+    store.materialize(*built.model, storage);
     for (const auto& unit : store.units()) found.push_back(unit.name);
     EXPECT_EQ(found, expected) << family->name;
     int64_t in_blocks = 0;

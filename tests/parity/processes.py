@@ -134,29 +134,34 @@ def as_one(work):
     expect(first.keys() == again.keys() and all(first[n] == again[n] for n in weights), "weights saved by 4 and read by 3 are others")
 
 
-MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"],
-          "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]}
+EXPERTS = ["--model.name=qwen3_moe", "--model.overrides", json.dumps(dict(MODEL, num_experts=4, experts_per_token=2, expert_ffn_dim=32))]
+MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"], "cp": ["--parallelism.context_parallel_degree=2"],
+          "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"],
+          "ep": [*EXPERTS, "--parallelism.expert_parallel_degree=2"], "tp of experts": [*EXPERTS, "--parallelism.tensor_parallel_degree=2"]}
 
 
 def on_meshes(work):
     """What one mesh saves another goes on with, validation included: losses stay those of one process."""
     every = ["--validation.enable", "--validation.freq=4", "--validation.steps=2", "--validation.dataset", "text", "--validation.dataset_path",
              os.path.join(source, "README.md"), "--validation.seq_len=32", "--training.local_batch_size=2"]
-    one = Run(work, "one of meshes", *every)
-    one(1)
-    begun = Run(work, "begun", *every, steps=8)
-    begun(1)
+    alone = {}
     for name, options in MESHES.items():
+        model = EXPERTS if options[:len(EXPERTS)] == EXPERTS else []
+        if str(model) not in alone:
+            one, begun = Run(work, f"one{len(alone)}", *every, *model), Run(work, f"begun{len(alone)}", *every, *model, steps=8)
+            one(1), begun(1)
+            alone[str(model)] = one, begun
+        one, begun = alone[str(model)]
         run = Run(work, name, *every, *options, steps=8)
         run(2)
         worst = close(run.losses(), {s: l for s, l in one.losses().items() if s <= 8}, 1e-5, name)
         close(run.losses("validate"), {s: l for s, l in one.losses("validate").items() if s <= 8}, 1e-5, f"{name}: validation")
         print(f"{name}: losses of 2 processes within {worst:.1e} of one's")
-        for world, saved, more in [(1, run, []), (2, begun, options)]:
+        for world, saved, more in [(1, run, model), (2, begun, options)]:
             resumed = Run(work, f"{name} then {world}", *every, *more)
             shutil.copytree(saved.folder, resumed.folder)
             resumed(world)
-            close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if world == 1 else 'one'}, read on {name if more else 'one'}")
+            close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if world == 1 else 'one'}, read on {name if world == 2 else 'one'}")
 
 
 def tensors(run, step):

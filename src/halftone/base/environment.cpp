@@ -78,7 +78,7 @@ Environment read_environment(const GetVariable& get) {
   read_store(env, e);
   e.launcher_hosts_store = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   e.restart_count = env.number("TORCHELASTIC_RESTART_COUNT", 0, kMost).value_or(0);
-  e.simulated_world_size = env.number("NGPU", 1, kMost).value_or(1);
+  e.simulated_world_size = env.number("NGPU", 1, kMost).value_or(env.number("WORLD_SIZE", 1, kMost).value_or(e.world_size));
   if (env.has("LOG_RANK")) {
     e.log_ranks.clear();
     const std::string list = env.text("LOG_RANK");

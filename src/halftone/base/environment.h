@@ -20,7 +20,7 @@ struct Environment {
   int64_t restart_count = 0;          // of torchrun, whose store keeps the keys of earlier starts
   std::string job;                    // the launcher's name for this job; "" where it has none
   std::vector<int64_t> log_ranks = {0};
-  int64_t simulated_world_size = 1;  // NGPU, for comm.mode = fake_backend
+  int64_t simulated_world_size = 1;  // NGPU, else WORLD_SIZE, for comm.mode = fake_backend
 };
 
 using GetVariable = std::function<const char*(const char*)>;  // std::getenv and its like; nullptr = not set

@@ -1,6 +1,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -9,6 +10,7 @@
 #include "halftone/base/environment.h"
 #include "halftone/base/error.h"
 #include "halftone/cli/commands.h"
+#include "halftone/cli/dry_run.h"
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
 #include "halftone/models/registry.h"
@@ -16,21 +18,26 @@
 #include "halftone/parallel/stages.h"
 #include "halftone/train/estimate.h"
 #include "halftone/train/hf_model.h"
+#include "halftone/train/silence.h"
 #include "halftone/train/supported.h"
 
 namespace halftone {
 namespace {
 
 constexpr const char* kEstimateUsage =
-    "halftone estimate --config FILE [--section.field value ...] [--device h100|h200|cpu|auto] [--json]\n"
+    "halftone estimate --config FILE [--section.field value ...] [--device h100|h200|cpu|auto] [--world N] [--json]\n"
     "halftone estimate --config FILE [--section.field value ...] --schedule [FILE.svg]\n\n"
     "Says before a run, without a GPU, what a training step takes: memory by owner at its peak, and tokens/s by measured rates.\n\n"
     "  --device  the device to estimate for; auto (default): this machine's, an H100 where it has no GPU\n"
+    "  --world   processes of the mesh of [parallelism], 1 by default: the figures are of the one that has most, with what they send\n"
     "  --json    one line of JSON instead of tables\n"
     "  --schedule  draws the pipeline's schedule instead, as text and into the file where one is named\n\n"
     "The vocabulary is that of model.overrides or of the flavour; a run takes its tokenizer's. The exit status is 3 where the device's\n"
     "memory is too small, with the two settings that lower the peak most. The other options are those of halftone train.\n\n"
-    "  halftone estimate --config recipes/bench_gpu.toml --quantize.scheme fp8_tensorwise --device h100\n";
+    "  halftone estimate --config recipes/bench_gpu.toml --quantize.scheme fp8_tensorwise --device h100\n"
+    "  halftone estimate --config recipes/bench_gpu.toml --world 8 --parallelism.tensor_parallel_degree 2\n";
+
+constexpr int64_t kMostProcesses = 1 << 20;
 
 // Takes `option` and its value, in both spellings, out of the words.
 std::string take_value(std::vector<std::string>& words, const std::string& option, std::string otherwise) {
@@ -88,29 +95,55 @@ void draw_schedule(const JobConfig& config, const std::string& file) {
   check(out.good(), "estimate: --schedule {}: can not be written", file);
 }
 
-}  // namespace
-
-int estimate_command(Arguments args) {
-  if (asked_help(args)) return print(kEstimateUsage), 0;
+int show_estimate(const Estimate& e, bool json) {
   constexpr int kTooSmall = 3;
-  std::vector<std::string> words(args.begin(), args.end());
-  const std::string asked = take_value(words, "--device", "auto");
-  const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
-  const std::optional<std::string> schedule = take_schedule(words);
-  require_one_process(read_environment());
-  LoadedConfig loaded = load_config(words, {schedule ? 0 : 1});  // a pipeline's processes are not there yet
-  resolve_model(loaded.config);
-  const JobConfig& config = loaded.config;
-  check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
-  if (schedule) return draw_schedule(config, *schedule), 0;
-  refuse_unsupported(config);
-  const Estimate e = estimate_step(config, 0, estimate_device(asked, config.training.device));
   print(json ? estimate_json(e).dump() : estimate_text(e));
   if (e.fits()) return 0;
   const std::string advice = estimate_advice(e);
   fmt::print(stderr, "halftone: estimate: {}: the step does not fit; {}\n", estimate_line(e),
              advice.empty() ? "lower training.seq_len or take a smaller model" : advice);
   return kTooSmall;
+}
+
+}  // namespace
+
+int dry_run(JobConfig config, int64_t world) {
+  resolve_model(config);
+  config.comm.mode = "default";
+  refuse_unsupported(config, world);
+  return show_estimate(estimate_step(config, 0, estimate_device("auto", config.training.device), world), false);
+}
+
+int estimate_command(Arguments args) {
+  if (asked_help(args)) return print(kEstimateUsage), 0;
+  std::vector<std::string> words(args.begin(), args.end());
+  const std::string asked = take_value(words, "--device", "auto");
+  const std::string processes = take_value(words, "--world", "");
+  const bool json = std::erase_if(words, [](const std::string& word) { return is_option(word, "--json"); }) != 0;
+  const std::optional<std::string> schedule = take_schedule(words);
+  require_one_process(read_environment());
+  int64_t world = 1;
+  const char* end = processes.data() + processes.size();
+  const auto [stop, error] = std::from_chars(processes.data(), end, world);
+  check(processes.empty() || (error == std::errc() && stop == end && world >= 1 && world <= kMostProcesses),
+        "estimate: --world: expected a number of processes from 1 to {}, found '{}'", kMostProcesses, processes);
+  LoadedConfig loaded = load_config(words, {schedule && processes.empty() ? 0 : world});  // a pipeline's processes are not there yet
+  resolve_model(loaded.config);
+  const JobConfig& config = loaded.config;
+  check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
+  if (schedule) return draw_schedule(config, *schedule), 0;
+  std::string refused;
+  try {
+    std::optional<Silence> alone;  // the line of JSON
+    if (json) alone.emplace();
+    refuse_unsupported(config, world);
+  } catch (const Error& e) {
+    if (world == 1) throw;
+    refused = e.what();
+  }
+  Estimate e = estimate_step(config, 0, estimate_device(asked, config.training.device), world);
+  if (!refused.empty()) e.remarks.push_back("this build would not run it: " + refused);
+  return show_estimate(e, json);
 }
 
 }  // namespace halftone

@@ -7,6 +7,7 @@
 #include "halftone/base/environment.h"
 #include "halftone/base/error.h"
 #include "halftone/cli/commands.h"
+#include "halftone/cli/dry_run.h"
 #include "halftone/cli/next_commands.h"
 #include "halftone/cli/version.h"
 #include "halftone/config/load.h"
@@ -20,7 +21,8 @@ namespace {
 constexpr const char* kTrainUsage =
     "halftone train --config FILE [--section.field value ...]\n"
     "halftone train --help [section]\n\n"
-    "Trains a model, or goes on with a run whose checkpoints lie in its folder; halftone config prints a configuration.\n\n";
+    "Trains a model, or goes on with a run whose checkpoints lie in its folder; halftone config prints a configuration.\n"
+    "NGPU=256 halftone train ... --comm.mode=fake_backend says what so many processes would take, without data or GPUs.\n\n";
 constexpr const char* kPrompt = "def forward(self, input: Tensor) -> Tensor:\n";
 
 // A sample of what the model writes, and what to type next.
@@ -46,10 +48,12 @@ int train_command(Arguments args) {
   std::optional<LoadedConfig> loaded;
   std::exception_ptr problem;
   try {
-    loaded = load_config(args, {environment.world_size});
+    loaded = load_config(args, {environment.world_size, environment.simulated_world_size});
   } catch (const Error&) {
     problem = std::current_exception();
   }
+  if (loaded && loaded->config.comm.mode == "fake_backend")
+    return environment.rank == 0 ? dry_run(loaded->config, environment.simulated_world_size) : 0;
   Processes processes(environment, loaded ? loaded->config.comm : CommConfig{}, loaded ? loaded->config.job.dump_folder : "");
   RunSummary run;
   processes.run([&] {

@@ -118,7 +118,9 @@ class Loader {
   // with_recipe: whether the recipe file may be looked at.
   LoadedConfig finish(const ConfigContext& context, bool with_recipe) {
     if (readable_) {
-      const RuleContext rules{loaded_.origin, refused_, context.world_size, problems_, loaded_.compat_lines, false, &loaded_.warnings};
+      const bool simulated = loaded_.config.comm.mode == "fake_backend" && context.simulated_world_size > 0;
+      const int64_t world = simulated ? context.simulated_world_size : context.world_size;
+      const RuleContext rules{loaded_.origin, refused_, world, problems_, loaded_.compat_lines, false, &loaded_.warnings};
       apply_compatibility(loaded_.config, rules);
       if (with_recipe) check_recipe_file(rules);
       check_rules(loaded_.config, rules);

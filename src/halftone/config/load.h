@@ -11,7 +11,8 @@ namespace halftone {
 
 // What the rules between fields need to know about the run.
 struct ConfigContext {
-  int64_t world_size = 1;  // processes; 0 = unknown, rules that need it are left out
+  int64_t world_size = 1;            // processes; 0 = unknown, rules that need it are left out
+  int64_t simulated_world_size = 0;  // of comm.mode = fake_backend, in place of it; 0 = the same
 };
 
 struct LoadedConfig {

@@ -89,7 +89,8 @@ struct CommConfig {
     field("trace_buf_size", self.trace_buf_size, "entries of the Flight Recorder ring; 0 = off", {.min = 0});
     field("save_traces_folder", self.save_traces_folder, "folder of the Flight Recorder dumps, under dump_folder");
     field("save_traces_file_prefix", self.save_traces_file_prefix, "file name of a dump is this and the rank");
-    field("mode", self.mode, "default, or fake_backend: dry run of one simulated rank, 1 step", {.choices = {"default", "fake_backend"}});
+    field("mode", self.mode, "default, or fake_backend: says what a step of NGPU processes takes",
+          {.choices = {"default", "fake_backend"}});
   }
 };
 

@@ -210,16 +210,14 @@ void MoE::balance(const at::Tensor& updated) {
   load_.zero_();
 }
 
-void split_experts(Module& model, const Groups& groups) {
-  if (groups.experts == nullptr) return;
-  const int64_t ranks = groups.experts->size();
+void split_experts(Module& model, int64_t index, int64_t ranks) {
   model.for_each_module([&](Module& m) {
     auto* moe = dynamic_cast<MoE*>(&m);
     if (moe == nullptr) return;
     check(moe->shape().routing.experts % ranks == 0,
           "parallelism.expert_parallel_degree must divide the model's num_experts (model.overrides), found {} and {}", ranks,
           moe->shape().routing.experts);
-    moe->experts().split(groups.experts->index(), ranks);
+    moe->experts().split(index, ranks);
   });
 }
 

@@ -111,6 +111,6 @@ class MoE : public Module {
 };
 
 // Leaves to this process the experts that are its part of all layers'. Error naming the fields where they do not divide.
-void split_experts(Module& model, const Groups& groups);
+void split_experts(Module& model, int64_t index, int64_t ranks);
 
 }  // namespace halftone::nn

@@ -19,7 +19,7 @@ const SplitRule* rule_for(std::string_view fqn, std::span<const SplitRule> rules
 
 class Cutter {
  public:
-  explicit Cutter(const Groups& groups) : groups_(groups), ranks_(groups.tensor->size()), rank_(groups.tensor->index()) {}
+  explicit Cutter(const TensorPart& part) : part_(part), ranks_(part.ranks), rank_(part.rank) {}
 
   void cut(Parameter& p, int64_t dim, bool uneven = false) {
     done_.insert(&p);
@@ -52,7 +52,7 @@ class Cutter {
       if (rank_ > 0) l.drop_bias();
       if (l.has_norm()) {
         cut(l.norm()->weight, 0);
-        l.norm()->share(*groups_.tensor, l.norm()->weight.parts[0].whole);
+        if (part_.processes != nullptr) l.norm()->share(*part_.processes, l.norm()->weight.parts[0].whole);
       }
       lora("lora_v", [&](Parameter& p) { cut(p, 1); });
     }
@@ -79,16 +79,16 @@ class Cutter {
           layer.fqn(), layer.recipe().name, multiple);
   }
 
-  const Groups& groups_;
+  const TensorPart& part_;
   const int64_t ranks_, rank_;
   std::set<const Parameter*> done_;
 };
 
 }  // namespace
 
-void split(Module& model, std::span<const SplitRule> rules, const Groups& groups) {
-  if (groups.tensor == nullptr) return;
-  Cutter cutter(groups);
+void split(Module& model, std::span<const SplitRule> rules, const TensorPart& part) {
+  if (part.ranks == 1) return;
+  Cutter cutter(part);
   model.for_each_module([&](Module& m) {
     auto* linear = dynamic_cast<Linear*>(&m);
     const SplitRule* rule = linear != nullptr ? rule_for(m.fqn(), rules) : nullptr;
@@ -99,7 +99,7 @@ void split(Module& model, std::span<const SplitRule> rules, const Groups& groups
     if (cutter.done(p) || p.buffer || p.expert) return;
     const SplitRule* rule = rule_for(p.fqn, rules);
     if (rule != nullptr && rule->dim != kOfStream) return cutter.cut(p, rule->dim, rule->uneven);
-    p.summed = rule == nullptr || p.added || groups.sequence_shards;
+    p.summed = rule == nullptr || p.added || part.sequence_shards;
   });
 }
 

@@ -18,7 +18,17 @@ struct SplitRule {
 // `dim` of norms between blocks: each process has their whole gradient where it has all tokens.
 inline constexpr int64_t kOfStream = -1;
 
+// A process of those that share a model's widths out.
+struct TensorPart {
+  int64_t ranks = 1, rank = 0;
+  bool sequence_shards = true;
+  comm::Communicator* processes = nullptr;  // null: for a model that only its shapes are asked of
+  static TensorPart of(const Groups& g) {
+    return g.tensor == nullptr ? TensorPart() : TensorPart{g.tensor->size(), g.tensor->index(), g.sequence_shards, g.tensor};
+  }
+};
+
 // Cuts the parameters of a model that has its recipes, before it gets memory. Error naming the parameter that cannot be cut.
-void split(Module& model, std::span<const SplitRule> rules, const Groups& groups);
+void split(Module& model, std::span<const SplitRule> rules, const TensorPart& part);
 
 }  // namespace halftone::nn

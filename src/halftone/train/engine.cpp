@@ -43,16 +43,6 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
   return -1;
 }
 
-void split_tensors(nn::Model& model, const nn::ModelSize& size, const nn::Groups& groups) {
-  if (groups.tensor == nullptr) return;
-  const int64_t n = groups.tensor->size();
-  check(
-      size.heads % n == 0 && size.kv_heads % n == 0,
-      "parallelism.tensor_parallel_degree: {} processes do not divide the model's {} heads ({} of keys and values); take a divisor of both",
-      n, size.heads, size.kv_heads);
-  nn::split(model, model.splits(), groups);
-}
-
 bool has_bf16_moments(const OptimizerConfig& c) { return c.implementation == "fused_opt_states_bf16" || c.state_dtype == "bfloat16"; }
 
 }  // namespace
@@ -78,6 +68,15 @@ void require_host_memory(int64_t needed, int64_t available) {
         static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
+void split_tensors(nn::Model& model, const nn::TensorPart& part) {
+  const nn::ModelSize size = model.size();
+  check(
+      size.heads % part.ranks == 0 && size.kv_heads % part.ranks == 0,
+      "parallelism.tensor_parallel_degree: {} processes do not divide the model's {} heads ({} of keys and values); take a divisor of both",
+      part.ranks, size.heads, size.kv_heads);
+  nn::split(model, model.splits(), part);
+}
+
 bool keeps_states_on_host(const TrainingConfig& c) { return std::find(c.offload.begin(), c.offload.end(), "optimizer") != c.offload.end(); }
 
 Engine::Engine(const JobConfig& config, const Options& options)
@@ -93,8 +92,8 @@ Engine::Engine(const JobConfig& config, const Options& options)
   model.set_z_loss(config.training.z_loss);
   if (options.plan != nullptr) {
     model.set_groups(options.plan->groups());
-    nn::split_experts(model, options.plan->groups());
-    split_tensors(model, size_, options.plan->groups());
+    if (const comm::Communicator* experts = options.plan->groups().experts) nn::split_experts(model, experts->index(), experts->size());
+    split_tensors(model, nn::TensorPart::of(options.plan->groups()));
   }
   nn::StorageOptions storage;
   storage.device = options.device;

@@ -137,6 +137,9 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
 // Error where the optimizer's states, `needed` bytes, exceed what is available of host memory (training.offload).
 void require_host_memory(int64_t needed, int64_t available);
 
+// Cuts a model that has its recipes for tensor parallelism. Error where that cannot be.
+void split_tensors(nn::Model& model, const nn::TensorPart& part);
+
 // The optimizer's states, of an element of the parameters.
 int64_t moment_bytes(const OptimizerConfig& config);
 bool keeps_states_on_host(const TrainingConfig& config);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
 
 #include "halftone/base/error.h"
 #include "halftone/models/registry.h"
@@ -11,6 +13,7 @@
 #include "halftone/ops/hardware.h"
 #include "halftone/train/console.h"
 #include "halftone/train/engine.h"
+#include "halftone/train/flops.h"
 #include "halftone/train/silence.h"
 
 namespace halftone {
@@ -18,6 +21,8 @@ namespace {
 
 constexpr double kGiB = 1 << 30;
 constexpr double kContext = 0.6 * kGiB;  // outside of the allocator: CUDA's context, kernels, the libraries' own memory
+// NCCL's buffers of one communicator: 4 MiB of NCCL_BUFFSIZE and half as much again for its other protocols, for each of 32 channels.
+constexpr double kCommunicator = 32 * 6.0 * (1 << 20);
 
 // Copies and reads of large tensors in a training step: H100 by its optimizer (34 bytes a parameter) and gradient norm (4), H200 by
 // docs/benchmarks/roofline.md. Memory as the driver tells it.
@@ -27,30 +32,82 @@ std::string in_gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 
 at::ScalarType type_of(const std::string& name) { return name == "float32" ? at::kFloat : at::kBFloat16; }
 
-Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevice& device) {
-  const StepShape shape(model, config, device);
+// Communicators of a process that reach its device.
+double communicators(const RankPart& part) {
+  const auto open = [](int64_t ranks, int each) { return ranks > 1 ? each : 0; };
+  const int experts = part.ep > 1 ? 1 + open(part.efsdp, 2) : 0;
+  const int64_t world = part.pp * part.replicas * part.fsdp * part.tp;
+  return open(part.fsdp, 2) + open(part.replicas, 1) + open(part.tp, 1) + open(part.cp, 1) + open(part.pp, 4) + experts + open(world, 1);
+}
+
+Estimate estimated(const StepShape& shape) {
+  const JobConfig& config = shape.config;
+  const EstimateDevice& device = shape.device;
   Estimate e;
   e.memory_bytes = device.memory_gib * kGiB;
-  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext;
-  e.tokens = shape.tokens * shape.micro_batches;
+  e.context_bytes = is_cpu(device.hardware) ? 0 : kContext + communicators(shape.part) * kCommunicator;
+  e.tokens = shape.tokens * shape.micro_batches * shape.part.batch * shape.part.cp;
   e.phases = memory_phases(shape);
   e.host_memory_bytes = device.host_gib * kGiB;
-  if (shape.host_states) e.host_bytes = static_cast<double>(shape.size.parameters * moment_bytes(config.optimizer));
+  if (!shape.host_states) return e;
+  double elements = 0;
+  shape.for_each_parameter([&](const nn::Parameter& p) { elements += p.buffer ? 0 : shape.held(p); });
+  e.host_bytes = elements * static_cast<double>(moment_bytes(config.optimizer));
   return e;
 }
 
+// Of the process that needs most.
+Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevice& device, int64_t world) {
+  if (world == 1) return estimated(StepShape(model, config, device));
+  const StepMesh mesh(config, world, model.blocks());
+  std::optional<Estimate> most;
+  for (const RankPart& part : mesh.parts) {
+    if (!part.has_blocks()) continue;  // what is left of a model's ends
+    Estimate e = estimated(StepShape(model, config, device, part));
+    e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, the {} of {} of the pipeline", part.rank, part.stage_rank, part.pp);
+    if (!most || e.peak().bytes() > most->peak().bytes()) most = std::move(e);
+  }
+  return *most;
+}
+
+double sum_of(const std::vector<WorkTime>& work) {
+  double ms = 0;
+  for (const WorkTime& w : work) ms += w.ms;
+  return ms;
+}
+
+// Time and traffic of the process that takes longest: the others wait for it.
+void add_times(Estimate& e, nn::Model& model, const JobConfig& config, const EstimateDevice& device) {
+  if (e.world == 1) {
+    e.work = work_times(StepShape(model, config, device), e.remarks);
+    return;
+  }
+  const StepMesh mesh(config, e.world, model.blocks());
+  bool first = true;
+  for (const RankPart& part : mesh.parts) {
+    if (!part.has_blocks()) continue;
+    const StepShape shape(model, config, device, part);
+    std::vector<std::string> remarks;
+    std::vector<WorkTime> work = work_times(shape, remarks);
+    std::vector<Traffic> traffic = step_traffic(shape, mesh.mesh, work);
+    if (std::exchange(first, false) || sum_of(work) > sum_of(e.work))
+      e.work = std::move(work), e.traffic = std::move(traffic), e.remarks = std::move(remarks);
+  }
+}
+
 // Settings that need less memory for the same model, data and batch of a step (training.global_batch_size holds the latter).
-std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const EstimateDevice& device, double peak) {
+std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const EstimateDevice& device, double peak, int64_t world) {
   std::vector<Saving> all;
   const auto with = [&](const std::string& setting, auto&& set) {
     JobConfig other = config;
     set(other);
-    const Estimate e = estimated(model, other, device);
+    const Estimate e = estimated(model, other, device, world);
     const double saved = peak - e.peak().bytes();
     if (saved > 0 && (e.host_memory_bytes == 0 || e.host_bytes < e.host_memory_bytes)) all.push_back({setting, saved});
   };
   with("activation_checkpoint.mode = \"full\"", [](JobConfig& c) { c.activation_checkpoint.mode = "full"; });
-  with("training.local_batch_size = 1", [](JobConfig& c) { c.training.local_batch_size = 1; });
+  with("training.local_batch_size = 1",
+       [](JobConfig& c) { c.training.local_batch_size = c.parallelism.pipeline_parallel_microbatch_size = 1; });
   with("training.offload = [\"optimizer\"]", [](JobConfig& c) { c.training.offload = {"optimizer"}; });
   with("optimizer.state_dtype = \"bfloat16\"", [](JobConfig& c) { c.optimizer.state_dtype = "bfloat16"; });
   with("training.dtype = \"bfloat16\" with optimizer.stochastic_rounding", [](JobConfig& c) { c.training.dtype = "bfloat16"; });
@@ -100,7 +157,7 @@ std::vector<StepShape::Branch> StepShape::Block::branches() const {
   std::vector<Branch> all;
   if (moe != nullptr) {
     const LinearRecipe& r = moe->experts().recipe();
-    all.push_back({"experts", expert_rows, static_cast<double>(moe->shape().hidden), &r, &r, true, nullptr});
+    all.push_back({"experts", expert_rows, expert_width(), &r, &r, true, nullptr});
   }
   if (feed_forward != nullptr) {
     nn::Linear& w2 = feed_forward->output();
@@ -111,39 +168,76 @@ std::vector<StepShape::Branch> StepShape::Block::branches() const {
 }
 
 double StepShape::Block::expert_weights() const {
-  return moe == nullptr ? 0 : static_cast<double>(3 * moe->shape().routing.experts * moe->shape().dim * moe->shape().hidden);
+  double elements = 0;
+  if (moe == nullptr) return 0;
+  for (const nn::Parameter* p : moe->experts().weights()) elements += static_cast<double>(p->numel());
+  return elements;
 }
 
-double StepShape::Block::attended_width() const {
-  return static_cast<double>(latent ? latent->shape().heads * latent->shape().v_dim
-                                    : attention->shape().heads * attention->shape().head_dim);
+double StepShape::Block::expert_width() const { return static_cast<double>(moe->experts().weights()[1]->shape.back()); }
+
+double StepShape::Block::key_value_width() const {
+  if (latent == nullptr) return static_cast<double>(2 * attention->readers()[1]->out_features());
+  const nn::LatentAttention::Shape& a = latent->shape();
+  return attended_width() / static_cast<double>(a.v_dim) * static_cast<double>(a.qk_dim() + a.v_dim);
 }
 
-StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device)
+void StepShape::for_each_parameter(const std::function<void(nn::Parameter&)>& f) const {
+  model.for_each_parameter([&](nn::Parameter& p) {
+    if (part.has(nn::place_of(p, part.layers))) f(p);
+  });
+}
+
+bool StepShape::has_compute_copy(const nn::Parameter& p) const {
+  if (part.shards_of(p) > 1) return !p.stored_as && compute != storage;  // it is what is gathered
+  return nn::has_compute_copy(p, storage, compute);
+}
+
+StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice& device, const RankPart& rank_part)
     : model(m),
       config(config),
       device(device),
+      part(rank_part),
       size(m.size()),
-      blocks(static_cast<size_t>(m.blocks())),
+      has_embedding(part.has(0)),
+      has_head(part.has(m.blocks() + 1)),
       storage(type_of(config.training.dtype)),
       compute(storage == at::kBFloat16 ? at::kBFloat16 : type_of(config.training.mixed_precision_param)),
       stream(c10::promoteTypes(type_of(config.training.mixed_precision_residual), compute)),
       c(static_cast<double>(c10::elementSize(compute))),
       r(static_cast<double>(c10::elementSize(stream))),
-      tokens(config.training.local_batch_size * config.training.seq_len),
-      micro_batches(std::max<int64_t>(1, config.training.global_batch_size / config.training.local_batch_size)),
+      tokens(config.training.local_batch_size * config.training.seq_len / part.cp),
+      micro_batches(std::max<int64_t>(1, config.training.global_batch_size / (config.training.local_batch_size * part.batch))),
       host_states(keeps_states_on_host(config.training) && !is_cpu(device.hardware)) {
+  if (part.pp > 1) {
+    const int64_t rows = config.parallelism.pipeline_parallel_microbatch_size;
+    micro_batches *= std::max<int64_t>(1, config.training.local_batch_size / rows);
+    tokens = rows * config.training.seq_len / part.cp;
+  }
+  size.heads /= part.tp, size.kv_heads /= part.tp;
+  std::vector<size_t> at(static_cast<size_t>(m.blocks()));  // among the own ones
+  for (int64_t i = 0; i < m.blocks(); ++i) {
+    at[static_cast<size_t>(i)] = blocks.size();
+    if (!part.has(i + 1)) continue;
+    blocks.emplace_back().index = i;
+  }
   m.for_each_module([&](nn::Module& module) {
+    if (module.block() >= 0 && !part.has(module.block() + 1)) return;
     const bool gate = dynamic_cast<nn::RouterGate*>(&module) != nullptr;
     if (auto* l = dynamic_cast<nn::Linear*>(&module); l && !gate) l->block() >= 0 ? linears.push_back(l) : void(head = l);
     if (module.block() < 0) return;
-    StepShape::Block& b = blocks.at(static_cast<size_t>(module.block()));
+    StepShape::Block& b = blocks.at(at[static_cast<size_t>(module.block())]);
     if (auto* a = dynamic_cast<nn::Attention*>(&module)) b.attention = a;
     if (auto* a = dynamic_cast<nn::LatentAttention*>(&module)) b.latent = a;
     if (auto* f = dynamic_cast<nn::FeedForward*>(&module)) b.feed_forward = f;
     if (auto* e = dynamic_cast<nn::MoE*>(&module)) {
       const nn::Routing& r = e->shape().routing;
-      b.moe = e, b.expert_rows = static_cast<double>(most_group_rows(tokens * r.top_k, r.experts)) / static_cast<double>(tokens);
+      // Where a process has whole experts, those of tp share the tokens out before they are sent; as many come as leave.
+      const double room = part.ep > 1 && config.parallelism.expert_parallel_capacity > 0 ? config.parallelism.expert_parallel_capacity : 1;
+      const auto sent =
+          static_cast<int64_t>(room * static_cast<double>(tokens * r.top_k / (part.tp > 1 && !part.cuts_experts ? part.tp : 1)));
+      b.moe = e, b.sent_rows = static_cast<double>(sent) / static_cast<double>(tokens);
+      b.expert_rows = static_cast<double>(most_group_rows(sent, r.experts / part.ep)) / static_cast<double>(tokens);
     }
   });
   const bool whole =
@@ -163,24 +257,33 @@ const Phase& Estimate::peak() const {
   return *std::max_element(phases.begin(), phases.end(), [](const Phase& a, const Phase& b) { return a.bytes() < b.bytes(); });
 }
 
-double Estimate::step_ms() const {
-  double sum = 0;
-  for (const WorkTime& w : work) sum += w.ms;
-  return sum;
-}
+double Estimate::step_ms() const { return sum_of(work); }
 
-Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device) {
+double Estimate::mfu() const { return mfu_percent(model_flops, tokens_per_second() / static_cast<double>(world), peak_flops); }
+
+Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world) {
   const BuiltModel built = build_model(config.model, vocab_size);
   nn::Model& model = *built.model;
   {
     const Silence silence;  // the run itself says it
     nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
   }
-  Estimate e = estimated(model, config, device);
-  const StepShape shape(model, config, device);
-  e.work = work_times(shape, e.remarks);
+  const nn::ModelSize size = model.size();
+  std::vector<std::string> plan;
+  RankPart first;
+  if (world > 1) {
+    const StepMesh mesh(config, world, size.layers);
+    first = *std::find_if(mesh.parts.begin(), mesh.parts.end(), [](const RankPart& part) { return part.has_blocks(); });
+    cut_model(model, first);
+    plan = plan_lines(model, mesh);
+  }
+  Estimate e = estimated(model, config, device, world);
+  e.plan = std::move(plan), e.world = world;
+  e.model_flops = flops_per_token(size, config.training.seq_len), e.peak_flops = peak_flops(device.name).bf16;
+  const StepShape shape(model, config, device, first);
+  add_times(e, model, config, device);
   constexpr double kLaunchesMs = 0.5;  // of a block's kernels, forward and backward: some 80 of several microseconds on the host
-  if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.size.layers * shape.micro_batches))
+  if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.blocks.size()) * static_cast<double>(shape.micro_batches))
     e.remarks.emplace_back("at this size the launches of kernels, which are not counted, take longer than their work");
   for (const StepShape::Block& b : shape.blocks) {
     const auto sum = [](const std::vector<SavedTensor>& tensors) {
@@ -191,10 +294,10 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
     std::vector<SavedTensor> saved = saved_tensors(shape, b);
     if (e.saved.empty() || sum(saved) > sum(e.saved)) e.saved = std::move(saved);
   }
-  e.savings = savings(model, config, device, e.peak().bytes());
+  e.savings = savings(model, config, device, e.peak().bytes(), world);
   e.what = fmt::format("{} {}, {} layers, {} parameters, {} rows of {} tokens, recomputation {}, on {} with {:.1f} GiB", config.model.name,
-                       config.model.flavor, shape.size.layers, thousands(static_cast<double>(shape.size.parameters)),
-                       config.training.local_batch_size, thousands(static_cast<double>(config.training.seq_len)),
+                       config.model.flavor, size.layers, thousands(static_cast<double>(size.parameters)), config.training.local_batch_size,
+                       thousands(static_cast<double>(config.training.seq_len)),
                        recompute_text(config.activation_checkpoint, shape.recompute), device.name, device.memory_gib);
   if (built.block_causal) e.remarks.emplace_back("documents are kept apart: attention takes less time than estimated, on another path");
   return e;
@@ -211,10 +314,12 @@ std::string estimate_line(const Estimate& e) {
 
 std::string memory_text(const Estimate& e) {
   const auto row = [](std::string_view name, double bytes) { return fmt::format("  {:<64} {:>8}\n", name, in_gib(bytes)); };
-  std::string text = fmt::format("estimated memory at the peak ({}), GiB:\n", e.peak().name);
+  std::string text = fmt::format("estimated memory{} at the peak ({}), GiB:\n", e.world > 1 ? " of " + e.heaviest : "", e.peak().name);
   for (const MemoryShare& s : e.peak().shares) text += row(s.owner, s.bytes);
   text += row("peak of the allocator", e.peak().bytes());
-  if (e.context_bytes > 0) text += row("context and libraries of the device", e.context_bytes);
+  if (e.context_bytes > 0)
+    text +=
+        row(e.world > 1 ? "context, libraries and communicators of the device" : "context and libraries of the device", e.context_bytes);
   text += row("memory of the device", e.memory_bytes);
   if (e.host_bytes > 0) text += row("optimizer states in host memory, beside it", e.host_bytes);
   if (e.host_bytes > 0 && e.host_memory_bytes > 0) text += row("host memory of this machine", e.host_memory_bytes);
@@ -228,8 +333,26 @@ std::string estimate_advice(const Estimate& e) {
   return text;
 }
 
+namespace {
+
+std::string traffic_text(const Estimate& e) {
+  const bool times = !e.work.empty();
+  std::string text =
+      fmt::format("\na rank receives in a step, GiB{}:\n", times ? "; ms that it takes, and of them that nothing hides" : "");
+  for (const Traffic& t : e.traffic) {
+    text += fmt::format("  {:<64} {:>8}", fmt::format("{}: {} of {}", t.axis, t.collective, t.what), in_gib(t.bytes));
+    text += times ? fmt::format(" {:>9.1f} {:>9.1f}\n", t.ms, t.exposed_ms) : "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string estimate_text(const Estimate& e) {
-  std::string text = e.what + "\n\n" + memory_text(e) + "\nphases of a step, GiB:\n";
+  std::string text = e.what + "\n\n";
+  for (const std::string& line : e.plan) text += line + "\n";
+  if (!e.plan.empty()) text += "\n";
+  text += memory_text(e) + "\nphases of a step, GiB:\n";
   for (const Phase& p : e.phases) text += fmt::format("  {:<64} {:>8}\n", p.name, in_gib(p.bytes()));
   text += "\na block keeps for its backward pass, bytes a token:\n";
   double sum = 0;
@@ -240,10 +363,14 @@ std::string estimate_text(const Estimate& e) {
   text += fmt::format("  {:<64} {:>8}\n", "a block", thousands(sum));
   if (!e.savings.empty()) text += "\nsettings that lower the peak, by GiB:\n";
   for (const Saving& s : e.savings) text += fmt::format("  {:<64} {:>8}\n", s.setting, in_gib(s.bytes));
+  if (!e.traffic.empty()) text += traffic_text(e);
   if (!e.work.empty()) {
     text += "\nestimated time of a step, ms:\n";
     for (const WorkTime& w : e.work) text += fmt::format("  {:<64} {:>8.1f}\n", w.work, w.ms);
-    text += fmt::format("  {:<64} {:>8.1f}\n\n{} tokens/s\n", "step", e.step_ms(), thousands(e.tokens_per_second()));
+    text += fmt::format("  {:<64} {:>8.1f}\n\n{} tokens/s", "step", e.step_ms(), thousands(e.tokens_per_second()));
+    if (e.world > 1)
+      text += fmt::format(", {} of a GPU, MFU {:.1f}%", thousands(e.tokens_per_second() / static_cast<double>(e.world)), e.mfu());
+    text += "\n";
   }
   for (const std::string& remark : e.remarks) text += fmt::format("note: {}\n", remark);
   return text;
@@ -267,6 +394,19 @@ nlohmann::ordered_json estimate_json(const Estimate& e) {
                                 {"block_bytes_per_token", saved},
                                 {"savings_gib", savings}};
   if (e.host_bytes > 0) out["host_memory_gib"] = e.host_bytes / kGiB;
+  if (e.world > 1) {
+    out["world"] = e.world;
+    nlohmann::ordered_json& traffic = out["traffic"];
+    for (const Traffic& t : e.traffic)
+      traffic.push_back({{"axis", t.axis},
+                         {"collective", t.collective},
+                         {"what", t.what},
+                         {"bytes", t.bytes},
+                         {"ms", t.ms},
+                         {"exposed_ms", t.exposed_ms}});
+  }
+  if (e.world > 1 && !e.work.empty())
+    out["tokens_per_second_per_gpu"] = e.tokens_per_second() / static_cast<double>(e.world), out["mfu_percent"] = e.mfu();
   if (!e.work.empty()) out["ms"] = work, out["ms_per_step"] = e.step_ms(), out["tokens_per_second"] = e.tokens_per_second();
   if (!e.remarks.empty()) out["notes"] = e.remarks;
   return out;

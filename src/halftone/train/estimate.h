@@ -12,6 +12,7 @@
 #include "halftone/nn/latent_attention.h"
 #include "halftone/nn/model.h"
 #include "halftone/nn/moe.h"
+#include "halftone/train/estimate_mesh.h"
 #include "halftone/train/recompute.h"
 
 // Memory and time of a training step before it runs, from the configuration and the model's shapes alone: no tensor is made and no GPU is
@@ -68,7 +69,13 @@ struct Estimate {
   std::vector<Saving> savings;       // those that help, the largest first
   std::vector<WorkTime> work;        // empty: not estimated
   std::vector<std::string> remarks;  // what the numbers do not say
-  int64_t tokens = 0;                // of a step
+  int64_t tokens = 0;                // of a step, of all processes
+  std::vector<std::string> plan;     // of several processes: who has what
+  std::vector<Traffic> traffic;      // of a step, of the process with most work
+  int64_t world = 1;                 // processes
+  std::string heaviest;              // of them, whose memory this is
+  double model_flops = 0;            // of a token, as metrics count them; with `peak_flops` of the device
+  double peak_flops = 0;
   double context_bytes = 0;
   double host_bytes = 0, host_memory_bytes = 0;  // optimizer states in host memory, and that where it is known
 
@@ -76,11 +83,13 @@ struct Estimate {
   double needed_bytes() const { return peak().bytes() + context_bytes; }
   bool fits() const { return needed_bytes() <= memory_bytes; }
   double step_ms() const;
-  double tokens_per_second() const { return work.empty() ? 0 : static_cast<double>(tokens) / step_ms() * 1e3; }
+  double tokens_per_second() const { return work.empty() ? 0 : static_cast<double>(tokens) / step_ms() * 1e3; }  // of all processes
+  double mfu() const;                                                                                            // in percent
 };
 
-// vocab_size as in build_model. Error as at a run's start.
-Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device);
+// vocab_size as in build_model; world: processes of the mesh of [parallelism], of which the figures are those of one with most of it.
+// Error as at a run's start.
+Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world = 1);
 
 std::string estimate_line(const Estimate& e);    // "peak 30.5 of 79.2 GiB ..."
 std::string memory_text(const Estimate& e);      // the table of the peak's owners
@@ -90,7 +99,8 @@ nlohmann::ordered_json estimate_json(const Estimate& e);
 // When memory ran out with the allocator's message `said`; when: "in step 3".
 std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e);
 
-// What both halves read (estimate_memory.cpp, estimate_time.cpp).
+// What the parts read (estimate_memory.cpp, estimate_time.cpp, estimate_traffic.cpp): the model as this process has it, which is cut for
+// tensor and expert parallelism, and of it the stages of `part`.
 struct StepShape {
   // Gate, up and down: of a feed-forward, or of all experts together.
   struct Branch {
@@ -105,40 +115,52 @@ struct StepShape {
     nn::LatentAttention* latent = nullptr;
     nn::FeedForward* feed_forward = nullptr;  // of experts the shared ones
     nn::MoE* moe = nullptr;
-    double expert_rows = 0;  // of a token
+    int64_t index = 0;       // in the model
+    double sent_rows = 0;    // to experts, of a token
+    double expert_rows = 0;  // of a token, with padding
     std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
     nn::Linear& attention_output() const { return latent ? latent->output() : attention->output(); }
     // In the order of the program, a router's aside.
     std::vector<nn::Linear*> linears() const;
     std::vector<Branch> branches() const;
-    double expert_weights() const;  // of all experts
-    double attended_width() const;  // elements of the output of all heads
+    double expert_weights() const;  // of all experts that the process has
+    double expert_width() const;
+    double attended_width() const { return static_cast<double>(attention_output().in_features()); }  // of the output of all heads
+    double key_value_width() const;                                                                  // of keys and values together
     int64_t window() const { return attention ? attention->shape().window : 0; }
   };
-  StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device);
+  StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device, const RankPart& part = {});
 
   nn::Model& model;
   const JobConfig& config;
   const EstimateDevice& device;
-  nn::ModelSize size;
-  nn::RecomputePlan recompute;
+  const RankPart part;
+  nn::ModelSize size;  // heads: of this process
   std::vector<Block> blocks;
-  std::vector<nn::Linear*> linears;  // of blocks
+  nn::RecomputePlan recompute;       // of them
+  std::vector<nn::Linear*> linears;  // of them
   nn::Linear* head = nullptr;
+  bool has_embedding, has_head;
   at::ScalarType storage, compute, stream;
   double c, r;                    // bytes of an element of activations, and of the residual stream
-  int64_t tokens, micro_batches;  // of a micro-batch, and how many a step has
+  int64_t tokens, micro_batches;  // of this process: of a micro-batch, and how many a step has
   bool host_states;               // a GPU's optimizer reads and writes its states over the bus
+  double stream_tokens() const { return static_cast<double>(tokens) / static_cast<double>(part.sequence); }  // between blocks
+  void for_each_parameter(const std::function<void(nn::Parameter&)>& f) const;                               // of the stages
+  double held(const nn::Parameter& p) const { return part.held(p); }
   // Whether quantised weights go in every pass of a step (Engine::forward_backward).
-  bool codes_pass() const { return micro_batches == 1 || host_states; }
+  bool codes_pass() const { return micro_batches == 1 || host_states || part.sharded(); }
+  bool has_compute_copy(const nn::Parameter& p) const;
   // Whether a block that is recomputed in this mode keeps the result of its linear number `place` or, the last one's, never needs it
   // (ops/saves.h).
   static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
-  bool recomputed(int64_t block) const { return recompute[static_cast<size_t>(block)] != nn::Recompute::none; }
+  bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
 };
 std::vector<Phase> memory_phases(const StepShape& shape);
 std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block);
 std::vector<RecomputeCost> recompute_costs(const StepShape& shape);
 std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
+// What processes send each other. `work`: what work_times() gave, to which the time is added that nothing of it hides.
+std::vector<Traffic> step_traffic(const StepShape& shape, const comm::Mesh& mesh, std::vector<WorkTime>& work);
 
 }  // namespace halftone

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "halftone/ops/draws.h"
 #include "halftone/ops/product.h"
@@ -16,7 +17,7 @@ constexpr double kProductWorkspace = 32.0 * (1 << 20);  // a product's (gemm/cud
 
 class Memory {
  public:
-  explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)) {}
+  explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)), share_(1 / static_cast<double>(s.part.sequence)) {}
 
   // What linears that read one tensor of `width` columns keep of it, stretch by stretch of equal recipes (nn::Siblings); as it is, it is
   // kept once. `free`: somebody else keeps it or makes it again.
@@ -42,9 +43,9 @@ class Memory {
 
   std::vector<SavedTensor> saved(const StepShape::Block& b) const {
     const auto dim = static_cast<double>(s_.size.dim);
-    std::vector<SavedTensor> all = {{"attention_norm", "residual + branch, 1 / rms", s_.r * dim + 4}};
+    std::vector<SavedTensor> all = {{"attention_norm", "residual + branch, 1 / rms", share_ * (s_.r * dim + 4)}};
     b.latent ? add_latent(b, all) : add_attention(b, all);
-    all.push_back({"ffn_norm", "residual + branch, 1 / rms", s_.r * dim + 4});
+    all.push_back({"ffn_norm", "residual + branch, 1 / rms", share_ * (s_.r * dim + 4)});
     if (b.moe != nullptr) add_experts(b, all);
     if (b.feed_forward == nullptr) return all;
     nn::Linear& w2 = b.feed_forward->output();
@@ -57,13 +58,13 @@ class Memory {
 
   // A recomputed block keeps the residual that it reads and, with "op", results.
   RecomputeCost cost(const StepShape::Block& b) const {
-    const double residual = s_.r * static_cast<double>(s_.size.dim), attended = b.attended_width();
+    const double residual = share_ * s_.r * static_cast<double>(s_.size.dim), attended = b.attended_width();
     // Two products, half of the scores.
     const double scored = static_cast<double>(s_.size.heads * (s_.size.qk_dim + s_.size.v_dim)) / 2;
     const double of_attention = scored * static_cast<double>(s_.config.training.seq_len);
     RecomputeCost c{{saved_bytes(b), residual + s_.c * attended + 4 * static_cast<double>(s_.size.heads), residual}, {0, 0, of_attention}};
     if (b.moe != nullptr) {
-      const double work = b.expert_rows * b.expert_weights() / static_cast<double>(b.moe->shape().routing.experts);
+      const double work = b.expert_rows * b.expert_weights() / static_cast<double>(b.moe->experts().weights()[0]->shape[0]);
       c.work[1] += work, c.work[2] += work;
     }
     const std::vector<nn::Linear*> linears = b.linears();
@@ -81,8 +82,7 @@ class Memory {
     const auto dim = static_cast<double>(s_.size.dim);
     const StepShape::Block& last = s_.blocks.back();
     const bool last_recomputed = s_.recompute.back() != nn::Recompute::none;
-    double saved_sum = 0;
-    for (size_t i = 0; i < s_.blocks.size(); ++i) saved_sum += t_ * cost(s_.blocks[i]).bytes[static_cast<size_t>(s_.recompute[i])];
+    const double saved_sum = kept();
     const StepShape::Block& first = s_.blocks.front();
     // A block that is computed again takes the results that it kept.
     const auto again_bytes = [&](const StepShape::Block& b, nn::Recompute mode) {
@@ -90,12 +90,12 @@ class Memory {
       return mode == nn::Recompute::none ? 0 : t_ * (saved_bytes(b) + kept[2] - kept[static_cast<size_t>(mode)]);
     };
     // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
-    const double final_norm = t_ * (s_.r * dim + 4), branch = last_recomputed ? 0 : t_ * s_.c * dim;
+    const double final_norm = s_.stream_tokens() * (s_.r * dim + 4), branch = last_recomputed ? 0 : s_.stream_tokens() * s_.c * dim;
     const bool cpu = is_cpu(s_.device.hardware);
     const double all = gradients();
     // On a GPU a unit's gradients have memory from its first gradient of a step to the optimizer.
     const bool always = cpu || s_.micro_batches > 1;
-    const double of_head = always ? all : gradients(s_.size.tied ? "tok_embeddings" : s_.head->weight.unit);
+    const double of_head = always || !s_.has_head ? all : gradients(s_.size.tied ? "tok_embeddings" : s_.head->weight.unit);
     const double of_last = always ? all : of_head + gradients(last.attention_output().weight.unit);
     const auto made = [&](std::string_view name, double gradients, double saved, double weights, std::vector<MemoryShare> own) {
       Phase p{name, fixed};
@@ -108,24 +108,28 @@ class Memory {
       return p;
     };
     const double prepared = prepared_weights(s_.micro_batches > 1);
-    const double d_stream = t_ * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
+    const double d_stream = s_.stream_tokens() * (s_.r + (last_recomputed ? 0 : s_.c)) * dim;
     const double of_first = always || s_.size.tied ? all : all - gradients("tok_embeddings");
     const double first_saved = t_ * cost(first).bytes[static_cast<size_t>(s_.recompute.front())] + again_bytes(first, s_.recompute.front());
-    return {made("forward of the last block", always ? all : 0, saved_sum, prepared + at_work(last, true, false),
-                 {{"block at work", forward(last)}}),
-            made("head and loss", of_head, saved_sum + final_norm + branch, prepared, {{"head: input, its gradient, logits", head()}}),
-            made("backward of the last block", of_last, saved_sum + again_bytes(last, s_.recompute.back()),
-                 prepared + at_work(last, false, true), {{"block at work", d_stream + backward(last)}}),
-            made("backward of the first block", of_first, first_saved, prepared_weights(true) + at_work(first, false, true),
-                 {{"block at work", d_stream + backward(first)}}),
-            made("optimizer", all, 0, prepared_weights(true), {})};
+    std::vector<Phase> phases = {
+        made("forward of the last block", always ? all : 0, saved_sum, prepared + at_work(last, true, false),
+             {{"block at work", forward(last)}}),
+        made("head and loss", of_head, saved_sum + final_norm + branch, prepared, {{"head: input, its gradient, logits", head()}}),
+        made("backward of the last block", of_last, saved_sum + again_bytes(last, s_.recompute.back()),
+             prepared + at_work(last, false, true), {{"block at work", d_stream + backward(last)}}),
+        made("backward of the first block", of_first, first_saved, prepared_weights(true) + at_work(first, false, true),
+             {{"block at work", d_stream + backward(first)}}),
+        made("optimizer", all, 0, prepared_weights(true), {})};
+    if (!s_.has_head) phases.erase(phases.begin() + 1);
+    return phases;
   }
 
  private:
   static bool reads_codes(const LinearRecipe& r) { return wgrad_reads_forward_codes(r) || r.x_wgrad.quantized(); }
   void add_attention(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
     const nn::Attention::Shape& a = b.attention->shape();
-    const auto heads = static_cast<double>(a.heads), kv_heads = static_cast<double>(a.kv_heads), d = static_cast<double>(a.head_dim);
+    const auto heads = static_cast<double>(s_.size.heads), kv_heads = static_cast<double>(s_.size.kv_heads);
+    const auto d = static_cast<double>(a.head_dim);
     const double normalised = a.qk_norm_eps > 0 ? heads + kv_heads : 0;
     all.push_back({"wq, wk, wv", "input", kept_input(b.attention->readers())});
     all.push_back(
@@ -135,7 +139,7 @@ class Memory {
   }
   void add_latent(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
     const nn::LatentAttention::Shape& a = b.latent->shape();
-    const auto heads = static_cast<double>(a.heads), v = static_cast<double>(a.v_dim), rope = static_cast<double>(a.qk_rope_dim);
+    const auto heads = static_cast<double>(s_.size.heads), v = static_cast<double>(a.v_dim), rope = static_cast<double>(a.qk_rope_dim);
     const auto nope = static_cast<double>(a.qk_nope_dim);
     double inputs = 0;
     for (const nn::NormUse& use : b.latent->norm_uses()) inputs += kept_input(use.readers);
@@ -148,10 +152,11 @@ class Memory {
   }
   // Rows are copied to the experts, whose outputs the gates' gradients need.
   void add_experts(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
-    const auto dim = static_cast<double>(s_.size.dim), ffn = static_cast<double>(b.moe->shape().hidden), rows = b.expert_rows;
+    const auto dim = static_cast<double>(s_.size.dim), ffn = b.expert_width(), rows = b.expert_rows;
     const LinearRecipe& r = b.moe->experts().recipe();
-    const double kept = reads_codes(r) ? codes(r) : s_.c;
-    all.push_back({"router", "input, scores", s_.c * dim + 4 * static_cast<double>(b.moe->shape().routing.experts)});
+    const double kept = reads_codes(r) ? codes(r) : s_.c, sharing = s_.part.cuts_experts ? 1 : share_;
+    all.push_back({"router", "input, scores", sharing * (s_.c * dim + 4 * static_cast<double>(b.moe->shape().routing.experts))});
+    if (s_.part.ep > 1) all.push_back({"experts", "rows as they come", b.sent_rows * s_.c * dim});
     all.push_back({"experts", "input rows", rows * kept * dim});
     all.push_back({"experts", "gate and up", rows * 2 * s_.c * ffn});
     all.push_back({"experts", "activation", rows * kept * ffn});
@@ -173,31 +178,76 @@ class Memory {
     return sum;
   }
 
+  // Of the blocks, at most at once: a pipeline's process has several micro-batches under way.
+  double kept() const {
+    const RankPart& part = s_.part;
+    std::vector<double> of_stage(std::max<size_t>(1, part.stages.size()), 0.0);
+    for (size_t i = 0; i < s_.blocks.size(); ++i)
+      of_stage[static_cast<size_t>(part.stage_of(s_.blocks[i].index + 1))] +=
+          t_ * cost(s_.blocks[i]).bytes[static_cast<size_t>(s_.recompute[i])];
+    if (part.actions.empty()) return of_stage[0];
+    const double message = s_.stream_tokens() * s_.r * static_cast<double>(s_.size.dim);
+    double now = 0, most = 0;
+    for (const parallel::Action& a : part.actions) {
+      // What a stage has sent on stays until its gradient comes.
+      const auto own = std::find(part.stage_numbers.begin(), part.stage_numbers.end(), a.stage) - part.stage_numbers.begin();
+      const double bytes = of_stage[static_cast<size_t>(own)] + (a.stage + 1 < part.all_stages ? message : 0);
+      now += a.kind == parallel::Kind::forward ? bytes : a.kind == parallel::Kind::input ? 0 : -bytes;
+      most = std::max(most, now);
+    }
+    return most;
+  }
+
   // Of a unit, or of all.
   double gradients(std::string_view unit = "") const {
     double bytes = 0;
-    s_.model.for_each_parameter([&](const nn::Parameter& p) {
-      if (unit.empty() || p.unit == unit) bytes += 4 * static_cast<double>(p.numel());
+    s_.for_each_parameter([&](const nn::Parameter& p) {
+      if (unit.empty() || p.unit == unit) bytes += 4 * s_.held(p);
     });
     return bytes;
   }
 
+  // Where weights are gathered and whole gradients made (parallel/data_parallel.cpp): blocks take turns in two slots, embedding and head
+  // share a third; or each unit has its own.
+  std::pair<double, double> slots() const {
+    std::map<std::pair<bool, int64_t>, std::pair<double, double>> units;  // by whether they are experts, and place
+    s_.for_each_parameter([&](const nn::Parameter& p) {
+      if (s_.part.shards_of(p) == 1) return;
+      const auto n = static_cast<double>(p.numel()), moved = s_.part.moved(p), room = n + (moved == n ? 0 : moved);
+      auto& [weights, gradients] = units[{p.expert, nn::place_of(p, s_.part.layers)}];
+      weights += p.stored_as ? 0 : room, gradients += room;
+    });
+    std::map<std::pair<bool, int64_t>, std::pair<double, double>> slots;
+    for (const auto& [unit, bytes] : units) {
+      const bool block = unit.second > 0 && unit.second <= s_.part.layers;
+      auto& [weights, gradients] = slots[{unit.first, !s_.part.reshard ? unit.second : block ? unit.second % 2 : -1}];
+      weights = std::max(weights, bytes.first), gradients = std::max(gradients, bytes.second);
+    }
+    const double width = s_.config.training.mixed_precision_reduce == "float32" ? 4 : 6;  // with a rounded copy that travels
+    std::pair<double, double> sum;
+    for (const auto& [place, room] : slots) sum.first += s_.c * room.first, sum.second += width * room.second;
+    return sum;
+  }
+
   std::vector<MemoryShare> parameters() const {
     double elements = 0, masters = 0, copies = 0, stored = 0;
-    s_.model.for_each_parameter([&](nn::Parameter& p) {
-      const auto n = static_cast<double>(p.numel());
+    s_.for_each_parameter([&](nn::Parameter& p) {
+      const double n = s_.held(p);
       elements += n;
       if (p.stored_as) {
-        stored += n * (p.stored_as->element == Element::int8 ? 1 : 0.5 + 8.0 / p.stored_as->block);
+        stored += (n + s_.part.moved(p)) * (p.stored_as->element == Element::int8 ? 1 : 0.5 + 8.0 / p.stored_as->block);
       } else {
         masters += n * static_cast<double>(c10::elementSize(s_.storage));
-        if (nn::has_compute_copy(p, s_.storage, s_.compute)) copies += n * s_.c;
+        if (s_.has_compute_copy(p)) copies += n * s_.c;
       }
     });
+    const auto [gathered, whole_gradients] = slots();
     const int64_t micro_batch = s_.tokens * 16, positions = std::max(s_.config.training.seq_len, int64_t{1});
     return {{fmt::format("weights in {}", s_.config.training.dtype), masters},
             {"weights stored as codes", stored},
             {fmt::format("weights' copy in {}", s_.compute == at::kFloat ? "float32" : "bfloat16"), copies},
+            {s_.part.reshard ? "gathered weights: two blocks, embedding or head" : "gathered weights of all units", gathered},
+            {"gradients before they are shared out", whole_gradients},
             {"optimizer states", s_.host_states ? 0 : elements * static_cast<double>(moment_bytes(s_.config.optimizer))},
             {"batch and rotary tables",
              static_cast<double>(micro_batch * s_.micro_batches) + 4 * static_cast<double>(positions * s_.size.qk_dim)}};
@@ -221,15 +271,14 @@ class Memory {
   bool passing(const LinearRecipe& r) const { return !is_cpu(s_.device.hardware) && s_.codes_pass() && !r.dge; }
   // Kept until the next step; a recomputed block makes those of dgrad when it is recomputed.
   double prepared_weights(bool dgrad_of_recomputed) const {
-    double sum = copies_of(*s_.head, true, true);
-    for (const nn::Linear* l : s_.linears) {
-      const bool dgrad = dgrad_of_recomputed || !s_.recomputed(l->block());
-      if (!passing(l->recipe())) sum += copies_of(*l, true, dgrad);
-    }
+    double sum = s_.has_head ? copies_of(*s_.head, true, true) : 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
+      const bool dgrad = dgrad_of_recomputed || !s_.recomputed(i);
+      for (const nn::Linear* l : b.linears())
+        if (!passing(l->recipe())) sum += copies_of(*l, true, dgrad);
       if (b.moe == nullptr || passing(b.moe->experts().recipe())) continue;
-      sum += copies_of(b.moe->experts().recipe(), b.expert_weights(), true, dgrad_of_recomputed || !s_.recomputed(static_cast<int64_t>(i)));
+      sum += copies_of(b.moe->experts().recipe(), b.expert_weights(), true, dgrad);
     }
     return sum;
   }
@@ -247,8 +296,8 @@ class Memory {
   // Beside what is kept: the feed-forward's input, SwiGLU's output, its codes and w2's product.
   double forward(const StepShape::Block& b) const {
     const auto dim = static_cast<double>(s_.size.dim);
-    const bool recomputed = s_.recomputed(b.attention_output().block());  // then nothing of it is kept: sum, gate and up
-    double most = 0;
+    const bool recomputed = s_.recomputed(static_cast<size_t>(&b - s_.blocks.data()));  // then nothing of it is kept: sum, gate and up
+    double most = whole_rows(b, false);
     for (const StepShape::Branch& branch : b.branches()) {
       const LinearRecipe& r = *branch.down;
       const bool input_kept = !reads_codes(*branch.up);
@@ -257,13 +306,23 @@ class Memory {
                                          copy(r.x_forward, r.w_forward, CopyUse::rows, r) * branch.ffn + s_.c * dim);
       most = std::max(most, rows);
     }
-    return t_ * (most + (recomputed ? s_.r * dim : 0));
+    return t_ * (most + (recomputed ? share_ * s_.r * dim : 0));
+  }
+
+  // Keys and values of whole rows, which processes that share them gather, and their gradients in float32; a ring holds those of two
+  // processes.
+  double whole_rows(const StepShape::Block& b, bool gradients) const {
+    if (s_.part.cp == 1) return 0;
+    const bool ring = s_.config.parallelism.context_parallel_rotate_method == "alltoall";
+    return static_cast<double>(ring ? 2 : s_.part.cp) * b.key_value_width() * (s_.c + (gradients ? 4 : 0));
   }
 
   double head() const {
     const bool cpu = is_cpu(s_.device.hardware);
-    const auto vocab = static_cast<double>(s_.size.vocab), dim = static_cast<double>(s_.size.dim);
-    const auto rows = static_cast<double>(std::min(logits_rows(s_.compute, cpu, s_.size.vocab), s_.tokens));
+    const bool gathered = s_.part.tp > 1 && s_.config.parallelism.disable_loss_parallel;
+    const int64_t vocabulary = gathered ? s_.size.vocab : s_.head->out_features();
+    const auto vocab = static_cast<double>(vocabulary), dim = static_cast<double>(s_.size.dim);
+    const auto rows = static_cast<double>(std::min(logits_rows(s_.compute, cpu, vocabulary), s_.tokens));
     const LinearRecipe& r = s_.head->recipe();
     const at::ScalarType type = logits_type(s_.compute, cpu);
     double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // of logits and their gradient
@@ -284,7 +343,7 @@ class Memory {
       const double held = again ? copy(r.x_wgrad, r.dy_wgrad, CopyUse::columns, r) : codes(r);
       return (again ? held : 0) + (read > 1.5 * held ? read : 0.0);
     };
-    double most = 0;
+    double most = whole_rows(b, true);
     for (const StepShape::Branch& branch : b.branches()) {
       const LinearRecipe &down = *branch.down, &up = *branch.up;
       const double ffn = branch.ffn;
@@ -298,7 +357,7 @@ class Memory {
   }
 
   const StepShape& s_;
-  const double t_;
+  const double t_, share_;  // share_: of the tokens, between blocks
 };
 
 }  // namespace

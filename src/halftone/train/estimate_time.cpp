@@ -55,10 +55,10 @@ class Times {
 
   std::vector<WorkTime> all() {
     double parameters = 0, masters = 0, copies = 0;
-    s_.model.for_each_parameter([&](nn::Parameter& p) {
-      parameters += static_cast<double>(p.numel());
-      if (!p.stored_as) masters += static_cast<double>(p.numel());
-      if (nn::has_compute_copy(p, s_.storage, s_.compute)) copies += static_cast<double>(p.numel());
+    s_.for_each_parameter([&](nn::Parameter& p) {
+      parameters += s_.held(p);
+      if (!p.stored_as) masters += s_.held(p);
+      if (s_.has_compute_copy(p)) copies += s_.held(p);
     });
     const auto width = static_cast<double>(c10::elementSize(s_.storage));
     const auto moments = static_cast<double>(moment_bytes(s_.config.optimizer));
@@ -70,7 +70,7 @@ class Times {
                                   {"attention", 1e3 * micro_ * attention()},
                                   {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
                                   {"quantisers", 1e3 * (micro_ * quantised_activations() + quantised_weights())},
-                                  {"head + loss", 1e3 * micro_ * head()},
+                                  {"head + loss", s_.has_head ? 1e3 * micro_ * head() : 0},
                                   {"optimizer", 1e3 * std::max(optimizer / gpu_.copy, host / kBus)},
                                   {"gradient norm", 1e3 * 4 * parameters / gpu_.read}};
     std::erase_if(work, [](const WorkTime& w) { return w.ms == 0; });
@@ -94,19 +94,22 @@ class Times {
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const std::vector<nn::Linear*> linears = s_.blocks[i].linears();
       for (size_t j = 0; j < linears.size(); ++j)
-        sum += product(*linears[j], s_.recomputed(static_cast<int64_t>(i)) && !StepShape::keeps_product(s_.recompute[i], j) ? 4 : 3);
+        sum += product(*linears[j], s_.recomputed(i) && !StepShape::keeps_product(s_.recompute[i], j) ? 4 : 3);
       const StepShape::Block& b = s_.blocks[i];
       if (b.moe == nullptr) continue;
       // Rows of experts as those of one matrix.
-      const double weights = b.expert_weights() / static_cast<double>(b.moe->shape().routing.experts);
-      sum += times(b.moe->experts()).products / 1e3 * t_ * b.expert_rows * weights / (kTokens * kIn * kOut) *
-             (s_.recomputed(static_cast<int64_t>(i)) ? 4 : 3) / 3;
+      const double weights = b.expert_weights() / static_cast<double>(b.moe->experts().weights()[0]->shape[0]);
+      sum +=
+          times(b.moe->experts()).products / 1e3 * t_ * b.expert_rows * weights / (kTokens * kIn * kOut) * (s_.recomputed(i) ? 4 : 3) / 3;
     }
     return sum;
   }
 
   double attention() const {
     double sum = 0;
+    // Of rows that are cut into equal runs, the last one has most to read.
+    const bool balanced = s_.part.cp == 1 || s_.config.parallelism.context_parallel_load_balancer;
+    const double most = balanced ? 1 : 2 - 1 / static_cast<double>(s_.part.cp);
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       // Forward 2 products, backward 5, each 2 FLOPs a score and channel; half of the scores, or those of the window.
       const auto seq = static_cast<double>(s_.config.training.seq_len), window = static_cast<double>(s_.blocks[i].window());
@@ -114,7 +117,7 @@ class Times {
       const auto channels = static_cast<double>(s_.size.heads * (4 * s_.size.qk_dim + 3 * d));
       const bool windowed = window > 0 && window < seq;
       const double twice_seen = windowed ? 2 * window - window * window / seq : seq;
-      const double flops = t_ * twice_seen * channels;
+      const double flops = t_ * twice_seen * channels * (windowed ? 1 : most);
       const bool cudnn = !s_.config.debug.deterministic && !windowed && (d == 64 || d == 128);
       const AttentionRate rate = !cudnn ? kFlash : d == 64 ? kCudnn64 : kCudnn128;
       sum += flops / rate.flops * (s_.recompute[i] == nn::Recompute::full ? 1 + rate.forward_share : 1);
@@ -124,9 +127,10 @@ class Times {
 
   // Bytes of norms (forward: stream and branch in, sum and output out; backward: sum, two gradients in, two out), SwiGLU and RoPE.
   double elementwise() const {
-    const double r = s_.r, c = s_.c, dim = static_cast<double>(s_.size.dim);
-    const double norm_forward = (2 * r + 2 * c) * dim, norm_backward = (3 * r + 2 * c) * dim;
-    double bytes = norm_forward + norm_backward + (c + 2 * r) * dim;  // the final norm and the embedding
+    const double r = s_.r, c = s_.c, dim = static_cast<double>(s_.size.dim), sequence = static_cast<double>(s_.part.sequence);
+    const double norm_forward = (2 * r + 2 * c) * dim / sequence, norm_backward = (3 * r + 2 * c) * dim / sequence;
+    double bytes = s_.has_head ? norm_forward + norm_backward : 0;
+    if (s_.has_embedding) bytes += (c + 2 * r) * dim;
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const nn::ModelSize& m = s_.size;
       const auto qk = static_cast<double>((m.heads + m.kv_heads) * m.qk_dim), qkv = qk + static_cast<double>(m.kv_heads * m.v_dim);
@@ -138,7 +142,7 @@ class Times {
         if (b.feed_forward == nullptr) forward += 4 * c * b.rows * dim, backward += 5 * c * b.rows * dim;
       }
       bytes += forward + backward;
-      if (s_.recomputed(static_cast<int64_t>(i))) bytes += forward;
+      if (s_.recomputed(i)) bytes += forward;
     }
     return t_ * bytes;
   }
@@ -150,7 +154,7 @@ class Times {
     double seconds = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
-      const double again = s_.recomputed(static_cast<int64_t>(i)) ? 2 : 1;
+      const double again = s_.recomputed(i) ? 2 : 1;
       // Both copies from one read, or each from one of its own where X is quantised again for wgrad.
       const auto x = [&](nn::Linear& l, bool given, bool reads_twice) {
         const LinearRecipe& r = l.recipe();
@@ -174,7 +178,7 @@ class Times {
         dy(b.feed_forward->output(), false);
       }
       if (b.moe == nullptr) continue;
-      const auto dim = static_cast<double>(s_.size.dim), ffn = static_cast<double>(b.moe->shape().hidden);
+      const auto dim = static_cast<double>(s_.size.dim), ffn = b.expert_width();
       const RecipeTimes& of = times(b.moe->experts());
       seconds += scale * t_ * b.expert_rows * (of.x * again * (dim + ffn) / (kTokens * kIn) + of.dy * (2 * ffn + dim) / (kTokens * kOut));
     }
@@ -189,9 +193,7 @@ class Times {
       const double traffic = !master ? passes : (10 * passes + (s_.codes_pass() ? 4 : 0)) / 6;
       seconds += times(l).w / 1e3 * traffic * kMeasuredCopy / gpu_.copy * elements / (kIn * kOut);
     };
-    const auto reads_master = [&](const nn::Parameter& p) {
-      return s_.compute != s_.storage && !nn::has_compute_copy(p, s_.storage, s_.compute) && !p.stored_as;
-    };
+    const auto reads_master = [&](const nn::Parameter& p) { return s_.compute != s_.storage && !s_.has_compute_copy(p) && !p.stored_as; };
     for (nn::Linear* l : s_.linears) add(*l, reads_master(l->weight), static_cast<double>(l->in_features() * l->out_features()));
     for (const StepShape::Block& b : s_.blocks)
       if (b.moe != nullptr)
@@ -202,7 +204,7 @@ class Times {
   }
 
   // Three products, and the cross-entropy, which reads logits twice and writes their gradient.
-  double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.size.vocab) * 3 * s_.c / gpu_.copy; }
+  double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * 3 * s_.c / gpu_.copy; }
 
   const StepShape& s_;
   std::vector<std::string>& remarks_;

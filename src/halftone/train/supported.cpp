@@ -28,7 +28,7 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
          "training.enable_cpu_offload, training.offload: this build keeps the optimizer's states in host memory, nothing else; set "
          "training.offload = [\"optimizer\"]");
   refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
-  refuse(c.comm.mode != "default", "comm.mode: this build has no dry run; set it to default");
+  refuse(c.comm.mode != "default", "comm.mode: fake_backend is the dry run of halftone train alone; set it to default");
   refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
   refuse(c.checkpoint.export_dtype == "fp8_blockwise" || c.checkpoint.export_dtype == "mxfp4",
          "checkpoint.export_dtype: this build exports float32, bfloat16 and float16");

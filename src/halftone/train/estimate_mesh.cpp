@@ -1,0 +1,187 @@
+#include "halftone/train/estimate_mesh.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "halftone/base/error.h"
+#include "halftone/nn/model.h"
+#include "halftone/nn/moe.h"
+#include "halftone/parallel/data_parallel.h"
+#include "halftone/train/engine.h"
+
+namespace halftone {
+namespace {
+
+// What all-gathers and reduce-scatters of large tensors reach (the bus bandwidth of NVIDIA's nccl-tests): NVLink 4, 450 GB/s each way by
+// its data sheet; InfiniBand NDR, 400 Gb/s, with one network card for each GPU, of which NCCL's authors expect 46 to 48 GB/s.
+constexpr double kNvLink = 370e9, kInfiniBand = 45e9;
+// A hop of a ring, in seconds (hwLat of NCCL's tuning.cc, protocol Simple).
+constexpr double kNvLinkHop = 3.4e-6, kInfiniBandHop = 14e-6;
+
+double row_length(const nn::Parameter& p) { return static_cast<double>(p.numel()) / static_cast<double>(p.shape[0]); }
+
+// Rows of the largest shard (nn/parameter_store.cpp).
+int64_t most_rows(const nn::Parameter& p, int64_t shards) {
+  const int64_t blocks = (p.shape[0] + p.row_block - 1) / p.row_block;
+  return (blocks + shards - 1) / shards * p.row_block;
+}
+
+int64_t on_first_node(const std::vector<int64_t>& ranks) {
+  return std::count_if(ranks.begin(), ranks.end(), [&](int64_t r) { return r / kGpusOfNode == ranks.front() / kGpusOfNode; });
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) { return fmt::format("{}", fmt::join(shape, " x ")); }
+
+// "0 1 2 ... 7"
+std::string ranks_text(const std::vector<int64_t>& ranks) {
+  if (ranks.size() <= 5) return fmt::format("{}", fmt::join(ranks, " "));
+  return fmt::format("{} {} {} ... {}", ranks[0], ranks[1], ranks[2], ranks.back());
+}
+
+}  // namespace
+
+bool RankPart::has(int64_t unit) const {
+  return stages.empty() || std::any_of(stages.begin(), stages.end(), [&](const parallel::StageUnits& s) { return s.has(unit); });
+}
+
+bool RankPart::has_blocks() const {
+  return stages.empty() || std::any_of(stages.begin(), stages.end(), [&](const parallel::StageUnits& s) {
+           return std::max<int64_t>(s.first, 1) < std::min(s.end, layers + 1);
+         });
+}
+
+int64_t RankPart::stage_of(int64_t unit) const {
+  const auto found = std::find_if(stages.begin(), stages.end(), [&](const parallel::StageUnits& s) { return s.has(unit); });
+  return found == stages.end() ? 0 : found - stages.begin();
+}
+
+int64_t RankPart::shards_of(const nn::Parameter& p) const { return p.buffer ? 1 : p.expert ? efsdp : fsdp; }
+
+double RankPart::held(const nn::Parameter& p) const {
+  const int64_t shards = shards_of(p);
+  if (shards == 1 || p.numel() == 0) return static_cast<double>(p.numel());
+  return static_cast<double>(std::min(p.shape[0], most_rows(p, shards))) * row_length(p);
+}
+
+double RankPart::moved(const nn::Parameter& p) const {
+  const int64_t shards = shards_of(p);
+  return shards == 1 || p.numel() == 0 ? 0 : static_cast<double>(shards * most_rows(p, shards)) * row_length(p);
+}
+
+StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mesh(config.parallelism, world) {
+  const ParallelismConfig& p = config.parallelism;
+  const TrainingConfig& t = config.training;
+  RankPart all;
+  all.tp = mesh.size("tp"), all.cp = mesh.size("cp"), all.pp = mesh.size("pp"), all.ep = mesh.size("ep"), all.etp = mesh.size("etp");
+  all.fsdp = mesh.size("fsdp"), all.efsdp = all.ep > 1 ? mesh.size("efsdp") : all.fsdp, all.replicas = mesh.size("dp_replicate");
+  all.batch = mesh.size("batch"), all.layers = layers;
+  all.sequence = p.enable_sequence_parallel ? all.tp : 1;
+  all.cuts_experts = all.tp > 1 && (all.ep == 1 || all.etp == all.tp);
+  all.reshard = parallel::reshards(p);
+  parts.assign(static_cast<size_t>(all.pp), all);
+  if (all.pp == 1) return;
+  const int64_t passes = t.global_batch_size > 0 ? std::max<int64_t>(1, t.global_batch_size / (t.local_batch_size * all.batch)) : 1;
+  const std::vector<parallel::StageUnits> stages = parallel::split_stages(p, layers);
+  const parallel::Schedule schedule = parallel::schedule_of(
+      p, static_cast<int64_t>(stages.size()), passes * std::max<int64_t>(1, t.local_batch_size / p.pipeline_parallel_microbatch_size));
+  const double bubble = parallel::simulate(schedule).bubble;
+  for (size_t r = 0; r < parts.size(); ++r) {
+    RankPart& part = parts[r];
+    part.stage_rank = static_cast<int64_t>(r), part.rank = part.stage_rank * (world / all.pp);
+    part.actions = schedule.ranks[r], part.bubble = bubble, part.all_stages = schedule.stages;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      if (schedule.rank_of[s] == part.stage_rank) part.stages.push_back(stages[s]), part.stage_numbers.push_back(static_cast<int64_t>(s));
+    }
+  }
+}
+
+void cut_model(nn::Model& model, const RankPart& part) {
+  const nn::ModelSize size = model.size();
+  check(part.pp == 1 || !size.tied,
+        "parallelism.pipeline_parallel_degree = {}: the model's head reads the embedding's weights (tied), which are of another stage",
+        part.pp);
+  if (part.ep > 1) nn::split_experts(model, 0, part.ep);
+  split_tensors(model, {part.tp, 0, part.sequence > 1});
+  if (part.ep == 1 || !part.cuts_experts) return;
+  model.for_each_module([&](nn::Module& m) {
+    auto* experts = dynamic_cast<nn::GroupedExperts*>(&m);
+    if (experts == nullptr) return;
+    for (nn::Parameter* p : experts->weights()) {  // widths, as in kDecoderSplits
+      const int64_t dim = p == experts->weights()[1] ? 2 : 1;
+      int64_t& size = p->shape[static_cast<size_t>(dim)];
+      check(size % part.etp == 0, "parallelism.expert_tensor_parallel_degree: {} processes do not divide the {} columns of {}", part.etp,
+            size, p->fqn);
+      p->parts.push_back({dim, 0, size});
+      size /= part.etp;
+    }
+  });
+}
+
+Link link_of(const std::vector<int64_t>& ranks) {
+  const int64_t here = on_first_node(ranks);
+  if (here == static_cast<int64_t>(ranks.size())) return {"NVLink", kNvLink};
+  // Rings through a node leave it by the network cards of all its GPUs in the group.
+  return {"InfiniBand", std::min(kNvLink, kInfiniBand * static_cast<double>(here))};
+}
+
+double transfer_seconds(const std::vector<int64_t>& ranks, std::string_view collective, double bytes, double calls) {
+  const auto n = static_cast<double>(ranks.size()), here = static_cast<double>(on_first_node(ranks));
+  if (n == 1) return 0;
+  const bool leaves = here < n;
+  const double hop = leaves ? kInfiniBandHop : kNvLinkHop;
+  if (collective == "send") return bytes / (leaves ? kInfiniBand : kNvLink) + calls * hop;
+  if (collective == "all-to-all") {  // each rank's share to each
+    const double out = bytes * (n - here) / (n - 1), inside = bytes - out;
+    return std::max(out / kInfiniBand, inside / kNvLink) + calls * hop;
+  }
+  const double nodes = std::ceil(n / here), rounds = collective == "all-reduce" ? 2 : 1;
+  return bytes / link_of(ranks).rate + calls * rounds * ((n - nodes) * kNvLinkHop + (leaves ? nodes - 1 : 0) * kInfiniBandHop);
+}
+
+std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
+  const comm::Mesh& mesh = m.mesh;
+  std::vector<std::string> lines = {
+      fmt::format("mesh of {} ranks, {} on a node; groups of rank 0:", mesh.world_size(), std::min(kGpusOfNode, mesh.world_size()))};
+  for (const char* axis : {"pp", "dp_replicate", "fsdp", "cp", "tp", "efsdp", "ep", "etp"}) {
+    const std::string_view name = axis;
+    const bool of_experts = name == "efsdp" || name == "ep" || name == "etp";
+    if (mesh.size(name) == 1 || (of_experts && m.parts[0].ep == 1)) continue;
+    const std::vector<int64_t> ranks = mesh.ranks(0, name);
+    const Link link = link_of(ranks);
+    lines.push_back(
+        fmt::format("  {:<12} {:>6}  ranks {:<22} {} at {:.0f} GB/s", name, ranks.size(), ranks_text(ranks), link.name, link.rate / 1e9));
+  }
+  const int64_t layers = m.parts[0].layers;
+  if (m.parts[0].pp > 1) {
+    lines.emplace_back("stages of the pipeline:");
+    for (const RankPart& part : m.parts) {
+      for (size_t i = 0; i < part.stages.size(); ++i) {
+        const parallel::StageUnits& s = part.stages[i];
+        const int64_t first = std::max<int64_t>(s.first, 1) - 1, end = std::min(s.end - 1, layers);
+        lines.push_back(fmt::format("  stage {:<3} on rank {:<6} {:>3} layers{}{}{}", part.stage_numbers[i], part.rank, end - first,
+                                    end > first ? fmt::format(": {} - {}", first, end - 1) : "", s.first == 0 ? ", tok_embeddings" : "",
+                                    s.end == layers + 2 ? ", norm, output" : ""));
+      }
+    }
+  }
+  lines.emplace_back("parameters: the model's, of one rank's layers, of its shard:");
+  std::set<std::string> told;
+  model.for_each_parameter([&](const nn::Parameter& p) {
+    if (p.numel() == 0 || p.buffer) return;
+    // Each name once: blocks are alike.
+    std::string name = p.fqn;
+    const std::string block = fmt::format("layers.{}.", p.block);
+    if (name.starts_with(block)) name = "layers.*." + name.substr(block.size());
+    if (!told.insert(name).second) return;
+    std::vector<int64_t> shard = p.shape;
+    if (const int64_t shards = m.parts[0].shards_of(p); shards > 1) shard[0] = std::min(p.shape[0], most_rows(p, shards));
+    lines.push_back(
+        fmt::format("  {:<42} {:>20} {:>18} {:>18}", name, shape_text(p.whole_shape()), shape_text(p.shape), shape_text(shard)));
+  });
+  return lines;
+}
+
+}  // namespace halftone

@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <map>
+
+#include "halftone/train/estimate.h"
+
+// Collectives follow the code that starts them: parallel/data_parallel.cpp, parallel/pipeline.cpp, nn/groups.cpp, models/decoder.cpp.
+namespace halftone {
+namespace {
+
+// Of data parallelism, a unit at a time: seconds that its gather, reduction and sum over replicas take, and its passes.
+struct UnitTimes {
+  double gather = 0, reduce = 0, replicas = 0, forward = 0, backward = 0;
+};
+
+class Collectives {
+ public:
+  Collectives(const StepShape& s, const comm::Mesh& mesh, std::vector<WorkTime>& work)
+      : s_(s), part_(s.part), mesh_(mesh), work_(work), t_(static_cast<double>(s.tokens)), micro_(static_cast<double>(s.micro_batches)) {}
+
+  std::vector<Traffic> all() {
+    tensor();
+    context();
+    experts();
+    const double inner = 1e-3 * exposed_;  // seconds within passes, under which gathers go on, too
+    data(inner);
+    messages();
+    settle();
+    std::erase_if(traffic_, [](const Traffic& t) { return t.bytes == 0; });
+    return std::move(traffic_);
+  }
+
+ private:
+  double width(std::string_view axis) const { return static_cast<double>(mesh_.size(axis)); }
+  // What each of n processes gets of `whole` bytes that all of them end up with, or of which each keeps its share of the sum.
+  double of_others(std::string_view axis, double whole) const { return whole * (width(axis) - 1) / width(axis); }
+  double seconds(std::string_view axis, std::string_view collective, double bytes, double calls = 1) const {
+    return bytes > 0 ? transfer_seconds(mesh_.ranks(part_.rank, axis), collective, bytes, calls) : 0;
+  }
+  double work_of(std::string_view name) const {
+    const auto found = std::find_if(work_.begin(), work_.end(), [&](const WorkTime& w) { return w.work == name; });
+    return found == work_.end() ? 0 : found->ms;
+  }
+  // Bytes and calls of a micro-batch. Hidden: milliseconds of work of a step that run meanwhile.
+  void add(std::string_view axis, std::string_view collective, std::string_view what, double bytes, double calls, double hidden = 0) {
+    const double ms = 1e3 * seconds(axis, collective, bytes * micro_, calls * micro_), exposed = std::max(0.0, ms - hidden);
+    traffic_.push_back({axis, collective, what, bytes * micro_, ms, exposed});
+    exposed_ += exposed;
+  }
+
+  // Into and out of attention and feed-forward, forward and backward, and forward again where a block is recomputed.
+  void tensor() {
+    if (part_.tp == 1) return;
+    const double row = s_.c * static_cast<double>(s_.size.dim);
+    double calls = 0;  // each way
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const StepShape::Block& b = s_.blocks[i];
+      // Experts that are whole take their rows from the process itself; the shared ones beside them are cut.
+      const double parts = b.moe == nullptr || part_.cuts_experts || b.feed_forward != nullptr ? 2 : 1;
+      calls += parts * (s_.recomputed(i) ? 3 : 2);
+    }
+    // The embedding leaves in the stream's dtype and comes back in it; the head enters.
+    const double embedded = s_.has_embedding ? s_.r * static_cast<double>(s_.size.dim) : 0, head = s_.has_head ? row : 0;
+    const double bytes = of_others("tp", t_ * (calls * row + embedded + head));
+    calls += (s_.has_embedding ? 1 : 0) + (s_.has_head ? 1 : 0);
+    if (part_.sequence > 1) {
+      add("tp", "all-gather", "rows of all tokens", bytes, calls);
+      add("tp", "reduce-scatter", "partial sums", bytes, calls);
+    } else {
+      add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
+    }
+    // Largest logit, and sum of exponentials with the label's, in float32; or all logits.
+    if (s_.has_head && s_.config.parallelism.disable_loss_parallel) {
+      add("tp", "all-gather", "logits", of_others("tp", t_ * s_.c * static_cast<double>(s_.size.vocab)), 1);
+    } else if (s_.has_head) {
+      add("tp", "all-reduce", "loss", of_others("tp", 2 * t_ * 4 * 3), 2);
+    }
+    double summed = 0;
+    s_.for_each_parameter([&](const nn::Parameter& p) { summed += p.summed ? 4 * s_.held(p) : 0; });
+    add("tp", "all-reduce", "gradients of norms", of_others("tp", 2 * summed) / micro_, 1 / micro_);
+  }
+
+  void context() {
+    if (part_.cp == 1) return;
+    double forward = 0, backward = 0, calls = 0;  // elements of keys and values of whole rows
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      const double elements = t_ * static_cast<double>(part_.cp) * s_.blocks[i].key_value_width();
+      const double times = s_.recompute[i] == nn::Recompute::full ? 2 : 1;
+      forward += times * elements, backward += elements, calls += times + 1;
+    }
+    const bool ring = s_.config.parallelism.context_parallel_rotate_method == "alltoall";
+    const double hidden = ring ? work_of("attention") / 2 : 0;
+    add("cp", ring ? "send" : "all-gather", "keys and values", of_others("cp", s_.c * (forward + backward)), calls, hidden);
+    add("cp", ring ? "send" : "reduce-scatter", "their gradients", of_others("cp", 4 * backward), static_cast<double>(s_.blocks.size()),
+        hidden);
+  }
+
+  // Tokens to their experts and back, forward and backward.
+  void experts() {
+    if (part_.ep == 1) return;
+    const ParallelismConfig& p = s_.config.parallelism;
+    const double sent = p.expert_parallel_dispatch_dtype.empty() ? s_.c : 1, dim = static_cast<double>(s_.size.dim);
+    double bytes = 0, calls = 0;  // of a token; the counts of rows travel before these
+    for (size_t i = 0; i < s_.blocks.size(); ++i) {
+      if (s_.blocks[i].moe == nullptr) continue;
+      const double forward = s_.recomputed(i) ? 2 : 1;
+      bytes += s_.blocks[i].sent_rows * dim * (forward * (sent + s_.c) + 2 * s_.c), calls += 3 * forward + 2;
+    }
+    add("ep", "all-to-all", "tokens and results", of_others("ep", t_ * bytes), calls);
+  }
+
+  // inner: seconds of what the passes wait for in blocks.
+  void data(double inner) {
+    const auto head = static_cast<size_t>(part_.layers + 1);
+    std::vector<UnitTimes> units(head + 1);
+    const bool half = s_.config.training.mixed_precision_reduce != "float32";
+    struct Bytes {
+      double gather = 0, reduce = 0, replicas = 0;
+    };
+    std::vector<std::map<std::string_view, Bytes>> bytes(units.size());
+    s_.for_each_parameter([&](const nn::Parameter& p) {
+      if (p.buffer || p.numel() == 0) return;
+      const auto place = static_cast<size_t>(nn::place_of(p, part_.layers));
+      const std::string_view axis = p.expert ? "efsdp" : "fsdp";
+      Bytes& b = bytes[s_.size.tied && place == head ? 0 : place][axis];
+      const double moved = s_.part.moved(p), reduced = half ? 2 : 4;
+      b.gather += p.stored_as ? 0 : of_others(axis, s_.c * moved);
+      b.reduce += of_others(axis, reduced * moved);
+      b.replicas += of_others("dp_replicate", 2 * reduced * s_.held(p));
+    });
+    for (size_t u = 0; u < units.size(); ++u) {
+      for (const auto& [axis, b] : bytes[u]) {
+        units[u].gather += seconds(axis, "all-gather", b.gather), units[u].reduce += seconds(axis, "reduce-scatter", b.reduce);
+        units[u].replicas += seconds("dp_replicate", "all-reduce", b.replicas);
+      }
+    }
+    // Work of a micro-batch in each block.
+    double again = 0;
+    for (size_t i = 0; i < s_.blocks.size(); ++i) again += s_.recomputed(i) ? 1 : 0;
+    const auto blocks = static_cast<double>(s_.blocks.size());
+    const double passes = 3 + again / blocks;
+    double in_blocks = inner;
+    for (const char* name : {"products", "attention", "norm, activation, RoPE", "quantisers"}) in_blocks += 1e-3 * work_of(name);
+    for (const StepShape::Block& b : s_.blocks) {
+      UnitTimes& u = units[static_cast<size_t>(b.index + 1)];
+      u.forward = in_blocks / blocks / micro_ / passes, u.backward = u.forward * (passes - 1);
+    }
+    units[head].forward = 1e-3 * work_of("head + loss") / micro_;
+    walk(units, bytes);
+  }
+
+  // Through the units of a step, as parallel::DataParallel goes: who computes, the next one's weights come and the last one's gradients go.
+  template <class Bytes>
+  void walk(const std::vector<UnitTimes>& all, const std::vector<std::map<std::string_view, Bytes>>& bytes) {
+    std::vector<size_t> own;
+    for (size_t u = 0; u < all.size(); ++u)
+      if (part_.has(static_cast<int64_t>(u)) && !bytes[u].empty()) own.push_back(u);
+    const size_t n = own.size(), head = all.size() - 1;
+    const int64_t passes = s_.micro_batches;
+    std::vector<double> gathers(all.size(), 0.0), reductions(all.size(), 0.0);  // how often
+    double forward = 0, backward = 0;
+    std::map<int64_t, size_t> slots;  // what each holds
+    const auto slot = [&](size_t u) {
+      return !part_.reshard ? static_cast<int64_t>(u) : u == 0 || u == head ? int64_t{-1} : static_cast<int64_t>(u % 2);
+    };
+    // Seconds of the unit's gather, none where its weights are there.
+    const auto gather = [&](size_t u) {
+      const auto held = slots.find(slot(u));
+      if (held != slots.end() && held->second == u) return 0.0;
+      slots[slot(u)] = u;
+      ++gathers[u];
+      return all[u].gather;
+    };
+    for (int64_t m = 0; m < passes; ++m) {
+      if (n > 0) forward += gather(own[0]);
+      for (size_t i = 0; i + 1 < n; ++i) forward += std::max(0.0, gather(own[i + 1]) - all[own[i]].forward);
+      const bool reduces = part_.reshard || m + 1 == passes;
+      double going = 0;  // reductions under way
+      for (size_t i = n; i-- > 0;) {
+        const size_t u = own[i];
+        const double coming = i > 0 && own[i - 1] > 0 ? gather(own[i - 1]) : 0;
+        backward += std::max(0.0, coming + going - all[u].backward);
+        if (!reduces) continue;
+        ++reductions[u];
+        going = all[u].reduce + (m + 1 == passes ? all[u].replicas : 0);
+      }
+      if (reduces) backward += going;
+    }
+    for (const char* axis : {"fsdp", "efsdp"}) {
+      double gathered = 0, gather_calls = 0, reduced = 0, reduce_calls = 0;
+      for (size_t u = 0; u < all.size(); ++u) {
+        const auto found = bytes[u].find(axis);
+        if (found == bytes[u].end()) continue;
+        gathered += gathers[u] * found->second.gather, gather_calls += gathers[u];
+        reduced += reductions[u] * found->second.reduce, reduce_calls += reductions[u];
+      }
+      const double gather_ms = 1e3 * seconds(axis, "all-gather", gathered, gather_calls);
+      traffic_.push_back({axis, "all-gather", "weights", gathered, gather_ms, 0});
+      traffic_.push_back({axis, "reduce-scatter", "gradients", reduced, 1e3 * seconds(axis, "reduce-scatter", reduced, reduce_calls), 0});
+    }
+    double replicas = 0, calls = 0;
+    for (const auto& unit : bytes)
+      for (const auto& [axis, b] : unit) replicas += b.replicas, ++calls;
+    const double replicas_ms = 1e3 * seconds("dp_replicate", "all-reduce", replicas, calls);
+    traffic_.push_back({"dp_replicate", "all-reduce", "gradients", replicas, replicas_ms, 0});
+    // What forward passes wait for is told of gathers, what backward passes wait for of reductions.
+    const auto tell = [&](std::string_view what, double seconds) {
+      const auto t = std::find_if(traffic_.begin(), traffic_.end(), [&](const Traffic& t) { return t.what == what && t.bytes > 0; });
+      if (t != traffic_.end()) t->exposed_ms = 1e3 * seconds;
+    };
+    tell("weights", forward), tell("gradients", backward);
+  }
+
+  // Of a pipeline: the stream to the next stage, its gradient to the one before. Schedules hide all but the way of the first micro-batch
+  // there and back.
+  void messages() {
+    if (part_.pp == 1) return;
+    const double message = s_.stream_tokens() * s_.r * static_cast<double>(s_.size.dim);
+    double came = 0;
+    const auto elsewhere = [&](int64_t stage) {
+      const auto& own = part_.stage_numbers;
+      return stage >= 0 && stage < part_.all_stages && std::find(own.begin(), own.end(), stage) == own.end();
+    };
+    for (const int64_t stage : part_.stage_numbers) came += (elsewhere(stage - 1) ? 1 : 0) + (elsewhere(stage + 1) ? 1 : 0);
+    const double ms = 1e3 * seconds("pp", "send", message);
+    traffic_.push_back({"pp", "send", "stream and its gradient", micro_ * came * message, micro_ * came * ms, 2 * (width("pp") - 1) * ms});
+  }
+
+  // The waits become work of the step; those of passes count for the bubble, too.
+  void settle() {
+    if (work_.empty()) return;
+    double passes = 0;
+    for (const WorkTime& w : work_) passes += w.work == "optimizer" || w.work == "gradient norm" ? 0 : w.ms;
+    std::vector<WorkTime> waits;
+    constexpr std::pair<std::string_view, std::string_view> kWaits[] = {
+        {"tp", "waits for tp"},       {"cp", "waits for cp"},       {"ep", "waits for ep"},
+        {"fsdp", "waits for fsdp"},   {"efsdp", "waits for efsdp"}, {"dp_replicate", "waits for dp_replicate"},
+        {"pp", "waits for messages"},
+    };
+    for (const auto& [axis, wait] : kWaits) {
+      double ms = 0;
+      for (const Traffic& t : traffic_) ms += t.axis == axis ? t.exposed_ms : 0;
+      if (ms > 0) waits.push_back({wait, ms});
+      passes += axis == "pp" ? 0 : ms;
+    }
+    if (part_.bubble > 0) waits.push_back({"bubble of the pipeline", passes * part_.bubble / (1 - part_.bubble)});
+    const auto at = std::find_if(work_.begin(), work_.end(), [](const WorkTime& w) { return w.work == "optimizer"; });
+    work_.insert(at, waits.begin(), waits.end());
+  }
+
+  const StepShape& s_;
+  const RankPart& part_;
+  const comm::Mesh& mesh_;
+  std::vector<WorkTime>& work_;
+  const double t_, micro_;
+  std::vector<Traffic> traffic_;
+  double exposed_ = 0;  // milliseconds of a step within its passes
+};
+
+}  // namespace
+
+std::vector<Traffic> step_traffic(const StepShape& shape, const comm::Mesh& mesh, std::vector<WorkTime>& work) {
+  return Collectives(shape, mesh, work).all();
+}
+
+}  // namespace halftone

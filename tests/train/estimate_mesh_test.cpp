@@ -1,0 +1,256 @@
+#include "halftone/train/estimate_mesh.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "halftone/base/error.h"
+#include "halftone/config/load.h"
+#include "halftone/models/registry.h"
+#include "halftone/train/estimate.h"
+#include "source_dir.h"
+
+namespace halftone {
+namespace {
+
+// A Llama of four blocks: 64 columns, 4 heads of 16, 2 of keys and values, feed-forward 192, 256 tokens; rows of 512 tokens.
+constexpr double kBlock = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 192 * 64 + 2 * 64, kTable = 256 * 64, kHead = kTable + 64;
+constexpr double kNorms = (2 * 4 + 1) * 64, kAll = 4 * kBlock + kTable + kHead;
+
+std::string recipe(const std::string& name) { return (std::filesystem::path(source_dir()) / "recipes" / (name + ".toml")).string(); }
+
+JobConfig tiny(const std::vector<std::string>& more, int64_t world) {
+  std::vector<std::string> args = {"--config",
+                                   recipe("demo"),
+                                   R"(--model.overrides={"dim":64,"n_layers":4,"n_heads":4,"n_kv_heads":2,"ffn_dim":192,"vocab_size":256})",
+                                   "--quantize.scheme=none",
+                                   "--activation_checkpoint.mode=none",
+                                   "--training.seq_len=512",
+                                   "--training.local_batch_size=2",
+                                   "--training.minutes=0"};
+  args.insert(args.end(), more.begin(), more.end());
+  return load_config(args, {world}).config;
+}
+
+Estimate on(const std::vector<std::string>& more, int64_t world) {
+  return estimate_step(tiny(more, world), 0, estimate_device("h100", "auto"), world);
+}
+
+double bytes_of(const Estimate& e, std::string_view axis, std::string_view collective, std::string_view what) {
+  double bytes = 0;
+  for (const Traffic& t : e.traffic) bytes += t.axis == axis && t.collective == collective && t.what == what ? t.bytes : 0;
+  return bytes;
+}
+
+double share_of(const Phase& phase, std::string_view owner) {
+  double bytes = 0;
+  for (const MemoryShare& s : phase.shares) bytes += s.owner == owner ? s.bytes : 0;
+  return bytes;
+}
+
+double ms_of(const Estimate& e, std::string_view work) {
+  const auto found = std::find_if(e.work.begin(), e.work.end(), [&](const WorkTime& w) { return w.work == work; });
+  return found == e.work.end() ? 0 : found->ms;
+}
+
+// The first pass gathers all units forward and, backward, those whose slots others have taken: two blocks of four. Later ones find two
+// blocks from the pass before.
+TEST(EstimateMesh, BytesOfDataParallelism) {
+  const Estimate fsdp = on({}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(fsdp, "fsdp", "all-gather", "weights"), 2 * 0.75 * (kTable + kHead + 6 * kBlock));
+  EXPECT_DOUBLE_EQ(bytes_of(fsdp, "fsdp", "reduce-scatter", "gradients"), 4 * 0.75 * kAll);
+  EXPECT_EQ(bytes_of(fsdp, "dp_replicate", "all-reduce", "gradients"), 0);
+  const Estimate twice = on({"--training.global_batch_size=16"}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(twice, "fsdp", "all-gather", "weights"), 2 * 0.75 * (2 * (kTable + kHead) + 10 * kBlock));
+  EXPECT_DOUBLE_EQ(bytes_of(twice, "fsdp", "reduce-scatter", "gradients"), 2 * 4 * 0.75 * kAll);
+  const Estimate kept = on({"--training.global_batch_size=16", "--parallelism.fsdp_reshard_after_forward=never"}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(kept, "fsdp", "all-gather", "weights"), 2 * 0.75 * kAll);
+  EXPECT_DOUBLE_EQ(bytes_of(kept, "fsdp", "reduce-scatter", "gradients"), 4 * 0.75 * kAll);
+  const Estimate half = on({"--training.mixed_precision_reduce=bfloat16"}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(half, "fsdp", "reduce-scatter", "gradients"), 2 * 0.75 * kAll);
+  const Estimate hsdp = on({"--parallelism.data_parallel_replicate_degree=2"}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(hsdp, "fsdp", "reduce-scatter", "gradients"), 4 * 0.5 * kAll);
+  EXPECT_DOUBLE_EQ(bytes_of(hsdp, "dp_replicate", "all-reduce", "gradients"), 4 * kAll / 2);
+  EXPECT_EQ(hsdp.tokens, 4 * 2 * 512);
+}
+
+// A token's row is 128 bytes in bfloat16 and 256 in the stream: attention and feed-forward, forward and backward, and the ends of the
+// model.
+TEST(EstimateMesh, BytesOfTensorParallelism) {
+  const Estimate e = on({"--parallelism.tensor_parallel_degree=2"}, 2);
+  const double rows = 1024 * (4 * 2 * 2 * 128 + 256 + 128) / 2.0;
+  EXPECT_DOUBLE_EQ(bytes_of(e, "tp", "all-gather", "rows of all tokens"), rows);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "tp", "reduce-scatter", "partial sums"), rows);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "tp", "all-reduce", "loss"), 1024 * 3 * 4);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "tp", "all-reduce", "gradients of norms"), 4 * kNorms);
+  EXPECT_EQ(bytes_of(e, "fsdp", "all-gather", "weights"), 0);
+  const Estimate again = on({"--parallelism.tensor_parallel_degree=2", "--activation_checkpoint.mode=full"}, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(again, "tp", "all-gather", "rows of all tokens"), 1024 * (4 * 2 * 3 * 128 + 256 + 128) / 2.0);
+  const Estimate whole = on({"--parallelism.tensor_parallel_degree=2", "--parallelism.enable_sequence_parallel=false"}, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(whole, "tp", "all-reduce", "partial sums, whole rows"), 2 * rows);
+  EXPECT_GT(ms_of(e, "waits for tp"), 0);  // of all of it
+}
+
+// Keys and values of 2 heads of 16 each, of rows of 512 tokens.
+TEST(EstimateMesh, BytesOfContextParallelism) {
+  const Estimate e = on({"--parallelism.context_parallel_degree=2"}, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "cp", "all-gather", "keys and values"), 4 * 2 * 1024 * 64 * 2 / 2.0);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "cp", "reduce-scatter", "their gradients"), 4 * 1024 * 64 * 4 / 2.0);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "fsdp", "reduce-scatter", "gradients"), 4 * 0.5 * kAll);  // fsdp = cp
+  EXPECT_EQ(e.tokens, 2 * 512);
+  // Half of the tokens; its block's activations are half of those of one process.
+  const Estimate one = on({}, 1);
+  EXPECT_DOUBLE_EQ(share_of(e.phases[0], "activations kept for backward"), share_of(one.phases[0], "activations kept for backward") / 2);
+}
+
+TEST(EstimateMesh, PipelinesHaveBubblesAndMicroBatchesUnderWay) {
+  const std::vector<std::string> base = {"--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=4"};
+  const auto with = [&](const std::string& schedule) {
+    std::vector<std::string> args = base;
+    args.push_back("--parallelism.pipeline_parallel_schedule=" + schedule);
+    return args;
+  };
+  const auto kept = [&](const std::string& schedule, size_t rank) {
+    const JobConfig config = tiny(with(schedule), 2);
+    const BuiltModel built = build_model(config.model, 0);
+    const StepMesh mesh(config, 2, 4);
+    EXPECT_NEAR(mesh.parts[rank].bubble, schedule == "Interleaved1F1B" ? 1.0 / 9 : 0.2, 1e-12) << schedule;
+    return share_of(memory_phases(StepShape(*built.model, config, estimate_device("h100", "auto"), mesh.parts[rank]))[0],
+                    "activations kept for backward");
+  };
+  const double one = share_of(on({"--training.local_batch_size=1"}, 1).phases[0], "activations kept for backward");  // of four blocks
+  const double message = 512 * 64 * 4;
+  EXPECT_DOUBLE_EQ(kept("1F1B", 0), 2 * (one / 2 + message));
+  EXPECT_DOUBLE_EQ(kept("1F1B", 1), one / 2);
+  EXPECT_DOUBLE_EQ(kept("GPipe", 0), 4 * (one / 2 + message));
+  EXPECT_DOUBLE_EQ(kept("GPipe", 1), 4 * (one / 2));
+  kept("Interleaved1F1B", 0);
+  const Estimate e = on(base, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "pp", "send", "stream and its gradient"), 4 * message);
+  double passes = 0;
+  for (const WorkTime& w : e.work)
+    passes +=
+        w.work == "optimizer" || w.work == "gradient norm" || w.work == "waits for messages" || w.work.starts_with("bubble") ? 0 : w.ms;
+  EXPECT_NEAR(ms_of(e, "bubble of the pipeline"), passes / 4, 1e-9);
+  EXPECT_NE(e.heaviest.find("of the pipeline"), std::string::npos);
+  // Weights stay gathered: one gather of what the heavier rank holds, on one process none.
+  EXPECT_EQ(bytes_of(e, "fsdp", "all-gather", "weights"), 0);
+  EXPECT_GT(bytes_of(on(base, 4), "fsdp", "all-gather", "weights"), 0);
+}
+
+// 64 experts of 3 x 768 x 256 in 8 layers; 512 tokens that go to 8 of them.
+TEST(EstimateMesh, ExpertsAreSharedOut) {
+  const auto estimated = [](std::vector<std::string> more, int64_t world) {
+    more.insert(more.begin(), {"--config", recipe("qwen3_moe_debug"), "--training.local_batch_size=1", "--training.seq_len=512",
+                               "--activation_checkpoint.mode=none"});
+    return estimate_step(load_config(more, {world}).config, 0, estimate_device("h100", "auto"), world);
+  };
+  const Estimate e = estimated({"--parallelism.expert_parallel_degree=4"}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(e, "ep", "all-to-all", "tokens and results"), 0.75 * 8 * 2 * 2 * 512 * 8 * 256 * 2);
+  EXPECT_EQ(bytes_of(e, "efsdp", "all-gather", "weights"), 0);
+  const Estimate pairs = estimated({"--parallelism.expert_parallel_degree=2"}, 4);
+  // Half of the experts, shared out between two: six gathers of layers beside those of the first pass's slots.
+  constexpr double kExperts = 32.0 * 3 * 768 * 256;
+  EXPECT_DOUBLE_EQ(bytes_of(pairs, "efsdp", "all-gather", "weights"), 2 * 0.5 * (8 + 6) * kExperts);
+  EXPECT_DOUBLE_EQ(bytes_of(pairs, "efsdp", "reduce-scatter", "gradients"), 4 * 0.5 * 8 * kExperts);
+  // Every way to share 4 ranks out holds a quarter of the experts.
+  const double weights = share_of(e.phases[0], "weights in float32");
+  EXPECT_DOUBLE_EQ(share_of(pairs.phases[0], "weights in float32"), weights);
+  EXPECT_DOUBLE_EQ(share_of(estimated({}, 4).phases[0], "weights in float32"), weights);
+  // Whole experts take rows of tp's share of the tokens.
+  const Estimate mixed = estimated({"--parallelism.expert_parallel_degree=4", "--parallelism.tensor_parallel_degree=2"}, 4);
+  EXPECT_DOUBLE_EQ(bytes_of(mixed, "ep", "all-to-all", "tokens and results"), 0.75 * 8 * 2 * 2 * 256 * 8 * 256 * 2);
+  EXPECT_THROW(estimated({"--parallelism.expert_parallel_degree=3"}, 3), Error);
+}
+
+TEST(EstimateMesh, SharesAddUpToTheModel) {
+  for (const auto& [world, options] : std::vector<std::pair<int64_t, std::vector<std::string>>>{
+           {4, {}},
+           {2, {"--parallelism.tensor_parallel_degree=2"}},
+           {2, {"--parallelism.pipeline_parallel_degree=2"}},
+           {8, {"--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2"}},
+           {16,
+            {"--parallelism.pipeline_parallel_degree=2", "--parallelism.tensor_parallel_degree=2",
+             "--parallelism.context_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"}},
+           {8, {"--parallelism.data_parallel_replicate_degree=2"}}}) {
+    const JobConfig config = tiny(options, world);
+    const BuiltModel built = build_model(config.model, 0);
+    const StepMesh mesh(config, world, 4);
+    cut_model(*built.model, mesh.parts[0]);
+    double held = 0;
+    for (const RankPart& part : mesh.parts)
+      StepShape(*built.model, config, estimate_device("h100", "auto"), part).for_each_parameter([&](const nn::Parameter& p) {
+        held += static_cast<double>(world / part.pp) * part.held(p);
+      });
+    const RankPart& part = mesh.parts[0];
+    const double copies = static_cast<double>(part.replicas);
+    EXPECT_DOUBLE_EQ(held, copies * (kAll + kNorms * static_cast<double>(part.tp - 1))) << world;
+  }
+  const double whole = share_of(on({}, 1).phases[0], "weights in float32");
+  EXPECT_DOUBLE_EQ(whole, 4 * kAll);
+  const Estimate half = on({"--parallelism.tensor_parallel_degree=2"}, 2);
+  EXPECT_DOUBLE_EQ(share_of(half.phases[0], "weights in float32"), 4 * ((kAll - kNorms) / 2 + kNorms));
+  // Two blocks and the larger of embedding and head lie gathered.
+  const Estimate shards = on({}, 4);
+  EXPECT_DOUBLE_EQ(share_of(shards.phases[0], "gathered weights: two blocks, embedding or head"), 2 * (2 * kBlock + kHead));
+  EXPECT_DOUBLE_EQ(share_of(shards.phases[0], "gradients before they are shared out"), 4 * (2 * kBlock + kHead));
+  EXPECT_DOUBLE_EQ(share_of(shards.phases[0], "optimizer states"), share_of(on({}, 1).phases[0], "optimizer states") / 4);
+}
+
+// Between blocks a process has its share of the tokens; heads and widths are cut inside.
+TEST(EstimateMesh, TensorParallelismHalvesActivations) {
+  const auto kept = [](const Estimate& e, std::string_view op, std::string_view tensor) {
+    const auto found = std::find_if(e.saved.begin(), e.saved.end(), [&](const SavedTensor& t) { return t.op == op && t.tensor == tensor; });
+    return found == e.saved.end() ? -1 : found->bytes;
+  };
+  const Estimate one = on({}, 1), two = on({"--parallelism.tensor_parallel_degree=2"}, 2);
+  for (const auto& [op, tensor] :
+       {std::pair{"attention_norm", "residual + branch, 1 / rms"}, {"attention", "q, k, v"}, {"SwiGLU", "gate and up"}})
+    EXPECT_DOUBLE_EQ(kept(two, op, tensor), kept(one, op, tensor) / 2) << op;
+  EXPECT_DOUBLE_EQ(kept(two, "wq, wk, wv", "input"), kept(one, "wq, wk, wv", "input"));  // gathered
+  const auto head = [](const Estimate& e) { return share_of(e.phases[1], "head: input, its gradient, logits"); };
+  EXPECT_DOUBLE_EQ(head(one) - head(two), 1024 * 2 * 128);  // half of the logits
+}
+
+TEST(EstimateMesh, LinksAreThoseOfTheNodes) {
+  const auto ranks = [](int64_t n, int64_t stride) {
+    std::vector<int64_t> r;
+    for (int64_t i = 0; i < n; ++i) r.push_back(i * stride);
+    return r;
+  };
+  EXPECT_EQ(link_of(ranks(8, 1)).name, "NVLink");
+  EXPECT_EQ(link_of(ranks(4, 8)).rate, 45e9);
+  EXPECT_EQ(link_of(ranks(16, 1)).rate, 360e9);  // eight network cards
+  EXPECT_DOUBLE_EQ(transfer_seconds(ranks(16, 1), "all-to-all", 15e9, 0), 8.0 / 45);
+  EXPECT_DOUBLE_EQ(transfer_seconds(ranks(8, 1), "all-to-all", 37e9, 0), 0.1);
+  EXPECT_DOUBLE_EQ(transfer_seconds(ranks(4, 4), "send", 4.5e9, 0), 0.1);
+  // Rings have as many hops as ranks but one, of which those between nodes take longer.
+  EXPECT_DOUBLE_EQ(transfer_seconds(ranks(16, 1), "all-gather", 0), 14 * 3.4e-6 + 14e-6);
+  EXPECT_DOUBLE_EQ(transfer_seconds(ranks(8, 1), "all-reduce", 0), 14 * 3.4e-6);
+}
+
+TEST(EstimateMesh, SaysWhatDoesNotGoTogether) {
+  EXPECT_THROW(on({"--parallelism.tensor_parallel_degree=4"}, 4), Error);  // 2 heads of keys and values
+  EXPECT_THROW(on({"--model.overrides.tied=true", "--parallelism.pipeline_parallel_degree=2"}, 2), Error);
+  EXPECT_THROW(on({"--parallelism.pipeline_parallel_degree=8"}, 8), Error);  // 6 layers with the ends
+}
+
+// Presets of torchtitan on its numbers of GPUs, as docs/parallelism.md shows them.
+TEST(EstimateMesh, PresetsFit) {
+  for (const auto& [name, world, more] :
+       std::vector<std::tuple<std::string, int64_t, std::vector<std::string>>>{{"llama3_70b", 256, {}}, {"llama3_405b", 512, {}}}) {
+    std::vector<std::string> args = {"--config", recipe(name)};
+    args.insert(args.end(), more.begin(), more.end());
+    const Estimate e = estimate_step(load_config(args, {world}).config, 0, estimate_device("h100", "auto"), world);
+    EXPECT_TRUE(e.fits()) << name << "\n" << estimate_text(e);
+    EXPECT_GT(e.mfu(), 20) << name;
+    EXPECT_LT(e.mfu(), 60) << name;
+    EXPECT_EQ(estimate_json(e).at("world").get<int64_t>(), world);
+    EXPECT_NE(estimate_text(e).find("tokens/s"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace halftone
