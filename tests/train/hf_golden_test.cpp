@@ -57,7 +57,9 @@ struct Loaded {
   Loaded(const std::string& name, int64_t positions)
       : weights(LoadedStep::open(golden_folder(name), false)), hf(*weights.hf_config()->model), built(build(hf)) {
     check_matches_hf(*built.description, hf, name);
-    store.materialize(*built.model, {test_device(), at::kFloat, at::kFloat, true});
+    nn::StorageOptions storage;
+    storage.device = test_device(), storage.compute = at::kFloat;
+    store.materialize(*built.model, storage);
     for (nn::Parameter* p : store.parameters()) weights.read_into(p->fqn, p->master, true);
     store.masters_changed();
     built.model->prepare(test_device(), positions);
@@ -92,7 +94,7 @@ class HfGolden : public OnDeviceWith<std::string> {
     loaded.built.model->set_recompute(nn::RecomputePlan(4, recompute));
     const auto valid = labels.ne(-100).sum().item<int64_t>();
     ASSERT_LT(valid, labels.numel());
-    nn::Pass pass(*loaded.built.model, {ids.to(test_device()), {}, {}, {}, {}}, labels.to(test_device()), 1.0 / static_cast<double>(valid),
+    nn::Pass pass(*loaded.built.model, {ids.to(test_device()), {}, {}, {}, {}, {}}, labels.to(test_device()), 1.0 / static_cast<double>(valid),
                   true);
     pass.backward();
     EXPECT_LT(relative(golden("loss"), pass.loss_sum() / valid), bar());
