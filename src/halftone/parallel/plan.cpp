@@ -20,7 +20,7 @@ Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& 
 
 void Plan::add_up_parts(nn::ParameterStore& store) {
   if (!tensor_) return;
-  std::vector<at::Tensor> gradients, flat;
+  std::vector<at::Tensor> gradients;
   for (const nn::ParameterStore::Unit& unit : store.units()) {
     for (const nn::Parameter* p : unit.parameters) {
       if (p->summed) gradients.push_back(unit.flat.grad.narrow(0, p->offset, p->held()));
