@@ -1,34 +1,17 @@
 // Rows that several processes share are computed as in one process: attention itself, and training.
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
-#include "comm/ranks.h"
-#include "halftone/base/log.h"
 #include "halftone/ops/context_rows.h"
 #include "halftone/ops/latent_attention.h"
-#include "models/small_family.h"
 #include "ops/attention_reference.h"
-#include "train/small_engine.h"
+#include "parallel/layouts.h"
 
 namespace halftone {
 namespace {
-
-using comm::Rank;
-using comm::run_ranks;
-
-void be_quiet() {
-  at::set_num_threads(1);
-  set_log_enabled(false);
-}
-
-void expect_success(const char* name, int64_t world) {
-  for (const comm::Outcome& outcome : run_ranks(name, world)) EXPECT_EQ(outcome.status, 0) << world << " processes: " << outcome.said;
-}
 
 constexpr ContextBalance kBalances[] = {ContextBalance::none, ContextBalance::head_tail, ContextBalance::by_work};
 
@@ -194,11 +177,11 @@ TEST(ContextDistributed, AttentionIsThatOfOneProcess) { expect_success("attentio
 
 // Training.
 
-constexpr int64_t kRows = 4;  // of a step
+constexpr int64_t kStepRows = 4;
 
 MicroBatch rows_of(int64_t step, int64_t first, int64_t count, bool documents) {
   at::manual_seed(1000 + static_cast<uint64_t>(step));
-  const at::Tensor all = at::randint(kSmallVocabulary, {kRows, kSmallPositions + 1}, at::kLong);
+  const at::Tensor all = at::randint(kSmallVocabulary, {kStepRows, kSmallPositions + 1}, at::kLong);
   MicroBatch b;
   at::Tensor labels = all.narrow(1, 1, kSmallPositions).clone();
   labels.narrow(1, 0, 20).masked_fill_(all.narrow(1, 0, 20).lt(100), -100);
@@ -212,7 +195,7 @@ MicroBatch rows_of(int64_t step, int64_t first, int64_t count, bool documents) {
 std::vector<StepResult> train(Engine& engine, int64_t steps, int64_t index, int64_t processes, bool documents) {
   std::vector<StepResult> results;
   for (int64_t step = 1; step <= steps; ++step) {
-    const int64_t valid = rows_of(step, 0, kRows, false).valid_labels, count = kRows / processes;
+    const int64_t valid = rows_of(step, 0, kStepRows, false).valid_labels, count = kStepRows / processes;
     engine.accumulate(std::vector<MicroBatch>{rows_of(step, index * count, count, documents)}, step, valid);
     engine.update(1);
     results.push_back(engine.result());
@@ -262,27 +245,19 @@ void train_as_one(const Rank& rank, const Run& run) {
   std::vector<StepResult> expected;
   for (int64_t step = 1; step <= run.steps; ++step) {
     std::vector<MicroBatch> batches;
-    for (int64_t i = 0; i < processes; ++i) batches.push_back(rows_of(step, i * (kRows / processes), kRows / processes, run.documents));
+    for (int64_t i = 0; i < processes; ++i)
+      batches.push_back(rows_of(step, i * (kStepRows / processes), kStepRows / processes, run.documents));
     expected.push_back(one.step(batches, step, 1));
   }
-  for (size_t i = 0; i < found.size(); ++i) {
-    const StepResult &f = found[i], &e = expected[i];
-    const double limit = i == 0 ? run.first : run.others, loss = std::abs(f.loss_sum / e.loss_sum - 1);
-    const double norm = std::abs(f.grad_norm / e.grad_norm - 1);
-    check(f.updated && f.valid_labels == e.valid_labels, "{}: step {} did not update", run.name, i + 1);
-    check(loss <= limit, "{}: loss of step {} is {} off that of one process", run.name, i + 1, loss);
-    check(norm <= 100 * limit, "{}: gradient norm of step {} is {} off that of one process", run.name, i + 1, norm);
-    check(f.max_loss >= f.loss_sum / static_cast<double>(f.valid_labels) - 1e-9, "{}: the largest loss is below the mean", run.name);
-  }
+  check_close(found, expected, run.first, run.others, run.name);
   // Validation of this process's rows, which those who share them add up.
-  const MicroBatch rows = rows_of(run.steps + 1, index * (kRows / processes), kRows / processes, run.documents);
+  const MicroBatch rows = rows_of(run.steps + 1, index * (kStepRows / processes), kStepRows / processes, run.documents);
   at::Tensor loss = at::full({1}, engine.evaluate(rows), at::kDouble);
   plan.groups().context->all_reduce(loss).wait();
   const double error = std::abs(loss.item<double>() / one.evaluate(rows) - 1);
   check(error <= run.others, "{}: validation is {} off that of one process", run.name, error);
 }
 
-const std::vector<std::string> kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
 const std::vector<std::string> kTwo = {"--parallelism.context_parallel_degree=2"};
 std::vector<std::string> operator+(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -1,7 +1,6 @@
 #include "halftone/parallel/plan.h"
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -11,16 +10,12 @@
 #include <filesystem>
 #include <map>
 
-#include "halftone/base/log.h"
 #include "halftone/ops/device.h"
 #include "parallel/layouts.h"
 
 namespace halftone {
 namespace {
 
-using comm::run_ranks;
-
-const std::vector<std::string> kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
 const std::vector<std::string> kPlain = {"--quantize.scheme=none"};
 const std::string kReplicas = "--parallelism.data_parallel_replicate_degree=";
 const std::string kTied =
@@ -76,11 +71,6 @@ void train_without_oscillation(const Rank& rank) {
               1e-6, 2e-2, fsdp.name);
 }
 
-void be_quiet(int threads = 1) {
-  at::set_num_threads(threads);
-  set_log_enabled(false);
-}
-
 const comm::Ranks kTrainAsOne("train as one", [](const Rank& rank) {
   be_quiet();
   train_as_one(rank, kFloat32, 1e-6, 1e-5, at::kCPU);
@@ -111,10 +101,6 @@ const comm::Ranks kDevices("devices", [](const Rank& rank) {
   train_as_one(rank, kPlain, 1e-5, 1e-3, device);
   train_in(rank, {"int8", "fp8_tensorwise", "fp8_rowwise", "mxfp8_e4m3", "mxfp4", "nvfp4", "int8_weight"}, device);
 });
-
-void expect_success(const char* name, int64_t world) {
-  for (const comm::Outcome& outcome : run_ranks(name, world)) EXPECT_EQ(outcome.status, 0) << world << " processes: " << outcome.said;
-}
 
 TEST(DataParallel, TrainsAsOne) { expect_success("train as one", 2); }
 TEST(DataParallel, TrainsInRecipes) { expect_success("some recipes", 2); }

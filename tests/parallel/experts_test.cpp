@@ -1,14 +1,10 @@
 // Experts that processes share out train as those of one process.
-#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <nlohmann/json.hpp>
 
-#include "halftone/base/log.h"
 #include "halftone/ops/expert_exchange.h"
-#include "models/small_family.h"
 #include "parallel/layouts.h"
 
 namespace halftone {
@@ -18,7 +14,6 @@ using Options = std::vector<std::string>;
 
 constexpr double kRecipe = 1e-3;  // step 1 of low precision
 const std::string kForced = "--debug.moe_force_load_balance", kTensor2 = "--parallelism.tensor_parallel_degree=2";
-const Options kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
 
 Options scheme(const char* name) {
   return {std::string("--quantize.scheme=") + name, "--quantize.targets=Linear", "--quantize.targets=GroupedExperts"};
@@ -88,27 +83,15 @@ const std::vector<ExpertsCase>& cases() {
 }
 
 Options model_of(const char* family, const nlohmann::json& more) {
-  const ModelFamily* found = nullptr;
-  for (const ModelFamily* f : model_families()) {
-    if (std::string_view(f->name) == family) found = f;
-  }
-  check(found != nullptr, "no family {}", family);
-  const OptionTable table = small_family(*found, {{"dim", int64_t{64}},
-                                                  {"n_heads", int64_t{2}},
-                                                  {"n_kv_heads", int64_t{2}},
-                                                  {"n_layers", int64_t{3}},
-                                                  {"head_dim", int64_t{32}},
-                                                  {"ffn_dim", int64_t{96}},
-                                                  {"vocab_size", kSmallVocabulary}});
-  nlohmann::json overrides = nlohmann::json::object();
-  for (const auto& [name, value] : table) overrides[name] = std::get<int64_t>(value);
-  if (!more.is_null()) overrides.update(more);
-  return {std::string("--model.name=") + family, "--model.overrides=" + overrides.dump()};
-}
-
-void be_quiet() {
-  at::set_num_threads(1);
-  set_log_enabled(false);
+  return model_options(family,
+                       {{"dim", int64_t{64}},
+                        {"n_heads", int64_t{2}},
+                        {"n_kv_heads", int64_t{2}},
+                        {"n_layers", int64_t{3}},
+                        {"head_dim", int64_t{32}},
+                        {"ffn_dim", int64_t{96}},
+                        {"vocab_size", kSmallVocabulary}},
+                       more);
 }
 
 // A case's runs, in several processes and in one.
@@ -221,10 +204,6 @@ const comm::Ranks kIndivisible("experts that do not divide", [](const Rank& rank
   be_quiet();
   courses(rank, {"indivisible", rank.world, "qwen3_moe", {ranks(2)}, {{"num_experts", 3}}});
 });
-
-void expect_success(const char* name, int64_t world) {
-  for (const comm::Outcome& outcome : comm::run_ranks(name, world)) EXPECT_EQ(outcome.status, 0) << outcome.said;
-}
 
 class Experts : public testing::TestWithParam<ExpertsCase> {};
 TEST_P(Experts, TrainAsOneProcess) {

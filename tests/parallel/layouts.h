@@ -1,24 +1,50 @@
 #pragma once
 // Runs of several processes beside those of one, step by step.
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
 #include "comm/ranks.h"
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/parallel/plan.h"
+#include "models/small_family.h"
 #include "train/small_engine.h"
 
 namespace halftone {
 
 using comm::Rank;
+
+inline const std::vector<std::string> kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
+
+inline void be_quiet(int threads = 1) {
+  at::set_num_threads(threads);
+  set_log_enabled(false);
+}
+
+inline void expect_success(const char* name, int64_t world) {
+  for (const comm::Outcome& outcome : comm::run_ranks(name, world)) EXPECT_EQ(outcome.status, 0) << world << " processes: " << outcome.said;
+}
+
+// A small model of the family, with these sizes and `more` beside them.
+inline std::vector<std::string> model_options(const std::string& family, const OptionTable& sizes, const nlohmann::json& more = {}) {
+  const auto& all = model_families();
+  const auto found = std::ranges::find(all, family, &ModelFamily::name);
+  check(found != all.end(), "no family {}", family);
+  nlohmann::json overrides = nlohmann::json::object();
+  for (const auto& [name, value] : small_family(**found, sizes)) overrides[name] = std::get<int64_t>(value);
+  if (!more.is_null()) overrides.update(more);
+  return {"--model.name=" + family, "--model.overrides=" + overrides.dump()};
+}
 
 inline constexpr int64_t kRows = 24;  // of a step, over all processes
 
@@ -64,7 +90,6 @@ inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t proc
 
 struct Course {
   std::vector<StepResult> steps;
-  std::vector<at::Tensor> weights;  // at the end, what this process holds
 };
 
 inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t processes, int64_t passes) {
@@ -76,7 +101,6 @@ inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t proces
     engine.update(1);
     course.steps.push_back(engine.result());
   }
-  for (const nn::Parameter* p : engine.store().parameters()) course.weights.push_back(p->values().to(at::kCPU).to(at::kFloat).clone());
   return course;
 }
 
@@ -117,15 +141,21 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
   return train(engine, steps, mesh.coordinate(rank.rank, "batch"), mesh.size("batch"), layout.passes);
 }
 
-inline void check_close(const Course& course, const Course& reference, double first, double others, const char* name) {
-  for (size_t i = 0; i < course.steps.size(); ++i) {
-    const StepResult &got = course.steps[i], &expected = reference.steps[i];
+// The steps of several processes beside those of one: the first one's loss within `first`, the others' within `others`.
+inline void check_close(const std::vector<StepResult>& steps, const std::vector<StepResult>& reference, double first, double others,
+                        const std::string& name) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepResult &got = steps[i], &expected = reference[i];
     const double error = std::abs(got.loss_sum / expected.loss_sum - 1), norm = std::abs(got.grad_norm / expected.grad_norm - 1);
     check(got.updated && got.valid_labels == expected.valid_labels, "{}: step {} did not update", name, i + 1);
     check(error <= (i == 0 ? first : others), "{}: loss of step {} is {} off that of one process", name, i + 1, error);
     check(norm <= 100 * (i == 0 ? first : others), "{}: gradient norm of step {} is {} off that of one process", name, i + 1, norm);
     check(got.max_loss >= got.loss_sum / static_cast<double>(got.valid_labels) - 1e-9, "{}: the largest loss is below the mean", name);
   }
+}
+
+inline void check_close(const Course& course, const Course& reference, double first, double others, const std::string& name) {
+  check_close(course.steps, reference.steps, first, others, name);
 }
 
 // Every file of recipes/precision, which has all schemes.

@@ -1,20 +1,14 @@
 // Runs on meshes of several axes are those of one process.
-#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
-#include "halftone/base/log.h"
-#include "models/small_family.h"
 #include "parallel/layouts.h"
 
 namespace halftone {
 namespace {
-
-const std::vector<std::string> kFloat32 = {"--quantize.scheme=none", "--training.mixed_precision_param=float32"};
 
 // A mesh, what runs on it, and how near it comes to one process.
 struct PlanCase {
@@ -66,26 +60,18 @@ const std::vector<PlanCase>& plans() {
 // One model of every family: 4 heads, 2 of keys and values, a vocabulary that processes do not divide. `width` 128: what every process
 // has of a layer are whole blocks of all formats.
 std::vector<std::string> model_of(const std::string& family, int64_t width = 32) {
-  const ModelFamily* found = nullptr;
-  for (const ModelFamily* f : model_families())
-    if (f->name == family) found = f;
-  check(found != nullptr, "no family {}", family);
-  const OptionTable table = small_family(*found, {{"dim", 2 * width},
-                                                  {"n_heads", int64_t{4}},
-                                                  {"n_kv_heads", int64_t{2}},
-                                                  {"n_layers", int64_t{2}},
-                                                  {"head_dim", width},
-                                                  {"ffn_dim", width == 32 ? 96 : 2 * width},
-                                                  {"vocab_size", int64_t{257}}});
-  nlohmann::json overrides = nlohmann::json::object();
-  for (const auto& [name, value] : table) overrides[name] = std::get<int64_t>(value);
-  return {"--model.name=" + family, "--model.overrides=" + overrides.dump()};
+  return model_options(family, {{"dim", 2 * width},
+                                {"n_heads", int64_t{4}},
+                                {"n_kv_heads", int64_t{2}},
+                                {"n_layers", int64_t{2}},
+                                {"head_dim", width},
+                                {"ffn_dim", width == 32 ? 96 : 2 * width},
+                                {"vocab_size", int64_t{257}}});
 }
 
 constexpr const char* kPlan = "HALFTONE_TEST_PLAN";  // tells the processes which
 const comm::Ranks kPlans("plan", [](const Rank& rank) {
-  at::set_num_threads(1);
-  set_log_enabled(false);
+  be_quiet();
   const PlanCase* plan = nullptr;
   for (const PlanCase& p : plans())
     if (p.name == std::getenv(kPlan)) plan = &p;
@@ -111,8 +97,7 @@ const std::map<std::string, PlanCase>& meshes_of_recipes() {
 }
 
 const comm::Ranks kRecipes("recipes on a mesh", [](const Rank& rank) {
-  at::set_num_threads(1);
-  set_log_enabled(false);
+  be_quiet();
   const PlanCase& mesh = meshes_of_recipes().at(std::getenv(kPlan));
   for (const std::string& file : recipe_files()) {
     const std::string name = std::filesystem::path(file).stem();
@@ -131,15 +116,14 @@ class Plans : public testing::TestWithParam<PlanCase> {
  protected:
   static void run(const PlanCase& plan) {
     setenv(kPlan, plan.name.c_str(), 1);
-    for (const comm::Outcome& outcome : comm::run_ranks("plan", plan.world)) EXPECT_EQ(outcome.status, 0) << outcome.said;
+    expect_success("plan", plan.world);
   }
 };
 
 class RecipesOnMeshesDistributed : public testing::TestWithParam<std::string> {};
 TEST_P(RecipesOnMeshesDistributed, Train) {
   setenv(kPlan, GetParam().c_str(), 1);
-  for (const comm::Outcome& outcome : comm::run_ranks("recipes on a mesh", meshes_of_recipes().at(GetParam()).world))
-    EXPECT_EQ(outcome.status, 0) << outcome.said;
+  expect_success("recipes on a mesh", meshes_of_recipes().at(GetParam()).world);
 }
 INSTANTIATE_TEST_SUITE_P(All, RecipesOnMeshesDistributed, testing::Values("tp", "cp", "pp", "ep", "fsdp_tp"));
 

@@ -67,14 +67,12 @@ std::optional<std::string> take_schedule(std::vector<std::string>& words) {
 
 void draw_schedule(const JobConfig& config, const std::string& file) {
   const ParallelismConfig& p = config.parallelism;
-  const TrainingConfig& t = config.training;
   check(p.pipeline_parallel_degree > 1, "estimate: --schedule draws a pipeline; set parallelism.pipeline_parallel_degree");
   const int64_t layers = build_model(config.model, 0).model->blocks();
-  const int64_t rows = t.local_batch_size * p.data_parallel_replicate_degree * std::max<int64_t>(1, p.data_parallel_shard_degree);
-  const int64_t passes = t.global_batch_size > 0 ? std::max<int64_t>(1, t.global_batch_size / rows) : 1;
+  const int64_t batch = p.data_parallel_replicate_degree * std::max<int64_t>(1, p.data_parallel_shard_degree);
   const std::vector<parallel::StageUnits> stages = parallel::split_stages(p, layers);
   const parallel::Schedule s =
-      parallel::schedule_of(p, static_cast<int64_t>(stages.size()), passes * t.local_batch_size / p.pipeline_parallel_microbatch_size);
+      parallel::schedule_of(p, static_cast<int64_t>(stages.size()), parallel::microbatches_of_step(p, config.training, batch));
   const parallel::Timeline time = parallel::simulate(s);
   const std::string title = fmt::format("{}: {} stages on {} ranks, {} micro-batches, {:.1f}% bubbles", p.pipeline_parallel_schedule,
                                         s.stages, p.pipeline_parallel_degree, s.microbatches, 100 * time.bubble);

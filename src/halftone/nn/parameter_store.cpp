@@ -12,20 +12,7 @@
 namespace halftone::nn {
 namespace {
 
-// Parameters start on a 64-byte boundary of every buffer, whatever its element size.
-constexpr int64_t kAlign = 32;
-int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
-
 int64_t row_length(const Parameter& p) { return p.numel() / p.shape[0]; }
-
-// Equal shares of whole row blocks: the last ones may be smaller, or empty.
-RowShard share_of(const Parameter& p, const Shards& shards) {
-  const int64_t rows = p.shape[0], blocks = (rows + p.row_block - 1) / p.row_block;
-  RowShard s;
-  s.most = (blocks + shards.count - 1) / shards.count * p.row_block;
-  s.first = std::min(rows, shards.index * s.most), s.rows = std::min(rows - s.first, s.most);
-  return s;
-}
 
 // Draws of the elements of the model's parameter that `values` are: its rows from p.first_row() on.
 void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
@@ -56,6 +43,14 @@ bool reads_copy(const Parameter& p, const StorageOptions& o) {
 }
 
 }  // namespace
+
+RowShard share_of(const Parameter& p, const Shards& shards) {
+  const int64_t rows = p.shape[0], blocks = (rows + p.row_block - 1) / p.row_block;
+  RowShard s;
+  s.most = (blocks + shards.count - 1) / shards.count * p.row_block;
+  s.first = std::min(rows, shards.index * s.most), s.rows = std::min(rows - s.first, s.most);
+  return s;
+}
 
 bool has_compute_copy(const Parameter& p, at::ScalarType storage, at::ScalarType compute) {
   if (p.stored_as || compute == storage) return false;

@@ -16,6 +16,12 @@ struct Shards {
   int64_t count = 1, index = 0;
 };
 
+// Equal shares of whole row blocks: the last ones may be smaller, or empty.
+RowShard share_of(const Parameter& p, const Shards& shards);
+
+// Parameters start on a 64-byte boundary of every buffer, whatever its element size: a place is so many elements long.
+constexpr int64_t padded(int64_t elements) { return (elements + 31) / 32 * 32; }
+
 struct StorageOptions {
   at::Device device = at::kCPU;
   at::ScalarType storage = at::kFloat;     // training.dtype

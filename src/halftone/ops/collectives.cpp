@@ -40,14 +40,9 @@ at::Tensor summed(const at::Tensor& x, comm::Communicator& ranks) {
 at::Tensor same(const at::Tensor& x, comm::Communicator&) { return x.alias(); }
 
 at::Tensor moved(const char* name, const at::Tensor& x, comm::Communicator& ranks, Move forward, Move backward) {
-  at::Tensor out;
-  {
-    at::NoGradGuard no_grad;
-    out = forward(x.detach(), ranks);
-  }
-  if (records(x))
-    connect(name, {x}, {&out}, [&ranks, backward](const variable_list& g) -> variable_list { return {backward(g[0], ranks)}; });
-  return out;
+  return linear_op(
+      name, x, [&](const at::Tensor& t) { return forward(t, ranks); },
+      [&ranks, backward](const at::Tensor& g) { return backward(g, ranks); });
 }
 
 at::Tensor exchanged(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
@@ -73,17 +68,9 @@ at::Tensor split_work(const at::Tensor& x, comm::Communicator& ranks) { return m
 at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
                          comm::Communicator& ranks, int64_t rows) {
   if (rows < 0) rows = std::accumulate(out_rows.begin(), out_rows.end(), int64_t{0});
-  at::Tensor out;
-  {
-    at::NoGradGuard no_grad;
-    out = exchanged(x.detach(), out_rows, in_rows, ranks, rows);
-  }
-  if (records(x)) {
-    connect("exchange_rows", {x}, {&out}, [out_rows, in_rows, &ranks, given = x.size(0)](const variable_list& g) -> variable_list {
-      return {exchanged(g[0], in_rows, out_rows, ranks, given)};
-    });
-  }
-  return out;
+  return linear_op(
+      "exchange_rows", x, [&](const at::Tensor& t) { return exchanged(t, out_rows, in_rows, ranks, rows); },
+      [out_rows, in_rows, &ranks, given = x.size(0)](const at::Tensor& g) { return exchanged(g, in_rows, out_rows, ranks, given); });
 }
 
 }  // namespace halftone

@@ -108,17 +108,9 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
 
 at::Tensor send_rows(const at::Tensor& x, const ExpertExchange& e) {
   if (e.format.quantized()) {
-    at::Tensor out;
-    {
-      at::NoGradGuard no_grad;
-      out = send_codes(x.detach(), e);
-    }
-    if (records(x)) {
-      connect("send_rows", {x}, {&out}, [e](const variable_list& g) -> variable_list {
-        return {sum_rows(exchange_rows(g[0], e.sent_rows, e.received_rows, *e.ranks, e.sent.rows), e.sent)};
-      });
-    }
-    return out;
+    return linear_op(
+        "send_rows", x, [&](const at::Tensor& t) { return send_codes(t, e); },
+        [e](const at::Tensor& g) { return sum_rows(exchange_rows(g, e.sent_rows, e.received_rows, *e.ranks, e.sent.rows), e.sent); });
   }
   return exchange_rows(gather_rows(x, e.sent), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
 }

@@ -65,26 +65,16 @@ ExpertRows place_experts(const at::Tensor& expert, int64_t experts) {
 
 at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
   check(x.dim() == 2 && x.size(0) == rows.tokens, "experts: expected {} tokens, found {}", rows.tokens, fmt::join(x.sizes(), " x "));
-  at::Tensor out;
-  {
-    at::NoGradGuard no_grad;
-    out = gather(x.detach(), {}, rows);
-  }
-  if (records(x))
-    connect("gather_rows", {x}, {&out}, [rows](const variable_list& g) -> variable_list { return {combine(g[0], {}, rows)}; });
-  return out;
+  return linear_op(
+      "gather_rows", x, [&](const at::Tensor& t) { return gather(t, {}, rows); },
+      [rows](const at::Tensor& g) { return combine(g, {}, rows); });
 }
 
 at::Tensor sum_rows(const at::Tensor& y, const ExpertRows& rows) {
   check(y.dim() == 2 && y.size(0) == rows.rows, "experts: expected {} rows, found {}", rows.rows, fmt::join(y.sizes(), " x "));
-  at::Tensor out;
-  {
-    at::NoGradGuard no_grad;
-    out = combine(y.detach(), {}, rows);
-  }
-  if (records(y))
-    connect("sum_rows", {y}, {&out}, [rows](const variable_list& g) -> variable_list { return {gather(g[0], {}, rows)}; });
-  return out;
+  return linear_op(
+      "sum_rows", y, [&](const at::Tensor& t) { return combine(t, {}, rows); },
+      [rows](const at::Tensor& g) { return gather(g, {}, rows); });
 }
 
 std::vector<at::Tensor> gathered_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {

@@ -59,4 +59,17 @@ inline void connect(std::string name, const std::vector<at::Tensor>& inputs, std
   for (at::Tensor* out : outputs) torch::autograd::create_gradient_edge(*out, node);
 }
 
+// forward(x) of an op whose gradient needs no numbers of x: backward(dy) is that of x.
+template <class Forward, class Backward>
+at::Tensor linear_op(const char* name, const at::Tensor& x, Forward&& forward, Backward backward) {
+  at::Tensor out;
+  {
+    at::NoGradGuard no_grad;
+    out = forward(x.detach());
+  }
+  if (records(x))
+    connect(name, {x}, {&out}, [backward = std::move(backward)](const variable_list& g) -> variable_list { return {backward(g[0])}; });
+  return out;
+}
+
 }  // namespace halftone

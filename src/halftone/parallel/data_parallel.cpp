@@ -12,9 +12,7 @@
 namespace halftone::parallel {
 namespace {
 
-constexpr int64_t kAlign = 32;  // elements, as of the store: what is adjacent there is here
-
-int64_t padded(int64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+using nn::padded;  // what is adjacent in the store is here
 
 // Elements of a parameter with every shard in the room of the largest.
 int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most * (p.numel() / p.shape[0]); }

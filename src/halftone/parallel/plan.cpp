@@ -5,9 +5,8 @@
 
 namespace halftone::parallel {
 
-Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options)
-    : mesh_(mesh), rank_(watch.rank()) {
-  const auto open = [&](const char* axis) { return communicator(watch, axis, mesh.ranks(rank_, axis), options.device); };
+Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options) {
+  const auto open = [&](const char* axis) { return communicator(watch, axis, mesh.ranks(watch.rank(), axis), options.device); };
   tensor_ = open("tp"), context_ = open("cp"), experts_ = open("ep");
   groups_.tensor = tensor_.get(), groups_.context = context_.get(), groups_.experts = experts_.get();
   groups_.sequence_shards = parallelism.enable_sequence_parallel, groups_.split_loss = !parallelism.disable_loss_parallel;

@@ -11,14 +11,12 @@ namespace halftone::parallel {
 // How a process works with the others on the mesh (docs/parallelism.md): who shares weights and rows with it, and the communicators.
 class Plan {
  public:
-  // All ranks call it. Mesh and watch outlive it.
+  // All ranks call it. The watch outlives it.
   Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options);
 
   DataParallel& data() { return *data_; }
   Pipeline* pipeline() const { return pipeline_.get(); }  // null: one stage
   const nn::Groups& groups() const { return groups_; }
-  const comm::Mesh& mesh() const { return mesh_; }
-  int64_t rank() const { return rank_; }
   // Whether this process's sums of losses and labels count: others may compute the same.
   bool counts_loss() const { return groups_.first_of_tensor() && (!pipeline_ || pipeline_->last()); }
   // Gradients of which each process of the tensor group has a part become their sums, in the units' buffers.
@@ -28,8 +26,6 @@ class Plan {
   std::string text() const;  // for the log
 
  private:
-  const comm::Mesh& mesh_;
-  int64_t rank_;
   std::unique_ptr<comm::Communicator> tensor_, context_, experts_;
   nn::Groups groups_;
   std::unique_ptr<DataParallel> data_;

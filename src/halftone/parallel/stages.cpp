@@ -100,6 +100,12 @@ std::vector<StageUnits> split_stages(const ParallelismConfig& c, int64_t layers)
   return result;
 }
 
+int64_t microbatches_of_step(const ParallelismConfig& config, const TrainingConfig& t, int64_t batch) {
+  const int64_t passes = t.global_batch_size > 0 ? std::max<int64_t>(1, t.global_batch_size / (t.local_batch_size * batch)) : 1;
+  if (config.pipeline_parallel_degree == 1) return passes;
+  return passes * std::max<int64_t>(1, t.local_batch_size / config.pipeline_parallel_microbatch_size);
+}
+
 Schedule schedule_of(const ParallelismConfig& c, int64_t stages, int64_t microbatches) {
   if (!c.pipeline_parallel_schedule.starts_with("PipelineSchedule"))
     return make_schedule(c.pipeline_parallel_schedule, c.pipeline_parallel_degree, stages, microbatches);

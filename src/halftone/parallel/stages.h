@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "halftone/config/parallelism_config.h"
+#include "halftone/config/training_config.h"
 #include "halftone/parallel/schedule.h"
 
 namespace halftone::parallel {
@@ -14,6 +15,9 @@ struct StageUnits {
 
 // The stages of a model of so many layers (platform.md 9.5). Error naming the fields where they make none.
 std::vector<StageUnits> split_stages(const ParallelismConfig& config, int64_t layers);
+
+// What a step's rows are cut into, of each of `batch` processes that read rows of their own.
+int64_t microbatches_of_step(const ParallelismConfig& config, const TrainingConfig& training, int64_t batch);
 
 // What [parallelism] asks for, of so many micro-batches and stages.
 Schedule schedule_of(const ParallelismConfig& config, int64_t stages, int64_t microbatches);

@@ -207,13 +207,9 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       c(static_cast<double>(c10::elementSize(compute))),
       r(static_cast<double>(c10::elementSize(stream))),
       tokens(config.training.local_batch_size * config.training.seq_len / part.cp),
-      micro_batches(std::max<int64_t>(1, config.training.global_batch_size / (config.training.local_batch_size * part.batch))),
+      micro_batches(parallel::microbatches_of_step(config.parallelism, config.training, part.batch)),
       host_states(keeps_states_on_host(config.training) && !is_cpu(device.hardware)) {
-  if (part.pp > 1) {
-    const int64_t rows = config.parallelism.pipeline_parallel_microbatch_size;
-    micro_batches *= std::max<int64_t>(1, config.training.local_batch_size / rows);
-    tokens = rows * config.training.seq_len / part.cp;
-  }
+  if (part.pp > 1) tokens = config.parallelism.pipeline_parallel_microbatch_size * config.training.seq_len / part.cp;
   size.heads /= part.tp, size.kv_heads /= part.tp;
   std::vector<size_t> at(static_cast<size_t>(m.blocks()));  // among the own ones
   for (int64_t i = 0; i < m.blocks(); ++i) {

@@ -23,11 +23,7 @@ constexpr double kNvLinkHop = 3.4e-6, kInfiniBandHop = 14e-6;
 
 double row_length(const nn::Parameter& p) { return static_cast<double>(p.numel()) / static_cast<double>(p.shape[0]); }
 
-// Rows of the largest shard (nn/parameter_store.cpp).
-int64_t most_rows(const nn::Parameter& p, int64_t shards) {
-  const int64_t blocks = (p.shape[0] + p.row_block - 1) / p.row_block;
-  return (blocks + shards - 1) / shards * p.row_block;
-}
+int64_t most_rows(const nn::Parameter& p, int64_t shards) { return nn::share_of(p, {shards, 0}).most; }
 
 int64_t on_first_node(const std::vector<int64_t>& ranks) {
   return std::count_if(ranks.begin(), ranks.end(), [&](int64_t r) { return r / kGpusOfNode == ranks.front() / kGpusOfNode; });
@@ -83,10 +79,9 @@ StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mes
   all.reshard = parallel::reshards(p);
   parts.assign(static_cast<size_t>(all.pp), all);
   if (all.pp == 1) return;
-  const int64_t passes = t.global_batch_size > 0 ? std::max<int64_t>(1, t.global_batch_size / (t.local_batch_size * all.batch)) : 1;
   const std::vector<parallel::StageUnits> stages = parallel::split_stages(p, layers);
-  const parallel::Schedule schedule = parallel::schedule_of(
-      p, static_cast<int64_t>(stages.size()), passes * std::max<int64_t>(1, t.local_batch_size / p.pipeline_parallel_microbatch_size));
+  const parallel::Schedule schedule =
+      parallel::schedule_of(p, static_cast<int64_t>(stages.size()), parallel::microbatches_of_step(p, t, all.batch));
   const double bubble = parallel::simulate(schedule).bubble;
   for (size_t r = 0; r < parts.size(); ++r) {
     RankPart& part = parts[r];
