@@ -13,6 +13,7 @@
 #include <sstream>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace halftone::comm {
 namespace {
@@ -39,10 +40,6 @@ pid_t start(const std::string& name, int64_t rank, int64_t world, const std::fil
 
 Ranks::Ranks(const char* name, Body body) { bodies()[name] = body; }
 
-c10::intrusive_ptr<c10d::Store> Rank::store() const {
-  return c10::make_intrusive<c10d::FileStore>(folder / "store", static_cast<int>(world));
-}
-
 std::vector<int64_t> Rank::all() const {
   std::vector<int64_t> ranks(static_cast<size_t>(world));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -50,8 +47,12 @@ std::vector<int64_t> Rank::all() const {
 }
 
 Watch Rank::watch(int64_t recorded) const {
+  // One file for all watches: FileStore removes its file as soon as `world` stores have gone, also when others have opened it since.
+  static const auto file = c10::make_intrusive<c10d::FileStore>(folder / "store", static_cast<int>(world));
+  static int64_t calls = 0;
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(std::to_string(calls++), file);
   const Recorder recorder{recorded, folder / "traces" / ("rank_" + std::to_string(rank) + ".jsonl")};
-  return {store(), rank, world, std::chrono::seconds(60), std::chrono::milliseconds(200), recorder};
+  return {store, rank, world, std::chrono::seconds(60), std::chrono::milliseconds(200), recorder};
 }
 
 std::vector<Outcome> run_ranks(const std::string& name, int64_t world) {

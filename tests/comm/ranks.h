@@ -1,6 +1,4 @@
 #pragma once
-#include <c10/util/intrusive_ptr.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,9 +12,8 @@ namespace halftone::comm {
 struct Rank {
   int64_t rank, world;
   std::filesystem::path folder;  // shared by the ranks, empty at the start
-  c10::intrusive_ptr<c10d::Store> store() const;
   std::vector<int64_t> all() const;
-  Watch watch(int64_t recorded = 0) const;  // with a period of 0.2 s; keeps so many operations
+  Watch watch(int64_t recorded = 0) const;  // with a period of 0.2 s; keeps so many operations; all ranks call this equally often
 };
 
 struct Ranks {

@@ -231,8 +231,7 @@ JobConfig config_of(const Run& run, bool together, int64_t processes) {
 
 void train_as_one(const Rank& rank, const Run& run) {
   const JobConfig config = config_of(run, true, rank.world);
-  comm::Watch watch(c10::make_intrusive<c10d::PrefixStore>(run.name, rank.store()), rank.rank, rank.world, std::chrono::seconds(60),
-                    std::chrono::milliseconds(200));
+  comm::Watch watch = rank.watch();
   const comm::Mesh mesh(config.parallelism, rank.world);
   parallel::Plan plan(watch, mesh, config.parallelism, {});
   Engine::Options options = small_options();

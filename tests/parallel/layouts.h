@@ -10,7 +10,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <vector>
 
 #include "comm/ranks.h"
@@ -115,8 +114,7 @@ inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, i
 
 // One run in this and the other processes, and the proof that it begins with the weights of a run alone.
 inline Course together(const Rank& rank, const Layout& layout, const JobConfig& config, int64_t steps, at::Device device) {
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(layout.name, rank.store());
-  comm::Watch watch(store, rank.rank, rank.world, std::chrono::seconds(60), std::chrono::milliseconds(200));
+  comm::Watch watch = rank.watch();
   const comm::Mesh mesh(config.parallelism, rank.world);
   parallel::DataParallelOptions parallel;
   parallel.device = device, parallel.reshard = parallel::reshards(config.parallelism);

@@ -83,8 +83,7 @@ Engine::Options options_of(parallel::Plan* plan) {
 
 void compare(const Rank& rank, const Case& c, int64_t pp) {
   const JobConfig config = config_of(c, pp, rank.world);
-  comm::Watch watch(c10::make_intrusive<c10d::PrefixStore>(c.name, rank.store()), rank.rank, rank.world, std::chrono::seconds(60),
-                    std::chrono::milliseconds(200));
+  comm::Watch watch = rank.watch();
   const comm::Mesh mesh(config.parallelism, rank.world);
   parallel::DataParallelOptions data;
   data.reshard = parallel::reshards(config.parallelism);
