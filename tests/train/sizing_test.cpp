@@ -65,6 +65,17 @@ TEST(Sizing, StaysWithinItsLimits) {
   EXPECT_EQ(fitting_size({.step = 1}, endless).steps, 300);
 }
 
+TEST(Sizing, SeveralProcessesNeedTheirSteps) {
+  const auto size = [](const std::vector<std::string>& args, int64_t processes) {
+    return Sizing(load_config_text("[training]\nminutes = 5\nsteps = 750\n", "demo.toml", args), "", processes);
+  };
+  const std::vector<std::string> steps = {"--training.steps=9"}, both = {"--training.steps=9", "--training.minutes=5"};
+  EXPECT_NO_THROW(size({}, 1));
+  EXPECT_NO_THROW(size(steps, 2));
+  EXPECT_THROW(size({}, 2), Error);
+  EXPECT_THROW(size(both, 2), Error);
+}
+
 TEST(Sizing, TheWarmUpKeepsItsShare) {
   EXPECT_EQ(fitting_size({.step = 0.1}, demo(5)), (RunSize{750, 100}));
   EXPECT_EQ(fitting_size({.step = 0.5}, demo(5)), (RunSize{600, 80}));

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/batches.h"
 #include "halftone/train/console.h"
-#include "halftone/train/run_files.h"
 #include "halftone/train/run_state.h"
 #include "halftone/train/silence.h"
 
@@ -113,19 +113,23 @@ std::optional<RunSize> saved_size(const LoadedStep& step) {
   return size.steps > 0 ? std::optional(size) : std::nullopt;
 }
 
-Sizing::Sizing(const LoadedConfig& loaded, std::string full_run)
+Sizing::Sizing(const LoadedConfig& loaded, std::string full_run, int64_t processes)
     : full_run_(std::move(full_run)),
       own_steps_(loaded.from_command_line("training.steps") && !loaded.from_command_line("training.minutes")),
-      own_warmup_(loaded.from_command_line("lr_scheduler.warmup_steps")) {}
+      own_warmup_(loaded.from_command_line("lr_scheduler.warmup_steps")) {
+  check(processes == 1 || own_steps_ || loaded.config.training.minutes == 0,
+        "training.minutes: one process alone measures how long a run takes, these are {}; say --training.steps N on the command line",
+        processes);
+}
 
-void Sizing::take(JobConfig& config, const RunSize& size) const {
+void Sizing::take(JobConfig& config, const RunSize& size) {
   if (!own_steps_) config.training.steps = size.steps;
   if (!own_warmup_) config.lr_scheduler.warmup_steps = size.warmup_steps;
   config.training.minutes = 0;
-  write_config_files(config);
+  taken_ = true;
 }
 
-void Sizing::keep(JobConfig& config, const CheckpointStore& store) const {
+void Sizing::keep(JobConfig& config, const CheckpointStore& store) {
   if (config.training.minutes == 0) return;
   for (const bool full : {false, true}) {
     const int64_t wanted = config.checkpoint.load_step;

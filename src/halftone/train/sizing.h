@@ -36,20 +36,21 @@ std::optional<RunSize> saved_size(const LoadedStep& step);
 // which the run writes and saves repeats it. What the command line says stands: training.steps there switches sizing off.
 class Sizing {
  public:
-  // `full_run`: the command of the run that is not cut; may be empty.
-  Sizing(const LoadedConfig& loaded, std::string full_run);
+  // `full_run`: the command of the run that is not cut; may be empty. Error where several processes would have to measure.
+  Sizing(const LoadedConfig& loaded, std::string full_run, int64_t processes);
   // Before a checkpoint is loaded: a run that goes on has the length that it was started with.
-  void keep(JobConfig& config, const CheckpointStore& store) const;
+  void keep(JobConfig& config, const CheckpointStore& store);
   // Afterwards: a run at step 0 measures steps over its first rows, beside bfloat16 and float32 where it is quantised on a CPU, and says
   // what they take and what the run will be. Models of its own do the work, so nothing of the engine changes.
   void measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step);
   bool measured() const { return measured_; }
+  bool taken() const { return taken_; }  // the configuration has another size than at the start
 
  private:
-  void take(JobConfig& config, const RunSize& size) const;
+  void take(JobConfig& config, const RunSize& size);
   std::string full_run_;
   bool own_steps_, own_warmup_;  // from the command line
-  bool measured_ = false;
+  bool measured_ = false, taken_ = false;
 };
 
 }  // namespace halftone

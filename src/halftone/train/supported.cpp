@@ -22,7 +22,6 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
                             p.pipeline_parallel_degree > 1),
          "parallelism.*_degree: this is one process; start as many as the degrees make (torchrun --no-python "
          "--nproc_per_node N halftone train ...)");
-  refuse(processes > 1 && c.training.minutes > 0, "training.minutes: one process alone measures how long a run takes; set training.steps");
   const StringList& offload = c.training.offload;
   refuse(c.training.enable_cpu_offload || std::any_of(offload.begin(), offload.end(), [](const auto& what) { return what != "optimizer"; }),
          "training.enable_cpu_offload, training.offload: this build keeps the optimizer's states in host memory, nothing else; set "

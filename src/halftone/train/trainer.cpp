@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 class Trainer {
  public:
   Trainer(const LoadedConfig& loaded, Processes& processes, const std::string& version, const std::string& full_run)
-      : config_(loaded.config), processes_(processes), version_(version), sizing_(loaded, full_run) {
+      : config_(loaded.config), processes_(processes), version_(version), sizing_(loaded, full_run, processes.world()) {
     for (const std::string& line : loaded.compat_lines) log_info("{}", line);
     for (const std::string& line : loaded.warnings) log_warning("{}", line);
     refuse_unsupported(config_, processes_.world());
@@ -189,6 +189,7 @@ void Trainer::build_engine() {
 // What depends on the number of steps: with training.minutes it is known only now.
 void Trainer::plan() {
   sizing_.measure(config_, *engine_, data_->loader(), data_->validation(), progress_.step);
+  if (sizing_.taken() && processes_.first()) write_config_files(config_);
   schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   const std::optional<int64_t> from = checkpoints_->started_from();
