@@ -77,12 +77,15 @@ TEST(Breakdown, KindsAndIdleAddUpToTheStep) {
     add(Kind::launch, "cudaGraphLaunch", t + 2.5, t + 2.6, ++launch);
     add(Kind::device, "flash", t + 5, t + 6, launch);
     add(Kind::device, "what is this", t + 6, t + 6.5, launch);
+    add(Kind::range, "all-gather on tp", t + 2.6, t + 2.8);
+    add(Kind::launch, "cuLaunchKernelEx", t + 2.7, t + 2.75, ++launch);
+    add(Kind::device, "ncclDevKernel_AllGather", t + 5, t + 7, launch);  // a millisecond and a half beside others
   }
   add(Kind::launch, "cudaMemcpyAsync", 115, 116, ++launch);  // between the steps
   add(Kind::device, "Memcpy HtoD", 115, 119, launch);
   const Breakdown b = break_down(events);
   EXPECT_EQ(b.steps, 2);
-  EXPECT_DOUBLE_EQ(b.kernels, 4);
+  EXPECT_DOUBLE_EQ(b.kernels, 5);
   EXPECT_DOUBLE_EQ(b.wall_ms, 10);
   const auto of = [&](WorkKind w) { return b.ms[static_cast<size_t>(w)]; };
   EXPECT_DOUBLE_EQ(of(WorkKind::product), 2);
@@ -90,13 +93,15 @@ TEST(Breakdown, KindsAndIdleAddUpToTheStep) {
   EXPECT_DOUBLE_EQ(of(WorkKind::attention), 1);
   EXPECT_DOUBLE_EQ(of(WorkKind::other), 0.5);
   EXPECT_DOUBLE_EQ(of(WorkKind::copy), 0);
-  EXPECT_DOUBLE_EQ(b.idle_ms, 4.5);
-  ASSERT_EQ(b.largest.size(), 4u);
+  EXPECT_DOUBLE_EQ(of(WorkKind::collective), 0.5);
+  EXPECT_DOUBLE_EQ(b.exposed.at("tp"), 0.5);
+  EXPECT_DOUBLE_EQ(b.idle_ms, 4);
+  ASSERT_EQ(b.largest.size(), 5u);
   EXPECT_EQ(b.largest[3].name, "what is this");
   EXPECT_DOUBLE_EQ(b.largest[3].calls, 1);
   const std::string text = breakdown_text(b, 1);
-  EXPECT_NE(text.find("4 kernels and copies each"), std::string::npos) << text;
-  EXPECT_NE(text.find("idle                    4.50       45.0"), std::string::npos) << text;
+  EXPECT_NE(text.find("5 kernels and copies each"), std::string::npos) << text;
+  EXPECT_NE(text.find("idle                    4.00       40.0"), std::string::npos) << text;
   EXPECT_EQ(text.find("what is this"), std::string::npos) << text;
   EXPECT_THROW(break_down({}), Error);
 }

@@ -40,7 +40,7 @@ void train_as_one(const Rank& rank, const std::vector<std::string>& options, dou
   std::map<std::string, Course> courses;
   for (const Layout& layout : layouts(rank.world)) {
     courses[layout.name] = together(rank, layout, layout.together(options, rank.world), 20, device);
-    check_close(courses[layout.name], alone(layout.alone(options), 20, rank.world, layout.passes, device), first, others, layout.name);
+    check_close(courses[layout.name], alone(layout.alone(options), 20, rank.world, layout, device), first, others, layout.name);
   }
   if (!device.is_cpu()) return;
   for (const auto& [a, b] :
@@ -58,7 +58,7 @@ void train_in(const Rank& rank, const std::vector<std::string>& schemes, at::Dev
   for (const std::string& scheme : schemes) {
     const std::vector<std::string> recipe = recipe_options(scheme);
     const Layout fsdp{scheme.c_str(), {}};
-    check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 3, device), alone(fsdp.alone(recipe), 3, rank.world, 1, device),
+    check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 3, device), alone(fsdp.alone(recipe), 3, rank.world, fsdp, device),
                 1e-6, 2e-2, scheme.c_str());
   }
 }
@@ -67,8 +67,8 @@ void train_in(const Rank& rank, const std::vector<std::string>& schemes, at::Dev
 void train_without_oscillation(const Rank& rank) {
   const Layout fsdp{"oscillation", {}};
   const std::vector<std::string> recipe = {"--quantize.scheme=nvfp4", "--quantize.deosc_step=1", "--quantize.deosc_period=2"};
-  check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 6, at::kCPU), alone(fsdp.alone(recipe), 6, rank.world, 1, at::kCPU),
-              1e-6, 2e-2, fsdp.name);
+  check_close(together(rank, fsdp, fsdp.together(recipe, rank.world), 6, at::kCPU),
+              alone(fsdp.alone(recipe), 6, rank.world, fsdp, at::kCPU), 1e-6, 2e-2, fsdp.name);
 }
 
 const comm::Ranks kTrainAsOne("train as one", [](const Rank& rank) {
@@ -91,7 +91,7 @@ const comm::Ranks kBfloat16("bfloat16", [](const Rank& rank) {
   const Layout stored{"weights", {"--training.dtype=bfloat16", "--optimizer.stochastic_rounding", "--optimizer.state_dtype=bfloat16"}};
   for (const Layout& layout : {reduced, stored}) {
     check_close(together(rank, layout, layout.together(kPlain, rank.world), 5, at::kCPU),
-                alone(layout.together(kPlain, 1), 5, rank.world, 1, at::kCPU), 1e-6, 1e-2, layout.name);
+                alone(layout.together(kPlain, 1), 5, rank.world, layout, at::kCPU), 1e-6, 1e-2, layout.name);
   }
 });
 const comm::Ranks kDevices("devices", [](const Rank& rank) {

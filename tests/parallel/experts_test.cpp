@@ -13,7 +13,7 @@ namespace {
 using Options = std::vector<std::string>;
 
 constexpr double kRecipe = 1e-3;  // step 1 of low precision
-const std::string kForced = "--debug.moe_force_load_balance", kTensor2 = "--parallelism.tensor_parallel_degree=2";
+const std::string kForced = "--debug.moe_force_load_balance";
 
 Options scheme(const char* name) {
   return {std::string("--quantize.scheme=") + name, "--quantize.targets=Linear", "--quantize.targets=GroupedExperts"};
@@ -102,7 +102,7 @@ std::pair<Course, Course> courses(const Rank& rank, const ExpertsCase& c) {
   if (std::ranges::find(c.options, kForced) != c.options.end()) options.push_back(kForced);
   const JobConfig config = layout.together(options, rank.world);
   const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
-  return {together(rank, layout, config, c.steps, at::kCPU), alone(layout.alone(options), c.steps, rows, c.passes, at::kCPU)};
+  return {together(rank, layout, config, c.steps, at::kCPU), alone(layout.alone(options), c.steps, rows, layout, at::kCPU)};
 }
 
 double dropped(const StepResult& step) {

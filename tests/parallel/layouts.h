@@ -53,6 +53,7 @@ struct Layout {
   std::vector<std::string> options;  // of [parallelism] and others
   int64_t passes = 1;                // micro-batches of a step
   std::string model = "";
+  bool documents = false;  // three in a row
 
   JobConfig together(std::vector<std::string> more, int64_t processes) const {
     more.insert(more.end(), options.begin(), options.end());
@@ -66,7 +67,7 @@ struct Layout {
 };
 
 // Rows of a step, the same in every process; some of their labels are ignored, and all of the last one's.
-inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device device) {
+inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device device, bool documents) {
   at::manual_seed(1000 + static_cast<uint64_t>(step));
   const at::Tensor all = at::randint(kSmallVocabulary, {kRows, kSmallPositions + 1}, at::kLong);
   MicroBatch b;
@@ -76,14 +77,19 @@ inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device
   labels = labels.narrow(0, first, count).contiguous();
   b.valid_labels = labels.ge(0).sum().item<int64_t>(), b.first_row = first * kSmallPositions;
   b.input.tokens = all.narrow(0, first, count).narrow(1, 0, kSmallPositions).contiguous().to(device), b.labels = labels.to(device);
+  if (documents) {
+    const at::Tensor start = at::arange(kSmallPositions, at::kInt).floor_divide(24).mul_(24);
+    b.input.documents = documents_of(start.unsqueeze(0).expand({count, kSmallPositions}).contiguous(), device);
+  }
   return b;
 }
 
 // The micro-batches of process `index` of `processes`.
-inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t processes, int64_t passes, at::Device device) {
+inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t processes, const Layout& layout, at::Device device) {
+  const int64_t passes = layout.passes;
   const int64_t count = kRows / (processes * passes);
   std::vector<MicroBatch> batches;
-  for (int64_t a = 0; a < passes; ++a) batches.push_back(rows_of(step, (a * processes + index) * count, count, device));
+  for (int64_t a = 0; a < passes; ++a) batches.push_back(rows_of(step, (a * processes + index) * count, count, device, layout.documents));
   return batches;
 }
 
@@ -91,12 +97,12 @@ struct Course {
   std::vector<StepResult> steps;
 };
 
-inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t processes, int64_t passes) {
+inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t processes, const Layout& layout) {
   Course course;
   for (int64_t step = 1; step <= steps; ++step) {
     int64_t valid = 0;
-    for (const MicroBatch& b : step_of(step, 0, 1, 1, at::kCPU)) valid += b.valid_labels;
-    engine.accumulate(step_of(step, index, processes, passes, engine.device()), step, valid);
+    for (const MicroBatch& b : step_of(step, 0, 1, {}, at::kCPU)) valid += b.valid_labels;
+    engine.accumulate(step_of(step, index, processes, layout, engine.device()), step, valid);
     engine.update(1);
     course.steps.push_back(engine.result());
   }
@@ -104,12 +110,13 @@ inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t proces
 }
 
 // One process with the micro-batches of all: its sums differ from theirs in order alone.
-inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, int64_t passes, at::Device device) {
+inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, Layout layout, at::Device device) {
   Engine::Options options = small_options();
   options.device = device;
   Engine engine(config, options);
   engine.initialize();
-  return train(engine, steps, 0, 1, processes * passes);
+  layout.passes *= processes;
+  return train(engine, steps, 0, 1, layout);
 }
 
 // One run in this and the other processes, and the proof that it begins with the weights of a run alone.
@@ -136,7 +143,7 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
     expected = expected.narrow(0, own->first_row(), own->local_shape()[0]);
     check(at::equal(own->values(), expected), "{}: {} begins with other weights than in one process", layout.name, own->fqn);
   }
-  return train(engine, steps, mesh.coordinate(rank.rank, "batch"), mesh.size("batch"), layout.passes);
+  return train(engine, steps, mesh.coordinate(rank.rank, "batch"), mesh.size("batch"), layout);
 }
 
 // The steps of several processes beside those of one: the first one's loss within `first`, the others' within `others`.
@@ -154,6 +161,45 @@ inline void check_close(const std::vector<StepResult>& steps, const std::vector<
 
 inline void check_close(const Course& course, const Course& reference, double first, double others, const std::string& name) {
   check_close(course.steps, reference.steps, first, others, name);
+}
+
+// A mesh, what runs on it, and how near it comes to one process.
+struct PlanCase {
+  std::string name;
+  int64_t world;
+  std::string family;
+  std::vector<std::string> options;
+  std::vector<std::string> recipe = kFloat32;
+  int64_t steps = 20, passes = 1;
+  double first = 1e-6, others = 1e-4;
+  bool documents = false;
+};
+
+inline std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
+inline const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("context", 2), kPipeline2 = degree("pipeline", 2),
+                         kExperts2 = degree("expert", 2);
+inline const std::string kZeroBubble = "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble";
+
+// One model of every family: 4 heads, 2 of keys and values, a vocabulary that processes do not divide. `width` 128: what every process
+// has of a layer are whole blocks of all formats.
+inline std::vector<std::string> model_of(const std::string& family, int64_t width = 32) {
+  return model_options(family, {{"dim", 2 * width},
+                                {"n_heads", int64_t{4}},
+                                {"n_kv_heads", int64_t{2}},
+                                {"n_layers", int64_t{2}},
+                                {"head_dim", width},
+                                {"ffn_dim", width == 32 ? 96 : 2 * width},
+                                {"vocab_size", int64_t{257}}});
+}
+
+// The case's runs on these devices, one for each process, and that of one process: {together, alone}.
+inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at::Device device, int64_t width = 32) {
+  const Layout layout{c.name.c_str(), c.options, c.passes, "", c.documents};
+  std::vector<std::string> options = c.recipe;
+  for (std::string& option : model_of(c.family, width)) options.push_back(std::move(option));
+  const JobConfig config = layout.together(options, rank.world);
+  const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
+  return {together(rank, layout, config, c.steps, device), alone(layout.alone(options), c.steps, rows, layout, device)};
 }
 
 // Every file of recipes/precision, which has all schemes.

@@ -10,22 +10,7 @@
 namespace halftone {
 namespace {
 
-// A mesh, what runs on it, and how near it comes to one process.
-struct PlanCase {
-  std::string name;
-  int64_t world;
-  std::string family;
-  std::vector<std::string> options;
-  std::vector<std::string> recipe = kFloat32;
-  int64_t steps = 20, passes = 1;
-  double first = 1e-6, others = 1e-4;
-};
-
 void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
-
-std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
-const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("context", 2), kPipeline2 = degree("pipeline", 2);
-const std::string kZeroBubble = "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble";
 
 const std::vector<PlanCase>& plans() {
   static const std::vector<PlanCase> all = {
@@ -57,18 +42,6 @@ const std::vector<PlanCase>& plans() {
   return all;
 }
 
-// One model of every family: 4 heads, 2 of keys and values, a vocabulary that processes do not divide. `width` 128: what every process
-// has of a layer are whole blocks of all formats.
-std::vector<std::string> model_of(const std::string& family, int64_t width = 32) {
-  return model_options(family, {{"dim", 2 * width},
-                                {"n_heads", int64_t{4}},
-                                {"n_kv_heads", int64_t{2}},
-                                {"n_layers", int64_t{2}},
-                                {"head_dim", width},
-                                {"ffn_dim", width == 32 ? 96 : 2 * width},
-                                {"vocab_size", int64_t{257}}});
-}
-
 constexpr const char* kPlan = "HALFTONE_TEST_PLAN";  // tells the processes which
 const comm::Ranks kPlans("plan", [](const Rank& rank) {
   be_quiet();
@@ -76,12 +49,8 @@ const comm::Ranks kPlans("plan", [](const Rank& rank) {
   for (const PlanCase& p : plans())
     if (p.name == std::getenv(kPlan)) plan = &p;
   check(plan != nullptr, "no plan {}", std::getenv(kPlan));
-  Layout layout{plan->name.c_str(), plan->options, plan->passes};
-  std::vector<std::string> options = plan->recipe;
-  for (std::string& option : model_of(plan->family)) options.push_back(std::move(option));
-  const int64_t rows = comm::Mesh(layout.together(options, rank.world).parallelism, rank.world).size("batch");
-  check_close(together(rank, layout, layout.together(options, rank.world), plan->steps, at::kCPU),
-              alone(layout.alone(options), plan->steps, rows, plan->passes, at::kCPU), plan->first, plan->others, layout.name);
+  const auto [course, reference] = courses(rank, *plan, at::kCPU);
+  check_close(course, reference, plan->first, plan->others, plan->name);
 });
 
 // Every file of recipes/precision: what differs are the sums' order and, where processes share out columns, the scales of rows.
@@ -102,13 +71,10 @@ const comm::Ranks kRecipes("recipes on a mesh", [](const Rank& rank) {
   for (const std::string& file : recipe_files()) {
     const std::string name = std::filesystem::path(file).stem();
     if (name == "int8_weight" && mesh.name.ends_with("tp")) continue;  // refused: one scale a row
-    std::vector<std::string> options = recipe_options(file);
-    for (std::string& option : model_of(mesh.family, 128)) options.push_back(std::move(option));
-    const Layout layout{name.c_str(), mesh.options, mesh.passes};
-    const JobConfig config = layout.together(options, rank.world);
-    const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
-    check_close(together(rank, layout, config, 2, at::kCPU), alone(layout.alone(options), 2, rows, mesh.passes, at::kCPU), 1e-3, 3e-2,
-                layout.name);
+    PlanCase c = mesh;
+    c.name = name, c.recipe = recipe_options(file), c.steps = 2;
+    const auto [course, reference] = courses(rank, c, at::kCPU, 128);
+    check_close(course, reference, 1e-3, 3e-2, name);
   }
 });
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs each benchmark of `halftone bench` at a tiny size on the CPU: the CSV has every row that was asked for, and sane figures."""
 import csv
+import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,6 +55,47 @@ def refuse(text, *options):
     else:
         print(lines[0])
 
+
+def bench_train(world, model, *options):
+    """The JSON of the first process, and what it printed."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    arguments = [program, "bench", "train", "--config", os.path.join(source, "recipes/llama3_debug.toml"), "--device", "cpu", "--training.steps=4",
+                 "--training.seq_len=64", "--training.local_batch_size=8", "--training.mixed_precision_param=float32", "--quantize.scheme=none",
+                 f"--model.name={model}", "--model.overrides", json.dumps(MODELS[model]), *options]
+    running = []
+    for rank in range(world):
+        several = dict(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        environment = dict(os.environ, OMP_NUM_THREADS="1", **(several if world > 1 else {}))
+        running.append(subprocess.Popen(arguments, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    said = [p.communicate(timeout=120) for p in running]
+    if any(p.returncode for p in running):
+        problem(f"train {options}: {[p.returncode for p in running]}: {[err for _, err in said]}")
+        return {}, ""
+    return json.loads(next(line for line in said[0][0].splitlines() if line.startswith("{"))), said[0][0]
+
+
+DENSE = {"dim": 64, "n_layers": 4, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
+MODELS = {"llama3": DENSE, "qwen3_moe": dict(DENSE, n_layers=2, num_experts=4, experts_per_token=4, expert_ffn_dim=32)}
+alone = {model: bench_train(1, model)[0] for model in MODELS}
+for axis, model, tokens, options in [
+        ("tensor", "llama3", 8, []), ("context", "llama3", 8, ["--parallelism.context_parallel_rotate_method=alltoall"]),
+        ("expert", "qwen3_moe", 16, []),
+        ("pipeline", "llama3", 8, ["--parallelism.pipeline_parallel_schedule=ZBVZeroBubble", "--parallelism.pipeline_parallel_microbatch_size=1"])]:
+    result, text = bench_train(2, model, f"--parallelism.{axis}_parallel_degree=2", *options)
+    if not result:
+        continue
+    steps = result["tokens_per_second"] * result["ms_per_step"] / 1e3 * 2 / 64  # rows of a step
+    off = abs(result["loss_first"] / alone[model]["loss_first"] - 1)
+    if round(steps) != tokens or off > (1e-2 if axis == "pipeline" else 1e-5):  # which takes other rows
+        problem(f"train on {axis}: {steps} rows of a step, loss {off} off that of one process: {result}")
+    if axis == "pipeline":
+        shares = result["bubbles"]
+        if not all(0 < shares[k] < 1 for k in ("schedule", "passes", "measured")) or "by the schedule" not in text:
+            problem(f"train on a pipeline: bubbles {shares}")
+        print(f"train on a pipeline: bubbles {shares}")
+    print(f"train on {axis}: {result['tokens_per_second']:.0f} tokens/s of a process")
 
 with tempfile.TemporaryDirectory() as work:
     formats = ["fp8_row_fast", "int8", "mxfp4", "nvfp4", "fp8_1x128_128x128", "aten_bf16"]

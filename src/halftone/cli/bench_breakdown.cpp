@@ -13,6 +13,7 @@ namespace {
 
 constexpr int kSteps = 3;  // recorded
 constexpr const char* kStep = "step";
+constexpr std::string_view kOn = " on ";  // "all-gather on tp": a range of comm/communicator.cpp
 
 struct Sign {
   std::string_view text;
@@ -112,13 +113,14 @@ WorkKind work_of(std::string_view kernel, std::string_view range) {
 }
 
 Breakdown break_down(std::span<const ProfileEvent> events) {
-  std::vector<const ProfileEvent*> steps, ranges, device;
+  std::vector<const ProfileEvent*> steps, ranges, operations, device;
   std::unordered_map<uint64_t, int64_t> launched;  // when
   for (const ProfileEvent& e : events) {
     if (e.kind == ProfileEvent::Kind::launch) launched.emplace(e.launch, e.begin);
     if (e.kind == ProfileEvent::Kind::device) device.push_back(&e);
     if (e.kind != ProfileEvent::Kind::range) continue;
     if (e.name == kStep) steps.push_back(&e);
+    if (e.name.find(kOn) != std::string::npos) operations.push_back(&e);
     if (std::any_of(std::begin(kRanges), std::end(kRanges), [&](const Sign& s) { return s.text == e.name; })) ranges.push_back(&e);
   }
   check(!steps.empty(), "the profiler recorded no step");
@@ -139,6 +141,10 @@ Breakdown break_down(std::span<const ProfileEvent> events) {
       if ((work == WorkKind::collective) != collectives) continue;
       const double ms = static_cast<double>(counted.add(e->begin, e->end)) * ms_per_step;
       busy += ms, b.kernels += per_step, b.ms[static_cast<size_t>(work)] += ms;
+      if (collectives) {
+        const std::string_view operation = range_at(operations, asked);
+        b.exposed[operation.empty() ? "?" : std::string(operation.substr(operation.find(kOn) + kOn.size()))] += ms;
+      }
       Breakdown::Kernel& k =
           kernels.try_emplace(fmt::format("{} {}", static_cast<int>(work), e->name), Breakdown::Kernel{e->name, work}).first->second;
       k.ms += ms, k.calls += per_step;
@@ -154,6 +160,7 @@ std::string breakdown_text(const Breakdown& b, size_t kernels) {
   const auto share = [&](double ms) { return fmt::format("{:.1f}", 100 * ms / b.wall_ms); };
   TextTable kinds({"kind of work", "ms a step", "%"});
   for (size_t i = 0; i < b.ms.size(); ++i) kinds.row({kWorkNames[i], fmt::format("{:.2f}", b.ms[i]), share(b.ms[i])});
+  for (const auto& [group, ms] : b.exposed) kinds.row({"  of it on " + group, fmt::format("{:.2f}", ms), share(ms)});
   kinds.row({"idle", fmt::format("{:.2f}", b.idle_ms), share(b.idle_ms)});
   kinds.row({"step", fmt::format("{:.2f}", b.wall_ms), "100"});
   TextTable largest({"ms a step", "calls", "kind of work", "kernel"});

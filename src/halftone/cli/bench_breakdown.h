@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <functional>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,7 +31,8 @@ struct Breakdown {
   int64_t steps = 0;
   double wall_ms = 0, idle_ms = 0, kernels = 0;
   std::array<double, kWorkNames.size()> ms{};
-  std::vector<Kernel> largest;  // every kernel, by falling time
+  std::map<std::string, double> exposed;  // ms of exposed communication, by the communicator's name
+  std::vector<Kernel> largest;            // every kernel, by falling time
 };
 // Of the steps that ranges named "step" enclose, at whose ends the device is idle.
 Breakdown break_down(std::span<const ProfileEvent> events);

@@ -13,6 +13,7 @@
 #include "halftone/base/start_times.h"
 #include "halftone/cli/bench_breakdown.h"
 #include "halftone/cli/bench_commands.h"
+#include "halftone/cli/bench_pipeline.h"
 #include "halftone/cli/parse.h"
 #include "halftone/config/load.h"
 #include "halftone/ops/activation.h"
@@ -42,11 +43,15 @@ MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device dev
 
 constexpr const char* kTrainHelp =
     "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n\n"
-    "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s of a process and ms of the "
-    "median step of\n"
-    "the second half, peak memory, seconds from the launch of the program to the end of the first step, losses, and what was measured.\n\n"
+    "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s of a process (all "
+    "processes' over\n"
+    "their number) and ms of the median step of the second half, the largest peak memory of a process, seconds from the launch of the "
+    "program to the\n"
+    "end of the first step, losses, and what was measured; of a pipeline also how long its ranks wait, beside what its schedule says.\n\n"
     "  --own-amax   quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them\n"
-    "  --breakdown  records three more steps on the GPU and prints its time by kind of work, and the largest kernels\n\n"
+    "  --breakdown  records three more steps on rank 0's GPU and prints its time by kind of work, what of communication nothing hides "
+    "by mesh\n"
+    "               axis, and the largest kernels\n\n"
     "training.steps (at least 4) says how many steps; the other options are those of halftone train (halftone train --help).\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
 
@@ -70,12 +75,12 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   start_times.mark("weights");
   const int64_t rows = engine.pipeline() != nullptr ? engine.pipeline()->microbatch_rows() : c.training.local_batch_size;
   const int64_t accumulate = rows_per_step(c.training, processes.data_ranks()) / rows / processes.data_ranks();
-  const MicroBatch batch = random_batch(rows, c.training.seq_len, engine.size().vocab, options.device);
+  const MicroBatch whole = random_batch(rows, c.training.seq_len, engine.size().vocab, options.device), batch = engine.own_part(whole);
   const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
   const Schedule schedule(
       {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
   const auto train = [&](int64_t step, double lr_factor) {
-    engine.accumulate(batches, step, accumulate * batch.valid_labels * processes.data_ranks());
+    engine.accumulate(batches, step, accumulate * whole.valid_labels * processes.data_ranks());
     engine.update(lr_factor);
     return engine.result();
   };
@@ -97,29 +102,40 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   std::vector<double> tail(seconds.begin() + seconds.size() / 2, seconds.end());
   std::sort(tail.begin(), tail.end());
   const double median = tail[tail.size() / 2];
-  const auto tokens = static_cast<double>(accumulate * rows * c.training.seq_len);
-  const nlohmann::ordered_json out = {{"tokens_per_second", tokens / median},
-                                      {"ms_per_step", median * 1e3},
-                                      {"peak_memory_gib", peak_memory(options.device).reserved_gib},
-                                      {"first_step_seconds", start_times.seconds()},
-                                      {"loss_first", first_loss},
-                                      {"loss_last", last_loss},
-                                      {"scheme", c.quantize.scheme.name},
-                                      {"mixed_precision_param", c.training.mixed_precision_param},
-                                      {"device", options.device.str()},
-                                      {"device_name", device_info(options.device).name},
-                                      {"processes", processes.world()},
-                                      {"threads", max_threads()},
-                                      {"parameters", engine.size().parameters},
-                                      {"local_batch_size", c.training.local_batch_size},
-                                      {"seq_len", c.training.seq_len},
-                                      {"steps", c.training.steps},
-                                      {"activation_checkpoint", c.activation_checkpoint.mode},
-                                      {"model", engine.built().description->json()}};
+  const auto tokens =
+      static_cast<double>(accumulate * rows * c.training.seq_len * processes.data_ranks()) / static_cast<double>(processes.world());
+  double reserved = 0;
+  for (const Processes::Said& said : processes.exchange({peak_memory(options.device).reserved_gib})) reserved = std::max(reserved, said[0]);
+  nlohmann::ordered_json out = {{"tokens_per_second", tokens / median},
+                                {"ms_per_step", median * 1e3},
+                                {"peak_memory_gib", reserved},
+                                {"first_step_seconds", start_times.seconds()},
+                                {"loss_first", first_loss},
+                                {"loss_last", last_loss},
+                                {"scheme", c.quantize.scheme.name},
+                                {"mixed_precision_param", c.training.mixed_precision_param},
+                                {"device", options.device.str()},
+                                {"device_name", device_info(options.device).name},
+                                {"processes", processes.world()},
+                                {"mesh", processes.degrees()},
+                                {"threads", max_threads()},
+                                {"parameters", engine.size().parameters},
+                                {"local_batch_size", c.training.local_batch_size},
+                                {"seq_len", c.training.seq_len},
+                                {"steps", c.training.steps},
+                                {"activation_checkpoint", c.activation_checkpoint.mode},
+                                {"model", engine.built().description->json()}};
   log_debug("the first step ended {}", start_times.text());
-  if (processes.first()) std::printf("%s\n", out.dump().c_str());
+  int64_t step = c.training.steps;
+  std::string bubbles;
+  if (engine.pipeline() != nullptr) {
+    const bench::Bubbles b =
+        bench::measure_bubbles(engine, processes, accumulate, [&] { train(++step, schedule.factor(c.training.steps - 1)); });
+    out["bubbles"] = {{"schedule", b.schedule}, {"passes", b.passes}, {"measured", b.measured}};
+    bubbles = "\n" + bench::bubbles_text(b);
+  }
+  if (processes.first()) std::printf("%s\n%s", out.dump().c_str(), bubbles.c_str());
   if (breakdown) {
-    int64_t step = c.training.steps;
     const bench::Breakdown b = bench::record_breakdown(options.device, [&] {
       train(++step, schedule.factor(c.training.steps - 1));
       synchronize(options.device);

@@ -1,5 +1,5 @@
-// Settings that libgomp and malloc read from the environment when they are loaded, which is before main: the program starts
-// itself again with them, once, after the loader has mapped it and before any library is initialised (about 30 ms).
+// Settings that libgomp, malloc and CUDA read from the environment, the former when they are loaded, which is before main: the program
+// starts itself again with them, once, after the loader has mapped it and before any library is initialised (about 30 ms).
 #include <alloca.h>
 #include <limits.h>
 #include <unistd.h>
@@ -19,6 +19,9 @@ constexpr Setting kSettings[] = {
     {"GOMP_SPINCOUNT=3000", "OMP_WAIT_POLICY="},
     // Large blocks in huge pages (madvise): 14% more tokens per second with AMX, 4% with AVX2 where the kernel waits to be asked.
     {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1", nullptr},
+    // A queue of the GPU for each stream. By default eight of them are shared, and a message that waits for another rank would hold up
+    // one of another stream, for which that rank may wait: the schedules of loops then hang (tests/parallel/schedule_test.cpp).
+    {"CUDA_DEVICE_MAX_CONNECTIONS=32", nullptr},
 };
 constexpr int kCount = sizeof kSettings / sizeof kSettings[0];
 

@@ -3,6 +3,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/record_function.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <numeric>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
 #include "halftone/base/error.h"
@@ -20,14 +22,26 @@
 namespace halftone::comm {
 namespace {
 
-c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments& arguments) {
+template <class Function>
+Function* of_nccl(const char* name) {
   static const OpenModule module = open_module("halftone_nccl.so", "build with HALFTONE_CUDA=ON, and with nccl.h of requirements-cuda.txt");
   check(module.handle != nullptr, "NCCL: {}", module.problem);
-  auto* make = reinterpret_cast<MakeNccl*>(dlsym(module.handle, kMakeNccl));
-  check(make != nullptr, "halftone_nccl.so lacks {}; it is of another build", kMakeNccl);
+  auto* function = reinterpret_cast<Function*>(dlsym(module.handle, name));
+  check(function != nullptr, "halftone_nccl.so lacks {}; it is of another build", name);
+  return function;
+}
+
+c10::intrusive_ptr<c10d::Backend> make_nccl(const BackendArguments& arguments) {
   c10::intrusive_ptr<c10d::Backend> backend;
-  make(&arguments, &backend);
+  of_nccl<MakeNccl>(kMakeNccl)(&arguments, &backend);
   return backend;
+}
+
+c10::intrusive_ptr<c10d::Work> watched(const c10d::Work& work) {
+  static const auto light = of_nccl<WatchedNccl>(kWatchedNccl);
+  c10::intrusive_ptr<c10d::Work> copy;
+  light(&work, &copy);
+  return copy;
 }
 
 // Flat bytes: every backend moves them, whatever the dtype (Gloo knows no fp8, and coalesces tensors of one dtype only).
@@ -105,6 +119,8 @@ template <class Call>
 Pending Communicator::start(Task task, Call&& call, int64_t peer) {
   Operation operation{task.what, group_, 0, peer < 0 ? -1 : group_->ranks.at(peer), task.bytes, task.dtype};
   watch_.begin(operation);
+  at::RecordFunction range(at::RecordScope::USER_SCOPE);  // whose kernels these are, for bench's breakdown and traces
+  if (range.isActive()) range.before(fmt::format("{} on {}", operation.what, group_->name));
   c10::intrusive_ptr<c10d::Work> work;
   const auto begun = Clock::now();
   try {
@@ -112,7 +128,7 @@ Pending Communicator::start(Task task, Call&& call, int64_t peer) {
   } catch (const std::exception& error) {
     watch_.fail_wait(operation, begun, error.what());
   }
-  if (!device_.is_cpu()) watch_.track(work, operation, device_);
+  if (!device_.is_cpu()) watch_.track(watched(*work), operation, device_);
   return {watch_, std::move(operation), std::move(work), device_.is_cpu()};
 }
 

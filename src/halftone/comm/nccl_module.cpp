@@ -13,3 +13,7 @@ extern "C" [[gnu::visibility("default")]] void halftone_make_nccl(const halftone
   backend->setGroupUid(arguments->name);
   *result = std::move(backend);
 }
+
+extern "C" [[gnu::visibility("default")]] void halftone_watched_nccl(const c10d::Work* work, c10::intrusive_ptr<c10d::Work>* result) {
+  *result = c10::make_intrusive<c10d::ProcessGroupNCCL::WorkNCCL>(static_cast<const c10d::ProcessGroupNCCL::WorkNCCL&>(*work));
+}

@@ -1,8 +1,11 @@
 #include "halftone/parallel/pipeline.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -15,9 +18,9 @@ Pipeline::Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const Parallelism
   const bool both = !is_single_stage(config.pipeline_parallel_schedule);
   const std::vector<int64_t> ranks = mesh.ranks(watch.rank(), "pp");
   constexpr const char* kNames[2][2] = {{"pp streams down", "pp streams up"}, {"pp gradients down", "pp gradients up"}};
-  for (const Flow flow : {kStream, kGradient}) {
+  for (const size_t flow : {0, 1}) {
     for (const size_t up : {0, 1}) {
-      if (both || (flow == kStream) == (up == 1)) links_[flow][up] = communicator(watch, kNames[flow][up], ranks, device);
+      if (both || flow + up == 1) links_[flow][up] = communicator(watch, kNames[flow][up], ranks, device);
     }
   }
 }
@@ -45,6 +48,22 @@ void Pipeline::attach(nn::Model& model, at::ScalarType stream) {
     std::fill(holds_.begin() + stages_[s].first, holds_.begin() + stages_[s].end, true);
   }
   last_ = holds_.back();
+  open_links();
+}
+
+// NCCL connects two ranks with their first message, in which each waits for the other on the host: here, and in one order on all ranks.
+void Pipeline::open_links() {
+  std::set<std::pair<comm::Communicator*, int64_t>> open;  // with whom
+  for (size_t s = 0; s + 1 < rank_of_.size(); ++s) {
+    const int64_t below = rank_of_[s], above = rank_of_[s + 1];
+    if (below == above || (below != rank_ && above != rank_)) continue;
+    for (const auto& [flow, from, to] : {std::tuple(Flow::stream, below, above), std::tuple(Flow::gradient, above, below)}) {
+      comm::Communicator& ranks = *link(flow, from, to);
+      if (!open.insert({&ranks, from == rank_ ? to : from}).second) continue;
+      at::Tensor t = at::zeros({1}, at::TensorOptions().device(device_));
+      (from == rank_ ? ranks.send(t, to) : ranks.recv(t, from)).wait();
+    }
+  }
 }
 
 std::vector<int64_t> Pipeline::blocks() const {
@@ -54,83 +73,52 @@ std::vector<int64_t> Pipeline::blocks() const {
   return own;
 }
 
-// Which message an action waits for; none where this rank has what it needs.
-std::optional<Pipeline::Message> Pipeline::needed(const Action& a) const {
-  if (a.kind == Kind::forward && a.stage > 0) return Message{kStream, a.stage, a.microbatch};
-  const bool back = a.kind == Kind::input || a.kind == Kind::full;
-  if (back && a.stage + 1 < static_cast<int64_t>(stages_.size())) return Message{kGradient, a.stage, a.microbatch};
-  return std::nullopt;
+Schedule Pipeline::schedule(int64_t microbatches, bool train) const {
+  const auto stages = static_cast<int64_t>(stages_.size());
+  if (train || !config_.pipeline_parallel_schedule.starts_with("PipelineSchedule")) {
+    Schedule s = schedule_of(config_, stages, microbatches);
+    return train ? s : forward_only(s);
+  }
+  Schedule s;  // a file's micro-batches need not divide those of an evaluation
+  s.stages = stages, s.microbatches = microbatches, s.rank_of = rank_of_;
+  s.ranks.resize(static_cast<size_t>(ranks_));
+  for (int64_t m = 0; m < microbatches; ++m)
+    for (int64_t i = 0; i < stages; ++i) s.ranks[static_cast<size_t>(rank_of_[static_cast<size_t>(i)])].push_back({i, Kind::forward, m});
+  return s;
 }
 
-Pipeline::Prepared& Pipeline::prepared(int64_t microbatches, bool train) {
-  const auto [at, fresh] = prepared_.try_emplace({microbatches, train});
-  Prepared& p = at->second;
-  if (!fresh) return p;
-  const auto stages = static_cast<int64_t>(stages_.size());
-  Schedule s;
-  if (train || !config_.pipeline_parallel_schedule.starts_with("PipelineSchedule")) {
-    s = schedule_of(config_, stages, microbatches);
-  } else {  // a file's micro-batches need not divide those of an evaluation
-    s.stages = stages, s.microbatches = microbatches, s.rank_of = rank_of_;
-    s.ranks.resize(static_cast<size_t>(ranks_));
-    for (int64_t m = 0; m < microbatches; ++m)
-      for (int64_t i = 0; i < stages; ++i) s.ranks[static_cast<size_t>(rank_of_[static_cast<size_t>(i)])].push_back({i, Kind::forward, m});
-  }
+const std::vector<PlannedAction>& Pipeline::prepared(int64_t microbatches, bool train) {
+  const std::pair key(microbatches, train);
+  if (const auto at = prepared_.find(key); at != prepared_.end()) return at->second;
+  const Schedule s = schedule(microbatches, train);
   if (train) {
     const Timeline t = simulate(s);
     log_info(
         "Pipeline: {} of {} stages on {} ranks, {} micro-batches of a step, {:.1f}% of the time is bubbles if all stages take the same",
-        config_.pipeline_parallel_schedule, stages, ranks_, microbatches, 100 * t.bubble);
-    if (microbatches < stages)
+        config_.pipeline_parallel_schedule, s.stages, ranks_, microbatches, 100 * t.bubble);
+    if (microbatches < s.stages)
       log_warning("pipeline: {} micro-batches are fewer than the {} stages; raise training.local_batch_size or training.global_batch_size",
-                  microbatches, stages);
-  } else {
-    s = forward_only(s);
+                  microbatches, s.stages);
   }
-  p.actions = s.ranks[static_cast<size_t>(rank_)];
-  // The last of a stage: of those that go back; of the last stage's forward passes, which have the head's gradients.
-  std::map<std::pair<int64_t, bool>, size_t> last;
-  for (size_t i = 0; i < p.actions.size(); ++i) last[{p.actions[i].stage, p.actions[i].kind == Kind::forward}] = i;
-  p.last.assign(p.actions.size(), false);
-  for (const auto& [of, i] : last) p.last[i] = true;
-  for (int64_t r = 0; r < ranks_; ++r) {
-    if (r == rank_) continue;
-    for (const Action& a : s.ranks[static_cast<size_t>(r)]) {
-      if (a.kind == Kind::weight) continue;
-      const int64_t reader = a.kind == Kind::forward ? a.stage + 1 : a.stage - 1;
-      if (reader < 0 || reader == stages || s.rank_of[static_cast<size_t>(reader)] != rank_) continue;
-      const Flow flow = a.kind == Kind::forward ? kStream : kGradient;
-      p.channels[{flow, r}].messages.push_back({flow, reader, a.microbatch});
-    }
-  }
-  return p;
+  return prepared_.emplace(key, rank_plan(s, rank_)).first->second;
 }
 
-// Receives up to what the action needs.
-void Pipeline::expect(Prepared& p, const Action& action, std::span<const StageInput> batches) {
-  const auto message = needed(action);
-  if (!message || arrived_.contains(*message)) return;
-  const int64_t from = rank_of_[static_cast<size_t>(message->flow == kStream ? message->stage - 1 : message->stage + 1)];
-  if (from == rank_) return;  // this rank makes it
-  Channel& channel = p.channels.at({message->flow, from});
-  while (!arrived_.contains(*message)) {
-    const Message& next = channel.messages.at(channel.next++);
-    const nn::ModelInput& input = batches[static_cast<size_t>(next.microbatch)].input;
-    const nn::Groups& groups = model_->groups();
-    const int64_t shards = groups.tensor != nullptr && groups.sequence_shards ? groups.tensor->size() : 1;
-    Arrival a;
-    a.tensor = at::empty({input.tokens.numel() / shards, model_->size().dim}, at::TensorOptions().device(device_).dtype(stream_));
-    a.pending.emplace(link(next.flow, from, rank_).recv(a.tensor, from));
-    arrived_.emplace(next, std::move(a));
-  }
+void Pipeline::receive(const Message& m, std::span<const StageInput> batches) {
+  const int64_t from = rank_of_[static_cast<size_t>(sender_of(m))];
+  const nn::ModelInput& input = batches[static_cast<size_t>(m.microbatch)].input;
+  const nn::Groups& groups = model_->groups();
+  const int64_t shards = groups.tensor != nullptr && groups.sequence_shards ? groups.tensor->size() : 1;
+  Arrival a;
+  a.tensor = at::empty({input.tokens.numel() / shards, model_->size().dim}, at::TensorOptions().device(device_).dtype(stream_));
+  a.pending.emplace(link(m.flow, from, rank_)->recv(a.tensor, from));
+  arrived_.emplace(m, std::move(a));
 }
 
-at::Tensor Pipeline::take(Prepared& p, const Action& action, std::span<const StageInput> batches) {
-  const auto message = needed(action);
+at::Tensor Pipeline::take(const PlannedAction& planned) {
+  const auto& message = planned.needs;
   if (!message) return {};
-  expect(p, action, batches);
   auto arrival = arrived_.extract(*message);
-  check(!arrival.empty(), "pipeline: {} runs before what it reads", action_text(action));
+  check(!arrival.empty(), "pipeline: {} runs before what it reads", action_text(planned.action));
   if (arrival.mapped().pending) arrival.mapped().pending->wait();
   // The answer to a stream that this stage sent.
   std::erase_if(sent_, [&](Sent& s) {
@@ -155,47 +143,48 @@ void Pipeline::deliver(const Message& m, const at::Tensor& tensor) {
   const at::Tensor whole = tensor.contiguous();
   check(whole.scalar_type() == stream_, "pipeline: expected a stream of {}, found {}", c10::toString(stream_),
         c10::toString(whole.scalar_type()));
-  const Message answer{kGradient, m.stage - 1, m.microbatch};
-  sent_.push_back({m.flow == kStream ? answer : Message{kStream, -1, -1}, link(m.flow, rank_, to).send(whole, to), whole});
+  const Message answer{Flow::gradient, m.stage - 1, m.microbatch};
+  sent_.push_back({m.flow == Flow::stream ? answer : Message{Flow::stream, -1, -1}, link(m.flow, rank_, to)->send(whole, to), whole});
 }
 
 void Pipeline::run(std::span<const StageInput> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum) {
-  Prepared& p = prepared(static_cast<int64_t>(batches.size()), train);
-  for (auto& [of, channel] : p.channels) channel.next = 0;
+  const std::vector<PlannedAction>& plan = prepared(static_cast<int64_t>(batches.size()), train);
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<nn::Pass>> passes;
-  for (size_t i = 0; i < p.actions.size(); ++i) {
-    const Action& a = p.actions[i];
+  const auto receive_for = [&](size_t i) {
+    if (i == plan.size()) return;
+    for (const Message& m : plan[i].receives) receive(m, batches);
+  };
+  if (times_ != nullptr) times_->begin_run();
+  receive_for(0);
+  for (size_t i = 0; i < plan.size(); ++i) {
+    const Action& a = plan[i].action;
     const StageUnits& units = stages_[static_cast<size_t>(a.stage)];
     const comm::Activity activity(watch_, action_text(a));
-    at::Tensor in = take(p, a, batches);
-    if (i + 1 < p.actions.size()) expect(p, p.actions[i + 1], batches);  // comes while this one is computed
-    if (train) data.begin_pass(p.last[i]);
+    at::Tensor in = take(plan[i]);
+    receive_for(i + 1);  // comes while this one is computed
+    if (times_ != nullptr) times_->begin_pass(a);
+    if (train) data.begin_pass(plan[i].last);
     std::unique_ptr<nn::Pass>& pass = passes[{a.stage, a.microbatch}];
+    at::Tensor out;
     if (a.kind == Kind::forward) {
       const StageInput& b = batches[static_cast<size_t>(a.microbatch)];
       pass = std::make_unique<nn::Pass>(*model_, b.input, b.labels, grad_scale, train, &data,
                                         nn::PassPart{units.first, units.end, std::move(in)});
-      if (units.end < model_->blocks() + 2) {
-        deliver({kStream, a.stage + 1, a.microbatch}, pass->take_out());
-      } else {
-        loss_sum.add_(pass->loss_sum());
-      }
-      if (!train) pass.reset();
-      continue;
-    }
-    if (a.kind == Kind::weight) {
+      plan[i].gives ? void(out = pass->take_out()) : void(loss_sum.add_(pass->loss_sum()));
+    } else if (a.kind == Kind::weight) {
       pass->weight_gradients();
     } else {
-      const at::Tensor d = pass->backward(in, a.kind == Kind::input);
-      if (a.stage > 0) deliver({kGradient, a.stage - 1, a.microbatch}, d);
+      out = pass->backward(in, a.kind == Kind::input);
     }
-    if (a.kind != Kind::input) passes.erase({a.stage, a.microbatch});
+    if (times_ != nullptr) times_->end_pass();
+    if (plan[i].gives) deliver(*plan[i].gives, out);
+    if (a.kind == Kind::forward ? !train : a.kind != Kind::input) passes.erase({a.stage, a.microbatch});
   }
   for (Sent& s : sent_) s.pending.wait();
   sent_.clear();
 }
 
-void Pipeline::sum(at::Tensor& numbers) { links_[kStream][1]->all_reduce(numbers).wait(); }
+void Pipeline::sum(at::Tensor& numbers) { link(Flow::stream, 0, 1)->all_reduce(numbers).wait(); }
 
 std::string Pipeline::text() const { return fmt::format("pipeline {} on {} ranks", config_.pipeline_parallel_schedule, ranks_); }
 

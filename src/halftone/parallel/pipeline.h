@@ -1,15 +1,17 @@
 #pragma once
 #include <array>
-#include <compare>
 #include <list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/pass_times.h"
+#include "halftone/parallel/pipeline_plan.h"
 #include "halftone/parallel/stages.h"
 
 namespace halftone::parallel {
@@ -38,41 +40,28 @@ class Pipeline {
 
   // The micro-batches of one step, or with `train` false of one evaluation; adds the sum of their losses where the last stage is.
   void run(std::span<const StageInput> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum);
-  void sum(at::Tensor& numbers);  // become those of all stages
-  std::string text() const;       // for the log
+  void sum(at::Tensor& numbers);                                     // become those of all stages
+  Schedule schedule(int64_t microbatches, bool train = true) const;  // of a step, or of an evaluation
+  void measure(PassTimes* times) { times_ = times; }                 // each run from here on; null: no longer
+  std::string text() const;                                          // for the log
 
  private:
-  enum Flow { kStream, kGradient };
-  struct Message {
-    Flow flow;
-    int64_t stage, microbatch;  // of who reads it
-    auto operator<=>(const Message&) const = default;
-  };
   struct Arrival {
     at::Tensor tensor;
     std::optional<comm::Pending> pending;
-  };
-  // Messages of one kind from one rank, in the order of its sends.
-  struct Channel {
-    std::vector<Message> messages;
-    size_t next = 0;  // to be received
-  };
-  // A schedule as this rank runs it.
-  struct Prepared {
-    std::vector<Action> actions;
-    std::vector<bool> last;                                // whether the action is its stage's last one that adds to gradients
-    std::map<std::pair<Flow, int64_t>, Channel> channels;  // by sender
   };
   struct Sent {
     Message answer;  // comes when what was sent has been read
     comm::Pending pending;
     at::Tensor tensor;
   };
-  Prepared& prepared(int64_t microbatches, bool train);
-  std::optional<Message> needed(const Action& action) const;
-  comm::Communicator& link(Flow flow, int64_t from, int64_t to) { return *links_[flow][from < to ? 1 : 0]; }
-  void expect(Prepared& plan, const Action& action, std::span<const StageInput> batches);
-  at::Tensor take(Prepared& plan, const Action& action, std::span<const StageInput> batches);
+  const std::vector<PlannedAction>& prepared(int64_t microbatches, bool train);
+  std::unique_ptr<comm::Communicator>& link(Flow flow, int64_t from, int64_t to) {
+    return links_[flow == Flow::stream ? 0 : 1][from < to ? 1 : 0];
+  }
+  void open_links();
+  void receive(const Message& message, std::span<const StageInput> batches);
+  at::Tensor take(const PlannedAction& planned);
   void deliver(const Message& message, const at::Tensor& tensor);
 
   comm::Watch& watch_;
@@ -87,9 +76,10 @@ class Pipeline {
   std::vector<int64_t> rank_of_;  // of each stage
   std::vector<bool> holds_;       // of each unit
   bool last_ = false;
-  std::map<std::pair<int64_t, bool>, Prepared> prepared_;
+  std::map<std::pair<int64_t, bool>, std::vector<PlannedAction>> prepared_;
   std::map<Message, Arrival> arrived_;
   std::list<Sent> sent_;
+  PassTimes* times_ = nullptr;
 };
 
 }  // namespace halftone::parallel

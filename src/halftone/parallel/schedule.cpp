@@ -69,6 +69,10 @@ void check_complete(const Schedule& s, const std::string& source) {
 std::string action_text(const Action& a) { return fmt::format("{}{}{}", a.stage, static_cast<char>(a.kind), a.microbatch); }
 
 Timeline simulate(const Schedule& s, const std::string& source) {
+  return simulate(s, source, [](const Action& a) { return a.kind == Kind::full ? 2 : 1; });
+}
+
+Timeline simulate(const Schedule& s, const std::string& source, const std::function<int64_t(const Action&)>& time) {
   check_complete(s, source);
   Table forward(s.stages, s.microbatches), backward(s.stages, s.microbatches);  // when they end
   const size_t ranks = s.ranks.size();
@@ -89,7 +93,7 @@ Timeline simulate(const Schedule& s, const std::string& source) {
         const int64_t from = ready(a);
         if (from < 0) break;
         const int64_t begin = std::max(from, t.times[r].empty() ? 0 : t.times[r].back().second);
-        const int64_t end = begin + (a.kind == Kind::full ? 2 : 1);
+        const int64_t end = begin + time(a);
         t.times[r].emplace_back(begin, end);
         if (a.kind == Kind::forward) forward(a.stage, a.microbatch) = end;
         if (a.kind == Kind::input || a.kind == Kind::full) backward(a.stage, a.microbatch) = end;

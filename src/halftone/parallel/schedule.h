@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -49,14 +50,15 @@ Schedule repeated(const Schedule& schedule, int64_t times);
 // Its forward passes alone, for evaluation.
 Schedule forward_only(const Schedule& schedule);
 
-// When everything begins and ends if F, I and W take one unit of time each, B two and messages none.
+// When everything begins and ends if messages take no time.
 struct Timeline {
   std::vector<std::vector<std::pair<int64_t, int64_t>>> times;  // of each rank's actions
   int64_t length = 0;
   double bubble = 0;                // share of the ranks' time in which they wait
   std::vector<int64_t> most_alive;  // of each rank: passes through its stages whose tensors it keeps at once
 };
-// Error naming the first cell that can never run, or what is missing or there twice.
+// F, I and W take one unit of time each, B two. Error naming the first cell that can never run, or what is missing or there twice.
 Timeline simulate(const Schedule& schedule, const std::string& source = "the schedule");
+Timeline simulate(const Schedule& schedule, const std::string& source, const std::function<int64_t(const Action&)>& time);
 
 }  // namespace halftone::parallel
