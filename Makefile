@@ -18,7 +18,7 @@ test: setup  ## install, build everything, run every test
 	@tools/test
 
 test-distributed: setup  ## train on meshes of up to 8 processes, in every recipe
-	@tools/build release parallel_test
+	@tools/build release parallel_test halftone
 	@tools/test -L distributed
 
 setup:  ## install system packages and the pinned wheels in .venv

@@ -76,8 +76,8 @@ TEST(EstimateCommand, DrawsTheScheduleOfAPipeline) {
   EXPECT_EQ(estimate_command(args), 0);
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             "1F1B: 2 stages on 2 ranks, 2 micro-batches, 33.3% bubbles\n\n"
-            "stage 0   on rank 0: tok_embeddings layers.0 - layers.2\n"
-            "stage 1   on rank 1: layers.3 - layers.5 norm output\n\n"
+            "stage 0   on rank 0        3 layers: 0 - 2, tok_embeddings\n"
+            "stage 1   on rank 1        3 layers: 3 - 5, norm, output\n\n"
             "rank 0   F0 F1       B0---    B1---\n"
             "rank 1      F0 B0--- F1 B1---\n"
             "F forward, B backward, each with its micro-batch\n"

@@ -126,6 +126,11 @@ const comm::Ranks kOptions("pipeline options", [](const Rank& rank) {
       rank,
       {.name = "selective", .model = with(kFloat32, {"--activation_checkpoint.mode=selective"}), .parallel = schedule("Interleaved1F1B")},
       rank.world);
+  compare(rank,
+          {.name = "budget",
+           .model = with(kFloat32, {"--activation_checkpoint.mode=memory_budget", "--activation_checkpoint.memory_budget=0.6"}),
+           .parallel = schedule("ZBVZeroBubble")},
+          rank.world);
   compare(rank, {.name = "few", .parallel = schedule("Interleaved1F1B"), .microbatches = 3}, rank.world);
   const std::string file = (rank.folder / "schedule.csv").string();
   if (rank.rank == 0) {

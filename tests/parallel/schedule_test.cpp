@@ -212,6 +212,7 @@ TEST(Schedule, ErrorsNameLineAndCell) {
   EXPECT_EQ(error("0F0,0B0\n1F0,1B\n"), "f.csv, line 2, cell 2: expected <stage><F|I|W|B><microbatch> such as 0F3, found '1B'");
   EXPECT_EQ(error("0F0,0B0\n1F0,,2B0\n"), "f.csv, line 2, cell 3: stage 2 of 2; stages follow from [parallelism]");
   EXPECT_EQ(error("0F0,0B0\n"), "f.csv: expected 2 lines, one for each rank of the pipeline, found 1");
+  EXPECT_EQ(error(",\n,\n"), "f.csv: expected cells such as 0F0, found none");
   EXPECT_EQ(error("0F0,0B0\n1F0,1B0\n0F1\n"), "f.csv: expected 2 lines, one for each rank of the pipeline, found more");
   EXPECT_EQ(error("0F0,0B0\n1F0,1B0,1F0\n"), "f.csv, line 2, cell 3: 1F0 is there twice");
   EXPECT_EQ(error("0F0,0B0,0W0\n1F0,1B0\n"), "f.csv, line 1, cell 3: 0W0 is there twice");

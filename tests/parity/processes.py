@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Several processes as one run of halftone train on the CPU: their losses are those of one process, checkpoints are read by any number of
-them, and whatever ends one process ends all, each with one line, within the time-out."""
+them, and whatever ends one process ends all, each with one line, within the time-out. As the test distributed_processes it runs every mesh
+and number of processes; arguments name cases."""
 import json
 import os
 import random
@@ -20,6 +21,7 @@ program = path_of("halftone")
 torchrun = os.path.join(source, "tests/parity/_torch_ops.py")
 MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
 ROWS = 24  # of a step
+EVERY = os.environ.get("HALFTONE_EVERY_MESH") == "1"
 failures = 0
 
 
@@ -107,24 +109,20 @@ def close(a, b, bound, what):
 
 
 def as_one(work):
-    """Losses of one process; checkpoints of 4 are read by 1, 2, 3 and 8, of DDP too, and each goes on as one process does."""
+    """Losses of one process; checkpoints of 4 are read by others, of DDP too, and each goes on as one process does."""
     one = Run(work, "one")
     one(1)
-    for name, options in [("fsdp", []), ("ddp", ["--parallelism.data_parallel_replicate_degree=2"]),
-                          ("cp", ["--parallelism.context_parallel_degree=2"])]:
+    for name, options in [("fsdp", []), ("ddp", ["--parallelism.data_parallel_replicate_degree=2"])]:
         two = Run(work, name, *options)
         two(2)
         print(f"{name}: losses of 2 processes within {close(two.losses(), one.losses(), 1e-5, name):.1e} of one's")
     saved = Run(work, "saved", steps=8)
     saved(4)
-    for world in (1, 2, 3, 8):
-        for name, options in [("fsdp", []), ("ddp", [f"--parallelism.data_parallel_replicate_degree={world}"])]:
-            if world in (1, 8) and name == "ddp":
-                continue  # the same as fsdp, and a minute
-            resumed = Run(work, f"{name} {world}", *options)
-            shutil.copytree(saved.folder, resumed.folder)
-            resumed(world)
-            close(resumed.losses(), one.losses(), 1e-5, f"saved by 4, read by {world} ({name})")
+    for world, name in [(3, "fsdp"), (2, "ddp")] + EVERY * [(1, "fsdp"), (2, "fsdp"), (8, "fsdp"), (3, "ddp")]:
+        resumed = Run(work, f"{name} {world}", *([f"--parallelism.data_parallel_replicate_degree={world}"] if name == "ddp" else []))
+        shutil.copytree(saved.folder, resumed.folder)
+        resumed(world)
+        close(resumed.losses(), one.losses(), 1e-5, f"saved by 4, read by {world} ({name})")
     # A step that leaves the weights where they are: read by 3, they are the bytes that 4 saved.
     still = Run(work, "still", "--optimizer.lr=1e-30", steps=9)
     shutil.copytree(saved.folder, still.folder)
@@ -138,9 +136,11 @@ def as_one(work):
 # these few weights chaotic.
 EXPERTS = ["--model.name=qwen3_moe", "--model.overrides", json.dumps(dict(MODEL, num_experts=4, experts_per_token=4, expert_ffn_dim=32)),
            "--optimizer.lr=1e-3"]
-MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"], "cp": ["--parallelism.context_parallel_degree=2"],
-          "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"],
-          "ep": [*EXPERTS, "--parallelism.expert_parallel_degree=2"], "tp of experts": [*EXPERTS, "--parallelism.tensor_parallel_degree=2"]}
+MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"],
+          "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]}
+if EVERY:  # parallel_test has each of them, in one process a rank
+    MESHES |= {"cp": ["--parallelism.context_parallel_degree=2"], "ep": [*EXPERTS, "--parallelism.expert_parallel_degree=2"],
+               "tp of experts": [*EXPERTS, "--parallelism.tensor_parallel_degree=2"]}
 
 
 def on_meshes(work):
@@ -152,7 +152,7 @@ def on_meshes(work):
         model = EXPERTS if options[:len(EXPERTS)] == EXPERTS else []
         if str(model) not in alone:
             one, begun = Run(work, f"one{len(alone)}", *every, *model), Run(work, f"begun{len(alone)}", *every, *model, steps=8)
-            one(1), begun(1)
+            finish(one.start(1) + begun.start(1), 0)
             alone[str(model)] = one, begun
         one, begun = alone[str(model)]
         run = Run(work, name, *every, *options, steps=8)
@@ -165,6 +165,17 @@ def on_meshes(work):
             shutil.copytree(saved.folder, resumed.folder)
             resumed(world)
             close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if world == 1 else 'one'}, read on {name if world == 2 else 'one'}")
+    # The report of quantisation is of all stages, in the order of the layers.
+    reports = []
+    for name, world, options in [("report of one", 1, []), ("report of pp", 2, MESHES["pp"])]:
+        run = Run(work, name, "--quantize.scheme=int8", "--metrics.log_quantization", *options, steps=1)
+        run(world)
+        lines = map(json.loads, open(os.path.join(run.folder, "metrics.jsonl")))
+        reports.append([line for line in lines if line["kind"] == "quantization"][0])
+    one, stages = reports
+    layers = [[key for key in report if key.endswith("fwd/amax")] for report in reports]
+    expect(list(one) == list(stages) and len(layers[0]) == 2 * (3 * 7 + 1), f"report: of {layers[1]}, in one process of {layers[0]}")
+    expect(all(key in stages and abs(stages[key] / one[key] - 1) < 1e-3 for key in layers[0]), "report: other figures than in one process")
 
 
 def tensors(run, step):
@@ -194,8 +205,7 @@ def rollback(work):
     options = ["--training.dataset=bin", "--training.dataset_path", data, "--training.global_batch_size=2", "--training.nonfinite=rollback",
                "--training.spike_factor=2", "--training.dataloader.shuffle=false"]
     one, two = Run(work, "one", *options, steps=32), Run(work, "two", *options, steps=32)
-    one(1)
-    two(2)
+    finish(one.start(1) + two.start(2), 0)
     for run in (one, two):
         text = open(os.path.join(run.folder, "metrics.jsonl")).read()
         expect(text.count("back to the checkpoint of step") == 2, f"{run.folder}: not two rollbacks: {text[-2000:]}")
@@ -286,8 +296,10 @@ def kills(work, times):
 
 
 def main():
-    cases = {"as_one": as_one, "on_meshes": on_meshes, "rollback": rollback, "troubles": troubles, "restarts": restarts, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
-    for name in sys.argv[1:] or cases:
+    cases = {"as_one": as_one, "on_meshes": on_meshes, "rollback": rollback, "troubles": troubles, "restarts": restarts,
+             "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
+    quick = ["as_one", "on_meshes", "rollback", "troubles", "restarts"]
+    for name in sys.argv[1:] or (["as_one", "on_meshes", "kills"] if EVERY else quick):
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()
             cases[name](work)

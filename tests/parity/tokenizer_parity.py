@@ -22,7 +22,7 @@ except ImportError:
     sys.exit(77)
 
 PROGRAM = pathlib.Path(os.environ.get("HALFTONE_BIN", "build/dev/bin")) / "halftone"
-TEXTS = int(os.environ.get("HALFTONE_PARITY_TEXTS", "400"))
+TEXTS = int(os.environ.get("HALFTONE_PARITY_TEXTS", "250"))
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -153,8 +153,12 @@ def cases(base):
 
 
 def compare(name, folder, texts):
-    theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    for special in (True, False):
+    """Each start of halftone takes half a second of a processor: both ways of special tokens where the file has some, and decoding, which
+    only depends on the vocabulary and the added tokens, not for each pattern."""
+    path = folder / "tokenizer.json"
+    theirs, file = Tokenizer.from_file(str(path)), json.loads(path.read_text(encoding="utf-8"))
+    both = (True, False) if file["added_tokens"] or file["post_processor"] else (False,)
+    for special in both:
         ours = halftone("encode", "--tokenizer", folder, "--jsonl", *([] if special else ["--no-special"]), lines=texts)
         for text, ids in zip(texts, ours, strict=True):
             expected = theirs.encode(text, add_special_tokens=special).ids
@@ -163,14 +167,14 @@ def compare(name, folder, texts):
                 sys.exit(f"{name}: {text!r}\n  ids differ at {at}: ours {ids[at:at+8]}, theirs {expected[at:at+8]} = {theirs.decode(expected[at:at+8])!r}")
     # The package reads the characters of an added token through the byte alphabet when they all belong to it (Caf\u00e9); ours do not.
     plain = [ids for ids in ours if "\ufffd" not in theirs.decode(ids)]
-    for skip in (True, False):
+    for skip in () if name.startswith("pattern") else both:
         decoded = halftone("decode", "--tokenizer", folder, "--jsonl", *(["--skip-special"] if skip else []), lines=plain)
         for ids, text in zip(plain, decoded, strict=True):
             expected = theirs.decode(ids, skip_special_tokens=skip)
             if text != expected:
                 sys.exit(f"{name}: {ids} decode to {text!r}, theirs {expected!r}")
     tokens = sum(map(len, ours))
-    print(f"{name}: {len(texts)} texts, {tokens} ids equal, {len(plain)} texts decoded")
+    print(f"{name}: {len(texts)} texts, {tokens} ids equal, {0 if name.startswith('pattern') else len(plain)} texts decoded")
     return tokens
 
 

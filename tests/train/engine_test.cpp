@@ -90,6 +90,17 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
   Engine engine(small_config({"--activation_checkpoint.mode=memory_budget", "--activation_checkpoint.memory_budget=0"}), small_options());
   EXPECT_EQ(engine.model().recompute(0), full);
   EXPECT_EQ(engine.model().recompute(1), full);
+  // Of a pipeline the budget is that of a process's own blocks, whichever they are.
+  const std::string four = R"(--model.overrides={"dim":64,"n_layers":4,"n_heads":2,"n_kv_heads":2,"ffn_dim":96,"vocab_size":256})";
+  for (const auto& [budget, own, expected] : {std::tuple{"0", std::vector<int64_t>{0, 3}, nn::RecomputePlan{full, none, none, full}},
+                                              {"0.6", {0, 1}, {op, op, none, none}},
+                                              {"0.6", {2, 3}, {none, none, op, op}},
+                                              {"1", {2, 3}, {none, none, none, none}}}) {
+    const JobConfig small =
+        small_config({four, "--activation_checkpoint.mode=memory_budget", std::string("--activation_checkpoint.memory_budget=") + budget});
+    const BuiltModel built = build_model(small.model, 0);
+    EXPECT_EQ(recompute_plan(*built.model, small, at::kCPU, own), expected) << budget;
+  }
 }
 
 TEST(Engine, AZLossIsTrainedOnAndNotReported) {

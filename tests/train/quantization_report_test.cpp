@@ -107,6 +107,32 @@ TEST(QuantizationReport, IsReadBackFromTheMetrics) {
   EXPECT_EQ(run.figures.size(), 14 * 9 + 6);
 }
 
+// Rank 0 has the first and the last stage, rank 1 those between them.
+TEST(QuantizationReport, StagesAreOneReportInTheOrderOfTheLayers) {
+  const Trained run = train("mxfp4", "none", true);
+  std::vector<QuantizationFigures> first, second;
+  for (const QuantizationFigures& f : run.figures) (f.layer.starts_with("layers.1.") ? second : first).push_back(f);
+  ASSERT_FALSE(second.empty());
+  second[2].sqnr = NAN, second[3].amax = INFINITY, second[3].nonfinite = 2;
+  std::vector<QuantizationFigures> whole = run.figures;
+  const auto at = std::find_if(whole.begin(), whole.end(), [](const auto& f) { return f.layer.starts_with("layers.1."); });
+  std::copy(second.begin(), second.end(), at);
+  const int64_t before = second.front().call;
+  for (QuantizationFigures& f : second) f.call -= before - 1;  // as counted there
+  const std::vector<QuantizationFigures> joined = joined_figures({figures_text(first), figures_text(second)});
+  ASSERT_EQ(joined.size(), whole.size());
+  EXPECT_EQ(figures_text(joined_figures({figures_text(whole)})), figures_text(joined));
+  EXPECT_EQ(quantization_line(3, joined), quantization_line(3, whole));
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(joined[i].layer, whole[i].layer);
+    EXPECT_EQ(joined[i].operand, whole[i].operand);
+    EXPECT_EQ(joined[i].saturated, whole[i].saturated);
+    EXPECT_EQ(joined[i].flushed, whole[i].flushed);
+    const size_t before_it = i > 0 ? i - 1 : 0;
+    EXPECT_EQ(joined[i].call == joined[before_it].call, whole[i].call == whole[before_it].call) << joined[i].layer;
+  }
+}
+
 TEST(QuantizationReport, LineOfNothingQuantisedAndOfWhatIsNotFinite) {
   QuantizationFigures f{"output", "x.fwd", 2, 0, {}, {}, {}};
   EXPECT_EQ(quantization_line(4, {f}), "quantization step:  4  no operand is quantised");

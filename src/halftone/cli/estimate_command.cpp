@@ -77,12 +77,7 @@ void draw_schedule(const JobConfig& config, const std::string& file) {
   const std::string title = fmt::format("{}: {} stages on {} ranks, {} micro-batches, {:.1f}% bubbles", p.pipeline_parallel_schedule,
                                         s.stages, p.pipeline_parallel_degree, s.microbatches, 100 * time.bubble);
   std::string text = title + "\n\n";
-  for (size_t i = 0; i < stages.size(); ++i) {
-    const int64_t first = std::max<int64_t>(stages[i].first, 1) - 1, last = std::min(stages[i].end - 2, layers - 1);
-    text += fmt::format("stage {:<3} on rank {}: {}{}{}\n", i, s.rank_of[i], stages[i].first == 0 ? "tok_embeddings " : "",
-                        last >= first ? fmt::format("layers.{} - layers.{}", first, last) : "",
-                        stages[i].end == layers + 2 ? " norm output" : "");
-  }
+  for (size_t i = 0; i < stages.size(); ++i) text += parallel::stage_text(static_cast<int64_t>(i), stages[i], s.rank_of[i], layers) + "\n";
   text += "\n" + parallel::schedule_text(s, time);
   text += fmt::format("Passes whose tensors a rank keeps at most: {}\n", fmt::join(time.most_alive, " "));
   print(text);

@@ -50,16 +50,17 @@ void check_complete(const Schedule& s, const std::string& source) {
     Table seen(s.stages, s.microbatches);
     for (size_t r = 0; r < s.ranks.size(); ++r) {
       for (const Action& a : s.ranks[r]) {
-        check(s.rank_of[static_cast<size_t>(a.stage)] == static_cast<int64_t>(r), "{} is of a stage that line {} has", place(source, r, a),
-              s.rank_of[static_cast<size_t>(a.stage)] + 1);
+        const int64_t holder = s.rank_of[static_cast<size_t>(a.stage)];
+        if (holder != static_cast<int64_t>(r)) fail("{} is of a stage that line {} has", place(source, r, a), holder + 1);
         const bool counts = a.kind == kind || (a.kind == Kind::full && kind != Kind::forward);
-        if (counts) check(std::exchange(seen(a.stage, a.microbatch), 0) < 0, "{} is there twice", place(source, r, a));
+        if (counts && std::exchange(seen(a.stage, a.microbatch), 0) == 0) fail("{} is there twice", place(source, r, a));
       }
     }
     for (int64_t stage = 0; stage < s.stages; ++stage) {
-      for (int64_t m = 0; m < s.microbatches; ++m)
-        check(seen(stage, m) == 0, "{}: {}{} is missing: every stage needs every micro-batch's F, and B or I and W", source, stage,
-              fmt::format("{}{}", static_cast<char>(kind), m));
+      for (int64_t m = 0; m < s.microbatches; ++m) {
+        if (seen(stage, m) != 0)
+          fail("{}: {} is missing: every stage needs every micro-batch's F, and B or I and W", source, action_text({stage, kind, m}));
+      }
     }
   }
 }
@@ -148,6 +149,7 @@ Schedule parse_schedule(std::string_view csv, const std::string& source, int64_t
   }
   check(static_cast<int64_t>(s.ranks.size()) == ranks, "{}: expected {} lines, one for each rank of the pipeline, found {}", source, ranks,
         s.ranks.size());
+  check(s.microbatches > 0, "{}: expected cells such as 0F0, found none", source);
   size_t actions = 0;
   for (const auto& rank : s.ranks) actions += rank.size();
   // Before tables of this size are made.
@@ -175,7 +177,10 @@ Schedule read_schedule(const std::string& path, int64_t ranks, int64_t stages) {
 std::string schedule_csv(const Schedule& s) {
   std::string text;
   for (const auto& actions : s.ranks) {
-    for (size_t i = 0; i < actions.size(); ++i) text += (i > 0 ? "," : "") + action_text(actions[i]);
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (i > 0) text += ',';
+      text += action_text(actions[i]);
+    }
     text += '\n';
   }
   return text;

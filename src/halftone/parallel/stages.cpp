@@ -100,6 +100,13 @@ std::vector<StageUnits> split_stages(const ParallelismConfig& c, int64_t layers)
   return result;
 }
 
+std::string stage_text(int64_t stage, const StageUnits& units, int64_t rank, int64_t layers) {
+  const int64_t first = std::max<int64_t>(units.first, 1) - 1, end = std::min(units.end - 1, layers);
+  return fmt::format("stage {:<3} on rank {:<6} {:>3} layers{}{}{}", stage, rank, end - first,
+                     end > first ? fmt::format(": {} - {}", first, end - 1) : "", units.first == 0 ? ", tok_embeddings" : "",
+                     units.end == layers + 2 ? ", norm, output" : "");
+}
+
 int64_t microbatches_of_step(const ParallelismConfig& config, const TrainingConfig& t, int64_t batch) {
   const int64_t passes = t.global_batch_size > 0 ? std::max<int64_t>(1, t.global_batch_size / (t.local_batch_size * batch)) : 1;
   if (config.pipeline_parallel_degree == 1) return passes;

@@ -1,4 +1,5 @@
 #pragma once
+#include <string>
 #include <vector>
 
 #include "halftone/config/parallelism_config.h"
@@ -15,6 +16,9 @@ struct StageUnits {
 
 // The stages of a model of so many layers (platform.md 9.5). Error naming the fields where they make none.
 std::vector<StageUnits> split_stages(const ParallelismConfig& config, int64_t layers);
+
+// "stage 1   on rank 8       16 layers: 16 - 31, norm, output"
+std::string stage_text(int64_t stage, const StageUnits& units, int64_t rank, int64_t layers);
 
 // What a step's rows are cut into, of each of `batch` processes that read rows of their own.
 int64_t microbatches_of_step(const ParallelismConfig& config, const TrainingConfig& training, int64_t batch);

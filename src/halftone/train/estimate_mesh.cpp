@@ -149,17 +149,11 @@ std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
     lines.push_back(
         fmt::format("  {:<12} {:>6}  ranks {:<22} {} at {:.0f} GB/s", name, ranks.size(), ranks_text(ranks), link.name, link.rate / 1e9));
   }
-  const int64_t layers = m.parts[0].layers;
   if (m.parts[0].pp > 1) {
     lines.emplace_back("stages of the pipeline:");
     for (const RankPart& part : m.parts) {
-      for (size_t i = 0; i < part.stages.size(); ++i) {
-        const parallel::StageUnits& s = part.stages[i];
-        const int64_t first = std::max<int64_t>(s.first, 1) - 1, end = std::min(s.end - 1, layers);
-        lines.push_back(fmt::format("  stage {:<3} on rank {:<6} {:>3} layers{}{}{}", part.stage_numbers[i], part.rank, end - first,
-                                    end > first ? fmt::format(": {} - {}", first, end - 1) : "", s.first == 0 ? ", tok_embeddings" : "",
-                                    s.end == layers + 2 ? ", norm, output" : ""));
-      }
+      for (size_t i = 0; i < part.stages.size(); ++i)
+        lines.push_back("  " + parallel::stage_text(part.stage_numbers[i], part.stages[i], part.rank, part.layers));
     }
   }
   lines.emplace_back("parameters: the model's, of one rank's layers, of its shard:");

@@ -163,6 +163,28 @@ bool Processes::all(bool own) {
   return std::all_of(said.begin(), said.end(), [](const Said& s) { return s[0] != 0; });
 }
 
+std::vector<std::string> Processes::of_stages(const std::string& own) {
+  const std::vector<int64_t> stages = many() ? mesh_->ranks(0, "pp") : std::vector<int64_t>{0};
+  std::vector<std::string> said = {own};
+  if (stages.size() == 1 || std::find(stages.begin(), stages.end(), rank()) == stages.end()) return said;
+  const auto tensor = [](void* data, size_t bytes) { return at::from_blob(data, {static_cast<int64_t>(bytes)}, at::kByte); };
+  if (!first()) {
+    auto size = static_cast<int64_t>(own.size());
+    host_->send(tensor(&size, sizeof size), 0).wait();
+    if (size > 0) host_->send(tensor(said[0].data(), own.size()), 0).wait();
+    return said;
+  }
+  for (size_t i = 1; i < stages.size(); ++i) {
+    int64_t size = 0;
+    at::Tensor announced = tensor(&size, sizeof size);
+    host_->recv(announced, stages[i]).wait();
+    std::string& text = said.emplace_back(static_cast<size_t>(size), ' ');
+    at::Tensor received = tensor(text.data(), text.size());
+    if (size > 0) host_->recv(received, stages[i]).wait();
+  }
+  return said;
+}
+
 void Processes::one_of_host_first(const std::function<void()>& prepare) {
   if (!many()) return prepare();
   if (first_of_host_) prepare();

@@ -54,6 +54,8 @@ class Processes {
   double last_wait() const { return last_wait_; }  // seconds that the exchange before took: of who comes last the shortest
   int64_t of_first(int64_t value);                 // rank 0's
   bool all(bool own);
+  // In rank 0 what each stage of its pipeline says, elsewhere `own` alone.
+  std::vector<std::string> of_stages(const std::string& own);
   // `prepare` runs in one process of each host before it runs in the others, which find what it left in files.
   void one_of_host_first(const std::function<void()>& prepare);
   // Null where there is one process.

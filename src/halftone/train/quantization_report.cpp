@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <sstream>
 
 #include "halftone/base/error.h"
 #include "halftone/train/console.h"
@@ -43,8 +46,60 @@ const QuantizationFigures* first_nonfinite(const std::vector<QuantizationFigures
 QuantizationReport::QuantizationReport() : stats_(std::make_shared<QuantizationStats>()) { quantization_stats() = stats_; }
 QuantizationReport::~QuantizationReport() { quantization_stats().reset(); }
 
-void QuantizationReport::write(int64_t step, MetricsLogger& metrics) const {
-  const std::vector<QuantizationFigures> figures = stats_->read();
+std::string figures_text(const std::vector<QuantizationFigures>& figures) {
+  std::string text;
+  const auto number = [](const std::optional<double>& x) { return x ? fmt::format("{}", *x) : "-"; };
+  for (const QuantizationFigures& f : figures) {
+    text += fmt::format("{} {} {} {} {} {} {} {}\n", f.layer, f.operand, f.amax, f.nonfinite, number(f.saturated), number(f.flushed),
+                        number(f.sqnr), f.call);
+  }
+  return text;
+}
+
+std::vector<QuantizationFigures> joined_figures(const std::vector<std::string>& texts) {
+  struct Row {
+    int64_t place;  // of its block in the model
+    size_t process;
+    QuantizationFigures figures;
+  };
+  std::vector<Row> rows;
+  for (size_t process = 0; process < texts.size(); ++process) {
+    std::istringstream words(texts[process]);
+    const auto number = [&]() -> std::optional<double> {
+      std::string word;
+      words >> word;
+      if (word == "-") return std::nullopt;
+      return std::strtod(word.c_str(), nullptr);  // nan and inf, too
+    };
+    std::string layer, operand;
+    while (words >> layer >> operand) {
+      const auto* known = std::find(kWatched.begin(), kWatched.end(), operand);
+      check(known != kWatched.end(), "quantization report: unknown operand {}", operand);
+      QuantizationFigures f;
+      f.layer = layer, f.operand = *known;
+      f.amax = number().value_or(0), f.nonfinite = number().value_or(0);
+      f.saturated = number(), f.flushed = number(), f.sqnr = number();
+      words >> f.call;
+      constexpr std::string_view kBlock = "layers.";
+      const int64_t place = layer.starts_with(kBlock) ? std::strtoll(layer.c_str() + kBlock.size(), nullptr, 10) : INT64_MAX;
+      rows.push_back({place, process, std::move(f)});
+    }
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.place < b.place; });
+  // Each process counts its own calls.
+  std::vector<QuantizationFigures> all;
+  int64_t calls = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i].process != rows[i - 1].process || rows[i].figures.call != rows[i - 1].figures.call) ++calls;
+    all.push_back(rows[i].figures);
+    all.back().call = calls;
+  }
+  return all;
+}
+
+void QuantizationReport::write(int64_t step, MetricsLogger& metrics, const Gather& gather) const {
+  std::vector<QuantizationFigures> figures = stats_->read();
+  if (gather) figures = joined_figures(gather(figures_text(figures)));
   if (!figures.empty()) metrics.log_quantization(step, quantization_scalars(figures), quantization_line(step, figures));
 }
 

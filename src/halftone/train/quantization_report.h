@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,12 +16,18 @@ class QuantizationReport {
   ~QuantizationReport();
   QuantizationReport(const QuantizationReport&) = delete;
   QuantizationReport& operator=(const QuantizationReport&) = delete;
-  // Writes what was seen so far; nothing when no linear ran.
-  void write(int64_t step, MetricsLogger& metrics) const;
+  // Writes what was seen so far; nothing when no linear ran. `gather`: of several processes that have layers of one model, what all of them
+  // say where they are told of, else what is given (Processes::of_stages).
+  using Gather = std::function<std::vector<std::string>(const std::string& own)>;
+  void write(int64_t step, MetricsLogger& metrics, const Gather& gather = nullptr) const;
 
  private:
   std::shared_ptr<QuantizationStats> stats_;
 };
+
+// Figures of one process for another, and those of all in the order of the model's layers.
+std::string figures_text(const std::vector<QuantizationFigures>& figures);
+std::vector<QuantizationFigures> joined_figures(const std::vector<std::string>& texts);
 
 // quant/<layer>/<operand>/{amax,sat_frac,flushed_frac,sqnr,nonfinite}, those that exist.
 Scalars quantization_scalars(const std::vector<QuantizationFigures>& figures);

@@ -1,6 +1,7 @@
 #include "halftone/train/recompute.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "halftone/base/log.h"
 #include "halftone/ops/hardware.h"
@@ -54,17 +55,19 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config, const
 
 nn::RecomputePlan recompute_plan(nn::Model& model, const JobConfig& config, c10::Device device, const std::vector<int64_t>& own) {
   const ActivationCheckpointConfig& c = config.activation_checkpoint;
-  if (c.mode != "memory_budget") {
-    const auto blocks = static_cast<size_t>(model.blocks());
-    const nn::RecomputePlan counted = recompute_plan(c, std::vector<RecomputeCost>(own.empty() ? blocks : own.size()));
-    if (own.empty()) return counted;
-    nn::RecomputePlan plan(blocks, Recompute::none);
-    for (size_t i = 0; i < own.size(); ++i) plan[static_cast<size_t>(own[i])] = counted[i];
-    return plan;
+  std::vector<RecomputeCost> costs(static_cast<size_t>(model.blocks()));
+  if (c.mode == "memory_budget") {
+    const EstimateDevice of = estimate_device("", hardware_of(device), 0);
+    costs = recompute_costs(StepShape(model, config, of));
   }
-  const EstimateDevice of = estimate_device("", hardware_of(device), 0);
-  nn::RecomputePlan plan = StepShape(model, config, of).recompute;
-  log_info("Recomputation: {}", recompute_text(c, plan));
+  nn::RecomputePlan plan(costs.size(), Recompute::none);
+  std::vector<int64_t> blocks = own;
+  if (own.empty()) blocks.resize(plan.size()), std::iota(blocks.begin(), blocks.end(), 0);
+  std::vector<RecomputeCost> of_blocks;
+  for (const int64_t b : blocks) of_blocks.push_back(costs[static_cast<size_t>(b)]);
+  const nn::RecomputePlan counted = recompute_plan(c, of_blocks);
+  for (size_t i = 0; i < blocks.size(); ++i) plan[static_cast<size_t>(blocks[i])] = counted[i];
+  if (c.mode == "memory_budget") log_info("Recomputation: {}", recompute_text(c, counted));
   return plan;
 }
 

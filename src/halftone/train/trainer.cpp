@@ -222,7 +222,9 @@ bool Trainer::train_step(int64_t step) {
   const double factor = schedule_->factor(progress_.last_epoch);
   if (store_) store_->before_update();
   engine_->update(factor, guard_.loss_limit());
-  if (quantization) quantization->write(step, metrics_->logger());  // before a step that is not finite may end the run
+  if (quantization) {  // before a step that is not finite may end the run
+    quantization->write(step, metrics_->logger(), [this](const std::string& own) { return processes_.of_stages(own); });
+  }
   quantization.reset();
   int64_t tokens = 0;
   for (const MicroBatch& b : *batches) tokens += b.input.tokens.numel();
