@@ -13,7 +13,7 @@ namespace {
 using Options = std::vector<std::string>;
 
 constexpr double kRecipe = 1e-3;  // step 1 of low precision
-const std::string kForced = "--debug.moe_force_load_balance";
+const std::string kForced = "--debug.moe_force_load_balance", kWidths2 = "--parallelism.expert_tensor_parallel_degree=2";
 
 Options scheme(const char* name) {
   return {std::string("--quantize.scheme=") + name, "--quantize.targets=Linear", "--quantize.targets=GroupedExperts"};
@@ -38,6 +38,12 @@ void PrintTo(const ExpertsCase& c, std::ostream* out) { *out << c.name; }
 
 const std::vector<ExpertsCase>& cases() {
   const std::string two = ranks(2), replicas = "--parallelism.data_parallel_replicate_degree=2";
+  const Options cut = {two, kTensor2, kWidths2};
+  const auto with = [](Options options, const std::string& more) {
+    options.push_back(more);
+    return options;
+  };
+  const nlohmann::json one_expert = {{"num_experts", 1}, {"experts_per_token", 1}}, wide = {{"expert_ffn_dim", 64}};
   static const std::vector<ExpertsCase> all = {
       {"qwen3_moe", 2, "qwen3_moe", {two}},
       {"deepseek_v3", 2, "deepseek_v3", {two}},
@@ -67,17 +73,31 @@ const std::vector<ExpertsCase>& cases() {
       {"tensor_alone", 2, "deepseek_v3", {kTensor2}, {{"route_aux_loss", 0.1}, {"route_z_loss", 0.01}, {"balance", 0.01}}, kFloat32, 6},
       {"tensor_alone_int8", 2, "qwen3_moe", {kTensor2}, {{"expert_ffn_dim", 64}}, scheme("int8"), 3, 1, kRecipe, 2e-2},
       {"tensor_whole_sequences", 2, "deepseek_v3", {two, kTensor2, "--parallelism.enable_sequence_parallel=false"}, {}, kFloat32, 6},
+      {"parts_of_experts", 2, "qwen3_moe", {}, one_expert, kFloat32, 6},
+      {"parts_of_experts_3", 3, "gpt_oss", {}, one_expert, kFloat32, 6},  // two of an expert, and a process without
       {"fsdp_tensor", 4, "deepseek_v3", {two, kTensor2}},
+      {"cut_qwen3_moe", 4, "qwen3_moe", cut},
+      {"cut_deepseek_v3", 4, "deepseek_v3", cut},
+      {"cut_gpt_oss", 4, "gpt_oss", cut},
+      {"cut_passes", 4, "gpt_oss", with(cut, "--activation_checkpoint.mode=full"), {}, kFloat32, 6, 3},
+      {"cut_losses", 4, "deepseek_v3", cut, {{"route_aux_loss", 0.1}, {"route_z_loss", 0.01}, {"balance", 0.01}}, kFloat32, 6},
+      {"cut_whole_sequences", 4, "gpt_oss", with(cut, "--parallelism.enable_sequence_parallel=false"), {}, kFloat32, 6},
+      {"cut_capacity", 4, "gpt_oss", with(cut, capacity(2)), {}, kFloat32, 6},
+      {"cut_codes", 4, "deepseek_v3", with(with(cut, dispatch("mxfp8")), capacity(2)), {}, kFloat32, 6, 1, 1e-2, 5e-2},
+      {"cut_fp8_rowwise", 4, "gpt_oss", cut, wide, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
+      {"cut_mxfp4", 4, "qwen3_moe", cut, wide, scheme("mxfp4"), 3, 1, kRecipe, 5e-2},
       {"fsdp_tensor_all_ranks", 4, "qwen3_moe", {ranks(4), kTensor2}},
       {"fsdp_4", 4, "deepseek_v3", {two}},
       {"all_ranks", 4, "qwen3_moe", {ranks(4)}},
       {"hsdp", 4, "gpt_oss", {two, replicas}},
       {"hsdp_passes", 4, "qwen3_moe", {two, replicas}, {}, kFloat32, 20, 3},
-      {"empty_shards", 4, "qwen3_moe", {two}, {{"num_experts", 2}, {"experts_per_token", 1}}},
+      {"parts_of_own_experts", 4, "qwen3_moe", {two}, {{"num_experts", 2}, {"experts_per_token", 1}}},
       {"recomputed_4", 4, "deepseek_v3", {two, "--activation_checkpoint.mode=full"}, {}, kFloat32, 10, 3},
       {"capacity_4", 4, "gpt_oss", {two, capacity(2)}},
       {"fp8_rowwise_4", 4, "deepseek_v3", {two}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
       {"eight", 8, "qwen3_moe", {ranks(4), replicas}, {{"num_experts", 8}}, kFloat32, 5},
+      {"cut_eight", 8, "gpt_oss", cut, {{"num_experts", 2}}, kFloat32, 5},  // and these parts in two
+      {"cut_pipeline", 8, "deepseek_v3", with(cut, "--parallelism.pipeline_parallel_degree=2"), {}, kFloat32, 5, 4},
   };
   return all;
 }

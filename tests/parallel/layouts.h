@@ -139,8 +139,8 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
   for (const nn::Parameter* p : one.store().parameters()) whole[p->fqn] = p;
   for (const nn::Parameter* own : engine.store().parameters()) {
     at::Tensor expected = whole.at(own->fqn)->values();
-    for (const nn::DimPart& part : own->parts) expected = expected.narrow(part.dim, part.first, own->shape[static_cast<size_t>(part.dim)]);
-    expected = expected.narrow(0, own->first_row(), own->local_shape()[0]);
+    const std::vector<int64_t> first = own->first(), local = own->local_shape();
+    for (size_t d = 0; d < local.size(); ++d) expected = expected.narrow(static_cast<int64_t>(d), first[d], local[d]);
     check(at::equal(own->values(), expected), "{}: {} begins with other weights than in one process", layout.name, own->fqn);
   }
   return train(engine, steps, mesh.coordinate(rank.rank, "batch"), mesh.size("batch"), layout);

@@ -140,7 +140,9 @@ MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"],
           "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]}
 if EVERY:  # parallel_test has each of them, in one process a rank
     MESHES |= {"cp": ["--parallelism.context_parallel_degree=2"], "ep": [*EXPERTS, "--parallelism.expert_parallel_degree=2"],
-               "tp of experts": [*EXPERTS, "--parallelism.tensor_parallel_degree=2"]}
+               "tp of experts": [*EXPERTS, "--parallelism.tensor_parallel_degree=2"],
+               "ep, tp of experts": [*EXPERTS, "--parallelism.expert_parallel_degree=2", "--parallelism.tensor_parallel_degree=2",
+                                     "--parallelism.expert_tensor_parallel_degree=2"]}
 
 
 def on_meshes(work):
@@ -155,16 +157,16 @@ def on_meshes(work):
             finish(one.start(1) + begun.start(1), 0)
             alone[str(model)] = one, begun
         one, begun = alone[str(model)]
-        run = Run(work, name, *every, *options, steps=8)
-        run(2)
+        run, world = Run(work, name, *every, *options, steps=8), 4 if name.startswith("ep, tp") else 2
+        run(world)
         worst = close(run.losses(), {s: l for s, l in one.losses().items() if s <= 8}, 1e-5, name)
         close(run.losses("validate"), {s: l for s, l in one.losses("validate").items() if s <= 8}, 1e-5, f"{name}: validation")
-        print(f"{name}: losses of 2 processes within {worst:.1e} of one's")
-        for world, saved, more in [(1, run, model), (2, begun, options)]:
-            resumed = Run(work, f"{name} then {world}", *every, *more)
+        print(f"{name}: losses of {world} processes within {worst:.1e} of one's")
+        for then, saved, more in [(1, run, model), (world, begun, options)]:
+            resumed = Run(work, f"{name} then {then}", *every, *more)
             shutil.copytree(saved.folder, resumed.folder)
-            resumed(world)
-            close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if world == 1 else 'one'}, read on {name if world == 2 else 'one'}")
+            resumed(then)
+            close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if then == 1 else 'one'}, read on {name if then == world else 'one'}")
     # The report of quantisation is of all stages, in the order of the layers.
     reports = []
     for name, world, options in [("report of one", 1, []), ("report of pp", 2, MESHES["pp"])]:

@@ -162,7 +162,32 @@ TEST(EstimateMesh, ExpertsAreSharedOut) {
   // Whole experts take rows of tp's share of the tokens.
   const Estimate mixed = estimated({"--parallelism.expert_parallel_degree=4", "--parallelism.tensor_parallel_degree=2"}, 4);
   EXPECT_DOUBLE_EQ(bytes_of(mixed, "ep", "all-to-all", "tokens and results"), 0.75 * 8 * 2 * 2 * 256 * 8 * 256 * 2);
+  // Halves of experts take rows of all tokens.
+  const Estimate cut = estimated(
+      {"--parallelism.expert_parallel_degree=2", "--parallelism.tensor_parallel_degree=2", "--parallelism.expert_tensor_parallel_degree=2"},
+      4);
+  EXPECT_DOUBLE_EQ(bytes_of(cut, "ep", "all-to-all", "tokens and results"), 0.5 * 8 * 2 * 2 * 512 * 8 * 256 * 2);
+  EXPECT_EQ(bytes_of(cut, "efsdp", "all-gather", "weights"), 0);
   EXPECT_THROW(estimated({"--parallelism.expert_parallel_degree=3"}, 3), Error);
+}
+
+// More processes than experts have parts of one.
+TEST(EstimateMesh, SharesOfExpertsAreEven) {
+  nn::Parameter p;
+  p.shape = {4, 96, 8};
+  RankPart part;
+  const auto held = [&](int64_t shards) {
+    part.fsdp = shards;
+    EXPECT_DOUBLE_EQ(part.moved(p), static_cast<double>(shards) * part.held(p)) << shards;
+    return part.held(p);
+  };
+  EXPECT_EQ(held(2), 2 * 96 * 8);
+  EXPECT_EQ(held(4), 96 * 8);
+  EXPECT_EQ(held(6), 96 * 8);  // two have none
+  EXPECT_EQ(held(12), 32 * 8);
+  p.row_block = 32;
+  EXPECT_EQ(held(8), 96 * 8);   // no half of an expert has whole blocks
+  EXPECT_EQ(held(16), 32 * 8);  // a third
 }
 
 TEST(EstimateMesh, SharesAddUpToTheModel) {

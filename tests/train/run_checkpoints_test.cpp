@@ -214,28 +214,28 @@ TEST(RunCheckpoints, ReplicasShareTheWriting) {
 // As if the parameters were cut in `count` shards, of which this process holds one.
 void cut(Engine& engine, int64_t index, int64_t count) {
   for (nn::Parameter* p : engine.store().parameters()) {
-    const int64_t most = (p->shape[0] + count - 1) / count, first = std::min(index * most, p->shape[0]);
-    p->shard = nn::RowShard{first, std::min(most, p->shape[0] - first), most};
-    p->master = p->master.narrow(0, first, p->shard->rows);
+    p->shard = nn::share_of(*p, {count, index});
+    p->master = p->master.view(p->row_shape()).narrow(0, p->shard->first, p->shard->rows);
   }
 }
 
-TEST(RunState, ShardsAreSavedAndRestored) {
+void save_and_restore_shards(std::vector<std::string> options) {
   const SmallRuns runs;
+  options.emplace_back("--training.steps=50");
   constexpr int64_t kShards = 5;
-  Parts whole(runs, "whole", {"--training.steps=50"});
+  Parts whole(runs, "whole", options);
   whole.engine.initialize(), whole.checkpoints.save(false);
   std::vector<std::unique_ptr<Parts>> ranks;
   std::vector<std::thread> saves;
   for (int64_t rank = 0; rank < kShards; ++rank) {
     const CheckpointRanks place{.rank = rank, .world = kShards};
-    ranks.push_back(std::make_unique<Parts>(runs, "shards", std::vector<std::string>{"--training.steps=50"}, at::kCPU, place));
+    ranks.push_back(std::make_unique<Parts>(runs, "shards", options, at::kCPU, place));
     Parts& p = *ranks.back();
     cut(p.engine, rank, kShards);
     restore_model(p.engine, whole.store->open(0));
     for (size_t i = 0; const nn::Parameter* w : whole.engine.store().parameters()) {
       const nn::Parameter& shard = *p.engine.store().parameters()[i++];
-      EXPECT_TRUE(at::equal(shard.master, w->master.narrow(0, shard.first_row(), shard.shard->rows))) << w->fqn;
+      EXPECT_TRUE(at::equal(shard.master, w->master.view(shard.row_shape()).narrow(0, shard.shard->first, shard.shard->rows))) << w->fqn;
     }
     saves.emplace_back(
         [&p, place] { p.store->save(collect_state(p.engine, p.progress, nlohmann::json::object(), p.config, true, place)); });
@@ -245,6 +245,13 @@ TEST(RunState, ShardsAreSavedAndRestored) {
   for (const nn::Parameter* w : whole.engine.store().parameters()) EXPECT_TRUE(at::equal(saved.read(w->fqn), w->master)) << w->fqn;
   ranks[1]->engine.store().parameters()[0]->shape[0] += 1;
   expect_error([&] { restore_model(ranks[1]->engine, saved); }, "has shape [2048, 32], expected [2049, 32]");
+}
+
+TEST(RunState, ShardsAreSavedAndRestored) { save_and_restore_shards({}); }
+// Halves of two experts, and a process without.
+TEST(RunState, PartsOfExpertsAreSavedAndRestored) {
+  save_and_restore_shards({"--model.name=qwen3_moe", "--model.overrides.num_experts=2", "--model.overrides.experts_per_token=1",
+                           "--model.overrides.expert_ffn_dim=64"});
 }
 
 TEST(RunCheckpoints, AModelAloneIsNoStepToGoOnFrom) {

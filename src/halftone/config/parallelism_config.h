@@ -32,6 +32,9 @@ struct ParallelismConfig {
   bool enable_fsdp_symm_mem = false;
   std::optional<std::string> context_parallel_ptrr_mask_key;
 
+  // The processes of tp share the widths of experts out; else each has experts of its own, or there is one.
+  bool cuts_experts() const { return expert_parallel_degree == 1 || expert_tensor_parallel_degree == tensor_parallel_degree; }
+
   static void fields(auto& self, auto&& field) {
     field("data_parallel_replicate_degree", self.data_parallel_replicate_degree, "replicas: DDP if the shard degree is 1, else HSDP",
           {.min = 1});

@@ -125,7 +125,7 @@ void check_parallelism(const JobConfig& j, const RuleContext& c) {
   } else if (shard >= 1) {
     check_batch(j, c, replicate * shard);
   }
-  rule(c, ep == 1 || etp == 1 || etp == tp, {"parallelism.expert_tensor_parallel_degree", "parallelism.tensor_parallel_degree"},
+  rule(c, etp == 1 || etp == tp, {"parallelism.expert_tensor_parallel_degree", "parallelism.tensor_parallel_degree"},
        "parallelism.expert_tensor_parallel_degree must be 1 or parallelism.tensor_parallel_degree, found {} and {}", etp, tp);
 
   const int64_t chunks = tp * cp * (cp > 1 && p.context_parallel_load_balancer ? 2 : 1);

@@ -11,6 +11,7 @@ struct Groups {
   comm::Communicator* context = nullptr;  // places of a row (cp)
   comm::Communicator* experts = nullptr;  // experts (ep)
   bool sequence_shards = true;            // between blocks each process of `tensor` has an equal share of the tokens; else all of them
+  bool cuts_experts = true;               // `tensor` has the widths of experts, too; else its processes have experts of their own
   double expert_capacity = 0;             // of what a process sends to each of `experts` (ops/expert_exchange.h)
   OperandSpec expert_format;              // in which it sends tokens
   bool split_loss = true;                 // logits stay with the processes of `tensor` that have made them

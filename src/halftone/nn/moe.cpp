@@ -60,8 +60,8 @@ at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor,
   return out;
 }
 
-// Where all processes of the tensor group have the same tokens: those that this one sends to the experts of others, and with what the
-// others bring back. Else it has tokens of its own.
+// Where the processes of the tensor group have whole experts, and all have the same tokens: those that this one sends to the experts of
+// others, and with what the others bring back. Else it has tokens of its own.
 at::Tensor own_share(const at::Tensor& x, const Groups& g) {
   if (g.tensor == nullptr || g.sequence_shards) return x;
   const int64_t n = x.size(0) / g.tensor->size();
@@ -101,7 +101,12 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
         r.name, fqn());
   check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
   gate_up_.recipe = down_.recipe = r, deosc_ = recipe.deosc;
-  for (Parameter* p : weights_) p->codes_alone = r.reads_weight_codes_alone();
+  // Who looks for oscillations needs all that one scale is of.
+  const bool of_whole = r.w_forward.granularity == Granularity::tensor || r.w_forward.two_level == TwoLevel::tensor;
+  for (Parameter* p : weights_) {
+    p->codes_alone = r.reads_weight_codes_alone();
+    p->row_block = deosc_.step > 0 && of_whole ? p->shape[1] : r.weight_rows();
+  }
 }
 
 void GroupedExperts::split(int64_t index, int64_t processes) {
@@ -142,7 +147,7 @@ MoE::MoE(const Shape& s, Init in, Init up, Init out)
 at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   const Range range("{}", fqn());
   const Groups& g = info.groups;
-  if (g.experts != nullptr) {
+  if (!g.cuts_experts) {
     const at::Tensor y = with_others(routed(own_share(x, g), info), g);
     return shared_ != nullptr ? y + leave((*shared_)(enter(x, g), info.step), g) : y;
   }
@@ -164,7 +169,7 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   const Groups& g = info.groups;
   if (g.experts != nullptr) exchange = plan_exchange(rows, expert, *g.experts, g.expert_capacity, g.expert_format);
   // Each process of the tensor group routes the same tokens, and has some columns of every expert.
-  const bool alike = g.tensor != nullptr && g.experts == nullptr;
+  const bool alike = g.tensor != nullptr && g.cuts_experts;
   if (info.counts && load_.defined() && (!alike || g.first_of_tensor()))
     count(scores.detach(), rows, exchange ? exchange->dropped : at::Tensor());
 

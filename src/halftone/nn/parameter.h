@@ -17,10 +17,11 @@ struct Init {
   double cut = 0;  // truncated_normal: absolute values beyond it do not occur
 };
 
-// The rows (dim 0) of a parameter that a process holds when the processes of a group share it out.
+// The rows of a parameter that a process holds when the processes of a group share it out.
 struct RowShard {
   int64_t first = 0, rows = 0;  // the last processes may have none
   int64_t most = 0;             // of any process; collectives move as many
+  int64_t pieces = 1;           // into which dim 1 of each row (dim 0), an expert, is cut: they are the rows then
 };
 
 // What this process's layers compute with of a dimension of the model's parameter (tensor and expert parallelism).
@@ -33,14 +34,15 @@ struct DimPart {
 struct Parameter {
   std::string name;  // inside its module
   std::string fqn;
-  std::string unit;            // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
-  int64_t block = -1;          // Module::block
-  std::vector<int64_t> shape;  // of what this process's layers compute with
-  std::vector<DimPart> parts;  // of the model's parameter; none: all of it
-  bool expert = false;         // of routed experts that processes have parts of: shared out in a domain of its own
-  bool summed = false;         // computed with by all processes of the tensor group, each of which has a part of its gradient
+  std::string unit;                    // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
+  int64_t block = -1;                  // Module::block
+  std::vector<int64_t> shape;          // of what this process's layers compute with
+  std::vector<DimPart> parts;          // of the model's parameter; none: all of it
+  bool expert = false;                 // of routed experts that processes have parts of: shared out in a domain of its own
+  bool shared_by_tensor_group = true;  // all of its processes hold the same
+  bool summed = false;                 // by them, each of which computes with it and has a part of its gradient
   Init init;
-  int64_t row_block = 1;          // a shard begins at a multiple: the rows of a quantiser's block
+  int64_t row_block = 1;          // a shard begins at a multiple: the rows of a quantiser's block; of experts inside of one
   std::optional<RowShard> shard;  // none: this process holds all of it
   int64_t offset = 0;             // of what it holds in its unit's flat buffers, in elements
   at::Tensor master;              // storage dtype, of the shard, view into its unit's flat buffer; undefined for a stored weight
@@ -66,16 +68,22 @@ struct Parameter {
   // Of the elements that this process holds among those of the model's, by which draws are counted: their places, where they are whole
   // rows of it; else places that are no other process's.
   int64_t first_index() const;
-  bool shared_by_tensor_group() const { return parts.empty(); }  // all of its processes hold the same
-  int64_t first_row() const { return shard ? shard->first : 0; }
+  // `shape` by the rows that shards are cut from.
+  std::vector<int64_t> row_shape() const {
+    std::vector<int64_t> rows = shape;
+    if (shard && shard->pieces > 1) rows[0] *= shard->pieces, rows[1] /= shard->pieces;
+    return rows;
+  }
+  int64_t row_length() const { return numel() / row_shape()[0]; }
   // Of what this process holds.
   std::vector<int64_t> local_shape() const {
-    std::vector<int64_t> local = shape;
+    std::vector<int64_t> local = row_shape();
     if (shard) local[0] = shard->rows;
     return local;
   }
-  int64_t held() const { return shape[0] > 0 ? local_shape()[0] * (numel() / shape[0]) : 0; }  // elements of them
-  StoredWeight* stored() const { return shard ? stored_shard.get() : weight.stored.get(); }    // null for other weights
+  std::vector<int64_t> first() const;                                                        // its place in the model's
+  int64_t held() const { return numel() > 0 ? local_shape()[0] * row_length() : 0; }         // elements of it
+  StoredWeight* stored() const { return shard ? stored_shard.get() : weight.stored.get(); }  // null for other weights
   // Its numbers, of the shard: the master, or those that a stored weight's codes stand for, in fp32.
   at::Tensor values() const;
   // The tensors that make up what this process holds of it, as checkpoints name them: the master, or {fqn}, {fqn}_scale and {fqn}_zero of a

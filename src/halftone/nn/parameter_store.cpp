@@ -12,17 +12,12 @@
 namespace halftone::nn {
 namespace {
 
-int64_t row_length(const Parameter& p) { return p.numel() / p.shape[0]; }
-
-// Draws of the elements of the model's parameter that `values` are: its rows from p.first_row() on.
+// Draws of the elements of the model's parameter that `values` are.
 void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
   const double cut = p.init.kind == Init::Kind::normal ? 0 : p.init.cut;
-  const std::vector<int64_t> whole = p.whole_shape();
-  const bool rows_alone = std::all_of(p.parts.begin(), p.parts.end(), [](const DimPart& part) { return part.dim == 0; });
-  int64_t first_row = p.first_row(), row = 1;
-  for (size_t d = 1; d < whole.size(); ++d) row *= whole[d];
-  for (const DimPart& part : p.parts) first_row += part.dim == 0 ? part.first : 0;
-  if (rows_alone) return fill_normal(values, key, p.init.std, cut, first_row * row);
+  const std::vector<int64_t> whole = p.whole_shape(), local = p.local_shape(), first = p.first();
+  const int64_t row = p.whole_numel() / whole[0];
+  if (std::equal(whole.begin() + 1, whole.end(), local.begin() + 1)) return fill_normal(values, key, p.init.std, cut, first[0] * row);
   // Of whole rows, a few MiB of them at a time.
   constexpr int64_t kElements = 1 << 20;
   const int64_t rows = values.size(0), step = std::max<int64_t>(1, kElements / row);
@@ -30,9 +25,8 @@ void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
     std::vector<int64_t> shape = whole;
     shape[0] = std::min(step, rows - r);
     at::Tensor drawn = at::empty(shape, values.options());
-    fill_normal(drawn, key, p.init.std, cut, (first_row + r) * row);
-    for (const DimPart& part : p.parts)
-      if (part.dim > 0) drawn = drawn.narrow(part.dim, part.first, p.shape[static_cast<size_t>(part.dim)]);
+    fill_normal(drawn, key, p.init.std, cut, (first[0] + r) * row);
+    for (size_t d = 1; d < whole.size(); ++d) drawn = drawn.narrow(static_cast<int64_t>(d), first[d], local[d]);
     values.narrow(0, r, shape[0]).copy_(drawn);
   }
 }
@@ -45,9 +39,14 @@ bool reads_copy(const Parameter& p, const StorageOptions& o) {
 }  // namespace
 
 RowShard share_of(const Parameter& p, const Shards& shards) {
-  const int64_t rows = p.shape[0], blocks = (rows + p.row_block - 1) / p.row_block;
   RowShard s;
-  s.most = (blocks + shards.count - 1) / shards.count * p.row_block;
+  const bool experts = p.shape.size() == 3;
+  if (experts && p.shape[0] < shards.count) {
+    s.pieces = shards.count / p.shape[0];
+    while (s.pieces > 1 && p.shape[1] % (s.pieces * p.row_block) != 0) --s.pieces;
+  }
+  const int64_t rows = p.shape[0] * s.pieces, block = experts ? 1 : p.row_block, blocks = (rows + block - 1) / block;
+  s.most = (blocks + shards.count - 1) / shards.count * block;
   s.first = std::min(rows, shards.index * s.most), s.rows = std::min(rows - s.first, s.most);
   return s;
 }
@@ -64,11 +63,19 @@ int64_t Parameter::whole_numel() const {
 }
 
 int64_t Parameter::first_index() const {
-  const std::vector<int64_t> whole = whole_shape();
-  const int64_t row = whole_numel() / whole[0], rows = local_shape()[0];
-  int64_t index = first_row() * row;
-  for (const DimPart& part : parts) index += part.dim == 0 ? part.first * row : rows * row / part.whole * part.first;
+  const int64_t row = whole_numel() / whole_shape()[0], of_shard = row / (shard ? shard->pieces : 1), rows = local_shape()[0];
+  int64_t index = shard ? shard->first * of_shard : 0;
+  for (const DimPart& part : parts) index += part.dim == 0 ? part.first * row : rows * of_shard * part.first / part.whole;
   return index;
+}
+
+std::vector<int64_t> Parameter::first() const {
+  std::vector<int64_t> place(shape.size(), 0);
+  for (const DimPart& part : parts) place[static_cast<size_t>(part.dim)] += part.first;
+  if (!shard) return place;
+  place[0] += shard->first / shard->pieces;
+  if (shard->pieces > 1) place[1] += shard->first % shard->pieces * row_shape()[1];
+  return place;
 }
 
 at::Tensor Parameter::values() const {
@@ -102,7 +109,7 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
 }
 
 void ParameterStore::materialize(Unit& unit, const StorageOptions& options) {
-  const auto room = [](const Parameter& p) { return p.shard ? p.shard->most * row_length(p) : p.numel(); };
+  const auto room = [](const Parameter& p) { return p.shard ? p.shard->most * p.row_length() : p.numel(); };
   const auto buffer = [&](int64_t n, at::ScalarType type) {
     return at::zeros({n}, at::TensorOptions().device(options.device).dtype(type));
   };
@@ -120,7 +127,7 @@ void ParameterStore::materialize(Unit& unit, const StorageOptions& options) {
   for (Parameter* p : unit.parameters) {
     p->offset = offset;
     const std::vector<int64_t> shape = p->local_shape();
-    const int64_t held = shape[0] * row_length(*p);
+    const int64_t held = p->held();
     const auto cut = [&](const at::Tensor& t) { return t.narrow(0, offset, held).view(shape); };
     if (empty) p->weight.value = buffer(1, options.compute).expand(p->shape).detach();
     if (stored) {

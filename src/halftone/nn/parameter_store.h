@@ -16,7 +16,7 @@ struct Shards {
   int64_t count = 1, index = 0;
 };
 
-// Equal shares of whole row blocks: the last ones may be smaller, or empty.
+// Equal shares of whole row blocks: the last ones may be smaller, or empty. Experts are cut where there are more processes than experts.
 RowShard share_of(const Parameter& p, const Shards& shards);
 
 // Parameters start on a 64-byte boundary of every buffer, whatever its element size: a place is so many elements long.

@@ -1,7 +1,6 @@
 #include "halftone/nn/split.h"
 
 #include <algorithm>
-#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/nn/moe.h"
@@ -22,7 +21,7 @@ class Cutter {
   explicit Cutter(const TensorPart& part) : part_(part), ranks_(part.ranks), rank_(part.rank) {}
 
   void cut(Parameter& p, int64_t dim, bool uneven = false) {
-    done_.insert(&p);
+    p.shared_by_tensor_group = false;
     if (p.numel() == 0) return;  // of a tied head
     int64_t& size = p.shape.at(static_cast<size_t>(dim));
     check(uneven || size % ranks_ == 0, "parallelism.tensor_parallel_degree: {} processes do not divide the {} {} of {}; take a divisor",
@@ -61,15 +60,12 @@ class Cutter {
 
   void cut(GroupedExperts& experts, std::span<const SplitRule> rules) {
     for (Parameter* w : experts.weights()) {
-      if (w->expert) return;  // each process has experts of its own
       const SplitRule* rule = rule_for(w->fqn, rules);
       if (rule != nullptr) cut(*w, rule->dim);
       require_blocks(experts, w->shape[2], w->shape[1]);
     }
     if (rank_ > 0) experts.drop_bias();
   }
-
-  bool done(const Parameter& p) const { return done_.contains(&p); }
 
  private:
   void require_blocks(const QuantizableLayer& layer, int64_t k, int64_t n) const {
@@ -81,7 +77,6 @@ class Cutter {
 
   const TensorPart& part_;
   const int64_t ranks_, rank_;
-  std::set<const Parameter*> done_;
 };
 
 }  // namespace
@@ -93,10 +88,11 @@ void split(Module& model, std::span<const SplitRule> rules, const TensorPart& pa
     auto* linear = dynamic_cast<Linear*>(&m);
     const SplitRule* rule = linear != nullptr ? rule_for(m.fqn(), rules) : nullptr;
     if (rule != nullptr) cutter.cut(*linear, *rule);
-    if (auto* experts = dynamic_cast<GroupedExperts*>(&m)) cutter.cut(*experts, rules);
+    if (auto* experts = dynamic_cast<GroupedExperts*>(&m); experts != nullptr && part.cuts_experts) cutter.cut(*experts, rules);
   });
   model.for_each_parameter([&](Parameter& p) {
-    if (cutter.done(p) || p.buffer || p.expert) return;
+    if (p.expert && !part.cuts_experts) p.shared_by_tensor_group = false;  // each process has experts of its own
+    if (p.buffer || !p.shared_by_tensor_group) return;
     const SplitRule* rule = rule_for(p.fqn, rules);
     if (rule != nullptr && rule->dim != kOfStream) return cutter.cut(p, rule->dim, rule->uneven);
     p.summed = rule == nullptr || p.added || part.sequence_shards;

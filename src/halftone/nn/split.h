@@ -21,10 +21,11 @@ inline constexpr int64_t kOfStream = -1;
 // A process of those that share a model's widths out.
 struct TensorPart {
   int64_t ranks = 1, rank = 0;
-  bool sequence_shards = true;
-  comm::Communicator* processes = nullptr;  // null: for a model that only its shapes are asked of
+  bool sequence_shards = true, cuts_experts = true;  // as in Groups
+  comm::Communicator* processes = nullptr;           // null: for a model that only its shapes are asked of
   static TensorPart of(const Groups& g) {
-    return g.tensor == nullptr ? TensorPart() : TensorPart{g.tensor->size(), g.tensor->index(), g.sequence_shards, g.tensor};
+    return g.tensor == nullptr ? TensorPart()
+                               : TensorPart{g.tensor->size(), g.tensor->index(), g.sequence_shards, g.cuts_experts, g.tensor};
   }
 };
 

@@ -15,9 +15,9 @@ namespace {
 using nn::padded;  // what is adjacent in the store is here
 
 // Elements of a parameter with every shard in the room of the largest.
-int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most * (p.numel() / p.shape[0]); }
+int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most * p.row_length(); }
 
-bool is_even(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most == p.shape[0]; }
+bool is_even(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most == p.row_shape()[0]; }
 
 }  // namespace
 
@@ -118,9 +118,9 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
       const int64_t all = room(*p, shards), own = all / shards;
       // {what a collective moves, the rows of it that there are}
       const auto place = [&, shards = shards](const at::Tensor& flat, Places& at) {
-        std::vector<int64_t> shape = p->shape;
+        std::vector<int64_t> shape = p->row_shape();
+        const at::Tensor rows = flat.narrow(0, at.next, p->numel()).view(shape);
         shape[0] = shards * p->shard->most;
-        const at::Tensor rows = flat.narrow(0, at.next, p->numel()).view(p->shape);
         at.next += padded(p->numel());
         if (is_even(*p, shards)) return std::pair(rows, rows);
         const at::Tensor moved = flat.narrow(0, at.uneven, all).view(shape);
@@ -142,15 +142,15 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
         const auto [moved, rows] = place(group.slot->weights, weight_at);
         group.whole.push_back(moved);
         group.parts.push_back(held.narrow(0, p->offset, own));
-        if (!moved.is_same(rows)) group.uneven_weights.emplace_back(moved.narrow(0, 0, p->shape[0]), rows);
-        p->weight.value = rows.detach();
+        if (!moved.is_same(rows)) group.uneven_weights.emplace_back(moved.narrow(0, 0, rows.size(0)), rows);
+        p->weight.value = rows.view(p->shape).detach();
       }
       if (!storage.trainable) continue;
       const auto [moved, rows] = place(group.slot->gradients, gradient_at);
       group.full_gradients.push_back(moved);
       group.gradients.push_back(unit->flat.grad.narrow(0, p->offset, own));
       if (!moved.is_same(rows)) group.uneven_gradients.emplace_back(moved, rows);
-      p->weight.grad = rows;
+      p->weight.grad = rows.view(p->shape);
       p->weight.value.set_requires_grad(true);
     }
   }

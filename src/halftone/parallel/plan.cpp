@@ -10,6 +10,7 @@ Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& 
   tensor_ = open("tp"), context_ = open("cp"), experts_ = open("ep");
   groups_.tensor = tensor_.get(), groups_.context = context_.get(), groups_.experts = experts_.get();
   groups_.sequence_shards = parallelism.enable_sequence_parallel, groups_.split_loss = !parallelism.disable_loss_parallel;
+  groups_.cuts_experts = parallelism.cuts_experts();
   groups_.expert_capacity = parallelism.expert_parallel_capacity;
   const std::string& format = parallelism.expert_parallel_dispatch_dtype;
   if (!format.empty()) groups_.expert_format = find_linear_recipe(format == "mxfp8" ? "mxfp8_e4m3" : format)->x_forward;
@@ -47,7 +48,7 @@ std::vector<at::Tensor> Plan::counted_gradients(const nn::ParameterStore& store)
       if (end > first) gradients.push_back(unit.flat.grad.narrow(0, first, end - first));
     };
     for (const nn::Parameter* p : unit.parameters) {
-      if (!p->shared_by_tensor_group()) {
+      if (!p->shared_by_tensor_group) {
         end = p->offset + p->held();
         continue;
       }

@@ -404,7 +404,7 @@ std::vector<std::string_view> Engine::holders(const nn::Parameter& p) const {
   if (options_.plan == nullptr) return {"world"};
   std::vector<std::string_view> axes = {"dp_replicate"};
   if (!p.shard) axes.emplace_back(p.expert ? "efsdp" : "fsdp");
-  if (p.shared_by_tensor_group()) axes.emplace_back("tp");
+  if (p.shared_by_tensor_group) axes.emplace_back("tp");
   return axes;
 }
 

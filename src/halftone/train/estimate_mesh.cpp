@@ -21,9 +21,11 @@ constexpr double kNvLink = 370e9, kInfiniBand = 45e9;
 // A hop of a ring, in seconds (hwLat of NCCL's tuning.cc, protocol Simple).
 constexpr double kNvLinkHop = 3.4e-6, kInfiniBandHop = 14e-6;
 
-double row_length(const nn::Parameter& p) { return static_cast<double>(p.numel()) / static_cast<double>(p.shape[0]); }
-
-int64_t most_rows(const nn::Parameter& p, int64_t shards) { return nn::share_of(p, {shards, 0}).most; }
+// As the first of so many processes that share it out has it.
+nn::Parameter first_shard(nn::Parameter p, int64_t shards) {
+  if (shards > 1 && p.numel() > 0) p.shard = nn::share_of(p, {shards, 0});
+  return p;
+}
 
 int64_t on_first_node(const std::vector<int64_t>& ranks) {
   return std::count_if(ranks.begin(), ranks.end(), [&](int64_t r) { return r / kGpusOfNode == ranks.front() / kGpusOfNode; });
@@ -56,26 +58,23 @@ int64_t RankPart::stage_of(int64_t unit) const {
 
 int64_t RankPart::shards_of(const nn::Parameter& p) const { return p.buffer ? 1 : p.expert ? efsdp : fsdp; }
 
-double RankPart::held(const nn::Parameter& p) const {
-  const int64_t shards = shards_of(p);
-  if (shards == 1 || p.numel() == 0) return static_cast<double>(p.numel());
-  return static_cast<double>(std::min(p.shape[0], most_rows(p, shards))) * row_length(p);
-}
+double RankPart::held(const nn::Parameter& p) const { return static_cast<double>(first_shard(p, shards_of(p)).held()); }
 
 double RankPart::moved(const nn::Parameter& p) const {
   const int64_t shards = shards_of(p);
-  return shards == 1 || p.numel() == 0 ? 0 : static_cast<double>(shards * most_rows(p, shards)) * row_length(p);
+  const nn::Parameter first = first_shard(p, shards);
+  return first.shard ? static_cast<double>(shards * first.shard->most) * static_cast<double>(first.row_length()) : 0;
 }
 
 StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mesh(config.parallelism, world) {
   const ParallelismConfig& p = config.parallelism;
   const TrainingConfig& t = config.training;
   RankPart all;
-  all.tp = mesh.size("tp"), all.cp = mesh.size("cp"), all.pp = mesh.size("pp"), all.ep = mesh.size("ep"), all.etp = mesh.size("etp");
+  all.tp = mesh.size("tp"), all.cp = mesh.size("cp"), all.pp = mesh.size("pp"), all.ep = mesh.size("ep");
   all.fsdp = mesh.size("fsdp"), all.efsdp = all.ep > 1 ? mesh.size("efsdp") : all.fsdp, all.replicas = mesh.size("dp_replicate");
   all.batch = mesh.size("batch"), all.layers = layers;
   all.sequence = p.enable_sequence_parallel ? all.tp : 1;
-  all.cuts_experts = all.tp > 1 && (all.ep == 1 || all.etp == all.tp);
+  all.cuts_experts = p.cuts_experts();
   all.reshard = parallel::reshards(p);
   parts.assign(static_cast<size_t>(all.pp), all);
   if (all.pp == 1) return;
@@ -99,20 +98,7 @@ void cut_model(nn::Model& model, const RankPart& part) {
         "parallelism.pipeline_parallel_degree = {}: the model's head reads the embedding's weights (tied), which are of another stage",
         part.pp);
   if (part.ep > 1) nn::split_experts(model, 0, part.ep);
-  split_tensors(model, {part.tp, 0, part.sequence > 1});
-  if (part.ep == 1 || !part.cuts_experts) return;
-  model.for_each_module([&](nn::Module& m) {
-    auto* experts = dynamic_cast<nn::GroupedExperts*>(&m);
-    if (experts == nullptr) return;
-    for (nn::Parameter* p : experts->weights()) {  // widths, as in kDecoderSplits
-      const int64_t dim = p == experts->weights()[1] ? 2 : 1;
-      int64_t& size = p->shape[static_cast<size_t>(dim)];
-      check(size % part.etp == 0, "parallelism.expert_tensor_parallel_degree: {} processes do not divide the {} columns of {}", part.etp,
-            size, p->fqn);
-      p->parts.push_back({dim, 0, size});
-      size /= part.etp;
-    }
-  });
+  split_tensors(model, {part.tp, 0, part.sequence > 1, part.cuts_experts});
 }
 
 Link link_of(const std::vector<int64_t>& ranks) {
@@ -165,10 +151,8 @@ std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
     const std::string block = fmt::format("layers.{}.", p.block);
     if (name.starts_with(block)) name = "layers.*." + name.substr(block.size());
     if (!told.insert(name).second) return;
-    std::vector<int64_t> shard = p.shape;
-    if (const int64_t shards = m.parts[0].shards_of(p); shards > 1) shard[0] = std::min(p.shape[0], most_rows(p, shards));
-    lines.push_back(
-        fmt::format("  {:<42} {:>20} {:>18} {:>18}", name, shape_text(p.whole_shape()), shape_text(p.shape), shape_text(shard)));
+    lines.push_back(fmt::format("  {:<42} {:>20} {:>18} {:>18}", name, shape_text(p.whole_shape()), shape_text(p.shape),
+                                shape_text(first_shard(p, m.parts[0].shards_of(p)).local_shape())));
   });
   return lines;
 }

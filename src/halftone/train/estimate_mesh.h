@@ -17,12 +17,12 @@ class Model;
 // What one process has of a step. One alone has everything.
 struct RankPart {
   int64_t rank = 0, stage_rank = 0;  // of the job, along pp
-  int64_t tp = 1, cp = 1, pp = 1, ep = 1, etp = 1, fsdp = 1, efsdp = 1, replicas = 1;
-  int64_t batch = 1;          // processes with rows of their own
-  int64_t sequence = 1;       // processes among which the tokens are shared out between blocks
-  int64_t layers = 0;         // of the model
-  bool reshard = true;        // weights are gathered for each pass (ZeRO-3)
-  bool cuts_experts = false;  // over tp, as a feed-forward
+  int64_t tp = 1, cp = 1, pp = 1, ep = 1, fsdp = 1, efsdp = 1, replicas = 1;
+  int64_t batch = 1;         // processes with rows of their own
+  int64_t sequence = 1;      // processes among which the tokens are shared out between blocks
+  int64_t layers = 0;        // of the model
+  bool reshard = true;       // weights are gathered for each pass (ZeRO-3)
+  bool cuts_experts = true;  // ParallelismConfig::cuts_experts
   std::vector<int64_t> stage_numbers;
   std::vector<parallel::StageUnits> stages;  // none: the whole model
   int64_t all_stages = 1;

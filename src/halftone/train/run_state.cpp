@@ -60,14 +60,14 @@ namespace {
 NamedTensor part_of(const nn::Parameter& p, const std::string& name, const at::Tensor& tensor) {
   NamedTensor part{name, tensor};
   if (!p.shard && p.parts.empty()) return part;
-  part.shape = tensor.sizes().vec(), part.offset.assign(part.shape.size(), 0);
-  if (p.shard) part.shape[0] = p.shape[0], part.offset[0] = p.first_row();
-  for (const nn::DimPart& d : p.parts) {
-    const auto dim = static_cast<size_t>(d.dim);
-    if (dim >= part.shape.size()) continue;  // the scales of rows
+  const std::vector<int64_t> whole = p.whole_shape(), local = p.local_shape();
+  part.shape = tensor.sizes().vec(), part.offset = p.first();
+  part.offset.resize(part.shape.size());  // the scales of rows
+  part.shape[0] = whole[0];
+  for (size_t d = 1; d < part.shape.size(); ++d) {
     // Packed codes and scales of blocks have fewer columns than the parameter.
-    const int64_t size = p.shape[dim], have = part.shape[dim];
-    part.offset[dim] += d.first * have / size, part.shape[dim] = d.whole * have / size;
+    const int64_t have = part.shape[d];
+    part.offset[d] = part.offset[d] * have / local[d], part.shape[d] = whole[d] * have / local[d];
   }
   return part;
 }

@@ -15,9 +15,6 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
     if (set) problems.emplace_back(message);
   };
   const ParallelismConfig& p = c.parallelism;
-  refuse(p.expert_parallel_degree > 1 && p.expert_tensor_parallel_degree > 1,
-         "parallelism.expert_tensor_parallel_degree, parallelism.expert_parallel_degree: this build does not cut experts that it shares "
-         "out; set the first to 1");
   refuse(processes == 1 && (p.data_parallel_replicate_degree > 1 || p.data_parallel_shard_degree > 1 || p.context_parallel_degree > 1 ||
                             p.pipeline_parallel_degree > 1),
          "parallelism.*_degree: this is one process; start as many as the degrees make (torchrun --no-python "
