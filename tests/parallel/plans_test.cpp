@@ -12,9 +12,12 @@ namespace {
 
 void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
 
+const std::string kAsync = "--parallelism.enable_async_tensor_parallel";
+
 const std::vector<PlanCase>& plans() {
   static const std::vector<PlanCase> all = {
       {"tp", 2, "llama3", {kTensor2}},
+      {"tp_async", 2, "llama3", {kTensor2, kAsync}},
       {"tp_without_sequence_shards", 2, "llama3", {kTensor2, "--parallelism.enable_sequence_parallel=false"}},
       {"tp_gathered_loss", 2, "llama3", {kTensor2, "--parallelism.disable_loss_parallel"}},
       {"tp_recomputed", 2, "llama3", {kTensor2, "--activation_checkpoint.mode=selective"}},
@@ -34,6 +37,7 @@ const std::vector<PlanCase>& plans() {
       {"fsdp_tp", 4, "llama3", {kTensor2}},
       {"fsdp_tp_latent", 4, "deepseek_v3", {kTensor2}},
       {"tp_experts", 2, "gpt_oss", {kTensor2}},
+      {"pp_tp_async_latent", 4, "deepseek_v3", {kPipeline2, kTensor2, kAsync, kZeroBubble}, kFloat32, 20, 4},
       {"cp_ep", 2, "deepseek_v3", {kContext2, degree("expert", 2)}},
       {"cp_tp", 4, "gpt_oss", {kContext2, kTensor2}},
       {"pp_cp", 4, "llama3", {kPipeline2, kContext2}, kFloat32, 20, 4},
@@ -61,6 +65,7 @@ const std::map<std::string, PlanCase>& meshes_of_recipes() {
       {"pp", {"pp", 2, "llama3", {kPipeline2}, {}, 2, 2}},
       {"ep", {"ep", 2, "qwen3_moe", {degree("expert", 2)}}},
       {"fsdp_tp", {"fsdp_tp", 4, "llama3", {kTensor2}}},
+      {"async_tp", {"async_tp", 2, "llama3", {kTensor2, kAsync}}},
   };
   return all;
 }
@@ -91,7 +96,7 @@ TEST_P(RecipesOnMeshesDistributed, Train) {
   setenv(kPlan, GetParam().c_str(), 1);
   expect_success("recipes on a mesh", meshes_of_recipes().at(GetParam()).world);
 }
-INSTANTIATE_TEST_SUITE_P(All, RecipesOnMeshesDistributed, testing::Values("tp", "cp", "pp", "ep", "fsdp_tp"));
+INSTANTIATE_TEST_SUITE_P(All, RecipesOnMeshesDistributed, testing::Values("tp", "cp", "pp", "ep", "fsdp_tp", "async_tp"));
 
 std::vector<PlanCase> of_worlds(int64_t least, int64_t most) {
   std::vector<PlanCase> some;

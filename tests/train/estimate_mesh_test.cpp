@@ -91,6 +91,13 @@ TEST(EstimateMesh, BytesOfTensorParallelism) {
   const Estimate whole = on({"--parallelism.tensor_parallel_degree=2", "--parallelism.enable_sequence_parallel=false"}, 2);
   EXPECT_DOUBLE_EQ(bytes_of(whole, "tp", "all-reduce", "partial sums, whole rows"), 2 * rows);
   EXPECT_GT(ms_of(e, "waits for tp"), 0);  // of all of it
+  const Estimate parts = on({"--parallelism.tensor_parallel_degree=2", "--parallelism.enable_async_tensor_parallel"}, 2);
+  EXPECT_LT(ms_of(parts, "waits for tp"), ms_of(e, "waits for tp"));
+  EXPECT_GT(ms_of(parts, "waits for tp"), ms_of(e, "waits for tp") / 2);
+  // A byte in forward gathers of blocks, and the rows once more for the weights' gradients.
+  const Estimate codes = on({"--parallelism.tensor_parallel_degree=2", "--quantize.scheme=fp8_rowwise"}, 2);
+  EXPECT_DOUBLE_EQ(bytes_of(codes, "tp", "all-gather", "rows of all tokens"), rows - 1024 * 4 * 2 * 64 / 2.0);
+  EXPECT_DOUBLE_EQ(bytes_of(codes, "tp", "all-gather", "rows for gradients of weights"), 1024 * 4 * 2 * 128 / 2.0);
 }
 
 // Keys and values of 2 heads of 16 each, of rows of 512 tokens.

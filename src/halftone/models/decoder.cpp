@@ -117,7 +117,7 @@ nn::Stream DecoderBlock::operator()(const nn::Stream& in, const nn::SequenceInfo
   auto [residual, h] = attention_norm(in.x, in.branch, attention_readers());
   std::tie(residual, h) = ffn_norm(residual, latent ? (*latent)(h, info) : (*attention)(h, info), ffn_readers());
   if (moe != nullptr) return {residual, (*moe)(h, info)};
-  return {residual, nn::leave((*feed_forward)(nn::enter(h, info.groups), info.step), info.groups)};
+  return {residual, (*feed_forward)(h, info.step, info.groups)};
 }
 
 Decoder::Decoder(const DecoderConfig& config)

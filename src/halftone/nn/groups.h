@@ -2,6 +2,7 @@
 #include "halftone/comm/communicator.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/ops/activation.h"
+#include "halftone/ops/row_exchange.h"
 
 namespace halftone::nn {
 
@@ -14,6 +15,7 @@ struct Groups {
   bool cuts_experts = true;               // `tensor` has the widths of experts, too; else its processes have experts of their own
   double expert_capacity = 0;             // of what a process sends to each of `experts` (ops/expert_exchange.h)
   OperandSpec expert_format;              // in which it sends tokens
+  bool in_parts = false;                  // products on `sequence_shards` run beside what of these is under way
   bool split_loss = true;                 // logits stay with the processes of `tensor` that have made them
 
   bool first_of_tensor() const { return tensor == nullptr || tensor->index() == 0; }
@@ -23,5 +25,9 @@ struct Groups {
 // and its share of the sum of what the processes have computed in parts.
 Activation enter(const Activation& x, const Groups& groups);
 at::Tensor leave(const at::Tensor& partial, const Groups& groups);
+// The same as a part of the product behind or before it, where a product of the recipe can: linears are given these, and then neither enter
+// nor leave is called. Else without processes.
+enum class Way { in, out };
+RowShares row_shares(Way way, const LinearRecipe& recipe, const Groups& groups);
 
 }  // namespace halftone::nn

@@ -30,6 +30,12 @@ at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step, a
   return has_side() ? y + side(x, step) : y;
 }
 
+at::Tensor Linear::leave(const Activation& x, const StepContext& step, const Groups& groups) {
+  const RowShares shares = has_norm() || has_side() ? RowShares() : row_shares(Way::out, recipe(), groups);
+  if (shares.output != nullptr) return linear(x, fused_, step, at::ScalarType::Undefined, shares);
+  return nn::leave((*this)(x, step), groups);
+}
+
 void Linear::tie(Parameter& owner) {
   fused_.weights = {&owner.weight};
   owner_ = &owner;
@@ -118,6 +124,16 @@ at::Tensor Siblings::operator()(const Activation& x, const StepContext& step) {
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
 }
 
+at::Tensor Siblings::enter(const Activation& x, const StepContext& step, const Groups& groups) {
+  regroup();
+  const Linear& first = *parts_.front().linears.front();
+  if (parts_.size() == 1 && !first.has_norm() && !first.has_side()) {
+    const RowShares shares = row_shares(Way::in, first.recipe(), groups);
+    if (shares.input != nullptr) return linear(x, parts_.front().fused, step, at::ScalarType::Undefined, shares);
+  }
+  return (*this)(nn::enter(x, groups), step);
+}
+
 std::shared_ptr<GradientAmax> Siblings::gradient_amax() const { return parts_.size() == 1 ? parts_.front().fused.dy_amax : nullptr; }
 
 void Siblings::regroup() {
@@ -195,11 +211,10 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.context = info.context;
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
-  const at::Tensor qkv = qkv_(enter(x, info.groups), info.step);
-  return leave(wo_(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
+  const at::Tensor qkv = qkv_.enter(x, info.step, info.groups);
+  return wo_.leave(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
                                : causal_attention(qkv, args, info.step.saves.get()),
-                   info.step),
-               info.groups);
+                   info.step, info.groups);
 }
 
 FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias)
@@ -208,11 +223,13 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init d
       w2_(add<Linear>("w2", hidden, dim, down, bias)),
       gate_up_({&w1_, &w3_}) {}
 
-at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step) {
+at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step, const Groups& groups) {
   const Range range("{}", fqn());
-  const at::Tensor gu = gate_up_(x, step);
-  if (!w2_.has_norm() && !w2_.has_side()) return swiglu_linear(gu, w2_.fused(), step, gate_up_.gradient_amax());
-  return w2_(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step);
+  const at::Tensor gu = gate_up_.enter(x, step, groups);
+  if (w2_.has_norm() || w2_.has_side()) return w2_.leave(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step, groups);
+  const RowShares shares = row_shares(Way::out, w2_.recipe(), groups);
+  const at::Tensor y = swiglu_linear(gu, w2_.fused(), step, gate_up_.gradient_amax(), shares);
+  return shares.output != nullptr ? y : leave(y, groups);
 }
 
 }  // namespace halftone::nn

@@ -24,6 +24,8 @@ class Linear : public QuantizableLayer {
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
   // out: dtype of y; undefined: x's own.
   at::Tensor operator()(const Activation& x_tk, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined);
+  // This process's rows of the sum of what the processes' layers write.
+  at::Tensor leave(const Activation& x_tk, const StepContext& step, const Groups& groups);
 
   std::string_view kind() const override { return "Linear"; }
   int64_t in_features() const override { return read().shape[1]; }
@@ -65,6 +67,7 @@ class Siblings {
  public:
   Siblings(std::initializer_list<Linear*> linears) : linears_(linears) {}
   at::Tensor operator()(const Activation& x_tk, const StepContext& step);
+  at::Tensor enter(const Activation& x_td, const StepContext& step, const Groups& groups);  // of all rows, from this process's
   const std::vector<Linear*>& linears() const { return linears_; }
   // Where the op that reads all outputs puts the largest magnitudes of their gradients; null where nothing reads those. After a
   // first call.
@@ -165,12 +168,12 @@ class Attention : public Module {
   Siblings qkv_;
 };
 
-// w2(silu(w1 x) * w3 x).
+// w2(silu(w1 x) * w3 x). With groups: of all rows, from this process's rows to these of the sum.
 class FeedForward : public Module {
  public:
   FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
-  at::Tensor operator()(const Activation& x_td, const StepContext& step);
+  at::Tensor operator()(const Activation& x_td, const StepContext& step, const Groups& groups = {});
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
   Linear& output() { return w2_; }
 

@@ -149,7 +149,7 @@ at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   const Groups& g = info.groups;
   if (!g.cuts_experts) {
     const at::Tensor y = with_others(routed(own_share(x, g), info), g);
-    return shared_ != nullptr ? y + leave((*shared_)(enter(x, g), info.step), g) : y;
+    return shared_ != nullptr ? y + (*shared_)(x, info.step, g) : y;
   }
   const Activation all = enter(x, g);
   const at::Tensor y = routed(all, info);

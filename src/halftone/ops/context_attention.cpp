@@ -15,6 +15,7 @@
 #include "halftone/ops/attention_core.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/context_rows.h"
+#include "halftone/ops/row_exchange.h"
 
 namespace halftone {
 namespace {
@@ -50,15 +51,6 @@ at::Tensor gathered(const at::Tensor& rows, const ContextRows& context) {
   return context.in_order(parts);
 }
 
-// To the next process, and from the one before into `to`.
-comm::Pending turn(const at::Tensor& rows, at::Tensor& to, comm::Communicator& ranks) {
-  const int64_t n = ranks.size(), tokens = rows.size(0) * rows.size(1);
-  std::vector<int64_t> sent(static_cast<size_t>(n)), received(static_cast<size_t>(n));
-  sent[static_cast<size_t>((ranks.index() + 1) % n)] = received[static_cast<size_t>((ranks.index() + n - 1) % n)] = tokens;
-  at::Tensor out = to.view({tokens, -1});
-  return ranks.all_to_all(out, rows.view({tokens, -1}), received, sent);
-}
-
 // Calls use(keys and values at hand, whose they are) with those of this process first, while the next ones are on their way.
 template <class Use>
 void go_round(const at::Tensor& own, comm::Communicator& ranks, Use&& use) {
@@ -66,7 +58,7 @@ void go_round(const at::Tensor& own, comm::Communicator& ranks, Use&& use) {
   for (int64_t step = 0; step < ranks.size(); ++step) {
     at::Tensor next;
     std::optional<comm::Pending> pending;
-    if (step + 1 < ranks.size()) next = at::empty_like(held), pending.emplace(turn(held, next, ranks));
+    if (step + 1 < ranks.size()) next = at::empty_like(held), pending.emplace(shift(held, next, 1, ranks));
     use(held, (ranks.index() + ranks.size() - step) % ranks.size());
     if (pending) pending->wait();
     held = next;
@@ -161,7 +153,7 @@ aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const 
       for (const Call& c : context.calls(holder, a.window)) run(c, KeysAndValues(held, s.k, s.v), dq, KeysAndValues(d_held, s.k, s.v));
       if (pending) pending->wait(), d_held.add_(d_own);
       sum = d_held;
-      pending.emplace(turn(sum, d_own, ranks));
+      pending.emplace(shift(sum, d_own, 1, ranks));
     });
     pending->wait();
   }

@@ -22,6 +22,7 @@
 #include "halftone/ops/quantization_stats.h"
 #include "halftone/ops/saves.h"
 #include "halftone/ops/weight_source.h"
+#include "halftone/quantize/operand_shape.h"
 #include "halftone/quantize/panels.h"
 
 namespace halftone {
@@ -85,7 +86,8 @@ class Call {
         x_type_(x.scalar_type()),
         device_(x.device().type()),
         context_(o.step),
-        tokens_(x.size(0)),
+        shares_(o.shares),
+        tokens_(x.size(0) * (shares_.input != nullptr ? shares_.input->size() : 1)),
         requests_(name(), r_, x.device(), context_, o.step.first_row + o.first_row, tokens_),
         joins_(joins(x, fused)),
         joins_forward_(joins_ && o.step.saves == nullptr),
@@ -98,51 +100,98 @@ class Call {
     if (tokens_ == 0) return y;
     PreparedWeights& p = prepared();
     if (!passing_) make_forward(p, o.keep);
-    const Operand rows = quantize_input(input, o.keep && any(fused_.weights, trainable));
+    const bool keep = o.keep && any(fused_.weights, trainable);
+    std::optional<GatheredRows> coming;
+    std::optional<ScatteredSum> going;
+    const Operand rows = shares_.input != nullptr ? gather_input(input, keep, coming) : quantize_input(input, keep);
     if (!o.product) return y;
-    const std::vector<Span> parts = forward_spans();
-    for (size_t i = 0; i < parts.size(); ++i) {
-      const Span& s = parts[i];
+    if (shares_.output != nullptr) going.emplace(y, shares_, *shares_.output);
+    const std::vector<RowPart> parts = parts_of(coming, going);
+    const std::vector<Span> spans = forward_spans();
+    const auto multiply_part = [&](size_t i, const RowPart& part) {
+      const Span& s = spans[i];
       ProductOptions options;
       if (p.bias.defined()) options.bias = p.bias.narrow(0, s.n0, s.n);
-      const at::Tensor part = y.narrow(1, s.n0, s.n);
-      const auto compute = [&] {
-        make_forward(p, o.keep);
-        run(kForward, rows, p.forward[i], part, options);
-      };
-      if (context_.saves) {
-        context_.saves->product(part, compute);
-      } else {
-        compute();
+      if (coming) coming->wait(part);
+      make_forward(p, o.keep);
+      run(kForward, rows_of(rows, part.first, part.rows), p.forward[i], part.of(y.narrow(1, s.n0, s.n)), options);
+      if (going && i + 1 == spans.size()) going->send(part);
+    };
+    if (context_.saves) {
+      for (size_t i = 0; i < spans.size(); ++i) {
+        context_.saves->product(y.narrow(1, spans[i].n0, spans[i].n), [&] {
+          for (const RowPart& part : parts) multiply_part(i, part);
+        });
+      }
+    } else {
+      for (const RowPart& part : parts) {
+        for (size_t i = 0; i < spans.size(); ++i) multiply_part(i, part);
       }
     }
     if (passing_) p.forward.clear();
-    return y;
+    if (coming) coming->wait();
+    if (keep && coming && !r_.x_forward.quantized()) {
+      const CopyRequest columns = x_columns(CopyUse::kept);
+      x_ = quantize(rows.values, nullptr, &columns).transposed;
+    }
+    if (!going) return y;
+    for (const RowPart& part : parts) going->send(part);
+    return going->sum();
   }
 
-  at::Tensor dgrad(const Activation& gradient, bool want_dx) {
+  at::Tensor dgrad(const Activation& given, bool want_dx) {
+    std::optional<GatheredRows> coming;
+    std::optional<ScatteredSum> going;
+    Activation gradient = given;
+    dy_.clear(), dy_type_ = given.value.scalar_type();
+    if (shares_.output != nullptr) {
+      gradient.amax = whole_amax(given, gradient_request(0), *shares_.output);  // ahead of the rows
+      coming.emplace(std::vector{given.value}, shares_, *shares_.output);
+      gradient.value = coming->whole().front();
+      if (!shares_.in_parts) coming->wait(), coming.reset();
+    }
     const at::Tensor& dy = gradient.value;
-    dy_.clear(), dy_type_ = dy.scalar_type();
     at::Tensor dx;
-    if (want_dx) dx = at::empty({dy.size(0), fused_.in_features()}, dy.options());
+    if (want_dx) dx = at::empty({tokens_, fused_.in_features()}, dy.options());
     if (tokens_ == 0) return dx;
+    if (x_rows_.defined() && !(context_.gradients && context_.gradients->later)) gather_again();
     if (any(fused_.biases, trainable)) bias_dy_ = dy;
     const std::vector<Span> of_wgrad = wgrad_spans();
     if (want_dx) {
+      if (shares_.input != nullptr) going.emplace(dx, shares_, *shares_.input);
       PreparedWeights& p = dgrad_weights();
-      const bool one_read = p.dgrad_spans == of_wgrad;
-      for (size_t i = 0; i < p.dgrad.size(); ++i) {
-        OperandCopies copies = quantize_gradient(gradient, p.dgrad_spans[i], true, one_read);
+      const bool one_read = !coming && p.dgrad_spans == of_wgrad;
+      const std::vector<RowPart> parts = parts_of(coming, going);
+      std::vector<Operand> made;  // of all rows, where these are there
+      const auto left = [&](size_t i, const RowPart& part) {
+        const Span& s = p.dgrad_spans[i];
+        if (coming) {
+          coming->wait(part);
+          return dgrad_rows(quantize_gradient({part.of(dy), gradient.amax}, s, true, false, part.first).row, s);
+        }
+        if (i < made.size()) return rows_of(made[i], part.first, part.rows);
+        OperandCopies copies = quantize_gradient(gradient, s, true, one_read);
         if (one_read) dy_.push_back(std::move(copies.transposed));
-        ProductOptions options;
-        options.accumulate = i > 0;
-        run(kDgrad, dgrad_rows(std::move(copies.row), p.dgrad_spans[i]), p.dgrad[i], dx, options);
+        Operand whole = dgrad_rows(std::move(copies.row), s);
+        if (parts.size() == 1) return whole;
+        made.push_back(std::move(whole));
+        return rows_of(made[i], part.first, part.rows);
+      };
+      for (const RowPart& part : parts) {
+        for (size_t i = 0; i < p.dgrad.size(); ++i) {
+          ProductOptions options;
+          options.accumulate = i > 0;
+          run(kDgrad, left(i, part), p.dgrad[i], part.of(dx), options);
+        }
+        if (going) going->send(part);
       }
       if (passing_) p.dgrad.clear();
     }
-    if (!dy_.empty()) return dx;
-    for (const Span& s : of_wgrad) dy_.push_back(quantize_gradient(gradient, s, false, true).transposed);
-    return dx;
+    if (coming) coming->wait();
+    if (dy_.empty()) {
+      for (const Span& s : of_wgrad) dy_.push_back(quantize_gradient(gradient, s, false, true).transposed);
+    }
+    return going ? going->sum() : dx;
   }
 
   void wgrad() {
@@ -199,10 +248,50 @@ class Call {
     return spans(joins_ && !r_.dy_wgrad.stochastic && joined(fused_.weights, &Weight::grad).defined());
   }
 
+  // In the order of what comes or goes.
+  std::vector<RowPart> parts_of(const std::optional<GatheredRows>& coming, const std::optional<ScatteredSum>& going) const {
+    return coming ? coming->parts() : going ? going->parts() : std::vector<RowPart>{{0, 0, tokens_}};
+  }
+  // The largest magnitude among all processes' rows, where the copy has a scale of it.
+  static at::Tensor whole_amax(const Activation& own, const CopyRequest& r, comm::Communicator& ranks) {
+    QuantizedCopy copy;
+    copy.spec = r.spec, copy.form = r.form;
+    if (!r.spec.quantized() || !uses_tensor_amax(copy)) return {};
+    at::Tensor amax = own.amax.defined() ? own.amax.clone() : own.value.abs().max().to(at::kFloat).view({1}).view(at::kInt);
+    ranks.all_reduce(amax, comm::Reduce::max).wait();
+    return amax;
+  }
+
+  CopyRequest input_request() const {
+    const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights.front()->value.scalar_type());
+    return requests_.of_rows(r_.x_forward, r_.w_forward, hp, name(), "x.fwd");
+  }
+  // X of all processes as the forward product reads it, or as codes of that. `coming`: what travels.
+  Operand gather_input(const Activation& input, bool keep, std::optional<GatheredRows>& coming) {
+    CopyRequest row = input_request();
+    row.rounding.first_row += shares_.input->index() * input.value.size(0);
+    if (row.spec.quantized() && !is_fold(row.form)) {
+      row.packed = row.spec.element == Element::e2m1 || row.spec.element == Element::int4;
+      row.codes = !row.packed, row.form = ValueForm::none, row.block_scales = true;
+    }
+    const at::Tensor amax = whole_amax(input, row, *shares_.input);
+    Operand o = quantize(input.value, &row, nullptr, amax).row;
+    const std::vector<at::Tensor*> tensors = tensors_of_rows(o);
+    std::vector<at::Tensor> own;
+    for (const at::Tensor* t : tensors) own.push_back(*t);
+    coming.emplace(own, shares_, *shares_.input);
+    for (size_t i = 0; i < tensors.size(); ++i) *tensors[i] = coming->whole()[i];
+    o.rows = tokens_;
+    makes_x_again_ = keep && row.spec.quantized() && !wgrad_reads_forward_codes(r_);
+    if (makes_x_again_) x_rows_ = input.value, x_amax_ = amax;
+    if (keep && wgrad_reads_forward_codes(r_)) x_ = o;
+    return o;
+  }
+  void gather_again() { x_coming_.emplace(std::vector{std::exchange(x_rows_, at::Tensor())}, RowShares{}, *shares_.input); }
+
   // X as the forward product reads it; keeps what wgrad will need.
   Operand quantize_input(const Activation& input, bool keep) {
-    const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights.front()->value.scalar_type());
-    const CopyRequest row = requests_.of_rows(r_.x_forward, r_.w_forward, hp, name(), "x.fwd");
+    const CopyRequest row = input_request();
     const bool codes = wgrad_reads_forward_codes(r_);
     makes_x_again_ = keep && !codes && x_again_;
     if (makes_x_again_) x_amax_ = input.amax, keep = false;
@@ -213,23 +302,34 @@ class Call {
     return std::move(copies.row);
   }
   CopyRequest x_columns(CopyUse use) const { return requests_.of_tokens(r_.x_wgrad, r_.dy_wgrad, x_type_, use, name(), x_wgrad_role(r_)); }
-  Operand wgrad_input() const {
+  at::Tensor input_again() {
+    if (shares_.input == nullptr) return x_again_();
+    if (x_rows_.defined()) gather_again();
+    x_coming_->wait();
+    const at::Tensor x = x_coming_->whole().front();
+    x_coming_.reset();
+    return x;
+  }
+  Operand wgrad_input() {
     if (makes_x_again_) {  // draws and signs go by name, role and place: they are those that a copy of the forward pass would have
       const CopyRequest columns = x_columns(CopyUse::columns);
-      return quantize(x_again_(), nullptr, &columns, x_amax_).transposed;
+      return quantize(input_again(), nullptr, &columns, x_amax_).transposed;
     }
     if (!x_.defined() || !wgrad_reads_forward_codes(r_)) return x_;
     return plain_operand(decode(x_, gemm::Decode::everything, dy_type_), true);
   }
 
-  OperandCopies quantize_gradient(const Activation& gradient, const Span& s, bool row, bool columns) const {
+  CopyRequest gradient_request(size_t weight) const {
+    const Weight& w = *fused_.weights[weight];
+    const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
+    return requests_.of_rows(r_.dy_dgrad, r_.w_dgrad, hp, w.name, "dy.dgrad");
+  }
+  // Of rows from `first` on.
+  OperandCopies quantize_gradient(const Activation& gradient, const Span& s, bool row, bool columns, int64_t first = 0) const {
     const Weight& w = *fused_.weights[s.first];
     columns = columns && w.trainable();
     CopyRequest a, b;
-    if (row) {
-      const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
-      a = requests_.of_rows(r_.dy_dgrad, r_.w_dgrad, hp, w.name, "dy.dgrad");
-    }
+    if (row) a = gradient_request(s.first), a.rounding.first_row += first;
     if (columns) {
       const at::ScalarType hp = hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_);
       b = requests_.of_tokens(r_.dy_wgrad, r_.x_wgrad, hp, CopyUse::columns, w.name, dy_wgrad_role(r_));
@@ -345,15 +445,17 @@ class Call {
   const at::ScalarType x_type_;
   const c10::DeviceType device_;
   const StepContext context_;
+  const RowShares shares_;
   const int64_t tokens_;
   const OperandRequests requests_;
   const bool joins_, joins_forward_;  // saves are of each weight's product
   const bool passing_;                // copies of weights go when a product has read them
   const std::function<at::Tensor()> x_again_;
   bool makes_x_again_ = false;
-  at::Tensor x_amax_;        // where it does
-  Operand x_;                // for wgrad, else
-  std::vector<Operand> dy_;  // of every product of wgrad, between the parts of backward
+  at::Tensor x_rows_, x_amax_;            // where it does; this process's rows of a shared X
+  std::optional<GatheredRows> x_coming_;  // these and the others'
+  Operand x_;                             // for wgrad, else
+  std::vector<Operand> dy_;               // of every product of wgrad, between the parts of backward
   at::ScalarType dy_type_{};
   at::Tensor bias_dy_;
 };
@@ -374,6 +476,13 @@ void FusedLinears::gradients_ready() {
   }
 }
 
+bool can_share_rows(const LinearRecipe& r) {
+  return std::ranges::all_of(std::array{r.x_forward, r.dy_dgrad}, [](const OperandSpec& s) {
+    const bool other_statistic = s.granularity == Granularity::tensor && (s.element == Element::int4 || s.element == Element::ternary);
+    return s.granularity != Granularity::tile && s.hadamard == 0 && !other_statistic;
+  });
+}
+
 LinearCall linear_call(const at::Tensor& x_in, FusedLinears& fused, const LinearOptions& asked) {
   const at::Tensor x = row_major(x_in);
   const auto& stats = quantization_stats();
@@ -389,7 +498,7 @@ LinearCall linear_call(const at::Tensor& x_in, FusedLinears& fused, const Linear
   return result;
 }
 
-at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContext& step, at::ScalarType out) {
+at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContext& step, at::ScalarType out, const RowShares& shares) {
   const at::Tensor& x = input.value;
   check(x.dim() >= 1 && x.size(-1) == fused.in_features(), "{}: expected an input of [tokens, {}], found {}", fused.weights.front()->name,
         fused.in_features(), fmt::join(x.sizes(), " x "));
@@ -397,7 +506,7 @@ at::Tensor linear(const Activation& input, FusedLinears& fused, const StepContex
   for (const Weight* w : fused.weights) inputs.push_back(w->value);
   LinearOptions options;
   options.step = step, options.keep = records(inputs);
-  options.out = out == at::ScalarType::Undefined ? x.scalar_type() : out, options.x_amax = input.amax;
+  options.out = out == at::ScalarType::Undefined ? x.scalar_type() : out, options.x_amax = input.amax, options.shares = shares;
   if (input.kept) options.x_again = [rows = x.detach().reshape({-1, x.size(-1)})] { return rows; };
   const int64_t n = fused.out_features();
   std::vector<int64_t> shape = x.sizes().vec();

@@ -8,6 +8,7 @@
 
 #include "halftone/formats/recipe.h"
 #include "halftone/ops/activation.h"
+#include "halftone/ops/row_exchange.h"
 #include "halftone/ops/weight.h"
 
 namespace halftone {
@@ -35,7 +36,12 @@ struct FusedLinears {
 
 // Y[..., sum N_i] = X[..., K] . [W_0; W_1; ...]^T + [b_0, b_1, ...]. Operands and rounding by `recipe` (numerics.md
 // section 7); backward returns dX in X's dtype and adds each dW_i and db_i to its weight's fp32 gradient. Y in X's dtype or in `out`.
-at::Tensor linear(const Activation& x, FusedLinears& fused, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined);
+at::Tensor linear(const Activation& x, FusedLinears& fused, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined,
+                  const RowShares& shares = {});
+
+// Whether products of the recipe may share rows: what is quantised along rows has scales of these, or of the tensor's largest magnitude,
+// so that codes are those of the whole.
+bool can_share_rows(const LinearRecipe& recipe);
 
 // The same without autograd, on X[T, K].
 struct LinearOptions {
@@ -47,7 +53,10 @@ struct LinearOptions {
   // Makes X again from what its producer keeps anyway: unless wgrad reads the codes of the forward product, nothing of X is kept then, and
   // wgrad quantises it again. Called in wgrad, at most once.
   std::function<at::Tensor()> x_again{};
-  at::Tensor y{};       // where y is written, [T, sum N_i] with unit column stride; undefined: in memory of its own
+  at::Tensor y{};  // where y is written, [T, sum N_i] with unit column stride; undefined: in memory of its own
+  // X and dX, or Y and dY, are this process's rows of them. Of a shared X codes travel where the forward product reads these; for wgrad, if
+  // it does not read them, X itself comes once more in the backward pass, and between the passes nothing but this process's rows is kept.
+  RowShares shares{};
   bool product = true;  // false: y is not formed, for a backward pass whose forward pass was another call
 };
 struct LinearCall {

@@ -151,6 +151,23 @@ Operand plain_operand(const at::Tensor& x, bool transposed) {
   return o;
 }
 
+std::vector<at::Tensor*> tensors_of_rows(Operand& o) {
+  std::vector<at::Tensor*> tensors = {&o.codes, &o.packed, &o.macro, &o.values};
+  if (o.spec.granularity != Granularity::tensor) tensors.push_back(&o.scales), tensors.push_back(&o.zeros);
+  if (o.form == ValueForm::fold_e4m3) tensors.push_back(&o.fold_scale);
+  std::erase_if(tensors, [](const at::Tensor* t) { return !t->defined(); });
+  return tensors;
+}
+
+Operand rows_of(Operand o, int64_t first, int64_t rows) {
+  if (rows == o.rows) return o;
+  check(!o.panels.defined() && !o.values_transposed && o.groups == 0 && o.spec.granularity != Granularity::tile,
+        "rows of {}: expected a copy along rows", o);
+  for (at::Tensor* t : tensors_of_rows(o)) *t = t->narrow(0, first, rows);
+  o.rows = rows;
+  return o;
+}
+
 std::string form_text(const Operand& o) {
   if (o.panels.defined()) return o.panel_type == DType::s8 ? "int8 panels" : o.panel_type == DType::f32 ? "fp32 panels" : "bf16 panels";
   if (!o.spec.quantized()) return "numbers as they lie";

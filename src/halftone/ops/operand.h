@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "halftone/gemm/decode.h"
 #include "halftone/quantize/operand.h"
@@ -56,6 +57,10 @@ OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRe
 
 // x itself as an operand: [rows, k], or [k, rows] with `transposed`.
 Operand plain_operand(const at::Tensor& x, bool transposed);
+
+// The tensors of a copy along rows that have something for each of these, in the order of the matrix; not of tiles. And some of its rows.
+std::vector<at::Tensor*> tensors_of_rows(Operand& operand);
+Operand rows_of(Operand operand, int64_t first, int64_t rows);
 
 // The numbers that the codes stand for, [rows, k] (gemm/decode.h); dequantize: every factor included, fp32. A rotation is not
 // undone. Not of groups of rows.

@@ -121,14 +121,15 @@ at::Tensor swiglu(const at::Tensor& g_in, const at::Tensor& u_in) {
   return h;
 }
 
-at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepContext& step, std::shared_ptr<GradientAmax> gradients) {
+at::Tensor swiglu_linear(const at::Tensor& gu, FusedLinears& fused, const StepContext& step, std::shared_ptr<GradientAmax> gradients,
+                         const RowShares& shares) {
   auto saved = std::make_shared<Saved>(Saved{checked(gu), std::move(gradients), {}, {}, {}});
   check(gu.size(1) == 2 * fused.in_features(), "{}: expected an input of [tokens, 2 * {}], found {}", fused.weights.front()->name,
         fused.in_features(), fmt::join(gu.sizes(), " x "));
   std::vector<at::Tensor> inputs = {gu};
   for (const Weight* w : fused.weights) inputs.push_back(w->value);
   LinearOptions options;
-  options.step = step, options.keep = records(inputs), options.out = gu.scalar_type();
+  options.step = step, options.keep = records(inputs), options.out = gu.scalar_type(), options.shares = shares;
   options.x_again = [saved] {
     if (saved->h.defined()) return std::exchange(saved->h, at::Tensor());
     saved->dgu = backward(saved->dh, *saved, true);

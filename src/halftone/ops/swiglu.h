@@ -18,6 +18,6 @@ at::Tensor swiglu(const at::Tensor& g, const at::Tensor& u);
 // linear(swiglu(gu)) as one op. h is not saved: the backward pass of SwiGLU writes it once more, over dh, before wgrad, which quantises it
 // again (LinearOptions::x_again).
 at::Tensor swiglu_linear(const at::Tensor& gu_t2f, FusedLinears& fused, const StepContext& step,
-                         std::shared_ptr<GradientAmax> gradients = nullptr);
+                         std::shared_ptr<GradientAmax> gradients = nullptr, const RowShares& shares = {});
 
 }  // namespace halftone

@@ -11,6 +11,7 @@ Plan::Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& 
   groups_.tensor = tensor_.get(), groups_.context = context_.get(), groups_.experts = experts_.get();
   groups_.sequence_shards = parallelism.enable_sequence_parallel, groups_.split_loss = !parallelism.disable_loss_parallel;
   groups_.cuts_experts = parallelism.cuts_experts();
+  groups_.in_parts = groups_.sequence_shards && parallelism.enable_async_tensor_parallel;
   groups_.expert_capacity = parallelism.expert_parallel_capacity;
   const std::string& format = parallelism.expert_parallel_dispatch_dtype;
   if (!format.empty()) groups_.expert_format = find_linear_recipe(format == "mxfp8" ? "mxfp8_e4m3" : format)->x_forward;
@@ -63,7 +64,10 @@ std::vector<at::Tensor> Plan::counted_gradients(const nn::ParameterStore& store)
 std::string Plan::text() const {
   std::string text = (pipeline_ ? pipeline_->text() + "; " : "") + data_->text();
   if (tensor_)
-    text += fmt::format("; tensor parallel: {} processes{}", tensor_->size(), groups_.sequence_shards ? " with sequence shards" : "");
+    text += fmt::format("; tensor parallel: {} processes{}", tensor_->size(),
+                        groups_.in_parts          ? " with sequence shards, in parts beside products"
+                        : groups_.sequence_shards ? " with sequence shards"
+                                                  : "");
   if (context_) text += fmt::format("; context parallel: {} processes share each row", context_->size());
   return text;
 }

@@ -188,6 +188,15 @@ void StepShape::for_each_parameter(const std::function<void(nn::Parameter&)>& f)
   });
 }
 
+double StepShape::codes_sent(const std::vector<nn::Linear*>& readers) const {
+  const LinearRecipe& r = readers.front()->recipe();
+  const OperandSpec& x = r.x_forward;
+  const bool one = std::ranges::all_of(readers, [&](const nn::Linear* l) { return l->recipe() == r && !l->has_norm() && !l->has_side(); });
+  if (part.sequence == 1 || !one || !x.quantized() || !can_share_rows(r)) return 0;
+  const double scales = x.granularity == Granularity::block ? (x.scale == ScaleFormat::fp32 ? 4.0 : 1.0) / x.block : 0;
+  return (x.element == Element::e2m1 || x.element == Element::int4 ? 0.5 : 1) + scales;
+}
+
 bool StepShape::has_compute_copy(const nn::Parameter& p) const {
   if (part.shards_of(p) > 1) return !p.stored_as && compute != storage;  // it is what is gathered
   return nn::has_compute_copy(p, storage, compute);

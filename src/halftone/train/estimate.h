@@ -145,6 +145,8 @@ struct StepShape {
   double c, r;                    // bytes of an element of activations, and of the residual stream
   int64_t tokens, micro_batches;  // of this process: of a micro-batch, and how many a step has
   bool host_states;               // a GPU's optimizer reads and writes its states over the bus
+  // Bytes in which an element of these linears' input comes from the other processes of the tensor group as codes, 0: as a number.
+  double codes_sent(const std::vector<nn::Linear*>& readers) const;
   double stream_tokens() const { return static_cast<double>(tokens) / static_cast<double>(part.sequence); }  // between blocks
   void for_each_parameter(const std::function<void(nn::Parameter&)>& f) const;                               // of the stages
   double held(const nn::Parameter& p) const { return part.held(p); }

@@ -20,11 +20,14 @@ class Memory {
   explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)), share_(1 / static_cast<double>(s.part.sequence)) {}
 
   // What linears that read one tensor of `width` columns keep of it, stretch by stretch of equal recipes (nn::Siblings); as it is, it is
-  // kept once. `free`: somebody else keeps it or makes it again.
-  double kept_input(const std::vector<nn::Linear*>& readers, bool free = false) const {
+  // kept once. `free`: somebody else keeps it or makes it again. `entered`: this process gives a share of it.
+  double kept_input(const std::vector<nn::Linear*>& readers, bool free = false, bool entered = false) const {
     double bytes = 0;
     bool plain = false;
     const nn::Linear* before = nullptr;
+    // What came as codes comes once more, as it is, for wgrad.
+    if (entered && s_.codes_sent(readers) > 0 && !wgrad_reads_forward_codes(readers.front()->recipe()))
+      return share_ * s_.c * static_cast<double>(readers.front()->in_features());
     for (const nn::Linear* l : readers) {
       const auto width = static_cast<double>(l->in_features());
       const LinearRecipe& r = l->recipe();
@@ -50,7 +53,7 @@ class Memory {
     if (b.feed_forward == nullptr) return all;
     nn::Linear& w2 = b.feed_forward->output();
     const auto ffn = static_cast<double>(w2.in_features());
-    all.push_back({"w1, w3", "input", kept_input(b.feed_forward->readers(), b.moe != nullptr)});
+    all.push_back({"w1, w3", "input", kept_input(b.feed_forward->readers(), b.moe != nullptr, b.moe == nullptr)});
     all.push_back({"SwiGLU", "gate and up", 2 * s_.c * ffn});
     all.push_back({"w2", "input", w2_input(w2)});
     return all;
@@ -131,7 +134,7 @@ class Memory {
     const auto heads = static_cast<double>(s_.size.heads), kv_heads = static_cast<double>(s_.size.kv_heads);
     const auto d = static_cast<double>(a.head_dim);
     const double normalised = a.qk_norm_eps > 0 ? heads + kv_heads : 0;
-    all.push_back({"wq, wk, wv", "input", kept_input(b.attention->readers())});
+    all.push_back({"wq, wk, wv", "input", kept_input(b.attention->readers(), false, true)});
     all.push_back(
         {"attention", normalised > 0 ? "q, k, v; q, k before their norms" : "q, k, v", s_.c * d * (heads + 2 * kv_heads + normalised)});
     all.push_back({"attention", "output, log-sum-exp", s_.c * d * heads + 4 * heads});
@@ -143,7 +146,7 @@ class Memory {
     const auto nope = static_cast<double>(a.qk_nope_dim);
     double inputs = 0;
     for (const nn::NormUse& use : b.latent->norm_uses()) inputs += kept_input(use.readers);
-    all.push_back({"wq, wkv_a", "input", kept_input(b.latent->readers())});
+    all.push_back({"wq, wkv_a", "input", kept_input(b.latent->readers(), false, true)});
     all.push_back({"q_norm, kv_norm", "latents, 1 / rms", s_.c * (static_cast<double>(a.q_lora_rank + a.kv_lora_rank) + rope) + 8});
     all.push_back({"wq_b, wkv_b", "input", inputs});
     all.push_back({"attention", "q, k before the rotated part is copied, v", s_.c * (heads * (2 * nope + rope + v) + rope)});

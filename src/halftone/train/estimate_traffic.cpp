@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <map>
 
+#include "halftone/ops/draws.h"
 #include "halftone/train/estimate.h"
 
 // Collectives follow the code that starts them: parallel/data_parallel.cpp, parallel/pipeline.cpp, nn/groups.cpp, models/decoder.cpp.
@@ -40,9 +41,10 @@ class Collectives {
     const auto found = std::find_if(work_.begin(), work_.end(), [&](const WorkTime& w) { return w.work == name; });
     return found == work_.end() ? 0 : found->ms;
   }
-  // Bytes and calls of a micro-batch. Hidden: milliseconds of work of a step that run meanwhile.
-  void add(std::string_view axis, std::string_view collective, std::string_view what, double bytes, double calls, double hidden = 0) {
-    const double ms = 1e3 * seconds(axis, collective, bytes * micro_, calls * micro_), exposed = std::max(0.0, ms - hidden);
+  // Bytes and calls of a micro-batch. Hidden: milliseconds of work of a step that run meanwhile; but for a share `least` of the traffic.
+  void add(std::string_view axis, std::string_view collective, std::string_view what, double bytes, double calls, double hidden = 0,
+           double least = 0) {
+    const double ms = 1e3 * seconds(axis, collective, bytes * micro_, calls * micro_), exposed = std::max(least * ms, ms - hidden);
     traffic_.push_back({axis, collective, what, bytes * micro_, ms, exposed});
     exposed_ += exposed;
   }
@@ -51,20 +53,34 @@ class Collectives {
   void tensor() {
     if (part_.tp == 1) return;
     const double row = s_.c * static_cast<double>(s_.size.dim);
-    double calls = 0;  // each way
+    double calls = 0, spared = 0;         // each way; bytes that codes spare
+    double again = 0, gathers_again = 0;  // rows once more, for gradients of weights
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
       // Experts that are whole take their rows from the process itself; the shared ones beside them are cut.
       const double parts = b.moe == nullptr || part_.cuts_experts || b.feed_forward != nullptr ? 2 : 1;
-      calls += parts * (s_.recomputed(i) ? 3 : 2);
+      const double forward = s_.recomputed(i) ? 2 : 1;
+      calls += parts * (forward + 1);
+      std::vector<std::vector<nn::Linear*>> entered = {b.attention_readers()};
+      if (b.feed_forward != nullptr && (b.moe == nullptr || !part_.cuts_experts)) entered.push_back(b.feed_forward->readers());
+      for (const std::vector<nn::Linear*>& readers : entered) {
+        const double sent = s_.codes_sent(readers);
+        if (sent == 0) continue;
+        spared += static_cast<double>(s_.size.dim) * forward * (s_.c - sent);
+        if (!wgrad_reads_forward_codes(readers.front()->recipe())) again += row, ++gathers_again;
+      }
     }
     // The embedding leaves in the stream's dtype and comes back in it; the head enters.
     const double embedded = s_.has_embedding ? s_.r * static_cast<double>(s_.size.dim) : 0, head = s_.has_head ? row : 0;
     const double bytes = of_others("tp", t_ * (calls * row + embedded + head));
     calls += (s_.has_embedding ? 1 : 0) + (s_.has_head ? 1 : 0);
     if (part_.sequence > 1) {
-      add("tp", "all-gather", "rows of all tokens", bytes, calls);
-      add("tp", "reduce-scatter", "partial sums", bytes, calls);
+      // In parts: all but one of them beside a third of the products, which are those in front of sums and behind rows each.
+      const bool in_parts = s_.config.parallelism.enable_async_tensor_parallel;
+      const double hidden = in_parts ? work_of("products") / 3 : 0, least = in_parts ? 1 / width("tp") : 0;
+      add("tp", "all-gather", "rows of all tokens", bytes - of_others("tp", t_ * spared), calls, hidden, least);
+      add("tp", "all-gather", "rows for gradients of weights", of_others("tp", t_ * again), gathers_again, work_of("products") / 6);
+      add("tp", "reduce-scatter", "partial sums", bytes, calls, hidden, least);
     } else {
       add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
     }

@@ -40,8 +40,8 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
        "comm: one process has no collectives to time or to trace");
   idle(p.expert_parallel_degree == 1 && (p.expert_parallel_capacity > 0 || !p.expert_parallel_dispatch_dtype.empty()),
        "parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: every process has all experts, no token travels");
-  idle(p.enable_async_tensor_parallel,
-       "parallelism.enable_async_tensor_parallel: collectives run before and behind the products here, not beside their parts");
+  idle(p.enable_async_tensor_parallel && (p.tensor_parallel_degree == 1 || !p.enable_sequence_parallel),
+       "parallelism.enable_async_tensor_parallel: without shards of tokens nothing travels beside products");
   const ActivationCheckpointConfig recompute;
   idle(c.activation_checkpoint.visualize_memory_budget_pareto,
        "activation_checkpoint.visualize_memory_budget_pareto: this build draws no curve; halftone estimate tells memory and time of a "
