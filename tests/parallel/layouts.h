@@ -174,6 +174,7 @@ struct PlanCase {
   double first = 1e-6, others = 1e-4;
   bool documents = false;
 };
+inline void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
 
 inline std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
 inline const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("context", 2), kPipeline2 = degree("pipeline", 2),

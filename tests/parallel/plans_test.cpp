@@ -10,8 +10,6 @@
 namespace halftone {
 namespace {
 
-void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
-
 const std::string kAsync = "--parallelism.enable_async_tensor_parallel";
 
 const std::vector<PlanCase>& plans() {
