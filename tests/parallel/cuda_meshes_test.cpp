@@ -90,11 +90,11 @@ void run_meshes(const Rank& rank, const std::string& group, at::Device device) {
   std::string problems;
   for (const PlanCase& c : meshes(group)) {
     const auto [course, reference] = courses(rank, c, device, 128);
-    const StepResult &got = course.steps[0], &expected = reference.steps[0];
+    const StepResult &got = course[0], &expected = reference[0];
     if (rank.rank == 0)
       std::printf("%s on %s: loss of step 1 off by %.1e, gradient norm by %.1e, loss of step %zu by %.1e\n", c.name.c_str(), group.c_str(),
-                  off(got.loss_sum, expected.loss_sum), off(got.grad_norm, expected.grad_norm), course.steps.size(),
-                  off(course.steps.back().loss_sum, reference.steps.back().loss_sum));
+                  off(got.loss_sum, expected.loss_sum), off(got.grad_norm, expected.grad_norm), course.size(),
+                  off(course.back().loss_sum, reference.back().loss_sum));
     std::fflush(stdout);
     try {
       check_close(course, reference, c.first, c.others, c.name);

@@ -42,15 +42,15 @@ void train_as_one(const Rank& rank, const std::vector<std::string>& options, dou
   for (const Layout& layout : layouts(rank.world)) {
     courses[layout.name] = together(rank, layout, layout.together(options, rank.world), 20, device);
     Course& reference = references[{layout.passes, layout.model}];
-    if (reference.steps.empty()) reference = alone(layout.alone(options), 20, rank.world, layout, device);
+    if (reference.empty()) reference = alone(layout.alone(options), 20, rank.world, layout, device);
     check_close(courses[layout.name], reference, first, others, layout.name);
   }
   if (!device.is_cpu()) return;
   for (const auto& [a, b] :
        {std::pair{"ddp", "fsdp"}, {"fsdp", "never"}, {"fsdp", "recomputed"}, {"ddp of 3 passes", "never of 3 passes"}}) {
     if (!courses.contains(a) || !courses.contains(b)) continue;
-    for (size_t i = 0; i < courses[a].steps.size(); ++i) {
-      const StepResult &x = courses[a].steps[i], &y = courses[b].steps[i];
+    for (size_t i = 0; i < courses[a].size(); ++i) {
+      const StepResult &x = courses[a][i], &y = courses[b][i];
       check(x.loss_sum == y.loss_sum, "loss of step {}: {} with {}, {} with {}", i + 1, x.loss_sum, a, y.loss_sum, b);
     }
   }

@@ -139,7 +139,7 @@ const comm::Ranks kTrain("experts", [](const Rank& rank) {
     if (c.world != rank.world || (one != nullptr && std::string_view(c.name) != one)) continue;
     const auto [course, reference] = courses(rank, c);
     check_close(course, reference, c.first, c.others, c.name);
-    const std::vector<ExpertLoad>&loads = course.steps[0].experts, &expected = reference.steps[0].experts;
+    const std::vector<ExpertLoad>&loads = course[0].experts, &expected = reference[0].experts;
     check(!loads.empty() && loads.size() == expected.size(), "{} layers of experts, {} in one process", loads.size(), expected.size());
     for (size_t i = 0; i < loads.size(); ++i) {
       const bool exact = c.first < kRecipe;
@@ -155,12 +155,12 @@ const comm::Ranks kDrops("experts without room", [](const Rank& rank) {
   const ExpertsCase c{"drops", rank.world, "gpt_oss", {ranks(2), capacity(0.5)}};
   const auto [course, reference] = courses(rank, c);
   const double choices = static_cast<double>(kRows * kSmallPositions * 2 * 3);
-  for (const StepResult& step : course.steps) {
+  for (const StepResult& step : course) {
     check(step.updated, "a step did not update");
     check(dropped(step) >= 0.5 * choices - 1e-9 && dropped(step) < choices, "{} of {} choices were dropped", dropped(step), choices);
   }
-  const double begin = course.steps.front().loss_sum, end = course.steps.back().loss_sum;
-  check(end < begin && std::abs(begin / reference.steps.front().loss_sum - 1) < 0.1, "losses of {} and {}", begin, end);
+  const double begin = course.front().loss_sum, end = course.back().loss_sum;
+  check(end < begin && std::abs(begin / reference.front().loss_sum - 1) < 0.1, "losses of {} and {}", begin, end);
 });
 
 // y[t] = sum over j of gates[t, j] * (choice[t, j] + 1) * x[t], by an exchange whose experts multiply rows by their number.

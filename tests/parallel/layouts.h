@@ -93,9 +93,7 @@ inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t proc
   return batches;
 }
 
-struct Course {
-  std::vector<StepResult> steps;
-};
+using Course = std::vector<StepResult>;  // its steps
 
 inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t processes, const Layout& layout) {
   Course course;
@@ -104,7 +102,7 @@ inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t proces
     for (const MicroBatch& b : step_of(step, 0, 1, {}, at::kCPU)) valid += b.valid_labels;
     engine.accumulate(step_of(step, index, processes, layout, engine.device()), step, valid);
     engine.update(1);
-    course.steps.push_back(engine.result());
+    course.push_back(engine.result());
   }
   return course;
 }
@@ -147,20 +145,15 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
 }
 
 // The steps of several processes beside those of one: the first one's loss within `first`, the others' within `others`.
-inline void check_close(const std::vector<StepResult>& steps, const std::vector<StepResult>& reference, double first, double others,
-                        const std::string& name) {
-  for (size_t i = 0; i < steps.size(); ++i) {
-    const StepResult &got = steps[i], &expected = reference[i];
+inline void check_close(const Course& course, const Course& reference, double first, double others, const std::string& name) {
+  for (size_t i = 0; i < course.size(); ++i) {
+    const StepResult &got = course[i], &expected = reference[i];
     const double error = std::abs(got.loss_sum / expected.loss_sum - 1), norm = std::abs(got.grad_norm / expected.grad_norm - 1);
     check(got.updated && got.valid_labels == expected.valid_labels, "{}: step {} did not update", name, i + 1);
     check(error <= (i == 0 ? first : others), "{}: loss of step {} is {} off that of one process", name, i + 1, error);
     check(norm <= 100 * (i == 0 ? first : others), "{}: gradient norm of step {} is {} off that of one process", name, i + 1, norm);
     check(got.max_loss >= got.loss_sum / static_cast<double>(got.valid_labels) - 1e-9, "{}: the largest loss is below the mean", name);
   }
-}
-
-inline void check_close(const Course& course, const Course& reference, double first, double others, const std::string& name) {
-  check_close(course.steps, reference.steps, first, others, name);
 }
 
 // A mesh, what runs on it, and how near it comes to one process.

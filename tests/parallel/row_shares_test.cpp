@@ -133,8 +133,8 @@ void expect_equal_steps(const Rank& rank, const std::string& family, std::vector
     return together(rank, layout, layout.together(options, rank.world), 2, at::kCPU);
   };
   const Course before = run("--parallelism.enable_async_tensor_parallel=false"), beside = run("--parallelism.enable_async_tensor_parallel");
-  for (size_t i = 0; i < before.steps.size(); ++i) {
-    const StepResult &a = before.steps[i], &b = beside.steps[i];
+  for (size_t i = 0; i < before.size(); ++i) {
+    const StepResult &a = before[i], &b = beside[i];
     check(b.updated && a.loss_sum == b.loss_sum && a.grad_norm == b.grad_norm,
           "{} with {}: step {} has a loss of {} and a gradient norm of {}, beside products {} and {}", family, options.front(), i + 1,
           a.loss_sum, a.grad_norm, b.loss_sum, b.grad_norm);
