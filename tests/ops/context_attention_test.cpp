@@ -87,9 +87,10 @@ INSTANTIATE_TEST_SUITE_P(Cpu, ContextCalls,
                          name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, ContextCalls,
                          testing::Combine(testing::Values(std::string("cuda")),
-                                          testing::Values(CallCase{"flash-2", false, 0}, CallCase{"flash-2", true, 0},
-                                                          CallCase{"flash-2", false, 37}, CallCase{"flash-2", true, 37},
-                                                          CallCase{"flash-2", true, 0, 192, 128}, CallCase{"math", true, 37})),
+                                          testing::Values(CallCase{"cudnn", false, 0, 128, 128}, CallCase{"flash-2", false, 0},
+                                                          CallCase{"flash-2", true, 0}, CallCase{"flash-2", false, 37},
+                                                          CallCase{"flash-2", true, 37}, CallCase{"flash-2", true, 0, 192, 128},
+                                                          CallCase{"math", true, 37})),
                          name_of);
 
 }  // namespace

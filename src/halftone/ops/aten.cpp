@@ -66,19 +66,19 @@ AttentionGradients math_backward(const at::Tensor& grad, const AttentionState& s
 }
 
 // Both write as q lies: tokens before heads, without gaps. The log-sum-exp is kept in a pass without gradients, too: a block that is
-// recomputed then runs the plan of its first pass.
+// recomputed then runs the plan of its first pass. Where keys end before the queries begin, nothing is masked.
 void cudnn_forward(AttentionState& s, const AttentionArgs& args) {
-  const auto r =
-      at::_scaled_dot_product_cudnn_attention(turned(s.q), turned(s.k), turned(s.v), std::nullopt, true, 0.0, true, false, args.scale);
+  const auto r = at::_scaled_dot_product_cudnn_attention(turned(s.q), turned(s.k), turned(s.v), std::nullopt, true, 0.0, args.gap == 0,
+                                                         false, args.scale);
   s.attended = turned(std::get<0>(r)), s.lse = std::get<1>(r);
   s.seed = std::get<6>(r), s.offset = std::get<7>(r);
 }
 
 AttentionGradients cudnn_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
-  const at::Tensor none;
+  const at::Tensor none, lse = s.lse.dim() == 3 ? s.lse.unsqueeze(3) : s.lse;  // [B, H, S, 1]
   const auto r =
-      at::_scaled_dot_product_cudnn_attention_backward(turned(grad), turned(s.q), turned(s.k), turned(s.v), turned(s.attended), s.lse,
-                                                       s.seed, s.offset, none, none, none, args.seq, args.seq, 0.0, true, args.scale);
+      at::_scaled_dot_product_cudnn_attention_backward(turned(grad), turned(s.q), turned(s.k), turned(s.v), turned(s.attended), lse, s.seed,
+                                                       s.offset, none, none, none, args.seq, s.k.size(1), 0.0, args.gap == 0, args.scale);
   return {turned(std::get<0>(r)), turned(std::get<1>(r)), turned(std::get<2>(r))};
 }
 
@@ -95,6 +95,8 @@ struct FlashShape {
     offsets = d.offsets, key_offsets = apart ? d.key_offsets : offsets;
     // Above 1: with one query a sequence flash-2 would take its path for generation.
     longest = std::max<int64_t>(d.longest, 2), longest_keys = apart ? std::max<int64_t>(d.longest_keys, 2) : longest;
+    // Without a limit to the right flash-2 takes this for one: the first of many queries of few keys would see none.
+    if (left && !causal) longest_keys = std::max(longest_keys, longest);
   }
   at::Tensor operator()(const at::Tensor& t) const { return documents ? t.flatten(0, 1) : t; }
   // The log-sum-exp [B, H, S] as flash-2 takes it.
@@ -145,7 +147,7 @@ std::string cudnn_lacks(const AttentionQuery& q) {
   if (!q.cudnn) return "not in this LibTorch";
   if (q.documents) return "no document masks";
   if (q.window) return "no windows";
-  if (q.part) return "no queries of a part of the keys";
+  if (q.last) return "no queries of the last keys only";
   if (q.deterministic) return "gradients do not repeat bit for bit";
   if (std::string lacks = unequal(q); !lacks.empty()) return lacks;
   return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it takes 64 and 128", q.head_dim);
@@ -209,7 +211,7 @@ AttentionQuery query_of(const at::Tensor& q, const at::Tensor& k, const at::Tens
   AttentionQuery query;
   query.cuda = q.is_cuda(), query.cudnn = query.cuda && at::globalContext().hasCuDNN();
   query.deterministic = at::globalContext().deterministicAlgorithms(), query.documents = args.documents.start.defined();
-  query.window = has_window(args, k.size(1)), query.part = k.size(1) != q.size(1) || args.gap > 0;
+  query.window = has_window(args, k.size(1)), query.last = args.gap == 0 && k.size(1) != q.size(1);
   query.dtype = q.scalar_type(), query.head_dim = q.size(3), query.v_dim = v.size(3), query.seq = args.seq;
   return query;
 }

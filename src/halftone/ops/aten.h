@@ -14,7 +14,7 @@ namespace halftone::aten {
 // What the choice of a back-end depends on.
 struct AttentionQuery {
   bool cuda = false, cudnn = false, deterministic = false, documents = false, window = false;
-  bool part = false;  // the queries are not those of all keys (ops/context_rows.h)
+  bool last = false;  // the queries are those of the last of the keys
   at::ScalarType dtype = at::kBFloat16;
   int64_t head_dim = 0, v_dim = 0, seq = 0;  // v_dim 0: head_dim
   bool operator==(const AttentionQuery&) const = default;

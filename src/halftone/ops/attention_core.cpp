@@ -31,11 +31,10 @@ const int32_t* document_starts(const AttentionArgs& a) {
   return a.documents.start.defined() ? a.documents.start.const_data_ptr<int32_t>() : nullptr;
 }
 
-aten::AttentionState forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a,
-                                 const at::Tensor& attended) {
+aten::AttentionState forward_cpu(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a) {
   aten::AttentionState s;
   s.q = q, s.k = k, s.v = v;
-  s.attended = attended.defined() ? attended : at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  s.attended = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   s.lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
   AttentionForward p;
   p.shape = shape_of(q, k, v, a), p.dtype = kernel_dtype(q), p.scale = static_cast<float>(a.scale);
@@ -116,9 +115,8 @@ void check_sinks(const AttentionArgs& a) {
         a.sinks == nullptr ? "" : fmt::format("{}", fmt::join(a.sinks->value.sizes(), " x ")));
 }
 
-aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a,
-                                 const at::Tensor& attended) {
-  return q.is_cpu() ? forward_cpu(q, k, v, a, attended) : aten::attention(q, k, v, a);
+aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a) {
+  return q.is_cpu() ? forward_cpu(q, k, v, a) : aten::attention(q, k, v, a);
 }
 
 aten::AttentionGradients attend_once_backward(const at::Tensor& d_out, const aten::AttentionState& s, const AttentionArgs& a,

@@ -23,10 +23,8 @@ at::Tensor log_sum_exp(const aten::AttentionState& state);
 // backward needs stays in the state.
 aten::AttentionState attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args, bool keep);
 
-// One call of a kernel, of args.seq queries in each of args.batch rows: without sinks, and the state's `out` is left out. The kernels of
-// the processor write to `attended`, where it is given.
-aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args,
-                                 const at::Tensor& attended = {});
+// One call of a kernel, of args.seq queries in each of args.batch rows: without sinks, and the state's `out` is left out.
+aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args);
 // d_out as the state's `attended`; `room` as below.
 aten::AttentionGradients attend_once_backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,
                                               const aten::AttentionGradients& room);

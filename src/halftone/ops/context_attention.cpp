@@ -65,14 +65,16 @@ void go_round(const at::Tensor& own, comm::Communicator& ranks, Use&& use) {
   }
 }
 
-// A softmax over more keys from those over parts of them, in fp32. Every query sees itself in its first part.
+// A softmax over more keys from those over parts of them, in fp32. Of its first part, that without a gap, every query sees itself.
 struct Merged {
-  Merged(const aten::AttentionState& s)
-      : sum(at::zeros(s.attended.sizes(), s.attended.options().dtype(at::kFloat))),
-        lse(s.lse.fill_(-std::numeric_limits<float>::infinity())) {}
+  explicit Merged(const aten::AttentionState& s) : sum(at::empty(s.attended.sizes(), s.attended.options().dtype(at::kFloat))), lse(s.lse) {}
   void add(const aten::AttentionState& part, const Call& c) {
     const at::Tensor before = lse_of(lse, c).transpose(1, 2);
     at::Tensor more = log_sum_exp(part);
+    if (c.gap == 0) {
+      queries_of(sum, c).copy_(part.attended), before.copy_(more);
+      return;
+    }
     if (more.is_cuda())
       more = more.masked_fill(more == std::numeric_limits<float>::infinity(),
                               -std::numeric_limits<float>::infinity());  // flash-2's, of no key
@@ -94,27 +96,21 @@ aten::AttentionState attend_context(const at::Tensor& q, const at::Tensor& k, co
   s.q = q, s.k = k, s.v = v;
   s.attended = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
   s.lse = at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(at::kFloat));
-  const auto run = [&](const Call& c, const KeysAndValues& kv, const at::Tensor& out) {
-    aten::AttentionState part = attend_once(queries_of(q, c), keys_of(kv.k, c), keys_of(kv.v, c), args_of(c, a), out);
-    s.seed = part.seed, s.offset = part.offset;
-    return part;
+  Merged merged(s);
+  const auto run = [&](const std::vector<Call>& calls, const at::Tensor& rows) {
+    const KeysAndValues kv(rows, k, v);
+    for (const Call& c : calls) {
+      const aten::AttentionState part = attend_once(queries_of(q, c), keys_of(kv.k, c), keys_of(kv.v, c), args_of(c, a));
+      s.seed = part.seed, s.offset = part.offset;
+      merged.add(part, c);
+    }
   };
   const at::Tensor own = packed(k, v);
-  if (!context.ring()) {
-    const KeysAndValues all(gathered(own, context), k, v);
-    for (const Call& c : context.calls(a.window)) {
-      const at::Tensor out = queries_of(s.attended, c);
-      const aten::AttentionState part = run(c, all, out);
-      if (!part.attended.is_alias_of(out)) out.copy_(part.attended);
-      lse_of(s.lse, c).copy_(log_sum_exp(part).transpose(1, 2));
-    }
-    return s;
+  if (context.ring()) {
+    go_round(own, context.ranks(), [&](const at::Tensor& held, int64_t holder) { run(context.calls(holder, a.window), held); });
+  } else {
+    run(context.calls(a.window), gathered(own, context));
   }
-  Merged merged(s);
-  go_round(own, context.ranks(), [&](const at::Tensor& held, int64_t holder) {
-    const KeysAndValues kv(held, k, v);
-    for (const Call& c : context.calls(holder, a.window)) merged.add(run(c, kv, {}), c);
-  });
   s.attended.copy_(merged.sum);
   return s;
 }

@@ -149,9 +149,10 @@ const std::vector<ContextRows::Call>& ContextRows::calls_with(int64_t holder, in
   if (!is_new) return at->second;
   // A kernel takes one window of queries and keys that end apart, so rows whose documents end differently go one by one.
   const bool apart = holder != kAll && window > 0 && starts_.defined();
-  const std::vector<ContextRun> all = {{0, seq_}};
   int64_t query = 0;
   for (const ContextRun& queries : runs_[static_cast<size_t>(index_)]) {
+    std::vector<ContextRun> all = {{0, seq_}};
+    if (window == 0 && !starts_.defined()) all = {{0, queries.first}, {queries.first, seq_}};
     int64_t key = 0;
     for (const ContextRun& keys : holder == kAll ? all : runs_[static_cast<size_t>(holder)]) {
       for (int64_t row = 0; row < (apart ? batch_ : 1); ++row)

@@ -62,7 +62,8 @@ class ContextRows {
     int64_t row, rows, query, queries, key, keys, gap;
     Documents documents;  // of places from the first key to the last query, as AttentionArgs::documents
   };
-  // Over keys in the order of whole rows: one for each run of queries.
+  // Over keys in the order of whole rows: one for each run of queries, or, where nothing but the future is hidden, one over the run's own
+  // keys and one over all before them, of which kernels mask nothing.
   const std::vector<Call>& calls(int64_t window) const { return calls_with(kAll, window); }
   // Over the keys that process `holder` has, where this one's queries see some of them. Of its own first those in which each query sees
   // itself.
