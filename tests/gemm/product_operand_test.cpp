@@ -31,6 +31,7 @@ TEST(ProductOperand, ReadsWhatTheQuantiserWrites) {
            {copy(forward("fp8_rowwise")), Numbers::e4m3, Scales::row, false, false},
            {copy(forward("fp8_blockwise")), Numbers::e4m3, Scales::block128, false, false},
            {copy(forward("fp8_blockwise", true)), Numbers::e4m3, Scales::tile128, false, false},
+           {copy(forward("fp8_blockwise"), ValueForm::f32), Numbers::f32, Scales::block128, true, false},
            {copy(forward("int8")), Numbers::s8, Scales::row, false, false},
            {copy(forward("int4")), Numbers::s8, Scales::row, false, false},
            {copy(forward("bitnet", true)), Numbers::s8, Scales::tensor, false, false},

@@ -16,7 +16,8 @@ namespace fs = std::filesystem;
 const fs::path kSource = source_dir();
 const fs::path kFolder = kSource / "recipes" / "precision";
 
-// The demo model with one shipped recipe: how many layers got which scheme, and the operands of its first layers.
+// The demo model, or GPT-OSS 20b with what is made for it, with one shipped recipe: how many layers got which scheme, and the operands of
+// its first layers.
 struct Loaded {
   BuiltModel built;
   std::map<std::string, int> schemes;
@@ -33,7 +34,8 @@ struct Loaded {
 };
 
 Loaded load_precision(const std::string& name) {
-  const std::vector<std::string> args = {"--config", (kSource / "recipes" / "demo.toml").string(), "--quantize.scheme=none",
+  const char* model = name.find("gpt_oss") != std::string::npos ? "gpt_oss_20b.toml" : "demo.toml";
+  const std::vector<std::string> args = {"--config", (kSource / "recipes" / model).string(), "--quantize.scheme=none",
                                          "--quantize.recipe=" + (kFolder / (name + ".yaml")).string()};
   const JobConfig config = load_config(args, {1}).config;
   Loaded l{build_model(config.model, 4096), {}, {}};
@@ -42,7 +44,7 @@ Loaded load_precision(const std::string& name) {
   l.rules = plan.rules;
   nn::apply_recipes(*l.built.model, plan, layers, at::kCPU);
   l.built.model->for_each_module([&](nn::Module& m) {
-    if (auto* linear = dynamic_cast<nn::Linear*>(&m)) ++l.schemes[std::string(linear->recipe().name)];
+    if (auto* layer = dynamic_cast<nn::QuantizableLayer*>(&m)) ++l.schemes[std::string(layer->recipe().name)];
   });
   return l;
 }
@@ -61,7 +63,11 @@ const std::map<std::string, Counts>& expected() {
       {"mxfp8_1d", all("mxfp8_e4m3")},
       {"mxfp4", all("mxfp4")},
       {"mxfp4_macro_block", all("mxfp4")},
-      {"mxfp4_gpt_oss", all("mxfp4")},
+      // 24 blocks of 4 Linears of attention, the experts and a router that stays.
+      {"mxfp4_gpt_oss", {{"mxfp4", 120}, {"none", 25}}},
+      {"mxfp4_gpt_oss_20b", {{"mxfp4", 105}, {"none", 40}}},
+      {"nvfp4_gpt_oss_20b", {{"nvfp4", 105}, {"none", 40}}},
+      {"mixed_gpt_oss", {{"mxfp4", 24}, {"mxfp8_e4m3", 96}, {"none", 25}}},
       {"nvfp4", all("nvfp4")},
       {"nvfp4_torchao", {{"nvfp4", 35}, {"none", 8}}},  // 15 % of 6 blocks, rounded up: one stays
       {"amdfp4", all("amdfp4")},

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "halftone/checkpoint/hf_codes.h"
 #include "halftone/checkpoint/hf_config.h"
 #include "halftone/checkpoint/hf_quantized.h"
 #include "halftone/checkpoint/tensor_io.h"
@@ -22,7 +23,8 @@ struct HfExport {
   HfConfig config;
   std::vector<NamedTensor> model;  // native names; a tied head is left out
   TensorSource read{};             // where set, the tensors of `model` have no contents (device meta), and this reads them
-  std::optional<at::ScalarType> dtype = at::kFloat;  // none: each keeps its own
+  std::optional<at::ScalarType> dtype = at::kFloat;  // of numbers; none: each keeps its own
+  HfCodes codes = HfCodes::none;                     // what is written as codes instead (hf_codes.h)
   int64_t max_shard_bytes = int64_t{5} << 30;
   std::vector<std::pair<std::string, std::string>> weight_map{};  // name in the file, file: of a model.safetensors.index.json; see below
   std::function<void()> verify{};  // where set, called when the weights are written: an Error ends the export

@@ -37,7 +37,8 @@ struct HfConfig {
 HfConfig parse_hf_config(std::string_view text, const std::string& what, std::span<const ModelFamily* const> families);
 // The EOS ids of generation_config.json, which count instead of config.json's; none where it names none.
 std::vector<int64_t> parse_generation_eos(std::string_view text, const std::string& what);
-std::string write_hf_config(const HfConfig& config);
+// `codes`: how weights are written, but those of the modules `plain`; config.quantization, of what was read, does not matter.
+std::string write_hf_config(const HfConfig& config, HfCodes codes = HfCodes::none, const std::vector<std::string>& plain = {});
 std::string write_generation_config(const HfTokenIds& ids);
 
 // Names that files may hold and that carry no weights (rotary_emb.inv_freq).

@@ -3,6 +3,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // What config.json of a Hugging Face folder says of weights that are stored as codes with scales (quantization_config). No torch here;
@@ -39,5 +40,13 @@ struct HfQuantization {
 // `root` is config.json's object. None without quantization_config or compression_config. Error naming key and value where weights are
 // stored in a way that this build does not read; what concerns activations alone is not looked at.
 std::optional<HfQuantization> parse_hf_quantization(const nlohmann::json& root, const std::string& what);
+
+// How an export stores weights (checkpoint.export_dtype, convert --codes): as numbers; linear layers as e4m3 with a scale for 128 x 128 of
+// them (DeepSeek V3); stacked experts as e2m1 with a scale for 32 (GPT-OSS).
+enum class HfCodes { none, fp8_blockwise, mxfp4 };
+const char* name_of(HfCodes codes);
+HfCodes hf_codes_of(std::string_view name);  // none for any other name
+// quantization_config of such a folder; `plain`: modules whose weights stay numbers.
+nlohmann::ordered_json write_hf_quantization(HfCodes codes, const std::vector<std::string>& plain);
 
 }  // namespace halftone

@@ -1,3 +1,5 @@
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <set>
 
@@ -56,17 +58,33 @@ struct Exported {
   const NamedTensor* from;
   int64_t expert = -1;
   bool transposed = false;
+  enum class Part { numbers, codes, scales } part = Part::numbers;
 };
 
-std::vector<Exported> exported(const NamedTensor& t, const ModelDescription& model) {
+// Of what is written only shape, type and device matter.
+at::Tensor without_contents(at::IntArrayRef shape, at::ScalarType type, const at::Tensor& like) {
+  return at::empty({}, like.options().dtype(type)).expand(shape);
+}
+
+using Part = Exported::Part;
+
+std::vector<Exported> exported(const NamedTensor& t, const HfExport& content) {
+  const ModelDescription& model = *content.config.model;
   const ModelFamily::TensorName* name = model.family().tensor(t.name);
   check(name != nullptr, "{} has no counterpart in {}", t.name, model.family().hf_architecture);
   if (name->hf.empty()) return {};
   std::vector<Exported> parts;
-  for (int64_t e = 0; name->experts_apart() && e < t.tensor.size(0); ++e)
-    parts.push_back({{*model.family().hf_name(t.name, e), t.tensor.select(0, e)}, &t, e});
-  if (!name->experts_apart())
-    parts.push_back({{*model.family().hf_name(t.name), name->transposed ? t.tensor.transpose(1, 2) : t.tensor}, &t, -1, name->transposed});
+  const auto add = [&](const std::string& hf, const at::Tensor& tensor, int64_t expert) {
+    const std::vector<HfCodedTensor> coded = coded_tensors(content.codes, model.family(), t.name, hf, tensor.sizes());
+    for (const HfCodedTensor& c : coded)
+      parts.push_back({{c.name, without_contents(c.shape, c.type, t.tensor)}, &t, expert, false, c.scales ? Part::scales : Part::codes});
+    if (!coded.empty()) return;
+    std::vector<int64_t> shape = tensor.sizes().vec();
+    if (name->transposed) std::swap(shape[1], shape[2]);
+    parts.push_back({{hf, without_contents(shape, stored_type(tensor, content.dtype), tensor)}, &t, expert, name->transposed});
+  };
+  for (int64_t e = 0; name->experts_apart() && e < t.tensor.size(0); ++e) add(*model.family().hf_name(t.name, e), t.tensor.select(0, e), e);
+  if (!name->experts_apart()) add(*model.family().hf_name(t.name), t.tensor, -1);
   return parts;
 }
 
@@ -87,16 +105,17 @@ Shards mapped_shards(const std::vector<NamedTensor>& tensors, const HfExport& co
 Shards shards_of(const std::vector<NamedTensor>& tensors, const HfExport& content) {
   if (Shards shards = mapped_shards(tensors, content); !shards.empty()) return shards;
   Shards shards;
-  for (auto& group : split_into_files(tensors, content.max_shard_bytes, content.dtype)) shards.emplace_back("", std::move(group));
+  for (auto& group : split_into_files(tensors, content.max_shard_bytes)) shards.emplace_back("", std::move(group));
   for (size_t i = 0; i < shards.size(); ++i)
     shards[i].first = shards.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
   return shards;
 }
 
-// The type that most bytes have.
-at::ScalarType main_type(const std::vector<NamedTensor>& tensors) {
+// The type that most bytes of numbers have.
+at::ScalarType main_type(const std::map<std::string, Exported>& parts) {
   std::map<at::ScalarType, size_t> bytes{{at::kFloat, 0}};
-  for (const NamedTensor& t : tensors) bytes[t.tensor.scalar_type()] += t.tensor.nbytes();
+  for (const auto& [name, e] : parts)
+    if (e.part == Part::numbers) bytes[e.file.tensor.scalar_type()] += e.file.tensor.nbytes();
   return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })->first;
 }
 
@@ -104,31 +123,34 @@ at::ScalarType main_type(const std::vector<NamedTensor>& tensors) {
 
 void write_hf(const std::filesystem::path& folder, const HfExport& content) {
   HfConfig config = content.config;
+  check_hf_codes(content.codes, config.model->family());
   std::map<std::string, Exported> sources;
   std::vector<NamedTensor> tensors;
-  std::vector<std::string> left_out;
+  std::vector<std::string> left_out, plain{"lm_head"};
   for (const NamedTensor& t : content.model) {
     if (config.model->tied_head() && t.name == kTiedHead) continue;
-    std::vector<Exported> parts = exported(t, *config.model);
+    std::vector<Exported> parts = exported(t, content);
     if (parts.empty()) left_out.push_back(t.name);
     for (Exported& e : parts) {
       tensors.push_back(e.file);
+      if (const std::string& name = e.file.name; e.part == Part::numbers && e.file.tensor.dim() == 2 && name.ends_with(".weight"))
+        if (std::string module = name.substr(0, name.rfind('.')); module != plain[0]) plain.push_back(std::move(module));
       sources.emplace(e.file.name, std::move(e));
     }
   }
   if (!left_out.empty())
     log_warning("{}: files of {} have no place for {} and {} others: they are left out", folder.string(),
                 config.model->family().hf_architecture, left_out[0], left_out.size() - 1);
-  config.torch_dtype = dtype_name(content.dtype.value_or(main_type(tensors)));
+  config.torch_dtype = dtype_name(content.dtype.value_or(main_type(sources)));
   std::pair<std::string, at::Tensor> expert;  // what was read last: its rows come one piece after the other
-  const auto read = [&](const std::string& hf, int64_t first, int64_t rows) {
-    const Exported& e = sources.at(hf);
+  const auto numbers = [&](const Exported& e, int64_t first, int64_t rows) {
     const NamedTensor& t = *e.from;
     const auto native_rows = [&](int64_t from, int64_t count) {
       return content.read ? content.read(t.name, from, count) : t.tensor.dim() == 0 ? t.tensor : t.tensor.narrow(0, from, count);
     };
     if (e.expert >= 0) {
-      if (expert.first != hf) expert = {hf, native_rows(e.expert, 1).select(0, 0)};
+      if (std::string name = fmt::format("{}.{}", t.name, e.expert); expert.first != name)
+        expert = {std::move(name), native_rows(e.expert, 1).select(0, 0)};
       return expert.second.narrow(0, first, rows);
     }
     if (e.transposed) return native_rows(first, rows).transpose(1, 2);
@@ -137,15 +159,21 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
     const int64_t width = t.tensor.size(0) / heads, head = first / width, count = (first + rows + width - 1) / width - head;
     return permute_to_hf(native_rows(head * width, count * width), count).narrow(0, first - head * width, rows);
   };
+  const auto read = [&](const std::string& hf, int64_t first, int64_t rows) {
+    const Exported& e = sources.at(hf);
+    if (e.part == Part::numbers) return numbers(e, first, rows);
+    return coded_rows(content.codes, e.part == Part::scales, first, rows, e.from->tensor.size(e.expert >= 0 ? 1 : 0),
+                      [&](int64_t from, int64_t count) { return numbers(e, from, count); });
+  };
   const Shards shards = shards_of(tensors, content);
   Json weight_map = Json::object();
   int64_t total = 0;
   for (const auto& [file, group] : shards) {
     for (const NamedTensor& t : group) {
       weight_map[t.name] = file;
-      total += t.tensor.numel() * static_cast<int64_t>(c10::elementSize(stored_type(t.tensor, content.dtype)));
+      total += static_cast<int64_t>(t.tensor.nbytes());
     }
-    write_tensors(folder / file, group, {{"format", "pt"}}, false, content.dtype, read);
+    write_tensors(folder / file, group, {{"format", "pt"}}, false, std::nullopt, read);
   }
   if (shards.size() != 1 || shards[0].first != "model.safetensors") {
     const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
@@ -156,7 +184,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
   for (const auto& [name, path] : content.copy_files) copy_into(path, folder / name), copied.insert(name);
   if (!copied.contains("generation_config.json") && config.token_ids != HfTokenIds{})
     write_text_file(folder / "generation_config.json", write_generation_config(config.token_ids));
-  write_text_file(folder / "config.json", write_hf_config(config));
+  write_text_file(folder / "config.json", write_hf_config(config, content.codes, plain));
   sync_folder(folder);
 }
 

@@ -197,7 +197,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
                              const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
                              const TensorSource& source) {
   constexpr size_t kPiece = size_t{2} << 20;  // some fit into a cache
-  constexpr int64_t kUnit = 256;              // rows: whole heads of most models, for what puts their rows in order
+  constexpr int64_t kUnit = 256;              // rows: whole heads of most models, whole blocks of codes
   std::vector<TensorEntry> entries;
   std::unordered_map<std::string, const NamedTensor*> by_name;
   for (const NamedTensor& t : tensors) {
@@ -212,7 +212,8 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
   for (const TensorEntry& entry : writer.order()) {
     if (entry.begin == entry.end) continue;
     const int64_t rows = entry.shape.empty() ? 1 : entry.shape[0];
-    const int64_t step = rows_of_piece(kPiece, (entry.end - entry.begin) / static_cast<size_t>(rows), kUnit);
+    const int64_t unit = entry.shape.size() > 2 ? 1 : kUnit;  // experts, which are large
+    const int64_t step = rows_of_piece(kPiece, (entry.end - entry.begin) / static_cast<size_t>(rows), unit);
     for (int64_t first = 0; first < rows; first += step)
       pieces.push_back({by_name.at(entry.name), scalar_type_of(entry.dtype), first, std::min(step, rows - first)});
   }

@@ -40,7 +40,8 @@ struct CheckpointConfig {
     field("initial_load_in_hf_quantized", self.initial_load_in_hf_quantized, "dequantise while reading");
     field("last_save_model_only", self.last_save_model_only, "the last save holds the model alone, in export_dtype");
     field("last_save_in_hf", self.last_save_in_hf, "the last save is in Hugging Face's form; needs last_save_model_only");
-    field("export_dtype", self.export_dtype, "dtype of the model-only last save",
+    field("export_dtype", self.export_dtype,
+          "dtype of the model-only last save; mxfp4, fp8_blockwise: codes of Hugging Face's files, bfloat16 beside them",
           {.choices = {"float32", "bfloat16", "float16", "fp8_blockwise", "mxfp4"}});
     field("async_mode", self.async_mode, "write in the background", {.choices = {"disabled", "async", "async_with_pinned_mem"}});
     field("keep_latest_k", self.keep_latest_k, "checkpoints kept; 0 = all, 1 is an error", {.min = 0});

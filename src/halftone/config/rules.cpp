@@ -60,6 +60,9 @@ void check_checkpoint(const JobConfig& j, const RuleContext& c) {
        "checkpoint.initial_load_in_hf_quantized needs checkpoint.initial_load_in_hf");
   rule(c, !k.last_save_in_hf || k.last_save_model_only, {"checkpoint.last_save_in_hf", "checkpoint.last_save_model_only"},
        "checkpoint.last_save_in_hf needs checkpoint.last_save_model_only = true: such files hold a model alone");
+  const bool numbers = k.export_dtype == "float32" || k.export_dtype == "bfloat16" || k.export_dtype == "float16";
+  rule(c, numbers || k.last_save_in_hf, {"checkpoint.export_dtype", "checkpoint.last_save_in_hf"},
+       "checkpoint.export_dtype = {} needs checkpoint.last_save_in_hf: Hugging Face's files alone hold such codes", k.export_dtype);
   rule(c, !contains(k.exclude_from_loading, "optimizer") || contains(k.exclude_from_loading, "lr_scheduler"),
        {"checkpoint.exclude_from_loading"}, "checkpoint.exclude_from_loading with optimizer needs lr_scheduler too");
   rule(c, !k.create_seed_checkpoint || (k.enable && c.world_size <= 1), {"checkpoint.create_seed_checkpoint"},

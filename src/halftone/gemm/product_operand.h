@@ -1,6 +1,7 @@
 #pragma once
 #include "halftone/gemm/product.h"
 #include "halftone/quantize/operand.h"
+#include "halftone/quantize/operand_shape.h"
 
 namespace halftone::gemm {
 
@@ -23,7 +24,9 @@ inline ProductOperand product_operand(const QuantizedCopy& copy) {
     return x;
   }
   const bool factor_outside = s.granularity == Granularity::tensor || s.granularity == Granularity::row;
+  const bool blocks_outside = s.block == 128 && !has_byte_scales(s.scale);
   if (factor_outside) x.scale = scales, x.scales = s.granularity == Granularity::tensor ? Scales::tensor : Scales::row;
+  if (blocks_outside) x.scale = scales, x.scales = s.granularity == Granularity::block ? Scales::block128 : Scales::tile128;
   if (copy.form == ValueForm::bf16 || copy.form == ValueForm::f32) {
     x.numbers = copy.form == ValueForm::bf16 ? Numbers::bf16 : Numbers::f32;
     x.data = copy.values;
@@ -44,11 +47,7 @@ inline ProductOperand product_operand(const QuantizedCopy& copy) {
     default:
       return x;
   }
-  if (!factor_outside) {
-    if (s.block != 128 || s.scale == ScaleFormat::e8m0) return x;
-    x.scale = scales, x.scales = s.granularity == Granularity::block ? Scales::block128 : Scales::tile128;
-  }
-  x.data = copy.codes;
+  if (factor_outside || blocks_outside) x.data = copy.codes;
   return x;
 }
 

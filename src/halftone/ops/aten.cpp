@@ -245,7 +245,7 @@ AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionSt
 AttentionState attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) {
   AttentionState s;
   s.q = q, s.k = k, s.v = v;
-  math_forward(s, args);
+  first_of(query_of(q, k, v, args)).forward(s, args);
   s.out = as_rows(s.attended);
   return s;
 }

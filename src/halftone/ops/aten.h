@@ -39,7 +39,8 @@ struct AttentionGradients {
 };
 // d_out as the state's `attended`.
 AttentionGradients attention_backward(const at::Tensor& d_out, const AttentionState& state, const AttentionArgs& args);
-// Of Lq queries and Lk keys a row: query i sees keys up to i + Lk - Lq, of them those in args.window. By math; nothing for backward.
+// Of Lq queries and Lk keys a row: query i sees keys up to i + Lk - Lq, of them those in args.window. By the first back-end that takes
+// them, so that a prompt does not need the memory of its scores; nothing for backward.
 AttentionState attention_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args);
 
 }  // namespace halftone::aten

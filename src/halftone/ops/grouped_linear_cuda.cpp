@@ -7,6 +7,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
+#include "halftone/ops/dge.h"
 #include "halftone/ops/grouped_prepared.h"
 #include "halftone/ops/operand_requests.h"
 
@@ -36,12 +37,7 @@ class Call {
         rows_(rows),
         x_type_(x.scalar_type()),
         context_(o.step),
-        requests_(name(), r_, x.device(), context_, o.step.first_row * kDrawsPerToken, rows.rows) {
-    check(!r_.emulate && !r_.dge,
-          "{}: experts on a GPU take neither emulated products nor quantize.use_dge; set it to false or add "
-          "GroupedExperts to quantize.ignore",
-          name());
-  }
+        requests_(name(), r_, x.device(), context_, o.step.first_row * kDrawsPerToken, rows.rows) {}
 
   std::vector<at::Tensor> forward(const at::Tensor& x, const LinearOptions& o) {
     make_weights();
@@ -89,8 +85,10 @@ class Call {
       Weight& w = *grouped_.weights[i];
       if (!w.trainable()) continue;
       ProductOptions options = product_options(2);
-      options.accumulate = !w.grad_is_stale;
-      cuda::multiply_groups(dy_[i], {x_}, w.grad_to_write(), gemm::Ragged::contraction, rows_, options);
+      options.accumulate = !w.grad_is_stale && !r_.dge;
+      const at::Tensor dw = r_.dge ? at::empty(w.grad.sizes(), w.grad.options()) : w.grad_to_write();
+      cuda::multiply_groups(dy_[i], {x_}, dw, gemm::Ragged::contraction, rows_, options);
+      if (r_.dge) add_times_slopes(dw, i);
     }
     dy_.clear(), x_ = Operand();
   }
@@ -103,8 +101,23 @@ class Call {
   }
   ProductOptions product_options(size_t product) const {
     ProductOptions o;
-    o.fast_accum = r_.fast_accum[product];
+    o.fast_accum = r_.fast_accum[product], o.emulate = r_.emulate;
     return o;
+  }
+
+  // dW of all experts times the slopes of their weights' quantisation (ops/dge.h), one expert after the other: no slopes are kept.
+  void add_times_slopes(const at::Tensor& dw, size_t i) {
+    make_weights();
+    Weight& w = *grouped_.weights[i];
+    const at::Tensor grad = w.grad_to_add(), value = w.value.detach();
+    const int64_t experts = value.size(0);
+    for (int64_t e = 0; e < experts; ++e) {
+      Operand one = prepared().forward[i].operand;
+      one.rows /= experts, one.groups = 0;
+      for (at::Tensor* t : {&one.scales, &one.outer, &one.macro})
+        if (t->defined()) *t = t->narrow(0, e * t->size(0) / experts, t->size(0) / experts);
+      grad.select(0, e).addcmul_(dw.select(0, e), dge_slopes(value.select(0, e), one));
+    }
   }
 
   // The operands of the weights of this version, those of both products from one read where both are quantised.
@@ -118,8 +131,8 @@ class Call {
     if (p.made_of == state && !p.forward.empty() && !moved) return;
     p.forward.clear(), p.dgrad.clear(), p.made_of = state;
     for (Weight* w : grouped_.weights) {
-      const CopyRequest f =
-          requests_.of_weight(r_.w_forward, r_.x_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, *w, "w.fwd");
+      CopyRequest f = requests_.of_weight(r_.w_forward, r_.x_forward, type_of(r_.x_forward, r_.w_forward), CopyUse::rows, *w, "w.fwd");
+      f.block_scales = r_.dge;
       const CopyRequest d =
           requests_.of_weight(r_.w_dgrad, r_.dy_dgrad, type_of(r_.dy_dgrad, r_.w_dgrad), CopyUse::columns, *w, w_dgrad_role(r_));
       add_copies(*w, f, d, p);

@@ -130,8 +130,9 @@ void multiply_groups(const Operand& a_in, const GroupedWeight& b_in, const at::T
   const bool one_by_one =
       ragged == gemm::Ragged::contraction && rows.documents.defined() && !a_in.spec.quantized() && !b_in.operand.spec.quantized();
   const at::ScalarType hp = one_by_one ? at::kFloat : numbers_type(a_in, b_in.operand);
-  const Form form = form_of(a_in.spec, b_in.operand.spec, hp, false, this_device());
-  check(form.path != Path::dequantized, "experts: no product of groups for {} by {}", a_in, b_in.operand);
+  Form form = form_of(a_in.spec, b_in.operand.spec, hp, options.emulate, this_device());
+  // Where groups end is known on the device alone, and so are the factors of a number: codes become fp32, the product applies the factors.
+  if (form.path == Path::dequantized) form.path = Path::values;
   const Operand a = form_read(a_in, form), b = form_read(b_in.operand, form);
   gemm::GroupedProduct p;
   p.ragged = ragged, p.groups = rows.groups(), p.rows = rows.rows;

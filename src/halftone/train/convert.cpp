@@ -147,7 +147,7 @@ void write_native(const ConvertOptions& o, const LoadedStep& step, const Weights
 void write_hugging_face(const ConvertOptions& o, const LoadedStep& step, const Weights& weights, const TensorSource& read) {
   HfExport content;
   content.config.model = weights.shared_description(), content.config.token_ids = token_ids_of(step);
-  content.model = weights.tensors(), content.read = read, content.dtype = std::nullopt;
+  content.model = weights.tensors(), content.read = read, content.dtype = std::nullopt, content.codes = o.codes;
   content.max_shard_bytes = o.max_shard_bytes > 0 ? o.max_shard_bytes : kDefaultShardBytes;
   content.copy_files = carried_files(step.folder());
   // Of the Hugging Face folder that a converted step is from.
@@ -170,6 +170,9 @@ ConvertResult convert(const ConvertOptions& o) {
         broken ? *broken : "");
   if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
   const Weights weights(step, saved_model_config(step), o.dtype);
+  check(o.codes == HfCodes::none || step.hf_config() == nullptr, "--codes {}: a step of halftone holds numbers; leave --codes out",
+        name_of(o.codes));
+  check_hf_codes(o.codes, weights.description().family());
   const TensorSource read = [&](const std::string& name, int64_t first, int64_t rows) { return weights.read(name, first, rows); };
   ConvertResult result{.to_hf = step.hf_config() == nullptr};
   result.to_hf ? write_hugging_face(o, step, weights, read) : write_native(o, step, weights, read);
@@ -179,7 +182,8 @@ ConvertResult convert(const ConvertOptions& o) {
     const ModelFamily::TensorName* name = weights.description().family().tensor(t.name);
     return result.to_hf && name != nullptr && name->hf.empty();
   });
-  result.same_numbers = weights.same_numbers() && !left_out && !(step.hf_config() && step.hf_config()->quantization);
+  result.same_numbers =
+      weights.same_numbers() && !left_out && o.codes == HfCodes::none && !(step.hf_config() && step.hf_config()->quantization);
   result.seconds = watch.seconds();
   return result;
 }

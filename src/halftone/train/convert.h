@@ -6,12 +6,15 @@
 #include <optional>
 #include <string>
 
+#include "halftone/checkpoint/hf_quantization.h"
+
 namespace halftone {
 
 struct ConvertOptions {
   std::filesystem::path from;              // Hugging Face folder, or a run's folder or step
   std::filesystem::path to;                // the other of the two; must not be there, or be empty
   std::optional<c10::ScalarType> dtype{};  // of floating-point weights; none: each keeps its own, and codes become bfloat16
+  HfCodes codes = HfCodes::none;           // of a Hugging Face folder that is written: what is stored as codes
   int64_t max_shard_bytes = 0;             // 0: the shards of the Hugging Face folder that the weights are from, else 5 GiB
 };
 

@@ -216,13 +216,16 @@ void RunCheckpoints::save(bool last) {
   const Stopwatch watch;
   const bool model_only = last && config_.last_save_model_only;
   const std::string& exported = config_.export_dtype;
-  const at::ScalarType export_dtype = exported == "bfloat16" ? at::kBFloat16 : exported == "float16" ? at::kHalf : at::kFloat;
+  const HfCodes codes = hf_codes_of(exported);  // beside which numbers are bfloat16
+  const at::ScalarType export_dtype = exported == "bfloat16" || codes != HfCodes::none ? at::kBFloat16
+                                      : exported == "float16"                          ? at::kHalf
+                                                                                       : at::kFloat;
   if (last && config_.last_save_in_hf) {
     HfExport content;
     content.config.model = run_.engine.built().description;
     content.config.token_ids = exported_token_ids(run_.progress.token_ids, run_.tokenizer.bos_id(), run_.tokenizer.eos_id());
     content.model = model_numbers(run_.engine, run_.ranks);
-    content.dtype = export_dtype;
+    content.dtype = export_dtype, content.codes = codes;
     content.max_shard_bytes = config_.max_shard_bytes;
     content.copy_files = carried_files();
     store_->save_hf(step, content);

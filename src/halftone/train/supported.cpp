@@ -26,8 +26,6 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
   refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
   refuse(c.comm.mode != "default", "comm.mode: fake_backend is the dry run of halftone train alone; set it to default");
   refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
-  refuse(c.checkpoint.export_dtype == "fp8_blockwise" || c.checkpoint.export_dtype == "mxfp4",
-         "checkpoint.export_dtype: this build exports float32, bfloat16 and float16");
   const auto idle = [](bool set, const char* line) {
     if (set) log_warning("[compat] {}", line);
   };

@@ -173,6 +173,7 @@ void Trainer::build_engine() {
            thousands(static_cast<double>(size.vocab)));
   log_debug("hyper-parameters: {}", engine_->built().description->json().dump());
   if (config_.checkpoint.last_save_in_hf) {
+    check_hf_codes(hf_codes_of(config_.checkpoint.export_dtype), engine_->built().description->family());
     for (const nn::Parameter* p : engine_->store().parameters()) {
       check(!p->added,
             "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in {}; leave last_save_in_hf off or take "

@@ -40,7 +40,9 @@ const char* problem(const GroupedProduct& p) {
   }
   for (const GroupedOperand* x : {&p.a, &p.b}) {
     if (x->scales != Scales::none && !x->scale) return "grouped product: expected the scales that the operand names";
-    if (in_blocks(*x) && !is_fp8(x->numbers)) return "grouped product: scales of 128 elements go with fp8 codes only";
+    if (in_blocks(*x) && !is_fp8(x->numbers) && x->numbers != Numbers::f32) {
+      return "grouped product: scales of 128 elements go with fp8 codes and fp32 only";
+    }
     if (x->macro && x->scales == Scales::tile128) return "grouped product: macro blocks go with factors of rows or tensors";
     if (is_8bit(x->numbers) && x->transposed) {
       return "grouped product: 8-bit operands lie along the contraction; quantise the transposed copy";
