@@ -190,6 +190,21 @@ TEST(CheckpointRanks, AnEndingJobWaitsForNobody) {
   for (const size_t rank : {0, 2}) EXPECT_NE(failures[rank].find("the job is ending"), std::string::npos) << failures[rank];
 }
 
+// The parts of others are waited for as long as these live, not until the time-out.
+TEST(CheckpointRanks, ADeadRankEndsASave) {
+  const TemporaryFolder folder;
+  Job job(3);
+  const auto failures = job.failures([&](const CheckpointRanks& ranks) {
+    CheckpointOptions options = options_in(folder, ranks);
+    options.ranks.silent = [](const std::vector<int64_t>& whom) {
+      return std::string(std::ranges::find(whom, 2) != whom.end() ? "rank 2 gives no sign of life" : "");
+    };
+    if (ranks.rank != 2) CheckpointStore(options).save(part_of(1, ranks));
+  });
+  EXPECT_NE(failures[0].find("failed: rank 2 gives no sign of life"), std::string::npos) << failures[0];
+  EXPECT_NE(failures[1].find("the job is ending"), std::string::npos) << failures[1];
+}
+
 TEST(CheckpointRanks, AFailedWriteOfOneRankLeavesTheStepBefore) {
   ::signal(SIGXFSZ, SIG_IGN);
   for (const bool async : {false, true})

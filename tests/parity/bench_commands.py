@@ -78,27 +78,24 @@ def bench_train(world, model, *options):
 
 DENSE = {"dim": 64, "n_layers": 4, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
 MODELS = {"llama3": DENSE, "qwen3_moe": dict(DENSE, n_layers=2, num_experts=4, experts_per_token=4, expert_ffn_dim=32)}
-alone = {model: bench_train(1, model)[0] for model in MODELS}
-for axis, model, tokens, options in [
+for axis, model, rows, options in [
         ("tensor", "llama3", 8, []), ("context", "llama3", 8, ["--parallelism.context_parallel_rotate_method=alltoall"]),
         ("expert", "qwen3_moe", 16, []),
         ("pipeline", "llama3", 8, ["--parallelism.pipeline_parallel_schedule=ZBVZeroBubble", "--parallelism.pipeline_parallel_microbatch_size=1"])]:
     result, text = bench_train(2, model, f"--parallelism.{axis}_parallel_degree=2", *options)
     if not result:
         continue
-    steps = result["tokens_per_second"] * result["ms_per_step"] / 1e3 * 2 / 64  # rows of a step
-    one = alone[model]
-    if axis == "pipeline":  # its rows are a micro-batch's
-        one = bench_train(1, model, "--training.local_batch_size=1", "--training.global_batch_size=8")[0]
-    off = abs(result["loss_first"] / one["loss_first"] - 1)
-    if round(steps) != tokens or off > 1e-5:
-        problem(f"train on {axis}: {steps} rows of a step, loss {off} off that of one process: {result}")
+    found = result["tokens_per_second"] * result["ms_per_step"] / 1e3 * 2 / 64  # rows of a step
+    one = bench_train(1, model, f"--training.global_batch_size={rows}")[0]  # the same ones
+    off = max((abs(a / b - 1) for a, b in zip(result["losses"], one.get("losses", []))), default=1)
+    if round(found) != rows or off > 1e-5:
+        problem(f"train on {axis}: {found} rows of a step, losses {off} off those of one process: {result}")
     if axis == "pipeline":
         shares = result["bubbles"]
         if not all(0 < shares[k] < 1 for k in ("schedule", "passes", "measured")) or "by the schedule" not in text:
             problem(f"train on a pipeline: bubbles {shares}")
         print(f"train on a pipeline: bubbles {shares}")
-    print(f"train on {axis}: {result['tokens_per_second']:.0f} tokens/s of a process")
+    print(f"train on {axis}: {result['tokens_per_second']:.0f} tokens/s of a process, losses within {off:.1e} of one's")
 
 with tempfile.TemporaryDirectory() as work:
     formats = ["fp8_row_fast", "int8", "mxfp4", "nvfp4", "fp8_1x128_128x128", "aten_bf16"]

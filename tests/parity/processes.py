@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Several processes as one run of halftone train on the CPU: their losses are those of one process, checkpoints are read by any number of
 them, and whatever ends one process ends all, each with one line, within the time-out. As the test distributed_processes it runs every mesh
-and number of processes; arguments name cases."""
+and number of processes; arguments name cases. HALFTONE_DEVICE=cuda HALFTONE_PROCESSES=4 processes.py restarts: on GPUs."""
+import glob
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -21,6 +23,7 @@ program = path_of("halftone")
 torchrun = os.path.join(source, "tests/parity/_torch_ops.py")
 MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
 ROWS = 24  # of a step
+DEVICE, PROCESSES = os.environ.get("HALFTONE_DEVICE", "cpu"), int(os.environ.get("HALFTONE_PROCESSES", "2"))
 EVERY = os.environ.get("HALFTONE_EVERY_MESH") == "1"
 failures = 0
 
@@ -43,7 +46,7 @@ class Run:
 
     def __init__(self, work, name, *options, steps=12):
         self.folder = os.path.join(work, name)
-        self.options = ["train", "--config", "recipes/llama3_debug.toml", "--device", "cpu", "--model.hf_assets_path",
+        self.options = ["train", "--config", "recipes/llama3_debug.toml", "--device", DEVICE, "--model.hf_assets_path",
                         os.path.join(source, "tests/assets/tokenizer"), "--model.overrides", json.dumps(MODEL), "--training.dataset", "text",
                         "--training.dataset_path", os.path.join(source, "docs/*.md"), "--training.seq_len=32", "--training.global_batch_size",
                         str(ROWS), "--training.local_batch_size=1", "--training.steps", str(steps), "--lr_scheduler.warmup_steps=2",
@@ -258,23 +261,60 @@ def troubles(work):
     expect_error(processes, "model-1", "a missing shard")
 
 
-def restarts(work):
-    """torchrun starts a run again whose process was killed, and its losses are those of a run without."""
-    one, run = Run(work, "whole", steps=24), Run(work, "restarted", steps=24)
-    one(2)
-    environment = dict(os.environ, OMP_NUM_THREADS="1")
-    agent = subprocess.Popen([sys.executable, torchrun, "--no-python", "--standalone", "--nproc_per_node=2", "--max-restarts=2",
-                              "--monitor-interval=0.1", program, *run.options], cwd=source, env=environment, text=True,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    while len(run.steps()) < 2 and agent.poll() is None:
-        time.sleep(0.05)
-    children = subprocess.run(["pgrep", "-P", str(agent.pid), "halftone"], capture_output=True, text=True).stdout.split()
-    expect(len(children) == 2, f"torchrun has the processes {children}")
-    if children:
-        os.kill(int(children[-1]), signal.SIGKILL)
-    out, _ = agent.communicate(timeout=120)
-    expect(agent.returncode == 0, f"torchrun: {out[-2000:]}")
+def restarts(work, in_step=True):
+    """torchrun starts a run again of which one process was killed in a step, then another in a save. The others tell which, and losses, weights
+    and states are those of a run without."""
+    options = ["--debug.deterministic", "--training.mixed_precision_param", "float32" if DEVICE == "cpu" else "bfloat16"]
+    one, run = (Run(work, name, *options, steps=24) for name in ("whole", "restarted"))
+    one(PROCESSES, seconds=120)
+    said = open(os.path.join(work, "said"), "w+")
+    agent = subprocess.Popen([sys.executable, torchrun, "--no-python", "--standalone", f"--nproc_per_node={PROCESSES}", "--max-restarts=2",
+                              "--monitor-interval=0.1", program, *run.options], cwd=source, env=dict(os.environ, OMP_NUM_THREADS="1"),
+                             stdout=said, stderr=subprocess.STDOUT)
+
+    def wait_for(reached, seconds=60):
+        end = time.time() + seconds
+        while not (found := reached()) and agent.poll() is None and time.time() < end:
+            time.sleep(0.0002)
+        return found
+
+    def processes():
+        """By rank."""
+        all = subprocess.run(["pgrep", "-P", str(agent.pid), "halftone"], capture_output=True, text=True).stdout.split()
+        ranks = [re.search(rb"\0RANK=(\d+)", open(f"/proc/{pid}/environ", "rb").read()) for pid in all]
+        return {int(rank[1]): int(pid) for rank, pid in zip(ranks, all) if rank}
+
+    def saving(pid, rank):
+        """Whether that process is writing its part of a step; it is stopped then."""
+        for folder in glob.glob(os.path.join(run.folder, "checkpoint/step-*.tmp")):
+            os.kill(pid, signal.SIGSTOP)
+            if os.path.isdir(folder) and not os.path.exists(os.path.join(folder, f"part-{rank}.json")):
+                return folder
+            os.kill(pid, signal.SIGCONT)
+        return None
+
+    def kill(rank, pid, where):
+        os.kill(pid, signal.SIGKILL)
+        begun = time.time()
+        told = wait_for(lambda: f"rank {rank} gives no sign of life" in open(said.name).read())
+        expect(told, f"{where}: nobody says that rank {rank} was killed: {open(said.name).read()[-2000:]}")
+        print(f"rank {rank} of {PROCESSES} killed {where}: told after {time.time() - begun:.1f} s")
+
+    expect(wait_for(lambda: len(run.steps()) > 0 and max(run.losses(), default=0) >= 6), "no step 6")
+    last = PROCESSES - 1
+    if in_step:
+        kill(last, processes()[last], "in a step")
+        newest = run.steps()[-1]
+        expect(wait_for(lambda: run.steps()[-1] > newest), "it was not started again")
+    victim, pid = last // 2, processes().get(last // 2)
+    folder = wait_for(lambda: saving(pid, victim))
+    expect(folder and not os.path.exists(folder.removesuffix(".tmp")), f"no save to kill rank {victim} in: {run.steps()}")
+    kill(victim, pid, f"while it writes {os.path.basename(str(folder))}")
+    agent.wait(timeout=120)
+    expect(agent.returncode == 0, f"torchrun: {open(said.name).read()[-2000:]}")
     expect(run.losses() == one.losses(), "the restarted run is another one")
+    expect(tensors(run, 24) == tensors(one, 24), "the restarted run ends with other weights or states")
+    expect(not glob.glob(os.path.join(run.folder, "checkpoint/*.tmp")), "half a step is left")
 
 
 def kills(work, times):
@@ -299,9 +339,9 @@ def kills(work, times):
 
 def main():
     cases = {"as_one": as_one, "on_meshes": on_meshes, "rollback": rollback, "troubles": troubles, "restarts": restarts,
-             "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
-    quick = ["as_one", "on_meshes", "rollback", "troubles", "restarts"]
-    for name in sys.argv[1:] or (["as_one", "on_meshes", "kills"] if EVERY else quick):
+             "quick_restarts": lambda w: restarts(w, False), "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
+    quick = ["as_one", "on_meshes", "rollback", "troubles", "quick_restarts"]
+    for name in sys.argv[1:] or (["as_one", "on_meshes", "restarts", "kills"] if EVERY else quick):
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()
             cases[name](work)

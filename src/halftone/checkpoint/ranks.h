@@ -5,11 +5,12 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace halftone {
 
 // This process among those that write and read one checkpoint together, over a file system that all of them see. Saving needs none of
-// the hooks but `ending`: ranks meet in the step's folder.
+// the hooks but the last two: ranks meet in the step's folder.
 struct CheckpointRanks {
   int64_t rank = 0, world = 1;
   // Of an axis of the mesh: this process's index, and the size.
@@ -22,6 +23,8 @@ struct CheckpointRanks {
   std::function<bool(bool)> all = [](bool value) { return value; };
   // The job is ending, by a failure elsewhere: nobody should wait for other ranks. Called by the writing thread.
   std::function<bool()> ending = [] { return false; };
+  // What is known of those of these ranks that give no sign of life, "" where all do. Called by the writing thread, once a second.
+  std::function<std::string(const std::vector<int64_t>&)> silent = [](const std::vector<int64_t>&) { return std::string(); };
 };
 
 }  // namespace halftone

@@ -101,14 +101,22 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// Asks until `there` is true; false after the limit. Error when the job ends.
-bool wait_for(const std::function<bool()>& there, std::chrono::milliseconds limit, const CheckpointOptions& options) {
+// Asks until `there` is true; false after the limit. Error when the job ends, or one of the ranks that are waited for has died.
+bool wait_for(const std::function<bool()>& there, const std::vector<int64_t>& whom, std::chrono::milliseconds limit,
+              const CheckpointOptions& options) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kLongest{250};
+  constexpr std::chrono::seconds kBetweenLooks{1};
   const Clock::time_point end = Clock::now() + limit;
+  Clock::time_point look = Clock::now() + kBetweenLooks;
   for (std::chrono::milliseconds pause{1}; !there(); pause = std::min(2 * pause, kLongest)) {
     check(!options.ranks.ending(), "the job is ending, other ranks are not waited for");
     if (Clock::now() >= end) return false;
+    if (Clock::now() >= look) {
+      const std::string silent = options.ranks.silent(whom);
+      check(silent.empty(), "{}", silent);
+      look = Clock::now() + kBetweenLooks;
+    }
     std::this_thread::sleep_for(pause);
   }
   return true;
@@ -135,7 +143,7 @@ void merge_parts(const fs::path& folder, CheckpointIndex& index, const Checkpoin
       if (!names.contains(part_name(rank))) missing.push_back(rank);
     return missing.empty();
   };
-  if (!wait_for(complete, options.timeout, options)) {
+  if (!wait_for(complete, missing, options.timeout, options)) {
     fail("after {:g} s the parts of ranks {} are not there; if they need longer, raise checkpoint.save_timeout_seconds",
          seconds(options.timeout), ranges_text(missing));
   }
@@ -155,7 +163,7 @@ ino_t number_of(const fs::path& folder) {
 // Other ranks: until `target` is the folder that they have written into. Rank 0 itself waits up to `timeout`, and knows better for whom.
 void wait_for_rank_0(const fs::path& target, ino_t folder, const CheckpointOptions& options) {
   const auto done = [&] { return names_in(target.parent_path()).contains(target.filename()) && number_of(target) == folder; };
-  check(wait_for(done, 2 * options.timeout, options), "after {:g} s rank 0 has not completed it", seconds(2 * options.timeout));
+  check(wait_for(done, {0}, 2 * options.timeout, options), "after {:g} s rank 0 has not completed it", seconds(2 * options.timeout));
 }
 
 // Each rank writes its part into the folder `parts` of step-N.tmp, and rank 0 then what makes it a step. That is given to `complete`,

@@ -28,12 +28,13 @@
 namespace halftone {
 namespace {
 
-MicroBatch random_batch(int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
+// Rows `first` and on of a step, whose numbers do not depend on who computes them.
+MicroBatch random_batch(int64_t first, int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
   const auto draw = [&](const char* purpose) {
     at::Tensor t = at::empty({rows, seq}, at::kLong);
     const PhiloxKey key = philox_key(0, purpose);
     int64_t* p = t.mutable_data_ptr<int64_t>();
-    for (int64_t i = 0; i < t.numel(); ++i) p[i] = philox(key, i)[0] % vocab;
+    for (int64_t i = 0; i < t.numel(); ++i) p[i] = philox(key, first * seq + i)[0] % vocab;
     return t.to(device);
   };
   MicroBatch b;
@@ -75,26 +76,28 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   start_times.mark("weights");
   const int64_t rows = engine.pipeline() != nullptr ? engine.pipeline()->microbatch_rows() : c.training.local_batch_size;
   const int64_t accumulate = rows_per_step(c.training, processes.data_ranks()) / rows / processes.data_ranks();
-  const MicroBatch whole = random_batch(rows, c.training.seq_len, engine.size().vocab, options.device), batch = engine.own_part(whole);
-  const std::vector<MicroBatch> batches(static_cast<size_t>(accumulate), batch);
+  std::vector<MicroBatch> batches;
+  for (int64_t m = 0; m < accumulate; ++m) {
+    const int64_t first = (m * processes.data_ranks() + processes.data_rank()) * rows;
+    batches.push_back(engine.own_part(random_batch(first, rows, c.training.seq_len, engine.size().vocab, options.device)));
+  }
   const Schedule schedule(
       {c.training.steps, c.lr_scheduler.warmup_steps, c.lr_scheduler.decay_ratio, decay_type(c.lr_scheduler.decay_type), 0});
   const auto train = [&](int64_t step, double lr_factor) {
-    engine.accumulate(batches, step, accumulate * whole.valid_labels * processes.data_ranks());
+    engine.accumulate(batches, step, accumulate * rows * c.training.seq_len * processes.data_ranks());
     engine.update(lr_factor);
     return engine.result();
   };
-  std::vector<double> seconds;
-  double first_loss = 0, last_loss = 0;
+  std::vector<double> seconds, losses;
   for (int64_t step = 1; step <= c.training.steps; ++step) {
     const auto start = std::chrono::steady_clock::now();
     const StepResult r = train(step, schedule.factor(step - 1));
     synchronize(options.device);
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    if (step == 1) start_times.mark("first step"), first_loss = r.loss_sum / static_cast<double>(r.valid_labels);
-    last_loss = r.loss_sum / static_cast<double>(r.valid_labels);
+    if (step == 1) start_times.mark("first step");
+    losses.push_back(r.loss_sum / static_cast<double>(r.valid_labels));
     if (processes.first()) {
-      std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, last_loss,
+      std::printf("step %lld: %.1f ms, loss %.3f, grad_norm %.3f\n", static_cast<long long>(step), seconds.back() * 1e3, losses.back(),
                   r.grad_norm);
       std::fflush(stdout);
     }
@@ -110,8 +113,9 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
                                 {"ms_per_step", median * 1e3},
                                 {"peak_memory_gib", reserved},
                                 {"first_step_seconds", start_times.seconds()},
-                                {"loss_first", first_loss},
-                                {"loss_last", last_loss},
+                                {"loss_first", losses.front()},
+                                {"loss_last", losses.back()},
+                                {"losses", losses},
                                 {"scheme", c.quantize.scheme.name},
                                 {"mixed_precision_param", c.training.mixed_precision_param},
                                 {"device", options.device.str()},

@@ -400,6 +400,20 @@ int64_t Watch::rank() const { return state_->rank; }
 c10::intrusive_ptr<c10d::Store> Watch::store() const { return state_->store; }
 bool Watch::ending() const { return state_->ender != State::nobody; }
 
+std::string Watch::silent(const std::vector<int64_t>& ranks) const {
+  State& s = *state_;
+  try {
+    std::vector<int64_t> found;
+    for (const int64_t r : ranks) {
+      const std::optional<Beat> beat = s.beat_of(r, *s.own_store);
+      if (!beat || s.silent(*beat)) found.push_back(r);
+    }
+    return s.describe(found, *s.own_store);
+  } catch (const std::exception&) {  // as the watching thread will say
+    return "";
+  }
+}
+
 void Watch::begin(Operation& operation) {
   const std::lock_guard lock(state_->mutex);
   if (operation.peer < 0) operation.number = ++state_->begun[operation.group->key];

@@ -79,6 +79,8 @@ class Watch {
   c10::intrusive_ptr<c10d::Store> store() const;
   // This rank or another has failed: what hangs in a collective must not be waited for.
   bool ending() const;
+  // What is known of those of these ranks that give no sign of life; "" where all do, or where the store does not answer. Of any thread.
+  std::string silent(const std::vector<int64_t>& ranks) const;
 
   // For communicators. An operation begins: its number, if it is a collective, and its entry in the flight recorder.
   void begin(Operation& operation);

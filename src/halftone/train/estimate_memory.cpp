@@ -322,13 +322,14 @@ class Memory {
 
   double head() const {
     const bool cpu = is_cpu(s_.device.hardware);
-    const bool gathered = s_.part.tp > 1 && s_.config.parallelism.disable_loss_parallel;
+    const bool gathered = s_.part.tp > 1 && !s_.splits_loss();
     const int64_t vocabulary = gathered ? s_.size.vocab : s_.head->out_features();
     const auto vocab = static_cast<double>(vocabulary), dim = static_cast<double>(s_.size.dim);
     const auto rows = static_cast<double>(std::min(logits_rows(s_.compute, cpu, vocabulary), s_.tokens));
     const LinearRecipe& r = s_.head->recipe();
     const at::ScalarType type = logits_type(s_.compute, cpu);
     double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // of logits and their gradient
+    if (s_.splits_loss()) column += type == at::kFloat ? 4 : 8;                                     // float32 logits, and one more of them
     column += copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r) + copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r);
     return 2 * t_ * s_.c * dim + rows * (vocab * column + s_.c * dim);
   }

@@ -15,9 +15,10 @@
 namespace halftone {
 namespace {
 
-// What all-gathers and reduce-scatters of large tensors reach (the bus bandwidth of NVIDIA's nccl-tests): NVLink 4, 450 GB/s each way by
-// its data sheet; InfiniBand NDR, 400 Gb/s, with one network card for each GPU, of which NCCL's authors expect 46 to 48 GB/s.
-constexpr double kNvLink = 370e9, kInfiniBand = 45e9;
+// What a rank receives of large tensors (the bus bandwidth of NVIDIA's nccl-tests). NVLink 4: between two H100s of one host, in steps
+// with 30 MB to 1 GB a call, gathers, reductions and all-to-alls alike, without NVLink multicast (docs/benchmarks/parallel.md).
+// InfiniBand NDR, 400 Gb/s, with one network card for each GPU: NCCL's authors expect 46 to 48 GB/s.
+constexpr double kNvLink = 230e9, kInfiniBand = 45e9;
 // A hop of a ring, in seconds (hwLat of NCCL's tuning.cc, protocol Simple).
 constexpr double kNvLinkHop = 3.4e-6, kInfiniBandHop = 14e-6;
 

@@ -139,7 +139,9 @@ class Times {
         const bool again = !wgrad_reads_forward_codes(*b.down);  // SwiGLU's backward writes its output, too
         forward += 3 * c * b.rows * b.ffn, backward += (again ? 6 : 5) * c * b.rows * b.ffn;
         // Rows to the experts and back, and their gradients.
-        if (b.feed_forward == nullptr) forward += 4 * c * b.rows * dim, backward += 5 * c * b.rows * dim;
+        if (b.feed_forward != nullptr) continue;
+        const double arranged = b.rows + (s_.part.ep > 1 ? s_.blocks[i].sent_rows : 0);  // before they leave, too
+        forward += 4 * c * arranged * dim, backward += 5 * c * arranged * dim;
       }
       bytes += forward + backward;
       if (s_.recomputed(i)) bytes += forward;
@@ -203,8 +205,12 @@ class Times {
     return seconds;
   }
 
-  // Three products, and the cross-entropy, which reads logits twice and writes their gradient.
-  double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * 3 * s_.c / gpu_.copy; }
+  // Three products, and the cross-entropy, which reads logits twice and writes their gradient. Of logits that are shared out it takes
+  // ATen's passes over a float32 copy (ops/head_loss.cpp).
+  double head() {
+    const double bytes = s_.splits_loss() ? 2 * s_.c + 14 * 4 : 3 * s_.c;
+    return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * bytes / gpu_.copy;
+  }
 
   const StepShape& s_;
   std::vector<std::string>& remarks_;

@@ -8,6 +8,12 @@
 namespace halftone {
 namespace {
 
+// A collective holds SMs on which products count, whose tiles there take another turn: for each second of it that work hides, the work
+// takes so much longer. By FSDP steps of 6 and 16 layers on two H100s (docs/benchmarks/parallel.md); where a network moves less, fewer SMs.
+constexpr double kSlower = 0.5;
+// The device has nothing to do while the host reads how many rows come, and until its next kernels are launched.
+constexpr double kCountsMs = 0.8;
+
 // Of data parallelism, a unit at a time: seconds that its gather, reduction and sum over replicas take, and its passes.
 struct UnitTimes {
   double gather = 0, reduce = 0, replicas = 0, forward = 0, backward = 0;
@@ -85,7 +91,7 @@ class Collectives {
       add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
     }
     // Largest logit, and sum of exponentials with the label's, in float32; or all logits.
-    if (s_.has_head && s_.config.parallelism.disable_loss_parallel) {
+    if (s_.has_head && !s_.splits_loss()) {
       add("tp", "all-gather", "logits", of_others("tp", t_ * s_.c * static_cast<double>(s_.size.vocab)), 1);
     } else if (s_.has_head) {
       add("tp", "all-reduce", "loss", of_others("tp", 2 * t_ * 4 * 3), 2);
@@ -115,13 +121,18 @@ class Collectives {
     if (part_.ep == 1) return;
     const ParallelismConfig& p = s_.config.parallelism;
     const double sent = p.expert_parallel_dispatch_dtype.empty() ? s_.c : 1, dim = static_cast<double>(s_.size.dim);
-    double bytes = 0, calls = 0;  // of a token; the counts of rows travel before these
+    double bytes = 0, calls = 0, exchanges = 0, counts = 0;  // bytes of a token; the counts of rows travel before these
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       if (s_.blocks[i].moe == nullptr) continue;
       const double forward = s_.recomputed(i) ? 2 : 1;
-      bytes += s_.blocks[i].sent_rows * dim * (forward * (sent + s_.c) + 2 * s_.c), calls += 3 * forward + 2;
+      bytes += s_.blocks[i].sent_rows * dim * (forward * (sent + s_.c) + 2 * s_.c), calls += 2 * forward + 2, exchanges += forward;
+      counts += forward * 8 * static_cast<double>(s_.blocks[i].moe->shape().routing.experts);
     }
     add("ep", "all-to-all", "tokens and results", of_others("ep", t_ * bytes), calls);
+    if (p.expert_parallel_capacity > 0) return;
+    const double ms = kCountsMs * micro_ * exchanges;
+    traffic_.push_back({"ep", "all-to-all", "counts of rows, for the host", of_others("ep", counts) * micro_, ms, ms});
+    exposed_ += ms;
   }
 
   // inner: seconds of what the passes wait for in blocks.
@@ -258,6 +269,13 @@ class Collectives {
       if (ms > 0) waits.push_back({wait, ms});
       passes += axis == "pp" ? 0 : ms;
     }
+    double slower = 0;
+    for (const Traffic& t : traffic_) {
+      if (t.ms <= t.exposed_ms) continue;
+      const double held = link_of(mesh_.ranks(part_.rank, t.axis)).rate / link_of({0, 1}).rate;
+      slower += kSlower * held * (t.ms - t.exposed_ms);
+    }
+    if (slower > 0) waits.push_back({"work beside communication takes longer", slower}), passes += slower;
     if (part_.bubble > 0) waits.push_back({"bubble of the pipeline", passes * part_.bubble / (1 - part_.bubble)});
     const auto at = std::find_if(work_.begin(), work_.end(), [](const WorkTime& w) { return w.work == "optimizer"; });
     work_.insert(at, waits.begin(), waits.end());

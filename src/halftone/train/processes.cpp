@@ -137,6 +137,7 @@ CheckpointRanks Processes::checkpoint_ranks() {
   ranks.agree = [this](int64_t value) { return of_first(value); };
   ranks.all = [this](bool value) { return all(value); };
   ranks.ending = [this] { return watch_->ending(); };
+  ranks.silent = [this](const std::vector<int64_t>& others) { return watch_->silent(others); };
   return ranks;
 }
 
