@@ -71,7 +71,7 @@ function(halftone_test folder)
   halftone_cold(${folder}_test)
   set_property(GLOBAL APPEND PROPERTY HALFTONE_TEST_PROGRAMS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
-  if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|comm|parallel|train)(;|$)")
+  if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|data|checkpoint|comm|parallel|train)(;|$)")
     halftone_precompiled(${folder}_test)
     # As the precompiled header was made: g++ refuses one of another -fPIC/-fPIE.
     set_target_properties(${folder}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
