@@ -40,6 +40,35 @@ struct Place {
   }
 };
 
+// Rows of a smaller matrix, three of them a row of it, one here and one there; those at the end of each group, and beyond the last one, are
+// zeros.
+void from_elsewhere(Request& r, std::vector<float>& x) {
+  const Case& c = r.what;
+  const int64_t ld = r.p.ld, tokens = r.p.rows / 3;
+  const bool weighted = c.rows == Case::Rows::weighted, wide = c.type == DType::f32;
+  std::vector<float> tokens_of = values(c.fill, tokens, ld);
+  r.elsewhere = elements(tokens_of, c.type);
+  r.p.from.each = 3;
+  r.source.assign(static_cast<size_t>(r.p.rows), -1);
+  if (weighted) {
+    for (int64_t i = 0; i < tokens * 3; ++i) r.weight.push_back((i % 2 == 0 ? 0.3f : -1.7f) * std::exp2(static_cast<float>(i % 7 - 3)));
+  }
+  for (int64_t row = 0, at = 0; row < r.p.rows; ++row) {
+    float* to = x.data() + row * ld;
+    const bool padding = std::all_of(to, to + ld, [](float v) { return v == 0 && !std::signbit(v); });
+    std::fill_n(to, ld, 0.0f);
+    if (padding || at == tokens * 3) continue;
+    const int64_t i = at++ * 5 % (tokens * 3);
+    r.source[static_cast<size_t>(row)] = static_cast<int32_t>(i);
+    for (int64_t j = 0; j < ld; ++j) {
+      const float v = tokens_of[static_cast<size_t>(i / 3 * ld + j)], given = wide ? v : to_float(bf16(v));
+      to[j] = weighted ? r.weight[static_cast<size_t>(i)] * given : given;
+    }
+  }
+  for (int64_t tile = 0, n = r.p.rows / kGroupRows; weighted && tile < n; ++tile)
+    r.order.push_back(static_cast<int32_t>((tile + n / 2) % n));
+}
+
 void groups_alone(Request& r) {
   const Case& c = r.what;
   const int64_t groups = r.p.groups.groups, ld = r.p.ld;
@@ -52,6 +81,7 @@ void groups_alone(Request& r) {
       for (int64_t j = 0; j < ld; ++j) x[static_cast<size_t>(row * ld + j)] = by == 0 ? 0 : x[static_cast<size_t>(row * ld + j)] * by;
     }
   }
+  if (c.rows != Case::Rows::given) from_elsewhere(r, x);
   r.x = elements(x, c.type), r.p.x = r.x.data();
   if (c.master) r.wide = elements(x, DType::f32);
 
@@ -102,6 +132,13 @@ std::optional<Case> of_master(Case c) {
   return c;
 }
 
+// The same rows, taken from where they lie.
+std::optional<Case> elsewhere(Case c) {
+  if (c.row.spec.element == Element::ternary || c.transposed.spec.element == Element::ternary) return {};
+  c.rows = c.shape.cols % 16 == 8 ? Case::Rows::weighted : Case::Rows::elsewhere;
+  return c;
+}
+
 // What layers ask for of a matrix: everything, or one output.
 std::vector<std::pair<Only, ValueForm>> outputs_of(const OperandSpec& s) {
   std::vector<std::pair<Only, ValueForm>> out = {{Only::codes, ValueForm::none}};
@@ -134,6 +171,7 @@ TEST_P(GroupedQuantizeCuda, OperandsOfRecipes) {
             c.only = only;
             cases.push_back(c);
             if (const auto master = of_master(c); master && i == 0) cases.push_back(*master);
+            if (const auto other = elsewhere(c); other && i > 0) cases.push_back(*other);
           }
         }
       }
@@ -155,6 +193,8 @@ TEST_P(GroupedQuantizeCuda, EveryOperand) {
         Case c = case_of(row, named, form, turn / kParts % 2 == 1, turn);
         c.want_row = (which & 1) != 0, c.want_transposed = (which & 2) != 0;
         cases.push_back(c);
+        if (form == ValueForm::none && which == 1) c.only = Only::codes;  // the kernel that holds whole rows
+        if (const auto other = elsewhere(c)) cases.push_back(*other);
       }
     }
   }

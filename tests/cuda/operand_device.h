@@ -53,13 +53,14 @@ struct Case {
   std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
   bool device_step = false;                                     // draws of a step in device memory
   std::optional<Master> master{};
-  std::vector<int32_t> offsets{};  // of groups of rows, where there are any
+  std::vector<int32_t> offsets{};                                     // of groups of rows, where there are any
+  enum class Rows { given, elsewhere, weighted } rows = Rows::given;  // where these lie (RowSource)
   std::string what() const {
     return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}{}{}", row.name,
                        transposed.name, stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "",
                        shape.rows, shape.cols, shape.pad, static_cast<int>(fill), static_cast<int>(type), static_cast<int>(form), groups,
                        length, given_amax, static_cast<int>(only), device_step ? " step" : "", master ? " master" : "",
-                       offsets.empty() ? "" : fmt::format(" rows of {} groups", offsets.size() - 1));
+                       offsets.empty() ? "" : fmt::format(" rows of {} groups, kind {}", offsets.size() - 1, static_cast<int>(rows)));
   }
 };
 
@@ -111,6 +112,10 @@ struct Request {
   }
   Case what;
   std::vector<std::byte> x, wide;
+  // Rows that lie elsewhere: RowSource, and the matrix that the device is given.
+  std::vector<int32_t> source, order;
+  std::vector<float> weight;
+  std::vector<std::byte> elsewhere;
   uint32_t amax = 0x42F60000u;  // 123, above every finite element of the fills it is used with
   QuantizeOperand p;
   std::unique_ptr<CopyBuffers> expected_row, found_row, expected_transposed, found_transposed;
@@ -199,7 +204,14 @@ class Device {
     arena_.clear();
     QuantizeOperand p = r.p;
     p.x = arena_.copy_of(r.x.data(), r.x.size(), x_shift);
-    if (r.what.master) {
+    if (!r.source.empty()) {
+      const auto put = [&]<class T>(const std::vector<T>& v) -> const T* {
+        return v.empty() ? nullptr : static_cast<const T*>(arena_.copy_of(v.data(), v.size() * sizeof(T)));
+      };
+      p.amax = nullptr;
+      p.x = arena_.copy_of(r.elsewhere.data(), r.elsewhere.size());
+      p.from.source = put(r.source), p.from.order = put(r.order), p.from.weight = put(r.weight);
+    } else if (r.what.master) {
       p.x = arena_.copy_of(r.wide.data(), r.wide.size()), p.type = DType::f32, p.as_bf16 = true;
       auto* found = static_cast<uint32_t*>(found_.take(kAmaxParts * sizeof(uint32_t)));
       found_.clear();

@@ -60,7 +60,7 @@ TEST_P(Decode, EveryNumberKeepsItsSign) {
 
 TEST(GroupsOfRows, AreQuantisedOnDevicesAlone) {
   const std::vector<int32_t> offsets = {0, 128};
-  const RowGroups groups{1, offsets.data()};
+  const GroupedRows groups{{1, offsets.data()}};
   CopyRequest request;
   request.spec = testing::make_spec(Element::e4m3, Granularity::tensor, 0, ScaleFormat::fp32), request.codes = true;
   try {

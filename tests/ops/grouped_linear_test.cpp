@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/operand.h"
 #include "ops/test_device.h"
 
 namespace halftone {
@@ -84,8 +85,8 @@ TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
   const at::Tensor dy = gather_rows(randn({kTokens, kOut0 + kOut1}, at::kBFloat16), rows);
   LinearOptions options;
   options.keep = true, options.out = at::kBFloat16, options.step.seed = 3, options.step.step = 7, options.step.first_row = 5;
-  const GroupedCall call = grouped_linear_call(x, grouped, rows, options);
-  const std::vector<at::Tensor> parts = call.dgrad({dy.narrow(1, 0, kOut0), dy.narrow(1, kOut0, kOut1)}, true);
+  const GroupedCall call = grouped_linear_call({x}, grouped, rows, options);
+  const std::vector<at::Tensor> parts = call.dgrad({{dy.narrow(1, 0, kOut0)}, {dy.narrow(1, kOut0, kOut1)}}, true);
   call.wgrad();
   const at::Tensor y = at::cat(call.y, 1), dx = parts.size() == 1 ? parts[0] : parts[0] + parts[1];
 
@@ -134,7 +135,70 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, Case>
   return std::get<0>(info.param) + "_" + c.recipe + (c.stochastic ? "_stochastic" : "") + (c.dge ? "_dge" : "") +
          (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "");
 }
+// Rows that operands take from where they lie, forward, and backward with their gates: every bit is that of the rows in a buffer of their
+// own.
+TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {
+  const LinearRecipe recipe = recipe_of(param());
+  const ExpertRows rows = some_rows();
+  StepContext step;
+  step.seed = 3, step.step = 7, step.first_row = 5;
+  const auto pass = [&](bool lies_there, bool gated) {
+    at::manual_seed(4);
+    Parameter w1("layers.0.moe.experts.w1", {kExperts, kOut0, kIn}, at::kBFloat16),
+        w2("layers.0.moe.experts.w2", {kExperts, kIn, kOut0}, at::kBFloat16);
+    GroupedLinears up, down;
+    up.weights = {&w1.weight}, down.weights = {&w2.weight}, up.recipe = down.recipe = recipe;
+    const at::Tensor x = randn({kTokens, kIn}, at::kBFloat16).set_requires_grad(true);
+    at::Tensor gates = (gated ? randn({kTokens, kTopK}, at::kFloat) : at::Tensor());
+    if (gated) gates.set_requires_grad(true);
+    at::Tensor y;
+    if (lies_there) {
+      y = combined_linear(gathered_linear(x, up, rows, step)[0], down, rows, gates, step);
+    } else {
+      const at::Tensor made = grouped_linear(grouped_linear(gather_rows(x, rows), up, rows, step)[0], down, rows, step)[0];
+      y = gated ? combine_rows(made, gates, rows) : sum_rows(made, rows);
+    }
+    y.backward(randn({kTokens, kIn}, at::kBFloat16));
+    return std::vector<at::Tensor>{y.detach(), x.grad(), gated ? gates.grad() : y.detach(), w1.weight.grad, w2.weight.grad};
+  };
+  for (const bool gated : {true, false}) {
+    const std::vector<at::Tensor> expected = pass(false, gated), found = pass(true, gated);
+    for (size_t i = 0; i < found.size(); ++i) {
+      EXPECT_GT(found[i].abs().max().item<float>(), 0);
+      EXPECT_TRUE(found[i].equal(expected[i])) << "number " << i << (gated ? " with gates" : "") << " differs by up to "
+                                               << (found[i] - expected[i]).abs().max().item<float>();
+    }
+  }
+}
 INSTANTIATE_TEST_SUITE_P(All, GroupedLinear, ::testing::Combine(test_devices(), ::testing::ValuesIn(cases())), name_of);
+
+// Weights of groups that are too large for the cache together, read a few at a time: the same bytes as all at once.
+TEST(GroupedQuantise, TakesAFewGroupsAtATime) {
+  enter_device("cuda");
+  if (IsSkipped()) return;
+  constexpr int64_t kGroups = 14, kRows = 512, kColumns = 2048;  // 4 MiB of fp32 each
+  at::manual_seed(5);
+  const at::Tensor w = randn({kGroups * kRows, kColumns}, at::kFloat);
+  const at::Tensor offsets = (at::arange(kGroups + 1, at::kInt) * kRows).to(at::kInt).to(test_device());
+  for (const LinearRecipe& recipe : kLinearRecipes) {
+    if (!recipe.w_forward.quantized() || recipe.w_forward.stored || recipe.w_dgrad.hadamard != 0) continue;
+    SCOPED_TRACE(recipe.name);
+    CopyRequest row, transposed;
+    row.spec = recipe.w_forward, transposed.spec = recipe.w_dgrad, row.codes = transposed.codes = true;
+    GroupedRows groups{{kGroups, offsets.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>() + 1}};
+    const OperandCopies all = quantize(w, &row, &transposed, {}, true, nullptr, &groups);
+    groups.each = kRows;
+    const OperandCopies few = quantize(w, &row, &transposed, {}, true, nullptr, &groups);
+    for (Operand OperandCopies::*copy : {&OperandCopies::row, &OperandCopies::transposed}) {
+      for (at::Tensor Operand::*part : {&Operand::codes, &Operand::scales, &Operand::outer}) {
+        const at::Tensor &a = (all.*copy).*part, &b = (few.*copy).*part;
+        ASSERT_EQ(a.defined(), b.defined());
+        EXPECT_TRUE(!a.defined() || a.equal(b));
+      }
+    }
+  }
+  leave_device();
+}
 
 class ExpertRowsOn : public OnDevice {};
 
@@ -162,6 +226,15 @@ TEST_P(ExpertRowsOn, LieByExpertInTheOrderOfTokens) {
     ASSERT_EQ(offsets[experts].item<int32_t>(), row);
     ASSERT_LE(row, r.rows);
     for (int64_t i = 0; i < r.rows; ++i) ASSERT_EQ(source[i].item<int32_t>(), expected[static_cast<size_t>(i)]);
+    // Every tile once, by the token that it begins with, those beyond all groups at the end.
+    const at::Tensor order = r.order.cpu();
+    ASSERT_EQ(order.numel(), r.rows / kGroupRows);
+    for (int64_t i = 0, before = -1; i < order.numel(); ++i) {
+      const int64_t tile = order[i].item<int32_t>(), begins = expected[static_cast<size_t>(tile * kGroupRows)];
+      const int64_t key = begins < 0 ? tokens * top_k + tile : begins;
+      ASSERT_LT(before, key);
+      before = key;
+    }
   }
 }
 

@@ -181,12 +181,13 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
     factor.narrow(0, first, end - first).fill_(static_cast<double>(rank.rank * own + i + 1));
   }
   const at::Tensor kept = e.kept.defined() ? e.kept : at::ones({tokens, top_k});
-  combine_rows(return_rows(rows * factor, e), (gates * kept).contiguous(), e.sent).backward(dy);
+  combine_rows(return_rows(sum_rows(rows * factor, e.received), e), (gates * kept).contiguous(), e.sent).backward(dy);
 
   const at::Tensor x1 = leaf(x0), gates1 = leaf(gates0);
   const at::Tensor y = (gates1 * kept * (choice + 1)).sum(1, true) * x1;
   y.backward(dy);
-  const at::Tensor again = combine_rows(return_rows(gather_rows(send_rows(x0, e), e.received) * factor, e), gates0 * kept, e.sent);
+  const at::Tensor made = sum_rows(gather_rows(send_rows(x0, e), e.received) * factor, e.received);
+  const at::Tensor again = combine_rows(return_rows(made, e), gates0 * kept, e.sent);
   const auto same = [&](const char* what, const at::Tensor& got, const at::Tensor& expected) {
     check(at::allclose(got, expected, 1e-5, 1e-6), "{} of {} tokens with room {} are up to {} off", what, tokens, room,
           (got - expected).abs().max().item<double>());

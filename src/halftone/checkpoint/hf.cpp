@@ -217,7 +217,7 @@ void HfFolder::read_source(const Source& from, const std::string& native, int64_
         "{}: tensor {} has type {}, expected {}", file.path().string(), entry.name, name_of(whole.dtype), c10::toString(out.scalar_type()));
   if (out.numel() == 0) return;
   const int64_t heads = out.dim() == 0 ? 0 : config_.model->rotated_heads(native);
-  RowSource rows{.type = from.quantized ? at::kFloat : type, .read = {}};
+  RowReader rows{.type = from.quantized ? at::kFloat : type, .read = {}};
   if (heads > 0) {
     check(whole.shape[0] % heads == 0, "{}: tensor {} of shape {} does not split into {} heads", file.path().string(), entry.name,
           shape_text(whole.shape), heads);

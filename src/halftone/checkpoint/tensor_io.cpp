@@ -230,7 +230,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
   return {writer.finish(), std::move(not_finite)};
 }
 
-bool fill_rows(at::Tensor out, const RowSource& source) {
+bool fill_rows(at::Tensor out, const RowReader& source) {
   constexpr size_t kPieceOfCpu = size_t{1} << 20, kPieceOfDevice = size_t{64} << 20;
   if (out.numel() == 0) return true;
   out = out.detach();

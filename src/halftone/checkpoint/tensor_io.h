@@ -55,7 +55,7 @@ WrittenTensors write_tensors(const std::filesystem::path& path, const std::vecto
                              std::optional<at::ScalarType> dtype = std::nullopt, const TensorSource& source = {});
 
 // Where the rows of a tensor come from.
-struct RowSource {
+struct RowReader {
   at::ScalarType type;                                                // of what read() gives
   std::function<void(int64_t first, int64_t rows, void* data)> read;  // contiguous rows; called by several threads at a time
   int64_t unit = 1;                                                   // reads are of multiples of these, but the last
@@ -63,7 +63,7 @@ struct RowSource {
 };
 // Fills `out`, on any device and strided, converting what is of another type. On a CPU piece by piece, so that what was read is still in
 // the cache, on all threads. False where there was a NaN or an infinity.
-bool fill_rows(at::Tensor out, const RowSource& source);
+bool fill_rows(at::Tensor out, const RowReader& source);
 
 // Reads `entry`, or as many of its rows from `first_row` on as `out` has, into `out`, which may lie on any device and be strided. Shapes
 // must be equal but for the rows; dtypes too, unless `cast` allows conversion between floating-point types. Errors name the file, the

@@ -54,7 +54,7 @@ class Layer {
     }
     const ExpertRows rows = place_experts(chosen, experts_);
     const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, {});
-    y_ = combine_rows(grouped_linear(swiglu(gu[0], gu[1]), down_, rows, {})[0], gates, rows);
+    y_ = combined_linear(swiglu(gu[0], gu[1]), down_, rows, gates, {});
   }
   void backward(const at::Tensor& dy) {
     y_.backward(dy);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "halftone/base/parallel.h"
@@ -38,6 +39,9 @@ void place_experts(const PlaceExperts& p) {
     const int32_t row = next[static_cast<size_t>(p.expert[i])]++;
     p.slot[i] = row, p.source[row] = static_cast<int32_t>(i);
   }
+  const auto begins = [&](int32_t tile) { return static_cast<uint32_t>(p.source[tile * kGroupRows]); };  // -1: behind all others
+  std::iota(p.order, p.order + p.rows / kGroupRows, 0);
+  std::stable_sort(p.order, p.order + p.rows / kGroupRows, [&](int32_t a, int32_t b) { return begins(a) < begins(b); });
 }
 
 void gather_rows(const GatherRows& p) {
@@ -45,9 +49,9 @@ void gather_rows(const GatherRows& p) {
   dispatch_float(p.dtype, [&]<class T>() {
     parallel_for(p.rows, row_grain(p.cols), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        T* out = static_cast<T*>(p.out) + r * p.cols;
+        T* out = p.out == nullptr ? nullptr : static_cast<T*>(p.out) + r * p.cols;
         if (p.source[r] < 0) {
-          std::fill_n(out, p.cols, T(0.0f));
+          if (out != nullptr) std::fill_n(out, p.cols, T(0.0f));
           continue;
         }
         const T* x = static_cast<const T*>(p.x) + p.source[r] / p.top_k * p.cols;
@@ -57,6 +61,7 @@ void gather_rows(const GatherRows& p) {
           for (int64_t c = 0; c < p.cols; ++c) sum += static_cast<float>(x[c]) * static_cast<float>(y[c]);
           p.dots[p.source[r]] = sum;
         }
+        if (out == nullptr) continue;
         if (p.weight == nullptr) {
           std::copy_n(x, p.cols, out);
         } else {

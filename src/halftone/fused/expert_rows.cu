@@ -21,7 +21,8 @@ __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 template <int N, class T>
 __global__ void gather_kernel(GatherRows p) {
   __shared__ float scratch[32];
-  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x) {
+  for (int64_t turn = blockIdx.x; turn < p.rows; turn += gridDim.x) {
+    const int64_t r = p.order == nullptr ? turn : p.order[turn / kGroupRows] * kGroupRows + turn % kGroupRows;
     const int32_t source = p.source[r];
     const T* x = static_cast<const T*>(p.x) + (source < 0 ? 0 : source / p.top_k) * p.cols;
     const T* y = static_cast<const T*>(p.other) + r * p.cols;
@@ -40,7 +41,7 @@ __global__ void gather_kernel(GatherRows p) {
           for (int j = 0; j < N; ++j) from_f32(w * to_f32(v.value[j]), v.value[j]);
         }
       }
-      store(out + c, v);
+      if (p.out != nullptr) store(out + c, v);
     }
     if (p.other == nullptr || source < 0) continue;
     dot = block_sum(dot, scratch);

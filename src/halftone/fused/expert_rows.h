@@ -17,6 +17,9 @@ struct PlaceExperts {
   int32_t* ends = nullptr;                               // [experts]
   int32_t* slot = nullptr;                               // [T, k]: the row that it gets
   int32_t* source = nullptr;                             // [R]: t * k + j of what lies there, -1 for padding
+  // [R / kGroupRows]: the tiles of rows by the token that they begin with, and behind them those beyond all groups. Read in this order, the
+  // experts' rows of neighbouring tokens come together, while these are in the L2 cache.
+  int32_t* order = nullptr;
 };
 void place_experts(const PlaceExperts& p);
 
@@ -27,11 +30,12 @@ struct GatherRows {
   int64_t rows = 0, cols = 0, top_k = 0;
   DType dtype = DType::bf16;  // of x, out and other
   const int32_t* source = nullptr;
-  const float* weight = nullptr;  // [T * k] or null
-  const void* x = nullptr;        // [T, cols]
-  void* out = nullptr;            // [R, cols]
-  const void* other = nullptr;    // [R, cols] or null
-  float* dots = nullptr;          // [T * k], with `other`
+  const int32_t* order = nullptr;  // [R / kGroupRows] or null: in which order a device reads them
+  const float* weight = nullptr;   // [T * k] or null
+  const void* x = nullptr;         // [T, cols]
+  void* out = nullptr;             // [R, cols], null: dots alone
+  const void* other = nullptr;     // [R, cols] or null
+  float* dots = nullptr;           // [T * k], with `other`
 };
 void gather_rows(const GatherRows& p);
 

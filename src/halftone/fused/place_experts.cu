@@ -69,6 +69,25 @@ __global__ void place_kernel(PlaceExperts p) {
   for (int r = next + threadIdx.x; r < p.offsets[expert + 1]; r += kThreads) p.source[r] = -1;
 }
 
+// The turn of each tile, whose warp counts those with turns before it.
+__global__ void order_kernel(PlaceExperts p) {
+  constexpr int kKeys = 4096;
+  __shared__ uint32_t keys[kKeys];
+  const int64_t tiles = p.rows / kGroupRows, tile = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  const auto key = [&](int64_t t) { return static_cast<uint32_t>(p.source[t * kGroupRows]); };  // -1: behind all others
+  const uint32_t own = tile < tiles ? key(tile) : 0;
+  int before = 0;
+  for (int64_t first = 0; first < tiles; first += kKeys) {
+    const int n = static_cast<int>(min(tiles - first, int64_t{kKeys}));
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += kThreads) keys[i] = key(first + i);
+    __syncthreads();
+    for (int i = threadIdx.x % 32; i < n; i += 32) before += keys[i] < own || (keys[i] == own && first + i < tile);
+  }
+  before = __reduce_add_sync(0xFFFFFFFFu, before);
+  if (threadIdx.x % 32 == 0 && tile < tiles) p.order[before] = static_cast<int32_t>(tile);
+}
+
 }  // namespace
 }  // namespace halftone::device
 
@@ -79,5 +98,7 @@ const char* halftone_cuda_place_experts(const halftone::PlaceExperts* what, void
   count_kernel<<<static_cast<unsigned>(p.experts), kThreads, 0, s>>>(p);
   offsets_kernel<<<1, 1, 0, s>>>(p);
   place_kernel<<<static_cast<unsigned>(p.experts + 1), kThreads, 0, s>>>(p);
+  const int64_t tiles = p.rows / halftone::kGroupRows;
+  if (tiles > 0) order_kernel<<<static_cast<unsigned>((tiles + kThreads / 32 - 1) / (kThreads / 32)), kThreads, 0, s>>>(p);
   return error_text(cudaGetLastError());
 }

@@ -118,13 +118,13 @@ void GroupedExperts::split(int64_t index, int64_t processes) {
   });
 }
 
-at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const StepContext& step) {
+at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& gates, const StepContext& step) {
   constexpr double kLimit = 7;  // of GPT-OSS
   const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, step);
-  if (!shape_.clamped) return grouped_linear(swiglu(gu[0], gu[1]), down_, rows, step)[0];
-  const at::Tensor h = clamped_swiglu(add_group_bias(gu[0], gate_up_bias_->weight, rows), kLimit);
-  const at::Tensor y = grouped_linear(h, down_, rows, step)[0];
-  return adds_bias_ ? add_group_bias(y, down_bias_->weight, rows) : y;
+  const at::Tensor h = shape_.clamped ? clamped_swiglu(add_group_bias(gu[0], gate_up_bias_->weight, rows), kLimit) : swiglu(gu[0], gu[1]);
+  if (!shape_.clamped || !adds_bias_) return combined_linear(h, down_, rows, gates, step);
+  const at::Tensor y = add_group_bias(grouped_linear(h, down_, rows, step)[0], down_bias_->weight, rows);
+  return gates.defined() ? combine_rows(y, gates, rows) : sum_rows(y, rows);
 }
 
 Router::Router(int64_t dim, int64_t experts, Init init, bool bias) : gate(add<RouterGate>("gate", dim, experts, init, bias)) {}
@@ -185,9 +185,9 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   }
   if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens, info.loss_factor);
 
-  if (!exchange) return combine_rows(experts_(x, rows, info.step), gates.contiguous(), rows);
+  if (!exchange) return experts_(x, rows, gates.contiguous(), info.step);
   if (exchange->kept.defined()) gates = gates * exchange->kept;
-  const at::Tensor of_own = experts_(send_rows(x, *exchange), exchange->received, info.step);
+  const at::Tensor of_own = experts_(send_rows(x, *exchange), exchange->received, {}, info.step);
   return combine_rows(return_rows(of_own, *exchange), gates.contiguous(), exchange->sent);
 }
 

@@ -18,8 +18,8 @@ class GroupedExperts : public QuantizableLayer {
   };
   GroupedExperts(const Shape& shape, Init gate, Init up, Init down);
   std::vector<std::string_view> class_names() const override;
-  // [T, D] -> [R, D] of the rows.
-  at::Tensor operator()(const at::Tensor& x_td, const ExpertRows& rows, const StepContext& step);
+  // [T, D] -> [T, D]: the sum of each token's rows, times their gates [T, k] where there are any.
+  at::Tensor operator()(const at::Tensor& x_td, const ExpertRows& rows, const at::Tensor& gates_tk, const StepContext& step);
 
   int64_t in_features() const override { return shape_.dim; }
   int64_t out_features() const override { return shape_.hidden; }

@@ -66,6 +66,7 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
   const at::TensorOptions ints = placed.counts.options();
   ExpertExchange e;
   e.ranks = &ranks, e.sent = placed, e.format = format;
+  e.sent.order = at::Tensor();
   // Rows in the order of experts, without the padding of their groups.
   const at::Tensor ends = placed.counts.cumsum(0, at::kInt), starts = ends - placed.counts;
   const at::Tensor of_row = expert.flatten().to(at::kLong), shift = placed.offsets.narrow(0, 0, all) - starts;
@@ -115,8 +116,8 @@ at::Tensor send_rows(const at::Tensor& x, const ExpertExchange& e) {
   return exchange_rows(gather_rows(x, e.sent), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
 }
 
-at::Tensor return_rows(const at::Tensor& rows, const ExpertExchange& e) {
-  return exchange_rows(sum_rows(rows, e.received), e.sent_rows, e.received_rows, *e.ranks, e.sent.rows);
+at::Tensor return_rows(const at::Tensor& y, const ExpertExchange& e) {
+  return exchange_rows(y, e.sent_rows, e.received_rows, *e.ranks, e.sent.rows);
 }
 
 }  // namespace halftone

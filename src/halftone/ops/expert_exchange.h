@@ -24,7 +24,7 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert_
 
 // x[T, D] -> [received.tokens, D]. Gradients travel as they are.
 at::Tensor send_rows(const at::Tensor& x_td, const ExpertExchange& exchange);
-// Rows of the own experts' groups, [received.rows, D] -> [sent.rows, D], for combine_rows() with `sent`.
-at::Tensor return_rows(const at::Tensor& rows_rd, const ExpertExchange& exchange);
+// What the own experts made of them, [received.tokens, D] -> [sent.rows, D], for combine_rows() with `sent`.
+at::Tensor return_rows(const at::Tensor& y_td, const ExpertExchange& exchange);
 
 }  // namespace halftone

@@ -20,19 +20,25 @@ void run(const char* name, void (*cpu)(const P&), const char* (*cuda::Module::*d
   at.is_cpu() ? cpu(p) : cuda::launch(name, device, p, at);
 }
 
-at::Tensor gather(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& other = {},
-                  const at::Tensor& dots = {}) {
-  const at::Tensor in = x.contiguous(), out = at::empty({rows.rows, x.size(1)}, x.options());
+at::Tensor gather(const at::Tensor& x, const ExpertRows& rows) { return in_buffer({x, true}, rows); }
+
+}  // namespace
+
+at::Tensor in_buffer(const BufferRows& of, const ExpertRows& rows, bool products_alone) {
+  if (!of.gathered) return of.x;
+  const at::Tensor in = of.x.contiguous();
+  at::Tensor out;
   GatherRows p;
-  p.rows = rows.rows, p.cols = x.size(1), p.top_k = rows.top_k, p.dtype = kernel_dtype(in);
-  p.source = ints(rows.source), p.x = in.const_data_ptr(), p.out = out.data_ptr();
-  if (weight.defined()) p.weight = weight.const_data_ptr<float>();
-  if (other.defined()) p.other = other.const_data_ptr(), p.dots = dots.mutable_data_ptr<float>();
-  run("gather_rows", gather_rows, &cuda::Module::gather_rows, p, x.device());
+  p.rows = rows.rows, p.cols = in.size(1), p.top_k = rows.top_k, p.dtype = kernel_dtype(in), p.x = in.const_data_ptr();
+  const RowSource from = rows.from(of.gates);
+  p.source = from.source, p.order = from.order, p.weight = from.weight;
+  if (!products_alone) out = at::empty({rows.rows, in.size(1)}, in.options()), p.out = out.data_ptr();
+  if (of.d_gates.defined()) p.other = of.other.const_data_ptr(), p.dots = of.d_gates.mutable_data_ptr<float>();
+  if (p.out != nullptr || p.dots != nullptr) run("gather_rows", gather_rows, &cuda::Module::gather_rows, p, in.device());
   return out;
 }
 
-at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& more = {}) {
+at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& more) {
   const at::Tensor in = x.contiguous(), out = at::empty({rows.tokens, x.size(1)}, x.options());
   CombineRows p;
   p.tokens = rows.tokens, p.cols = x.size(1), p.top_k = rows.top_k, p.dtype = kernel_dtype(in);
@@ -43,9 +49,16 @@ at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRo
   return out;
 }
 
-}  // namespace
+void check_gates(const at::Tensor& gates) {
+  check(gates.scalar_type() == at::kFloat && gates.is_contiguous(), "experts: expected contiguous fp32 gates, found {}",
+        c10::toString(gates.scalar_type()));
+}
 
 RowGroups ExpertRows::groups() const { return {experts, ints(offsets), ints(ends)}; }
+
+RowSource ExpertRows::from(const at::Tensor& gates) const {
+  return {ints(source), top_k, gates.defined() ? gates.const_data_ptr<float>() : nullptr, order.defined() ? ints(order) : nullptr};
+}
 
 ExpertRows place_experts(const at::Tensor& expert, int64_t experts) {
   check(expert.dim() == 2 && expert.scalar_type() == at::kInt && expert.is_contiguous(),
@@ -56,9 +69,10 @@ ExpertRows place_experts(const at::Tensor& expert, int64_t experts) {
   r.rows = most_group_rows(r.tokens * r.top_k, experts);
   const auto make = [&](at::IntArrayRef shape) { return at::empty(shape, expert.options()); };
   r.offsets = make({experts + 1}), r.ends = make({experts}), r.counts = make({experts}), r.slot = make(expert.sizes());
-  r.source = make({r.rows});
+  r.source = make({r.rows}), r.order = make({r.rows / kGroupRows});
   const PlaceExperts p{r.tokens,       r.top_k,         experts,      r.rows,       expert.const_data_ptr<int32_t>(),
-                       ints(r.counts), ints(r.offsets), ints(r.ends), ints(r.slot), ints(r.source)};
+                       ints(r.counts), ints(r.offsets), ints(r.ends), ints(r.slot), ints(r.source),
+                       ints(r.order)};
   run("place_experts", place_experts, &cuda::Module::place_experts, p, expert.device());
   return r;
 }
@@ -66,27 +80,18 @@ ExpertRows place_experts(const at::Tensor& expert, int64_t experts) {
 at::Tensor gather_rows(const at::Tensor& x, const ExpertRows& rows) {
   check(x.dim() == 2 && x.size(0) == rows.tokens, "experts: expected {} tokens, found {}", rows.tokens, fmt::join(x.sizes(), " x "));
   return linear_op(
-      "gather_rows", x, [&](const at::Tensor& t) { return gather(t, {}, rows); },
-      [rows](const at::Tensor& g) { return combine(g, {}, rows); });
+      "gather_rows", x, [&](const at::Tensor& t) { return gather(t, rows); }, [rows](const at::Tensor& g) { return combine(g, {}, rows); });
 }
 
 at::Tensor sum_rows(const at::Tensor& y, const ExpertRows& rows) {
   check(y.dim() == 2 && y.size(0) == rows.rows, "experts: expected {} rows, found {}", rows.rows, fmt::join(y.sizes(), " x "));
   return linear_op(
-      "sum_rows", y, [&](const at::Tensor& t) { return combine(t, {}, rows); },
-      [rows](const at::Tensor& g) { return gather(g, {}, rows); });
-}
-
-std::vector<at::Tensor> gathered_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
-  check(x.dim() == 2 && x.size(0) == rows.tokens, "experts: expected {} tokens, found {}", rows.tokens, fmt::join(x.sizes(), " x "));
-  return connected_linear(x, gather(x.detach(), {}, rows), grouped, rows, step,
-                          [rows](const std::vector<at::Tensor>& d) { return combine(d[0], {}, rows, d.size() > 1 ? d[1] : at::Tensor()); });
+      "sum_rows", y, [&](const at::Tensor& t) { return combine(t, {}, rows); }, [rows](const at::Tensor& g) { return gather(g, rows); });
 }
 
 at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& gates, const ExpertRows& rows) {
-  check(y.dim() == 2 && y.size(0) == rows.rows && gates.scalar_type() == at::kFloat && gates.is_contiguous(),
-        "experts: expected {} rows and contiguous fp32 gates, found {} and {}", rows.rows, fmt::join(y.sizes(), " x "),
-        c10::toString(gates.scalar_type()));
+  check(y.dim() == 2 && y.size(0) == rows.rows, "experts: expected {} rows, found {}", rows.rows, fmt::join(y.sizes(), " x "));
+  check_gates(gates);
   const at::Tensor plain = y.detach(), weight = gates.detach();
   at::Tensor out;
   {
@@ -96,7 +101,7 @@ at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& gates, const Expe
   if (records(y, gates)) {
     connect("combine_rows", {y, gates}, {&out}, [plain, weight, rows](const variable_list& g) -> variable_list {
       const at::Tensor d_gates = at::zeros_like(weight);  // of what was dropped
-      at::Tensor d_rows = gather(g[0], weight, rows, plain, d_gates);
+      at::Tensor d_rows = in_buffer({g[0], true, weight, plain, d_gates}, rows);
       return {std::move(d_rows), d_gates};
     });
   }

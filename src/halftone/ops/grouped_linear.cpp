@@ -2,6 +2,7 @@
 
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/common.h"
@@ -135,38 +136,65 @@ int64_t GroupedLinears::out_features() const {
   return n;
 }
 
-GroupedCall grouped_linear_call(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
-  check(x.dim() == 2 && x.size(0) == rows.rows && x.size(1) == grouped.in_features() && rows.experts == grouped.experts(),
-        "{}: expected an input of [{}, {}] for {} experts, found {} for {}", grouped.weights.front()->name, rows.rows,
-        grouped.in_features(), grouped.experts(), fmt::join(x.sizes(), " x "), rows.experts);
-  if (!x.is_cpu()) return grouped_linear_cuda(row_major(x), grouped, rows, options);
+GroupedCall grouped_linear_call(const BufferRows& in, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
+  const at::Tensor& x = in.x;
+  const int64_t given = in.gathered ? rows.tokens : rows.rows;
+  check(x.dim() == 2 && x.size(0) == given && x.size(1) == grouped.in_features() && rows.experts == grouped.experts(),
+        "{}: expected an input of [{}, {}] for {} experts, found {} for {}", grouped.weights.front()->name, given, grouped.in_features(),
+        grouped.experts(), fmt::join(x.sizes(), " x "), rows.experts);
+  if (!x.is_cpu()) return grouped_linear_cuda(in, grouped, rows, options);
   const auto loop = std::make_shared<Loop>(grouped, rows);
-  GroupedCall result{loop->forward(row_major(x), options), {}, {}};
+  GroupedCall result{loop->forward(row_major(in_buffer(in, rows)), options), {}, {}};
   if (!options.keep) return result;
-  result.dgrad = [loop](const std::vector<at::Tensor>& dy, bool want_dx) { return loop->dgrad(dy, want_dx); };
+  result.dgrad = [loop, rows](const std::vector<BufferRows>& dy, bool want_dx) {
+    std::vector<at::Tensor> parts;
+    for (const BufferRows& d : dy) parts.push_back(in_buffer(d, rows));
+    return loop->dgrad(parts, want_dx);
+  };
   result.wgrad = [loop] { loop->wgrad(); };
   return result;
 }
 
-std::vector<at::Tensor> connected_linear(const at::Tensor& source, const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows,
-                                         const StepContext& step, std::function<at::Tensor(const std::vector<at::Tensor>&)> dx_of) {
+namespace {
+
+// The node of a grouped linear. x: its rows, made of `source`, whose gradient is dx_of theirs. gates: null, or what combines them.
+std::vector<at::Tensor> connected(const at::Tensor& source, const BufferRows& x, GroupedLinears& grouped, const ExpertRows& rows,
+                                  const StepContext& step, std::function<at::Tensor(const std::vector<at::Tensor>&)> dx_of,
+                                  const at::Tensor* combined_by = nullptr) {
+  const bool combined = combined_by != nullptr;
   std::vector<at::Tensor> inputs = {source};
   for (const Weight* w : grouped.weights) inputs.push_back(w->value);
+  const size_t of_gates = inputs.size();
+  const at::Tensor gates = combined && combined_by->defined() ? combined_by->detach() : at::Tensor();
+  if (gates.defined()) inputs.push_back(*combined_by);
   LinearOptions options;
-  options.step = step, options.keep = records(inputs), options.out = x.scalar_type();
+  options.step = step, options.keep = records(inputs), options.out = x.x.scalar_type();
   GroupedCall call;
+  std::vector<at::Tensor> y;
+  at::Tensor made;  // the rows that gates' gradients need
   {
     at::NoGradGuard no_grad;
     call = grouped_linear_call(x, grouped, rows, options);
+    y = std::exchange(call.y, {});
+    if (combined) {
+      if (gates.defined()) made = y[0];
+      y[0] = combine(y[0], gates, rows);
+    }
   }
-  std::vector<at::Tensor> y = std::exchange(call.y, {});
   if (!options.keep) return y;
   std::vector<at::Tensor*> outputs;
   for (at::Tensor& part : y) outputs.push_back(&part);
   connect("grouped_linear", inputs, outputs,
-          [call = std::move(call), &grouped, step, dx_of = std::move(dx_of), want_dx = source.requires_grad()](const variable_list& g) {
-            variable_list result(1 + grouped.weights.size());
-            const std::vector<at::Tensor> d = call.dgrad({g.begin(), g.end()}, want_dx);
+          [call = std::move(call), &grouped, rows, step, dx_of = std::move(dx_of), want_dx = source.requires_grad(), combined, gates, made,
+           of_gates](const variable_list& g) {
+            variable_list result(of_gates + (gates.defined() ? 1 : 0));
+            std::vector<BufferRows> dy;
+            for (const at::Tensor& part : g) dy.push_back({part, combined, gates});
+            if (gates.defined()) {
+              result[of_gates] = at::zeros_like(gates);  // of what was dropped
+              dy[0].other = made, dy[0].d_gates = result[of_gates];
+            }
+            const std::vector<at::Tensor> d = call.dgrad(dy, want_dx);
             if (want_dx) result[0] = dx_of(d);
             step.form_gradients([wgrad = call.wgrad, &grouped] {
               wgrad();
@@ -177,12 +205,28 @@ std::vector<at::Tensor> connected_linear(const at::Tensor& source, const at::Ten
   return y;
 }
 
+at::Tensor sum_of(const std::vector<at::Tensor>& d) {
+  at::Tensor dx = d[0];
+  for (size_t i = 1; i < d.size(); ++i) dx.add_(d[i]);
+  return dx;
+}
+
+}  // namespace
+
 std::vector<at::Tensor> grouped_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
-  return connected_linear(x, x.detach(), grouped, rows, step, [](const std::vector<at::Tensor>& d) {
-    at::Tensor dx = d[0];
-    for (size_t i = 1; i < d.size(); ++i) dx.add_(d[i]);
-    return dx;
-  });
+  return connected(x, {x.detach()}, grouped, rows, step, sum_of);
+}
+
+std::vector<at::Tensor> gathered_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step) {
+  return connected(x, {x.detach(), true}, grouped, rows, step,
+                   [rows](const std::vector<at::Tensor>& d) { return combine(d[0], {}, rows, d.size() > 1 ? d[1] : at::Tensor()); });
+}
+
+at::Tensor combined_linear(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const at::Tensor& gates,
+                           const StepContext& step) {
+  check(grouped.weights.size() == 1, "experts: expected rows of one weight to combine, found those of {}", grouped.weights.size());
+  if (gates.defined()) check_gates(gates);
+  return connected(x, {x.detach()}, grouped, rows, step, sum_of, &gates)[0];
 }
 
 }  // namespace halftone

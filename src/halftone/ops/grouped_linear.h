@@ -4,6 +4,7 @@
 
 #include "halftone/base/row_groups.h"
 #include "halftone/ops/linear.h"
+#include "halftone/quantize/operand.h"
 
 namespace halftone {
 
@@ -11,13 +12,14 @@ namespace halftone {
 struct ExpertRows {
   int64_t tokens = 0, top_k = 0, experts = 0, rows = 0;  // rows: R
   at::Tensor offsets, ends, counts;                      // int32 [E + 1], [E], [E]
-  at::Tensor slot, source;                               // int32 [T, k], [R] (fused/expert_rows.h)
+  at::Tensor slot, source, order;                        // int32 [T, k], [R], [R / kGroupRows] or undefined (fused/expert_rows.h)
   // Where documents are kept apart and results are to be the same bits whatever other documents hold (debug.deterministic): where each
   // token's begins, as in ops/attention.h. Unquantised products then add up one document after the other.
   at::Tensor documents{};
   int64_t tokens_in_row = 0;
 
   RowGroups groups() const;
+  RowSource from(const at::Tensor& gates) const;  // of rows that are gathered, times their gates where there are any
 };
 // From the chosen experts, int32 [T, k] on any device.
 ExpertRows place_experts(const at::Tensor& expert_tk, int64_t experts);
@@ -48,16 +50,28 @@ struct GroupedLinears {
 
 // Y_i[R, N_i] of every weight: rows of expert e times W_i[e]^T. Zeros where no row is. No synchronisation with a GPU.
 std::vector<at::Tensor> grouped_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
-// The same of gather_rows(x[T, K]); at most two weights.
+// The same of gather_rows(x[T, K]); at most two weights. The rows' operands come from x, without the rows themselves, where all of them are
+// quantised on a GPU.
 std::vector<at::Tensor> gathered_linear(const at::Tensor& x_tk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
+// combine_rows() of the rows of its one weight, [T, N], or sum_rows() with undefined gates; so are its gradients those of dY[T, N].
+at::Tensor combined_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const at::Tensor& gates_tk,
+                           const StepContext& step);
+
+// Rows of the buffer: x[R, N], or with `gathered` those that gather_rows(x[T, N]) brings, times their gates, fp32 [T, k], where there are
+// any. d_gates, fp32 [T, k] or undefined: becomes the products of the rows, without gates, and those of other[R, N].
+struct BufferRows {
+  at::Tensor x;
+  bool gathered = false;
+  at::Tensor gates{}, other{}, d_gates{};
+};
 
 // Without autograd, as LinearCall.
 struct GroupedCall {
   std::vector<at::Tensor> y;
   // dY_i of every weight -> tensors [R, K] whose sum is dX: one, or one a weight. None unless wanted.
-  std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&, bool)> dgrad;
+  std::function<std::vector<at::Tensor>(const std::vector<BufferRows>&, bool)> dgrad;
   std::function<void()> wgrad;
 };
-GroupedCall grouped_linear_call(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+GroupedCall grouped_linear_call(const BufferRows& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
 
 }  // namespace halftone

@@ -31,49 +31,46 @@ Operand stacked(const std::vector<Operand>& parts) {
 // One call's forward and backward: a product for each weight, of all experts at once.
 class Call {
  public:
-  Call(GroupedLinears& grouped, const at::Tensor& x, const ExpertRows& rows, const LinearOptions& o)
+  Call(GroupedLinears& grouped, const BufferRows& x, const ExpertRows& rows, const LinearOptions& o)
       : grouped_(grouped),
         r_(grouped.recipe),
         rows_(rows),
-        x_type_(x.scalar_type()),
+        x_type_(x.x.scalar_type()),
         context_(o.step),
-        requests_(name(), r_, x.device(), context_, o.step.first_row * kDrawsPerToken, rows.rows) {}
+        requests_(name(), r_, x.x.device(), context_, o.step.first_row * kDrawsPerToken, rows.rows) {}
 
-  std::vector<at::Tensor> forward(const at::Tensor& x, const LinearOptions& o) {
+  std::vector<at::Tensor> forward(const BufferRows& x, const LinearOptions& o) {
     make_weights();
     const CopyRequest row = requests_.of_rows(r_.x_forward, r_.w_forward, type_of(r_.x_forward, r_.w_forward), name(), "x.fwd");
     const bool keep =
         o.keep && std::any_of(grouped_.weights.begin(), grouped_.weights.end(), [](const Weight* w) { return w->trainable(); });
     const CopyRequest columns = requests_.of_tokens(r_.x_wgrad, r_.dy_wgrad, x_type_, CopyUse::kept, name(), x_wgrad_role(r_));
-    const RowGroups groups = rows_.groups();
-    OperandCopies copies = quantize(x, &row, keep ? &columns : nullptr, {}, false, nullptr, &groups);
+    OperandCopies copies = copies_of(x, &row, keep ? &columns : nullptr);
     if (keep) x_ = std::move(copies.transposed);
     std::vector<at::Tensor> parts;
     for (size_t i = 0; i < grouped_.weights.size(); ++i) {
       const Weight& w = *grouped_.weights[i];
-      at::Tensor y = at::empty({rows_.rows, w.value.size(1)}, x.options().dtype(o.out));
+      at::Tensor y = at::empty({rows_.rows, w.value.size(1)}, x.x.options().dtype(o.out));
       cuda::multiply_groups(copies.row, prepared().forward[i], y, gemm::Ragged::rows, rows_, product_options(0));
       parts.push_back(y);
     }
     return parts;
   }
 
-  std::vector<at::Tensor> dgrad(const std::vector<at::Tensor>& all, bool want_dx) {
+  std::vector<at::Tensor> dgrad(const std::vector<BufferRows>& all, bool want_dx) {
     make_weights();
-    dy_.clear(), dy_type_ = all[0].scalar_type();
-    const RowGroups groups = rows_.groups();
+    dy_.clear(), dy_type_ = all[0].x.scalar_type();
     std::vector<at::Tensor> dx;
     for (size_t i = 0; i < grouped_.weights.size(); ++i) {
       const Weight& w = *grouped_.weights[i];
-      const at::Tensor dy = row_major(all[i]);
       const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
       const CopyRequest row = requests_.of_rows(r_.dy_dgrad, r_.w_dgrad, hp, w.name, "dy.dgrad");
       const CopyRequest columns = requests_.of_tokens(r_.dy_wgrad, r_.x_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_),
                                                       CopyUse::columns, w.name, dy_wgrad_role(r_));
-      OperandCopies copies = quantize(dy, want_dx ? &row : nullptr, w.trainable() ? &columns : nullptr, {}, false, nullptr, &groups);
+      OperandCopies copies = copies_of(all[i], want_dx ? &row : nullptr, w.trainable() ? &columns : nullptr);
       dy_.push_back(std::move(copies.transposed));
       if (!want_dx) continue;
-      const at::Tensor part = at::empty({rows_.rows, grouped_.in_features()}, dy.options());
+      const at::Tensor part = at::empty({rows_.rows, grouped_.in_features()}, all[i].x.options());
       cuda::multiply_groups(copies.row, prepared().dgrad[i], part, gemm::Ragged::rows, rows_, product_options(1));
       dx.push_back(part);
     }
@@ -120,6 +117,17 @@ class Call {
     }
   }
 
+  // Operands of rows that are gathered come from where these lie, unless one of them is the rows themselves.
+  OperandCopies copies_of(const BufferRows& x, const CopyRequest* row, const CopyRequest* columns) const {
+    const auto reads_codes = [](const CopyRequest* r) { return r == nullptr || r->spec.quantized(); };
+    GroupedRows groups{rows_.groups()};
+    if (!x.gathered || !reads_codes(row) || !reads_codes(columns))
+      return quantize(in_buffer(x, rows_), row, columns, {}, false, nullptr, &groups);
+    in_buffer(x, rows_, true);
+    groups.from = rows_.from(x.gates), groups.rows = rows_.rows;
+    return quantize(x.x, row, columns, {}, false, nullptr, &groups);
+  }
+
   // The operands of the weights of this version, those of both products from one read where both are quantised.
   void make_weights() {
     GroupedLinears::Prepared::MadeOf state{0, {}, x_type_, requests_.capture()};
@@ -156,7 +164,7 @@ class Call {
     const bool by_128 = r_.w_forward.block == 128 || r_.w_dgrad.block == 128 || r_.w_forward.two_level == TwoLevel::macro;
     if ((row != nullptr || transposed != nullptr) && n % kGroupRows == 0 && !by_128) {
       const at::Tensor offsets = at::arange(experts + 1, rows_.offsets.options()) * static_cast<int>(n);
-      const RowGroups groups{experts, offsets.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>() + 1};
+      const GroupedRows groups{{experts, offsets.const_data_ptr<int32_t>(), offsets.const_data_ptr<int32_t>() + 1}, {}, 0, n};
       OperandCopies copies = quantize(all.view({experts * n, k}), row, transposed, {}, master, nullptr, &groups);
       if (row != nullptr) forward.operand = std::move(copies.row), forward.stride = n * forward.operand.k;
       if (transposed != nullptr) dgrad.operand = std::move(copies.transposed), dgrad.ld = experts * n, dgrad.stride = n;
@@ -187,11 +195,11 @@ class Call {
 
 }  // namespace
 
-GroupedCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
+GroupedCall grouped_linear_cuda(const BufferRows& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options) {
   const auto call = std::make_shared<Call>(grouped, x, rows, options);
   GroupedCall result{call->forward(x, options), {}, {}};
   if (!options.keep) return result;
-  result.dgrad = [call](const std::vector<at::Tensor>& dy, bool want_dx) { return call->dgrad(dy, want_dx); };
+  result.dgrad = [call](const std::vector<BufferRows>& dy, bool want_dx) { return call->dgrad(dy, want_dx); };
   result.wgrad = [call] { call->wgrad(); };
   return result;
 }

@@ -45,10 +45,12 @@ struct GroupedLinears::Prepared {
   std::vector<GroupedWeight> forward, dgrad;
 };
 
-GroupedCall grouped_linear_cuda(const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+GroupedCall grouped_linear_cuda(const BufferRows& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
 
-// The node of a grouped linear: x are the rows, `source` what they were made of, dx_of its gradient from theirs.
-std::vector<at::Tensor> connected_linear(const at::Tensor& source, const at::Tensor& x, GroupedLinears& grouped, const ExpertRows& rows,
-                                         const StepContext& step, std::function<at::Tensor(const std::vector<at::Tensor>&)> dx_of);
+// The rows as a tensor [R, N], and their d_gates. With `products_alone` only these, and an undefined tensor.
+at::Tensor in_buffer(const BufferRows& of, const ExpertRows& rows, bool products_alone = false);
+void check_gates(const at::Tensor& gates);
+// out[t] = sum over j of weight[t, j] * (x + more)[slot[t, j]]; weight and more may be undefined.
+at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& more = {});
 
 }  // namespace halftone

@@ -95,21 +95,25 @@ AmaxUse& amax_use() {
 }
 
 OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax, bool as_bf16,
-                       at::Tensor* found, const RowGroups* groups) {
+                       at::Tensor* found, const GroupedRows* groups) {
   check(x_in.dim() == 2, "quantize: expected a matrix, found {} dimensions", x_in.dim());
   at::Tensor x = row_major(x_in);
   if (as_bf16 && x.is_cpu()) x = x.to(at::kBFloat16), as_bf16 = false;
   OperandCopies copies;
+  const bool elsewhere = groups != nullptr && groups->from.source != nullptr;
+  check(!elsewhere || ((row == nullptr || row->spec.quantized()) && (transposed == nullptr || transposed->spec.quantized())),
+        "quantize: expected copies of rows that lie elsewhere to be quantised, found one that is not");
   if (row != nullptr && !row->spec.quantized()) copies.row = plain_operand(x, false), row = nullptr;
   if (transposed != nullptr && !transposed->spec.quantized()) copies.transposed = plain_operand(x, true), transposed = nullptr;
   if (row == nullptr && transposed == nullptr) return copies;
   QuantizeOperand q;
   q.x = x.const_data_ptr(), q.type = kernel_dtype(x), q.rows = x.size(0), q.cols = x.size(1), q.ld = row_stride(x);
   q.as_bf16 = as_bf16;
-  if (groups != nullptr && groups->groups > 0) {
-    check(x.is_cuda(), "quantize: expected the matrix of {} groups of rows on a CUDA device, found it on {}", groups->groups,
+  if (groups != nullptr && groups->groups.groups > 0) {
+    check(x.is_cuda(), "quantize: expected the matrix of {} groups of rows on a CUDA device, found it on {}", groups->groups.groups,
           x.device().str());
-    q.groups = *groups, found = nullptr;
+    q.groups = groups->groups, q.from = groups->from, q.group_rows = groups->each, found = nullptr;
+    if (q.from.source != nullptr) q.rows = groups->rows;
   } else if (amax.defined()) {
     check(amax.scalar_type() == at::kInt && amax.numel() == 1 && amax.device() == x.device(),
           "quantize: expected the largest magnitude as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),

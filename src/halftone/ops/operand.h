@@ -46,14 +46,22 @@ struct OperandCopies {
   Operand row, transposed;
 };
 
+// Rows in groups, each quantised as a matrix of its own; with from.source `rows` rows that lie where that says, and none of the copies is
+// the rows themselves.
+struct GroupedRows {
+  RowGroups groups;
+  RowSource from{};
+  int64_t rows = 0;
+  int64_t each = 0;  // rows of each group, where all have as many and there are no others, or 0
+};
+
 // Both copies, from one read where both are quantised; a null request is not made. x is bf16 or fp32 with unit column stride. Zeros
 // appended for a rotation or for `multiple` are counted in `k` (operand_length).
 // amax: the largest magnitude of x where its producer gave it (ops/activation.h), else undefined. as_bf16: of x rounded to bf16.
 // found: undefined or of an earlier call with the same matrix; a device leaves the largest magnitude there where it searches for it, and
-// finds it there. groups: null, or groups of rows, on a device alone, each quantised as a matrix of its own; amax and found are not used
-// then.
+// finds it there. groups: null, or on a device alone; amax and found are not used then.
 OperandCopies quantize(const at::Tensor& x, const CopyRequest* row, const CopyRequest* transposed, const at::Tensor& amax = {},
-                       bool as_bf16 = false, at::Tensor* found = nullptr, const RowGroups* groups = nullptr);
+                       bool as_bf16 = false, at::Tensor* found = nullptr, const GroupedRows* groups = nullptr);
 
 // x itself as an operand: [rows, k], or [k, rows] with `transposed`.
 Operand plain_operand(const at::Tensor& x, bool transposed);

@@ -82,6 +82,12 @@ void check_operand(const QuantizeOperand& p) {
   check(groups == 0 || p.rows % kGroupRows == 0, "quantiser: expected groups in a multiple of {} rows, found {}", kGroupRows, p.rows);
   check(groups == 0 || !p.want_transposed || operand_length(p.transposed, p.rows) == p.rows,
         "quantiser: expected no padded length beside groups of rows, found {} for {} rows", p.transposed.length, p.rows);
+  const bool ternary =
+      (p.want_row && p.row.spec.element == Element::ternary) || (p.want_transposed && p.transposed.spec.element == Element::ternary);
+  check(p.group_rows % kGroupRows == 0 && (p.group_rows == 0 || p.group_rows * groups == p.rows),
+        "quantiser: {} groups of {} rows each do not make {}", groups, p.group_rows, p.rows);
+  check(p.from.source == nullptr || (groups > 0 && p.from.each >= 1 && !ternary),
+        "quantiser: rows of another matrix are of groups, and no copy of them is ternary");
   if (p.want_row) check_copy(p.row, false, p.rows, p.cols);
   if (p.want_transposed) check_copy(p.transposed, true, p.cols, p.rows);
 }

@@ -77,6 +77,16 @@ constexpr bool scales_by_group(const QuantizedCopy& c, bool transposed) {
   return g == Granularity::tensor || uses_tensor_amax(c) || (transposed && (g == Granularity::row || c.form == ValueForm::fold_e4m3));
 }
 
+// A matrix whose rows are some of another one's, x: row r is row source[r] / each of x, times weight[source[r]] in fp32 and rounded to the
+// type of x where there are weights, and zeros where source[r] is -1. On a device.
+struct RowSource {
+  const int32_t* source = nullptr;  // [rows]; null: the matrix is x
+  int64_t each = 1;                 // rows of the matrix that a row of x is in
+  const float* weight = nullptr;    // null: 1
+  // [rows / kGroupRows], null: from the first to the last. In which order tiles of rows are read, for the L2 cache's sake.
+  const int32_t* order = nullptr;
+};
+
 // Quantises one matrix along its columns' direction, transposed, or both from one read (numerics.md sections 2 to 5).
 // Bit-exact: CPU, CUDA and the scalar reference write the same bytes. Only a transposed copy may rotate (tokens are rows).
 struct QuantizeOperand {
@@ -98,6 +108,11 @@ struct QuantizeOperand {
   // matrix. Codes, values and the scales of blocks, tiles and the row copy's rows lie as those of the whole matrix. Rows beyond the last
   // group are quantised as a group whose own scales are not written. `amax` and `found_amax` are not used; `ends` is not read.
   RowGroups groups{};
+  // CUDA, with groups: the rows of each where all have as many and there are no others, or 0. Groups are then read a few at a time, so that
+  // those that are read twice are in the L2 cache.
+  int64_t group_rows = 0;
+  // CUDA, with groups: where the rows lie that x, of row stride ld, has. No ternary copies.
+  RowSource from{};
   bool want_row = false, want_transposed = false;
   QuantizedCopy row, transposed;
 };

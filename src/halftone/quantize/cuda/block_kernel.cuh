@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/rotate_column.cuh"
 #include "halftone/quantize/cuda/statistics.h"
 #include "halftone/quantize/cuda/store_codes.cuh"
@@ -185,6 +186,34 @@ __device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<float>& x) 
   const auto* v = reinterpret_cast<const float4*>(at);
   x = {{v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w}};
 }
+// 16 bytes a lane of every kRowsAtOnce-th of a warp's 32 rows from row0 on that lie somewhere else, to `to` and every kRowsAtOnce pitches
+// on; and what the lane has brought times their weights.
+template <int kRowsAtOnce, class T>
+__device__ __forceinline__ void bring_rows(const TileArgs& a, const T* x, int row0, int column, int lane, uint8_t* to, int pitch) {
+  const SourceRows rows(a.from, row0, lane);
+#pragma unroll
+  for (int i = 0; i < 32; i += kRowsAtOnce) {
+    const int row = rows.row(i + lane / (32 / kRowsAtOnce));
+    const bool there = row >= 0 && column < a.cols;
+    copy_async(to + i * pitch, there ? x + row * a.ld + column : x, there);
+  }
+}
+template <class T, int kRowsAtOnce>
+__device__ __forceinline__ void weigh_rows(const RowSource& from, int row0, int lane, uint8_t* to, int pitch) {
+  const SourceRows rows(from, row0, lane);
+#pragma unroll 1
+  for (int i = 0; i < 32; i += kRowsAtOnce) {
+    const float by = rows.weight(i + lane / (32 / kRowsAtOnce));
+    uint4& v = *reinterpret_cast<uint4*>(to + i * pitch);
+    uint32_t w[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (uint32_t& word : w) {
+      if constexpr (sizeof(T) == 4) word = __float_as_uint(by * __uint_as_float(word));
+      if constexpr (sizeof(T) == 2) word = bf16_words(by * __uint_as_float(word << 16), by * __uint_as_float(word & 0xFFFF0000u));
+    }
+    v = {w[0], w[1], w[2], w[3]};
+  }
+}
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
 __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4                       ? 2
                                                     : kStochastic && kForm == Form::bf16 ? 4
@@ -197,17 +226,20 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row, kGroups = kForm != Form::folded;
   extern __shared__ __align__(128) uint8_t memory[];
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const auto [tile_r, tile_c] = TileAt(a.backwards);
-  if (tile_r >= a.tiles_r) return;
+  const auto [turn, tile_c] = TileAt(a.backwards);
+  if (turn >= a.tiles_r) return;
   Shared& shared = *reinterpret_cast<Shared*>(memory);
   Warp& own = shared.warps[warp];
-  const int row0 = tile_r * kTile + warp * 32, column0 = tile_c * kBlockColumns;
-
   if (!a.dependent) wait_for_primary();
   start_dependents();
-  {
-    constexpr int kLanes = kBlockColumns * static_cast<int>(sizeof(T)) / 16, kRowsAtOnce = 32 / kLanes;
-    const int first = lane / kLanes, column = column0 + lane % kLanes * (16 / static_cast<int>(sizeof(T)));
+  const int row0 = tile_in_turn(a.from, a.first_tile + turn) * kTile + warp * 32, column0 = tile_c * kBlockColumns;
+  constexpr int kLanes = kBlockColumns * static_cast<int>(sizeof(T)) / 16, kRowsAtOnce = 32 / kLanes;
+  const int first = lane / kLanes;
+  if (a.from.source != nullptr) {
+    bring_rows<kRowsAtOnce>(a, static_cast<const T*>(a.x), row0, column0 + lane % kLanes * (16 / static_cast<int>(sizeof(T))), lane,
+                            own.x + first * kPitch + lane % kLanes * 16, kPitch);
+  } else {
+    const int column = column0 + lane % kLanes * (16 / static_cast<int>(sizeof(T)));
     const auto* source = reinterpret_cast<const uint8_t*>(static_cast<const T*>(a.x) + int64_t{row0 + first} * a.ld + column);
     const auto stride = static_cast<uint32_t>(a.ld * static_cast<int64_t>(sizeof(T)) * kRowsAtOnce);
     const int valid = column < a.cols ? a.rows - row0 - first : 0;
@@ -238,6 +270,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if (width != 0) shared.flips[warp].fill(a.transposed, width, lane);
   if (a.dependent) wait_for_primary();
   wait_for_copies();
+  if (a.from.weight != nullptr) weigh_rows<T, kRowsAtOnce>(a.from, row0, lane, own.x + first * kPitch + lane % kLanes * 16, kPitch);
   if constexpr (sizeof(T) == 4) {  // what a lane has brought itself
     for (int i = 0; a.as_bf16 && i < 32; i += 2) {
       float4& v = *reinterpret_cast<float4*>(own.x + (i + lane / 16) * kPitch + lane % 16 * 16);

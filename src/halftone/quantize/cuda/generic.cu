@@ -13,6 +13,7 @@
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
 #include "halftone/quantize/cuda/draws.cuh"
+#include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/statistics.h"
 #include "halftone/quantize/operand_shape.h"
 
@@ -40,6 +41,7 @@ struct Generic {
   DType type;
   bool as_bf16;  // quantize/operand.h
   int64_t rows, cols, ld, given_cols;
+  RowSource from;
   bool transposed;
   QuantizedCopy copy;
   int64_t R, C, group_rows, group_cols, across, groups;  // across: groups along C
@@ -122,10 +124,17 @@ __device__ Part part_of(const Generic& g, int64_t group) {
 }
 
 __device__ float given(const Generic& g, int64_t i, int64_t j) {
+  const bool bf16s = g.type == DType::bf16;
+  float weight = 1;
+  if (g.from.source != nullptr) {
+    const SourceRow from(g.from, i);
+    if (from.row < 0) return 0;
+    i = from.row, weight = from.weight;
+  }
   const int64_t at = i * g.ld + j;
-  if (g.type == DType::bf16) return to_f32(static_cast<const bf16*>(g.x)[at]);
-  const float v = static_cast<const float*>(g.x)[at];
-  return g.as_bf16 ? bf16_nearest(v) : v;
+  float v = bf16s ? to_f32(static_cast<const bf16*>(g.x)[at]) : static_cast<const float*>(g.x)[at];
+  if (g.from.weight != nullptr) v *= weight;
+  return (bf16s && g.from.weight != nullptr) || g.as_bf16 ? bf16_nearest(v) : v;
 }
 // Element of the copy before macro scaling.
 __device__ float plain_element(const Generic& g, int64_t r, int64_t c) {
@@ -377,8 +386,8 @@ size_t generic_workspace(const QuantizeOperand& p, const QuantizedCopy& copy, bo
 
 cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, void* workspace, cudaStream_t stream) {
   const Shape s = shape_of(p, copy, transposed);
-  Generic g{p.x, p.type,       p.as_bf16,    p.rows,   p.cols,   p.ld,     p.cols, transposed, copy,     s.R,
-            s.C, s.group_rows, s.group_cols, s.across, s.groups, s.of_set, p.amax, {},         p.groups, copy.fold_scale};
+  Generic g{p.x, p.type,       p.as_bf16,    p.rows,   p.cols,   p.ld,     p.cols, p.from, transposed, copy,           s.R,
+            s.C, s.group_rows, s.group_cols, s.across, s.groups, s.of_set, p.amax, {},     p.groups,   copy.fold_scale};
   g.scratch = plan(p, copy, transposed, workspace);
   const bool groups = has_groups(p);
   if (groups) g.fold = g.scratch.fold;
@@ -391,7 +400,7 @@ cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy
     } else {
       rotate_kernel<16><<<blocks, 128, 0, stream>>>(g, g.scratch.rotated, s.C);
     }
-    g.x = g.scratch.rotated, g.rows = s.C, g.ld = p.cols;
+    g.x = g.scratch.rotated, g.rows = s.C, g.ld = p.cols, g.from = {};
   }
   if (groups) {
     const int64_t tiles = p.rows / kGroupRows;

@@ -208,19 +208,26 @@ Plan plan_of(const QuantizeOperand& p) {
 TileArgs matrix_of(const QuantizeOperand& p) {
   TileArgs a{};
   a.x = p.x, a.as_bf16 = p.as_bf16, a.rows = static_cast<int>(p.rows), a.cols = static_cast<int>(p.cols), a.ld = p.ld;
+  a.from = p.from;
   return a;
 }
 
-// Writes the scales that every group has for itself, and takes them from what the other kernels write.
-cudaError_t write_group_scales(const QuantizeOperand& p, TileArgs& a, cudaStream_t stream) {
-  const cudaError_t status = launch_group_scales(a, static_cast<int>(p.groups.groups), stream);
+// Takes the scales that every group has for itself from what a tile's kernel writes.
+void leave_group_scales(TileArgs& a) {
   for (CopyArgs* d : {&a.row, &a.transposed}) {
     if (d->tile_groups == nullptr) continue;
     d->outer = nullptr;
     if (has_group_scales(*d)) d->scales = nullptr;
     if (has_group_folds(*d)) d->fold_scale = nullptr;
   }
-  return status;
+}
+
+// Tiles of rows that are searched for maxima and quantised before the next ones: of whole groups, which the L2 cache of 50 MB then has
+// with their codes; or all.
+int64_t tiles_at_once(const QuantizeOperand& p, const StatisticsArgs& ask, int64_t tiles) {
+  constexpr int64_t kBytes = int64_t{24} << 20;
+  const int64_t of_group = p.group_rows * p.cols * static_cast<int64_t>(size_of(p.type)), n = of_group == 0 ? 0 : kBytes / of_group;
+  return n == 0 || ask.tile_groups == nullptr ? tiles : std::min(tiles, n * p.group_rows / kTile);
 }
 
 // Whether the kernel that holds whole rows made the copy.
@@ -237,6 +244,7 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
   TileArgs a = matrix_of(p);
   StatisticsArgs ask{};
   ask.x = p.x, ask.type = p.type, ask.as_bf16 = p.as_bf16, ask.rows = a.rows, ask.cols = a.cols, ask.ld = p.ld;
+  ask.from = p.from;
   int64_t rows = p.rows, columns = p.cols;
   if (row) {
     a.row = copy_args(p, p.row, false, m.tile_groups);
@@ -249,26 +257,33 @@ cudaError_t run_kernel(const QuantizeOperand& p, const Family& f, Copies copies,
     rows = std::max<int64_t>(rows, a.transposed.C);
   }
   const bool groups = a.row.tile_groups != nullptr || a.transposed.tile_groups != nullptr;
-  if (groups) ask.groups = p.groups, ask.tile_groups = m.tile_groups;
-  cudaError_t status = cudaSuccess;
-  if (a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr) {
-    status = collect_ternary(p, m.sums, m.ternary, m.tile_groups, stream);
-    a.dependent = a.backwards = true;
-  } else if (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column) {
-    status = collect_statistics(ask, stream);
-    a.dependent = a.backwards = true;
+  if (groups || p.from.source != nullptr) ask.groups = p.groups, ask.tile_groups = m.tile_groups;
+  const bool ternary = a.row.scale_pair != nullptr || a.transposed.scale_pair != nullptr;
+  const bool searches = !ternary && (ask.tensor || ask.rotated || ask.row || ask.column || ask.rotated_column);
+  if (ternary) {
+    const cudaError_t status = collect_ternary(p, m.sums, m.ternary, m.tile_groups, stream);
+    if (status != cudaSuccess) return status;
   }
-  if (status == cudaSuccess && groups) {
-    status = write_group_scales(p, a, stream);
-    a.dependent = true;
-  }
-  if (status != cudaSuccess) return status;
-  const TileGrid grid{static_cast<unsigned>(ceil_div(rows, kTile)), static_cast<unsigned>(ceil_div(columns, kTile))};
-  a.tiles_r = static_cast<int>(grid.rows);
+  a.dependent = a.backwards = ternary || searches;
+  const TileArgs whole = a;
+  leave_group_scales(a);
   const Form of_row = form_of(p.row), of_transposed = form_of(p.transposed);
   Form form = !transposed ? of_row : !row || of_row == of_transposed ? of_transposed : Form::any;
   if (form == Form::folded && groups) form = Form::folded_groups;
-  kernel_of(p.type, f, form)(a, copies, grid, stream);
+  const Launch launch = kernel_of(p.type, f, form);
+  const int64_t tiles = ceil_div(rows, kTile), step = searches ? tiles_at_once(p, ask, tiles) : tiles;
+  for (int64_t first = 0; first < tiles; first += step) {
+    const int64_t n = std::min(step, tiles - first);
+    ask.first_tile = a.first_tile = static_cast<int>(first), ask.tiles = a.tiles_r = static_cast<int>(n);
+    if (searches) {
+      if (const cudaError_t status = collect_statistics(ask, stream); status != cudaSuccess) return status;
+    }
+    launch(a, copies, {static_cast<unsigned>(n), static_cast<unsigned>(ceil_div(columns, kTile))}, stream);
+  }
+  if (groups) {
+    if (const cudaError_t status = launch_group_scales(whole, static_cast<int>(p.groups.groups), stream); status != cudaSuccess)
+      return status;
+  }
   return cudaGetLastError();
 }
 

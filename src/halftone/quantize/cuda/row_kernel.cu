@@ -1,4 +1,5 @@
 #include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/group_scale.cuh"
 #include "halftone/quantize/cuda/store_codes.cuh"
 
@@ -29,14 +30,28 @@ template <class T, Coder kCoder, bool kStochastic, int kVectors>
 __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant__ TileArgs a) {
   __shared__ uint32_t shared[2][kMostThreads / 32];
   const CopyArgs& d = a.row;
-  const int row = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int in_turn = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  constexpr int kTileRows = static_cast<int>(kGroupRows);
+  const int row = a.from.source == nullptr ? in_turn : tile_in_turn(a.from, in_turn / kTileRows) * kTileRows + in_turn % kTileRows;
   Vec8<bf16> x[kVectors];
   uint32_t amax = 0, negative = 0;
+  const auto load = [&](int64_t from) {
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    const int column = (thread + i * threads) * 8;
-    x[i] = {};
-    if (column < a.cols) load_row(static_cast<const T*>(a.x) + row * a.ld + column, x[i]);
+    for (int i = 0; i < kVectors; ++i) {
+      const int column = (thread + i * threads) * 8;
+      x[i] = {};
+      if (from >= 0 && column < a.cols) load_row(static_cast<const T*>(a.x) + from * a.ld + column, x[i]);
+    }
+  };
+  if (a.from.source == nullptr) {
+    load(row);
+  } else {
+    const SourceRow from(a.from, row);
+    load(from.row);
+    if (a.from.weight != nullptr) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) scale8(x[i], from.weight);
+    }
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {

@@ -7,6 +7,7 @@
 #include "halftone/device/vec.cuh"
 #include "halftone/quantize/cuda/amax8.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/kernels.h"
 #include "halftone/quantize/cuda/rotate_column.cuh"
 #include "halftone/quantize/cuda/store_maxima.cuh"
@@ -15,7 +16,7 @@ namespace halftone::device {
 namespace {
 
 constexpr int kThreads = 1024;           // where a maximum is all that is wanted
-constexpr int kStatisticsThreads = 512;  // which leave registers for a thread block of the kernel to come
+constexpr int kStatisticsThreads = 512;  // which leave registers for a thread block of the kernel to come: of bf16 with 96 each
 constexpr int kBandRows = 32;            // of a warp's step, 64 columns
 
 // Largest magnitudes of the elements with (kNegative) or without the sign bit, of every vector and across them. As signed numbers
@@ -147,7 +148,8 @@ __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int colum
 // the bands of their columns, whose maxima they keep, so that all together read the matrix from the first row to the last. kGroups: a team
 // a tile of kGroupRows rows, of one group.
 template <class T, bool kBySign, bool kGroups>
-__global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const __grid_constant__ StatisticsArgs a) {
+__global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kStatisticsThreads, 1)
+    statistics_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
   const int each = a.shared_rows ? kWarps : 1;  // strips of a team
@@ -161,7 +163,8 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
   if (a.wait_first) wait_for_primary();
   start_dependents();
   for (unsigned item = blockIdx.x + (a.shared_rows ? 0 : gridDim.x * static_cast<unsigned>(warp)); item < items; item += stride) {
-    const int strip = static_cast<int>(item % groups) * each + (a.shared_rows ? warp : 0), team = static_cast<int>(item / groups);
+    const int strip = static_cast<int>(item % groups) * each + (a.shared_rows ? warp : 0), in_turn = static_cast<int>(item / groups);
+    const int team = kGroups ? tile_in_turn(a.from, a.first_tile + in_turn) : in_turn;
     const int column = strip * 64 + (lane & 7) * 8;
     Amax8<T> columns{}, others{};  // others: of the elements with a sign
 #pragma unroll 1
@@ -172,11 +175,15 @@ __global__ void __launch_bounds__(kStatisticsThreads, 1) statistics_kernel(const
       const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
       Vec8<T> x[8];
       const uint64_t policy = l2_policy(top >= a.keep_from);
+      if (kGroups && a.from.source != nullptr) {
+        load_rows(a.from, static_cast<const T*>(a.x) + column, a.ld, top, lane, column < a.cols, x, policy);
+      } else {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        x[i] = {};
-        if (i < valid) load8(source, x[i], policy);
-        source += a.ld;
+        for (int i = 0; i < 8; ++i) {
+          x[i] = {};
+          if (i < valid) load8(source, x[i], policy);
+          source += a.ld;
+        }
       }
       round_elements(x, a.as_bf16);
       if (first) wait_for_primary();
@@ -232,6 +239,10 @@ __device__ __forceinline__ uint32_t rotated_amax(float largest) {
   const float v = fabsf(largest) * hadamard_norm(kWidth);
   return sizeof(T) == 2 ? __float_as_uint(__bfloat162float(__float2bfloat16_rn(v))) : __float_as_uint(v);
 }
+__device__ __forceinline__ void scale_pair(uint32_t& w, float by) {
+  w = bf16_words(by * __uint_as_float(w << 16), by * __uint_as_float(w & 0xFFFF0000u));
+}
+__device__ __forceinline__ void scale_pair(float2& w, float by) { w.x *= by, w.y *= by; }
 __device__ __forceinline__ void load_pair(const void* p, uint32_t& w, uint64_t policy) {
   asm volatile("ld.global.L1::no_allocate.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(p), "l"(policy));
 }
@@ -242,7 +253,8 @@ template <class T, int kWidth, bool kGroups>
 __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kRotatedThreads / 32, kRows = 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const auto strips = static_cast<unsigned>((a.cols + 63) / 64), chunks = static_cast<unsigned>((a.rows + kChunkRows - 1) / kChunkRows);
+  const auto strips = static_cast<unsigned>((a.cols + 63) / 64),
+             chunks = static_cast<unsigned>(kGroups ? a.tiles : (a.rows + kChunkRows - 1) / kChunkRows);
   __shared__ RowFlips of_warps[kWarps];
   RowFlips& flips = of_warps[warp];
   wait_for_primary();
@@ -252,7 +264,8 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   uint32_t plain = 0;
   float rotated = 0;
   for (unsigned item = blockIdx.x + gridDim.x * static_cast<unsigned>(warp); item < strips * chunks; item += gridDim.x * kWarps) {
-    const int column = static_cast<int>(item % strips) * 64 + lane * 2, top = static_cast<int>(item / strips) * kChunkRows;
+    const int column = static_cast<int>(item % strips) * 64 + lane * 2, chunk = static_cast<int>(item / strips);
+    const int top = (kGroups ? tile_in_turn(a.from, a.first_tile + chunk) : chunk) * kChunkRows;
     float columns[2] = {};
 #pragma unroll 1
     for (int row = top; row < min(top + kChunkRows, a.rows); row += kRows) {
@@ -260,10 +273,25 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
       const auto* source = static_cast<const uint8_t*>(a.x) + row * stride + column * static_cast<int64_t>(sizeof(T));
       const int valid = column < a.cols ? a.rows - row : 0;
       const uint64_t policy = l2_policy(row >= a.keep_from);
+      if (kGroups && a.from.source != nullptr) {
+        const SourceRows rows(a.from, row, lane);
+        const auto* x = static_cast<const uint8_t*>(a.x) + column * static_cast<int64_t>(sizeof(T));
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
-        w[i] = {};
-        if (i < valid) load_pair(source + stride * i, w[i], policy);
+        for (int i = 0; i < kRows; ++i) {
+          const int from = rows.row(i);
+          w[i] = {};
+          if (from >= 0 && column < a.cols) load_pair(x + stride * from, w[i], policy);
+        }
+        if (a.from.weight != nullptr) {
+#pragma unroll
+          for (int i = 0; i < kRows; ++i) scale_pair(w[i], rows.weight(i));
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+          w[i] = {};
+          if (i < valid) load_pair(source + stride * i, w[i], policy);
+        }
       }
       uint32_t of_row = 0;
 #pragma unroll
@@ -286,7 +314,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
       rotate_half(std::integral_constant<int, 0>{});
       rotate_half(std::integral_constant<int, 1>{});
     }
-    const int set = kGroups ? a.tile_groups[item / strips] : 0;
+    const int set = kGroups ? a.tile_groups[top / kChunkRows] : 0;
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       rotated = max_magnitudes(rotated, columns[j]);
@@ -331,7 +359,7 @@ cudaError_t launch_statistics(StatisticsArgs a, bool early, cudaStream_t stream)
   // Where every warp of nearly all thread blocks has something to do.
   a.shared_rows = !kGroups && a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * bands >= 120;
   a.teams = std::clamp(kStatisticsParts * (a.shared_rows ? 1 : kWarps) / (a.shared_rows ? groups : strips), 1, bands);
-  if (kGroups) a.teams = a.rows / kTile;
+  if (kGroups) a.teams = a.tiles;
   return launch(statistics_kernel<T, kBySign, kGroups>, kStatisticsParts, kStatisticsThreads, !a.wait_first || early, stream, a);
 }
 template <class T, bool kGroups>
@@ -415,7 +443,9 @@ bool has_dependent_launches() {
 cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream) {
   StatisticsArgs a = given;
   const bool early = starts_early(a.type, a.rows, a.cols);
-  a.keep_from = static_cast<int>(std::max<int64_t>(0, a.rows - kKeptBytes / (a.cols * static_cast<int64_t>(size_of(a.type)))));
+  a.keep_from = a.from.source != nullptr
+                    ? 0
+                    : static_cast<int>(std::max<int64_t>(0, a.rows - kKeptBytes / (a.cols * static_cast<int64_t>(size_of(a.type)))));
   // One stretch of memory, so that clearing it is one operation.
   uint32_t *first = nullptr, *last = nullptr;
   const auto clear = [&](uint32_t* p, int64_t n) {
@@ -431,7 +461,9 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
   clear(a.rotated_column, sets * a.cols);
   a.wait_first = first == nullptr;
   if (groups) {
-    const cudaError_t status = map_groups(a.groups, a.rows / kTile, a.tile_groups, first, last - first, early, stream);
+    if (a.tiles < a.rows / kTile) a.keep_from = 0;  // all that is read
+    const cudaError_t status =
+        a.first_tile > 0 ? cudaSuccess : map_groups(a.groups, a.rows / kTile, a.tile_groups, first, last - first, early, stream);
     if (status != cudaSuccess) return status;
     return a.type == DType::bf16 ? launch_statistics<bf16, true>(a, early, stream) : launch_statistics<float, true>(a, early, stream);
   }

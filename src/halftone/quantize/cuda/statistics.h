@@ -17,9 +17,12 @@ struct StatisticsArgs {
   bool as_bf16;  // quantize/operand.h
   int rows, cols;
   int64_t ld;
-  // With groups of rows, tile_groups not null: every array but `row` once for each set, [sets, ...], of one part and zeroed here.
+  RowSource from;  // quantize/operand.h
+  // With groups of rows, tile_groups not null: every array but `row` once for each set, [sets, ...], of one part and zeroed here, for all
+  // tiles.
   RowGroups groups;
-  int32_t* tile_groups;      // where map_groups leaves them
+  int32_t* tile_groups;      // where map_groups leaves them, by the call with the first tile
+  int first_tile, tiles;     // that are read
   uint32_t* tensor;          // [kStatisticsParts], to be reduced by whoever reads them
   uint32_t* rotated;         // [kStatisticsParts] after the Hadamard transform of `hadamard` rows
   uint32_t* row;             // [rows], or [2, rows] with `by_sign`; zeroed here

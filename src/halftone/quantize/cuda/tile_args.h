@@ -46,9 +46,10 @@ constexpr bool has_group_folds(const CopyArgs& d) {
 
 struct TileArgs {
   const void* x;
-  int rows, cols, tiles_r;
+  int rows, cols, first_tile, tiles_r;  // tiles of rows that the launch takes, from the first on
   int64_t ld;
-  bool as_bf16;    // quantize/operand.h
+  RowSource from;  // quantize/operand.h, as are
+  bool as_bf16;
   bool dependent;  // on the kernel before this one, which collects maxima
   bool backwards;  // last tiles first: what an earlier pass read last is still in the L2 cache
   CopyArgs row, transposed;

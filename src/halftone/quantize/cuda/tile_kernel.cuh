@@ -1,6 +1,7 @@
 #pragma once
 #include "halftone/quantize/cuda/amax8.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/group_scale.cuh"
 #include "halftone/quantize/cuda/store_codes.cuh"
 
@@ -223,21 +224,22 @@ template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm, Copie
 __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const auto [tile_r, tile_c] = TileAt(a.backwards);
-  if (tile_r >= a.tiles_r) return;
+  const auto [turn, tile_c] = TileAt(a.backwards);
+  if (turn >= a.tiles_r) return;
   constexpr bool kRow = kCopies != Copies::transposed, kTransposed = kCopies != Copies::row;
-  const int row0 = tile_r * kTile, column0 = tile_c * kTile;
-  const int row = row0 + (warp >> 1) * 32 + (lane >> 3) * 8, column = column0 + (warp & 1) * 64 + (lane & 7) * 8;
-
   if (!a.dependent) wait_for_primary();
   start_dependents();
+  const int row0 = tile_in_turn(a.from, a.first_tile + turn) * kTile, column0 = tile_c * kTile;
+  const int row = row0 + (warp >> 1) * 32 + (lane >> 3) * 8, column = column0 + (warp & 1) * 64 + (lane & 7) * 8;
   Vec8<T> x[8];
   const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
   const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
   const auto row_at = [&](uint32_t i) {
     return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(source) + uint64_t{bytes} * i);
   };
-  if (row0 + kTile <= a.rows && column0 + kTile <= a.cols) {
+  if (a.from.source != nullptr) {
+    load_rows(a.from, static_cast<const T*>(a.x) + column, a.ld, row - (lane >> 3) * 8, lane, column < a.cols, x);
+  } else if (row0 + kTile <= a.rows && column0 + kTile <= a.cols) {
 #pragma unroll
     for (uint32_t i = 0; i < 8; ++i) load8(row_at(i), x[i]);
   } else {

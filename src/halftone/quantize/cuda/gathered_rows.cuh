@@ -1,0 +1,63 @@
+#pragma once
+#include "halftone/base/row_groups.h"
+#include "halftone/quantize/cuda/vec8.cuh"
+#include "halftone/quantize/operand.h"
+
+namespace halftone::device {
+
+// Rows that lie somewhere else (RowSource, `from`): what kernels that read tiles of kGroupRows rows need of them.
+
+// Which tile is read in this turn.
+__device__ __forceinline__ int tile_in_turn(const RowSource& from, int turn) { return from.order == nullptr ? turn : from.order[turn]; }
+
+// Eight elements times a weight, each rounded to their type.
+__device__ __forceinline__ void scale8(Vec8<bf16>& x, float by) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k) x.w[k] = bf16_words(by * element(x, 2 * k), by * element(x, 2 * k + 1));
+}
+__device__ __forceinline__ void scale8(Vec8<float>& x, float by) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x.v[i] *= by;
+}
+
+// The row of x that a row of the matrix is, -1: zeros; and its weight.
+struct SourceRow {
+  int row;
+  float weight;
+  __device__ __forceinline__ SourceRow(const RowSource& from, int64_t r) {
+    const int32_t source = from.source[r];
+    row = source < 0 ? -1 : source / static_cast<int>(from.each);
+    weight = from.weight == nullptr || source < 0 ? 1.0f : from.weight[source];
+  }
+};
+
+// Of the 32 rows of a warp each lane knows one: read once, divided once.
+class SourceRows {
+ public:
+  __device__ __forceinline__ SourceRows(const RowSource& from, int first, int lane) : own_(from, first + lane) {}
+  // By all lanes.
+  __device__ __forceinline__ int row(int i) const { return __shfl_sync(0xFFFFFFFFu, own_.row, i); }
+  __device__ __forceinline__ float weight(int i) const { return __shfl_sync(0xFFFFFFFFu, own_.weight, i); }
+
+ private:
+  SourceRow own_;
+};
+
+// A lane's eight vectors of rows 8 * (lane / 8) on of the warp's 32, which begin with row `first`. x: at the lane's column, which the
+// matrix `has` or has not. policy: of load8.
+template <class T, class... Policy>
+__device__ __forceinline__ void load_rows(const RowSource& from, const T* x, int64_t ld, int first, int lane, bool has, Vec8<T> (&v)[8],
+                                          Policy... policy) {
+  const SourceRows rows(from, first, lane);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int row = rows.row((lane & 24) + i);
+    v[i] = {};
+    if (has && row >= 0) load8(x + row * ld, v[i], policy...);
+  }
+  if (from.weight == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) scale8(v[i], rows.weight((lane & 24) + i));
+}
+
+}  // namespace halftone::device
