@@ -349,6 +349,36 @@ TEST_F(FusedOnDevice, CrossEntropyIsItsDefinition) {
             ASSERT_NEAR(loss[r], expected.loss[r], 1e-5 + 1e-6 * std::abs(expected.loss[r]));
             ASSERT_NEAR(lse[r], expected.lse[r], 1e-5 + 1e-6 * std::abs(expected.lse[r]));
           }
+          if (in_place) continue;
+          // In two parts, of which the first call gives lse and target, the second the gradient.
+          Matrix in_parts(rows, vocab, gradient, 0);
+          Device again;
+          const auto* from = static_cast<const char*>(again.put(z));
+          auto* to = static_cast<char*>(again.put(in_parts));
+          CrossEntropy part = p;
+          part.labels = again.put(labels.data(), labels.size() * 8), part.loss = nullptr, part.whole_vocab = vocab;
+          std::vector<std::vector<float>> of_part(4, std::vector<float>(loss.size()));  // lse, target of each
+          float* whole = again.put(lse.data(), lse.size() * 4);
+          for (const size_t i : {0, 1}) {
+            part.first_column = i == 0 ? 0 : vocab / 4, part.vocab = i == 0 ? vocab / 4 : vocab - vocab / 4;
+            if (part.vocab == 0) continue;
+            part.logits = from + part.first_column * static_cast<int64_t>(size_of(type));
+            part.dlogits = nullptr, part.whole_lse = nullptr;
+            part.lse = again.put(of_part[2 * i].data(), loss.size() * 4),
+            part.target = again.put(of_part[2 * i + 1].data(), loss.size() * 4);
+            call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &part, nullptr);
+            part.dlogits = to + part.first_column * static_cast<int64_t>(size_of(gradient)), part.whole_lse = whole;
+            part.lse = part.target = nullptr;
+            call("halftone_cuda_cross_entropy", static_cast<const char* (*)(const CrossEntropy*, void*)>(nullptr), &part, nullptr);
+          }
+          again.fetch();
+          in_parts.expect_near(expected.dlogits, 1e-5, 5e-7, fmt::format("dlogits of {} in parts", vocab));
+          for (size_t r = 0; r < loss.size() && vocab > 2; ++r) {
+            if (labels[r] == kIgnoredLabel) continue;
+            const double sum = std::exp(double{of_part[0][r]} - expected.lse[r]) + std::exp(double{of_part[2][r]} - expected.lse[r]);
+            ASSERT_NEAR(sum, 1, 3e-5);
+            ASSERT_NEAR(lse[r] - of_part[1][r] - of_part[3][r], expected.loss[r], 2e-5 + 1e-6 * std::abs(expected.loss[r]));
+          }
         }
       }
     }

@@ -67,6 +67,37 @@ TEST(CrossEntropy, InPlaceAndEvaluationAgreeWithTheSeparateBuffer) {
   EXPECT_EQ(values(z), values(dz));
 }
 
+TEST(CrossEntropy, PartsOfAVocabularyMakeTheWhole) {
+  for (const float z_loss : {0.0f, 0.01f}) {
+    Matrix z(9, 201, DType::f32), dz(9, 201, DType::f32);
+    z.randomise(4, 40.0f);
+    const auto labels = labels_for(9, 201);
+    std::vector<float> loss(9), lse(9);
+    CrossEntropy p = parameters(z, dz, labels, loss, lse);
+    p.z_loss = z_loss;
+    const CrossEntropyRef expected = cross_entropy_ref(p);
+    p.loss = nullptr, p.whole_vocab = 201;
+    std::vector<double> sums(9), targets(9);
+    for (const bool gradient : {false, true}) {
+      for (const auto& [first, columns] : {std::pair<int64_t, int64_t>(0, 67), {67, 100}, {167, 34}}) {
+        std::vector<float> own(9), target(9);
+        p.first_column = first, p.vocab = columns, p.logits = static_cast<float*>(z.data()) + first;
+        p.lse = own.data(), p.target = target.data(), p.whole_lse = gradient ? lse.data() : nullptr;
+        p.dlogits = gradient ? static_cast<float*>(dz.data()) + first : nullptr;
+        cross_entropy(p);
+        for (size_t r = 0; r < 9 && !gradient; ++r) sums[r] += std::exp(static_cast<double>(own[r])), targets[r] += target[r];
+      }
+      for (size_t r = 0; r < 9 && !gradient; ++r) lse[r] = static_cast<float>(std::log(sums[r]));
+    }
+    for (size_t r = 0; r < 9; ++r) {
+      if (labels[r] == kIgnoredLabel) continue;
+      EXPECT_NEAR(lse[r], expected.lse[r], 1e-6 * std::abs(expected.lse[r]) + 1e-6);
+      EXPECT_NEAR(lse[r] - targets[r], expected.loss[r], 1e-5);
+    }
+    dz.expect_near(expected.dlogits, 1e-5, 1e-8, "gradient");
+  }
+}
+
 TEST(CrossEntropy, HugeAndMaskedLogits) {
   Matrix z(3, 40, DType::f32), dz(3, 40, DType::f32);
   for (int64_t v = 0; v < 40; ++v) z.set(0, v, -INFINITY), z.set(1, v, -3e38f), z.set(2, v, 1e4f);

@@ -39,18 +39,24 @@ float row_loss(const CrossEntropy& p, int64_t r, float* exponentials) {
   if (label == kIgnoredLabel) {
     if (gradient) std::memset(gradient, 0, static_cast<size_t>(p.vocab) * size_of(p.dlogits_dtype));
     if (p.lse) p.lse[r] = 0;
+    if (p.target) p.target[r] = 0;
     return 0;
   }
   const void* z = row_of(p.logits, p.dtype, r * p.logits_stride);
-  const float target = element(z, p.dtype, label);
+  const int64_t column = label - p.first_column;
+  const bool here = column >= 0 && column < p.vocab;
+  const float target = here ? element(z, p.dtype, column) : 0;
+  if (p.target) p.target[r] = target;
   const SoftmaxSum s = k.softmax_sum(z, p.dtype, p.vocab, gradient ? exponentials : nullptr);
   const double log_sum = std::log(static_cast<double>(s.sum));
   if (p.lse) p.lse[r] = static_cast<float>(s.max + log_sum);
   if (gradient) {
     const float scale = p.grad_factor ? p.grad_scale * *p.grad_factor : p.grad_scale;
-    const float weight = p.z_loss == 0 ? 1.0f : static_cast<float>(1 + 2.0 * p.z_loss * (s.max + log_sum));
-    k.scaled_copy(exponentials, p.vocab, scale / s.sum * weight, gradient, p.dlogits_dtype);
-    set_element(gradient, p.dlogits_dtype, label, (exponentials[label] / s.sum * weight - 1.0f) * scale);
+    const double lse = p.whole_lse ? p.whole_lse[r] : s.max + log_sum;
+    const float sum = p.whole_lse ? static_cast<float>(std::exp(lse - s.max)) : s.sum;
+    const float weight = p.z_loss == 0 ? 1.0f : static_cast<float>(1 + 2.0 * p.z_loss * lse);
+    k.scaled_copy(exponentials, p.vocab, scale / sum * weight, gradient, p.dlogits_dtype);
+    if (here) set_element(gradient, p.dlogits_dtype, column, (exponentials[column] / sum * weight - 1.0f) * scale);
   }
   return static_cast<float>(log_sum - (static_cast<double>(target) - s.max));
 }
@@ -63,7 +69,7 @@ CrossEntropyResult cross_entropy(const CrossEntropy& p) {
   check_float("gradient of the logits", p.dlogits_dtype);
   if (p.rows == 0) return {};
   check(p.vocab > 0 && p.logits && p.labels, "cross_entropy: expected logits and labels, found vocab {}", p.vocab);
-  check_ids("labels", p.labels, p.label_dtype, p.rows, p.vocab, kIgnoredLabel);
+  check_ids("labels", p.labels, p.label_dtype, p.rows, p.whole_vocab > 0 ? p.whole_vocab : p.vocab, kIgnoredLabel);
   std::vector<float> own(p.loss ? 0 : static_cast<size_t>(p.rows));
   float* loss = p.loss ? p.loss : own.data();
   parallel_for(p.rows, row_grain(p.vocab), [&](int64_t begin, int64_t end) {

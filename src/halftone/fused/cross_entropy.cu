@@ -28,11 +28,16 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p,
   const T* z = static_cast<const T*>(p.logits) + r * p.logits_stride;
   T* tile = reinterpret_cast<T*>(memory);
   const int64_t label = p.label_dtype == DType::s64 ? static_cast<const int64_t*>(p.labels)[r] : static_cast<const int32_t*>(p.labels)[r];
-  const bool ignored = label == kIgnoredLabel, known = label >= 0 && label < p.vocab, first = begin == 0 && threadIdx.x == 0;
-  const float target = first && known ? to_f32(z[label]) : 0.0f;  // before any block of the cluster writes dlogits, which may be z
+  const int64_t column = label - p.first_column;  // of the label; a part of a vocabulary need not have it
+  const bool ignored = label == kIgnoredLabel, known = label >= 0 && label < (p.whole_vocab > 0 ? p.whole_vocab : p.vocab);
+  const bool first = begin == 0 && threadIdx.x == 0, here = !ignored && column >= 0 && column < p.vocab;
+  // Before any block of the cluster writes dlogits, which may be z.
+  const float target = first && here && p.whole_lse == nullptr ? to_f32(z[column]) : 0.0f;
   const float none = -__int_as_float(0x7F800000);
   float lse = 0;
-  if (!ignored) {
+  if (!ignored && p.whole_lse != nullptr) {
+    lse = known ? p.whole_lse[r] : __int_as_float(0x7FC00000);
+  } else if (!ignored) {
     float top = none, sum = 0;
     for (int64_t start = begin + threadIdx.x * N; start < end; start += kUnroll * kStride) {
       Vec<T, N> v[kUnroll];
@@ -67,8 +72,9 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p,
     lse = known ? all + logf(whole) : __int_as_float(0x7FC00000);
   }
   if (first) {
-    p.loss[r] = ignored ? 0.0f : known ? lse - target : lse;
+    if (p.loss != nullptr) p.loss[r] = lse - target;
     if (p.lse != nullptr) p.lse[r] = lse;
+    if (p.target != nullptr) p.target[r] = target;
   }
   if (p.dlogits == nullptr) return;
   D* d = static_cast<D*>(p.dlogits) + r * p.dlogits_stride;
@@ -81,8 +87,8 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p,
     if (!ignored) {
       const Vec<T, N> v = load<N>(again + (i - begin));
       for (int j = 0; j < N; ++j) g[j] = __expf(to_f32(v.value[j]) - lse) * weight;
-      if (label >= i && label < i + N) {
-        for (int j = 0; j < N; ++j) g[j] -= i + j == label ? 1.0f : 0.0f;
+      if (column >= i && column < i + N) {
+        for (int j = 0; j < N; ++j) g[j] -= i + j == column ? 1.0f : 0.0f;
       }
     }
     Vec<D, N> out;
@@ -99,7 +105,7 @@ cudaError_t launch_vectors(const CrossEntropy& p, cudaStream_t stream) {
   while (p.dlogits != nullptr && blocks < kMostBlocks && row_bytes > blocks * kStaged) blocks *= 2;
   int64_t part = ceil_div(ceil_div(p.vocab, blocks), N) * N;
   size_t shared = part * sizeof(T);
-  const bool staged = p.dlogits != nullptr && static_cast<int64_t>(shared) <= kMost;
+  const bool staged = p.dlogits != nullptr && p.whole_lse == nullptr && static_cast<int64_t>(shared) <= kMost;
   if (!staged) blocks = 1, part = p.vocab, shared = 0;
   if (shared > 0) {
     const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
@@ -130,7 +136,7 @@ const char* halftone_cuda_cross_entropy(const halftone::CrossEntropy* what, void
   using device::launch;
   const CrossEntropy& p = *what;
   if (p.rows == 0) return nullptr;
-  if (p.loss == nullptr || p.vocab == 0) return "cross_entropy: expected memory for the losses and a vocabulary";
+  if (p.vocab == 0) return "cross_entropy: expected a vocabulary";
   const bool types = (p.dtype == DType::bf16 || p.dtype == DType::f32) &&
                      (p.dlogits_dtype == DType::bf16 || p.dlogits_dtype == DType::f32) &&
                      (p.label_dtype == DType::s64 || p.label_dtype == DType::s32);

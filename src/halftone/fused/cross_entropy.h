@@ -27,12 +27,17 @@ struct CrossEntropy {
   int64_t dlogits_stride = 0;
   float* loss = nullptr;  // [R] or null
   float* lse = nullptr;   // [R] or null
+  // Where the V columns are a part of a vocabulary, those from first_column on, a call without dlogits gives lse (of these columns) and
+  // target, whose loss is not the whole's; one with whole_lse gives dlogits.
+  int64_t first_column = 0, whole_vocab = 0;  // 0: V is all of it
+  const float* whole_lse = nullptr;           // [R] or null
+  float* target = nullptr;                    // [R] or null: z_label, 0 where the label is of no column here
 };
 struct CrossEntropyResult {
   double loss_sum = 0;  // rows added in order, in fp64
   int64_t valid = 0;    // rows whose label is not ignored
 };
-// Error when a label is neither in [0, vocab) nor kIgnoredLabel.
+// Error when a label is neither in the whole vocabulary nor kIgnoredLabel.
 CrossEntropyResult cross_entropy(const CrossEntropy& p);
 
 }  // namespace halftone

@@ -17,17 +17,24 @@
 namespace halftone {
 namespace {
 
-// Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.
-at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                      at::Tensor& d_logits) {
-  const bool training = d_logits.defined();
+CrossEntropy parameters(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                        at::Tensor& d_logits) {
   CrossEntropy p;
   p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
   p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
   p.labels = labels.const_data_ptr(), p.grad_scale = static_cast<float>(grad_scale);
   p.z_loss = static_cast<float>(z_loss);
   if (factor.defined()) p.grad_factor = factor.const_data_ptr<float>();
-  if (training) p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
+  if (d_logits.defined()) {
+    p.dlogits = d_logits.data_ptr(), p.dlogits_dtype = kernel_dtype(d_logits), p.dlogits_stride = d_logits.stride(0);
+  }
+  return p;
+}
+
+// Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.
+at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                      at::Tensor& d_logits) {
+  CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, d_logits);
   if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
   const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
   p.loss = loss.mutable_data_ptr<float>();
@@ -38,25 +45,29 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
 // The same of logits of which each rank has some columns.
 at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
                             const VocabularyPart& part, at::Tensor& d_logits) {
-  const int64_t rows = logits.size(0), columns = logits.size(1);
-  const at::Tensor z = logits.to(at::kFloat), valid = labels.ge(0);
-  at::Tensor largest = columns > 0 ? std::get<0>(z.max(1)) : at::full({rows}, -std::numeric_limits<float>::infinity(), z.options());
-  part.ranks->all_reduce(largest, comm::Reduce::max).wait();
-  const at::Tensor column = labels - part.first, here = column.ge(0).logical_and_(column.lt(columns)).logical_and_(valid);
-  const at::Tensor index = column.masked_fill(here.logical_not(), 0).unsqueeze(1);
-  const at::Tensor target =
-      columns > 0 ? z.gather(1, index).squeeze(1).masked_fill_(here.logical_not(), 0) : at::zeros({rows}, z.options());
-  at::Tensor sums = at::stack({(z - largest.unsqueeze(1)).exp_().sum(1), target});
-  part.ranks->all_reduce(sums).wait();
-  const at::Tensor lse = largest + sums[0].log();
-  if (d_logits.defined() && columns > 0) {
-    at::Tensor scale = valid.to(at::kFloat) * grad_scale;
-    if (factor.defined()) scale.mul_(factor);
-    at::Tensor d = (z - lse.unsqueeze(1)).exp_().mul_((scale * (1 + 2 * z_loss * lse)).unsqueeze(1));
-    d.scatter_add_(1, index, (scale * here).neg_().unsqueeze(1));
-    d_logits.copy_(d);
+  const int64_t rows = logits.size(0);
+  const bool any = logits.size(1) > 0;
+  at::Tensor none, own = at::zeros({2, rows}, logits.options().dtype(at::kFloat));  // lse and target of these columns
+  own[0].fill_(-std::numeric_limits<float>::infinity());
+  const auto launch = [&](CrossEntropy p) {
+    p.first_column = part.first, p.whole_vocab = part.whole;
+    if (logits.is_cpu()) return void(cross_entropy(p));
+    cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
+  };
+  if (any) {
+    CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, none);
+    p.lse = own.mutable_data_ptr<float>(), p.target = p.lse + rows;
+    launch(p);
   }
-  return (lse - sums[1]).mul_(valid).sum(at::kDouble);
+  at::Tensor all = at::empty({part.ranks->size(), 2, rows}, own.options());
+  part.ranks->all_gather(all, own).wait();
+  const at::Tensor lse = all.select(1, 0).logsumexp(0), target = all.select(1, 1).sum(0);
+  if (d_logits.defined() && any) {
+    CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, d_logits);
+    p.whole_lse = lse.const_data_ptr<float>();
+    launch(p);
+  }
+  return (lse - target).mul_(labels.ge(0)).sum(at::kDouble);
 }
 
 // All columns from each rank's, of which the last ranks may have less.
