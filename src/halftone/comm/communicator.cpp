@@ -216,16 +216,16 @@ Pending Communicator::all_to_all(at::Tensor& out, const at::Tensor& in, const st
   return start({"all-to-all", in}, [&] { return backend_->alltoall_base(to, from, to_counts, from_counts); });
 }
 
-Pending Communicator::send(const at::Tensor& t, int64_t to) {
+Pending Communicator::send(const at::Tensor& t, int64_t to, int tag) {
   std::vector<at::Tensor> tensors = {bytes(t)};
   return start(
-      {"send", t}, [&] { return backend_->send(tensors, static_cast<int>(to), 0); }, to);
+      {"send", t}, [&] { return backend_->send(tensors, static_cast<int>(to), tag); }, to);
 }
 
-Pending Communicator::recv(at::Tensor& t, int64_t from) {
+Pending Communicator::recv(at::Tensor& t, int64_t from, int tag) {
   std::vector<at::Tensor> tensors = {bytes(t)};
   return start(
-      {"recv", t}, [&] { return backend_->recv(tensors, static_cast<int>(from), 0); }, from);
+      {"recv", t}, [&] { return backend_->recv(tensors, static_cast<int>(from), tag); }, from);
 }
 
 void Communicator::barrier() {

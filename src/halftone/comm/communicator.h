@@ -66,8 +66,9 @@ class Communicator {
   Pending broadcast(at::Tensor& t, int64_t root);
   // Rows (dim 0) to and from each rank; the counts add up to the rows of the tensors.
   Pending all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows);
-  Pending send(const at::Tensor& t, int64_t to);
-  Pending recv(at::Tensor& t, int64_t from);
+  // Messages of one tag arrive in order. NCCL has no tags: there, all messages from one rank to another do.
+  Pending send(const at::Tensor& t, int64_t to, int tag = 0);
+  Pending recv(at::Tensor& t, int64_t from, int tag = 0);
   void barrier();
 
  private:

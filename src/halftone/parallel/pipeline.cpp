@@ -23,6 +23,7 @@ Pipeline::Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const Parallelism
       if (both || flow + up == 1) links_[flow][up] = communicator(watch, kNames[flow][up], ranks, device);
     }
   }
+  if (device.is_cuda()) over_host_ = communicator(watch, "pp first run", ranks, at::kCPU);
 }
 
 void Pipeline::attach(nn::Model& model, at::ScalarType stream) {
@@ -109,8 +110,9 @@ void Pipeline::receive(const Message& m, std::span<const StageInput> batches) {
   const nn::Groups& groups = model_->groups();
   const int64_t shards = groups.tensor != nullptr && groups.sequence_shards ? groups.tensor->size() : 1;
   Arrival a;
-  a.tensor = at::empty({input.tokens.numel() / shards, model_->size().dim}, at::TensorOptions().device(device_).dtype(stream_));
-  a.pending.emplace(link(m.flow, from, rank_)->recv(a.tensor, from));
+  const at::TensorOptions options = at::TensorOptions().device(first_run_ ? at::kCPU : device_).dtype(stream_);
+  a.tensor = at::empty({input.tokens.numel() / shards, model_->size().dim}, options);
+  a.pending.emplace(way(m.flow, from, rank_).recv(a.tensor, from, static_cast<int>(m.flow)));
   arrived_.emplace(m, std::move(a));
 }
 
@@ -126,7 +128,7 @@ at::Tensor Pipeline::take(const PlannedAction& planned) {
     if (answered) s.pending.wait();
     return answered;
   });
-  return arrival.mapped().tensor;
+  return arrival.mapped().tensor.to(device_);
 }
 
 void Pipeline::deliver(const Message& m, const at::Tensor& tensor) {
@@ -140,15 +142,18 @@ void Pipeline::deliver(const Message& m, const at::Tensor& tensor) {
     if (ended) s.pending.wait();
     return ended;
   });
-  const at::Tensor whole = tensor.contiguous();
+  const at::Tensor whole = tensor.contiguous().to(first_run_ ? at::kCPU : device_);
   check(whole.scalar_type() == stream_, "pipeline: expected a stream of {}, found {}", c10::toString(stream_),
         c10::toString(whole.scalar_type()));
   const Message answer{Flow::gradient, m.stage - 1, m.microbatch};
-  sent_.push_back({m.flow == Flow::stream ? answer : Message{Flow::stream, -1, -1}, link(m.flow, rank_, to)->send(whole, to), whole});
+  sent_.push_back({m.flow == Flow::stream ? answer : Message{Flow::stream, -1, -1},
+                   way(m.flow, rank_, to).send(whole, to, static_cast<int>(m.flow)), whole});
 }
 
 void Pipeline::run(std::span<const StageInput> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum) {
-  const std::vector<PlannedAction>& plan = prepared(static_cast<int64_t>(batches.size()), train);
+  const auto microbatches = static_cast<int64_t>(batches.size());
+  first_run_ = device_.is_cuda() && !prepared_.contains({microbatches, train});
+  const std::vector<PlannedAction>& plan = prepared(microbatches, train);
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<nn::Pass>> passes;
   const auto receive_for = [&](size_t i) {
     if (i == plan.size()) return;

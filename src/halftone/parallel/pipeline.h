@@ -59,6 +59,7 @@ class Pipeline {
   std::unique_ptr<comm::Communicator>& link(Flow flow, int64_t from, int64_t to) {
     return links_[flow == Flow::stream ? 0 : 1][from < to ? 1 : 0];
   }
+  comm::Communicator& way(Flow flow, int64_t from, int64_t to) { return first_run_ ? *over_host_ : *link(flow, from, to); }
   void open_links();
   void receive(const Message& message, std::span<const StageInput> batches);
   at::Tensor take(const PlannedAction& planned);
@@ -69,6 +70,10 @@ class Pipeline {
   at::Device device_;
   int64_t ranks_, rank_;                                                     // along pp
   std::array<std::array<std::unique_ptr<comm::Communicator>, 2>, 2> links_;  // by flow, and whether to a higher rank
+  // CUDA loads a kernel at its first launch, and for that waits until all work of the device has ended. A message under way would be such
+  // work, and the other rank may need what this one was about to launch: the first run of a plan sends through the host.
+  std::unique_ptr<comm::Communicator> over_host_;
+  bool first_run_ = false;
 
   nn::Model* model_ = nullptr;
   at::ScalarType stream_ = at::kFloat;
