@@ -86,22 +86,26 @@ AttentionGradients cudnn_backward(const at::Tensor& grad, const AttentionState& 
 // end to end: [T, heads, d] and where each begins. Masks are aligned at the last query and key: where these stand apart, all keys are
 // before all queries.
 struct FlashShape {
-  FlashShape(const AttentionArgs& a, int64_t keys)
-      : documents(a.documents.start.defined()), causal(a.gap == 0), longest(a.seq), longest_keys(keys) {
-    if (has_window(a, keys)) left = a.window - 1 - a.gap, right = causal ? 0 : -1;
-    if (!documents) return;
-    const Documents& d = a.documents;
-    const bool apart = d.key_offsets.defined();
-    offsets = d.offsets, key_offsets = apart ? d.key_offsets : offsets;
-    // Above 1: with one query a sequence flash-2 would take its path for generation.
-    longest = std::max<int64_t>(d.longest, 2), longest_keys = apart ? std::max<int64_t>(d.longest_keys, 2) : longest;
-    // Without a limit to the right flash-2 takes this for one: the first of many queries of few keys would see none.
-    if (left && !causal) longest_keys = std::max(longest_keys, longest);
+  FlashShape(const AttentionArgs& a, const at::Tensor& k) : causal(a.gap == 0), longest(a.seq), longest_keys(k.size(1)) {
+    if (has_window(a, longest_keys)) left = a.window - 1 - a.gap, right = causal ? 0 : -1;
+    if (const Documents& d = a.documents; d.start.defined()) {
+      const bool apart = d.key_offsets.defined();
+      offsets = d.offsets, key_offsets = apart ? d.key_offsets : offsets;
+      // Above 1: with one query a sequence flash-2 would take its path for generation.
+      longest = std::max<int64_t>(d.longest, 2), longest_keys = apart ? std::max<int64_t>(d.longest_keys, 2) : longest;
+    }
+    if (!left || causal || longest_keys >= longest) return;
+    // Without a limit to the right flash-2 takes the keys for one, of which the first of many queries would see none: it is told of more.
+    if (!offsets.defined()) {
+      const auto multiples = [&](int64_t n) { return at::arange(0, (a.batch + 1) * n, n, k.options().dtype(at::kInt)); };
+      offsets = multiples(longest), key_offsets = multiples(longest_keys);
+    }
+    longest_keys = longest;
   }
-  at::Tensor operator()(const at::Tensor& t) const { return documents ? t.flatten(0, 1) : t; }
+  at::Tensor operator()(const at::Tensor& t) const { return offsets.defined() ? t.flatten(0, 1) : t; }
   // The log-sum-exp [B, H, S] as flash-2 takes it.
-  at::Tensor lse(const at::Tensor& t) const { return documents && t.dim() == 3 ? t.transpose(0, 1).flatten(1).contiguous() : t; }
-  bool documents, causal;
+  at::Tensor lse(const at::Tensor& t) const { return offsets.defined() && t.dim() == 3 ? t.transpose(0, 1).flatten(1).contiguous() : t; }
+  bool causal;
   int64_t longest, longest_keys;
   at::Tensor offsets, key_offsets;
   std::optional<int64_t> left, right;  // places before and after a query's own that it sees; none: as causal attention does
@@ -111,9 +115,9 @@ struct FlashShape {
 at::Tensor widened(const at::Tensor& t, int64_t dim) { return t.size(3) == dim ? t : at::constant_pad_nd(t, {0, dim - t.size(3)}); }
 
 void flash_forward(AttentionState& s, const AttentionArgs& args) {
-  const FlashShape shape(args, s.k.size(1));
+  const FlashShape shape(args, s.k);
   const at::Tensor v = widened(s.v, s.q.size(3));
-  const auto given = [&](const at::Tensor& t) { return shape.documents ? std::optional(t) : std::nullopt; };
+  const auto given = [&](const at::Tensor& t) { return shape.offsets.defined() ? std::optional(t) : std::nullopt; };
   const auto r =
       at::_flash_attention_forward(shape(s.q), shape(s.k), shape(v), given(shape.offsets), given(shape.key_offsets), shape.longest,
                                    shape.longest_keys, 0.0, shape.causal, false, args.scale, shape.left, shape.right);
@@ -122,7 +126,7 @@ void flash_forward(AttentionState& s, const AttentionArgs& args) {
 }
 
 AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& s, const AttentionArgs& args) {
-  const FlashShape shape(args, s.k.size(1));
+  const FlashShape shape(args, s.k);
   const auto wide = [&](const at::Tensor& t) { return shape(widened(t, s.q.size(3))); };
   const auto r = at::_flash_attention_backward(wide(grad), shape(s.q), shape(s.k), wide(s.v), wide(s.attended), shape.lse(s.lse),
                                                shape.offsets, shape.key_offsets, shape.longest, shape.longest_keys, 0.0, shape.causal,
