@@ -24,6 +24,7 @@ class Devices : public OnDeviceWith<std::string> {};
 // Where codes are coarse, a sum that rounds otherwise in one layer moves codes of the next one: directions agree, bits do not.
 // Products in another order on the processor move a cosine by up to 2e-4; draws of their own would leave 0.96 of mxfp4's.
 TEST_P(Devices, AgreeOnLossAndGradients) {
+  if (param() == "mixed_gpt_oss") GTEST_SKIP() << "it names layers of experts, of which the demo model has none";
   const Pass cpu = run(param(), at::kCPU), cuda = run(param(), test_device());
   EXPECT_NEAR(cuda.loss, cpu.loss, 2e-3 * cpu.loss);
   const double a = cpu.gradients.norm().item<double>(), b = cuda.gradients.norm().item<double>();
