@@ -75,7 +75,7 @@ TEST(EstimateCommand, DrawsTheScheduleOfAPipeline) {
   testing::internal::CaptureStdout();
   EXPECT_EQ(estimate_command(args), 0);
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
-            "1F1B: 2 stages on 2 ranks, 2 micro-batches, 33.3% bubbles\n\n"
+            "1F1B: 2 stages on 2 ranks, 2 micro-batches, 36.4% bubbles expected, 33.3% as drawn\n\n"
             "stage 0   on rank 0        3 layers: 0 - 2, tok_embeddings\n"
             "stage 1   on rank 1        3 layers: 3 - 5, norm, output\n\n"
             "rank 0   F0 F1       B0---    B1---\n"

@@ -85,7 +85,7 @@ const comm::Ranks kSomeRecipes("some recipes", [](const Rank& rank) {
 });
 const comm::Ranks kAllRecipes("all recipes", [](const Rank& rank) {
   be_quiet();
-  train_in(rank, recipe_files(), at::kCPU);
+  train_in(rank, recipe_files(false), at::kCPU);
 });
 // Reductions in bfloat16; weights and moments in it, with stochastic rounding.
 const comm::Ranks kBfloat16("bfloat16", [](const Rank& rank) {

@@ -196,11 +196,13 @@ inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at
   return {together(rank, layout, config, c.steps, device), alone(layout.alone(options), c.steps, rows, layout, device)};
 }
 
-// Every file of recipes/precision, which has all schemes.
-inline std::vector<std::string> recipe_files() {
+// Every file of recipes/precision, which has all schemes, for a model with or without experts.
+inline std::vector<std::string> recipe_files(bool experts) {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source_dir()) / "recipes/precision"))
+  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source_dir()) / "recipes/precision")) {
+    if (!experts && entry.path().stem() == "mixed_gpt_oss") continue;  // names layers of experts
     files.push_back(entry.path().string());
+  }
   std::sort(files.begin(), files.end());
   return files;
 }

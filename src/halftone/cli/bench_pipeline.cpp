@@ -54,7 +54,7 @@ Bubbles measure_bubbles(Engine& engine, Processes& processes, int64_t microbatch
       for (size_t k = 0; k < kKinds.size(); ++k) b.stage_ms[s][k] = std::max(b.stage_ms[s][k], of[k]);  // the slowest of its replicas
     }
   }
-  b.schedule = parallel::simulate(schedule).bubble;
+  b.schedule = parallel::simulate(schedule, schedule.expected).bubble;
   b.passes = parallel::simulate(schedule, "the schedule", [&](const parallel::Action& a) {
                return static_cast<int64_t>(std::llround(b.stage_ms[static_cast<size_t>(a.stage)][index_of(a)] * 1e6));
              }).bubble;
@@ -72,9 +72,8 @@ std::string bubbles_text(const Bubbles& b) {
   for (size_t r = 0; r < b.busy_ms.size(); ++r)
     ranks.row({std::to_string(r), ms(b.busy_ms[r]), ms(b.ms - b.busy_ms[r]), fmt::format("{:.1f}", 100 * (1 - b.busy_ms[r] / b.ms))});
   return fmt::format(
-      "pipeline: {:.1f}% of the ranks' time is bubbles by the schedule if all passes take the same, {:.1f}% with the times of these "
-      "passes, "
-      "{:.1f}% measured\n{}\n{}",
+      "pipeline: {:.1f}% of the ranks' time is bubbles as the schedule expects, {:.1f}% with the times of these passes, {:.1f}% "
+      "measured\n{}\n{}",
       100 * b.schedule, 100 * b.passes, 100 * b.measured, stages.text(), ranks.text());
 }
 

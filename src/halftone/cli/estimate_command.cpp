@@ -71,11 +71,11 @@ void draw_schedule(const JobConfig& config, const std::string& file) {
   const int64_t layers = build_model(config.model, 0).model->blocks();
   const int64_t batch = p.data_parallel_replicate_degree * std::max<int64_t>(1, p.data_parallel_shard_degree);
   const std::vector<parallel::StageUnits> stages = parallel::split_stages(p, layers);
-  const parallel::Schedule s =
-      parallel::schedule_of(p, static_cast<int64_t>(stages.size()), parallel::microbatches_of_step(p, config.training, batch));
+  const parallel::Schedule s = parallel::schedule_of(p, stages, parallel::microbatches_of_step(p, config.training, batch));
   const parallel::Timeline time = parallel::simulate(s);
-  const std::string title = fmt::format("{}: {} stages on {} ranks, {} micro-batches, {:.1f}% bubbles", p.pipeline_parallel_schedule,
-                                        s.stages, p.pipeline_parallel_degree, s.microbatches, 100 * time.bubble);
+  const std::string title =
+      fmt::format("{}: {} stages on {} ranks, {} micro-batches, {:.1f}% bubbles expected, {:.1f}% as drawn", p.pipeline_parallel_schedule,
+                  s.stages, p.pipeline_parallel_degree, s.microbatches, 100 * parallel::simulate(s, s.expected).bubble, 100 * time.bubble);
   std::string text = title + "\n\n";
   for (size_t i = 0; i < stages.size(); ++i) text += parallel::stage_text(static_cast<int64_t>(i), stages[i], s.rank_of[i], layers) + "\n";
   text += "\n" + parallel::schedule_text(s, time);

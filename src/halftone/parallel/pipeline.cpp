@@ -37,7 +37,7 @@ void Pipeline::attach(nn::Model& model, at::ScalarType stream) {
   // Which rank has a stage follows from a schedule, however many micro-batches it is of; a file has its own number.
   rank_of_ = config_.pipeline_parallel_schedule.starts_with("PipelineSchedule")
                  ? read_schedule(*config_.pipeline_parallel_schedule_csv, ranks_, stages).rank_of
-                 : schedule_of(config_, stages, 1).rank_of;
+                 : schedule_of(config_, stages_, 1).rank_of;
   for (size_t s = 0; s < stages_.size(); ++s) {
     check(!is_single_stage(config_.pipeline_parallel_schedule) || rank_of_[s] == static_cast<int64_t>(s),
           "parallelism.pipeline_parallel_schedule = {}: stage {} belongs to line {} of the file, found it in line {}",
@@ -77,7 +77,7 @@ std::vector<int64_t> Pipeline::blocks() const {
 Schedule Pipeline::schedule(int64_t microbatches, bool train) const {
   const auto stages = static_cast<int64_t>(stages_.size());
   if (train || !config_.pipeline_parallel_schedule.starts_with("PipelineSchedule")) {
-    Schedule s = schedule_of(config_, stages, microbatches);
+    Schedule s = schedule_of(config_, stages_, microbatches);
     return train ? s : forward_only(s);
   }
   Schedule s;  // a file's micro-batches need not divide those of an evaluation
@@ -93,10 +93,8 @@ const std::vector<PlannedAction>& Pipeline::prepared(int64_t microbatches, bool 
   if (const auto at = prepared_.find(key); at != prepared_.end()) return at->second;
   const Schedule s = schedule(microbatches, train);
   if (train) {
-    const Timeline t = simulate(s);
-    log_info(
-        "Pipeline: {} of {} stages on {} ranks, {} micro-batches of a step, {:.1f}% of the time is bubbles if all stages take the same",
-        config_.pipeline_parallel_schedule, s.stages, ranks_, microbatches, 100 * t.bubble);
+    log_info("Pipeline: {} of {} stages on {} ranks, {} micro-batches of a step, {:.1f}% of the time is expected to be bubbles",
+             config_.pipeline_parallel_schedule, s.stages, ranks_, microbatches, 100 * simulate(s, s.expected).bubble);
     if (microbatches < s.stages)
       log_warning("pipeline: {} micro-batches are fewer than the {} stages; raise training.local_batch_size or training.global_batch_size",
                   microbatches, s.stages);

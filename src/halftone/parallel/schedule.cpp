@@ -69,8 +69,14 @@ void check_complete(const Schedule& s, const std::string& source) {
 
 std::string action_text(const Action& a) { return fmt::format("{}{}{}", a.stage, static_cast<char>(a.kind), a.microbatch); }
 
-Timeline simulate(const Schedule& s, const std::string& source) {
-  return simulate(s, source, [](const Action& a) { return a.kind == Kind::full ? 2 : 1; });
+int64_t time_of(const Action& a, const StageTimes& times) {
+  if (times.empty()) return a.kind == Kind::full ? 2 : 1;
+  const auto& [forward, input, weight] = times.at(static_cast<size_t>(a.stage));
+  return a.kind == Kind::forward ? forward : a.kind == Kind::input ? input : a.kind == Kind::weight ? weight : input + weight;
+}
+
+Timeline simulate(const Schedule& s, const StageTimes& times, const std::string& source) {
+  return simulate(s, source, [&](const Action& a) { return time_of(a, times); });
 }
 
 Timeline simulate(const Schedule& s, const std::string& source, const std::function<int64_t(const Action&)>& time) {
@@ -156,7 +162,7 @@ Schedule parse_schedule(std::string_view csv, const std::string& source, int64_t
   check(static_cast<int64_t>(actions) >= 2 * s.stages * s.microbatches,
         "{}: {} stages and {} micro-batches take {} cells or more, found {}", source, s.stages, s.microbatches,
         2 * s.stages * s.microbatches, actions);
-  simulate(s, source);
+  simulate(s, {}, source);
   return s;
 }
 

@@ -38,19 +38,23 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 class Planner {
  public:
   // split: I and W in place of B.
-  Planner(bool split, std::vector<Rank> ranks, int64_t stages, int64_t microbatches)
+  Planner(bool split, std::vector<Rank> ranks, int64_t stages, int64_t microbatches, const StageTimes& times)
       : split_(split),
         ranks_(std::move(ranks)),
         stages_(stages),
+        times_(times),
         forward_(static_cast<size_t>(stages), std::vector<int64_t>(static_cast<size_t>(microbatches), kNever)),
         backward_(forward_) {}
 
   std::vector<std::vector<Action>> run() {
-    for (int64_t now = 0, idle = 0; !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank&r) { return r.ended(); }); ++now) {
-      bool busy = false;
-      for (Rank& r : ranks_) busy = r.free > now || (!r.ended() && act(r, now)) || busy;
-      idle = busy ? 0 : idle + 1;
-      check(idle < 3, "pipeline: no rank can go on");
+    for (int64_t now = 0; !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.ended(); });) {
+      int64_t next = kNever;  // when a pass ends
+      for (Rank& r : ranks_) {
+        if (r.free <= now && !r.ended()) act(r, now);
+        if (r.free > now) next = std::min(next, r.free);
+      }
+      check(next != kNever, "pipeline: no rank can go on");
+      now = next;
     }
     std::vector<std::vector<Action>> all;
     for (Rank& r : ranks_) all.push_back(std::move(r.actions));
@@ -69,8 +73,8 @@ class Planner {
     return nullptr;
   }
   void add(Rank& r, Kind kind, std::pair<int64_t, int64_t> pass, int64_t now) {
-    r.free = now + (kind == Kind::full ? 2 : 1);
     r.actions.push_back({pass.first, kind, pass.second, static_cast<int64_t>(r.actions.size()) + 1});
+    r.free = now + time_of(r.actions.back(), times_);
     r.alive += kind == Kind::forward ? 1 : kind == Kind::input ? 0 : -1;
     if (kind == Kind::forward) at(forward_, pass.first, pass.second) = r.free;
     if (kind == Kind::input || kind == Kind::full) at(backward_, pass.first, pass.second) = r.free;
@@ -105,6 +109,7 @@ class Planner {
   bool split_;
   std::vector<Rank> ranks_;
   int64_t stages_;
+  const StageTimes& times_;
   std::vector<std::vector<int64_t>> forward_, backward_;  // when they end
 };
 
@@ -166,7 +171,7 @@ std::vector<Action> dual_pipe(int64_t r, int64_t ranks, int64_t microbatches) {
 bool is_single_stage(std::string_view name) { return name == "1F1B" || name == "GPipe" || name == "PipelineScheduleSingle"; }
 bool is_v_shaped(std::string_view name) { return name == "ZBVZeroBubble" || name == "DualPipeV"; }
 
-Schedule make_schedule(std::string_view name, int64_t ranks, int64_t stages, int64_t microbatches) {
+Schedule make_schedule(std::string_view name, int64_t ranks, int64_t stages, int64_t microbatches, StageTimes expected) {
   check(ranks >= 1 && microbatches >= 1 && stages >= ranks && stages % ranks == 0, "pipeline: {} stages on {} ranks, {} micro-batches",
         stages, ranks, microbatches);
   const int64_t each = stages / ranks;
@@ -180,7 +185,7 @@ Schedule make_schedule(std::string_view name, int64_t ranks, int64_t stages, int
                               : "two stages or more",
         stages, ranks);
   Schedule s;
-  s.stages = stages, s.microbatches = microbatches;
+  s.stages = stages, s.microbatches = microbatches, s.expected = std::move(expected);
   for (int64_t i = 0; i < stages; ++i) s.rank_of.push_back(v && i >= ranks ? stages - 1 - i : i % ranks);
   if (name == "DualPipeV" && microbatches >= 2 * ranks) {
     for (int64_t r = 0; r < ranks; ++r) s.ranks.push_back(dual_pipe(r, ranks, microbatches));
@@ -202,7 +207,7 @@ Schedule make_schedule(std::string_view name, int64_t ranks, int64_t stages, int
       rank.limit = all ? kNever : each == 1 ? ranks - r : (each - 1) * group + 2 * (ranks - 1 - r) + 1;
     }
   }
-  s.ranks = Planner(v || name == "InterleavedZeroBubble", std::move(plan), stages, microbatches).run();
+  s.ranks = Planner(v || name == "InterleavedZeroBubble", std::move(plan), stages, microbatches, s.expected).run();
   return s;
 }
 

@@ -113,10 +113,21 @@ int64_t microbatches_of_step(const ParallelismConfig& config, const TrainingConf
   return passes * std::max<int64_t>(1, t.local_batch_size / config.pipeline_parallel_microbatch_size);
 }
 
-Schedule schedule_of(const ParallelismConfig& c, int64_t stages, int64_t microbatches) {
+Schedule schedule_of(const ParallelismConfig& c, const std::vector<StageUnits>& stages, int64_t microbatches) {
+  constexpr int64_t kForward = 4, kInput = 5, kWeight = 3;
+  const auto count = static_cast<int64_t>(stages.size());
+  StageTimes expected;
+  for (const StageUnits& s : stages) {
+    const bool head = &s == &stages.back();
+    const int64_t layers = s.end - s.first - (s.first == 0 ? 1 : 0) - (head ? 1 : 0);
+    const int64_t of_head = head ? c.pipeline_parallel_last_stage_less_layers * (kForward + kInput + kWeight) : 0;
+    expected.push_back({layers * kForward + of_head, layers * kInput, layers * kWeight});
+    for (int64_t& time : expected.back()) time = std::max<int64_t>(time, 1);
+  }
   if (!c.pipeline_parallel_schedule.starts_with("PipelineSchedule"))
-    return make_schedule(c.pipeline_parallel_schedule, c.pipeline_parallel_degree, stages, microbatches);
-  Schedule s = read_schedule(*c.pipeline_parallel_schedule_csv, c.pipeline_parallel_degree, stages);
+    return make_schedule(c.pipeline_parallel_schedule, c.pipeline_parallel_degree, count, microbatches, std::move(expected));
+  Schedule s = read_schedule(*c.pipeline_parallel_schedule_csv, c.pipeline_parallel_degree, count);
+  s.expected = std::move(expected);
   check(microbatches % s.microbatches == 0,
         "parallelism.pipeline_parallel_schedule_csv = {}: the file's {} micro-batches do not divide the {} of a step "
         "(training.global_batch_size, parallelism.pipeline_parallel_microbatch_size)",

@@ -23,7 +23,8 @@ std::string stage_text(int64_t stage, const StageUnits& units, int64_t rank, int
 // What a step's rows are cut into, of each of `batch` processes that read rows of their own.
 int64_t microbatches_of_step(const ParallelismConfig& config, const TrainingConfig& training, int64_t batch);
 
-// What [parallelism] asks for, of so many micro-batches and stages.
-Schedule schedule_of(const ParallelismConfig& config, int64_t stages, int64_t microbatches);
+// What [parallelism] asks for, of so many micro-batches. A layer is expected to take 4, 5 and 3 (measured on H100s at rows of 8,192), and
+// the head, whose gradients come with its loss, as many layers' times as the last stage has less.
+Schedule schedule_of(const ParallelismConfig& config, const std::vector<StageUnits>& stages, int64_t microbatches);
 
 }  // namespace halftone::parallel

@@ -329,7 +329,6 @@ class Memory {
     const LinearRecipe& r = s_.head->recipe();
     const at::ScalarType type = logits_type(s_.compute, cpu);
     double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // of logits and their gradient
-    if (s_.splits_loss()) column += type == at::kFloat ? 4 : 8;                                     // float32 logits, and one more of them
     column += copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r) + copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r);
     return 2 * t_ * s_.c * dim + rows * (vocab * column + s_.c * dim);
   }

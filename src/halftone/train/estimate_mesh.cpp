@@ -80,9 +80,8 @@ StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mes
   parts.assign(static_cast<size_t>(all.pp), all);
   if (all.pp == 1) return;
   const std::vector<parallel::StageUnits> stages = parallel::split_stages(p, layers);
-  const parallel::Schedule schedule =
-      parallel::schedule_of(p, static_cast<int64_t>(stages.size()), parallel::microbatches_of_step(p, t, all.batch));
-  const double bubble = parallel::simulate(schedule).bubble;
+  const parallel::Schedule schedule = parallel::schedule_of(p, stages, parallel::microbatches_of_step(p, t, all.batch));
+  const double bubble = parallel::simulate(schedule, schedule.expected).bubble;
   for (size_t r = 0; r < parts.size(); ++r) {
     RankPart& part = parts[r];
     part.stage_rank = static_cast<int64_t>(r), part.rank = part.stage_rank * (world / all.pp);

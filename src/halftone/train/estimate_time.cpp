@@ -205,12 +205,8 @@ class Times {
     return seconds;
   }
 
-  // Three products, and the cross-entropy, which reads logits twice and writes their gradient. Of logits that are shared out it takes
-  // ATen's passes over a float32 copy (ops/head_loss.cpp).
-  double head() {
-    const double bytes = s_.splits_loss() ? 2 * s_.c + 14 * 4 : 3 * s_.c;
-    return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * bytes / gpu_.copy;
-  }
+  // Three products, and the cross-entropy, which reads logits twice and writes their gradient.
+  double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * 3 * s_.c / gpu_.copy; }
 
   const StepShape& s_;
   std::vector<std::string>& remarks_;

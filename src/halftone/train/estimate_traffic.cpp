@@ -90,11 +90,11 @@ class Collectives {
     } else {
       add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
     }
-    // Largest logit, and sum of exponentials with the label's, in float32; or all logits.
+    // Each one's log-sum-exp and the label's logit, in float32; or all logits.
     if (s_.has_head && !s_.splits_loss()) {
       add("tp", "all-gather", "logits", of_others("tp", t_ * s_.c * static_cast<double>(s_.size.vocab)), 1);
     } else if (s_.has_head) {
-      add("tp", "all-reduce", "loss", of_others("tp", 2 * t_ * 4 * 3), 2);
+      add("tp", "all-gather", "loss", of_others("tp", width("tp") * t_ * 4 * 2), 1);
     }
     double summed = 0;
     s_.for_each_parameter([&](const nn::Parameter& p) { summed += p.summed ? 4 * s_.held(p) : 0; });
