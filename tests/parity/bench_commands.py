@@ -92,7 +92,7 @@ for axis, model, rows, options in [
         problem(f"train on {axis}: {found} rows of a step, losses {off} off those of one process: {result}")
     if axis == "pipeline":
         shares = result["bubbles"]
-        if not all(0 < shares[k] < 1 for k in ("schedule", "passes", "measured")) or "by the schedule" not in text:
+        if not all(0 < shares[k] < 1 for k in ("schedule", "passes", "measured")) or "as the schedule expects" not in text:
             problem(f"train on a pipeline: bubbles {shares}")
         print(f"train on a pipeline: bubbles {shares}")
     print(f"train on {axis}: {result['tokens_per_second']:.0f} tokens/s of a process, losses within {off:.1e} of one's")
