@@ -18,7 +18,7 @@ namespace halftone {
 namespace {
 
 CrossEntropy parameters(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                        at::Tensor& d_logits) {
+                        const at::Tensor& d_logits) {
   CrossEntropy p;
   p.rows = logits.size(0), p.vocab = logits.size(1), p.dtype = kernel_dtype(logits);
   p.logits = logits.const_data_ptr(), p.logits_stride = logits.stride(0);
@@ -47,17 +47,18 @@ at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, 
                             const VocabularyPart& part, at::Tensor& d_logits) {
   const int64_t rows = logits.size(0);
   const bool any = logits.size(1) > 0;
-  at::Tensor none, own = at::zeros({2, rows}, logits.options().dtype(at::kFloat));  // lse and target of these columns
-  own[0].fill_(-std::numeric_limits<float>::infinity());
+  const at::Tensor own = at::empty({2, rows}, logits.options().dtype(at::kFloat));  // lse and target of these columns
   const auto launch = [&](CrossEntropy p) {
     p.first_column = part.first, p.whole_vocab = part.whole;
     if (logits.is_cpu()) return void(cross_entropy(p));
     cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
   };
   if (any) {
-    CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, none);
+    CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, {});
     p.lse = own.mutable_data_ptr<float>(), p.target = p.lse + rows;
     launch(p);
+  } else {
+    own[0].fill_(-std::numeric_limits<float>::infinity()), own[1].zero_();
   }
   at::Tensor all = at::empty({part.ranks->size(), 2, rows}, own.options());
   part.ranks->all_gather(all, own).wait();
