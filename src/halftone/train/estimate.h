@@ -156,7 +156,6 @@ struct StepShape {
   // Whether a block that is recomputed in this mode keeps the result of its linear number `place` or, the last one's, never needs it
   // (ops/saves.h).
   static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
-  bool splits_loss() const { return part.tp > 1 && !config.parallelism.disable_loss_parallel; }  // each process has some of the logits
   bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
 };
 std::vector<Phase> memory_phases(const StepShape& shape);

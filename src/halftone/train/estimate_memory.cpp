@@ -322,7 +322,7 @@ class Memory {
 
   double head() const {
     const bool cpu = is_cpu(s_.device.hardware);
-    const bool gathered = s_.part.tp > 1 && !s_.splits_loss();
+    const bool gathered = s_.part.tp > 1 && s_.config.parallelism.disable_loss_parallel;
     const int64_t vocabulary = gathered ? s_.size.vocab : s_.head->out_features();
     const auto vocab = static_cast<double>(vocabulary), dim = static_cast<double>(s_.size.dim);
     const auto rows = static_cast<double>(std::min(logits_rows(s_.compute, cpu, vocabulary), s_.tokens));

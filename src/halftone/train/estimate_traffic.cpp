@@ -91,7 +91,7 @@ class Collectives {
       add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
     }
     // Each one's log-sum-exp and the label's logit, in float32; or all logits.
-    if (s_.has_head && !s_.splits_loss()) {
+    if (s_.has_head && s_.config.parallelism.disable_loss_parallel) {
       add("tp", "all-gather", "logits", of_others("tp", t_ * s_.c * static_cast<double>(s_.size.vocab)), 1);
     } else if (s_.has_head) {
       add("tp", "all-gather", "loss", of_others("tp", width("tp") * t_ * 4 * 2), 1);
