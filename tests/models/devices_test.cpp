@@ -2,21 +2,15 @@
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-
 #include "models/model_pass.h"
 #include "ops/test_device.h"
+#include "recipe_files.h"
 
 namespace halftone {
 namespace {
 
-namespace fs = std::filesystem;
-
 Pass run(const std::string& recipe, c10::Device device) {
-  return model_pass(
-      {"--quantize.scheme=none", "--quantize.recipe=" + (fs::path(source_dir()) / "recipes" / "precision" / (recipe + ".yaml")).string()},
-      device);
+  return model_pass({"--quantize.scheme=none", "--quantize.recipe=" + recipe_file(recipe).string()}, device);
 }
 
 class Devices : public OnDeviceWith<std::string> {};
@@ -24,7 +18,7 @@ class Devices : public OnDeviceWith<std::string> {};
 // Where codes are coarse, a sum that rounds otherwise in one layer moves codes of the next one: directions agree, bits do not.
 // Products in another order on the processor move a cosine by up to 2e-4; draws of their own would leave 0.96 of mxfp4's.
 TEST_P(Devices, AgreeOnLossAndGradients) {
-  if (param() == "mixed_gpt_oss") GTEST_SKIP() << "it names layers of experts, of which the demo model has none";
+  if (needs_experts(param())) GTEST_SKIP() << "it names layers of experts, of which the demo model has none";
   const Pass cpu = run(param(), at::kCPU), cuda = run(param(), test_device());
   EXPECT_NEAR(cuda.loss, cpu.loss, 2e-3 * cpu.loss);
   const double a = cpu.gradients.norm().item<double>(), b = cuda.gradients.norm().item<double>();
@@ -32,15 +26,7 @@ TEST_P(Devices, AgreeOnLossAndGradients) {
   EXPECT_GT((cpu.gradients * cuda.gradients).sum().item<double>() / (a * b), 0.97);
 }
 
-std::vector<std::string> recipes() {
-  std::vector<std::string> names;
-  std::error_code absent;  // as a test that fails, not before main
-  for (const auto& entry : fs::directory_iterator(fs::path(source_dir()) / "recipes" / "precision", absent))
-    names.push_back(entry.path().stem());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Recipes, Devices, testing::Combine(testing::Values(std::string("cuda")), testing::ValuesIn(recipes())),
+INSTANTIATE_TEST_SUITE_P(Recipes, Devices, testing::Combine(testing::Values(std::string("cuda")), testing::ValuesIn(recipe_names())),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 
 }  // namespace

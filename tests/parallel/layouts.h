@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,6 +16,7 @@
 #include "halftone/base/log.h"
 #include "halftone/parallel/plan.h"
 #include "models/small_family.h"
+#include "recipe_files.h"
 #include "train/small_engine.h"
 
 namespace halftone {
@@ -196,14 +196,12 @@ inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at
   return {together(rank, layout, config, c.steps, device), alone(layout.alone(options), c.steps, rows, layout, device)};
 }
 
-// Every file of recipes/precision, which has all schemes, for a model with or without experts.
+// Every file of recipes/precision that a model with or without experts takes.
 inline std::vector<std::string> recipe_files(bool experts) {
   std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(source_dir()) / "recipes/precision")) {
-    if (!experts && entry.path().stem() == "mixed_gpt_oss") continue;  // names layers of experts
-    files.push_back(entry.path().string());
-  }
-  std::sort(files.begin(), files.end());
+  for (const std::string& name : recipe_names())
+    if (experts || !needs_experts(name)) files.push_back(recipe_file(name).string());
+  check(!files.empty(), "no recipes beside {}", recipe_file("").string());
   return files;
 }
 // The options that ask for a scheme or a file of such.

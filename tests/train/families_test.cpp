@@ -2,27 +2,18 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <numeric>
 
 #include "models/small_family.h"
+#include "recipe_files.h"
 #include "train/small_engine.h"
 
 namespace halftone {
 namespace {
 
-namespace fs = std::filesystem;
-
-const fs::path& recipe_folder() {
-  static const fs::path folder = fs::path(source_dir()) / "recipes" / "precision";
-  return folder;
-}
-
 std::vector<std::string> recipes() {
-  std::vector<std::string> names = {"none"};
-  std::error_code absent;  // as a test that fails, not before main
-  for (const auto& entry : fs::directory_iterator(recipe_folder(), absent)) names.push_back(entry.path().stem());
-  std::sort(names.begin(), names.end());
+  std::vector<std::string> names = recipe_names();
+  names.emplace_back("none");
   return names;
 }
 
@@ -43,12 +34,12 @@ TEST_P(Families, LearnABatch) {
     if (f->name != family) continue;
     if (f->decoder->clamped && recipe == "mixed") GTEST_SKIP() << "it names layers of dense blocks, of which this family has none";
     const bool experts = f->decoder->experts != DecoderTraits::Experts::none;
-    if (!experts && recipe == "mixed_gpt_oss") GTEST_SKIP() << "it names layers of experts, of which this family has none";
+    if (!experts && needs_experts(recipe)) GTEST_SKIP() << "it names layers of experts, of which this family has none";
     model = small_family(*f, model);
     if (f->decoder->windows != DecoderTraits::Windows::none) model["window"] = int64_t{24};
   }
   std::vector<std::string> arguments = {"--model.name=" + family, "--quantize.scheme=none", "--optimizer.lr=3e-3"};
-  if (recipe != "none") arguments.push_back("--quantize.recipe=" + (recipe_folder() / (recipe + ".yaml")).string());
+  if (recipe != "none") arguments.push_back("--quantize.recipe=" + recipe_file(recipe).string());
   JobConfig config = small_config(arguments);
   config.model.overrides = model;
   const int threads = at::get_num_threads();
