@@ -80,7 +80,7 @@ if ! .venv/bin/python -c '' 2>/dev/null; then
   "$python" -m venv .venv >"$log" 2>&1 || { tail -n 3 "$log" >&2; rm -rf .venv; stop "'$python -m venv .venv' failed (its last lines are above)"; }
 fi
 
-# 3. Pinned wheels, without their dependencies: LibTorch is used from C++, torch is imported in Python by tests alone.
+# 3. Pinned wheels, without their dependencies: LibTorch is used from C++; torchrun and the tests import torch in Python.
 rm -f "$stamp"
 quiet=-q
 if [ -t 1 ]; then quiet=""; fi
@@ -107,5 +107,8 @@ if [ "$cuda" = ON ]; then
 fi
 compgen -G '.venv/lib/python3*/site-packages/torch/lib/libtorch_cpu.so' >/dev/null ||
   stop "the torch wheel in .venv is incomplete: remove .venv and call make again"
+# Python imports torch (torchrun, the tests) without NVIDIA's libraries too.
+.venv/bin/python tools/cuda_stand_ins.py "$([ "$cuda" = ON ] && echo --remove || echo --write)" ||
+  stop "tools/cuda_stand_ins.py failed (its message is above)"
 echo "$wanted" >"$stamp"
 say "done"

@@ -20,7 +20,7 @@ import time
 from _program import path_of, source
 
 program = path_of("halftone")
-torchrun = os.path.join(source, "tests/parity/_torch_ops.py")
+torchrun = shutil.which("torchrun", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
 MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
 ROWS = 24  # of a step
 DEVICE, PROCESSES = os.environ.get("HALFTONE_DEVICE", "cpu"), int(os.environ.get("HALFTONE_PROCESSES", "2"))
@@ -268,7 +268,7 @@ def restarts(work, in_step=True):
     one, run = (Run(work, name, *options, steps=24) for name in ("whole", "restarted"))
     one(PROCESSES, seconds=120)
     said = open(os.path.join(work, "said"), "w+")
-    agent = subprocess.Popen([sys.executable, torchrun, "--no-python", "--standalone", f"--nproc_per_node={PROCESSES}", "--max-restarts=2",
+    agent = subprocess.Popen([torchrun, "--no-python", "--standalone", f"--nproc_per_node={PROCESSES}", "--max-restarts=2",
                               "--monitor-interval=0.1", program, *run.options], cwd=source, env=dict(os.environ, OMP_NUM_THREADS="1"),
                              stdout=said, stderr=subprocess.STDOUT)
 
