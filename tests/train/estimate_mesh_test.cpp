@@ -321,7 +321,7 @@ TEST(EstimateMesh, IsNearWhatGpusMeasured) {
   }
 }
 
-// Presets of torchtitan on its numbers of GPUs, as docs/parallelism.md shows them.
+// Presets of torchtitan on its numbers of GPUs, as docs/parallel/dry_run.md shows them.
 TEST(EstimateMesh, PresetsFit) {
   for (const auto& [name, world, more] :
        std::vector<std::tuple<std::string, int64_t, std::vector<std::string>>>{{"llama3_70b", 256, {}}, {"llama3_405b", 512, {}}}) {

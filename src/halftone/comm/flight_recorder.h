@@ -7,7 +7,7 @@
 
 namespace halftone::comm {
 
-// The last operations of a rank, to be read after a failure (docs/parallelism.md). Of one thread at a time.
+// The last operations of a rank, to be read after a failure (docs/parallel/failures.md). Of one thread at a time.
 class FlightRecorder {
  public:
   explicit FlightRecorder(Recorder options) : options_(std::move(options)) { ring_.reserve(static_cast<size_t>(options_.entries)); }

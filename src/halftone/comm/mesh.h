@@ -7,7 +7,7 @@
 
 namespace halftone::comm {
 
-// Where each of the ranks 0 ... world_size - 1 stands (docs/parallelism.md). An axis is named by a string: pp, dp_replicate, dp_shard,
+// Where each of the ranks 0 ... world_size - 1 stands (docs/parallel/mesh.md). An axis is named by a string: pp, dp_replicate, dp_shard,
 // cp, tp, efsdp, ep, etp, or a run of them as one: batch, loss, fsdp, world. Plain arithmetic, the same on every rank.
 class Mesh {
  public:

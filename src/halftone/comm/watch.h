@@ -54,7 +54,7 @@ enum class Patience {
 
 // This rank's part in watching over the job. A thread writes into the store what the rank does and looks there whether another rank
 // has failed; it then gives the rank's own thread two periods to end with that, prints one line and ends the process (status 2). So
-// no rank outlives the failure of another, whatever it hangs in. docs/parallelism.md says who prints what.
+// no rank outlives the failure of another, whatever it hangs in. docs/parallel/failures.md says who prints what.
 class Watch {
  public:
   // `timeout`: the longest wait for other ranks ([comm]). `period`: of the thread.

@@ -8,7 +8,7 @@
 
 namespace halftone::parallel {
 
-// How a process works with the others on the mesh (docs/parallelism.md): who shares weights and rows with it, and the communicators.
+// How a process works with the others on the mesh (docs/parallel/mesh.md): who shares weights and rows with it, and the communicators.
 class Plan {
  public:
   // All ranks call it. The watch outlives it.
