@@ -30,9 +30,9 @@ build: setup  ## build the programs and the tests
 bundle: setup  ## a relocatable folder bundle/ with programs, op library and tests (needs the same torch wheel there)
 	@tools/build release bundle
 
-fuzz: setup  ## run every fuzz target for 60 seconds under the sanitizers
+fuzz: setup  ## run every fuzz target under the sanitizers, for FUZZ_SECONDS (60) each
 	@tools/build release fuzz_programs
-	@HALFTONE_FUZZ_SECONDS=60 tools/test -L fuzz
+	@HALFTONE_FUZZ_SECONDS=$(or $(FUZZ_SECONDS),60) tools/test -L fuzz
 
 bench: setup  ## measure the training step on this machine, bfloat16 and INT8
 	@tools/build release halftone

@@ -42,8 +42,9 @@ function(halftone_library name)
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}/src")
 endfunction()
 
-# Several files a compiler run: half the compile time where headers and templates (JSON, TOML, CLI11) are most of it. The
-# presets without HALFTONE_PCH compile each file alone.
+# Unity builds: several files a compiler run, a third of the compile time, since headers and templates (ATen, JSON, TOML, GoogleTest) are
+# most of it. Kernel libraries stay out: their loops are optimised file by file. Two files of a batch must not define the same name in an
+# anonymous namespace: `namespace halftone::x_test { namespace {` keeps them apart. Presets without HALFTONE_PCH compile each file alone.
 function(halftone_batched)
   if(HALFTONE_PCH)
     set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 6)
@@ -69,6 +70,7 @@ function(halftone_test folder)
   target_compile_definitions(${folder}_test PRIVATE HALFTONE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
   target_link_libraries(${folder}_test PRIVATE ${ARG_DEPS} GTest::gtest_main)
   halftone_cold(${folder}_test)
+  halftone_batched(${folder}_test)
   set_property(GLOBAL APPEND PROPERTY HALFTONE_TEST_PROGRAMS ${folder}_test)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|data|checkpoint|comm|parallel|train)(;|$)")

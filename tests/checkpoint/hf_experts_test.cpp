@@ -11,7 +11,7 @@
 #include "halftone/formats/float_code.h"
 #include "halftone/models/registry.h"
 
-namespace halftone {
+namespace halftone::hf_experts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -258,4 +258,4 @@ TEST(HfExperts, Mxfp4BlocksOfAllExperts) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::hf_experts_test

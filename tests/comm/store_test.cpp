@@ -15,7 +15,7 @@
 #include "halftone/base/error.h"
 #include "halftone/comm/communicator.h"
 
-namespace halftone::comm {
+namespace halftone::comm::store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -157,4 +157,4 @@ TEST(Store, TheServersProcessLeavesLast) {
 }
 
 }  // namespace
-}  // namespace halftone::comm
+}  // namespace halftone::comm::store_test

@@ -10,7 +10,7 @@
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/pairwise_sum.h"
 
-namespace halftone {
+namespace halftone::scale_rules_test {
 namespace {
 
 constexpr Float kAll[] = {Float::e4m3, Float::e5m2, Float::e3m2, Float::e2m3, Float::e2m1};
@@ -277,4 +277,4 @@ TEST(PairwiseSum, IsTheTreeOfNeighbours) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::scale_rules_test

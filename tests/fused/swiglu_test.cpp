@@ -3,7 +3,7 @@
 #include "fused/support.h"
 #include "halftone/fused/swiglu_ref.h"
 
-namespace halftone {
+namespace halftone::swiglu_test {
 namespace {
 
 // g and u as halves of one fused product [T, 2F].
@@ -159,4 +159,4 @@ TEST(Swiglu, EmptyIsNothing) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::swiglu_test

@@ -11,7 +11,7 @@
 #include "models/small_family.h"
 #include "ops/test_device.h"
 
-namespace halftone {
+namespace halftone::block_causal_test {
 namespace {
 
 struct Case {
@@ -98,4 +98,4 @@ std::string case_name(const testing::TestParamInfo<std::tuple<std::string, Case>
 INSTANTIATE_TEST_SUITE_P(Families, BlockCausal, testing::Combine(test_devices(), testing::ValuesIn(cases())), case_name);
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::block_causal_test

@@ -8,7 +8,7 @@
 #include "halftone/ops/product.h"
 #include "nn/linear_support.h"
 
-namespace halftone::nn {
+namespace halftone::nn::large_bars_test {
 namespace {
 
 class LargeBars : public OnDevice {
@@ -197,4 +197,4 @@ TEST_P(LargeBars, IntegerProductsAreExact) {
 }
 
 }  // namespace
-}  // namespace halftone::nn
+}  // namespace halftone::nn::large_bars_test

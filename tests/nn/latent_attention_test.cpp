@@ -8,7 +8,7 @@
 #include "halftone/ops/saves.h"
 #include "ops/attention_reference.h"
 
-namespace halftone::nn {
+namespace halftone::nn::latent_attention_test {
 namespace {
 
 constexpr int64_t kDim = 48, kBatch = 2, kSeq = 37;
@@ -177,4 +177,4 @@ TEST(LatentAttentionNorms, AreReadByTheirProductsAlone) {
 }
 
 }  // namespace
-}  // namespace halftone::nn
+}  // namespace halftone::nn::latent_attention_test

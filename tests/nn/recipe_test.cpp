@@ -8,7 +8,7 @@
 #include "halftone/nn/parameter_store.h"
 #include "halftone/nn/target.h"
 
-namespace halftone::nn {
+namespace halftone::nn::recipe_test {
 namespace {
 
 class Net : public Module {
@@ -138,4 +138,4 @@ TEST(Recipe, SwitchesChooseTheProducts) {
 }
 
 }  // namespace
-}  // namespace halftone::nn
+}  // namespace halftone::nn::recipe_test

@@ -8,7 +8,7 @@
 #include "halftone/ops/optimizer.h"
 #include "nn/linear_support.h"
 
-namespace halftone::nn {
+namespace halftone::nn::steps_test {
 namespace {
 
 constexpr int64_t kWidth = 32, kTokens = 64;
@@ -143,4 +143,4 @@ TEST_P(Steps, BitnetEqualsFakeQuantisation) {
 }
 
 }  // namespace
-}  // namespace halftone::nn
+}  // namespace halftone::nn::steps_test

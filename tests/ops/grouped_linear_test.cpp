@@ -9,7 +9,7 @@
 #include "halftone/ops/operand.h"
 #include "ops/test_device.h"
 
-namespace halftone {
+namespace halftone::grouped_linear_test {
 namespace {
 
 constexpr int64_t kExperts = 6, kTokens = 150, kTopK = 2, kIn = 192, kOut0 = 96, kOut1 = 256;  // 256: all experts' weights at once
@@ -296,4 +296,4 @@ TEST_P(ExpertRowsOn, ClampAsGptOssDoes) {
 INSTANTIATE_TEST_SUITE_P(On, ExpertRowsOn, test_devices());
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::grouped_linear_test

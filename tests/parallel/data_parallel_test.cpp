@@ -13,7 +13,7 @@
 #include "halftone/ops/device.h"
 #include "parallel/layouts.h"
 
-namespace halftone {
+namespace halftone::data_parallel_test {
 namespace {
 
 const std::vector<std::string> kPlain = {"--quantize.scheme=none"};
@@ -123,4 +123,4 @@ TEST(DataParallel, CudaDevicesTrainAsOne) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::data_parallel_test

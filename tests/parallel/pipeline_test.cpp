@@ -10,7 +10,7 @@
 
 #include "parallel/layouts.h"
 
-namespace halftone {
+namespace halftone::pipeline_test {
 namespace {
 
 using comm::run_ranks;
@@ -207,4 +207,4 @@ TEST(PipelineDistributed, TrainsWithShards) { expect_success("pipeline with shar
 TEST(PipelineDistributed, FourRanksTrainAsOne) { expect_success("pipeline of four", 4); }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::pipeline_test

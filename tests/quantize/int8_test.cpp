@@ -7,7 +7,7 @@
 #include "halftone/quantize/int8_ref.h"
 #include "quantize/cases.h"
 
-namespace halftone {
+namespace halftone::int8_test {
 namespace {
 
 using namespace testing;
@@ -148,4 +148,4 @@ TEST(Int8, ImpossibleDescriptionsAreErrors) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::int8_test

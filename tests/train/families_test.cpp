@@ -23,7 +23,7 @@ std::vector<std::string> families() {
   return names;
 }
 
-class Families : public testing::TestWithParam<std::tuple<std::string, std::string>> {};
+class Families : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {};
 
 TEST_P(Families, LearnABatch) {
   const auto& [family, recipe] = GetParam();
@@ -59,7 +59,7 @@ TEST_P(Families, LearnABatch) {
   const double last = std::accumulate(losses.end() - 3, losses.end(), 0.0) / 3;
   EXPECT_LT(last, first - 0.5);
 }
-INSTANTIATE_TEST_SUITE_P(All, Families, testing::Combine(testing::ValuesIn(families()), testing::ValuesIn(recipes())),
+INSTANTIATE_TEST_SUITE_P(All, Families, ::testing::Combine(::testing::ValuesIn(families()), ::testing::ValuesIn(recipes())),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param); });
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace halftone {
 namespace {
 
 TEST(RunLock, OneProcessAtATime) {
-  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "locked run";
+  const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) / "locked run";
   std::filesystem::create_directories(folder);
   std::optional<RunLock> first(folder);
   try {
@@ -26,7 +26,7 @@ TEST(RunLock, OneProcessAtATime) {
   std::filesystem::remove_all(folder);
 }
 
-TEST(RunLock, FolderThatCannotBeWritten) { EXPECT_THROW(RunLock(std::filesystem::path(testing::TempDir()) / "no such folder"), Error); }
+TEST(RunLock, FolderThatCannotBeWritten) { EXPECT_THROW(RunLock(std::filesystem::path(::testing::TempDir()) / "no such folder"), Error); }
 
 }  // namespace
 }  // namespace halftone

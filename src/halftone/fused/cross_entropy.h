@@ -2,10 +2,9 @@
 #include <cstdint>
 
 #include "halftone/base/dtype.h"
+#include "halftone/base/ignored_label.h"
 
 namespace halftone {
-
-inline constexpr int64_t kIgnoredLabel = -100;
 
 // Cross-entropy of a chunk of rows and, in the same pass over a row, the gradient of the logits:
 //   lse = log sum_v exp(z_v),  loss = lse - z_label,

@@ -138,7 +138,7 @@ class OperandCopy {
       for (int64_t c = c0; c < c1; ++c) low = std::min(low, order_key(x(r, c))), high = std::max(high, order_key(x(r, c)));
     switch (s_.element) {
       case Element::int8:
-        return pair(int8_scale(a, s_.scale_floor));
+        return pair(halftone::int8_scale(a, s_.scale_floor));
       case Element::int4:
         return pair(
             int4_scale(high < 0 ? 0 : magnitude(from_order_key(high)), low >= 0 ? 0 : magnitude(from_order_key(low)), s_.scale_floor));

@@ -246,7 +246,7 @@ TORCH_LIBRARY_FRAGMENT(halftone, m) {
 
 namespace {
 
-void devices(torch::Library& m) {
+void quantizers(torch::Library& m) {
   m.impl("quantize", &quantize_op);
   m.impl("fake_quantize", &fake_quantize_op);
   m.impl("dequantize", &dequantize_op);
@@ -255,8 +255,8 @@ void devices(torch::Library& m) {
 
 }  // namespace
 
-TORCH_LIBRARY_IMPL(halftone, CPU, m) { devices(m); }
-TORCH_LIBRARY_IMPL(halftone, CUDA, m) { devices(m); }
+TORCH_LIBRARY_IMPL(halftone, CPU, m) { quantizers(m); }
+TORCH_LIBRARY_IMPL(halftone, CUDA, m) { quantizers(m); }
 TORCH_LIBRARY_IMPL(halftone, Meta, m) {
   m.impl("quantize", &quantize_meta);
   m.impl("fake_quantize", &fake_quantize_meta);
