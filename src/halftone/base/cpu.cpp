@@ -11,7 +11,7 @@
 namespace halftone {
 namespace {
 
-// Linux hands out the AMX tile state only on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
+// Linux grants AMX tile state only on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM).
 bool request_tile_data() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Element types that cross the line between torch-free kernels and the torch boundary.
+// Element types that cross the boundary between torch-free kernels and torch.
 enum class DType { f32, bf16, s8, u8, s32, s64 };
 
 constexpr size_t size_of(DType t) {
@@ -17,7 +17,7 @@ constexpr size_t size_of(DType t) {
   }
 }
 
-// bfloat16 as stored: the upper half of an fp32. Conversion from fp32 rounds to nearest, ties to even; NaN stays NaN.
+// bfloat16 storage: the upper half of an fp32. Conversion from fp32 rounds to nearest, ties to even; NaN stays NaN.
 struct bf16 {
   uint16_t bits = 0;
   bf16() = default;

@@ -8,7 +8,7 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kMost = 1 << 24;  // processes
+constexpr int64_t kMost = 1 << 24;  // ranks
 
 class Reader {
  public:
@@ -36,7 +36,7 @@ class Reader {
 struct Scheme {
   const char *launcher, *rank, *local_rank, *size, *job;
 };
-// SLURM_NTASKS is set in a batch shell too, where no task runs; SLURM_STEP_NUM_TASKS is not.
+// A batch shell also sets SLURM_NTASKS, though no task runs there; it does not set SLURM_STEP_NUM_TASKS.
 constexpr Scheme kSchemes[] = {
     {"torchrun", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"},
     {"slurm", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"},

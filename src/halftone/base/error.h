@@ -6,14 +6,14 @@
 
 namespace halftone {
 
-// Something outside the program is wrong (file, configuration, shape, missing device): the message says what was
-// expected, what was found and what to do. The command line prints it on one line and exits with status 2.
+// A fault outside the program (file, configuration, shape, missing device): the message says what was expected, what was found and what to
+// do. The command line prints it on one line and exits with status 2.
 class Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// A loss or a gradient norm that is not finite: exit status 3.
+// Non-finite loss or gradient norm: exit status 3.
 class NonFiniteError : public Error {
  public:
   using Error::Error;
@@ -23,7 +23,7 @@ template <class... Args> [[noreturn]] void fail(fmt::format_string<Args...> form
   throw Error(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// check(m == n, "expected {} rows, found {}", m, n): throws Error; for boundary conditions, always with the values.
+// check(m == n, "expected {} rows, found {}", m, n): throws Error. For boundary conditions; always pass the values.
 template <class... Args> void check(bool condition, fmt::format_string<Args...> format, Args&&... args) {
   if (!condition) [[unlikely]] throw Error(fmt::format(format, std::forward<Args>(args)...));
 }

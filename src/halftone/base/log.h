@@ -8,11 +8,11 @@ namespace halftone {
 
 enum class LogLevel { debug, info, warning, error };
 
-// Writes `[halftone] 2026-03-01 12:00:00,123 - root - INFO - message` (torchtitan's prefix) to standard output;
-// warnings and errors too. Level from HALFTONE_LOG (debug, info, warning); thread-safe.
+// Writes `[halftone] 2026-03-01 12:00:00,123 - root - INFO - message` (torchtitan's prefix) to standard output, warnings and errors
+// included. HALFTONE_LOG sets the level (debug, info, warning). Thread-safe.
 void log_line(LogLevel level, std::string_view message);
 void set_log_level(LogLevel level);
-// Ranks outside LOG_RANK are silent.
+// Ranks outside LOG_RANK log nothing.
 void set_log_enabled(bool enabled);
 
 template <class... Args>

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Folders in which a module may lie: that of the code that runs here, and that of the program.
+// Search folders for modules: the folder of this code's library and the folder of the program.
 std::vector<fs::path> folders() {
   std::vector<fs::path> found;
   std::error_code problem;

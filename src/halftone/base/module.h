@@ -3,13 +3,13 @@
 
 namespace halftone {
 
-// A module that is opened at run time, so that programs that do without it stay small.
+// Module opened at run time, so that programs that do not need it stay small.
 struct OpenModule {
   void* handle = nullptr;  // for dlsym
-  std::string problem;     // why there is none, in one line
+  std::string problem;     // why the module is missing, in one line
 };
 
-// Opens `file`, which lies beside the program or beside the library that holds this code; `hint` says what to do where it does not.
+// Opens `file` from the folder of the program or of the library that holds this code. `hint` tells the user what to do if it is missing.
 OpenModule open_module(const std::string& file, const char* hint);
 
 }  // namespace halftone

@@ -8,8 +8,8 @@ namespace halftone {
 
 inline int max_threads() { return omp_get_max_threads(); }
 
-// Calls f(begin, end) on disjoint chunks of [0, n), each at least `grain` long, chunk bounds depending on n, grain and the
-// thread count only. Runs inline inside another parallel region. OpenMP is the pool that oneDNN uses too.
+// Calls f(begin, end) on disjoint chunks of [0, n), each at least `grain` long. Chunk bounds depend only on n, grain and the thread count.
+// Runs inline inside another parallel region. oneDNN uses the same OpenMP pool.
 template <class F> void parallel_for(int64_t n, int64_t grain, F&& f) {
   if (n <= 0) return;
   const int64_t chunks = omp_in_parallel() ? 1 : std::min<int64_t>(omp_get_max_threads(), (n + grain - 1) / std::max<int64_t>(grain, 1));

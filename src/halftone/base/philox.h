@@ -5,8 +5,8 @@
 
 namespace halftone {
 
-// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): counter and key to 128 random
-// bits, stateless, so that a draw depends only on what it is for (numerics.md section 4).
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): maps counter and key to 128 random bits.
+// Stateless, so a draw depends only on its purpose (numerics.md section 4).
 struct PhiloxKey {
   uint32_t lo, hi;
 };
@@ -28,7 +28,7 @@ constexpr uint64_t fnv1a64(std::string_view text) {
   return h;
 }
 
-// Key of a stream: the run's seed and what the numbers are for, e.g. "layers.0.feed_forward.w1.weight#init".
+// Key of a stream: the run's seed and the purpose of the numbers, e.g. "layers.0.feed_forward.w1.weight#init".
 constexpr PhiloxKey philox_key(uint64_t seed, std::string_view purpose) {
   const uint64_t key = seed ^ fnv1a64(purpose);
   return {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)};

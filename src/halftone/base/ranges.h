@@ -7,7 +7,7 @@
 
 namespace halftone {
 
-// Increasing numbers as people write them: "1-3, 7".
+// Formats increasing numbers as ranges: "1-3, 7".
 inline std::string ranges_text(const std::vector<int64_t>& sorted) {
   std::string text;
   for (size_t i = 0, last = 0; i < sorted.size(); i = last + 1) {

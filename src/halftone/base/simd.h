@@ -5,9 +5,9 @@
 
 #include "halftone/base/dtype.h"
 
-// Internal: the vectors of the instruction set that the including file is compiled for: AVX-512 in the files *_avx512.cpp,
-// *_vnni.cpp and *_amx.cpp, else AVX2 with FMA. All is local to that file (unnamed namespace), and so is what is instantiated
-// over Simd: two files of different instruction sets must never share the code of an inline function.
+// Internal: vectors of the including file's instruction set: AVX-512 in *_avx512.cpp, *_vnni.cpp and *_amx.cpp, else AVX2 with FMA.
+// Everything is local to that file (unnamed namespace), including all instantiations over Simd: files of different instruction sets must
+// never share the code of an inline function.
 #if defined(__AVX512F__)
 #define HALFTONE_MM(name) _mm512_##name
 #else
@@ -18,7 +18,7 @@ namespace halftone {
 namespace {
 
 struct Simd {
-  // Lanes of fp32 and of 32-bit integers; a register of half the width, for 16 bits per lane; a decision per lane.
+  // fp32 lanes, 32-bit integer lanes, a half-width register (16 bits per lane), a lane mask.
 #if defined(__AVX512F__)
   using F = __m512;
   using I = __m512i;
@@ -43,11 +43,11 @@ struct Simd {
   static F fma_sub_add(F a, F b, F c) { return HALFTONE_MM(fmaddsub_ps)(a, b, c); }  // even: a b - c, odd: a b + c
   static F fma_add_sub(F a, F b, F c) { return HALFTONE_MM(fmsubadd_ps)(a, b, c); }  // even: a b + c, odd: a b - c
   static F sqrt(F a) { return HALFTONE_MM(sqrt_ps)(a); }
-  static F min(F a, F b) { return HALFTONE_MM(min_ps)(a, b); }  // b where either is NaN
-  static F max(F a, F b) { return HALFTONE_MM(max_ps)(a, b); }  // the same
+  static F min(F a, F b) { return HALFTONE_MM(min_ps)(a, b); }  // returns b if either is NaN
+  static F max(F a, F b) { return HALFTONE_MM(max_ps)(a, b); }  // returns b if either is NaN
   static F floor(F a) { return HALFTONE_MM(floor_ps)(a); }
   static F abs(F a) { return floats(bits(a) & seti(0x7FFFFFFFu)); }
-  // The larger of a >= 0 and |b| by their bits: NaN is above all.
+  // max(a, |b|) for a >= 0, compared as bits: NaN is the largest.
   static F max_abs(F a, F b) { return floats(maxu(bits(a), bits(abs(b)))); }
   static F swap_neighbours(F a) { return HALFTONE_MM(permute_ps)(a, 0xB1); }
 
@@ -80,10 +80,10 @@ struct Simd {
   static I sar(I a) {
     return HALFTONE_MM(srai_epi32)(a, kBits);
   }
-  // The 16-bit halves of the lanes: the upper or the lower 8 bits of each, with their sign.
+  // Upper or lower 8 bits of each 16-bit half, sign-extended.
   static I upper_s8(I a) { return HALFTONE_MM(srai_epi16)(a, 8); }
   static I lower_s8(I a) { return upper_s8(HALFTONE_MM(slli_epi16)(a, 8)); }
-  static I interleave_low(I a, I b) { return HALFTONE_MM(unpacklo_epi8)(a, b); }  // bytes within 128 bits
+  static I interleave_low(I a, I b) { return HALFTONE_MM(unpacklo_epi8)(a, b); }  // bytes, within 128-bit parts
   static I interleave_high(I a, I b) { return HALFTONE_MM(unpackhi_epi8)(a, b); }
   static void mul_wide(I a, uint32_t factor, I& lo, I& hi) {
     const I m = seti(factor), even = HALFTONE_MM(mul_epu32)(a, m), odd = HALFTONE_MM(mul_epu32)(HALFTONE_MM(srli_epi64)(a, 32), m);
@@ -107,13 +107,13 @@ struct Simd {
   static void store(bf16* p, F a) { narrow(p, a); }
   static void store_two(float* p, F a, F b) { store(p, a), store(p + kLanes, b); }
 
-  // bf16 bits to fp32, and back: to nearest even, NaN made quiet.
+  // bf16 bits to fp32 and back: round to nearest even, NaN made quiet.
   static F widen(H h) { return floats(shl<16>(HALFTONE_MM(cvtepu16_epi32)(h))); }
   static F widen(const void* p) { return widen(half(p)); }
   static void narrow(void* p, F a) { store_halves(p, shr<16>(rounded(a))); }
   static void store_two(bf16* p, F a, F b) {
 #if defined(__AVX512BF16__)
-    // VCVTNE2PS2BF16 flushes subnormals, so they take the long way.
+    // VCVTNE2PS2BF16 flushes subnormals, so they take the slow path.
     constexpr int kSubnormal = 0x20;
     if (_kortestz_mask16_u8(_mm512_fpclass_ps_mask(a, kSubnormal), _mm512_fpclass_ps_mask(b, kSubnormal))) [[likely]] {
       store(p, (I)_mm512_cvtne2ps_pbh(b, a));
@@ -124,14 +124,14 @@ struct Simd {
   }
   static void store_high(void* p, I a) { store_halves(p, shr<16>(a)); }  // the upper 16 bits of each lane
 
-  // Four vectors of integers as bytes in order, saturated, or lane by lane (the low byte of each).
+  // Stores four integer vectors as bytes: in order and saturated, or per lane (the low byte of each).
   static void store_s8(int8_t* p, const I* q) { store(p, in_order(HALFTONE_MM(packs_epi16)(packed(q), packed(q + 2)))); }
   static void store_u8(uint8_t* p, const I* q) { store(p, in_order(HALFTONE_MM(packus_epi16)(packed(q), packed(q + 2)))); }
   static void store_quads(void* p, const I* v) {
     const I low = seti(0xFF);
     store(p, or3(v[0] & low, shl<8>(v[1] & low), shl<16>(v[2] & low)) | shl<24>(v[3]));
   }
-  // The 16-byte parts of v to p, p + step, ...
+  // Stores the 16-byte parts of v to p, p + step, ...
   template <class X>
   static void store_parts(uint8_t* p, int64_t step, X v) {
     if constexpr (sizeof(X) == 16) {
@@ -141,7 +141,7 @@ struct Simd {
       store_parts(p, step, lower(v)), store_parts(p + kHalf * step, step, upper(v));
     }
   }
-  // Lane by lane the 32-bit words c[0] .. c[3].
+  // Stores the 32-bit words c[0] .. c[3] lane by lane.
   static void store_transposed(void* p, const I* c) {
     I a[4], r[4];
     unpack32(c, a, 4), unpack64(a, r, 4);
@@ -169,12 +169,12 @@ struct Simd {
     }
   }
 
-  // Over the lanes: those 8 apart first, then 4, 2, 1.
+  // Lane reductions: lanes 8 apart first, then 4, 2, 1.
   static float sum(F a) { return across<float>(a, plus); }
   static float max_of(F a) { return across<float>(a, larger); }
   static int32_t sum_of(I a) { return static_cast<int32_t>(across<uint32_t>((F)a, plus)); }
   static uint32_t max_of(I a) { return across<uint32_t>((F)a, larger); }  // unsigned
-  // Lane i: the largest lane of v[i]; kLanes vectors.
+  // Lane i of the result is the largest lane of v[i]; kLanes vectors.
   static I max_of_each(const I* v) {
     I a[kLanes];
 #pragma GCC unroll 8
@@ -193,13 +193,13 @@ struct Simd {
     return a[0];
   }
 
-  // fp64: the halves of a register of fp32.
+  // fp64 halves of an fp32 register.
 #if defined(__AVX512F__)
   using D = __m512d;
 #else
   using D = __m256d;
 #endif
-  // sums[0 and 1] + a * a; the product is exact.
+  // sums[0], sums[1] += a * a; the product is exact.
   static void add_square(D* sums, F a) {
     const D lo = HALFTONE_MM(cvtps_pd)(lower(a)), hi = HALFTONE_MM(cvtps_pd)(upper(a));
     sums[0] = HALFTONE_MM(fmadd_pd)(lo, lo, sums[0]), sums[1] = HALFTONE_MM(fmadd_pd)(hi, hi, sums[1]);
@@ -229,14 +229,14 @@ struct Simd {
   static I or3(I a, I b, I c) { return _mm512_ternarylogic_epi32(a, b, c, 0xFE); }
   static I or_masked(I a, I b, I mask) { return _mm512_ternarylogic_epi32(a, b, mask, 0xF8); }  // a | (b & mask)
 
-  // The first n lanes, which may be none or more than there are; the others are 0.
+  // The first n lanes, n from 0 to beyond the lane count; the other lanes are 0.
   static M first(int64_t n) { return n >= 16 ? M{0xFFFF} : static_cast<M>((1u << n) - 1); }
   static F load(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first(n), p); }
   static F load(const bf16* p, int64_t n) { return widen(_mm256_maskz_loadu_epi16(first(n), p)); }
   static void store(float* p, F a, int64_t n) { _mm512_mask_storeu_ps(p, first(n), a); }
   static void store(bf16* p, F a, int64_t n) { _mm256_mask_storeu_epi16(p, first(n), _mm512_cvtepi32_epi16(shr<16>(rounded(a)))); }
 
-  // The low halves of the lanes.
+  // Low halves of the lanes.
   static void store_halves(void* p, I a) { _mm256_storeu_si256(static_cast<H*>(p), _mm512_cvtepi32_epi16(a)); }
   static void store_halves(void* p, I a, I b) {
     store(p, _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(a)), _mm512_cvtepi32_epi16(b), 1));
@@ -260,7 +260,7 @@ struct Simd {
   }
   static __m128i quarter(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
   static I even_odd(I even, I odd) { return _mm512_mask_blend_epi32(0xAAAA, even, odd); }
-  static I even_parts(I a, I b) { return _mm512_shuffle_i32x4(a, b, 0x88); }  // parts of 128 bits: a0 a2 b0 b2
+  static I even_parts(I a, I b) { return _mm512_shuffle_i32x4(a, b, 0x88); }  // 128-bit parts: a0 a2 b0 b2
   static I odd_parts(I a, I b) { return _mm512_shuffle_i32x4(a, b, 0xDD); }
   static I in_order(I packed) {
     return _mm512_permutexvar_epi32(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), packed);
@@ -281,7 +281,7 @@ struct Simd {
   static I or3(I a, I b, I c) { return a | b | c; }
   static I or_masked(I a, I b, I mask) { return a | (b & mask); }
 
-  // The first n lanes, which may be none or more than there are; the others are 0.
+  // The first n lanes, n from 0 to beyond the lane count; the other lanes are 0.
   static int clamped(int64_t n) { return n < 0 ? 0 : n < kLanes ? static_cast<int>(n) : kLanes; }
   static M first(int64_t n) { return lt(iota(), _mm256_set1_epi32(clamped(n))); }
   static F load(const float* p, int64_t n) { return _mm256_maskload_ps(p, first(n)); }
@@ -297,7 +297,7 @@ struct Simd {
     std::memcpy(static_cast<void*>(p), lanes, static_cast<size_t>(clamped(n)) * 2);
   }
 
-  // The low halves of the lanes, whose upper halves are 0.
+  // Low halves of the lanes; the upper halves are 0.
   static void store_halves(void* p, I a) {
     _mm_storeu_si128(static_cast<H*>(p), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(a, a), 0x08)));
   }
@@ -319,7 +319,7 @@ struct Simd {
   }
   static __m128i quarter(const void* p) { return _mm_loadl_epi64(static_cast<const __m128i*>(p)); }
   static I even_odd(I even, I odd) { return _mm256_blend_epi32(even, odd, 0xAA); }
-  static I even_parts(I a, I b) { return _mm256_permute2x128_si256(a, b, 0x20); }  // parts of 128 bits: a0 b0
+  static I even_parts(I a, I b) { return _mm256_permute2x128_si256(a, b, 0x20); }  // 128-bit parts: a0 b0
   static I odd_parts(I a, I b) { return _mm256_permute2x128_si256(a, b, 0x31); }
   static I in_order(I packed) { return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
   static I up(I u) { return addi(addi(u, seti(0x7FFF)), shr<16>(u) & seti(1)); }
@@ -330,10 +330,10 @@ struct Simd {
     std::memcpy(&h, p, sizeof h);
     return h;
   }
-  static I rounded(F a) { return or_where(is_nan(a), bits(a), seti(0x400000), up(bits(a))); }  // bf16 in the upper halves
+  static I rounded(F a) { return or_where(is_nan(a), bits(a), seti(0x400000), up(bits(a))); }  // bf16 in the upper half of each lane
   static I packed(const I* q) { return HALFTONE_MM(packs_epi32)(q[0], q[1]); }
 
-  // Two rounds of a transpose within 128 bits.
+  // Two steps of a transpose within 128-bit parts.
   [[gnu::always_inline]] static void unpack32(const I* from, I* to, int n) {
 #pragma GCC unroll 16
     for (int i = 0; i < n; i += 2) {
@@ -349,7 +349,7 @@ struct Simd {
   }
 
   static constexpr auto plus = [](auto a, auto b) { return a + b; };
-  static constexpr auto larger = [](auto a, auto b) { return a > b ? a : b; };  // b where either is NaN
+  static constexpr auto larger = [](auto a, auto b) { return a > b ? a : b; };  // returns b if either is NaN
   template <class E, class X, class Op>
   static E across(X a, Op op) {
     typedef E Lanes __attribute__((vector_size(sizeof(X))));

@@ -6,15 +6,15 @@
 
 namespace halftone {
 
-// Seconds since this process was started, by the kernel's account: what a user waits, loading of libraries included.
+// Seconds since the kernel started this process, i.e. the user's wait including library loading.
 double seconds_since_launch();
 
-// Where the time from the launch of the program to its first result goes.
+// Splits the time from launch to the first result into phases.
 class StartTimes {
  public:
-  // What happened since the last mark (at first: since the launch). On a GPU what is queued only counts where something waits for it.
+  // Names the phase since the last mark (initially since launch). Queued GPU work counts only once something waits for it.
   void mark(std::string_view what) { marks_.emplace_back(what, seconds_since_launch()); }
-  // "5.23 s after the launch: program 0.31, device 1.20, first step 3.72"; 0 without marks.
+  // "5.23 s after the launch: program 0.31, device 1.20, first step 3.72".
   std::string text() const;
   double seconds() const { return marks_.empty() ? 0 : marks_.back().second; }
 

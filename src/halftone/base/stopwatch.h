@@ -3,7 +3,7 @@
 
 namespace halftone {
 
-// Seconds of wall time since it was made, less those that are left out.
+// Wall time in seconds since construction, minus the excluded seconds.
 class Stopwatch {
  public:
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count() - left_out_; }

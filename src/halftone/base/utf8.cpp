@@ -10,7 +10,7 @@ size_t valid_utf8_prefix(std::string_view text) {
   const size_t n = text.size();
   size_t i = 0;
   while (i < n) {
-    while (i + 32 <= n) {  // ASCII, 32 bytes a step
+    while (i + 32 <= n) {  // ASCII, 32 bytes per iteration
       uint64_t w[4];
       std::memcpy(w, s + i, 32);
       if ((w[0] | w[1] | w[2] | w[3]) & 0x8080808080808080ull) break;
