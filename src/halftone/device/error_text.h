@@ -3,8 +3,8 @@
 
 namespace halftone::device {
 
-// What a function of halftone_cuda.so returns (device/launch.h): null, or the error as text. The runtime's last error is cleared, which
-// would otherwise be reported once more, by whoever launches next.
+// Return value of halftone_cuda.so functions (device/launch.h): null, or the error text. Clears the runtime's last error; otherwise the
+// next launch would report it again.
 inline const char* error_text(cudaError_t status) {
   if (status == cudaSuccess) return nullptr;
   cudaGetLastError();

@@ -7,8 +7,8 @@
 
 namespace halftone::device {
 
-// A grid over a matrix of rows of `across` vectors, in which no index is divided: x goes along a row, y over the rows. A block is one row
-// of 2^log_across threads, or several where rows are short; a thread keeps its column and goes on by row_step() rows.
+// Division-free grid over a matrix whose rows hold `across` vectors: x runs along a row, y over rows. A block covers one row with
+// 2^log_across threads, or several short rows; a thread keeps its column and advances by row_step() rows.
 struct RowGrid {
   int log_across = 0;
   __device__ int64_t column() const { return (int64_t{blockIdx.x} << log_across) + (threadIdx.x & ((1u << log_across) - 1)); }
@@ -20,7 +20,7 @@ struct RowLaunch {
   dim3 blocks;
   int64_t row_step = 0;
 };
-// For rows and vectors of at least 1, blocks of `threads` (a power of two), and not many more blocks than `most`.
+// Requires rows, across >= 1 and `threads` (per block) a power of two; launches about `most` blocks at most.
 inline RowLaunch row_launch(int64_t rows, int64_t across, int threads, int64_t most) {
   RowLaunch r;
   while ((1 << r.grid.log_across) < threads && (int64_t{1} << r.grid.log_across) < across) ++r.grid.log_across;

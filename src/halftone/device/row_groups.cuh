@@ -3,7 +3,7 @@
 
 namespace halftone::device {
 
-// The group that a row of the buffer is in; `groups` for rows behind the last one. Of groups with one offset all but the last are empty.
+// Group of a buffer row; `groups` for rows after the last group. Among groups with equal offsets, only the last is not empty.
 __device__ inline int group_of(const RowGroups& g, int64_t row) {
   int low = 0, high = static_cast<int>(g.groups);  // offsets[low] <= row
   while (low < high) {
