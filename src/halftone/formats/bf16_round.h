@@ -4,7 +4,7 @@
 
 namespace halftone {
 
-// fp32 to the bits of a bf16 (the upper half of an fp32), to nearest, ties to even; a NaN stays one.
+// fp32 to bf16 bits (the upper half of an fp32), nearest, ties to even; NaN stays NaN.
 constexpr uint16_t bf16_bits(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   if ((u & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<uint16_t>((u >> 16) | 0x40);
@@ -13,7 +13,7 @@ constexpr uint16_t bf16_bits(float x) {
 constexpr float bf16_value(uint16_t bits) { return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 constexpr float bf16_nearest(float x) { return bf16_value(bf16_bits(x)); }
 
-// The bf16 neighbours: smallest >= x and largest <= x, for finite x.
+// Neighbours in bf16 of a finite x: smallest >= x and largest <= x.
 constexpr float bf16_up(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
   return std::bit_cast<float>(((u >> 31) != 0 ? u : u + 0xFFFFu) & 0xFFFF0000u);

@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Parts of what describe() says of an operand: what shares a scale, how scales are formed, what happens before and at rounding.
+// Parts of describe(): scale granularity, scale format and mode, transforms and rounding.
 inline std::string group_text(const OperandSpec& s) {
   const std::string block = std::to_string(s.block);
   switch (s.granularity) {
@@ -45,7 +45,7 @@ inline std::string rounding_text(const OperandSpec& s) {
   return out;
 }
 
-// "e2m1 1x32 e8m0 adaptive H32 SR": one operand of a recipe; "bf16" for an unquantised one.
+// "e2m1 1x32 e8m0 adaptive H32 SR": one operand of a recipe; "bf16" if unquantised.
 inline std::string describe(const OperandSpec& s) {
   if (!s.quantized()) return "bf16";
   const std::string scale = scale_text(s);

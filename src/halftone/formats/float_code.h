@@ -8,13 +8,13 @@
 
 namespace halftone {
 
-// Code that every element of a poisoned scale group gets (numerics.md 2.2): NaN where the 8-bit formats have one, else 0
-// (there the scale carries the NaN).
+// Code of every element of a poisoned scale group (numerics.md 2.2): NaN in 8-bit formats that have one, else 0 (the scale then carries the
+// NaN).
 constexpr uint8_t poison_code(Float f) { return spec(f).specials == Specials::None ? 0 : 0x7F; }
 
 namespace detail {
 
-// Quotient of |y| by the local quantum: k = floor, f = the rest in [0, 1), both exact; |y| is capped at max finite.
+// |y| in units of the local quantum: k = floor, f = the remainder in [0, 1), both exact; |y| is capped at max finite.
 struct FloatPosition {
   int64_t k;
   double f;
@@ -31,7 +31,7 @@ constexpr FloatPosition position(FloatSpec s, double a) {
 }
 
 constexpr uint8_t assemble(FloatSpec s, FloatPosition p, int64_t k, bool negative) {
-  // k runs from 2^mb to 2^(mb+1) in normal binades and from 0 in the subnormal one, so one sum serves all and carries.
+  // k runs from 2^mb to 2^(mb+1) in normal binades and from 0 in the subnormal one, so one sum covers both and carries.
   int64_t code = (static_cast<int64_t>(p.exponent + s.bias - 1) << s.mantissa_bits) + k;
   if (code > s.max_code()) code = s.max_code();
   return static_cast<uint8_t>(code | (negative ? s.sign_mask() : 0));
@@ -39,8 +39,8 @@ constexpr uint8_t assemble(FloatSpec s, FloatPosition p, int64_t k, bool negativ
 
 }  // namespace detail
 
-// y (already multiplied by inv_scale) to a code: nearest, ties to even, saturating; the sign of zero is kept. A
-// non-finite y gives the poison code. numerics.md 2.1.
+// Encodes y (already multiplied by inv_scale): nearest, ties to even, saturating; the sign of zero is kept. A non-finite y gives the poison
+// code. numerics.md 2.1.
 constexpr uint8_t encode(Float f, float y) {
   const FloatSpec s = spec(f);
   const uint32_t bits = std::bit_cast<uint32_t>(y), magnitude = bits & 0x7FFFFFFFu;
@@ -50,7 +50,7 @@ constexpr uint8_t encode(Float f, float y) {
   return detail::assemble(s, p, p.k + (up ? 1 : 0), (bits >> 31) != 0);
 }
 
-// The same with stochastic rounding; u16 is the element's draw of L = 16 bits (numerics.md section 4).
+// Stochastic rounding; u16 is the element's draw of L = 16 bits (numerics.md section 4).
 constexpr uint8_t encode_sr(Float f, float y, uint16_t u16) {
   const FloatSpec s = spec(f);
   const uint32_t bits = std::bit_cast<uint32_t>(y), magnitude = bits & 0x7FFFFFFFu;

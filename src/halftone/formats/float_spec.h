@@ -4,11 +4,11 @@
 
 namespace halftone {
 
-// What the codes with the largest exponent field mean: inf and nan as in IEEE 754 | one nan code per sign | all finite.
+// Meaning of the codes with the largest exponent field: inf and nan as in IEEE 754 | one nan code per sign | all finite.
 enum class Specials { Ieee, NanOnly, None };
 
-// A small float of 1 + exponent_bits + mantissa_bits bits: (-1)^s 2^(e-bias) (1 + m/2^mb), or 2^(1-bias) m/2^mb when e = 0
-// (OCP 8-bit floating point and microscaling specifications; only the OCP forms exist in halftone).
+// Small float of 1 + exponent_bits + mantissa_bits bits: (-1)^s 2^(e-bias) (1 + m/2^mb), or 2^(1-bias) m/2^mb when e = 0 (OCP 8-bit
+// floating point and microscaling specifications; halftone has the OCP forms only).
 struct FloatSpec {
   int exponent_bits, mantissa_bits, bias;
   Specials specials;
@@ -34,7 +34,7 @@ struct FloatSpec {
 
 enum class Float { e4m3, e5m2, e3m2, e2m3, e2m1 };
 
-// The one place where a format's numbers are written down.
+// Single source of the format parameters.
 constexpr FloatSpec spec(Float f) {
   switch (f) {
     case Float::e4m3:

@@ -6,21 +6,21 @@
 
 namespace halftone {
 
-// Two-level scales of NVFP4 and AMDFP4 (numerics.md 3.4, 3.6): value = code * block scale * outer. `format` is the block
-// scale's: ScaleFormat::e4m3 or ue5m3. Every division is IEEE; no contraction.
+// Two-level scales of NVFP4 and AMDFP4 (numerics.md 3.4, 3.6): value = code * block scale * outer. `format` is the block scale format:
+// ScaleFormat::e4m3 or ue5m3. All divisions are IEEE; no contraction.
 
-// Largest value of block scale times e2m1: 448 * 6 or 114688 * 6.
+// Largest block scale times the largest e2m1 value: 448 * 6 or 114688 * 6.
 constexpr float fp4_range(ScaleFormat format) { return format == ScaleFormat::ue5m3 ? 688128.0f : 2688.0f; }
 
-// The factor of the outer group (tensor) from its amax A; both 1 without a second level, both NaN when poisoned.
-// inv is used by chain torchao only (there outer is its reciprocal).
+// Outer (per-tensor) factor from the tensor amax A; {1, 1} without a second level, NaN when poisoned. Only chain torchao uses inv (there
+// outer is its reciprocal).
 constexpr ScalePair fp4_outer(Fp4Chain chain, ScaleFormat format, TwoLevel two_level, uint32_t amax_bits) {
   if (two_level != TwoLevel::tensor) return {1, 1};
   if (poisoned(amax_bits)) return {quiet_nan(), quiet_nan()};
   const float a = std::bit_cast<float>(amax_bits);
   if (chain == Fp4Chain::torchao) {
     const float kMax = std::numeric_limits<float>::max();
-    // 2688 / a overflows below 2688 / FLT_MAX only.
+    // 2688 / a overflows only for a below 2688 / FLT_MAX.
     const float inv = a == 0 ? 1.0f : min_of(fp4_range(format) / a, kMax);
     return {1.0f / inv, inv};
   }
@@ -28,7 +28,7 @@ constexpr ScalePair fp4_outer(Fp4Chain chain, ScaleFormat format, TwoLevel two_l
   return {outer, 1.0f / outer};
 }
 
-// What the block scale's code is the nearest value of; finite, >= 0 and in range.
+// Unrounded block scale; finite, >= 0 and in range.
 constexpr float fp4_block_target(Fp4Chain chain, ScaleFormat format, uint32_t amax_bits, ScalePair outer) {
   const float a = std::bit_cast<float>(amax_bits);
   if (chain == Fp4Chain::torchao) return min_of(a * (outer.inv * std::bit_cast<float>(0x3E2AAAABu)), 448.0f);
@@ -42,18 +42,18 @@ constexpr uint8_t encode_block_scale(ScaleFormat format, float v) {
 }
 constexpr uint8_t block_scale_nan(ScaleFormat format) { return format == ScaleFormat::ue5m3 ? kUe5m3Nan : poison_code(Float::e4m3); }
 
-// The value of a stored block scale in any of the byte formats.
+// Decodes a stored block scale of any byte format.
 constexpr float decode_block_scale(ScaleFormat format, uint8_t code) {
   return format == ScaleFormat::e8m0 ? decode_e8m0(code) : format == ScaleFormat::ue5m3 ? decode_ue5m3(code) : decode(Float::e4m3, code);
 }
 
-// Stored block scale; the poison of the block or of the outer group is its NaN.
+// Stored block scale; NaN if the block or the outer group is poisoned.
 constexpr uint8_t fp4_block_scale(Fp4Chain chain, ScaleFormat format, uint32_t amax_bits, ScalePair outer) {
   if (poisoned(amax_bits) || outer.scale != outer.scale) return block_scale_nan(format);
   return encode_block_scale(format, fp4_block_target(chain, format, amax_bits, outer));
 }
 
-// What the elements meet: clamp(x * factor, -6, 6) (torchao) or x / factor (alto). NaN when poisoned.
+// Factor applied to the elements: clamp(x * factor, -6, 6) (torchao) or x / factor (alto). NaN when poisoned.
 constexpr float fp4_factor(Fp4Chain chain, ScaleFormat format, uint8_t block_scale, ScalePair outer) {
   if (block_scale == block_scale_nan(format)) return quiet_nan();
   const float q = decode_block_scale(format, block_scale) * outer.scale;
@@ -61,7 +61,7 @@ constexpr float fp4_factor(Fp4Chain chain, ScaleFormat format, uint8_t block_sca
   const float kMax = std::numeric_limits<float>::max();
   return q == 0 ? kMax : min_of(1.0f / q, kMax);
 }
-// The clamp is more than saturation: where the block scale underflows to 0, x * factor may be infinite.
+// The clamp does more than saturate: if the block scale underflows to 0, x * factor may be infinite.
 constexpr float fp4_scaled(Fp4Chain chain, float x, float factor) {
   if (chain == Fp4Chain::alto) return x / factor;
   const float y = x * factor;

@@ -4,7 +4,7 @@
 
 namespace halftone {
 
-// fp8 amax rule (numerics.md 3.1), the same for tensor, row, 1x128, 128x128 and attention groups:
+// fp8 amax rule (numerics.md 3.1), shared by tensor, row, 1x128, 128x128 and attention groups:
 //   inv = amax < 1e-12 ? FMAX / 1e-12 : FMAX / amax, with pow2 rounded down to a power of two; scale = 1 / inv.
 // f: e4m3 or e5m2.
 constexpr ScalePair fp8_scale(Float f, bool pow2, uint32_t amax_bits) {

@@ -6,12 +6,12 @@ namespace halftone {
 
 // Randomised Hadamard transform of n = 16 or 32 consecutive tokens (numerics.md section 5):
 //   (H x)_i = n^(-1/2) * sum_j (-1)^popcount(i AND j) * sigma_j * x_j
-// Signs are a word, bit j set -> sigma_j = -1. Keyed signs are word 0 of Philox group 0 of the role `rht`.
+// Signs are packed in a word: bit j set -> sigma_j = -1. Keyed signs are word 0 of Philox group 0 of the role `rht`.
 inline constexpr uint32_t kFixedSigns16 = 0xD7E8;  // + + + - + - - - - - - + - + - - (torchao)
 
 constexpr float hadamard_norm(int n) { return n == 32 ? std::bit_cast<float>(0x3E3504F3u) : n == 16 ? 0.25f : 0.0f; }  // n^(-1/2)
 
-// In place: signs, butterflies with strides 1, 2, 4, ... in fp32, then the factor. The caller rounds to the type of x.
+// In place, in fp32: signs, butterflies with strides 1, 2, 4, ..., then the norm. The caller rounds to the type of x.
 template <int kWidth>
 constexpr void hadamard(float (&x)[kWidth], uint32_t signs) {
   for (int j = 0; j < kWidth; ++j) x[j] = std::bit_cast<float>(std::bit_cast<uint32_t>(x[j]) ^ (((signs >> j) & 1u) << 31));

@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Scales of integer formats (numerics.md 3.7); eps keeps a zero group's scale positive.
+// Integer scales (numerics.md 3.7); eps keeps the scale of an all-zero group positive.
 inline constexpr float kIntScaleFloor = 1e-12f, kBitnetScaleFloor = 1e-5f;  // 1e-5: bitnet's activations and weight
 
 namespace detail {
@@ -15,31 +15,31 @@ constexpr ScalePair with_floor(float scale, float eps) {
 }
 }  // namespace detail
 
-// eps 0 stands for 1e-12, as in OperandSpec::scale_floor.
+// eps = 0 means 1e-12, as in OperandSpec::scale_floor.
 constexpr ScalePair int8_scale(uint32_t amax_bits, float eps = 0) {
   if (poisoned(amax_bits)) return {quiet_nan(), quiet_nan()};
   return detail::with_floor(std::bit_cast<float>(amax_bits) / 127.0f, eps);
 }
 
-// int4 -8..7: pos and neg are the integer maxima of bits32(|x|) over the elements without and with the sign bit; 0 for none.
+// int4 -8..7: pos and neg are the integer maxima of bits32(|x|) over elements without and with the sign bit; 0 if there are none.
 constexpr ScalePair int4_scale(uint32_t pos_bits, uint32_t neg_bits, float eps = 0) {
   if (poisoned(pos_bits) || poisoned(neg_bits)) return {quiet_nan(), quiet_nan()};
   return detail::with_floor(max_of(std::bit_cast<float>(pos_bits) / 7.0f, std::bit_cast<float>(neg_bits) / 8.0f), eps);
 }
 
-// fp32 as an integer of the same order, -0 below +0, so that minima and maxima do not depend on the order of evaluation.
+// Maps fp32 to integers of the same order (-0 below +0), so that minima and maxima do not depend on evaluation order.
 constexpr int32_t order_key(float x) {
   const auto bits = std::bit_cast<int32_t>(x);
   return bits ^ ((bits >> 31) & 0x7FFFFFFF);
 }
 constexpr float from_order_key(int32_t key) { return std::bit_cast<float>(key ^ ((key >> 31) & 0x7FFFFFFF)); }
 
-// uint4 groups: value = zero + q * scale, q = round((x - zero) * inv). All NaN when poisoned or when max - min overflows.
+// uint4 groups: value = zero + q * scale, q = round((x - zero) * inv). All NaN if poisoned or if max - min overflows.
 struct AffineScale {
   float zero, scale, inv;
 };
-// amax_bits of the group, smallest and largest element by order_key. bf16_storage: zero rounded down and scale up to bf16, so
-// that no element is clipped; inv follows from what is stored.
+// amax_bits of the group; smallest and largest element by order_key. bf16_storage: zero is rounded down and scale up to bf16, so that no
+// element is clipped; inv is computed from the stored scale.
 constexpr AffineScale uint4_scale(uint32_t amax_bits, float smallest, float largest, bool bf16_storage) {
   const AffineScale bad{quiet_nan(), quiet_nan(), quiet_nan()};
   if (poisoned(amax_bits)) return bad;
@@ -50,7 +50,7 @@ constexpr AffineScale uint4_scale(uint32_t amax_bits, float smallest, float larg
   return {zero, scale, 1.0f / scale};
 }
 
-// bitnet weight: sum of |W| in fp64 by pairwise_sum over the whole tensor of n elements. NaN or infinite sums poison.
+// bitnet weight: sum of |W| in fp64 by pairwise_sum over the full tensor of n elements. NaN or infinite sums poison it.
 constexpr ScalePair ternary_scale(double sum, int64_t n) {
   const float mean = n == 0 ? 0.0f : static_cast<float>(sum / static_cast<double>(n));
   if (poisoned(std::bit_cast<uint32_t>(mean) & 0x7FFFFFFFu)) return {quiet_nan(), quiet_nan()};

@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Integer element formats of numerics.md section 2; `lowest` and `highest` are the codes that a quantiser produces.
+// Integer element formats (numerics.md section 2); a quantiser produces codes from `lowest` to `highest`.
 enum class Int { int8, int4, uint4, ternary };
 
 struct IntSpec {
@@ -45,7 +45,7 @@ constexpr int encode(Int f, float y) {
   return detail::clip(s, k + (up ? 1 : 0));
 }
 
-// Stochastic: floor towards minus infinity plus one draw of L = 16 bits, the fractional part exact (numerics.md section 4).
+// Stochastic: floor towards minus infinity plus one draw of L = 16 bits; the fractional part is exact (numerics.md section 4).
 constexpr int encode_sr(Int f, float y, uint16_t u16) {
   const IntSpec s = spec(f);
   if (y != y) return 0;
@@ -54,7 +54,7 @@ constexpr int encode_sr(Int f, float y, uint16_t u16) {
   return detail::clip(s, k + (sr_up16(v - k, u16) ? 1 : 0));
 }
 
-// The same with L = 32 bits (weight write-back).
+// Stochastic rounding with L = 32 bits (weight write-back).
 constexpr int encode_sr32(Int f, float y, uint32_t u32) {
   const IntSpec s = spec(f);
   if (y != y) return 0;

@@ -10,14 +10,14 @@
 
 namespace halftone {
 
-// MX9 and MX6 (numerics.md 3.9): blocks of 16 along the last dimension with one e8m0 byte, one prime bit a pair that halves
-// the pair's scale, and integers of `bits` = 8 or 5 bits. Post-training weights and activations, forward only.
+// MX9 and MX6 (numerics.md 3.9): blocks of 16 along the last dimension with one e8m0 byte, one prime bit per pair that halves the pair's
+// scale, and integers of `bits` = 8 or 5 bits. Forward only: post-training weights and activations.
 inline constexpr int kMx9Block = 16;
-constexpr int mx9_bytes(int bits) { return bits == 8 ? 18 : 12; }  // one packed block
+constexpr int mx9_bytes(int bits) { return bits == 8 ? 18 : 12; }  // bytes of one packed block
 
 constexpr int mx9_exponent(uint32_t magnitude_bits) { return static_cast<int>(magnitude_bits >> 23) - 127; }
 
-// Prime bit of a pair under a block whose largest exponent is emax.
+// Prime bit of a pair; emax is the block's largest exponent.
 constexpr bool mx9_prime(uint32_t even_bits, uint32_t odd_bits, int emax) {
   return mx9_exponent(even_bits) <= emax - 1 && mx9_exponent(odd_bits) <= emax - 1;
 }
@@ -26,7 +26,7 @@ constexpr int mx9_scale_exponent(int bits, int emax, bool prime) {
   const int e = emax - (prime ? 1 : 0) - bits + 2;
   return e > -126 ? e : -126;
 }
-// clip(rint(x / 2^e)), symmetric; the quotient is formed in fp64, where it is exact.
+// clip(rint(x / 2^e)), symmetric; the fp64 quotient is exact.
 constexpr int mx9_code(int bits, float x, int e) {
   const int top = (1 << (bits - 1)) - 1;
   const double q = static_cast<double>(x) / FloatSpec::pow2(e);
@@ -37,8 +37,8 @@ constexpr int mx9_code(int bits, float x, int e) {
   return static_cast<int>(k) + (up ? 1 : 0);
 }
 
-// n <= 16 elements to one packed block of mx9_bytes(bits) bytes; missing elements count as zero. MX9: e8m0, prime byte
-// (bit j = pair j), 16 x int8. MX6: e8m0, prime byte, 2 sign bytes (bit i = element i), 8 bytes of (q & 15), even low.
+// Encodes n <= 16 elements into one packed block of mx9_bytes(bits) bytes; missing elements are zero. MX9: e8m0, prime byte (bit j = pair
+// j), 16 x int8. MX6: e8m0, prime byte, 2 sign bytes (bit i = element i), 8 bytes of (q & 15), even low.
 constexpr void mx9_encode(int bits, const float* x, int n, uint8_t* out) {
   uint32_t magnitude[kMx9Block] = {}, amax = 0;
   for (int i = 0; i < n; ++i) {
@@ -46,7 +46,7 @@ constexpr void mx9_encode(int bits, const float* x, int n, uint8_t* out) {
     if (magnitude[i] > amax) amax = magnitude[i];
   }
   for (int i = 0; i < mx9_bytes(bits); ++i) out[i] = 0;
-  out[0] = static_cast<uint8_t>(amax >> 23);  // Emax + 127; 255 when poisoned, then everything else stays 0
+  out[0] = static_cast<uint8_t>(amax >> 23);  // Emax + 127; 255 when poisoned, then all other bytes stay 0
   if (poisoned(amax)) return;
   const int emax = mx9_exponent(amax);
   for (int i = 0; i < kMx9Block; ++i) {
@@ -62,7 +62,7 @@ constexpr void mx9_encode(int bits, const float* x, int n, uint8_t* out) {
   }
 }
 
-// The n values of a packed block.
+// Decodes the n values of a packed block.
 constexpr void mx9_decode(int bits, const uint8_t* block, int n, float* out) {
   for (int i = 0; i < n; ++i) {
     if (block[0] == kE8m0Nan) {

@@ -6,9 +6,9 @@
 
 namespace halftone {
 
-// Scales of MX blocks (numerics.md 3.2, 3.3, 3.5). Integers and exact products only, so that every processor agrees.
+// MX block scales (numerics.md 3.2, 3.3, 3.5). Integer arithmetic and exact products only, so that all processors agree.
 
-// fp32(1 / max finite): what `rceil` multiplies by.
+// fp32(1 / max finite): multiplier of `rceil`.
 constexpr float reciprocal_max(Float f) {
   switch (f) {
     case Float::e4m3:
@@ -26,13 +26,13 @@ constexpr float reciprocal_max(Float f) {
 }
 
 namespace detail {
-// Exponent of a rounded to mb mantissa bits, halves up: E'(a) of mode `even`.
+// Exponent of a after rounding to mb mantissa bits, halves up: E'(a) of mode `even`.
 constexpr int rounded_exponent(int mantissa_bits, uint32_t bits) {
   return static_cast<int>((bits + (1u << (22 - mantissa_bits))) >> 23) - 127;
 }
 }  // namespace detail
 
-// Exponent e of the block scale 2^e before its clamp; amax is finite. `uos` is defined for e2m1 only.
+// Exponent e of the block scale 2^e before clamping; amax is finite. `uos` is defined for e2m1 only.
 constexpr int mx_exponent(Float f, ScaleMode mode, uint32_t amax_bits) {
   const FloatSpec s = spec(f);
   const int exponent = static_cast<int>(amax_bits >> 23) - 127;
@@ -55,26 +55,26 @@ constexpr int mx_exponent(Float f, ScaleMode mode, uint32_t amax_bits) {
   }
 }
 
-// Lowest byte that a mode stores.
+// Lowest byte that the mode stores.
 constexpr uint8_t mx_lowest_byte(ScaleMode mode) { return mode == ScaleMode::adaptive || mode == ScaleMode::uos ? 1 : 0; }
 
-// The stored e8m0 byte of a block: 255 when poisoned.
+// Stored e8m0 byte of a block: 255 when poisoned.
 constexpr uint8_t mx_scale_byte(Float f, ScaleMode mode, uint32_t amax_bits) {
   if (poisoned(amax_bits)) return kE8m0Nan;
   const uint8_t byte = encode_e8m0(mx_exponent(f, mode, amax_bits)), lowest = mx_lowest_byte(mode);
   return byte < lowest ? lowest : byte;
 }
 
-// 2^-e of a stored byte, by which elements are multiplied; NaN for 255. With `fixed_clip` times 3/4 (static clipping, 3.3):
-// x * (0.75 * 2^-e) has the code of 0.75 * (x * 2^-e), because both products are exact or far below the smallest code.
+// 2^-e of a stored byte, which multiplies the elements; NaN for 255. `fixed_clip` applies 3/4 (static clipping, 3.3): x * (0.75 * 2^-e) has
+// the code of 0.75 * (x * 2^-e), because both products are exact or far below the smallest code.
 constexpr float mx_inverse(uint8_t byte, bool fixed_clip = false) {
   if (byte == kE8m0Nan) return quiet_nan();
   const float inv = decode_e8m0(static_cast<uint8_t>(254 - byte));
   return fixed_clip ? 0.75f * inv : inv;
 }
 
-// Dynamic clipping (3.3). sum and sum_of_squares are fp64 sums over the n elements of the block in pairwise order
-// (pairwise_sum.h); the caller takes the IEEE fp64 square root of the variance and rounds it to fp32.
+// Dynamic clipping (3.3). sum and sum_of_squares are fp64 sums over the n elements of the block in pairwise order (pairwise_sum.h). The
+// caller takes the IEEE fp64 square root of the variance and rounds it to fp32.
 constexpr double clip_variance(double sum, double sum_of_squares, int n) {
   const double mean = sum / n, square = mean * mean, v = sum_of_squares / n - square;
   return v > 0 ? v : 0;
@@ -85,8 +85,8 @@ constexpr uint8_t clip_scale_byte(float sigma) {
   return byte < 1 ? 1 : byte;
 }
 
-// Macro blocks (3.5): the stored byte holds the upper 8 mantissa bits of 6 / amax, truncated; inv_macro = 1.m8 in [1, 2).
-// A poisoned macro block stores 0 and poisons every block inside.
+// Macro blocks (3.5): the stored byte holds the upper 8 mantissa bits of 6 / amax, truncated; inv_macro = 1.m8 in [1, 2). A poisoned macro
+// block stores 0 and poisons every block inside it.
 constexpr uint8_t macro_byte(uint32_t amax_bits) {
   if (poisoned(amax_bits)) return 0;
   const float t = 6.0f / max_of(std::bit_cast<float>(amax_bits), 1e-12f);
@@ -94,8 +94,8 @@ constexpr uint8_t macro_byte(uint32_t amax_bits) {
 }
 constexpr float inv_macro(uint8_t byte) { return std::bit_cast<float>((static_cast<uint32_t>(byte) << 15) + 0x3F800000u); }
 
-// Folding e2m1 codes and their block scales into 8-bit codes (7.1c): the byte of code * 2^(e_block - e_ref + shift), nearest,
-// ties to even; shift is that of the largest block. `changed` tells an element that lost bits or vanished.
+// Folds e2m1 codes and their block scales into 8-bit codes (7.1c): code * 2^(e_block - e_ref + shift), nearest, ties to even; shift is the
+// shift of the largest block. `changed` flags elements that lost bits or vanished.
 constexpr int fold_shift(Float target) { return target == Float::e4m3 ? 6 : 13; }
 struct FoldedCode {
   uint8_t code;
@@ -108,11 +108,11 @@ constexpr FoldedCode fold_code(Float target, uint8_t e2m1_code, int e_block, int
   const uint8_t code = encode(target, static_cast<float>(exact));
   return {code, static_cast<double>(decode(target, code)) != exact};
 }
-// The factor that goes with it: 2^(e_ref - shift), at least 2^-140.
+// Scale of the folded codes: 2^(e_ref - shift), at least 2^-140.
 constexpr float fold_scale(Float target, int e_ref) { return static_cast<float>(FloatSpec::pow2(e_ref - fold_shift(target))); }
 
-// Block byte of the largest block of a tensor, from the tensor's amax: every mode grows with amax. Dynamic clipping uses the
-// bound sigma <= amax. 255 when poisoned.
+// Scale byte of the largest block of a tensor from the tensor's amax: every mode is monotonic in amax. Dynamic clipping uses the bound
+// sigma <= amax. 255 when poisoned.
 constexpr uint8_t mx_reference_byte(Float f, ScaleMode mode, Clip clip, uint32_t amax_bits) {
   if (clip != Clip::dynamic || poisoned(amax_bits)) return mx_scale_byte(f, mode, amax_bits);
   return clip_scale_byte(std::bit_cast<float>(amax_bits));
@@ -125,12 +125,12 @@ constexpr bool exact_reciprocals() {
   }
   return true;
 }
-// amax is the last value with its byte.
+// Whether amax is the last value with its byte.
 constexpr bool bumps_above(Float f, ScaleMode mode, float amax) {
   const uint32_t a = std::bit_cast<uint32_t>(amax);
   return mx_scale_byte(f, mode, a + 1) == mx_scale_byte(f, mode, a) + 1 && mx_scale_byte(f, mode, a) == mx_scale_byte(f, mode, a - 1);
 }
-// amax is the first value with its byte.
+// Whether amax is the first value with its byte.
 constexpr bool starts_at(Float f, ScaleMode mode, float amax) {
   const uint32_t a = std::bit_cast<uint32_t>(amax);
   return mx_scale_byte(f, mode, a) == mx_scale_byte(f, mode, a - 1) + 1 && mx_scale_byte(f, mode, a) == mx_scale_byte(f, mode, a + 1);
@@ -138,7 +138,7 @@ constexpr bool starts_at(Float f, ScaleMode mode, float amax) {
 constexpr uint8_t mx_byte_of(Float f, ScaleMode mode, float amax) { return mx_scale_byte(f, mode, std::bit_cast<uint32_t>(amax)); }
 }  // namespace detail
 static_assert(detail::exact_reciprocals());
-// Thresholds of the table in 3.2.
+// Thresholds from the table in 3.2.
 static_assert(detail::bumps_above(Float::e2m1, ScaleMode::rceil, 1.5f) && detail::bumps_above(Float::e4m3, ScaleMode::rceil, 1.75f));
 static_assert(detail::bumps_above(Float::e2m1, ScaleMode::uos, 1.8125f));
 static_assert(detail::starts_at(Float::e2m1, ScaleMode::even, 1.75f) && detail::starts_at(Float::e2m3, ScaleMode::even, 1.9375f) &&

@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-// The words for what a recipe's operands are made of, as the configuration, recipe files and format strings spell them.
+// Spelling of operand properties in the configuration, recipe files and format strings.
 template <class T, size_t N>
 using Names = std::array<std::pair<std::string_view, T>, N>;
 

@@ -3,7 +3,7 @@
 
 namespace halftone {
 
-// Sub-byte codes, little-endian everywhere (numerics.md 2.3). Codes are given one a byte; bits above the width are cut.
+// Packing of sub-byte codes, little-endian everywhere (numerics.md 2.3). Input is one code per byte; bits above the width are dropped.
 constexpr uint8_t pack4(uint8_t even, uint8_t odd) { return static_cast<uint8_t>((even & 15) | (odd << 4)); }
 constexpr uint8_t unpack4(uint8_t byte, int i) { return static_cast<uint8_t>(byte >> (4 * (i & 1)) & 15); }
 
@@ -19,7 +19,7 @@ constexpr uint8_t pack2(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
 }
 constexpr uint8_t unpack2(uint8_t byte, int i) { return static_cast<uint8_t>(byte >> (2 * (i & 3)) & 3); }
 
-// Two's complement of `bits` bits as a signed number.
+// Sign-extends a two's complement code of `bits` bits.
 constexpr int sign_extend(uint8_t code, int bits) {
   const int half = 1 << (bits - 1), value = code & (2 * half - 1);
   return value < half ? value : value - 2 * half;

@@ -3,9 +3,9 @@
 
 namespace halftone {
 
-// The one order of fp64 sums (numerics.md 13): neighbours first, i.e. the binary tree over the row-major element index that
-// adds 2j and 2j + 1 of every level, the end padded with zeros to a power of two. A parallel sum over aligned power-of-two
-// pieces gives the same bits. Value: int64_t -> double.
+// The only summation order of fp64 sums (numerics.md 13): neighbours first, i.e. the binary tree over the row-major element index that adds
+// 2j and 2j + 1 of every level, zero-padded to a power of two. A parallel sum over aligned power-of-two pieces gives the same bits. Value:
+// int64_t -> double.
 template <class Value>
 constexpr double pairwise_sum(int64_t n, Value&& value) {
   double level[64] = {};  // level[k]: the pending sum of an aligned piece of 2^k elements
@@ -15,7 +15,7 @@ constexpr double pairwise_sum(int64_t n, Value&& value) {
     for (; ((i >> k) & 1) != 0; ++k) v = level[k] + v;
     level[k] = v;
   }
-  // What is pending, smallest piece first: the pieces to its right hold zeros only.
+  // Pending sums, smallest piece first: the pieces to their right hold only zeros.
   double sum = 0;
   for (int k = 0; k < 63; ++k) {
     if (((n >> k) & 1) != 0) sum = level[k] + sum;

@@ -6,21 +6,21 @@
 
 namespace halftone {
 
-// What one operand of a linear layer's product looks like (numerics.md section 7). `hp` is the compute dtype, unquantised.
+// Format of one operand of a linear layer's GEMM (numerics.md section 7). `hp` is the compute dtype, unquantised.
 enum class Element { hp, e4m3, e5m2, e3m2, e2m3, e2m1, int8, int4, uint4, ternary };
-// Which elements share a scale. `row`: one per non-contracted index; `block`: `block` consecutive elements along the
-// contraction; `tile`: block x block.
+// Scale granularity. `row`: one scale per non-contracted index; `block`: `block` consecutive elements along the contraction; `tile`: block
+// x block.
 enum class Granularity { none, tensor, row, block, tile };
-// bf16: fp32 numbers that bf16 represents, scales rounded up and zero points down (3.7).
+// bf16: fp32 values representable in bf16, scales rounded up and zero points down (3.7).
 enum class ScaleFormat { none, fp32, fp32_pow2, e8m0, e4m3, ue5m3, bf16 };
-// How an e8m0 scale follows from the block's amax (numerics.md 3.2); none: the scheme's own.
+// How an e8m0 scale is derived from the block's amax (numerics.md 3.2); none: defined by the scale format.
 enum class ScaleMode { none, floor, ceil, rceil, even, adaptive, uos };
-// A second scale above the block's: one fp32 factor a tensor (nvfp4, amdfp4; 3.4, 3.6), or one of 1x128 or 128x128 macro
-// blocks (mxfp4; 3.5).
+// Second scale level above the block scale: one fp32 factor per tensor (nvfp4, amdfp4; 3.4, 3.6), or one per 1x128 or 128x128 macro block
+// (mxfp4; 3.5).
 enum class TwoLevel { none, tensor, macro };
-// The two orders of evaluation of NVFP4's scales (3.4).
+// The two evaluation orders of NVFP4 scales (3.4).
 enum class Fp4Chain { alto, torchao };
-// Clipping of mxfp4's wgrad operands (3.3): `fixed` is its static mode.
+// Clipping of mxfp4's wgrad operands (3.3); `fixed` is the spec's static mode.
 enum class Clip { none, fixed, dynamic };
 
 struct OperandSpec {
@@ -32,10 +32,10 @@ struct OperandSpec {
   TwoLevel two_level = TwoLevel::none;
   Fp4Chain chain = Fp4Chain::alto;
   Clip clip = Clip::none;
-  int hadamard = 0;              // width of the rotation along tokens before quantisation (section 5): 0, 16 or 32
+  int hadamard = 0;              // width of the Hadamard transform along tokens before quantisation (section 5): 0, 16 or 32
   bool stochastic = false;       // stochastic rounding, numerics.md section 4
-  bool stored = false;           // the parameter itself is kept in this form
-  bool same_as_forward = false;  // the forward operand's codes are read again
+  bool stored = false;           // the parameter itself is stored in this format
+  bool same_as_forward = false;  // reuses the forward operand's codes
   float scale_floor = 0;         // smallest scale of int8 rows; 0: 1e-12 (bitnet's activations: 1e-5, numerics.md 3.7)
   constexpr bool quantized() const { return element != Element::hp; }
   bool operator==(const OperandSpec&) const = default;
@@ -49,17 +49,17 @@ struct LinearRecipe {
   std::array<bool, 3> fast_accum = {false, false, false};  // forward, dgrad, wgrad; fp8 tensor cores only
   int dim_multiple = 1;  // K and N must be multiples, else the layer stays in the compute dtype (section 12)
   bool dge = false;      // dW is multiplied by the slope of the forward weight quantiser (section 6)
-  bool emulate = false;  // products of dequantised operands in fp32 instead of products of codes
+  bool emulate = false;  // fp32 GEMMs of dequantised operands instead of GEMMs of codes
 
   constexpr bool quantized() const {
     return x_forward.quantized() || w_forward.quantized() || dy_dgrad.quantized() || w_dgrad.quantized() || dy_wgrad.quantized() ||
            x_wgrad.quantized();
   }
-  // Whether products read quantised copies of the weight and nothing else of it.
+  // Whether GEMMs read only the quantised copies of the weight.
   constexpr bool reads_weight_codes_alone() const {
     return w_forward.quantized() && w_dgrad.quantized() && !w_forward.stored && w_forward.hadamard == 0 && w_dgrad.hadamard == 0 && !dge;
   }
-  // Rows (N) of the weight whose elements may share a scale: every operand of it is cut there.
+  // Weight rows (N) that may share a scale: every operand of the weight is sharded at multiples of this.
   constexpr int weight_rows() const {
     const auto rows = [](const OperandSpec& w, bool along_n) {
       if (w.granularity != Granularity::tile && !(along_n && w.granularity == Granularity::block)) return 1;
@@ -117,7 +117,7 @@ constexpr LinearRecipe fp4(std::string_view name, int n, ScaleFormat s, int mult
 
 }  // namespace detail
 
-// The recipe table of numerics.md section 7, with the options of the column "FP4 recipes" of 7.3 for 4-bit floats.
+// Recipe table of numerics.md section 7; 4-bit floats use the options of column "FP4 recipes" of 7.3.
 constexpr std::array kLinearRecipes = {
     LinearRecipe{"none", {}, {}, {}, {}, {}, {}, {}, 1},
     LinearRecipe{"fp8_tensorwise",

@@ -7,8 +7,8 @@
 
 namespace halftone {
 
-// Scale formats of numerics.md section 2. e8m0: 2^(byte-127), 255 = NaN, no zero, no sign. ue5m3: 5 exponent and 3
-// mantissa bits, bias 15, 0x00 = 0, 0xFF = NaN, no infinity.
+// Scale formats (numerics.md section 2). e8m0: 2^(byte-127), 255 = NaN, no zero, no sign. ue5m3: 5 exponent and 3 mantissa bits, bias 15,
+// 0x00 = 0, 0xFF = NaN, no infinity.
 inline constexpr uint8_t kE8m0Nan = 255, kUe5m3Nan = 0xFF;
 inline constexpr float kUe5m3Max = 114688.0f;
 
@@ -17,7 +17,7 @@ constexpr float decode_e8m0(uint8_t byte) {
   return std::bit_cast<float>(byte == 0 ? 0x00400000u : static_cast<uint32_t>(byte) << 23);
 }
 
-// Byte of 2^e, the exponent clamped to [-127, 127].
+// Byte of 2^e; clamps e to [-127, 127].
 constexpr uint8_t encode_e8m0(int e) { return static_cast<uint8_t>((e < -127 ? -127 : e > 127 ? 127 : e) + 127); }
 
 constexpr float decode_ue5m3(uint8_t code) {
@@ -26,7 +26,7 @@ constexpr float decode_ue5m3(uint8_t code) {
   return static_cast<float>(e == 0 ? m * 0x1p-17 : FloatSpec::pow2(e - 15) * (1.0 + m / 8.0));
 }
 
-// Nearest, ties to even; negative values give 0; above 114688, infinite or NaN gives NaN (numerics.md 3.6).
+// Nearest, ties to even; negative values give 0; values above 114688, infinity and NaN give NaN (numerics.md 3.6).
 constexpr uint8_t encode_ue5m3(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return kUe5m3Nan;

@@ -6,9 +6,9 @@
 
 namespace halftone {
 
-// How each product of a recipe runs on each kind of hardware, and why: the one table that `halftone formats --support`
-// prints, that a run reads at start (apply_recipes) and by which products on GPUs choose (ops/product_cuda.cpp), so that nothing
-// falls back without a word. GPUs need halftone_cuda.so built for them; without it they are refused (select_device).
+// How each GEMM of a recipe runs on each kind of hardware, and why. This is the only table: `halftone formats --support` prints it, a run
+// reads it at start (apply_recipes), and GEMM dispatch on GPUs uses it (ops/product_cuda.cpp), so no fallback is silent. GPUs need
+// halftone_cuda.so built for them; otherwise they are rejected (select_device).
 enum class Hardware { cpu_v3, cpu_avxvnni, cpu_avx512, cpu_vnni, cpu_amx, sm_80, sm_89, sm_90, sm_100, sm_120 };
 
 struct HardwareRow {
@@ -30,17 +30,17 @@ constexpr std::array<HardwareRow, 10> kHardware = {{
 constexpr std::string_view name(Hardware h) { return kHardware[static_cast<size_t>(h)].name; }
 constexpr bool is_cpu(Hardware h) { return h <= Hardware::cpu_amx; }
 
-// native: the codes themselves go through units made for them. rewrite: other units compute the same sum of the same
-// products, because every operand is exact in their format (numerics.md 7.1). emulated: fp32 products of dequantised operands.
+// native: dedicated units consume the codes. rewrite: other units compute the same sum of the same products, because every operand is exact
+// in their format (numerics.md 7.1). emulated: fp32 GEMM of dequantised operands.
 enum class How { native, rewrite, emulated };
 constexpr std::string_view name(How how) { return how == How::native ? "native" : how == How::rewrite ? "rewrite" : "emulated"; }
 
-// What the product's units read:
+// Input of the GEMM units:
 //   plain        unquantised operands
 //   int8         codes as bytes           fp8     codes as they are
 //   folded       mxfp4 codes with their block scales folded into e4m3 codes (ValueForm::fold_e4m3, fold_e5m2)
-//   values       codes times block scales, exact in bf16 (ValueForm::bf16), factors outside applied in fp32
-//   dequantized  fp32 numbers with every factor: the reference
+//   values       codes times block scales, exact in bf16 (ValueForm::bf16); outer factors are applied in fp32
+//   dequantized  fully scaled fp32 values: the reference
 enum class Path { plain, int8, fp8, folded, values, dequantized };
 
 struct Support {
@@ -49,7 +49,7 @@ struct Support {
   std::string_view reason;
 };
 
-// Products of these sum int8 codes.
+// Elements whose GEMMs run on int8 codes.
 constexpr bool is_integer(const OperandSpec& s) {
   return s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
 }
@@ -57,7 +57,7 @@ constexpr bool is_integer(const OperandSpec& s) {
 namespace detail {
 
 constexpr bool has_fp32_scale(const OperandSpec& s) { return s.scale == ScaleFormat::fp32 || s.scale == ScaleFormat::fp32_pow2; }
-// Factors of 128 elements along the contraction, which no epilogue can apply.
+// Scales per 128 elements along the contraction, which no epilogue can apply.
 constexpr bool scales_128(const OperandSpec& s) { return (has_fp32_scale(s) && s.block == 128) || s.two_level == TwoLevel::macro; }
 
 constexpr Support kEmulated128{How::emulated, Path::dequantized,
@@ -98,7 +98,7 @@ constexpr Support fp8_support(const OperandSpec& a, const OperandSpec& b, Hardwa
   return {How::rewrite, Path::values, "cuBLASLt scales rows on sm_90 only: codes are exact in bf16, scales follow in fp32"};
 }
 
-// mxfp8, mxfp4, nvfp4, amdfp4: byte scales of blocks of 16 or 32.
+// mxfp8, mxfp4, nvfp4, amdfp4: byte scales for blocks of 16 or 32.
 constexpr Support block_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   const bool macro = scales_128(a) || scales_128(b);
   const bool mxfp4 =
@@ -117,7 +117,7 @@ constexpr Support block_support(const OperandSpec& a, const OperandSpec& b, Hard
   return {How::rewrite, Path::values, "no block-scaled units: code * block scale is exact in bf16, factors outside follow in fp32"};
 }
 
-// One operand unquantised.
+// One operand is unquantised.
 constexpr Support mixed_support(const OperandSpec& q) {
   if (q.same_as_forward && q.granularity == Granularity::row) {
     return {How::rewrite, Path::plain, "specified on the dequantised forward codes in the compute dtype, times the unquantised operand"};
@@ -130,7 +130,7 @@ constexpr Support mixed_support(const OperandSpec& q) {
 
 }  // namespace detail
 
-// One product of operands a and b.
+// Support of a GEMM of operands a and b.
 constexpr Support product_support(const OperandSpec& a, const OperandSpec& b, Hardware h) {
   if (!a.quantized() && !b.quantized()) return detail::plain_support(h);
   if (!a.quantized() || !b.quantized()) return detail::mixed_support(a.quantized() ? a : b);
