@@ -61,7 +61,7 @@ void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t c
   check(c.panels == nullptr || (transposed && has_panels(c.spec) && C == contracted && c.scales != nullptr),
         "quantiser: panels are of transposed copies with one scale a row, int8 or nearest e4m3");
   check((c.values != nullptr) == (c.form != ValueForm::none) || rows * C == 0, "quantiser: values and their form come together");
-  const bool macro = c.spec.two_level == TwoLevel::macro;  // its scales do not follow from the tensor's amax
+  const bool macro = c.spec.two_level == TwoLevel::macro;  // macro scales do not follow from the tensor amax
   check(!is_fold(c.form) ||
             (c.spec.element == Element::e2m1 && c.spec.scale == ScaleFormat::e8m0 && (!macro || c.form == ValueForm::fold_e4m3)),
         "quantiser: only e2m1 codes with e8m0 scales fold into 8-bit codes, those with macro blocks into e4m3");

@@ -4,7 +4,7 @@
 
 namespace halftone {
 
-// Throws an Error on a description that no quantiser takes.
+// Throws Error if no quantiser supports the description.
 void check_operand(const QuantizeOperand& p);
 
 }  // namespace halftone

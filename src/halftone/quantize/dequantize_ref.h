@@ -8,7 +8,7 @@
 
 namespace halftone::ref {
 
-// Code i of row-major packed codes (QuantizedCopy::packed), as it stands in QuantizedCopy::codes.
+// Unpacks code i of row-major packed codes (QuantizedCopy::packed) to its form in QuantizedCopy::codes.
 inline uint8_t unpacked_code(Element e, const uint8_t* packed, int64_t i) {
   uint8_t q = 0;
   if (bits_of(e) == 4) q = unpack4(packed[i / 2], static_cast<int>(i % 2));
@@ -21,7 +21,7 @@ inline uint8_t unpacked_code(Element e, const uint8_t* packed, int64_t i) {
   return q;
 }
 
-// What a code stands for before any scale.
+// Value of a code before scaling.
 inline float code_value(Element e, uint8_t q) {
   static const auto table = [] {
     std::array<std::array<float, 256>, 5> t{};
@@ -32,8 +32,8 @@ inline float code_value(Element e, uint8_t q) {
   return is_float(e) ? table[static_cast<size_t>(float_of(e))][q] : static_cast<float>(static_cast<int8_t>(q));
 }
 
-// Element (r, c) of a copy [R, C] as the number that it stands for, every factor included, from its codes and scales:
-// code * scale * outer / inv_macro * 4/3 (static clip), or zero + code * scale. A rotation is not undone.
+// Fully dequantised element (r, c) of a copy [R, C], from its codes and scales: code * scale * outer / inv_macro * 4/3 (static clip), or
+// zero + code * scale. Rotations are not undone.
 inline double dequantized(const QuantizedCopy& q, int64_t R, int64_t C, int64_t r, int64_t c) {
   const OperandSpec& s = q.spec;
   const BlockShape b = block_shape(s, R, C);

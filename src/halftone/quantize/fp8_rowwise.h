@@ -11,8 +11,8 @@ namespace halftone {
 // fp8_rowwise), bit-exact on every ISA:
 //   inv_scale = amax < 1e-12 ? 4.48e14 : 448 / amax, rounded down to a power of two; scale = 1 / inv_scale;
 //   code = RNE_sat(x * inv_scale); a group with NaN or infinity: scale NaN, codes 0x7F.
-// Besides codes the values of the codes come as bf16 (every e4m3 value is exact in bf16), so that a product of scaled
-// operands is the bf16 product of the values with scale_m and scale_n in its epilogue. Null outputs are not written.
+// Also writes the codes' values as bf16 (every e4m3 value is exact in bf16), so that a GEMM of scaled operands is the bf16 GEMM
+// of the values with scale_m and scale_n in its epilogue. Null outputs are not written.
 struct Fp8Rowwise {
   const void* x = nullptr;   // [rows, cols], row stride ld elements
   DType type = DType::bf16;  // bf16 or f32
@@ -20,10 +20,10 @@ struct Fp8Rowwise {
 
   uint8_t* row_codes = nullptr;  // [rows, cols], contiguous
   bf16* row_values = nullptr;    // [rows, cols], contiguous
-  float* row_scale = nullptr;    // [rows]; needed with either
+  float* row_scale = nullptr;    // [rows]; required by both
   uint8_t* col_codes = nullptr;  // [rows, cols], contiguous
   void* col_panels = nullptr;    // values: panels_bytes(bf16, rows, cols) bytes, contraction = rows; 64-byte aligned
-  float* col_scale = nullptr;    // [cols]; needed with either
+  float* col_scale = nullptr;    // [cols]; required by both
 };
 
 void fp8_rowwise(const Fp8Rowwise& p, Isa isa = best_isa());

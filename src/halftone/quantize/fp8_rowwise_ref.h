@@ -7,7 +7,7 @@
 namespace halftone::ref {
 
 struct Fp8Scale {
-  float scale, inv;  // inv is 0 for a poisoned group
+  float scale, inv;  // inv = 0 in a poisoned group
 };
 inline Fp8Scale fp8_scale_pow2(uint32_t amax) {
   const ScalePair s = fp8_scale(Float::e4m3, true, amax);

@@ -9,8 +9,8 @@ namespace {
 using quantize::Kernels;
 using quantize::Source;
 
-// The draws of rows [r0, r1) x columns [c0, c1): element (r, c) at [(r - r0) * ld + c - c0] of what is returned. Groups of
-// 8 draws begin where the logical index is a multiple of 8, hence the slack in front of each row.
+// Draws of rows [r0, r1) x columns [c0, c1): element (r, c) is at [(r - r0) * ld + c - c0] of the result. Groups of 8 draws begin at
+// logical indices that are multiples of 8, hence the slack before each row.
 struct Draws {
   const uint16_t* first;
   int64_t ld;
@@ -18,7 +18,7 @@ struct Draws {
 Draws draw(const Kernels& k, const Rounding& how, int64_t cols, int64_t r0, int64_t r1, int64_t c0, int64_t c1,
            std::vector<uint16_t>& buffer) {
   const int64_t width = c1 - c0, length = how.row_length == 0 ? cols : how.row_length;
-  const bool aligned = length % 8 == 0;  // all rows then have the same slack
+  const bool aligned = length % 8 == 0;  // then all rows have the same slack
   const int64_t ld = round_up(width, 8) + 8;
   uint16_t* out = quantize::scratch(buffer, (r1 - r0) * ld);
   const int64_t slack = how.index(r0, c0, cols) & 7;
@@ -47,7 +47,7 @@ void column_tile(const Int8Quantize& p, const Source& s, const Kernels& k, const
       panels = c + 2 * kPanelColumns <= last ? 2 : 1;
       k.int8_quads(s.row(r0, c), p.type, p.ld, quads, panels, inv + c, draws(c), random.ld, tile_of(c), stride);
     }
-    // What whole groups and panels leave over, and the padding.
+    // Remainder of groups and panels, and the padding.
     for (int64_t c = first; c < last; c += kPanelColumns) {
       const int64_t width = std::min(kPanelColumns, p.cols - c), done = width == kPanelColumns ? quads * 4 : 0;
       if (done == quantize::kTileRows) continue;

@@ -16,7 +16,7 @@ inline float element(const void* x, DType type, int64_t i) {
 inline uint32_t amax_bits(uint32_t a, float x) { return std::max(a, std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu); }
 
 struct Int8Scale {
-  float scale, inv;  // inv is 0 for a poisoned group
+  float scale, inv;  // inv = 0 in a poisoned group
 };
 inline Int8Scale int8_scale(uint32_t amax) {
   const ScalePair s = halftone::int8_scale(amax);

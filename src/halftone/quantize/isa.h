@@ -3,7 +3,7 @@
 
 namespace halftone {
 
-// Implementations of a CPU kernel, lowest first. Names as in HALFTONE_ISA; `ref` is the scalar reference.
+// Implementations of a CPU kernel, lowest first. Names match HALFTONE_ISA; `ref` is the scalar reference.
 enum class Isa { ref, v3, avxvnni, avx512, vnni, amx };
 
 inline bool available(Isa isa) {

@@ -4,8 +4,8 @@
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
 
-// Internal: leaf loops of the CPU quantisers, one table per instruction set. They take whole vectors only where said;
-// quantize/int8.cpp and fp8_rowwise.cpp own threads, tails and scales.
+// Internal: inner loops of the CPU quantisers, one table per instruction set. They require whole vectors only where stated;
+// quantize/int8.cpp and fp8_rowwise.cpp handle threads, tails and scales.
 namespace halftone::quantize {
 
 struct Kernels {
@@ -14,8 +14,8 @@ struct Kernels {
   void (*amax)(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax);
   // n codes of one row; random: n draws of 16 bits, or null for round to nearest.
   void (*int8_row)(const void* x, DType type, int64_t n, float inv, const uint16_t* random, int8_t* out);
-  // Column codes of `quads` * 4 rows x `panels` * 16 columns into consecutive groups of panels `stride` bytes apart. random
-  // as x, row stride random_ld. Two panels at a time take whole cache lines of a bf16 matrix.
+  // Column codes of `quads` * 4 rows x `panels` * 16 columns into consecutive groups of panels `stride` bytes apart. random is laid out
+  // like x, row stride random_ld. Two panels at a time read full cache lines of a bf16 matrix.
   void (*int8_quads)(const void* x, DType type, int64_t ld, int64_t quads, int64_t panels, const float* inv, const uint16_t* random,
                      int64_t random_ld, void* out, int64_t stride);
   // n e4m3 codes and their values of one row; inv: one factor per element when inv_step is 1, one for all when 0.
@@ -26,8 +26,8 @@ struct Kernels {
   void (*random16)(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, int64_t groups, uint16_t* out);
 };
 
-// What is left over of a row, one element at a time. Compiled for the baseline and kept out of line: an inline function
-// that a wide file emits could be the copy that the linker keeps for everybody.
+// Row tails, one element at a time. Compiled for the baseline and kept out of line: the linker could keep an inline copy from a file of a
+// wider instruction set for all callers.
 int8_t int8_one(float y, const uint16_t* random);
 uint8_t e4m3_one(float y, bf16* value);
 void random16_group(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, uint16_t* out);

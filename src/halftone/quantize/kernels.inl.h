@@ -1,5 +1,4 @@
-// The quantisers' leaf loops over a vector type V, Simd. V is local to its file, so no instantiation is shared between
-// instruction sets.
+// Inner loops of the quantisers over a vector type V, Simd. V is local to its file, so instruction sets share no instantiation.
 #pragma once
 #include <bit>
 
@@ -35,7 +34,7 @@ struct Amax {
       return std::bit_cast<uint32_t>(x) & 0x7FFFFFFFu;
   }
 
-  // kRows rows at once, so that col_amax is read and written once for all of them.
+  // kRows rows at once, so that col_amax is read and written only once for all of them.
   template <int kRows>
   static void rows(const T* x, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax) {
     I row[kRows];
@@ -82,15 +81,15 @@ struct Leaf {
       Amax<V, bf16>::run(static_cast<const bf16*>(x), rows, cols, ld, row_amax, col_amax);
   }
 
-  // Stochastic int8: up <=> u + 1/2 < (y - floor(y)) * 2^16. Written as y * 2^16 > floor(y) * 2^16 + (u + 1/2) every
-  // operation is exact in fp32 (24 bits suffice for |floor(y)| <= 128), which y - floor(y) alone is not.
+  // Stochastic int8: up <=> u + 1/2 < (y - floor(y)) * 2^16. In the form y * 2^16 > floor(y) * 2^16 + (u + 1/2) every operation is exact in
+  // fp32 (24 bits suffice for |floor(y)| <= 128); y - floor(y) alone is not.
   static I int8_sr(F y, const uint16_t* random) {
     const F k = V::floor(y), u = V::add(V::load_u16(random), V::set(0.5f));
     const F up = V::only(V::gt(V::mul(y, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), u)), V::set(1.0f));
-    // NaN must come out as NaN (conversion then gives INT_MIN, whose low byte is 0): it is the second operand.
+    // NaN must stay NaN (conversion then gives INT_MIN, whose low byte is 0): hence it is the second operand.
     return V::rint(V::min(V::set(127.0f), V::max(V::set(-127.0f), V::add(k, up))));
   }
-  // To nearest: |x * inv| never reaches 127.5, so no clip.
+  // Nearest: |x * inv| never reaches 127.5, so no clip is needed.
   template <bool kStochastic, class T>
   static I int8(const T* x, F inv, const uint16_t* random) {
     const F y = V::mul(V::load(x), inv);
@@ -155,7 +154,7 @@ struct Leaf {
       go(static_cast<const bf16*>(x));
   }
 
-  // e4m3 code (low byte) and the fp32 bits of its value, both with sign, of y in [-448, 448].
+  // e4m3 code (low byte) and fp32 bits of its value, both signed, for y in [-448, 448].
   struct E4m3 {
     I code, value;
   };
@@ -215,7 +214,7 @@ struct Leaf {
       e4m3_pairs_of(static_cast<const bf16*>(x), ld, pairs, panels * 16, inv, static_cast<std::byte*>(out), stride);
   }
 
-  // Philox on kLanes counters; the four words of a counter are the 8 draws of its group in memory order.
+  // Philox on kLanes counters; a counter's four words are the 8 draws of its group in memory order.
   static void random16(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, int64_t groups, uint16_t* out) {
     int64_t i = 0;
     for (; i + kLanes <= groups; i += kLanes) {

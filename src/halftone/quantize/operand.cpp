@@ -40,7 +40,7 @@ CopyPlan plan_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
   return plan;
 }
 
-// Whole tiles, in parallel; f(worker, first row, first column).
+// Calls f(worker, first row, first column) for all tiles in parallel.
 template <class F>
 void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows, quantize::TileShape shape, int64_t r1, int64_t c1,
                 F&& f) {
@@ -52,7 +52,7 @@ void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows
   });
 }
 
-// Passes over the matrix before the one that encodes.
+// Passes over the matrix before the encoding pass.
 class Preparation {
  public:
   Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, const quantize::Kernels& rows, quantize::TileShape shape)
@@ -93,7 +93,7 @@ class Preparation {
     return amax.load();
   }
 
-  // Tensor and row scales, written; the factors of elements into plan.inv.
+  // Writes tensor and row scales; stores the element factors in plan.inv.
   void group_factors(CopyPlan& plan) {
     const OperandSpec& s = plan.spec;
     const bool one = s.granularity == Granularity::tensor;
@@ -140,7 +140,7 @@ class Preparation {
   double total_ = 0;
 };
 
-// One scale a row and nothing else: the kernels that encode a row, or a panel's columns, while they are in the cache.
+// Fast path for one scale per row only: kernels that encode a row, or a panel's columns, while it is in cache.
 bool by_rows(const QuantizeOperand& p, Isa isa) {
   const QuantizedCopy &row = p.row, &col = p.transposed;
   if (p.want_transposed && (col.panels == nullptr || (p.want_row && row.spec.element != col.spec.element))) return false;
@@ -191,7 +191,7 @@ bool by_rows(const QuantizeOperand& p, Isa isa) {
   return true;
 }
 
-// Whether the transposed copy is the transpose of the row copy, codes and values alike.
+// Whether the transposed copy is exactly the transpose of the row copy (codes and values).
 bool shared_codes(const QuantizeOperand& p) {
   const OperandSpec &a = p.row.spec, &b = p.transposed.spec;
   const Rounding &x = p.row.rounding, &y = p.transposed.rounding;
@@ -214,7 +214,7 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
   const bool panels = p.want_transposed && p.transposed.panels != nullptr;
   if ((isa == Isa::ref || p.rows == 0 || p.cols == 0) && !panels) return ref::quantize_operand(p);
   if (by_rows(p, isa)) return;
-  if (panels) {  // beside rows of another kind, which are read for themselves
+  if (panels) {  // the row copy is of a different kind: read x separately for each
     QuantizeOperand one = p;
     one.want_row = false, quantize_operand(one, isa);
     one.want_row = true, one.want_transposed = false;
@@ -228,7 +228,7 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
   if (p.want_row) row = plan_of(p, p.row, false), plans.push_back(&row);
   if (p.want_transposed) transposed = plan_of(p, p.transposed, true), plans.push_back(&transposed);
   int64_t r1 = 0, c1 = 0;
-  bool down = false, high = false;  // groups reach over rows; over 128 of them
+  bool down = false, high = false;  // groups span rows; groups span 128 rows
   for (const CopyPlan* plan : plans) {
     const OperandSpec& s = plan->spec;
     const bool reaches = plan->transposed || s.granularity == Granularity::tile;

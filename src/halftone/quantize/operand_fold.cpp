@@ -7,8 +7,8 @@
 namespace halftone::quantize {
 namespace {
 
-// Folded bytes of the 16 e2m1 codes for every distance of a block from the reference, and which of them lost bits. Below
-// kLowest every code is lost in the same way.
+// Folded bytes of the 16 e2m1 codes for every distance of a block from the reference, and flags of the codes that lost bits. Below kLowest
+// every code is lost in the same way.
 constexpr int kLowest = -48;
 struct FoldRow {
   alignas(16) uint8_t byte[16];

@@ -5,20 +5,19 @@
 #include "halftone/formats/recipe.h"
 #include "halftone/formats/scale_pair.h"
 
-// Internal: leaf loops of quantize_operand over one tile of the given matrix, one table per instruction set.
-// operand_tile.cpp owns scale rules, layouts and tails; here everything has whole vectors.
+// Internal: inner loops of quantize_operand over one tile of the given matrix, one table per instruction set. operand_tile.cpp handles
+// scale rules, layouts and tails; here everything is in whole vectors.
 namespace halftone::quantize {
 
-// A tile is [rows, width], width a power of two and at least 128: 4 x 1024 where groups lie along the rows of the matrix, so
-// that it is read in long runs; 64 x 128 for a transposed copy, whose runs are then whole cache lines; 128 x 128 where
-// blocks are so high.
+// A tile is [rows, width], width a power of two and at least 128: 4 x 1024 if groups lie along the matrix rows, so that it is read in long
+// runs; 64 x 128 for a transposed copy, whose runs are then full cache lines; 128 x 128 if blocks are 128 high.
 inline constexpr int64_t kTileElements = 128 * 128, kTileRow = 1024;  // at most
 
-// How an element meets its group's numbers: x * factor; x / factor; clamp(x * factor, -6, 6); (x - zero) * factor.
+// How an element is scaled: x * factor; x / factor; clamp(x * factor, -6, 6); (x - zero) * factor.
 enum class Meet { product, quotient, clamped, affine };
 
-// Encodes f[rows, width] into codes[rows, codes_ld]. Poisoned groups, whose factor is NaN, are the caller's. Element (r, c) uses
-// factor[(r >> row_shift) * factor_ld + i] with i = c where by_column, else c >> column_shift.
+// Encodes f[rows, width] into codes[rows, codes_ld]. The caller handles poisoned groups (factor NaN). Element (r, c) uses factor[(r >>
+// row_shift) * factor_ld + i] with i = c if by_column, else c >> column_shift.
 struct EncodeTile {
   Element element;
   bool stochastic, by_column;
@@ -33,8 +32,8 @@ struct EncodeTile {
   int64_t codes_ld;
 };
 
-// Values of a run of n codes (a multiple of 16): value of the code times scale[i >> shift], plus zero[i >> shift] where not
-// null; out is f32, or bf16 with `half`.
+// Values of a run of n codes (a multiple of 16): value of the code times scale[i >> shift], plus zero[i >> shift] unless null; out is f32,
+// or bf16 if `half`.
 struct ValueRun {
   Element element;
   bool half;
@@ -46,23 +45,23 @@ struct ValueRun {
 };
 
 struct OperandKernels {
-  // x[valid_rows, valid_columns] as fp32 into f[rows, width], zeros around it.
+  // Loads x[valid_rows, valid_columns] as fp32 into f[rows, width], zero-padded.
   void (*load)(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width, float* f);
-  // Rotates groups of n = 16 or 32 rows in place; `half`: results rounded to bf16.
+  // Rotates groups of n = 16 or 32 rows in place; `half`: rounds the results to bf16.
   void (*rotate)(float* f, int64_t rows, int64_t width, int n, uint32_t signs, bool half);
-  // Largest bits32(|f|) of every run of `block` elements: out[n / block], a multiple of 16.
+  // Maximum of bits32(|f|) over every run of `block` elements: out[n / block], a multiple of 16.
   void (*amax_along)(const float* f, int64_t n, int64_t block, uint32_t* out);
-  // Of every block x 1 piece of f[rows, width]: out[rows / block, width].
+  // Maximum over every block x 1 column segment of f[rows, width]: out[rows / block, width].
   void (*amax_across)(const float* f, int64_t rows, int64_t width, int64_t block, uint32_t* out);
   // f[rows, width] *= factor[(r >> row_shift) * factor_ld + (by_column ? c : c / 128)]
   void (*scale)(float* f, int64_t rows, int64_t width, const float* factor, int64_t factor_ld, int row_shift, bool by_column);
   void (*encode)(const EncodeTile& t);
   // Block scales of NVFP4 and AMDFP4 and their factors (fp4_block_scale, fp4_factor) from n amaxes, n a multiple of 16.
   void (*fp4_scales)(Fp4Chain chain, ScaleFormat format, const uint32_t* amax, int64_t n, ScalePair outer, uint8_t* scales, float* factors);
-  // codes[rows, codes_ld] to out[width, ld], rows a multiple of 16.
+  // Transposes codes[rows, codes_ld] to out[width, ld], rows a multiple of 16.
   void (*transpose)(const uint8_t* codes, int64_t codes_ld, int64_t rows, int64_t width, uint8_t* out, int64_t ld);
   void (*values)(const ValueRun& run);
-  // n 4-bit codes (a multiple of 32) to n / 2 bytes.
+  // Packs n 4-bit codes (a multiple of 32) into n / 2 bytes.
   void (*pack4)(const uint8_t* codes, int64_t n, uint8_t* out);
 };
 

@@ -1,5 +1,5 @@
-// The leaf loops of operand_kernels.h over a vector type V, Simd. No function of formats/ is called at run
-// time: the copy that the linker keeps could be that of a wider instruction set.
+// Inner loops of operand_kernels.h over a vector type V, Simd. They call no function of formats/ at run time: the linker could keep its
+// copy from a wider instruction set.
 #pragma once
 #include <bit>
 
@@ -11,7 +11,7 @@
 
 namespace halftone::quantize {
 
-// Encoders of finite y to codes in the low byte of each lane; u: 16-bit draws.
+// Encoders of finite y; each lane's low byte is the code; u: 16-bit draws.
 template <class V, Float kFormat>
 struct FloatCoder {
   using F = typename V::F;
@@ -68,7 +68,7 @@ struct OperandLeaf {
     for (int64_t r = 0; r < rows; ++r, f += width) {
       const int64_t n = r < valid_rows ? valid_columns : 0;
       const T* row = x + r * ld;
-      // The next tile's columns: too short a run for the processor to foresee.
+      // Prefetches the next tile's columns: the run is too short for the hardware prefetcher.
       const char* next = reinterpret_cast<const char*>(row + width);
       for (int64_t b = 0; b < (n == width ? width * static_cast<int64_t>(sizeof(T)) : 0); b += 64) _mm_prefetch(next + b, _MM_HINT_T1);
       int64_t c = 0;
@@ -163,8 +163,8 @@ struct OperandLeaf {
     }
   }
 
-  // Integers: the clip comes first, which changes no result and keeps the rounding exact. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u +
-  // 1/2, exact in fp32 for |y| <= 128, which y - floor(y) alone is not.
+  // Integers: clipping first changes no result and keeps the rounding exact. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u + 1/2, exact in
+  // fp32 for |y| <= 128; y - floor(y) alone is not.
   template <bool kStochastic>
   static I int_code(F y, I u, F low, F high) {
     const F clipped = V::min(high, V::max(low, y));
@@ -258,7 +258,7 @@ struct OperandLeaf {
       encode_as<false>(t);
   }
 
-  // ue5m3 of x >= 0 and at most 114688, and back.
+  // ue5m3 encode (0 <= x <= 114688) and decode.
   static I ue5m3_code(F x) {
     const I a = V::bits(x), r = V::addi(V::addi(a, V::seti((1u << 19) - 1)), V::and_(V::template shr<20>(a), V::seti(1)));
     const I normal = V::subi(V::template shr<20>(r), V::seti((127 - 15) << 3)), small = V::rint(V::mul(x, V::set(0x1p17f)));
@@ -273,7 +273,7 @@ struct OperandLeaf {
                          float* factors) {
     const bool wide = format == ScaleFormat::ue5m3, torchao = chain == Fp4Chain::torchao;
     const F high = V::set(wide ? 114688.0f : 448.0f), low = V::set(wide ? 0x1p-17f : 0x1p-6f), largest = V::set(0x1.fffffep127f);
-    const float per_six = outer.inv * std::bit_cast<float>(0x3E2AAAABu);  // torchao's association
+    const float per_six = outer.inv * std::bit_cast<float>(0x3E2AAAABu);  // torchao's evaluation order
     const bool all = outer.scale != outer.scale;
     for (int64_t i = 0; i < n; i += 4 * kLanes) {
       I q[4];
@@ -289,7 +289,7 @@ struct OperandLeaf {
         const I code = wide ? ue5m3_code(v) : FloatCoder<V, Float::e4m3>::template code<false>(v, V::zeroi());
         q[j] = V::select(bad, V::seti(wide ? 0xFF : 0x7F), code);
         F factor = V::mul(wide ? ue5m3_value(code) : FloatCoder<V, Float::e4m3>::value(code), V::set(outer.scale));
-        if (torchao) factor = V::min(V::div(V::set(1.0f), factor), largest);  // 1 / 0 is infinite, too
+        if (torchao) factor = V::min(V::div(V::set(1.0f), factor), largest);  // 1 / 0 is infinite: clamped as well
         V::store(factors + at, V::select(bad, V::floats(V::seti(0x7FC00000u)), factor));
       }
       alignas(64) uint8_t bytes[4 * kLanes];
@@ -303,7 +303,7 @@ struct OperandLeaf {
       for (int64_t c = 0; c < width; c += V::kBytes) {
         I a[16], b[16];
         _Pragma("GCC unroll 16") for (int i = 0; i < 16; ++i) a[i] = V::loadi(codes + (r + i) * codes_ld + c);
-        // Each round rotates the 8 bits (row, column) of a byte's place by one; after four they are exchanged.
+        // Each step rotates the 8 bits (row, column) of a byte's position by one; after four steps rows and columns are exchanged.
         const auto round = [](const I* from, I* to) {
           _Pragma("GCC unroll 8") for (int i = 0; i < 8; ++i) {
             to[2 * i] = V::interleave_low(from[i], from[i + 8]);

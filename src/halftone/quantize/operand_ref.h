@@ -12,7 +12,7 @@
 #include "halftone/formats/pairwise_sum.h"
 #include "halftone/quantize/check_operand.h"
 
-// Scalar reference of halftone::quantize_operand: one element, one block and one rule at a time, as numerics.md has them.
+// Scalar reference of halftone::quantize_operand: one element, one block and one rule at a time, as written in numerics.md.
 namespace halftone::ref {
 
 class OperandCopy {
@@ -49,7 +49,7 @@ class OperandCopy {
   }
 
  private:
-  struct Encoder {  // y = (x - zero) * factor, or x / factor with alto's chain
+  struct Encoder {  // y = (x - zero) * factor, or x / factor in chain alto
     float factor = 0, zero = 0;
   };
 
@@ -105,7 +105,7 @@ class OperandCopy {
     }
   }
 
-  // Scale of one block from its elements; writes it and tells how elements are encoded.
+  // Computes and writes the scale of one block; returns the encoding parameters of its elements.
   Encoder block_scale(int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
     const int64_t at = scale_index(r0, c0);
     const uint32_t a = s_.granularity == Granularity::tensor ? amax_ : amax(r0, r1, c0, c1);

@@ -12,7 +12,7 @@ constexpr int bits_of(Element e) { return e == Element::hp ? 32 : is_float(e) ? 
 static_assert(float_of(Element::e4m3) == Float::e4m3 && float_of(Element::e2m1) == Float::e2m1);
 static_assert(int_of(Element::int8) == Int::int8 && int_of(Element::ternary) == Int::ternary);
 
-// Sizes of a block along the rows and the columns of a [R, C] copy; tensor and row scales span what there is.
+// Rows and columns of a block in an [R, C] copy; tensor and row scales span the full extent.
 struct BlockShape {
   int64_t rows, cols;
 };
@@ -31,7 +31,8 @@ constexpr BlockShape block_shape(const OperandSpec& s, int64_t R, int64_t C) {
 constexpr bool has_byte_scales(ScaleFormat f) { return f == ScaleFormat::e8m0 || f == ScaleFormat::e4m3 || f == ScaleFormat::ue5m3; }
 constexpr bool is_fold(ValueForm f) { return f == ValueForm::fold_e4m3 || f == ValueForm::fold_e5m2; }
 
-// Bytes of `n` packed codes of a row: 4 bits two a byte, 6 bits four in three bytes, ternary four a byte (numerics.md 2.3).
+// Bytes of `n` packed codes of a row: two 4-bit codes per byte, four 6-bit codes in three bytes, four ternary codes per byte (numerics.md
+// 2.3).
 constexpr int64_t packed_bytes(Element e, int64_t n) { return n * (e == Element::ternary ? 2 : bits_of(e) == 6 ? 6 : bits_of(e)) / 8; }
 constexpr int64_t packed_group(Element e) { return bits_of(e) == 4 ? 2 : 4; }  // codes that share whole bytes
 

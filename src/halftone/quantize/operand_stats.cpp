@@ -10,7 +10,7 @@ int64_t row_grain(const Source& s) { return std::max<int64_t>(1, (int64_t{1} << 
 uint32_t bits_of_element(float x) { return std::bit_cast<uint32_t>(x); }
 uint32_t bits_of_element(bf16 x) { return static_cast<uint32_t>(x.bits) << 16; }
 
-// One row; separate loops over plain arrays, which become vector code.
+// One row; separate loops over plain arrays, which the compiler vectorises.
 template <class T>
 void signed_row(const T* x, int64_t n, uint32_t* row, uint32_t* __restrict__ pos, uint32_t* __restrict__ neg) {
   uint32_t p = 0, q = 0;
@@ -23,7 +23,7 @@ void signed_row(const T* x, int64_t n, uint32_t* row, uint32_t* __restrict__ pos
   row[0] = p, row[1] = q;
 }
 
-constexpr int64_t kPiece = 4096;  // elements of one leaf of the sum; a power of two
+constexpr int64_t kPiece = 4096;  // elements per leaf of the sum; a power of two
 
 double piece_sum(const Source& s, int64_t first, int64_t last) {
   static thread_local std::vector<double> buffer;

@@ -3,7 +3,7 @@
 
 #include "halftone/quantize/two_pass.h"
 
-// Internal: what quantize_operand needs to know of a whole matrix before it encodes.
+// Internal: whole-matrix statistics that quantize_operand needs before encoding.
 namespace halftone::quantize {
 
 struct MatrixStats {

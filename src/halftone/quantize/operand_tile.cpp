@@ -44,7 +44,7 @@ const std::array<float, 256>& mx_inverses(bool fixed_clip) {
   return table[fixed_clip ? 1 : 0];
 }
 
-// The loop over blocks with the rule as a constant, so that it becomes vector code.
+// Block loop with the rule as a compile-time constant, so that it vectorises.
 template <ScaleMode kMode>
 void mx_bytes(Float f, const uint32_t* amax, int64_t n, uint8_t* out) {
   const auto run = [&]<Float kFormat>() {
@@ -71,7 +71,7 @@ Extent TileWorker::extent(const CopyPlan& plan) const {
   return {std::clamp<int64_t>(rows - r0_, 0, h_), std::clamp<int64_t>(columns - c0_, 0, w_)};
 }
 
-// How blocks of a copy lie in the tile.
+// Block layout of a copy within the tile.
 Groups TileWorker::groups_of(const CopyPlan& plan, int64_t block, bool tile) const {
   const bool along = !plan.transposed;
   return {tile || !along ? block : 1, tile || along ? block : 1, tile || along ? w_ / block : w_};
@@ -93,12 +93,12 @@ void TileWorker::find_amax(Groups g, int64_t block) {
     for (int64_t j = 0; j < w_ / block; ++j) {
       uint32_t a = 0;
       for (int64_t c = 0; c < block; ++c) a = std::max(a, amax_[static_cast<size_t>(i * w_ + j * block + c)]);
-      amax_[static_cast<size_t>(i * (w_ / block) + j)] = a;  // lies before what is still to be read
+      amax_[static_cast<size_t>(i * (w_ / block) + j)] = a;  // in place: this index has been read already
     }
   }
 }
 
-// Entries of a group array to their places in the output.
+// Copies the entries of a group array to their output positions.
 template <class T>
 void TileWorker::write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const {
   if (out == nullptr) return;
@@ -132,7 +132,7 @@ void TileWorker::apply_macro(const CopyPlan& plan) {
   clean_ = false;
 }
 
-// Dynamic clipping: the block's sigma, sums in pairwise order. Zeros behind the copy's end change no sum.
+// Dynamic clipping: sigma of each block, sums in pairwise order. Zeros past the copy's end change no sum.
 void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
   constexpr int64_t kLanes = 8;
   const int64_t block = g.height * g.width;  // one of the two is 1
@@ -142,7 +142,7 @@ void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
     if (poisoned(amax_[at]) || n <= 0) return;
     bytes_[at] = clip_scale_byte(static_cast<float>(std::sqrt(clip_variance(sum, squares, static_cast<int>(n)))));
   };
-  const int64_t step = g.width == 1 ? w_ : 1;  // from one element of a block to the next
+  const int64_t step = g.width == 1 ? w_ : 1;  // distance between consecutive elements of a block
   const int64_t beside = g.width == 1 ? 1 : block;
   for (int64_t i = 0; i < h_ / g.height * g.ld; i += kLanes) {
     const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
@@ -150,7 +150,7 @@ void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
     for (int64_t half = 0; half < block / 2; ++half) {
       const float* a = f_.data() + r * w_ + c + 2 * half * step;
       for (int64_t l = 0; l < kLanes; ++l) {
-        // With 128 / block < 8 blocks in a row, lanes run on into the next row, which follows in memory.
+        // With 128 / block < 8 blocks per row, lanes continue into the next row, which follows in memory.
         const double u = a[l * beside], v = a[l * beside + step];
         sum[half][l] = u + v;
         squares[half][l] = u * u + v * v;
@@ -194,7 +194,7 @@ void TileWorker::mx_scales(const CopyPlan& plan, int64_t n) {
   }
 }
 
-// uint4 blocks of a row: extremes of the elements that the copy has.
+// uint4 blocks of a row: extremes over the elements inside the copy.
 void TileWorker::affine_scales(const CopyPlan& plan, Groups g) {
   const bool storage = plan.spec.scale == ScaleFormat::bf16;
   const Extent e = extent(plan);
@@ -216,7 +216,7 @@ void TileWorker::affine_scales(const CopyPlan& plan, Groups g) {
   }
 }
 
-// Scales of the blocks of the tile in bytes_, or scale_ and zero_; factor_ and zero_ say how elements are encoded.
+// Writes the block scales of the tile to bytes_, or to scale_ and zero_; factor_ and zero_ are the encoding parameters.
 Groups TileWorker::group_scales(const CopyPlan& plan) {
   const OperandSpec& s = plan.spec;
   const int64_t block = s.block;
@@ -253,7 +253,7 @@ void TileWorker::write_scales(const CopyPlan& plan) const {
 
 void TileWorker::draw(const CopyPlan& plan) {
   const Rounding& how = plan.copy->rounding;
-  // Elements beyond the matrix draw as if it went on: rotated ones and those of uint4 are not zero.
+  // Elements beyond the matrix also draw: after rotation, and in uint4, they are not zero.
   const auto [rows, width] = extent(plan);
   alignas(64) uint16_t some[kTileRow + 16];
   for (int64_t r = 0; r < rows && width > 0; ++r) {
@@ -308,7 +308,7 @@ void TileWorker::encode(const CopyPlan& plan) {
   if (plan.poisoned || halftone::poisoned(largest)) poison(t);
 }
 
-// Where whole tiles of codes can be written in place.
+// Output address if the tile's codes can be written in place, else null.
 uint8_t* TileWorker::direct(const CopyPlan& plan) const {
   const Extent e = extent(plan);
   if (plan.codes == nullptr || e.rows < h_ || e.columns < w_) return nullptr;
@@ -327,7 +327,7 @@ void TileWorker::poison(const EncodeTile& t) const {
   }
 }
 
-// scale_: what values are multiplied by, per group.
+// Decodes scale_: the per-group multiplier of the values.
 void TileWorker::decode_scales(const CopyPlan& plan) {
   if (!has_byte_scales(plan.spec.scale)) return;
   const auto& table = scale_values(plan.spec.scale);
@@ -370,7 +370,7 @@ void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n
   }
 }
 
-// codes_ and the group arrays to the copy's outputs.
+// Writes codes_ and the group arrays to the copy's outputs.
 void TileWorker::write(const CopyPlan& plan) {
   const OperandSpec& s = plan.spec;
   const Extent e = extent(plan);

@@ -6,46 +6,46 @@
 #include "halftone/quantize/kernels.h"
 #include "halftone/quantize/operand_kernels.h"
 
-// Internal: one tile of quantize_operand on the CPU. operand.cpp owns the passes over the matrix.
+// Internal: one tile of quantize_operand on the CPU. operand.cpp handles the passes over the matrix.
 namespace halftone::quantize {
 
-// A copy to be made, with what one tile cannot know.
+// Plan of a copy: state shared by all tiles.
 struct CopyPlan {
   const QuantizeOperand* p = nullptr;
   const QuantizedCopy* copy = nullptr;
   bool transposed = false;
   OperandSpec spec{};
-  int64_t R = 0, C = 0;  // of the output
-  uint32_t amax = 0;     // of the tensor, where needed
+  int64_t R = 0, C = 0;  // output shape
+  uint32_t amax = 0;     // tensor amax, if needed
   ScalePair outer{1, 1};
-  std::vector<float> inv;  // row granularity: [R] and up to a multiple of kTileElements / 128; tensor: [1]
-  bool poisoned = false;   // one of them is NaN
+  std::vector<float> inv;  // row granularity: [R], padded to a multiple of kTileElements / 128; tensor: [1]
+  bool poisoned = false;   // some entry of inv is NaN
   std::vector<uint8_t> own_codes, own_scales;
-  uint8_t* codes = nullptr;        // [R, C]: the caller's, or own_codes where a fold needs them, or null
-  uint8_t* scale_bytes = nullptr;  // of byte scales: the caller's, or own_scales where a fold needs them, or null
+  uint8_t* codes = nullptr;        // [R, C]: the caller's, or own_codes if a fold needs them, or null
+  uint8_t* scale_bytes = nullptr;  // byte scales: the caller's, or own_scales if a fold needs them, or null
 };
 
-// Elements of a group array in a tile: one entry for height x width elements, [.., ld] entries.
+// Layout of a group array in a tile: one entry per height x width elements, [.., ld] entries.
 struct Groups {
   int64_t height, width, ld;
 };
 
-// Rows come in multiples of step.
+// Tile shape; rows are processed in multiples of step.
 struct TileShape {
   int64_t height, width, step;
 };
 
-// Rows and columns of a tile that belong to a copy.
+// Rows and columns of a tile that lie inside a copy.
 struct Extent {
   int64_t rows, columns;
 };
 
 class TileWorker {
  public:
-  // 300 KB of buffers: one worker a thread, kept.
+  // 300 KB of buffers: one persistent worker per thread.
   void use(const OperandKernels& k, const Kernels& rows, TileShape shape) { k_ = &k, rows_ = &rows, shape_ = shape, w_ = shape.width; }
 
-  // The tile of the given matrix at (r0, c0); either copy may be null. shared: the transposed copy has the row copy's codes.
+  // Processes the tile at (r0, c0) of the given matrix; either copy may be null. shared: the transposed copy has the row copy's codes.
   void run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0);
   // amax of a rotated tile.
   uint32_t rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0);
@@ -95,7 +95,7 @@ class TileWorker {
   }();
 };
 
-// Folded codes of rows [begin, end) of a finished copy from its codes and scale bytes; returns the elements that lost bits.
+// Folds rows [begin, end) of a finished copy from its codes and scale bytes; returns the number of elements that lost bits.
 unsigned long long fold_rows(const CopyPlan& plan, int64_t begin, int64_t end);
 
 }  // namespace halftone::quantize

@@ -5,17 +5,17 @@
 
 namespace halftone {
 
-// How a quantiser rounds. With `stochastic` set, the element at (row, column) of the given matrix draws the number of
-// logical element i = (first_row + row) * row_length + first_column + column (numerics.md section 4): key from
-// philox_key(seed, fqn + "#" + role), roles x.fwd w.fwd w.dgrad dy.dgrad dy.wgrad x.wgrad.
+// Rounding mode of a quantiser. If `stochastic`, the element at (row, column) of the given matrix uses the draw of logical element i =
+// (first_row + row) * row_length + first_column + column (numerics.md section 4): key from philox_key(seed, fqn + "#" + role), roles x.fwd
+// w.fwd w.dgrad dy.dgrad dy.wgrad x.wgrad.
 struct Rounding {
   bool stochastic = false;
   PhiloxKey key{};
   uint32_t step = 0, micro = 0;
   int64_t first_row = 0, first_column = 0;
-  int64_t row_length = 0;  // of the logical tensor; 0: that of the matrix given
-  // CUDA quantisers: device memory that holds the step, read when the kernel runs and not when it is queued, so that a graph
-  // draws anew in every replay. Null: `step`. The processor's functions read `step`.
+  int64_t row_length = 0;  // row length of the logical tensor; 0: that of the given matrix
+  // CUDA: device pointer to the step, read when the kernel runs, so that every graph replay draws anew. Null: use `step`. CPU functions
+  // always use `step`.
   const uint32_t* device_step = nullptr;
 
   constexpr int64_t index(int64_t row, int64_t column, int64_t columns) const {

@@ -9,10 +9,10 @@
 #include "halftone/quantize/kernels.h"
 #include "halftone/quantize/panels.h"
 
-// Internal: what the row-and-column quantisers share.
+// Internal: shared code of the row-and-column quantisers.
 namespace halftone::quantize {
 
-inline constexpr int64_t kTileRows = 64;  // both passes hand out multiples, so a thread meets its rows again in its L2
+inline constexpr int64_t kTileRows = 64;  // both passes assign multiples of this, so a thread finds its rows in its L2
 
 struct Source {
   const void* x;
@@ -47,8 +47,8 @@ T* scratch(std::vector<T>& v, int64_t n) {
   return v.data();
 }
 
-// First pass, by rows: on_row(r, amax bits of the row) for every row when by_row; with by_col also the amax of every column,
-// then on_col(c, amax bits). Second pass, when by_col: on_tile(first row, last row) in tiles of kTileRows rows.
+// First pass, by rows: on_row(r, amax bits of the row) for every row if by_row; with by_col also the amax of every column, then on_col(c,
+// amax bits). Second pass, if by_col: on_tile(first row, last row) in tiles of kTileRows rows.
 template <class Row, class Col, class Tile>
 void two_pass(const Source& s, const Kernels& k, bool by_row, bool by_col, Row&& on_row, Col&& on_col, Tile&& on_tile) {
   static thread_local std::vector<uint32_t> buffer;

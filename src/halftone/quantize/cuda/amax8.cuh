@@ -3,7 +3,7 @@
 
 namespace halftone::device {
 
-// Larger magnitudes of pairs of bf16, with arbitrary signs; NaN where there is one.
+// Larger magnitudes of two bf16 pairs, signs arbitrary; NaN if either is NaN.
 __device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
 #if __CUDA_ARCH__ >= 860
   uint32_t r;
@@ -13,8 +13,8 @@ __device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
   return __vmaxu2(a & 0x7FFF7FFFu, b & 0x7FFF7FFFu);
 #endif
 }
-// Largest magnitudes as integers (numerics.md section 1) of the eight vectors of a thread: bf16 as pairs of 16-bit halves
-// (vector 2k in the low half of word k), fp32 one a word.
+// amax as integers (numerics.md section 1) of a thread's eight vectors: bf16 as pairs of 16-bit halves (vector 2k in the low half of word
+// k), fp32 one per word.
 template <class T>
 struct Amax8;
 template <>
@@ -34,7 +34,7 @@ __device__ __forceinline__ uint32_t max_words(uint32_t a, uint32_t b) {
   return max(a, b);
 }
 
-// Of one vector, as bits of an fp32.
+// amax of one vector, as fp32 bits.
 __device__ __forceinline__ uint32_t amax_of(const Vec8<bf16>& x) {
   constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
   const uint32_t m = __vmaxu2(__vimax3_u16x2(x.w[0] & kMagnitude, x.w[1] & kMagnitude, x.w[2] & kMagnitude), x.w[3] & kMagnitude);
@@ -47,7 +47,7 @@ __device__ __forceinline__ uint32_t amax_of(const Vec8<float>& x) {
   return m;
 }
 
-// Of every vector.
+// amax of each vector.
 __device__ __forceinline__ Amax8<bf16> amax_of(const Vec8<bf16> (&x)[8]) {
   constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
   uint32_t m[8];
@@ -72,7 +72,7 @@ __device__ __forceinline__ Amax8<float> amax_of(const Vec8<float> (&x)[8]) {
   return a;
 }
 
-// Of every element position across the vectors: for rows that is the amax of columns.
+// amax of each element position across the vectors: if vectors are rows, the column amax.
 __device__ __forceinline__ Amax8<bf16> amax_across(const Vec8<bf16> (&x)[8]) {
   constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
   Amax8<bf16> a;
@@ -97,7 +97,7 @@ __device__ __forceinline__ Amax8<float> amax_across(const Vec8<float> (&x)[8]) {
   return a;
 }
 
-// One word of Amax8 that covers all of them, as bits of an fp32.
+// Maximum over all words of Amax8, as fp32 bits.
 __device__ __forceinline__ uint32_t amax_total(const Amax8<bf16>& a) {
   const uint32_t m = __vmaxu2(__vmaxu2(a.w[0], a.w[1]), __vmaxu2(a.w[2], a.w[3]));
   return max(m << 16, m & 0xFFFF0000u);
@@ -114,15 +114,15 @@ __device__ __forceinline__ uint32_t amax_bits(const uint32_t* w, int i) {
   return w[i];
 }
 
-// A warp's 32 lanes hold 32 rows x 64 columns: lane = 8 * (group of 8 rows) + (group of 8 columns). Along axis 0 (a row's
-// elements) neighbours differ in lane bits 0, 1, 2, along axis 1 (a column's) in bits 3, 4.
+// A warp's 32 lanes hold 32 rows x 64 columns: lane = 8 * (group of 8 rows) + (group of 8 columns). Neighbours along axis 0 (elements of a
+// row) differ in lane bits 0, 1, 2; along axis 1 (elements of a column) in bits 3, 4.
 template <int kAxis>
 __device__ __forceinline__ constexpr int lane_stride(int bit) {
   return 1 << (bit + (kAxis == 0 ? 0 : 3));
 }
 
-// Reduces over four neighbours along the axis and leaves every lane with the two vectors that it owns: vector first(lane) + j. One exchange
-// of half of the words a step, instead of all.
+// Reduces over four neighbours along the axis; every lane ends with the two vectors it owns: vector first(lane) + j. Each step exchanges
+// half of the words instead of all.
 template <class T, int kAxis>
 struct Owned {
   static constexpr int kCount = 2;
@@ -155,7 +155,7 @@ struct Owned {
   }
 };
 
-// Largest over the lanes whose numbers differ in the bits of `lanes`.
+// Maximum over the lanes whose indices differ in the bits of `lanes`.
 __device__ __forceinline__ uint32_t max_over(uint32_t a, int lanes) {
 #pragma unroll
   for (int bit = 1; bit < 32; bit *= 2) {

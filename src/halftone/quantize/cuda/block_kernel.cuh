@@ -8,13 +8,13 @@
 
 namespace halftone::device {
 
-// Copies with a scale for every 16 or 32 elements along their direction, columns rotated or not. A warp brings 32 rows of 64 columns to
-// shared memory; then a lane takes whole blocks: those of two columns, and those of one row. So maxima, scales and rotations need no
-// exchange between lanes. Outputs of one form go through shared memory and are stored as whole sectors; several at once
-// (Form::any) are stored from registers.
-inline constexpr int kBlockWarps = 4, kBlockColumns = 64;  // of a thread block: 128 x 64 elements
+// Quantises copies with one scale per 16 or 32 elements along their direction, columns optionally rotated. A warp loads 32 rows of 64
+// columns to smem; then each lane processes whole blocks: the blocks of two columns and of one row. Maxima, scales and rotations thus need
+// no lane exchange. A single output form is staged in smem and stored as full sectors; multiple forms (Form::any) are stored from
+// registers.
+inline constexpr int kBlockWarps = 4, kBlockColumns = 64;  // thread block tile: 128 x 64 elements
 
-// The scale of a block and what its elements and values need.
+// Scale byte, element factor and value scale of a block.
 struct BlockResult {
   uint32_t byte;
   float factor, scale;
@@ -32,15 +32,15 @@ __device__ __forceinline__ BlockResult block_rule(const CopyArgs& d, uint32_t am
   return {byte, fp4_element_factor(kChain, value, outer), value};
 }
 
-constexpr int output_bytes(Form form) { return form == Form::bf16 ? 16 : form == Form::packed ? 4 : 8; }  // of eight elements
+constexpr int output_bytes(Form form) { return form == Form::bf16 ? 16 : form == Form::packed ? 4 : 8; }  // per eight elements
 
-// A warp's memory. Columns on their way out take the place of the elements.
+// Per-warp smem. Staged output columns overwrite the elements.
 template <class T, bool kStochastic, Form kForm, Copies kCopies>
 struct BlockWarp {
   static constexpr bool kDraws = kStochastic && kCopies != Copies::row, kRows = kForm != Form::any && kCopies != Copies::transposed;
-  static constexpr int kPitch = kBlockColumns * static_cast<int>(sizeof(T)) + 16;  // rows and columns of it without bank conflicts
+  static constexpr int kPitch = kBlockColumns * static_cast<int>(sizeof(T)) + 16;  // rows and columns free of bank conflicts
   alignas(16) uint8_t x[32 * kPitch];
-  alignas(16) uint8_t draws[kDraws ? 32 * 128 : 16];  // of the columns: of each row 32 words, one of two columns each
+  alignas(16) uint8_t draws[kDraws ? 32 * 128 : 16];  // column draws: 32 words per row, one per two columns
   alignas(16) uint8_t rows[kRows ? 32 * kBlockColumns * output_bytes(kForm) / 8 : 16];
 };
 template <class T, bool kStochastic, Form kForm, Copies kCopies>
@@ -48,10 +48,10 @@ struct BlockShared {
   BlockWarp<T, kStochastic, kForm, kCopies> warps[kBlockWarps];
   RowFlips flips[kBlockWarps];
 };
-// Byte `at` of what a warp stages, so that lanes that write pieces of neighbouring vectors meet different banks.
+// Swizzled offset of byte `at` in a warp's staging buffer, so that lanes writing pieces of neighbouring vectors hit different banks.
 __device__ __forceinline__ uint32_t staged_at(uint32_t at) { return at ^ (at >> 7 & 7) << 4; }
 
-// Where a lane stages eight elements after the other of one vector, as Outputs.
+// Staging slots of a lane for consecutive groups of eight elements of one vector; same interface as Outputs.
 template <Form kForm>
 struct Staged {
   uint8_t* memory;
@@ -62,7 +62,7 @@ struct Staged {
   __device__ __forceinline__ uint8_t* packed_at(int i) const { return at(i); }
   __device__ __forceinline__ uint8_t* values_at(int i) const { return at(i); }
 };
-// The staged vectors of a warp, kElements each, to vectors r0 on of the copy from element c0 on: 16 bytes a lane and step.
+// Stores a warp's staged vectors, kElements each, to vectors from r0 and elements from c0 of the copy: 16 bytes per lane and step.
 template <Form kForm, int kVectors, int kElements>
 __device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyArgs& d, int r0, int c0, int lane) {
   constexpr int kBytes = output_bytes(kForm), kPieces = kElements * kBytes / 128, kEach = 128 / kBytes, kStep = 32 / kPieces;
@@ -86,15 +86,15 @@ __device__ __forceinline__ void flush_staged(const uint8_t* staged, const CopyAr
     const uint4 w = piece(vector);
     if (whole) {
       *reinterpret_cast<uint4*>(out) = w;
-    } else {  // words of four codes, or of eight packed ones
+    } else {  // words of four codes, or of eight packed codes
       const uint32_t words[4] = {w.x, w.y, w.z, w.w};
       for (int i = 0; i < 4 && c + i * (kEach / 4) < d.C; ++i) reinterpret_cast<uint32_t*>(out)[i] = words[i];
     }
   }
 }
 
-// Bytes of the scales that codes fold against, of a lane's kVectors vectors from r on, and what products multiply by, written by the thread
-// blocks of the first tile (`first`). kLanes: that have the vectors of a tile between them.
+// Reference scale bytes for folding, for a lane's kVectors vectors from r, and the fold scales of the GEMM, which the thread blocks of the
+// first tile (`first`) write. kLanes: lanes that share the vectors of a tile.
 template <int kLanes, bool kGroups, int kVectors>
 __device__ __forceinline__ void references_of(const CopyArgs& d, int r, int row, bool first, uint32_t tensor_amax,
                                               uint32_t (&byte)[kVectors]) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ void references_of(const CopyArgs& d, int r, int row,
   }
 }
 
-// What all blocks of a copy share.
+// Values shared by all blocks of a copy.
 template <Step kStep, int kBlock>
 struct CopyLevel {
   ScalePair outer{1, 1};
@@ -136,8 +136,8 @@ struct CopyLevel {
   }
 };
 
-// Codes and values of one block in registers: vectors 0 to kBlock / 8 - 1 of `t`, of largest magnitude amax, to vectors `first` on of
-// `out`. draw(i, e): place_draw of element e of vector i. valid(i): whether the copy has the vector.
+// Encodes one block in registers: vectors 0 to kBlock / 8 - 1 of `t` with maximum amax, to vectors from `first` of `out`. draw(i, e):
+// place_draw of element e of vector i. valid(i): whether vector i lies inside the copy.
 template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, class T, class Out, class Draw, class Valid>
 __device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const Vec8<T>* t, uint32_t amax, const CopyLevel<kStep, kBlock>& level,
                                                 uint32_t reference, const Out& out, int first, Draw&& draw, Valid&& valid) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const Vec8<T>
   return b.byte;
 }
 
-// Column kHalf of a lane's two, as vectors of eight rows, rotated by `width` where that is not 0.
+// Column kHalf of a lane's two columns as vectors of eight rows; rotated by `width` unless 0.
 template <int kHalf>
 __device__ __forceinline__ void take_column(const uint32_t (&rows)[32], Vec8<bf16> (&t)[4]) {
 #pragma unroll
@@ -186,8 +186,8 @@ __device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<float>& x) 
   const auto* v = reinterpret_cast<const float4*>(at);
   x = {{v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w}};
 }
-// 16 bytes a lane of every kRowsAtOnce-th of a warp's 32 rows from row0 on that lie somewhere else, to `to` and every kRowsAtOnce pitches
-// on; and what the lane has brought times their weights.
+// Gathers rows (RowSource): 16 bytes per lane from every kRowsAtOnce-th of a warp's 32 rows from row0, to `to` and every kRowsAtOnce
+// pitches after it. weigh_rows multiplies what the lane has loaded by the row weights.
 template <int kRowsAtOnce, class T>
 __device__ __forceinline__ void bring_rows(const TileArgs& a, const T* x, int row0, int column, int lane, uint8_t* to, int pitch) {
   const SourceRows rows(a.from, row0, lane);
@@ -251,7 +251,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
                  there ? source + uint64_t{stride} * static_cast<uint32_t>(i) : static_cast<const uint8_t*>(a.x), there);
     }
   }
-  // They follow from positions alone: while the elements come. A lane makes those of eight columns of every fourth row.
+  // Draws depend on positions only and overlap the loads. A lane computes the draws of eight columns in every fourth row.
   if constexpr (kTransposed && kStochastic) {
     const Draws& d = a.transposed.draws;
     const StepWords step = step_words(d);
@@ -271,7 +271,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   if (a.dependent) wait_for_primary();
   wait_for_copies();
   if (a.from.weight != nullptr) weigh_rows<T, kRowsAtOnce>(a.from, row0, lane, own.x + first * kPitch + lane % kLanes * 16, kPitch);
-  if constexpr (sizeof(T) == 4) {  // what a lane has brought itself
+  if constexpr (sizeof(T) == 4) {  // the elements this lane loaded
     for (int i = 0; a.as_bf16 && i < 32; i += 2) {
       float4& v = *reinterpret_cast<float4*>(own.x + (i + lane / 16) * kPitch + lane % 16 * 16);
       round_pair(v.x, v.y), round_pair(v.z, v.w);
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
   }
   __syncwarp();
 
-  // Tiles of scales: the largest magnitudes of 16 x 16 elements in eight lanes, or of 32 x 32 in sixteen.
+  // Tile scales: amax of 16 x 16 elements over eight lanes, or of 32 x 32 over sixteen.
   uint32_t tiles[kBlocks] = {};
   if ((kRow && a.row.tile) || (kTransposed && a.transposed.tile)) {
 #pragma unroll
@@ -297,7 +297,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
     if (kCoder == Coder::e2m1 && is_fold(d.form)) references_of<32, kGroups>(d, row, row0, column0 == 0, tensor, reference);
     const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
     const uint32_t place =
-        __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+        __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // keep it in a register; otherwise the compiler reloads it at every use
     const uint32_t group = d.draws.first + static_cast<uint32_t>(row) * d.draws.row + static_cast<uint32_t>(column0 / 8);
     const auto out = [&] {
       if constexpr (kForm == Form::any) return Outputs<kForm>(d, int64_t{row} * d.C + column0, 8);
@@ -344,7 +344,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
     Pair rows[32];
 #pragma unroll
     for (int r = 0; r < 32; ++r) rows[r] = *reinterpret_cast<const Pair*>(own.x + r * kPitch + lane * sizeof(Pair));
-    if constexpr (kForm != Form::any) __syncwarp();  // outputs take the elements' place
+    if constexpr (kForm != Form::any) __syncwarp();  // outputs overwrite the elements
     const auto one_column = [&]<int kHalf>() {
       Vec8<T> t[4];
       if (width == 32) {

@@ -6,7 +6,7 @@
 
 namespace halftone::device {
 
-// How a kernel is launched that starts early where it is dependent and the device can.
+// Launch configuration; uses programmatic dependent launch if the kernel is dependent and the device supports it.
 struct DependentLaunch {
   DependentLaunch(dim3 grid, int threads, cudaStream_t stream, bool dependent) {
     overlap_.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -20,11 +20,11 @@ struct DependentLaunch {
  private:
   cudaLaunchAttribute overlap_;
 };
-// A thread block a tile, in bands of kBand tile rows.
+// One thread block per tile, in bands of kBand tile rows.
 inline dim3 band_grid(TileGrid tiles) {
   return dim3(std::min<unsigned>(kBand, tiles.rows), tiles.columns, (tiles.rows + kBand - 1) / kBand);
 }
-// Which one a thread block of that grid has. backwards: the last bands and columns first.
+// Tile of a thread block of that grid. backwards: last bands and columns first.
 struct TileAt {
   int r, c;
   __device__ __forceinline__ explicit TileAt(bool backwards)

@@ -3,19 +3,19 @@
 
 namespace halftone::device {
 
-// Draws of stochastic rounding (numerics.md section 4, L = 16) for matrices whose rows begin at multiples of 8 elements: the
-// eight elements of a vector share one Philox group. The key schedule is made on the host, where it is free, and so is what
-// the first rounds make of the words that all groups share: group >> 32, step and micro; where the step lies in device memory,
-// the three words that it enters are made when the kernel starts (StepWords).
+// Draws of stochastic rounding (numerics.md section 4, L = 16) for matrices whose rows begin at multiples of 8 elements: the eight elements
+// of a vector share one Philox group. The host precomputes the key schedule and the contribution of the words shared by all groups (group
+// >> 32, step and micro) to the first rounds. If the step lies in device memory, the kernel computes the three words that depend on it at
+// start (StepWords).
 struct Draws {
-  // Of rounds 0 to 9; [0], [1] and key_hi[2] are combined with such words, see draw8.
+  // Keys of rounds 0 to 9; [0], [1] and key_hi[2] include the shared words, see draw8.
   uint32_t key_lo[10], key_hi[10];
-  uint32_t first, row;   // group of element (0, 0), groups a row; modulo 2^32
-  const uint32_t* step;  // null: it is in the words
+  uint32_t first, row;   // group of element (0, 0), groups per row; modulo 2^32
+  const uint32_t* step;  // null: the step is already in the keys
 };
 inline constexpr uint32_t kPhilox0 = 0xD2511F53u, kPhilox1 = 0xCD9E8D57u;
 
-// What rounds 0 and 1 make of the step, in the words of later rounds: key_lo[1], key_hi[1], key_hi[2].
+// Contribution of the step after rounds 0 and 1, in the words of later rounds: key_lo[1], key_hi[1], key_hi[2].
 struct StepWords {
   uint32_t lo1, hi1, hi2;
 };
@@ -44,34 +44,34 @@ inline Draws make_draws(const Rounding& r, int64_t columns) {
   }
   return d;
 }
-// Whether rows begin at multiples of 8 and the groups of all rows, with what tiles have beyond them, share their upper words.
-// C: of the copy, which may be more than the matrix has.
+// Whether rows begin at multiples of 8 and the groups of all rows, tile overhang included, share their upper words. C: length of the copy's
+// vectors, which may exceed the matrix.
 inline bool whole_groups(const Rounding& r, int64_t rows, int64_t columns, int64_t C) {
   const int64_t first = r.index(0, 0, columns), row = r.row_length == 0 ? columns : r.row_length;
   const int64_t last = first + ((rows > C ? rows : C) + 128) * row + columns + C + 128;
   return first % 8 == 0 && row % 8 == 0 && row < (int64_t{1} << 34) && first >> 35 == last >> 35;
 }
 
-// Of a step of the host.
+// Words for a step known on the host.
 __device__ __forceinline__ StepWords host_step_words(const Draws& d) { return {d.key_lo[1], d.key_hi[1], d.key_hi[2]}; }
-// By whole warps. The reductions of words that all lanes share leave them in uniform registers.
+// Called by full warps. Warp reductions of lane-uniform words leave them in uniform registers.
 __device__ __forceinline__ StepWords step_words(const Draws& d) {
   StepWords w = host_step_words(d);
   if (d.step != nullptr) [[unlikely]] {
-    asm volatile("" ::: "memory");  // a branch for the step of the host, not some 40 instructions under predicates
+    asm volatile("" ::: "memory");  // forces a branch for host steps instead of about 40 predicated instructions
     w = mix_step(d, *d.step);
     w = {__reduce_or_sync(0xFFFFFFFFu, w.lo1), __reduce_or_sync(0xFFFFFFFFu, w.hi1), __reduce_or_sync(0xFFFFFFFFu, w.hi2)};
   }
   return w;
 }
 
-// Signs of a rotation, given or of the step in device memory (quantize/operand.h). Args: signs, signs_step and signs_key.
+// Rotation signs, given or derived from the step in device memory (quantize/operand.h). Args: signs, signs_step and signs_key.
 template <class Args>
 __device__ __forceinline__ uint32_t rotation_signs(const Args& a) {
   return a.signs_step == nullptr ? a.signs : philox(a.signs_key, 0, *a.signs_step)[0];
 }
 
-// Rounds 0 and 1 of the group whose product with kPhilox0 is a, which groups of other keys share, and those that follow.
+// Rounds 0 and 1 of the group whose product with kPhilox0 is a. Groups of other keys share that product.
 __device__ __forceinline__ void first_rounds(const Draws& d, const StepWords& w, uint64_t a, uint32_t (&v)[4]) {
   const uint64_t b = uint64_t{kPhilox1} * (static_cast<uint32_t>(a >> 32) ^ d.key_hi[0]);
   v[0] = static_cast<uint32_t>(b >> 32) ^ w.lo1, v[1] = static_cast<uint32_t>(b);
@@ -91,8 +91,8 @@ __device__ __forceinline__ void other_rounds(const Draws& d, const StepWords& w,
   }
 }
 
-// The draws u of kGroups groups, `step` apart: element i in the (i & 1) half of word i >> 1. Several at once, so that the key
-// schedule is read once for all of them.
+// Draws u of kGroups groups, `step` apart: element i is in half (i & 1) of word i >> 1. Processing several groups reads the key schedule
+// once for all of them.
 template <int kGroups>
 __device__ __forceinline__ void draw8(const Draws& d, const StepWords& w, uint32_t group, uint32_t step, uint32_t (*v)[4]) {
 #pragma unroll

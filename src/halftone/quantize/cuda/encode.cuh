@@ -9,22 +9,22 @@ namespace halftone::device {
 
 // x * f, or x / f.
 struct Factor {
-  float f, reciprocal;  // reciprocal: of f, or of f * kLift for a small f; Step::divide only
+  float f, reciprocal;  // reciprocal of f, or of f * kLift for a small f; Step::divide only
 };
 
-// Eight codes. e4m3, e5m2 and integers: bytes of w[0], w[1]. e2m1: magnitudes where the encoder leaves them, see Place8, and
-// words whose bits 15 and 31 are the signs.
+// Eight codes. e4m3, e5m2 and integers: bytes of w[0], w[1]. e2m1: magnitudes in the encoder's layout (Place8), and words whose bits 15 and
+// 31 are the signs.
 struct Codes8 {
   uint32_t w[8], signs[4];
 };
-// Where an encoder leaves e2m1 magnitudes: byte 0 or byte 3 of eight words, or byte 0 and byte 2 of four, with other bits beside.
+// Layout of e2m1 magnitudes: byte 0 or byte 3 of eight words, or bytes 0 and 2 of four words; the other bits are arbitrary.
 enum class Place8 : int { byte0, byte3, pairs };
 constexpr Place8 place_of(Step step, bool stochastic) {
   return stochastic ? Place8::byte3 : step == Step::exact ? Place8::pairs : Place8::byte0;
 }
 
-// Correctly rounded a / b from RN(1 / b): two corrections with exact remainders, the steps of an IEEE division without its test
-// for extreme exponents. Small divisors are lifted, and a with them, so that no remainder is subnormal.
+// Correctly rounded a / b from RN(1 / b): two corrections with exact remainders, as in IEEE division but without its check for extreme
+// exponents. Small divisors are scaled up together with a, so that no remainder is subnormal.
 inline constexpr float kSmallDivisor = 0x1p-80f, kLift = 0x1p96f;
 __device__ __forceinline__ float lifted(float b) { return b < kSmallDivisor ? b * kLift : b; }
 __device__ __forceinline__ Factor divisor(float b) { return {b, __frcp_rn(lifted(b))}; }
@@ -34,8 +34,8 @@ __device__ __forceinline__ float corrected(float q, float a, float b, float reci
 __device__ __forceinline__ float quotient(float a, float b, float reciprocal) {
   return corrected(corrected(a * reciprocal, a, b, reciprocal), a, b, reciprocal);
 }
-// After one correction the quotient may be one unit off where a / b lies within 2^-23 units of the middle of two numbers. With
-// a of bf16's eight bits that moves no quotient over a threshold of e2m1: all 2^23 significands of b were tried.
+// After one correction the quotient may be off by one ulp if a / b lies within 2^-23 ulp of the midpoint of two numbers. With bf16's 8-bit
+// significand in a, this never crosses an e2m1 threshold: verified for all 2^23 significands of b.
 __device__ __forceinline__ float quotient_to_nearest_e2m1(float a, float b, float reciprocal) {
   return corrected(a * reciprocal, a, b, reciprocal);
 }
@@ -52,7 +52,7 @@ __device__ __forceinline__ void lift(Vec8<float>& x) {
   for (int i = 0; i < 8; ++i) x.v[i] *= kLift;
 }
 
-// Two fp32 to two codes, nearest with ties to even, saturating, NaN to 0x7F: numerics.md 2.1 on hardware, `low` in bits 0-7.
+// Two fp32 to two codes, nearest with ties to even, saturating, NaN to 0x7F: numerics.md 2.1 in hardware, `low` in bits 0-7.
 template <Float kFormat>
 __device__ __forceinline__ uint32_t round_pair(float low, float high) {
 #if __CUDA_ARCH__ >= 890
@@ -68,21 +68,21 @@ __device__ __forceinline__ uint32_t round_pair(float low, float high) {
 #endif
 }
 
-// Stochastic rounding of a = |y|: a times a power of two that takes the smallest normal number to that of fp32 is a fixed-point image
-// of a, its position, in which the quantum is one bit everywhere: below the smallest normal number the quantum of fp32 stays what
-// it is, too. Rounded up, what the product loses can only move it from between two thresholds u + 1/2 to the upper end. Shifted so
-// that the quantum is bit 24, the draw is subtracted at bits 8 to 23: what is left of a quantum plus one carries or does not.
+// Stochastic rounding of a = |y|. Multiplying a by the power of two that maps the format's smallest normal number to fp32's gives a
+// fixed-point position of a with a quantum of one bit everywhere, since the fp32 quantum is constant below its smallest normal number. The
+// product is rounded up; its error can only move it from between two thresholds u + 1/2 to the upper end. Shifted so that the quantum is
+// bit 24, the draw is subtracted at bits 8 to 23: the remainder of a quantum plus one carries or not.
 template <Float kFormat>
 struct Stochastic {
   static constexpr FloatSpec kSpec = spec(kFormat);
   static constexpr int kShift = kSpec.mantissa_bits + 1;
   static constexpr float kToPosition = static_cast<float>(0x1p-126 / kSpec.min_normal());
-  // Half a step of the draw, and what takes back the quantum that is added.
+  // Half a step of the draw, and the compensation of the added quantum.
   static constexpr uint32_t kHalf = ((1u << (6 - kSpec.mantissa_bits)) + 1) << kShift;
   static constexpr uint32_t kPlace = kHalf | 255u << 8;
 
   static constexpr float kMax = static_cast<float>(kSpec.max_finite());
-  // Byte 3 is the code of a <= kMax; below: place_draw of the draw.
+  // Byte 3 is the code of a <= kMax; below: the draw's place_draw.
   static __device__ __forceinline__ uint32_t code(float a, uint32_t below) {
     return (__float_as_uint(__fmul_ru(a, kToPosition)) << kShift) - below;
   }
@@ -98,28 +98,28 @@ __device__ __forceinline__ uint32_t place_draw(uint32_t word, uint32_t constant)
   return __byte_perm(word, constant, kHalf == 0 ? 0x5104 : 0x5324);
 }
 
-// Integers: 128 - (u + 1/2) / 65536, u the draw in the given half of a word, in whose binade 2^-17 is one bit: one product on the
-// multipliers makes it from either half.
+// Integer draws: 128 - (u + 1/2) / 65536, u in the given half of a word. In this binade 2^-17 is one bit, so one dp2a computes it from
+// either half.
 template <int kHalf>
 __device__ __forceinline__ uint32_t draw_number(uint32_t word) {
   uint32_t r;
   asm("dp2a.lo.u32.s32 %0, %1, %2, %3;" : "=r"(r) : "r"(word), "r"(kHalf == 0 ? 0x00FE : 0xFE00), "r"(0x42FFFFFFu));
   return r;
 }
-// 1.5 * 2^23 + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17: numerics.md section 4. The sum is rounded up to a grid that
-// holds the integers, and then to them.
+// 1.5 * 2^23 + ceil(y - (u + 1/2) / 65536) for |y| <= 127 + 2^-17: numerics.md section 4. The sum is rounded up to a grid that contains the
+// integers, then to the integers.
 __device__ __forceinline__ uint32_t round_integer(float y, uint32_t number) {
   return __float_as_uint(__fadd_ru(__fadd_ru(y, __uint_as_float(number)), 12582912.0f - 128.0f));
 }
-// Nearest e2m1 code of a = |y| in the low bits: the grid is min(rint(2a), rint(a) + 2, rint(a / 2) + 4), each a sum whose
-// last place is the quantum, then saturated. Both arguments of min keep the parity, so ties go to even codes.
+// Nearest e2m1 code of a = |y| in the low bits: the grid is min(rint(2a), rint(a) + 2, rint(a / 2) + 4), each a sum whose last place is the
+// quantum, then saturated. Both arguments of min have the same parity, so ties go to even codes.
 __device__ __forceinline__ uint32_t round_e2m1(float a) {
   const float s0 = a + 0x1p22f, s1 = __fmaf_rn(a, 0.5f, 0x1p22f + 1), s2 = __fmaf_rn(a, 0.25f, 0x1p22f + 2);
   return __vimin3_u32(__vimin3_u32(__float_as_uint(s0), __float_as_uint(s1), __float_as_uint(s2)), 0x4A800007u, 0x4A800007u);
 }
-// The same for pairs of bf16 times a power of two: nothing is rounded before the sums. No saturation: the product lies below 7. The sums
-// lie above 2, whose bits kPairBase end with a byte of zeros: codes are whole low bytes. f: pair_factors of the power of two, the least of
-// which, 2^-126, still leaves bf16's smallest number.
+// round_e2m1 for bf16 pairs times a power of two: exact before the sums. No saturation: the product is below 7. The sums are above 2, whose
+// bits kPairBase end in a zero byte, so codes are whole low bytes. f: pair_factors of the power of two; the smallest one, 2^-126, still
+// keeps bf16's smallest number.
 inline constexpr uint32_t kPairBase = 0x40004000u;
 __device__ __forceinline__ void pair_factors(float by, __nv_bfloat162 (&f)[3]) {
   f[0] = __float2bfloat162_rn(by * 0x1p-5f), f[1] = __float2bfloat162_rn(by * 0x1p-6f), f[2] = __float2bfloat162_rn(by * 0x1p-7f);
@@ -137,8 +137,8 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
   return __byte_perm(__byte_perm(a, b, select), __byte_perm(c, d, select), 0x5410);
 }
 
-// draw(i): place_draw, of integers draw_number, of element i's draw. low, high: bounds of an integer format. kClamp: whether elements may
-// lie beyond the largest code (of e4m3 448 + 2^-15 does not: no draw leads up from there).
+// draw(i): place_draw (integers: draw_number) of element i. low, high: bounds of an integer format. kClamp: whether elements may exceed the
+// largest code (for e4m3, 448 + 2^-15 does not: no draw rounds it up).
 template <Coder kCoder, Step kStep, bool kStochastic, bool kClamp = true, class T, class Draw>
 __device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};

@@ -5,12 +5,12 @@
 
 namespace halftone::device {
 
-// Rows that lie somewhere else (RowSource, `from`): what kernels that read tiles of kGroupRows rows need of them.
+// Gathered rows (RowSource, `from`): helpers for kernels that read tiles of kGroupRows rows.
 
-// Which tile is read in this turn.
+// Tile processed at this turn.
 __device__ __forceinline__ int tile_in_turn(const RowSource& from, int turn) { return from.order == nullptr ? turn : from.order[turn]; }
 
-// Eight elements times a weight, each rounded to their type.
+// Eight elements times a weight, each rounded to the element type.
 __device__ __forceinline__ void scale8(Vec8<bf16>& x, float by) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) x.w[k] = bf16_words(by * element(x, 2 * k), by * element(x, 2 * k + 1));
@@ -20,7 +20,7 @@ __device__ __forceinline__ void scale8(Vec8<float>& x, float by) {
   for (int i = 0; i < 8; ++i) x.v[i] *= by;
 }
 
-// The row of x that a row of the matrix is, -1: zeros; and its weight.
+// Source row of a matrix row (-1: zeros) and its weight.
 struct SourceRow {
   int row;
   float weight;
@@ -31,11 +31,11 @@ struct SourceRow {
   }
 };
 
-// Of the 32 rows of a warp each lane knows one: read once, divided once.
+// Each lane holds one of the warp's 32 rows, so rows are read and divided once.
 class SourceRows {
  public:
   __device__ __forceinline__ SourceRows(const RowSource& from, int first, int lane) : own_(from, first + lane) {}
-  // By all lanes.
+  // Called by all lanes.
   __device__ __forceinline__ int row(int i) const { return __shfl_sync(0xFFFFFFFFu, own_.row, i); }
   __device__ __forceinline__ float weight(int i) const { return __shfl_sync(0xFFFFFFFFu, own_.weight, i); }
 
@@ -43,8 +43,8 @@ class SourceRows {
   SourceRow own_;
 };
 
-// A lane's eight vectors of rows 8 * (lane / 8) on of the warp's 32, which begin with row `first`. x: at the lane's column, which the
-// matrix `has` or has not. policy: of load8.
+// A lane's eight vectors: rows from 8 * (lane / 8) of the warp's 32 rows, which begin at row `first`. x: at the lane's column; `has`:
+// whether the column lies inside the matrix. policy: L2 policy of load8.
 template <class T, class... Policy>
 __device__ __forceinline__ void load_rows(const RowSource& from, const T* x, int64_t ld, int first, int lane, bool has, Vec8<T> (&v)[8],
                                           Policy... policy) {

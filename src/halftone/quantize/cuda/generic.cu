@@ -22,14 +22,14 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Memory beside the outputs, from one allocation.
+// Workspace, one allocation.
 struct Scratch {
-  uint32_t* amax;                // [sets] of the tensor
+  uint32_t* amax;                // [sets] amax of the tensor
   ScalePair* ternary;            // [sets]
-  void* sums;                    // of ternary
+  void* sums;                    // partial sums of ternary
   int32_t* tile_groups;          // map_groups
-  float* fold;                   // where groups of rows have scales of folded values: those of every set
-  void* rotated;                 // [C, cols] in the type of x
+  float* fold;                   // with groups of rows: fold scales of every set
+  void* rotated;                 // [C, cols] in the dtype of x
   uint16_t* macro;               // [macro blocks]: byte, bit 8 when poisoned
   float *factor, *zero, *scale;  // [groups]
   uint8_t* byte;                 // [groups]
@@ -37,7 +37,7 @@ struct Scratch {
 };
 
 struct Generic {
-  const void* x;  // [rows, cols] or, rotated, [C, cols]
+  const void* x;  // [rows, cols] or, if rotated, [C, cols]
   DType type;
   bool as_bf16;  // quantize/operand.h
   int64_t rows, cols, ld, given_cols;
@@ -45,11 +45,11 @@ struct Generic {
   bool transposed;
   QuantizedCopy copy;
   int64_t R, C, group_rows, group_cols, across, groups;  // across: groups along C
-  int64_t of_set;                                        // groups that each set has for itself; 0: all are of blocks or of whole rows
+  int64_t of_set;                                        // scale groups per set; 0: all scales are per block or per row
   const uint32_t* amax;
   Scratch scratch;
   RowGroups row_groups;
-  float* fold;  // one a set, a vector, or a vector of each set
+  float* fold;  // one per set, per vector, or per vector of each set
 };
 
 struct Shape {
@@ -97,11 +97,11 @@ Scratch plan(const QuantizeOperand& p, const QuantizedCopy& copy, bool transpose
   return r;
 }
 
-// The set of the matrix's rows (sets_of) that an element of the copy lies in.
+// Set of matrix rows (sets_of) that contains an element of the copy.
 __device__ int64_t set_of(const Generic& g, int64_t r, int64_t c) {
   return g.row_groups.groups == 0 ? 0 : g.scratch.tile_groups[(g.transposed ? c : r) / kGroupRows];
 }
-// What a scale group has of the copy.
+// Range of the copy that a scale group covers.
 struct Part {
   int64_t r0, r1, c0, c1, set;
 };
@@ -178,7 +178,7 @@ __global__ void rotate_kernel(Generic g, void* out, int64_t C) {
   }
 }
 
-// A thread block a macro block.
+// One thread block per macro block.
 __global__ void macro_kernel(Generic g, int64_t macros) {
   const int64_t high = g.copy.spec.granularity == Granularity::tile ? 128 : 1, across = ceil_div(g.C, 128);
   for (int64_t m = blockIdx.x; m < macros; m += gridDim.x) {
@@ -202,7 +202,7 @@ __device__ uint8_t clipped_byte(const Generic& g, int64_t r, int64_t c, int64_t 
   return clip_scale_byte(static_cast<float>(sqrt(clip_variance(sum, squares, static_cast<int>(n)))));
 }
 
-// A thread block a scale group: what its elements are encoded with, and the scales of the copy.
+// One thread block per scale group: computes its encoding parameters and the copy's scales.
 __global__ void scales_kernel(Generic g) {
   const OperandSpec& s = g.copy.spec;
   const auto outer_of = [&](int64_t set) { return fp4_outer(s.chain, s.scale, s.two_level, g.amax[set]); };
@@ -223,7 +223,7 @@ __global__ void scales_kernel(Generic g) {
       }
       own = block_max(own);
       if (s.granularity != Granularity::tensor) a = own;
-      // Signed maxima by the unsigned one: the offset keeps the order.
+      // Signed maximum through the unsigned one: the offset preserves the order.
       high = static_cast<int32_t>(block_max(static_cast<uint32_t>(high) ^ 0x80000000u) ^ 0x80000000u);
       low = static_cast<int32_t>(~block_max(~(static_cast<uint32_t>(low) ^ 0x80000000u)) ^ 0x80000000u);
     }
@@ -274,7 +274,7 @@ __device__ int64_t group_of(const Generic& g, int64_t r, int64_t c) {
   return g.copy.spec.granularity == Granularity::row ? first + r : r / g.group_rows * g.across + c / g.group_cols;
 }
 
-// The scale of folded rows or of the folded tensor, of each set.
+// Fold scale of each row or of the tensor, per set.
 __global__ void fold_kernel(Generic g) {
   const OperandSpec& s = g.copy.spec;
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, groups = g.row_groups.groups;
@@ -313,7 +313,7 @@ __device__ void write_value(const Generic& g, int64_t i, int64_t r, int64_t c, i
   if (is_fold(g.copy.form)) {
     const bool wide = g.copy.form == ValueForm::fold_e5m2;
     const Float target = wide ? Float::e5m2 : Float::e4m3;
-    // e_ref again from the scale that fold_kernel left: NaN, or 2^(e_ref - shift), an exact power of two, perhaps subnormal.
+    // Recovers e_ref from fold_kernel's scale: NaN, or 2^(e_ref - shift), an exact power of two, possibly subnormal.
     const int64_t set = wide || g.transposed ? set_of(g, r, c) : 0;
     const float scale = g.fold[wide ? set : set * g.R + r];
     const uint8_t block = g.scratch.byte[group];
@@ -342,7 +342,7 @@ __device__ void write_value(const Generic& g, int64_t i, int64_t r, int64_t c, i
   }
 }
 
-// Four elements a thread, so that packed codes come in whole bytes.
+// Four elements per thread, so that packed codes fill whole bytes.
 __global__ void codes_kernel(Generic g) {
   const int64_t first = (blockIdx.x * int64_t{kThreads} + threadIdx.x) * 4, total = g.R * g.C;
   const int bits = bits_of(g.copy.spec.element);
@@ -367,7 +367,7 @@ __global__ void codes_kernel(Generic g) {
   }
 }
 
-// The largest magnitude of each set, in cleared memory; a thread block a tile.
+// amax of each set, into zeroed memory; one thread block per tile.
 __global__ void sets_amax_kernel(Generic g, uint32_t* out) {
   const int64_t row = int64_t{blockIdx.x} * kGroupRows, n = kGroupRows * g.cols;
   uint32_t a = 0;
@@ -416,7 +416,7 @@ cudaError_t quantize_generic(const QuantizeOperand& p, const QuantizedCopy& copy
     if (status == cudaSuccess) status = cudaMemcpyAsync(p.found_amax, g.amax, sizeof(uint32_t), cudaMemcpyDeviceToDevice, stream);
   }
   if (status == cudaSuccess && copy.spec.element == Element::ternary) {
-    QuantizeOperand whole = p;  // the rotated matrix, where there is one: its sum is that of the copy's elements
+    QuantizeOperand whole = p;  // the rotated matrix if there is one: its sum equals the sum over the copy
     whole.x = g.x, whole.ld = g.ld;
     status = collect_ternary(whole, g.scratch.sums, g.scratch.ternary, g.scratch.tile_groups, stream);
   }

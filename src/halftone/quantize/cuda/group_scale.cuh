@@ -3,7 +3,7 @@
 
 namespace halftone::device {
 
-// Scale of a tensor, row or 128-block of fp8 or integers. negative: int4's second maximum.
+// Scale of a tensor, row or 128-block in fp8 or integers. negative: int4's second maximum.
 template <Coder kCoder>
 __device__ __forceinline__ ScalePair group_rule(const CopyArgs& d, uint32_t amax, uint32_t negative) {
   if constexpr (kCoder == Coder::integer) {

@@ -20,7 +20,7 @@ __device__ float fold_of(const CopyArgs& d, uint32_t amax) {
   return byte == 255 ? quiet_nan() : fold_scale(target, static_cast<int>(byte) - 127);
 }
 
-// A thread a vector of a group, or a group where its maximum is one; y: of the row copy or of the transposed one.
+// One thread per vector of a group, or per group if it has a single maximum. blockIdx.y: 0 row copy, 1 transposed copy.
 __global__ void __launch_bounds__(kThreads) group_scales_kernel(const __grid_constant__ TileArgs a, int groups) {
   wait_for_primary();
   start_dependents();
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads) group_scales_kernel(const __grid_con
           (d.per_tensor ? scale_of(d, set, tensor, 0) : scale_of(d, set, own[r], d.element == Element::int4 ? own[d.R + r] : 0)).scale;
     if (folds == nullptr) continue;
     uint32_t amax = d.set_words > 0 ? own[r] : tensor;
-    if (d.set_words > 0 && d.tile) {  // 32 vectors share their blocks' scales
+    if (d.set_words > 0 && d.tile) {  // 32 vectors share their block scales
       for (int64_t k = r / 32 * 32; k < min(r / 32 * 32 + 32, vectors); ++k) amax = max(amax, own[k]);
     }
     folds[i] = fold_of(d, amax);

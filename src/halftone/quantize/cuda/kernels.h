@@ -5,43 +5,44 @@
 
 namespace halftone::device {
 
-// Element formats with an encoder for vectors; integer: int8, int4, ternary by their bounds.
+// Element formats with a vector encoder; integer: int8, int4, ternary, distinguished by their bounds.
 enum class Coder : int { e4m3, e5m2, e2m1, integer };
 constexpr Float float_of(Coder c) { return c == Coder::e4m3 ? Float::e4m3 : c == Coder::e5m2 ? Float::e5m2 : Float::e2m1; }
 
-// How y, which is rounded to a code, follows from x: x * factor, x / factor, or x * factor in bf16 where that is exact (bf16
-// elements with power-of-two factors).
+// How y, the value rounded to a code, is computed from x: x * factor, x / factor, or x * factor in bf16 if exact (bf16 elements with
+// power-of-two factors).
 enum class Step : int { multiply, divide, exact };
 
-// Which copies a kernel writes.
+// Copies that a kernel writes.
 enum class Copies : int { row = 1, transposed = 2, both = 3 };
 
-// What a kernel writes of its copies beside scales: one form, which it then need not ask for, or whatever they have. Folded values of
-// groups of rows have kernels of their own: where MXFP4 waits for arithmetic, looking up the group costs it 1%.
+// Output of a kernel beside scales: one form known at compile time, or any set of forms (tested at run time). Folded values of groups of
+// rows have separate kernels: MXFP4 is compute-bound there, and the group lookup costs 1%.
 enum class Form : int { any, codes, packed, bf16, folded, folded_groups };
 
 struct TileGrid {
   unsigned rows, columns;
 };
-// Whether the current device starts dependent kernels early (dependent.cuh).
+// Whether the current device supports programmatic dependent launch (dependent.cuh).
 bool has_dependent_launches();
 
-// Elements a scale along the copy's direction: 16 and 32 (block_kernel.cuh), 128 and 0 for a row, column or the tensor (tile_kernel.cuh).
+// Elements per scale along the copy's direction: 16 and 32 (block_kernel.cuh); 128, or 0 for row, column and tensor scales
+// (tile_kernel.cuh).
 template <class T, Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm>
 void launch_blocks(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm>
 void launch_tiles(const TileArgs& a, Copies copies, TileGrid tiles, cudaStream_t stream);
 
-// Codes of the row copy alone of elements that are or count as bf16, with scales of rows (row_kernel.cu); false, and nothing is launched,
-// where a row is too long.
+// Row-wise codes only, row scales, elements in bf16 or treated as bf16 (row_kernel.cu). Returns false, without a launch, if a row is too
+// long.
 bool launch_rows(const TileArgs& a, Coder coder, bool stochastic, cudaStream_t stream);
 
-// What each of `groups` groups of rows has for itself (CopyArgs::tile_groups): scales, outer scales, scales of folded values. After the
-// pass that leaves its maxima, and whether or not a tile has rows of it.
+// Writes the per-group data of `groups` groups of rows (CopyArgs::tile_groups): scales, outer scales, fold scales. Runs after the pass that
+// collects the maxima; also covers groups without rows in any tile.
 cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stream);
 
-// The kernels that there are, in files that compile side by side: X(element type, coder, step, block, R, form), R: with
-// stochastic rounding. Every form but `any` is what products read, of bf16 tensors and of masters.
+// Instantiated kernels, split over files that compile in parallel: X(element type, coder, step, block, R, form), R: stochastic rounding.
+// Every form except `any` is what GEMMs read, of bf16 tensors and of master weights.
 #define HALFTONE_TILES_FP8_NEAREST(X, R)             \
   X(bf16, Coder::e4m3, Step::multiply, 0, R, any)    \
   X(bf16, Coder::e4m3, Step::multiply, 0, R, codes)  \
@@ -60,7 +61,7 @@ cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stre
   X(bf16, Coder::integer, Step::multiply, 0, R, codes) \
   X(float, Coder::integer, Step::multiply, 0, R, any)  \
   X(float, Coder::integer, Step::multiply, 0, R, codes)
-// MXFP8 rounded to nearest multiplies in fp32; stochastically rounded it takes bf16 elements exactly.
+// MXFP8 rounded to nearest multiplies in fp32; stochastic rounding multiplies bf16 elements exactly.
 #define HALFTONE_BLOCKS_MXFP8_NEAREST(X, R)          \
   X(bf16, Coder::e4m3, Step::multiply, 32, R, any)   \
   X(bf16, Coder::e4m3, Step::multiply, 32, R, bf16)  \
@@ -83,7 +84,7 @@ cudaError_t launch_group_scales(const TileArgs& a, int groups, cudaStream_t stre
   X(bf16, Coder::e2m1, Step::exact, 32, R, folded_groups) \
   X(bf16, Coder::e2m1, Step::multiply, 32, R, any)        \
   X(float, Coder::e2m1, Step::multiply, 32, R, any)
-// The chains of torchao (multiply) and of ALTO (divide).
+// Evaluation chains of torchao (multiply) and ALTO (divide).
 #define HALFTONE_BLOCKS_FP4_TORCHAO(X, R)             \
   X(bf16, Coder::e2m1, Step::multiply, 16, R, any)    \
   X(bf16, Coder::e2m1, Step::multiply, 16, R, bf16)   \

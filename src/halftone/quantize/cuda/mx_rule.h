@@ -3,7 +3,7 @@
 
 namespace halftone::device {
 
-// Every mode of formats/mx_scale.h without a branch: byte = clamp(((bits(amax * by) + add) >> 23) - below, lowest, 254).
+// Branch-free form of every mode in formats/mx_scale.h: byte = clamp(((bits(amax * by) + add) >> 23) - below, lowest, 254).
 struct MxRule {
   float by;
   uint32_t add, smallest;  // amax * by up to `smallest` stays at byte 0 (rceil)

@@ -12,7 +12,7 @@
 namespace halftone::device {
 namespace {
 
-// The kernel that writes a copy, but for its form.
+// Kernel that writes a copy, without its output form.
 struct Family {
   Coder coder;
   Step step;
@@ -23,11 +23,11 @@ struct Family {
 
 bool aligned_to(const void* p, size_t bytes) { return reinterpret_cast<uintptr_t>(p) % bytes == 0; }
 
-// None: what only quantize_generic takes.
+// Empty if only quantize_generic supports the copy.
 std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
   const OperandSpec& s = copy.spec;
   const int64_t C = operand_length(copy, transposed ? p.rows : p.cols);
-  constexpr int64_t kMost = int64_t{65535} * kTile / 2, kMostRows = int64_t{65535} * kTile * kBand;  // of a grid (band_grid)
+  constexpr int64_t kMost = int64_t{65535} * kTile / 2, kMostRows = int64_t{65535} * kTile * kBand;  // grid limits (band_grid)
   if (p.rows == 0 || p.cols == 0 || p.cols % 8 != 0 || p.ld % 8 != 0 || C % 8 != 0 || !aligned_to(p.x, 16)) return {};
   if (p.rows > INT32_MAX / 2 || C > INT32_MAX / 32 || p.ld > INT32_MAX / 32 || p.cols > kMost || (!transposed && C > kMost)) return {};
   if (p.rows > kMostRows || (transposed && C > kMostRows)) return {};
@@ -38,7 +38,7 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   const bool integer = s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary;
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile, tile = s.granularity == Granularity::tile;
   if (copy.form == ValueForm::f32 || (copy.form == ValueForm::bf16 && integer)) return {};
-  if (s.hadamard != 0 && (!fp4 || tile)) return {};  // blocks that share a scale would lie in different lanes, one after the other
+  if (s.hadamard != 0 && (!fp4 || tile)) return {};  // blocks that share a scale would lie in different lanes
   const Coder coder = s.element == Element::e4m3   ? Coder::e4m3
                       : s.element == Element::e5m2 ? Coder::e5m2
                       : fp4                        ? Coder::e2m1
@@ -50,7 +50,7 @@ std::optional<Family> family_of(const QuantizeOperand& p, const QuantizedCopy& c
   f.block = s.block;
   if (s.element == Element::e4m3 && blocks && s.block == 128 && s.scale != ScaleFormat::e8m0) return f;
   if (s.scale == ScaleFormat::e8m0 && s.block == 32 && (fp8 || fp4) && s.two_level == TwoLevel::none && s.clip != Clip::dynamic) {
-    // Nearest codes of elements that the scale lets pass 7 must saturate: not this step's.
+    // Nearest rounding must saturate if the scale lets elements exceed 7; Step::exact does not saturate.
     const bool below7 = s.mode != ScaleMode::floor && s.mode != ScaleMode::uos;
     if (p.type == DType::bf16 && s.clip == Clip::none && (s.stochastic || (fp4 && below7))) f.step = Step::exact;
     if (fp8 && s.clip != Clip::none) return {};
@@ -69,7 +69,7 @@ Form form_of(const QuantizedCopy& copy) {
   return codes ? Form::codes : packed ? Form::packed : copy.form == ValueForm::bf16 ? Form::bf16 : Form::folded;
 }
 
-// Maxima of an earlier pass.
+// Maxima from an earlier pass.
 struct Scratch {
   uint32_t *tensor, *rotated, *row, *column;
   ScalePair* ternary;
@@ -123,7 +123,7 @@ CopyArgs copy_args(const QuantizeOperand& p, const QuantizedCopy& copy, bool tra
   return d;
 }
 
-// Asks for the maxima that a copy's scales follow from and points the kernel to them.
+// Requests the maxima that a copy's scales depend on and points the kernel to them.
 void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed, const Scratch& m, StatisticsArgs& ask, CopyArgs& d) {
   const OperandSpec& s = copy.spec;
   if (s.element == Element::ternary) {
@@ -158,7 +158,7 @@ void need_maxima(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
 using Launch = void (*)(const TileArgs&, Copies, TileGrid, cudaStream_t);
 struct Kernel {
   DType type;
-  Family family;  // tile: of no matter
+  Family family;  // tile: ignored
   Form form;
   Launch launch;
 };
@@ -175,7 +175,7 @@ constexpr Kernel kKernels[] = {
                         HALFTONE_BLOCKS_FP4_TORCHAO(HALFTONE_BLOCK_KERNEL, true) HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, false)
                             HALFTONE_BLOCKS_FP4_ALTO(HALFTONE_BLOCK_KERNEL, true)};
 
-// The kernel of the form where there is one, else that of any.
+// Kernel for the form if instantiated, else the Form::any kernel.
 Launch kernel_of(DType type, Family f, Form form) {
   f.tile = false;
   Launch any = nullptr;
@@ -187,8 +187,8 @@ Launch kernel_of(DType type, Family f, Form form) {
   return any;
 }
 
-// What is written by which kernel. together: both copies by one. Copies of two forms are read twice, where each has a kernel of its own:
-// storing both from registers takes longer.
+// Assigns copies to kernels. together: one kernel writes both copies. Copies of different forms are read twice if each form has a kernel:
+// storing both from registers is slower.
 struct Plan {
   std::optional<Family> row, transposed;
   bool together = false;
@@ -212,7 +212,7 @@ TileArgs matrix_of(const QuantizeOperand& p) {
   return a;
 }
 
-// Takes the scales that every group has for itself from what a tile's kernel writes.
+// Removes per-group scales from the tile kernel's outputs.
 void leave_group_scales(TileArgs& a) {
   for (CopyArgs* d : {&a.row, &a.transposed}) {
     if (d->tile_groups == nullptr) continue;
@@ -222,15 +222,15 @@ void leave_group_scales(TileArgs& a) {
   }
 }
 
-// Tiles of rows that are searched for maxima and quantised before the next ones: of whole groups, which the L2 cache of 50 MB then has
-// with their codes; or all.
+// Row tiles per chunk that is scanned for maxima and then quantised: whole groups that fit in the 50 MB L2 cache together with their codes;
+// otherwise all tiles.
 int64_t tiles_at_once(const QuantizeOperand& p, const StatisticsArgs& ask, int64_t tiles) {
   constexpr int64_t kBytes = int64_t{24} << 20;
   const int64_t of_group = p.group_rows * p.cols * static_cast<int64_t>(size_of(p.type)), n = of_group == 0 ? 0 : kBytes / of_group;
   return n == 0 || ask.tile_groups == nullptr ? tiles : std::min(tiles, n * p.group_rows / kTile);
 }
 
-// Whether the kernel that holds whole rows made the copy.
+// Whether the full-row kernel (row_kernel.cu) wrote the copy.
 bool run_rows(const QuantizeOperand& p, const Family& f, const Scratch& m, cudaStream_t stream) {
   if (f.block != 0 || p.row.spec.granularity != Granularity::row || (p.type != DType::bf16 && !p.as_bf16) || form_of(p.row) != Form::codes)
     return false;

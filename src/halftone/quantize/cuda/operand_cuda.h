@@ -4,17 +4,16 @@
 #include "halftone/device/launch.h"
 #include "halftone/quantize/operand.h"
 
-// quantize/operand.h on a CUDA device (halftone_cuda.so, see device/launch.h): the same bytes as the scalar reference's. All
-// pointers in the description are device pointers; it has passed check_operand on the host.
+// CUDA implementation of quantize/operand.h (halftone_cuda.so, see device/launch.h): bit-identical to the scalar reference. All pointers in
+// the description are device pointers; the host has run check_operand on it.
 
-// Bytes of device memory that halftone_cuda_quantize_operand needs beside the outputs. Depends on what is asked for, on the
-// sizes, and on which pointers are aligned to 16 bytes: ask with the description that will be given.
+// Workspace bytes of halftone_cuda_quantize_operand. Depends on the requested outputs, the sizes and the 16-byte alignment of pointers:
+// query with the description of the actual call.
 HALFTONE_CUDA_EXPORT size_t halftone_cuda_quantize_workspace(const halftone::QuantizeOperand* what);
 
-// workspace: aligned to 256 bytes, of at least so many bytes; its content is not looked at, and it may be used again as soon as
-// later work on the same stream is queued.
+// workspace: aligned to 256 bytes, at least `bytes` long, uninitialised. Can be reused as soon as later work is queued on the same stream.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_quantize_operand(const halftone::QuantizeOperand* what, void* workspace, size_t bytes,
                                                                 void* stream);
 
-// QuantizeOperand::amax of what->x [rows, cols] into *amax (device memory): NaN > Inf > finite, 0 for an empty matrix.
+// Writes QuantizeOperand::amax of what->x [rows, cols] to *amax (device memory): NaN > Inf > finite, 0 for an empty matrix.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_amax(const halftone::QuantizeOperand* what, unsigned* amax, void* stream);

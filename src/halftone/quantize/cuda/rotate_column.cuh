@@ -8,18 +8,18 @@
 
 namespace halftone::device {
 
-// Hadamard rotations (numerics.md section 5) of 16 or 32 rows of a column that one lane holds: nothing is exchanged.
+// Hadamard rotations (numerics.md section 5) of 16 or 32 rows of a column held by one lane: no lane exchange.
 
-// Two neighbouring elements of a row, as a lane holds them of 32 rows.
+// Two neighbouring elements of a row; a lane holds 32 rows of them.
 template <class T>
 using RowPair = std::conditional_t<sizeof(T) == 2, uint32_t, float2>;
-// The larger magnitude, as bits of an fp32.
+// Larger magnitude of the pair, as fp32 bits.
 __device__ __forceinline__ uint32_t amax_of_pair(uint32_t w) { return max(w << 16 & 0x7FFF0000u, w & 0x7FFF0000u); }
 __device__ __forceinline__ uint32_t amax_of_pair(float2 w) {
   return max(__float_as_uint(w.x) & 0x7FFFFFFFu, __float_as_uint(w.y) & 0x7FFFFFFFu);
 }
 
-// Steps from kEnd on are left out.
+// Performs the butterfly steps below kEnd only.
 template <int kRows, int kEnd = kRows>
 __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
 #pragma unroll
@@ -33,7 +33,7 @@ __device__ __forceinline__ void butterflies(float (&v)[kRows]) {
   }
 }
 
-// Sign bits of the 32 rows of a warp in shared memory; of a rotation of 16 those of its rows twice.
+// Sign bits of a warp's 32 rows in smem; a rotation of 16 repeats its 16 signs.
 struct RowFlips {
   uint4 words[8];
   template <class Args>
@@ -43,7 +43,7 @@ struct RowFlips {
   }
 };
 
-// One column of kRows rows of pairs with their signs applied: widened and negated by one multiply-add each.
+// One column of kRows pairs with signs applied: one multiply-add widens and negates each element.
 template <int kHalf>
 __device__ __forceinline__ float flipped(uint32_t pair, uint32_t flip) {
   return __uint_as_float(kHalf == 0 ? pair * 65536u + flip : (pair & 0xFFFF0000u) ^ flip);
@@ -54,7 +54,7 @@ __device__ __forceinline__ float flipped(float2 pair, uint32_t flip) {
 }
 template <int kRows, int kHalf, class Pair>
 __device__ __forceinline__ void flip_column(const Pair* rows, const uint4* flips, float (&v)[kRows]) {
-  asm volatile("" ::: "memory");  // or the compiler keeps the flips in registers
+  asm volatile("" ::: "memory");  // prevents the compiler from keeping the flips in registers
 #pragma unroll
   for (int i = 0; i < kRows; i += 4) {
     const uint4 f = flips[i / 4];
@@ -63,7 +63,7 @@ __device__ __forceinline__ void flip_column(const Pair* rows, const uint4* flips
   }
 }
 
-// Larger magnitude of the two, with either sign; NaN where there is one.
+// Larger magnitude of the two, sign arbitrary; NaN if either is NaN.
 __device__ __forceinline__ float max_magnitudes(float a, float b) {
 #if __CUDA_ARCH__ >= 860
   float r;

@@ -24,8 +24,8 @@ __device__ __forceinline__ void load_row(const float* p, Vec8<bf16>& x) {
   for (int k = 0; k < 4; ++k) x.w[k] = bf16_words(v.v[2 * k], v.v[2 * k + 1]);
 }
 
-// Codes of one row a thread block, which holds it in registers: it is read once, where a tile kernel would need a pass for its maximum.
-// kVectors: of eight elements, a thread. T: bf16, or float that is taken as bf16.
+// One row per thread block, held in registers: reads the row once, whereas a tile kernel needs a separate amax pass. kVectors: vectors of
+// eight elements per thread. T: bf16, or float treated as bf16.
 template <class T, Coder kCoder, bool kStochastic, int kVectors>
 __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant__ TileArgs a) {
   __shared__ uint32_t shared[2][kMostThreads / 32];
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant
   }
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    if (kCoder == Coder::integer && d.element == Element::int4) {  // of elements without and with a sign
+    if (kCoder == Coder::integer && d.element == Element::int4) {  // maxima of elements without and with the sign bit
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const uint32_t bits = __float_as_uint(element(x[i], k));

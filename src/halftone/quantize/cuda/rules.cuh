@@ -7,7 +7,7 @@
 
 namespace halftone::device {
 
-// Scale rules in the form that a kernel evaluates once a block: the functions of formats/, without fp64.
+// Scale rules evaluated once per block: the functions of formats/ without fp64.
 
 __device__ __forceinline__ uint32_t mx_byte(const MxRule& r, uint32_t amax) {
   const uint32_t d = __float_as_uint(__uint_as_float(amax) * r.by);
@@ -26,7 +26,7 @@ __device__ __forceinline__ float e8m0_value(uint32_t byte) {
   return __uint_as_float(byte == 255 ? 0x7FC00000u : bits);
 }
 
-// e4m3 and ue5m3 codes without a sign: the code's bits as an fp32's are the value times a power of two.
+// e4m3 and ue5m3 codes without a sign: shifted into an fp32, the code's bits are the value times a power of two.
 __device__ __forceinline__ float fp4_scale_value(bool wide, uint32_t code) {
   const float v = __uint_as_float(code << 20) * (wide ? 0x1p112f : 0x1p120f);
   return code == (wide ? 0xFFu : 0x7Fu) ? quiet_nan() : v;
@@ -53,13 +53,13 @@ __device__ __forceinline__ float fp4_element_factor(Fp4Chain chain, float value,
   return q == 0 ? kMax : fminf(__frcp_rn(q), kMax);
 }
 
-// 2^(shift - 1) as fp16, by which twice the values of a block's e2m1 codes are multiplied before they are rounded to fp8
-// (numerics.md 7.1c); 0 where all of them vanish.
+// 2^(shift - 1) as fp16; multiplies twice the values of a block's e2m1 codes before they are rounded to fp8 (numerics.md 7.1c). 0 if all of
+// them underflow.
 __device__ __forceinline__ uint32_t fold_factor(int shift) {
   const int s = shift - 1;
   return s >= -14 ? static_cast<uint32_t>(s + 15) << 10 : s >= -24 ? 1u << (s + 24) : 0u;
 }
-// How many binades the block lies below the last in which every code is exact.
+// Number of binades that the block lies below the last binade in which every code is exact.
 __device__ __forceinline__ uint32_t fold_below(Float target, int shift) {
   const int below = (target == Float::e4m3 ? -8 : -15) - shift;
   return static_cast<uint32_t>(below > 0 ? min(below, 15) : 0);

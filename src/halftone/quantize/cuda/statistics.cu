@@ -15,12 +15,12 @@
 namespace halftone::device {
 namespace {
 
-constexpr int kThreads = 1024;           // where a maximum is all that is wanted
-constexpr int kStatisticsThreads = 512;  // which leave registers for a thread block of the kernel to come: of bf16 with 96 each
-constexpr int kBandRows = 32;            // of a warp's step, 64 columns
+constexpr int kThreads = 1024;           // for amax only
+constexpr int kStatisticsThreads = 512;  // leaves registers for a thread block of the next kernel (bf16: 96 registers each)
+constexpr int kBandRows = 32;            // rows of a warp's step, 64 columns
 
-// Largest magnitudes of the elements with (kNegative) or without the sign bit, of every vector and across them. As signed numbers
-// those with the bit are below 0, as unsigned ones above all others.
+// Maxima of the elements with (kNegative) or without the sign bit, per vector and across vectors. Elements with the sign bit are below 0 as
+// signed integers and above all others as unsigned integers.
 template <bool kNegative>
 __device__ __forceinline__ uint32_t max_of_sign(uint32_t a, uint32_t b, uint32_t c) {
   return kNegative ? __vimax3_u16x2(a, b, c) : __vimax3_s16x2(a, b, c);
@@ -89,8 +89,8 @@ __device__ __forceinline__ void merge(Amax8<T>& a, const Amax8<T>& b) {
   for (int i = 0; i < Amax8<T>::kWords; ++i) a.w[i] = max_words<T>(a.w[i], b.w[i]);
 }
 
-// Maxima of the rows of a thread block whose warps have the same rows: one atomic operation a row and thread block in memory.
-// Several bands at a time, so that no warp waits for the last one, which stores them.
+// Row maxima of a thread block whose warps share the same rows: one global atomic per row and thread block. Several bands are in flight, so
+// that no warp waits for the last warp, which stores them.
 struct BlockRows {
   static constexpr unsigned kBands = 4;
   uint32_t amax[kBands][2][kBandRows];  // [band][sign]
@@ -100,13 +100,13 @@ struct BlockRows {
     if (threadIdx.x < kBands) arrived[threadIdx.x] = stored[threadIdx.x] = 0;
     __syncthreads();
   }
-  // Of band number n of this thread block, once they may be written to.
+  // Slot of band n of this thread block; waits until it may be overwritten.
   __device__ __forceinline__ uint32_t (&wait(unsigned n))[2][kBandRows] {
     while (*const_cast<volatile unsigned*>(&stored[n % kBands]) != n / kBands) __nanosleep(32);
     __syncwarp();
     return amax[n % kBands];
   }
-  // By every warp; the last one stores the rows.
+  // Called by every warp; the last one stores the rows.
   __device__ __forceinline__ void arrive(unsigned n, int warps, uint32_t* out, int rows, int top, bool by_sign, int lane) {
     const unsigned band = n % kBands;
     __syncwarp();
@@ -129,7 +129,7 @@ struct BlockRows {
     }
   }
 };
-// The maximum of a warp.
+// Raises *out to the warp's maximum.
 __device__ __forceinline__ void raise_warp(uint32_t* out, uint32_t amax, int lane) {
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);
   if (lane == 0 && amax != 0) raise(out, amax);
@@ -144,19 +144,19 @@ __device__ __forceinline__ void store_columns(uint32_t* out, int cols, int colum
   }
 }
 
-// Bands of 32 rows x 64 columns to the warps, or 32 x 64 kWarps to the thread blocks (`shared_rows`): `teams` of them take turns with
-// the bands of their columns, whose maxima they keep, so that all together read the matrix from the first row to the last. kGroups: a team
-// a tile of kGroupRows rows, of one group.
+// Distributes bands of 32 rows x 64 columns over warps, or of 32 x 64 kWarps over thread blocks (`shared_rows`). `teams` of them take turns
+// with the bands of their columns and keep the column maxima, so that together they read the matrix from the first row to the last.
+// kGroups: one team per tile of kGroupRows rows, which belongs to one group.
 template <class T, bool kBySign, bool kGroups>
 __global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kStatisticsThreads, 1)
     statistics_kernel(const __grid_constant__ StatisticsArgs a) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int lane = static_cast<int>(threadIdx.x) & 31, warp = static_cast<int>(threadIdx.x) >> 5;
-  const int each = a.shared_rows ? kWarps : 1;  // strips of a team
+  const int each = a.shared_rows ? kWarps : 1;  // strips per team
   const auto strips = static_cast<unsigned>((a.cols + 63) / 64), groups = (strips + each - 1) / each;
   const unsigned items = groups * static_cast<unsigned>(a.teams), stride = gridDim.x * (kWarps / each);
   uint32_t tensor = 0;
-  bool first = true;  // what is cleared may be read or written after the wait, for which the first loads do not
+  bool first = true;  // cleared memory may be accessed only after the wait; the first loads need not wait
   unsigned turn = 0;
   __shared__ BlockRows block_rows;
   if (a.shared_rows) block_rows.clear();
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kS
     const int strip = static_cast<int>(item % groups) * each + (a.shared_rows ? warp : 0), in_turn = static_cast<int>(item / groups);
     const int team = kGroups ? tile_in_turn(a.from, a.first_tile + in_turn) : in_turn;
     const int column = strip * 64 + (lane & 7) * 8;
-    Amax8<T> columns{}, others{};  // others: of the elements with a sign
+    Amax8<T> columns{}, others{};  // others: elements with the sign bit
 #pragma unroll 1
     for (int top = team * (kGroups ? kTile : kBandRows); top < (kGroups ? (team + 1) * kTile : a.rows);
          top += (kGroups ? 1 : a.teams) * kBandRows, ++turn) {
@@ -220,16 +220,16 @@ __global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kS
   if (!kGroups && a.tensor != nullptr) store_part(a.tensor, tensor);
 }
 
-// Maxima of the tensor and of rows before a rotation, and of the tensor and of columns after it. A warp takes chunks of 128 rows of 64
-// columns; a lane has 32 rows of two columns, so that a rotation needs no exchange. The factor n^(-1/2) and rounding to bf16 are monotonic
-// and wait for the maximum, and the larger magnitude of a last sum and difference is the sum of magnitudes. (Of two infinities not NaN, but
-// as much a poison.)
+// Maxima of the tensor and of rows before a rotation, and of the tensor and of columns after it. A warp processes chunks of 128 rows x 64
+// columns; a lane holds 32 rows of two columns, so rotations need no lane exchange. The factor n^(-1/2) and rounding to bf16 are monotonic
+// and are applied to the maximum only; the larger magnitude of a final sum and difference is the sum of magnitudes. (Two infinities then do
+// not give NaN, but poison just the same.)
 constexpr int kRotatedThreads = 512, kChunkRows = 128;
 static_assert(kChunkRows == kGroupRows);
 template <int kWidth>
 __device__ __forceinline__ float largest_rotated(float (&v)[kWidth]) {
   butterflies<kWidth, kWidth / 2>(v);
-  float largest[2] = {};  // of odd rows for themselves, for a shorter chain
+  float largest[2] = {};  // odd rows separately, for a shorter dependency chain
 #pragma unroll
   for (int i = 0; i < kWidth / 2; ++i) largest[i & 1] = max_magnitudes(largest[i & 1], fabsf(v[i]) + fabsf(v[i + kWidth / 2]));
   return max_magnitudes(largest[0], largest[1]);
@@ -332,7 +332,7 @@ __global__ void __launch_bounds__(kRotatedThreads, 1) rotated_kernel(const __gri
   if (!kGroups && a.rotated != nullptr) store_part(a.rotated, rotated_amax<T, kWidth>(rotated));
 }
 
-// Zeros for the maxima of rows and columns; the kernel that collects them loads meanwhile, but not before what is done to x.
+// Zeroes row and column maxima; the collecting kernel issues its loads meanwhile, but not before x is complete.
 __global__ void __launch_bounds__(256) clear_kernel(uint32_t* p, int64_t n) {
   wait_for_primary();
   start_dependents();
@@ -356,7 +356,7 @@ template <class T, bool kBySign, bool kGroups>
 cudaError_t launch_statistics(StatisticsArgs a, bool early, cudaStream_t stream) {
   constexpr int kWarps = kStatisticsThreads / 32;
   const int strips = (a.cols + 63) / 64, groups = (strips + kWarps - 1) / kWarps, bands = (a.rows + kBandRows - 1) / kBandRows;
-  // Where every warp of nearly all thread blocks has something to do.
+  // Only if every warp of nearly all thread blocks has work.
   a.shared_rows = !kGroups && a.row != nullptr && (strips % kWarps == 0 || groups > 4) && int64_t{groups} * bands >= 120;
   a.teams = std::clamp(kStatisticsParts * (a.shared_rows ? 1 : kWarps) / (a.shared_rows ? groups : strips), 1, bands);
   if (kGroups) a.teams = a.tiles;
@@ -372,12 +372,12 @@ cudaError_t launch_statistics(const StatisticsArgs& a, bool early, cudaStream_t 
   return launch_statistics<T, false, kGroups>(a, early, stream);
 }
 
-// Rounding keeps the order: the largest magnitude of rounded elements is that of the elements, rounded.
+// Rounding is monotonic: the amax of rounded elements is the rounded amax.
 template <class T>
 __device__ __forceinline__ uint32_t rounded(uint32_t amax, bool as_bf16) {
   return sizeof(T) == 4 && as_bf16 ? bf16_words(__uint_as_float(amax), 0) << 16 : amax;
 }
-// Elements one by one, for matrices that are not made of vectors.
+// Element by element, for matrices that do not consist of vectors.
 template <class T>
 __global__ void __launch_bounds__(kThreads, 1)
     amax_kernel(const T* x, bool as_bf16, int64_t rows, int64_t cols, int64_t ld, uint32_t* out) {
@@ -389,11 +389,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   wait_for_primary();
   if (threadIdx.x % 32 == 0 && amax != 0) atomicMax(out, amax);
 }
-// Of rows of `per_row` vectors of eight, `vectors` in all: into *out, which is cleared, or a part of each thread block.
+// Rows of `per_row` vectors of eight, `vectors` in total: into *out, which is zeroed, or one part per thread block.
 template <class T, bool kParts>
 __global__ void __launch_bounds__(kThreads, 1)
     amax_vector_kernel(const T* x, bool as_bf16, int64_t vectors, int64_t per_row, int64_t ld, int64_t keep_from, uint32_t* out) {
-  constexpr int kAhead = sizeof(T) == 2 ? 8 : 4;  // 128 KiB of a multiprocessor
+  constexpr int kAhead = sizeof(T) == 2 ? 8 : 4;  // 128 KiB per SM
   if (kParts) wait_for_primary();
   start_dependents();
   uint32_t amax = 0;
@@ -446,7 +446,7 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
   a.keep_from = a.from.source != nullptr
                     ? 0
                     : static_cast<int>(std::max<int64_t>(0, a.rows - kKeptBytes / (a.cols * static_cast<int64_t>(size_of(a.type)))));
-  // One stretch of memory, so that clearing it is one operation.
+  // One contiguous range, so that clearing takes one operation.
   uint32_t *first = nullptr, *last = nullptr;
   const auto clear = [&](uint32_t* p, int64_t n) {
     if (p == nullptr) return;
@@ -461,7 +461,7 @@ cudaError_t collect_statistics(const StatisticsArgs& given, cudaStream_t stream)
   clear(a.rotated_column, sets * a.cols);
   a.wait_first = first == nullptr;
   if (groups) {
-    if (a.tiles < a.rows / kTile) a.keep_from = 0;  // all that is read
+    if (a.tiles < a.rows / kTile) a.keep_from = 0;  // keep everything that is read
     const cudaError_t status =
         a.first_tile > 0 ? cudaSuccess : map_groups(a.groups, a.rows / kTile, a.tile_groups, first, last - first, early, stream);
     if (status != cudaSuccess) return status;

@@ -7,8 +7,8 @@
 
 namespace halftone::device {
 
-// What the values of a block need: bf16 form: the block scale as a pair of bf16 (e2m1) or as fp32 (e4m3, e5m2); fold forms: the
-// bytes of magnitudes 0 to 3 and 4 to 7, kPoisonedBytes where they are poisoned, and fold_below.
+// Parameters for the values of a block. bf16 form: the block scale as a bf16 pair (e2m1) or as fp32 (e4m3, e5m2). Fold forms: the bytes of
+// magnitudes 0 to 3 and 4 to 7 (kPoisonedBytes if poisoned), and fold_below.
 struct ValueWords {
   uint32_t first, second, below;
 };
@@ -46,7 +46,7 @@ __device__ __forceinline__ uint32_t multiply_f16(uint32_t a, uint32_t b) {
   return *reinterpret_cast<const uint32_t*>(&r);
 }
 
-// A pair of fp16 numbers to two bytes.
+// Rounds an fp16 pair to two bytes.
 template <Float kTarget>
 __device__ __forceinline__ uint32_t round_f16_pair(uint32_t v) {
 #if __CUDA_ARCH__ >= 890
@@ -62,8 +62,8 @@ __device__ __forceinline__ uint32_t round_f16_pair(uint32_t v) {
   return encode(kTarget, f.x) | static_cast<uint32_t>(encode(kTarget, f.y)) << 8;
 #endif
 }
-// The eight bytes that a block's magnitudes fold into: what the product of twice a magnitude and the factor loses in fp16 lies
-// below half of the smallest byte.
+// The eight folded bytes of a block's magnitudes. The fp16 rounding error of the product of twice a magnitude and the factor is below half
+// of the smallest byte.
 template <Float kTarget>
 __device__ __forceinline__ ValueWords fold_words(uint32_t block, uint32_t reference) {
   if (reference == 255) return {kPoisonedBytes, kPoisonedBytes, 0};
@@ -81,7 +81,7 @@ __device__ __forceinline__ ValueWords value_words(const CopyArgs& d, float scale
   return d.form == ValueForm::fold_e4m3 ? fold_words<Float::e4m3>(byte, reference) : fold_words<Float::e5m2>(byte, reference);
 }
 
-// e2m1 magnitudes as 16-bit halves, or as the bytes of the even and the odd ones.
+// e2m1 magnitudes as 16-bit halves, or as bytes: even and odd ones separately.
 template <Place8 kPlace>
 __device__ __forceinline__ uint32_t e2m1_pair(const Codes8& q, int k) {
   if constexpr (kPlace == Place8::byte3) return __byte_perm(q.w[2 * k], q.w[2 * k + 1], 0x0703) & 0x00070007u;
@@ -98,21 +98,20 @@ __device__ __forceinline__ uint2 e2m1_bytes(const Codes8& q) {
   return {gather_bytes(q.w[0], q.w[2], q.w[4], q.w[6], kByte), gather_bytes(q.w[1], q.w[3], q.w[5], q.w[7], kByte)};
 }
 
-// A pair of e2m1 codes as bf16: the magnitude's bits under the exponent are the value times 2^-126, exactly, the subnormal code
-// included.
+// A pair of e2m1 codes as bf16: the magnitude's bits below the exponent are exactly the value times 2^-126, subnormals included.
 __device__ __forceinline__ uint32_t e2m1_values(uint32_t pair, uint32_t signs, uint32_t scale) {
   const uint32_t tiny = (signs & 0x80008000u) | (pair << 6);
   return multiply_bf16(multiply_bf16(tiny, 0x7E807E80u), scale);
 }
 
-// Bytes of a and b by the four low selectors, whose fourth bits are 0.
+// Bytes of a and b, chosen by the four low selectors, whose fourth bits are 0.
 __device__ __forceinline__ uint32_t select_bytes(uint32_t a, uint32_t b, uint32_t selectors) {
   uint32_t r;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selectors));
   return r;
 }
 
-// How many of eight e2m1 magnitudes, four bits each, are no multiples of the smallest byte's value, `below` >= 1 binades under
+// Counts the e2m1 magnitudes (eight, four bits each) that are not multiples of the smallest byte's value, `below` >= 1 binades below
 // exactness.
 inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below) {
   int n = 0;
@@ -124,8 +123,8 @@ inline __device__ __noinline__ int folded_losses(uint32_t packed, uint32_t below
   return n;
 }
 
-// Which outputs a copy has, and where the thread's vectors go. `flags` is hidden from the compiler so that it keeps the
-// bits instead of reading the parameters again for every vector.
+// Outputs of a copy and the addresses of the thread's vectors. The asm hides `flags` from the compiler; otherwise it would reload the
+// parameters for every vector.
 enum Output : uint32_t { kCodes = 1, kPacked = 2, kBf16 = 4, kFolded = 8, kLost = 16 };
 constexpr uint32_t output_of(Form form) {
   return form == Form::codes ? kCodes : form == Form::packed ? kPacked : form == Form::bf16 ? kBf16 : kFolded;
@@ -136,7 +135,7 @@ struct Outputs {
   uint32_t stride, packed_stride;
   uint8_t *codes, *packed, *values;
 
-  // at: element of the first vector; step: elements to the next.
+  // at: element of the first vector; step: elements to the next vector.
   __device__ __forceinline__ Outputs(const CopyArgs& d, int64_t at, uint32_t step) : stride(step), packed_stride(step / 2) {
     flags = (d.codes != nullptr ? kCodes : 0u) | (d.packed != nullptr ? kPacked : 0u) | (d.lost != nullptr ? kLost : 0u);
     flags |= d.form == ValueForm::bf16 ? kBf16 : d.form != ValueForm::none ? kFolded : 0u;
@@ -148,7 +147,7 @@ struct Outputs {
     if constexpr (kForm != Form::any) return (outputs & output_of(kForm)) != 0;
     return (flags & outputs) != 0;
   }
-  // Of vector i: a wide multiplication and addition in one, which the integer units are too busy for.
+  // Addresses of vector i by one wide multiply-add; the integer units are the bottleneck.
   __device__ __forceinline__ uint8_t* codes_at(int i) const { return codes + uint64_t(stride) * static_cast<uint32_t>(i); }
   __device__ __forceinline__ uint8_t* packed_at(int i) const { return packed + uint64_t(packed_stride) * static_cast<uint32_t>(i); }
   __device__ __forceinline__ uint8_t* values_at(int i) const {
@@ -156,7 +155,7 @@ struct Outputs {
   }
 };
 
-// Writes the eight codes of vector i in all forms that the copy has.
+// Writes the eight codes of vector i in all forms of the copy.
 template <Coder kCoder, Place8 kPlace, class Out>
 __device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long long* lost, const Codes8& q, bool poison,
                                             const ValueWords& value) {
@@ -171,7 +170,7 @@ __device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long
         *reinterpret_cast<uint32_t*>(out.packed_at(i)) = poison ? 0u : v;
       }
       if (out.has(kFolded)) {
-        // The magnitudes select bytes of the table.
+        // The magnitudes select bytes from the table.
         uint2 v{select_bytes(value.first, value.second, packed), select_bytes(value.first, value.second, packed >> 16)};
         v.x |= signs_lo & 0x80808080u, v.y |= signs_hi & 0x80808080u;
         const bool all = poison || value.first == kPoisonedBytes;
@@ -216,14 +215,14 @@ __device__ __forceinline__ void store_codes(const Out& out, int i, unsigned long
   }
 }
 
-// Which of the sets of maxima is that of a row of the matrix, and where in group_amax it begins.
+// Index of the maxima set of a matrix row, and its offset in group_amax.
 __device__ __forceinline__ int set_of_row(const CopyArgs& d, int row) {
   return d.tile_groups == nullptr ? 0 : d.tile_groups[static_cast<unsigned>(row) / kTile];
 }
 __device__ __forceinline__ int first_of_set(const CopyArgs& d, int row) {
   return d.tile_groups == nullptr ? 0 : d.tile_groups[static_cast<unsigned>(row) / kTile] * d.set_words;
 }
-// The largest magnitude of the tensor, or of the group of rows, from the words of an earlier pass; every lane gets it.
+// amax of the tensor or of the group of rows from an earlier pass; every lane gets it.
 template <bool kGroups = true>
 __device__ __forceinline__ uint32_t read_tensor_amax(const CopyArgs& d, int row, int lane) {
   uint32_t a = 0;
@@ -237,7 +236,7 @@ __device__ __forceinline__ uint32_t read_tensor_amax(const CopyArgs& d, int row,
   return __reduce_max_sync(0xFFFFFFFFu, a);
 }
 
-// kCount scale bytes of vector r from element c on, the first one lowest in `bytes`.
+// Stores kCount scale bytes of vector r from element c on, the first one lowest in `bytes`.
 template <int kBlock, int kCount>
 __device__ __forceinline__ void store_scales(const CopyArgs& d, int r, int c, uint32_t bytes) {
   auto* scales = static_cast<uint8_t*>(d.scales);

@@ -3,7 +3,7 @@
 
 namespace halftone::device {
 
-// Maxima of the rows of a warp: each lane reduces its two over the eight lanes of a row group.
+// Row maxima of a warp: each lane reduces its two rows over the eight lanes of a row group.
 template <class T, bool kShared = false>
 __device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
   Owned<T, 0> own(amax, lane);
@@ -17,7 +17,7 @@ __device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, con
   }
 }
 
-// The maximum of a thread block, to its part or into one word for all.
+// Maximum of a thread block, into its own part or into a shared word.
 template <bool kOneWord = false>
 __device__ __forceinline__ void store_part(uint32_t* out, uint32_t amax) {
   __shared__ uint32_t warps[32];

@@ -13,12 +13,12 @@ namespace halftone::device {
 namespace {
 
 constexpr int kLoads = 8;
-constexpr int kPiece = kLoads * 256;  // elements of one warp's sum: eight times eight of each lane
+constexpr int kPiece = kLoads * 256;  // elements of one warp's sum: eight times eight per lane
 
 __device__ __forceinline__ double tree8(const double (&v)[8]) { return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7])); }
 
-// Sums over the lanes of each part, neighbours first, and of these tree8, in every lane: each exchange of the first three is of half of the
-// parts that a lane still has, so that in the end lanes that differ in bits 0, 1, 2 have parts whose numbers do in bits 2, 1, 0.
+// Sums each part over the lanes, neighbours first, then tree8 over the parts; every lane gets the result. The first three exchanges each
+// send half of the lane's remaining parts, so lanes that differ in bits 0, 1, 2 end with parts whose indices differ in bits 2, 1, 0.
 __device__ __forceinline__ double sum_of_parts(double (&part)[kLoads], int lane) {
 #pragma unroll
   for (int step = 0; step < 3; ++step) {
@@ -36,8 +36,8 @@ __device__ __forceinline__ double sum_of_parts(double (&part)[kLoads], int lane)
   return sum;
 }
 
-// What the sets of a matrix with groups of rows have of its n elements and of a workspace, of which each needs a word for every kWord
-// elements that it has begun.
+// Ranges of the n elements and of the workspace per set of a matrix with groups of rows. A set uses one workspace word per started kWord
+// elements.
 struct Sets {
   RowGroups groups;  // none: one set
   int64_t rows, cols, n;
@@ -47,8 +47,8 @@ constexpr int64_t words_before(int64_t elements, int64_t set) {
   return elements / kWord + set;
 }
 
-// Sums of |x| over eight aligned pieces of the row-major order, one of each warp: neighbours first, as the whole tree has them.
-// kVectors: x is one run of elements, n a multiple of 8. kGroups: of the rows of set blockIdx.y.
+// Sums of |x| over eight aligned pieces of the row-major order, one piece per warp: neighbours first, as in the whole tree. kVectors: x is
+// contiguous, n a multiple of 8. kGroups: rows of set blockIdx.y.
 template <class T, bool kVectors, bool kGroups>
 __global__ void __launch_bounds__(256)
     pieces_kernel(const T* x, bool as_bf16, const __grid_constant__ Sets sets, int64_t ld, int64_t keep_from, double* sums) {
@@ -103,8 +103,8 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-// The rest of the tree: every warp aligned runs of kRun sums, every thread an aligned power of two of runs, then the thread block. Small,
-// so that there is room for it as soon as one thread block of the pass ends.
+// The rest of the tree: every warp sums aligned runs of kRun sums, every thread an aligned power of two of runs, then the thread block.
+// Small, so that it fits as soon as one thread block of the pass ends.
 constexpr int kRun = 32 * kLoads, kTotalThreads = 256;
 __global__ void __launch_bounds__(kTotalThreads)
     total_kernel(double* sums, double* of_runs, const __grid_constant__ Sets sets, ScalePair* out) {

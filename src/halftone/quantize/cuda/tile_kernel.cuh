@@ -7,23 +7,23 @@
 
 namespace halftone::device {
 
-// Copies with scales of the tensor, of rows or columns, or of 128 elements.
+// Copies with scales per tensor, row, column or 128 elements.
 
-// Where a thread's 8 x 8 elements lie in a copy: vector i is element (R, C) = (r + i, c) to (r + i, c + 7) of it.
+// Position of a thread's 8 x 8 elements in a copy: vector i covers elements (r + i, c) to (r + i, c + 7).
 struct Place {
   int lane, warp, r, c;
-  bool first_tile;  // of the tiles along C: this thread block writes the scales of whole rows
+  bool first_tile;  // first tile along C: this thread block writes the row scales
 };
 
-// The scales of the rows that a lane owns where an earlier pass has found their maxima or the tensor's: read for both copies before
-// either is computed, and computed before the elements are there.
+// Scales of the rows that a lane owns, if an earlier pass collected their maxima or the tensor's. Read for both copies before either is
+// computed, and computed before the elements arrive.
 template <Coder kCoder, int kAxis>
 struct Groups {
   static constexpr int kOwn = kAxis == 0 ? 1 : 2;
   uint32_t amax[kOwn], negative[kOwn];
   float factor[kOwn];
   static __device__ __forceinline__ int first(int lane) { return kAxis == 0 ? lane & 7 : (lane >> 3) * 2; }
-  // Whether the thread writes them, of those of a tile's eight warps that own the same.
+  // Whether this thread writes them, among the tile's eight warps that own the same rows.
   static __device__ __forceinline__ bool writes(const Place& p) { return kAxis == 0 ? (p.warp & 1) == 0 : (p.warp >> 1) == 0; }
 
   __device__ __forceinline__ void read(const CopyArgs& d, const Place& p, uint32_t tensor_amax) {
@@ -51,10 +51,10 @@ struct Groups {
   }
 };
 
-// Draws of a thread's elements: along axis 0 a vector is one group, along axis 1 its elements belong to eight.
+// Draws of a thread's elements: along axis 0 a vector is one group, along axis 1 its elements belong to eight groups.
 template <int kAxis>
 struct TileDraws {
-  uint32_t v[8][4];  // two rows of them at a time along axis 0
+  uint32_t v[8][4];  // along axis 0 two rows at a time
   uint32_t constant;
   template <Coder kCoder>
   __device__ __forceinline__ uint32_t at(int vector, int i) const {
@@ -69,22 +69,22 @@ template <int kAxis>
 __device__ __forceinline__ uint32_t first_group(const CopyArgs& d, const Place& p) {
   return d.draws.first + static_cast<uint32_t>(kAxis == 0 ? p.r : p.c) * d.draws.row + static_cast<uint32_t>(kAxis == 0 ? p.c : p.r) / 8;
 }
-// The elements of a transposed copy on their way out, [vector][16 chunks of eight elements]: whole lines are stored. A chunk has kBytes, 4
-// (packed) or 8; chunks change places within a vector against bank conflicts, those of 16 bytes together.
+// Staging layout of a transposed copy, [vector][16 chunks of eight elements], so that full cache lines are stored. A chunk has kBytes, 4
+// (packed) or 8. Chunks are swizzled within a vector against bank conflicts, in units of 16 bytes.
 template <int kBytes>
 __device__ __forceinline__ int staged_chunk(int vector, int chunk) {
   const int group = vector >> 3;
   return chunk ^ (kBytes == 4 ? (group & 3) << 2 : (group & 7) << 1);
 }
-// Bytes of a chunk, 0: nothing is staged. Form::any: packed codes. Kernels that wait for arithmetic rather than for memory stage no codes:
-// the second way through shared memory costs them more than whole lines save.
+// Bytes per chunk; 0: no staging. Form::any: packed codes. Compute-bound kernels stage no codes: the second pass through smem costs more
+// than full lines save.
 constexpr int staged_bytes(Coder coder, bool stochastic, Form form) {
   if (form == Form::codes) return stochastic ? 0 : 8;
   return coder == Coder::integer ? 4 : 0;
 }
 
-// One copy of the thread's elements: scales, codes, stores. kBlock: 128, scales of `shared_amax`, or 0, those of `groups`. x: vectors along
-// C. shared_amax: of the vectors that the lane owns. elements: where those of a transposed copy are staged.
+// Writes one copy of the thread's elements: scales, codes, stores. kBlock: 128, scales from `shared_amax`, or 0, scales from `groups`. x:
+// vectors along C. shared_amax: maxima of the vectors that the lane owns. elements: staging buffer of a transposed copy.
 template <Coder kCoder, int kBlock, bool kStochastic, Form kForm, int kAxis, class T>
 __device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const uint32_t (&shared_amax)[2],
                                            const Groups<kCoder, kAxis>& groups, uint8_t* elements) {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, co
   const uint32_t group = first_group<kAxis>(d, p);
   const StepWords step = kStochastic ? step_words(d.draws) : StepWords{};
   if constexpr (kStochastic)
-    draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // in a register, where the compiler does not copy it for every use
+    draws.constant = __shfl_sync(0xFFFFFFFFu, d.draw_constant, 0);  // keep it in a register; otherwise the compiler reloads it at every use
   if constexpr (kStochastic && kAxis == 1) draw8<8>(d.draws, step, group, d.draws.row, draws.v);
   const int valid = p.c < d.C ? min(max(d.R - p.r, 0), 8) : 0;
   constexpr int kBytes = kAxis == 1 ? staged_bytes(kCoder, kStochastic, kForm) : 0;
@@ -128,15 +128,15 @@ __device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, co
       if constexpr (kStochastic && kAxis == 0) {
         if (i % 2 == 0) draw8<2>(d.draws, step, group + i * d.draws.row, d.draws.row, draws.v + i);
       }
-      // 128-blocks: the scale follows from the largest magnitude.
+      // 128-blocks need no clamp: the scale follows from the amax.
       const Codes8 q = encode8<kCoder, Step::multiply, kStochastic, kBlock != 128>(x[i], by, d.low, d.high,
                                                                                    [&](int k) { return draws.template at<kCoder>(i, k); });
-      // Values are those of the codes: their scales stay outside.
+      // Values equal the codes; the scales are applied in the GEMM.
       if (kPlain || i < valid)
         store_codes<kCoder, Place8::byte0>(out, i, d.lost, q, !kPlain && by.f != by.f, {__float_as_uint(1.0f), 0, 0});
     }
   };
-  // Where all is whole and finite, as it is nearly everywhere, nothing is asked vector by vector.
+  // Fast path without per-vector checks: all vectors valid, all scales finite.
   if constexpr (!kStochastic) {
     bool plain = valid == 8;
 #pragma unroll
@@ -146,10 +146,10 @@ __device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, co
   write.template operator()<false>();
 }
 
-// The staged elements of a transposed copy, 16 bytes a thread and step, whole lines a warp.
+// Stores the staged elements of a transposed copy, 16 bytes per thread and step, full lines per warp.
 template <int kBytes>
 __device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, const uint8_t* staged, int r0, int c0, int thread) {
-  constexpr int kPieces = kBytes, kEach = kTile / kPieces, kStep = kTileThreads / kPieces;  // pieces of a vector, elements, vectors a step
+  constexpr int kPieces = kBytes, kEach = kTile / kPieces, kStep = kTileThreads / kPieces;  // pieces per vector; elements, vectors per step
   const int c = c0 + thread % kPieces * kEach;
   if (to == nullptr || c >= d.C) return;
   int vector = thread / kPieces;
@@ -177,7 +177,7 @@ __device__ __forceinline__ void flush_elements(uint8_t* to, const CopyArgs& d, c
   }
 }
 
-// Maxima of 128-blocks: every warp leaves those of its 32 rows and 64 columns, and lanes read back those that they own.
+// Maxima of 128-blocks: every warp writes those of its 32 rows and 64 columns; lanes read back the ones they own.
 struct SharedAmax {
   uint32_t rows[2][kTile], columns[4][kTile], warps[8];
 };
@@ -210,16 +210,16 @@ __device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], i
   }
 }
 
-// Thread blocks that share a multiprocessor: as many as the registers allow without spilling.
+// Thread blocks per SM: as many as the registers allow without spilling.
 template <class T>
 constexpr int blocks_on_sm(int block, bool stochastic, Copies copies) {
   if (sizeof(T) == 4 || (stochastic && copies != Copies::row)) return 2;
   return !stochastic && (block == 0 || copies != Copies::transposed) ? 4 : 3;
 }
 
-// Quantises 128 x 128 elements: every thread loads 8 x 8 of them once and makes its part of both copies in registers. What it has
-// of a row copy it stores itself; a transposed copy goes through shared memory, so that lines are stored whole. x is aligned to 16 bytes,
-// cols, ld and the C of both copies to 8.
+// Quantises 128 x 128 elements: every thread loads its 8 x 8 elements once and computes its part of both copies in registers. It stores the
+// row copy directly; the transposed copy is staged in smem, so that full lines are stored. x is aligned to 16 bytes; cols, ld and the C of
+// both copies are multiples of 8.
 template <class T, Coder kCoder, int kBlock, bool kStochastic, Form kForm, Copies kCopies>
 __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochastic, kCopies))
     tile_kernel(const __grid_constant__ TileArgs a) {

@@ -8,8 +8,8 @@
 
 namespace halftone::device {
 
-// Eight consecutive elements in registers: what a thread loads with 16-byte accesses, encodes with one scale and stores as
-// 4, 8 or 16 bytes. bf16 stays packed, two to a word, because half of the work (amax, e2m1 codes) is done on pairs.
+// Eight consecutive elements in registers: loaded with 16-byte accesses, encoded with one scale and stored as 4, 8 or 16 bytes. bf16 stays
+// packed, two per word, because half of the work (amax, e2m1 codes) is done on pairs.
 template <class T>
 struct Vec8;
 template <>
@@ -56,7 +56,7 @@ __device__ __forceinline__ uint32_t bf16_words(float low, float high) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&v);
 }
-// Elements of fp32 as bf16 has them (QuantizeOperand::as_bf16).
+// Rounds fp32 elements to bf16 (QuantizeOperand::as_bf16).
 __device__ __forceinline__ void round_pair(float& low, float& high) {
   const uint32_t w = bf16_words(low, high);
   low = __uint_as_float(w << 16), high = __uint_as_float(w & 0xFFFF0000u);
@@ -73,7 +73,7 @@ __device__ __forceinline__ void round_elements(Vec8<float> (&x)[kVectors], bool 
   }
 }
 
-// 8 x 8 elements, rows to columns.
+// Transposes 8 x 8 elements.
 __device__ __forceinline__ void transpose(const Vec8<bf16> (&x)[8], Vec8<bf16> (&t)[8]) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
