@@ -24,7 +24,7 @@ struct Header {
 constexpr char kMagic[] = "htchoice";
 static_assert(sizeof(kMagic) == sizeof(Header::magic) + 1 && sizeof(Header) == 32);
 
-// Of the records and of the file's name, which says whose they are.
+// Covers the records and the file name, which identifies device and versions.
 uint64_t checksum(const fs::path& file, const void* records, size_t bytes) {
   return fnv1a64(file.filename().string()) ^ fnv1a64({static_cast<const char*>(records), bytes});
 }
@@ -43,7 +43,7 @@ class Descriptor {
   int fd_;
 };
 
-// All of `bytes`, or fewer where the file ends or cannot be read.
+// Reads `bytes` bytes, or fewer at end of file or on an error.
 size_t read_all(int fd, void* to, size_t bytes) {
   size_t done = 0;
   while (done < bytes) {

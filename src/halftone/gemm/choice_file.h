@@ -11,25 +11,25 @@
 
 namespace halftone::gemm {
 
-// Measured choices of products between runs. The file holds a header with a checksum and records of one size; it is never trusted: a file
-// that is cut, changed, of another model of device or of another version counts as empty and is replaced by the next add_choices().
+// Measured GEMM choices, kept between runs. The file holds a header with a checksum and fixed-size records. It is never trusted: a file
+// that is truncated, modified, or of another device model or version counts as empty; the next add_choices() replaces it.
 //
-// Folder of what outlives a run: $HALFTONE_CACHE, else $XDG_CACHE_HOME/halftone, else $HOME/.cache/halftone; empty where none is set.
+// Cache folder: $HALFTONE_CACHE, else $XDG_CACHE_HOME/halftone, else $HOME/.cache/halftone; empty if none is set.
 std::filesystem::path cache_folder(const GetVariable& get);
-// products-DEVICE-LIBRARY-HALFTONE in it, with _ in place of what is neither letter, digit nor point; empty without a folder.
+// products-DEVICE-LIBRARY-HALFTONE in `folder`; characters other than letters, digits and points become _. Empty without a folder.
 std::filesystem::path choice_file(const std::filesystem::path& folder, std::string_view device, std::string_view library,
                                   std::string_view halftone);
 
 struct LoadedChoices {
-  std::vector<ProductChoice> choices;  // the oldest first
-  std::string problem;                 // why there are none; empty where there is no file yet, too
+  std::vector<ProductChoice> choices;  // oldest first
+  std::string problem;                 // why there are none; also empty if the file does not exist yet
 };
 LoadedChoices load_choices(const std::filesystem::path& file);
 
-// At most this many stay, the newest.
+// Maximum number of stored choices; the newest are kept.
 constexpr size_t kMostChoices = 4096;
-// Adds to what the file holds now, in place of choices of the same products, and replaces it as a whole: of several processes that write
-// at once the last one's file stays. Returns why nothing was written, or nothing.
+// Merges choices into the file, replacing those of the same GEMMs, and rewrites it atomically: with concurrent writers the last one's file
+// wins. Returns why nothing was written, or an empty string.
 std::string add_choices(const std::filesystem::path& file, std::span<const ProductChoice> choices);
 
 }  // namespace halftone::gemm

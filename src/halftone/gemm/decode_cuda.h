@@ -2,5 +2,5 @@
 #include "halftone/device/launch.h"
 #include "halftone/gemm/decode.h"
 
-// gemm/decode.h on a CUDA device (halftone_cuda.so, see device/launch.h): the same numbers.
+// CUDA implementation of gemm/decode.h (halftone_cuda.so, see device/launch.h): identical results.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_decode(const halftone::gemm::DecodeCopy* what, void* stream);

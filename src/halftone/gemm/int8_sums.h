@@ -3,7 +3,7 @@
 
 namespace halftone::gemm {
 
-// The longest contraction of codes -127..127 whose sums int32 holds: 133144 * 127^2 < 2^31.
+// Longest contraction of codes -127..127 whose sums fit in int32: 133144 * 127^2 < 2^31.
 constexpr int64_t kMostInt8Products = 133144;
 
 }  // namespace halftone::gemm

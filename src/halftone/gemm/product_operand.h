@@ -5,10 +5,10 @@
 
 namespace halftone::gemm {
 
-// The quantised copy [rows, k] as the device's product reads it: the form that was asked of the quantiser (values where
-// there are any, else codes) with the factors that this form leaves out (numerics.md 7.1). Null data: no product reads it.
+// The quantised copy [rows, k] as the device GEMM reads it: the requested form (values if there are any, else codes) with the
+// factors that this form leaves out (numerics.md 7.1). Null data: no GEMM supports it.
 //   fp8, int8, int4, ternary   codes, with tensor, row, block128 or tile128 scales
-//   mxfp4                      fold_e4m3 (a factor a row) or fold_e5m2 (one factor); bf16 values: the exact fall-back
+//   mxfp4                      fold_e4m3 (one factor per row) or fold_e5m2 (one factor); bf16 values: the exact fallback
 //   mxfp8, nvfp4, amdfp4       bf16 values, with the outer scale
 inline ProductOperand product_operand(const QuantizedCopy& copy) {
   ProductOperand x;

@@ -1,5 +1,4 @@
-// The epilogue of gemm.h over a vector type V; separate multiplications and additions, so that every instruction set
-// gives the same bits.
+// The epilogue of gemm.h over a vector type V. Multiplies and adds are separate, so that every instruction set gives the same bits.
 #pragma once
 #include <type_traits>
 
@@ -15,7 +14,7 @@ void epilogue_of(const EpilogueArgs& e, int64_t first, int64_t last) {
     const auto* acc = static_cast<const float*>(e.acc) + i * e.acc_ld;
     auto* c = static_cast<C*>(e.c) + i * e.ldc;
     const auto scale = V::set(e.scale_m == nullptr ? 1.0f : e.scale_m[i]);
-    const auto value = [&](int64_t j, auto... n) {  // n: at the end of a row
+    const auto value = [&](int64_t j, auto... n) {  // n: set at the end of a row
       auto v = kInteger ? V::from_int(V::loadi(acc + j)) : V::load(acc + j);
       if (e.scale_m != nullptr) v = V::mul(v, scale);
       if (e.scale_n != nullptr) v = V::mul(v, V::load(e.scale_n + j, n...));

@@ -14,7 +14,7 @@
 namespace halftone::gemm {
 namespace {
 
-// 64-byte aligned memory of one thread; grows, never shrinks.
+// Per-thread memory, 64-byte aligned; grows, never shrinks.
 class Scratch {
  public:
   std::byte* get(int64_t bytes) {
@@ -34,8 +34,8 @@ class Scratch {
   int64_t size_ = 0;
 };
 
-// Columns and rows of C that are finished together when k takes several chunks: their sums (<= 512 KiB) and the chunk of B
-// (<= 512 KiB) stay in a core's L2. With one chunk there are no sums to keep and only B's size matters.
+// Block of C (panels, rows) that is accumulated over several chunks of k: its sums (<= 512 KiB) and the chunk of B (<= 512 KiB) stay in a
+// core's L2. With a single chunk no sums are kept, and only B's size matters.
 constexpr int64_t kManyPanels = 32, kManyRows = 256, kOneChunkBytes = int64_t{1} << 19;
 
 class Product {
@@ -73,8 +73,8 @@ class Product {
   }
 
  private:
-  // Sums of the tile at (tile_row, tile_column) of the block. With a single chunk they live for one tile only and two
-  // places take turns, because the epilogue of one tile runs during the product of the next.
+  // Sums of the tile at (tile_row, tile_column) of the block. With a single chunk they live for one tile only, in two alternating buffers,
+  // because the epilogue of one tile runs during the GEMM of the next.
   float* sums(int64_t tile_row, int64_t tile_column, int turn) const {
     const int64_t at = chunks_ > 1 ? tile_row * tiles_across_ + tile_column : turn;
     return acc_ + at * kBlockRows * tile_columns_;
@@ -139,8 +139,8 @@ class Product {
             .ldc = g_.ldc};
   }
 
-  // Rows [r, r + rows) of A, groups [first, first + groups): in place where the kernel can read it so, else copied into
-  // the thread's scratch with zeros beyond the edges.
+  // Rows [r, r + rows) of A, groups [first, first + groups): in place if the kernel can read them, else copied into the thread's scratch,
+  // zero-padded at the edges.
   AView view(int64_t r, int64_t rows, int64_t first, int64_t groups) const {
     const auto size = static_cast<int64_t>(size_of(g_.type));
     if (g_.a_panels) {
@@ -208,7 +208,7 @@ class Product {
   bool amx_;
   int64_t wide_, panels_per_tile_, stride_, groups_, chunk_, chunks_;
   Epilogue finish_;
-  // Of the running thread: a Product is copied into each.
+  // Per-thread buffers: each thread has its own copy of Product.
   std::byte *a_ = nullptr, *b_ = nullptr;
   float* acc_ = nullptr;
   int64_t tile_columns_ = 0, tiles_across_ = 0;
@@ -251,7 +251,7 @@ void run(const Gemm& g, Isa isa) {
   if (isa == Isa::ref) return ref::run(g);
   const Product product(g, kernels(isa));
   const int64_t row_blocks = ceil_div(g.m, kBlockRows), panels = ceil_div(g.n, kPanelColumns);
-  // Threads split C only, never k: rows first, then panels. Which thread computes an element cannot change it.
+  // Threads split C only, never k: rows first, then panels. The result of an element does not depend on the split.
   const bool small = g.m * g.n * std::max<int64_t>(g.k, 1) < (int64_t{1} << 18);
   const int64_t threads = small ? 1 : max_threads();
   const int64_t by_row = std::min(threads, row_blocks),

@@ -5,20 +5,20 @@
 #include "halftone/quantize/isa.h"
 #include "halftone/quantize/panels.h"
 
-// Matrix products of a linear layer on the CPU, with what follows the product fused in. The B operand is always in panels
-// (quantize/panels.h), the A operand row-major or in panels:
+// GEMMs of a linear layer on the CPU with a fused epilogue. The B operand is always in panels (quantize/panels.h), the A
+// operand row-major or in panels:
 //   forward  Y[M,N]  = X[M,K] . W[N,K]^T    a = X (or its row codes) row-major, b = pack_rows(W)
 //   dgrad    dX[M,K] = dY[M,N] . W[N,K]     a = dY row-major,                   b = pack_columns(W) or the col_panels of W
 //   wgrad    dW[N,K] = dY[M,N]^T . X[M,K]   a = panels of dY (a_panels),        b = panels of X: pack_columns, or col_panels
-// Weights are packed once per optimizer step; activations once per call, by the quantiser itself in the 8-bit schemes.
+// Weights are packed once per optimizer step, activations once per call; in the 8-bit schemes the quantiser packs them.
 namespace halftone::gemm {
 
 // C[m, n] = epilogue(sum over k of A[m, k] B[k, n]):
 //   v = fp32(sum); v *= scale_m[m]; v *= scale_n[n]; v += bias[n]; v += C[m, n] if accumulate; C = v in c_type
-// s8 sums in int32, exact for k <= 133,144; bf16 and f32 in fp32. The result of an element depends on the instruction set
-// (except s8, which is bit-identical everywhere) but never on the number of threads.
+// s8 accumulates in int32, exact for k <= 133,144; bf16 and f32 in fp32. Results depend on the instruction set (except s8,
+// which is bit-identical everywhere) but never on the number of threads.
 struct Gemm {
-  DType type = DType::bf16;  // of A and B: s8 (codes -127..127), bf16, f32
+  DType type = DType::bf16;  // dtype of A and B: s8 (codes -127..127), bf16, f32
   int64_t m = 0, n = 0, k = 0;
   const void* a = nullptr;
   int64_t lda = 0;                 // row stride in elements; unused with a_panels
@@ -33,15 +33,15 @@ struct Gemm {
   bool accumulate = false;  // C += instead of C =
 };
 
-// m, n = 0: nothing happens; k = 0: the epilogue of a zero sum. Throws Error on an impossible description.
+// m, n = 0: no-op; k = 0: epilogue of a zero sum. Throws Error on an invalid description.
 void run(const Gemm& g, Isa isa = best_isa());
 
-// Bytes of a B operand (or of an A operand with a_panels, n = m); the buffer belongs to the caller, 64-byte aligned.
+// Bytes of a B operand (or of an A operand with a_panels, n = m); the caller owns the buffer, 64-byte aligned.
 constexpr int64_t packed_bytes(DType type, int64_t k, int64_t n) { return panels_bytes(type, k, n); }
 
-// src[n, k] (row stride ld), contraction along its rows' elements: the forward weight.
+// Packs src[n, k] (row stride ld), contracted along its columns: the forward weight.
 void pack_rows(DType type, int64_t n, int64_t k, const void* src, int64_t ld, void* out);
-// src[k, n] (row stride ld), contraction along its rows: dgrad weight; X and dY for wgrad.
+// Packs src[k, n] (row stride ld), contracted along its rows: dgrad weight; X and dY for wgrad.
 void pack_columns(DType type, int64_t k, int64_t n, const void* src, int64_t ld, void* out);
 
 }  // namespace halftone::gemm

@@ -5,7 +5,7 @@
 
 namespace halftone::gemm::ref {
 
-// Element (row of k, column) of a panel matrix, widened.
+// Element (row of k, column) of a panel matrix as double.
 inline double panel_element(const void* panels, DType type, int64_t k, int64_t row, int64_t column) {
   const auto* p = static_cast<const std::byte*>(panels) + panel_offset(type, k, row, column);
   if (type == DType::s8) return static_cast<double>(*reinterpret_cast<const int8_t*>(p));
@@ -21,7 +21,7 @@ inline double a_element(const Gemm& g, int64_t i, int64_t j) {
   return static_cast<double>(static_cast<const float*>(g.a)[at]);
 }
 
-// Scalar reference of gemm::run: sums in fp64 (exact for s8), then the fp32 epilogue of gemm.h.
+// Scalar reference of gemm::run: accumulates in fp64 (exact for s8), then the fp32 epilogue of gemm.h.
 inline void run(const Gemm& g) {
   for (int64_t i = 0; i < g.m; ++i) {
     for (int64_t j = 0; j < g.n; ++j) {

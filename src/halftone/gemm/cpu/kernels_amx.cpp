@@ -25,7 +25,7 @@ void leave() { _tile_release(); }
   else                        \
     _tile_dpbf16ps(c, a, b)
 
-// Steps between a prefetch of B into L1 and its use.
+// Prefetch distance of B into L1, in steps.
 constexpr int64_t kAhead = 2;
 
 template <bool kInteger>

@@ -13,7 +13,7 @@ namespace {
 __m128i load16(const std::byte* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
 void store16(std::byte* p, __m128i v) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), v); }
 
-// One group of 16 columns: G consecutive rows of src interleaved element by element.
+// One group of 16 columns: interleaves G consecutive rows of src element by element.
 void interleave_s8(const std::byte* src, int64_t ld, std::byte* out) {
   const __m128i a = load16(src), b = load16(src + ld), c = load16(src + 2 * ld), d = load16(src + 3 * ld);
   const __m128i ab_lo = _mm_unpacklo_epi8(a, b), ab_hi = _mm_unpackhi_epi8(a, b), cd_lo = _mm_unpacklo_epi8(c, d),

@@ -1,5 +1,5 @@
-// A register-blocked product over panels: kRows rows x kPanels panels of accumulators, one broadcast unit of A against one
-// group of B per step. V names the vector type and its dot products; it is local to the including file.
+// Register-blocked GEMM over panels: kRows rows x kPanels panels of accumulators; each step multiplies one broadcast unit of A by one group
+// of B. V names the vector type and its dot products; it is local to the including file.
 #pragma once
 #include <algorithm>
 
@@ -7,7 +7,7 @@
 
 namespace halftone::gemm {
 
-// The loops over registers must be unrolled completely, or the sums live in memory.
+// Register loops must be unrolled completely; otherwise the sums are spilled to memory.
 #define HALFTONE_UNROLL _Pragma("GCC unroll 32")
 
 template <class V, class Dot, int kRows, int kPanels>
@@ -38,7 +38,7 @@ inline void register_block(const TileArgs& t, const std::byte* a, std::byte* acc
 
 template <class V, class Dot, int kPanels>
 inline void register_rows(const TileArgs& t, int64_t panel) {
-  constexpr int kRest = 16 % V::kRows;  // of a half, whose rows have one stride
+  constexpr int kRest = 16 % V::kRows;  // rows left over in a half; the rows of a half have one stride
   const std::byte* b = t.b + panel * t.panel_stride;
   for (int64_t r = 0; r<t.rows; r += r % 16 + V::kRows> 16 ? kRest : V::kRows) {
     const std::byte* a = t.a.data + r / 16 * t.a.half + r % 16 * t.a.row;
@@ -53,7 +53,7 @@ inline void register_rows(const TileArgs& t, int64_t panel) {
   }
 }
 
-// Panels outside, so that those of one register block stay in L1 while the rows pass.
+// Panels are the outer loop, so that those of one register block stay in L1 while the rows pass.
 template <class V, class Dot>
 void register_tile(const TileArgs& t) {
   int64_t p = 0;
@@ -64,15 +64,15 @@ void register_tile(const TileArgs& t) {
     for (; p < t.panels; ++p) register_rows<V, Dot, 1>(t, p);
 }
 
-// For dot products of unsigned by signed codes: 128 is added to B, hence 128 * sum(a) to every element of a row. int32
-// arithmetic wraps, so subtracting it afterwards is exact.
+// Dot products of unsigned by signed codes: 128 is added to B, which adds 128 * sum(a) to every element of a row. int32 arithmetic wraps,
+// so subtracting it afterwards is exact.
 template <class V, class Dot>
 void offset_tile(const TileArgs& t) {
   alignas(64) int32_t sums[kBlockRows] = {};
   const auto add = [](typename Dot::Acc sum, const std::byte* a) { return Dot::dot(sum, V::loadi(a), Dot::offset()); };
   for (int64_t h = 0; h * 16 < t.rows; ++h) {
     const std::byte* a = t.a.data + h * t.a.half;
-    if (t.a.row == 4) {  // panels: a lane is a row
+    if (t.a.row == 4) {  // panels: one lane per row
       for (int64_t r = 0; r < 16; r += V::kLanes) {
         auto sum = Dot::zero();
         for (int64_t g = 0; g < t.groups; ++g) sum = add(sum, a + g * t.a.group + r * 4);
@@ -103,7 +103,7 @@ void offset_tile(const TileArgs& t) {
   }
 }
 
-// What takes units of 4 bytes apart; V::split gives the two units of each lane.
+// Splits 4-byte units; V::split returns the two units of each lane.
 template <class V, class Split>
 void widen_row(const std::byte* src, int64_t units, std::byte* out) {
   constexpr int64_t kBytes = V::kLanes * 4;

@@ -1,4 +1,4 @@
-// Parts shared by the kernels of all instruction sets (each file instantiates its own copy in an unnamed namespace).
+// Shared parts of the kernels for all instruction sets (each file instantiates its own copy in an unnamed namespace).
 #pragma once
 #include "halftone/base/simd.h"
 #include "halftone/gemm/cpu/epilogue.inl.h"
@@ -44,7 +44,7 @@ struct SumInt {
 struct DotS16 : SumInt {
   static Acc dot(Acc acc, B a, B b) { return Simd::addi(acc, Simd::madd16(a, b)); }
 };
-// For products of unsigned by signed codes; a derived type has the product.
+// Base for unsigned-by-signed dot products; the derived type adds the dot product.
 struct OffsetS8 : SumInt {
   static B offset() { return Simd::seti(0x80808080u); }
   static B load_b(const std::byte* p) { return Simd::xor_(Simd::loadi(p), offset()); }
@@ -59,14 +59,14 @@ struct SplitS8 {
   static Simd::I high(Simd::I v) { return Simd::upper_s8(v); }
 };
 
-// 16 x 16 transpose of 4-byte units: rows of 64 bytes at `stride` to 16 consecutive rows of 64 bytes.
+// Transposes 16 x 16 units of 4 bytes: rows of 64 bytes at `stride` to 16 consecutive rows of 64 bytes.
 inline void transpose16(const std::byte* src, int64_t stride, std::byte* out) {
   for (int64_t i = 0; i < 16; i += Simd::kLanes) {
     for (int64_t g = 0; g < 16; g += Simd::kLanes) Simd::transpose(out + g * 64 + i * 4, 64, src + i * stride + g * 4, stride);
   }
 }
 
-// Every product over fp32 or int16, for instruction sets that have no other.
+// fp32 or int16 dot products for all types, for instruction sets without better ones.
 constexpr Kernels wide_kernels(int64_t panels) {
   return {.panels = panels,
           .amx = false,

@@ -30,7 +30,7 @@ struct Preference {
       cublasLtMatmulPreferenceSetAttribute(&opaque, what, &value, sizeof(value));
     };
     put(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, p.workspace);
-    // Partial sums of a split contraction meet in fp32, never in the type of D.
+    // Split-K partial sums are reduced in fp32, never in D's type.
     put(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, uint32_t{1} << p.align_b);
     put(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, uint32_t{1} << p.align_a);
@@ -46,7 +46,7 @@ struct Hash {
 static_assert(std::has_unique_object_representations_v<Problem>, "the hash reads the bytes");
 
 using Algorithms = std::unordered_map<Problem, cublasLtMatmulAlgo_t, Hash>;
-// What was measured apart from the library's own choice: who asks for that one wants it whatever was measured before.
+// Measured choices are kept apart from the heuristic's: a caller that asks for the heuristic gets it, whatever was measured.
 struct Cache {
   std::shared_mutex mutex;
   Algorithms measured, heuristic;
@@ -57,7 +57,7 @@ Cache& cache() {
 }
 
 using Algos = std::vector<cublasLtMatmulAlgo_t>;
-// The `count` fastest, the fastest first; of equals that which the library prefers.
+// The `count` fastest, fastest first; ties go to the one cuBLASLt prefers.
 Algos fastest_few(const Algos& algos, const std::vector<float>& ms, size_t count) {
   std::vector<size_t> order(algos.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -67,7 +67,7 @@ Algos fastest_few(const Algos& algos, const std::vector<float>& ms, size_t count
   return out;
 }
 
-// One of each in turns, as long as both last, and none twice.
+// Interleaves a and b, without duplicates.
 Algos interleaved(const Algos& a, const Algos& b) {
   Algos out;
   const auto add = [&](const cublasLtMatmulAlgo_t& algo) {
@@ -82,7 +82,7 @@ Algos interleaved(const Algos& a, const Algos& b) {
   return out;
 }
 
-// x.d: memory that may be written.
+// x.d: scratch memory, overwritten.
 cublasLtMatmulAlgo_t fastest_of(Call& call, const Pointers& x, const Algos& heuristic, cudaStream_t stream) {
   Algos algos = interleaved(heuristic, call.siblings());
   const auto time = [&](int rounds, int repeats) {
@@ -93,7 +93,7 @@ cublasLtMatmulAlgo_t fastest_of(Call& call, const Pointers& x, const Algos& heur
   constexpr size_t kFinalists = 4;
   constexpr float kBrief = 0.02f;  // milliseconds
   std::vector<float> ms = time(kRounds, kRepeats);
-  // Among many products of a few microseconds noise would choose: variants of two of them, and finals.
+  // Among many GEMMs of a few microseconds noise would decide: try variants of the best two, then a final round.
   const bool brief = ms[fastest(ms)] < kBrief;
   const Algos first = brief ? fastest_few(algos, ms, 2) : Algos{algos[fastest(ms)]};
   algos = first;
@@ -125,7 +125,7 @@ Call::Call(const Problem& p) : p_(p) {
   set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, p.b_transposed ? CUBLAS_OP_N : CUBLAS_OP_T);
   set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, p.a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (p.fast) set(desc_, CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
-  // The heuristic finds nothing for a scale mode without an address; which one makes no difference to it.
+  // The heuristic finds nothing for a scale mode without an address; any address will do.
   static const void* const kSomewhere = reinterpret_cast<const void*>(uintptr_t{1} << 30);
   if (p.b_scale >= 0) {
     set(desc_, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, p.b_scale);
@@ -154,7 +154,7 @@ std::vector<cublasLtMatmulAlgo_t> Call::heuristic(int count) const {
   Preference preference(p_);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(count));
   int returned = 0;
-  auto* self = const_cast<Call*>(this);  // the library takes descriptors by non-const handle and does not change them
+  auto* self = const_cast<Call*>(this);  // the API takes non-const handles but does not modify the descriptors
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(library, &self->desc_, &self->a_, &self->b_, &self->d_, &self->d_,
                                                                &preference.opaque, count, found.data(), &returned);
   std::vector<cublasLtMatmulAlgo_t> algos;
@@ -186,8 +186,8 @@ std::vector<cublasLtMatmulAlgo_t> Call::siblings() const {
 }
 
 std::vector<cublasLtMatmulAlgo_t> Call::variants(const cublasLtMatmulAlgo_t& algo) const {
-  // Of block-scaled products the heuristic knows one algorithm for all sizes. Short ones, whose trials cost little, try the library's
-  // unnamed options of it too: at 1024^3 one of them is 9% faster.
+  // For block-scaled GEMMs the heuristic returns one algorithm for all sizes. Short GEMMs, whose trials are cheap, also try the algorithm's
+  // custom options: at 1024^3 one of them is 9% faster.
   constexpr int64_t kShort = int64_t{1} << 33;
   constexpr int32_t kMostOptions = 8;
   int32_t options = 0;
@@ -196,7 +196,7 @@ std::vector<cublasLtMatmulAlgo_t> Call::variants(const cublasLtMatmulAlgo_t& alg
     options = std::clamp(options, 0, kMostOptions);
   }
   std::vector<cublasLtMatmulAlgo_t> out;
-  for (const uint32_t swizzle : {0u, 1u}) {  // the clusters first: of long products only the first variants are tried
+  for (const uint32_t swizzle : {0u, 1u}) {  // clusters first: long GEMMs try only the first variants
     for (const uint16_t cluster : {CUBLASLT_CLUSTER_SHAPE_1x1x1, CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1,
                                    CUBLASLT_CLUSTER_SHAPE_2x2x1, CUBLASLT_CLUSTER_SHAPE_4x1x1, CUBLASLT_CLUSTER_SHAPE_1x4x1}) {
       for (int32_t option = 0; option <= options; ++option) {
@@ -226,7 +226,7 @@ cublasStatus_t Call::run(const Pointers& x, const cublasLtMatmulAlgo_t& algo, cu
 
 namespace {
 
-// The algorithm with which matmul() does this problem; false where there is none.
+// Algorithm that matmul() uses for this problem; false if there is none.
 bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t stream, cublasLtMatmulAlgo_t& algo) {
   Cache& c = cache();
   bool measure = choice == Choice::measured;
@@ -239,7 +239,7 @@ bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t str
   };
   if (known(measure ? c.measured : c.heuristic)) return true;
   Call call(p);
-  Problem anywhere = p;  // on the devices of this model
+  Problem anywhere = p;  // valid for all devices of this model
   anywhere.device = 0;
   if (measure && recall(ProductChoice::library, anywhere, algo) && call.takes(algo)) {
     const std::unique_lock lock(c.mutex);
@@ -255,7 +255,7 @@ bool choose(const Problem& p, const Pointers& x, Choice choice, cudaStream_t str
   algo = algos[0];
   if (measure) {
     const Scratch scratch(p.m * p.ldd * (p.d_type == CUDA_R_16BF ? 2 : 4), stream);
-    if (!scratch.get()) return true;  // not now: the next call measures
+    if (!scratch.get()) return true;  // out of memory: the next call measures
     Pointers to_scratch = x;
     to_scratch.d = scratch.get();
     algo = fastest_of(call, to_scratch, algos, stream);

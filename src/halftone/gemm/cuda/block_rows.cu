@@ -20,7 +20,7 @@ __device__ void decode4(const uint8_t* codes, float (&out)[4]) {
   }
 }
 
-// One warp a column of D: a lane takes 4 of a block's 128 products, whose sum is multiplied by the block's two scales.
+// One warp per column of D: a lane computes 4 of a block's 128 products; the block sum is multiplied by the block's two scales.
 template <Numbers kA, Numbers kB, class T>
 __global__ void block_rows_kernel(BlockRows what) {
   const Product& p = what.product;

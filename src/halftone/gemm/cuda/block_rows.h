@@ -5,13 +5,13 @@
 
 namespace halftone::gemm {
 
-// The last rows of a product with scales of 128 elements, at most kBlockRows of them: cuBLASLt takes 1x128 scales of a
-// multiple of 4 rows only. Reads all of B once, so it runs at the speed of memory. No bias.
+// Last rows of a GEMM with 128-element scales, at most kBlockRows: cuBLASLt supports 1x128 scales only for row counts that are multiples of
+// 4. Memory-bound: reads all of B once. No bias.
 constexpr int kBlockRows = 3;
 struct BlockRows {
   Product product{};
-  int64_t first = 0;  // row
-  ScaleJob a, b;      // where the scales come from
+  int64_t first = 0;  // first row
+  ScaleJob a, b;      // source of the scales
 };
 cudaError_t block_rows(const BlockRows& what, cudaStream_t stream);
 

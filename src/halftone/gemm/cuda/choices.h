@@ -5,8 +5,8 @@
 
 namespace halftone::gemm {
 
-// Measured choices beyond this process: those that others made (halftone_cuda_recall_choices), and a list of those made here for others.
-// False where nobody has measured this product. What it gives is to be checked: it may come from a file.
+// Measured choices shared between processes: choices recalled from others (halftone_cuda_recall_choices), and the list of choices made
+// here. find_choice returns false if this GEMM was never measured; the result may come from a file and must be checked.
 bool find_choice(ProductChoice& owner_and_key);
 void note_choice(const ProductChoice& made);
 
@@ -20,7 +20,7 @@ ProductChoice choice_of(ProductChoice::Owner owner, const Key& key, const Value&
   std::memcpy(c.value.data(), &value, sizeof value);
   return c;
 }
-// The value that belongs to a key, unchecked; false where there is none.
+// Recalls the value of a key, unchecked; false if there is none.
 template <class Key, class Value>
 bool recall(ProductChoice::Owner owner, const Key& key, Value& value) {
   ProductChoice c = choice_of(owner, key, Value{});

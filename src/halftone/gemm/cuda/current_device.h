@@ -6,10 +6,10 @@
 
 namespace halftone::gemm {
 
-// What products want to know of the current device, asked once.
+// Properties of the current device, queried once.
 struct Device {
   int id = 0, sm_count = 0;
-  bool sm90 = false;  // wgmma and TMA as sm_90a has them
+  bool sm90 = false;  // sm_90a's wgmma and TMA
 };
 inline const char* current_device(Device& out) {
   struct Known {

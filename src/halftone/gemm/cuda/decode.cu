@@ -10,7 +10,7 @@
 namespace halftone::gemm {
 namespace {
 
-constexpr int kThreads = 256, kElements = 8;  // per thread and row; no block scale is narrower
+constexpr int kThreads = 256, kElements = 8;  // per thread and row; block scales are at least this wide
 constexpr int64_t kMostBlocks = 4096;
 
 __device__ void store_one(float v, int8_t& out) { out = static_cast<int8_t>(v); }
@@ -19,8 +19,7 @@ __device__ void store_one(float v, T& out) {
   device::from_f32(v, out);
 }
 
-// Threads of one x hold the same eight columns in every row that they decode, so that whatever follows from a column, divisions
-// above all, is done once.
+// Threads with the same x decode the same eight columns in every row, so per-column work, divisions above all, is done once.
 template <class T>
 __global__ void decode_kernel(DecodeCopy p) {
   __shared__ float values[256], scales[256];
@@ -34,7 +33,7 @@ __global__ void decode_kernel(DecodeCopy p) {
   const int64_t cols = p.cols, first = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * kElements;
   if (first >= cols) return;
   const int64_t last = first + kElements < cols ? first + kElements : cols, b = s.block > 0 ? first / s.block : 0;
-  // scale_index of row r is scale_column + (r or the row of tiles) * scale_row.
+  // The scale index of row r is scale_column + (r or the tile row) * scale_row.
   const bool tile = s.granularity == Granularity::tile;
   const int64_t scale_column = scale_index(s, cols, 0, b), scale_row = scale_index(s, cols, tile ? s.block : 1, b) - scale_column;
   const bool vector = last - first == kElements && cols % kElements == 0;
@@ -42,7 +41,7 @@ __global__ void decode_kernel(DecodeCopy p) {
     const int64_t at =
         scale_column + (tile ? static_cast<int64_t>(static_cast<uint32_t>(r) / static_cast<uint32_t>(s.block)) : r) * scale_row;
     const float byte = has_byte_scales(s.scale) ? scales[static_cast<const uint8_t*>(c.scales)[at]] : 1.0f;
-    // code_factor's own divisions are only made where it has more to multiply than a byte's value.
+    // Calls code_factor, which divides, only if there is more to multiply than a byte scale.
     const float factor = full || !has_byte_scales(s.scale) ? code_factor(c, full, cols, r, b, byte) : byte;
     const float zero = uint4 ? c.zeros[at] : -0.0f;
     T* out = static_cast<T*>(p.out) + r * cols;

@@ -6,7 +6,7 @@ namespace halftone::gemm {
 
 using device::group_of;
 
-// The factor outside of the sum of a row; `at` indexes row scales.
+// Factor applied after the sum of a row; `at` indexes row scales.
 __device__ inline float row_factor(const GroupedOperand& x, float factor, int64_t group, int64_t at) {
   if (x.outer) factor *= x.outer[group];
   if (x.scales == Scales::tensor) factor *= x.scale[group];

@@ -11,7 +11,7 @@
 namespace halftone::gemm {
 namespace {
 
-constexpr int kTile = 64, kStep = 16, kBlock = 128;  // of D a thread block, of the contraction at a time, of a scale
+constexpr int kTile = 64, kStep = 16, kBlock = 128;  // tile of D per thread block, k per step, elements per scale
 
 bool in_blocks(const GroupedOperand& x) { return x.scales == Scales::block128 || x.scales == Scales::tile128 || x.macro; }
 
@@ -31,12 +31,12 @@ __device__ Sum element_at(const GroupedOperand& x, int64_t i) {
   }
 }
 
-// One side of a tile of D: kTile rows of an operand from `row` on.
+// One side of a D tile: kTile rows of an operand from `row`.
 struct Side {
   GroupedOperand x;
-  int64_t row = 0, rows = 0;         // first of the tile, and all of this group (A in `rows`: of the buffer)
-  int64_t row_step = 0, k_step = 0;  // of data
-  int64_t first = 0;                 // element of data where the group begins
+  int64_t row = 0, rows = 0;         // first row of the tile; rows in this group (A in `rows`: in the buffer)
+  int64_t row_step = 0, k_step = 0;  // strides in data
+  int64_t first = 0;                 // element of data at which the group begins
   int64_t blocks = 0, first_scale = 0, first_macro = 0;
 };
 
@@ -50,7 +50,7 @@ __device__ Side side(const GroupedOperand& x, int64_t row, int64_t rows, int64_t
   return s;
 }
 
-// The factor of one row's block of the contraction, of scales that lie inside of the sum.
+// Scale of one row's 128-block along k, for scales applied inside the sum.
 __device__ float block_factor(const Side& s, int64_t row, int64_t block) {
   const int64_t tile = row / kBlock;
   float f = 1;
@@ -69,7 +69,7 @@ __device__ void stage(const Side& s, int64_t k, int64_t k_end, Sum (&to)[kStep][
   }
 }
 
-// Sum: int32 of s8, else fp32. A thread has 4 x 4 numbers of D, 16 apart.
+// Sum: int32 for s8, else fp32. A thread computes 4 x 4 elements of D, 16 apart.
 template <class Sum, bool kBlocks>
 __global__ void __launch_bounds__(256) portable_kernel(GroupedProduct p) {
   const bool rows = p.ragged == Ragged::rows;

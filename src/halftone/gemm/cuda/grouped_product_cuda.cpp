@@ -1,4 +1,4 @@
-// Host code of the CUDA module: which kernel does a grouped product, and with what prepared beside it.
+// Host code of the CUDA module: kernel selection and setup for grouped GEMMs.
 #include "halftone/gemm/grouped_product_cuda.h"
 
 #include "halftone/device/error_text.h"
@@ -12,7 +12,7 @@ namespace halftone::gemm {
 namespace {
 
 bool of_rows(const GroupedProduct& p) { return p.ragged == Ragged::rows; }
-// Of the matrices as a kernel sees them, the whole buffer for the ragged one.
+// Dimensions as the kernel sees them: the ragged dimension spans the full buffer.
 int64_t rows_of(const GroupedProduct& p, int which) { return which == 1 ? p.n : of_rows(p) ? p.rows : p.m; }
 int64_t contraction_of(const GroupedProduct& p) { return of_rows(p) ? p.k : p.rows; }
 int64_t row_step(const GroupedProduct& p, int which) {
@@ -55,17 +55,17 @@ const char* problem(const GroupedProduct& p) {
   return nullptr;
 }
 
-// Which of the scales of blocks that sm_90's kernels take; false: others.
+// Maps the operands' scales to a block scaling of the sm_90 kernels; false if unsupported.
 bool block_scales(const GroupedProduct& p, BlockScales& out) {
   out = BlockScales::none;
   if (!in_blocks(p.a) && !in_blocks(p.b)) return true;
-  // A macro block of a row is a factor per row and 128 elements, too.
+  // A macro block of a row is also a factor per row and 128 elements.
   const auto rows = [](const GroupedOperand& x) { return x.macro ? !x.macro_tiles : x.scales == Scales::block128; };
   out = of_rows(p) ? BlockScales::block_tile : BlockScales::block_block;
   return rows(p.a) && (of_rows(p) ? p.b.scales == Scales::tile128 || (p.b.macro && p.b.macro_tiles) : rows(p.b));
 }
 
-// The kernels that are compiled, the first that fits is taken. Those of fp8 that promote hold their sums twice, so their tiles are smaller.
+// Compiled kernels; the first match is used. fp8 kernels with promotion hold two sets of accumulators, so their tiles are smaller.
 struct TensorKernel {
   Ragged ragged;
   Numbers a, b;
@@ -110,13 +110,13 @@ constexpr TensorKernel kKernels[] = {
     kernel<kContraction, kS8, kS8, false, false, DType::f32, true, cooperative_128x256>(),
 };
 
-// What was faster on an H100 where the next kernel of the table would do, too.
+// Whether the tiling beats the next matching kernel of the table (measured on an H100).
 bool suits(GroupedTiling tiling, const GroupedProduct& p) {
   if (tiling == cooperative_128x256_pairs_along_n) return device::ceil_div(p.n, 256) % 2 == 0;
   return tiling != pingpong_128x128 || p.k <= 1024;
 }
 
-// Null: the portable kernel does it.
+// Null: use the portable kernel.
 const TensorKernel* tensor_kernel(const GroupedProduct& p, const Device& device) {
   BlockScales blocks;
   if (!device.sm90 || !block_scales(p, blocks) || contraction_of(p) == 0) return nullptr;
@@ -131,7 +131,7 @@ const TensorKernel* tensor_kernel(const GroupedProduct& p, const Device& device)
   return nullptr;
 }
 
-// Scales outside of the sum as the kernel reads them: where they lie, or multiplied together first.
+// Scales applied after the sum, as the kernel reads them: in place, or multiplied together first.
 GroupedCall::Factors plan_factors(const GroupedProduct& p, int which, float factor, FactorJob& job, Workspace& space) {
   const GroupedOperand& x = which == 0 ? p.a : p.b;
   const bool row = x.scales == Scales::row, tensor = x.scales == Scales::tensor, of_buffer = which == 0 && of_rows(p);
@@ -147,16 +147,16 @@ GroupedCall::Factors plan_factors(const GroupedProduct& p, int which, float fact
   return f;
 }
 
-// Factors of rows and 128 elements, one column of blocks after the other.
+// Factors per row and 128 elements, one column of blocks after the other.
 const float* plan_columns(const GroupedProduct& p, int which, ScaleJob& job, Workspace& space) {
   job.from = which == 0 ? p.a : p.b;
-  if (job.from.scales != Scales::block128) job.from.scales = Scales::none;  // those outside of the sum
+  if (job.from.scales != Scales::block128) job.from.scales = Scales::none;  // other scales are applied after the sum
   job.from.outer = nullptr;
   job.layout = ScaleLayout::column, job.rows = rows_of(p, which), job.blocks = device::ceil_div(contraction_of(p), 128);
   return job.to = space.take<float>(scale_count(job));
 }
 
-// Factors of B's tiles of macro blocks, all groups'.
+// Factors of B's macro tiles, for all groups.
 const float* plan_tiles(const GroupedProduct& p, ScaleJob& job, int64_t of_group, Workspace& space) {
   job.from = ProductOperand{};
   job.from.macro = p.b.macro;
@@ -167,7 +167,7 @@ const float* plan_tiles(const GroupedProduct& p, ScaleJob& job, int64_t of_group
 struct Plan {
   GroupedCall call;
   GroupedPrepare before;
-  ScaleJob scales[2];  // inside of the sum
+  ScaleJob scales[2];  // applied inside the sum
 };
 Plan make_plan(const GroupedProduct& p, BlockScales blocks, Workspace& space) {
   Plan plan;
@@ -216,7 +216,7 @@ const char* run(const GroupedProduct& p, cudaStream_t stream) {
 
 const char* halftone_cuda_grouped_product(const halftone::gemm::GroupedProduct* what, void* stream) {
   const char* message = halftone::gemm::run(*what, static_cast<cudaStream_t>(stream));
-  if (message != nullptr) cudaGetLastError();  // of a launch inside CUTLASS (error_text.h)
+  if (message != nullptr) cudaGetLastError();  // clears errors of launches inside CUTLASS (error_text.h)
   return message;
 }
 

@@ -1,4 +1,4 @@
-// Host code of the CUDA module: which library or kernel does a product, and with what prepared beside it.
+// Host code of the CUDA module: library or kernel selection and setup for GEMMs.
 #include "halftone/gemm/product_cuda.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace halftone::gemm {
 namespace {
 
 using device::ceil_div;
-constexpr int64_t kLibraryWorkspace = int64_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr int64_t kLibraryWorkspace = int64_t{32} << 20;  // NVIDIA's recommendation for Hopper
 
 bool one_factor(const ProductOperand& x) { return !x.macro && (x.scales == Scales::none || x.scales == Scales::tensor); }
 bool is_one(const ProductOperand& x) { return one_factor(x) && x.scales == Scales::none && !x.outer; }
@@ -60,23 +60,23 @@ const char* problem(const Product& p) {
   return nullptr;
 }
 
-// How one product is done: everything but the addresses that only a launch needs.
+// Execution plan of one GEMM: everything but the addresses that only a launch needs.
 struct Plan {
-  // in_two: the sums in memory, what follows them in a second kernel
+  // in_two: GEMM writes raw sums, a second kernel applies the epilogue
   enum class Way { library, scaled, in_two } way = Way::library;
-  ScaleJob jobs[2];               // of A and B
+  ScaleJob jobs[2];               // for A and B
   int32_t mode[2] = {-1, -1};     // cublasLtMatmulMatrixScale_t
-  const float* scale[2] = {};     // what the product reads
+  const float* scale[2] = {};     // scales that the GEMM reads
   bool vector[2] = {};            // scaled: [rows], else one factor
   float* alpha_beta = nullptr;    // {alpha, beta} on the device
-  bool factors_in_alpha = false;  // ... with the operands' single factors
+  bool factors_in_alpha = false;  // ... including the operands' scalar factors
   const void* bias = nullptr;
   DType bias_type = DType::bf16;
   void* converted_bias = nullptr;
-  bool bias_first = false;  // D takes the bias before the product, which then accumulates
+  bool bias_first = false;  // the bias is added to D first, and the GEMM accumulates
   void* sum = nullptr;      // in_two: int32 or fp32 [m, n]
-  bf16* decoded[2] = {};    // in_two: the values of e5m2 codes
-  float alpha = 1;          // what is left of alpha for the library
+  bf16* decoded[2] = {};    // in_two: e5m2 codes decoded to bf16
+  float alpha = 1;          // remaining alpha for the library
 };
 
 ScaleJob job(const Product& p, int which, ScaleLayout layout) {
@@ -94,7 +94,7 @@ void plan_job(Plan& plan, int which, ScaleJob j, Workspace& space) {
   plan.scale[which] = j.to;
 }
 
-// Row scales, or one factor a row where the operand has fewer: [rows] as the product reads them.
+// Row scales, or a broadcast factor per row: [rows] as the GEMM reads them.
 void plan_rows(Plan& plan, const Product& p, int which, float factor, bool vector_only, Workspace& space) {
   const ProductOperand& x = which == 0 ? p.a : p.b;
   const bool direct = !x.outer && factor == 1 && (x.scales == Scales::row || !vector_only);
@@ -108,7 +108,7 @@ void plan_rows(Plan& plan, const Product& p, int which, float factor, bool vecto
   plan_job(plan, which, j, space);
 }
 
-// Both scales beside the sums: one kernel of ours, or two steps.
+// Both scales after the sum: one fused kernel of ours, or two steps.
 void plan_beside(Plan& plan, const Product& p, bool fused, Workspace& space) {
   plan.way = fused ? Plan::Way::scaled : Plan::Way::in_two;
   plan_rows(plan, p, 0, p.alpha, !fused, space);
@@ -122,14 +122,14 @@ void plan_beside(Plan& plan, const Product& p, bool fused, Workspace& space) {
 
 void plan_fp8(Plan& plan, const Product& p, Workspace& space) {
   if (in_blocks(p.a) || in_blocks(p.b)) {
-    // A macro block or a row of another granularity becomes a factor per row and 128 elements. Two operands of tiles too:
-    // cuBLASLt takes one of them.
+    // A macro block or a row of another granularity becomes a factor per row and 128 elements. So does one of two tile-scaled operands:
+    // cuBLASLt supports only one.
     for (int which = 0; which < 2; ++which) {
       const ProductOperand &x = which == 0 ? p.a : p.b, &other = which == 0 ? p.b : p.a;
       const bool tile = x.scales == Scales::tile128 && !(which == 0 && other.scales == Scales::tile128);
       plan.mode[which] = tile ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
       ScaleJob j = job(p, which, tile ? ScaleLayout::row_of_4 : ScaleLayout::column);
-      if (!tile) j.rows = j.rows / 4 * 4;  // block_product does the others
+      if (!tile) j.rows = j.rows / 4 * 4;  // block_product computes the remaining rows
       plan_job(plan, which, j, space);
     }
     return;
@@ -157,7 +157,7 @@ void plan_bias(Plan& plan, const Product& p, Workspace& space) {
   if (!p.bias) return;
   plan.bias = p.bias, plan.bias_type = p.bias_type;
   if (plan.way == Plan::Way::in_two) return;
-  // cuBLASLt adds no bias to block-scaled products, and to other fp8 products with fp32 outputs one of bf16 only.
+  // cuBLASLt adds no bias to block-scaled GEMMs; for other fp8 GEMMs with fp32 output it adds a bf16 bias only.
   plan.bias_first = plan.way == Plan::Way::library && is_fp8(p.a.numbers) && (in_blocks(p.a) || in_blocks(p.b) || p.d_type == DType::f32);
   if (plan.bias_first) return;
   const DType wanted = plan.way == Plan::Way::scaled ? DType::f32 : p.d_type;
@@ -166,7 +166,7 @@ void plan_bias(Plan& plan, const Product& p, Workspace& space) {
   plan.bias = plan.converted_bias, plan.bias_type = wanted;
 }
 
-// For transposed operands with rows that are not 16-byte aligned cuBLASLt adds a bias to a product that it has rounded to bf16.
+// For transposed operands with rows not aligned to 16 bytes, cuBLASLt rounds the result to bf16 before it adds the bias.
 bool rounded_before_bias(const Product& p) {
   const auto odd = [](const ProductOperand& x, int64_t rows, int64_t k) { return x.transposed && row_step(x, rows, k) * 2 % 16 != 0; };
   return p.a.numbers == Numbers::bf16 && p.d_type == DType::bf16 && p.bias && (odd(p.a, p.m, p.k) || odd(p.b, p.n, p.k));
@@ -183,7 +183,7 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
     if (p.d_type == DType::s32) return plan;
     plan_beside(plan, p, fused, space);
   } else if (a == Numbers::e5m2 && b == Numbers::e5m2 && !in_blocks(p.a) && !in_blocks(p.b)) {
-    plan_beside(plan, p, false, space);  // cuBLASLt multiplies no two e5m2 operands: as bf16
+    plan_beside(plan, p, false, space);  // cuBLASLt does not support e5m2 x e5m2: use bf16
   } else if (is_fp8(a)) {
     plan_fp8(plan, p, space);
   } else if (!factors) {
@@ -194,8 +194,7 @@ Plan make_plan(const Product& p, bool sm90, Workspace& space) {
   } else {
     plan.factors_in_alpha = !is_one(p.a) || !is_one(p.b);
   }
-  // With alpha = beta = 1 known beforehand cuBLASLt adds a bf16 D to a product that it has rounded; read from the device, it
-  // adds in fp32.
+  // With host-side alpha = beta = 1 cuBLASLt rounds the result before it adds a bf16 D; with alpha and beta on the device it adds in fp32.
   const bool rounds_twice = plan.way == Plan::Way::library && p.accumulate && p.d_type == DType::bf16 && !in_blocks(p.a) && !in_blocks(p.b);
   if (plan.factors_in_alpha || rounds_twice) plan.alpha_beta = space.take<float>(2);
   plan_bias(plan, p, space);
@@ -219,7 +218,7 @@ int32_t library_type(Numbers t) {
 }
 int32_t library_type(DType t) { return t == DType::f32 ? CUDA_R_32F : t == DType::bf16 ? CUDA_R_16BF : CUDA_R_32I; }
 
-// log2 of what the address and the distance of rows are multiples of, at most 256 bytes.
+// log2 of the common alignment of address and row stride, at most 256 bytes.
 uint8_t alignment(const void* at, int64_t row_bytes) {
   const auto bits = static_cast<uint64_t>(reinterpret_cast<uintptr_t>(at)) | static_cast<uint64_t>(row_bytes) | 256;
   return static_cast<uint8_t>(std::countr_zero(bits));
@@ -276,7 +275,7 @@ const char* prepare(const Product& p, const Plan& plan, cudaStream_t stream) {
   return nullptr;
 }
 
-// 1x128 scales of A run along its rows, whose number cuBLASLt takes in multiples of 4: the last ones on our own.
+// 1x128 scales of A are laid out along its rows, and cuBLASLt requires a multiple of 4 rows: block_rows computes the last rows.
 const char* block_product(const Product& p, const Plan& plan, const Device& device, Workspace& space, lt::Choice choice,
                           cudaStream_t stream) {
   const bool column_a = plan.mode[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
@@ -303,7 +302,7 @@ const char* in_two(const Product& p, const Plan& plan, const Device& device, Wor
   for (int which = 0; which < 2; ++which) {
     ProductOperand& x = which == 0 ? sums.a : sums.b;
     if (!plan.decoded[which]) continue;
-    // Up to the last row's end: what lies beyond it is not the operand's.
+    // Only up to the end of the last row: memory beyond it does not belong to the operand.
     HALFTONE_TRY(decode_e5m2(x.data, ((which == 0 ? p.m : p.n) - 1) * row_step(x, 0, p.k) + p.k, plan.decoded[which], stream));
     x.numbers = Numbers::bf16, x.data = plan.decoded[which];
   }
@@ -341,7 +340,7 @@ const char* run(const Product& p, cudaStream_t stream) {
 
 const char* halftone_cuda_product(const halftone::gemm::Product* what, void* stream) {
   const char* message = halftone::gemm::run(*what, static_cast<cudaStream_t>(stream));
-  if (message != nullptr) cudaGetLastError();  // of a launch in one of the libraries (error_text.h)
+  if (message != nullptr) cudaGetLastError();  // clears errors of launches inside the libraries (error_text.h)
   return message;
 }
 

@@ -8,7 +8,7 @@ __device__ inline float macro_factor(uint8_t byte) {
   return __fdiv_rn(1.0f, __uint_as_float((static_cast<uint32_t>(byte) << 15) + 0x3F800000u));
 }
 
-// The factor of one row's block of 128 of k.
+// Scale of one row's 128-block along k.
 __device__ inline float scale_at(const ScaleJob& job, int64_t row, int64_t block) {
   const ProductOperand& x = job.from;
   float s = job.factor;

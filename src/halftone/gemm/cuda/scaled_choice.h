@@ -3,8 +3,8 @@
 
 namespace halftone::gemm {
 
-// Does the product with the kernel and the order of tiles that fit its shape: by a model of the waves of tiles, or measured
-// once per shape (`measure`, see product.h). Null, or why nothing was queued.
+// Runs the GEMM with the kernel and tile order that suit its shape: chosen by a wave-quantisation model, or measured once per shape
+// (`measure`, see product.h). Returns null, or why nothing was enqueued.
 const char* scaled(const Product& p, const ScaledCall& call, bool measure);
 
 }  // namespace halftone::gemm

@@ -18,8 +18,8 @@ using Launch = const char* (*)(const ScaledCall&);
 struct Kernel {
   Launch launch;
   int m, n;           // tile
-  double efficiency;  // of the tensor cores while the tile's products run, relative to the best tiling
-  int overhead;       // of a tile's epilogue that nothing hides, in elements of k
+  double efficiency;  // tensor-core efficiency in the main loop, relative to the best tiling
+  int overhead;       // exposed epilogue of a tile, in elements of k
 };
 
 constexpr double kPingpong = 0.95, kNarrow = 0.62;
@@ -52,14 +52,14 @@ std::span<const Kernel> kernels(const Product& p) {
 }
 
 int64_t tiles(const Kernel& k, const ScaledCall& c) { return ((int64_t{c.m} + k.m - 1) / k.m) * ((int64_t{c.n} + k.n - 1) / k.n); }
-// Proportional to the time: whole waves of tiles over the multiprocessors.
+// Relative time: full waves of tiles over the SMs.
 double cost(const Kernel& k, const ScaledCall& c) {
   const int64_t waves = (tiles(k, c) + c.sm_count - 1) / c.sm_count;
   return static_cast<double>(waves) * k.m * k.n * (c.k / k.efficiency + k.overhead);
 }
 
 struct Choice {
-  int kernel;  // of the list
+  int kernel;  // index in the list
   Launch launch;
   ScaledCall::Raster raster;
   int swizzle;
@@ -69,7 +69,7 @@ const char* launch(const Choice& choice, ScaledCall call) {
   return choice.launch(call);
 }
 
-// The model's choice first.
+// The model's choice comes first.
 std::vector<Choice> candidates(std::span<const Kernel> list, const ScaledCall& call) {
   using Raster = ScaledCall::Raster;
   std::vector<int> order(list.size());
@@ -89,7 +89,7 @@ std::vector<Choice> candidates(std::span<const Kernel> list, const ScaledCall& c
   return out;
 }
 
-// What decides between processes, and what was decided.
+// Key and value of a choice shared between processes.
 struct Asked {
   int32_t m, n, k, numbers, d_type, accumulate, fast;
 };
@@ -100,7 +100,7 @@ Answer answer_of(const Choice& c, std::span<const Kernel> list) {
   const Kernel& k = list[static_cast<size_t>(c.kernel)];
   return {c.kernel, k.m, k.n, static_cast<int32_t>(c.raster), c.swizzle};
 }
-// The choice that the answer stands for; false where there is no such kernel or order.
+// Decodes an answer; false if the kernel or tile order does not exist.
 bool choice_from(const Answer& a, std::span<const Kernel> list, Choice& out) {
   if (a.kernel < 0 || a.kernel >= static_cast<int>(list.size())) return false;
   const Kernel& k = list[static_cast<size_t>(a.kernel)];
@@ -117,7 +117,7 @@ std::map<Key, Choice> measured;
 
 const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
   const auto list = kernels(p);
-  if (list.empty()) return "product: no kernel for these numbers";  // make_plan sends no such product here
+  if (list.empty()) return "product: no kernel for these numbers";  // unreachable: make_plan sends no such GEMM here
   if (!measure) {
     const Kernel& best =
         *std::min_element(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });

@@ -18,8 +18,8 @@ struct Jobs {
   ScaleJob job[2];
 };
 
-// blockIdx.z: operand. vector and row_of_4: one thread a number. column: through shared memory, since the source runs along
-// the blocks of a row and the target along the rows.
+// blockIdx.z: operand. vector and row_of_4: one thread per number. column: through smem, since the source runs along the blocks of a row
+// and the target along the rows.
 __global__ void arrange_kernel(Jobs jobs) {
   const ScaleJob& job = jobs.job[blockIdx.z];
   if (!job.to) return;

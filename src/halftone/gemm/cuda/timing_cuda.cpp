@@ -8,13 +8,13 @@ namespace halftone::gemm {
 namespace {
 
 constexpr float kShort = 0.1f;     // milliseconds
-constexpr float kTogether = 0.3f;  // milliseconds of short runs that are timed at once
-// Of long runs:
-constexpr size_t kMostLong = 8;  // the first of them are tried,
-constexpr size_t kFewest = 4;    // no more than these once they have taken kMilliseconds,
+constexpr float kTogether = 0.3f;  // milliseconds of short runs timed in one batch
+// Long runs:
+constexpr size_t kMostLong = 8;  // try at most this many candidates,
+constexpr size_t kFewest = 4;    // only this many once they have taken kMilliseconds,
 constexpr float kMilliseconds = 60;
-constexpr size_t kTimesLong = 3;  // and timed so often.
-constexpr float kBehind = 1.1f;   // who takes so many times the fastest is out
+constexpr size_t kTimesLong = 3;  // and time each this often.
+constexpr float kBehind = 1.1f;   // a candidate slower than the fastest by this factor is dropped
 
 class Stopwatch {
  public:
@@ -29,7 +29,7 @@ class Stopwatch {
   Stopwatch(const Stopwatch&) = delete;
   Stopwatch& operator=(const Stopwatch&) = delete;
 
-  // Milliseconds of one of `repeats` runs; negative where the device reports a failure.
+  // Milliseconds per run over `repeats` runs; negative if the device reports a failure.
   float time(const std::function<bool()>& run, int repeats) {
     if (repeats > 1) spin(15 * repeats + 20, stream_);
     cudaEventRecord(begin_, stream_);
@@ -49,7 +49,7 @@ class Stopwatch {
 
 std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>& run, int rounds, cudaStream_t stream, int repeats) {
   struct Candidate {
-    int runs = 0;  // at once; 0: it does not run, or is out
+    int runs = 0;  // per batch; 0: it does not run, or is dropped
     std::vector<float> times;
     float median() const {
       if (times.empty()) return std::numeric_limits<float>::infinity();
@@ -81,7 +81,7 @@ std::vector<float> time_in_turns(size_t count, const std::function<bool(size_t)>
       if (ms >= 0) c.times.push_back(ms);
     }
   }
-  cudaGetLastError();  // of candidates that cannot be launched
+  cudaGetLastError();  // clears errors of candidates that cannot be launched
   std::vector<float> out;
   for (const Candidate& c : all) out.push_back(c.median());
   return out;

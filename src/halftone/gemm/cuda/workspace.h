@@ -7,7 +7,7 @@
 
 namespace halftone::gemm {
 
-// Hands out the caller's workspace. Without memory (address null) it only counts.
+// Bump allocator over the caller's workspace. With a null address it only counts.
 class Workspace {
  public:
   Workspace(void* at, int64_t bytes) : at_(static_cast<std::byte*>(at)), bytes_(bytes) {}
@@ -33,7 +33,7 @@ constexpr bool is_8bit(Numbers t) { return is_fp8(t) || t == Numbers::s8; }
 inline int64_t bytes_of(Numbers t) { return is_8bit(t) ? 1 : t == Numbers::bf16 ? 2 : 4; }
 inline bool in_blocks(const ProductOperand& x) { return x.scales == Scales::block128 || x.scales == Scales::tile128 || x.macro; }
 
-// Whether address and distance of rows are multiples of 16 bytes, as the TMA unit of sm_90 wants them.
+// Whether address and row stride are multiples of 16 bytes, as sm_90's TMA requires.
 inline bool aligned16(const void* at, int64_t row_bytes) { return reinterpret_cast<uintptr_t>(at) % 16 == 0 && row_bytes % 16 == 0; }
 
 }  // namespace halftone::gemm

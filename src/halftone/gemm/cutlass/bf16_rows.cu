@@ -2,7 +2,7 @@
 
 namespace halftone::gemm {
 
-// bf16 with scales per row or column, which cuBLASLt lacks: int8_weight's forward product on codes as bf16.
+// bf16 with row or column scales, which cuBLASLt lacks: forward GEMM of int8_weight, codes as bf16.
 template const char* scaled_product<Numbers::bf16, Numbers::bf16, DType::bf16, false, Tiling::cooperative_128x256>(
     const ScaledCall&);
 template const char* scaled_product<Numbers::bf16, Numbers::bf16, DType::f32, false, Tiling::cooperative_128x256>(const ScaledCall&);

@@ -2,19 +2,19 @@
 #include "halftone/base/row_groups.h"
 #include "halftone/gemm/cutlass/grouped.h"
 #include "halftone/gemm/cutlass/scaled.cuh"
-// after the parts that it needs
+// after its dependencies
 #include "cutlass/gemm/collective/sm90_mma_tma_gmma_ss_warpspecialized_fp8_blockwise_scaling.hpp"
 
 namespace halftone::gemm {
 
-// CUTLASS' kernels of one matrix, made to walk groups by the scheduler alone. Groups begin at multiples of a tile, so the whole buffer is
-// one TMA descriptor, and no descriptor is written on the device as in the pointer-array kernels: the batch index L is the group,
-//   rows         A and D lie under a stride of 0 along L: a tile's row says which group's B it takes
-//   contraction  A and B lie under a stride of 0 along L: a tile's group says which part of k it takes.
+// CUTLASS's single-matrix kernels with a scheduler that walks the groups. Groups begin at multiples of a tile, so the full buffer has one
+// TMA descriptor; unlike the pointer-array kernels, none is written on the device. The batch index L is the group:
+//   rows         A and D have stride 0 along L: the row of a tile selects the group's B
+//   contraction  A and B have stride 0 along L: the group of a tile selects its range of k.
 struct GroupTables {
   const int32_t *offsets = nullptr, *ends = nullptr, *order = nullptr;  // as in GroupedCall
   int groups = 0;
-  int down = 0, across = 0;  // tiles of D, in clusters, along m and n (contraction: of one group)
+  int down = 0, across = 0;  // tiles of D, in clusters, along m and n (contraction: per group)
 };
 
 template <Ragged kRagged, class Tile, class Cluster>
@@ -67,7 +67,7 @@ class GroupScheduler : public cutlass::gemm::kernel::detail::PersistentTileSched
       const int begin = p_.offsets[w.L_idx];
       w.k_first = begin / kK;
       w.k_count = (p_.ends[w.L_idx] - begin + kK - 1) / kK;
-      w.is_valid_tile = w.k_count > 0;  // those behind it are no longer
+      w.is_valid_tile = w.k_count > 0;  // groups are sorted by length: the following ones are empty as well
     }
     return w;
   }
@@ -124,7 +124,7 @@ struct GroupedKernel {
   using StrideB = Stride<kTransposedB, cute::conditional_t<of_rows, int64_t, Zero>>;
   using StrideD = Stride<false, cute::conditional_t<of_rows, Zero, int64_t>>;
 
-  // Block scales as in GroupedCall: a factor a row, or one of 128 rows.
+  // Block scales as in GroupedCall: one factor per row, or per 128 rows.
   static constexpr bool in_blocks = kBlocks != BlockScales::none;
   template <int kRows, class Strides>
   using BlockLayout = cute::Layout<cute::Shape<cute::Shape<cute::Int<kRows>, int>, cute::Shape<cute::Int<128>, int>, int>, Strides>;
@@ -157,7 +157,7 @@ struct GroupedKernel {
   using EpilogueSchedule =
       cute::conditional_t<T::pingpong, cutlass::epilogue::TmaWarpSpecialized, cutlass::epilogue::TmaWarpSpecializedCooperative>;
   static_assert(of_rows || !T::pingpong, "the pingpong kernel has one length of k");
-  // Without FastAccum an fp8 kernel adds the tensor cores' sums up in fp32 every 128 elements.
+  // Without FastAccum fp8 kernels promote the tensor cores' sums to fp32 every 128 elements.
   using Cooperative =
       cute::conditional_t<in_blocks, cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8Blockwise,
                           cute::conditional_t<is_fp8 && kFast, cutlass::gemm::KernelTmaWarpSpecializedCooperativeFP8FastAccum,

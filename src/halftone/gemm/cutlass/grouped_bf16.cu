@@ -2,7 +2,7 @@
 
 namespace halftone::gemm {
 
-// bf16 to bf16: forward products, and those with W as it is stored.
+// bf16 to bf16: forward, and GEMMs with W as stored.
 template const char* grouped_product<Ragged::rows, Numbers::bf16, Numbers::bf16, false, false, DType::bf16, false, false, BlockScales::none,
                                      GroupedTiling::cooperative_128x256>(const GroupedCall&);
 template const char* grouped_product<Ragged::rows, Numbers::bf16, Numbers::bf16, false, false, DType::bf16, false, false, BlockScales::none,

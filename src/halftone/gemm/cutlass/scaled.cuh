@@ -25,7 +25,7 @@ struct Tile {
   using Cluster = cute::Shape<cute::Int<kClusterM>, cute::Int<kClusterN>, cute::_1>;
   static constexpr bool pingpong = kPingpong;
 };
-// The clusters are those that were fastest on an H200.
+// Clusters measured to be the fastest on an H200.
 template <Tiling kTiling>
 struct TileOf;
 template <>

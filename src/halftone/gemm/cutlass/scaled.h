@@ -7,9 +7,9 @@
 
 namespace halftone::gemm {
 
-// D[m, n] (+)= ((sum_k A[m, k] B[n, k]) * scale_m[m]) * scale_n[n] + bias[n]: sm_90's tensor cores with both scales, the
-// bias and the accumulation in the epilogue. Each operation is rounded on its own and in this order, so an INT8 product
-// equals the one on the CPU (gemm/cpu/gemm.h) bit for bit.
+// D[m, n] (+)= ((sum_k A[m, k] B[n, k]) * scale_m[m]) * scale_n[n] + bias[n]: sm_90 tensor cores with both scales, the bias and the
+// accumulation in the epilogue. Each operation is rounded separately in this order, so int8 GEMMs equal the CPU's (gemm/cpu/gemm.h) bit for
+// bit.
 struct ScaledCall {
   int m = 0, n = 0, k = 0;                             // at least 1; k and n multiples of 16
   const void *a = nullptr, *b = nullptr;               // [m, k], [n, k], contiguous along k
@@ -20,18 +20,18 @@ struct ScaledCall {
   bool vector_m = true, vector_n = true;               // [m], [n]; false: one factor
   const float* bias = nullptr;                         // [n] or null
   int sm_count = 0;
-  // The order in which tiles are handed out: along m or n first (automatic: CUTLASS' own choice), in bands of `swizzle` tiles.
+  // Tile order: along m or n first (automatic: CUTLASS's choice), in bands of `swizzle` tiles.
   enum class Raster { automatic, along_m, along_n };
   Raster raster = Raster::automatic;
   int swizzle = 1;
   cudaStream_t stream = nullptr;
 };
 
-// Tile of a thread block (m x n, 128 of k at a time), how its two groups of warps share the work, and the cluster of thread
-// blocks that share loads: pingpong computes two tiles in turns, so that one's epilogue hides behind the other's products.
+// Thread block tile (m x n, 128 of k per stage), schedule of the two consumer warp groups, and the cluster that shares loads. Pingpong
+// alternates between two tiles, so that one's epilogue overlaps the other's main loop.
 enum class Tiling { pingpong_128x128, pingpong_64x256, pingpong_64x128, cooperative_128x256 };
 
-// Instantiated in cutlass/*.cu for what product_cuda.cpp lists. Null, or why nothing was queued.
+// Instantiated in cutlass/*.cu for the combinations listed in product_cuda.cpp. Returns null, or why nothing was enqueued.
 template <Numbers kA, Numbers kB, DType kD, bool kAccumulate, Tiling kTiling>
 const char* scaled_product(const ScaledCall& call);
 
