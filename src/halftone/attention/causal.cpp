@@ -38,7 +38,7 @@ void check_common(AttentionShape& s, DType dtype, float scale) {
   check(scale > 0 && scale < std::numeric_limits<float>::infinity(), "attention: expected a positive finite scale, found {}", scale);
 }
 
-// The byte permutes of operand_bf16.h: every processor with these two has them but Cooper Lake.
+// Byte permutes of operand_bf16.h: available on every CPU with AMX or VNNI + BF16 except Cooper Lake.
 bool has_vbmi() { return __builtin_cpu_supports("avx512vbmi"); }
 bool bf16_on_amx(DType t) { return t == DType::bf16 && cpu_features().amx && has_vbmi(); }
 bool bf16_on_vnni(DType t) { return t == DType::bf16 && cpu_features().vnni && has_vbmi(); }
@@ -56,7 +56,7 @@ const Implementation& fastest(DType dtype) {
   for (const Implementation& i : kImplementations) {
     if (i.usable(dtype)) return i;
   }
-  fail("attention: no implementation");  // v3 always is
+  fail("attention: no implementation");  // unreachable: v3 is always usable
 }
 
 bool nothing(const AttentionShape& s) { return s.batch == 0 || s.q_len == 0; }

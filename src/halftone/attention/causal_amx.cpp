@@ -12,7 +12,7 @@ struct alignas(64) TileShapes {
 };
 constexpr TileShapes kTileShapes;
 
-// bf16 on AMX tiles: C is made in blocks of 32 x 32 (tiles 0 to 3) from two tiles of A (4, 5) and two of B (6, 7).
+// bf16 on AMX tiles: C in blocks of 32 x 32 (tiles 0 to 3) from two tiles of A (4, 5) and two of B (6, 7).
 struct Amx : Bf16Operand {
   static void begin() { _tile_loadconfig(&kTileShapes); }
   static void end() { _tile_release(); }

@@ -4,20 +4,20 @@
 namespace halftone::attention {
 namespace {
 
-// The gradient for one key/value head. With P = exp(scale S - lse) and dS = P o (dP - delta), delta = rowsum(dO o O):
+// Gradient of one key/value head. With P = exp(scale S - lse) and dS = P o (dP - delta), delta = rowsum(dO o O):
 //   S^T = K Q^T    dP^T = V dO^T    dV += P^T dO    dK += scale dS^T Q    dQ^T += scale K^T dS^T
-// lse and delta enter as the starting values of the first two products; the scale is applied once at the end.
-// The tiles are small and their operands many, so what counts is traffic between the first two caches. A strip of keys
-// with its sums dK and dV stays in the first one while groups of kAlign queries pass by: for each, four forms of its Q and dO
-// rows, and its sum dQ, packed one after the other for a long block of queries that stays in the second cache.
-// Everything is added up in a fixed order, in fp32.
+// lse and delta are the initial accumulator values of the first two GEMMs; the scale is applied once at the end.
+// The tiles are small and their operands many, so traffic between L1 and L2 is the bottleneck. A strip of keys with its
+// accumulators dK and dV stays in L1 while groups of kAlign queries pass: four forms of their Q and dO rows, and their
+// accumulator dQ. These are packed consecutively for a long block of queries that stays in L2.
+// All sums are in fp32, in a fixed order.
 template <class P, class In>
 class BackwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
-  static constexpr int kSub = 32;       // keys of a product of probabilities
-  static constexpr int kAheadRows = 8;  // fetched per strip
+  static constexpr int kSub = 32;       // keys per GEMM of probabilities
+  static constexpr int kAheadRows = 8;  // rows fetched per strip
 
   explicit BackwardBlocks(const AttentionBackward& p)
       : p_(p),
@@ -32,7 +32,7 @@ class BackwardBlocks {
     place(arena);
   }
 
-  // Operands of about half a megabyte.
+  // Block size for about half a megabyte of operands.
   static int block_queries(const AttentionShape& s) {
     const int64_t most = larger<int64_t, int64_t>(
         P::kAlign, smaller<int64_t, int64_t>(kMaxQueries, 16384 / larger(s.head_dim, s.v_dim) / P::kAlign * P::kAlign));
@@ -82,7 +82,7 @@ class BackwardBlocks {
     }
   }
 
-  // The block of queries after this one, of the next head where this one ends, and where this block's gradient goes.
+  // Prefetches the next block of queries (of the next head after this one's last block) and the destination of this block's gradient.
   void fetch_ahead(Ahead& ahead, int64_t b, int64_t h, int64_t q, int64_t end) const {
     const AttentionShape& shape = p_.shape;
     ahead.add(at<In>(p_.dq, p_.dq_layout, b, q - queries_, h), p_.dq_layout.row,
@@ -127,10 +127,10 @@ class BackwardBlocks {
     }
   }
 
-  // A strip of keys and the group of queries at column c.
+  // One strip of keys and the group of queries at column c.
   void tile(const Visible<P>& visible, int64_t key, int c, const uint32_t* q_pairs, const uint32_t* d_out_pairs) {
     const int group = c / P::kAlign;
-    int begin = keys_, end = 0;  // of the keys that are seen, in units of kSub
+    int begin = keys_, end = 0;  // range of visible keys, in units of kSub
     for (int sub = 0; sub < keys_; sub += kSub) {
       if (!visible.any(group, key + sub, kSub)) continue;
       begin = smaller(begin, sub), end = sub + kSub;
@@ -155,13 +155,13 @@ class BackwardBlocks {
         sum = P::fma(P::load_operand(work_ + i * v_width_ + d), P::load_operand(d_out_ + i * v_width_ + d), sum);
       }
       minus_delta_[i] = -P::sum(sum);
-      // A row that sees nothing has lse = -inf; rows past the end have zero dO, so any finite value will do.
+      // A row without visible keys has lse = -inf; rows past the end have zero dO, so any finite value works.
       minus_lse_[i] = i >= rows || lse[i] == -__builtin_inff() ? -1e30f : -lse[i] / p_.scale;
       scales_[i] = p_.scale;
     }
   }
 
-  // P and dS of kSub keys and the group of queries at column c, rounded to operands.
+  // P and dS of kSub keys and the group of queries at column c, rounded to operand precision.
   template <bool kMasked>
   void gradients(const Visible<P>& visible, int64_t key, int sub, int c) {
     const F by = P::set(p_.scale * kLog2E * P::kUnit), one = P::set(P::kOne), lowest = P::set(P::kLowest);
@@ -195,7 +195,7 @@ class BackwardBlocks {
   }
 
   const AttentionBackward& p_;
-  const int width_, v_width_, queries_, keys_;  // head_dim, v_dim and queries of a block, rounded up; keys of a strip, a multiple of kSub
+  const int width_, v_width_, queries_, keys_;  // rounded up: head_dim, v_dim, queries per block; keys per strip, a multiple of kSub
   const int64_t strips_;
   T *k_, *v_, *k_t_;       // [keys][width], [keys][v_width], per strip [width][keys]
   float *dk_, *dv_;        // [keys][width], [keys][v_width]

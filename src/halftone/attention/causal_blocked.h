@@ -8,10 +8,9 @@
 #include "halftone/attention/causal_impl.h"
 #include "halftone/attention/causal_operand.h"
 
-// Parts shared by the blocked forward and backward, templates over an operand policy P (causal_operand.h, operand_bf16.h)
-// and the element type In of the tensors (uint16_t: bf16 bits, or float). Scores are computed transposed, S^T = K Q^T:
-// a vector holds sixteen (eight) queries of one key, so the softmax has no sums across lanes, and the probabilities
-// leave it in the layouts that the next products read.
+// Shared parts of the blocked forward and backward: templates over an operand policy P (causal_operand.h, operand_bf16.h) and the element
+// type In of the tensors (uint16_t: bf16 bits, or float). Scores are computed transposed, S^T = K Q^T: a vector holds sixteen (eight)
+// queries of one key, so the softmax needs no lane reductions, and the probabilities are already in the layouts that the next GEMMs read.
 namespace halftone::attention {
 namespace {
 
@@ -28,7 +27,7 @@ constexpr auto larger(A a, B b) {
   return a > b ? a : b;
 }
 
-// Hands out 64-byte aligned pieces; with a null base it only counts.
+// Bump allocator of 64-byte aligned pieces; with a null base it only counts.
 struct Arena {
   std::byte* base = nullptr;
   size_t used = 0;
@@ -40,7 +39,7 @@ struct Arena {
   }
 };
 
-// Calls item(i) for i in [0, count) on all threads, in order of i as threads become free.
+// Calls item(i) for i in [0, count) on all threads; items are claimed in order as threads become free.
 template <class F>
 void for_items(int64_t count, F&& item) {
   const int threads = omp_in_parallel() ? 1 : static_cast<int>(smaller<int64_t, int64_t>(omp_get_max_threads(), count));
@@ -67,13 +66,13 @@ typename P::F natural_log(typename P::F x) {
   return P::fma(e, P::set(kLn2), P::mul(y, z));
 }
 
-// First key that a query at `position` of batch row b sees.
+// First key visible to a query at `position` of batch row b.
 int64_t first_seen(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t position) {
   const int64_t document = doc_start != nullptr && position >= 0 ? doc_start[b * s.positions() + position] : 0;
   return larger(larger<int64_t, int64_t>(document, 0), s.window > 0 ? position - s.window + 1 : int64_t{0});
 }
 
-// Keys that a block of queries sees: for each query [lo, hi], and the bounds of each group of kAlign queries.
+// Keys visible to a block of queries: [lo, hi] per query, and bounds per group of kAlign queries.
 template <class P>
 struct Visible {
   static constexpr int kGroup = P::kAlign;
@@ -81,9 +80,9 @@ struct Visible {
   struct Bounds {
     int32_t lo_min, lo_max, hi_min, hi_max;
   } group[kMaxQueries / kGroup];
-  int64_t key_begin, key_end;  // of the whole block
+  int64_t key_begin, key_end;  // of the full block
 
-  // Queries q_begin .. q_end - 1 of batch row b fill the first columns of `columns`; the last one repeats in the rest.
+  // Queries q_begin .. q_end - 1 of batch row b fill the first of `columns` columns; the last query is repeated in the rest.
   Visible(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t q_begin, int64_t q_end, int columns) {
     key_begin = s.kv_len, key_end = 0;
     for (int g = 0; g < columns / kGroup; ++g) {
@@ -98,13 +97,13 @@ struct Visible {
       key_end = larger<int64_t, int64_t>(key_end, x.hi_max + int64_t{1});
     }
   }
-  // Whether all queries see the keys from the same one on.
+  // Whether all queries have the same first visible key.
   bool one_begin(int columns) const {
     return std::all_of(group, group + columns / kGroup, [&](const Bounds& x) { return x.lo_min == key_begin && x.lo_max == key_begin; });
   }
   bool any(int g, int64_t key, int count) const { return group[g].hi_max >= key && group[g].lo_min < key + count; }
   bool all(int g, int64_t key, int count) const { return group[g].hi_min >= key + count - 1 && group[g].lo_max <= key; }
-  // Columns [first, last) hold every query of the block that sees some of the `count` keys from `key` on.
+  // Columns [first, last) contain every query of the block that attends to any of the `count` keys from `key`.
   void columns(int64_t key, int count, int width, int& first, int& last) const {
     int a = 0, z = width / kGroup;
     while (a < z && !any(a, key, count)) ++a;
@@ -113,7 +112,7 @@ struct Visible {
   }
 };
 
-// rows x dim elements into dst [padded][width], zeros elsewhere, widened where In is narrower than the operand.
+// Loads rows x dim elements into dst [padded][width], zero-padded, widened if In is narrower than the operand.
 template <class P, class In>
 void load_rows(typename P::T* dst, int width, int64_t padded, const In* src, int64_t stride, int64_t rows, int dim) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -136,7 +135,7 @@ void load_rows(typename P::T* dst, int width, int64_t padded, const In* src, int
   if (rows < padded) std::memset(dst + rows * width, 0, static_cast<size_t>((padded - rows) * width) * sizeof(*dst));
 }
 
-// dst [width / kPair][ld] dwords: the B operand whose columns are the rows of src [count][width].
+// Packs src [count][width] as a B operand whose columns are the rows of src: dst [width / kPair][ld] dwords.
 template <class P>
 void pack_transposed(uint32_t* dst, int64_t ld, const typename P::T* src, int count, int width) {
   const auto* from = reinterpret_cast<const uint32_t*>(src);
@@ -146,7 +145,7 @@ void pack_transposed(uint32_t* dst, int64_t ld, const typename P::T* src, int co
   }
 }
 
-// dst [count / kPair][width] dwords: the B operand whose rows are the rows of src; src itself where a dword is one element.
+// Packs src as a B operand whose rows are the rows of src: dst [count / kPair][width] dwords; returns src itself if a dword is one element.
 // A dword joins rows r and r + 1, or with kApart = 16 rows r and r + 16 of each 32.
 template <class P, int kApart = 1>
 const uint32_t* pack_rows(uint32_t* dst, const typename P::T* src, int count, int width) {
@@ -161,7 +160,7 @@ const uint32_t* pack_rows(uint32_t* dst, const typename P::T* src, int count, in
   }
 }
 
-// dst [width][ld] elements: the A operand that is the transpose of src [count][width]; pairs as from pack_rows.
+// Transposes src [count][width] to an A operand: dst [width][ld] elements; pairs as returned by pack_rows.
 template <class P>
 void transpose_a(typename P::T* dst, int64_t ld, const uint32_t* pairs, int count, int width) {
   auto* to = reinterpret_cast<uint32_t*>(dst);
@@ -184,14 +183,14 @@ void store_row(In* dst, const typename P::T* src, int count) {
     for (; d + P::kLanes <= count; d += P::kLanes) P::narrow(dst + d, P::load(src + d));
     if (d < count) {
       uint16_t last[P::kLanes];
-      P::narrow(last, P::load(src + d));  // rows are padded
+      P::narrow(last, P::load(src + d));  // operand rows are padded
       std::memcpy(dst + d, last, static_cast<size_t>(count - d) * 2);
     }
   }
 }
 
-// Rows of tensors that will be wanted soon. They lie far apart, one or a few cache lines each, which no hardware prefetcher
-// follows; fetched a few at a time between two strips they arrive while the processor computes.
+// Software prefetch of tensor rows needed soon. They are far apart, one or a few cache lines each, so no hardware prefetcher follows them;
+// fetched a few at a time between strips, they arrive while the CPU computes.
 class Ahead {
  public:
   template <class In>
@@ -219,8 +218,8 @@ class Ahead {
   int lists_ = 0;
 };
 
-// Rows [q][dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns count.
-// kPaired: columns stand in the order of P::column_of. `work`: columns * width operand elements.
+// Writes rows [q][dim] of a tensor from x [width][columns] fp32, column c times factor[c]; at most `rows` columns are written. kPaired:
+// columns are in the order of P::column_of. `work`: columns * width operand elements.
 template <class P, class In, bool kPaired>
 void store_transposed(In* dst, int64_t stride, int64_t rows, int dim, const float* x, int width, int columns, const float* factor,
                       typename P::T* work) {

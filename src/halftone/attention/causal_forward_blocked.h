@@ -6,19 +6,19 @@
 namespace halftone::attention {
 namespace {
 
-// A block of queries walks over the keys in strips: S^T strip = K Q^T, then P = exp(S - m), then O^T += V^T P.
-// Two ways to choose m: where Cauchy-Schwarz style bounds show that no score of the block exceeds kBoundedScore, m is 0
-// (fp32 and bf16 hold e^+-60 with full precision); else m is the running maximum and O^T is rescaled when it grows.
+// A block of queries iterates over the keys in strips: S^T strip = K Q^T, then P = exp(S - m), then O^T += V^T P. Two choices of m: if
+// Cauchy-Schwarz style bounds show that no score of the block exceeds kBoundedScore, m is 0 (fp32 and bf16 hold e^+-60 with full
+// precision); else m is the running maximum and O^T is rescaled when it grows.
 template <class P, class In>
 class ForwardBlocks {
  public:
   using T = typename P::T;
   using F = typename P::F;
   static constexpr int kKeys = 32;                              // per strip
-  static constexpr int kAheadRows = 8;                          // fetched per strip
+  static constexpr int kAheadRows = 8;                          // rows fetched per strip
   static constexpr float kBoundedScore = 60, kHidden = -1e30f;  // nats; below any score
 
-  // For keys [first, end), or a few more.
+  // For at least the keys [first, end).
   ForwardBlocks(const AttentionForward& p, int64_t first, int64_t end)
       : p_(p),
         width_(static_cast<int>(round_up(p.shape.head_dim, P::kAlign))),
@@ -37,7 +37,7 @@ class ForwardBlocks {
     return static_cast<int>(smaller<int64_t, int64_t>(most, round_up(s.q_len, P::kAlign)));
   }
 
-  // The keys before `end` of one key/value head into operand form.
+  // Converts the keys before `end` of one key/value head, and their values, to operand layout.
   void load_keys(int64_t b, int64_t kv_head, int64_t end) {
     const int64_t begin = first_strip_ * kKeys, keys = end - begin;
     load_rows<P>(k_, width_, strips_ * kKeys, at<In>(p_.k, p_.k_layout, b, begin, kv_head), p_.k_layout.row, keys, p_.shape.head_dim);
@@ -52,7 +52,7 @@ class ForwardBlocks {
     }
   }
 
-  // `next`: the rows of the block after this one, or null.
+  // `next`: rows of the following block, or null.
   void run(int64_t b, int64_t head, int64_t q_begin, int64_t q_end, const In* next = nullptr) {
     const AttentionShape& shape = p_.shape;
     const int hd = shape.head_dim;
@@ -63,8 +63,8 @@ class ForwardBlocks {
     Ahead ahead;
     ahead.add(at<In>(p_.out, p_.out_layout, b, q_begin, head), p_.out_layout.row, q_end - q_begin, shape.v_dim);
     if (next != nullptr) ahead.add(next, p_.q_layout.row, queries_, hd);
-    // The choice of m shows in the last bits: where documents or windows begin inside the block, no query's may depend on numbers that
-    // another one alone sees.
+    // The choice of m affects the last bits. If documents or windows begin inside the block, a query's choice must not depend on keys that
+    // only another query attends to.
     const bool bounded = visible.one_begin(queries_) && bounded_scores(visible.key_begin, visible.key_end);
     for (int i = 0; i < queries_; ++i) sum_[i] = 0, top_[i] = bounded ? 0 : kHidden;
 
@@ -72,7 +72,7 @@ class ForwardBlocks {
     int first = 0, last = 0;
     if (begin < end) scores(visible, begin, first, last);
     for (int64_t strip = begin; strip < end; ++strip) {
-      // The next strip's scores are under way on the tiles while this strip's exponentials run on the vector units.
+      // The tile units compute the next strip's scores while the vector units compute this strip's exponentials.
       ahead.fetch(kAheadRows);
       const int from = first, to = last;
       if (strip + 1 < end) scores(visible, strip + 1, first, last);
@@ -106,14 +106,14 @@ class ForwardBlocks {
     top_ = a.take<float>(queries_);
   }
 
-  // Of lanes d of the keys [begin, end) that are loaded, and of `most`.
+  // Maximum of `most` and |k| over lanes d of the loaded keys [begin, end).
   F largest_of_keys(int d, int64_t begin, int64_t end, F most) const {
     for (int64_t j = begin; j < end; ++j) most = P::max_abs(most, P::load_operand(k_ + j * width_ + d));
     return most;
   }
 
-  // scale * sum_d |q_d| max_j |k_jd| bounds every score of a query; of the keys that the block sees, so that the answer depends neither
-  // on other documents nor on how blocks are shared out.
+  // scale * sum_d |q_d| max_j |k_jd| bounds every score of a query. Only keys visible to the block count, so that the result depends
+  // neither on other documents nor on the partition into blocks.
   bool bounded_scores(int64_t key_begin, int64_t key_end) {
     const int64_t first = key_begin - first_strip_ * kKeys, end = key_end - first_strip_ * kKeys;
     const int64_t whole = smaller((first + kKeys - 1) / kKeys, end / kKeys), after = larger(whole, end / kKeys);  // strips
@@ -138,7 +138,7 @@ class ForwardBlocks {
                                   s_[strip & 1] + first, queries_, nullptr);
   }
 
-  // Weights of one strip for the two vectors of queries at column c; adds to their sums.
+  // Weights of one strip for the two vectors of queries at column c; accumulates their sums.
   template <bool kBounded, bool kMasked>
   void exponentials(const Visible<P>& visible, int64_t strip, int c) {
     constexpr int kLanes = P::kLanes;
@@ -161,7 +161,7 @@ class ForwardBlocks {
     }
   }
 
-  // The running maximum as an exponent, brought up to this strip; what has been summed before shrinks accordingly.
+  // Updates the running maximum (as an exponent) with this strip and rescales the earlier sums.
   template <bool kMasked>
   F raise_top(const float* s, int key, int c, const int32_t* lo, const int32_t* hi, F (&sums)[2]) {
     F most = P::set(kHidden), poison = P::zero();
@@ -174,7 +174,7 @@ class ForwardBlocks {
     const F old = P::load(top_ + c), top = P::max(P::whole(P::mul(most, P::set(p_.scale * kLog2E * P::kUnit))), old);
     if (P::any_less(old, top)) {
       const F by = P::mul(P::sub(old, top), P::set(1 / P::kUnit));
-      // Exactly 1 for queries whose own maximum stays: what others see must not show in their last bits.
+      // Exactly 1 for queries whose own maximum is unchanged: other queries' keys must not affect their last bits.
       const F less = P::select(P::lt(P::bits(by), P::seti(0)), exp2_of<P>(P::max(P::set(-126), by)), P::set(1));
       sums[0] = P::mul(sums[0], less);
       for (int d = 0; d < v_width_; ++d) P::store(out_t_ + d * queries_ + c, P::mul(P::load(out_t_ + d * queries_ + c), less));
@@ -206,25 +206,25 @@ class ForwardBlocks {
   }
 
   const AttentionForward& p_;
-  const int width_, v_width_, queries_;  // head_dim, v_dim and queries of a block, rounded up
+  const int width_, v_width_, queries_;  // rounded up: head_dim, v_dim, queries per block
   const int64_t first_strip_, strips_;
   T *k_, *v_t_, *rows_;  // [keys][width], per strip [v_width][kKeys], [queries][width] or [queries or kKeys][v_width]
   uint32_t *pairs_, *q_t_, *p_pairs_;
   float *s_[2], *out_t_;                       // [kKeys][queries], [v_width][queries]
-  float *strip_abs_, *key_abs_, *sum_, *top_;  // largest magnitudes [strips][width] and of a block [width]; [queries], [queries]
+  float *strip_abs_, *key_abs_, *sum_, *top_;  // maxima per strip [strips][width] and per block [width]; [queries], [queries]
 };
 
-// One item: a key/value head with its query heads, or a range of query blocks of it when there are few heads.
+// One item: a key/value head with its query heads, or a range of its query blocks if there are few heads.
 template <class P, class In>
 void forward_blocked(const AttentionForward& p) {
   const AttentionShape& s = p.shape;
   const int64_t heads = s.batch * s.kv_heads, group = s.heads / s.kv_heads;
   const int64_t step = ForwardBlocks<P, In>::block_queries(s), blocks = (s.q_len + step - 1) / step;
-  // A range packs the keys again, so it should be long; with enough heads there is one.
+  // Every range packs the keys again, so ranges should be long; with enough heads there is one per head.
   int64_t ranges = heads >= 4 * omp_get_max_threads() ? 1 : (4 * omp_get_max_threads() + heads - 1) / heads;
   ranges = larger<int64_t, int64_t>(1, smaller(ranges, blocks * step / 256));
   for_items(heads * ranges, [&](int64_t item) {
-    const int64_t head = item % heads, range = ranges - 1 - item / heads;  // the longest ranges first
+    const int64_t head = item % heads, range = ranges - 1 - item / heads;  // longest ranges first
     const int64_t b = head / s.kv_heads, kv_head = head % s.kv_heads;
     const int64_t first = blocks * range / ranges * step, last = smaller(blocks * (range + 1) / ranges * step, s.q_len);
     const int64_t keys = larger<int64_t, int64_t>(0, smaller(s.kv_len, last + s.positions() - s.q_len));

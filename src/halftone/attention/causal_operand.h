@@ -1,20 +1,20 @@
 #pragma once
 #include <cstdint>
 
-// What the products of the blocked algorithm read and how they are computed, for processors without matrix tiles.
-// A product is C[m x n] (+)= A[m x k] B[k x n], C fp32. A is row-major. B is stored in dwords: kPair consecutive k of one
-// column share a dword (bf16: two, as the bf16 dot instructions and tiles want it; fp32: one), rows of dwords follow.
+// Operands and GEMMs of the blocked algorithm for CPUs without matrix tiles. GEMM: C[m x n] (+)= A[m x k] B[k x n], C fp32. A is row-major.
+// B is stored in dwords: kPair consecutive k of one column share a dword (bf16: two, as bf16 dot instructions and tiles require; fp32:
+// one); rows of dwords follow each other.
 namespace halftone::attention {
 namespace {
 
-enum class Start { zero, add, columns };  // C starts at zero, at its old value, at bias[column]
+enum class Start { zero, add, columns };  // initial C: zero, its old value, or bias[column]
 
 template <class P, Start kStart>
 void gemm_broadcast(int m, int n, int k, const typename P::T* a, int64_t lda, const uint32_t* b, int64_t ldb, float* c, int64_t ldc,
                     const float* bias);
 
-// 2^x for x in [-126, 127]: n = round(x) is read off the low bits of a sum with 1.5 * 2^23, the rest is a minimax polynomial
-// on [-1/2, 1/2], relative error 8e-8.
+// 2^x for x in [-126, 127]: adding 1.5 * 2^23 leaves n = round(x) in the low bits of the sum; the rest is a minimax polynomial on [-1/2,
+// 1/2], relative error 8e-8.
 template <class V>
 typename V::F exp2_of(typename V::F x) {
   using F = typename V::F;
@@ -34,7 +34,7 @@ typename V::F keep_seen(typename V::F x, int key, const int32_t* lo, const int32
   return V::select(V::lt(k, V::loadi(lo)) | V::lt(V::loadi(hi), k), other, x);
 }
 
-// fp32 operands, one fused multiply-add per product. kRows x 2 vectors of C stay in registers.
+// fp32 operands, one FMA per product. kRows x 2 vectors of C stay in registers.
 template <class V, int kRegisterRows>
 struct Fp32 : V {
   using typename V::F;
@@ -42,11 +42,11 @@ struct Fp32 : V {
   using T = float;
   using B = F;
   static constexpr int kPair = 1, kRows = kRegisterRows;
-  static constexpr int kAlign = 2 * V::kLanes;  // of every m, n and k
+  static constexpr int kAlign = 2 * V::kLanes;  // alignment of every m, n and k
 
-  // Exponents: x stands for 2^(x / kUnit), shifted by kOne; kLowest is the smallest that can be used.
+  // Exponents: x represents 2^(x / kUnit), shifted by kOne; kLowest is the smallest usable value.
   static constexpr float kUnit = 1, kOne = 0, kLowest = -126;
-  static F whole(F x) { return x; }  // to where an exponent can be subtracted exactly
+  static F whole(F x) { return x; }  // rounds so that an exponent can be subtracted exactly
 
   static B load_b(const uint32_t* p) { return V::load(reinterpret_cast<const float*>(p)); }
   static B broadcast(const T* p) { return V::set(*p); }
@@ -54,7 +54,7 @@ struct Fp32 : V {
   static F load_operand(const T* p) { return V::load(p); }
   static F abs_dot(F c, const uint32_t* q, const float* k) { return V::fma(V::abs(load_b(q)), V::set(*k), c); }
 
-  // Powers of exponents x of keys key, key + 1 as rows of a B operand, added to sums; zero outside [lo, hi] if kMasked.
+  // Powers of the exponents x of keys key, key + 1 as rows of a B operand, added to sums; zero outside [lo, hi] if kMasked.
   template <bool kMasked>
   static void weights(uint32_t* dst, int64_t ld, const F (&x)[2], int key, const int32_t* lo, const int32_t* hi, F (&sums)[2]) {
     for (int i = 0; i < 2; ++i) {
@@ -64,7 +64,7 @@ struct Fp32 : V {
       V::store(reinterpret_cast<float*>(dst) + i * ld, y);
     }
   }
-  // Two keys by two vectors of queries: probabilities from exponents, times dp; A rows of both. The B operand is the same.
+  // Two keys by two vectors of queries: probabilities from exponents, times dp, both as A rows. The B operand is identical.
   template <bool kMasked>
   static void gradients(T* prob, T* ds, uint32_t* /*pairs*/, const F (&x)[4], const float* dp, int key, const int32_t* lo,
                         const int32_t* hi) {
@@ -86,7 +86,7 @@ struct Fp32 : V {
   }
 };
 
-// See the comment on B above; m a multiple of P::kRows, n of 2 vectors, k of P::kPair.
+// Layout of B: see above; m is a multiple of P::kRows, n of 2 vectors, k of P::kPair.
 template <class P, Start kStart>
 void gemm_broadcast(int m, int n, int k, const typename P::T* a, int64_t lda, const uint32_t* b, int64_t ldb, float* c, int64_t ldc,
                     const float* bias) {

@@ -17,7 +17,7 @@ bool sees(const AttentionShape& s, const int32_t* doc_start, int64_t b, int64_t 
          (doc_start == nullptr || j >= doc_start[b * s.positions() + position]);
 }
 
-// Probabilities of query i (zero where nothing is seen); returns the logarithm of their sum before normalisation.
+// Probabilities of query i (zero for invisible keys); returns the logarithm of their sum before normalisation.
 template <class Problem>
 double probabilities(const Problem& p, int64_t b, int64_t h, int64_t i, std::vector<double>& prob) {
   const AttentionShape& s = p.shape;

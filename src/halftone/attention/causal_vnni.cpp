@@ -5,7 +5,7 @@
 namespace halftone::attention {
 namespace {
 
-// bf16 by vdpbf16ps: two products and their fp32 sum per lane.
+// bf16 with vdpbf16ps: two products and their fp32 sum per lane.
 struct Bf16Dot : Bf16Operand {
   using B = I;
   static constexpr int kRows = 8;

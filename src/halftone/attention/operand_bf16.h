@@ -16,13 +16,13 @@ constexpr std::array<uint8_t, 128> mantissas() {
 }
 alignas(64) constexpr std::array<uint8_t, 128> kMantissa = mantissas();
 
-// bf16 operands on AVX512-BF16 and AVX512-VBMI: shared by the tile and the vdpbf16ps implementations.
+// bf16 operands on AVX512-BF16 and AVX512-VBMI, shared by the tile and the vdpbf16ps implementations.
 //
-// Exponentials in bf16 cost little more than their rounding. The exponent x = 128 log2(y), plus 128 * 127 for the bias of the
-// exponent field and 1.5 * 2^23 to push its integer part into the low bits of the fp32 sum, leaves in the low sixteen bits
-// the bf16 number 2^n (1 + f / 128), n + f / 128 = log2 y to within 1/256; a table of 128 bytes turns f into the mantissa of
-// 2^(f / 128). Both roundings together are an error of 0.22% rms, against 0.16% of rounding to bf16 alone, and without bias.
-// Fused multiply-add, maximum and conversion run at half rate next to active tiles: one of them per exponential is left.
+// bf16 exponentials cost little more than their rounding. Let x = 128 log2(y) + 128 * 127 (bias of the exponent field) +
+// 1.5 * 2^23 (moves the integer part into the low bits of the fp32 sum). The low sixteen bits of x are then the bf16 number
+// 2^n (1 + f / 128), n + f / 128 = log2 y to within 1/256; a 128-byte table maps f to the mantissa of 2^(f / 128).
+// Both roundings together have an error of 0.22% rms (0.16% for rounding to bf16 alone) and no bias. FMA, max and
+// conversion run at half rate beside active tiles; this leaves one of them per exponential.
 struct Bf16Operand : Simd {
   using T = uint16_t;  // bf16 bits
   static constexpr int kPair = 2, kAlign = 32;
@@ -40,10 +40,10 @@ struct Bf16Operand : Simd {
     return fma(abs(high(pairs)), set(k[1]), c);
   }
 
-  // The two bf16 of each dword.
+  // The two bf16 of each dword, as fp32.
   static F low(I pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16)); }
   static F high(I pairs) { return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xFFFF0000)))); }
-  // Dwords (low half of a, low half of b), and the same of the high halves.
+  // Dwords (low half of a, low half of b), and of the high halves.
   static I join_low(F a, F b) {
     return _mm512_mask_shuffle_epi8(_mm512_castps_si512(a), 0xCCCCCCCCCCCCCCCC, _mm512_castps_si512(b),
                                     _mm512_set4_epi32(0x0D0C0D0C, 0x09080908, 0x05040504, 0x01000100));
@@ -52,7 +52,7 @@ struct Bf16Operand : Simd {
     return _mm512_mask_shuffle_epi8(_mm512_castps_si512(b), 0x3333333333333333, _mm512_castps_si512(a),
                                     _mm512_set4_epi32(0x0F0E0F0E, 0x0B0A0B0A, 0x07060706, 0x03020302));
   }
-  // Rounded to bf16 (ties away from zero) and joined.
+  // Rounds to bf16 (ties away from zero) and joins.
   static I pair(F a, F b) {
     const I half = _mm512_set1_epi32(0x8000);
     return join_high(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), half)),
@@ -74,7 +74,7 @@ struct Bf16Operand : Simd {
     sums[1] = add(sums[1], high(y));
   }
 
-  // A rows join query i and i + 16 of each 32: pack_rows is told to do the same.
+  // A rows join queries i and i + 16 of each 32; pack_rows is called accordingly (kApart = 16).
   template <bool kMasked>
   static void gradients(T* prob, T* ds, uint32_t* pairs, const F (&x)[4], const float* dp, int key, const int32_t* lo, const int32_t* hi) {
     I rows[2];
@@ -89,7 +89,7 @@ struct Bf16Operand : Simd {
     store(pairs, _mm512_unpacklo_epi16(rows[0], rows[1]));
     store(pairs + 16, _mm512_unpackhi_epi16(rows[0], rows[1]));
   }
-  // Query of a place in `pairs`.
+  // Query at a position in `pairs`.
   static constexpr int column_of(int place) { return place % 16 / 4 * 4 + place % 4 / 2 + place % 2 * 16 + place / 16 * 2; }
 
   // Dwords (a[c], b[c]) of 32 columns in order.
