@@ -12,7 +12,7 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kBlock = 16384;  // elements of one stretch of work
+constexpr int64_t kBlock = 16384;  // elements per work item
 
 struct Stretch {
   const OptimizerSegment* segment;
@@ -28,8 +28,8 @@ std::vector<Stretch> cut(std::span<const OptimizerSegment> segments) {
   return work;
 }
 
-// 16 random bits per element, numerics.md section 4 with L = 16: group i >> 3, word (i & 7) >> 1, low half for even i; on a
-// little-endian machine the words of consecutive groups are those numbers in order. Returns where that of `begin` stands.
+// 16 random bits per element (numerics.md section 4, L = 16): group i >> 3, word (i & 7) >> 1, low half for even i. On a little-endian
+// machine the words of consecutive groups are these numbers in order. Returns the address of `begin`'s number.
 const uint16_t* draw_noise(const OptimizerSegment& s, int64_t begin, int64_t count, uint32_t step, std::vector<uint32_t>& words) {
   const uint64_t first = s.first_index + static_cast<uint64_t>(begin);
   const auto skipped = static_cast<int64_t>(first & 7);

@@ -32,11 +32,11 @@ void with_rule(OptimizerRule rule, F&& f) {
   }
 }
 
-// Segments of one launch: those of whole vectors together, the others by single elements.
+// Segments of one launch: either all consist of whole vectors, or all are processed element by element.
 template <class P, class S, class G, OptimizerRule kRule, bool kStochastic>
 void launch(const OptimizerWork& work, int segments, int64_t longest, bool vectors, cudaStream_t stream) {
   const int count = vectors ? 4 : 1;
-  // Enough blocks to fill any device when the segment is long; each thread then takes several vectors.
+  // Enough blocks to fill any GPU if the segment is long; each thread then processes several vectors.
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(ceil_div(longest, int64_t{kOptimizerThreads} * count), 1024));
   const dim3 grid(blocks, static_cast<unsigned>(segments));
   if (vectors) {

@@ -13,7 +13,7 @@ struct SegmentWork {
   PhiloxKey key;
   uint64_t first_index;
 };
-// Everything a launch needs, by value: no copies to the device beside the launch itself (at most 4 KiB of parameters).
+// Launch arguments, by value: no other copy to the device (at most 4 KiB of parameters).
 struct OptimizerWork {
   SegmentWork segments[kSegmentsPerLaunch];
   void *param, *grad, *m, *v;
@@ -24,7 +24,7 @@ struct OptimizerWork {
 };
 static_assert(sizeof(OptimizerWork) < 4096);
 
-// numerics.md section 4, L = 16: bf16 from fp32, 16 bits of the group's four words per element.
+// bf16 from fp32 with 16 bits per element of the group's four words (numerics.md section 4, L = 16).
 __device__ inline void store_stochastic(float x, PhiloxKey key, uint64_t i, uint32_t step, bf16& out) {
   const uint32_t bits = __float_as_uint(x);
   if ((bits & 0x7F800000u) == 0x7F800000u) {
@@ -36,8 +36,8 @@ __device__ inline void store_stochastic(float x, PhiloxKey key, uint64_t i, uint
   out.bits = static_cast<uint16_t>((bits + (0xFFFF - noise)) >> 16);
 }
 
-// The operations and their order are those of fused/rows/optimizer.h. One block row (blockIdx.y) per segment;
-// kCount = 1 for segments that do not consist of whole vectors.
+// Same operations in the same order as fused/rows/optimizer.h. One block row (blockIdx.y) per segment; kCount = 1 for segments that do not
+// consist of whole vectors.
 template <class P, class S, class G, OptimizerRule kRule, bool kStochastic, int kCount>
 __global__ void __launch_bounds__(kOptimizerThreads) optimizer_kernel(const __grid_constant__ OptimizerWork work) {
   const SegmentWork& segment = work.segments[blockIdx.y];

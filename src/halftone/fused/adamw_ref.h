@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// One element of one step, in fp64.
+// State of one element, in fp64.
 struct OptimizerElement {
   double p, m, v;
 };
@@ -28,7 +28,7 @@ inline OptimizerElement optimizer_step_ref(OptimizerRule rule, OptimizerElement 
   return x;
 }
 
-// numerics.md section 4, row "bf16 from fp32", L = 16; i is the element's index in the unsharded parameter.
+// "bf16 from fp32" of numerics.md section 4, L = 16; i is the element's index in the unsharded parameter.
 inline bf16 round_stochastic_ref(float x, PhiloxKey key, uint64_t i, uint32_t step) {
   const uint32_t bits = std::bit_cast<uint32_t>(x), word = philox(key, i >> 3, step)[(i & 7) >> 1];
   const uint32_t u = i & 1 ? word >> 16 : word & 0xFFFF;

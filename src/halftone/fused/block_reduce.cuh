@@ -7,8 +7,8 @@
 
 namespace halftone::device {
 
-// Sum, or the larger, of what every thread of the block holds; each thread gets it. Threads are added in an order that depends
-// on their number alone. `scratch` holds 32 floats; a second call needs no barrier in between.
+// Sum or maximum over the block; every thread gets the result. The summation order depends on the thread count only. `scratch` holds 32
+// floats; a second call needs no barrier in between.
 __device__ inline float block_sum(float x, float* scratch) {
   for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(0xFFFFFFFFu, x, step);
   __syncthreads();
@@ -28,13 +28,13 @@ __device__ inline float block_max(float x, float* scratch) {
   return x;
 }
 
-// Largest magnitude of a vector's numbers and of those before, as bits of fp32.
+// Maximum of `amax` and the magnitudes of a vector, as fp32 bits.
 template <class T, int N>
 __device__ inline uint32_t larger_magnitude(uint32_t amax, const Vec<T, N>& v) {
   for (int j = 0; j < N; ++j) amax = max(amax, __float_as_uint(to_f32(v.value[j])) & 0x7FFFFFFFu);
   return amax;
 }
-// Raises *out to the largest of what the threads of the block hold. The word is read first: few blocks find a smaller one there.
+// Raises *out to the block's maximum. Reads the word first: few blocks find a smaller value there.
 __device__ inline void raise_to_block_max(uint32_t amax, uint32_t* out) {
   __shared__ uint32_t warps[32];
   amax = __reduce_max_sync(0xFFFFFFFFu, amax);

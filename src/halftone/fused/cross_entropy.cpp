@@ -31,7 +31,7 @@ int64_t label_of(const CrossEntropy& p, int64_t r) {
   return p.label_dtype == DType::s64 ? static_cast<const int64_t*>(p.labels)[r] : static_cast<const int32_t*>(p.labels)[r];
 }
 
-// Loss of row r; writes lse and the gradient. `exponentials` [V] is working memory.
+// Loss of row r; writes lse and the gradient. `exponentials` [V] is scratch memory.
 float row_loss(const CrossEntropy& p, int64_t r, float* exponentials) {
   const auto& k = fused_kernels();
   const int64_t label = label_of(p, r);

@@ -10,12 +10,12 @@ namespace halftone::device {
 namespace {
 
 constexpr int kThreads = 256, kUnroll = 4;
-// Of a row in a block's shared memory: three blocks fit on an SM, so that some read while others write. kMost: of any block.
+// Bytes of a row staged in smem: three blocks per SM, so that some read while others write. kMost: limit per block.
 constexpr int64_t kStaged = 72 << 10, kMost = 200 << 10;
-constexpr unsigned kMostBlocks = 8;  // of a cluster, on every device that has them
+constexpr unsigned kMostBlocks = 8;  // cluster size supported by every device with clusters
 
-// One row a cluster of thread blocks, `part` elements a block. The first turn keeps a running maximum and the sum relative to it; with
-// `staged` it puts the row into shared memory, where the second finds it: a row is read from memory once.
+// One cluster of thread blocks per row, `part` elements per block. The first pass keeps a running maximum and the sum relative to it. With
+// `staged` it stores the row in smem for the second pass, so that the row is read from global memory once.
 template <int N, class T, class D>
 __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p, int64_t part, bool staged) {
   extern __shared__ __align__(16) unsigned char memory[];
@@ -28,10 +28,10 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p,
   const T* z = static_cast<const T*>(p.logits) + r * p.logits_stride;
   T* tile = reinterpret_cast<T*>(memory);
   const int64_t label = p.label_dtype == DType::s64 ? static_cast<const int64_t*>(p.labels)[r] : static_cast<const int32_t*>(p.labels)[r];
-  const int64_t column = label - p.first_column;  // of the label; a part of a vocabulary need not have it
+  const int64_t column = label - p.first_column;  // the label's column; with a sharded vocabulary it may be on another rank
   const bool ignored = label == kIgnoredLabel, known = label >= 0 && label < (p.whole_vocab > 0 ? p.whole_vocab : p.vocab);
   const bool first = begin == 0 && threadIdx.x == 0, here = !ignored && column >= 0 && column < p.vocab;
-  // Before any block of the cluster writes dlogits, which may be z.
+  // Read before any block of the cluster writes dlogits, which may alias z.
   const float target = first && here && p.whole_lse == nullptr ? to_f32(z[column]) : 0.0f;
   const float none = -__int_as_float(0x7F800000);
   float lse = 0;
@@ -62,13 +62,13 @@ __global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropy p,
     cluster.sync();
 #pragma unroll 1
     for (unsigned b = 0; b < blocks; ++b) all = fmaxf(all, cluster.map_shared_rank(&of_block, b)->x);
-    whole = 0;  // added in the order of the blocks, alike in each
+    whole = 0;  // summed in block order, identically in every block
 #pragma unroll 1
     for (unsigned b = 0; b < blocks; ++b) {
       const float2 other = *cluster.map_shared_rank(&of_block, b);
       whole += other.y == 0 ? 0.0f : other.y * __expf(other.x - all);
     }
-    cluster.sync();  // a block's shared memory ends with it
+    cluster.sync();  // remote smem stays valid until all blocks have read it
     lse = known ? all + logf(whole) : __int_as_float(0x7FC00000);
   }
   if (first) {

@@ -7,17 +7,17 @@
 
 namespace halftone {
 
-// Slopes of the forward quantiser of an e2m1 weight at every element, taken before rounding (numerics.md section 6).
+// Slopes of the forward quantiser of an e2m1 weight at every element, evaluated before rounding (numerics.md section 6).
 struct DgeSlopes {
   const void* w = nullptr;  // [rows, cols], contiguous
   DType type = DType::bf16;
   int64_t rows = 0, cols = 0;
-  QuantizedCopy copy;    // its row copy: spec, scales, outer and macro are read
+  QuantizedCopy copy;    // row-wise copy of w: spec, scales, outer and macro are read
   float* out = nullptr;  // [rows, cols]
 };
 void dge_slopes(const DgeSlopes& p);
 
-// What the element meets in the quantiser: v = x * spread * factor, or x / factor (chain alto).
+// How the quantiser scales the element: v = x * spread * factor, or x / factor (chain alto).
 struct DgeArgument {
   float factor, spread;
 };

@@ -22,7 +22,7 @@ void embedding_backward(const EmbeddingBackward& p) {
   check_float("embedding gradient", p.dtype);
   if (p.tokens == 0 || p.cols == 0) return;
   check_ids("token ids", p.ids, p.id_dtype, p.tokens, p.vocab, 0);
-  constexpr int64_t kColumns = 64;  // of a thread's smallest share: whole cache lines in every row
+  constexpr int64_t kColumns = 64;  // minimum columns per thread: full cache lines in every row
   parallel_for((p.cols + kColumns - 1) / kColumns, 1, [&](int64_t begin, int64_t end) {
     fused_kernels().embedding_backward(p, begin * kColumns, std::min(p.cols, end * kColumns));
   });

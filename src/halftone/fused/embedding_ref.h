@@ -14,7 +14,7 @@ inline std::vector<double> embedding_forward_ref(const EmbeddingForward& p) {
   return out;
 }
 
-// [V, D]: the gradient alone, without what dtable held before
+// [V, D]: the gradient only, without the previous contents of dtable
 inline std::vector<double> embedding_backward_ref(const EmbeddingBackward& p) {
   std::vector<double> out(static_cast<size_t>(p.vocab * p.cols));
   for (int64_t t = 0; t < p.tokens; ++t) {

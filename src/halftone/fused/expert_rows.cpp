@@ -13,7 +13,7 @@ namespace {
 
 float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
 
-// f(group) for every group, in parallel.
+// Calls f(group) for every group, in parallel.
 template <class F>
 void for_each_group(const RowGroups& groups, F&& f) {
   parallel_for(groups.groups, 1, [&](int64_t begin, int64_t end) {
@@ -39,7 +39,7 @@ void place_experts(const PlaceExperts& p) {
     const int32_t row = next[static_cast<size_t>(p.expert[i])]++;
     p.slot[i] = row, p.source[row] = static_cast<int32_t>(i);
   }
-  const auto begins = [&](int32_t tile) { return static_cast<uint32_t>(p.source[tile * kGroupRows]); };  // -1: behind all others
+  const auto begins = [&](int32_t tile) { return static_cast<uint32_t>(p.source[tile * kGroupRows]); };  // -1: after all others
   std::iota(p.order, p.order + p.rows / kGroupRows, 0);
   std::stable_sort(p.order, p.order + p.rows / kGroupRows, [&](int32_t a, int32_t b) { return begins(a) < begins(b); });
 }

@@ -17,7 +17,7 @@ constexpr int kMostBlocks = 8192;
 
 __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-// A block takes one row after another.
+// Each block processes rows in turn.
 template <int N, class T>
 __global__ void gather_kernel(GatherRows p) {
   __shared__ float scratch[32];
@@ -79,7 +79,7 @@ __global__ void bias_kernel(GroupBias p) {
   }
 }
 
-// A thread a column of a group.
+// One thread per column of a group.
 template <class T>
 __global__ void sums_kernel(GroupSums p) {
   const int64_t g = blockIdx.y, c = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

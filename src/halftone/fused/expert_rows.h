@@ -4,45 +4,45 @@
 #include "halftone/base/dtype.h"
 #include "halftone/base/row_groups.h"
 
-// The way of tokens to their experts and back (numerics.md section 8, platform.md 4.7): T tokens are sent to k experts each, and the rows
-// that reach the same expert lie beside each other in a buffer of R = most_group_rows(T * k, E) rows.
+// Dispatch of tokens to experts and combine (numerics.md section 8, platform.md 4.7): T tokens are routed to k experts each; the rows of an
+// expert are contiguous in a buffer of R = most_group_rows(T * k, E) rows.
 namespace halftone {
 
-// Where every row goes, in the order of tokens inside a group.
+// Computes the row of every routed token; rows of a group are in token order.
 struct PlaceExperts {
   int64_t tokens = 0, top_k = 0, experts = 0, rows = 0;  // rows: R
   const int32_t* expert = nullptr;                       // [T, k], each in [0, experts)
   int32_t* counts = nullptr;                             // [experts]
   int32_t* offsets = nullptr;                            // [experts + 1], as in RowGroups
   int32_t* ends = nullptr;                               // [experts]
-  int32_t* slot = nullptr;                               // [T, k]: the row that it gets
-  int32_t* source = nullptr;                             // [R]: t * k + j of what lies there, -1 for padding
-  // [R / kGroupRows]: the tiles of rows by the token that they begin with, and behind them those beyond all groups. Read in this order, the
-  // experts' rows of neighbouring tokens come together, while these are in the L2 cache.
+  int32_t* slot = nullptr;                               // [T, k]: assigned row
+  int32_t* source = nullptr;                             // [R]: t * k + j of the routed token in this row, -1 for padding
+  // [R / kGroupRows]: row tiles sorted by their first token, then the tiles after all groups. Reading in this order processes the experts'
+  // rows of neighbouring tokens together, while these are in L2.
   int32_t* order = nullptr;
 };
 void place_experts(const PlaceExperts& p);
 
-// rows[r] = x[source[r] / k] * weight[source[r]], zeros for padding; weight null: 1. With `other` [R, cols] also the products of the
-// rows, dots[source[r]] = <x[source[r] / k], other[r]>, in fp32: of a combination's backward pass, x = dY and other = its rows, what
-// belongs to rows and weights.
+// rows[r] = x[source[r] / k] * weight[source[r]], zeros for padding; weight null: 1. With `other` [R, cols] also computes the row dot
+// products dots[source[r]] = <x[source[r] / k], other[r]> in fp32. This is the combine's backward pass: with x = dY and other = its rows,
+// it gives the gradients of rows and weights.
 struct GatherRows {
   int64_t rows = 0, cols = 0, top_k = 0;
-  DType dtype = DType::bf16;  // of x, out and other
+  DType dtype = DType::bf16;  // dtype of x, out and other
   const int32_t* source = nullptr;
-  const int32_t* order = nullptr;  // [R / kGroupRows] or null: in which order a device reads them
+  const int32_t* order = nullptr;  // [R / kGroupRows] or null: read order on a GPU
   const float* weight = nullptr;   // [T * k] or null
   const void* x = nullptr;         // [T, cols]
-  void* out = nullptr;             // [R, cols], null: dots alone
+  void* out = nullptr;             // [R, cols], null: dots only
   const void* other = nullptr;     // [R, cols] or null
-  float* dots = nullptr;           // [T * k], with `other`
+  float* dots = nullptr;           // [T * k], requires `other`
 };
 void gather_rows(const GatherRows& p);
 
 // out[t] = sum over j of weight[t, j] * (rows + more)[slot[t, j]], in fp32 in the order of j, rounded once; weight null: 1, more null: 0.
 struct CombineRows {
   int64_t tokens = 0, cols = 0, top_k = 0;
-  DType dtype = DType::bf16;  // of rows and out
+  DType dtype = DType::bf16;  // dtype of rows and out
   const int32_t* slot = nullptr;
   const float* weight = nullptr;  // [T, k] or null
   const void* rows = nullptr;     // [R, cols]
@@ -51,7 +51,7 @@ struct CombineRows {
 };
 void combine_rows(const CombineRows& p);
 
-// rows[r] += bias[g] for the rows r that group g has: its padding stays zero. One rounding.
+// rows[r] += bias[g] for the rows r of group g; padding stays zero. Rounded once.
 struct GroupBias {
   RowGroups groups;
   int64_t rows = 0, cols = 0;
@@ -62,7 +62,7 @@ struct GroupBias {
 };
 void group_bias(const GroupBias& p);
 
-// sums[g] += sum of the rows of group g, in fp32 in the order of rows: the gradient of its bias.
+// sums[g] += sum of the rows of group g, in fp32 in row order: the gradient of its bias.
 struct GroupSums {
   RowGroups groups;
   int64_t rows = 0, cols = 0;
@@ -73,10 +73,10 @@ struct GroupSums {
 void group_sums(const GroupSums& p);
 
 inline constexpr float kClampedSlope = 1.702f;
-// The activation of GPT-OSS: of columns (2j, 2j + 1) = (g, u) of gu,
-//   h[j] = g' * sigmoid(kClampedSlope g') * (u' + 1),  g' = min(g, limit), u' = u cut to [-limit, limit].
+// GPT-OSS activation: for columns (2j, 2j + 1) = (g, u) of gu,
+//   h[j] = g' * sigmoid(kClampedSlope g') * (u' + 1),  g' = min(g, limit), u' = clamp(u, -limit, limit).
 struct ClampedSwiglu {
-  int64_t rows = 0, cols = 0;  // cols: of h
+  int64_t rows = 0, cols = 0;  // cols: columns of h
   DType dtype = DType::bf16;
   float limit = 7;
   const void* gu = nullptr;  // [rows, 2 * cols]

@@ -2,9 +2,8 @@
 #include "halftone/device/launch.h"
 #include "halftone/fused/expert_rows.h"
 
-// fused/expert_rows.h on a CUDA device (halftone_cuda.so): the same numbers of rows and the same formulas; sums over columns and over the
-// rows of a group are ordered otherwise than on the CPU, in an order that depends on the shape alone. Rows beyond the last group are not
-// written by group_bias.
+// CUDA implementation of fused/expert_rows.h (halftone_cuda.so): the same row numbers and formulas. Sums over columns and over the rows of
+// a group use another order than on the CPU; it depends on the shape only. group_bias does not write rows after the last group.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_place_experts(const halftone::PlaceExperts* what, void* stream);
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_gather_rows(const halftone::GatherRows* what, void* stream);
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_combine_rows(const halftone::CombineRows* what, void* stream);

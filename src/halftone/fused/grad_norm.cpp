@@ -11,7 +11,7 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements worth a thread
+constexpr int64_t kGrain = 16384;  // minimum elements per thread
 
 const char* at(const void* x, int64_t i, DType type) { return static_cast<const char*>(x) + i * static_cast<int64_t>(size_of(type)); }
 

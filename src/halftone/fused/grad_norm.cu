@@ -7,10 +7,10 @@
 namespace halftone::device {
 namespace {
 
-constexpr int kThreads = 256, kVectors = 4;  // 16-byte loads of a thread that are on their way at once
+constexpr int kThreads = 256, kVectors = 4;  // kVectors: 16-byte loads in flight per thread
 constexpr int kJudgeThreads = 1024;
 
-// Sum over the block in an order that depends on the number of threads alone; each thread gets it. Once in a kernel.
+// Sum over the block; every thread gets it. The order depends on the thread count only. Call once per kernel.
 template <int kBlockThreads>
 __device__ double block_sum(double x) {
   constexpr int kWarps = kBlockThreads / 32;
@@ -23,8 +23,7 @@ __device__ double block_sum(double x) {
   return x;
 }
 
-// Squares are taken and added in fp64, as on the CPU: a large finite gradient must not look like an infinite one, and reading the memory
-// takes longer.
+// Squares are computed and summed in fp64, as on the CPU: a large finite gradient must not look infinite. The kernel stays memory-bound.
 __global__ void __launch_bounds__(kThreads) partial_squares_kernel(PartialSquares p) {
   constexpr int64_t kPiece = int64_t{kThreads} * kVectors;  // vectors that a block reads at once
   const int64_t vectors = p.n / 4;

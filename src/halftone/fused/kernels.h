@@ -12,10 +12,10 @@
 
 namespace halftone {
 
-// The row kernels of this folder for one instruction set. They work on the range they are given and start no threads; the
-// functions of the public headers check the arguments and share the ranges out.
+// Row kernels of this folder for one instruction set. They process the given range and start no threads; the functions of the public
+// headers check the arguments and split the work.
 struct SoftmaxSum {
-  float max, sum;  // of one row: m, and sum_v exp(z_v - m)
+  float max, sum;  // per row: m, and sum_v exp(z_v - m)
 };
 
 struct FusedKernels {
@@ -41,10 +41,10 @@ namespace v3 {
 const FusedKernels& fused_kernels();
 }
 namespace avx512 {
-const FusedKernels& fused_kernels();  // call its members only where cpu_features().avx512
+const FusedKernels& fused_kernels();  // call its members only if cpu_features().avx512
 }
 
-// Those of this processor, unless a test has chosen others (null: back to the processor's).
+// Kernels for this CPU, unless a test overrides them (null: restore the CPU's).
 const FusedKernels& fused_kernels();
 void use_fused_kernels(const FusedKernels* kernels);
 

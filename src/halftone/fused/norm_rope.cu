@@ -9,9 +9,9 @@ namespace halftone::device {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kParts = 1024;  // blocks whose parts of dw are added up in a second step
+constexpr int64_t kParts = 1024;  // blocks whose partial dw are summed in a second step
 
-// A head is held by a group of `lanes` lanes, a power of two: lane i has the vectors i, i + lanes, ... of N pairs, at most K of them.
+// A group of `lanes` lanes (a power of two) holds one head: lane i has the vectors i, i + lanes, ... of N pairs, at most K of them.
 template <int N, int K>
 struct Share {
   uint32_t head, lane, lanes, mask;
@@ -28,7 +28,7 @@ struct Share {
     for (uint32_t step = lanes / 2; step > 0; step /= 2) x += __shfl_xor_sync(mask, x, static_cast<int>(step));
     return x;
   }
-  // f(k) for the vectors that this lane has.
+  // Calls f(k) for the vectors of this lane.
   template <class F>
   __device__ void each(F&& f) const {
 #pragma unroll
@@ -62,10 +62,10 @@ __global__ void norm_rope_kernel(NormRope p, RowGrid grid, int log_lanes, int64_
   }
 }
 
-// Every lane owns elements of a head, so that dw needs no atomics: it is summed in registers over the tokens, then over the block's heads.
+// Every lane owns elements of a head, so dw needs no atomics: it is summed in registers over the tokens, then over the block's heads.
 template <int N, int K, class T>
 __global__ void backward_norm_rope_kernel(NormRopeBackward p, RowGrid grid, int log_lanes, int64_t wrap, float* partial) {
-  __shared__ float sums[kThreads * K * 2 * N];  // [groups of the block][d]
+  __shared__ float sums[kThreads * K * 2 * N];  // [groups per block][d]
   const Rope& r = p.norm.rope;
   const Share<N, K> share(r, grid, log_lanes);
   float w[K][2 * N], dw[K][2 * N] = {};
@@ -107,7 +107,7 @@ __global__ void backward_norm_rope_kernel(NormRopeBackward p, RowGrid grid, int 
   }
 }
 
-// One block an element.
+// One block per element.
 __global__ void add_parts_kernel(const float* partial, int parts, float* dw) {
   __shared__ float scratch[32];
   float sum = 0;
@@ -121,14 +121,14 @@ const char* problem(const NormRope& p) {
   return p.rope.head_dim > kMostNormRopeDim ? "norm_rope: expected a head size of at most 256" : nullptr;
 }
 
-// run(kernel's N, K and T as types, lanes of a head): vectors of pairs where memory allows it.
+// Calls run(kernel's N, K and T as types, lanes per head): vectors of pairs if alignment permits.
 template <class F>
 void with_share(const NormRope& p, bool wide, F&& run) {
   const int64_t vectors = p.rope.head_dim / 2 / (wide ? kRopeVector : 1);
   int log_lanes = 0;
   while (log_lanes < 5 && (1 << log_lanes) < vectors) ++log_lanes;
   const auto typed = [&](auto zero) {
-    constexpr int kPairs = static_cast<int>(kMostNormRopeDim) / 2 / 32;  // of a lane, at most
+    constexpr int kPairs = static_cast<int>(kMostNormRopeDim) / 2 / 32;  // maximum per lane
     using T = decltype(zero);
     if (wide)
       run.template operator()<kRopeVector, kPairs / kRopeVector, T>(log_lanes);

@@ -19,7 +19,7 @@ inline std::vector<double> norm_rope_ref(const NormRope& p) {
 }
 
 struct NormRopeBackwardRef {
-  std::vector<double> dx, dw;  // [T, heads, d], [d]: the gradient alone, without what dw held before
+  std::vector<double> dx, dw;  // [T, heads, d], [d]: the gradient only, without the previous contents of dw
 };
 inline NormRopeBackwardRef norm_rope_backward_ref(const NormRopeBackward& p) {
   Rope r = p.norm.rope;

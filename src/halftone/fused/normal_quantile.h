@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-// From additions, multiplications, divisions and square roots alone, each rounded on its own (neither the compiler of the host nor that of
-// kernels contracts them): the same bits on every machine and device. The C library's log differs between its versions.
+// Uses only additions, multiplications, divisions and square roots, each rounded separately (neither the host nor the device compiler
+// contracts them): bit-identical on every machine and device. The C library's log differs between versions.
 namespace halftone {
 
 inline constexpr double kLn2 = 0x1.62e42fefa39efp-1;
@@ -17,7 +17,7 @@ constexpr X polynomial(const double (&c)[N], X x) {
   return sum;
 }
 
-// For normal positive x: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh(s), s = (m - 1) / (m + 1).
+// For positive normal x: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh(s), s = (m - 1) / (m + 1).
 constexpr double natural_log(double x) {
   const uint64_t shifted = std::bit_cast<uint64_t>(x) - std::bit_cast<uint64_t>(0x1.6a09e667f3bcdp-1);
   const int64_t e = static_cast<int64_t>(shifted) >> 52;
@@ -27,7 +27,7 @@ constexpr double natural_log(double x) {
   return static_cast<double>(e) * kLn2 + s * polynomial(kOdd, s * s);
 }
 
-inline constexpr double kCentre = 0.425;  // |p - 1/2| up to which one rational function does
+inline constexpr double kCentre = 0.425;  // one rational function covers |p - 1/2| up to this value
 
 template <class X>
 constexpr X quantile_centre(X q) {

@@ -5,17 +5,17 @@
 
 namespace halftone {
 
-// One stretch of an optimizer segment, coefficients as applied.
+// Piece of an optimizer segment, with the coefficients as applied.
 struct OptimizerBlock {
   int64_t offset, count;
   float grad_factor, decay;  // decay: lr * wd (adamw) or wd
   float step_size;           // lr / (1 - b1^t), or lr (sgd)
   float denominator_scale;   // 1 / sqrt(1 - b2^t)
   float beta1, one_minus_beta1, beta2, one_minus_beta2, eps;
-  const uint16_t* noise;  // [count rounded up to 16] stochastic rounding, or null
+  const uint16_t* noise;  // [count rounded up to 16] draws for stochastic rounding, or null
 };
 
-// The whole segment, computed in fp64 and rounded once; grad_factor is left at 1 (it may lie in device memory), noise null.
+// Block of the full segment: coefficients computed in fp64 and rounded once; grad_factor stays 1 (it may be in device memory), noise null.
 inline OptimizerBlock optimizer_coefficients(const OptimizerStep& p, const OptimizerSegment& s) {
   const auto t = static_cast<double>(p.step);
   const bool sgd = p.rule == OptimizerRule::sgd;

@@ -7,8 +7,8 @@
 
 namespace halftone {
 
-// words[4 i + k] = philox(key, first + i, step)[k] for i < groups, four groups at a time in the 64-bit lanes of AVX2; groups
-// is a multiple of 4. The upper halves of the lanes hold leftovers that no operation reads.
+// words[4 i + k] = philox(key, first + i, step)[k] for i < groups, four groups at a time in AVX2's 64-bit lanes; groups is a multiple of 4.
+// The upper lane halves hold garbage that no operation reads.
 inline void philox_groups(PhiloxKey key, uint64_t first, uint32_t step, int64_t groups, uint32_t* words) {
   const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57), low = _mm256_set1_epi64x(0xFFFFFFFF);
   for (int64_t i = 0; i < groups; i += 4) {

@@ -8,8 +8,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// How many of the chosen experts before and at this thread's place are `expert`, in the block's chunk of kThreads places; `total`: in the
-// whole chunk.
+// Number of `mine` flags before this thread, within the block's chunk of kThreads assignments; `total`: in the whole chunk.
 __device__ int place_in_chunk(bool mine, int& total) {
   __shared__ int warps[kThreads / 32];
   const unsigned votes = __ballot_sync(0xFFFFFFFFu, mine);
@@ -26,7 +25,7 @@ __device__ int place_in_chunk(bool mine, int& total) {
   return before + __popc(votes & ((1u << lane) - 1));
 }
 
-// One block an expert.
+// One block per expert.
 __global__ void count_kernel(PlaceExperts p) {
   const int64_t n = p.tokens * p.top_k;
   int count = 0;
@@ -49,7 +48,7 @@ __global__ void offsets_kernel(PlaceExperts p) {
   p.offsets[p.experts] = offset;
 }
 
-// One block an expert, and a last one for the rows beyond all groups.
+// One block per expert, and one for the rows after all groups.
 __global__ void place_kernel(PlaceExperts p) {
   const int expert = blockIdx.x;
   if (expert == p.experts) {
@@ -69,12 +68,12 @@ __global__ void place_kernel(PlaceExperts p) {
   for (int r = next + threadIdx.x; r < p.offsets[expert + 1]; r += kThreads) p.source[r] = -1;
 }
 
-// The turn of each tile, whose warp counts those with turns before it.
+// Rank of each tile in the read order; the tile's warp counts the tiles before it.
 __global__ void order_kernel(PlaceExperts p) {
   constexpr int kKeys = 4096;
   __shared__ uint32_t keys[kKeys];
   const int64_t tiles = p.rows / kGroupRows, tile = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  const auto key = [&](int64_t t) { return static_cast<uint32_t>(p.source[t * kGroupRows]); };  // -1: behind all others
+  const auto key = [&](int64_t t) { return static_cast<uint32_t>(p.source[t * kGroupRows]); };  // -1: after all others
   const uint32_t own = tile < tiles ? key(tile) : 0;
   int before = 0;
   for (int64_t first = 0; first < tiles; first += kKeys) {

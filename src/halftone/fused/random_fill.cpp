@@ -9,14 +9,14 @@
 #include "halftone/fused/arguments.h"
 #include "halftone/fused/philox_groups.h"
 
-// As normal_quantile.h, this file does without the C library's exp and erfc.
+// Like normal_quantile.h, this file avoids the C library's exp and erfc.
 namespace halftone {
 namespace {
 
-// Four numbers at once: the same operations on each as on a single double.
+// Four numbers at once: the same operations on each as on a scalar double.
 using Four = double __attribute__((vector_size(32)));
 
-// e^x for x in [-40, 0]: Taylor's series of x / 64, squared six times.
+// e^x for x in [-40, 0]: Taylor series of x / 64, squared six times.
 double exponential(double x) {
   const double r = x / 64;
   double term = 1, sum = 1;
@@ -28,10 +28,10 @@ double exponential(double x) {
   return sum;
 }
 
-constexpr int64_t kBlock = 256;  // elements worked on together, from an index that is a multiple of it
+constexpr int64_t kBlock = 256;  // elements processed together, starting at multiples of kBlock
 using Block = std::array<double, kBlock>;
 
-// Replaces probabilities by quantiles: all by the central function, then, listed without a branch, those outside its range.
+// Replaces probabilities by quantiles: first all by the central function, then (from a branch-free list) those outside its range.
 void quantiles(Block& p) {
   Block z;
   std::array<int64_t, kBlock> outside;

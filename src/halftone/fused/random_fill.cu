@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A thread does a Philox group: the four elements from index 4 g, of which those of the range are written.
+// One thread per Philox group: the four elements from index 4 g; only those inside the range are written.
 template <class T>
 __global__ void __launch_bounds__(kThreads) random_fill_kernel(const __grid_constant__ RandomFill p) {
   const uint64_t first = p.first_index, last = first + static_cast<uint64_t>(p.count), groups = (last + 3) / 4 - first / 4;

@@ -9,11 +9,11 @@
 
 namespace halftone {
 
-// What uniform numbers u in (0, 1) become, on the host and on a device: mean + std z within [low, high], where z is the quantile of the
-// standard normal distribution at first + mass u, or u itself.
+// Maps uniform u in (0, 1), on the host and on a device: mean + std z clamped to [low, high], where z is the standard normal quantile at
+// first + mass u, or u itself.
 struct RandomValues {
   bool normal = true;
-  double first = 0, mass = 1;  // the part of the distribution function between the cuts
+  double first = 0, mass = 1;  // range of the distribution function between the truncation bounds
   double mean = 0, std = 1;
   double low = -std::numeric_limits<double>::infinity(), high = std::numeric_limits<double>::infinity();
 
@@ -21,16 +21,16 @@ struct RandomValues {
   constexpr double scaled(double z) const { return std::clamp(mean + std * z, low, high); }
   constexpr double operator()(double u) const { return scaled(normal ? normal_quantile(probability(u)) : u); }
 };
-// In [low, high), before a rounding to bf16.
+// In [low, high), before rounding to bf16.
 RandomValues uniform_values(double low, double high);
 RandomValues normal_values(double mean, double std);
-// Normal with mean and std cut at the absolute values low and high (not multiples of std). Error unless std > 0 and
-// low < high, or if less than 1e-12 of the mass lies between them.
+// Normal with mean and std, truncated to [low, high] (absolute values, not multiples of std). Throws Error unless std > 0 and low < high,
+// or if less than 1e-12 of the mass lies between them.
 RandomValues truncated_normal_values(double mean, double std, double low, double high);
 
-// Random numbers as a function of (key, element index): element i takes word i & 3 of Philox group i >> 2 (step = `draw`)
-// as a uniform number. All is evaluated in fp64 with separately rounded additions, multiplications, divisions and square roots, hence the
-// same bits on every machine, device, instruction set and thread count, and for every way of cutting a tensor into shards.
+// Random numbers as a function of (key, element index): element i uses word i & 3 of Philox group i >> 2 (step = `draw`) as a uniform
+// number. Everything is evaluated in fp64 with separately rounded additions, multiplications, divisions and square roots: bit-identical on
+// every machine, device, instruction set and thread count, and for every sharding of the tensor.
 struct RandomFill {
   PhiloxKey key{};           // philox_key(seed, fqn + "#init")
   uint64_t first_index = 0;  // element index of out[0] in the unsharded tensor

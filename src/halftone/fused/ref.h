@@ -4,7 +4,7 @@
 
 #include "halftone/base/dtype.h"
 
-// Scalar references in fp64 take the parameters of the kernels and return what a kernel should have written, unrounded.
+// Scalar fp64 references: take the kernels' parameters and return the expected output, unrounded.
 namespace halftone {
 
 inline double element_at(const void* x, DType type, int64_t i) {

@@ -10,9 +10,9 @@
 namespace halftone::device {
 namespace {
 
-// Blocks of rows whose parts of dw are added up in a second step.
+// Row blocks whose partial dw are summed in a second step.
 constexpr int kParts = 264;
-constexpr int64_t kMostColumns = 48 * 1024;  // dw of one part lies in shared memory
+constexpr int64_t kMostColumns = 48 * 1024;  // one partial dw fits in smem
 
 template <class T>
 __device__ T rounded(float x) {
@@ -21,7 +21,7 @@ __device__ T rounded(float x) {
   return y;
 }
 
-// One row a thread block; the second turn reads what the same thread wrote or read in the first, from the cache.
+// One thread block per row; in the second pass every thread rereads from cache what it wrote or read in the first.
 template <int N, class S, class T, class W>
 __global__ void forward_kernel(RmsNormForward p) {
   __shared__ float scratch[32];
@@ -56,7 +56,7 @@ __global__ void forward_kernel(RmsNormForward p) {
   if (p.amax != nullptr) raise_to_block_max(amax, p.amax);
 }
 
-// A block of adjacent rows a thread block; every thread owns columns, so that dw needs no atomics.
+// One thread block per block of adjacent rows; every thread owns columns, so dw needs no atomics.
 template <int N, class S, class T, class W>
 __global__ void backward_kernel(RmsNormBackward p, float* partial) {
   extern __shared__ float dw[];
@@ -123,7 +123,7 @@ unsigned threads_for(int64_t cols, int n) {
   return static_cast<unsigned>(std::clamp<int64_t>(ceil_div(ceil_div(cols, n), 32) * 32, 32, 512));
 }
 
-// f(S{}, T{}, W{}) with the three types; false when there is no kernel for them.
+// Calls f(S{}, T{}, W{}) with the three types; false if there is no kernel for them.
 template <class F>
 bool with_types(DType stream, DType type, DType weight, F&& f) {
   const auto with_weight = [&](auto s, auto t) {

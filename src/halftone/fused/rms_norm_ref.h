@@ -32,7 +32,7 @@ inline RmsNormForwardRef rms_norm_forward_ref(const RmsNormForward& p) {
 }
 
 struct RmsNormBackwardRef {
-  std::vector<double> dx, dw;  // [T, D], [D]: the gradient alone, without what dw held before
+  std::vector<double> dx, dw;  // [T, D], [D]: the gradient only, without the previous contents of dw
 };
 inline RmsNormBackwardRef rms_norm_backward_ref(const RmsNormBackward& p) {
   RmsNormBackwardRef out{{}, std::vector<double>(static_cast<size_t>(p.cols))};

@@ -12,7 +12,7 @@ namespace halftone {
 
 namespace {
 
-// Index (not rounded) of the frequency that turns so often over the original context.
+// Index (not rounded) of the frequency with this many turns over the original context.
 double index_of_turns(double turns, double theta, int64_t head_dim, const RopeScaling& s) {
   return static_cast<double>(head_dim) * std::log(static_cast<double>(s.original_context) / (turns * 2 * std::numbers::pi)) /
          (2 * std::log(theta));
@@ -37,7 +37,7 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
   check(theta > 0, "rope: expected theta above 0, found {}", theta);
   if (s.type != none) check_scaling(s);
   const double last = static_cast<double>(head_dim - 1);
-  double from = 0, to = 0;  // yarn: kept up to the first index, divided from the second on
+  double from = 0, to = 0;  // yarn: unscaled up to `from`, fully scaled from `to` on
   if (s.type == yarn) {
     from = index_of_turns(s.beta_fast, theta, head_dim, s), to = index_of_turns(s.beta_slow, theta, head_dim, s);
     if (s.truncate) from = std::floor(from), to = std::ceil(to);
@@ -51,7 +51,7 @@ std::vector<double> rope_frequencies(int64_t head_dim, double theta, const RopeS
   std::vector<double> frequencies(static_cast<size_t>(head_dim / 2));
   for (int64_t j = 0; j < head_dim / 2; ++j) {
     double f = std::pow(theta, -2.0 * static_cast<double>(j) / static_cast<double>(head_dim));
-    double kept = 1;  // share that is not divided by the factor
+    double kept = 1;  // unscaled share
     if (s.type == linear) kept = 0;
     if (s.type == llama3) {
       const double turns = static_cast<double>(s.original_context) * f / (2 * std::numbers::pi);

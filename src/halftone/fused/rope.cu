@@ -25,7 +25,7 @@ __global__ void rope_kernel(Rope p, RowGrid grid, int64_t wrap) {
 
 template <int N, class T>
 void launch(const Rope& p, cudaStream_t stream) {
-  // Few blocks: a thread divides once, for its first token.
+  // Few blocks: a thread divides only once, for its first token.
   const RowLaunch r = row_launch(p.tokens, p.heads * (p.head_dim / 2) / N, kThreads, 4096);
   rope_kernel<N, T><<<r.blocks, kThreads, 0, stream>>>(p, r.grid, walk_wrap(p, r));
 }

@@ -5,10 +5,10 @@
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/rope.h"
 
-// What kernels with a rotation in them share. A thread takes N pairs of a head.
+// Shared parts of kernels with a rotation. A thread processes N pairs of a head.
 namespace halftone::device {
 
-// Where the 2N elements lie: beside each other, or N in each half. What is not rotated counts as pairs of neighbours.
+// Positions of the 2N elements: adjacent, or N in each half. Elements that are not rotated count as adjacent pairs.
 struct PairPlace {
   uint32_t first, second;  // N elements each
   bool rotated, adjacent;
@@ -22,7 +22,7 @@ __device__ PairPlace pair_place(const Rope& p, uint32_t pair) {
 
 template <int N, class T>
 __device__ void load_pairs(const T* head, const PairPlace& at, float (&v)[2 * N]) {
-  if (N > 1 && at.adjacent) {  // a pair alone may lie at any element
+  if (N > 1 && at.adjacent) {  // a single pair may start at any element
     const Vec<T, 2 * N> x = load<2 * N>(head + at.first);
     for (int j = 0; j < 2 * N; ++j) v[j] = to_f32(x.value[j]);
   } else {
@@ -43,7 +43,7 @@ __device__ void store_pairs(T* head, const PairPlace& at, const float (&v)[2 * N
   }
 }
 
-// NaN where the position is outside the table.
+// NaN if the position is outside the table.
 template <int N>
 __device__ void turn_pairs(const Rope& p, bool inverse, int64_t position, uint32_t pair, const PairPlace& at, float (&v)[2 * N]) {
   if (!at.rotated) return;
@@ -52,7 +52,7 @@ __device__ void turn_pairs(const Rope& p, bool inverse, int64_t position, uint32
   const Vec<float, N> c = load<N>(p.cos + row), s = load<N>(p.sin + row);
   for (int j = 0; j < N; ++j) {
     const float cosine = inside ? c.value[j] : __int_as_float(0x7FC00000), sine = inverse ? -s.value[j] : s.value[j];
-    // Fused as fused/rows/rope.h fuses them.
+    // Contracted like fused/rows/rope.h.
     if (near) {
       const float a = v[2 * j], b = v[2 * j + 1];
       v[2 * j] = fmaf(a, cosine, -(b * sine)), v[2 * j + 1] = fmaf(b, cosine, a * sine);
@@ -63,7 +63,7 @@ __device__ void turn_pairs(const Rope& p, bool inverse, int64_t position, uint32
   }
 }
 
-// The tokens of a thread and their positions; divides once, for the first one. wrap: its step modulo seq_len.
+// Tokens of a thread and their positions; divides only once, for the first token. wrap: the thread's step modulo seq_len.
 class TokenWalk {
  public:
   __device__ TokenWalk(const Rope& p, const RowGrid& grid, int64_t wrap)
@@ -81,7 +81,8 @@ class TokenWalk {
 inline int64_t walk_wrap(const Rope& p, const RowLaunch& r) { return p.positions != nullptr ? 0 : r.row_step % p.seq_len; }
 
 constexpr int kRopeVector = 4;
-// Whether threads may take kRopeVector pairs each: heads and tables in vectors, rows of x and out in twice as many elements.
+// Whether threads can process kRopeVector pairs each: heads and tables in vectors of kRopeVector, rows of x and out in vectors of twice as
+// many elements.
 inline bool rope_in_vectors(const Rope& p) {
   const size_t bytes = size_of(p.dtype);
   return p.head_dim % (2 * kRopeVector) == 0 && rotated_of(p) % (2 * kRopeVector) == 0 &&
@@ -89,7 +90,7 @@ inline bool rope_in_vectors(const Rope& p) {
          aligned<kRopeVector>(p.cos, 0) && aligned<kRopeVector>(p.sin, 0);
 }
 
-// Why a device can not run it, or null.
+// Why a device cannot run it, or null.
 inline const char* rope_problem(const Rope& p) {
   if (p.dtype != DType::bf16 && p.dtype != DType::f32) return "rope: expected bf16 or f32";
   if (p.head_dim % 2 != 0 || p.max_positions <= 0) return "rope: expected an even head size and a table of positions";

@@ -2,6 +2,6 @@
 #include "halftone/device/launch.h"
 #include "halftone/fused/rope.h"
 
-// fused/rope.h on a CUDA device (halftone_cuda.so), equal to the CPU's. Positions are read on the device, where nobody can be
-// told of one outside the table: its token becomes NaN.
+// CUDA implementation of fused/rope.h (halftone_cuda.so), bit-identical to the CPU. Positions are read on the device; one outside the table
+// cannot be reported there, so its token becomes NaN.
 HALFTONE_CUDA_EXPORT const char* halftone_cuda_rope(const halftone::Rope* what, void* stream);

@@ -4,7 +4,7 @@
 
 namespace halftone {
 
-// [T, heads, d] of what `x` gives for column i of token t.
+// [T, heads, d]; `x` returns column i of token t.
 template <class X>
 std::vector<double> rope_ref(const Rope& p, X&& x) {
   std::vector<double> out(static_cast<size_t>(p.tokens * p.heads * p.head_dim));

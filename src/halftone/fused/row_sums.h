@@ -8,8 +8,8 @@
 
 namespace halftone {
 
-// Calls add(begin, end, sum [cols]) for blocks of rows of `width` elements on all threads, then adds the blocks' sums in their order to
-// `to`, unless that is null. At most 64 blocks, each of at least 32 rows: their bounds depend on `rows` alone.
+// Calls add(begin, end, sum [cols]) for row blocks, each row `width` elements, on all threads, then adds the blocks' sums in order to `to`
+// unless null. At most 64 blocks of at least 32 rows each; their bounds depend on `rows` only.
 template <class F>
 void add_over_rows(int64_t rows, int64_t width, int64_t cols, float* to, F&& add) {
   const int64_t block = std::max<int64_t>(32, (rows + 63) / 64), blocks = (rows + block - 1) / block;

@@ -3,16 +3,15 @@
 
 #include "halftone/base/simd.h"
 
-// Sixteen fp32 lanes: one 512-bit register, or two of 256 bits under AVX2. The row kernels are written once with it and
-// compiled twice, in the namespace of their instruction set. Both variants perform the same operations in the same order,
-// so a result does not depend on the machine.
+// Sixteen fp32 lanes: one 512-bit register, or two 256-bit registers with AVX2. The row kernels are written once and compiled twice, in the
+// namespace of their instruction set. Both variants perform the same operations in the same order, so results do not depend on the machine.
 #if defined(__AVX512F__)
 #define HALFTONE_SIMD avx512
 #else
 #define HALFTONE_SIMD v3
 #endif
 
-// Vectors are several registers wide: a call that is not inlined passes them through memory.
+// Vectors span several registers: a call that is not inlined would pass them through memory.
 #define HALFTONE_INLINE [[gnu::always_inline]] inline
 
 namespace halftone::HALFTONE_SIMD {
@@ -29,7 +28,7 @@ struct VecOf<1> {
 };
 using Vec = VecOf<kParts>;
 
-// op(first lane, a register of each a) for every register.
+// Calls op(first lane, one register of each a) for every register.
 template <class Op, class... A>
 HALFTONE_INLINE Vec each_at(Op op, A... a) {
   if constexpr (kParts == 1) {
@@ -42,7 +41,7 @@ template <class Op, class... A>
 HALFTONE_INLINE Vec each(Op op, A... a) {
   return each_at([&](int64_t, auto... x) { return op(x...); }, a...);
 }
-// The operation of that name of base/simd.h.
+// Lifts the operation of that name from base/simd.h.
 #define HALFTONE_EACH(name)                                        \
   template <std::same_as<Vec>... A>                                \
   HALFTONE_INLINE Vec name(A... a) {                               \
@@ -71,7 +70,7 @@ HALFTONE_INLINE Vec zero() { return set1(0.0f); }
 HALFTONE_INLINE Vec zero_below(Vec a, Vec x, Vec limit) {
   return each([](auto a, auto x, auto limit) { return Simd::only(Simd::not_less(x, limit), a); }, a, x, limit);
 }
-// 2^(b - 127), b the low 8 bits of `magic`, whose bit 8 is 0.
+// 2^(b - 127), with b the low 8 bits of `magic`; its bit 8 is 0.
 HALFTONE_INLINE Vec power_of_two(Vec magic) {
   return each([](auto x) { return Simd::floats(Simd::shl<23>(Simd::bits(x))); }, magic);
 }
@@ -80,7 +79,7 @@ template <class T>
 struct Type {
   using type = T;
 };
-// Calls f(Type<T>{}) with the element type of an activation, bf16 or f32 (the callers have checked).
+// Calls f(Type<T>{}) with the element type of an activation, bf16 or f32 (checked by the callers).
 template <class F>
 void with_float(DType t, F&& f) {
   if (t == DType::bf16) {
@@ -90,7 +89,7 @@ void with_float(DType t, F&& f) {
   }
 }
 
-// Which lanes of a vector take part: all, or the first n at the end of a row.
+// Active lanes of a vector: all, or the first n at the end of a row.
 struct All {};
 struct First {
   int64_t n;
@@ -120,7 +119,7 @@ HALFTONE_INLINE void store(T* p, V a, First lanes) {
 HALFTONE_INLINE Vec load_twice(const float* p) {
   return each_at([&](int64_t at) { return Simd::load_twice(p + at / 2); });
 }
-// a in the lanes that take part, `fill` in the others.
+// a in active lanes, `fill` in the others.
 HALFTONE_INLINE Vec keep(Vec a, All, Vec) { return a; }
 HALFTONE_INLINE Vec keep(Vec a, First lanes, Vec fill) {
   return each_at([&](int64_t at, auto x, auto y) { return Simd::select(Simd::first(lanes.n - at), x, y); }, a, fill);
@@ -133,7 +132,7 @@ void each_vector(int64_t begin, int64_t end, F&& f) {
   for (; i + kLanes <= end; i += kLanes) f(i, All{});
   if (i < end) f(i, First{end - i});
 }
-// The same with a slot 0 .. 3 known at compile time: one accumulator each, so that additions do not wait for each other.
+// each_vector with a compile-time slot 0 .. 3: one accumulator per slot, so that additions are independent.
 template <class F>
 void each_vector_slots(int64_t n, F&& f) {
   int64_t i = 0;
@@ -147,7 +146,7 @@ void each_vector_slots(int64_t n, F&& f) {
   if (i < n) f(i, First{n - i}, 1);
 }
 
-// op over the registers, as Simd's sums over lanes go on.
+// Reduces the registers to one with op, in the order of Simd's lane reductions.
 template <class Op, std::same_as<Vec> V>
 HALFTONE_INLINE Simd::F fold(V a, Op op) {
   if constexpr (kParts == 1) {
@@ -158,14 +157,14 @@ HALFTONE_INLINE Simd::F fold(V a, Op op) {
 }
 HALFTONE_INLINE float reduce_add(Vec a) { return Simd::sum(fold(a, Simd::add)); }
 HALFTONE_INLINE float reduce_max(Vec a) { return Simd::max_of(fold(a, Simd::max)); }
-// Raises *to, which threads share, to the largest of the lanes' bits.
+// Raises *to, shared between threads, to the maximum of the lanes' bits.
 HALFTONE_INLINE void raise_to(uint32_t* to, Vec bits) {
   const uint32_t largest = Simd::max_of(Simd::bits(fold(bits, Simd::max_abs)));
   uint32_t known = __atomic_load_n(to, __ATOMIC_RELAXED);
   while (known < largest && !__atomic_compare_exchange_n(to, &known, largest, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
 }
 
-// Sixteen fp64 lanes, for sums of many terms.
+// Sixteen fp64 lanes, for long sums.
 struct Vec64 {
   Simd::D v[2 * kParts]{};
 };
@@ -176,7 +175,7 @@ HALFTONE_INLINE Vec64 add_square(Vec64 sum, V x) {
   if constexpr (kParts == 2) Simd::add_square(sum.v + 2, x.hi);
   return sum;
 }
-// The 16 lanes added in the order of reduce_add.
+// Sum of the 16 lanes in the order of reduce_add.
 HALFTONE_INLINE double reduce_add(const Vec64& a) {
   double lane[kLanes];
   __builtin_memcpy(lane, a.v, sizeof lane);
@@ -186,9 +185,9 @@ HALFTONE_INLINE double reduce_add(const Vec64& a) {
   return lane[0];
 }
 
-// e^x for x in [-87.3, 88.37], what is outside is moved to the bounds; NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2,
-// e^r = 1 + r + r^2 q(r) with q of degree 4 fitted for the least maximal relative error (3e-9); total error about 1 ulp.
-// Adding 1.5 * 2^23 + 127 rounds x / ln 2 to the integer n and leaves n + 127, the exponent field of 2^n, in the low bits.
+// e^x for x in [-87.3, 88.37], clamped to these bounds; NaN stays. x = n ln 2 + r with |r| <= ln 2 / 2, e^r = 1 + r + r^2 q(r) with q of
+// degree 4 fitted for the smallest maximum relative error (3e-9); total error about 1 ulp. Adding 1.5 * 2^23 + 127 rounds x / ln 2 to the
+// integer n and leaves n + 127, the exponent field of 2^n, in the low bits.
 inline constexpr float kExpLow = -87.3f, kExpHigh = 88.37f;
 HALFTONE_INLINE Vec exp_bounded(Vec x) {
   const Vec shift = set1(0x1.8p23f + 127), bounded = min(set1(kExpHigh), max(set1(kExpLow), x));
@@ -203,7 +202,7 @@ HALFTONE_INLINE Vec exp_bounded(Vec x) {
   e = fma(e, r, set1(1.0f));
   return e * power_of_two(magic);
 }
-// The same, and 0 below the range.
+// exp_bounded, but 0 below the range.
 HALFTONE_INLINE Vec exp(Vec x) { return zero_below(exp_bounded(x), x, set1(kExpLow)); }
 
 // 1 / (1 + e^-x)

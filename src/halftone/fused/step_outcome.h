@@ -4,23 +4,23 @@
 
 namespace halftone {
 
-// What becomes of a training step, in the memory of the device that trains: the optimizer reads it there, the host when it can.
+// Outcome of a training step, in the memory of the training device: the optimizer reads it there, the host reads it later.
 struct StepOutcome {
-  double loss_sum = 0;    // nats over the valid labels, added by the micro-batches
+  double loss_sum = 0;    // nats summed over the valid labels of all micro-batches
   double grad_norm = 0;   // before clipping
-  float grad_factor = 1;  // of clipping
-  bool finite = true;     // loss and norm
-  bool updated = true;    // else no parameter and no moment changes, and gradients are zeroed alone
+  float grad_factor = 1;  // clipping factor
+  bool finite = true;     // loss and norm are finite
+  bool updated = true;    // if false, parameters and moments are unchanged and only the gradients are zeroed
 };
 
-// Which steps update, and how far.
+// Conditions and limits of an update.
 struct StepLimits {
   int64_t valid_labels = 1;
-  double mean_loss = std::numeric_limits<double>::infinity();  // above it nothing is updated
-  double grad_norm = std::numeric_limits<double>::infinity();  // to which gradients are clipped
+  double mean_loss = std::numeric_limits<double>::infinity();  // above it the step does not update
+  double grad_norm = std::numeric_limits<double>::infinity();  // gradients are clipped to this norm
 };
 
-// min(1, max_norm / (norm + 1e-6)); 1 when max_norm is infinite; NaN stays NaN.
+// min(1, max_norm / (norm + 1e-6)); 1 if max_norm is infinite; NaN stays NaN.
 constexpr float clip_factor(double norm, double max_norm) {
   if (!(norm >= 0)) return static_cast<float>(norm);
   if (max_norm == std::numeric_limits<double>::infinity()) return 1.0f;
@@ -28,7 +28,7 @@ constexpr float clip_factor(double norm, double max_norm) {
   return static_cast<float>(factor < 1 ? factor : 1.0);
 }
 
-// Completes an outcome that holds the sum of losses: the same decision on the host and on a device.
+// Completes an outcome that holds the sum of losses: the same decision on host and device.
 constexpr void judge(StepOutcome& outcome, double grad_norm, const StepLimits& limits) {
   constexpr double kMost = std::numeric_limits<double>::max();
   const double loss = outcome.loss_sum;

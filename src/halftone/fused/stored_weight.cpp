@@ -20,7 +20,7 @@ void store_int8_row(const StoreWeight& p, int64_t r) {
     for (int64_t j = 0; j < p.k; ++j) out[j] = static_cast<uint8_t>(encode(Int::int8, x[j] * s.inv));
     return;
   }
-  // One Philox call serves four elements.
+  // One Philox call covers four elements.
   int64_t group = -1;
   std::array<uint32_t, 4> words{};
   for (int64_t j = 0, i = p.rounding.index(r, 0, p.k); j < p.k; ++j, ++i) {

@@ -16,7 +16,7 @@ __device__ void read_step(Rounding& r) {
 
 __device__ bool keeps(const StoreWeight& p) { return p.outcome != nullptr && !p.outcome->updated; }
 
-// One thread block a row.
+// One thread block per row.
 __global__ void store_int8_kernel(StoreWeight p) {
   __shared__ uint32_t amax;
   if (keeps(p)) return;
@@ -34,7 +34,7 @@ __global__ void store_int8_kernel(StoreWeight p) {
   for (int64_t j = threadIdx.x; j < p.k; j += kThreads) p.codes[r * p.k + j] = stored_code(p, x[j] * s.inv, r, j);
 }
 
-// One thread a group.
+// One thread per group.
 __global__ void store_uint4_kernel(StoreWeight p) {
   const int64_t groups = p.k / p.group, total = p.n * groups;
   if (keeps(p)) return;

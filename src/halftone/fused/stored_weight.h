@@ -6,22 +6,22 @@
 
 namespace halftone {
 
-// A weight becomes codes under fresh scales (numerics.md 3.7, int8_weight and int4_weight): to nearest, or stochastically with
-// one draw of L = 32 bits per element (section 4). Not an operand quantiser: those draw 16 bits.
+// Quantises a weight with fresh scales (numerics.md 3.7, int8_weight and int4_weight): to nearest, or stochastically with one draw of L =
+// 32 bits per element (section 4). Separate from the operand quantisers, which draw 16 bits.
 struct StoreWeight {
   const float* w = nullptr;  // [n, k], contiguous
   int64_t n = 0, k = 0;
-  Element element = Element::int8;  // int8: a scale per row; uint4: scale and zero point per `group` of k
+  Element element = Element::int8;  // int8: one scale per row; uint4: scale and zero point per `group` of k
   int group = 32;
   Rounding rounding{};
-  uint8_t* codes = nullptr;              // int8 [n, k], or uint4 two a byte [n, k / 2]
+  uint8_t* codes = nullptr;              // int8 [n, k], or uint4 two per byte [n, k / 2]
   float* scales = nullptr;               // [n], or [n, k / group]
   float* zeros = nullptr;                // uint4
-  const StepOutcome* outcome = nullptr;  // null, or of the step that changed w: nothing is written where it did not update
+  const StepOutcome* outcome = nullptr;  // null, or of the step that changed w: nothing is written if it did not update
 };
 void store_weight(const StoreWeight& p);
 
-// The code of element (row, column) from y = (w - zero) * inv.
+// Code of element (row, column) from y = (w - zero) * inv.
 constexpr uint8_t stored_code(const StoreWeight& p, float y, int64_t row, int64_t column) {
   const Int f = p.element == Element::int8 ? Int::int8 : Int::uint4;
   if (!p.rounding.stochastic) return static_cast<uint8_t>(encode(f, y));
@@ -40,8 +40,8 @@ constexpr void store_uint4_group(const StoreWeight& p, int64_t row, int64_t g) {
     if (order_key(x[j]) < order_key(low)) low = x[j];
     if (order_key(x[j]) > order_key(high)) high = x[j];
   }
-  // In fp32: rounded to bf16, outwards, a group's range would grow by half of a last place a step, however small the update, and the
-  // draws of a grid that moves turn the weights into noise (numerics.md 3.7).
+  // fp32 scale and zero. Rounded outwards to bf16, a group's range would grow by half an ulp per step however small the update, and the
+  // draws of a moving grid turn the weights into noise (numerics.md 3.7).
   const AffineScale s = uint4_scale(amax, low, high, false);
   p.scales[at] = s.scale, p.zeros[at] = s.zero;
   uint8_t* out = p.codes + (row * p.k + first) / 2;

@@ -5,8 +5,8 @@
 
 namespace halftone {
 
-// h = silu(g) * u, silu(g) = g / (1 + exp(-g)) (Shazeer, 2020); fp32 inside, one rounding. Rows are contiguous, strides
-// count elements: g and u are usually the halves of one [T, 2F] product.
+// h = silu(g) * u, silu(g) = g / (1 + exp(-g)) (Shazeer, 2020); computed in fp32, rounded once. Rows are contiguous, strides are in
+// elements: g and u are usually the halves of one [T, 2F] projection.
 struct SwigluForward {
   int64_t rows = 0, cols = 0;  // T, F
   DType dtype = DType::bf16;   // bf16 or f32
@@ -16,12 +16,12 @@ struct SwigluForward {
   int64_t u_stride = 0;
   void* h = nullptr;  // [T, F]; may be g or u
   int64_t h_stride = 0;
-  uint32_t* amax = nullptr;  // [1] or null: the largest bits32(|h|), as RmsNormForward::amax
+  uint32_t* amax = nullptr;  // [1] or null: maximum of bits32(|h|), as RmsNormForward::amax
 };
 void swiglu_forward(const SwigluForward& p);
 
-// With s = 1 / (1 + exp(-g)):  du = dh * g * s,  dg = dh * u * s * (1 + g * (1 - s)). Only g and u are kept from forward;
-// h is written again when asked for, so that it need not be kept for the down projection's weight gradient.
+// With s = 1 / (1 + exp(-g)): du = dh * g * s, dg = dh * u * s * (1 + g * (1 - s)). Only g and u are saved by forward; h is recomputed on
+// request, so that it need not be saved for the down projection's wgrad.
 struct SwigluBackward {
   int64_t rows = 0, cols = 0;
   DType dtype = DType::bf16;
@@ -37,7 +37,7 @@ struct SwigluBackward {
   int64_t du_stride = 0;
   void* h = nullptr;  // [T, F] or null; may be dh
   int64_t h_stride = 0;
-  uint32_t* amax = nullptr;  // [2] or null: those of dg and of du
+  uint32_t* amax = nullptr;  // [2] or null: amax of dg and of du
 };
 void swiglu_backward(const SwigluBackward& p);
 

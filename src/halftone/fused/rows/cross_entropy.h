@@ -4,7 +4,7 @@
 
 namespace halftone::HALFTONE_SIMD {
 
-// The row stays in the caches between the two reads, so an online rescaling of the sum would only add work.
+// The row stays in cache between the two reads, so an online softmax would only add work.
 [[gnu::flatten]] inline SoftmaxSum softmax_sum(const void* logits, DType dtype, int64_t vocab, float* exponentials) {
   SoftmaxSum result{};
   with_float(dtype, [&](auto type) {

@@ -22,7 +22,7 @@ inline int64_t id_at(const void* ids, DType type, int64_t t) {
   });
 }
 
-// Columns begin .. end of every token.
+// Processes columns [begin, end) of every token.
 [[gnu::flatten]] inline void embedding_backward_columns(const EmbeddingBackward& p, int64_t begin, int64_t end) {
   with_float(p.dtype, [&](auto type) {
     const auto* dy = static_cast<const typename decltype(type)::type*>(p.dy);

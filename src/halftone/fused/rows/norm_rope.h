@@ -9,7 +9,7 @@ inline float rstd_of(const Vec (&square)[4], const NormRope& p) {
   return 1.0f / __builtin_sqrtf(reduce_add(sum4(square)) / static_cast<float>(p.rope.head_dim) + p.eps);
 }
 
-// A head is normalised, or rotated back, into fp32 on the stack, which stays in the first cache.
+// A head is normalised, or rotated back, into an fp32 stack buffer that stays in L1.
 [[gnu::flatten]] inline void norm_rope_rows(const NormRope& p, int64_t begin, int64_t end) {
   with_float(p.rope.dtype, [&](auto type) {
     using X = typename decltype(type)::type;
@@ -36,7 +36,7 @@ inline float rstd_of(const Vec (&square)[4], const NormRope& p) {
   });
 }
 
-// dw [d] gathers the tokens begin .. end.
+// dw [d] accumulates the tokens [begin, end).
 [[gnu::flatten]] inline void norm_rope_backward_rows(const NormRopeBackward& p, int64_t begin, int64_t end, float* dw) {
   const Rope& r = p.norm.rope;
   with_float(r.dtype, [&](auto type) {

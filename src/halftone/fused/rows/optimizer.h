@@ -4,7 +4,7 @@
 
 namespace halftone::HALFTONE_SIMD {
 
-// The upper halves of bits + (0xFFFF - noise): goes up when noise < the lower half. Exponent 255: only truncated, NaN quiet.
+// Upper halves of bits + (0xFFFF - noise): rounds up if noise < lower half. Exponent 255: truncated only, NaN made quiet.
 HALFTONE_INLINE Simd::I stochastic_bits(Simd::F a, const uint16_t* noise) {
   const Simd::I u = Simd::bits(a), up = Simd::addi(u, Simd::subi(Simd::seti(0xFFFF), Simd::load_u16i(noise)));
   const Simd::I kept = Simd::or_where(Simd::is_nan(a), u, Simd::seti(0x400000), u);

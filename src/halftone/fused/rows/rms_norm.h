@@ -4,7 +4,7 @@
 
 namespace halftone::HALFTONE_SIMD {
 
-// body(stream type, type): f32 beside f32 or bf16, or both bf16.
+// Calls body(stream type, type): f32 with f32 or bf16, or both bf16.
 template <class Body>
 void with_stream(DType stream, DType type, Body body) {
   with_float(type, [&](auto x) {
@@ -74,7 +74,7 @@ void rms_norm_forward_typed(const RmsNormForward& p, int64_t begin, int64_t end)
   });
 }
 
-// dw [D] gathers the rows begin .. end.
+// dw [D] accumulates the rows [begin, end).
 template <class S, class X, class W, bool kSum, bool kBranch>
 void rms_norm_backward_typed(const RmsNormBackward& p, int64_t begin, int64_t end, float* dw) {
   const auto* weight = static_cast<const W*>(p.weight);

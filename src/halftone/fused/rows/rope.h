@@ -40,7 +40,7 @@ void rope_halves(const Rope& p, const X* x, Y* out, const float* cos, const floa
 
 inline int64_t rope_position(const Rope& p, int64_t t) { return p.positions ? p.positions[t] : t % p.seq_len + p.offset; }
 
-// All heads of a token.
+// Rotates all heads of a token.
 template <class X, class Y>
 void rope_token(const Rope& p, const X* x, Y* out, int64_t position) {
   const int64_t rotated = rotated_of(p), row = position * (rotated / 2);
