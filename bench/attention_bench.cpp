@@ -1,6 +1,6 @@
-// Attention forward and backward on the CPU, each instruction set of this processor:
-//   attention_bench [filter]   lines whose name contains the filter
-// With OMP_NUM_THREADS=1 times are processor time, which other programs on the machine disturb little.
+// Attention forward and backward on the CPU, for each instruction set of this CPU:
+//   attention_bench [filter]   only lines whose name contains the filter
+// With OMP_NUM_THREADS=1 times are CPU time, which other programs on the machine disturb little.
 #include <fmt/format.h>
 #include <time.h>
 
@@ -33,7 +33,7 @@ std::vector<std::byte> random_tensor(int64_t count, DType dtype, uint64_t seed) 
   std::vector<std::byte> bytes(static_cast<size_t>(count) * size_of(dtype));
   uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
   for (int64_t i = 0; i < count; ++i) {
-    float x = 0;  // sum of four uniforms: near enough to a normal of variance one
+    float x = 0;  // sum of four uniforms: close to a normal of variance one
     for (int n = 0; n < 4; ++n) {
       state = state * 6364136223846793005u + 1442695040888963407u;
       x += static_cast<float>(state >> 40) * 0x1p-24f - 0.5f;

@@ -1,6 +1,6 @@
 // Time and bandwidth of every fused kernel on the shapes of recipes/bench_cpu.toml:
-//   bench_fused_bench [T D F V]        OMP_NUM_THREADS and HALFTONE_ISA choose the threads and the instruction set
-// GB/s counts each operand once, as read or written, also where it is read again from a cache.
+//   bench_fused_bench [T D F V]        OMP_NUM_THREADS and HALFTONE_ISA set the threads and the instruction set
+// GB/s counts each operand once, as read or written, even if it is read again from a cache.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +23,7 @@ using namespace halftone;
 
 namespace {
 
-// The least of several runs, after a warm-up.
+// Minimum over several runs, after a warm-up.
 void measure(const char* name, double bytes, const std::function<void()>& f) {
   double best = 1e9, spent = 0;
   for (int i = 0; i < 1000 && (i < 5 || spent < 0.4); ++i) {

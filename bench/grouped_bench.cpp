@@ -1,7 +1,7 @@
-// Rate of every kind of grouped product on the experts of Qwen3-30B-A3B (128 experts, hidden 2048, ffn 768, 32k tokens of 8 experts each),
-// with random data and groups of a router that is nearly balanced, on the current GPU:
+// Throughput of every kind of grouped GEMM on the experts of Qwen3-30B-A3B (128 experts, hidden 2048, ffn 768, 32k tokens with 8 experts
+// each), with random data and nearly balanced routing, on the current GPU:
 //   bench_grouped_bench [portable]      also those without tensor cores
-// TFLOP/s count the routed rows, not the padding of groups. bench/peers/grouped_mm.py measures torch's.
+// TFLOP/s count the routed rows without padding. bench/peers/grouped_mm.py measures torch's kernels.
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -41,8 +41,8 @@ T* on_device(const std::vector<T>& host, int64_t count) {
 struct Kind {
   const char* name;
   Numbers numbers;
-  Scales scales, scales_b;  // of B in products of rows
-  bool stored;              // bf16: dgrad and wgrad read what forward stored
+  Scales scales, scales_b;  // scales_b: for B in `rows`
+  bool stored;              // bf16: dgrad and wgrad read the operands that forward stored
   bool fast, portable;
 };
 constexpr Kind kKinds[] = {
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   std::vector<uint16_t> values(1 << 22);
   std::vector<uint8_t> codes(1 << 22);
   for (uint16_t& v : values) v = bf16(normal(random)).bits;
-  for (uint8_t& c : codes) {  // of e4m3 and s8 alike: no NaN, all bits busy
+  for (uint8_t& c : codes) {  // valid e4m3 and s8 codes: no NaN, all bits toggle
     do c = static_cast<uint8_t>(random());
     while ((c & 0x7F) == 0x7F);
   }
