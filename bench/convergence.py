@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-# Name: command line, and the bar: how far the loss may lie above bfloat16's, per cent (none: converges, figure reported).
+# Name: command line, and the limit: how far the loss may exceed bfloat16's, in percent (none: must converge, the loss is only reported).
 RUNS = {
     "bf16": ("--quantize.scheme none", None),
     "fp8_tensorwise": ("--quantize.scheme fp8_tensorwise", 0.5),
@@ -101,7 +101,7 @@ def main():
         longest = max((r["seconds"] for r in results.values()), default=0)
         if time.time() - begin + longest > args.seconds:
             queue.clear()
-        # The first run alone until it trains: it makes the tokenizer that the others read.
+        # Runs the first case alone until it trains: it builds the tokenizer that the others read.
         ready = (args.out / "tokenizer" / "tokenizer.json").exists() or not running
         if queue and not late and len(running) < args.slots and ready:
             name = queue.pop(0)

@@ -46,7 +46,7 @@ def make(folder, layers):
     text = json.dumps(header).encode()
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
         file.write(struct.pack("<Q", len(text)) + text)
-        for _, shape in shapes(layers):  # about 0.02 each, of random mantissas and signs
+        for _, shape in shapes(layers):  # random mantissas and signs, magnitude about 0.02
             bits = random.integers(0, 1 << 16, int(np.prod(shape)), np.uint16)
             file.write(((bits & 0x80FF) | 0x3C00).tobytes())
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "num_hidden_layers": layers, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,

@@ -86,7 +86,7 @@ def child(recipe, shape, pipe):
         pipe.send(torch.__version__)
         while count := pipe.recv():
             pipe.send(steps(count))
-    except Exception as e:  # a recipe that this version or device does not take is reported, not fatal
+    except Exception as e:  # report a recipe that this version or device does not support, and continue
         pipe.send("failed: " + " ".join(f"{type(e).__name__}: {e}".split())[:160])
 
 
@@ -123,7 +123,7 @@ def main():
             pipes[name].send(a.steps)
             answer = pipes[name].recv()
             if turn >= 0:
-                times[name] += answer[len(answer) // 4 :]  # the device's clock settles
+                times[name] += answer[len(answer) // 4 :]  # drop the first quarter: the GPU clock settles
     m, n, k = shape
     print(f"torch {version}, M x N x K = {m} x {n} x {k}, all ready after {time.monotonic() - start:.0f} s")
     rows = [["recipe", "forward_ms", "backward_ms", "both_ms", "forward_ratio", "backward_ratio", "both_ratio", "tflops"]]

@@ -27,10 +27,10 @@ BUDGET = "--activation_checkpoint.mode memory_budget --activation_checkpoint.mem
 RECIPES = {"bf16": "none", "fp8_tensorwise": "fp8_tensorwise", "fp8_rowwise": "fp8_rowwise", "mxfp4": "mxfp4",
            "bf16, budget": f"none {BUDGET}", "fp8_rowwise, budget": f"fp8_rowwise {BUDGET}"}
 TITAN = {"bf16": "bf16", "fp8_tensorwise": "tensorwise --allgather8 1", "fp8_rowwise": "rowwise"}
-EIGHT_ROWS = "--training.global_batch_size 8 --training.steps 20"  # a step's, on every mesh
+EIGHT_ROWS = "--training.global_batch_size 8 --training.steps 20"  # rows per step, on every mesh
 
-# Name: GPUs, options, seconds it may take, the case with whose tokens/s a GPU (and losses, where a step has the same rows) it is compared.
-# Those of one and two GPUs come first: --together runs them side by side.
+# Name: GPUs, options, time limit in seconds, and the case to compare with: tokens/s per GPU (and losses, if a step has the same rows).
+# Cases with one and two GPUs come first: --together runs them side by side.
 CASES = {
     "llama8": (1, f"{LLAMA} 8", 60, None),
     "llama8 fsdp 2": (2, f"{LLAMA} 8", 60, "llama8"),
@@ -48,7 +48,7 @@ for gpus in (4, 8):
         CASES[f"llama32 {name} on {gpus}"] = gpus, f"{LLAMA} 32 --quantize.scheme {recipe}", 90, peer
     for name, recipe in TITAN.items():
         CASES[f"torchtitan32 {name} on {gpus}"] = gpus, f"--layers 32 --seq 8192 --lbs 1 --steps 8 --recipe {recipe}", 150, None
-MESHES = {  # of two processes each, and rows of a micro-batch
+MESHES = {  # all meshes are 2 x 2; rows per micro-batch
     "hsdp 2x2": ("data_parallel_replicate_degree 2", 2),
     "fsdp 2, tp 2": ("tensor_parallel_degree 2", 4),
     "cp 2, fsdp 2": ("context_parallel_degree 2", 4),
@@ -68,7 +68,7 @@ def estimates(args, names):
                                     stderr=subprocess.DEVNULL)
              for name in names if not name.startswith("torchtitan")}
     said = {name: p.communicate()[0] for name, p in asked.items()}
-    return {name: json.loads(out) for name, out in said.items() if out.startswith("{")}  # the run says of others what they lack
+    return {name: json.loads(out) for name, out in said.items() if out.startswith("{")}  # the run itself reports what the others lack
 
 
 def start(args, name, devices):
@@ -130,7 +130,7 @@ def run(args, names, results, report):
         time.sleep(0.1)
         for case in list(running):
             name, devices, since, until, processes = case
-            if any(p.poll() for p in processes):  # the others of halftone end by themselves
+            if any(p.poll() for p in processes):  # halftone's other ranks exit by themselves
                 case[3] = min(until, time.time() + 10)
             for p in processes:
                 if time.time() > until:
