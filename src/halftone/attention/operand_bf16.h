@@ -22,7 +22,7 @@ alignas(64) constexpr std::array<uint8_t, 128> kMantissa = mantissas();
 // 1.5 * 2^23 (moves the integer part into the low bits of the fp32 sum). The low sixteen bits of x are then the bf16 number
 // 2^n (1 + f / 128), n + f / 128 = log2 y to within 1/256; a 128-byte table maps f to the mantissa of 2^(f / 128).
 // Both roundings together have an error of 0.22% rms (0.16% for rounding to bf16 alone) and no bias. FMA, max and
-// conversion run at half rate beside active tiles; this leaves one of them per exponential.
+// conversion run at half rate beside active tiles; this scheme needs only one of them per exponential.
 struct Bf16Operand : Simd {
   using T = uint16_t;  // bf16 bits
   static constexpr int kPair = 2, kAlign = 32;

@@ -30,7 +30,7 @@ struct GroupedProduct {
   GroupedOperand a, b;
   void* d = nullptr;  // contiguous
   DType d_type = DType::bf16;
-  bool accumulate = false;  // `contraction` only: add to what D holds
+  bool accumulate = false;  // `contraction` only: add to the contents of D
   float alpha = 1;
   bool fast_accumulation = false;  // as in Product
   void* workspace = nullptr;       // device memory for this call only, 256-byte aligned

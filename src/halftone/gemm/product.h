@@ -41,7 +41,7 @@ struct Product {
   void* d = nullptr;            // [m, n]
   DType d_type = DType::bf16;   // bf16 or f32; s8 without scales also s32
   int64_t ldd = 0;              // row stride in elements; 0: contiguous
-  bool accumulate = false;      // add to what D holds
+  bool accumulate = false;      // add to the contents of D
   float alpha = 1;
   // Added in fp32; library GEMMs (bf16 with aligned rows, and fp8 except e5m2 x e5m2) first round the bias to the type of D.
   const void* bias = nullptr;     // [n] or null

@@ -1,4 +1,4 @@
-// Host code of the CUDA module (cmake/cuda.cmake takes every *_cuda.cpp).
+// Host code of the CUDA module (cmake/cuda.cmake compiles every *_cuda.cpp).
 #include "halftone/gemm/cublaslt/matmul.h"
 
 #include <algorithm>

@@ -112,7 +112,7 @@ __device__ __forceinline__ uint32_t round_integer(float y, uint32_t number) {
   return __float_as_uint(__fadd_ru(__fadd_ru(y, __uint_as_float(number)), 12582912.0f - 128.0f));
 }
 // Nearest e2m1 code of a = |y| in the low bits: the grid is min(rint(2a), rint(a) + 2, rint(a / 2) + 4), each a sum whose last place is the
-// quantum, then saturated. Both arguments of min have the same parity, so ties go to even codes.
+// quantum, then saturated. The arguments of min preserve parity, so ties go to even codes.
 __device__ __forceinline__ uint32_t round_e2m1(float a) {
   const float s0 = a + 0x1p22f, s1 = __fmaf_rn(a, 0.5f, 0x1p22f + 1), s2 = __fmaf_rn(a, 0.25f, 0x1p22f + 2);
   return __vimin3_u32(__vimin3_u32(__float_as_uint(s0), __float_as_uint(s1), __float_as_uint(s2)), 0x4A800007u, 0x4A800007u);

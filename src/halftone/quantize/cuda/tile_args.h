@@ -47,7 +47,7 @@ struct TileArgs {
   const void* x;
   int rows, cols, first_tile, tiles_r;  // row tiles of this launch: first and count
   int64_t ld;
-  RowSource from;  // these: quantize/operand.h
+  RowSource from;  // see quantize/operand.h; as_bf16 too
   bool as_bf16;
   bool dependent;  // depends on the preceding kernel, which collects maxima
   bool backwards;  // last tiles first: the earlier pass left them in the L2 cache
