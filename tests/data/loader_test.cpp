@@ -30,7 +30,8 @@ class LoaderTest : public testing::Test {
   }
   static bool equal(const Batch& a, const Batch& b) {
     return at::equal(a.tokens, b.tokens) && at::equal(a.labels, b.labels) && at::equal(a.positions, b.positions) &&
-           at::equal(a.doc_start, b.doc_start) && a.valid_labels == b.valid_labels && a.label_bytes == b.label_bytes;
+           at::equal(a.doc_start, b.doc_start) && a.padding.defined() == b.padding.defined() &&
+           (!a.padding.defined() || at::equal(a.padding, b.padding)) && a.valid_labels == b.valid_labels && a.label_bytes == b.label_bytes;
   }
   // Rows of `steps` steps of a run on `size` ranks, in the order of the global sequence.
   at::Tensor run(int64_t local, int64_t global, int64_t size, int64_t steps, const nlohmann::json* from = nullptr) {
@@ -176,6 +177,30 @@ TEST_F(LoaderTest, OnePassCoversEveryRowOnceAndRewinds) {
   limited->next();
   limited->next();
   EXPECT_FALSE(limited->has_next());
+}
+
+// Padding is what no document fills: token 0 without a label. A row's last token has a label, so it begins behind that.
+TEST_F(LoaderTest, MarksPadding) {
+  for (const Packing packing : {Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::none}) {
+    RowOptions rows;
+    rows.packing = packing;
+    const bool pads = packing == Packing::first_fit || packing == Packing::none;
+    EXPECT_EQ(loader(options(2, 4), rows)->next().padding.defined(), pads);
+    auto once = options(4, 8);
+    once.repeat = false, once.pad_last = true;
+    auto l = loader(once, rows);
+    const int64_t beyond = l->steps_per_pass() * 8 - l->rows().use().pass_rows;
+    ASSERT_GT(beyond, 0);
+    int64_t padded = 0, empty = 0;
+    while (l->has_next()) {
+      const Batch b = l->next();
+      ASSERT_TRUE(b.padding.defined());
+      EXPECT_TRUE(at::equal(b.padding, b.labels.lt(0)));
+      padded += b.padding.sum().item<int64_t>(), empty += b.padding.all(1).sum().item<int64_t>();
+    }
+    EXPECT_EQ(empty, beyond);
+    EXPECT_EQ(padded > 16 * beyond, pads);
+  }
 }
 
 TEST_F(LoaderTest, OnePassIsOverAfterAStateOfTheSecondEpoch) {

@@ -1,6 +1,7 @@
 #include "halftone/data/loader.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -41,18 +42,18 @@ Batch DataLoader::make(RowCursor step, int64_t microbatch) {
   const int64_t B = options_.local_batch, S = rows_->options().seq_len;
   const auto wide = at::TensorOptions().dtype(at::kLong).pinned_memory(options_.pin_memory);
   const auto narrow = at::TensorOptions().dtype(at::kInt).pinned_memory(options_.pin_memory);
-  Batch batch{at::empty({B, S}, wide), at::empty({B, S}, wide), at::empty({B, S}, narrow), at::empty({B, S}, narrow)};
+  Batch batch{at::empty({B, S}, wide), at::empty({B, S}, wide), at::empty({B, S}, narrow), at::empty({B, S}, narrow),
+              pads() ? at::zeros({B, S}, wide.dtype(at::kBool)) : at::Tensor()};
   batch.epoch = step.epoch;
   const int64_t first = (microbatch * options_.dp_size + options_.dp_rank) * B;
   for (int64_t b = 0; b < B; ++b) {
     const RowView row{batch.tokens.mutable_data_ptr<int64_t>() + b * S, batch.labels.mutable_data_ptr<int64_t>() + b * S,
                       batch.positions.mutable_data_ptr<int32_t>() + b * S, batch.doc_start.mutable_data_ptr<int32_t>() + b * S};
     const RowCursor at{step.epoch, step.row + first + b};
-    if (!options_.repeat && at.row >= pass_rows_) {
-      fill_ignored_row(row, S);
-      continue;
-    }
-    rows_->fill(at, row);
+    const bool beyond = !options_.repeat && at.row >= pass_rows_;
+    if (beyond) fill_ignored_row(row, S);
+    const int64_t filled = beyond ? 0 : rows_->fill(at, row);
+    if (batch.padding.defined()) std::fill_n(batch.padding.mutable_data_ptr<bool>() + b * S + filled, S - filled, true);
     for (int64_t j = 0; j < S; ++j) {
       if (row.labels[j] < 0) continue;
       ++batch.valid_labels;

@@ -26,6 +26,7 @@ struct Batch {
   at::Tensor labels;     // int64, -100: ignored
   at::Tensor positions;  // int32, for RoPE
   at::Tensor doc_start;  // int32, place in the row where the document of this place starts
+  at::Tensor padding;    // bool: no token, behind a row's last document; undefined where the loader never pads
   int64_t valid_labels = 0;
   int64_t label_bytes = 0;  // bytes of text that the valid labels stand for; for bits per byte
   int64_t epoch = 0;        // of the first row of the step it belongs to
@@ -55,6 +56,8 @@ class DataLoader {
   // Steps of one pass, the same on every rank; -1 when it repeats.
   int64_t steps_per_pass() const { return steps_; }
   bool has_next() const;
+  // Whether its batches carry `padding`, with or without a place of it.
+  bool pads() const { return rows_->pads() || (!options_.repeat && steps_ * options_.global_batch > pass_rows_); }
   // Where the step after the last complete one starts.
   RowCursor next_step() const { return step_; }
   // The next microbatch. Waits for it; failures of the thread come out here. Error at the end of one pass.

@@ -128,7 +128,7 @@ RowCursor RowSequence::packed(RowCursor cursor) {
   return {cursor.epoch, Shuffle(rows(cursor.epoch), options_.shuffle_rows, options_.seed, cursor.epoch, "data.shuffle_rows")(cursor.row)};
 }
 
-void RowSequence::fill(RowCursor cursor, RowView out) {
+int64_t RowSequence::fill(RowCursor cursor, RowView out) {
   cursor = packed(advance(cursor, 0));
   switch (options_.packing) {
     case Packing::concat:
@@ -142,7 +142,7 @@ void RowSequence::fill(RowCursor cursor, RowView out) {
   }
 }
 
-void RowSequence::fill_concat(RowCursor cursor, RowView out) {
+int64_t RowSequence::fill_concat(RowCursor cursor, RowView out) {
   const int64_t S = options_.seq_len, want = S + 1;
   buffer_.resize(static_cast<size_t>(want));
   const __int128 first_row = (static_cast<__int128>(cursor.epoch) * units_ + S) / want;
@@ -168,7 +168,7 @@ void RowSequence::fill_concat(RowCursor cursor, RowView out) {
     out.tokens[j] = buffer_[static_cast<size_t>(j)];
     out.labels[j] = buffer_[static_cast<size_t>(j) + 1];
   }
-  finish(S, options_.document_positions.value_or(false), out);
+  return finish(S, options_.document_positions.value_or(false), out);
 }
 
 void RowSequence::put_pairs(int64_t document, int64_t first, int64_t n, int64_t at, RowView out) {
@@ -182,7 +182,7 @@ void RowSequence::put_pairs(int64_t document, int64_t first, int64_t n, int64_t 
   }
 }
 
-void RowSequence::fill_concat_documents(RowCursor cursor, RowView out) {
+int64_t RowSequence::fill_concat_documents(RowCursor cursor, RowView out) {
   const int64_t S = options_.seq_len;
   const EpochPlan& plan = *epoch(cursor.epoch).plan;
   auto [place, offset] = plan.locate(cursor.row * S);
@@ -191,7 +191,7 @@ void RowSequence::fill_concat_documents(RowCursor cursor, RowView out) {
     put_pairs(document, offset, n, at, out);
     at += std::max<int64_t>(n, 0);
   }
-  finish(S, options_.document_positions.value_or(true), out);
+  return finish(S, options_.document_positions.value_or(true), out);
 }
 
 std::unique_ptr<RowSequence::FirstFit> RowSequence::pack_first_fit(const EpochPlan& plan) const {
@@ -224,7 +224,7 @@ std::unique_ptr<RowSequence::FirstFit> RowSequence::pack_first_fit(const EpochPl
   return out;
 }
 
-void RowSequence::fill_first_fit(RowCursor cursor, RowView out) {
+int64_t RowSequence::fill_first_fit(RowCursor cursor, RowView out) {
   const FirstFit& fit = *epoch(cursor.epoch).first_fit;
   const auto r = static_cast<size_t>(cursor.row);
   int64_t at = 0;
@@ -233,19 +233,19 @@ void RowSequence::fill_first_fit(RowCursor cursor, RowView out) {
     put_pairs(document, 0, n, at, out);
     at += n;
   }
-  finish(at, options_.document_positions.value_or(true), out);
+  return finish(at, options_.document_positions.value_or(true), out);
 }
 
-void RowSequence::fill_single(RowCursor cursor, RowView out) {
+int64_t RowSequence::fill_single(RowCursor cursor, RowView out) {
   const EpochPlan& plan = *epoch(cursor.epoch).plan;
   const int64_t document = plan.document(plan.locate(cursor.row).place);
   const int64_t n = std::clamp<int64_t>(store_->length(document) - 1, 0, options_.seq_len);
   put_pairs(document, 0, n, 0, out);
-  finish(n, options_.document_positions.value_or(true), out);
+  return finish(n, options_.document_positions.value_or(true), out);
 }
 
 // Pads from `filled` on and sets the positions.
-void RowSequence::finish(int64_t filled, bool document_positions, RowView out) const {
+int64_t RowSequence::finish(int64_t filled, bool document_positions, RowView out) const {
   for (int64_t j = 0; j < filled; ++j) out.positions[j] = static_cast<int32_t>(document_positions ? j - out.doc_start[j] : j);
   for (int64_t j = filled; j < options_.seq_len; ++j) {
     out.tokens[j] = 0;
@@ -253,6 +253,7 @@ void RowSequence::finish(int64_t filled, bool document_positions, RowView out) c
     out.positions[j] = 0;
     out.doc_start[j] = static_cast<int32_t>(filled);
   }
+  return filled;
 }
 
 std::string RowSequence::describe() const {

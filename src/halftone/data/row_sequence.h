@@ -71,7 +71,9 @@ class RowSequence {
   // Rows of the first epoch that need nothing of the second: one pass over the data.
   int64_t pass_rows();
   RowCursor advance(RowCursor cursor, int64_t n);
-  void fill(RowCursor cursor, RowView out);
+  // Returns how many places the documents fill; those behind them are padding.
+  int64_t fill(RowCursor cursor, RowView out);
+  bool pads() const { return options_.packing == Packing::first_fit || options_.packing == Packing::none; }
   // Documents on this side of the holdout.
   int64_t documents() const { return documents_; }
   // Tokens (concat), documents (none) or predictions of an epoch.
@@ -98,13 +100,13 @@ class RowSequence {
   std::unique_ptr<FirstFit> pack_first_fit(const EpochPlan& plan) const;
   // The packed row that stands at a place of the epoch.
   RowCursor packed(RowCursor cursor);
-  void fill_concat(RowCursor cursor, RowView out);
-  void fill_concat_documents(RowCursor cursor, RowView out);
-  void fill_first_fit(RowCursor cursor, RowView out);
-  void fill_single(RowCursor cursor, RowView out);
+  int64_t fill_concat(RowCursor cursor, RowView out);
+  int64_t fill_concat_documents(RowCursor cursor, RowView out);
+  int64_t fill_first_fit(RowCursor cursor, RowView out);
+  int64_t fill_single(RowCursor cursor, RowView out);
   // Pairs [first, first + n) of a document to row places [at, at + n).
   void put_pairs(int64_t document, int64_t first, int64_t n, int64_t at, RowView out);
-  void finish(int64_t filled, bool document_positions, RowView out) const;
+  int64_t finish(int64_t filled, bool document_positions, RowView out) const;  // returns `filled`
 
   std::shared_ptr<const TokenStore> store_;
   RowOptions options_;
