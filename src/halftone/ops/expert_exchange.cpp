@@ -69,10 +69,13 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
   e.sent.order = at::Tensor();
   // Rows in the order of experts, without the padding of their groups.
   const at::Tensor ends = placed.counts.cumsum(0, at::kInt), starts = ends - placed.counts;
-  const at::Tensor of_row = expert.flatten().to(at::kLong), shift = placed.offsets.narrow(0, 0, all) - starts;
+  const at::Tensor chosen = expert.flatten().to(at::kLong), goes = placed.some_stay ? chosen.lt(all) : at::Tensor();
+  const at::Tensor of_row = placed.some_stay ? chosen.clamp_max(all - 1) : chosen, shift = placed.offsets.narrow(0, 0, all) - starts;
   at::Tensor slot = placed.slot.flatten() - shift.index_select(0, of_row), counts = placed.counts.view({size, own}), local;
+  const bool spare = capacity > 0 || placed.some_stay;  // the last row: zeros, for what does not travel
   if (capacity == 0) {
-    e.sent.rows = rows;
+    e.sent.rows = rows + (spare ? 1 : 0);
+    if (goes.defined()) slot = at::where(goes, slot, rows);
     const at::Tensor came = row_to_each(counts, ranks);
     const at::Tensor sums = at::stack({counts.sum(1), came.sum(1)}).to(at::kCPU);
     const auto* n = sums.const_data_ptr<int64_t>();
@@ -84,24 +87,24 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
     e.received = place_experts(local.unsqueeze(1).contiguous(), own);
   } else {
     const auto room = static_cast<int64_t>(std::ceil(capacity * static_cast<double>(rows) / static_cast<double>(size)));
-    e.sent.rows = size * room + 1;  // the last one: zeros, for what is dropped
+    e.sent.rows = size * room + 1;
     e.sent_rows = e.received_rows = std::vector<int64_t>(static_cast<size_t>(size), room);
     const at::Tensor first = starts.view({size, own}).narrow(1, 0, 1), rank = of_row.floor_divide(own);
-    const at::Tensor place = slot - first.flatten().index_select(0, rank), fits = place < room;
+    const at::Tensor place = slot - first.flatten().index_select(0, rank);
+    at::Tensor fits = place < room;
+    e.dropped = (goes.defined() ? fits.logical_not().logical_and_(goes) : fits.logical_not()).sum();
+    if (goes.defined()) fits = fits.logical_and_(goes);
     slot = at::where(fits, rank * room + place, size * room);
-    e.kept = fits.view_as(expert).to(at::kFloat), e.dropped = fits.logical_not().sum();
+    e.kept = fits.view_as(expert).to(at::kFloat);
     counts = (ends.view({size, own}) - first).clamp_max(room) - (starts.view({size, own}) - first).clamp_max(room);
     const at::Tensor came = row_to_each(counts, ranks).cumsum(1);
     const at::Tensor places = at::arange(room, came.options()).expand({size, room}).contiguous();
     local = at::searchsorted(came, places, false, true).to(at::kInt);
-    // Places without a row are of an expert behind the own ones, whose group is no group.
-    e.received = place_experts(local.view({-1, 1}), own + 1);
-    e.received.experts = own;
-    e.received.source.masked_fill_(at::arange(e.received.rows, ints) >= e.received.offsets.select(0, own), -1);
+    e.received = place_experts(local.view({-1, 1}), own, true);  // places without a row are of none
   }
   e.sent.source = at::full({e.sent.rows}, -1, ints);
   e.sent.source.scatter_(0, slot.to(at::kLong), at::arange(rows, ints));
-  if (capacity > 0) e.sent.source.narrow(0, e.sent.rows - 1, 1).fill_(-1);
+  if (spare) e.sent.source.narrow(0, e.sent.rows - 1, 1).fill_(-1);
   e.sent.slot = slot.to(at::kInt).view_as(expert).contiguous();
   if (placed.documents.defined()) send_documents(e, placed);
   return e;

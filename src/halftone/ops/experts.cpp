@@ -1,3 +1,5 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
@@ -60,7 +62,16 @@ RowSource ExpertRows::from(const at::Tensor& gates) const {
   return {ints(source), top_k, gates.defined() ? gates.const_data_ptr<float>() : nullptr, order.defined() ? ints(order) : nullptr};
 }
 
-ExpertRows place_experts(const at::Tensor& expert, int64_t experts) {
+ExpertRows place_experts(const at::Tensor& expert, int64_t experts, bool some_stay) {
+  if (some_stay) {
+    // The last group is no group.
+    ExpertRows r = place_experts(expert, experts + 1);
+    r.experts = experts, r.some_stay = true;
+    r.source.masked_fill_(at::arange(r.rows, r.source.options()).ge(r.offsets.select(0, experts)), -1);
+    r.offsets = r.offsets.narrow(0, 0, experts + 1);
+    r.ends = r.ends.narrow(0, 0, experts), r.counts = r.counts.narrow(0, 0, experts);
+    return r;
+  }
   check(expert.dim() == 2 && expert.scalar_type() == at::kInt && expert.is_contiguous(),
         "experts: expected the choices as int32 [tokens, top_k], found {} of [{}]", c10::toString(expert.scalar_type()),
         fmt::join(expert.sizes(), " x "));

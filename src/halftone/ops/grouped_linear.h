@@ -17,12 +17,14 @@ struct ExpertRows {
   // token's begins, as in ops/attention.h. Unquantised products then add up one document after the other.
   at::Tensor documents{};
   int64_t tokens_in_row = 0;
+  bool some_stay = false;  // as in place_experts
 
   RowGroups groups() const;
   RowSource from(const at::Tensor& gates) const;  // of rows that are gathered, times their gates where there are any
 };
-// From the chosen experts, int32 [T, k] on any device.
-ExpertRows place_experts(const at::Tensor& expert_tk, int64_t experts);
+// From the chosen experts, int32 [T, k] on any device. `some_stay`: a choice equal to `experts` is no expert; it is not counted, and its
+// row, behind all groups, is zeros.
+ExpertRows place_experts(const at::Tensor& expert_tk, int64_t experts, bool some_stay = false);
 
 // x[T, D] -> [R, D], zeros where no token is.
 at::Tensor gather_rows(const at::Tensor& x_td, const ExpertRows& rows);
