@@ -181,6 +181,40 @@ TEST_P(MoEOn, IsItsDefinitionForwardAndBackward) {
 INSTANTIATE_TEST_SUITE_P(All, MoEOn, ::testing::Combine(test_devices(), ::testing::ValuesIn(cases())),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
 
+// Tokens between places of padding are sent, counted and weighed as without these.
+TEST_P(MoEOn, SendsNoPadding) {
+  const MoE::Shape& s = param().shape;
+  Built b(s);
+  at::manual_seed(12);
+  constexpr int64_t kTokens = 37, kPlaces = 60;
+  const at::Tensor real = at::randperm(kPlaces).narrow(0, 0, kTokens).msort().to(test_device());
+  const at::Tensor x0 = at::randn({kTokens, kDim}).to(test_device()), d = at::randn({kTokens, kDim}).to(test_device());
+  const auto spread = [&](const at::Tensor& t) { return at::zeros({kPlaces, kDim}, t.options()).index_copy_(0, real, t); };
+  SequenceInfo info;
+  info.counts = true, info.grad_scale = 0.125;
+  const auto run = [&](at::Tensor x, const at::Tensor& dy) {
+    b.store.gradients_are_stale(false);
+    b.root.moe.load().zero_();
+    x.set_requires_grad(true);
+    const at::Tensor y = b.root.moe(x, info);
+    y.backward(dy);
+    std::vector<at::Tensor> all = {y.detach(), x.grad(), b.root.moe.load().clone()};
+    for (Parameter* p : b.store.parameters())
+      if (!p->buffer) all.push_back(p->weight.grad_to_add().clone());
+    return all;
+  };
+  const std::vector<at::Tensor> expected = run(x0.clone(), d);
+  info.padding = at::ones({kPlaces}, x0.options().dtype(at::kBool)).index_fill_(0, real, false);
+  std::vector<at::Tensor> found = run(spread(x0), spread(d));
+  for (const size_t i : {0, 1}) {
+    EXPECT_EQ(found[i].index_select(0, info.padding.nonzero().flatten()).abs().max().item<float>(), 0) << i;
+    found[i] = found[i].index_select(0, real);
+  }
+  EXPECT_TRUE(at::equal(found[2].narrow(0, 0, s.routing.experts), expected[2].narrow(0, 0, s.routing.experts)));
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(found[i].allclose(expected[i], 1e-5, 1e-6)) << i << " by " << (found[i] - expected[i]).abs().max().item<double>();
+}
+
 class MoEBalance : public OnDevice {};
 
 // The bias moves against the load by one step, its mean stays, and a step that changed nothing leaves it.
@@ -207,6 +241,9 @@ TEST_P(MoEBalance, CanBeForced) {
   info.counts = true;
   b.root.moe(at::randn({9, kDim}).to(test_device()), info);
   for (int64_t e = 0; e < 6; ++e) EXPECT_EQ(b.root.moe.load()[e].item<double>(), 3);
+  info.padding = (at::arange(15) % 5).ge(3).to(test_device());  // nine tokens of fifteen
+  b.root.moe(at::randn({15, kDim}).to(test_device()), info);
+  for (int64_t e = 0; e < 6; ++e) EXPECT_EQ(b.root.moe.load()[e].item<double>(), 6);
 }
 INSTANTIATE_TEST_SUITE_P(On, MoEBalance, test_devices());
 

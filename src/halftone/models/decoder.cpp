@@ -117,7 +117,7 @@ nn::Stream DecoderBlock::operator()(const nn::Stream& in, const nn::SequenceInfo
   auto [residual, h] = attention_norm(in.x, in.branch, attention_readers());
   std::tie(residual, h) = ffn_norm(residual, latent ? (*latent)(h, info) : (*attention)(h, info), ffn_readers());
   if (moe != nullptr) return {residual, (*moe)(h, info)};
-  return {residual, (*feed_forward)(h, info.step, info.groups)};
+  return {residual, (*feed_forward)(h, info.step, info.groups, info.padding)};
 }
 
 Decoder::Decoder(const DecoderConfig& config)
@@ -135,8 +135,10 @@ void Decoder::prepare(at::Device device, int64_t positions) {
   std::tie(cos_, sin_) = rope_tables(positions, config_.rotated(), config_.rope_theta, config_.rope(), device);
 }
 
-nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo&) {
-  return {nn::leave(tok_embeddings_(tokens.reshape(-1), residual_dtype_), groups_), {}};
+nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo& info) {
+  nn::Stream s{nn::leave(tok_embeddings_(tokens.reshape(-1), residual_dtype_), groups_), {}};
+  nn::clear_padding(s.x, info.padding, groups_);
+  return s;
 }
 
 HeadLoss Decoder::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
@@ -168,6 +170,7 @@ nn::SequenceInfo Decoder::sequence_info(const nn::ModelInput& input) const {
   check(info.seq <= cos_.size(0), "model: rows of {} tokens, but tables for {} positions", info.seq, cos_.size(0));
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
+  if (input.padding.defined()) info.padding = input.padding.reshape(-1);
   info.documents = input.documents, info.context = input.context, info.loss_factor = input.loss_factor, info.groups = groups_;
   return info;
 }

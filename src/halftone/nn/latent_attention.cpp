@@ -35,9 +35,10 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
       at::split_with_sizes(down_.enter(x, info.step, info.groups), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
   const at::Tensor kv = wkv_b_(kv_norm_(parts[1], {}, {&wkv_b_}).second, info.step);
   const at::Tensor q = wq_b_ == nullptr ? parts[0] : (*wq_b_)((*q_norm_)(parts[0], {}, {wq_b_}).second, info.step);
-  return wo_.leave(info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
-                               : latent_attention(q, kv, parts[2], args, info.step.saves.get()),
-                   info.step, info.groups);
+  const Activation seen = info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
+                                      : latent_attention(q, kv, parts[2], args, info.step.saves.get());
+  clear_padding(seen, info.padding, info.groups);
+  return wo_.leave(seen, info.step, info.groups);
 }
 
 std::vector<NormUse> LatentAttention::norm_uses() {

@@ -1,6 +1,7 @@
 #include "halftone/nn/layers.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/rsqrt.h>
 
@@ -187,6 +188,19 @@ at::Tensor Embedding::operator()(const at::Tensor& tokens, at::ScalarType dtype)
   return embedding(row.masked_fill(others, 0), weight.weight, type).masked_fill(others.unsqueeze(1), 0);
 }
 
+at::Tensor padding_of(int64_t rows, const at::Tensor& padding, const Groups& g) {
+  if (!padding.defined() || padding.size(0) == rows) return padding;
+  check(g.tensor != nullptr && padding.size(0) == rows * g.tensor->size(), "padding: {} rows of {} on {} processes", rows, padding.size(0),
+        g.tensor != nullptr ? g.tensor->size() : 1);
+  return padding.narrow(0, g.tensor->index() * rows, rows);
+}
+
+void clear_padding(const at::Tensor& x, const at::Tensor& padding, const Groups& groups) {
+  if (!padding.defined()) return;
+  const at::NoGradGuard no_grad;
+  x.detach().masked_fill_(padding_of(x.size(0), padding, groups).unsqueeze(1), 0);
+}
+
 Attention::Attention(const Shape& s, int layer, Init in, Init out)
     : shape_(s),
       layer_(layer),
@@ -212,9 +226,12 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
   const at::Tensor qkv = qkv_.enter(x, info.step, info.groups);
-  return wo_.leave(info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
-                               : causal_attention(qkv, args, info.step.saves.get()),
-                   info.step, info.groups);
+  const Activation seen = info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
+                                      : causal_attention(qkv, args, info.step.saves.get());
+  clear_padding(seen, info.padding, info.groups);
+  const at::Tensor y = wo_.leave(seen, info.step, info.groups);
+  if (wo_.bias != nullptr) clear_padding(y, info.padding, info.groups);
+  return y;
 }
 
 FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias)
@@ -223,13 +240,17 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init d
       w2_(add<Linear>("w2", hidden, dim, down, bias)),
       gate_up_({&w1_, &w3_}) {}
 
-at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step, const Groups& groups) {
+at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step, const Groups& groups, const at::Tensor& padding) {
   const Range range("{}", fqn());
   const at::Tensor gu = gate_up_.enter(x, step, groups);
-  if (w2_.has_norm() || w2_.has_side()) return w2_.leave(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step, groups);
-  const RowShares shares = row_shares(Way::out, w2_.recipe(), groups);
-  const at::Tensor y = swiglu_linear(gu, w2_.fused(), step, gate_up_.gradient_amax(), shares);
-  return shares.output != nullptr ? y : leave(y, groups);
+  if (w1_.bias != nullptr) clear_padding(gu, padding, groups);
+  const bool apart = w2_.has_norm() || w2_.has_side();
+  const RowShares shares = apart ? RowShares() : row_shares(Way::out, w2_.recipe(), groups);
+  at::Tensor y = apart ? w2_.leave(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step, groups)
+                       : swiglu_linear(gu, w2_.fused(), step, gate_up_.gradient_amax(), shares);
+  if (!apart && shares.output == nullptr) y = leave(y, groups);
+  if (w2_.bias != nullptr) clear_padding(y, padding, groups);
+  return y;
 }
 
 }  // namespace halftone::nn

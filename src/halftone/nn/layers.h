@@ -130,6 +130,7 @@ struct SequenceInfo {
   at::Tensor cos, sin;                         // [positions, head_dim / 2] fp32
   at::Tensor positions;                        // int32 [T] or undefined
   Documents documents;                         // of packed rows that are kept apart
+  at::Tensor padding;                          // bool [T] or undefined, as in ModelInput; these rows of activations are zeros
   std::shared_ptr<const ContextRows> context;  // as in ModelInput
   at::Tensor loss_factor;
   std::vector<KvCache>* caches = nullptr;
@@ -137,6 +138,12 @@ struct SequenceInfo {
   double grad_scale = 1;  // of the loss of one token
   Groups groups;
 };
+
+// Sets x's rows of padding to zero where biases or attention have made them non-zero. In place and outside of the graph: the gradients of
+// these rows are zero anyway. x: all rows, or this process's share.
+void clear_padding(const at::Tensor& x_td, const at::Tensor& padding_t, const Groups& groups);
+// The mask of all rows, or of this process's share of them.
+at::Tensor padding_of(int64_t rows, const at::Tensor& padding_t, const Groups& groups);
 
 // Grouped-query causal attention with rotary embeddings (Ainslie et al. 2023; Su et al. 2021).
 class Attention : public Module {
@@ -173,7 +180,7 @@ class FeedForward : public Module {
  public:
   FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
-  at::Tensor operator()(const Activation& x_td, const StepContext& step, const Groups& groups = {});
+  at::Tensor operator()(const Activation& x_td, const StepContext& step, const Groups& groups = {}, const at::Tensor& padding_t = {});
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
   Linear& output() { return w2_; }
 

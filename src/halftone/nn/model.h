@@ -13,6 +13,7 @@ struct ModelInput {
   at::Tensor tokens;     // int64 [B, S]
   at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
   Documents documents;   // without: causal over the whole row
+  at::Tensor padding;    // bool [B, S]: no token, at the end of a row; undefined: none
   // Rows that other processes share: the tensors hold this one's places, `positions` are explicit, documents are in here. Null: whole rows.
   std::shared_ptr<const ContextRows> context;
   StepContext step;

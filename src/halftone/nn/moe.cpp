@@ -42,9 +42,13 @@ at::Tensor chosen(const at::Tensor& scores, const Routing& r, const at::Tensor& 
   return std::get<1>(s.topk(r.top_k, -1)).to(at::kInt);
 }
 
-// The choice of debug.moe_force_load_balance: as many tokens for every expert, whatever the scores.
-at::Tensor in_turn(int64_t tokens, const Routing& r, at::Device device) {
-  return (at::arange(tokens * r.top_k, at::TensorOptions().dtype(at::kInt).device(device)) % r.experts).view({tokens, r.top_k});
+// The choice of debug.moe_force_load_balance: as many tokens for every expert, whatever the scores. real: fp32 [T], 0 for padding, or
+// undefined.
+at::Tensor in_turn(int64_t tokens, const Routing& r, const at::Tensor& real, at::Device device) {
+  const auto ints = at::TensorOptions().dtype(at::kInt).device(device);
+  if (!real.defined()) return (at::arange(tokens * r.top_k, ints) % r.experts).view({tokens, r.top_k});
+  const at::Tensor before = real.to(at::kInt).cumsum(0, at::kInt) - 1;
+  return (before.unsqueeze(1) * r.top_k + at::arange(r.top_k, ints)) % r.experts;
 }
 
 // `x` with the gradient of factor * loss beside its own, and of the pass's own factor where there is one.
@@ -158,32 +162,42 @@ at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
 
 at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   const Routing& r = shape_.routing;
+  const Groups& g = info.groups;
   at::Tensor logits = router_.gate(x, info.step, at::kFloat);
+  const at::Tensor padding = padding_of(logits.size(0), info.padding, g);
+  const at::Tensor real = padding.defined() ? padding.logical_not().to(at::kFloat) : at::Tensor();  // 1 for a token
   at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
   const at::Tensor bias = expert_bias_ != nullptr ? expert_bias_->weight.value : at::Tensor();
-  const at::Tensor expert = force_balance_ ? in_turn(logits.size(0), r, logits.device()) : chosen(scores, r, bias);
-  ExpertRows rows = place_experts(expert.contiguous(), r.experts);
+  const at::Tensor expert = force_balance_ ? in_turn(logits.size(0), r, real, logits.device()) : chosen(scores, r, bias);
+  const at::Tensor choices = (padding.defined() ? expert.masked_fill(padding.unsqueeze(1), r.experts) : expert).contiguous();
+  ExpertRows rows = place_experts(choices, r.experts, padding.defined());
   if (at::globalContext().deterministicAlgorithms() && rows.tokens == info.batch * info.seq)
     rows.documents = info.documents.start, rows.tokens_in_row = info.seq;
   std::optional<ExpertExchange> exchange;
-  const Groups& g = info.groups;
-  if (g.experts != nullptr) exchange = plan_exchange(rows, expert, *g.experts, g.expert_capacity, g.expert_format);
+  if (g.experts != nullptr) exchange = plan_exchange(rows, choices, *g.experts, g.expert_capacity, g.expert_format);
   // Each process of the tensor group routes the same tokens, and has some columns of every expert.
   const bool alike = g.tensor != nullptr && g.cuts_experts;
   if (info.counts && load_.defined() && (!alike || g.first_of_tensor()))
-    count(scores.detach(), rows, exchange ? exchange->dropped : at::Tensor());
+    count(scores.detach(), rows, real, exchange ? exchange->dropped : at::Tensor());
 
   at::Tensor gates = scores.gather(1, expert.to(at::kLong));
   if (r.normalize) gates = gates / (gates.sum(-1, true) + 1e-20);
   if (r.scale != 1) gates = gates * r.scale;
-  const double tokens = static_cast<double>(logits.size(0)) * info.grad_scale / static_cast<double>(alike ? g.tensor->size() : 1);
+  // The losses are means over the tokens times their number. With padding only the device knows that number: sums instead.
+  const double tokens = real.defined() ? 1 : static_cast<double>(logits.size(0));
+  const double factor = tokens * info.grad_scale / static_cast<double>(alike ? g.tensor->size() : 1);
   if (shape_.aux_loss > 0) {
     // E * sum over experts of its share of the choices and its mean probability (Fedus et al. 2021).
-    const at::Tensor share = rows.counts / static_cast<double>(rows.tokens * r.top_k);
+    const at::Tensor share =
+        real.defined() ? rows.counts / (real.sum() * r.top_k).clamp_min(1) : rows.counts / static_cast<double>(rows.tokens * r.top_k);
     const at::Tensor p = r.score == Routing::Score::softmax ? scores : scores / (scores.sum(-1, true) + 1e-20);
-    gates = with_loss(gates, (share * p.mean(0)).sum() * static_cast<double>(r.experts), shape_.aux_loss * tokens, info.loss_factor);
+    const at::Tensor of_tokens = real.defined() ? (p * real.unsqueeze(1)).sum(0) : p.mean(0);
+    gates = with_loss(gates, (share * of_tokens).sum() * static_cast<double>(r.experts), shape_.aux_loss * factor, info.loss_factor);
   }
-  if (shape_.z_loss > 0) gates = with_loss(gates, at::logsumexp(logits, -1).square().mean(), shape_.z_loss * tokens, info.loss_factor);
+  if (shape_.z_loss > 0) {
+    const at::Tensor squares = at::logsumexp(logits, -1).square();
+    gates = with_loss(gates, real.defined() ? (squares * real).sum() : squares.mean(), shape_.z_loss * factor, info.loss_factor);
+  }
 
   if (!exchange) return experts_(x, rows, gates.contiguous(), info.step);
   if (exchange->kept.defined()) gates = gates * exchange->kept;
@@ -195,12 +209,14 @@ void MoE::prepare(at::Device device) {
   load_ = at::zeros({shape_.routing.experts + 3}, at::TensorOptions().dtype(at::kDouble).device(device));
 }
 
-void MoE::count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& dropped) {
+void MoE::count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& real, const at::Tensor& dropped) {
   const int64_t experts = shape_.routing.experts;
   const at::Tensor p = shape_.routing.score == Routing::Score::softmax ? scores : scores / (scores.sum(-1, true) + 1e-20);
   load_.narrow(0, 0, experts).add_(rows.counts);
-  load_.narrow(0, experts, 1).sub_(at::xlogy(p, p).sum());
-  load_.narrow(0, experts + 1, 1).add_(static_cast<double>(rows.tokens));
+  const at::Tensor entropy = at::xlogy(p, p);
+  load_.narrow(0, experts, 1).sub_((real.defined() ? entropy * real.unsqueeze(1) : entropy).sum());
+  at::Tensor tokens = load_.narrow(0, experts + 1, 1);
+  real.defined() ? tokens.add_(real.sum()) : tokens.add_(static_cast<double>(rows.tokens));
   if (dropped.defined()) load_.narrow(0, experts + 2, 1).add_(dropped);
 }
 

@@ -105,7 +105,7 @@ class MoE : public Module {
   FeedForward* shared_ = nullptr;
   Parameter* expert_bias_ = nullptr;
   at::Tensor routed(const Activation& x_td, const SequenceInfo& info);  // what the experts make of them, without the shared ones
-  void count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& dropped);
+  void count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& real, const at::Tensor& dropped);
   at::Tensor load_;
   bool force_balance_ = false;
 };
