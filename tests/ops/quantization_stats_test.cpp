@@ -24,7 +24,7 @@ using Report = std::map<std::string, QuantizationFigures>;  // by "layer operand
 
 // Installed for its lifetime, as for a step.
 struct Watch {
-  Watch() { quantization_stats() = std::make_shared<QuantizationStats>(); }
+  explicit Watch(bool pads = false) { quantization_stats() = std::make_shared<QuantizationStats>(pads); }
   ~Watch() { quantization_stats().reset(); }
   Report read() const {
     Report r;
@@ -305,6 +305,32 @@ TEST_P(QuantizationShares, CountWhatIsNotFinite) {
   // Unquantised layers count too.
   EXPECT_EQ(figures_of(x, {}).nonfinite, 3);
   EXPECT_FALSE(figures_of(x, {}).sqnr.has_value());
+}
+
+// Tokens of zeros behind the others, of which a bias makes numbers: shares, errors and largest magnitudes are those without.
+TEST_P(QuantizationShares, LeaveOutPadding) {
+  const auto report = [&](int64_t padding) {
+    at::manual_seed(16);
+    Pair pair(*find_linear_recipe("mxfp4"), 64, 32, 32, at::kFloat);
+    Weight bias;
+    bias.name = "layers.0.attention.wq.bias", bias.value = at::full({32}, 1e3, at::TensorOptions().device(test_device()));
+    pair.fused.biases = {&bias, nullptr};
+    const auto padded = [&](const at::Tensor& t) { return at::constant_pad_nd(t, {0, 0, 0, padding}); };
+    Watch watch(true);
+    pair.run(padded(at::randn({96, 64}).pow(5)), padded(at::randn({96, 64}).pow(5)));
+    return watch.read();
+  };
+  const Report expected = report(0), found = report(32);
+  ASSERT_EQ(found.size(), expected.size());
+  for (const auto& [where, e] : expected) {
+    const QuantizationFigures& f = found.at(where);
+    EXPECT_EQ(f.amax, e.amax) << where;
+    EXPECT_EQ(f.saturated, e.saturated) << where;
+    EXPECT_EQ(f.flushed, e.flushed) << where;
+    EXPECT_EQ(f.sqnr.has_value(), e.sqnr.has_value()) << where;
+    EXPECT_NEAR(f.sqnr.value_or(0), e.sqnr.value_or(0), 1e-6) << where;
+  }
+  EXPECT_GT(*expected.at("layers.0.attention.wq x.fwd").flushed, 0.1);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, QuantizationShares, test_devices(), [](const auto& info) { return info.param; });

@@ -133,13 +133,17 @@ ErrorSums coded_sums(const at::Tensor& x, const CodedMatrix& q) {
   return s;
 }
 
-ErrorSums product_sums(const at::Tensor& found, const std::function<at::Tensor(int64_t, int64_t)>& reference) {
+ErrorSums product_sums(const at::Tensor& found, const std::function<at::Tensor(int64_t, int64_t)>& reference, const at::Tensor& padding) {
   ErrorSums s;
   s.elements = found.numel(), s.has_noise = true;
   s.values = over_stretches(found, [&](int64_t r, int64_t n, const at::Tensor& sums) {
-    const at::Tensor d = found.narrow(0, r, n).to(at::kDouble);
+    const auto counted = [&](const at::Tensor& t) {
+      const at::Tensor wide = t.to(at::kDouble);
+      return padding.defined() ? wide.masked_fill(padding.narrow(0, r, n).unsqueeze(1), 0) : wide;
+    };
+    const at::Tensor d = counted(found.narrow(0, r, n));
     add_range(sums, d.abs());
-    add_noise(sums, reference(r, n).to(at::kDouble), d);
+    add_noise(sums, counted(reference(r, n)), d);
   });
   return s;
 }

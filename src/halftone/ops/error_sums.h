@@ -10,9 +10,9 @@
 namespace halftone {
 
 struct ErrorSums {
-  enum Index { kSignal, kNoise, kSaturated, kFlushed, kNonFinite, kAmax, kCount };
+  enum Index { kSignal, kNoise, kSaturated, kFlushed, kNonFinite, kPadding, kAmax, kCount };
   at::Tensor values;        // fp64 [kCount]; kAmax is a maximum
-  int64_t elements = 0;     // counted in them
+  int64_t elements = 0;     // counted in them; kPadding of these stand for no token
   bool has_noise = false;   // kSignal and kNoise: sums of squares of the original and of its error
   bool has_shares = false;  // kSaturated and kFlushed
 
@@ -34,7 +34,8 @@ ErrorSums plain_sums(const at::Tensor& x);
 ErrorSums coded_sums(const at::Tensor& x, const CodedMatrix& q);
 
 // `found` against what reference(first, n) gives for n of its rows, on the CPU from several threads at once; amax and non-finite
-// elements are those of `found`.
-ErrorSums product_sums(const at::Tensor& found, const std::function<at::Tensor(int64_t first, int64_t n)>& reference);
+// elements are those of `found`. padding: bool [rows], left out, or undefined.
+ErrorSums product_sums(const at::Tensor& found, const std::function<at::Tensor(int64_t first, int64_t n)>& reference,
+                       const at::Tensor& padding = {});
 
 }  // namespace halftone

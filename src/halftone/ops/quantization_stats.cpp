@@ -41,7 +41,8 @@ struct QuantizationStats::Site {
   FusedLinears& fused;
   at::Tensor x;
   StepContext context;
-  int64_t first_row;  // of x in the step's batch
+  int64_t first_row;   // of x in the step's batch
+  at::Tensor padding;  // bool [T] or undefined
 
   const LinearRecipe& recipe() const { return fused.recipe; }
   const std::string& name() const { return fused.weights.front()->name; }
@@ -73,14 +74,20 @@ struct QuantizationStats::Site {
     return coded_sums(transposed ? m.t() : m, coded(m, spec, transposed, weight, role, row));
   }
 
+  // Of a matrix with a row for each token.
+  ErrorSums of_tokens(ErrorSums s) const {
+    if (padding.defined()) s.values.select(0, ErrorSums::kPadding).add_(padding.to(at::kDouble).mean() * static_cast<double>(s.elements));
+    return s;
+  }
+
   ErrorSums x_of_wgrad(at::ScalarType dy_type) const {
     const OperandSpec& spec = recipe().x_wgrad;
     if (!spec.quantized() || !wgrad_reads_forward_codes(recipe())) {
-      return operand(x, spec, true, name(), x_wgrad_role(recipe()), first_row);
+      return of_tokens(operand(x, spec, true, name(), x_wgrad_role(recipe()), first_row));
     }
     CodedMatrix q = coded(x, recipe().x_forward, false, name(), "x.fwd", first_row);
     q.numbers = q.numbers.to(dy_type);
-    return coded_sums(x, q);
+    return of_tokens(coded_sums(x, q));
   }
 
   // Slopes that a weight's gradient is multiplied by, or undefined.
@@ -115,7 +122,7 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, co
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
   const StepContext context = options.step;
-  const Site site{fused, x, context, context.first_row + options.first_row};
+  const Site site{fused, x, context, context.first_row + options.first_row, pads_ ? x.ne(0).any(1).logical_not() : at::Tensor()};
   forward(site, call.y);
   const auto seen = std::make_shared<std::pair<at::Tensor, at::Tensor>>();  // dY and dX, until wgrad
   call.dgrad = [seen, dgrad = std::move(call.dgrad)](const Activation& dy, bool want_dx) {
@@ -137,7 +144,7 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, co
 
 void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
   const LinearRecipe& r = site.recipe();
-  add(site.fused, kXForward, site.operand(site.x, r.x_forward, false, site.name(), "x.fwd", site.first_row));
+  add(site.fused, kXForward, site.of_tokens(site.operand(site.x, r.x_forward, false, site.name(), "x.fwd", site.first_row)));
   int64_t n0 = 0;
   for (size_t i = 0; i < site.fused.weights.size(); ++i) {
     const Weight& w = *site.fused.weights[i];
@@ -149,10 +156,11 @@ void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
     if (r.x_forward.quantized() || r.w_forward.quantized()) {
       const at::Tensor w_kn = shared_operand(value).t();
       const Weight* bias = site.fused.biases.empty() ? nullptr : site.fused.biases[i];
-      l.sums[kY].add(product_sums(y.narrow(1, n0, n), [&](int64_t first, int64_t rows) {
+      const auto reference = [&](int64_t first, int64_t rows) {
         const at::Tensor part = product(site.x.narrow(0, first, rows), w_kn);
         return bias == nullptr ? part : part + bias->value.detach();
-      }));
+      };
+      l.sums[kY].add(product_sums(y.narrow(1, n0, n), reference, site.padding));
     }
     n0 += n;
   }
@@ -177,10 +185,10 @@ void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const a
       if (l.sums[kWDgrad].elements == 0) {
         l.sums[kWDgrad].add(site.operand(weights.back(), r.w_dgrad, true, w.name, w_dgrad_role(r), 0));
       }
-      l.sums[kDyDgrad].add(site.operand(part, r.dy_dgrad, false, w.name, "dy.dgrad", site.first_row));
+      l.sums[kDyDgrad].add(site.of_tokens(site.operand(part, r.dy_dgrad, false, w.name, "dy.dgrad", site.first_row)));
     }
     if (!dw[i].defined()) continue;
-    l.sums[kDyWgrad].add(site.operand(part, r.dy_wgrad, true, w.name, dy_wgrad_role(r), site.first_row));
+    l.sums[kDyWgrad].add(site.of_tokens(site.operand(part, r.dy_wgrad, true, w.name, dy_wgrad_role(r), site.first_row)));
     if (!quantized_dw) continue;
     const at::Tensor slopes = site.slopes(w);
     l.sums[kDw].add(product_sums(dw[i], [&](int64_t first, int64_t rows) {
@@ -216,7 +224,7 @@ std::vector<QuantizationFigures> QuantizationStats::read() const {
       const ErrorSums& s = l->sums[slot];
       if (s.elements == 0) continue;
       QuantizationFigures f{l->name, kWatched[slot], v[ErrorSums::kAmax], v[ErrorSums::kNonFinite], {}, {}, {}, l->call};
-      const auto elements = static_cast<double>(s.elements);
+      const double elements = std::max(static_cast<double>(s.elements) - v[ErrorSums::kPadding], 1.0);
       if (s.has_shares) f.saturated = v[ErrorSums::kSaturated] / elements, f.flushed = v[ErrorSums::kFlushed] / elements;
       if (s.has_noise) f.sqnr = v[ErrorSums::kNoise] == 0 ? INFINITY : 10 * std::log10(v[ErrorSums::kSignal] / v[ErrorSums::kNoise]);
       result.push_back(f);

@@ -32,6 +32,8 @@ struct QuantizationFigures {
 // until its backward, whatever the recipe would keep.
 class QuantizationStats : public std::enable_shared_from_this<QuantizationStats> {
  public:
+  // `pads`: a token whose input is all zeros is padding (nn::SequenceInfo); no figure counts it.
+  explicit QuantizationStats(bool pads = false) : pads_(pads) {}
   // The same call; only one that keeps for backward is counted, so neither validation nor the first pass of a recomputed block.
   LinearCall watch(const at::Tensor& x_tk, FusedLinears& fused, const LinearOptions& options, LinearCall call);
   // Layers in the order of their forward. The only place that waits for the device.
@@ -52,6 +54,7 @@ class QuantizationStats : public std::enable_shared_from_this<QuantizationStats>
 
   std::vector<std::unique_ptr<Layer>> layers_;
   int64_t calls_ = 0;
+  bool pads_;
 };
 
 // The one that watches the current step; null when none does.

@@ -43,7 +43,7 @@ const QuantizationFigures* first_nonfinite(const std::vector<QuantizationFigures
 
 }  // namespace
 
-QuantizationReport::QuantizationReport() : stats_(std::make_shared<QuantizationStats>()) { quantization_stats() = stats_; }
+QuantizationReport::QuantizationReport(bool pads) : stats_(std::make_shared<QuantizationStats>(pads)) { quantization_stats() = stats_; }
 QuantizationReport::~QuantizationReport() { quantization_stats().reset(); }
 
 std::string figures_text(const std::vector<QuantizationFigures>& figures) {

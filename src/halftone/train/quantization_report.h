@@ -12,7 +12,7 @@ namespace halftone {
 // metrics.log_quantization: watches the linears from its construction until its destruction (one step).
 class QuantizationReport {
  public:
-  QuantizationReport();
+  explicit QuantizationReport(bool pads = false);  // as QuantizationStats
   ~QuantizationReport();
   QuantizationReport(const QuantizationReport&) = delete;
   QuantizationReport& operator=(const QuantizationReport&) = delete;
