@@ -61,6 +61,30 @@ TEST(Trainer, GoesOnFromACheckpointAsTheStraightRun) {
   EXPECT_EQ(train(runs, "restarted", 10, int4).end, RunEnd::already_complete);
 }
 
+// Documents of 8 and of 4 predictions in rows of 31.
+TEST(Trainer, CountsNoPadding) {
+  const SmallRuns runs;
+  std::string lines;
+  for (int i = 0; i < 20; ++i)
+    lines += R"({"input_ids": [300, 301, 302, 303, 300, 301, 302, 303, 300]})"
+             "\n"
+             R"({"input_ids": [300, 301, 302, 303, 300]})"
+             "\n";
+  testing::write_file(runs / "documents.jsonl", lines);
+  train(runs, "run", 3,
+        {"--training.dataset=jsonl", "--training.dataset_path=" + (runs / "documents.jsonl").string(), "--training.dataloader.packing=none",
+         "--training.dataloader.add_bos=false", "--training.dataloader.add_eos=false", "--training.local_batch_size=2",
+         "--metrics.log_freq=1"});
+  double step = 0;
+  for (const MetricsLine& line : read_metrics(runs / "run" / "metrics.jsonl")) {
+    if (line.kind != "train") continue;
+    EXPECT_EQ(*find_scalar(line.scalars, "n_tokens_seen"), 12 * ++step);
+    const double tokens = *find_scalar(line.scalars, "throughput(tps)") * *find_scalar(line.scalars, "time_metrics/end_to_end(s)");
+    EXPECT_NEAR(tokens, 12, 1e-6);
+  }
+  EXPECT_EQ(step, 3);
+}
+
 TEST(Trainer, ARollbackLeavesNothingOfTheBadRows) {
   const SmallRuns good, two({24, 25});  // good rows are all alike: without the two bad ones the run is the plain one
   train(good, "run", 26, kRollback), train(two, "run", 26, kRollback);

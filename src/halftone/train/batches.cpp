@@ -16,11 +16,13 @@ std::vector<MicroBatch> to_device(const Batch& b, const Engine& engine, int64_t 
     const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.narrow(0, row, count) : t; };
     MicroBatch& m = all.emplace_back();
     m.input.tokens = cut(b.tokens), m.labels = cut(b.labels), m.input.positions = cut(b.positions);
+    m.input.padding = cut(b.padding);
     if (engine.built().block_causal) m.input.documents = documents_of(cut(b.doc_start), engine.device());
     m.valid_labels = count == rows ? b.valid_labels : cut(b.labels).ge(0).sum().item<int64_t>();
     m.first_row = first_row + row * b.tokens.size(1);
     m = engine.own_part(m);  // in host memory, where its labels are counted
-    for (at::Tensor* t : {&m.input.tokens, &m.labels, &m.input.positions}) {
+    if (m.input.padding.defined()) m.padding = m.input.padding.sum().item<int64_t>();
+    for (at::Tensor* t : {&m.input.tokens, &m.labels, &m.input.positions, &m.input.padding}) {
       if (t->defined()) *t = t->to(engine.device(), true);
     }
   }
@@ -32,16 +34,17 @@ int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch) {
 }
 
 StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds) {
-  double labels = 0;
-  for (const MicroBatch& b : batches.value_or(std::vector<MicroBatch>{}))
-    labels += processes.counts_rows() ? static_cast<double>(b.valid_labels) : 0;
+  double labels = 0, tokens = 0;
+  if (batches && processes.counts_rows()) {
+    for (const MicroBatch& b : *batches) labels += static_cast<double>(b.valid_labels), tokens += static_cast<double>(b.tokens());
+  }
   const std::vector<Processes::Said> said =
-      processes.exchange({batches ? 1.0 : 0.0, labels, static_cast<double>(signal), data_seconds, processes.last_wait()});
+      processes.exchange({batches ? 1.0 : 0.0, labels, static_cast<double>(signal), data_seconds, processes.last_wait(), tokens});
   StepAgreement agreed;
   for (size_t rank = 0; rank < said.size(); ++rank) {
-    const auto& [has_rows, valid, received, seconds, waited] = said[rank];
+    const auto& [has_rows, valid, received, seconds, waited, seen] = said[rank];
     agreed.has_rows = agreed.has_rows && has_rows != 0;
-    agreed.valid_labels += static_cast<int64_t>(valid);
+    agreed.valid_labels += static_cast<int64_t>(valid), agreed.tokens += static_cast<int64_t>(seen);
     agreed.signal = std::max(agreed.signal, static_cast<int>(received));
     if (seconds > agreed.data_seconds) agreed.data_seconds = seconds, agreed.data_rank = static_cast<int64_t>(rank);
   }
@@ -71,7 +74,7 @@ Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
     const Batch batch = loader.next();
     const std::vector<MicroBatch> own = to_device(batch, engine, 0);
     e.loss_sum += engine.evaluate(own);
-    for (const MicroBatch& m : own) e.valid_labels += m.valid_labels, e.tokens += m.input.tokens.numel();
+    for (const MicroBatch& m : own) e.valid_labels += m.valid_labels, e.tokens += m.tokens();
     e.label_bytes += batch.label_bytes;
   }
   Processes::Said own = {e.loss_sum};

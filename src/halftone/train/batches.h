@@ -18,7 +18,7 @@ std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine);
 // What the processes agree on before a step.
 struct StepAgreement {
   bool has_rows = true;  // all of them
-  int64_t valid_labels = 0;
+  int64_t valid_labels = 0, tokens = 0;
   int signal = 0;  // that one of them has received: the run ends behind this step
   // The longest wait for the loader, and whose it was; how much later than the first process the last one came to the step before, as
   // far as that is the host's doing.

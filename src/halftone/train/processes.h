@@ -49,7 +49,7 @@ class Processes {
   void first_step_is_done();
 
   // What each process says, by rank; all of them call these in the same order.
-  using Said = std::array<double, 5>;
+  using Said = std::array<double, 6>;
   std::vector<Said> exchange(const Said& own);
   double last_wait() const { return last_wait_; }  // seconds that the exchange before took: of who comes last the shortest
   int64_t of_first(int64_t value);                 // rank 0's

@@ -37,8 +37,7 @@ RunMetrics::RunMetrics(const JobConfig& config, const Processes& processes, at::
       flops_(flops),
       logger_(metrics_options(config, processes), resumed_step,
               RunDescription{to_json(config), version, info.name, processes.world(), processes.degrees(), config.quantize.recipe_text}),
-      many_(processes.many()),
-      sharers_(processes.world() / processes.token_ranks()) {}
+      processes_(processes.world()) {}
 
 void RunMetrics::count_waits(const StepAgreement& agreed) {
   if (agreed.data_seconds >= longest_.data_seconds) longest_.data_seconds = agreed.data_seconds, longest_.data_rank = agreed.data_rank;
@@ -57,7 +56,7 @@ void RunMetrics::start_interval() {
 
 void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t tokens_seen, const RunData::Wait& wait) {
   const double seconds = interval_.seconds();
-  const double tps = static_cast<double>(tokens_) / seconds / static_cast<double>(sharers_);
+  const double tps = static_cast<double>(tokens_) / seconds / static_cast<double>(processes_);
   const double loss = r.loss_sum / static_cast<double>(r.valid_labels);
   const MemoryUse memory = peak_memory(device_);
   Scalars s = {{"loss_metrics/global_avg_loss", loss},
@@ -77,7 +76,7 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
                      {"memory/max_reserved(%)", 100 * memory.reserved_gib / capacity_gib_},
                      {"memory/num_alloc_retries", static_cast<double>(memory.alloc_retries)},
                      {"memory/num_ooms", static_cast<double>(memory.ooms)}});
-  if (many_) {
+  if (processes_ > 1) {
     s.insert(s.end(), {{"time_metrics/data_loading_max(s)", longest_.data_seconds},
                        {"time_metrics/data_loading_max_rank", static_cast<double>(longest_.data_rank)},
                        {"time_metrics/straggler_lag(s)", longest_.lag_seconds},

@@ -25,7 +25,7 @@ class RunMetrics {
              const std::string& version, std::optional<int64_t> resumed_step);
 
   bool is_logged(int64_t step) const;
-  void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }  // of this process
+  void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }  // of all processes
   void count_waits(const StepAgreement& agreed);
   // The numbers of a step that updated and of the interval that it ends: now that its result is known, its gradients are complete.
   void log_step(int64_t step, const StepResult& result, double lr, int64_t tokens_seen, const RunData::Wait& wait);
@@ -43,8 +43,7 @@ class RunMetrics {
   MetricsLogger logger_;
   Stopwatch interval_;
   int64_t tokens_ = 0, steps_ = 0;  // of the interval
-  bool many_;                       // processes
-  int64_t sharers_;                 // processes that work on the same tokens: rates are of one device
+  int64_t processes_;               // rates are of one
   StepAgreement longest_;           // the longest waits of the interval's steps
 };
 

@@ -31,7 +31,8 @@ bool StepGraph::run(std::span<const MicroBatch> batches, double factor, const Pa
     if (b.input.documents.start.defined()) return false;
     const double work = 6.0 * static_cast<double>(block_parameters_) * static_cast<double>(b.input.tokens.numel());
     if (work > kWorkOfBlock) return false;
-    shape.insert(shape.end(), {b.input.tokens.size(0), b.input.tokens.size(1), b.input.positions.defined(), b.first_row});
+    shape.insert(shape.end(),
+                 {b.input.tokens.size(0), b.input.tokens.size(1), b.input.positions.defined(), b.input.padding.defined(), b.first_row});
   }
   if (quantization_stats() || torch::profiler::impl::profilerEnabled()) return false;
   if (shape != shape_) drop(), shape_ = shape;
@@ -39,7 +40,7 @@ bool StepGraph::run(std::span<const MicroBatch> batches, double factor, const Pa
   if (!graph_ && !capture(batches, passes)) return false;
   for (size_t i = 0; i < batches.size(); ++i) {
     refill(batches[i].input.tokens, inputs_[i].input.tokens), refill(batches[i].labels, inputs_[i].labels);
-    refill(batches[i].input.positions, inputs_[i].input.positions);
+    refill(batches[i].input.positions, inputs_[i].input.positions), refill(batches[i].input.padding, inputs_[i].input.padding);
   }
   factor_.fill_(factor);
   graph_->replay();
@@ -51,7 +52,8 @@ bool StepGraph::capture(std::span<const MicroBatch> batches, const Passes& passe
   inputs_.assign(batches.begin(), batches.end());
   for (MicroBatch& b : inputs_) {
     b.input.tokens = b.input.tokens.clone(), b.labels = b.labels.clone();
-    if (b.input.positions.defined()) b.input.positions = b.input.positions.clone();
+    for (at::Tensor* t : {&b.input.positions, &b.input.padding})
+      if (t->defined()) *t = t->clone();
   }
   try {
     graph_ = std::make_unique<Graph>(device_, [&] { passes(inputs_, factor_); });

@@ -16,6 +16,8 @@ struct MicroBatch {
   at::Tensor labels;     // int64 [B, S], -100 ignored
   int64_t valid_labels = 0;
   int64_t first_row = 0;  // index of its first token in the step's global batch
+  int64_t padding = 0;    // places of input.padding
+  int64_t tokens() const { return input.tokens.numel() - padding; }
 };
 
 // Forward and backward passes of a step as one CUDA graph, where queueing them may take longer than running them. Other steps are queued

@@ -214,7 +214,7 @@ bool Trainer::train_step(int64_t step) {
   signal_ = agreed.signal;
   if (!agreed.has_rows) return false;
   std::optional<QuantizationReport> quantization;
-  if (config_.metrics.log_quantization && metrics_->is_logged(step)) quantization.emplace();
+  if (config_.metrics.log_quantization && metrics_->is_logged(step)) quantization.emplace(data_->loader().pads());
   engine_->accumulate(*batches, step, agreed.valid_labels);
   if (!settle()) {  // these gradients are of the step after a bad one
     engine_->drop_gradients();
@@ -227,11 +227,9 @@ bool Trainer::train_step(int64_t step) {
     quantization->write(step, metrics_->logger(), [this](const std::string& own) { return processes_.of_stages(own); });
   }
   quantization.reset();
-  int64_t tokens = 0;
-  for (const MicroBatch& b : *batches) tokens += b.input.tokens.numel();
   metrics_->count_waits(agreed);
-  progress_.step = step, progress_.tokens_seen += tokens * processes_.token_ranks(), ++progress_.last_epoch;
-  unsettled_ = {config_.optimizer.lr * factor, tokens, data_->rows()};
+  progress_.step = step, progress_.tokens_seen += agreed.tokens, ++progress_.last_epoch;
+  unsettled_ = {config_.optimizer.lr * factor, agreed.tokens, data_->rows()};
   return true;
 }
 
