@@ -11,7 +11,7 @@
 #include "models/model_pass.h"
 #include "ops/test_device.h"
 
-namespace halftone {
+namespace halftone::pass_test {
 namespace {
 
 // Draws follow the place that each pass was given, whatever ran in between.
@@ -89,20 +89,21 @@ TEST_P(Recomputation, GivesTheSameBits) {
   }
 }
 
-std::string case_name(const testing::TestParamInfo<std::tuple<std::string, Case>>& info) {
+std::string case_name(const ::testing::TestParamInfo<std::tuple<std::string, Case>>& info) {
   return std::get<0>(info.param) + "_" + std::get<1>(info.param).name;
 }
 const Case kUnquantised = {"none", {"--quantize.scheme=none"}};
-INSTANTIATE_TEST_SUITE_P(Unquantised, Recomputation, testing::Combine(testing::Values(std::string("cpu")), testing::Values(kUnquantised)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Unquantised, Recomputation,
+                         ::testing::Combine(::testing::Values(std::string("cpu")), ::testing::Values(kUnquantised)), case_name);
 INSTANTIATE_TEST_SUITE_P(
     Recipes, Recomputation,
-    testing::Combine(test_devices(), testing::Values(Case{"int8", {"--quantize.scheme=int8"}},
-                                                     Case{"int8_stochastic", {"--quantize.scheme=int8", "--quantize.stochastic_rounding"}},
-                                                     Case{"mxfp4_side", {"--quantize.scheme=mxfp4", "--quantize.lora_rank=32"}},
-                                                     Case{"fp8_tensorwise", {"--quantize.scheme=fp8_tensorwise"}},
-                                                     Case{"mxfp4", {"--quantize.scheme=mxfp4"}},
-                                                     Case{"mxfp4_stochastic", {"--quantize.scheme=mxfp4", "--quantize.use_sr_grad"}})),
+    ::testing::Combine(test_devices(),
+                       ::testing::Values(Case{"int8", {"--quantize.scheme=int8"}},
+                                         Case{"int8_stochastic", {"--quantize.scheme=int8", "--quantize.stochastic_rounding"}},
+                                         Case{"mxfp4_side", {"--quantize.scheme=mxfp4", "--quantize.lora_rank=32"}},
+                                         Case{"fp8_tensorwise", {"--quantize.scheme=fp8_tensorwise"}},
+                                         Case{"mxfp4", {"--quantize.scheme=mxfp4"}},
+                                         Case{"mxfp4_stochastic", {"--quantize.scheme=mxfp4", "--quantize.use_sr_grad"}})),
     case_name);
 
 // Unquantised siblings are one product on a GPU, apart where some of them are kept: a library may sum them in another order.
@@ -113,7 +114,7 @@ TEST_P(UnquantisedSiblings, GiveTheSameGradientsApart) {
   EXPECT_NEAR(plain.loss, again.loss, 1e-3 * plain.loss);
   EXPECT_LT((plain.gradients - again.gradients).norm().item<double>(), 0.02 * plain.gradients.norm().item<double>());
 }
-INSTANTIATE_TEST_SUITE_P(On, UnquantisedSiblings, testing::Values(std::string("cuda")), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(On, UnquantisedSiblings, ::testing::Values(std::string("cuda")), [](const auto& info) { return info.param; });
 
 // Bytes of tensors that this thread has allocated and not freed.
 struct LiveBytes : c10::MemoryReportingInfoBase {
@@ -161,4 +162,4 @@ TEST(Pass, KeepsNothingForEvaluationAndRunsBackwardOnce) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::pass_test
