@@ -46,13 +46,13 @@ std::vector<int64_t> Rank::all() const {
   return ranks;
 }
 
-Watch Rank::watch(int64_t recorded) const {
+Watch Rank::watch(int64_t recorded, const std::string& address) const {
   // One file for all watches: FileStore removes its file as soon as `world` stores have gone, also when others have opened it since.
   static const auto file = c10::make_intrusive<c10d::FileStore>(folder / "store", static_cast<int>(world));
   static int64_t calls = 0;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(std::to_string(calls++), file);
   const Recorder recorder{recorded, folder / "traces" / ("rank_" + std::to_string(rank) + ".jsonl")};
-  return {store, rank, world, std::chrono::seconds(60), std::chrono::milliseconds(200), recorder};
+  return {store, rank, world, std::chrono::seconds(60), std::chrono::milliseconds(200), recorder, address};
 }
 
 std::vector<Outcome> run_ranks(const std::string& name, int64_t world) {
@@ -67,8 +67,8 @@ std::vector<Outcome> run_ranks(const std::string& name, int64_t world) {
     bool all_ended = true, all_idle = true;
     for (size_t i = 0; i < pids.size(); ++i) {
       int status = 0;
-      if (outcomes[i].status < 0 && waitpid(pids[i], &status, WNOHANG | WUNTRACED) == pids[i]) {
-        if (WIFSTOPPED(status)) stopped[i] = true;
+      if (outcomes[i].status < 0 && waitpid(pids[i], &status, WNOHANG | WUNTRACED | WCONTINUED) == pids[i]) {
+        if (WIFSTOPPED(status) || WIFCONTINUED(status)) stopped[i] = WIFSTOPPED(status);
         if (WIFEXITED(status)) outcomes[i].status = WEXITSTATUS(status);
         if (WIFSIGNALED(status)) outcomes[i].status = 128 + WTERMSIG(status);
       }

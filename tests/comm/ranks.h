@@ -13,7 +13,8 @@ struct Rank {
   int64_t rank, world;
   std::filesystem::path folder;  // shared by the ranks, empty at the start
   std::vector<int64_t> all() const;
-  Watch watch(int64_t recorded = 0) const;  // with a period of 0.2 s; keeps so many operations; all ranks call this equally often
+  // With a period of 0.2 s; keeps so many operations. All ranks call this equally often.
+  Watch watch(int64_t recorded = 0, const std::string& address = "127.0.0.1") const;
 };
 
 struct Ranks {

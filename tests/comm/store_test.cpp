@@ -9,7 +9,7 @@
 #include <csignal>
 #include <fstream>
 #include <thread>
-#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "comm/ranks.h"
 #include "halftone/base/error.h"
@@ -68,6 +68,29 @@ TEST(Store, NobodyAnswersIsOneLineWithTheAddress) {
                 port));
 }
 
+// A program that accepts connections, or lets the kernel do so, and never answers.
+TEST(Store, APortThatNeverAnswersHasTheTimeOut) {
+  const int64_t port = free_port();
+  const int s = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  ASSERT_EQ(bind(s, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(listen(s, 16), 0);
+  EXPECT_EQ(problem(process(1, 2, port)),
+            fmt::format("rank 1 waited 0.5 s for an answer from 127.0.0.1:{}, which accepts connections but is no store of a job; is "
+                        "MASTER_PORT used by another program? Check MASTER_ADDR and MASTER_PORT",
+                        port));
+  close(s);
+}
+
+// A store without the job's name.
+TEST(Store, TheStoreOfAnotherProgramHasTheTimeOut) {
+  c10d::TCPStoreOptions options;
+  options.port = 0, options.isServer = true, options.waitWorkers = false;
+  const auto other = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  EXPECT_EQ(problem(process(1, 2, other->getPort())),
+            fmt::format("the store at 127.0.0.1:{} belongs to another program; give each job a MASTER_PORT of its own", other->getPort()));
+}
+
 TEST(Store, KeysOfAnEarlierStartAreNotSeen) {
   Environment e = process(0, 1, free_port());
   const auto served = open_store(e, 5s);
@@ -82,7 +105,7 @@ TEST(Store, AnotherJobIsRefused) {
   const int64_t port = free_port();
   const auto served = open_store(process(0, 2, port), 5s);
   EXPECT_EQ(problem(process(1, 4, port)),
-            fmt::format("the store at 127.0.0.1:{} is of another job: expected '4 processes ', found '2 processes '; "
+            fmt::format("the store at 127.0.0.1:{} belongs to another job: expected '4 processes ', found '2 processes '; "
                         "give each job a MASTER_PORT of its own",
                         port));
 }
@@ -146,13 +169,34 @@ void server_in_trouble(const Rank& r, Trouble&& trouble) {
   });
 }
 const Ranks kServerDies("server dies", [](const Rank& r) { server_in_trouble(r, [] { raise(SIGKILL); }); });
+const Ranks kServerStops("server stops", [](const Rank& r) {
+  Watch watch(open_store(process(r.rank, r.world, shared_port(r)), 10s), r.rank, r.world, 10s, 100ms);
+  watch.run([&] {
+    watch.meet("up", {"job", "job", r.all()});
+    if (r.rank == 0) raise(SIGSTOP);
+    watch.set_timeout(1s);
+    watch.meet("never", {"job", "job", r.all()}, r.rank == 1 ? Patience::limited : Patience::unlimited);
+  });
+});
+// Its connections stay open: only the limit of the wait ends it.
+TEST(Store, AServerThatStopsEndsWaitsByTheirLimit) {
+  const std::vector<Outcome> o = run_ranks("server stops", 3);
+  for (size_t r : {1, 2}) {
+    EXPECT_EQ(o[r].status, 2);
+    EXPECT_TRUE(o[r].said.starts_with(fmt::format("halftone: rank {} waited 1.", r))) << o[r].said;
+    EXPECT_TRUE(o[r].said.find("s for the meeting 'never' on job with ranks ") != std::string::npos) << o[r].said;
+    EXPECT_TRUE(o[r].said.find(" and the job's store has not answered for ") != std::string::npos) << o[r].said;
+    EXPECT_EQ(std::count(o[r].said.begin(), o[r].said.end(), '\n'), 1) << o[r].said;
+  }
+}
+
 const Ranks kServerFails("server fails", [](const Rank& r) { server_in_trouble(r, [] { fail("the disk is full"); }); });
 TEST(Store, TheServersProcessLeavesLast) {
   for (const Outcome& o : run_ranks("launched", 3)) EXPECT_EQ(o.status, 0) << o.said;
   const std::vector<Outcome> dead = run_ranks("server dies", 2), failed = run_ranks("server fails", 2);
   EXPECT_EQ(dead[1].status, 2);
   EXPECT_EQ(std::count(dead[1].said.begin(), dead[1].said.end(), '\n'), 1) << dead[1].said;
-  EXPECT_TRUE(dead[1].said.starts_with("halftone: rank 1 ends because the store of the job does not answer any more")) << dead[1].said;
+  EXPECT_TRUE(dead[1].said.starts_with("halftone: rank 1 ends because the job's store no longer answers")) << dead[1].said;
   EXPECT_EQ(failed[1].said, "halftone: rank 1 ends because rank 0 has failed: the disk is full\n");
 }
 

@@ -5,14 +5,25 @@
 
 #include <algorithm>
 #include <csignal>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <sys/syscall.h>
 #include <thread>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "comm/ranks.h"
 #include "halftone/base/error.h"
 #include "halftone/comm/communicator.h"
+
+static time_t wall_clock_ahead = 0;  // of other ranks', in seconds
+
+// In front of libc's, as for std::chrono.
+extern "C" int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const auto result = static_cast<int>(syscall(SYS_clock_gettime, clock, time));
+  if (clock == CLOCK_REALTIME) time->tv_sec += wall_clock_ahead;
+  return result;
+}
 
 namespace halftone::comm {
 namespace {
@@ -77,7 +88,7 @@ const Ranks kLate("late", [](const Rank& r) {
 });
 TEST_P(Trouble, ALateRankIsNamedWithWhatItDoes) {
   const std::vector<Outcome> o = run_ranks("late", GetParam());
-  expect_all_end(o, fmt::format("longer than [comm] allows: rank {} in data load since", last()));
+  expect_all_end(o, fmt::format("longer than [comm] allows: rank {} has been in data load for ", last()));
   EXPECT_TRUE(std::ranges::any_of(o, [](const Outcome& x) { return has(x, "s for all-reduce on world with rank"); }));
   expect_line(o.back(), fmt::format("halftone: rank {} ends because rank ", last()));
   for (const Outcome& x : o) EXPECT_TRUE(x.flight.empty() && !has(x, "; see ")) << x.said;  // no recorder
@@ -116,8 +127,8 @@ const Ranks kStopped("stopped", [](const Rank& r) {
   job(
       r, [](auto&&...) { raise(SIGSTOP); }, reduce);
 });
-TEST_P(Trouble, AStoppedRankGivesNoSignOfLife) {
-  expect_all_end(run_ranks("stopped", GetParam()), fmt::format("rank {} gives no sign of life since", last()));
+TEST_P(Trouble, AStoppedRankSendsNoHeartbeat) {
+  expect_all_end(run_ranks("stopped", GetParam()), fmt::format("rank {} has sent no heartbeat for ", last()));
 }
 
 const Ranks kKilled("killed", [](const Rank& r) {
@@ -127,7 +138,7 @@ const Ranks kKilled("killed", [](const Rank& r) {
 TEST_P(Trouble, ADeadRankIsNamedBeforeTheTimeOut) {
   const std::vector<Outcome> o = run_ranks("killed", GetParam());
   EXPECT_EQ(o.back().status, 128 + SIGKILL);
-  expect_all_end(o, fmt::format("and it broke: rank {} gives no sign of life since", last()));
+  expect_all_end(o, fmt::format("rank {} has failed: its process was killed or crashed, last seen in ", last()));
 }
 
 void fail_itself(Watch&, Communicator& world, at::Tensor& t) {
@@ -159,7 +170,7 @@ const Ranks kAbsent("absent", [](const Rank& r) {
 // Rank 0's line of a job whose rank 1 loads data instead of `what`.
 void expect_wait(const std::string& job, const std::string& what) {
   expect_line(run_ranks(job, 2)[0],
-              "halftone: rank 0 waited 1.0 s for " + what + " with rank 1, longer than [comm] allows: rank 1 in data load since ");
+              "halftone: rank 0 waited 1.0 s for " + what + " with rank 1, longer than [comm] allows: rank 1 has been in data load for ");
 }
 TEST(Watch, ACommunicatorThatNotAllOpenNamesWhoIsMissing) { expect_wait("absent", "the meeting 'tp@0' on tp"); }
 
@@ -219,12 +230,86 @@ void tokenise(Watch& watch) {
   std::this_thread::sleep_for(2s);  // twice the timeout
 }
 const Ranks kPrepares("prepares", [](const Rank& r) { prepare(r, tokenise); });
-const Ranks kDiesPreparing("dies preparing", [](const Rank& r) { prepare(r, [](Watch& watch) { tokenise(watch), raise(SIGKILL); }); });
+const Ranks kStopsPreparing("stops preparing", [](const Rank& r) { prepare(r, [](Watch&) { raise(SIGSTOP); }); });
+const Ranks kDiesPreparing("dies preparing", [](const Rank& r) {
+  prepare(r, [](Watch& watch) {
+    const Activity activity(watch, "tokenisation");
+    std::this_thread::sleep_for(500ms);  // two heartbeats
+    raise(SIGKILL);
+  });
+});
 TEST(Watch, PatienceLastsAsLongAsTheMissingRankLives) {
   for (const Outcome& o : run_ranks("prepares", 2)) EXPECT_EQ(o.status, 0) << o.said;
-  const Outcome o = run_ranks("dies preparing", 2)[0];
+  expect_line(run_ranks("dies preparing", 2)[0],
+              "halftone: rank 0 ends because rank 1 has failed: its process was killed or crashed, last seen in tokenisation\n");
+  const Outcome o = run_ranks("stops preparing", 2)[0];
   expect_line(o, "halftone: rank 0 waited ");
-  EXPECT_TRUE(has(o, "s for the meeting 'tokens' on job with rank 1, and it broke: rank 1 gives no sign of life since ")) << o.said;
+  EXPECT_TRUE(has(o, "s for the meeting 'tokens' on job with rank 1, in vain: rank 1 has sent no heartbeat for ")) << o.said;
+}
+
+// Hosts whose wall clocks are an hour apart: the patient wait lasts, and the limited one names what the late rank does.
+const Ranks kSkewed("skewed", [](const Rank& r) {
+  wall_clock_ahead = (r.rank - 1) * 3600;
+  prepare(r, tokenise);
+  Watch watch = r.watch();
+  watch.run([&] {
+    meet_all(watch, r);
+    if (r.rank == 1) load_data(watch);
+    watch.meet("late", {"job", "job", r.all()});
+  });
+});
+TEST(Watch, ClocksOfTwoHostsAreNotCompared) {
+  for (const Outcome& o : run_ranks("skewed", 3)) {
+    EXPECT_EQ(o.status, 2);
+    EXPECT_TRUE(has(o, "longer than [comm] allows: rank 1 has been in data load for ")) << o.said;
+  }
+  wall_clock_ahead = 3600;  // the shim works
+  EXPECT_GT(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()), std::time(nullptr) + 3000);
+  wall_clock_ahead = 0;
+}
+
+// A pause of many heartbeats, but below the limit, ends nothing.
+const Ranks kPauses("pauses", [](const Rank& r) {
+  Watch watch = r.watch();
+  watch.run([&] {
+    Communicator world(watch, "world", r.all(), at::kCPU);
+    meet_all(watch, r);
+    watch.set_timeout(5s);
+    at::Tensor t = at::zeros({8});
+    for (const char* key : {"patient", "limited"}) {
+      if (r.rank == 1) {
+        const pid_t paused = getpid();
+        if (fork() == 0) {
+          std::this_thread::sleep_for(1500ms);
+          kill(paused, SIGCONT);
+          _exit(0);
+        }
+        raise(SIGSTOP);
+      }
+      if (*key == 'p') watch.meet(key, {"job", "job", r.all()}, Patience::unlimited);
+      world.all_reduce(t).wait();
+    }
+  });
+});
+TEST(Watch, APausedRankIsWaitedFor) {
+  for (const Outcome& o : run_ranks("pauses", 2)) EXPECT_EQ(o.status, 0) << o.said;
+}
+
+// Where ranks cannot connect to rank 0, broken connections and silence tell of a death.
+const Ranks kUnconnected("unconnected", [](const Rank& r) {
+  Watch watch = r.watch(0, "");
+  watch.run([&] {
+    Communicator world(watch, "world", r.all(), at::kCPU);
+    at::Tensor t = at::zeros({8});
+    world.all_reduce(t).wait();
+    if (r.rank == 1) raise(SIGKILL);
+    world.all_reduce(t).wait();
+  });
+});
+TEST(Watch, ADeadRankIsNamedByItsSilence) {
+  const Outcome o = run_ranks("unconnected", 2)[0];
+  expect_line(o, "halftone: rank 0 waited ");
+  EXPECT_TRUE(has(o, ", and it broke: rank 1 has sent no heartbeat for ")) << o.said;
 }
 
 const Ranks kNeverStarts("never starts", [](const Rank& r) {

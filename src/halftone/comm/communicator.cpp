@@ -67,6 +67,7 @@ bool Pending::ended() const { return work_->isCompleted(); }
 
 void Pending::wait() {
   const Activity activity(watch_, fmt::format("{} on {}", operation_.what, operation_.group->name));
+  const Waiting waiting(watch_, operation_);
   const auto start = Clock::now();
   std::string problem;
   bool done = false;
@@ -89,6 +90,8 @@ Communicator::Communicator(Watch& watch, const std::string& name, std::vector<in
   group_ = std::make_shared<Group>(Group{name, key, std::move(ranks)});
   const Activity activity(watch_, "opening communicator " + name);
   watch_.meet(key, *group_);  // names who is missing; a backend would wait for an address
+  const Operation connection{"the connection", group_};
+  const Waiting waiting(watch_, connection);
   const auto begun = Clock::now();
   const BackendArguments arguments{c10::make_intrusive<c10d::PrefixStore>(key, watch_.store()), key, static_cast<int>(index_),
                                    static_cast<int>(size()), watch_.timeout()};
@@ -97,13 +100,15 @@ Communicator::Communicator(Watch& watch, const std::string& name, std::vector<in
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    watch_.fail_wait({"the connection", group_}, begun, error.what());
+    watch_.fail_wait(connection, begun, error.what());
   }
-  // The deadline is ours, which may change and says more; theirs is a second net.
+  // Our deadline may change and its message says more; the backend's is a second net.
   backend_->setTimeout(std::max<Milliseconds>(kBackendDefaultTimeout, 2 * watch_.timeout()));
 }
 
 Communicator::~Communicator() {
+  const Operation closing{"the end", group_};
+  const Waiting waiting(watch_, closing);
   try {
     watch_.ending() || std::uncaught_exceptions() > 0 ? (void)backend_.release() : backend_->shutdown();
   } catch (const std::exception& error) {
@@ -122,6 +127,7 @@ Pending Communicator::start(Task task, Call&& call, int64_t peer) {
   at::RecordFunction range(at::RecordScope::USER_SCOPE);  // whose kernels these are, for bench's breakdown and traces
   if (range.isActive()) range.before(fmt::format("{} on {}", operation.what, group_->name));
   c10::intrusive_ptr<c10d::Work> work;
+  const Waiting waiting(watch_, operation);  // NCCL connects here
   const auto begun = Clock::now();
   try {
     work = call();

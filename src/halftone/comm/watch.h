@@ -20,28 +20,27 @@ namespace halftone::comm {
 using Milliseconds = std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// A set of ranks that communicate. `key` tells groups of one name apart, such as the rows of a mesh.
+// Ranks that communicate. `key` tells groups of one name apart, such as the rows of a mesh.
 struct Group {
   std::string name, key;
   std::vector<int64_t> ranks;  // of the job, by their index in the group
 };
 
-// What a rank waits for: the number-th collective of its group, or a message of `peer` (rank of the job; then number = 0).
+// An operation that a rank waits for: the number-th collective of its group, or a message of `peer` (rank of the job; then number = 0).
 struct Operation {
   std::string what;
   std::shared_ptr<const Group> group;
   int64_t number = 0;
   int64_t peer = -1;
-  int64_t bytes = 0;       // of the whole of what is moved; 0 = not known
+  int64_t bytes = 0;       // moved in all; 0 = not known
   const char* dtype = "";  // then
   bool patient = false;    // no deadline
   int64_t entry = 0;       // of the flight recorder
 
-  std::vector<int64_t> peers(int64_t own) const;  // whom the rank `own` waits for
+  std::vector<int64_t> peers(int64_t own) const;  // ranks that the rank `own` waits for
 };
 
-// Options of the flight recorder: how many of the last operations a rank keeps (0 = off), and the file that it writes them to when the
-// job fails.
+// Options of the flight recorder: how many operations a rank keeps (0 = off), and the file that it writes them to when the job fails.
 struct Recorder {
   int64_t entries = 0;
   std::filesystem::path path;
@@ -49,17 +48,21 @@ struct Recorder {
 
 enum class Patience {
   limited,    // until Watch::timeout()
-  unlimited,  // as long as the missing ranks show signs of life; one that has not started yet has until Watch::timeout()
+  unlimited,  // as long as the missing ranks send heartbeats; one that is silent or has not started has until Watch::timeout()
 };
 
-// This rank's part in watching over the job. A thread writes into the store what the rank does and looks there whether another rank
-// has failed; it then gives the rank's own thread two periods to end with that, prints one line and ends the process (status 2). So
-// no rank outlives the failure of another, whatever it hangs in. docs/parallel/failures.md says who prints what.
+// This rank's part in watching over the job. A thread writes the rank's heartbeat into the store once a period and reads there whether
+// another rank has failed. It then gives the rank's own thread two periods to end, prints one line and ends the process (status 2). A
+// second thread ends the process where the store itself no longer answers. So no rank outlives the failure of another, whatever it hangs
+// in. docs/parallelism.md lists who prints what.
+//
+// A wait ends by its limit, or early where a process ended: its connections close. A rank that only pauses is waited for.
 class Watch {
  public:
-  // `timeout`: the longest wait for other ranks ([comm]). `period`: of the thread.
+  // `timeout`: the longest wait for other ranks ([comm]). `period`: of the thread. `address`: of rank 0's host, whose connections tell
+  // that a process ended; "" = none.
   Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_size, Milliseconds timeout,
-        Milliseconds period = Milliseconds(1000), Recorder recorder = {});
+        Milliseconds period = Milliseconds(1000), Recorder recorder = {}, std::string address = "127.0.0.1");
   ~Watch();
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -68,18 +71,19 @@ class Watch {
   // line that the other ranks end with, and is thrown on.
   void run(const std::function<void()>& body);
 
-  // Returns when every rank of the group has called it with this key, which is good once. Through the store: for rare events. Error in
-  // one line as of Pending::wait. A rank that prepares something for an unknown time lets the others wait with unlimited patience.
+  // Returns when every rank of the group has called it with this key, which is good once. Through the store: for rare events. Ends the
+  // process in one line as Pending::wait does. With unlimited patience peers wait for a rank that prepares something for an unknown time.
   void meet(const std::string& key, const Group& group, Patience patience = Patience::limited);
 
-  // Of operations under way, too: the trainer calls it when step 1 has ended on the device.
+  // Also of operations under way: the trainer calls it when step 1 has ended on the device.
   void set_timeout(Milliseconds timeout);
   Milliseconds timeout() const;
   int64_t rank() const;
   c10::intrusive_ptr<c10d::Store> store() const;
-  // This rank or another has failed: what hangs in a collective must not be waited for.
+  // This rank or another has failed: do not wait for a collective.
   bool ending() const;
-  // What is known of those of these ranks that give no sign of life; "" where all do, or where the store does not answer. Of any thread.
+  // Which of these ranks are silent, and for how long; "" where all send heartbeats, as far as is known: asking makes the thread look at
+  // them, so ask about once a period. Of any thread; does not block.
   std::string silent(const std::vector<int64_t>& ranks) const;
 
   // For communicators. An operation begins: its number, if it is a collective, and its entry in the flight recorder.
@@ -88,17 +92,18 @@ class Watch {
   void end(const Operation& operation);
   // The thread ends the process when this work of the device does not complete in time. Graph captures must be thread-local.
   void track(c10::intrusive_ptr<c10d::Work> work, const Operation& operation, c10::Device device);
-  // Error in one line: what was waited for since `start`, and which rank is late, gone or has failed. `problem` is what the wait threw.
+  // Ends the process in one line: how long the operation was waited for, and which rank is late, gone or has failed. `problem` is what the
+  // wait threw.
   [[noreturn]] void fail_wait(const Operation& operation, Clock::time_point start, std::string_view problem);
 
  private:
   friend class Activity;
+  friend class Waiting;
   struct State;
-  std::shared_ptr<State> state_;  // shared with the thread, which outlives a failing Watch
+  std::shared_ptr<State> state_;  // shared with the threads, which outlive a failing Watch
 };
 
-// While it lives, other ranks are told that this one does `what` (such as "data load"), and since when. Of the thread that runs
-// Watch::run; nests.
+// While it lives, peers see that this rank does `what` (such as "data load"), and for how long. Of the thread that runs Watch::run; nests.
 class Activity {
  public:
   Activity(Watch& watch, std::string_view what);
@@ -109,7 +114,20 @@ class Activity {
  private:
   Watch& watch_;
   std::string outer_;
-  std::chrono::system_clock::time_point outer_since_;
+  Clock::time_point outer_since_;
+};
+
+// While it lives, this rank waits for the operation in a call that may not keep Watch::timeout(): the threads of the watch then do.
+class Waiting {
+ public:
+  Waiting(Watch& watch, const Operation& operation, Milliseconds between_looks = {});
+  ~Waiting();
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Watch& watch_;
+  int64_t id_;
 };
 
 }  // namespace halftone::comm
