@@ -13,6 +13,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/ranges.h"
+#include "halftone/checkpoint/discard.h"
 #include "halftone/checkpoint/loaded_step.h"
 
 namespace halftone {
@@ -32,14 +33,14 @@ void publish(const fs::path& temporary, const fs::path& target) {
     rename_or_fail(temporary, target);
   } else {
     const fs::path old = target.string() + kReplaced;
-    fs::remove_all(old, ignored);
+    if (fs::exists(old, ignored)) discard(old);
     rename_or_fail(temporary, old);
     if (::renameat2(AT_FDCWD, old.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) != 0) {
       rename_or_fail(old, temporary);
       rename_or_fail(target, old);
       rename_or_fail(temporary, target);
     }
-    fs::remove_all(old, ignored);
+    discard(old);
   }
   sync_folder(target.parent_path());
 }
@@ -101,25 +102,25 @@ std::set<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-// Asks until `there` is true; false after the limit. Error when the job ends, or one of the ranks that are waited for has died.
-bool wait_for(const std::function<bool()>& there, const std::vector<int64_t>& whom, std::chrono::milliseconds limit,
-              const CheckpointOptions& options) {
+// Asks until `there` is true. After the limit it calls `late`, which throws, with what is known of silent ranks: until then a rank may
+// pause. Error when the job ends.
+void wait_for(const std::function<bool()>& there, const std::vector<int64_t>& whom, std::chrono::milliseconds limit,
+              const CheckpointOptions& options, const std::function<void(const std::string& silent)>& late) {
   using Clock = std::chrono::steady_clock;
   constexpr std::chrono::milliseconds kLongest{250};
   constexpr std::chrono::seconds kBetweenLooks{1};
   const Clock::time_point end = Clock::now() + limit;
   Clock::time_point look = Clock::now() + kBetweenLooks;
+  std::string silent;
   for (std::chrono::milliseconds pause{1}; !there(); pause = std::min(2 * pause, kLongest)) {
     check(!options.ranks.ending(), "the job is ending, other ranks are not waited for");
-    if (Clock::now() >= end) return false;
+    if (Clock::now() >= end) return late(silent.empty() ? "" : fmt::format(" ({})", silent));
     if (Clock::now() >= look) {
-      const std::string silent = options.ranks.silent(whom);
-      check(silent.empty(), "{}", silent);
+      silent = options.ranks.silent(whom);
       look = Clock::now() + kBetweenLooks;
     }
     std::this_thread::sleep_for(pause);
   }
-  return true;
 }
 
 double seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1e3; }
@@ -143,10 +144,10 @@ void merge_parts(const fs::path& folder, CheckpointIndex& index, const Checkpoin
       if (!names.contains(part_name(rank))) missing.push_back(rank);
     return missing.empty();
   };
-  if (!wait_for(complete, missing, options.timeout, options)) {
-    fail("after {:g} s the parts of ranks {} are not there; if they need longer, raise checkpoint.save_timeout_seconds",
-         seconds(options.timeout), ranges_text(missing));
-  }
+  wait_for(complete, missing, options.timeout, options, [&](const std::string& silent) {
+    fail("after {:g} s the parts of rank{} {} are missing{}; if they need longer, raise checkpoint.save_timeout_seconds",
+         seconds(options.timeout), missing.size() == 1 ? "" : "s", ranges_text(missing), silent);
+  });
   for (int64_t rank = 1; rank < options.ranks.world; ++rank) {
     const fs::path path = folder / part_name(rank);
     merge_part(index, parse_index(read_text(path, kMaxIndexBytes), path.string(), true), path.string());
@@ -160,10 +161,13 @@ ino_t number_of(const fs::path& folder) {
   return ::stat(folder.c_str(), &info) == 0 ? info.st_ino : 0;
 }
 
-// Other ranks: until `target` is the folder that they have written into. Rank 0 itself waits up to `timeout`, and knows better for whom.
+// Other ranks: until `target` is the folder that they have written into. Rank 0 may speak first, which knows what is missing.
 void wait_for_rank_0(const fs::path& target, ino_t folder, const CheckpointOptions& options) {
   const auto done = [&] { return names_in(target.parent_path()).contains(target.filename()) && number_of(target) == folder; };
-  check(wait_for(done, {0}, 2 * options.timeout, options), "after {:g} s rank 0 has not completed it", seconds(2 * options.timeout));
+  const auto limit = options.timeout + std::min<std::chrono::milliseconds>(options.timeout, std::chrono::seconds(5));
+  wait_for(done, {0}, limit, options, [&](const std::string& silent) {
+    fail("after {:g} s rank 0 has not completed it{}; if it needs longer, raise checkpoint.save_timeout_seconds", seconds(limit), silent);
+  });
 }
 
 // Each rank writes its part into the folder `parts` of step-N.tmp, and rank 0 then what makes it a step. That is given to `complete`,
@@ -233,7 +237,7 @@ void write_hf_step(const fs::path& target, int64_t step, const HfExport& content
       whole.model.push_back({name, at::empty(info.shape, at::TensorOptions().dtype(scalar_type_of(info.dtype)).device(at::kMeta))});
     }
     write_hf(folder, whole);
-    fs::remove_all(folder / kParts);
+    if (!discard(folder / kParts, fs::path(target.string() + '.' + kParts))) fs::remove_all(folder / kParts);
   });
 }
 
