@@ -132,8 +132,8 @@ TEST(RecipeFile, ValuesAndCombinationsAreCheckedAsInQuantize) {
   expect_problem(with("{targets: [Linear]}"), {"X.yaml:3", "names no scheme"});
   expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .inf}"), {"X.yaml:4", "deosc_ratio", "from 4 to 32, found inf"});
   expect_problem(with("{scheme: mxfp4, deosc_step: 1, deosc_ratio: .nan}"), {"X.yaml:4", "deosc_ratio", "expected a number"});
-  expect_problem(with("{scheme: mxfp4, attention: mxfp4}"), {"X.yaml:4: quantize.attention", "leave it at bf16, found mxfp4"});
-  expect_problem(with("{scheme: bf16, emulate: true}"), {"X.yaml:4: quantize.emulate", "quantises nothing"});
+  expect_problem(with("{scheme: mxfp4, attention: mxfp4}"), {"X.yaml:4: quantize.attention", "leave it at \"bf16\""});
+  expect_problem(with("{scheme: bf16, emulate: true}"), {"X.yaml:4: quantize.emulate", "quantizes nothing"});
   expect_problem(with("{scheme: mxfp8}"), {"X.yaml:4", "did you mean mxfp8_e4m3 or mxfp8_e5m2?"});
   expect_problem("training_stage: {lpt_modifiers: {}}", {"holds no LowPrecisionTrainingModifier"});
   expect_problem("- a\n- b\n", {"X.yaml:1", "expected a map of stages"});

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kConfigUsage =
     "halftone config [--config FILE] [--section.field value ...] [--toml | --json]\n"
     "halftone config --help [section]\n\n"
-    "Checks a configuration and prints it, with the origin of each value.\n\n";
+    "Checks a configuration and prints every value with its origin.\n\n";
 
 }  // namespace
 
@@ -27,12 +27,13 @@ int config_command(std::span<const std::string> args) {
   const auto take = [&](std::string_view flag) { return std::erase(rest, flag) > 0; };
   const bool as_toml = take("--toml"), as_json = take("--json");
 
-  // Without a launcher the number of processes is not known, and a recipe for 128 of them can still be looked at.
+  // Without a launcher the number of ranks is unknown: a recipe for 128 of them can still be printed.
   const Environment environment = read_environment();
   const LoadedConfig loaded = load_config(rest, {.world_size = environment.launcher == "none" ? 0 : environment.world_size});
   for (const std::string& line : loaded.compat_lines) fmt::print(stderr, "{}\n", line);
+  for (const AcceptedField& field : loaded.accepted) fmt::print(stderr, "{}\n", field.line);
   for (const std::string& line : loaded.warnings) fmt::print(stderr, "warning: {}\n", line);
-  print(as_toml ? to_toml(loaded.config) : as_json ? to_json(loaded.config) : print_config(loaded));
+  print(as_toml ? to_toml(loaded.config) : as_json ? to_json(loaded.config, /*all=*/false) : print_config(loaded));
   return 0;
 }
 

@@ -30,31 +30,34 @@ struct CheckpointConfig {
 
   static void fields(auto& self, auto&& field) {
     field("enable", self.enable, "save and load checkpoints");
-    field("enable_ft_dataloader_checkpoints", self.enable_ft_dataloader_checkpoints, "fault tolerance only",
-          {.mark = Mark::A, .note = "used by fault tolerance only"});
-    field("folder", self.folder, "folder of the checkpoints, under dump_folder");
+    field("enable_ft_dataloader_checkpoints", self.enable_ft_dataloader_checkpoints, "used with torchft only",
+          {.mark = Mark::A, .note = "only torchft reads it"});
+    field("folder", self.folder, "checkpoint folder, under dump_folder");
     field("interval", self.interval, "steps between saves", {.min = 1});
-    field("initial_load_path", self.initial_load_path, "one step folder; used only while this run has no checkpoint");
-    field("initial_load_model_only", self.initial_load_model_only, "take the model alone from initial_load_path");
-    field("initial_load_in_hf", self.initial_load_in_hf, "Hugging Face safetensors from initial_load_path, else from model.hf_assets_path");
-    field("initial_load_in_hf_quantized", self.initial_load_in_hf_quantized, "dequantise while reading");
-    field("last_save_model_only", self.last_save_model_only, "the last save holds the model alone, in export_dtype");
-    field("last_save_in_hf", self.last_save_in_hf, "the last save is in Hugging Face's form; needs last_save_model_only");
+    field("initial_load_path", self.initial_load_path, "step folder to start from, while this run has no checkpoint of its own");
+    field("initial_load_model_only", self.initial_load_model_only, "load only the model from initial_load_path");
+    field("initial_load_in_hf", self.initial_load_in_hf,
+          "load Hugging Face safetensors from initial_load_path, else from model.hf_assets_path");
+    field("initial_load_in_hf_quantized", self.initial_load_in_hf_quantized, "dequantize while reading",
+          {.mark = Mark::A, .note = "quantized folders are recognized by their scales"});
+    field("last_save_model_only", self.last_save_model_only, "the last save holds only the model, in export_dtype");
+    field("last_save_in_hf", self.last_save_in_hf, "the last save is a Hugging Face folder; needs last_save_model_only");
     field("export_dtype", self.export_dtype,
-          "dtype of the model-only last save; mxfp4, fp8_blockwise: codes of Hugging Face's files, bfloat16 beside them",
+          "dtype of the model-only last save; mxfp4 and fp8_blockwise write quantized Hugging Face files, the rest in bfloat16",
           {.choices = {"float32", "bfloat16", "float16", "fp8_blockwise", "mxfp4"}});
-    field("async_mode", self.async_mode, "write in the background", {.choices = {"disabled", "async", "async_with_pinned_mem"}});
+    field("async_mode", self.async_mode, "write checkpoints in the background; async_with_pinned_mem is the same as async",
+          {.choices = {"disabled", "async", "async_with_pinned_mem"}});
     field("keep_latest_k", self.keep_latest_k, "checkpoints kept; 0 = all, 1 is an error", {.min = 0});
-    field("load_step", self.load_step, "step to load; -1 = newest valid", {.min = -1});
-    field("exclude_from_loading", self.exclude_from_loading, "parts that are not loaded",
+    field("load_step", self.load_step, "step to resume from; -1 = newest valid", {.min = -1});
+    field("exclude_from_loading", self.exclude_from_loading, "parts of a checkpoint that are not loaded",
           {.choices = {"optimizer", "lr_scheduler", "dataloader", "train_state", "rng"}});
-    field("enable_first_step_checkpoint", self.enable_first_step_checkpoint, "save after step 1 too");
-    field("create_seed_checkpoint", self.create_seed_checkpoint, "one process: initialise, save step 0, exit");
+    field("enable_first_step_checkpoint", self.enable_first_step_checkpoint, "also save after step 1");
+    field("create_seed_checkpoint", self.create_seed_checkpoint, "initialize, save step 0 and exit; one process");
     field("load_only", self.load_only, "never save");
     field("checksum", self.checksum, "store checksums", {.mark = Mark::E});
     field("verify_on_load", self.verify_on_load, "compare checksums when loading", {.mark = Mark::E});
-    field("max_shard_bytes", self.max_shard_bytes, "largest file of a checkpoint", {.mark = Mark::E, .min = 1048576});
-    field("save_timeout_seconds", self.save_timeout_seconds, "longest wait of a save for other processes", {.mark = Mark::E, .min = 1});
+    field("max_shard_bytes", self.max_shard_bytes, "largest checkpoint file in bytes", {.mark = Mark::E, .min = 1048576});
+    field("save_timeout_seconds", self.save_timeout_seconds, "longest wait of a save for its peers", {.mark = Mark::E, .min = 1});
   }
 };
 

@@ -8,15 +8,15 @@
 
 namespace halftone {
 
-// One setting of the command line, already read as a value of its field.
+// One setting of the command line, parsed as a value of its field.
 struct Override {
   const FieldEntry* field = nullptr;
-  std::string key;  // of a table field: only this name is set (`--model.overrides.n_layers 2`); else empty
+  std::string key;  // the one name of a table field that is set (`--model.overrides.n_layers 2`), else empty
   Json value;
 };
 
-// Reads `--section.field value` in all its spellings (docs/configuration.md). What can not be read is added to
-// `problems`, its field to `refused`, and reading goes on. `--config` and `--device` are short for job.config_file and training.device.
+// Reads `--section.field value` in all its spellings (docs/configuration.md). Adds what cannot be parsed to `problems` and its field to
+// `refused`, and continues. `--config` and `--device` are short for job.config_file and training.device.
 std::vector<Override> read_command_line(std::span<const std::string> args, const ConfigIndex& index, std::vector<std::string>& problems,
                                         std::set<std::string>& refused);
 

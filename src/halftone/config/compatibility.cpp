@@ -6,17 +6,21 @@
 namespace halftone {
 namespace {
 
-void say(const RuleContext& context, std::string_view name, const Json& value, std::string_view note) {
+std::string line_of(std::string_view name, const Json& value, std::string_view note) {
   std::string text = value.is_null() ? "None" : to_toml_text(value);
   if (value.is_string()) text = text.substr(1, text.size() - 2);
-  context.compat.push_back(fmt::format("[compat] {}={}: {}", name, text, note));
+  return fmt::format("[compat] {}={}: {}", name, text, note);
 }
 
-// Hugging Face's name of the head, in lists of names.
+void say(const RuleContext& context, std::string_view name, const Json& value, std::string_view note) {
+  context.compat.push_back(line_of(name, value, note));
+}
+
+// lm_head is Hugging Face's name of the output layer.
 void rename_head(StringList& names, std::string_view field, const RuleContext& context) {
   for (std::string& name : names) {
     if (name != "lm_head") continue;
-    say(context, field, name, "the module is called output here");
+    say(context, field, name, "the module is called output");
     name = "output";
   }
 }
@@ -31,7 +35,7 @@ void apply_aliases(JobConfig& config, const RuleContext& context) {
     if (context.is_set("model.hf_assets_path") && config.model.hf_assets_path != *config.model.tokenizer_path) {
       context.problems.push_back(
           where(context, {"model.tokenizer_path"}) +
-          "model.tokenizer_path and model.hf_assets_path differ; the first is the old name of the second, keep that one");
+          "model.tokenizer_path and model.hf_assets_path differ; the first is the old name of the second: keep the second");
     }
     say(context, "model.tokenizer_path", *config.model.tokenizer_path, "used as model.hf_assets_path");
     config.model.hf_assets_path = *config.model.tokenizer_path;
@@ -46,7 +50,10 @@ void apply_aliases(JobConfig& config, const RuleContext& context) {
   rename_head(config.quantize.linear.mx.filter_fqns, "quantize.linear.mx.filter_fqns", context);
   if (config.parallelism.expert_parallel_comm_backend == "deepep")
     say(context, "parallelism.expert_parallel_comm_backend", "deepep", "halftone's own dispatcher is used");
-  if (config.optimizer.implementation == "foreach") say(context, "optimizer.implementation", "foreach", "the fused kernel is used");
+  if (const std::string& name = config.optimizer.implementation; name == "foreach" || name == "for-loop")
+    say(context, "optimizer.implementation", name, "the fused kernel is used");
+  if (config.checkpoint.async_mode == "async_with_pinned_mem")
+    say(context, "checkpoint.async_mode", config.checkpoint.async_mode, "the same as async, which copies a GPU's state to pinned memory");
 }
 
 }  // namespace
@@ -58,23 +65,27 @@ std::string where(const RuleContext& context, std::initializer_list<const char*>
   return "";
 }
 
+void check_mark(const FieldEntry& field, const RuleContext& context) {
+  if (field.info.mark != Mark::A && field.info.mark != Mark::N) return;
+  const Json value = get_value(field);
+  if (value == default_value(field.name)) return;
+  if (field.info.mark == Mark::A) {
+    std::string line = line_of(field.name, value, field.info.note);
+    if (context.accepted != nullptr) return context.accepted->push_back({field.name, std::move(line)});
+    context.compat.push_back(std::move(line));
+  } else if (field.name == "job.custom_config_module" && value == "torchtitan.components.ft.config") {
+    say(context, field.name, value, "its fields are part of [fault_tolerance]");
+  } else {
+    context.problems.push_back(fmt::format("{}{} = {} is not available: {}; remove it or leave it at {}",
+                                           where(context, {field.name.c_str()}), field.name, to_toml_text(value), field.info.note,
+                                           to_toml_text(default_value(field.name))));
+  }
+}
+
 void apply_compatibility(JobConfig& config, const RuleContext& context) {
   apply_aliases(config, context);
   drop_options_of_no_scheme(config, context);
-  for (const FieldEntry& field : index_config(config).fields) {
-    if (field.info.mark != Mark::A && field.info.mark != Mark::N) continue;
-    const Json value = get_value(field);
-    if (value == default_value(field.name)) continue;
-    if (field.info.mark == Mark::A) {
-      say(context, field.name, value, field.info.note);
-    } else if (field.name == "job.custom_config_module" && value == "torchtitan.components.ft.config") {
-      say(context, field.name, value, "its fields are part of [fault_tolerance]");
-    } else {
-      context.problems.push_back(fmt::format("{}{} = {} is not available: {}; remove it or leave it at {}",
-                                             where(context, {field.name.c_str()}), field.name, to_toml_text(value), field.info.note,
-                                             to_toml_text(default_value(field.name))));
-    }
-  }
+  for (const FieldEntry& field : index_config(config).fields) check_mark(field, context);
 }
 
 }  // namespace halftone

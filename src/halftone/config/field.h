@@ -10,25 +10,25 @@
 
 namespace halftone {
 
-// How a field relates to torchtitan v0.2.2: K = same name, type, default and meaning; A = accepted (type-checked, then
-// mapped or ignored, one [compat] line when it is not the default); N = not applicable (any value but the default is an
-// error); E = halftone's own.
+// How a field relates to torchtitan v0.2.2. K: same name, type, default and meaning. A: accepted without effect (type-checked, named in a
+// [compat] line when it is not the default). N: not available; any value but the default is an error, and no list shows the field.
+// E: halftone's own.
 enum class Mark { K, A, N, E };
 
-// What a field of [quantize] is about: the operands of one scheme's products, a layer beside them, what any scheme applies to and how,
-// the run (such fields stand beside recipe files and converters, too), or something else.
+// What a field of [quantize] sets: operands of one scheme's GEMMs, a layer beside them, targets and preset of any scheme, the run (such
+// fields are also allowed beside recipe files and converters), or something else.
 enum class Scope { other, operands, layer, rule, run };
 
 struct FieldInfo {
   Mark mark = Mark::K;
-  std::vector<std::string_view> choices{};  // allowed strings; empty = any. Of a list: allowed elements
+  std::vector<std::string_view> choices{};  // allowed strings, or elements of a list; empty = any
   std::optional<double> min{};              // smallest allowed number
-  std::string_view note{};                  // A: what happens instead; N: why not and what to use
-  bool lenient = false;                     // a list also takes one plain string, a string also takes a bare integer
+  std::string_view note{};                  // A: what happens instead; N: why not, and what to use
+  bool lenient = false;                     // a list also accepts one string, a string also accepts an integer
   bool any_case = false;                    // choices match in any case and are stored as listed
   Scope scope = Scope::other;
-  std::vector<std::string_view> schemes{};  // that have the option, a trailing * for any ending; empty = all
-  std::string_view alto{};                  // its value in preset "alto" where nothing is set; empty = the scheme's own
+  std::vector<std::string_view> schemes{};  // schemes that have the option, a trailing * for any ending; empty = all
+  std::string_view alto{};                  // value in preset "alto" when unset; empty = the scheme's own
 };
 
 // Values of free-form tables (`model.overrides`, `optimizer_kwargs`).
@@ -40,7 +40,7 @@ struct ParamGroup {
   std::string pattern;         // regular expression searched in the parameter's name
   std::string optimizer_name;  // as `optimizer.name`
   OptionTable optimizer_kwargs;
-  // The number that optimizer_kwargs has under a name; none where it has none, or something else than a number.
+  // The number under this name in optimizer_kwargs; none when it is missing or no number.
   std::optional<double> number(const std::string& name) const {
     const auto at = optimizer_kwargs.find(name);
     if (at == optimizer_kwargs.end()) return std::nullopt;
@@ -61,10 +61,9 @@ struct QuantizeScheme {
 
 using StringList = std::vector<std::string>;
 
-// Every setting is described once, by its struct's
+// Each struct describes its settings once:
 //   static void fields(auto& self, auto&& field) { field("lr", self.lr, "peak learning rate", {.min = 0}); }
-// where a member that has a fields() of its own is a nested section. Reading, overriding, printing and documentation
-// all walk it (config/walk.h).
+// A member with its own fields() is a nested section. Reading, overriding, printing and documentation walk it (config/walk.h).
 template <class T>
 concept Section = requires(T& t) {
   T::fields(t, [](std::string_view, auto&, std::string_view, const FieldInfo& = {}) {});

@@ -8,7 +8,7 @@
 
 namespace halftone {
 
-// Everything a run can be told, in torchtitan v0.2.2's sections and names. Each section documents itself in fields().
+// Every setting of a run, in torchtitan v0.2.2's sections and names.
 struct JobConfig {
   JobSection job;
   ProfilingConfig profiling;
@@ -28,26 +28,28 @@ struct JobConfig {
   ExperimentalConfig experimental;
   DebugConfig debug;
   ValidationConfig validation;
+  SampleConfig sample;
 
   static void fields(auto& self, auto&& field) {
-    field("job", self.job, "the run and its output");
+    field("job", self.job, "the run and its outputs");
     field("profiling", self.profiling, "traces and memory snapshots");
-    field("metrics", self.metrics, "what is logged and where");
+    field("metrics", self.metrics, "what is logged, and where");
     field("model", self.model, "model, flavour, tokenizer");
     field("optimizer", self.optimizer, "optimizer");
     field("lr_scheduler", self.lr_scheduler, "learning-rate schedule");
     field("training", self.training, "data, batch, steps, precision");
-    field("parallelism", self.parallelism, "degrees and schedules");
+    field("parallelism", self.parallelism, "parallel degrees and schedules");
     field("checkpoint", self.checkpoint, "saving and loading");
-    field("activation_checkpoint", self.activation_checkpoint, "memory for recomputation");
-    field("compile", self.compile, "torchtitan's compiler switches (accepted)");
+    field("activation_checkpoint", self.activation_checkpoint, "recomputation in the backward pass");
+    field("compile", self.compile, "torchtitan's graph compiler (accepted)");
     field("quantize", self.quantize, "low-precision training");
     field("comm", self.comm, "collectives");
-    field("memory_estimation", self.memory_estimation, "accepted");
-    field("fault_tolerance", self.fault_tolerance, "torchft (not applicable)");
-    field("experimental", self.experimental, "Python extensions (not applicable)");
-    field("debug", self.debug, "seed, determinism, checks");
+    field("memory_estimation", self.memory_estimation, "torchtitan's memory estimation (accepted)");
+    field("fault_tolerance", self.fault_tolerance, "torchft (not available)");
+    field("experimental", self.experimental, "Python extensions (not available)");
+    field("debug", self.debug, "seed and determinism");
     field("validation", self.validation, "validation passes");
+    field("sample", self.sample, "text generated at the end of a run");
   }
 };
 

@@ -27,23 +27,50 @@ std::string text_of_file(const std::string& path) {
   check(std::filesystem::exists(path, error), "{}: no such configuration file", shown(path));
   check(std::filesystem::is_regular_file(path, error), "{}: expected a configuration file, found something else", shown(path));
   std::ifstream in(path, std::ios::binary);
-  check(in.good(), "{}: the configuration file can not be opened for reading", shown(path));
+  check(in.good(), "{}: the configuration file cannot be opened for reading", shown(path));
   std::ostringstream text;
   text << in.rdbuf();
-  check(!in.bad(), "{}: the configuration file can not be read", shown(path));
+  check(!in.bad(), "{}: the configuration file cannot be read", shown(path));
   return std::move(text).str();
 }
 
-// Values that a later version knows but that can not work here get a reason instead of the list of allowed values.
-std::string reason_for_refusal(const std::string& name, const Json& value) {
-  if (name == "model.name" && value == "flux") return "is an image model; halftone trains language models";
-  if (name == "model.name" && value == "llama4")
-    return "is not available; the mixture-of-experts models are deepseek_v3, qwen3 and gpt_oss";
-  if (name == "model.name" && value == "llama3_ft") return "needs torchft, a Python library; use llama3 with checkpoints";
-  if (name == "comm.mode" && value == "local_tensor") return "simulates ranks inside Python; use fake_backend for a dry run";
-  if (name == "checkpoint.exclude_from_loading" && value.is_array()) {
-    for (const Json& item : value) {
-      if (item == "model") return "can not name model: without it there is nothing to load; leave checkpoints off instead";
+// Values of torchtitan, or of specifications, that are not available: a reason instead of the list of choices.
+struct RefusedValue {
+  std::string_view field, value, reason;
+};
+constexpr std::string_view kParquet = "is not read; convert it to JSONL, or to token ids with halftone tokenize",
+                           kMegatron = "is not read; write token ids with halftone tokenize and set dataset = \"bin\"",
+                           kMix = "is not available; dataset_path takes a glob over several files, which are read with equal weight",
+                           kMoments = "is not available; moments are stored in float32 or bfloat16",
+                           kReduction = "is not available; gradients are reduced in float32 or bfloat16",
+                           kOffload = "cannot be offloaded; training.offload = [\"optimizer\"] moves the optimizer's states";
+constexpr RefusedValue kRefusedValues[] = {
+    {"model.name", "flux", "is an image model; halftone trains language models"},
+    {"model.name", "llama4", "is not available; the mixture-of-experts models are deepseek_v3, qwen3 and gpt_oss"},
+    {"model.name", "llama3_ft", "needs torchft, a Python library; use llama3 with checkpoints"},
+    {"optimizer.name", "Muon", "is not available; use AdamW, Adam or SGD"},
+    {"optimizer.state_dtype", "float8", kMoments},
+    {"optimizer.state_dtype", "int8", kMoments},
+    {"optimizer.state_dtype", "int4", kMoments},
+    {"training.dataset", "parquet", kParquet},
+    {"training.dataset", "megatron", kMegatron},
+    {"training.dataset", "mix", kMix},
+    {"validation.dataset", "parquet", kParquet},
+    {"validation.dataset", "megatron", kMegatron},
+    {"validation.dataset", "mix", kMix},
+    {"training.mixed_precision_reduce", "fp8_sr", kReduction},
+    {"training.mixed_precision_reduce", "int8_sr", kReduction},
+    {"training.offload", "params", kOffload},
+    {"training.offload", "grads", kOffload},
+    {"training.offload", "activations", kOffload},
+    {"comm.mode", "local_tensor", "simulates ranks inside Python; use fake_backend for a dry run"},
+    {"checkpoint.exclude_from_loading", "model", "cannot be excluded: nothing would be left to load; use checkpoint.enable = false"},
+};
+
+std::string reason_for_refusal(std::string_view field, const Json& value) {
+  for (const Json& item : value.is_array() ? value : Json::array({value})) {
+    for (const RefusedValue& r : kRefusedValues) {
+      if (r.field == field && item == r.value) return fmt::format("{} {}", r.value, r.reason);
     }
   }
   return "";
@@ -65,7 +92,7 @@ class Loader {
     }
     for (const TomlItem& item : items) {
       if (problems_.size() >= kMostProblems) {
-        problems_.push_back(fmt::format("{}:{}: too many problems; the rest of the file was not looked at", name, item.line));
+        problems_.push_back(fmt::format("{}:{}: too many problems; the rest of the file was not read", name, item.line));
         readable_ = false;
         return;
       }
@@ -106,7 +133,7 @@ class Loader {
 
   std::vector<Override> parse(std::span<const std::string> args) { return read_command_line(args, index_, problems_, refused_); }
 
-  // The file must be known before the command line is applied over it.
+  // The file is read before the command line is applied over it.
   std::optional<std::string> config_file(const std::vector<Override>& overrides) const {
     std::optional<std::string> path;
     for (const Override& o : overrides) {
@@ -115,12 +142,13 @@ class Loader {
     return path == "None" || path == "none" || path == "null" ? std::nullopt : path;
   }
 
-  // with_recipe: whether the recipe file may be looked at.
+  // with_recipe: whether to open the recipe file.
   LoadedConfig finish(const ConfigContext& context, bool with_recipe) {
     if (readable_) {
       const bool simulated = loaded_.config.comm.mode == "fake_backend" && context.simulated_world_size > 0;
       const int64_t world = simulated ? context.simulated_world_size : context.world_size;
-      const RuleContext rules{loaded_.origin, refused_, world, problems_, loaded_.compat_lines, false, &loaded_.warnings};
+      const RuleContext rules{loaded_.origin,    refused_,         world, problems_, loaded_.compat_lines, false,
+                              &loaded_.warnings, &loaded_.accepted};
       apply_compatibility(loaded_.config, rules);
       if (with_recipe) check_recipe_file(rules);
       check_rules(loaded_.config, rules);
@@ -151,7 +179,7 @@ class Loader {
       return;
     }
     if (const std::string reason = reason_for_refusal(field.name, value); !reason.empty()) {
-      problem = value.is_string() ? value.get<std::string>() + " " + reason : reason;
+      problem = reason;
     } else if (value.is_string() && problem.starts_with("expected one of")) {
       problem += nearest_word(value.get<std::string>(), field.info.choices);
     }
@@ -163,7 +191,7 @@ class Loader {
   ConfigIndex index_;
   std::vector<std::string> problems_;
   std::set<std::string> refused_;
-  bool readable_ = true;  // the file is TOML: otherwise rules would speak of defaults
+  bool readable_ = true;  // the file is TOML; if not, rules would complain about defaults
 };
 
 }  // namespace

@@ -18,27 +18,27 @@ struct ModelConfig {
   std::string rope_scaling_mode = "auto";
 
   static void fields(auto& self, auto&& field) {
-    field("name", self.name, "model family; hf = family and sizes of config.json in hf_assets_path",
+    field("name", self.name, "model family; hf = the family and sizes in hf_assets_path/config.json",
           {.choices = {"hf", "llama3", "mistral", "qwen2", "qwen3", "qwen3_moe", "deepseek_v3", "gpt_oss"}});
     field("flavor", self.flavor, "named set of hyper-parameters");
-    field("hf_assets_path", self.hf_assets_path, "folder of tokenizer files, config.json, *.safetensors");
+    field("hf_assets_path", self.hf_assets_path, "folder with tokenizer files, config.json, *.safetensors");
     field("tokenizer_path", self.tokenizer_path, "deprecated name of hf_assets_path",
           {.mark = Mark::A, .note = "used as model.hf_assets_path"});
     field("train_tokenizer", self.train_tokenizer,
-          "entries of a byte-level BPE tokenizer that is trained on the training text when hf_assets_path has none; 0 = never",
+          "vocabulary size of a byte-level BPE tokenizer trained on the training text when hf_assets_path has none; 0 = never",
           {.mark = Mark::E, .min = 0});
-    field("converters", self.converters, "quantisation converters, in order",
+    field("converters", self.converters, "torchtitan's quantization converters, in order",
           {.choices = {"quantize.linear.float8", "quantize.linear.mx", "quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "float8",
                        "mx"}});
-    field("print_after_conversion", self.print_after_conversion, "log the module tree with formats");
+    field("print_after_conversion", self.print_after_conversion, "log each layer with its format");
     field(
         "overrides", self.overrides,
-        "hyper-parameters by name, over the flavour's: dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim (the width itself), "
-        "ffn_dim_multiplier, multiple_of, vocab_size (unset = the tokenizer's), rope_theta, max_seq_len, norm_eps, tied, depth_init, init",
+        "hyper-parameters that replace the flavor's: dim, n_layers, n_heads, n_kv_heads, head_dim, ffn_dim (the width itself), "
+        "ffn_dim_multiplier, multiple_of, vocab_size (at least the tokenizer's), rope_theta, max_seq_len, norm_eps, tied, depth_init, init",
         {.mark = Mark::E});
-    field("attn_mask_type", self.attn_mask_type, "causal (whole packed row) or block_causal (same document); none = the flavour's",
+    field("attn_mask_type", self.attn_mask_type, "causal (whole packed row) or block_causal (same document); none = the flavor's",
           {.mark = Mark::E, .choices = {"causal", "block_causal"}});
-    field("rope_scaling_mode", self.rope_scaling_mode, "auto = torchtitan's rule, or on when weights come from a Hugging Face folder",
+    field("rope_scaling_mode", self.rope_scaling_mode, "auto = torchtitan's rule, or on for weights of a Hugging Face folder",
           {.mark = Mark::E, .choices = {"auto", "on", "off"}});
   }
 };
@@ -57,18 +57,19 @@ struct OptimizerConfig {
   bool stochastic_rounding = false;
 
   static void fields(auto& self, auto&& field) {
-    field("name", self.name, "optimizer", {.choices = {"AdamW", "Adam", "SGD", "Muon"}});
+    field("name", self.name, "optimizer", {.choices = {"AdamW", "Adam", "SGD"}});
     field("lr", self.lr, "peak learning rate", {.min = 0});
-    field("weight_decay", self.weight_decay, "decoupled for AdamW; covers all parameters, norms and embeddings too", {.min = 0});
-    field("beta1", self.beta1, "decay of the first moment", {.min = 0});
-    field("beta2", self.beta2, "decay of the second moment", {.min = 0});
-    field("eps", self.eps, "added to the root of the second moment", {.min = 0});
-    field("implementation", self.implementation, "fused, foreach (the same kernel), for-loop (plain reference), fused_opt_states_bf16",
+    field("weight_decay", self.weight_decay, "decoupled for AdamW; applies to all parameters, including norms and embeddings", {.min = 0});
+    field("beta1", self.beta1, "decay rate of the first moment", {.min = 0});
+    field("beta2", self.beta2, "decay rate of the second moment", {.min = 0});
+    field("eps", self.eps, "added to the square root of the second moment", {.min = 0});
+    field("implementation", self.implementation,
+          "fused; fused_opt_states_bf16 = with bfloat16 moments; foreach and for-loop run the fused kernel",
           {.choices = {"fused", "foreach", "for-loop", "fused_opt_states_bf16"}});
-    field("early_step_in_backward", self.early_step_in_backward, "step a parameter when its gradient is complete; no clipping");
-    field("param_groups", self.param_groups, "tables {pattern, optimizer_name, optimizer_kwargs}, first match wins", {.mark = Mark::E});
-    field("state_dtype", self.state_dtype, "storage of the moments",
-          {.mark = Mark::E, .choices = {"float32", "bfloat16", "float8", "int8", "int4"}});
+    field("early_step_in_backward", self.early_step_in_backward, "update a parameter as soon as its gradient is complete",
+          {.mark = Mark::N, .note = "the optimizer steps after the backward pass; optimizer.state_dtype = \"bfloat16\" also saves memory"});
+    field("param_groups", self.param_groups, "tables {pattern, optimizer_name, optimizer_kwargs}; the first match wins", {.mark = Mark::E});
+    field("state_dtype", self.state_dtype, "storage dtype of the moments", {.mark = Mark::E, .choices = {"float32", "bfloat16"}});
     field("stochastic_rounding", self.stochastic_rounding, "stochastic rounding of low-precision parameters", {.mark = Mark::E});
   }
 };
@@ -81,9 +82,9 @@ struct LrSchedulerConfig {
   double min_lr_factor = 0.0;
 
   static void fields(auto& self, auto&& field) {
-    field("warmup_steps", self.warmup_steps, "steps of linear warm-up", {.min = 0});
+    field("warmup_steps", self.warmup_steps, "steps of linear warmup", {.min = 0});
     field("total_steps", self.total_steps, "length of the schedule; none = training.steps", {.min = 1});
-    field("decay_ratio", self.decay_ratio, "share of the schedule that decays, at its end; none = decay right after warm-up", {.min = 0});
+    field("decay_ratio", self.decay_ratio, "fraction of the schedule that decays, at its end; none = decay right after warmup", {.min = 0});
     field("decay_type", self.decay_type, "shape of the decay", {.choices = {"linear", "sqrt", "cosine"}});
     field("min_lr_factor", self.min_lr_factor, "floor as a fraction of lr", {.min = 0});
   }
@@ -101,19 +102,21 @@ struct ActivationCheckpointConfig {
   bool debug = false;
 
   static void fields(auto& self, auto&& field) {
-    field("mode", self.mode, "what the backward pass computes again", {.choices = {"selective", "full", "memory_budget", "none"}});
-    field("selective_ac_option", self.selective_ac_option, "op, or n: every n-th block", {.lenient = true});
+    field("mode", self.mode, "what the backward pass recomputes", {.choices = {"selective", "full", "memory_budget", "none"}});
+    field("selective_ac_option", self.selective_ac_option, "op, or n = recompute every n-th block", {.lenient = true});
     field("per_op_sac_force_recompute_mm_shapes_by_fqns", self.per_op_sac_force_recompute_mm_shapes_by_fqns,
-          "products of the shapes of these modules are always recomputed", {.lenient = true});
+          "modules whose matrix products are always recomputed",
+          {.mark = Mark::A, .note = "mode op recomputes every second matrix product, of any shape", .lenient = true});
     field("memory_budget", self.memory_budget,
-          "mode memory_budget: share of what can be saved that is: 0 = recompute whole blocks, 1 = save all", {.min = 0});
-    field("visualize_memory_budget_pareto", self.visualize_memory_budget_pareto,
-          "write the cost curve to {dump_folder}/memory_budget_pareto");
-    field("early_stop", self.early_stop, "stop recomputing when done", {.mark = Mark::A, .note = "recomputation always stops early"});
-    field("preserve_rng_state", self.preserve_rng_state, "same random numbers again",
+          "mode memory_budget: fraction of the activations that is saved; 0 = recompute whole blocks, 1 = save all", {.min = 0});
+    field("visualize_memory_budget_pareto", self.visualize_memory_budget_pareto, "write the cost curve",
+          {.mark = Mark::A, .note = "no curve is written; halftone estimate predicts memory and step time of a budget"});
+    field("early_stop", self.early_stop, "stop recomputing when all is recomputed",
+          {.mark = Mark::A, .note = "recomputation always stops early"});
+    field("preserve_rng_state", self.preserve_rng_state, "repeat the random numbers",
           {.mark = Mark::A, .note = "recomputation always repeats its random numbers"});
     field("determinism_check", self.determinism_check, "compare recomputed metadata",
-          {.mark = Mark::A, .note = "recomputation is the same code on the same bits"});
+          {.mark = Mark::A, .note = "recomputation runs the same code on the same bits"});
     field("debug", self.debug, "trace recomputation", {.mark = Mark::A, .note = "there is no recomputation trace"});
   }
 };
@@ -124,7 +127,7 @@ struct CompileConfig {
   std::string backend = "inductor";
 
   static void fields(auto& self, auto&& field) {
-    static constexpr std::string_view kNote = "no graph compiler here; the kernels are fused already";
+    static constexpr std::string_view kNote = "there is no graph compiler; the kernels are fused already";
     field("enable", self.enable, "graph compilation", {.mark = Mark::A, .note = kNote});
     field("components", self.components, "what is compiled", {.mark = Mark::A, .note = kNote, .lenient = true});
     field("backend", self.backend, "compiler", {.mark = Mark::A, .note = kNote});

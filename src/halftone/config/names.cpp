@@ -49,14 +49,14 @@ constexpr std::array kRenamed = {
     Renamed{"lr_schedule.", "[lr_scheduler]"},
 };
 
-// How many edits still look like a slip in a word of this length.
+// Edits that count as a typo in a word of this length.
 int tolerance(size_t length) { return length <= 3 ? 1 : std::max<int>(2, static_cast<int>(length) / 3); }
 
 }  // namespace
 
 int edit_distance(std::string_view a, std::string_view b, int limit) {
   const auto longer = static_cast<int64_t>(std::max(a.size(), b.size())), shorter = static_cast<int64_t>(std::min(a.size(), b.size()));
-  if (longer - shorter > limit || longer > 128) return 1 << 20;  // nothing that long is a misspelt field
+  if (longer - shorter > limit || longer > 128) return 1 << 20;  // no field is that long
   std::vector<int> row(b.size() + 1);
   std::iota(row.begin(), row.end(), 0);
   for (size_t i = 1; i <= a.size(); ++i) {
@@ -77,7 +77,7 @@ std::string nearest_word(std::string_view given, const std::vector<std::string_v
   std::string word(given);  // INT8 means int8
   std::transform(word.begin(), word.end(), word.begin(), [](unsigned char ch) { return static_cast<char>(std::tolower(ch)); });
   if (std::find(candidates.begin(), candidates.end(), word) != candidates.end()) return fmt::format("; did you mean {}?", word);
-  // The start of a few names means one of them: fp8, mxfp8, tensor.
+  // The beginning of a few names: fp8, mxfp8, tensor.
   std::vector<std::string_view> longer;
   for (const std::string_view c : candidates) {
     if (!word.empty() && c.size() > word.size() && c.starts_with(word) && (c[word.size()] == '_' || word.size() >= kTelling))
@@ -109,7 +109,7 @@ std::string advice_for_unknown(std::string_view name, const ConfigIndex& index) 
   int best = tolerance(leaf.size()) + 1;
   std::string_view nearest;
   for (const FieldEntry& f : index.fields) {
-    // A leaf found in another section counts one more than the same leaf where it was looked for.
+    // A field of another section counts as one more edit.
     const int by_leaf = edit_distance(leaf, leaf_of(f.name), best) + (section_of(f.name) != section_of(name));
     const int d = std::min(edit_distance(name, f.name, best), by_leaf);
     if (d < best) {

@@ -32,55 +32,57 @@ struct ParallelismConfig {
   bool enable_fsdp_symm_mem = false;
   std::optional<std::string> context_parallel_ptrr_mask_key;
 
-  // The processes of tp share the widths of experts out; else each has experts of its own, or there is one.
+  // Whether TP splits the width of each expert; otherwise a rank holds whole experts.
   bool cuts_experts() const { return expert_parallel_degree == 1 || expert_tensor_parallel_degree == tensor_parallel_degree; }
 
   static void fields(auto& self, auto&& field) {
-    field("data_parallel_replicate_degree", self.data_parallel_replicate_degree, "replicas: DDP if the shard degree is 1, else HSDP",
+    field("data_parallel_replicate_degree", self.data_parallel_replicate_degree, "replicas: DDP when the shard degree is 1, else HSDP",
           {.min = 1});
-    field("data_parallel_shard_degree", self.data_parallel_shard_degree, "FSDP; -1 = what is left");
-    field("fsdp_reshard_after_forward", self.fsdp_reshard_after_forward, "default = yes unless pipelined",
-          {.choices = {"default", "always", "never"}});
-    field("tensor_parallel_degree", self.tensor_parallel_degree, "tensor and sequence parallelism", {.min = 1});
+    field("data_parallel_shard_degree", self.data_parallel_shard_degree, "FSDP ranks; -1 = all remaining ranks");
+    field("fsdp_reshard_after_forward", self.fsdp_reshard_after_forward,
+          "free gathered weights after the forward pass; default = yes, no with a pipeline", {.choices = {"default", "always", "never"}});
+    field("tensor_parallel_degree", self.tensor_parallel_degree, "ranks of tensor and sequence parallelism", {.min = 1});
     field("disable_loss_parallel", self.disable_loss_parallel, "gather the logits before the loss");
-    field("enable_async_tensor_parallel", self.enable_async_tensor_parallel,
-          "overlap tensor-parallel collectives with chunks of the products");
-    field("pipeline_parallel_degree", self.pipeline_parallel_degree, "ranks of the pipeline", {.min = 1});
-    field("module_fqns_per_model_part", self.module_fqns_per_model_part, "explicit contents of the stages");
-    field("pipeline_parallel_first_stage_less_layers", self.pipeline_parallel_first_stage_less_layers, "weight of the embedding, in layers",
+    field("enable_async_tensor_parallel", self.enable_async_tensor_parallel, "overlap TP collectives with chunks of the GEMMs");
+    field("pipeline_parallel_degree", self.pipeline_parallel_degree, "pipeline ranks", {.min = 1});
+    field("module_fqns_per_model_part", self.module_fqns_per_model_part, "modules of each pipeline stage");
+    field("pipeline_parallel_first_stage_less_layers", self.pipeline_parallel_first_stage_less_layers, "cost of the embedding, in layers",
           {.min = 0});
-    field("pipeline_parallel_last_stage_less_layers", self.pipeline_parallel_last_stage_less_layers, "weight of norm and head, in layers",
+    field("pipeline_parallel_last_stage_less_layers", self.pipeline_parallel_last_stage_less_layers, "cost of norm and head, in layers",
           {.min = 0});
-    field("pipeline_parallel_layers_per_stage", self.pipeline_parallel_layers_per_stage, "fixes the number of virtual stages", {.min = 1});
+    field("pipeline_parallel_layers_per_stage", self.pipeline_parallel_layers_per_stage, "layers of a virtual stage; sets their number",
+          {.min = 1});
     field("pipeline_parallel_schedule", self.pipeline_parallel_schedule,
-          "1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV, PipelineScheduleSingle, "
-          "PipelineScheduleMulti",
+          "pipeline schedule; PipelineScheduleSingle and PipelineScheduleMulti read pipeline_parallel_schedule_csv",
           {.choices = {"1F1B", "GPipe", "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
                        "PipelineScheduleSingle", "PipelineScheduleMulti"},
            .any_case = true});
-    field("pipeline_parallel_schedule_csv", self.pipeline_parallel_schedule_csv, "explicit schedule file");
-    field("pipeline_parallel_microbatch_size", self.pipeline_parallel_microbatch_size, "rows; divides training.local_batch_size",
-          {.min = 1});
-    field("pipeline_parallel_expert_parallel_overlap", self.pipeline_parallel_expert_parallel_overlap, "DualPipeV with experts only");
-    field("context_parallel_degree", self.context_parallel_degree, "ranks that share one row", {.min = 1});
-    field("context_parallel_load_balancer", self.context_parallel_load_balancer, "headtail, ptrr, None = contiguous chunks",
-          {.choices = {"headtail", "ptrr"}});
-    field("context_parallel_rotate_method", self.context_parallel_rotate_method, "how keys and values travel",
+    field("pipeline_parallel_schedule_csv", self.pipeline_parallel_schedule_csv, "CSV file with a schedule");
+    field("pipeline_parallel_microbatch_size", self.pipeline_parallel_microbatch_size,
+          "rows of a micro-batch; divides training.local_batch_size", {.min = 1});
+    field("pipeline_parallel_expert_parallel_overlap", self.pipeline_parallel_expert_parallel_overlap,
+          "overlap the all-to-alls of experts with compute in DualPipeV",
+          {.mark = Mark::A, .note = "DualPipeV runs the same schedule either way, and the all-to-alls of experts are not overlapped"});
+    field("context_parallel_degree", self.context_parallel_degree, "ranks that share each row", {.min = 1});
+    field("context_parallel_load_balancer", self.context_parallel_load_balancer,
+          "headtail, ptrr (by attention cost), None = contiguous chunks", {.choices = {"headtail", "ptrr"}});
+    field("context_parallel_rotate_method", self.context_parallel_rotate_method, "how keys and values are exchanged",
           {.choices = {"allgather", "alltoall"}});
-    field("expert_parallel_degree", self.expert_parallel_degree, "ranks that share the experts; ignored by dense models", {.min = 1});
+    field("expert_parallel_degree", self.expert_parallel_degree, "ranks that share the experts; dense models ignore it", {.min = 1});
     field("expert_tensor_parallel_degree", self.expert_tensor_parallel_degree, "1 or tensor_parallel_degree", {.min = 1});
     field("expert_parallel_comm_backend", self.expert_parallel_comm_backend,
           "standard; deepep is accepted and uses halftone's own dispatcher", {.choices = {"standard", "deepep"}});
     field("expert_parallel_capacity", self.expert_parallel_capacity,
-          "room for what two ranks send to each other's experts, in an even spread of the tokens: rows beyond it are dropped, nothing "
-          "waits for the host; 0 = all rows",
+          "capacity factor of the all-to-all between two ranks, relative to an even spread: rows beyond it are dropped and the host "
+          "never waits; 0 = no limit",
           {.mark = Mark::E, .min = 0});
     field("expert_parallel_dispatch_dtype", self.expert_parallel_dispatch_dtype,
-          "in which tokens travel to their experts: fp8_rowwise, mxfp8; empty = the compute dtype, as results and gradients",
+          "dtype of tokens sent to their experts: fp8_rowwise, mxfp8; empty = the compute dtype, as for results and gradients",
           {.mark = Mark::E, .choices = {"", "fp8_rowwise", "mxfp8"}});
-    field("enable_sequence_parallel", self.enable_sequence_parallel, "false: full activations between blocks", {.mark = Mark::E});
-    field("enable_fsdp_symm_mem", self.enable_fsdp_symm_mem, "symmetric-memory FSDP, sm_90 and later", {.mark = Mark::E});
-    field("context_parallel_ptrr_mask_key", self.context_parallel_ptrr_mask_key, "which mask drives ptrr",
+    field("enable_sequence_parallel", self.enable_sequence_parallel, "false = full activations between blocks", {.mark = Mark::E});
+    field("enable_fsdp_symm_mem", self.enable_fsdp_symm_mem, "symmetric-memory FSDP",
+          {.mark = Mark::N, .note = "FSDP gathers and reduces through NCCL"});
+    field("context_parallel_ptrr_mask_key", self.context_parallel_ptrr_mask_key, "mask whose cost ptrr balances",
           {.mark = Mark::E, .choices = {"basic_mask", "sliding_window_mask"}});
   }
 };

@@ -41,12 +41,6 @@ void check_pipeline(const JobConfig& j, const RuleContext& c) {
          : v_shaped ? fmt::format("{}", 2 * pp)
                     : fmt::format("a multiple of {}, at least {}", pp, 2 * pp));
   }
-  rule(c,
-       schedule != "DualPipeV" || p.expert_parallel_degree == 1 || !p.pipeline_parallel_expert_parallel_overlap ||
-           j.activation_checkpoint.mode == "none",
-       {"activation_checkpoint.mode", "parallelism.pipeline_parallel_expert_parallel_overlap"},
-       "DualPipeV with experts and parallelism.pipeline_parallel_expert_parallel_overlap needs activation_checkpoint.mode = none, found {}",
-       j.activation_checkpoint.mode);
 }
 
 void check_batch(const JobConfig& j, const RuleContext& c, int64_t dp) {
@@ -57,13 +51,6 @@ void check_batch(const JobConfig& j, const RuleContext& c, int64_t dp) {
          "training.global_batch_size must be a multiple of training.local_batch_size * data-parallel degree, found {} and {} * {}",
          t.global_batch_size, t.local_batch_size, dp);
   }
-  const bool accumulates = t.global_batch_size >= 1 && t.global_batch_size != rows;
-  const ParallelismConfig& p = j.parallelism;
-  rule(
-      c, !j.optimizer.early_step_in_backward || (p.pipeline_parallel_degree == 1 && p.expert_parallel_degree == 1 && !accumulates),
-      {"optimizer.early_step_in_backward"},
-      "optimizer.early_step_in_backward does not go with pipeline_parallel_degree > 1, expert_parallel_degree > 1 or gradient accumulation "
-      "(training.global_batch_size)");
 }
 
 }  // namespace
@@ -82,7 +69,7 @@ void check_parallelism(const JobConfig& j, const RuleContext& c) {
   if (!sane || !shard_valid) return;
 
   const int64_t others = product({replicate, cp, tp, pp});
-  rule(c, others > 0, {"parallelism.tensor_parallel_degree"}, "the parallelism degrees multiply to more processes than can exist");
+  rule(c, others > 0, {"parallelism.tensor_parallel_degree"}, "the product of the parallelism degrees is too large");
   if (others == 0) return;
   if (c.world_size > 0) {
     if (shard == -1) {
@@ -117,10 +104,6 @@ void check_parallelism(const JobConfig& j, const RuleContext& c) {
            "* {}",
            ep, etp, shard, cp, tp);
     }
-    rule(c, !j.training.enable_cpu_offload || fsdp > 1, {"training.enable_cpu_offload"},
-         "training.enable_cpu_offload needs sharded parameters (parallelism.data_parallel_shard_degree or context_parallel_degree > 1), "
-         "found {} processes that share them; training.offload = [\"optimizer\"] needs none",
-         fsdp);
     check_batch(j, c, replicate * shard);
   } else if (shard >= 1) {
     check_batch(j, c, replicate * shard);

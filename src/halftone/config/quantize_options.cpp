@@ -9,7 +9,7 @@
 namespace halftone {
 namespace {
 
-// Options that a scheme has and that do not go together, and why.
+// Options of one scheme that exclude each other, and why.
 struct Pair {
   std::string_view option, other, why;
 };
@@ -173,11 +173,6 @@ std::optional<Converter> linear_converter(const QuantizeConfig& q, const std::st
   c.filter = name + ".filter_fqns";
   c.options.auto_filter_small_kn = std::erase(c.ignore, "auto_filter_small_kn") > 0;  // no part of a name
   return c;
-}
-
-std::string attention_refusal(std::string_view attention) {
-  if (attention == "bf16") return "";
-  return fmt::format("quantize.attention: this build computes attention in the compute dtype; leave it at bf16, found {}", attention);
 }
 
 }  // namespace halftone

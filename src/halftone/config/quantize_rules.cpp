@@ -10,34 +10,16 @@
 namespace halftone {
 namespace {
 
-void check_attention(const QuantizeConfig& q, const RuleContext& c) {
-  const std::string refusal = attention_refusal(q.attention);
-  rule(c, refusal.empty(), {"quantize.attention"}, "{}", refusal);
-  if (!refusal.empty()) return;
-  constexpr const char* kIdle = "has no effect with quantize.attention = bf16; leave it unset";
-  rule(c, q.attn_bwd == "bf16", {"quantize.attn_bwd", "quantize.attention"}, "quantize.attn_bwd = {} {}", q.attn_bwd, kIdle);
-  rule(c, q.pnq, {"quantize.pnq", "quantize.attention"}, "quantize.pnq = false {}", kIdle);
-}
-
 void check_options(const QuantizeConfig& q, const RuleContext& c) {
   const std::vector<std::string_view> schemes = schemes_of(q.scheme);
   for (const Refusal& r : refusals(q, schemes)) rule(c, false, {r.option.c_str(), r.other.c_str()}, "{}", r.text);
   for (const char* scheme : {"int8", "int4"}) {
     rule(c, !contains(schemes, scheme) || q.output || q.grad_input || q.grad_weight,
          {"quantize.output", "quantize.grad_input", "quantize.grad_weight"},
-         "quantize.output, quantize.grad_input and quantize.grad_weight are all false, so that {} quantises nothing; use quantize.scheme = "
+         "quantize.output, quantize.grad_input and quantize.grad_weight are all false, so that {} quantizes nothing; use quantize.scheme = "
          "none",
          scheme);
   }
-  const bool stored = std::all_of(schemes.begin(), schemes.end(), [](std::string_view s) {
-    const std::optional<LinearRecipe> recipe = find_linear_recipe(s);
-    return recipe && recipe->w_forward.stored;
-  });
-  rule(c, q.fsdp_all_gather == "bf16" || !stored, {"quantize.fsdp_all_gather"},
-       "quantize.fsdp_all_gather = {} has no effect with quantize.scheme = {}, whose weights are codes alone; leave it unset",
-       q.fsdp_all_gather, join(schemes));
-  rule(c, !q.fsdp_precompute_scales || q.fsdp_all_gather == "scheme", {"quantize.fsdp_precompute_scales", "quantize.fsdp_all_gather"},
-       "quantize.fsdp_precompute_scales has no effect unless quantize.fsdp_all_gather = scheme, found {}", q.fsdp_all_gather);
 }
 
 bool converter_emulates(const JobConfig& j) {
@@ -47,14 +29,15 @@ bool converter_emulates(const JobConfig& j) {
   });
 }
 
-// Rules that come from a file or from converters take no options from [quantize]. One that is given is refused at its default, too: it
-// says something else than the source, whose own value would count.
+// A recipe file or converters bring their own options. An option of [quantize] beside them is refused even at its default, which would
+// contradict the source.
 void check_options_beside(const JobConfig& config, std::string_view source, const RuleContext& c) {
   JobConfig copy = config;
   for (const FieldEntry& field : index_config(copy).fields) {
     if (section_of(field.name) != "quantize" || field.name == "quantize.recipe" || field.name == "quantize.scheme") continue;
     const std::string_view option = leaf_of(field.name);
-    if (field.info.scope == Scope::run || (!c.is_set(field.name) && get_value(field) == default_value(field.name))) continue;
+    const bool unavailable = field.info.mark == Mark::A || field.info.mark == Mark::N;  // said by check_mark
+    if (unavailable || field.info.scope == Scope::run || (!c.is_set(field.name) && get_value(field) == default_value(field.name))) continue;
     const std::string advice = source == "quantize.recipe" ? fmt::format("write it in {}", config.quantize.recipe)
                                : option == "ignore"        ? "use filter_fqns"
                                                            : "name a quantize.scheme instead of the converter";
@@ -89,7 +72,7 @@ void check_converters(const JobConfig& j, const RuleContext& c) {
        "quantize.linear.float8.enable_fsdp_float8_all_gather needs quantize.linear.float8.recipe_name = tensorwise, found {}", recipe);
 }
 
-// What asks for something that quantises: without a scheme, or under bf16, which is one that quantises nothing.
+// Options of a quantized run without a scheme, or with bf16, which quantizes nothing.
 void check_idle(const JobConfig& config, const RuleContext& c, bool none) {
   JobConfig copy = config;
   for (const FieldEntry& field : index_config(copy).fields) {
@@ -97,15 +80,16 @@ void check_idle(const JobConfig& config, const RuleContext& c, bool none) {
     const bool idle = field.info.scope == Scope::run || (none && field.info.scope == Scope::rule);
     rule(c, !idle || value == default_value(field.name), {field.name.c_str()}, "{} = {} has no effect with{}", field.name,
          to_toml_text(value),
-         none ? "out quantize.scheme; set that, or leave this unset" : " quantize.scheme = bf16, which quantises nothing; leave it unset");
+         none ? "out quantize.scheme; set that, or leave this unset" : " quantize.scheme = bf16, which quantizes nothing; leave it unset");
   }
 }
 
-// Sections of converters that are not asked for stand in torchtitan's own files.
+// torchtitan's own files have sections of converters that they do not use.
 void report_idle_sections(const JobConfig& config, const RuleContext& c) {
   JobConfig copy = config;
   for (const FieldEntry& field : index_config(copy).fields) {
     if (!field.name.starts_with("quantize.linear.") && !field.name.starts_with("quantize.grouped_mm.")) continue;
+    if (field.info.mark == Mark::A) continue;  // said by check_mark
     const std::string section(section_of(field.name));
     const StringList& converters = config.model.converters;
     const Json value = get_value(field);
@@ -141,7 +125,7 @@ void drop_options_of_no_scheme(JobConfig& config, const RuleContext& c) {
   for (const FieldEntry& field : index.fields) {
     if (section_of(field.name) != "quantize" || field.name == "quantize.scheme" || !from_file(field.name)) continue;
     if (get_value(field) == default_value(field.name)) {
-      // Asked for nothing then; what now brings its own targets may differ.
+      // It was the default, but the targets of the new source may differ.
       if (elsewhere && field.info.scope == Scope::rule) say(field);
       c.origin.erase(field.name);
     } else if (field.info.scope != Scope::run || !elsewhere) {
@@ -175,8 +159,8 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
   if (!q.scheme.is_none()) sources.push_back("quantize.scheme");
   if (!q.recipe.empty()) sources.push_back("quantize.recipe");
   if (!j.model.converters.empty()) sources.push_back("model.converters");
-  rule(c, sources.size() <= 1, {"model.converters", "quantize.recipe", "quantize.scheme"}, "{} are set; keep one source of quantisation{}",
-       join(sources, " and "), q.scheme.is_none() ? "" : " (--quantize.scheme none takes back the scheme of a file)");
+  rule(c, sources.size() <= 1, {"model.converters", "quantize.recipe", "quantize.scheme"}, "{} are set; keep one source of quantization{}",
+       join(sources, " and "), q.scheme.is_none() ? "" : " (--quantize.scheme none removes the scheme of a file)");
 
   bool known = !c.refused.contains("quantize.scheme");
   const std::vector<std::string_view> schemes = schemes_of(q.scheme);
@@ -188,7 +172,7 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
          join(valid_names), nearest_word(scheme, valid_names));
     const bool idle = scheme == "none" && !q.scheme.table.empty();
     rule(c, !idle, {"quantize.scheme"},
-         "quantize.scheme: expected schemes for the layers of a table, found none; write bf16 for layers that stay unquantised");
+         "quantize.scheme: expected schemes for the layers of a table, found none; write bf16 for layers that stay unquantized");
     known = known && valid && !idle;
   }
   const bool no_targets = q.targets == QuantizeConfig{}.targets && !c.is_set("quantize.targets");
@@ -199,7 +183,6 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
     if (sources.empty()) check_idle(j, c, true);
     if (source == "quantize.scheme") {
       if (std::all_of(schemes.begin(), schemes.end(), [](std::string_view s) { return s == "bf16"; })) check_idle(j, c, false);
-      check_attention(q, c);
       check_options(q, c);
     } else {
       check_options_beside(j, source, c);
@@ -210,7 +193,7 @@ void check_quantize(const JobConfig& j, const RuleContext& c) {
 
   for (const auto& [name, value] :
        {std::pair{"quantize.skip_first_layers", q.skip_first_layers}, {"quantize.skip_last_layers", q.skip_last_layers}}) {
-    constexpr double kMost = 1e6;  // above all models' depths, and for sure an int64
+    constexpr double kMost = 1e6;  // deeper than any model, and an int64
     rule(c, value < 1 || (value == std::floor(value) && value <= kMost), {name},
          "{} must be a count of blocks up to {:.0f} or a fraction below 1, found {}", name, kMost, value);
   }

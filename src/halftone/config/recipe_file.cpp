@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kMostProblems = 50;
 constexpr std::string_view kModifier = "LowPrecisionTrainingModifier";
 
-// Modifiers of llm-compressor that quantise or prune a trained model.
+// Modifiers of llm-compressor that quantize or prune a trained model.
 constexpr std::array<std::string_view, 13> kPostTraining = {"QuantizationModifier",
                                                             "GPTQModifier",
                                                             "AWQModifier",
@@ -34,7 +34,7 @@ constexpr std::array<std::string_view, 13> kPostTraining = {"QuantizationModifie
                                                             "WandaStructuredModifier",
                                                             "AdmmStructuredModifier",
                                                             "CosineSimilarityModifier"};
-// Parsed and without effect there too.
+// llm-compressor parses and ignores them, too.
 constexpr std::array<std::string_view, 5> kUnused = {"index", "group", "start", "end", "update"};
 
 class Reader {
@@ -54,7 +54,7 @@ class Reader {
     if (problems_.empty() && modifiers_.empty()) problem("", "holds no {}", kModifier);
     if (problems_.size() > kMostProblems) {
       problems_.resize(kMostProblems);
-      problems_.push_back(fmt::format("{}: too many problems; the others are not shown", name_));
+      problems_.push_back(fmt::format("{}: too many problems; the rest is not shown", name_));
     }
     if (!problems_.empty()) throw Error(fmt::format("{}", fmt::join(problems_, "\n")));
     return std::move(modifiers_);
@@ -93,7 +93,7 @@ class Reader {
 
   void read_modifier(const std::string& key, const Json& arguments, const std::string& path) {
     if (contains(kPostTraining, key)) {
-      problem(path, "{} works on a trained model and is no part of training; expected {}", key, kModifier);
+      problem(path, "{} works on a trained model, not in training; expected {}", key, kModifier);
     } else if (key != kModifier) {
       problem(path, "unknown modifier {}; expected {}{}", unquoted(key), kModifier, nearest_word(key, {kModifier}));
     } else if (!arguments.is_object()) {
@@ -122,12 +122,17 @@ class Reader {
       }
       const FieldEntry& field = *index.find_field("quantize." + key);
       std::string wrong = set_value(field, value);
+      origin[field.name] = place(here);
       if (!wrong.empty()) {
         if (value.is_string() && wrong.starts_with("expected one of")) wrong += nearest_word(value.get<std::string>(), field.info.choices);
         problem(here, "{}: {}", key, wrong);
         refused.insert(field.name);
       }
-      origin[field.name] = place(here);
+    }
+    std::vector<std::string> compat;
+    const RuleContext context{origin, refused, 0, problems_, compat, /*in_recipe_file=*/true};
+    for (const FieldEntry& field : index.fields) {
+      if (field.info.mark == Mark::N) check_mark(field, context);
     }
     if (!arguments.contains("scheme")) {
       std::vector<std::string_view> schemes = quantize_schemes();
@@ -136,11 +141,10 @@ class Reader {
       return;
     }
     if (!refused.contains("quantize.scheme") && job.quantize.scheme.is_none()) {
-      problem(path + "/scheme", "scheme: expected one that quantises, or bf16 to keep the targets unquantised; found none");
+      problem(path + "/scheme", "scheme: expected one that quantizes, or bf16 to keep the targets unquantized; found none");
       return;
     }
-    std::vector<std::string> compat;
-    check_quantize(job, {origin, refused, 0, problems_, compat, /*in_recipe_file=*/true});
+    check_quantize(job, context);
     modifiers_.push_back({job.quantize, place(path)});
   }
 
@@ -161,12 +165,12 @@ void read_recipe_text(QuantizeConfig& quantize) {
   check(std::filesystem::exists(path, error), "{}: no such recipe file (quantize.recipe)", shown(path));
   check(std::filesystem::is_regular_file(path, error), "{}: expected a recipe file (quantize.recipe), found something else", shown(path));
   std::ifstream in(path, std::ios::binary);
-  check(in.good(), "{}: the recipe file can not be opened for reading", shown(path));
+  check(in.good(), "{}: the recipe file cannot be opened for reading", shown(path));
   const auto size = static_cast<size_t>(in.seekg(0, std::ios::end).tellg());
   check(size <= kMaxYamlBytes, "{}: expected a recipe file of at most {} bytes, found {}", shown(path), kMaxYamlBytes, size);
   std::string text(size, '\0');
   in.seekg(0).read(text.data(), static_cast<std::streamsize>(size));
-  check(in.good() || size == 0, "{}: the recipe file can not be read", shown(path));
+  check(in.good() || size == 0, "{}: the recipe file cannot be read", shown(path));
   quantize.recipe_text = std::move(text);
 }
 

@@ -27,7 +27,7 @@ void check_optimizer(const JobConfig& j, const RuleContext& c) {
   rule(c, s.min_lr_factor <= 1, {"lr_scheduler.min_lr_factor"}, "lr_scheduler.min_lr_factor must be at most 1, found {}", s.min_lr_factor);
 }
 
-// Kinds of data that are read from a path; c4 asks for one when the data is opened.
+// Kinds of data that need a path; c4 checks for one when the data is opened.
 bool needs_path(std::string_view dataset) { return !dataset.starts_with("c4"); }
 
 void check_data(const JobConfig& j, const RuleContext& c) {
@@ -40,10 +40,12 @@ void check_data(const JobConfig& j, const RuleContext& c) {
        "training.nonfinite = rollback needs checkpoint.enable");
   const ValidationConfig& v = j.validation;
   rule(c, v.steps == -1 || v.steps >= 1, {"validation.steps"}, "validation.steps must be -1 (one pass) or at least 1, found {}", v.steps);
+  rule(c, !v.dataloader.repeat.value_or(false), {"validation.dataloader.repeat"},
+       "validation.dataloader.repeat = true is not available: validation makes one pass over its data, or validation.steps batches");
   rule(c, v.holdout < 1, {"validation.holdout"}, "validation.holdout must be below 1, found {}", v.holdout);
   rule(c, v.holdout == 0 || (v.dataset == ValidationConfig{}.dataset && !v.dataset_path),
        {"validation.holdout", "validation.dataset", "validation.dataset_path"},
-       "validation.holdout takes its documents from the training data; set it or validation.dataset(_path), not both");
+       "validation.holdout uses documents of the training data; set either it or validation.dataset(_path)");
   if (v.enable && v.holdout == 0) {
     rule(c, !needs_path(v.dataset) || v.dataset_path, {"validation.dataset"},
          "validation.dataset = {} needs validation.dataset_path (a file, folder or glob), or set validation.holdout", v.dataset);
@@ -55,14 +57,12 @@ void check_checkpoint(const JobConfig& j, const RuleContext& c) {
   rule(c, k.keep_latest_k != 1, {"checkpoint.keep_latest_k"},
        "checkpoint.keep_latest_k must be 0 (all) or at least 2: with 1, a failed save would leave nothing to resume from");
   rule(c, !k.initial_load_in_hf || k.initial_load_model_only, {"checkpoint.initial_load_in_hf", "checkpoint.initial_load_model_only"},
-       "checkpoint.initial_load_in_hf needs checkpoint.initial_load_model_only = true: such files hold a model alone");
-  rule(c, !k.initial_load_in_hf_quantized || k.initial_load_in_hf, {"checkpoint.initial_load_in_hf_quantized"},
-       "checkpoint.initial_load_in_hf_quantized needs checkpoint.initial_load_in_hf");
+       "checkpoint.initial_load_in_hf needs checkpoint.initial_load_model_only = true: such files hold only a model");
   rule(c, !k.last_save_in_hf || k.last_save_model_only, {"checkpoint.last_save_in_hf", "checkpoint.last_save_model_only"},
-       "checkpoint.last_save_in_hf needs checkpoint.last_save_model_only = true: such files hold a model alone");
+       "checkpoint.last_save_in_hf needs checkpoint.last_save_model_only = true: such files hold only a model");
   const bool numbers = k.export_dtype == "float32" || k.export_dtype == "bfloat16" || k.export_dtype == "float16";
   rule(c, numbers || k.last_save_in_hf, {"checkpoint.export_dtype", "checkpoint.last_save_in_hf"},
-       "checkpoint.export_dtype = {} needs checkpoint.last_save_in_hf: Hugging Face's files alone hold such codes", k.export_dtype);
+       "checkpoint.export_dtype = {} needs checkpoint.last_save_in_hf: only Hugging Face's files hold quantized weights", k.export_dtype);
   rule(c, !contains(k.exclude_from_loading, "optimizer") || contains(k.exclude_from_loading, "lr_scheduler"),
        {"checkpoint.exclude_from_loading"}, "checkpoint.exclude_from_loading with optimizer needs lr_scheduler too");
   rule(c, !k.create_seed_checkpoint || (k.enable && c.world_size <= 1), {"checkpoint.create_seed_checkpoint"},

@@ -3,7 +3,7 @@
 
 namespace halftone {
 
-// [job], [profiling], [metrics], [comm], [debug], [fault_tolerance], [memory_estimation], [experimental]
+// [job], [profiling], [metrics], [comm], [debug], [fault_tolerance], [memory_estimation], [experimental], [sample]
 
 struct JobSection {
   std::optional<std::string> config_file;
@@ -15,12 +15,12 @@ struct JobSection {
 
   static void fields(auto& self, auto&& field) {
     field("config_file", self.config_file, "the TOML file; --config is the short form");
-    field("dump_folder", self.dump_folder, "root of everything that is written");
-    field("description", self.description, "logged first: Starting job: ...");
+    field("dump_folder", self.dump_folder, "root folder of all outputs");
+    field("description", self.description, "logged at the start");
     field("print_config", self.print_config, "log the resolved configuration");
-    field("save_config_file", self.save_config_file, "write the resolved configuration as JSON to this file under dump_folder");
+    field("save_config_file", self.save_config_file, "JSON file for the resolved configuration, under dump_folder");
     field("custom_config_module", self.custom_config_module, "Python module that extends the configuration",
-          {.mark = Mark::N, .note = "there is no Python here; every field is known already"});
+          {.mark = Mark::N, .note = "there is no Python; every field is known already"});
   }
 };
 
@@ -37,16 +37,15 @@ struct ProfilingConfig {
 
   static void fields(auto& self, auto&& field) {
     field("enable_profiling", self.enable_profiling, "write Kineto traces");
-    field("save_traces_folder", self.save_traces_folder, "folder of the traces, under dump_folder");
+    field("save_traces_folder", self.save_traces_folder, "trace folder, under dump_folder");
     field("profile_freq", self.profile_freq, "steps per profiling cycle", {.min = 1});
-    field("profiler_active", self.profiler_active, "recorded steps of a cycle", {.min = 1});
-    field("profiler_warmup", self.profiler_warmup, "warm-up steps of a cycle", {.min = 0});
+    field("profiler_active", self.profiler_active, "steps recorded in a cycle", {.min = 1});
+    field("profiler_warmup", self.profiler_warmup, "warmup steps of a cycle", {.min = 0});
     field("enable_memory_snapshot", self.enable_memory_snapshot,
-          "write the allocator's history every profile_freq steps and when memory runs out");
-    field("save_memory_snapshot_folder", self.save_memory_snapshot_folder, "folder of the snapshots, under dump_folder");
-    field("memory_snapshot_freq", self.memory_snapshot_freq, "period of the snapshots in steps; none = profile_freq",
-          {.mark = Mark::E, .min = 1});
-    field("memory_snapshot_max_entries", self.memory_snapshot_max_entries, "events kept by the allocator's history",
+          "GPU: write the allocator's history every profile_freq steps, and when memory runs out");
+    field("save_memory_snapshot_folder", self.save_memory_snapshot_folder, "snapshot folder, under dump_folder");
+    field("memory_snapshot_freq", self.memory_snapshot_freq, "steps between snapshots; none = profile_freq", {.mark = Mark::E, .min = 1});
+    field("memory_snapshot_max_entries", self.memory_snapshot_max_entries, "events in the allocator's history",
           {.mark = Mark::E, .min = 1});
   }
 };
@@ -62,15 +61,15 @@ struct MetricsConfig {
   bool log_quantization = false;
 
   static void fields(auto& self, auto&& field) {
-    field("log_freq", self.log_freq, "console and writers every so many steps, at step 1 and at the last", {.min = 1});
+    field("log_freq", self.log_freq, "steps between metrics; the first and the last step are always logged", {.min = 1});
     field("enable_tensorboard", self.enable_tensorboard, "write TensorBoard event files");
-    field("save_tb_folder", self.save_tb_folder, "folder of the event files, under dump_folder");
-    field("save_for_all_ranks", self.save_for_all_ranks, "every rank writes, in rank_<r>/");
-    field("disable_color_printing", self.disable_color_printing, "plain console");
+    field("save_tb_folder", self.save_tb_folder, "event folder, under dump_folder");
+    field("save_for_all_ranks", self.save_for_all_ranks, "every rank writes its metrics, in rank_<r>/");
+    field("disable_color_printing", self.disable_color_printing, "no colors on the console");
     field("enable_wandb", self.enable_wandb, "Weights & Biases",
-          {.mark = Mark::A, .note = "metrics.jsonl has the same scalars; a side-car may forward it"});
+          {.mark = Mark::A, .note = "metrics.jsonl has the same scalars, for a sidecar to forward"});
     field("enable_jsonl", self.enable_jsonl, "write metrics.jsonl", {.mark = Mark::E});
-    field("log_quantization", self.log_quantization, "with every line: amax, shares saturated and flushed, SQNR of every layer",
+    field("log_quantization", self.log_quantization, "also log amax, saturated and flushed fractions and SQNR of every layer",
           {.mark = Mark::E});
   }
 };
@@ -84,12 +83,12 @@ struct CommConfig {
   std::string mode = "default";
 
   static void fields(auto& self, auto&& field) {
-    field("init_timeout_seconds", self.init_timeout_seconds, "timeout of collectives until the end of step 1", {.min = 1});
-    field("train_timeout_seconds", self.train_timeout_seconds, "timeout of collectives afterwards", {.min = 1});
-    field("trace_buf_size", self.trace_buf_size, "entries of the Flight Recorder ring; 0 = off", {.min = 0});
-    field("save_traces_folder", self.save_traces_folder, "folder of the Flight Recorder dumps, under dump_folder");
-    field("save_traces_file_prefix", self.save_traces_file_prefix, "file name of a dump is this and the rank");
-    field("mode", self.mode, "default, or fake_backend: says what a step of NGPU processes takes",
+    field("init_timeout_seconds", self.init_timeout_seconds, "timeout of collectives until step 1 ends", {.min = 1});
+    field("train_timeout_seconds", self.train_timeout_seconds, "timeout of collectives after step 1", {.min = 1});
+    field("trace_buf_size", self.trace_buf_size, "operations kept by the flight recorder; 0 = off", {.min = 0});
+    field("save_traces_folder", self.save_traces_folder, "flight recorder folder, under dump_folder");
+    field("save_traces_file_prefix", self.save_traces_file_prefix, "file name of a flight recorder dump, before the rank");
+    field("mode", self.mode, "fake_backend = predict memory and step time of NGPU processes, and exit",
           {.choices = {"default", "fake_backend"}});
   }
 };
@@ -102,11 +101,12 @@ struct DebugConfig {
   bool detect_anomaly = false;
 
   static void fields(auto& self, auto&& field) {
-    field("seed", self.seed, "seed of every random number; none = drawn and logged", {.min = 0});
-    field("deterministic", self.deterministic, "deterministic algorithms only, bit-identical reruns");
-    field("deterministic_warn_only", self.deterministic_warn_only, "warn where an operation has no deterministic form");
-    field("moe_force_load_balance", self.moe_force_load_balance, "round-robin routing of tokens to experts");
-    field("detect_anomaly", self.detect_anomaly, "check outputs and gradients of every block, name the first bad one", {.mark = Mark::E});
+    field("seed", self.seed, "seed of all random numbers; none = drawn and logged", {.min = 0});
+    field("deterministic", self.deterministic, "deterministic algorithms only: reruns are bit-identical");
+    field("deterministic_warn_only", self.deterministic_warn_only, "warn when an operation has no deterministic algorithm");
+    field("moe_force_load_balance", self.moe_force_load_balance, "route tokens to experts round-robin");
+    field("detect_anomaly", self.detect_anomaly, "check outputs and gradients of every block",
+          {.mark = Mark::N, .note = "training.nonfinite checks loss and gradient norm; metrics.log_quantization names layers"});
   }
 };
 
@@ -126,7 +126,7 @@ struct FaultToleranceConfig {
   int64_t num_fragments = 1;
 
   static void fields(auto& self, auto&& field) {
-    static constexpr std::string_view kUnused = "unused while fault_tolerance.enable is false";
+    static constexpr std::string_view kUnused = "only torchft reads it";
     field("enable", self.enable, "torchft's replicas",
           {.mark = Mark::N, .note = "torchft is a Python library; restarts resume from checkpoints (checkpoint.enable)"});
     field("process_group", self.process_group, "backend between replicas", {.mark = Mark::A, .note = kUnused});
@@ -136,7 +136,7 @@ struct FaultToleranceConfig {
     field("min_replica_size", self.min_replica_size, "fewest replicas", {.mark = Mark::A, .note = kUnused});
     field("semi_sync_method", self.semi_sync_method, "local_sgd or diloco", {.mark = Mark::A, .note = kUnused});
     field("sync_steps", self.sync_steps, "steps between synchronisations", {.mark = Mark::A, .note = kUnused});
-    field("should_quantize", self.should_quantize, "quantise what replicas exchange", {.mark = Mark::A, .note = kUnused});
+    field("should_quantize", self.should_quantize, "quantize what replicas exchange", {.mark = Mark::A, .note = kUnused});
     field("fragment_sync_delay", self.fragment_sync_delay, "steps to wait before synchronising a fragment",
           {.mark = Mark::A, .note = kUnused});
     field("fragment_update_alpha", self.fragment_update_alpha, "mixing weight of a fragment", {.mark = Mark::A, .note = kUnused});
@@ -151,9 +151,10 @@ struct MemoryEstimationConfig {
   bool disable_fake_mode = false;
 
   static void fields(auto& self, auto&& field) {
-    field("enable", self.enable, "memory estimation", {.mark = Mark::A, .note = "the trainer ignores it, as torchtitan's does"});
+    field("enable", self.enable, "estimate memory",
+          {.mark = Mark::A, .note = "training ignores it, as torchtitan does; halftone estimate predicts memory"});
     field("disable_fake_mode", self.disable_fake_mode, "estimate with real tensors",
-          {.mark = Mark::A, .note = "the trainer ignores it, as torchtitan's does"});
+          {.mark = Mark::A, .note = "training ignores it, as torchtitan does; halftone estimate predicts memory"});
   }
 };
 
@@ -162,9 +163,20 @@ struct ExperimentalConfig {
   std::string custom_args_module;
 
   static void fields(auto& self, auto&& field) {
-    field("custom_import", self.custom_import, "Python module to import", {.mark = Mark::N, .note = "there is no Python here"});
+    field("custom_import", self.custom_import, "Python module to import", {.mark = Mark::N, .note = "there is no Python"});
     field("custom_args_module", self.custom_args_module, "Python module that extends the configuration",
-          {.mark = Mark::N, .note = "there is no Python here; every field is known already"});
+          {.mark = Mark::N, .note = "there is no Python; every field is known already"});
+  }
+};
+
+struct SampleConfig {
+  std::optional<std::string> prompt;
+  int64_t tokens = 160;
+
+  static void fields(auto& self, auto&& field) {
+    field("prompt", self.prompt, "text that the model continues at the end of a run with one process and a checkpoint; none = no sample",
+          {.mark = Mark::E});
+    field("tokens", self.tokens, "tokens of the sample", {.mark = Mark::E, .min = 1});
   }
 };
 

@@ -6,44 +6,48 @@
 namespace halftone {
 namespace {
 
-// As rule(), for what may be meant.
+// As rule(), for what may be intended.
 template <class... Args>
 void advise(const RuleContext& c, bool ok, std::initializer_list<const char*> names, fmt::format_string<Args...> format, Args&&... args) {
   for (const char* name : names) ok = ok || c.refused.contains(name);
   if (!ok && c.warnings != nullptr) c.warnings->push_back(where(c, names) + fmt::format(format, std::forward<Args>(args)...));
 }
 
-// The rates of a group of parameters; `group` is null for those in none.
+// Learning rate and weight decay of a parameter group; a null `group` means [optimizer] itself.
 void check_rates(const OptimizerConfig& o, const ParamGroup* group, double lr, double weight_decay, const RuleContext& c) {
   const std::string of = group == nullptr ? "optimizer" : fmt::format("optimizer.param_groups '{}'", group->pattern);
   const char* field = group == nullptr ? "optimizer.lr" : "optimizer.param_groups";
   rule(c, std::isfinite(lr) && lr >= 0 && weight_decay >= 0, {field},
        "{}: expected a finite lr and a weight_decay, both at least 0, found {} and {}", of, lr, weight_decay);
-  const bool decoupled = o.name == "AdamW" || o.name == "Muon";
+  const bool decoupled = o.name == "AdamW";
   rule(c, !decoupled || !std::isfinite(lr) || lr * weight_decay < 1, {group == nullptr ? "optimizer.weight_decay" : field, field},
-       "{}: lr = {} times weight_decay = {} must be below 1: a step takes the weights times 1 less that product", of, lr, weight_decay);
+       "{}: lr = {} times weight_decay = {} must be below 1: a step multiplies the weights by 1 minus that product", of, lr, weight_decay);
 }
 
 void check_updates(const JobConfig& j, const RuleContext& c) {
   const TrainingConfig& t = j.training;
   const OptimizerConfig& o = j.optimizer;
   rule(c, t.max_norm > 0, {"training.max_norm"},
-       "training.max_norm = {} takes every gradient times 0: nothing is learnt; inf measures the norm and clips nothing", t.max_norm);
-  bool learns = o.lr > 0;
+       "training.max_norm = {} clips every gradient to 0: nothing is learned; inf measures the norm and clips nothing", t.max_norm);
+  // In the optimizer's float32. Every parameter is in a group if there are some.
+  const auto freezes = [](double lr) { return static_cast<float>(lr) == 0; };
+  bool frozen = !o.param_groups.empty();
   check_rates(o, nullptr, o.lr, o.weight_decay, c);
   for (const ParamGroup& g : o.param_groups) {
     const double lr = g.number("lr").value_or(o.lr);
-    learns = learns || lr > 0;
+    frozen = frozen && freezes(lr);
     check_rates(o, &g, lr, g.number("weight_decay").value_or(o.weight_decay), c);
   }
-  rule(c, learns, {"optimizer.lr"},
-       "optimizer.lr must be above 0, found {}: nothing would be learnt; training.steps = 0 validates and changes nothing", o.lr);
+  rule(c, !frozen, {"optimizer.param_groups"},
+       "optimizer.param_groups: every group has lr = 0, which freezes all parameters: nothing would be learned; training.steps = 0 only "
+       "validates");
+  rule(c, !freezes(o.lr) || !o.param_groups.empty(), {"optimizer.lr"},
+       "optimizer.lr must be above 0, found {}: nothing would be learned; training.steps = 0 only validates", o.lr);
   rule(c, o.name == "SGD" || static_cast<float>(o.eps) > 0, {"optimizer.eps"},
-       "optimizer.eps must be above 0 in float32, found {}: the update of an element without a gradient would be 0 / 0", o.eps);
+       "optimizer.eps must be above 0 in float32, found {}: the update of an element with gradient 0 would be 0 / 0", o.eps);
   rule(c, t.spike_factor == 0 || t.spike_factor > 1, {"training.spike_factor"},
        "training.spike_factor must be 0 (off) or above 1, found {}: a loss at its running median would count as a spike", t.spike_factor);
-  advise(c, t.seq_len > 1, {"training.seq_len"},
-         "training.seq_len = 1: every prediction sees one token, and attention has nothing to look back at");
+  advise(c, t.seq_len > 1, {"training.seq_len"}, "training.seq_len = 1: every prediction sees one token, and attention nothing else");
 }
 
 void check_schedule(const JobConfig& j, const RuleContext& c) {
@@ -51,22 +55,22 @@ void check_schedule(const JobConfig& j, const RuleContext& c) {
   const LrSchedulerConfig& s = j.lr_scheduler;
   if (!s.total_steps) return;
   advise(c, steps <= *s.total_steps, {"training.steps", "lr_scheduler.total_steps"},
-         "training.steps = {} goes beyond lr_scheduler.total_steps = {}: the learning rate stays at its end from there on", steps,
+         "training.steps = {} exceeds lr_scheduler.total_steps = {}: the learning rate stays at its last value from there on", steps,
          *s.total_steps);
   const int64_t warmup = std::min(s.warmup_steps, *s.total_steps);
   advise(c, steps == 0 || steps >= warmup, {"lr_scheduler.warmup_steps", "training.steps"},
-         "training.steps = {} ends inside the warm-up of {} steps: the learning rate gets to {:.0f}% of optimizer.lr", steps, warmup,
+         "training.steps = {} ends inside the warmup of {} steps: the learning rate reaches {:.0f}% of optimizer.lr", steps, warmup,
          100.0 * static_cast<double>(steps) / static_cast<double>(std::max<int64_t>(warmup, 1)));
 }
 
 void check_validation(const JobConfig& j, const RuleContext& c) {
   const ValidationConfig& v = j.validation;
   advise(c, v.enable || v.holdout == 0, {"validation.holdout"},
-         "validation.holdout = {} keeps documents from training, and nothing reads them: validation.enable is false", v.holdout);
+         "validation.holdout = {} holds out documents that nothing reads: validation.enable is false", v.holdout);
   const bool named = v.dataset_path || j.training.dataset_path;
   const bool same = named ? v.dataset_path == j.training.dataset_path : v.dataset == j.training.dataset;
   advise(c, !v.enable || v.holdout > 0 || !same, {"validation.dataset_path", "validation.dataset", "validation.enable"},
-         "validation reads the training data: its loss says nothing of other text; validation.holdout = 0.02 keeps some documents for it");
+         "validation reads the training data: its loss says nothing about unseen text; validation.holdout = 0.02 holds out some documents");
 }
 
 void check_saves(const JobConfig& j, const RuleContext& c) {
@@ -78,15 +82,15 @@ void check_saves(const JobConfig& j, const RuleContext& c) {
                                   {"checkpoint.load_only", k.load_only}}) {
     advise(c, k.enable || !set, {name}, "{} is ignored: checkpoint.enable is false, and the run starts from fresh weights", name);
   }
+  advise(c, k.enable || !j.sample.prompt, {"sample.prompt"}, "sample.prompt is ignored: the sample needs checkpoint.enable");
   if (!k.enable) return;
   const bool full = !k.load_only && (k.interval <= steps || k.enable_first_step_checkpoint || !k.last_save_model_only);
-  advise(
-      c, full || steps == 0 || k.load_only, {"checkpoint.interval", "training.steps"},
-      "checkpoint.interval = {} is beyond training.steps = {}, and the last save holds the model alone: no step to go on from is written",
-      k.interval, steps);
+  advise(c, full || steps == 0 || k.load_only, {"checkpoint.interval", "training.steps"},
+         "checkpoint.interval = {} exceeds training.steps = {}, and the last save holds only the model: no resumable step is written",
+         k.interval, steps);
   const bool before_the_end = !k.load_only && (k.interval < steps || k.enable_first_step_checkpoint);
   advise(c, j.training.nonfinite != "rollback" || before_the_end, {"training.nonfinite", "checkpoint.interval", "checkpoint.load_only"},
-         "training.nonfinite = rollback: this start writes no step to go back to before its end{}",
+         "training.nonfinite = rollback: this run writes no step to go back to before its end{}",
          k.load_only ? " (checkpoint.load_only)" : fmt::format(" (checkpoint.interval = {}, training.steps = {})", k.interval, steps));
 }
 

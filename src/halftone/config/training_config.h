@@ -27,36 +27,38 @@ struct DataloaderConfig {
   std::optional<bool> repeat;
 
   static void fields(auto& self, auto&& field) {
-    field("num_workers", self.num_workers, "tokenizer threads; 0 = one, in the background", {.min = 0});
-    field("prefetch_factor", self.prefetch_factor, "batches ahead of each worker; none = 2", {.min = 1});
-    field("pin_memory", self.pin_memory, "pinned batches (always on CUDA)");
+    field("num_workers", self.num_workers, "tokenizer threads; 0 = one for each core", {.min = 0});
+    field("prefetch_factor", self.prefetch_factor, "batches prefetched for each worker; none = 2", {.min = 1});
+    field("pin_memory", self.pin_memory, "pinned batches", {.mark = Mark::A, .note = "batches for a GPU are always pinned"});
     field("persistent_workers", self.persistent_workers, "keep workers between epochs",
-          {.mark = Mark::A, .note = "threads always persist"});
-    field("packing", self.packing, "how documents become rows",
+          {.mark = Mark::A, .note = "worker threads always persist"});
+    field("packing", self.packing, "how documents are packed into rows",
           {.mark = Mark::E, .choices = {"concat", "concat_documents", "first_fit", "none"}});
-    field("num_packing_bins", self.num_packing_bins, "open rows of first_fit", {.mark = Mark::E, .min = 1});
+    field("num_packing_bins", self.num_packing_bins, "rows that first_fit fills at a time", {.mark = Mark::E, .min = 1});
     field("document_positions", self.document_positions,
-          "RoPE positions restart at every document; none = only for concat_documents and first_fit", {.mark = Mark::E});
+          "restart RoPE positions at every document; none = for concat_documents and first_fit", {.mark = Mark::E});
     field("seed", self.seed, "seed of the shuffle", {.mark = Mark::E, .min = 0});
     field("shuffle", self.shuffle, "shuffle documents", {.mark = Mark::E});
-    field("shuffle_rows", self.shuffle_rows, "shuffle the packed rows of an epoch too, so that a long document is not trained on at once",
-          {.mark = Mark::E});
-    field("shuffle_buffer", self.shuffle_buffer, "documents in the shuffle of a stream", {.mark = Mark::E, .min = 1});
-    field("text_key", self.text_key, "JSONL field or column of the text", {.mark = Mark::E});
-    field("text_split", self.text_split, "what a document of a text file is", {.mark = Mark::E, .choices = {"file", "line", "blank_line"}});
+    field("shuffle_rows", self.shuffle_rows, "also shuffle the packed rows of an epoch, which spreads long documents", {.mark = Mark::E});
+    field("shuffle_buffer", self.shuffle_buffer, "documents in the shuffle buffer of a stream",
+          {.mark = Mark::N, .note = "no source is a stream; dataloader.shuffle shuffles all documents"});
+    field("text_key", self.text_key, "JSONL field with the text", {.mark = Mark::E});
+    field("text_split", self.text_split, "unit of text that is one document", {.mark = Mark::E, .choices = {"file", "line", "blank_line"}});
     field("on_bad_line", self.on_bad_line,
-          "a line of JSONL without a document, or of text that is not UTF-8: end with its place, or leave it out and count it",
+          "on a JSONL line without a document, or text that is not UTF-8: stop and name it, or skip and count it",
           {.mark = Mark::E, .choices = {"error", "skip"}});
     field("token_dtype", self.token_dtype, "element type of .bin files", {.mark = Mark::E, .choices = {"uint16", "uint32"}});
-    field("add_bos", self.add_bos, "put BOS before a document; none = if the tokenizer defines one and does not add it itself",
+    field("add_bos", self.add_bos, "put BOS before a document; none = when the tokenizer defines one and does not add it itself",
           {.mark = Mark::E});
-    field("add_eos", self.add_eos, "put EOS after a document; none = if the tokenizer defines one and does not add it itself",
+    field("add_eos", self.add_eos, "put EOS after a document; none = when the tokenizer defines one and does not add it itself",
           {.mark = Mark::E});
     field("special_tokens_in_text", self.special_tokens_in_text,
-          "letters of special tokens in texts (<|end_of_text|>) are these tokens; false = they are text like any other", {.mark = Mark::E});
-    field("repeat", self.repeat, "start over at the end; none = training does, validation does not", {.mark = Mark::E});
+          "read special tokens spelled out in texts (<|end_of_text|>) as tokens; false = as plain text", {.mark = Mark::E});
+    field("repeat", self.repeat, "training only: start over when the data ends; none = yes", {.mark = Mark::E});
   }
 };
+
+inline const std::vector<std::string_view> kDatasets = {"c4", "c4_test", "c4_validation", "text", "jsonl", "bin"};
 
 struct TrainingConfig {
   std::string dataset = "c4_test";
@@ -83,38 +85,38 @@ struct TrainingConfig {
   std::string device = "auto";
 
   static void fields(auto& self, auto&& field) {
-    field("dataset", self.dataset, "c4, c4_test, c4_validation, text, jsonl, parquet, bin, megatron, mix",
-          {.choices = {"c4", "c4_test", "c4_validation", "text", "jsonl", "parquet", "bin", "megatron", "mix"}});
+    field("dataset", self.dataset, "kind of data; c4, c4_test and c4_validation read JSONL", {.choices = kDatasets});
     field("dataset_path", self.dataset_path, "local file, folder or glob");
-    field("local_batch_size", self.local_batch_size, "rows per data-parallel rank and forward pass", {.min = 1});
+    field("local_batch_size", self.local_batch_size, "rows per data-parallel rank and micro-batch", {.min = 1});
     field("global_batch_size", self.global_batch_size, "rows per optimizer step; -1 = local_batch_size * data-parallel degree");
     field("seq_len", self.seq_len, "tokens per row", {.min = 1});
-    field("max_norm", self.max_norm, "global L2 clip of the gradients; inf = measure only", {.min = 0});
-    field("steps", self.steps, "optimizer steps; 0 = load and validate only", {.min = 0});
-    field("minutes", self.minutes, "> 0: a new run takes as many of the steps as fit into this time here, at least 200",
+    field("max_norm", self.max_norm, "gradient clipping by global L2 norm; inf = measure only", {.min = 0});
+    field("steps", self.steps, "optimizer steps; 0 = validate only", {.min = 0});
+    field("minutes", self.minutes, "> 0: a new run makes as many of the steps as fit into this time, at least 200",
           {.mark = Mark::E, .min = 0});
-    field("enable_cpu_offload", self.enable_cpu_offload, "parameters, gradients and optimizer state in host memory");
-    field("dtype", self.dtype, "storage of parameters (bfloat16: no fp32 masters)", {.choices = {"float32", "bfloat16"}});
-    field("mixed_precision_param", self.mixed_precision_param, "dtype that products compute in", {.choices = {"bfloat16", "float32"}});
-    field("mixed_precision_residual", self.mixed_precision_residual,
-          "dtype of the residual stream, where it is wider than mixed_precision_param",
+    field("enable_cpu_offload", self.enable_cpu_offload, "parameters, gradients and optimizer states in host memory",
+          {.mark = Mark::N, .note = "parameters and gradients stay on the GPU; training.offload = [\"optimizer\"] moves the states"});
+    field("dtype", self.dtype, "storage dtype of parameters; bfloat16 = without float32 master weights",
+          {.choices = {"float32", "bfloat16"}});
+    field("mixed_precision_param", self.mixed_precision_param, "compute dtype of unquantized GEMMs", {.choices = {"bfloat16", "float32"}});
+    field("mixed_precision_residual", self.mixed_precision_residual, "dtype of the residual stream, if wider than mixed_precision_param",
           {.mark = Mark::E, .choices = {"float32", "bfloat16"}});
-    field("mixed_precision_reduce", self.mixed_precision_reduce, "dtype of gradient reduction",
-          {.choices = {"float32", "bfloat16", "fp8_sr", "int8_sr"}});
-    field("gc_freq", self.gc_freq, "Python garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
-    field("gc_debug", self.gc_debug, "Python garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
+    field("mixed_precision_reduce", self.mixed_precision_reduce, "dtype in which gradients are reduced over ranks",
+          {.choices = {"float32", "bfloat16"}});
+    field("gc_freq", self.gc_freq, "Python's garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
+    field("gc_debug", self.gc_debug, "Python's garbage collector", {.mark = Mark::A, .note = "there is no garbage collector"});
     field("dataloader", self.dataloader, "data loading");
-    field("disable_cuda_graphs", self.disable_cuda_graphs, "no CUDA graphs over forward and backward");
-    field("offload", self.offload, "what stays in host memory; optimizer = its states, which the GPU reads and writes over PCIe",
-          {.mark = Mark::E, .choices = {"params", "grads", "optimizer", "activations"}});
-    field("nonfinite", self.nonfinite, "on a non-finite loss or gradient: abort; skip the update; rollback to the last checkpoint",
+    field("disable_cuda_graphs", self.disable_cuda_graphs, "GPU: launch every kernel of a step instead of replaying a CUDA graph");
+    field("offload", self.offload, "GPU: optimizer = keep its states in host memory, which the GPU reads and writes over PCIe",
+          {.mark = Mark::E, .choices = {"optimizer"}});
+    field("nonfinite", self.nonfinite, "on a non-finite loss or gradient norm: abort, skip the update, or rollback to the last checkpoint",
           {.mark = Mark::E, .choices = {"abort", "skip", "rollback"}});
     field("spike_factor", self.spike_factor, "> 0: a loss above this multiple of its running median counts as non-finite",
           {.mark = Mark::E, .min = 0});
     field("z_loss", self.z_loss,
-          "> 0: trains on the loss + z_loss * logsumexp(logits)^2 per token, which keeps logits small; losses are reported without it",
+          "> 0: adds z_loss * logsumexp(logits)^2 per token to the training loss, which keeps logits small; reported losses exclude it",
           {.mark = Mark::E, .min = 0});
-    field("device", self.device, "where to train; --device is the short form", {.mark = Mark::E, .choices = {"auto", "cuda", "cpu"}});
+    field("device", self.device, "training device; --device is the short form", {.mark = Mark::E, .choices = {"auto", "cuda", "cpu"}});
   }
 };
 
@@ -131,15 +133,14 @@ struct ValidationConfig {
 
   static void fields(auto& self, auto&& field) {
     field("enable", self.enable, "validate at step 1, every freq steps and at the end");
-    field("dataset", self.dataset, "as training.dataset",
-          {.choices = {"c4", "c4_test", "c4_validation", "text", "jsonl", "parquet", "bin", "megatron", "mix"}});
+    field("dataset", self.dataset, "as training.dataset", {.choices = kDatasets});
     field("dataset_path", self.dataset_path, "local file, folder or glob");
     field("local_batch_size", self.local_batch_size, "rows per data-parallel rank", {.min = 1});
     field("seq_len", self.seq_len, "tokens per row", {.min = 1});
     field("freq", self.freq, "steps between validations", {.min = 1});
     field("steps", self.steps, "batches of one validation; -1 = one pass over the data");
     field("dataloader", self.dataloader, "data loading");
-    field("holdout", self.holdout, "share of the training documents, chosen by hash, kept for validation instead of a dataset",
+    field("holdout", self.holdout, "fraction of the training documents, chosen by hash, held out for validation instead of a dataset",
           {.mark = Mark::E, .min = 0});
   }
 };

@@ -120,7 +120,7 @@ std::string set(std::vector<ParamGroup>& out, const Json& v, const FieldInfo&) {
       if (key == "pattern") {
         problem = set(group.pattern, value, {});
       } else if (key == "optimizer_name") {
-        problem = set(group.optimizer_name, value, {.choices = {"AdamW", "Adam", "SGD", "Muon"}});
+        problem = set(group.optimizer_name, value, {.choices = {"AdamW", "Adam", "SGD"}});
       } else if (key == "optimizer_kwargs") {
         problem = set(group.optimizer_kwargs, value, {});
       } else {
@@ -230,7 +230,7 @@ std::string parse_json(std::string_view text, std::string_view what, Json& out) 
   };
   out = deepest <= 64 ? Json::parse(text, note, false) : Json(Json::value_t::discarded);
   if (out.is_discarded()) return fmt::format("expected {} as JSON, found {}", what, shown(std::string(text)));
-  return twice.empty() ? "" : fmt::format("the key {} is given twice in one table; later entries do not replace earlier ones", twice);
+  return twice.empty() ? "" : fmt::format("the key {} is given twice in one table", twice);
 }
 
 Json split(std::string_view text) {
@@ -244,7 +244,7 @@ Json split(std::string_view text) {
   return out;
 }
 
-// Whether a bracket of the pattern is still open where it ends.
+// Whether a bracket of the pattern is open at its end.
 bool is_cut(std::string_view pattern) {
   std::string open;
   for (size_t i = 0; i < pattern.size(); ++i) {

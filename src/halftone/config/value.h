@@ -7,23 +7,23 @@
 
 namespace halftone {
 
-// Values on their way between a file, the command line and a field: JSON that keeps the order of keys; floats may be
-// infinite, null stands for an optional without a value.
+// A value between a file, the command line and a field: JSON that keeps the order of keys. Floats may be infinite; null is an optional
+// without a value.
 using Json = nlohmann::ordered_json;
 
-// Stores `value` in the field. Returns what is wrong with it ("expected ..., found ...") or "" and then has stored it.
+// Stores `value` in the field and returns "", or returns what is wrong with it ("expected ..., found ...").
 std::string set_value(const FieldEntry& field, const Json& value);
 Json get_value(const FieldEntry& field);
 const Json& default_value(std::string_view name);  // of the field with this dotted name
 
-// Reads one word of the command line for the field. Returns what is wrong with it, or "".
+// Parses a word of the command line for the field. Returns what is wrong with it, or "".
 std::string parse_text(const FieldEntry& field, std::string_view text, Json& out);
-// A number, true, false, or else the text itself: values of `--model.overrides.NAME`.
+// The value of `--model.overrides.NAME`: a number, true, false, or the text itself.
 Json parse_scalar(std::string_view text);
 
 bool is_bool(const FieldEntry& field);
 bool is_list_of_lists(const FieldEntry& field);
-bool is_table(const FieldEntry& field);         // takes a table (quantize.scheme: also a string)
+bool is_table(const FieldEntry& field);         // accepts a table (quantize.scheme: also a string)
 bool is_option_table(const FieldEntry& field);  // free names and scalar values
 
 std::string type_name(const FieldEntry& field);  // "int", "float, optional", "list of strings", ...

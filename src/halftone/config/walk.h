@@ -8,7 +8,7 @@
 
 namespace halftone {
 
-// Every type that a setting can have.
+// The types of settings.
 using FieldPointer =
     std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*, std::optional<int64_t>*, std::optional<double>*,
                  std::optional<std::string>*, StringList*, std::optional<StringList>*, std::vector<StringList>*,
@@ -26,7 +26,7 @@ struct SectionEntry {
   std::string_view help;
 };
 
-// A configuration as a flat list, in the order of its structs; points into the configuration it was made from.
+// A configuration as a flat list in the order of its structs. Points into that configuration.
 struct ConfigIndex {
   std::vector<FieldEntry> fields;
   std::vector<SectionEntry> sections;  // a section precedes the sections inside it
@@ -36,7 +36,7 @@ struct ConfigIndex {
 };
 
 ConfigIndex index_config(JobConfig& config);
-// The options of one scheme alone, named as in a configuration: "quantize.use_hadamard".
+// The options of one scheme, named as in a configuration: "quantize.use_hadamard".
 ConfigIndex index_options(RecipeOptions& options);
 
 // "training.dataloader.packing" -> "training.dataloader" and "packing"; a name without a dot has the section "".

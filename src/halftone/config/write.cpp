@@ -12,7 +12,7 @@
 namespace halftone {
 namespace {
 
-// The sections (or one of them, with those inside it) that `section` names; Error for an unknown name.
+// Whether the section is the wanted one or inside it; an empty name wants all.
 bool is_inside(std::string_view section, std::string_view wanted) {
   return wanted.empty() || section == wanted || (section.starts_with(wanted) && section[wanted.size()] == '.');
 }
@@ -24,11 +24,11 @@ void check_section(const ConfigIndex& index, std::string_view wanted) {
         nearest_word(wanted, names));
 }
 
-// Fields of one section, not of the sections inside it.
+// Available fields of one section, without those of the sections inside it.
 template <class F>
 void for_each_field(const ConfigIndex& index, std::string_view section, F&& f) {
   for (const FieldEntry& field : index.fields) {
-    if (section_of(field.name) == section) f(field);
+    if (section_of(field.name) == section && field.info.mark != Mark::N) f(field);
   }
 }
 
@@ -40,15 +40,15 @@ Json without_infinities(const Json& value) {
   return out;
 }
 
-// Beside a recipe file or converters a field of [quantize] is no default but a contradiction, so that reading it again would fail; so are
-// targets beside a table of schemes.
+// A recipe file or converters forbid most fields of [quantize], and a table of schemes forbids targets: writing them, even as defaults,
+// would make the result unreadable. Fields that are not available are in no list.
 bool is_left_out(const JobConfig& config, const FieldEntry& field, const Json& value) {
   const bool elsewhere = section_of(field.name) == "quantize" && has_rules_elsewhere(config);
   const bool in_table = field.name == "quantize.targets" && !config.quantize.scheme.table.empty();
   return (elsewhere || in_table) && value == default_value(field.name);
 }
 
-constexpr std::string_view kMarks[] = {"", "accepted", "not applicable", "extension"};
+constexpr std::string_view kMarks[] = {"", "accepted", "not available", "extension"};
 
 }  // namespace
 
@@ -69,10 +69,11 @@ std::string to_toml(const JobConfig& config) {
   return out;
 }
 
-std::string to_json(const JobConfig& config) {
+std::string to_json(const JobConfig& config, bool all) {
   JobConfig copy = config;
   Json root = Json::object();
   for (const FieldEntry& field : index_config(copy).fields) {
+    if (!all && field.info.mark == Mark::N) continue;
     Json* at = &root;
     std::string_view rest = field.name;
     for (size_t dot; (dot = rest.find('.')) != std::string_view::npos; rest.remove_prefix(dot + 1))
@@ -101,7 +102,7 @@ std::string print_config(const LoadedConfig& loaded, std::string_view wanted) {
                                                                          : "quantize.recipe");
         return;
       }
-      // A comment where TOML has no word for it or the field must not be given, so that the output is a configuration file.
+      // A comment when TOML has no such value or the field must not be given: the output is a valid configuration file.
       const std::string text = fmt::format("{}{} = {}", value.is_null() || left_out ? "# " : "", leaf_of(field.name),
                                            value.is_null() ? "None" : to_toml_text(value));
       body += fmt::format("{:<60}  # {}\n", text, origin == loaded.origin.end() ? "default" : origin->second);
@@ -118,20 +119,25 @@ std::string describe_fields(std::string_view wanted) {
   std::string out;
   for (const SectionEntry& section : index.sections) {
     if (!is_inside(section.name, wanted)) continue;
-    out += fmt::format("{}[{}]  {}\n", out.empty() ? "" : "\n", section.name, section.help);
+    std::string body;
     for_each_field(index, section.name, [&](const FieldEntry& field) {
       const Json value = get_value(field);
-      out +=
+      body +=
           fmt::format("  --{} {} = {}\n      {}", field.name, type_name(field), value.is_null() ? "None" : to_toml_text(value), field.help);
       const std::string_view alto = field.info.alto, unset = alto.empty() ? "None = the scheme's" : "alto: ";
       if (!field.info.schemes.empty())
-        out += fmt::format(" ({}{}{}{})", join(field.info.schemes), value.is_null() ? "; " : "", value.is_null() ? unset : "", alto);
-      if (!field.info.choices.empty()) out += fmt::format(" [{}]", join(field.info.choices));
-      if (field.info.min) out += fmt::format(" [at least {}]", *field.info.min);
-      if (field.info.mark != Mark::K) out += fmt::format(" ({})", kMarks[static_cast<int>(field.info.mark)]);
-      if (!field.info.note.empty()) out += fmt::format(": {}", field.info.note);
-      out += '\n';
+        body += fmt::format(" ({}{}{}{})", join(field.info.schemes), value.is_null() ? "; " : "", value.is_null() ? unset : "", alto);
+      if (!field.info.choices.empty()) body += fmt::format(" [{}]", join(field.info.choices));
+      if (field.info.min) body += fmt::format(" [at least {}]", *field.info.min);
+      if (field.info.mark != Mark::K) body += fmt::format(" ({})", kMarks[static_cast<int>(field.info.mark)]);
+      if (!field.info.note.empty()) body += fmt::format(": {}", field.info.note);
+      body += '\n';
     });
+    const bool outer = std::any_of(index.sections.begin(), index.sections.end(), [&](const SectionEntry& inner) {
+      return inner.name != section.name && is_inside(inner.name, section.name);
+    });
+    if (body.empty() && !outer && wanted.empty()) continue;  // nothing to set
+    out += fmt::format("{}[{}]  {}\n{}", out.empty() ? "" : "\n", section.name, section.help, body);
   }
   return out;
 }

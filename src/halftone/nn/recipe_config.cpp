@@ -26,30 +26,16 @@ RecipeRule rule_of(const QuantizeConfig& q, const std::string& scheme, const Str
 }
 
 void add_rules(RecipePlan& plan, const QuantizeConfig& q, const std::string& place) {
-  const std::string refusal = attention_refusal(q.attention);
-  check(refusal.empty(), "{}{}", place, refusal);
   if (q.scheme.table.empty() && !q.scheme.is_none()) plan.rules.push_back(rule_of(q, q.scheme.name, q.targets, place));
   for (const auto& [scheme, targets] : q.scheme.table) plan.rules.push_back(rule_of(q, scheme, targets, place));
-}
-
-// Settings of sharded or grouped weights say nothing to one process with dense layers, so that files for many GPUs load.
-void report_idle(const QuantizeConfig& q, const std::string& place) {
-  const auto idle = [&](bool set, const char* option, const char* why) {
-    if (set) log_info("[compat] {}{}: {}", place, option, why);
-  };
-  constexpr const char* kGather = "one process gathers no weights";
-  idle(q.fsdp_all_gather != "bf16", "quantize.fsdp_all_gather", kGather);
-  idle(q.fsdp_precompute_scales, "quantize.fsdp_precompute_scales", kGather);
-  idle(q.linear.float8.enable_fsdp_float8_all_gather, "quantize.linear.float8.enable_fsdp_float8_all_gather", kGather);
-  idle(q.linear.float8.precompute_float8_dynamic_scale_for_fsdp, "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp",
-       kGather);
-  idle(q.group_align != 0, "quantize.group_align", "the rows of every expert are padded to 128, which changes no result");
 }
 
 void add_modifiers(RecipePlan& plan, const QuantizeConfig& q) {
   for (const RecipeModifier& modifier : recipe_modifiers(q)) {
     const size_t first = plan.rules.size();
-    report_idle(modifier.options, modifier.place + ": ");
+    if (modifier.options.group_align != 0)
+      log_info("[compat] {}: quantize.group_align: each expert's rows are padded to a multiple of 128, which changes no result",
+               modifier.place);
     add_rules(plan, modifier.options, modifier.place + ": ");
     for (size_t i = first; i < plan.rules.size(); ++i) {
       plan.rules[i].emulate = plan.rules[i].emulate || q.emulate;
@@ -91,7 +77,6 @@ RecipePlan recipe_plan(const QuantizeConfig& q, const ModelConfig& model, int64_
     add_rules(plan, q, "");
   }
   for (const std::string& converter : model.converters) add_converter(plan, q, converter);
-  if (sources > 0) report_idle(q, "");
   return plan;
 }
 

@@ -6,8 +6,30 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/config/value.h"
 
 namespace halftone {
+namespace {
+
+// Logs the fields of `names` that are not the default: what they apply to is not there.
+void report_idle(const JobConfig& config, std::initializer_list<std::string_view> names, std::string_view where) {
+  JobConfig copy = config;
+  const ConfigIndex index = index_config(copy);
+  std::vector<std::string_view> set;
+  for (const std::string_view name : names) {
+    if (get_value(*index.find_field(name)) != default_value(name)) set.push_back(name);
+  }
+  if (!set.empty()) log_info("[compat] without effect, used {} only: {}", where, join(set));
+}
+
+}  // namespace
+
+void report_idle_on_cpu(const JobConfig& config) {
+  report_idle(config,
+              {"training.disable_cuda_graphs", "training.offload", "profiling.enable_memory_snapshot", "profiling.memory_snapshot_freq",
+               "profiling.memory_snapshot_max_entries", "profiling.save_memory_snapshot_folder"},
+              "on a GPU");
+}
 
 void refuse_unsupported(const JobConfig& c, int64_t processes) {
   std::vector<std::string> problems;
@@ -19,37 +41,21 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
                             p.pipeline_parallel_degree > 1),
          "parallelism.*_degree: this is one process; start as many as the degrees make (torchrun --no-python "
          "--nproc_per_node N halftone train ...)");
-  const StringList& offload = c.training.offload;
-  refuse(c.training.enable_cpu_offload || std::any_of(offload.begin(), offload.end(), [](const auto& what) { return what != "optimizer"; }),
-         "training.enable_cpu_offload, training.offload: this build keeps the optimizer's states in host memory, nothing else; set "
-         "training.offload = [\"optimizer\"]");
-  refuse(c.optimizer.early_step_in_backward, "optimizer.early_step_in_backward: the optimizer steps after backward here; set it to false");
-  refuse(c.comm.mode != "default", "comm.mode: fake_backend is the dry run of halftone train alone; set it to default");
-  refuse(c.debug.detect_anomaly, "debug.detect_anomaly: this build checks loss and gradient norm only; set it to false");
+  refuse(c.comm.mode != "default", "comm.mode: fake_backend is a dry run of halftone train; set it to default");
   const auto idle = [](bool set, const char* line) {
     if (set) log_warning("[compat] {}", line);
   };
-  const CommConfig comm;
-  idle(processes == 1 && c.training.mixed_precision_reduce != "float32", "training.mixed_precision_reduce: one process reduces nothing");
-  idle(processes == 1 &&
-           (c.comm.init_timeout_seconds != comm.init_timeout_seconds || c.comm.train_timeout_seconds != comm.train_timeout_seconds ||
-            c.comm.trace_buf_size != comm.trace_buf_size || c.comm.save_traces_folder != comm.save_traces_folder ||
-            c.comm.save_traces_file_prefix != comm.save_traces_file_prefix),
-       "comm: one process has no collectives to time or to trace");
+  if (processes == 1) {
+    report_idle(c,
+                {"training.mixed_precision_reduce", "comm.init_timeout_seconds", "comm.train_timeout_seconds", "comm.trace_buf_size",
+                 "comm.save_traces_folder", "comm.save_traces_file_prefix", "checkpoint.save_timeout_seconds"},
+                "with several processes");
+  }
   idle(p.expert_parallel_degree == 1 && (p.expert_parallel_capacity > 0 || !p.expert_parallel_dispatch_dtype.empty()),
-       "parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: every process has all experts, no token travels");
+       "parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: without effect, every rank holds all experts");
   idle(p.enable_async_tensor_parallel && (p.tensor_parallel_degree == 1 || !p.enable_sequence_parallel),
-       "parallelism.enable_async_tensor_parallel: without shards of tokens nothing travels beside products");
-  const ActivationCheckpointConfig recompute;
-  idle(c.activation_checkpoint.visualize_memory_budget_pareto,
-       "activation_checkpoint.visualize_memory_budget_pareto: this build draws no curve; halftone estimate tells memory and time of a "
-       "budget");
-  idle(c.activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns != recompute.per_op_sac_force_recompute_mm_shapes_by_fqns,
-       "activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns: op recomputes every second product, whatever its shape");
-  const DataloaderConfig loader;
-  idle(c.training.dataloader.shuffle_buffer != loader.shuffle_buffer || c.validation.dataloader.shuffle_buffer != loader.shuffle_buffer,
-       "dataloader.shuffle_buffer: no source is a stream here; all documents are shuffled together");
-  idle(c.validation.dataloader.repeat.value_or(false), "validation.dataloader.repeat: validation makes one pass, or validation.steps");
+       "parallelism.enable_async_tensor_parallel: without effect, it overlaps the collectives of sequence shards");
+  idle(processes > 1 && c.sample.prompt, "sample.prompt: without effect with several processes; halftone generate continues a prompt");
   check(problems.empty(), "{}", fmt::join(problems, "\n"));
 }
 

@@ -3,8 +3,11 @@
 
 namespace halftone {
 
-// Settings that are valid but have no effect in this build are errors, all listed together: a run never ignores what it was
-// told. `processes`: that train together.
+// Error that lists the settings which this build cannot honor; a log line for those without effect in this run. `processes`: ranks of the
+// run.
 void refuse_unsupported(const JobConfig& config, int64_t processes = 1);
+
+// Logs settings that only a GPU uses.
+void report_idle_on_cpu(const JobConfig& config);
 
 }  // namespace halftone
