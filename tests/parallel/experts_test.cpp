@@ -32,6 +32,7 @@ struct ExpertsCase {
   Options recipe = kFloat32;
   int64_t steps = 20, passes = 1;
   double first = 1e-6, others = 1e-4;
+  bool padding = false;
 };
 
 void PrintTo(const ExpertsCase& c, std::ostream* out) { *out << c.name; }
@@ -44,6 +45,8 @@ const std::vector<ExpertsCase>& cases() {
     return options;
   };
   const nlohmann::json one_expert = {{"num_experts", 1}, {"experts_per_token", 1}}, wide = {{"expert_ffn_dim", 64}};
+  const nlohmann::json losses = {{"route_aux_loss", 0.1}, {"route_z_loss", 0.1}, {"balance", 0.01}},
+                       of_tokens = {{"route_z_loss", 0.1}, {"balance", 0.01}};
   static const std::vector<ExpertsCase> all = {
       {"qwen3_moe", 2, "qwen3_moe", {two}},
       {"deepseek_v3", 2, "deepseek_v3", {two}},
@@ -97,6 +100,26 @@ const std::vector<ExpertsCase>& cases() {
       {"fp8_rowwise_4", 4, "deepseek_v3", {two}, {}, scheme("fp8_rowwise"), 3, 1, kRecipe, 2e-2},
       {"eight", 8, "qwen3_moe", {ranks(4), replicas}, {{"num_experts", 8}}, kFloat32, 5},
       {"cut_eight", 8, "gpt_oss", cut, {{"num_experts", 2}}, kFloat32, 5},  // and these parts in two
+      {"padding", 2, "deepseek_v3", {two}, losses, kFloat32, 6, 1, 1e-6, 1e-4, true},
+      {"padding_capacity", 2, "gpt_oss", {two, capacity(2)}, losses, kFloat32, 6, 3, 1e-6, 1e-4, true},
+      {"padding_codes", 2, "qwen3_moe", {two, dispatch("fp8_rowwise")}, losses, kFloat32, 6, 1, 1e-2, 5e-2, true},
+      {"padding_forced", 2, "gpt_oss", {two, kForced}, losses, kFloat32, 6, 1, 1e-6, 1e-4, true},
+      {"padding_tensor", 2, "qwen3_moe", {kTensor2}, losses, kFloat32, 6, 1, 1e-6, 1e-4, true},
+      {"padding_tensor_ranks", 2, "gpt_oss", {two, kTensor2}, of_tokens, kFloat32, 6, 1, 1e-6, 1e-4, true},
+      {"padding_whole_sequences",
+       2,
+       "deepseek_v3",
+       {two, kTensor2, "--parallelism.enable_sequence_parallel=false"},
+       of_tokens,
+       kFloat32,
+       6,
+       1,
+       1e-6,
+       1e-4,
+       true},
+      {"padding_context", 2, "deepseek_v3", {two, kContext2}, of_tokens, kFloat32, 6, 1, 1e-6, 1e-4, true},
+      {"padding_pipeline", 4, "gpt_oss", {two, kPipeline2, kZeroBubble}, losses, kFloat32, 6, 4, 1e-6, 1e-4, true},
+      {"padding_cut", 4, "gpt_oss", with(cut, capacity(2)), losses, kFloat32, 6, 1, 1e-6, 1e-4, true},
       {"cut_pipeline", 8, "deepseek_v3", with(cut, "--parallelism.pipeline_parallel_degree=2"), {}, kFloat32, 5, 4},
   };
   return all;
@@ -116,7 +139,7 @@ Options model_of(const char* family, const nlohmann::json& more) {
 
 // A case's runs, in several processes and in one.
 std::pair<Course, Course> courses(const Rank& rank, const ExpertsCase& c) {
-  const Layout layout{c.name, c.options, c.passes};
+  const Layout layout{c.name, c.options, c.passes, "", false, c.padding};
   Options options = c.recipe;
   for (std::string& option : model_of(c.family, c.model)) options.push_back(std::move(option));
   if (std::ranges::find(c.options, kForced) != c.options.end()) options.push_back(kForced);
@@ -171,7 +194,8 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
   const auto leaf = [](const at::Tensor& t) { return t.clone().set_requires_grad(true); };
   const at::Tensor x0 = at::randn({tokens, kWidth}), gates0 = at::rand({tokens, top_k}), dy = at::randn({tokens, kWidth});
   const at::Tensor x = leaf(x0), gates = leaf(gates0);
-  ExpertRows placed = place_experts(choice, experts);
+  const at::Tensor goes = choice.lt(experts);
+  ExpertRows placed = place_experts(choice, experts, !goes.all().item<bool>());
   placed.tokens_in_row = tokens, placed.documents = at::arange(tokens, at::kInt).floor_divide(4) * 4;  // of four tokens each
   const ExpertExchange e = plan_exchange(placed, choice, group, room);
   const at::Tensor rows = gather_rows(send_rows(x, e), e.received);
@@ -180,7 +204,7 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
     const int64_t first = e.received.offsets[i].item<int32_t>(), end = e.received.ends[i].item<int32_t>();
     factor.narrow(0, first, end - first).fill_(static_cast<double>(rank.rank * own + i + 1));
   }
-  const at::Tensor kept = e.kept.defined() ? e.kept : at::ones({tokens, top_k});
+  const at::Tensor kept = e.kept.defined() ? e.kept : goes.to(at::kFloat);
   combine_rows(return_rows(sum_rows(rows * factor, e.received), e), (gates * kept).contiguous(), e.sent).backward(dy);
 
   const at::Tensor x1 = leaf(x0), gates1 = leaf(gates0);
@@ -203,8 +227,8 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
   for (int64_t r = 0; r < rank.world; ++r) {
     expected += std::max<int64_t>(0, choice.floor_divide(own).eq(r).sum().item<int64_t>() - each);
   }
-  check(e.dropped.item<int64_t>() == expected && kept.eq(0).sum().item<int64_t>() == expected, "{} choices dropped, expected {}",
-        e.dropped.item<int64_t>(), expected);
+  check(e.dropped.item<int64_t>() == expected && kept.eq(0).logical_and(goes).sum().item<int64_t>() == expected,
+        "{} choices dropped, expected {}", e.dropped.item<int64_t>(), expected);
 }
 
 const comm::Ranks kExchange("exchange", [](const Rank& rank) {
@@ -218,8 +242,12 @@ const comm::Ranks kExchange("exchange", [](const Rank& rank) {
   exchange(rank, group, 5 + 3 * rank.rank, any(5 + 3 * rank.rank), 0, experts);                           // other numbers of tokens
   exchange(rank, group, 9, at::full({9, 1}, 1, at::kInt), 0, experts);                                    // all to the first rank
   exchange(rank, group, 9, at::full({9, 1}, static_cast<int64_t>(rank.rank * 3), at::kInt), 0, experts);  // none to others
+  const at::Tensor some = any(40), none = at::full({5, 2}, experts, at::kInt);  // experts: padding's choice, of none
+  some.narrow(0, 9, 20 + rank.rank).fill_(experts);
+  exchange(rank, group, 40, some, 0, experts), exchange(rank, group, 5, none, 0, experts);
   for (const double room : {0.3, 1.0, static_cast<double>(rank.world)}) {
     exchange(rank, group, 40, any(40), room, experts);
+    exchange(rank, group, 40, some, room, experts), exchange(rank, group, 5, none, room, experts);
     exchange(rank, group, 9, at::full({9, 1}, 1, at::kInt), room, experts);
   }
 });

@@ -54,6 +54,7 @@ struct Layout {
   int64_t passes = 1;                // micro-batches of a step
   std::string model = "";
   bool documents = false;  // three in a row
+  bool padding = false;    // at the ends of rows
 
   JobConfig together(std::vector<std::string> more, int64_t processes) const {
     more.insert(more.end(), options.begin(), options.end());
@@ -67,13 +68,20 @@ struct Layout {
 };
 
 // Rows of a step, the same in every process; some of their labels are ignored, and all of the last one's.
-inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device device, bool documents) {
+inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device device, bool documents, bool padding) {
   at::manual_seed(1000 + static_cast<uint64_t>(step));
   const at::Tensor all = at::randint(kSmallVocabulary, {kRows, kSmallPositions + 1}, at::kLong);
   MicroBatch b;
   at::Tensor labels = all.narrow(1, 1, kSmallPositions).clone();
   labels.narrow(1, 0, 3).masked_fill_(all.narrow(1, 0, 3).lt(100), -100);
   labels[kRows - 1].fill_(-100);
+  if (padding) {
+    const at::Tensor filled = kSmallPositions - at::arange(kRows).mul_(7).remainder_(40);
+    filled[kRows - 1].zero_();
+    const at::Tensor pad = at::arange(kSmallPositions).unsqueeze(0).ge(filled.unsqueeze(1));
+    labels.masked_fill_(pad, -100), all.narrow(1, 0, kSmallPositions).masked_fill_(pad, 0);
+    b.input.padding = pad.narrow(0, first, count).contiguous().to(device);
+  }
   labels = labels.narrow(0, first, count).contiguous();
   b.valid_labels = labels.ge(0).sum().item<int64_t>(), b.first_row = first * kSmallPositions;
   b.input.tokens = all.narrow(0, first, count).narrow(1, 0, kSmallPositions).contiguous().to(device), b.labels = labels.to(device);
@@ -89,7 +97,8 @@ inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t proc
   const int64_t passes = layout.passes;
   const int64_t count = kRows / (processes * passes);
   std::vector<MicroBatch> batches;
-  for (int64_t a = 0; a < passes; ++a) batches.push_back(rows_of(step, (a * processes + index) * count, count, device, layout.documents));
+  for (int64_t a = 0; a < passes; ++a)
+    batches.push_back(rows_of(step, (a * processes + index) * count, count, device, layout.documents, layout.padding));
   return batches;
 }
 
@@ -99,7 +108,9 @@ inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t proces
   Course course;
   for (int64_t step = 1; step <= steps; ++step) {
     int64_t valid = 0;
-    for (const MicroBatch& b : step_of(step, 0, 1, {}, at::kCPU)) valid += b.valid_labels;
+    Layout whole = layout;
+    whole.passes = 1;
+    for (const MicroBatch& b : step_of(step, 0, 1, whole, at::kCPU)) valid += b.valid_labels;
     engine.accumulate(step_of(step, index, processes, layout, engine.device()), step, valid);
     engine.update(1);
     course.push_back(engine.result());
@@ -165,7 +176,7 @@ struct PlanCase {
   std::vector<std::string> recipe = kFloat32;
   int64_t steps = 20, passes = 1;
   double first = 1e-6, others = 1e-4;
-  bool documents = false;
+  bool documents = false, padding = false;
 };
 inline void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
 
@@ -188,7 +199,7 @@ inline std::vector<std::string> model_of(const std::string& family, int64_t widt
 
 // The case's runs on these devices, one for each process, and that of one process: {together, alone}.
 inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at::Device device, int64_t width = 32) {
-  const Layout layout{c.name.c_str(), c.options, c.passes, "", c.documents};
+  const Layout layout{c.name.c_str(), c.options, c.passes, "", c.documents, c.padding};
   std::vector<std::string> options = c.recipe;
   for (std::string& option : model_of(c.family, width)) options.push_back(std::move(option));
   const JobConfig config = layout.together(options, rank.world);
