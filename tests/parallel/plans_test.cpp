@@ -7,7 +7,7 @@
 
 #include "parallel/layouts.h"
 
-namespace halftone {
+namespace halftone::plans_test {
 namespace {
 
 const std::string kAsync = "--parallelism.enable_async_tensor_parallel";
@@ -113,4 +113,4 @@ TEST(PlansOfTwo, TrainAsOneProcess) {
 INSTANTIATE_TEST_SUITE_P(Distributed, Plans, testing::ValuesIn(of_worlds(3, 8)), name_of);
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::plans_test
