@@ -24,7 +24,7 @@ class Job {
   std::vector<std::string> failures(const std::function<void(const CheckpointRanks&)>& body, bool ends = true) {
     std::vector<std::string> thrown(static_cast<size_t>(world_));
     meeting_.emplace(world_);
-    values_.assign(thrown.size(), 0);
+    values_.assign(thrown.size(), 0), texts_.assign(thrown.size(), "");
     ending_ = false;
     std::vector<std::thread> threads;
     for (int64_t rank = 0; rank < world_; ++rank)
@@ -53,6 +53,13 @@ class Job {
       for (const int64_t other : exchange(rank, value)) all = all && other != 0;
       return all;
     };
+    ranks.said = [=, this](const std::string& own) {
+      texts_[static_cast<size_t>(rank)] = own;
+      meeting_->arrive_and_wait();
+      const std::vector<std::string> all = texts_;
+      meeting_->arrive_and_wait();
+      return all;
+    };
     ranks.ending = [this] { return ending_.load(); };
     return ranks;
   }
@@ -67,6 +74,7 @@ class Job {
   int64_t world_;
   std::optional<std::barrier<>> meeting_;
   std::vector<int64_t> values_;
+  std::vector<std::string> texts_;
   std::atomic<bool> ending_ = false;
 };
 

@@ -363,9 +363,14 @@ TEST(CheckpointRanks, WhatOneRankFindsDamagedAllSkip) {
   for (const int64_t rank : {0, 1, 2, 3}) found += !inspect_step(folder / "step-2", {true, rank, 4}).problem.empty();
   EXPECT_EQ(found, 1);
   fs::remove_all(folder / "step-1");
+  // Every rank has the finder's words.
   for (const std::string& failure :
-       job.failures([&](const CheckpointRanks& ranks) { CheckpointStore(options_in(folder, ranks)).latest_valid(true); }))
-    EXPECT_NE(failure.find("no valid checkpoint in"), std::string::npos) << failure;
+       job.failures([&](const CheckpointRanks& ranks) { CheckpointStore(options_in(folder, ranks)).latest_valid(true); })) {
+    for (const std::string& part :
+         {std::string("no valid checkpoint in"), file.string() + " has the checksum", std::string("(found by rank ")})
+      EXPECT_NE(failure.find(part), std::string::npos) << failure;
+    EXPECT_EQ(failure.find("(found by rank 0)"), std::string::npos) << failure;
+  }
 }
 
 TEST(CheckpointRanks, RankZeroRenamesAfterAllHaveRead) {

@@ -1,7 +1,11 @@
 #include "halftone/data/token_store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -153,6 +157,32 @@ TEST(TokenStore, AnIndexThatCanOnlyBeReadIsUsedAndNotBuilt) {
   EXPECT_EQ(slurp(file_ending(cache, ".json")), meta);
   spew(path, random_jsonl(51, 20, 1));
   EXPECT_ERROR(open_jsonl(path, cache), "the token index is to be built: cannot write " + lock);
+}
+
+TEST(TokenStore, HalvesOfIndicesGoUnlessTheyAreBeingBuilt) {
+  const TempFolder folder;
+  const std::string cache = folder / "cache";
+  open_jsonl(folder.write("a.jsonl", random_jsonl(50, 20, 1)), cache);
+  const std::string lock = file_ending(cache, ".lock"), key = lock.substr(0, lock.size() - std::string(".lock").size());
+  const auto halves = [&] {
+    std::vector<std::string> made;
+    for (const char* name : {".tokens.tmp.7", ".tokens.table.tmp.7", ".json.tmp.8"}) spew(made.emplace_back(key + name), "half");
+    return made;
+  };
+  const auto left = [](const std::vector<std::string>& paths) {
+    return std::count_if(paths.begin(), paths.end(), [](const std::string& path) { return std::filesystem::exists(path); });
+  };
+  const std::vector<std::string> dead = halves();
+  remove_index_leftovers(cache);
+  EXPECT_EQ(left(dead), 0);
+  EXPECT_EQ(open_jsonl(folder / "a.jsonl", cache)->documents(), 50) << "the index itself stays";
+  const std::vector<std::string> living = halves();
+  const int fd = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+  ASSERT_EQ(::flock(fd, LOCK_EX | LOCK_NB), 0);
+  remove_index_leftovers(cache);
+  EXPECT_EQ(left(living), 3);
+  ::close(fd);
+  remove_index_leftovers(folder / "absent");
 }
 
 TEST(TokenStore, FolderNamesNeedNotBeUtf8) {

@@ -182,16 +182,16 @@ def parts(work):
 
     other = Run(work, "parts", good, *options, model=MODEL | {"rope_theta": 1000.0, "n_heads": 4})
     text = other("--training.steps", "20", status=2, says="was trained as another model")
-    expect("n_heads is 4, there 2" in text and "rope_theta is 1000.0, there 500000.0" in text, f"which differences: {text}")
+    expect("model.overrides.n_heads is 4, it was 2" in text and "rope_theta is 1000.0, it was 500000.0" in text, f"which differences: {text}")
     run("--training.steps", "15", "--debug.seed", "43", says="debug.seed = 43 is ignored")
 
     plain, codes = Run(work, "mxfp4", good, *options), Run(work, "codes", good, *options)
     plain("--training.steps", "2", "--quantize.scheme", "mxfp4")
     codes("--training.steps", "2", "--quantize.scheme", "int8_weight")
     plain("--training.steps", "3", "--quantize.scheme", "bitnet", status=2, says="that this run's recipe adds (layers.0.")
-    plain("--training.steps", "3", "--quantize.scheme", "int8", says='quantize.scheme is "int8", there "mxfp4"')
+    plain("--training.steps", "3", "--quantize.scheme", "int8", says='quantize.scheme is "int8", it was "mxfp4"')
     plain("--training.steps", "4", "--model.converters", "quantize.linear.float8",
-          says='model.converters is ["quantize.linear.float8"], there []')
+          says='model.converters is ["quantize.linear.float8"], it was []')
     for scheme in ("none", "int8", "int4_weight"):
         codes("--training.steps", "3", "--quantize.scheme", scheme, status=2, says="as codes of int8_weight alone")
     codes("--training.steps", "3", "--quantize.scheme", "int8_weight")
@@ -218,16 +218,16 @@ def arithmetic(work):
     expect(open(run.path("recipe.resolved.yaml")).read() == open(recipe).read(), "the run's folder has another recipe than the run")
     expect(run.lines("run")[0]["recipe"] == open(recipe).read(), "metrics.jsonl has another recipe than the run")
     text = run("--training.steps", "3", "--quantize.recipe", copy)
-    expect("in other arithmetic" not in text, f"the same recipe elsewhere is called another: {text}")
+    expect("arithmetic differs" not in text, f"the same recipe elsewhere is called another: {text}")
     write(recipe, "true")
     run("--training.steps", "4", "--quantize.recipe", recipe,
-        says=f"in other arithmetic than step-3: {recipe}:3: use_hadamard is true, there false")
-    text = run("--training.steps", "5", says=f'quantize.recipe is "", there "{recipe}"')
+        says=f"arithmetic differs from step-3: {recipe}:3: use_hadamard is true, it was false")
+    text = run("--training.steps", "5", says=f'quantize.recipe is "", it was "{recipe}"')
     expect(not os.path.exists(run.path("recipe.resolved.yaml")), "the recipe of a former start stands in the folder of a run without one")
     run("--training.steps", "6", "--training.dtype", "bfloat16", says="its weights lose bits here")
     other = Run(work, "other", good, *FULL, "--checkpoint.initial_load_path", run.path("checkpoint/step-4"),
                 "--checkpoint.initial_load_model_only", "false", "--training.steps", "5")
-    other(says="in other arithmetic than step-4")
+    other(says="arithmetic differs from step-4")
 
 
 def other_course(work):
@@ -235,32 +235,32 @@ def other_course(work):
     good = tokens(os.path.join(work, "good.bin"))
     run = Run(work, "cosine", good, "--lr_scheduler.decay_type", "cosine", "--lr_scheduler.total_steps", "None", "--checkpoint.interval",
               "5", *FULL)
-    expect("goes on otherwise" not in run("--training.steps", "15", says="Training completed"), "a fresh run goes on from nothing")
+    expect("this run differs" not in run("--training.steps", "15", says="Training completed"), "a fresh run goes on from nothing")
     shutil.rmtree(run.folder)
     run("--training.steps", "20")
     shutil.copytree(run.folder, run.folder + "_lr")
-    text = run("--training.steps", "40", says="this run goes on otherwise than step-20: training.steps is 40, there 20")
+    text = run("--training.steps", "40", says="this run differs from step-20: training.steps is 40, it was 20")
     rates = [line["lr"] for line in run.lines()]
     expect(f"the learning rate of step 21 is {rates[20]:.4g}, by the former schedule {rates[19]:.4g}" in text,
            f"rates of the two schedules {rates[19:21]}: {text}")
-    expect(text.count("goes on otherwise") == 2, f"one line for each difference: {text}")
-    expect("goes on otherwise" not in run("--training.steps", "41", "--lr_scheduler.total_steps", "40", "--metrics.log_freq", "2"),
+    expect(text.count("this run differs") == 2, f"one line for each difference: {text}")
+    expect("this run differs" not in run("--training.steps", "41", "--lr_scheduler.total_steps", "40", "--metrics.log_freq", "2"),
            "a run that goes on as before warns")
     more = Run(work, "cosine_lr", good, "--lr_scheduler.decay_type", "cosine", "--lr_scheduler.total_steps", "None", *FULL)
     text = more("--training.steps", "21", "--lr_scheduler.total_steps", "20", "--optimizer.lr", "8e-2", "--training.max_norm", "inf",
                 "--debug.seed", "43", "--training.global_batch_size", "2")
-    for line in ("optimizer.lr is 0.08, there 0.01", 'training.max_norm is "inf", there 1.0',
-                 "training.global_batch_size is 2, there 1", "debug.seed = 43 is ignored: the run goes on with its own, 42"):
+    for line in ("optimizer.lr is 0.08, it was 0.01", 'training.max_norm is "inf", it was 1.0',
+                 "the global batch is 2 rows, it was 1 (", "debug.seed = 43 is ignored: the run goes on with its own, 42"):
         expect(line in text, f"expected '{line}' in {text}")
     # Rows that are made otherwise cannot be continued: refused, unless the data start anew, which names what differs.
     rows = ["--training.steps", "42", "--lr_scheduler.total_steps", "40", "--training.seq_len", "15"]
     run(*rows, status=2, says="the rows are not made as in the checkpoint")
-    run(*rows, "--checkpoint.exclude_from_loading", "dataloader", says="otherwise than step-41: training.seq_len is 15, there 31")
+    run(*rows, "--checkpoint.exclude_from_loading", "dataloader", says="differs from step-41: training.seq_len is 15, it was 31")
     sgd = Run(work, "sgd", good, *FULL)
     sgd("--training.steps", "2", "--optimizer.name", "SGD")
     sgd("--training.steps", "3", status=2, says="another optimizer wrote it")
     sgd("--training.steps", "3", "--checkpoint.exclude_from_loading", "optimizer,lr_scheduler",
-        says='otherwise than step-2: optimizer.name is "AdamW", there "SGD"')
+        says='differs from step-2: optimizer.name is "AdamW", it was "SGD"')
 
 
 def beginnings_and_ends(work):

@@ -26,12 +26,12 @@ class RunDifferences : public ::testing::Test {
   }
 
   // A step that a run of these options wrote, its state.json changed by `edit`.
-  LoadedStep step_of(const Strings& options, const std::function<void(Json&)>& edit = {}) {
+  LoadedStep step_of(const Strings& options, const std::function<void(Json&)>& edit = {}, const CheckpointRanks& ranks = {}) {
     const JobConfig config = small_config(options);
     Engine engine(config, small_options());
     engine.initialize();
     CheckpointOptions c;
-    c.folder = folder_ / ("run" + std::to_string(runs_++));
+    c.folder = folder_ / ("run" + std::to_string(runs_++)), c.ranks = ranks;
     CheckpointStore store(c);
     store.prepare();
     RunProgress progress;
@@ -72,9 +72,9 @@ TEST_F(RunDifferences, RecipeFilesByWhatTheySay) {
                                "      scheme: mxfp4\n      use_hadamard: false\n      targets: [\"re:.*wq\"]\n"
                                "  more_modifiers:\n    LowPrecisionTrainingModifier: {scheme: int8, targets: [\"re:.*wk\"]}\n"),
                         step),
-            (Strings{"two.yaml has 2 modifiers, there 1", R"(two.yaml:3: targets is ["re:.*wq"], there ["Linear"])"}));
+            (Strings{"two.yaml has 2 modifiers, it had 1", R"(two.yaml:3: targets is ["re:.*wq"], it was ["Linear"])"}));
   EXPECT_EQ(differences(recipe("a.yaml", "      scheme: mxfp4\n      use_hadamard: true\n"), step),
-            Strings{"a.yaml:3: use_hadamard is true, there false"});
+            Strings{"a.yaml:3: use_hadamard is true, it was false"});
   // A run means the text that it was started with, whatever becomes of the file.
   EXPECT_EQ(differences(started, step), Strings{});
   std::filesystem::remove(folder_ / "a.yaml");
@@ -86,9 +86,9 @@ TEST_F(RunDifferences, StepsWithoutATextOrWithAnUnreadableOne) {
   const Strings a = recipe("a.yaml", "      scheme: mxfp4\n"), b = recipe("b.yaml", "      scheme: mxfp4\n");
   const LoadedStep old = step_of(a, [](Json& state) { state.erase("recipe"); });
   EXPECT_EQ(differences(a, old), Strings{});
-  EXPECT_EQ(differences(b, old), Strings{R"(quantize.recipe is "b.yaml", there "a.yaml")"});
+  EXPECT_EQ(differences(b, old), Strings{R"(quantize.recipe is "b.yaml", it was "a.yaml")"});
   const LoadedStep unreadable = step_of(a, [](Json& state) { state["recipe"] = kHead + "      scheme: mxfp5\n"; });
-  EXPECT_EQ(differences(b, unreadable), Strings{"b.yaml stands for a recipe there that this build does not read"});
+  EXPECT_EQ(differences(b, unreadable), Strings{"b.yaml stood for a recipe that this build does not read"});
 }
 
 TEST_F(RunDifferences, DamagedStatesDifferInNothing) {
@@ -103,20 +103,20 @@ TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
   const Strings none = {"--quantize.scheme=none"};
   const auto with = [&](const std::string& option) { return Strings{none[0], option}; };
   const LoadedStep plain = step_of(none);
-  EXPECT_EQ(differences(Strings{"--quantize.scheme=int8"}, plain), Strings{R"(quantize.scheme is "int8", there "none")"});
+  EXPECT_EQ(differences(Strings{"--quantize.scheme=int8"}, plain), Strings{R"(quantize.scheme is "int8", it was "none")"});
   EXPECT_EQ(differences(with("--optimizer.lr=1"), plain), Strings{});
   EXPECT_EQ(differences(with("--training.dtype=bfloat16"), plain),
-            Strings{R"(training.dtype is "bfloat16", there "float32": its weights lose bits here)"});
-  EXPECT_EQ(differences(none, step_of(with("--training.dtype=bfloat16"))), Strings{R"(training.dtype is "float32", there "bfloat16")"});
+            Strings{R"(training.dtype is "bfloat16", it was "float32": its weights lose bits here)"});
+  EXPECT_EQ(differences(none, step_of(with("--training.dtype=bfloat16"))), Strings{R"(training.dtype is "float32", it was "bfloat16")"});
   EXPECT_EQ(differences(with("--training.mixed_precision_param=float32"), plain),
-            Strings{R"(training.mixed_precision_param is "float32", there "bfloat16")"});
-  EXPECT_EQ(differences(with("--optimizer.state_dtype=int8"), plain), Strings{R"(optimizer.state_dtype is "int8", there "float32")"});
+            Strings{R"(training.mixed_precision_param is "float32", it was "bfloat16")"});
+  EXPECT_EQ(differences(with("--optimizer.state_dtype=bfloat16"), plain), Strings{R"(optimizer.state_dtype is "bfloat16", it was "float32")"});
 
   Strings float8 = with("--model.converters=quantize.linear.float8");
-  EXPECT_EQ(differences(float8, plain), Strings{R"(model.converters is ["quantize.linear.float8"], there [])"});
+  EXPECT_EQ(differences(float8, plain), Strings{R"(model.converters is ["quantize.linear.float8"], it was [])"});
   const LoadedStep converted = step_of(float8);
   float8.push_back("--quantize.linear.float8.recipe_name=rowwise");
-  EXPECT_EQ(differences(float8, converted), Strings{R"(quantize.linear.float8.recipe_name is "rowwise", there null)"});
+  EXPECT_EQ(differences(float8, converted), Strings{R"(quantize.linear.float8.recipe_name is "rowwise", it was null)"});
   const LoadedStep idle = step_of(none, [](Json& state) {
     state["config"]["quantize"]["linear"]["mx"]["filter_fqns"] = {"of no converter"};
     state["config"]["quantize"].erase("emulate");  // as a build without that option writes it
@@ -138,7 +138,7 @@ class CourseDifferences : public RunDifferences {
       state["dataloader"] = loader_;
     });
   }
-  Strings course(const Strings& more, const LoadedStep& step) { return course_differences(small_config(with(more)), step, loader_); }
+  Strings course(const Strings& more, const LoadedStep& step) { return course_differences(small_config(with(more)), step, {loader_}); }
   const Json loader_ = {{"source", "a"}, {"documents", "text"}, {"options", "packing=concat"}};
 };
 
@@ -146,11 +146,11 @@ TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
   const LoadedStep step = step_at(20);  // a finished schedule under the number of a third step
   EXPECT_EQ(course({}, step), Strings{});
   EXPECT_EQ(course({"--training.steps=40"}, step),
-            (Strings{"training.steps is 40, there 20", "the learning rate of step 4 is 0.0008807, by the former schedule 0.0001603"}));
+            (Strings{"training.steps is 40, it was 20", "the learning rate of step 4 is 0.0008807, by the former schedule 0.0001603"}));
   EXPECT_EQ(course({"--optimizer.lr=8e-2"}, step),
-            (Strings{"optimizer.lr is 0.08, there 0.0015", "the learning rate of step 4 is 0.008547, by the former schedule 0.0001603"}));
+            (Strings{"optimizer.lr is 0.08, it was 0.0015", "the learning rate of step 4 is 0.008547, by the former schedule 0.0001603"}));
   EXPECT_EQ(course({"--lr_scheduler.decay_type=linear"}, step),
-            (Strings{R"(lr_scheduler.decay_type is "linear", there "cosine")",
+            (Strings{R"(lr_scheduler.decay_type is "linear", it was "cosine")",
                      "the learning rate of step 4 is 0.000225, by the former schedule 0.0001603"}));
   EXPECT_EQ(course({"--training.steps=40", "--lr_scheduler.total_steps=20"}, step), Strings{});
   EXPECT_EQ(course({"--training.steps=40", "--checkpoint.exclude_from_loading=lr_scheduler"}, step).back(),
@@ -158,7 +158,7 @@ TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
   // A longer stable phase differs later; a schedule without a decay does not depend on the steps.
   const LoadedStep stable = step_at(3, {"--lr_scheduler.decay_ratio=0.5"}), constant = step_at(3, {"--lr_scheduler.decay_ratio=0"});
   EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0.5", "--training.steps=40"}, stable),
-            (Strings{"training.steps is 40, there 20",
+            (Strings{"training.steps is 40, it was 20",
                      "the learning rate of step 4 is 0.0015, by the former schedule 0.0015; that of step 12 differs"}));
   EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0", "--training.steps=40"}, constant), Strings{});
 }
@@ -166,21 +166,58 @@ TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
 TEST_F(CourseDifferences, OptimizerBatchAndGuards) {
   const LoadedStep step = step_at(3);
   const std::pair<Strings, const char*> cases[] = {
-      {{"--optimizer.weight_decay=0"}, "optimizer.weight_decay is 0.0, there 0.1"},
-      {{"--optimizer.beta2=0.99"}, "optimizer.beta2 is 0.99, there 0.95"},
-      {{"--optimizer.name=Adam"}, R"(optimizer.name is "Adam", there "AdamW")"},
+      {{"--optimizer.weight_decay=0"}, "optimizer.weight_decay is 0.0, it was 0.1"},
+      {{"--optimizer.beta2=0.99"}, "optimizer.beta2 is 0.99, it was 0.95"},
+      {{"--optimizer.name=Adam"}, R"(optimizer.name is "Adam", it was "AdamW")"},
       {{R"(--optimizer.param_groups=[{"pattern": "norm", "optimizer_name": "AdamW", "optimizer_kwargs": {"weight_decay": 0}}])"},
-       R"(optimizer.param_groups is [{"optimizer_kwargs":{"weight_decay":0},"optimizer_name":"AdamW","pattern":"norm"}], there [])"},
-      {{"--training.global_batch_size=16"}, "training.global_batch_size is 16, there 8"},
-      {{"--training.max_norm=inf"}, R"(training.max_norm is "inf", there 1.0)"},
-      {{"--training.spike_factor=3"}, "training.spike_factor is 3.0, there 0.0"},
-      {{"--training.z_loss=0.5"}, "training.z_loss is 0.5, there 0.0"},
-      {{"--training.dataloader.document_positions"}, "training.dataloader.document_positions is true, there false"},
-      {{"--model.attn_mask_type=block_causal"}, R"(model.attn_mask_type is "block_causal", there null)"},
+       R"(optimizer.param_groups is [{"optimizer_kwargs":{"weight_decay":0},"optimizer_name":"AdamW","pattern":"norm"}], it was [])"},
+      {{"--training.max_norm=inf"}, R"(training.max_norm is "inf", it was 1.0)"},
+      {{"--training.spike_factor=3"}, "training.spike_factor is 3.0, it was 0.0"},
+      {{"--training.z_loss=0.5"}, "training.z_loss is 0.5, it was 0.0"},
+      {{"--training.dataloader.document_positions"}, "training.dataloader.document_positions is true, it was false"},
+      {{"--model.attn_mask_type=block_causal"}, R"(model.attn_mask_type is "block_causal", it was null)"},
   };
   for (const auto& [options, line] : cases) EXPECT_EQ(course(options, step), Strings{line});
-  EXPECT_EQ(course({"--training.local_batch_size=4"}, step),
-            (Strings{"training.local_batch_size is 4, there 8", "training.global_batch_size is 4, there 8"}));
+}
+
+// Batches count for each of the ranks that read rows: what they are together is compared.
+TEST_F(CourseDifferences, RowsOfAllRanks) {
+  const LoadedStep one = step_at(3);
+  EXPECT_EQ(course({"--training.global_batch_size=16"}, one),
+            Strings{"the global batch is 16 rows, it was 8 (training.global_batch_size = 16 with 1 data-parallel rank, "
+                    "training.global_batch_size = -1, local_batch_size = 8 with 1 before)"});
+  EXPECT_EQ(course({"--training.local_batch_size=4", "--training.global_batch_size=8"}, one), Strings{});
+  const auto by = [&](int64_t ranks, const Strings& more, const LoadedStep& step, int64_t validation = 0, bool micro_batches = false) {
+    return course_differences(small_config(with(more)), step, {loader_, ranks, validation, micro_batches});
+  };
+  const char* twice =
+      "the global batch is 16 rows, it was 8 (training.global_batch_size = -1, local_batch_size = 8 with 2 data-parallel ranks, 1 before)";
+  EXPECT_EQ(by(2, {}, one), Strings{twice});
+  EXPECT_EQ(by(2, {"--training.local_batch_size=4"}, one), Strings{});
+  EXPECT_EQ(by(2, {"--training.local_batch_size=4"}, one, 0, true),
+            Strings{"a micro-batch is 4 rows, it was 8 (training.local_batch_size = 4 with 2 data-parallel ranks, "
+                    "training.local_batch_size = 8 with 1 before)"});
+  // The demo validates 20 batches of 8 rows.
+  EXPECT_EQ(
+      by(2, {"--training.local_batch_size=4"}, one, 1000),
+      Strings{
+          "a validation pass is 320 rows, it was 160 (validation.steps = 20, local_batch_size = 8 with 2 data-parallel ranks, 1 before)"});
+  EXPECT_EQ(by(2, {"--training.local_batch_size=4"}, one, 160), Strings{}) << "there are no more rows";
+  EXPECT_EQ(by(2, {"--training.local_batch_size=4", "--validation.steps=10"}, one, 1000), Strings{});
+  EXPECT_EQ(by(1, {"--validation.steps=-1"}, one, 1000),
+            Strings{"a validation pass is 1000 rows, it was 160 (validation.steps = -1 with 1 data-parallel rank, "
+                    "validation.steps = 20, local_batch_size = 8 with 1 before)"});
+  // The mesh of a step says how many ranks there were.
+  CheckpointRanks ranks;
+  ranks.mesh = {{"dp_replicate", 2}, {"dp_shard", 3}, {"tp", 2}};
+  const LoadedStep six = step_of(
+      with({}), [&](Json& state) { state["dataloader"] = loader_, state["lr_scheduler"]["last_epoch"] = 3; }, ranks);
+  EXPECT_EQ(by(1, {"--training.global_batch_size=48"}, six), Strings{});
+  EXPECT_EQ(by(6, {}, six), Strings{});
+  EXPECT_EQ(
+      by(1, {}, six),
+      Strings{"the global batch is 8 rows, it was 48 (training.global_batch_size = -1, local_batch_size = 8 with 1 data-parallel rank, "
+              "6 before)"});
 }
 
 TEST_F(CourseDifferences, NothingOfWhatChangesNoResult) {
@@ -195,10 +232,10 @@ TEST_F(CourseDifferences, NothingOfWhatChangesNoResult) {
   EXPECT_EQ(course(moved, step), Strings{});
   Json other = loader_;
   other["source"] = "b";
-  EXPECT_EQ(course_differences(small_config(with(moved)), step, other).size(), 1u);
-  EXPECT_EQ(course_differences(small_config(with({"--training.seq_len=64", "--training.dataloader.packing=first_fit"})), step, other),
-            (Strings{"training.seq_len is 64, there 512", R"(training.dataloader.packing is "first_fit", there "concat")",
-                     "training.dataloader.document_positions is true, there false"}));
+  EXPECT_EQ(course_differences(small_config(with(moved)), step, {other}).size(), 1u);
+  EXPECT_EQ(course_differences(small_config(with({"--training.seq_len=64", "--training.dataloader.packing=first_fit"})), step, {other}),
+            (Strings{"training.seq_len is 64, it was 512", R"(training.dataloader.packing is "first_fit", it was "concat")",
+                     "training.dataloader.document_positions is true, it was false"}));
   // Before a seed checkpoint nothing was trained, and a damaged state tells nothing.
   const LoadedStep damaged = step_of(with({}), [](Json& state) { state["config"] = Json::parse(R"({"training": [1], "optimizer": 2})"); });
   EXPECT_EQ(course({"--optimizer.lr=1e-2"}, damaged), Strings{});
@@ -209,7 +246,7 @@ TEST_F(RunDifferences, HyperParametersByName) {
   ModelConfig model = small_config({}).model;
   EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{});
   model.overrides["n_heads"] = int64_t{4}, model.overrides["depth_init"] = false;
-  EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{"n_heads is 4, there 2"});
+  EXPECT_EQ(model_differences(*build_model(model, 0).description, step), Strings{"model.overrides.n_heads is 4, it was 2"});
   // A converted model has numbers where a flavour has rules.
   const auto description = build_model(small_config({}).model, 0).description;
   const LoadedStep converted = step_of({}, [&](Json& state) {

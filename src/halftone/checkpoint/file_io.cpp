@@ -201,4 +201,18 @@ uint64_t checksum_of(const std::filesystem::path& path) {
   return XXH3_64bits_digest(state.get());
 }
 
+uint64_t checksum_of_text(std::string_view text) { return XXH3_64bits(text.data(), text.size()); }
+
+uint64_t sampled_checksum_of(const std::filesystem::path& path) {
+  constexpr uint64_t kPiece = 4096;
+  const File file = File::open_read(path);
+  const uint64_t size = file.size(), bytes = std::min(size, kPiece);
+  std::string text = std::to_string(size);
+  for (const uint64_t offset : {uint64_t{0}, (size - bytes) / 2, size - bytes}) {
+    text.resize(text.size() + bytes);
+    file.read_at(text.data() + text.size() - bytes, bytes, offset);
+  }
+  return checksum_of_text(text);
+}
+
 }  // namespace halftone

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace halftone {
 
@@ -57,7 +58,10 @@ void sync_folder(const std::filesystem::path& folder);
 void check_writable(const std::filesystem::path& folder);
 // The whole file as text; larger than `max_bytes` is an error.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
-// xxh3-64 of a file.
+// xxh3-64 of a file, of a text.
 uint64_t checksum_of(const std::filesystem::path& path);
+uint64_t checksum_of_text(std::string_view text);
+// The same of a file's size and of 4 KiB each at its begin, in its middle and at its end.
+uint64_t sampled_checksum_of(const std::filesystem::path& path);
 
 }  // namespace halftone

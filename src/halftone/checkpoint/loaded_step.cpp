@@ -120,6 +120,18 @@ const TensorEntry& LoadedStep::entry_of(const std::string& name, const IndexedTe
   return entry;
 }
 
+std::string LoadedStep::digest() const {
+  if (!hf_) return fmt::format("{:016x}", checksum_of(folder_ / "index.json"));
+  std::map<std::string, uint64_t> files;
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    const std::string name = entry.path().filename().string();
+    if (name == "config.json" || name == kHfIndex || name.ends_with(".safetensors")) files[name] = sampled_checksum_of(entry.path());
+  }
+  std::string text;
+  for (const auto& [name, checksum] : files) text += fmt::format("{} {:016x}\n", name, checksum);
+  return fmt::format("{:016x}", checksum_of_text(text));
+}
+
 int64_t LoadedStep::step() const { return index_.step; }
 bool LoadedStep::model_only() const { return index_.model_only; }
 

@@ -21,6 +21,8 @@ struct CheckpointRanks {
   // Collectives, which every rank calls in the same order: rank 0's value; whether it is true on every rank.
   std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
   std::function<bool(bool)> all = [](bool value) { return value; };
+  // Collective, too: what each rank says, by rank.
+  std::function<std::vector<std::string>(const std::string&)> said = [](const std::string& own) { return std::vector<std::string>{own}; };
   // The job is ending, by a failure elsewhere: nobody should wait for other ranks. Called by the writing thread.
   std::function<bool()> ending = [] { return false; };
   // What is known of those of these ranks that give no sign of life, "" where all do. Called by the writing thread, once a second.

@@ -52,23 +52,27 @@ CheckpointStore::~CheckpointStore() {
 fs::path CheckpointStore::step_folder(int64_t step) const { return options_.folder / fmt::format("step-{}", step); }
 
 void CheckpointStore::prepare() {
-  check_writable(options_.folder);
-  if (first()) remove_leftovers();
+  make_folder(options_.folder);
+  if (first()) remove_step_leftovers(options_.folder);
   options_.ranks.agree(0);  // nobody writes here before
+  check_writable(options_.folder);
 }
 
-void CheckpointStore::remove_leftovers() {
+void remove_step_leftovers(const fs::path& folder) {
   std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(options_.folder)) {
-    const std::string name = entry.path().filename().string();
-    if (step_number(name, kTemporary) || step_number(name, kDoomed)) leftovers.push_back(entry.path());
+  std::error_code ignored;
+  for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
+    const fs::path& path = it->path();
+    const std::string name = path.filename().string();
+    if (step_number(name, kTemporary) || step_number(name, kDoomed)) leftovers.push_back(path);
     if (const auto step = step_number(name, kReplaced)) {
       // A crash between the two renames of publish(): the older step is the only complete one.
-      std::error_code ignored;
-      if (fs::exists(step_folder(*step), ignored))
-        leftovers.push_back(entry.path());
+      const fs::path target = folder / fmt::format("step-{}", *step);
+      std::error_code absent;
+      if (fs::exists(target, absent))
+        leftovers.push_back(path);
       else
-        rename_or_fail(entry.path(), step_folder(*step));
+        rename_or_fail(path, target);
     }
   }
   for (const fs::path& path : leftovers) {
@@ -173,8 +177,12 @@ const StepSummary& CheckpointStore::inspect(int64_t step) const {
   if (found != inspected_.end()) return found->second;
   const CheckpointRanks& ranks = options_.ranks;
   StepSummary& summary = inspected_[step] = inspect_step(step_folder(step), {options_.verify_on_load, ranks.rank, ranks.world});
-  const bool valid = ranks.all(summary.problem.empty());
-  if (!valid && summary.problem.empty()) summary.problem = "another rank finds fault with it";
+  const std::vector<std::string> problems = ranks.said(summary.problem);
+  const auto found_by = std::find_if(problems.begin(), problems.end(), [](const std::string& problem) { return !problem.empty(); });
+  if (found_by != problems.end()) {
+    const int64_t rank = found_by - problems.begin();
+    summary.problem = rank == 0 ? *found_by : fmt::format("{} (found by rank {})", *found_by, rank);
+  }
   if (!summary.problem.empty()) log_warning("Skipping the checkpoint {}: {}", step_folder(step).string(), summary.problem);
   return summary;
 }

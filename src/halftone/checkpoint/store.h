@@ -21,6 +21,10 @@ namespace halftone {
 // `path` itself when it is a step or Hugging Face folder; else the newest valid step below `path` or `path`/checkpoint.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const CheckpointRanks& ranks = {});
 
+// Deletes what an interrupted save or deletion left in the folder of the steps. A full disk leaves half a step that fills it, so this comes
+// before anything is written. For rank 0, while no other process writes there.
+void remove_step_leftovers(const std::filesystem::path& folder);
+
 // Every rank of the job has one and calls the same functions in the same order. Rank 0 alone renames and deletes steps: in prepare(),
 // before anybody has passed it; in set_aside_after(), after everybody has arrived there; after a save, which everybody then has left
 // (those steps are older than any that is read again). Nobody reads a step that rank 0 has not named.
@@ -29,7 +33,7 @@ class CheckpointStore {
   explicit CheckpointStore(CheckpointOptions options);
   ~CheckpointStore();  // waits; a failure that nobody collected is logged
 
-  // Start of a run: makes the folder, fails unless it is writable, deletes what an interrupted save or deletion left behind. Collective.
+  // Start of a run: makes the folder, removes the leftovers in it, then fails unless it is writable. Collective.
   void prepare();
   // Writes step-N (replacing an older one of that number) and then, after a full step of finite tensors, deletes the oldest full ones
   // beyond keep_latest_k. First waits for the save before; its failure is raised here. With options.async, unless `synchronous`, this
@@ -57,7 +61,6 @@ class CheckpointStore {
   std::filesystem::path step_folder(int64_t step) const;
 
  private:
-  void remove_leftovers();
   void write(const StepState& state);
   void purge_old(int64_t newest);
   std::vector<int64_t> full_steps() const;

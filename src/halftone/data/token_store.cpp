@@ -28,6 +28,8 @@ constexpr int kFormat = 1;
 constexpr int64_t kVerifyLimit = int64_t{256} << 20;  // bytes checked against their checksum when an index is opened
 constexpr int64_t kMetaLimit = int64_t{1} << 20;
 
+constexpr const char* kUnfinished = ".tmp.";  // in the names of AtomicFile
+
 constexpr const char* kElsewhere = "set HALFTONE_CACHE or job.dump_folder to a folder that can be written";
 
 // Held while an index is looked for and built, so that the processes of a node build it once. In a folder that can only be read nothing is
@@ -168,7 +170,7 @@ class TokenStoreBuilder {
     const fs::path folder = fs::path(tokens_path_).parent_path();
     for (const auto& entry : fs::directory_iterator(folder, ignored)) {
       const std::string name = entry.path().filename().string();
-      if (name.starts_with(key_) && name.find(".tmp.") != std::string::npos) fs::remove(entry.path(), ignored);
+      if (name.starts_with(key_) && name.find(kUnfinished) != std::string::npos) fs::remove(entry.path(), ignored);
     }
   }
 
@@ -325,6 +327,24 @@ class TokenStoreBuilder {
   std::string key_, tokens_path_, meta_path_, lock_path_;
   Json meta_;
 };
+
+void remove_index_leftovers(const std::string& cache_folder) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(cache_folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
+    const std::string name = it->path().filename().string();
+    if (name.find(kUnfinished) == std::string::npos) continue;
+    // Whoever builds an index holds its lock.
+    const std::string lock = (fs::path(cache_folder) / (name.substr(0, name.find('.')) + ".lock")).string();
+    const int fd = ::open(lock.c_str(), O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && ::flock(fd, LOCK_EX | LOCK_NB) == 0) {
+      log_info("Removing {}, left by an interrupted run", it->path().string());
+      std::error_code code;
+      fs::remove(it->path(), code);
+      if (code) log_warning("cannot remove {}: {}", it->path().string(), code.message());
+    }
+    if (fd >= 0) ::close(fd);
+  }
+}
 
 std::shared_ptr<const TokenStore> open_token_store(const DocumentSource& source, const TextCodec& codec, const std::string& cache_folder,
                                                    int threads) {

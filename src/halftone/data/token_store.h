@@ -73,4 +73,7 @@ class TokenStore {
 std::shared_ptr<const TokenStore> open_token_store(const DocumentSource& source, const TextCodec& codec, const std::string& cache_folder,
                                                    int threads);
 
+// Deletes the halves of indices whose builders were killed.
+void remove_index_leftovers(const std::string& cache_folder);
+
 }  // namespace halftone

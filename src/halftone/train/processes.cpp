@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <fmt/ranges.h>
 #include <omp.h>
 #include <sched.h>
 #include <unistd.h>
@@ -18,11 +19,32 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/base/ranges.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/comm/store.h"
 #include "halftone/config/load.h"
+#include "halftone/data/digest.h"
+#include "halftone/data/file_io.h"
 
 namespace halftone {
+
+void check_same(const std::string& what, const std::vector<std::string>& said) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> different;  // in the order of the ranks
+  for (const std::string& text : said)
+    if (std::find(different.begin(), different.end(), text) == different.end()) different.push_back(text);
+  if (different.size() < 2) return;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(different.size(), kShown); ++i) {
+    std::vector<int64_t> ranks;
+    for (size_t r = 0; r < said.size(); ++r)
+      if (said[r] == different[i]) ranks.push_back(static_cast<int64_t>(r));
+    shown.push_back(fmt::format("{} on rank{} {}", different[i], ranks.size() == 1 ? "" : "s", ranges_text(ranks)));
+  }
+  fail("ranks have different {}: {}{}; give all ranks the same files", what, fmt::join(shown, ", "),
+       different.size() > kShown ? fmt::format(" and {} more", different.size() - kShown) : "");
+}
+
 namespace {
 
 std::string host_name() {
@@ -89,7 +111,10 @@ void Processes::share_cores() {
 void Processes::compare(const JobConfig& config, const std::string& version) {
   if (!many()) return;
   using Json = nlohmann::json;
-  const Json own = {{"version", version}, {"config", Json::parse(to_json(config))}};
+  Json own = {{"version", version}, {"config", Json::parse(to_json(config))}};
+  if (const auto& text = config.quantize.recipe_text) own["digest of quantize.recipe"] = digest_hex(*text);
+  if (const auto& csv = config.parallelism.pipeline_parallel_schedule_csv; csv && !csv->empty())
+    own["digest of parallelism.pipeline_parallel_schedule_csv"] = digest_hex(read_file(*csv, int64_t{1} << 30));
   if (first()) return watch_->store()->set("configuration", own.dump());
   const Json others = Json::parse(watch_->store()->get_to_str("configuration"));
   for (const Json& change : Json::diff(others, own)) {
@@ -136,6 +161,7 @@ CheckpointRanks Processes::checkpoint_ranks() {
   ranks.mesh = degrees();
   ranks.agree = [this](int64_t value) { return of_first(value); };
   ranks.all = [this](bool value) { return all(value); };
+  ranks.said = [this](const std::string& own) { return texts(own); };
   ranks.ending = [this] { return watch_->ending(); };
   ranks.silent = [this](const std::vector<int64_t>& others) { return watch_->silent(others); };
   return ranks;
@@ -162,6 +188,24 @@ int64_t Processes::of_first(int64_t value) { return std::bit_cast<int64_t>(excha
 bool Processes::all(bool own) {
   const std::vector<Said> said = exchange({own ? 1.0 : 0.0});
   return std::all_of(said.begin(), said.end(), [](const Said& s) { return s[0] != 0; });
+}
+
+std::vector<std::string> Processes::texts(const std::string& own) {
+  if (!many()) return {own};
+  std::vector<std::string> all;
+  size_t longest = 0;
+  for (const Said& size : exchange({static_cast<double>(own.size())})) {
+    all.emplace_back(static_cast<size_t>(size[0]), ' ');
+    longest = std::max(longest, all.back().size());
+  }
+  if (longest == 0) return all;
+  std::string mine = own, whole(longest * all.size(), ' ');
+  mine.resize(longest);
+  const auto tensor = [](std::string& text) { return at::from_blob(text.data(), {static_cast<int64_t>(text.size())}, at::kByte); };
+  at::Tensor in = tensor(mine), out = tensor(whole);
+  host_->all_gather(out, in).wait();
+  for (size_t r = 0; r < all.size(); ++r) all[r] = whole.substr(r * longest, all[r].size());
+  return all;
 }
 
 std::vector<std::string> Processes::of_stages(const std::string& own) {

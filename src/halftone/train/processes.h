@@ -16,6 +16,9 @@
 
 namespace halftone {
 
+// `said` by rank: Error "ranks have different WHAT: A on rank 0, B on ranks 1-3; ..." unless all are the same.
+void check_same(const std::string& what, const std::vector<std::string>& said);
+
 // The processes that train together, as one of them sees them: who it is, what all of them agree on, and the collectives between them. Of
 // a process alone everything is its own.
 class Processes {
@@ -32,7 +35,7 @@ class Processes {
   // Runs this process's work on its share of the host's cores; an exception ends the others, too (comm::Watch::run).
   void run(const std::function<void()>& body);
 
-  // Error naming the first difference where another configuration or version runs on rank 0.
+  // Error naming the first difference where another configuration, file that it names or version runs on rank 0.
   void compare(const JobConfig& config, const std::string& version);
   // Opens the communicators between these devices, for [parallelism].
   void connect(const JobConfig& config, c10::Device device);
@@ -54,6 +57,9 @@ class Processes {
   double last_wait() const { return last_wait_; }  // seconds that the exchange before took: of who comes last the shortest
   int64_t of_first(int64_t value);                 // rank 0's
   bool all(bool own);
+  std::vector<std::string> texts(const std::string& own);
+  // Error in one line with the texts and their ranks unless all say the same of `what` they were given.
+  void compare(const std::string& what, const std::string& own) { check_same(what, texts(own)); }
   // In rank 0 what each stage of its pipeline says, elsewhere `own` alone.
   std::vector<std::string> of_stages(const std::string& own);
   // `prepare` runs in one process of each host before it runs in the others, which find what it left in files.

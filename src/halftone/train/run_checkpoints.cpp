@@ -69,9 +69,18 @@ void RunCheckpoints::check_same_model(const LoadedStep& step) const {
 
 void RunCheckpoints::warn_of_differences(const LoadedStep& step) const {
   for (const std::string& difference : arithmetic_differences(run_.config, step))
-    log_warning("this run goes on in other arithmetic than {}: {}", step.folder().filename().string(), difference);
-  for (const std::string& difference : course_differences(run_.config, step, run_.data.first_rows()))
-    log_warning("this run goes on otherwise than {}: {}", step.folder().filename().string(), difference);
+    log_warning("this run's arithmetic differs from {}: {}", step.folder().filename().string(), difference);
+  RunRows rows{run_.data.first_rows(), run_.data.loader().options().dp_size};
+  if (const DataLoader* validation = run_.data.validation()) rows.validation_rows = validation->rows().use().pass_rows;
+  const auto decided = [&](const OptionTable& model, const char* name) {
+    const auto found = model.find(name);
+    return found != model.end() && found->second != OptionValue(0.0);
+  };
+  rows.micro_batches_count =
+      run_.engine.built().description->experts() > 0 && (run_.config.parallelism.expert_parallel_capacity > 0 ||
+                                                         decided(run_.engine.built().description->hyper_parameters(), "route_aux_loss"));
+  for (const std::string& difference : course_differences(run_.config, step, rows))
+    log_warning("this run differs from {}: {}", step.folder().filename().string(), difference);
 }
 
 // After step `number` of the folder was restored, perhaps without its count of steps.
@@ -81,6 +90,7 @@ void RunCheckpoints::saved_or_loaded(int64_t number) { last_saved_ = run_.progre
 bool RunCheckpoints::resume(int64_t number) {
   const Stopwatch watch;
   const LoadedStep step = store_->open(number);
+  check_same(fmt::format("checkpoints at {}", step.folder().string()), run_.ranks.said("digest " + step.digest()));
   check(number == 0 || !step.model_only(),
         "checkpoint.load_step: {} holds the model alone, from which a run cannot go on; load a full step, or start another run "
         "(job.dump_folder) with checkpoint.initial_load_path = {}",
@@ -112,6 +122,7 @@ void RunCheckpoints::load_initial() {
   const fs::path path = resolve_checkpoint(given, run_.ranks);  // of a run's folder: its newest step
   if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
   const LoadedStep step = LoadedStep::open(path, {config_.verify_on_load, run_.ranks.rank, run_.ranks.world});
+  check_same(fmt::format("checkpoints at {}", path.string()), run_.ranks.said("digest " + step.digest()));
   const ModelDescription& model = *run_.engine.built().description;
   if (const HfConfig* hf = step.hf_config(); hf && hf->quantization) {
     log_info("{}: {} weights are codes with scales ({}) and are read as the numbers that they stand for{}", path.string(),

@@ -22,6 +22,13 @@ RunData::RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engi
   first_rows_ = loader_->state();
 }
 
+std::vector<std::pair<std::string, std::string>> RunData::contents() const {
+  const auto content = [](const DataLoader& loader) { return "digest " + loader.rows().store().digest(); };
+  std::vector<std::pair<std::string, std::string>> all{{"training data (training.dataset_path)", content(*loader_)}};
+  if (validation_) all.emplace_back("validation data (validation.dataset_path)", content(*validation_));
+  return all;
+}
+
 std::optional<std::vector<MicroBatch>> RunData::next_step() {
   std::vector<MicroBatch> batches;
   const Stopwatch wait;

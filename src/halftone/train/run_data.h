@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -38,6 +39,8 @@ class RunData {
   DataLoader& loader() { return *loader_; }
   DataLoader* validation() const { return validation_.get(); }  // null without validation
   const nlohmann::json& first_rows() const { return first_rows_; }
+  // What the rows are made of, by its name for messages: all ranks must have read the same.
+  std::vector<std::pair<std::string, std::string>> contents() const;
 
  private:
   const Engine& engine_;

@@ -28,10 +28,12 @@ constexpr std::array<std::string_view, 6> kArithmetic = {"model.converters",
                                                          "training.mixed_precision_reduce",
                                                          "optimizer.state_dtype"};
 
-// Sections that decide the course of a run, with two fields of others, and what in them changes no result.
+// Sections that decide the course of a run, with some fields of others, and what in them changes no result or is compared otherwise.
 constexpr std::array<std::string_view, 3> kCourseSections = {"optimizer", "training", "training.dataloader"};
 constexpr std::array<std::string_view, 2> kCourse = {"model.attn_mask_type", "validation.holdout"};
-constexpr std::array<std::string_view, 13> kIdle = {"training.steps",  // of a schedule, which is compared as a whole
+constexpr std::array<std::string_view, 15> kIdle = {"training.steps",             // of a schedule, which is compared as a whole
+                                                    "training.local_batch_size",  // by what they mean: add_row_differences
+                                                    "training.global_batch_size",
                                                     "training.minutes",
                                                     "training.device",
                                                     "training.offload",
@@ -66,7 +68,7 @@ bool lists(const std::array<std::string_view, N>& names, std::string_view name) 
 }
 
 std::string difference(std::string_view name, const Json& here, const Json& there) {
-  return fmt::format("{} is {}, there {}", name, here.dump(), there.dump());
+  return fmt::format("{} is {}, it was {}", name, here.dump(), there.dump());
 }
 
 // Members that both objects have with other values.
@@ -108,10 +110,10 @@ void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const st
   try {
     there = read_recipe(their_text, mine.recipe);
   } catch (const Error&) {
-    found.push_back(fmt::format("{} stands for a recipe there that this build does not read", mine.recipe));
+    found.push_back(fmt::format("{} stood for a recipe that this build does not read", mine.recipe));
     return;
   }
-  if (here.size() != there.size()) found.push_back(fmt::format("{} has {} modifiers, there {}", mine.recipe, here.size(), there.size()));
+  if (here.size() != there.size()) found.push_back(fmt::format("{} has {} modifiers, it had {}", mine.recipe, here.size(), there.size()));
   for (size_t i = 0; i < std::min(here.size(), there.size()); ++i)
     add_differences(found, here[i].place + ": ", options_of(here[i]), options_of(there[i]));
 }
@@ -119,8 +121,7 @@ void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const st
 // What stands for "by other settings", spelled out.
 Json resolved(Json config) {
   if (!config.is_object() || !member_at(config, "training.dataloader")) return config;
-  Json &training = config["training"], &loader = training["dataloader"];
-  if (training.value("global_batch_size", Json(0)) == -1) training["global_batch_size"] = training.value("local_batch_size", Json(0));
+  Json& loader = config["training"]["dataloader"];
   if (!loader.is_object()) return config;
   const auto settle = [&](const char* name, bool value) {
     if (loader.contains(name) && loader[name].is_null()) loader[name] = value;
@@ -183,6 +184,59 @@ void add_field_differences(Strings& found, const JobConfig& config, const Json& 
   }
 }
 
+// What settings mean for all ranks together, and the settings.
+struct Rows {
+  int64_t count = 0;  // -1: all
+  std::string from;
+};
+struct RowCounts {
+  Rows step, micro, pass;
+};
+
+// `ranks` read rows of their own. None where the configuration does not tell.
+std::optional<RowCounts> row_counts(const Json& config, int64_t ranks) {
+  const auto number = [&](const char* name, int64_t otherwise) {
+    const Json* value = member_at(config, name);
+    return value != nullptr && value->is_number_integer() ? value->get<int64_t>() : otherwise;
+  };
+  const int64_t local = number("training.local_batch_size", 0), global = number("training.global_batch_size", 0);
+  if (local == 0 || global == 0) return std::nullopt;
+  RowCounts rows;
+  rows.step = {global > 0 ? global : local * ranks, fmt::format("training.global_batch_size = {}", global)};
+  if (global < 0) rows.step.from += fmt::format(", local_batch_size = {}", local);
+  const bool stages = number("parallelism.pipeline_parallel_degree", 1) > 1;
+  rows.micro = {local, fmt::format("training.local_batch_size = {}", local)};
+  if (const int64_t size = number("parallelism.pipeline_parallel_microbatch_size", 0); stages && size > 0)
+    rows.micro = {size, fmt::format("parallelism.pipeline_parallel_microbatch_size = {}", size)};
+  const int64_t steps = number("validation.steps", -1), batch = number("validation.local_batch_size", 0);
+  rows.pass = {steps < 0 ? -1 : steps * batch * ranks, fmt::format("validation.steps = {}", steps)};
+  if (steps >= 0) rows.pass.from += fmt::format(", local_batch_size = {}", batch);
+  return rows;
+}
+
+void add_row_differences(Strings& found, const Json& mine, const Json& theirs, const RunRows& run, const LoadedStep& step) {
+  int64_t ranks_before = 1;
+  for (const char* axis : {"dp_replicate", "dp_shard"})
+    if (const auto degree = step.mesh().find(axis); degree != step.mesh().end()) ranks_before *= degree->second;
+  const std::optional<RowCounts> here = row_counts(mine, run.ranks), there = row_counts(theirs, ranks_before);
+  if (!here || !there) return;
+  const auto add = [&](const char* what, const Rows& now, const Rows& before) {
+    if (now.count == before.count) return;
+    found.push_back(fmt::format("{} is {} rows, it was {} ({} with {} data-parallel rank{}, {}{} before)", what, now.count, before.count,
+                                now.from, run.ranks, run.ranks == 1 ? "" : "s", now.from == before.from ? "" : before.from + " with ",
+                                ranks_before));
+  };
+  add("the global batch", here->step, there->step);
+  if (run.micro_batches_count) add("a micro-batch", here->micro, there->micro);
+  const Json* validated = member_at(theirs, "validation.enable");
+  if (run.validation_rows == 0 || validated == nullptr || *validated != true) return;
+  const auto of_pass = [&](Rows rows) {
+    rows.count = rows.count < 0 ? run.validation_rows : std::min(rows.count, run.validation_rows);
+    return rows;
+  };
+  add("a validation pass", of_pass(here->pass), of_pass(there->pass));
+}
+
 }  // namespace
 
 Strings model_differences(const ModelDescription& model, const LoadedStep& step) {
@@ -205,7 +259,7 @@ Strings model_differences(const ModelDescription& model, const LoadedStep& step)
   if (!follows("ffn_dim"))
     for (const char* name : {"ffn_dim_multiplier", "multiple_of"}) mine.erase(name);
   Strings found;
-  add_differences(found, "", mine, *theirs);
+  add_differences(found, "model.overrides.", mine, *theirs);
   return found;
 }
 
@@ -225,12 +279,12 @@ Strings arithmetic_differences(const JobConfig& config, const LoadedStep& step) 
   return found;
 }
 
-Strings course_differences(const JobConfig& config, const LoadedStep& step, const Json& loader_state) {
+Strings course_differences(const JobConfig& config, const LoadedStep& step, const RunRows& run) {
   if (step.step() == 0) return {};
   const Json state = saved_state(step), mine = resolved(Json::parse(to_json(config))),
              theirs = resolved(state.value("config", Json::object()));
   const auto same = [&](const char* key) {
-    const Json *here = member_at(loader_state, key), *there = member_at(state, std::string("dataloader.") + key);
+    const Json *here = member_at(run.loader_state, key), *there = member_at(state, std::string("dataloader.") + key);
     return here != nullptr && there != nullptr && *here == *there;
   };
   const bool same_rows = same("source") && same("documents") && same("options");
@@ -239,6 +293,7 @@ Strings course_differences(const JobConfig& config, const LoadedStep& step, cons
     if (lists(kIdle, name) || lists(kArithmetic, name) || (same_rows && lists(kData, name))) return false;
     return lists(kCourseSections, section_of(name)) || lists(kCourse, name);
   });
+  add_row_differences(found, mine, theirs, run, step);
   add_schedule_differences(found, config, step, mine, theirs);
   return found;
 }

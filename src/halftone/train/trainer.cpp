@@ -12,6 +12,7 @@
 #include "halftone/base/parallel.h"
 #include "halftone/base/start_times.h"
 #include "halftone/base/stopwatch.h"
+#include "halftone/data/digest.h"
 #include "halftone/ops/device.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/range.h"
@@ -107,8 +108,11 @@ void Trainer::open_folder() {
   fs::create_directories(folder, error);
   check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
         error.message());
+  // What an interrupted run left may fill the disk: it goes before anything is written.
+  remove_index_leftovers(token_cache_folder(config_));
   if (!processes_.first()) return;
   lock_.emplace(folder);
+  if (config_.checkpoint.enable) remove_step_leftovers(folder / config_.checkpoint.folder);
   write_config_files(config_);
 }
 
@@ -130,6 +134,8 @@ void Trainer::build() {
   std::future<void> warm = std::async(std::launch::async, warm_up, device_);  // while the tokenizer is read
   processes_.one_of_host_first([&] { tokenizer_ = prepare_tokenizer(config_); });
   warm.get();
+  processes_.compare("tokenizers (model.hf_assets_path)",
+                     "digest " + digest_hex(tokenizer_->tokenizer_json() + "\n" + tokenizer_->tokenizer_config_json()));
   rows_per_step(config_.training, processes_.data_ranks());  // its error belongs before the model
   start_times_->mark("tokenizer");
   build_engine();
@@ -138,6 +144,7 @@ void Trainer::build() {
   store_ = open_checkpoints(config_, processes_.checkpoint_ranks());
   // Last, since tokenising may take long: what is wrong with model, recipe and folders is known by now.
   processes_.one_of_host_first([&] { data_.emplace(config_, *tokenizer_, *engine_, processes_); });
+  for (const auto& [what, own] : data_->contents()) processes_.compare(what, own);
   checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_, processes_.checkpoint_ranks()}, store_.get());
   start_times_->mark("data");
 }
