@@ -86,6 +86,37 @@ struct Mxfp4 {
   }
 };
 
+// Numbers up to float32's largest are written so that they can be read: rounded to nearest, the scale or the code would leave float32 or
+// bfloat16.
+TEST(HfCodes, TheLargestNumbersAreReadBack) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  for (const auto& [codes, most] : {std::pair{HfCodes::mxfp4, 6 * 0x1p125f}, {HfCodes::fp8_blockwise, 255 * 0x1p120f}})
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16})
+      for (const float number : {3e38f, kMost, 1.75f * 0x1p127f, most, 2e38f}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", name_of(codes), c10::toString(type), number));
+        const TemporaryFolder folder;
+        const HfConfig config = codes == HfCodes::mxfp4 ? gpt_oss() : config_of(R"({"model_type":"llama","hidden_size":64,
+          "intermediate_size":136,"num_hidden_layers":1,"num_attention_heads":2,"vocab_size":50,"rms_norm_eps":1e-5})");
+        std::vector<NamedTensor> model;
+        ModelConfig of_folder;
+        of_folder.name = config.model->family().name, of_folder.overrides = config.model->hyper_parameters();
+        build_model(of_folder, 0).model->for_each_parameter([&](const nn::Parameter& p) {
+          model.push_back({p.fqn, at::ones(p.shape, type)});
+        });
+        const std::string name = codes == HfCodes::mxfp4 ? kNative + "mlp2_weight" : "layers.0.feed_forward.w2.weight";
+        const auto t = std::find_if(model.begin(), model.end(), [&](const NamedTensor& m) { return m.name == name; });
+        ASSERT_NE(t, model.end());
+        t->tensor.view({-1})[3].fill_(std::min(number, type == at::kBFloat16 ? 255 * 0x1p120f : kMost));
+        t->tensor.view({-1})[4].fill_(-number / 4);
+        write_hf(folder.path(), content(config, codes, model));
+        const at::Tensor read = LoadedStep::open(folder.path(), true).read(name).to(at::kFloat).view({-1});
+        EXPECT_TRUE(at::isfinite(read).all().item<bool>());
+        const float found = read[3].item<float>(), wanted = std::min(number, most);
+        EXPECT_NEAR(found / wanted, 1, codes == HfCodes::mxfp4 ? 0.2 : 0.01);
+        EXPECT_NEAR(read[4].item<float>() / (-number / 4), 1, codes == HfCodes::mxfp4 ? 0.3 : 0.07);
+      }
+}
+
 TEST(HfCodes, Mxfp4FoldersComeBackByteForByte) {
   const TemporaryFolder folder;
   Mxfp4 up({3, 192, 2}, 7, 1), down({3, 64, 3}, 7, 3);

@@ -1,6 +1,7 @@
 #include "halftone/checkpoint/hf_codes.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/clamp.h>
 
 #include <algorithm>
 
@@ -29,6 +30,10 @@ OperandSpec spec_of(HfCodes codes) {
   return spec;
 }
 
+// The largest number that is written. Above it codes times their scale leave float32 (MXFP4: 4 * 2^126) or, as readers take the values,
+// bfloat16.
+double largest(HfCodes codes) { return codes == HfCodes::mxfp4 ? 6 * 0x1p125 : 255 * 0x1p120; }
+
 // values [n, K] or [E, N, K].
 at::Tensor encode(HfCodes codes, bool scales, const at::Tensor& values) {
   at::Tensor x = values.detach().to(at::kCPU);
@@ -36,6 +41,7 @@ at::Tensor encode(HfCodes codes, bool scales, const at::Tensor& values) {
   x = x.contiguous();
   check(is_finite(file_dtype_of(x.scalar_type()), x.const_data_ptr(), x.nbytes()),
         "a weight that is to be written as codes holds a NaN or an infinity; export an earlier step");
+  x = at::clamp(x, -largest(codes), largest(codes));
   const int64_t k = x.size(-1);
   const bool mx = codes == HfCodes::mxfp4;
   CopyRequest request{.spec = spec_of(codes)};

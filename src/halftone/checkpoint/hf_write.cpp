@@ -173,7 +173,9 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
       weight_map[t.name] = file;
       total += static_cast<int64_t>(t.tensor.nbytes());
     }
-    write_tensors(folder / file, group, {{"format", "pt"}}, false, std::nullopt, read);
+    const std::vector<std::string> bad = write_tensors(folder / file, group, {{"format", "pt"}}, false, std::nullopt, read).not_finite;
+    check(bad.empty(), "tensor {} holds a NaN, an infinity or a number that is too large for {}; export float32, or an earlier step",
+          bad.empty() ? "" : bad[0], config.torch_dtype);
   }
   if (shards.size() != 1 || shards[0].first != "model.safetensors") {
     const Json index{{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
