@@ -112,6 +112,9 @@ CASES = {
                                                    tie_word_embeddings=True), dict(rope_theta=1e4)),
     "deepseek_v3_all": Case("deepseek_v3", dict(LATENT, num_hidden_layers=1, first_k_dense_replace=0, n_routed_experts=4, num_experts_per_tok=4,
                                                 n_group=2, topk_group=2), dict(rope_theta=1e4)),
+    # mscale_all_dim alone: it scales the scores; angles have YaRN's own magnitude.
+    "deepseek_v3_all_dim": Case("deepseek_v3", dict(LATENT, num_hidden_layers=1, first_k_dense_replace=0, n_routed_experts=4, num_experts_per_tok=4,
+                                                    n_group=2, topk_group=2), dict(YARN_SHORT, mscale_all_dim=0.707)),
     # Windows in even layers, shorter than the row; sinks.
     "gpt_oss": Case("gpt_oss", dict(OSS, num_attention_heads=14), YARN_OSS, published=True),
     "gpt_oss_wide": Case("gpt_oss", dict(OSS, hidden_size=16, num_attention_heads=3, num_key_value_heads=1, head_dim=80, num_local_experts=3,

@@ -271,6 +271,24 @@ TEST(ModelConfigFile, ExpertsThatAreNotHonouredNameKeyAndValue) {
   EXPECT_EQ(layers(R"("sliding_window":null)"), "f");
 }
 
+// As transformers has it: alone it scales the scores, and the angles' magnitude is YaRN's.
+TEST(ModelConfigFile, LatentAttentionScalesScoresByMscaleAllDim) {
+  const auto with_rope = [](const std::string& rope) {
+    json config = with_entries("deepseek_v3",
+                               R"("n_routed_experts":8,"num_experts_per_tok":2,"moe_intermediate_size":16,"kv_lora_rank":16,
+                                  "qk_nope_head_dim":16,"qk_rope_head_dim":8,"v_head_dim":16,"num_key_value_heads":4,"n_group":1,
+                                  "topk_group":1,"routed_scaling_factor":1.0)");
+    config["rope_scaling"] = json::parse(rope);
+    return config;
+  };
+  const OptionTable alone = read(with_rope(R"({"rope_type":"yarn","factor":4.0,"mscale_all_dim":0.707})"))->hyper_parameters();
+  EXPECT_EQ(alone.at("mscale"), OptionValue(0.707));
+  EXPECT_DOUBLE_EQ(std::get<double>(alone.at("rope_attention_factor")), 0.1 * std::log(4.0) + 1);
+  testing::expect_error([&] { read(with_rope(R"({"rope_type":"yarn","factor":4.0,"mscale":0.707})")); }, "mscale has no effect without");
+  testing::expect_error([&] { read(with_rope(R"({"rope_type":"linear","factor":4.0,"mscale_all_dim":0.707})")); },
+                        R"(rope_scaling.mscale_all_dim scales scores, which is supported with rope_type "yarn" alone, found "linear")");
+}
+
 TEST(ModelConfigFile, RopeThatContradictsItselfIsRefused) {
   for (const Refused& r : {
            Refused{"llama", R"("rope_theta":1e4,"rope_parameters":{"rope_type":"default","rope_theta":5e5})",
@@ -292,6 +310,11 @@ TEST(ModelConfigFile, RopeThatContradictsItselfIsRefused) {
            Refused{"llama", R"("rope_scaling":{"rope_type":"linear","factor":0})", R"(rope_scaling: "factor" expects a positive number)"},
            Refused{"llama", R"("rope_scaling":{"rope_type":"yarn","factor":4,"beta_fast":1,"beta_slow":32})",
                    "beta_fast 1 must be above beta_slow 32"},
+           Refused{"llama", R"("rope_scaling":{"rope_type":"yarn","factor":4,"mscale":0.7})", "rope_scaling: mscale has no effect without"},
+           Refused{"llama", R"("rope_scaling":{"rope_type":"yarn","factor":4,"mscale_all_dim":0.7})",
+                   "rope_scaling: mscale_all_dim has no effect without mscale"},
+           Refused{"llama", R"("rope_scaling":{"rope_type":"linear","factor":4,"mscale_all_dim":0.7})",
+                   R"(rope_scaling.mscale_all_dim = 0.7 has no effect with rope_type "linear")"},
            Refused{"llama", R"("rope_parameters":{"full_attention":{"rope_type":"default"}})", "rope_parameters.full_attention = {"},
        }) {
     SCOPED_TRACE(r.entries);

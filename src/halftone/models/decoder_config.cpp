@@ -43,6 +43,12 @@ double DecoderConfig::score_factor() const {
   return magnitude * magnitude;
 }
 
+bool DecoderConfig::set(const std::string& name, const OptionValue& value) {
+  const bool known = DescriptionOf::set(name, value);
+  if (name == "n_heads" && latent()) n_kv_heads = n_heads;
+  return known;
+}
+
 void DecoderConfig::validate() const {
   const std::string_view name = owner->name;
   check(dim > 0 && n_layers > 0 && n_heads > 0 && vocab_size > 0 && multiple_of > 0,

@@ -128,6 +128,7 @@ struct DecoderConfig : DescriptionOf<DecoderConfig> {
   void validate_latent() const;
 
   const ModelFamily& family() const override { return *owner; }
+  bool set(const std::string& name, const OptionValue& value) override;  // n_heads of latent attention sets n_kv_heads, too
   OptionTable hf_parameters() const override;
   nlohmann::ordered_json hf_config(const std::string& torch_dtype) const override;
   bool tied_head() const override { return tied; }

@@ -143,7 +143,7 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
   c.mlp_bias = flag(root, "mlp_bias", traits.may_mlp_bias, false, what);
   read_windows(root, c, what);
   read_experts(root, c, what);
-  const HfRope rope = read_hf_rope(root, what);
+  const HfRope rope = read_hf_rope(root, what, c.latent());
   const RopeScaling& s = rope.scaling;
   c.rope_theta = rope.theta, c.rope_scaling = s.type != RopeScaling::Type::none;
   if (c.rope_scaling) {

@@ -45,7 +45,7 @@ std::string text_of(const RopeScaling& s) {
 
 class Reader {
  public:
-  Reader(const Json& root, const std::string& what) : root_(root), what_(what) {}
+  Reader(const Json& root, const std::string& what, bool latent) : root_(root), what_(what), latent_(latent) {}
 
   HfRope read() {
     if (is_set(root_, "max_position_embeddings")) context_ = size_member(root_, "max_position_embeddings", what_);
@@ -88,6 +88,8 @@ class Reader {
     }
     if (name.empty()) name = "default";
     known_ = {"rope_theta", "type", "rope_type", "partial_rotary_factor"};
+    check(!latent_ || name == "default" || name == "yarn" || !is_set(rope, "mscale_all_dim"),
+          "{}: {}.mscale_all_dim scales scores, which is supported with rope_type \"yarn\" alone, found \"{}\"", what_, key, name);
     const RopeScaling s = scaling(rope, rope_type_named(name), place);
     for (const auto& [member, value] : rope.items()) {
       if (value.is_object()) refuse_unless(value, Json::array(), fmt::format("{}.{}", key, member), what_);  // RoPE by kinds of layers
@@ -127,14 +129,15 @@ class Reader {
     return s;
   }
 
-  // yarn: the ratio of two factors of magnitude where both stand.
+  // yarn: the ratio of two factors of magnitude where both stand. Latent attention scales its scores by mscale_all_dim alone, too.
   double mscale(const Json& rope, double factor, const std::string& place) {
     const char *of_angles = "mscale", *of_all = "mscale_all_dim";
     known_.insert(known_.end(), {of_angles, of_all});
-    check(is_set(rope, of_angles) == is_set(rope, of_all), "{}: mscale and mscale_all_dim have an effect together alone; leave the one out",
-          place);
-    if (!is_set(rope, of_angles)) return yarn_attention_factor(factor);
-    mscale_all_dim_ = positive_member(rope, of_all, place);
+    const bool angles = is_set(rope, of_angles), all = is_set(rope, of_all);
+    check(all || !angles, "{}: mscale has no effect without mscale_all_dim; leave it out", place);
+    check(angles || !all || latent_, "{}: mscale_all_dim has no effect without mscale; leave it out", place);
+    if (all) mscale_all_dim_ = positive_member(rope, of_all, place);
+    if (!angles) return yarn_attention_factor(factor);
     if (factor <= 1) return 1;
     const auto magnitude = [&](const char* member) { return 0.1 * positive_member(rope, member, place) * std::log(factor) + 1; };
     return magnitude(of_angles) / magnitude(of_all);
@@ -154,6 +157,7 @@ class Reader {
 
   const Json& root_;
   const std::string& what_;
+  bool latent_;
   std::optional<int64_t> context_, original_;  // max_position_embeddings; the other beside it, outside the objects
   Said<double> theta_;
   double mscale_all_dim_ = 0;
@@ -176,7 +180,7 @@ std::string name_of(RopeScaling::Type type) { return kTypes[static_cast<size_t>(
 
 double yarn_attention_factor(double factor) { return factor <= 1 ? 1 : 0.1 * std::log(factor) + 1; }
 
-HfRope read_hf_rope(const Json& config, const std::string& what) { return Reader(config, what).read(); }
+HfRope read_hf_rope(const Json& config, const std::string& what, bool latent) { return Reader(config, what, latent).read(); }
 
 void write_hf_rope(const HfRope& rope, nlohmann::ordered_json& config) {
   const RopeScaling& s = rope.scaling;

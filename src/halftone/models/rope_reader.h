@@ -18,7 +18,8 @@ struct HfRope {
   bool operator==(const HfRope&) const = default;
 };
 // An entry that is not honoured, has no effect or contradicts another is an Error that starts with `what` and names key and value.
-HfRope read_hf_rope(const Json& config, const std::string& what);
+// `latent`: of a model with latent attention, whose scores mscale_all_dim scales.
+HfRope read_hf_rope(const Json& config, const std::string& what, bool latent);
 // Both spellings, into an object that has max_position_embeddings.
 void write_hf_rope(const HfRope& rope, nlohmann::ordered_json& config);
 
