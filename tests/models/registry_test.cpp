@@ -116,7 +116,8 @@ TEST(Registry, DescribesTheModelByName) {
   const nlohmann::json json = built.description->json();
   EXPECT_EQ(json["dim"], 128);
   EXPECT_EQ(json["norm_eps"].dump(), "1.0") << "an integer stands for a number";
-  EXPECT_EQ(json["vocab_size"], 77);
+  EXPECT_EQ(json["vocab_size"], 2048) << "the flavour's, whatever fewer entries the tokenizer has";
+  EXPECT_EQ(build_model({}, 2004).model->size().parameters, 6163712) << "as torchtitan's debug model";
   EXPECT_EQ(json["rope_scaling"], false);
   const auto refused = [&](const std::string& name, const OptionValue& value, const std::string& message) {
     ModelConfig bad = config;
@@ -131,7 +132,8 @@ TEST(Registry, DescribesTheModelByName) {
   refused("width", int64_t{1},
           "model.overrides.width: llama3 has no such hyper-parameter; it has attention_bias, balance, block_causal, dense_layers,");
   refused("dim", 0.5, "model.overrides.dim: expected an integer, found another type");
-  refused("vocab_size", int64_t{5}, "model.overrides.vocab_size: 5 is smaller than the tokenizer's 77 entries");
+  refused("vocab_size", int64_t{5},
+          "the tokenizer has 77 entries, llama3 debugmodel a vocabulary of 5; set model.overrides.vocab_size = 77");
   refused("window", int64_t{32}, "model.overrides.window: llama3 has no sliding windows, found 32");
   refused("init", std::string("v3"), "model.overrides.init: expected v1 or v2, found 'v3'");
   refused("rope_type", int64_t{1}, "model.overrides.rope_type: expected a string, found another type");
@@ -156,6 +158,9 @@ TEST(Registry, DescribesTheModelByName) {
   config.name = "deepseek_v3", config.flavor = "debugmodel";
   refused("route_groups", int64_t{3}, "model.overrides.route_groups: 3 groups of the 8 experts are not of equal size");
   refused("n_kv_heads", int64_t{8}, "latent attention has n_kv_heads = n_heads and no rotary_dim, found 8");
+  config.overrides = {{"n_heads", int64_t{4}}};
+  EXPECT_EQ(build_model(config, 77).description->json()["n_kv_heads"], 4) << "n_heads alone does";
+  config.overrides = {};
   config.name = "gpt_oss";
   refused("shared_experts", int64_t{1}, "model.overrides: gpt_oss has no shared_experts and no dense_layers");
   config.name = "gpt_neo";

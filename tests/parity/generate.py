@@ -69,6 +69,12 @@ def hugging_face(work):
     write_folder(folder)
     write_json(folder, "config.json", CONFIG)
     assert say(folder) == (5, 4) and say(folder, prompt="<|begin_of_text|>Hello") == (5, 4), "one BOS, whoever writes it"
+    # In the type that the weights have, unless another one is asked for; a step that they become, too.
+    step = os.path.join(work, "face_step")
+    assert run("convert", "--from", folder, "--to", step).returncode == 0
+    for where, more, said in ((folder, (), "float32"), (folder, ("--dtype", "bfloat16"), "bfloat16"), (step, (), "float32")):
+        words = run("generate", "--checkpoint", where, "--prompt", "Hello", "--max_new_tokens", "1", "--device", "cpu", *more)
+        assert f" tokens/s in {said}; float32 weights loaded" in words.stderr, words
     write_json(folder, "generation_config.json", {"eos_token_id": end})
     assert say(folder) == (1, 4), "generation_config.json says where text ends"
     os.remove(os.path.join(folder, "generation_config.json"))

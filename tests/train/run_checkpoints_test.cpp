@@ -110,6 +110,18 @@ TEST(RunCheckpoints, HoldStatesThatLieInHostMemoryOnCuda) {
   expect_host_states_are_saved_and_loaded(*device);
 }
 
+TEST(RunCheckpoints, AnotherVocabularyNamesItsOption) {
+  const SmallRuns runs;
+  Parts first(runs, "first", {"--training.steps=50"});
+  EXPECT_TRUE(first.checkpoints.load());
+  first.step(), first.checkpoints.save(false);
+  const std::string wide = "--model.overrides.vocab_size=4096", from = "--checkpoint.initial_load_path=" + (runs / "first").string();
+  Parts other(runs, "other", {wide, from}), resumed(runs, "first", {wide});
+  expect_error([&] { other.checkpoints.load(); },
+               "the vocabulary has 2048 entries there and 4096 here: set model.overrides.vocab_size = 2048");
+  expect_error([&] { resumed.checkpoints.load(); }, "model.overrides.vocab_size is 4096, it was 2048; set that back");
+}
+
 TEST(RunCheckpoints, GoingBackNeedsAFullStepBefore) {
   const SmallRuns runs;
   Parts none(runs, "none", {"--checkpoint.enable=false"}), first(runs, "first", {"--training.steps=50"});

@@ -32,7 +32,7 @@ constexpr const char* kEstimateUsage =
     "  --world   processes of the mesh of [parallelism], 1 by default: the figures are of the one that has most, with what they send\n"
     "  --json    one line of JSON instead of tables\n"
     "  --schedule  draws the pipeline's schedule instead, as text and into the file where one is named\n\n"
-    "The vocabulary is that of model.overrides or of the flavour; a run takes its tokenizer's. The exit status is 3 where the device's\n"
+    "The vocabulary is that of model.overrides or of the flavour, as in a run. The exit status is 3 where the device's\n"
     "memory is too small, with the two settings that lower the peak most. The other options are those of halftone train.\n\n"
     "  halftone estimate --config recipes/bench_gpu.toml --quantize.scheme fp8_tensorwise --device h100\n"
     "  halftone estimate --config recipes/bench_gpu.toml --world 8 --parallelism.tensor_parallel_degree 2\n";

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "halftone/cli/parse.h"
@@ -18,6 +20,11 @@ int generate_command(Arguments args) {
   app.add_option("--top-p", o.sampling.top_p, "choose among the likeliest that together reach this probability")->capture_default_str();
   app.add_option("--seed", o.sampling.seed, "seed of the draws")->capture_default_str();
   app.add_option("--device", o.device, "auto, cuda or cpu")->capture_default_str();
+  app.add_option(
+         "--dtype", o.dtype,
+         "float32 or bfloat16, to compute in; default: that of the run, of a Hugging Face folder float32 where its weights are, else "
+         "bfloat16")
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   app.add_flag("--ignore-end", endless, "go on after an end-of-text token");
   app.add_flag("--quiet", quiet, "print the text alone");
   if (!parse(app, args)) return 0;
@@ -26,9 +33,9 @@ int generate_command(Arguments args) {
       generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
   std::fputc('\n', stdout);
   if (!quiet)
-    std::fprintf(stderr, "%lld tokens after %lld of the prompt, %.1f tokens/s; weights loaded in %.2f s with %.2f GiB\n",
-                 static_cast<long long>(r.new_tokens), static_cast<long long>(r.prompt_tokens),
-                 static_cast<double>(r.new_tokens) / r.seconds, r.load_seconds, r.load_gib);
+    fmt::print(stderr, "{} tokens after {} of the prompt, {:.1f} tokens/s in {}; {} weights loaded in {:.2f} s with {:.2f} GiB\n",
+               r.new_tokens, r.prompt_tokens, static_cast<double>(r.new_tokens) / r.seconds, r.computed, r.stored, r.load_seconds,
+               r.load_gib);
   return 0;
 }
 

@@ -40,11 +40,10 @@ std::shared_ptr<const ModelDescription> describe(const ModelFamily& family, cons
     for (const auto& [known, unused] : d->hyper_parameters()) names.push_back(known);
     fail("model.overrides.{}: {} has no such hyper-parameter; it has {}", name, family.name, fmt::join(names, ", "));
   };
-  if (vocab_size > 0) set("vocab_size", vocab_size);
   for (const auto& [name, value] : config.overrides) set(name, value);
   const auto vocabulary = std::get<int64_t>(d->hyper_parameters().at("vocab_size"));
-  check(vocab_size <= 0 || vocabulary >= vocab_size, "model.overrides.vocab_size: {} is smaller than the tokenizer's {} entries",
-        vocabulary, vocab_size);
+  check(vocabulary >= vocab_size, "the tokenizer has {} entries, {} {} a vocabulary of {}; set model.overrides.vocab_size = {}", vocab_size,
+        family.name, config.flavor, vocabulary, vocab_size);
   if (config.attn_mask_type) set("block_causal", *config.attn_mask_type == "block_causal");
   if (config.rope_scaling_mode != "auto") set("rope_scaling", config.rope_scaling_mode == "on");
   return d;

@@ -23,8 +23,8 @@ struct BuiltModel {
   bool block_causal = false;
 };
 
-// The model that `config` names, described but without storage. vocab_size: the tokenizer's, used where overrides leave it
-// unset. Error on an unknown family, flavour or override, listing what there is.
+// The model that `config` names, described but without storage. vocab_size: the tokenizer's, 0 for none; the
+// flavour or the override has at least as many. Error on an unknown family, flavour or override, listing what there is.
 BuiltModel build_model(const ModelConfig& config, int64_t vocab_size);
 
 }  // namespace halftone

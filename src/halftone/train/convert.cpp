@@ -44,19 +44,6 @@ void check_target(const fs::path& to) {
   check(other.empty(), "--to {}: the folder is not empty ({}); give the name of a new one", to.string(), other);
 }
 
-// What of a run's configuration says which model the step holds, with all of its hyper-parameters.
-ModelConfig saved_model_config(const LoadedStep& step) {
-  if (step.hf_config()) return config_of(step, 0).model;
-  Json state = saved_state(step);
-  const std::string where = step.folder().string() + "/state.json";
-  check(state.contains("config") && state["config"].is_object() && state.contains("model") && state["model"].is_object(),
-        "{}: no configuration in it; is it a checkpoint of halftone?", where);
-  state["config"]["model"]["overrides"] = state["model"].value("hyper_parameters", Json::object());
-  ModelConfig model = config_from_json(state["config"].dump()).model;
-  model.converters.clear();
-  return model;
-}
-
 std::vector<std::pair<std::string, fs::path>> carried_files(const fs::path& from) {
   auto files = tokenizer_files(from);
   if (const char* name = "generation_config.json"; fs::is_regular_file(from / name)) files.emplace_back(name, from / name);
@@ -129,7 +116,8 @@ HfTokenIds token_ids_of(const LoadedStep& step) {
 
 void write_native(const ConvertOptions& o, const LoadedStep& step, const Weights& weights, const TensorSource& read) {
   JobConfig config;
-  config.model = config_of(step, 0).model;
+  const JobConfig source = config_of(step);
+  config.model = source.model, config.training.mixed_precision_param = source.training.mixed_precision_param;
   StepState state;
   state.model_only = true, state.model = weights.tensors(), state.read = read, state.copy_files = carried_files(step.folder());
   if (const fs::path index = step.folder() / kHfIndex; fs::is_regular_file(index)) state.copy_files.emplace_back(kHfIndex, index);
@@ -169,7 +157,7 @@ ConvertResult convert(const ConvertOptions& o) {
   check(broken == nullptr, "{}: tensor {} holds a NaN or an infinity; convert an earlier step", step.folder().string(),
         broken ? *broken : "");
   if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
-  const Weights weights(step, saved_model_config(step), o.dtype);
+  const Weights weights(step, config_of(step).model, o.dtype);
   check(o.codes == HfCodes::none || step.hf_config() == nullptr, "--codes {}: a step of halftone holds numbers; leave --codes out",
         name_of(o.codes));
   check_hf_codes(o.codes, weights.description().family());
@@ -195,8 +183,7 @@ constexpr int64_t kCheckedRows = 2, kCheckedTokens = 64, kCheckedPiece = 8;  // 
 // fp32 [kCheckedTokens / kCheckedPiece, kCheckedRows, V].
 at::Tensor some_logits(const fs::path& folder) {
   const LoadedStep step = LoadedStep::open(resolve_checkpoint(folder), false);
-  JobConfig config = config_of(step, 0);
-  config.model = saved_model_config(step);
+  JobConfig config = config_of(step);
   config.training.mixed_precision_param = "float32";
   constexpr double kGiB = 1 << 30;
   const int64_t needed = build_model(config.model, 0).model->size().parameters * static_cast<int64_t>(sizeof(float));

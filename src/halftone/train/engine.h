@@ -35,7 +35,7 @@ class Engine {
   struct Options {
     at::Device device = at::kCPU;
     uint64_t seed = 0;
-    int64_t vocab_size = 0;  // the tokenizer's; 0: the flavour's or the override's
+    int64_t vocab_size = 0;  // the tokenizer's: the model must have as many; 0: none
     int64_t positions = 0;   // longest row
     bool trainable = true;
     parallel::Plan* plan = nullptr;  // null: one process

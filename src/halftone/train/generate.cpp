@@ -31,16 +31,17 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   const std::filesystem::path folder = resolve_checkpoint(o.checkpoint);
   const LoadedStep step = LoadedStep::open(folder, true);
   const Tokenizer tokenizer = Tokenizer::load(o.tokenizer.empty() ? folder : o.tokenizer);
-  const JobConfig config = config_of(step, tokenizer.vocab_size());
+  JobConfig config = config_of(step);
+  if (!o.dtype.empty()) config.training.mixed_precision_param = o.dtype;
   std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, true, false, true);
   check(!prompt.empty(), "--prompt: it is empty and the tokenizer has no begin-of-text token; give some text");
 
   Engine::Options options;
   options.device = select_device(o.device, 0), options.trainable = false;
-  options.vocab_size = step.hf_config() ? 0 : tokenizer.vocab_size();
   options.positions = static_cast<int64_t>(prompt.size()) + o.max_new_tokens;
   Engine engine(config, options);
   GenerateResult result;
+  result.stored = stored_dtype(step), result.computed = config.training.mixed_precision_param;
   const Stopwatch loading;
   restore_model(engine, step);
   result.load_seconds = loading.seconds(), result.load_gib = peak_memory(options.device).reserved_gib;

@@ -11,6 +11,7 @@ struct GenerateOptions {
   std::filesystem::path checkpoint;  // step folder, run folder or Hugging Face folder
   std::filesystem::path tokenizer;   // empty: the checkpoint's own copy
   std::string device = "auto";
+  std::string dtype;  // float32 or bfloat16, to compute in; empty: a run's own, that of a Hugging Face folder's weights
   std::string prompt;
   int64_t max_new_tokens = 256;
   SamplingOptions sampling;
@@ -20,6 +21,7 @@ struct GenerateOptions {
 struct GenerateResult {
   int64_t prompt_tokens = 0, new_tokens = 0;
   double seconds = 0;
+  std::string stored, computed;           // types of the weights and of the matrix products
   double load_seconds = 0, load_gib = 0;  // of the weights, after the model was made; peak memory of the device until then
 };
 

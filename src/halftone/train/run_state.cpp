@@ -173,8 +173,12 @@ void check_codes(const nn::Parameter& p, const LoadedStep& step) {
 // The rows that this rank holds of one of the parameter's tensors.
 void read_part(const LoadedStep& step, const std::string& name, const nn::Parameter& p, const at::Tensor& tensor, bool cast) {
   const std::vector<int64_t> expected = part_of(p, name, tensor).whole_shape(), found = step.info(name).shape;
-  check(found == expected, "{}: tensor {} has shape {}, expected {}", step.folder().string(), name, shape_text(found),
-        shape_text(expected));
+  const bool table = (name == "tok_embeddings.weight" || name == "output.weight") && found.size() == 2 && found[0] != expected[0];
+  check(found == expected, "{}: tensor {} has shape {}, expected {}{}", step.folder().string(), name, shape_text(found),
+        shape_text(expected),
+        table ? fmt::format("; the vocabulary has {} entries there and {} here: set model.overrides.vocab_size = {}", found[0], expected[0],
+                            found[0])
+              : "");
   step.read_part(name, part_of(p, name, tensor).offset, tensor, cast);
 }
 

@@ -1,6 +1,9 @@
 #include "halftone/train/saved_model.h"
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
@@ -12,8 +15,8 @@ namespace {
 
 // Whether the step holds the tensors of the model without recipes. Weights that exist as codes alone and tensors that a recipe adds
 // (bitnet's norms, low-rank factors) are read by a model with that recipe only; all other recipes leave the model as it is.
-bool holds_plain_model(const LoadedStep& step, const ModelConfig& model, int64_t vocab_size) {
-  const BuiltModel plain = build_model(model, vocab_size);
+bool holds_plain_model(const LoadedStep& step, const ModelConfig& model) {
+  const BuiltModel plain = build_model(model, 0);
   const auto found = step.model_names();
   size_t known = 0;
   plain.model->for_each_parameter([&](const nn::Parameter& p) { known += step.has(p.fqn) ? 1 : 0; });
@@ -22,19 +25,34 @@ bool holds_plain_model(const LoadedStep& step, const ModelConfig& model, int64_t
 
 }  // namespace
 
-JobConfig config_of(const LoadedStep& step, int64_t vocab_size) {
+std::string stored_dtype(const LoadedStep& step) {
+  std::map<FileDType, int64_t> elements;
+  for (const std::string& name : step.model_names()) {
+    const TensorInfo info = step.info(name);
+    elements[info.dtype] += std::accumulate(info.shape.begin(), info.shape.end(), int64_t{1}, std::multiplies<>());
+  }
+  const auto most = std::max_element(elements.begin(), elements.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  const FileDType type = most == elements.end() ? FileDType::f32 : most->first;
+  return type == FileDType::bf16 ? "bfloat16" : type == FileDType::f16 ? "float16" : type == FileDType::f32 ? "float32" : name_of(type);
+}
+
+JobConfig config_of(const LoadedStep& step) {
   JobConfig config;
   if (step.hf_config()) {
     config.model.name = step.hf_config()->model->family().name;
     config.model.overrides = step.hf_config()->model->hyper_parameters();
+    config.training.mixed_precision_param = stored_dtype(step) == "float32" ? "float32" : "bfloat16";
     return config;
   }
-  const nlohmann::json state = saved_state(step);
-  check(state.contains("config"), "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
+  nlohmann::json state = saved_state(step);
+  const auto model = state.find("model");
+  check(state.contains("config") && state["config"].is_object() && model != state.end() && model->is_object(),
+        "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
+  state["config"]["model"]["overrides"] = model->value("hyper_parameters", nlohmann::json::object());  // all of them
   const JobConfig trained = config_from_json(state["config"].dump());
   config.model = trained.model;
   config.training.mixed_precision_param = trained.training.mixed_precision_param;
-  if (holds_plain_model(step, config.model, vocab_size)) {
+  if (holds_plain_model(step, config.model)) {
     config.model.converters.clear();
   } else {
     config.quantize = trained.quantize;

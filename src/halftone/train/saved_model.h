@@ -4,8 +4,12 @@
 
 namespace halftone {
 
-// The model that a checkpoint holds, as the configuration of a forward pass: of a run's step what it was trained with, reduced to that.
-JobConfig config_of(const LoadedStep& step, int64_t vocab_size);
+// The type that most of the weights are stored in: "float32", "bfloat16", "float16" or that of their codes.
+std::string stored_dtype(const LoadedStep& step);
+
+// The model that a checkpoint holds, as the configuration of a forward pass: of a run's step what it was trained with, reduced to that. A
+// Hugging Face folder is computed in float32 where it is stored so, else in bfloat16.
+JobConfig config_of(const LoadedStep& step);
 
 // What a Hugging Face folder holds beside the model; empty where there is nothing.
 std::string ignored_text(const LoadedStep& step);
