@@ -101,7 +101,12 @@ std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const Est
   const auto with = [&](const std::string& setting, auto&& set) {
     JobConfig other = config;
     set(other);
-    const Estimate e = estimated(model, other, device, world);
+    Estimate e;
+    try {
+      e = estimated(model, other, device, world);
+    } catch (const Error&) {  // a schedule file has so many micro-batches
+      return;
+    }
     const double saved = peak - e.peak().bytes();
     if (saved > 0 && (e.host_memory_bytes == 0 || e.host_bytes < e.host_memory_bytes)) all.push_back({setting, saved});
   };
