@@ -27,9 +27,9 @@ std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const st
   options.bos_id = codec.bos_id, options.eos_id = codec.eos_id;
   const std::unique_ptr<DocumentSource> source = open_source(options);
   const int64_t others = source->files().others;
-  log_info("Preparing {} dataset from {}{}", dataset, source->files().pattern,
-           others == 0 ? "" : fmt::format(" ({} files of other kinds in the folder are not read)", with_commas(others)));
+  if (others > 0) log_info("{}: {} files of other kinds in the folder are not read", source->files().pattern, with_commas(others));
   const int threads = loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
+  log_debug("{} {}: {} tokenizer threads", dataset, source->files().pattern, threads);
   return open_token_store(*source, codec, token_cache_folder(config), threads);
 }
 
@@ -51,7 +51,7 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
   options.dp_rank = dp_rank;
   options.dp_size = dp_size;
   options.prefetch = loader.prefetch_factor.value_or(2) * std::max<int64_t>(1, loader.num_workers);
-  if (loader.pin_memory && !pin_memory) log_warning("dataloader.pin_memory has no effect: pinned memory is for copies to a GPU");
+  log_debug("data loader: {} batches ahead", options.prefetch);
   options.pin_memory = pin_memory;
   for (const std::string& text : codec.token_text) options.token_bytes.push_back(static_cast<int32_t>(text.size()));
   return options;
@@ -70,7 +70,7 @@ TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& co
     const std::string_view token = tokenizer.find_special_token(text);
     if (token.empty() || told->exchange(true)) return;
     log_warning(
-        "the text holds the letters of the special token {}, which stay letters; where they are meant as tokens set "
+        "the text spells out the special token {}, which is read as plain text; to read it as a token set "
         "dataloader.special_tokens_in_text (halftone tokenize: --special_tokens_in_text)",
         token);
   };
@@ -102,7 +102,7 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   options.repeat = training.dataloader.repeat.value_or(true);
   auto store = open_dataset(config, training.dataset, training.dataset_path, training.dataloader, codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
-  log_info("source summary: {}", loader->summary());
+  log_info("Data {}: {}", training.dataset_path.value_or("built in"), loader->summary());
   for (const std::string& line : training_data_use(*loader, training.steps)) log_warning("{}", line);
   return loader;
 }
@@ -129,7 +129,7 @@ std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, cons
   options.max_steps = validation.steps;
   auto store = open_dataset(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading, codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
-  log_info("validation source summary: {}, {} steps", loader->summary(), loader->steps_per_pass());
+  log_info("Validation data: {}, {} steps", loader->summary(), loader->steps_per_pass());
   for (const std::string& line : validation_data_use(*loader)) log_warning("{}", line);
   return loader;
 }

@@ -321,11 +321,11 @@ std::string DataParallel::text() const {
   const int64_t replicas = replicas_ ? replicas_->size() : 1;
   const char* reduce = options_.reduce == at::kFloat ? "float32" : "bfloat16";
   if (!sharded() && replicas == 1) return "no data parallelism";
-  if (!sharded()) return fmt::format("DDP: {} replicas, gradients are added up in {}", replicas, reduce);
-  const std::string experts = experts_.sharded() ? fmt::format(", of experts {}", experts_.shards().count) : "";
-  return fmt::format("{}: {} shards{}{}, weights {}, gradients are added up in {}", replicas > 1 ? "HSDP" : "FSDP", shards().count, experts,
+  if (!sharded()) return fmt::format("DDP: {} replicas, all-reduce in {}", replicas, reduce);
+  const std::string experts = experts_.sharded() ? fmt::format(", {} of experts", experts_.shards().count) : "";
+  return fmt::format("{}: {} shards{}{}, weights {}, reduce-scatter in {}", replicas > 1 ? "HSDP" : "FSDP", shards().count, experts,
                      replicas > 1 ? fmt::format(" in each of {} replicas", replicas) : "",
-                     options_.reshard ? "are gathered for each pass (ZeRO-3)" : "stay gathered in a step (ZeRO-2)", reduce);
+                     options_.reshard ? "gathered in every pass (ZeRO-3)" : "gathered once a step (ZeRO-2)", reduce);
 }
 
 }  // namespace halftone::parallel

@@ -64,11 +64,12 @@ std::vector<at::Tensor> Plan::counted_gradients(const nn::ParameterStore& store)
 std::string Plan::text() const {
   std::string text = (pipeline_ ? pipeline_->text() + "; " : "") + data_->text();
   if (tensor_)
-    text += fmt::format("; tensor parallel: {} processes{}", tensor_->size(),
-                        groups_.in_parts          ? " with sequence shards, in parts beside products"
+    text += fmt::format("; TP: {} ranks{}", tensor_->size(),
+                        groups_.in_parts          ? " with sequence shards, collectives overlap with GEMMs"
                         : groups_.sequence_shards ? " with sequence shards"
                                                   : "");
-  if (context_) text += fmt::format("; context parallel: {} processes share each row", context_->size());
+  if (experts_) text += fmt::format("; EP: {} ranks share the experts", experts_->size());
+  if (context_) text += fmt::format("; CP: {} ranks share each row", context_->size());
   return text;
 }
 

@@ -115,7 +115,6 @@ Engine::Engine(const JobConfig& config, const Options& options)
   const int64_t moments = options.trainable ? nn::ParameterStore::least_numel(model, storage) * moment_bytes(config.optimizer) : 0;
   if (options.device.is_cpu()) require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   host_states_ = options.trainable && keeps_states_on_host(config.training);
-  if (host_states_ && options.device.is_cpu()) log_info("training.offload: on a CPU the optimizer's states are in host memory anyway");
   if (host_states_ && !options.device.is_cpu()) require_host_memory(moments, available_memory());
   store_.materialize(model, storage);
   if (data_parallel() != nullptr) data_parallel()->attach(model, store_, storage);

@@ -55,7 +55,7 @@ MetricsLogger::MetricsLogger(MetricsOptions options, std::optional<int64_t> resu
   if (options_.config.enable_tensorboard) {
     const std::filesystem::path folder = options_.dump_folder / options_.config.save_tb_folder / start_folder(now) / rank_folder;
     events_ = EventFile(folder, now);
-    log_info("TensorBoard event files: {}", folder.string());
+    log_debug("TensorBoard event files: {}", folder.string());
   }
 }
 

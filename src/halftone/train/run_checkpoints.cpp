@@ -27,7 +27,6 @@ std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config, const
   c.ranks = ranks, c.timeout = std::chrono::seconds(config.checkpoint.save_timeout_seconds);
   auto store = std::make_unique<CheckpointStore>(c);
   store->prepare();
-  if (ranks.rank == 0) log_info("Checkpointing active: folder {}, every {} steps", c.folder.string(), config.checkpoint.interval);
   return store;
 }
 

@@ -25,7 +25,7 @@ RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceIn
   const PeakFlops peak = peak_flops(info.name);
   if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100's", info.name);
   flops.peak = peak.bf16;
-  log_info("Peak FLOPS used for computing MFU: {:.3e}", flops.peak);
+  log_debug("Peak FLOPS used for computing MFU: {:.3e}", flops.peak);
   return flops;
 }
 

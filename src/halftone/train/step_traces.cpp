@@ -13,17 +13,13 @@ StepTraces::StepTraces(const JobConfig& config, int64_t rank, c10::Device device
     : config_(config.profiling), folder_(config.job.dump_folder), rank_(rank), device_(device) {
   const auto none_in_this_run = [&](int64_t period) { return config.training.steps / period <= (first - 1) / period; };
   if (config_.enable_profiling) {
-    log_info("Profiling active. Traces will be saved at {}", (folder_ / config_.save_traces_folder).string());
+    log_debug("traces are written to {}", (folder_ / config_.save_traces_folder).string());
     if (none_in_this_run(config_.profile_freq))
-      log_warning("profiling.profile_freq: a trace ends every {} steps, this run of {} steps writes none", config_.profile_freq,
+      log_warning("profiling.profile_freq: a trace is written every {} steps, this run of {} steps writes none", config_.profile_freq,
                   config.training.steps);
   }
-  if (!config_.enable_memory_snapshot) return;
-  if (device.is_cpu()) {
-    log_warning("profiling.enable_memory_snapshot: the CPU's allocator keeps no history, nothing is written");
-    return;
-  }
-  log_info("Memory profiler active. Snapshot will be saved at {}", (folder_ / config_.save_memory_snapshot_folder).string());
+  if (!config_.enable_memory_snapshot || device.is_cpu()) return;
+  log_debug("memory snapshots are written to {}", (folder_ / config_.save_memory_snapshot_folder).string());
   record_memory_history(config_.memory_snapshot_max_entries);
   snapshots_ = true;
 }
@@ -32,8 +28,10 @@ void StepTraces::before(int64_t step) {
   if (!config_.enable_profiling) return;
   const int64_t in_cycle = (step - 1) % config_.profile_freq, record = config_.profile_freq - config_.profiler_active;
   if (in_cycle < record && profiler_ && profiler_->started()) profiler_.reset();  // a rollback led out of it
-  if (in_cycle <= record && in_cycle >= record - config_.profiler_warmup && !profiler_)
+  if (in_cycle <= record && in_cycle >= record - config_.profiler_warmup && !profiler_) {
+    if (in_cycle < record) log_debug("the profiler warms up from step {} on", step);
     profiler_ = std::make_unique<Profiler>(device_, Profiler::Detail::ops);
+  }
   if (in_cycle == record && !profiler_->started()) profiler_->start();
 }
 

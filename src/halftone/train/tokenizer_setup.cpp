@@ -52,7 +52,7 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
   if (!present) {
     const Stopwatch watch;
     std::vector<std::string> documents = sample_text(config);
-    log_info("Training a tokenizer of {} entries on {} documents of the training text", config.model.train_tokenizer, documents.size());
+    log_info("Training a tokenizer with {} entries on {} documents of the training text", config.model.train_tokenizer, documents.size());
     size_t next = 0;
     BpeTrainerOptions options;
     options.vocab_size = static_cast<int>(config.model.train_tokenizer);
@@ -67,13 +67,13 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
         options);
     fs::create_directories(folder);
     tokenizer.save(folder);
-    log_info("Tokenizer saved to {} after {:.1f} s", folder.string(), watch.seconds());
+    log_debug("tokenizer trained and saved in {:.1f} s", watch.seconds());
   }
   Tokenizer tokenizer = Tokenizer::load(folder);
-  log_info("Loading tokenizer from {}: {}", folder.string(), tokenizer.description());
+  log_info("Tokenizer {}: {}", folder.string(), tokenizer.description());
   if (!tokenizer.eos_id()) {
     log_warning(
-        "the tokenizer at {} has no token that ends a document: documents follow each other without one; name it as eos_token in "
+        "the tokenizer at {} has no token that ends a document, so documents are not separated; name it as eos_token in "
         "tokenizer_config.json",
         folder.string());
   }
