@@ -32,14 +32,15 @@ std::string line_of(const std::string& text, const std::string& comment) {
 TEST(NextCommands, KeepTheOptionsThatTheUserGave) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
   const std::string plain = next_after({"--config", file});
-  EXPECT_EQ(line_of(plain, "go on"), fmt::format("--config {} --training.steps 60", file));
+  EXPECT_EQ(line_of(plain, "continue training"), fmt::format("--config {} --training.steps 60", file));
+  EXPECT_NE(plain.find("--prompt 'def forward(self, input: Tensor) -> Tensor:'   # your own prompt"), std::string::npos) << plain;
   EXPECT_EQ(line_of(plain, "the same run"),
             fmt::format("--config {} --training.steps 30 --lr_scheduler.warmup_steps 4 --quantize.scheme none --job.dump_folder "
                         "outputs/demo_bf16",
                         file));
   EXPECT_EQ(line_of(plain, "all 750 steps"), fmt::format("--config {} --training.steps 750 --job.dump_folder outputs/demo_full", file));
   const std::string bf16 = next_after({"--config", file, "--quantize.scheme", "none", "--job.dump_folder", "outputs/bf16"});
-  EXPECT_EQ(line_of(bf16, "go on"),
+  EXPECT_EQ(line_of(bf16, "continue training"),
             fmt::format("--config {} --quantize.scheme none --job.dump_folder outputs/bf16 --training.steps 60", file));
   EXPECT_EQ(line_of(bf16, "the same run"), "");
   EXPECT_NE(bf16.find("  rm -r outputs/bf16   #"), std::string::npos);
@@ -49,7 +50,7 @@ TEST(NextCommands, KeepTheOptionsThatTheUserGave) {
 TEST(NextCommands, AWayOnFromAModelAlone) {
   const std::string file = source_dir() + std::string("/recipes/demo.toml");
   const std::string text = next_after({"--config", file, "--job.dump_folder", "outputs/a", "--checkpoint.initial_load_path", "b"}, false);
-  EXPECT_EQ(line_of(text, "go on"), "");
+  EXPECT_EQ(line_of(text, "continue training"), "");
   EXPECT_EQ(
       line_of(text, "another run"),
       fmt::format("--config {} --checkpoint.initial_load_path 'outputs/my run/checkpoint/step-30' --job.dump_folder outputs/a_more", file));
@@ -60,7 +61,7 @@ TEST(NextCommands, ReplaceWhatTheySetThemselves) {
   const std::string text = next_after({"--config=" + file, "--checkpoint.load_step=20", "--training.steps", "30", "--quantize.scheme=mxfp4",
                                        "--quantize.ignore", "output", "--quantize.use-hadamard", "--training.seq_len", "64",
                                        "--training.minutes=3", "--job.dump-folder=outputs/bf16"});
-  EXPECT_EQ(line_of(text, "go on"), fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
+  EXPECT_EQ(line_of(text, "continue training"), fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
                                                 "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
                                                 file));
   const std::string same = line_of(text, "the same run");

@@ -19,7 +19,7 @@ std::string option_name(const std::string& word) {
   return name;
 }
 
-// The user's words, each behind a blank, but for options that a command sets itself: names, or sections that end in a dot.
+// The user's words, each after a blank, without the options that a command sets itself: names, or sections that end in a dot.
 std::string words_without(Arguments args, std::initializer_list<std::string_view> replaced) {
   std::string out;
   bool left_out = false;
@@ -50,11 +50,12 @@ std::string full_run_command(Arguments args, const JobConfig& config) {
 }
 
 std::string next_commands(Arguments args, const JobConfig& config, const RunSummary& run) {
-  std::string out = fmt::format("  {} generate --checkpoint {} --prompt 'class Linear(Module):'   # your own prompt\n", kProgram,
-                                shell_word(run.checkpoint));
+  const std::string prompt = config.sample.prompt.value_or("Once upon a time");
+  std::string out = fmt::format("  {} generate --checkpoint {} --prompt {}   # your own prompt\n", kProgram, shell_word(run.checkpoint),
+                                shell_word(prompt.substr(0, prompt.find('\n'))));
   if (run.resumable) {
     out +=
-        fmt::format("  {} train{} --training.steps {}   # go on training\n", kProgram,
+        fmt::format("  {} train{} --training.steps {}   # continue training\n", kProgram,
                     words_without(args, {"training.steps", "training.minutes", "checkpoint.load_step", "checkpoint.exclude_from_loading"}),
                     2 * run.step);
   } else {
@@ -66,18 +67,18 @@ std::string next_commands(Arguments args, const JobConfig& config, const RunSumm
   if (!config.quantize.scheme.is_none() || !config.quantize.recipe.empty() || converted) {
     const std::string folder = shell_word(config.job.dump_folder + "_bf16");
     std::string same = words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step"});
-    if (config.training.minutes > 0) {  // would measure anew
+    if (config.training.minutes > 0) {  // would measure again
       same = words_without(args, {"quantize.", "model.converters", "job.dump_folder", "checkpoint.load_step", "training.minutes",
                                   "training.steps", "lr_scheduler.warmup_steps"}) +
              fmt::format(" --training.steps {} --lr_scheduler.warmup_steps {}", run.size.steps, run.size.warmup_steps);
     }
-    out += fmt::format("  {} train{} --quantize.scheme none{} --job.dump_folder {}   # the same run unquantised\n", kProgram, same,
+    out += fmt::format("  {} train{} --quantize.scheme none{} --job.dump_folder {}   # the same run unquantized\n", kProgram, same,
                        converted ? " --model.converters ''" : "", folder);
   }
   if (run.size.steps < config.training.steps && config.training.minutes > 0) {
     out += fmt::format("  {}   # all {} steps\n", full_run_command(args, config), config.training.steps);
   }
-  return out + fmt::format("  rm -r {}   # start anew\n", shell_word(config.job.dump_folder));
+  return out + fmt::format("  rm -r {}   # start over\n", shell_word(config.job.dump_folder));
 }
 
 }  // namespace halftone

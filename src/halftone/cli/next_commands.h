@@ -7,14 +7,14 @@
 
 namespace halftone {
 
-// A word as a POSIX shell reads it back: unchanged where that is safe, else in single quotes.
+// A word quoted for a POSIX shell, if necessary.
 std::string shell_word(const std::string& word);
 
-// The run of these arguments with all its steps, in a folder of its own: training.minutes may cut it.
+// The command that makes all steps in another folder: training.minutes may shorten the run.
 std::string full_run_command(Arguments args, const JobConfig& config);
 
-// What to type after a run of `halftone train` with these arguments: commands of one line each, with every option that the user
-// gave, since without them they would be about another model or another folder.
+// Commands to try after `halftone train` with these arguments, one a line. They keep the user's options, which select the model and the
+// folder.
 std::string next_commands(Arguments args, const JobConfig& config, const RunSummary& run);
 
 }  // namespace halftone
