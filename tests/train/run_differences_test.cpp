@@ -110,7 +110,8 @@ TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
   EXPECT_EQ(differences(none, step_of(with("--training.dtype=bfloat16"))), Strings{R"(training.dtype is "float32", it was "bfloat16")"});
   EXPECT_EQ(differences(with("--training.mixed_precision_param=float32"), plain),
             Strings{R"(training.mixed_precision_param is "float32", it was "bfloat16")"});
-  EXPECT_EQ(differences(with("--optimizer.state_dtype=bfloat16"), plain), Strings{R"(optimizer.state_dtype is "bfloat16", it was "float32")"});
+  EXPECT_EQ(differences(with("--optimizer.state_dtype=bfloat16"), plain),
+            Strings{R"(optimizer.state_dtype is "bfloat16", it was "float32")"});
 
   Strings float8 = with("--model.converters=quantize.linear.float8");
   EXPECT_EQ(differences(float8, plain), Strings{R"(model.converters is ["quantize.linear.float8"], it was [])"});
