@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "halftone/base/ignored_label.h"
 #include "halftone/data/epoch_plan.h"
 #include "halftone/data/token_store.h"
 
@@ -42,7 +43,6 @@ struct RowView {
   int32_t* positions;  // for RoPE: place in the row, or in the document's part of the row
   int32_t* doc_start;  // place in the row where this place's document starts (block_causal attention)
 };
-constexpr int64_t kIgnoredLabel = -100;
 void fill_ignored_row(RowView row, int64_t seq_len);
 
 // Place in the endless sequence of rows.
