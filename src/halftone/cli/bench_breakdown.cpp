@@ -20,21 +20,21 @@ struct Sign {
   WorkKind work;
 };
 
-// Ranges that say what everything in them is for.
+// Ranges that determine the kind of all work inside.
 constexpr Sign kRanges[] = {{"head", WorkKind::head}, {"gradient norm", WorkKind::grad_norm}, {"optimizer", WorkKind::optimizer}};
 
-// What a kernel's name contains; the first that fits. Libraries come before words that may stand in their template arguments.
+// Parts of kernel names; the first match counts. Libraries precede words that occur in their template arguments.
 constexpr Sign kKernels[] = {
     {"nccl", WorkKind::collective},
     {"Memcpy", WorkKind::copy},
     {"Memset", WorkKind::copy},
-    // cuDNN's and flash-2's; CUTLASS is inside of some
+    // cuDNN and flash-2, some of which contain CUTLASS
     {"flash", WorkKind::attention},
     {"fmha", WorkKind::attention},
     {"sdpa", WorkKind::attention},
     {"cudnn", WorkKind::attention},
     {"attention", WorkKind::attention},
-    // cuBLASLt, CUTLASS and what surrounds them (gemm/)
+    // cuBLASLt, CUTLASS and the kernels around them (gemm/)
     {"cutlass", WorkKind::product},
     {"gemm", WorkKind::product},
     {"nvjet", WorkKind::product},
@@ -66,10 +66,10 @@ std::string_view range_at(const std::vector<const ProfileEvent*>& ranges, int64_
   return {};
 }
 
-// Stretches of time in which something ran.
+// Intervals in which a kernel ran.
 class BusyTime {
  public:
-  // What of [begin, end) is new.
+  // The length of [begin, end) that no interval covers yet.
   int64_t add(int64_t begin, int64_t end) {
     int64_t fresh = 0, at = begin;
     auto next = stretches_.upper_bound(begin);
@@ -88,10 +88,10 @@ class BusyTime {
   }
 
  private:
-  std::map<int64_t, int64_t> stretches_;  // begin and end, apart from each other
+  std::map<int64_t, int64_t> stretches_;  // begin -> end, disjoint
 };
 
-// Without what is alike in all of them.
+// Without the common parts of names.
 std::string short_name(std::string name) {
   for (const std::string_view part : {"void ", "(anonymous namespace)::", "halftone::", "at::native::", "::unnamed>"}) {
     for (size_t at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());

@@ -9,7 +9,7 @@
 
 #include "halftone/train/profiler.h"
 
-// Where the time of a training step on a GPU goes, by kind of work.
+// GPU time of a training step by kind of work.
 namespace halftone::bench {
 
 enum class WorkKind { product, attention, norm, quantiser, head, optimizer, grad_norm, copy, other, collective };
@@ -17,11 +17,10 @@ constexpr std::array<const char*, 10> kWorkNames = {
     "products",  "attention",     "norm, activation, RoPE", "quantisers", "head + loss",
     "optimizer", "gradient norm", "copies and fills",       "other",      "exposed communication"};
 
-// By the range open on the host at the launch, where that says it (head, optimizer, gradient norm), else by the kernel's name.
+// By the host range around the launch (head, optimizer, gradient norm), else by the kernel's name.
 WorkKind work_of(std::string_view kernel, std::string_view range);
 
-// Of one step on average. What two kernels run at the same time counts once, for the one that began first, and not for a collective:
-// kinds and idle add up to wall_ms.
+// Average of the steps. Overlap counts once, for the kernel that began first and never for a collective: kinds and idle add up to wall_ms.
 struct Breakdown {
   struct Kernel {
     std::string name;
@@ -32,14 +31,14 @@ struct Breakdown {
   double wall_ms = 0, idle_ms = 0, kernels = 0;
   std::array<double, kWorkNames.size()> ms{};
   std::map<std::string, double> exposed;  // ms of exposed communication, by the communicator's name
-  std::vector<Kernel> largest;            // every kernel, by falling time
+  std::vector<Kernel> largest;            // every kernel, longest first
 };
-// Of the steps that ranges named "step" enclose, at whose ends the device is idle.
+// Of the steps enclosed by ranges named "step", after which the device is idle.
 Breakdown break_down(std::span<const ProfileEvent> events);
-// Kinds, and the `kernels` largest kernels.
+// The kinds and the `kernels` largest kernels.
 std::string breakdown_text(const Breakdown& b, size_t kernels);
 
-// Records some calls of `step`, which returns when the device is idle, after one that warms the recorder up. Error without a GPU.
+// Records calls of `step`, which returns when the device is idle, after one call to warm up. Error without a GPU.
 Breakdown record_breakdown(c10::Device device, const std::function<void()>& step);
 
 }  // namespace halftone::bench

@@ -28,7 +28,7 @@
 namespace halftone {
 namespace {
 
-// Rows `first` and on of a step, whose numbers do not depend on who computes them.
+// Rows of a step from `first` on; their tokens do not depend on the rank.
 MicroBatch random_batch(int64_t first, int64_t rows, int64_t seq, int64_t vocab, at::Device device) {
   const auto draw = [&](const char* purpose) {
     at::Tensor t = at::empty({rows, seq}, at::kLong);
@@ -44,21 +44,19 @@ MicroBatch random_batch(int64_t first, int64_t rows, int64_t seq, int64_t vocab,
 
 constexpr const char* kTrainHelp =
     "halftone bench train --config FILE [--section.field value ...] [--own-amax] [--breakdown]\n\n"
-    "Trains the configuration's model on random tokens, a line a step, and prints one line of JSON: tokens/s of a process (all "
-    "processes' over\n"
-    "their number) and ms of the median step of the second half, the largest peak memory of a process, seconds from the launch of the "
-    "program to the\n"
-    "end of the first step, losses, and what was measured; of a pipeline also how long its ranks wait, beside what its schedule says.\n\n"
-    "  --own-amax   quantisers read their tensors for the largest magnitude instead of taking it from the op that wrote them\n"
-    "  --breakdown  records three more steps on rank 0's GPU and prints its time by kind of work, what of communication nothing hides "
-    "by mesh\n"
-    "               axis, and the largest kernels\n\n"
-    "training.steps (at least 4) says how many steps; the other options are those of halftone train (halftone train --help).\n\n"
+    "Trains the configuration's model on random tokens and prints one line a step. The last line is JSON: tokens/s a rank and ms of the\n"
+    "median step of the second half, peak memory of the largest rank, seconds from launch to the end of the first step, losses, and\n"
+    "what was measured. With a pipeline it also has the ranks' measured and expected bubbles.\n\n"
+    "  --own-amax   quantizers compute the amax of their input instead of reading it from the op that wrote the input\n"
+    "  --breakdown  records three more steps on rank 0's GPU and prints its time by kind of work, exposed communication by mesh axis,\n"
+    "               and the largest kernels\n\n"
+    "training.steps sets the number of steps, at least 4. The other options are those of halftone train (halftone train --help).\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8 --training.steps 20\n";
 
 void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
-  check(c.training.steps >= 4, "bench train: training.steps = {}; at least 4 are needed, the second half is timed", c.training.steps);
+  check(c.training.steps >= 4, "bench train: training.steps = {}; expected at least 4, of which the second half is timed",
+        c.training.steps);
   refuse_unsupported(c, processes.world());
   StartTimes start_times;
   start_times.mark("program");
@@ -169,11 +167,11 @@ int bench_train(Arguments given) {
 constexpr const char* kBenchHelp =
     "halftone bench NAME [options]\n\n"
     "  train      training steps of a configuration on random tokens: tokens/s, memory, time to the first step\n"
-    "  linear     one linear layer, forward and backward with all quantisation, every recipe beside bf16\n"
-    "  experts    the experts of a layer, forward and backward with their permutation, every recipe beside bf16\n"
-    "  mm         matrix products of every format and layout beside bf16 and LibTorch's own\n"
-    "  quantize   quantisers: GB/s beside a plain copy\n"
-    "  roofline   for which M, K, N a recipe beats bf16: predicted and measured\n\n"
+    "  linear     one linear layer, forward and backward with quantization: every recipe against bf16\n"
+    "  experts    the experts of a layer, forward and backward with permutation: every recipe against bf16\n"
+    "  mm         GEMMs of every format and layout against bf16 and LibTorch\n"
+    "  quantize   quantizers: GB/s against a copy\n"
+    "  roofline   sizes M, K, N at which a recipe beats bf16: predicted and measured\n\n"
     "halftone bench NAME --help explains the options.\n\n"
     "  halftone bench train --config recipes/demo.toml --quantize.scheme int8\n"
     "  halftone bench linear --device cpu --recipes int8 fp8_rowwise --profile-parts\n"
@@ -184,7 +182,7 @@ constexpr const char* kBenchHelp =
 }  // namespace
 
 int bench_command(Arguments args) {
-  check(!args.empty(), "bench: expected what to measure: train, linear, experts, mm, quantize or roofline; see halftone bench --help");
+  check(!args.empty(), "bench: expected train, linear, experts, mm, quantize or roofline; see halftone bench --help");
   const std::string& what = args[0];
   const Arguments rest = args.subspan(1);
   if (what == "--help" || what == "-h") return print(kBenchHelp), 0;

@@ -1,5 +1,4 @@
-// halftone bench experts: forward and backward of a layer's experts, the ways of the rows and all quantisation included, beside bf16 in the
-// same run.
+// halftone bench experts: forward and backward of a layer's experts, with permutation and quantization, against bf16 in the same run.
 #include <ATen/Functions.h>
 
 #include <deque>
@@ -18,9 +17,11 @@ namespace halftone::bench {
 namespace {
 
 constexpr const char* kExpertsHelp =
-    "Tokens choose their experts at random. A step is: places of the rows, rows to their experts, two products with SwiGLU between them,\n"
-    "rows back with their gates, and the gradients of all of it, those of the weights added to in float32. Weights are quantised every\n"
-    "time, as in a step with one micro-batch. bench/peers/moe_layer.py times LibTorch's and torchao's products on the same shapes.\n\n"
+    "Tokens choose their experts at random. A step sorts the rows by expert, runs two grouped GEMMs with SwiGLU between them, combines "
+    "the\n"
+    "rows by their gates, and runs the backward pass, which accumulates dW in float32. Weights are quantized every time, as in a step "
+    "with\n"
+    "one micro-batch. bench/peers/moe_layer.py times the grouped GEMMs of LibTorch and torchao on the same shapes.\n\n"
     "  halftone bench experts --csv experts.csv\n"
     "  halftone bench experts --shapes deepseek-16b --recipes fp8_rowwise int8\n";
 
@@ -99,7 +100,7 @@ void run(const ExpertShape& s, const std::deque<LinearRecipe>& list, c10::Device
 }  // namespace
 
 int experts_command(Arguments args) {
-  CLI::App app{"A layer's experts, forward and backward with all their quantisation, relative to bf16.", "halftone bench experts"};
+  CLI::App app{"The experts of a layer, forward and backward with quantization, relative to bf16.", "halftone bench experts"};
   Common common;
   std::vector<std::string> shapes, recipes;
   std::string preset = "recommended";
@@ -107,8 +108,7 @@ int experts_command(Arguments args) {
   double turn = 0.1;
   std::vector<std::string> known;
   for (const ExpertShape& s : kShapes) known.emplace_back(s.name);
-  app.add_option("--shapes", shapes, "qwen3-30b-a3b, deepseek-16b or demo, several; default the first two, on the CPU demo")
-      ->delimiter(',');
+  app.add_option("--shapes", shapes, "any of qwen3-30b-a3b, deepseek-16b and demo; default the first two, on the CPU demo")->delimiter(',');
   app.add_option("--tokens", tokens, "tokens; default the shape's, 32768");
   app.add_option("--recipes", recipes,
                  "recipes of `halftone formats`; default fp8_rowwise, fp8_blockwise, mxfp8_e4m3, mxfp4, nvfp4 and int8")

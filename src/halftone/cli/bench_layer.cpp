@@ -87,7 +87,7 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
     CopyRequest x_row, x_columns, w_row, w_columns, dy_row, dy_columns;
     OperandCopies x, w, dy;
     at::Tensor y, dx;
-    // Codes of the forward rows, read once more (bitnet).
+    // Reads the codes of the forward rows again (bitnet).
     bool x_again = false;
   };
   auto s = std::make_shared<State>();
@@ -109,7 +109,7 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
     return quantiser_bytes(x.size(0), x.size(1), 2, row.spec.quantized() ? &row : nullptr, columns.spec.quantized() ? &columns : nullptr);
   };
   const double m = static_cast<double>(d.m), n = static_cast<double>(d.n), k = static_cast<double>(d.k), flop = 2 * m * n * k;
-  // An operand of a product is read in one byte an element where it is codes, else in two.
+  // A GEMM reads one byte an element for codes, else two.
   const auto width = [](const CopyRequest& q) {
     if (!q.spec.quantized() || (q.panels && panel_type(q.spec) != DType::s8)) return 2.0;
     return q.form == ValueForm::none || is_fold(q.form) ? 1.0 : 2.0;

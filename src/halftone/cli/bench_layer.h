@@ -7,7 +7,7 @@
 
 #include "halftone/ops/linear.h"
 
-// One linear layer in the middle of training: tokens X[M,K], weight W[N,K], gradient dY[M,N]; dW[N,K] is added to in float32.
+// One linear layer during training: input X[M,K], weight W[N,K], gradient dY[M,N]; dW[N,K] accumulates in float32.
 namespace halftone::bench {
 
 struct LayerData {
@@ -17,12 +17,12 @@ struct LayerData {
   at::Tensor dw;        // fp32
 };
 
-// A recipe of kLinearRecipes with the options of a preset, or "aten_bf16": LibTorch's three products, dW in bf16. Error: there
-// is none, or it keeps no master weight, so that nothing is quantised after an optimizer step.
+// A recipe of kLinearRecipes with the options of a preset, or "aten_bf16": LibTorch's three GEMMs with dW in bf16. Error when it does not
+// exist or has no master weight to quantize after an optimizer step.
 std::vector<std::string> layer_recipes();
 LinearRecipe bench_recipe(const std::string& name, const std::string& preset);
 
-// Forward and backward as a training step calls them, weights changed since the last call.
+// Forward and backward as in a training step; the weights change between calls.
 class BenchLayer {
  public:
   BenchLayer(const LinearRecipe& recipe, const LayerData& data);
@@ -38,12 +38,12 @@ class BenchLayer {
   LinearCall call_;
 };
 
-// What such a step consists of, one after the other: the quantisers and the products.
+// The parts of such a step in order: quantizers and GEMMs.
 struct LayerPart {
   std::string name;
   std::function<void()> run;
-  double bytes = 0;  // that a quantiser has to move (bench_traffic.h); products: operands and result
-  double flop = 0;   // of products
+  double bytes = 0;  // moved by a quantizer (bench_traffic.h), or operands and result of a GEMM
+  double flop = 0;   // of GEMMs
 };
 std::vector<LayerPart> layer_parts(const LinearRecipe& recipe, const LayerData& data);
 

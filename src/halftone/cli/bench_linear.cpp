@@ -1,4 +1,4 @@
-// halftone bench linear: forward and backward of one linear layer, all quantisation included, beside bf16 in the same run.
+// halftone bench linear: forward and backward of one linear layer, with quantization, against bf16 in the same run.
 #include <ATen/Context.h>
 
 #include <deque>
@@ -14,16 +14,17 @@ namespace halftone::bench {
 namespace {
 
 constexpr const char* kLinearHelp =
-    "X[M,K], W[N,K] and dY[M,N] are normal numbers in bf16; X, W and dY are quantised every time, as in a step with one micro-batch,\n"
-    "and dW is added to in float32. `none` is this program's bf16 layer, to which the ratios refer; `aten_bf16` is LibTorch's three\n"
-    "products, dW in bf16. bench/linear_torchao.py times torchao's compiled layers on the same shape.\n\n"
+    "X[M,K], W[N,K] and dY[M,N] are normally distributed, in bf16. X, W and dY are quantized every time, as in a step with one "
+    "micro-batch;\n"
+    "dW is accumulated in float32. Ratios are relative to `none`, halftone's bf16 layer; `aten_bf16` is LibTorch's three GEMMs with dW in\n"
+    "bf16. bench/linear_torchao.py times torchao's compiled layers on the same shapes.\n\n"
     "  halftone bench linear --csv linear.csv\n"
     "  halftone bench linear --shapes 8192x8192x8192 --recipes fp8_tensorwise mxfp4 --profile-parts\n"
     "  halftone bench linear --device cpu --shapes 2048x512x1024\n";
 
 std::string milliseconds(double seconds) { return number(seconds * 1e3, 4); }
 
-// A column a recipe, a row a part.
+// One column for each recipe, one row for each part.
 std::string parts_table(const Stopwatch& watch, const std::deque<LinearRecipe>& recipes, const LayerData& data, int rounds, double turn) {
   std::vector<std::string> head = {"part, ms"};
   std::vector<Parts> works;
@@ -52,22 +53,21 @@ std::string parts_table(const Stopwatch& watch, const std::deque<LinearRecipe>& 
 }  // namespace
 
 int linear_command(Arguments args) {
-  CLI::App app{"One linear layer, forward and backward with all its quantisation, relative to bf16.", "halftone bench linear"};
+  CLI::App app{"One linear layer, forward and backward with quantization, relative to bf16.", "halftone bench linear"};
   Common common;
   std::vector<std::string> shapes, recipes;
   std::string preset = "recommended";
   bool parts = false;
   double turn = 0.1;
   app.add_option("--shapes", shapes,
-                 "MxNxK: tokens x outputs x inputs, or one number for all three (a square), several; default 16384x14336x4096, on the CPU "
+                 "one or more MxNxK: tokens x outputs x inputs, or one number for all three; default 16384x14336x4096, on the CPU "
                  "1024x1024x512")
       ->delimiter(',');
-  app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantise a master weight")
+  app.add_option("--recipes", recipes, "recipes of `halftone formats`, and aten_bf16; default all that quantize a master weight")
       ->delimiter(',');
   add_preset(app, preset);
-  app.add_flag("--profile-parts", parts, "print the time of each quantiser and each product, too");
-  app.add_option("--turn", turn,
-                 "seconds of each recipe in a turn; the first quarter, in which the clock settles, does not count. 0: one call")
+  app.add_flag("--profile-parts", parts, "also print the time of each quantizer and each GEMM");
+  app.add_option("--turn", turn, "seconds for each recipe in a turn, without its first quarter, in which the clock settles; 0 = one call")
       ->capture_default_str()
       ->check(between(0, 10));
   add_common(app, common);

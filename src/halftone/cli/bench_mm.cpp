@@ -1,4 +1,4 @@
-// halftone bench mm: matrix products of quantised operands, beside bf16 of the same size and layout in the same run.
+// halftone bench mm: GEMMs of quantized operands against bf16 of the same size and layout in the same run.
 #include <ATen/Context.h>
 
 #include "halftone/base/error.h"
@@ -14,9 +14,9 @@ std::string format_list() {
   std::string out = "Formats:\n";
   for (const ProductFormat& f : product_formats()) out += fmt::format("  {:<22} {}\n", f.name, f.meaning);
   return out +
-         "\nLayouts, of D[M,N] = A . B: TN A[M,K] B[N,K] (forward), NN A[M,K] B[K,N] (dgrad), NT A[K,M] B[K,N] (wgrad). Products of\n"
-         "quantised operands read codes along K: in the other layouts the quantiser has written the transposed copy, as it does\n"
-         "in training (its time: halftone bench quantize). Operands are quantised, and right ones prepared, outside of the timed part.\n\n"
+         "\nLayouts, of D[M,N] = A . B: TN A[M,K] B[N,K] (forward), NN A[M,K] B[K,N] (dgrad), NT A[K,M] B[K,N] (wgrad). GEMMs of\n"
+         "quantized operands read codes along K: for the other layouts the quantizer writes a transposed copy, as in training\n"
+         "(timed by halftone bench quantize). Operands are quantized and prepared before the timed part.\n\n"
          "  halftone bench mm --sizes 4096 8192 --csv mm.csv\n"
          "  halftone bench mm --device cpu --sizes 512 --formats bf16 int8 --layouts TN\n"
          "  halftone bench mm --sizes 16384x14336x4096 --layouts TN\n";
@@ -35,13 +35,13 @@ bool contains(const std::vector<std::string>& list, const std::string& word) {
 }  // namespace
 
 int mm_command(Arguments args) {
-  CLI::App app{"Matrix products: time, TFLOP/s and speed relative to bf16, every format in turns on random data.", "halftone bench mm"};
+  CLI::App app{"GEMMs: time, TFLOP/s and speed relative to bf16; formats take turns on random data.", "halftone bench mm"};
   Common common;
   std::vector<std::string> sizes, formats, layouts;
-  app.add_option("--sizes", sizes, "MxNxK or one number for all three, several; default 1024 2048 4096 8192, on the CPU 512 1024")
+  app.add_option("--sizes", sizes, "one or more MxNxK, or one number for all three; default 1024 2048 4096 8192, on the CPU 512 1024")
       ->delimiter(',');
-  app.add_option("--formats", formats, "those below; default all")->delimiter(',');
-  app.add_option("--layouts", layouts, "TN, NN, NT; default all")->delimiter(',');
+  app.add_option("--formats", formats, "any of the formats below; default all")->delimiter(',');
+  app.add_option("--layouts", layouts, "any of TN, NN and NT; default all")->delimiter(',');
   add_common(app, common);
   app.footer(format_list());
   if (!parse(app, args)) return 0;

@@ -30,7 +30,7 @@ Bubbles measure_bubbles(Engine& engine, Processes& processes, int64_t microbatch
   pipeline.measure(&times);
   for (int i = 0; i < kSteps; ++i) {
     synchronize(engine.device());
-    processes.exchange({});  // all begin together
+    processes.exchange({});  // all ranks begin together
     step();
     synchronize(engine.device());
     double busy = 0;
@@ -51,7 +51,7 @@ Bubbles measure_bubbles(Engine& engine, Processes& processes, int64_t microbatch
     for (size_t k = 0; k < kKinds.size(); ++k) own[k] = sums[s][k] / std::max(counts[s][k], 1.0) * 1e3;
     const std::vector<Processes::Said> said = processes.exchange(own);
     for (const Processes::Said& of : said) {
-      for (size_t k = 0; k < kKinds.size(); ++k) b.stage_ms[s][k] = std::max(b.stage_ms[s][k], of[k]);  // the slowest of its replicas
+      for (size_t k = 0; k < kKinds.size(); ++k) b.stage_ms[s][k] = std::max(b.stage_ms[s][k], of[k]);  // of its slowest replica
     }
   }
   b.schedule = parallel::simulate(schedule, schedule.expected).bubble;

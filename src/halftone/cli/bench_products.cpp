@@ -66,7 +66,7 @@ std::vector<ProductFormat> make_formats() {
   return out;
 }
 
-// Sets of operands so that none is in a cache when its turn comes again.
+// Enough sets of operands that none is still in a cache when it is used again.
 int64_t sets(double bytes, c10::Device device) {
   const double cached = device.is_cpu() ? double{64 << 20} : double{128 << 20};
   return std::clamp<int64_t>(static_cast<int64_t>(cached / bytes) + 1, 1, device.is_cpu() ? 16 : 64);
@@ -124,7 +124,7 @@ ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, c
   const auto draw = [&](int64_t rows, int64_t cols) {
     if (type == at::kChar) return at::randint(-127, 128, {rows, cols}, at::TensorOptions().device(device).dtype(at::kChar));
     at::Tensor t = normal(rows, cols, f.hp, device);
-    return fp8 ? t.mul_(100).clamp_(-448, 448).to(type) : t;  // as quantised codes are
+    return fp8 ? t.mul_(100).clamp_(-448, 448).to(type) : t;  // like quantized codes
   };
   const int64_t count = sets(static_cast<double>((m + n) * k * static_cast<int64_t>(c10::elementSize(type)) + m * n * 2), device);
   for (int64_t i = 0; i < count; ++i) {
@@ -190,7 +190,7 @@ ProductWork product_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k
   if (!w.absent.empty()) return w;
   try {
     w.work(0);
-  } catch (const std::exception& e) {  // a layout or size that the library does not take
+  } catch (const std::exception& e) {  // a layout or size that the library does not support
     std::string reason = e.what();
     reason = reason.substr(0, reason.find('\n'));
     std::replace(reason.begin(), reason.end(), ',', ';');

@@ -1,4 +1,4 @@
-// halftone bench quantize: bandwidth of the quantisers beside a plain copy of as many bytes in the same run.
+// halftone bench quantize: bandwidth of the quantizers against a copy of the same number of bytes in the same run.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
@@ -54,7 +54,7 @@ std::vector<QuantizeScheme> make_schemes() {
       {"ternary", "one scale", weight_spec("bitnet")},
   };
   for (QuantizeScheme& s : out) s.spec.stored = s.spec.same_as_forward = false;
-  // Stochastic rounding of the gradients' schemes.
+  // Stochastic rounding, for schemes of gradients.
   for (const char* name :
        {"fp8_1x128", "int8", "mxfp8", "mxfp4", "mxfp4_folded", "mxfp4_folded_rotated", "nvfp4_values", "nvfp4_values_rotated"}) {
     QuantizeScheme s = *std::find_if(out.begin(), out.end(), [&](const QuantizeScheme& x) { return x.name == name; });
@@ -80,7 +80,7 @@ struct Direction {
 };
 constexpr Direction kDirections[] = {{"row", true, false}, {"transposed", false, true}, {"both", true, true}};
 
-// Copies `bytes` / 2 to somewhere else: as many bytes read and written as the quantiser moves.
+// Copies `bytes` / 2: reads and writes as many bytes as the quantizer moves.
 Work copy_of(double bytes, c10::Device device) {
   const auto half = std::max<int64_t>(static_cast<int64_t>(bytes / 2), 1);
   const auto options = at::TensorOptions().device(device).dtype(at::kByte);
@@ -98,11 +98,10 @@ std::string scheme_list(const std::vector<QuantizeScheme>& schemes) {
   std::string out = "Schemes:\n";
   for (const QuantizeScheme& s : schemes) out += fmt::format("  {:<26} {}\n", s.name, s.meaning);
   return out +
-         "\nGB/s counts the bytes that a scheme has to move: a read of the matrix, a second one where a scale of the tensor, of a column "
-         "or\n"
-         "of a two-level scheme must be known before the first code, and what is written. The share is that of a plain copy of as many\n"
-         "bytes, in turns in the same run: of the device's memory, or memcpy by all threads. Matrices are taken in turns, beyond the "
-         "caches.\n\n"
+         "\nGB/s counts the bytes that a scheme must move: one read of the matrix, a second one if a scale of the tensor, of a column or "
+         "of\n"
+         "a two-level scheme must be known before the first code, and the writes. The share is relative to a copy of the same number of\n"
+         "bytes in the same run: device to device, or memcpy by all threads. Several matrices take turns, so that caches do not help.\n\n"
          "  halftone bench quantize --csv quantize.csv\n"
          "  halftone bench quantize --device cpu --sizes 1024x4096 --schemes int8 mxfp4 --type fp32\n";
 }
@@ -124,11 +123,11 @@ std::vector<std::array<int64_t, 2>> matrix_sizes(const std::vector<std::string>&
 
 int quantize_command(Arguments args) {
   const std::vector<QuantizeScheme> all = make_schemes();
-  CLI::App app{"Quantisers: GB/s and share of a plain copy, row-wise, transposed, and both from one read.", "halftone bench quantize"};
+  CLI::App app{"Quantizers: GB/s and share of a copy's speed; row-wise, transposed, and both from one read.", "halftone bench quantize"};
   Common common;
   std::vector<std::string> sizes, schemes, directions, known;
   std::string type = "bf16";
-  app.add_option("--sizes", sizes, "ROWSxCOLS, several; default 4096x8192 16384x14336, on the CPU 4096x4096")->delimiter(',');
+  app.add_option("--sizes", sizes, "one or more ROWSxCOLS; default 4096x8192 16384x14336, on the CPU 4096x4096")->delimiter(',');
   app.add_option("--schemes", schemes, "those below; default all")->delimiter(',');
   app.add_option("--directions", directions, "row, transposed, both; default all")->delimiter(',');
   app.add_option("--type", type, "of the matrix: bf16 or fp32")->capture_default_str()->check(CLI::IsMember({"bf16", "fp32"}));
@@ -152,7 +151,7 @@ int quantize_command(Arguments args) {
   };
   for (const auto& [rows, cols] : shapes) {
     const double element = type == "bf16" ? 2 : 4, matrix = static_cast<double>(rows * cols) * element;
-    const double beyond = device.is_cpu() ? double{256 << 20} : double{512 << 20};  // what no cache keeps
+    const double beyond = device.is_cpu() ? double{256 << 20} : double{512 << 20};  // larger than any cache
     std::vector<at::Tensor> x;
     for (double held = 0; held < beyond && x.size() < 64; held += matrix)
       x.push_back(normal(rows, cols, type == "bf16" ? at::kBFloat16 : at::kFloat, device));

@@ -47,8 +47,8 @@ void add_preset(CLI::App& app, std::string& preset) {
 void add_common(CLI::App& app, Common& common) {
   app.add_option("--device", common.device, "auto, cpu or cuda")->capture_default_str()->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   const auto named = [](std::string& path) -> std::string { return path.empty() ? "expected the name of a file, found an empty one" : ""; };
-  app.add_option("--csv", common.csv, "write the figures to this file, too")->check(CLI::Validator(named, "FILE"));
-  app.add_option("--rounds", common.rounds, "times that everything is measured, in turns; the median counts. 0: 9 on CUDA, 3 on the CPU")
+  app.add_option("--csv", common.csv, "also write the figures to this file")->check(CLI::Validator(named, "FILE"));
+  app.add_option("--rounds", common.rounds, "repetitions, of which the median is reported; 0 = 9 on CUDA, 3 on the CPU")
       ->capture_default_str()
       ->check(CLI::Range(0, 10000));
 }

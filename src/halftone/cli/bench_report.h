@@ -13,7 +13,7 @@ namespace halftone::bench {
 
 using Shape = std::array<int64_t, 3>;  // M, N, K
 
-// What every benchmark takes.
+// Options of every benchmark.
 struct Common {
   std::string device = "auto", csv;
   int rounds = 0;  // 0: 9 on CUDA, 3 on the CPU
@@ -22,21 +22,21 @@ struct Common {
 void add_common(CLI::App& app, Common& common);
 void add_preset(CLI::App& app, std::string& preset);  // of recipes
 
-// Refuses what is no number from low to high; CLI11's own ranges take nan, and write the largest one in all its digits.
+// Accepts a number from low to high. CLI11's own ranges accept nan and print their largest value in full.
 CLI::Validator between(double low, double high);
 
 // "4096" and "1024x4096x2048" (M x N x K) as shapes. Error unless all are multiples of 32 from 32 to 2^20.
 std::vector<Shape> parse_shapes(const std::vector<std::string>& words, const char* option);
-// The same of single sizes; `what` is counted, as the error calls it.
+// The same for single sizes; `what` names them in the error.
 std::vector<int64_t> parse_sizes(const std::vector<std::string>& words, const char* option, const char* what);
 
-// Words that were asked for, each once, or all that there are. Error, with the nearest, on one that does not exist.
+// The requested words without duplicates, or all known ones. Error with the nearest word when one does not exist.
 std::vector<std::string> choose(const std::vector<std::string>& wanted, const std::vector<std::string>& known, const char* option);
 
 // "# halftone bench mm: NVIDIA H200, ...": hardware, versions and date in one line.
 std::string description(const char* what, c10::Device device);
 
-// Prints the description; with a path writes it and the column names there, and then every row. Error when that fails.
+// Prints the description. With a path it also writes the description, the column names and every row there. Error when that fails.
 class Csv {
  public:
   Csv(const Common& common, const std::string& description, const std::vector<std::string>& columns);
@@ -51,7 +51,7 @@ class Csv {
   std::FILE* file_ = nullptr;
 };
 
-// As many digits as the number deserves; "" for a number that is not there (0).
+// A number with `digits` significant digits; "" for 0, which stands for none.
 std::string number(double value, int digits);
 
 }  // namespace halftone::bench

@@ -1,4 +1,4 @@
-// halftone bench roofline: for which sizes does a recipe's linear layer beat bf16, by a model and by the clock.
+// halftone bench roofline: sizes at which a recipe's linear layer beats bf16, predicted and measured.
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
 
@@ -17,16 +17,17 @@ namespace halftone::bench {
 namespace {
 
 constexpr const char* kRooflineHelp =
-    "A layer's step is six parts: quantise X, W and dY, and the three products. The model gives each\n"
+    "A layer's step has six parts: quantization of X, W and dY, and three GEMMs. The model predicts for each\n"
     "    fixed + max(operations / rate, bytes / bandwidth)\n"
-    "where `fixed` is the part's time at 64x64x64, `rate` that of the recipe's product at --peak-size cubed, `bandwidth` that of a plain\n"
-    "copy, all measured in the same run (or given: --bandwidth, --peak), and bytes are those that a part has to move. Nothing else is\n"
-    "fitted: tiles that do not fill the device, caches and the power limit are not in it, which is what the measured column shows.\n\n"
+    "`fixed` is the part's time at 64x64x64, `rate` that of the recipe's GEMM at --peak-size cubed, `bandwidth` that of a copy, all "
+    "measured\n"
+    "in the same run or given (--bandwidth, --peak); `bytes` is what the part must move. Nothing is fitted: the model ignores partial\n"
+    "waves, caches and the power limit, which the measured column shows.\n\n"
     "  halftone bench roofline --csv roofline.csv && python3 tools/plot_roofline.py roofline.svg roofline.csv\n"
     "  halftone bench roofline --recipes fp8_tensorwise --m 4096 --k 1024 4096 --n 1024 4096\n"
     "  halftone bench roofline --peak fp8_tensorwise=1500 --bandwidth 4000\n";
 
-// Rate and fixed time of each of a recipe's parts; a rate of 0: a quantiser.
+// Rate and fixed time of each part of a recipe; a quantizer has rate 0.
 struct Calibration {
   std::vector<double> fixed, rate;
 };
@@ -34,7 +35,7 @@ struct Calibration {
 double predicted(const std::vector<LayerPart>& parts, const Calibration& c, double bandwidth) {
   double seconds = 0;
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (parts[i].bytes == 0) continue;  // nothing to quantise
+    if (parts[i].bytes == 0) continue;  // nothing to quantize
     const double work = c.rate[i] > 0 ? parts[i].flop / c.rate[i] : 0;
     seconds += c.fixed[i] + std::max(work, parts[i].bytes / bandwidth);
   }
@@ -79,7 +80,7 @@ std::vector<Calibration> calibrate(const Stopwatch& watch, const std::deque<Line
   return out;
 }
 
-// "fp8_tensorwise=1500": TFLOP/s of the recipe's products, in place of what is measured. By index of the recipe.
+// "fp8_tensorwise=1500": TFLOP/s of the recipe's GEMMs instead of the measured rate, by index of the recipe.
 std::vector<std::pair<size_t, double>> parse_peaks(const std::vector<std::string>& words, const std::deque<LinearRecipe>& recipes) {
   std::vector<std::pair<size_t, double>> out;
   for (const std::string& word : words) {
@@ -100,7 +101,7 @@ std::vector<std::pair<size_t, double>> parse_peaks(const std::vector<std::string
 }  // namespace
 
 int roofline_command(Arguments args) {
-  CLI::App app{"For which M, K, N a recipe's forward and backward beat bf16: predicted and measured.", "halftone bench roofline"};
+  CLI::App app{"Sizes M, K, N at which a recipe's forward and backward beat bf16: predicted and measured.", "halftone bench roofline"};
   Common common;
   std::vector<std::string> recipes = {"fp8_tensorwise", "fp8_rowwise", "int8", "mxfp4"}, peaks;
   std::vector<std::string> ms, ks, ns;
@@ -108,16 +109,16 @@ int roofline_command(Arguments args) {
   double bandwidth = 0;
   int64_t peak_size = 0;
   app.add_option("--recipes", recipes, "recipes of `halftone formats`")->capture_default_str()->delimiter(',');
-  app.add_option("--m", ms, "tokens, multiples of 32 as all sizes; default 1024 4096 16384, on the CPU 256 1024")->delimiter(',');
+  app.add_option("--m", ms, "tokens, multiples of 32 like all sizes; default 1024 4096 16384, on the CPU 256 1024")->delimiter(',');
   app.add_option("--k", ks, "inputs; default 1024 2048 4096 8192, on the CPU 256 512 1024")->delimiter(',');
   app.add_option("--n", ns, "outputs; default as --k")->delimiter(',');
   add_preset(app, preset);
-  app.add_option("--algorithms", algorithms, "measured: products time their candidates first; first: they take the library's first guess")
+  app.add_option("--algorithms", algorithms, "measured: choose among a library's algorithms by time; first: use its first one")
       ->capture_default_str()
       ->check(CLI::IsMember({"measured", "first"}));
-  app.add_option("--peak-size", peak_size, "cube at which the model's rates are measured; default 4096, on the CPU 512");
-  app.add_option("--peak", peaks, "RECIPE=TFLOPS of its products, instead; also none=TFLOPS for bf16")->delimiter(',');
-  app.add_option("--bandwidth", bandwidth, "GB/s of the model, instead of that of a copy")->check(between(1e-3, 1e15));
+  app.add_option("--peak-size", peak_size, "edge of the cube at which rates are measured; default 4096, on the CPU 512");
+  app.add_option("--peak", peaks, "RECIPE=TFLOPS instead of the measured rate; none=TFLOPS for bf16")->delimiter(',');
+  app.add_option("--bandwidth", bandwidth, "GB/s instead of the measured bandwidth of a copy")->check(between(1e-3, 1e15));
   add_common(app, common);
   app.footer(kRooflineHelp);
   if (!parse(app, args)) return 0;
@@ -201,8 +202,8 @@ int roofline_command(Arguments args) {
     }
   }
   print("\n" + table.text());
-  print(fmt::format("\nmodel and clock agree on which is faster in {} of {} cases; median error of the ratio {:.0f}%", agreed, points,
-                    100 * median(errors)));
+  print(fmt::format("\nprediction and measurement agree on which is faster in {} of {} cases; median error of the ratio {:.0f}%", agreed,
+                    points, 100 * median(errors)));
   return 0;
 }
 

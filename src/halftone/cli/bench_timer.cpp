@@ -90,7 +90,7 @@ std::vector<double> time_in_turns(const Stopwatch& watch, const std::vector<Work
   };
   for (size_t i = 0; i < works.size(); ++i) {
     group(i);                // makes buffers, chooses algorithms
-    states[i].queueing = 0;  // of which the next call knows nothing
+    states[i].queueing = 0;  // unknown for the next call
     const double once = group(i);
     states[i].runs = std::clamp(static_cast<int>(target / std::max(once, 1e-7)), 1, 200);
     group(i);
@@ -111,7 +111,7 @@ std::vector<std::vector<double>> time_parts_in_turns(const Stopwatch& watch, con
     std::vector<std::vector<double>> seconds;  // [part]
   };
   std::vector<State> states(works.size());
-  // One turn: what each part took in every call, [call * parts + part].
+  // One turn: seconds of each part in every call, [call * parts + part].
   const auto turn = [&](size_t i) {
     Parts parts;
     for (int call = 0; call < states[i].calls; ++call) parts.insert(parts.end(), works[i].begin(), works[i].end());

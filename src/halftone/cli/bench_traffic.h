@@ -4,8 +4,8 @@
 #include "halftone/quantize/operand_shape.h"
 #include "halftone/quantize/reads_twice.h"
 
-// Bytes that a quantiser has to move: one read of the matrix, a second one where it must be known before the first code (reads_twice), and
-// all that is written. Scales that only the codes in `values` carry on (folded ones, bf16 values) are not counted.
+// Bytes that a quantizer must move: one read of the matrix, a second one if it must be known before the first code (reads_twice), and all
+// writes. Scales that are part of `values` (folded codes, bf16 values) do not count.
 namespace halftone::bench {
 
 // Of one copy [rows, k].
@@ -21,7 +21,7 @@ inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
   return bytes + blocks * (has_byte_scales(r.spec.scale) ? 1 : 4);
 }
 
-// Of the copies of a matrix [rows, cols]; a null request is not made.
+// Of the requested copies of a matrix [rows, cols]; null: none.
 inline double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed) {
   if (row == nullptr && transposed == nullptr) return 0;
   const bool twice = (row != nullptr && reads_twice(row->spec, row->form, false)) ||

@@ -21,7 +21,7 @@ void say(std::string_view text) {
   }
 }
 
-// The number in hexadecimal digits that `text` begins with, which it loses.
+// Removes and returns the hexadecimal number at the beginning of `text`.
 uintptr_t take_hex(std::string_view& text) {
   uintptr_t value = 0;
   for (; !text.empty(); text.remove_prefix(1)) {
@@ -47,7 +47,7 @@ std::string_view file_of(std::string_view line, uintptr_t address) {
   return address >= begin && address < end && slash != line.npos ? line.substr(slash) : std::string_view();
 }
 
-// Into `name`, cut to its size.
+// Copied into `name`, truncated to its size.
 size_t find_file(uintptr_t address, char* name, size_t size) {
   const int fd = ::open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
   if (fd < 0) return 0;
@@ -59,7 +59,7 @@ size_t find_file(uintptr_t address, char* name, size_t size) {
     for (size_t stop; length == 0 && (stop = left.find('\n')) != left.npos; left.remove_prefix(stop + 1)) {
       length = file_of(left.substr(0, stop), address).copy(name, size);
     }
-    if (left.size() == sizeof(buffer)) left.remove_prefix(left.size());  // a line that is longer: none of ours
+    if (left.size() == sizeof(buffer)) left.remove_prefix(left.size());  // a longer line: not ours
     std::memmove(buffer, left.data(), left.size());
     filled = left.size();
   }

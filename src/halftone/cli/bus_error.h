@@ -2,8 +2,8 @@
 
 namespace halftone {
 
-// From here on a mapped file that cannot be read to where it ended when it was opened (it was cut, or its disk fails) ends the process with
-// exit status 2 and one line naming it, instead of the system's "Bus error".
+// From here on, a mapped file that was truncated or cannot be read ends the process with exit status 2 and one line that names it, instead
+// of "Bus error".
 void report_bus_errors();
 
 }  // namespace halftone

@@ -7,16 +7,16 @@
 #include <string>
 #include <string_view>
 
-// One function per subcommand: gets the arguments after its name, returns the exit status (platform.md 1.4), throws Error
-// on bad input.
+// One function for each subcommand. It gets the arguments after its name, returns the exit status (platform.md 1.4) and throws Error on bad
+// input.
 namespace halftone {
 
 using Arguments = std::span<const std::string>;
 
-// To standard output, ended by a newline.
+// Prints to standard output, with a newline at the end.
 inline void print(std::string_view text) { fmt::print("{}{}", text, text.ends_with('\n') ? "" : "\n"); }
 
-// Where --help or -h is among the arguments, the word behind it, which names a section of settings; empty where none follows.
+// The word after --help or -h, which names a section of settings, or "" if none follows; nullopt without --help.
 inline std::optional<std::string> asked_help(Arguments args) {
   const auto at = std::find_if(args.begin(), args.end(), [](const std::string& word) { return word == "--help" || word == "-h"; });
   if (at == args.end()) return std::nullopt;

@@ -7,25 +7,25 @@ namespace halftone {
 
 int convert_command(Arguments args) {
   CLI::App app{
-      "Converts between Hugging Face folders and checkpoints of halftone: a Hugging Face folder becomes a step that generate "
-      "--checkpoint and checkpoint.initial_load_path read, a run's folder or step a Hugging Face folder",
+      "Converts a Hugging Face folder to a checkpoint for generate --checkpoint and checkpoint.initial_load_path, or a run or step folder "
+      "to a "
+      "Hugging Face folder",
       "halftone convert"};
   ConvertOptions o;
   std::string dtype, codes;
   bool compare = false;
   app.add_option("--from", o.from, "Hugging Face folder, run folder or step folder")->required();
-  app.add_option("--to", o.to, "folder to write; it must not be there, or be empty")->required();
-  app.add_option("--dtype", dtype, "float32, bfloat16 or float16; default: each weight keeps its own, codes with scales become bfloat16")
+  app.add_option("--to", o.to, "folder to write; must not exist, or be empty")->required();
+  app.add_option("--dtype", dtype, "float32, bfloat16 or float16; default: the dtype of each weight, bfloat16 for quantized weights")
       ->check(CLI::IsMember({"float32", "bfloat16", "float16"}));
   app.add_option(
          "--codes", codes,
-         "of a Hugging Face folder that is written: mxfp4 stores stacked experts as codes, fp8_blockwise the linear layers of models whose "
-         "experts are apart; all else stays numbers")
+         "quantize the Hugging Face folder: mxfp4 stacked experts, fp8_blockwise the linear layers of models with separate experts; the "
+         "rest stays as it is")
       ->check(CLI::IsMember({"mxfp4", "fp8_blockwise"}));
   app.add_option("--max-shard-bytes", o.max_shard_bytes,
-                 "size of a file at most; default: the shards of the Hugging Face folder that the weights are from, else 5 GiB");
-  app.add_flag("--check", compare,
-               "then compute logits with both in float32 on the CPU and compare; status 2 where they should agree and differ");
+                 "largest file in bytes; default: that of the Hugging Face folder which the weights come from, else 5 GiB");
+  app.add_flag("--check", compare, "compare the logits of both in float32 on the CPU; status 2 when they should agree and differ");
   if (!parse(app, args)) return 0;
   if (!dtype.empty()) o.dtype = dtype == "float32" ? at::kFloat : dtype == "bfloat16" ? at::kBFloat16 : at::kHalf;
   o.codes = hf_codes_of(codes);
@@ -36,8 +36,8 @@ int convert_command(Arguments args) {
   std::fflush(stdout);
   const LogitsDifference d = compare_logits(o.from, o.to);
   fmt::print("largest difference of logits {:.6g} (of magnitude {:.4g}), KL {:.3g}\n", d.largest, d.magnitude, d.divergence);
-  check(d.finite, "--check: there are logits that are not finite");
-  check(!r.same_numbers || d.largest == 0, "--check: no weight was rounded, and yet the logits of {} and {} differ", o.from.string(),
+  check(d.finite, "--check: some logits are not finite");
+  check(!r.same_numbers || d.largest == 0, "--check: the logits of {} and {} differ, although no weight was rounded", o.from.string(),
         o.to.string());
   return 0;
 }

@@ -5,8 +5,8 @@
 
 namespace halftone {
 
-// What a step of `world` processes would take, without data or devices (comm.mode = fake_backend); returns the exit status of halftone
-// estimate. Error as at a run's start.
+// Predicts memory and step time of `world` ranks without data or devices (comm.mode = fake_backend). Returns the exit status of halftone
+// estimate. Error as at the start of a run.
 int dry_run(JobConfig config, int64_t world);
 
 }  // namespace halftone

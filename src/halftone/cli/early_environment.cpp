@@ -1,5 +1,5 @@
-// Settings that libgomp, malloc and CUDA read from the environment, the former when they are loaded, which is before main: the program
-// starts itself again with them, once, after the loader has mapped it and before any library is initialised (about 30 ms).
+// Environment variables of libgomp, malloc and CUDA. The first two read them when they are loaded, before main: the program starts itself
+// again with them, once, after the loader has mapped it and before any library is initialized (about 30 ms).
 #include <alloca.h>
 #include <limits.h>
 #include <unistd.h>
@@ -11,16 +11,16 @@ namespace {
 
 struct Setting {
   const char* text;
-  const char* instead;  // of the user's, which rules it out as the variable itself does
+  const char* instead;  // another variable of the user that rules this one out
 };
 constexpr Setting kSettings[] = {
-    // A thread that waits spins for some 30 us and then sleeps. By default it spins 3 ms, and beside another busy program
-    // that takes the processor from the thread it waits for: throughput fell twentyfold there.
+    // A waiting thread spins for about 30 us, then sleeps. By default it spins for 3 ms; next to another busy program that takes the core
+    // from the thread it waits for, and throughput falls twentyfold.
     {"GOMP_SPINCOUNT=3000", "OMP_WAIT_POLICY="},
-    // Large blocks in huge pages (madvise): 14% more tokens per second with AMX, 4% with AVX2 where the kernel waits to be asked.
+    // Huge pages for large blocks (madvise): 14% more tokens/s with AMX, 4% with AVX2, if the kernel does not use them by default.
     {"GLIBC_TUNABLES=glibc.malloc.hugetlb=1", nullptr},
-    // A queue of the GPU for each stream. By default eight of them are shared, and a message that waits for another rank would hold up
-    // one of another stream, for which that rank may wait: the schedules of loops then hang (tests/parallel/schedule_test.cpp).
+    // One GPU queue for each stream. By default streams share eight queues: a message that waits for a peer can block one that the peer
+    // waits for, and looped schedules hang (tests/parallel/schedule_test.cpp).
     {"CUDA_DEVICE_MAX_CONNECTIONS=32", nullptr},
 };
 constexpr int kCount = sizeof kSettings / sizeof kSettings[0];
@@ -36,7 +36,7 @@ HALFTONE_EARLY bool has(char** environment, const char* name_and_sign) {
   return false;
 }
 
-// The others would pay for a start and use neither.
+// Other commands would pay for the restart and gain nothing.
 HALFTONE_EARLY bool computes(const char* command) {
   for (const char* one : {"train", "generate", "bench"}) {
     if (std::strcmp(command, one) == 0) return true;
@@ -57,7 +57,7 @@ HALFTONE_EARLY void start_again(int count, char** arguments, char** environment)
   extended[n + added] = nullptr;
   char program[PATH_MAX];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
-  if (length <= 0) return;  // then without them
+  if (length <= 0) return;  // run without them
   program[length] = '\0';
   execve(program, arguments, const_cast<char**>(extended));
 }

@@ -27,19 +27,19 @@ namespace {
 constexpr const char* kEstimateUsage =
     "halftone estimate --config FILE [--section.field value ...] [--device h100|h200|cpu|auto] [--world N] [--json]\n"
     "halftone estimate --config FILE [--section.field value ...] --schedule [FILE.svg]\n\n"
-    "Says before a run, without a GPU, what a training step takes: memory by owner at its peak, and tokens/s by measured rates.\n\n"
-    "  --device  the device to estimate for; auto (default): this machine's, an H100 where it has no GPU\n"
-    "  --world   processes of the mesh of [parallelism], 1 by default: the figures are of the one that has most, with what they send\n"
+    "Predicts, without a GPU, the memory of a training step by owner, and its step time and tokens/s from measured rates.\n\n"
+    "  --device  device to predict for; auto (default) = this machine's GPU, or an H100 if it has none\n"
+    "  --world   ranks of the mesh of [parallelism], 1 by default; the figures are of the rank with most memory, with its traffic\n"
     "  --json    one line of JSON instead of tables\n"
-    "  --schedule  draws the pipeline's schedule instead, as text and into the file where one is named\n\n"
-    "The vocabulary is that of model.overrides or of the flavour, as in a run. The exit status is 3 where the device's\n"
-    "memory is too small, with the two settings that lower the peak most. The other options are those of halftone train.\n\n"
+    "  --schedule  draws the pipeline's schedule instead, as text and into FILE.svg if given\n\n"
+    "The vocabulary is that of model.overrides or of the flavour, as in a run. The exit status is 3 when the\n"
+    "memory is too small; the error names the two settings that lower the peak most. Other options are those of halftone train.\n\n"
     "  halftone estimate --config recipes/bench_gpu.toml --quantize.scheme fp8_tensorwise --device h100\n"
     "  halftone estimate --config recipes/bench_gpu.toml --world 8 --parallelism.tensor_parallel_degree 2\n";
 
 constexpr int64_t kMostProcesses = 1 << 20;
 
-// Takes `option` and its value, in both spellings, out of the words.
+// Removes `option` and its value, in either spelling, and returns the value.
 std::string take_value(std::vector<std::string>& words, const std::string& option, std::string otherwise) {
   for (size_t i = 0; i < words.size();) {
     const bool joined = words[i].starts_with(option + "=");
@@ -47,14 +47,14 @@ std::string take_value(std::vector<std::string>& words, const std::string& optio
       ++i;
       continue;
     }
-    check(joined || i + 1 < words.size(), "estimate: {}: expected a value behind it, found none; see halftone estimate --help", option);
+    check(joined || i + 1 < words.size(), "estimate: {}: expected a value after it, found none; see halftone estimate --help", option);
     otherwise = joined ? words[i].substr(option.size() + 1) : words[i + 1];
     words.erase(words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(joined ? i + 1 : i + 2));
   }
   return otherwise;
 }
 
-// Takes --schedule and the file behind it out of the words; none where it is not there.
+// Removes --schedule and its file and returns the file; nullopt without --schedule.
 std::optional<std::string> take_schedule(std::vector<std::string>& words) {
   const auto at =
       std::find_if(words.begin(), words.end(), [](const std::string& w) { return w == "--schedule" || w.starts_with("--schedule="); });
@@ -120,14 +120,14 @@ int estimate_command(Arguments args) {
   const auto [stop, error] = std::from_chars(processes.data(), end, world);
   check(processes.empty() || (error == std::errc() && stop == end && world >= 1 && world <= kMostProcesses),
         "estimate: --world: expected a number of processes from 1 to {}, found '{}'", kMostProcesses, processes);
-  LoadedConfig loaded = load_config(words, {schedule && processes.empty() ? 0 : world});  // a pipeline's processes are not there yet
+  LoadedConfig loaded = load_config(words, {schedule && processes.empty() ? 0 : world});  // the ranks of a pipeline are not known yet
   resolve_model(loaded.config);
   const JobConfig& config = loaded.config;
   check(config.job.config_file.has_value(), "estimate: expected --config FILE, found none; for example --config recipes/bench_gpu.toml");
   if (schedule) return draw_schedule(config, *schedule), 0;
   std::string refused;
   try {
-    std::optional<Silence> alone;  // the line of JSON
+    std::optional<Silence> alone;  // only the line of JSON
     if (json) alone.emplace();
     refuse_unsupported(config, world);
   } catch (const Error& e) {
@@ -135,7 +135,7 @@ int estimate_command(Arguments args) {
     refused = e.what();
   }
   Estimate e = estimate_step(config, 0, estimate_device(asked, config.training.device), world);
-  if (!refused.empty()) e.remarks.push_back("this build would not run it: " + refused);
+  if (!refused.empty()) e.remarks.push_back("this build would refuse it: " + refused);
   return show_estimate(e, json);
 }
 

@@ -14,7 +14,7 @@
 namespace halftone {
 namespace {
 
-// The first `sentences` of the first line, without the last one's full stop.
+// The first sentences of the first line, without the final full stop.
 std::string beginning(std::string_view text, int sentences) {
   text = text.substr(0, text.find('\n'));
   size_t end = 0;
@@ -36,7 +36,7 @@ Failure out_of_memory(std::string_view said) {
 Failure failure_of(const std::exception& error) {
   if (dynamic_cast<const NonFiniteError*>(&error) != nullptr) return {3, error.what()};
   if (dynamic_cast<const Error*>(&error) != nullptr) return {2, error.what()};
-  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return out_of_memory("the system has no more for this process");
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return out_of_memory("the system has no memory left for this process");
   if (const auto* torch = dynamic_cast<const c10::Error*>(&error)) {
     const std::string_view said = torch->what_without_backtrace();
     // "CUDA out of memory. Tried to allocate 2.44 GiB. GPU 0 has a total capacity of 139.80 GiB of which 1.43 GiB is free. ..."
@@ -53,7 +53,7 @@ std::string write_problem(std::FILE* out, const char* what) {
   const bool failed_before = std::ferror(out) != 0;
   errno = 0;
   bool failed = std::fflush(out) != 0;
-  // stdio keeps no reason of an earlier failure; an empty line behind what is broken anyway shows whether it still holds.
+  // stdio keeps no reason of an earlier failure; another newline, after output that is broken anyway, shows whether it still fails.
   if (failed_before && !failed) failed = std::fputc('\n', out) == EOF || std::fflush(out) != 0;
   if (!failed_before && !failed) return "";
   const int code = failed ? errno : 0;

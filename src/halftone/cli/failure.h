@@ -5,15 +5,15 @@
 
 namespace halftone {
 
-// How the program ends after an exception: its exit status (2 what the user can change, 3 a loss or gradient that is not finite, 1 a defect
-// of the program) and one line without "halftone: ".
+// Exit status and message of an exception: 2 for what the user can change, 3 for a non-finite loss or gradient, 1 for a defect of the
+// program; one line without "halftone: ".
 struct Failure {
   int status;
   std::string line;
 };
 Failure failure_of(const std::exception& error);
 
-// Flushes `out`; if that or an earlier write to it failed, one line that says why, which begins with `what`; else "".
+// Flushes `out`. Returns one line, beginning with `what`, that says why this or an earlier write failed, else "".
 std::string write_problem(std::FILE* out, const char* what);
 
 }  // namespace halftone

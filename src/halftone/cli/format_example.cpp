@@ -117,7 +117,7 @@ class Worker {
       hadamard(v, signs);
       std::copy_n(v, 32, x_.begin());
     }
-    for (float& v : x_) {  // to the type of x, nearest, ties to even
+    for (float& v : x_) {  // to the type of x: nearest, ties to even
       const uint32_t b = bits_of(v);
       v = std::bit_cast<float>((b + 0x7FFFu + ((b >> 16) & 1u)) & 0xFFFF0000u);
     }
@@ -166,7 +166,7 @@ class Worker {
     byte_ = byte;
   }
 
-  // The example is a whole tensor of one block.
+  // The example is a tensor of one block.
   void scale_fp4(uint32_t a) {
     const ScalePair outer = fp4_outer(s_.chain, s_.scale, s_.two_level, a);
     const uint8_t code = fp4_block_scale(s_.chain, s_.scale, a, outer);
@@ -239,7 +239,7 @@ class Worker {
     step("packed", listed(packed, [](uint8_t c) { return fmt::format("0x{:02X}", c); }));
   }
 
-  // As the fp8 product of sm_90 reads it, the block being the largest of its row.
+  // As read by the fp8 GEMM of sm_90, if the block is the largest of its row.
   void fold() {
     const int e = int{byte_} - 127;
     std::vector<uint8_t> folded;

@@ -27,7 +27,7 @@ std::string example_text(const WorkedExample& e) {
   return out;
 }
 
-// Every code where they fit on a page, the landmarks otherwise.
+// Every code if they fit on a page, else landmarks.
 std::string float_codes(Float f) {
   const FloatSpec s = spec(f);
   const int digits = s.bits() > 4 ? 2 : 1;
@@ -94,7 +94,7 @@ std::string show_float(Float f) {
          float_codes(f) + "\n  rounding a number y that was divided by its scale:\n" + rounding_example(f);
 }
 
-// fp32 and bf16, the formats of whatever is not quantised: sign, 8 bits of exponent, `mantissa` bits of mantissa, as IEEE 754.
+// fp32 and bf16, the unquantized formats: sign, 8 bits of exponent, `mantissa` bits of mantissa, as in IEEE 754.
 std::string show_wide(bool fp32) {
   const int mantissa = fp32 ? 23 : 7;
   const auto code = [&](uint32_t bits) { return fp32 ? fmt::format("0x{:08X}", bits) : fmt::format("0x{:04X}", bits >> 16); };
@@ -127,7 +127,7 @@ std::string show_wide(bool fp32) {
   out += t.text() + "\n  rounding to nearest, ties to even:\n";
   TextTable rounding({"y", "code", "value"});
   for (const double y : {0.1, 1 + std::ldexp(1, -mantissa - 1), 1 + 3 * std::ldexp(1, -mantissa - 1), -1.0 / 3, 65537.0, 1e-40}) {
-    const auto nearest = static_cast<float>(y);  // exact for bf16 but of 0.1, -1/3 and 1e-40, which are no ties there
+    const auto nearest = static_cast<float>(y);  // exact for bf16, except 0.1, -1/3 and 1e-40, which are no ties
     const float value = fp32 ? nearest : bf16_nearest(nearest);
     rounding.row({fmt::format("{:.10g}", y), code(std::bit_cast<uint32_t>(value)), fmt::format("{:.9g}", value)});
   }
@@ -236,7 +236,7 @@ const char* role_of(size_t operand) {
   return kRoles[operand];
 }
 
-// Hardware that runs the recipe alike shares a line.
+// Hardware that runs the recipe in the same way shares a line.
 std::string support_lines(const LinearRecipe& r) {
   TextTable t({"hardware", "forward", "dgrad", "wgrad", "because"});
   std::vector<std::string> last;
@@ -305,10 +305,10 @@ std::string show_recipe(const LinearRecipe& r, const std::vector<std::string>& w
   for (size_t i = 0; i < operands.size(); ++i) {
     OperandSpec s = operands[i].spec;
     if (!s.quantized()) continue;
-    // A row of a tile shows the rule as well as the tile.
+    // One row shows the rule of a tile.
     s.granularity = s.granularity == Granularity::tile ? Granularity::block : s.granularity;
     s.same_as_forward = s.stored = false;
-    // One rotation says it all, rounded either way.
+    // One rotation is enough, with either rounding.
     const bool seen = s.hadamard > 0 && std::any_of(shown.begin(), shown.end(), [](const OperandSpec& o) { return o.hadamard > 0; });
     if (seen) continue;
     if (std::find(shown.begin(), shown.end(), s) != shown.end()) continue;

@@ -15,7 +15,7 @@
 namespace halftone {
 namespace {
 
-std::string power(double v) {  // exact powers of two as such, other numbers as they are
+std::string power(double v) {  // "2^n" for exact powers of two
   int e = 0;
   for (double x = v; x < 1; x *= 2) --e;
   return v < 1 && FloatSpec::pow2(e) == v ? fmt::format("2^{}", e) : fmt::format("{}", v);
@@ -85,12 +85,12 @@ std::string bump_condition(Float f, ScaleMode mode) {
   const uint32_t base = std::bit_cast<uint32_t>(1.0f), top = std::bit_cast<uint32_t>(2.0f);
   const int least = mx_exponent(f, mode, base);
   if (mx_exponent(f, mode, top - 1) == least) return "never";
-  uint32_t low = base, high = top - 1;  // exponents grow with amax: low has the least, high one more
+  uint32_t low = base, high = top - 1;  // exponents grow with amax: low has the smaller one, high the larger one
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
     (mx_exponent(f, mode, middle) == least ? low : high) = middle;
   }
-  // The short one of two neighbours is the bound; the other follows from it.
+  // The neighbor with the shorter decimal is the bound.
   const bool exclusive = std::countr_zero(low) > std::countr_zero(high);
   return fmt::format("m {} {}", exclusive ? ">" : ">=", std::bit_cast<float>(exclusive ? low : high));
 }

@@ -9,12 +9,12 @@
 
 namespace halftone {
 
-// What `halftone formats` prints, made from the tables of src/halftone/formats.
+// The output of `halftone formats`, from the tables of src/halftone/formats.
 std::string element_table();
 std::string scale_format_table();
 std::string scale_rule_table();
 std::string recipe_table();
-// `here`: name of the hardware that the program runs on, or "".
+// `here`: name of this machine's hardware, or "".
 std::string support_table(std::string_view here);
 
 inline constexpr Float kFloats[] = {Float::e4m3, Float::e5m2, Float::e3m2, Float::e2m3, Float::e2m1};
@@ -27,7 +27,7 @@ std::string_view name(Element e);
 std::string_view name(ScaleFormat s);
 std::string_view name(ScaleMode m);
 
-// When the exponent of the block scale is one above its least value for amax = m * 2^k: "m > 1.5", "m >= 1.75" or "never".
+// The condition under which amax = m * 2^k gives the larger of two block exponents: "m > 1.5", "m >= 1.75" or "never".
 std::string bump_condition(Float f, ScaleMode mode);
 
 struct NamedOperand {

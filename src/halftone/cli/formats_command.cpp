@@ -17,19 +17,19 @@ namespace {
 
 constexpr const char* kHelp =
     "halftone formats                               every element format, scale format, scale rule and recipe\n"
-    "halftone formats --show NAME [--quantize.X Y]  one of them, explained with a worked example; a recipe with these options\n"
-    "halftone formats --support                     which recipe runs natively, rewritten or emulated on which hardware, and why\n";
+    "halftone formats --show NAME [--quantize.X Y]  one of these, with a worked example; a recipe with these options\n"
+    "halftone formats --support                     how each recipe runs on which hardware: native, rewritten or emulated, and why\n";
 
-// The scheme's configuration with the options behind the name.
+// The scheme's configuration with the options after the name.
 QuantizeConfig options_of(const std::string& scheme, Arguments options) {
   const LoadedConfig loaded = load_config_text(fmt::format("quantize.scheme = \"{}\"", scheme), "formats", options);
   JobConfig config = loaded.config;
   const ConfigIndex index = index_config(config), changing = index_options(config.quantize);
   for (const auto& [field, origin] : loaded.origin) {
     const bool same = field == "quantize.scheme" && config.quantize.scheme == QuantizeScheme{scheme, {}};
-    const FieldEntry* option = changing.find_field(field);  // one of a layer says nothing of the operands, which are shown
+    const FieldEntry* option = changing.find_field(field);  // options of a layer do not change the operands
     check(same || (option != nullptr && option->info.scope != Scope::layer),
-          "formats --show {}: expected options of [quantize] that change how operands are quantised, found --{} {}; leave it out", scheme,
+          "formats --show {}: expected options of [quantize] that change how operands are quantized, found --{} {}; remove it", scheme,
           field, shown(get_value(*index.find_field(field))));
   }
   return loaded.config.quantize;
@@ -38,7 +38,7 @@ QuantizeConfig options_of(const std::string& scheme, Arguments options) {
 int show(Arguments args) {
   check(args.size() >= 2, "formats --show: expected a name; `halftone formats` lists them");
   const std::string& wanted = args[1];
-  check(std::find(args.begin(), args.end(), "--support") == args.end(), "formats: --show and --support do not go together; ask one by one");
+  check(std::find(args.begin(), args.end(), "--support") == args.end(), "formats: use either --show or --support");
   const bool is_recipe = find_linear_recipe(wanted).has_value();
   const std::string format = show_format(wanted);
   check(is_recipe || !format.empty(), "formats --show: there is no '{}'{}; `halftone formats` lists all names", wanted,
@@ -49,7 +49,7 @@ int show(Arguments args) {
     return 0;
   }
   const nn::RecipePlan plan = nn::recipe_plan(options_of(wanted, args.subspan(2)), {}, 1);
-  const std::string element = format.empty() ? "" : format + "\nRecipe ";  // of the same name
+  const std::string element = format.empty() ? "" : format + "\nRecipe ";  // with the same name
   if (plan.rules.empty()) {
     print(element + show_recipe(*find_linear_recipe(wanted), {}));
   } else {
@@ -70,13 +70,12 @@ int formats_command(Arguments args) {
   if (args[0] == "--show") return show(args);
   const bool help = args[0] == "--help" || args[0] == "-h";
   check(help || args[0] == "--support", "formats: unknown option '{}'; expected --show NAME or --support", args[0]);
-  check(args.size() == 1, "formats {}: expected nothing behind it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
+  check(args.size() == 1, "formats {}: expected nothing after it, found '{}'", args[0], args.size() > 1 ? args[1] : "");
   if (help) return print(kHelp), 0;
-  print(
-      support_table(name(this_machine())) +
-      "\nGPUs run the kernels of halftone_cuda.so, which lies beside the program. It is built for sm_90; other architectures can be added\n"
-      "(HALFTONE_CUDA_ARCHITECTURES) and have not been run. Without it a GPU has none, int8 and fp8_rowwise, through LibTorch's own\n"
-      "operations; a run says so at its start.\n");
+  print(support_table(name(this_machine())) +
+        "\nGPUs run the kernels of halftone_cuda.so, next to the program. It is built for sm_90; other architectures can be added\n"
+        "(HALFTONE_CUDA_ARCHITECTURES) and have not been run. Without it a GPU has none, int8 and fp8_rowwise, through LibTorch's own\n"
+        "operations; a run says so at its start.\n");
   return 0;
 }
 

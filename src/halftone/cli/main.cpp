@@ -29,15 +29,15 @@ struct Command {
 const std::array<Command, 9>& commands() {
   static const std::array<Command, 9> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
-      {"estimate", "memory and tokens/s of a configuration, before a run: --config X.toml --device h100", halftone::estimate_command},
+      {"estimate", "predict memory and step time of a configuration: --config X.toml --device h100", halftone::estimate_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
-      {"convert", "from and to Hugging Face folders: --from DIR --to DIR", halftone::convert_command},
+      {"convert", "convert from and to Hugging Face folders: --from DIR --to DIR", halftone::convert_command},
       {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},
       {"tokenize", "turn text into .bin files of token ids", halftone::tokenize_command},
-      {"config", "print the resolved configuration and where each value comes from", halftone::config_command},
+      {"config", "print the resolved configuration and the origin of each value", halftone::config_command},
       {"formats", "number formats, scale rules and recipes: --show mxfp4 explains one, --support says where they run",
        halftone::formats_command},
-      {"bench", "measure training, layers, products and quantisers: bench --help", halftone::bench_command},
+      {"bench", "measure training, layers, GEMMs and quantizers: bench --help", halftone::bench_command},
   }};
   return kCommands;
 }
@@ -47,8 +47,8 @@ void print_help(std::FILE* out) {
                halftone::version());
   for (const Command& c : commands()) std::fprintf(out, "  %-10s %s\n", c.name, c.help);
   std::fprintf(out,
-               "\nhalftone COMMAND --help says more; halftone train --help SECTION documents the fields of a section.\n"
-               "In the names of options - and _ are alike.\n");
+               "\nhalftone COMMAND --help explains a command; halftone train --help SECTION documents a section of the configuration.\n"
+               "In option names - equals _.\n");
 }
 
 int run(const std::vector<std::string>& args) {
@@ -64,13 +64,13 @@ int run(const std::vector<std::string>& args) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // a limit on file sizes then fails the write, like a full disk, instead of ending the process
+  std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file size limit fails the write, as a full disk does, instead of killing the process
   halftone::report_bus_errors();
   halftone::Failure end{0, ""};
   try {
     end.status = run({argv + 1, argv + argc});
   } catch (const std::exception& e) {
-    // fmt throws where stdio only remembers that a write failed: said below.
+    // fmt throws when a write fails; stdio only remembers it, which is reported below.
     const bool output_failed = std::ferror(stdout) != 0 && dynamic_cast<const std::system_error*>(&e) != nullptr;
     if (!output_failed) end = halftone::failure_of(e);
   }

@@ -14,7 +14,7 @@ std::string with_dashes(std::string_view name) {
   return out;
 }
 
-// Every long option, of subcommands too, by its name with dashes.
+// Every long option, with those of subcommands, by its name with dashes.
 void collect_names(const CLI::App& app, std::map<std::string, std::string>& names) {
   for (const CLI::Option* option : app.get_options())
     for (const std::string& name : option->get_lnames()) names.emplace(with_dashes(name), name);
@@ -30,7 +30,7 @@ bool parse(CLI::App& app, Arguments args) {
   collect_names(app, names);
   std::vector<std::string> words(args.begin(), args.end());
   for (std::string& word : words) {
-    if (word == "--") break;  // what follows are no options
+    if (word == "--") break;  // the rest are no options
     if (!word.starts_with("--")) continue;
     const size_t end = std::min(word.find('='), word.size());
     if (const auto known = names.find(with_dashes(word.substr(2, end - 2))); known != names.end())
@@ -43,7 +43,7 @@ bool parse(CLI::App& app, Arguments args) {
     app.exit(e);
     return false;
   } catch (const CLI::ParseError& e) {
-    constexpr std::string_view kProgram = "halftone ";  // which stands before every error
+    constexpr std::string_view kProgram = "halftone ";  // the prefix of every error
     fail("{}: {} (see {} --help)", app.get_name().substr(kProgram.size()), e.what(), app.get_name());
   }
   return true;

@@ -6,8 +6,8 @@
 
 namespace halftone {
 
-// Parses; false after --help was printed. In the names of options - and _ are alike. Error: one line that says what is wrong
-// and which --help to read.
+// Parses the arguments; false after --help was printed. In option names - equals _. Error: one line that says what is wrong and which
+// --help to read.
 bool parse(CLI::App& app, Arguments args);
 
 // Whether a word is the option, with - and _ alike.

@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Columns of text, each as wide as its widest cell, two blanks apart; the first row is the head.
+// Columns of text, two blanks apart; the first row is the header.
 class TextTable {
  public:
   explicit TextTable(std::vector<std::string> head) { row(std::move(head)); }

@@ -47,7 +47,7 @@ int run(Options options) {
 
   for (const SourceFile& file : source->files().files) {
     std::error_code none;
-    if (std::filesystem::equivalent(options.output, file.path, none)) fail("--output {} is one of the files to be read", options.output);
+    if (std::filesystem::equivalent(options.output, file.path, none)) fail("--output {} is one of the input files", options.output);
   }
   AtomicFile out(options.output);
   int64_t documents = 0, text_bytes = 0, ended = 0;
@@ -58,7 +58,7 @@ int run(Options options) {
     for (const DocumentEntry& entry : shard.entries) {
       const size_t end = entry.end;
       out.write(ids.data() + begin * static_cast<size_t>(width), (end - begin) * static_cast<size_t>(width));
-      // Ready-made ids of JSONL may lack it.
+      // Token ids of JSONL may lack it.
       if (stored_id(ids, end - 1, width) != static_cast<uint32_t>(eos)) write_id(out, eos, width), ++ended;
       begin = end;
     }
@@ -90,13 +90,13 @@ int tokenize_command(std::span<const std::string> args) {
   app.add_option("--dataset", options.source.dataset, "text, jsonl or a C4 name (default text)");
   app.add_option("--dataset_path", options.source.path, "file, folder or glob");
   app.add_option("--text_key", options.source.text_key, "JSONL: the field with the text (default text)");
-  app.add_option("--text_split", options.source.text_split, "text: what a document is: file, line, blank_line (default file)");
-  app.add_option("--on_bad_line", options.source.on_bad_line, "a line without a document: error, or skip it (default error)");
+  app.add_option("--text_split", options.source.text_split, "text: unit of one document: file, line, blank_line (default file)");
+  app.add_option("--on_bad_line", options.source.on_bad_line, "on a line without a document: error or skip (default error)");
   app.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json")->required();
   app.add_option("--output", options.output, "file to write")->required();
-  app.add_option("--token_dtype", options.token_dtype, "uint16, uint32 or auto: by the vocabulary (default auto)");
+  app.add_option("--token_dtype", options.token_dtype, "uint16, uint32, or auto = by the vocabulary (default auto)");
   app.add_flag("--no_bos", options.no_bos, "no BOS before the documents");
-  app.add_flag("--special_tokens_in_text", options.special_tokens, "letters of special tokens in texts are these tokens");
+  app.add_flag("--special_tokens_in_text", options.special_tokens, "read special tokens spelled out in texts as tokens");
   app.add_option("--threads", options.threads, "0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   if (!parse(app, args)) return 0;
   return run(std::move(options));

@@ -28,7 +28,7 @@ using Json = nlohmann::json;
 
 constexpr int64_t kMaxDocumentBytes = int64_t{1} << 31;
 
-// All files named by the patterns, each once, in the order of the patterns.
+// All files that the patterns match, without duplicates, in the order of the patterns.
 std::vector<SourceFile> list_files(const std::vector<std::string>& patterns) {
   std::vector<SourceFile> files;
   std::set<std::string> seen;
@@ -185,17 +185,17 @@ int tokenizer_command(std::span<const std::string> args) {
   train_app->add_option("--files", train.files, "files, folders or globs (** for any number of folders)")->required();
   train_app->add_option("--vocab-size", train.trainer.vocab_size, "ids in all: 256 bytes, merges, special tokens")->capture_default_str();
   train_app->add_option("--output", train.output, "folder for tokenizer.json and tokenizer_config.json")->required();
-  train_app->add_option("--pattern", train.trainer.pattern, "how text is cut first: gpt2, llama3, qwen2")->capture_default_str();
+  train_app->add_option("--pattern", train.trainer.pattern, "pretokenizer: gpt2, llama3, qwen2")->capture_default_str();
   train_app->add_option("--threads", train.trainer.threads, "0: one per core")->capture_default_str()->check(CLI::Range(0, 4096));
   train_app->add_option("--special", train.trainer.special_tokens, "special tokens, in the order of their ids")->capture_default_str();
   train_app->add_flag("--special-tokens-in-text", train.trainer.special_tokens_in_text,
-                      "their letters in texts are these tokens, of which nothing is learned");
-  train_app->add_option("--bos", train.trainer.bos_token, "which of them begins a document")->capture_default_str();
-  train_app->add_option("--eos", train.trainer.eos_token, "which of them ends a document")->capture_default_str();
+                      "read special tokens spelled out in texts as tokens, and learn nothing from them");
+  train_app->add_option("--bos", train.trainer.bos_token, "the special token that begins a document")->capture_default_str();
+  train_app->add_option("--eos", train.trainer.eos_token, "the special token that ends a document")->capture_default_str();
   train_app->add_option("--min-frequency", train.trainer.min_frequency, "pairs seen less often are not merged")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  train_app->add_option("--max-bytes", train.max_bytes, "read no more than this; 0: everything")
+  train_app->add_option("--max-bytes", train.max_bytes, "bytes to read at most; 0 = all")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
 
@@ -211,20 +211,20 @@ int tokenizer_command(std::span<const std::string> args) {
   CLI::App* encode_app = tokenizer_option(app.add_subcommand("encode", "print the ids of a text (arguments, --file or standard input)"));
   CLI::Option* text = encode_app->add_option("text", words, "the text");
   CLI::Option* from_file = encode_app->add_option("--file", file, "read the text from a file")->excludes(text);
-  encode_app->add_flag("--no-special", no_special, "leave out what the post-processor adds (BOS, EOS)");
-  encode_app->add_flag("--jsonl", jsonl, "standard input has one JSON string a line; print one array a line")
+  encode_app->add_flag("--no-special", no_special, "omit what the post-processor adds (BOS, EOS)");
+  encode_app->add_flag("--jsonl", jsonl, "read one JSON string a line from standard input; print one array a line")
       ->excludes(text)
       ->excludes(from_file);
   CLI::App* decode_app = tokenizer_option(app.add_subcommand("decode", "print the text of ids (arguments or standard input)"));
   decode_app->add_option("ids", ids, "token ids");
-  decode_app->add_flag("--skip-special", skip_special, "leave out special tokens");
-  decode_app->add_flag("--jsonl", jsonl, "standard input has one array of ids a line; print one JSON string a line");
-  CLI::App* info_app = tokenizer_option(app.add_subcommand("info", "print what a tokenizer is made of"));
+  decode_app->add_flag("--skip-special", skip_special, "omit special tokens");
+  decode_app->add_flag("--jsonl", jsonl, "read one array of ids a line from standard input; print one JSON string a line");
+  CLI::App* info_app = tokenizer_option(app.add_subcommand("info", "describe a tokenizer"));
   CLI::App* bench_app = tokenizer_option(app.add_subcommand("bench", "time encoding on one thread"));
   bench_app->add_option("--files", patterns, "files, folders or globs")->required();
-  bench_app->add_option("--repeats", repeats, "the best of so many runs is printed")->capture_default_str()->check(CLI::Range(1, 1000));
+  bench_app->add_option("--repeats", repeats, "runs, of which the best is printed")->capture_default_str()->check(CLI::Range(1, 1000));
 
-  // CLI11 takes [a,b] for a list; behind a character that no argument has it does not.
+  // CLI11 would parse [a,b] as a list; a leading character that no argument has prevents that.
   constexpr char kLiteral = '\x01';
   std::vector<std::string> literal(args.begin(), args.end());
   for (std::string& arg : literal) {

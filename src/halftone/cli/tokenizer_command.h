@@ -4,8 +4,8 @@
 
 namespace halftone {
 
-// `halftone tokenizer train|encode|decode|info|bench ...`: args are the words behind `tokenizer`. Returns the exit status; throws
-// Error for bad input. `--help` prints the options of each.
+// `halftone tokenizer train|encode|decode|info|bench ...`: args are the words after `tokenizer`. Returns the exit status; throws Error for
+// bad input. `--help` prints the options of each.
 int tokenizer_command(std::span<const std::string> args);
 
 }  // namespace halftone

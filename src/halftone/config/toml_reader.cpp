@@ -3,8 +3,7 @@
 #include <stdexcept>
 
 namespace {
-// What toml++ asserts is a property of the text in places ("[:a]"), so it must be an error in every kind of build; with
-// NDEBUG the library would take it for granted instead.
+// Some assertions of toml++ depend on the text ("[:a]"): they must be errors in every build, also with NDEBUG.
 [[noreturn]] void not_toml() { throw std::invalid_argument("this is not TOML"); }
 }  // namespace
 #undef NDEBUG
@@ -25,9 +24,8 @@ namespace {
 constexpr size_t kMaxBytes = 4 << 20;
 constexpr int kMaxDots = 100;
 
-// Walks over a text without understanding it, to refuse what toml++ does not survive: each dot of a key nests a table and
-// tables are destroyed recursively; a character outside ASCII that is neither in quotes nor in a comment (no TOML) is taken
-// for impossible by its search for blanks.
+// Scans a text for what toml++ does not survive: every dot of a key nests a table, and tables are destroyed recursively; its search for
+// blanks assumes that no character outside ASCII occurs outside quotes and comments.
 class Scanner {
  public:
   Scanner(std::string_view text, std::string_view name) : text_(text), name_(name) {}
@@ -83,7 +81,7 @@ void check_shape(std::string_view text, std::string_view name) {
   Scanner(text, name).check_all();
 }
 
-// The line of a table header that begins with no key ("[:a]"), for which the parser gives no place; 0 if there is none.
+// The line of a table header without a key ("[:a]"), whose place the parser does not report; 0 if there is none.
 int64_t line_of_bad_header(std::string_view text) {
   int64_t line = 1;
   for (size_t begin = 0; begin < text.size(); ++line) {

@@ -15,8 +15,8 @@ struct TomlItem {
   int64_t line = 0;
 };
 
-// All assignments in the order of the text. Tables are entered while `is_section(dotted name)`; other tables are values.
-// Throws Error "NAME:LINE: ..." when the text is not TOML 1.0 or absurdly large or nested.
+// All assignments in the order of the text. Tables with `is_section(dotted name)` are entered, others are values. Throws Error
+// "NAME:LINE: ..." when the text is not TOML 1.0, too large or nested too deeply.
 std::vector<TomlItem> read_toml(std::string_view text, std::string_view name, const std::function<bool(std::string_view)>& is_section);
 
 }  // namespace halftone

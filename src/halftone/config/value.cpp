@@ -214,7 +214,7 @@ std::string_view trimmed(std::string_view s) {
 }
 
 std::string parse_json(std::string_view text, std::string_view what, Json& out) {
-  // nlohmann parses nested values without recursion but copies them with it; no field nests deeper than this.
+  // nlohmann parses without recursion but copies recursively; no field nests deeper than this.
   int depth = 0, deepest = 0;
   for (const char c : text) {
     depth += (c == '[' || c == '{') - (c == ']' || c == '}');

@@ -54,11 +54,10 @@ bool closes(std::string_view text, size_t at) {
   return false;
 }
 
-// Builds values from the parser's events. yaml-cpp's own nodes are not used: they lose the difference between 1 and "1",
-// keep duplicate keys and resolve aliases.
+// Builds values from the parser's events. yaml-cpp's nodes do not distinguish 1 from "1", keep duplicate keys and resolve aliases.
 class Builder : public YAML::EventHandler {
  public:
-  // `text` is what the parser reads, without a byte order mark, so that its marks are positions in it.
+  // `text` has no byte order mark: the parser's marks are positions in it.
   Builder(std::string_view text, std::string_view name) : text_(text), name_(name) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
@@ -101,9 +100,9 @@ class Builder : public YAML::EventHandler {
     if (anchor != YAML::NullAnchor) refuse(mark, "an anchor (&name)");
     const auto at = static_cast<size_t>(mark.pos);
     const char first = at < text_.size() ? text_[at] : '\0';
-    // "!" stands for a scalar in quotes or of several lines, and for a tag of that spelling.
+    // "!" marks a quoted or multi-line scalar, or a tag spelled that way.
     if (!tag.empty() && tag != "?" && (tag != "!" || first == '!')) refuse(mark, "a tag (!type)");
-    // yaml-cpp takes the end of a text that ends in a line break or a blank for the missing quote.
+    // yaml-cpp accepts the end of a text that ends in a line break or blank as the missing quote.
     const bool quoted = tag == "!" && (first == '"' || first == '\'');
     check(!quoted || closes(text_, at), "{}:{}: not YAML: expected a closing {}, found the end of the file; close the quote opened here",
           name_, line_of(mark), first);
@@ -120,7 +119,7 @@ class Builder : public YAML::EventHandler {
     document.line_of[level.path + "/" + value] = line_of(mark);
   }
 
-  // Where the next value of the innermost level goes.
+  // Place of the next value in the innermost level.
   std::string next_path() const {
     if (levels_.empty()) return "";
     const Level& level = levels_.back();
@@ -174,7 +173,7 @@ void check_text(std::string_view text, std::string_view name) {
   check(is_valid_utf8(text), "{}: expected UTF-8 text", name);
 }
 
-// What an editor does not show is the likeliest cause of an error.
+// Characters that an editor does not show are the likeliest cause of an error.
 std::string_view unseen_cause(std::string_view text) {
   if (text.find('\r') != std::string_view::npos && text.find('\n') == std::string_view::npos)
     return "; its lines end in carriage returns alone: save it with line feeds";

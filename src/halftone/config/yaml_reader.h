@@ -15,9 +15,9 @@ struct YamlDocument {
   std::map<std::string, int64_t> line_of;
 };
 
-// Reads one document of untrusted text: maps with unique plain keys, lists, and scalars, which quotes make strings and which
-// are otherwise null (~, null, nothing), true, false, numbers or strings. Error "NAME:LINE: ..." for anything else: aliases,
-// anchors and tags, several documents, more than 64 KiB, 4096 values or 16 levels, text that is not UTF-8.
+// Reads one document of untrusted text: maps with unique plain keys, lists and scalars. A quoted scalar is a string, any other null (~,
+// null, empty), true, false, a number or a string. Error "NAME:LINE: ..." for anything else: aliases, anchors, tags, several documents,
+// more than 64 KiB, 4096 values or 16 levels, text that is not UTF-8.
 YamlDocument read_yaml(std::string_view text, std::string_view name);
 
 }  // namespace halftone
