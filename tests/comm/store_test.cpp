@@ -72,7 +72,8 @@ TEST(Store, NobodyAnswersIsOneLineWithTheAddress) {
 TEST(Store, APortThatNeverAnswersHasTheTimeOut) {
   const int64_t port = free_port();
   const int s = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   ASSERT_EQ(bind(s, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
   ASSERT_EQ(listen(s, 16), 0);
   EXPECT_EQ(problem(process(1, 2, port)),

@@ -12,7 +12,7 @@ class Work;
 
 namespace halftone::comm {
 
-// What a backend is made from: every rank of the group makes its own with the same store, whose keys no other group shares.
+// Arguments of a backend. Every rank of the group makes its own with the same store, whose keys no other group shares.
 struct BackendArguments {
   c10::intrusive_ptr<c10d::Store> store;
   std::string name;
@@ -23,10 +23,10 @@ struct BackendArguments {
 // LibTorch's Gloo. GLOO_SOCKET_IFNAME names the network; otherwise that of the host's name.
 c10::intrusive_ptr<c10d::Backend> make_gloo(const BackendArguments& arguments);
 
-// LibTorch's NCCL: the functions of halftone_nccl.so (nccl_module.cpp), as extern "C", so results are arguments.
+// LibTorch's NCCL: functions of halftone_nccl.so (nccl_module.cpp). They are extern "C", so results are arguments.
 using MakeNccl = void(const BackendArguments* arguments, c10::intrusive_ptr<c10d::Backend>* result);
 inline constexpr const char* kMakeNccl = "halftone_make_nccl";
-// The same operation without its tensors: who watches a work would keep what it wrote from being used again.
+// The same operation without its tensors: a watched work would otherwise keep its outputs from being freed.
 using WatchedNccl = void(const c10d::Work* work, c10::intrusive_ptr<c10d::Work>* result);
 inline constexpr const char* kWatchedNccl = "halftone_watched_nccl";
 

@@ -27,7 +27,7 @@ Function* of_nccl(const char* name) {
   static const OpenModule module = open_module("halftone_nccl.so", "build with HALFTONE_CUDA=ON, and with nccl.h of requirements-cuda.txt");
   check(module.handle != nullptr, "NCCL: {}", module.problem);
   auto* function = reinterpret_cast<Function*>(dlsym(module.handle, name));
-  check(function != nullptr, "halftone_nccl.so lacks {}; it is of another build", name);
+  check(function != nullptr, "halftone_nccl.so lacks {}; it belongs to another build", name);
   return function;
 }
 
@@ -44,7 +44,7 @@ c10::intrusive_ptr<c10d::Work> watched(const c10d::Work& work) {
   return copy;
 }
 
-// Flat bytes: every backend moves them, whatever the dtype (Gloo knows no fp8, and coalesces tensors of one dtype only).
+// Flat bytes, which every backend moves (Gloo has no fp8 and coalesces only tensors of one dtype).
 at::Tensor bytes(const at::Tensor& t) { return t.view({-1}).view(at::kByte); }
 
 c10d::ReduceOp reduce_op(Reduce how) { return how == Reduce::sum ? c10d::ReduceOp::SUM : c10d::ReduceOp::MAX; }
@@ -84,12 +84,12 @@ void Pending::wait() {
 Communicator::Communicator(Watch& watch, const std::string& name, std::vector<int64_t> ranks, at::Device device)
     : watch_(watch), device_(device) {
   const auto own = std::ranges::find(ranks, watch.rank());
-  check(own != ranks.end(), "communicator {}: rank {} is not of its group", name, watch.rank());
+  check(own != ranks.end(), "communicator {}: rank {} is not in its group", name, watch.rank());
   index_ = own - ranks.begin();
   const std::string key = fmt::format("{}@{}", name, ranks.front());
   group_ = std::make_shared<Group>(Group{name, key, std::move(ranks)});
   const Activity activity(watch_, "opening communicator " + name);
-  watch_.meet(key, *group_);  // names who is missing; a backend would wait for an address
+  watch_.meet(key, *group_);  // names the missing ranks; a backend would only wait for an address
   const Operation connection{"the connection", group_};
   const Waiting waiting(watch_, connection);
   const auto begun = Clock::now();

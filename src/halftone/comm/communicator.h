@@ -16,12 +16,12 @@ namespace halftone::comm {
 
 enum class Reduce { sum, max };
 
-// An operation under way. Its tensors may be touched after wait() only. On a device wait() lets the current stream wait, not the host.
+// An operation in progress. Do not touch its tensors before wait(). On a GPU the current stream waits, not the host.
 class [[nodiscard]] Pending {
  public:
   Pending(Pending&&) noexcept;
   ~Pending();
-  // Error in one line when the other ranks have not come after Watch::timeout(), or when one is gone or has failed.
+  // Ends the process in one line when peers have not joined after Watch::timeout(), or when one has failed.
   void wait();
   bool ended() const;  // wait() would return at once; false where the backend does not know
 
@@ -36,16 +36,16 @@ class [[nodiscard]] Pending {
   std::function<void()> last_;
 };
 
-// Operations among the ranks of one group, on NCCL for the tensors of a CUDA device, on Gloo for those of the CPU. All ranks of the
-// group make the same calls in the same order. Operations of one communicator run in order; what should overlap (gathers and
-// reductions) needs two. Tensors are contiguous and of the communicator's device. Data that is only moved may be of any dtype and
-// travels as bytes. Sums are equal bit for bit on all ranks and in every run. On the CPU they are added in the order of the ranks, in
-// float32 where the tensors are bfloat16, however an operation cuts its tensors; on a device their order is the backend's.
+// Operations among the ranks of one group: NCCL for CUDA tensors, Gloo for CPU tensors. All ranks of the group make the same calls in the
+// same order. Operations of one communicator run in order; use two where gathers and reductions should overlap. Tensors are contiguous
+// and on the communicator's device. Data that is only moved may have any dtype and travels as bytes. Sums are equal bit for bit on all
+// ranks and in every run. On the CPU they add in rank order, in float32 for bfloat16 tensors, however an operation splits its tensors. On
+// a GPU the backend chooses the order.
 class Communicator {
  public:
-  // All ranks of the group call this. `ranks` are of the job; the name is used once by each of them. Outlived by the watch.
+  // Collective over the group. `ranks` are ranks of the job; each of them uses the name once. The watch outlives the communicator.
   Communicator(Watch& watch, const std::string& name, std::vector<int64_t> ranks, at::Device device);
-  // Leaves the backend alone when this rank or another has failed: an operation under way would keep it from closing.
+  // Does not close the backend when this rank or another has failed: a pending operation would block it.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -55,27 +55,27 @@ class Communicator {
 
   // In place; float32, float64 or bfloat16.
   Pending all_reduce(at::Tensor& t, Reduce how = Reduce::sum);
-  // All tensors in one operation. out[i]: as many elements as size() of in[i], one rank's after the other's. `in[i]` may be this rank's
-  // part of `out[i]`.
+  // All tensors in one operation. out[i] has size() times the elements of in[i], in rank order. `in[i]` may be this rank's part of
+  // `out[i]`.
   Pending all_gather(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
   Pending all_gather(at::Tensor& out, const at::Tensor& in) { return all_gather(std::vector{out}, std::vector{in}); }
-  // All tensors in one operation. out[i]: this rank's part of the sum of in[i], which has size() times its elements; float32, float64 or
+  // All tensors in one operation. out[i] is this rank's part of the sum of in[i], which has size() times its elements. float32, float64 or
   // bfloat16, all of one dtype.
   Pending reduce_scatter(const std::vector<at::Tensor>& out, const std::vector<at::Tensor>& in);
   Pending reduce_scatter(at::Tensor& out, const at::Tensor& in) { return reduce_scatter(std::vector{out}, std::vector{in}); }
   Pending broadcast(at::Tensor& t, int64_t root);
   // Rows (dim 0) to and from each rank; the counts add up to the rows of the tensors.
   Pending all_to_all(at::Tensor& out, const at::Tensor& in, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows);
-  // Messages of one tag arrive in order. NCCL has no tags: there, all messages from one rank to another do.
+  // Messages with the same tag arrive in order. NCCL has no tags: there, all messages from one rank to another arrive in order.
   Pending send(const at::Tensor& t, int64_t to, int tag = 0);
   Pending recv(at::Tensor& t, int64_t from, int tag = 0);
   void barrier();
 
  private:
   void check_parts(const char* what, const std::vector<at::Tensor>& whole, const std::vector<at::Tensor>& parts) const;
-  // parts: [size() * n], each n numbers to the rank of that place; becomes the ranks' sums of what came here, [n].
+  // parts: [size() * n], n numbers for each rank. `use` gets this rank's sum, [n].
   Pending exchange_and_sum(const char* what, at::Tensor parts, std::function<void(const at::Tensor&)> use);
-  // An operation's name, and what it moves: the whole, not this rank's part.
+  // An operation's name, and what it moves in all, not only this rank's part.
   struct Task {
     Task(const char* what, at::TensorList moved = {});
     const char *what, *dtype = "";

@@ -7,7 +7,8 @@
 
 namespace halftone::comm {
 
-// The last operations of a rank, to be read after a failure (docs/parallel/failures.md). Of one thread at a time.
+// The last operations of a rank, to be read after a failure (docs/parallel/failures.md). Times are those of the rank's host. For one
+// thread at a time.
 class FlightRecorder {
  public:
   explicit FlightRecorder(Recorder options) : options_(std::move(options)) { ring_.reserve(static_cast<size_t>(options_.entries)); }
@@ -17,13 +18,13 @@ class FlightRecorder {
 
   // Number of the entry, from 1; 0 when off.
   int64_t begin(const Operation& operation);
-  // Nothing where the entry is 0 or no longer in the ring.
+  // Does nothing where the entry is 0 or no longer in the ring.
   void end(int64_t entry);
 
   // A line of JSON about the rank, then one for each operation, oldest first.
   std::string text(int64_t rank, int64_t world_size, std::string_view reason) const;
-  // Replaces the file as a whole. What hindered it; "" when it is written. A file system may hang, which may be why the job ends: a
-  // thread of its own writes, and it is waited for so long only.
+  // Replaces the whole file. Returns the error, "" when it is written. The file system may hang, which may be why the job ends: a separate
+  // thread writes, for at most `limit`.
   std::string write(std::string text, Milliseconds limit) const;
 
  private:

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-// What LibTorch's header names of Gloo, whose own headers the wheel lacks (CMakeLists.txt has empty ones). Nothing here is
-// called or built from these declarations: pointers alone pass through.
+// LibTorch's header names these types of Gloo, whose headers the wheel lacks (CMakeLists.txt has empty ones). Only pointers to them are
+// used.
 namespace gloo {
 struct Context {
   void setTimeout(std::chrono::milliseconds);

@@ -13,8 +13,8 @@ namespace halftone::comm {
 
 // What a rank tells its peers once a period, through the store. No times of day: the clocks of two hosts are never compared.
 struct Heartbeat {
-  int64_t number = 0;            // counts the rank's heartbeats
-  double seconds = 0;            // that it has been `doing` this, by its own clock
+  int64_t number = 0;  // counts the rank's heartbeats
+  double seconds = 0;  // that it has been `doing` this, by its own clock
   std::string doing;
   std::map<std::string, int64_t> begun{};  // collectives, by the group's key
 
@@ -22,8 +22,8 @@ struct Heartbeat {
   void write(int64_t rank, c10d::Store& store) const;
 };
 
-// Peers' heartbeats as this rank has seen them. A peer is silent since its newest heartbeat was first seen here, by this host's steady clock;
-// so a rank that is looked at for the first time is not silent yet. Of any thread.
+// Peers' heartbeats as this rank has seen them. A peer is silent since its newest heartbeat was first seen here, by this host's steady
+// clock; so a rank that is looked at for the first time is not silent yet. Of any thread.
 class Heartbeats {
  public:
   struct Seen {

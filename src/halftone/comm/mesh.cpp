@@ -10,10 +10,10 @@ namespace {
 
 using Names = std::vector<std::string_view>;
 
-// Two ways to number the same ranks, slowest axis first; they share the first two axes.
+// Two numberings of the same ranks, slowest axis first. They share the first two axes.
 const Names kAxes[] = {{"pp", "dp_replicate", "dp_shard", "cp", "tp"}, {"pp", "dp_replicate", "efsdp", "ep", "etp"}};
 
-// Axes as one: the last named runs fastest.
+// Flattened axes; the last one named is the fastest.
 const std::pair<std::string_view, Names> kFlattened[] = {
     {"batch", {"dp_replicate", "dp_shard"}},
     {"loss", {"dp_replicate", "dp_shard", "cp"}},

@@ -7,8 +7,8 @@
 
 namespace halftone::comm {
 
-// Where each of the ranks 0 ... world_size - 1 stands (docs/parallel/mesh.md). An axis is named by a string: pp, dp_replicate, dp_shard,
-// cp, tp, efsdp, ep, etp, or a run of them as one: batch, loss, fsdp, world. Plain arithmetic, the same on every rank.
+// The mesh of the ranks 0 ... world_size - 1 (docs/parallel/mesh.md). An axis is named by a string: pp, dp_replicate, dp_shard, cp, tp,
+// efsdp, ep, etp, or several flattened into one: batch, loss, fsdp, world. Plain arithmetic, the same on every rank.
 class Mesh {
  public:
   // Resolves data_parallel_shard_degree = -1. Error naming the fields where the degrees do not multiply to the world size.
@@ -18,7 +18,7 @@ class Mesh {
   int64_t size(std::string_view axis) const;
   // Index of the rank along the axis.
   int64_t coordinate(int64_t rank, std::string_view axis) const;
-  // The ranks that differ from `rank` along the axis only, itself among them, by their coordinate.
+  // The ranks that differ from `rank` along the axis only, including itself, ordered by coordinate.
   std::vector<int64_t> ranks(int64_t rank, std::string_view axis) const;
 
   // Axes and sizes of a view, slowest first: "data", "dense" or "sparse" (routed experts).

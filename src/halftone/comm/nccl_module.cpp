@@ -1,4 +1,4 @@
-// halftone_nccl.so (cmake/cuda.cmake): the one place that needs the headers of NCCL and CUDA.
+// halftone_nccl.so (cmake/cuda.cmake): the only file that needs the headers of NCCL and CUDA.
 #define USE_C10D_NCCL
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 

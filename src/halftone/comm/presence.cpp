@@ -11,6 +11,8 @@
 #include <cstring>
 #include <random>
 #include <sstream>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <utility>
 
 #include "halftone/base/log.h"
 
@@ -27,6 +29,9 @@ bool put(int fd, std::string_view bytes) {
 
 }  // namespace
 
+Presence::Presence(std::string address, int64_t rank, int64_t world_size)
+    : address_(std::move(address)), rank_(rank), others_(world_size - 1), begun_(address_.empty()) {}
+
 Presence::~Presence() { close_all(); }
 
 void Presence::close_all() {
@@ -35,8 +40,7 @@ void Presence::close_all() {
   peers_.clear(), listener_ = -1;
 }
 
-std::string Presence::serve(int64_t others) {
-  server_ = true, most_ = static_cast<size_t>(others) + 16;  // some strangers
+std::string Presence::serve() {
   listener_ = ::socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   const bool six = listener_ >= 0;
   if (!six) listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -58,30 +62,31 @@ std::string Presence::serve(int64_t others) {
   return fmt::format("{} {}", ntohs(six ? any6.sin6_port : any4.sin_port), token_);
 }
 
-void Presence::join(const std::string& address, const std::string& invitation, int64_t rank) {
+void Presence::join(const std::string& invitation) {
   std::istringstream text(invitation);
   std::string port;
   if (!(text >> port >> token_)) return;
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
-  if (::getaddrinfo(address.c_str(), port.c_str(), &hints, &found) != 0) return log_debug("{} has no address", address);
+  if (::getaddrinfo(address_.c_str(), port.c_str(), &hints, &found) != 0) return log_debug("{} has no address", address_);
   const int fd = ::socket(found->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   const bool begun = fd >= 0 && (::connect(fd, found->ai_addr, found->ai_addrlen) == 0 || errno == EINPROGRESS);
   ::freeaddrinfo(found);
   if (!begun) {
-    log_debug("no connection to {}:{}: {}", address, port, std::strerror(errno));
+    log_debug("no connection to {}:{}: {}", address_, port, std::strerror(errno));
     if (fd >= 0) ::close(fd);
     return;
   }
   greeting_.assign(kGreeting, '\0');
   std::memcpy(greeting_.data(), &token_, sizeof token_);
-  std::memcpy(greeting_.data() + sizeof token_, &rank, sizeof rank);
+  std::memcpy(greeting_.data() + sizeof token_, &rank_, sizeof rank_);
   peers_.push_back({.fd = fd, .rank = 0});
 }
 
 void Presence::accept_peers() {
-  while (listener_ >= 0 && peers_.size() < most_) {
+  constexpr int64_t kStrangers = 16;
+  while (listener_ >= 0 && std::ssize(peers_) < others_ + kStrangers) {
     const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
     peers_.push_back({.fd = fd});
@@ -91,21 +96,36 @@ void Presence::accept_peers() {
 bool Presence::read(Peer& peer) {
   char bytes[64];
   ssize_t n = 0;
-  while ((n = ::recv(peer.fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0 && peer.received.size() <= kGreeting) peer.received.append(bytes, static_cast<size_t>(n));
+  while ((n = ::recv(peer.fd, bytes, sizeof bytes, MSG_DONTWAIT)) > 0 && peer.received.size() <= kGreeting)
+    peer.received.append(bytes, static_cast<size_t>(n));
   const bool open = n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
-  if (server_ && !peer.greeted && peer.received.size() >= kGreeting) {
+  if (rank_ == 0 && !peer.greeted && peer.received.size() >= kGreeting) {
     uint64_t token = 0;
     std::memcpy(&token, peer.received.data(), sizeof token);
     std::memcpy(&peer.rank, peer.received.data() + sizeof token, sizeof peer.rank);
     peer.received.erase(0, kGreeting);
     peer.greeted = token == token_ && put(peer.fd, {&kWelcome, 1});
     if (!peer.greeted) return false;
+    ++greeted_;
   }
-  if (!server_ && peer.received.starts_with(kWelcome)) peer.greeted = true;
+  if (rank_ != 0 && peer.received.starts_with(kWelcome)) peer.greeted = true;
   return open;
 }
 
-std::vector<int64_t> Presence::lost() {
+bool Presence::settled() const {
+  if (address_.empty()) return true;
+  return rank_ == 0 ? greeted_ >= others_ : begun_ && (peers_.empty() || peers_[0].greeted);
+}
+
+std::vector<int64_t> Presence::lost(c10d::Store& store) {
+  constexpr const char* kInvitation = "presence";
+  if (!begun_ && rank_ == 0) {
+    begun_ = true;
+    store.set(kInvitation, serve());
+  } else if (!begun_ && store.check({kInvitation})) {
+    begun_ = true;
+    join(store.get_to_str(kInvitation));
+  }
   accept_peers();
   std::vector<pollfd> ready;
   for (const Peer& peer : peers_) ready.push_back({peer.fd, static_cast<int16_t>(greeting_.empty() ? POLLIN : POLLOUT), 0});

@@ -8,21 +8,20 @@
 namespace halftone::comm {
 
 // Tells a process that ended from one that is paused: only the connections of the former are closed by its kernel. Every rank holds a TCP
-// connection to rank 0, on which nothing is sent but a greeting and a farewell. No call blocks. Where no connection can be made, nothing
+// connection to rank 0, on which nothing is sent but a greeting and a farewell. Waits for no peer. Where no connection can be made, nothing
 // is ever lost. Of one thread at a time.
 class Presence {
  public:
-  Presence() = default;
+  // `address`: of rank 0's host; "" = no connections.
+  Presence(std::string address, int64_t rank, int64_t world_size);
   ~Presence();
   Presence(const Presence&) = delete;
   Presence& operator=(const Presence&) = delete;
 
-  // Rank 0 serves a port of its host, for so many other ranks. What they need for join(); "" where no port can be had.
-  std::string serve(int64_t others);
-  // Other ranks, with the address of rank 0's host.
-  void join(const std::string& address, const std::string& invitation, int64_t rank);
-  // Ranks whose connection has closed without a farewell, each once.
-  std::vector<int64_t> lost();
+  // Makes the connections, for which rank 0 puts its port into the store. Returns the ranks whose connection has closed without a farewell,
+  // each once.
+  std::vector<int64_t> lost(c10d::Store& store);
+  bool settled() const;  // all connections stand that can be expected
   // A regular end.
   void leave();
 
@@ -33,14 +32,18 @@ class Presence {
     bool greeted = false;  // by both sides
     std::string received{};
   };
+  std::string serve();  // the port and the token; "" where no port can be had
+  void join(const std::string& invitation);
   void accept_peers();
   bool read(Peer& peer);  // false: closed
   void close_all();
 
+  const std::string address_;
+  const int64_t rank_, others_;
+  bool begun_ = false;
+  int64_t greeted_ = 0;
   int listener_ = -1;
-  bool server_ = false;
-  uint64_t token_ = 0;  // of this job
-  size_t most_ = 0;
+  uint64_t token_ = 0;    // of this job
   std::string greeting_;  // of other ranks, until it is sent
   std::vector<Peer> peers_;
 };

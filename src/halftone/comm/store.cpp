@@ -71,13 +71,15 @@ void prove_job(const Environment& e, c10d::Store& store) {
   } catch (const std::exception&) {
     fail_other_program(e);
   }
-  check(found == job, "the store at {}:{} belongs to another job: expected '{}', found '{}'{}", e.store_address, e.store_port, job, found, kHint);
+  check(found == job, "the store at {}:{} belongs to another job: expected '{}', found '{}'{}", e.store_address, e.store_port, job, found,
+        kHint);
   check(store.add(fmt::format("halftone/taken/{}", e.rank), 1) == 1, "rank {} of the store at {}:{} is taken by a process of another job{}",
         e.rank, e.store_address, e.store_port, kHint);
 }
 
 // The function's result, or none after the limit: its thread then stays behind, as a call of LibTorch that nothing bounds.
-template <class Result> std::optional<Result> within(Milliseconds limit, std::function<Result()> function) {
+template <class Result>
+std::optional<Result> within(Milliseconds limit, std::function<Result()> function) {
   std::packaged_task<Result()> task(std::move(function));
   std::future<Result> result = task.get_future();
   std::thread(std::move(task)).detach();
@@ -116,10 +118,11 @@ c10::intrusive_ptr<c10d::Store> open_store(const Environment& e, Milliseconds ti
   if (!store) {
     if (*connected) fail_other_program(e);
     constexpr Milliseconds kProbe(500);
-    check(!within<bool>(kProbe, [e] { return accepts(e.store_address, e.store_port); }).value_or(false),
-          "rank {} waited {} s for an answer from {}:{}, which accepts connections but is no store of a job; is MASTER_PORT used by another "
-          "program? Check MASTER_ADDR and MASTER_PORT",
-          e.rank, std::chrono::duration<double>(timeout).count(), e.store_address, e.store_port);
+    check(
+        !within<bool>(kProbe, [e] { return accepts(e.store_address, e.store_port); }).value_or(false),
+        "rank {} waited {} s for an answer from {}:{}, which accepts connections but is no store of a job; is MASTER_PORT used by another "
+        "program? Check MASTER_ADDR and MASTER_PORT",
+        e.rank, std::chrono::duration<double>(timeout).count(), e.store_address, e.store_port);
     fail_to_find(e, timeout);
   }
   // torchrun does not count restarts because of members that come or go, but the number of processes changes then.

@@ -37,6 +37,8 @@ constexpr int kLinger = 5;    // a rank may take to end its process after it has
 constexpr int kLeave = 12;    // a rank may take to do both
 constexpr size_t kShown = 8;  // ranks in one line
 
+constexpr const char *kStart = "the start", *kOwnWork = "its own work";  // outside of any Activity
+
 double seconds(auto duration) { return std::chrono::duration<double>(duration).count(); }
 
 std::string first_line(std::string_view text) { return std::string(text.substr(0, text.find('\n'))); }
@@ -71,7 +73,7 @@ struct Watch::State {
   std::mutex mutex;  // of what follows
   std::condition_variable wake;
   bool stop = false, stop_second = false;
-  Heartbeat own{.doing = "the start"};
+  Heartbeat own{.doing = kStart};
   Clock::time_point since = Clock::now();
   struct Tracked {
     c10::intrusive_ptr<c10d::Work> work;
@@ -103,9 +105,8 @@ struct Watch::State {
   std::optional<std::string> saved;
 
   Heartbeats peers;
-  Presence presence;                            // of the watching thread
-  std::string address;                          // of rank 0's host, until the connection is begun
-  std::map<int64_t, Clock::time_point> closed;  // connections
+  std::optional<Presence> presence;                        // of the watching thread
+  std::map<int64_t, Clock::time_point> closed;             // connections
   std::atomic<Clock::time_point> answered = Clock::now();  // the store
 
   // Who ends the process and so says why: the first to claim it.
@@ -130,7 +131,8 @@ struct Watch::State {
   std::string describe(int64_t other) const {
     const std::optional<Heartbeats::Seen> seen = peers.of(other);
     if (!seen) return fmt::format("rank {} has not started", other);
-    if (silent(*seen)) return fmt::format("rank {} has sent no heartbeat for {:.1f} s, last seen in {}", other, seen->silent, seen->beat.doing);
+    if (silent(*seen))
+      return fmt::format("rank {} has sent no heartbeat for {:.1f} s, last seen in {}", other, seen->silent, seen->beat.doing);
     return fmt::format("rank {} has been in {} for {:.1f} s", other, seen->beat.doing, seen->beat.seconds + seen->silent);
   }
 
@@ -242,22 +244,19 @@ struct Watch::State {
     peers.look({ranks.begin(), ranks.end()}, s);
   }
 
-  // Ranks hold a connection to rank 0. Where it closes and no heartbeat follows, the process has ended: the job is told in its stead.
+  void connect(c10d::Store& s) try {
+    for (const int64_t other : presence->lost(s)) closed.emplace(other, Clock::now());
+  } catch (const std::exception&) {  // the store is gone
+  }
+
+  // Where a connection closes and no heartbeat follows, the process has ended: the job is told in its stead.
   void look_for_ended(c10d::Store& s) {
-    if (!address.empty()) {
-      if (rank == 0) {
-        s.set("presence", presence.serve(world_size - 1));
-        address.clear();
-      } else if (s.check({"presence"})) {
-        presence.join(std::exchange(address, ""), s.get_to_str("presence"), rank);
-      }
-    }
-    for (const int64_t other : presence.lost()) closed.emplace(other, Clock::now());
+    connect(s);
     for (auto c = closed.begin(); c != closed.end();) {
       peers.look({c->first}, s);
       const std::optional<Heartbeats::Seen> seen = peers.of(c->first);
       if (seen && silent(*seen, kGrace)) {
-        tell(s, c->first, {fmt::format("its process was killed or crashed, last seen in {}", seen->beat.doing), 1});
+        tell(s, c->first, {fmt::format("its process ended without a message (was it killed?), last seen in {}", seen->beat.doing), 1});
         c = closed.erase(c);
       } else if (Clock::now() - c->second > 2 * kSilent * period) {
         c = closed.erase(c);  // the network closed it
@@ -274,7 +273,8 @@ struct Watch::State {
     answered = Clock::now();
     for (const int64_t r : operation.peers(rank)) {
       const std::optional<Heartbeats::Seen> seen = peers.of(r);
-      if (!seen || silent(*seen, broke ? kBroken : kSilent) || (!broke && (operation.peer >= 0 || !seen->beat.has_begun(operation)))) found.push_back(r);
+      if (!seen || silent(*seen, broke ? kBroken : kSilent) || (!broke && (operation.peer >= 0 || !seen->beat.has_begun(operation))))
+        found.push_back(r);
     }
     return found;
   }
@@ -299,8 +299,9 @@ struct Watch::State {
   Failure verdict(const Operation& operation, Clock::time_point start, std::string_view problem, c10d::Store& s) {
     const bool broke = operation.patient || Clock::now() - start < timeout.load();
     const auto end = Clock::now() + (broke ? (kBroken + 2) * period : Milliseconds(0));
-    const std::string begin =
-        waited(operation, start) + (!broke ? "longer than [comm] allows: " : operation.patient ? "in vain: " : "and it broke: ");
+    const std::string begin = waited(operation, start) + (!broke              ? "longer than [comm] allows: "
+                                                          : operation.patient ? "in vain: "
+                                                                              : "and it broke: ");
     while (true) {
       if (Failure failure = others_failure(s); !failure.line.empty()) return failure;
       try {
@@ -398,7 +399,8 @@ struct Watch::State {
 
   // The watching thread.
   void watch() {
-    for (auto before = Clock::now(); ender == nobody;) {
+    const auto begun = Clock::now();
+    for (auto before = begun; ender == nobody;) {
       const Failure others = others_failure(*own_store);
       if (!others.line.empty()) {
         if (pause(kGrace * period, stop)) return;
@@ -417,7 +419,12 @@ struct Watch::State {
       } catch (const std::exception&) {  // the store is gone: the next look says so
       }
       if (!failure.line.empty() && claim(watcher)) set_ending_line(failure.line), report(failure, *own_store), end_process(failure.line);
-      if (pause(period, stop)) return;
+      constexpr int kOften = 10;  // while connections are made
+      const int pauses = Clock::now() - begun < kOften * period && !presence->settled() ? kOften : 1;
+      for (int i = 1; i <= pauses; ++i) {
+        if (pause(period / pauses, stop)) return;
+        if (i < pauses) connect(*own_store);
+      }
     }
   }
 
@@ -447,7 +454,8 @@ Watch::Watch(c10::intrusive_ptr<c10d::Store> store, int64_t rank, int64_t world_
   State& s = *state_;
   s.own_store = store->clone();
   s.store = std::move(store);
-  s.rank = rank, s.world_size = world_size, s.timeout = timeout, s.period = period, s.address = std::move(address);
+  s.rank = rank, s.world_size = world_size, s.timeout = timeout, s.period = period;
+  s.presence.emplace(std::move(address), rank, world_size);
   s.beat(*s.store);
   s.thread = std::thread([state = state_] { state->watch(); });
   s.second_thread = std::thread([state = state_] { state->watch_the_watch(); });
@@ -461,7 +469,7 @@ Watch::~Watch() {
     return;
   }
   s.stop_thread(s.thread, s.stop);
-  s.presence.leave();
+  s.presence->leave();
   s.stop_thread(s.second_thread, s.stop_second);
 }
 
@@ -476,7 +484,7 @@ void Watch::run(const std::function<void()>& body) {
     const Operation last{"the end of the run", std::make_shared<Group>(std::move(all))};
     const Waiting waiting(*this, last);
     s.stop_thread(s.thread, s.stop);  // the store may go now
-    s.presence.leave();
+    s.presence->leave();
     s.rank == 0 ? s.wait_for_farewells(s.world_size - 1, *s.store) : s.say_farewell(*s.store);
   } catch (const std::exception& error) {
     s.tell_end({first_line(error.what())});
@@ -565,7 +573,8 @@ Activity::Activity(Watch& watch, std::string_view what) : watch_(watch) {
 Activity::~Activity() {
   Watch::State& s = *watch_.state_;
   const std::lock_guard lock(s.mutex);
-  s.own.doing = std::move(outer_), s.since = outer_since_;
+  const bool outermost = outer_ == kStart || outer_ == kOwnWork;
+  s.own.doing = outermost ? kOwnWork : std::move(outer_), s.since = outermost ? Clock::now() : outer_since_;
 }
 
 Waiting::Waiting(Watch& watch, const Operation& operation, Milliseconds between_looks) : watch_(watch) {

@@ -54,7 +54,7 @@ enum class Patience {
 // This rank's part in watching over the job. A thread writes the rank's heartbeat into the store once a period and reads there whether
 // another rank has failed. It then gives the rank's own thread two periods to end, prints one line and ends the process (status 2). A
 // second thread ends the process where the store itself no longer answers. So no rank outlives the failure of another, whatever it hangs
-// in. docs/parallelism.md lists who prints what.
+// in. docs/parallel/failures.md lists who prints what.
 //
 // A wait ends by its limit, or early where a process ended: its connections close. A rank that only pauses is waited for.
 class Watch {
