@@ -16,6 +16,7 @@
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
 #include "halftone/base/log.h"
+#include "halftone/checkpoint/discard.h"
 
 namespace halftone {
 namespace {
@@ -170,7 +171,7 @@ TEST(CheckpointRanks, MissingPartsAreNamedAndTheStepBeforeStays) {
         if (ranks.rank != 3 && ranks.rank < 5) CheckpointStore(options).save(part_of(2, ranks));
       },
       false);
-  EXPECT_NE(failures[0].find("after 0.2 s the parts of ranks 3, 5-7 are not there"), std::string::npos) << failures[0];
+  EXPECT_NE(failures[0].find("after 0.2 s the parts of ranks 3, 5-7 are missing; if they need longer"), std::string::npos) << failures[0];
   EXPECT_NE(failures[4].find("after 0.4 s rank 0 has not completed it"), std::string::npos) << failures[4];
   CheckpointStore store({.folder = folder.path()});
   EXPECT_EQ(store.valid_steps(), std::vector<int64_t>{1});
@@ -190,19 +191,47 @@ TEST(CheckpointRanks, AnEndingJobWaitsForNobody) {
   for (const size_t rank : {0, 2}) EXPECT_NE(failures[rank].find("the job is ending"), std::string::npos) << failures[rank];
 }
 
-// The parts of others are waited for as long as these live, not until the time-out.
-TEST(CheckpointRanks, ADeadRankEndsASave) {
+// A rank without heartbeats may be paused: it is waited for up to the limit, which then says so.
+TEST(CheckpointRanks, ASilentRankHasTheTimeOut) {
+  for (const bool comes : {true, false}) {
+    const TemporaryFolder folder;
+    Job job(3);
+    const auto failures = job.failures([&](const CheckpointRanks& ranks) {
+      CheckpointOptions options = options_in(folder, ranks);
+      options.timeout = comes ? std::chrono::seconds(60) : std::chrono::milliseconds(1200);
+      options.ranks.silent = [](const std::vector<int64_t>& whom) {
+        return std::string(std::ranges::find(whom, 2) != whom.end() ? "rank 2 has sent no heartbeat for 7 s" : "");
+      };
+      if (ranks.rank == 2) ::usleep(1500000);  // the others have asked once
+      if (ranks.rank != 2 || comes) CheckpointStore(options).save(part_of(1, ranks));
+    });
+    if (comes) {
+      EXPECT_EQ(failures, std::vector<std::string>(3));
+      expect_holds(CheckpointStore({.folder = folder.path()}).open(1), 1, 2);
+      continue;
+    }
+    EXPECT_NE(failures[0].find("failed: after 1.2 s the parts of rank 2 are missing (rank 2 has sent no heartbeat for 7 s); "),
+              std::string::npos)
+        << failures[0];
+    EXPECT_NE(failures[1].find("the job is ending"), std::string::npos) << failures[1];
+  }
+}
+
+// An error of a rank ends its background write, which waits for others: they learn of the error only then.
+TEST(CheckpointRanks, AnErrorAbandonsTheWriteInTheBackground) {
   const TemporaryFolder folder;
-  Job job(3);
-  const auto failures = job.failures([&](const CheckpointRanks& ranks) {
-    CheckpointOptions options = options_in(folder, ranks);
-    options.ranks.silent = [](const std::vector<int64_t>& whom) {
-      return std::string(std::ranges::find(whom, 2) != whom.end() ? "rank 2 gives no sign of life" : "");
-    };
-    if (ranks.rank != 2) CheckpointStore(options).save(part_of(1, ranks));
-  });
-  EXPECT_NE(failures[0].find("failed: rank 2 gives no sign of life"), std::string::npos) << failures[0];
-  EXPECT_NE(failures[1].find("the job is ending"), std::string::npos) << failures[1];
+  const auto failures = Job(2).failures(
+      [&](const CheckpointRanks& ranks) {
+        if (ranks.rank == 1) return;
+        CheckpointOptions options = options_in(folder, ranks);
+        options.async = true;
+        CheckpointStore store(options);
+        store.save(part_of(1, ranks));
+        fail("the data are gone");
+      },
+      false);
+  EXPECT_EQ(failures[0], "the data are gone");
+  EXPECT_FALSE(fs::exists(folder / "step-1"));
 }
 
 TEST(CheckpointRanks, AFailedWriteOfOneRankLeavesTheStepBefore) {
@@ -292,6 +321,7 @@ TEST(CheckpointRanks, KilledAtAnyMomentTheyLeaveACompleteStep) {
     ASSERT_TRUE(step.has_value());
     EXPECT_GE(*step, last);
     expect_holds(store.open(*step), *step, 1);
+    EXPECT_TRUE(finish_discards(std::chrono::minutes(1)));
     for (const auto& entry : fs::directory_iterator(folder.path())) EXPECT_EQ(entry.path().extension(), "") << entry.path();
     last = *step;
   }

@@ -7,13 +7,26 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
 
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
 #include "halftone/base/log.h"
+#include "halftone/checkpoint/discard.h"
 
-namespace halftone {
+static std::atomic<bool> deletions_end = true;
+
+// In front of libc's, as for std::filesystem.
+extern "C" int unlinkat(int folder, const char* name, int flags) noexcept {
+  while (!deletions_end) ::usleep(1000);
+  return static_cast<int>(::syscall(SYS_unlinkat, folder, name, flags));
+}
+
+namespace halftone::store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,7 +49,6 @@ StepState state_of(int64_t step, bool model_only = false) {
   return state;
 }
 
-// After prepare() and `deletions` the purge thread may still run: a fresh store's destructor has joined it.
 std::vector<int64_t> steps_after(CheckpointOptions options, const std::vector<int64_t>& saves) {
   {
     CheckpointStore store(options);
@@ -147,6 +159,36 @@ TEST(CheckpointStore, KeepsTheNewestAndNeverTheOneJustWritten) {
   // A run that went back to an older step: what it writes stays.
   EXPECT_EQ(steps_after({.folder = c.path(), .keep_latest_k = 2}, {30, 40, 5}), (std::vector<int64_t>{5, 40}));
   for (const auto& entry : fs::directory_iterator(a.path())) EXPECT_NE(entry.path().extension(), ".tmp");
+}
+
+// A file system on which no deletion ends: saves, the end of a run and its next start do not wait for one.
+TEST(CheckpointStore, NobodyWaitsForADeletion) {
+  const TemporaryFolder folder;
+  const CheckpointOptions options{.folder = folder.path(), .keep_latest_k = 2};
+  const auto discarded = [&] {
+    int64_t count = 0;
+    for (const auto& entry : fs::directory_iterator(folder.path())) count += is_discarded(entry.path().filename().string());
+    return count;
+  };
+  EXPECT_TRUE(finish_discards(std::chrono::minutes(1)));
+  deletions_end = false;
+  EXPECT_EQ(steps_after(options, {1, 2, 3, 4, 4}), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(discarded(), 3);                                   // the replaced step 4, too
+  for (const char* name : {"step-5.tmp", "step-9.deleted"}) {  // of a process that was killed
+    fs::create_directory(folder / name);
+    testing::write_file(folder / name / "model-0.safetensors", "x");
+  }
+  CheckpointStore next(options);
+  next.prepare();
+  EXPECT_FALSE(fs::exists(folder / "step-5.tmp"));
+  EXPECT_EQ(next.latest_valid(true), 4);
+  next.save(state_of(5));
+  EXPECT_EQ(next.valid_steps(), (std::vector<int64_t>{4, 5}));
+  EXPECT_FALSE(finish_discards(std::chrono::milliseconds(1)));
+  EXPECT_EQ(discarded(), 6);
+  deletions_end = true;
+  EXPECT_TRUE(finish_discards(std::chrono::minutes(1)));
+  EXPECT_EQ(discarded(), 0);
 }
 
 TEST(CheckpointStore, ModelOnlySavesDoNotPurge) {
@@ -361,6 +403,7 @@ TEST(CheckpointStore, AProcessKilledAtAnyMomentLeavesACompleteStep) {
     ASSERT_TRUE(step.has_value());
     EXPECT_GE(*step, last);
     expect_holds(store.open(*step), *step);
+    EXPECT_TRUE(finish_discards(std::chrono::minutes(1)));
     for (const auto& entry : fs::directory_iterator(folder.path())) EXPECT_EQ(entry.path().extension(), "") << entry.path();
     last = *step;
   }
@@ -409,4 +452,4 @@ TEST(CheckpointStore, RefusesWrongState) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::store_test

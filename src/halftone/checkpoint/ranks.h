@@ -25,7 +25,7 @@ struct CheckpointRanks {
   std::function<std::vector<std::string>(const std::string&)> said = [](const std::string& own) { return std::vector<std::string>{own}; };
   // The job is ending, by a failure elsewhere: nobody should wait for other ranks. Called by the writing thread.
   std::function<bool()> ending = [] { return false; };
-  // What is known of those of these ranks that give no sign of life, "" where all do. Called by the writing thread, once a second.
+  // Which of these ranks send no heartbeats, and for how long; "" where all do. Called by the writing thread, once a second.
   std::function<std::string(const std::vector<int64_t>&)> silent = [](const std::vector<int64_t>&) { return std::string(); };
 };
 

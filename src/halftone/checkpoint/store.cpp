@@ -6,6 +6,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
+#include "halftone/checkpoint/discard.h"
 
 namespace halftone {
 namespace {
@@ -13,7 +14,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kAside = ".aside";
-constexpr const char* kDoomed = ".deleted";
+
+bool is_writable(const fs::path& folder) {
+  try {
+    check_writable(folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
 
 // The number of a "step-N" folder with the given ending, in canonical form.
 std::optional<int64_t> step_number(const std::string& name, std::string_view ending) {
@@ -38,15 +47,17 @@ std::vector<int64_t> step_folders(const fs::path& folder) {
 
 }  // namespace
 
-CheckpointStore::CheckpointStore(CheckpointOptions options) : options_(std::move(options)) {}
+CheckpointStore::CheckpointStore(CheckpointOptions options) : options_(std::move(options)) {
+  options_.ranks.ending = [this, ending = options_.ranks.ending] { return abandoned_ || ending(); };
+}
 
 CheckpointStore::~CheckpointStore() {
+  abandoned_ = std::uncaught_exceptions() > 0;
   try {
     wait();
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());
   }
-  if (purger_.joinable()) purger_.join();
 }
 
 fs::path CheckpointStore::step_folder(int64_t step) const { return options_.folder / fmt::format("step-{}", step); }
@@ -64,7 +75,7 @@ void remove_step_leftovers(const fs::path& folder) {
   for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
     const fs::path& path = it->path();
     const std::string name = path.filename().string();
-    if (step_number(name, kTemporary) || step_number(name, kDoomed)) leftovers.push_back(path);
+    if (step_number(name, kTemporary) || is_discarded(name)) leftovers.push_back(path);
     if (const auto step = step_number(name, kReplaced)) {
       // A crash between the two renames of publish(): the older step is the only complete one.
       const fs::path target = folder / fmt::format("step-{}", *step);
@@ -75,12 +86,13 @@ void remove_step_leftovers(const fs::path& folder) {
         rename_or_fail(path, target);
     }
   }
-  for (const fs::path& path : leftovers) {
-    log_info("Removing {}, left by an interrupted run", path.string());
-    std::error_code code;
-    fs::remove_all(path, code);
-    if (code) log_warning("cannot remove {}: {}", path.string(), code.message());
-  }
+  for (const fs::path& path : leftovers)
+    if (discard(path)) log_info("Removing {}, left by an interrupted run", path.string());
+  if (leftovers.empty()) return;
+  // A disk that they fill needs their space first; otherwise nobody waits for it.
+  constexpr uint64_t kEnough = uint64_t{1} << 30;
+  const fs::space_info space = fs::space(folder, ignored);
+  if (ignored || space.available < kEnough || !is_writable(folder)) finish_discards(std::chrono::hours(24));
 }
 
 void CheckpointStore::wait() {
@@ -132,26 +144,12 @@ void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
 
 void CheckpointStore::purge_old(int64_t newest) {
   if (options_.keep_latest_k <= 0) return;
-  if (purger_.joinable()) purger_.join();  // what it deletes still would be listed as there
   std::vector<int64_t> steps = full_steps();
   std::erase(steps, newest);  // a run that went back to an older step keeps what it just wrote
   const size_t kept = static_cast<size_t>(options_.keep_latest_k - 1);
   if (steps.size() <= kept) return;
   steps.resize(steps.size() - kept);
-  purger_ = std::thread([paths = [&] {
-    std::vector<fs::path> list;
-    for (const int64_t step : steps) list.push_back(step_folder(step));
-    return list;
-  }()] {
-    for (const fs::path& path : paths) {
-      // Renamed first: a crash in the middle leaves such a folder and never half a step.
-      std::error_code code;
-      const fs::path doomed = path.string() + kDoomed;
-      fs::rename(path, doomed, code);
-      if (!code) fs::remove_all(doomed, code);
-      if (code) log_warning("cannot remove the old checkpoint {}: {}", path.string(), code.message());
-    }
-  });
+  for (const int64_t step : steps) discard(step_folder(step));
 }
 
 std::vector<int64_t> CheckpointStore::valid_steps() const {

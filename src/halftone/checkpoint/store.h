@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <exception>
 #include <filesystem>
 #include <limits>
@@ -21,8 +22,8 @@ namespace halftone {
 // `path` itself when it is a step or Hugging Face folder; else the newest valid step below `path` or `path`/checkpoint.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const CheckpointRanks& ranks = {});
 
-// Deletes what an interrupted save or deletion left in the folder of the steps. A full disk leaves half a step that fills it, so this comes
-// before anything is written. For rank 0, while no other process writes there.
+// Discards what an interrupted save or deletion left in the folder of the steps. A full disk leaves half a step that fills it, so this comes
+// before anything is written, and waits where space is short. For rank 0, while no other process writes there.
 void remove_step_leftovers(const std::filesystem::path& folder);
 
 // Every rank of the job has one and calls the same functions in the same order. Rank 0 alone renames and deletes steps: in prepare(),
@@ -35,7 +36,7 @@ class CheckpointStore {
 
   // Start of a run: makes the folder, removes the leftovers in it, then fails unless it is writable. Collective.
   void prepare();
-  // Writes step-N (replacing an older one of that number) and then, after a full step of finite tensors, deletes the oldest full ones
+  // Writes step-N (replacing an older one of that number) and then, after a full step of finite tensors, discards the oldest full ones
   // beyond keep_latest_k. First waits for the save before; its failure is raised here. With options.async, unless `synchronous`, this
   // returns after the copy to the host, on a GPU after it was queued: then before_update() must follow. A failure is that of write_step().
   void save(const StepState& state, bool synchronous = false);
@@ -68,8 +69,9 @@ class CheckpointStore {
   const StepSummary& inspect(int64_t step) const;
   CheckpointOptions options_;
   bool first() const { return options_.ranks.rank == 0; }
-  std::thread worker_, purger_;
+  std::thread worker_;
   std::exception_ptr failure_;
+  std::atomic<bool> abandoned_ = false;  // by an exception: the background write waits for nobody
   mutable std::map<int64_t, StepSummary> inspected_;
   HostCopies copies_;
 };
