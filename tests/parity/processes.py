@@ -296,7 +296,7 @@ def restarts(work, in_step=True):
     def kill(rank, pid, where):
         os.kill(pid, signal.SIGKILL)
         begun = time.time()
-        told = wait_for(lambda: f"rank {rank} gives no sign of life" in open(said.name).read())
+        told = wait_for(lambda: f"rank {rank} has failed: its process ended" in open(said.name).read())
         expect(told, f"{where}: nobody says that rank {rank} was killed: {open(said.name).read()[-2000:]}")
         print(f"rank {rank} of {PROCESSES} killed {where}: told after {time.time() - begun:.1f} s")
 
@@ -315,6 +315,63 @@ def restarts(work, in_step=True):
     expect(run.losses() == one.losses(), "the restarted run is another one")
     expect(tensors(run, 24) == tensors(one, 24), "the restarted run ends with other weights or states")
     expect(not glob.glob(os.path.join(run.folder, "checkpoint/*.tmp")), "half a step is left")
+
+
+def nothing_learned(work):
+    """All ranks end with the same status and reason, and the checkpoint is there."""
+    run = Run(work, "nothing", "--training.nonfinite=skip", "--training.z_loss=1e38", steps=2)
+    for _, line in finish(run.start(2), status=3):
+        expect("no step updated a weight: all 2 updates were skipped" in line, f"a rank says {line}")
+    expect(run.steps() == [2], f"nothing learned: steps {run.steps()}")
+
+
+SHIM = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t c, struct timespec* t) {
+  static int (*next)(clockid_t, struct timespec*);
+  if (!next) next = dlsym(RTLD_NEXT, "clock_gettime");
+  int r = next(c, t);
+  if (c == CLOCK_REALTIME && strcmp(getenv("RANK"), "1") == 0) t->tv_sec -= 10;
+  return r;
+}
+int unlinkat(int d, const char* path, int flags) {
+  static int (*next)(int, const char*, int);
+  if (!next) next = dlsym(RTLD_NEXT, "unlinkat");
+  if (strstr(path, "safetensors")) usleep(1500000);
+  return next(d, path, flags);
+}
+"""
+
+
+def hold_ups(work):
+    """Hosts with other wall clocks, a rank that pauses in a save, and a slow deletion of an old step end no run, nor does its end wait."""
+    compiler = next((c for c in ("gcc", "cc", "clang") if shutil.which(c)), None)
+    if compiler is None:
+        return print("hold_ups: no C compiler for the shim")
+    shim = os.path.join(work, "shim.so")
+    subprocess.run([compiler, "-shared", "-fPIC", "-xc", "-", "-o", shim, "-ldl"], input=SHIM, text=True, check=True)
+    run = Run(work, "held up", "--comm.train_timeout_seconds=5", "--checkpoint.keep_latest_k=2")
+    os.environ["LD_PRELOAD"] = shim
+    processes = run.start(2)
+    del os.environ["LD_PRELOAD"]
+    paused, end = None, time.time() + 60
+    while not paused and time.time() < end:
+        for folder in glob.glob(os.path.join(run.folder, "checkpoint/step-4.tmp")):
+            processes[1].send_signal(signal.SIGSTOP)
+            paused = os.path.isdir(folder) and not os.path.exists(os.path.join(folder, "part-1.json"))
+            if not paused:
+                processes[1].send_signal(signal.SIGCONT)
+    expect(paused, "rank 1 was not stopped in a save")
+    time.sleep(5.5)  # several heartbeats
+    processes[1].send_signal(signal.SIGCONT)
+    finish(processes, 0)
+    left = sorted(os.listdir(os.path.join(run.folder, "checkpoint")))
+    expect(left == ["step-12", "step-8"], f"held up: {left}")
 
 
 def kills(work, times):
@@ -338,10 +395,10 @@ def kills(work, times):
 
 
 def main():
-    cases = {"as_one": as_one, "on_meshes": on_meshes, "rollback": rollback, "troubles": troubles, "restarts": restarts,
-             "quick_restarts": lambda w: restarts(w, False), "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
-    quick = ["as_one", "on_meshes", "rollback", "troubles", "quick_restarts"]
-    for name in sys.argv[1:] or (["as_one", "on_meshes", "restarts", "kills"] if EVERY else quick):
+    cases = {"as_one": as_one, "on_meshes": on_meshes, "nothing_learned": nothing_learned, "rollback": rollback, "troubles": troubles, "restarts": restarts,
+             "quick_restarts": lambda w: restarts(w, False), "hold_ups": hold_ups, "kills": lambda w: kills(w, int(os.environ.get("KILLS", "2")))}
+    quick = ["as_one", "on_meshes", "nothing_learned", "rollback", "troubles", "quick_restarts"]
+    for name in sys.argv[1:] or (["as_one", "on_meshes", "restarts", "hold_ups", "kills"] if EVERY else quick):
         with tempfile.TemporaryDirectory() as work:
             begun = time.time()
             cases[name](work)

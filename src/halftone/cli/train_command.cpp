@@ -1,11 +1,14 @@
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <optional>
 
 #include "halftone/base/environment.h"
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
+#include "halftone/checkpoint/discard.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/dry_run.h"
 #include "halftone/cli/next_commands.h"
@@ -62,9 +65,18 @@ int train_command(Arguments args) {
     run = run_training(*loaded, processes, version(), full_run_command(args, loaded->config));
   });
   if (run.end == RunEnd::interrupted) return 128 + run.signal;
+  // The peers have been told goodbye.
+  constexpr std::chrono::seconds kDeletion{30};
+  if (!finish_discards(kDeletion)) log_info("Old checkpoints are not deleted yet; the next start of this run removes the rest");
   if (run.end == RunEnd::already_complete && processes.first())
     std::printf("This run is complete: %lld steps, newest checkpoint %s\n", static_cast<long long>(run.step), run.checkpoint.c_str());
-  if (!processes.many()) show_result(args, run, loaded->config);
+  if (run.end == RunEnd::learned_nothing) {
+    if (!run.finite) throw NonFiniteError(run.reason);
+    throw Error(run.reason);
+  }
+  if (processes.many() || run.checkpoint.empty()) return 0;
+  if (loaded->config.sample.prompt) show_sample(run, loaded->config.sample);
+  std::printf("\nTry next:\n%s", next_commands(args, loaded->config, run).c_str());
   return 0;
 }
 

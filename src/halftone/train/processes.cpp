@@ -70,8 +70,8 @@ Processes::Processes(const Environment& environment, const CommConfig& comm, con
   const auto timeout = std::chrono::seconds(comm.init_timeout_seconds);
   const std::string file = fmt::format("{}{}.jsonl", comm.save_traces_file_prefix, rank());
   const comm::Recorder recorder{folder.empty() ? 0 : comm.trace_buf_size, std::filesystem::path(folder) / comm.save_traces_folder / file};
-  watch_ =
-      std::make_unique<comm::Watch>(comm::open_store(environment, timeout), rank(), world(), timeout, comm::Milliseconds(1000), recorder);
+  watch_ = std::make_unique<comm::Watch>(comm::open_store(environment, timeout), rank(), world(), timeout, comm::Milliseconds(1000),
+                                         recorder, environment.store_address);
 }
 
 Processes::~Processes() {
@@ -115,7 +115,9 @@ void Processes::compare(const JobConfig& config, const std::string& version) {
   if (const auto& text = config.quantize.recipe_text) own["digest of quantize.recipe"] = digest_hex(*text);
   if (const auto& csv = config.parallelism.pipeline_parallel_schedule_csv; csv && !csv->empty())
     own["digest of parallelism.pipeline_parallel_schedule_csv"] = digest_hex(read_file(*csv, int64_t{1} << 30));
-  if (first()) return watch_->store()->set("configuration", own.dump());
+  if (first()) watch_->store()->set("configuration", own.dump());
+  watch_->meet("configuration", everybody());
+  if (first()) return;
   const Json others = Json::parse(watch_->store()->get_to_str("configuration"));
   for (const Json& change : Json::diff(others, own)) {
     std::string field = change.at("path").get<std::string>().substr(1);
