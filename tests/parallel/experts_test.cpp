@@ -219,7 +219,8 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
   same("rows", again, y), same("gradients", x.grad(), x1.grad()), same("gradients of gates", gates.grad(), gates1.grad());
   // Which document of which rank a row is of goes with it.
   const at::Tensor document = (placed.documents + rank.rank * 1000).to(at::kFloat).unsqueeze(1);
-  const at::Tensor own_documents = e.received.documents % (1 << 24) + e.received.documents.floor_divide(1 << 24) * 1000;
+  const int64_t apart = first_document(1, rank.world);
+  const at::Tensor own_documents = e.received.documents % apart + e.received.documents.floor_divide(apart) * 1000;
   same("documents", gather_rows(own_documents.to(at::kFloat).unsqueeze(1), e.received), gather_rows(send_rows(document, e), e.received));
   if (room == 0) return;
   const auto each = static_cast<int64_t>(std::ceil(room * static_cast<double>(tokens * top_k) / static_cast<double>(rank.world)));
@@ -278,6 +279,13 @@ INSTANTIATE_TEST_SUITE_P(Distributed, Experts, testing::ValuesIn(of_worlds(3, 8)
 TEST(ExpertsExchange, BringsRowsBack) { expect_success("exchange", 2); }
 TEST(ExpertsExchangeDistributed, BringsRowsBack) {
   for (const int64_t world : {3, 4}) expect_success("exchange", world);
+}
+TEST(ExpertsExchange, NumbersOfDocumentsStayInt32) {
+  for (const int64_t ranks : {2, 128, 129, 4096}) {
+    const int64_t apart = first_document(1, ranks);
+    EXPECT_GE(apart, 500000) << ranks;  // tokens of a micro-batch
+    EXPECT_LE(first_document(ranks - 1, ranks) + apart, std::numeric_limits<int32_t>::max()) << ranks;
+  }
 }
 TEST(ExpertsExchange, DropsWhatFindsNoRoom) { expect_success("experts without room", 2); }
 TEST(ExpertsExchange, RefusesWhatDoesNotDivide) {

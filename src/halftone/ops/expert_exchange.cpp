@@ -36,10 +36,12 @@ void send_documents(ExpertExchange& e, const ExpertRows& placed) {
   const at::Tensor document = token.floor_divide(placed.tokens_in_row) * placed.tokens_in_row + placed.documents;
   const at::Tensor source = e.sent.source.clamp_min(0).floor_divide(placed.top_k).to(at::kLong);
   at::Tensor came = exchange_rows(document.index_select(0, source).unsqueeze(1), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
-  constexpr int64_t kApart = 1 << 24;  // above the tokens of a micro-batch
+  const auto ranks = static_cast<int64_t>(e.received_rows.size());
+  check(placed.tokens <= first_document(1, ranks), "experts: {} ranks keep documents of at most {} tokens a micro-batch apart, found {}",
+        ranks, first_document(1, ranks), placed.tokens);
   int64_t first = 0;
   for (size_t r = 0; r < e.received_rows.size(); ++r) {
-    came.narrow(0, first, e.received_rows[r]).add_(static_cast<int64_t>(r) * kApart);
+    came.narrow(0, first, e.received_rows[r]).add_(first_document(static_cast<int64_t>(r), ranks));
     first += e.received_rows[r];
   }
   e.received.documents = came.squeeze(1), e.received.tokens_in_row = e.received.tokens;

@@ -1,4 +1,7 @@
 #pragma once
+#include <cstdint>
+#include <limits>
+
 #include "halftone/comm/communicator.h"
 #include "halftone/ops/grouped_linear.h"
 
@@ -15,6 +18,9 @@ struct ExpertExchange {
   at::Tensor dropped;                             // of these, how many: a scalar on the device
   OperandSpec format;                             // in which tokens travel: codes and scales of each row; unquantised: as they are
 };
+
+// Numbers for the documents of a rank begin here: int32, apart from those of other ranks, however many there are.
+inline int64_t first_document(int64_t rank, int64_t ranks) { return std::numeric_limits<int32_t>::max() / ranks * rank; }
 
 // placed: the choices `expert`, int32 [T, k], among all experts. capacity 0: every row travels; the host waits once for the counts. Above:
 // each pair of ranks moves as many rows, the smallest number not below capacity * T * k / ranks, T being the same on all of them; what
