@@ -219,8 +219,8 @@ def rollback(work):
 
 def troubles(work):
     run = Run(work, "trouble", steps=2000)
-    # A killed process.
-    processes = run.start(2)
+    # A killed process: the flight recorder keeps as many operations as it was told, where it was told.
+    processes = run.start(2, "--comm.trace_buf_size=5", "--comm.save_traces_folder=flight", "--comm.save_traces_file_prefix=r_")
     while not run.steps():
         time.sleep(0.1)
     processes[1].kill()
@@ -228,6 +228,8 @@ def troubles(work):
     said = finish(processes)
     expect(said[0][0] == 2 and "rank 1" in said[0][1], f"killed: {said}")
     print(f"killed: the other ended after {time.time() - begun:.1f} s: {said[0][1]}")
+    flight = [json.loads(line) for line in open(os.path.join(run.folder, "flight/r_0.jsonl"))]
+    expect(len(flight) == 1 + 5 and all("operation" in line for line in flight[1:]), f"flight recorder: {flight[:8]}")
     # Another configuration, in time and place.
     expect_error(run.start(2, each=lambda rank: [f"--optimizer.lr={1 + rank}e-3"]), "optimizer.lr = 0.002 here, 0.001 there", "mismatch")
     expect_error(run.start(2, "--parallelism.data_parallel_shard_degree=3"), "must equal the number of processes", "degrees")

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <exception>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "halftone/base/environment.h"
 #include "halftone/base/error.h"
@@ -22,32 +24,35 @@ namespace halftone {
 namespace {
 
 constexpr const char* kTrainUsage =
-    "halftone train --config FILE [--section.field value ...]\n"
+    "halftone train --config FILE [--section.field value ...] [-v]\n"
     "halftone train --help [section]\n\n"
-    "Trains a model, or goes on with a run whose checkpoints lie in its folder; halftone config prints a configuration.\n"
-    "NGPU=256 halftone train ... --comm.mode=fake_backend says what so many processes would take, without data or GPUs.\n\n";
-constexpr const char* kPrompt = "def forward(self, input: Tensor) -> Tensor:\n";
+    "Trains a model, or resumes the run whose checkpoints are in its folder. halftone config prints a configuration.\n"
+    "-v, --verbose logs more at the start, as HALFTONE_LOG=debug does.\n"
+    "NGPU=256 halftone train ... --comm.mode=fake_backend predicts memory and step time of 256 ranks, without data or GPUs.\n\n";
 
-// A sample of what the model writes, and what to type next.
-void show_result(Arguments args, const RunSummary& run, const JobConfig& config) {
-  if (run.checkpoint.empty()) return;
-  std::printf("\nA sample of what the model writes after `%.*s`:\n\n", static_cast<int>(std::string_view(kPrompt).size() - 1), kPrompt);
+// [sample]: what the model writes.
+void show_sample(const RunSummary& run, const SampleConfig& sample) {
+  std::string_view shown = *sample.prompt;
+  while (shown.ends_with('\n')) shown.remove_suffix(1);
+  std::printf("\nA sample of what the model writes after `%.*s`:\n\n", static_cast<int>(shown.size()), shown.data());
   GenerateOptions o;
-  o.checkpoint = run.checkpoint, o.device = run.device, o.prompt = kPrompt, o.max_new_tokens = 160;
+  o.checkpoint = run.checkpoint, o.device = run.device, o.prompt = *sample.prompt, o.max_new_tokens = sample.tokens;
   o.sampling.temperature = 0.7, o.sampling.top_k = 50, o.sampling.seed = 1;
   generate(o, [](std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout), std::fflush(stdout); });
-  std::printf("\n\nTry next:\n%s", next_commands(args, config, run).c_str());
+  std::printf("\n");
 }
 
 }  // namespace
 
-int train_command(Arguments args) {
+int train_command(Arguments given) {
+  std::vector<std::string> args(given.begin(), given.end());
+  if (std::erase_if(args, [](const std::string& word) { return word == "-v" || word == "--verbose"; }) > 0) set_log_level(LogLevel::debug);
   if (const auto section = asked_help(args)) {
     print((section->empty() ? kTrainUsage : "") + describe_fields(*section));
     return 0;
   }
   const Environment environment = read_environment();
-  // An error of this process's own is the end of the others, too: they have to be found first.
+  // An error of this rank ends its peers, too, once they are connected.
   std::optional<LoadedConfig> loaded;
   std::exception_ptr problem;
   try {

@@ -1,6 +1,7 @@
 #include "halftone/train/trainer.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/ranges.h>
 
 #include <future>
 #include <optional>
@@ -39,12 +40,37 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// One line for all; -v says why each has no effect.
+void report_accepted(const std::vector<AcceptedField>& fields) {
+  if (fields.empty()) return;
+  std::vector<std::string_view> names;
+  for (const AcceptedField& f : fields) names.push_back(f.name);
+  log_info("[compat] without effect here (-v says why): {}", fmt::join(names, ", "));
+  for (const AcceptedField& f : fields) log_debug("{}", f.line);
+}
+
+// Where a run writes, and what.
+std::string outputs_text(const JobConfig& c) {
+  std::vector<std::string> parts;
+  const bool saves = c.checkpoint.enable && !c.checkpoint.load_only;
+  if (c.metrics.enable_jsonl) parts.emplace_back("metrics.jsonl");
+  if (c.metrics.enable_tensorboard) parts.push_back(c.metrics.save_tb_folder + " (TensorBoard)");
+  if (saves)
+    parts.push_back(fmt::format("{} (every {} steps{})", c.checkpoint.folder, c.checkpoint.interval,
+                                c.checkpoint.async_mode == "disabled" ? "" : ", in the background"));
+  if (c.profiling.enable_profiling) parts.push_back(c.profiling.save_traces_folder);
+  return fmt::format("Outputs in {}: {}{}", c.job.dump_folder,
+                     parts.empty() ? "the configuration" : fmt::format("{}", fmt::join(parts, ", ")), saves ? "" : "; no checkpoints");
+}
+
 // The parts of a run, made in the order in which they need each other, and the loop over its steps.
 class Trainer {
  public:
   Trainer(const LoadedConfig& loaded, Processes& processes, const std::string& version, const std::string& full_run)
       : config_(loaded.config), processes_(processes), version_(version), sizing_(loaded, full_run, processes.world()) {
+    log_info("Starting job: {}", config_.job.description);
     for (const std::string& line : loaded.compat_lines) log_info("{}", line);
+    report_accepted(loaded.accepted);
     for (const std::string& line : loaded.warnings) log_warning("{}", line);
     refuse_unsupported(config_, processes_.world());
     processes_.compare(config_, version_);
@@ -64,6 +90,7 @@ class Trainer {
   bool settle();                     // false after a rollback
   void validate(int64_t step);
   void save(bool last);
+  std::string nothing_learned() const;  // why no step of this start updated the weights; "" when one did, or none was left
   RunSummary summary(RunEnd end) const;
   // That this process received, or any of several, which agree on it with every step.
   int signal() const { return processes_.many() || !stop_ ? signal_ : stop_->signal(); }
@@ -95,6 +122,7 @@ class Trainer {
     RowCursor rows;
   };
   std::optional<Unsettled> unsettled_;
+  int64_t made_ = 0, labelled_ = 0, updated_ = 0;  // steps of this start: all, with a valid label, that updated the weights
   double validation_loss_ = 0;
   int signal_ = 0;  // that any of the processes has received
   std::optional<StepTraces> traces_;
@@ -117,13 +145,17 @@ void Trainer::open_folder() {
 }
 
 void Trainer::build() {
-  log_info("Starting job: {}", config_.job.description);
   start_times_->mark("program");
   device_ = select_device(config_.training.device, static_cast<int>(processes_.local_rank()));
   device_info_ = device_info(device_);
-  if (config_.debug.deterministic) set_deterministic(config_.debug.deterministic_warn_only);
-  log_info("halftone {} on {} ({} threads)", version_, device_.str(), max_threads());
-  log_info("{} capacity: {} with {:.2f} GiB memory", device_.is_cpu() ? "CPU" : "CUDA", device_info_.name, device_info_.capacity_gib);
+  const DebugConfig& debug = config_.debug;
+  if (debug.deterministic) set_deterministic(debug.deterministic_warn_only);
+  log_info("halftone {} on {}: {}, {:.1f} GiB, {} threads{}", version_, device_.str(), device_info_.name, device_info_.capacity_gib,
+           max_threads(),
+           !debug.deterministic            ? ""
+           : debug.deterministic_warn_only ? ", deterministic or with a warning"
+                                           : ", deterministic");
+  if (device_.is_cpu()) report_idle_on_cpu(config_);
   start_times_->mark("device");
   open_folder();
   processes_.connect(config_, device_);
@@ -149,15 +181,17 @@ void Trainer::build() {
   start_times_->mark("data");
 }
 
-// Before the memory is taken, so that what it will be stands above a message that there is none.
+// Before the memory is allocated: the prediction precedes an out-of-memory message.
 void Trainer::expect(int64_t vocab_size) {
   try {
     const Hardware hardware = hardware_of(device_);
-    estimate_ = estimate_step(config_, vocab_size, estimate_device(device_info_.name, hardware, device_info_.capacity_gib));
-  } catch (const Error& e) {  // a wrong configuration is told of by the engine
+    estimate_ =
+        estimate_step(config_, vocab_size, estimate_device(device_info_.name, hardware, device_info_.capacity_gib), processes_.world());
+  } catch (const Error& e) {  // the engine reports a wrong configuration
     return log_debug("no estimate: {}", e.what());
   }
-  log_info("Estimated for a step: {}", estimate_line(*estimate_));
+  log_info("Predicted for a step: {}{}", estimate_line(*estimate_),
+           estimate_->work.empty() ? "" : fmt::format(", {:.0f} ms", estimate_->step_ms()));
   log_debug("{}", estimate_text(*estimate_));
   if (!estimate_->fits()) log_warning("a step may not fit into the device's memory; {}", estimate_advice(*estimate_));
 }
@@ -167,7 +201,7 @@ void Trainer::build_engine() {
   options.plan = processes_.plan();
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
-  if (!device_.is_cpu() && !processes_.many()) expect(options.vocab_size);
+  if (!device_.is_cpu() && processes_.first()) expect(options.vocab_size);
   try {
     engine_ = std::make_unique<Engine>(config_, options);
   } catch (const c10::OutOfMemoryError& e) {
@@ -175,9 +209,6 @@ void Trainer::build_engine() {
     fail("{}", out_of_memory_text(e.what_without_backtrace(), "while the model is made", *estimate_));
   }
   const nn::ModelSize& size = engine_->size();
-  log_info("Building {} {} with {} layers of width {}, {} heads ({} of keys and values), vocabulary {}", config_.model.name,
-           config_.model.flavor, size.layers, thousands(static_cast<double>(size.dim)), size.heads, size.kv_heads,
-           thousands(static_cast<double>(size.vocab)));
   log_debug("hyper-parameters: {}", engine_->built().description->json().dump());
   if (config_.checkpoint.last_save_in_hf) {
     check_hf_codes(hf_codes_of(config_.checkpoint.export_dtype), engine_->built().description->family());
@@ -188,8 +219,12 @@ void Trainer::build_engine() {
             p->fqn, engine_->built().description->family().hf_architecture);
     }
   }
-  log_info("Model {} {} size: {} total parameters", config_.model.name, config_.model.flavor,
-           thousands(static_cast<double>(size.parameters)));
+  log_info("Model {} {} size: {} total parameters; {} layers of width {}, {} heads ({} KV heads), vocabulary {}", config_.model.name,
+           config_.model.flavor, thousands(static_cast<double>(size.parameters)), size.layers, thousands(static_cast<double>(size.dim)),
+           size.heads, size.kv_heads, thousands(static_cast<double>(size.vocab)));
+  if (engine_->recipe_lines().empty())
+    log_info("quantize: none, GEMMs in {}",
+             config_.training.dtype == "bfloat16" ? config_.training.dtype : config_.training.mixed_precision_param);
   for (const std::string& line : engine_->recipe_lines()) log_info("{}", line);
   for (const std::string& line : engine_->memory_table()) log_info("{}", line);
 }
@@ -201,6 +236,7 @@ void Trainer::plan() {
   schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
   const std::optional<int64_t> from = checkpoints_->started_from();
+  log_info("{}", outputs_text(config_));
   metrics_.emplace(config_, processes_, device_, device_info_, flops_, version_,
                    from && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt);
 }
@@ -247,6 +283,7 @@ bool Trainer::settle() {
   const int64_t step = progress_.step;
   const StepResult r = engine_->result();
   if (start_times_) {
+  ++made_, labelled_ += r.valid_labels > 0, updated_ += r.updated;
     start_times_->mark("first step");
     log_debug("step {} ended {}", step, start_times_->text());
     start_times_.reset();
@@ -302,17 +339,15 @@ void Trainer::save(bool last) {
 
 void Trainer::train() {
   const int64_t steps = config_.training.steps;
-  log_info(
-      "Trainer is initialized with local batch size {}, global batch size {}, gradient accumulation steps {}, sequence length {}, total "
-      "steps {} (warmup {})",
-      config_.training.local_batch_size, data_->loader().options().global_batch, data_->loader().microbatches_per_step(),
-      config_.training.seq_len, steps, schedule_->warmup_steps());
   if (steps == 0) return validate(0);
   stop_.emplace();
   constexpr int64_t kShortRun = 50;
   const int64_t first = progress_.step + 1;
   const bool estimates = !sizing_.measured() && steps - progress_.step >= kShortRun;
-  log_info("Training starts at step {}", progress_.step + 1);
+  const int64_t rows = data_->loader().options().global_batch, tokens = rows * config_.training.seq_len;
+  log_info("Training starts at step {} of {} ({} of warmup): {} rows of {} tokens a step, {} rows a micro-batch, {} tokens in all", first,
+           steps, schedule_->warmup_steps(), rows, thousands(static_cast<double>(config_.training.seq_len)),
+           config_.training.local_batch_size, thousands(static_cast<double>(tokens * (steps - first + 1))));
   traces_.emplace(config_, processes_.rank(), device_, progress_.step + 1);
   metrics_->start_interval();
   while (progress_.step < steps && signal() == 0) {
@@ -345,6 +380,16 @@ void Trainer::train() {
 }
 
 RunSummary Trainer::summary(RunEnd end) const {
+std::string Trainer::nothing_learned() const {
+  if (updated_ > 0 || made_ == 0) return "";
+  if (labelled_ == 0)
+    return fmt::format("no step updated a weight: no label was valid in {} steps; check the training data and its packing", made_);
+  return fmt::format(
+      "no step updated a weight: all {} updates were skipped (training.nonfinite = \"skip\"), because loss or gradient norm was not finite "
+      "or the loss exceeded training.spike_factor times its median; lower optimizer.lr",
+      labelled_);
+}
+
   RunSummary s;
   s.end = end, s.signal = signal(), s.step = progress_.step, s.validation_loss = validation_loss_;
   s.device = device_.is_cpu() ? "cpu" : "cuda";
@@ -378,10 +423,15 @@ RunSummary Trainer::run() {
   const Stopwatch watch;
   train();
   if (signal() != 0) {
-    log_info("stopped by signal {} after step {}; the same command goes on from there", signal(), progress_.step);
+    log_info("stopped by signal {} after step {}; the same command resumes there", signal(), progress_.step);
     return summary(RunEnd::interrupted);
   }
   log_info("Training completed after {}{}", duration_text(watch.seconds()),
+  if (const std::string reason = nothing_learned(); !reason.empty()) {
+    RunSummary s = summary(RunEnd::learned_nothing);
+    s.reason = reason, s.finite = labelled_ == 0;
+    return s;
+  }
            data_->validation() ? fmt::format(", validation loss {:.4f}", validation_loss_) : "");
   return summary(RunEnd::completed);
 }
