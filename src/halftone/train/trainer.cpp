@@ -235,8 +235,8 @@ void Trainer::plan() {
   if (sizing_.taken() && processes_.first()) write_config_files(config_);
   schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
-  const std::optional<int64_t> from = checkpoints_->started_from();
   log_info("{}", outputs_text(config_));
+  const std::optional<int64_t> from = checkpoints_->started_from();
   metrics_.emplace(config_, processes_, device_, device_info_, flops_, version_,
                    from && progress_.step > 0 ? std::optional(progress_.step) : std::nullopt);
 }
@@ -282,8 +282,8 @@ bool Trainer::settle() {
   if (!last) return true;
   const int64_t step = progress_.step;
   const StepResult r = engine_->result();
-  if (start_times_) {
   ++made_, labelled_ += r.valid_labels > 0, updated_ += r.updated;
+  if (start_times_) {
     start_times_->mark("first step");
     log_debug("step {} ended {}", step, start_times_->text());
     start_times_.reset();
@@ -379,7 +379,6 @@ void Trainer::train() {
   if (store_) store_->wait();
 }
 
-RunSummary Trainer::summary(RunEnd end) const {
 std::string Trainer::nothing_learned() const {
   if (updated_ > 0 || made_ == 0) return "";
   if (labelled_ == 0)
@@ -390,6 +389,7 @@ std::string Trainer::nothing_learned() const {
       labelled_);
 }
 
+RunSummary Trainer::summary(RunEnd end) const {
   RunSummary s;
   s.end = end, s.signal = signal(), s.step = progress_.step, s.validation_loss = validation_loss_;
   s.device = device_.is_cpu() ? "cpu" : "cuda";
@@ -426,12 +426,12 @@ RunSummary Trainer::run() {
     log_info("stopped by signal {} after step {}; the same command resumes there", signal(), progress_.step);
     return summary(RunEnd::interrupted);
   }
-  log_info("Training completed after {}{}", duration_text(watch.seconds()),
   if (const std::string reason = nothing_learned(); !reason.empty()) {
     RunSummary s = summary(RunEnd::learned_nothing);
     s.reason = reason, s.finite = labelled_ == 0;
     return s;
   }
+  log_info("Training completed after {}{}", duration_text(watch.seconds()),
            data_->validation() ? fmt::format(", validation loss {:.4f}", validation_loss_) : "");
   return summary(RunEnd::completed);
 }
