@@ -174,7 +174,8 @@ const Ranks kServerStops("server stops", [](const Rank& r) {
   Watch watch(open_store(process(r.rank, r.world, shared_port(r)), 10s), r.rank, r.world, 10s, 100ms);
   watch.run([&] {
     watch.meet("up", {"job", "job", r.all()});
-    if (r.rank == 0) raise(SIGSTOP);
+    make(r.folder / fmt::format("up{}", r.rank));
+    if (r.rank == 0) wait_for(r.folder / "up1"), wait_for(r.folder / "up2"), raise(SIGSTOP);
     watch.set_timeout(1s);
     watch.meet("never", {"job", "job", r.all()}, r.rank == 1 ? Patience::limited : Patience::unlimited);
   });

@@ -79,6 +79,7 @@ class Watch {
   void set_timeout(Milliseconds timeout);
   Milliseconds timeout() const;
   int64_t rank() const;
+  std::shared_ptr<const Group> everybody() const;  // all ranks of the job
   c10::intrusive_ptr<c10d::Store> store() const;
   // This rank or another has failed: do not wait for a collective.
   bool ending() const;
