@@ -81,22 +81,20 @@ Processes::~Processes() {
 void Processes::run(const std::function<void()>& body) {
   if (!many()) return body();
   watch_->run([&] {
-    share_cores();
+    {
+      const comm::Operation start{"the start", watch_->everybody()};
+      const comm::Waiting waiting(*watch_, start);
+      share_cores();
+    }
     body();
     plan_.reset(), host_.reset();  // while the others are there
   });
 }
 
-comm::Group Processes::everybody() const {
-  comm::Group all{"all", "all", {}};
-  for (int64_t r = 0; r < world(); ++r) all.ranks.push_back(r);
-  return all;
-}
-
 void Processes::share_cores() {
   const std::string key = "host/" + host_name();
   first_of_host_ = watch_->store()->add(key, 1) == 1;
-  watch_->meet("start", everybody());
+  watch_->meet("start", *watch_->everybody());
   on_host_ = watch_->store()->add(key, 0);
   // Who bound this process to some of the cores has shared them out; torchrun sets one thread where nothing is set.
   const char* set = std::getenv("OMP_NUM_THREADS");
@@ -116,7 +114,7 @@ void Processes::compare(const JobConfig& config, const std::string& version) {
   if (const auto& csv = config.parallelism.pipeline_parallel_schedule_csv; csv && !csv->empty())
     own["digest of parallelism.pipeline_parallel_schedule_csv"] = digest_hex(read_file(*csv, int64_t{1} << 30));
   if (first()) watch_->store()->set("configuration", own.dump());
-  watch_->meet("configuration", everybody());
+  watch_->meet("configuration", *watch_->everybody());
   if (first()) return;
   const Json others = Json::parse(watch_->store()->get_to_str("configuration"));
   for (const Json& change : Json::diff(others, own)) {
@@ -235,7 +233,7 @@ std::vector<std::string> Processes::of_stages(const std::string& own) {
 void Processes::one_of_host_first(const std::function<void()>& prepare) {
   if (!many()) return prepare();
   if (first_of_host_) prepare();
-  watch_->meet(fmt::format("prepared {}", ++preparations_), everybody(), comm::Patience::unlimited);
+  watch_->meet(fmt::format("prepared {}", ++preparations_), *watch_->everybody(), comm::Patience::unlimited);
   if (!first_of_host_) prepare();
 }
 

@@ -69,7 +69,6 @@ class Processes {
 
  private:
   void share_cores();
-  comm::Group everybody() const;
 
   Environment environment_;
   CommConfig comm_;
