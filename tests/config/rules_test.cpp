@@ -449,6 +449,7 @@ TEST(Compatibility, WhatCanNotApplyIsRefusedWithAReason) {
   for (const char* model : {"flux", "llama4", "llama3_ft"})
     EXPECT_TRUE(names(problems("", {"--model.name", model}), {"model.name", model}));
   EXPECT_TRUE(names(problems("", {"--comm.mode=local_tensor"}), {"comm.mode", "fake_backend"}));
+  EXPECT_TRUE(names(problems("", {"--training.offload=optimizer,params"}), {"training.offload", "params cannot be offloaded"}));
   // Of a file at its default, as torchtitan writes them.
   EXPECT_EQ(problems("[training]\nenable_cpu_offload = false\n[optimizer]\nearly_step_in_backward = false\n"), "");
 }
@@ -475,7 +476,8 @@ TEST(Compatibility, WhatIsOnlyRefusedIsInNoList) {
                                                                       {"validation.dataset", "megatron", "halftone tokenize"},
                                                                       {"training.dataset", "mix", "takes a glob"},
                                                                       {"training.mixed_precision_reduce", "fp8_sr", "float32 or bfloat16"},
-                                                                      {"training.offload", "activations", "[\"optimizer\"]"}}) {
+                                                                      {"training.offload", "grads", "[\"optimizer\"]"},
+           {"training.offload", "activations", "[\"optimizer\"]"}}) {
     const FieldEntry& f = *index_config(config).find_field(field);
     EXPECT_EQ(std::ranges::count(f.info.choices, value), 0) << field;
     const std::string said = problems("", {"--" + field, value}), other = problems("", {"--" + field, "nothing"});

@@ -127,18 +127,6 @@ TEST(Engine, StatesBeyondTheHostsMemoryAreRefusedBeforeTheyAreMade) {
   }
 }
 
-TEST(Engine, OffloadsTheOptimizersStatesAndNothingElse) {
-  EXPECT_NO_THROW(refuse_unsupported(small_config({"--training.offload=optimizer"})));
-  for (const char* other : {"params", "grads", "activations", "optimizer,params"}) {
-    try {
-      refuse_unsupported(small_config({std::string("--training.offload=") + other}));
-      FAIL() << other;
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find("set training.offload = [\"optimizer\"]"), std::string::npos) << error.what();
-    }
-  }
-}
-
 class EngineOn : public OnDevice {
  protected:
   void TearDown() override {
