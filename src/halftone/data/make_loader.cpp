@@ -102,7 +102,7 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   options.repeat = training.dataloader.repeat.value_or(true);
   auto store = open_dataset(config, training.dataset, training.dataset_path, training.dataloader, codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
-  log_info("Data {}: {}", training.dataset_path.value_or("built in"), loader->summary());
+  log_info("Data {}: {}", training.dataset_path.value_or(training.dataset), loader->summary());
   for (const std::string& line : training_data_use(*loader, training.steps)) log_warning("{}", line);
   return loader;
 }
