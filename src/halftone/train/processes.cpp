@@ -138,8 +138,8 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   options.reduce = config.training.mixed_precision_reduce == "bfloat16" ? at::kBFloat16 : at::kFloat;
   options.reshard = parallel::reshards(config.parallelism);
   plan_ = std::make_unique<parallel::Plan>(*watch_, *mesh_, config.parallelism, options);
-  log_info("{} processes, {} on this host; {}", world(), on_host_, plan_->text());
-  if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs of steps are off: collectives would be in them");
+  log_info("Mesh: {} ranks, {} on this host; {}", world(), on_host_, plan_->text());
+  if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs are off: the watchdog cannot see captured collectives");
 }
 
 bool Processes::counts_rows() const {
