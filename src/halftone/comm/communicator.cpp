@@ -127,9 +127,9 @@ Pending Communicator::start(Task task, Call&& call, int64_t peer) {
   at::RecordFunction range(at::RecordScope::USER_SCOPE);  // whose kernels these are, for bench's breakdown and traces
   if (range.isActive()) range.before(fmt::format("{} on {}", operation.what, group_->name));
   c10::intrusive_ptr<c10d::Work> work;
-  const Waiting waiting(watch_, operation);  // NCCL connects here
   const auto begun = Clock::now();
   try {
+    const Waiting waiting(watch_, operation);  // NCCL connects here
     work = call();
   } catch (const std::exception& error) {
     watch_.fail_wait(operation, begun, error.what());

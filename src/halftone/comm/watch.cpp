@@ -96,6 +96,7 @@ void Watch::meet(const std::string& key, const Group& group, Patience patience) 
 
 void Watch::fail_wait(const Operation& operation, Clock::time_point start, std::string_view problem) {
   State& s = *state_;
+  const Waiting waiting(*this, operation, {}, start);  // until the store has answered
   const Failure failure = s.verdict(operation, start, problem, *s.store);
   s.tell_end(failure);
   s.end_process(failure.line);  // at once: destructors may hang where the others are missing
@@ -152,12 +153,12 @@ Activity::~Activity() {
   s.own.doing = outermost ? kOwnWork : std::move(outer_), s.since = outermost ? Clock::now() : outer_since_;
 }
 
-Waiting::Waiting(Watch& watch, const Operation& operation, Milliseconds between_looks) : watch_(watch) {
+Waiting::Waiting(Watch& watch, const Operation& operation, Milliseconds between_looks, Clock::time_point start) : watch_(watch) {
   Watch::State& s = *watch.state_;
   const std::lock_guard lock(s.mutex);
   const auto now = Clock::now();
   id_ = s.waits_begun++;
-  s.waits.push_back({id_, &operation, now, operation.patient ? now : s.next_look(now, now), between_looks});
+  s.waits.push_back({id_, &operation, start, operation.patient ? now : s.next_look(now, now), between_looks});
 }
 
 Waiting::~Waiting() {

@@ -118,10 +118,11 @@ class Activity {
   Clock::time_point outer_since_;
 };
 
-// While it lives, this rank waits for the operation in a call that may not keep Watch::timeout(): the threads of the watch then do.
+// While it lives, this rank waits for the operation, which stays where it is, in a call that may not keep Watch::timeout(): the threads of
+// the watch then do.
 class Waiting {
  public:
-  Waiting(Watch& watch, const Operation& operation, Milliseconds between_looks = {});
+  Waiting(Watch& watch, const Operation& operation, Milliseconds between_looks = {}, Clock::time_point start = Clock::now());
   ~Waiting();
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
