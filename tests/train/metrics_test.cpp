@@ -259,6 +259,10 @@ TEST(MetricsLogger, SettingsAndRanks) {
       EXPECT_TRUE(entry.path().filename().string().starts_with("events.out.tfevents."));
     }
   EXPECT_EQ(files, 1u);
+  // Hosts whose clocks differ use the folder of one start.
+  options.config.save_tb_folder = "skewed", options.start = 1.8e9;
+  for (const double clock : {1.8e9, 1.8e9 + 3600}) MetricsLogger(options, 0, {}, [clock] { return clock; });
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder / "skewed"), fs::directory_iterator()), 1);
   write_file(folder / "file", "x");
   options.dump_folder = folder / "file";
   testing::expect_error([&] { log(); }, "cannot create the folder");

@@ -53,7 +53,8 @@ MetricsLogger::MetricsLogger(MetricsOptions options, std::optional<int64_t> resu
     jsonl_.write_text(run_line(run, now, options_.rank, resumed_step.value_or(0)));
   }
   if (options_.config.enable_tensorboard) {
-    const std::filesystem::path folder = options_.dump_folder / options_.config.save_tb_folder / start_folder(now) / rank_folder;
+    const std::filesystem::path folder =
+        options_.dump_folder / options_.config.save_tb_folder / start_folder(options_.start.value_or(now)) / rank_folder;
     events_ = EventFile(folder, now);
     log_debug("TensorBoard event files: {}", folder.string());
   }

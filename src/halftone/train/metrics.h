@@ -19,6 +19,7 @@ struct MetricsOptions {
   int rank = 0;
   int writer_rank = 0;  // the rank that writes when save_for_all_ranks is off
   int64_t total_steps = 0;
+  std::optional<double> start{};  // of the job, in seconds since 1970, by which event files are named; none: by the clock
 };
 
 // The first line of every start of a run: {"kind":"run", config, recipe, version, world, mesh, device}.

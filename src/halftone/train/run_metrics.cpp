@@ -1,5 +1,6 @@
 #include "halftone/train/run_metrics.h"
 
+#include <bit>
 #include <cmath>
 
 #include "halftone/base/log.h"
@@ -9,9 +10,10 @@
 namespace halftone {
 namespace {
 
-MetricsOptions metrics_options(const JobConfig& config, const Processes& processes) {
+MetricsOptions metrics_options(const JobConfig& config, Processes& processes) {
   MetricsOptions m;
   m.rank = static_cast<int>(processes.rank());
+  m.start = std::bit_cast<double>(processes.of_first(std::bit_cast<int64_t>(wall_clock())));  // clocks of hosts differ
   m.dump_folder = config.job.dump_folder, m.config = config.metrics, m.total_steps = config.training.steps;
   return m;
 }
@@ -29,8 +31,8 @@ RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceIn
   return flops;
 }
 
-RunMetrics::RunMetrics(const JobConfig& config, const Processes& processes, at::Device device, const DeviceInfo& info,
-                       const RunFlops& flops, const std::string& version, std::optional<int64_t> resumed_step)
+RunMetrics::RunMetrics(const JobConfig& config, Processes& processes, at::Device device, const DeviceInfo& info, const RunFlops& flops,
+                       const std::string& version, std::optional<int64_t> resumed_step)
     : config_(config),
       device_(device),
       capacity_gib_(info.capacity_gib),

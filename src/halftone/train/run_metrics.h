@@ -21,7 +21,7 @@ RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceIn
 class RunMetrics {
  public:
   // `resumed_step` as in MetricsLogger. The first interval begins here.
-  RunMetrics(const JobConfig& config, const Processes& processes, at::Device device, const DeviceInfo& info, const RunFlops& flops,
+  RunMetrics(const JobConfig& config, Processes& processes, at::Device device, const DeviceInfo& info, const RunFlops& flops,
              const std::string& version, std::optional<int64_t> resumed_step);
 
   bool is_logged(int64_t step) const;
