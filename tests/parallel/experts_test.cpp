@@ -7,7 +7,7 @@
 #include "halftone/ops/expert_exchange.h"
 #include "parallel/layouts.h"
 
-namespace halftone {
+namespace halftone::experts_test {
 namespace {
 
 using Options = std::vector<std::string>;
@@ -297,4 +297,4 @@ TEST(ExpertsExchange, RefusesWhatDoesNotDivide) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::experts_test

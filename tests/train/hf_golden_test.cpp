@@ -94,8 +94,9 @@ class HfGolden : public OnDeviceWith<std::string> {
     loaded.built.model->set_recompute(nn::RecomputePlan(4, recompute));
     const auto valid = labels.ne(-100).sum().item<int64_t>();
     ASSERT_LT(valid, labels.numel());
-    nn::Pass pass(*loaded.built.model, {ids.to(test_device()), {}, {}, {}, {}, {}}, labels.to(test_device()), 1.0 / static_cast<double>(valid),
-                  true);
+    nn::ModelInput input;
+    input.tokens = ids.to(test_device());
+    nn::Pass pass(*loaded.built.model, input, labels.to(test_device()), 1.0 / static_cast<double>(valid), true);
     pass.backward();
     EXPECT_LT(relative(golden("loss"), pass.loss_sum() / valid), bar());
     std::set<std::string> names;

@@ -65,15 +65,20 @@ TEST(Sizing, StaysWithinItsLimits) {
   EXPECT_EQ(fitting_size({.step = 1}, endless).steps, 300);
 }
 
-TEST(Sizing, SeveralProcessesNeedTheirSteps) {
-  const auto size = [](const std::vector<std::string>& args, int64_t processes) {
-    return Sizing(load_config_text("[training]\nminutes = 5\nsteps = 750\n", "demo.toml", args), "", processes);
+TEST(Sizing, RanksThatShareRowsNeedTheirSteps) {
+  const auto size = [](const std::vector<std::string>& args, int64_t ParallelismConfig::* degree) {
+    LoadedConfig loaded = load_config_text("[training]\nminutes = 5\nsteps = 750\n", "demo.toml", args);
+    loaded.config.parallelism.*degree = 2;
+    return Sizing(loaded, "", 2);
   };
   const std::vector<std::string> steps = {"--training.steps=9"}, both = {"--training.steps=9", "--training.minutes=5"};
-  EXPECT_NO_THROW(size({}, 1));
-  EXPECT_NO_THROW(size(steps, 2));
-  EXPECT_THROW(size({}, 2), Error);
-  EXPECT_THROW(size(both, 2), Error);
+  using P = ParallelismConfig;
+  for (const auto degree : {&P::tensor_parallel_degree, &P::context_parallel_degree, &P::pipeline_parallel_degree}) {
+    EXPECT_NO_THROW(size(steps, degree));
+    EXPECT_THROW(size({}, degree), Error);
+    EXPECT_THROW(size(both, degree), Error);
+  }
+  EXPECT_NO_THROW(size({}, &P::data_parallel_shard_degree));
 }
 
 TEST(Sizing, TheWarmUpKeepsItsShare) {

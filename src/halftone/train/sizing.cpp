@@ -127,9 +127,11 @@ Sizing::Sizing(const LoadedConfig& loaded, std::string full_run, int64_t process
     : full_run_(std::move(full_run)),
       own_steps_(loaded.from_command_line("training.steps") && !loaded.from_command_line("training.minutes")),
       own_warmup_(loaded.from_command_line("lr_scheduler.warmup_steps")) {
-  check(processes == 1 || own_steps_ || loaded.config.training.minutes == 0,
-        "training.minutes: one process alone measures how long a run takes, these are {}; say --training.steps N on the command line",
-        processes);
+  const ParallelismConfig& p = loaded.config.parallelism;
+  const bool data_alone = p.tensor_parallel_degree == 1 && p.context_parallel_degree == 1 && p.pipeline_parallel_degree == 1;
+  check(processes == 1 || data_alone || own_steps_ || loaded.config.training.minutes == 0,
+        "training.minutes: only data-parallel ranks measure how long a run takes; with tensor, context or pipeline parallelism set "
+        "--training.steps N on the command line");
 }
 
 void Sizing::take(JobConfig& config, const RunSize& size) {
@@ -149,14 +151,16 @@ void Sizing::keep(JobConfig& config, const CheckpointStore& store) {
   }
 }
 
-void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step) {
+void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step,
+                     const std::function<int64_t(int64_t)>& of_first) {
   if (config.training.minutes == 0) return;
   const int64_t all = config.training.steps;
   const bool sized = !own_steps_ && all > 0 && step == 0;
   const std::vector<MicroBatch> batches = sized ? coming_step(loader, engine) : std::vector<MicroBatch>{};
   if (batches.empty()) return take(config, {all, config.lr_scheduler.warmup_steps});
   log_info("Measuring a few steps, to train for about {} on this machine (training.minutes)", duration_text(60 * config.training.minutes));
-  const Engine::Options& options = engine.options();
+  Engine::Options options = engine.options();
+  options.plan = nullptr;  // ranks measure side by side, without communication
   const Measured own = seconds_of(config, options, batches);
   const bool quantised = !config.quantize.scheme.is_none() || !config.quantize.recipe.empty() || !config.model.converters.empty();
   if (quantised && options.device.is_cpu()) compare(config, options, batches, own.step);
@@ -168,7 +172,8 @@ void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader
         own.evaluation * rows / static_cast<double>(batches.front().labels.numel()) * static_cast<double>(validation->steps_per_pass());
   }
   costs.save = 12 * static_cast<double>(engine.size().parameters) / kSavedBytesPerSecond;  // weights and two moments
-  const RunSize size = fitting_size(costs, config);
+  RunSize size = fitting_size(costs, config);
+  size = {of_first(size.steps), of_first(size.warmup_steps)};
   const auto time = [&](int64_t steps) { return duration_text(run_seconds(costs, config, steps)); };
   if (size.steps == all) {
     log_info("All {} steps take about {}, with validation and checkpoints", all, time(all));

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -36,13 +37,15 @@ std::optional<RunSize> saved_size(const LoadedStep& step);
 // which the run writes and saves repeats it. What the command line says stands: training.steps there switches sizing off.
 class Sizing {
  public:
-  // `full_run`: the command of the run that is not cut; may be empty. Error where several processes would have to measure.
+  // `full_run`: the command of the run that is not cut; may be empty. Error where ranks that share a row would have to measure.
   Sizing(const LoadedConfig& loaded, std::string full_run, int64_t processes);
   // Before a checkpoint is loaded: a run that goes on has the length that it was started with.
   void keep(JobConfig& config, const CheckpointStore& store);
   // Afterwards: a run at step 0 measures steps over its first rows, beside bfloat16 and float32 where it is quantised on a CPU, and says
   // what they take and what the run will be. Models of its own do the work, so nothing of the engine changes.
-  void measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step);
+  // `of_first`: rank 0's value (Processes::of_first).
+  void measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step,
+               const std::function<int64_t(int64_t)>& of_first);
   bool measured() const { return measured_; }
   bool taken() const { return taken_; }  // the configuration has another size than at the start
 

@@ -231,7 +231,8 @@ void Trainer::build_engine() {
 
 // What depends on the number of steps: with training.minutes it is known only now.
 void Trainer::plan() {
-  sizing_.measure(config_, *engine_, data_->loader(), data_->validation(), progress_.step);
+  sizing_.measure(config_, *engine_, data_->loader(), data_->validation(), progress_.step,
+                  [&](int64_t value) { return processes_.of_first(value); });
   if (sizing_.taken() && processes_.first()) write_config_files(config_);
   schedule_.emplace(schedule_of(config_));
   for (const std::string& w : schedule_->warnings()) log_warning("{}", w);
