@@ -9,18 +9,18 @@
 
 namespace halftone {
 
-// A tensor and, where the op that wrote it found them on the way, its largest magnitudes as quantisers take them
-// (QuantizeOperand::amax): bits32(|x|) as int32 [1], or one word for each of several matrices side by side, on the tensor's device.
+// A tensor and, if the op that wrote it computed it on the way, its amax in the form that quantisers take (QuantizeOperand::amax):
+// bits32(|x|) as int32 [1], or one word per matrix for several matrices side by side, on the tensor's device.
 struct Activation {
   at::Tensor value, amax;
-  bool kept = false;  // the op that wrote it keeps it for its own backward pass: readers may hold it, too, at no cost
+  bool kept = false;  // the producing op keeps it for its own backward pass: consumers may keep it too, at no cost
   Activation() = default;
   Activation(at::Tensor v, at::Tensor a = {}) : value(std::move(v)), amax(std::move(a)) {}  // NOLINT: any tensor is one
   operator const at::Tensor&() const { return value; }                                      // NOLINT
 };
 
-// Hands the largest magnitudes of a gradient from the node that writes it to the node that reads it next; what autograd does to
-// the gradient in between (adding another to it) makes another tensor of it, which has none.
+// Passes the amax of a gradient from the node that writes it to the node that reads it next. If autograd changes the gradient in between
+// (accumulates another into it), the result is a different tensor, which has no amax.
 class GradientAmax {
  public:
   void put(at::Tensor gradient, at::Tensor amax) { of_ = std::move(gradient), amax_ = std::move(amax); }
@@ -33,8 +33,8 @@ class GradientAmax {
   at::Tensor of_, amax_;
 };
 
-// Whether a producer's largest magnitude spares the quantiser of these two copies of a matrix a pass over it: one of them has a
-// scale of the whole tensor, and none one of the rotated tensor, for which it reads the matrix in any case.
+// Whether a producer's amax saves the quantiser of these two copies of a matrix a read pass: one of them has a per-tensor scale, and
+// neither has a per-tensor scale of the rotated matrix, which needs the pass anyway.
 inline bool amax_spares_a_pass(const OperandSpec& a, const OperandSpec& b) {
   const auto of_tensor = [](const OperandSpec& s) {
     return s.quantized() && s.element != Element::ternary && (s.granularity == Granularity::tensor || s.two_level == TwoLevel::tensor);
@@ -44,10 +44,10 @@ inline bool amax_spares_a_pass(const OperandSpec& a, const OperandSpec& b) {
 inline bool reads_x_amax(const LinearRecipe& r) { return amax_spares_a_pass(r.x_forward, r.x_wgrad); }
 inline bool reads_dy_amax(const LinearRecipe& r) { return amax_spares_a_pass(r.dy_dgrad, r.dy_wgrad); }
 
-// For tests and measurements: without `from_producers` quantisers read their tensors for the maxima themselves.
+// For tests and measurements: without `from_producers` quantisers compute the amax themselves.
 struct AmaxUse {
   bool from_producers = true;
-  std::atomic<int64_t> taken = 0;  // quantisers that were given a producer's
+  std::atomic<int64_t> taken = 0;  // quantisers that used a producer's amax
 };
 AmaxUse& amax_use();
 

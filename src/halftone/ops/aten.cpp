@@ -18,18 +18,18 @@
 namespace halftone::aten {
 namespace {
 
-// [B, S, heads, d] to [B, heads, S, d] and back, a view.
+// [B, S, heads, d] to [B, heads, S, d] and back, as a view.
 at::Tensor turned(const at::Tensor& t) { return t.transpose(1, 2); }
 
-// One that reaches back to the first key hides nothing.
+// A window that reaches back to the first key masks nothing.
 bool has_window(const AttentionArgs& args, int64_t keys) { return args.window > 0 && args.window < keys + args.gap; }
 
-// Scores with hidden positions at -inf.
+// Scores with masked positions at -inf.
 at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const AttentionArgs& args) {
   const int64_t lq = q.size(2), lk = k.size(2), group = q.size(1) / k.size(1);
   at::Tensor scores = at::matmul(q.to(at::kFloat), k.to(at::kFloat).repeat_interleave(group, 1).transpose(2, 3)) * args.scale;
   const auto options = q.options().dtype(at::kLong);
-  const int64_t first = lk + args.gap - lq;  // place of the first query
+  const int64_t first = lk + args.gap - lq;  // position of the first query
   const at::Tensor qi = at::arange(lq, options).unsqueeze(1) + first, kj = at::arange(lk, options).unsqueeze(0);
   at::Tensor hidden = (kj > qi).unsqueeze(0).unsqueeze(0);
   if (args.documents.start.defined()) {
@@ -40,7 +40,7 @@ at::Tensor masked_scores(const at::Tensor& q, const at::Tensor& k, const Attenti
   return scores.masked_fill(hidden, -std::numeric_limits<float>::infinity());
 }
 
-// In place of the scores. The log-sum-exp [B, H, S] may be that of more than these, and that of none.
+// Overwrites the scores. The log-sum-exp [B, H, S] may cover more keys than these scores, or no key at all.
 at::Tensor probabilities(const at::Tensor& scores, const at::Tensor& lse) {
   return scores.sub_(lse.clamp_min(std::numeric_limits<float>::lowest()).unsqueeze(3)).exp_();
 }
@@ -65,8 +65,8 @@ AttentionGradients math_backward(const at::Tensor& grad, const AttentionState& s
           of_group(at::matmul(ds.transpose(2, 3), q.to(at::kFloat))), of_group(at::matmul(p.transpose(2, 3), g))};
 }
 
-// Both write as q lies: tokens before heads, without gaps. The log-sum-exp is kept in a pass without gradients, too: a block that is
-// recomputed then runs the plan of its first pass. Where keys end before the queries begin, nothing is masked.
+// Both write in the layout of q: tokens before heads, contiguous. The log-sum-exp is kept in a pass without gradients too, so that a
+// recomputed block runs the same plan as its first pass. If the keys end before the queries begin, nothing is masked.
 void cudnn_forward(AttentionState& s, const AttentionArgs& args) {
   const auto r = at::_scaled_dot_product_cudnn_attention(turned(s.q), turned(s.k), turned(s.v), std::nullopt, true, 0.0, args.gap == 0,
                                                          false, args.scale);
@@ -82,20 +82,20 @@ AttentionGradients cudnn_backward(const at::Tensor& grad, const AttentionState& 
   return {turned(std::get<0>(r)), turned(std::get<1>(r)), turned(std::get<2>(r))};
 }
 
-// The low-level calls share K and V among the heads of a group, which the ones named after scaled_dot_product do not. Documents go in
-// end to end: [T, heads, d] and where each begins. Masks are aligned at the last query and key: where these stand apart, all keys are
-// before all queries.
+// The low-level calls share K and V among the heads of a group, which the functions named after scaled_dot_product do not. Documents are
+// concatenated: [T, heads, d] plus offsets. Masks are aligned at the last query and key: with a gap between keys and queries, all keys
+// precede all queries.
 struct FlashShape {
   FlashShape(const AttentionArgs& a, const at::Tensor& k) : causal(a.gap == 0), longest(a.seq), longest_keys(k.size(1)) {
     if (has_window(a, longest_keys)) left = a.window - 1 - a.gap, right = causal ? 0 : -1;
     if (const Documents& d = a.documents; d.start.defined()) {
       const bool apart = d.key_offsets.defined();
       offsets = d.offsets, key_offsets = apart ? d.key_offsets : offsets;
-      // Above 1: with one query a sequence flash-2 would take its path for generation.
+      // Above 1: with one query per sequence flash-2 would take its decoding path.
       longest = std::max<int64_t>(d.longest, 2), longest_keys = apart ? std::max<int64_t>(d.longest_keys, 2) : longest;
     }
     if (!left || causal || longest_keys >= longest) return;
-    // Without a limit to the right flash-2 takes the keys for one, of which the first of many queries would see none: it is told of more.
+    // With right = -1 flash-2 uses the key count as the right limit, so the first of many queries would see no key: pass a larger length.
     if (!offsets.defined()) {
       const auto multiples = [&](int64_t n) { return at::arange(0, (a.batch + 1) * n, n, k.options().dtype(at::kInt)); };
       offsets = multiples(longest), key_offsets = multiples(longest_keys);
@@ -103,15 +103,15 @@ struct FlashShape {
     longest_keys = longest;
   }
   at::Tensor operator()(const at::Tensor& t) const { return offsets.defined() ? t.flatten(0, 1) : t; }
-  // The log-sum-exp [B, H, S] as flash-2 takes it.
+  // The log-sum-exp [B, H, S] in the layout that flash-2 expects.
   at::Tensor lse(const at::Tensor& t) const { return offsets.defined() && t.dim() == 3 ? t.transpose(0, 1).flatten(1).contiguous() : t; }
   bool causal;
   int64_t longest, longest_keys;
   at::Tensor offsets, key_offsets;
-  std::optional<int64_t> left, right;  // places before and after a query's own that it sees; none: as causal attention does
+  std::optional<int64_t> left, right;  // positions that a query sees before and after its own; none: causal
 };
 
-// It takes heads of one size: narrower values stand beside zeros, and so do their outputs.
+// flash-2 needs one head size: narrower values are zero-padded, and so are their outputs.
 at::Tensor widened(const at::Tensor& t, int64_t dim) { return t.size(3) == dim ? t : at::constant_pad_nd(t, {0, dim - t.size(3)}); }
 
 void flash_forward(AttentionState& s, const AttentionArgs& args) {
@@ -173,10 +173,10 @@ std::string math_lacks(const AttentionQuery&) { return ""; }
 
 struct AttentionBackend {
   const char* name;
-  std::string (*lacks)(const AttentionQuery&);  // empty: it takes the query
+  std::string (*lacks)(const AttentionQuery&);  // why it cannot run the query; empty: it can
   void (*forward)(AttentionState&, const AttentionArgs&);
   AttentionGradients (*backward)(const at::Tensor& grad, const AttentionState&, const AttentionArgs&);  // all [B, S, heads, d]
-  std::string (*note)(const AttentionQuery&) = nullptr;  // what it does to the query, or empty
+  std::string (*note)(const AttentionQuery&) = nullptr;  // how it modifies the query, or empty
 };
 
 namespace {
@@ -189,7 +189,7 @@ const AttentionBackend& first_of(const AttentionQuery& query) {
   return *std::find_if(std::begin(kBackends), std::end(kBackends) - 1, [&](const AttentionBackend& b) { return b.lacks(query).empty(); });
 }
 
-// Once for every kind of query, from whichever thread.
+// Logs once per kind of query, from any thread.
 void announce(const AttentionQuery& query) {
   static std::mutex mutex;
   static std::vector<AttentionQuery> announced;

@@ -20,7 +20,7 @@ NormRope normalisation(const Rope& rope, const Weight& weight, const AttentionAr
   return {rope, weight.value.const_data_ptr(), static_cast<float>(a.norm_eps)};
 }
 
-// fused/norm_rope.h where `at` is.
+// fused/norm_rope.h on the device `at`.
 void run(const NormRope& p, c10::Device at) { at.is_cpu() ? norm_rope(p) : cuda::launch("norm_rope", &cuda::Module::norm_rope, p, at); }
 void run(const NormRopeBackward& p, c10::Device at) {
   if (at.is_cpu()) return norm_rope_backward(p);
@@ -33,8 +33,8 @@ void run(const NormRopeBackward& p, c10::Device at) {
 // The columns of k.
 at::Tensor keys_of(const at::Tensor& qkv, const AttentionArgs& a) { return qkv.narrow(1, a.heads * a.head_dim, a.kv_heads * a.head_dim); }
 
-// q and k as attention reads them, in the first columns of what it returns: qkv itself, or where they are normalised, memory of their own,
-// as backward needs them as they were.
+// q and k as attention reads them, in the first columns of the result: qkv itself, or separate memory if they are normalised, because
+// backward needs the unnormalised values.
 at::Tensor rotated(const at::Tensor& qkv, const AttentionArgs& a, int64_t first_position = 0) {
   const auto device = qkv.device();
   if (a.q_norm == nullptr) {
@@ -47,7 +47,8 @@ at::Tensor rotated(const at::Tensor& qkv, const AttentionArgs& a, int64_t first_
   return qk;
 }
 
-// From gradients of what `rotated` returned, which may lie in d_qkv, to those of q and k there. Adds to those of the norms' weights.
+// From the gradients of the output of `rotated`, which may be views of d_qkv, to those of its q and k. Accumulates the norm weights'
+// gradients.
 void rotated_backward(const at::Tensor& dq, const at::Tensor& dk, const at::Tensor& qkv, const at::Tensor& d_qkv, const AttentionArgs& a) {
   const auto back = [&](const at::Tensor& from, const at::Tensor& to, int64_t heads, const at::Tensor& x, Weight* weight) {
     Rope p = rotation(from, to, heads, a, 0);
@@ -81,13 +82,13 @@ void check_args(const at::Tensor& qkv, const AttentionArgs& a, int64_t seq) {
 struct Heads {
   at::Tensor q, k, v;  // [B, S, heads, d], views
 };
-// q and k in the first columns of qk, v in the last ones of qkv.
+// q and k are the first columns of qk, v the last ones of qkv.
 Heads heads_in(const at::Tensor& qk, const at::Tensor& qkv, const AttentionArgs& a) {
   return {as_heads(qk, a, a.heads, a.head_dim), as_heads(keys_of(qk, a), a, a.kv_heads, a.head_dim),
           as_heads(qkv.narrow(1, (a.heads + a.kv_heads) * a.head_dim, a.kv_heads * a.head_dim), a, a.kv_heads, a.head_dim)};
 }
 
-// Rotated back on their way into the gradient of the joint projection; on the processor attention writes them there.
+// Gradients are un-rotated as they are written into d_qkv; on the CPU attention writes them there.
 at::Tensor causal_backward(const at::Tensor& d_out, const at::Tensor& qkv, const aten::AttentionState& state, const AttentionArgs& a) {
   at::Tensor d_qkv;
   aten::AttentionGradients g;
@@ -151,7 +152,7 @@ Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
     state->out = at::Tensor();
     if (recording) state->q = in.q, state->k = in.k, state->v = in.v;
     backward = [plain, state, args, count = inputs.size()](const variable_list& g) {
-      variable_list gradients(count);  // those of the weights are added by now
+      variable_list gradients(count);  // gradients of weights are already accumulated
       gradients[0] = causal_backward(g[0].contiguous(), plain, *state, args);
       return gradients;
     };

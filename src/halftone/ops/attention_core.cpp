@@ -60,15 +60,15 @@ aten::AttentionGradients backward_cpu(const at::Tensor& d_out, const aten::Atten
   return room;
 }
 
-// A sink is the score of a key whose value is zero. Its share of the softmax leaves the output, and joins the log-sum-exp, by which
-// backward finds the probabilities: all that it computes from both is then exact.
+// A sink is the score of a key whose value is zero. Its share of the softmax is removed from the output and added to the log-sum-exp,
+// from which backward recomputes the probabilities: everything computed from both is then exact.
 void add_sinks(aten::AttentionState& s, const Weight& sinks) {
   const at::Tensor lse = log_sum_exp(s), whole = at::logaddexp(lse, sinks.value.detach().to(at::kFloat));
   s.attended.mul_(at::exp(lse - whole).unsqueeze(3));
   lse.copy_(whole);
 }
 
-// d sink_h = - sum over rows of exp(sink_h - lse) * (d_out . out), in fp32; a row of the batch at a time, which bounds the memory.
+// d sink_h = - sum over rows of exp(sink_h - lse) * (d_out . out), in fp32; one batch row at a time, which bounds the memory.
 void add_sinks_backward(const at::Tensor& d_out, const aten::AttentionState& s, Weight& sinks) {
   if (sinks.trainable()) {
     const at::Tensor share = at::exp(sinks.value.detach().to(at::kFloat) - log_sum_exp(s));

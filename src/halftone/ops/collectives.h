@@ -5,20 +5,20 @@
 
 #include "halftone/comm/communicator.h"
 
-// Collectives as ops of the graph, on rows (dim 0) of tensors of the communicator's device. All of its ranks call them in the same order,
-// in backward likewise.
+// Differentiable collectives on rows (dim 0) of tensors on the communicator's device. All its ranks must call them in the same order, in
+// backward too.
 namespace halftone {
 
-// [n, ...] of every rank -> [size * n, ...], by rank; in backward the ranks' gradients are added up, and each keeps its part.
+// All-gather: [n, ...] of every rank -> [size * n, ...] in rank order; backward is a reduce-scatter of the gradients.
 at::Tensor gather_ranks(const at::Tensor& x, comm::Communicator& ranks);
-// [size * n, ...] -> this rank's [n, ...] of the ranks' sum; in backward gathered.
+// Reduce-scatter: [size * n, ...] -> this rank's [n, ...] of the sum over ranks; backward is an all-gather.
 at::Tensor scatter_sum(const at::Tensor& x, comm::Communicator& ranks);
-// The ranks' sum, of which each computes the same from there on: its gradient goes to each as it is.
+// All-reduce whose result every rank uses for the same computation: the gradient passes through unchanged.
 at::Tensor sum_ranks(const at::Tensor& x, comm::Communicator& ranks);
-// x itself, which is the same on all ranks, where these compute different parts from it: in backward their gradients are added up.
+// Identity on x, which is the same on all ranks, each of which computes a different part from it: backward all-reduces the gradients.
 at::Tensor split_work(const at::Tensor& x, comm::Communicator& ranks);
-// Rows to and from each rank, as comm::Communicator::all_to_all; in backward the other way. Rows of x behind those stay, with gradients of
-// zero; the result has `rows` rows, zeros behind those that come (-1: none).
+// Rows to and from each rank, as comm::Communicator::all_to_all; backward sends them the other way. Rows of x past those sent stay and
+// get zero gradients; the result has `rows` rows, zeros after those received (-1: no extra rows).
 at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
                          comm::Communicator& ranks, int64_t rows = -1);
 

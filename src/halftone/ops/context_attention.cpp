@@ -22,10 +22,10 @@ namespace {
 
 using Call = ContextRows::Call;
 
-// [B, places, ...] -> what the call covers of it.
+// [B, positions, ...] -> the slice that the call covers.
 at::Tensor queries_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row, c.rows).narrow(1, c.query, c.queries); }
 at::Tensor keys_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row, c.rows).narrow(1, c.key, c.keys); }
-// Likewise of [B, H, places].
+// The same for [B, H, positions].
 at::Tensor lse_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row, c.rows).narrow(2, c.query, c.queries); }
 
 AttentionArgs args_of(const Call& c, const AttentionArgs& a) {
@@ -34,12 +34,12 @@ AttentionArgs args_of(const Call& c, const AttentionArgs& a) {
   return part;
 }
 
-// Keys and values of some places, or their gradients, side by side as they travel: [B, places, Hkv * d + Hkv * dv].
+// Keys and values of some positions, or their gradients, side by side as they are sent: [B, positions, Hkv * d + Hkv * dv].
 struct KeysAndValues {
   KeysAndValues(const at::Tensor& rows, const at::Tensor& k, const at::Tensor& v)
       : k(rows.narrow(2, 0, k.size(2) * k.size(3)).unflatten(2, {k.size(2), k.size(3)})),
         v(rows.narrow(2, k.size(2) * k.size(3), v.size(2) * v.size(3)).unflatten(2, {v.size(2), v.size(3)})) {}
-  at::Tensor k, v;  // [B, places, Hkv, d or dv], views
+  at::Tensor k, v;  // [B, positions, Hkv, d or dv], views
 };
 at::Tensor packed(const at::Tensor& k, const at::Tensor& v) { return at::cat({k.flatten(2), v.flatten(2)}, 2); }
 
@@ -51,7 +51,7 @@ at::Tensor gathered(const at::Tensor& rows, const ContextRows& context) {
   return context.in_order(parts);
 }
 
-// Calls use(keys and values at hand, whose they are) with those of this process first, while the next ones are on their way.
+// Calls use(keys and values, their rank), starting with this rank's own, while the next ones are in flight.
 template <class Use>
 void go_round(const at::Tensor& own, comm::Communicator& ranks, Use&& use) {
   at::Tensor held = own;
@@ -65,7 +65,8 @@ void go_round(const at::Tensor& own, comm::Communicator& ranks, Use&& use) {
   }
 }
 
-// A softmax over more keys from those over parts of them, in fp32. Of its first part, that without a gap, every query sees itself.
+// Merges softmaxes over parts of the keys into one over all of them, in fp32. In the first part, the one without a gap, every query sees
+// itself.
 struct Merged {
   explicit Merged(const aten::AttentionState& s) : sum(at::empty(s.attended.sizes(), s.attended.options().dtype(at::kFloat))), lse(s.lse) {}
   void add(const aten::AttentionState& part, const Call& c) {
@@ -77,7 +78,7 @@ struct Merged {
     }
     if (more.is_cuda())
       more = more.masked_fill(more == std::numeric_limits<float>::infinity(),
-                              -std::numeric_limits<float>::infinity());  // flash-2's, of no key
+                              -std::numeric_limits<float>::infinity());  // flash-2's value when a query sees no key
     const at::Tensor all = at::logaddexp(before, more);
     queries_of(sum, c).mul_(at::exp(before - all).unsqueeze(3)).add_(part.attended * at::exp(more - all).unsqueeze(3));
     before.copy_(all);
@@ -121,7 +122,7 @@ aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const 
   comm::Communicator& ranks = context.ranks();
   const at::Tensor own = packed(s.k, s.v);
   const auto zeros = [&](at::IntArrayRef shape) { return at::zeros(shape, s.q.options().dtype(at::kFloat)); };
-  // Gradients of the call's queries are added to dq, those of its keys and values to d.
+  // Gradients of the call's queries accumulate in dq, those of its keys and values in d.
   const auto run = [&](const Call& c, const KeysAndValues& kv, const at::Tensor& dq, const KeysAndValues& d) {
     aten::AttentionState part;
     part.q = queries_of(s.q, c), part.k = keys_of(kv.k, c), part.v = keys_of(kv.v, c);
@@ -141,7 +142,7 @@ aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const 
     for (const Call& c : context.calls(a.window)) run(c, KeysAndValues(rows, s.k, s.v), dq, KeysAndValues(d_rows, s.k, s.v));
     ranks.reduce_scatter(d_own, context.by_rank(d_rows)).wait();
   } else {
-    // The sum for a process's keys follows them, a step behind, and comes home in the end.
+    // The gradient sum for a rank's keys follows them around the ring, one step behind, and returns to that rank at the end.
     at::Tensor sum;
     std::optional<comm::Pending> pending;
     go_round(own, ranks, [&](const at::Tensor& held, int64_t holder) {

@@ -1,8 +1,8 @@
 #pragma once
 #include "halftone/ops/aten.h"
 
-// Attention over rows that several processes share (ops/context_rows.h): queries stay, keys and values travel. Without autograd and
-// sinks, arguments as of attention_core.h; `args.context` is set.
+// Context-parallel attention (ops/context_rows.h): queries stay local, keys and values are exchanged. Without autograd and sinks,
+// arguments as in attention_core.h; `args.context` is set.
 namespace halftone {
 
 // The state's log-sum-exp is [B, H, S / n].

@@ -12,14 +12,14 @@
 namespace halftone {
 namespace {
 
-// Smaller chunks balance better and make more calls of the kernels, with fewer queries each.
+// Smaller chunks balance better but need more kernel calls, with fewer queries each.
 constexpr int64_t kMostParts = 4, kLeastChunk = 128;
 
 int64_t start_of(const at::Tensor& starts, int64_t row, int64_t place) {
   return starts.defined() ? starts.const_data_ptr<int32_t>()[row * starts.size(1) + place] : 0;
 }
 
-// Query-key pairs of each chunk, in all rows.
+// Query-key pairs of each chunk, over all rows.
 std::vector<int64_t> work_of(int64_t seq, int64_t chunks, int64_t window, const at::Tensor& starts) {
   std::vector<int64_t> work(static_cast<size_t>(chunks));
   for (int64_t row = 0; row < (starts.defined() ? starts.size(0) : 1); ++row) {
@@ -31,7 +31,7 @@ std::vector<int64_t> work_of(int64_t seq, int64_t chunks, int64_t window, const 
   return work;
 }
 
-// The process of each chunk: the one with the least work so far takes the largest that is left, until it has its share.
+// The rank of each chunk, greedily: the least-loaded rank takes the largest remaining chunk until it has its share.
 std::vector<int64_t> balanced(const std::vector<int64_t>& work, int64_t processes) {
   const size_t share = work.size() / static_cast<size_t>(processes);
   std::vector<size_t> order(work.size());
@@ -137,7 +137,7 @@ at::Tensor ContextRows::by_rank(const at::Tensor& rows) const {
 
 int64_t ContextRows::start(int64_t row, int64_t place) const { return start_of(starts_, row, place); }
 
-// By any of the rows. It never falls from place to place.
+// First key that any of the rows sees; non-decreasing in `place`.
 int64_t ContextRows::first_seen(int64_t row, int64_t rows, int64_t place, int64_t window) const {
   int64_t first = place;
   for (int64_t r = row; r < row + (starts_.defined() ? rows : 1); ++r) first = std::min(first, start(r, place));
@@ -147,7 +147,8 @@ int64_t ContextRows::first_seen(int64_t row, int64_t rows, int64_t place, int64_
 const std::vector<ContextRows::Call>& ContextRows::calls_with(int64_t holder, int64_t window) const {
   const auto [at, is_new] = calls_.try_emplace({holder, window});
   if (!is_new) return at->second;
-  // A kernel takes one window of queries and keys that end apart, so rows whose documents end differently go one by one.
+  // A kernel takes one window for queries and keys with a gap between them, so rows whose documents end differently are called one by
+  // one.
   const bool apart = holder != kAll && window > 0 && starts_.defined();
   int64_t query = 0;
   for (const ContextRun& queries : runs_[static_cast<size_t>(index_)]) {
@@ -182,7 +183,8 @@ Documents ContextRows::documents_between(int64_t row, int64_t rows, int64_t quer
   if (!starts_.defined()) return d;
   const at::Tensor places = starts_.narrow(0, row, rows).narrow(1, first, end - first) - static_cast<int32_t>(first);
   d.start = uploaded({places.const_data_ptr<int32_t>(), places.const_data_ptr<int32_t>() + places.numel()}, device_);
-  // Each run of queries that see the same keys, with these; keys that none sees and queries that see none stand alone.
+  // One sequence per run of queries that see the same keys; keys that no query sees and queries that see no key become sequences of their
+  // own.
   std::vector<int32_t> q = {0}, k = {0};
   const auto add = [&](int64_t queries, int64_t keys) {
     if (queries == 0 && keys == 0) return;

@@ -10,34 +10,34 @@
 
 namespace halftone {
 
-// Which process of those that share rows has which of their places (context parallelism).
+// Which positions of a row each context-parallel rank holds.
 enum class ContextBalance {
-  none,       // one run each
-  head_tail,  // of 2 n chunks the process i of n has i and 2 n - 1 - i: with causal attention all have as many keys to read
-  by_work,    // chunks by the keys that documents and windows leave to their queries
+  none,       // one contiguous run per rank
+  head_tail,  // of 2n chunks, rank i of n holds i and 2n - 1 - i: causal attention then reads equally many keys on every rank
+  by_work,    // chunks balanced by the keys that documents and windows leave visible to their queries
 };
 
 struct ContextOptions {
   ContextBalance balance = ContextBalance::head_tail;
-  bool ring = false;   // keys and values go from process to process, else each gathers all
-  int64_t window = 0;  // of by_work: keys that a query sees at most, itself counted; 0: no limit
+  bool ring = false;   // keys and values circulate from rank to rank; false: each rank all-gathers them
+  int64_t window = 0;  // for by_work: most keys a query sees, itself included; 0: no limit
 };
 
-// Places [first, end) of a row.
+// Positions [first, end) of a row.
 struct ContextRun {
   int64_t first, end;
   int64_t size() const { return end - first; }
   bool operator==(const ContextRun&) const = default;
 };
 
-// The runs of each of `processes`, ascending and equally many places in all; the same on every process. starts: of documents, int32 [B, S]
-// in host memory, or undefined.
+// The runs of each of `processes` ranks, ascending, with equally many positions per rank; the result is the same on every rank. starts:
+// document starts, int32 [B, S] in host memory, or undefined.
 std::vector<std::vector<ContextRun>> share_places(int64_t seq, int64_t processes, const ContextOptions& options, const at::Tensor& starts);
 
-// How the rows of a micro-batch lie on the processes that share them. Its tensors hold this process's places only, run after run.
+// How the rows of a micro-batch are split over context-parallel ranks. A rank's tensors hold only its own positions, run after run.
 class ContextRows {
  public:
-  // Process `index` of `processes`, of which all make it with equal rows: `batch` rows of `seq` places, documents as above.
+  // Rank `index` of `processes`; all ranks construct it with the same arguments: `batch` rows of `seq` positions, documents as above.
   ContextRows(int64_t processes, int64_t index, const ContextOptions& options, int64_t batch, int64_t seq, const at::Tensor& starts,
               c10::Device device);
   ContextRows(comm::Communicator& ranks, const ContextOptions& options, int64_t batch, int64_t seq, const at::Tensor& starts,
@@ -49,24 +49,24 @@ class ContextRows {
   comm::Communicator& ranks() const { return *ranks_; }
   bool ring() const { return ring_; }
   int64_t batch() const { return batch_; }
-  int64_t places() const { return seq_ / static_cast<int64_t>(runs_.size()); }  // of a row that this process has
-  // [B, S, ...] of whole rows -> [B, S / n, ...] of this process.
+  int64_t places() const { return seq_ / static_cast<int64_t>(runs_.size()); }  // local positions per row
+  // Full rows [B, S, ...] -> this rank's [B, S / n, ...].
   at::Tensor own(const at::Tensor& rows) const;
-  // [n, B, S / n, ...] of the processes, by rank -> [B, S, ...], and back.
+  // All ranks' [n, B, S / n, ...], in rank order -> [B, S, ...], and back.
   at::Tensor in_order(const at::Tensor& parts) const;
   at::Tensor by_rank(const at::Tensor& rows) const;
 
-  // What one call of attention's kernels covers: of `rows` rows the queries at places [query, query + queries) of this process's and the
-  // keys [key, key + keys) of those at hand. The last query stands `gap` places after the last key.
+  // What one kernel call covers: for `rows` rows, the queries at local positions [query, query + queries) and the available keys [key,
+  // key + keys). The last query is `gap` positions after the last key.
   struct Call {
     int64_t row, rows, query, queries, key, keys, gap;
-    Documents documents;  // of places from the first key to the last query, as AttentionArgs::documents
+    Documents documents;  // from the first key to the last query, as AttentionArgs::documents
   };
-  // Over keys in the order of whole rows: one for each run of queries, or, where nothing but the future is hidden, one over the run's own
-  // keys and one over all before them, of which kernels mask nothing.
+  // Calls over keys in full-row order: one per run of queries; or, if only the causal mask applies, one over the run's own keys and an
+  // unmasked one over all earlier keys.
   const std::vector<Call>& calls(int64_t window) const { return calls_with(kAll, window); }
-  // Over the keys that process `holder` has, where this one's queries see some of them. Of its own first those in which each query sees
-  // itself.
+  // Calls over the keys of rank `holder`, where this rank's queries see some of them. For the rank's own keys, the calls in which each
+  // query sees itself come first.
   const std::vector<Call>& calls(int64_t holder, int64_t window) const { return calls_with(holder, window); }
 
  private:
@@ -75,7 +75,7 @@ class ContextRows {
   void add_calls(std::vector<Call>& calls, const ContextRun& queries, int64_t query, const ContextRun& keys, int64_t key, int64_t window,
                  int64_t row, int64_t rows) const;
   Documents documents_between(int64_t row, int64_t rows, int64_t query, int64_t first_key, int64_t end_key, int64_t end) const;
-  int64_t start(int64_t row, int64_t place) const;  // of its document
+  int64_t start(int64_t row, int64_t place) const;  // of the document at `place`
   int64_t first_seen(int64_t row, int64_t rows, int64_t place, int64_t window) const;
 
   comm::Communicator* ranks_ = nullptr;

@@ -23,7 +23,7 @@
 
 namespace halftone::cuda {
 
-// The functions of halftone_cuda.so (device/launch.h): each queues its work on the stream and returns null, or why not.
+// The functions of halftone_cuda.so (device/launch.h): each queues its work on the stream and returns null, or an error message.
 struct Module {
   const char* (*quantize_operand)(const QuantizeOperand*, void* workspace, size_t bytes, void* stream) = nullptr;
   size_t (*quantize_workspace)(const QuantizeOperand*) = nullptr;
@@ -63,25 +63,25 @@ struct Module {
   void (*unlock_memory)(void* data) = nullptr;
 };
 
-// The module beside the program (or beside the library that holds this code), loaded when first asked for; null where there is
-// none, and then why, in one line.
+// The module next to the executable (or next to the library that holds this code), loaded on first use; null if it cannot be loaded, with
+// the reason in one line.
 const Module* module();
 const std::string& missing_module();
 
-// The same; Error with the reason where there is none.
+// The same; Error with the reason if it cannot be loaded.
 const Module& required_module();
 
 // cudaStream_t of LibTorch's current stream of the device.
 void* current_stream(c10::Device device);
 
-// Number of the graph capture that the device's current stream is in; 0 outside of one, on the processor and without a module.
+// Id of the graph capture on the device's current stream; 0 outside a capture, on the CPU and without a module.
 uint64_t current_capture(c10::Device device);
 
-// Error naming the kernel when it returned a problem.
+// Throws Error naming the kernel if it returned a problem.
 void check_launch(const char* kernel, const char* problem);
 
-// Queues a kernel on the device's current stream: launch("rope", &Module::rope, p, device). Error when there is no module, or
-// with the kernel's problem.
+// Queues a kernel on the device's current stream: launch("rope", &Module::rope, p, device). Error without a module, or with the kernel's
+// problem.
 template <class P>
 void launch(const char* kernel, const char* (*Module::*function)(const P*, void*), const P& p, c10::Device device) {
   check_launch(kernel, (required_module().*function)(&p, current_stream(device)));

@@ -31,7 +31,7 @@ constexpr double kGiB = 1 << 30;
 
 bool driver_present() { return access("/dev/nvidiactl", F_OK) == 0; }
 
-// Why there is no CUDA device, or nothing. The library stays loaded.
+// Why there is no CUDA device; empty if there is one. The library stays loaded.
 std::string load_cuda() {
   if (!driver_present()) return "no NVIDIA driver is loaded (/dev/nvidiactl is missing)";
   setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True", 0);
@@ -53,7 +53,7 @@ std::string processor_name() {
   return "unknown processor";
 }
 
-// The number behind `key` at the start of a line of the file; nothing without one. An empty key: the file's first word.
+// The number after `key` at the start of a line of the file; nullopt without one. An empty key: the file's first word.
 std::optional<int64_t> number_in(const std::string& path, std::string_view key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -66,7 +66,7 @@ std::optional<int64_t> number_in(const std::string& path, std::string_view key) 
   return {};
 }
 
-// What the control groups of this process leave, without what they hold of files, which they can drop.
+// Bytes left under this process's cgroup limits; inactive page cache counts as free.
 int64_t left_of_control_groups() {
   constexpr const char* kRoot = "/sys/fs/cgroup";
   int64_t least = INT64_MAX;
@@ -118,7 +118,7 @@ DeviceInfo device_info(c10::Device device) {
     sysinfo(&info);
     return {processor_name(), static_cast<double>(info.totalram) * info.mem_unit / kGiB};
   }
-  // Through the driver library that LibTorch has loaded: its own property call needs the CUDA headers.
+  // Through the driver library that LibTorch has loaded: LibTorch's property call needs the CUDA headers.
   using NameCall = int (*)(char*, int, int);
   using MemoryCall = int (*)(size_t*, int);
   static void* driver = dlopen("libcuda.so.1", RTLD_NOW);
@@ -160,7 +160,7 @@ void synchronize(c10::Device device) {
 }
 
 void record_memory_history(int64_t entries) {
-  // torch::cuda::_record_memory_history (torch/csrc/cuda/memory_snapshot.h). Without stacks: they would be Python's.
+  // torch::cuda::_record_memory_history (torch/csrc/cuda/memory_snapshot.h). Without stacks, which would be Python's.
   using Record = void(bool, bool, int64_t, bool, bool, bool, bool, bool, const std::vector<std::string>&);
   of_torch_cuda<Record>(
       "_ZN5torch4cuda22_record_memory_historyEbblbbbbbRKSt6vectorINSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEESaIS7_EE")(

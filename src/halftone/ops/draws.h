@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-// The draws of an operand: stream "<weight>#<role>", counted from the element's row in the step's batch (numerics.md section 4).
+// Random draws of an operand: stream "<weight>#<role>", indexed by the element's row in the step's batch (numerics.md section 4).
 inline Rounding operand_rounding(const OperandSpec& spec, const std::string& weight, const char* role, const StepContext& context,
                                  int64_t first_row) {
   Rounding r;
@@ -18,23 +18,23 @@ inline Rounding operand_rounding(const OperandSpec& spec, const std::string& wei
   return r;
 }
 
-// Roles of the operands that may share their codes, and with them their draws, with another product's.
+// Roles of operands that may share their codes, and hence their draws, with another product.
 inline const char* x_wgrad_role(const LinearRecipe& r) { return r.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad"; }
 inline const char* w_dgrad_role(const LinearRecipe& r) { return r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad"; }
 inline const char* dy_wgrad_role(const LinearRecipe& r) { return r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad"; }
 
-// bitnet: wgrad reads the numbers that the forward codes stand for.
+// bitnet: wgrad reads the values that the forward codes represent.
 inline bool wgrad_reads_forward_codes(const LinearRecipe& r) {
   return r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
 }
 
-// Whether a rotation's signs are drawn, anew in every step; those of 16 tokens are fixed.
+// Whether the signs of a rotation are redrawn every step; the 16-token rotation has fixed signs.
 inline bool rotates_by_step(const OperandSpec& spec) { return spec.hadamard == 32; }
 inline PhiloxKey rotation_key(const std::string& first_weight, const StepContext& context) {
   return philox_key(context.seed, first_weight + "#rht");
 }
 
-// Signs of a rotation (numerics.md section 5); the operands of one product, and all weights of a group, share them.
+// Signs of a rotation (numerics.md section 5), shared by the operands of a product and by all weights of a group.
 inline uint32_t rotation_signs(const OperandSpec& spec, const std::string& first_weight, const StepContext& context) {
   if (spec.hadamard == 0) return 0;
   return rotates_by_step(spec) ? philox(rotation_key(first_weight, context), 0, context.step, 0)[0] : kFixedSigns16;

@@ -15,8 +15,8 @@
 namespace halftone {
 namespace {
 
-// Sums of f(first, n, sums) over stretches of x's rows: on the CPU each has its own sums and fits into a core's cache, so that the
-// result does not depend on the number of threads; on a device a stretch's fp64 copies take 128 MiB each.
+// Accumulates f(first, n, sums) over ranges of x's rows: on the CPU each range has its own sums and fits a core's cache, so the result
+// does not depend on the number of threads; on a GPU the fp64 copies of one range take 128 MiB each.
 template <class F>
 at::Tensor over_stretches(const at::Tensor& x, F&& f) {
   const bool cpu = x.is_cpu();
@@ -38,7 +38,7 @@ at::Tensor squares(const at::Tensor& x) {
 
 void add_sum(const at::Tensor& sums, ErrorSums::Index i, const at::Tensor& value) { sums.select(0, i).add_(value); }
 
-// `size`: |x| of the elements.
+// `size`: |x|, elementwise.
 void add_range(const at::Tensor& sums, const at::Tensor& size) {
   if (size.numel() == 0) return;
   add_sum(sums, ErrorSums::kNonFinite, count(size.lt(INFINITY).logical_not()));
@@ -51,7 +51,7 @@ void add_noise(const at::Tensor& sums, const at::Tensor& original, const at::Ten
   add_sum(sums, ErrorSums::kNoise, squares(original - found));
 }
 
-// The rotation of n tokens without its signs, fp64 [n, n]: H_ij = n^(-1/2) (-1)^popcount(i & j), made on the device.
+// The n-token rotation without its signs, fp64 [n, n]: H_ij = n^(-1/2) (-1)^popcount(i & j), built on the device.
 at::Tensor sylvester(int n, const at::TensorOptions& options) {
   const at::Tensor i = at::arange(n, options.dtype(at::kLong));
   at::Tensor bits = i.unsqueeze(1).bitwise_and(i.unsqueeze(0));
@@ -59,7 +59,7 @@ at::Tensor sylvester(int n, const at::TensorOptions& options) {
   return (1 - 2 * bits.bitwise_and(1)).to(at::kDouble) * static_cast<double>(hadamard_norm(n));
 }
 
-// x[R, C] fp64 rotated along C in groups of n, with zeros appended up to `cols`.
+// x[R, C] fp64 rotated along C in groups of n, zero-padded to `cols`.
 at::Tensor rotated(at::Tensor x, int n, uint32_t signs, int64_t cols) {
   if (x.size(1) < cols) x = at::constant_pad_nd(x, {0, cols - x.size(1)});
   const at::Tensor j = at::arange(n, x.options().dtype(at::kLong));
@@ -68,8 +68,8 @@ at::Tensor rotated(at::Tensor x, int n, uint32_t signs, int64_t cols) {
   return x.reshape({-1, n}).mm(h.t()).reshape({x.size(0), cols});
 }
 
-// The two largest codes of an element type, and how many times its own number a value must be to have rounded past each:
-// by more than half the distance between the two numbers below.
+// The two largest codes of an element type, and the multiple of each code's value beyond which rounding to it counts as saturation: more
+// than half the step to the next smaller value.
 struct Top {
   int mask, positive, negative;
   double past_positive, past_negative;

@@ -5,7 +5,7 @@
 
 #include "halftone/formats/recipe.h"
 
-// What quantisation did to a matrix, as sums that stay on its device: nothing here waits for the device. Meaning of each figure:
+// Quantisation error of a matrix, as sums that stay on its device: nothing here synchronizes with the device. Each figure is defined in
 // docs/numerics_report.md.
 namespace halftone {
 
@@ -19,18 +19,18 @@ struct ErrorSums {
   void add(const ErrorSums& other);
 };
 
-// A matrix [R, C], C the contraction, in codes.
+// A quantised matrix [R, C], C the contraction dimension.
 struct CodedMatrix {
   OperandSpec spec;
   uint32_t signs = 0;  // of its rotation, see formats/hadamard.h
   at::Tensor codes;    // bytes
-  at::Tensor numbers;  // fp32, every factor included
+  at::Tensor numbers;  // fp32, all scales applied
 };
 
-// Largest magnitude and non-finite elements of x[R, C].
+// amax and count of non-finite elements of x[R, C].
 ErrorSums plain_sums(const at::Tensor& x);
 
-// `q` against x[R, <= C]; a rotated matrix is compared after rotating x in fp64, the columns it was filled up with as zeros.
+// `q` against x[R, <= C]; if q is rotated, x is rotated in fp64 first, with its padding columns as zeros.
 ErrorSums coded_sums(const at::Tensor& x, const CodedMatrix& q);
 
 // `found` against what reference(first, n) gives for n of its rows, on the CPU from several threads at once; amax and non-finite

@@ -30,7 +30,7 @@ at::Tensor row_to_each(const at::Tensor& rows, comm::Communicator& ranks) {
   return came;
 }
 
-// Documents of the rows that came, where results are to be apart (ExpertRows): numbers that differ between a rank's and between ranks.
+// Document ids of the received rows, for results independent of other documents (ExpertRows): unique within a rank and across ranks.
 void send_documents(ExpertExchange& e, const ExpertRows& placed) {
   const at::Tensor token = at::arange(placed.tokens, placed.source.options());
   const at::Tensor document = token.floor_divide(placed.tokens_in_row) * placed.tokens_in_row + placed.documents;
@@ -47,7 +47,7 @@ void send_documents(ExpertExchange& e, const ExpertRows& placed) {
   e.received.documents = came.squeeze(1), e.received.tokens_in_row = e.received.tokens;
 }
 
-// Tokens as codes, decoded where they come.
+// Sends tokens as codes and decodes them on arrival.
 at::Tensor send_codes(const at::Tensor& x, const ExpertExchange& e) {
   CopyRequest request;
   request.spec = e.format, request.codes = request.block_scales = true;
@@ -69,7 +69,7 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
   ExpertExchange e;
   e.ranks = &ranks, e.sent = placed, e.format = format;
   e.sent.order = at::Tensor();
-  // Rows in the order of experts, without the padding of their groups.
+  // Rows in expert order, without the padding of their groups.
   const at::Tensor ends = placed.counts.cumsum(0, at::kInt), starts = ends - placed.counts;
   const at::Tensor chosen = expert.flatten().to(at::kLong), goes = placed.some_stay ? chosen.lt(all) : at::Tensor();
   const at::Tensor of_row = placed.some_stay ? chosen.clamp_max(all - 1) : chosen, shift = placed.offsets.narrow(0, 0, all) - starts;
@@ -83,7 +83,7 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert,
     const auto* n = sums.const_data_ptr<int64_t>();
     e.sent_rows.assign(n, n + size), e.received_rows.assign(n + size, n + 2 * size);
     const int64_t total = sum(e.received_rows);
-    // Products take one row of zeros rather than none.
+    // The GEMMs get one row of zeros rather than an empty matrix.
     local = total == 0 ? at::zeros({1}, ints)
                        : at::repeat_interleave(came.flatten(), std::optional<int64_t>(total)).remainder(own).to(at::kInt);
     e.received = place_experts(local.unsqueeze(1).contiguous(), own);

@@ -5,18 +5,18 @@
 #include "halftone/comm/communicator.h"
 #include "halftone/ops/grouped_linear.h"
 
-// The way of rows to experts that other processes hold, and back (docs/experts.md). Rank r of the group has the experts
-// [r * E / ranks, (r + 1) * E / ranks).
+// Sends rows to experts on other ranks and back (docs/experts.md). Rank r of the group holds the experts [r * E / ranks, (r + 1) * E /
+// ranks).
 namespace halftone {
 
 struct ExpertExchange {
   comm::Communicator* ranks = nullptr;
-  ExpertRows sent;                                // this process's rows as they leave: by expert, then by token, without padding
-  ExpertRows received;                            // what comes, one row a token, and its places among this process's own experts
+  ExpertRows sent;                                // this rank's rows as they are sent: by expert, then by token, without padding
+  ExpertRows received;                            // the received rows, one per token, and their placement among the local experts
   std::vector<int64_t> sent_rows, received_rows;  // to and from each rank
-  at::Tensor kept;                                // fp32 [T, k]: 0 for what found no room, else 1; undefined: all
-  at::Tensor dropped;                             // of these, how many: a scalar on the device
-  OperandSpec format;                             // in which tokens travel: codes and scales of each row; unquantised: as they are
+  at::Tensor kept;                                // fp32 [T, k]: 0 for choices dropped over capacity, else 1; undefined: none dropped
+  at::Tensor dropped;                             // number of dropped choices: a scalar on the device
+  OperandSpec format;                             // format in which tokens are sent: codes and scales of each row; unquantised: as they are
 };
 
 // Numbers for the documents of a rank begin here: int32, apart from those of other ranks, however many there are.
@@ -31,7 +31,7 @@ ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert_
 
 // x[T, D] -> [received.tokens, D]. Gradients travel as they are.
 at::Tensor send_rows(const at::Tensor& x_td, const ExpertExchange& exchange);
-// What the own experts made of them, [received.tokens, D] -> [sent.rows, D], for combine_rows() with `sent`.
+// Outputs of the local experts, [received.tokens, D] -> [sent.rows, D], for combine_rows() with `sent`.
 at::Tensor return_rows(const at::Tensor& y_td, const ExpertExchange& exchange);
 
 }  // namespace halftone

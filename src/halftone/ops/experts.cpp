@@ -10,13 +10,13 @@
 #include "halftone/ops/grouped_prepared.h"
 #include "halftone/ops/node.h"
 
-// The ways of rows to their experts and back, and what experts do between their products (fused/expert_rows.h).
+// Routing rows to their experts and back, and the elementwise ops between the experts' GEMMs (fused/expert_rows.h).
 namespace halftone {
 namespace {
 
 int32_t* ints(const at::Tensor& t) { return t.mutable_data_ptr<int32_t>(); }
 
-// A kernel of fused/ where the tensor is.
+// Runs a kernel of fused/ on the tensor's device.
 template <class P>
 void run(const char* name, void (*cpu)(const P&), const char* (*cuda::Module::*device)(const P*, void*), const P& p, c10::Device at) {
   at.is_cpu() ? cpu(p) : cuda::launch(name, device, p, at);
@@ -111,7 +111,7 @@ at::Tensor combine_rows(const at::Tensor& y, const at::Tensor& gates, const Expe
   }
   if (records(y, gates)) {
     connect("combine_rows", {y, gates}, {&out}, [plain, weight, rows](const variable_list& g) -> variable_list {
-      const at::Tensor d_gates = at::zeros_like(weight);  // of what was dropped
+      const at::Tensor d_gates = at::zeros_like(weight);  // zero for dropped choices
       at::Tensor d_rows = in_buffer({g[0], true, weight, plain, d_gates}, rows);
       return {std::move(d_rows), d_gates};
     });

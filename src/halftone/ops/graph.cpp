@@ -26,7 +26,7 @@ constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed: the allocator may 
 Graph::Graph(c10::Device device, const std::function<void()>& work) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   guard.synchronizeDevice(device.index());
-  at::getDeviceAllocator(device.type())->emptyCache();  // what the work took until now is not needed beside the graph's own
+  at::getDeviceAllocator(device.type())->emptyCache();  // frees cached blocks: the graph gets a pool of its own
   const c10::StreamGuard stream(guard.getStreamFromGlobalPool(device));  // the default stream cannot be captured
   of_torch_cuda<void(void*, bool)>(kConstructor)(graph(), false);
   try {
@@ -40,7 +40,7 @@ Graph::Graph(c10::Device device, const std::function<void()>& work) {
     try {
       of_torch_cuda<void(void*)>(kEnd)(graph());
     } catch (...) {
-      if (!problem) throw;  // else the capture broke with the work
+      if (!problem) throw;  // otherwise the capture failed because the work did
     }
     if (problem) std::rethrow_exception(problem);
   } catch (...) {

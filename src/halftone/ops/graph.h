@@ -7,11 +7,12 @@
 
 namespace halftone {
 
-// Work that is queued on a GPU, recorded once as a CUDA graph and queued again by one call. Tensors that the work makes lie in memory of
-// the graph's own; those that it hands out hold what the last replay wrote.
+// GPU work recorded once as a CUDA graph and replayed by one call. Tensors that the work allocates live in the graph's private memory
+// pool; those it returns hold the results of the last replay.
 class Graph {
  public:
-  // Calls `work`, which must not wait for the device. Nothing runs before replay(). Passes errors on; the device is as before then.
+  // Calls `work`, which must not synchronize. Nothing runs before replay(). On an exception the device state is restored and it
+  // propagates.
   Graph(c10::Device device, const std::function<void()>& work);
   ~Graph();
   Graph(const Graph&) = delete;

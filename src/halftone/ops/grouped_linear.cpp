@@ -12,13 +12,13 @@
 namespace halftone {
 namespace {
 
-// A buffer's rows draw by their place behind those of the micro-batches before it.
+// Rows of a buffer are indexed for random draws after those of the preceding micro-batches.
 StepContext of_buffer(StepContext step) {
   step.first_row *= kDrawsPerToken;
   return step;
 }
 
-// Expert e's part of a parameter, in the memory of the whole.
+// Expert e's slice of a parameter, a view of the full tensor.
 Weight part_of(const Weight& whole, int64_t e) {
   Weight w;
   const auto cut = [&](const at::Tensor& t) { return t.defined() ? t.detach().select(0, e) : at::Tensor(); };
@@ -27,7 +27,7 @@ Weight part_of(const Weight& whole, int64_t e) {
   return w;
 }
 
-// Each expert's rows through the dense layer, one expert after another.
+// Runs each expert's rows through the dense layer, one expert after another.
 class Loop {
  public:
   Loop(GroupedLinears& grouped, const ExpertRows& rows) : grouped_(grouped), rows_(rows) {
@@ -64,7 +64,7 @@ class Loop {
     return want_dx ? std::vector{dx} : std::vector<at::Tensor>();
   }
 
-  // Every expert's part of a gradient is written: a product's sum where it has rows, else zeros where it was stale.
+  // Writes every expert's slice of a gradient: its product if it has rows, otherwise zeros if the slice was stale.
   void wgrad() {
     for (size_t i = 0; i < grouped_.weights.size(); ++i) {
       Weight& whole = *grouped_.weights[i];
@@ -86,7 +86,7 @@ class Loop {
   }
 
  private:
-  // The experts' parts of the weights, where these lie now.
+  // The experts' slices of the weights at their current addresses.
   void find_parts() {
     for (int64_t e = 0; e < rows_.experts; ++e) {
       GroupedLinears::Prepared::Expert& expert = grouped_.prepared->experts[static_cast<size_t>(e)];
@@ -103,7 +103,7 @@ class Loop {
     const bool apart = rows_.documents.defined() && !grouped_.recipe.quantized();
     const int32_t *source = rows_.source.const_data_ptr<int32_t>(), *start = apart ? rows_.documents.const_data_ptr<int32_t>() : nullptr;
     const int64_t in_row = apart ? rows_.tokens_in_row : rows_.tokens;
-    // Which document a row is of: the token that it begins with.
+    // The document of a row, identified by its first token.
     const auto document = [&](int64_t r) {
       const int64_t token = source[r] / rows_.top_k;
       return apart ? token / in_row * in_row + start[token] : 0;
@@ -117,7 +117,7 @@ class Loop {
     }
   }
 
-  // Rows of an expert that go through its layer together: all of them, or those of one document.
+  // Rows of an expert that run through its layer together: all of them, or those of one document.
   struct Run {
     size_t expert;
     int64_t first, count;
@@ -125,7 +125,7 @@ class Loop {
   GroupedLinears& grouped_;
   const ExpertRows rows_;
   std::vector<Run> runs_;
-  std::vector<LinearCall> calls_;  // one a run
+  std::vector<LinearCall> calls_;  // one per run
 };
 
 }  // namespace
@@ -157,7 +157,8 @@ GroupedCall grouped_linear_call(const BufferRows& in, GroupedLinears& grouped, c
 
 namespace {
 
-// The node of a grouped linear. x: its rows, made of `source`, whose gradient is dx_of theirs. gates: null, or what combines them.
+// The autograd node of a grouped linear. x: its rows, gathered from `source`, whose gradient is dx_of of theirs. gates: combine weights,
+// or null.
 std::vector<at::Tensor> connected(const at::Tensor& source, const BufferRows& x, GroupedLinears& grouped, const ExpertRows& rows,
                                   const StepContext& step, std::function<at::Tensor(const std::vector<at::Tensor>&)> dx_of,
                                   const at::Tensor* combined_by = nullptr) {
@@ -171,7 +172,7 @@ std::vector<at::Tensor> connected(const at::Tensor& source, const BufferRows& x,
   options.step = step, options.keep = records(inputs), options.out = x.x.scalar_type();
   GroupedCall call;
   std::vector<at::Tensor> y;
-  at::Tensor made;  // the rows that gates' gradients need
+  at::Tensor made;  // the output rows that the gradient of the gates needs
   {
     at::NoGradGuard no_grad;
     call = grouped_linear_call(x, grouped, rows, options);
@@ -191,7 +192,7 @@ std::vector<at::Tensor> connected(const at::Tensor& source, const BufferRows& x,
             std::vector<BufferRows> dy;
             for (const at::Tensor& part : g) dy.push_back({part, combined, gates});
             if (gates.defined()) {
-              result[of_gates] = at::zeros_like(gates);  // of what was dropped
+              result[of_gates] = at::zeros_like(gates);  // zero for dropped choices
               dy[0].other = made, dy[0].d_gates = result[of_gates];
             }
             const std::vector<at::Tensor> d = call.dgrad(dy, want_dx);

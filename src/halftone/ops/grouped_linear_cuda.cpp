@@ -14,7 +14,7 @@
 namespace halftone {
 namespace {
 
-// The copies of one expert each as one operand, [E * rows, k].
+// Concatenates the experts' copies into one operand, [E * rows, k].
 Operand stacked(const std::vector<Operand>& parts) {
   Operand all = parts.front();
   all.rows *= static_cast<int64_t>(parts.size()), all.groups = static_cast<int64_t>(parts.size());
@@ -28,7 +28,7 @@ Operand stacked(const std::vector<Operand>& parts) {
   return all;
 }
 
-// One call's forward and backward: a product for each weight, of all experts at once.
+// One call's forward and backward: one grouped GEMM over all experts per weight.
 class Call {
  public:
   Call(GroupedLinears& grouped, const BufferRows& x, const ExpertRows& rows, const LinearOptions& o)
@@ -102,7 +102,7 @@ class Call {
     return o;
   }
 
-  // dW of all experts times the slopes of their weights' quantisation (ops/dge.h), one expert after the other: no slopes are kept.
+  // Adds dW of all experts times the slopes of their weights' quantisation (ops/dge.h), expert by expert: slopes are not stored.
   void add_times_slopes(const at::Tensor& dw, size_t i) {
     make_weights();
     Weight& w = *grouped_.weights[i];
@@ -117,7 +117,7 @@ class Call {
     }
   }
 
-  // Operands of rows that are gathered come from where these lie, unless one of them is the rows themselves.
+  // Operands of gathered rows are made directly from x, unless one of them is the unquantised rows.
   OperandCopies copies_of(const BufferRows& x, const CopyRequest* row, const CopyRequest* columns) const {
     const auto reads_codes = [](const CopyRequest* r) { return r == nullptr || r->spec.quantized(); };
     GroupedRows groups{rows_.groups()};
@@ -128,14 +128,14 @@ class Call {
     return quantize(x.x, row, columns, {}, false, nullptr, &groups);
   }
 
-  // The operands of the weights of this version, those of both products from one read where both are quantised.
+  // The operands of the weights at their current version; if both products are quantised, both operands come from one read.
   void make_weights() {
     GroupedLinears::Prepared::MadeOf state{0, {}, x_type_, requests_.capture()};
     for (const Weight* w : grouped_.weights) state.version += w->version;
     if (r_.w_forward.stochastic || r_.w_dgrad.stochastic) state.step = context_.step;
     if (!grouped_.prepared) grouped_.prepared = std::make_shared<GroupedLinears::Prepared>();
     GroupedLinears::Prepared& p = prepared();
-    const bool moved = !r_.w_forward.quantized() || !r_.w_dgrad.quantized();  // plain operands are where the weights lie now
+    const bool moved = !r_.w_forward.quantized() || !r_.w_dgrad.quantized();  // plain operands are views of the weights' current memory
     if (p.made_of == state && !p.forward.empty() && !moved) return;
     p.forward.clear(), p.dgrad.clear(), p.made_of = state;
     for (Weight* w : grouped_.weights) {
@@ -160,7 +160,7 @@ class Call {
     const CopyRequest* row = r_.w_forward.quantized() ? &f : nullptr;
     const CopyRequest* transposed = r_.w_dgrad.quantized() ? &d : nullptr;
     std::vector<Operand> rows, columns;
-    // All at once where no block lies in two experts and the scales of a transposed matrix lie as the product reads them.
+    // All experts at once if no block spans two experts and the scales of the transposed matrix already have the GEMM's layout.
     const bool by_128 = r_.w_forward.block == 128 || r_.w_dgrad.block == 128 || r_.w_forward.two_level == TwoLevel::macro;
     if ((row != nullptr || transposed != nullptr) && n % kGroupRows == 0 && !by_128) {
       const at::Tensor offsets = at::arange(experts + 1, rows_.offsets.options()) * static_cast<int>(n);
@@ -189,7 +189,7 @@ class Call {
   const StepContext context_;
   const OperandRequests requests_;
   Operand x_;                // for wgrad
-  std::vector<Operand> dy_;  // between the parts of backward
+  std::vector<Operand> dy_;  // between dgrad and wgrad
   at::ScalarType dy_type_{};
 };
 

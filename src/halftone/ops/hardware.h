@@ -8,7 +8,7 @@ namespace halftone {
 // The row of formats/support.h that a device belongs to. Error: a GPU below compute capability 8.0.
 Hardware hardware_of(c10::Device device);
 
-// Of the first GPU where there is one, else of the processor; loads the driver only, nothing of CUDA.
+// That of the first GPU if there is one, otherwise of the CPU; loads only the driver, not the CUDA runtime.
 Hardware this_machine();
 
 }  // namespace halftone

@@ -42,12 +42,12 @@ at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double
   return loss.sum(at::kDouble);
 }
 
-// The same of logits of which each rank has some columns.
+// The same for vocabulary-parallel logits, where each rank holds some columns.
 at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
                             const VocabularyPart& part, at::Tensor& d_logits) {
   const int64_t rows = logits.size(0);
   const bool any = logits.size(1) > 0;
-  const at::Tensor own = at::empty({2, rows}, logits.options().dtype(at::kFloat));  // lse and target of these columns
+  const at::Tensor own = at::empty({2, rows}, logits.options().dtype(at::kFloat));  // lse and target logit of the local columns
   const auto launch = [&](CrossEntropy p) {
     p.first_column = part.first, p.whole_vocab = part.whole;
     if (logits.is_cpu()) return void(cross_entropy(p));
@@ -71,7 +71,7 @@ at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, 
   return (lse - target).mul_(labels.ge(0)).sum(at::kDouble);
 }
 
-// All columns from each rank's, of which the last ranks may have less.
+// All-gathers the columns of all ranks; the last ranks may hold fewer.
 at::Tensor gathered_columns(const at::Tensor& logits, const VocabularyPart& part) {
   const int64_t rows = logits.size(0), ranks = part.ranks->size(), most = (part.whole + ranks - 1) / ranks;
   at::Tensor own = at::zeros({rows, most}, logits.options()), all = at::empty({ranks, rows, most}, logits.options());
@@ -92,12 +92,12 @@ at::Tensor shared_chunk_loss(const at::Tensor& logits, const at::Tensor& labels,
 
 }  // namespace
 
-// Logits stay in fp32 on a CPU. On a device they are rounded to x's dtype, as its gradient is, which then lies in their memory.
+// On a CPU, logits stay in fp32. On a GPU, they are rounded to x's dtype, as their gradient is, which then overwrites them.
 at::ScalarType logits_type(at::ScalarType x, bool cpu) { return cpu ? at::kFloat : x; }
 
-// Rows of a chunk: some 8 MiB of logits on a CPU and at most 1 GiB on a device, where every chunk reads and writes all of the head's
-// gradient: 4,096 rows in bf16 of a vocabulary of 128,256. Whole blocks of every format that contracts rows (128 at most), so that those
-// of a quantised head end where they do without chunks.
+// Rows per chunk: about 8 MiB of logits on a CPU, at most 1 GiB on a GPU, where every chunk reads and writes the head's entire gradient:
+// 4,096 rows in bf16 for a vocabulary of 128,256. A multiple of the block size of every format that contracts rows (128 at most), so that
+// the blocks of a quantised head are the same as without chunks.
 int64_t logits_rows(at::ScalarType x, bool cpu, int64_t vocab) {
   constexpr int64_t kBlock = 128, kMiB = 1 << 20;
   const auto row_bytes = std::max<int64_t>(vocab, 1) * static_cast<int64_t>(c10::elementSize(logits_type(x, cpu)));
@@ -122,7 +122,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   const bool training = records(inputs);
   at::NoGradGuard no_grad;
   StepContext of_chunk = context;
-  of_chunk.last_pass = false;  // the next chunk reads the weights, too
+  of_chunk.last_pass = false;  // the next chunk reads the weights too
   const at::Tensor plain = x.detach().contiguous();
   const VocabularyPart& part = head.part;
   const int64_t vocabulary = part.ranks == nullptr ? head.out_features

@@ -12,14 +12,14 @@
 
 namespace halftone {
 
-// Not LibTorch's pinned memory, which takes the next power of two.
+// Not LibTorch's pinned memory, which rounds up to a power of two.
 at::Tensor host_zeros(int64_t count, at::ScalarType type, c10::Device device, const char* remedy) {
   const size_t bytes = static_cast<size_t>(count) * c10::elementSize(type);
   const double gib = static_cast<double>(bytes) / (1 << 30);
   void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   check(data != MAP_FAILED, "{:.2f} GiB of host memory: {}", gib, std::strerror(errno));
   ::madvise(data, bytes, MADV_HUGEPAGE);         // fewer pages to lock
-  fill_zero(data, static_cast<int64_t>(bytes));  // by all threads, each of which makes the pages that it writes first
+  fill_zero(data, static_cast<int64_t>(bytes));  // in parallel: each thread first-touches the pages that it writes
   const bool gpu = !device.is_cpu();
   if (const char* problem = gpu ? cuda::required_module().lock_memory(data, bytes) : nullptr; problem != nullptr) {
     ::munmap(data, bytes);

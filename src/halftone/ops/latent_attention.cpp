@@ -17,7 +17,7 @@ namespace {
 int64_t rope_of(const AttentionArgs& a) { return 2 * a.cos.size(1); }
 int64_t nope_of(const AttentionArgs& a) { return a.head_dim - rope_of(a); }
 
-// Of the last elements of every head of q or its gradient, in place.
+// Rotates the last elements of every head of q or its gradient, in place.
 void rotate_queries(const at::Tensor& q, const AttentionArgs& a, int64_t first_position, bool inverse) {
   const at::Tensor from = q.narrow(1, nope_of(a), a.heads * a.head_dim - nope_of(a));
   Rope p = rotation(from, from, a.heads, a, first_position);
@@ -47,7 +47,7 @@ at::Tensor values_in(const at::Tensor& kv, const AttentionArgs& a) {
   return as_heads(kv, a, a.heads, nope_of(a) + a.v_dim).narrow(3, nope_of(a), a.v_dim);
 }
 
-// Whole keys [B, S, H, nope + rope] in memory of their own; shared: the rotated part.
+// Full keys [B, S, H, nope + rope] in new memory; shared: the rotated part.
 at::Tensor keys_of(const at::Tensor& kv, const at::Tensor& shared, const AttentionArgs& a) {
   const at::Tensor k = at::empty({a.batch, a.seq, a.heads, a.head_dim}, kv.options());
   k.narrow(3, 0, nope_of(a)).copy_(plain_keys_in(kv, a));
@@ -77,7 +77,7 @@ struct LatentGradients {
   at::Tensor q, kv, k_rope;
 };
 
-// shared: the rotated part of the keys. The keys are made again: a copy costs less than keeping them.
+// shared: the rotated part of the keys. Rebuilds the keys: a copy costs less than keeping them.
 LatentGradients latent_backward(const at::Tensor& d_out, const at::Tensor& q, const at::Tensor& kv, const at::Tensor& shared,
                                 aten::AttentionState s, const AttentionArgs& a) {
   s.q = queries_in(q, a), s.k = keys_of(kv, shared, a), s.v = values_in(kv, a);
@@ -126,7 +126,7 @@ Activation latent_attention(const at::Tensor& q_in, const at::Tensor& kv_in, con
     backward = [q, kv, shared, state, args, count = inputs.size()](const variable_list& g) {
       const LatentGradients d = latent_backward(g[0].contiguous(), q, kv, shared, *state, args);
       variable_list gradients = {d.q, d.kv, d.k_rope};
-      gradients.resize(count);  // those of the sinks are added by now
+      gradients.resize(count);  // gradients of the sinks are already accumulated
       return gradients;
     };
   }

@@ -28,21 +28,21 @@
 namespace halftone {
 namespace {
 
-// Weights [first, first + count), columns [n0, n0 + n) of Y, that one product reads.
+// Weights [first, first + count) and columns [n0, n0 + n) of Y that one GEMM covers.
 struct Span {
   size_t first = 0, count = 1;
   int64_t n0 = 0, n = 0;
   bool operator==(const Span&) const = default;
 };
 
-// What copies of weights were made of and for: the weights' versions and, where they are rounded stochastically, the step whose draws
-// they took, so that a pass between two steps (validation, a measurement) leaves nothing behind that the next step would read.
+// Key of cached weight copies: the weights' versions and, with stochastic rounding, the step whose draws they used, so that a pass
+// between two steps (validation, a measurement) leaves no copy that the next step would reuse.
 struct MadeOf {
   uint64_t version = 0;
   std::optional<uint32_t> step;
   at::ScalarType x_type{};  // dtype of X
-  uint64_t capture = 0;     // graph capture in which they were made: the replays' own
-  bool joined = false;      // siblings as one operand of the forward product
+  uint64_t capture = 0;     // graph capture in which they were made; they belong to its replays
+  bool joined = false;      // siblings form one operand of the forward GEMM
   bool operator==(const MadeOf&) const = default;
 };
 
@@ -51,8 +51,9 @@ bool any(const std::vector<Weight*>& weights, bool (*f)(const Weight&)) {
 }
 bool trainable(const Weight& w) { return w.trainable(); }
 
-// Whether siblings are one product where their operands can be joined: on the CPU, both operands of every product numbers of one dtype,
-// or codes in panels. Layers with biases sum dX weight by weight, as they round it. (On an H100 joined bf16 products took 3% longer.)
+// Whether siblings run as one GEMM, where their operands can be joined: on the CPU, if both operands of every GEMM have one dtype or are
+// codes in panels. Layers with biases accumulate dX weight by weight, because each rounds it. (On an H100 joined bf16 GEMMs were 3%
+// slower.)
 bool joins(const at::Tensor& x, const FusedLinears& f) {
   const LinearRecipe& r = f.recipe;
   if (!x.is_cpu() || r.dge || r.emulate || any(f.biases, [](const Weight&) { return true; })) return false;
@@ -68,9 +69,9 @@ bool joins(const at::Tensor& x, const FusedLinears& f) {
 
 struct PreparedWeights {
   MadeOf made_of;
-  std::vector<Operand> forward, dgrad;  // one a product
+  std::vector<Operand> forward, dgrad;  // one per GEMM
   std::vector<Span> dgrad_spans;
-  std::vector<at::Tensor> found;  // largest magnitudes, one a weight, where a quantiser searched for them
+  std::vector<at::Tensor> found;  // amax, one per weight, if a quantiser computed it
   std::vector<at::Tensor> dge;    // slopes, see ops/dge.h
   at::Tensor bias;                // fp32 [sum N]
 };
@@ -145,7 +146,7 @@ class Call {
     Activation gradient = given;
     dy_.clear(), dy_type_ = given.value.scalar_type();
     if (shares_.output != nullptr) {
-      gradient.amax = whole_amax(given, gradient_request(0), *shares_.output);  // ahead of the rows
+      gradient.amax = whole_amax(given, gradient_request(0), *shares_.output);  // all-reduced before the rows arrive
       coming.emplace(std::vector{given.value}, shares_, *shares_.output);
       gradient.value = coming->whole().front();
       if (!shares_.in_parts) coming->wait(), coming.reset();
@@ -162,7 +163,7 @@ class Call {
       PreparedWeights& p = dgrad_weights();
       const bool one_read = !coming && p.dgrad_spans == of_wgrad;
       const std::vector<RowPart> parts = parts_of(coming, going);
-      std::vector<Operand> made;  // of all rows, where these are there
+      std::vector<Operand> made;  // operands of all rows, once all rows have arrived
       const auto left = [&](size_t i, const RowPart& part) {
         const Span& s = p.dgrad_spans[i];
         if (coming) {
@@ -198,7 +199,7 @@ class Call {
     if (dy_.empty()) return;
     const std::vector<Span> spans = wgrad_spans();
     Operand x = wgrad_input();
-    // One product may read X as it is; several share the form made for the first.
+    // A single GEMM may read X as it is; several share the form made for the first.
     if (spans.size() > 1 && x.defined())
       x = right_operand({x}, r_.dy_wgrad, hp_type(r_.dy_wgrad, dy_type_, r_.x_wgrad, x_type_), r_.emulate);
     for (size_t i = 0; i < spans.size(); ++i) {
@@ -243,16 +244,16 @@ class Call {
     }
     return result;
   }
-  // Random draws of dY are keyed by the weight's own name and width.
+  // Random draws of dY are keyed by each weight's name and width.
   std::vector<Span> wgrad_spans() const {
     return spans(joins_ && !r_.dy_wgrad.stochastic && joined(fused_.weights, &Weight::grad).defined());
   }
 
-  // In the order of what comes or goes.
+  // Parts in order of arrival or departure.
   std::vector<RowPart> parts_of(const std::optional<GatheredRows>& coming, const std::optional<ScatteredSum>& going) const {
     return coming ? coming->parts() : going ? going->parts() : std::vector<RowPart>{{0, 0, tokens_}};
   }
-  // The largest magnitude among all processes' rows, where the copy has a scale of it.
+  // All-reduced amax over all ranks' rows, if the copy has a per-tensor scale.
   static at::Tensor whole_amax(const Activation& own, const CopyRequest& r, comm::Communicator& ranks) {
     QuantizedCopy copy;
     copy.spec = r.spec, copy.form = r.form;
@@ -266,7 +267,7 @@ class Call {
     const at::ScalarType hp = hp_type(r_.x_forward, x_type_, r_.w_forward, fused_.weights.front()->value.scalar_type());
     return requests_.of_rows(r_.x_forward, r_.w_forward, hp, name(), "x.fwd");
   }
-  // X of all processes as the forward product reads it, or as codes of that. `coming`: what travels.
+  // The all-gathered X as the forward GEMM reads it, or its codes. `coming`: the gather in flight.
   Operand gather_input(const Activation& input, bool keep, std::optional<GatheredRows>& coming) {
     CopyRequest row = input_request();
     row.rounding.first_row += shares_.input->index() * input.value.size(0);
@@ -289,7 +290,7 @@ class Call {
   }
   void gather_again() { x_coming_.emplace(std::vector{std::exchange(x_rows_, at::Tensor())}, RowShares{}, *shares_.input); }
 
-  // X as the forward product reads it; keeps what wgrad will need.
+  // X as the forward GEMM reads it; keeps what wgrad needs.
   Operand quantize_input(const Activation& input, bool keep) {
     const CopyRequest row = input_request();
     const bool codes = wgrad_reads_forward_codes(r_);
@@ -311,7 +312,7 @@ class Call {
     return x;
   }
   Operand wgrad_input() {
-    if (makes_x_again_) {  // draws and signs go by name, role and place: they are those that a copy of the forward pass would have
+    if (makes_x_again_) {  // draws and signs are keyed by name, role and position: they equal those of a copy made in the forward pass
       const CopyRequest columns = x_columns(CopyUse::columns);
       return quantize(input_again(), nullptr, &columns, x_amax_).transposed;
     }
@@ -324,7 +325,7 @@ class Call {
     const at::ScalarType hp = hp_type(r_.dy_dgrad, dy_type_, r_.w_dgrad, w.value.scalar_type());
     return requests_.of_rows(r_.dy_dgrad, r_.w_dgrad, hp, w.name, "dy.dgrad");
   }
-  // Of rows from `first` on.
+  // For rows from `first` on.
   OperandCopies quantize_gradient(const Activation& gradient, const Span& s, bool row, bool columns, int64_t first = 0) const {
     const Weight& w = *fused_.weights[s.first];
     columns = columns && w.trainable();
@@ -338,7 +339,7 @@ class Call {
     if (gradient.amax.defined() && s.count == 1) amax = gradient.amax.narrow(0, static_cast<int64_t>(s.first), 1);
     return quantize(gradient.value.narrow(1, s.n0, s.n), row ? &a : nullptr, columns ? &b : nullptr, amax);
   }
-  // Stored int8 weights have a scale per contracted index, which belongs to dY.
+  // Stored int8 weights have one scale per contracted index, which is applied to dY.
   Operand dgrad_rows(Operand dy, const Span& s) const {
     if (!r_.w_dgrad.stored || r_.w_dgrad.granularity != Granularity::row) return dy;
     at::Tensor scaled = at::empty_like(dy.values);
@@ -362,7 +363,7 @@ class Call {
     grad.addcmul_(dw, p.dge[s.first]);
   }
 
-  // Where the weights' operands of this version are kept.
+  // The cached operands of the weights, if they are at the current version.
   PreparedWeights& prepared() {
     MadeOf state{0, {}, x_type_, requests_.capture(), joins_forward_};
     for (const Weight* w : fused_.weights) state.version += w->version;
@@ -381,8 +382,8 @@ class Call {
     return spans(joins_forward_ && whole_panels);
   }
 
-  // The operands of the forward product, unless they are there; before a backward pass those of dgrad, too, where one read makes both and
-  // both stay.
+  // Makes the operands of the forward GEMM if missing; before a backward pass also those of dgrad, if one read makes both and both stay
+  // cached.
   void make_forward(PreparedWeights& p, bool keep) const {
     if (!p.forward.empty()) return;
     const bool dgrad = keep && r_.w_dgrad.quantized() && !joins_ && !passing_ && p.dgrad.empty();
@@ -407,7 +408,7 @@ class Call {
     if (dgrad) p.dgrad = std::move(made_dgrad), p.dgrad_spans = spans(false);
   }
 
-  // Those of dgrad, made here unless they came with the forward ones: when activations have left the memory.
+  // The dgrad operands; made here unless made with the forward ones, so that activations have been freed by then.
   PreparedWeights& dgrad_weights() {
     PreparedWeights& p = prepared();
     if (!p.dgrad.empty()) return p;
@@ -448,14 +449,14 @@ class Call {
   const RowShares shares_;
   const int64_t tokens_;
   const OperandRequests requests_;
-  const bool joins_, joins_forward_;  // saves are of each weight's product
-  const bool passing_;                // copies of weights go when a product has read them
+  const bool joins_, joins_forward_;  // saves hold the output of each weight's GEMM
+  const bool passing_;                // copies of weights are freed once a GEMM has read them
   const std::function<at::Tensor()> x_again_;
   bool makes_x_again_ = false;
-  at::Tensor x_rows_, x_amax_;            // where it does; this process's rows of a shared X
-  std::optional<GatheredRows> x_coming_;  // these and the others'
-  Operand x_;                             // for wgrad, else
-  std::vector<Operand> dy_;               // of every product of wgrad, between the parts of backward
+  at::Tensor x_rows_, x_amax_;            // for x_again; this rank's rows of a sharded X
+  std::optional<GatheredRows> x_coming_;  // the full X, with the other ranks' rows
+  Operand x_;                             // otherwise: X for wgrad
+  std::vector<Operand> dy_;               // of every wgrad GEMM, between dgrad and wgrad
   at::ScalarType dy_type_{};
   at::Tensor bias_dy_;
 };
@@ -487,7 +488,7 @@ LinearCall linear_call(const at::Tensor& x_in, FusedLinears& fused, const Linear
   const at::Tensor x = row_major(x_in);
   const auto& stats = quantization_stats();
   LinearOptions options = asked;
-  if (stats) options.x_again = nullptr;  // they read X and dX
+  if (stats) options.x_again = nullptr;  // the statistics read X and dX
   const auto call = std::make_shared<Call>(fused, x, options);
   LinearCall result{call->forward({x, options.x_amax}, options), {}, {}};
   if (options.keep) {

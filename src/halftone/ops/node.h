@@ -18,8 +18,8 @@ namespace halftone {
 
 using torch::autograd::variable_list;
 
-// Backward of one op: `backward` owns what the op saved (plain tensors without autograd history) and maps the gradients
-// of the outputs to those of the inputs given to `connect`, undefined where there is none.
+// Backward of one op: `backward` owns what the op saved (plain tensors without autograd history) and maps the gradients of the outputs to
+// those of the inputs passed to `connect`, undefined for inputs without one.
 class OpNode final : public torch::autograd::Node {
  public:
   using Backward = std::function<variable_list(const variable_list&)>;
@@ -47,7 +47,7 @@ inline bool records(const std::vector<at::Tensor>& inputs) {
   return at::GradMode::is_enabled() && std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.requires_grad(); });
 }
 
-// Makes `outputs` results of a node with the given inputs. Outputs must be fresh tensors, not views of an input.
+// Makes `outputs` the results of a node with the given inputs. Outputs must be fresh tensors, not views of an input.
 inline void connect(std::string name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, OpNode::Backward backward) {
   auto node = std::shared_ptr<OpNode>(new OpNode(std::move(name), std::move(backward)), torch::autograd::deleteNode);
   torch::autograd::edge_list edges;
@@ -59,7 +59,7 @@ inline void connect(std::string name, const std::vector<at::Tensor>& inputs, std
   for (at::Tensor* out : outputs) torch::autograd::create_gradient_edge(*out, node);
 }
 
-// forward(x) of an op whose gradient needs no numbers of x: backward(dy) is that of x.
+// forward(x) of an op whose gradient does not depend on the values of x: backward(dy) is the gradient of x.
 template <class Forward, class Backward>
 at::Tensor linear_op(const char* name, const at::Tensor& x, Forward&& forward, Backward backward) {
   at::Tensor out;

@@ -41,7 +41,7 @@ T* pointer(const at::Tensor& t) {
   return t.defined() ? static_cast<T*>(t.data_ptr()) : nullptr;
 }
 
-// Memory for everything that the request asks for of a matrix with `contracted` columns in the copy's direction.
+// Allocates every output that the request asks for, for a matrix with `contracted` columns in the copy's direction.
 QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t contracted, c10::Device device, bool transposed,
                       int64_t groups) {
   const auto make = [&](at::IntArrayRef shape, at::ScalarType type) {
@@ -60,7 +60,8 @@ QuantizedCopy prepare(Operand& o, const CopyRequest& r, int64_t rows, int64_t co
   if (r.form == ValueForm::fold_e5m2) fold_shape = {sets};
   if (groups > 0 && transposed && r.spec.granularity == Granularity::row) shape = {groups, rows};
   if (groups > 0 && transposed && r.form == ValueForm::fold_e4m3) fold_shape = {groups, rows};
-  // Values hold block scales. Without codes few read these, which cost a quantiser on a device up to a tenth of its time.
+  // Values include block scales. Without codes the scales are rarely read, and writing them costs a GPU quantiser up to a tenth of its
+  // time.
   const bool within = r.form != ValueForm::none && !r.codes && !r.packed && has_byte_scales(r.spec.scale);
   if (!within || r.block_scales || device.is_cpu()) o.scales = make(shape, scale_type(r.spec.scale));
   if (r.spec.element == Element::uint4) o.zeros = make(shape, at::kFloat);

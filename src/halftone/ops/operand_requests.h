@@ -8,17 +8,17 @@
 
 namespace halftone {
 
-// dtype in which unquantised operands of a product meet: the wider of the two.
+// dtype that the unquantised operands of a GEMM are converted to: the wider of the two.
 inline at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const OperandSpec& b, at::ScalarType b_type) {
   if (a.quantized()) return b_type;
   return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
 }
 
-// What one call of a layer asks the quantisers for: the form that each product reads, the random draws and the signs of rotations, and
-// where a graph's replays find the step that these follow from.
+// What one call of a layer asks the quantisers for: the form that each GEMM reads, the random draws, the signs of rotations, and the
+// address from which a graph's replays read the step that draws and signs depend on.
 class OperandRequests {
  public:
-  // first_weight: whose name keys the draws of X and the signs. first_row: by which X's and dY's rows, `tokens` of them, draw.
+  // first_weight: its name keys the draws of X and the signs. first_row: draw index of the first of `tokens` rows of X and dY.
   OperandRequests(const std::string& first_weight, const LinearRecipe& recipe, c10::Device device, const StepContext& context,
                   int64_t first_row, int64_t tokens)
       : name_(first_weight),
@@ -28,18 +28,18 @@ class OperandRequests {
         capture_(cuda::current_capture(device)),
         first_row_(first_row),
         tokens_(tokens) {}
-  uint64_t capture() const { return capture_; }  // that the call is in, 0: none
+  uint64_t capture() const { return capture_; }  // capture that the call is in, 0: none
 
   CopyRequest of_weight(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const Weight& w,
                         const char* role) const {
     return request(spec, other, hp, use, w.name, role, w.first_row);
   }
-  // Copies of activations along their rows.
+  // Row-wise copies of activations.
   CopyRequest of_rows(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, const std::string& weight,
                       const char* role) const {
     return request(spec, other, hp, CopyUse::rows, weight, role, first_row_);
   }
-  // Copies that contract tokens: rotated ones share their signs, 4-bit ones cannot be packed when odd.
+  // Copies that contract tokens: rotated ones share their signs; 4-bit ones cannot be packed if the token count is odd.
   CopyRequest of_tokens(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, const std::string& weight,
                         const char* role) const {
     CopyRequest c = request(spec, other, hp, use, weight, role, first_row_);
@@ -50,7 +50,7 @@ class OperandRequests {
   }
 
  private:
-  // Null outside of a capture, where the launch carries the step.
+  // Null outside a capture: the launch passes the step as an argument.
   const uint32_t* replayed_step() const {
     if (capture_ == 0) return nullptr;
     check(context_.device_step != nullptr,

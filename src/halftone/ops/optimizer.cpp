@@ -14,7 +14,7 @@
 namespace halftone {
 namespace {
 
-// The fused kernel, on the CPU or of halftone_cuda.so.
+// The fused kernel, on the CPU or in halftone_cuda.so.
 void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const StepOutcome* outcome) {
   OptimizerStep p;
   p.rule = h.rule, p.beta1 = h.beta1, p.beta2 = h.beta2, p.eps = h.eps, p.step = t;

@@ -16,7 +16,7 @@ struct FlatParameters {
   at::Tensor grad;                    // float32
   at::Tensor m, v;                    // float32 or bfloat16, or in host memory (ops/host_memory.h); undefined where the rule needs none
   at::Tensor compute;                 // bfloat16 copy rewritten with the parameters, or undefined
-  std::vector<StoredWeight*> stored;  // in place of `param`, one per segment: weights that exist as codes only
+  std::vector<StoredWeight*> stored;  // instead of `param`, one per segment: weights that exist as codes only
   std::vector<OptimizerSegment> segments;
 };
 
@@ -24,21 +24,21 @@ struct OptimizerHyper {
   OptimizerRule rule = OptimizerRule::adamw;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   bool stochastic_rounding = false;
-  bool zero_grad = true;  // behind the step; false: gradients are stale after it (Weight)
+  bool zero_grad = true;  // zero gradients after the step; false: they become stale (Weight)
 };
 
-// Step t (from 1) of fused/adamw.h over the buffer. `outcome`: null, or in the memory of the buffer's device,
-// as in OptimizerStep. Stored weights are dequantised to float32 one at a time, updated, and quantised again under fresh scales with
-// stochastic rounding by 32-bit draws of the segment's key (numerics.md section 7).
+// Step t (from 1) of fused/adamw.h over the buffer. `outcome`: null, or on the buffer's device, as in OptimizerStep. Stored weights are
+// dequantised to float32 one at a time, updated, and requantised with fresh scales and stochastic rounding by 32-bit draws of the
+// segment's key (numerics.md section 7).
 void optimizer_step(FlatParameters& flat, const OptimizerHyper& hyper, int64_t t, const StepOutcome* outcome = nullptr);
 
-// Completes the outcome, which holds the sum of losses and lies where the gradients (flat, float32) do: their norm, added in fp64 in a
-// fixed order, and what follows from it. On a GPU all of it is queued. `add_up`, where there are several processes, makes sums over them
-// of {this one's sum of losses, its sum of squares}, fp64 [2] on the device.
+// Completes the outcome, which holds the sum of losses on the device of the gradients (flat, float32): computes the gradient norm, summed
+// in fp64 in a fixed order, and the values derived from it. On a GPU everything is queued. `add_up`, with several ranks, all-reduces
+// {this rank's sum of losses, its sum of squares}, fp64 [2] on the device.
 void judge_step(std::span<const at::Tensor> gradients, const StepLimits& limits, StepOutcome* outcome,
                 const std::function<void(at::Tensor&)>& add_up = {});
 
-// compute = bfloat16(param), to nearest even.
+// compute = bfloat16(param), rounded to nearest even.
 void refresh_compute_copy(FlatParameters& flat);
 
 }  // namespace halftone

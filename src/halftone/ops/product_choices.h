@@ -8,16 +8,16 @@
 
 namespace halftone::cuda {
 
-// Measured choices of products outlive the process: what the file of the device's model holds is used before anything is measured, and
-// what this process measures is added to it (gemm/choice_file.h). A file that cannot be read or written is a line at debug level.
+// Persists measured GEMM algorithm choices across runs: the file of the device's model is read before anything is measured, and this
+// process's measurements are added to it (gemm/choice_file.h). A file that cannot be read or written is logged at debug level.
 class ProductChoices {
  public:
-  // Reads the file; an empty folder: none.
+  // Reads the file; an empty folder: no file.
   ProductChoices(c10::Device device, const std::filesystem::path& folder);
-  // Of the process, whose devices are alike, in gemm::cache_folder().
+  // The process-wide instance (all its devices are of one model), in gemm::cache_folder().
   static ProductChoices& of(c10::Device device);
-  const std::filesystem::path& file() const { return file_; }  // empty where none can be written
-  // After products that may have measured: whether one has. Costs nothing where none has.
+  const std::filesystem::path& file() const { return file_; }  // empty if none can be written
+  // Called after GEMMs that may have measured: whether one has. Free if none has.
   bool keep_new();
 
  private:

@@ -32,7 +32,7 @@ bool by_block(const OperandSpec& a, const OperandSpec& b, bool emulate) {
   return !emulate && (gemm::scaled_by_block(a) || gemm::scaled_by_block(b));
 }
 
-// The operand's numbers in the product's type, [rows, k] (or [k, rows] where values_transposed).
+// The operand's values in the GEMM's type, [rows, k] (or [k, rows] if values_transposed).
 at::Tensor values(const Operand& x, DType type, bool emulate) {
   if (!x.spec.quantized()) {
     const at::Tensor v = x.values.scalar_type() == tensor_type(type) ? x.values : x.values.to(tensor_type(type));
@@ -44,7 +44,7 @@ at::Tensor values(const Operand& x, DType type, bool emulate) {
   return decode(x, emulate ? gemm::Decode::everything : gemm::Decode::values, tensor_type(type));
 }
 
-// Factors outside the values: `at` points to those of row 0 and block 0; step is 0 where they do not vary along k.
+// Scales outside the values: `at` points to those of row 0 and block 0; step is 0 if they do not vary along k.
 struct Factors {
   at::Tensor tensor;
   int64_t step = 0;
@@ -71,7 +71,7 @@ Factors factors(const Operand& x, bool emulate) {
   return {at::full({x.rows}, factor, at::kFloat)};
 }
 
-// Siblings' panels behind one another; of sums by blocks the panels of every block.
+// Concatenates the siblings' panels; for per-block sums, the panels of every block.
 at::Tensor right_panels(const std::vector<Operand>& siblings, DType type, bool blocks, bool emulate) {
   const int64_t k = siblings.front().k, width = blocks ? kScaleBlock : std::max<int64_t>(k, 1);
   const auto bytes = [&](const Operand& b, int64_t i) { return panels_bytes(type, std::min(width, k - i * width), b.rows); };
@@ -107,8 +107,7 @@ void write_sums(const float* sums, int64_t rows, int64_t n, T* out, int64_t ld, 
   }
 }
 
-// Sum over blocks of 128 of k: every partial product gets its factors while its rows of the sum stay in the cache. Threads
-// split the rows.
+// Sum over blocks of 128 of k: every partial product is scaled while its rows of the sum stay in the cache. Threads split the rows.
 void run_blocks(const gemm::Gemm& g, const Factors& fa, const Factors& fb) {
   constexpr int64_t kSumsInCache = int64_t{1} << 18;
   const int64_t blocks = ceil_div(g.k, kScaleBlock), bytes = panels_bytes(g.type, kScaleBlock, g.n), size = size_of(g.type);
@@ -153,7 +152,7 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   if (a.panels.defined()) {
     check(a.panel_type == g.type, "product of {} by {}: panels of {}", a, b, static_cast<int>(g.type));
     g.a_panels = true;
-  } else if (a.values_transposed) {  // the product takes panels of the transposed matrix
+  } else if (a.values_transposed) {  // the GEMM reads panels of the transposed matrix
     const at::Tensor packed = at::empty({panels_bytes(g.type, a.k, a.rows)}, at::kByte);
     gemm::pack_columns(g.type, a.k, a.rows, left.const_data_ptr(), left.stride(0), packed.data_ptr());
     left = packed, g.a_panels = true;

@@ -17,27 +17,27 @@
 namespace halftone::cuda {
 namespace {
 
-// 8-bit units read whole vectors of 16 along the contraction.
+// 8-bit tensor cores read full vectors of 16 along the contraction.
 constexpr int64_t kContractionMultiple = 16;
 
-// What the product's units read (formats/support.h), and the type of the numbers among it.
+// The format that the tensor cores read (formats/support.h), and the dtype of values in it.
 struct Form {
   Path path;
   at::ScalarType type;
   bool codes() const { return path == Path::int8 || path == Path::fp8; }
 };
 
-// The devices of a process are alike.
+// All devices of a process are of one model.
 Hardware this_device() {
   static const Hardware hardware = hardware_of({c10::DeviceType::CUDA, 0});
   return hardware;
 }
 
-// As formats/support.h says, so that what a run prints at its start is what it does.
+// Follows formats/support.h, so that the kernels match what a run prints at its start.
 Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate, Hardware hardware) {
   if (emulate) return {Path::dequantized, at::kFloat};
   if (!a.quantized() || !b.quantized()) {
-    // Sums of 128 are scaled in products of codes only.
+    // Sums over blocks of 128 are scaled only in GEMMs of codes on both sides.
     const bool blocks = (a.quantized() && gemm::scaled_by_block(a)) || (b.quantized() && gemm::scaled_by_block(b));
     return blocks ? Form{Path::dequantized, at::kFloat} : Form{Path::values, hp};
   }
@@ -45,7 +45,7 @@ Form form_of(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool
   return {path, path == Path::dequantized ? at::kFloat : at::kBFloat16};
 }
 
-// The operand in the form that the product reads.
+// The operand in the form that the GEMM reads.
 Operand readable(const Operand& x, const Form& form) {
   const bool emulate = form.path == Path::dequantized;
   Operand y = x;
@@ -64,7 +64,7 @@ Operand readable(const Operand& x, const Form& form) {
   const ValueForm wanted = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
   if (!emulate && x.form == wanted) return x;
   y.values = decode(x, emulate ? gemm::Decode::everything : gemm::Decode::values, form.type);
-  if (emulate || x.spec.element == Element::uint4) return plain_operand(y.values, false);  // no factor is left outside
+  if (emulate || x.spec.element == Element::uint4) return plain_operand(y.values, false);  // all scales are already applied
   y.form = wanted;
   return y;
 }
@@ -78,7 +78,7 @@ gemm::ProductOperand operand(const Operand& x) {
   return p;
 }
 
-// dtype in which numbers meet: float32 where an unquantised operand, or the form that was asked for, is.
+// dtype of unquantised values: float32 if an unquantised operand, or the requested form, is float32.
 at::ScalarType numbers_type(const Operand& a, const Operand& b) {
   for (const Operand* x : {&a, &b}) {
     if (x->values.defined() && x->values.scalar_type() == at::kFloat) return at::kFloat;
@@ -96,7 +96,7 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
   p.a = operand(a), p.b = operand(b);
   p.d = out.data_ptr(), p.d_type = kernel_dtype(out), p.ldd = row_stride(out);
   p.fast_accumulation = options.fast_accum;
-  // Our kernels for fp32 sums of s8 and of e5m2 on both sides are made to accumulate.
+  // Our kernels for fp32 sums of s8, and of e5m2 on both sides, always accumulate.
   const bool ours = p.a.numbers == gemm::Numbers::s8 || (p.a.numbers == gemm::Numbers::e5m2 && p.b.numbers == gemm::Numbers::e5m2);
   if (options.overwrite && ours) out.zero_();
   p.accumulate = options.accumulate && (ours || !options.overwrite);
@@ -104,7 +104,7 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
     if (x->spec.clip == Clip::fixed) p.alpha *= 4.0f / 3.0f;  // numerics.md 3.3
   }
   if (options.bias.defined()) p.bias = options.bias.const_data_ptr(), p.bias_type = DType::f32;
-  // A timed choice of algorithm may differ from run to run in the last bits of sums.
+  // A timed choice of algorithm may change the last bits of sums from run to run.
   p.measure = !at::globalContext().deterministicAlgorithms();
   const Module& m = required_module();
   p.workspace_bytes = m.product_workspace(&p);
@@ -119,19 +119,20 @@ void multiply(const Operand& a_in, const Operand& b_in, const at::Tensor& out, c
 
 void multiply_groups(const Operand& a_in, const GroupedWeight& b_in, const at::Tensor& out, gemm::Ragged ragged, const ExpertRows& rows,
                      const ProductOptions& options) {
-  // What stands for a number in a copy does not depend on its group: factors are left outside.
+  // The codes of a copy do not depend on its group: scales stay outside.
   const auto form_read = [](Operand x, const Form& form) {
     const int64_t groups = std::exchange(x.groups, 0);
     Operand y = readable(x, form);
     y.groups = groups;
     return y;
   };
-  // Tensor cores add up the rows of a group in blocks, so that where a document's rows lie matters; in fp32 they are added one by one.
+  // Tensor cores sum the rows of a group in blocks, so the result depends on where a document's rows lie; in fp32 they are summed one by
+  // one.
   const bool one_by_one =
       ragged == gemm::Ragged::contraction && rows.documents.defined() && !a_in.spec.quantized() && !b_in.operand.spec.quantized();
   const at::ScalarType hp = one_by_one ? at::kFloat : numbers_type(a_in, b_in.operand);
   Form form = form_of(a_in.spec, b_in.operand.spec, hp, options.emulate, this_device());
-  // Where groups end is known on the device alone, and so are the factors of a number: codes become fp32, the product applies the factors.
+  // Group ends, and hence each value's scales, are known only on the device: codes become fp32, and the GEMM applies the scales.
   if (form.path == Path::dequantized) form.path = Path::values;
   const Operand a = form_read(a_in, form), b = form_read(b_in.operand, form);
   gemm::GroupedProduct p;
@@ -172,7 +173,7 @@ CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, a
   } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
     r.packed = true;
   } else if (kept || form.path == Path::dequantized || form.codes() || is_integer(spec)) {
-    r.codes = true;  // integers beside unquantised numbers: quantisers write their codes at full speed, decoding costs one more pass
+    r.codes = true;  // integers times unquantised values: quantisers write codes at full speed, decoding costs one more pass
   } else {
     r.form = form.type == at::kFloat ? ValueForm::f32 : ValueForm::bf16;
   }

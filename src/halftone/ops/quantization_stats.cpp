@@ -16,18 +16,18 @@
 namespace halftone {
 namespace {
 
-// The numbers that an unquantised product would read of a weight; a stored one has no others than those of its codes.
+// The values of a weight that an unquantised GEMM would read; a stored weight has only those of its codes.
 at::Tensor original(const Weight& w) {
   if (w.master.defined()) return w.master.to(at::kBFloat16);
   return w.stored ? dequantize(*w.stored) : w.value.detach();
 }
 
-// A . B in fp32. CPUs have no product of bf16 operands with an fp32 result.
+// A . B in fp32. CPUs have no GEMM with bf16 operands and an fp32 result.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
   const bool narrow = a.scalar_type() == at::kBFloat16 && b.scalar_type() == at::kBFloat16;
   return narrow && !a.is_cpu() ? at::mm(a, b, at::kFloat) : at::mm(a.to(at::kFloat), b.to(at::kFloat));
 }
-// The operand that all stretches of a product share, converted once where `product` would do it each time.
+// The operand that all row ranges of a GEMM share, converted once where `product` would convert it each time.
 at::Tensor shared_operand(const at::Tensor& x) { return x.is_cpu() ? x.to(at::kFloat) : x; }
 
 std::string layer_name(const std::string& weight) {
@@ -47,7 +47,7 @@ struct QuantizationStats::Site {
   const LinearRecipe& recipe() const { return fused.recipe; }
   const std::string& name() const { return fused.weights.front()->name; }
 
-  // Codes of a matrix as the step makes them: the same formulas, draws and signs (numerics.md section 4).
+  // Quantises a matrix as the step does: the same formulas, draws and signs (numerics.md section 4).
   Operand quantized(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
                     int64_t row) const {
     CopyRequest request;
@@ -118,19 +118,19 @@ void QuantizationStats::add(const FusedLinears& fused, Slot slot, const ErrorSum
 
 LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, const LinearOptions& options, LinearCall call) {
   ++calls_;
-  for (const Weight* w : fused.weights) layer(*w);  // a recomputed block runs backwards, its first pass gives the order
+  for (const Weight* w : fused.weights) layer(*w);  // a recomputed block runs in reverse order: its first pass defines the order
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
   const StepContext context = options.step;
   const Site site{fused, x, context, context.first_row + options.first_row, pads_ ? x.ne(0).any(1).logical_not() : at::Tensor()};
   forward(site, call.y);
-  const auto seen = std::make_shared<std::pair<at::Tensor, at::Tensor>>();  // dY and dX, until wgrad
+  const auto seen = std::make_shared<std::pair<at::Tensor, at::Tensor>>();  // dY and dX, held until wgrad
   call.dgrad = [seen, dgrad = std::move(call.dgrad)](const Activation& dy, bool want_dx) {
     *seen = {dy.value, dgrad(dy, want_dx)};
     return seen->second;
   };
   call.wgrad = [self = shared_from_this(), site, seen, wgrad = std::move(call.wgrad)] {
-    std::vector<at::Tensor> dw;  // gradients before the call, then what it added
+    std::vector<at::Tensor> dw;  // gradients before the call, then the call's contribution
     for (Weight* w : site.fused.weights) dw.push_back(w->trainable() ? w->grad_to_add().clone() : at::Tensor());
     wgrad();
     for (size_t i = 0; i < dw.size(); ++i) {
@@ -150,7 +150,7 @@ void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
     const Weight& w = *site.fused.weights[i];
     const at::Tensor value = original(w);
     Layer& l = layer(w);
-    // Weights are quantised once a step, so they are counted once.
+    // Weights are quantised once per step, so they are counted once.
     if (l.sums[kWForward].elements == 0) l.sums[kWForward].add(site.operand(value, r.w_forward, false, w.name, "w.fwd", 0));
     const int64_t n = value.size(0);
     if (r.x_forward.quantized() || r.w_forward.quantized()) {

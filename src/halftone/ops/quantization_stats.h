@@ -11,32 +11,32 @@
 
 namespace halftone {
 
-// Operands of a linear's three products by the roles of numerics.md section 4, then the products.
+// Operands of a linear layer's three GEMMs by the roles of numerics.md section 4, then the GEMMs.
 inline constexpr std::array<std::string_view, 9> kWatched = {"x.fwd",   "w.fwd", "dy.dgrad", "w.dgrad", "dy.wgrad",
                                                              "x.wgrad", "y",     "dx",       "dw"};
 
-// What one step's quantisation did to one of them (docs/numerics_report.md). Absent: the figure does not exist, since nothing
-// was quantised there.
+// Effect of one step's quantisation on one of these (docs/numerics_report.md). Absent: the figure does not exist, because nothing was
+// quantised.
 struct QuantizationFigures {
-  std::string layer;  // of the weight's name, without ".weight"
+  std::string layer;  // the weight's name without ".weight"
   std::string_view operand;
   double amax = 0;                           // NaN when an element is NaN
-  double nonfinite = 0;                      // elements
+  double nonfinite = 0;                      // count of elements
   std::optional<double> saturated, flushed;  // shares
-  std::optional<double> sqnr;                // dB; infinite when nothing differs, NaN when an element is not finite
-  int64_t call = 0;                          // in the order of the forward; layers of one joined product share it
+  std::optional<double> sqnr;                // dB; infinite if nothing differs, NaN if an element is not finite
+  int64_t call = 0;                          // in forward order; layers of one joined GEMM share it
 };
 
-// Watches the linears of one step, forward and backward, by quantising every operand again as the step does and comparing
-// what the step computed with products of unquantised operands. Changes no result. While it exists a layer's input is kept
-// until its backward, whatever the recipe would keep.
+// Watches the linear layers of one step, forward and backward: quantises every operand again exactly as the step does, and compares the
+// step's results with GEMMs of unquantised operands. Changes no result. While it exists, a layer's input is kept until its backward,
+// whatever the recipe says.
 class QuantizationStats : public std::enable_shared_from_this<QuantizationStats> {
  public:
   // `pads`: a token whose input is all zeros is padding (nn::SequenceInfo); no figure counts it.
   explicit QuantizationStats(bool pads = false) : pads_(pads) {}
   // The same call; only one that keeps for backward is counted, so neither validation nor the first pass of a recomputed block.
   LinearCall watch(const at::Tensor& x_tk, FusedLinears& fused, const LinearOptions& options, LinearCall call);
-  // Layers in the order of their forward. The only place that waits for the device.
+  // Layers in forward order. The only function that synchronizes with the device.
   std::vector<QuantizationFigures> read() const;
 
  private:
@@ -47,7 +47,7 @@ class QuantizationStats : public std::enable_shared_from_this<QuantizationStats>
     std::array<ErrorSums, kWatched.size()> sums;
   };
   struct Site;                                                            // one call
-  Layer& layer(const Weight& weight);                                     // a new one belongs to the latest call
+  Layer& layer(const Weight& weight);                                     // a new layer belongs to the latest call
   void add(const FusedLinears& fused, Slot slot, const ErrorSums& sums);  // to each of its layers
   void forward(const Site& site, const at::Tensor& y);
   void backward(const Site& site, const at::Tensor& dy, const at::Tensor& dx, const std::vector<at::Tensor>& dw);
@@ -57,7 +57,7 @@ class QuantizationStats : public std::enable_shared_from_this<QuantizationStats>
   bool pads_;
 };
 
-// The one that watches the current step; null when none does.
+// The instance that watches the current step; null if there is none.
 std::shared_ptr<QuantizationStats>& quantization_stats();
 
 }  // namespace halftone

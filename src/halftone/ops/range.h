@@ -6,7 +6,7 @@
 
 namespace halftone {
 
-// Names what the program does while it lives, for whoever records (train/profiler.h). When nobody does, the name is not even built.
+// Names the work done during its lifetime for a recorder (train/profiler.h). Without a recorder the name is not even built.
 class Range {
  public:
   template <class... T>

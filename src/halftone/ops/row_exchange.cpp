@@ -12,7 +12,8 @@ namespace {
 
 size_t place(int64_t rank) { return static_cast<size_t>(rank); }
 
-// Each rank's rows, those of the rank `first` places behind this one first and then the others `turn` by `turn`; or all rows.
+// Each rank's rows: those of the rank `first` places after this one come first, then the others in steps of `turn`; or all rows as one
+// part.
 std::vector<RowPart> parts_of(int64_t rows, const comm::Communicator& ranks, bool in_parts, int64_t first, int64_t turn) {
   const int64_t n = ranks.size();
   if (!in_parts) return {{ranks.index(), 0, rows}};

@@ -27,7 +27,7 @@ void Saves::product(const at::Tensor& y, const std::function<void()>& compute) {
     return;
   }
   compute();
-  // What siblings wrote side by side is read apart, and RoPE writes over q.
+  // Outputs that siblings write side by side are read separately, and RoPE overwrites q.
   kept_.push_back(y.nbytes() == y.storage().nbytes() ? y : y.clone());
 }
 

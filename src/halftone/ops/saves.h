@@ -6,16 +6,16 @@
 
 namespace halftone {
 
-// What the first forward pass of a block hands to the one that its backward pass makes (activation_checkpoint, op): the results of
-// attention and of every second product, counted by weights in the order of the program. Whatever else the block does is done again.
+// Results that the first forward pass of a block keeps for its recomputation in backward (activation_checkpoint, op): those of attention
+// and of every second GEMM, counted by weights in program order. Everything else is recomputed.
 class Saves {
  public:
-  // From here on the second pass, which takes what the first one kept.
+  // Starts the recomputation, which reuses the kept results.
   void begin_again() { again_ = true, products_ = 0; }
-  // Fills y, by `compute` or with what was kept.
+  // Fills y by `compute`, or with the kept result.
   void product(const at::Tensor& y, const std::function<void()>& compute);
-  aten::AttentionState attention(const std::function<aten::AttentionState()>& compute);  // q, k, v undefined where it was kept
-  // The block's own output needs no numbers in the second pass: where a product wrote it, that one is neither kept nor done again.
+  aten::AttentionState attention(const std::function<aten::AttentionState()>& compute);  // q, k, v are undefined if the result was kept
+  // The recomputation does not need the values of the block's output: the GEMM that wrote it is neither kept nor rerun.
   void drop(const at::Tensor& output);
 
  private:

@@ -39,20 +39,20 @@ Activation forward(const at::Tensor& gu, bool want_amax) {
   return {h, amax};
 }
 
-// What the backward pass reads and may write over. `gu` has no autograd history.
+// Tensors that backward reads and may overwrite. `gu` has no autograd history.
 struct Saved {
   at::Tensor gu;
   std::shared_ptr<GradientAmax> gradients;
-  at::Tensor dh, dgu;  // between dgrad and wgrad of the product that reads h
-  at::Tensor h;        // likewise, where wgrad comes later
+  at::Tensor dh, dgu;  // between dgrad and wgrad of the layer that reads h
+  at::Tensor h;        // the same, if wgrad runs later
 };
 
-// Nobody else holds the memory, and no second backward pass will read it.
+// There is no other reference to the memory, and no second backward pass will read it.
 bool may_overwrite(const at::Tensor& saved) {
   return saved.storage().use_count() == 1 && !torch::autograd::get_current_graph_task_keep_graph();
 }
 
-// dgu[T, 2F], with h over dh where asked for.
+// dgu[T, 2F]; writes h over dh on request.
 at::Tensor backward(const at::Tensor& dh, const Saved& saved, bool h_over_dh = false) {
   const at::Tensor& gu = saved.gu;
   at::Tensor dgu = may_overwrite(gu) ? gu : at::empty_like(gu);
