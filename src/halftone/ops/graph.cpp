@@ -26,7 +26,7 @@ constexpr int kRelaxed = 2;  // cudaStreamCaptureModeRelaxed: the allocator may 
 Graph::Graph(c10::Device device, const std::function<void()>& work) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   guard.synchronizeDevice(device.index());
-  at::getDeviceAllocator(device.type())->emptyCache();  // frees cached blocks: the graph gets a pool of its own
+  at::getDeviceAllocator(device.type())->emptyCache();                   // frees cached blocks: the graph gets a pool of its own
   const c10::StreamGuard stream(guard.getStreamFromGlobalPool(device));  // the default stream cannot be captured
   of_torch_cuda<void(void*, bool)>(kConstructor)(graph(), false);
   try {

@@ -28,10 +28,10 @@ struct CopyRequest {
 struct Operand {
   OperandSpec spec{};
   int64_t rows = 0, k = 0;
-  int64_t groups = 0;               // groups of rows in the source matrix: scales_by_group says which scales are per group
-  at::Tensor codes, packed;         // bytes [rows, k], [rows, k / 2]
-  at::Tensor scales, zeros, outer;  // fp32, or bytes (e8m0, e4m3, ue5m3); byte scales may be undefined, see CopyRequest::block_scales
-  at::Tensor macro;                 // bytes
+  int64_t groups = 0;                // groups of rows in the source matrix: scales_by_group says which scales are per group
+  at::Tensor codes, packed;          // bytes [rows, k], [rows, k / 2]
+  at::Tensor scales, zeros, outer;   // fp32, or bytes (e8m0, e4m3, ue5m3); byte scales may be undefined, see CopyRequest::block_scales
+  at::Tensor macro;                  // bytes
   ValueForm form = ValueForm::none;  // of values
   at::Tensor values, fold_scale, lost;
   bool values_transposed = false;

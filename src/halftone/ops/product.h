@@ -10,7 +10,7 @@ namespace halftone {
 // 128-blocks in fp32, one rounding to out's dtype (numerics.md 7.1).
 struct ProductOptions {
   bool accumulate = false;  // add to out
-  bool overwrite = false;  // with accumulate: ignore the contents of out
+  bool overwrite = false;   // with accumulate: ignore the contents of out
   bool fast_accum = false;  // fp8 tensor cores only
   bool emulate = false;     // dequantise both operands to fp32, all scales applied
   at::Tensor bias;          // fp32 [N], added before rounding

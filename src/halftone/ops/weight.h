@@ -41,7 +41,7 @@ class GradientBuffer {
 // then call `on_grad_ready`; autograd never carries a weight gradient.
 struct Weight {
   std::string name;                       // fully qualified, e.g. "layers.0.attention.wq.weight"; part of every random-number key
-  at::Tensor value;                       // compute dtype; a leaf that requires grad, so that autograd records even for inputs without gradient
+  at::Tensor value;                       // compute dtype; a leaf that requires grad, so that autograd records even if the input does not
   at::Tensor grad;                        // fp32, same shape; undefined for a frozen parameter
   int64_t first_row = 0;                  // row offset of this weight within its parameter (an expert's), for random draws
   uint64_t version = 1;                   // incremented whenever `value` changes: key of packed and quantised copies
