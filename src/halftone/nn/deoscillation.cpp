@@ -17,7 +17,7 @@ at::Tensor on_grid(const at::Tensor& w, const OperandSpec& spec, const at::Tenso
   return dequantize(quantize(w, &request, nullptr, amax).row);
 }
 
-// [E, N, K], at once where no scale is of two experts.
+// [E, N, K]; all experts at once if no scale spans two of them.
 at::Tensor of_experts(const at::Tensor& w, const OperandSpec& spec) {
   LinearRecipe recipe;
   recipe.w_forward = spec;
@@ -60,7 +60,7 @@ void Deoscillator::prepare(int64_t step) {
   for (Layer& layer : layers_) {
     if (step >= layer.options.step) {
       start(layer);
-    } else {  // a run that went back before its window
+    } else {  // a run that was rolled back to before its window
       layer.w_prev = layer.dist_w = layer.dist_q = at::Tensor();
     }
   }
@@ -112,7 +112,7 @@ int64_t Deoscillator::reset(Layer& layer) const {
   const at::Tensor swings =
       travelled.gt(0).logical_and_(layer.dist_q.to(at::kFloat).div(travelled.clamp_min(1e-30)).ge(layer.options.ratio));
   const auto n = swings.sum().item<int64_t>();
-  if (n > 0 || largest_) w.copy_(at::where(swings, quantized(layer, w).to(w.scalar_type()), w));  // others may have some
+  if (n > 0 || largest_) w.copy_(at::where(swings, quantized(layer, w).to(w.scalar_type()), w));  // other ranks may have some
   layer.w_prev.copy_(w);
   layer.dist_w.zero_(), layer.dist_q.zero_();
   return n;

@@ -6,27 +6,27 @@
 
 namespace halftone::nn {
 
-// The processes that share the work on the rows of a micro-batch with this one; null: this one does all of it.
+// The process groups that share the work on the rows of a micro-batch; null: not parallelized.
 struct Groups {
   comm::Communicator* tensor = nullptr;   // heads, widths and vocabulary (tp)
-  comm::Communicator* context = nullptr;  // places of a row (cp)
+  comm::Communicator* context = nullptr;  // positions of a row (cp)
   comm::Communicator* experts = nullptr;  // experts (ep)
-  bool sequence_shards = true;            // between blocks each process of `tensor` has an equal share of the tokens; else all of them
-  bool cuts_experts = true;               // `tensor` has the widths of experts, too; else its processes have experts of their own
-  double expert_capacity = 0;             // of what a process sends to each of `experts` (ops/expert_exchange.h)
-  OperandSpec expert_format;              // in which it sends tokens
-  bool in_parts = false;                  // products on `sequence_shards` run beside what of these is under way
-  bool split_loss = true;                 // logits stay with the processes of `tensor` that have made them
+  bool sequence_shards = true;            // sequence parallelism: between blocks a rank of `tensor` has 1/n of the tokens; false: all
+  bool cuts_experts = true;               // `tensor` also splits the widths of experts; false: its ranks hold different experts
+  double expert_capacity = 0;             // for the rows a rank sends to each rank of `experts` (ops/expert_exchange.h)
+  OperandSpec expert_format;              // format in which tokens are sent
+  bool in_parts = false;                  // GEMMs with `sequence_shards` overlap with the transfers, part by part
+  bool split_loss = true;                 // logits stay sharded by vocabulary over the ranks of `tensor`
 
   bool first_of_tensor() const { return tensor == nullptr || tensor->index() == 0; }
 };
 
-// Into and out of what the processes of `tensor` compute together (Korthikanti et al. 2022): all tokens from this process's share of them,
-// and its share of the sum of what the processes have computed in parts.
+// Sequence parallelism (Korthikanti et al. 2022): enter all-gathers this rank's tokens before a tensor-parallel region, leave
+// reduce-scatters its partial sums.
 Activation enter(const Activation& x, const Groups& groups);
 at::Tensor leave(const at::Tensor& partial, const Groups& groups);
-// The same as a part of the product behind or before it, where a product of the recipe can: linears are given these, and then neither enter
-// nor leave is called. Else without processes.
+// The same, fused into the GEMM after or before it, if one of the recipe's can: linears get these shares, and then neither enter nor
+// leave is called. Otherwise returns no shares.
 enum class Way { in, out };
 RowShares row_shares(Way way, const LinearRecipe& recipe, const Groups& groups);
 

@@ -30,7 +30,7 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
   args.scale = shape_.scale_factor / std::sqrt(static_cast<double>(shape_.qk_dim()));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents, args.context = info.context;
-  // Their gradients come together in one tensor.
+  // Their gradients arrive in one tensor.
   const std::vector<at::Tensor> parts =
       at::split_with_sizes(down_.enter(x, info.step, info.groups), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
   const at::Tensor kv = wkv_b_(kv_norm_(parts[1], {}, {&wkv_b_}).second, info.step);

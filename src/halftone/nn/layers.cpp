@@ -166,7 +166,7 @@ std::pair<at::Tensor, Activation> RMSNorm::operator()(const at::Tensor& x, const
   return {sum, sum};
 }
 
-// Every process's columns depend on the sum of all squares, and so does its gradient on those of all.
+// Every rank's columns depend on the all-reduced sum of squares; so do their gradients, in backward.
 std::pair<at::Tensor, Activation> RMSNorm::shared(const at::Tensor& x) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor squares = sum_ranks(split_work(wide.square().sum(1, true), *ranks_), *ranks_);
@@ -218,7 +218,7 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   const Range range("{}", fqn());
   AttentionArgs args;
   args.batch = info.batch, args.seq = info.seq, args.head_dim = shape_.head_dim;
-  args.heads = wq_.out_features() / shape_.head_dim, args.kv_heads = wk_.out_features() / shape_.head_dim;  // of this process
+  args.heads = wq_.out_features() / shape_.head_dim, args.kv_heads = wk_.out_features() / shape_.head_dim;  // on this rank
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents, args.window = shape_.window;

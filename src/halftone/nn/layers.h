@@ -13,8 +13,8 @@ namespace halftone::nn {
 
 class RMSNorm;
 
-// Y = X W^T + b, W[out, in]. The recipe is given by apply_recipe (nn/recipe.h) and says how the operands of the three
-// products are quantised; it may add parameters:
+// Y = X W^T + b, W[out, in]. The recipe, set by apply_recipe (nn/recipe.h), says how the operands of the three GEMMs are quantised; it
+// may add parameters:
 //   lora_rank r   Y += ((X v) o sigma) u, v[in, r] = 0, sigma[r] = 1, u[r, out] (numerics.md 7.3, DecomposedLinear); held as
 //                 lora_v[r, in] and lora_u[out, r], the layout of every weight here
 //   bitnet        norm: an RMSNorm of its own before the product (numerics.md section 7)
@@ -22,9 +22,9 @@ class Linear : public QuantizableLayer {
  public:
   Linear(int64_t in, int64_t out, Init init, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
-  // out: dtype of y; undefined: x's own.
+  // out: dtype of y; undefined: that of x.
   at::Tensor operator()(const Activation& x_tk, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined);
-  // This process's rows of the sum of what the processes' layers write.
+  // Reduce-scatter: this rank's rows of the sum of the ranks' partial outputs.
   at::Tensor leave(const Activation& x_tk, const StepContext& step, const Groups& groups);
 
   std::string_view kind() const override { return "Linear"; }
@@ -33,19 +33,19 @@ class Linear : public QuantizableLayer {
   const LinearRecipe& recipe() const override { return fused_.recipe; }
   void set_recipe(const LayerRecipe& recipe) override;
   std::vector<Parameter*> weights() override { return {&weight}; }
-  // Another process adds it (nn/split.h): this one's part of its gradient is zero.
+  // Another rank adds the bias (nn/split.h): this rank's part of its gradient is zero.
   void drop_bias() { fused_.biases.clear(); }
-  // Makes this layer read `owner`'s parameter (a tied head); its own is then never materialised.
+  // Ties this layer to `owner`'s parameter (a tied head); its own parameter is then never materialised.
   void tie(Parameter& owner);
   FusedLinears& fused() { return fused_; }
 
-  // Normalises the input from now on, with the weight of the parameter `copy_of` where a checkpoint has only that.
+  // Normalises the input from now on; a checkpoint without this norm loads its weight from the parameter `copy_of`.
   void add_norm(double eps, const std::string& copy_of);
   bool has_norm() const { return norm_ != nullptr; }
   RMSNorm* norm() { return norm_; }
   bool has_side() const { return sigma_ != nullptr; }
   at::Tensor side(const Activation& x_tk, const StepContext& step);  // ((X v) o sigma) u
-  // The layer as a model's head: its product and its side, in chunks of rows.
+  // The layer as a model's head: its GEMM and its side branch, in chunks of rows.
   Head head();
 
   Parameter& weight;
@@ -58,23 +58,22 @@ class Linear : public QuantizableLayer {
   FusedLinears fused_, side_v_, side_u_;
   Parameter* sigma_ = nullptr;
   RMSNorm* norm_ = nullptr;
-  const Parameter* owner_ = nullptr;  // of the weight of a tied layer
+  const Parameter* owner_ = nullptr;  // owner of a tied layer's weight
 };
 
-// Linears that read the same input, run as one op per stretch of equal recipes: X is quantised once, outputs stand side
-// by side in one tensor [T, sum out].
+// Linears that read the same input, run as one op per run of equal recipes: X is quantised once, outputs are side by side in one tensor
+// [T, sum out].
 class Siblings {
  public:
   Siblings(std::initializer_list<Linear*> linears) : linears_(linears) {}
   at::Tensor operator()(const Activation& x_tk, const StepContext& step);
-  at::Tensor enter(const Activation& x_td, const StepContext& step, const Groups& groups);  // of all rows, from this process's
+  at::Tensor enter(const Activation& x_td, const StepContext& step, const Groups& groups);  // all-gathers the rows
   const std::vector<Linear*>& linears() const { return linears_; }
-  // Where the op that reads all outputs puts the largest magnitudes of their gradients; null where nothing reads those. After a
-  // first call.
+  // Where the op that reads all outputs puts the amax of their gradients; null if nothing reads it. Valid after the first call.
   std::shared_ptr<GradientAmax> gradient_amax() const;
 
  private:
-  // Linears of one product; one with a norm of its own stands alone.
+  // Linears that form one GEMM; a linear with its own norm is alone.
   struct Part {
     FusedLinears fused;
     std::vector<Linear*> linears;
@@ -88,14 +87,14 @@ class RMSNorm : public Module {
  public:
   RMSNorm(int64_t dim, double eps);
   std::vector<std::string_view> class_names() const override { return {"RMSNorm", "Module"}; }
-  // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined. With the largest magnitude where the
-  // readers' quantisers want it.
+  // {x + branch in x's dtype, norm(x + branch) in the compute dtype}; branch may be undefined. With its amax if the readers' quantisers
+  // want it.
   std::pair<at::Tensor, Activation> operator()(const at::Tensor& x_td, const at::Tensor& branch_td = {},
                                                const std::vector<Linear*>& readers = {});
   double eps() const { return eps_; }
-  // Norms of the linears that read its output take its place (bitnet): it then only adds the branch.
+  // bitnet: the linears that read its output have their own norms, so it only adds the branch.
   void retire();
-  // Of rows that these processes share out by columns, `whole` in all.
+  // The rows are column-sharded over these ranks; `whole` is the full width.
   void share(comm::Communicator& ranks, int64_t whole) { ranks_ = &ranks, whole_ = whole; }
   Parameter& weight;
 
@@ -107,7 +106,7 @@ class RMSNorm : public Module {
   bool retired_ = false;
 };
 
-// A norm and the linears that read what it returns.
+// A norm and the linears that read its output.
 struct NormUse {
   RMSNorm* norm;
   std::vector<Linear*> readers;
@@ -117,13 +116,12 @@ class Embedding : public Module {
  public:
   Embedding(int64_t vocab, int64_t dim, Init init);
   std::vector<std::string_view> class_names() const override { return {"Embedding", "Module"}; }
-  // [T, D] in `dtype`, at least as wide as the table's compute dtype. Zeros for tokens whose rows other processes have.
+  // [T, D] in `dtype`, at least as wide as the table's compute dtype. Zeros for tokens whose rows are on other ranks.
   at::Tensor operator()(const at::Tensor& tokens_t, at::ScalarType dtype);
   Parameter& weight;
 };
 
-// What every layer of one forward pass shares: its place in the run, rotary tables, the documents' layout; caches: one per layer when
-// generating.
+// Shared by all layers of one forward pass: step context, rotary tables, document layout; caches: one per layer when generating.
 struct SequenceInfo {
   StepContext step;
   int64_t batch = 0, seq = 0;
@@ -134,8 +132,8 @@ struct SequenceInfo {
   std::shared_ptr<const ContextRows> context;  // as in ModelInput
   at::Tensor loss_factor;
   std::vector<KvCache>* caches = nullptr;
-  bool counts = false;    // a pass that trains, the first one through a block: what routers choose is counted
-  double grad_scale = 1;  // of the loss of one token
+  bool counts = false;    // the first pass of a training step through a block: routers count their choices
+  double grad_scale = 1;  // loss weight of one token
   Groups groups;
 };
 
@@ -153,8 +151,8 @@ class Attention : public Module {
     bool rotate_halves = false;
     bool qkv_bias = false, out_bias = false;
     double qk_norm_eps = 0;  // above 0: RMSNorm of every head of q and k before the rotation
-    int64_t window = 0;      // above 0: tokens that a token sees, itself the last
-    bool sinks = false;      // a learned score [heads] beside those of the keys (AttentionArgs::sinks), started as `out`
+    int64_t window = 0;      // above 0: tokens that a token sees, itself included
+    bool sinks = false;      // a learned logit [heads] beside the scores of the keys (AttentionArgs::sinks), initialised like `out`
   };
   Attention(const Shape& shape, int layer, Init in, Init out);
   std::vector<std::string_view> class_names() const override { return {"Attention", "Module"}; }
@@ -162,7 +160,7 @@ class Attention : public Module {
   const Shape& shape() const { return shape_; }
   const std::vector<Linear*>& readers() const { return qkv_.linears(); }  // of its input
   Linear& output() { return wo_; }
-  std::pair<int64_t, int64_t> cache_widths() const {  // elements of a position in KvCache::k and v
+  std::pair<int64_t, int64_t> cache_widths() const {  // elements per position in KvCache::k and v
     return {shape_.kv_heads * shape_.head_dim, shape_.kv_heads * shape_.head_dim};
   }
 
@@ -175,7 +173,7 @@ class Attention : public Module {
   Siblings qkv_;
 };
 
-// w2(silu(w1 x) * w3 x). With groups: of all rows, from this process's rows to these of the sum.
+// w2(silu(w1 x) * w3 x). With groups: all-gathers this rank's rows and reduce-scatters the result.
 class FeedForward : public Module {
  public:
   FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias = false);
@@ -185,7 +183,7 @@ class FeedForward : public Module {
   Linear& output() { return w2_; }
 
  private:
-  Linear &w1_, &w3_, &w2_;  // w1 | w3 adjacent in memory: one product where nothing is quantised
+  Linear &w1_, &w3_, &w2_;  // w1 | w3 adjacent in memory: one GEMM if nothing is quantised
   Siblings gate_up_;
 };
 

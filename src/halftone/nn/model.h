@@ -17,36 +17,35 @@ struct ModelInput {
   // Rows that other processes share: the tensors hold this one's places, `positions` are explicit, documents are in here. Null: whole rows.
   std::shared_ptr<const ContextRows> context;
   StepContext step;
-  at::Tensor loss_factor;  // fp64 scalar on the device: of the loss and its gradients, beside the host's; undefined: 1
+  at::Tensor loss_factor;  // fp64 scalar on the device: multiplies the loss and its gradients, beside the host's factor; undefined: 1
 };
 
-// What the backward pass computes again of a block: nothing, all but the results in its ops/saves.h, all.
+// What backward recomputes of a block: nothing, everything except the results in its ops/saves.h, everything.
 enum class Recompute { none, op, full };
-using RecomputePlan = std::vector<Recompute>;  // of each block
+using RecomputePlan = std::vector<Recompute>;  // per block
 
-// Sizes that the trainer, the counters of FLOPs and the checkpoints need of any model.
+// Sizes of any model that the trainer, FLOP counters and checkpoints need.
 struct ModelSize {
   int64_t layers = 0, dim = 0, heads = 0, kv_heads = 0, vocab = 0, max_seq_len = 0;
   int64_t qk_dim = 0, v_dim = 0;            // per head
-  int64_t window = 0, windowed_layers = 0;  // tokens that a token sees in so many of the layers
+  int64_t window = 0, windowed_layers = 0;  // tokens that a token sees, in this many layers
   int64_t parameters = 0;                   // each tensor counted once
-  int64_t active_parameters = 0;            // of these, what one token meets: without the experts that it is not sent to
-  int64_t embedding_parameters = 0;         // the input table
-  bool tied = false;                        // the head reads the input table
+  int64_t active_parameters = 0;            // those used per token: without the experts that it is not routed to
+  int64_t embedding_parameters = 0;         // the embedding table
+  bool tied = false;                        // the head reads the embedding table
 };
 
-// What one unit of a model hands to the next: the residual stream is x + branch, added by the norm that reads both; branch may be
-// undefined.
+// Output of one unit of a model: the residual stream is x + branch, added by the norm that reads both; branch may be undefined.
 struct Stream {
   at::Tensor x, branch;  // [T, D]
 };
 
-// A language model, written as the forward pass of its units from ops on one device: embedding, blocks, norm and head. Who walks through
-// them (nn/pass.h) decides what is kept, recomputed or moved between units.
+// A language model: the forward pass of its units (embedding, blocks, norm and head), built from ops on one device. Its driver
+// (nn/pass.h) decides what is kept, recomputed or moved between units.
 class Model : public Module {
  public:
   std::vector<std::string_view> class_names() const override { return {"Model", "Module"}; }
-  // What all units share of a micro-batch.
+  // Data that all units share for a micro-batch.
   virtual SequenceInfo sequence_info(const ModelInput& input) const = 0;
   virtual Stream embed(const at::Tensor& tokens, const SequenceInfo& info) = 0;
   virtual int64_t blocks() const = 0;
@@ -61,16 +60,16 @@ class Model : public Module {
   Recompute recompute(int64_t block) const {
     return block < static_cast<int64_t>(recompute_.size()) ? recompute_[static_cast<size_t>(block)] : Recompute::none;
   }
-  // The sum that every block adds to. In bf16 each addition rounds to 8 bits what later layers build on.
+  // dtype of the residual stream. In bf16 each addition rounds what later layers build on to 8 bits.
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
-  // Of the loss that is differentiated (ops/head_loss.h).
+  // For the loss that is differentiated (ops/head_loss.h).
   void set_z_loss(double z_loss) { z_loss_ = z_loss; }
-  // Outlived by what it names.
+  // The groups must outlive the model.
   void set_groups(const Groups& groups) { groups_ = groups; }
   const Groups& groups() const { return groups_; }
-  // How tensor parallelism cuts it.
+  // Its tensor-parallel split rules.
   virtual std::span<const SplitRule> splits() const = 0;
-  // Every norm whose output only linears read; recipes that move norms into the linears ask for it.
+  // Every norm that only linears read; recipes that move norms into the linears need it.
   virtual std::vector<NormUse> norm_uses() { return {}; }
   // Moves tables to the device of the parameters; after ParameterStore::materialize.
   virtual void prepare(at::Device device, int64_t positions) = 0;

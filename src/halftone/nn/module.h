@@ -26,10 +26,10 @@ class Module {
   // Names this subtree ("" for a model's root) and its parameters; called by the finished model, and again by a module that
   // a recipe has given more parameters.
   void assign_names(const std::string& fqn);
-  // Marks what is stored, updated and run as one: the embedding, a block, the final norm with the head. A model does so before it
-  // assigns names, by which all that is inside follows.
+  // Marks what is stored, updated and run as one: the embedding, a block, the final norm with the head. A model calls it before
+  // assign_names, which passes the unit on to everything inside.
   void make_unit(std::string name, int64_t block = -1) { unit_ = std::move(name), block_ = block; }
-  int64_t block() const { return block_; }  // index of the block that it belongs to, -1 outside the blocks
+  int64_t block() const { return block_; }  // index of its block, -1 outside the blocks
   void for_each_module(const std::function<void(Module&)>& f);
   void for_each_parameter(const std::function<void(Parameter&)>& f);  // in order of registration, which is checkpoint order
 

@@ -27,7 +27,7 @@
 namespace halftone::nn {
 namespace {
 
-// The experts of every token, int32 [T, k], by their scores and a bias that counts for the choice alone.
+// The selected experts of every token, int32 [T, k], by score plus a bias that affects the selection only.
 at::Tensor chosen(const at::Tensor& scores, const Routing& r, const at::Tensor& bias) {
   at::Tensor s = scores.detach();
   if (bias.defined()) s = s + bias;
@@ -51,7 +51,7 @@ at::Tensor in_turn(int64_t tokens, const Routing& r, const at::Tensor& real, at:
   return (before.unsqueeze(1) * r.top_k + at::arange(r.top_k, ints)) % r.experts;
 }
 
-// `x` with the gradient of factor * loss beside its own, and of the pass's own factor where there is one.
+// Identity on `x` that also backpropagates factor * loss, times the pass's own factor if there is one.
 at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor, const at::Tensor& of_pass) {
   at::Tensor out = x.detach();
   if (records(x, loss)) {
@@ -64,8 +64,8 @@ at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor,
   return out;
 }
 
-// Where the processes of the tensor group have whole experts, and all have the same tokens: those that this one sends to the experts of
-// others, and with what the others bring back. Else it has tokens of its own.
+// If the ranks of the tensor group hold whole experts and all have the same tokens: own_share takes the tokens that this rank routes,
+// with_others adds the other ranks' results. With sequence shards each rank has tokens of its own.
 at::Tensor own_share(const at::Tensor& x, const Groups& g) {
   if (g.tensor == nullptr || g.sequence_shards) return x;
   const int64_t n = x.size(0) / g.tensor->size();
@@ -105,7 +105,7 @@ void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
         r.name, fqn());
   check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
   gate_up_.recipe = down_.recipe = r, deosc_ = recipe.deosc;
-  // Who looks for oscillations needs all that one scale is of.
+  // De-oscillation needs all elements that share a scale on one rank.
   const bool of_whole = r.w_forward.granularity == Granularity::tensor || r.w_forward.two_level == TwoLevel::tensor;
   for (Parameter* p : weights_) {
     p->codes_alone = r.reads_weight_codes_alone();
@@ -123,7 +123,7 @@ void GroupedExperts::split(int64_t index, int64_t processes) {
 }
 
 at::Tensor GroupedExperts::operator()(const at::Tensor& x, const ExpertRows& rows, const at::Tensor& gates, const StepContext& step) {
-  constexpr double kLimit = 7;  // of GPT-OSS
+  constexpr double kLimit = 7;  // GPT-OSS's limit
   const std::vector<at::Tensor> gu = gathered_linear(x, gate_up_, rows, step);
   const at::Tensor h = shape_.clamped ? clamped_swiglu(add_group_bias(gu[0], gate_up_bias_->weight, rows), kLimit) : swiglu(gu[0], gu[1]);
   if (!shape_.clamped || !adds_bias_) return combined_linear(h, down_, rows, gates, step);

@@ -8,8 +8,8 @@
 
 namespace halftone::nn {
 
-// The weights of a layer's experts, and what they do with the rows that are sent to them: w2(silu(w1 x) * w3 x), or GPT-OSS's
-// mlp2(act(mlp1 x + b1)) + b2 with the activation of fused/expert_rows.h (ClampedSwiglu). One recipe for all of them.
+// The weights of a layer's experts and their computation on the rows routed to them: w2(silu(w1 x) * w3 x), or GPT-OSS's mlp2(act(mlp1 x
+// + b1)) + b2 with the activation of fused/expert_rows.h (ClampedSwiglu). All experts share one recipe.
 class GroupedExperts : public QuantizableLayer {
  public:
   struct Shape {
@@ -18,15 +18,15 @@ class GroupedExperts : public QuantizableLayer {
   };
   GroupedExperts(const Shape& shape, Init gate, Init up, Init down);
   std::vector<std::string_view> class_names() const override;
-  // [T, D] -> [T, D]: the sum of each token's rows, times their gates [T, k] where there are any.
+  // [T, D] -> [T, D]: the sum of each token's expert outputs, times their gates [T, k] if given.
   at::Tensor operator()(const at::Tensor& x_td, const ExpertRows& rows, const at::Tensor& gates_tk, const StepContext& step);
 
   int64_t in_features() const override { return shape_.dim; }
   int64_t out_features() const override { return shape_.hidden; }
   void set_recipe(const LayerRecipe& recipe) override;
-  // Another process adds the last one (nn/split.h).
+  // Another rank adds the last bias (nn/split.h).
   void drop_bias() { adds_bias_ = false; }
-  // Keeps the experts of one of so many processes; before there is memory of them.
+  // Keeps the experts of rank `index` of `processes`; call before materialisation.
   void split(int64_t index, int64_t processes);
   std::vector<Parameter*> weights() override { return weights_; }
   const LinearRecipe& recipe() const override { return gate_up_.recipe; }
@@ -46,12 +46,12 @@ struct Routing {
   enum class Score { softmax, sigmoid };
   int64_t experts = 0, top_k = 0;
   Score score = Score::softmax;
-  bool normalize = false;  // gates of a token add up to 1
+  bool normalize = false;  // gates of a token sum to 1
   double scale = 1;
-  int64_t groups = 0, kept_groups = 0;  // above 0: choices lie in the groups with the largest sums of two scores
+  int64_t groups = 0, kept_groups = 0;  // above 0: selects only from the groups with the largest sum of their two best scores
 };
 
-// Stays in the compute dtype unless a target names it: Linear does not mean it (numerics.md section 12).
+// Stays in the compute dtype unless a target names it: targets for Linear skip it (numerics.md section 12).
 class RouterGate : public Linear {
  public:
   using Linear::Linear;
@@ -66,16 +66,16 @@ class Router : public Module {
   RouterGate& gate;
 };
 
-// Mixture of experts: every token goes to top_k of the experts, and through the shared ones.
+// Mixture of experts: every token goes to top_k experts, and through the shared ones.
 class MoE : public Module {
  public:
   struct Shape {
     int64_t dim = 0, hidden = 0;
     Routing routing;
-    int64_t shared_hidden = 0;  // width of the shared experts, which are one FFN; 0: none
-    bool clamped = false;       // GPT-OSS: biases of gate and experts, too
+    int64_t shared_hidden = 0;  // total width of the shared experts, which run as one FFN; 0: none
+    bool clamped = false;       // GPT-OSS: the gate and the experts have biases too
     double balance = 0;         // step of the auxiliary-loss-free balancing, in the optimizer's step (Wang et al. 2024); 0: off
-    bool expert_bias = false;   // there is a bias for the choice: balanced, or as a checkpoint has it
+    bool expert_bias = false;   // there is a selection bias: for balancing, or from a checkpoint
     double aux_loss = 0,
            z_loss = 0;  // coefficients of Switch's balancing loss and the router's z-loss (Fedus et al. 2021, Zoph et al. 2022)
   };
@@ -86,16 +86,16 @@ class MoE : public Module {
   GroupedExperts& experts() { return experts_; }
   FeedForward* shared() { return shared_; }
 
-  // Counts from here on.
+  // Starts counting.
   void prepare(at::Device device);
-  // Of the tokens since the last call of balance(): how many went to each expert, fp64 [experts], and behind them the sum of the entropies
-  // of the scores, in nats, the tokens, and the choices that found no room (Groups::expert_capacity). On the device of the weights.
+  // Statistics of the tokens since the last balance(): tokens per expert, fp64 [experts]; then the sum of the scores' entropies in nats,
+  // the token count, and the choices dropped over capacity (Groups::expert_capacity). On the weights' device.
   at::Tensor& load() { return load_; }
-  // Moves the bias against the load, of which the sums over all processes are in load(), where `updated`, a boolean on the device, is true
-  // or undefined; forgets the load.
+  // Moves the bias against the load, then clears the load. load() must hold the sums over all ranks. Applies only if `updated`, a boolean
+  // on the device, is true or undefined.
   void balance(const at::Tensor& updated);
   Parameter* expert_bias() { return expert_bias_; }
-  // Tokens go to the experts in turn, whatever the scores (debug.moe_force_load_balance).
+  // Assigns tokens to experts round-robin, whatever the scores (debug.moe_force_load_balance).
   void force_balance() { force_balance_ = true; }
 
  private:
@@ -110,7 +110,7 @@ class MoE : public Module {
   bool force_balance_ = false;
 };
 
-// Leaves to this process the experts that are its part of all layers'. Error naming the fields where they do not divide.
+// Keeps this rank's share of the experts of all layers. Error naming the fields if they do not divide evenly.
 void split_experts(Module& model, int64_t index, int64_t ranks);
 
 }  // namespace halftone::nn

@@ -12,13 +12,13 @@
 namespace halftone::nn {
 namespace {
 
-// Draws of the elements of the model's parameter that `values` are.
+// Draws the elements of `values`, a part of the model's parameter.
 void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
   const double cut = p.init.kind == Init::Kind::normal ? 0 : p.init.cut;
   const std::vector<int64_t> whole = p.whole_shape(), local = p.local_shape(), first = p.first();
   const int64_t row = p.whole_numel() / whole[0];
   if (std::equal(whole.begin() + 1, whole.end(), local.begin() + 1)) return fill_normal(values, key, p.init.std, cut, first[0] * row);
-  // Of whole rows, a few MiB of them at a time.
+  // Full rows, a few MiB at a time.
   constexpr int64_t kElements = 1 << 20;
   const int64_t rows = values.size(0), step = std::max<int64_t>(1, kElements / row);
   for (int64_t r = 0; r < rows; r += step) {
@@ -32,7 +32,7 @@ void fill_part(const Parameter& p, at::Tensor& values, const PhiloxKey& key) {
 }
 
 bool reads_copy(const Parameter& p, const StorageOptions& o) {
-  if (o.shards_of(p).count > 1) return !p.stored_as && o.compute != o.storage;  // it is what is gathered
+  if (o.shards_of(p).count > 1) return !p.stored_as && o.compute != o.storage;  // the copy is what is all-gathered
   return has_compute_copy(p, o.storage, o.compute);
 }
 
@@ -94,7 +94,7 @@ void ParameterStore::materialize(Module& model, const StorageOptions& options) {
       return;
     }
     if (options.shards_of(p).count > 1) p.shard = share_of(p, options.shards_of(p));
-    // Stored weights have no place in a buffer of masters, quantised ones none in one of copies: they make units of their own.
+    // Stored weights have no masters and quantised ones no compute copies: each kind forms units of its own.
     const bool plain = options.compute == options.storage || reads_copy(p, options);
     const std::string name = p.unit + (p.stored_as ? ".stored" : plain ? "" : ".quantized");
     auto unit = std::find_if(units_.rbegin(), units_.rend(), [&](const Unit& u) { return u.name == name; });
@@ -154,7 +154,7 @@ int64_t ParameterStore::least_bytes(Module& model, const StorageOptions& options
   model.for_each_parameter([&](Parameter& p) {
     if (!options.wants(p)) return;
     const int64_t held = p.numel() / options.shards_of(p).count;
-    // Stored weights have four bits an element or more.
+    // Stored weights have at least four bits per element.
     bytes += p.stored_as ? held / 2 : held * width(options.storage);
     if (reads_copy(p, options)) bytes += held * width(options.compute);
     if (options.trainable) bytes += held * width(at::kFloat);

@@ -22,7 +22,7 @@ using torch::autograd::edge_list;
 
 std::string unit_name(int64_t unit) { return unit == 0 ? "tok_embeddings" : fmt::format("layers.{}", unit - 1); }
 
-// What a unit reads: its graph ends there, in nodes that hold no numbers.
+// Detaches a unit's input: its graph begins there, in nodes without saved tensors.
 Stream begin(const Stream& s) {
   const auto input = [](const at::Tensor& t) {
     if (!t.defined()) return t;
@@ -38,10 +38,10 @@ edge_list edges(const variable_list& tensors) {
   for (const at::Tensor& t : tensors) result.push_back(torch::autograd::impl::gradient_edge(t));
   return result;
 }
-// A recomputed block reads and returns one tensor, the only one that is kept of it.
+// A recomputed block reads and returns a single tensor, the only one kept.
 Stream joined(const Stream& s) { return s.branch.defined() ? Stream{s.x + s.branch, {}} : s; }
 
-// Gradients of what a unit read from those of what it wrote. Without a beginning they go to the graph's leaves.
+// From the gradients of a unit's output to those of its input. With an empty `begin` they go to the graph's leaves.
 Stream differentiate(const edge_list& begin, const edge_list& end, const variable_list& d_out) {
   variable_list d = torch::autograd::Engine::get_default_engine().execute(end, d_out, false, false, begin.empty(), begin);
   d.resize(2);
@@ -65,7 +65,7 @@ Pass::Pass(Model& model, const ModelInput& input, const at::Tensor& labels, doub
   for (int64_t unit = first_; unit < std::min(end_, head_unit); ++unit) {
     tell(&UnitAccess::before_forward, unit);
     const Stream in = keep && unit > 0 ? begin(out) : out;
-    out = Stream();  // nobody else needs the branch once it is added
+    out = Stream();  // frees the branch: nothing else needs it once it is added
     out = forward(unit, in, input.tokens);
   }
   end_ > head_unit ? head(out, labels, grad_scale) : void(out_ = out.x.detach());
@@ -79,7 +79,7 @@ Stream Pass::forward(int64_t unit, const Stream& in, const at::Tensor& tokens) {
     const at::NoGradGuard no_grad;
     units_.push_back({in, model_.recompute(unit - 1) == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
     const Stream written = recomputed_block(unit - 1, units_.back(), true);
-    if (units_.back().saves && !quantization_stats()) units_.back().saves->drop(written.branch);  // they read every product
+    if (units_.back().saves && !quantization_stats()) units_.back().saves->drop(written.branch);  // the statistics read every GEMM
     return joined(written);
   }
   const Stream out = sends || recomputed(unit + 1) ? joined(write()) : write();
@@ -87,7 +87,7 @@ Stream Pass::forward(int64_t unit, const Stream& in, const at::Tensor& tokens) {
   return out;
 }
 
-// Forward and back: most of the head's gradients are there with the loss.
+// Forward and backward: most of the head's gradients are computed with the loss.
 void Pass::head(const Stream& out, const at::Tensor& labels, double grad_scale) {
   const int64_t unit = model_.blocks() + 1;
   tell(&UnitAccess::before_forward, unit);

@@ -11,7 +11,7 @@ namespace halftone::nn {
 namespace {
 
 constexpr size_t kMostCharacters = 500;
-constexpr uint32_t kMostSteps = 1'000'000;  // some milliseconds a name
+constexpr uint32_t kMostSteps = 1'000'000;  // some milliseconds per name
 
 std::string message_of(int code) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -24,7 +24,7 @@ std::string message_of(int code) {
 Pattern::Pattern(const std::string& text, Begins begins, const std::string& place, const std::string& shown)
     : what_(fmt::format("{}'{}'", place, shown.size() <= kMostCharacters ? shown : shown.substr(0, 40) + " ...")) {
   check(text.size() <= kMostCharacters, "{}: expected a pattern of at most {} characters, found {}", what_, kMostCharacters, text.size());
-  // Where Perl's syntax means something else, ECMAScript's.
+  // ECMAScript's meaning where Perl's syntax differs.
   constexpr uint32_t kOptions =
       PCRE2_DOLLAR_ENDONLY | PCRE2_ALT_BSUX | PCRE2_ALLOW_EMPTY_CLASS | PCRE2_MATCH_UNSET_BACKREF | PCRE2_NEVER_BACKSLASH_C;
   int error = 0;

@@ -9,19 +9,19 @@
 
 namespace halftone::nn {
 
-// A module whose products a recipe may quantise (nn/recipe.h): Linear, GroupedExperts.
+// A module whose GEMMs a recipe may quantise (nn/recipe.h): Linear, GroupedExperts.
 class QuantizableLayer : public Module {
  public:
-  virtual std::string_view kind() const = 0;  // the class that recipes name it by
+  virtual std::string_view kind() const = 0;  // the class name that recipes use for it
   virtual int64_t in_features() const = 0;
   virtual int64_t out_features() const = 0;
   virtual const LinearRecipe& recipe() const = 0;
-  // Before parameters are materialised. Error naming the option that such a layer does not take.
+  // Call before parameters are materialised. Error naming the option that this kind of layer does not support.
   virtual void set_recipe(const LayerRecipe& recipe) = 0;
   // The parameters that recipe() quantises, each [out, in] or a stack of such.
   virtual std::vector<Parameter*> weights() = 0;
   const Deoscillation& deoscillation() const { return deosc_; }
-  // Why it has no recipe, for whoever lists the layers; empty where nothing was asked for.
+  // The reason why it has no recipe, for listings of layers; empty if none was requested.
   void leave_unquantised(std::string why) { why_unquantised_ = std::move(why); }
   const std::string& why_unquantised() const { return why_unquantised_; }
 

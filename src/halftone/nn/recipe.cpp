@@ -20,21 +20,21 @@
 namespace halftone::nn {
 namespace {
 
-// Dense layers where quantising costs more than the product saves: torchao's thresholds, measured on an H100 (numerics.md
+// Dense layers where quantising costs more than the GEMM saves: torchao's thresholds, measured on an H100 (numerics.md section 12).
 // section 12).
 bool too_small(const std::string& scheme, int64_t k, int64_t n) {
   if (scheme == "fp8_tensorwise") return k <= 4096 && n <= 1024;
   return n <= 2048 || k <= 1024 || (n <= 4096 && k <= 2048);
 }
 
-// The first of many names, and how many more there are.
+// The first of many names, and the number of others.
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kMost = 8;
   if (names.size() <= kMost) return fmt::format("{}", fmt::join(names, ", "));
   return fmt::format("{} and {} more", fmt::join(names.begin(), names.begin() + kMost, ", "), names.size() - kMost);
 }
 
-// The layers that a rule does not quantise, by reason.
+// The layers that a rule leaves unquantised, by reason.
 struct Left {
   std::vector<std::string> ignored, by_shape, small, by_block;
   int dim_multiple = 1;
@@ -64,7 +64,7 @@ std::string start_line(const RecipeRule& rule, const Kinds& quantized, const Lef
                      left.text());
 }
 
-// How the three products run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
+// How the three GEMMs run: "quantise: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
 std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
   std::string line = fmt::format("quantize: {} on {}: ", rule.scheme, name(hardware)), products;
   const std::array<std::pair<const char*, const Support*>, 3> all = {
@@ -97,7 +97,7 @@ void check_matches(const RecipeRule& rule, const Matching& matching, const std::
   };
   check(!rule.targets.empty(), "{}{}: the list for {} is empty; name what to quantise: Linear, a layer's full name or re:PATTERN",
         rule.place, rule.targets_field, rule.scheme);
-  // A model without experts may share its recipe with one that has some.
+  // A recipe may be shared between models with and without experts.
   static constexpr std::array<std::string_view, 2> kOtherClasses = {"GroupedExperts", "GptOssGroupedExperts"};
   const bool any = std::any_of(matching.targets.begin(), matching.targets.end(), [&](const Target& t) { return matched(t, true); });
   for (const Target& target : matching.targets) {
@@ -163,7 +163,7 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
           log_warning("{}quantize: {} is emulated on {}, which is slow: {}", rule.place, rule.scheme, name(hardware),
                       support.worst().reason);
           recipe->linear.emulate = true;
-          support.forward = support.dgrad = support.wgrad = support.worst();  // all three, as the line at the start then says
+          support.forward = support.dgrad = support.wgrad = support.worst();  // all three, as the start-up line then says
         }
       }
       const auto leave = [&](std::vector<std::string>& reason, const char* why) {

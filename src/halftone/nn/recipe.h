@@ -10,32 +10,32 @@
 
 namespace halftone::nn {
 
-// Which modules get which scheme, and with what options; the common form of quantize.scheme, recipe files and converters.
+// Which modules get which scheme with which options; the common form of quantize.scheme, recipe files and converters.
 struct RecipeRule : RecipeOptions {
   std::string scheme = "none";
   std::vector<std::string> targets = {"Linear"}, ignore = {"output"};
-  std::string_view kind{};                             // of layers (QuantizableLayer::kind) that it may name; empty: all
+  std::string_view kind{};                             // kind of layers (QuantizableLayer::kind) that it may name; empty: all
   bool targets_are_substrings = false;                 // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
   double skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype: a count, or a fraction < 1 rounded up
-  std::string place;                                   // "FILE:LINE: " in front of messages, where the rule comes from a file
+  std::string place;                                   // "FILE:LINE: ", prefix of messages, if the rule comes from a file
   std::string targets_field = "quantize.targets", ignore_field = "quantize.ignore";  // as messages name them
 };
 
 struct RecipePlan {
   std::vector<RecipeRule> rules;
-  int64_t skip_first_layers = 0, skip_last_layers = 0;  // blocks that every rule leaves alone
+  int64_t skip_first_layers = 0, skip_last_layers = 0;  // blocks that no rule quantises
 };
 
-// Blocks that a setting names: a count, or a fraction < 1 of `layers`, rounded up.
+// Number of blocks that a setting names: a count, or a fraction < 1 of `layers`, rounded up.
 int64_t block_count(double value, int64_t layers);
 
-// Says for every Linear of the model how the operands of its products are quantised (numerics.md section 12) and returns
-// the lines to print at start: of each rule which layers, how their products run, with which options; then the layers that no rule
-// names. Error: unknown scheme, a scheme without products on this device, an empty list of targets, a target that matches no Linear (a
-// known class that the model has not is none of that while another target matches), a module named in full whose sizes the scheme cannot
-// take, a module matched twice. Warning: a rule that quantises nothing.
+// Sets for every Linear of the model how the operands of its GEMMs are quantised (numerics.md section 12). Returns the lines to print at
+// start: for each rule its layers, how their GEMMs run and with which options; then the layers that no rule names.
+// Error: unknown scheme; a scheme without GEMMs on this device; an empty list of targets; a target that matches no Linear (except a known
+// class that the model lacks, while another target matches); a module named in full whose sizes the scheme does not support; a module
+// matched twice. Warning: a rule that quantises nothing.
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, c10::DeviceType device);
-// For hardware that need not be there.
+// For hardware that need not be present.
 std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, int64_t layers, Hardware hardware);
 
 // One line for every Linear: name, sizes, scheme or why it has none (model.print_after_conversion).

@@ -12,8 +12,8 @@ namespace {
 
 using Strings = std::vector<std::string>;
 
-// With a table of schemes an option goes to those that have it; with one scheme it always goes, so that layer_recipe refuses what has no
-// effect.
+// With a table of schemes an option applies to the schemes that have it; with one scheme it always applies, so that layer_recipe rejects
+// one without effect.
 RecipeRule rule_of(const QuantizeConfig& q, const std::string& scheme, const Strings& targets, const std::string& place) {
   RecipeRule r;
   static_cast<RecipeOptions&>(r) = q;

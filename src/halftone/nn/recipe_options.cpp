@@ -21,7 +21,7 @@ constexpr int64_t kRecommendedDeoscStep = 2000;  // numerics.md 7.3, last column
 bool has_blocks(const LinearRecipe& r) { return r.name.starts_with("mx") || r.name == "nvfp4" || r.name == "amdfp4"; }
 bool is_fp4(const LinearRecipe& r) { return has_blocks(r) && r.w_forward.element == Element::e2m1; }
 
-// The options with the preset's values where the user said nothing. What the preset would add but a set option excludes is left out.
+// The options, with the preset's values where the user set none. Preset options that a set option excludes are omitted.
 RecipeOptions resolved(RecipeOptions o, const LinearRecipe& r) {
   const bool torchao = o.style == "torchao", recommended = is_fp4(r) && (o.preset == "recommended" || torchao);
   const auto fill = [](auto& option, const auto& value) {
@@ -88,7 +88,7 @@ std::vector<std::string> in_effect(RecipeOptions o, const LinearRecipe& r) {
   std::vector<std::string> lines;
   for (const FieldEntry& f : index_options(o).fields) {
     const Json value = get_value(f);
-    // Without a value of preset "alto" the scheme's own may be on, so that false and empty are told, too.
+    // Without a value in preset "alto" the scheme's own default may be on, so that false and empty are reported too.
     const bool on = f.info.alto.empty() ? value != default_value(f.name) : asks(f, value);
     if (!on || f.info.scope == Scope::rule || !scheme_takes(r.name, f, value)) continue;
     lines.push_back(value == true ? std::string(leaf_of(f.name)) : fmt::format("{} = {}", leaf_of(f.name), plain_text(value)));
@@ -112,7 +112,7 @@ LayerRecipe layer_recipe(const std::string& scheme, const RecipeOptions& options
   result.options = in_effect(o, result.linear);
   if (is_fp4(*found) && scheme != "mxfp4" && o.two_level_scaling == "none") {
     // Block scales between the floor of ALTO's chain and the format's largest number (numerics.md 3.4, 3.6); a quarter of the floor is
-    // the middle between codes 0 and 1.
+    // the midpoint between codes 0 and 1.
     const bool wide = scheme == "amdfp4";
     result.warnings.push_back(fmt::format(
         "quantize: {} without two_level_scaling = tensorwise (from {}): elements below {} become zero, those above {} saturate; gradients "

@@ -16,18 +16,18 @@ struct Deoscillation {
   bool operator==(const Deoscillation&) const = default;
 };
 
-// What a scheme with its options comes to for one layer.
+// A scheme with its options, resolved for one layer.
 struct LayerRecipe {
   LinearRecipe linear;
   int64_t lora_rank = 0;
   Deoscillation deosc;
-  bool deosc_asked = false;  // by the user; the preset's yields where a layer cannot have it
+  bool deosc_asked = false;  // by the user; a preset's value is dropped for layers that do not support it
   std::vector<std::string> warnings;
-  std::vector<std::string> options;  // what is in effect, set or by the preset, as the configuration spells it: "scale_mode = adaptive"
+  std::vector<std::string> options;  // options in effect, from the user or the preset, in configuration syntax: "scale_mode = adaptive"
 };
 
-// The scheme's row of numerics.md section 7 with the options applied; one that is not set takes the preset's value. Error naming option,
-// scheme and `module` for what config/quantize_options.h refuses and for unknown schemes.
+// The scheme's row of numerics.md section 7 with the options applied; unset options take the preset's value. Error naming option, scheme
+// and `module` for unknown schemes and for what config/quantize_options.h rejects.
 LayerRecipe layer_recipe(const std::string& scheme, const RecipeOptions& options, const std::string& module);
 
 }  // namespace halftone::nn

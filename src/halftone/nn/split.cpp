@@ -22,7 +22,7 @@ class Cutter {
 
   void cut(Parameter& p, int64_t dim, bool uneven = false) {
     p.shared_by_tensor_group = false;
-    if (p.numel() == 0) return;  // of a tied head
+    if (p.numel() == 0) return;  // the unused parameter of a tied head
     int64_t& size = p.shape.at(static_cast<size_t>(dim));
     check(uneven || size % ranks_ == 0, "parallelism.tensor_parallel_degree: {} processes do not divide the {} {} of {}; take a divisor",
           ranks_, size, dim == 0 ? "rows" : "columns", p.fqn);
@@ -91,7 +91,7 @@ void split(Module& model, std::span<const SplitRule> rules, const TensorPart& pa
     if (auto* experts = dynamic_cast<GroupedExperts*>(&m); experts != nullptr && part.cuts_experts) cutter.cut(*experts, rules);
   });
   model.for_each_parameter([&](Parameter& p) {
-    if (p.expert && !part.cuts_experts) p.shared_by_tensor_group = false;  // each process has experts of its own
+    if (p.expert && !part.cuts_experts) p.shared_by_tensor_group = false;  // each rank has experts of its own
     if (p.buffer || !p.shared_by_tensor_group) return;
     const SplitRule* rule = rule_for(p.fqn, rules);
     if (rule != nullptr && rule->dim != kOfStream) return cutter.cut(p, rule->dim, rule->uneven);

@@ -8,17 +8,17 @@
 
 namespace halftone::nn {
 
-// An entry of targets, ignore or filter_fqns: which modules it means.
+// An entry of targets, ignore or filter_fqns, which selects modules.
 class Target {
  public:
-  // rule C of platform.md 3.2: `re:P` matches when P, in ECMAScript's syntax, matches from the first character of the name; anything else
-  // is an exact name or class name, and lm_head and output name the same module. substring (rule T): wherever in the name.
+  // rule C of platform.md 3.2: `re:P` matches when P, in ECMAScript syntax, matches from the first character of the name; anything else
+  // is an exact name or class name, and lm_head and output name the same module. substring (rule T): anywhere in the name.
   enum class Rule { c, substring };
-  // Error: P is no pattern. place: in front of messages, for example "FILE:LINE: quantize.targets: ".
+  // Error: P is not a pattern. place: prefix of messages, for example "FILE:LINE: quantize.targets: ".
   Target(std::string text, Rule rule, const std::string& place);
-  // Error: P takes too many steps, as patterns of files that nobody has checked may.
+  // Error: P takes too many steps, as patterns from untrusted files may.
   bool matches(const Module& module) const;
-  // Whether the entry is the module's name, not a class or a pattern.
+  // Whether the entry is the module's full name, not a class or a pattern.
   bool names(const Module& module) const;
   const std::string& text() const { return text_; }
 
@@ -28,7 +28,7 @@ class Target {
   std::optional<Pattern> pattern_;
 };
 
-// Of a list, with one place for all.
+// For a list, with one place for all.
 std::vector<Target> targets_of(const std::vector<std::string>& texts, Target::Rule rule, const std::string& place);
 bool matches_any(const Module& module, const std::vector<Target>& targets);
 
