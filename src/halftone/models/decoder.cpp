@@ -18,7 +18,7 @@ bool second(const DecoderConfig& c) { return c.init == "v2"; }  // platform.md 4
 nn::Init init_in(const DecoderConfig& c) {
   return second(c) ? nn::Init{nn::Init::Kind::normal, kInitStd, 0} : nn::Init{nn::Init::Kind::truncated_normal, kInitStd, kCut};
 }
-// Layers that write into the residual stream start smaller with depth.
+// Layers that write to the residual stream have a smaller initial scale with depth.
 nn::Init init_out(const DecoderConfig& c, int layer) {
   const double depth = c.depth_init && !second(c) ? layer + 1 : static_cast<double>(c.n_layers);
   nn::Init init = init_in(c);
@@ -101,7 +101,7 @@ DecoderBlock::DecoderBlock(const DecoderConfig& c, int layer)
       moe(c.has_experts(layer) ? &add<nn::MoE>("moe", moe_shape(c), init_in(c), init_up(c, layer), init_out(c, layer)) : nullptr) {
   make_unit(fmt::format("layers.{}", layer), layer);
   if (!c.traits().sinks) return;
-  // GPT-OSS: weights, biases and sinks alike.
+  // GPT-OSS: the same for weights, biases and sinks.
   const auto deep = [&](nn::Parameter& p) {
     if (p.init.kind != nn::Init::Kind::zeros || p.name == "bias") p.init = init_out(c, layer);
   };
@@ -157,7 +157,7 @@ std::vector<nn::NormUse> Decoder::norm_uses() {
     uses.push_back({&b->attention_norm, b->attention_readers()});
     if (b->latent != nullptr)
       for (nn::NormUse& use : b->latent->norm_uses()) uses.push_back(std::move(use));
-    if (b->feed_forward != nullptr) uses.push_back({&b->ffn_norm, b->feed_forward->readers()});  // experts are no linears
+    if (b->feed_forward != nullptr) uses.push_back({&b->ffn_norm, b->feed_forward->readers()});  // experts are not Linears
   }
   uses.push_back({&norm_, {&output_}});
   return uses;
@@ -181,7 +181,7 @@ at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCa
   info.batch = tokens.size(0), info.seq = tokens.size(1);
   const int64_t length = caches.front().length + info.seq;
   check(length <= caches.front().k.size(1), "generate: {} positions asked for, the caches have {}", length, caches.front().k.size(1));
-  // Frequencies follow the length of the text: keys that are in the caches keep those of their time, as in transformers.
+  // Frequencies follow the length of the text: cached keys keep the ones they were rotated with, as in transformers.
   const RopeScaling scaling = config_.rope();
   if (scaling.type == RopeScaling::Type::dynamic && (length > scaling.original_context || cos_.size(0) != scaling.original_context))
     prepare(cos_.device(), std::max(length, scaling.original_context));

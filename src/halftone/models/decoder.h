@@ -13,9 +13,9 @@ class DecoderBlock : public nn::Module {
  public:
   DecoderBlock(const DecoderConfig& config, int layer);
   std::vector<std::string_view> class_names() const override { return {"TransformerBlock", "Module"}; }
-  // Returns the stream after attention and the branch of the feed-forward.
+  // Returns the stream after attention, and the feed-forward's branch.
   nn::Stream operator()(const nn::Stream& in, const nn::SequenceInfo& info);
-  // Linears that read the output of the norms; of experts the shared ones.
+  // Linears that read the norms' output; with experts, those of the shared ones.
   std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
   std::vector<nn::Linear*> ffn_readers() const;
   nn::RMSNorm& attention_norm;
@@ -26,8 +26,8 @@ class DecoderBlock : public nn::Module {
   nn::MoE* moe;
 };
 
-// Pre-norm blocks of grouped-query attention (Ainslie et al. 2023) or latent attention and of SwiGLU (Shazeer 2020) or a mixture of
-// experts, as decoder_config.h describes them.
+// Pre-norm blocks of grouped-query attention (Ainslie et al. 2023) or latent attention, and of SwiGLU (Shazeer 2020) or a mixture of
+// experts, as described by decoder_config.h.
 class Decoder : public nn::Model {
  public:
   explicit Decoder(const DecoderConfig& config);

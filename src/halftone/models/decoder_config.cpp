@@ -120,7 +120,7 @@ void DecoderConfig::validate_latent() const {
 
 namespace {
 
-// Without the suffix that asks for block_causal; whether there was one.
+// The name without its block_causal suffix, and whether it had one.
 std::pair<std::string_view, bool> without_suffix(std::string_view name) {
   for (const std::string_view suffix : kSuffixes)
     if (name.size() > suffix.size() && name.ends_with(suffix)) return {name.substr(0, name.size() - suffix.size()), true};

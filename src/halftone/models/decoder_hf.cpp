@@ -11,7 +11,7 @@ namespace {
 
 using Windows = DecoderTraits::Windows;
 
-// Entries of config.json that are neither here nor read below do not matter.
+// Entries of config.json that are neither listed here nor read below have no effect on the result.
 constexpr NeutralEntry kNeutral[] = {
     {"hidden_act", R"(["silu", "swish"])"},
     {"attention_dropout", "[0]"},
@@ -41,7 +41,7 @@ constexpr NeutralEntry kNoWindows[] = {
     {"sliding_window", "[]"}, {"use_sliding_window", "[false]"}, {"layer_types", R"(["full_attention"])"}};
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 
-// The shortest text whose repetition is `layers`.
+// The shortest text that `layers` is a repetition of.
 std::string shortest_period(const std::string& layers) {
   for (size_t period = 1; period < layers.size(); ++period) {
     bool repeats = true;
@@ -55,8 +55,8 @@ bool is_switched_on(const Json& root, const std::string& what) {
   return is_set(root, "use_sliding_window") && bool_member(root, "use_sliding_window", what);
 }
 
-// A window in some layers: layer_types names them, or they are those from max_window_layers on; use_sliding_window = false turns them off
-// whatever the other entries say, which published files rely on. Families with layers of their own by default (wf) have no such switch.
+// A window in some layers: named by layer_types, or those from max_window_layers on. use_sliding_window = false disables them whatever
+// the other entries say, as published files rely on. Families with default layer types (wf) have no such switch.
 void read_some_windows(const Json& root, DecoderConfig& c, const std::string& what) {
   const std::string usual = c.traits().window_layers;
   const bool switched = usual == "w";
@@ -105,7 +105,7 @@ void read_windows(const Json& root, DecoderConfig& c, const std::string& what) {
   }
 }
 
-// false where it is not there.
+// false if it is missing.
 bool flag(const Json& root, const char* key, bool may, bool always, const std::string& what) {
   if (!is_set(root, key)) return false;
   if (may) return bool_member(root, key, what);
@@ -128,7 +128,7 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
   c.vocab_size = size_member(root, "vocab_size", what);
   check(c.n_heads % c.n_kv_heads == 0, "{}: {} attention heads are no multiple of {} key-value heads", what, c.n_heads, c.n_kv_heads);
   check(c.n_layers <= 10000, "{}: num_hidden_layers {} is above 10000", what, c.n_layers);
-  c.norm_eps = 1e-6;  // transformers' default, GPT-OSS's aside
+  c.norm_eps = 1e-6;  // transformers' default, except for GPT-OSS
   if (is_set(root, "rms_norm_eps") || traits.sinks) c.norm_eps = positive_member(root, "rms_norm_eps", what);
   if (traits.latent.kv_rank > 0) {
     read_latent(root, c, what);
@@ -166,7 +166,7 @@ OptionTable DecoderConfig::hf_parameters() const {
   if (rotary_dim == head()) table["rotary_dim"] = int64_t{0};
   const RopeScaling s = rope();
   if (s.type == RopeScaling::Type::yarn) table["rope_attention_factor"] = s.attention_factor;
-  // Of the settings of the scaling those that its type reads.
+  // Keeps the scaling settings that its type reads.
   const auto keep = [&](bool kept, std::initializer_list<const char*> names) {
     for (const char* name : names)
       if (!kept) table.erase(name);
@@ -213,7 +213,7 @@ nlohmann::ordered_json DecoderConfig::hf_config(const std::string& torch_dtype) 
   const bool switched = t.windows == Windows::switched || (t.windows == Windows::some_layers && t.window_layers == std::string_view("w"));
   if (switched) root["use_sliding_window"] = window > 0;
   if (t.windows == Windows::some_layers) {
-    int64_t first = 0;  // for readers that know no layer_types
+    int64_t first = 0;  // for readers that do not know layer_types
     while (first < n_layers && window_of(first) == 0) ++first;
     if (switched) root["max_window_layers"] = first;
     for (int64_t i = 0; i < n_layers; ++i) root["layer_types"].push_back(window_of(i) > 0 ? kSliding : kFull);
@@ -225,7 +225,7 @@ nlohmann::ordered_json DecoderConfig::hf_config(const std::string& torch_dtype) 
 }
 
 int64_t DecoderConfig::rotated_heads(std::string_view native) const {
-  if (traits().rotate_halves || latent()) return 0;  // Hugging Face's latent attention rotates neighbours, too
+  if (traits().rotate_halves || latent()) return 0;  // Hugging Face's latent attention rotates adjacent pairs too
   const auto is_of = [&](std::string_view name) {
     return native.ends_with(fmt::format(".attention.{}.weight", name)) || native.ends_with(fmt::format(".attention.{}.bias", name));
   };

@@ -11,7 +11,7 @@ namespace {
 
 using Experts = DecoderTraits::Experts;
 
-constexpr double kLatentEps = 1e-6;  // of the norms of latent attention in transformers, whatever rms_norm_eps says
+constexpr double kLatentEps = 1e-6;  // of the latent attention norms in transformers, whatever rms_norm_eps says
 
 constexpr NeutralEntry kDense[] = {{"num_local_experts", "[0, 1]"}, {"num_experts", "[0, 1]"}, {"n_routed_experts", "[]"}};
 constexpr NeutralEntry kQwen[] = {{"decoder_sparse_step", "[1]"}};
@@ -19,7 +19,7 @@ constexpr NeutralEntry kDeepSeek[] = {
     {"moe_layer_freq", "[1]"}, {"topk_method", R"(["noaux_tc"])"}, {"scoring_func", R"(["sigmoid", "softmax"])"}};
 constexpr NeutralEntry kGptOss[] = {{"swiglu_alpha", "[1.702]"}, {"swiglu_limit", "[7]"}};
 
-// A number that several entries may say, each of which must say the same.
+// A number that several entries may give; all entries present must agree.
 int64_t one_of(const Json& root, std::initializer_list<const char*> keys, const std::string& what) {
   int64_t value = 0;
   for (const char* key : keys) {
@@ -28,7 +28,7 @@ int64_t one_of(const Json& root, std::initializer_list<const char*> keys, const 
     check(value == 0 || said == value, "{}: {} = {} contradicts {} = {}; leave the wrong one out", what, key, said, *keys.begin(), value);
     value = said;
   }
-  return value > 0 ? value : size_member(root, *keys.begin(), what);  // which says that it is missing
+  return value > 0 ? value : size_member(root, *keys.begin(), what);  // reports that it is missing
 }
 
 bool flag_or(const Json& root, const char* key, bool otherwise, const std::string& what) {
@@ -69,7 +69,7 @@ void read_deepseek(const Json& root, DecoderConfig& c, const std::string& what) 
 
 void read_gpt_oss(const Json& root, DecoderConfig& c, const std::string& what) {
   refuse_entries(root, kGptOss, what);
-  // Without them transformers has its own: YaRN and a theta of 150000.
+  // Without these, transformers defaults to YaRN and a theta of 150000.
   const char *rope = "rope_parameters", *theta = "rope_theta";
   check(is_set(root, "rope_scaling") || is_set(root, rope), "{}: expected rope_scaling or {}", what, rope);
   check(is_set(root, theta) || (is_set(root, rope) && is_set(root[rope], theta)), "{}: expected {}", what, theta);

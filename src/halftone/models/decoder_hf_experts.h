@@ -2,7 +2,7 @@
 #include "halftone/models/decoder_config.h"
 #include "halftone/models/hf_reader.h"
 
-// What config.json says of experts and of latent attention, in each family's spelling.
+// config.json entries for experts and latent attention, in each family's spelling.
 namespace halftone {
 
 void read_experts(const Json& root, DecoderConfig& c, const std::string& what);

@@ -5,8 +5,8 @@
 
 namespace halftone {
 
-// Tensor parallelism of decoders: heads, widths and vocabulary are cut. What is not named is on every process: norms of heads, routers, the
-// narrow projections of latent attention.
+// Tensor-parallel rules of decoders: heads, widths and vocabulary are split. Parameters without a rule are replicated: norms of heads,
+// routers, the low-rank projections of latent attention.
 inline constexpr auto kDecoderSplits = std::to_array<nn::SplitRule>({
     {"tok_embeddings.weight", 0, true},
     {"output", 0, true},

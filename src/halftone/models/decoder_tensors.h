@@ -4,7 +4,7 @@
 
 #include "halftone/models/family.h"
 
-// Names of decoders' tensors.
+// Tensor names of decoders.
 namespace halftone {
 
 inline constexpr std::array kDecoderTensors = std::to_array<ModelFamily::TensorName>({
@@ -34,7 +34,7 @@ inline constexpr std::array kHeadNormTensors = std::to_array<ModelFamily::Tensor
     {"model.layers.{}.self_attn.k_norm.weight", "layers.{}.attention.k_norm.weight"},
 });
 
-// Each expert has its tensors.
+// One tensor per expert.
 inline constexpr std::array kExpertTensors = std::to_array<ModelFamily::TensorName>({
     {"model.layers.{}.mlp.gate.weight", "layers.{}.moe.router.gate.weight"},
     {"model.layers.{}.mlp.experts.{e}.gate_proj.weight", "layers.{}.moe.experts.w1"},

@@ -10,7 +10,7 @@ struct Numbers {
   std::string_view block{}, expert{};
 };
 
-// What stands in `name` for "{}" and "{e}" of the pattern; none unless it has that form, with canonical numbers.
+// The numbers in `name` at "{}" and "{e}" of the pattern; none unless the name matches, with canonical numbers.
 std::optional<Numbers> match(std::string_view name, std::string_view pattern) {
   Numbers found;
   while (true) {

@@ -8,13 +8,13 @@
 
 namespace halftone {
 
-// Every family of this build; adding one is its folder and a line in registry.cpp.
+// All families of this build; a new one is a folder and a line in registry.cpp.
 const std::vector<const ModelFamily*>& model_families();
 
-// Of a model that model.overrides describes completely, as read from a Hugging Face folder.
+// Flavour of a model that model.overrides describes completely, as read from a Hugging Face folder.
 inline constexpr const char* kHfFlavor = "hf";
 
-// Of model.name and, where families share that, model.flavor. Error on an unknown name.
+// By model.name and, for families that share a name, model.flavor. Error on an unknown name.
 const ModelFamily& family_of(const ModelConfig& config);
 
 struct BuiltModel {

@@ -18,7 +18,7 @@ constexpr std::array<std::pair<Type, const char*>, 5> kTypes{
     {{Type::none, "default"}, {Type::linear, "linear"}, {Type::llama3, "llama3"}, {Type::yarn, "yarn"}, {Type::dynamic, "dynamic"}}};
 constexpr const char* kOriginal = "original_max_position_embeddings";
 
-// What several entries say; those that stand must say the same.
+// A value that several entries may give; all entries present must agree.
 template <class T>
 struct Said {
   std::optional<T> value{};
@@ -162,7 +162,7 @@ class Reader {
   Said<double> theta_;
   double mscale_all_dim_ = 0;
   Said<RopeScaling> scaling_;
-  std::vector<std::string_view> known_;  // members of the entry that are honoured
+  std::vector<std::string_view> known_;  // supported members of the entry
 };
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include "halftone/fused/rope.h"
 #include "halftone/models/hf_reader.h"
 
-// RoPE in config.json: transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters), which must agree where both stand.
+// RoPE in config.json: transformers 4 (rope_theta, rope_scaling) and 5 (rope_parameters), which must agree if both are present.
 namespace halftone {
 
 RopeScaling::Type rope_type_named(const std::string& name);  // "llama3", ...; Error listing the names
@@ -14,7 +14,7 @@ double yarn_attention_factor(double factor);                 // 0.1 ln(factor) +
 struct HfRope {
   double theta = 10000;  // transformers' default
   RopeScaling scaling;
-  double mscale_all_dim = 0;  // with YaRN, where it stands; latent attention scales its scores by it
+  double mscale_all_dim = 0;  // with YaRN, if present; latent attention scales its scores by it
   bool operator==(const HfRope&) const = default;
 };
 // An entry that is not honoured, has no effect or contradicts another is an Error that starts with `what` and names key and value.

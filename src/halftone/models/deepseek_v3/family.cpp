@@ -5,8 +5,7 @@
 namespace halftone::deepseek_v3 {
 namespace {
 
-// Widths: attention's first, then the dense layers'.
-// All but the debug model keep documents apart.
+// Widths: attention's first, then those of the dense layers. All flavours except the debug model mask attention between documents.
 constexpr DecoderFlavor row(const char* name, int64_t dim, int64_t layers, int64_t heads, int64_t q_lora_rank, int64_t ffn, double mscale,
                             int64_t vocab, const ExpertColumns& moe) {
   DecoderFlavor f{name, dim, layers, heads, heads, ffn, vocab};

@@ -3,7 +3,7 @@
 
 namespace halftone::deepseek_v3 {
 
-// DeepSeek V3 (2024) and what has its shape, as Moonlight: latent attention, shared experts, a bias for the choice of experts.
+// DeepSeek V3 (2024) and models of its architecture, such as Moonlight: latent attention, shared experts, a selection bias for experts.
 extern const ModelFamily kFamily;
 
 }  // namespace halftone::deepseek_v3

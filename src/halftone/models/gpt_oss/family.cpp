@@ -17,7 +17,7 @@ constexpr DecoderFlavor kFlavors[] = {
     row("120b", 2880, 36, 201088, {128, 4, 2880}),
 };
 
-// Hugging Face's experts are stacked, with inputs before outputs; the bias for their choice is torchtitan's alone.
+// Hugging Face's experts are stacked, with inputs before outputs; only torchtitan has the selection bias.
 constexpr std::array kTensors =
     joined(kDecoderTensors, std::to_array<ModelFamily::TensorName>({
                                 {"", "layers.{}.moe.expert_bias"},

@@ -3,7 +3,7 @@
 
 namespace halftone::gpt_oss {
 
-// GPT-OSS (OpenAI 2025): every other layer has a window, each head a sink, experts a clamped activation and biases.
+// GPT-OSS (OpenAI 2025): sliding window in every other layer, a sink per head, experts with biases and a clamped activation.
 extern const ModelFamily kFamily;
 
 }  // namespace halftone::gpt_oss

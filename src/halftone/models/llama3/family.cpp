@@ -5,7 +5,7 @@
 namespace halftone::llama3 {
 namespace {
 
-// Widths from a multiplier, and RoPE for long rows.
+// Llama 3: FFN width from a multiplier, RoPE for long rows.
 constexpr DecoderFlavor of_3(const char* name, int64_t dim, int64_t layers, int64_t heads, int64_t kv_heads, double ffn_multiplier,
                              int64_t multiple_of, int64_t vocab, bool tied) {
   DecoderFlavor f{name, dim, layers, heads, kv_heads, 0, vocab, tied};

@@ -3,7 +3,7 @@
 
 namespace halftone::llama3 {
 
-// Llama 2 and 3 (Touvron et al. 2023, Dubey et al. 2024) and what has their shape, as SmolLM.
+// Llama 2 and 3 (Touvron et al. 2023, Dubey et al. 2024) and models of their architecture, such as SmolLM.
 extern const ModelFamily kFamily;
 
 }  // namespace halftone::llama3
