@@ -48,7 +48,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return words;
 }
 
-// What an element means without further words.
+// The default spec of an element.
 OperandSpec spec_of(Element e) {
   switch (e) {
     case Element::e4m3:
@@ -134,14 +134,14 @@ void read_word(const std::string& text, const std::string& word, Format& f) {
   }
 }
 
-// What a word says.
+// What kind of word it is.
 std::string kind_of(const std::string& word) {
   if (const size_t equals = word.find('='); equals != std::string::npos) return word.substr(0, equals);
   if (word == "sr" || word == "packed") return word;
   return find_named(kScaleModeNames, word) ? "the scale mode" : find_named(kScales, word) ? "the scale" : "which elements share a scale";
 }
 
-// Words without an effect, and scales that follow from other elements than are coded.
+// Words without effect, and scales derived from a different element than the codes.
 void check_words(const std::string& text, const std::vector<std::string>& words, const OperandSpec& s) {
   for (size_t i = 1; i < words.size(); ++i) {
     for (size_t j = 1; j < i; ++j) {
@@ -179,7 +179,7 @@ Format parse_format(std::string_view given) {
           choices(kSchemes));
     f.spec = spec_of(*element);
   }
-  // The scale first: it sets the mode and the second level that the other words change.
+  // The scale first: it sets the mode and the second level that other words change.
   for (const std::string& word : words) {
     if (const std::optional<ScaleFormat> scale = find_named(kScales, word)) read_scale(*scale, f.spec);
   }
@@ -219,7 +219,7 @@ std::string format_string(const OperandSpec& s, bool packed) {
 
 namespace {
 
-// Options of one layer beside its operands belong to a module and not to one product.
+// Layer options that do not concern operands belong to a module, not to a single GEMM.
 void read_option(const std::string& key, std::string value, const ConfigIndex& index) {
   const FieldEntry* option = index.find_field("quantize." + key);
   std::vector<std::string_view> names;
@@ -228,7 +228,7 @@ void read_option(const std::string& key, std::string value, const ConfigIndex& i
   }
   check(option != nullptr && option->info.scope != Scope::layer, "halftone.linear: unknown option '{}'; choose one of {}", key,
         join(names));
-  std::replace(value.begin(), value.end(), '+', ',');  // of a list
+  std::replace(value.begin(), value.end(), '+', ',');  // in a list
   Json read;
   std::string wrong = parse_text(*option, value, read);
   if (wrong.empty()) wrong = set_value(*option, read);
@@ -238,7 +238,7 @@ void read_option(const std::string& key, std::string value, const ConfigIndex& i
 }  // namespace
 
 LinearRecipe parse_recipe(const std::string& recipe, const std::string& options, const std::string& name) {
-  // Every product of a model asks for the same few.
+  // All GEMMs of a model use the same few.
   static std::mutex mutex;
   static std::map<std::pair<std::string, std::string>, LinearRecipe> known;
   const std::lock_guard<std::mutex> lock(mutex);

@@ -153,8 +153,8 @@ class Swiglu : public Function<Swiglu> {
 };
 Tensor swiglu_autograd(const Tensor& gu) { return Swiglu::apply(gu); }
 
-// LM head and cross-entropy in chunks of rows (ops/head_loss.h): mean loss over the labels that are not -100, and its
-// gradients, formed in the same pass.
+// LM head and cross-entropy in chunks of rows (ops/head_loss.h): mean loss over the labels that are not -100, with its gradients computed
+// in the same pass.
 void check_cross_entropy(const Tensor& x, const Tensor& w, const Tensor& labels, const MaybeTensor& step) {
   constexpr auto kOp = "halftone.linear_cross_entropy";
   check_step(step, x), check_linear(kOp, x, w, std::nullopt), check_beside(kOp, "labels", labels, x);
@@ -172,7 +172,7 @@ Three cross_entropy_op(const Tensor& x, const Tensor& w, const Tensor& labels, T
   const Tensor input = x.detach();
   input.requires_grad_(training);
   const at::AutoGradMode recording(training);
-  // Counted where they are: nothing waits for the device, and a graph can hold it.
+  // Counted on the device: no synchronization, so a graph can capture it.
   const Tensor per_label = labels.ne(-100).sum().clamp_min(1).to(at::kDouble).reciprocal();
   const HeadLoss result = head_loss(input, head_of(layer.fused), labels.contiguous(), 1, step_context(seed, step, first_row), per_label);
   const Tensor none = at::empty({0}, x.options());
@@ -196,12 +196,12 @@ Three cross_entropy_meta(const Tensor& x, const Tensor& w, const Tensor& labels,
 using CrossEntropyOp = Three(const Tensor&, const Tensor&, const Tensor&, Text, Text, Text, SymInt, const MaybeTensor&, SymInt,
                              std::array<bool, 2>);
 
-// What backward does with a gradient that was formed beside the loss. An op of its own, which has no derivative: PyTorch would take the
-// gradient for a constant.
+// Backward of a gradient that was computed with the loss. A separate op without a derivative: PyTorch would treat the gradient as a
+// constant.
 Tensor gradient_times_op(const Tensor& gradient, const Tensor& by) { return (gradient * by).to(gradient.scalar_type()); }
 Tensor gradient_times_meta(const Tensor& gradient, const Tensor&) { return at::empty_symint(gradient.sym_sizes(), gradient.options()); }
 
-// Gradients are formed beside the loss and only multiplied in backward.
+// Gradients are computed with the loss; backward only scales them.
 class CrossEntropy : public Function<CrossEntropy> {
  public:
   static Tensor forward(AutogradContext* ctx, const Tensor& x, const Tensor& w, const Tensor& labels, const std::string& recipe,

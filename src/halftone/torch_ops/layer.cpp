@@ -16,7 +16,7 @@ StepContext step_context(int64_t seed, const MaybeTensor& step, int64_t first_ro
   StepContext c{static_cast<uint64_t>(seed), 0, first_row};
   if (!present(step)) return c;
   if (cuda::current_capture(step->device()) != 0) {
-    c.device_step = static_cast<const uint32_t*>(step->const_data_ptr());  // the lower half, which comes first
+    c.device_step = static_cast<const uint32_t*>(step->const_data_ptr());  // the low half, which comes first
   } else {
     c.step = checked_step("halftone", step->item<int64_t>());
   }

@@ -50,7 +50,7 @@ void check_backward(const Tensor& dy, const Tensor& x, const Tensor& w, const Ma
   check(!wanted[2] || present(bias), "{}: the gradient of a bias is wanted, but there is no bias", kOp);
 }
 
-// {dx, dw, db}, an empty tensor for what is not wanted. X and W are quantised again as in the forward pass, draws included.
+// {dx, dw, db}, an empty tensor for those not wanted. X and W are quantised again as in the forward pass, with the same draws.
 Three linear_backward_op(const Tensor& dy, const Tensor& x, const Tensor& w, const MaybeTensor& bias, Text recipe, Text options, Text name,
                          int64_t seed, const MaybeTensor& step, int64_t first_row, std::array<bool, 3> wanted) {
   check_backward(dy, x, w, bias, step, wanted);

@@ -18,7 +18,7 @@ at::Tensor checked(const char* what, const char* which, const at::Tensor& t, at:
         "{}: expected {} of [{}] in {} on {}, found [{}] in {} on {}", what, which, fmt::join(shape, ", "), c10::toString(type),
         device.str(), fmt::join(t.sizes(), ", "), c10::toString(t.scalar_type()), t.device().str());
   const at::Tensor packed = t.contiguous();
-  // Products read codes 16 bytes at a time; a slice may begin anywhere.
+  // GEMMs read codes 16 bytes at a time; a slice may start anywhere.
   return device.is_cuda() && reinterpret_cast<uintptr_t>(packed.const_data_ptr()) % 16 != 0 ? packed.clone() : packed;
 }
 
@@ -30,7 +30,7 @@ void check_matrix(const at::Tensor& x, const Format& format, bool transposed) {
   kernel_dtype(x);
   check(x.dim() == 2, "halftone.quantize: expected a matrix, found {} dimensions", x.dim());
   check(s.hadamard == 0 || transposed, "halftone.quantize: a rotation runs along tokens; it goes with transposed = true only");
-  if (!format.packed || s.hadamard > 0) return;  // a rotation fills its last group up, to an even length
+  if (!format.packed || s.hadamard > 0) return;  // a rotation pads its last group to an even length
   const int axis = transposed ? 0 : 1;
   const c10::SymInt length = x.sym_size(axis);
   // A length that a graph does not know is checked when the graph runs.

@@ -8,19 +8,19 @@
 
 namespace halftone::library {
 
-// What makes the draws of an operation: `stream` is name#role (numerics.md section 4), the rotation's signs belong to the name.
+// Keys of an operation's draws: `stream` is name#role (numerics.md section 4); the name also keys the rotation's signs.
 struct Draws {
   std::string stream;
   int64_t seed = 0, step = 0, first_row = 0;
 };
 
-// Error unless x, whose sizes may be symbolic, can be quantised in this direction: a matrix, along an even axis to be packed.
+// Error unless x, whose sizes may be symbolic, can be quantised in this direction: a matrix; for packing, with an even length.
 void check_matrix(const at::Tensor& x, const Format& format, bool transposed);
-// x[rows, cols] along its rows or transposed, codes in the form that the format names.
+// x[rows, cols] quantised row-wise or transposed, codes in the form that the format names.
 Operand quantize(const at::Tensor& x, const Format& format, bool transposed, const Draws& draws);
 
-// {codes, scales, outer, macro, zeros} with empty tensors for what the format has not, and back: every shape, dtype and device
-// is checked, since the products read them by pointer. An operand in format hp is the matrix alone.
+// {codes, scales, outer, macro, zeros} with empty tensors for those that the format lacks, and back: every shape, dtype and device is
+// checked, because GEMMs read them by pointer. An operand in format hp is the matrix alone.
 std::vector<at::Tensor> tensors(const Operand& operand, const Format& format);
 Operand operand(const char* what, at::TensorList tensors, const Format& format);
 

@@ -33,7 +33,7 @@ Five quantize_op(const Tensor& x, Text format_text, bool transposed, Text stream
 
 SymInt divided(const SymInt& n, int64_t by) { return (n + (by - 1)) / by; }
 
-// Shapes of halftone::quantize's tensors (quantize/operand.h).
+// Shapes of the outputs of halftone::quantize (quantize/operand.h).
 Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, SymInt, SymInt, SymInt) {
   const Format format = parse_format(format_text);
   const OperandSpec& s = format.spec;
@@ -58,7 +58,7 @@ Five quantize_meta(const Tensor& x, Text format_text, bool transposed, Text, Sym
 Tensor numbers(const Operand& o, at::ScalarType type) {
   if (o.rows * o.k == 0) return at::empty({o.rows, o.k}, o.scales.options().dtype(type));
   const Tensor y = dequantize(o).to(type);
-  // One bit pattern (docs/spec/numerics.md 2.2): PyTorch's conversion leaves another on some processors.
+  // A canonical NaN (docs/spec/numerics.md 2.2): PyTorch's conversion produces another on some CPUs.
   return type == at::kFloat ? y : y.masked_fill_(y.isnan(), std::numeric_limits<double>::quiet_NaN());
 }
 
@@ -106,7 +106,7 @@ Tensor fake_quantize_meta(const Tensor& x, Text format_text, bool, Text, SymInt,
   return at::empty_symint(x.sym_sizes(), x.options());
 }
 
-// Straight through: the gradient passes as if nothing had been rounded.
+// Straight-through estimator: the gradient passes unchanged.
 class FakeQuantize : public torch::autograd::Function<FakeQuantize> {
  public:
   static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x, const std::string& format, bool transposed,
@@ -127,10 +127,10 @@ Tensor fake_quantize_autograd(const Tensor& x, Text format, bool transposed, Tex
                              std::move(first_row));
 }
 
-constexpr int64_t kDeviceMultiple = 16;  // bytes of a vector that device products read
+constexpr int64_t kDeviceMultiple = 16;  // bytes of the vectors that GEMMs on the GPU read
 
-// The operand as the products take it: on a CUDA device filled up with zero codes, and mxfp4 as bf16 values (exact), since its
-// folded form is made by the quantiser alone.
+// The operand in the form that GEMMs take: on a CUDA device padded with zero codes, and mxfp4 as bf16 values (exact), because only the
+// quantiser makes its folded form.
 Operand readable(Operand o, bool fold) {
   const Tensor& any = o.spec.quantized() ? o.scales : o.values;
   if (any.is_cpu()) return o;
@@ -146,12 +146,12 @@ Operand readable(Operand o, bool fold) {
   return o;
 }
 
-// Whether the device multiplies these operands as folded codes (formats/support.h).
+// Whether the GPU multiplies these operands as folded codes (formats/support.h).
 bool folds(const OperandSpec& a, const OperandSpec& b, at::Device device) {
   return device.is_cuda() && a.quantized() && b.quantized() && product_support(a, b, hardware_of(device)).path == Path::folded;
 }
 
-// Rotated tokens meet tokens rotated alike.
+// Rotated tokens need tokens with the same rotation.
 void check_rotations(const OperandSpec& a, const OperandSpec& b) {
   check(a.hadamard == b.hadamard, "halftone.scaled_mm: expected operands of one rotation, found hadamard={} and hadamard={}", a.hadamard,
         b.hadamard);
@@ -186,7 +186,7 @@ Tensor scaled_mm_op(at::TensorList a_tensors, Text a_format, at::TensorList b_te
   }
   const auto factors = [](const OperandSpec& s) { return s.clip != Clip::none || s.two_level != TwoLevel::none; };
   bool fold = !emulate && folds(a.spec, b.spec, device);
-  if (fold && (factors(a.spec) || factors(b.spec))) fold = false, options.emulate = true;  // plain values would lose these factors
+  if (fold && (factors(a.spec) || factors(b.spec))) fold = false, options.emulate = true;  // folded codes would lose these scales
   a = readable(std::move(a), fold), b = readable(std::move(b), fold);
   multiply(a, b, out, options);
   return out;
