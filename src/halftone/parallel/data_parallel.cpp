@@ -12,9 +12,9 @@
 namespace halftone::parallel {
 namespace {
 
-using nn::padded;  // what is adjacent in the store is here
+using nn::padded;  // parameters adjacent in the store are adjacent here
 
-// Elements of a parameter with every shard in the room of the largest.
+// Elements of a parameter with every shard padded to the size of the largest.
 int64_t room(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most * p.row_length(); }
 
 bool is_even(const nn::Parameter& p, int64_t shards) { return shards * p.shard->most == p.row_shape()[0]; }
@@ -108,7 +108,7 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
     gradients += padded(p->numel());
     if (!p->stored_as) weights += padded(p->numel());
   }
-  // Where all shards' rows come or leave, next to which rows of one parameter follow those of another.
+  // Offsets at which all shards' rows are gathered or reduced; `uneven`: in the area where the rows of a parameter are padded per shard.
   struct Places {
     int64_t next = 0, uneven = 0;
   } weight_at{0, weights}, gradient_at{0, gradients};
@@ -116,7 +116,7 @@ void DataParallel::bind(Group& group, const nn::StorageOptions& storage) {
     const at::Tensor& held = unit->flat.compute.defined() ? unit->flat.compute : unit->flat.param;
     for (nn::Parameter* p : unit->parameters) {
       const int64_t all = room(*p, shards), own = all / shards;
-      // {what a collective moves, the rows of it that there are}
+      // {tensor that a collective moves, its valid rows}
       const auto place = [&, shards = shards](const at::Tensor& flat, Places& at) {
         std::vector<int64_t> shape = p->row_shape();
         const at::Tensor rows = flat.narrow(0, at.next, p->numel()).view(shape);
@@ -180,7 +180,7 @@ void DataParallel::gather_unit(int64_t unit, int64_t next) {
   const std::vector<Group*>& groups = groups_of(unit);
   for (Group* group : groups) gather(*group);
   for (Group* group : groups) await(*group);
-  // The next one comes while this one is computed.
+  // Prefetches the next unit while this one computes.
   if (next < 0 || next > head_) return;
   for (Group* group : groups_of(next)) {
     if (std::ranges::find(groups, group->slot, &Group::slot) == groups.end()) gather(*group);
@@ -193,7 +193,7 @@ void DataParallel::before_forward(int64_t unit) {
 
 void DataParallel::before_backward(int64_t unit) {
   if (!sharded()) return;
-  if (unit > 0) gather_unit(unit, unit > 1 ? unit - 1 : -1);  // tables of embeddings are not read
+  if (unit > 0) gather_unit(unit, unit > 1 ? unit - 1 : -1);  // the embedding's backward does not read its table
   if (unit == 0 && tied_) return;
   for (Group* group : groups_of(unit)) begin_gradients(*group);
 }
@@ -209,7 +209,7 @@ void DataParallel::begin_gradients(Group& group) {
 }
 
 void DataParallel::after_backward(int64_t unit) {
-  if (tied_ && unit == head_) return;  // the embedding adds to them
+  if (tied_ && unit == head_) return;  // the embedding accumulates into them
   for (Group* group : groups_of(unit)) {
     if (last_pass_ || (group->domain->sharded() && options_.reshard)) reduce(*group);
   }
@@ -226,7 +226,7 @@ void DataParallel::reduce(Group& group) {
   std::vector<at::Tensor> from = group.full_gradients, to = group.gradients;
   at::Tensor part;
   if (group.reduced || options_.reduce != at::kFloat) {
-    // Not a tensor for each: the host, far ahead of the device, would make one for every block.
+    // One buffer for all: the host runs far ahead of the device and would allocate one per block.
     if (!group.slot->part.defined()) {
       group.slot->part = at::empty({group.slot->gradients.numel() / group.domain->shards().count}, to[0].options().dtype(options_.reduce));
     }
@@ -248,16 +248,16 @@ void DataParallel::reduce(Group& group) {
   group.reductions.push_back({group.domain->reductions->reduce_scatter(to, from), part});
 }
 
-// Sums of the units' own gradients over replicas: all there is to do where there is one shard.
+// All-reduces the units' gradients over replicas; nothing else to do with a single shard.
 void DataParallel::add_over_replicas(Group& group) {
   if (!replicas_) return;
   for (nn::ParameterStore::Unit* unit : group.units) {
-    at::Tensor sum = unit->flat.grad.to(options_.reduce);  // itself, in float32
+    at::Tensor sum = unit->flat.grad.to(options_.reduce);  // no copy in float32
     group.sums.push_back({replicas_->all_reduce(sum), options_.reduce == at::kFloat ? at::Tensor() : sum});
   }
 }
 
-// What the group's reductions brought is in the store's gradients.
+// Completes the group's reductions into the store's gradients.
 void DataParallel::settle(Group& group) {
   if (group.reductions.empty()) return;
   for (Reduction& r : group.reductions) {
@@ -292,7 +292,7 @@ void DataParallel::finish_gradients() {
 
 void DataParallel::add_up(at::Tensor& numbers, int64_t labels) {
   if (!world_) return;
-  if (!first_replica_) numbers[1].zero_();  // the same shards' as the first one's
+  if (!first_replica_) numbers[1].zero_();  // replicas hold the same shards as the first one
   at::Tensor all = at::zeros({2 + world_->size()}, numbers.options());
   all.narrow(0, 0, 2).copy_(numbers);
   if (labels > 0) all[2 + world_->index()].copy_(numbers[0]).div_(static_cast<double>(labels));

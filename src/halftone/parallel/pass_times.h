@@ -9,27 +9,27 @@
 
 namespace halftone::parallel {
 
-// When the passes of one rank begin and end in one run of a pipeline: by events of the device, or the clock of the CPU.
+// Begin and end times of one rank's passes in one run of a pipeline: from device events, or the clock on the CPU.
 class PassTimes {
  public:
   explicit PassTimes(c10::Device device) : device_(device) {}
-  void begin_run();                       // forgets those of the run before
-  void begin_pass(const Action& action);  // what it reads is there
+  void begin_run();                       // clears those of the previous run
+  void begin_pass(const Action& action);  // its inputs have arrived
   void end_pass() { stamp(); }
 
   struct Pass {
     Action action;
     double begin = 0, end = 0;  // seconds from begin_run()
   };
-  std::vector<Pass> passes() const;  // the device is idle
+  std::vector<Pass> passes() const;  // requires an idle device
 
  private:
   void stamp();
 
   c10::Device device_;
   std::vector<Action> actions_;
-  std::vector<c10::Event> events_;                            // of the run, then two of each pass
-  std::vector<std::chrono::steady_clock::time_point> times_;  // likewise
+  std::vector<c10::Event> events_;                            // of the run, then two per pass
+  std::vector<std::chrono::steady_clock::time_point> times_;  // the same
 };
 
 }  // namespace halftone::parallel

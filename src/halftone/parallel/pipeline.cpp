@@ -14,7 +14,7 @@ namespace halftone::parallel {
 
 Pipeline::Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& config, at::Device device)
     : watch_(watch), config_(config), device_(device), ranks_(mesh.size("pp")), rank_(mesh.coordinate(watch.rank(), "pp")) {
-  // With one stage on each rank, streams go up and gradients down.
+  // With one stage per rank, streams go up and gradients down.
   const bool both = !is_single_stage(config.pipeline_parallel_schedule);
   const std::vector<int64_t> ranks = mesh.ranks(watch.rank(), "pp");
   constexpr const char* kNames[2][2] = {{"pp streams down", "pp streams up"}, {"pp gradients down", "pp gradients up"}};
@@ -34,7 +34,7 @@ void Pipeline::attach(nn::Model& model, at::ScalarType stream) {
   model_ = &model, stream_ = stream;
   stages_ = split_stages(config_, model.blocks());
   const auto stages = static_cast<int64_t>(stages_.size());
-  // Which rank has a stage follows from a schedule, however many micro-batches it is of; a file has its own number.
+  // The stage-to-rank mapping follows from a schedule with any number of micro-batches; a file has a fixed number.
   rank_of_ = config_.pipeline_parallel_schedule.starts_with("PipelineSchedule")
                  ? read_schedule(*config_.pipeline_parallel_schedule_csv, ranks_, stages).rank_of
                  : schedule_of(config_, stages_, 1).rank_of;
@@ -52,9 +52,9 @@ void Pipeline::attach(nn::Model& model, at::ScalarType stream) {
   open_links();
 }
 
-// NCCL connects two ranks with their first message, in which each waits for the other on the host: here, and in one order on all ranks.
+// NCCL connects two ranks at their first message and blocks both hosts meanwhile: do it here, in the same order on all ranks.
 void Pipeline::open_links() {
-  std::set<std::pair<comm::Communicator*, int64_t>> open;  // with whom
+  std::set<std::pair<comm::Communicator*, int64_t>> open;  // peers
   for (size_t s = 0; s + 1 < rank_of_.size(); ++s) {
     const int64_t below = rank_of_[s], above = rank_of_[s + 1];
     if (below == above || (below != rank_ && above != rank_)) continue;
@@ -120,7 +120,7 @@ at::Tensor Pipeline::take(const PlannedAction& planned) {
   auto arrival = arrived_.extract(*message);
   check(!arrival.empty(), "pipeline: {} runs before what it reads", action_text(planned.action));
   if (arrival.mapped().pending) arrival.mapped().pending->wait();
-  // The answer to a stream that this stage sent.
+  // Completes the send that this message answers.
   std::erase_if(sent_, [&](Sent& s) {
     const bool answered = s.answer == *message;
     if (answered) s.pending.wait();
@@ -164,7 +164,7 @@ void Pipeline::run(std::span<const StageInput> batches, double grad_scale, bool 
     const StageUnits& units = stages_[static_cast<size_t>(a.stage)];
     const comm::Activity activity(watch_, action_text(a));
     at::Tensor in = take(plan[i]);
-    receive_for(i + 1);  // comes while this one is computed
+    receive_for(i + 1);  // in flight while this action computes
     if (times_ != nullptr) times_->begin_pass(a);
     if (train) data.begin_pass(plan[i].last);
     std::unique_ptr<nn::Pass>& pass = passes[{a.stage, a.microbatch}];

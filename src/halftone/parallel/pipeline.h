@@ -21,28 +21,28 @@ struct StageInput {
   at::Tensor labels;
 };
 
-// Pipeline parallelism over the mesh's `pp` axis: each rank has one or several stages of a model, ranges of its units, and works through a
-// schedule's actions in order. What a stage hands on travels as one tensor, x + branch, and its gradient as one. Messages of one kind
-// between two ranks arrive in the order in which the schedule sends them, whatever order the receiver needs them in: it keeps what comes
-// early. A send is never waited for before what it sent is answered, so that no order of actions can hang.
+// Pipeline parallelism over the mesh's `pp` axis: each rank has one or several stages (ranges of a model's units) and runs a schedule's
+// actions in order. A stage sends its output as one tensor, x + branch, and receives its gradient as one. Messages of one kind between
+// two ranks arrive in the order in which the schedule sends them, whatever order the receiver needs them in: it buffers early ones. No
+// send is waited for before its answer has arrived, so no order of actions can deadlock.
 class Pipeline {
  public:
-  // All ranks call it. Mesh and watch outlive it.
+  // All ranks call it. Mesh and watch must outlive it.
   Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& config, at::Device device);
 
-  // Divides the model into stages; before its parameters get memory. stream: dtype of what units hand on.
+  // Splits the model into stages; call before materialisation. stream: dtype of the units' output.
   void attach(nn::Model& model, at::ScalarType stream);
   bool has(const nn::Parameter& parameter) const { return holds_.at(static_cast<size_t>(nn::place_of(parameter, model_->blocks()))); }
   std::vector<int64_t> blocks() const;  // of this rank's stages
-  // Has the last stage, where losses are.
+  // Whether this rank has the last stage, where losses are computed.
   bool last() const { return last_; }
   int64_t microbatch_rows() const { return config_.pipeline_parallel_microbatch_size; }
 
-  // The micro-batches of one step, or with `train` false of one evaluation; adds the sum of their losses where the last stage is.
+  // Runs the micro-batches of one step, or with `train` false of one evaluation; adds the sum of their losses on the last stage.
   void run(std::span<const StageInput> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum);
-  void sum(at::Tensor& numbers);                                     // become those of all stages
+  void sum(at::Tensor& numbers);                                     // all-reduce over all stages
   Schedule schedule(int64_t microbatches, bool train = true) const;  // of a step, or of an evaluation
-  void measure(PassTimes* times) { times_ = times; }                 // each run from here on; null: no longer
+  void measure(PassTimes* times) { times_ = times; }                 // times every run from here on; null: stops
   std::string text() const;                                          // for the log
 
  private:
@@ -51,7 +51,7 @@ class Pipeline {
     std::optional<comm::Pending> pending;
   };
   struct Sent {
-    Message answer;  // comes when what was sent has been read
+    Message answer;  // arrives when the receiver has read the message
     comm::Pending pending;
     at::Tensor tensor;
   };
@@ -70,16 +70,16 @@ class Pipeline {
   at::Device device_;
   int64_t ranks_, rank_;                                                     // along pp
   std::array<std::array<std::unique_ptr<comm::Communicator>, 2>, 2> links_;  // by flow, and whether to a higher rank
-  // CUDA loads a kernel at its first launch, and for that waits until all work of the device has ended. A message under way would be such
-  // work, and the other rank may need what this one was about to launch: the first run of a plan sends through the host.
+  // CUDA loads a kernel at its first launch and may wait for all work on the device to finish. That includes a message in flight, and its
+  // peer may need what this rank was about to launch: so the first run of a plan sends through the host.
   std::unique_ptr<comm::Communicator> over_host_;
   bool first_run_ = false;
 
   nn::Model* model_ = nullptr;
   at::ScalarType stream_ = at::kFloat;
   std::vector<StageUnits> stages_;
-  std::vector<int64_t> rank_of_;  // of each stage
-  std::vector<bool> holds_;       // of each unit
+  std::vector<int64_t> rank_of_;  // by stage
+  std::vector<bool> holds_;       // by unit
   bool last_ = false;
   std::map<std::pair<int64_t, bool>, std::vector<PlannedAction>> prepared_;
   std::map<Message, Arrival> arrived_;

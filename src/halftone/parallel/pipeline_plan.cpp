@@ -6,7 +6,7 @@
 namespace halftone::parallel {
 namespace {
 
-// Which message an action waits for; none where the model begins or, on the way back, ends.
+// The message that an action needs; none where the model begins or, in backward, ends.
 std::optional<Message> needed(const Action& a, int64_t stages) {
   if (a.kind == Kind::forward && a.stage > 0) return Message{Flow::stream, a.stage, a.microbatch};
   const bool back = a.kind == Kind::input || a.kind == Kind::full;
@@ -28,7 +28,7 @@ int64_t sender_of(const Message& m) { return m.flow == Flow::stream ? m.stage - 
 
 std::vector<PlannedAction> rank_plan(const Schedule& s, int64_t rank) {
   const auto rank_of = [&](int64_t stage) { return s.rank_of[static_cast<size_t>(stage)]; };
-  // Messages to this rank by flow and sender, in the order of its sends.
+  // Messages to this rank by flow and sender, in send order.
   std::map<std::pair<Flow, int64_t>, std::vector<Message>> channels;
   for (int64_t r = 0; r < static_cast<int64_t>(s.ranks.size()); ++r) {
     for (const Action& a : s.ranks[static_cast<size_t>(r)]) {
@@ -36,21 +36,21 @@ std::vector<PlannedAction> rank_plan(const Schedule& s, int64_t rank) {
       if (m && rank_of(m->stage) == rank) channels[{m->flow, r}].push_back(*m);
     }
   }
-  std::map<std::pair<Flow, int64_t>, size_t> received;  // of each channel
+  std::map<std::pair<Flow, int64_t>, size_t> received;  // by channel
   std::set<Message> asked;
   std::vector<PlannedAction> plan;
   for (const Action& a : s.ranks[static_cast<size_t>(rank)]) {
     PlannedAction& p = plan.emplace_back();
     p.action = a, p.needs = needed(a, s.stages), p.gives = given(a, s.stages);
     const int64_t from = p.needs ? rank_of(sender_of(*p.needs)) : rank;
-    if (from == rank) continue;  // this rank makes it
+    if (from == rank) continue;  // produced on this rank
     size_t& next = received[{p.needs->flow, from}];
     while (!asked.contains(*p.needs)) {
       p.receives.push_back(channels.at({p.needs->flow, from}).at(next++));
       asked.insert(p.receives.back());
     }
   }
-  // Of those that go back; of the last stage's forward passes, which have the head's gradients.
+  // Last actions of backward passes; and of the last stage's forward passes, which compute the head's gradients.
   std::map<std::pair<int64_t, bool>, size_t> last;
   for (size_t i = 0; i < plan.size(); ++i) last[{plan[i].action.stage, plan[i].action.kind == Kind::forward}] = i;
   for (const auto& [of, i] : last) plan[i].last = true;

@@ -44,7 +44,7 @@ std::vector<at::Tensor> Plan::counted_gradients(const nn::ParameterStore& store)
       gradients.push_back(unit.flat.grad);
       continue;
     }
-    int64_t first = 0, end = 0;  // of a run of parameters that count
+    int64_t first = 0, end = 0;  // of a run of counted parameters
     const auto put = [&] {
       if (end > first) gradients.push_back(unit.flat.grad.narrow(0, first, end - first));
     };

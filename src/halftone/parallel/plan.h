@@ -11,17 +11,17 @@ namespace halftone::parallel {
 // How a process works with the others on the mesh (docs/parallel/mesh.md): who shares weights and rows with it, and the communicators.
 class Plan {
  public:
-  // All ranks call it. The watch outlives it.
+  // All ranks call it. The watch must outlive it.
   Plan(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& parallelism, const DataParallelOptions& options);
 
   DataParallel& data() { return *data_; }
   Pipeline* pipeline() const { return pipeline_.get(); }  // null: one stage
   const nn::Groups& groups() const { return groups_; }
-  // Whether this process's sums of losses and labels count: others may compute the same.
+  // Whether this rank's sums of losses and labels count: others may compute the same.
   bool counts_loss() const { return groups_.first_of_tensor() && (!pipeline_ || pipeline_->last()); }
-  // Gradients of which each process of the tensor group has a part become their sums, in the units' buffers.
+  // All-reduces the gradients of which each rank of the tensor group has a partial sum, in the units' buffers.
   void add_up_parts(nn::ParameterStore& store);
-  // The gradients of the units whose squares this process adds to the norm: the others hold some of them, too.
+  // The gradients whose squares this rank contributes to the norm: replicated ones are counted on one rank only.
   std::vector<at::Tensor> counted_gradients(const nn::ParameterStore& store) const;
   std::string text() const;  // for the log
 

@@ -11,10 +11,10 @@
 namespace halftone::parallel {
 namespace {
 
-constexpr int64_t kLargestNumber = 1 << 20;         // of a stage or micro-batch in a file
+constexpr int64_t kLargestNumber = 1 << 20;         // largest stage or micro-batch in a file
 constexpr int64_t kLargestFile = int64_t{1} << 26;  // bytes
 
-// Times by stage and micro-batch; -1: not yet.
+// Times by stage and micro-batch; -1: not yet known.
 class Table {
  public:
   Table(int64_t stages, int64_t microbatches) : microbatches_(microbatches), at_(static_cast<size_t>(stages * microbatches), -1) {}
@@ -44,7 +44,7 @@ bool parse_action(std::string_view s, Action& a) {
   return error == std::errc() && last == end && a.stage >= 0 && a.microbatch >= 0;
 }
 
-// What there is of every stage and micro-batch: forward, and the whole backward pass or both of its parts; on one rank each.
+// Checks that every stage and micro-batch has a forward and a full backward pass or both of its parts, all on one rank.
 void check_complete(const Schedule& s, const std::string& source) {
   for (const Kind kind : {Kind::forward, Kind::input, Kind::weight}) {
     Table seen(s.stages, s.microbatches);
@@ -81,11 +81,11 @@ Timeline simulate(const Schedule& s, const StageTimes& times, const std::string&
 
 Timeline simulate(const Schedule& s, const std::string& source, const std::function<int64_t(const Action&)>& time) {
   check_complete(s, source);
-  Table forward(s.stages, s.microbatches), backward(s.stages, s.microbatches);  // when they end
+  Table forward(s.stages, s.microbatches), backward(s.stages, s.microbatches);  // end times
   const size_t ranks = s.ranks.size();
   Timeline t;
   t.times.resize(ranks), t.most_alive.assign(ranks, 0);
-  // When what it waits for ends; -1: unknown.
+  // End time of its dependency; -1: unknown.
   const auto ready = [&](const Action& a) -> int64_t {
     if (a.kind == Kind::forward) return a.stage == 0 ? 0 : forward(a.stage - 1, a.microbatch);
     if (a.kind == Kind::weight) return backward(a.stage, a.microbatch);
@@ -158,7 +158,7 @@ Schedule parse_schedule(std::string_view csv, const std::string& source, int64_t
   check(s.microbatches > 0, "{}: expected cells such as 0F0, found none", source);
   size_t actions = 0;
   for (const auto& rank : s.ranks) actions += rank.size();
-  // Before tables of this size are made.
+  // Checked before tables of this size are allocated.
   check(static_cast<int64_t>(actions) >= 2 * s.stages * s.microbatches,
         "{}: {} stages and {} micro-batches take {} cells or more, found {}", source, s.stages, s.microbatches,
         2 * s.stages * s.microbatches, actions);

@@ -7,7 +7,7 @@
 namespace halftone::parallel {
 namespace {
 
-// The stage is known by the rank where each has one.
+// The rank identifies the stage if each rank has one.
 std::string label(const Schedule& s, const Action& a) {
   const std::string text = action_text(a);
   return s.stages == static_cast<int64_t>(s.ranks.size()) ? text.substr(text.find(static_cast<char>(a.kind))) : text;

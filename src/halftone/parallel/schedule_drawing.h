@@ -5,7 +5,7 @@
 
 namespace halftone::parallel {
 
-// Ranks below one another, time to the right, by simulate().
+// One row per rank, time to the right, by simulate().
 std::string schedule_text(const Schedule& schedule, const Timeline& timeline);
 std::string schedule_svg(const Schedule& schedule, const Timeline& timeline, const std::string& title);
 

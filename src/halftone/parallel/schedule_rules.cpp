@@ -6,15 +6,15 @@
 #include "halftone/base/error.h"
 #include "halftone/parallel/schedule.h"
 
-// Schedules by name. A rank goes forward while it keeps fewer passes than it may, and else back. Where backward passes have two parts it
-// takes the first of these that can begin: a backward pass, a forward pass if it may keep one more, weight gradients. What tells schedules
-// apart is the order of a rank's passes and how many it may keep.
+// Schedules by name. A rank runs forward while it holds fewer passes than its limit, and otherwise backward. With split backward passes
+// it takes the first that can begin of: a backward pass; a forward pass, if under the limit; weight gradients. Schedules differ in the
+// order of a rank's passes and in the limit.
 namespace halftone::parallel {
 namespace {
 
 using Passes = std::vector<std::pair<int64_t, int64_t>>;  // stage, micro-batch
 
-// Passes of which the first that is left comes next.
+// Passes, taken in order.
 struct Sequence {
   Passes passes;
   size_t next = 0;
@@ -22,9 +22,9 @@ struct Sequence {
 };
 
 struct Rank {
-  std::vector<Sequence> forward, backward;  // the first one that can go on does
+  std::vector<Sequence> forward, backward;  // the first one that can continue does
   std::deque<std::pair<int64_t, int64_t>> weights;
-  int64_t limit = 0;  // of passes that are kept
+  int64_t limit = 0;  // most passes held at once
   int64_t alive = 0, free = 0;
   std::vector<Action> actions;
   bool ended() const {
@@ -37,7 +37,7 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 class Planner {
  public:
-  // split: I and W in place of B.
+  // split: I and W instead of B.
   Planner(bool split, std::vector<Rank> ranks, int64_t stages, int64_t microbatches, const StageTimes& times)
       : split_(split),
         ranks_(std::move(ranks)),
@@ -48,7 +48,7 @@ class Planner {
 
   std::vector<std::vector<Action>> run() {
     for (int64_t now = 0; !std::all_of(ranks_.begin(), ranks_.end(), [](const Rank& r) { return r.ended(); });) {
-      int64_t next = kNever;  // when a pass ends
+      int64_t next = kNever;  // end of the next pass
       for (Rank& r : ranks_) {
         if (r.free <= now && !r.ended()) act(r, now);
         if (r.free > now) next = std::min(next, r.free);
@@ -93,7 +93,7 @@ class Planner {
         return true;
       }
     }
-    // Where every pass is kept that may be, no other would ever go: one that comes from a later stage does.
+    // At the limit no forward pass could ever run: one of a later stage may.
     const auto room = [&](int64_t stage) {
       return r.alive < r.limit || (r.weights.empty() && r.forward.size() > 1 && stage >= stages_ / 2);
     };
@@ -110,7 +110,7 @@ class Planner {
   std::vector<Rank> ranks_;
   int64_t stages_;
   const StageTimes& times_;
-  std::vector<std::vector<int64_t>> forward_, backward_;  // when they end
+  std::vector<std::vector<int64_t>> forward_, backward_;  // end times
 };
 
 Passes in_order(int64_t stage, int64_t microbatches) {
@@ -119,8 +119,8 @@ Passes in_order(int64_t stage, int64_t microbatches) {
   return passes;
 }
 
-// Groups of micro-batches that go through a rank's stages one after the other, `group` of them at most a little more; the stages' order is
-// reversed on the way back.
+// Splits micro-batches into `groups` groups of nearly equal size, each of which passes through the rank's stages one after the other; the
+// order of stages is reversed in backward.
 Passes in_groups(int64_t rank, int64_t ranks, int64_t stages, int64_t microbatches, int64_t groups, bool back) {
   Passes passes;
   for (int64_t g = 0, first = 0; g < groups; ++g) {
@@ -134,8 +134,8 @@ Passes in_groups(int64_t rank, int64_t ranks, int64_t stages, int64_t microbatch
   return passes;
 }
 
-// DualPipeV: the forward pass of one of the rank's stages beside the backward pass of the other. Rows: how often, and what; 0 and 1 are the
-// first and the second of its stages, W is what was left longest.
+// DualPipeV: overlaps the forward pass of one of the rank's stages with the backward pass of the other. Rows: repetitions, and passes; 0
+// and 1 are its first and second stage, W is the oldest deferred weight gradient.
 std::vector<Action> dual_pipe(int64_t r, int64_t ranks, int64_t microbatches) {
   const int64_t half = (r + 1) / 2;
   const std::pair<int64_t, const char*> rows[] = {
@@ -145,7 +145,7 @@ std::vector<Action> dual_pipe(int64_t r, int64_t ranks, int64_t microbatches) {
   };
   std::vector<Action> actions;
   std::deque<std::pair<int64_t, int64_t>> weights;
-  std::array<std::array<int64_t, 2>, 2> next = {};  // backward?, which stage
+  std::array<std::array<int64_t, 2>, 2> next = {};  // backward?, stage
   for (const auto& [times, what] : rows) {
     for (int64_t i = 0; i < times; ++i) {
       for (const char* c = what; *c != 0; c += 2) {

@@ -8,7 +8,7 @@
 namespace halftone::parallel {
 namespace {
 
-// The unit that a module of module_fqns_per_model_part belongs to; -1: there is no such module.
+// The unit of a module of module_fqns_per_model_part; -1: unknown module.
 int64_t unit_of(const std::string& name, int64_t layers) {
   if (name == "tok_embeddings") return 0;
   if (name == "norm" || name == "output") return layers + 1;
@@ -22,7 +22,7 @@ int64_t unit_of(const std::string& name, int64_t layers) {
 std::vector<StageUnits> explicit_stages(const std::vector<StringList>& parts, int64_t layers) {
   constexpr const char* kField = "parallelism.module_fqns_per_model_part";
   std::vector<StageUnits> stages;
-  int64_t next = 0, head = 0;  // unit that has to come; modules of the last unit that did
+  int64_t next = 0, head = 0;  // next expected unit; modules of the last unit seen so far
   for (size_t s = 0; s < parts.size(); ++s) {
     std::vector<std::pair<int64_t, std::string>> units;
     for (const std::string& name : parts[s]) {
