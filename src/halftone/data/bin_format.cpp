@@ -10,11 +10,11 @@ namespace {
 constexpr uint32_t kLlmcMagic = 20240520;
 constexpr const char* kWidthOption = "dataloader.token_dtype";
 
-// Of pairs of uint16 that are spread over the file.
+// Statistics of pairs of uint16 sampled across the file.
 struct Pairs {
   size_t looked_at = 0, low_zero = 0, high_zero = 0, both_ids = 0;
   bool nearly_all(size_t n) const { return looked_at >= 8 && n * 20 >= looked_at * 19; }
-  // Every second one is 0 and few of the others: uint32 ids, of which hardly any needs its upper half.
+  // Nearly all upper halves are 0 and at most half of the lower ones: uint32 ids, which rarely need their upper half.
   bool are_uint32() const { return nearly_all(high_zero) && low_zero * 2 <= looked_at; }
   bool are_uint16() const { return nearly_all(both_ids) && high_zero * 2 <= looked_at; }
 };

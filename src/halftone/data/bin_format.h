@@ -8,11 +8,11 @@
 
 namespace halftone {
 
-// What ends a document among ids: the EOS id that belongs to it. Where BOS is the same id, one in front begins the document.
+// The EOS id that ends a document among ids. If BOS is the same id, one in front begins the document.
 struct DocumentEnd {
-  int64_t eos = -1;  // below 0: nothing does
+  int64_t eos = -1;  // below 0: none
   bool is_bos = false;
-  // Length of the document that begins the ids at(0) to at(n - 1).
+  // Length of the document at the start of the ids at(0) to at(n - 1).
   template <class At>
   size_t length(size_t n, At&& at) const {
     for (size_t i = 0; i < n; ++i)
@@ -22,12 +22,12 @@ struct DocumentEnd {
 };
 inline DocumentEnd document_end(std::optional<int32_t> bos, std::optional<int32_t> eos) { return {eos.value_or(-1), bos == eos}; }
 
-// Pre-tokenised files: nothing but little-endian uint16 or uint32 ids; a document ends with its EOS, or with the file.
+// Pre-tokenised files: raw little-endian uint16 or uint32 ids; a document ends with its EOS, or with the file.
 
 // 2 for "uint16", 4 for "uint32"; otherwise an Error.
 int token_bytes_of(const std::string& token_dtype);
 
-// Id number i of `bytes` in the given width.
+// Id number i of `bytes` at the given width.
 inline uint32_t stored_id(std::span<const std::byte> bytes, size_t i, int width) {
   const auto* p = reinterpret_cast<const unsigned char*>(bytes.data()) + i * static_cast<size_t>(width);
   const uint32_t low = static_cast<uint32_t>(p[0]) | static_cast<uint32_t>(p[1]) << 8;

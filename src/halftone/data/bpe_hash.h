@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-// Open-addressing table from 64-bit keys to V, sized once or grown by doubling at half load. The key ~0 is not allowed.
+// Open-addressing table from 64-bit keys to V, sized once or doubled at half load. The key ~0 is not allowed.
 template <class V>
 class FlatMap {
  public:
@@ -58,10 +58,10 @@ class FlatMap {
   size_t size_ = 0;
 };
 
-// Strings by id, held in one block, and the way back from a string to its id.
+// Strings by id, stored in one block, with the reverse map from string to id.
 class StringTable {
  public:
-  // `strings[id]`; an id whose string is empty has no string. Of equal strings the last one is found.
+  // `strings[id]`; an empty string means that the id has none. Of equal strings the last one is found.
   explicit StringTable(const std::vector<std::string>& strings = {}) {
     begin_.reserve(strings.size() + 1);
     begin_.push_back(0);

@@ -59,7 +59,7 @@ BpeModel::Target BpeModel::target(int32_t left, int32_t right) const {
 
 void BpeModel::encode_piece(std::string_view piece, const char* readable_end, Scratch& scratch, std::vector<int32_t>& out) const {
   const size_t n = piece.size();
-  // Looks a piece up in a direct-mapped cache; merges and stores it when it is not there.
+  // Looks a piece up in a direct-mapped cache; on a miss merges and stores it.
   auto cached = [&](auto& slot, auto&& matches, auto&& store) {
     if (matches(slot)) {
       out.insert(out.end(), slot.ids.begin(), slot.ids.begin() + slot.count);
@@ -111,7 +111,7 @@ void BpeModel::merge(std::string_view piece, Scratch& scratch, std::vector<int32
   out.insert(out.end(), ids.begin(), ids.end());
 }
 
-// Scans for the smallest rank after every merge; `order` holds rank and result of the pair that begins at each symbol.
+// Scans for the smallest rank after every merge; `order` holds rank and result of the pair that starts at each symbol.
 void BpeModel::merge_short(Scratch& scratch) const {
   int32_t* ids = scratch.ids_.data();
   size_t n = scratch.ids_.size();

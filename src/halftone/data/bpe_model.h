@@ -13,11 +13,11 @@ struct BpeMerge {
   int32_t left, right, result;  // token ids
 };
 
-// Byte-pair merging of one piece of text: the neighbouring pair whose merge stands first in the list is joined, the leftmost
-// one when it occurs more than once, until none is left (Sennrich et al. 2016, arXiv:1508.07909).
+// Byte-pair merging of one piece of text: repeatedly merges the adjacent pair whose merge is first in the list, the leftmost occurrence
+// first, until no merge applies (Sennrich et al. 2016, arXiv:1508.07909).
 class BpeModel {
  public:
-  // Working memory of one thread: merged pieces seen before and arrays.
+  // Per-thread working memory: a cache of merged pieces, and arrays.
   class Scratch {
    public:
     Scratch();
@@ -45,19 +45,19 @@ class BpeModel {
   };
 
   struct Options {
-    bool ignore_merges = false;  // a piece that is a token is that token, whatever the merges say
-    int32_t unknown = -1;        // id for a byte without a token; -1: such bytes are left out
-    bool fuse_unknown = false;   // neighbouring unknown bytes give one id
+    bool ignore_merges = false;  // a piece that is a token is encoded as that token, whatever the merges say
+    int32_t unknown = -1;        // id for a byte without a token; -1: such bytes are dropped
+    bool fuse_unknown = false;   // adjacent unknown bytes become one id
   };
 
   BpeModel() = default;
-  // `tokens` hold raw bytes by id; entries that cannot come from text (specials) are empty. Of equal pairs the last merge counts.
+  // `tokens` holds raw bytes by id; entries that cannot come from text (specials) are empty. Of equal pairs the last merge counts.
   BpeModel(StringTable tokens, const std::vector<BpeMerge>& merges, Options options);
 
-  // Appends the ids of `piece`. `readable_end` is the end of the memory that may be read (the text that the piece is part of).
+  // Appends the ids of `piece`. Memory may be read up to `readable_end`, the end of the text that contains the piece.
   void encode_piece(std::string_view piece, const char* readable_end, Scratch& scratch, std::vector<int32_t>& out) const;
 
-  // Id of one byte; -1 when the vocabulary lacks it.
+  // Id of one byte; -1 if the vocabulary lacks it.
   int32_t byte_id(uint8_t byte) const { return byte_ids_[byte]; }
 
  private:

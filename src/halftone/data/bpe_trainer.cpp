@@ -14,7 +14,7 @@
 namespace halftone {
 namespace {
 
-// Counts of neighbouring pairs over all words, kept up to date while pairs are merged.
+// Counts of adjacent pairs over all words, kept up to date while pairs are merged.
 class PairCounts {
  public:
   explicit PairCounts(const std::vector<WordCount>& words) {
@@ -38,13 +38,13 @@ class PairCounts {
   struct Best {
     int64_t count = 0;
     int32_t left = 0, right = 0;
-    bool operator<(const Best& other) const {  // of the queue: the greatest comes first
+    bool operator<(const Best& other) const {  // for the queue: the greatest is first
       if (count != other.count) return count < other.count;
       return left != other.left ? left > other.left : right > other.right;
     }
   };
-  // The pair to merge next; count 0 when no pair is left. Entries of the queue may be out of date, only ever too high: a
-  // pair's count grows in the one round that creates its newer symbol and is queued at the end of that round.
+  // The pair to merge next; count 0 if there is none. Queue entries may be stale, but only too high: a pair's count grows only in the
+  // round that creates its newer symbol, and it is queued at the end of that round.
   Best best() {
     while (!queue_.empty()) {
       Best top = queue_.top();
@@ -150,7 +150,7 @@ void check_options(const BpeTrainerOptions& options) {
   }
 }
 
-// The documents cut at special tokens, which are left out.
+// Yields the documents split at special tokens, which are dropped.
 class Between {
  public:
   Between(const std::function<bool(std::string&)>& next_document, const std::vector<std::string>& special_tokens)

@@ -24,7 +24,7 @@ using Batch = std::vector<std::string>;
 
 constexpr size_t kBatchBytes = 1 << 20;
 
-// Batches from the reading thread to the counting threads; push waits while enough are queued.
+// Batches from the reading thread to the counting threads; push blocks while enough are queued.
 class BatchQueue {
  public:
   explicit BatchQueue(size_t capacity) : capacity_(capacity) {}
@@ -97,7 +97,7 @@ std::vector<WordCount> count_words(const std::function<bool(std::string&)>& next
   };
   {
     std::vector<std::jthread> workers;
-    struct Stop {  // also when next_document throws: the workers are joined behind it
+    struct Stop {  // also if next_document throws: the workers are joined afterwards
       BatchQueue& queue;
       ~Stop() { queue.stop(); }
     };

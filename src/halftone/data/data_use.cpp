@@ -12,8 +12,8 @@ namespace {
 using Lines = std::vector<std::string>;
 
 constexpr double kWorthALine = 0.01;       // share of the data
-constexpr double kManyPasses = 16;         // more of them hardly teach anything (Muennighoff et al. 2023, arXiv:2305.16264)
-constexpr int64_t kFewPredictions = 1000;  // their mean loss is good to about a tenth of a nat
+constexpr double kManyPasses = 16;         // more passes teach almost nothing (Muennighoff et al. 2023, arXiv:2305.16264)
+constexpr int64_t kFewPredictions = 1000;  // their mean loss is accurate to about a tenth of a nat
 
 std::string share(int64_t part, int64_t whole) {
   const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(whole, 1));
@@ -21,7 +21,7 @@ std::string share(int64_t part, int64_t whole) {
 }
 bool counts(int64_t part, int64_t whole) { return static_cast<double>(part) >= kWorthALine * static_cast<double>(whole) && part > 0; }
 
-// What packing leaves out.
+// Data that packing drops.
 void add_packing(const DataLoader& loader, Lines& lines) {
   const RowSequence& rows = loader.rows();
   const RowUse& use = rows.use();
@@ -45,7 +45,7 @@ void add_packing(const DataLoader& loader, Lines& lines) {
   }
 }
 
-// What the end of one pass leaves out.
+// Data dropped at the end of one pass.
 void add_pass_end(const DataLoader& loader, Lines& lines) {
   const DataLoader::Options& o = loader.options();
   const RowSequence& rows = loader.rows();

@@ -7,9 +7,9 @@
 
 namespace halftone {
 
-// What a run of `steps` does not use of its data, or uses over and over: a line each, with figures and what to do.
+// Data that a run of `steps` leaves unused, or repeats many times: one line each, with figures and advice.
 std::vector<std::string> training_data_use(const DataLoader& loader, int64_t steps);
-// The same of a validation pass, whose loss means little when few predictions are left.
+// The same for a validation pass, whose loss means little if few predictions are left.
 std::vector<std::string> validation_data_use(const DataLoader& loader);
 
 }  // namespace halftone

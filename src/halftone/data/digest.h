@@ -6,7 +6,7 @@
 
 namespace halftone {
 
-// XXH3 64-bit of `size` bytes; not cryptographic: it finds changed and damaged files, it does not resist an attacker.
+// XXH3 64-bit of `size` bytes; not cryptographic: it detects changed and damaged files, but does not resist an attacker.
 uint64_t hash_bytes(const void* data, size_t size);
 
 // XXH3 128-bit as 32 hexadecimal digits.

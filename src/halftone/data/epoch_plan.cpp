@@ -10,7 +10,7 @@
 namespace halftone {
 namespace {
 
-// Finaliser of MurmurHash3 (Appleby): every input bit reaches every output bit.
+// Finaliser of MurmurHash3 (Appleby): every input bit affects every output bit.
 uint64_t mix(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xFF51AFD7ED558CCDull;
   x = (x ^ (x >> 33)) * 0xC4CEB9FE1A85EC53ull;
@@ -38,7 +38,7 @@ Shuffle::Shuffle(int64_t n, bool enabled, uint64_t seed, int64_t epoch, const st
 int64_t Shuffle::operator()(int64_t i) const {
   if (!enabled_) return i;
   auto x = static_cast<uint64_t>(i);
-  do {  // leaves [0, n) for fewer than rows_ inputs, which walk on until they are back
+  do {  // leaves [0, n) for fewer than rows_ inputs, which continue until they are back (cycle walking)
     uint64_t row = x / columns_, column = x % columns_;
     for (int r = 0; r < kRounds; r += 2) {
       row += scale(mix(column + keys_[static_cast<size_t>(r)]), rows_);

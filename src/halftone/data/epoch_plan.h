@@ -8,7 +8,7 @@
 namespace halftone {
 
 // Bijection of [0, n), a pure function of (seed, stream, epoch): a Feistel network over the two digits of the index in base about
-// sqrt(n), with keys from Philox. No memory, any element in constant time, so any process can ask for any place.
+// sqrt(n), with keys from Philox. Needs no memory and computes any element in constant time, so that any rank can query any position.
 class Shuffle {
  public:
   // Identity when !enabled.
@@ -24,11 +24,11 @@ class Shuffle {
   std::array<uint64_t, kRounds> keys_{};
 };
 
-// The documents of an epoch in their order, each with a weight (tokens, rows), and the inverse of the running sum.
-// Memory: one number per kStride documents.
+// The documents of an epoch in order, each with a weight (tokens, rows), and the inverse of the running sum. Memory: one number per
+// kStride documents.
 class EpochPlan {
  public:
-  // weight(document) >= 0; it is asked again by locate().
+  // weight(document) >= 0; locate() calls it again.
   EpochPlan(Shuffle order, std::function<int64_t(int64_t)> weight);
   int64_t total() const { return sums_.back(); }
   int64_t documents() const { return order_.size(); }
@@ -36,10 +36,10 @@ class EpochPlan {
   int64_t weight(int64_t document) const { return weight_(document); }
 
   struct Location {
-    int64_t place;   // in the order
+    int64_t place;   // in the order of the epoch
     int64_t offset;  // within the weight of the document there
   };
-  // Where unit `unit` of [0, total()) lies.
+  // Location of unit `unit` of [0, total()).
   Location locate(int64_t unit) const;
 
  private:

@@ -33,7 +33,7 @@ const char* kind_of(mode_t mode) {
                                           : "something else";
 }
 
-// What renaming a file to may replace: a regular file or nothing, at the end of symbolic links, which stay.
+// The path that a rename to `path` may replace: follows symbolic links, which stay, to a regular file or nothing.
 std::string replaceable(std::string path) {
   check(!path.empty(), "cannot write a file: expected its name, found an empty one");
   struct stat info {};
@@ -84,7 +84,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 void MappedFile::touched(size_t size) const {
-  constexpr size_t kLimit = size_t{8} << 20, kFaultAround = size_t{64} << 10;  // one fault maps the pages around it too
+  constexpr size_t kLimit = size_t{8} << 20, kFaultAround = size_t{64} << 10;  // one fault also maps the surrounding pages
   size = std::max(size, kFaultAround);
   if (touched_.fetch_add(size, std::memory_order_relaxed) + size < kLimit) return;
   touched_.store(0, std::memory_order_relaxed);
@@ -122,7 +122,7 @@ LineReader::LineReader(const std::string& path, int64_t begin, int64_t end)
   if (begin > 0) skip_tail(end);
 }
 
-// Of the line that byte begin - 1 belongs to: not beyond `end`, or every piece of one long line would read the rest of it.
+// Skips the line that contains byte begin - 1, but not past `end`: otherwise every piece of one long line would read the rest of it.
 void LineReader::skip_tail(int64_t end) {
   while (fill()) {
     const void* hit = std::memchr(buffer_.data(), '\n', filled_);
@@ -141,7 +141,7 @@ bool LineReader::fill() {
     filled_ -= used_;
     used_ = 0;
   }
-  // Doubling keeps a very long line linear.
+  // Doubling keeps the cost of a very long line linear.
   if (buffer_.size() < filled_ + kChunk) buffer_.resize(std::max(2 * filled_, filled_ + kChunk));
   const size_t want = buffer_.size() - filled_;
   const size_t n = file_.read(buffer_offset_ + static_cast<int64_t>(filled_), buffer_.data() + filled_, want);

@@ -8,7 +8,7 @@
 
 namespace halftone {
 
-// Read-only memory map of a whole file; pages are loaded by the kernel when touched, so size is no memory cost.
+// Read-only memory map of an entire file; the kernel loads pages on access, so that size costs no memory.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -18,8 +18,8 @@ class MappedFile {
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
   std::span<const std::byte> bytes() const { return {static_cast<const std::byte*>(data_), size_}; }
-  // Says that `size` bytes in a row were read: now and then the pages read so far leave the process (not the page cache),
-  // so that the resident memory stays small however much of the file is read. Thread-safe; other readers fault them back.
+  // Reports that `size` consecutive bytes were read: from time to time drops the pages read so far from the process (not from the page
+  // cache), so that resident memory stays small however much is read. Thread-safe; other readers fault the pages back in.
   void touched(size_t size) const;
 
  private:
@@ -28,7 +28,7 @@ class MappedFile {
   mutable std::atomic<size_t> touched_{0};
 };
 
-// Open file read at given offsets; safe from several threads.
+// Open file with positional reads; thread-safe.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -37,7 +37,7 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
   // Up to `size` bytes from `offset`; fewer only at the end of the file.
   size_t read(int64_t offset, char* out, size_t size) const;
-  // Exactly `size` bytes; a shorter file (it changed since it was listed) is an Error.
+  // Exactly `size` bytes; Error if the file is shorter, because it changed since it was listed.
   void read_exactly(int64_t offset, char* out, size_t size) const;
   int64_t size() const;
   const std::string& path() const { return path_; }
@@ -47,14 +47,13 @@ class InputFile {
   int fd_ = -1;
 };
 
-// Lines of a file from the first line that starts at or after `begin`, none where that one starts at or after `end`. Memory: the longest
-// line.
+// Lines of a file, from the first line that starts at or after `begin` and before `end`. Memory: the longest line.
 class LineReader {
  public:
   LineReader(const std::string& path, int64_t begin, int64_t end);
   // Next line without its "\n" or "\r\n", valid until the next call; false at the end of the file.
   bool next(std::string_view& line);
-  // Where the line returned last starts.
+  // Offset of the line returned last.
   int64_t line_offset() const { return line_offset_; }
 
  private:
@@ -67,12 +66,12 @@ class LineReader {
   bool end_ = false;
 };
 
-// Number (from 1) of the line that holds byte `offset`: for messages.
+// Number (from 1) of the line that contains byte `offset`: for messages.
 int64_t line_number(const std::string& path, int64_t offset);
 
-// A file that appears under its name only when complete: written beside it as <path>.tmp.<pid>, flushed to the disk and
-// renamed by commit(). Dropped without commit, it leaves nothing behind. A symbolic link stays, its target is replaced; what is no regular
-// file (a folder, a device, a pipe) is refused. Every failure is an Error naming path and cause.
+// A file that appears under its name only when complete: written next to it as <path>.tmp.<pid>, then flushed and renamed by commit().
+// Without commit it leaves nothing behind. A symbolic link stays and its target is replaced; anything but a regular file (a folder, a
+// device, a pipe) is refused. Every failure is an Error naming path and cause.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -92,7 +91,7 @@ class AtomicFile {
   int64_t size_ = 0;
 };
 
-// The whole of a small file.
+// The full contents of a small file.
 std::string read_file(const std::string& path, int64_t limit);
 
 }  // namespace halftone

@@ -13,12 +13,12 @@ struct SourceFile {
 };
 
 struct FileList {
-  std::string pattern;            // as asked for
-  std::string root;               // deepest folder that holds all files
+  std::string pattern;            // as requested
+  std::string root;               // deepest folder that contains all files
   std::vector<SourceFile> files;  // sorted by name, byte by byte
-  int64_t others = 0;             // files of a folder with other endings
+  int64_t others = 0;             // files of the folder with other suffixes
   int64_t bytes() const;
-  // Names, sizes and times of change. Cheap; equal means that nothing was touched.
+  // Names, sizes and change times. Cheap; equal means that no file was touched.
   std::string fingerprint() const;
 };
 
@@ -27,7 +27,7 @@ struct FileList {
 // follows no linked folder. No match is an Error.
 FileList find_files(const std::string& pattern, const std::vector<std::string>& suffixes);
 
-// Digest over names, sizes and contents; independent of where the files lie and of their times. Reads everything.
+// Digest over names, sizes and contents, independent of the files' location and times. Reads everything.
 std::string content_digest(const FileList& list, int threads);
 
 }  // namespace halftone

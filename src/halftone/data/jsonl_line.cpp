@@ -11,12 +11,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Of what a message quotes: lines are as long as documents.
+// Limit of a quote in a message: lines are as long as documents.
 constexpr size_t kMostShown = 160;
 std::string excerpt(const std::string& text) {
   if (text.size() <= kMostShown) return text;
   size_t end = kMostShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // no half of a UTF-8 character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // does not split a UTF-8 character
   return text.substr(0, end) + "...";
 }
 
@@ -72,7 +72,7 @@ class Reader : public nlohmann::json_sax<Json> {
     return true;
   }
   bool parse_error(size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    const size_t at = std::min(position - std::min<size_t>(position, 1), line_.size());  // of the last byte that was read
+    const size_t at = std::min(position - std::min<size_t>(position, 1), line_.size());  // of the last byte read
     if (const size_t valid = valid_utf8_prefix(line_); valid <= at && valid < line_.size()) fail("{}", not_utf8(line_, valid));
     const std::string what = e.what();
     if (what.find("surrogate") != std::string::npos) {
@@ -88,7 +88,7 @@ class Reader : public nlohmann::json_sax<Json> {
  private:
   enum class Field { other, text, ids };
 
-  // Where the escape starts that the parser gave up on at `at`: it reads on for the other half of a pair.
+  // Start of the escape at which the parser failed: `at` lies beyond it, because the parser looks for the other half of a pair.
   size_t lone_surrogate(size_t at) const {
     const size_t last = line_.rfind("\\u", at);
     if (last == std::string_view::npos) return at;
@@ -103,7 +103,7 @@ class Reader : public nlohmann::json_sax<Json> {
     out_.ids.push_back(static_cast<int32_t>(v));
     return true;
   }
-  // A value where one of the two fields wants another type is an error; anywhere else it is skipped.
+  // A value of the wrong type in one of the two fields is an error; elsewhere it is skipped.
   bool value(const char* found) const {
     check(depth_ != 0, "expected a JSON object, found {}", found);
     check(!in_ids_, "input_ids: expected a list of integers, found {} in it", found);

@@ -6,15 +6,15 @@
 
 namespace halftone {
 
-// What a line of JSONL holds for training: the string under the text key, or else the integers under "input_ids".
+// The training document in a JSONL line: the string under the text key, or otherwise the integers under "input_ids".
 struct JsonlDocument {
   bool has_text = false, has_ids = false;
   std::string text;
   std::vector<int32_t> ids;
 };
 
-// Reads one line: a JSON object in valid UTF-8. Throws Error (without file and line, which the caller knows) when it is
-// not an object, has neither field, a field has another type, or an id is negative or not below `vocab_size`.
+// Parses one line: a JSON object in valid UTF-8. Error (without file and line, which the caller knows) if it is not an object, has
+// neither field, a field has another type, or an id is negative or not below `vocab_size`.
 JsonlDocument parse_jsonl_line(std::string_view line, const std::string& text_key, int64_t vocab_size);
 
 }  // namespace halftone

@@ -7,7 +7,7 @@
 
 namespace halftone {
 
-// JSON lines: one document per line, blank lines skipped (jsonl_line.h). Bad is a line that parse_jsonl_line refuses.
+// JSON lines: one document per line, blank lines skipped (jsonl_line.h). Lines that parse_jsonl_line rejects are bad.
 class JsonlSource : public DocumentSource {
  public:
   JsonlSource(FileList files, std::string text_key, int64_t vocab_size, bool skip_bad_lines);

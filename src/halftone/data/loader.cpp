@@ -113,7 +113,7 @@ Batch DataLoader::next() {
   {
     std::unique_lock lock(mutex_);
     filled_.wait(lock, [&] { return !queue_.empty(); });
-    // A failure stays, so that asking again fails again instead of waiting for ever.
+    // A failure is kept, so that the next call fails again instead of blocking forever.
     if (queue_.front().error) std::rethrow_exception(queue_.front().error);
     ready = std::move(queue_.front());
     queue_.pop_front();
@@ -177,12 +177,12 @@ void DataLoader::load_state(const nlohmann::json& state) {
         options_.name, options, rows_->describe(), kInstead);
   stop();
   // The pass of a finite loader may end inside its last step.
-  // One that repeats goes on from there with the next epoch.
+  // One that repeats continues with the next epoch.
   const int64_t beyond = options_.repeat ? cursor.row - rows_->rows(cursor.epoch) : -1;
   check(beyond < options_.global_batch, "dataloader state of the checkpoint: row {} of epoch {}, which has {}", cursor.row, cursor.epoch,
         rows_->rows(cursor.epoch));
   if (beyond >= 0) cursor = {cursor.epoch + 1, 0};
-  const bool pass_was_over = !options_.repeat && cursor.epoch > 0;  // of a loader that repeated
+  const bool pass_was_over = !options_.repeat && cursor.epoch > 0;  // the state of a loader that repeated
   step_ = pass_was_over ? RowCursor{0, steps_ * options_.global_batch} : cursor;
   microbatch_ = 0;
   rows_seen_ = seen;

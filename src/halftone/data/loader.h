@@ -20,7 +20,7 @@ namespace halftone {
 
 class Tokenizer;
 
-// Rows of one microbatch of one data-parallel rank; [B, S], in host memory (pinned when asked for).
+// Rows of one micro-batch of one data-parallel rank; [B, S], in host memory (pinned on request).
 struct Batch {
   at::Tensor tokens;     // int64
   at::Tensor labels;     // int64, -100: ignored
@@ -28,12 +28,12 @@ struct Batch {
   at::Tensor doc_start;  // int32, place in the row where the document of this place starts
   at::Tensor padding;    // bool: no token, behind a row's last document; undefined where the loader never pads
   int64_t valid_labels = 0;
-  int64_t label_bytes = 0;  // bytes of text that the valid labels stand for; for bits per byte
-  int64_t epoch = 0;        // of the first row of the step it belongs to
+  int64_t label_bytes = 0;  // bytes of text of the valid labels; for bits per byte
+  int64_t epoch = 0;        // of the first row of its step
 };
 
-// Cuts the global sequence of rows into steps of `global_batch` rows and hands out this rank's microbatches, prepared by
-// a background thread: microbatch a of a step, rank r, takes its rows [(a * dp_size + r) * local_batch, + local_batch).
+// Splits the global sequence of rows into steps of `global_batch` rows and returns this rank's micro-batches, prepared by a background
+// thread: micro-batch a of a step on rank r is rows [(a * dp_size + r) * local_batch, + local_batch).
 class DataLoader {
  public:
   struct Options {
@@ -41,10 +41,10 @@ class DataLoader {
     int64_t local_batch = 1, global_batch = 1, dp_rank = 0, dp_size = 1;
     int64_t prefetch = 2;    // batches prepared ahead
     bool repeat = true;      // false: one pass
-    bool pad_last = false;   // one pass: fill the last step with ignored rows instead of leaving its rows out
-    int64_t max_steps = -1;  // one pass ends earlier after so many steps
+    bool pad_last = false;   // one pass: pads the last step with ignored rows instead of dropping its rows
+    int64_t max_steps = -1;  // ends one pass after this many steps
     bool pin_memory = false;
-    std::vector<int32_t> token_bytes;  // of text that each id stands for
+    std::vector<int32_t> token_bytes;  // bytes of text of each id
   };
   // Error when global_batch is not a multiple of local_batch * dp_size, or one pass has no step.
   DataLoader(std::unique_ptr<RowSequence> rows, Options options);
@@ -60,14 +60,14 @@ class DataLoader {
   bool pads() const { return rows_->pads() || (!options_.repeat && steps_ * options_.global_batch > pass_rows_); }
   // Where the step after the last complete one starts.
   RowCursor next_step() const { return step_; }
-  // The next microbatch. Waits for it; failures of the thread come out here. Error at the end of one pass.
+  // The next micro-batch. Blocks until it is ready; rethrows failures of the thread. Error at the end of one pass.
   Batch next();
-  // Back to the first row: a validation pass sees the same rows every time.
+  // Restarts at the first row: a validation pass sees the same rows every time.
   void rewind();
 
   // Where the step after the last complete one starts, with what it belongs to (digests, options). The same on every rank.
   nlohmann::json state() const;
-  // Goes on there, on any number of ranks and any batch size. Error when data or row options are others than the state's.
+  // Resumes there, on any number of ranks and any batch size. Error if data or row options differ from the state's.
   void load_state(const nlohmann::json& state);
 
   const RowSequence& rows() const { return *rows_; }
@@ -87,10 +87,10 @@ class DataLoader {
   void run(RowCursor step, int64_t microbatch);
   void stop();
 
-  std::unique_ptr<RowSequence> rows_;  // the thread's while it runs
+  std::unique_ptr<RowSequence> rows_;  // owned by the thread while it runs
   Options options_;
   int64_t steps_ = -1, pass_rows_ = 0;
-  // Of what next() returns next: its step's first row, its place in the step, rows of the complete steps before.
+  // For the batch that next() returns next: its step's first row, its position in the step, rows of the complete steps before.
   RowCursor step_;
   int64_t microbatch_ = 0, rows_seen_ = 0, announced_epoch_ = 0;
 
@@ -101,7 +101,7 @@ class DataLoader {
   bool stop_ = false;
 };
 
-// Ids of training documents as config.training.dataloader wants them (add_bos, add_eos; absent: where the tokenizer has one).
+// Ids of training documents as config.training.dataloader asks (add_bos, add_eos; unset: if the tokenizer has one).
 TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& config);
 
 // Folder of the token indices: $HALFTONE_CACHE, else <job.dump_folder>/cache.

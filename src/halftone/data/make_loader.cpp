@@ -113,7 +113,7 @@ std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, cons
   check(validation.steps != 0 && validation.steps >= -1, "validation.steps = {}: expected a number of batches, or -1 for one pass",
         validation.steps);
   const bool held_out = validation.holdout > 0;
-  // Held-out documents are those of the training source, read and encoded as there.
+  // Held-out documents come from the training source, read and encoded the same way.
   const DataloaderConfig& reading = held_out ? config.training.dataloader : validation.dataloader;
   const TextCodec codec = make_text_codec(tokenizer, reading);
   RowOptions rows = row_options(validation.dataloader, validation.seq_len, codec);

@@ -40,7 +40,7 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
     require_path(o);
     return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o.text_key, o.vocab_size, skip);
   }
-  // The names of the C4 text stand for JSONL with the field `text`.
+  // The C4 names mean JSONL with the field `text`.
   if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
     SourceOptions c4 = o;
     if (c4.path.empty() && o.dataset == "c4_test") c4.path = kC4Test;

@@ -11,9 +11,9 @@
 
 namespace halftone {
 
-// Calls make(i) for i in [0, n) on `threads` threads and take(i, result) on the calling thread in the order of i, so the
-// outcome does not depend on the number of threads. At most 2 * threads results wait. The first failure in that order
-// is rethrown once all threads have stopped.
+// Calls make(i) for i in [0, n) on `threads` threads and take(i, result) on the calling thread in the order of i, so that the outcome
+// does not depend on the number of threads. At most 2 * threads results are queued. The first failure in that order is rethrown once all
+// threads have stopped.
 template <class Make, class Take>
 void in_order(int64_t n, int threads, Make&& make, Take&& take) {
   using Result = decltype(make(int64_t{0}));

@@ -15,7 +15,7 @@ struct Packed {
   std::string_view first;  // bytes
   const char *name, *remedy;
 };
-// Signatures as RFC 1952 (gzip), RFC 8878 (Zstandard), and the specifications of xz, bzip2, ZIP and Unicode (byte order mark) have them.
+// Signatures from RFC 1952 (gzip), RFC 8878 (Zstandard), and the specifications of xz, bzip2, ZIP and Unicode (byte order mark).
 constexpr std::array<Packed, 7> kPacked = {{{"\x1F\x8B"sv, "gzip", "unpack it with: gzip -dk {}"},
                                             {"\x28\xB5\x2F\xFD"sv, "zstd", "unpack it with: zstd -d {}"},
                                             {"\xFD"
@@ -25,7 +25,7 @@ constexpr std::array<Packed, 7> kPacked = {{{"\x1F\x8B"sv, "gzip", "unpack it wi
                                             {"PK\x03\x04"sv, "a ZIP archive", "unpack it with: unzip {}"},
                                             {"\xFF\xFE"sv, "UTF-16", "write it as UTF-8: iconv -f UTF-16 -t UTF-8 {}"},
                                             {"\xFE\xFF"sv, "UTF-16", "write it as UTF-8: iconv -f UTF-16 -t UTF-8 {}"}}};
-// After "BZh" and a digit: text may begin with these.
+// Follows "BZh" and a digit, with which text may also begin.
 constexpr std::string_view kBzip2Block = "1AY&SY";
 constexpr std::string_view kParquet = "PAR1";  // at both ends
 

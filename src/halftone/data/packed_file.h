@@ -3,8 +3,8 @@
 
 namespace halftone {
 
-// Error where the file is compressed, Parquet, or text in UTF-16, by its first bytes: what reads `expected` ("plain text") would take it
-// for that. It names what was found and how to unpack it.
+// Error if the file's first bytes show that it is compressed, Parquet, or UTF-16 text, which a reader of `expected` ("plain text") would
+// misread. Names the format and how to unpack it.
 void refuse_packed(const std::string& path, const char* expected);
 
 }  // namespace halftone

@@ -25,7 +25,7 @@ std::string pcre2_message(int code) {
 
 }  // namespace
 
-// Not in the unnamed namespace: of types that have another file's, which unity builds make of this one, compilers warn.
+// Not in the unnamed namespace: in a unity build this is an included file, and compilers warn about types with members of such types.
 struct Pcre2Free {
   void operator()(pcre2_code* p) const { pcre2_code_free(p); }
   void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
@@ -93,7 +93,7 @@ Pretokenizer::Pretokenizer(std::vector<SplitStep> steps) {
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets, with the same result
     steps_.push_back({std::unique_ptr<pcre2_code, Pcre2Free>(code), step.behavior, step.invert});
   }
-  // The known patterns match everything, so keeping the matches alone is the same as isolating them.
+  // The known patterns match everything, so keeping only the matches equals isolating them.
   if (steps.size() == 1 && !steps[0].literal &&
       (steps[0].behavior == SplitBehavior::isolated || (steps[0].behavior == SplitBehavior::removed && steps[0].invert))) {
     for (const SplitPattern p : {SplitPattern::gpt2, SplitPattern::llama3, SplitPattern::qwen2}) {
@@ -107,14 +107,14 @@ Pretokenizer& Pretokenizer::operator=(Pretokenizer&&) noexcept = default;
 
 namespace {
 
-// First match at or after `start`; false when there is none. A match never ends before it begins (\K in a lookahead can).
+// First match at or after `start`; false if there is none. A match never ends before it begins (\K in a lookahead can).
 bool find(const pcre2_code* code, std::string_view text, size_t start, pcre2_match_data* match, pcre2_match_context* context,
           Range& found) {
   const auto match_with = [&](uint32_t options) {
     return pcre2_match(code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), start, PCRE2_NO_UTF_CHECK | options, match, context);
   };
   int rc = match_with(0);
-  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match_with(PCRE2_NO_JIT);  // which keeps what is open elsewhere
+  if (rc == PCRE2_ERROR_JIT_STACKLIMIT) rc = match_with(PCRE2_NO_JIT);  // the interpreter keeps its backtracking state on the heap
   if (rc == PCRE2_ERROR_NOMATCH) return false;
   if (rc < 0) fail("the tokenizer's split pattern failed at byte {} of a text of {} bytes: {}", start, text.size(), pcre2_message(rc));
   const size_t* v = pcre2_get_ovector_pointer(match);
@@ -133,7 +133,7 @@ void Pretokenizer::split(std::string_view text, Scratch& scratch, std::vector<Ra
 namespace {
 
 bool is_ascii_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-// Of the first byte of a character; false for those of all that is a blank anywhere in Unicode (U+0080 to U+00BF, U+1000 to U+3FFF).
+// Takes the first byte of a character; false for every character that may be white space in Unicode (U+0080 to U+00BF, U+1000 to U+3FFF).
 bool begins_visible(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return (byte > ' ' && byte < 0x7F) || (byte >= 0xC3 && byte <= 0xE0) || byte >= 0xE4;
@@ -145,8 +145,8 @@ bool ends_visible(std::string_view text) {
 
 }  // namespace
 
-// Before a blank between ASCII letters, which belongs to the letters behind it, or after a single line end: all known patterns cut there,
-// whatever stands around it.
+// Cuts before a blank between ASCII letters, which belongs to the letters after it, or after a single line end: all known patterns split
+// there in any context.
 size_t Pretokenizer::next_cut(std::string_view text, size_t from) const {
   if (pattern_ == SplitPattern::other) return text.size();
   for (size_t i = from; i + 1 < text.size(); ++i) {
@@ -164,7 +164,7 @@ void Pretokenizer::split_known(std::string_view text, Scratch& scratch, std::vec
       Range piece{p, ascii_end(p)};
       if (piece.end == 0) {
         const bool matched = find(code, text, p, scratch.impl_->match.get(), scratch.impl_->context.get(), piece);
-        // Every character is matched by one of the alternatives.
+        // One of the alternatives matches every character.
         check(matched && piece.begin == p && piece.end > p, "the split pattern does not match at byte {}", p);
       }
       pieces.push_back(piece);
@@ -208,7 +208,7 @@ void Pretokenizer::split_by_pcre2(std::string_view text, Scratch& scratch, std::
         emit(done, m.begin, false);
         emit(m.begin, m.end, true);
         done = start = m.end;
-        if (m.begin == m.end) {  // an empty match only cuts; look on behind the next character
+        if (m.begin == m.end) {  // an empty match only splits; continues after the next character
           ++start;
           while (start < part.size() && (static_cast<uint8_t>(part[start]) & 0xC0) == 0x80) ++start;
         }

@@ -7,7 +7,7 @@
 
 namespace halftone {
 
-// Character classes of the known patterns on ASCII: \p{L}, \p{N}, [\r\n], the rest of \s, everything else; `wide` is no ASCII.
+// ASCII character classes of the known patterns: \p{L}, \p{N}, [\r\n], the rest of \s, everything else; `wide` is non-ASCII.
 enum class AsciiClass : uint8_t { letter, digit, newline, space, other, wide };
 
 inline constexpr std::array<AsciiClass, 256> kAsciiClass = [] {
@@ -24,13 +24,13 @@ inline constexpr std::array<AsciiClass, 256> kAsciiClass = [] {
   return t;
 }();
 
-// End of the piece that starts at s[p] (p < n), or 0 when that depends on a character outside ASCII.
+// End of the piece that starts at s[p] (p < n), or 0 if it depends on a non-ASCII character.
 template <SplitPattern kPattern>
 inline size_t ascii_piece_end(const uint8_t* s, size_t p, size_t n) {
   using enum AsciiClass;
   constexpr bool kGpt2 = kPattern == SplitPattern::gpt2;
   auto at = [&](size_t i) { return kAsciiClass[s[i]]; };
-  // End of the run of one class from i on; 0 when a wide character ends it.
+  // End of the run of one class from i on; 0 if a wide character ends it.
   auto run = [&](size_t i, AsciiClass wanted) -> size_t {
     while (i < n && at(i) == wanted) ++i;
     return i < n && at(i) == wide ? 0 : i;
@@ -45,9 +45,9 @@ inline size_t ascii_piece_end(const uint8_t* s, size_t p, size_t n) {
     while (end < n && end < p + 3 && at(end) == digit) ++end;
     return end < p + 3 && end < n && at(end) == wide ? 0 : end;
   }
-  const AsciiClass second = p + 1 < n ? at(p + 1) : newline;  // at the end of the text nothing can be prefixed
+  const AsciiClass second = p + 1 < n ? at(p + 1) : newline;  // at the end of the text nothing can be a prefix
   if (second == wide) return 0;
-  if (s[p] == '\'' && second == letter) {  // 's 't 'm 'd 're 've 'll, in any case but for GPT-2
+  if (s[p] == '\'' && second == letter) {  // 's 't 'm 'd 're 've 'll, in any case except for GPT-2
     auto lower = [&](size_t i) -> uint8_t { return kGpt2 ? s[i] : s[i] | 0x20; };
     const uint8_t a = lower(p + 1);
     if (a == 's' || a == 't' || a == 'm' || a == 'd') return p + 2;
@@ -68,7 +68,7 @@ inline size_t ascii_piece_end(const uint8_t* s, size_t p, size_t n) {
     while (tail < n && at(tail) == newline) ++tail;
     return tail;
   }
-  // White space: up to its last line end, else all but the last character when a word follows.
+  // White space: up to its last line end, otherwise all but the last character if a word follows.
   size_t end = p, after_newline = 0;
   while (end < n && (at(end) == space || at(end) == newline)) {
     if (at(end) == newline) after_newline = end + 1;

@@ -44,7 +44,7 @@ RowSequence::RowSequence(std::shared_ptr<const TokenStore> store, RowOptions opt
   check(options_.bins >= 1, "dataloader.num_packing_bins = {}: expected at least 1", options_.bins);
   check(options_.holdout >= 0 && options_.holdout < 1, "validation.holdout = {}: expected a share from 0 to below 1", options_.holdout);
   threshold_ = static_cast<uint64_t>(std::ldexp(options_.holdout, 64));
-  int64_t beyond = 0;  // predictions of longer documents that have no place in a row
+  int64_t beyond = 0;  // predictions of longer documents that do not fit into a row
   for (int64_t i = 0; i < store_->documents(); ++i) {
     if (!included(i)) continue;
     ++documents_;
@@ -156,7 +156,7 @@ int64_t RowSequence::fill_concat(RowCursor cursor, RowView out) {
       const int64_t document = plan.document(place), n = std::min(want - at, plan.weight(document) - offset);
       if (n <= 0) continue;
       store_->read(document, offset, {buffer_.data() + at, static_cast<size_t>(n)});
-      // Without an EOS id the true starts of documents stand in for "after an EOS".
+      // Without an EOS id, the true starts of documents replace "after an EOS".
       if (!options_.eos_id && offset == 0 && at < S) out.doc_start[at] = 1;
       at += n;
     }

@@ -27,34 +27,34 @@ struct RowOptions {
   Packing packing = Packing::concat;
   int64_t seq_len = 2048;
   int64_t bins = 8;
-  std::optional<bool> document_positions;  // none: concat_documents and first_fit only (and none, where it is the same)
+  std::optional<bool> document_positions;  // none: only concat_documents and first_fit (and none, where it makes no difference)
   bool shuffle = false;                    // the documents, before they are packed
   bool shuffle_rows = false;               // the packed rows of an epoch
   uint64_t seed = 42;
-  double holdout = 0;             // share of the documents, chosen by their hash, that is kept for validation
-  bool held_out = false;          // this sequence consists of that share, not of the rest
+  double holdout = 0;             // share of the documents, selected by their hash, that is held out for validation
+  bool held_out = false;          // this sequence is the held-out share instead of the rest
   std::optional<int32_t> eos_id;  // concat: ends a document for doc_start
 };
 
-// Where one row goes; each array has S elements.
+// Destination of one row; each array has S elements.
 struct RowView {
   int64_t* tokens;
   int64_t* labels;     // -100: ignored
-  int32_t* positions;  // for RoPE: place in the row, or in the document's part of the row
-  int32_t* doc_start;  // place in the row where this place's document starts (block_causal attention)
+  int32_t* positions;  // for RoPE: position in the row, or in the document's part of the row
+  int32_t* doc_start;  // position in the row where this position's document starts (block_causal attention)
 };
 void fill_ignored_row(RowView row, int64_t seq_len);
 
-// Place in the endless sequence of rows.
+// Position in the endless sequence of rows.
 struct RowCursor {
   int64_t epoch = 0, row = 0;
   auto operator<=>(const RowCursor&) const = default;
 };
 
-// What the first epoch makes of the documents, in predictions (concat: in tokens).
+// How the first epoch uses the documents, in predictions (concat: in tokens).
 struct RowUse {
-  int64_t units = 0, used = 0;   // what there is; what stands in the rows
-  int64_t longer_documents = 0;  // than a row: first_fit leaves them out, none cuts them
+  int64_t units = 0, used = 0;   // available; used in rows
+  int64_t longer_documents = 0;  // longer than a row: first_fit drops them, none truncates them
   int64_t rows = 0, pass_rows = 0;
 };
 
@@ -63,12 +63,12 @@ struct RowUse {
 // the other packings start each epoch with a fresh row. One thread at a time.
 class RowSequence {
  public:
-  // Error when the chosen documents do not fill one row.
+  // Error if the selected documents do not fill one row.
   RowSequence(std::shared_ptr<const TokenStore> store, RowOptions options);
   RowSequence(const RowSequence&) = delete;
   RowSequence& operator=(const RowSequence&) = delete;
   int64_t rows(int64_t epoch);
-  // Rows of the first epoch that need nothing of the second: one pass over the data.
+  // Rows of the first epoch that use nothing of the second: one pass over the data.
   int64_t pass_rows();
   RowCursor advance(RowCursor cursor, int64_t n);
   // Returns how many places the documents fill; those behind them are padding.
@@ -81,7 +81,7 @@ class RowSequence {
   const RowUse& use() const { return use_; }
   const TokenStore& store() const { return *store_; }
   const RowOptions& options() const { return options_; }
-  // Everything that decides which row comes when, in words: states from other options are refused by comparing it.
+  // Text of everything that decides the row order: states from other options are rejected by comparing it.
   std::string describe() const;
 
  private:
@@ -98,7 +98,7 @@ class RowSequence {
   int64_t weight(int64_t document) const;
   Epoch& epoch(int64_t number);
   std::unique_ptr<FirstFit> pack_first_fit(const EpochPlan& plan) const;
-  // The packed row that stands at a place of the epoch.
+  // The packed row at a position of the epoch.
   RowCursor packed(RowCursor cursor);
   int64_t fill_concat(RowCursor cursor, RowView out);
   int64_t fill_concat_documents(RowCursor cursor, RowView out);
@@ -113,7 +113,7 @@ class RowSequence {
   uint64_t threshold_ = 0;
   int64_t documents_ = 0, units_ = 0;
   RowUse use_;
-  Epoch cache_[2];  // a batch touches two epochs at most in turn
+  Epoch cache_[2];  // a batch alternates between at most two epochs
   std::vector<int32_t> buffer_;
 };
 

@@ -13,7 +13,7 @@
 
 namespace halftone {
 
-// One document as its source holds it: text to tokenise, ids, or ids that lie in a file in their stored width. Or a line that is skipped.
+// One document as its source holds it: text to tokenise, ids, or ids stored in a file at their width. Or a skipped line.
 struct Document {
   enum class Kind { text, ids, stored, bad } kind = Kind::text;
   std::string_view text;
@@ -23,25 +23,24 @@ struct Document {
 };
 using DocumentVisitor = std::function<void(const Document&)>;
 
-// Where documents come from. A source is cut into shards (whole small files, or ranges of large ones) so that reading
-// is parallel and nothing has to fit in memory; shards in order, documents in order within a shard, are the natural order
-// of the corpus. A format whose files have row groups, frames or an index of their own makes those its shards.
-// Random access is not asked of a source: token_store.h gives it.
+// Source of documents. It is split into shards (whole small files, or ranges of large ones), so that reading is parallel and nothing has
+// to fit in memory; shards in order, and documents in order within a shard, are the corpus's natural order. For a format with row groups,
+// frames or an index, these are its shards. A source need not support random access: token_store.h adds it.
 class DocumentSource {
  public:
   virtual ~DocumentSource() = default;
   // Registered name: "text", "jsonl", "bin".
   virtual std::string kind() const = 0;
   const FileList& files() const { return files_; }
-  // Everything besides files, tokenizer and bad lines that decides the documents; part of the key of the token cache.
+  // Everything besides files, tokenizer and bad lines that determines the documents; part of the token cache's key.
   virtual std::string options() const = 0;
   virtual int64_t shard_count() const = 0;
-  // Thread-safe. What the visitor is given is valid during the call only. Errors name file and place.
+  // Thread-safe. The visitor's arguments are valid only during the call. Errors name file and position.
   virtual void read_shard(int64_t shard, const DocumentVisitor& visit) const = 0;
-  // Bytes per id (2 or 4) when the files hold nothing but ids and are used in place; there every file is one shard, whose
-  // documents follow each other without gaps. 0 for other sources.
+  // Bytes per id (2 or 4) if the files hold only ids and are used in place; then every file is one shard with contiguous documents. 0 for
+  // other sources.
   virtual int stored_token_bytes() const { return 0; }
-  // Whether lines without a document are given to the visitor as such; otherwise they are errors.
+  // Whether lines without a document are passed to the visitor as such; otherwise they are errors.
   bool skips_bad_lines() const { return skip_bad_lines_; }
 
  protected:
@@ -55,17 +54,17 @@ class DocumentSource {
 
 struct SourceOptions {
   std::string dataset;                 // registered name (docs/data.md)
-  std::string path;                    // file, folder or glob; empty only where the name has files of its own
+  std::string path;                    // file, folder or glob; empty only for names that imply files
   std::string text_key = "text";       // jsonl: the field with the text
   std::string text_split = "file";     // text: what a document is: file, line, blank_line
   std::string on_bad_line = "error";   // jsonl, text: error, skip
   std::string token_dtype = "uint16";  // bin: uint16, uint32
   int64_t vocab_size = 0;              // ids of pre-tokenised documents must be below it
   std::optional<int32_t> eos_id;       // bin: documents end here
-  std::optional<int32_t> bos_id;       // bin: where it is EOS, one in front begins a document
+  std::optional<int32_t> bos_id;       // bin: if equal to EOS, one in front begins a document
 };
 
-// Throws Error for unknown names, missing paths and files that are not what the name says.
+// Error for unknown names, missing paths and files that do not match the name.
 std::unique_ptr<DocumentSource> open_source(const SourceOptions& options);
 
 // 1,234,567

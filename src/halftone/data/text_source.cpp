@@ -61,9 +61,9 @@ void TextSource::read_lines(const SourceFile& file, const Piece& piece, const Do
   }
 }
 
-// A piece that does not start the file begins after the first blank line that starts in it or later, and every piece
-// goes on to the first blank line that starts at its end or later: the same line, so nothing is lost or read twice. One without a blank
-// line has nothing of its own.
+// A piece that does not start the file begins after the first blank line that starts in it or later, and every piece continues to the
+// first blank line that starts at its end or later: the same line, so that nothing is lost or read twice. A piece without a blank line is
+// empty.
 void TextSource::read_paragraphs(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) const {
   LineReader reader(file.path, piece.begin, piece.end);
   std::string paragraph;

@@ -11,8 +11,8 @@ namespace halftone {
 enum class TextSplit { file, line, blank_line };
 TextSplit parse_text_split(const std::string& name);
 
-// Plain text files. A document is a file, a line that is not blank, or a run of lines between blank ones (blank: spaces
-// and tabs only). A byte order mark at the start of a file is not part of the text. A line that is not UTF-8 is bad.
+// Plain text files. A document is a file, a non-blank line, or a run of lines between blank ones (blank: spaces and tabs only). A byte
+// order mark at the start of a file is not part of the text. A line that is not UTF-8 is bad.
 class TextSource : public DocumentSource {
  public:
   TextSource(FileList files, TextSplit split, bool skip_bad_lines);

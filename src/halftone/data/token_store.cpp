@@ -25,15 +25,15 @@ namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 constexpr int kFormat = 1;
-constexpr int64_t kVerifyLimit = int64_t{256} << 20;  // bytes checked against their checksum when an index is opened
+constexpr int64_t kVerifyLimit = int64_t{256} << 20;  // bytes verified against their checksum when an index is opened
 constexpr int64_t kMetaLimit = int64_t{1} << 20;
 
 constexpr const char* kUnfinished = ".tmp.";  // in the names of AtomicFile
 
 constexpr const char* kElsewhere = "set HALFTONE_CACHE or job.dump_folder to a folder that can be written";
 
-// Held while an index is looked for and built, so that the processes of a node build it once. In a folder that can only be read nothing is
-// built, and nothing is held.
+// Held while an index is looked up and built, so that the processes of a node build it once. In a read-only folder nothing is built and
+// no lock is taken.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& path) : fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
@@ -52,7 +52,7 @@ class FolderLock {
   ~FolderLock() {
     if (fd_ >= 0) ::close(fd_);
   }
-  // Why nothing can be written; empty where it can.
+  // Why nothing can be written; empty if the folder is writable.
   const std::string& problem() const { return problem_; }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
@@ -62,7 +62,7 @@ class FolderLock {
   std::string problem_;
 };
 
-// File names need not be UTF-8, JSON must be.
+// File names need not be UTF-8; JSON must be.
 std::string json_text(const Json& json, int indent) { return json.dump(indent, ' ', false, Json::error_handler_t::replace); }
 
 std::string hex(uint64_t v) { return fmt::format("{:016x}", v); }
@@ -107,9 +107,9 @@ void TokenStore::read(int64_t document, int64_t first, std::span<int32_t> out) c
   maps_[segment->map].touched(out.size() * static_cast<size_t>(token_bytes_));
 }
 
-// Index files: <key>.tokens holds the ids (none for sources used in place), zeros up to a multiple of 16, then the document
-// table; <key>.json, written after it, says what it was made from. The key names source, options and tokenizer, not the
-// contents, so a changed corpus replaces its old index.
+// Index files: <key>.tokens holds the ids (none for sources used in place), zero-padded to a multiple of 16, then the document table;
+// <key>.json, written after it, describes its inputs. The key identifies source, options and tokenizer, not the contents, so that a
+// changed corpus replaces its old index.
 class TokenStoreBuilder {
  public:
   TokenStoreBuilder(const DocumentSource& source, const TextCodec& codec, const std::string& folder, int threads)
@@ -152,9 +152,9 @@ class TokenStoreBuilder {
       log_warning("Token index {} is damaged ({}): building it again", meta_path_, reason);
       return nullptr;
     }
-    if (store->stats().bad_lines > 0 && !source_.skips_bad_lines()) return nullptr;  // building it again names them
+    if (store->stats().bad_lines > 0 && !source_.skips_bad_lines()) return nullptr;  // a rebuild names them
     if (meta_.at("fingerprint") == fingerprint) return store;
-    // Times or sizes differ: only other contents make the index useless.
+    // Times or sizes differ: only different contents invalidate the index.
     if (content_digest(source_.files(), threads_) != store->digest_) {
       log_info("The files of {} changed since their token index was built: building it again", source_.kind());
       return nullptr;
@@ -164,7 +164,7 @@ class TokenStoreBuilder {
     return store;
   }
 
-  // Halves of an index whose builder was killed; nobody else writes them while the lock is held.
+  // Partial indices of a killed builder; the lock guarantees that nobody else is writing them.
   void remove_leftovers() const {
     std::error_code ignored;
     const fs::path folder = fs::path(tokens_path_).parent_path();
@@ -257,7 +257,7 @@ class TokenStoreBuilder {
                        source_.files().root.empty() ? "." : source_.files().root);
   }
 
-  // Null with a reason when the index is not what its description says.
+  // Null with a reason if the index does not match its description.
   std::shared_ptr<TokenStore> load(std::string& reason) {
     try {
       return load_checked();

@@ -48,7 +48,7 @@ TokenisedShard tokenise_shard(const DocumentSource& source, const TextCodec& cod
     out.text_bytes += static_cast<int64_t>(document.text.size());
     out.empty_documents += ids.empty() ? 1 : 0;
     append_ids(ids, width, codec.vocab_size, out.tokens);
-    // An EOS inside of what was read ends a document, as it does in a .bin file.
+    // An EOS inside the text ends a document, as in a .bin file.
     for (std::span<const int32_t> rest = ids; !rest.empty();) {
       const auto id_at = [rest](size_t i) { return rest[i]; };
       const size_t length = document_ends.length(rest.size(), id_at);

@@ -13,15 +13,15 @@ namespace halftone {
 struct TokenisedShard {
   int64_t documents = 0, empty_documents = 0, text_bytes = 0;
   BadLines bad_lines;                  // skipped
-  std::vector<std::byte> tokens;       // little-endian, `width` bytes each; empty when the source's files are used in place
-  std::vector<DocumentEntry> entries;  // `end` counted from the start of the shard
+  std::vector<std::byte> tokens;       // little-endian, `width` bytes each; empty if the source's files are used in place
+  std::vector<DocumentEntry> entries;  // `end` is relative to the start of the shard
 };
 
-// Bytes per stored id: 2 up to 65,536 entries, else 4.
+// Bytes per stored id: 2 up to 65,536 entries, otherwise 4.
 inline int width_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
 
-// Encodes every document of `source` on `threads` threads and hands the shards to `take` in order, on this thread.
-// Logs progress every few seconds. Documents without text or ids are counted and left out.
+// Encodes every document of `source` on `threads` threads and passes the shards to `take` in order, on this thread. Logs progress every
+// few seconds. Documents without text or ids are counted and dropped.
 void tokenise_source(const DocumentSource& source, const TextCodec& codec, int width, int threads,
                      const std::function<void(TokenisedShard&&)>& take);
 

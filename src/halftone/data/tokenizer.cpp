@@ -15,7 +15,7 @@
 namespace halftone {
 namespace {
 
-// Added tokens that are searched for before (false) or after (true) normalisation.
+// Added tokens that are matched before (false) or after (true) normalisation.
 std::vector<AddedToken> select(const std::vector<AddedToken>& tokens, bool normalized, bool nfc) {
   std::vector<AddedToken> out;
   for (const AddedToken& token : tokens) {
@@ -47,7 +47,7 @@ struct Tokenizer::Impl {
   StringTable words;  // word level
   int32_t unknown = -1;
   bool nfc = false, add_prefix_space = false;
-  bool special_words = false;  // whether the model itself may turn text into a special token
+  bool special_words = false;  // whether the model itself may map text to a special token
   size_t merge_count = 0, added_count = 0;
   Pretokenizer pretokenizer;
   AddedTokenMatcher added, added_normalized;
@@ -134,7 +134,7 @@ struct Tokenizer::Impl {
       text = w.prefixed;
     }
     if (model == TokenizerModel::bpe) {
-      // Part by part: the pieces of a large document would take several times its memory.
+      // Part by part: the pieces of a large document would need several times its memory.
       const char* end = text.data() + text.size();
       for (size_t cut = 0; !text.empty(); text.remove_prefix(cut)) {
         cut = pretokenizer.next_cut(text, kPart);
@@ -152,7 +152,7 @@ struct Tokenizer::Impl {
     }
   }
 
-  // Calls plain(text) on the stretches between the matcher's tokens and puts the tokens' ids between.
+  // Calls plain(text) on the text between the matcher's tokens and inserts the tokens' ids.
   template <class Plain>
   static void cut(const AddedTokenMatcher& matcher, std::string_view text, bool special, std::vector<int32_t>& out, Plain&& plain) {
     size_t done = 0, from = 0;
@@ -165,7 +165,7 @@ struct Tokenizer::Impl {
     if (done < text.size()) plain(text.substr(done));
   }
 
-  // Well-formed UTF-8.
+  // The text must be well-formed UTF-8.
   void encode_valid(std::string_view text, bool special_tokens, Workspace& w, std::vector<int32_t>& out) const {
     cut(added, text, special_tokens, out, [&](std::string_view part) {
       if (nfc) {
@@ -181,8 +181,7 @@ struct Tokenizer::Impl {
     if (id >= 0 || unknown >= 0) out.push_back(id >= 0 ? id : unknown);
   }
 
-  // Special tokens among out[begin..] that the model made of letters (a word of the vocabulary, a merge) become bytes or the
-  // unknown token.
+  // Replaces special tokens in out[begin..] that the model produced from text (a vocabulary word, a merge) by bytes or the unknown token.
   void spell_out(std::vector<int32_t>& out, size_t begin) const {
     const auto is_control = [&](int32_t id) { return special[id] && id != unknown; };
     const auto first = std::find_if(out.begin() + static_cast<std::ptrdiff_t>(begin), out.end(), is_control);
@@ -244,7 +243,7 @@ void Tokenizer::encode_document_append(std::string_view text, std::vector<int32_
   auto adds = [&](int32_t id) {
     return std::ranges::count(impl_->prefix, id) + std::ranges::count(impl_->suffix, id) > 0;  // the encoding of the empty text
   };
-  // The token at `at` of one kind with the one before it, where text and addition meet.
+  // Merges the token at `at` with an equal one before it, at the boundary between text and added tokens.
   auto join = [&](size_t at, std::optional<int32_t> kind) {
     if (special_tokens && at > start && at < out.size() && out[at] == kind && out[at - 1] == kind)
       out.erase(out.begin() + static_cast<std::ptrdiff_t>(at));

@@ -25,7 +25,7 @@ size_t previous_character(std::string_view text, size_t end) {
 
 }  // namespace
 
-// Word characters as UTS 18 defines \w, through PCRE2's properties.
+// Word characters as defined by UTS 18 for \w, through PCRE2's properties.
 struct AddedTokenMatcher::Context {
   pcre2_code* word = nullptr;
   Context() {
@@ -94,12 +94,12 @@ bool AddedTokenMatcher::find(std::string_view text, size_t from, size_t free_fro
     match = {i, end, tokens_[token].id};
     resume = end;
     if (accepts(text, match, tokens_[token], free_from)) return true;
-    i = end - 1;  // a refused occurrence is passed over as a whole
+    i = end - 1;  // a rejected occurrence is skipped entirely
   }
   return false;
 }
 
-// Checks single_word, then widens the match over the white space that the token takes.
+// Checks single_word, then extends the match over the white space that the token strips.
 bool AddedTokenMatcher::accepts(std::string_view text, Match& match, const AddedToken& token, size_t free_from) const {
   if (token.single_word) {
     if (match.begin > 0 && context_->begins_with_word_character(text.substr(previous_character(text, match.begin)))) return false;

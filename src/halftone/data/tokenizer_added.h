@@ -10,11 +10,11 @@
 
 namespace halftone {
 
-// Finds added tokens in text: leftmost first, the longest where several begin.
+// Finds added tokens in text: leftmost first, the longest at equal starts.
 class AddedTokenMatcher {
  public:
   struct Match {
-    size_t begin, end;  // bytes taken from the text, white space of lstrip and rstrip included
+    size_t begin, end;  // bytes consumed from the text, including white space of lstrip and rstrip
     int32_t id;
   };
   AddedTokenMatcher();
@@ -24,8 +24,8 @@ class AddedTokenMatcher {
   AddedTokenMatcher& operator=(AddedTokenMatcher&&) noexcept;
 
   bool empty() const { return tokens_.empty(); }
-  // The first match in `text` whose token begins at `from` or later; false when there is none. White space is taken back to
-  // `free_from` at most. `resume` is where the search for the next one starts. Without `special` such tokens are passed over.
+  // The first match in `text` whose token begins at `from` or later; false if there is none. White space is stripped back to `free_from`
+  // at most. `resume` is where the next search starts. Without `special`, special tokens are skipped.
   bool find(std::string_view text, size_t from, size_t free_from, bool special, Match& match, size_t& resume) const;
 
  private:
@@ -36,11 +36,11 @@ class AddedTokenMatcher {
   int32_t child(int32_t node, uint8_t byte) const;
   bool accepts(std::string_view text, Match& match, const AddedToken& token, size_t free_from) const;
 
-  struct Context;  // what decides about the characters around a token
+  struct Context;  // checks the characters around a token
   std::vector<AddedToken> tokens_;
   std::vector<Node> nodes_;
   std::array<bool, 256> first_{};
-  int single_first_ = -1;  // the only first byte, for memchr
+  int single_first_ = -1;  // the only possible first byte, for memchr
   std::unique_ptr<Context> context_;
 };
 

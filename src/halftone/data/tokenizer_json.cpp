@@ -14,7 +14,7 @@ namespace {
 
 using namespace tokenizer_fields;
 
-// Every id of the vocabulary by its string as written in the file.
+// Id of every vocabulary string as written in the file.
 using Vocabulary = std::unordered_map<std::string_view, int32_t>;
 
 Vocabulary read_vocabulary(const Json& vocab, TokenizerSpec& spec) {
@@ -24,7 +24,7 @@ Vocabulary read_vocabulary(const Json& vocab, TokenizerSpec& spec) {
   size_t size = 0;
   for (auto entry = vocab.begin(); entry != vocab.end(); ++entry) {
     const int64_t id = entry->is_number_integer() ? integer(*entry, "model.vocab") : -1;
-    // Ids may leave gaps, but memory follows the largest one.
+    // Ids may have gaps, but memory is proportional to the largest one.
     const int64_t limit = 2 * static_cast<int64_t>(vocab.size()) + 65536;
     if (id < 0 || id >= limit) {
       fail("model.vocab: the id of the token {} is {}, expected an integer from 0 to {}", shown(entry.key()), entry->dump(), limit - 1);
@@ -161,7 +161,7 @@ void read_pre_tokenizer(const Json& node, TokenizerSpec& spec, bool& byte_level)
   } else if (type == "WhitespaceSplit" && words) {
     spec.splits.push_back({"\\s", false, SplitBehavior::removed});
   } else if (type == "Whitespace" && words) {
-    // \w of the regex crate: that of UTS 18 with Join_Control.
+    // \w of the regex crate: that of UTS 18 plus Join_Control.
     const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
     spec.splits.push_back({"[" + word + "]+|[^" + word + "\\s]+", false, SplitBehavior::removed, true});
   } else {
@@ -180,15 +180,15 @@ void read_decoder(const Json& decoder, const TokenizerSpec& spec) {
   }
 }
 
-// Gives added tokens the ids that the `tokenizers` package gives: that of the vocabulary, else the next one in order.
+// Gives added tokens the ids that the `tokenizers` package gives: that of the vocabulary, otherwise the next free one.
 class AddedTokens {
  public:
   AddedTokens(TokenizerSpec& spec, const Vocabulary& vocabulary)
       : spec_(spec), vocabulary_(vocabulary), next_(static_cast<int64_t>(vocabulary.size())) {}
 
-  // What follows is of tokenizer_config.json.
+  // The following tokens come from tokenizer_config.json.
   void enter_config() { of_config_ = true; }
-  // A word that begins or ends documents is a special token, and added where it is one of the vocabulary alone, as by transformers.
+  // Makes a BOS or EOS word special, and adds it if it is only in the vocabulary, as transformers does.
   void make_special(const std::string& content) {
     const auto found = vocabulary_.find(content);
     if (const auto known = index_.find(content); known != index_.end()) spec_.added[known->second].special = true;
@@ -212,7 +212,7 @@ class AddedTokens {
       if (of_config_) {
         known.special = token.special;
       } else {
-        known = std::move(token);  // of the list of tokenizer.json the last one says how it is found
+        known = std::move(token);  // in tokenizer.json's list the last entry's options count
       }
       return;
     }
@@ -245,7 +245,7 @@ class AddedTokens {
   std::unordered_map<std::string, size_t> index_;
 };
 
-// Ids of one end of a sequence, in the order of the text.
+// Ids for one end of a sequence, in text order.
 void read_template(const Json& node, TokenizerSpec& spec) {
   const char* where = "post_processor TemplateProcessing";
   const Json& specials = member(node, "special_tokens", where);
@@ -286,7 +286,7 @@ void read_post_processor(const Json& node, TokenizerSpec& spec) {
   spec.suffix.push_back(id_of("sep"));
 }
 
-// A token given as string or as object with "content"; empty when null or absent.
+// A token given as a string or as an object with "content"; empty if null or absent.
 std::string token_content(const Json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return {};

@@ -10,41 +10,41 @@
 
 namespace halftone {
 
-// A token found in the text before anything else happens to it.
+// A token matched in the text before any other processing.
 struct AddedToken {
   std::string content;
   int32_t id = -1;
-  bool special = false;      // left out by decode(skip_special_tokens)
-  bool single_word = false;  // only between characters that are no word characters
-  bool lstrip = false;       // takes the white space before it
-  bool rstrip = false;       // takes the white space behind it
-  bool normalized = false;   // searched for in the normalised text, after the others
+  bool special = false;      // dropped by decode(skip_special_tokens)
+  bool single_word = false;  // only between non-word characters
+  bool lstrip = false;       // consumes the white space before it
+  bool rstrip = false;       // consumes the white space after it
+  bool normalized = false;   // matched in the normalised text, after the others
 };
 
 enum class TokenizerModel { bpe, word_level };
 
-// What a tokenizer.json says, checked: every id is in range and every merge names known tokens.
+// Validated contents of a tokenizer.json: every id is in range and every merge names known tokens.
 struct TokenizerSpec {
   TokenizerModel model = TokenizerModel::bpe;
-  std::vector<std::string> tokens;       // what an id stands for in decoded text, as bytes; empty: the id is not used
-  std::vector<std::string> text_tokens;  // what the model may turn into this id; empty: nothing (most added tokens)
+  std::vector<std::string> tokens;       // decoded bytes by id; empty: the id is unused
+  std::vector<std::string> text_tokens;  // text that the model may map to this id; empty: none (most added tokens)
   std::vector<BpeMerge> merges;
   BpeModel::Options options;
   bool nfc = false;               // normalise to NFC first
-  bool add_prefix_space = false;  // a blank in front of text that does not begin with one
+  bool add_prefix_space = false;  // prefix a blank to text that does not begin with one
   std::vector<SplitStep> splits;
   std::vector<AddedToken> added;
-  std::vector<int32_t> prefix, suffix;  // of the post-processor
-  std::string bos_token, eos_token;     // of tokenizer_config.json; empty: none
+  std::vector<int32_t> prefix, suffix;  // ids that the post-processor adds
+  std::string bos_token, eos_token;     // from tokenizer_config.json; empty: none
   int32_t vocab_size() const { return static_cast<int32_t>(tokens.size()); }
 };
 
-// Reads Hugging Face's tokenizer.json (byte-level BPE, or word level) and, when not empty, tokenizer_config.json.
-// Error, one line, for anything that is malformed or that would not give the ids of the `tokenizers` package.
+// Parses Hugging Face's tokenizer.json (byte-level BPE, or word level) and, if not empty, tokenizer_config.json. Error, one line, for
+// anything malformed or that would yield ids different from those of the `tokenizers` package.
 TokenizerSpec parse_tokenizer_json(std::string_view json, std::string_view config_json);
-// tokenizer_config.json (empty: none) with the bos_token and eos_token of special_tokens_map.json where it names none itself.
+// tokenizer_config.json (empty: none), with bos_token and eos_token of special_tokens_map.json if it does not name them itself.
 std::string with_special_tokens(const std::string& config_json, std::string_view map_json);
-// The older form: vocab.json (object from token to id) or vocab.txt (one token a line) with merges.txt ("a b" a line, GPT-2's
+// The older form: vocab.json (object from token to id) or vocab.txt (one token per line) with merges.txt ("a b" per line, GPT-2's
 // pattern); without merges a word-level vocabulary with [UNK]. Returns the text of an equivalent tokenizer.json.
 std::string tokenizer_json_from_vocab(std::string_view vocab, bool vocab_is_json, std::optional<std::string_view> merges);
 

@@ -5,18 +5,18 @@
 
 #include "halftone/base/error.h"
 
-// Reading fields of a tokenizer.json with errors that name the place. `where` is the dotted name of the object.
+// Reads fields of a tokenizer.json; errors name the location. `where` is the dotted name of the object.
 namespace halftone::tokenizer_fields {
 
 using Json = nlohmann::json;
 
-// Text from a file as it may stand in a one-line message: JSON string syntax, cut at 60 bytes.
+// Text from a file as quoted in a one-line message: JSON string syntax, truncated to 60 bytes.
 inline std::string shown(std::string_view text) {
   const std::string part(text.substr(0, 60));
   return Json(part).dump(-1, ' ', true, Json::error_handler_t::replace) + (text.size() > 60 ? "..." : "");
 }
 
-// Parses after checking the nesting, which recursion over the result must survive.
+// Parses after checking the nesting depth, because consumers recurse over the result.
 inline Json parse(std::string_view text, const char* file) {
   constexpr int kMaxDepth = 64;
   int depth = 0;
@@ -64,7 +64,7 @@ inline std::string string_of(const Json& object, const char* key, const char* wh
 
 inline std::string type_of(const Json& object, const char* where) { return string_of(object, "type", where); }
 
-// Absent and null give the fallback.
+// Absent and null return the fallback.
 inline std::string string_or(const Json& object, const char* key, const char* fallback, const char* where) {
   const auto found = object.find(key);
   return found == object.end() || found->is_null() ? fallback : string_of(object, key, where);

@@ -18,7 +18,7 @@ std::string added_token_json(const AddedToken& token, bool with_id) {
                      token.rstrip, token.normalized, token.special);
 }
 
-// Calls line(i) for each of n lines and joins them by commas.
+// Calls line(i) for each of n lines and joins them with commas.
 template <class Line>
 std::string lines(size_t n, const char* indent, Line&& line) {
   std::string out;

@@ -8,8 +8,8 @@
 namespace halftone {
 namespace {
 
-// PCRE2's own \w lacks marks and takes all numbers, where Oniguruma takes those of Latin-1 beside digits; its \s, elsewhere the property,
-// also takes U+180E.
+// PCRE2's own \w lacks marks and includes all numbers, while Oniguruma includes only digits and those of Latin-1. Its \s is otherwise the
+// property, but also includes U+180E.
 constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}", kHexDigits = "0-9A-Fa-f";
 
 class Translator {
@@ -28,12 +28,12 @@ class Translator {
       } else if (c == ')') {
         if (!groups_.empty()) atom_ = groups_.back(), groups_.pop_back();
         copy(1);
-      } else if (c == '^' || c == '$') {  // of lines, there
+      } else if (c == '^' || c == '$') {  // Oniguruma's ^ and $ match at line boundaries
         atom_ = out_.size(), out_ += c == '^' ? "(?m:^)" : "(?m:$)", ++at_;
       } else if (c == '{' && interval()) {
         continue;
       } else if (c == '*' || c == '+' || c == '?') {
-        copy(1);  // and a second one behind it: both engines read *? and *+ alike
+        copy(1);  // a second one is copied next: both engines read *? and *+ alike
       } else {
         atom_ = out_.size(), copy(1);
         while (at_ < pattern_.size() && (static_cast<uint8_t>(pattern_[at_]) & 0xC0) == 0x80) copy(1);
@@ -54,7 +54,7 @@ class Translator {
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }
   static bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-  // Hexadecimal digits from `from` on, up to `most`.
+  // Hexadecimal digits from `from` on, at most `most`.
   std::string_view hex(size_t from, size_t most) const {
     size_t n = 0;
     while (n < most && from + n < pattern_.size() && is_hex(pattern_[from + n])) ++n;
@@ -93,7 +93,7 @@ class Translator {
         return;
       }
       case 'x':
-        // Two digits are a byte there.
+        // In Oniguruma two digits are a byte.
         if (!next_is("{", 2) && (hex(at_ + 2, 2).size() != 2 || hex(at_ + 2, 1)[0] > '7')) refuse("\\x without braces");
         return copy(2);
       default:
@@ -106,7 +106,7 @@ class Translator {
     copy(2);
   }
 
-  // With classes within it, whose members are its own.
+  // With nested classes, whose members belong to it.
   void character_class() {
     int depth = 1;
     copy(1);
@@ -152,17 +152,17 @@ class Translator {
         on = false, out_ += c;
       } else if (c == 'i') {
         out_ += c;
-      } else if (c == 'm') {  // the dot takes the end of a line
+      } else if (c == 'm') {  // the dot matches line ends
         out_ += 's';
       } else {
         refuse(fmt::format("(?{}", c));
       }
     }
-    // Without a colon it holds up to the end of the group, there of the alternative's successors, too.
+    // Without a colon it applies to the end of the group; in Oniguruma to the following alternatives too.
     if (next_is(")") && !first) refuse("an option that is not at the beginning");
   }
 
-  // {n}, {n,}, {,m}, {n,m} behind an atom: a + behind it repeats it once more, and {n}? leaves it out or not.
+  // {n}, {n,}, {,m}, {n,m} after an atom: a following + repeats it again, and {n}? makes it optional.
   bool interval() {
     size_t end = at_ + 1;
     const auto number = [&] {
@@ -188,9 +188,9 @@ class Translator {
   }
 
   std::string_view pattern_;
-  size_t at_ = 0, atom_ = 0;  // of the pattern; where the last atom begins in what is written
+  size_t at_ = 0, atom_ = 0;  // position in the pattern; start of the last atom in the output
   std::string out_;
-  std::vector<size_t> groups_;  // where open ones begin there
+  std::vector<size_t> groups_;  // starts of open groups in the output
 };
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 namespace halftone {
 
-// A Split pattern of tokenizer.json, which the `tokenizers` package gives to Oniguruma (Ruby's syntax), as one of PCRE2 with
-// PCRE2_UTF | PCRE2_UCP that matches the same. Error, one line, that names what has another meaning there and is not translated.
+// Translates a Split pattern of tokenizer.json, which the `tokenizers` package runs in Oniguruma (Ruby syntax), to a PCRE2 pattern that
+// matches the same with PCRE2_UTF | PCRE2_UCP. Error, one line, for a construct that differs there and is not translated.
 std::string pcre2_pattern(std::string_view pattern);
 
 }  // namespace halftone

@@ -9,28 +9,27 @@
 
 namespace halftone {
 
-// Decodes the code point at text[position] of well-formed UTF-8 and moves position behind it.
+// Decodes the code point at text[position] of well-formed UTF-8 and advances position.
 char32_t next_code_point(std::string_view text, size_t& position);
 void append_utf8(std::string& out, char32_t code_point);
 
-// The text with every byte that is no part of well-formed UTF-8 replaced by U+FFFD; for display.
+// The text with every byte outside well-formed UTF-8 replaced by U+FFFD; for display.
 std::string replace_invalid_utf8(std::string_view text);
 
-// Byte-level alphabet of GPT-2: every byte is written as one printable character. Bytes '!'..'~', 0xA1..0xAC and
-// 0xAE..0xFF stand for themselves (as code points), the other 68, in rising order, for U+0100, U+0101, ...
+// GPT-2's byte-level alphabet: every byte is written as one printable character. Bytes '!'..'~', 0xA1..0xAC and 0xAE..0xFF represent
+// themselves (as code points); the other 68, in increasing order, are U+0100, U+0101, ...
 struct ByteAlphabet {
   std::array<char16_t, 256> character;  // of a byte
-  std::array<int16_t, 0x144> byte;      // of a character below U+0144; -1 where the character is not of the alphabet
+  std::array<int16_t, 0x144> byte;      // of a character below U+0144; -1 if it is not in the alphabet
 };
 const ByteAlphabet& byte_alphabet();
 // Bytes written in the alphabet, as UTF-8.
 std::string bytes_to_alphabet(std::string_view bytes);
-// The reverse, from well-formed UTF-8; false (out unspecified) when a character is not of the alphabet.
+// The reverse, from well-formed UTF-8; false (out unspecified) if a character is not in the alphabet.
 bool alphabet_to_bytes(std::string_view text, std::string& out);
 
-// Normalization form C (UAX 15) of well-formed UTF-8, by the tables of Unicode 9 as the `tokenizers` package does: the 98
-// combining marks that came later stay where they are. Text without a character from U+0300 on
-// is returned as it is.
+// Normalization form C (UAX 15) of well-formed UTF-8, with the tables of Unicode 9 as in the `tokenizers` package: the 98 combining marks
+// added later are not reordered. Text without characters from U+0300 on is returned unchanged.
 std::string to_nfc(std::string_view text);
 
 }  // namespace halftone

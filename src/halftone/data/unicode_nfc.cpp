@@ -32,7 +32,7 @@ void decompose(char32_t c, std::vector<char32_t>& out) {
   const Decomposition* at =
       std::lower_bound(kDecompositions, end, c, [](const Decomposition& d, char32_t value) { return d.character < value; });
   if (at == end || at->character != c) return out.push_back(c);
-  decompose(at->first, out);  // ends: decompositions lead to smaller parts
+  decompose(at->first, out);  // terminates: decompositions lead to smaller parts
   if (at->second != 0) decompose(at->second, out);
 }
 
@@ -55,7 +55,7 @@ char32_t compose(char32_t a, char32_t b) {
 }  // namespace
 
 std::string to_nfc(std::string_view text) {
-  // Characters below U+0300 are their own NFC in any order: their UTF-8 begins below 0xCC.
+  // Characters below U+0300 are already in NFC in any order: their UTF-8 starts below 0xCC.
   if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0xCC; })) return std::string(text);
   std::vector<char32_t> in, out;
   in.reserve(text.size());
@@ -70,7 +70,7 @@ std::string to_nfc(std::string_view text) {
     i = std::max(end, i + 1);
   }
   size_t starter = SIZE_MAX;  // index in out of the last starter
-  int last_class = 0;         // of the character put last behind it
+  int last_class = 0;         // of the last character appended after it
   for (const char32_t c : in) {
     const int cc = combining_class(c);
     const bool adjacent = starter != SIZE_MAX && starter + 1 == out.size();

@@ -4,8 +4,8 @@
 
 namespace halftone::nfc_tables {
 
-// Canonical decompositions without those of Hangul syllables, sorted; second is 0 for singletons. `composes`: the pair goes
-// back to the character in NFC.
+// Canonical decompositions except those of Hangul syllables, sorted; second is 0 for singletons. `composes`: the pair composes back to
+// the character in NFC.
 struct Decomposition {
   uint32_t character, first, second;
   uint8_t composes;
