@@ -22,7 +22,7 @@ namespace {
   fail("cannot {} {}: {}{}", what, path.string(), std::strerror(code), hint);
 }
 
-constexpr size_t kDirectBytes = size_t{4} << 20, kDirectAlign = 4096;  // of a write past the page cache
+constexpr size_t kDirectBytes = size_t{4} << 20, kDirectAlign = 4096;  // block size of writes that bypass the page cache
 
 int open_or_fail(const std::filesystem::path& path, int flags, const char* what) {
   int fd;
@@ -37,7 +37,7 @@ int open_or_fail(const std::filesystem::path& path, int flags, const char* what)
 File File::create(const std::filesystem::path& path) { return File(open_or_fail(path, O_WRONLY | O_CREAT | O_TRUNC, "create"), path); }
 File File::create_direct(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT | O_CLOEXEC, 0644);
-  if (fd < 0) return create(path);  // a file system without it, or a reason that is named there
+  if (fd < 0) return create(path);  // unsupported by the file system, or a failure that create() reports
   File file(fd, path);
   file.direct_.reset(static_cast<char*>(std::aligned_alloc(kDirectAlign, kDirectBytes)));
   check(file.direct_ != nullptr, "cannot create {}: out of memory", path.string());
@@ -89,7 +89,7 @@ void File::put(const void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t n = ::write(fd_, p, std::min(bytes, size_t{1} << 30));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL && (::fcntl(fd_, F_GETFL) & O_DIRECT) != 0) {  // other rules for addresses and sizes
+    if (n < 0 && errno == EINVAL && (::fcntl(fd_, F_GETFL) & O_DIRECT) != 0) {  // different rules for addresses and sizes
       ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_DIRECT);
       continue;
     }
@@ -101,7 +101,7 @@ void File::put(const void* data, size_t bytes) {
   }
 }
 
-// The last bytes, which are no whole blocks.
+// Writes the last bytes, which do not fill a block.
 void File::leave_direct() {
   if (!direct_) return;
   ::fcntl(fd_, F_SETFL, ::fcntl(fd_, F_GETFL) & ~O_DIRECT);

@@ -9,14 +9,15 @@
 
 namespace halftone {
 
-// A file descriptor that is closed when it goes out of scope. Every failure (also a short write on a full disk) is an Error
-// that names the path and the system's reason.
+// A file descriptor that is closed when it goes out of scope. Every failure (including a short write on a full disk) is an Error that
+// names the path and the system's reason.
 class File {
  public:
-  static File create(const std::filesystem::path& path);  // truncates an older file
-  // The same past the page cache, where the file system can: for many bytes that nobody reads soon. write() collects them; sync() ends it.
+  static File create(const std::filesystem::path& path);  // truncates an existing file
+  // The same, bypassing the page cache if the file system supports it: for large files that are not read soon. write() collects blocks;
+  // sync() ends it.
   static File create_direct(const std::filesystem::path& path);
-  static File open_append(const std::filesystem::path& path);  // creates the file when missing
+  static File open_append(const std::filesystem::path& path);  // creates the file if missing
   static File open_read(const std::filesystem::path& path);
   File() = default;
   File(File&& other) noexcept;
@@ -24,7 +25,7 @@ class File {
   ~File();
 
   void write(const void* data, size_t bytes);
-  // Hints that change no result: the disk starts to write what write() has given so far; to read what is asked for soon.
+  // Hints without effect on results: starts flushing what write() has received so far; prefetches what is read soon.
   void start_writing();
   void will_read(uint64_t offset, uint64_t bytes) const;
   // Reads exactly `bytes` bytes at `offset`; the file ending earlier is an error.
@@ -32,7 +33,7 @@ class File {
   uint64_t size() const;
   void truncate(uint64_t bytes);
   void sync();   // fsync
-  void close();  // reports what the kernel kept back until now
+  void close();  // reports deferred write errors
   bool is_open() const { return fd_ >= 0; }
   const std::filesystem::path& path() const { return path_; }
 
@@ -44,9 +45,9 @@ class File {
     void operator()(char* data) const { std::free(data); }
   };
   int fd_ = -1;
-  std::unique_ptr<char, Free> direct_;  // bytes that are not written yet, of a file past the page cache
+  std::unique_ptr<char, Free> direct_;  // bytes not yet written, of a file that bypasses the page cache
   size_t collected_ = 0;
-  uint64_t written_ = 0, started_ = 0;  // bytes given to write(), of which the disk was told
+  uint64_t written_ = 0, started_ = 0;  // bytes passed to write(), and of those flushed so far
   std::filesystem::path path_;
 };
 
@@ -56,7 +57,7 @@ void make_folder(const std::filesystem::path& folder);
 void sync_folder(const std::filesystem::path& folder);
 // Fails with one line unless files can be created in `folder` (made when missing).
 void check_writable(const std::filesystem::path& folder);
-// The whole file as text; larger than `max_bytes` is an error.
+// The full file as text; Error if larger than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 // xxh3-64 of a file, of a text.
 uint64_t checksum_of(const std::filesystem::path& path);

@@ -53,10 +53,10 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
     std::sort(names.begin(), names.end());
     names.erase(std::unique(names.begin(), names.end()), names.end());
   }
-  for (const std::string& name : names) files_.emplace_back(folder / name);  // whose places are final now
+  for (const std::string& name : names) files_.emplace_back(folder / name);  // pointers to files_ are valid from here on
   std::vector<std::string> unknown;
   std::set<std::string> seen;
-  std::map<std::string, HfQuantizedWeight::Parts> modules;  // what config.json's quantization_config is about
+  std::map<std::string, HfQuantizedWeight::Parts> modules;  // modules covered by config.json's quantization_config
   const auto is_ignored = [&](const std::string& name) { return is_ignored_hf_name(name) || config_.model->ignores(name); };
   for (const SafetensorsFile& file : files_) {
     for (const TensorEntry& entry : file.header().tensors) {
@@ -118,7 +118,7 @@ void HfFolder::add_quantized(std::map<std::string, HfQuantizedWeight::Parts>& mo
   }
 }
 
-// Every expert is there, and they are alike.
+// Checks that every expert is present and that all are alike.
 void HfFolder::check_experts() const {
   for (const auto& [native, sources] : tensors_) {
     std::vector<std::string> missing;
@@ -223,7 +223,7 @@ void HfFolder::read_source(const Source& from, const std::string& native, int64_
           shape_text(whole.shape), heads);
     rows.unit = whole.shape[0] / heads;
     const int64_t head = first_row / rows.unit, count = (first_row + out.size(0) + rows.unit - 1) / rows.unit - head;
-    if (count * rows.unit != out.size(0)) {  // rows keep their place among those of a head: whole heads are read
+    if (count * rows.unit != out.size(0)) {  // rows are permuted within a head: reads full heads
       std::vector<int64_t> shape = out.sizes().vec();
       shape[0] = count * rows.unit;
       const at::Tensor of_heads = at::empty(shape, out.options());

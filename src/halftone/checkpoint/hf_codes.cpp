@@ -16,7 +16,7 @@ constexpr int64_t kMxBlock = 32, kFp8Block = 128;
 
 bool is_stacked(const ModelFamily::TensorName& name) { return name.transposed; }
 
-// Linear layers: neither tables of the vocabulary nor the routers, whose products published models leave alone.
+// Linear layers, except vocabulary tables and routers, which published models do not quantise.
 bool is_linear(std::string_view native, at::IntArrayRef shape) {
   return shape.size() == 2 && native != "tok_embeddings.weight" && native != "output.weight" && !native.ends_with(".router.gate.weight");
 }
@@ -25,7 +25,7 @@ OperandSpec spec_of(HfCodes codes) {
   OperandSpec spec;
   if (codes == HfCodes::fp8_blockwise) return find_linear_recipe("fp8_blockwise")->w_forward;
   spec = find_linear_recipe("mxfp4")->x_forward;
-  // A block whose largest code is 4 or 6 gets its scale back; one of zeros has byte 0, as elsewhere.
+  // A block whose largest code is 4 or 6 round-trips to the same scale; a block of zeros has byte 0, as elsewhere.
   spec.mode = ScaleMode::even;
   return spec;
 }
@@ -77,7 +77,7 @@ std::vector<HfCodedTensor> coded_tensors(HfCodes codes, const ModelFamily& famil
 
 at::Tensor coded_rows(HfCodes codes, bool scales, int64_t first, int64_t rows, int64_t count,
                       const std::function<at::Tensor(int64_t first, int64_t rows)>& values) {
-  // Some MiB of the weight at a time: an expert, or rows of blocks.
+  // A few MiB of the weight at a time: an expert, or rows of blocks.
   const int64_t unit = codes == HfCodes::mxfp4 ? 1 : kFp8Block, end = scales ? std::min(count, (first + rows) * unit) : first + rows;
   std::vector<at::Tensor> parts;
   for (int64_t r = scales ? first * unit : first; r < end; r += unit)

@@ -10,25 +10,25 @@
 #include "halftone/checkpoint/hf_quantization.h"
 #include "halftone/models/family.h"
 
-// Weights that are written to Hugging Face's folders as codes with scales, as published files have them; hf_quantized.h reads them back.
+// Writes weights to Hugging Face folders as codes with scales, as in published files; hf_quantized.h reads them back.
 namespace halftone {
 
-// Error unless files of the family can hold weights so.
+// Error unless files of the family can store weights this way.
 void check_hf_codes(HfCodes codes, const ModelFamily& family);
 
-// The two tensors of the files that a weight becomes.
+// The two file tensors of one weight.
 struct HfCodedTensor {
   std::string name;
   std::vector<int64_t> shape;
   at::ScalarType type;
   bool scales = false;
 };
-// From a weight's name and shape there, and its name here: none where it stays numbers. Error where its shape does not fit.
+// From a weight's name and shape there, and its name here: empty if it is not quantised. Error if its shape does not fit.
 std::vector<HfCodedTensor> coded_tensors(HfCodes codes, const ModelFamily& family, const std::string& native, const std::string& hf,
                                          at::IntArrayRef shape);
 
-// Rows [first, first + rows) of one of them. `values(first, rows)` gives rows of the weight, [N, K] in the order of the file or
-// [E, N, K], of which `count` there are. fp8_blockwise: first is a multiple of 128, rows, too, or they are the last ones.
+// Rows [first, first + rows) of one of them. `values(first, rows)` returns rows of the weight, [N, K] in file order or [E, N, K], with
+// `count` rows in all. fp8_blockwise: first is a multiple of 128, and so is rows, unless they are the last ones.
 at::Tensor coded_rows(HfCodes codes, bool scales, int64_t first, int64_t rows, int64_t count,
                       const std::function<at::Tensor(int64_t first, int64_t rows)>& values);
 

@@ -11,7 +11,7 @@ namespace halftone {
 namespace {
 
 std::optional<int64_t> token_id(const Json& root, const char* key, const std::string& what) {
-  // Below 0 stands for none in old files.
+  // A negative id means none in old files.
   if (!is_set(root, key) || (root[key].is_number_integer() && root[key] < 0)) return std::nullopt;
   return integer_member(root, key, what);
 }

@@ -26,7 +26,7 @@ std::string text_of(const Words& words) {
   fail("{}.{} = {} is not supported, expected {}", what, key, short_text(object[key]), expected);
 }
 
-// Entries that change what the weights mean are all here: another one is refused.
+// All entries that change the meaning of weights are known: an unknown one is an error.
 void check_keys(const Json& object, const Words& known, const std::string& what) {
   check(object.is_object(), "{}: expected an object", what);
   for (const auto& [key, value] : object.items())
@@ -34,7 +34,7 @@ void check_keys(const Json& object, const Words& known, const std::string& what)
           short_text(value));
 }
 
-// A word of the list; `otherwise` where the key is not there or null.
+// A word of the list; `otherwise` if the key is missing or null.
 std::string word(const Json& object, const char* key, const Words& allowed, const std::string& what, const char* otherwise = "") {
   if (!is_set(object, key)) return otherwise;
   if (!object[key].is_string() || std::find(allowed.begin(), allowed.end(), object[key].get_ref<const std::string&>()) == allowed.end())
@@ -66,7 +66,7 @@ void read_block(const Json& object, const char* key, HfWeightScheme& scheme, con
   scheme.rows = block[0], scheme.cols = block[1];
 }
 
-// DeepSeek's and Qwen's: e4m3 with weight_scale_inv.
+// DeepSeek's and Qwen's format: e4m3 with weight_scale_inv.
 HfWeightScheme parse_fp8(const Json& config, const std::string& what) {
   check_keys(config,
              {"quant_method", "fmt", "scale_fmt", "weight_block_size", "activation_scheme", "modules_to_not_convert", "ignored_layers",
@@ -92,7 +92,7 @@ struct Format {
   ByteScale byte_scale;
   bool global_scale;
 };
-// "naive-quantized" is one of the first two, as the type says.
+// "naive-quantised" is one of the first two, depending on the type.
 const std::array<Format, 6> kFormats{{{"float-quantized", "float", {8}, Codes::e4m3, ByteScale::none, false},
                                       {"int-quantized", "int", {8}, Codes::int8, ByteScale::none, false},
                                       {"pack-quantized", "int", {4, 8}, Codes::packed, ByteScale::none, false},
@@ -100,7 +100,7 @@ const std::array<Format, 6> kFormats{{{"float-quantized", "float", {8}, Codes::e
                                       {"mxfp4-pack-quantized", "float", {4}, Codes::e2m1, ByteScale::e8m0, false},
                                       {"mxfp8-quantized", "float", {8}, Codes::e4m3, ByteScale::e8m0, false}}};
 
-// `format` is the folder's; a group may have its own.
+// `format` is the folder's; a group may override it.
 HfWeightScheme parse_group(const Json& group, const std::string& format, const std::string& what) {
   check_keys(group, {"targets", "weights", "input_activations", "output_activations", "format"}, what);
   const Json& weights = member(group, "weights", what);
@@ -127,7 +127,7 @@ HfWeightScheme parse_group(const Json& group, const std::string& format, const s
   if (!scheme.symmetric && !integers) refuse(weights, "symmetric", "true with " + own, inside);
   if (is_set(weights, "dynamic") && weights["dynamic"] != false) refuse(weights, "dynamic", "false", inside);
   if (is_set(weights, "actorder") && weights["actorder"] != false) word(weights, "actorder", {"weight", "static"}, inside);
-  int64_t columns = 0;  // -1, as in old files, for all
+  int64_t columns = 0;  // -1 in old files: all
   if (is_set(weights, "group_size") && weights["group_size"] != -1) columns = integer_member(weights, "group_size", inside);
   const char* otherwise = columns > 0 ? "group" : is_set(weights, "group_size") ? "channel" : "tensor";
   const std::string strategy = word(weights, "strategy", {"tensor", "channel", "group", "tensor_group", "block"}, inside, otherwise);

@@ -19,7 +19,7 @@ using Codes = HfWeightScheme::Codes;
 using ByteScale = HfWeightScheme::ByteScale;
 
 constexpr int kWordBits = 32;
-constexpr int64_t kMostExtent = int64_t{1} << 40;  // of a dimension
+constexpr int64_t kMostExtent = int64_t{1} << 40;  // largest extent of a dimension
 constexpr std::array<std::string_view, 7> kQuantized = {"weight_packed",     "weight_scale",        "weight_scale_inv", "weight_shape",
                                                         "weight_zero_point", "weight_global_scale", "weight_g_idx"};
 constexpr std::array<std::string_view, 13> kActivation = {"input_scale",
@@ -36,7 +36,7 @@ constexpr std::array<std::string_view, 13> kActivation = {"input_scale",
                                                           "v_zero_point",
                                                           "activation_scale_inv"};
 
-// Whether scales of this scheme may have the type.
+// Whether scales of this scheme may have this type.
 bool is_scale_type(FileDType type, ByteScale bytes) {
   switch (type) {
     case FileDType::f32:
@@ -109,7 +109,7 @@ std::pair<std::string, std::string> hf_module_of(const std::string& name, const 
 
 const HfWeightScheme& scheme_of(const HfQuantization& quantization, const std::string& module, const std::string& what) {
   if (quantization.groups.size() == 1) return quantization.groups[0];
-  for (const bool by_name : {true, false})  // a name counts more than a class
+  for (const bool by_name : {true, false})  // a name takes precedence over a class
     for (const HfWeightScheme& scheme : quantization.groups)
       for (const std::string& target : scheme.targets)
         if ((target.starts_with("re:") || target == module) == by_name && has_class_or_name(target, module)) return scheme;
@@ -138,7 +138,7 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
   codes_ = needed(packed || nibbles ? "weight_packed" : "weight");
   std::vector<int64_t> stored = codes_.entry->shape;
   if (scheme.stacked) {
-    // Extents of a file's tensor, whose product is checked there.
+    // Extents of a file's tensor; the header parser has checked their product.
     fit(codes_, stored.size() == 4 && stored[3] == scheme.cols / 2, "U8 [experts, N, K / 32, 16]");
     experts_ = stored[0];
     stored = {stored[0] * stored[1], stored[2] * stored[3]};

@@ -52,7 +52,7 @@ at::Tensor permute_from_hf(const at::Tensor& weight, int64_t heads) { return swa
 
 namespace {
 
-// A tensor of the files: one of ours, or one expert's part of it.
+// A tensor of the files: one of ours, or one expert's slice of it.
 struct Exported {
   NamedTensor file;  // under its name there, with that shape
   const NamedTensor* from;
@@ -61,7 +61,7 @@ struct Exported {
   enum class Part { numbers, codes, scales } part = Part::numbers;
 };
 
-// Of what is written only shape, type and device matter.
+// Placeholder: only shape, type and device matter.
 at::Tensor without_contents(at::IntArrayRef shape, at::ScalarType type, const at::Tensor& like) {
   return at::empty({}, like.options().dtype(type)).expand(shape);
 }
@@ -90,7 +90,7 @@ std::vector<Exported> exported(const NamedTensor& t, const HfExport& content) {
 
 using Shards = std::vector<std::pair<std::string, std::vector<NamedTensor>>>;  // name of the file, its tensors
 
-// As weight_map says; none where that does not have all of them.
+// Shards by weight_map; empty if it does not name all tensors.
 Shards mapped_shards(const std::vector<NamedTensor>& tensors, const HfExport& content) {
   const std::map<std::string, std::string> files(content.weight_map.begin(), content.weight_map.end());
   std::map<std::string, std::vector<NamedTensor>> shards;
@@ -111,7 +111,7 @@ Shards shards_of(const std::vector<NamedTensor>& tensors, const HfExport& conten
   return shards;
 }
 
-// The type that most bytes of numbers have.
+// The floating-point type with the most bytes.
 at::ScalarType main_type(const std::map<std::string, Exported>& parts) {
   std::map<at::ScalarType, size_t> bytes{{at::kFloat, 0}};
   for (const auto& [name, e] : parts)
@@ -142,7 +142,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
     log_warning("{}: files of {} have no place for {} and {} others: they are left out", folder.string(),
                 config.model->family().hf_architecture, left_out[0], left_out.size() - 1);
   config.torch_dtype = dtype_name(content.dtype.value_or(main_type(sources)));
-  std::pair<std::string, at::Tensor> expert;  // what was read last: its rows come one piece after the other
+  std::pair<std::string, at::Tensor> expert;  // last tensor read: its rows are requested piece by piece
   const auto numbers = [&](const Exported& e, int64_t first, int64_t rows) {
     const NamedTensor& t = *e.from;
     const auto native_rows = [&](int64_t from, int64_t count) {

@@ -15,14 +15,14 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kBlock = int64_t{256} << 20;  // in such pieces the driver is busy with locking for a moment each
-// Left to everybody else: the processes of a host look at the same number before they take a block each.
+constexpr int64_t kBlock = int64_t{256} << 20;  // smaller pieces, because page-locking blocks the driver for a moment per piece
+// Left free for others: the processes of a host see the same figure before each takes a block.
 constexpr int64_t kSpare = 8 * kBlock;
 constexpr int64_t kAlignment = 64;
 
 c10::impl::VirtualGuardImpl guard_of(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()); }
 
-// The device of the tensors that lie on one; else the processor.
+// The device of the tensors on a GPU; otherwise the CPU.
 c10::Device device_of(const StepState& state) {
   for (const auto* list : {&state.model, &state.optim})
     for (const NamedTensor& t : *list)
@@ -38,7 +38,7 @@ void HostCopies::join() {
   if (reserving_.joinable()) reserving_.join();
 }
 
-// A view into the blocks. The same tensors in the same order find the same places.
+// A view into the blocks. The same tensors in the same order get the same addresses.
 at::Tensor HostCopies::place(const at::Tensor& like) {
   const int64_t bytes = static_cast<int64_t>(like.nbytes()), taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   for (; block_ < blocks_.size() && used_ + taken > blocks_[block_].numel(); ++block_) used_ = 0;
@@ -114,7 +114,7 @@ std::optional<StepState> HostCopies::copy(const StepState& state) {
 }
 
 void HostCopies::wait() {
-  // Asked for now and then: a wait of the driver's own keeps a core busy.
+  // Polled: waiting in the driver would keep a core busy.
   while (copied_ && !copied_->query()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   sources_.clear();
 }

@@ -12,30 +12,30 @@
 
 namespace halftone {
 
-// Copies of a step's tensors in host memory, from which it is written while training goes on. Tensors of a GPU go to page-locked
-// memory, on a stream of their own, so that nobody waits for them but the next update; the memory is kept for the next save.
+// Copies of a step's tensors in host memory, which are written while training continues. GPU tensors are copied to page-locked memory on
+// a separate stream, so that only the next update waits for them; the memory is reused by the next save.
 class HostCopies {
  public:
   ~HostCopies();
-  // Locks memory for tensors like these on a thread, at some 3 GiB a second.
+  // Page-locks memory for such tensors on a thread, at about 3 GiB/s.
   void reserve(const StepState& like);
-  // Nothing where the host has no room. The memory is that of the copies before.
+  // nullopt if the host lacks memory. Reuses the memory of the previous copies.
   std::optional<StepState> copy(const StepState& state);
-  void wait();           // until the copies hold the values
-  void before_update();  // queued work of the current stream that comes after this waits for the copies
+  void wait();           // until the copies are complete
+  void before_update();  // work queued later on the current stream waits for the copies
 
  private:
   at::Tensor place(const at::Tensor& like);
   void join();
 
   std::vector<at::Tensor> blocks_;  // bytes
-  size_t block_ = 0;                // where the next copy is placed
-  int64_t used_ = 0;                // bytes of it
+  size_t block_ = 0;                // block of the next copy
+  int64_t used_ = 0;                // bytes used of it
   std::thread reserving_;
-  std::string no_room_;  // why there is none, of the reserving thread
+  std::string no_room_;  // why memory is lacking, from the reserving thread
   bool told_ = false;
-  std::vector<at::Tensor> sources_;    // live until they are copied
-  std::optional<c10::Stream> stream_;  // that of the copies
+  std::vector<at::Tensor> sources_;    // kept alive until they are copied
+  std::optional<c10::Stream> stream_;  // stream of the copies
   std::optional<c10::Event> copied_;
   bool updates_wait_ = false;  // for copied_
 };

@@ -37,7 +37,8 @@ bool overlap(const TensorChunk& a, const TensorChunk& b) {
   return true;
 }
 
-// Inside the tensor, and unless they are a part: disjoint, and with as many elements together as the tensor, so that they cover it.
+// Checks that chunks lie inside the tensor and, unless this is a part, are disjoint and have as many elements as the tensor, so that they
+// cover it.
 void check_chunks(const IndexedTensor& tensor, bool part, const std::string& what) {
   const int64_t total = static_cast<int64_t>(byte_count(tensor.dtype, tensor.shape, what) / size_of(tensor.dtype));
   int64_t covered = 0;
@@ -67,7 +68,7 @@ void check_chunks(const IndexedTensor& tensor, bool part, const std::string& wha
             shape_text(sorted[j]->offset));
 }
 
-// "finite": true where nothing is said.
+// "finite": true if missing.
 bool flag(const Json& object, const std::string& what) { return !object.contains("finite") || bool_member(object, "finite", what); }
 
 IndexedTensor parse_tensor(const Json& value, const CheckpointIndex& index, bool part, const std::string& what) {
@@ -97,7 +98,7 @@ std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, cons
 }
 
 std::string write_index(const CheckpointIndex& index) {
-  // One line per file and per tensor, so that people and diff can read it.
+  // One line per file and per tensor, readable for people and diff.
   std::string text =
       fmt::format("{{\"format\":\"{}\",\"version\":{},\"step\":{},\"model_only\":{},\"world\":{},\"mesh\":{},\"finite\":{},\n\"files\":{{",
                   kCheckpointFormat, kCheckpointVersion, index.step, index.model_only, index.world, Json(index.mesh).dump(),

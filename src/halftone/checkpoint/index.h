@@ -8,25 +8,25 @@
 
 #include "halftone/checkpoint/safetensors.h"
 
-// index.json of a step folder: what the step is, which files it has, and where every tensor lies. A tensor is stored as one or more
-// chunks; a chunk that is the whole tensor carries its plain name inside the safetensors file, any other `fqn@o0,o1` (its offset).
+// index.json of a step folder: the step, its files, and the location of every tensor. A tensor is stored as one or more chunks; a chunk
+// that is the full tensor has its plain name inside the safetensors file, any other is `fqn@o0,o1` (its offset).
 namespace halftone {
 
 struct TensorChunk {
   std::string file;
-  std::vector<int64_t> offset{}, shape{};  // in elements of the whole tensor, one number per dimension
+  std::vector<int64_t> offset{}, shape{};  // in elements of the full tensor, one number per dimension
   bool operator==(const TensorChunk&) const = default;
 };
 struct IndexedTensor {
   FileDType dtype = FileDType::f32;
-  std::vector<int64_t> shape{};  // of the whole tensor
+  std::vector<int64_t> shape{};  // of the full tensor
   std::vector<TensorChunk> chunks{};
-  bool finite = true;  // no NaN and no infinity in it, as far as the file tells: older ones say nothing
+  bool finite = true;  // no NaN and no infinity; true for older files, which do not record it
   bool operator==(const IndexedTensor&) const = default;
 };
 struct IndexedFile {
   uint64_t bytes = 0;
-  std::optional<uint64_t> checksum{};  // xxh3-64; none when checkpoint.checksum was off
+  std::optional<uint64_t> checksum{};  // xxh3-64; none if checkpoint.checksum was off
   bool operator==(const IndexedFile&) const = default;
 };
 
@@ -48,15 +48,15 @@ struct CheckpointIndex {
 std::string chunk_name(const std::string& fqn, const IndexedTensor& tensor, const TensorChunk& chunk);
 
 std::string write_index(const CheckpointIndex& index);
-// Strict: fields and types; file names without a path; every chunk inside its tensor, in a listed file, and unless this is a `part`,
-// what one rank has written: no two chunks overlapping, all together covering the tensor. Errors start with `what`.
+// Strict: checks fields and types, file names without a path, every chunk inside its tensor and in a listed file. Unless this is a `part`
+// (the output of one rank), chunks must be disjoint and cover the tensor. Errors start with `what`.
 CheckpointIndex parse_index(std::string_view text, const std::string& what, bool part = false);
 // Adds the files and chunks of another rank's part of the same step. Errors start with `what`.
 void merge_part(CheckpointIndex& index, CheckpointIndex part, const std::string& what);
-// The first tensor that is not finite; null where all are.
+// The first tensor that is not finite; null if all are.
 const std::string* first_not_finite(const CheckpointIndex& index);
 
-// state.json: any JSON object (limits of json_reader.h). Returns nothing; an error starts with `what`.
+// state.json: any JSON object (limits of json_reader.h). Errors start with `what`.
 void check_state_json(std::string_view text, const std::string& what);
 
 }  // namespace halftone

@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxStateBytes = uint64_t{1} << 30;
 constexpr const char* kOptimPrefix = "optim.";
-constexpr size_t kKeptOpen = 256;  // files of a step: a process may have 1024 open as a rule
+constexpr size_t kKeptOpen = 256;  // files of a step kept open: a process usually may open 1024
 
 CheckpointIndex read_index(const fs::path& folder) {
   const fs::path path = folder / "index.json";
@@ -25,7 +25,7 @@ CheckpointIndex read_index(const fs::path& folder) {
   return index;
 }
 
-// Names of the share of `verify`.
+// Names of the files that `verify` assigns to this rank.
 std::set<std::string> share_of(const CheckpointIndex& index, const Verify& verify) {
   std::set<std::string> share;
   for (int64_t i = 0; const auto& [name, file] : index.files)
@@ -196,7 +196,7 @@ void LoadedStep::read_part(const std::string& name, const std::vector<int64_t>& 
   if (shape.size() != offset.size() || out.dim() != static_cast<int64_t>(shape.size()) ||
       std::equal(shape.begin() + 1, shape.end(), out.sizes().begin() + 1))
     return read_rows(name, offset[0], std::move(out), cast);
-  // Whole rows, some MiB of them at a time.
+  // Full rows, a few MiB at a time.
   constexpr int64_t kElements = 16 << 20;
   int64_t row = 1;
   for (size_t d = 1; d < shape.size(); ++d) row *= shape[d];
@@ -235,7 +235,7 @@ void LoadedStep::verify_model() const {
 
 void LoadedStep::check_model_names(const std::vector<std::string>& expected, bool part) const {
   std::vector<std::string> found = model_names();
-  // Tied models: the head may be absent from the file or from the model.
+  // Tied models: the head may be missing in the file or in the model.
   const bool wanted = std::find(expected.begin(), expected.end(), "output.weight") != expected.end();
   if (hf_) hf_->check_head();
   if (hf_ && hf_->config().model->tied_head()) {
@@ -244,7 +244,7 @@ void LoadedStep::check_model_names(const std::vector<std::string>& expected, boo
   }
   if (part) std::erase_if(found, [&](const auto& name) { return std::find(expected.begin(), expected.end(), name) == expected.end(); });
   if (!hf_) return check_same_names(expected, found, folder_.string());
-  // With the names that the files have, where they have any.
+  // Lists names as they are in the files, where they have a name there.
   const auto both = [&](const std::vector<std::string>& names) {
     std::vector<std::string> all;
     for (const std::string& name : names) {

@@ -11,10 +11,10 @@
 
 namespace halftone {
 
-// How a step's files are looked at. Of several ranks each looks at its share, file i (in the order of names) rank i mod world.
+// How a step's files are verified. With several ranks each verifies a share: file i (in name order) on rank i mod world.
 struct Verify {
   Verify(bool all_bytes, int64_t own_rank = 0, int64_t ranks = 1) : checksums(all_bytes), rank(own_rank), world(ranks) {}
-  bool checksums;  // else sizes alone
+  bool checksums;  // false: sizes only
   int64_t rank, world;
 };
 
@@ -22,17 +22,17 @@ struct StepSummary {
   bool model_only = false;
   std::string problem;  // one line; empty for a valid step
 };
-// A step is valid when its index parses and says that all tensors are finite, and all listed files have the stated sizes, and checksums
-// where asked. A Hugging Face folder is a model-only step.
+// A step is valid if its index parses and says that all tensors are finite, and all listed files have the stated sizes, and checksums on
+// request. A Hugging Face folder is a model-only step.
 StepSummary inspect_step(const std::filesystem::path& step_folder, const Verify& verify);
 
-// Says what was expected at `path` instead of what is there.
+// Error that says what was expected at `path` and what is there.
 [[noreturn]] void fail_no_checkpoint(const std::filesystem::path& path);
 
 // A checkpoint open for reading: a step folder, or a Hugging Face folder (model only, under native names).
 class LoadedStep {
  public:
-  // Files, their headers and what the index says of them are compared first. An error names the file and what is wrong with it.
+  // First compares files and their headers with the index. An error names the file and the problem.
   static LoadedStep open(const std::filesystem::path& step_folder, const Verify& verify);
 
   int64_t step() const;  // 0 for a Hugging Face folder
@@ -47,33 +47,33 @@ class LoadedStep {
   const std::string* not_finite() const { return first_not_finite(index_); }  // a tensor's name; null where all are finite
   const HfConfig* hf_config() const { return hf_ ? &hf_->config() : nullptr; }
   std::vector<std::string> model_names() const;
-  std::vector<std::string> optim_names() const;  // those that start with "optim."
+  std::vector<std::string> optim_names() const;  // names that start with "optim."
   bool has(const std::string& name) const;
   TensorInfo info(const std::string& name) const;
-  // `out` has the whole tensor's shape; any device and strides. With `cast`, floating-point types are converted.
+  // `out` has the full tensor's shape; any device and strides. With `cast`, floating-point types are converted.
   void read_into(const std::string& name, at::Tensor out, bool cast = false) const;
-  // `out` has the shape but for its rows: those from `first_row` on. Reads no other bytes than theirs (of rows whose order Hugging
-  // Face's layout changes: of the heads that they belong to).
+  // `out` has the tensor's shape except for the number of rows: reads rows from `first_row` on, and no other bytes (if Hugging Face's
+  // layout permutes rows: those of their heads).
   void read_rows(const std::string& name, int64_t first_row, at::Tensor out, bool cast = false) const;
-  // New CPU tensors in the stored type: the whole tensor, some rows of it.
+  // New CPU tensors in the stored type: the full tensor, or some rows.
   at::Tensor read(const std::string& name) const;
   at::Tensor read(const std::string& name, int64_t first_row, int64_t rows) const;
-  // The part of a tensor that begins at `offset`, one number for each dimension or none for all of it.
+  // Reads the slice of a tensor at `offset`, one number per dimension, or empty for the full tensor.
   void read_part(const std::string& name, const std::vector<int64_t>& offset, at::Tensor out, bool cast = false) const;
-  // Compares the checksums of the files that hold the model, where there are any; may run beside reads.
+  // Verifies the checksums, if any, of the files that hold the model; may run concurrently with reads.
   void verify_model() const;
-  // Fails listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight");
-  // with `part` there may be others, of other stages of a pipeline.
+  // Error listing missing and unknown names unless the model tensors are exactly `expected` (a tied head explains "output.weight"); with
+  // `part` there may be others, for other stages of a pipeline.
   void check_model_names(const std::vector<std::string>& expected, bool part = false) const;
 
  private:
   const SafetensorsFile& file(const std::string& name) const;
-  // Error unless the file says of the chunk what the index does.
+  // Error unless the file and the index agree on the chunk.
   const TensorEntry& entry_of(const std::string& name, const IndexedTensor& tensor, const TensorChunk& chunk) const;
   std::filesystem::path folder_;
   CheckpointIndex index_;
   std::string state_json_ = "{}";
-  mutable std::map<std::string, SafetensorsFile> files_;  // opened when first needed
+  mutable std::map<std::string, SafetensorsFile> files_;  // opened on first use
   std::unique_ptr<HfFolder> hf_;
 };
 

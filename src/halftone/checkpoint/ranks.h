@@ -9,16 +9,16 @@
 
 namespace halftone {
 
-// This process among those that write and read one checkpoint together, over a file system that all of them see. Saving needs none of
-// the hooks but the last two: ranks meet in the step's folder.
+// This process among the ranks that write and read one checkpoint, over a shared file system. Saving only needs the last two hooks: ranks
+// synchronize through the step's folder.
 struct CheckpointRanks {
   int64_t rank = 0, world = 1;
-  // Of an axis of the mesh: this process's index, and the size.
+  // This rank's index along an axis of the mesh, and the axis size.
   std::function<std::pair<int64_t, int64_t>(std::string_view axis)> place = [](std::string_view) {
     return std::pair<int64_t, int64_t>(0, 1);
   };
   std::map<std::string, int64_t> mesh{{"pp", 1}, {"dp_replicate", 1}, {"dp_shard", 1}, {"cp", 1}, {"tp", 1}};  // for the record
-  // Collectives, which every rank calls in the same order: rank 0's value; whether it is true on every rank.
+  // Collectives, which every rank calls in the same order: broadcast from rank 0; logical AND over all ranks.
   std::function<int64_t(int64_t)> agree = [](int64_t value) { return value; };
   std::function<bool(bool)> all = [](bool value) { return value; };
   // Collective, too: what each rank says, by rank.

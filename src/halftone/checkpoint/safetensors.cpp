@@ -210,7 +210,7 @@ void SafetensorsWriter::put(const void* data, uint64_t bytes) {
   file_.write(data, bytes);
   if (hash_) XXH3_64bits_update(hash_->state, data, bytes);
   total_ += bytes;
-  file_.start_writing();  // the disk works while the next bytes are read
+  file_.start_writing();  // flushing overlaps with reading the next bytes
 }
 
 void SafetensorsWriter::write(const void* data, uint64_t bytes) {

@@ -11,8 +11,8 @@
 
 #include "halftone/checkpoint/file_io.h"
 
-// The safetensors format: u64 little-endian length n, n bytes of JSON {name: {dtype, shape, data_offsets: [begin, end]}} with an
-// optional "__metadata__" of strings, then the data section, which the tensors cover without holes.
+// The safetensors format: u64 little-endian length n, n bytes of JSON {name: {dtype, shape, data_offsets: [begin, end]}} with an optional
+// "__metadata__" of strings, then the data section, which the tensors cover without gaps.
 namespace halftone {
 
 enum class FileDType { f64, f32, f16, bf16, i64, i32, i16, i8, u64, u32, u16, u8, boolean, f8_e4m3, f8_e5m2, f8_e8m0 };
@@ -22,7 +22,7 @@ FileDType parse_file_dtype(std::string_view name, const std::string& what);
 
 constexpr size_t kMaxDims = 16;  // of a tensor in a file
 
-// Bytes of a tensor; overflow of the product or a negative extent is an error that starts with `what`.
+// Bytes of a tensor; Error that starts with `what` if the product overflows or an extent is negative.
 uint64_t byte_count(FileDType type, std::span<const int64_t> shape, const std::string& what);
 std::string shape_text(std::span<const int64_t> shape);  // "[2, 3]"
 
@@ -43,21 +43,21 @@ constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;  // the limit of the ref
 
 // The length field at the start of a file, checked against kMaxSafetensorsHeader and the file's size.
 uint64_t safetensors_header_bytes(std::span<const uint8_t, 8> start, uint64_t file_bytes, const std::string& what);
-// `json` is the header text, file_bytes the size of the whole file. Checks types, shapes, offsets (inside the file, no overlap, no
-// hole), duplicate names. Errors start with `what`.
+// `json` is the header text, file_bytes the size of the entire file. Checks types, shapes, offsets (inside the file, no overlap, no gap)
+// and duplicate names. Errors start with `what`.
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_bytes, const std::string& what);
 
-// Reads one file; tensors by pread, so that a file that shrinks is an Error and never a signal.
+// Reads one file by pread, so that a file that shrinks is an Error and never a signal.
 class SafetensorsFile {
  public:
-  // Unless `keep_open`, the header stays in memory and every read opens the file: thousands of files can be too many to hold.
+  // Unless `keep_open`, only the header stays in memory and every read reopens the file: there can be too many files to keep open.
   explicit SafetensorsFile(const std::filesystem::path& path, bool keep_open = true);
   const SafetensorsHeader& header() const { return header_; }
   const TensorEntry* find(const std::string& name) const;  // nullptr when absent
   const TensorEntry& at(const std::string& name) const;    // an error names the file and the tensor
-  // `bytes` bytes of the tensor from byte `offset` of it.
+  // Reads `bytes` bytes of the tensor, starting at its byte `offset`.
   void read(const TensorEntry& tensor, void* data, uint64_t bytes, uint64_t offset = 0) const;
-  void will_read(const TensorEntry& tensor, uint64_t bytes, uint64_t offset) const;  // a hint: read() of them follows
+  void will_read(const TensorEntry& tensor, uint64_t bytes, uint64_t offset) const;  // a hint: these bytes are read soon
   const std::filesystem::path& path() const { return file_.path(); }
 
  private:
@@ -68,14 +68,14 @@ class SafetensorsFile {
 
 struct WrittenFile {
   uint64_t bytes = 0;
-  uint64_t checksum = 0;  // xxh3-64 of the whole file
+  uint64_t checksum = 0;  // xxh3-64 of the entire file
 };
 
-// Writes one file front to back: the header is complete from the start, then the tensors follow in order().
+// Writes one file front to back: first the complete header, then the tensors in order().
 class SafetensorsWriter {
  public:
-  // `tensors` need name, dtype and shape; their offsets are computed here. Larger element types come first, so that every tensor is
-  // aligned to its element size; the data section starts at a multiple of 8. `direct`: past the page cache.
+  // `tensors` need name, dtype and shape; offsets are computed here. Larger element types come first, so that every tensor is aligned to
+  // its element size; the data section starts at a multiple of 8. `direct`: bypasses the page cache.
   SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorEntry> tensors, const std::map<std::string, std::string>& metadata,
                     bool checksum = true, bool direct = false);
   ~SafetensorsWriter();

@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 
 fs::path temporary_of(const fs::path& target) { return target.string() + kTemporary; }
 
-// Puts `temporary` where `target` is, with one system call where the file system can exchange two names; elsewhere
-// CheckpointStore::prepare mends a crash between the two renames. When `target` is the new step, the name of `temporary` is free: other
-// ranks may go on to their next save.
+// Moves `temporary` to `target`, with one system call if the file system can exchange two names; otherwise CheckpointStore::prepare
+// repairs a crash between the two renames. Once `target` is the new step, the name of `temporary` is free: other ranks may start their
+// next save.
 void publish(const fs::path& temporary, const fs::path& target) {
   sync_folder(temporary);
   std::error_code ignored;
@@ -45,7 +45,7 @@ void publish(const fs::path& temporary, const fs::path& target) {
   sync_folder(target.parent_path());
 }
 
-// Runs `fill` on step-N.tmp. On failure nothing of it stays, unless other ranks write there, too: then it stays until the next start.
+// Runs `fill` on step-N.tmp. On failure deletes it, unless other ranks write there too: then it stays until the next start.
 void fill_temporary(const fs::path& target, const CheckpointOptions& options, const std::function<void(const fs::path&)>& fill) {
   const fs::path temporary = temporary_of(target);
   const auto clear = [&] {
@@ -73,10 +73,10 @@ WrittenFile write_bytes(const fs::path& path, const std::string& text) {
   return {.bytes = text.size(), .checksum = checksum_of(path)};
 }
 
-// Files `prefix`0.safetensors, ... of at most max_shard_bytes, entered into the index.
+// Writes files `prefix`0.safetensors, ... of at most max_shard_bytes and adds them to the index.
 void write_group(const fs::path& folder, const std::string& prefix, std::vector<NamedTensor> tensors, const CheckpointOptions& options,
                  std::optional<at::ScalarType> dtype, const TensorSource& source, CheckpointIndex& index) {
-  // Of a tensor that has rows, a part without any is no chunk.
+  // An empty part of a tensor with rows is not a chunk.
   std::erase_if(tensors,
                 [](const NamedTensor& t) { return t.tensor.defined() && t.tensor.numel() == 0 && !t.shape.empty() && t.shape[0] > 0; });
   size_t k = 0;
@@ -130,11 +130,11 @@ std::string part_name(int64_t rank) { return fmt::format("part-{}.json", rank); 
 void publish_part(const fs::path& folder, const CheckpointIndex& index, int64_t rank) {
   const fs::path path = folder / part_name(rank);
   write_bytes(temporary_of(path), write_index(index));
-  sync_folder(folder);  // this rank's files have their names for good before the manifest speaks of them
+  sync_folder(folder);  // makes this rank's file names durable before the manifest lists them
   rename_or_fail(temporary_of(path), path);
 }
 
-// Rank 0: what the other ranks have written joins the index.
+// Rank 0: merges the other ranks' manifests into the index.
 void merge_parts(const fs::path& folder, CheckpointIndex& index, const CheckpointOptions& options) {
   std::vector<int64_t> missing;
   const auto complete = [&] {
@@ -170,8 +170,8 @@ void wait_for_rank_0(const fs::path& target, ino_t folder, const CheckpointOptio
   });
 }
 
-// Each rank writes its part into the folder `parts` of step-N.tmp, and rank 0 then what makes it a step. That is given to `complete`,
-// with the path of step-N.tmp, before it is published.
+// Each rank writes its part into the folder `parts` of step-N.tmp, then rank 0 the files that complete the step. `complete` gets the path
+// of step-N.tmp and the step before it is published.
 void write_parts(const fs::path& target, const char* parts, const StepState& state, const CheckpointOptions& options,
                  const std::function<void(const fs::path&, const LoadedStep&)>& complete) {
   fill_temporary(target, options, [&](const fs::path& temporary) {
@@ -196,7 +196,7 @@ void write_parts(const fs::path& target, const char* parts, const StepState& sta
     for (const auto& [name, path] : state.copy_files) add(name, read_text(path, uint64_t{1} << 30));
     if (ranks.world > 1) merge_parts(folder, index, options);
     write_bytes(folder / "index.json", write_index(index));
-    complete(temporary, LoadedStep::open(folder, false));  // checksums were computed from the bytes that were written
+    complete(temporary, LoadedStep::open(folder, false));  // checksums were computed while writing
     publish(temporary, target);
   });
 }
@@ -226,7 +226,7 @@ void write_hf_step(const fs::path& target, int64_t step, const HfExport& content
   const StepState state{.step = step,
                         .model_only = true,
                         .model = content.model,
-                        // Codes are made from what the weights are.
+                        // Codes are made from the original weights.
                         .model_dtype = content.codes == HfCodes::none ? content.dtype : std::nullopt};
   write_parts(target, kParts, state, options, [&](const fs::path& folder, const LoadedStep& native) {
     HfExport whole = content;

@@ -145,7 +145,7 @@ void CheckpointStore::save_hf(int64_t step, const HfExport& content) {
 void CheckpointStore::purge_old(int64_t newest) {
   if (options_.keep_latest_k <= 0) return;
   std::vector<int64_t> steps = full_steps();
-  std::erase(steps, newest);  // a run that went back to an older step keeps what it just wrote
+  std::erase(steps, newest);  // a run rolled back to an older step keeps the step it just wrote
   const size_t kept = static_cast<size_t>(options_.keep_latest_k - 1);
   if (steps.size() <= kept) return;
   steps.resize(steps.size() - kept);
@@ -189,7 +189,7 @@ std::optional<int64_t> CheckpointStore::latest_valid(bool full_only, int64_t at_
   constexpr int64_t kNone = -1;
   const CheckpointRanks& ranks = options_.ranks;
   std::vector<int64_t> steps = step_folders(options_.folder);  // rank 0's count
-  bool any_valid = steps.empty() || steps.back() > at_most;    // as far as anybody asks here
+  bool any_valid = steps.empty() || steps.back() > at_most;    // within the limit of the request
   std::erase_if(steps, [&](int64_t step) { return step > at_most; });
   std::string problem;  // of the newest
   for (int64_t step; (step = ranks.agree(steps.empty() ? kNone : steps.back())) != kNone;) {
@@ -206,7 +206,7 @@ std::optional<int64_t> CheckpointStore::latest_valid(bool full_only, int64_t at_
 
 std::vector<fs::path> CheckpointStore::set_aside_after(int64_t step) {
   std::erase_if(inspected_, [&](const auto& entry) { return entry.first > step; });
-  options_.ranks.all(true);  // whatever is renamed, nobody reads any more
+  options_.ranks.all(true);  // from here on no rank reads what is renamed
   std::vector<fs::path> moved;
   if (!first()) return moved;
   for (const int64_t later : step_folders(options_.folder)) {

@@ -14,12 +14,12 @@
 #include "halftone/checkpoint/loaded_step.h"
 #include "halftone/checkpoint/step_writer.h"
 
-// Steps of a run: `folder/step-N/{index.json, model-<k>.safetensors, optim-<k>.safetensors, state.json, tokenizer files}`, of many ranks
-// model-<rank>-<k> and optim-<rank>-<k>. A step appears by one rename after all its files are on the disk, so a crash at any moment
-// leaves complete steps only.
+// Steps of a run: `folder/step-N/{index.json, model-<k>.safetensors, optim-<k>.safetensors, state.json, tokenizer files}`; with several
+// ranks model-<rank>-<k> and optim-<rank>-<k>. One rename publishes a step after all its files are on the disk, so a crash at any moment
+// leaves only complete steps.
 namespace halftone {
 
-// `path` itself when it is a step or Hugging Face folder; else the newest valid step below `path` or `path`/checkpoint.
+// `path` itself if it is a step or Hugging Face folder; otherwise the newest valid step below `path` or `path`/checkpoint.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const CheckpointRanks& ranks = {});
 
 // Discards what an interrupted save or deletion left in the folder of the steps. A full disk leaves half a step that fills it, so this comes
@@ -32,7 +32,7 @@ void remove_step_leftovers(const std::filesystem::path& folder);
 class CheckpointStore {
  public:
   explicit CheckpointStore(CheckpointOptions options);
-  ~CheckpointStore();  // waits; a failure that nobody collected is logged
+  ~CheckpointStore();  // waits; logs a failure that was not collected
 
   // Start of a run: makes the folder, removes the leftovers in it, then fails unless it is writable. Collective.
   void prepare();
@@ -40,23 +40,23 @@ class CheckpointStore {
   // beyond keep_latest_k. First waits for the save before; its failure is raised here. With options.async, unless `synchronous`, this
   // returns after the copy to the host, on a GPU after it was queued: then before_update() must follow. A failure is that of write_step().
   void save(const StepState& state, bool synchronous = false);
-  // options.async: makes room for the copies of such a state, in the background.
+  // options.async: allocates memory for the copies of such a state, in the background.
   void reserve(const StepState& like);
-  // Before whatever writes into saved tensors is queued.
+  // Call before queuing work that writes to saved tensors.
   void before_update() { copies_.before_update(); }
-  // The last save of a run in Hugging Face's layout; a model-only step. Always synchronous.
+  // The last save of a run, in Hugging Face's layout: a model-only step, always synchronous.
   void save_hf(int64_t step, const HfExport& content);
-  // Waits for the background write and raises its failure: call it before exit.
+  // Waits for the background write and rethrows its failure: call it before exit.
   void wait();
 
-  std::vector<int64_t> valid_steps() const;  // increasing; as inspect_step has it, without checksums
+  std::vector<int64_t> valid_steps() const;  // increasing; valid as in inspect_step, without checksums
   bool resumable() const;                    // one of them is a full step
-  // The newest valid step up to `at_most` that rank 0 sees and no rank finds fault with, else it is skipped with a warning; with
-  // verify_on_load checksums agree, too. Collective. Step folders of which none is valid are an error: starting anew beside them would lose
-  // what can perhaps be repaired.
+  // The newest step up to `at_most` that rank 0 sees and every rank finds valid (verify_on_load: checksums too); invalid ones are skipped
+  // with a warning. Collective. Error if there are step folders but none is valid: starting anew beside them would lose data that may be
+  // repairable.
   std::optional<int64_t> latest_valid(bool full_only, int64_t at_most = std::numeric_limits<int64_t>::max()) const;
-  // Renames the steps after `step`, so that none of another course of the run is taken for one of this; returns where they are
-  // now, on rank 0. Collective: every rank has read what it wants to before.
+  // Renames the steps after `step`, so that steps of an abandoned course of the run are not taken for this one's; returns their new
+  // paths, on rank 0. Collective: every rank has finished reading before.
   std::vector<std::filesystem::path> set_aside_after(int64_t step);
   LoadedStep open(int64_t step) const;
   std::filesystem::path step_folder(int64_t step) const;
@@ -65,7 +65,7 @@ class CheckpointStore {
   void write(const StepState& state);
   void purge_old(int64_t newest);
   std::vector<int64_t> full_steps() const;
-  // inspect_step with verify_on_load, by all ranks; each step is read once per start, and again after it was written.
+  // inspect_step with verify_on_load, by all ranks; each step is read once per start, and again after it was rewritten.
   const StepSummary& inspect(int64_t step) const;
   CheckpointOptions options_;
   bool first() const { return options_.ranks.rank == 0; }

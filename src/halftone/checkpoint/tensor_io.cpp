@@ -46,14 +46,14 @@ std::string name_list(const std::vector<std::string>& names) {
   return text;
 }
 
-// Name of the tensor, or of the part of it, inside its file.
+// Name of the tensor, or of its chunk, inside the file.
 std::string stored_name(const NamedTensor& t) {
   TensorChunk chunk{.file = {}, .offset = std::vector<int64_t>(static_cast<size_t>(t.tensor.dim())), .shape = t.tensor.sizes().vec()};
   if (!t.offset.empty()) chunk.offset = t.offset;
   return chunk_name(t.name, {.shape = t.whole_shape()}, chunk);
 }
 
-// Whether no element has all of these bits, those of the exponent (of e4m3fn and e8m0, which have no infinity: of their NaN).
+// Whether no element has all of these bits set: those of the exponent (for e4m3fn and e8m0, which have no infinity: of their NaN).
 template <class Bits>
 bool none_has(const void* data, size_t bytes, Bits bits) {
   const Bits* values = static_cast<const Bits*>(data);
@@ -117,13 +117,13 @@ std::vector<std::vector<NamedTensor>> split_into_files(const std::vector<NamedTe
 
 namespace {
 
-// Rows of `row_bytes` bytes that make a piece of `bytes`, in whole units.
+// Rows of `row_bytes` bytes per piece of about `bytes`, in multiples of `unit`.
 int64_t rows_of_piece(size_t bytes, size_t row_bytes, int64_t unit) {
   const auto rows = static_cast<int64_t>(bytes / std::max<size_t>(row_bytes, 1));
   return std::max(rows / unit * unit, unit);
 }
 
-// Some rows of a tensor in its file.
+// A range of rows of a tensor in its file.
 struct Piece {
   const NamedTensor* tensor;
   at::ScalarType type;
@@ -138,12 +138,12 @@ at::Tensor contents_of(const Piece& piece, const TensorSource& source) {
   return rows.detach().to(at::kCPU, piece.type).contiguous();
 }
 
-// Reads pieces on a thread, some ahead of who takes them.
+// Reads pieces on a thread, a few ahead of the consumer.
 class ReadAhead {
  public:
   ReadAhead(const std::vector<Piece>& pieces, const TensorSource& source)
       : thread_([this, &pieces, &source] {
-          omp_set_num_threads(1);  // of this one alone: the disk is slower than a thread
+          omp_set_num_threads(1);  // for this thread only: the disk is slower than one thread
           try {
             for (const Piece& piece : pieces)
               if (!put(contents_of(piece, source))) return;
@@ -174,7 +174,7 @@ class ReadAhead {
   }
 
  private:
-  bool put(at::Tensor tensor) {  // false when nobody takes it
+  bool put(at::Tensor tensor) {  // false once the consumer has ended
     constexpr size_t kMost = 4;
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return ended_ || ready_.size() < kMost; });
@@ -188,7 +188,7 @@ class ReadAhead {
   std::deque<at::Tensor> ready_;
   std::exception_ptr failure_;
   bool ended_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last: it uses the other members
 };
 
 }  // namespace
@@ -196,8 +196,8 @@ class ReadAhead {
 WrittenTensors write_tensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
                              const std::map<std::string, std::string>& metadata, bool checksum, std::optional<at::ScalarType> dtype,
                              const TensorSource& source) {
-  constexpr size_t kPiece = size_t{2} << 20;  // some fit into a cache
-  constexpr int64_t kUnit = 256;              // rows: whole heads of most models, whole blocks of codes
+  constexpr size_t kPiece = size_t{2} << 20;  // several fit into a cache
+  constexpr int64_t kUnit = 256;              // rows: full heads of most models, full blocks of codes
   std::vector<TensorEntry> entries;
   std::unordered_map<std::string, const NamedTensor*> by_name;
   for (const NamedTensor& t : tensors) {
