@@ -64,7 +64,7 @@ std::string start_line(const RecipeRule& rule, const Kinds& quantized, const Lef
                      left.text());
 }
 
-// How the three GEMMs run: "quantise: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
+// How the three GEMMs run: "quantize: int8 on cpu-amx: forward, dgrad, wgrad native (int8 units, ...)".
 std::string support_line(const RecipeRule& rule, const RecipeSupport& support, Hardware hardware) {
   std::string line = fmt::format("quantize: {} on {}: ", rule.scheme, name(hardware)), products;
   const std::array<std::pair<const char*, const Support*>, 3> all = {

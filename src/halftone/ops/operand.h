@@ -70,7 +70,7 @@ Operand plain_operand(const at::Tensor& x, bool transposed);
 std::vector<at::Tensor*> tensors_of_rows(Operand& operand);
 Operand rows_of(Operand operand, int64_t first, int64_t rows);
 
-// The values that the codes represent, [rows, k] (gemm/decode.h); dequantise: all scales applied, fp32. Does not undo a rotation. Not for
+// The values that the codes represent, [rows, k] (gemm/decode.h); dequantize: all scales applied, fp32. Does not undo a rotation. Not for
 // groups of rows.
 at::Tensor decode(const Operand& operand, gemm::Decode what, at::ScalarType type);
 at::Tensor dequantize(const Operand& operand);

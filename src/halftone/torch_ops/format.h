@@ -28,7 +28,7 @@ Format parse_format(std::string_view text);
 std::string format_string(const OperandSpec& spec, bool packed = false);
 
 // A recipe (numerics.md section 7) with options "use_hadamard=false,fast_accum=forward+dgrad"; names and legal combinations are those of
-// [quantise] (numerics.md 7.3, 7.4). Error also for options that belong to a module, not to a single GEMM.
+// [quantize] (numerics.md 7.3, 7.4). Error also for options that belong to a module, not to a single GEMM.
 LinearRecipe parse_recipe(const std::string& recipe, const std::string& options, const std::string& name);
 
 }  // namespace halftone::library

@@ -85,7 +85,7 @@ Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
     for (size_t i = 0; i < sums.size(); ++i) sums[i] += said[i];
   }
   e.loss_sum = sums[0], e.valid_labels = static_cast<int64_t>(sums[1]);
-  e.label_bytes = static_cast<int64_t>(sums[3]) * processes.data_ranks() / processes.token_ranks();  // of whole rows
+  e.label_bytes = static_cast<int64_t>(sums[3]) * processes.data_ranks() / processes.token_ranks();  // for full rows
   check(e.valid_labels > 0, "validation: no valid label in its data");
   e.seconds = watch.seconds();
   return e;

@@ -8,14 +8,14 @@
 
 namespace halftone {
 
-// A loader's batch on the engine's device; `first_row` as in MicroBatch. One micro-batch, or those that a pipeline cuts it into.
+// A loader's batch on the engine's device; `first_row` as in MicroBatch. One micro-batch, or the pipeline's micro-batches of it.
 std::vector<MicroBatch> to_device(const Batch& batch, const Engine& engine, int64_t first_row);
-// Index of the first token of the `a`-th micro-batch of this loader's step in the step's global batch.
+// Index of the first token of this loader's `a`-th micro-batch in the step's global batch.
 int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch);
-// The micro-batches of the loader's next step, which stay its next ones; fewer where the data end.
+// The micro-batches of the loader's next step, without consuming them; fewer at the end of the data.
 std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine);
 
-// What the processes agree on before a step.
+// What the ranks agree on before a step.
 struct StepAgreement {
   bool has_rows = true;  // all of them
   int64_t valid_labels = 0, tokens = 0;
@@ -27,7 +27,7 @@ struct StepAgreement {
 };
 StepAgreement agree_on_step(Processes& processes, const std::optional<std::vector<MicroBatch>>& batches, int signal, double data_seconds);
 
-// One pass over the loader's rows of all processes, from the first.
+// One pass over the loader's rows of all ranks, from the first.
 struct Evaluation {
   double loss_sum = 0;  // nats over valid labels
   int64_t valid_labels = 0, tokens = 0;

@@ -21,7 +21,7 @@ constexpr const char* kOrange = "\033[38;2;180;60;0m";
 constexpr const char* kTurquoise = "\033[38;2;54;234;195m";
 constexpr const char* kReset = "\033[39m";
 
-// Fields with two spaces between them.
+// Joins fields with two spaces.
 class Line {
  public:
   explicit Line(bool colors) : colors_(colors) {}

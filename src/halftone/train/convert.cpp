@@ -50,7 +50,7 @@ std::vector<std::pair<std::string, fs::path>> carried_files(const fs::path& from
   return files;
 }
 
-// The weights of a checkpoint, of which some rows are in memory at a time.
+// The weights of a checkpoint, with only some rows in memory at a time.
 class Weights {
  public:
   Weights(const LoadedStep& step, const ModelConfig& config, std::optional<at::ScalarType> dtype) : step_(step), dtype_(dtype) {
@@ -70,10 +70,10 @@ class Weights {
   }
   const ModelDescription& description() const { return *built_.description; }
   std::shared_ptr<const ModelDescription> shared_description() const { return built_.description; }
-  const std::vector<NamedTensor>& tensors() const { return tensors_; }  // without contents
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }  // without data
   bool same_numbers() const { return same_numbers_; }
 
-  // Rows in the type that is written.
+  // Rows in the output type.
   at::Tensor read(const std::string& name, int64_t first, int64_t rows) const {
     const TensorInfo stored = step_.info(name);
     const at::ScalarType type = type_of(stored);
@@ -138,9 +138,9 @@ void write_hugging_face(const ConvertOptions& o, const LoadedStep& step, const W
   content.model = weights.tensors(), content.read = read, content.dtype = std::nullopt, content.codes = o.codes;
   content.max_shard_bytes = o.max_shard_bytes > 0 ? o.max_shard_bytes : kDefaultShardBytes;
   content.copy_files = carried_files(step.folder());
-  // Of the Hugging Face folder that a converted step is from.
+  // The shards of the Hugging Face folder that a converted step came from.
   if (auto shards = read_hf_index(step.folder()); shards && o.max_shard_bytes == 0) content.weight_map = std::move(*shards);
-  // Beside the conversion, which reads the same bytes; before the folder gets its name.
+  // Concurrently with the conversion, which reads the same bytes; awaited before the folder gets its name.
   std::future<void> verified = std::async(std::launch::async, [&] { step.verify_model(); });
   content.verify = [&] { verified.get(); };
   write_hf_step(o.to, 0, content, {});
@@ -152,7 +152,7 @@ ConvertResult convert(const ConvertOptions& o) {
   check(o.max_shard_bytes >= 0, "--max-shard-bytes: expected a positive number, found {}", o.max_shard_bytes);
   check_target(o.to);
   const Stopwatch watch;
-  const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.from), false);  // checksums: when a file is first read
+  const LoadedStep step = LoadedStep::open(resolve_checkpoint(o.from), false);  // checksums are verified during the conversion
   const std::string* broken = step.not_finite();
   check(broken == nullptr, "{}: tensor {} holds a NaN or an infinity; convert an earlier step", step.folder().string(),
         broken ? *broken : "");
@@ -178,7 +178,7 @@ ConvertResult convert(const ConvertOptions& o) {
 
 namespace {
 
-constexpr int64_t kCheckedRows = 2, kCheckedTokens = 64, kCheckedPiece = 8;  // logits are looked at after every 8 tokens
+constexpr int64_t kCheckedRows = 2, kCheckedTokens = 64, kCheckedPiece = 8;  // logits are compared after every 8 tokens
 
 // fp32 [kCheckedTokens / kCheckedPiece, kCheckedRows, V].
 at::Tensor some_logits(const fs::path& folder) {

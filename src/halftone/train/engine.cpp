@@ -34,7 +34,7 @@ OptimizerRule optimizer_rule(const std::string& name) {
   fail("optimizer.name: this build has AdamW, Adam and SGD; found '{}'", name);
 }
 
-// The group that claims the parameter: index into param_groups, or -1 where there are none.
+// The group that matches the parameter: index into param_groups, or -1 if there are none.
 int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Pattern>& patterns, const std::string& fqn) {
   for (size_t i = 0; i < groups.size(); ++i) {
     if (patterns[i].matches(fqn)) return static_cast<int>(i);
@@ -84,7 +84,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   nn::Model& model = *built_.model;
   const int64_t layers = model.size().layers;
   recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, layers), layers, options.device.type());
-  size_ = model.size();  // with what a recipe adds
+  size_ = model.size();  // after recipes have added parameters
   rows_ = context_options(config.parallelism, size_.window);
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
@@ -104,14 +104,14 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (data_parallel() != nullptr) storage.shards = data_parallel()->shards(), storage.expert_shards = data_parallel()->expert_shards();
   const at::ScalarType residual = float_type(config.training.mixed_precision_residual, "training.mixed_precision_residual");
   model.set_residual_dtype(residual);
-  std::vector<int64_t> blocks;  // of this process's stages
+  std::vector<int64_t> blocks;  // of this rank's stages
   if (pipeline() != nullptr) {
     pipeline()->attach(model, c10::promoteTypes(residual, storage.compute));
     storage.wanted = [this](const nn::Parameter& p) { return pipeline()->has(p); };
     blocks = pipeline()->blocks();
   }
   model.set_recompute(recompute_plan(model, config, options.device, blocks));
-  // On a GPU the allocation fails, with a message; the system would end the process without one.
+  // On a GPU the allocation fails with a message; on a CPU the system would kill the process without one.
   const int64_t moments = options.trainable ? nn::ParameterStore::least_numel(model, storage) * moment_bytes(config.optimizer) : 0;
   if (options.device.is_cpu()) require_memory(nn::ParameterStore::least_bytes(model, storage) + moments, available_memory(), config.model);
   host_states_ = options.trainable && keeps_states_on_host(config.training);
@@ -121,7 +121,7 @@ Engine::Engine(const JobConfig& config, const Options& options)
   if (options.trainable && !options.device.is_cpu()) {
     store_.gradients_are_stale();
     const int64_t of_block = (size_.parameters - size_.embedding_parameters) / layers;
-    // Collectives between the blocks stay outside of graphs, whose work nobody watches.
+    // Disables graphs with data parallelism: the watchdog cannot see captured collectives.
     graph_ = std::make_unique<StepGraph>(options.device, !config.training.disable_cuda_graphs && data_parallel() == nullptr, of_block);
   }
   model.prepare(options.device, options.positions);
@@ -158,7 +158,7 @@ nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
   hyper_ = {optimizer_rule(config.name), config.beta1, config.beta2, config.eps, config.stochastic_rounding};
-  // On a GPU products write a step's first gradients over the last one's; where gradients are shared out, so do reductions.
+  // On a GPU GEMMs overwrite the previous step's gradients; with sharded gradients the reductions do.
   hyper_.zero_grad = options_.device.is_cpu() && !sharded();
   check(!config.stochastic_rounding || training.dtype == "bfloat16",
         "optimizer.stochastic_rounding rounds bfloat16 parameters; training.dtype is {}", training.dtype);
@@ -211,7 +211,7 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
 void Engine::set_seed(uint64_t seed) {
   options_.seed = seed;
   context_.seed = seed;
-  if (graph_) graph_->drop();  // it draws by the old one
+  if (graph_) graph_->drop();  // it was captured with the old seed
   for (nn::ParameterStore::Unit& unit : store_.units()) {
     for (size_t i = 0; i < unit.flat.segments.size(); ++i) unit.flat.segments[i].key = philox_key(seed, unit.parameters[i]->fqn + "#param");
   }
@@ -225,7 +225,7 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
     nn::ModelInput input = input_of(b);
     input.loss_factor = factor;
     const bool last = pipeline() == nullptr && &b == &batches.back();
-    input.step.last_pass = host_states_ || sharded() || last;  // who puts states or weights out has no room for codes between passes
+    input.step.last_pass = host_states_ || sharded() || last;  // offloaded or sharded runs have no memory for codes between passes
     if (pipeline() != nullptr) {
       of_stages.push_back({std::move(input), b.labels});
       continue;
@@ -271,7 +271,7 @@ void Engine::accumulate(std::span<const MicroBatch> given, int64_t step, int64_t
   const double scale = 1.0 / static_cast<double>(valid_labels_);
   const auto passes = [&](std::span<const MicroBatch> all, const at::Tensor& factor) { forward_backward(all, 1, factor); };
   if (graph_ && graph_->run(batches, scale, passes)) return store_.gradients_are_written();
-  if (!hyper_.zero_grad) store_.gradients_are_stale(false);  // a capture may have begun
+  if (!hyper_.zero_grad) store_.gradients_are_stale(false);  // a failed capture may have cleared it
   forward_backward(batches, scale, {});
 }
 
@@ -384,7 +384,7 @@ void Engine::clear_optimizer() {
 }
 
 std::vector<Engine::NamedState> Engine::optimizer_states() {
-  if (host_states_) synchronize(options_.device);  // the host reads and writes what the device's last step does
+  if (host_states_) synchronize(options_.device);  // the host accesses states that the device's last step updates
   std::vector<NamedState> states;
   for (nn::ParameterStore::Unit& unit : store_.units()) {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {

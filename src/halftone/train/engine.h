@@ -18,18 +18,18 @@
 
 namespace halftone {
 
-struct StepResult {     // of all processes
+struct StepResult {     // over all ranks
   double loss_sum = 0;  // nats over valid labels
   int64_t valid_labels = 0;
-  double max_loss = 0;   // largest of the processes' mean losses
-  int64_t max_rank = 0;  // whose it is; of a step that is not finite, the first that has such a loss
+  double max_loss = 0;   // largest mean loss of a rank
+  int64_t max_rank = 0;  // that rank; in a non-finite step, the first with a non-finite loss
   double grad_norm = 0;  // before clipping
   bool finite = true;
   bool updated = false;
-  std::vector<ExpertLoad> experts{};  // of every layer that has some
+  std::vector<ExpertLoad> experts{};  // of every MoE layer
 };
 
-// The model, its parameters and the optimizer: everything of a training step that is not input or output.
+// The model, its parameters and the optimizer: runs one optimizer step, apart from I/O.
 class Engine {
  public:
   struct Options {
@@ -40,7 +40,7 @@ class Engine {
     bool trainable = true;
     parallel::Plan* plan = nullptr;  // null: one process
   };
-  // Model on the device with undefined contents; follow with initialize() or a checkpoint.
+  // Creates the model on the device with undefined weights; call initialize() or load a checkpoint next.
   Engine(const JobConfig& config, const Options& options);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -48,26 +48,26 @@ class Engine {
   void initialize() { store_.initialize(options_.seed); }
   uint64_t seed() const { return options_.seed; }
   const Options& options() const { return options_; }
-  void set_seed(uint64_t seed);  // of every later draw; a resumed run goes on with the seed it started with
-  // One optimizer step (number `step`, from 1) in three parts, of which only the last waits for a GPU: its own work goes on meanwhile, and
-  // so may the next step's first part. In this order each: accumulate, result of the step before, update.
-  // Forward and backward of its micro-batches: gradients of sum CE / sum valid labels over all of them, and over those of the other
-  // processes, which have as many: `valid_labels` are those of all.
+  void set_seed(uint64_t seed);  // for all later draws; a resumed run keeps the seed it started with
+  // One optimizer step (number `step`, from 1) in three parts, of which only the last waits for a GPU: the GPU keeps running meanwhile,
+  // and the next step's first part may be queued. Order: accumulate, result of the previous step, update.
+  // Forward and backward of this rank's micro-batches: gradients of sum CE / sum valid labels over all ranks, each of which has as many
+  // micro-batches; `valid_labels` is the sum over all ranks.
   void accumulate(std::span<const MicroBatch> batches, int64_t step, int64_t valid_labels);
-  void accumulate(std::span<const MicroBatch> batches, int64_t step);  // of one process
-  // Clips and updates. Nothing changes when loss or norm is not finite, the mean loss is above the limit, or no label is valid.
+  void accumulate(std::span<const MicroBatch> batches, int64_t step);  // for a single process
+  // Clips and updates. Nothing changes if loss or norm is not finite, the mean loss is above the limit, or no label is valid.
   void update(double lr_factor, double loss_limit = std::numeric_limits<double>::infinity());
-  // What became of the step that was given to update() last; once.
+  // The outcome of the latest update(); call once.
   StepResult result();
-  // In place of update(): forgets what accumulate() did.
+  // Instead of update(): discards the gradients of accumulate().
   void drop_gradients();
   // The three parts.
   StepResult step(std::span<const MicroBatch> batches, int64_t step, double lr_factor);
-  // Sum of cross-entropies in nats, of this process: of a pipeline's stages the last one has it.
+  // Sum of cross-entropies in nats on this rank; in a pipeline, the last stage has it.
   double evaluate(std::span<const MicroBatch> batches);
   double evaluate(const MicroBatch& batch) { return evaluate(std::span(&batch, 1)); }
-  // Of whole rows what this process computes (context parallelism); the batch itself where that is all, or where it is that already. The
-  // functions above do it, too.
+  // This rank's part of full rows (context parallelism); the batch itself if it is not split, or is split already. The functions above
+  // call it too.
   MicroBatch own_part(const MicroBatch& batch) const;
   parallel::Pipeline* pipeline() const { return options_.plan != nullptr ? options_.plan->pipeline() : nullptr; }
 
@@ -78,21 +78,21 @@ class Engine {
   const nn::ModelSize& size() const { return size_; }
   at::Device device() const { return options_.device; }
   int64_t updates() const { return updates_; }
-  void set_updates(int64_t n) { updates_ = n; }  // optimizer's t after loading
+  void set_updates(int64_t n) { updates_ = n; }  // the optimizer's t after loading
   std::vector<std::string> memory_table() const;
 
   struct NamedState {
     std::string fqn;
-    at::Tensor exp_avg, exp_avg_sq;  // undefined where the rule has none
+    at::Tensor exp_avg, exp_avg_sq;  // undefined if the rule has none
     const OptimizerSegment* segment;
     std::vector<std::pair<std::string, at::Tensor>> more;  // of weight de-oscillation
   };
   std::vector<NamedState> optimizer_states();
-  // The axes of the mesh along which processes hold the same of a parameter.
+  // The mesh axes along which ranks hold replicas of a parameter.
   std::vector<std::string_view> holders(const nn::Parameter& p) const;
-  // As before the first update, after a checkpoint that holds no states.
+  // Resets the states, for a checkpoint without them.
   void clear_optimizer();
-  // Makes room for the states that a checkpoint of step `step` holds.
+  // Allocates the states that a checkpoint of step `step` contains.
   void prepare_states(int64_t step) { deosc_->prepare(step); }
 
  private:
@@ -101,14 +101,14 @@ class Engine {
   void gradients_are_stale();
   comm::Communicator* context_ranks() const { return options_.plan != nullptr ? options_.plan->groups().context : nullptr; }
   void set_step(int64_t step);
-  nn::ModelInput input_of(const MicroBatch& batch) const;  // with its place in the run
+  nn::ModelInput input_of(const MicroBatch& batch) const;  // with its step context
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
-  // Adds the sums of losses to the outcome. Gradients are multiplied by `scale`, and by the factor where there is one.
+  // Adds the losses to the outcome. Multiplies gradients by `scale`, and by the factor if given.
   void forward_backward(std::span<const MicroBatch> batches, double scale, const at::Tensor& factor);
   const StepOutcome& arrived_outcome() const;  // waits for it
 
   Options options_;
-  ContextOptions rows_;  // how they are shared, where they are
+  ContextOptions rows_;  // context parallelism: how rows are split
   BuiltModel built_;
   nn::ParameterStore store_;
   nn::ModelSize size_;
@@ -119,28 +119,28 @@ class Engine {
   std::unique_ptr<StepGraph> graph_;
   OptimizerHyper hyper_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
-  at::Tensor device_step_;                    // CUDA: int32 [1], the current step as a graph reads it (ops/weight.h)
+  at::Tensor device_step_;                    // CUDA: int32 [1], the current step, which graphs read (ops/weight.h)
   at::Tensor outcome_;                        // a StepOutcome on the device
-  at::Tensor seen_;                           // its copy for the host: the next step begins another
-  std::unique_ptr<c10::Event> arrived_;       // GPU: the copy is there
+  at::Tensor seen_;                           // its host copy, since the next step overwrites it
+  std::unique_ptr<c10::Event> arrived_;       // GPU: the copy is complete
   int64_t step_ = 0, valid_labels_ = 0;       // of accumulate()
-  int64_t own_labels_ = 0;                    // of these, this process's
+  int64_t own_labels_ = 0;                    // this rank's part of them
   int64_t updating_labels_ = 0;               // of update()
   double max_norm_ = 1;
-  bool host_states_ = false;  // the optimizer's states lie in host memory, which a GPU's kernels write
+  bool host_states_ = false;  // optimizer states are in host memory, accessed by GPU kernels
   int64_t updates_ = 0;
 };
 
-// Error naming the model where its parameters, gradients and moments, `needed` bytes, exceed what is available.
+// Error naming the model if its parameters, gradients and moments, `needed` bytes, exceed the available memory.
 void require_memory(int64_t needed, int64_t available, const ModelConfig& model);
 
-// Error where the optimizer's states, `needed` bytes, exceed what is available of host memory (training.offload).
+// Error if the optimizer's states, `needed` bytes, exceed the available host memory (training.offload).
 void require_host_memory(int64_t needed, int64_t available);
 
-// Cuts a model that has its recipes for tensor parallelism. Error where that cannot be.
+// Splits a model, after its recipes are set, for tensor parallelism. Error if that is impossible.
 void split_tensors(nn::Model& model, const nn::TensorPart& part);
 
-// The optimizer's states, of an element of the parameters.
+// Bytes of optimizer state per parameter element.
 int64_t moment_bytes(const OptimizerConfig& config);
 bool keeps_states_on_host(const TrainingConfig& config);
 

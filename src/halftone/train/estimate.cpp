@@ -20,19 +20,19 @@ namespace halftone {
 namespace {
 
 constexpr double kGiB = 1 << 30;
-constexpr double kContext = 0.6 * kGiB;  // outside of the allocator: CUDA's context, kernels, the libraries' own memory
-// NCCL's buffers of one communicator: 4 MiB of NCCL_BUFFSIZE and half as much again for its other protocols, for each of 32 channels.
+constexpr double kContext = 0.6 * kGiB;  // outside the allocator: CUDA context, kernels, the libraries' own memory
+// NCCL's buffers per communicator: 4 MiB of NCCL_BUFFSIZE plus half as much for its other protocols, for each of 32 channels.
 constexpr double kCommunicator = 32 * 6.0 * (1 << 20);
 
-// Copies and reads of large tensors in a training step: H100 by its optimizer (34 bytes a parameter) and gradient norm (4), H200 by
-// docs/benchmarks/roofline.md. Memory as the driver tells it.
+// Copy and read rates of large tensors in a training step: H100 from its optimizer (34 bytes per parameter) and gradient norm (4), H200
+// from docs/benchmarks/roofline.md. Memory as the driver reports it.
 constexpr GpuRates kGpus[] = {{"H100", 79.2, 2.8e12, 3.1e12}, {"H200", 139.8, 4.22e12, 4.67e12}};
 
 std::string in_gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
 
 at::ScalarType type_of(const std::string& name) { return name == "float32" ? at::kFloat : at::kBFloat16; }
 
-// Communicators of a process that reach its device.
+// Number of a rank's communicators on its GPU.
 double communicators(const RankPart& part) {
   const auto open = [](int64_t ranks, int each) { return ranks > 1 ? each : 0; };
   const int experts = part.ep > 1 ? 1 + open(part.efsdp, 2) : 0;
@@ -56,13 +56,13 @@ Estimate estimated(const StepShape& shape) {
   return e;
 }
 
-// Of the process that needs most.
+// For the rank that needs most.
 Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevice& device, int64_t world) {
   if (world == 1) return estimated(StepShape(model, config, device));
   const StepMesh mesh(config, world, model.blocks());
   std::optional<Estimate> most;
   for (const RankPart& part : mesh.parts) {
-    if (!part.has_blocks()) continue;  // what is left of a model's ends
+    if (!part.has_blocks()) continue;  // a rank with only the embedding or head
     Estimate e = estimated(StepShape(model, config, device, part));
     e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, the {} of {} of the pipeline", part.rank, part.stage_rank, part.pp);
     if (!most || e.peak().bytes() > most->peak().bytes()) most = std::move(e);
@@ -76,7 +76,7 @@ double sum_of(const std::vector<WorkTime>& work) {
   return ms;
 }
 
-// Time and traffic of the process that takes longest: the others wait for it.
+// Time and traffic of the slowest rank: the others wait for it.
 void add_times(Estimate& e, nn::Model& model, const JobConfig& config, const EstimateDevice& device) {
   if (e.world == 1) {
     e.work = work_times(StepShape(model, config, device), e.remarks);
@@ -95,7 +95,7 @@ void add_times(Estimate& e, nn::Model& model, const JobConfig& config, const Est
   }
 }
 
-// Settings that need less memory for the same model, data and batch of a step (training.global_batch_size holds the latter).
+// Settings that need less memory for the same model, GPU and batch per step (training.global_batch_size holds the latter).
 std::vector<Saving> savings(nn::Model& model, const JobConfig& config, const EstimateDevice& device, double peak, int64_t world) {
   std::vector<Saving> all;
   const auto with = [&](const std::string& setting, auto&& set) {
@@ -203,7 +203,7 @@ double StepShape::codes_sent(const std::vector<nn::Linear*>& readers) const {
 }
 
 bool StepShape::has_compute_copy(const nn::Parameter& p) const {
-  if (part.shards_of(p) > 1) return !p.stored_as && compute != storage;  // it is what is gathered
+  if (part.shards_of(p) > 1) return !p.stored_as && compute != storage;  // the copy is what is all-gathered
   return nn::has_compute_copy(p, storage, compute);
 }
 
@@ -225,7 +225,7 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
       host_states(keeps_states_on_host(config.training) && !is_cpu(device.hardware)) {
   if (part.pp > 1) tokens = config.parallelism.pipeline_parallel_microbatch_size * config.training.seq_len / part.cp;
   size.heads /= part.tp, size.kv_heads /= part.tp;
-  std::vector<size_t> at(static_cast<size_t>(m.blocks()));  // among the own ones
+  std::vector<size_t> at(static_cast<size_t>(m.blocks()));  // index among this rank's blocks
   for (int64_t i = 0; i < m.blocks(); ++i) {
     at[static_cast<size_t>(i)] = blocks.size();
     if (!part.has(i + 1)) continue;
@@ -242,7 +242,7 @@ StepShape::StepShape(nn::Model& m, const JobConfig& config, const EstimateDevice
     if (auto* f = dynamic_cast<nn::FeedForward*>(&module)) b.feed_forward = f;
     if (auto* e = dynamic_cast<nn::MoE*>(&module)) {
       const nn::Routing& r = e->shape().routing;
-      // Where a process has whole experts, those of tp share the tokens out before they are sent; as many come as leave.
+      // If experts are sharded whole, the ranks of tp split the tokens before sending; as many rows arrive as leave.
       const double room = part.ep > 1 && config.parallelism.expert_parallel_capacity > 0 ? config.parallelism.expert_parallel_capacity : 1;
       const auto sent =
           static_cast<int64_t>(room * static_cast<double>(tokens * r.top_k / (part.tp > 1 && !part.cuts_experts ? part.tp : 1)));
@@ -275,7 +275,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   const BuiltModel built = build_model(config.model, vocab_size);
   nn::Model& model = *built.model;
   {
-    const Silence silence;  // the run itself says it
+    const Silence silence;  // the run itself logs it
     nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, model.size().layers), model.size().layers, device.hardware);
   }
   const nn::ModelSize size = model.size();
@@ -292,7 +292,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   e.model_flops = flops_per_token(size, config.training.seq_len), e.peak_flops = peak_flops(device.name).bf16;
   const StepShape shape(model, config, device, first);
   add_times(e, model, config, device);
-  constexpr double kLaunchesMs = 0.5;  // of a block's kernels, forward and backward: some 80 of several microseconds on the host
+  constexpr double kLaunchesMs = 0.5;  // host time to launch a block's kernels, forward and backward: some 80, at several microseconds each
   if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.blocks.size()) * static_cast<double>(shape.micro_batches))
     e.remarks.emplace_back("at this size the launches of kernels, which are not counted, take longer than their work");
   for (const StepShape::Block& b : shape.blocks) {

@@ -15,13 +15,13 @@
 #include "halftone/train/estimate_mesh.h"
 #include "halftone/train/recompute.h"
 
-// Memory and time of a training step before it runs, from the configuration and the model's shapes alone: no tensor is made and no GPU is
-// needed. docs/memory.md explains the terms.
+// Predicts memory and time of a training step from the configuration and the model's shapes alone: allocates no tensor and needs no GPU.
+// docs/memory.md explains the terms.
 namespace halftone {
 
-// Measured rates of one kind of GPU: bytes of memory read and written by one kernel, and bytes read, a second.
+// Measured rates of one kind of GPU, in bytes per second: memory read and written by one kernel, and memory read.
 struct GpuRates {
-  std::string_view name;  // part of the device's name
+  std::string_view name;  // substring of the device's name
   double memory_gib;
   double copy, read;
 };
@@ -31,9 +31,9 @@ struct EstimateDevice {
   Hardware hardware;
   double memory_gib = 0;
   const GpuRates* rates = nullptr;  // null: tokens/s are not estimated
-  double host_gib = 0;              // main memory of its machine; 0: not known
+  double host_gib = 0;              // main memory of the machine; 0: unknown
 };
-// "h100", "h200", "cpu" or "auto": where training.device would train on this machine, an H100 where it has no GPU and may have one.
+// "h100", "h200", "cpu" or "auto": the device on which training.device would train here; H100 if there is no GPU but one is allowed.
 EstimateDevice estimate_device(const std::string& asked, const std::string& training_device);
 EstimateDevice estimate_device(std::string name, Hardware hardware, double memory_gib);
 
@@ -46,7 +46,7 @@ struct Phase {
   std::vector<MemoryShare> shares;
   double bytes() const;
 };
-// One tensor that a block keeps for the backward pass: bytes of a token.
+// One tensor that a block keeps for backward: bytes per token.
 struct SavedTensor {
   std::string_view op, tensor;
   double bytes;
@@ -65,68 +65,68 @@ struct Estimate {
   std::string what;  // model, batch and device in one line
   double memory_bytes = 0;
   std::vector<Phase> phases;         // in the order of a step
-  std::vector<SavedTensor> saved;    // of the largest block, without recomputation
+  std::vector<SavedTensor> saved;    // in the largest block, without recomputation
   std::vector<Saving> savings;       // those that help, the largest first
   std::vector<WorkTime> work;        // empty: not estimated
-  std::vector<std::string> remarks;  // what the numbers do not say
-  int64_t tokens = 0;                // of a step, of all processes
-  std::vector<std::string> plan;     // of several processes: who has what
-  std::vector<Traffic> traffic;      // of a step, of the process with most work
-  int64_t world = 1;                 // processes
-  std::string heaviest;              // of them, whose memory this is
-  double model_flops = 0;            // of a token, as metrics count them; with `peak_flops` of the device
+  std::vector<std::string> remarks;  // limits of the prediction
+  int64_t tokens = 0;                // per step, over all ranks
+  std::vector<std::string> plan;     // with several ranks: what each holds
+  std::vector<Traffic> traffic;      // per step, of the rank with most work
+  int64_t world = 1;                 // ranks
+  std::string heaviest;              // the rank with the memory shown
+  double model_flops = 0;            // per token, as metrics count them; with the device's `peak_flops`
   double peak_flops = 0;
   double context_bytes = 0;
-  double host_bytes = 0, host_memory_bytes = 0;  // optimizer states in host memory, and that where it is known
+  double host_bytes = 0, host_memory_bytes = 0;  // optimizer states in host memory, and its size if known
 
   const Phase& peak() const;
   double needed_bytes() const { return peak().bytes() + context_bytes; }
   bool fits() const { return needed_bytes() <= memory_bytes; }
   double step_ms() const;
-  double tokens_per_second() const { return work.empty() ? 0 : static_cast<double>(tokens) / step_ms() * 1e3; }  // of all processes
+  double tokens_per_second() const { return work.empty() ? 0 : static_cast<double>(tokens) / step_ms() * 1e3; }  // over all ranks
   double mfu() const;                                                                                            // in percent
 };
 
-// vocab_size as in build_model; world: processes of the mesh of [parallelism], of which the figures are those of one with most of it.
-// Error as at a run's start.
+// vocab_size as in build_model; world: number of ranks in the mesh of [parallelism]; figures are for a rank with the largest share.
+// Errors as at a run's start.
 Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const EstimateDevice& device, int64_t world = 1);
 
 std::string estimate_line(const Estimate& e);    // "peak 30.5 of 79.2 GiB ..."
 std::string memory_text(const Estimate& e);      // the table of the peak's owners
 std::string estimate_text(const Estimate& e);    // everything
-std::string estimate_advice(const Estimate& e);  // the two settings that lower the peak most; empty without
+std::string estimate_advice(const Estimate& e);  // the two settings that lower the peak most; empty if there are none
 nlohmann::ordered_json estimate_json(const Estimate& e);
-// When memory ran out with the allocator's message `said`; when: "in step 3".
+// Message for running out of memory; `said`: the allocator's message; when: "in step 3".
 std::string out_of_memory_text(std::string_view said, std::string_view when, const Estimate& e);
 
-// What the parts read (estimate_memory.cpp, estimate_time.cpp, estimate_traffic.cpp): the model as this process has it, which is cut for
-// tensor and expert parallelism, and of it the stages of `part`.
+// Input of the parts (estimate_memory.cpp, estimate_time.cpp, estimate_traffic.cpp): the model on this rank, split for tensor and expert
+// parallelism, limited to the stages of `part`.
 struct StepShape {
   // Gate, up and down: of a feed-forward, or of all experts together.
   struct Branch {
     std::string_view name;
-    double rows, ffn;  // rows: of a token
+    double rows, ffn;  // rows: per token
     const LinearRecipe *up, *down;
-    bool apart = false;                       // SwiGLU's output is that of an op of its own
+    bool apart = false;                       // SwiGLU is a separate op
     nn::FeedForward* feed_forward = nullptr;  // null: experts
   };
   struct Block {
     nn::Attention* attention = nullptr;  // one of these two
     nn::LatentAttention* latent = nullptr;
-    nn::FeedForward* feed_forward = nullptr;  // of experts the shared ones
+    nn::FeedForward* feed_forward = nullptr;  // with experts, the shared ones
     nn::MoE* moe = nullptr;
     int64_t index = 0;       // in the model
-    double sent_rows = 0;    // to experts, of a token
-    double expert_rows = 0;  // of a token, with padding
+    double sent_rows = 0;    // sent to experts, per token
+    double expert_rows = 0;  // per token, with padding
     std::vector<nn::Linear*> attention_readers() const { return latent ? latent->readers() : attention->readers(); }
     nn::Linear& attention_output() const { return latent ? latent->output() : attention->output(); }
-    // In the order of the program, a router's aside.
+    // In program order, without the router.
     std::vector<nn::Linear*> linears() const;
     std::vector<Branch> branches() const;
-    double expert_weights() const;  // of all experts that the process has
+    double expert_weights() const;  // all experts on this rank
     double expert_width() const;
-    double attended_width() const { return static_cast<double>(attention_output().in_features()); }  // of the output of all heads
-    double key_value_width() const;                                                                  // of keys and values together
+    double attended_width() const { return static_cast<double>(attention_output().in_features()); }  // width of all heads' outputs
+    double key_value_width() const;                                                                  // keys and values together
     int64_t window() const { return attention ? attention->shape().window : 0; }
   };
   StepShape(nn::Model& model, const JobConfig& config, const EstimateDevice& device, const RankPart& part = {});
@@ -135,25 +135,25 @@ struct StepShape {
   const JobConfig& config;
   const EstimateDevice& device;
   const RankPart part;
-  nn::ModelSize size;  // heads: of this process
+  nn::ModelSize size;  // heads: on this rank
   std::vector<Block> blocks;
-  nn::RecomputePlan recompute;       // of them
-  std::vector<nn::Linear*> linears;  // of them
+  nn::RecomputePlan recompute;       // of these blocks
+  std::vector<nn::Linear*> linears;  // of these blocks
   nn::Linear* head = nullptr;
   bool has_embedding, has_head;
   at::ScalarType storage, compute, stream;
-  double c, r;                    // bytes of an element of activations, and of the residual stream
-  int64_t tokens, micro_batches;  // of this process: of a micro-batch, and how many a step has
-  bool host_states;               // a GPU's optimizer reads and writes its states over the bus
-  // Bytes in which an element of these linears' input comes from the other processes of the tensor group as codes, 0: as a number.
+  double c, r;                    // bytes per element of activations, and of the residual stream
+  int64_t tokens, micro_batches;  // on this rank: per micro-batch, and micro-batches per step
+  bool host_states;               // a GPU's optimizer accesses its states over the bus
+  // Bytes per element of these linears' input if it is all-gathered over the tensor group as codes, 0: unquantised.
   double codes_sent(const std::vector<nn::Linear*>& readers) const;
   double stream_tokens() const { return static_cast<double>(tokens) / static_cast<double>(part.sequence); }  // between blocks
   void for_each_parameter(const std::function<void(nn::Parameter&)>& f) const;                               // of the stages
   double held(const nn::Parameter& p) const { return part.held(p); }
-  // Whether quantised weights go in every pass of a step (Engine::forward_backward).
+  // Whether quantised weights are freed in every pass of a step (Engine::forward_backward).
   bool codes_pass() const { return micro_batches == 1 || host_states || part.sharded(); }
   bool has_compute_copy(const nn::Parameter& p) const;
-  // Whether a block that is recomputed in this mode keeps the result of its linear number `place` or, the last one's, never needs it
+  // Whether a block recomputed in this mode keeps the output of its linear number `place` or, for the last one, never needs it
   // (ops/saves.h).
   static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
   bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
@@ -162,7 +162,7 @@ std::vector<Phase> memory_phases(const StepShape& shape);
 std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::Block& block);
 std::vector<RecomputeCost> recompute_costs(const StepShape& shape);
 std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
-// What processes send each other. `work`: what work_times() gave, to which the time is added that nothing of it hides.
+// Communication between ranks. `work`: the result of work_times(), to which exposed communication time is added.
 std::vector<Traffic> step_traffic(const StepShape& shape, const comm::Mesh& mesh, std::vector<WorkTime>& work);
 
 }  // namespace halftone

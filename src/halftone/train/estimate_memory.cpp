@@ -9,23 +9,23 @@
 #include "halftone/train/engine.h"
 #include "halftone/train/estimate.h"
 
-// Sizes follow the code that allocates: nn/parameter_store.cpp, nn/pass.cpp, ops/linear.cpp, ops/swiglu.cpp, ops/head_loss.cpp.
+// Sizes mirror the code that allocates: nn/parameter_store.cpp, nn/pass.cpp, ops/linear.cpp, ops/swiglu.cpp, ops/head_loss.cpp.
 namespace halftone {
 namespace {
 
-constexpr double kProductWorkspace = 32.0 * (1 << 20);  // a product's (gemm/cuda/product_cuda.cpp), freed after it
+constexpr double kProductWorkspace = 32.0 * (1 << 20);  // workspace of a GEMM (gemm/cuda/product_cuda.cpp), freed after it
 
 class Memory {
  public:
   explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)), share_(1 / static_cast<double>(s.part.sequence)) {}
 
-  // What linears that read one tensor of `width` columns keep of it, stretch by stretch of equal recipes (nn::Siblings); as it is, it is
-  // kept once. `free`: somebody else keeps it or makes it again. `entered`: this process gives a share of it.
+  // What linears that read one tensor of `width` columns keep of it, per run of equal recipes (nn::Siblings); unquantised, it is kept
+  // once. `free`: another op keeps or recomputes it. `entered`: it is all-gathered from shards.
   double kept_input(const std::vector<nn::Linear*>& readers, bool free = false, bool entered = false) const {
     double bytes = 0;
     bool plain = false;
     const nn::Linear* before = nullptr;
-    // What came as codes comes once more, as it is, for wgrad.
+    // An input gathered as codes is gathered again, unquantised, for wgrad.
     if (entered && s_.codes_sent(readers) > 0 && !wgrad_reads_forward_codes(readers.front()->recipe()))
       return share_ * s_.c * static_cast<double>(readers.front()->in_features());
     for (const nn::Linear* l : readers) {
@@ -59,10 +59,10 @@ class Memory {
     return all;
   }
 
-  // A recomputed block keeps the residual that it reads and, with "op", results.
+  // A recomputed block keeps its input residual and, with "op", some results.
   RecomputeCost cost(const StepShape::Block& b) const {
     const double residual = share_ * s_.r * static_cast<double>(s_.size.dim), attended = b.attended_width();
-    // Two products, half of the scores.
+    // Two GEMMs, half of the scores.
     const double scored = static_cast<double>(s_.size.heads * (s_.size.qk_dim + s_.size.v_dim)) / 2;
     const double of_attention = scored * static_cast<double>(s_.config.training.seq_len);
     RecomputeCost c{{saved_bytes(b), residual + s_.c * attended + 4 * static_cast<double>(s_.size.heads), residual}, {0, 0, of_attention}};
@@ -87,16 +87,16 @@ class Memory {
     const bool last_recomputed = s_.recompute.back() != nn::Recompute::none;
     const double saved_sum = kept();
     const StepShape::Block& first = s_.blocks.front();
-    // A block that is computed again takes the results that it kept.
+    // Recomputing a block reuses its kept results.
     const auto again_bytes = [&](const StepShape::Block& b, nn::Recompute mode) {
       const std::array<double, 3>& kept = cost(b).bytes;
       return mode == nn::Recompute::none ? 0 : t_ * (saved_bytes(b) + kept[2] - kept[static_cast<size_t>(mode)]);
     };
-    // The final norm keeps its sum, which is the last block's joined output where that is recomputed; the last branch is held, too.
+    // The final norm keeps its sum, which is the joined output of a recomputed last block; the last branch is kept too.
     const double final_norm = s_.stream_tokens() * (s_.r * dim + 4), branch = last_recomputed ? 0 : s_.stream_tokens() * s_.c * dim;
     const bool cpu = is_cpu(s_.device.hardware);
     const double all = gradients();
-    // On a GPU a unit's gradients have memory from its first gradient of a step to the optimizer.
+    // On a GPU a unit's gradients are allocated from its first gradient of a step until the optimizer has run.
     const bool always = cpu || s_.micro_batches > 1;
     const double of_head = always || !s_.has_head ? all : gradients(s_.size.tied ? "tok_embeddings" : s_.head->weight.unit);
     const double of_last = always ? all : of_head + gradients(last.attention_output().weight.unit);
@@ -153,7 +153,7 @@ class Memory {
     all.push_back({"attention", "output, log-sum-exp", s_.c * heads * v + 4 * heads});
     all.push_back({"wo", "input", kept_input({&b.latent->output()}, true)});
   }
-  // Rows are copied to the experts, whose outputs the gates' gradients need.
+  // Rows are copied to the experts; the gates' gradients need the experts' outputs.
   void add_experts(const StepShape::Block& b, std::vector<SavedTensor>& all) const {
     const auto dim = static_cast<double>(s_.size.dim), ffn = b.expert_width(), rows = b.expert_rows;
     const LinearRecipe& r = b.moe->experts().recipe();
@@ -166,7 +166,7 @@ class Memory {
     all.push_back({"experts", "output rows", rows * s_.c * dim});
   }
   double w2_input(nn::Linear& w2) const {
-    const bool apart = w2.has_norm() || w2.has_side();  // SwiGLU's output is that of an op of its own
+    const bool apart = w2.has_norm() || w2.has_side();  // SwiGLU is a separate op
     return kept_input({&w2}, !apart) + (w2.has_norm() ? s_.c * static_cast<double>(w2.in_features()) : 0);
   }
   double copy(const OperandSpec& spec, const OperandSpec& other, CopyUse use, const LinearRecipe& r) const {
@@ -181,7 +181,7 @@ class Memory {
     return sum;
   }
 
-  // Of the blocks, at most at once: a pipeline's process has several micro-batches under way.
+  // Most activations of the blocks at once: a pipeline rank has several micro-batches in flight.
   double kept() const {
     const RankPart& part = s_.part;
     std::vector<double> of_stage(std::max<size_t>(1, part.stages.size()), 0.0);
@@ -192,7 +192,7 @@ class Memory {
     const double message = s_.stream_tokens() * s_.r * static_cast<double>(s_.size.dim);
     double now = 0, most = 0;
     for (const parallel::Action& a : part.actions) {
-      // What a stage has sent on stays until its gradient comes.
+      // A stage keeps what it sent until its gradient arrives.
       const auto own = std::find(part.stage_numbers.begin(), part.stage_numbers.end(), a.stage) - part.stage_numbers.begin();
       const double bytes = of_stage[static_cast<size_t>(own)] + (a.stage + 1 < part.all_stages ? message : 0);
       now += a.kind == parallel::Kind::forward ? bytes : a.kind == parallel::Kind::input ? 0 : -bytes;
@@ -201,7 +201,7 @@ class Memory {
     return most;
   }
 
-  // Of a unit, or of all.
+  // Of a unit, or of all units.
   double gradients(std::string_view unit = "") const {
     double bytes = 0;
     s_.for_each_parameter([&](const nn::Parameter& p) {
@@ -210,10 +210,10 @@ class Memory {
     return bytes;
   }
 
-  // Where weights are gathered and whole gradients made (parallel/data_parallel.cpp): blocks take turns in two slots, embedding and head
+  // Buffers of gathered weights and full gradients (parallel/data_parallel.cpp): blocks alternate between two slots, embedding and head
   // share a third; or each unit has its own.
   std::pair<double, double> slots() const {
-    std::map<std::pair<bool, int64_t>, std::pair<double, double>> units;  // by whether they are experts, and place
+    std::map<std::pair<bool, int64_t>, std::pair<double, double>> units;  // by whether they are experts, and position
     s_.for_each_parameter([&](const nn::Parameter& p) {
       if (s_.part.shards_of(p) == 1) return;
       const auto n = static_cast<double>(p.numel()), moved = s_.part.moved(p), room = n + (moved == n ? 0 : moved);
@@ -256,21 +256,21 @@ class Memory {
              static_cast<double>(micro_batch * s_.micro_batches) + 4 * static_cast<double>(positions * s_.size.qk_dim)}};
   }
 
-  // Copies of a weight for the forward product and for dgrad.
+  // Copies of a weight for the forward GEMM and for dgrad.
   double copies_of(const LinearRecipe& r, double elements, bool forward, bool dgrad) const {
     const auto bytes = [&](const OperandSpec& w, const OperandSpec& other) {
       return right_operand_bytes(w, other, s_.compute, s_.device.hardware, r.emulate);
     };
     double sum = forward && r.dge ? 4 : 0;
     const double of_forward = bytes(r.w_forward, r.x_forward);
-    if (forward && !(r.w_forward.stored && of_forward == 1)) sum += of_forward;  // else the parameter itself is read
+    if (forward && !(r.w_forward.stored && of_forward == 1)) sum += of_forward;  // otherwise the parameter itself is read
     if (dgrad) sum += r.w_dgrad.stored ? s_.c : bytes(r.w_dgrad, r.dy_dgrad);
     return sum * elements;
   }
   double copies_of(const nn::Linear& l, bool forward, bool dgrad) const {
     return copies_of(l.recipe(), static_cast<double>(l.in_features() * l.out_features()), forward, dgrad);
   }
-  // Whether they go when the product has read them (StepContext::last_pass) in all passes of a step.
+  // Whether they are freed after each use (StepContext::last_pass) in all passes of a step.
   bool passing(const LinearRecipe& r) const { return !is_cpu(s_.device.hardware) && s_.codes_pass() && !r.dge; }
   // Kept until the next step; a recomputed block makes those of dgrad when it is recomputed.
   double prepared_weights(bool dgrad_of_recomputed) const {
@@ -285,7 +285,7 @@ class Memory {
     }
     return sum;
   }
-  // Of the largest product's weights, where they are not kept.
+  // Of the largest GEMM's weights, if they are not kept.
   double at_work(const StepShape::Block& b, bool forward, bool dgrad) const {
     double most = 0;
     for (const StepShape::Branch& branch : b.branches()) {
@@ -296,10 +296,10 @@ class Memory {
     return most;
   }
 
-  // Beside what is kept: the feed-forward's input, SwiGLU's output, its codes and w2's product.
+  // In addition to what is kept: the feed-forward's input, SwiGLU's output, its codes and w2's output.
   double forward(const StepShape::Block& b) const {
     const auto dim = static_cast<double>(s_.size.dim);
-    const bool recomputed = s_.recomputed(static_cast<size_t>(&b - s_.blocks.data()));  // then nothing of it is kept: sum, gate and up
+    const bool recomputed = s_.recomputed(static_cast<size_t>(&b - s_.blocks.data()));  // then sum, gate and up are not kept
     double most = whole_rows(b, false);
     for (const StepShape::Branch& branch : b.branches()) {
       const LinearRecipe& r = *branch.down;
@@ -312,8 +312,8 @@ class Memory {
     return t_ * (most + (recomputed ? share_ * s_.r * dim : 0));
   }
 
-  // Keys and values of whole rows, which processes that share them gather, and their gradients in float32; a ring holds those of two
-  // processes.
+  // Keys and values of full rows, which context-parallel ranks all-gather, with their gradients in float32; a ring holds those of two
+  // ranks.
   double whole_rows(const StepShape::Block& b, bool gradients) const {
     if (s_.part.cp == 1) return 0;
     const bool ring = s_.config.parallelism.context_parallel_rotate_method == "alltoall";
@@ -328,17 +328,17 @@ class Memory {
     const auto rows = static_cast<double>(std::min(logits_rows(s_.compute, cpu, vocabulary), s_.tokens));
     const LinearRecipe& r = s_.head->recipe();
     const at::ScalarType type = logits_type(s_.compute, cpu);
-    double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // of logits and their gradient
+    double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // logits and their gradient
     column += copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r) + copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r);
     return 2 * t_ * s_.c * dim + rows * (vocab * column + s_.c * dim);
   }
 
-  // The larger of two moments: w2's gradients, and those of gate and up, when w2's input has gone.
+  // The larger of two points in time: w2's gradients; those of gate and up, once w2's input is freed.
   double backward(const StepShape::Block& b) const {
     const auto dim = static_cast<double>(s_.size.dim);
     const auto rows = [&](const LinearRecipe& r) { return copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r); };
     const auto columns = [&](const LinearRecipe& r) { return copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r); };
-    // X of wgrad in the form that the product reads, where it was kept in a smaller one or is quantised again.
+    // X of wgrad in the form that the GEMM reads, if it was kept in a smaller form or is quantised again.
     const auto decoded = [&](const LinearRecipe& r, bool again = false) {
       if (wgrad_reads_forward_codes(r)) return s_.c;
       if (!r.x_wgrad.quantized()) return 0.0;
@@ -360,7 +360,7 @@ class Memory {
   }
 
   const StepShape& s_;
-  const double t_, share_;  // share_: of the tokens, between blocks
+  const double t_, share_;  // share_: fraction of the tokens between blocks
 };
 
 }  // namespace

@@ -15,14 +15,14 @@
 namespace halftone {
 namespace {
 
-// What a rank receives of large tensors (the bus bandwidth of NVIDIA's nccl-tests). NVLink 4: between two H100s of one host, in steps
-// with 30 MB to 1 GB a call, gathers, reductions and all-to-alls alike, without NVLink multicast (docs/benchmarks/parallel.md).
-// InfiniBand NDR, 400 Gb/s, with one network card for each GPU: NCCL's authors expect 46 to 48 GB/s.
+// Receive rate per rank for large tensors (the bus bandwidth of NVIDIA's nccl-tests). NVLink 4: between two H100s of one host, in steps
+// with 30 MB to 1 GB per call; the same for all-gather, reduce-scatter and all-to-all, without NVLink multicast
+// (docs/benchmarks/parallel.md). InfiniBand NDR, 400 Gb/s, with one network card per GPU: NCCL's authors expect 46 to 48 GB/s.
 constexpr double kNvLink = 230e9, kInfiniBand = 45e9;
 // A hop of a ring, in seconds (hwLat of NCCL's tuning.cc, protocol Simple).
 constexpr double kNvLinkHop = 3.4e-6, kInfiniBandHop = 14e-6;
 
-// As the first of so many processes that share it out has it.
+// The shard that the first of so many ranks holds.
 nn::Parameter first_shard(nn::Parameter p, int64_t shards) {
   if (shards > 1 && p.numel() > 0) p.shard = nn::share_of(p, {shards, 0});
   return p;
@@ -104,7 +104,7 @@ void cut_model(nn::Model& model, const RankPart& part) {
 Link link_of(const std::vector<int64_t>& ranks) {
   const int64_t here = on_first_node(ranks);
   if (here == static_cast<int64_t>(ranks.size())) return {"NVLink", kNvLink};
-  // Rings through a node leave it by the network cards of all its GPUs in the group.
+  // Rings through a node use the network cards of all its GPUs in the group.
   return {"InfiniBand", std::min(kNvLink, kInfiniBand * static_cast<double>(here))};
 }
 
@@ -146,7 +146,7 @@ std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
   std::set<std::string> told;
   model.for_each_parameter([&](const nn::Parameter& p) {
     if (p.numel() == 0 || p.buffer) return;
-    // Each name once: blocks are alike.
+    // Each name once: all blocks are alike.
     std::string name = p.fqn;
     const std::string block = fmt::format("layers.{}.", p.block);
     if (name.starts_with(block)) name = "layers.*." + name.substr(block.size());

@@ -8,12 +8,13 @@
 #include "halftone/train/engine.h"
 #include "halftone/train/estimate.h"
 
-// A roofline: FLOPs or bytes of every kind of work over a measured rate.
+// A roofline: FLOPs or bytes of each kind of work over a measured rate.
 namespace halftone {
 namespace {
 
-// docs/benchmarks/linear.md, "Each quantiser and GEMM by itself", one H200: milliseconds of the three products of 16384 tokens, 4096 inputs
-// and 14336 outputs together, and of the quantisers of X, W and dY. H100 and H200 have the same units; quantisers go with their memory.
+// docs/benchmarks/linear.md, "Each quantiser and GEMM by itself", one H200: total milliseconds of the three GEMMs for 16384 tokens, 4096
+// inputs and 14336 outputs, and of the quantisers of X, W and dY. H100 and H200 have the same tensor cores; quantisers scale with
+// bandwidth.
 struct RecipeTimes {
   std::string_view recipe;
   double products, x, w, dy;
@@ -33,10 +34,10 @@ constexpr RecipeTimes kRecipes[] = {
     {"int4", 4.155, 0.1101, 0.1042, 0.3922},
     {"bitnet", 6.999, 0.06314, 0.1994, 0},
 };
-constexpr double kBus = 39e9;  // bytes a second each way, both at once: of PCIe 5 with 16 lanes, by an H100's optimizer
+constexpr double kBus = 39e9;  // bytes/s in each direction, both at once: PCIe 5 x16, from an H100's optimizer
 constexpr double kTokens = 16384, kIn = 4096, kOut = 14336, kMeasuredCopy = 4.22e12;  // of that H200 (docs/benchmarks/roofline.md)
 
-// Attention in a training step on an H100, forward and backward together: FLOP/s of the half of the scores below the diagonal, and the
+// Attention in a training step on an H100, forward and backward together: FLOP/s for the half of the scores below the diagonal, and the
 // forward pass's share of the time.
 struct AttentionRate {
   double flops, forward_share;
@@ -62,7 +63,7 @@ class Times {
     });
     const auto width = static_cast<double>(c10::elementSize(s_.storage));
     const auto moments = static_cast<double>(moment_bytes(s_.config.optimizer));
-    // Reads and writes weights and moments, writes the copy, reads gradients. Moments on the host cross the bus meanwhile.
+    // Reads and writes weights and moments, writes the copy, reads gradients. Offloaded moments cross the bus at the same time.
     const double host = s_.host_states ? parameters * moments : 0;
     const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4) - 2 * host;
     if (host > 0) remarks_.push_back(fmt::format("optimizer: its states cross the bus, at {:.0f} GB/s each way", kBus / 1e9));
@@ -97,7 +98,7 @@ class Times {
         sum += product(*linears[j], s_.recomputed(i) && !StepShape::keeps_product(s_.recompute[i], j) ? 4 : 3);
       const StepShape::Block& b = s_.blocks[i];
       if (b.moe == nullptr) continue;
-      // Rows of experts as those of one matrix.
+      // All experts' rows count as one matrix.
       const double weights = b.expert_weights() / static_cast<double>(b.moe->experts().weights()[0]->shape[0]);
       sum +=
           times(b.moe->experts()).products / 1e3 * t_ * b.expert_rows * weights / (kTokens * kIn * kOut) * (s_.recomputed(i) ? 4 : 3) / 3;
@@ -107,11 +108,11 @@ class Times {
 
   double attention() const {
     double sum = 0;
-    // Of rows that are cut into equal runs, the last one has most to read.
+    // With rows split into contiguous equal runs, the last rank reads the most keys.
     const bool balanced = s_.part.cp == 1 || s_.config.parallelism.context_parallel_load_balancer;
     const double most = balanced ? 1 : 2 - 1 / static_cast<double>(s_.part.cp);
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
-      // Forward 2 products, backward 5, each 2 FLOPs a score and channel; half of the scores, or those of the window.
+      // Forward 2 GEMMs, backward 5, each 2 FLOPs per score and channel; half of the scores, or those in the window.
       const auto seq = static_cast<double>(s_.config.training.seq_len), window = static_cast<double>(s_.blocks[i].window());
       const int64_t d = s_.size.v_dim;
       const auto channels = static_cast<double>(s_.size.heads * (4 * s_.size.qk_dim + 3 * d));
@@ -136,11 +137,11 @@ class Times {
       const auto qk = static_cast<double>((m.heads + m.kv_heads) * m.qk_dim), qkv = qk + static_cast<double>(m.kv_heads * m.v_dim);
       double forward = 2 * norm_forward + 2 * c * qk, backward = 2 * norm_backward + 2 * c * qkv;
       for (const StepShape::Branch& b : s_.blocks[i].branches()) {
-        const bool again = !wgrad_reads_forward_codes(*b.down);  // SwiGLU's backward writes its output, too
+        const bool again = !wgrad_reads_forward_codes(*b.down);  // SwiGLU's backward writes its output too
         forward += 3 * c * b.rows * b.ffn, backward += (again ? 6 : 5) * c * b.rows * b.ffn;
-        // Rows to the experts and back, and their gradients.
+        // Rows routed to the experts and back, and their gradients.
         if (b.feed_forward != nullptr) continue;
-        const double arranged = b.rows + (s_.part.ep > 1 ? s_.blocks[i].sent_rows : 0);  // before they leave, too
+        const double arranged = b.rows + (s_.part.ep > 1 ? s_.blocks[i].sent_rows : 0);  // also before they are sent
         forward += 4 * c * arranged * dim, backward += 5 * c * arranged * dim;
       }
       bytes += forward + backward;
@@ -149,7 +150,7 @@ class Times {
     return t_ * bytes;
   }
 
-  // A scale of the whole tensor takes one more pass over it unless the op that wrote it gave the largest magnitude.
+  // A per-tensor scale takes one more pass over the tensor, unless the producing op supplied the amax.
   static double passes(bool spared) { return spared ? 2.0 / 3 : 1; }
   double quantised_activations() {
     const double scale = kMeasuredCopy / gpu_.copy / 1e3;
@@ -157,7 +158,7 @@ class Times {
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
       const double again = s_.recomputed(i) ? 2 : 1;
-      // Both copies from one read, or each from one of its own where X is quantised again for wgrad.
+      // Both copies from one read, or one read each if X is quantised again for wgrad.
       const auto x = [&](nn::Linear& l, bool given, bool reads_twice) {
         const LinearRecipe& r = l.recipe();
         const bool twice = reads_twice && r.x_forward.quantized() && r.x_wgrad.quantized() && !wgrad_reads_forward_codes(r);
@@ -186,8 +187,8 @@ class Times {
     }
     return seconds;
   }
-  // Measured of weights in bf16, both copies from one search for maxima and one read: 6 bytes an element in 8 bits. Of a float32 master it
-  // is 10, and 14 where each copy is read for itself (StepContext::last_pass), 10 in passes of a step after its first.
+  // Measured on bf16 weights, with one amax pass and one read for both copies: 6 bytes per element in 8 bits. From a float32 master it is
+  // 10, and 14 if each copy has its own read (StepContext::last_pass), 10 in passes of a step after its first.
   double quantised_weights() {
     double seconds = 0;
     const auto add = [&](const nn::QuantizableLayer& l, bool master, double elements) {
@@ -205,7 +206,7 @@ class Times {
     return seconds;
   }
 
-  // Three products, and the cross-entropy, which reads logits twice and writes their gradient.
+  // Three GEMMs, and the cross-entropy, which reads logits twice and writes their gradient.
   double head() { return product(*s_.head, 3) + t_ * static_cast<double>(s_.head->out_features()) * 3 * s_.c / gpu_.copy; }
 
   const StepShape& s_;

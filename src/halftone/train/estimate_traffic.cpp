@@ -4,17 +4,17 @@
 #include "halftone/ops/draws.h"
 #include "halftone/train/estimate.h"
 
-// Collectives follow the code that starts them: parallel/data_parallel.cpp, parallel/pipeline.cpp, nn/groups.cpp, models/decoder.cpp.
+// Collectives mirror the code that starts them: parallel/data_parallel.cpp, parallel/pipeline.cpp, nn/groups.cpp, models/decoder.cpp.
 namespace halftone {
 namespace {
 
-// A collective holds SMs on which products count, whose tiles there take another turn: for each second of it that work hides, the work
-// takes so much longer. By FSDP steps of 6 and 16 layers on two H100s (docs/benchmarks/parallel.md); where a network moves less, fewer SMs.
+// Collectives occupy SMs that GEMMs would use, and delay their tiles: factor by which work slows for each second of hidden communication.
+// From FSDP steps of 6 and 16 layers on two H100s (docs/benchmarks/parallel.md); slower networks occupy fewer SMs.
 constexpr double kSlower = 0.5;
-// The device has nothing to do while the host reads how many rows come, and until its next kernels are launched.
+// The GPU idles while the host reads the received row counts and launches the next kernels.
 constexpr double kCountsMs = 0.8;
 
-// Of data parallelism, a unit at a time: seconds that its gather, reduction and sum over replicas take, and its passes.
+// Data parallelism per unit: seconds of its all-gather, its reduce-scatter, its all-reduce over replicas, and its passes.
 struct UnitTimes {
   double gather = 0, reduce = 0, replicas = 0, forward = 0, backward = 0;
 };
@@ -28,7 +28,7 @@ class Collectives {
     tensor();
     context();
     experts();
-    const double inner = 1e-3 * exposed_;  // seconds within passes, under which gathers go on, too
+    const double inner = 1e-3 * exposed_;  // seconds within passes, which also overlap with gathers
     data(inner);
     messages();
     settle();
@@ -38,7 +38,7 @@ class Collectives {
 
  private:
   double width(std::string_view axis) const { return static_cast<double>(mesh_.size(axis)); }
-  // What each of n processes gets of `whole` bytes that all of them end up with, or of which each keeps its share of the sum.
+  // Bytes that each of n ranks receives in an all-gather to, or a reduce-scatter of, `whole` bytes.
   double of_others(std::string_view axis, double whole) const { return whole * (width(axis) - 1) / width(axis); }
   double seconds(std::string_view axis, std::string_view collective, double bytes, double calls = 1) const {
     return bytes > 0 ? transfer_seconds(mesh_.ranks(part_.rank, axis), collective, bytes, calls) : 0;
@@ -47,7 +47,8 @@ class Collectives {
     const auto found = std::find_if(work_.begin(), work_.end(), [&](const WorkTime& w) { return w.work == name; });
     return found == work_.end() ? 0 : found->ms;
   }
-  // Bytes and calls of a micro-batch. Hidden: milliseconds of work of a step that run meanwhile; but for a share `least` of the traffic.
+  // Bytes and calls per micro-batch. hidden: milliseconds of a step's work that overlap; at least a share `least` of the traffic is
+  // exposed.
   void add(std::string_view axis, std::string_view collective, std::string_view what, double bytes, double calls, double hidden = 0,
            double least = 0) {
     const double ms = 1e3 * seconds(axis, collective, bytes * micro_, calls * micro_), exposed = std::max(least * ms, ms - hidden);
@@ -55,15 +56,15 @@ class Collectives {
     exposed_ += exposed;
   }
 
-  // Into and out of attention and feed-forward, forward and backward, and forward again where a block is recomputed.
+  // In and out of attention and feed-forward, forward and backward, and forward again for recomputed blocks.
   void tensor() {
     if (part_.tp == 1) return;
     const double row = s_.c * static_cast<double>(s_.size.dim);
-    double calls = 0, spared = 0;         // each way; bytes that codes spare
-    double again = 0, gathers_again = 0;  // rows once more, for gradients of weights
+    double calls = 0, spared = 0;         // in each direction; bytes saved by sending codes
+    double again = 0, gathers_again = 0;  // rows gathered again for wgrad
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const StepShape::Block& b = s_.blocks[i];
-      // Experts that are whole take their rows from the process itself; the shared ones beside them are cut.
+      // Experts sharded whole take their rows from the rank itself; the shared ones beside them are split.
       const double parts = b.moe == nullptr || part_.cuts_experts || b.feed_forward != nullptr ? 2 : 1;
       const double forward = s_.recomputed(i) ? 2 : 1;
       calls += parts * (forward + 1);
@@ -76,12 +77,12 @@ class Collectives {
         if (!wgrad_reads_forward_codes(readers.front()->recipe())) again += row, ++gathers_again;
       }
     }
-    // The embedding leaves in the stream's dtype and comes back in it; the head enters.
+    // The embedding's output and gradient are in the stream's dtype; the head has one input.
     const double embedded = s_.has_embedding ? s_.r * static_cast<double>(s_.size.dim) : 0, head = s_.has_head ? row : 0;
     const double bytes = of_others("tp", t_ * (calls * row + embedded + head));
     calls += (s_.has_embedding ? 1 : 0) + (s_.has_head ? 1 : 0);
     if (part_.sequence > 1) {
-      // In parts: all but one of them beside a third of the products, which are those in front of sums and behind rows each.
+      // In parts: all but one overlap with a third of the GEMMs, those next to a gather or scatter.
       const bool in_parts = s_.config.parallelism.enable_async_tensor_parallel;
       const double hidden = in_parts ? work_of("products") / 3 : 0, least = in_parts ? 1 / width("tp") : 0;
       add("tp", "all-gather", "rows of all tokens", bytes - of_others("tp", t_ * spared), calls, hidden, least);
@@ -90,7 +91,7 @@ class Collectives {
     } else {
       add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
     }
-    // Each one's log-sum-exp and the label's logit, in float32; or all logits.
+    // Per rank log-sum-exp and label logit, in float32; or all logits.
     if (s_.has_head && s_.config.parallelism.disable_loss_parallel) {
       add("tp", "all-gather", "logits", of_others("tp", t_ * s_.c * static_cast<double>(s_.size.vocab)), 1);
     } else if (s_.has_head) {
@@ -103,7 +104,7 @@ class Collectives {
 
   void context() {
     if (part_.cp == 1) return;
-    double forward = 0, backward = 0, calls = 0;  // elements of keys and values of whole rows
+    double forward = 0, backward = 0, calls = 0;  // elements of keys and values of full rows
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       const double elements = t_ * static_cast<double>(part_.cp) * s_.blocks[i].key_value_width();
       const double times = s_.recompute[i] == nn::Recompute::full ? 2 : 1;
@@ -121,7 +122,7 @@ class Collectives {
     if (part_.ep == 1) return;
     const ParallelismConfig& p = s_.config.parallelism;
     const double sent = p.expert_parallel_dispatch_dtype.empty() ? s_.c : 1, dim = static_cast<double>(s_.size.dim);
-    double bytes = 0, calls = 0, exchanges = 0, counts = 0;  // bytes of a token; the counts of rows travel before these
+    double bytes = 0, calls = 0, exchanges = 0, counts = 0;  // bytes per token; row counts are exchanged before
     for (size_t i = 0; i < s_.blocks.size(); ++i) {
       if (s_.blocks[i].moe == nullptr) continue;
       const double forward = s_.recomputed(i) ? 2 : 1;
@@ -135,7 +136,7 @@ class Collectives {
     exposed_ += ms;
   }
 
-  // inner: seconds of what the passes wait for in blocks.
+  // inner: seconds that passes wait within blocks.
   void data(double inner) {
     const auto head = static_cast<size_t>(part_.layers + 1);
     std::vector<UnitTimes> units(head + 1);
@@ -160,7 +161,7 @@ class Collectives {
         units[u].replicas += seconds("dp_replicate", "all-reduce", b.replicas);
       }
     }
-    // Work of a micro-batch in each block.
+    // Time of a micro-batch in each block.
     double again = 0;
     for (size_t i = 0; i < s_.blocks.size(); ++i) again += s_.recomputed(i) ? 1 : 0;
     const auto blocks = static_cast<double>(s_.blocks.size());
@@ -175,7 +176,7 @@ class Collectives {
     walk(units, bytes);
   }
 
-  // Through the units of a step, as parallel::DataParallel goes: who computes, the next one's weights come and the last one's gradients go.
+  // Simulates a step as parallel::DataParallel runs it: while a unit computes, the next weights and the last gradients are in flight.
   template <class Bytes>
   void walk(const std::vector<UnitTimes>& all, const std::vector<std::map<std::string_view, Bytes>>& bytes) {
     std::vector<size_t> own;
@@ -183,13 +184,13 @@ class Collectives {
       if (part_.has(static_cast<int64_t>(u)) && !bytes[u].empty()) own.push_back(u);
     const size_t n = own.size(), head = all.size() - 1;
     const int64_t passes = s_.micro_batches;
-    std::vector<double> gathers(all.size(), 0.0), reductions(all.size(), 0.0);  // how often
+    std::vector<double> gathers(all.size(), 0.0), reductions(all.size(), 0.0);  // number of calls
     double forward = 0, backward = 0;
-    std::map<int64_t, size_t> slots;  // what each holds
+    std::map<int64_t, size_t> slots;  // current owner of each slot
     const auto slot = [&](size_t u) {
       return !part_.reshard ? static_cast<int64_t>(u) : u == 0 || u == head ? int64_t{-1} : static_cast<int64_t>(u % 2);
     };
-    // Seconds of the unit's gather, none where its weights are there.
+    // Seconds of the unit's all-gather, 0 if its weights are already gathered.
     const auto gather = [&](size_t u) {
       const auto held = slots.find(slot(u));
       if (held != slots.end() && held->second == u) return 0.0;
@@ -201,7 +202,7 @@ class Collectives {
       if (n > 0) forward += gather(own[0]);
       for (size_t i = 0; i + 1 < n; ++i) forward += std::max(0.0, gather(own[i + 1]) - all[own[i]].forward);
       const bool reduces = part_.reshard || m + 1 == passes;
-      double going = 0;  // reductions under way
+      double going = 0;  // reduce-scatter in flight
       for (size_t i = n; i-- > 0;) {
         const size_t u = own[i];
         const double coming = i > 0 && own[i - 1] > 0 ? gather(own[i - 1]) : 0;
@@ -229,7 +230,7 @@ class Collectives {
       for (const auto& [axis, b] : unit) replicas += b.replicas, ++calls;
     const double replicas_ms = 1e3 * seconds("dp_replicate", "all-reduce", replicas, calls);
     traffic_.push_back({"dp_replicate", "all-reduce", "gradients", replicas, replicas_ms, 0});
-    // What forward passes wait for is told of gathers, what backward passes wait for of reductions.
+    // Exposed time of forward passes counts as gathers, that of backward passes as reductions.
     const auto tell = [&](std::string_view what, double seconds) {
       const auto t = std::find_if(traffic_.begin(), traffic_.end(), [&](const Traffic& t) { return t.what == what && t.bytes > 0; });
       if (t != traffic_.end()) t->exposed_ms = 1e3 * seconds;
@@ -237,8 +238,8 @@ class Collectives {
     tell("weights", forward), tell("gradients", backward);
   }
 
-  // Of a pipeline: the stream to the next stage, its gradient to the one before. Schedules hide all but the way of the first micro-batch
-  // there and back.
+  // Pipeline: the stream to the next stage, its gradient to the previous one. Schedules hide everything except the first micro-batch's
+  // trip there and back.
   void messages() {
     if (part_.pp == 1) return;
     const double message = s_.stream_tokens() * s_.r * static_cast<double>(s_.size.dim);
@@ -252,7 +253,7 @@ class Collectives {
     traffic_.push_back({"pp", "send", "stream and its gradient", micro_ * came * message, micro_ * came * ms, 2 * (width("pp") - 1) * ms});
   }
 
-  // The waits become work of the step; those of passes count for the bubble, too.
+  // Adds exposed communication to the step's work; waits within passes count for the bubble too.
   void settle() {
     if (work_.empty()) return;
     double passes = 0;
@@ -287,7 +288,7 @@ class Collectives {
   std::vector<WorkTime>& work_;
   const double t_, micro_;
   std::vector<Traffic> traffic_;
-  double exposed_ = 0;  // milliseconds of a step within its passes
+  double exposed_ = 0;  // milliseconds per step within passes
 };
 
 }  // namespace

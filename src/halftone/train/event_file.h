@@ -14,7 +14,7 @@
 namespace halftone {
 
 uint32_t crc32c(std::string_view data);
-// rotr(crc, 15) + 0xa282ead8, as TFRecord stores it.
+// As stored by TFRecord: rotr(crc, 15) + 0xa282ead8.
 uint32_t masked_crc32c(std::string_view data);
 std::string tfrecord(std::string_view payload);
 std::string scalar_event(double wall_time, int64_t step, const Scalars& scalars);

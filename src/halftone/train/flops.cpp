@@ -19,7 +19,7 @@ double mfu_percent(double flops_per_token, double tokens_per_second, double peak
 }
 
 PeakFlops peak_flops(std::string_view device_name) {
-  // First match wins: H200 before H20, GB200 before B200, the special H100 boards before the others.
+  // The first match wins: H200 before H20, GB200 before B200, the special H100 boards before the others.
   struct Entry {
     std::string_view part;
     double bf16;

@@ -16,7 +16,7 @@
 namespace halftone {
 namespace {
 
-// Bytes that can be shown: the whole characters, or everything when what follows cannot become a character any more.
+// Bytes that can be printed: complete characters, or everything if the rest cannot become a valid character.
 size_t printable_prefix(std::string_view text) {
   constexpr size_t kLongestCharacter = 4;
   const size_t valid = valid_utf8_prefix(text);
@@ -59,7 +59,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   while (result.new_tokens < o.max_new_tokens) {
     const at::Tensor tokens = at::tensor(feed, at::kLong).view({1, static_cast<int64_t>(feed.size())}).to(options.device);
     const at::Tensor logits = engine.model().next_token_logits(tokens, caches).cpu().contiguous();
-    // Entries of the vocabulary beyond the tokenizer's have no text.
+    // Ids beyond the tokenizer's vocabulary have no text.
     const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(tokenizer.vocab_size()));
     const int64_t id = sample_token(row, o.sampling, static_cast<uint64_t>(result.prompt_tokens + result.new_tokens));
     if (result.new_tokens == 0) emit(o.prompt);

@@ -15,7 +15,7 @@ struct GenerateOptions {
   std::string prompt;
   int64_t max_new_tokens = 256;
   SamplingOptions sampling;
-  bool stop_at_end = true;  // at the tokenizer's end-of-text token and at those of the model's Hugging Face configuration
+  bool stop_at_end = true;  // at the tokenizer's end-of-text token and those of the model's Hugging Face configuration
 };
 
 struct GenerateResult {
@@ -25,8 +25,8 @@ struct GenerateResult {
   double load_seconds = 0, load_gib = 0;  // of the weights, after the model was made; peak memory of the device until then
 };
 
-// Continues the prompt token by token with a KV cache; `emit` gets the prompt with the first token, so that nothing stands before an error,
-// then text as soon as its characters are complete. Special tokens in the prompt are tokens.
+// Continues the prompt token by token with a KV cache. `emit` gets the prompt with the first token, so that no output precedes an error,
+// then text as soon as its characters are complete. Special tokens spelled out in the prompt are encoded as tokens.
 GenerateResult generate(const GenerateOptions& options, const std::function<void(std::string_view)>& emit);
 
 }  // namespace halftone

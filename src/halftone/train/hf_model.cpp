@@ -35,7 +35,7 @@ void check_matches_hf(const ModelDescription& model, const ModelDescription& fil
     const auto found = table.find(name);
     return found == table.end() ? "none" : std::visit([](const auto& v) { return fmt::format("{}", v); }, found->second);
   };
-  // "true, rope_factor 8, ...": the members of a scaling beside its switch.
+  // "true, rope_factor 8, ...": a scaling's switch with its members.
   const auto described = [&](const OptionTable& table, const std::string& name) {
     std::string out = text(table, name);
     for (auto member = table.begin(); name == "rope_scaling" && out != "false" && member != table.end(); ++member)
@@ -45,7 +45,7 @@ void check_matches_hf(const ModelDescription& model, const ModelDescription& fil
   };
   std::vector<std::string> differences, options;
   for (const auto& [name, value] : theirs) {
-    const bool missing = !mine.contains(name);  // a member of the RoPE scaling that is off here
+    const bool missing = !mine.contains(name);  // a member of RoPE scaling, which is off here
     if (!missing && mine[name] == value) continue;
     differences.push_back(
         fmt::format("{} is {} in the configuration, {} in the folder", name, described(mine, name), described(theirs, name)));

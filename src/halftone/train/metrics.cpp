@@ -40,7 +40,7 @@ MetricsLogger::MetricsLogger(MetricsOptions options, std::optional<int64_t> resu
   const double now = clock_();
   const std::string rank_folder = options_.config.save_for_all_ranks ? fmt::format("rank_{}", options_.rank) : "";
   if (options_.config.enable_jsonl) {
-    // The main writer keeps the plain name; others have a folder of their own.
+    // The main writer uses the plain name; other ranks write to their own folders.
     const bool main_writer = options_.rank == options_.writer_rank;
     jsonl_path_ = options_.dump_folder / (main_writer ? "" : rank_folder) / "metrics.jsonl";
     if (!resumed_step) {
@@ -101,7 +101,7 @@ void MetricsLogger::log_quantization(int64_t step, const Scalars& scalars, const
 }
 
 void MetricsLogger::rewind(int64_t step, const std::string& message) {
-  if (jsonl_.is_open()) truncate_metrics(jsonl_path_, step);  // the writer appends: it goes on at the new end
+  if (jsonl_.is_open()) truncate_metrics(jsonl_path_, step);  // appending continues at the new end
   pace_start_.reset();
   log_event(step, message);
 }

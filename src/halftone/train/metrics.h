@@ -10,7 +10,7 @@
 #include "halftone/train/event_file.h"
 #include "halftone/train/metrics_file.h"
 
-// Where the numbers of a run go: console, metrics.jsonl, TensorBoard. Names of scalars: docs/metrics.md.
+// Destinations of a run's metrics: console, metrics.jsonl, TensorBoard. Scalars are named in docs/metrics.md.
 namespace halftone {
 
 struct MetricsOptions {
@@ -22,36 +22,35 @@ struct MetricsOptions {
   std::optional<double> start{};  // of the job, in seconds since 1970, by which event files are named; none: by the clock
 };
 
-// The first line of every start of a run: {"kind":"run", config, recipe, version, world, mesh, device}.
+// The first line at every start of a run: {"kind":"run", config, recipe, version, world, mesh, device}.
 struct RunDescription {
   std::string config_json = "{}";  // the resolved configuration
   std::string version{}, device{};
   int64_t world = 1;
   std::map<std::string, int64_t> mesh{};
-  std::optional<std::string> recipe_text{};  // of the file that quantize.recipe names
+  std::optional<std::string> recipe_text{};  // of the file named by quantize.recipe
 };
 
 double wall_clock();  // seconds since 1970
 
 class MetricsLogger {
  public:
-  // `resumed_step`: the step that was loaded, to which metrics.jsonl is cut back; none for a fresh run, which leaves the file of another
-  // under another name.
-  // `clock` gives seconds since 1970; tests pass their own.
+  // `resumed_step`: the loaded step, to which metrics.jsonl is truncated; none for a fresh run, which renames an existing file. `clock`
+  // returns seconds since 1970; tests pass their own.
   MetricsLogger(MetricsOptions options, std::optional<int64_t> resumed_step, const RunDescription& run,
                 std::function<double()> clock = wall_clock);
 
   void log_train(int64_t step, const Scalars& scalars);
   void log_validate(int64_t step, const Scalars& scalars);
-  // A line of its own kind, "quantization", in metrics.jsonl: what the quantisation of this step did to every layer
-  // (docs/numerics_report.md); the console gets `summary`.
+  // A line of kind "quantisation" in metrics.jsonl: effect of this step's quantisation on every layer (docs/numerics_report.md); the
+  // console prints `summary`.
   void log_quantization(int64_t step, const Scalars& scalars, const std::string& summary);
-  // A line of its own kind, "experts": the load of every expert (docs/metrics.md).
+  // A line of kind "experts": the load of every expert (docs/metrics.md).
   void log_experts(int64_t step, const Scalars& scalars) { append("experts", step, clock_(), scalars, ""); }
-  // The run went back to the state after `step` (training.nonfinite = "rollback"): metrics.jsonl is cut to it, so that every
-  // step stands there once; event files, which cannot be cut, get the later values again.
+  // After a rollback to `step` (training.nonfinite = "rollback"): truncates metrics.jsonl, so that every step appears once; event files,
+  // which cannot be truncated, get the later values again.
   void rewind(int64_t step, const std::string& message);
-  // A line of its own in the log and in metrics.jsonl, e.g. log_event(40, "checkpoint saved", {{"seconds", 0.2}}).
+  // A separate line in the log and in metrics.jsonl, e.g. log_event(40, "checkpoint saved", {{"seconds", 0.2}}).
   void log_event(int64_t step, const std::string& message, const Scalars& scalars = {});
 
   // Whether this rank writes files and prints.
@@ -59,7 +58,7 @@ class MetricsLogger {
 
  private:
   void append(const char* kind, int64_t step, double now, const Scalars& scalars, const std::string& message);
-  // Time left until total_steps at the pace since the first logged step (which holds warm-up), with validation and checkpoints in it.
+  // Time left until total_steps at the pace since the first logged step (which includes warm-up), validation and checkpoints included.
   std::optional<Progress> progress(int64_t step, double now, const Scalars& scalars);
 
   MetricsOptions options_;

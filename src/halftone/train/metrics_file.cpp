@@ -12,7 +12,7 @@
 namespace halftone {
 namespace {
 
-constexpr size_t kMaxLine = size_t{16} << 20;  // a run line holds the whole configuration
+constexpr size_t kMaxLine = size_t{16} << 20;  // a run line holds the entire configuration
 
 std::string number_text(double value) {
   if (std::isnan(value)) return "\"nan\"";
@@ -75,8 +75,8 @@ std::optional<MetricsLine> parse_metrics_line(std::string_view text) {
 
 namespace {
 
-// Calls f(line, end) for every line that ends with a newline, `end` being the offset behind that; a longer line than ours are comes as
-// empty text. Files of any size: a piece at a time.
+// Calls f(line, end) for every line that ends with a newline, `end` being the offset after it; an oversized line is passed as empty text.
+// Reads files of any size piece by piece.
 template <class F>
 void each_line(const std::filesystem::path& path, F&& f) {
   constexpr uint64_t kPiece = uint64_t{1} << 20;
@@ -115,7 +115,7 @@ std::vector<MetricsLine> read_metrics(const std::filesystem::path& path) {
 uint64_t truncate_metrics(const std::filesystem::path& path, int64_t step) {
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return 0;
-  uint64_t keep = 0;  // end of the last readable line before the first one of a later step
+  uint64_t keep = 0;  // end of the last readable line before the first line of a later step
   bool later = false;
   each_line(path, [&](std::string_view text, uint64_t end) {
     if (later) return;

@@ -9,11 +9,11 @@
 
 #include "halftone/checkpoint/file_io.h"
 
-// metrics.jsonl: one JSON object per line, appended and flushed. Numbers are written with the fewest digits that read back to the
-// same double and always look like a float; nan and infinities, which JSON lacks, as the strings "nan", "inf", "-inf".
+// metrics.jsonl: one JSON object per line, appended and flushed. Numbers use the fewest digits that read back to the same double and
+// always look like a float; nan and infinities, which JSON lacks, are the strings "nan", "inf", "-inf".
 namespace halftone {
 
-// Scalars by their names of docs/metrics.md, in the order in which they are written.
+// Scalars by their names in docs/metrics.md, in output order.
 using Scalars = std::vector<std::pair<std::string, double>>;
 const double* find_scalar(const Scalars& scalars, std::string_view name);
 
@@ -22,7 +22,7 @@ struct MetricsLine {
   std::optional<int64_t> step{};
   double time = 0;  // seconds since 1970
   int64_t rank = 0;
-  Scalars scalars{};      // other fields with a number
+  Scalars scalars{};      // other numeric fields
   std::string message{};  // of an event
 };
 
@@ -32,9 +32,9 @@ std::optional<MetricsLine> parse_metrics_line(std::string_view text);
 // All readable lines of a file; a missing file has none.
 std::vector<MetricsLine> read_metrics(const std::filesystem::path& path);
 
-// Before a run goes on at `step`: drops everything from the first line of a later step on, and a torn end. Returns the bytes dropped.
+// Before resuming at `step`: drops everything from the first line of a later step on, and a torn end. Returns the bytes dropped.
 uint64_t truncate_metrics(const std::filesystem::path& path, int64_t step);
-// Before a run that goes on from none: renames the file to metrics-N.jsonl with the first free N from 1. Empty where there is none.
+// Before a fresh run: renames the file to metrics-N.jsonl with the first free N from 1. Returns an empty path if there is no file.
 std::filesystem::path set_metrics_aside(const std::filesystem::path& path);
 
 class MetricsWriter {

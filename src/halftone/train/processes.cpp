@@ -52,7 +52,7 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-// The cores that this process may run on, and those of the host.
+// The cores that this process may run on, and all cores of the host.
 std::pair<int, int> cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -75,7 +75,7 @@ Processes::Processes(const Environment& environment, const CommConfig& comm, con
 }
 
 Processes::~Processes() {
-  plan_.reset(), host_.reset();  // the watch outlives what it watches
+  plan_.reset(), host_.reset();  // the watch must outlive what it watches
 }
 
 void Processes::run(const std::function<void()>& body) {
@@ -87,7 +87,7 @@ void Processes::run(const std::function<void()>& body) {
       share_cores();
     }
     body();
-    plan_.reset(), host_.reset();  // while the others are there
+    plan_.reset(), host_.reset();  // while the other ranks are alive
   });
 }
 
@@ -96,7 +96,7 @@ void Processes::share_cores() {
   first_of_host_ = watch_->store()->add(key, 1) == 1;
   watch_->meet("start", *watch_->everybody());
   on_host_ = watch_->store()->add(key, 0);
-  // Who bound this process to some of the cores has shared them out; torchrun sets one thread where nothing is set.
+  // A process bound to some of the cores already has its share; torchrun sets one thread if nothing is set.
   const char* set = std::getenv("OMP_NUM_THREADS");
   const bool wanted = set != nullptr && !(environment_.launcher == "torchrun" && std::strcmp(set, "1") == 0);
   const auto [ours, hosts] = cores();

@@ -23,7 +23,7 @@ void check_same(const std::string& what, const std::vector<std::string>& said);
 // a process alone everything is its own.
 class Processes {
  public:
-  // Finds the others; all have to start within [comm]'s time. `folder`: of the run, for what [comm] keeps of a failure.
+  // Connects to the other ranks; all must start within [comm]'s timeout. `folder`: run folder for the failure records of [comm].
   Processes(const Environment& environment, const CommConfig& comm, const std::string& folder = "");
   ~Processes();
 
@@ -32,29 +32,29 @@ class Processes {
   int64_t world() const { return environment_.world_size; }
   bool many() const { return world() > 1; }
   bool first() const { return rank() == 0; }
-  // Runs this process's work on its share of the host's cores; an exception ends the others, too (comm::Watch::run).
+  // Runs this rank's work on its share of the host's cores; an exception ends the other ranks too (comm::Watch::run).
   void run(const std::function<void()>& body);
 
   // Error naming the first difference where another configuration, file that it names or version runs on rank 0.
   void compare(const JobConfig& config, const std::string& version);
-  // Opens the communicators between these devices, for [parallelism].
+  // Opens the communicators between these GPUs, for [parallelism].
   void connect(const JobConfig& config, c10::Device device);
-  parallel::Plan* plan() const { return plan_.get(); }  // null where there is one process
+  parallel::Plan* plan() const { return plan_.get(); }  // null for a single process
   const comm::Mesh& mesh() const { return *mesh_; }
   int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
   int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
   int64_t token_ranks() const { return many() ? mesh_->size("loss") : 1; }  // that have tokens of their own
-  // Whether it speaks for all that have the same tokens.
+  // Whether this rank reports for all ranks with the same tokens.
   bool counts_rows() const;
-  std::map<std::string, int64_t> degrees() const;  // of the mesh's axes, for descriptions of the run
+  std::map<std::string, int64_t> degrees() const;  // of the mesh axes, for descriptions of the run
   CheckpointRanks checkpoint_ranks();
-  // The longest wait for others from here on: that of [comm] after the first step.
+  // From here on the timeout is [comm]'s for steps after the first.
   void first_step_is_done();
 
   // What each process says, by rank; all of them call these in the same order.
   using Said = std::array<double, 6>;
   std::vector<Said> exchange(const Said& own);
-  double last_wait() const { return last_wait_; }  // seconds that the exchange before took: of who comes last the shortest
+  double last_wait() const { return last_wait_; }  // seconds of the previous exchange; the last rank to arrive waits least
   int64_t of_first(int64_t value);                 // rank 0's
   bool all(bool own);
   std::vector<std::string> texts(const std::string& own);
@@ -62,9 +62,9 @@ class Processes {
   void compare(const std::string& what, const std::string& own) { check_same(what, texts(own)); }
   // In rank 0 what each stage of its pipeline says, elsewhere `own` alone.
   std::vector<std::string> of_stages(const std::string& own);
-  // `prepare` runs in one process of each host before it runs in the others, which find what it left in files.
+  // Runs `prepare` on one rank of each host first; the other ranks then find its results in files.
   void one_of_host_first(const std::function<void()>& prepare);
-  // Null where there is one process.
+  // Null for a single process.
   comm::Watch* watch() const { return watch_.get(); }
 
  private:
@@ -74,7 +74,7 @@ class Processes {
   CommConfig comm_;
   std::unique_ptr<comm::Watch> watch_;
   std::unique_ptr<comm::Mesh> mesh_;
-  std::unique_ptr<comm::Communicator> host_;  // of main memory, on any device
+  std::unique_ptr<comm::Communicator> host_;  // on main memory, with any device
   std::unique_ptr<parallel::Plan> plan_;
   int64_t on_host_ = 1;  // processes on this host
   bool first_of_host_ = true;

@@ -42,7 +42,7 @@ std::optional<ProfileEvent::Kind> kind_of(ActivityType type) {
 }  // namespace
 
 Profiler::Profiler(c10::Device device, Detail detail) : device_(device), detail_(detail) {
-  // Without a driver Kineto writes an error about that to the terminal, which is no error here.
+  // Without a driver Kineto prints an error that does not concern a CPU run.
   if (device.is_cpu()) setenv("KINETO_LOG_LEVEL", "99", 0);
   kineto::prepareProfiler(ProfilerConfig(ProfilerState::KINETO, detail == Detail::ops), activities(device));
 }
@@ -84,7 +84,7 @@ void Profiler::save(const std::string& path) {
   std::error_code problem;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), problem);
   std::filesystem::remove(path, problem);
-  result->save(path);  // logs what goes wrong, and goes on
+  result->save(path);  // logs failures and continues
   check(std::filesystem::exists(path), "profiling: the trace {} could not be written; free space, or choose another job.dump_folder", path);
 }
 

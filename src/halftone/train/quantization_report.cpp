@@ -16,8 +16,8 @@ namespace {
 // NaN is worse than any number.
 bool worse(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
 
-// When the step computed a figure's numbers, by comparison: the forward in the order of the calls, then the backward against it;
-// the operands of all layers of a call before its products. `layer` counts the report's layers.
+// Sort key for when the step computed a figure's data: forward calls in order, then backward in reverse; within a call, the operands of
+// all layers before its GEMMs. `layer` numbers the report's layers.
 std::array<int64_t, 5> moment(const QuantizationFigures& f, int64_t layer) {
   const bool product = f.operand.find('.') == std::string_view::npos;
   const bool forward = f.operand.ends_with(".fwd") || f.operand == "y";
@@ -26,7 +26,7 @@ std::array<int64_t, 5> moment(const QuantizationFigures& f, int64_t layer) {
   return {forward ? 0 : 1, direction * f.call, product ? 1 : 0, direction * layer, role};
 }
 
-// What stopped being finite first; null when all is. Later numbers of the step were computed from it.
+// The first figure that is not finite; null if all are finite. Later figures of the step depend on it.
 const QuantizationFigures* first_nonfinite(const std::vector<QuantizationFigures>& figures) {
   const QuantizationFigures* first = nullptr;
   std::array<int64_t, 5> earliest{};
@@ -58,7 +58,7 @@ std::string figures_text(const std::vector<QuantizationFigures>& figures) {
 
 std::vector<QuantizationFigures> joined_figures(const std::vector<std::string>& texts) {
   struct Row {
-    int64_t place;  // of its block in the model
+    int64_t place;  // position of its block in the model
     size_t process;
     QuantizationFigures figures;
   };
@@ -69,7 +69,7 @@ std::vector<QuantizationFigures> joined_figures(const std::vector<std::string>& 
       std::string word;
       words >> word;
       if (word == "-") return std::nullopt;
-      return std::strtod(word.c_str(), nullptr);  // nan and inf, too
+      return std::strtod(word.c_str(), nullptr);  // accepts nan and inf
     };
     std::string layer, operand;
     while (words >> layer >> operand) {
@@ -86,7 +86,7 @@ std::vector<QuantizationFigures> joined_figures(const std::vector<std::string>& 
     }
   }
   std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.place < b.place; });
-  // Each process counts its own calls.
+  // Each rank counts its own calls.
   std::vector<QuantizationFigures> all;
   int64_t calls = 0;
   for (size_t i = 0; i < rows.size(); ++i) {

@@ -9,15 +9,15 @@
 
 namespace halftone {
 
-// metrics.log_quantization: watches the linears from its construction until its destruction (one step).
+// metrics.log_quantization: watches the linear layers during its lifetime (one step).
 class QuantizationReport {
  public:
   explicit QuantizationReport(bool pads = false);  // as QuantizationStats
   ~QuantizationReport();
   QuantizationReport(const QuantizationReport&) = delete;
   QuantizationReport& operator=(const QuantizationReport&) = delete;
-  // Writes what was seen so far; nothing when no linear ran. `gather`: of several processes that have layers of one model, what all of them
-  // say where they are told of, else what is given (Processes::of_stages).
+  // Writes the figures so far; nothing if no linear ran. `gather`: with several ranks that hold layers of one model, returns the texts of
+  // all on the reporting rank, and only `own` elsewhere (Processes::of_stages).
   using Gather = std::function<std::vector<std::string>(const std::string& own)>;
   void write(int64_t step, MetricsLogger& metrics, const Gather& gather = nullptr) const;
 
@@ -25,15 +25,15 @@ class QuantizationReport {
   std::shared_ptr<QuantizationStats> stats_;
 };
 
-// Figures of one process for another, and those of all in the order of the model's layers.
+// Serializes one rank's figures for another, and merges those of all in the model's layer order.
 std::string figures_text(const std::vector<QuantizationFigures>& figures);
 std::vector<QuantizationFigures> joined_figures(const std::vector<std::string>& texts);
 
 // quant/<layer>/<operand>/{amax,sat_frac,flushed_frac,sqnr,nonfinite}, those that exist.
 Scalars quantization_scalars(const std::vector<QuantizationFigures>& figures);
 
-// The layer with the lowest SQNR of every operand and product, how many elements are not finite, and where the first of them
-// appeared in the order of execution: "quantization step: 10  lowest SQNR in dB: x.fwd 14.2 layers.3.feed_forward.w2, ...".
+// The layer with the lowest SQNR for every operand and GEMM, the number of non-finite elements, and where the first of them appeared in
+// execution order: "quantisation step: 10  lowest SQNR in dB: x.fwd 14.2 layers.3.feed_forward.w2, ...".
 std::string quantization_line(int64_t step, const std::vector<QuantizationFigures>& figures);
 
 }  // namespace halftone

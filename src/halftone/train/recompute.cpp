@@ -12,8 +12,8 @@ namespace {
 
 using nn::Recompute;
 
-// Blocks that are recomputed whole come first and those that keep everything last: the backward pass starts with these, and what they
-// free makes room for the tensors of a block that is computed again. So the peak is that of what is kept, and counts describe a plan.
+// Fully recomputed blocks come first and those that keep everything last: backward starts with the latter and frees memory for the
+// tensors of recomputed blocks. So the peak is that of the kept tensors, and counts alone describe a plan.
 nn::RecomputePlan within_budget(double budget, const std::vector<RecomputeCost>& blocks) {
   const size_t n = blocks.size();
   const auto fill = [&](size_t full, size_t op) {
@@ -28,7 +28,7 @@ nn::RecomputePlan within_budget(double budget, const std::vector<RecomputeCost>&
     return total;
   };
   const double least = sum(fill(n, 0), &RecomputeCost::bytes), most = sum(fill(0, 0), &RecomputeCost::bytes);
-  const double allowed = (least + budget * (most - least)) * (1 + 1e-12);  // sums in another order
+  const double allowed = (least + budget * (most - least)) * (1 + 1e-12);  // tolerance for sums in another order
   nn::RecomputePlan best = fill(n, 0);
   double best_work = sum(best, &RecomputeCost::work);
   for (size_t full = 0; full <= n; ++full) {
@@ -48,7 +48,7 @@ nn::RecomputePlan recompute_plan(const ActivationCheckpointConfig& config, const
   nn::RecomputePlan plan(blocks.size(), config.mode == "full" ? Recompute::full : Recompute::none);
   if (config.mode != "selective") return plan;
   if (config.selective_ac_option == "op") return nn::RecomputePlan(blocks.size(), Recompute::op);
-  const size_t every = std::stoul(config.selective_ac_option);  // its form is checked with the configuration
+  const size_t every = std::stoul(config.selective_ac_option);  // validated with the configuration
   for (size_t i = every - 1; i < plan.size(); i += every) plan[i] = Recompute::full;
   return plan;
 }

@@ -40,7 +40,7 @@ bool RunCheckpoints::complete() const {
   return steps > 0 && run_.progress.step >= steps;
 }
 
-// The state of a full step, but for what is excluded, which becomes that of a fresh run.
+// Restores a full step, except for excluded parts, which are initialized as in a fresh run.
 void RunCheckpoints::restore(const LoadedStep& step, bool everything) {
   const auto loads = [&](const char* part) { return everything || !excluded(part); };
   const RunProgress saved = restored_progress(step);
@@ -82,10 +82,10 @@ void RunCheckpoints::warn_of_differences(const LoadedStep& step) const {
     log_warning("this run differs from {}: {}", step.folder().filename().string(), difference);
 }
 
-// After step `number` of the folder was restored, perhaps without its count of steps.
+// After step `number` of the folder was restored, possibly without its step count.
 void RunCheckpoints::saved_or_loaded(int64_t number) { last_saved_ = run_.progress.step == number ? std::optional(number) : std::nullopt; }
 
-// Goes on from a step of this run's folder; false when nothing is left to do.
+// Resumes from a step of this run's folder; false if nothing is left to do.
 bool RunCheckpoints::resume(int64_t number) {
   const Stopwatch watch;
   const LoadedStep step = store_->open(number);
@@ -114,11 +114,11 @@ bool RunCheckpoints::resume(int64_t number) {
   return true;
 }
 
-// checkpoint.initial_load_path or the model of model.hf_assets_path.
+// Loads checkpoint.initial_load_path or the model of model.hf_assets_path.
 void RunCheckpoints::load_initial() {
   const Stopwatch watch;
   const fs::path given = config_.initial_load_path ? fs::path(*config_.initial_load_path) : fs::path(run_.config.model.hf_assets_path);
-  const fs::path path = resolve_checkpoint(given, run_.ranks);  // of a run's folder: its newest step
+  const fs::path path = resolve_checkpoint(given, run_.ranks);  // for a run's folder: its newest step
   if (path != given) log_info("checkpoint.initial_load_path: the newest step of {} is {}", given.string(), path.filename().string());
   const LoadedStep step = LoadedStep::open(path, {config_.verify_on_load, run_.ranks.rank, run_.ranks.world});
   check_same(fmt::format("checkpoints at {}", path.string()), run_.ranks.said("digest " + step.digest()));
@@ -155,8 +155,7 @@ bool RunCheckpoints::load() {
   return true;
 }
 
-// Files that every checkpoint carries along: the tokenizer's, and generation_config.json of the Hugging Face folder that the run began
-// from.
+// Files copied into every checkpoint: the tokenizer's, and generation_config.json of the Hugging Face folder that the run started from.
 std::vector<std::pair<std::string, fs::path>> RunCheckpoints::carried_files() const {
   auto files = tokenizer_files(run_.config.model.hf_assets_path);
   const fs::path begun = config_.initial_load_path.value_or(run_.config.model.hf_assets_path);
@@ -198,7 +197,7 @@ bool RunCheckpoints::start() {
 }
 
 int64_t RunCheckpoints::go_back(const std::string& reason, const RowCursor& rows) {
-  if (store_) store_->wait();  // for a save on its way
+  if (store_) store_->wait();  // for a save in flight
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true, run_.progress.step - 1) : std::nullopt;
   if (!full) {
     throw NonFiniteError(reason +
@@ -226,7 +225,7 @@ void RunCheckpoints::save(bool last) {
   const Stopwatch watch;
   const bool model_only = last && config_.last_save_model_only;
   const std::string& exported = config_.export_dtype;
-  const HfCodes codes = hf_codes_of(exported);  // beside which numbers are bfloat16
+  const HfCodes codes = hf_codes_of(exported);  // unquantised weights are bfloat16 then
   const at::ScalarType export_dtype = exported == "bfloat16" || codes != HfCodes::none ? at::kBFloat16
                                       : exported == "float16"                          ? at::kHalf
                                                                                        : at::kFloat;
@@ -253,7 +252,7 @@ void RunCheckpoints::save_seed() {
   RunProgress none;
   none.seed = run_.progress.seed;
   StepState state = collect_state(run_.engine, none, run_.data.first_rows(), run_.config, false, run_.ranks);
-  state.optim.clear();  // step 0 is read as the model alone
+  state.optim.clear();  // step 0 is loaded as a model only
   state.copy_files = carried_files();
   store_->save(state, true);
   log_info("Saved the seed checkpoint {}", store_->step_folder(0).string());

@@ -11,14 +11,14 @@
 
 namespace halftone {
 
-// The steps in the run's folder, which is made and must be one that can be written; null where checkpoint.enable is off. Collective.
+// The checkpoints of the run's folder, which is created and must be writable; null if checkpoint.enable is off. Collective.
 std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config, const CheckpointRanks& ranks = {});
 
-// From what a run starts, what it saves and to what it goes back ([checkpoint]). All functions are collective: what they decide by is
-// the same on every rank, or rank 0's.
+// What a run starts from, what it saves and what it rolls back to ([checkpoint]). All functions are collective: their decisions are based
+// on values equal on every rank, or on rank 0's.
 class RunCheckpoints {
  public:
-  // What a checkpoint holds the state of; all outlive this.
+  // The objects whose state a checkpoint holds; all must outlive this.
   struct Run {
     const JobConfig& config;
     const Tokenizer& tokenizer;
@@ -30,16 +30,16 @@ class RunCheckpoints {
   // `store` null: nothing is saved.
   RunCheckpoints(const Run& run, CheckpointStore* store) : run_(run), config_(run.config.checkpoint), store_(store) {}
 
-  // Goes on with this run, or starts from other weights or fresh ones; false when the run is complete already.
+  // Resumes this run, or starts from other weights or fresh ones; false if the run is already complete.
   bool load();
-  // The progress's step, unless it is saved already; `last`: as the last step of the run.
+  // Saves the current step, unless already saved; `last`: as the last step of the run.
   void save(bool last);
-  // A step 0 of fresh weights, for runs that start from the same.
+  // Saves fresh weights as step 0, for runs that start from the same weights.
   void save_seed();
-  // Back to the newest full step before the progress's, without the rows of that one, which begin at `rows`; returns its number.
-  // NonFiniteError, which opens with `reason`, where there is none.
+  // Rolls back to the newest full step before the current one and skips the current step's rows, which begin at `rows`; returns its
+  // number. NonFiniteError, starting with `reason`, if there is none.
   int64_t go_back(const std::string& reason, const RowCursor& rows);
-  int64_t go_back(const std::string& reason) { return go_back(reason, run_.data.rows()); }  // of the step that was given last
+  int64_t go_back(const std::string& reason) { return go_back(reason, run_.data.rows()); }  // rows of the latest step
 
   std::optional<int64_t> started_from() const { return started_from_; }
   std::optional<int64_t> last_saved() const { return last_saved_; }
@@ -61,7 +61,7 @@ class RunCheckpoints {
   const CheckpointConfig& config_;
   CheckpointStore* store_;
   std::optional<int64_t> started_from_;  // step of this run's folder that was loaded
-  std::optional<int64_t> last_saved_;    // step of this run's folder with the present state
+  std::optional<int64_t> last_saved_;    // step of this run's folder with the current state
 };
 
 }  // namespace halftone

@@ -13,28 +13,28 @@
 
 namespace halftone {
 
-// training.global_batch_size, or what `processes` local ones make where that is not set; Error when it is no multiple of that.
+// training.global_batch_size, or the sum of `processes` local batches if unset; Error if it is not a multiple of that.
 int64_t rows_per_step(const TrainingConfig& config, int64_t processes = 1);
 
-// The rows of a run: those of its steps and those of its validation.
+// The training and validation rows of a run.
 class RunData {
  public:
-  // Opens the data, which are tokenised where that was not done before.
+  // Opens the data; tokenises it if that has not been done before.
   RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engine& engine, const Processes& processes);
 
-  // The next step's micro-batches on the engine's device, without the rows that are left out; none when the data ended.
+  // The next step's micro-batches on the engine's device, skipping left-out rows; none at the end of the data.
   std::optional<std::vector<MicroBatch>> next_step();
-  RowCursor rows() const { return rows_; }  // where those of the step given last begin
-  // The rows of the step that begins there do not come again.
+  RowCursor rows() const { return rows_; }  // start of the latest step's rows
+  // Skips the rows of the step that begins there when they come up again.
   void leave_out(const RowCursor& rows) { left_out_.insert(rows); }
 
-  // What next_step waited for the loader since the last call.
+  // Time that next_step waited for the loader since the last call.
   struct Wait {
     double seconds = 0;
     int64_t batches = 0;
   };
   Wait take_wait() { return std::exchange(wait_, {}); }
-  double wait_of_step() const { return wait_of_step_; }  // seconds of next_step's last call
+  double wait_of_step() const { return wait_of_step_; }  // seconds in the latest next_step call
 
   DataLoader& loader() { return *loader_; }
   DataLoader* validation() const { return validation_.get(); }  // null without validation
@@ -45,9 +45,9 @@ class RunData {
  private:
   const Engine& engine_;
   std::unique_ptr<DataLoader> loader_, validation_;
-  nlohmann::json first_rows_;     // the loader's state before it gave any
-  RowCursor rows_;                // of the step given last
-  std::set<RowCursor> left_out_;  // where those of steps that rollbacks leave out begin
+  nlohmann::json first_rows_;     // the loader's initial state
+  RowCursor rows_;                // of the latest step
+  std::set<RowCursor> left_out_;  // starts of the steps that rollbacks skip
   Wait wait_;
   double wait_of_step_ = 0;
 };

@@ -20,7 +20,7 @@ namespace {
 using Json = nlohmann::json;
 using Strings = std::vector<std::string>;
 
-// Fields outside [quantize] that say what a run computes and stores in.
+// Fields outside [quantize] that determine the dtypes of computation and storage.
 constexpr std::array<std::string_view, 6> kArithmetic = {"model.converters",
                                                          "training.dtype",
                                                          "training.mixed_precision_param",
@@ -46,7 +46,7 @@ constexpr std::array<std::string_view, 15> kIdle = {"training.steps",           
                                                     "training.dataloader.pin_memory",
                                                     "training.dataloader.persistent_workers",
                                                     "training.dataloader.shuffle_buffer"};
-// Fields whose whole effect the state of the loader tells, by digests and in words.
+// Fields whose entire effect is described by the loader's state, in digests and words.
 constexpr std::array<std::string_view, 14> kData = {"training.dataset",
                                                     "training.dataset_path",
                                                     "training.seq_len",
@@ -71,7 +71,7 @@ std::string difference(std::string_view name, const Json& here, const Json& ther
   return fmt::format("{} is {}, it was {}", name, here.dump(), there.dump());
 }
 
-// Members that both objects have with other values.
+// Members that both objects have, with different values.
 void add_differences(Strings& found, const std::string& prefix, const Json& mine, const Json& theirs) {
   for (const auto& [name, value] : mine.items()) {
     if (theirs.is_object() && theirs.contains(name) && theirs[name] != value)
@@ -79,7 +79,7 @@ void add_differences(Strings& found, const std::string& prefix, const Json& mine
   }
 }
 
-// What stands at "section.name" of nested objects; none where nothing does.
+// The value at "section.name" of nested objects; null if missing.
 const Json* member_at(const Json& object, std::string_view name) {
   const Json* at = &object;
   for (size_t begin = 0; begin <= name.size();) {
@@ -103,7 +103,7 @@ Json options_of(const RecipeModifier& modifier) {
   return Json::parse(to_json(config)).at("quantize");
 }
 
-// By meaning: comments and the order of keys are no differences.
+// By meaning: comments and key order are ignored.
 void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const std::string& their_text) {
   const std::vector<RecipeModifier> here = recipe_modifiers(mine);
   std::vector<RecipeModifier> there;
@@ -118,7 +118,7 @@ void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const st
     add_differences(found, here[i].place + ": ", options_of(here[i]), options_of(there[i]));
 }
 
-// What stands for "by other settings", spelled out.
+// Spells out values that mean "by other settings".
 Json resolved(Json config) {
   if (!config.is_object() || !member_at(config, "training.dataloader")) return config;
   Json& loader = config["training"]["dataloader"];
@@ -128,13 +128,13 @@ Json resolved(Json config) {
   };
   settle("document_positions", loader.value("packing", Json()) != "concat");
   for (const char* name : {"repeat", "add_bos", "add_eos"}) settle(name, true);
-  // The others are names of one kernel.
+  // The other names denote one kernel.
   if (const Json* name = member_at(config, "optimizer.implementation"); name != nullptr && *name != "fused_opt_states_bf16")
     config["optimizer"]["implementation"] = "fused";
   return config;
 }
 
-// The settings that a learning rate depends on, of a state's configuration; none where it does not tell them.
+// The settings that determine the learning rate, from a state's configuration; none if it does not contain them.
 std::optional<JobConfig> rate_settings(const Json& config) {
   const Json *steps = member_at(config, "training.steps"), *lr = member_at(config, "optimizer.lr"),
              *scheduler = member_at(config, "lr_scheduler");
@@ -156,7 +156,7 @@ void add_schedule_differences(Strings& found, const JobConfig& config, const Loa
   };
   const int64_t first = loads("lr_scheduler") ? progress.last_epoch : 0, done = loads("train_state") ? progress.step : 0;
   const Schedule here = schedule_of(config), there = schedule_of(*before);
-  const auto rates = [&](int64_t n) {  // of the step n steps after the one at which the run goes on
+  const auto rates = [&](int64_t n) {  // of the step n steps after the resumed one
     return std::pair(config.optimizer.lr * here.factor(first + n), before->optimizer.lr * there.factor(progress.last_epoch + n));
   };
   const int64_t left = std::max<int64_t>(1, config.training.steps - done);
@@ -172,7 +172,7 @@ void add_schedule_differences(Strings& found, const JobConfig& config, const Loa
                               n == 0 ? "" : fmt::format("; that of step {} differs", done + 1 + n)));
 }
 
-// Fields that count and differ.
+// Relevant fields that differ.
 void add_field_differences(Strings& found, const JobConfig& config, const Json& mine, const Json& theirs,
                            const std::function<bool(const std::string&)>& counts) {
   JobConfig copy = config;
@@ -245,7 +245,7 @@ Strings model_differences(const ModelDescription& model, const LoadedStep& step)
   if (theirs == nullptr || !theirs->is_object()) return {};
   Json mine = model.json();
   for (const char* name : {"depth_init", "init", "max_seq_len"}) mine.erase(name);  // the weights do not depend on them
-  // 0 stands for a width that follows from others, which a converted model has as a number.
+  // 0 stands for a width derived from others, which a converted model stores as a number.
   const OptionTable filled = model.hf_parameters();
   const auto follows = [&](const char* name) { return theirs->value(name, Json(0)) == 0; };
   for (const char* name : {"head_dim", "ffn_dim"}) {
@@ -266,7 +266,7 @@ Strings model_differences(const ModelDescription& model, const LoadedStep& step)
 Strings arithmetic_differences(const JobConfig& config, const LoadedStep& step) {
   const Json mine = Json::parse(to_json(config)), state = saved_state(step), theirs = state.value("config", Json::object());
   const Json* text = member_at(state, "recipe");
-  const bool both_texts = config.quantize.recipe_text && text != nullptr && text->is_string();  // the files' names say nothing then
+  const bool both_texts = config.quantize.recipe_text && text != nullptr && text->is_string();  // then the file names do not matter
   Strings found;
   if (both_texts) add_recipe_differences(found, config.quantize, text->get<std::string>());
   add_field_differences(found, config, mine, theirs, [&](const std::string& name) {

@@ -6,8 +6,8 @@
 #include "halftone/checkpoint/loaded_step.h"
 #include "halftone/config/job_config.h"
 
-// What a run that goes on from a step does otherwise than the run that wrote it. Older steps may hold less of what is compared: what they
-// do not tell is no difference.
+// Differences between a run that resumes from a step and the run that wrote it. Older steps may lack some of the data: a missing value is
+// no difference.
 namespace halftone {
 
 // Hyper-parameters that differ from the model's: "model.overrides.n_heads is 4, it was 2".

@@ -24,10 +24,10 @@ void write_config_files(const JobConfig& config) {
     write(kFolder, kRecipe, *config.quantize.recipe_text);
   } else {
     std::error_code error;
-    fs::remove(folder / kRecipe, error);  // of an earlier start
+    fs::remove(folder / kRecipe, error);  // from an earlier start
   }
   if (config.job.save_config_file) write("job.save_config_file", *config.job.save_config_file, to_json(config));
-  // A run that is going to be sized (sizing.h) comes here again.
+  // A run that will be sized (sizing.h) calls this again.
   if (config.job.print_config && config.training.minutes == 0) log_info("configuration:\n{}", to_toml(config));
 }
 

@@ -21,7 +21,7 @@ std::string this_process() {
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '?', host[1] = 0;
   return fmt::format("process {} on {}", ::getpid(), host.data());
 }
-// What the holder wrote; it is somebody else's file, and only for a message.
+// Text that the holder wrote; only for a message.
 std::string holder(int fd) {
   std::array<char, 300> text{};
   const ssize_t n = ::pread(fd, text.data(), text.size(), 0);
@@ -50,7 +50,7 @@ RunLock::RunLock(const std::filesystem::path& folder) {
     return;
   }
   const std::string text = this_process() + "\n";
-  // Only the message of another process depends on it.
+  // Only another process's message depends on it.
   if (::ftruncate(fd_, 0) != 0 || ::pwrite(fd_, text.data(), text.size(), 0) < 0) log_debug("{}: {}", path, std::strerror(errno));
 }
 RunLock::~RunLock() { ::close(fd_); }

@@ -3,11 +3,11 @@
 
 namespace halftone {
 
-// A run's folder belongs to one process at a time, which would otherwise take another's unfinished checkpoint for what a crash left, and
-// mix two courses in one file of metrics. Held by a lock on `folder/.lock`, which ends with the process, however it ends.
+// Gives a run's folder to one process at a time: a second one would take the other's unfinished checkpoint for a crash leftover, and mix
+// two runs in one metrics file. Held by a lock on `folder/.lock`, which the system releases when the process ends.
 class RunLock {
  public:
-  // Error naming the process that holds the folder. Where the file system has no locks a warning says so.
+  // Error naming the process that holds the folder. Logs a warning if the file system has no locks.
   explicit RunLock(const std::filesystem::path& folder);
   ~RunLock();
   RunLock(const RunLock&) = delete;

@@ -13,11 +13,11 @@ namespace halftone {
 // Floating-point operations, for tflops and mfu.
 struct RunFlops {
   double per_token = 0;
-  double peak = 0;  // of the device a second; 0 on a CPU, which has no mfu
+  double peak = 0;  // of the device per second; 0 on a CPU, which has no mfu
 };
-RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceInfo& info);  // says which peak it takes
+RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceInfo& info);  // logs the peak that it uses
 
-// What of a run is logged, and when: its steps, over intervals of metrics.log_freq, and its validations.
+// What is logged of a run, and when: its steps, over intervals of metrics.log_freq, and its validations.
 class RunMetrics {
  public:
   // `resumed_step` as in MetricsLogger. The first interval begins here.
@@ -27,10 +27,10 @@ class RunMetrics {
   bool is_logged(int64_t step) const;
   void count_step(int64_t tokens) { tokens_ += tokens, ++steps_; }  // of all processes
   void count_waits(const StepAgreement& agreed);
-  // The numbers of a step that updated and of the interval that it ends: now that its result is known, its gradients are complete.
+  // Logs a step that updated and the interval that it ends: since its result is known, its gradients are complete.
   void log_step(int64_t step, const StepResult& result, double lr, int64_t tokens_seen, const RunData::Wait& wait);
   void log_validation(int64_t step, const Evaluation& evaluation);
-  // Time that is no training: of validations and checkpoints.
+  // Excludes time of validations and checkpoints from the interval.
   void leave_out(double seconds) { interval_.leave_out(seconds); }
   void start_interval();
   MetricsLogger& logger() { return logger_; }

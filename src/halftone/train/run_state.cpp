@@ -56,16 +56,16 @@ std::vector<int64_t> share_out(const std::vector<int64_t>& bytes, int64_t count)
 
 namespace {
 
-// What this rank holds of one of the parameter's tensors, all of which have its rows.
+// This rank's part of one of the parameter's tensors, all of which have its rows.
 NamedTensor part_of(const nn::Parameter& p, const std::string& name, const at::Tensor& tensor) {
   NamedTensor part{name, tensor};
   if (!p.shard && p.parts.empty()) return part;
   const std::vector<int64_t> whole = p.whole_shape(), local = p.local_shape();
   part.shape = tensor.sizes().vec(), part.offset = p.first();
-  part.offset.resize(part.shape.size());  // the scales of rows
+  part.offset.resize(part.shape.size());  // per-row scales
   part.shape[0] = whole[0];
   for (size_t d = 1; d < part.shape.size(); ++d) {
-    // Packed codes and scales of blocks have fewer columns than the parameter.
+    // Packed codes and block scales have fewer columns than the parameter.
     const int64_t have = part.shape[d];
     part.offset[d] = part.offset[d] * have / local[d], part.shape[d] = whole[d] * have / local[d];
   }
@@ -74,10 +74,10 @@ NamedTensor part_of(const nn::Parameter& p, const std::string& name, const at::T
 
 using Parameters = std::vector<const nn::Parameter*>;
 
-// Of the parameters that this rank holds, those that it writes: the ranks that hold the same share them out.
+// The parameters that this rank writes: ranks with replicas split them.
 Parameters written_by(Engine& engine, const CheckpointRanks& ranks) {
   Parameters written;
-  std::map<std::vector<std::string_view>, Parameters> alike;  // by the axes whose ranks hold the same
+  std::map<std::vector<std::string_view>, Parameters> alike;  // by the axes along which ranks hold replicas
   for (const nn::Parameter* p : engine.store().parameters()) alike[engine.holders(*p)].push_back(p);
   for (const auto& [axes, held] : alike) {
     std::vector<int64_t> sizes;
@@ -94,7 +94,7 @@ Parameters written_by(Engine& engine, const CheckpointRanks& ranks) {
   return written;
 }
 
-// `numbers`: those that the codes of a stored weight stand for, in place of them.
+// `numbers`: dequantises stored weights.
 std::vector<NamedTensor> model_tensors(const Parameters& parameters, bool numbers) {
   std::vector<NamedTensor> tensors;
   for (const nn::Parameter* p : parameters) {
@@ -158,7 +158,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
 
 namespace {
 
-// Codes of a weight and what the run reads of it: the one cannot become the other.
+// Error unless a step with codes matches the run's weight format: the one cannot be converted to the other.
 void check_codes(const nn::Parameter& p, const LoadedStep& step) {
   const bool codes = step.has(p.fqn + "_scale");
   if (!codes) return;
@@ -170,7 +170,7 @@ void check_codes(const nn::Parameter& p, const LoadedStep& step) {
       step.folder().string(), p.fqn, step.has(p.fqn + "_zero") ? "int4_weight" : "int8_weight");
 }
 
-// The rows that this rank holds of one of the parameter's tensors.
+// Reads this rank's rows of one of the parameter's tensors.
 void read_part(const LoadedStep& step, const std::string& name, const nn::Parameter& p, const at::Tensor& tensor, bool cast) {
   const std::vector<int64_t> expected = part_of(p, name, tensor).whole_shape(), found = step.info(name).shape;
   const bool table = (name == "tok_embeddings.weight" || name == "output.weight") && found.size() == 2 && found[0] != expected[0];
@@ -185,7 +185,7 @@ void read_part(const LoadedStep& step, const std::string& name, const nn::Parame
 }  // namespace
 
 void restore_model(Engine& engine, const LoadedStep& step) {
-  // What a recipe added to the model is not in checkpoints of the plain one.
+  // Checkpoints of the plain model lack what a recipe added.
   const auto absent = [&](const nn::Parameter& p) { return p.added && !step.has(p.fqn); };
   const auto codes = [&](const nn::Parameter& p) { return p.weight.stored && step.has(p.fqn + "_scale"); };
   std::vector<std::string> names;
@@ -242,7 +242,7 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
       read_part(step, prefix + name, p, moment, true);
     }
     for (const auto& [name, tensor] : state.more) {
-      if (step.has(prefix + name)) read_part(step, prefix + name, p, tensor, true);  // else it starts with this run
+      if (step.has(prefix + name)) read_part(step, prefix + name, p, tensor, true);  // otherwise it starts with this run
     }
     at::Tensor count = at::empty({}, at::TensorOptions().dtype(at::kDouble));
     step.read_into(prefix + "step", count);

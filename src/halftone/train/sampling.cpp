@@ -28,7 +28,7 @@ int64_t sample_token(std::span<const float> logits, const SamplingOptions& o, ui
   check(!logits.empty(), "sampling: expected at least one logit");
   check_sampling(o);
   for (size_t i = 0; i < logits.size(); ++i) check(!std::isnan(logits[i]), "sampling: the logit of token {} is not a number", i);
-  const auto top = std::max_element(logits.begin(), logits.end());  // the first of equals
+  const auto top = std::max_element(logits.begin(), logits.end());  // the first of equal ones
   check(std::isfinite(*top), "sampling: expected a finite largest logit, found {}", *top);
   if (o.temperature == 0 || o.top_k == 1) return top - logits.begin();
 
@@ -49,8 +49,8 @@ int64_t sample_token(std::span<const float> logits, const SamplingOptions& o, ui
   double sum = 0;
   for (const int64_t id : ids)
     cumulative.push_back(sum += std::exp((static_cast<double>(logits[static_cast<size_t>(id)]) - *top) / o.temperature));
-  // The smallest set that reaches top_p ends at the first sum of at least top_p of the whole; with top_p = 1 that is the last
-  // token that has any probability.
+  // The smallest set that reaches top_p ends at the first prefix sum of at least top_p of the total; with top_p = 1 that is the last
+  // token with nonzero probability.
   const auto last = std::lower_bound(cumulative.begin(), cumulative.end(), o.top_p * sum);
   const auto chosen = std::upper_bound(cumulative.begin(), last, uniform(o.seed, position) * *last);
   return ids[static_cast<size_t>(chosen - cumulative.begin())];

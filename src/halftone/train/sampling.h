@@ -14,9 +14,9 @@ struct SamplingOptions {
 // Error when an option is out of its range.
 void check_sampling(const SamplingOptions& options);
 
-// Chooses a token from logits [V]; a pure function of its arguments: the uniform number is Philox keyed by the seed and
-// "sample", at counter `position`. Equal logits are ordered by id. Error when logits is empty or holds a NaN, or an
-// option is out of its range; -inf is a logit that is never chosen.
+// Samples a token from logits [V]; a pure function of its arguments: the uniform number is Philox keyed by the seed and "sample", at
+// counter `position`. Equal logits are ordered by id. Error if logits is empty or contains a NaN, or an option is out of range; a logit
+// of -inf is never sampled.
 int64_t sample_token(std::span<const float> logits, const SamplingOptions& options, uint64_t position);
 
 }  // namespace halftone

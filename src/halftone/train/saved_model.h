@@ -11,7 +11,7 @@ std::string stored_dtype(const LoadedStep& step);
 // Hugging Face folder is computed in float32 where it is stored so, else in bfloat16.
 JobConfig config_of(const LoadedStep& step);
 
-// What a Hugging Face folder holds beside the model; empty where there is nothing.
+// Description of a Hugging Face folder's tensors that the model ignores; empty if there are none.
 std::string ignored_text(const LoadedStep& step);
 
 }  // namespace halftone

@@ -10,7 +10,7 @@
 namespace halftone {
 
 enum class DecayType { linear, sqrt, cosine };
-DecayType decay_type(std::string_view name);  // Error naming the three when unknown
+DecayType decay_type(std::string_view name);  // Error naming the three types if unknown
 
 // Learning-rate factor: linear warm-up, stable, decay (platform.md 5.3).
 class Schedule {
@@ -22,10 +22,10 @@ class Schedule {
     DecayType decay = DecayType::linear;
     double min_factor = 0;
   };
-  // Error when an option is out of its range; adjustments are listed in warnings().
+  // Error if an option is out of range; adjustments are listed in warnings().
   explicit Schedule(const Options& options);
 
-  // Factor of step s = 0, 1, ...; past the last step the factor of the last step.
+  // Factor of step s = 0, 1, ...; after the last step that of the last step.
   double factor(int64_t step) const;
 
   int64_t warmup_steps() const { return warmup_; }
@@ -40,7 +40,7 @@ class Schedule {
   std::vector<std::string> warnings_;
 };
 
-// That of a run: over lr_scheduler.total_steps, else training.steps.
+// For a run: over lr_scheduler.total_steps, or training.steps if unset.
 Schedule schedule_of(const JobConfig& config);
 
 }  // namespace halftone

@@ -3,7 +3,7 @@
 
 namespace halftone {
 
-// While it lives nothing is logged: for models that measure or describe a run beside its own.
+// Suppresses logging during its lifetime: for models that only measure or describe a run.
 struct Silence {
   Silence() { set_log_enabled(false); }
   ~Silence() { set_log_enabled(true); }

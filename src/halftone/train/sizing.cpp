@@ -21,11 +21,11 @@ namespace halftone {
 namespace {
 
 constexpr size_t kFewestMeasured = 2, kMostMeasured = 3;  // steps
-constexpr double kMeasuredSeconds = 3;                    // after which the fewest are enough
-constexpr double kSavedBytesPerSecond = 2e8;              // of a modest disk, checksums included
+constexpr double kMeasuredSeconds = 3;                    // enough with the fewest steps
+constexpr double kSavedBytesPerSecond = 2e8;              // a modest disk, checksums included
 
 struct Measured {
-  double step = 0, evaluation = 0;  // seconds; the middle of several, since other programs may run
+  double step = 0, evaluation = 0;  // seconds; the median of several, since other programs may run
 };
 
 Measured seconds_of(const JobConfig& config, const Engine::Options& options, std::span<const MicroBatch> batches) {
@@ -40,7 +40,7 @@ Measured seconds_of(const JobConfig& config, const Engine::Options& options, std
   };
   int64_t step = 0;
   const auto one_step = [&] { engine.step(batches, ++step, 0.0); };
-  one_step();  // allocates, packs weights and chooses kernels
+  one_step();  // allocates, packs weights and selects kernels
   std::vector<double> steps;
   for (double sum = 0; steps.size() < kFewestMeasured || (steps.size() < kMostMeasured && sum < kMeasuredSeconds); sum += steps.back())
     steps.push_back(seconds(one_step));
@@ -85,7 +85,7 @@ void compare(const JobConfig& config, const Engine::Options& options, std::span<
 }  // namespace
 
 double run_seconds(const RunCosts& costs, const JobConfig& config, int64_t steps) {
-  // Multiples of `freq` and the last step; the first one where `at_first`.
+  // Number of multiples of `freq`, plus the last step, and the first one with `at_first`.
   const auto times = [&](int64_t freq, bool at_first) {
     const bool first_apart = at_first && freq > 1 && steps > 1;
     return static_cast<double>(steps / freq + (steps % freq != 0 ? 1 : 0) + (first_apart ? 1 : 0));
@@ -101,7 +101,7 @@ RunSize fitting_size(const RunCosts& costs, const JobConfig& config) {
   const double budget = 60 * config.training.minutes;
   int64_t steps = most;
   if (run_seconds(costs, config, most) > budget) {
-    int64_t fits = 0, beyond = (most + 9) / 10;  // tens of steps
+    int64_t fits = 0, beyond = (most + 9) / 10;  // in units of ten steps
     while (fits + 1 < beyond) {
       const int64_t middle = fits + (beyond - fits) / 2;
       (run_seconds(costs, config, 10 * middle) <= budget ? fits : beyond) = middle;
@@ -146,7 +146,7 @@ void Sizing::keep(JobConfig& config, const CheckpointStore& store) {
   for (const bool full : {false, true}) {
     const int64_t wanted = config.checkpoint.load_step;
     const std::optional<int64_t> number = wanted >= 0 ? std::optional(wanted) : store.latest_valid(full);
-    if (!number || *number == 0) continue;  // step 0 is of no run yet
+    if (!number || *number == 0) continue;  // step 0 belongs to no run yet
     if (const std::optional<RunSize> size = saved_size(store.open(*number))) return take(config, *size);
   }
 }
@@ -183,7 +183,7 @@ void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader
     if (!full_run_.empty()) log_info("All {} take about {} here: {}", all, time(all), full_run_);
   }
   take(config, size);
-  malloc_trim(0);  // what the models took is not this run's
+  malloc_trim(0);  // returns the models' memory to the system
   reset_peak_memory(options.device);
   measured_ = true;
 }

@@ -8,7 +8,7 @@
 #include "halftone/data/loader.h"
 #include "halftone/train/engine.h"
 
-// training.minutes: a run measures a few steps and takes as many as fit into the time on this machine.
+// training.minutes: a run measures a few steps and chooses the number of steps that fits the time on this machine.
 namespace halftone {
 
 struct RunSize {
@@ -16,30 +16,30 @@ struct RunSize {
   bool operator==(const RunSize&) const = default;
 };
 
-// Seconds that the parts of a run take.
+// Seconds per part of a run.
 struct RunCosts {
-  double step = 0;  // with its optimizer
+  double step = 0;  // with its optimizer step
   double validation = 0, save = 0;
 };
 
-constexpr int64_t kLeastSteps = 200;  // a run of fewer shows little
+constexpr int64_t kLeastSteps = 200;  // shorter runs show little
 
-// A run of `steps` steps, with the validations and checkpoints that `config` asks for.
+// Duration of a run of `steps` steps, with the validations and checkpoints that `config` asks for.
 double run_seconds(const RunCosts& costs, const JobConfig& config, int64_t steps);
-// The longest run that fits into training.minutes, in tens of steps: kLeastSteps to training.steps, or that where it is less. The warm-up
-// keeps its share of the steps.
+// The longest run that fits training.minutes, in multiples of ten steps: from kLeastSteps (at most training.steps) to training.steps. The
+// warm-up keeps its share of the steps.
 RunSize fitting_size(const RunCosts& costs, const JobConfig& config);
 
-// What a checkpoint's configuration says; none where it says nothing (a Hugging Face folder).
+// The size in a checkpoint's configuration; none if it has none (a Hugging Face folder).
 std::optional<RunSize> saved_size(const LoadedStep& step);
 
-// What training.minutes makes of a run's configuration: steps and warm-up of their own instead of minutes, so that the configuration
-// which the run writes and saves repeats it. What the command line says stands: training.steps there switches sizing off.
+// Replaces training.minutes in a run's configuration by explicit steps and warm-up, so that the configuration that the run writes and
+// saves reproduces it. Command-line values take precedence: training.steps there disables sizing.
 class Sizing {
  public:
   // `full_run`: the command of the run that is not cut; may be empty. Error where ranks that share a row would have to measure.
   Sizing(const LoadedConfig& loaded, std::string full_run, int64_t processes);
-  // Before a checkpoint is loaded: a run that goes on has the length that it was started with.
+  // Before a checkpoint is loaded: a resumed run keeps the length that it was started with.
   void keep(JobConfig& config, const CheckpointStore& store);
   // Afterwards: a run at step 0 measures steps over its first rows, beside bfloat16 and float32 where it is quantised on a CPU, and says
   // what they take and what the run will be. Models of its own do the work, so nothing of the engine changes.
@@ -47,7 +47,7 @@ class Sizing {
   void measure(JobConfig& config, const Engine& engine, DataLoader& loader, const DataLoader* validation, int64_t step,
                const std::function<int64_t(int64_t)>& of_first);
   bool measured() const { return measured_; }
-  bool taken() const { return taken_; }  // the configuration has another size than at the start
+  bool taken() const { return taken_; }  // the size differs from the configuration at the start
 
  private:
   void take(JobConfig& config, const RunSize& size);

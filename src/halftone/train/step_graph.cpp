@@ -12,9 +12,9 @@
 namespace halftone {
 namespace {
 
-constexpr int kStepsBefore = 2;           // that choose algorithms and load kernels
-constexpr size_t kMostMicroBatches = 16;  // a graph of more takes long to make
-// To queue a block's passes takes 1 to 1.6 ms of a core; a GPU of 400 TFLOP/s is done with so much work in 2.5 ms. (Llama 120M on an H100:
+constexpr int kStepsBefore = 2;           // warm-up steps, which select algorithms and load kernels
+constexpr size_t kMostMicroBatches = 16;  // capturing more takes too long
+// Queueing a block's passes takes 1 to 1.6 ms of a core; a GPU of 400 TFLOP/s finishes that much work in 2.5 ms. (Llama 120M on an H100:
 // docs/benchmarks/training_step.md.)
 constexpr double kWorkOfBlock = 1e12;
 

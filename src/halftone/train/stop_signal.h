@@ -2,7 +2,7 @@
 
 namespace halftone {
 
-// While it lives, SIGINT and SIGTERM are noted instead of ending the process; a second one ends it at once.
+// During its lifetime SIGINT and SIGTERM are recorded instead of ending the process; a second signal ends it at once.
 class StopSignal {
  public:
   StopSignal();

@@ -14,9 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSampleBytes = 16 << 20;  // more text hardly moves a small vocabulary
+constexpr int64_t kSampleBytes = 16 << 20;  // more text barely changes a small vocabulary
 
-// Documents of the training text, each kept or not by a hash of its content, up to about kSampleBytes.
+// Documents of the training text, selected by a hash of their content, up to about kSampleBytes.
 std::vector<std::string> sample_text(const JobConfig& config) {
   SourceOptions options;
   options.dataset = config.training.dataset, options.path = config.training.dataset_path.value_or("");

@@ -4,8 +4,8 @@
 
 namespace halftone {
 
-// The tokenizer of model.hf_assets_path. Where there is none and model.train_tokenizer asks for it, one is trained on (a
-// fixed sample of) the training text and kept there.
+// The tokenizer of model.hf_assets_path. If it is missing and model.train_tokenizer asks for it, trains one on (a fixed sample of) the
+// training text and saves it there.
 Tokenizer prepare_tokenizer(const JobConfig& config);
 
 }  // namespace halftone

@@ -85,16 +85,16 @@ class Trainer {
   void build_engine();
   void plan();
   void train();
-  bool train_step(int64_t step);     // false when the data ended
-  bool observed_step(int64_t step);  // with what [profiling] asks for
+  bool train_step(int64_t step);     // false at the end of the data
+  bool observed_step(int64_t step);  // with the traces of [profiling]
   bool settle();                     // false after a rollback
   void validate(int64_t step);
   void save(bool last);
   std::string nothing_learned() const;  // why no step of this start updated the weights; "" when one did, or none was left
   RunSummary summary(RunEnd end) const;
-  // That this process received, or any of several, which agree on it with every step.
+  // Received by this process, or by any of several ranks, which agree on it in every step.
   int signal() const { return processes_.many() || !stop_ ? signal_ : stop_->signal(); }
-  // What the others see this process do.
+  // What the other ranks see as this rank's activity.
   std::optional<comm::Activity> activity(std::string_view what) const;
 
   JobConfig config_;
@@ -106,7 +106,7 @@ class Trainer {
   DeviceInfo device_info_;
   RunProgress progress_;
   std::optional<Tokenizer> tokenizer_;
-  std::optional<Estimate> estimate_;  // of a GPU
+  std::optional<Estimate> estimate_;  // on a GPU
   std::unique_ptr<Engine> engine_;
   RunFlops flops_;
   std::unique_ptr<CheckpointStore> store_;  // null without checkpoints
@@ -115,7 +115,7 @@ class Trainer {
   std::optional<Schedule> schedule_;
   std::optional<RunMetrics> metrics_;
   StepGuard guard_{config_.training, progress_};
-  // The last step of the progress while its result is not known: a GPU computes it while the host queues the next step.
+  // The latest step while its result is unknown: a GPU computes it while the host queues the next step.
   struct Unsettled {
     double lr;
     int64_t tokens;
@@ -124,10 +124,10 @@ class Trainer {
   std::optional<Unsettled> unsettled_;
   int64_t made_ = 0, labelled_ = 0, updated_ = 0;  // steps of this start: all, with a valid label, that updated the weights
   double validation_loss_ = 0;
-  int signal_ = 0;  // that any of the processes has received
+  int signal_ = 0;  // received by any rank
   std::optional<StepTraces> traces_;
   std::optional<StartTimes> start_times_{std::in_place};  // until the first step has ended
-  std::optional<StopSignal> stop_;                        // from the first step on: before it nothing would be lost
+  std::optional<StopSignal> stop_;                        // from the first step on: nothing would be lost before
 };
 
 void Trainer::open_folder() {
@@ -174,7 +174,7 @@ void Trainer::build() {
   start_times_->mark("model");
   flops_ = run_flops(*engine_, config_, device_info_);
   store_ = open_checkpoints(config_, processes_.checkpoint_ranks());
-  // Last, since tokenising may take long: what is wrong with model, recipe and folders is known by now.
+  // Last, because tokenising may take long: errors in model, recipe and folders are already known.
   processes_.one_of_host_first([&] { data_.emplace(config_, *tokenizer_, *engine_, processes_); });
   for (const auto& [what, own] : data_->contents()) processes_.compare(what, own);
   checkpoints_.emplace(RunCheckpoints::Run{config_, *tokenizer_, *engine_, *data_, progress_, processes_.checkpoint_ranks()}, store_.get());
@@ -229,7 +229,7 @@ void Trainer::build_engine() {
   for (const std::string& line : engine_->memory_table()) log_info("{}", line);
 }
 
-// What depends on the number of steps: with training.minutes it is known only now.
+// Sets up what depends on the number of steps, which training.minutes determines only here.
 void Trainer::plan() {
   sizing_.measure(config_, *engine_, data_->loader(), data_->validation(), progress_.step,
                   [&](int64_t value) { return processes_.of_first(value); });
@@ -260,14 +260,14 @@ bool Trainer::train_step(int64_t step) {
   std::optional<QuantizationReport> quantization;
   if (config_.metrics.log_quantization && metrics_->is_logged(step)) quantization.emplace(data_->loader().pads());
   engine_->accumulate(*batches, step, agreed.valid_labels);
-  if (!settle()) {  // these gradients are of the step after a bad one
+  if (!settle()) {  // these gradients belong to the step after a bad one
     engine_->drop_gradients();
     return true;
   }
   const double factor = schedule_->factor(progress_.last_epoch);
   if (store_) store_->before_update();
   engine_->update(factor, guard_.loss_limit());
-  if (quantization) {  // before a step that is not finite may end the run
+  if (quantization) {  // before a non-finite step may end the run
     quantization->write(step, metrics_->logger(), [this](const std::string& own) { return processes_.of_stages(own); });
   }
   quantization.reset();
@@ -277,7 +277,7 @@ bool Trainer::train_step(int64_t step) {
   return true;
 }
 
-// What follows from the result of the step that was queued last.
+// Handles the result of the step that was queued last.
 bool Trainer::settle() {
   const std::optional<Unsettled> last = std::exchange(unsettled_, std::nullopt);
   if (!last) return true;
@@ -359,9 +359,9 @@ void Trainer::train() {
     const bool saves = last || due;
     if (!observed_step(step)) {
       if (settle()) break;
-      continue;  // rolled back, to where there are data
+      continue;  // rolled back to where data remain
     }
-    const bool alone = estimates && step <= first + 1;  // the second is timed: the first loads kernels and chooses products
+    const bool alone = estimates && step <= first + 1;  // times the second step: the first loads kernels and selects GEMM algorithms
     if (validates || saves || alone || device_.is_cpu()) settle();
     if (progress_.step != step) continue;  // rolled back
     if (alone && step > first) {

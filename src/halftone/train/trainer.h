@@ -17,7 +17,7 @@ struct RunSummary {
   std::string checkpoint;      // newest step folder, empty without checkpoints
   bool resumable = false;      // the same command with more steps finds a full step to resume from
   std::string device;          // "cpu" or "cuda"
-  RunSize size;                // of the whole run, as training.minutes made it
+  RunSize size;                // of the full run, as set by training.minutes
 };
 
 // A whole run (platform.md 5.1): tokenizer, data, model, checkpoint or fresh weights, steps, metrics, last save.
