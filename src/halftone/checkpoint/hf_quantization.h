@@ -33,7 +33,7 @@ struct HfWeightScheme {
 struct HfQuantization {
   std::string method;                    // quant_method
   std::vector<HfWeightScheme> groups{};  // at least one
-  // Of an opened folder: number of weights stored this way, and of scales of activations and KV caches, which are not read.
+  // For an opened folder: number of weights stored this way, and of scales of activations and KV caches, which are not read.
   int64_t weights = 0, activation_scales = 0;
 };
 

@@ -48,7 +48,7 @@ void expand(const fs::path& folder, const std::vector<std::string>& parts, size_
   const std::string& part = parts[i];
   const bool last = i + 1 == parts.size();
   if (part == "**") {
-    // As the last component it means every file below, otherwise the rest may start here or in any folder below.
+    // As the last component `**` matches every file below; elsewhere the rest may start here or in any folder below.
     if (!last) expand(folder, parts, i + 1, out);
     for (const fs::directory_entry& e : entries(folder)) {
       const std::string name = e.path().filename().string();

@@ -6,7 +6,7 @@
 namespace halftone {
 
 struct SourceFile {
-  std::string path;        // as it is opened
+  std::string path;        // path to open
   std::string name;        // relative to FileList::root: the same on every machine
   int64_t size = 0;        // bytes
   int64_t changed_ns = 0;  // the later of modification and status change

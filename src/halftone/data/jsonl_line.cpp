@@ -20,7 +20,7 @@ std::string excerpt(const std::string& text) {
   return text.substr(0, end) + "...";
 }
 
-// Keeps the two fields and skips everything else without building a tree: documents are large and other fields many.
+// Extracts the two fields and skips everything else without building a tree: documents are large and other fields many.
 class Reader : public nlohmann::json_sax<Json> {
  public:
   Reader(std::string_view line, const std::string& text_key, int64_t vocab_size, JsonlDocument& out)

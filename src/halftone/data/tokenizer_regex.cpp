@@ -99,7 +99,7 @@ class Translator {
       default:
         break;
     }
-    constexpr std::string_view kAlike = "dDnrtfaeAzZK";  // K: at the end of what is left out of a match
+    constexpr std::string_view kAlike = "dDnrtfaeAzZK";  // K: drops the match so far
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     const bool reference = is_digit(c) && c != '0' && !in_class;
     if ((letter && kAlike.find(c) == kAlike.npos && !(c == 'b' && in_class)) || (is_digit(c) && !reference)) refuse(fmt::format("\\{}", c));

@@ -17,7 +17,7 @@ class RMSNorm;
 // may add parameters:
 //   lora_rank r   Y += ((X v) o sigma) u, v[in, r] = 0, sigma[r] = 1, u[r, out] (numerics.md 7.3, DecomposedLinear); held as
 //                 lora_v[r, in] and lora_u[out, r], the layout of every weight here
-//   bitnet        norm: an RMSNorm of its own before the product (numerics.md section 7)
+//   bitnet        norm: an RMSNorm of its own before the GEMM (numerics.md section 7)
 class Linear : public QuantizableLayer {
  public:
   Linear(int64_t in, int64_t out, Init init, bool bias = false);

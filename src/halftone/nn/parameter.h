@@ -36,7 +36,7 @@ struct Parameter {
   std::string fqn;
   std::string unit;                    // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
   int64_t block = -1;                  // Module::block
-  std::vector<int64_t> shape;          // that this rank's layers compute with
+  std::vector<int64_t> shape;          // on this rank
   std::vector<DimPart> parts;          // slices of the model's parameter; none: all of it
   bool expert = false;                 // of expert-parallel routed experts: sharded in a domain of its own
   bool shared_by_tensor_group = true;  // replicated over the tensor group

@@ -42,7 +42,7 @@ class Pass {
   void weight_gradients();
 
  private:
-  // Where the gradients of a unit's output enter its graph, and where those of its input leave it. A recomputed unit has no graph yet; it
+  // Ends of a unit's graph: its output, where gradients enter, and its input, where they leave. A recomputed unit has no graph yet; it
   // keeps its input and the results that it will not recompute.
   struct Unit {
     Stream in;

@@ -18,7 +18,7 @@ struct RecipeRule : RecipeOptions {
   bool targets_are_substrings = false;                 // torchtitan's filter_fqns and fqns (platform.md 3.2, rule T)
   double skip_first_layers = 0, skip_last_layers = 0;  // blocks kept in the compute dtype: a count, or a fraction < 1 rounded up
   std::string place;                                   // "FILE:LINE: ", prefix of messages, if the rule comes from a file
-  std::string targets_field = "quantize.targets", ignore_field = "quantize.ignore";  // as messages name them
+  std::string targets_field = "quantize.targets", ignore_field = "quantize.ignore";  // names used in messages
 };
 
 struct RecipePlan {

@@ -28,7 +28,7 @@ class Target {
   std::optional<Pattern> pattern_;
 };
 
-// For a list, with one place for all.
+// For a list, with a common `place`.
 std::vector<Target> targets_of(const std::vector<std::string>& texts, Target::Rule rule, const std::string& place);
 bool matches_any(const Module& module, const std::vector<Target>& targets);
 

@@ -56,7 +56,7 @@ class ContextRows {
   at::Tensor in_order(const at::Tensor& parts) const;
   at::Tensor by_rank(const at::Tensor& rows) const;
 
-  // What one kernel call covers: for `rows` rows, the queries at local positions [query, query + queries) and the available keys [key,
+  // One kernel call: for `rows` rows, the queries at local positions [query, query + queries) and the available keys [key,
   // key + keys). The last query is `gap` positions after the last key.
   struct Call {
     int64_t row, rows, query, queries, key, keys, gap;

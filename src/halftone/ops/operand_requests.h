@@ -14,7 +14,7 @@ inline at::ScalarType hp_type(const OperandSpec& a, at::ScalarType a_type, const
   return b.quantized() ? a_type : c10::promoteTypes(a_type, b_type);
 }
 
-// What one call of a layer asks the quantisers for: the form that each GEMM reads, the random draws, the signs of rotations, and the
+// Requests of one layer call to the quantisers: the form that each GEMM reads, the random draws, the signs of rotations, and the
 // address from which a graph's replays read the step that draws and signs depend on.
 class OperandRequests {
  public:

@@ -6,7 +6,7 @@
 
 namespace halftone {
 
-// Where GEMMs get the weights of a layer; by default from the parameters in memory. A different store (one that all-gathers shards, or
+// Source of a layer's weights for GEMMs; by default the parameters in memory. A different store (one that all-gathers shards, or
 // whose optimizer step writes codes) overrides this. Both functions are called once per version of the weights, and `copies` once per use
 // if copies are not cached (StepContext::last_pass).
 class WeightSource {

@@ -7,7 +7,7 @@
 
 namespace halftone::parallel {
 
-// What a stage sends: x + branch to the next stage, or the gradient of its input to the previous one.
+// Message of a stage: x + branch to the next stage, or the gradient of its input to the previous one.
 enum class Flow { stream, gradient };
 
 struct Message {

@@ -134,7 +134,7 @@ void read_word(const std::string& text, const std::string& word, Format& f) {
   }
 }
 
-// What kind of word it is.
+// The kind of a word.
 std::string kind_of(const std::string& word) {
   if (const size_t equals = word.find('='); equals != std::string::npos) return word.substr(0, equals);
   if (word == "sr" || word == "packed") return word;

@@ -28,7 +28,7 @@ struct Layer {
 };
 void want_gradient(Weight& w);
 
-// What backward needs of X[T, K], quantised as in the forward pass, without repeating the GEMM.
+// Call for backward: saves what it needs of X[T, K], quantised as in the forward pass, without repeating the GEMM.
 LinearCall backward_call(const at::Tensor& x_tk, FusedLinears& fused, const StepContext& step);
 
 // Error unless it is an int64 number on a device that fits x: a meta step beside a real matrix would leave results undefined.

@@ -15,7 +15,7 @@ int64_t first_token(const DataLoader& loader, int64_t a, const Batch& batch);
 // The micro-batches of the loader's next step, without consuming them; fewer at the end of the data.
 std::vector<MicroBatch> coming_step(DataLoader& loader, const Engine& engine);
 
-// What the ranks agree on before a step.
+// Agreement of all ranks before a step.
 struct StepAgreement {
   bool has_rows = true;  // all of them
   int64_t valid_labels = 0, tokens = 0;

@@ -19,7 +19,7 @@ class Memory {
  public:
   explicit Memory(const StepShape& s) : s_(s), t_(static_cast<double>(s.tokens)), share_(1 / static_cast<double>(s.part.sequence)) {}
 
-  // What linears that read one tensor of `width` columns keep of it, per run of equal recipes (nn::Siblings); unquantised, it is kept
+  // Bytes that linears that read one tensor of `width` columns keep of it, per run of equal recipes (nn::Siblings); unquantised, it is kept
   // once. `free`: another op keeps or recomputes it. `entered`: it is all-gathered from shards.
   double kept_input(const std::vector<nn::Linear*>& readers, bool free = false, bool entered = false) const {
     double bytes = 0;
@@ -201,7 +201,7 @@ class Memory {
     return most;
   }
 
-  // Of a unit, or of all units.
+  // Gradients of a unit, or of all units.
   double gradients(std::string_view unit = "") const {
     double bytes = 0;
     s_.for_each_parameter([&](const nn::Parameter& p) {
@@ -285,7 +285,7 @@ class Memory {
     }
     return sum;
   }
-  // Of the largest GEMM's weights, if they are not kept.
+  // Copies of the largest GEMM's weights, if they are not kept.
   double at_work(const StepShape::Block& b, bool forward, bool dgrad) const {
     double most = 0;
     for (const StepShape::Branch& branch : b.branches()) {

@@ -43,7 +43,7 @@ class Processes {
   const comm::Mesh& mesh() const { return *mesh_; }
   int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
   int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
-  int64_t token_ranks() const { return many() ? mesh_->size("loss") : 1; }  // that have tokens of their own
+  int64_t token_ranks() const { return many() ? mesh_->size("loss") : 1; }  // ranks with tokens of their own
   // Whether this rank reports for all ranks with the same tokens.
   bool counts_rows() const;
   std::map<std::string, int64_t> degrees() const;  // of the mesh axes, for descriptions of the run

@@ -14,7 +14,7 @@ namespace halftone {
 // The checkpoints of the run's folder, which is created and must be writable; null if checkpoint.enable is off. Collective.
 std::unique_ptr<CheckpointStore> open_checkpoints(const JobConfig& config, const CheckpointRanks& ranks = {});
 
-// What a run starts from, what it saves and what it rolls back to ([checkpoint]). All functions are collective: their decisions are based
+// Start, saves and rollbacks of a run ([checkpoint]). All functions are collective: their decisions are based
 // on values equal on every rank, or on rank 0's.
 class RunCheckpoints {
  public:

@@ -17,7 +17,7 @@ struct RunFlops {
 };
 RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceInfo& info);  // logs the peak that it uses
 
-// What is logged of a run, and when: its steps, over intervals of metrics.log_freq, and its validations.
+// Logs a run: its steps, over intervals of metrics.log_freq, and its validations.
 class RunMetrics {
  public:
   // `resumed_step` as in MetricsLogger. The first interval begins here.

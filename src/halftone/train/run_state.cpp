@@ -137,7 +137,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
   if (config.quantize.recipe_text) state["recipe"] = *config.quantize.recipe_text;
   s.state_json = state.dump(1);
   if (model_only) return s;
-  constexpr std::array kAxes = {"dp_replicate", "fsdp", "tp"};  // of the processes that have a pipeline's stage
+  constexpr std::array kAxes = {"dp_replicate", "fsdp", "tp"};  // axes of the ranks of one pipeline stage
   const bool first_of_stage = std::all_of(kAxes.begin(), kAxes.end(), [&](const char* axis) { return ranks.place(axis).first == 0; });
   const auto scalar = [](double value) { return at::scalar_tensor(value, at::TensorOptions().dtype(at::kDouble)); };
   for (const Engine::NamedState& state : engine.optimizer_states()) {

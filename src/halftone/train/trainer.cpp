@@ -94,7 +94,7 @@ class Trainer {
   RunSummary summary(RunEnd end) const;
   // Received by this process, or by any of several ranks, which agree on it in every step.
   int signal() const { return processes_.many() || !stop_ ? signal_ : stop_->signal(); }
-  // What the other ranks see as this rank's activity.
+  // Shows this rank's activity to the other ranks.
   std::optional<comm::Activity> activity(std::string_view what) const;
 
   JobConfig config_;
