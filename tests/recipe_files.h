@@ -12,7 +12,7 @@ namespace halftone {
 inline std::filesystem::path recipe_file(const std::string& name) {
   return std::filesystem::path(source_dir()) / "recipes" / "precision" / (name + ".yaml");
 }
-// Names of all of them, which have all schemes; none where the folder is absent, so that a test fails and not what runs before main.
+// Names of all recipe files; empty if the folder is missing, so that a test fails instead of the code before main.
 inline std::vector<std::string> recipe_names() {
   std::vector<std::string> names;
   std::error_code absent;
@@ -20,7 +20,7 @@ inline std::vector<std::string> recipe_names() {
   std::sort(names.begin(), names.end());
   return names;
 }
-// It names layers of experts, and so is refused for a model without.
+// It names expert layers and is therefore rejected for a model without them.
 inline bool needs_experts(const std::string& recipe) { return recipe == "mixed_gpt_oss"; }
 
 }  // namespace halftone

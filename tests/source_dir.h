@@ -4,8 +4,8 @@
 
 namespace halftone {
 
-// The checkout whose tests/golden and tests/assets are read: where the tests were built, or what HALFTONE_SOURCE_DIR names
-// (a bundle on another machine, freshly generated goldens).
+// The checkout that contains tests/golden and tests/assets: where the tests were built, or HALFTONE_SOURCE_DIR (a bundle on another
+// machine, freshly generated goldens).
 inline std::string source_dir() {
   const char* elsewhere = std::getenv("HALFTONE_SOURCE_DIR");
   return elsewhere != nullptr && *elsewhere != '\0' ? elsewhere : HALFTONE_SOURCE_DIR;

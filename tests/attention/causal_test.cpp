@@ -18,11 +18,11 @@ namespace {
 struct Problem {
   AttentionShape shape;
   bool documents = false;  // several documents of irregular lengths per row
-  float amplitude = 1;     // of q and k: large ones leave the path for bounded scores
-  bool fused = true;       // q, k, v as slices of one tensor, else separate with a batch stride beyond length * row
+  float amplitude = 1;     // of q and k: large ones leave the code path for bounded scores
+  bool fused = true;       // q, k, v as slices of one tensor, or separate with a batch stride beyond length * row
 };
 
-// A tensor [batch][length] of rows, filled with numbers of variance amplitude^2.
+// A tensor [batch][length] of rows, filled with random numbers of variance amplitude^2.
 struct Tensor {
   DType dtype;
   std::vector<std::byte> bytes;
@@ -50,8 +50,8 @@ struct Tensor {
   std::byte* element(int64_t i) { return bytes.data() + static_cast<size_t>(i) * size_of(dtype); }
 };
 
-// All tensors of a forward and a backward call; every result starts as NaN, so that an element left out is seen. Heads of values that are
-// not as wide as keys stand apart.
+// All tensors of a forward and a backward call; every result starts as NaN, so that an element left unwritten is detected. Value heads
+// narrower or wider than keys have gaps between them.
 struct Data {
   AttentionShape s;
   int64_t q_width, kv_width, out_width, v_width, v_head, q_row, kv_row, v_row, q_batch, kv_batch, v_batch;
@@ -124,7 +124,7 @@ struct Data {
 };
 
 struct Difference {
-  double sqnr_db, relative;  // relative: largest error over the largest reference value
+  double sqnr_db, relative;  // relative: largest error over largest reference value
 };
 Difference compare(const Tensor& found, const AttentionLayout& l, const std::vector<double>& expected, int64_t length, int64_t heads,
                    int64_t dim) {
@@ -136,7 +136,7 @@ Difference compare(const Tensor& found, const AttentionLayout& l, const std::vec
     signal += expected[i] * expected[i], noise += error * error;
     top = std::max(top, std::abs(expected[i])), worst = std::max(worst, std::abs(error));
   }
-  // One visible key: dq and dk are zero but for the rounding of the stored output.
+  // One visible key: dq and dk are zero except for the rounding of the stored output.
   if (top == 0) return {noise < 1e-4 * static_cast<double>(expected.size()) ? 999.0 : -999.0, worst};
   return {noise == 0 ? 999 : 10 * std::log10(signal / noise), worst / top};
 }
@@ -155,7 +155,7 @@ void check_forward(Data& x, const std::vector<double>& out, const std::vector<do
     if (std::isinf(lse[i])) {
       ASSERT_EQ(x.lse[i], -std::numeric_limits<float>::infinity());
     } else {
-      // bf16: the sum is of weights rounded to eight bits, so that they are normalised exactly.
+      // bf16: the sum covers the weights rounded to eight bits, so that they are normalised exactly.
       ASSERT_NEAR(x.lse[i], lse[i], t == DType::f32 ? 1e-5 * std::max(1.0, std::abs(lse[i])) : 8e-3) << i;
     }
   }
@@ -186,14 +186,14 @@ TEST_P(CausalAttention, EqualsTheDefinition) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CausalAttention,
-                         testing::Values(Problem{{2, 256, 256, 4, 2, 32}},  // the demo's head, whole blocks
+                         testing::Values(Problem{{2, 256, 256, 4, 2, 32}},  // the demo's head, full blocks
                                          Problem{{1, 201, 201, 2, 1, 32}},  // partial blocks
                                          Problem{{1, 5, 5, 1, 1, 8}},       // smaller than a tile
                                          Problem{{3, 1, 1, 2, 2, 16}},      // one token
                                          Problem{{1, 97, 97, 3, 3, 24}, false, 1, false},
                                          Problem{{2, 150, 150, 2, 1, 64}, true},  // documents
                                          Problem{{1, 300, 300, 4, 1, 40}, true, 1, false},
-                                         Problem{{2, 70, 333, 4, 2, 32}, false, 1, false},  // later queries of a cache
+                                         Problem{{2, 70, 333, 4, 2, 32}, false, 1, false},  // later queries of a KV cache
                                          Problem{{1, 33, 400, 2, 2, 64}, true, 1, false},
                                          Problem{{1, 100, 60, 2, 1, 32}, false, 1, false},  // the first 40 queries see nothing
                                          Problem{{1, 140, 140, 2, 1, 128}}, Problem{{1, 90, 90, 1, 1, 80}}, Problem{{1, 70, 70, 1, 1, 256}},
@@ -211,14 +211,14 @@ INSTANTIATE_TEST_SUITE_P(Windows, CausalAttention,
                                          Problem{{1, 100, 60, 2, 1, 32, 20}, false, 1, false}, Problem{{1, 140, 140, 7, 1, 128, 33}},
                                          Problem{{1, 200, 200, 2, 1, 32, 70}, false, 4}));
 
-// Values narrower and wider than keys, by more than a register and by less, their heads apart.
+// Values narrower and wider than keys, by more and by less than a register, with gaps between heads.
 INSTANTIATE_TEST_SUITE_P(ValueDims, CausalAttention,
                          testing::Values(Problem{{2, 150, 150, 3, 3, 192, 0, 128}}, Problem{{1, 201, 201, 2, 1, 32, 0, 16}, true},
                                          Problem{{1, 5, 5, 1, 1, 8, 0, 24}}, Problem{{1, 97, 97, 4, 2, 24, 30, 40}, true, 1, false},
                                          Problem{{2, 70, 333, 4, 2, 48, 0, 8}, false, 1, false}, Problem{{1, 90, 90, 1, 1, 64, 0, 256}},
                                          Problem{{1, 200, 200, 2, 1, 48, 70, 32}, true, 4}));
 
-// Keys of an earlier part of the row: all seen, by documents and windows that reach them from some queries or from none.
+// Keys of an earlier part of the row: all visible, or limited by documents and windows that some or no queries reach across.
 INSTANTIATE_TEST_SUITE_P(Gaps, CausalAttention,
                          testing::Values(Problem{{2, 64, 64, 4, 2, 32, 0, 0, 64}},
                                          Problem{{1, 70, 45, 2, 1, 64, 0, 0, 70}, false, 1, false},
@@ -248,7 +248,7 @@ TEST(CausalAttention, DoesNotDependOnTheNumberOfThreads) {
     const Problem p{{2, 900, 900, 1, 1, 32}, true};
     Data one(p, t), many(p, t);
     for (Data* x : {&one, &many})
-      for (int64_t i = 0; i < one.kv_width; ++i) x->k.set(600 * one.kv_row + i, 1000);  // the first scores alone are bounded
+      for (int64_t i = 0; i < one.kv_width; ++i) x->k.set(600 * one.kv_row + i, 1000);  // only the first scores are bounded
     omp_set_num_threads(1);
     causal_attention_forward(one.forward);
     causal_attention_backward(one.backward);
@@ -268,7 +268,7 @@ TEST(CausalAttention, DoesNotDependOnTheNumberOfThreads) {
   }
 }
 
-// Row 100 and its gradients have the same bits when everything that its document and window keep from it is another.
+// Row 100 and its gradients have the same bits when everything outside its document and window changes.
 TEST(CausalAttention, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   constexpr int64_t kRow = 100;
   for (const Problem& p : {Problem{{1, 400, 400, 2, 1, 64, 40}}, Problem{{1, 400, 400, 2, 1, 64}, true},

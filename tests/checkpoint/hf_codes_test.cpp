@@ -1,4 +1,4 @@
-// Weights that are written as codes with scales: every byte against scalar rules, and what reading makes of them.
+// Weights written as codes with scales: every byte against scalar rules, and the values that reading returns.
 #include "halftone/checkpoint/hf_codes.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -53,7 +53,7 @@ at::Tensor stored(const SafetensorsFile& file, const std::string& name) {
   return out;
 }
 
-// The model as tensors, or as shapes with a source of some rows.
+// The model as tensors, or as shapes with a source of rows.
 HfExport content(const HfConfig& config, HfCodes codes, const std::vector<NamedTensor>& model, bool contents = true) {
   HfExport e{.config = config, .model = model, .dtype = std::nullopt, .codes = codes};
   if (contents) return e;
@@ -150,7 +150,7 @@ TEST(HfCodes, Mxfp4FoldersComeBackByteForByte) {
     }
 }
 
-// Blocks that another rule left with smaller codes: the same numbers at another scale.
+// Blocks that another rule encoded with smaller codes: the same values at a different scale.
 TEST(HfCodes, Mxfp4KeepsNumbersThatAreCodesAlready) {
   for (const uint8_t top : {5, 3, 2}) {
     const TemporaryFolder folder;
@@ -186,7 +186,7 @@ TEST(HfCodes, Mxfp4OfTrainedWeightsFollowsTheRule) {
   }
 }
 
-// What a weight in the order of the file has.
+// Checks the file's codes and scales of a weight in file order.
 void expect_fp8(const SafetensorsFile& file, const std::string& module, const at::Tensor& w) {
   const at::Tensor codes = stored(file, module + ".weight"), scales = stored(file, module + ".weight_scale_inv"), x = w.to(at::kFloat);
   ASSERT_EQ(codes.scalar_type(), at::kFloat8_e4m3fn) << module;
@@ -207,7 +207,7 @@ void expect_fp8(const SafetensorsFile& file, const std::string& module, const at
 }
 
 TEST(HfCodes, Fp8BlocksOfLinearLayers) {
-  // Rows of q and k change their order; 608 of them are several pieces.
+  // Rows of q and k are permuted; 608 rows are several pieces.
   const at::Tensor wq = numbers({608, 200}, 1), wk = numbers({304, 200}, 2).to(at::kBFloat16), w2 = numbers({200, 300}, 3) * 1e-3;
   const std::vector<NamedTensor> model = {{"layers.0.attention.wq.weight", wq},
                                           {"layers.0.attention.wk.weight", wk},
@@ -229,7 +229,7 @@ TEST(HfCodes, Fp8BlocksOfLinearLayers) {
     EXPECT_EQ(step.hf_config()->quantization->weights, 3);
     EXPECT_LT((step.read("layers.0.attention.wq.weight").to(at::kFloat) - wq).norm().item<double>(), 0.04 * wq.norm().item<double>());
     EXPECT_TRUE(at::equal(step.read("output.weight"), model[5].tensor));
-    // The same names in other shards.
+    // The same names in different shards.
     fs::create_directories(folder / "shards");
     HfExport small = content(llama(), HfCodes::fp8_blockwise, model, contents);
     small.max_shard_bytes = 100'000;
@@ -244,7 +244,7 @@ TEST(HfCodes, Fp8BlocksOfExperts) {
   const TemporaryFolder folder;
   const at::Tensor w1 = numbers({3, 136, 200}, 1), gate = numbers({3, 200}, 2);
   HfExport experts = content(qwen3_moe(), HfCodes::fp8_blockwise, {{kNative + "w1", w1}, {"layers.0.moe.router.gate.weight", gate}});
-  experts.dtype = at::kBFloat16;  // of numbers, scales keep theirs
+  experts.dtype = at::kBFloat16;  // floating-point weights; scales keep their type
   write_hf(folder.path(), experts);
   const SafetensorsFile file(folder / "model.safetensors");
   for (int64_t e = 0; e < 3; ++e) expect_fp8(file, fmt::format("model.layers.0.mlp.experts.{}.gate_proj", e), w1.select(0, e));

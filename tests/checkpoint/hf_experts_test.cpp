@@ -1,4 +1,4 @@
-// Experts of Hugging Face's folders: one tensor each, or stacked with their last dimensions exchanged, plain or as codes.
+// Experts in Hugging Face folders: one tensor each, or stacked with the last dimensions swapped, unquantised or as codes.
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -109,7 +109,7 @@ TEST(HfExperts, MissingAndUnexpectedOnesAreNamed) {
   expect_error([&] { LoadedStep::open(folder.path(), true).check_model_names({kW1}); }, "2 tensors are unknown: layers.1.moe.experts.w2");
 }
 
-// Multi-token prediction: layers behind the last, which transformers does not load either.
+// Multi-token prediction: layers after the last, which transformers does not load either.
 TEST(HfExperts, LayersBehindTheLastAreCountedAndNotRead) {
   const TemporaryFolder folder;
   auto tensors = experts_apart();
@@ -124,7 +124,7 @@ TEST(HfExperts, LayersBehindTheLastAreCountedAndNotRead) {
   expect_error([&] { HfFolder{folder.path()}; }, "1 tensors are unknown: model.layers.x.eh_proj.weight");
 }
 
-// Experts of several pieces, from folder to folder with and without contents, in one file and in shards.
+// Experts of several pieces, from folder to folder with and without data, in one file and in shards.
 TEST(HfExperts, AreWrittenApart) {
   Json json = deepseek();
   json["moe_intermediate_size"] = 600, json["hidden_size"] = 1032;
@@ -165,7 +165,7 @@ TEST(HfExperts, StackedOnesAreExchanged) {
   const LoadedStep step = LoadedStep::open(folder.path(), true);
   expect_rows(step, native + "mlp1_weight", up.transpose(1, 2)), expect_rows(step, native + "mlp2_weight", down.transpose(1, 2));
   expect_rows(step, native + "mlp1_bias", bias);
-  // The bias for the choice is in no file: zero when it is read, left out when it is written.
+  // The selection bias is in no file: zero when read, omitted when written.
   const std::string choice = "layers.0.moe.expert_bias";
   EXPECT_TRUE(step.has(choice));
   expect_rows(step, choice, at::zeros({kExperts}));
@@ -238,7 +238,7 @@ TEST(HfExperts, Mxfp4BlocksOfAllExperts) {
   EXPECT_EQ(step.hf_config()->quantization->weights, 1);
   EXPECT_EQ(step.model_names(), (std::vector<std::string>{"layers.0.moe.experts.mlp1_bias", native}));
   expect_rows(step, native, values);
-  // What is exported has the numbers, exchanged.
+  // The export has the values, with dimensions swapped.
   fs::create_directories(folder / "written");
   write_hf(folder / "written", {.config = *step.hf_config(), .model = {{native, step.read(native)}}, .dtype = at::kBFloat16});
   EXPECT_EQ(SafetensorsFile(folder / "written/model.safetensors").at(up).shape, (std::vector<int64_t>{kExperts, 64, 192}));

@@ -29,12 +29,12 @@ HfConfig small_config() {
 }
 const std::map<std::string, std::vector<int64_t>> kShapes{{kQ, {32, 32}}, {kK, {16, 32}}, {kGate, {96, 32}}, {kDown, {32, 96}}};
 
-// Numbers 0 .. below - 1 without an order.
+// Pseudo-random integers 0 .. below - 1.
 at::Tensor some(int64_t n, int64_t k, int64_t below, int64_t seed) {
   return (at::arange(n * k, at::kLong).add(seed * 17).mul(7919).remainder(10007) % below).view({n, k});
 }
 at::Tensor scales(int64_t n, int64_t k, int64_t seed) { return some(n, k, 50, seed + 5).to(at::kFloat).add(1).div(64); }
-// Each element of a grid [blocks, groups] for the rows and columns of its block.
+// Expands a grid [blocks, groups] to the rows and columns of each block.
 at::Tensor spread(const at::Tensor& grid, int64_t rows, int64_t cols, int64_t n, int64_t k) {
   return grid.repeat_interleave(rows, 0).narrow(0, 0, n).repeat_interleave(cols, 1).narrow(1, 0, k);
 }
@@ -49,12 +49,12 @@ at::Tensor e2m1_values(const at::Tensor& codes) {
       at::tensor({0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f, -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f});
   return table.index({codes.to(at::kLong)});
 }
-// Two codes in a byte, the even column low.
+// Two codes per byte, the even column low.
 at::Tensor nibbles(const at::Tensor& codes) {
   const at::Tensor pairs = codes.view({codes.size(0), -1, 2});
   return (pairs.select(2, 0) + pairs.select(2, 1) * 16).to(at::kByte);
 }
-// Codes of `bits` bits along the columns in words of 32, from the lowest bits on.
+// Codes of `bits` bits along the columns in 32-bit words, lowest bits first.
 at::Tensor words(const at::Tensor& codes, int64_t bits) {
   const int64_t per = 32 / bits, count = blocks(codes.size(1), per);
   const at::Tensor padded = at::constant_pad_nd(codes, {0, count * per - codes.size(1)}).view({codes.size(0), count, per});
@@ -64,8 +64,8 @@ at::Tensor words(const at::Tensor& codes, int64_t bits) {
 }
 
 struct Stored {
-  std::map<std::string, at::Tensor> parts;  // by the last word of their names
-  at::Tensor values;                        // fp32 [n, k], of Hugging Face's row order
+  std::map<std::string, at::Tensor> parts;  // by the last word of the name
+  at::Tensor values;                        // fp32 [n, k], in Hugging Face's row order
 };
 struct Format {
   const char* name;
@@ -149,7 +149,7 @@ std::vector<Format> formats() {
   };
 }
 
-// A folder of the small model, some of whose weights are stored otherwise.
+// A folder of the small model with some weights stored in another format.
 class QuantizedFolder {
  public:
   explicit QuantizedFolder(const std::string& quantization, const Format* format = nullptr) {
@@ -180,7 +180,7 @@ class QuantizedFolder {
     write_tensors(folder_ / "model.safetensors", list, {});
     return folder_.path();
   }
-  std::map<std::string, at::Tensor> tensors;  // of the file
+  std::map<std::string, at::Tensor> tensors;  // tensors in the file
   std::map<std::string, at::Tensor> values;   // by module
 
  private:
@@ -242,7 +242,7 @@ TEST(HfQuantized, GroupsByTheirTargets) {
   EXPECT_TRUE(at::equal(permute_to_hf(q, 2), files.values[kQ]));
 }
 
-// What does not fit is named and never read as plain numbers.
+// A mismatch is named and never read as plain numbers.
 TEST(HfQuantized, TensorsThatDoNotFitAreNamed) {
   const std::vector<Format> all = formats();
   const Format &blocks = all[0], &packed = all[9], &nvfp4 = all[11];
@@ -347,7 +347,7 @@ TEST(HfQuantized, WhatThisBuildDoesNotReadIsRefused) {
   refused(R"({"quant_method":"compressed-tensors","config_groups":{}})", ".config_groups: expected an object with groups");
 }
 
-// compressed-tensors' former name for the entry.
+// compressed-tensors' old name of the entry.
 TEST(HfQuantized, LegacyEntry) {
   Json config = Json::parse(group("int-quantized", R"("num_bits":8,"strategy":"channel")"));
   config.erase("quant_method");

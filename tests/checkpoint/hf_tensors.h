@@ -3,10 +3,10 @@
 
 #include "halftone/checkpoint/hf.h"
 
-// One tensor into the other layout, whole: what reading and writing by rows is compared with.
+// Converts full tensors between the layouts: the reference for reading and writing by rows.
 namespace halftone {
 
-// The tensors of the files that one of ours becomes.
+// The file tensors of one of our tensors.
 inline std::vector<NamedTensor> native_to_hf(const NamedTensor& t, const ModelDescription& model) {
   const ModelFamily::TensorName& name = *model.family().tensor(t.name);
   std::vector<NamedTensor> parts;
@@ -20,7 +20,7 @@ inline std::vector<NamedTensor> native_to_hf(const NamedTensor& t, const ModelDe
                                                               : t.tensor}};
 }
 
-// read(name in the files) gives a tensor.
+// read(name in the files) returns a tensor.
 template <class Read>
 NamedTensor hf_to_native(const std::string& native, const ModelDescription& model, Read&& read) {
   const ModelFamily::TensorName& name = *model.family().tensor(native);

@@ -90,7 +90,7 @@ TEST(HfFolder, RoundTripInOneFileAndInShards) {
                         .copy_files = {{"tokenizer.json", folder / "tokenizer.json"}}});
       EXPECT_EQ(fs::exists(store.step_folder(9) / "model.safetensors"), shard_bytes > 1000);
       EXPECT_TRUE(fs::exists(store.step_folder(9) / "tokenizer.json"));
-      EXPECT_EQ(store.latest_valid(false), 9);  // such a folder is a valid step, of the model alone
+      EXPECT_EQ(store.latest_valid(false), 9);  // such a folder is a valid step, model only
       EXPECT_EQ(store.latest_valid(true), std::nullopt);
       const LoadedStep loaded = store.open(9);
       EXPECT_TRUE(loaded.model_only());
@@ -127,7 +127,7 @@ TEST(HfFolder, ReadsRowsOfRotatedHeads) {
       }
 }
 
-// Tensors of several pieces, whose heads (of 80 rows) do not end where pieces do, from folder to folder without contents.
+// Tensors of several pieces, whose heads (of 80 rows) do not end at piece boundaries, from folder to folder without data.
 TEST(HfFolder, PiecesOfTensorsFromFolderToFolder) {
   const TemporaryFolder folder;
   HfConfig config = small_config(false);
@@ -178,7 +178,7 @@ TEST(HfFolder, ManyRanksWriteWhatOneDoes) {
         HfExport content{.config = small_config(tied), .model = {}, .dtype = at::kFloat, .max_shard_bytes = 400};
         for (const NamedTensor& t : small_model(tied))
           content.model.push_back(testing::shard_of(t.name, t.tensor, ranks.rank, ranks.world));
-        for (int i = 0; i < 2; ++i) store.save_hf(9, content);  // the second takes the place of the first
+        for (int i = 0; i < 2; ++i) store.save_hf(9, content);  // the second replaces the first
         EXPECT_EQ(store.latest_valid(false), 9);
       });
     };
@@ -228,7 +228,7 @@ TEST(HfFolder, ReadsTheModelsOfTransformers) {
       const TensorInfo w2 = loaded.info(config.traits().clamped ? "layers.1.moe.experts.mlp2_weight" : "layers.1.moe.experts.w2");
       EXPECT_EQ(w2.shape, (std::vector<int64_t>{config.num_experts, config.dim, config.expert_ffn_dim}));
     }
-    // Exporting what was read gives the file's tensors back.
+    // Exporting what was read reproduces the file's tensors.
     const SafetensorsFile file(folder / "model.safetensors");
     for (const std::string& native : loaded.model_names()) {
       const auto stored = [&](const std::string& hf) {
@@ -264,7 +264,7 @@ TEST(HfFolder, HeadsThatAreNotTiedAsTheConfigurationSays) {
   expect_error([&] { with_head(embedding * 2); }, "config.json: tie_word_embeddings = true, but lm_head.weight differs");
 }
 
-// Null, absent, a number, a list: what Hugging Face's files have.
+// Null, absent, a number, a list: all forms in Hugging Face's files.
 TEST(HfConfig, TokenIdsInEveryForm) {
   const std::string others =
       R"("rope_scaling":null,"head_dim":null,"num_key_value_heads":null,"torch_dtype":null,"tie_word_embeddings":null,)";

@@ -22,7 +22,7 @@ CheckpointIndex example() {
   return index;
 }
 
-// Changes one value of the example's JSON and expects the parser to refuse it.
+// Changes one value of the example's JSON and expects the parser to reject it.
 void expect_refused(const std::string& pointer, const Json& value, const std::string& part) {
   SCOPED_TRACE(pointer);
   Json root = Json::parse(write_index(example()));

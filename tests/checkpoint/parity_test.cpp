@@ -1,4 +1,4 @@
-// Files exchanged with other programs: tests/parity/safetensors_parity.py sets HALFTONE_PARITY_DIR and runs these.
+// Files exchanged with other programs: tests/parity/safetensors_parity.py sets HALFTONE_PARITY_DIR and runs these tests.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -15,12 +15,12 @@
 
 namespace halftone::testing {
 
-// The ranks of a job as threads of this process, whose collectives are meetings of them.
+// The ranks of a job as threads of this process; collectives are barriers between them.
 class Job {
  public:
   explicit Job(int64_t world) : world_(world) {}
 
-  // What each rank's body threw; empty where it ended well. The others are told that the job is ending, unless `ends` is false.
+  // The exception text of each rank's body; empty if none was thrown. The other ranks see the job ending, unless `ends` is false.
   std::vector<std::string> failures(const std::function<void(const CheckpointRanks&)>& body, bool ends = true) {
     std::vector<std::string> thrown(static_cast<size_t>(world_));
     meeting_.emplace(world_);
@@ -78,7 +78,7 @@ class Job {
   std::atomic<bool> ending_ = false;
 };
 
-// The rows of `whole` that member `index` of `count` holds: equal numbers, the last ones fewer or none.
+// The rows of `whole` that member `index` of `count` holds: equally many, the last ones fewer or none.
 inline NamedTensor shard_of(const std::string& name, const at::Tensor& whole, int64_t index, int64_t count) {
   const int64_t rows = whole.size(0), most = (rows + count - 1) / count, first = std::min(index * most, rows);
   std::vector<int64_t> offset(static_cast<size_t>(whole.dim()), 0);

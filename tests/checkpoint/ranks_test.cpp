@@ -33,7 +33,7 @@ at::Tensor ramp(at::IntArrayRef shape, double start, at::ScalarType type = at::k
   return (at::arange(n, at::kFloat) * 0.25 + start).reshape(shape).to(type);
 }
 
-// What a step holds, as one process has it.
+// The contents of a step in a single process.
 std::vector<NamedTensor> whole_of(int64_t step) {
   const auto at = static_cast<double>(step);
   return {{"w", ramp({7, 3}, at)},
@@ -44,7 +44,7 @@ std::vector<NamedTensor> whole_of(int64_t step) {
           {"optim.state.two.exp_avg", ramp({2, 2, 2}, at + 200)}};
 }
 
-// What of it a rank writes, when `replicas` hold each shard.
+// A rank's part of it when `replicas` ranks hold each shard.
 StepState part_of(int64_t step, const CheckpointRanks& ranks, int64_t replicas = 1) {
   StepState state;
   state.step = step;
@@ -238,14 +238,14 @@ TEST(CheckpointRanks, AFailedWriteOfOneRankLeavesTheStepBefore) {
   ::signal(SIGXFSZ, SIG_IGN);
   for (const bool async : {false, true})
     for (const int64_t failing : {0, 2})
-      for (const int64_t step : {2, 1}) {  // a new step, and the replacement of the valid one
+      for (const int64_t step : {2, 1}) {  // a new step, and a replacement of the valid one
         SCOPED_TRACE(fmt::format("async {}, rank {}, step {}", async, failing, step));
         const TemporaryFolder folder;
         Job job(4);
         save(folder, job, 1);
         rlimit old{};
         ::getrlimit(RLIMIT_FSIZE, &old);
-        const rlimit limit{100000, old.rlim_max};  // in place of a full disk
+        const rlimit limit{100000, old.rlim_max};  // simulates a full disk
         ::setrlimit(RLIMIT_FSIZE, &limit);
         const auto failures = job.failures([&](const CheckpointRanks& ranks) {
           CheckpointOptions options = options_in(folder, ranks);
@@ -283,7 +283,7 @@ TEST(CheckpointRanks, AsyncSavesFollowEachOther) {
       store.before_update();
       StepState state = part_of(step, ranks);
       store.save(state);
-      for (NamedTensor& t : state.model) t.tensor.fill_(-1);  // training goes on
+      for (NamedTensor& t : state.model) t.tensor.fill_(-1);  // training continues
     }
     store.wait();
     EXPECT_EQ(store.latest_valid(true), 3);
@@ -371,7 +371,7 @@ TEST(CheckpointRanks, FiniteIsToldForEveryType) {
     EXPECT_EQ(found(largest), 0u) << type;
     EXPECT_EQ(found(-largest), 0u) << type;
     EXPECT_EQ(found(std::numeric_limits<double>::quiet_NaN()), 1u) << type;
-    EXPECT_EQ(found(-std::numeric_limits<double>::infinity()), 1u) << type;  // NaN of the type that has none
+    EXPECT_EQ(found(-std::numeric_limits<double>::infinity()), 1u) << type;  // NaN for the type without infinity
   }
   EXPECT_TRUE(write_tensors(folder / "x.safetensors", {{"x", at::full({9}, -1, at::kLong)}}, {}).not_finite.empty());
 }
@@ -385,11 +385,11 @@ TEST(CheckpointRanks, WhatOneRankFindsDamagedAllSkip) {
   job.run([&](const CheckpointRanks& ranks) {
     CheckpointStore store(options_in(folder, ranks));
     EXPECT_EQ(store.latest_valid(true), 1);
-    EXPECT_EQ(store.latest_valid(false), 1);  // from what is known
+    EXPECT_EQ(store.latest_valid(false), 1);  // from the cached result
     expect_holds(store.open(1), 1, 2);
     EXPECT_EQ(resolve_checkpoint(folder.path(), ranks), folder / "step-1");
   });
-  int found = 0;  // each file is looked at by one rank
+  int found = 0;  // each file is read by one rank
   for (const int64_t rank : {0, 1, 2, 3}) found += !inspect_step(folder / "step-2", {true, rank, 4}).problem.empty();
   EXPECT_EQ(found, 1);
   fs::remove_all(folder / "step-1");

@@ -18,7 +18,7 @@ std::string with_length(const std::string& json, const std::string& data) {
   return text + json + data;
 }
 
-// A file of the given header and data must be refused with `part` in the message.
+// A file with the given header and data must be rejected with `part` in the message.
 void expect_refused(const std::string& json, size_t data_bytes, const std::string& part) {
   SCOPED_TRACE(json);
   const TemporaryFolder folder;
@@ -40,7 +40,7 @@ TEST(Safetensors, RoundTripWithOddNamesAndTypes) {
   for (const TensorEntry& entry : writer.order()) {
     std::string bytes(entry.end - entry.begin, '\0');
     for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<char>(entry.name.size() + i);
-    writer.write(bytes.data(), bytes.size() / 2);  // in two pieces
+    writer.write(bytes.data(), bytes.size() / 2);  // in two writes
     writer.write(bytes.data() + bytes.size() / 2, bytes.size() - bytes.size() / 2);
     total += bytes.size();
   }

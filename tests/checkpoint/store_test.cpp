@@ -156,7 +156,7 @@ TEST(CheckpointStore, KeepsTheNewestAndNeverTheOneJustWritten) {
   const TemporaryFolder a, b, c;
   EXPECT_EQ(steps_after({.folder = a.path(), .keep_latest_k = 2}, {1, 2, 3, 4}), (std::vector<int64_t>{3, 4}));
   EXPECT_EQ(steps_after({.folder = b.path(), .keep_latest_k = 0}, {1, 2, 3, 4}), (std::vector<int64_t>{1, 2, 3, 4}));
-  // A run that went back to an older step: what it writes stays.
+  // A run that rolled back to an older step keeps what it writes.
   EXPECT_EQ(steps_after({.folder = c.path(), .keep_latest_k = 2}, {30, 40, 5}), (std::vector<int64_t>{5, 40}));
   for (const auto& entry : fs::directory_iterator(a.path())) EXPECT_NE(entry.path().extension(), ".tmp");
 }
@@ -202,7 +202,7 @@ TEST(CheckpointStore, ModelOnlySavesDoNotPurge) {
   EXPECT_EQ(CheckpointStore({.folder = folder.path()}).valid_steps(), (std::vector<int64_t>{1, 2, 3}));
 }
 
-// The last save of a run is made at once while the one before may still be written and older steps be deleted.
+// The last save of a run is made at once, while the previous one may still be written and older steps deleted.
 TEST(CheckpointStore, EveryKindOfFullSaveLeavesTheNewest) {
   const TemporaryFolder folder;
   {
@@ -321,7 +321,7 @@ TEST(CheckpointStore, WithoutVerifyAFlippedByteIsOnlyFoundWhenItBreaksTheForm) {
   EXPECT_THROW(LoadedStep::open(folder / "step-2", true), Error);
 }
 
-// A process-wide limit on file sizes makes writes fail half way, as a full disk does.
+// A process-wide file size limit makes writes fail halfway, as a full disk does.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -346,7 +346,7 @@ TEST(CheckpointStore, AFailedWriteLeavesThePreviousStepAlone) {
     CheckpointStore store({.folder = folder.path(), .keep_latest_k = 2, .async = async});
     store.save(state_of(1));
     store.wait();
-    for (const int64_t step : {2, 1}) {  // a new step, and the replacement of the valid one
+    for (const int64_t step : {2, 1}) {  // a new step, and a replacement of the valid one
       StepState big = state_of(step);
       big.model[0].tensor = ramp({100000});
       const FileSizeLimit limit(10000);
@@ -376,7 +376,7 @@ TEST(CheckpointStore, AsyncSavesTheTensorsOfThatMoment) {
     state.model[0].tensor.copy_(state_of(step).model[0].tensor);
     state.optim[1].tensor.fill_(step);
     store.save(state);
-    state.model[0].tensor.fill_(-1);  // training goes on
+    state.model[0].tensor.fill_(-1);  // training continues
   }
   store.wait();
   for (int64_t step = 1; step <= 4; ++step) expect_holds(store.open(step), step);

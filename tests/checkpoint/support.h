@@ -12,7 +12,7 @@
 
 namespace halftone::testing {
 
-// A folder of its own that is deleted at the end.
+// A temporary folder, deleted at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -43,7 +43,7 @@ inline void flip_byte(const std::filesystem::path& path, size_t at) {
   write_file(path, text);
 }
 
-// Expects an Error of one line whose text holds `part`.
+// Expects a one-line Error whose text contains `part`.
 inline void expect_error(const std::function<void()>& action, const std::string& part) {
   try {
     action();

@@ -132,7 +132,7 @@ TEST_P(BreakdownOnDevice, FindsTheKindsOfAStep) {
   EXPECT_LT(busy, 1.01 * b.wall_ms) << text;
   ASSERT_EQ(ms.size(), 4u);  // the first one warms up
   const double host_ms = (ms[1] + ms[2] + ms[3]) / 3;
-  EXPECT_NEAR(busy + b.idle_ms, host_ms, 0.1 * host_ms) << text;  // one interval on two clocks
+  EXPECT_NEAR(busy + b.idle_ms, host_ms, 0.1 * host_ms) << text;  // one interval measured by two clocks
   EXPECT_LT(b.ms[static_cast<size_t>(WorkKind::other)], 0.5 * busy) << text;
   EXPECT_GT(b.kernels, 100) << text;
 }

@@ -25,18 +25,18 @@ TEST(BenchTraffic, CountsWhatASchemeHasToMove) {
   constexpr double kRead = 262144, kCodes = 131072;
   const CopyRequest int8 = request_for("int8", ValueForm::none), tensor = request_for("fp8_tensorwise", ValueForm::none);
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &int8, nullptr), kRead + kCodes + 4 * 256);
-  EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, &int8), 2 * kRead + kCodes + 4 * 512);  // a column's scale first
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, &int8), 2 * kRead + kCodes + 4 * 512);  // a pass for the columns' scales first
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &int8, &int8), 2 * kRead + 2 * kCodes + 4 * (256 + 512));
   EXPECT_EQ(quantiser_bytes(256, 512, 4, &tensor, nullptr), 4 * kRead + kCodes + 4);  // fp32, read twice
   const CopyRequest mx = request_for("mxfp8_e4m3", ValueForm::none), tile = request_for("mxfp8_e4m3", ValueForm::none, true);
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &mx, &mx), kRead + 2 * (kCodes + kCodes / 32));
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &tile, nullptr), kRead + kCodes + kCodes / 1024);
   const CopyRequest values = request_for("mxfp8_e4m3", ValueForm::bf16), fold = request_for("mxfp4", ValueForm::fold_e4m3);
-  EXPECT_EQ(quantiser_bytes(256, 512, 2, &values, nullptr), kRead + 2 * kCodes);  // scales are in the values
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &values, nullptr), kRead + 2 * kCodes);  // the values include the scales
   EXPECT_EQ(quantiser_bytes(256, 512, 2, &fold, nullptr), kRead + kCodes + 4 * 256);
   EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, &fold), 2 * kRead + kCodes + 4 * 512);
   const CopyRequest fold_tiles = request_for("mxfp4", ValueForm::fold_e4m3, true);
-  EXPECT_EQ(quantiser_bytes(256, 512, 2, &fold_tiles, nullptr), 2 * kRead + kCodes + 4 * 256);  // the largest tile of 32 rows first
+  EXPECT_EQ(quantiser_bytes(256, 512, 2, &fold_tiles, nullptr), 2 * kRead + kCodes + 4 * 256);  // a pass for the amax of 32-row tiles first
   EXPECT_EQ(quantiser_bytes(256, 512, 2, nullptr, nullptr), 0);
 }
 
@@ -64,7 +64,7 @@ TEST(BenchReport, ReadsSizes) {
   }
 }
 
-// Each option of the roofline is refused with what it counts, before anything is measured.
+// Each option of the roofline is rejected by the name of what it counts, before anything is measured.
 TEST(BenchRoofline, SizesAreCalledWhatTheyCount) {
   const auto roofline = [](std::vector<std::string> args) {
     args.insert(args.end(), {"--device", "cpu"});
@@ -82,7 +82,7 @@ TEST(BenchReport, RefusesFilesThatCannotBeWritten) {
   EXPECT_EQ(refusal([&] { Csv(common, "# title", {"a"}); }), "--csv /dev/full: cannot be written: No space left on device");
 }
 
-// Each is refused in one line that begins with the command, before anything is measured.
+// Each is rejected in one line that starts with the command, before anything is measured.
 TEST(BenchReport, RefusesValuesThatMeanNothing) {
   const auto said = [](auto&& command, std::vector<std::string> args) {
     args.insert(args.end(), {"--device", "cpu"});
@@ -134,7 +134,7 @@ TEST(BenchProducts, EveryFormatHasAProductOnTheCpu) {
   }
 }
 
-// The parts that are timed apart are those of the layer: they give the same gradient, bit for bit.
+// The separately timed parts are those of the layer: they produce the same gradient, bit for bit.
 TEST(BenchLayer, PartsDoTheWorkOfTheLayer) {
   at::manual_seed(3);
   LayerData data(96, 64, 128, at::kCPU);

@@ -27,7 +27,7 @@ TEST(EstimateCommand, PrintsOneLineOfJsonAndFailsWhereTheDeviceIsTooSmall) {
   EXPECT_THROW(estimate_command(std::vector<std::string>{"--device=h100"}), Error);
 }
 
-// A dry run ends as the estimate of as many processes, before it needs tokenizer, data or devices.
+// A dry run ends as an estimate for that many ranks, before it needs tokenizer, data or GPUs.
 TEST(EstimateCommand, ADryRunIsOfSimulatedProcesses) {
   const std::string recipe = (std::filesystem::path(source_dir()) / "recipes" / "llama3_8b.toml").string();
   const auto output = [&](const char* processes, int expected, std::vector<std::string> more) {

@@ -50,7 +50,7 @@ TEST(Formats, TheListHoldsEveryFormatRuleAndRecipe) {
   EXPECT_NE(all.out.find("57344 (0x7B)"), std::string::npos);
 }
 
-// The thresholds of the table in numerics.md 3.2, found from the code.
+// The thresholds in the table of numerics.md 3.2, computed from the code.
 TEST(Formats, ThresholdsAreThoseOfTheSpecification) {
   EXPECT_EQ(bump_condition(Float::e2m1, ScaleMode::floor), "never");
   EXPECT_EQ(bump_condition(Float::e4m3, ScaleMode::ceil), "m > 1");
@@ -74,7 +74,7 @@ TEST(Formats, EveryNameIsShown) {
 TEST(Formats, EveryScaleFormatOfTheListIsShown) {
   std::istringstream list(scale_format_table());
   std::string line;
-  std::getline(list, line);  // the head
+  std::getline(list, line);  // the header
   int formats_found = 0;
   while (std::getline(list, line)) {
     const std::string name = line.substr(2, line.find(' ', 2) - 2);
@@ -95,7 +95,7 @@ TEST(Formats, EveryScaleFormatOfTheListIsShown) {
     EXPECT_NE(bf16.find(part), std::string::npos) << part << "\n" << bf16;
 }
 
-// int8 and int4 are elements and recipes.
+// int8 and int4 are both elements and recipes.
 TEST(Formats, AnElementIsShownBeforeTheRecipeOfItsName) {
   for (const std::string name : {"int8", "int4"}) {
     const std::string shown = formats({"--show", name}).out;
@@ -107,7 +107,7 @@ TEST(Formats, AnElementIsShownBeforeTheRecipeOfItsName) {
   }
 }
 
-// A scale format's line names uint4 recipes if and only if they store in it, and the recipe file says what that costs.
+// A scale format's line names uint4 recipes if and only if they store with it, and the recipe file states the cost.
 TEST(Formats, Uint4RecipesAreListedWithTheScalesThatTheyStore) {
   const OperandSpec w = find_linear_recipe("int4_weight")->w_forward;
   ASSERT_EQ(w.element, Element::uint4);
@@ -132,7 +132,7 @@ TEST(Formats, Uint4RecipesAreListedWithTheScalesThatTheyStore) {
 TEST(Formats, ExamplesAreWorkedOutByTheCode) {
   const OperandSpec mx = find_linear_recipe("mxfp4")->x_forward;
   const WorkedExample e = work_out(mx, {0.3125f, -0.75f, 1.25f, 2.625f, -5.25f, 0.0625f, 3.375f, -1.0f}, "x.fwd");
-  // amax 5.25 = 1.3125 * 2^2: exponent 2 - 2 = 0, so the scale is 1 and every number goes to the e2m1 grid as it is.
+  // amax 5.25 = 1.3125 * 2^2: exponent 2 - 2 = 0, so the scale is 1 and every value is rounded to the e2m1 grid directly.
   EXPECT_EQ(e.codes, (std::vector<uint8_t>{0x1, 0xA, 0x2, 0x5, 0xF, 0x0, 0x5, 0xA}));
   EXPECT_EQ(e.values, (std::vector<float>{0.5f, -1, 1, 3, -6, 0, 3, -1}));
   const std::string text = formats({"--show", "mxfp4"}).out;

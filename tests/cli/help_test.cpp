@@ -21,7 +21,7 @@ std::string printed(int (*command)(Arguments), const Strings& args) {
   return out;
 }
 
-// Behind other options, too, before anything is read or run.
+// Also after other options, before anything is read or run.
 TEST(Help, IsGivenWhereverItIsAskedFor) {
   for (const char* ask : {"--help", "-h"}) {
     for (const auto& [command, name] :
@@ -50,7 +50,7 @@ std::string refusal(int (*command)(Arguments), const Strings& args) {
   return "";
 }
 
-// Each option that a command's help names is refused for the same reason in both spellings, never as an unknown one.
+// Both spellings of every option in a command's help are rejected for the same reason, never as unknown options.
 TEST(Options, DashAndUnderscoreAreAlike) {
   struct Case {
     int (*command)(Arguments);
@@ -75,7 +75,7 @@ TEST(Options, DashAndUnderscoreAreAlike) {
     for (std::sregex_iterator at(text.begin(), text.end(), option), end; at != end; ++at) {
       std::string name = at->str(), other = name;
       for (char& letter : std::span(other).subspan(2)) letter = letter == '-' ? '_' : letter == '_' ? '-' : letter;
-      // An unknown option behind it: nothing runs, and it alone is refused.
+      // Followed by an unknown option: nothing runs, and only that option is rejected.
       std::vector<std::string> said;
       for (const std::string& spelling : {name, other}) {
         Strings args = c.path;

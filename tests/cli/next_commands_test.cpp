@@ -81,7 +81,7 @@ TEST(NextCommands, ConvertersAreTakenBackToo) {
   EXPECT_TRUE(back.config.model.converters.empty());
 }
 
-// What is printed is read back by a shell as the same words.
+// A shell parses the printed command back into the same words.
 TEST(NextCommands, AreQuotedForAShell) {
   EXPECT_EQ(shell_word("outputs/a-b_c.d"), "outputs/a-b_c.d");
   const Strings words = {"",     "two words", "it's", R"(--model.overrides={"dim":64})", "re:layers\\.(0|5)\\.", "$HOME `x` *",

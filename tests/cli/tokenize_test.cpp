@@ -47,7 +47,7 @@ class Tokenize : public testing::Test {
     return held_out ? make_validation_loader(config, tokenizer, 0, 1) : make_training_loader(config, tokenizer, 2, 0, 1);
   }
 
-  // The same documents, on the same sides, in the same rows from the JSONL and from the .bin made of it. Returns how many documents.
+  // Expects the same documents, on the same sides, in the same rows from the JSONL and from its .bin. Returns the number of documents.
   int64_t expect_same(bool special) const {
     std::vector<std::string> args = {"--dataset",           "jsonl",    "--dataset_path", folder_ / "a.jsonl", "--tokenizer",
                                      folder_ / "tokenizer", "--output", folder_ / "a.bin"};

@@ -22,7 +22,7 @@
 namespace halftone::comm {
 namespace {
 
-// Values of any rank, the same wherever they are computed.
+// Values of a rank, the same wherever they are computed.
 at::Tensor values(int64_t rank, int64_t count) { return (at::arange(count, at::kDouble) * 0.7 + static_cast<double>(rank) * 1.3).sin(); }
 
 bool same(const at::Tensor& a, const at::Tensor& b) {
@@ -62,7 +62,7 @@ void reductions(Communicator& c, at::Device device) {
 
 void movements(Communicator& c, at::Device device) {
   const int64_t n = c.size(), own = c.index();
-  // Several tensors, of several dtypes, in one operation.
+  // Several tensors of several dtypes in one operation.
   std::vector<at::Tensor> whole, expected;
   for (const at::ScalarType dtype : {at::kFloat, at::kFloat8_e4m3fn, at::kBFloat16, at::kByte}) {
     expected.push_back((values(0, 12 * n) * 100).abs().to(dtype).view({4 * n, 3}));
@@ -80,7 +80,7 @@ void movements(Communicator& c, at::Device device) {
     check(same(t, values(root, 7)), "broadcast of rank {} is wrong", root);
   }
 
-  // Rank a sends (a + 2 b) mod 3 rows to b: uneven, and none at times. Row values name source, target and row.
+  // Rank a sends (a + 2 b) mod 3 rows to b: uneven, sometimes none. Row values encode source, target and row.
   const auto rows = [](int64_t from, int64_t to) { return (from + 2 * to) % 3; };
   const auto block = [&](int64_t from, int64_t to) {
     return at::arange(rows(from, to) * 2, at::kFloat).view({-1, 2}) + static_cast<double>(100 * from + 10 * to);
@@ -114,7 +114,7 @@ void operations(const Rank& r, at::Device device) {
     Communicator gathers(watch, "gathers", r.all(), device), reductions_of(watch, "reductions", r.all(), device);
     reductions(reductions_of, device);
     movements(gathers, device);
-    // Two communicators overlap: begun in one order, waited for in the other.
+    // Two communicators overlap: started in one order, waited for in the other.
     at::Tensor sum = at::full({4}, static_cast<double>(r.rank), at::TensorOptions(device).dtype(at::kDouble)),
                all = at::empty({r.world}, sum.options());
     const at::Tensor own = sum.narrow(0, 0, 1).clone();
@@ -122,7 +122,7 @@ void operations(const Rank& r, at::Device device) {
     gather.wait(), reduce.wait();
     const double expected = static_cast<double>(r.world * (r.world - 1) / 2);
     check(all.sum().item<double>() == expected && sum[3].item<double>() == expected, "overlapping operations are wrong");
-    // A group of its own for even and odd ranks, with one name.
+    // Separate groups of even and odd ranks, with one name.
     std::vector<int64_t> like;
     for (int64_t other = r.rank % 2; other < r.world; other += 2) like.push_back(other);
     Communicator half(watch, "parity", like, device);

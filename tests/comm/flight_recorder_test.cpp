@@ -16,7 +16,7 @@ TEST(FlightRecorder, TheRingHoldsTheLastOperations) {
   for (int64_t i = 1; i <= 10; ++i) {
     EXPECT_EQ(recorder.begin(i == 10 ? Operation{"send", group, 0, 2} : Operation{"all-reduce", group, i}), i);
   }
-  recorder.end(6);  // no longer there
+  recorder.end(6);  // no longer recorded
   recorder.end(9);
   std::istringstream lines(recorder.text(0, 4, "a \"reason\""));
   std::string line;

@@ -7,11 +7,11 @@
 
 namespace halftone::comm {
 
-// A test of several processes: the parent calls run_ranks("name", n), which starts this program n times; each runs the body that
-// `const Ranks kName("name", body)` registered.
+// A multi-process test: the parent calls run_ranks("name", n), which starts this program n times; each runs the body registered by `const
+// Ranks kName("name", body)`.
 struct Rank {
   int64_t rank, world;
-  std::filesystem::path folder;  // shared by the ranks, empty at the start
+  std::filesystem::path folder;  // shared by the ranks, initially empty
   std::vector<int64_t> all() const;
   // With a period of 0.2 s; keeps so many operations. All ranks call this equally often.
   Watch watch(int64_t recorded = 0, const std::string& address = "127.0.0.1") const;
@@ -23,12 +23,12 @@ struct Ranks {
 
 struct Outcome {
   int status;          // exit status, or 128 + signal
-  std::string said;    // on standard output and error
+  std::string said;    // standard output and error
   std::string flight;  // the flight recorder's file
 };
 
-// An exception of a body is a line "halftone: ..." and status 2, as in the program. Ranks that stop themselves are killed when the
-// others have ended; after five minutes all are.
+// An exception of a body becomes a line "halftone: ..." and status 2, as in the program. Stopped ranks are killed once the others have
+// ended; after five minutes all ranks are.
 std::vector<Outcome> run_ranks(const std::string& name, int64_t world);
 
 }  // namespace halftone::comm

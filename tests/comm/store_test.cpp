@@ -50,7 +50,7 @@ void wait_for(const std::filesystem::path& file) {
 }
 void make(const std::filesystem::path& file) { std::ofstream(file) << "x"; }
 
-// A port that all processes of a test take from a file.
+// A port that all processes of a test read from a file.
 int64_t shared_port(const Rank& r) {
   const std::filesystem::path file = r.folder / "port", ready = r.folder / "port.ready";
   int64_t port = 0;
@@ -96,7 +96,7 @@ TEST(Store, KeysOfAnEarlierStartAreNotSeen) {
   Environment e = process(0, 1, free_port());
   const auto served = open_store(e, 5s);
   served->set("failed", std::string("x"));
-  e.launcher_hosts_store = true;  // a client now
+  e.launcher_hosts_store = true;  // a client from here on
   EXPECT_TRUE(open_store(e, 5s)->check({"failed"}));
   e.restart_count = 1;
   EXPECT_FALSE(open_store(e, 5s)->check({"failed"}));
@@ -111,7 +111,7 @@ TEST(Store, AnotherJobIsRefused) {
                         port));
 }
 
-// Processes 0 and 1 are a job; 2 and 3 are another one with the same port, which starts later.
+// Processes 0 and 1 form one job; 2 and 3 another one on the same port, started later.
 const Ranks kTwoJobs("two jobs", [](const Rank& r) {
   const bool second = r.rank >= 2;
   const int64_t port = shared_port(r);
@@ -138,7 +138,7 @@ TEST(Store, TwoJobsOnOnePortTheSecondSaysSo) {
   for (size_t second : {2, 3}) EXPECT_EQ(std::count(o[second].said.begin(), o[second].said.end(), '\n'), 1) << o[second].said;
 }
 
-// Rank 0, which serves the store, is through at once and still leaves last. Also runs under a launcher: `torchrun --no-python
+// Rank 0, which serves the store, finishes at once and still exits last. Also runs under a launcher: `torchrun --no-python
 // --nproc-per-node 2 comm_test --rank launched 0 1 .`.
 const Ranks kLaunched("launched", [](const Rank& r) {
   if (std::getenv("RANK") == nullptr) {
@@ -159,7 +159,7 @@ const Ranks kLaunched("launched", [](const Rank& r) {
     std::this_thread::sleep_for(e.rank * 200ms);
   });
 });
-// Rank 0, which serves the store, comes to grief.
+// Rank 0, which serves the store, fails.
 template <class Trouble>
 void server_in_trouble(const Rank& r, Trouble&& trouble) {
   Watch watch(open_store(process(r.rank, r.world, shared_port(r)), 10s), r.rank, r.world, 10s, 100ms);

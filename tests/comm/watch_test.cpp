@@ -30,7 +30,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// The last rank does `trouble`; the others wait for it.
+// The last rank does `trouble` while the others wait for it.
 template <class Trouble, class Others>
 void job(const Rank& r, Trouble&& trouble, Others&& others, int64_t recorded = 0) {
   Watch watch = r.watch(recorded);
@@ -49,13 +49,13 @@ void load_data(Watch& watch) {
   std::this_thread::sleep_for(10min);
 }
 
-// Processes do not start at once; what is timed comes after this.
+// Processes start at different times; timing begins after this barrier.
 void meet_all(Watch& watch, const Rank& r) {
   watch.meet("started", {"job", "job", r.all()});
   watch.set_timeout(1s);
 }
 
-// One line that begins so, and status 2.
+// Expects one line with this beginning, and status 2.
 void expect_line(const Outcome& o, const std::string& beginning) {
   EXPECT_EQ(o.status, 2) << o.said;
   EXPECT_EQ(o.said.substr(0, beginning.size()), beginning);
@@ -65,14 +65,14 @@ using Json = nlohmann::json;
 Json next(std::istream& lines) {
   std::string line;
   std::getline(lines, line);
-  return Json::parse(line, nullptr, false);  // "discarded" where there is no line
+  return Json::parse(line, nullptr, false);  // "discarded" if there is no line
 }
 bool has(const Outcome& o, const char* text) { return o.said.find(text) != std::string::npos; }
 
 class Trouble : public testing::TestWithParam<int> {
  protected:
   int64_t last() const { return GetParam() - 1; }
-  // Whoever waited names the last rank; whoever was told first by another says that.
+  // A rank that waited names the last rank; one that another rank notified first reports that.
   void expect_all_end(const std::vector<Outcome>& outcomes, const std::string& told) const {
     for (int64_t r = 0; r < last(); ++r) {
       const Outcome& o = outcomes[static_cast<size_t>(r)];
@@ -111,7 +111,7 @@ TEST_P(Trouble, EveryRankLeavesItsLastOperations) {
     EXPECT_EQ(header["world_size"], GetParam());
     EXPECT_EQ(header["groups"]["world@0"], Json(Rank{0, GetParam(), {}}.all()));
     EXPECT_TRUE(has(x, header["reason"].get<std::string>().c_str())) << x.flight;
-    // An all-reduce among CPUs ends with a gather.
+    // A CPU all-reduce ends with a gather.
     EXPECT_EQ(before["operation"], r == last() ? "all-reduce" : "all-gather") << x.flight;
     EXPECT_NE(before["ended"], "under way");
     EXPECT_EQ(newest["operation"], r == last() ? "all-gather" : "all-reduce");
@@ -167,7 +167,7 @@ const Ranks kAbsent("absent", [](const Rank& r) {
     Communicator(watch, "tp", r.all(), at::kCPU);
   });
 });
-// Rank 0's line of a job whose rank 1 loads data instead of `what`.
+// Rank 0's message in a job whose rank 1 loads data instead of `what`.
 void expect_wait(const std::string& job, const std::string& what) {
   expect_line(run_ranks(job, 2)[0],
               "halftone: rank 0 waited 1.0 s for " + what + " with rank 1, longer than [comm] allows: rank 1 has been in data load for ");
@@ -186,7 +186,7 @@ const Ranks kMessage("message", [](const Rank& r) {
 });
 TEST(Watch, AMessageThatDoesNotComeNamesItsSender) { expect_wait("message", "recv on pp"); }
 
-// The work of a device, which the host does not wait for.
+// Device work that the host does not wait for.
 struct DeviceWork : c10d::Work {
   explicit DeviceWork(bool done) {
     if (done) finish();

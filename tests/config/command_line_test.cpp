@@ -48,7 +48,7 @@ TEST(CommandLine, OptionalValues) {
     EXPECT_EQ(load({"--parallelism.context_parallel_load_balancer", none}).config.parallelism.context_parallel_load_balancer, std::nullopt);
   }
   EXPECT_EQ(load({"--debug.seed", "7"}).config.debug.seed, 7);
-  // "none" is a value of its own here, different from "not set".
+  // "none" is a value here, different from "not set".
   EXPECT_EQ(load({"--quantize.scheme", "mxfp4", "--quantize.clip_mode", "none"}).config.quantize.clip_mode, "none");
 }
 
@@ -94,7 +94,7 @@ TEST(CommandLine, TablesAreJson) {
   EXPECT_NE(problems("", {"--model.overrides", std::string(1000, '[')}), "");
 }
 
-// As in TOML and YAML; JSON itself would keep the last one in silence.
+// As in TOML and YAML; JSON itself would silently keep the last one.
 TEST(CommandLine, AKeyIsGivenOnceInATable) {
   EXPECT_EQ(problems("", {"--quantize.scheme", R"({"int8": ["re:.*wq"], "int8": ["re:.*wk"]})"}),
             "command line: --quantize.scheme: the key \"int8\" is given twice in one table");

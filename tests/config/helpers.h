@@ -16,7 +16,7 @@ inline LoadedConfig load_toml(const std::string& toml, const Args& args = {}, in
   return load_config_text(toml, "X.toml", args, {world_size});
 }
 
-// What loading says is wrong; "" when nothing is.
+// The error text of loading; "" if it succeeds.
 inline std::string problems(const std::string& toml, const Args& args = {}, int64_t world_size = 1) {
   try {
     load_toml(toml, args, world_size);

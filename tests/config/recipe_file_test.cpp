@@ -145,7 +145,7 @@ TEST(RecipeFile, NoneIsNoSchemeOfAModifier) {
     expect_problem(with("{scheme: " + std::string(none) + ", targets: [\"re:x\"]}"), {"X.yaml:4: scheme: expected", "bf16", "found none"});
   expect_problem(with("{scheme: {none: [Linear]}}"), {"X.yaml:4: quantize.scheme", "bf16", "found none"});
   EXPECT_EQ(modifiers(with("{scheme: bf16}"))[0].options.scheme.name, "bf16");
-  // What can not be read as a scheme is one problem, not two.
+  // An unreadable scheme is one problem, not two.
   for (const char* wrong : {"[int8]", "{}", "{int8: }", "~", "3"})
     expect_problem(with("{scheme: " + std::string(wrong) + "}"), {"X.yaml:4: scheme: "});
 }

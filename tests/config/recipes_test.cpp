@@ -98,7 +98,7 @@ TEST(Recipes, PresetsOfModelsWithExperts) {
   EXPECT_EQ(load_recipe("deepseek_v3_16b", 8).config.parallelism.expert_parallel_degree, 8);
 }
 
-// The sections and fields that torchtitan v0.2.2's own Llama 3 files use, with an old converter name as in its 405B file.
+// The sections and fields in torchtitan v0.2.2's own Llama 3 files, with an old converter name as in its 405B file.
 TEST(Recipes, ATorchtitanFileLoadsUnchanged) {
   const LoadedConfig loaded = load_toml(R"(
 [job]

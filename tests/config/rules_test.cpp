@@ -141,7 +141,7 @@ TEST(Rules, SingleFieldsAndData) {
   });
 }
 
-// Runs in which nothing can be learnt.
+// Runs that cannot learn anything.
 TEST(Rules, SenselessRunsAreRefused) {
   const auto group = [](const char* kwargs) {
     return std::string(R"(--optimizer.param_groups=[{"pattern": "norm", "optimizer_name": "AdamW", "optimizer_kwargs": )") + kwargs + "}]";
@@ -168,7 +168,7 @@ TEST(Rules, SenselessRunsAreRefused) {
   });
 }
 
-// What may be meant is said: the fields of the warning, or none.
+// The expected warning's fields, or none.
 TEST(Rules, DoubtfulRunsGetAWarning) {
   const std::pair<Args, std::vector<const char*>> cases[] = {
       {{}, {}},
@@ -321,7 +321,7 @@ TEST(Rules, AValueThatCanNotBeReadSaysNothingOfOthers) {
   EXPECT_EQ(said.find('\n'), std::string::npos) << said;
 }
 
-// An option of one scheme of a table is no mistake beside another scheme that has not got it.
+// An option of one scheme in a table is no error beside a scheme that lacks it.
 TEST(Rules, TablesTakeTheOptionsOfEachScheme) {
   const std::string both = "--quantize.scheme={\"mxfp4\": [\"re:.*w1\"], \"int8\": [\"re:.*w2\"]}";
   expect({
@@ -348,7 +348,7 @@ TEST(Rules, ConvertersAndRecipesTakeNoOptionsBesideThem) {
   });
 }
 
-// The source's own value would count, not the default that was asked for.
+// The recipe's value would apply, not the default that the user requested.
 TEST(Rules, OptionsBesideARecipeAreRefusedAtTheirDefaultToo) {
   const std::string recipe = "--quantize.recipe=x.yaml", none = "--quantize.scheme=none";
   const char* beside = "has no effect beside quantize.recipe";
@@ -395,7 +395,7 @@ TEST(Rules, OptionsOfTheRunGoWithTheSchemeToo) {
                                              "[compat] quantize.emulate=true: unused, because quantize.scheme is none",
                                              "[compat] quantize.skip_last_layers=1.0: unused, because quantize.scheme is none"}));
   EXPECT_EQ(to_json(loaded.config), to_json(JobConfig{}));
-  // A recipe of the command line brings its own targets; emulation and skipped blocks still hold.
+  // A recipe on the command line has its own targets; emulation and skipped blocks still apply.
   const LoadedConfig recipe = load_toml(toml + "ignore = ['output']\n", {"--quantize.scheme=none", "--quantize.recipe=x.yaml"});
   EXPECT_EQ(recipe.compat_lines, (StringList{"[compat] quantize.ignore=[\"output\"]: unused, because quantize.scheme is none",
                                              "[compat] quantize.use_hadamard=true: unused, because quantize.scheme is none"}));

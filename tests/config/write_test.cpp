@@ -74,7 +74,7 @@ TEST(Write, PrintedConfigurationShowsOriginsAndIsAConfiguration) {
   EXPECT_EQ(print_config(loaded, "debug").find("[training]"), std::string::npos);
 }
 
-// Beside a recipe file or converters most fields of [quantize] are refused, so that they are not written.
+// Most [quantize] fields are rejected beside a recipe file or converters, so they are not written.
 TEST(Write, AConfigurationWithARecipeCanBeReadAgain) {
   for (const Args& args : {Args{"--quantize.recipe=x.yaml"}, Args{"--quantize.recipe=x.yaml", "--quantize.emulate"},
                            Args{"--model.converters=quantize.linear.mx", "--quantize.skip_last_layers=2"}}) {

@@ -10,7 +10,7 @@
 namespace halftone::gemm {
 namespace {
 
-// A copy of halftone_cuda.so, which remembers nothing of what others in this process measured: stands for another process.
+// A copy of halftone_cuda.so without this process's measurements: simulates another process.
 class OtherProcess {
  public:
   OtherProcess() {
@@ -52,12 +52,12 @@ class OtherProcess {
   void* handle_ = nullptr;  // stays loaded: the runtime keeps addresses of its kernels
 };
 
-// cuBLASLt's products and ours: what one process measured another uses, and a choice that does not exist is measured anew.
+// cuBLASLt's GEMMs and ours: one process reuses another's measurements, and measures again if a choice does not exist.
 TEST(ChoicesCuda, ServeOtherProcesses) {
   if (const CudaModule module; !module.reason().empty()) GTEST_SKIP() << module.reason();
   const OtherProcess first, second, third;
   ASSERT_TRUE(first && second && third);
-  constexpr int64_t kM = 1152, kN = 4096, kK = 1024;  // so many tiles that ours tries several orders of them
+  constexpr int64_t kM = 1152, kN = 4096, kK = 1024;  // enough tiles that ours tries several orders
   for (const Numbers numbers : {Numbers::bf16, Numbers::s8}) {
     const OperandKind kind{numbers, numbers == Numbers::s8 ? Scales::row : Scales::none};
     const TestOperand a = make_operand(kind, kM, kK, 1), b = make_operand(kind, kN, kK, 2);
@@ -72,10 +72,10 @@ TEST(ChoicesCuda, ServeOtherProcesses) {
     second.recall(choices);
     EXPECT_TRUE(second.product(p) == expected);
     EXPECT_TRUE(second.made().empty());
-    if (numbers == Numbers::bf16) continue;  // what cuBLASLt says of bytes that are no algorithm is its own business
+    if (numbers == Numbers::bf16) continue;  // cuBLASLt's behaviour for invalid algorithm bytes is undefined
     choices[0].value.fill(0x7F);
     third.recall(choices);
-    EXPECT_TRUE(third.product(p) == expected);  // int8: every way gives the same bits
+    EXPECT_TRUE(third.product(p) == expected);  // int8: every algorithm gives the same bits
     EXPECT_EQ(static_cast<std::ptrdiff_t>(third.made().size()), again + 1);
   }
 }

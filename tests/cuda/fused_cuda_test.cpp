@@ -16,7 +16,7 @@
 namespace halftone {
 namespace {
 
-// Bytes of the host that a kernel reads and writes on the device.
+// Host bytes that a kernel reads and writes on the device.
 class Device {
  public:
   template <class T>
@@ -30,7 +30,7 @@ class Device {
   void* put(Matrix& m) {
     return m.type == DType::bf16 ? static_cast<void*>(put(m.b.data(), m.b.size() * 2)) : put(m.f.data(), m.f.size() * 4);
   }
-  // Everything comes back to where it was put from.
+  // Copies everything back to the host.
   void fetch() {
     for (const Copy& c : copies_) EXPECT_EQ(cudaMemcpy(c.host, c.device, c.bytes, cudaMemcpyDeviceToHost), cudaSuccess);
   }
@@ -145,7 +145,7 @@ TEST_F(FusedOnDevice, RmsNormBackwardIsItsDefinition) {
 
 TEST_F(FusedOnDevice, SwigluIsItsDefinition) {
   std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
-  sizes.push_back({4100, 251, 3});  // more rows than a column of the grid has blocks
+  sizes.push_back({4100, 251, 3});  // more rows than blocks in a grid column
   for (const DType type : kFloatTypes) {
     for (const Size& size : sizes) {
       Matrix g(size.rows, size.cols, type, size.pad), u(size.rows, size.cols, type, size.pad), dh(size.rows, size.cols, type, size.pad);
@@ -224,7 +224,7 @@ TEST_F(FusedOnDevice, LargestMagnitudesShowWhatIsNotFinite) {
   }
 }
 
-// Tables and parameters of heads of d elements, `rotated` of which are rotated; put on the device by with_tables.
+// Tables and parameters for heads of d elements, the first `rotated` of which are rotated; with_tables copies them to the device.
 Rope rope_of(const RopeTable& table, int64_t tokens, int64_t heads, int64_t d, DType type, RopePairing pairing) {
   Rope p;
   p.tokens = tokens, p.heads = heads, p.head_dim = d, p.rotated = 2 * table.half_dim, p.dtype = type, p.pairing = pairing;
@@ -243,7 +243,7 @@ TEST_F(FusedOnDevice, RopeEqualsTheCpu) {
       for (const int64_t rotated : {64, 32, 6}) {
         const RopeTable table = rope_table(64, rotated, 1e4);
         for (const bool inverse : {false, true}) {
-          // The last two have more tokens than a column of the grid has blocks, in single pairs and in vectors.
+          // The last two have more tokens than blocks in a grid column, in single pairs and in vectors.
           const bool long_ones = type == DType::bf16 && !inverse && pairing == RopePairing::neighbours && rotated == 64;
           for (const auto& [tokens, heads, pad] :
                std::vector<std::tuple<int64_t, int64_t, int64_t>>{{150, 3, 3}, {150, 3, 8}, {4100, 8, 3}, {4100, 32, 8}}) {
@@ -270,7 +270,7 @@ TEST_F(FusedOnDevice, RopeEqualsTheCpu) {
   }
 }
 
-// In single pairs (odd strides and rotated sizes) and in vectors, heads of 1 to 32 lanes, many rows of a block and many blocks of a row.
+// Single pairs (odd strides and rotated sizes) and vectors, heads of 1 to 32 lanes, many rows per block and many blocks per row.
 TEST_F(FusedOnDevice, NormRopeIsItsDefinition) {
   struct Heads {
     int64_t tokens, heads, d, rotated, pad;
@@ -316,7 +316,7 @@ TEST_F(FusedOnDevice, NormRopeIsItsDefinition) {
   }
 }
 
-// A row in one block and in clusters of 2, 4 and 8, in single elements (odd sizes) and in vectors; the last does not fit into them in f32.
+// A row in one block and in clusters of 2, 4 and 8, as single elements (odd sizes) and vectors; the last does not fit into them in f32.
 TEST_F(FusedOnDevice, CrossEntropyIsItsDefinition) {
   for (const DType type : kFloatTypes) {
     for (const DType gradient : kFloatTypes) {
@@ -350,7 +350,7 @@ TEST_F(FusedOnDevice, CrossEntropyIsItsDefinition) {
             ASSERT_NEAR(lse[r], expected.lse[r], 1e-5 + 1e-6 * std::abs(expected.lse[r]));
           }
           if (in_place) continue;
-          // In two parts, of which the first call gives lse and target, the second the gradient.
+          // In two parts: the first call returns lse and target, the second the gradient.
           Matrix in_parts(rows, vocab, gradient, 0);
           Device again;
           const auto* from = static_cast<const char*>(again.put(z));

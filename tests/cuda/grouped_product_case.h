@@ -7,7 +7,7 @@
 
 namespace halftone::gemm {
 
-// Rows of the buffer on the host and on the device: `counts` rows in each group, and `spare` rows behind the last one.
+// Rows of the buffer on the host and on the device: `counts` rows per group, and `spare` rows after the last group.
 struct TestGroups {
   TestGroups(const std::vector<int>& counts, int spare) {
     offsets.push_back(0);
@@ -34,10 +34,10 @@ struct TestGroups {
   RowGroups groups;
 };
 
-// Where an operand meets the groups: its rows are those of the buffer, every group has a matrix, or the groups lie along the contraction.
+// Layout of an operand: its rows are those of the buffer, every group has its own matrix, or the groups lie along the contraction.
 enum class Meets { rows, copies, columns };
 
-// An operand on the device, and its dequantised values: [copies, rows, k]. Padding is zeros, what lies behind the groups NaN.
+// An operand on the device, and its dequantised values: [copies, rows, k]. Padding is zero, rows after the groups are NaN.
 struct GroupedTestOperand {
   int64_t rows = 0, k = 0;
   std::vector<double> values;

@@ -11,7 +11,7 @@ struct Kind {
   const char* name;
   Ragged ragged;
   OperandKind a, b;
-  bool tensor_cores;  // with the output that training has: bf16 of rows, f32 of contractions
+  bool tensor_cores;  // with training's output types: bf16 for rows, f32 for contractions
 };
 constexpr auto kRows = Ragged::rows, kContraction = Ragged::contraction;
 constexpr auto kRow = Scales::row, kTensor = Scales::tensor;
@@ -60,13 +60,13 @@ const Buffer kBuffers[] = {
     {{0, 700, 128, 5}, 0},
 };
 struct Shape {
-  int64_t other, n;  // k of rows, m of contractions
+  int64_t other, n;  // k for rows, m for contractions
 };
 constexpr Shape kShapes[] = {{1408, 272}, {176, 1408}, {16, 16}, {2880, 400}};
 
 bool is_fp8(const Kind& kind) { return kind.a.numbers == E4 || kind.a.numbers == E5; }
 
-// numerics.md 13.1; the portable kernel has fp32 sums of fp8 codes, too.
+// numerics.md 13.1; the portable kernel also has fp32 sums of fp8 codes.
 double bar(const Kind& kind, DType out, bool fast, bool tensor_cores) {
   const double sums = !is_fp8(kind) || !tensor_cores ? 90 : fast ? 40 : 50;
   return std::min(sums, out == DType::f32 ? 90.0 : 54.0);
@@ -87,7 +87,7 @@ struct How {
   float alpha;
 };
 
-// D and, behind it, numbers that must stay.
+// Guard values after D must stay unchanged.
 constexpr int64_t kGuard = 64;
 std::vector<uint8_t> initial(const How& how, int64_t count, float size) {
   std::vector<uint8_t> bytes(static_cast<size_t>(count + kGuard) * size_of(how.type));
@@ -112,7 +112,7 @@ float number(DType type, const std::vector<uint8_t>& bytes, int64_t i) {
   return std::memcpy(&h, &bytes[static_cast<size_t>(i) * 2], 2), to_float(h);
 }
 
-// Numbers of D: some of every group, each with its fp64 value without D's old one.
+// Elements of D: a sample from every group, each with its fp64 value without D's previous one.
 struct Sample {
   int64_t at;
   double value;
@@ -203,7 +203,7 @@ TEST_P(GroupedProductCuda, AgainstTheDequantisedProducts) {
             std::memcmp(&out[static_cast<size_t>(size_d) * element], &before[static_cast<size_t>(size_d) * element], kGuard * element), 0)
             << what << ": wrote behind D";
         const std::vector<uint8_t> zeros(out.size());
-        if (of_rows) {  // rows behind the groups
+        if (of_rows) {  // rows after the groups
           const size_t first = static_cast<size_t>(groups.offsets.back() * s.n) * element;
           ASSERT_EQ(std::memcmp(&out[first], zeros.data(), static_cast<size_t>(size_d) * element - first), 0) << what << ": no zeros";
         }
@@ -229,7 +229,7 @@ TEST_P(GroupedProductCuda, AgainstTheDequantisedProducts) {
   std::printf(is_fp8(kind) ? ", fast: %.1f, %.1f\n" : "\n", worst[0][1], worst[1][1]);
 }
 
-// The groups are read when the product runs, so one captured graph serves every step.
+// The groups are read when the kernel runs, so one captured graph serves every step.
 TEST_P(GroupedProductCuda, RunsInsideAGraph) {
   const Kind& kind = GetParam();
   const bool of_rows = kind.ragged == kRows;

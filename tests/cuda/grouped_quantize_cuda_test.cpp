@@ -1,4 +1,4 @@
-// Matrices whose rows form groups, quantised at once: every byte is that of the CPU's quantiser given each group's rows alone.
+// Grouped quantisation: every byte equals that of the CPU quantiser on each group's rows alone.
 #include <cmath>
 #include <cstring>
 
@@ -9,7 +9,7 @@ namespace {
 
 using namespace testing;
 
-// Outputs of one group at their places among those of all. Rows beyond the last group are set number `groups`.
+// Output offsets of one group among all groups. Rows after the last group are set number `groups`.
 struct Place {
   const QuantizeOperand& all;
   int64_t begin, set;
@@ -31,7 +31,7 @@ struct Place {
           (name == "scales" && (s.granularity == Granularity::tensor || (transposed && s.granularity == Granularity::row)));
       if (of_group && set < all.groups.groups) std::memcpy(at + set * bytes, own_at, static_cast<size_t>(bytes));
       if (of_group || bytes == 0) continue;
-      // A transposed copy's tokens lie along its rows; of tiles there is one row for several of them.
+      // A transposed copy has its tokens along its rows; with tiles one row covers several tokens.
       const int64_t high = name == "scales" && tile ? s.block : name == "macro" && tile ? 128 : 1;
       const int64_t vectors = transposed ? ceil_div(all.cols, high) : 1, pitch = out[i].second->size() / vectors, part = bytes / vectors;
       for (int64_t v = 0; v < vectors; ++v)
@@ -40,8 +40,8 @@ struct Place {
   }
 };
 
-// Rows of a smaller matrix, three of them a row of it, one here and one there; those at the end of each group, and beyond the last one, are
-// zeros.
+// Gathers rows from a smaller matrix, which provides each row up to three times in irregular order; rows at the end of each group and
+// after the last one are zero.
 void from_elsewhere(Request& r, std::vector<float>& x) {
   const Case& c = r.what;
   const int64_t ld = r.p.ld, tokens = r.p.rows / 3;
@@ -73,7 +73,7 @@ void groups_alone(Request& r) {
   const Case& c = r.what;
   const int64_t groups = r.p.groups.groups, ld = r.p.ld;
   const auto end_of = [&](int64_t set) { return set < groups ? c.offsets[static_cast<size_t>(set + 1)] : r.p.rows; };
-  // Each group has magnitudes of its own and ends with rows of zeros; beyond the last one there is nothing else.
+  // Each group has its own magnitude and ends with rows of zeros; after the last group there are only zeros.
   std::vector<float> x = values(c.fill, r.p.rows, ld);
   for (int64_t set = 0, row = 0; set <= groups; ++set) {
     for (; row < end_of(set); ++row) {
@@ -104,11 +104,11 @@ void groups_alone(Request& r) {
 }
 
 constexpr Fill kFills[] = {Fill::normal, Fill::nan, Fill::spread, Fill::ties, Fill::inf, Fill::tiny, Fill::zeros};
-// Ragged groups with empty ones among them and rows beyond the last, none but empty ones, and one that is the matrix.
+// Ragged groups with empty ones among them and rows after the last; only empty groups; and a single group with all rows.
 const std::vector<std::pair<int64_t, std::vector<int32_t>>> kRows = {
     {1024, {0, 256, 256, 384, 768, 768, 896}}, {640, {0, 0, 128, 128, 128, 640, 640}}, {256, {0, 0, 0}}, {384, {0, 384}}};
 
-// One case of the turn's rows, data and types.
+// One case, with this turn's rows, data and types.
 Case case_of(const NamedSpec& row, const NamedSpec& transposed, ValueForm form, bool stochastic, size_t turn) {
   const auto& [rows, offsets] = kRows[turn % 7 < 4 ? 0 : turn % 7 - 3];
   const Shape shape{rows, turn % 5 == 4 ? 150 : turn % 2 == 0 ? 264 : 200, turn % 3 == 0 ? 8 : 0};
@@ -125,21 +125,21 @@ Case case_of(const NamedSpec& row, const NamedSpec& transposed, ValueForm form, 
   c.offsets = offsets, c.given_amax = turn % 3 == 1, c.device_step = stochastic && turn % 3 == 2;
   return c;
 }
-// Fp32 masters that count as bf16.
+// Fp32 masters that are rounded to bf16.
 std::optional<Case> of_master(Case c) {
   if (c.transposed.spec.hadamard != 0) return {};
   c.type = DType::bf16, c.master = Master{true, false};
   return c;
 }
 
-// The same rows, taken from where they lie.
+// The same rows, gathered from another matrix.
 std::optional<Case> elsewhere(Case c) {
   if (c.row.spec.element == Element::ternary || c.transposed.spec.element == Element::ternary) return {};
   c.rows = c.shape.cols % 16 == 8 ? Case::Rows::weighted : Case::Rows::elsewhere;
   return c;
 }
 
-// What layers ask for of a matrix: everything, or one output.
+// Output combinations that layers request: everything, or one output.
 std::vector<std::pair<Only, ValueForm>> outputs_of(const OperandSpec& s) {
   std::vector<std::pair<Only, ValueForm>> out = {{Only::codes, ValueForm::none}};
   if (bits_of(s.element) < 8) out.emplace_back(Only::packed, ValueForm::none);
@@ -193,7 +193,7 @@ TEST_P(GroupedQuantizeCuda, EveryOperand) {
         Case c = case_of(row, named, form, turn / kParts % 2 == 1, turn);
         c.want_row = (which & 1) != 0, c.want_transposed = (which & 2) != 0;
         cases.push_back(c);
-        if (form == ValueForm::none && which == 1) c.only = Only::codes;  // the kernel that holds whole rows
+        if (form == ValueForm::none && which == 1) c.only = Only::codes;  // the kernel that holds entire rows
         if (const auto other = elsewhere(c)) cases.push_back(*other);
       }
     }
@@ -201,7 +201,7 @@ TEST_P(GroupedQuantizeCuda, EveryOperand) {
   expect_reference(cases, 0, groups_alone);
 }
 
-// Weights of 48 experts, and as many groups of tokens of which every third has any.
+// Weights of 48 experts, and as many token groups, every third of them non-empty.
 TEST(GroupedQuantizeCuda, ManyGroups) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;

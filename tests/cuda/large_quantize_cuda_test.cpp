@@ -2,13 +2,13 @@
 
 #include "cuda/operand_device.h"
 
-// Matrices so large that other kernels take part.
+// Matrices large enough to use other kernels.
 namespace halftone {
 namespace {
 
 using namespace testing;
 
-// A matrix so large that the scales of tiles are written together and arranged afterwards, with tails of tiles and blocks.
+// Large enough that tile scales are written together and rearranged afterwards, with tails of tiles and blocks.
 TEST(LargeQuantizeCuda, ArrangedScales) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -24,7 +24,7 @@ TEST(LargeQuantizeCuda, ArrangedScales) {
   expect_reference(cases);
 }
 
-// A matrix so large that the last tiles of NVFP4 and AMDFP4 are given to two thread blocks, one for each copy; tails of tiles and blocks.
+// Large enough that the last tiles of NVFP4 and AMDFP4 use two thread blocks, one per copy; tails of tiles and blocks.
 TEST(LargeQuantizeCuda, CopiesOfTheLastFp4Tiles) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -45,7 +45,7 @@ TEST(LargeQuantizeCuda, CopiesOfTheLastFp4Tiles) {
   expect_reference(cases);
 }
 
-// A matrix so large that thread blocks share the maxima of rows.
+// Large enough that thread blocks split the amax search of rows.
 TEST(LargeQuantizeCuda, MaximaOfManyRows) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -61,8 +61,8 @@ TEST(LargeQuantizeCuda, MaximaOfManyRows) {
   expect_reference(cases);
 }
 
-// Above 128 MiB the warps of a thread block share the maxima of rows before folded copies; the last rows are not a whole band. What is
-// largest lies in other strips and bands for each row and column.
+// Above 128 MiB the warps of a thread block split the amax search of rows before folded copies; the last rows are a partial band. The
+// amax of each row and column lies in a different strip and band.
 TEST(LargeQuantizeCuda, MaximaOfRowsAndRotatedColumns) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   Device device(size_t{640} << 20);

@@ -8,7 +8,7 @@
 
 namespace halftone {
 
-// halftone_cuda.so beside the test program, and whether there is a device to run it on.
+// halftone_cuda.so beside the test program, and whether there is a GPU to run it on.
 class CudaModule {
  public:
   CudaModule() {
@@ -19,11 +19,11 @@ class CudaModule {
     }
     const auto path = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "halftone_cuda.so";
     handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    // With a device at hand a module that does not load is a failure: function() gives null then.
+    // With a GPU present, a module that fails to load is a test failure: function() then returns null.
     if (handle_ == nullptr) std::fprintf(stderr, "%s\n", dlerror());
   }
 
-  // Why the tests can not run here; empty when they can.
+  // Why the tests cannot run here; empty if they can.
   const std::string& reason() const { return reason_; }
   template <class F>
   F function(const char* name) const {

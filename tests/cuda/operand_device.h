@@ -10,17 +10,17 @@
 #include "halftone/quantize/operand_ref.h"
 #include "quantize/operand_cases.h"
 
-// Requests to the CUDA quantisers, compared with the scalar reference byte for byte.
+// Requests to the CUDA quantisers, compared byte for byte with the scalar reference.
 namespace halftone::testing {
 
 using WorkspaceFunction = size_t (*)(const QuantizeOperand*);
 using QuantizeFunction = const char* (*)(const QuantizeOperand*, void*, size_t, void*);
 using AmaxFunction = const char* (*)(const QuantizeOperand*, unsigned*, void*);
 
-// Which outputs are asked for: all that there are, or one, as training does.
+// Requested outputs: all, or one as in training.
 enum class Only { all, codes, packed, values };
 
-// The one of operand_specs() with that name.
+// The entry of operand_specs() with that name.
 inline NamedSpec operand_spec(const std::string& name) {
   for (const NamedSpec& s : operand_specs()) {
     if (s.name == name) return s;
@@ -34,7 +34,7 @@ inline NamedSpec unrotated(NamedSpec s) {
   return s;
 }
 
-// The device reads the matrix in fp32 and rounds it to the case's bf16; and the largest magnitude that one run leaves serves the next.
+// The device reads the matrix in fp32 and rounds it to the case's bf16; the second run reuses the amax of the first.
 struct Master {
   bool leaves, takes;
 };
@@ -47,14 +47,14 @@ struct Case {
   ValueForm form;
   bool stochastic, want_row, want_transposed;
   bool groups;         // draws numbered so that a vector of eight is one Philox group
-  int64_t length = 0;  // of both copies, where it is more than the matrix has
+  int64_t length = 0;  // of both copies, if longer than the matrix
   bool given_amax = false;
   Only only = Only::all;
-  std::optional<std::pair<Only, ValueForm>> transposed_only{};  // where the transposed copy is asked for something else
-  bool device_step = false;                                     // draws of a step in device memory
+  std::optional<std::pair<Only, ValueForm>> transposed_only{};  // if the transposed copy has a different request
+  bool device_step = false;                                     // draws read the step from device memory
   std::optional<Master> master{};
-  std::vector<int32_t> offsets{};                                     // of groups of rows, where there are any
-  enum class Rows { given, elsewhere, weighted } rows = Rows::given;  // where these lie (RowSource)
+  std::vector<int32_t> offsets{};                                     // of groups of rows, if any
+  enum class Rows { given, elsewhere, weighted } rows = Rows::given;  // source of the rows (RowSource)
   std::string what() const {
     return fmt::format("{} / {}{}{}{} {}x{}+{} fill {} type {} form {} groups {} length {} amax {} only {}{}{}{}", row.name,
                        transposed.name, stochastic ? ", stochastic" : "", want_row ? ", row" : "", want_transposed ? ", transposed" : "",
@@ -77,7 +77,7 @@ inline QuantizedCopy copy_of(const Case& c, bool transposed) {
   return copy;
 }
 
-// Takes from a copy with all outputs those that are not asked for.
+// Removes outputs that are not requested from a copy with all outputs.
 inline void keep(QuantizedCopy& copy, Only only) {
   if (only == Only::all) return;
   if (only != Only::codes) copy.codes = nullptr;
@@ -87,7 +87,7 @@ inline void keep(QuantizedCopy& copy, Only only) {
   copy.lost = nullptr;
 }
 
-// A request with everything that the reference and the device write for it.
+// A request with all outputs of the reference and the device.
 struct Request {
   explicit Request(const Case& c) : what(c) {
     x = elements(values(c.fill, c.shape.rows, c.shape.cols + c.shape.pad), c.type);
@@ -112,7 +112,7 @@ struct Request {
   }
   Case what;
   std::vector<std::byte> x, wide;
-  // Rows that lie elsewhere: RowSource, and the matrix that the device is given.
+  // Gathered rows: RowSource, and the matrix passed to the device.
   std::vector<int32_t> source, order;
   std::vector<float> weight;
   std::vector<std::byte> elsewhere;
@@ -121,7 +121,7 @@ struct Request {
   std::unique_ptr<CopyBuffers> expected_row, found_row, expected_transposed, found_transposed;
 };
 
-// Device memory for one run at a time.
+// Device memory, reused by each run.
 class Arena {
  public:
   explicit Arena(size_t bytes) : bytes_(bytes) { EXPECT_EQ(cudaMalloc(&base_, bytes), cudaSuccess); }
@@ -146,7 +146,7 @@ class Arena {
   void* base_ = nullptr;
 };
 
-// Outputs of a copy on the device, filled as on the host: what must not be written can be told.
+// Outputs of a copy on the device, initialised as on the host, so that unwanted writes are detected.
 struct DeviceCopy {
   DeviceCopy(Arena& arena, CopyBuffers& host) : host_(host) {
     for (const auto& [name, buffer] : host.all()) at_.push_back(arena.copy_of(buffer->data(), static_cast<size_t>(buffer->size()) + 64));
@@ -170,7 +170,7 @@ struct DeviceCopy {
   std::vector<void*> at_;
 };
 
-// Where the device's outputs differ from the reference's; empty when they do not.
+// First difference between the device's outputs and the reference's; empty if they are equal.
 inline std::string difference(CopyBuffers& expected, CopyBuffers& found) {
   const auto a = expected.all(), b = found.all();
   std::string out;
@@ -191,7 +191,7 @@ inline std::string difference(CopyBuffers& expected, CopyBuffers& found) {
 
 class Device {
  public:
-  // bytes: of device memory, for all that one request reads and writes.
+  // bytes: device memory for everything that one request reads and writes.
   explicit Device(size_t bytes = size_t{256} << 20) : arena_(bytes) {
     workspace_ = module_.function<WorkspaceFunction>("halftone_cuda_quantize_workspace");
     quantize_ = module_.function<QuantizeFunction>("halftone_cuda_quantize_operand");
@@ -199,7 +199,7 @@ class Device {
   }
   bool ready() const { return workspace_ != nullptr && quantize_ != nullptr && amax_ != nullptr; }
 
-  // x_shift: bytes by which the input is moved off its alignment.
+  // x_shift: bytes by which the input is misaligned.
   std::string run(Request& r, size_t x_shift = 0) {
     arena_.clear();
     QuantizeOperand p = r.p;
@@ -265,7 +265,7 @@ class Device {
 inline std::string missing() { return CudaModule().reason(); }
 
 inline void scalar_reference(Request& r) { ref::quantize_operand(r.p); }
-// References side by side, then the device one case after the other.
+// Computes references in parallel, then runs the device one case after the other.
 inline void expect_reference(const std::vector<Case>& cases, size_t x_shift = 0, void (*reference)(Request&) = scalar_reference) {
   Device device;
   ASSERT_TRUE(device.ready());

@@ -71,7 +71,7 @@ struct Case {
   bool updates = true;
 };
 
-// Segments of whole vectors, odd lengths and odd offsets; more of them than one launch takes; gaps that stay untouched.
+// Segments with full vectors, odd lengths and odd offsets; more than one launch takes; gaps that must stay unchanged.
 std::vector<OptimizerSegment> segments() {
   std::vector<OptimizerSegment> out;
   int64_t offset = 0;
@@ -89,7 +89,7 @@ std::vector<OptimizerSegment> segments() {
   return out;
 }
 
-// The device's result equals the CPU's in every bit, except that any NaN stands for any other.
+// The device's result equals the CPU's bit for bit; all NaNs count as equal.
 void expect_equal(const Case& c, const char* what, DType type, const std::vector<uint8_t>& cpu, const std::vector<uint8_t>& gpu) {
   const size_t size = size_of(type), n = cpu.size() / size;
   for (size_t i = 0; i < n; ++i) {
@@ -113,7 +113,7 @@ void compare(const Case& c, const CudaModule& module) {
   Buffer param(values(c.param, n, 1, false)), grad(values(c.grad, n, 2, false)), m(values(c.state, n, 3, false)),
       v(values(c.state, n, 4, true));
   Buffer copy(std::vector<uint8_t>(static_cast<size_t>(n) * 2));
-  // The host's decision and the device's own.
+  // The decision is made on the host, and on the device.
   StepOutcome outcome;
   outcome.loss_sum = 3;
   const StepLimits limits{2, c.updates ? 1.5 : 1.4, 0.3};
@@ -165,7 +165,7 @@ TEST(OptimizerCuda, EqualsTheCpuBitForBit) {
     compare({OptimizerRule::adamw, param, DType::f32, DType::f32, param == DType::bf16, false}, module);
 }
 
-// Norm of two buffers, as of two units.
+// Norm of two buffers, as for two units.
 class GradNormCuda : public testing::Test {
  protected:
   void SetUp() override {

@@ -51,7 +51,7 @@ class Device {
   size_t bytes_ = 0;
 };
 
-// A product of the module and its workspace, every byte of which is `fill` before the first call.
+// A GEMM of the module and its workspace, filled with `fill` before the first call.
 template <class P>
 class Products {
  protected:
@@ -88,7 +88,7 @@ inline float normal(PhiloxKey key, uint64_t i) {
   return std::sqrt(-2 * std::log(unit_float(bits[0]) + 0x1p-25f)) * std::cos(6.2831853f * unit_float(bits[1]));
 }
 
-// x, or of 8 bits 40 x, in the operand's numbers; what is written.
+// Writes x (40 x for 8 bits) in the operand's type; returns the written value.
 inline double write_number(Numbers numbers, float x, uint8_t* at) {
   switch (numbers) {
     case Numbers::f32:
@@ -113,7 +113,7 @@ inline double write_number(Numbers numbers, float x, uint8_t* at) {
   return v;
 }
 
-// Random factors in [0.5, 1.5) * 2^-6, one a group.
+// Random scales in [0.5, 1.5) * 2^-6, one per group.
 inline std::vector<float> factors(int64_t n, uint64_t seed) {
   std::vector<float> out(static_cast<size_t>(n));
   const PhiloxKey key = philox_key(seed, "factors");
@@ -121,7 +121,7 @@ inline std::vector<float> factors(int64_t n, uint64_t seed) {
   return out;
 }
 
-// An operand [rows, k] on the device, and what it stands for on the host.
+// An operand [rows, k] on the device, and its values on the host.
 struct TestOperand {
   int64_t rows = 0, k = 0;
   std::vector<double> values;  // dequantised, [rows, k]
@@ -198,7 +198,7 @@ inline TestOperand make_operand(const OperandKind& kind, int64_t rows, int64_t k
   return t;
 }
 
-// Up to `most` rows, spread over all of them and the last ones among them.
+// Up to `most` rows, spread over the range and including the last ones.
 inline std::vector<int64_t> sample_rows(int64_t rows, int64_t most) {
   std::vector<int64_t> out;
   for (int64_t i = 0; i < std::min(rows, most); ++i) out.push_back(rows <= most ? i : (i + 1) * rows / most - 1);

@@ -61,8 +61,8 @@ bool ours(const Kind& kind) {
   return kind.a.numbers == I8 || kind.a.numbers == Numbers::f32 || e5m2 || rows;
 }
 
-// Bars of numerics.md 13.1 against the fp64 product of the dequantised operands: 54 dB with bf16 outputs, 90 with fp32; of
-// the fp8 tensor cores 50, 40 with fast accumulation.
+// Bars of numerics.md 13.1 against the fp64 GEMM of the dequantised operands: 54 dB with bf16 outputs, 90 with fp32; for fp8 tensor cores
+// 50, 40 with fast accumulation.
 double bar(const Kind& kind, DType out, bool fast) {
   if (is_fp8(kind)) return fast ? 40 : 50;
   return out == DType::f32 ? 90 : 54;
@@ -95,7 +95,7 @@ void put(DType type, std::vector<uint8_t>& bytes, int64_t i, float x) {
   }
 }
 
-// D with `kMargin` more columns, which a product must leave alone. Where it does not accumulate it must not read D either.
+// D with `kMargin` extra columns, which a GEMM must not change. Without accumulation it must not read D either.
 struct Sheet {
   static constexpr int64_t kMargin = 16;
   Sheet(const Output& how, int64_t m, int64_t n, float size = 1)
@@ -142,7 +142,7 @@ TEST_P(ProductCudaKinds, AgainstTheDequantisedProduct) {
     const TestOperand a = make_operand(kind.a, s.m, s.k, 1), b = make_operand(kind.b, s.n, s.k, 2);
     const auto rows = sample_rows(s.m, 48);
     const auto sums = reference(a, b, rows);
-    // What is added is as large as the product, so that a lost or misplaced one shows.
+    // The addend is as large as the product, so that a lost or misplaced one is visible.
     const double size = std::sqrt(std::inner_product(sums.begin(), sums.end(), sums.begin(), 0.0) / static_cast<double>(sums.size()));
     std::vector<Output> outputs;
     for (const DType type : {DType::bf16, DType::f32}) {
@@ -179,7 +179,7 @@ TEST_P(ProductCudaKinds, AgainstTheDequantisedProduct) {
           double v = how.alpha * sums[i * static_cast<size_t>(s.n) + static_cast<size_t>(n)];
           if (how.bias != 0) {
             const float add = number(bias.type, bias.host, n);
-            // cuBLASLt adds a bias in the type of D; our own kernels, also where rows are not 16-byte aligned, in fp32.
+            // cuBLASLt adds a bias in D's type; our own kernels, also used for rows that are not 16-byte aligned, in fp32.
             const bool odd = (kind.a.transposed && s.m % 8 != 0) || (kind.b.transposed && s.n % 8 != 0);
             v += how.type == DType::bf16 && !ours(kind) && !odd ? to_float(bf16(add)) : add;
           }
@@ -204,7 +204,7 @@ TEST_P(ProductCudaKinds, AgainstTheDequantisedProduct) {
   std::printf("\n");
 }
 
-// (sum * scale_m) * scale_n + bias + D, each rounded on its own: every bit of it.
+// (sum * scale_m) * scale_n + bias + D, each rounded separately: bit-exact.
 TEST_F(ProductCuda, Int8IsExact) {
   struct Exact {
     Shape s;
@@ -300,7 +300,7 @@ TEST_F(ProductCuda, EmptyProducts) {
   EXPECT_STREQ(product(p), nullptr);
 }
 
-// A captured graph replays the product, also where the first call of its shape is inside the capture.
+// A captured graph replays the GEMM, even if the first call of its shape is inside the capture.
 TEST_F(ProductCuda, RunsInsideAGraph) {
   for (const Kind& kind : {kKinds[0], kKinds[3], kKinds[11], kKinds[15], kKinds[17], kKinds[23]}) {
     const TestOperand a = make_operand(kind.a, 96, 512, 1), b = make_operand(kind.b, 160, 512, 2);
@@ -333,7 +333,7 @@ TEST_F(ProductCuda, RunsInsideAGraph) {
   }
 }
 
-// Rows that begin anywhere, or lie at odd distances, which the TMA unit does not take: by another way, the same numbers.
+// Misaligned or oddly strided rows, which TMA does not support: another code path with the same numbers.
 TEST_F(ProductCuda, RowsNeedNotBeAligned) {
   constexpr int64_t kM = 48, kN = 32, kK = 64, kStep = kK + 6;
   const TestOperand b = make_operand(scaled(BF, Scales::row), kN, kK, 2);

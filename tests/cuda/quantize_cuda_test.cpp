@@ -7,10 +7,10 @@ namespace {
 
 using namespace testing;
 
-// Taken in turn by cases that are too many for all of them.
+// Rotated through where there are too many cases for every combination.
 constexpr Fill kFills[] = {Fill::normal, Fill::ties, Fill::spread, Fill::nan, Fill::tiny, Fill::inf, Fill::zeros};
 
-// The references take minutes of a CPU: parts, so that several processes share them (GTEST_TOTAL_SHARDS).
+// The references take minutes of CPU time: split, so that several processes share them (GTEST_TOTAL_SHARDS).
 constexpr int kParts = 4;
 std::vector<Case> part_of(const std::vector<Case>& cases, int part) {
   std::vector<Case> out;
@@ -18,7 +18,7 @@ std::vector<Case> part_of(const std::vector<Case>& cases, int part) {
   return out;
 }
 
-// Whole tiles, tails of tiles, blocks and vectors, then sizes that only the general kernel takes, and empty ones.
+// Full tiles, tails of tiles, blocks and vectors, then sizes that only the general kernel supports, and empty ones.
 const std::vector<Shape> kDeviceShapes = {{128, 128, 0}, {160, 200, 8}, {48, 2888, 0}, {17, 152, 0}, {304, 72, 16}, {1, 64, 0},
                                           {256, 264, 0}, {17, 150, 0},  {33, 7, 2},    {0, 64, 0},   {64, 0, 0},    {1, 1, 0}};
 
@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(All, QuantizeCudaAll,
 class QuantizeCudaParts : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Part, QuantizeCudaParts, ::testing::Range(0, kParts));
 
-// Every form of every spec, on data that has what each finds hard.
+// Every form of every spec, on data that is hard for it.
 TEST_P(QuantizeCudaParts, EqualTheReferenceOnEveryFill) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -98,7 +98,7 @@ TEST_P(QuantizeCudaParts, OneOutputAtATime) {
             if (turn % 5 == 2) c.length = 448;
             cases.push_back(c);
             if (named.spec.element != Element::e2m1 || named.spec.block != 16) continue;
-            c.type = DType::f32;  // which has kernels of its own, too
+            c.type = DType::f32;  // has kernels of its own too
             cases.push_back(c);
           }
         }
@@ -116,8 +116,8 @@ TEST_P(QuantizeCudaParts, OneOutputAtATime) {
   expect_reference(part_of(cases, GetParam()));
 }
 
-// fp32 elements taken as bf16 (weights from their masters): both copies from one read, or the row copy and later the transposed one, which
-// is told what the first read found of the tensor.
+// fp32 elements rounded to bf16 (weights from their masters): both copies from one read, or the row copy and later the transposed one,
+// which reuses the amax of the first read.
 TEST_P(QuantizeCudaParts, MastersCountAsTheirRoundedCopies) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -145,7 +145,7 @@ TEST_P(QuantizeCudaParts, MastersCountAsTheirRoundedCopies) {
   expect_reference(cases);
 }
 
-// The matrices on which the sources test block scales (numerics.md 13.1); 513 rows: a tail.
+// The matrices of the sources' block-scale tests (numerics.md 13.1); 513 rows: a tail.
 TEST_P(QuantizeCudaParts, BlockScalesOnTheSourcesShapes) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -165,7 +165,7 @@ TEST_P(QuantizeCudaParts, BlockScalesOnTheSourcesShapes) {
   expect_reference(part_of(cases, GetParam()));
 }
 
-// What layers ask for of X: values, and packed codes for later.
+// Outputs that layers request of X: values, and packed codes for later.
 TEST(QuantizeCuda, ValuesBesidePackedCodes) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -184,7 +184,7 @@ TEST(QuantizeCuda, ValuesBesidePackedCodes) {
   expect_reference(cases);
 }
 
-// Row copies alone whose scales thread blocks of 32 x 512 elements gather, with tails of rows, blocks and pieces of 16 bytes of scales.
+// Row copies alone, with scales gathered per thread block of 32 x 512 elements, and tails of rows, blocks and 16-byte pieces of scales.
 TEST(QuantizeCuda, GatheredScalesOfRows) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -209,7 +209,7 @@ TEST(QuantizeCuda, GatheredScalesOfRows) {
   expect_reference(cases);
 }
 
-// The outputs for which both copies have kernels that make them together.
+// The outputs for which one kernel makes both copies.
 std::vector<std::pair<Only, ValueForm>> paired_outputs(const OperandSpec& s) {
   const bool mx = s.scale == ScaleFormat::e8m0 && s.block == 32, fp8 = s.element == Element::e4m3 || s.element == Element::e5m2;
   if (fp8 && (mx || s.block == 128)) return {{Only::codes, ValueForm::none}};
@@ -220,7 +220,7 @@ std::vector<std::pair<Only, ValueForm>> paired_outputs(const OperandSpec& s) {
   return {};
 }
 
-// Of all that blocks may hold, with tails of tiles and without.
+// For all block types, with and without tile tails.
 TEST(QuantizeCuda, BothStochasticCopiesTogether) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -233,7 +233,7 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
           c.only = only;
           if (fill == Fill::normal) c.length = 280;
           cases.push_back(c);
-          // A step as graphs have it, and whole tiles.
+          // A step from device memory, as in graphs, and full tiles.
           const auto add = [&](Shape shape, bool device_step) { c.shape = shape, c.device_step = device_step, cases.push_back(c); };
           c.length = 0;
           if (fill == Fill::spread) add(c.shape, true);
@@ -246,8 +246,8 @@ TEST(QuantizeCuda, BothStochasticCopiesTogether) {
   expect_reference(cases);
 }
 
-// Scales of tensors whose largest magnitude has any significand of bf16: where it is a multiple of 3 or 7, elements meet middles of codes
-// in every block with the scale of another. Blocks of all significands.
+// Per-tensor scales whose amax has any bf16 significand: where it is a multiple of 3 or 7, elements hit midpoints between codes in every
+// block with a different scale. Blocks with all significands.
 TEST(QuantizeCuda, MiddlesOfFp4CodesAtAnyScale) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   Device device;
@@ -270,7 +270,7 @@ TEST(QuantizeCuda, MiddlesOfFp4CodesAtAnyScale) {
   }
 }
 
-// Whole rows of integers in registers: one, two, four and eight vectors a thread.
+// Full rows of integers in registers: one, two, four and eight vectors per thread.
 TEST(QuantizeCuda, LongRowsOfIntegers) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   std::vector<Case> cases;
@@ -290,8 +290,8 @@ TEST(QuantizeCuda, LongRowsOfIntegers) {
   expect_reference(cases);
 }
 
-// Columns or rows of nothing but their largest magnitude, negative. int8's quotient of some is 127 + 2^-17, which one draw of 65536 takes
-// to -128, to be clipped.
+// Columns or rows in which every element is the negative amax. int8's quotient of some is 127 + 2^-17, which one draw of 65536 rounds to
+// -128, which is clipped.
 TEST(QuantizeCuda, LargestMagnitudesOfInt8) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   Device device;
@@ -312,7 +312,7 @@ TEST(QuantizeCuda, LargestMagnitudesOfInt8) {
   }
 }
 
-// Copies of different families, rows longer than a kernel holds, inputs off their alignment.
+// Copies of different families, rows longer than a kernel holds, misaligned inputs.
 TEST(QuantizeCuda, MixedAndMisaligned) {
   if (!missing().empty()) GTEST_SKIP() << missing();
   const auto specs = operand_specs();

@@ -11,7 +11,7 @@ namespace {
 
 using FillFunction = const char* (*)(const RandomFill*, void*);
 
-// The numbers of a fill as the bytes of host memory, with a byte pattern around them that must stay.
+// The output of a fill in host memory, surrounded by a byte pattern that must not change.
 std::vector<uint8_t> filled(const RandomFill& what, FillFunction on_device) {
   constexpr size_t kMargin = 64;
   const size_t bytes = static_cast<size_t>(what.count) * size_of(what.dtype);

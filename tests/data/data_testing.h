@@ -18,7 +18,7 @@
 
 namespace halftone {
 
-// A folder of its own that vanishes with the test.
+// A temporary folder that is deleted with the test.
 class TempFolder {
  public:
   TempFolder() {
@@ -43,7 +43,7 @@ class TempFolder {
   std::filesystem::path path_;
 };
 
-// Message of the Error that f throws; empty when it throws none.
+// Message of the Error thrown by f; empty if none.
 inline std::string error_of(const std::function<void()>& f) {
   try {
     f();

@@ -33,7 +33,7 @@ class LoaderTest : public testing::Test {
            at::equal(a.doc_start, b.doc_start) && a.padding.defined() == b.padding.defined() &&
            (!a.padding.defined() || at::equal(a.padding, b.padding)) && a.valid_labels == b.valid_labels && a.label_bytes == b.label_bytes;
   }
-  // Rows of `steps` steps of a run on `size` ranks, in the order of the global sequence.
+  // Rows of `steps` steps of a run on `size` ranks, in global order.
   at::Tensor run(int64_t local, int64_t global, int64_t size, int64_t steps, const nlohmann::json* from = nullptr) {
     std::vector<at::Tensor> rows;
     std::vector<std::unique_ptr<DataLoader>> ranks;
@@ -66,7 +66,7 @@ TEST_F(LoaderTest, BatchesHaveTheDeclaredShapesAndCounts) {
   }
   EXPECT_EQ(b.valid_labels, valid);
   EXPECT_EQ(b.label_bytes, bytes);
-  EXPECT_LT(bytes, valid);  // BOS and EOS are no text
+  EXPECT_LT(bytes, valid);  // BOS and EOS are not text
 }
 
 TEST_F(LoaderTest, RanksTogetherSeeTheSameRowsInTheSameOrder) {
@@ -88,13 +88,13 @@ TEST_F(LoaderTest, ResumesAtEveryStepBitForBitOnAnyNumberOfRanks) {
     for (int64_t s = 0; s < steps; ++s) {
       states.push_back(straight->state().dump());
       batches.push_back(straight->next());
-      EXPECT_EQ(straight->state().dump(), states.back());  // inside a step: where the step starts
+      EXPECT_EQ(straight->state().dump(), states.back());  // within a step: the start of the step
       batches.push_back(straight->next());
     }
     EXPECT_GE(batches.back().epoch, packing == Packing::none ? 1 : 0);
     for (int64_t s = 0; s < steps; s += 3) {
       auto resumed = loader(options(2, 4), rows);
-      resumed->next();  // whatever was prefetched before must not be seen
+      resumed->next();  // earlier prefetched batches must not appear
       resumed->load_state(nlohmann::json::parse(states[static_cast<size_t>(s)]));
       for (int64_t k = 2 * s; k < 2 * steps; ++k) ASSERT_TRUE(equal(resumed->next(), batches[static_cast<size_t>(k)])) << s << " " << k;
       EXPECT_EQ(resumed->state(), straight->state());
@@ -251,7 +251,7 @@ TEST(Loader, FailuresOfTheThreadComeOutOfNext) {
   DataLoader::Options o;
   o.name = "bin";
   DataLoader loader(std::make_unique<RowSequence>(store, rows), o);
-  // The mapped file changes under the running program: an id outside the vocabulary.
+  // The mapped file changes while the program runs: an id outside the vocabulary.
   std::fstream(path, std::ios::binary | std::ios::in | std::ios::out).seekp(2 * 17 * 100).write("\xFF\xFF", 2);
   const std::string message = error_of([&] {
     for (int k = 0; k < 200; ++k) loader.next();

@@ -75,7 +75,7 @@ TEST_F(MakeLoader, TrainingRowsAreTheEncodedDocumentsInOrder) {
 }
 
 TEST_F(MakeLoader, LabelBytesAreTheBytesOfTheText) {
-  // One pass with one document per row: the labels are the whole text (BOS is no label, EOS no text).
+  // One pass with one document per row: the labels are the full text (BOS is not a label, EOS not text).
   config_.validation.dataset = "c4_test";
   config_.validation.dataset_path = kSample;
   config_.validation.dataloader.packing = "none";
@@ -110,7 +110,7 @@ TEST_F(MakeLoader, OptionsThatChangeTheIdsMakeAnotherIndex) {
   EXPECT_ERROR(without->load_state(with->state()), "the rows are not made as in the checkpoint");
 }
 
-// The lines that a loader's making warns with.
+// Warnings logged while a loader is made.
 std::string warnings_of(const std::function<void()>& make) {
   testing::internal::CaptureStdout();
   make();
@@ -122,7 +122,7 @@ std::string warnings_of(const std::function<void()>& make) {
 }
 
 TEST_F(MakeLoader, SaysWhatOfTheDataIsNotUsed) {
-  std::string corpus;  // 1,025 ids of 99 documents each, 11 of the last: 99 * 1024 + 10 predictions
+  std::string corpus;  // 99 documents of 1,025 ids each, and one of 11: 99 * 1024 + 10 predictions
   for (int d = 0; d < 100; ++d) {
     corpus += "{\"input_ids\": [1";
     for (int i = 0; i < (d == 99 ? 10 : 1024); ++i) corpus += ", 2";

@@ -31,13 +31,13 @@ TEST(Shuffle, IsABijectionThatDependsOnSeedAndEpoch) {
     ASSERT_EQ(off(i), i);
   }
   EXPECT_EQ(same, 1000);
-  // A random permutation has about one place in common with another.
+  // A random permutation has about one fixed point in common with another.
   EXPECT_LT(same_seed, 10);
   EXPECT_LT(same_epoch, 10);
   EXPECT_LT(fixed, 10);
 }
 
-// Where element 0 lands and how far neighbours end up apart, over many epochs: uniform within 5 standard deviations.
+// The position of element 0 and the distance of neighbours over many epochs: uniform within 5 standard deviations.
 TEST(Shuffle, LooksUniform) {
   constexpr int64_t n = 10;
   constexpr int trials = 20'000;
@@ -69,7 +69,7 @@ TEST(EpochPlan, LocatesEveryUnit) {
   EXPECT_ERROR(plan.locate(unit), "epoch plan");
 }
 
-// The rules of platform.md 6.2 once more, document by document and without looking ahead.
+// A second implementation of platform.md 6.2, document by document and without lookahead.
 struct Reference {
   const TokenStore& store;
   RowOptions options;
@@ -109,7 +109,7 @@ struct Reference {
     return rows;
   }
 
-  // Rows of (token, label, document) places.
+  // Rows of (token, label, document) positions.
   struct Place {
     int32_t token, label;
     int document;
@@ -238,7 +238,7 @@ TEST_P(Packings, EqualTheRulesAppliedDocumentByDocument) {
       ASSERT_EQ(row.positions, want[i].positions) << "seed " << seed << " row " << i;
       ASSERT_EQ(row.doc_start, want[i].doc_start) << "seed " << seed << " row " << i;
     }
-    // Any order of asking gives the same rows.
+    // The result does not depend on the order of access.
     for (size_t i = want.size(); i-- > 0;) ASSERT_EQ(row_of(*rows, rows->advance({}, static_cast<int64_t>(i))), want[i]);
   }
 }
@@ -281,14 +281,14 @@ TEST(RowSequence, BlockCausalStartsBehindEos) {
   EXPECT_EQ(row.labels, (std::vector<int64_t>{'a', 'b', 'c', kEos, kBos, 'd', kEos, kBos, 'e', 'f'}));
   EXPECT_EQ(row.doc_start, (std::vector<int32_t>{0, 0, 0, 0, 0, 5, 5, 5, 8, 8}));
   EXPECT_EQ(row.positions, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
-  options.eos_id.reset();  // a tokenizer without EOS: the documents themselves say where they start
+  options.eos_id.reset();  // a tokenizer without EOS: document boundaries come from the documents themselves
   RowSequence plain(store, options);
   EXPECT_EQ(row_of(plain, {0, 0}).doc_start, row.doc_start);
 }
 
 using DocumentSet = std::multiset<std::vector<int64_t>>;
 
-// Documents (cut to 40 tokens) on one side of the holdout.
+// Documents (truncated to 40 tokens) on one side of the holdout.
 DocumentSet side_of(const std::shared_ptr<const TokenStore>& store, double share, bool held_out, uint64_t seed) {
   RowOptions options;
   options.packing = Packing::none;
@@ -323,7 +323,7 @@ TEST(RowSequence, HoldoutIsDisjointCompleteAndIndependentOfOrderAndOfOtherDocume
   const DocumentSet more = side_of(open_jsonl(folder.write("b.jsonl", mixed), folder / "cache"), 0.1, true, 0);
   EXPECT_GT(more.size(), held.size());
   EXPECT_TRUE(std::includes(more.begin(), more.end(), held.begin(), held.end()));
-  // A larger share keeps what a smaller one held out.
+  // A larger share contains the smaller one.
   const DocumentSet larger = side_of(store, 0.2, true, 0);
   EXPECT_TRUE(std::includes(larger.begin(), larger.end(), held.begin(), held.end()));
 }
@@ -343,7 +343,7 @@ TEST(RowSequence, TooLittleTextIsAnError) {
   EXPECT_ERROR(RowSequence(store, options), "no document is left for held-out validation");
   options.holdout = 1;
   EXPECT_ERROR(RowSequence(store, options), "expected a share");
-  // A corpus shorter than a row goes round and round.
+  // A corpus shorter than a row repeats.
   options = {};
   options.seq_len = 11;
   RowSequence rows(store, options);

@@ -122,7 +122,7 @@ TEST(TextSource, Splits) {
   EXPECT_ERROR(text_source(path, "page"), "expected file, line or blank_line");
 }
 
-// Files larger than a shard are cut; every unit must come exactly once, in order, wherever the cuts fall.
+// Files larger than a shard are split; every unit must appear exactly once, in order, wherever the splits fall.
 TEST(TextSource, LargeFilesAreCutWithoutLosingOrRepeatingAnything) {
   const TempFolder folder;
   std::mt19937 random(1);
@@ -135,7 +135,7 @@ TEST(TextSource, LargeFilesAreCutWithoutLosingOrRepeatingAnything) {
       lines.push_back(std::string(1 + random() % (huge ? 900'000 : 20'000), static_cast<char>('a' + random() % 26)));
       text += lines.back() + "\n";
       paragraph += (k == 0 ? "" : "\n") + lines.back();
-      // k advances while the bound is drawn anew: paragraphs of several lengths.
+      // k advances while the bound is redrawn: paragraphs of several lengths.
     }
     paragraphs.push_back(paragraph);
     for (unsigned k = 0; k < 1 + random() % 3; ++k) text += "\n";
@@ -192,7 +192,7 @@ TEST(Jsonl, ErrorsNameFileAndLine) {
   EXPECT_ERROR(open_jsonl(path, folder / "cache"),
                path + ":" + std::to_string(lines + 2) + ": field \"text\": expected a string, found a number");
   EXPECT_ERROR(open_jsonl(folder.write("x.json", "\x1F\x8B\x08 zip"), folder / "cache"), "gzip -dk");
-  // Nothing half-made stays behind.
+  // Nothing unfinished remains.
   for (const auto& e : std::filesystem::directory_iterator(folder / "cache")) EXPECT_EQ(e.path().extension(), ".lock") << e.path();
 }
 
@@ -221,7 +221,7 @@ TEST(Source, RefusesWhatIsNotPlain) {
       EXPECT_ERROR(read(), "a.txt: expected plain") << dataset;
     }
   }
-  // Text that begins as these do.
+  // Text that starts like these signatures.
   for (const char* text : {"BZh9 is a name", "PAR1 for the course", "PK"}) {
     SourceOptions options;
     options.dataset = "text", options.path = folder.write("b.txt", text), options.vocab_size = kVocab;

@@ -96,7 +96,7 @@ TEST(TokenStore, IsReusedUntilContentsTokenizerOrOptionsChange) {
   EXPECT_EQ(encoded, 50);
   EXPECT_EQ(open()->digest(), digest);
   EXPECT_EQ(encoded, 0);
-  // Another time of change with the same contents: digested again, not tokenised again.
+  // A new modification time with the same contents: digested again, not tokenised again.
   spew(path, slurp(path));
   EXPECT_EQ(open()->digest(), digest);
   EXPECT_EQ(encoded, 0);
@@ -143,7 +143,7 @@ TEST(TokenStore, EmptyCorpusAndUnwritableCacheAreErrors) {
   EXPECT_ERROR(open_jsonl(folder.write("a.jsonl", random_jsonl(2, 5, 1)), file + "/cache"), "set HALFTONE_CACHE or job.dump_folder");
 }
 
-// A folder takes the place of the lock's file: it cannot be opened for writing, whoever runs the test.
+// A folder replaces the lock file: it cannot be opened for writing, whoever runs the test.
 TEST(TokenStore, AnIndexThatCanOnlyBeReadIsUsedAndNotBuilt) {
   const TempFolder folder;
   const std::string path = folder.write("a.jsonl", random_jsonl(50, 20, 1)), cache = folder / "cache";
@@ -152,7 +152,7 @@ TEST(TokenStore, AnIndexThatCanOnlyBeReadIsUsedAndNotBuilt) {
   std::filesystem::remove(lock);
   std::filesystem::create_directory(lock);
   EXPECT_EQ(open_jsonl(path, cache)->digest(), digest);
-  spew(path, slurp(path));  // another time of change
+  spew(path, slurp(path));  // a new modification time
   EXPECT_EQ(open_jsonl(path, cache)->digest(), digest);
   EXPECT_EQ(slurp(file_ending(cache, ".json")), meta);
   spew(path, random_jsonl(51, 20, 1));
@@ -224,16 +224,16 @@ TEST(BadLines, AreSkippedCountedAndRemembered) {
     return testing::internal::GetCapturedStdout();
   };
   for (const int threads : {1, 4}) {
-    for (int start = 0; start < 2; ++start) {  // the index is built, and is there
+    for (int start = 0; start < 2; ++start) {  // builds the index, then reads it
       const std::string said = messages("skip", threads);
       EXPECT_NE(said.find("30 bad lines are skipped"), std::string::npos) << said;
       EXPECT_NE(said.find(path + ":9: lone surrogate \\udc00 at column 18"), std::string::npos) << said;
       EXPECT_NE(said.find(path + ":110: "), std::string::npos) << said;
     }
-    // That index is not for a run that wants an error.
+    // A run that wants an error does not use that index.
     EXPECT_ERROR(open_lines(path, folder / ("cache" + std::to_string(threads)), "error"), "a.jsonl:9: lone surrogate");
   }
-  // Where nothing is bad the two are one index.
+  // Without bad lines both modes share one index.
   EXPECT_EQ(open_lines(folder / "good.jsonl", folder / "plain", "skip")->made_by(), "jsonl text_key=text");
   EXPECT_ERROR(open_lines(folder.write("none.jsonl", "{}\n7\n"), cache, "skip"), "2 bad lines are skipped");
   EXPECT_ERROR(open_lines(path, cache, "keep"), "expected error or skip");
@@ -310,7 +310,7 @@ TEST(BinSource, TheOtherWidthIsNoticed) {
                "its halves are ids: these are uint16, set dataloader.token_dtype = \"uint16\"");
   EXPECT_EQ(open_bin(folder / "u16.bin", cache)->tokens(), 1000);
   EXPECT_ERROR(open_bin(folder.write("odd.bin", bin16({1, 2, 3})), cache, "uint32"), "or does it hold uint16 (dataloader.token_dtype)?");
-  // Ids of a uint32 vocabulary beyond 65,536, a text of zeros, and one in which they are frequent.
+  // Ids of a uint32 vocabulary beyond 65,536, a text of zeros, and one with frequent zeros.
   std::vector<int> beyond = wide, zeros(2000, 0), many(2000);
   for (size_t i = 1; i < beyond.size(); i += 40) beyond[i] = 1;
   EXPECT_ERROR(open_bin(folder.write("beyond.bin", bin16(beyond)), cache), "these are uint32 ids");

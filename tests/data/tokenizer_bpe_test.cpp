@@ -31,7 +31,7 @@ std::vector<std::string> corpus() {
   return texts;
 }
 
-// The definition: join the leftmost occurrence of the pair with the smallest rank until there is none.
+// By definition: merges the leftmost occurrence of the pair with the smallest rank until none is left.
 Ids merged_by_definition(Ids ids, const std::vector<BpeMerge>& merges) {
   std::map<std::pair<int32_t, int32_t>, size_t> rank;
   for (size_t i = 0; i < merges.size(); ++i) rank[{merges[i].left, merges[i].right}] = i;
@@ -51,7 +51,7 @@ TEST(BpeModel, MergesLikeTheDefinition) {
   std::mt19937 rng(5);
   std::vector<std::string> tokens = {"a", "b", "c"};
   std::vector<BpeMerge> merges;
-  for (int i = 0; i < 60; ++i) {  // random merges, so that ranks follow no order of ids
+  for (int i = 0; i < 60; ++i) {  // random merges, so that ranks and ids are in different orders
     const auto left = static_cast<int32_t>(rng() % tokens.size()), right = static_cast<int32_t>(rng() % tokens.size());
     if (tokens[left].size() + tokens[right].size() > 12) continue;
     const std::string joined = tokens[left] + tokens[right];
@@ -62,7 +62,7 @@ TEST(BpeModel, MergesLikeTheDefinition) {
   std::shuffle(merges.begin(), merges.end(), rng);
   const BpeModel model(StringTable(tokens), merges, {});
   BpeModel::Scratch scratch;
-  for (int round = 0; round < 4000; ++round) {  // lengths for both caches, the scan and the heap; many pieces come again
+  for (int round = 0; round < 4000; ++round) {  // lengths for both caches, the scan and the heap; many pieces repeat
     const size_t length = 1 + rng() % (round % 50 == 0 ? 300 : round % 2 == 0 ? 8 : 70);
     std::string piece;
     Ids bytes;
@@ -183,7 +183,7 @@ TEST(BpeTrainer, StopsWhenNothingIsLeftToMerge) {
   EXPECT_EQ(tokenizer.bos_id(), std::nullopt);
 }
 
-// What stands between tokens is text, as it is when documents are encoded.
+// Text between special tokens counts, as when documents are encoded.
 TEST(BpeTrainer, LearnsNothingFromSpecialTokensInText) {
   const std::vector<std::string> apart = {"abab abab", "ab", "", "abab"};
   BpeTrainerOptions options;

@@ -106,7 +106,7 @@ TEST(Tokenizer, LettersOfSpecialTokensInDocumentsStayLetters) {
   EXPECT_EQ(t.decode(ids, true), text);
   EXPECT_EQ(t.find_special_token(text), "<s>");
   EXPECT_EQ(t.find_special_token("a <x> b"), "");
-  // As tokens: once each where the text brings them, whoever adds them.
+  // As tokens: once each where the text contains them, whoever adds them.
   Json adds = with_all_bytes(specials);
   adds["post_processor"] = bos_template(bos);
   for (const Tokenizer& each : {t, make(adds, config)}) {
@@ -203,7 +203,7 @@ TEST(Tokenizer, LoadsAndSavesFolders) {
   EXPECT_EQ(Tokenizer::load(folder).encode("ab ##"), (Ids{3, 2, 5}));
   write("tokenizer_config.json", R"({"eos_token": "ab", "chat_template": "{{ x }}"})");
   EXPECT_EQ(Tokenizer::load(folder).eos_id(), 3);
-  // Of a word of the vocabulary a special token is made; what tokenizer_config.json does not name stands in the map.
+  // A vocabulary word becomes a special token; tokens that tokenizer_config.json does not name come from the map.
   EXPECT_EQ(Tokenizer::load(folder).encode("aabb", false), (std::vector<int32_t>{0, 3, 1}));
   write("special_tokens_map.json", R"({"bos_token": {"content": "a"}, "eos_token": "b"})");
   EXPECT_EQ(Tokenizer::load(folder).eos_id(), 3);
@@ -226,7 +226,7 @@ TEST(Tokenizer, EveryTruncationIsAnError) {
   EXPECT_NO_THROW(Tokenizer::parse(text));
 }
 
-// A change to the small tokenizer (JSON merge patch) and a part of the message.
+// A change to the small tokenizer (JSON merge patch) and the expected part of the message.
 struct Damage {
   const char* patch;
   const char* message;
@@ -292,14 +292,14 @@ TEST(Tokenizer, OtherBadFilesAreErrors) {
   }
 }
 
-// Of more than a part (1 MiB): where the parts end nothing is cut that is one piece of the whole.
+// More than one part (1 MiB): part boundaries must not split a piece of the full text.
 TEST(Tokenizer, LargeTextsAreEncodedLikeTheirPieces) {
   std::ifstream file(source_dir() + "/tests/assets/tokenizer/tokenizer.json");
   Json json = Json::parse(file);
   std::mt19937 rng(3);
   std::string text;
   while (text.size() < size_t{5} << 19) text += random_text(rng, 12, true) + (rng() % 4 == 0 ? "a b" : "");
-  std::string lines;  // without ASCII letters, which end at line ends alone
+  std::string lines;  // no ASCII letters: only line ends are split points
   const std::vector<std::string> parts = {"中文", "。", "한", "9", "\n", "\n", "\n\n", "\n ", "\r\n", "\u3000", "!", "é"};
   while (lines.size() < size_t{5} << 19) lines += parts[rng() % parts.size()];
   for (const SplitPattern pattern : {SplitPattern::gpt2, SplitPattern::llama3, SplitPattern::qwen2}) {

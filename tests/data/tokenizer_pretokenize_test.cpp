@@ -131,7 +131,7 @@ TEST(Pretokenize, BadPatternsAreErrors) {
   EXPECT_THROW(Pretokenizer({{"(a"}}), Error);
   EXPECT_THROW(Pretokenizer({{"\\C"}}), Error);
   EXPECT_THROW(split_pattern_by_name("gpt5"), Error);
-  // What the package's engine reads in another way, or what only it reads.
+  // Constructs that the package's engine interprets differently, or that only it supports.
   for (const char* pattern :
        {"[a-z&&[^e]]", "[[:alpha:]]", "[a[^b]]", "\\bx", "\\Qx\\E", "\\pL", "[\\W]", "(?x)a b", "a(?i)b|c", "(?~a)", "(*FAIL)",
         "\\xC3",       "{2}",         "\\0",     "\\p",  "\\",      "[",    "[\\",   "(?",      "a{2",      "\\u00"}) {

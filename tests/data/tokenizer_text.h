@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Random text from characters that decide how patterns cut; wide: a share of them outside ASCII.
+// Random text of characters that affect how patterns split; wide: some of them non-ASCII.
 inline std::string random_text(std::mt19937& rng, size_t parts, bool wide) {
   static const std::vector<std::string> kAscii = {"a",  "B",     "s", "t", "re", "LL", "ve", "d",        "M",    "0",   "7",
                                                   "42", "12345", " ", " ", "  ", "\t", "\n", "\r",       "\r\n", "\v",  "\f",

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Float kAll[] = {Float::e4m3, Float::e5m2, Float::e3m2, Float::e2m3, Float::e2m1};
 
-// Every positive finite bf16, and fp32 values around the places where rules step.
+// Every positive finite bf16, and fp32 values around the thresholds of the rules.
 std::vector<float> amaxes() {
   std::vector<float> a;
   for (uint32_t bits = 1; bits < 0x7F80; ++bits) a.push_back(std::bit_cast<float>(bits << 16));
@@ -191,7 +191,7 @@ TEST(Fp4Scale, ChainsInRealArithmetic) {
       const double low = chain == Fp4Chain::torchao ? 0 : format == ScaleFormat::e4m3 ? 0x1p-6 : 0x1p-17;
       const uint8_t code = fp4_block_scale(chain, format, bits, outer);
       const double value = decode_block_scale(format, code), target = std::clamp(ratio, low, high);
-      // A nearest value of the format: within half of the larger gap beside it.
+      // A nearest value of the format: within half of the larger neighbouring gap.
       const double up =
           decode_block_scale(format, static_cast<uint8_t>(std::min<int>(code + 1, format == ScaleFormat::e4m3 ? 0x7E : 0xFE)));
       const double down = code == 0 ? 0 : decode_block_scale(format, static_cast<uint8_t>(code - 1));
@@ -212,17 +212,17 @@ TEST(Fp4Scale, EdgesOfTheChains) {
   EXPECT_EQ(zero.inv, 1);
   EXPECT_EQ(fp4_factor(Fp4Chain::torchao, ScaleFormat::e4m3, 0, zero), std::numeric_limits<float>::max());
   EXPECT_EQ(fp4_outer(Fp4Chain::alto, ScaleFormat::e4m3, TwoLevel::tensor, 0).scale, 1e-30f);
-  // The smallest amax: 2688 / a overflows and is held at FLT_MAX.
+  // The smallest amax: 2688 / a overflows and is clamped to FLT_MAX.
   EXPECT_EQ(fp4_outer(Fp4Chain::torchao, ScaleFormat::e4m3, TwoLevel::tensor, 1).inv, std::numeric_limits<float>::max());
   for (const uint32_t bad : {0x7F800000u, 0x7FC00000u}) {
     EXPECT_TRUE(std::isnan(fp4_outer(Fp4Chain::alto, ScaleFormat::ue5m3, TwoLevel::tensor, bad).scale));
     EXPECT_EQ(fp4_block_scale(Fp4Chain::alto, ScaleFormat::e4m3, bad, {1, 1}), 0x7F);
     EXPECT_EQ(fp4_block_scale(Fp4Chain::alto, ScaleFormat::ue5m3, bad, {1, 1}), 0xFF);
   }
-  // A poisoned tensor poisons blocks without a NaN of their own.
+  // A NaN in the tensor scale poisons blocks without a NaN of their own.
   EXPECT_EQ(fp4_block_scale(Fp4Chain::torchao, ScaleFormat::e4m3, 0x3F800000u, {quiet_nan(), quiet_nan()}), 0x7F);
   EXPECT_TRUE(std::isnan(fp4_factor(Fp4Chain::torchao, ScaleFormat::e4m3, 0x7F, {1, 1})));
-  // Where the block scale underflows to 0 the product may overflow; the code is the largest.
+  // If the block scale underflows to 0, the product may overflow; the code is the largest.
   EXPECT_EQ(fp4_scaled(Fp4Chain::torchao, 2.0f, std::numeric_limits<float>::max()), 6);
   EXPECT_TRUE(std::isnan(fp4_scaled(Fp4Chain::torchao, 2.0f, quiet_nan())));
 }

@@ -20,7 +20,7 @@ TEST(Support, EveryProductHasAWayAndAReason) {
   }
 }
 
-// Every processor computes every recipe from codes; integers are always multiplied as integers.
+// Every CPU computes every recipe from codes; integers are always multiplied as integers.
 TEST(Support, ProcessorsEmulateNothing) {
   for (const Hardware h : {Hardware::cpu_v3, Hardware::cpu_avxvnni, Hardware::cpu_avx512, Hardware::cpu_vnni, Hardware::cpu_amx}) {
     for (const LinearRecipe& r : kLinearRecipes) EXPECT_NE(recipe_support(r, h).worst().how, How::emulated) << r.name;

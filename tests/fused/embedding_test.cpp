@@ -7,7 +7,7 @@
 namespace halftone {
 namespace {
 
-// Few rows, many tokens: every row is hit several times.
+// Few rows, many tokens: every row occurs several times.
 std::vector<int64_t> token_ids(int64_t n, int64_t vocab) {
   std::vector<int64_t> ids;
   for (int64_t t = 0; t < n; ++t) ids.push_back(philox(philox_key(9, "ids"), static_cast<uint64_t>(t))[0] % vocab);

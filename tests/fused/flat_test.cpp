@@ -42,7 +42,7 @@ TEST(GradNorm, ClipFactor) {
   EXPECT_TRUE(std::isnan(clip_factor(NAN, INFINITY)));
 }
 
-// Which steps update, as the host and a device decide.
+// Which steps update, decided on the host and on a device.
 TEST(GradNorm, JudgesAStep) {
   const auto judged = [](double loss_sum, double norm, double limit) {
     StepOutcome o;

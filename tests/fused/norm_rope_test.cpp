@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kHeads = 3;
 
-// Both directions on the same numbers. What forward read lies at the front of wider rows, as q does in a joint projection.
+// Both directions on the same data. The input is at the front of wider rows, as q is in a joint projection.
 struct Problem {
   RopeTable table;
   Matrix x, y, dy, dx, w, dw;

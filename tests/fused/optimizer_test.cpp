@@ -22,7 +22,7 @@ struct Buffers {
 };
 
 TEST(Optimizer, MatchesReferenceForEveryRuleAndType) {
-  constexpr int64_t kCount = 40007;  // three stretches of work, the last with a tail
+  constexpr int64_t kCount = 40007;  // three work ranges, the last with a tail
   for (const OptimizerRule rule : {OptimizerRule::adamw, OptimizerRule::adam, OptimizerRule::sgd}) {
     for (const DType param : kFloatTypes) {
       for (const DType state : kFloatTypes) {
@@ -83,7 +83,7 @@ TEST(Optimizer, SgdWithoutMomentumNeedsNoState) {
   for (int64_t i = 0; i < 100; ++i) ASSERT_NEAR(b.p.at(0, i), before.p.at(0, i) - 0.5 * before.g.at(0, i), 1e-6);
 }
 
-// The draw is that of numerics.md section 4, wherever the segment is cut and whatever the alignment of its first element.
+// Draws follow numerics.md section 4, wherever the segment is split and however its first element is aligned.
 TEST(Optimizer, StochasticRoundingFollowsTheKeyAndTheGlobalIndex) {
   constexpr int64_t kCount = 17000;
   const PhiloxKey key = philox_key(1234, "layers.0.feed_forward.w1.weight#param");
@@ -126,7 +126,7 @@ TEST(Optimizer, SameBitsForEveryThreadCountAndInstructionSet) {
   }
 }
 
-// An update that overflows must not wrap around, and a NaN must stay one.
+// An update that overflows must not wrap around, and a NaN must stay NaN.
 TEST(Optimizer, StochasticRoundingKeepsInfinityAndNan) {
   Buffers b(32, DType::bf16, DType::f32, DType::f32);
   b.g.set(0, 3, -1e3f), b.g.set(0, 4, 1e3f), b.g.set(0, 9, NAN), b.g.set(0, 8, 0);

@@ -47,7 +47,7 @@ TEST(RandomFill, VectorPhiloxIsTheScalarOne) {
   }
 }
 
-// Written down once: another compiler, instruction set or C library must give the same numbers.
+// Recorded bits: another compiler, instruction set or C library must produce the same numbers.
 TEST(RandomFill, KnownBits) {
   const auto x = normal(0, 4);
   const uint32_t expected[] = {0xBFE35839u, 0x3E0B71ACu, 0x3EF71BE6u, 0x3F5F1E8Fu};
@@ -55,7 +55,7 @@ TEST(RandomFill, KnownBits) {
     EXPECT_EQ(std::bit_cast<uint32_t>(x[i]), expected[i]) << fmt::format("{:#x}", std::bit_cast<uint32_t>(x[i]));
 }
 
-// What a device evaluates element by element, the host does in blocks.
+// The device evaluates element by element, the host in blocks.
 TEST(RandomFill, ElementsEqualBlocks) {
   for (const RandomValues& values : random_value_cases()) {
     std::vector<float> x(50000);
@@ -100,7 +100,7 @@ TEST(RandomFill, TruncatedNormalStaysInsideAndFillsTheRange) {
   }
   // (phi(-1.5) - phi(2)) / (Phi(2) - Phi(-1.5))
   EXPECT_NEAR(mean, (0.1295176 - 0.0539910) / (0.9772499 - 0.0668072), 0.01);
-  // A cut far outside changes nothing.
+  // A distant cut changes nothing.
   fill(p, truncated_normal_values(0, 0.02, -2, 2));
   std::vector<float> plain(100000);
   fill({.key = p.key, .count = 100000, .out = plain.data()}, normal_values(0, 0.02));

@@ -5,7 +5,7 @@
 
 namespace halftone {
 
-// Every kind of initial values, and cuts that lead into each branch of the quantile: centre, middle and, beyond 6.5, far, on both sides.
+// Every kind of initial values, and cuts that reach each branch of the quantile: centre, middle and, beyond 6.5, far, on both sides.
 inline std::vector<RandomValues> random_value_cases() {
   return {normal_values(0, 0.02),
           normal_values(-3, 0),

@@ -112,7 +112,7 @@ TEST(RmsNorm, BackwardMatchesReference) {
   }
 }
 
-// The analytic gradient against differences of the forward reference.
+// The analytic gradient against finite differences of the forward reference.
 TEST(RmsNorm, BackwardIsTheDerivative) {
   Matrix x(1, 7, DType::f32), w(1, 7, DType::f32), y(1, 7, DType::f32), dy(1, 7, DType::f32), dx(1, 7, DType::f32);
   x.randomise(1), w.randomise(2), dy.randomise(3);

@@ -46,7 +46,7 @@ double rms(const std::vector<float>& a, const std::vector<float>* b = nullptr) {
   return std::sqrt(sum / static_cast<double>(a.size()));
 }
 
-// What is stored again and again with updates far below a quantum, as at the end of a schedule, stays where it is.
+// Repeated stores with updates far below a quantum, as at the end of a schedule, leave the weight unchanged.
 TEST(StoredWeight, SmallUpdatesLeaveTheWeightAlone) {
   for (const Element e : {Element::int8, Element::uint4}) {
     std::mt19937 random(1);
@@ -66,7 +66,7 @@ TEST(StoredWeight, SmallUpdatesLeaveTheWeightAlone) {
   }
 }
 
-// A mean of many draws is the weight: storing is unbiased.
+// The mean of many draws is the weight: storing is unbiased.
 TEST(StoredWeight, MeanOfDrawsIsTheWeight) {
   std::mt19937 random(2);
   std::normal_distribution<float> normal;

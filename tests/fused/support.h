@@ -17,7 +17,7 @@
 
 namespace halftone {
 
-// A matrix whose rows are `pad` elements apart from each other; the gaps hold a pattern that nobody may change.
+// A matrix whose rows are `pad` elements apart; the gaps hold a pattern that must not change.
 struct Matrix {
   static constexpr float kGap = 77.0f;
   int64_t rows, cols, stride;
@@ -46,7 +46,7 @@ struct Matrix {
       for (int64_t c = cols; c < stride; ++c) ASSERT_EQ(at(r, c), kGap) << "row " << r << " gap " << c;
     }
   }
-  // Every element within relative `tolerance` (plus `absolute`) of the expectation [rows, cols], after the type's rounding.
+  // Checks every element within relative `tolerance` (plus `absolute`) of the expectation [rows, cols], after rounding to the type.
   void expect_near(const std::vector<double>& expected, double tolerance, double absolute, const std::string& what) {
     ASSERT_EQ(expected.size(), static_cast<size_t>(rows * cols)) << what;
     const double relative = type == DType::bf16 ? 0x1p-8 : tolerance;
@@ -63,7 +63,7 @@ struct Matrix {
   }
 };
 
-// Runs f() with each instruction set of this machine and 1, 2 and 3 threads; f returns bytes that must always be equal.
+// Runs f() with each instruction set of this machine and 1, 2 and 3 threads; f returns bytes that must be equal every time.
 template <class F>
 void expect_same_everywhere(F&& f) {
   const int before = omp_get_max_threads();
@@ -83,7 +83,7 @@ void expect_same_everywhere(F&& f) {
   omp_set_num_threads(before);
 }
 
-// The largest bits32(|x|) (QuantizeOperand::amax).
+// The amax as bits32(|x|) (QuantizeOperand::amax).
 inline uint32_t largest_magnitude(const Matrix& m) {
   uint32_t amax = 0;
   for (int64_t r = 0; r < m.rows; ++r) {

@@ -6,7 +6,7 @@
 namespace halftone::swiglu_test {
 namespace {
 
-// g and u as halves of one fused product [T, 2F].
+// g and u as halves of one fused GEMM output [T, 2F].
 struct Fused {
   Matrix gu, dh, dgu, h;
   Fused(int64_t rows, int64_t cols, DType type)
@@ -118,7 +118,7 @@ TEST(Swiglu, SameBitsForEveryThreadCountAndInstructionSet) {
   }
 }
 
-// Also where the rest of the tensor is NaN or infinite.
+// Also if the rest of the tensor is NaN or infinite.
 TEST(Swiglu, GivesTheLargestMagnitudes) {
   for (const DType type : kFloatTypes) {
     for (const float odd : {1.0f, std::numeric_limits<float>::infinity(), std::nanf("")}) {

@@ -20,7 +20,7 @@ const halftone::ModelFamily* const kFamilies[] = {&halftone::llama3::kFamily, &h
                                                   &halftone::qwen3::kFamily,  &halftone::qwen3::kMoe,      &halftone::deepseek_v3::kFamily,
                                                   &halftone::gpt_oss::kFamily};
 
-// The JSON files of a checkpoint: any bytes give a value that can be written and read again, or an Error.
+// The JSON files of a checkpoint: any input yields a value that can be written and read again, or an Error.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   const std::string_view text(reinterpret_cast<const char*>(data), size);

@@ -10,8 +10,8 @@
 #include "halftone/base/error.h"
 #include "halftone/config/load.h"
 
-// A TOML text, then after a NUL byte the words of a command line, one per NUL. Either an Error, or a configuration that
-// reads back the same from the TOML and the JSON that it is written as.
+// A TOML text, then after a NUL byte the words of a command line, one per NUL. Yields an Error, or a configuration that reads back the
+// same from its TOML and its JSON.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   std::string_view rest(reinterpret_cast<const char*>(data), size);

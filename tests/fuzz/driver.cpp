@@ -33,7 +33,7 @@ namespace {
 constexpr unsigned kSecondsPerInput = 10;
 constexpr size_t kMapSize = 1 << 14;
 
-// Edges seen: hash of this and the previous program counter, as in AFL.
+// Edges hit: hash of the current and the previous program counter, as in AFL.
 std::array<uint8_t, kMapSize> hits;
 std::array<uint8_t, kMapSize> seen;
 uintptr_t previous_pc = 0;
@@ -71,7 +71,7 @@ Bytes read_file(const std::string& path) {
   return Bytes(std::istreambuf_iterator<char>(file), {});
 }
 
-// One token per line; \xNN, \n and \\ are understood.
+// One token per line; supports \xNN, \n and \\.
 std::vector<Bytes> read_dictionary(const std::string& path) {
   std::vector<Bytes> tokens;
   std::ifstream file(path);
@@ -93,13 +93,13 @@ std::vector<Bytes> read_dictionary(const std::string& path) {
   return tokens;
 }
 
-// Runs one input; true when it reached an edge (or a hit count of one) that no input reached before.
+// Runs one input; true if it reached a new edge (or a new hit count).
 bool run(const Bytes& input) {
   hits.fill(0);
   previous_pc = 0;
   current = &input;
   alarm(kSecondsPerInput);
-  // A copy of exactly this size, so that reading one byte too many is seen.
+  // A copy of exactly this size, so that reading one byte too many is detected.
   Bytes exact(input.begin(), input.end());
   exact.shrink_to_fit();
   try {
@@ -114,7 +114,7 @@ bool run(const Bytes& input) {
   bool fresh = false;
   for (size_t i = 0; i < kMapSize; ++i) {
     if (hits[i] == 0) continue;
-    // Counts in powers of two, one bit each: loops that run longer count as new, up to 128 times.
+    // Hit counts in powers of two, one bit each: loops that run longer count as new, up to 128 times.
     const uint8_t bucket = static_cast<uint8_t>(1u << (31 - __builtin_clz(static_cast<unsigned>(hits[i]))));
     if ((seen[i] & bucket) == 0) {
       seen[i] |= bucket;
@@ -175,7 +175,7 @@ class Mutator {
       case 8:
         if (!dictionary_.empty()) insert(b, at, dictionary_[below(dictionary_.size())]);
         break;
-      case 9: {  // a little-endian number of eight, four or two bytes at its edges
+      case 9: {  // a little-endian 8-, 4- or 2-byte number with an edge-case value
         static constexpr uint64_t kEdges[] = {0,
                                               1,
                                               8,
@@ -197,7 +197,7 @@ class Mutator {
         for (size_t i = 0; i < width && at + i < b.size(); ++i) b[at + i] = static_cast<uint8_t>(value >> (8 * i));
         break;
       }
-      case 10: {  // a decimal number at its edges
+      case 10: {  // a decimal number with an edge-case value
         static const char* const kNumbers[] = {"0",   "-1",         "1e999", "18446744073709551616", "9223372036854775808",
                                                "0.1", "4294967296", "-0"};
         const std::string text = kNumbers[below(std::size(kNumbers))];
@@ -267,7 +267,7 @@ extern "C" __attribute__((no_sanitize("address", "undefined"))) void __sanitizer
   previous_pc = (pc >> 1) * 0x9e3779b97f4a7c15u >> 1;
 }
 
-// An allocation of more than 1 GiB means that a size was used before it was checked.
+// An allocation above 1 GiB means that a size was used before it was validated.
 extern "C" const char* __asan_default_options() { return "max_allocation_size_mb=1024:hard_rss_limit_mb=3072"; }
 
 int main(int argc, char** argv) {
@@ -300,7 +300,7 @@ int main(int argc, char** argv) {
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   uint64_t executions = seeds;
   while (elapsed() < o.seconds) {
-    // Half of the time one of the newest inputs: what was reached last is explored further.
+    // Half of the time picks one of the newest inputs, to explore from the latest progress.
     const size_t recent = std::min<size_t>(corpus.size(), 32);
     const size_t pick = mutator.below(2) == 0 ? corpus.size() - 1 - mutator.below(recent) : mutator.below(corpus.size());
     const Bytes input = mutator.mutate(corpus[pick], corpus);

@@ -10,7 +10,7 @@
 #include "halftone/data/bin_format.h"
 #include "halftone/data/jsonl_line.h"
 
-// A line of JSONL and a .bin file: any bytes give documents within bounds or an Error.
+// A line of JSONL and a .bin file: any input yields documents within bounds or an Error.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kVocab = 300;
   try {

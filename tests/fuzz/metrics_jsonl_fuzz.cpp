@@ -9,7 +9,7 @@
 
 #include "halftone/train/metrics_file.h"
 
-// A line of metrics.jsonl: never an exception, and what it gives can be written and read again.
+// A line of metrics.jsonl: never an exception, and the result can be written and read again.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   const auto line = parse_metrics_line({reinterpret_cast<const char*>(data), size});

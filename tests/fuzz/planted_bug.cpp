@@ -1,5 +1,5 @@
-// The driver's own test: a fault four decisions deep, which blind mutation does not reach but coverage does. The test
-// passes when the driver finds it, so a driver that sees nothing fails.
+// Test of the driver itself: a fault four decisions deep, which only coverage-guided mutation reaches. The test passes if the driver
+// finds it, so a driver without coverage fails.
 #include <cstddef>
 #include <cstdint>
 #include <vector>

@@ -11,7 +11,7 @@
 #include "halftone/config/load.h"
 #include "halftone/config/recipe_file.h"
 
-// A recipe file: either an Error of at most a page, or modifiers whose options a configuration could have.
+// A recipe file: yields an Error of at most a page, or modifiers with options that a configuration could have.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   std::vector<RecipeModifier> modifiers;

@@ -11,7 +11,7 @@
 #include "halftone/base/error.h"
 #include "halftone/checkpoint/safetensors.h"
 
-// A safetensors file: any bytes give tensors that lie inside the file one after another, or an Error.
+// A safetensors file: any input yields tensors that lie one after another inside the file, or an Error.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   if (size < 8) return 0;
@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     if (header.data_start + covered != size) std::abort();
   } catch (const Error&) {}
-  // Most mutations break the length; the header alone sees the rest.
+  // Most mutations break the length; the header is also parsed alone.
   try {
     parse_safetensors_header(rest, size + 8, "x");
   } catch (const Error&) {}

@@ -9,8 +9,8 @@
 #include "halftone/base/error.h"
 #include "halftone/parallel/schedule.h"
 
-// A schedule's file, for the ranks and stages that its first byte says: either an Error of one line, or what a pipeline can run, the same
-// after it was written and read.
+// A schedule file for the ranks and stages in its first byte: yields a one-line Error, or a schedule that a pipeline can run and that is
+// the same after writing and reading.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   if (size == 0) return 0;

@@ -10,8 +10,8 @@
 #include "halftone/data/tokenizer.h"
 #include "halftone/data/tokenizer_json.h"
 
-// Input: tokenizer.json, tokenizer_config.json and a text with zero bytes between; when it begins with V or T, vocab.json or
-// vocab.txt and merges.txt instead. Whatever is accepted must encode the text to ids that can be decoded.
+// Input: tokenizer.json, tokenizer_config.json and a text, separated by zero bytes; if it starts with V or T, vocab.json or vocab.txt and
+// merges.txt instead. Any accepted input must encode the text to ids that can be decoded.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace halftone;
   set_log_level(LogLevel::error);

@@ -20,7 +20,7 @@ ProductChoice choice(uint32_t key, uint32_t value, ProductChoice::Owner owner = 
   std::memcpy(c.value.data(), &value, sizeof value);
   return c;
 }
-// Owner, key and value of each.
+// Owner, key and value of each choice.
 std::vector<std::array<uint32_t, 3>> numbers(const std::vector<ProductChoice>& choices) {
   std::vector<std::array<uint32_t, 3>> out;
   for (const ProductChoice& c : choices) {
@@ -63,7 +63,7 @@ TEST_F(ChoiceFile, KeepsTheNewestChoiceOfEachProduct) {
   EXPECT_EQ(loaded.problem, "");
   const std::vector<std::array<uint32_t, 3>> expected = {{0, 2, 20}, {1, 1, 30}, {0, 1, 11}, {0, 4, 40}};
   EXPECT_EQ(numbers(loaded.choices), expected);
-  EXPECT_EQ(std::distance(fs::directory_iterator(file_.parent_path()), {}), 1);  // no temporary file stays
+  EXPECT_EQ(std::distance(fs::directory_iterator(file_.parent_path()), {}), 1);  // no temporary file remains
   std::vector<ProductChoice> many;
   for (uint32_t i = 0; i < kMostChoices; ++i) many.push_back(choice(100 + i, i));
   EXPECT_EQ(add_choices(file_, many), "");
@@ -100,13 +100,13 @@ TEST_F(ChoiceFile, SaysWhyNothingIsKept) {
   const ProductChoice one[] = {choice(1, 10)};
   std::ofstream(folder_ / "file") << "x";
   EXPECT_NE(add_choices(folder_ / "file" / "products", one), "");  // no folder can be made there
-  fs::create_directories(file_);                                   // a folder has its name
+  fs::create_directories(file_);                                   // a folder has this name
   EXPECT_NE(load_choices(file_).problem, "");
   EXPECT_NE(add_choices(file_, one), "");
   EXPECT_EQ(std::distance(fs::directory_iterator(file_.parent_path()), {}), 1);
 }
 
-// Whole files replace each other: a reader sees one writer's or another's.
+// Files are replaced atomically: a reader sees one writer's file or another's.
 TEST_F(ChoiceFile, WritersAtOnceLeaveAWholeFile) {
   std::vector<std::thread> writers;
   for (uint32_t w = 0; w < 4; ++w) {
@@ -120,7 +120,7 @@ TEST_F(ChoiceFile, WritersAtOnceLeaveAWholeFile) {
     });
   }
   for (std::thread& w : writers) w.join();
-  EXPECT_GE(load_choices(file_).choices.size(), 25u);  // of the writer that was last
+  EXPECT_GE(load_choices(file_).choices.size(), 25u);  // at least the last writer's
 }
 
 TEST(CacheFolder, FollowsTheEnvironment) {

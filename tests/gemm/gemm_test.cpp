@@ -44,7 +44,7 @@ void fill(DType type, std::byte* out, int64_t n, unsigned seed) {
   }
 }
 
-// Operands of one product: A both row-major (row stride k + 3) and in panels, B packed by either function.
+// Operands of one GEMM: A both row-major (row stride k + 3) and in panels, B packed by either function.
 struct Problem {
   Problem(DType type, Case s, bool b_by_columns)
       : type(type),
@@ -169,7 +169,7 @@ TEST(Gemm, ThreadCountDoesNotChangeABit) {
   omp_set_num_threads(threads);
 }
 
-// More columns than are finished together, an odd rest of them, and tiles whose epilogue waits for the next product.
+// More columns than one epilogue finishes, an odd remainder, and tiles whose epilogue is deferred to the next one.
 TEST(Gemm, ManyColumns) {
   for (const DType type : {DType::s8, DType::bf16, DType::f32}) {
     Problem p(type, {70, 8192 + 48, 9}, false);
@@ -224,7 +224,7 @@ TEST(Gemm, ANanStaysInItsRow) {
   }
 }
 
-// The three products of an int8 linear layer from what the quantiser writes, against fp64 on the dequantised operands.
+// The three GEMMs of an int8 linear layer on the quantiser's output, against fp64 on the dequantised operands.
 TEST(Gemm, QuantisedLinearLayer) {
   const int64_t m = 150, n = 72, k = 104;
   std::vector<bf16> x(static_cast<size_t>(m * k)), w(static_cast<size_t>(n * k)), dy(static_cast<size_t>(m * n));

@@ -32,14 +32,14 @@ import json
 import pathlib
 
 ROWS, LENGTH, PROMPT, GENERATED = 2, 24, 5, 64
-CLOSE = 2e-4  # for a choice of experts
+CLOSE = 2e-4  # minimum gap for the selection of experts
 
 
 @dataclasses.dataclass
 class Case:
     model_type: str
-    config: dict  # of transformers' class, beside COMMON
-    rope: dict    # rope_parameters, rope_type "default" unless it says another
+    config: dict  # of transformers' class, in addition to COMMON
+    rope: dict    # rope_parameters; rope_type is "default" unless given
     published: bool = False
     dtype: str = "bfloat16"  # of the file
 
@@ -47,9 +47,9 @@ class Case:
 COMMON = dict(hidden_size=32, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, intermediate_size=48, vocab_size=96,
               max_position_embeddings=256, rms_norm_eps=1e-6, tie_word_embeddings=False, bos_token_id=94, eos_token_id=95)
 WIDE = dict(head_dim=16)  # eight frequencies
-# Kept up to index 2, divided by 4 from index 6 on.
+# Unscaled up to index 2, divided by 4 from index 6 on.
 YARN = dict(rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=4096)
-# Kept at index 0, divided from 3 on; not truncated: from 0.28 to 2.69.
+# Unscaled at index 0, divided from 3 on; not truncated: from 0.28 to 2.69.
 YARN_SHORT = dict(rope_type="yarn", rope_theta=1e3, factor=4.0, original_max_position_embeddings=64, beta_fast=8.0, beta_slow=1.0)
 
 MOE = dict(num_hidden_layers=2, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=16, norm_topk_prob=True)
@@ -71,22 +71,22 @@ CASES = {
     "llama_yarn": Case("llama", dict(WIDE, max_position_embeddings=16384), YARN, published=True),
     "llama_yarn_factor": Case("llama", WIDE, dict(YARN_SHORT, attention_factor=0.7)),
     "llama_yarn_mscale": Case("llama", WIDE, dict(YARN_SHORT, mscale=1.0, mscale_all_dim=0.4, truncate=False)),
-    # Rows of 24 are longer than the first training's 16; transformers takes that from max_position_embeddings.
+    # Rows of 24 exceed the original 16, which transformers takes from max_position_embeddings.
     "llama_dynamic": Case("llama", dict(WIDE, max_position_embeddings=16), dict(rope_type="dynamic", rope_theta=1e4, factor=2.0)),
     "llama_bias": Case("llama", dict(num_hidden_layers=2, attention_bias=True, mlp_bias=True), dict(rope_theta=1e4)),
-    # As Llama 2 and SmolLM are.
+    # Like Llama 2 and SmolLM.
     "llama2": Case("llama", dict(num_key_value_heads=4, rms_norm_eps=1e-5), dict(rope_theta=1e4), published=True),
     "smollm": Case("llama", dict(hidden_size=72, num_attention_heads=9, num_key_value_heads=3, intermediate_size=32, rms_norm_eps=1e-5,
                                  tie_word_embeddings=True), dict(rope_theta=1e5), published=True),
     # Windows shorter than the row; heads * head_dim differs from hidden_size.
     "mistral": Case("mistral", dict(WIDE, num_hidden_layers=2, sliding_window=7), dict(rope_theta=1e4)),
     "mistral_full": Case("mistral", dict(num_hidden_layers=2, sliding_window=None), dict(rope_theta=1e6), published=True),
-    # A head width that is no power of two, more than 64, and seven heads on one of K and V.
+    # A head width above 64 that is no power of two, and seven heads sharing one K and V.
     "mistral_odd": Case("mistral", dict(hidden_size=16, num_attention_heads=7, num_key_value_heads=1, head_dim=80, sliding_window=None),
                         dict(rope_theta=1e4)),
     "qwen2": Case("qwen2", dict(hidden_size=48, num_attention_heads=14, num_key_value_heads=2, head_dim=8, intermediate_size=32,
                                 tie_word_embeddings=True), dict(rope_theta=1e6), published=True),
-    # Layer 0 sees all, layer 1 a window.
+    # Layer 0 attends to everything, layer 1 has a window.
     "qwen2_window": Case("qwen2", dict(num_hidden_layers=2, use_sliding_window=True, sliding_window=6, max_window_layers=1),
                          dict(rope_theta=1e6)),
     "qwen3": Case("qwen3", dict(num_attention_heads=3, num_key_value_heads=1, head_dim=80, intermediate_size=32,
@@ -103,9 +103,9 @@ CASES = {
     "qwen3_moe_one": Case("qwen3_moe", dict(MOE, num_experts=1, num_experts_per_tok=1, use_sliding_window=True, sliding_window=6,
                                             head_dim=16), dict(rope_theta=1e6)),
     "qwen3_moe_all": Case("qwen3_moe", dict(MOE, num_experts=4, num_experts_per_tok=4, head_dim=16), dict(rope_theta=1e6)),
-    # YaRN scales the scores; groups limit the choice.
+    # YaRN scales the scores; expert groups restrict the selection.
     "deepseek_v3": Case("deepseek_v3", LATENT, dict(YARN_SHORT, mscale=1.0, mscale_all_dim=1.0), published=True),
-    # As Moonlight is: no low rank of q, one group, no YaRN.
+    # Like Moonlight: no low rank of q, one group, no YaRN.
     "deepseek_v3_full_q": Case("deepseek_v3", dict(LATENT, num_attention_heads=5, num_key_value_heads=5, q_lora_rank=None, n_group=1,
                                                    topk_group=1, n_routed_experts=6, num_experts_per_tok=2, n_shared_experts=1,
                                                    norm_topk_prob=False, qk_nope_head_dim=24, v_head_dim=8, rms_norm_eps=1e-5,
@@ -142,13 +142,14 @@ def make_model(case, seed):
     config = AutoConfig.for_model(case.model_type, **{**COMMON, **case.config}, rope_parameters=dict({"rope_type": "default"}, **case.rope))
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager", experts_implementation="eager", dtype=torch.float32)
     with torch.no_grad():
-        # Larger than the usual 0.02, norms that differ from one, biases from zero: every path then shows in the gradients.
+        # Larger than the usual 0.02, norms that differ from one, biases that differ from zero: every code path then shows in the
+        # gradients.
         for key, parameter in model.named_parameters():
             if key.endswith("gate_up_proj_bias"):
-                parameter.normal_(0.0, 4.0)  # some beyond the 7 at which GPT-OSS's experts clamp
+                parameter.normal_(0.0, 4.0)  # some exceed 7, at which GPT-OSS's experts clamp
             elif key.endswith(("bias", "sinks")):
                 parameter.normal_(0.0, 0.3)
-            elif parameter.dim() == 3:  # of experts, of which GPT-OSS's have their inputs first
+            elif parameter.dim() == 3:  # experts; GPT-OSS's have the inputs first
                 parameter.normal_(0.0, parameter.shape[1 if case.model_type == "gpt_oss" else 2] ** -0.5)
             elif parameter.dim() == 1:
                 parameter.normal_(1.0, 0.2)
@@ -270,7 +271,7 @@ def make(name, folder, seed):
         tensors["router_margin"] = router_margin
     others = len(tensors)
     for key, grad in gradients(model):
-        # No token may have come to an expert, and one that all go to has a gate of 1.
+        # An expert may get no token, and one that all tokens select has a gate of 1.
         assert grad.abs().max() > 1e-6 or ".mlp.experts." in key or ".mlp.gate." in key, key
         tensors["grad." + key] = grad.clone()  # the model is converted below
 

@@ -1,4 +1,4 @@
-// The largest magnitudes that norms and SwiGLU find on the way (ops/activation.h) are those that quantisers find for themselves.
+// The amax that norms and SwiGLU compute (ops/activation.h) equals the one that quantisers compute.
 #include <ATen/Context.h>
 #include <gtest/gtest.h>
 
@@ -13,11 +13,11 @@ namespace {
 struct Case {
   std::string name;
   std::vector<std::string> arguments;
-  int64_t reads;  // quantisers a layer that read the largest magnitude of a tensor which a norm or SwiGLU writes
+  int64_t reads;  // quantisers per layer that read the amax of a tensor written by a norm or SwiGLU
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
 
-// X of wq|wk|wv, w1|w3 and w2, this one once more for wgrad; dY of w1 and of w3.
+// X of wq|wk|wv, w1|w3 and w2, the latter again for wgrad; dY of w1 and of w3.
 const Case kCases[] = {{"fp8_tensorwise", {"--quantize.scheme=fp8_tensorwise"}, 6},
                        {"fp8_tensorwise_recomputed", {"--quantize.scheme=fp8_tensorwise", "--activation_checkpoint.mode=full"}, 9},
                        {"nvfp4", {"--quantize.scheme=nvfp4"}, 0},  // reads X and dY for those of the rotated matrices in any case
@@ -49,7 +49,7 @@ TEST_P(ProducerAmax, ChangesNoBitOfLossAndGradients) {
 INSTANTIATE_TEST_SUITE_P(Recipes, ProducerAmax, testing::Combine(test_devices(), testing::ValuesIn(kCases)),
                          [](const auto& info) { return std::get<0>(info.param) + "_" + std::get<1>(info.param).name; });
 
-// A quantiser that is told a largest magnitude looks for none: told a wrong one, it takes that.
+// A quantiser given an amax does not search for it: given a wrong one, it uses that.
 class GivenAmax : public OnDevice {};
 TEST_P(GivenAmax, IsBelieved) {
   CopyRequest row, transposed;

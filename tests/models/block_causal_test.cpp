@@ -1,5 +1,5 @@
-// With block_causal attention nothing of a document reaches another one of its row: no bit of loss and gradients of one document
-// depends on the tokens of the others. For every family, with windows where it has them, on every device.
+// With block_causal attention no document affects another one in its row: loss and gradients of one document do not depend on the other
+// documents' tokens, bit for bit. For every family, with windows if it has them, on every device.
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -21,7 +21,7 @@ struct Case {
 };
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.family; }
 
-constexpr int64_t kVocabulary = 96, kLength = 160, kBegin = 37, kEnd = 131;  // of the document that counts; places of a row
+constexpr int64_t kVocabulary = 96, kLength = 160, kBegin = 37, kEnd = 131;  // document under test: positions in a row
 
 class BlockCausal : public OnDeviceWith<Case> {
  protected:
@@ -47,7 +47,7 @@ class BlockCausal : public OnDeviceWith<Case> {
     OnDeviceWith::TearDown();
   }
 
-  // Loss and gradients of the document in the middle, behind one another.
+  // Loss and gradients of the middle document, concatenated.
   at::Tensor of_the_middle(const at::Tensor& tokens, bool divided) {
     at::Tensor start = at::zeros({1, kLength}, at::kInt), labels = at::full({1, kLength}, -100, at::kLong);
     start.narrow(1, kBegin, kEnd - kBegin).fill_(kBegin), start.narrow(1, kEnd, kLength - kEnd).fill_(kEnd);

@@ -1,4 +1,4 @@
-// A whole model under each shipped recipe: the CUDA device computes what the processor computes.
+// A full model under each shipped recipe: the GPU's results match the CPU's.
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@ Pass run(const std::string& recipe, c10::Device device) {
 
 class Devices : public OnDeviceWith<std::string> {};
 
-// Where codes are coarse, a sum that rounds otherwise in one layer moves codes of the next one: directions agree, bits do not.
-// Products in another order on the processor move a cosine by up to 2e-4; draws of their own would leave 0.96 of mxfp4's.
+// With coarse codes, a sum that rounds differently in one layer changes codes in the next: directions agree, bits do not. Reordered sums
+// on the CPU change a cosine by up to 2e-4; independent draws would leave 0.96 of mxfp4's.
 TEST_P(Devices, AgreeOnLossAndGradients) {
   if (needs_experts(param())) GTEST_SKIP() << "it names layers of experts, of which the demo model has none";
   const Pass cpu = run(param(), at::kCPU), cuda = run(param(), test_device());

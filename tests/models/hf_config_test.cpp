@@ -1,5 +1,5 @@
-// config.json of Hugging Face's decoders: published ones are accepted and mean what their authors meant, entries that a family does
-// not honour, that have no effect or that contradict each other are errors that name key and value.
+// config.json of Hugging Face's decoders: published ones are accepted with their authors' meaning; entries that a family does not
+// support, that have no effect or that contradict each other are errors that name key and value.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -19,10 +19,10 @@ std::shared_ptr<ModelDescription> read(const json& config) {
 }
 
 struct Published {
-  const char *name, *config;  // the file's entries, those without a meaning for the model included
+  const char *name, *config;  // the file's entries, including those irrelevant to the model
   const char* family;
   OptionTable expected;  // some of the hyper-parameters
-  int64_t parameters;    // as its page states them
+  int64_t parameters;    // as stated on its page
 };
 std::ostream& operator<<(std::ostream& out, const Published& p) { return out << p.name; }
 
@@ -322,7 +322,7 @@ TEST(ModelConfigFile, RopeThatContradictsItselfIsRefused) {
   }
 }
 
-// {layers with a window as letters, its size}
+// {one letter per layer, window size}
 std::pair<std::string, int64_t> windows(const std::string& type, const std::string& entries) {
   const auto config = read(with_entries(type, entries));
   const OptionTable table = config->hyper_parameters();
@@ -366,7 +366,7 @@ TEST(ModelConfigFile, WindowsAreThoseOfTheirLayers) {
       R"(layer_types = ["full_attention")");
 }
 
-// The frequencies that a scaling's entries give are those of its settings.
+// A scaling's entries give the frequencies of its settings.
 TEST(ModelConfigFile, RopeScalingReachesTheHyperParameters) {
   const auto expect = [](const std::string& entries, const OptionTable& expected) {
     const OptionTable found = read(with_entries("qwen2", entries))->hyper_parameters();

@@ -16,11 +16,11 @@ namespace halftone {
 
 struct Pass {
   double loss = 0;
-  at::Tensor gradients;  // of every parameter behind one another, fp64 on the processor
+  at::Tensor gradients;  // of every parameter, concatenated, fp64 on the CPU
   int64_t layers = 0;
 };
 
-// The demo model, freshly initialised, and a micro-batch of random tokens for it. `arguments`: of the command line.
+// The demo model, freshly initialised, and a micro-batch of random tokens for it. `arguments`: command-line options.
 struct DemoModel {
   static constexpr int64_t kRows = 2, kLength = 96;
   JobConfig config;
@@ -39,7 +39,7 @@ struct DemoModel {
     store.materialize(*built.model, options);
     built.model->prepare(device, kLength);
     store.initialize(1);
-    // memory_budget: every mode beside every other.
+    // memory_budget: every mode next to every other.
     constexpr nn::Recompute kMixed[] = {nn::Recompute::full, nn::Recompute::op, nn::Recompute::none, nn::Recompute::op,
                                         nn::Recompute::full};
     nn::RecomputePlan plan;
@@ -53,7 +53,7 @@ struct DemoModel {
     built.model->set_recompute(plan);
   }
   int64_t layers() const { return built.model->size().layers; }
-  // The `number`th micro-batch of step 1, at its place among the step's rows.
+  // The `number`th micro-batch of step 1, at its position among the step's rows.
   nn::Pass pass(uint64_t number = 0, bool keep = true, nn::PassPart part = {}) {
     at::manual_seed(2 + number);
     const at::Tensor tokens = at::randint(256, {kRows, kLength + 1}, at::kLong).to(device);

@@ -14,7 +14,7 @@
 namespace halftone::pass_test {
 namespace {
 
-// Draws follow the place that each pass was given, whatever ran in between.
+// Draws follow the position given to each pass, whatever runs in between.
 TEST(Pass, MicroBatchesMayInterleave) {
   for (const auto& [scheme, rounding] : {std::pair{"int8", "stochastic_rounding"}, {"mxfp4", "use_sr_grad"}, {"nvfp4", "use_sr_grad"}}) {
     const std::vector<std::string> arguments = {std::string("--quantize.scheme=") + scheme, std::string("--quantize.") + rounding};
@@ -34,7 +34,7 @@ TEST(Pass, MicroBatchesMayInterleave) {
   }
 }
 
-// A pass in parts, of which each sends one tensor on, and gradients of weights that come later, those of the first part first.
+// A pass in parts, each of which sends one tensor, with deferred weight gradients, those of the first part first.
 TEST(Pass, GivesTheSameBitsInParts) {
   for (const auto& [scheme, mode] : {std::pair{"none", "none"}, {"int8", "selective"}, {"mxfp4", "full"}}) {
     const std::vector<std::string> arguments = {std::string("--quantize.scheme=") + scheme,
@@ -75,8 +75,8 @@ class Recomputation : public OnDeviceWith<Case> {
   }
 };
 
-// What is kept of a recomputed block is the sum of stream and branch, and results as they were: nothing is rounded by that. Memory that
-// nothing has written is NaN in a deterministic run, so that reading what the second pass leaves out would show.
+// A recomputed block keeps the sum of stream and branch, and unmodified results: nothing is rounded by that. Uninitialised memory is NaN
+// in a deterministic run, so that reading what the recomputation skips would show.
 TEST_P(Recomputation, GivesTheSameBits) {
   at::globalContext().setDeterministicAlgorithms(true, true);
   const auto plain = model_pass(param().arguments, test_device());
@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Case{"mxfp4_stochastic", {"--quantize.scheme=mxfp4", "--quantize.use_sr_grad"}})),
     case_name);
 
-// Unquantised siblings are one product on a GPU, apart where some of them are kept: a library may sum them in another order.
+// Unquantised siblings are one GEMM on a GPU, but separate if some results are kept: a library may sum them in another order.
 class UnquantisedSiblings : public OnDevice {};
 TEST_P(UnquantisedSiblings, GiveTheSameGradientsApart) {
   const auto plain = model_pass(kUnquantised.arguments, test_device());
@@ -123,10 +123,10 @@ struct LiveBytes : c10::MemoryReportingInfoBase {
   bool memoryProfilingEnabled() const override { return true; }
 };
 
-// docs/memory.md. Bytes of a token, float32 stream, bf16 elsewhere.
+// docs/memory.md. Bytes per token, float32 stream, bf16 elsewhere.
 void expect_kept(const std::string& mode) {
   DemoModel demo({"--quantize.scheme=none", kRecompute + mode}, at::kCPU);
-  demo.pass().backward();  // what is made once
+  demo.pass().backward();  // allocates what is made once
   const nn::ModelSize size = demo.built.model->size();
   const auto& parameters = demo.store.parameters();
   const auto w2 =
@@ -137,7 +137,7 @@ void expect_kept(const std::string& mode) {
   const int64_t whole = 2 * norm + 2 * (2 * d) + attention + 2 * (2 * ffn), input = 4 * d;
   const int64_t results = 2 * (2 * heads + size.kv_heads * size.qk_dim) + 4 * size.heads + 2 * ffn;
   const int64_t block = mode == "none" ? whole : mode == "full" ? input : input + results;
-  // The head has gone back to the gradient of its input, whose branch a recomputed block has added.
+  // The head's backward has already run, down to the gradient of its input, whose branch a recomputed block has added.
   const int64_t head = 4 * d + (mode == "none" ? 2 * d : 0);
   const int64_t tokens = DemoModel::kRows * DemoModel::kLength, expected = tokens * (size.layers * block + head);
   const auto live = std::make_shared<LiveBytes>();

@@ -16,8 +16,8 @@ namespace fs = std::filesystem;
 const fs::path kSource = source_dir();
 const fs::path kFolder = kSource / "recipes" / "precision";
 
-// The demo model, or GPT-OSS 20b with what is made for it, with one shipped recipe: how many layers got which scheme, and the operands of
-// its first layers.
+// The demo model, or GPT-OSS 20b for its recipes, with one shipped recipe: number of layers per scheme, and the operands of its first
+// layers.
 struct Loaded {
   BuiltModel built;
   std::map<std::string, int> schemes;
@@ -63,7 +63,7 @@ const std::map<std::string, Counts>& expected() {
       {"mxfp8_1d", all("mxfp8_e4m3")},
       {"mxfp4", all("mxfp4")},
       {"mxfp4_macro_block", all("mxfp4")},
-      // 24 blocks of 4 Linears of attention, the experts and a router that stays.
+      // 24 blocks of 4 attention Linears, the experts and an unquantised router.
       {"mxfp4_gpt_oss", {{"mxfp4", 120}, {"none", 25}}},
       {"mxfp4_gpt_oss_20b", {{"mxfp4", 105}, {"none", 40}}},
       {"nvfp4_gpt_oss_20b", {{"nvfp4", 105}, {"none", 40}}},
@@ -104,7 +104,7 @@ TEST(PrecisionRecipes, EveryShippedFileIsTestedHere) {
   EXPECT_EQ(files, static_cast<int>(expected().size()));
 }
 
-// A recipe without options of its own is the row of the recipe table.
+// A recipe without options equals the row of the recipe table.
 TEST(PrecisionRecipes, PlainFilesAreRowsOfTheTable) {
   for (const auto& [file, scheme] : std::map<std::string, std::string>{{"fp8_tensorwise", "fp8_tensorwise"},
                                                                        {"fp8_rowwise", "fp8_rowwise"},

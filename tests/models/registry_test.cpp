@@ -10,7 +10,7 @@
 namespace halftone {
 namespace {
 
-// The small model of a family, as its own record describes it.
+// The small model of a family, as defined by its record.
 BuiltModel small(const ModelFamily& family, const OptionTable& overrides = {}) {
   ModelConfig config;
   config.name = family.name, config.overrides = overrides;

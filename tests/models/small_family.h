@@ -3,7 +3,7 @@
 
 namespace halftone {
 
-// Hyper-parameters of a small model of a family, over those that `table` has.
+// Hyper-parameters of a small model of a family, overriding those in `table`.
 inline OptionTable small_family(const ModelFamily& family, OptionTable table) {
   const DecoderTraits& traits = *family.decoder;
   OptionTable own;

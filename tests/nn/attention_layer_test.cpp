@@ -26,14 +26,14 @@ class Layer : public Module {
 using AttentionLayer = OnDevice;
 INSTANTIATE_TEST_SUITE_P(On, AttentionLayer, test_devices(), [](const auto& info) { return info.param; });
 
-// One of each head, with the gradient that a difference of losses shows.
+// One sink per head; its gradient equals a finite difference of the loss.
 TEST_P(AttentionLayer, SinksAreAParameterOfIt) {
   at::manual_seed(44);
   Layer layer;
   Parameter& sinks = *layer.store.parameters().front();
   EXPECT_EQ(sinks.fqn, "attention.sinks");
   EXPECT_EQ(sinks.shape, std::vector<int64_t>{4});
-  EXPECT_GT(sinks.master.abs().min().item<double>(), 0);  // drawn as wo is
+  EXPECT_GT(sinks.master.abs().min().item<double>(), 0);  // initialised like wo
   SequenceInfo info;
   info.batch = 2, info.seq = 20;
   std::tie(info.cos, info.sin) = rope_tables(20, 16, 10000, {}, test_device());

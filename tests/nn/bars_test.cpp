@@ -1,4 +1,4 @@
-// Accuracy bars that the sources of the recipes test (numerics.md 13.2), on the CPU's data sets and sizes, on every device.
+// Accuracy bars from the recipes' sources (numerics.md 13.2), on the CPU's data sets and sizes, on every device.
 #include <gtest/gtest.h>
 
 #include "nn/linear_support.h"
@@ -27,7 +27,7 @@ struct Bar {
   double y, dx, dw;
 };
 
-// The layer against the unquantised bf16 layer; each forms dY from its own Y.
+// The layer against the unquantised bf16 layer; each computes dY from its own Y.
 void compare(const LinearRecipe& r, const at::Tensor& x, const at::Tensor& w, const at::Tensor& target, Bar bar,
              const at::Tensor& bias = {}) {
   test_step() = {1234, 1, 0};
@@ -50,7 +50,7 @@ TEST_P(Bars, Fp8Dynamic) {
 }
 
 TEST_P(Bars, Fp8Blockwise) {
-  // sum: dY = 1 is exact, so it tests X and W only.
+  // sum: dY = 1 is exact, so only X and W are tested.
   const at::Tensor x = data_r({256, 4096}, 1234), w = data_l(2048, 4096, 1235);
   const at::Tensor dy = at::ones({256, 2048}, on_device(at::kBFloat16));
   const LinearResult e = OneLinear(w, recipe("none")).run(x, dy), y = OneLinear(w, recipe("fp8_blockwise")).run(x, dy);
@@ -96,7 +96,7 @@ TEST_P(Bars, Int8Switches) {
   }
 }
 
-// A layer of codes is the fp32 layer of the numbers that they stand for.
+// A layer with stored codes equals the fp32 layer of the dequantised weights.
 TEST_P(Bars, StoredWeightsEqualTheirNumbers) {
   at::manual_seed(4);
   for (const char* scheme : {"int8_weight", "int4_weight"}) {
@@ -116,7 +116,7 @@ TEST_P(Bars, StoredWeightsEqualTheirNumbers) {
   }
 }
 
-// 13.3's figures for the weight-only recipes, which keep no float weight to compare with.
+// 13.3's figures for the weight-only recipes, which have no float weight to compare with.
 TEST_P(Bars, StoredWeightsAreAsExactAsTheirCodes) {
   struct Case {
     const char *scheme, *activation;

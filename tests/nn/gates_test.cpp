@@ -1,5 +1,5 @@
-// The two-sided gates of numerics.md 13.3: SQNR of Y, dX and dW of every recipe at M = K = N = 1024. Too good means that an
-// operand was not quantised.
+// The two-sided gates of numerics.md 13.3: SQNR of Y, dX and dW of every recipe at M = K = N = 1024. Too good means that an operand was
+// not quantised.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -10,7 +10,7 @@
 namespace halftone::nn {
 namespace {
 
-constexpr double kExact = std::numeric_limits<double>::infinity();  // unquantised operands: bf16's rounding or nothing
+constexpr double kExact = std::numeric_limits<double>::infinity();  // unquantised operands: at most bf16 rounding
 constexpr double kNotGated = std::numeric_limits<double>::quiet_NaN();
 
 struct Case {

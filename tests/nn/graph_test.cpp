@@ -1,4 +1,4 @@
-// A layer's step in a CUDA graph (numerics.md 13.4): replays draw anew, from the step in device memory.
+// A layer's step in a CUDA graph (numerics.md 13.4): replays redraw, using the step in device memory.
 #include <ATen/Context.h>
 
 #include "halftone/base/error.h"
@@ -14,7 +14,7 @@ struct Variant {
 };
 std::ostream& operator<<(std::ostream& out, const Variant& v) { return out << v.name; }
 
-// Every recipe that draws numbers, and one that does not.
+// Every recipe with random draws, and one without.
 std::vector<Variant> variants() {
   const auto gradients = [](auto& o) { o.use_sr_grad = true; };
   const auto everything = [](auto& o) { o.stochastic_rounding = true; };
@@ -69,7 +69,7 @@ class GraphedLinear : public OnDeviceWith<Variant> {
 };
 
 TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
-  at::globalContext().setDeterministicAlgorithms(true, true);  // no algorithm by its time: equal bits
+  at::globalContext().setDeterministicAlgorithms(true, true);  // no timed choice of algorithm: equal bits
   for (const int64_t m : {96, 17}) {
     const int64_t k = 288, n = 160;
     at::manual_seed(3);
@@ -80,7 +80,7 @@ TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
     LinearResult eager[2];
     for (const uint32_t s : {3u, 4u}) {
       test_step() = {11, s, 64};
-      ++layer->weight().version;  // weights are quantised once a step
+      ++layer->weight().version;  // weights are quantised once per step
       eager[s - 3] = on_cpu(pass(*layer, x, dy));
     }
     test_step() = {11, 1000, 64, static_cast<const uint32_t*>(step.const_data_ptr())};
@@ -104,7 +104,7 @@ TEST_P(GraphedLinear, DrawsAnewInEveryReplay) {
   }
 }
 
-// Operands made in a capture exist in its replays alone; those made before are none of it, so that a replay sees the weight as it is.
+// Operands made in a capture exist only in its replays, and earlier ones are not reused, so a replay sees the current weight.
 TEST_P(GraphedLinear, ReadsTheWeightOfTheReplay) {
   if (recipe_.w_forward.stored) return;
   at::globalContext().setDeterministicAlgorithms(true, true);
@@ -126,7 +126,7 @@ TEST_P(GraphedLinear, ReadsTheWeightOfTheReplay) {
   EXPECT_FALSE(at::equal(expected, before));
 }
 
-// A capture searches for no algorithm, whatever shape it meets first.
+// A capture never searches for an algorithm, whatever shape comes first.
 TEST_P(GraphedLinear, TakesNewShapes) {
   at::manual_seed(5);
   const at::Tensor x = normal({192, 352}, at::kBFloat16), w = normal({224, 352}, at::kBFloat16), dy = normal({192, 224}, at::kBFloat16);

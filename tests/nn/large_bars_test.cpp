@@ -1,4 +1,4 @@
-// Bars of numerics.md 13.2 that need a GPU: data A, and products above 0.1 TFLOP.
+// Bars of numerics.md 13.2 that need a GPU: data A, and GEMMs above 0.1 TFLOP.
 #include <ATen/ops/silu.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,7 @@ LinearRecipe recipe(const char* scheme, const std::function<void(RecipeOptions&)
   return layer_recipe(scheme, o, "test").linear;
 }
 
-// As data O, from the device's generator, which is seeded anew before every tensor: X, W and the target share leading numbers.
+// Like data O, but from the device's generator, reseeded before every tensor: X, W and the target share leading values.
 at::Tensor data_a(at::IntArrayRef shape) {
   at::manual_seed(1234);
   const at::Tensor x = at::randn(shape, on_device()).to(at::kBFloat16);
@@ -38,9 +38,9 @@ at::Tensor device_randn(at::IntArrayRef shape, uint64_t seed) {
   return at::randn(shape, on_device()).to(at::kBFloat16);
 }
 
-using Decibels = std::array<double, 3>;  // of Y, dX, dW
+using Decibels = std::array<double, 3>;  // Y, dX, dW
 
-// Against the unquantised layer under mse_loss(Y, target), each layer forming dY from its own Y.
+// Against the unquantised layer under mse_loss(Y, target); each layer computes dY from its own Y.
 Decibels measure(const LinearRecipe& r, int64_t m, int64_t k, int64_t n) {
   const at::Tensor x = data_a({m, k}), w = data_a({n, k}), target = data_a({m, n});
   const auto run = [&](const LinearRecipe& recipe) {
@@ -97,7 +97,7 @@ TEST_P(LargeBars, Mxfp4OnDataA) {
   }
 }
 
-// nvfp4 and amdfp4 with their outer scales: every figure, and median and mean of all figures of a class of K.
+// nvfp4 and amdfp4 with their outer scales: every figure, and median and mean of all figures for a class of K.
 void fp4_on_data_a(bool stochastic) {
   struct Class {
     std::vector<Shape> shapes;
@@ -176,7 +176,7 @@ TEST_P(LargeBars, Fp8BlockwiseUpToTheVocabulary) {
   }
 }
 
-// int8 and int4: every sum of codes exact, (sum * scale of the row) * scale of the column in fp32 (numerics.md 13.1).
+// int8 and int4: every sum of codes is exact, (sum * row scale) * column scale in fp32 (numerics.md 13.1).
 TEST_P(LargeBars, IntegerProductsAreExact) {
   for (const Element element : {Element::int8, Element::int4}) {
     const OperandSpec spec = detail::rows(element);

@@ -34,7 +34,7 @@ class Layer : public Module {
     floats.compute = at::kFloat, floats.device = test_device();
     store.materialize(*this, floats);
     store.initialize(1);
-    // Weights of norms that show.
+    // Norm weights that differ from 1.
     at::NoGradGuard no_grad;
     for (const Parameter* p : store.parameters()) {
       if (p->shape.size() == 1) p->master.copy_(at::rand(p->shape) + 0.5);
@@ -57,7 +57,7 @@ struct Gradients {
   std::map<std::string, at::Tensor> weights;
 };
 
-// Its definition from ATen's operations, in fp64.
+// The definition with ATen operations, in fp64.
 Gradients reference(Layer& layer, const at::Tensor& x, const at::Tensor& dy, const SequenceInfo& info) {
   at::AutoGradMode grad(true);
   const LatentAttention::Shape& s = layer.attention.shape();
@@ -95,7 +95,7 @@ Gradients run(Layer& layer, const at::Tensor& x, const at::Tensor& dy, const Seq
   return g;
 }
 
-// Rank of the queries, 0: straight from the input.
+// Rank of the queries; 0: projected from the input directly.
 using LatentAttentionLayer = OnDeviceWith<int64_t>;
 INSTANTIATE_TEST_SUITE_P(On, LatentAttentionLayer,
                          testing::Combine(testing::Values(std::string("cpu"), std::string("cuda")), testing::Values<int64_t>(0, 40)),
@@ -134,7 +134,7 @@ TEST_P(LatentAttentionLayer, ACacheGivesTheRowsOfTheWholeSequence) {
   }
 }
 
-// In the mode "op" of activation checkpoints, which keeps results of products as they were written.
+// Activation checkpointing in mode "op", which keeps GEMM outputs as they were written.
 TEST_P(LatentAttentionLayer, RecomputationChangesNoBit) {
   const Deterministic on;
   at::manual_seed(43);
@@ -142,7 +142,7 @@ TEST_P(LatentAttentionLayer, RecomputationChangesNoBit) {
   const at::Tensor x = random(kBatch * kSeq, kDim, at::kFloat), dy = random(kBatch * kSeq, kDim, at::kFloat);
   SequenceInfo info = layer.info(true);
   const Gradients once = run(layer, x, dy, info);
-  // Whichever of the products is the first one that is kept.
+  // Whichever GEMM is the first one kept.
   for (const bool shifted : {false, true}) {
     info.step.saves = std::make_shared<Saves>();
     const auto shift = [&] {

@@ -13,17 +13,17 @@
 #include "halftone/ops/stored_weight.h"
 #include "ops/test_device.h"
 
-// One linear layer with its gradients, outside of any model, on the device of the running test.
+// One linear layer with its gradients, outside any model, on the running test's device.
 namespace halftone::nn {
 
-// 20 log10(|reference| / |reference - y|); equal tensors give 1e9, NaN anywhere gives NaN (numerics.md section 13).
+// 20 log10(|reference| / |reference - y|); equal tensors give 1e9, any NaN gives NaN (numerics.md section 13).
 inline double sqnr(const at::Tensor& reference, const at::Tensor& y) {
   const at::Tensor r = reference.to(at::kDouble), e = r - y.to(at::kDouble).to(r.device());
   const double error = e.norm().item<double>();
   return error == 0 ? 1e9 : 20 * std::log10(r.norm().item<double>() / error);
 }
 
-// Standard normal numbers of the processor's generator, the same on every device.
+// Standard normal numbers from the CPU's generator, the same on every device.
 inline at::Tensor normal(at::IntArrayRef shape, at::ScalarType type = at::kFloat) { return at::randn(shape).to(type).to(test_device()); }
 inline at::TensorOptions on_device(at::ScalarType type = at::kFloat) { return at::TensorOptions().device(test_device()).dtype(type); }
 
@@ -42,7 +42,7 @@ struct LinearResult {
   at::Tensor y, dx, dw, db;
 };
 
-// Y, dX and dW of a layer with weight w under the recipe, dY given.
+// Y, dX and dW of a layer with weight w under the recipe, for a given dY.
 class OneLinear {
  public:
   OneLinear(const at::Tensor& w, const LinearRecipe& recipe, const at::Tensor& bias = {}) {
@@ -57,7 +57,7 @@ class OneLinear {
       fused_.biases = {&bias_};
     }
   }
-  // `times` backward passes through one forward pass: dX and dW are their sums.
+  // One forward pass and `times` backward passes: dX and dW are their sums.
   LinearResult run(const at::Tensor& x_in, const at::Tensor& dy, int times = 1) {
     const at::Tensor x = x_in.detach().clone().set_requires_grad(true);
     weight_.grad.zero_();
@@ -70,7 +70,7 @@ class OneLinear {
     at::NoGradGuard no_grad;
     return linear(x, fused_, test_step());
   }
-  // The weight becomes codes without a master copy.
+  // Converts the weight to codes without a master copy.
   void store_weight(const OperandSpec& spec) {
     const at::Tensor w = weight_.value.detach().to(at::kFloat).contiguous();
     weight_.stored = std::make_shared<StoredWeight>(allocate_stored(spec, w.size(0), w.size(1), w.device()));
@@ -85,7 +85,7 @@ class OneLinear {
   FusedLinears fused_;
 };
 
-// The products in fp64 of the operands as they are.
+// fp64 GEMMs of the unmodified operands.
 inline LinearResult exact(const at::Tensor& x, const at::Tensor& w, const at::Tensor& dy) {
   const at::Tensor xd = x.to(at::kDouble), wd = w.to(at::kDouble), dyd = dy.to(at::kDouble);
   return {at::mm(xd, wd.t()), at::mm(dyd, wd), at::mm(dyd.t(), xd), dyd.sum(0)};

@@ -79,7 +79,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-// The block as platform.md 4.7 puts it, token by token, with LibTorch's gradients.
+// The block as defined in platform.md 4.7, token by token, with LibTorch's gradients.
 at::Tensor reference(Built& b, const at::Tensor& x, std::map<std::string, at::Tensor>& w, const MoE::Shape& s, double grad_scale,
                      at::Tensor& extra) {
   const auto get = [&](const std::string& name) -> at::Tensor& {
@@ -217,7 +217,7 @@ TEST_P(MoEOn, SendsNoPadding) {
 
 class MoEBalance : public OnDevice {};
 
-// The bias moves against the load by one step, its mean stays, and a step that changed nothing leaves it.
+// The bias moves against the load by one step, its mean is unchanged, and a skipped step leaves it.
 TEST_P(MoEBalance, MovesTheBiasAgainstTheLoad) {
   MoE::Shape s = shape(4, 1);
   s.balance = 0.01;
@@ -287,11 +287,11 @@ TEST(MoERecipe, RefusesWhatExpertsCannotHave) {
   refuses("nvfp4", low_rank, "quantize.lora_rank: layers.0.moe.experts");
 }
 
-// A weight of one expert hops over the boundary between 2 and 3, on a grid of its own: the next expert's is 1000 times as wide.
+// One expert's weight oscillates around the boundary between 2 and 3 on its own grid: the next expert's grid is 1000 times as wide.
 TEST(MoERecipe, OscillatingWeightsOfExpertsAreSetOnTheirGrid) {
   for (const char* scheme : {"mxfp4", "nvfp4"}) {
     MoE::Shape shape_of_32 = shape(4, 1);
-    shape_of_32.hidden = 32;  // whole blocks
+    shape_of_32.hidden = 32;  // full blocks
     Root root(shape_of_32);
     RecipePlan p = plan(scheme, {"GroupedExperts"});
     p.rules[0].deosc_step = 1, p.rules[0].deosc_period = 4;

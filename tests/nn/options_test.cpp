@@ -1,5 +1,5 @@
-// What the options of a recipe add to a layer: the gradient estimator, the side product, de-oscillation, the norms of bitnet,
-// stored weights under the optimizer; and which combinations are refused.
+// Effect of a recipe's options on a layer: the gradient estimator, the low-rank side branch, de-oscillation, bitnet norms, stored weights
+// under the optimizer; and which combinations are rejected.
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
@@ -37,7 +37,7 @@ class OptionsOn : public OnDevice {};
 INSTANTIATE_TEST_SUITE_P(Device, OptionsOn, test_devices(), [](const auto& info) { return info.param; });
 
 TEST_P(OptionsOn, EstimatorScalesEachGradientBySlope) {
-  // A block whose largest weight is 6 has scale 1: the others are the check values of numerics.md section 6 themselves.
+  // A block whose largest weight is 6 has scale 1: the other weights are the check values of numerics.md section 6.
   const std::vector<std::pair<float, float>> checks = {{0.0f, 0.2f},     {0.1f, 0.30096f}, {0.24f, 2.62653f},
                                                        {0.25f, 3.0f},    {0.7f, 0.72478f}, {3.3f, 0.41628f},
                                                        {4.5f, 0.34822f}, {6.0f, 0.2f},     {-2.2f, 0.30096f}};
@@ -56,7 +56,7 @@ TEST_P(OptionsOn, EstimatorScalesEachGradientBySlope) {
   }
 }
 
-// With outer scales and macro blocks the slope is taken at w / (all of them), before rounding: v = w * code / (quantised w).
+// With outer scales and macro blocks the slope is evaluated at w / (all scales), before rounding: v = w * code / (quantised w).
 TEST_P(OptionsOn, EstimatorReadsEveryFactorOfTheWeight) {
   at::manual_seed(2);
   const at::Tensor w = normal({64, 256}), x = normal({32, 256}), dy = normal({32, 64});
@@ -78,7 +78,7 @@ TEST_P(OptionsOn, EstimatorReadsEveryFactorOfTheWeight) {
     for (int64_t r = 0; r < 64; r += 3) {
       for (int64_t c = 0; c < 256; c += 5) {
         const float code = decode(Float::e2m1, operand.codes[r][c].item<uint8_t>());
-        if (code == 0 || std::isnan(ratio[r][c].item<float>())) continue;  // no argument to tell, or dW = 0
+        if (code == 0 || std::isnan(ratio[r][c].item<float>())) continue;  // argument cannot be recovered, or dW = 0
         const float v = w[r][c].item<float>() * code / q[r][c].item<float>();
         const float low = dge_factor(v * (1 - 1e-6f)), high = dge_factor(v * (1 + 1e-6f)), middle = dge_factor(v);
         EXPECT_NEAR(ratio[r][c].item<float>(), middle, 1e-4f * middle + std::fabs(high - low)) << scheme << " at " << r << ", " << c;
@@ -119,7 +119,7 @@ TEST_P(OptionsOn, SideProductStartsAtZeroAndLearns) {
   }
 }
 
-// A head's loss is formed without autograd: its side has to count there as in a layer.
+// A head's loss is computed without autograd: its side branch must count there as in a layer.
 TEST_P(OptionsOn, SideProductOfAHeadCountsInItsLoss) {
   at::manual_seed(4);
   Net net(128, 256);
@@ -147,7 +147,7 @@ TEST_P(OptionsOn, SideProductOfAHeadCountsInItsLoss) {
   for (size_t i = 0; i < gradients.size(); ++i) EXPECT_GT(sqnr(gradients[i], store.parameters()[i]->weight.grad), 60) << i;
 }
 
-// Weights that hop over a rounding boundary are set on the grid; those that travel are left alone.
+// Weights that oscillate around a rounding boundary are set to the grid; those that drift are not changed.
 TEST_P(OptionsOn, OscillatingWeightsAreSetOnTheGrid) {
   Net net(64, 32);
   net.first.set_recipe(recipe("mxfp4", [](auto& o) { o.deosc_step = 5, o.deosc_period = 4, o.deosc_ratio = 4.0, o.use_2dblock_w = true; }));
@@ -159,9 +159,9 @@ TEST_P(OptionsOn, OscillatingWeightsAreSetOnTheGrid) {
   w.select(1, 0).fill_(6), w.select(1, 32).fill_(6);  // scale 1 in both tiles
   Deoscillator deosc(net);
   for (int64_t step = 1; step <= 9; ++step) {
-    const double hop = step % 2 == 0 ? 2.44 : 2.56;  // about the boundary 2.5 between 2 and 3
+    const double hop = step % 2 == 0 ? 2.44 : 2.56;  // around the boundary 2.5 between 2 and 3
     w[4][10] = hop, w[7][40] = 0.1 * static_cast<double>(step), w[9][50] = hop;
-    if (step >= 8) w[9][50] = 0.3;  // moved on
+    if (step >= 8) w[9][50] = 0.3;  // drifted
     store.masters_changed();
     EXPECT_EQ(deosc.step(step), step == 9) << step;
     EXPECT_EQ(deosc.state(net.first.weight).size(), step < 5 ? 0 : 3);
@@ -190,7 +190,7 @@ TEST_P(OptionsOn, BitnetLayersNormaliseTheirInput) {
                            1e-4, 1e-4));
 }
 
-// The optimizer's step on codes: AdamW on their numbers, fresh scales, unbiased stochastic rounding.
+// The optimizer step on codes: AdamW on the dequantised values, fresh scales, unbiased stochastic rounding.
 TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
   for (const char* scheme : {"int8_weight", "int4_weight"}) {
     Net net(64, 96);
@@ -209,7 +209,7 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     const at::Tensor before = dequantize(*net.first.weight.weight.stored);
     at::manual_seed(6);
     flat.grad.narrow(0, 0, 64 * 96).normal_();
-    // The same step on floats.
+    // The same step in floating point.
     FlatParameters reference;
     reference.param = before.clone().view(-1), reference.grad = flat.grad.clone(), reference.m = flat.m.clone(),
     reference.v = flat.v.clone();
@@ -223,12 +223,12 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     const at::Tensor quantum = scheme[3] == '8' ? s.scales.unsqueeze(1).expand({96, 64}) : s.scales.repeat_interleave(32, 1);
     const at::Tensor error = (found - wanted) / quantum;
     EXPECT_LT(error.abs().max().item<float>(), 1.001);
-    EXPECT_GT(error.abs().max().item<float>(), 0.6);                  // stochastic, not to nearest
+    EXPECT_GT(error.abs().max().item<float>(), 0.6);                            // stochastic, not to nearest
     EXPECT_NEAR(error.mean().item<float>(), 0, 4 * 0.41 / std::sqrt(96 * 64));  // 4 standard errors
     if (scheme[3] == '8') {
       EXPECT_TRUE(at::allclose(s.scales, wanted.abs().amax(1) / 127, 1e-6, 0));
     }
-    // The draw of an element is a function of key, step and index alone.
+    // An element's draw is a function of key, step and index only.
     StoredWeight again = allocate_stored(s.spec, 96, 64, test_device());
     Rounding rounding;
     rounding.stochastic = true, rounding.key = segment.key, rounding.step = 1;
@@ -240,7 +240,7 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
   }
 }
 
-// numerics.md 7.4: every illegal combination names option, scheme and module.
+// numerics.md 7.4: the error of every illegal combination names option, scheme and module.
 TEST(Options, IllegalCombinationsAreRefused) {
   struct Case {
     const char *scheme, *option;
@@ -318,7 +318,7 @@ TEST(Options, IllegalCombinationsAreRefused) {
 }
 
 TEST(Options, PresetsFillWhatIsNotSet) {
-  const LinearRecipe recommended = recipe("nvfp4").linear, alto = recipe("nvfp4", [](auto& o) { o.preset = "alto"; }).linear;
+  const LinearRecipe recommended = recipe("nvfp4").linear, alto = recipe("nvfp4", [](auto&o) { o.preset = "alto"; }).linear;
   EXPECT_EQ(recommended.x_wgrad.hadamard, 32);
   EXPECT_TRUE(recommended.dy_dgrad.stochastic);
   EXPECT_EQ(recommended.w_forward.two_level, TwoLevel::tensor);
@@ -327,7 +327,7 @@ TEST(Options, PresetsFillWhatIsNotSet) {
   EXPECT_EQ(alto.w_forward.two_level, TwoLevel::none);
   EXPECT_EQ(recipe("nvfp4", [](auto& o) { o.preset = "alto"; }).warnings.size(), 1);
   EXPECT_TRUE(recipe("nvfp4").warnings.empty());
-  // The recommended rotation yields to options that leave nothing to rotate.
+  // The recommended rotation is dropped if options leave nothing to rotate.
   EXPECT_EQ(recipe("mxfp4", [](auto& o) { o.use_2dblock_x = true; }).linear.x_wgrad.hadamard, 0);
   const LinearRecipe torchao = recipe("nvfp4", [](auto& o) { o.preset = "alto", o.style = "torchao"; }).linear;
   const auto deosc_step = [](const char* scheme, const std::function<void(RecipeOptions&)>& set = {}) {

@@ -66,7 +66,7 @@ TEST(RecipeConfig, EveryOptionReachesTheRule) {
   EXPECT_EQ(fp8.round_scales_to_power_of_2, false);
 }
 
-// Nothing said leaves everything to the preset.
+// Unset options are left to the preset.
 TEST(RecipeConfig, UnsetOptionsStayUnset) {
   const RecipeRule r = plan({"--quantize.scheme=nvfp4"}).rules[0];
   EXPECT_EQ(r.preset, "recommended");
@@ -156,7 +156,7 @@ TEST(RecipeConfig, RecipeFilesBecomeRulesWithTheirPlace) {
   EXPECT_THROW(plan({"--quantize.recipe", path}), Error);
 }
 
-// The checks of the configuration are not the only ones: a plan can be made from any QuantizeConfig.
+// Not only the configuration validates: a plan can be made from any QuantizeConfig.
 TEST(RecipeConfig, WhatTheConfigurationWouldRefuseFailsHereToo) {
   QuantizeConfig q;
   q.scheme.name = "int8";
@@ -268,7 +268,7 @@ TEST(RecipeMatching, OptionsInEffectAreListed) {
   EXPECT_EQ(options({"--quantize.scheme=int8"}), "");
   EXPECT_EQ(options({"--quantize.scheme=int8", "--quantize.no_grad_input", "--quantize.stochastic_rounding"}),
             "quantize: int8 with stochastic_rounding, grad_input = false");
-  // What the preset recommends and an option excludes is seen to be missing.
+  // A preset's recommendation that an option excludes is missing.
   EXPECT_EQ(options({"--quantize.scheme=mxfp4", "--quantize.use_2dblock_x"}),
             "quantize: mxfp4 with use_2dblock_x, use_2dblock_w, use_sr_grad, scale_mode = adaptive, deosc_step = 2000");
   EXPECT_EQ(options({"--quantize.scheme=int8", "--quantize.no_round_scales_to_power_of_2"}), "");
@@ -277,7 +277,7 @@ TEST(RecipeMatching, OptionsInEffectAreListed) {
   EXPECT_EQ(options({"--model.converters=quantize.linear.mx"}), "quantize: mxfp8_e4m3 with scale_mode = floor");
 }
 
-// A tied head has the sizes of the table that it reads, and nothing that belongs to a weight of its own.
+// A tied head has the sizes of the table that it reads, and none of its own weight's properties.
 TEST(RecipeMatching, ATiedHeadIsMeasuredByItsTable) {
   struct Tied : Module {
     Embedding& table;
@@ -319,7 +319,7 @@ TEST(RecipeMatching, FiltersLeaveSmallAndSkippedLayersAlone) {
                        "--quantize.linear.float8.filter_fqns=auto_filter_small_kn"});
   expect_words(apply_recipes(net, p, 2, at::kCPU)[0], {"fp8_rowwise on 0 Linear", "2 small (layers.0.wide, output)", "layers.1.odd"});
   p = plan({"--model.converters=float8", "--quantize.linear.float8.filter_fqns=output,auto_filter_small_kn"});
-  Net tensorwise;  // N <= 1024 or K > 4096 decides here, so the wide layer stays
+  Net tensorwise;  // N <= 1024 or K > 4096 decides here, so the wide layer is not quantised
   apply_recipes(tensorwise, p, 2, at::kCPU);
   EXPECT_EQ(tensorwise.wide.recipe().name, "fp8_tensorwise");
   p.rules[0].skip_first_layers = 0.5;  // of two blocks

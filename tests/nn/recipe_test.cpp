@@ -36,13 +36,13 @@ TEST(Recipe, IgnoredAndMisfitLayersStayUnquantised) {
   EXPECT_EQ(net.first.recipe().name, "int8");
   EXPECT_EQ(net.odd.recipe().name, "none");
   EXPECT_EQ(net.output.recipe().name, "none");
-  ASSERT_EQ(lines.size(), 2);  // which layers, and how their products run here
+  ASSERT_EQ(lines.size(), 2);  // which layers, and how their GEMMs run here
   EXPECT_NE(lines[0].find("int8 on 1 Linear"), std::string::npos);
   EXPECT_NE(lines[0].find("1 ignored (output)"), std::string::npos);
   EXPECT_NE(lines[0].find("odd: sizes must be multiples of 16"), std::string::npos);
 }
 
-// Products read nothing but codes of the layer that takes the recipe: no copy in the compute dtype, in a unit of its own.
+// GEMMs of a layer with a recipe read only codes: it has no compute copy, and a unit of its own.
 TEST(Recipe, WeightsReadAsCodesAloneHaveNoCopy) {
   Net net;
   apply_recipes(net, plan("int8"), 0, at::kCPU);
@@ -62,7 +62,7 @@ TEST(Recipe, WeightsReadAsCodesAloneHaveNoCopy) {
   EXPECT_FALSE(plain.master.defined());
   EXPECT_TRUE(at::equal(plain.value, net.odd.weight.master.to(at::kBFloat16)));
 
-  Net floats;  // which the quantiser reads as they are
+  Net floats;  // unquantised: the quantiser reads them directly
   apply_recipes(floats, plan("int8"), 0, at::kCPU);
   StorageOptions options;
   options.compute = at::kFloat;
@@ -95,7 +95,7 @@ TEST(Recipe, MatchingByPartsOfNames) {
   EXPECT_FALSE(matches(net.first, "re:first"));
 }
 
-// By backtracking it would not end in a lifetime.
+// Backtracking would effectively never end.
 TEST(Recipe, PatternsThatTakeForeverAreErrors) {
   struct Deep : Module {
     Linear& last = add<Linear>("layers.10.feed_forward.w1", 16, 16, Init{});
@@ -118,7 +118,7 @@ TEST(Recipe, MistakesAreErrors) {
   EXPECT_THROW(apply_recipes(net, plan("int8", {"re:nothing"}), 0, at::kCPU), Error);
   EXPECT_THROW(apply_recipes(net, plan("int8", {}), 0, at::kCPU), Error);
   RecipePlan wide = plan("mxfp4");
-  wide.rules[0].lora_rank = 1 << 20;  // before anything of that size is made
+  wide.rules[0].lora_rank = 1 << 20;  // before anything of that size is allocated
   EXPECT_THROW(apply_recipes(net, wide, 0, at::kCPU), Error);
   RecipePlan twice = plan("int8");
   twice.rules.push_back(plan("fp8_rowwise", {"first"}).rules[0]);

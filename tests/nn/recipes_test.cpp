@@ -60,14 +60,14 @@ LinearRecipe recipe_of(const Variant& v) {
   return layer_recipe(v.scheme, options, v.name).linear;
 }
 
-// A layer whose weight is stored as codes where the recipe says so.
+// A layer; its weight is stored as codes if the recipe says so.
 std::unique_ptr<OneLinear> make_layer(const LinearRecipe& r, const at::Tensor& w) {
   auto layer = std::make_unique<OneLinear>(w, r);
   if (r.w_forward.stored) layer->store_weight(r.w_forward);
   return layer;
 }
 
-// What a product of these operands must keep against fp64 (numerics.md 13.1): fp8 tensor cores 50 dB, 40 with fast accumulation.
+// Required accuracy of a GEMM against fp64 (numerics.md 13.1): fp8 tensor cores 50 dB, 40 with fast accumulation.
 double product_bar(const LinearRecipe& r, int product) {
   const OperandSpec &a = product == 0   ? r.x_forward
                          : product == 1 ? r.dy_dgrad
@@ -102,7 +102,7 @@ class Recipes : public OnDeviceWith<Variant> {
   }
 };
 
-// fp32 in and out: only the order of additions may differ (numerics.md 13.1: >= 90 dB); bf16 out: 54 dB.
+// fp32 in and out: only the summation order may differ (numerics.md 13.1: >= 90 dB); bf16 out: 54 dB.
 TEST_P(Recipes, EqualTheProductsOfTheirOperands) {
   compare(at::kFloat, at::kFloat, 150, 288, 160, 90);  // tail blocks of M, K and N
   compare(at::kFloat, at::kBFloat16, 64, 96, 64, 90);
@@ -111,13 +111,12 @@ TEST_P(Recipes, EqualTheProductsOfTheirOperands) {
 }
 
 TEST_P(Recipes, TakeWidthsWithTails) {
-  if (param().name != param().scheme) return;  // options change nothing about widths
+  if (param().name != param().scheme) return;  // options do not change supported widths
   compare(at::kBFloat16, at::kBFloat16, 33, 2880, 160, 54);
   compare(at::kBFloat16, at::kBFloat16, 33, 160, 1408, 54);
 }
 
-// The same layer on both kinds of device at full widths, where the definition would take too long: equal operands, so that only
-// the sums may differ.
+// The same layer on CPU and GPU at full widths, for which the definition would be too slow: operands are equal, so only sums may differ.
 TEST_P(Recipes, EqualTheProcessor) {
   if (test_device().is_cpu() || param().name != param().scheme) return;
   for (const auto& [m, k, n] : {std::array<int64_t, 3>{150, 2880, 1408}, {17, 1408, 2880}, {1, 2880, 1408}}) {
@@ -156,12 +155,12 @@ TEST_P(Recipes, StayFiniteOnExtremeData) {
   }
 }
 
-// One bad element of X or dY shows in the outputs that read its scale group, and only there.
+// One bad element of X or dY affects exactly the outputs that read its scale group.
 TEST_P(Recipes, ShowANanWhereItIs) {
   at::manual_seed(9);
   const int64_t m = 96, k = 160, n = 96, row = 40, column = 70;
   const at::Tensor x = normal({m, k}, at::kBFloat16), w = normal({n, k}, at::kBFloat16), dy = normal({m, n}, at::kBFloat16);
-  // Rows (of the [rows, contracted] copy) that a bad element of row r poisons.
+  // Rows (of the [rows, contracted] copy) that a bad element in row r poisons.
   const auto poisoned = [](const OperandSpec& s, int64_t r, int64_t rows) {
     at::Tensor bad = at::zeros({rows}, on_device(at::kBool));
     if (!s.quantized() || s.granularity == Granularity::row || s.granularity == Granularity::block) bad[r] = true;
@@ -188,7 +187,7 @@ TEST_P(Recipes, ShowANanWhereItIs) {
     EXPECT_TRUE(b.y.isfinite().all().item<bool>());
     const bool forward_codes = recipe_.x_wgrad.same_as_forward && recipe_.x_wgrad.granularity == Granularity::row;
     if (forward_codes) {
-      EXPECT_TRUE(a.dw.isnan().all().item<bool>());  // the whole token is bad
+      EXPECT_TRUE(a.dw.isnan().all().item<bool>());  // the entire token is bad
     } else {
       expect_rows(a.dw.t(), poisoned(recipe_.x_wgrad, column, k), hp_w, "dW of X");
     }
@@ -200,14 +199,14 @@ TEST_P(Recipes, ShowANanWhereItIs) {
     const OperandSpec &f = recipe_.w_forward, &d = recipe_.w_dgrad;
     expect_rows(c.y.t(), poisoned(f, row, n), !f.quantized(), "Y of W");
     at::Tensor columns = poisoned(d, column, k);
-    if (f.element == Element::int8 && f.stored) columns.fill_(true);                                      // its scale goes to dY
+    if (f.element == Element::int8 && f.stored) columns.fill_(true);                                      // its scale is applied to dY
     if (f.element == Element::uint4) columns.narrow(0, column / f.block * f.block, f.block).fill_(true);  // groups of W, not of W^T
     expect_rows(c.dx.t(), columns, !d.quantized(), "dX of W");
     EXPECT_TRUE(c.dw.isfinite().all().item<bool>());
   }
 }
 
-// Both passes read what one forward pass kept; a third one finds nothing.
+// Two backward passes can use one forward pass's tensors; a third fails.
 TEST_P(Recipes, GoBackwardTwice) {
   at::manual_seed(10);
   const at::Tensor w = normal({32, 96}, at::kBFloat16), x = normal({24, 96}, at::kBFloat16), dy = normal({24, 32}, at::kBFloat16);

@@ -1,5 +1,5 @@
 // Recipes without a float master, over several optimizer steps (numerics.md 13.2): a multi-layer perceptron 32-32 against the same
-// one written out in fp32.
+// network written out in fp32.
 #include <ATen/ops/relu.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ class Perceptron : public Module {
       }
     }
   }
-  // Loss, with gradients in the weights.
+  // Returns the loss; gradients are in the weights.
   double backward(const at::Tensor& x, const at::Tensor& target) {
     at::AutoGradMode grad(true);
     const at::Tensor y = second(at::relu(first(x.detach().set_requires_grad(true), test_step())), test_step());
@@ -67,7 +67,7 @@ class Steps : public OnDevice {
 };
 INSTANTIATE_TEST_SUITE_P(On, Steps, test_devices(), [](const auto& info) { return info.param; });
 
-// Stochastic rounding to fresh scales once a step: the loss follows that of float weights which start from the same numbers.
+// Stochastic rounding to fresh scales once per step: the loss follows that of float weights with the same initial values.
 TEST_P(Steps, Int8WeightsFollowFloats) {
   Perceptron codes(recipe("int8_weight")), floats(recipe("none"));
   {
@@ -83,7 +83,7 @@ TEST_P(Steps, Int8WeightsFollowFloats) {
   }
 }
 
-// The first micro-batch of a step writes over gradients of the step before, the second one adds.
+// The first micro-batch of a step overwrites the previous step's gradients, the second one accumulates.
 TEST_P(Steps, StaleGradientsDoNotCount) {
   for (const char* scheme : {"none", "fp8_tensorwise", "fp8_rowwise", "int8"}) {
     Perceptron net(recipe(scheme));
@@ -105,8 +105,8 @@ TEST_P(Steps, StaleGradientsDoNotCount) {
   }
 }
 
-// Straight-through fake quantisation of activations (int8 rows) and weights (ternary), by definition: numbers and their scale.
-// Sums are formed of the whole numbers, so that one which is zero is zero to relu.
+// Straight-through fake quantisation of activations (int8 rows) and weights (ternary), by definition: integers and their scale. Sums are
+// over integers, so that a zero sum is exactly zero for relu.
 struct Fake {
   at::Tensor q, s;
   at::Tensor values() const { return q * s; }

@@ -51,7 +51,7 @@ AttentionArgs args_of_case(const BackendCase& c, int64_t batch, int64_t seq) {
 }
 int64_t columns_of(const AttentionArgs& a) { return (a.heads + a.kv_heads) * a.head_dim + a.kv_heads * a.v_dim; }
 
-// By one back-end: of qkv [T, (H + Hkv) * d + Hkv * dv] as attention reads it.
+// Through one back-end: qkv [T, (H + Hkv) * d + Hkv * dv] as attention reads it.
 struct ByBackend {
   aten::AttentionState state;
   at::Tensor d_q, d_k, d_v;  // [T, heads * d]
@@ -64,7 +64,7 @@ struct ByBackend {
   }
 };
 
-// No sequence length is a multiple of a tile.
+// Sequence lengths are not multiples of a tile.
 TEST_P(AttentionBackend, EqualsTheDefinitionInFp64) {
   const BackendCase& c = param();
   for (const int64_t seq : {201, 67 + 3}) {
@@ -96,7 +96,7 @@ std::string backend_name(const testing::TestParamInfo<std::tuple<std::string, Ba
   return name;
 }
 
-// Token 100 of each row and its gradients have the same bits when everything that its document and window keep from it is another.
+// Token 100 of each row and its gradients have the same bits when everything outside its document and window changes.
 TEST_P(AttentionBackend, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   const BackendCase& c = param();
   const int64_t seq = 300, place = 100;
@@ -106,7 +106,7 @@ TEST_P(AttentionBackend, WhatIsOutsideAWindowOrDocumentChangesNoBit) {
   at::manual_seed(14);
   const AttentionArgs a = args_of_case(c, 2, seq);
   const Deterministic on;
-  // Row 0 alone is divided into documents.
+  // Only row 0 is split into documents.
   const auto inside = [&](const at::Tensor& t) { return t.narrow(0, first, last + 1 - first); };
   const auto run = [&](const at::Tensor& qkv, const at::Tensor& d_out) {
     const ByBackend found(qkv, d_out, a, c.backend);
@@ -138,7 +138,7 @@ std::string rows_name(const testing::TestParamInfo<std::tuple<std::string, bool>
 
 using AttentionOp = OnDeviceWith<bool>;
 
-// With rotation, by whichever back-end is chosen, beside the processor's kernel.
+// With rotation, through the selected back-end, against the CPU kernel.
 TEST_P(AttentionOp, EqualsTheProcessor) {
   at::manual_seed(12);
   const at::Tensor qkv = random(2 * 150, 6 * 64), d_out = random(2 * 150, 4 * 64);
@@ -156,7 +156,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, AttentionOp, testing::Combine(testing::Values(std
 
 using AttentionRepeats = OnDeviceWith<bool>;
 
-// Long enough that blocks add to one gradient in any order without it.
+// Long enough that, without determinism, blocks accumulate one gradient in any order.
 TEST_P(AttentionRepeats, BitForBitWhereAskedFor) {
   at::manual_seed(13);
   const AttentionArgs a = args_of(2, 2000, 8, 2, 128, param());
@@ -174,7 +174,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, AttentionRepeats, testing::Combine(testing::Value
 
 using AttentionMemory = OnDevice;
 
-// Twice the tokens in documents that are all as long: twice the memory. Scores would take four times as much.
+// Twice the tokens in documents of equal length: twice the memory. Materialized scores would take four times as much.
 TEST_P(AttentionMemory, OfDocumentsGrowsWithTheTokens) {
   const auto peak = [](int64_t seq) {
     AttentionArgs a = args_of(2, seq, 8, 2, 64, false);

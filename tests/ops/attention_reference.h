@@ -14,7 +14,7 @@
 #include "halftone/ops/weight.h"
 #include "ops/test_device.h"
 
-// Attention by its definition in fp64, and the problems of its tests.
+// Attention by definition in fp64, and its tests' problems.
 namespace halftone {
 
 inline double relative(const at::Tensor& reference, const at::Tensor& x) {
@@ -22,7 +22,7 @@ inline double relative(const at::Tensor& reference, const at::Tensor& x) {
   return ((r - x.to(at::kCPU, at::kDouble)).norm() / r.norm()).item<double>();
 }
 
-// Documents of one token, of less and of more than a tile; the last row is one document.
+// Documents of one token, shorter and longer than a tile; the last row is one document.
 inline Documents packed(int64_t rows, int64_t places) {
   at::Tensor start = at::zeros({rows, places}, at::kInt);
   for (int64_t b = 0; b + 1 < rows; ++b) {
@@ -33,7 +33,7 @@ inline Documents packed(int64_t rows, int64_t places) {
   return documents_of(start, test_device());
 }
 
-// rotated 0: whole heads.
+// rotated 0: full heads.
 inline AttentionArgs args_of(int64_t batch, int64_t seq, int64_t heads, int64_t kv_heads, int64_t head_dim, bool documents,
                              int64_t window = 0, int64_t rotated = 0) {
   AttentionArgs a;
@@ -48,7 +48,7 @@ inline at::Tensor random(int64_t rows, int64_t cols, at::ScalarType type = at::k
   return at::randn({rows, cols}).to(test_device(), type);
 }
 
-// Its gradient accumulates on what is there.
+// Its gradient accumulates onto existing values.
 inline Weight make_weight(const at::Tensor& value) {
   Weight w;
   w.name = "w", w.value = value.detach().set_requires_grad(true), w.grad = at::zeros(value.sizes(), value.options().dtype(at::kFloat));
@@ -60,7 +60,7 @@ struct Deterministic {
   ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
 };
 
-// Scores that matter beside those of a few keys and of many.
+// Scores that matter beside those of both few and many keys.
 inline Weight make_sinks(int64_t heads, at::ScalarType type) { return make_weight((at::randn({heads}) * 2 + 1).to(test_device(), type)); }
 
 struct Result {
@@ -69,7 +69,7 @@ struct Result {
 
 inline at::Tensor leaf_of(const at::Tensor& t) { return t.to(at::kDouble).detach().clone().set_requires_grad(true); }
 
-// x [B, S, heads, d], its first elements rotated by place.
+// x [B, S, heads, d], leading elements rotated by position.
 inline at::Tensor rotate_reference(const at::Tensor& x, const AttentionArgs& a) {
   const int64_t half = a.cos.size(1);
   const auto at_places = [&](const at::Tensor& t) { return t.narrow(0, 0, a.seq).to(x.scalar_type()).reshape({1, a.seq, 1, half}); };
@@ -80,7 +80,7 @@ inline at::Tensor rotate_reference(const at::Tensor& x, const AttentionArgs& a) 
   return at::cat({turned, x.narrow(3, 2 * half, x.size(3) - 2 * half)}, 3);
 }
 
-// The definition on q [B, S, H, d], k [B, S, Hkv, d] and v [B, S, Hkv, dv] as attention reads them; sinks [H] or undefined. [T, H * dv].
+// The definition for q [B, S, H, d], k [B, S, Hkv, d] and v [B, S, Hkv, dv] as attention reads them; sinks [H] or undefined. [T, H * dv].
 inline at::Tensor attend_reference(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a,
                                    const at::Tensor& sinks) {
   const auto turned = [&](const at::Tensor& t) { return t.transpose(1, 2).repeat_interleave(a.heads / t.size(2), 1); };
@@ -95,7 +95,7 @@ inline at::Tensor attend_reference(const at::Tensor& q, const at::Tensor& k, con
   return at::matmul(p, turned(v)).transpose(1, 2).reshape({a.batch * a.seq, a.heads * v.size(3)});
 }
 
-// Derived by LibTorch. `whole`: with norms and rotation, as causal_attention; else q and k are as they are read.
+// Gradients by LibTorch. `whole`: with norms and rotation, as causal_attention; otherwise q and k are used as given.
 inline Result reference(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a, bool whole) {
   at::AutoGradMode grad(true);
   const at::Tensor leaf = leaf_of(qkv);

@@ -34,7 +34,7 @@ std::vector<Whole> wholes() {
   return all;
 }
 
-// float32: the kernels of the processor, math on a device. bfloat16: the other kernels, flash-2 and cuDNN.
+// float32: the CPU kernels, math on a GPU. bfloat16: the other CPU kernels, flash-2 and cuDNN.
 using AttentionOfModels = OnDeviceWith<at::ScalarType>;
 INSTANTIATE_TEST_SUITE_P(Device, AttentionOfModels,
                          testing::Combine(testing::Values(std::string("cpu"), std::string("cuda")),
@@ -69,7 +69,7 @@ TEST_P(AttentionOfModels, EqualsTheDefinitionInFp64) {
   }
 }
 
-// Fewer tokens than a tile, and of one row, whose softmax is over its own key and the sink.
+// Fewer tokens than a tile; and rows of one token, whose softmax covers its own key and the sink.
 TEST_P(AttentionOfModels, SinksOfShortRows) {
   const bool exact = param() == at::kFloat;
   for (const int64_t seq : {1, 17, 150}) {
@@ -90,7 +90,7 @@ TEST_P(AttentionOfModels, SinksOfShortRows) {
   }
 }
 
-// Token 100 of a row and its gradients have the same bits when everything that its document and window keep from it is another.
+// Token 100 of a row and its gradients have the same bits when everything outside its document and window changes.
 TEST_P(AttentionOfModels, WithSinksWhatIsOutsideChangesNoBit) {
   const Deterministic on;
   const int64_t seq = 300, place = 100;
@@ -141,7 +141,7 @@ TEST_P(AttentionOfModels, ACacheGivesTheRowsOfTheWholeSequence) {
   }
 }
 
-// A block that is computed again gets the results of attention from the first pass.
+// A recomputed block reuses the first pass's attention results.
 TEST_P(AttentionOfModels, RecomputationChangesNoBit) {
   const Deterministic on;
   at::manual_seed(23);
@@ -177,7 +177,7 @@ TEST_P(AttentionOfModels, NormsKeepWhatTheyReadAndAddToTheirGradients) {
   norms.q.on_grad_ready = norms.k.on_grad_ready = [&](Weight&) { ++ready; };
   const at::Tensor qkv = random(40, 4 * 16, param()), before = qkv.clone(), d_out = random(40, 2 * 16, param());
   at::AutoGradMode grad(true);
-  // The weights alone take part in the graph; twice the same gradient.
+  // Only the weights require gradients; the same gradient twice.
   for (int i = 0; i < 2; ++i) torch::autograd::backward({causal_attention(qkv, a).value}, {d_out});
   EXPECT_EQ(ready, 4);
   EXPECT_TRUE(at::equal(qkv, before));
@@ -202,7 +202,7 @@ TEST_P(AttentionOfModels, SinksAddToTheirGradients) {
   sinks.on_grad_ready = [&](Weight&) { ++ready; };
   const at::Tensor qkv = random(40, 4 * 16, param()), d_out = random(40, 2 * 16, param());
   at::AutoGradMode grad(true);
-  // The sinks alone take part in the graph.
+  // Only the sinks require gradients.
   const auto pass = [&] { torch::autograd::backward({causal_attention(qkv.clone(), a).value}, {d_out}); };
   pass();
   const at::Tensor once = sinks.grad.clone();

@@ -1,4 +1,4 @@
-// Every call of a kernel that shared rows are made of, by each back-end as by the kernels of the processor.
+// Every kernel call of context parallelism, through each back-end and the CPU kernels.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST_P(ContextCalls, AreThoseOfTheProcessor) {
             const at::Tensor lse = log_sum_exp(expected), none = lse.isinf(), other = log_sum_exp(found).to(at::kCPU, at::kFloat);
             EXPECT_TRUE(at::equal(none, other.isinf())) << what;
             EXPECT_LT(relative(lse.masked_fill(none, 1), other.masked_fill(none, 1)), 1e-3) << what;
-            // As if each query had seen more keys elsewhere.
+            // As if each query had seen more keys on other ranks.
             expected.lse = expected.lse.masked_fill(expected.lse.isinf(), 0) + 0.5;
             found.lse = there(expected.lse), found.attended = there(expected.attended), found.backend = nullptr;
             const auto room = [](const at::Tensor& t) { return at::empty(t.sizes(), t.options()); };

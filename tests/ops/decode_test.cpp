@@ -23,7 +23,7 @@ Operand on_cpu(Operand o) {
   return o;
 }
 
-// Zeros of either sign among ordinary numbers, and what rounds to them.
+// Zeros of both signs among ordinary numbers, and values that round to them.
 at::Tensor with_zeros(int64_t rows, int64_t cols) {
   const at::Tensor x = at::randn({rows, cols}, at::kFloat).to(at::kBFloat16);
   x.select(1, 0).fill_(-0.0), x.select(1, 1).fill_(0.0), x.select(1, 2).fill_(-1e-30), x.select(1, 3).fill_(1e-30);
@@ -47,7 +47,7 @@ TEST_P(Decode, EveryNumberKeepsItsSign) {
       for (int64_t c = 0; c < o.k; ++c) {
         const auto wanted = static_cast<float>(ref::dequantized(copy, o.rows, o.k, r, c));
         const float v = found.const_data_ptr<float>()[r * o.k + c];
-        // Factors are rounded one after the other, and a product before its zero point is added.
+        // Scales are rounded one after the other, and a product before its zero point is added.
         const bool shifted = of.spec.element == Element::uint4;
         ASSERT_NEAR(v, wanted, 4e-7 * (shifted ? most : std::abs(wanted))) << "row " << r << ", column " << c;
         ASSERT_TRUE(shifted || std::signbit(v) == std::signbit(wanted)) << "row " << r << ", column " << c << ": " << v << ", " << wanted;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kExperts = 6, kTokens = 150, kTopK = 2, kIn = 192, kOut0 = 96, kOut1 = 256;  // 256: all experts' weights at once
 
-// Every token to two of the experts 0, 2, 3 and 5: the others stay empty, and no count is a multiple of anything.
+// Every token goes to two of the experts 0, 2, 3 and 5: the others are empty, and no count is a multiple of a block size.
 ExpertRows some_rows() {
   at::Tensor expert = at::empty({kTokens, kTopK}, at::kInt);
   const int32_t choices[3][2] = {{0, 3}, {5, 0}, {2, 3}};
@@ -32,7 +32,7 @@ struct Parameter {
   Parameter(const std::string& name, at::IntArrayRef shape, at::ScalarType type) {
     weight.name = name;
     weight.value = (randn(shape, at::kFloat) / std::sqrt(static_cast<double>(shape.back()))).to(type).set_requires_grad(true);
-    weight.grad = at::full(shape, 1e9, weight.value.options().dtype(at::kFloat).requires_grad(false));  // of a step before
+    weight.grad = at::full(shape, 1e9, weight.value.options().dtype(at::kFloat).requires_grad(false));  // stale values of an earlier step
     weight.grad_is_stale = true;
   }
 };
@@ -71,7 +71,7 @@ LinearRecipe recipe_of(const Case& c) {
 
 class GroupedLinear : public OnDeviceWith<Case> {};
 
-// Each expert's rows as a dense layer with its weight has them: bit for bit on the CPU, elsewhere up to the order of sums.
+// Each expert's rows equal a dense layer with its weight: bit for bit on the CPU, up to summation order on a GPU.
 TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
   at::manual_seed(1);
   const at::NoGradGuard no_grad;
@@ -135,8 +135,7 @@ std::string name_of(const ::testing::TestParamInfo<std::tuple<std::string, Case>
   return std::get<0>(info.param) + "_" + c.recipe + (c.stochastic ? "_stochastic" : "") + (c.dge ? "_dge" : "") +
          (c.macro ? "_macro" : "") + (c.emulate ? "_emulated" : "");
 }
-// Rows that operands take from where they lie, forward, and backward with their gates: every bit is that of the rows in a buffer of their
-// own.
+// Rows gathered directly into operands, forward, and backward with their gates: bit for bit equal to rows gathered into a buffer first.
 TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {
   const LinearRecipe recipe = recipe_of(param());
   const ExpertRows rows = some_rows();
@@ -172,7 +171,7 @@ TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {
 }
 INSTANTIATE_TEST_SUITE_P(All, GroupedLinear, ::testing::Combine(test_devices(), ::testing::ValuesIn(cases())), name_of);
 
-// Weights of groups that are too large for the cache together, read a few at a time: the same bytes as all at once.
+// Grouped weights too large for the cache, read a few at a time: the same bytes as all at once.
 TEST(GroupedQuantise, TakesAFewGroupsAtATime) {
   enter_device("cuda");
   if (IsSkipped()) return;
@@ -226,7 +225,7 @@ TEST_P(ExpertRowsOn, LieByExpertInTheOrderOfTokens) {
     ASSERT_EQ(offsets[experts].item<int32_t>(), row);
     ASSERT_LE(row, r.rows);
     for (int64_t i = 0; i < r.rows; ++i) ASSERT_EQ(source[i].item<int32_t>(), expected[static_cast<size_t>(i)]);
-    // Every tile once, by the token that it begins with, those beyond all groups at the end.
+    // Every tile once, ordered by its first token, those after all groups at the end.
     const at::Tensor order = r.order.cpu();
     ASSERT_EQ(order.numel(), r.rows / kGroupRows);
     for (int64_t i = 0, before = -1; i < order.numel(); ++i) {
@@ -238,7 +237,7 @@ TEST_P(ExpertRowsOn, LieByExpertInTheOrderOfTokens) {
   }
 }
 
-// Against LibTorch's own indexing and its gradients, widths that vectors divide and others.
+// Against LibTorch's indexing and its gradients, for widths with and without a vector remainder.
 TEST_P(ExpertRowsOn, GoThereAndBack) {
   for (const int64_t width : {64, 37}) {
     for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {

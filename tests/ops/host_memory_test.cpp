@@ -22,13 +22,13 @@ FlatParameters flat(int64_t count, at::ScalarType states, bool on_host) {
   FlatParameters f;
   f.param = at::sin(at::arange(count, there)), f.grad = at::cos(at::arange(count, there)), f.m = moment(), f.v = moment();
   OptimizerSegment s;
-  s.lr = 1e-3, s.weight_decay = 0.1, s.count = count / 3;  // whole vectors, and single elements behind
+  s.lr = 1e-3, s.weight_decay = 0.1, s.count = count / 3;  // full vectors, and single elements after them
   f.segments = {s, s};
   f.segments[1].offset = s.count, f.segments[1].count = count - s.count;
   return f;
 }
 
-// Two steps, the second over what the first one's kernel wrote, and one more over what the host wrote in between.
+// Two steps, the second over the first one's kernel output, and another one over values written by the host in between.
 TEST_P(HostMemory, AnOptimizerLeavesTheBitsThatItLeavesInTheDevices) {
   OptimizerHyper hyper;
   hyper.zero_grad = false;
@@ -49,7 +49,7 @@ TEST_P(HostMemory, AnOptimizerLeavesTheBitsThatItLeavesInTheDevices) {
   }
 }
 
-// What the steps of a large buffer take over the bus; freed while the last one is queued.
+// Bus bandwidth of the steps of a large buffer; freed while the last one is queued.
 TEST(HostMemoryRate, OfAnOptimizerOnCuda) {
   enter_device("cuda");
   if (IsSkipped()) return;

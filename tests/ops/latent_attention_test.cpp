@@ -16,7 +16,7 @@ namespace {
 struct Dims {
   int64_t nope, rope, v, heads = 3;
 };
-// DeepSeek's, of less than a register, values wider than keys, nothing but rotation.
+// DeepSeek's, less than a register, values wider than keys, rotated part only.
 constexpr Dims kDims[] = {{128, 64, 128}, {24, 8, 16, 5}, {8, 8, 40}, {0, 16, 16}};
 
 AttentionArgs latent_args(const Dims& d, int64_t batch, int64_t seq, bool documents, int64_t window = 0) {
@@ -69,7 +69,7 @@ Found run_op(const Inputs& in, const at::Tensor& d_out, const AttentionArgs& a, 
   return {out.detach(), leaf[0].grad(), leaf[1].grad(), leaf[2].grad(), {}};
 }
 
-// float32: the kernels of the processor, math on a device. bfloat16: the other kernels, flash-2.
+// float32: the CPU kernels, math on a GPU. bfloat16: the other CPU kernels, flash-2.
 using LatentAttention = OnDeviceWith<at::ScalarType>;
 INSTANTIATE_TEST_SUITE_P(Device, LatentAttention,
                          testing::Combine(testing::Values(std::string("cpu"), std::string("cuda")),
@@ -90,7 +90,7 @@ TEST_P(LatentAttention, EqualsTheDefinitionInFp64) {
         AttentionArgs a = latent_args(d, 2, seq, documents, all ? 40 : 0);
         a.rotate_halves = all;
         Weight sinks = make_sinks(d.heads, param());
-        // A row of one token has no gradient of scores without them.
+        // Without sinks, a row of one token has no gradient of its scores.
         if (all || seq == 1) a.sinks = &sinks;
         const Inputs in(d, 2 * seq, param());
         const at::Tensor d_out = random(2 * seq, d.heads * d.v, param());
@@ -132,7 +132,7 @@ TEST_P(LatentAttention, ACacheGivesTheRowsOfTheWholeSequence) {
   }
 }
 
-// A block that is computed again gets the results of attention from the first pass, and what a product wrote stays as it was.
+// A recomputed block reuses the first pass's attention results, and GEMM outputs are unmodified.
 TEST_P(LatentAttention, RecomputationChangesNoBit) {
   const Deterministic on;
   at::manual_seed(33);
@@ -159,7 +159,7 @@ TEST_P(LatentAttention, RecomputationChangesNoBit) {
   EXPECT_TRUE(at::equal(d_sinks, sinks.grad));
 }
 
-// Token 100 of a row and its gradients have the same bits when everything that its document keeps from it is another.
+// Token 100 of a row and its gradients have the same bits when everything outside its document changes.
 TEST_P(LatentAttention, WhatIsOutsideADocumentChangesNoBit) {
   const Deterministic on;
   const int64_t seq = 300, place = 100, first = 66, last = seq - 2;
@@ -181,7 +181,7 @@ TEST_P(LatentAttention, WhatIsOutsideADocumentChangesNoBit) {
   }
 }
 
-// Columns of a joint projection are read and rotated where they are.
+// Columns of a joint projection are read and rotated in place.
 TEST_P(LatentAttention, QueriesMayBeColumns) {
   at::manual_seed(35);
   const Dims d = kDims[1];

@@ -26,7 +26,7 @@ double sqnr(const at::Tensor& reference, const at::Tensor& y) {
   return error == 0 ? 1e9 : 20 * std::log10(reference.to(at::kDouble).norm().item<double>() / error);
 }
 
-// Two weights [N_i, K] behind one another, as w1 | w3 lie in a flat buffer.
+// Two adjacent weights [N_i, K], as w1 | w3 are in a flat buffer.
 struct Fixture {
   Weight a, b;
   at::Tensor values, grads;
@@ -55,8 +55,8 @@ LinearRecipe recipe_named(const char* name, bool stochastic = false) {
 
 at::Tensor normal(at::IntArrayRef shape, at::ScalarType type = at::kFloat) { return at::randn(shape).to(type).to(test_device()); }
 
-// Both weights against their definition: the same operands bit for bit, products in another summation order. `fp8`: the bar of
-// fp8 tensor cores with fast accumulation (numerics.md 13.1) on a CUDA device.
+// Both weights against their definition: the same operands bit for bit, GEMMs in another summation order. `fp8`: the bar of fp8 tensor
+// cores with fast accumulation (numerics.md 13.1) on a CUDA device.
 void compare(const LinearRecipe& recipe, at::ScalarType type, int64_t tokens, int64_t k, int64_t n0, int64_t n1, double bar,
              bool fp8 = false) {
   if (fp8 && test_device().is_cuda()) bar = 40;
@@ -146,7 +146,7 @@ TEST_P(Linear, GradientsAccumulateAndWeightsAreRequantisedWhenTheyChange) {
   EXPECT_TRUE(at::allclose(linear(x.detach(), f.fused, test_step()), before * 2));
 }
 
-// Recipes of which backward has another way each: siblings joined or not, draws, copies of one read, rotations, stored codes.
+// Recipes that cover the code paths of backward: siblings joined or not, draws, copies from one read, rotations, stored codes.
 std::vector<LinearRecipe> backward_recipes() {
   return {recipe_named("none"),           recipe_named("int8"),  recipe_named("int8", true), recipe_named("fp8_rowwise"),
           recipe_named("fp8_tensorwise"), recipe_named("mxfp4"), recipe_named("bitnet")};
@@ -178,7 +178,7 @@ TEST_P(Linear, WgradMayComeAnyTimeAfterDgrad) {
     EXPECT_FALSE(f.grads.any().item<bool>()) << recipe.name;
     first.wgrad();
     EXPECT_TRUE(at::equal(f.grads, dw)) << recipe.name;
-    first.wgrad();  // has nothing left to add
+    first.wgrad();  // nothing left to add
     EXPECT_TRUE(at::equal(f.grads, dw)) << recipe.name;
     f.grads.zero_();
     EXPECT_FALSE(first.backward(dy, false).defined());
@@ -189,8 +189,8 @@ TEST_P(Linear, WgradMayComeAnyTimeAfterDgrad) {
 TEST_P(Linear, SiblingsComputeWhatEachWouldAlone) {
   const Deterministic same_bits;
   for (const char* name : {"none", "int8", "fp8_rowwise", "int4"}) {
-    for (const int64_t n0 : {32, 24}) {                   // whole panels or not
-      if (n0 == 24 && test_device().is_cuda()) continue;  // no size of 8-bit products there
+    for (const int64_t n0 : {32, 24}) {                   // full panels or not
+      if (n0 == 24 && test_device().is_cuda()) continue;  // not a supported size for 8-bit GEMMs there
       at::manual_seed(6);
       Fixture f(64, n0, 96, at::kBFloat16, recipe_named(name));
       const at::Tensor x = normal({48, 64}, at::kBFloat16), dy = normal({48, n0 + 96}, at::kBFloat16);
@@ -214,7 +214,7 @@ TEST_P(Linear, SiblingsComputeWhatEachWouldAlone) {
   }
 }
 
-// A store that gathers a weight from two halves.
+// A weight source that gathers a weight from two halves.
 struct Gathered final : WeightSource {
   std::map<const Weight*, std::array<at::Tensor, 2>> shards;
   mutable int reads = 0;
@@ -245,7 +245,7 @@ TEST_P(Linear, WeightsMayComeFromAnotherStore) {
     const LinearCall expected = keeping_call(x, f.fused), found = keeping_call(x, g.fused);
     const at::Tensor dx = expected.backward(dy, true);
     EXPECT_TRUE(at::equal(found.y, expected.y)) << recipe.name;
-    EXPECT_GE(sqnr(dx, found.backward(dy, true)), 45) << recipe.name;  // unquantised, two roundings where one product had one
+    EXPECT_GE(sqnr(dx, found.backward(dy, true)), 45) << recipe.name;  // unquantised: two roundings instead of one
     EXPECT_TRUE(at::equal(f.grads, g.grads)) << recipe.name;
     const int reads = source.reads;
     keeping_call(x, g.fused).backward(dy, true);
@@ -253,7 +253,7 @@ TEST_P(Linear, WeightsMayComeFromAnotherStore) {
   }
 }
 
-// Of which products read nothing but quantised copies of the weight.
+// Recipes whose GEMMs only read quantised copies of the weight.
 std::vector<LinearRecipe> recipes_of_codes_alone() {
   std::vector<LinearRecipe> recipes;
   for (const LinearRecipe& r : kLinearRecipes) {
@@ -263,7 +263,7 @@ std::vector<LinearRecipe> recipes_of_codes_alone() {
   return recipes;
 }
 
-// A master in float32 and no copy of it: quantisers round for themselves.
+// A float32 master without a compute copy: quantisers round it themselves.
 TEST_P(Linear, AMasterCountsAsItsRoundedCopy) {
   const Deterministic same_bits;
   EXPECT_FALSE(recipe_named("none").reads_weight_codes_alone());
@@ -284,10 +284,10 @@ TEST_P(Linear, AMasterCountsAsItsRoundedCopy) {
   }
 }
 
-// Remembers the memory of all copies that it gave out.
+// Records the memory of all copies that it returned.
 struct Counting final : WeightSource {
   mutable int reads = 0;
-  mutable std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> given;  // but what right_operand turns into another form
+  mutable std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> given;  // except those that right_operand converts to another form
   OperandCopies copies(const Weight& w, const CopyRequest* row, const CopyRequest* transposed, at::ScalarType hp,
                        at::Tensor* found) const override {
     ++reads;
@@ -304,8 +304,8 @@ struct Counting final : WeightSource {
   }
 };
 
-// On a GPU copies of the last pass of a step go when they have been read, and those of earlier passes with them; the results are the same,
-// also of a pass that comes again.
+// On a GPU, copies of a step's last pass are freed once read, together with those of earlier passes; the results are the same, also for a
+// repeated pass.
 TEST_P(Linear, CopiesOfTheLastPassGoWithTheirUse) {
   const Deterministic same_bits;
   const bool cuda = test_device().is_cuda();

@@ -37,7 +37,7 @@ TEST(AddRmsNorm, EqualsThePortableFormulas) {
   EXPECT_LT(relative(dw, w.grad), 1e-5);
 }
 
-// A float32 stream beside bf16 branches: the sum keeps what the branch adds, y and the branch's gradient are rounded once.
+// A float32 stream with bf16 branches: the sum keeps the branch's full contribution; y and the branch's gradient are rounded once.
 TEST(AddRmsNorm, KeepsAWideResidualStream) {
   at::manual_seed(3);
   Weight w = make_weight((at::rand({48}) + 0.5).to(at::kBFloat16));
@@ -77,11 +77,11 @@ class SwigluLinear : public OnDevice {
   }
 };
 
-// SwiGLU and the product that reads it, the same with an input that SwiGLU is said to keep, or one op.
+// SwiGLU followed by linear, the same with an input that SwiGLU is told to keep, or one op.
 enum class Way { two, two_kept, one };
 struct SwigluPass {
   at::Tensor y, dgu, dw;
-  bool in_place = false;  // dgu lay where gu did
+  bool in_place = false;  // dgu overwrote gu
 };
 SwigluPass swiglu_pass(Way way, const LinearRecipe& recipe, bool bias, int times = 1) {
   at::manual_seed(8);
@@ -131,10 +131,10 @@ TEST_P(SwigluLinear, WritesTheGradientOverWhatItReadWhenNobodyWillReadItAgain) {
     const LinearRecipe& plain = kLinearRecipes[0];
     const SwigluPass once = swiglu_pass(way, plain, true), kept = swiglu_pass(way, plain, true, 2);
     EXPECT_TRUE(once.in_place);
-    EXPECT_TRUE(kept.in_place);  // in the second pass, the last
+    EXPECT_TRUE(kept.in_place);  // in the second, last pass
     EXPECT_TRUE(at::equal(kept.dgu, once.dgu * 2));
     EXPECT_TRUE(at::equal(kept.dw, once.dw * 2));
-    // Someone else reads gu.
+    // gu has another reader.
     const at::Tensor gu = at::randn({4, 8}).to(test_device()).set_requires_grad(true), before = gu.detach().clone();
     at::AutoGradMode grad(true);
     torch::autograd::backward({swiglu(gu).value}, {at::ones({4, 4}, gu.options())});
@@ -178,7 +178,7 @@ TEST(HeadLoss, EqualsCrossEntropyOfTheWholeLogits) {
   EXPECT_NEAR(head_loss(x, head_of(head), labels, 1.0, {}).sum.item<double>(), out.sum.item<double>(), 1e-6);
 }
 
-// docs/fused_kernels.md: what bf16 rows, and on a device bf16 logits of a standard deviation of 1 and 3, cost. Several chunks.
+// docs/fused_kernels.md: error of bf16 rows, and on a GPU of bf16 logits with a standard deviation of 1 and 3. Several chunks.
 class HeadLossInBf16 : public OnDevice {};
 TEST_P(HeadLossInBf16, StaysAsNearToFloat64AsTheDocsSay) {
   const bool cpu = test_device().is_cpu();
@@ -206,7 +206,7 @@ TEST_P(HeadLossInBf16, StaysAsNearToFloat64AsTheDocsSay) {
   }
 }
 
-// A z-loss is in the gradients alone, which are those of autograd. Its share of them here: 2 * 0.05 * 8.8 of the softmax.
+// A z-loss affects only the gradients, which equal autograd's. Its share of them here: 2 * 0.05 * 8.8 of the softmax.
 TEST_P(HeadLossInBf16, DifferentiatesAZLoss) {
   at::manual_seed(10);
   const int64_t rows = 1100, dim = 64, vocab = 4096;

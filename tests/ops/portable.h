@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-// The ops' formulas in portable tensor operations, the oracle of their tests: fp32 inside, one rounding to the activation dtype.
+// The ops' formulas in portable tensor operations, the reference in their tests: fp32 inside, one rounding to the activation dtype.
 namespace halftone::portable {
 
 inline std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& x, const at::Tensor& w, double eps) {

@@ -22,7 +22,7 @@ namespace {
 
 using Report = std::map<std::string, QuantizationFigures>;  // by "layer operand"
 
-// Installed for its lifetime, as for a step.
+// Installed for its lifetime, as for one step.
 struct Watch {
   explicit Watch(bool pads = false) { quantization_stats() = std::make_shared<QuantizationStats>(pads); }
   ~Watch() { quantization_stats().reset(); }
@@ -52,7 +52,7 @@ struct Pair {
       w.value = at::full({1}, NAN, w.value.options()).expand(value.sizes()).detach().set_requires_grad(true);
     }
   }
-  // Y and dX on the CPU; gradients go to the weights.
+  // Returns Y and dX on the CPU; gradients are in the weights.
   std::pair<at::Tensor, at::Tensor> run(const at::Tensor& x_in, const at::Tensor& dy, bool again = false) {
     const at::Tensor x = x_in.detach().to(test_device()).clone().set_requires_grad(true);
     at::AutoGradMode grad(true);
@@ -68,7 +68,7 @@ struct Pair {
 
 double db(double signal, double noise) { return noise == 0 ? INFINITY : 10 * std::log10(signal / noise); }
 
-// Signal and noise of a matrix and what stands for it, by one fp64 formula.
+// Signal and noise of a matrix and its approximation, by one fp64 formula.
 struct Energies {
   double signal = 0, noise = 0;
   void add(const at::Tensor& original, const at::Tensor& found) {
@@ -78,7 +78,7 @@ struct Energies {
   double db() const { return halftone::db(signal, noise); }
 };
 
-// Undoes the rotation of numbers [R, C]: H is orthogonal, H^T column by column.
+// Undoes the rotation of values [R, C]: H is orthogonal, H^T column by column.
 at::Tensor unrotated(const at::Tensor& numbers, int n, uint32_t signs) {
   at::Tensor h = at::empty({n, n}, at::kDouble);
   for (int j = 0; j < n; ++j) {
@@ -102,7 +102,7 @@ std::string test_name(const testing::TestParamInfo<std::tuple<std::string, Linea
   return std::get<0>(info.param) + "_" + std::string(std::get<1>(info.param).name);
 }
 
-// Every SQNR of a group over two micro-batches against the scalar reference quantiser and fp64 products.
+// Every SQNR of a group over two micro-batches against the scalar reference quantiser and fp64 GEMMs.
 TEST_P(Stats, EqualFiguresComputedIndependently) {
   const LinearRecipe& r = param();
   const int64_t tokens = 96, k = 160, n[2] = {64, 96};
@@ -161,7 +161,7 @@ TEST_P(Stats, EqualFiguresComputedIndependently) {
     const auto e = expected.find(where);
     ASSERT_EQ(figures.sqnr.has_value(), e != expected.end()) << where;
     if (figures.sqnr) {
-      // The reference of products: fp32 sums in the order of the device.
+      // Reference for GEMMs: fp32 sums in the device's order.
       const bool product = figures.operand.size() <= 2;
       EXPECT_NEAR(*figures.sqnr, e->second.db(), product && test_device().is_cuda() ? 1e-2 : 1e-3) << where;
     }
@@ -226,7 +226,7 @@ std::vector<LinearRecipe> variants() {
 }
 INSTANTIATE_TEST_SUITE_P(Variants, Stats, testing::Combine(test_devices(), testing::ValuesIn(variants())), test_name);
 
-// A recipe that quantises X alone, and only in the forward product.
+// A recipe that quantises only X, and only in the forward GEMM.
 LinearRecipe forward_only(const OperandSpec& x) {
   LinearRecipe r = kLinearRecipes[0];
   r.x_forward = x;
@@ -243,7 +243,7 @@ QuantizationFigures figures_of(const at::Tensor& x, const OperandSpec& spec) {
 class QuantizationShares : public OnDevice {};
 
 TEST_P(QuantizationShares, OfHandMadeRows) {
-  // Scale 1 by the rule floor: 7.9 and -7.5 round past 6, the largest number of e2m1; 6.9 rounds to it; 0.2 and -0.1 to zero.
+  // Scale 1 by the rule floor: 7.9 and -7.5 round beyond 6, the largest e2m1 value; 6.9 rounds to it; 0.2 and -0.1 to zero.
   OperandSpec mx = find_linear_recipe("mxfp4")->x_forward;
   mx.mode = ScaleMode::floor;
   at::Tensor x = at::zeros({2, 32});
@@ -261,21 +261,21 @@ TEST_P(QuantizationShares, OfHandMadeRows) {
   }
   EXPECT_NEAR(*f.sqnr, db(signal, noise), 1e-9);
 
-  // A row's amax takes the largest code without loss: nothing saturates. 127 * 0.4 = 50.8: 0.4 and less flush.
+  // A row's amax maps exactly to the largest code: nothing saturates. 127 * 0.4 = 50.8: 0.4 and less flush.
   at::Tensor i8 = at::zeros({1, 32});
   i8[0][0] = -127, i8[0][1] = 0.4, i8[0][2] = -0.3, i8[0][3] = 0.6, i8[0][4] = 126.4;
   const QuantizationFigures g = figures_of(i8, find_linear_recipe("int8")->x_forward);
   EXPECT_EQ(g.saturated, 0);
   EXPECT_EQ(g.flushed, 2.0 / 32);
 
-  // int4 has one more code below zero: 7 * 2^-3 takes 7, -1 takes -8, both without loss.
+  // int4 has one more code below zero: 7 * 2^-3 maps to 7, -1 to -8, both exactly.
   at::Tensor i4 = at::zeros({1, 32});
   i4[0][0] = 0.875, i4[0][1] = -1;
   const QuantizationFigures h = figures_of(i4, find_linear_recipe("int4")->x_forward);
   EXPECT_EQ(h.saturated, 0);
   EXPECT_EQ(*h.sqnr, std::numeric_limits<double>::infinity());
 
-  // Ternary numbers are -m, 0, m with the mean m = 1 of |x|: 1.6 and -2.9 would round past it, 1.4 would not.
+  // Ternary values are -m, 0, m with the mean m = 1 of |x|: 1.6 and -2.9 would round beyond it, 1.4 would not.
   OperandSpec ternary = find_linear_recipe("bitnet")->w_forward;
   LinearRecipe r = kLinearRecipes[0];
   r.w_forward = ternary;
@@ -302,7 +302,7 @@ TEST_P(QuantizationShares, CountWhatIsNotFinite) {
   f = figures_of(x, int8);
   EXPECT_EQ(f.nonfinite, 3);
   EXPECT_TRUE(std::isnan(f.amax) && std::isnan(*f.sqnr));
-  // Unquantised layers count too.
+  // Unquantised layers are counted too.
   EXPECT_EQ(figures_of(x, {}).nonfinite, 3);
   EXPECT_FALSE(figures_of(x, {}).sqnr.has_value());
 }
@@ -335,7 +335,7 @@ TEST_P(QuantizationShares, LeaveOutPadding) {
 
 INSTANTIATE_TEST_SUITE_P(On, QuantizationShares, test_devices(), [](const auto& info) { return info.param; });
 
-// The table of docs/numerics_report.md: which rules clip, of blocks whose largest elements go through a whole binade.
+// The table of docs/numerics_report.md: which rules clip, for blocks whose largest elements cover an entire binade.
 TEST(QuantizationStats, ScaleRulesThatClip) {
   at::Tensor x = at::rand({1024, 32}) * 0.25;
   for (int i = 0; i < 1024; ++i) x[i][0] = 1 + i / 1024.0;
@@ -348,7 +348,7 @@ TEST(QuantizationStats, ScaleRulesThatClip) {
     EXPECT_TRUE(clips(e, ScaleMode::floor)) << static_cast<int>(e);
     EXPECT_FALSE(clips(e, ScaleMode::ceil)) << static_cast<int>(e);
     EXPECT_FALSE(clips(e, ScaleMode::rceil)) << static_cast<int>(e);
-    // e4m3's largest number is 1.75 * 2^8: the code behind it is NaN.
+    // e4m3's largest value is 1.75 * 2^8: the next code is NaN.
     EXPECT_EQ(clips(e, ScaleMode::even), e == Element::e4m3) << static_cast<int>(e);
     EXPECT_EQ(clips(e, ScaleMode::adaptive), e == Element::e4m3) << static_cast<int>(e);
   }
@@ -383,7 +383,7 @@ TEST(QuantizationStats, FindsThePlantedLayer) {
     layers.push_back(std::make_unique<Pair>(int8, 1024, 32, 32, at::kBFloat16));
     for (Weight& w : layers[i]->weights) w.name[7] = static_cast<char>('0' + i);
     at::Tensor x = at::randn({64, 1024});
-    if (i == 2) x.select(1, 5).mul_(200);  // one feature far above the others
+    if (i == 2) x.select(1, 5).mul_(200);  // one feature much larger than the others
     layers[i]->run(x.to(at::kBFloat16), at::randn({64, 64}).to(at::kBFloat16));
   }
   std::map<std::string, std::pair<double, std::string>> worst;

@@ -15,11 +15,11 @@
 #include "halftone/quantize/operand_ref.h"
 #include "ops/test_device.h"
 
-// A linear layer by definition: every operand quantised by the scalar reference, its numbers multiplied in fp64. Shares no
-// code with ops/linear.cpp and the products.
+// A linear layer by definition: every operand quantised by the scalar reference, values multiplied in fp64. Shares no code with
+// ops/linear.cpp and the GEMMs.
 namespace halftone {
 
-// The numbers of one operand, fp64 [R, C], by the reference quantiser (numerics.md sections 2 to 5).
+// The values of one operand, fp64 [R, C], by the reference quantiser (numerics.md sections 2 to 5).
 inline at::Tensor reference_numbers(const at::Tensor& x_in, const OperandSpec& spec, bool transposed, const std::string& key,
                                     uint32_t signs) {
   const at::Tensor x = x_in.contiguous();
@@ -89,7 +89,7 @@ struct ReferenceLinear {
   at::Tensor y, dx, dw;  // fp64
 };
 
-// One weight, name `fqn`, on the processor whatever the device of the tensors. Stored weights are given by their codes. `first`: name of
+// One weight, named `fqn`, computed on the CPU whatever the tensors' device. Stored weights are given by their codes. `first`: name of
 // the first weight that reads X, which keys X's draws and the signs; empty: this one.
 inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor& x_in, const at::Tensor& w_in, const at::Tensor& dy_in,
                                         const std::string& fqn, const StoredWeight* stored = nullptr, std::string first = "") {
@@ -112,7 +112,7 @@ inline ReferenceLinear reference_linear(const LinearRecipe& r, const at::Tensor&
   out.y = at::mm(numbers(x, r.x_forward, false, "x.fwd"), wf.t());
   const at::Tensor wd = stored != nullptr ? stored_w.t() : numbers(w, r.w_dgrad, true, shared(r.w_dgrad, "w.dgrad", "w.fwd"));
   out.dx = at::mm(numbers(dy, r.dy_dgrad, false, "dy.dgrad"), wd.t());
-  if (stored != nullptr && stored->spec.element == Element::int8) {  // the scales lie along the contraction: they go to dY
+  if (stored != nullptr && stored->spec.element == Element::int8) {  // the scales lie along the contraction: they are applied to dY
     out.dx = at::mm((dy.to(at::kFloat) * stored->scales.cpu()).to(dy.scalar_type()).to(at::kDouble), stored->codes.cpu().to(at::kDouble));
   }
   const bool forward_codes = r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;

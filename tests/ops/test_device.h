@@ -12,22 +12,22 @@
 #include "halftone/ops/device.h"
 #include "halftone/ops/weight.h"
 
-// Tests of layers run once on the processor and once on a CUDA device, by the same code.
+// Runs tests of layers on the CPU and on a CUDA device with the same code.
 namespace halftone {
 
-// Where the running test's tensors lie.
+// Device of the running test's tensors.
 inline c10::Device& test_device() {
   static c10::Device device = at::kCPU;
   return device;
 }
 
-// Where the running test stands in a run.
+// Step context of the running test.
 inline StepContext& test_step() {
   static StepContext step;
   return step;
 }
 
-// Why no test can run on the device here, or nothing. A module that is there and does not load is a failure, not a reason.
+// Why tests cannot run on the device here; empty if they can. A module that is present but fails to load is a failure, not a reason.
 inline std::string missing_for(const std::string& device) {
   if (device == "cpu") return "";
   try {
@@ -48,7 +48,7 @@ inline const std::string& cached_missing_for(const std::string& device) {
   return reasons[device];
 }
 
-// Before the first test: LibTorch remembers that there is no CUDA once anything, a seed say, has asked before its library was loaded.
+// Runs before the first test: LibTorch caches that there is no CUDA if anything, such as seeding, asks before its library is loaded.
 class FindDevices : public ::testing::Environment {
   void SetUp() override { cached_missing_for("cuda"); }
 };
@@ -60,7 +60,7 @@ inline void enter_device(const std::string& name) {
   test_device() = name == "cpu" ? c10::Device(at::kCPU) : c10::Device(at::kCUDA, 0);
 }
 
-// Waits for the device, so that a fault in a kernel fails the test that started it.
+// Synchronizes with the device, so that a kernel fault fails the test that caused it.
 inline void leave_device() {
   const c10::Device device = test_device();
   test_device() = at::kCPU;
@@ -75,7 +75,7 @@ class OnDevice : public ::testing::TestWithParam<std::string> {
   void TearDown() override { leave_device(); }
 };
 
-// With a case of its own.
+// Tests with an additional parameter.
 template <class T>
 class OnDeviceWith : public ::testing::TestWithParam<std::tuple<std::string, T>> {
  protected:

@@ -1,4 +1,4 @@
-// Rows that several processes share are computed as in one process: attention itself, and training.
+// Context-parallel rows are computed as in one process: attention itself, and training.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr ContextBalance kBalances[] = {ContextBalance::none, ContextBalance::head_tail, ContextBalance::by_work};
 
-// Places.
+// Positions.
 
 int64_t work_of(const std::vector<ContextRun>& runs, const at::Tensor& starts, int64_t window) {
   int64_t work = 0;
@@ -53,7 +53,7 @@ TEST(ContextPlaces, EachProcessHasItsShareAndAllHaveTheRow) {
   EXPECT_EQ(share_places(66, 2, {ContextBalance::none}, {})[1], (std::vector<ContextRun>{{33, 66}}));
 }
 
-// A long document of the first half, short ones behind it: halves and heads with tails have unequal work.
+// A long document in the first half, short ones after it: halves and head-tail chunks have unequal work.
 TEST(ContextPlaces, WorkIsBalancedByTheMask) {
   at::Tensor starts = at::zeros({1, 4096}, at::kInt);
   for (int64_t place = 2048; place < 4096; ++place) starts[0][place] = place / 64 * 64;
@@ -206,8 +206,8 @@ std::vector<StepResult> train(Engine& engine, int64_t steps, int64_t index, int6
 struct Run {
   std::string name;
   const char* family;
-  std::vector<std::string> shared;   // options of the run of one process, too
-  std::vector<std::string> options;  // of [parallelism]
+  std::vector<std::string> shared;   // also options of the single-process run
+  std::vector<std::string> options;  // options of [parallelism]
   bool documents = false;
   int64_t steps = 20;
   double first = 1e-6, others = 1e-4;
@@ -240,7 +240,7 @@ void train_as_one(const Rank& rank, const Run& run) {
   engine.initialize(), one.initialize();
   const int64_t index = mesh.coordinate(rank.rank, "batch"), processes = mesh.size("batch");
   const std::vector<StepResult> found = train(engine, run.steps, index, processes, run.documents);
-  // Its rows come in the same micro-batches, whose documents differ.
+  // Its rows are in the same micro-batches, whose documents differ.
   std::vector<StepResult> expected;
   for (int64_t step = 1; step <= run.steps; ++step) {
     std::vector<MicroBatch> batches;
@@ -249,7 +249,7 @@ void train_as_one(const Rank& rank, const Run& run) {
     expected.push_back(one.step(batches, step, 1));
   }
   check_close(found, expected, run.first, run.others, run.name);
-  // Validation of this process's rows, which those who share them add up.
+  // Validation of this rank's rows; context-parallel ranks add up their parts.
   const MicroBatch rows = rows_of(run.steps + 1, index * (kStepRows / processes), kStepRows / processes, run.documents);
   at::Tensor loss = at::full({1}, engine.evaluate(rows), at::kDouble);
   plan.groups().context->all_reduce(loss).wait();

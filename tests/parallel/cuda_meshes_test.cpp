@@ -1,4 +1,4 @@
-// Runs on meshes of GPUs are those of one GPU.
+// Runs on meshes of GPUs match those of one GPU.
 #include <gtest/gtest.h>
 
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -22,10 +22,10 @@ Options scheme(const char* name, bool experts = false) {
 }
 std::string schedule(const char* name) { return std::string("--parallelism.pipeline_parallel_schedule=") + name; }
 
-// Losses of step 1 agree within these, gradient norms within a hundred times as much, which is what tells: a loss of new weights is that
-// of no knowledge, whatever a layer does. In bf16 partial sums of two processes are rounded before they are added up: 1e-4 of a loss, and
-// 1% of a norm would be a wrong term. In float32 only the order of sums differs. Later steps carry on what the first ones differ by;
-// experts whose tokens change their choice, and codes of partial sums, do more.
+// Losses of step 1 agree within these bounds, gradient norms within a hundred times as much. The norm is what detects errors: the loss of
+// new weights is that of no knowledge, whatever a layer does. In bf16 partial sums of two ranks are rounded before they are added: 1e-4
+// of a loss; 1% of a norm would be a wrong term. In float32 only the summation order differs. Later steps amplify the first differences;
+// experts whose tokens change their choice, and codes of partial sums, do so more.
 constexpr double kRounded = 2e-4, kExact = 1e-5, kChoices = 1e-3, kLater = 1e-2, kCodes = 3e-2;
 
 std::vector<PlanCase> meshes(const std::string& group) {
@@ -85,7 +85,7 @@ std::vector<PlanCase> meshes(const std::string& group) {
 
 double off(double a, double b) { return std::abs(a / b - 1); }
 
-// All cases of a group, so that devices and programs start once. What is not as in one process is told at the end; an error ends all.
+// All cases of a group, so that GPUs and programs start once. Differences from one process are reported at the end; an error stops all.
 void run_meshes(const Rank& rank, const std::string& group, at::Device device) {
   std::string problems;
   for (const PlanCase& c : meshes(group)) {

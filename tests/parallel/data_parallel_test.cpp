@@ -35,10 +35,10 @@ std::vector<Layout> layouts(int64_t world) {
   return result;
 }
 
-// Every layout is the run of one process but for the order of sums, and those that add up the same numbers are equal bit for bit.
+// Every layout matches the single-process run except for summation order; layouts that add the same numbers are equal bit for bit.
 void train_as_one(const Rank& rank, const std::vector<std::string>& options, double first, double others, at::Device device) {
   std::map<std::string, Course> courses;
-  std::map<std::pair<int64_t, std::string>, Course> references;  // by what one process sees of a layout
+  std::map<std::pair<int64_t, std::string>, Course> references;  // by what one rank sees of a layout
   for (const Layout& layout : layouts(rank.world)) {
     courses[layout.name] = together(rank, layout, layout.together(options, rank.world), 20, device);
     Course& reference = references[{layout.passes, layout.model}];
@@ -56,7 +56,7 @@ void train_as_one(const Rank& rank, const std::vector<std::string>& options, dou
   }
 }
 
-// Quantised weights are those of one process; what differs is the order of sums.
+// Quantised weights equal those of one process; only the summation order differs.
 void train_in(const Rank& rank, const std::vector<std::string>& schemes, at::Device device) {
   for (const std::string& scheme : schemes) {
     const std::vector<std::string> recipe = recipe_options(scheme);
@@ -66,7 +66,7 @@ void train_in(const Rank& rank, const std::vector<std::string>& schemes, at::Dev
   }
 }
 
-// Weights that are set on their grid points by scales of whole weights, of which each process holds a part.
+// De-oscillation with per-tensor scales of sharded weights.
 void train_without_oscillation(const Rank& rank) {
   const Layout fsdp{"oscillation", {}};
   const std::vector<std::string> recipe = {"--quantize.scheme=nvfp4", "--quantize.deosc_step=1", "--quantize.deosc_period=2"};
@@ -87,7 +87,7 @@ const comm::Ranks kAllRecipes("all recipes", [](const Rank& rank) {
   be_quiet();
   train_in(rank, recipe_files(false), at::kCPU);
 });
-// Reductions in bfloat16; weights and moments in it, with stochastic rounding.
+// Reductions in bfloat16; weights and moments in bfloat16, with stochastic rounding.
 const comm::Ranks kBfloat16("bfloat16", [](const Rank& rank) {
   be_quiet();
   const Layout reduced{"reductions", {"--training.mixed_precision_reduce=bfloat16"}};

@@ -1,4 +1,4 @@
-// Experts that processes share out train as those of one process.
+// Expert parallelism trains as one process does.
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 using Options = std::vector<std::string>;
 
-constexpr double kRecipe = 1e-3;  // step 1 of low precision
+constexpr double kRecipe = 1e-3;  // step 1 in low precision
 const std::string kForced = "--debug.moe_force_load_balance", kWidths2 = "--parallelism.expert_tensor_parallel_degree=2";
 
 Options scheme(const char* name) {
@@ -28,7 +28,7 @@ struct ExpertsCase {
   int64_t world;
   const char* family;
   Options options;
-  nlohmann::json model = {};  // beside the small family's
+  nlohmann::json model = {};  // in addition to the small family's
   Options recipe = kFloat32;
   int64_t steps = 20, passes = 1;
   double first = 1e-6, others = 1e-4;
@@ -137,7 +137,7 @@ Options model_of(const char* family, const nlohmann::json& more) {
                        more);
 }
 
-// A case's runs, in several processes and in one.
+// A case's runs, with several ranks and with one process.
 std::pair<Course, Course> courses(const Rank& rank, const ExpertsCase& c) {
   const Layout layout{c.name, c.options, c.passes, "", false, c.padding};
   Options options = c.recipe;
@@ -172,7 +172,7 @@ const comm::Ranks kTrain("experts", [](const Rank& rank) {
   }
 });
 
-// Too little room: what does not fit is counted, and training goes on.
+// Insufficient capacity: drops are counted, and training continues.
 const comm::Ranks kDrops("experts without room", [](const Rank& rank) {
   be_quiet();
   const ExpertsCase c{"drops", rank.world, "gpt_oss", {ranks(2), capacity(0.5)}};
@@ -186,7 +186,7 @@ const comm::Ranks kDrops("experts without room", [](const Rank& rank) {
   check(end < begin && std::abs(begin / reference.front().loss_sum - 1) < 0.1, "losses of {} and {}", begin, end);
 });
 
-// y[t] = sum over j of gates[t, j] * (choice[t, j] + 1) * x[t], by an exchange whose experts multiply rows by their number.
+// y[t] = sum over j of gates[t, j] * (choice[t, j] + 1) * x[t], by an exchange whose experts multiply rows by their index plus one.
 void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const at::Tensor& choice, double room, int64_t experts) {
   constexpr int64_t kWidth = 8;
   const int64_t top_k = choice.size(1), own = experts / rank.world;
@@ -217,7 +217,7 @@ void exchange(const Rank& rank, comm::Communicator& group, int64_t tokens, const
           (got - expected).abs().max().item<double>());
   };
   same("rows", again, y), same("gradients", x.grad(), x1.grad()), same("gradients of gates", gates.grad(), gates1.grad());
-  // Which document of which rank a row is of goes with it.
+  // The document and rank of a row travel with it.
   const at::Tensor document = (placed.documents + rank.rank * 1000).to(at::kFloat).unsqueeze(1);
   const int64_t apart = first_document(1, rank.world);
   const at::Tensor own_documents = e.received.documents % apart + e.received.documents.floor_divide(apart) * 1000;
@@ -240,7 +240,7 @@ const comm::Ranks kExchange("exchange", [](const Rank& rank) {
   const auto any = [&](int64_t tokens) { return at::randint(experts, {tokens, 2}, at::kInt); };
   at::manual_seed(static_cast<uint64_t>(rank.rank));
   for (const int64_t tokens : {40, 1}) exchange(rank, group, tokens, any(tokens), 0, experts);
-  exchange(rank, group, 5 + 3 * rank.rank, any(5 + 3 * rank.rank), 0, experts);                           // other numbers of tokens
+  exchange(rank, group, 5 + 3 * rank.rank, any(5 + 3 * rank.rank), 0, experts);                           // different numbers of tokens
   exchange(rank, group, 9, at::full({9, 1}, 1, at::kInt), 0, experts);                                    // all to the first rank
   exchange(rank, group, 9, at::full({9, 1}, static_cast<int64_t>(rank.rank * 3), at::kInt), 0, experts);  // none to others
   const at::Tensor some = any(40), none = at::full({5, 2}, experts, at::kInt);  // experts: padding's choice, of none
@@ -269,7 +269,7 @@ std::vector<ExpertsCase> of_worlds(int64_t least, int64_t most) {
   return some;
 }
 std::string name_of(const testing::TestParamInfo<ExpertsCase>& info) { return info.param.name; }
-// In one start of two processes, which takes a second.
+// A single start of two processes, which takes a second.
 TEST(ExpertsOfTwo, TrainAsOneProcess) {
   unsetenv(kCase);
   expect_success("experts", 2);

@@ -1,5 +1,5 @@
 #pragma once
-// Runs of several processes beside those of one, step by step.
+// Runs of several ranks, compared step by step with single-process runs.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -34,7 +34,7 @@ inline void expect_success(const char* name, int64_t world) {
   for (const comm::Outcome& outcome : comm::run_ranks(name, world)) EXPECT_EQ(outcome.status, 0) << world << " processes: " << outcome.said;
 }
 
-// A small model of the family, with these sizes and `more` beside them.
+// Options for a small model of the family, with these sizes and `more` in addition.
 inline std::vector<std::string> model_options(const std::string& family, const OptionTable& sizes, const nlohmann::json& more = {}) {
   const auto& all = model_families();
   const auto found = std::ranges::find(all, family, &ModelFamily::name);
@@ -45,13 +45,13 @@ inline std::vector<std::string> model_options(const std::string& family, const O
   return {"--model.name=" + family, "--model.overrides=" + overrides.dump()};
 }
 
-inline constexpr int64_t kRows = 24;  // of a step, over all processes
+inline constexpr int64_t kRows = 24;  // per step, over all ranks
 
-// How a run is spread over processes.
+// How a run is distributed over ranks.
 struct Layout {
   const char* name;
-  std::vector<std::string> options;  // of [parallelism] and others
-  int64_t passes = 1;                // micro-batches of a step
+  std::vector<std::string> options;  // of [parallelism] and other sections
+  int64_t passes = 1;                // micro-batches per step
   std::string model = "";
   bool documents = false;  // three in a row
   bool padding = false;    // at the ends of rows
@@ -60,7 +60,7 @@ struct Layout {
     more.insert(more.end(), options.begin(), options.end());
     return alone(std::move(more), processes);
   }
-  // For one process.
+  // Configuration for a single process.
   JobConfig alone(std::vector<std::string> more, int64_t processes = 1) const {
     if (!model.empty()) more.push_back(model);
     return small_config(more, processes);
@@ -92,7 +92,7 @@ inline MicroBatch rows_of(int64_t step, int64_t first, int64_t count, at::Device
   return b;
 }
 
-// The micro-batches of process `index` of `processes`.
+// The micro-batches of rank `index` of `processes`.
 inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t processes, const Layout& layout, at::Device device) {
   const int64_t passes = layout.passes;
   const int64_t count = kRows / (processes * passes);
@@ -118,7 +118,7 @@ inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t proces
   return course;
 }
 
-// One process with the micro-batches of all: its sums differ from theirs in order alone.
+// A single process with the micro-batches of all ranks: its sums differ only in order.
 inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, Layout layout, at::Device device) {
   Engine::Options options = small_options();
   options.device = device;
@@ -128,7 +128,7 @@ inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, L
   return train(engine, steps, 0, 1, layout);
 }
 
-// One run in this and the other processes, and the proof that it begins with the weights of a run alone.
+// One run on all ranks, verified to start from the weights of a single-process run.
 inline Course together(const Rank& rank, const Layout& layout, const JobConfig& config, int64_t steps, at::Device device) {
   comm::Watch watch = rank.watch();
   const comm::Mesh mesh(config.parallelism, rank.world);
@@ -155,7 +155,7 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
   return train(engine, steps, mesh.coordinate(rank.rank, "batch"), mesh.size("batch"), layout);
 }
 
-// The steps of several processes beside those of one: the first one's loss within `first`, the others' within `others`.
+// Compares a distributed run with a single-process one: the first step's loss within `first`, later ones within `others`.
 inline void check_close(const Course& course, const Course& reference, double first, double others, const std::string& name) {
   for (size_t i = 0; i < course.size(); ++i) {
     const StepResult &got = course[i], &expected = reference[i];
@@ -167,7 +167,7 @@ inline void check_close(const Course& course, const Course& reference, double fi
   }
 }
 
-// A mesh, what runs on it, and how near it comes to one process.
+// A mesh, what runs on it, and the tolerances against one process.
 struct PlanCase {
   std::string name;
   int64_t world;
@@ -185,8 +185,8 @@ inline const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("con
                          kExperts2 = degree("expert", 2);
 inline const std::string kZeroBubble = "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble";
 
-// One model of every family: 4 heads, 2 of keys and values, a vocabulary that processes do not divide. `width` 128: what every process
-// has of a layer are whole blocks of all formats.
+// One model per family: 4 heads, 2 KV heads, a vocabulary that is not divisible by the ranks. `width` 128: every rank's part of a layer
+// consists of full blocks of all formats.
 inline std::vector<std::string> model_of(const std::string& family, int64_t width = 32) {
   return model_options(family, {{"dim", 2 * width},
                                 {"n_heads", int64_t{4}},
@@ -197,7 +197,7 @@ inline std::vector<std::string> model_of(const std::string& family, int64_t widt
                                 {"vocab_size", int64_t{257}}});
 }
 
-// The case's runs on these devices, one for each process, and that of one process: {together, alone}.
+// The case's runs on these devices, one per rank, and the single-process run: {together, alone}.
 inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at::Device device, int64_t width = 32) {
   const Layout layout{c.name.c_str(), c.options, c.passes, "", c.documents, c.padding};
   std::vector<std::string> options = c.recipe;
@@ -207,7 +207,7 @@ inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at
   return {together(rank, layout, config, c.steps, device), alone(layout.alone(options), c.steps, rows, layout, device)};
 }
 
-// Every file of recipes/precision that a model with or without experts takes.
+// Every file of recipes/precision that a model with or without experts supports.
 inline std::vector<std::string> recipe_files(bool experts) {
   std::vector<std::string> files;
   for (const std::string& name : recipe_names())
@@ -215,7 +215,7 @@ inline std::vector<std::string> recipe_files(bool experts) {
   check(!files.empty(), "no recipes beside {}", recipe_file("").string());
   return files;
 }
-// The options that ask for a scheme or a file of such.
+// The options that select a scheme or a recipe file.
 inline std::vector<std::string> recipe_options(const std::string& recipe) {
   const bool file = recipe.ends_with(".yaml");
   return {"--quantize.scheme=" + (file ? "none" : recipe), "--quantize.recipe=" + (file ? recipe : "")};

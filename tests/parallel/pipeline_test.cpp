@@ -20,13 +20,13 @@ const std::string kLlama =
 const std::string kExperts =
     R"(--model.overrides={"dim":64,"n_layers":6,"n_heads":2,"n_kv_heads":1,"head_dim":32,"ffn_dim":96,"vocab_size":256,"tied":false,)"
     R"("num_experts":4,"experts_per_token":2,"expert_ffn_dim":32,"dense_layers":1,"balance":0.001})";
-constexpr int64_t kPlaces = 32;  // of a row
+constexpr int64_t kPlaces = 32;  // per row
 
 struct Case {
   std::string name;
-  std::vector<std::string> model = kFloat32;  // what one process gets, too
+  std::vector<std::string> model = kFloat32;  // also the single process's model
   std::vector<std::string> parallel = {};
-  int64_t microbatches = 8;  // of a step, over all data-parallel ranks; of one row each
+  int64_t microbatches = 8;  // per step, over all data-parallel ranks; one row each
   int64_t steps = 3;
   double first = 1e-6, others = 1e-4;
 };
@@ -42,7 +42,7 @@ JobConfig config_of(const Case& c, int64_t pp, int64_t processes) {
   return small_config(options, processes);
 }
 
-// Micro-batches of one row, some of whose labels are ignored; those of process `index` of `processes`.
+// Micro-batches of one row, some of whose labels are ignored; those of rank `index` of `processes`.
 std::vector<MicroBatch> rows_of(int64_t step, int64_t microbatches, int64_t index, int64_t processes) {
   at::manual_seed(700 + static_cast<uint64_t>(step));
   const at::Tensor all = at::randint(kSmallVocabulary, {microbatches, kPlaces + 1}, at::kLong);
@@ -58,7 +58,7 @@ std::vector<MicroBatch> rows_of(int64_t step, int64_t microbatches, int64_t inde
 
 struct Course {
   std::vector<StepResult> steps;
-  double evaluation = 0;  // of this process
+  double evaluation = 0;  // of this rank
 };
 
 Course train(Engine& engine, const Case& c, int64_t index, int64_t processes) {

@@ -1,4 +1,4 @@
-// Runs on meshes of several axes are those of one process.
+// Runs on meshes of several axes match those of one process.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -55,7 +55,7 @@ const comm::Ranks kPlans("plan", [](const Rank& rank) {
   }
 });
 
-// Every file of recipes/precision: what differs are the sums' order and, where processes share out columns, the scales of rows.
+// Every file of recipes/precision: only the summation order and, with column-split weights, per-row scales differ.
 const std::map<std::string, PlanCase>& meshes_of_recipes() {
   static const std::map<std::string, PlanCase> all = {
       {"tp", {"tp", 2, "llama3", {kTensor2}}},
@@ -105,7 +105,7 @@ std::vector<PlanCase> of_worlds(int64_t least, int64_t most) {
 std::string name_of(const testing::TestParamInfo<PlanCase>& info) { return info.param.name; }
 
 TEST_P(Plans, TrainAsOneProcess) { run(GetParam()); }
-// In one start of two processes, which takes a second.
+// A single start of two processes, which takes a second.
 TEST(PlansOfTwo, TrainAsOneProcess) {
   unsetenv(kPlan);
   expect_success("plan", 2);

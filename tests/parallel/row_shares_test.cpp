@@ -1,4 +1,4 @@
-// Layers whose rows processes share have the numbers of whole rows, whether what travels does so before products or beside their parts.
+// Layers with row-sharded tensors equal those with full rows, whether transfers precede the GEMMs or overlap with their parts.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ struct LayerPass {
   std::vector<at::Tensor> gradients;  // of weights and biases
 };
 
-// Both passes of what process `of` has of a layer.
+// Forward and backward of rank `of`'s part of a layer.
 LayerPass layer_pass(const LinearRecipe& recipe, int64_t of, bool siblings, const at::Tensor& x, const at::Tensor& dy,
                      const RowShares& shares = {}, bool later = false) {
   const at::NoGradGuard no_grad;
@@ -47,18 +47,18 @@ LayerPass layer_pass(const LinearRecipe& recipe, int64_t of, bool siblings, cons
   return result;
 }
 
-// Rows of the input of two siblings are shared, or those of the output of one layer.
+// The input of two siblings is row-sharded, or the output of one layer.
 void expect_numbers_of_whole_rows(comm::Communicator& ranks, const LinearRecipe& recipe, at::ScalarType type, bool siblings, bool in_parts,
                                   bool later) {
   const int64_t n = ranks.size(), rows = kTokens / n, out = siblings ? 128 : 96;
   const auto drawn = [&](int64_t seed, int64_t columns) {
     at::manual_seed(static_cast<uint64_t>(seed));
     at::Tensor t = at::randn({kTokens, columns});
-    t.select(1, 3).mul_(20), t.select(0, kTokens - 1).mul_(30);  // the largest magnitude is another process's
+    t.select(1, 3).mul_(20), t.select(0, kTokens - 1).mul_(30);  // the amax is on another rank
     return t.to(type);
   };
   const auto own = [&](const at::Tensor& t) { return t.narrow(0, ranks.index() * rows, rows); };
-  std::vector<LayerPass> whole;  // of each process
+  std::vector<LayerPass> whole;  // per rank
   at::Tensor sum;
   for (int64_t r = 0; r < n; ++r) {
     whole.push_back(layer_pass(recipe, r, siblings, drawn(siblings ? 1 : 20 + r, kIn), drawn(siblings ? 30 + r : 2, out)));
@@ -113,7 +113,7 @@ TEST(RowShares, ScalesOfSeveralRowsAreNotShared) {
   EXPECT_FALSE(can_share_rows(ternary));
 }
 
-// Training steps with parallelism.enable_async_tensor_parallel and without are the same bits.
+// Training steps are the same bits with and without parallelism.enable_async_tensor_parallel.
 const std::vector<std::string> kFull = {"--activation_checkpoint.mode=full"},
                                kOp = {"--activation_checkpoint.mode=selective", "--activation_checkpoint.selective_ac_option=op"};
 

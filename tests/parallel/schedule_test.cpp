@@ -41,10 +41,10 @@ TEST(Schedule, EveryOneIsCompleteAndRuns) {
         if (each != (is_single_stage(name) ? 1 : 2) && (each != 3 || is_single_stage(name) || is_v_shaped(name))) continue;
         for (int64_t microbatches = 1; microbatches <= 17; ++microbatches) {
           const Schedule s = make_schedule(name, ranks, each * ranks, microbatches);
-          const Timeline t = simulate(s);  // throws what is wrong
+          const Timeline t = simulate(s);  // throws if the schedule is invalid
           EXPECT_EQ(s.microbatches, microbatches);
           EXPECT_LE(*std::max_element(t.most_alive.begin(), t.most_alive.end()), each * microbatches);
-          // No schedule waits longer than one that begins the next micro-batch when the last has ended.
+          // No schedule takes longer than running micro-batches one after another.
           EXPECT_LE(t.length, 3 * microbatches * each * ranks) << name;
         }
       }
@@ -52,7 +52,7 @@ TEST(Schedule, EveryOneIsCompleteAndRuns) {
   }
 }
 
-// What the papers say of bubbles and of what is kept.
+// The papers' formulas for bubbles and for the passes held in memory.
 TEST(Schedule, BubblesAndMemoryAreThoseOfTheFormulas) {
   for (const int64_t pp : {2, 3, 4, 8}) {
     for (const int64_t m : {pp, 2 * pp, 4 * pp}) {
@@ -78,10 +78,10 @@ TEST(Schedule, BubblesAndMemoryAreThoseOfTheFormulas) {
   }
 }
 
-// Ranks as GPUs run them by NCCL. A rank issues its work in order, and the work waits: computations for each other, and for the message
-// that they need; a message for what was computed before it was issued, for the one before it on its communicator and pair of ranks, and
-// for its other side. Where `one_queue`, work also waits until all that was issued before it has begun, which a GPU does to streams that
-// share a hardware queue. Returns the first thing that never runs.
+// Ranks as GPUs run them with NCCL. A rank issues its work in order, and the work waits: computations for each other and for the message
+// that they need; a message for what was computed before it was issued, for the previous one on its communicator and pair of ranks, and
+// for its peer. With `one_queue`, work also waits until all work issued before it has begun, as GPU streams that share a hardware queue
+// do. Returns the first item that never runs.
 class Network {
  public:
   Network(const Schedule& s, bool one_queue) : schedule_(s), one_queue_(one_queue) {
@@ -102,7 +102,7 @@ class Network {
       }
     }
   }
-  // Both sides of every pair and communicator issue the same messages in the same order.
+  // Both sides of every pair and communicator must issue the same messages in the same order.
   bool ordered() const {
     return std::all_of(links_.begin(), links_.end(), [](const auto& link) { return link.second[0] == link.second[1]; });
   }
@@ -162,14 +162,14 @@ class Network {
   bool one_queue_;
   std::vector<Issued> ranks_;
   std::map<Link, std::array<std::vector<Message>, 2>> links_;  // of the sender and of the receiver
-  std::map<Message, int> sides_;                               // that have begun with it
-  std::set<Message> arrived_;                                  // as if what a rank makes for itself were there from the start
+  std::map<Message, int> sides_;                               // number of sides that have begun it
+  std::set<Message> arrived_;                                  // a rank's own results count as arrived from the start
 };
 
 TEST(Schedule, RanksExchangeMessagesInOneOrder) {
   const auto prove = [](const Schedule& s, const std::string& name, bool looped) {
     for (const bool one_queue : {false, true}) {
-      if (one_queue && looped) continue;  // need a queue for each stream: CUDA_DEVICE_MAX_CONNECTIONS (cli/early_environment.cpp)
+      if (one_queue && looped) continue;  // need a queue per stream: CUDA_DEVICE_MAX_CONNECTIONS (cli/early_environment.cpp)
       Network network(s, one_queue);
       EXPECT_TRUE(network.ordered()) << name;
       EXPECT_EQ(network.run(), "") << name << (one_queue ? " in one queue" : "");
@@ -189,13 +189,13 @@ TEST(Schedule, RanksExchangeMessagesInOneOrder) {
       }
     }
   }
-  // One that waits for what nobody sends yet: the proof can fail.
+  // One that waits for a message that is sent too late: shows that the check can fail.
   Schedule wrong = parse_schedule("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n", "f", 2, 2);
   std::swap(wrong.ranks[0][0], wrong.ranks[0][2]);
   EXPECT_NE(Network(wrong, false).run(), "");
 }
 
-// As Llama 3.1 8B's on an H100: the last stage has one layer in place of three, and a head that takes as long as the other two.
+// Like Llama 3.1 8B on an H100: the last stage has one layer instead of three, and a head that takes as long as the other two.
 TEST(Schedule, WeightGradientsFillGapsWhereTheyAre) {
   for (const int64_t pp : {2, 4}) {
     for (const int64_t m : {2 * pp, 4 * pp, 8 * pp}) {

@@ -182,7 +182,7 @@ def main():
         weights = os.path.join(step, "model-0.safetensors")
         os.truncate(weights, os.path.getsize(weights) // 2)
         expect("truncated checkpoint", [program, "generate", "--checkpoint", step, "--prompt", "x"], "model-0.safetensors")
-        # A limit on the size of files stands for a full disk: the save fails, the step before stays.
+        # A file size limit simulates a full disk: the save fails, the previous step stays.
         full = os.path.join(work, "full")
         subprocess.run(train(full, *saving), cwd=source, check=True, capture_output=True)
         limited = ["sh", "-c", 'ulimit -f 64; exec "$@"', "sh", *train(full, *saving, "--training.steps=4")]

@@ -85,8 +85,8 @@ for axis, model, rows, options in [
     result, text = bench_train(2, model, f"--parallelism.{axis}_parallel_degree=2", *options)
     if not result:
         continue
-    found = result["tokens_per_second"] * result["ms_per_step"] / 1e3 * 2 / 64  # rows of a step
-    one = bench_train(1, model, f"--training.global_batch_size={rows}")[0]  # the same ones
+    found = result["tokens_per_second"] * result["ms_per_step"] / 1e3 * 2 / 64  # rows per step
+    one = bench_train(1, model, f"--training.global_batch_size={rows}")[0]  # the same rows
     off = max((abs(a / b - 1) for a, b in zip(result["losses"], one.get("losses", []))), default=1)
     if round(found) != rows or off > 1e-5:
         problem(f"train on {axis}: {found} rows of a step, losses {off} off those of one process: {result}")

@@ -86,7 +86,7 @@ def weights(tied=False):
     shapes = {"model.embed_tokens": [2048, 64], "model.norm": [64], **({} if tied else {"lm_head": [2048, 64]})}
     shapes.update({f"model.layers.{layer}.{name}": shape for layer in range(2) for name, shape in BLOCK.items()})
     tensors = {}
-    for name, shape in shapes.items():  # norms of another type than the rest
+    for name, shape in shapes.items():  # norms have a different type from the rest
         values = 1 + 0.1 * random.standard_normal(shape) if len(shape) == 1 else 0.1 * random.standard_normal(shape)
         tensors[name + ".weight"] = ("F32", shape, values.astype(np.float32).tobytes()) if len(shape) == 1 else ("BF16", shape, bf16(values).tobytes())
     return tensors
@@ -214,9 +214,9 @@ def refusals(work, face, native, step):
     refuse("has weights already", "--from", face, "--to", native)
     refuse("has weights already", "--from", native, "--to", face)
     os.mkdir(out)
-    good("convert", "--from", face, "--to", out)  # an empty folder is taken
+    good("convert", "--from", face, "--to", out)  # an empty folder is accepted
     shutil.rmtree(out)
-    os.mkdir(out + ".tmp")  # of a conversion that was killed
+    os.mkdir(out + ".tmp")  # left by a killed conversion
     with open(os.path.join(out + ".tmp", "model.safetensors"), "w") as file:
         file.write("half")
     good("convert", "--from", face, "--to", out)
@@ -232,7 +232,7 @@ def refusals(work, face, native, step):
     def small_files():
         resource.setrlimit(resource.RLIMIT_FSIZE, (100000, 100000))
 
-    refuse("File too large", "--from", face, "--to", out, preexec_fn=small_files)  # as on a full disk
+    refuse("File too large", "--from", face, "--to", out, preexec_fn=small_files)  # simulates a full disk
     assert not os.path.exists(out)
     bad = os.path.join(work, "bad")
     tensors = weights()

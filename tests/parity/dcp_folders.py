@@ -69,7 +69,7 @@ def random(shape, seed, dtype=torch.float32):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
 
-# A folder that two ranks of torch.distributed.checkpoint wrote, under the keys of torchtitan.
+# A folder written by two ranks of torch.distributed.checkpoint, under torchtitan's keys.
 
 MODEL = {"layers.0.attention.wq.weight": random((7, 6), 1), "norm.weight": random((5,), 2, torch.bfloat16),
          "tok_embeddings.weight": random((4, 8), 3)}
@@ -79,7 +79,7 @@ MOMENTS = {f"state.{name}.{key}": random(t.shape, 10 + i) for i, key in enumerat
 def save_sharded(rank, path):
     dist.init_process_group("gloo", init_method=f"file://{path}.store", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
-    # By columns, so that chunks interleave.
+    # Split by columns, so that chunks interleave.
     shard = {name: distribute_tensor(t, mesh, [Shard(t.dim() - 1)]) for name, t in (MODEL | MOMENTS).items()}
     optimizer = {name: shard[name] for name in MOMENTS} | {f"state.{name}.step": torch.tensor(3.0) for name in MODEL}
     group = {"lr": 0.3, "betas": (0.9, 0.95), "fused": None}
@@ -107,7 +107,7 @@ state = json.loads((folder / "steps" / "step-3" / "state.json").read_text())
 assert state["train_state"] == {"step": 3, "ntokens_seen": 100} and state["lr_scheduler"] == {"last_epoch": 2}, state
 print(f"a DCP folder of two ranks becomes a step: {len(found)} tensors equal")
 
-# What is refused, with nothing run.
+# Rejected arguments, without running anything.
 
 refused(["to-halftone", folder / "steps", folder / "refused"], ".metadata")
 refused(["from-halftone", sharded, folder / "refused"], "index.json")
@@ -190,7 +190,7 @@ index = {"format": "halftone-checkpoint", "version": 1, "step": 7, "model_only":
 (step / "index.json").write_text(json.dumps(index))
 assert convert("from-halftone", step, folder / "dcp") == (0, "")
 
-# What a torchtitan Trainer asks torch for: its own tensors to be filled, and every value that its optimizer and schedule have.
+# The state that a torchtitan Trainer requests from torch: its own tensors to fill, and every value of its optimizer and schedule.
 wanted = {name: torch.zeros_like(t) for name, t in MODEL.items()}
 parameters = {name: torch.nn.Parameter(t.float()) for name, t in MODEL.items()}
 optimizer = torch.optim.AdamW(parameters.values())
@@ -211,7 +211,7 @@ print(f"a step in chunks becomes a DCP folder, which torch loads, and a step aga
 os.truncate(step / "model-0.safetensors", 100)
 refused(["from-halftone", step, folder / "refused"], "model-0.safetensors does not have", "damaged")
 
-# A run of halftone goes on from what was converted as from its own step.
+# A halftone run resumes from the converted step as from its own.
 
 
 def train(name, steps, *more):

@@ -25,7 +25,7 @@ def train(folder, *more):
                "--checkpoint.enable", *more)
 
 
-# A Hugging Face folder of a model that always says token 860: every weight is 0 but norms, the embedding and one row of the head.
+# A Hugging Face folder of a model that always outputs token 860: every weight is 0 except norms, the embedding and one row of the head.
 ALWAYS = 860
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
           "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 2048, "max_position_embeddings": 256, "rms_norm_eps": 1e-5,
@@ -81,7 +81,7 @@ def hugging_face(work):
     write_json(folder, "config.json", dict(CONFIG, eos_token_id=end))
     assert say(folder) == (1, 4) and say(folder, "--ignore_end") == (5, 4), "text ends at any of the list"
 
-    # A run from this folder: what is refused says what to set; then the list of EOS goes into its checkpoints and its export.
+    # A run from this folder: an error says what to set; then the list of EOS ids is in its checkpoints and its export.
     out = os.path.join(work, "face_run")
     start = ("--optimizer.lr=1e-12", "--training.steps=2", "--checkpoint.interval=1", "--checkpoint.initial_load_in_hf",
              f"--checkpoint.initial_load_path={folder}", *LEAN, "--checkpoint.last_save_in_hf")
@@ -96,7 +96,7 @@ def hugging_face(work):
         exported = json.load(file)
     assert exported["eos_token_id"] == end and exported["bos_token_id"] == 2046, exported
 
-    # Nothing but the error line, however the prompt is to be printed.
+    # Nothing but the error line, with either way of printing the prompt.
     for option in ("--top-k=-1", "--top-p=2", "--temperature=-1", "--max-new-tokens=0"):
         words = run("generate", "--checkpoint", folder, "--prompt", "Hello", option)
         assert words.returncode == 2 and words.stdout == "" and len(words.stderr.splitlines()) == 1, words
@@ -124,7 +124,7 @@ with tempfile.TemporaryDirectory() as work:
         step = os.path.join(folder, "checkpoint", "step-2")
         words = run("generate", "--checkpoint", step if more == FACE else folder, "--prompt", "def ", "--max-new-tokens", "4", "--device", "cpu")
         assert words.returncode == 0 and words.stdout, f"{scheme} {more}: {words.stderr}"
-    # The recipe of a run whose file was edited and lost since.
+    # The recipe of a run whose file has since been edited and deleted.
     recipe, folder = os.path.join(work, "recipe.yaml"), os.path.join(work, "recipe")
     with open(recipe, "w") as file:
         file.write("a_stage:\n  b_modifiers:\n    LowPrecisionTrainingModifier: {scheme: bitnet}\n")

@@ -39,7 +39,7 @@ def expect(true, text):
 
 fused = losses("cuda")
 reference = losses("cpu")
-# A step's own losses drift apart as rounding does; what training makes of the text does not.
+# Losses of single steps drift apart by rounding; their averages do not.
 for first, last in ((0, 20), (STEPS - 50, STEPS)):
     a, b = sum(fused[first:last]), sum(reference[first:last])
     expect(len(fused) == STEPS and abs(a - b) <= 1e-3 * b,

@@ -24,7 +24,7 @@ MODELS = {
                                       "route_score": "sigmoid"}),
     "llama3": ("fp8_blockwise", {"dim": 136, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "head_dim": 80, "ffn_dim": 200, "vocab_size": 2048})}
 
-# Run by the Python that has transformers: the tensors of folders of codes, each beside a folder of their numbers.
+# Run by the Python with transformers: compares the tensors of folders of codes with those of folders with dequantised weights.
 COMPARE = """
 import json, os, pathlib, sys, torch
 from transformers import AutoModelForCausalLM
@@ -40,7 +40,7 @@ for coded, plain in zip(sys.argv[1::2], sys.argv[2::2]):
     with torch.no_grad():
         assert torch.equal(a(input_ids=ids, use_cache=False).logits, b(input_ids=ids, use_cache=False).logits), coded
 """
-# transformers' own decoding of GPT-OSS's experts, which needs no model.
+# transformers' own decoding of GPT-OSS's experts, which does not need a model.
 UNPACK = """
 import sys, torch
 from safetensors.torch import load_file
@@ -95,11 +95,11 @@ def check(work, model):
     else:
         assert types(tensors, "_proj.weight") == {"F8_E4M3"} and types(tensors, "_scale_inv") == {"F32"}, model
     assert types(tensors, "embed_tokens.weight") == types(tensors, "norm.weight") == {"BF16"}, model
-    # From the fp32 weights of the full step before: other steps have other codes, the same names.
+    # From the fp32 weights of the preceding full step: other codes, the same names.
     good("convert", "--from", os.path.join(run, "checkpoint", "step-1"), "--to", again, "--codes", codes, "--dtype", "bfloat16")
     before = weights(again)
     assert {name: t[:2] for name, t in before.items()} == {name: t[:2] for name, t in tensors.items()} and before != tensors, model
-    # There and back.
+    # Round trip.
     good("convert", "--from", coded, "--to", step)
     good("convert", "--from", step, "--to", again + "2", "--codes", codes)
     good("convert", "--from", step, "--to", plain)

@@ -22,7 +22,7 @@ from _program import path_of, source
 program = path_of("halftone")
 torchrun = shutil.which("torchrun", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
 MODEL = {"dim": 64, "n_layers": 3, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 96}
-ROWS = 24  # of a step
+ROWS = 24  # per step
 DEVICE, PROCESSES = os.environ.get("HALFTONE_DEVICE", "cpu"), int(os.environ.get("HALFTONE_PROCESSES", "2"))
 EVERY = os.environ.get("HALFTONE_EVERY_MESH") == "1"
 failures = 0
@@ -126,7 +126,7 @@ def as_one(work):
         shutil.copytree(saved.folder, resumed.folder)
         resumed(world)
         close(resumed.losses(), one.losses(), 1e-5, f"saved by 4, read by {world} ({name})")
-    # A step that leaves the weights where they are: read by 3, they are the bytes that 4 saved.
+    # A step that does not change the weights: loaded by 3 ranks, they are the bytes that 4 saved.
     still = Run(work, "still", "--optimizer.lr=1e-30", steps=9)
     shutil.copytree(saved.folder, still.folder)
     still(3)
@@ -135,13 +135,13 @@ def as_one(work):
     expect(first.keys() == again.keys() and all(first[n] == again[n] for n in weights), "weights saved by 4 and read by 3 are others")
 
 
-# Every token goes to all experts: no choice between two that are nearly equal, which the order of sums could turn. Larger steps make
-# these few weights chaotic.
+# Every token goes to all experts: no near-tie in the selection that the summation order could flip. Larger steps make these few weights
+# chaotic.
 EXPERTS = ["--model.name=qwen3_moe", "--model.overrides", json.dumps(dict(MODEL, num_experts=4, experts_per_token=4, expert_ffn_dim=32)),
            "--optimizer.lr=1e-3"]
 MESHES = {"tp": ["--parallelism.tensor_parallel_degree=2"],
           "pp": ["--parallelism.pipeline_parallel_degree=2", "--parallelism.pipeline_parallel_schedule=ZBVZeroBubble"]}
-if EVERY:  # parallel_test has each of them, in one process a rank
+if EVERY:  # parallel_test covers each of them, one rank per process
     MESHES |= {"cp": ["--parallelism.context_parallel_degree=2"], "ep": [*EXPERTS, "--parallelism.expert_parallel_degree=2"],
                "tp of experts": [*EXPERTS, "--parallelism.tensor_parallel_degree=2"],
                "ep, tp of experts": [*EXPERTS, "--parallelism.expert_parallel_degree=2", "--parallelism.tensor_parallel_degree=2",
@@ -170,7 +170,7 @@ def on_meshes(work):
             shutil.copytree(saved.folder, resumed.folder)
             resumed(then)
             close(resumed.losses(), one.losses(), 1e-5, f"saved on {name if then == 1 else 'one'}, read on {name if then == world else 'one'}")
-    # The report of quantisation is of all stages, in the order of the layers.
+    # The quantisation report covers all stages, in layer order.
     reports = []
     for name, world, options in [("report of one", 1, []), ("report of pp", 2, MESHES["pp"])]:
         run = Run(work, name, "--quantize.scheme=int8", "--metrics.log_quantization", *options, steps=1)
@@ -202,7 +202,7 @@ def tensors(run, step):
 def rollback(work):
     """A step whose loss is far above the others' is judged by all together: they go back, as one process does."""
     random.seed(1)
-    row, bad = 33, {24, 25}  # tokens of a row; steps of noise among steps that are easy to learn
+    row, bad = 33, {24, 25}  # tokens per row; steps of noise among steps that are easy to learn
     ids = [random.randrange(300, 1900) if i // (2 * row) + 1 in bad else 300 + i % 4 for i in range(200 * row)]
     data = os.path.join(work, "rows.bin")
     with open(data, "wb") as file:
@@ -242,20 +242,20 @@ def troubles(work):
     expect_error(run.start(2), "belongs to a run", "two jobs in one folder")
     expect_error(Run(work, "other").start(2, port=port), f"port {port}", "two jobs on one port")
     expect(all(p.poll() is None for p in first), "the first job suffered from others")
-    # SIGTERM to one: all finish the step, save it and end.
+    # SIGTERM to one rank: all finish the step, save it and end.
     first[1].terminate()
     said = finish(first)
     expect([s for s, _ in said] == [143, 143], f"SIGTERM: {said}")
     last = max(run.losses())
     expect(run.steps()[-1] == last, f"SIGTERM: the last step {last} is not saved: {run.steps()[-3:]}")
-    # A process that cannot write: the disk of one is full.
+    # A rank that cannot write: its disk is full.
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000000, 1000000))
     full = Run(work, "full", steps=20)
     port = free_port()
     processes = full.start(2, port=port, only=[0]) + full.start(2, port=port, only=[1], preexec_fn=limit)
     expect_error(processes, "saving", "full disk")
     expect(not full.steps(), "full disk: a step is there")
-    # A missing file of a step: the one before is taken.
+    # A step with a missing file: the previous one is used.
     step = run.steps()[-1]
     folder = os.path.join(run.folder, "checkpoint", f"step-{step}")
     os.remove(os.path.join(folder, next(n for n in sorted(os.listdir(folder)) if n.startswith("model-1"))))

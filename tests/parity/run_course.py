@@ -15,7 +15,7 @@ from _program import path_of, source
 
 program = path_of("halftone")
 MODEL = {"dim": 32, "n_layers": 1, "n_heads": 2, "n_kv_heads": 2, "ffn_dim": 64}
-ROW = 32  # tokens, one row a step
+ROW = 32  # tokens, one row per step
 MODEL_ONLY, FULL = ["--checkpoint.last_save_model_only", "true"], ["--checkpoint.last_save_model_only", "false"]  # the last step
 failures = 0
 
@@ -84,7 +84,7 @@ def rollbacks(work):
     text = run(says="step 24 (first on rank 0)")
     expect(text.count("back to the checkpoint of step 20") == 2, "two rows: expected two rollbacks to step 20")
     expect([s for s, _ in run.losses()] == list(range(1, 33)), "two rows: a step is missing or doubled in metrics.jsonl")
-    # Good rows are all alike: without the two bad ones the run is the plain one.
+    # Good rows are all alike: without the two bad ones the run equals the plain one.
     expect(run.losses() == plain.losses() and run.tensors(32) == plain.tensors(32), "two rows: the run differs from one that has none")
     after = Run(work, "two_async", two, *options, "--checkpoint.async_mode", "async")
     after()
@@ -97,13 +97,13 @@ def rollbacks(work):
     expect([s for s, _ in seeded.losses()] == list(range(1, 33)), "from step 0: a step is missing or doubled in metrics.jsonl")
     noise = Run(work, "noise", tokens(os.path.join(work, "noise.bin"), set(range(24, 100))), *options)
     noise(status=3, says="10 rollbacks in a row did not help")
-    # The running median belongs to the state of a run: a restart refuses what the straight run refuses.
+    # The running median is part of the run's state: a restart rejects the same steps as the uninterrupted run.
     skip = ["--training.nonfinite", "skip"]
     straight, restarted = Run(work, "straight", two, *options, *skip), Run(work, "restarted", two, *options, *skip)
     straight(says="update skipped")
     restarted("--training.steps", "22"), restarted(says="update skipped")
     expect(restarted.tensors(32) == straight.tensors(32), "a restart two steps before bad rows takes what the straight run refuses")
-    # De-oscillation that began after the step that a run goes back to begins anew.
+    # De-oscillation that began after the step of a rollback starts anew.
     deosc = ["--quantize.scheme", "mxfp4", "--quantize.deosc_step", "22", "--quantize.deosc_period", "3"]
     a, b = Run(work, "deosc_good", good, *options, *deosc), Run(work, "deosc", two, *options, *deosc)
     a(), b()
@@ -252,7 +252,7 @@ def other_course(work):
     for line in ("optimizer.lr is 0.08, it was 0.01", 'training.max_norm is "inf", it was 1.0',
                  "the global batch is 2 rows, it was 1 (", "debug.seed = 43 is ignored: the run goes on with its own, 42"):
         expect(line in text, f"expected '{line}' in {text}")
-    # Rows that are made otherwise cannot be continued: refused, unless the data start anew, which names what differs.
+    # Differently made rows cannot be continued: rejected, unless the data start anew, with a message naming the differences.
     rows = ["--training.steps", "42", "--lr_scheduler.total_steps", "40", "--training.seq_len", "15"]
     run(*rows, status=2, says="the rows are not made as in the checkpoint")
     run(*rows, "--checkpoint.exclude_from_loading", "dataloader", says="differs from step-41: training.seq_len is 15, it was 31")

@@ -34,7 +34,7 @@ O200K = (
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-if unicodedata.unidata_version > "14.0.0":  # a newer Python: leave out what Unicode 14 lacks
+if unicodedata.unidata_version > "14.0.0":  # a newer Python: omit what Unicode 14 lacks
     unicodedata = unicodedata.ucd_3_2_0
 ASSIGNED = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
 MARKS = [c for c in ASSIGNED if unicodedata.category(c).startswith("M")]
@@ -129,7 +129,7 @@ def cases(base):
     merges = base["model"]["merges"]
     no_a = {token: i for token, i in base["model"]["vocab"].items() if "a" not in token}
     no_a_merges = [m for m in merges if "a" not in m]
-    # Of one meaning in Oniguruma and another, or none, in PCRE2.
+    # Constructs with a different meaning, or none, in PCRE2 than in Oniguruma.
     ruby = [r"[a[bc]]+", r"\p{N}{1,3}+", r"\p{N}{2}?", r"l{,2}", r"\s++$|\s", r"^l|^\s", r"\w+", r"[^\w\s]+", r"\W", r"(?m)e.+", r"\h+", r"\H", r"[\h,]+",
             r" ?[^(\s|[.,!?])]+", r"\u0061+", r"[\s\v]+", r"(?i:THE|[x-z])+", r"(?<=e)\s|a(?!b)", "[\u00e9\u4e00-\u9fa5]{1,2}", r"(?:ab|\d{2,}){2}+"]
     twice = with_ids[:2] + [with_ids[1] | {"lstrip": False, "rstrip": True}]

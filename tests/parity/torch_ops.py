@@ -77,7 +77,7 @@ def check_schemas():
     opcheck("linear_cross_entropy_backward", randn(24, 64, dtype=torch.bfloat16), torch.tensor(0.5, device=device))
     opcheck("linear_cross_entropy_with_gradients", randn(24, 64), randn(32, 64), labels, "none", "", "output.weight", 0, None, 0, [False, True])
     known = {schema.name.split("::")[1] for schema in torch._C._jit_get_all_schemas() if schema.name.startswith("halftone::")}
-    unchecked = known - checked - {"recipe_formats", "canonical_format"}  # these two take strings alone
+    unchecked = known - checked - {"recipe_formats", "canonical_format"}  # these two only take strings
     assert not unchecked, f"ops without an opcheck: {sorted(unchecked)}"
     report()
     print(f"opcheck passes for {len(checked)} ops: {', '.join(sorted(checked))}")
@@ -98,7 +98,7 @@ def operands(recipe, options, x, w, dy, seed, step, first_row):
     stored = recipe in ("int8_weight", "int4_weight")
     o = {"x_forward": number("x_forward", x, "x.fwd", False, first_row), "w_forward": number("w_forward", w, "w.fwd", False, 0),
          "dy_dgrad": number("dy_dgrad", dy, "dy.dgrad", False, first_row)}
-    # Tensor and tile scales are the same for both directions: one set of codes, one draw.
+    # Tensor and tile scales are the same in both directions: one set of codes, one draw.
     same = {which: formats[which].split(":")[1:2] in (["tensor"], ["32x32"], ["16x16"], ["128x128"]) for which in halftone.OPERANDS}
     o["w_dgrad"] = o["w_forward"] if stored or (same["w_dgrad"] and same["w_forward"]) else number("w_dgrad", w, "w.dgrad", True, 0)
     o["dy_wgrad"] = o["dy_dgrad"] if same["dy_wgrad"] else number("dy_wgrad", dy, "dy.wgrad", True, first_row)
@@ -129,11 +129,11 @@ def check_linears():
         if not db >= bar:
             failures.append(f"{recipe} {options}: {db:.1f} dB against the products of the dequantised operands, at least {bar} expected")
         worst[f"{recipe} {options}".strip()] = db
-        # The same numbers again, and without a graph.
+        # Again, and without a graph.
         again = halftone.linear(x, w, b, recipe, options, name="w", first_row=first_row, **draws)
         with torch.no_grad():
             plain = halftone.linear(x.view(4, -1, k), w, b, recipe, options, name="w", first_row=first_row, **draws).view(m, n)
-        if device == "cpu":  # on a device the choice of algorithm may differ by its first timing
+        if device == "cpu":  # on a GPU the algorithm may differ because its choice is timed
             assert torch.equal(y, again) and torch.equal(y, plain), f"{recipe}: two calls differ"
         else:
             assert min(sqnr(y, again), sqnr(y, plain)) > bar, f"{recipe}: two calls differ"
@@ -148,7 +148,7 @@ def check_fused():
     for dtype in (torch.float32, torch.bfloat16):
         x, w = randn(24, 64, dtype=dtype, grad=True), randn(64, dtype=dtype, grad=True)
         gu, head, labels = randn(24, 64, dtype=dtype, grad=True), randn(50, 64, dtype=dtype) / 4, torch.randint(0, 50, (24,), device=device)
-        labels[5] = -100  # and logits of a standard deviation of 2, which in bf16 a GPU rounds as PyTorch does
+        labels[5] = -100  # with logits of standard deviation 2, which a GPU rounds to bf16 as PyTorch does
 
         def run(ours, dtype):
             leaves = [t.detach().clone().to(dtype).requires_grad_() for t in (x, w, gu, head)]
@@ -165,7 +165,7 @@ def check_fused():
         exact = run(False, torch.float64)
         found = [sqnr(reference, value) for value, reference in zip(run(True, dtype), exact)]
         theirs = [sqnr(reference, value) for value, reference in zip(run(False, dtype), exact)]
-        # bf16: PyTorch's own result but for half a dB, as roundings fall differently in two correct programs, and never under 45.
+        # bf16: PyTorch's own accuracy less half a dB, since two correct programs round differently, and at least 45.
         bars = [100] * len(found) if dtype == torch.float32 else [max(45, value - 0.5) for value in theirs]
         for name, value, bar in zip(("rms_norm", "swiglu", "loss", "dx", "d norm weight", "d gate and up", "d head"), found, bars):
             assert value >= bar, f"fused ops in {dtype}: {name} has {value:.1f} dB against float64, at least {bar:.1f} expected"
@@ -183,7 +183,7 @@ class Model(torch.nn.Module):
 
 def check_compile():
     counters = torch._dynamo.utils.counters
-    # Inductor starts processes that import torch by themselves, which needs NVIDIA's libraries in earnest.
+    # Inductor starts processes that import torch themselves, which needs NVIDIA's real libraries.
     backends = ["aot_eager"] + (["inductor"] if device == "cpu" and "HALFTONE_STAND_INS" not in os.environ else [])
     for recipe in ("mxfp4", "int8", "fp8_rowwise"):
         for backend in backends:
@@ -234,7 +234,7 @@ def check_evaluation():
     for more in ({}, {"src_key_padding_mask": padding}):
         with torch.no_grad():
             y, exact = model(x, **more), plain(x, **more)
-        trained = model(x, **more)  # what a gradient may be asked of takes no such way
+        trained = model(x, **more)  # inputs that require gradients do not take this path
         kept = torch.ones(2, 8, dtype=torch.bool, device=device) if not more else ~padding
         assert sqnr(y[kept], trained[kept]) > 100 and sqnr(y[kept], exact[kept]) < 40, f"evaluation passes the recipe by, {list(more)}"
     print("evaluation of encoder layers keeps the recipe")
@@ -258,7 +258,7 @@ def check_graphs():
     if device == "cpu":
         print("CUDA graphs: not checked, no CUDA device")
         return
-    torch.use_deterministic_algorithms(True, warn_only=True)  # no algorithm by its time: equal bits
+    torch.use_deterministic_algorithms(True, warn_only=True)  # no timed choice of algorithm: equal bits
     cases = [("mxfp4", ""), ("nvfp4", "style=torchao"), ("amdfp4", ""), ("int8", "stochastic_rounding=true"), ("int4", "use_sr_grad=true"),
              ("fp8_rowwise", "")]
     for recipe, options in cases:
@@ -329,17 +329,17 @@ def check_odd_axes():
             expect_error(text, lambda: compiled(x, format, transposed=transposed), anywhere=True)
             plain = format.replace(":packed", "")
             assert halftone.quantize(x, plain, transposed=transposed).codes.shape == (32, 31)
-            # The other axis may be odd.
+            # The other dimension may be odd.
             q = halftone.quantize(x, format, transposed=not transposed)
             assert q.codes.shape == (31, 16) and halftone.dequantize(q).shape == (31, 32), format
             meta = halftone.quantize(x.to("meta"), format, transposed=not transposed)
             assert [t.shape for t in meta.tensors] == [t.shape for t in q.tensors], format
-    for shape in ((32, 30), (8, 64)):  # sizes that are symbols
+    for shape in ((32, 30), (8, 64)):  # symbolic sizes
         x = randn(*shape)
         assert all(torch.equal(a, b) for a, b in zip(compiled(x, "mxfp4:packed"), ops.quantize(x, "mxfp4:packed"))), shape
     torch._dynamo.reset()
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.NOTSET)
-    # A rotation fills its last group up.
+    # A rotation pads its last group.
     q, meta = (halftone.quantize(x, "mxfp4:hadamard=32:packed", transposed=True) for x in (randn(31, 32), torch.empty(31, 32, device="meta")))
     assert q.codes.shape == meta.codes.shape == (32, 16)
 
@@ -381,14 +381,14 @@ def check_refusals(x, w):
     expect_error("first_row of at least 0", lambda: halftone.quantize(x, "mxfp4:sr", first_row=-1))
     nan = halftone.dequantize(halftone.quantize(torch.full((1, 4), float("nan"), device=device), "e4m3"), torch.bfloat16)
     assert (nan.view(torch.int16) == 0x7FC0).all()
-    # Without memory beside some that have it: PyTorch asks Meta, which would hand out memory that nobody wrote.
+    # A meta tensor beside real ones: PyTorch dispatches to Meta, which would return uninitialised memory.
     expect_error("expected weight on", lambda: ops.rms_norm(x, w[0].to("meta"), 1e-5))
     expect_error("expected labels on", lambda: ops.linear_cross_entropy(x, w, labels.to("meta")))
     expect_error("expected step on", lambda: halftone.linear(x, w, step=torch.tensor(1, device="meta")))
     expect_error("expected every tensor on", lambda: ops.dequantize([q.codes, *meta[1:]], q.format))
     expect_error("expected a step from 0 to 4294967295, found -5", lambda: halftone.quantize(x, "mxfp4:sr", step=-5))
     expect_error("expected a step from 0 to 4294967295", lambda: halftone.linear(x, w, step=2**32))
-    # The gradients are made beside the loss, for PyTorch constants.
+    # Gradients are computed with the loss and are constants to PyTorch.
     hidden = x.clone().requires_grad_()
     gradient, = torch.autograd.grad(halftone.linear_cross_entropy(hidden, w, labels).square(), hidden, create_graph=True)
     expect_error("not implemented", lambda: gradient.square().sum().backward())
@@ -462,7 +462,7 @@ def check_edges():
     w = randn(32, 64)
     for recipe in RECIPES:
         y = halftone.linear(nan, w, recipe=recipe)
-        # A NaN poisons the scale group that holds it: its row, or the tensor where that shares one scale.
+        # A NaN poisons its scale group: its row, or the tensor if that shares one scale.
         whole = recipe in ("fp8_tensorwise", "nvfp4", "amdfp4")
         assert y[1].isnan().all() and (whole or not y[[0, 2, 3]].isnan().any()), recipe
         assert halftone.linear(randn(0, 64), w, recipe=recipe).shape == (0, 32)

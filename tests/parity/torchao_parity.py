@@ -64,7 +64,7 @@ def check_fp8():
                         q = halftone.quantize(x, halftone.Format(element, granularity, "pow2" if pow2 else "fp32"), transposed=dim == 0)
                         what = f"fp8 {element} {granularity}, {dtype}, pow2 {pow2}"
                         count += assert_equal(f"{what}: codes", t._data.t() if dim == 0 else t._data, q.codes)
-                        # Its `scale` is the multiplier; the product gets the reciprocal, which is ours (numerics.md section 1).
+                        # torchao's `scale` is the multiplier; its reciprocal, used by the GEMM, is ours (numerics.md section 1).
                         assert_equal(f"{what}: scales", t._scale.reciprocal(), q.scales)
     print(f"fp8, tensor and row scales, both axes: {count} codes and their scales identical")
 
@@ -93,14 +93,14 @@ def check_mx():
                 q = halftone.quantize(x, halftone.Format(element, "1x32", "e8m0", mode, packed=packed))
                 scales, width = scales.view(torch.uint8), q.codes.shape[1] // q.scales.shape[1]
                 assert_equal(f"MX {element} {mode}: bytes of the scales", scales, q.scales)
-                # Byte 0 is 2^-127: torchao encodes with 2^-126 there, for the sake of a compiler without subnormals.
+                # Byte 0 is 2^-127: torchao encodes with 2^-126 there, to support a compiler without subnormals.
                 normal = (q.scales > 0).repeat_interleave(width, 1)
                 count += assert_equal(f"MX {element} {mode}: codes", codes.view(torch.uint8)[normal], q.codes[normal])
     print(f"MX e4m3, e5m2, e2m1 in FLOOR, RCEIL, CEIL and EVEN, every finite bf16 number as amax: {count} bytes of codes identical")
 
 
 def check_int8():
-    # torchao on the CPU: on a GPU PyTorch divides by the number 127 through its rounded reciprocal, one bit off in some rows.
+    # torchao on the CPU: on a GPU PyTorch divides by 127 through its rounded reciprocal, one bit off in some rows.
     x = spread(64, 192, torch.float32)
     x[1], x[2] = 1, torch.randn(192, device=device) * 1e-9  # scales above the floor of 1e-12, see check_differences
     count = 0
@@ -157,7 +157,7 @@ def compare(what, theirs, ours, x, w, dy, at_least=False):
     a, b = gradients(theirs, x, w, dy), gradients(ours, x, w, dy)
     line = []
     for name, reference, t, o in zip(("Y", "dX", "dW"), exact, a, b):
-        # Above 100 dB only the order of an fp32 product's sums is left.
+        # Above 100 dB only the summation order of an fp32 GEMM is left.
         st, so = (min(sqnr(reference, value), 100.0) for value in (t, o))
         line.append(f"{name} {st:.2f} / {so:.2f}")
         if so < st - 0.1 or (not at_least and so > st + 0.1):
@@ -175,7 +175,7 @@ def float8_linear(recipe, w):
     def f(x, w):
         layer[0].weight = torch.nn.Parameter(w.detach())
         y = layer(x)
-        # The gradient of the parameter inside becomes that of the leaf outside.
+        # Passes the gradient of the inner parameter to the outer leaf.
         layer[0].weight.register_post_accumulate_grad_hook(lambda p: setattr(w, "grad", p.grad))
         return y
 

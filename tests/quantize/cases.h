@@ -9,7 +9,7 @@
 
 namespace halftone::testing {
 
-// 64-byte aligned bytes with a guard behind them, so that a write past the end is seen.
+// 64-byte aligned bytes followed by a guard, so that a write beyond the end is detected.
 class Buffer {
  public:
   explicit Buffer(int64_t bytes) : bytes_(bytes), data_(static_cast<size_t>(bytes + 128), std::byte{0xA5}) {}
@@ -33,7 +33,7 @@ class Buffer {
   std::vector<std::byte> data_;
 };
 
-// Those of the quantisers: vnni and amx have no loops of their own there.
+// Those of the quantisers: vnni and amx have no code paths of their own there.
 inline std::vector<Isa> isas() {
   if (available(Isa::avx512)) return {Isa::v3, Isa::avx512};
   return {Isa::v3};
@@ -78,7 +78,7 @@ inline std::vector<float> values(Fill fill, int64_t rows, int64_t ld) {
   return x;
 }
 
-// The same values as the element type asked for; a NaN stays one.
+// The same values in the requested element type; a NaN stays NaN.
 inline std::vector<std::byte> elements(const std::vector<float>& x, DType type) {
   std::vector<std::byte> out(x.size() * size_of(type) + 1);
   for (size_t i = 0; i < x.size(); ++i) {

@@ -54,7 +54,7 @@ TEST(Fp8Rowwise, EqualsTheReferenceOnEveryIsa) {
 }
 
 TEST(Fp8Rowwise, EveryRoundingBoundaryOfE4m3) {
-  // Rows whose first element fixes the scale at 1: all codes, the midpoints between them and their neighbours.
+  // Rows whose first element sets the scale to 1: all codes, the midpoints between them and their neighbours.
   std::vector<float> x;
   for (int code = 0; code < 0x7E; ++code) {
     const float a = decode(Float::e4m3, static_cast<uint8_t>(code)), mid = (a + decode(Float::e4m3, static_cast<uint8_t>(code + 1))) / 2;

@@ -58,7 +58,7 @@ TEST(KernelBars, SqnrOfNvfp4OnSmallMatrices) {
   }
 }
 
-// x * inv_macro / inv_macro is x again, and the bytes are those of 6 / amax, cut after 8 bits of mantissa.
+// x * inv_macro / inv_macro is x again, and the bytes are those of 6 / amax, truncated after 8 mantissa bits.
 TEST(KernelBars, MacroBlockRoundTrip) {
   constexpr int64_t kRows = 513, kCols = 385, kBlocks = 4;
   for (const DType type : {DType::bf16, DType::f32}) {
@@ -93,7 +93,7 @@ TEST(KernelBars, MacroBlockRoundTrip) {
   }
 }
 
-// (H dY)^T (H X) against dY^T X, 1024 x 1024 in fp32: 64 rows of the product.
+// (H dY)^T (H X) against dY^T X, 1024 x 1024 in fp32: 64 rows of the result.
 TEST(KernelBars, RotatedProductIsTheProduct) {
   constexpr int64_t kN = 1024, kSampled = 64;
   const auto check_width = [&](auto width, uint32_t signs) {

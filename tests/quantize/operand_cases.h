@@ -7,7 +7,7 @@
 #include "halftone/quantize/panels.h"
 #include "quantize/cases.h"
 
-// Every kind of operand that the recipes use, for the tests of the CPU and CUDA quantisers.
+// Every kind of operand in the recipes, for the tests of the CPU and CUDA quantisers.
 namespace halftone::testing {
 
 struct NamedSpec {
@@ -93,7 +93,7 @@ inline std::vector<NamedSpec> operand_specs() {
   return out;
 }
 
-// Forms of values that a spec has.
+// Value forms that a spec supports.
 inline std::vector<ValueForm> value_forms(const OperandSpec& s) {
   std::vector<ValueForm> out = {ValueForm::none, ValueForm::bf16, ValueForm::f32};
   if (s.element == Element::e2m1 && s.scale == ScaleFormat::e8m0) {
@@ -104,7 +104,7 @@ inline std::vector<ValueForm> value_forms(const OperandSpec& s) {
 }
 inline int64_t form_bytes(ValueForm f) { return f == ValueForm::none ? 0 : f == ValueForm::bf16 ? 2 : f == ValueForm::f32 ? 4 : 1; }
 
-// Memory for all outputs of a copy [R, C], or of one of a matrix with groups of rows.
+// Memory for all outputs of a copy [R, C], or of one of a matrix with row groups.
 struct CopyBuffers {
   CopyBuffers(QuantizedCopy& copy, int64_t R, int64_t contracted, int64_t row_groups = 1, bool by_column = false)
       : C(operand_length(copy, contracted)),
@@ -124,7 +124,7 @@ struct CopyBuffers {
                    : copy.form == ValueForm::fold_e5m2 ? row_groups * 4
                                                        : 0),
         lost(8) {
-    *lost.as<unsigned long long>() = 3;  // counters add
+    *lost.as<unsigned long long>() = 3;  // counters accumulate
     attach(copy);
   }
   static int64_t groups_of(int64_t R, int64_t C, int64_t rows, int64_t cols) { return ceil_div(R, rows) * ceil_div(C, cols); }

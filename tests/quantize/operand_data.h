@@ -5,7 +5,7 @@
 #include "halftone/quantize/dequantize_ref.h"
 #include "quantize/operand_cases.h"
 
-// The data of numerics.md section 13 and what comes back from a quantiser.
+// The data of numerics.md section 13, and quantisation round trips.
 namespace halftone::testing {
 
 // R: N(0, 1); O: with Bernoulli(0.005) outliers of another 100 N(0, 1); bf16 at each step.
@@ -38,7 +38,7 @@ class Sqnr {
   double signal_ = 0, noise_ = 0;
 };
 
-// x[rows, cols] quantised along its rows and back.
+// x[rows, cols] quantised row-wise and dequantised.
 struct Qdq {
   Qdq(const std::vector<float>& x, int64_t rows, int64_t cols, const OperandSpec& spec, const Rounding& rounding = {},
       bool transposed = false, uint32_t signs = 0)
@@ -58,7 +58,7 @@ struct Qdq {
     codes.assign(q, q + R * C);
     const auto* s = buffers.scales.as<uint8_t>();
     scales.assign(s, s + buffers.scales.size());
-    if (buffers.packed.size() > 0) {  // the packed form stands for the same codes
+    if (buffers.packed.size() > 0) {  // the packed form represents the same codes
       for (int64_t i = 0; i < R * C; ++i) packed_differs += ref::unpacked_code(spec.element, buffers.packed.as<uint8_t>(), i) != q[i];
     }
   }

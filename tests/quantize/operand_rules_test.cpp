@@ -139,7 +139,7 @@ TEST(OperandRules, TransposedCopyOfTilesIsTheTranspose) {
   }
 }
 
-// Appended rows and columns of zeros change no other code (section 8: padding must not change any real bit).
+// Appended zero rows and columns change no other code (section 8: padding must not change any real bit).
 TEST(OperandRules, PaddingChangesNothing) {
   const int64_t rows = 70, cols = 50;
   const auto x = data_r(rows * cols, 8);
@@ -167,7 +167,7 @@ TEST(OperandRules, PaddingChangesNothing) {
   }
 }
 
-// Shards along rows and columns draw what the whole tensor draws there (4, 11).
+// Shards along rows and columns use the draws of the full tensor (4, 11).
 TEST(OperandRules, StochasticShardsEqualTheWhole) {
   const int64_t rows = 192, cols = 320;
   const auto x = data_r(rows * cols, 9);
@@ -207,8 +207,8 @@ TEST(OperandRules, StochasticShardsEqualTheWhole) {
   }
 }
 
-// N rows of the same 32 values: the mean over rows is the value up to the bias of 16-bit draws (2^-17 quantum) and to five
-// standard deviations of the mean; a rounding of position f has variance f (1 - f) quanta squared.
+// N rows of the same 32 values: the mean over rows is the value, up to the bias of 16-bit draws (2^-17 quantum) and five standard
+// deviations of the mean; rounding at fraction f has variance f (1 - f) quanta squared.
 TEST(OperandRules, StochasticRoundingIsUnbiased) {
   constexpr int64_t kDraws = 100'000, kValues = 32;
   const auto values = data_r(kValues, 10);
@@ -236,7 +236,7 @@ TEST(OperandRules, StochasticRoundingIsUnbiased) {
       mean /= kDraws;
       const double exact = values[static_cast<size_t>(i)], quantum = high - low;
       const int what = static_cast<int>(element);
-      // Neighbours of the value only, and the nearest is one of them.
+      // Only the two neighbours of the value, and the nearest is one of them.
       ASSERT_LE(low, exact + 1e-6 * std::fabs(exact)) << what << " " << i;
       ASSERT_GE(high, exact - 1e-6 * std::fabs(exact)) << what << " " << i;
       for (int64_t d = 0; d < kDraws; d += 97)
@@ -252,7 +252,7 @@ TEST(OperandRules, StochasticRoundingIsUnbiased) {
   }
 }
 
-// Roles, steps, micro-batches and seeds draw independently; the same key draws the same.
+// Roles, steps, micro-batches and seeds draw independently; the same key gives the same draw.
 TEST(OperandRules, DrawsFollowTheirKey) {
   const auto x = data_r(64 * 64, 12);
   OperandSpec s = make_spec(E::e2m1, G::block, 32, S::e8m0, M::adaptive);

@@ -1,5 +1,5 @@
-// Accuracy of one tensor, quantised and back, gated from both sides (numerics.md 13.3): a result that is too good means that
-// something was not quantised.
+// Round-trip accuracy of one tensor, gated from both sides (numerics.md 13.3): a result that is too good means that something was not
+// quantised.
 #include <gtest/gtest.h>
 
 #include "halftone/formats/mx9.h"
@@ -38,7 +38,7 @@ OperandSpec macro() {
   return s;
 }
 
-// The reference values; 0 where none is given.
+// The reference values; 0 if none is given.
 std::vector<Gate> gates() {
   const auto mx = [](E e, M m, G g = G::block) { return make_spec(e, g, 32, S::e8m0, m); };
   return {
@@ -83,7 +83,7 @@ TEST(OperandSqnr, EveryTensorReferenceValueFromBothSides) {
       const auto y = data_o(kN * kN, seed);
       const Qdq on_o(y, kN, kN, g.spec, draws(seed));
       EXPECT_EQ(on_o.packed_differs, 0) << g.name;
-      o += on_o.sqnr(y) / 3;  // single tensors move with the seed
+      o += on_o.sqnr(y) / 3;  // single tensors vary with the seed
       if (seed != 1234u) continue;
       const auto x = data_r(kN * kN, seed);
       r = Qdq(x, kN, kN, g.spec, draws(seed)).sqnr(x);
@@ -121,7 +121,7 @@ TEST(OperandSqnr, Mx9AndMx6) {
   }
 }
 
-// numerics.md 13.1: blocks without an outer scale at the ends of the block scales' ranges.
+// numerics.md 13.1: blocks without an outer scale at the limits of the block scales' ranges.
 TEST(OperandSqnr, Ue5m3BlocksReachFurtherThanE4m3Blocks) {
   const auto db = [&](S scale, float value, TwoLevel two_level) {
     OperandSpec s = make_spec(E::e2m1, G::block, 16, scale);
@@ -133,7 +133,7 @@ TEST(OperandSqnr, Ue5m3BlocksReachFurtherThanE4m3Blocks) {
   EXPECT_GE(db(S::ue5m3, 1e4f, TwoLevel::none), db(S::e4m3, 1e4f, TwoLevel::none) + 10);
   EXPECT_GE(db(S::ue5m3, 1e-4f, TwoLevel::none), db(S::e4m3, 1e-4f, TwoLevel::none) + 5);
   EXPECT_GE(db(S::ue5m3, 0, TwoLevel::none), db(S::e4m3, 0, TwoLevel::none) - 0.5);
-  EXPECT_GE(db(S::e4m3, 1e-4f, TwoLevel::tensor), 20);  // the outer scale is what carries gradients (3.4)
+  EXPECT_GE(db(S::e4m3, 1e-4f, TwoLevel::tensor), 20);  // gradients rely on the outer scale (3.4)
 }
 
 // A rotation is undone by the other operand's; here by the transform itself.
@@ -165,7 +165,7 @@ TEST(OperandSqnr, RotatedCopyIsTheQuantisedRotation) {
         }
       }
     }
-    EXPECT_NEAR(rotated.db(), back.db(), 0.2) << n;  // orthogonal: the error keeps its size
+    EXPECT_NEAR(rotated.db(), back.db(), 0.2) << n;  // orthogonal: the error keeps its magnitude
     EXPECT_GE(rotated.db(), 20.4 - 0.3) << n;        // still Gaussian
     EXPECT_LE(rotated.db(), 20.4 + 0.5) << n;
   }

@@ -11,7 +11,7 @@ namespace {
 
 using namespace testing;
 
-// Where two runs of the same request differ; empty when they do not.
+// First difference between two runs of the same request; empty if there is none.
 std::string difference(CopyBuffers& a, CopyBuffers& b) {
   const auto x = a.all(), y = b.all();
   for (size_t i = 0; i < x.size(); ++i) {
@@ -141,7 +141,7 @@ TEST(Operand, PanelsHoldWhatTheTransposedCopyDoes) {
           q.transposed.form = ValueForm::none, q.transposed.codes = nullptr, q.transposed.values = nullptr;
           Buffer panels(expected.size()), scales(transposed.scales.size());
           q.transposed.panels = panels.data(), q.transposed.scales = scales.data();
-          // Alone, beside rows of its own kind, beside others.
+          // Alone, beside rows of the same kind, beside others.
           for (const char* beside : {"", "row", "tensor"}) {
             q.want_row = *beside != '\0', q.row = copy_of(c, false);
             if (std::string(beside) == "tensor") q.row.spec = find_linear_recipe("fp8_tensorwise")->x_forward;
@@ -160,7 +160,7 @@ TEST(Operand, PanelsHoldWhatTheTransposedCopyDoes) {
       }
     }
   }
-  EXPECT_EQ(kinds, 3);  // int8, to nearest and stochastic; e4m3 rows under powers of two
+  EXPECT_EQ(kinds, 3);  // int8, to nearest and stochastic; e4m3 rows with power-of-two scales
 }
 
 TEST(Operand, ResultsDoNotDependOnTheNumberOfThreads) {

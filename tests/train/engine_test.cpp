@@ -16,8 +16,8 @@
 namespace halftone {
 namespace {
 
-// The masters after `steps` steps; with `disturbed` an evaluation and a step that is given up, as validation and a rollback make them, come
-// between the steps, and from `resumed_at` on another engine goes on that was handed the state.
+// The masters after `steps` steps. `disturbed`: an evaluation and a discarded step, as in validation and rollback, run between the steps,
+// and from `resumed_at` on another engine continues from the saved state.
 std::vector<at::Tensor> trained(const std::vector<std::string>& more, bool disturbed, int64_t resumed_at = 0) {
   constexpr int64_t kSteps = 4;
   const JobConfig config = small_config(more);
@@ -77,8 +77,8 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
   c.mode = "memory_budget";
   EXPECT_NO_THROW(refuse_unsupported(config));
   for (const auto& [budget, full_blocks, op_blocks] : {std::tuple{0.0, 8, 0},  // 80 bytes
-                                                       {0.1, 7, 1},            // 152: 120 are used, two by op take 160
-                                                       {0.5, 0, 8},            // 440: 400, and 450 with one that keeps everything
+                                                       {0.1, 7, 1},            // 152: 120 used; two with op would take 160
+                                                       {0.5, 0, 8},            // 440: 400 used; 450 with one that keeps everything
                                                        {0.9, 0, 2},            // 728: 700
                                                        {1.0, 0, 0}}) {
     c.memory_budget = budget;
@@ -90,7 +90,7 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
   Engine engine(small_config({"--activation_checkpoint.mode=memory_budget", "--activation_checkpoint.memory_budget=0"}), small_options());
   EXPECT_EQ(engine.model().recompute(0), full);
   EXPECT_EQ(engine.model().recompute(1), full);
-  // Of a pipeline the budget is that of a process's own blocks, whichever they are.
+  // In a pipeline the budget covers a rank's own blocks, whichever they are.
   const std::string four = R"(--model.overrides={"dim":64,"n_layers":4,"n_heads":2,"n_kv_heads":2,"ffn_dim":96,"vocab_size":256})";
   for (const auto& [budget, own, expected] : {std::tuple{"0", std::vector<int64_t>{0, 3}, nn::RecomputePlan{full, none, none, full}},
                                               {"0.6", {0, 1}, {op, op, none, none}},
@@ -141,7 +141,7 @@ std::vector<MicroBatch> small_step_on_device() {
   return batches;
 }
 
-// Everything that a step may change.
+// All state that a step may change.
 std::vector<at::Tensor> everything(Engine& engine) {
   std::vector<at::Tensor> all;
   for (const nn::Parameter* p : engine.store().parameters()) {
@@ -152,8 +152,8 @@ std::vector<at::Tensor> everything(Engine& engine) {
   return all;
 }
 
-// Five steps, each queued before the result of the one before is asked for, as on a GPU. The third one's gradient has a NaN, the fourth's
-// loss is above its limit: neither changes anything, and the others do not notice.
+// Five steps, each queued before the previous result is requested, as on a GPU. The third one's gradient has a NaN, the fourth's loss is
+// above its limit: neither changes anything, and the others are unaffected.
 TEST_P(EngineOn, ABadStepChangesNothing) {
   for (const char* scheme : {"fp8_tensorwise", "int8_weight"}) {
     const JobConfig config = small_config({std::string("--quantize.scheme=") + scheme});
@@ -195,7 +195,7 @@ TEST_P(EngineOn, ABadStepChangesNothing) {
   }
 }
 
-// The states of four steps, and of two more from cleared ones, with all that they make of the weights.
+// The states after four steps, and after two more from cleared ones, with their effect on the weights.
 TEST_P(EngineOn, StatesInHostMemoryChangeNoBit) {
   at::globalContext().setDeterministicAlgorithms(true, true);
   for (const auto& more :
@@ -231,8 +231,8 @@ INSTANTIATE_TEST_SUITE_P(Devices, EngineOn, test_devices());
 
 class EngineDraws : public testing::TestWithParam<std::vector<std::string>> {};
 
-// numerics.md section 4: draws are a function of seed, step, tensor and element, so neither what runs between two steps nor a resume
-// changes the training.
+// numerics.md section 4: draws are a function of seed, step, tensor and element, so neither work between two steps nor a resume changes
+// the training.
 TEST_P(EngineDraws, DependOnTheStepAlone) {
   const std::vector<at::Tensor> plain = trained(GetParam(), false), disturbed = trained(GetParam(), true),
                                 resumed = trained(GetParam(), true, 3);

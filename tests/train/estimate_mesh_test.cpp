@@ -15,7 +15,7 @@
 namespace halftone {
 namespace {
 
-// A Llama of four blocks: 64 columns, 4 heads of 16, 2 of keys and values, feed-forward 192, 256 tokens; rows of 512 tokens.
+// A Llama of four blocks: 64 columns, 4 heads of 16, 2 KV heads, feed-forward 192, vocabulary 256; rows of 512 tokens.
 constexpr double kBlock = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 192 * 64 + 2 * 64, kTable = 256 * 64, kHead = kTable + 64;
 constexpr double kNorms = (2 * 4 + 1) * 64, kAll = 4 * kBlock + kTable + kHead;
 
@@ -55,7 +55,7 @@ double ms_of(const Estimate& e, std::string_view work) {
   return found == e.work.end() ? 0 : found->ms;
 }
 
-// The first pass gathers all units forward and, backward, those whose slots others have taken: two blocks of four. Later ones find two
+// The first pass gathers all units in forward and, in backward, those whose slots were reused: two blocks of four. Later passes find two
 // blocks from the pass before.
 TEST(EstimateMesh, BytesOfDataParallelism) {
   const Estimate fsdp = on({}, 4);
@@ -76,7 +76,7 @@ TEST(EstimateMesh, BytesOfDataParallelism) {
   EXPECT_EQ(hsdp.tokens, 4 * 2 * 512);
 }
 
-// A token's row is 128 bytes in bfloat16 and 256 in the stream: attention and feed-forward, forward and backward, and the ends of the
+// A token's row is 128 bytes in bfloat16 and 256 in the stream: attention and feed-forward, forward and backward, and both ends of the
 // model.
 TEST(EstimateMesh, BytesOfTensorParallelism) {
   const Estimate e = on({"--parallelism.tensor_parallel_degree=2"}, 2);
@@ -94,7 +94,7 @@ TEST(EstimateMesh, BytesOfTensorParallelism) {
   const Estimate parts = on({"--parallelism.tensor_parallel_degree=2", "--parallelism.enable_async_tensor_parallel"}, 2);
   EXPECT_LT(ms_of(parts, "waits for tp"), ms_of(e, "waits for tp"));
   EXPECT_GT(ms_of(parts, "waits for tp"), ms_of(e, "waits for tp") / 2);
-  // A byte in forward gathers of blocks, and the rows once more for the weights' gradients.
+  // One byte per element in forward gathers of blocks, and the rows again for wgrad.
   const Estimate codes = on({"--parallelism.tensor_parallel_degree=2", "--quantize.scheme=fp8_rowwise"}, 2);
   EXPECT_DOUBLE_EQ(bytes_of(codes, "tp", "all-gather", "rows of all tokens"), rows - 1024 * 4 * 2 * 64 / 2.0);
   EXPECT_DOUBLE_EQ(bytes_of(codes, "tp", "all-gather", "rows for gradients of weights"), 1024 * 4 * 2 * 128 / 2.0);
@@ -107,7 +107,7 @@ TEST(EstimateMesh, BytesOfContextParallelism) {
   EXPECT_DOUBLE_EQ(bytes_of(e, "cp", "reduce-scatter", "their gradients"), 4 * 1024 * 64 * 4 / 2.0);
   EXPECT_DOUBLE_EQ(bytes_of(e, "fsdp", "reduce-scatter", "gradients"), 4 * 0.5 * kAll);  // fsdp = cp
   EXPECT_EQ(e.tokens, 2 * 512);
-  // Half of the tokens; its block's activations are half of those of one process.
+  // Half of the tokens: its block's activations are half of those of a single process.
   const Estimate one = on({}, 1);
   EXPECT_DOUBLE_EQ(share_of(e.phases[0], "activations kept for backward"), share_of(one.phases[0], "activations kept for backward") / 2);
 }
@@ -144,12 +144,12 @@ TEST(EstimateMesh, PipelinesHaveBubblesAndMicroBatchesUnderWay) {
         w.work == "optimizer" || w.work == "gradient norm" || w.work == "waits for messages" || w.work.starts_with("bubble") ? 0 : w.ms;
   EXPECT_NEAR(ms_of(e, "bubble of the pipeline"), passes / 4, 1e-9);
   EXPECT_NE(e.heaviest.find("of the pipeline"), std::string::npos);
-  // Weights stay gathered: one gather of what the heavier rank holds, on one process none.
+  // Weights stay gathered: one all-gather of the heavier rank's weights, none in a single process.
   EXPECT_EQ(bytes_of(e, "fsdp", "all-gather", "weights"), 0);
   EXPECT_GT(bytes_of(on(base, 4), "fsdp", "all-gather", "weights"), 0);
 }
 
-// 64 experts of 3 x 768 x 256 in 8 layers; 512 tokens that go to 8 of them.
+// 64 experts of 3 x 768 x 256 in 8 layers; 512 tokens routed to 8 of them.
 TEST(EstimateMesh, ExpertsAreSharedOut) {
   const auto estimated = [](std::vector<std::string> more, int64_t world) {
     more.insert(more.begin(), {"--config", recipe("qwen3_moe_debug"), "--training.local_batch_size=1", "--training.seq_len=512",
@@ -160,18 +160,18 @@ TEST(EstimateMesh, ExpertsAreSharedOut) {
   EXPECT_DOUBLE_EQ(bytes_of(e, "ep", "all-to-all", "tokens and results"), 0.75 * 8 * 2 * 2 * 512 * 8 * 256 * 2);
   EXPECT_EQ(bytes_of(e, "efsdp", "all-gather", "weights"), 0);
   const Estimate pairs = estimated({"--parallelism.expert_parallel_degree=2"}, 4);
-  // Half of the experts, shared out between two: six gathers of layers beside those of the first pass's slots.
+  // Half of the experts, sharded over two ranks: six gathers of layers in addition to those of the first pass's slots.
   constexpr double kExperts = 32.0 * 3 * 768 * 256;
   EXPECT_DOUBLE_EQ(bytes_of(pairs, "efsdp", "all-gather", "weights"), 2 * 0.5 * (8 + 6) * kExperts);
   EXPECT_DOUBLE_EQ(bytes_of(pairs, "efsdp", "reduce-scatter", "gradients"), 4 * 0.5 * 8 * kExperts);
-  // Every way to share 4 ranks out holds a quarter of the experts.
+  // Every way to use 4 ranks leaves a quarter of the experts on each.
   const double weights = share_of(e.phases[0], "weights in float32");
   EXPECT_DOUBLE_EQ(share_of(pairs.phases[0], "weights in float32"), weights);
   EXPECT_DOUBLE_EQ(share_of(estimated({}, 4).phases[0], "weights in float32"), weights);
-  // Whole experts take rows of tp's share of the tokens.
+  // Experts sharded whole receive rows of tp's share of the tokens.
   const Estimate mixed = estimated({"--parallelism.expert_parallel_degree=4", "--parallelism.tensor_parallel_degree=2"}, 4);
   EXPECT_DOUBLE_EQ(bytes_of(mixed, "ep", "all-to-all", "tokens and results"), 0.75 * 8 * 2 * 2 * 256 * 8 * 256 * 2);
-  // Halves of experts take rows of all tokens.
+  // Halves of experts receive rows of all tokens.
   const Estimate cut = estimated(
       {"--parallelism.expert_parallel_degree=2", "--parallelism.tensor_parallel_degree=2", "--parallelism.expert_tensor_parallel_degree=2"},
       4);
@@ -180,7 +180,7 @@ TEST(EstimateMesh, ExpertsAreSharedOut) {
   EXPECT_THROW(estimated({"--parallelism.expert_parallel_degree=3"}, 3), Error);
 }
 
-// More processes than experts have parts of one.
+// With more ranks than experts, a rank holds part of an expert.
 TEST(EstimateMesh, SharesOfExpertsAreEven) {
   nn::Parameter p;
   p.shape = {4, 96, 8};
@@ -195,7 +195,7 @@ TEST(EstimateMesh, SharesOfExpertsAreEven) {
   EXPECT_EQ(held(6), 96 * 8);  // two have none
   EXPECT_EQ(held(12), 32 * 8);
   p.row_block = 32;
-  EXPECT_EQ(held(8), 96 * 8);   // no half of an expert has whole blocks
+  EXPECT_EQ(held(8), 96 * 8);   // half an expert is not a multiple of full blocks
   EXPECT_EQ(held(16), 32 * 8);  // a third
 }
 
@@ -226,14 +226,14 @@ TEST(EstimateMesh, SharesAddUpToTheModel) {
   EXPECT_DOUBLE_EQ(whole, 4 * kAll);
   const Estimate half = on({"--parallelism.tensor_parallel_degree=2"}, 2);
   EXPECT_DOUBLE_EQ(share_of(half.phases[0], "weights in float32"), 4 * ((kAll - kNorms) / 2 + kNorms));
-  // Two blocks and the larger of embedding and head lie gathered.
+  // Two blocks and the larger of embedding and head are gathered.
   const Estimate shards = on({}, 4);
   EXPECT_DOUBLE_EQ(share_of(shards.phases[0], "gathered weights: two blocks, embedding or head"), 2 * (2 * kBlock + kHead));
   EXPECT_DOUBLE_EQ(share_of(shards.phases[0], "gradients before they are shared out"), 4 * (2 * kBlock + kHead));
   EXPECT_DOUBLE_EQ(share_of(shards.phases[0], "optimizer states"), share_of(on({}, 1).phases[0], "optimizer states") / 4);
 }
 
-// Between blocks a process has its share of the tokens; heads and widths are cut inside.
+// Between blocks a rank has its share of the tokens; heads and widths are split inside.
 TEST(EstimateMesh, TensorParallelismHalvesActivations) {
   const auto kept = [](const Estimate& e, std::string_view op, std::string_view tensor) {
     const auto found = std::find_if(e.saved.begin(), e.saved.end(), [&](const SavedTensor& t) { return t.op == op && t.tensor == tensor; });
@@ -257,11 +257,11 @@ TEST(EstimateMesh, LinksAreThoseOfTheNodes) {
   EXPECT_EQ(link_of(ranks(8, 1)).name, "NVLink");
   EXPECT_EQ(link_of(ranks(4, 8)).rate, 45e9);
   EXPECT_EQ(link_of(ranks(16, 4)).rate, 90e9);   // two network cards
-  EXPECT_EQ(link_of(ranks(16, 1)).rate, 230e9);  // eight, which NVLink holds up
+  EXPECT_EQ(link_of(ranks(16, 1)).rate, 230e9);  // eight, for which NVLink is the limit
   EXPECT_DOUBLE_EQ(transfer_seconds(ranks(16, 1), "all-to-all", 15e9, 0), 8.0 / 45);
   EXPECT_DOUBLE_EQ(transfer_seconds(ranks(8, 1), "all-to-all", 23e9, 0), 0.1);
   EXPECT_DOUBLE_EQ(transfer_seconds(ranks(4, 4), "send", 4.5e9, 0), 0.1);
-  // Rings have as many hops as ranks but one, of which those between nodes take longer.
+  // Rings have one hop fewer than ranks; hops between nodes take longer.
   EXPECT_DOUBLE_EQ(transfer_seconds(ranks(16, 1), "all-gather", 0), 14 * 3.4e-6 + 14e-6);
   EXPECT_DOUBLE_EQ(transfer_seconds(ranks(8, 1), "all-reduce", 0), 14 * 3.4e-6);
 }
@@ -272,7 +272,7 @@ TEST(EstimateMesh, SaysWhatDoesNotGoTogether) {
   EXPECT_THROW(on({"--parallelism.pipeline_parallel_degree=8"}, 8), Error);  // 6 layers with the ends
 }
 
-// `halftone bench train` on two and four H100s of one host, 2026-11-26 and 27: the median step and the allocator's peak
+// `halftone bench train` on two and four H100s of one host, 2026-11-26 and 27: the median step time and the allocator's peak
 // (docs/benchmarks/parallel.md, scaling.md).
 TEST(EstimateMesh, IsNearWhatGpusMeasured) {
   const std::vector<std::string> llama = {"--config", recipe("bench_gpu"), "--training.local_batch_size=1"};

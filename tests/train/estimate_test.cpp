@@ -36,7 +36,7 @@ double sum(const std::vector<SavedTensor>& tensors) {
   return bytes;
 }
 
-// `halftone bench train --config recipes/bench_gpu.toml` on one H100, 2026-11-25: the allocator's peak and the median step.
+// `halftone bench train --config recipes/bench_gpu.toml` on one H100, 2026-11-25: the allocator's peak and the median step time.
 TEST(Estimate, IsNearWhatWasMeasured) {
   struct Measured {
     const char *layers, *scheme;
@@ -56,7 +56,7 @@ TEST(Estimate, IsNearWhatWasMeasured) {
   }
 }
 
-// The row "a layer" of docs/memory.md is what a block of Llama-3.1-8B keeps in bf16 and in fp8.
+// The row "a layer" of docs/memory.md: what a block of Llama-3.1-8B keeps in bf16 and in fp8.
 TEST(Estimate, ABlockKeepsWhatTheDocumentSays) {
   std::ifstream file(std::filesystem::path(source_dir()) / "docs" / "memory.md");
   std::stringstream text;
@@ -72,8 +72,8 @@ TEST(Estimate, ABlockKeepsWhatTheDocumentSays) {
   }
 }
 
-// Of quantised blocks no weights in bf16 are there at the peak, and in a step of one micro-batch only the codes at work: of w1 and w3.
-// Accumulated steps keep codes, but not those with states on the host.
+// Quantised blocks have no bf16 weights at the peak, and in a step of one micro-batch only the codes in use: those of w1 and w3. Gradient
+// accumulation keeps codes, unless states are offloaded.
 TEST(Estimate, WeightsReadAsCodesCostTheirMaster) {
   const auto share = [](const Estimate& e, std::string_view owner) {
     double bytes = 0;
@@ -97,7 +97,7 @@ struct LiveBytes : c10::MemoryReportingInfoBase {
   bool memoryProfilingEnabled() const override { return true; }
 };
 
-// What a forward pass keeps on this processor, counted, is the estimate of the same hardware.
+// The bytes that a forward pass keeps on this CPU equal the estimate for the same hardware.
 TEST(Estimate, KeepsWhatAPassKeeps) {
   const EstimateDevice here = estimate_device("cpu", hardware_of(at::kCPU), 1);
   for (const auto& arguments : std::vector<std::vector<std::string>>{
@@ -121,24 +121,24 @@ TEST(Estimate, KeepsWhatAPassKeeps) {
     demo.config.training.local_batch_size = DemoModel::kRows, demo.config.training.seq_len = DemoModel::kLength;
     const StepShape shape(*demo.built.model, demo.config, here);
     demo.built.model->set_recompute(shape.recompute);
-    demo.pass().backward();  // what is made once
+    demo.pass().backward();  // allocates what is made once
     const auto live = std::make_shared<LiveBytes>();
     const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, live);
     nn::Pass pass = demo.pass();
-    // The gradient of what the head read, and of its branch where the last block has not added that.
+    // The gradient of the head's input, and of its branch unless the last block has added it.
     const double dim = static_cast<double>(shape.size.dim),
                  final_norm = 4 * dim + 4 + (shape.recompute.back() == nn::Recompute::none ? 2 * dim : 0);
     const std::vector<RecomputeCost> costs = recompute_costs(shape);
     double blocks = 0;
     for (size_t i = 0; i < costs.size(); ++i) blocks += costs[i].bytes[static_cast<size_t>(shape.recompute[i])];
     const double expected = DemoModel::kRows * DemoModel::kLength * (blocks + final_norm);
-    // Choices and places of experts are not counted.
+    // Expert choices and row indices are not counted.
     EXPECT_NEAR(static_cast<double>(live->bytes), expected, (experts ? 0.02 : 0.005) * expected) << arguments[0] << " " << experts;
     pass.backward();
   }
 }
 
-// Two blocks of Llama-3.1-8B with a small vocabulary, two steps: the bytes that the allocator gave out at most.
+// Two blocks of Llama-3.1-8B with a small vocabulary, two steps: the allocator's peak.
 TEST(Estimate, IsNearThePeakOfStepsOnCuda) {
   try {
     select_device("cuda", 0);
@@ -208,7 +208,7 @@ TEST(Estimate, RecomputationTakesTimeForMemory) {
   EXPECT_LT(half.peak().bytes(), kept.peak().bytes());
   EXPECT_GT(full.step_ms(), half.step_ms());
   EXPECT_GT(half.step_ms(), kept.step_ms());
-  // A budget's ends, and between them a plan within its bytes that takes less time than one with the same bytes by whole blocks.
+  // A budget's ends, and between them a plan within its bytes that is faster than one of fully recomputed blocks with the same bytes.
   const auto budget = [](const char* share) {
     return bench({"--activation_checkpoint.mode=memory_budget", std::string("--activation_checkpoint.memory_budget=") + share});
   };
@@ -218,7 +218,7 @@ TEST(Estimate, RecomputationTakesTimeForMemory) {
   EXPECT_LE(mixed.peak().bytes(), half.peak().bytes());
   EXPECT_LT(mixed.step_ms(), half.step_ms());
   EXPECT_NE(mixed.what.find("memory_budget 0.5 ("), std::string::npos) << mixed.what;
-  // The savings are the differences of such estimates, the largest first.
+  // The savings are the differences between such estimates, the largest first.
   const auto of = [&](const std::string& setting) {
     return std::find_if(kept.savings.begin(), kept.savings.end(), [&](const Saving& s) { return s.setting == setting; });
   };
@@ -240,7 +240,7 @@ TEST(Estimate, SaysWhatDoesNotFitAndWhatHelps) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
 }
 
-// States on the host leave the GPU's memory, take the time of the bus, and are proposed where they help and the host has room.
+// Offloaded states use no GPU memory, take bus time, and are proposed if they help and the host has room.
 TEST(Estimate, StatesInHostMemoryAreNotTheDevices) {
   constexpr const char* kSetting = "training.offload = [\"optimizer\"]";
   const Estimate there = bench({}), host = bench({"--training.offload=optimizer"});
@@ -273,7 +273,7 @@ TEST(Estimate, StatesInHostMemoryAreNotTheDevices) {
   EXPECT_TRUE(proposed(estimate_step(config, 0, small)));
 }
 
-// An H100 holds 79.2 GiB with gaps between the allocator's blocks, which the estimate leaves out.
+// An H100 holds 79.2 GiB including gaps between the allocator's blocks, which the estimate ignores.
 TEST(Estimate, AnEightBFitsOneGpu) {
   for (const auto& [name, on_host] : {std::pair{"llama3_8b_1gpu_bf16.toml", 0.0}, {"llama3_8b_1gpu_offload.toml", 59.8}}) {
     const std::vector<std::string> arguments = {"--config", (std::filesystem::path(source_dir()) / "recipes" / name).string()};
@@ -291,7 +291,7 @@ TEST(Estimate, AProcessorHasMemoryOnly) {
   EXPECT_NE(estimate_text(e).find("halftone bench train"), std::string::npos);
   EXPECT_FALSE(estimate_json(e).contains("tokens_per_second"));
   EXPECT_THROW(estimate_device("h300", "auto"), Error);
-  // Kernels of small layers wait for their launch.
+  // Kernels of small layers are launch-bound.
   EXPECT_TRUE(bench({}).remarks.empty());
   EXPECT_FALSE(bench({"--model.flavor=debugmodel", "--training.seq_len=512"}).remarks.empty());
 }

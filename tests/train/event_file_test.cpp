@@ -54,7 +54,7 @@ TEST(EventFile, FirstRecordIsTheVersion) {
   EXPECT_EQ(text, first + tfrecord(scalar_event(13.5, 1, {{"loss", 2.0}})));  // on the disk at once
 }
 
-// tests/parity/tensorboard_parity.py reads what this writes.
+// tests/parity/tensorboard_parity.py reads the output.
 TEST(EventFileParity, Write) {
   const char* folder = std::getenv("HALFTONE_PARITY_DIR");
   if (!folder) GTEST_SKIP() << "run by tests/parity/tensorboard_parity.py";

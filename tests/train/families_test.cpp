@@ -1,4 +1,4 @@
-// Every shipped recipe trains every family: the debug model, smaller still, learns one batch by heart.
+// Every shipped recipe trains every family: a reduced debug model memorizes one batch.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 

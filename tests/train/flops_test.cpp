@@ -7,12 +7,12 @@
 namespace halftone {
 namespace {
 
-// platform.md 4.1 to 4.4, and of the others what their pages state.
+// platform.md 4.1 to 4.4; other models as stated on their pages.
 TEST(Flops, EveryFlavourHasTheParametersAndTheWorkOfItsTable) {
   struct Row {
     const char *family, *flavor;
     int64_t parameters;
-    double gflop = 0;  // a token, at `length`
+    double gflop = 0;  // per token, at `length`
     int64_t length = 0;
     int64_t active = 0;  // parameters; 0: all
   };

@@ -1,5 +1,5 @@
-// Every model of tests/golden (make_hf_golden.py) does what Hugging Face transformers does with the same file: loss, logits, every
-// gradient, greedy generation; and a folder that was read is written back as it was.
+// Every model of tests/golden (make_hf_golden.py) matches Hugging Face transformers on the same file: loss, logits, every gradient,
+// greedy generation; and an imported folder is exported unchanged.
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
@@ -27,7 +27,7 @@ fs::path golden_folder(const std::string& name) { return fs::path(source_dir()) 
 
 std::vector<std::string> golden_names() {
   std::vector<std::string> names;
-  std::error_code absent;  // as a test that fails, not before main
+  std::error_code absent;  // fails in a test, not before main
   for (const auto& entry : fs::directory_iterator(golden_folder(""), absent))
     if (fs::exists(entry.path() / "golden.safetensors")) names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
@@ -36,7 +36,7 @@ std::vector<std::string> golden_names() {
 
 double relative(const at::Tensor& reference, const at::Tensor& x) {
   const at::Tensor r = reference.to(at::kDouble);
-  const double size = r.norm().item<double>();  // 0: of the router of one expert
+  const double size = r.norm().item<double>();  // 0: the router of a single expert
   return (r - x.to(at::kCPU, at::kDouble)).norm().item<double>() / (size > 0 ? size : 1);
 }
 
@@ -85,7 +85,7 @@ class HfGolden : public OnDeviceWith<std::string> {
     return read(SafetensorsFile(golden_folder(param()) / "golden.safetensors"), tensor);
   }
   const int threads_ = at::get_num_threads();
-  // A GPU's products add up in another order.
+  // A GPU's GEMMs sum in another order.
   double bar() const { return test_device().is_cpu() ? 1e-5 : 5e-5; }
 
   void compare(nn::Recompute recompute) const {
@@ -119,8 +119,8 @@ TEST_P(HfGolden, RecomputedBlocksGiveTheSameGradients) {
   for (const nn::Recompute recompute : {nn::Recompute::full, nn::Recompute::op}) compare(recompute);
 }
 
-// Both rows at once, a prompt of three tokens and then one token at a time: every position's logits through the cache. Dynamic RoPE has
-// those of the row's length at its last position only.
+// Both rows at once, a prompt of three tokens and then one token at a time: every position's logits through the KV cache. Dynamic RoPE
+// matches the row's length only at its last position.
 TEST_P(HfGolden, LogitsOfEveryPositionEqualTransformers) {
   const at::Tensor ids = golden("input_ids").to(test_device()), expected = golden("logits");
   const int64_t rows = ids.size(0), length = ids.size(1), prompt = param() == "llama_dynamic" ? length : 3;
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(All, HfGolden, ::testing::Combine(test_devices(), ::tes
 
 class HfGoldenFolder : public ::testing::TestWithParam<std::string> {};
 
-// Names, types and bits of every tensor, and config.json as far as it says what the model is.
+// Names, types and bits of every tensor, and the entries of config.json that describe the model.
 TEST_P(HfGoldenFolder, IsWrittenBackAsItWas) {
   const testing::TemporaryFolder folder;
   const LoadedStep loaded = LoadedStep::open(golden_folder(GetParam()), true);

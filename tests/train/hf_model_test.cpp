@@ -16,7 +16,7 @@ DecoderConfig small() {
   return hf;
 }
 
-// The error of a model that a run configures against a folder's config.json; "" when they agree.
+// The error for a configured model that differs from a folder's config.json; "" if they agree.
 std::string difference(const DecoderConfig& run, const DecoderConfig& folder) {
   ModelConfig config;
   config.overrides = run.hyper_parameters();

@@ -35,7 +35,7 @@ TEST(Console, TrainLineAsTorchtitan) {
   EXPECT_EQ(train_line(12345, {{"loss_metrics/global_avg_loss", 12.5}}, std::nullopt, false), "step: 12345  loss: 12.50000");
 }
 
-// x86 makes NaN with the sign set; printed as "-nan" it looks like another number.
+// x86 produces NaN with the sign set; printed as "-nan" it would look like a different value.
 TEST(Console, NanHasNoSign) {
   const double nan = std::copysign(std::nan(""), -1.0);
   EXPECT_EQ(train_line(3, {{"loss_metrics/global_avg_loss", nan}, {"grad_norm", nan}, {"throughput(tps)", nan}, {"mfu(%)", nan}},
@@ -137,7 +137,7 @@ TEST(MetricsFile, CutBackToAStep) {
   EXPECT_EQ(truncate_metrics(folder / "absent", 0), 0u);
 }
 
-// Files are read a piece at a time: lines across the ends of pieces, and one that is longer than any of ours.
+// Files are read in pieces: lines across piece boundaries, and one longer than any of ours.
 TEST(MetricsFile, CutBackInALongFile) {
   const TemporaryFolder folder;
   const fs::path path = folder / "metrics.jsonl";

@@ -16,7 +16,7 @@ struct Trained {
   std::string line;
 };
 
-// Three steps of two micro-batches of a small Llama; `plant`: a weight with one large element in every row.
+// Three steps of two micro-batches of a small Llama; `plant`: a weight with one large element per row.
 Trained train(const std::string& scheme, const std::string& recompute, bool watched, const std::string& plant = "",
               MetricsLogger* metrics = nullptr) {
   Engine engine(small_config({"--quantize.scheme=" + scheme, "--activation_checkpoint.mode=" + recompute,
@@ -95,7 +95,7 @@ TEST(QuantizationReport, IsReadBackFromTheMetrics) {
   std::sort(written.begin(), written.end());
   std::sort(found.begin(), found.end());
   EXPECT_EQ(found, written);
-  // 14 quantised layers with every figure; the head with what exists without codes.
+  // 14 quantised layers with every figure; the head with the figures that exist without codes.
   for (const char* name : {"amax", "sat_frac", "flushed_frac", "sqnr", "nonfinite"}) {
     EXPECT_NE(find_scalar(lines[2].scalars, fmt::format("quant/layers.1.attention.wv/dy.wgrad/{}", name)), nullptr) << name;
   }
@@ -107,7 +107,7 @@ TEST(QuantizationReport, IsReadBackFromTheMetrics) {
   EXPECT_EQ(run.figures.size(), 14 * 9 + 6);
 }
 
-// Rank 0 has the first and the last stage, rank 1 those between them.
+// Rank 0 has the first and last stage, rank 1 those in between.
 TEST(QuantizationReport, StagesAreOneReportInTheOrderOfTheLayers) {
   const Trained run = train("mxfp4", "none", true);
   std::vector<QuantizationFigures> first, second;
@@ -118,7 +118,7 @@ TEST(QuantizationReport, StagesAreOneReportInTheOrderOfTheLayers) {
   const auto at = std::find_if(whole.begin(), whole.end(), [](const auto& f) { return f.layer.starts_with("layers.1."); });
   std::copy(second.begin(), second.end(), at);
   const int64_t before = second.front().call;
-  for (QuantizationFigures& f : second) f.call -= before - 1;  // as counted there
+  for (QuantizationFigures& f : second) f.call -= before - 1;  // as counted on that rank
   const std::vector<QuantizationFigures> joined = joined_figures({figures_text(first), figures_text(second)});
   ASSERT_EQ(joined.size(), whole.size());
   EXPECT_EQ(figures_text(joined_figures({figures_text(whole)})), figures_text(joined));
@@ -143,9 +143,9 @@ TEST(QuantizationReport, LineOfNothingQuantisedAndOfWhatIsNotFinite) {
   EXPECT_NE(quantization_line(12, {b}).find("y nan b"), std::string::npos);
 }
 
-// Named is what stopped being finite first as the step runs: forward through the layers, then backward against their order.
+// Names the first non-finite figure in execution order: forward through the layers, then backward in reverse.
 TEST(QuantizationReport, NamesWhereNonFiniteElementsBegan) {
-  // a, then b and c in one joined product, then d.
+  // a, then b and c in one joined GEMM, then d.
   const std::vector<std::pair<std::string, int64_t>> layers = {{"a", 1}, {"b", 2}, {"c", 2}, {"d", 3}};
   const auto first = [&](const std::vector<std::string>& nonfinite) {
     std::vector<QuantizationFigures> figures;
@@ -158,12 +158,12 @@ TEST(QuantizationReport, NamesWhereNonFiniteElementsBegan) {
     const std::string line = quantization_line(1, figures);
     return line.substr(line.find("first in ") + 9);
   };
-  // Gradients alone: the layer whose backward runs first.
+  // Gradients only: the layer whose backward runs first.
   EXPECT_EQ(first({"a dy.dgrad", "a dy.wgrad", "d dy.dgrad", "d dy.wgrad", "d dx"}), "d dy.dgrad");
   EXPECT_EQ(first({"a dy.dgrad", "b dy.dgrad", "b dx", "c dx"}), "b dy.dgrad");  // dX of b and c is one sum
   EXPECT_EQ(first({"a dy.dgrad", "b dx", "c dx"}), "c dx");
   EXPECT_EQ(first({"b dy.wgrad", "c dy.wgrad"}), "c dy.wgrad");
-  // The forward comes before every gradient, in the order of the layers.
+  // Forward comes before every gradient, in layer order.
   EXPECT_EQ(first({"a dy.dgrad", "a dw", "c x.fwd", "d x.fwd", "d dy.dgrad"}), "c x.fwd");
   EXPECT_EQ(first({"a dy.dgrad", "d w.fwd", "d w.dgrad"}), "d w.fwd");
   EXPECT_EQ(first({"b y", "c w.fwd", "c y", "d x.fwd"}), "c w.fwd");

@@ -16,7 +16,7 @@ namespace {
 using testing::expect_error;
 using testing::SmallRuns;
 
-// The parts of a run that a checkpoint holds, stepped by hand.
+// The checkpointed parts of a run, stepped manually.
 struct Parts {
   Parts(const SmallRuns& runs, const std::string& name, const std::vector<std::string>& more, c10::Device device = at::kCPU,
         const CheckpointRanks& ranks = {})
@@ -80,7 +80,7 @@ TEST(RunCheckpoints, GoingBackRestoresEverythingButTheBadRows) {
   EXPECT_EQ(p.data.loader().next_step(), (RowCursor{0, 5})) << "the fourth step's rows are passed over";
 }
 
-// The snapshot of an asynchronous save is taken of a finished step, and later steps do not change it.
+// An asynchronous save captures a finished step, and later steps do not change it.
 void expect_host_states_are_saved_and_loaded(c10::Device device) {
   const SmallRuns runs;
   const std::vector<std::string> offloaded = {"--training.steps=50", "--training.offload=optimizer", "--checkpoint.async_mode=async"};
@@ -223,7 +223,7 @@ TEST(RunCheckpoints, ReplicasShareTheWriting) {
   for (const nn::Parameter* p : ranks[0]->engine.store().parameters()) EXPECT_TRUE(at::equal(last.read(p->fqn), p->master)) << p->fqn;
 }
 
-// As if the parameters were cut in `count` shards, of which this process holds one.
+// Simulates parameters sharded over `count` ranks, of which this process holds one shard.
 void cut(Engine& engine, int64_t index, int64_t count) {
   for (nn::Parameter* p : engine.store().parameters()) {
     p->shard = nn::share_of(*p, {count, index});
@@ -260,7 +260,7 @@ void save_and_restore_shards(std::vector<std::string> options) {
 }
 
 TEST(RunState, ShardsAreSavedAndRestored) { save_and_restore_shards({}); }
-// Halves of two experts, and a process without.
+// Halves of two experts, and a rank without any.
 TEST(RunState, PartsOfExpertsAreSavedAndRestored) {
   save_and_restore_shards({"--model.name=qwen3_moe", "--model.overrides.num_experts=2", "--model.overrides.experts_per_token=1",
                            "--model.overrides.expert_ffn_dim=64"});

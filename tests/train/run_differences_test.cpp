@@ -19,7 +19,7 @@ const std::string kHead = "training_stage:\n  lpt_modifiers:\n    LowPrecisionTr
 
 class RunDifferences : public ::testing::Test {
  protected:
-  // Writes a recipe file and gives the options of a run with it.
+  // Writes a recipe file and returns a run's options with it.
   Strings recipe(const std::string& name, const std::string& arguments) {
     testing::write_file(folder_ / name, kHead + arguments);
     return {"--quantize.scheme=none", "--quantize.recipe=" + (folder_ / name).string()};
@@ -125,7 +125,7 @@ TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
   EXPECT_EQ(differences(none, idle), Strings{});
 }
 
-// 20 steps of a schedule are over, or 3 done, and the same loader state stands in the step.
+// 20 steps of a schedule (all) or 3 are done, and the step has the same loader state.
 class CourseDifferences : public RunDifferences {
  protected:
   static constexpr const char* kSteps = "--training.steps=20";
@@ -144,7 +144,7 @@ class CourseDifferences : public RunDifferences {
 };
 
 TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
-  const LoadedStep step = step_at(20);  // a finished schedule under the number of a third step
+  const LoadedStep step = step_at(20);  // a finished schedule stored as step 3
   EXPECT_EQ(course({}, step), Strings{});
   EXPECT_EQ(course({"--training.steps=40"}, step),
             (Strings{"training.steps is 40, it was 20", "the learning rate of step 4 is 0.0008807, by the former schedule 0.0001603"}));
@@ -156,7 +156,7 @@ TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
   EXPECT_EQ(course({"--training.steps=40", "--lr_scheduler.total_steps=20"}, step), Strings{});
   EXPECT_EQ(course({"--training.steps=40", "--checkpoint.exclude_from_loading=lr_scheduler"}, step).back(),
             "the learning rate of step 4 is 0.00075, by the former schedule 0.0001603");
-  // A longer stable phase differs later; a schedule without a decay does not depend on the steps.
+  // A longer stable phase differs later; a schedule without decay does not depend on the step count.
   const LoadedStep stable = step_at(3, {"--lr_scheduler.decay_ratio=0.5"}), constant = step_at(3, {"--lr_scheduler.decay_ratio=0"});
   EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0.5", "--training.steps=40"}, stable),
             (Strings{"training.steps is 40, it was 20",
@@ -228,7 +228,7 @@ TEST_F(CourseDifferences, NothingOfWhatChangesNoResult) {
                     "--training.dataloader.add_bos", "--training.dataloader.repeat", "--activation_checkpoint.mode=full"},
                    step),
             Strings{});
-  // Of the data counts what the loader's state says: a corpus may move.
+  // For data the loader's state decides: a corpus may move.
   const Strings moved = {"--training.dataset_path=elsewhere"};
   EXPECT_EQ(course(moved, step), Strings{});
   Json other = loader_;

@@ -11,7 +11,7 @@
 
 namespace halftone {
 
-// Rows of a small Llama's training: two blocks of 64 columns, 256 tokens, 64 positions.
+// Training rows of a small Llama: two blocks of 64 columns, vocabulary 256, 64 positions.
 constexpr int64_t kSmallVocabulary = 256, kSmallPositions = 64;
 
 inline JobConfig small_config(std::vector<std::string> more, int64_t processes = 1) {
@@ -28,7 +28,7 @@ inline Engine::Options small_options() {
   return options;
 }
 
-// The micro-batches of one step: random rows of the generator's next numbers.
+// The micro-batches of one step: random rows from the generator.
 inline std::vector<MicroBatch> small_step() {
   std::vector<MicroBatch> batches(2);
   for (size_t b = 0; b < batches.size(); ++b) {

@@ -12,9 +12,9 @@
 
 namespace halftone::testing {
 
-constexpr int64_t kSmallRow = 32;  // tokens, one row a step
+constexpr int64_t kSmallRow = 32;  // tokens, one row per step
 
-// A folder with rows that are easy to learn; those of `bad`, counted from 1 as steps are, are noise. On one thread, which is fastest here.
+// A folder of rows that are easy to learn; rows listed in `bad` (from 1, like steps) are noise. On one thread, which is fastest here.
 class SmallRuns {
  public:
   explicit SmallRuns(const std::set<int64_t>& bad = {}) {
@@ -32,7 +32,7 @@ class SmallRuns {
   SmallRuns& operator=(const SmallRuns&) = delete;
   std::filesystem::path operator/(const std::string& name) const { return folder_ / name; }
 
-  // A small Llama over these rows, of the folder `name` here.
+  // A small Llama on these rows, in the folder `name`.
   LoadedConfig config(const std::string& name, const std::vector<std::string>& more) const {
     const std::filesystem::path source = source_dir();
     std::vector<std::string> args = {"--config=" + (source / "recipes/llama3_debug.toml").string(),

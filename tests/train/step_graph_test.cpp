@@ -1,4 +1,4 @@
-// Steps as CUDA graphs (train/step_graph.h): the bits of steps that are queued kernel by kernel.
+// Steps as CUDA graphs (train/step_graph.h) produce the same bits as steps launched kernel by kernel.
 #include "halftone/train/step_graph.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ class GraphedStep : public OnDevice {
  protected:
   void SetUp() override {
     OnDevice::SetUp();
-    if (!IsSkipped()) at::globalContext().setDeterministicAlgorithms(true, true);  // no algorithm by its time: equal bits
+    if (!IsSkipped()) at::globalContext().setDeterministicAlgorithms(true, true);  // no timed choice of algorithm: equal bits
   }
   void TearDown() override {
     at::globalContext().setDeterministicAlgorithms(false, false);
@@ -74,7 +74,7 @@ TEST_P(GraphedStep, HasTheBitsOfAQueuedOne) {
   }
 }
 
-// Which steps are recorded.
+// Which steps are captured.
 TEST_P(GraphedStep, IsMadeWhereItFits) {
   int calls = 0;
   const auto passes = [&](std::span<const MicroBatch>, const at::Tensor&) { ++calls; };

@@ -62,7 +62,7 @@ TEST(StepGuard, SkipGivesUpAfterTenUpdatesInARow) {
   for (int64_t step = 1; step <= 10; ++step) skip(step);
   guard.updated(11, 1);
   for (int64_t step = 12; step <= 16; ++step) skip(step);
-  StepGuard restarted(config, progress);  // the count belongs to the state of the run
+  StepGuard restarted(config, progress);  // the count is part of the run's state
   for (int64_t step = 17; step <= 21; ++step) restarted.refused(step, bad(kNan, false));
   expect_error([&] { restarted.refused(22, bad(kNan, false)); }, "10 updates in a row were skipped");
 }

@@ -52,7 +52,7 @@ TEST_P(StepTracesOn, WritesTheLastStepsOfEveryCycle) {
   for (MicroBatch& b : batches) b.input.tokens = b.input.tokens.to(test_device()), b.labels = b.labels.to(test_device());
   const bool cuda = !test_device().is_cpu();
   StepTraces traces(config, 0, test_device(), 1);
-  for (const int64_t step : {1, 2, 3, 4, 5, 6, 5, 6}) {  // a rollback from the recorded step: its cycle begins anew
+  for (const int64_t step : {1, 2, 3, 4, 5, 6, 5, 6}) {  // a rollback from the recorded step restarts its cycle
     traces.before(step);
     EXPECT_TRUE(engine.step(batches, step, 1.0).updated);
     if (step != 6 || engine.updates() == 8) traces.after(step);

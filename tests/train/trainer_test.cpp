@@ -39,7 +39,7 @@ int64_t events(const SmallRuns& runs, const std::string& name, const std::string
   return std::count_if(lines.begin(), lines.end(), [&](const MetricsLine& l) { return l.message.find(part) != std::string::npos; });
 }
 
-// A number for the tensors of a step, model and optimizer, without the files' headers, which name the step.
+// A digest of a step's tensors, model and optimizer, without the file headers, which name the step.
 size_t tensors(const SmallRuns& runs, const std::string& name, int64_t step) {
   const std::filesystem::path folder = runs / name / "checkpoint" / ("step-" + std::to_string(step));
   std::string bytes;
@@ -86,7 +86,7 @@ TEST(Trainer, CountsNoPadding) {
 }
 
 TEST(Trainer, ARollbackLeavesNothingOfTheBadRows) {
-  const SmallRuns good, two({24, 25});  // good rows are all alike: without the two bad ones the run is the plain one
+  const SmallRuns good, two({24, 25});  // good rows are all alike: without the two bad ones the run equals the plain one
   train(good, "run", 26, kRollback), train(two, "run", 26, kRollback);
   EXPECT_EQ(losses(two, "run"), losses(good, "run"));
   EXPECT_EQ(tensors(two, "run", 26), tensors(good, "run", 26));
@@ -112,7 +112,7 @@ TEST(Trainer, ASkippedUpdateChangesNoWeightsAndSurvivesARestart) {
   EXPECT_EQ(tensors(runs, "skipped", 25), tensors(runs, "before", 23));
 }
 
-// On a GPU a result is known when the next step is queued: that one is done again after a rollback.
+// On a GPU a result is known only once the next step is queued: that step is repeated after a rollback.
 TEST(Trainer, BadRowsOnCudaAreFoundAStepLater) {
   try {
     select_device("cuda", 0);
