@@ -1,6 +1,6 @@
-# make bundle: bundle/ with the stripped programs, the op library, the tests and what they read. It runs on any x86-64-v3
-# machine with glibc 2.36 and libstdc++ of g++ 12 or newer that has the same torch wheel: bundle/run_tests shows it.
-# The ops as torch.ops.halftone (python/halftone loads it). The CUDA kernels are looked for beside the library.
+# make bundle: bundle/ with the stripped programs, the op library, the tests and their input files. It runs on any x86-64-v3 machine with
+# glibc 2.36, libstdc++ of g++ 12 or newer, and the same torch wheel: bundle/run_tests verifies it.
+# The ops as torch.ops.halftone (loaded by python/halftone). The CUDA kernels are searched beside the library.
 add_library(halftone_ops SHARED $<TARGET_OBJECTS:ops> $<TARGET_OBJECTS:torch_ops>)
 target_link_libraries(halftone_ops PRIVATE nn base formats quantize gemm attention fused torch_libs)
 set_target_properties(halftone_ops PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
@@ -17,7 +17,7 @@ endif()
 if(TARGET halftone_nccl)
   list(APPEND bundled halftone_nccl)
 endif()
-# Beside the program first, then LD_LIBRARY_PATH.
+# First beside the program, then in LD_LIBRARY_PATH.
 set_target_properties(${bundled} PROPERTIES INSTALL_RPATH "$ORIGIN")
 install(TARGETS ${bundled} RUNTIME DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL LIBRARY DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/recipes" DESTINATION . COMPONENT bundle EXCLUDE_FROM_ALL)

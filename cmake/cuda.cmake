@@ -1,5 +1,5 @@
-# HALFTONE_CUDA=ON: the CUDA compiler of a toolkit or of the wheels (requirements-nvcc.txt). The kernels (*.cu of the layers
-# left of the torch line) become one module, halftone_cuda.so, that the program loads when a device is used.
+# HALFTONE_CUDA=ON: the CUDA compiler of a toolkit or of the wheels (requirements-nvcc.txt). The kernels (*.cu of the torch-free layers)
+# become one module, halftone_cuda.so, which the program loads when a GPU is used.
 set(HALFTONE_CUDA_ARCHITECTURES 90a CACHE STRING "compute capabilities of the kernels, e.g. \"90a;100a\"")
 if(NOT HALFTONE_CUDA)
   return()
@@ -7,7 +7,7 @@ endif()
 set(CUDA_WHEEL "${TORCH_DIR}/../nvidia/cu13")
 cmake_path(NORMAL_PATH CUDA_WHEEL)
 
-# The first compiler of CUDA 13: LibTorch's runtime library is that of 13.0.
+# CUDA 13.0 or later: LibTorch's runtime library is that of 13.0.
 if(NOT CMAKE_CUDA_COMPILER)
   find_program(path_nvcc nvcc NO_CACHE)
   foreach(candidate "$ENV{CUDACXX}" "${path_nvcc}" "$ENV{CUDA_HOME}/bin/nvcc" /usr/local/cuda/bin/nvcc "${CUDA_WHEEL}/bin/nvcc")
@@ -34,7 +34,7 @@ set(CMAKE_CUDA_RUNTIME_LIBRARY None)  # linked by name below: the one that LibTo
 enable_language(CUDA)
 message(STATUS "CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${HALFTONE_CUDA_ARCHITECTURES}: ${CMAKE_CUDA_COMPILER}")
 
-# Headers only; the wheel holds CUTLASS' own source tree.
+# Headers only; the wheel contains CUTLASS' source tree.
 cmake_path(SET cutlass NORMALIZE "${TORCH_DIR}/../cutlass_library/source/include")
 set(CUTLASS_INCLUDE "${cutlass}" CACHE PATH "include folder of CUTLASS 4.2")
 if(NOT EXISTS "${CUTLASS_INCLUDE}/cutlass/cutlass.h")
@@ -42,7 +42,7 @@ if(NOT EXISTS "${CUTLASS_INCLUDE}/cutlass/cutlass.h")
     "which installs them, or set CUTLASS_INCLUDE")
 endif()
 
-# Called once the layers are known. Host code of the module lies in files *_cuda.cpp, which the layer's library leaves out.
+# Call once all layers are defined. Host code of the module is in *_cuda.cpp, which the layers' libraries exclude.
 function(halftone_cuda_module)
   file(GLOB_RECURSE kernels CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/halftone/*.cu" "${CMAKE_SOURCE_DIR}/src/halftone/gemm/*_cuda.cpp")
   add_library(halftone_cuda MODULE ${kernels})
@@ -52,16 +52,16 @@ function(halftone_cuda_module)
   target_include_directories(halftone_cuda PRIVATE "${CMAKE_SOURCE_DIR}/src")
   target_include_directories(halftone_cuda SYSTEM PRIVATE
     ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} "${CUDA_WHEEL}/include" "${CUTLASS_INCLUDE}")
-  # An assert inside CUTLASS' main loop serialises the tensor cores' instructions.
+  # An assert inside CUTLASS' main loop serializes the tensor-core instructions.
   file(GLOB cutlass_kernels "${CMAKE_SOURCE_DIR}/src/halftone/gemm/cutlass/*.cu")
   set_source_files_properties(${cutlass_kernels} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
-  # -fmad=false: kernels say where they fuse, so that they equal the CPU bit for bit (flags.cmake does the same with -ffp-contract).
+  # -fmad=false: kernels fuse explicitly, so that they match the CPU bit for bit (flags.cmake: -ffp-contract).
   target_compile_options(halftone_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -fmad=false>)
   target_link_libraries(halftone_cuda PRIVATE "${CUDA_WHEEL}/lib/libcudart.so.13" "${CUDA_WHEEL}/lib/libcublasLt.so.13")
 endfunction()
 
-# halftone_nccl.so: LibTorch's NCCL backend behind one function, opened when processes with GPUs join (src/halftone/comm). nccl.h is
-# that of the wheel nvidia-nccl-cu13 (requirements-cuda.txt), which tools/setup.sh installs with HALFTONE_CUDA=ON.
+# halftone_nccl.so: LibTorch's NCCL backend behind one function, loaded when GPU ranks connect (src/halftone/comm). nccl.h comes from the
+# wheel nvidia-nccl-cu13 (requirements-cuda.txt), which tools/setup.sh installs with HALFTONE_CUDA=ON.
 function(halftone_nccl_module)
   find_path(NCCL_INCLUDE nccl.h HINTS "${TORCH_DIR}/../nvidia/nccl/include")
   if(NOT NCCL_INCLUDE)

@@ -1,4 +1,4 @@
-# Packages of the distribution; each is linked statically or header-only so that a bundle needs the torch wheel alone.
+# Packages of the distribution, linked statically or header-only, so that a bundle only needs the torch wheel.
 find_package(Threads REQUIRED)
 
 find_path(TOMLPP_INCLUDE toml++/toml.h REQUIRED)

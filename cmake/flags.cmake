@@ -9,8 +9,8 @@ if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
 
-# Baseline x86-64-v3; files that need more are compiled with their own flags and chosen at run time.
-# No contraction: quantisers are specified in separately rounded operations (bit exactness); kernels that want FMA say so.
+# Baseline x86-64-v3; files that need more have their own flags and are selected at run time.
+# No contraction: quantisers are specified in separately rounded operations (bit exactness); kernels that want FMA use it explicitly.
 add_compile_options(-march=x86-64-v3 -ffp-contract=off -Wall -Wextra -Wno-unknown-pragmas)
 # At -O3 g++ 12 reports overlaps inside std::string that cannot happen (its bug 105651).
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -DNDEBUG -Wno-restrict -Wno-stringop-overflow")
@@ -18,7 +18,7 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 if(HALFTONE_WERROR)
   add_compile_options(-Werror)
 endif()
-# g++ collects garbage from 128 MB on, a tenth of its time where headers alone are more; up to 1 GB it need not.
+# Raises g++'s garbage collection threshold from 128 MB to 1 GB: collection takes a tenth of the compile time of header-heavy files.
 add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>)
 if(HALFTONE_SANITIZE)
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
@@ -28,7 +28,7 @@ endif()
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")
-  if(HALFTONE_PCH)  # files on a precompiled header are cached only with this sloppiness (ccache's manual)
+  if(HALFTONE_PCH)  # ccache needs this sloppiness to cache files that use a precompiled header (its manual)
     set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_SLOPPINESS=pch_defines,time_macros" "${CCACHE_PROGRAM}")
   endif()
   set(CMAKE_CUDA_COMPILER_LAUNCHER "${CCACHE_PROGRAM}")

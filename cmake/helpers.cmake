@@ -1,6 +1,6 @@
-# halftone_library(name DEPS ... [OBJECT] [ONLY REGEX] [EXCEPT REGEX]): every .cpp of the current folder and its
-# sub-folders, of which ONLY and EXCEPT choose by path where a folder holds two libraries. Files named *_avx512.cpp, *_amx.cpp and so on get their instruction set here and are
-# chosen at run time by base/cpu.h.
+# halftone_library(name DEPS ... [OBJECT] [ONLY REGEX] [EXCEPT REGEX]): every .cpp of the current folder and its sub-folders. ONLY and
+# EXCEPT filter by path if a folder contains two libraries. Files named *_avx512.cpp, *_amx.cpp and so on get their instruction set here
+# and are selected at run time by base/cpu.h.
 function(halftone_sources out)
   file(GLOB_RECURSE found CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cpp")
   foreach(file IN LISTS found)
@@ -51,7 +51,7 @@ function(halftone_batched)
   endif()
 endfunction()
 
-# Code that runs once a step or less.
+# Code that runs at most once per step.
 function(halftone_cold)
   foreach(target IN LISTS ARGN)
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
@@ -75,11 +75,11 @@ function(halftone_test folder)
   add_test(NAME ${folder} COMMAND ${folder}_test)
   if(HALFTONE_PCH AND ARG_DEPS MATCHES "(^|;)(ops|nn|models|data|checkpoint|comm|parallel|train)(;|$)")
     halftone_precompiled(${folder}_test)
-    # As the precompiled header was made: g++ refuses one of another -fPIC/-fPIE.
+    # Must match the precompiled header: g++ rejects one made with another -fPIC/-fPIE.
     set_target_properties(${folder}_test PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${folder}_test PRIVATE -fPIC)
   endif()
-  # Most tests use every core through OpenMP; ctest -j then does not start them side by side on two cores.
+  # Most tests use every core through OpenMP: keeps ctest -j from running two at once on two cores.
   set_tests_properties(${folder} PROPERTIES PROCESSORS 2 TIMEOUT 600)
 endfunction()
 

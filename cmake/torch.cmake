@@ -1,5 +1,5 @@
-# LibTorch from the wheel in .venv. The program links libtorch_cpu and libc10 only: the CUDA half of the wheel
-# (libtorch_cuda and our kernels) is loaded when a device is used, which keeps a CPU run small.
+# LibTorch from the wheel in .venv. The program only links libtorch_cpu and libc10: the CUDA half of the wheel (libtorch_cuda and our
+# kernels) is loaded when a GPU is used, which keeps a CPU run small.
 if(NOT EXISTS "${HALFTONE_PYTHON}")
   message(FATAL_ERROR "no python at ${HALFTONE_PYTHON}: run tools/setup.sh first (make does) or set HALFTONE_PYTHON")
 endif()
@@ -27,7 +27,7 @@ target_link_libraries(openmp INTERFACE "${TORCH_DIR}/lib/libgomp.so.1")
 add_library(torch_libs INTERFACE)
 target_link_libraries(torch_libs INTERFACE torch_headers openmp
   "${TORCH_DIR}/lib/libtorch_cpu.so" "${TORCH_DIR}/lib/libc10.so")
-# As RPATH, which the wheel's own libraries inherit; a bundle replaces it (cmake/bundle.cmake).
+# As RPATH, because the wheel's own libraries inherit it; a bundle replaces it (cmake/bundle.cmake).
 set(CMAKE_BUILD_RPATH ${TORCH_RPATH})
 target_link_options(torch_libs INTERFACE "LINKER:--disable-new-dtags,-rpath-link,${TORCH_RPATH_STRING}")
 
@@ -36,6 +36,6 @@ file(MAKE_DIRECTORY "${CMAKE_BINARY_DIR}/include")
 if(NOT EXISTS "${CMAKE_BINARY_DIR}/include/fmt")
   file(CREATE_LINK "${TORCH_DIR}/include/fmt" "${CMAKE_BINARY_DIR}/include/fmt" SYMBOLIC)
 endif()
-# Its bodies are compiled once, in fmt.cpp: header-only they cost every file that formats a line 2 s at -O1, 5 s at -O3.
+# Compiled once, in fmt.cpp: header-only it costs every file that formats a line 2 s at -O1 and 5 s at -O3.
 add_library(fmt STATIC "${CMAKE_SOURCE_DIR}/cmake/fmt.cpp")
 target_include_directories(fmt SYSTEM PUBLIC "${CMAKE_BINARY_DIR}/include")

@@ -32,12 +32,12 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 OURS = re.compile(r"^halftone/([a-z0-9_]+)/")
 TORCH = re.compile(r"^(torch|ATen|c10|caffe2)/")
 LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
-# Folders that only one machine has. Put together so that this file passes its own rule.
+# Machine-specific folders. Assembled at run time, so that this file passes its own rule.
 MACHINE = re.compile("(?<![A-Za-z0-9_.$}])/(?:" + "|".join(["home" + "/", "root" + "/", "Users" + "/", "work" + "/", "opt" + "/peer"]) + ")")
-# Folders and files of src/halftone with options whose values are named after families.
+# Parts of src/halftone that may name families in option values.
 FAMILIES_NAMED = ("models/registry.cpp", "models/rope_reader.", "models/decoder_", "fused/rope.", "config/", "data/", "cli/tokenizer_command.cpp",
                   "cli/bench_experts.")
-CLASS_OF_RECIPES = "GptOssGroupedExperts"  # by which recipes name a module
+CLASS_OF_RECIPES = "GptOssGroupedExperts"  # class name by which recipes select a module
 
 
 def read(path):

@@ -34,7 +34,7 @@ def remove():
 
 def write():
     rpath = [FOLDER, *FOLDER.parent.parent.glob("nvidia/*/lib")]
-    # The libraries that import torch loads; others of torch, which link the driver, are opened when a device is used.
+    # Libraries that import torch loads; torch's others, which link the driver, are loaded when a GPU is used.
     own, needed, file_versions = {}, {"libtorch_python.so", "libtorch_global_deps.so"}, {}
     while todo := [FOLDER / name for name in needed - own.keys() if (FOLDER / name).exists()]:
         for path in todo:
@@ -58,7 +58,7 @@ def write():
         if version:
             by_version.setdefault(version, []).append(name)
         elif re.match(r"(cu|nccl|nv)", name) and name not in defined:
-            plain.append(name)  # the loader takes it from whichever library has it
+            plain.append(name)  # the loader takes it from any library that has it
     for index, library in enumerate(missing):
         versions = {v: by_version.get(v, []) for v in sorted(file_versions.get(library, ()))}
         functions = sorted(set(sum(versions.values(), plain if index == 0 else [])))

@@ -4,8 +4,8 @@ import pathlib
 import sys
 import unicodedata
 
-# Combining marks and one composition younger than Unicode 9: the tokenizers package (0.23.3) normalises by the tables of
-# Unicode 9 and leaves these as they are. Found by comparing its NFC with unicodedata's on every code point in context.
+# Combining marks and one composition added after Unicode 9: the tokenizers package (0.23.3) normalises by the tables of Unicode 9 and
+# leaves these unchanged. Found by comparing its NFC with unicodedata's on every code point in context.
 YOUNGER = (
     "7FD 898-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1ACE 1DF6-1DFA A82C 10D24-10D27 10EAB-10EAC 10F46-10F50 10F82-10F85 "
     "11070 1133B 1145E 11839-1183A 11938 1193D-1193E 11943 119E0 11A34 11A47 11A99 11D42 11D44-11D45 11D97 16FF0-16FF1 "

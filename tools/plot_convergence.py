@@ -12,7 +12,7 @@ COLORS = ["#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e3
 DASHES = ["", "5 3", "2 2"]
 WIDTH, LEFT, RIGHT, TOP, WINDOW = 920, 50, 220, 14, 10
 PANELS = [(TOP, 230), (TOP + 272, 230)]  # top, height
-SPAN = 3.0  # per cent, of the lower panel
+SPAN = 3.0  # per cent, in the lower panel
 
 
 def smooth(curve):
@@ -36,7 +36,7 @@ def panel(svg, place, lines, low, high, ticks, label, last):
     for i, (name, line) in enumerate(lines.items()):
         style = f'stroke="{COLORS[i % len(COLORS)]}" stroke-dasharray="{DASHES[i // len(COLORS)]}"'
         parts, inside = [], False
-        for s, v in line:  # a line that leaves the panel ends there and begins anew where it returns
+        for s, v in line:  # a line that leaves the panel is interrupted until it returns
             if low <= v <= high:
                 parts += [] if inside else [[]]
                 parts[-1].append(f"{x(s):.1f},{y(v):.1f}")

@@ -14,7 +14,7 @@ from _input import Parser, fail, figures_of, read, write
 
 WIDTH, HEIGHT, PLOT = 940, 372, 372  # the terminal begins at PLOT
 LEFT, RIGHT, TOP, BOTTOM = 34, 22, 34, 40
-COLUMNS, SAMPLE = 86, 9  # characters and lines of what the model wrote
+COLUMNS, SAMPLE = 86, 9  # characters and lines of the model's output
 STAMP = re.compile(r"^\[halftone\] \S+ \S+ - root - INFO - ")
 
 

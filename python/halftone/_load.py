@@ -26,7 +26,7 @@ def load():
         try:
             torch.ops.load_library(str(path))
         except OSError as error:
-            # The C++ interface of LibTorch changes with every release.
+            # LibTorch's C++ interface changes with every release.
             raise ImportError(f"{path} does not load into torch {torch.__version__} ({error}); it is built for torch 2.11.0") from None
         return path
     raise ImportError(f"halftone: no {NAME} at {' or '.join(map(str, tried))}; build it with `tools/build release halftone_ops` "

@@ -32,7 +32,7 @@ DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF1
           "I16": torch.int16, "I8": torch.int8, "U64": torch.uint64, "U32": torch.uint32, "U16": torch.uint16, "U8": torch.uint8,
           "BOOL": torch.bool, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu}
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-PARTS = ("optimizer", "lr_scheduler", "train_state", "dataloader")  # of a DCP folder; all other keys are the model's
+PARTS = ("optimizer", "lr_scheduler", "train_state", "dataloader")  # in a DCP folder; all other keys are the model's
 MAX_FILE_BYTES = 5 << 30
 
 
@@ -141,7 +141,7 @@ def load(path, begin, length):
     data = io.BytesIO(part_of(path, begin, length))
     try:
         return torch.load(data, map_location="cpu", weights_only=True)
-    except Exception as error:  # of zip files, pickles and torch
+    except Exception as error:  # from zip files, pickles and torch
         refused = re.search(r"GLOBAL \S+", str(error))
         raise Problem(f"{path.name}: the entry at byte {begin} holds more than tensors and plain values, or is damaged "
                       f"({refused[0] if refused else type(error).__name__})") from None
@@ -182,7 +182,7 @@ def write_dcp(out, tensors, values):
         with open(folder / "__0_0.distcp", "xb") as file:
             def put(value, name, offset=None):
                 begin = file.tell()
-                torch.save(value, blob := io.BytesIO())  # into a file, torch would hide why a write fails
+                torch.save(value, blob := io.BytesIO())  # writing to a file, torch would hide why a write fails
                 file.write(blob.getbuffer())
                 places[dcp.MetadataIndex(name, offset)] = _StorageInfo("__0_0.distcp", begin, file.tell() - begin)
 
@@ -272,13 +272,13 @@ def write_safetensors(path, tensors):
     with open(path, "x+b") as file:
         file.write(struct.pack("<Q", len(text)) + text)
         file.flush()
-        os.posix_fallocate(file.fileno(), 0, 8 + len(text) + end)  # a full disk is an error here; at a mapped page it is a signal
+        os.posix_fallocate(file.fileno(), 0, 8 + len(text) + end)  # a full disk is an error here; in a mapped page it is a signal
         pages = mmap.mmap(file.fileno(), 0)
         for name, t in order:
             out = view(pages, t.dtype, t.shape, 8 + len(text) + header[name]["data_offsets"][0])
             for c in t.chunks:
                 out[tuple(slice(o, o + s) for o, s in zip(c.offset, c.shape))].copy_(c.read())
-            pages.madvise(mmap.MADV_DONTNEED)  # to the page cache, out of this process
+            pages.madvise(mmap.MADV_DONTNEED)  # moves pages to the page cache, out of this process
         pages.flush()
         os.fsync(file.fileno())
 
@@ -305,9 +305,9 @@ def write_step(folder, step, tensors, state):
         (unfinished / "index.json").write_text(json.dumps(index))
 
 
-# From one to the other.
+# Conversion between the two.
 
-OPTIMIZER_KEY = re.compile(r"optim(?:izer)?\.(state|param_groups)\.(.+)\.([^.]+)")  # what, of which parameter, under which name
+OPTIMIZER_KEY = re.compile(r"optim(?:izer)?\.(state|param_groups)\.(.+)\.([^.]+)")  # kind, parameter, key
 
 
 def note(text):
@@ -315,7 +315,7 @@ def note(text):
 
 
 def halftone_name(fqn):
-    return re.sub(r"^lm_head\.", "output.", fqn.replace(".qkv_linear.", "."))  # what torchtitan after 0.2.2 calls otherwise
+    return re.sub(r"^lm_head\.", "output.", fqn.replace(".qkv_linear.", "."))  # names that differ in torchtitan after 0.2.2
 
 
 def state_of(others):
@@ -325,10 +325,10 @@ def state_of(others):
         expect(type(value) is int and value >= 0, f"{key} is not a count")
         return value
     step = count("train_state.step")
-    tokens = count("train_state.ntokens_seen", 0) * count("dataloader.world_size", 1)  # torchtitan counts those of one rank
+    tokens = count("train_state.ntokens_seen", 0) * count("dataloader.world_size", 1)  # torchtitan counts the tokens of one rank
     state = {"train_state": {"step": step, "ntokens_seen": tokens},
              "lr_scheduler": {"last_epoch": count("lr_scheduler.last_epoch", step)}, "rng": {"seed": 0}}
-    group = {}  # of the first parameter; halftone warns where a run's settings differ
+    group = {}  # from the first parameter; halftone warns if a run's settings differ
     for name in others:
         if (found := OPTIMIZER_KEY.fullmatch(name)) and group.setdefault("fqn", found[2]) == found[2]:
             group[found[3]] = others[name]()
@@ -417,7 +417,7 @@ def main():
         return fail(f"{options.folder} to {options.out}: {error}")
     except Problem as error:
         return fail(f"{options.folder}: {error}")
-    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # other objects than the format has
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # objects of an unexpected type
         return fail(f"{options.folder} is malformed ({type(error).__name__}: {error})")
     optimizer = sum(name.startswith("optim") for name in tensors)
     print(f"{written}: {len(tensors) - optimizer} tensors of the model, {optimizer} of the optimizer")

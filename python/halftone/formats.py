@@ -7,7 +7,7 @@ import torch
 _ops = torch.ops.halftone
 
 
-# Strings are constants to torch.compile, which has no ops that return them.
+# Strings are constants to torch.compile: its ops cannot return them.
 @torch.compiler.assume_constant_result
 def _canonical(format):
     return _ops.canonical_format(format)

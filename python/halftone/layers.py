@@ -23,8 +23,8 @@ def recipe_formats(recipe, options=""):
     return dict(zip(OPERANDS, _ops.recipe_formats(recipe, _options(options))))
 
 
-# Seed and step of all random draws. The step is a tensor, which torch.compile reads anew in every call, and is replaced as a
-# whole, so that a backward pass that is still to come keeps its own. _host_step: what it was made from, None where it was given.
+# Seed and step of all random draws. The step is a tensor, which torch.compile reads in every call; it is replaced rather than modified,
+# so that a pending backward pass keeps its own. _host_step: the number it was made from, None if the tensor was given.
 _seed = 0
 _step, _host_step = torch.tensor(0, device="cpu"), 0
 
@@ -41,13 +41,13 @@ def set_draws(*, seed=None, step=None):
 
 
 def _number(step):
-    return step if isinstance(step, torch.Tensor) else torch.tensor(step, device="cpu")  # whatever the default device is
+    return step if isinstance(step, torch.Tensor) else torch.tensor(step, device="cpu")  # independent of the default device
 
 
 def _draws(seed, step):
     if step is None:
-        # A FakeTensorMode refuses tensors that were made before it. Compiling is asked first: what torch.compile reads of
-        # _host_step would be a constant of its graph.
+        # A FakeTensorMode rejects tensors created before it. Checks is_compiling first: torch.compile would bake _host_step into its
+        # graph as a constant.
         step = _step if torch.compiler.is_compiling() or _host_step is None else _host_step
     return {"seed": _seed if seed is None else seed, "step": _number(step)}
 
@@ -67,7 +67,7 @@ class Linear(torch.nn.Linear):
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None, *, recipe, options="", name="weight"):
         super().__init__(in_features, out_features, bias=bias, device=device, dtype=dtype)
         self.recipe, self.options, self.name = recipe, _options(options), name
-        # An error now rather than in the first step.
+        # Fails now rather than in the first step.
         _ops.linear(torch.empty(1, in_features, device="meta"), torch.empty(out_features, in_features, device="meta"), None, recipe,
                     self.options, name=name)
 
@@ -93,7 +93,7 @@ def _leave_fast_paths(model):
 
 def _reason_to_keep(name, module, recipe, ignore, multiple):
     """Why convert leaves a torch.nn.Linear that a target matches as it is; None where it does not."""
-    if type(module) is not torch.nn.Linear:  # another forward, or a use of the weight past it
+    if type(module) is not torch.nn.Linear:  # it may have another forward, or use the weight directly
         return f"a subclass of torch.nn.Linear, {type(module).__name__}"
     if name.split(".")[-1] in ignore:
         return "in ignore"
