@@ -194,7 +194,7 @@ TEST(HfExperts, Fp8BlocksOfEachExpert) {
     tensors[expert_name(e, "gate_proj") + "_scale_inv"] = scales;
     values.push_back(codes.to(at::kFloat) * scales.repeat_interleave(16, 0).narrow(0, 0, 40).repeat_interleave(32, 1));
   }
-  tensors["model.layers.2.mlp.experts.0.gate_proj.weight_scale_inv"] = at::ones({3, 2});  // of a layer behind the last
+  tensors["model.layers.2.mlp.experts.0.gate_proj.weight_scale_inv"] = at::ones({3, 2});  // in a layer after the last
   write(folder.path(), config, tensors);
   const LoadedStep step = LoadedStep::open(folder.path(), true);
   EXPECT_EQ(step.hf_config()->quantization->weights, kExperts);

@@ -73,13 +73,13 @@ TEST(Breakdown, KindsAndIdleAddUpToTheStep) {
     add(Kind::launch, "cudaLaunchKernel", t + 0.5, t + 0.6, ++launch);
     add(Kind::device, "nvjet", t + 1, t + 3, launch);  // runs when the head's range is open already
     add(Kind::launch, "cuLaunchKernelEx", t + 1.5, t + 1.6, ++launch);
-    add(Kind::device, "nvjet", t + 2.5, t + 5, launch);  // half a millisecond beside the one before
+    add(Kind::device, "nvjet", t + 2.5, t + 5, launch);  // overlaps the previous one by half a millisecond
     add(Kind::launch, "cudaGraphLaunch", t + 2.5, t + 2.6, ++launch);
     add(Kind::device, "flash", t + 5, t + 6, launch);
     add(Kind::device, "what is this", t + 6, t + 6.5, launch);
     add(Kind::range, "all-gather on tp", t + 2.6, t + 2.8);
     add(Kind::launch, "cuLaunchKernelEx", t + 2.7, t + 2.75, ++launch);
-    add(Kind::device, "ncclDevKernel_AllGather", t + 5, t + 7, launch);  // a millisecond and a half beside others
+    add(Kind::device, "ncclDevKernel_AllGather", t + 5, t + 7, launch);  // overlaps others by 1.5 ms
   }
   add(Kind::launch, "cudaMemcpyAsync", 115, 116, ++launch);  // between the steps
   add(Kind::device, "Memcpy HtoD", 115, 119, launch);

@@ -116,7 +116,7 @@ TEST_P(Trouble, EveryRankLeavesItsLastOperations) {
     EXPECT_NE(before["ended"], "under way");
     EXPECT_EQ(newest["operation"], r == last() ? "all-gather" : "all-reduce");
     EXPECT_EQ(newest["group"], "world@0");
-    EXPECT_EQ(newest["number"], r == last() ? 2 : 3);  // which tells who is behind
+    EXPECT_EQ(newest["number"], r == last() ? 2 : 3);  // shows which rank lags
     EXPECT_EQ(newest["bytes"], 32);
     EXPECT_EQ(newest["dtype"], "Float");
     EXPECT_EQ(newest["ended"] == "under way", r != last()) << x.flight;

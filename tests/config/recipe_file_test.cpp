@@ -111,7 +111,7 @@ second_stage:
 TEST(RecipeFile, UnknownKeysNameTheNearestAndTheLine) {
   expect_problem(with("{scheme: mxfp4, use_hadamrd: true}"), {"X.yaml:4", "use_hadamrd", "did you mean use_hadamard?"});
   expect_problem(with("{scheme: mxfp5}"), {"X.yaml:4", "unknown scheme", "did you mean mxfp4?"});
-  EXPECT_EQ(recipe_problems(with("{scheme: zero}")).find("none"), std::string::npos);  // which a modifier does not take
+  EXPECT_EQ(recipe_problems(with("{scheme: zero}")).find("none"), std::string::npos);  // not allowed in a modifier
   expect_problem(with("{scheme: mxfp4, two_level_scaling: blockwize}"), {"two_level_scaling", "did you mean blockwise?"});
   expect_problem("training_stage:\n  lpt_modifiers:\n    LowPrecisionTrainingModifer: {scheme: int8}\n",
                  {"X.yaml:3", "did you mean LowPrecisionTrainingModifier?"});

@@ -85,7 +85,7 @@ TEST(Write, AConfigurationWithARecipeCanBeReadAgain) {
       EXPECT_EQ(text.find("\npreset = "), std::string::npos) << text;
     }
   }
-  const LoadedConfig table = load({R"(--quantize.scheme={"int8": ["re:.*w1"]})"});  // its targets stand in it
+  const LoadedConfig table = load({R"(--quantize.scheme={"int8": ["re:.*w1"]})"});  // it contains its targets
   for (const std::string& text : {to_toml(table.config), print_config(table)}) EXPECT_EQ(problems(text), "") << text;
   EXPECT_NE(print_config(load({"--quantize.recipe=x.yaml"})).find("# see quantize.recipe\n"), std::string::npos);
   EXPECT_NE(to_toml(JobConfig{}).find("\npreset = "), std::string::npos);

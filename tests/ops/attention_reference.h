@@ -60,7 +60,7 @@ struct Deterministic {
   ~Deterministic() { at::globalContext().setDeterministicAlgorithms(false, false); }
 };
 
-// Scores that matter beside those of both few and many keys.
+// Sink logits that matter with few and with many keys.
 inline Weight make_sinks(int64_t heads, at::ScalarType type) { return make_weight((at::randn({heads}) * 2 + 1).to(test_device(), type)); }
 
 struct Result {

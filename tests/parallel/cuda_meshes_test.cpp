@@ -105,7 +105,7 @@ void run_meshes(const Rank& rank, const std::string& group, at::Device device) {
   check(problems.empty(), "{}", problems);
 }
 
-constexpr const char* kGroup = "HALFTONE_TEST_MESHES";  // tells the processes which
+constexpr const char* kGroup = "HALFTONE_TEST_MESHES";  // group to run in child processes
 const comm::Ranks kMeshes("meshes", [](const Rank& rank) {
   be_quiet(4);
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);  // as the program does (cli/early_environment.cpp)

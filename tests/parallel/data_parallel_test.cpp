@@ -23,7 +23,7 @@ const std::string kTied =
 
 std::vector<Layout> layouts(int64_t world) {
   const std::string replicas = kReplicas + std::to_string(world), never = "--parallelism.fsdp_reshard_after_forward=never";
-  if (world == 8) return {{"ddp", {replicas}}, {"fsdp", {}}, {"hsdp", {kReplicas + "2"}}};  // each takes its time
+  if (world == 8) return {{"ddp", {replicas}}, {"fsdp", {}}, {"hsdp", {kReplicas + "2"}}};  // each takes long
   std::vector<Layout> result = {
       {"ddp", {replicas}}, {"fsdp", {}}, {"never", {never}}, {"recomputed", {"--activation_checkpoint.mode=full"}}, {"tied", {}, 1, kTied}};
   if (kRows % (3 * world) == 0) {

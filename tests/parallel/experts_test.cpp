@@ -154,7 +154,7 @@ double dropped(const StepResult& step) {
   return n;
 }
 
-constexpr const char* kCase = "HALFTONE_TEST_CASE";  // tells the processes which; unset: all for as many as they are
+constexpr const char* kCase = "HALFTONE_TEST_CASE";  // case to run in child processes; unset: all cases for this many ranks
 const comm::Ranks kTrain("experts", [](const Rank& rank) {
   be_quiet();
   const char* one = std::getenv(kCase);

@@ -44,7 +44,7 @@ const std::vector<PlanCase>& plans() {
   return all;
 }
 
-constexpr const char* kPlan = "HALFTONE_TEST_PLAN";  // tells the processes which; unset: all for as many as they are
+constexpr const char* kPlan = "HALFTONE_TEST_PLAN";  // plan to run in child processes; unset: all plans for this many ranks
 const comm::Ranks kPlans("plan", [](const Rank& rank) {
   be_quiet();
   const char* one = std::getenv(kPlan);
@@ -73,7 +73,7 @@ const comm::Ranks kRecipes("recipes on a mesh", [](const Rank& rank) {
   const PlanCase& mesh = meshes_of_recipes().at(std::getenv(kPlan));
   for (const std::string& file : recipe_files(mesh.family == "qwen3_moe")) {
     const std::string name = std::filesystem::path(file).stem();
-    if (name == "int8_weight" && mesh.name.ends_with("tp")) continue;  // refused: one scale a row
+    if (name == "int8_weight" && mesh.name.ends_with("tp")) continue;  // rejected: one scale per row
     PlanCase c = mesh;
     c.name = name, c.recipe = recipe_options(file), c.steps = 2;
     const auto [course, reference] = courses(rank, c, at::kCPU, 128);

@@ -129,7 +129,7 @@ TEST(MetricsFile, CutBackToAStep) {
   }
   write_file(path, kept + run);  // a run that ended before its first step
   EXPECT_EQ(truncate_metrics(path, 5), 0u);
-  write_file(path, run + line("train", 1) + "garbage\n" + line("train", 5));  // damage in the middle stays where it is
+  write_file(path, run + line("train", 1) + "garbage\n" + line("train", 5));  // damage in the middle is kept
   EXPECT_EQ(truncate_metrics(path, 5), 0u);
   EXPECT_EQ(read_metrics(path).size(), 3u);
   EXPECT_EQ(truncate_metrics(path, 0), line("train", 1).size() + 8 + line("train", 5).size());

@@ -166,7 +166,7 @@ std::vector<HfWeightScheme> parse_compressed_tensors(const Json& config, const s
   std::vector<HfWeightScheme> schemes;
   for (const auto& [name, group] : groups.items()) {
     const std::string place = what + ".config_groups." + name.substr(0, 40);
-    if (group.is_object() && !is_set(group, "weights")) continue;  // of activations or the KV cache alone
+    if (group.is_object() && !is_set(group, "weights")) continue;  // only for activations or the KV cache
     schemes.push_back(parse_group(group, format, place));
   }
   check(!schemes.empty(), "{}.config_groups: no group has weights", what);

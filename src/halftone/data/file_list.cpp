@@ -88,7 +88,7 @@ std::set<std::string> glob(const std::string& pattern) {
   return out;
 }
 
-// A path as the glob that matches it alone.
+// Escapes a path into a glob that matches only that path.
 std::string literal(const std::string& path) {
   std::string out;
   for (const char c : path) out += std::string_view("*?[").find(c) == std::string_view::npos ? std::string(1, c) : fmt::format("[{}]", c);

@@ -65,7 +65,7 @@ class DataLoader {
   // Restarts at the first row: a validation pass sees the same rows every time.
   void rewind();
 
-  // Where the step after the last complete one starts, with what it belongs to (digests, options). The same on every rank.
+  // Start of the step after the last complete one, with the data's digests and options. The same on every rank.
   nlohmann::json state() const;
   // Resumes there, on any number of ranks and any batch size. Error if data or row options differ from the state's.
   void load_state(const nlohmann::json& state);
@@ -78,7 +78,7 @@ class DataLoader {
  private:
   struct Ready {
     Batch batch;
-    RowCursor next_step;  // where the step after the batch's step starts
+    RowCursor next_step;  // start of the step after the batch's step
     std::exception_ptr error;
   };
   bool pass_over(RowCursor step) const;

@@ -12,7 +12,7 @@ inline constexpr auto kDecoderSplits = std::to_array<nn::SplitRule>({
     {"output", 0, true},
     {"attention_norm.weight", nn::kOfStream},
     {"ffn_norm.weight", nn::kOfStream},
-    {"norm.weight", nn::kOfStream},  // the last one, but not what ends in q_norm, k_norm or kv_norm
+    {"norm.weight", nn::kOfStream},  // the final norm, but not q_norm, k_norm or kv_norm
     {"attention.wq", 0},
     {"attention.wq_b", 0},
     {"attention.wk", 0},

@@ -149,7 +149,7 @@ MemoryUse peak_memory(c10::Device device) {
 
 void reset_peak_memory(c10::Device device) {
   if (device.is_cpu()) {
-    std::ofstream("/proc/self/clear_refs") << 5;  // proc(5): the peak of the resident memory becomes what it is now
+    std::ofstream("/proc/self/clear_refs") << 5;  // proc(5): resets the peak of resident memory to the current value
   } else {
     at::getDeviceAllocator(device.type())->resetPeakStats(device.index());
   }

@@ -13,7 +13,7 @@ namespace halftone {
 struct VocabularyPart {
   comm::Communicator* ranks = nullptr;
   int64_t first = 0, whole = 0;
-  bool stays = true;  // logits stay sharded and all-reduces form the loss; false: every rank all-gathers them
+  bool stays = true;  // logits stay sharded, log-sum-exp and label logit are all-gathered; false: all logits are
 };
 
 // Maps rows to logits: one GEMM, or more (nn::Linear with its low-rank side).

@@ -37,7 +37,7 @@ class OpNode final : public torch::autograd::Node {
   Backward backward_;
 };
 
-// True when any of the inputs takes part in a graph that is being recorded.
+// Whether autograd records an op on any of the inputs.
 template <class... T>
 bool records(const T&... inputs) {
   return at::GradMode::is_enabled() && (... || (inputs.defined() && inputs.requires_grad()));

@@ -14,7 +14,7 @@ namespace halftone {
 struct FlatParameters {
   at::Tensor param;                   // float32 masters, or bfloat16
   at::Tensor grad;                    // float32
-  at::Tensor m, v;                    // float32 or bfloat16, or in host memory (ops/host_memory.h); undefined where the rule needs none
+  at::Tensor m, v;                    // float32 or bfloat16, or in host memory (ops/host_memory.h); undefined if the rule needs none
   at::Tensor compute;                 // bfloat16 copy rewritten with the parameters, or undefined
   std::vector<StoredWeight*> stored;  // instead of `param`, one per segment: weights that exist as codes only
   std::vector<OptimizerSegment> segments;
