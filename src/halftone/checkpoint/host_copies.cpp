@@ -15,7 +15,7 @@
 namespace halftone {
 namespace {
 
-constexpr int64_t kBlock = int64_t{256} << 20;  // smaller pieces, because page-locking blocks the driver for a moment per piece
+constexpr int64_t kBlock = int64_t{256} << 20;  // page-locked piece by piece: each one blocks the driver only briefly
 // Left free for others: the processes of a host see the same figure before each takes a block.
 constexpr int64_t kSpare = 8 * kBlock;
 constexpr int64_t kAlignment = 64;

@@ -271,7 +271,7 @@ void Engine::accumulate(std::span<const MicroBatch> given, int64_t step, int64_t
   const double scale = 1.0 / static_cast<double>(valid_labels_);
   const auto passes = [&](std::span<const MicroBatch> all, const at::Tensor& factor) { forward_backward(all, 1, factor); };
   if (graph_ && graph_->run(batches, scale, passes)) return store_.gradients_are_written();
-  if (!hyper_.zero_grad) store_.gradients_are_stale(false);  // a failed capture may have cleared it
+  if (!hyper_.zero_grad) store_.gradients_are_stale(false);  // an aborted capture may have cleared the flags
   forward_backward(batches, scale, {});
 }
 
