@@ -63,7 +63,7 @@ def roofline(rows):
         most = max(points)
         lines.append([recipe, f"{sum(a >= 1 for a, _, _ in points)} of {len(points)}", f"{sum((a >= 1) == (b >= 1) for a, b, _ in points)} of {len(points)}",
                       f"{statistics.median(abs(b / a - 1) for a, b, _ in points):.0%}", f"{most[0]:.2f} at {most[2]}"])
-    yield "", table(["recipe", "faster than bf16", "model agrees", "median error of the ratio", "most, at M x K x N"], lines)
+    yield "", table(["recipe", "faster than bf16", "model agrees", "median error of the ratio", "maximum, at M x K x N"], lines)
 
 
 def main():

@@ -46,7 +46,7 @@ def bad_output(work):
     expect("tokens into a folder", [*tokenize, work], "found a folder")
     own = os.path.join(work, "own.txt")
     shutil.copy(os.path.join(source, "README.md"), own)
-    expect("tokens over their text", [program, "tokenize", "--dataset_path", own, *tokenizer, "--output", own], "is one of the files to be read")
+    expect("tokens over their text", [program, "tokenize", "--dataset_path", own, *tokenizer, "--output", own], "is one of the input files")
     assert open(own, "rb").read() == open(os.path.join(source, "README.md"), "rb").read(), "tokens over their text: it is gone"
     expect("tokens into a device", [*tokenize, "/dev/null"], "found a device")
     for threads in ("-1", "100000"):

@@ -163,7 +163,7 @@ for name in ("", "train", "mm", "quantize", "linear", "roofline"):
         problem(f"bench {name} --help: status {run.returncode}, expected an example")
 
 refuse("found 'speed'", "speed")
-refuse("expected what to measure", *[])
+refuse("expected train, linear, experts", *[])
 refuse("there is no 'fp9'", "mm", "--formats", "fp9")
 refuse("there is no 'fp9'", "mm", "--formats", "bf16,fp9")
 refuse("did you mean int8?", "quantize", "--schemes", "int9")

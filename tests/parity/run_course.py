@@ -333,7 +333,7 @@ def sized(work):
     expect("Measuring" not in text and "WARNING" not in text, f"a run that goes on: {text[:3000]}")
     expect(a.tensors(200) == plain.tensors(200) and a.losses() == plain.losses(), "a sized run that goes on ends elsewhere")
     text = a("--training.steps", "230", says="Loaded checkpoint step 200")
-    expect("Measuring" not in text and "(warmup 20)" in text and a.steps()[-1] == 230, f"more steps: {text[:3000]}")
+    expect("Measuring" not in text and "(20 of warmup)" in text and a.steps()[-1] == 230, f"more steps: {text[:3000]}")
     few = run("few", "--training.steps", "12")
     expect("Measuring" not in few() and few.steps() == [12], "steps of the command line are measured")
     limit = run("limit", "--training.minutes", "1e-4", "--training.steps", "7")

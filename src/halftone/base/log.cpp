@@ -29,7 +29,7 @@ std::atomic<bool> enabled = true;
 }  // namespace
 
 void set_log_level(LogLevel level) { threshold() = level; }
-void set_log_enabled(bool on) { enabled = on; }
+bool set_log_enabled(bool on) { return enabled.exchange(on); }
 
 void log_line(LogLevel level, std::string_view message) {
   if (!enabled || level < threshold()) return;

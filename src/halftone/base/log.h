@@ -12,8 +12,8 @@ enum class LogLevel { debug, info, warning, error };
 // included. HALFTONE_LOG sets the level (debug, info, warning). Thread-safe.
 void log_line(LogLevel level, std::string_view message);
 void set_log_level(LogLevel level);
-// Ranks outside LOG_RANK log nothing.
-void set_log_enabled(bool enabled);
+// Ranks outside LOG_RANK log nothing. Returns what was set before.
+bool set_log_enabled(bool enabled);
 
 template <class... Args>
 void log_debug(fmt::format_string<Args...> f, Args&&... a) {
