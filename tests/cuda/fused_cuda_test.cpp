@@ -46,7 +46,7 @@ class Device {
   std::vector<Copy> copies_;
 };
 
-class FusedOnDevice : public testing::Test {
+class FusedOnDevice : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!module_.reason().empty()) GTEST_SKIP() << module_.reason();

@@ -72,7 +72,7 @@ double bar(const Kind& kind, DType out, bool fast, bool tensor_cores) {
   return std::min(sums, out == DType::f32 ? 90.0 : 54.0);
 }
 
-class GroupedProductCuda : public testing::TestWithParam<Kind>, protected Products<GroupedProduct> {
+class GroupedProductCuda : public ::testing::TestWithParam<Kind>, protected Products<GroupedProduct> {
  protected:
   GroupedProductCuda() : Products(0xEE) {}
   void SetUp() override {
@@ -151,7 +151,7 @@ std::string kind_name(const testing::TestParamInfo<Kind>& info) {
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Of, GroupedProductCuda, testing::ValuesIn(kKinds), kind_name);
+INSTANTIATE_TEST_SUITE_P(Of, GroupedProductCuda, ::testing::ValuesIn(kKinds), kind_name);
 
 TEST_P(GroupedProductCuda, AgainstTheDequantisedProducts) {
   const Kind& kind = GetParam();
@@ -265,7 +265,7 @@ TEST_P(GroupedProductCuda, RunsInsideAGraph) {
 }
 
 using GroupedProductCudaErrors = GroupedProductCuda;
-INSTANTIATE_TEST_SUITE_P(Of, GroupedProductCudaErrors, testing::Values(kKinds[0]), kind_name);
+INSTANTIATE_TEST_SUITE_P(Of, GroupedProductCudaErrors, ::testing::Values(kKinds[0]), kind_name);
 
 TEST_P(GroupedProductCudaErrors, SaysWhatItCannotDo) {
   const TestGroups groups({128}, 0);

@@ -3,7 +3,7 @@
 #include "cuda/operand_device.h"
 
 // Matrices large enough to use other kernels.
-namespace halftone {
+namespace halftone::large_quantize_cuda_test {
 namespace {
 
 using namespace testing;
@@ -84,4 +84,4 @@ TEST(LargeQuantizeCuda, MaximaOfRowsAndRotatedColumns) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::large_quantize_cuda_test

@@ -12,7 +12,7 @@
 #include "halftone/fused/adamw.h"
 #include "halftone/fused/grad_norm.h"
 
-namespace halftone {
+namespace halftone::optimizer_cuda_test {
 namespace {
 
 using StepFunction = const char* (*)(const OptimizerStep*, void*);
@@ -166,7 +166,7 @@ TEST(OptimizerCuda, EqualsTheCpuBitForBit) {
 }
 
 // Norm of two buffers, as for two units.
-class GradNormCuda : public testing::Test {
+class GradNormCuda : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!module_.reason().empty()) GTEST_SKIP() << module_.reason();
@@ -255,4 +255,4 @@ TEST(OptimizerCuda, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::optimizer_cuda_test

@@ -9,7 +9,7 @@
 namespace halftone::gemm {
 namespace {
 
-class ProductCuda : public testing::Test, protected Products<Product> {
+class ProductCuda : public ::testing::Test, protected Products<Product> {
  protected:
   void SetUp() override {
     if (!missing().empty()) GTEST_SKIP() << missing();
@@ -133,7 +133,7 @@ std::string kind_name(const testing::TestParamInfo<Kind>& info) {
   for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Of, ProductCudaKinds, testing::ValuesIn(kKinds), kind_name);
+INSTANTIATE_TEST_SUITE_P(Of, ProductCudaKinds, ::testing::ValuesIn(kKinds), kind_name);
 
 TEST_P(ProductCudaKinds, AgainstTheDequantisedProduct) {
   const Kind& kind = GetParam();
