@@ -13,7 +13,7 @@
 #include "halftone/fused/rms_norm_ref.h"
 #include "halftone/fused/swiglu_ref.h"
 
-namespace halftone {
+namespace halftone::fused_cuda_test {
 namespace {
 
 // Host bytes that a kernel reads and writes on the device.
@@ -407,4 +407,4 @@ TEST_F(FusedOnDevice, WhatIsOutsideATableIsNan) {
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::fused_cuda_test
