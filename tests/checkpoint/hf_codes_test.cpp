@@ -262,7 +262,7 @@ TEST(HfCodes, OthersAreRefused) {
       [&] {
         write_hf(folder.path(), content(gpt_oss(), HfCodes::mxfp4, {{up.name, numbers({3, 192, 48}, 1)}}));
       },
-      "48 columns are no multiple of the 32");
+      "48 columns are not a multiple of the 32");
   up.tensor.view({-1})[7] = std::numeric_limits<float>::quiet_NaN();
   expect_error([&] { write_hf(folder.path(), content(gpt_oss(), HfCodes::mxfp4, {up})); }, "holds a NaN");
 }

@@ -273,7 +273,7 @@ TEST(HfQuantized, TensorsThatDoNotFitAreNamed) {
       [](auto& f) {
         f.tensors[kQ + ".weight_zero_point"] = at::ones({4, 3});
       },
-      kQ + ".weight_zero_point has no meaning");
+      kQ + ".weight_zero_point does not belong to the codes");
   refused(
       blocks,
       [](auto& f) {
@@ -297,7 +297,8 @@ TEST(HfQuantized, TensorsThatDoNotFitAreNamed) {
   refused(
       packed, [](auto& f) { f.tensors.erase(kQ + ".weight_zero_point"); }, "has no " + kQ + ".weight_zero_point beside it");
   refused(
-      packed, [](auto& f) { f.tensors[kQ + ".weight_g_idx"] = at::zeros({32}, at::kInt); }, kQ + ".weight_g_idx has no meaning");
+      packed, [](auto& f) { f.tensors[kQ + ".weight_g_idx"] = at::zeros({32}, at::kInt); },
+      kQ + ".weight_g_idx does not belong to the codes");
   refused(
       nvfp4, [](auto& f) { f.tensors.erase(kQ + ".weight_global_scale"); }, "has no " + kQ + ".weight_global_scale beside it");
   refused(

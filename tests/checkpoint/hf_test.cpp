@@ -10,6 +10,7 @@
 #include "checkpoint/ranks.h"
 #include "checkpoint/support.h"
 #include "halftone/base/json_reader.h"
+#include "halftone/checkpoint/discard.h"
 #include "halftone/checkpoint/store.h"
 #include "halftone/models/decoder_config.h"
 #include "halftone/models/llama3/family.h"
@@ -183,6 +184,7 @@ TEST(HfFolder, ManyRanksWriteWhatOneDoes) {
       });
     };
     save("one", 1), save("many", 3);
+    EXPECT_TRUE(finish_discards(std::chrono::minutes(1)));  // the replaced steps
     const fs::path one = folder / "one/step-9", many = folder / "many/step-9";
     EXPECT_EQ(testing::read_file(many / "config.json"), testing::read_file(one / "config.json"));
     for (const auto& entry : fs::directory_iterator(folder / "many")) EXPECT_EQ(entry.path(), many);
@@ -366,7 +368,7 @@ TEST(HfConfig, BothTransformersVersions) {
   const auto refused = [&](const std::string& extra, const std::string& part) {
     expect_error([&] { parsed_text("{" + common + "," + extra + "}"); }, part);
   };
-  refused(R"("num_key_value_heads":3)", "no multiple of 3 key-value heads");
+  refused(R"("num_key_value_heads":3)", "not a multiple of 3 key-value heads");
   refused(R"("head_dim":0)", "\"head_dim\" expects 1 to 2^31");
   refused(R"("head_dim":5)", "must be even");
   refused(R"("rms_norm_eps":0)", "expects a positive number");

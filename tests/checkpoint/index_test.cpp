@@ -104,7 +104,7 @@ TEST(CheckpointIndex, PartsMakeTheWhole) {
   CheckpointIndex merged = parts[0];
   merge_part(merged, parse_index(text, "part", true), "part");
   EXPECT_EQ(merged, whole);
-  expect_error([&] { merge_part(merged, parts[1], "part"); }, "part: another rank has written model-1.safetensors, too");
+  expect_error([&] { merge_part(merged, parts[1], "part"); }, "part: another rank wrote model-1.safetensors as well");
   const auto refused = [&](const std::function<void(CheckpointIndex&)>& change, const std::string& why) {
     CheckpointIndex index = parts[0], part = parts[1];
     change(part);

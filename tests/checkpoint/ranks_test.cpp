@@ -171,7 +171,8 @@ TEST(CheckpointRanks, MissingPartsAreNamedAndTheStepBeforeStays) {
         if (ranks.rank != 3 && ranks.rank < 5) CheckpointStore(options).save(part_of(2, ranks));
       },
       false);
-  EXPECT_NE(failures[0].find("after 0.2 s the parts of ranks 3, 5-7 are missing; if they need longer"), std::string::npos) << failures[0];
+  EXPECT_NE(failures[0].find("after 0.2 s the parts of ranks 3, 5-7 are missing; if they need more time"), std::string::npos)
+      << failures[0];
   EXPECT_NE(failures[4].find("after 0.4 s rank 0 has not completed it"), std::string::npos) << failures[4];
   CheckpointStore store({.folder = folder.path()});
   EXPECT_EQ(store.valid_steps(), std::vector<int64_t>{1});

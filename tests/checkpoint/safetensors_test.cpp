@@ -99,8 +99,8 @@ TEST(Safetensors, RefusesWrongLengths) {
     testing::write_file(path, bytes);
     expect_error([&] { SafetensorsFile{path}; }, part);
   };
-  refused("", "no safetensors file");
-  refused("1234567", "no safetensors file");
+  refused("", "not a safetensors file");
+  refused("1234567", "not a safetensors file");
   refused(with_length("{}", "").substr(0, 9), "the file is truncated");
   refused(std::string(8, '\xff') + "{}", "expected at most 100000000");
   testing::write_file(path, with_length("{}", ""));

@@ -83,9 +83,7 @@ bool discard(const fs::path& folder, const fs::path& name) {
   q.folders.push_back(doomed);
   constexpr size_t kMany = 8;
   if (q.folders.size() == kMany)
-    log_warning(
-        "{} old checkpoints wait to be deleted, more slowly than new ones are saved: see to free space, or raise checkpoint.interval",
-        kMany);
+    log_warning("{} old checkpoints wait for deletion, which is slower than saving: free some space, or raise checkpoint.interval", kMany);
   if (q.owner == ::getpid()) return true;
   q.owner = ::getpid();
   std::thread(work).detach();

@@ -62,7 +62,7 @@ HfFolder::HfFolder(const std::filesystem::path& folder) : folder_(folder) {
     for (const TensorEntry& entry : file.header().tensors) {
       config_.ignored_tensors += config_.model->ignores(entry.name);
       if (is_ignored(entry.name)) continue;
-      check(seen.insert(entry.name).second, "{}: tensor {} is in two files", folder.string(), entry.name);
+      check(seen.insert(entry.name).second, "{}: tensor {} appears in two files", folder.string(), entry.name);
       const auto [module, word] = hf_module_of(entry.name, config_.quantization);
       int64_t expert = 0;
       if (!module.empty() && hf_part_of(word) == HfPart::quantized) {
@@ -137,10 +137,9 @@ void HfFolder::check_experts() const {
 }
 
 void HfFolder::check_plain(const Source& from) const {
-  check(from.quantized || is_castable(scalar_type_of(from.entry->dtype)),
-        "{}: tensor {} is {}, codes without {}; it is not read as numbers", from.file->path().string(), from.entry->name,
-        name_of(from.entry->dtype),
-        config_.quantization ? "scales (weight_scale, weight_scale_inv)" : "a quantization_config in config.json that says what they mean");
+  check(from.quantized || is_castable(scalar_type_of(from.entry->dtype)), "{}: tensor {} is {}, codes without {}; it cannot be dequantised",
+        from.file->path().string(), from.entry->name, name_of(from.entry->dtype),
+        config_.quantization ? "scales (weight_scale, weight_scale_inv)" : "a quantization_config in config.json that describes them");
 }
 
 std::vector<std::string> HfFolder::names() const {

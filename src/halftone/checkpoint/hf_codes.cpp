@@ -56,7 +56,7 @@ at::Tensor encode(HfCodes codes, bool scales, const at::Tensor& values) {
 void check_hf_codes(HfCodes codes, const ModelFamily& family) {
   if (codes == HfCodes::none) return;
   const bool stacked = std::any_of(family.tensors.begin(), family.tensors.end(), is_stacked);
-  check(stacked == (codes == HfCodes::mxfp4), "{} is not how files of {} hold codes; choose {}", name_of(codes), family.hf_architecture,
+  check(stacked == (codes == HfCodes::mxfp4), "{} is not a code format of {} files; choose {}", name_of(codes), family.hf_architecture,
         stacked ? "mxfp4, in which all experts of a layer are stacked" : "fp8_blockwise");
 }
 
@@ -64,7 +64,7 @@ std::vector<HfCodedTensor> coded_tensors(HfCodes codes, const ModelFamily& famil
                                          at::IntArrayRef shape) {
   if (codes == HfCodes::mxfp4 && is_stacked(*family.tensor(native))) {
     const int64_t experts = shape[0], n = shape[1], k = shape[2];
-    check(k % kMxBlock == 0, "{}: its {} columns are no multiple of the {} that share a scale; leave mxfp4 out", native, k, kMxBlock);
+    check(k % kMxBlock == 0, "{}: its {} columns are not a multiple of the {} that share a scale; leave mxfp4 out", native, k, kMxBlock);
     return {{hf + "_blocks", {experts, n, k / kMxBlock, kMxBlock / 2}, at::kByte},
             {hf + "_scales", {experts, n, k / kMxBlock}, at::kByte, true}};
   }

@@ -193,7 +193,7 @@ HfQuantizedWeight::HfQuantizedWeight(const std::string& module, const HfWeightSc
   for (const auto& [word, part] : parts) {
     const bool used = part.entry == codes_.entry || part.entry == scale_.entry || part.entry == zero_.entry ||
                       (packed && word == "weight_shape") || (scheme.global_scale && word == "weight_global_scale");
-    check(used, "{}: tensor {} has no meaning to the codes of {}, which quantization_config describes; it is not read as something else",
+    check(used, "{}: tensor {} does not belong to the codes of {} that quantization_config describes; it is not read as anything else",
           part.file->path().string(), part.entry->name, codes_.entry->name);
   }
 }

@@ -139,8 +139,8 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
     }
   }
   if (!left_out.empty())
-    log_warning("{}: files of {} have no place for {} and {} others: they are left out", folder.string(),
-                config.model->family().hf_architecture, left_out[0], left_out.size() - 1);
+    log_warning("{}: files of {} cannot store {} and {} others: skipped", folder.string(), config.model->family().hf_architecture,
+                left_out[0], left_out.size() - 1);
   config.torch_dtype = dtype_name(content.dtype.value_or(main_type(sources)));
   std::pair<std::string, at::Tensor> expert;  // last tensor read: its rows are requested piece by piece
   const auto numbers = [&](const Exported& e, int64_t first, int64_t rows) {
@@ -174,7 +174,7 @@ void write_hf(const std::filesystem::path& folder, const HfExport& content) {
       total += static_cast<int64_t>(t.tensor.nbytes());
     }
     const std::vector<std::string> bad = write_tensors(folder / file, group, {{"format", "pt"}}, false, std::nullopt, read).not_finite;
-    check(bad.empty(), "tensor {} holds a NaN, an infinity or a number that is too large for {}; export float32, or an earlier step",
+    check(bad.empty(), "tensor {} holds a NaN, an infinity or a value too large for {}; export float32, or an earlier step",
           bad.empty() ? "" : bad[0], config.torch_dtype);
   }
   if (shards.size() != 1 || shards[0].first != "model.safetensors") {

@@ -44,10 +44,10 @@ at::Tensor HostCopies::place(const at::Tensor& like) {
   for (; block_ < blocks_.size() && used_ + taken > blocks_[block_].numel(); ++block_) used_ = 0;
   if (block_ == blocks_.size()) {
     const int64_t size = std::max(kBlock, taken), available = available_memory();
-    check(size + kSpare <= available, "{:.1f} GiB of host memory are available beside the {:.1f} GiB that copies have already",
+    check(size + kSpare <= available, "{:.1f} GiB of host memory are available beyond the {:.1f} GiB that copies already hold",
           static_cast<double>(available) / (1 << 30), static_cast<double>(blocks_.size() * kBlock) / (1 << 30));
     used_ = 0;
-    blocks_.push_back(host_zeros(size, at::kByte, like.device(), "saves go on without them"));
+    blocks_.push_back(host_zeros(size, at::kByte, like.device(), "saves continue without them"));
   }
   const at::Tensor memory = blocks_[block_].narrow(0, used_, bytes);
   used_ += taken;

@@ -155,9 +155,9 @@ CheckpointIndex parse_index(std::string_view text, const std::string& what, bool
 
 void merge_part(CheckpointIndex& index, CheckpointIndex part, const std::string& what) {
   check(part.step == index.step && part.model_only == index.model_only && part.world == index.world,
-        "{}: a part of step {} of {} ranks, expected step {} of {}; use a folder for one run only", what, part.step, part.world, index.step,
+        "{}: a part of step {} of {} ranks, expected step {} of {}; use one folder per run", what, part.step, part.world, index.step,
         index.world);
-  for (auto& [name, file] : part.files) check(index.files.emplace(name, file).second, "{}: another rank has written {}, too", what, name);
+  for (auto& [name, file] : part.files) check(index.files.emplace(name, file).second, "{}: another rank wrote {} as well", what, name);
   for (auto& [name, tensor] : part.tensors) {
     IndexedTensor& whole = index.tensors.try_emplace(name, IndexedTensor{tensor.dtype, tensor.shape}).first->second;
     check(whole.dtype == tensor.dtype && whole.shape == tensor.shape, "{}: tensor {} is {} {}, another rank has {} {}", what, name,

@@ -135,7 +135,7 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t file_
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, bool keep_open) : file_(File::open_read(path)) {
   const uint64_t file_bytes = file_.size();
-  check(file_bytes >= 8, "{}: a file of {} bytes is no safetensors file: it is truncated", path.string(), file_bytes);
+  check(file_bytes >= 8, "{}: a file of {} bytes is not a safetensors file: it is truncated", path.string(), file_bytes);
   std::array<uint8_t, 8> start{};
   file_.read_at(start.data(), start.size(), 0);
   std::string json(safetensors_header_bytes(start, file_bytes, path.string()), '\0');
@@ -182,7 +182,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vec
   std::stable_sort(tensors_.begin(), tensors_.end(),
                    [](const TensorEntry& a, const TensorEntry& b) { return size_of(a.dtype) > size_of(b.dtype); });
   for (TensorEntry& t : tensors_) {
-    check(t.name != "__metadata__", "{}: __metadata__ can not be a tensor's name", path.string());
+    check(t.name != "__metadata__", "{}: __metadata__ cannot be a tensor's name", path.string());
     t.begin = expected_;
     const uint64_t bytes = byte_count(t.dtype, t.shape, t.name);
     check(!__builtin_add_overflow(expected_, bytes, &expected_), "{}: too many bytes for one file", path.string());

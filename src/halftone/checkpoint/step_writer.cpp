@@ -58,7 +58,7 @@ void fill_temporary(const fs::path& target, const CheckpointOptions& options, co
     fill(temporary);
   } catch (const Error& error) {
     clear();
-    fail("saving {} failed: {}; the checkpoints before it are untouched", target.string(), error.what());
+    fail("saving {} failed: {}; earlier checkpoints are untouched", target.string(), error.what());
   } catch (...) {
     clear();
     throw;
@@ -113,7 +113,7 @@ void wait_for(const std::function<bool()>& there, const std::vector<int64_t>& wh
   Clock::time_point look = Clock::now() + kBetweenLooks;
   std::string silent;
   for (std::chrono::milliseconds pause{1}; !there(); pause = std::min(2 * pause, kLongest)) {
-    check(!options.ranks.ending(), "the job is ending, other ranks are not waited for");
+    check(!options.ranks.ending(), "the job is ending, not waiting for other ranks");
     if (Clock::now() >= end) return late(silent.empty() ? "" : fmt::format(" ({})", silent));
     if (Clock::now() >= look) {
       silent = options.ranks.silent(whom);
@@ -145,7 +145,7 @@ void merge_parts(const fs::path& folder, CheckpointIndex& index, const Checkpoin
     return missing.empty();
   };
   wait_for(complete, missing, options.timeout, options, [&](const std::string& silent) {
-    fail("after {:g} s the parts of rank{} {} are missing{}; if they need longer, raise checkpoint.save_timeout_seconds",
+    fail("after {:g} s the parts of rank{} {} are missing{}; if they need more time, raise checkpoint.save_timeout_seconds",
          seconds(options.timeout), missing.size() == 1 ? "" : "s", ranges_text(missing), silent);
   });
   for (int64_t rank = 1; rank < options.ranks.world; ++rank) {
@@ -166,7 +166,8 @@ void wait_for_rank_0(const fs::path& target, ino_t folder, const CheckpointOptio
   const auto done = [&] { return names_in(target.parent_path()).contains(target.filename()) && number_of(target) == folder; };
   const auto limit = options.timeout + std::min<std::chrono::milliseconds>(options.timeout, std::chrono::seconds(5));
   wait_for(done, {0}, limit, options, [&](const std::string& silent) {
-    fail("after {:g} s rank 0 has not completed it{}; if it needs longer, raise checkpoint.save_timeout_seconds", seconds(limit), silent);
+    fail("after {:g} s rank 0 has not completed it{}; if it needs more time, raise checkpoint.save_timeout_seconds", seconds(limit),
+         silent);
   });
 }
 

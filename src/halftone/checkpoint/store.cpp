@@ -124,7 +124,7 @@ void CheckpointStore::write(const StepState& state) {
   log_debug("Saved the checkpoint {} in {:.2f} seconds", step_folder(state.step).string(),
             std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   if (not_finite) {
-    log_warning("{}: tensor {} holds a NaN or an infinity; no run will go on from this step, and no older one is deleted",
+    log_warning("{}: tensor {} holds a NaN or an infinity; no run will resume from this step, and no older step is deleted",
                 step_folder(state.step).string(), *not_finite);
   } else if (!state.model_only) {
     purge_old(state.step);
@@ -199,7 +199,7 @@ std::optional<int64_t> CheckpointStore::latest_valid(bool full_only, int64_t at_
     if (problem.empty()) problem = summary.problem;
     if (summary.problem.empty() && !(full_only && summary.model_only)) return step;
   }
-  check(ranks.agree(any_valid) != 0, "no valid checkpoint in {}: {}; repair it, or move the folder away to start anew",
+  check(ranks.agree(any_valid) != 0, "no valid checkpoint in {}: {}; repair it, or move the folder away to start over",
         options_.folder.string(), problem);
   return std::nullopt;
 }

@@ -67,7 +67,7 @@ bool none_has(const void* data, size_t bytes, Bits bits) {
 FileDType file_dtype_of(at::ScalarType type) {
   for (const auto& [file, scalar] : kTypes)
     if (scalar == type) return file;
-  fail("a tensor of type {} can not be stored in a safetensors file", c10::toString(type));
+  fail("a tensor of type {} cannot be stored in a safetensors file", c10::toString(type));
 }
 
 at::ScalarType scalar_type_of(FileDType type) { return kTypes[static_cast<size_t>(type)].second; }
