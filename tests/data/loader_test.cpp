@@ -121,14 +121,14 @@ TEST_F(LoaderTest, RefusesStatesOfOtherDataOrRows) {
   l->next();
   const nlohmann::json before = l->state();
   EXPECT_ERROR(l->load_state(with("source", "0123")), "checkpoint.exclude_from_loading");
-  EXPECT_ERROR(l->load_state(with("options", "seq_len=1")), "the rows are not made as in the checkpoint");
+  EXPECT_ERROR(l->load_state(with("options", "seq_len=1")), "the rows are not built as in the checkpoint");
   EXPECT_ERROR(l->load_state(with("documents", "text split=line")), "text split=line then, jsonl text_key=text now");
   EXPECT_ERROR(l->load_state(with("row", -1)), "row is -1");
   EXPECT_ERROR(l->load_state(with("row", 1'000'000)), "row 1000000 of epoch 0");
   EXPECT_ERROR(l->load_state(with("epoch", "x")), "epoch is not an integer");
   EXPECT_ERROR(l->load_state(with("format", 2)), "format 2");
-  EXPECT_ERROR(l->load_state(nlohmann::json::array()), "not what this program writes");
-  EXPECT_ERROR(l->load_state({}), "not what this program writes");
+  EXPECT_ERROR(l->load_state(nlohmann::json::array()), "has another format than this program's");
+  EXPECT_ERROR(l->load_state({}), "has another format than this program's");
   EXPECT_EQ(l->state(), before);
   nlohmann::json of_older_builds = good;
   of_older_builds.erase("documents");

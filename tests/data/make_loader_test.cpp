@@ -107,7 +107,7 @@ TEST_F(MakeLoader, OptionsThatChangeTheIdsMakeAnotherIndex) {
   const auto without = make_training_loader(config_, tokenizer(), 2, 0, 1);
   EXPECT_EQ(with->rows().units() - without->rows().units(), with->rows().documents());
   EXPECT_EQ(with->rows().store().digest(), without->rows().store().digest());
-  EXPECT_ERROR(without->load_state(with->state()), "the rows are not made as in the checkpoint");
+  EXPECT_ERROR(without->load_state(with->state()), "the rows are not built as in the checkpoint");
 }
 
 // Warnings logged while a loader is made.
@@ -136,19 +136,19 @@ TEST_F(MakeLoader, SaysWhatOfTheDataIsNotUsed) {
     return warnings_of([&] { make_training_loader(config_, tokenizer(), 4, 0, 1); });
   };
   const std::string first_fit = said("first_fit", 64);
-  EXPECT_NE(
-      first_fit.find("packing first_fit leaves out 99 of 100 documents, which are longer than a row, and with them 100.0% (101,376 of "
-                     "101,386) of the predictions; raise seq_len (now 64)"),
-      std::string::npos)
+  EXPECT_NE(first_fit.find("packing first_fit drops 99 of 100 documents, which are longer than a row, and with them 100.0% (101,376 of "
+                           "101,386) of the predictions; raise seq_len (now 64)"),
+            std::string::npos)
       << first_fit;
   EXPECT_NE(first_fit.find("an epoch has 1 rows, fewer than the 4 of a step"), std::string::npos) << first_fit;
-  EXPECT_NE(make_training_loader(config_, tokenizer(), 4, 0, 1)->summary().find("10 of 101,386 predictions an epoch"), std::string::npos);
+  EXPECT_NE(make_training_loader(config_, tokenizer(), 4, 0, 1)->summary().find("10 of 101,386 predictions per epoch"), std::string::npos);
   EXPECT_EQ(said("first_fit", 1024), "");
-  EXPECT_NE(said("none", 64).find("packing none cuts 99 of 100 documents at the end of their row, and with that 93.7% (95,040 of 101,386)"),
-            std::string::npos);
+  EXPECT_NE(
+      said("none", 64).find("packing none truncates 99 of 100 documents at the end of their row, and drops 93.7% (95,040 of 101,386)"),
+      std::string::npos);
   EXPECT_EQ(said("none", 1024), "");
   EXPECT_EQ(said("concat_documents", 64), "");
-  EXPECT_NE(said("concat_documents", 60'000).find("40.8% (41,386 of 101,386) of the predictions are left out of every epoch"),
+  EXPECT_NE(said("concat_documents", 60'000).find("40.8% (41,386 of 101,386) of the predictions are dropped from every epoch"),
             std::string::npos);
   config_.training.steps = 100'000;
   EXPECT_NE(said("concat", 64).find("100,000 steps of 4 rows go 256 times through the 1,562 rows of an epoch"), std::string::npos);
@@ -190,7 +190,8 @@ TEST_F(MakeLoader, ChangedCorpusIsRefusedWithTheOldState) {
   EXPECT_ERROR(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(state), "text split=file then, text split=line now");
   config_.training.dataloader.text_split = "file";
   folder_.write("text/b.txt", "more");
-  EXPECT_ERROR(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(state), "are not those that the checkpoint was trained on");
+  EXPECT_ERROR(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(state),
+               "differ from those that the checkpoint was trained on");
 }
 
 }  // namespace

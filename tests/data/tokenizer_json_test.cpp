@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(
         Damage{R"({"model": {"vocab": {"x": 18446744073709551615}}})", "out of range"},
         Damage{R"({"model": {"vocab": {"x": 0}}})", "two tokens have the id 0"},
         Damage{R"({"model": {"merges": ["a q"]}})", "\"q\", which is not in model.vocab"},
-        Damage{R"({"model": {"merges": ["b a"]}})", "\"ba\""}, Damage{R"({"model": {"merges": ["ab"]}})", "blank between"},
+        Damage{R"({"model": {"merges": ["b a"]}})", "\"ba\""}, Damage{R"({"model": {"merges": ["ab"]}})", "space between"},
         Damage{R"({"model": {"merges": [["a"]]}})", "merges[0]"}, Damage{R"({"model": {"merges": {}}})", "expected an array"},
         Damage{R"({"model": {"type": "Unigram"}})", "Unigram"}, Damage{R"({"model": {"dropout": 0.1}})", "dropout"},
         Damage{R"({"model": {"unk_token": "zz"}})", "unk_token"}, Damage{R"({"model": {"byte_fallback": true}})", "byte_fallback"},

@@ -33,7 +33,7 @@ std::vector<std::string> BadLines::places() const {
 }
 
 std::string skipped_lines(int64_t count, const std::vector<std::string>& places) {
-  return fmt::format("{} bad lines are skipped (dataloader.on_bad_line): {}{}", with_commas(count), fmt::join(places, "; "),
+  return fmt::format("skipped {} bad lines (dataloader.on_bad_line): {}{}", with_commas(count), fmt::join(places, "; "),
                      count > static_cast<int64_t>(places.size()) ? "; ..." : "");
 }
 

@@ -63,7 +63,7 @@ int token_bytes_of(const std::string& token_dtype) {
 void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, DocumentEnd end, const std::string& path,
               const std::function<void(size_t, size_t)>& visit) {
   check(bytes.size() < 4 || stored_id(bytes, 0, 4) != kLlmcMagic,
-        "{}: starts with the header of llm.c (20240520); expected ids only: cut the first 1024 bytes off", path);
+        "{}: starts with the header of llm.c (20240520); expected ids only: remove the first 1024 bytes", path);
   check(bytes.size() % static_cast<size_t>(width) == 0, "{}: {} bytes are not a whole number of uint{} ids; is the file cut short{}?", path,
         bytes.size(), 8 * width, width == 4 && bytes.size() % 2 == 0 ? fmt::format(", or does it hold uint16 ({})", kWidthOption) : "");
   if (width == 2) {

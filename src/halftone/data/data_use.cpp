@@ -31,16 +31,16 @@ void add_packing(const DataLoader& loader, Lines& lines) {
   const std::string documents = fmt::format("{} of {} documents", with_commas(use.longer_documents), with_commas(rows.documents()));
   if (rows.options().packing == Packing::first_fit) {
     lines.push_back(fmt::format(
-        "{}: packing first_fit leaves out {}, which are longer than a row, and with them {} of the predictions; raise seq_len (now {}) or "
-        "take packing concat or concat_documents",
+        "{}: packing first_fit drops {}, which are longer than a row, and with them {} of the predictions; raise seq_len (now {}) or "
+        "use packing concat or concat_documents",
         name, documents, share(lost, use.units), S));
   } else if (rows.options().packing == Packing::none) {
     lines.push_back(fmt::format(
-        "{}: packing none cuts {} at the end of their row, and with that {} of the predictions; raise seq_len (now {}) or take packing "
+        "{}: packing none truncates {} at the end of their row, and drops {} of the predictions; raise seq_len (now {}) or use packing "
         "concat or concat_documents",
         name, documents, share(lost, use.units), S));
   } else {
-    lines.push_back(fmt::format("{}: {} of the predictions are left out of every epoch: they do not fill a row; lower seq_len (now {})",
+    lines.push_back(fmt::format("{}: {} of the predictions are dropped from every epoch: they do not fill a row; lower seq_len (now {})",
                                 name, share(lost, use.units), S));
   }
 }
@@ -52,14 +52,13 @@ void add_pass_end(const DataLoader& loader, Lines& lines) {
   const RowUse& use = rows.use();
   const int64_t tail = rows.options().packing == Packing::concat ? use.units - use.pass_rows * (rows.options().seq_len + 1) : 0;
   if (counts(tail, use.units)) {
-    lines.push_back(fmt::format("{}: one pass leaves out its last {} of the tokens, which do not fill a row; lower seq_len (now {})",
-                                o.name, share(tail, use.units), rows.options().seq_len));
+    lines.push_back(fmt::format("{}: one pass drops its last {} of the tokens, which do not fill a row; lower seq_len (now {})", o.name,
+                                share(tail, use.units), rows.options().seq_len));
   }
   const int64_t over = o.pad_last ? 0 : use.pass_rows % o.global_batch;
   if (counts(over, use.pass_rows)) {
-    lines.push_back(
-        fmt::format("{}: one pass (dataloader.repeat = false) leaves out its last {} of the rows, which do not fill a step of {}", o.name,
-                    share(over, use.pass_rows), o.global_batch));
+    lines.push_back(fmt::format("{}: one pass (dataloader.repeat = false) drops its last {} of the rows, which do not fill a step of {}",
+                                o.name, share(over, use.pass_rows), o.global_batch));
   }
 }
 

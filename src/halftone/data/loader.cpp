@@ -163,17 +163,17 @@ void DataLoader::load_state(const nlohmann::json& state) {
       check(*value >= 0, "{} is {}", key, *value);
     }
   } catch (const std::exception& error) {
-    fail("dataloader state of the checkpoint is not what this program writes: {}", error.what());
+    fail("dataloader state of the checkpoint has another format than this program's: {}", error.what());
   }
-  constexpr const char* kInstead = "or add \"dataloader\" to checkpoint.exclude_from_loading to start the data anew";
+  constexpr const char* kInstead = "or add \"dataloader\" to checkpoint.exclude_from_loading to restart the data";
   check(source == rows_->store().digest(),
-        "the files of {} are not those that the checkpoint was trained on (digest {} then, {} now): restore them, {}", options_.name,
+        "the files of {} differ from those that the checkpoint was trained on (digest {} then, {} now): restore them, {}", options_.name,
         source, rows_->store().digest(), kInstead);
   check(documents == rows_->store().made_by(),
         "{}: documents are not read as in the checkpoint ({} then, {} now): restore the dataset's kind and its text_key, text_split or "
         "token_dtype, {}",
         options_.name, documents, rows_->store().made_by(), kInstead);
-  check(options == rows_->describe(), "{}: the rows are not made as in the checkpoint ({} then, {} now): restore these settings, {}",
+  check(options == rows_->describe(), "{}: the rows are not built as in the checkpoint ({} then, {} now): restore these settings, {}",
         options_.name, options, rows_->describe(), kInstead);
   stop();
   // The pass of a finite loader may end inside its last step.
@@ -194,10 +194,10 @@ std::string DataLoader::summary() const {
   const RowUse& use = rows_->use();
   const bool tokens = packing == Packing::concat;
   const int64_t empty = rows_->store().stats().empty_documents;
-  return fmt::format("{}; {} of {} documents, {}{} {} an epoch{}", rows_->store().summary(), with_commas(rows_->documents()),
+  return fmt::format("{}; {} of {} documents, {}{} {} per epoch{}", rows_->store().summary(), with_commas(rows_->documents()),
                      with_commas(rows_->store().documents()), with_commas(use.used),
                      use.used == use.units ? "" : fmt::format(" of {}", with_commas(use.units)), tokens ? "tokens" : "predictions",
-                     empty == 0 ? "" : fmt::format(", {} empty documents left out", with_commas(empty)));
+                     empty == 0 ? "" : fmt::format(", skipped {} empty documents", with_commas(empty)));
 }
 
 }  // namespace halftone

@@ -27,7 +27,7 @@ std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const st
   options.bos_id = codec.bos_id, options.eos_id = codec.eos_id;
   const std::unique_ptr<DocumentSource> source = open_source(options);
   const int64_t others = source->files().others;
-  if (others > 0) log_info("{}: {} files of other kinds in the folder are not read", source->files().pattern, with_commas(others));
+  if (others > 0) log_info("{}: skipped {} files of other kinds in the folder", source->files().pattern, with_commas(others));
   const int threads = loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
   log_debug("{} {}: {} tokenizer threads", dataset, source->files().pattern, threads);
   return open_token_store(*source, codec, token_cache_folder(config), threads);

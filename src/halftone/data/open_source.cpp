@@ -22,7 +22,7 @@ void require_path(const SourceOptions& o) {
 }  // namespace
 
 void DocumentSource::bad_line(const BadLine& line, const DocumentVisitor& visit) const {
-  if (!skip_bad_lines_) fail("{}; dataloader.on_bad_line = \"skip\" leaves such lines out", line.text());
+  if (!skip_bad_lines_) fail("{}; dataloader.on_bad_line = \"skip\" skips such lines", line.text());
   Document document;
   document.kind = Document::Kind::bad;
   document.bad = &line;

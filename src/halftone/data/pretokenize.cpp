@@ -68,7 +68,7 @@ struct Pretokenizer::Scratch::Impl {
 };
 
 Pretokenizer::Scratch::Scratch() : impl_(std::make_unique<Impl>()) {
-  check(impl_->match && impl_->context && impl_->stack, "out of memory for the working memory of PCRE2");
+  check(impl_->match && impl_->context && impl_->stack, "out of memory for PCRE2's work space");
   pcre2_jit_stack_assign(impl_->context.get(), nullptr, impl_->stack.get());
 }
 Pretokenizer::Scratch::~Scratch() = default;
@@ -87,7 +87,7 @@ Pretokenizer::Pretokenizer(std::vector<SplitStep> steps) {
     size_t offset = 0;
     pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), options, &error, &offset, nullptr);
     if (code == nullptr) {
-      fail("split pattern {} is no regular expression of PCRE2: {} at byte {} of {}", tokenizer_fields::shown(step.pattern),
+      fail("split pattern {} is not a regular expression of PCRE2: {} at byte {} of {}", tokenizer_fields::shown(step.pattern),
            pcre2_message(error), offset, tokenizer_fields::shown(pattern));
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // without it pcre2_match interprets, with the same result

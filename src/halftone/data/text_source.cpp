@@ -41,8 +41,8 @@ TextSource::TextSource(FileList files, TextSplit split, bool skip_bad_lines)
   const auto largest = std::max_element(files_.files.begin(), files_.files.end(), [](auto& a, auto& b) { return a.size < b.size; });
   if (largest == files_.files.end() || largest->size < kLargeDocument) return;
   log_warning(
-      "{}: its {} MB are one document (dataloader.text_split = \"file\"), of which three to seven times as much is held in memory to "
-      "tokenise it; line and blank_line read files piece by piece",
+      "{}: its {} MB are one document (dataloader.text_split = \"file\"), and tokenising it takes three to seven times as much memory; "
+      "line and blank_line read files piece by piece",
       largest->path, largest->size / 1'000'000);
 }
 

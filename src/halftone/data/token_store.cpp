@@ -30,7 +30,7 @@ constexpr int64_t kMetaLimit = int64_t{1} << 20;
 
 constexpr const char* kUnfinished = ".tmp.";  // in the names of AtomicFile
 
-constexpr const char* kElsewhere = "set HALFTONE_CACHE or job.dump_folder to a folder that can be written";
+constexpr const char* kElsewhere = "set HALFTONE_CACHE or job.dump_folder to a writable folder";
 
 // Held while an index is looked up and built, so that the processes of a node build it once. In a read-only folder nothing is built and
 // no lock is taken.
@@ -42,12 +42,12 @@ class FolderLock {
       return;
     }
     if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-    if (errno == EWOULDBLOCK) log_info("Waiting for another process that builds the token index");
+    if (errno == EWOULDBLOCK) log_info("Waiting for another process to build the token index");
     int error = 0;
     do {
       error = ::flock(fd_, LOCK_EX) == 0 ? 0 : errno;
     } while (error == EINTR);
-    if (error != 0) log_warning("{} cannot be locked ({}): start one process until the token index is there", path, std::strerror(error));
+    if (error != 0) log_warning("{} cannot be locked ({}): start one process to build the token index first", path, std::strerror(error));
   }
   ~FolderLock() {
     if (fd_ >= 0) ::close(fd_);
@@ -128,7 +128,7 @@ class TokenStoreBuilder {
     const FolderLock lock(lock_path_);
     const std::string fingerprint = source_.files().fingerprint();
     if (std::shared_ptr<const TokenStore> store = reuse(fingerprint, lock.problem().empty())) return warned(std::move(store));
-    check(lock.problem().empty(), "the token index is to be built: {}", lock.problem());
+    check(lock.problem().empty(), "the token index has to be built: {}", lock.problem());
     build(fingerprint);
     std::string reason;
     std::shared_ptr<TokenStore> store = load(reason);
@@ -149,14 +149,14 @@ class TokenStoreBuilder {
     std::string reason;
     std::shared_ptr<TokenStore> store = load(reason);
     if (store == nullptr) {
-      log_warning("Token index {} is damaged ({}): building it again", meta_path_, reason);
+      log_warning("Token index {} is damaged ({}): rebuilding it", meta_path_, reason);
       return nullptr;
     }
     if (store->stats().bad_lines > 0 && !source_.skips_bad_lines()) return nullptr;  // a rebuild names them
     if (meta_.at("fingerprint") == fingerprint) return store;
     // Times or sizes differ: only different contents invalidate the index.
     if (content_digest(source_.files(), threads_) != store->digest_) {
-      log_info("The files of {} changed since their token index was built: building it again", source_.kind());
+      log_info("The files of {} changed since their token index was built: rebuilding it", source_.kind());
       return nullptr;
     }
     meta_["fingerprint"] = fingerprint;
@@ -238,7 +238,7 @@ class TokenStoreBuilder {
                  {"table_hash", hex(table_hash)}};
     write_meta();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    const std::string empty = stats.empty_documents == 0 ? "" : fmt::format(", {} empty ones left out", with_commas(stats.empty_documents));
+    const std::string empty = stats.empty_documents == 0 ? "" : fmt::format(", skipped {} empty", with_commas(stats.empty_documents));
     log_info("{} {} documents to {} tokens in {:.1f} s ({:.1f} MB/s){}", in_place ? "Indexed" : "Tokenised", with_commas(stats.documents),
              with_commas(stats.tokens), seconds, static_cast<double>(source_.files().bytes()) / 1e6 / std::max(seconds, 1e-9), empty);
     log_debug("Token index {}", tokens_path_);
@@ -291,7 +291,7 @@ class TokenStoreBuilder {
     const bool in_place = source_.stored_token_bytes() != 0;
     const int64_t token_bytes = in_place ? 0 : stats.tokens * width();
     const int64_t table_at = (token_bytes + 15) / 16 * 16, table_bytes = stats.documents * static_cast<int64_t>(sizeof(DocumentEntry));
-    check(stats.documents > 0 && stats.tokens > 0 && meta_.at("token_file_bytes") == token_bytes, "its counts do not fit");
+    check(stats.documents > 0 && stats.tokens > 0 && meta_.at("token_file_bytes") == token_bytes, "its counts do not match");
     check(static_cast<int64_t>(bytes.size()) == table_at + table_bytes, "expected {} bytes, found {}", table_at + table_bytes,
           bytes.size());
     const auto table = bytes.subspan(static_cast<size_t>(table_at));

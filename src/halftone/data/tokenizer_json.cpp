@@ -58,7 +58,7 @@ void read_merges(const Json& merges, const Vocabulary& ids, TokenizerSpec& spec)
       const std::string_view text = merge.get_ref<const std::string&>();
       const size_t blank = text.find(' ');
       if (blank == text.npos || text.find(' ', blank + 1) != text.npos) {
-        fail("model.merges[{}]: expected two tokens with a blank between, found {}", rank, shown(text));
+        fail("model.merges[{}]: expected two tokens with a space between them, found {}", rank, shown(text));
       }
       left = text.substr(0, blank), right = text.substr(blank + 1);
     } else {
@@ -102,7 +102,7 @@ Vocabulary read_model(const Json& model, TokenizerSpec& spec) {
     for (int b = 0; b < 256; ++b) {
       const char byte = static_cast<char>(b);
       check(ids.contains(bytes_to_alphabet(std::string_view(&byte, 1))),
-            "model.byte_fallback is set and byte {} is no token: this is not byte-level BPE", b);
+            "model.byte_fallback is set and byte {} is not a token: this is not byte-level BPE", b);
     }
   }
   read_merges(member(model, "merges", "model"), ids, spec);
@@ -150,7 +150,7 @@ void read_pre_tokenizer(const Json& node, TokenizerSpec& spec, bool& byte_level)
     for (const Json& inner : list(node, "pretokenizers", "pre_tokenizer")) read_pre_tokenizer(inner, spec, byte_level);
   } else if (type == "ByteLevel" && !words) {
     spec.add_prefix_space = flag_or(node, "add_prefix_space", true, "pre_tokenizer ByteLevel");
-    check(!spec.add_prefix_space || spec.splits.empty(), "pre_tokenizer ByteLevel: add_prefix_space behind another step is not supported");
+    check(!spec.add_prefix_space || spec.splits.empty(), "pre_tokenizer ByteLevel: add_prefix_space after another step is not supported");
     if (flag_or(node, "use_regex", true, "pre_tokenizer ByteLevel")) spec.splits.push_back({std::string(pattern_text(SplitPattern::gpt2))});
     byte_level = true;
   } else if (type == "Split") {
@@ -165,7 +165,7 @@ void read_pre_tokenizer(const Json& node, TokenizerSpec& spec, bool& byte_level)
     const std::string word = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
     spec.splits.push_back({"[" + word + "]+|[^" + word + "\\s]+", false, SplitBehavior::removed, true});
   } else {
-    fail("pre_tokenizer {}: expected ByteLevel, alone or behind Split or Digits", shown(type));
+    fail("pre_tokenizer {}: expected ByteLevel, alone or after Split or Digits", shown(type));
   }
 }
 
@@ -302,7 +302,7 @@ void read_added(const Json& config, AddedTokens& added) {
   for (auto entry = tokens->begin(); entry != tokens->end(); ++entry) {
     const std::string& key = entry.key();
     const bool number = !key.empty() && key.size() <= 9 && key.find_first_not_of("0123456789") == key.npos;
-    if (!number) fail("{}: the key {} is no id", where, shown(key));
+    if (!number) fail("{}: the key {} is not an id", where, shown(key));
     in_order.emplace_back(std::stoll(key), &*entry);
   }
   std::sort(in_order.begin(), in_order.end());
