@@ -51,12 +51,12 @@ TEST(EstimateCommand, ADryRunIsOfSimulatedProcesses) {
       "16", 0, {"--parallelism.tensor_parallel_degree=2", "--parallelism.pipeline_parallel_degree=2", "--training.local_batch_size=4"});
   for (const char* line : {"mesh of 16 ranks", "  fsdp              4  ranks 0 2 4 6",
                            "stage 1   on rank 8       16 layers: 16 - 31, norm, output", "fsdp: all-gather of weights",
-                           "tp: reduce-scatter of partial sums", "pp: send of stream", "bubble of the pipeline", "of a GPU, MFU"})
+                           "tp: reduce-scatter of partial sums", "pp: send of residual stream", "bubble of the pipeline", "per GPU, MFU"})
     EXPECT_NE(out.find(line), std::string::npos) << line << "\n" << out;
   EXPECT_NE(out.find("layers.*.attention.wq"), std::string::npos);
   output("1", 3, {});  // 8B with its moments
   EXPECT_NE(output("6", 2, {"--parallelism.tensor_parallel_degree=4"}).find("found 6 processes"), std::string::npos);
-  EXPECT_NE(output("16", 2, {"--parallelism.tensor_parallel_degree=16"}).find("(8 of keys and values)"), std::string::npos);
+  EXPECT_NE(output("16", 2, {"--parallelism.tensor_parallel_degree=16"}).find("(8 key-value heads)"), std::string::npos);
   unsetenv("NGPU");
 
   testing::internal::CaptureStdout();

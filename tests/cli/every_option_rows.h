@@ -41,7 +41,7 @@ inline const std::vector<std::string> kScheme4 = {"--quantize.scheme=mxfp4"}, kI
                                       kTensor2 = {"--parallelism.tensor_parallel_degree=2"},
                                       kContext2 = {"--parallelism.context_parallel_degree=2"},
                                       kExperts2 = {"--parallelism.expert_parallel_degree=2"}, kLast = {"--checkpoint.last_save_model_only"};
-inline const std::string kOneRank = "used with several processes only", kCpu = "used on a GPU only", kCsv = "@/schedule.csv",
+inline const std::string kOneRank = "used with several ranks only", kCpu = "used on a GPU only", kCsv = "@/schedule.csv",
                          kGroup = R"([{"pattern": "norm", "optimizer_name": "AdamW", "optimizer_kwargs": {"lr": 1e-3}}, )"
                                   R"({"pattern": ".", "optimizer_name": "AdamW", "optimizer_kwargs": {"lr": 1e-5}}])";
 
@@ -329,7 +329,7 @@ inline const std::vector<Row>& dataloader_rows() {
       {"shuffle_buffer", "7", refused, "dataloader.shuffle shuffles all documents"},
       {"text_key", "other", run, "", "text", {"dataset=jsonl"}},
       {"text_split", "line", run, "", "text"},
-      {"on_bad_line", "skip", said, "bad lines are skipped", "text", {"dataset=bad"}},
+      {"on_bad_line", "skip", said, "skipped 1 bad lines", "text", {"dataset=bad"}},
       {"token_dtype", "uint32", run, "", "text", {"dataset=wide"}},
       {"add_bos", "false", run, "", "text"},
       {"add_eos", "false", run, "", "text"},

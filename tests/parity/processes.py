@@ -213,7 +213,7 @@ def rollback(work):
     finish(one.start(1) + two.start(2), 0)
     for run in (one, two):
         text = open(os.path.join(run.folder, "metrics.jsonl")).read()
-        expect(text.count("back to the checkpoint of step") == 2, f"{run.folder}: not two rollbacks: {text[-2000:]}")
+        expect(text.count("rolling back to the checkpoint of step") == 2, f"{run.folder}: not two rollbacks: {text[-2000:]}")
     close(two.losses(), one.losses(), 1e-4, "rolled back")
 
 
@@ -239,7 +239,7 @@ def troubles(work):
     first = run.start(2, "--checkpoint.keep_latest_k=0", port=port)
     while len(run.steps()) == steps and all(p.poll() is None for p in first):
         time.sleep(0.1)
-    expect_error(run.start(2), "belongs to a run", "two jobs in one folder")
+    expect_error(run.start(2), "is in use: ", "two jobs in one folder")
     expect_error(Run(work, "other").start(2, port=port), f"port {port}", "two jobs on one port")
     expect(all(p.poll() is None for p in first), "the first job suffered from others")
     # SIGTERM to one rank: all finish the step, save it and end.

@@ -82,7 +82,7 @@ def rollbacks(work):
     plain()
     run = Run(work, "two", two, *options)
     text = run(says="step 24 (first on rank 0)")
-    expect(text.count("back to the checkpoint of step 20") == 2, "two rows: expected two rollbacks to step 20")
+    expect(text.count("rolling back to the checkpoint of step 20") == 2, "two rows: expected two rollbacks to step 20")
     expect([s for s, _ in run.losses()] == list(range(1, 33)), "two rows: a step is missing or doubled in metrics.jsonl")
     # Good rows are all alike: without the two bad ones the run equals the plain one.
     expect(run.losses() == plain.losses() and run.tensors(32) == plain.tensors(32), "two rows: the run differs from one that has none")
@@ -90,10 +90,10 @@ def rollbacks(work):
     after()
     expect(after.tensors(32) == plain.tensors(32), "rollbacks while a step is being written")
     none = Run(work, "no_step", two, *options, "--checkpoint.interval", "100")
-    none(status=3, says="there is no checkpoint to go back to")
+    none(status=3, says="there is no checkpoint to roll back to")
     seeded = Run(work, "seeded", two, *options, "--checkpoint.interval", "100")
     seeded("--checkpoint.create_seed_checkpoint")
-    seeded(says="back to the checkpoint of step 0")
+    seeded(says="rolling back to the checkpoint of step 0")
     expect([s for s, _ in seeded.losses()] == list(range(1, 33)), "from step 0: a step is missing or doubled in metrics.jsonl")
     noise = Run(work, "noise", tokens(os.path.join(work, "noise.bin"), set(range(24, 100))), *options)
     noise(status=3, says="10 rollbacks in a row did not help")
@@ -127,7 +127,7 @@ def other_steps(work):
     for last in (12, 16, 22):
         ends("--training.steps", str(last))
     expect(ends.steps() == [12, 15, 16, 20, 22], f"keep_latest_k counts full steps alone: {ends.steps()}")
-    ends("--training.steps", "30", "--checkpoint.load_step", "22", status=2, says="holds the model alone")
+    ends("--training.steps", "30", "--checkpoint.load_step", "22", status=2, says="holds the model only")
 
     short = Run(work, "short", good, "--training.steps", "6", *MODEL_ONLY)
     text = short()
@@ -135,7 +135,7 @@ def other_steps(work):
     short("--training.steps", "9", status=2, says="checkpoint.initial_load_path")
     expect(len(short.losses()) == 6, "a refused start dropped lines of metrics.jsonl")
     more = Run(work, "more", good, "--checkpoint.initial_load_path", short.path("checkpoint", "step-6"), "--training.steps", "3")
-    more("--checkpoint.initial_load_model_only", "false", status=2, says="holds the model alone")
+    more("--checkpoint.initial_load_model_only", "false", status=2, says="holds the model only")
     more(says="Loaded initial weights")
 
     whole = Run(work, "whole", good, *options, "--checkpoint.initial_load_path", run.path("checkpoint", "step-15"),
@@ -193,12 +193,12 @@ def parts(work):
     plain("--training.steps", "4", "--model.converters", "quantize.linear.float8",
           says='model.converters is ["quantize.linear.float8"], it was []')
     for scheme in ("none", "int8", "int4_weight"):
-        codes("--training.steps", "3", "--quantize.scheme", scheme, status=2, says="as codes of int8_weight alone")
+        codes("--training.steps", "3", "--quantize.scheme", scheme, status=2, says="only as codes of int8_weight,")
     codes("--training.steps", "3", "--quantize.scheme", "int8_weight")
 
     fresh = Run(work, "fresh", good, "--training.steps", "4")
     fresh.command.remove("--checkpoint.enable")
-    fresh(), fresh(says="it is metrics-1.jsonl now")
+    fresh(), fresh(says="renamed to metrics-1.jsonl")
     expect(len(fresh.losses()) == 4 and len(fresh.lines(file="metrics-1.jsonl")) == 4, "a fresh run took the metrics of another")
 
 
@@ -224,7 +224,7 @@ def arithmetic(work):
         says=f"arithmetic differs from step-3: {recipe}:3: use_hadamard is true, it was false")
     text = run("--training.steps", "5", says=f'quantize.recipe is "", it was "{recipe}"')
     expect(not os.path.exists(run.path("recipe.resolved.yaml")), "the recipe of a former start stands in the folder of a run without one")
-    run("--training.steps", "6", "--training.dtype", "bfloat16", says="its weights lose bits here")
+    run("--training.steps", "6", "--training.dtype", "bfloat16", says="its weights lose precision here")
     other = Run(work, "other", good, *FULL, "--checkpoint.initial_load_path", run.path("checkpoint/step-4"),
                 "--checkpoint.initial_load_model_only", "false", "--training.steps", "5")
     other(says="arithmetic differs from step-4")
@@ -241,7 +241,7 @@ def other_course(work):
     shutil.copytree(run.folder, run.folder + "_lr")
     text = run("--training.steps", "40", says="this run differs from step-20: training.steps is 40, it was 20")
     rates = [line["lr"] for line in run.lines()]
-    expect(f"the learning rate of step 21 is {rates[20]:.4g}, by the former schedule {rates[19]:.4g}" in text,
+    expect(f"the learning rate at step 21 is {rates[20]:.4g}, by the former schedule {rates[19]:.4g}" in text,
            f"rates of the two schedules {rates[19:21]}: {text}")
     expect(text.count("this run differs") == 2, f"one line for each difference: {text}")
     expect("this run differs" not in run("--training.steps", "41", "--lr_scheduler.total_steps", "40", "--metrics.log_freq", "2"),
@@ -250,11 +250,11 @@ def other_course(work):
     text = more("--training.steps", "21", "--lr_scheduler.total_steps", "20", "--optimizer.lr", "8e-2", "--training.max_norm", "inf",
                 "--debug.seed", "43", "--training.global_batch_size", "2")
     for line in ("optimizer.lr is 0.08, it was 0.01", 'training.max_norm is "inf", it was 1.0',
-                 "the global batch is 2 rows, it was 1 (", "debug.seed = 43 is ignored: the run goes on with its own, 42"):
+                 "the global batch is 2 rows, it was 1 (", "debug.seed = 43 is ignored: the run keeps its own seed, 42"):
         expect(line in text, f"expected '{line}' in {text}")
     # Differently made rows cannot be continued: rejected, unless the data start anew, with a message naming the differences.
     rows = ["--training.steps", "42", "--lr_scheduler.total_steps", "40", "--training.seq_len", "15"]
-    run(*rows, status=2, says="the rows are not made as in the checkpoint")
+    run(*rows, status=2, says="the rows are not built as in the checkpoint")
     run(*rows, "--checkpoint.exclude_from_loading", "dataloader", says="differs from step-41: training.seq_len is 15, it was 31")
     sgd = Run(work, "sgd", good, *FULL)
     sgd("--training.steps", "2", "--optimizer.name", "SGD")

@@ -121,7 +121,7 @@ TEST(Engine, StatesBeyondTheHostsMemoryAreRefusedBeforeTheyAreMade) {
     require_host_memory(int64_t{6} << 30, int64_t{5} << 30);
     FAIL() << "expected an Error";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("training.offload: the optimizer's states take 6.0 GiB of host memory, 5.0 GiB are"),
+    EXPECT_NE(std::string(error.what()).find("training.offload: the optimizer states need 6.0 GiB of host memory, 5.0 GiB are"),
               std::string::npos)
         << error.what();
   }

@@ -274,7 +274,7 @@ TEST(RunCheckpoints, AModelAloneIsNoStepToGoOnFrom) {
   Parts complete(runs, "run", {"--training.steps=2"}), more(runs, "run", {"--training.steps=3"});
   EXPECT_FALSE(complete.checkpoints.load());
   EXPECT_EQ(complete.progress.step, 2);
-  expect_error([&] { more.checkpoints.load(); }, "holds the model alone");
+  expect_error([&] { more.checkpoints.load(); }, "holds the model only");
   Parts other(runs, "other", {"--training.steps=3", "--checkpoint.initial_load_path=" + (runs / "run").string()});
   EXPECT_TRUE(other.checkpoints.load());
   EXPECT_EQ(other.progress.step, 0);

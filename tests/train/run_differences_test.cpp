@@ -88,7 +88,7 @@ TEST_F(RunDifferences, StepsWithoutATextOrWithAnUnreadableOne) {
   EXPECT_EQ(differences(a, old), Strings{});
   EXPECT_EQ(differences(b, old), Strings{R"(quantize.recipe is "b.yaml", it was "a.yaml")"});
   const LoadedStep unreadable = step_of(a, [](Json& state) { state["recipe"] = kHead + "      scheme: mxfp5\n"; });
-  EXPECT_EQ(differences(b, unreadable), Strings{"b.yaml stood for a recipe that this build does not read"});
+  EXPECT_EQ(differences(b, unreadable), Strings{"b.yaml named a recipe that this build cannot read"});
 }
 
 TEST_F(RunDifferences, DamagedStatesDifferInNothing) {
@@ -106,7 +106,7 @@ TEST_F(RunDifferences, OptionsDtypesAndTheConvertersInUse) {
   EXPECT_EQ(differences(Strings{"--quantize.scheme=int8"}, plain), Strings{R"(quantize.scheme is "int8", it was "none")"});
   EXPECT_EQ(differences(with("--optimizer.lr=1"), plain), Strings{});
   EXPECT_EQ(differences(with("--training.dtype=bfloat16"), plain),
-            Strings{R"(training.dtype is "bfloat16", it was "float32": its weights lose bits here)"});
+            Strings{R"(training.dtype is "bfloat16", it was "float32": its weights lose precision here)"});
   EXPECT_EQ(differences(none, step_of(with("--training.dtype=bfloat16"))), Strings{R"(training.dtype is "float32", it was "bfloat16")"});
   EXPECT_EQ(differences(with("--training.mixed_precision_param=float32"), plain),
             Strings{R"(training.mixed_precision_param is "float32", it was "bfloat16")"});
@@ -147,20 +147,20 @@ TEST_F(CourseDifferences, TheScheduleAndTheRatesAtTheStep) {
   const LoadedStep step = step_at(20);  // a finished schedule stored as step 3
   EXPECT_EQ(course({}, step), Strings{});
   EXPECT_EQ(course({"--training.steps=40"}, step),
-            (Strings{"training.steps is 40, it was 20", "the learning rate of step 4 is 0.0008807, by the former schedule 0.0001603"}));
+            (Strings{"training.steps is 40, it was 20", "the learning rate at step 4 is 0.0008807, by the former schedule 0.0001603"}));
   EXPECT_EQ(course({"--optimizer.lr=8e-2"}, step),
-            (Strings{"optimizer.lr is 0.08, it was 0.0015", "the learning rate of step 4 is 0.008547, by the former schedule 0.0001603"}));
+            (Strings{"optimizer.lr is 0.08, it was 0.0015", "the learning rate at step 4 is 0.008547, by the former schedule 0.0001603"}));
   EXPECT_EQ(course({"--lr_scheduler.decay_type=linear"}, step),
             (Strings{R"(lr_scheduler.decay_type is "linear", it was "cosine")",
-                     "the learning rate of step 4 is 0.000225, by the former schedule 0.0001603"}));
+                     "the learning rate at step 4 is 0.000225, by the former schedule 0.0001603"}));
   EXPECT_EQ(course({"--training.steps=40", "--lr_scheduler.total_steps=20"}, step), Strings{});
   EXPECT_EQ(course({"--training.steps=40", "--checkpoint.exclude_from_loading=lr_scheduler"}, step).back(),
-            "the learning rate of step 4 is 0.00075, by the former schedule 0.0001603");
+            "the learning rate at step 4 is 0.00075, by the former schedule 0.0001603");
   // A longer stable phase differs later; a schedule without decay does not depend on the step count.
   const LoadedStep stable = step_at(3, {"--lr_scheduler.decay_ratio=0.5"}), constant = step_at(3, {"--lr_scheduler.decay_ratio=0"});
   EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0.5", "--training.steps=40"}, stable),
             (Strings{"training.steps is 40, it was 20",
-                     "the learning rate of step 4 is 0.0015, by the former schedule 0.0015; that of step 12 differs"}));
+                     "the learning rate at step 4 is 0.0015, by the former schedule 0.0015; it first differs at step 12"}));
   EXPECT_EQ(course({"--lr_scheduler.decay_ratio=0", "--training.steps=40"}, constant), Strings{});
 }
 

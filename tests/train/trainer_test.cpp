@@ -91,14 +91,14 @@ TEST(Trainer, ARollbackLeavesNothingOfTheBadRows) {
   EXPECT_EQ(losses(two, "run"), losses(good, "run"));
   EXPECT_EQ(tensors(two, "run", 26), tensors(good, "run", 26));
   EXPECT_EQ(events(good, "run", "back to the checkpoint"), 0);
-  EXPECT_EQ(events(two, "run", "back to the checkpoint of step 20, the rows of step 24 are left out"), 2);
+  EXPECT_EQ(events(two, "run", "rolling back to the checkpoint of step 20 and skipping the rows of step 24"), 2);
 }
 
 TEST(Trainer, ARollbackNeedsACheckpoint) {
   const SmallRuns runs({24});
   Options none = kRollback;
   none.push_back("--checkpoint.interval=100");
-  expect_error([&] { train(runs, "run", 26, none); }, "there is no checkpoint to go back to");
+  expect_error([&] { train(runs, "run", 26, none); }, "there is no checkpoint to roll back to");
 }
 
 TEST(Trainer, ASkippedUpdateChangesNoWeightsAndSurvivesARestart) {
@@ -125,7 +125,7 @@ TEST(Trainer, BadRowsOnCudaAreFoundAStepLater) {
   };
   const SmallRuns good, two({24, 25});
   train(good, "run", 26, on_cuda(kRollback)), train(two, "run", 26, on_cuda(kRollback)), train(two, "skipped", 26, on_cuda(kSkip));
-  EXPECT_EQ(events(two, "run", "back to the checkpoint of step 20, the rows of step 24 are left out"), 2);
+  EXPECT_EQ(events(two, "run", "rolling back to the checkpoint of step 20 and skipping the rows of step 24"), 2);
   EXPECT_EQ(events(two, "skipped", "update skipped"), 2);
   const Losses wanted = losses(good, "run"), found = losses(two, "run");
   ASSERT_EQ(found.size(), wanted.size());

@@ -148,7 +148,7 @@ ProductWork aten_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, c
     default:
       s->scale_a = scale(1, 1).squeeze(), s->scale_b = scale(1, 1).squeeze();
   }
-  w.reads = fp8 ? "codes" : "numbers as they lie";
+  w.reads = fp8 ? "codes" : "plain values";
   w.work = [s, f](int64_t turn) {
     const auto i = static_cast<size_t>(turn) % s->a.size();
     switch (f.reference) {

@@ -94,7 +94,7 @@ int show_estimate(const Estimate& e, bool json) {
   if (e.fits()) return 0;
   const std::string advice = estimate_advice(e);
   fmt::print(stderr, "halftone: estimate: {}: the step does not fit; {}\n", estimate_line(e),
-             advice.empty() ? "lower training.seq_len or take a smaller model" : advice);
+             advice.empty() ? "lower training.seq_len or use a smaller model" : advice);
   return kTooSmall;
 }
 

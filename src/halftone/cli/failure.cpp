@@ -27,7 +27,7 @@ std::string beginning(std::string_view text, int sentences) {
 Failure out_of_memory(std::string_view said) {
   return {2, fmt::format(
                  "out of memory: {}; lower training.local_batch_size or training.seq_len, set activation_checkpoint.mode = \"full\", or "
-                 "take a smaller model (of a benchmark: smaller sizes)",
+                 "use a smaller model (of a benchmark: smaller sizes)",
                  said)};
 }
 

@@ -86,7 +86,7 @@ Evaluation evaluate(Engine& engine, DataLoader& loader, Processes& processes) {
   }
   e.loss_sum = sums[0], e.valid_labels = static_cast<int64_t>(sums[1]);
   e.label_bytes = static_cast<int64_t>(sums[3]) * processes.data_ranks() / processes.token_ranks();  // for full rows
-  check(e.valid_labels > 0, "validation: no valid label in its data");
+  check(e.valid_labels > 0, "validation: the data has no valid label");
   e.seconds = watch.seconds();
   return e;
 }

@@ -34,14 +34,14 @@ constexpr int64_t kDefaultShardBytes = int64_t{5} << 30;
 void check_target(const fs::path& to) {
   std::error_code ignored;
   if (!fs::exists(to, ignored)) return;
-  check(fs::is_directory(to, ignored), "--to {}: there is a file of that name; give the name of a new folder", to.string());
+  check(fs::is_directory(to, ignored), "--to {}: a file of that name exists; name a new folder", to.string());
   std::string other;
   for (const auto& entry : fs::directory_iterator(to)) {
     other = entry.path().filename().string();
     check(entry.path().extension() != ".safetensors" && other != "index.json",
-          "--to {}: the folder has weights already ({}); give the name of a new one", to.string(), other);
+          "--to {}: the folder already holds weights ({}); name a new one", to.string(), other);
   }
-  check(other.empty(), "--to {}: the folder is not empty ({}); give the name of a new one", to.string(), other);
+  check(other.empty(), "--to {}: the folder is not empty ({}); name a new one", to.string(), other);
 }
 
 std::vector<std::pair<std::string, fs::path>> carried_files(const fs::path& from) {
@@ -59,7 +59,7 @@ class Weights {
     built_.model->for_each_parameter([&](const nn::Parameter& p) {
       if (p.numel() == 0) return;  // a tied head
       check(step.hf_config() || !step.has(p.fqn + "_scale"),
-            "{} holds {} as codes; convert the last step of a run that saves the model alone (checkpoint.last_save_model_only)",
+            "{} stores {} as codes; convert the last step of a run that saves the model only (checkpoint.last_save_model_only)",
             step.folder().string(), p.fqn);
       names.push_back(p.fqn);
     });
@@ -82,7 +82,7 @@ class Weights {
     const at::Tensor out = at::empty(shape, at::TensorOptions().dtype(type));
     step_.read_rows(name, first, out, true);
     check(type == scalar_type_of(stored.dtype) || is_finite(file_dtype_of(type), out.const_data_ptr(), out.nbytes()),
-          "{}: tensor {} has numbers that are too large for {}; choose bfloat16 or float32", step_.folder().string(), name,
+          "{}: tensor {} has values too large for {}; choose bfloat16 or float32", step_.folder().string(), name,
           name_of(file_dtype_of(type)));
     return out;
   }
@@ -158,8 +158,8 @@ ConvertResult convert(const ConvertOptions& o) {
         broken ? *broken : "");
   if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
   const Weights weights(step, config_of(step).model, o.dtype);
-  check(o.codes == HfCodes::none || step.hf_config() == nullptr, "--codes {}: a step of halftone holds numbers; leave --codes out",
-        name_of(o.codes));
+  check(o.codes == HfCodes::none || step.hf_config() == nullptr,
+        "--codes {}: only exports to Hugging Face's layout store codes; leave --codes out", name_of(o.codes));
   check_hf_codes(o.codes, weights.description().family());
   const TensorSource read = [&](const std::string& name, int64_t first, int64_t rows) { return weights.read(name, first, rows); };
   ConvertResult result{.to_hf = step.hf_config() == nullptr};
@@ -188,7 +188,7 @@ at::Tensor some_logits(const fs::path& folder) {
   constexpr double kGiB = 1 << 30;
   const int64_t needed = build_model(config.model, 0).model->size().parameters * static_cast<int64_t>(sizeof(float));
   check(needed <= available_memory(),
-        "--check: {} takes {:.1f} GiB in float32, {:.1f} GiB of memory are available; the conversion is complete, compare on a larger "
+        "--check: {} needs {:.1f} GiB in float32, {:.1f} GiB of memory are available; the conversion is complete, compare on a larger "
         "machine",
         folder.string(), static_cast<double>(needed) / kGiB, static_cast<double>(available_memory()) / kGiB);
   Engine::Options options;

@@ -39,7 +39,7 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
   for (size_t i = 0; i < groups.size(); ++i) {
     if (patterns[i].matches(fqn)) return static_cast<int>(i);
   }
-  check(groups.empty(), "optimizer.param_groups: no pattern claims {}; add one that does", fqn);
+  check(groups.empty(), "optimizer.param_groups: no pattern matches {}; add one that does", fqn);
   return -1;
 }
 
@@ -55,7 +55,7 @@ int64_t moment_bytes(const OptimizerConfig& c) {
 void require_memory(int64_t needed, int64_t available, const ModelConfig& model) {
   constexpr double kGiB = 1 << 30;
   check(needed <= available,
-        "model.flavor: {} {} needs at least {:.1f} GiB for parameters, gradients and optimizer, {:.1f} GiB of memory are available; take a "
+        "model.flavor: {} {} needs at least {:.1f} GiB for parameters, gradients and optimizer, {:.1f} GiB of memory are available; use a "
         "smaller model or a larger machine, or set training.dtype and optimizer.state_dtype to \"bfloat16\"",
         model.name, model.flavor, static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
@@ -63,17 +63,16 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
 void require_host_memory(int64_t needed, int64_t available) {
   constexpr double kGiB = 1 << 30;
   check(needed <= available,
-        "training.offload: the optimizer's states take {:.1f} GiB of host memory, {:.1f} GiB are available; set optimizer.state_dtype to "
-        "\"bfloat16\", which halves them, or take a machine with more",
+        "training.offload: the optimizer states need {:.1f} GiB of host memory, {:.1f} GiB are available; set optimizer.state_dtype to "
+        "\"bfloat16\", which halves them, or use a machine with more",
         static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
 void split_tensors(nn::Model& model, const nn::TensorPart& part) {
   const nn::ModelSize size = model.size();
-  check(
-      size.heads % part.ranks == 0 && size.kv_heads % part.ranks == 0,
-      "parallelism.tensor_parallel_degree: {} processes do not divide the model's {} heads ({} of keys and values); take a divisor of both",
-      part.ranks, size.heads, size.kv_heads);
+  check(size.heads % part.ranks == 0 && size.kv_heads % part.ranks == 0,
+        "parallelism.tensor_parallel_degree: {} ranks do not divide the model's {} heads ({} key-value heads); use a divisor of both",
+        part.ranks, size.heads, size.kv_heads);
   nn::split(model, model.splits(), part);
 }
 
@@ -161,13 +160,13 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   // On a GPU GEMMs overwrite the previous step's gradients; with sharded gradients the reductions do.
   hyper_.zero_grad = options_.device.is_cpu() && !sharded();
   check(!config.stochastic_rounding || training.dtype == "bfloat16",
-        "optimizer.stochastic_rounding rounds bfloat16 parameters; training.dtype is {}", training.dtype);
+        "optimizer.stochastic_rounding needs bfloat16 parameters; training.dtype is {}", training.dtype);
   check(config.state_dtype == "float32" || config.state_dtype == "bfloat16",
         "optimizer.state_dtype: this build stores moments as float32 or bfloat16; found {}", config.state_dtype);
   std::vector<nn::Pattern> patterns;
   for (const ParamGroup& g : config.param_groups) {
-    check(g.optimizer_name == config.name, "optimizer.param_groups: {} beside {}; this build runs one optimizer at a time",
-          g.optimizer_name, config.name);
+    check(g.optimizer_name == config.name, "optimizer.param_groups: {} and {}; this build runs one optimizer at a time", g.optimizer_name,
+          config.name);
     for (const auto& [key, value] : g.optimizer_kwargs) {
       check(key == "lr" || key == "weight_decay", "optimizer.param_groups: {} cannot differ by group; lr and weight_decay can", key);
       check(g.number(key).has_value(), "optimizer.param_groups: {} must be a number", key);
@@ -202,7 +201,7 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
     if (group >= 0) ++claimed[static_cast<size_t>(group)];
   });
   for (size_t i = 0; i < claimed.size(); ++i) {
-    check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that an earlier one does not claim",
+    check(claimed[i] > 0, "optimizer.param_groups: pattern '{}' matches no parameter that earlier patterns leave",
           config.param_groups[i].pattern);
     log_info("Optimizer {} (model_part=0): {} params [{}]", config.name, claimed[i], config.param_groups[i].pattern);
   }

@@ -64,7 +64,7 @@ Estimate estimated(nn::Model& model, const JobConfig& config, const EstimateDevi
   for (const RankPart& part : mesh.parts) {
     if (!part.has_blocks()) continue;  // a rank with only the embedding or head
     Estimate e = estimated(StepShape(model, config, device, part));
-    e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, the {} of {} of the pipeline", part.rank, part.stage_rank, part.pp);
+    e.heaviest = part.pp == 1 ? "every rank" : fmt::format("rank {}, number {} of {} in the pipeline", part.rank, part.stage_rank, part.pp);
     if (!most || e.peak().bytes() > most->peak().bytes()) most = std::move(e);
   }
   return *most;
@@ -294,7 +294,7 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
   add_times(e, model, config, device);
   constexpr double kLaunchesMs = 0.5;  // host time to launch a block's kernels, forward and backward: some 80, at several microseconds each
   if (!e.work.empty() && e.step_ms() < kLaunchesMs * static_cast<double>(shape.blocks.size()) * static_cast<double>(shape.micro_batches))
-    e.remarks.emplace_back("at this size the launches of kernels, which are not counted, take longer than their work");
+    e.remarks.emplace_back("at this size kernel launches, which are not counted, take longer than the kernels");
   for (const StepShape::Block& b : shape.blocks) {
     const auto sum = [](const std::vector<SavedTensor>& tensors) {
       double bytes = 0;
@@ -309,12 +309,12 @@ Estimate estimate_step(const JobConfig& config, int64_t vocab_size, const Estima
                        config.model.flavor, size.layers, thousands(static_cast<double>(size.parameters)), config.training.local_batch_size,
                        thousands(static_cast<double>(config.training.seq_len)),
                        recompute_text(config.activation_checkpoint, shape.recompute), device.name, device.memory_gib);
-  if (built.block_causal) e.remarks.emplace_back("documents are kept apart: attention takes less time than estimated, on another path");
+  if (built.block_causal) e.remarks.emplace_back("document masks: attention takes less time than estimated, on another path");
   return e;
 }
 
 std::string estimate_line(const Estimate& e) {
-  std::string line = fmt::format("peak {} GiB in {}, {} of {:.1f} GiB with the device's context", in_gib(e.peak().bytes()), e.peak().name,
+  std::string line = fmt::format("peak {} GiB in {}, {} of {:.1f} GiB with the device context", in_gib(e.peak().bytes()), e.peak().name,
                                  in_gib(e.needed_bytes()), e.memory_bytes / kGiB);
   if (e.context_bytes == 0)
     line = fmt::format("peak {} GiB in {}, of {:.1f} GiB", in_gib(e.peak().bytes()), e.peak().name, e.memory_bytes / kGiB);
@@ -326,12 +326,11 @@ std::string memory_text(const Estimate& e) {
   const auto row = [](std::string_view name, double bytes) { return fmt::format("  {:<64} {:>8}\n", name, in_gib(bytes)); };
   std::string text = fmt::format("estimated memory{} at the peak ({}), GiB:\n", e.world > 1 ? " of " + e.heaviest : "", e.peak().name);
   for (const MemoryShare& s : e.peak().shares) text += row(s.owner, s.bytes);
-  text += row("peak of the allocator", e.peak().bytes());
+  text += row("allocator peak", e.peak().bytes());
   if (e.context_bytes > 0)
-    text +=
-        row(e.world > 1 ? "context, libraries and communicators of the device" : "context and libraries of the device", e.context_bytes);
-  text += row("memory of the device", e.memory_bytes);
-  if (e.host_bytes > 0) text += row("optimizer states in host memory, beside it", e.host_bytes);
+    text += row(e.world > 1 ? "device context, libraries and communicators" : "device context and libraries", e.context_bytes);
+  text += row("device memory", e.memory_bytes);
+  if (e.host_bytes > 0) text += row("optimizer states in host memory", e.host_bytes);
   if (e.host_bytes > 0 && e.host_memory_bytes > 0) text += row("host memory of this machine", e.host_memory_bytes);
   return text;
 }
@@ -347,8 +346,7 @@ namespace {
 
 std::string traffic_text(const Estimate& e) {
   const bool times = !e.work.empty();
-  std::string text =
-      fmt::format("\na rank receives in a step, GiB{}:\n", times ? "; ms that it takes, and of them that nothing hides" : "");
+  std::string text = fmt::format("\nreceived per rank and step, GiB{}:\n", times ? "; ms, and exposed ms" : "");
   for (const Traffic& t : e.traffic) {
     text += fmt::format("  {:<64} {:>8}", fmt::format("{}: {} of {}", t.axis, t.collective, t.what), in_gib(t.bytes));
     text += times ? fmt::format(" {:>9.1f} {:>9.1f}\n", t.ms, t.exposed_ms) : "\n";
@@ -362,9 +360,9 @@ std::string estimate_text(const Estimate& e) {
   std::string text = e.what + "\n\n";
   for (const std::string& line : e.plan) text += line + "\n";
   if (!e.plan.empty()) text += "\n";
-  text += memory_text(e) + "\nphases of a step, GiB:\n";
+  text += memory_text(e) + "\npeak per phase, GiB:\n";
   for (const Phase& p : e.phases) text += fmt::format("  {:<64} {:>8}\n", p.name, in_gib(p.bytes()));
-  text += "\na block keeps for its backward pass, bytes a token:\n";
+  text += "\nkept per block for backward, bytes per token:\n";
   double sum = 0;
   for (const SavedTensor& t : e.saved) {
     sum += t.bytes;
@@ -375,11 +373,11 @@ std::string estimate_text(const Estimate& e) {
   for (const Saving& s : e.savings) text += fmt::format("  {:<64} {:>8}\n", s.setting, in_gib(s.bytes));
   if (!e.traffic.empty()) text += traffic_text(e);
   if (!e.work.empty()) {
-    text += "\nestimated time of a step, ms:\n";
+    text += "\nestimated step time, ms:\n";
     for (const WorkTime& w : e.work) text += fmt::format("  {:<64} {:>8.1f}\n", w.work, w.ms);
     text += fmt::format("  {:<64} {:>8.1f}\n\n{} tokens/s", "step", e.step_ms(), thousands(e.tokens_per_second()));
     if (e.world > 1)
-      text += fmt::format(", {} of a GPU, MFU {:.1f}%", thousands(e.tokens_per_second() / static_cast<double>(e.world)), e.mfu());
+      text += fmt::format(", {} per GPU, MFU {:.1f}%", thousands(e.tokens_per_second() / static_cast<double>(e.world)), e.mfu());
     text += "\n";
   }
   for (const std::string& remark : e.remarks) text += fmt::format("note: {}\n", remark);
@@ -429,7 +427,7 @@ std::string out_of_memory_text(std::string_view said, std::string_view when, con
   const size_t first = said.find(". "), second = first == said.npos ? first : said.find(". ", first + 2);
   const std::string advice = estimate_advice(e);
   return fmt::format("out of memory {}: {}.{}\n{}", when, said.substr(0, second),
-                     advice.empty() ? " Lower training.seq_len or take a smaller model" : " By the estimate " + advice, memory_text(e));
+                     advice.empty() ? " Lower training.seq_len or use a smaller model" : " By the estimate, " + advice, memory_text(e));
 }
 
 }  // namespace halftone

@@ -95,8 +95,7 @@ StepMesh::StepMesh(const JobConfig& config, int64_t world, int64_t layers) : mes
 void cut_model(nn::Model& model, const RankPart& part) {
   const nn::ModelSize size = model.size();
   check(part.pp == 1 || !size.tied,
-        "parallelism.pipeline_parallel_degree = {}: the model's head reads the embedding's weights (tied), which are of another stage",
-        part.pp);
+        "parallelism.pipeline_parallel_degree = {}: the head shares the embedding's weights (tied), which are in another stage", part.pp);
   if (part.ep > 1) nn::split_experts(model, 0, part.ep);
   split_tensors(model, {part.tp, 0, part.sequence > 1, part.cuts_experts});
 }
@@ -125,7 +124,7 @@ double transfer_seconds(const std::vector<int64_t>& ranks, std::string_view coll
 std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
   const comm::Mesh& mesh = m.mesh;
   std::vector<std::string> lines = {
-      fmt::format("mesh of {} ranks, {} on a node; groups of rank 0:", mesh.world_size(), std::min(kGpusOfNode, mesh.world_size()))};
+      fmt::format("mesh of {} ranks, {} per node; groups of rank 0:", mesh.world_size(), std::min(kGpusOfNode, mesh.world_size()))};
   for (const char* axis : {"pp", "dp_replicate", "fsdp", "cp", "tp", "efsdp", "ep", "etp"}) {
     const std::string_view name = axis;
     const bool of_experts = name == "efsdp" || name == "ep" || name == "etp";
@@ -136,13 +135,13 @@ std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
         fmt::format("  {:<12} {:>6}  ranks {:<22} {} at {:.0f} GB/s", name, ranks.size(), ranks_text(ranks), link.name, link.rate / 1e9));
   }
   if (m.parts[0].pp > 1) {
-    lines.emplace_back("stages of the pipeline:");
+    lines.emplace_back("pipeline stages:");
     for (const RankPart& part : m.parts) {
       for (size_t i = 0; i < part.stages.size(); ++i)
         lines.push_back("  " + parallel::stage_text(part.stage_numbers[i], part.stages[i], part.rank, part.layers));
     }
   }
-  lines.emplace_back("parameters: the model's, of one rank's layers, of its shard:");
+  lines.emplace_back("parameter shapes: full, held by one rank's layers, shard:");
   std::set<std::string> told;
   model.for_each_parameter([&](const nn::Parameter& p) {
     if (p.numel() == 0 || p.buffer) return;

@@ -66,7 +66,7 @@ class Times {
     // Reads and writes weights and moments, writes the copy, reads gradients. Offloaded moments cross the bus at the same time.
     const double host = s_.host_states ? parameters * moments : 0;
     const double optimizer = masters * 2 * width + copies * s_.c + parameters * (2 * moments + 4) - 2 * host;
-    if (host > 0) remarks_.push_back(fmt::format("optimizer: its states cross the bus, at {:.0f} GB/s each way", kBus / 1e9));
+    if (host > 0) remarks_.push_back(fmt::format("optimizer: states cross the host bus at {:.0f} GB/s each way", kBus / 1e9));
     std::vector<WorkTime> work = {{"products", 1e3 * micro_ * products()},
                                   {"attention", 1e3 * micro_ * attention()},
                                   {"norm, activation, RoPE", 1e3 * micro_ * elementwise() / gpu_.copy},
@@ -82,7 +82,7 @@ class Times {
   const RecipeTimes& times(const nn::QuantizableLayer& l) {
     if (const RecipeTimes* found = times_of(l.recipe().name)) return *found;
     const std::string_view name = l.recipe().name;
-    if (told_.insert(name).second) remarks_.push_back(fmt::format("{} has no measured rate: its products count as bf16's", name));
+    if (told_.insert(name).second) remarks_.push_back(fmt::format("{} has no measured rate: its GEMMs are timed as bf16", name));
     return kRecipes[0];
   }
   // Seconds of forward, dgrad and wgrad of a layer over `tokens` rows.
@@ -220,16 +220,16 @@ class Times {
 
 std::vector<WorkTime> work_times(const StepShape& s, std::vector<std::string>& remarks) {
   if (is_cpu(s.device.hardware)) {
-    remarks.push_back("tokens/s of a processor are not estimated; measure them: halftone bench train");
+    remarks.push_back("tokens/s are not estimated on a CPU; measure them: halftone bench train");
     return {};
   }
   const auto emulated = [](const nn::Linear* l) { return l->recipe().emulate; };
   const bool slow = std::any_of(s.linears.begin(), s.linears.end(), emulated) || emulated(s.head);
   if (s.device.rates == nullptr || s.compute != at::kBFloat16 || slow) {
     remarks.push_back(fmt::format("tokens/s are not estimated: {}; measure them: halftone bench train",
-                                  s.device.rates == nullptr    ? "no rates are known of this device"
-                                  : s.compute != at::kBFloat16 ? "rates are known of training.mixed_precision_param = \"bfloat16\""
-                                                               : "products are emulated"));
+                                  s.device.rates == nullptr    ? "no rates are known for this device"
+                                  : s.compute != at::kBFloat16 ? "rates are known only for training.mixed_precision_param = \"bfloat16\""
+                                                               : "GEMMs are emulated"));
     return {};
   }
   return Times(s, remarks).all();

@@ -86,10 +86,10 @@ class Collectives {
       const bool in_parts = s_.config.parallelism.enable_async_tensor_parallel;
       const double hidden = in_parts ? work_of("products") / 3 : 0, least = in_parts ? 1 / width("tp") : 0;
       add("tp", "all-gather", "rows of all tokens", bytes - of_others("tp", t_ * spared), calls, hidden, least);
-      add("tp", "all-gather", "rows for gradients of weights", of_others("tp", t_ * again), gathers_again, work_of("products") / 6);
+      add("tp", "all-gather", "rows for weight gradients", of_others("tp", t_ * again), gathers_again, work_of("products") / 6);
       add("tp", "reduce-scatter", "partial sums", bytes, calls, hidden, least);
     } else {
-      add("tp", "all-reduce", "partial sums, whole rows", 2 * bytes, calls);
+      add("tp", "all-reduce", "partial sums, full rows", 2 * bytes, calls);
     }
     // Per rank log-sum-exp and label logit, in float32; or all logits.
     if (s_.has_head && s_.config.parallelism.disable_loss_parallel) {
@@ -99,7 +99,7 @@ class Collectives {
     }
     double summed = 0;
     s_.for_each_parameter([&](const nn::Parameter& p) { summed += p.summed ? 4 * s_.held(p) : 0; });
-    add("tp", "all-reduce", "gradients of norms", of_others("tp", 2 * summed) / micro_, 1 / micro_);
+    add("tp", "all-reduce", "norm gradients", of_others("tp", 2 * summed) / micro_, 1 / micro_);
   }
 
   void context() {
@@ -113,8 +113,8 @@ class Collectives {
     const bool ring = s_.config.parallelism.context_parallel_rotate_method == "alltoall";
     const double hidden = ring ? work_of("attention") / 2 : 0;
     add("cp", ring ? "send" : "all-gather", "keys and values", of_others("cp", s_.c * (forward + backward)), calls, hidden);
-    add("cp", ring ? "send" : "reduce-scatter", "their gradients", of_others("cp", 4 * backward), static_cast<double>(s_.blocks.size()),
-        hidden);
+    add("cp", ring ? "send" : "reduce-scatter", "gradients of keys and values", of_others("cp", 4 * backward),
+        static_cast<double>(s_.blocks.size()), hidden);
   }
 
   // Tokens to their experts and back, forward and backward.
@@ -132,7 +132,7 @@ class Collectives {
     add("ep", "all-to-all", "tokens and results", of_others("ep", t_ * bytes), calls);
     if (p.expert_parallel_capacity > 0) return;
     const double ms = kCountsMs * micro_ * exchanges;
-    traffic_.push_back({"ep", "all-to-all", "counts of rows, for the host", of_others("ep", counts) * micro_, ms, ms});
+    traffic_.push_back({"ep", "all-to-all", "row counts, for the host", of_others("ep", counts) * micro_, ms, ms});
     exposed_ += ms;
   }
 
@@ -250,7 +250,8 @@ class Collectives {
     };
     for (const int64_t stage : part_.stage_numbers) came += (elsewhere(stage - 1) ? 1 : 0) + (elsewhere(stage + 1) ? 1 : 0);
     const double ms = 1e3 * seconds("pp", "send", message);
-    traffic_.push_back({"pp", "send", "stream and its gradient", micro_ * came * message, micro_ * came * ms, 2 * (width("pp") - 1) * ms});
+    traffic_.push_back(
+        {"pp", "send", "residual stream and its gradient", micro_ * came * message, micro_ * came * ms, 2 * (width("pp") - 1) * ms});
   }
 
   // Adds exposed communication to the step's work; waits within passes count for the bubble too.

@@ -34,7 +34,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   JobConfig config = config_of(step);
   if (!o.dtype.empty()) config.training.mixed_precision_param = o.dtype;
   std::vector<int32_t> prompt = tokenizer.encode_document(o.prompt, true, false, true);
-  check(!prompt.empty(), "--prompt: it is empty and the tokenizer has no begin-of-text token; give some text");
+  check(!prompt.empty(), "--prompt: the text is empty and the tokenizer has no begin-of-text token; give some text");
 
   Engine::Options options;
   options.device = select_device(o.device, 0), options.trainable = false;
@@ -46,7 +46,7 @@ GenerateResult generate(const GenerateOptions& o, const std::function<void(std::
   restore_model(engine, step);
   result.load_seconds = loading.seconds(), result.load_gib = peak_memory(options.device).reserved_gib;
   check(engine.size().vocab >= tokenizer.vocab_size(),
-        "the tokenizer has {} entries, the model's vocabulary {}; give the model's own with --tokenizer", tokenizer.vocab_size(),
+        "the tokenizer has {} entries, the model's vocabulary {}; pass the model's tokenizer with --tokenizer", tokenizer.vocab_size(),
         engine.size().vocab);
 
   std::vector<int64_t> ends = saved_token_ids(step).eos;

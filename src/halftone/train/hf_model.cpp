@@ -28,7 +28,7 @@ void resolve_model(JobConfig& config) {
 }
 
 void check_matches_hf(const ModelDescription& model, const ModelDescription& file, const std::string& folder) {
-  check(&model.family() == &file.family(), "{}/config.json is of {}, the model of {}; set --model.name {}", folder, file.family().name,
+  check(&model.family() == &file.family(), "{}/config.json describes {}, the model is {}; set --model.name {}", folder, file.family().name,
         model.family().name, file.family().name);
   OptionTable mine = model.hf_parameters(), theirs = file.hf_parameters();
   const auto text = [](const OptionTable& table, const std::string& name) -> std::string {

@@ -45,9 +45,9 @@ MetricsLogger::MetricsLogger(MetricsOptions options, std::optional<int64_t> resu
     jsonl_path_ = options_.dump_folder / (main_writer ? "" : rank_folder) / "metrics.jsonl";
     if (!resumed_step) {
       const std::filesystem::path kept = set_metrics_aside(jsonl_path_);
-      if (!kept.empty()) log_info("{} is of an earlier run: it is {} now", jsonl_path_.string(), kept.filename().string());
+      if (!kept.empty()) log_info("{} belongs to an earlier run: renamed to {}", jsonl_path_.string(), kept.filename().string());
     } else if (const uint64_t dropped = truncate_metrics(jsonl_path_, *resumed_step)) {
-      log_info("Cut {} back to step {} ({} bytes dropped)", jsonl_path_.string(), *resumed_step, dropped);
+      log_info("Truncated {} to step {} ({} bytes dropped)", jsonl_path_.string(), *resumed_step, dropped);
     }
     jsonl_ = MetricsWriter(jsonl_path_);
     jsonl_.write_text(run_line(run, now, options_.rank, resumed_step.value_or(0)));

@@ -121,7 +121,7 @@ void Processes::compare(const JobConfig& config, const std::string& version) {
     std::string field = change.at("path").get<std::string>().substr(1);
     std::replace(field.begin(), field.end(), '/', '.');
     const Json::json_pointer at(change.at("path").get<std::string>());
-    fail("rank {} runs with another configuration than rank 0: {} = {} here, {} there; give all of them the same", rank(),
+    fail("rank {} has another configuration than rank 0: {} = {} here, {} there; give all ranks the same", rank(),
          field.starts_with("config.") ? field.substr(7) : field, own.contains(at) ? own[at].dump() : "unset",
          others.contains(at) ? others[at].dump() : "unset");
   }
@@ -139,7 +139,8 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   options.reshard = parallel::reshards(config.parallelism);
   plan_ = std::make_unique<parallel::Plan>(*watch_, *mesh_, config.parallelism, options);
   log_info("Mesh: {} ranks, {} on this host; {}", world(), on_host_, plan_->text());
-  if (!device.is_cpu() && !config.training.disable_cuda_graphs) log_info("CUDA graphs are off: the watchdog cannot see captured collectives");
+  if (!device.is_cpu() && !config.training.disable_cuda_graphs)
+    log_info("CUDA graphs are off: the watchdog cannot see captured collectives");
 }
 
 bool Processes::counts_rows() const {

@@ -53,7 +53,7 @@ void RunCheckpoints::restore(const LoadedStep& step, bool everything) {
   now.token_ids = saved.token_ids;
   const std::optional<int64_t>& seed = run_.config.debug.seed;
   if (!everything && seed && now.seed != static_cast<uint64_t>(*seed))
-    log_warning("debug.seed = {} is ignored: the run goes on with its own, {}", *seed, now.seed);
+    log_warning("debug.seed = {} is ignored: the run keeps its own seed, {}", *seed, now.seed);
   run_.progress = std::move(now);
   run_.engine.set_seed(run_.progress.seed);
 }
@@ -91,7 +91,7 @@ bool RunCheckpoints::resume(int64_t number) {
   const LoadedStep step = store_->open(number);
   check_same(fmt::format("checkpoints at {}", step.folder().string()), run_.ranks.said("digest " + step.digest()));
   check(number == 0 || !step.model_only(),
-        "checkpoint.load_step: {} holds the model alone, from which a run cannot go on; load a full step, or start another run "
+        "checkpoint.load_step: {} holds the model only, from which a run cannot resume; load a full step, or start another run "
         "(job.dump_folder) with checkpoint.initial_load_path = {}",
         step.folder().string(), step.folder().string());
   if (config_.initial_load_path) log_warning("checkpoint.initial_load_path is ignored: this run resumes from its own step {}", number);
@@ -110,7 +110,7 @@ bool RunCheckpoints::resume(int64_t number) {
   const bool another_course = config_.load_step >= 0 || run_.progress.step != number;
   if (!another_course || config_.load_only) return true;
   for (const fs::path& moved : store_->set_aside_after(run_.progress.step))
-    log_warning("this run goes on from step {}: a later step of its former course is {} now", run_.progress.step, moved.string());
+    log_warning("resuming from step {}: a later step of this run was renamed to {}", run_.progress.step, moved.string());
   return true;
 }
 
@@ -124,11 +124,11 @@ void RunCheckpoints::load_initial() {
   check_same(fmt::format("checkpoints at {}", path.string()), run_.ranks.said("digest " + step.digest()));
   const ModelDescription& model = *run_.engine.built().description;
   if (const HfConfig* hf = step.hf_config(); hf && hf->quantization) {
-    log_info("{}: {} weights are codes with scales ({}) and are read as the numbers that they stand for{}", path.string(),
-             hf->quantization->weights, hf->quantization->method,
+    log_info("{}: {} weights are codes with scales ({}) and are dequantised on load{}", path.string(), hf->quantization->weights,
+             hf->quantization->method,
              hf->quantization->activation_scales == 0
                  ? ""
-                 : fmt::format("; {} scales of activations and caches are not used", hf->quantization->activation_scales));
+                 : fmt::format("; {} activation and cache scales are ignored", hf->quantization->activation_scales));
   }
   if (step.hf_config()) {
     if (const std::string text = ignored_text(step); !text.empty()) log_info("{}", text);
@@ -140,7 +140,7 @@ void RunCheckpoints::load_initial() {
     restore_model(run_.engine, step);
     run_.progress.token_ids = saved_token_ids(step);
   } else {
-    check(!step.model_only(), "checkpoint.initial_load_model_only = false: {} holds the model alone; take a full step, or set it to true",
+    check(!step.model_only(), "checkpoint.initial_load_model_only = false: {} holds the model only; use a full step, or set it to true",
           path.string());
     warn_of_differences(step);
     restore(step, false);
@@ -183,7 +183,7 @@ bool RunCheckpoints::start() {
     if (full) return resume(*full);
     if (any && !initial) {
       fail(
-          "{0} holds the model alone (checkpoint.last_save_model_only), from which a run cannot go on, and no full step; start another "
+          "{0} holds the model only (checkpoint.last_save_model_only), from which a run cannot resume, and no full step; start another "
           "run (job.dump_folder) with checkpoint.initial_load_path = {0}",
           store_->step_folder(*any).string());
     }
@@ -201,7 +201,7 @@ int64_t RunCheckpoints::go_back(const std::string& reason, const RowCursor& rows
   const std::optional<int64_t> full = store_ ? store_->latest_valid(true, run_.progress.step - 1) : std::nullopt;
   if (!full) {
     throw NonFiniteError(reason +
-                         "; training.nonfinite = \"rollback\": there is no checkpoint to go back to; set checkpoint.enable and a "
+                         "; training.nonfinite = \"rollback\": there is no checkpoint to roll back to; set checkpoint.enable and a "
                          "shorter checkpoint.interval");
   }
   const LoadedStep saved = store_->open(*full);

@@ -10,7 +10,7 @@ namespace halftone {
 int64_t rows_per_step(const TrainingConfig& config, int64_t processes) {
   const int64_t pass = config.local_batch_size * processes, rows = config.global_batch_size > 0 ? config.global_batch_size : pass;
   check(rows % pass == 0, "training.global_batch_size = {} is not a multiple of training.local_batch_size = {}{}", rows,
-        config.local_batch_size, processes == 1 ? "" : fmt::format(" times {} data-parallel processes", processes));
+        config.local_batch_size, processes == 1 ? "" : fmt::format(" times {} data-parallel ranks", processes));
   return rows;
 }
 
@@ -46,7 +46,7 @@ std::optional<std::vector<MicroBatch>> RunData::next_step() {
       for (MicroBatch& m : to_device(batch, engine_, first_token(*loader_, a, batch))) batches.push_back(std::move(m));
     }
     wait_.batches += loader_->microbatches_per_step();
-    if (left_out) log_warning("the rows from {} of epoch {} on are left out", rows_.row, rows_.epoch);
+    if (left_out) log_warning("skipped the rows of a step, from row {} of epoch {} on", rows_.row, rows_.epoch);
   }
   wait_of_step_ = wait.seconds();
   wait_.seconds += wait_of_step_;

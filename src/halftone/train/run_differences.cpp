@@ -110,7 +110,7 @@ void add_recipe_differences(Strings& found, const QuantizeConfig& mine, const st
   try {
     there = read_recipe(their_text, mine.recipe);
   } catch (const Error&) {
-    found.push_back(fmt::format("{} stood for a recipe that this build does not read", mine.recipe));
+    found.push_back(fmt::format("{} named a recipe that this build cannot read", mine.recipe));
     return;
   }
   if (here.size() != there.size()) found.push_back(fmt::format("{} has {} modifiers, it had {}", mine.recipe, here.size(), there.size()));
@@ -168,8 +168,8 @@ void add_schedule_differences(Strings& found, const JobConfig& config, const Loa
   if (counts_steps && config.training.steps != before->training.steps)
     found.push_back(difference("training.steps", config.training.steps, before->training.steps));
   const auto [now, then] = rates(0);
-  found.push_back(fmt::format("the learning rate of step {} is {:.4g}, by the former schedule {:.4g}{}", done + 1, now, then,
-                              n == 0 ? "" : fmt::format("; that of step {} differs", done + 1 + n)));
+  found.push_back(fmt::format("the learning rate at step {} is {:.4g}, by the former schedule {:.4g}{}", done + 1, now, then,
+                              n == 0 ? "" : fmt::format("; it first differs at step {}", done + 1 + n)));
 }
 
 // Relevant fields that differ.
@@ -180,7 +180,7 @@ void add_field_differences(Strings& found, const JobConfig& config, const Json& 
     const Json *here = member_at(mine, field.name), *there = member_at(theirs, field.name);
     if (!counts(field.name) || there == nullptr || *here == *there) continue;
     found.push_back(difference(field.name, *here, *there));
-    if (field.name == "training.dtype" && *here == "bfloat16") found.back() += ": its weights lose bits here";
+    if (field.name == "training.dtype" && *here == "bfloat16") found.back() += ": its weights lose precision here";
   }
 }
 

@@ -16,7 +16,7 @@ void write_config_files(const JobConfig& config) {
     std::ofstream file(folder / name, std::ios::binary);
     file << text;
     file.close();
-    check(file.good(), "{}: cannot write {}; choose a folder that can be written, with free space", option, (folder / name).string());
+    check(file.good(), "{}: cannot write {}; choose a writable folder with free space", option, (folder / name).string());
   };
   constexpr const char *kFolder = "job.dump_folder", *kRecipe = "recipe.resolved.yaml";
   write(kFolder, "config.resolved.toml", to_toml(config));

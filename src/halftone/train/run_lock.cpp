@@ -38,15 +38,15 @@ std::string holder(int fd) {
 RunLock::RunLock(const std::filesystem::path& folder) {
   const std::string path = (folder / ".lock").string();
   fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  check(fd_ >= 0, "job.dump_folder: cannot write {}: {}; choose a folder that can be written, with free space", path, std::strerror(errno));
+  check(fd_ >= 0, "job.dump_folder: cannot write {}: {}; choose a writable folder with free space", path, std::strerror(errno));
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     const std::string by = holder(fd_);
     if (error == EWOULDBLOCK) {
       ::close(fd_);
-      fail("job.dump_folder: {} belongs to a run that {} is training; stop that one, or choose another folder", folder.string(), by);
+      fail("job.dump_folder: {} is in use: {} trains there; stop that run, or choose another folder", folder.string(), by);
     }
-    log_warning("{} cannot be locked ({}): take care that no other process trains in this folder", path, std::strerror(error));
+    log_warning("{} cannot be locked ({}): make sure that no other process trains in this folder", path, std::strerror(error));
     return;
   }
   const std::string text = this_process() + "\n";

@@ -25,7 +25,7 @@ RunFlops run_flops(const Engine& engine, const JobConfig& config, const DeviceIn
   flops.per_token = flops_per_token(engine.size(), config.training.seq_len);
   if (engine.device().is_cpu()) return flops;
   const PeakFlops peak = peak_flops(info.name);
-  if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100's", info.name);
+  if (!peak.known) log_warning("no peak FLOPS known for {}: mfu assumes an A100", info.name);
   flops.peak = peak.bf16;
   log_debug("Peak FLOPS used for computing MFU: {:.3e}", flops.peak);
   return flops;

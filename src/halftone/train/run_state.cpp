@@ -163,11 +163,10 @@ void check_codes(const nn::Parameter& p, const LoadedStep& step) {
   const bool codes = step.has(p.fqn + "_scale");
   if (!codes) return;
   const bool same = p.weight.stored && p.weight.stored->zeros.defined() == step.has(p.fqn + "_zero");
-  check(
-      same,
-      "{} holds {} as codes of {} alone, which this run's recipe does not read; go on with that one, or begin from the numbers of its last "
-      "step (checkpoint.last_save_model_only)",
-      step.folder().string(), p.fqn, step.has(p.fqn + "_zero") ? "int4_weight" : "int8_weight");
+  check(same,
+        "{} stores {} only as codes of {}, which this run's recipe does not read; resume with that recipe, or start from the weights of "
+        "its last step (checkpoint.last_save_model_only)",
+        step.folder().string(), p.fqn, step.has(p.fqn + "_zero") ? "int4_weight" : "int8_weight");
 }
 
 // Reads this rank's rows of one of the parameter's tensors.
@@ -225,7 +224,7 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
     if (p->added && !step.has(p->fqn)) added.push_back(p->fqn);
   }
   check(added.empty(),
-        "{} was trained without {} tensors that this run's recipe adds ({}, ...); go on with its recipe, or start another run "
+        "{} was trained without {} tensors that this run's recipe adds ({}, ...); resume with its recipe, or start another run "
         "(job.dump_folder) "
         "with checkpoint.initial_load_path",
         step.folder().string(), added.size(), added.empty() ? "" : added[0]);
@@ -263,7 +262,7 @@ RunProgress restored_progress(const LoadedStep& step) {
   if (train.contains("recent_losses")) {
     const Json& losses = train["recent_losses"];
     const bool numbers = losses.is_array() && std::all_of(losses.begin(), losses.end(), [](const Json& x) { return x.is_number(); });
-    check(numbers && losses.size() <= kMedianWindow, "{}/state.json: 'recent_losses' is not a list of {} numbers at most",
+    check(numbers && losses.size() <= kMedianWindow, "{}/state.json: 'recent_losses' is not a list of at most {} numbers",
           step.folder().string(), kMedianWindow);
     p.recent_losses = losses.get<std::vector<double>>();
   }

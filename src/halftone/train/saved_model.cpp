@@ -47,7 +47,7 @@ JobConfig config_of(const LoadedStep& step) {
   nlohmann::json state = saved_state(step);
   const auto model = state.find("model");
   check(state.contains("config") && state["config"].is_object() && model != state.end() && model->is_object(),
-        "{}/state.json: no configuration in it; is it a checkpoint of halftone?", step.folder().string());
+        "{}/state.json: it holds no configuration; is it a halftone checkpoint?", step.folder().string());
   state["config"]["model"]["overrides"] = model->value("hyper_parameters", nlohmann::json::object());  // all of them
   const JobConfig trained = config_from_json(state["config"].dump());
   config.model = trained.model;
@@ -64,7 +64,7 @@ JobConfig config_of(const LoadedStep& step) {
 std::string ignored_text(const LoadedStep& step) {
   const int64_t ignored = step.hf_config() ? step.hf_config()->ignored_tensors : 0;
   if (ignored == 0) return {};
-  return fmt::format("{}: {} tensors of layers behind num_hidden_layers (multi-token prediction) are not read, as in transformers",
+  return fmt::format("{}: skipped {} tensors of layers beyond num_hidden_layers (multi-token prediction), as in transformers",
                      step.folder().string(), ignored);
 }
 

@@ -75,9 +75,9 @@ void compare(const JobConfig& config, const Engine::Options& options, std::span<
   }
   const bool integers = name.starts_with("int") || name == "bitnet", dots = cpu_features().vnni || cpu_features().avxvnni;
   if (fastest != name) {
-    line += fmt::format(": {} is the fastest on this processor; {} is trained all the same", fastest, name);
+    line += fmt::format(": {} is the fastest on this CPU; training {} as configured", fastest, name);
   } else if (others < kPays * own) {
-    line += fmt::format(": {} hardly pays on this processor{}", name, integers && !dots ? ", which has no VNNI" : "");
+    line += fmt::format(": {} gains little on this CPU{}", name, integers && !dots ? ", which has no VNNI" : "");
   }
   log_info("{}", line);
 }
@@ -179,7 +179,7 @@ void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader
     log_info("All {} steps take about {}, with validation and checkpoints", all, time(all));
   } else {
     log_info("Training takes {} of {} steps, about {} with validation and checkpoints{}", size.steps, all, time(size.steps),
-             size.steps == kLeastSteps ? "; fewer would show little" : "");
+             size.steps == kLeastSteps ? "; fewer steps show little" : "");
     if (!full_run_.empty()) log_info("All {} take about {} here: {}", all, time(all), full_run_);
   }
   take(config, size);

@@ -57,11 +57,11 @@ bool StepGraph::capture(std::span<const MicroBatch> batches, const Passes& passe
   }
   try {
     graph_ = std::make_unique<Graph>(device_, [&] { passes(inputs_, factor_); });
-    log_info("steps are replayed as a CUDA graph from here on (training.disable_cuda_graphs leaves it out)");
+    log_info("replaying steps as a CUDA graph from here on (training.disable_cuda_graphs turns this off)");
     return true;
   } catch (const std::exception& e) {
     const std::string what = e.what();
-    log_warning("steps are queued kernel by kernel, a CUDA graph of one cannot be made: {}", what.substr(0, what.find('\n')));
+    log_warning("launching kernels one by one: a step cannot be captured as a CUDA graph: {}", what.substr(0, what.find('\n')));
     wanted_ = false;
     return false;
   }

@@ -41,7 +41,8 @@ StepGuard::Refusal StepGuard::refused(int64_t step, const StepResult& r) {
     furthest_bad_step_ = std::max(furthest_bad_step_, step);
     return {what, true};
   }
-  if (config_.nonfinite != "skip") throw NonFiniteError(what + "; no update was made; training.nonfinite = \"skip\" or \"rollback\" go on");
+  if (config_.nonfinite != "skip")
+    throw NonFiniteError(what + "; the update was not applied; training.nonfinite = \"skip\" or \"rollback\" continues");
   if (++progress_.skipped_updates > kMostRefused)
     throw NonFiniteError(fmt::format("{}; {} updates in a row were skipped", what, kMostRefused));
   return {what + "; update skipped", false};

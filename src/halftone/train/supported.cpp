@@ -39,7 +39,7 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
   const ParallelismConfig& p = c.parallelism;
   refuse(processes == 1 && (p.data_parallel_replicate_degree > 1 || p.data_parallel_shard_degree > 1 || p.context_parallel_degree > 1 ||
                             p.pipeline_parallel_degree > 1),
-         "parallelism.*_degree: this is one process; start as many as the degrees make (torchrun --no-python "
+         "parallelism.*_degree: this is one process; start as many ranks as the product of the degrees (torchrun --no-python "
          "--nproc_per_node N halftone train ...)");
   refuse(c.comm.mode != "default", "comm.mode: fake_backend is a dry run of halftone train; set it to default");
   const auto idle = [](bool set, const char* line) {
@@ -49,13 +49,13 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
     report_idle(c,
                 {"training.mixed_precision_reduce", "comm.init_timeout_seconds", "comm.train_timeout_seconds", "comm.trace_buf_size",
                  "comm.save_traces_folder", "comm.save_traces_file_prefix", "checkpoint.save_timeout_seconds"},
-                "with several processes");
+                "with several ranks");
   }
   idle(p.expert_parallel_degree == 1 && (p.expert_parallel_capacity > 0 || !p.expert_parallel_dispatch_dtype.empty()),
        "parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: without effect, every rank holds all experts");
   idle(p.enable_async_tensor_parallel && (p.tensor_parallel_degree == 1 || !p.enable_sequence_parallel),
        "parallelism.enable_async_tensor_parallel: without effect, it overlaps the collectives of sequence shards");
-  idle(processes > 1 && c.sample.prompt, "sample.prompt: without effect with several processes; halftone generate continues a prompt");
+  idle(processes > 1 && c.sample.prompt, "sample.prompt: without effect with several ranks; halftone generate continues a prompt");
   check(problems.empty(), "{}", fmt::join(problems, "\n"));
 }
 

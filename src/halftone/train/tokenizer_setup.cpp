@@ -73,7 +73,7 @@ Tokenizer prepare_tokenizer(const JobConfig& config) {
   log_info("Tokenizer {}: {}", folder.string(), tokenizer.description());
   if (!tokenizer.eos_id()) {
     log_warning(
-        "the tokenizer at {} has no token that ends a document, so documents are not separated; name it as eos_token in "
+        "the tokenizer at {} has no end-of-document token, so documents are not separated; name one as eos_token in "
         "tokenizer_config.json",
         folder.string());
   }

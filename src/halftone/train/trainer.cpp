@@ -134,8 +134,7 @@ void Trainer::open_folder() {
   const fs::path folder = config_.job.dump_folder;
   std::error_code error;
   fs::create_directories(folder, error);
-  check(!error, "job.dump_folder: cannot make {}: {}; choose a folder that can be written, with free space", folder.string(),
-        error.message());
+  check(!error, "job.dump_folder: cannot make {}: {}; choose a writable folder with free space", folder.string(), error.message());
   // What an interrupted run left may fill the disk: it goes before anything is written.
   remove_index_leftovers(token_cache_folder(config_));
   if (!processes_.first()) return;
@@ -193,7 +192,7 @@ void Trainer::expect(int64_t vocab_size) {
   log_info("Predicted for a step: {}{}", estimate_line(*estimate_),
            estimate_->work.empty() ? "" : fmt::format(", {:.0f} ms", estimate_->step_ms()));
   log_debug("{}", estimate_text(*estimate_));
-  if (!estimate_->fits()) log_warning("a step may not fit into the device's memory; {}", estimate_advice(*estimate_));
+  if (!estimate_->fits()) log_warning("a step may not fit in device memory; {}", estimate_advice(*estimate_));
 }
 
 void Trainer::build_engine() {
@@ -206,7 +205,7 @@ void Trainer::build_engine() {
     engine_ = std::make_unique<Engine>(config_, options);
   } catch (const c10::OutOfMemoryError& e) {
     if (!estimate_) throw;
-    fail("{}", out_of_memory_text(e.what_without_backtrace(), "while the model is made", *estimate_));
+    fail("{}", out_of_memory_text(e.what_without_backtrace(), "while creating the model", *estimate_));
   }
   const nn::ModelSize& size = engine_->size();
   log_debug("hyper-parameters: {}", engine_->built().description->json().dump());
@@ -214,7 +213,7 @@ void Trainer::build_engine() {
     check_hf_codes(hf_codes_of(config_.checkpoint.export_dtype), engine_->built().description->family());
     for (const nn::Parameter* p : engine_->store().parameters()) {
       check(!p->added,
-            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in {}; leave last_save_in_hf off or take "
+            "checkpoint.last_save_in_hf: {}, which a recipe adds to the model, has no place in {}; turn last_save_in_hf off or use "
             "another scheme",
             p->fqn, engine_->built().description->family().hf_architecture);
     }
@@ -300,8 +299,8 @@ bool Trainer::settle() {
     metrics_->logger().log_event(step, refusal.what);
   } else {
     const int64_t full = checkpoints_->go_back(refusal.what, last->rows);
-    metrics_->logger().rewind(
-        progress_.step, fmt::format("{}; back to the checkpoint of step {}, the rows of step {} are left out", refusal.what, full, step));
+    metrics_->logger().rewind(progress_.step, fmt::format("{}; rolling back to the checkpoint of step {} and skipping the rows of step {}",
+                                                          refusal.what, full, step));
     return false;
   }
   return true;
@@ -346,8 +345,8 @@ void Trainer::train() {
   const int64_t first = progress_.step + 1;
   const bool estimates = !sizing_.measured() && steps - progress_.step >= kShortRun;
   const int64_t rows = data_->loader().options().global_batch, tokens = rows * config_.training.seq_len;
-  log_info("Training starts at step {} of {} ({} of warmup): {} rows of {} tokens a step, {} rows a micro-batch, {} tokens in all", first,
-           steps, schedule_->warmup_steps(), rows, thousands(static_cast<double>(config_.training.seq_len)),
+  log_info("Training starts at step {} of {} ({} of warmup): {} rows of {} tokens per step, {} rows per micro-batch, {} tokens in total",
+           first, steps, schedule_->warmup_steps(), rows, thousands(static_cast<double>(config_.training.seq_len)),
            config_.training.local_batch_size, thousands(static_cast<double>(tokens * (steps - first + 1))));
   traces_.emplace(config_, processes_.rank(), device_, progress_.step + 1);
   metrics_->start_interval();
@@ -366,7 +365,7 @@ void Trainer::train() {
     if (progress_.step != step) continue;  // rolled back
     if (alone && step > first) {
       const double seconds = watch.seconds();
-      log_info("Estimate: {:.0f} ms a step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps - step)),
+      log_info("Estimate: {:.0f} ms per step, {} for {} steps", seconds * 1e3, duration_text(seconds * static_cast<double>(steps - step)),
                steps - step);
     }
     if (validates) validate(step);
@@ -374,7 +373,7 @@ void Trainer::train() {
   }
   settle();
   if (progress_.step < steps) {
-    if (signal() != 0 && !store_) log_info("checkpoint.enable is false: nothing is saved");
+    if (signal() != 0 && !store_) log_info("checkpoint.enable is false: no checkpoint is saved");
     save(false);
   }
   if (store_) store_->wait();
