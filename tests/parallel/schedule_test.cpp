@@ -236,12 +236,12 @@ TEST(Schedule, ErrorsNameLineAndCell) {
   EXPECT_EQ(error("0F0,0B0\n"), "f.csv: expected 2 lines, one for each rank of the pipeline, found 1");
   EXPECT_EQ(error(",\n,\n"), "f.csv: expected cells such as 0F0, found none");
   EXPECT_EQ(error("0F0,0B0\n1F0,1B0\n0F1\n"), "f.csv: expected 2 lines, one for each rank of the pipeline, found more");
-  EXPECT_EQ(error("0F0,0B0\n1F0,1B0,1F0\n"), "f.csv, line 2, cell 3: 1F0 is there twice");
-  EXPECT_EQ(error("0F0,0B0,0W0\n1F0,1B0\n"), "f.csv, line 1, cell 3: 0W0 is there twice");
+  EXPECT_EQ(error("0F0,0B0\n1F0,1B0,1F0\n"), "f.csv, line 2, cell 3: 1F0 appears twice");
+  EXPECT_EQ(error("0F0,0B0,0W0\n1F0,1B0\n"), "f.csv, line 1, cell 3: 0W0 appears twice");
   EXPECT_EQ(error("0F0,0B0\n1F0,1I0\n"), "f.csv: 1W0 is missing: every stage needs every micro-batch's F, and B or I and W");
-  EXPECT_EQ(error("0F0,0B0,0F1\n1F0,1B0,0B1,1F1,1B1\n"), "f.csv, line 2, cell 3: 0B1 is of a stage that line 1 has");
-  EXPECT_EQ(error("0B0,0F0\n1F0,1B0\n"), "f.csv, line 1, cell 1: 0B0 never can run: it waits for what comes later");
-  EXPECT_EQ(error("0F0,0F1,0B1,0B0\n1F0,1B0,1W1,1F1,1I1\n"), "f.csv, line 1, cell 3: 0B1 never can run: it waits for what comes later");
+  EXPECT_EQ(error("0F0,0B0,0F1\n1F0,1B0,0B1,1F1,1B1\n"), "f.csv, line 2, cell 3: 0B1 belongs to a stage of line 1");
+  EXPECT_EQ(error("0B0,0F0\n1F0,1B0\n"), "f.csv, line 1, cell 1: 0B0 can never run: it waits for a later cell");
+  EXPECT_EQ(error("0F0,0F1,0B1,0B0\n1F0,1B0,1W1,1F1,1I1\n"), "f.csv, line 1, cell 3: 0B1 can never run: it waits for a later cell");
   EXPECT_EQ(error("0F999999\n1F0\n"), "f.csv: 2 stages and 1000000 micro-batches take 4000000 cells or more, found 2");
   EXPECT_EQ(error("0F99999999999999999999\n1F0\n"),
             "f.csv, line 1, cell 1: expected <stage><F|I|W|B><microbatch> such as 0F3, found '0F99999999999999999999'");

@@ -325,7 +325,7 @@ std::string DataParallel::text() const {
   const std::string experts = experts_.sharded() ? fmt::format(", {} of experts", experts_.shards().count) : "";
   return fmt::format("{}: {} shards{}{}, weights {}, reduce-scatter in {}", replicas > 1 ? "HSDP" : "FSDP", shards().count, experts,
                      replicas > 1 ? fmt::format(" in each of {} replicas", replicas) : "",
-                     options_.reshard ? "gathered in every pass (ZeRO-3)" : "gathered once a step (ZeRO-2)", reduce);
+                     options_.reshard ? "gathered per pass (ZeRO-3)" : "gathered once per step (ZeRO-2)", reduce);
 }
 
 }  // namespace halftone::parallel

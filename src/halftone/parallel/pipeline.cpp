@@ -28,7 +28,7 @@ Pipeline::Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const Parallelism
 
 void Pipeline::attach(nn::Model& model, at::ScalarType stream) {
   check(!model.size().tied,
-        "parallelism.pipeline_parallel_degree = {}: the model's head reads the embedding's weights (tied), which are of another stage; "
+        "parallelism.pipeline_parallel_degree = {}: the head shares the embedding's weights (tied), which are in another stage; "
         "set the degree to 1",
         ranks_);
   model_ = &model, stream_ = stream;
@@ -93,7 +93,7 @@ const std::vector<PlannedAction>& Pipeline::prepared(int64_t microbatches, bool 
   if (const auto at = prepared_.find(key); at != prepared_.end()) return at->second;
   const Schedule s = schedule(microbatches, train);
   if (train) {
-    log_info("Pipeline: {} of {} stages on {} ranks, {} micro-batches of a step, {:.1f}% of the time is expected to be bubbles",
+    log_info("Pipeline: {} of {} stages on {} ranks, {} micro-batches per step, expected bubble {:.1f}%",
              config_.pipeline_parallel_schedule, s.stages, ranks_, microbatches, 100 * simulate(s, s.expected).bubble);
     if (microbatches < s.stages)
       log_warning("pipeline: {} micro-batches are fewer than the {} stages; raise training.local_batch_size or training.global_batch_size",
@@ -118,7 +118,7 @@ at::Tensor Pipeline::take(const PlannedAction& planned) {
   const auto& message = planned.needs;
   if (!message) return {};
   auto arrival = arrived_.extract(*message);
-  check(!arrival.empty(), "pipeline: {} runs before what it reads", action_text(planned.action));
+  check(!arrival.empty(), "pipeline: {} runs before its inputs", action_text(planned.action));
   if (arrival.mapped().pending) arrival.mapped().pending->wait();
   // Completes the send that this message answers.
   std::erase_if(sent_, [&](Sent& s) {

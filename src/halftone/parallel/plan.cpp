@@ -68,8 +68,8 @@ std::string Plan::text() const {
                         groups_.in_parts          ? " with sequence shards, collectives overlap with GEMMs"
                         : groups_.sequence_shards ? " with sequence shards"
                                                   : "");
-  if (experts_) text += fmt::format("; EP: {} ranks share the experts", experts_->size());
-  if (context_) text += fmt::format("; CP: {} ranks share each row", context_->size());
+  if (experts_) text += fmt::format("; EP: experts sharded over {} ranks", experts_->size());
+  if (context_) text += fmt::format("; CP: each row sharded over {} ranks", context_->size());
   return text;
 }
 

@@ -51,9 +51,9 @@ void check_complete(const Schedule& s, const std::string& source) {
     for (size_t r = 0; r < s.ranks.size(); ++r) {
       for (const Action& a : s.ranks[r]) {
         const int64_t holder = s.rank_of[static_cast<size_t>(a.stage)];
-        if (holder != static_cast<int64_t>(r)) fail("{} is of a stage that line {} has", place(source, r, a), holder + 1);
+        if (holder != static_cast<int64_t>(r)) fail("{} belongs to a stage of line {}", place(source, r, a), holder + 1);
         const bool counts = a.kind == kind || (a.kind == Kind::full && kind != Kind::forward);
-        if (counts && std::exchange(seen(a.stage, a.microbatch), 0) == 0) fail("{} is there twice", place(source, r, a));
+        if (counts && std::exchange(seen(a.stage, a.microbatch), 0) == 0) fail("{} appears twice", place(source, r, a));
       }
     }
     for (int64_t stage = 0; stage < s.stages; ++stage) {
@@ -111,7 +111,7 @@ Timeline simulate(const Schedule& s, const std::string& source, const std::funct
   int64_t work = 0;
   for (size_t r = 0; r < ranks; ++r) {
     const size_t done = t.times[r].size();
-    if (done < s.ranks[r].size()) fail("{} never can run: it waits for what comes later", place(source, r, s.ranks[r][done]));
+    if (done < s.ranks[r].size()) fail("{} can never run: it waits for a later cell", place(source, r, s.ranks[r][done]));
     int64_t alive = 0;
     for (size_t i = 0; i < done; ++i) {
       const Kind kind = s.ranks[r][i].kind;
@@ -176,7 +176,7 @@ Schedule read_schedule(const std::string& path, int64_t ranks, int64_t stages) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
-  check(file.good(), "{}: can not be read", source);
+  check(file.good(), "{}: cannot be read", source);
   return parse_schedule(text.str(), source, ranks, stages);
 }
 

@@ -53,7 +53,7 @@ class Planner {
         if (r.free <= now && !r.ended()) act(r, now);
         if (r.free > now) next = std::min(next, r.free);
       }
-      check(next != kNever, "pipeline: no rank can go on");
+      check(next != kNever, "pipeline: no rank can proceed");
       now = next;
     }
     std::vector<std::vector<Action>> all;

@@ -37,7 +37,7 @@ std::vector<StageUnits> explicit_stages(const std::vector<StringList>& parts, in
       const auto& [unit, name] = units[i];
       const bool second_of_head = unit == layers + 1 && head == 1 && units[i - (i > 0)].second == "norm" && name == "output";
       check(unit == next || second_of_head,
-            "{}: stage {} has {} where {} has to come; stages hold all modules once, in the model's order, norm and output in one", kField,
+            "{}: stage {} has {} where {} is expected; stages hold every module once, in the model's order, norm and output in one", kField,
             s, name,
             next == 0        ? "tok_embeddings"
             : next <= layers ? fmt::format("layers.{}", next - 1)
@@ -72,8 +72,8 @@ std::vector<StageUnits> split_stages(const ParallelismConfig& c, int64_t layers)
                       : is_v_shaped(schedule)   ? stages == 2 * ranks
                                                 : stages % ranks == 0 && stages >= 2 * ranks;
     check(fits,
-          "parallelism.pipeline_parallel_layers_per_stage = {} makes {} stages of {} layers (with those that first and last stage have "
-          "less); {} on parallelism.pipeline_parallel_degree = {} takes {}",
+          "parallelism.pipeline_parallel_layers_per_stage = {} makes {} stages of {} layers (counting those that the first and last stage "
+          "have less); {} on parallelism.pipeline_parallel_degree = {} needs {}",
           each, stages, slots, schedule, ranks,
           is_single_stage(schedule) ? fmt::format("{}", ranks)
           : is_v_shaped(schedule)   ? fmt::format("{}", 2 * ranks)
@@ -81,7 +81,7 @@ std::vector<StageUnits> split_stages(const ParallelismConfig& c, int64_t layers)
   }
   check(stages <= slots,
         "parallelism.pipeline_parallel_degree = {} with parallelism.pipeline_parallel_schedule = {} has {} stages, more than the {} layers "
-        "of the model and those that first and last stage have less",
+        "of the model plus those that the first and last stage have less",
         ranks, schedule, stages, slots);
   std::vector<StageUnits> result;
   int64_t next = 0;
