@@ -281,8 +281,8 @@ TEST(MoERecipe, RefusesWhatExpertsCannotHave) {
     }
   };
   const auto nothing = [](RecipeRule&) {};
-  refuses("int8_weight", nothing, "quantize.scheme: int8_weight takes linear layers only; layers.0.moe.experts");
-  refuses("bitnet", nothing, "quantize.scheme: bitnet takes linear layers only");
+  refuses("int8_weight", nothing, "quantize.scheme: int8_weight supports linear layers only; layers.0.moe.experts");
+  refuses("bitnet", nothing, "quantize.scheme: bitnet supports linear layers only");
   const auto low_rank = [](RecipeRule& r) { r.lora_rank = 16; };
   refuses("nvfp4", low_rank, "quantize.lora_rank: layers.0.moe.experts");
 }

@@ -180,12 +180,12 @@ at::Tensor Decoder::next_token_logits(const at::Tensor& tokens, std::vector<KvCa
   nn::SequenceInfo info;
   info.batch = tokens.size(0), info.seq = tokens.size(1);
   const int64_t length = caches.front().length + info.seq;
-  check(length <= caches.front().k.size(1), "generate: {} positions asked for, the caches have {}", length, caches.front().k.size(1));
+  check(length <= caches.front().k.size(1), "generate: {} positions requested, the caches have {}", length, caches.front().k.size(1));
   // Frequencies follow the length of the text: cached keys keep the ones they were rotated with, as in transformers.
   const RopeScaling scaling = config_.rope();
   if (scaling.type == RopeScaling::Type::dynamic && (length > scaling.original_context || cos_.size(0) != scaling.original_context))
     prepare(cos_.device(), std::max(length, scaling.original_context));
-  check(length <= cos_.size(0), "generate: {} positions asked for, the model was prepared for {}", length, cos_.size(0));
+  check(length <= cos_.size(0), "generate: {} positions requested, the model was prepared for {}", length, cos_.size(0));
   info.cos = cos_, info.sin = sin_, info.caches = &caches;
   nn::Stream s = embed(tokens, info);
   for (int64_t i = 0; i < blocks(); ++i) s = block(i, s, info);

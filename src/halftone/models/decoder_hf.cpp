@@ -126,7 +126,7 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
   c.n_kv_heads = is_set(root, "num_key_value_heads") ? size_member(root, "num_key_value_heads", what) : c.n_heads;
   c.ffn_dim = size_member(root, "intermediate_size", what);
   c.vocab_size = size_member(root, "vocab_size", what);
-  check(c.n_heads % c.n_kv_heads == 0, "{}: {} attention heads are no multiple of {} key-value heads", what, c.n_heads, c.n_kv_heads);
+  check(c.n_heads % c.n_kv_heads == 0, "{}: {} attention heads are not a multiple of {} key-value heads", what, c.n_heads, c.n_kv_heads);
   check(c.n_layers <= 10000, "{}: num_hidden_layers {} is above 10000", what, c.n_layers);
   c.norm_eps = 1e-6;  // transformers' default, except for GPT-OSS
   if (is_set(root, "rms_norm_eps") || traits.sinks) c.norm_eps = positive_member(root, "rms_norm_eps", what);
@@ -136,7 +136,7 @@ std::shared_ptr<ModelDescription> read_decoder(const ModelFamily& family, const 
     const bool said = is_set(root, "head_dim") || traits.head_dim > 0;
     c.head_dim = is_set(root, "head_dim") ? size_member(root, "head_dim", what) : traits.head_dim > 0 ? traits.head_dim : c.dim / c.n_heads;
     check(c.head_dim >= 2 && c.head_dim % 2 == 0, "{}: head_dim {} must be even", what, c.head_dim);
-    check(said || c.dim % c.n_heads == 0, "{}: hidden_size {} is no multiple of {} heads", what, c.dim, c.n_heads);
+    check(said || c.dim % c.n_heads == 0, "{}: hidden_size {} is not a multiple of {} heads", what, c.dim, c.n_heads);
   }
   if (is_set(root, "max_position_embeddings")) c.max_seq_len = size_member(root, "max_position_embeddings", what);
   c.attention_bias = flag(root, "attention_bias", traits.may_attention_bias, traits.qkv_bias, what);

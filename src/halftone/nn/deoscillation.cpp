@@ -100,7 +100,7 @@ bool Deoscillator::step(int64_t step) {
     }
   }
   if (report) {
-    log_info("De-oscillation at step {}: {} weights, {:.4f}% of their elements set on the grid", step, triggered,
+    log_info("De-oscillation at step {}: {} weights, {:.4f}% of their elements snapped to the grid", step, triggered,
              elements > 0 ? 100.0 * static_cast<double>(resets) / static_cast<double>(elements) : 0.0);
   }
   return changed;

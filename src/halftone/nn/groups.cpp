@@ -23,7 +23,7 @@ RowShares row_shares(Way way, const LinearRecipe& recipe, const Groups& g) {
   if (g.tensor == nullptr || !g.sequence_shards || quantization_stats() != nullptr) return {};  // the statistics read full operands
   if (!can_share_rows(recipe)) {
     static std::once_flag told;
-    if (g.in_parts) std::call_once(told, [&] { log_warning("{}: scales of several rows, products wait for all of them", recipe.name); });
+    if (g.in_parts) std::call_once(told, [&] { log_warning("{}: scales span several rows: GEMMs wait for all shards", recipe.name); });
     return {};
   }
   RowShares shares;

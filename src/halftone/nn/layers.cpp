@@ -190,7 +190,7 @@ at::Tensor Embedding::operator()(const at::Tensor& tokens, at::ScalarType dtype)
 
 at::Tensor padding_of(int64_t rows, const at::Tensor& padding, const Groups& g) {
   if (!padding.defined() || padding.size(0) == rows) return padding;
-  check(g.tensor != nullptr && padding.size(0) == rows * g.tensor->size(), "padding: {} rows of {} on {} processes", rows, padding.size(0),
+  check(g.tensor != nullptr && padding.size(0) == rows * g.tensor->size(), "padding: {} rows of {} on {} ranks", rows, padding.size(0),
         g.tensor != nullptr ? g.tensor->size() : 1);
   return padding.narrow(0, g.tensor->index() * rows, rows);
 }

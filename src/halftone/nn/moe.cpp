@@ -69,7 +69,7 @@ at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor,
 at::Tensor own_share(const at::Tensor& x, const Groups& g) {
   if (g.tensor == nullptr || g.sequence_shards) return x;
   const int64_t n = x.size(0) / g.tensor->size();
-  check(n * g.tensor->size() == x.size(0), "experts: {} processes do not divide {} tokens", g.tensor->size(), x.size(0));
+  check(n * g.tensor->size() == x.size(0), "experts: {} ranks do not divide {} tokens", g.tensor->size(), x.size(0));
   return split_work(x, *g.tensor).narrow(0, g.tensor->index() * n, n);
 }
 at::Tensor with_others(const at::Tensor& y, const Groups& g) {
@@ -101,9 +101,9 @@ std::vector<std::string_view> GroupedExperts::class_names() const {
 
 void GroupedExperts::set_recipe(const LayerRecipe& recipe) {
   const LinearRecipe& r = recipe.linear;
-  check(!r.w_forward.stored && r.name != "bitnet", "quantize.scheme: {} takes linear layers only; {} are experts, ignore GroupedExperts",
-        r.name, fqn());
-  check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which take none; add GroupedExperts to quantize.ignore", fqn());
+  check(!r.w_forward.stored && r.name != "bitnet",
+        "quantize.scheme: {} supports linear layers only; {} are experts, add GroupedExperts to quantize.ignore", r.name, fqn());
+  check(recipe.lora_rank == 0, "quantize.lora_rank: {} are experts, which have none; add GroupedExperts to quantize.ignore", fqn());
   gate_up_.recipe = down_.recipe = r, deosc_ = recipe.deosc;
   // De-oscillation needs all elements that share a scale on one rank.
   const bool of_whole = r.w_forward.granularity == Granularity::tensor || r.w_forward.two_level == TwoLevel::tensor;

@@ -107,7 +107,8 @@ Stream Pass::recomputed_block(int64_t block, const Unit& unit, bool first) const
 }
 
 at::Tensor Pass::backward(const at::Tensor& d_out, bool later) {
-  check(keep_ && (!units_.empty() || d_.x.defined()), "the backward pass of a micro-batch needs its forward pass to keep, and runs once");
+  check(keep_ && (!units_.empty() || d_.x.defined()),
+        "the backward pass of a micro-batch runs once, after a forward pass that keeps activations");
   Stream d = d_.x.defined() ? std::exchange(d_, Stream()) : Stream{d_out, {}};
   left_.resize(later ? units_.size() : 0);
   for (; !units_.empty(); units_.pop_back()) {

@@ -184,8 +184,8 @@ std::vector<std::string> apply_recipes(Module& model, const RecipePlan& plan, in
       const int64_t k = layer->in_features(), n = layer->out_features();
       if (k % left.dim_multiple != 0 || n % left.dim_multiple != 0) {
         const bool named = std::any_of(matching.targets.begin(), matching.targets.end(), [&](const Target& t) { return t.names(*m); });
-        check(!named, "{}{}: {} has {} inputs and {} outputs, {} takes multiples of {} only", rule.place, rule.targets_field, m->fqn(), k,
-              n, rule.scheme, left.dim_multiple);
+        check(!named, "{}{}: {} has {} inputs and {} outputs, {} needs multiples of {}", rule.place, rule.targets_field, m->fqn(), k, n,
+              rule.scheme, left.dim_multiple);
         leave(left.by_shape, "its sizes do not fit");
         continue;
       }

@@ -24,8 +24,8 @@ class Cutter {
     p.shared_by_tensor_group = false;
     if (p.numel() == 0) return;  // the unused parameter of a tied head
     int64_t& size = p.shape.at(static_cast<size_t>(dim));
-    check(uneven || size % ranks_ == 0, "parallelism.tensor_parallel_degree: {} processes do not divide the {} {} of {}; take a divisor",
-          ranks_, size, dim == 0 ? "rows" : "columns", p.fqn);
+    check(uneven || size % ranks_ == 0, "parallelism.tensor_parallel_degree: {} ranks do not divide the {} {} of {}; use a divisor", ranks_,
+          size, dim == 0 ? "rows" : "columns", p.fqn);
     const int64_t most = (size + ranks_ - 1) / ranks_, first = std::min(size, rank_ * most);
     p.parts.push_back({dim, first, size});
     size = std::min(size - first, most);
@@ -38,11 +38,10 @@ class Cutter {
         if (p.name == name) with(p);
       });
     };
-    check(
-        !l.weight.stored_as || rule.dim == 0 || l.recipe().w_forward.granularity != Granularity::row,
-        "parallelism.tensor_parallel_degree: {} keeps one scale for each row of {}, whose columns processes share out; set it to 1 or take "
-        "another scheme",
-        l.recipe().name, l.fqn());
+    check(!l.weight.stored_as || rule.dim == 0 || l.recipe().w_forward.granularity != Granularity::row,
+          "parallelism.tensor_parallel_degree: {} keeps one scale per row of {}, whose columns are sharded; set it to 1 or use "
+          "another scheme",
+          l.recipe().name, l.fqn());
     cut(l.weight, rule.dim, rule.uneven);
     if (rule.dim == 0) {
       if (l.bias != nullptr) cut(*l.bias, 0, rule.uneven);
@@ -71,8 +70,8 @@ class Cutter {
   void require_blocks(const QuantizableLayer& layer, int64_t k, int64_t n) const {
     const int64_t multiple = layer.recipe().dim_multiple;
     check(!layer.recipe().quantized() || (k % multiple == 0 && n % multiple == 0),
-          "parallelism.tensor_parallel_degree: {} processes leave {} x {} of {} to each; {} needs multiples of {}", ranks_, n, k,
-          layer.fqn(), layer.recipe().name, multiple);
+          "parallelism.tensor_parallel_degree: {} ranks hold {} x {} of {} each; {} needs multiples of {}", ranks_, n, k, layer.fqn(),
+          layer.recipe().name, multiple);
   }
 
   const TensorPart& part_;
