@@ -206,14 +206,14 @@ TEST(AttentionChoice, NamesTheBackendAndWhatThoseBeforeItLack) {
     change(other);
     return aten::describe_attention(other);
   };
-  EXPECT_EQ(with([](auto& x) { x.head_dim = 80; }), "flash-2 (cudnn: head size 80, it takes 64 and 128)");
+  EXPECT_EQ(with([](auto& x) { x.head_dim = 80; }), "flash-2 (cudnn: head size 80, it supports 64 and 128)");
   EXPECT_EQ(with([](auto& x) { x.documents = true; }), "flash-2 (cudnn: no document masks)");
   EXPECT_EQ(with([](auto& x) { x.window = true; }), "flash-2 (cudnn: no windows)");
   EXPECT_EQ(with([](auto& x) { x.deterministic = true; }), "flash-2 (cudnn: gradients do not repeat bit for bit)");
   EXPECT_EQ(with([](auto& x) { x.cudnn = false; }), "flash-2 (cudnn: not in this LibTorch)");
   EXPECT_EQ(with([](auto& x) { x.head_dim = 20; }),
-            "math (cudnn: head size 20, it takes 64 and 128; flash-2: head size 20, it takes multiples of 8 up to 256)");
-  EXPECT_EQ(with([](auto& x) { x.dtype = at::kFloat; }), "math (cudnn: Float, it takes BFloat16; flash-2: Float, it takes BFloat16)");
+            "math (cudnn: head size 20, it supports 64 and 128; flash-2: head size 20, it supports multiples of 8 up to 256)");
+  EXPECT_EQ(with([](auto& x) { x.dtype = at::kFloat; }), "math (cudnn: Float, it supports BFloat16; flash-2: Float, it supports BFloat16)");
   EXPECT_EQ(with([](auto& x) { x.head_dim = 192, x.v_dim = 128; }),
             "flash-2 (values of 128 padded to 192; cudnn: value heads of 128, key heads of 192)");
   EXPECT_EQ(with([](auto& x) { x.head_dim = 64, x.v_dim = 128; }),
@@ -240,7 +240,7 @@ TEST(Documents, BeginWhereTheirStartsSay) {
     documents_of(start, at::kCPU);
     FAIL() << "a place that belongs to no document was accepted";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("place 5 of row 1 names 3"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("position 5 of row 1 names 3"), std::string::npos) << e.what();
   }
   start[1][5].fill_(4), start[1][0].fill_(2);
   EXPECT_THROW(documents_of(start, at::kCPU), Error);

@@ -367,7 +367,7 @@ TEST(LinearOnCpu, LogsHowItsProductsRun) {
     FAIL();
   } catch (const Error& e) {
     EXPECT_STREQ(e.what(),
-                 "product of unquantised [16 x 32] as numbers as they lie by unquantised [8 x 32] as numbers as they lie: expected an "
+                 "product of unquantised [16 x 32] as plain values by unquantised [8 x 32] as plain values: expected an "
                  "output of 16 x 8, found 16 x 9");
   }
 }

@@ -136,7 +136,7 @@ AttentionGradients flash_backward(const at::Tensor& grad, const AttentionState& 
 
 std::string fused_lacks(const AttentionQuery& q) {
   if (!q.cuda) return "not on the processor";
-  if (q.dtype != at::kBFloat16) return fmt::format("{}, it takes BFloat16", c10::toString(q.dtype));
+  if (q.dtype != at::kBFloat16) return fmt::format("{}, it supports BFloat16", c10::toString(q.dtype));
   return q.seq < 2 ? "rows of one token" : "";
 }
 
@@ -154,13 +154,13 @@ std::string cudnn_lacks(const AttentionQuery& q) {
   if (q.last) return "no queries of the last keys only";
   if (q.deterministic) return "gradients do not repeat bit for bit";
   if (std::string lacks = unequal(q); !lacks.empty()) return lacks;
-  return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it takes 64 and 128", q.head_dim);
+  return q.head_dim == 64 || q.head_dim == 128 ? "" : fmt::format("head size {}, it supports 64 and 128", q.head_dim);
 }
 
 std::string flash_lacks(const AttentionQuery& q) {
   if (std::string lacks = fused_lacks(q); !lacks.empty()) return lacks;
   if (!narrow_values(q) && !unequal(q).empty()) return unequal(q);
-  return q.head_dim % 8 == 0 && q.head_dim <= 256 ? "" : fmt::format("head size {}, it takes multiples of 8 up to 256", q.head_dim);
+  return q.head_dim % 8 == 0 && q.head_dim <= 256 ? "" : fmt::format("head size {}, it supports multiples of 8 up to 256", q.head_dim);
 }
 
 std::string flash_note(const AttentionQuery& q) {
@@ -207,7 +207,7 @@ const AttentionBackend& choose(const AttentionQuery& query, std::string_view nam
   const auto* b = std::find_if(std::begin(kBackends), std::end(kBackends), [&](const AttentionBackend& x) { return x.name == name; });
   check(b != std::end(kBackends), "attention: expected cudnn, flash-2 or math, found '{}'", name);
   const std::string lacks = b->lacks(query);
-  check(lacks.empty(), "attention: {} was asked for ({}); leave the choice to the program", name, lacks);
+  check(lacks.empty(), "attention: {} was requested ({}); leave the choice to halftone", name, lacks);
   return *b;
 }
 

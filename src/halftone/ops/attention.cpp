@@ -111,15 +111,15 @@ at::Tensor causal_backward(const at::Tensor& d_out, const at::Tensor& qkv, const
 
 Documents documents_of(const at::Tensor& start, c10::Device device) {
   check(start.dim() == 2 && start.scalar_type() == at::kInt && start.is_cpu() && start.is_contiguous() && start.numel() > 0,
-        "attention: expected the starts of documents as int32 [rows, places] in host memory, found {} of [{}] on {}",
+        "attention: expected the starts of documents as int32 [rows, positions] in host memory, found {} of [{}] on {}",
         c10::toString(start.scalar_type()), fmt::join(start.sizes(), " x "), start.device().str());
   const int64_t places = start.size(1);
   const int32_t* s = start.const_data_ptr<int32_t>();
   std::vector<int32_t> offsets;
   for (int64_t t = 0; t < start.numel(); ++t) {
     const int64_t j = t % places;
-    check(s[t] == j || (j > 0 && s[t] == s[t - 1]), "attention: place {} of row {} names {} as the start of its document; expected {}", j,
-          t / places, s[t], j > 0 ? fmt::format("{} or, beginning one, {}", s[t - 1], j) : "0");
+    check(s[t] == j || (j > 0 && s[t] == s[t - 1]), "attention: position {} of row {} names {} as the start of its document; expected {}",
+          j, t / places, s[t], j > 0 ? fmt::format("{} or, beginning one, {}", s[t - 1], j) : "0");
     if (s[t] == j) offsets.push_back(static_cast<int32_t>(t));
   }
   offsets.push_back(static_cast<int32_t>(start.numel()));

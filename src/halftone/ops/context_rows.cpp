@@ -60,7 +60,8 @@ at::Tensor uploaded(const std::vector<int32_t>& numbers, c10::Device device) {
 
 std::vector<std::vector<ContextRun>> share_places(int64_t seq, int64_t processes, const ContextOptions& o, const at::Tensor& starts) {
   int64_t chunks = o.balance == ContextBalance::none ? processes : 2 * processes;
-  check(seq % chunks == 0, "context parallelism: expected rows of a multiple of {} places, found {}; set training.seq_len so", chunks, seq);
+  check(seq % chunks == 0, "context parallelism: expected rows of a multiple of {} positions, found {}; set training.seq_len accordingly",
+        chunks, seq);
   std::vector<int64_t> owner(static_cast<size_t>(chunks));
   if (o.balance == ContextBalance::by_work) {
     for (int64_t parts = kMostParts; parts > 1; parts /= 2) {

@@ -24,7 +24,7 @@ Loaded load() {
   Module& m = *result.module;
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::decay_t<decltype(function)>>(dlsym(handle, name));
-    if (function == nullptr) result.reason = fmt::format("halftone_cuda.so lacks {}; it is of another build", name);
+    if (function == nullptr) result.reason = fmt::format("halftone_cuda.so lacks {}; it belongs to another build", name);
   };
   find(m.quantize_operand, "halftone_cuda_quantize_operand"), find(m.quantize_workspace, "halftone_cuda_quantize_workspace");
   find(m.product, "halftone_cuda_product"), find(m.product_workspace, "halftone_cuda_product_workspace");

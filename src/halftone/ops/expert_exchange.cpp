@@ -37,7 +37,7 @@ void send_documents(ExpertExchange& e, const ExpertRows& placed) {
   const at::Tensor source = e.sent.source.clamp_min(0).floor_divide(placed.top_k).to(at::kLong);
   at::Tensor came = exchange_rows(document.index_select(0, source).unsqueeze(1), e.received_rows, e.sent_rows, *e.ranks, e.received.tokens);
   const auto ranks = static_cast<int64_t>(e.received_rows.size());
-  check(placed.tokens <= first_document(1, ranks), "experts: {} ranks keep documents of at most {} tokens a micro-batch apart, found {}",
+  check(placed.tokens <= first_document(1, ranks), "experts: {} ranks separate documents of at most {} tokens per micro-batch, found {}",
         ranks, first_document(1, ranks), placed.tokens);
   int64_t first = 0;
   for (size_t r = 0; r < e.received_rows.size(); ++r) {

@@ -46,7 +46,7 @@ Hardware row_of(int sm) {
 Hardware hardware_of(c10::Device device) {
   if (device.is_cpu()) return processor();
   const std::optional<int> sm = capability(device.index() < 0 ? 0 : device.index());
-  check(sm.has_value(), "the NVIDIA driver does not tell the compute capability of device {}", int{device.index()});
+  check(sm.has_value(), "the NVIDIA driver does not report the compute capability of device {}", int{device.index()});
   return row_of(*sm);
 }
 

@@ -117,7 +117,7 @@ OperandCopies quantize(const at::Tensor& x_in, const CopyRequest* row, const Cop
     if (q.from.source != nullptr) q.rows = groups->rows;
   } else if (amax.defined()) {
     check(amax.scalar_type() == at::kInt && amax.numel() == 1 && amax.device() == x.device(),
-          "quantize: expected the largest magnitude as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),
+          "quantize: expected the amax as one int32 on {}, found {} of {} on {}", x.device().str(), amax.numel(),
           c10::toString(amax.scalar_type()), amax.device().str());
     q.amax = static_cast<const uint32_t*>(amax.const_data_ptr());
     ++amax_use().taken;
@@ -175,7 +175,7 @@ Operand rows_of(Operand o, int64_t first, int64_t rows) {
 
 std::string form_text(const Operand& o) {
   if (o.panels.defined()) return o.panel_type == DType::s8 ? "int8 panels" : o.panel_type == DType::f32 ? "fp32 panels" : "bf16 panels";
-  if (!o.spec.quantized()) return "numbers as they lie";
+  if (!o.spec.quantized()) return "plain values";
   if (o.form == ValueForm::fold_e4m3) return "folded e4m3 codes";
   if (o.values.defined()) return "bf16 values";
   return o.packed.defined() ? "packed codes" : "codes";

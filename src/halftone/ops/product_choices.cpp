@@ -14,13 +14,13 @@ ProductChoices::ProductChoices(c10::Device device, const std::filesystem::path& 
   const Module& m = required_module();
   file_ = gemm::choice_file(folder, device_info(device).name, std::to_string(m.library_version()), HALFTONE_VERSION);
   if (file_.empty()) {
-    log_debug("measured products are not kept: none of HALFTONE_CACHE, XDG_CACHE_HOME and HOME is set");
+    log_debug("GEMM timings are not cached: none of HALFTONE_CACHE, XDG_CACHE_HOME and HOME is set");
     return;
   }
   const gemm::LoadedChoices loaded = gemm::load_choices(file_);
-  if (!loaded.problem.empty()) log_debug("{} {}: products are measured anew", file_.string(), loaded.problem);
+  if (!loaded.problem.empty()) log_debug("{} {}: GEMMs are timed again", file_.string(), loaded.problem);
   m.recall_choices(loaded.choices.data(), static_cast<int64_t>(loaded.choices.size()));
-  log_debug("{} choices of products from {}", loaded.choices.size(), file_.string());
+  log_debug("{} GEMM choices from {}", loaded.choices.size(), file_.string());
 }
 
 ProductChoices& ProductChoices::of(c10::Device device) {
@@ -39,7 +39,7 @@ bool ProductChoices::keep_new() {
   m.made_choices(all.data(), made);
   const std::string problem = gemm::add_choices(file_, all);
   if (!problem.empty()) {
-    log_debug("measured products are not kept: {}", problem);
+    log_debug("GEMM timings are not cached: {}", problem);
     file_.clear();
   }
   return true;

@@ -11,7 +11,7 @@ namespace {
 
 template <class T>
 T taken(std::deque<T>& kept) {
-  check(!kept.empty(), "recomputation: the block ran more products or attention in its second pass than in its first");
+  check(!kept.empty(), "recomputation: the block ran more GEMMs or attention in its second pass than in its first");
   T first = std::move(kept.front());
   kept.pop_front();
   return first;
