@@ -99,7 +99,7 @@ TEST(Environment, OneOfSeveralProcessesIsRefused) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "this command is of one process, found number 3 of 8 that torchrun started; start one, for example without torchrun or with a "
+        "this command runs as one process, found process 3 of 8 started by torchrun; start one, for example without torchrun or with a "
         "single task");
   }
 }

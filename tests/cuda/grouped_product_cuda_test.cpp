@@ -278,7 +278,7 @@ TEST_P(GroupedProductCudaErrors, SaysWhatItCannotDo) {
   EXPECT_STREQ(product(p), "grouped product: expected both operands and an output");
   p.a.data = p.b.data = memory.get(), p.d = memory.get();
   p.a.numbers = E4;
-  EXPECT_STREQ(product(p), "grouped product: expected operands of the same numbers (e4m3 and e5m2 may be mixed)");
+  EXPECT_STREQ(product(p), "grouped product: expected operands of the same element type (e4m3 and e5m2 may be mixed)");
   p.b.numbers = E4;
   EXPECT_STREQ(product(p), "grouped product: 8-bit operands need k and n that are multiples of 16; append zeros");
   p.k = 64, p.a.scales = kRow;

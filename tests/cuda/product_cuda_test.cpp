@@ -366,7 +366,7 @@ TEST_F(ProductCuda, SaysWhatItCannotDo) {
   const Device memory(std::vector<float>(64 * 64));
   p.a.data = p.b.data = memory.get(), p.d = memory.get();
   p.a.numbers = Numbers::e4m3;
-  EXPECT_STREQ(product(p), "product: expected operands of the same numbers (e4m3 and e5m2 may be mixed)");
+  EXPECT_STREQ(product(p), "product: expected operands of the same element type (e4m3 and e5m2 may be mixed)");
   p.b.numbers = Numbers::e5m2, p.k = 40;
   EXPECT_STREQ(product(p), "product: 8-bit operands need k and n that are multiples of 16; append zeros");
   p.k = 64, p.b.transposed = true;
@@ -382,7 +382,7 @@ TEST_F(ProductCuda, SaysWhatItCannotDo) {
   sums.a.numbers = sums.b.numbers = Numbers::s8, sums.k = 133152;
   EXPECT_STREQ(product(sums),
                "product: int32 sums of int8 products hold up to 133144 of them; shorten the contraction (for the gradient of a weight the "
-               "tokens of a micro-batch: fewer rows or more accumulation), or take another format");
+               "tokens of a micro-batch: fewer rows or more accumulation), or use another format");
   EXPECT_STREQ(run_(&p, nullptr), "product: the workspace is too small; ask halftone_cuda_product_workspace");
 }
 

@@ -290,7 +290,7 @@ TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
   };
   expect("hp", [](auto& p) { p.row.spec.element = E::hp; });
   expect("blocks of 16, 32 or 128", [](auto& p) { p.row.spec.block = 48; });
-  expect("do not go with", [](auto& p) { p.row.spec.element = E::int8; });
+  expect("do not combine with", [](auto& p) { p.row.spec.element = E::int8; });
   expect("scale mode", [](auto& p) { p.row.spec.mode = M::none; });
   expect("uos", [](auto& p) { p.row.spec.element = E::e4m3, p.row.spec.mode = M::uos; });
   expect("macro blocks", [](auto& p) { p.row.spec.element = E::e4m3, p.row.spec.two_level = TwoLevel::macro; });
@@ -310,7 +310,7 @@ TEST(OperandRules, ImpossibleDescriptionsAreErrors) {
   const int32_t offsets[2] = {0, 128};
   expect("without offsets", [](auto& p) { p.groups.groups = 1; });
   expect("multiple of 128 rows", [&](auto& p) { p.groups = {1, offsets}; });
-  expect("on CUDA alone", [&](auto& p) { p.groups = {1, offsets}, p.rows = 128, p.ld = 0, p.cols = 0; });
+  expect("only CUDA quantises together", [&](auto& p) { p.groups = {1, offsets}, p.rows = 128, p.ld = 0, p.cols = 0; });
   expect("no padded length", [&](auto& p) {
     p.groups = {1, offsets}, p.rows = 128, p.cols = p.ld = 0;
     p.transposed = p.row, p.transposed.length = 160, p.want_transposed = true, p.want_row = false;

@@ -99,7 +99,7 @@ Environment read_environment(const GetVariable& get) {
 
 void require_one_process(const Environment& e) {
   check(e.world_size == 1,
-        "this command is of one process, found number {} of {} that {} started; start one, for example without {} or with a single task",
+        "this command runs as one process, found process {} of {} started by {}; start one, for example without {} or with a single task",
         e.rank, e.world_size, e.launcher,
         e.launcher == "torchrun" ? "torchrun"
         : e.launcher == "slurm"  ? "srun"

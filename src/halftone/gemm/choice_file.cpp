@@ -103,7 +103,7 @@ LoadedChoices load_choices(const fs::path& file) {
     out.problem = "is not a file";
   } else if (read_all(fd.get(), &header, sizeof header) != sizeof header || std::memcmp(header.magic, kMagic, sizeof header.magic) != 0 ||
              header.record_bytes != sizeof(ProductChoice)) {
-    out.problem = "does not begin as a file of choices of this version";
+    out.problem = "is not a choice file of this version";
   } else if (header.count > kMostChoices || static_cast<uint64_t>(info.st_size) != sizeof header + header.count * sizeof(ProductChoice)) {
     out.problem = fmt::format("has {} bytes and names {} records of {}", info.st_size, header.count, sizeof(ProductChoice));
   }

@@ -31,10 +31,10 @@ void check_spec(const OperandSpec& s) {
   }
   constexpr const char* kGranularities[] = {"no", "tensor", "row", "1xB", "BxB"};
   constexpr const char* kScales[] = {"no", "fp32", "fp32 power-of-two", "e8m0", "e4m3", "ue5m3", "bf16"};
-  check(legal, "quantiser: {} elements do not go with {} scales in {}", element, kGranularities[static_cast<int>(s.granularity)],
+  check(legal, "quantiser: {} elements do not combine with {} scales in {}", element, kGranularities[static_cast<int>(s.granularity)],
         kScales[static_cast<int>(s.scale)]);
   const bool mx = s.scale == ScaleFormat::e8m0;
-  check(mx == (s.mode != ScaleMode::none), "quantiser: a scale mode goes with e8m0 scales, and only with them");
+  check(mx == (s.mode != ScaleMode::none), "quantiser: a scale mode needs e8m0 scales, and they need one");
   check(s.mode != ScaleMode::uos || s.element == Element::e2m1, "quantiser: scale mode uos is defined for e2m1, not for {}", element);
   const bool mxfp4 = mx && s.element == Element::e2m1;
   check(s.two_level != TwoLevel::macro || (mxfp4 && s.block == 32),
@@ -59,8 +59,8 @@ void check_copy(const QuantizedCopy& c, bool transposed, int64_t rows, int64_t c
     check(C % group == 0, "quantiser: packed codes need a length that is a multiple of {}, found {}", group, C);
   }
   check(c.panels == nullptr || (transposed && has_panels(c.spec) && C == contracted && c.scales != nullptr),
-        "quantiser: panels are of transposed copies with one scale a row, int8 or nearest e4m3");
-  check((c.values != nullptr) == (c.form != ValueForm::none) || rows * C == 0, "quantiser: values and their form come together");
+        "quantiser: panels need transposed copies with one scale per row, int8 or nearest e4m3");
+  check((c.values != nullptr) == (c.form != ValueForm::none) || rows * C == 0, "quantiser: values and their form must be given together");
   const bool macro = c.spec.two_level == TwoLevel::macro;  // macro scales do not follow from the tensor amax
   check(!is_fold(c.form) ||
             (c.spec.element == Element::e2m1 && c.spec.scale == ScaleFormat::e8m0 && (!macro || c.form == ValueForm::fold_e4m3)),
@@ -85,9 +85,9 @@ void check_operand(const QuantizeOperand& p) {
   const bool ternary =
       (p.want_row && p.row.spec.element == Element::ternary) || (p.want_transposed && p.transposed.spec.element == Element::ternary);
   check(p.group_rows % kGroupRows == 0 && (p.group_rows == 0 || p.group_rows * groups == p.rows),
-        "quantiser: {} groups of {} rows each do not make {}", groups, p.group_rows, p.rows);
+        "quantiser: {} groups of {} rows each do not add up to {}", groups, p.group_rows, p.rows);
   check(p.from.source == nullptr || (groups > 0 && p.from.each >= 1 && !ternary),
-        "quantiser: rows of another matrix are of groups, and no copy of them is ternary");
+        "quantiser: rows of another matrix need groups, and no copy of them may be ternary");
   if (p.want_row) check_copy(p.row, false, p.rows, p.cols);
   if (p.want_transposed) check_copy(p.transposed, true, p.cols, p.rows);
 }

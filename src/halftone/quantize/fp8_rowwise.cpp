@@ -49,8 +49,9 @@ void fp8_rowwise(const Fp8Rowwise& p, Isa isa) {
   const quantize::Source s{p.x, p.type, p.rows, p.cols, p.ld};
   quantize::check_source("fp8 quantiser", s);
   const bool by_row = p.row_codes != nullptr || p.row_values != nullptr, by_col = p.col_codes != nullptr || p.col_panels != nullptr;
-  check(by_row == (p.row_scale != nullptr) || p.rows * p.cols == 0, "fp8 quantiser: row outputs and row scales come together");
-  check(by_col == (p.col_scale != nullptr) || p.rows * p.cols == 0, "fp8 quantiser: column outputs and column scales come together");
+  check(by_row == (p.row_scale != nullptr) || p.rows * p.cols == 0, "fp8 quantiser: row outputs and row scales must be given together");
+  check(by_col == (p.col_scale != nullptr) || p.rows * p.cols == 0,
+        "fp8 quantiser: column outputs and column scales must be given together");
   if (isa == Isa::ref) return ref::fp8_rowwise(p);
   const quantize::Kernels& k = quantize::kernels(isa);
   static thread_local std::vector<float> inv_buffer;

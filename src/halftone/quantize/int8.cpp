@@ -71,9 +71,9 @@ void int8_quantize(const Int8Quantize& p, Isa isa) {
   const Source s{p.x, p.type, p.rows, p.cols, p.ld};
   quantize::check_source("int8 quantiser", s);
   check((p.row_codes == nullptr) == (p.row_scale == nullptr) || p.rows * p.cols == 0,
-        "int8 quantiser: row codes and row scales come together");
+        "int8 quantiser: row codes and row scales must be given together");
   check((p.col_panels == nullptr) == (p.col_scale == nullptr) || p.rows * p.cols == 0,
-        "int8 quantiser: column codes and column scales come together");
+        "int8 quantiser: column codes and column scales must be given together");
   check(p.row_codes_ld == 0 || p.row_codes_ld >= p.cols, "int8 quantiser: expected a row stride of the codes >= {}, found {}", p.cols,
         p.row_codes_ld);
   if (isa == Isa::ref) return ref::int8_quantize(p);

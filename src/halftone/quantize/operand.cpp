@@ -208,8 +208,8 @@ bool shared_codes(const QuantizeOperand& p) {
 void quantize_operand(const QuantizeOperand& p, Isa isa) {
   check_operand(p);
   check(!p.as_bf16, "quantiser: on the processor the caller rounds the elements to bf16");
-  check(p.groups.groups == 0,
-        "quantiser: found {} groups of rows, which are quantised together on CUDA alone; give it those of one at a time", p.groups.groups);
+  check(p.groups.groups == 0, "quantiser: found {} groups of rows, which only CUDA quantises together; pass one group at a time",
+        p.groups.groups);
   check(available(isa), "instruction set {} is not available on this processor", name(isa));
   const bool panels = p.want_transposed && p.transposed.panels != nullptr;
   if ((isa == Isa::ref || p.rows == 0 || p.cols == 0) && !panels) return ref::quantize_operand(p);

@@ -32,7 +32,7 @@ const char* problem(const GroupedProduct& p) {
   if (p.rows > INT32_MAX || p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX || p.groups.groups > 65535) {
     return "grouped product: expected rows, m, n and k below 2^31 and at most 65535 groups";
   }
-  if (is_fp8(a) ? !is_fp8(b) : a != b) return "grouped product: expected operands of the same numbers (e4m3 and e5m2 may be mixed)";
+  if (is_fp8(a) ? !is_fp8(b) : a != b) return "grouped product: expected operands of the same element type (e4m3 and e5m2 may be mixed)";
   if (!p.d || !p.a.data || !p.b.data) return "grouped product: expected both operands and an output";
   if (p.d_type != DType::bf16 && p.d_type != DType::f32) return "grouped product: expected an output of bf16 or f32";
   if (of_rows(p) && (p.accumulate || p.a.transposed)) {

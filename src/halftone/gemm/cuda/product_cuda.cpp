@@ -33,7 +33,7 @@ const char* problem(const Product& p) {
   const Numbers a = p.a.numbers, b = p.b.numbers;
   if (p.m < 0 || p.n < 0 || p.k < 0) return "product: expected m, n and k of at least 0";
   if (p.m > INT32_MAX || p.n > INT32_MAX || p.k > INT32_MAX) return "product: expected m, n and k below 2^31";
-  if (is_fp8(a) ? !is_fp8(b) : a != b) return "product: expected operands of the same numbers (e4m3 and e5m2 may be mixed)";
+  if (is_fp8(a) ? !is_fp8(b) : a != b) return "product: expected operands of the same element type (e4m3 and e5m2 may be mixed)";
   if (!p.d || (p.k > 0 && (!p.a.data || !p.b.data))) return "product: expected both operands and an output";
   for (const ProductOperand* x : {&p.a, &p.b}) {
     if (x->scales != Scales::none && !x->scale) return "product: expected the scales that the operand names";
@@ -55,7 +55,7 @@ const char* problem(const Product& p) {
   if (a == Numbers::s8 && p.k > kMostInt8Products) {
     return "product: int32 sums of int8 products hold up to 133144 of them; shorten the contraction (for the gradient of a weight the "
            "tokens "
-           "of a micro-batch: fewer rows or more accumulation), or take another format";
+           "of a micro-batch: fewer rows or more accumulation), or use another format";
   }
   return nullptr;
 }

@@ -117,7 +117,7 @@ std::map<Key, Choice> measured;
 
 const char* scaled(const Product& p, const ScaledCall& call, bool measure) {
   const auto list = kernels(p);
-  if (list.empty()) return "product: no kernel for these numbers";  // unreachable: make_plan sends no such GEMM here
+  if (list.empty()) return "product: no kernel for these element types";  // unreachable: make_plan sends no such GEMM here
   if (!measure) {
     const Kernel& best =
         *std::min_element(list.begin(), list.end(), [&](const Kernel& a, const Kernel& b) { return cost(a, call) < cost(b, call); });
