@@ -344,7 +344,7 @@ def to_halftone(folder, out):
     has = {"optimizer": any(name.startswith("optimizer.state.") for name in tensors), "train_state": "train_state.step" in others}
     full = all(has.values())
     if any(has.values()) and not full:
-        note(f"there is no {min(has, key=has.get)}: the step holds the model alone")
+        note(f"there is no {min(has, key=has.get)}: the step holds the model only")
     state = state_of(others) if full else {}
     named = re.fullmatch(r"step-(\d+)", folder.resolve().name)
     step = state["train_state"]["step"] if full else int(named[1]) if named else 0
@@ -363,7 +363,7 @@ def to_halftone(folder, out):
             value = value.chunks[0].read() if isinstance(value, Stored) else value()  # a capturable optimizer's rate is a tensor
             found[f"optim.param_groups.{halftone_name(key[2])}.{key[3]}"] = scalar(value, torch.float64)
     if unread:
-        note(f"left out {len(unread)} entries that are no tensors of a model: {', '.join(unread[:5])}")
+        note(f"skipped {len(unread)} entries that are not model tensors: {', '.join(unread[:5])}")
     write_step(out / f"step-{step}", step, found, state)
     return out / f"step-{step}", found
 
@@ -388,10 +388,10 @@ def from_halftone(folder, out):
     model_only, tensors, state = read_step(folder)
     model = {name: t for name, t in tensors.items() if not name.startswith("optim.")}
     codes = [name for name in model if f"{name}_scale" in model]
-    expect(not codes, f"{codes[:1]} are held as codes; take a step of the model alone (last_save_model_only), which holds numbers")
+    expect(not codes, f"{codes[:1]} are stored as codes; use a model-only step (last_save_model_only), which is dequantised")
     full = not model_only and all(f"optim.state.{name}.{key}" in tensors for name in model for key in ("exp_avg", "exp_avg_sq", "step"))
     if not full and not model_only:
-        note("there are not both moments of every tensor, as torchtitan's Adam and AdamW have them: only the model is written")
+        note("some tensors lack one of the two moments that torchtitan's Adam and AdamW need: only the model is written")
     found = dict(model)
     for name, t in tensors.items():
         if full and (key := OPTIMIZER_KEY.fullmatch(name)) and key[1] == "state":

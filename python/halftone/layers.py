@@ -98,7 +98,7 @@ def _reason_to_keep(name, module, recipe, ignore, multiple):
     if name.split(".")[-1] in ignore:
         return "in ignore"
     if module.in_features % multiple or module.out_features % multiple:
-        return f"{module.in_features} x {module.out_features}: {recipe} takes multiples of {multiple}"
+        return f"{module.in_features} x {module.out_features}: {recipe} needs multiples of {multiple}"
     return None
 
 
@@ -124,7 +124,7 @@ def convert(model, recipe, options="", *, targets=(".*",), ignore=("output", "lm
         converted[name] = recipe
     _leave_fast_paths(model)
     if not converted:
-        raise ValueError(f"halftone.convert: expected a torch.nn.Linear that {list(targets)} matches and {recipe} takes, found none; "
+        raise ValueError(f"halftone.convert: expected a torch.nn.Linear that {list(targets)} matches and {recipe} supports, found none; "
                          f"kept: {kept}")
     model.halftone_converted = getattr(model, "halftone_converted", {}) | converted
     earlier = getattr(model, "halftone_kept", {}) | kept

@@ -211,8 +211,8 @@ def runs(work, face, native, fp8):
 
 def refusals(work, face, native, step):
     out = os.path.join(work, "out")
-    refuse("has weights already", "--from", face, "--to", native)
-    refuse("has weights already", "--from", native, "--to", face)
+    refuse("already holds weights", "--from", face, "--to", native)
+    refuse("already holds weights", "--from", native, "--to", face)
     os.mkdir(out)
     good("convert", "--from", face, "--to", out)  # an empty folder is accepted
     shutil.rmtree(out)

@@ -117,8 +117,8 @@ with tempfile.TemporaryDirectory() as work:
     folders = {model: check(work, model) for model in MODELS}
     out = os.path.join(work, "out")
     for model, other in (("gpt_oss", "fp8_blockwise"), ("llama3", "mxfp4")):
-        refuse("is not how files of", "convert", "--from", folders[model][2], "--to", out, "--codes", other)
-        refuse("is not how files of", *train(model, out + "_run", "--checkpoint.last_save_model_only=true", "--checkpoint.last_save_in_hf", f"--checkpoint.export_dtype={other}"))
+        refuse("is not a code format of", "convert", "--from", folders[model][2], "--to", out, "--codes", other)
+        refuse("is not a code format of", *train(model, out + "_run", "--checkpoint.last_save_model_only=true", "--checkpoint.last_save_in_hf", f"--checkpoint.export_dtype={other}"))
     refuse("leave --codes out", "convert", "--from", folders["gpt_oss"][0], "--to", out, "--codes", "mxfp4")
     refuse("needs checkpoint.last_save_in_hf", *train("gpt_oss", out + "_run", "--checkpoint.export_dtype=mxfp4"))
     print("MXFP4 experts are the same bytes after a round trip; fp8 blocks; ends of runs; 6 refusals")

@@ -217,7 +217,7 @@ def check_convert():
     model = halftone.convert(Model().to(device), "fp8_rowwise", targets=["re:up"])
     halftone.convert(model, "mxfp4", {"use_hadamard": True}, ignore=[])
     assert model.halftone_converted == {"up": "fp8_rowwise", "down": "mxfp4"}, model.halftone_converted
-    assert model.halftone_kept == {"output": "64 x 10: mxfp4 takes multiples of 32"}, model.halftone_kept
+    assert model.halftone_kept == {"output": "64 x 10: mxfp4 needs multiples of 32"}, model.halftone_kept
     assert (model.up.recipe, model.down.recipe, model.down.options) == ("fp8_rowwise", "mxfp4", "use_hadamard=true")
     print("convert takes several calls and says why layers stay as they are")
 
@@ -367,12 +367,12 @@ def check_refusals(x, w):
     for text, call in cases.items():
         expect_error(text, lambda: call(lambda t: t))
         expect_error(text, lambda: call(lambda t: t.to("meta")))
-    for format, text in (("mxfp4:floor:rceil", "both say the scale mode"), ("mxfp4:1x32:32x32", "both say which elements share a scale"),
-                         ("e4m3:fp32:pow2", "both say the scale"), ("e4m3:floor=0.5", "floor is the smallest scale of int8 or int4 rows"),
+    for format, text in (("mxfp4:floor:rceil", "both set the scale mode"), ("mxfp4:1x32:32x32", "both set which elements share a scale"),
+                         ("e4m3:fp32:pow2", "both set the scale"), ("e4m3:floor=0.5", "floor is the smallest scale of int8 or int4 rows"),
                          ("int8:floor=1e-40", "at least 2^-126"), ("int8:floor=inf", "a finite number"),
                          ("mxfp4:clip=dynamic:floor", "leave the scale mode out"), ("mxfp4:clip=static:uos", "uos scales are not clipped"),
                          ("int8:hadamard=32", "a rotation goes with scales of blocks"), ("ternary:hadamard=16", "a rotation goes with"),
-                         ("int8:1x32", "int8 elements do not go with 1xB scales in fp32")):
+                         ("int8:1x32", "int8 elements do not combine with 1xB scales in fp32")):
         expect_error(text, lambda: halftone.Format(format).canonical)
     expect_error("is given twice", lambda: halftone.recipe_formats("mxfp4", "use_sr_grad=false,use_sr_grad=true"))
     rotated = halftone.quantize(w, "mxfp4:hadamard=32", transposed=True)
@@ -408,7 +408,7 @@ def check_errors():
     check_refusals(x, w)
     expect_error("unknown element or scheme 'e9'", lambda: halftone.quantize(x, "e9"))
     expect_error("unknown word 'rowwise'", lambda: halftone.quantize(x, "e4m3:rowwise"))
-    expect_error("int8 elements do not go with", lambda: halftone.quantize(x, "int8:1x32"))
+    expect_error("int8 elements do not combine with", lambda: halftone.quantize(x, "int8:1x32"))
     expect_error("only 4-bit codes are packed", lambda: halftone.quantize(x, "e4m3:packed"))
     expect_error("goes with transposed", lambda: halftone.quantize(x, "mxfp4:hadamard=32"))
     expect_error("expected a float32 or bfloat16 tensor", lambda: halftone.quantize(x.half(), "e4m3"))

@@ -145,7 +145,7 @@ std::string kind_of(const std::string& word) {
 void check_words(const std::string& text, const std::vector<std::string>& words, const OperandSpec& s) {
   for (size_t i = 1; i < words.size(); ++i) {
     for (size_t j = 1; j < i; ++j) {
-      check(kind_of(words[i]) != kind_of(words[j]), "format '{}': '{}' and '{}' both say {}; keep one", text, words[j], words[i],
+      check(kind_of(words[i]) != kind_of(words[j]), "format '{}': '{}' and '{}' both set {}; keep one", text, words[j], words[i],
             kind_of(words[i]));
     }
   }
@@ -168,7 +168,7 @@ Format parse_format(std::string_view given) {
   const std::vector<std::string> words = split(text, ':');
   Format f;
   if (words[0] == "hp") {
-    check(words.size() == 1, "format '{}': an unquantised operand has no further words", text);
+    check(words.size() == 1, "format '{}': an unquantised operand takes no further words", text);
     return f;
   }
   if (const std::optional<OperandSpec> scheme = find_named(kSchemes, words[0])) {

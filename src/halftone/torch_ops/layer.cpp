@@ -61,14 +61,14 @@ uint32_t checked_step(const char* op, int64_t step) {
 }
 
 void check_beside(const char* op, const char* which, const at::Tensor& t, const at::Tensor& x) {
-  check(t.device() == x.device(), "{}: expected {} on {}, where x is, found it on {}", op, which, x.device().str(), t.device().str());
+  check(t.device() == x.device(), "{}: expected {} on {}, like x, found it on {}", op, which, x.device().str(), t.device().str());
 }
 
 void check_multiples(const LinearRecipe& recipe, std::string_view scheme, const at::Tensor& w, std::string_view name) {
   const int64_t multiple = recipe.dim_multiple;
   const auto odd = [&](int axis) { return TORCH_GUARD_OR_FALSE((w.sym_size(axis) % multiple).sym_ne(0)); };
   if (odd(0) || odd(1)) {
-    fail("halftone.linear: recipe {} takes sizes that are multiples of {}, {} is {}; use recipe none", scheme, multiple, name, shape(w));
+    fail("halftone.linear: recipe {} needs sizes that are multiples of {}, {} is {}; use recipe none", scheme, multiple, name, shape(w));
   }
 }
 
