@@ -34,7 +34,7 @@ def main():
     parser.add_argument("--python", required=True)
     parser.add_argument("--halftone", default="build/release/bin/halftone")
     parser.add_argument("--peer-recipes", default="bf16", help="comma list of bf16, fp32; ratios are to the first")
-    parser.add_argument("--avx2", action="store_true", help="hold both programs to AVX2")
+    parser.add_argument("--avx2", action="store_true", help="limit both programs to AVX2")
     args = parser.parse_args()
     if args.avx2:
         os.environ.update(AVX2)

@@ -89,7 +89,7 @@ def main():
     wanted = args.runs.split(";")
     for name in wanted:
         if name not in RUNS:
-            sys.exit(f"convergence.py: unknown run '{name}'; choose of {', '.join(RUNS)}")
+            sys.exit(f"convergence.py: unknown run '{name}'; choose from {', '.join(RUNS)}")
     args.out.mkdir(parents=True, exist_ok=True)
     store = args.out / "convergence.json"
     results = json.loads(store.read_text()) if store.exists() else {}

@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   const auto product = reinterpret_cast<decltype(&halftone_cuda_grouped_product)>(dlsym(handle, "halftone_cuda_grouped_product"));
   const auto workspace =
       reinterpret_cast<decltype(&halftone_cuda_grouped_product_workspace)>(dlsym(handle, "halftone_cuda_grouped_product_workspace"));
-  if (product == nullptr || workspace == nullptr) return fmt::print(stderr, "halftone_cuda.so is of another build\n"), 1;
+  if (product == nullptr || workspace == nullptr) return fmt::print(stderr, "halftone_cuda.so belongs to another build\n"), 1;
 
   std::mt19937 random(1);
   std::vector<int> counts(kExperts);
@@ -126,7 +126,7 @@ int main(int argc, char** argv) {
       p.a.scale = p.b.scale = scales;
       p.a.transposed = kind.stored && s.transposed_a, p.b.transposed = kind.stored && s.transposed_b;
       if (of_rows) p.b.stride = s.n * s.other, p.b.scale_stride = (s.n + 127) / 128 * ((s.other + 127) / 128);
-      if ((workspace(&p) == 0) != kind.portable) return fmt::print(stderr, "{}: not the kernel it should be\n", kind.name), 1;
+      if ((workspace(&p) == 0) != kind.portable) return fmt::print(stderr, "{}: unexpected kernel\n", kind.name), 1;
       float least = 1e9f;
       for (int i = 0; i < 13; ++i) {
         require(cudaEventRecord(start, nullptr));

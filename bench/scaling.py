@@ -161,19 +161,19 @@ def row(name, results):
     return f"| {' | '.join(cells)} |"
 
 
-HEAD = ("| case | GPUs | tokens/s a GPU | predicted | of one GPU's or the peer's | GiB | predicted | exposed communication, ms | "
-        "loss, first and last (most off) | seconds |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+HEAD = ("| case | GPUs | tokens/s per GPU | predicted | relative to one GPU or the peer | GiB | predicted | exposed communication, ms | "
+        "loss, first and last (largest deviation) | seconds |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default="build/release/bin/halftone")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--gpus", type=int, default=4, help="cases of more are left out")
-    parser.add_argument("--only", nargs="+", default=[""], help="cases whose names begin so")
+    parser.add_argument("--gpus", type=int, default=4, help="skip cases that need more")
+    parser.add_argument("--only", nargs="+", default=[""], help="only cases whose names begin with this")
     parser.add_argument("--seconds", type=float, default=570, help="of all cases")
-    parser.add_argument("--together", action="store_true", help="cases that leave GPUs idle run side by side")
-    parser.add_argument("--peers", help="folder with torchtitan and torchao, else their cases are left out")
+    parser.add_argument("--together", action="store_true", help="run cases that leave GPUs idle side by side")
+    parser.add_argument("--peers", help="folder with torchtitan and torchao, else their cases are skipped")
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--logs", type=pathlib.Path, default=pathlib.Path("/tmp/scaling"))
     own = sys.argv[1:sys.argv.index("--")] if "--" in sys.argv else sys.argv[1:]

@@ -44,6 +44,6 @@ def figures_of(path):
     try:
         yield
     except KeyError as error:
-        fail(f"{path}: expected '{error.args[0]}', found nothing of that name; is it the file that this tool draws?")
+        fail(f"{path}: expected '{error.args[0]}', found none; is this the file that the tool draws?")
     except (ValueError, TypeError, AttributeError, IndexError, ZeroDivisionError) as error:
-        fail(f"{path}: holds other figures than expected: {error}")
+        fail(f"{path}: unexpected contents: {error}")

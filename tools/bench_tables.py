@@ -76,7 +76,7 @@ def main():
             fail(f"{path}: expected a CSV of halftone bench, found '{lines[0][:60]}'")
         rows = list(csv.DictReader(lines[1:]))
         if not rows or any(None in row.values() for row in rows):
-            fail(f"{path}: expected rows with a value in each column, found {'one with fewer' if rows else 'none'}; was it written to its end?")
+            fail(f"{path}: expected rows with a value in each column, found {'one with fewer' if rows else 'none'}; is the file complete?")
         with figures_of(path):
             tables = list(globals()[kind](rows))
         print(lines[0][2:] + "\n")

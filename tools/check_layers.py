@@ -109,7 +109,7 @@ def check_family(source, family, complain):
             continue
         for number, line in enumerate(read(path), 1):
             if word in line.split("//")[0].replace(CLASS_OF_RECIPES, "").lower():
-                complain(path, number, f"names the family '{family.name}': what is known of it belongs into its folder of models/")
+                complain(path, number, f"names the family '{family.name}': its traits belong in its folder under models/")
 
 
 def check_tree(root):
@@ -135,7 +135,7 @@ def check_tree(root):
             complain(path, len(lines), f"{len(lines)} lines, at most {MAX_LINES} are allowed: split the file")
         for number, line in enumerate(lines, 1):
             if MACHINE.search(line):
-                complain(path, number, f"names a folder of one machine: {MACHINE.search(line).group(0)}")
+                complain(path, number, f"contains a path of one machine: {MACHINE.search(line).group(0)}")
             for target in LINK.findall(line) if path.suffix == ".md" else []:
                 if not (path.parent / target).exists():
                     complain(path, number, f"links to '{target}', which does not exist")
@@ -173,7 +173,7 @@ SELF_TEST = [  # (file, text, what the complaint must contain)
     ("src/halftone/other/a.cpp", "int a;\n", "'other' is not among the layers"),
     ("src/halftone/nn/a.cpp", "const char* name = \"LlamaForCausalLM\";\n", "names the family 'llama3'"),
     ("docs/long.md", "a\n" * (MAX_LINES + 1), "at most 600"),
-    ("docs/path.md", "see " + "/home" + "/somebody/x\n", "names a folder of one machine"),
+    ("docs/path.md", "see " + "/home" + "/somebody/x\n", "contains a path of one machine"),
     ("docs/link.md", "[a](https://x.y), [b](link.md#c), [d](nowhere.md)\n", "links to 'nowhere.md', which does not exist"),
 ]
 
@@ -200,7 +200,7 @@ def self_test():
             if (not file and found) or (file and not any(expected in c for c in found)):
                 failures += 1
                 print(f"self-test: expected '{expected or 'no complaint'}' for '{file}', found {found}")
-    print(f"check_layers: {len(SELF_TEST)} broken trees seen as broken" if not failures else f"check_layers: {failures} failures")
+    print(f"check_layers: {len(SELF_TEST)} broken trees detected" if not failures else f"check_layers: {failures} failures")
     return failures
 
 

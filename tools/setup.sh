@@ -72,7 +72,7 @@ command -v "$python" >/dev/null || stop "no '$python' found: install Python 3.10
   stop "Python 3.10 or newer is needed, found $("$python" --version 2>&1): set PYTHON=/path/to/python3"
 read -r _ _ where 2>/dev/null <"$stamp" || where=""
 if [ -n "$where" ] && [ "$where" != "$PWD" ]; then
-  say "the checkout was moved from $where: making .venv anew"
+  say "the checkout was moved from $where: recreating .venv"
   rm -rf .venv
 fi
 if ! .venv/bin/python -c '' 2>/dev/null; then
@@ -101,7 +101,7 @@ if [ "$cuda" = ON ]; then
   wheels -r requirements-cuda.txt
   have_nvcc() { for nvcc in "${CUDACXX:-}" nvcc "${CUDA_HOME:-}/bin/nvcc" /usr/local/cuda/bin/nvcc; do "$nvcc" --version 2>/dev/null | grep -q 'release 13\.' && return; done; false; }
   if ! have_nvcc; then
-    say "no toolkit of CUDA 13 on this machine: installing the compiler wheels"
+    say "no CUDA 13 toolkit on this machine: installing the compiler wheels"
     wheels -r requirements-nvcc.txt
   fi
 fi
