@@ -238,11 +238,13 @@ TEST(CheckpointStore, RemovesLeftovers) {
   fs::create_directory(folder / "step-4.old");
   fs::rename(folder / "step-6", folder / "step-6.old");  // a crash between the two renames of a replacement
   fs::create_directory(folder / "step-x.tmp");           // not ours
+  testing::write_file(folder / ".writable-7", "");       // of a process that was killed while it tried to write
   CheckpointStore store({.folder = folder.path()});
   EXPECT_EQ(store.valid_steps(), std::vector<int64_t>{4});
   store.prepare();
   EXPECT_FALSE(fs::exists(folder / "step-5.tmp"));
   EXPECT_FALSE(fs::exists(folder / "step-4.old"));
+  EXPECT_FALSE(fs::exists(folder / ".writable-7"));
   EXPECT_TRUE(fs::exists(folder / "step-x.tmp"));
   EXPECT_EQ(store.valid_steps(), (std::vector<int64_t>{4, 6}));
   expect_holds(store.open(6), 6);

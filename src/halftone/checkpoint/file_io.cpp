@@ -168,7 +168,7 @@ void sync_folder(const std::filesystem::path& folder) {
 
 void check_writable(const std::filesystem::path& folder) {
   make_folder(folder);
-  const std::filesystem::path probe = folder / (".writable-" + std::to_string(::getpid()));
+  const std::filesystem::path probe = folder / (kWritableProbe + std::to_string(::getpid()));
   try {
     File::create(probe).write("x", 1);
   } catch (const Error& error) {

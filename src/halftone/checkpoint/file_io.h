@@ -55,7 +55,8 @@ class File {
 void make_folder(const std::filesystem::path& folder);
 // Makes the names inside `folder` durable (fsync of the directory).
 void sync_folder(const std::filesystem::path& folder);
-// Fails with one line unless files can be created in `folder` (made when missing).
+// Fails with one line unless files can be created in `folder` (made when missing). A kill leaves the probe, named so with the process id.
+inline constexpr const char* kWritableProbe = ".writable-";
 void check_writable(const std::filesystem::path& folder);
 // The full file as text; Error if larger than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);

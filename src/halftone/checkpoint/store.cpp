@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/checkpoint/discard.h"
+#include "halftone/checkpoint/file_io.h"
 
 namespace halftone {
 namespace {
@@ -65,17 +66,18 @@ fs::path CheckpointStore::step_folder(int64_t step) const { return options_.fold
 void CheckpointStore::prepare() {
   make_folder(options_.folder);
   if (first()) remove_step_leftovers(options_.folder);
-  options_.ranks.agree(0);  // nobody writes here before
+  options_.ranks.agree(0);  // a barrier: no rank writes here earlier
   check_writable(options_.folder);
 }
 
 void remove_step_leftovers(const fs::path& folder) {
   std::vector<fs::path> leftovers;
-  std::error_code ignored;
+  std::error_code ignored, unlinked;
   for (fs::directory_iterator it(folder, ignored), end; !ignored && it != end; it.increment(ignored)) {
     const fs::path& path = it->path();
     const std::string name = path.filename().string();
     if (step_number(name, kTemporary) || is_discarded(name)) leftovers.push_back(path);
+    if (name.starts_with(kWritableProbe)) fs::remove(path, unlinked);
     if (const auto step = step_number(name, kReplaced)) {
       // A crash between the two renames of publish(): the older step is the only complete one.
       const fs::path target = folder / fmt::format("step-{}", *step);
@@ -89,7 +91,7 @@ void remove_step_leftovers(const fs::path& folder) {
   for (const fs::path& path : leftovers)
     if (discard(path)) log_info("Removing {}, left by an interrupted run", path.string());
   if (leftovers.empty()) return;
-  // A disk that they fill needs their space first; otherwise nobody waits for it.
+  // On a nearly full disk the run needs their space, so it waits; otherwise deletion runs in the background.
   constexpr uint64_t kEnough = uint64_t{1} << 30;
   const fs::space_info space = fs::space(folder, ignored);
   if (ignored || space.available < kEnough || !is_writable(folder)) finish_discards(std::chrono::hours(24));
