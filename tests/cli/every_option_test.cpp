@@ -210,7 +210,7 @@ std::vector<Row> all_rows() {
         else
           more.push_back(m.starts_with("-") ? m : "--" + prefix + m);
       }
-      // Of its rows a validation reads the first batches: another order shows.
+      // Validation reads the first batches of its rows, so another order shows.
       if (validates && row.proof != Proof::accepted && row.proof != Proof::refused)
         row.context = "validated", more.insert(more.end(), {"--validation.enable", "--validation.steps=2"});
       row.more = more;
@@ -227,7 +227,7 @@ LoadedConfig load(const Row& row) {
   return load_config(args, {row.world});
 }
 
-// What of the row's proof fails; "" when it holds.
+// The part of the row's proof that fails; "" if it holds.
 std::string failure_of(const Row& row) {
   LoadedConfig loaded;
   std::string error;

@@ -148,7 +148,7 @@ TEST(Formats, ExamplesAreWorkedOutByTheCode) {
   EXPECT_NEAR(nv.values[0], 6, 1e-6);
 }
 
-// What stochastic rounding and the rotation do to the example's numbers.
+// Stochastic rounding and the rotation of the example's numbers.
 TEST(Formats, DrawsAndRotationsFollowTheSpec) {
   OperandSpec s = find_linear_recipe("mxfp4")->dy_wgrad;
   ASSERT_TRUE(s.stochastic && s.hadamard == 32);

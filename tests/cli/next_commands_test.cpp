@@ -61,9 +61,10 @@ TEST(NextCommands, ReplaceWhatTheySetThemselves) {
   const std::string text = next_after({"--config=" + file, "--checkpoint.load_step=20", "--training.steps", "30", "--quantize.scheme=mxfp4",
                                        "--quantize.ignore", "output", "--quantize.use-hadamard", "--training.seq_len", "64",
                                        "--training.minutes=3", "--job.dump-folder=outputs/bf16"});
-  EXPECT_EQ(line_of(text, "continue training"), fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
-                                                "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
-                                                file));
+  EXPECT_EQ(line_of(text, "continue training"),
+            fmt::format("--config={} --quantize.scheme=mxfp4 --quantize.ignore output --quantize.use-hadamard "
+                        "--training.seq_len 64 --job.dump-folder=outputs/bf16 --training.steps 60",
+                        file));
   const std::string same = line_of(text, "the same run");
   EXPECT_EQ(same, fmt::format("--config={} --training.seq_len 64 --training.steps 30 --lr_scheduler.warmup_steps 4 --quantize.scheme none "
                               "--job.dump_folder outputs/bf16_bf16",

@@ -450,11 +450,11 @@ TEST(Compatibility, WhatCanNotApplyIsRefusedWithAReason) {
     EXPECT_TRUE(names(problems("", {"--model.name", model}), {"model.name", model}));
   EXPECT_TRUE(names(problems("", {"--comm.mode=local_tensor"}), {"comm.mode", "fake_backend"}));
   EXPECT_TRUE(names(problems("", {"--training.offload=optimizer,params"}), {"training.offload", "params cannot be offloaded"}));
-  // Of a file at its default, as torchtitan writes them.
+  // Accepted in a file at their defaults, as torchtitan writes them.
   EXPECT_EQ(problems("[training]\nenable_cpu_offload = false\n[optimizer]\nearly_step_in_backward = false\n"), "");
 }
 
-// What is only refused is in no list, and is still refused with a reason.
+// Values that are only refused appear in no list of choices, and are still refused with a reason.
 TEST(Compatibility, WhatIsOnlyRefusedIsInNoList) {
   const std::string help = describe_fields(), printed = print_config(load({})), toml = to_toml(JobConfig{}), json = to_json({}, false);
   JobConfig config;
@@ -477,7 +477,7 @@ TEST(Compatibility, WhatIsOnlyRefusedIsInNoList) {
                                                                       {"training.dataset", "mix", "takes a glob"},
                                                                       {"training.mixed_precision_reduce", "fp8_sr", "float32 or bfloat16"},
                                                                       {"training.offload", "grads", "[\"optimizer\"]"},
-           {"training.offload", "activations", "[\"optimizer\"]"}}) {
+                                                                      {"training.offload", "activations", "[\"optimizer\"]"}}) {
     const FieldEntry& f = *index_config(config).find_field(field);
     EXPECT_EQ(std::ranges::count(f.info.choices, value), 0) << field;
     const std::string said = problems("", {"--" + field, value}), other = problems("", {"--" + field, "nothing"});

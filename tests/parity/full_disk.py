@@ -45,7 +45,7 @@ def inside(work):
         fill(os.path.join(folder, name))
         text = train(folder, steps)
         assert "left by an interrupted run" in text and not os.path.exists(os.path.join(folder, name)), f"{name}: {text}"
-    # What no start removes is named, with what to do.
+    # A file that no start removes is named, with what to do.
     fill(os.path.join(folder, "mine"))
     text = train(folder, 9, expected=2)
     assert "with free space" in text or "free some space" in text, text

@@ -33,7 +33,7 @@ class Buffer {
   std::vector<std::byte> data_;
 };
 
-// Those of the quantisers: vnni and amx have no code paths of their own there.
+// Instruction sets with quantiser code of their own: vnni and amx have none.
 inline std::vector<Isa> isas() {
   if (available(Isa::avx512)) return {Isa::v3, Isa::avx512};
   return {Isa::v3};

@@ -66,7 +66,7 @@ TEST(Sizing, StaysWithinItsLimits) {
 }
 
 TEST(Sizing, RanksThatShareRowsNeedTheirSteps) {
-  const auto size = [](const std::vector<std::string>& args, int64_t ParallelismConfig::* degree) {
+  const auto size = [](const std::vector<std::string>& args, int64_t ParallelismConfig::*degree) {
     LoadedConfig loaded = load_config_text("[training]\nminutes = 5\nsteps = 750\n", "demo.toml", args);
     loaded.config.parallelism.*degree = 2;
     return Sizing(loaded, "", 2);

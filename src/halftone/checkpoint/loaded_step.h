@@ -39,8 +39,8 @@ class LoadedStep {
   bool model_only() const;
   const std::string& state_json() const { return state_json_; }  // "{}" for a Hugging Face folder
   const std::filesystem::path& folder() const { return folder_; }
-  // Of the contents, to compare copies of a checkpoint: of index.json, which has the checksums of a step's files; of config.json and
-  // samples of the weights of a Hugging Face folder.
+  // Digest of the contents, to compare copies of a checkpoint: index.json, which has the checksums of a step's files, or config.json and
+  // samples of the weights for a Hugging Face folder.
   std::string digest() const;
   // Degrees of the mesh that wrote the step, by axis; none of a Hugging Face folder.
   const std::map<std::string, int64_t>& mesh() const { return index_.mesh; }

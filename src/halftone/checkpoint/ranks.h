@@ -23,7 +23,7 @@ struct CheckpointRanks {
   std::function<bool(bool)> all = [](bool value) { return value; };
   // Collective, too: what each rank says, by rank.
   std::function<std::vector<std::string>(const std::string&)> said = [](const std::string& own) { return std::vector<std::string>{own}; };
-  // The job is ending, by a failure elsewhere: nobody should wait for other ranks. Called by the writing thread.
+  // The job is ending after a failure elsewhere: do not wait for other ranks. Called by the writing thread.
   std::function<bool()> ending = [] { return false; };
   // Which of these ranks send no heartbeats, and for how long; "" where all do. Called by the writing thread, once a second.
   std::function<std::string(const std::vector<int64_t>&)> silent = [](const std::vector<int64_t>&) { return std::string(); };

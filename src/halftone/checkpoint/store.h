@@ -22,8 +22,8 @@ namespace halftone {
 // `path` itself if it is a step or Hugging Face folder; otherwise the newest valid step below `path` or `path`/checkpoint.
 std::filesystem::path resolve_checkpoint(const std::filesystem::path& path, const CheckpointRanks& ranks = {});
 
-// Discards what an interrupted save or deletion left in the folder of the steps. A full disk leaves half a step that fills it, so this comes
-// before anything is written, and waits where space is short. For rank 0, while no other process writes there.
+// Discards what an interrupted save or deletion left in the folder of the steps. A full disk leaves half a step that fills it, so this
+// comes before anything is written, and waits where space is short. For rank 0, while no other process writes there.
 void remove_step_leftovers(const std::filesystem::path& folder);
 
 // Every rank of the job has one and calls the same functions in the same order. Rank 0 alone renames and deletes steps: in prepare(),
@@ -71,7 +71,7 @@ class CheckpointStore {
   bool first() const { return options_.ranks.rank == 0; }
   std::thread worker_;
   std::exception_ptr failure_;
-  std::atomic<bool> abandoned_ = false;  // by an exception: the background write waits for nobody
+  std::atomic<bool> abandoned_ = false;  // by an exception: the background write stops waiting for peers
   mutable std::map<int64_t, StepSummary> inspected_;
   HostCopies copies_;
 };

@@ -33,7 +33,7 @@ struct Breakdown {
   std::map<std::string, double> exposed;  // ms of exposed communication, by the communicator's name
   std::vector<Kernel> largest;            // every kernel, longest first
 };
-// Of the steps enclosed by ranges named "step", after which the device is idle.
+// Breaks down the steps enclosed by ranges named "step"; the device is idle after each.
 Breakdown break_down(std::span<const ProfileEvent> events);
 // The kinds and the `kernels` largest kernels.
 std::string breakdown_text(const Breakdown& b, size_t kernels);

@@ -8,7 +8,7 @@
 // writes. Scales that are part of `values` (folded codes, bf16 values) do not count.
 namespace halftone::bench {
 
-// Of one copy [rows, k].
+// Bytes written for one copy [rows, k].
 inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
   const double n = static_cast<double>(rows) * static_cast<double>(k);
   double bytes = (r.codes ? n : 0) + (r.packed ? n / 2 : 0) + (r.panels ? n * static_cast<double>(size_of(panel_type(r.spec))) : 0);
@@ -21,7 +21,7 @@ inline double bytes_written(const CopyRequest& r, int64_t rows, int64_t k) {
   return bytes + blocks * (has_byte_scales(r.spec.scale) ? 1 : 4);
 }
 
-// Of the requested copies of a matrix [rows, cols]; null: none.
+// Bytes read and written for the requested copies of a matrix [rows, cols]; null: none.
 inline double quantiser_bytes(int64_t rows, int64_t cols, double element_size, const CopyRequest* row, const CopyRequest* transposed) {
   if (row == nullptr && transposed == nullptr) return 0;
   const bool twice = (row != nullptr && reads_twice(row->spec, row->form, false)) ||

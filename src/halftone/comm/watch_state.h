@@ -88,7 +88,7 @@ struct Watch::State {
   std::map<int64_t, Clock::time_point> closed;             // connections
   std::atomic<Clock::time_point> answered = Clock::now();  // the store
 
-  // Who ends the process and so says why: the first to claim it.
+  // The thread that ends the process and prints the reason: the first to claim it.
   enum Ender { nobody, main, watcher };
   std::atomic<Ender> ender = nobody;
   std::atomic<bool> farewell = false, reported = false, printed = false;

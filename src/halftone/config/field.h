@@ -15,7 +15,7 @@ namespace halftone {
 // E: halftone's own.
 enum class Mark { K, A, N, E };
 
-// What a field of [quantize] sets: operands of one scheme's GEMMs, a layer beside them, targets and preset of any scheme, the run (such
+// Scope of a field of [quantize]: operands of one scheme's GEMMs, a layer beside them, targets and preset of any scheme, the run (such
 // fields are also allowed beside recipe files and converters), or something else.
 enum class Scope { other, operands, layer, rule, run };
 

@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-// What the rules between fields need to know about the run.
+// Facts about the run that the rules between fields need.
 struct ConfigContext {
   int64_t world_size = 1;            // ranks; 0 = unknown: rules that need it are skipped
   int64_t simulated_world_size = 0;  // replaces it with comm.mode = fake_backend; 0 = the same
@@ -44,7 +44,7 @@ std::string to_json(const JobConfig& config, bool all = true);
 // The inverse of to_json, for configurations in checkpoints. Missing fields keep their default, unknown ones are an error.
 JobConfig config_from_json(std::string_view json);
 
-// What `halftone config` prints: every section and field, with its value and origin; of one section if given.
+// Output of `halftone config`: every section and field, with its value and origin; of one section if given.
 std::string print_config(const LoadedConfig& loaded, std::string_view section = {});
 // Documentation of every field, or of one section: name, type, default, allowed values, meaning.
 std::string describe_fields(std::string_view section = {});

@@ -22,7 +22,7 @@ constexpr Pair kPairs[] = {
     {"clip_mode", "two_level_scaling", "which already brings each block to the largest code"},
     {"use_uos", "scale_mode", "it is a scale rule of its own"},
 };
-// What style = torchao fixes.
+// Options that style = torchao fixes.
 constexpr std::pair<std::string_view, std::string_view> kTorchao[] = {
     {"use_2dblock_x", "false"}, {"use_dge", "false"},    {"use_2dblock_w", "true"},           {"wgrad_hp", "false"},
     {"use_hadamard", "true"},   {"use_sr_grad", "true"}, {"two_level_scaling", "tensorwise"},

@@ -26,7 +26,7 @@ struct Refusal {
 // The rules of numerics.md 7.4: every option belongs to one of the schemes, and the options of a scheme are compatible.
 std::vector<Refusal> refusals(const RecipeOptions& options, const std::vector<std::string_view>& schemes);
 
-// What a converter of torchtitan applies to every Linear except those whose name contains a word of `ignore` (platform.md 3.3); `filter` is
+// A torchtitan converter, as options for every Linear except those whose name contains a word of `ignore` (platform.md 3.3); `filter` is
 // the field with these words. None for converters of experts.
 struct Converter {
   std::string scheme, filter;

@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "halftone/base/error.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/bin_source.h"
@@ -43,7 +45,13 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
   // The C4 names mean JSONL with the field `text`.
   if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
     SourceOptions c4 = o;
-    if (c4.path.empty() && o.dataset == "c4_test") c4.path = kC4Test;
+    if (c4.path.empty() && o.dataset == "c4_test") {
+      c4.path = kC4Test;
+      check(std::filesystem::exists(c4.path),
+            "dataset = \"c4_test\" reads {} below the working directory, which is not there; run in halftone's or torchtitan's checkout, or "
+            "set dataset and dataset_path to your own text",
+            kC4Test);
+    }
     check(!c4.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its unpacked *.json files (nothing is downloaded)",
           o.dataset);
     require_path(c4);

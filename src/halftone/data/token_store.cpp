@@ -164,7 +164,7 @@ class TokenStoreBuilder {
     return store;
   }
 
-  // Partial indices of a killed builder; the lock guarantees that nobody else is writing them.
+  // Partial indices of a killed builder; the lock guarantees that no other process is writing them.
   void remove_leftovers() const {
     std::error_code ignored;
     const fs::path folder = fs::path(tokens_path_).parent_path();

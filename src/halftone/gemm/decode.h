@@ -28,7 +28,7 @@ constexpr bool scaled_by_block(const OperandSpec& s) {
   const bool blocks = s.granularity == Granularity::block || s.granularity == Granularity::tile;
   return s.two_level == TwoLevel::macro || (blocks && !has_byte_scales(s.scale) && s.element != Element::uint4);
 }
-// Those factors, as [ceil(cols / 128), rows].
+// Writes these factors as [ceil(cols / 128), rows].
 void block_scales(const QuantizedCopy& copy, int64_t rows, int64_t cols, float* out);
 
 inline constexpr int64_t kScaleBlock = 128;
@@ -54,7 +54,7 @@ constexpr int64_t macro_index(const OperandSpec& s, int64_t cols, int64_t r, int
 // outer, clip and macro factors.
 constexpr float code_factor(const QuantizedCopy& c, bool full, int64_t cols, int64_t r, int64_t b, float byte_scale) {
   const OperandSpec& s = c.spec;
-  float f = has_byte_scales(s.scale) ? byte_scale
+  float f = has_byte_scales(s.scale)              ? byte_scale
             : full || s.element == Element::uint4 ? static_cast<const float*>(c.scales)[scale_index(s, cols, r, b)]
                                                   : 1.0f;
   if (!full) return f;

@@ -24,8 +24,8 @@ inline int64_t first_document(int64_t rank, int64_t ranks) { return std::numeric
 
 // placed: the choices `expert`, int32 [T, k], among all experts. capacity 0: every row travels; the host waits once for the counts. Above:
 // each pair of ranks moves as many rows, the smallest number not below capacity * T * k / ranks, T being the same on all of them; what
-// finds no room is dropped, the later tokens of the last experts of a rank, and nobody waits. Choices of no expert (place_experts) neither
-// travel nor are dropped.
+// finds no room is dropped, the later tokens of the last experts of a rank, without a host sync. Choices of no expert (place_experts)
+// neither travel nor are dropped.
 ExpertExchange plan_exchange(const ExpertRows& placed, const at::Tensor& expert_tk, comm::Communicator& ranks, double capacity,
                              const OperandSpec& format = {});
 

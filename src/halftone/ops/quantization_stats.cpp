@@ -74,7 +74,7 @@ struct QuantizationStats::Site {
     return coded_sums(transposed ? m.t() : m, coded(m, spec, transposed, weight, role, row));
   }
 
-  // Of a matrix with a row for each token.
+  // For sums over a matrix with one row per token: excludes the padding rows.
   ErrorSums of_tokens(ErrorSums s) const {
     if (padding.defined()) s.values.select(0, ErrorSums::kPadding).add_(padding.to(at::kDouble).mean() * static_cast<double>(s.elements));
     return s;

@@ -51,7 +51,7 @@ class Processes {
   // From here on the timeout is [comm]'s for steps after the first.
   void first_step_is_done();
 
-  // What each process says, by rank; all of them call these in the same order.
+  // Values of each rank, by rank; all ranks call these in the same order.
   using Said = std::array<double, 6>;
   std::vector<Said> exchange(const Said& own);
   double last_wait() const { return last_wait_; }  // seconds of the previous exchange; the last rank to arrive waits least

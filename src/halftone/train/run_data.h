@@ -39,7 +39,7 @@ class RunData {
   DataLoader& loader() { return *loader_; }
   DataLoader* validation() const { return validation_.get(); }  // null without validation
   const nlohmann::json& first_rows() const { return first_rows_; }
-  // What the rows are made of, by its name for messages: all ranks must have read the same.
+  // Digests of the data behind the rows, by a name for messages. All ranks must have read the same data.
   std::vector<std::pair<std::string, std::string>> contents() const;
 
  private:

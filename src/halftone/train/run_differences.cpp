@@ -184,7 +184,7 @@ void add_field_differences(Strings& found, const JobConfig& config, const Json& 
   }
 }
 
-// What settings mean for all ranks together, and the settings.
+// A number of rows over all ranks, and the settings that it follows from.
 struct Rows {
   int64_t count = 0;  // -1: all
   std::string from;

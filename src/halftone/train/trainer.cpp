@@ -135,7 +135,7 @@ void Trainer::open_folder() {
   std::error_code error;
   fs::create_directories(folder, error);
   check(!error, "job.dump_folder: cannot make {}: {}; choose a writable folder with free space", folder.string(), error.message());
-  // What an interrupted run left may fill the disk: it goes before anything is written.
+  // Leftovers of an interrupted run may fill the disk: remove them before anything is written.
   remove_index_leftovers(token_cache_folder(config_));
   if (!processes_.first()) return;
   lock_.emplace(folder);
