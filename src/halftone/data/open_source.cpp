@@ -47,10 +47,11 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
     SourceOptions c4 = o;
     if (c4.path.empty() && o.dataset == "c4_test") {
       c4.path = kC4Test;
-      check(std::filesystem::exists(c4.path),
-            "dataset = \"c4_test\" reads {} below the working directory, which is not there; run in halftone's or torchtitan's checkout, or "
-            "set dataset and dataset_path to your own text",
-            kC4Test);
+      check(
+          std::filesystem::exists(c4.path),
+          "dataset = \"c4_test\" reads {} below the working directory, which is not there; run in halftone's or torchtitan's checkout, or "
+          "set dataset and dataset_path to your own text",
+          kC4Test);
     }
     check(!c4.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its unpacked *.json files (nothing is downloaded)",
           o.dataset);
