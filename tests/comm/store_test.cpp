@@ -50,12 +50,15 @@ void wait_for(const std::filesystem::path& file) {
 }
 void make(const std::filesystem::path& file) { std::ofstream(file) << "x"; }
 
-// A port that all processes of a test read from a file.
+// A port that all processes of a test read from a file, which is complete once it has its name.
 int64_t shared_port(const Rank& r) {
-  const std::filesystem::path file = r.folder / "port", ready = r.folder / "port.ready";
+  const std::filesystem::path file = r.folder / "port", part = r.folder / "port.part";
   int64_t port = 0;
-  if (r.rank == 0) std::ofstream(file) << free_port(), make(ready);
-  wait_for(ready);
+  if (r.rank == 0) {
+    std::ofstream(part) << free_port();
+    std::filesystem::rename(part, file);
+  }
+  wait_for(file);
   std::ifstream(file) >> port;
   return port;
 }

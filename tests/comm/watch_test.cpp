@@ -133,7 +133,15 @@ TEST_P(Trouble, AStoppedRankSendsNoHeartbeat) {
 
 const Ranks kKilled("killed", [](const Rank& r) {
   job(
-      r, [](auto&&...) { raise(SIGKILL); }, reduce);
+      r,
+      [](auto&&...) {
+        std::this_thread::sleep_for(1s);  // until all ranks have connected to rank 0
+        raise(SIGKILL);
+      },
+      [](Watch& watch, Communicator& world, at::Tensor& t) {
+        watch.set_timeout(20s);
+        reduce(watch, world, t);
+      });
 });
 TEST_P(Trouble, ADeadRankIsNamedBeforeTheTimeOut) {
   const std::vector<Outcome> o = run_ranks("killed", GetParam());
