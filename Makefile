@@ -19,7 +19,7 @@ test: setup  ## install, build everything, run every test
 
 test-distributed: setup  ## train on meshes of up to 8 processes, in every recipe
 	@tools/build release parallel_test halftone
-	@tools/test -L distributed
+	@tools/test -L distributed $(TEST_OPTIONS)
 
 setup:  ## install system packages and the pinned wheels in .venv
 	@tools/setup.sh
