@@ -39,7 +39,7 @@ struct Rows {
     };
     put(tokens, documents.narrow(1, 0, kLength)), put(labels, documents.narrow(1, 1, kLength));
     padding.narrow(0, 0, full).narrow(1, 0, in_row * kLength).fill_(false);
-    labels.select(1, 0).fill_(-100);  // a token that nobody predicts is no padding
+    labels.select(1, 0).fill_(-100);  // a token without a label is not padding
     input.tokens = tokens.to(test_device()), labels = labels.to(test_device());
     if (padded) input.padding = padding.to(test_device());
     if (!apart) return;

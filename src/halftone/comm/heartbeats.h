@@ -11,7 +11,7 @@
 
 namespace halftone::comm {
 
-// What a rank tells its peers once a period, through the store. No times of day: the clocks of two hosts are never compared.
+// State that a rank sends its peers through the store once a period. No wall-clock times: the clocks of two hosts are never compared.
 struct Heartbeat {
   int64_t number = 0;  // counts the rank's heartbeats
   double seconds = 0;  // that it has been `doing` this, by its own clock
