@@ -31,3 +31,20 @@ find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(xxhash INTERFACE)
 target_include_directories(xxhash SYSTEM INTERFACE "${XXHASH_INCLUDE}")
 target_compile_definitions(xxhash INTERFACE XXH_INLINE_ALL)
+
+# Decompression of .gz, .zst and .xz (storage/).
+add_library(compression INTERFACE)
+foreach(package zlib.h:libz.a zstd.h:libzstd.a lzma.h:liblzma.a)
+  string(REGEX MATCH "^([^:]+):lib([^.]+)" ignored "${package}")
+  string(TOUPPER "${CMAKE_MATCH_2}" upper)
+  find_path(${upper}_INCLUDE "${CMAKE_MATCH_1}" REQUIRED)
+  find_library(${upper}_LIBRARY NAMES "lib${CMAKE_MATCH_2}.a" REQUIRED)
+  target_include_directories(compression SYSTEM INTERFACE "${${upper}_INCLUDE}")
+  target_link_libraries(compression INTERFACE "${${upper}_LIBRARY}")
+endforeach()
+
+# Headers only: the library is loaded when an https:// address is read (storage/).
+find_path(CURL_INCLUDE curl/curl.h REQUIRED)
+add_library(curl_headers INTERFACE)
+target_include_directories(curl_headers SYSTEM INTERFACE "${CURL_INCLUDE}")
+target_link_libraries(curl_headers INTERFACE ${CMAKE_DL_LIBS})

@@ -29,6 +29,7 @@ JobConfig all_changed() {
           if constexpr (std::is_same_v<T, std::vector<StringList>>) *p = {{word}, {}};
           if constexpr (std::is_same_v<T, std::optional<std::vector<StringList>>>) *p = {{word, word}, {}};
           if constexpr (std::is_same_v<T, OptionTable>) *p = {{"a b", true}, {"n", int64_t{-3}}, {"x", 0.5}, {"s", std::string("t")}};
+          if constexpr (std::is_same_v<T, NamedTables>) *p = {{"web", {{"weight", 0.5}, {"path", std::string("a")}}}};
           if constexpr (std::is_same_v<T, std::vector<ParamGroup>>) *p = {{"re", "SGD", {{"lr", 1.0}}}};
           if constexpr (std::is_same_v<T, QuantizeScheme>) *p = {"none", {{"nvfp4", {"a"}}, {"int8", {"b", "c"}}}};
         },

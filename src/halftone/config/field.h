@@ -35,6 +35,9 @@ struct FieldInfo {
 using OptionValue = std::variant<bool, int64_t, double, std::string>;
 using OptionTable = std::map<std::string, OptionValue>;
 
+// Tables by name: `training.sources`, `data.names`.
+using NamedTables = std::map<std::string, OptionTable>;
+
 // One entry of `optimizer.param_groups`.
 struct ParamGroup {
   std::string pattern;         // regular expression searched in the parameter's name

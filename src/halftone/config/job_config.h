@@ -29,6 +29,7 @@ struct JobConfig {
   DebugConfig debug;
   ValidationConfig validation;
   SampleConfig sample;
+  DataConfig data;
 
   static void fields(auto& self, auto&& field) {
     field("job", self.job, "the run and its outputs");
@@ -49,6 +50,7 @@ struct JobConfig {
     field("experimental", self.experimental, "Python extensions (not available)");
     field("debug", self.debug, "seed and determinism");
     field("validation", self.validation, "validation passes");
+    field("data", self.data, "where data sets lie, and how remote ones are read");
     field("sample", self.sample, "text generated at the end of a run");
   }
 };

@@ -38,10 +38,7 @@ std::string text_of_file(const std::string& path) {
 struct RefusedValue {
   std::string_view field, value, reason;
 };
-constexpr std::string_view kParquet = "is not read; convert it to JSONL, or to token ids with halftone tokenize",
-                           kMegatron = "is not read; write token ids with halftone tokenize and set dataset = \"bin\"",
-                           kMix = "is not available; dataset_path takes a glob over several files, which are read with equal weight",
-                           kMoments = "is not available; moments are stored in float32 or bfloat16",
+constexpr std::string_view kMoments = "is not available; moments are stored in float32 or bfloat16",
                            kReduction = "is not available; gradients are reduced in float32 or bfloat16",
                            kOffload = "cannot be offloaded; training.offload = [\"optimizer\"] moves the optimizer's states";
 constexpr RefusedValue kRefusedValues[] = {
@@ -52,12 +49,6 @@ constexpr RefusedValue kRefusedValues[] = {
     {"optimizer.state_dtype", "float8", kMoments},
     {"optimizer.state_dtype", "int8", kMoments},
     {"optimizer.state_dtype", "int4", kMoments},
-    {"training.dataset", "parquet", kParquet},
-    {"training.dataset", "megatron", kMegatron},
-    {"training.dataset", "mix", kMix},
-    {"validation.dataset", "parquet", kParquet},
-    {"validation.dataset", "megatron", kMegatron},
-    {"validation.dataset", "mix", kMix},
     {"training.mixed_precision_reduce", "fp8_sr", kReduction},
     {"training.mixed_precision_reduce", "int8_sr", kReduction},
     {"training.offload", "params", kOffload},

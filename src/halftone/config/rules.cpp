@@ -27,13 +27,21 @@ void check_optimizer(const JobConfig& j, const RuleContext& c) {
   rule(c, s.min_lr_factor <= 1, {"lr_scheduler.min_lr_factor"}, "lr_scheduler.min_lr_factor must be at most 1, found {}", s.min_lr_factor);
 }
 
-// Kinds of data that need a path; c4 checks for one when the data is opened.
-bool needs_path(std::string_view dataset) { return !dataset.starts_with("c4"); }
+// A kind of data with its path, or a name of [data.names]; c4 checks for a path when the data is opened.
+void check_dataset(const JobConfig& j, const RuleContext& c, const char* field, const std::string& dataset, bool has_path,
+                   const char* or_else) {
+  const bool named = j.data.names.contains(dataset), kind = std::find(kDatasets.begin(), kDatasets.end(), dataset) != kDatasets.end();
+  rule(c, named || kind, {field}, "{}: expected one of {}, or a name of [data.names]{}; found \"{}\"", field, join(kDatasets),
+       j.data.names.empty() ? " (which is empty)" : "", dataset);
+  rule(c, named || !kind || has_path || dataset.starts_with("c4"), {field}, "{} = {} needs {}_path (a file, folder or glob){}", field,
+       dataset, field, or_else);
+}
 
 void check_data(const JobConfig& j, const RuleContext& c) {
   const TrainingConfig& t = j.training;
-  rule(c, !needs_path(t.dataset) || t.dataset_path, {"training.dataset"},
-       "training.dataset = {} needs training.dataset_path (a file, folder or glob)", t.dataset);
+  if (t.sources.empty()) check_dataset(j, c, "training.dataset", t.dataset, t.dataset_path.has_value(), "");
+  rule(c, t.sources.empty() || !t.dataset_path, {"training.sources", "training.dataset_path"},
+       "training.sources is the training data: move training.dataset_path into a source");
   rule(c, t.global_batch_size == -1 || t.global_batch_size >= 1, {"training.global_batch_size"},
        "training.global_batch_size must be -1 or at least 1, found {}", t.global_batch_size);
   rule(c, t.nonfinite != "rollback" || j.checkpoint.enable, {"training.nonfinite"},
@@ -47,8 +55,7 @@ void check_data(const JobConfig& j, const RuleContext& c) {
        {"validation.holdout", "validation.dataset", "validation.dataset_path"},
        "validation.holdout uses documents of the training data; set either it or validation.dataset(_path)");
   if (v.enable && v.holdout == 0) {
-    rule(c, !needs_path(v.dataset) || v.dataset_path, {"validation.dataset"},
-         "validation.dataset = {} needs validation.dataset_path (a file, folder or glob), or set validation.holdout", v.dataset);
+    check_dataset(j, c, "validation.dataset", v.dataset, v.dataset_path.has_value(), ", or set validation.holdout");
   }
 }
 

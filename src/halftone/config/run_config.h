@@ -3,7 +3,8 @@
 
 namespace halftone {
 
-// [job], [profiling], [metrics], [comm], [debug], [fault_tolerance], [memory_estimation], [experimental], [sample]
+// [job], [profiling], [metrics], [comm], [debug], [fault_tolerance], [memory_estimation], [experimental], [sample],
+// [data]
 
 struct JobSection {
   std::optional<std::string> config_file;
@@ -177,6 +178,29 @@ struct SampleConfig {
     field("prompt", self.prompt, "text that the model continues at the end of a run with one process and a checkpoint; none = no sample",
           {.mark = Mark::E});
     field("tokens", self.tokens, "tokens of the sample", {.mark = Mark::E, .min = 1});
+  }
+};
+
+struct DataConfig {
+  NamedTables names;
+  std::string endpoint_url;
+  std::string region;
+  bool anonymous = false;
+  std::string cache_folder;
+  double cache_gib = 20;
+  int64_t read_ahead_mib = 32;
+
+  static void fields(auto& self, auto&& field) {
+    field("names", self.names, "own names for data sets: [data.names.NAME] with path, dataset, and options of training.dataloader",
+          {.mark = Mark::E});
+    field("endpoint_url", self.endpoint_url, "address of an S3-compatible server; empty = AWS_ENDPOINT_URL, else Amazon S3",
+          {.mark = Mark::E});
+    field("region", self.region, "S3 region; empty = AWS_REGION, else that of the profile", {.mark = Mark::E});
+    field("anonymous", self.anonymous, "read public buckets without credentials", {.mark = Mark::E});
+    field("cache_folder", self.cache_folder, "disk cache of remote files; empty = files/ in the token cache's folder", {.mark = Mark::E});
+    field("cache_gib", self.cache_gib, "size to which the disk cache is held, in GiB; 0 = no cache", {.mark = Mark::E, .min = 0});
+    field("read_ahead_mib", self.read_ahead_mib, "MiB read ahead of a remote file that is read from start to end",
+          {.mark = Mark::E, .min = 0});
   }
 };
 

@@ -16,8 +16,18 @@ struct DataloaderConfig {
   int64_t seed = 42;
   bool shuffle = false;
   bool shuffle_rows = false;
-  int64_t shuffle_buffer = 1000;
+  std::string read = "indexed";
+  int64_t shuffle_buffer = 10000;
+  int64_t stream_lanes = 64;
   std::string text_key = "text";
+  std::string subset;
+  std::string split = "train";
+  std::string chat_format = "auto";
+  std::string messages_key = "messages";
+  std::string chat_template;
+  std::string loss_on = "assistant";
+  int64_t max_turns = 0;
+  int64_t max_document_mib = 256;
   std::string text_split = "file";
   std::string on_bad_line = "error";
   std::string token_dtype = "uint16";
@@ -33,16 +43,31 @@ struct DataloaderConfig {
     field("persistent_workers", self.persistent_workers, "keep workers between epochs",
           {.mark = Mark::A, .note = "worker threads always persist"});
     field("packing", self.packing, "how documents are packed into rows",
-          {.mark = Mark::E, .choices = {"concat", "concat_documents", "first_fit", "none"}});
+          {.mark = Mark::E, .choices = {"concat", "concat_documents", "first_fit", "best_fit", "none"}});
     field("num_packing_bins", self.num_packing_bins, "rows that first_fit fills at a time", {.mark = Mark::E, .min = 1});
     field("document_positions", self.document_positions,
           "restart RoPE positions at every document; none = for concat_documents and first_fit", {.mark = Mark::E});
     field("seed", self.seed, "seed of the shuffle", {.mark = Mark::E, .min = 0});
     field("shuffle", self.shuffle, "shuffle documents", {.mark = Mark::E});
     field("shuffle_rows", self.shuffle_rows, "also shuffle the packed rows of an epoch, which spreads long documents", {.mark = Mark::E});
-    field("shuffle_buffer", self.shuffle_buffer, "documents in the shuffle buffer of a stream",
-          {.mark = Mark::N, .note = "no source is a stream; dataloader.shuffle shuffles all documents"});
-    field("text_key", self.text_key, "JSONL field with the text", {.mark = Mark::E});
+    field("read", self.read,
+          "indexed: tokenize everything first, shuffle exactly; streamed: start at once, shuffle in a window of shuffle_buffer documents",
+          {.mark = Mark::E, .choices = {"indexed", "streamed"}});
+    field("shuffle_buffer", self.shuffle_buffer, "documents in the shuffle window of a streamed set", {.mark = Mark::E, .min = 1});
+    field("stream_lanes", self.stream_lanes,
+          "independent sequences of a streamed set or a mixture, which ranks share; best a multiple or a divisor of the rows of a step",
+          {.mark = Mark::E, .min = 1});
+    field("text_key", self.text_key, "field or column with the text; a.b for a nested one", {.mark = Mark::E});
+    field("subset", self.subset, "configuration of a Hugging Face data set folder; empty = its default", {.mark = Mark::E});
+    field("split", self.split, "split of a Hugging Face data set folder", {.mark = Mark::E});
+    field("chat_format", self.chat_format, "conversations in the rows; auto = by their fields, none = only text",
+          {.mark = Mark::E, .choices = {"auto", "none", "openai", "sharegpt", "alpaca"}});
+    field("messages_key", self.messages_key, "field or column with a conversation's messages", {.mark = Mark::E});
+    field("chat_template", self.chat_template, "file with a Jinja chat template; empty = the tokenizer's", {.mark = Mark::E});
+    field("loss_on", self.loss_on, "tokens of a conversation that are learned: of assistant turns, of the last one, or all",
+          {.mark = Mark::E, .choices = {"assistant", "last", "all"}});
+    field("max_turns", self.max_turns, "> 0: keep so many messages of a conversation, the first ones", {.mark = Mark::E, .min = 0});
+    field("max_document_mib", self.max_document_mib, "largest document in MiB; a larger one is an error", {.mark = Mark::E, .min = 1});
     field("text_split", self.text_split, "unit of text that is one document", {.mark = Mark::E, .choices = {"file", "line", "blank_line"}});
     field("on_bad_line", self.on_bad_line,
           "on a JSONL line without a document, or text that is not UTF-8: stop and name it, or skip and count it",
@@ -58,11 +83,14 @@ struct DataloaderConfig {
   }
 };
 
-inline const std::vector<std::string_view> kDatasets = {"c4", "c4_test", "c4_validation", "text", "jsonl", "bin"};
+// Kinds of data; any other name is one of [data.names].
+inline const std::vector<std::string_view> kDatasets = {"auto",  "c4",      "c4_test", "c4_validation", "text",
+                                                        "jsonl", "parquet", "bin",     "mds",           "megatron"};
 
 struct TrainingConfig {
   std::string dataset = "c4_test";
   std::optional<std::string> dataset_path;
+  NamedTables sources;
   int64_t local_batch_size = 8;
   int64_t global_batch_size = -1;
   int64_t seq_len = 2048;
@@ -85,8 +113,11 @@ struct TrainingConfig {
   std::string device = "auto";
 
   static void fields(auto& self, auto&& field) {
-    field("dataset", self.dataset, "kind of data; c4, c4_test and c4_validation read JSONL", {.choices = kDatasets});
-    field("dataset_path", self.dataset_path, "local file, folder or glob");
+    field("dataset", self.dataset, "kind of data, or a name of [data.names]; auto = by the files");
+    field("dataset_path", self.dataset_path, "file, folder or glob; local, s3://, gs:// or https://");
+    field("sources", self.sources,
+          "a mixture instead of dataset: [training.sources.NAME] with dataset, path, weight, and options of training.dataloader",
+          {.mark = Mark::E});
     field("local_batch_size", self.local_batch_size, "rows per data-parallel rank and micro-batch", {.min = 1});
     field("global_batch_size", self.global_batch_size, "rows per optimizer step; -1 = local_batch_size * data-parallel degree");
     field("seq_len", self.seq_len, "tokens per row", {.min = 1});
@@ -133,8 +164,8 @@ struct ValidationConfig {
 
   static void fields(auto& self, auto&& field) {
     field("enable", self.enable, "validate at step 1, every freq steps and at the end");
-    field("dataset", self.dataset, "as training.dataset", {.choices = kDatasets});
-    field("dataset_path", self.dataset_path, "local file, folder or glob");
+    field("dataset", self.dataset, "as training.dataset");
+    field("dataset_path", self.dataset_path, "as training.dataset_path");
     field("local_batch_size", self.local_batch_size, "rows per data-parallel rank", {.min = 1});
     field("seq_len", self.seq_len, "tokens per row", {.min = 1});
     field("freq", self.freq, "steps between validations", {.min = 1});

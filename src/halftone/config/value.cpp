@@ -109,6 +109,15 @@ std::string set(OptionTable& out, const Json& v, const FieldInfo&) {
   return "";
 }
 
+std::string set(NamedTables& out, const Json& v, const FieldInfo&) {
+  out.clear();
+  if (!v.is_object()) return expected("tables {name = {option = value}}", v);
+  for (const auto& [name, table] : v.items()) {
+    if (std::string problem = set(out[name], table, {}); !problem.empty()) return name + ": " + problem;
+  }
+  return "";
+}
+
 std::string set(std::vector<ParamGroup>& out, const Json& v, const FieldInfo&) {
   out.clear();
   if (!v.is_array()) return expected("a list of tables {pattern, optimizer_name, optimizer_kwargs}", v);
@@ -162,6 +171,12 @@ Json get(const auto& x) { return Json(x); }
 Json get(const OptionTable& x) {
   Json out = Json::object();
   for (const auto& [key, value] : x) out[key] = std::visit([](const auto& v) { return Json(v); }, value);
+  return out;
+}
+
+Json get(const NamedTables& x) {
+  Json out = Json::object();
+  for (const auto& [name, table] : x) out[name] = get(table);
   return out;
 }
 
@@ -306,6 +321,7 @@ std::string parse(const std::vector<StringList>&, std::string_view t, Json& out)
 }
 
 std::string parse(const OptionTable&, std::string_view t, Json& out) { return parse_json(t, "a table", out); }
+std::string parse(const NamedTables&, std::string_view t, Json& out) { return parse_json(t, "tables by name", out); }
 std::string parse(const std::vector<ParamGroup>&, std::string_view t, Json& out) { return parse_json(t, "a list of tables", out); }
 
 std::string parse(const QuantizeScheme&, std::string_view t, Json& out) {
@@ -332,6 +348,7 @@ std::string name_of(const std::string&) { return "str"; }
 std::string name_of(const StringList&) { return "list[str]"; }
 std::string name_of(const std::vector<StringList>&) { return "list[list[str]]"; }
 std::string name_of(const OptionTable&) { return "table"; }
+std::string name_of(const NamedTables&) { return "tables by name"; }
 std::string name_of(const std::vector<ParamGroup>&) { return "list of tables"; }
 std::string name_of(const QuantizeScheme&) { return "str or table"; }
 template <class T>
@@ -385,7 +402,7 @@ Json parse_scalar(std::string_view text) {
 
 bool is_bool(const FieldEntry& f) { return holds<bool, std::optional<bool>>(f); }
 bool is_list_of_lists(const FieldEntry& f) { return holds<std::vector<StringList>, std::optional<std::vector<StringList>>>(f); }
-bool is_table(const FieldEntry& f) { return holds<OptionTable, QuantizeScheme>(f); }
+bool is_table(const FieldEntry& f) { return holds<OptionTable, NamedTables, QuantizeScheme>(f); }
 bool is_option_table(const FieldEntry& f) { return holds<OptionTable>(f); }
 
 std::string type_name(const FieldEntry& field) {

@@ -12,7 +12,7 @@ namespace halftone {
 using FieldPointer =
     std::variant<bool*, int64_t*, double*, std::string*, std::optional<bool>*, std::optional<int64_t>*, std::optional<double>*,
                  std::optional<std::string>*, StringList*, std::optional<StringList>*, std::vector<StringList>*,
-                 std::optional<std::vector<StringList>>*, OptionTable*, std::vector<ParamGroup>*, QuantizeScheme*>;
+                 std::optional<std::vector<StringList>>*, OptionTable*, NamedTables*, std::vector<ParamGroup>*, QuantizeScheme*>;
 
 struct FieldEntry {
   std::string name;  // dotted: "training.dataloader.packing"

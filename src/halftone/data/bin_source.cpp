@@ -16,8 +16,10 @@ std::string BinSource::options() const {
   return fmt::format("token_bytes={} vocab={} eos={}{}", token_bytes_, vocab_size_, end_.eos, end_.is_bos ? " bos=eos" : "");
 }
 
-void BinSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
-  const SourceFile& file = files_.files.at(static_cast<size_t>(shard));
+void BinSource::read_shard(int64_t shard, const DocumentVisitor& visit) const { read_file(static_cast<size_t>(shard), visit); }
+
+void BinSource::read_file(size_t number, const DocumentVisitor& visit) const {
+  const SourceFile& file = files_.files.at(number);
   const MappedFile map(file.path);
   const auto width = static_cast<size_t>(token_bytes_);
   size_t read = 0;

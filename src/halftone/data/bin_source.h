@@ -16,6 +16,7 @@ class BinSource : public DocumentSource {
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(files_.files.size()); }
   void read_shard(int64_t shard, const DocumentVisitor& visit) const override;
+  void read_file(size_t file, const DocumentVisitor& visit) const override;
   int stored_token_bytes() const override { return token_bytes_; }
 
  private:

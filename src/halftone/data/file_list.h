@@ -10,6 +10,7 @@ struct SourceFile {
   std::string name;        // relative to FileList::root: the same on every machine
   int64_t size = 0;        // bytes
   int64_t changed_ns = 0;  // the later of modification and status change
+  std::string version;     // of a remote file, instead of a time (RemoteFile)
 };
 
 struct FileList {

@@ -15,8 +15,10 @@ class JsonlSource : public DocumentSource {
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }
   void read_shard(int64_t shard, const DocumentVisitor& visit) const override;
+  void read_file(size_t file, const DocumentVisitor& visit) const override;
 
  private:
+  void read_piece(const Piece& piece, const DocumentVisitor& visit) const;
   std::string text_key_;
   int64_t vocab_size_;
   std::vector<std::vector<Piece>> shards_;

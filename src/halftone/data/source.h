@@ -8,15 +8,18 @@
 #include <string>
 #include <string_view>
 
+#include "halftone/chat/conversation.h"
 #include "halftone/data/bad_lines.h"
 #include "halftone/data/file_list.h"
 
 namespace halftone {
 
-// One document as its source holds it: text to tokenise, ids, or ids stored in a file at their width. Or a skipped line.
+// One document as its source holds it: text to tokenise, a rendered conversation, ids, or ids stored in a file at their width. Or a skipped
+// line.
 struct Document {
-  enum class Kind { text, ids, stored, bad } kind = Kind::text;
-  std::string_view text;
+  enum class Kind { text, chat, ids, stored, bad } kind = Kind::text;
+  std::string_view text;               // text, chat
+  std::span<const ByteRange> learned;  // chat: bytes of the text whose tokens have a loss
   std::span<const int32_t> ids;
   std::span<const std::byte> stored;
   const BadLine* bad = nullptr;
@@ -29,7 +32,7 @@ using DocumentVisitor = std::function<void(const Document&)>;
 class DocumentSource {
  public:
   virtual ~DocumentSource() = default;
-  // Registered name: "text", "jsonl", "bin".
+  // Registered name: "text", "jsonl", "parquet", ...
   virtual std::string kind() const = 0;
   const FileList& files() const { return files_; }
   // Everything besides files, tokenizer and bad lines that determines the documents; part of the token cache's key.
@@ -37,6 +40,8 @@ class DocumentSource {
   virtual int64_t shard_count() const = 0;
   // Thread-safe. The visitor's arguments are valid only during the call. Errors name file and position.
   virtual void read_shard(int64_t shard, const DocumentVisitor& visit) const = 0;
+  // All documents of one file of files(), in order: the same as in its shards. For streams, which open a file when they come to it.
+  virtual void read_file(size_t file, const DocumentVisitor& visit) const = 0;
   // Bytes per id (2 or 4) if the files hold only ids and are used in place; then every file is one shard with contiguous documents. 0 for
   // other sources.
   virtual int stored_token_bytes() const { return 0; }
@@ -53,15 +58,20 @@ class DocumentSource {
 };
 
 struct SourceOptions {
-  std::string dataset;                 // registered name (docs/data.md)
-  std::string path;                    // file, folder or glob; empty only for names that imply files
-  std::string text_key = "text";       // jsonl: the field with the text
-  std::string text_split = "file";     // text: what a document is: file, line, blank_line
-  std::string on_bad_line = "error";   // jsonl, text: error, skip
-  std::string token_dtype = "uint16";  // bin: uint16, uint32
-  int64_t vocab_size = 0;              // ids of pre-tokenised documents must be below it
-  std::optional<int32_t> eos_id;       // bin: documents end here
-  std::optional<int32_t> bos_id;       // bin: if equal to EOS, one in front begins a document
+  std::string dataset;                                // kind of data (docs/data.md); auto: by suffix and content
+  std::string path;                                   // file, folder or glob, local or remote; empty only for names that imply files
+  bool streamed = false;                              // only read_file is used: no file is opened before it is read
+  std::string text_key = "text";                      // jsonl, parquet: field or column with the text; a.b for a nested one
+  std::string subset, split = "train";                // of a folder of a Hugging Face data set
+  ChatOptions chat;                                   // jsonl, parquet: rows without the text that are conversations
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: a conversation is an error
+  int64_t max_document_bytes = int64_t{256} << 20;    // a larger document is an error
+  std::string text_split = "file";                    // text: what a document is: file, line, blank_line
+  std::string on_bad_line = "error";                  // jsonl, text, parquet: error, skip
+  std::string token_dtype = "uint16";                 // bin: uint16, uint32
+  int64_t vocab_size = 0;                             // ids of pre-tokenised documents must be below it
+  std::optional<int32_t> eos_id;                      // bin: documents end here
+  std::optional<int32_t> bos_id;                      // bin: if equal to EOS, one in front begins a document
 };
 
 // Error for unknown names, missing paths and files that do not match the name.

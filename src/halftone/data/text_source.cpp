@@ -105,17 +105,21 @@ std::string TextSource::options() const {
 }
 
 void TextSource::read_shard(int64_t shard, const DocumentVisitor& visit) const {
-  std::string buffer;
-  for (const Piece& piece : shards_.at(static_cast<size_t>(shard))) {
-    const SourceFile& file = files_.files[piece.file];
-    if (piece.begin == 0) refuse_packed(file.path, "plain text");
-    if (split_ == TextSplit::line) {
-      read_lines(file, piece, visit);
-    } else if (split_ == TextSplit::blank_line) {
-      read_paragraphs(file, piece, visit);
-    } else {
-      read_whole(file, buffer, visit);
-    }
+  for (const Piece& piece : shards_.at(static_cast<size_t>(shard))) read_piece(piece, visit);
+}
+
+void TextSource::read_file(size_t file, const DocumentVisitor& visit) const { read_piece({file, 0, files_.files.at(file).size}, visit); }
+
+void TextSource::read_piece(const Piece& piece, const DocumentVisitor& visit) const {
+  const SourceFile& file = files_.files[piece.file];
+  if (piece.begin == 0) refuse_packed(file.path, "plain text");
+  if (split_ == TextSplit::line) {
+    read_lines(file, piece, visit);
+  } else if (split_ == TextSplit::blank_line) {
+    read_paragraphs(file, piece, visit);
+  } else {
+    std::string buffer;
+    read_whole(file, buffer, visit);
   }
 }
 

@@ -20,8 +20,10 @@ class TextSource : public DocumentSource {
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }
   void read_shard(int64_t shard, const DocumentVisitor& visit) const override;
+  void read_file(size_t file, const DocumentVisitor& visit) const override;
 
  private:
+  void read_piece(const Piece& piece, const DocumentVisitor& visit) const;
   bool is_text(std::string_view line, const SourceFile& file, int64_t offset, const DocumentVisitor& visit) const;
   void read_lines(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) const;
   void read_paragraphs(const SourceFile& file, const Piece& piece, const DocumentVisitor& visit) const;
