@@ -15,7 +15,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   constexpr int64_t kVocab = 300;
   try {
     const halftone::JsonlDocument d = halftone::parse_jsonl_line({reinterpret_cast<const char*>(data), size}, "text", kVocab);
-    if (d.has_text == d.has_ids) std::abort();
+    if (d.has_text && (d.has_ids || d.whole_row)) std::abort();
+    if (!d.has_text && !d.has_ids && !d.whole_row) std::abort();
     for (const int32_t id : d.ids)
       if (id < 0 || id >= kVocab) std::abort();
   } catch (const halftone::Error&) {}

@@ -14,7 +14,10 @@ constexpr size_t kPlaces = 3;
 
 }  // namespace
 
-std::string BadLine::text() const { return fmt::format("{}:{}: {}", file, line_number(file, offset), reason); }
+std::string BadLine::text() const {
+  if (row >= 0) return fmt::format("{}: row {}: {}", file, row, reason);
+  return fmt::format("{}:{}: {}", file, line_number(file, offset), reason);
+}
 
 void BadLines::add(const BadLine& line) {
   ++count;
@@ -35,6 +38,13 @@ std::vector<std::string> BadLines::places() const {
 std::string skipped_lines(int64_t count, const std::vector<std::string>& places) {
   return fmt::format("skipped {} bad lines (dataloader.on_bad_line): {}{}", with_commas(count), fmt::join(places, "; "),
                      count > static_cast<int64_t>(places.size()) ? "; ..." : "");
+}
+
+std::string excerpt(const std::string& text) {
+  if (text.size() <= kMostShown) return text;
+  size_t end = kMostShown;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // does not split a UTF-8 character
+  return text.substr(0, end) + "...";
 }
 
 size_t column_of(std::string_view line, size_t at) {

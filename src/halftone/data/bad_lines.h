@@ -6,12 +6,13 @@
 
 namespace halftone {
 
-// A line without a valid document.
+// A line, or a row of a table, without a valid document.
 struct BadLine {
   std::string file;
   int64_t offset = 0;  // of its first byte
   std::string reason;
-  // "<file>:<line>: <reason>"; reads the file up to there.
+  int64_t row = -1;  // of a table: number in the file, from 0; offset means nothing
+  // "<file>:<line>: <reason>", which reads the file up to there; "<file>: row <row>: <reason>".
   std::string text() const;
 };
 
@@ -28,6 +29,10 @@ struct BadLines {
 
 // The message at the start of a run when lines were skipped.
 std::string skipped_lines(int64_t count, const std::vector<std::string>& places);
+
+// The first kMostShown bytes of a text, at most: what a message quotes of a line, which may be as long as a document.
+inline constexpr size_t kMostShown = 160;
+std::string excerpt(const std::string& text);
 
 // Column, from 1 and in characters, of byte `at` of a line that is UTF-8 up to there.
 size_t column_of(std::string_view line, size_t at);

@@ -11,22 +11,13 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Limit of a quote in a message: lines are as long as documents.
-constexpr size_t kMostShown = 160;
-std::string excerpt(const std::string& text) {
-  if (text.size() <= kMostShown) return text;
-  size_t end = kMostShown;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // does not split a UTF-8 character
-  return text.substr(0, end) + "...";
-}
-
 // Extracts the two fields and skips everything else without building a tree: documents are large and other fields many.
 class Reader : public nlohmann::json_sax<Json> {
  public:
   Reader(std::string_view line, const std::string& text_key, int64_t vocab_size, JsonlDocument& out)
       : line_(line), text_key_(text_key), vocab_size_(vocab_size), out_(out) {}
 
-  bool null() override { return value("null"); }
+  bool null() override { return (depth_ == 1 && field_ != Field::other) || value("null"); }  // a missing field
   bool boolean(bool) override { return value("a boolean"); }
   bool number_integer(number_integer_t v) override { return id(v) || value("a number"); }
   bool number_unsigned(number_unsigned_t v) override {
@@ -67,7 +58,7 @@ class Reader : public nlohmann::json_sax<Json> {
   bool key(string_t& k) override {
     if (depth_ == 1) {
       field_ = k == text_key_ ? Field::text : k == "input_ids" ? Field::ids : Field::other;
-      if (fields_.size() < kMostShown) fields_ += (fields_.empty() ? "" : ", ") + excerpt(k);
+      has_mask_ = has_mask_ || k == "labels" || k == "loss_mask";
     }
     return true;
   }
@@ -83,7 +74,7 @@ class Reader : public nlohmann::json_sax<Json> {
     fail("not valid JSON at column {}: {}", column_of(line_, at), excerpt(colon == std::string::npos ? what : what.substr(colon + 2)));
   }
   bool is_object() const { return object_; }
-  const std::string& fields() const { return fields_; }
+  bool has_mask() const { return has_mask_; }
 
  private:
   enum class Field { other, text, ids };
@@ -119,9 +110,8 @@ class Reader : public nlohmann::json_sax<Json> {
   int64_t vocab_size_;
   JsonlDocument& out_;
   Field field_ = Field::other;
-  bool in_ids_ = false, object_ = false;
+  bool in_ids_ = false, object_ = false, has_mask_ = false;
   int64_t depth_ = 0;
-  std::string fields_;
 };
 
 }  // namespace
@@ -131,9 +121,7 @@ JsonlDocument parse_jsonl_line(std::string_view line, const std::string& text_ke
   Reader reader(line, text_key, vocab_size, out);
   Json::sax_parse(line.begin(), line.end(), &reader);
   check(reader.is_object(), "expected a JSON object");
-  check(out.has_text || out.has_ids,
-        "expected a field \"{}\" (string; set dataloader.text_key) or \"input_ids\" (list of integers), found {}", text_key,
-        reader.fields().empty() ? "no field" : reader.fields());
+  out.whole_row = !out.has_text && (!out.has_ids || reader.has_mask());
   if (out.has_text) out.has_ids = false;
   return out;
 }

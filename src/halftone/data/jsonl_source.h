@@ -7,10 +7,10 @@
 
 namespace halftone {
 
-// JSON lines: one document per line, blank lines skipped (jsonl_line.h). Lines that parse_jsonl_line rejects are bad.
+// JSON lines: one document per line (jsonl_line.h, row_document.h), blank lines skipped. Lines without a document are bad.
 class JsonlSource : public DocumentSource {
  public:
-  JsonlSource(FileList files, std::string text_key, int64_t vocab_size, bool skip_bad_lines);
+  JsonlSource(FileList files, SourceOptions options);
   std::string kind() const override { return "jsonl"; }
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(shards_.size()); }
@@ -19,8 +19,7 @@ class JsonlSource : public DocumentSource {
 
  private:
   void read_piece(const Piece& piece, const DocumentVisitor& visit) const;
-  std::string text_key_;
-  int64_t vocab_size_;
+  SourceOptions options_;
   std::vector<std::vector<Piece>> shards_;
 };
 

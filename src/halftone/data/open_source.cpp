@@ -40,11 +40,12 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
   }
   if (o.dataset == "jsonl") {
     require_path(o);
-    return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o.text_key, o.vocab_size, skip);
+    return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o);
   }
   // The C4 names mean JSONL with the field `text`.
   if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
     SourceOptions c4 = o;
+    c4.text_key = "text", c4.chat.format = ChatFormat::none;
     if (c4.path.empty() && o.dataset == "c4_test") {
       c4.path = kC4Test;
       check(
@@ -56,7 +57,7 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
     check(!c4.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its unpacked *.json files (nothing is downloaded)",
           o.dataset);
     require_path(c4);
-    return std::make_unique<JsonlSource>(find_files(c4.path, kJsonSuffixes), "text", o.vocab_size, skip);
+    return std::make_unique<JsonlSource>(find_files(c4.path, kJsonSuffixes), c4);
   }
   if (o.dataset == "bin") {
     require_path(o);

@@ -21,6 +21,7 @@ struct Document {
   std::string_view text;               // text, chat
   std::span<const ByteRange> learned;  // chat: bytes of the text whose tokens have a loss
   std::span<const int32_t> ids;
+  std::span<const uint8_t> loss;  // ids: 1 for each token with a loss; empty: all have one
   std::span<const std::byte> stored;
   const BadLine* bad = nullptr;
 };
@@ -37,6 +38,8 @@ class DocumentSource {
   const FileList& files() const { return files_; }
   // Everything besides files, tokenizer and bad lines that determines the documents; part of the token cache's key.
   virtual std::string options() const = 0;
+  // The same for what decides how a conversation becomes a document; empty where none is read (describe_chat in row_document.h).
+  const std::string& chat() const { return chat_; }
   virtual int64_t shard_count() const = 0;
   // Thread-safe. The visitor's arguments are valid only during the call. Errors name file and position.
   virtual void read_shard(int64_t shard, const DocumentVisitor& visit) const = 0;
@@ -52,6 +55,7 @@ class DocumentSource {
   explicit DocumentSource(FileList files, bool skip_bad_lines = false) : files_(std::move(files)), skip_bad_lines_(skip_bad_lines) {}
   void bad_line(const BadLine& line, const DocumentVisitor& visit) const;
   FileList files_;
+  std::string chat_;
 
  private:
   bool skip_bad_lines_;
