@@ -64,6 +64,14 @@ inline TextCodec byte_codec() {
     for (const char c : text) out.push_back(static_cast<uint8_t>(c));
     out.push_back(kEos);
   };
+  codec.encode_chat = [](std::string_view text, std::span<const ByteRange> learned, std::vector<int32_t>& ids, std::vector<uint8_t>& loss) {
+    const auto is_learned = [&](size_t at) {
+      return std::ranges::any_of(learned, [&](const ByteRange& r) { return r.begin <= at && at < r.end; });
+    };
+    ids.push_back(kBos), loss.push_back(is_learned(0));
+    for (size_t i = 0; i < text.size(); ++i) ids.push_back(static_cast<uint8_t>(text[i])), loss.push_back(is_learned(i));
+    ids.push_back(kEos), loss.push_back(is_learned(text.size() - 1));
+  };
   codec.vocab_size = kVocab;
   codec.bos_id = kBos;
   codec.eos_id = kEos;

@@ -74,6 +74,26 @@ TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& co
         "dataloader.special_tokens_in_text (halftone tokenize: --special_tokens_in_text)",
         token);
   };
+  codec.encode_chat = [tokenizer, add_bos, add_eos](std::string_view text, std::span<const ByteRange> learned, std::vector<int32_t>& ids,
+                                                    std::vector<uint8_t>& loss) {
+    text = text.substr(0, text.find_last_not_of('\n') + 1);
+    std::vector<size_t> switches;
+    for (const ByteRange& range : learned) switches.insert(switches.end(), {range.begin, range.end});
+    const auto is_learned = [&](size_t at) { return (std::ranges::upper_bound(switches, at) - switches.begin()) % 2; };
+    const auto begin = static_cast<std::ptrdiff_t>(ids.size());
+    check(loss.size() == ids.size(), "a conversation behind {} ids with {} marks", ids.size(), loss.size());
+    tokenizer.encode_marked_append(text, switches, ids, loss);
+    const auto bos = tokenizer.bos_id(), eos = tokenizer.eos_id();
+    const bool empty = static_cast<std::ptrdiff_t>(ids.size()) == begin;
+    if (add_bos && bos && (empty || ids[static_cast<size_t>(begin)] != *bos)) {
+      ids.insert(ids.begin() + begin, *bos);
+      loss.insert(loss.begin() + begin, static_cast<uint8_t>(is_learned(0)));
+    }
+    if (add_eos && eos && (empty || ids.back() != *eos)) {
+      ids.push_back(*eos);
+      loss.push_back(static_cast<uint8_t>(is_learned(text.size() - std::min<size_t>(text.size(), 1))));
+    }
+  };
   codec.vocab_size = tokenizer.vocab_size();
   codec.bos_id = tokenizer.bos_id();
   codec.eos_id = tokenizer.eos_id();

@@ -152,14 +152,16 @@ struct Tokenizer::Impl {
     }
   }
 
-  // Calls plain(text) on the text between the matcher's tokens and inserts the tokens' ids.
-  template <class Plain>
-  static void cut(const AddedTokenMatcher& matcher, std::string_view text, bool special, std::vector<int32_t>& out, Plain&& plain) {
+  using Match = AddedTokenMatcher::Match;
+
+  // Calls added(match) for the matcher's tokens and plain(text) on the text between them, in order.
+  template <class Added, class Plain>
+  static void cut(const AddedTokenMatcher& matcher, std::string_view text, bool special, Added&& added, Plain&& plain) {
     size_t done = 0, from = 0;
-    AddedTokenMatcher::Match match{};
+    Match match{};
     while (!matcher.empty() && matcher.find(text, from, done, special, match, from)) {
       if (match.begin > done) plain(text.substr(done, match.begin - done));
-      out.push_back(match.id);
+      added(match);
       done = match.end;
     }
     if (done < text.size()) plain(text.substr(done));
@@ -167,12 +169,73 @@ struct Tokenizer::Impl {
 
   // The text must be well-formed UTF-8.
   void encode_valid(std::string_view text, bool special_tokens, Workspace& w, std::vector<int32_t>& out) const {
-    cut(added, text, special_tokens, out, [&](std::string_view part) {
+    const auto push = [&](const Match& match) { out.push_back(match.id); };
+    cut(added, text, special_tokens, push, [&](std::string_view part) {
       if (nfc) {
         w.normalized = to_nfc(part);
         part = w.normalized;
       }
-      cut(added_normalized, part, special_tokens, out, [&](std::string_view rest) { encode_plain(rest, w, out); });
+      cut(added_normalized, part, special_tokens, push, [&](std::string_view rest) { encode_plain(rest, w, out); });
+    });
+  }
+
+  // Where positions of `text` (ascending, below its size) lie in its normal form.
+  static void move_to_nfc(std::string_view text, std::span<size_t> positions) {
+    // Text splits before an ASCII character: it composes with nothing in front of it.
+    size_t done = 0, length = 0;
+    for (size_t& position : positions) {
+      size_t split = position;
+      while (split > done && (static_cast<uint8_t>(text[split]) & 0x80) != 0) --split;
+      length += to_nfc(text.substr(done, split - done)).size();
+      const size_t beyond = split == position ? 0 : to_nfc(text.substr(split, position - split)).size();
+      done = split;
+      position = length + beyond;
+    }
+  }
+
+  void encode_marked(std::string_view text, std::span<const size_t> switches, std::vector<int32_t>& out,
+                     std::vector<uint8_t>& marks) const {
+    Lease lease(*this);
+    Workspace& w = *lease;
+    std::vector<size_t> inside;
+    const auto mark = [&](size_t position, bool before) {
+      const auto passed = std::upper_bound(inside.begin(), inside.end(), position) - inside.begin();
+      marks.push_back((passed % 2 != 0) != before ? 1 : 0);
+    };
+    const auto passed_at = [&](size_t position) { return std::upper_bound(switches.begin(), switches.end(), position) - switches.begin(); };
+    const auto push = [&](const Match& match) {
+      out.push_back(match.id);
+      marks.push_back(passed_at(match.begin) % 2 != 0 ? 1 : 0);
+    };
+    cut(added, text, true, push, [&](std::string_view part) {
+      const auto begin = static_cast<size_t>(part.data() - text.data());
+      const auto first = passed_at(begin);
+      const bool before = first % 2 != 0;
+      inside.clear();
+      for (auto i = static_cast<size_t>(first); i < switches.size() && switches[i] < begin + part.size(); ++i)
+        inside.push_back(switches[i] - begin);
+      if (nfc) {
+        move_to_nfc(part, inside);
+        w.normalized = to_nfc(part);
+        part = w.normalized;
+      }
+      const auto push_inner = [&](const Match& match) {
+        out.push_back(match.id);
+        mark(match.begin, before);
+      };
+      cut(added_normalized, part, true, push_inner, [&](std::string_view rest) {
+        const size_t from = out.size(), start = static_cast<size_t>(rest.data() - part.data());
+        const size_t blank = add_prefix_space && rest[0] != ' ' ? 1 : 0;  // that encode_plain puts in front
+        encode_plain(rest, w, out);
+        size_t at = 0;  // in the text with the blank
+        for (size_t i = from; i < out.size(); ++i) {
+          mark(start + at - std::min(at, blank), before);
+          at += tokens[out[i]].size();
+        }
+        check(inside.empty() || at == rest.size() + blank,
+              "the tokenizer's tokens do not spell out the text, so that a loss on a part of a conversation has no exact place; expected "
+              "byte-level BPE");
+      });
     });
   }
 
@@ -228,6 +291,12 @@ void Tokenizer::encode_append(std::string_view text, std::vector<int32_t>& out, 
   if (add_special_tokens) out.insert(out.end(), impl_->prefix.begin(), impl_->prefix.end());
   impl_->encode(text, true, out);
   if (add_special_tokens) out.insert(out.end(), impl_->suffix.begin(), impl_->suffix.end());
+}
+
+void Tokenizer::encode_marked_append(std::string_view text, std::span<const size_t> switches, std::vector<int32_t>& out,
+                                     std::vector<uint8_t>& marks) const {
+  check(is_valid_utf8(text), "a conversation is not UTF-8 at byte {}", valid_utf8_prefix(text));
+  impl_->encode_marked(text, switches, out, marks);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {

@@ -35,6 +35,10 @@ class Tokenizer {
   // With add_special_tokens the post-processor's ids (BOS, EOS) surround those of the text.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens = true) const;
   void encode_append(std::string_view text, std::vector<int32_t>& out, bool add_special_tokens) const;
+  // encode(text, false) of well-formed UTF-8, with a mark for each id: whether its first byte is behind an odd number of `switches`
+  // (ascending positions in the text). Error for tokens on both sides of a switch whose bytes do not add up to the text (word level).
+  void encode_marked_append(std::string_view text, std::span<const size_t> switches, std::vector<int32_t>& out,
+                            std::vector<uint8_t>& marks) const;
   // Encodes a document: the text's ids with BOS and EOS, each added unless the post-processor adds it itself (detected by encoding the
   // empty text) or the tokenizer has none. Spelled-out special tokens remain plain text: no text yields a special id. With
   // `special_tokens` they become tokens, as in encode(), and a text with its own BOS or EOS gets no second one.
