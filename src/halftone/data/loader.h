@@ -7,12 +7,14 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "halftone/config/job_config.h"
+#include "halftone/data/row_feed.h"
 #include "halftone/data/row_sequence.h"
 #include "halftone/data/text_codec.h"
 
@@ -28,8 +30,9 @@ struct Batch {
   at::Tensor doc_start;  // int32, place in the row where the document of this place starts
   at::Tensor padding;    // bool: no token, behind a row's last document; undefined where the loader never pads
   int64_t valid_labels = 0;
-  int64_t label_bytes = 0;  // bytes of text of the valid labels; for bits per byte
-  int64_t epoch = 0;        // of the first row of its step
+  int64_t label_bytes = 0;   // bytes of text of the valid labels; for bits per byte
+  int64_t epoch = 0;         // of the first row of its step
+  std::vector<int> sources;  // of each row, in RowFeed::sources(); empty for a single data set
 };
 
 // Splits the global sequence of rows into steps of `global_batch` rows and returns this rank's micro-batches, prepared by a background
@@ -47,7 +50,7 @@ class DataLoader {
     std::vector<int32_t> token_bytes;  // bytes of text of each id
   };
   // Error when global_batch is not a multiple of local_batch * dp_size, or one pass has no step.
-  DataLoader(std::unique_ptr<RowSequence> rows, Options options);
+  DataLoader(std::unique_ptr<RowFeed> feed, Options options);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;
@@ -55,9 +58,10 @@ class DataLoader {
   int64_t microbatches_per_step() const { return options_.global_batch / (options_.local_batch * options_.dp_size); }
   // Steps of one pass, the same on every rank; -1 when it repeats.
   int64_t steps_per_pass() const { return steps_; }
-  bool has_next() const;
+  // Whether next() has a batch. A stream is asked for it, which may block.
+  bool has_next();
   // Whether its batches carry `padding`, with or without a place of it.
-  bool pads() const { return rows_->pads() || (!options_.repeat && steps_ * options_.global_batch > pass_rows_); }
+  bool pads() const { return feed_->pads() || (!options_.repeat && steps_ * options_.global_batch > pass_rows_); }
   // Where the step after the last complete one starts.
   RowCursor next_step() const { return step_; }
   // The next micro-batch. Blocks until it is ready; rethrows failures of the thread. Error at the end of one pass.
@@ -65,34 +69,41 @@ class DataLoader {
   // Restarts at the first row: a validation pass sees the same rows every time.
   void rewind();
 
-  // Start of the step after the last complete one, with the data's digests and options. The same on every rank.
+  // Start of the step after the last complete one, with the data's digests and options. The same on every rank, except for "positions" of
+  // streams and mixtures, of which each rank knows its own part (merge_states).
   nlohmann::json state() const;
   // Resumes there, on any number of ranks and any batch size. Error if data or row options differ from the state's.
   void load_state(const nlohmann::json& state);
 
-  const RowSequence& rows() const { return *rows_; }
+  const RowFeed& feed() const { return *feed_; }
+  // The feed of an indexed data set.
+  const RowSequence& rows() const;
   const Options& options() const { return options_; }
-  // "text: 2,141 files, 41.2 MB, digest ...; 2,098 documents, 10,512,345 tokens"
-  std::string summary() const;
+  std::string summary() const { return feed_->summary(); }
 
  private:
   struct Ready {
     Batch batch;
-    RowCursor next_step;  // start of the step after the batch's step
+    RowCursor next_step;       // start of the step after the batch's step
+    nlohmann::json positions;  // of the feed there, with the last batch of a step
     std::exception_ptr error;
+    bool end = false;  // no batch: the feed is exhausted
   };
+  void start();
+  const Ready& front(std::unique_lock<std::mutex>& lock);
   bool pass_over(RowCursor step) const;
   RowCursor after(RowCursor step);
-  Batch make(RowCursor step, int64_t microbatch);
+  std::optional<Batch> make(RowCursor step, int64_t microbatch);
   void run(RowCursor step, int64_t microbatch);
   void stop();
 
-  std::unique_ptr<RowSequence> rows_;  // owned by the thread while it runs
+  std::unique_ptr<RowFeed> feed_;  // owned by the thread while it runs
   Options options_;
   int64_t steps_ = -1, pass_rows_ = 0;
   // For the batch that next() returns next: its step's first row, its position in the step, rows of the complete steps before.
   RowCursor step_;
   int64_t microbatch_ = 0, rows_seen_ = 0, announced_epoch_ = 0;
+  nlohmann::json positions_;  // of the feed at step_
 
   std::thread thread_;
   std::mutex mutex_;
@@ -100,6 +111,9 @@ class DataLoader {
   std::deque<Ready> queue_;
   bool stop_ = false;
 };
+
+// The state of a run from the states of its ranks: the first, with the positions of all.
+nlohmann::json merge_states(const std::vector<std::string>& states);
 
 // Ids of training documents as config.training.dataloader asks (add_bos, add_eos; unset: if the tokenizer has one).
 TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& config);

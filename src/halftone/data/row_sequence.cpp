@@ -6,6 +6,8 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
+#include "halftone/data/row_packing.h"
+#include "halftone/data/source.h"
 
 namespace halftone {
 namespace {
@@ -29,13 +31,6 @@ Packing parse_packing(const std::string& name) {
   for (const Packing p : {Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::none})
     if (name == name_of(p)) return p;
   fail("dataloader.packing = \"{}\": expected concat, concat_documents, first_fit or none", name);
-}
-
-void fill_ignored_row(RowView row, int64_t seq_len) {
-  std::fill_n(row.tokens, seq_len, 0);
-  std::fill_n(row.labels, seq_len, kIgnoredLabel);
-  std::fill_n(row.positions, seq_len, 0);
-  std::fill_n(row.doc_start, seq_len, 0);
 }
 
 RowSequence::RowSequence(std::shared_ptr<const TokenStore> store, RowOptions options) : store_(std::move(store)), options_(options) {
@@ -147,7 +142,6 @@ int64_t RowSequence::fill_concat(RowCursor cursor, RowView out) {
   buffer_.resize(static_cast<size_t>(want));
   const __int128 first_row = (static_cast<__int128>(cursor.epoch) * units_ + S) / want;
   int64_t unit = static_cast<int64_t>((first_row + cursor.row) * want - static_cast<__int128>(cursor.epoch) * units_);
-  int64_t start = 0;
   std::fill_n(out.doc_start, S, 0);
   for (int64_t at = 0, number = cursor.epoch; at < want; ++number, unit = 0) {
     const EpochPlan& plan = *epoch(number).plan;
@@ -161,25 +155,15 @@ int64_t RowSequence::fill_concat(RowCursor cursor, RowView out) {
       at += n;
     }
   }
-  for (int64_t j = 0; j < S; ++j) {
-    const bool starts = options_.eos_id ? j > 0 && buffer_[static_cast<size_t>(j) - 1] == *options_.eos_id : out.doc_start[j] != 0;
-    if (starts) start = j;
-    out.doc_start[j] = static_cast<int32_t>(start);
-    out.tokens[j] = buffer_[static_cast<size_t>(j)];
-    out.labels[j] = buffer_[static_cast<size_t>(j) + 1];
-  }
-  return finish(S, options_.document_positions.value_or(false), out);
+  put_concat(buffer_, options_, out);
+  return finish_row(S, options_.document_positions.value_or(false), options_.seq_len, out);
 }
 
 void RowSequence::put_pairs(int64_t document, int64_t first, int64_t n, int64_t at, RowView out) {
   if (n <= 0) return;
   buffer_.resize(static_cast<size_t>(n) + 1);
   store_->read(document, first, buffer_);
-  for (int64_t k = 0; k < n; ++k) {
-    out.tokens[at + k] = buffer_[static_cast<size_t>(k)];
-    out.labels[at + k] = buffer_[static_cast<size_t>(k) + 1];
-    out.doc_start[at + k] = static_cast<int32_t>(at);
-  }
+  halftone::put_pairs(buffer_, {}, at, out);
 }
 
 int64_t RowSequence::fill_concat_documents(RowCursor cursor, RowView out) {
@@ -191,36 +175,18 @@ int64_t RowSequence::fill_concat_documents(RowCursor cursor, RowView out) {
     put_pairs(document, offset, n, at, out);
     at += std::max<int64_t>(n, 0);
   }
-  return finish(S, options_.document_positions.value_or(true), out);
+  return finish_row(S, options_.document_positions.value_or(true), options_.seq_len, out);
 }
 
 std::unique_ptr<RowSequence::FirstFit> RowSequence::pack_first_fit(const EpochPlan& plan) const {
-  struct Bin {
-    int64_t used = 0;
-    std::vector<int64_t> documents;
-  };
-  const int64_t S = options_.seq_len;
   auto out = std::make_unique<FirstFit>();
+  std::vector<int64_t> lengths(static_cast<size_t>(plan.documents()));
+  for (int64_t i = 0; i < plan.documents(); ++i) lengths[static_cast<size_t>(i)] = plan.weight(plan.document(i));
   out->row_begin.push_back(0);
-  std::vector<Bin> open;  // oldest first
-  const auto close_oldest = [&] {
-    out->documents.insert(out->documents.end(), open.front().documents.begin(), open.front().documents.end());
+  for (const PackedRow& row : pack_rows(lengths, {}, options_)) {
+    for (const PackedPart& part : row) out->documents.push_back(plan.document(part.document));
     out->row_begin.push_back(static_cast<int64_t>(out->documents.size()));
-    open.erase(open.begin());
-  };
-  for (int64_t i = 0; i < plan.documents(); ++i) {
-    const int64_t document = plan.document(i), n = plan.weight(document);
-    if (n == 0) continue;  // held out, or nothing to predict
-    if (n > S) continue;
-    auto bin = std::find_if(open.begin(), open.end(), [&](const Bin& b) { return b.used + n <= S; });
-    if (bin == open.end()) {
-      if (static_cast<int64_t>(open.size()) == options_.bins) close_oldest();
-      bin = open.insert(open.end(), Bin{});
-    }
-    bin->used += n;
-    bin->documents.push_back(document);
   }
-  while (!open.empty()) close_oldest();
   return out;
 }
 
@@ -233,7 +199,7 @@ int64_t RowSequence::fill_first_fit(RowCursor cursor, RowView out) {
     put_pairs(document, 0, n, at, out);
     at += n;
   }
-  return finish(at, options_.document_positions.value_or(true), out);
+  return finish_row(at, options_.document_positions.value_or(true), options_.seq_len, out);
 }
 
 int64_t RowSequence::fill_single(RowCursor cursor, RowView out) {
@@ -241,19 +207,7 @@ int64_t RowSequence::fill_single(RowCursor cursor, RowView out) {
   const int64_t document = plan.document(plan.locate(cursor.row).place);
   const int64_t n = std::clamp<int64_t>(store_->length(document) - 1, 0, options_.seq_len);
   put_pairs(document, 0, n, 0, out);
-  return finish(n, options_.document_positions.value_or(true), out);
-}
-
-// Pads from `filled` on and sets the positions.
-int64_t RowSequence::finish(int64_t filled, bool document_positions, RowView out) const {
-  for (int64_t j = 0; j < filled; ++j) out.positions[j] = static_cast<int32_t>(document_positions ? j - out.doc_start[j] : j);
-  for (int64_t j = filled; j < options_.seq_len; ++j) {
-    out.tokens[j] = 0;
-    out.labels[j] = kIgnoredLabel;
-    out.positions[j] = 0;
-    out.doc_start[j] = static_cast<int32_t>(filled);
-  }
-  return filled;
+  return finish_row(n, options_.document_positions.value_or(true), options_.seq_len, out);
 }
 
 std::string RowSequence::describe() const {
@@ -263,6 +217,15 @@ std::string RowSequence::describe() const {
                      options_.seq_len, options_.shuffle, options_.shuffle_rows ? " shuffle_rows=true" : "",
                      options_.shuffle || options_.shuffle_rows ? options_.seed : 0, options_.holdout,
                      options_.held_out ? " (held out)" : "", with_tokenizer ? store_->codec_digest() : "-");
+}
+
+std::string RowSequence::summary() const {
+  const bool tokens = options_.packing == Packing::concat;
+  const int64_t empty = store_->stats().empty_documents;
+  return fmt::format("{}; {} of {} documents, {}{} {} per epoch{}", store_->summary(), with_commas(documents_),
+                     with_commas(store_->documents()), with_commas(use_.used),
+                     use_.used == use_.units ? "" : fmt::format(" of {}", with_commas(use_.units)), tokens ? "tokens" : "predictions",
+                     empty == 0 ? "" : fmt::format(", skipped {} empty documents", with_commas(empty)));
 }
 
 }  // namespace halftone

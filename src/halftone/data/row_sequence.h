@@ -1,5 +1,4 @@
 #pragma once
-#include <compare>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -7,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "halftone/base/ignored_label.h"
 #include "halftone/data/epoch_plan.h"
+#include "halftone/data/row_feed.h"
 #include "halftone/data/token_store.h"
 
 namespace halftone {
@@ -22,6 +21,8 @@ namespace halftone {
 // Padding: token 0, label -100, position 0.
 enum class Packing { concat, concat_documents, first_fit, none };
 Packing parse_packing(const std::string& name);
+// Whether a row ends with a document, so that padding may follow.
+inline bool ends_with_document(Packing packing) { return packing != Packing::concat && packing != Packing::concat_documents; }
 
 struct RowOptions {
   Packing packing = Packing::concat;
@@ -36,21 +37,6 @@ struct RowOptions {
   std::optional<int32_t> eos_id;  // concat: ends a document for doc_start
 };
 
-// Destination of one row; each array has S elements.
-struct RowView {
-  int64_t* tokens;
-  int64_t* labels;     // -100: ignored
-  int32_t* positions;  // for RoPE: position in the row, or in the document's part of the row
-  int32_t* doc_start;  // position in the row where this position's document starts (block_causal attention)
-};
-void fill_ignored_row(RowView row, int64_t seq_len);
-
-// Position in the endless sequence of rows.
-struct RowCursor {
-  int64_t epoch = 0, row = 0;
-  auto operator<=>(const RowCursor&) const = default;
-};
-
 // How the first epoch uses the documents, in predictions (concat: in tokens).
 struct RowUse {
   int64_t units = 0, used = 0;   // available; used in rows
@@ -61,19 +47,18 @@ struct RowUse {
 // The rows of a corpus: a pure function of (corpus, options), so every process sees the same sequence and can start at
 // any row. With concat the stream of tokens runs on from epoch to epoch (a row belongs to the epoch in which it starts);
 // the other packings start each epoch with a fresh row. One thread at a time.
-class RowSequence {
+class RowSequence : public RowFeed {
  public:
   // Error if the selected documents do not fill one row.
   RowSequence(std::shared_ptr<const TokenStore> store, RowOptions options);
   RowSequence(const RowSequence&) = delete;
   RowSequence& operator=(const RowSequence&) = delete;
-  int64_t rows(int64_t epoch);
+  int64_t rows(int64_t epoch) override;
   // Rows of the first epoch that use nothing of the second: one pass over the data.
-  int64_t pass_rows();
-  RowCursor advance(RowCursor cursor, int64_t n);
-  // Returns how many places the documents fill; those behind them are padding.
-  int64_t fill(RowCursor cursor, RowView out);
-  bool pads() const { return options_.packing == Packing::first_fit || options_.packing == Packing::none; }
+  int64_t pass_rows() override;
+  RowCursor advance(RowCursor cursor, int64_t n) override;
+  int64_t fill(RowCursor cursor, RowView out) override;
+  bool pads() const override { return ends_with_document(options_.packing); }
   // Documents on this side of the holdout.
   int64_t documents() const { return documents_; }
   // Tokens (concat), documents (none) or predictions of an epoch.
@@ -81,8 +66,12 @@ class RowSequence {
   const RowUse& use() const { return use_; }
   const TokenStore& store() const { return *store_; }
   const RowOptions& options() const { return options_; }
-  // Text of everything that decides the row order: states from other options are rejected by comparing it.
-  std::string describe() const;
+  int64_t seq_len() const override { return options_.seq_len; }
+  std::string digest() const override { return store_->digest(); }
+  std::string made_by() const override { return store_->made_by(); }
+  std::string describe() const override;
+  std::string summary() const override;
+  const RowSequence* indexed() const override { return this; }
 
  private:
   struct FirstFit {
@@ -106,7 +95,6 @@ class RowSequence {
   int64_t fill_single(RowCursor cursor, RowView out);
   // Pairs [first, first + n) of a document to row places [at, at + n).
   void put_pairs(int64_t document, int64_t first, int64_t n, int64_t at, RowView out);
-  int64_t finish(int64_t filled, bool document_positions, RowView out) const;  // returns `filled`
 
   std::shared_ptr<const TokenStore> store_;
   RowOptions options_;

@@ -23,7 +23,7 @@ RunData::RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engi
 }
 
 std::vector<std::pair<std::string, std::string>> RunData::contents() const {
-  const auto content = [](const DataLoader& loader) { return "digest " + loader.rows().store().digest(); };
+  const auto content = [](const DataLoader& loader) { return "digest " + loader.feed().digest(); };
   std::vector<std::pair<std::string, std::string>> all{{"training data (training.dataset_path)", content(*loader_)}};
   if (validation_) all.emplace_back("validation data (validation.dataset_path)", content(*validation_));
   return all;
