@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -78,6 +79,48 @@ void pad_to_16(AtomicFile& file) {
   file.write(zeros, static_cast<size_t>((16 - file.size() % 16) % 16));
 }
 
+// A bit for each token, in a file that is only made for the first token without a loss.
+class LossBits {
+ public:
+  explicit LossBits(std::string path) : path_(std::move(path)) {}
+  // `loss`: of `tokens` tokens; empty: all have one.
+  void add(int64_t tokens, const std::vector<uint8_t>& loss) {
+    if (!file_ && !loss.empty()) {
+      file_.emplace(path_);
+      const int64_t before = std::exchange(tokens_, 0);
+      push(before, {});
+    }
+    file_ ? push(tokens, loss) : void(tokens_ += tokens);
+  }
+  // Null if every token has a loss.
+  AtomicFile* finish() {
+    if (file_ && tokens_ % 8 != 0) file_->write(&byte_, 1);
+    return file_ ? &*file_ : nullptr;
+  }
+
+ private:
+  void push(int64_t tokens, const std::vector<uint8_t>& loss) {
+    for (int64_t i = 0; i < tokens; ++i) {
+      const int bit = loss.empty() || loss[static_cast<size_t>(i)] != 0 ? 1 : 0;
+      byte_ = static_cast<uint8_t>(byte_ | bit << (tokens_ % 8));
+      if (++tokens_ % 8 != 0) continue;
+      file_->write(&byte_, 1);
+      byte_ = 0;
+    }
+  }
+  std::string path_;
+  std::optional<AtomicFile> file_;
+  int64_t tokens_ = 0;
+  uint8_t byte_ = 0;
+};
+
+int64_t loss_bytes_of(int64_t tokens, bool masked) { return masked ? (tokens + 7) / 8 : 0; }
+
+// Hash of what is checked when an index is opened.
+std::string checked_hash(std::span<const std::byte> bytes) {
+  return hex(static_cast<int64_t>(bytes.size()) <= kVerifyLimit ? hash_bytes(bytes.data(), bytes.size()) : 0);
+}
+
 }  // namespace
 
 int64_t TokenStore::length(int64_t document) const {
@@ -85,13 +128,41 @@ int64_t TokenStore::length(int64_t document) const {
   return std::max<int64_t>(0, static_cast<int64_t>(table_[i].end - (i == 0 ? 0 : table_[i - 1].end)));
 }
 
-void TokenStore::read(int64_t document, int64_t first, std::span<int32_t> out) const {
+uint64_t TokenStore::place(int64_t document, int64_t first, size_t n) const {
   const auto i = static_cast<size_t>(document);
   const uint64_t begin = i == 0 ? 0 : table_[i - 1].end, end = table_[i].end;
   const uint64_t from = begin + static_cast<uint64_t>(first);
-  check(begin <= end && end <= static_cast<uint64_t>(stats_.tokens) && first >= 0 && from + out.size() <= end,
-        "token index: document {} holds tokens {} to {}, asked for {} from {}; the index is damaged, delete it", document, begin, end,
-        out.size(), from);
+  check(begin <= end && end <= static_cast<uint64_t>(stats_.tokens) && first >= 0 && from + n <= end,
+        "token index: document {} holds tokens {} to {}, asked for {} from {}; the index is damaged, delete it", document, begin, end, n,
+        from);
+  return from;
+}
+
+void TokenStore::read_loss(int64_t document, int64_t first, std::span<uint8_t> out) const {
+  const uint64_t from = place(document, first, out.size());
+  for (size_t k = 0; k < out.size(); ++k) {
+    const uint64_t at = from + k;
+    out[k] = loss_.empty() ? 1 : static_cast<uint8_t>(static_cast<uint8_t>(loss_[at / 8]) >> (at % 8) & 1);
+  }
+}
+
+int64_t TokenStore::count_loss(int64_t document, int64_t first, int64_t n) const {
+  uint64_t at = place(document, first, static_cast<size_t>(n));
+  if (loss_.empty()) return n;
+  const uint64_t end = at + static_cast<uint64_t>(n);
+  int64_t count = 0;
+  while (at < end) {
+    const uint64_t bits = at % 8 == 0 && end - at >= 64 ? 64 : std::min(8 - at % 8, end - at);
+    uint64_t word = 0;
+    std::memcpy(&word, loss_.data() + at / 8, bits == 64 ? 8 : 1);
+    count += std::popcount(bits == 64 ? word : word >> (at % 8) & ((uint64_t{1} << bits) - 1));
+    at += bits;
+  }
+  return count;
+}
+
+void TokenStore::read(int64_t document, int64_t first, std::span<int32_t> out) const {
+  const uint64_t from = place(document, first, out.size());
   const auto segment = std::prev(std::upper_bound(segments_.begin(), segments_.end(), static_cast<int64_t>(from),
                                                   [](int64_t token, const Segment& s) { return token < s.first_token; }));
   const size_t offset = from - static_cast<size_t>(segment->first_token);
@@ -107,9 +178,9 @@ void TokenStore::read(int64_t document, int64_t first, std::span<int32_t> out) c
   maps_[segment->map].touched(out.size() * static_cast<size_t>(token_bytes_));
 }
 
-// Index files: <key>.tokens holds the ids (none for sources used in place), zero-padded to a multiple of 16, then the document table;
-// <key>.json, written after it, describes its inputs. The key identifies source, options and tokenizer, not the contents, so that a
-// changed corpus replaces its old index.
+// Index files: <key>.tokens holds the ids (none for sources used in place), zero-padded to a multiple of 16, then the document table, then
+// a bit for each token that says whether it has a loss (only if one has none); <key>.json, written after it, describes its inputs. The key
+// identifies source, options and tokenizer, not the contents, so that a changed corpus replaces its old index.
 class TokenStoreBuilder {
  public:
   TokenStoreBuilder(const DocumentSource& source, const TextCodec& codec, const std::string& folder, int threads)
@@ -118,7 +189,8 @@ class TokenStoreBuilder {
     fs::create_directories(folder, error);
     check(!error, "cannot create {}: {}; {}", folder, error.message(), kElsewhere);
     const std::string pattern = fs::absolute(source.files().pattern, error).lexically_normal().string();
-    key_ = digest_hex(fmt::format("{}\n{}\n{} {}\n{}", source.kind(), source.options(), codec.digest, kEncoderVersion, pattern));
+    key_ = digest_hex(fmt::format("{}\n{}\n{} {}\n{}", source.kind(), source.options(), codec.digest, kEncoderVersion, pattern) +
+                      (source.chat().empty() ? "" : "\n" + source.chat()));
     tokens_path_ = (fs::path(folder) / (key_ + ".tokens")).string();
     meta_path_ = (fs::path(folder) / (key_ + ".json")).string();
     lock_path_ = (fs::path(folder) / (key_ + ".lock")).string();
@@ -182,10 +254,11 @@ class TokenStoreBuilder {
     TokenStore::Stats stats;
     BadLines bad;
     int64_t token_file_bytes = 0;
-    uint64_t tokens_hash = 0, table_hash = 0;
+    std::string tokens_hash, table_hash, loss_hash;
     {
       AtomicFile out(tokens_path_);
-      AtomicFile table(tokens_path_ + ".table");  // joined to the ids when these are complete
+      AtomicFile table(tokens_path_ + ".table");  // joined to the ids when these are complete, as is `loss`
+      LossBits loss(tokens_path_ + ".loss");
       tokenise_source(source_, codec_, width(), threads_, [&](TokenisedShard&& shard) {
         out.write(shard.tokens.data(), shard.tokens.size());
         uint64_t last = 0;
@@ -194,7 +267,10 @@ class TokenStoreBuilder {
           entry.end += static_cast<uint64_t>(stats.tokens);
         }
         table.write(shard.entries.data(), shard.entries.size() * sizeof(DocumentEntry));
+        loss.add(static_cast<int64_t>(last), shard.loss);
         stats.tokens += static_cast<int64_t>(last);
+        stats.chats += shard.chats;
+        stats.masked_documents += shard.masked_documents;
         stats.documents += shard.documents;
         stats.empty_documents += shard.empty_documents;
         stats.text_bytes += shard.text_bytes;
@@ -204,18 +280,17 @@ class TokenStoreBuilder {
             bad.count > 0 ? "; " + skipped_lines(bad.count, bad.places()) : "");
       token_file_bytes = out.size();
       pad_to_16(out);
-      table.flush();
-      {
-        const MappedFile map(table.temporary_path());
+      const auto join = [&out](AtomicFile& part) {
+        part.flush();
+        const MappedFile map(part.temporary_path());
         for (size_t at = 0; at < map.bytes().size(); at += size_t{1} << 24)
           out.write(map.bytes().data() + at, std::min(map.bytes().size() - at, size_t{1} << 24));
-        if (table.size() <= kVerifyLimit) table_hash = hash_bytes(map.bytes().data(), map.bytes().size());
-      }
+        return checked_hash(map.bytes());
+      };
+      table_hash = join(table);
+      if (AtomicFile* bits = loss.finish()) loss_hash = join(*bits);
       out.flush();
-      if (token_file_bytes <= kVerifyLimit) {
-        const MappedFile map(out.temporary_path());
-        tokens_hash = hash_bytes(map.bytes().data(), static_cast<size_t>(token_file_bytes));
-      }
+      tokens_hash = checked_hash(MappedFile(out.temporary_path()).bytes().first(static_cast<size_t>(token_file_bytes)));
       out.commit();
     }
     meta_ = Json{{"format", kFormat},
@@ -234,8 +309,11 @@ class TokenStoreBuilder {
                  {"text_bytes", stats.text_bytes},
                  {"bad_lines", bad.count},
                  {"bad_places", bad.places()},
-                 {"tokens_hash", hex(tokens_hash)},
-                 {"table_hash", hex(table_hash)}};
+                 {"chats", stats.chats},
+                 {"masked_documents", stats.masked_documents},
+                 {"tokens_hash", tokens_hash},
+                 {"table_hash", table_hash},
+                 {"loss_hash", loss_hash}};
     write_meta();
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     const std::string empty = stats.empty_documents == 0 ? "" : fmt::format(", skipped {} empty", with_commas(stats.empty_documents));
@@ -275,15 +353,20 @@ class TokenStoreBuilder {
     check(meta_.at("format") == kFormat && meta_.at("key") == key_ && meta_.at("token_bytes") == width(), "it has another format");
     auto store = std::make_shared<TokenStore>();
     TokenStore::Stats& stats = store->stats_;
-    stats = {meta_.at("documents"), meta_.at("empty_documents"), meta_.at("tokens"), meta_.at("text_bytes"),
-             meta_.value("bad_lines", int64_t{0})};  // older builds skipped none
+    stats = {meta_.at("documents"),
+             meta_.at("empty_documents"),
+             meta_.at("tokens"),
+             meta_.at("text_bytes"),
+             meta_.value("bad_lines", int64_t{0}),
+             meta_.value("chats", int64_t{0}),  // older builds wrote none of these
+             meta_.value("masked_documents", int64_t{0})};
     store->token_bytes_ = width();
     store->vocab_size_ = codec_.vocab_size;
     store->digest_ = meta_.at("content_digest");
     store->ready_made_ = source_.stored_token_bytes() != 0;
     store->codec_digest_ = codec_.digest;
     store->summary_ = source_summary(source_, store->digest_);
-    store->made_by_ = fmt::format("{} {}{}", source_.kind(), source_.options(),
+    store->made_by_ = fmt::format("{} {}{}{}", source_.kind(), source_.options(), stats.chats == 0 ? "" : " " + source_.chat(),
                                   stats.bad_lines == 0 ? "" : fmt::format(" bad_lines={}", stats.bad_lines));
 
     MappedFile map(tokens_path_);
@@ -292,15 +375,17 @@ class TokenStoreBuilder {
     const int64_t token_bytes = in_place ? 0 : stats.tokens * width();
     const int64_t table_at = (token_bytes + 15) / 16 * 16, table_bytes = stats.documents * static_cast<int64_t>(sizeof(DocumentEntry));
     check(stats.documents > 0 && stats.tokens > 0 && meta_.at("token_file_bytes") == token_bytes, "its counts do not match");
-    check(static_cast<int64_t>(bytes.size()) == table_at + table_bytes, "expected {} bytes, found {}", table_at + table_bytes,
-          bytes.size());
-    const auto table = bytes.subspan(static_cast<size_t>(table_at));
-    check(token_bytes > kVerifyLimit ||
-              hex(token_bytes == 0 ? hash_bytes(bytes.data(), 0) : hash_bytes(bytes.data(), static_cast<size_t>(token_bytes))) ==
-                  meta_.at("tokens_hash").get<std::string>(),
-          "its ids have another checksum");
-    check(table_bytes > kVerifyLimit || hex(hash_bytes(table.data(), table.size())) == meta_.at("table_hash").get<std::string>(),
-          "its table has another checksum");
+    const bool masked = stats.masked_documents > 0;
+    const int64_t loss_at = table_at + table_bytes, loss_bytes = loss_bytes_of(stats.tokens, masked);
+    check(static_cast<int64_t>(bytes.size()) == loss_at + loss_bytes, "expected {} bytes, found {}", loss_at + loss_bytes, bytes.size());
+    const auto section = [&](int64_t at, int64_t size) { return bytes.subspan(static_cast<size_t>(at), static_cast<size_t>(size)); };
+    const auto table = section(table_at, table_bytes);
+    check(checked_hash(section(0, token_bytes)) == meta_.at("tokens_hash").get<std::string>(), "its ids have another checksum");
+    check(checked_hash(table) == meta_.at("table_hash").get<std::string>(), "its table has another checksum");
+    if (masked) {
+      store->loss_ = section(loss_at, loss_bytes);
+      check(checked_hash(store->loss_) == meta_.at("loss_hash").get<std::string>(), "its loss mask has another checksum");
+    }
     map.touched(bytes.size());
     store->table_ = {reinterpret_cast<const DocumentEntry*>(table.data()), static_cast<size_t>(stats.documents)};
     check(store->table_.back().end == static_cast<uint64_t>(stats.tokens), "its table ends at another token");

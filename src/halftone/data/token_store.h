@@ -26,7 +26,8 @@ class TokenStore {
   struct Stats {
     int64_t documents = 0, empty_documents = 0;  // empty ones are dropped
     int64_t tokens = 0, text_bytes = 0;
-    int64_t bad_lines = 0;  // skipped
+    int64_t bad_lines = 0;                    // skipped
+    int64_t chats = 0, masked_documents = 0;  // conversations; documents with tokens that have no loss
   };
 
   int64_t documents() const { return static_cast<int64_t>(table_.size()); }
@@ -35,6 +36,12 @@ class TokenStore {
   uint64_t hash(int64_t document) const { return table_[static_cast<size_t>(document)].hash; }
   // Reads out.size() ids of `document`, starting at its token `first`.
   void read(int64_t document, int64_t first, std::span<int32_t> out) const;
+  // Whether some tokens have no loss.
+  bool masked() const { return !loss_.empty(); }
+  // 1 for each of out.size() tokens of `document`, from `first` on, that has a loss, else 0.
+  void read_loss(int64_t document, int64_t first, std::span<uint8_t> out) const;
+  // Tokens with a loss among `n` of `document`, from `first` on.
+  int64_t count_loss(int64_t document, int64_t first, int64_t n) const;
   const Stats& stats() const { return stats_; }
   // Digest over names, sizes and contents of the source's files.
   const std::string& digest() const { return digest_; }
@@ -55,9 +62,11 @@ class TokenStore {
     std::span<const std::byte> bytes;
     size_t map;  // in maps_
   };
+  uint64_t place(int64_t document, int64_t first, size_t n) const;  // of tokens of a document in the stream; checked
   std::vector<MappedFile> maps_;
   std::vector<Segment> segments_;  // sorted by first_token
   std::span<const DocumentEntry> table_;
+  std::span<const std::byte> loss_;  // a bit a token, the lowest first; empty: all have a loss
   int token_bytes_ = 2;
   bool ready_made_ = false;
   int64_t vocab_size_ = 0;

@@ -12,9 +12,11 @@ namespace halftone {
 // One shard's documents as ids.
 struct TokenisedShard {
   int64_t documents = 0, empty_documents = 0, text_bytes = 0;
-  BadLines bad_lines;                  // skipped
-  std::vector<std::byte> tokens;       // little-endian, `width` bytes each; empty if the source's files are used in place
-  std::vector<DocumentEntry> entries;  // `end` is relative to the start of the shard
+  int64_t chats = 0, masked_documents = 0;  // conversations; documents with tokens that have no loss
+  BadLines bad_lines;                       // skipped
+  std::vector<std::byte> tokens;            // little-endian, `width` bytes each; empty if the source's files are used in place
+  std::vector<uint8_t> loss;                // 1 for each token with a loss; empty: all have one
+  std::vector<DocumentEntry> entries;       // `end` is relative to the start of the shard
 };
 
 // Bytes per stored id: 2 up to 65,536 entries, otherwise 4.
