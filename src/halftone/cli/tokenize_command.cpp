@@ -1,14 +1,12 @@
 #include "halftone/cli/tokenize_command.h"
 
-#include <filesystem>
-
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
 #include "halftone/base/stopwatch.h"
 #include "halftone/cli/parse.h"
 #include "halftone/data/bin_format.h"
-#include "halftone/data/file_io.h"
+#include "halftone/data/bin_writer.h"
 #include "halftone/data/loader.h"
 #include "halftone/data/source.h"
 #include "halftone/data/tokenise.h"
@@ -24,12 +22,6 @@ struct Options {
   int threads = 0;
 };
 
-void write_id(AtomicFile& out, int32_t id, int width) {
-  unsigned char bytes[4];
-  for (int b = 0; b < width; ++b) bytes[b] = static_cast<unsigned char>(static_cast<uint32_t>(id) >> (8 * b));
-  out.write(bytes, static_cast<size_t>(width));
-}
-
 int run(Options options) {
   const Stopwatch watch;
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
@@ -43,25 +35,11 @@ int run(Options options) {
   options.source.vocab_size = codec.vocab_size;
   options.source.eos_id = eos;
   const std::unique_ptr<DocumentSource> source = open_source(options.source);
-  check(source->stored_token_bytes() == 0, "--dataset {} holds ids already", options.source.dataset);
-
-  for (const SourceFile& file : source->files().files) {
-    std::error_code none;
-    if (std::filesystem::equivalent(options.output, file.path, none)) fail("--output {} is one of the input files", options.output);
-  }
-  AtomicFile out(options.output);
-  int64_t documents = 0, text_bytes = 0, ended = 0;
+  BinWriter out(*source, options.output, width, eos, "--output");
+  int64_t documents = 0, text_bytes = 0;
   BadLines bad;
   tokenise_source(*source, codec, width, options.threads > 0 ? options.threads : max_threads(), [&](TokenisedShard&& shard) {
-    const std::span<const std::byte> ids = shard.tokens;
-    size_t begin = 0;
-    for (const DocumentEntry& entry : shard.entries) {
-      const size_t end = entry.end;
-      out.write(ids.data() + begin * static_cast<size_t>(width), (end - begin) * static_cast<size_t>(width));
-      // Token ids of JSONL may lack it.
-      if (stored_id(ids, end - 1, width) != static_cast<uint32_t>(eos)) write_id(out, eos, width), ++ended;
-      begin = end;
-    }
+    out.add(shard);
     documents += shard.documents;
     text_bytes += shard.text_bytes;
     bad.add(shard.bad_lines);
@@ -69,15 +47,11 @@ int run(Options options) {
   const std::string skipped = bad.count == 0 ? "" : skipped_lines(bad.count, bad.places());
   check(documents > 0, "{} holds no document with text{}", options.source.path, skipped.empty() ? "" : "; " + skipped);
   if (!skipped.empty()) log_warning("{}: {}", options.source.dataset, skipped);
-  if (ended > 0)
-    log_warning("{} documents of ready-made ids end without EOS ({}), which they have in {}: there a document ends with one", ended, eos,
-                options.output);
-  const int64_t tokens = out.size() / width;
-  out.commit();
+  const std::string written = out.commit();
   const double seconds = watch.seconds();
-  fmt::print("{} documents, {} tokens, {:.2f} bytes of text per token, {:.1f} s ({:.1f} MB/s)\n{}: uint{}, {} bytes\n",
-             with_commas(documents), with_commas(tokens), static_cast<double>(text_bytes) / static_cast<double>(tokens), seconds,
-             static_cast<double>(text_bytes) / 1e6 / seconds, options.output, 8 * width, with_commas(tokens * width));
+  fmt::print("{} documents, {} tokens, {:.2f} bytes of text per token, {:.1f} s ({:.1f} MB/s)\n{}\n", with_commas(documents),
+             with_commas(out.tokens()), static_cast<double>(text_bytes) / static_cast<double>(out.tokens()), seconds,
+             static_cast<double>(text_bytes) / 1e6 / seconds, written);
   return 0;
 }
 
