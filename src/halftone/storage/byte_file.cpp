@@ -9,13 +9,14 @@
 #include <string_view>
 
 #include "halftone/base/error.h"
+#include "halftone/storage/remote_file.h"
 
 namespace halftone {
 namespace {
 
 class LocalFile : public ByteFile {
  public:
-  explicit LocalFile(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  LocalFile(const std::string& path, const std::string& shown) : path_(shown), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     check(fd_ >= 0, "cannot read {}: {}", path, std::strerror(errno));
     struct stat info {};
     const bool known = ::fstat(fd_, &info) == 0;
@@ -58,8 +59,11 @@ bool is_remote(const std::string& path) {
 }
 
 std::shared_ptr<const ByteFile> open_bytes(const std::string& path) {
-  check(!is_remote(path), "{}: only local files are read", path);
-  return std::make_shared<LocalFile>(path);
+  return is_remote(path) ? storage::open_remote(path) : storage::open_local(path, path);
+}
+
+std::shared_ptr<const ByteFile> storage::open_local(const std::string& path, const std::string& shown) {
+  return std::make_shared<LocalFile>(path, shown);
 }
 
 }  // namespace halftone

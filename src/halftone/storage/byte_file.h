@@ -48,5 +48,16 @@ struct StorageOptions {
 void set_storage_options(const StorageOptions& options);
 // Ends waits for a server: pending and later remote reads throw an Error. For the end of a run.
 void stop_remote_reads();
+// Whether a remote read has waited for its server for some seconds: peers of this process must then be patient.
+bool waits_for_server();
+
+// Ends what remote reads need (threads, Arrow's S3 library, which crashes in a process that exits without it). Lives in main().
+class StorageSession {
+ public:
+  StorageSession() = default;
+  ~StorageSession();
+  StorageSession(const StorageSession&) = delete;
+  StorageSession& operator=(const StorageSession&) = delete;
+};
 
 }  // namespace halftone
