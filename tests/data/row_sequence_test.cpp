@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "data/data_testing.h"
+#include "halftone/data/best_fit.h"
 
 namespace halftone {
 namespace {
@@ -177,6 +178,33 @@ struct Reference {
     return rows;
   }
 
+  // All documents are in one window.
+  std::vector<Row> best_fit(int64_t epoch) const {
+    const auto S = static_cast<size_t>(options.seq_len);
+    std::vector<std::vector<Place>> parts;
+    std::vector<int64_t> lengths;
+    int number = 0;
+    for (const auto& d : documents(epoch)) {
+      const auto p = pairs(d, number++);
+      for (size_t at = 0; at < p.size(); at += S) {
+        parts.emplace_back(p.begin() + static_cast<int64_t>(at), p.begin() + static_cast<int64_t>(std::min(p.size(), at + S)));
+        lengths.push_back(static_cast<int64_t>(parts.back().size()));
+        for (Place& place : parts.back()) place.document = static_cast<int>(parts.size());  // a part of its own
+      }
+    }
+    const BinRows bins = best_fit_decreasing(lengths, options.seq_len);
+    std::vector<Row> rows;
+    for (size_t r = 0; r + 1 < bins.row_begin.size(); ++r) {
+      std::vector<Place> row;
+      for (int64_t k = bins.row_begin[r]; k < bins.row_begin[r + 1]; ++k) {
+        const auto& part = parts[static_cast<size_t>(bins.items[static_cast<size_t>(k)])];
+        row.insert(row.end(), part.begin(), part.end());
+      }
+      rows.push_back(finish(row));
+    }
+    return rows;
+  }
+
   std::vector<Row> single(int64_t epoch) const {
     std::vector<Row> rows;
     for (const auto& d : documents(epoch)) {
@@ -193,6 +221,7 @@ struct Reference {
     for (int64_t e = 0; e < epochs; ++e) {
       const auto more = options.packing == Packing::concat_documents ? concat_documents(e)
                         : options.packing == Packing::first_fit      ? first_fit(e)
+                        : options.packing == Packing::best_fit       ? best_fit(e)
                                                                      : single(e);
       out.insert(out.end(), more.begin(), more.end());
     }
@@ -242,12 +271,13 @@ TEST_P(Packings, EqualTheRulesAppliedDocumentByDocument) {
     for (size_t i = want.size(); i-- > 0;) ASSERT_EQ(row_of(*rows, rows->advance({}, static_cast<int64_t>(i))), want[i]);
   }
 }
-INSTANTIATE_TEST_SUITE_P(All, Packings, testing::Values(Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::none));
+INSTANTIATE_TEST_SUITE_P(All, Packings,
+                         testing::Values(Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::best_fit, Packing::none));
 
 TEST(RowSequence, ShuffledRowsAreThePackedRowsOfEachEpochInAnotherOrder) {
   const TempFolder folder;
   const auto store = open_jsonl(folder.write("a.jsonl", random_jsonl(60, 40, 5)), folder / "cache");
-  for (const Packing packing : {Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::none}) {
+  for (const Packing packing : {Packing::concat, Packing::concat_documents, Packing::first_fit, Packing::best_fit, Packing::none}) {
     RowOptions options;
     options.packing = packing, options.seq_len = 16, options.shuffle = true;
     RowSequence packed(store, options);

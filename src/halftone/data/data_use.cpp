@@ -26,14 +26,23 @@ void add_packing(const DataLoader& loader, Lines& lines) {
   const RowSequence& rows = loader.rows();
   const RowUse& use = rows.use();
   const int64_t S = rows.options().seq_len, lost = use.units - use.used;
-  if (!counts(lost, use.units)) return;
   const std::string& name = loader.options().name;
+  if (use.unlearned_documents > 0) {
+    lines.push_back(fmt::format("{}: {} documents have no token with a loss within seq_len (now {}){}; raise seq_len, or look at them",
+                                name, share(use.unlearned_documents, rows.documents()), S,
+                                ends_with_document(rows.options().packing) ? " and are left out" : ""));
+  }
+  if (!counts(lost, use.units)) return;
   const std::string documents = fmt::format("{} of {} documents", with_commas(use.longer_documents), with_commas(rows.documents()));
   if (rows.options().packing == Packing::first_fit) {
     lines.push_back(fmt::format(
         "{}: packing first_fit drops {}, which are longer than a row, and with them {} of the predictions; raise seq_len (now {}) or "
         "use packing concat or concat_documents",
         name, documents, share(lost, use.units), S));
+  } else if (rows.options().packing == Packing::best_fit) {
+    lines.push_back(fmt::format(
+        "{}: packing best_fit truncates {}, which are longer than a row, and drops {} of the predictions; raise seq_len (now {})", name,
+        documents, share(lost, use.units), S));
   } else if (rows.options().packing == Packing::none) {
     lines.push_back(fmt::format(
         "{}: packing none truncates {} at the end of their row, and drops {} of the predictions; raise seq_len (now {}) or use packing "

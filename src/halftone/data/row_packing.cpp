@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halftone/data/best_fit.h"
 #include "halftone/data/row_sequence.h"
 
 namespace halftone {
@@ -34,10 +35,27 @@ std::vector<PackedRow> first_fit(std::span<const int64_t> lengths, int64_t S, in
   return rows;
 }
 
+// Documents longer than a row become full rows and a rest, or are truncated if they must not be cut.
+std::vector<PackedRow> best_fit(std::span<const int64_t> lengths, const std::vector<bool>& cuttable, int64_t S) {
+  PackedRow parts;
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    const int64_t end = cuttable.empty() || cuttable[i] ? lengths[i] : std::min(lengths[i], S);
+    for (int64_t first = 0; first < end; first += S) parts.push_back({static_cast<int64_t>(i), first, std::min(S, end - first)});
+  }
+  std::vector<int64_t> sizes;
+  for (const PackedPart& part : parts) sizes.push_back(part.n);
+  const BinRows bins = best_fit_decreasing(sizes, S);
+  std::vector<PackedRow> rows(bins.row_begin.size() - 1);
+  for (size_t r = 0; r < rows.size(); ++r)
+    for (int64_t k = bins.row_begin[r]; k < bins.row_begin[r + 1]; ++k)
+      rows[r].push_back(parts[static_cast<size_t>(bins.items[static_cast<size_t>(k)])]);
+  return rows;
+}
+
 }  // namespace
 
 std::vector<PackedRow> pack_rows(std::span<const int64_t> lengths, const std::vector<bool>& cuttable, const RowOptions& options) {
-  (void)cuttable;
+  if (options.packing == Packing::best_fit) return best_fit(lengths, cuttable, options.seq_len);
   if (options.packing == Packing::first_fit) return first_fit(lengths, options.seq_len, options.bins);
   std::vector<PackedRow> rows;  // none: a document a row, truncated
   for (size_t i = 0; i < lengths.size(); ++i) rows.push_back({{static_cast<int64_t>(i), 0, std::min(lengths[i], options.seq_len)}});

@@ -16,7 +16,7 @@ struct PackedPart {
 using PackedRow = std::vector<PackedPart>;
 
 // Rows of at most S pairs from documents of `lengths` pairs, in their order, for the packings whose rows end with a document (first_fit,
-// best_fit, none). cuttable[i]: document i may be split over rows (text, not a conversation).
+// best_fit, none). cuttable[i]: document i may be split over rows (text, not a conversation); empty: all may.
 std::vector<PackedRow> pack_rows(std::span<const int64_t> lengths, const std::vector<bool>& cuttable, const RowOptions& options);
 
 // Pairs of consecutive ids at positions [at, at + ids.size() - 1) of a row, as one document. learned: by id, whether it has a loss; empty:
