@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "halftone/data/file_io.h"
+#include "halftone/data/line_reader.h"
 #include "halftone/data/source.h"
 
 namespace halftone {
@@ -16,7 +16,7 @@ constexpr size_t kPlaces = 3;
 
 std::string BadLine::text() const {
   if (row >= 0) return fmt::format("{}: row {}: {}", file, row, reason);
-  return fmt::format("{}:{}: {}", file, line_number(file, offset), reason);
+  return fmt::format("{}:{}: {}", file, line > 0 ? line : line_number(file, offset), reason);
 }
 
 void BadLines::add(const BadLine& line) {

@@ -11,6 +11,7 @@ struct BadLine {
   std::string file;
   int64_t offset = 0;  // of its first byte
   std::string reason;
+  int64_t line = 0;  // from 1; 0: text() counts the lines up to `offset`
   int64_t row = -1;  // of a table: number in the file, from 0; offset means nothing
   // "<file>:<line>: <reason>", which reads the file up to there; "<file>: row <row>: <reason>".
   std::string text() const;

@@ -47,28 +47,6 @@ class InputFile {
   int fd_ = -1;
 };
 
-// Lines of a file, from the first line that starts at or after `begin` and before `end`. Memory: the longest line.
-class LineReader {
- public:
-  LineReader(const std::string& path, int64_t begin, int64_t end);
-  // Next line without its "\n" or "\r\n", valid until the next call; false at the end of the file.
-  bool next(std::string_view& line);
-  // Offset of the line returned last.
-  int64_t line_offset() const { return line_offset_; }
-
- private:
-  bool fill();
-  void skip_tail(int64_t end);
-  InputFile file_;
-  std::string buffer_;
-  size_t used_ = 0, filled_ = 0;
-  int64_t buffer_offset_, line_offset_;
-  bool end_ = false;
-};
-
-// Number (from 1) of the line that contains byte `offset`: for messages.
-int64_t line_number(const std::string& path, int64_t offset);
-
 // A file that appears under its name only when complete: written next to it as <path>.tmp.<pid>, then flushed and renamed by commit().
 // Without commit it leaves nothing behind. A symbolic link stays and its target is replaced; anything but a regular file (a folder, a
 // device, a pipe) is refused. Every failure is an Error naming path and cause.

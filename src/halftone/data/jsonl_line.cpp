@@ -4,6 +4,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/data/bad_lines.h"
+#include "halftone/data/jsonl_scan.h"
 #include "halftone/data/unicode.h"
 
 namespace halftone {
@@ -118,6 +119,10 @@ class Reader : public nlohmann::json_sax<Json> {
 
 JsonlDocument parse_jsonl_line(std::string_view line, const std::string& text_key, int64_t vocab_size) {
   JsonlDocument out;
+  if (scan_jsonl_text(line, text_key, out.text)) {
+    out.has_text = true;
+    return out;
+  }
   Reader reader(line, text_key, vocab_size, out);
   Json::sax_parse(line.begin(), line.end(), &reader);
   check(reader.is_object(), "expected a JSON object");

@@ -7,7 +7,8 @@
 
 namespace halftone {
 
-// JSON lines: one document per line (jsonl_line.h, row_document.h), blank lines skipped. Lines without a document are bad.
+// JSON lines: one document per line (jsonl_line.h, row_document.h), blank lines skipped; or files that are one JSON array of documents.
+// Plain or compressed (byte_stream.h), local or remote. Lines and elements without a document are bad.
 class JsonlSource : public DocumentSource {
  public:
   JsonlSource(FileList files, SourceOptions options);

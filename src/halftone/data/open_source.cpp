@@ -6,13 +6,16 @@
 #include "halftone/data/bin_format.h"
 #include "halftone/data/bin_source.h"
 #include "halftone/data/jsonl_source.h"
+#include "halftone/data/parquet_source.h"
 #include "halftone/data/source.h"
 #include "halftone/data/text_source.h"
 
 namespace halftone {
 namespace {
 
-const std::vector<std::string> kJsonSuffixes = {".jsonl", ".json", ".ndjson", ".gz", ".zst"};
+const std::vector<std::string> kTextSuffixes = {".txt", ".txt.gz", ".txt.zst", ".txt.xz"};
+const std::vector<std::string> kJsonSuffixes = {".jsonl",     ".json",     ".ndjson",     ".jsonl.gz", ".json.gz", ".ndjson.gz",
+                                                ".jsonl.zst", ".json.zst", ".ndjson.zst", ".jsonl.xz", ".json.xz", ".ndjson.xz"};
 constexpr const char* kC4Test = "tests/assets/c4_test";
 
 void require_path(const SourceOptions& o) {
@@ -33,14 +36,17 @@ void DocumentSource::bad_line(const BadLine& line, const DocumentVisitor& visit)
 
 std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
   check(o.on_bad_line == "error" || o.on_bad_line == "skip", "on_bad_line = \"{}\": expected error or skip", o.on_bad_line);
-  const bool skip = o.on_bad_line == "skip";
   if (o.dataset == "text") {
     require_path(o);
-    return std::make_unique<TextSource>(find_files(o.path, {".txt"}), parse_text_split(o.text_split), skip);
+    return std::make_unique<TextSource>(find_files(o.path, kTextSuffixes), o);
   }
   if (o.dataset == "jsonl") {
     require_path(o);
     return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o);
+  }
+  if (o.dataset == "parquet") {
+    require_path(o);
+    return std::make_unique<ParquetSource>(find_files(o.path, {".parquet"}), o);
   }
   // The C4 names mean JSONL with the field `text`.
   if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
@@ -68,7 +74,7 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
           with_commas(o.vocab_size));
     return std::make_unique<BinSource>(find_files(o.path, {".bin"}), bytes, o.vocab_size, document_end(o.bos_id, o.eos_id));
   }
-  fail("dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);
+  fail("dataset: this build reads text, jsonl, parquet, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);
 }
 
 std::string with_commas(int64_t n) {

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "halftone/base/error.h"
-#include "halftone/data/file_io.h"
+#include "halftone/storage/byte_file.h"
 
 namespace halftone {
 namespace {
@@ -31,21 +31,25 @@ constexpr std::string_view kParquet = "PAR1";  // at both ends
 
 }  // namespace
 
-void refuse_packed(const std::string& path, const char* expected) {
-  std::array<char, 16> bytes{};
-  const InputFile file(path);
-  const std::string_view head(bytes.data(), file.read(0, bytes.data(), bytes.size()));
+void refuse_packed(std::string_view first, const std::string& path, const char* expected) {
   for (const Packed& p : kPacked) {
-    if (!head.starts_with(p.first)) continue;
-    if (p.first == "BZh" && (head.size() < 10 || head.substr(4, 6) != kBzip2Block)) continue;
+    if (!first.starts_with(p.first)) continue;
+    if (p.first == "BZh" && (first.size() < 10 || first.substr(4, 6) != kBzip2Block)) continue;
     fail("{}: expected {}, found {}; {}", path, expected, p.name, fmt::format(fmt::runtime(p.remedy), path));
   }
-  if (!head.starts_with(kParquet)) return;
+  if (!first.starts_with(kParquet)) return;
   std::array<char, 4> tail{};
-  const int64_t size = file.size();
+  const auto file = open_bytes(path);
+  const int64_t size = file->size();
   const bool ends =
-      size >= 12 && file.read(size - 4, tail.data(), tail.size()) == tail.size() && std::string_view(tail.data(), 4) == kParquet;
-  check(!ends, "{}: expected {}, found Parquet; write its text column as JSON lines and read these with dataset jsonl", path, expected);
+      size >= 12 && file->read(size - 4, tail.data(), tail.size()) == tail.size() && std::string_view(tail.data(), 4) == kParquet;
+  check(!ends, "{}: expected {}, found Parquet; set dataset = \"parquet\"", path, expected);
+}
+
+std::string first_bytes(const std::string& path) {
+  std::string bytes(4096, '\0');
+  bytes.resize(open_bytes(path)->read(0, bytes.data(), bytes.size()));
+  return bytes;
 }
 
 }  // namespace halftone

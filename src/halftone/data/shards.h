@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "halftone/data/file_list.h"
@@ -12,9 +13,9 @@ struct Piece {
   int64_t begin, end;
 };
 
-// Groups the files into shards of about kShardBytes; splits larger files if `cut` allows it. Depends only on the file sizes, so that the
-// order of documents does not depend on the machine.
+// Groups the files into shards of about kShardBytes; splits larger files if cut(file) allows it. Depends only on sizes and contents, so
+// that the order of documents does not depend on the machine.
 constexpr int64_t kShardBytes = int64_t{1} << 20;
-std::vector<std::vector<Piece>> make_shards(const FileList& list, bool cut);
+std::vector<std::vector<Piece>> make_shards(const FileList& list, const std::function<bool(const SourceFile&)>& cut);
 
 }  // namespace halftone

@@ -215,7 +215,7 @@ class XzStream : public Decompressor {
 
 }  // namespace
 
-Compression compression_of(std::string_view first) {
+Compression compression_of_bytes(std::string_view first) {
   if (first.starts_with("\x1F\x8B"sv)) return Compression::gzip;
   if (first.starts_with("\xFD"
                         "7zXZ\0"sv))
@@ -226,7 +226,7 @@ Compression compression_of(std::string_view first) {
 
 Compression compression_of(const ByteFile& file) {
   char first[6];
-  return compression_of(std::string_view(first, file.read(0, first, sizeof first)));
+  return compression_of_bytes(std::string_view(first, file.read(0, first, sizeof first)));
 }
 
 Compression compression_of(const std::string& path) { return compression_of(*open_bytes(path)); }

@@ -11,7 +11,7 @@ namespace halftone {
 
 enum class Compression { none, gzip, zstd, xz };
 // By the first bytes of a file (RFC 1952, RFC 8878 with its skippable frames, the xz specification), not by its name. Six bytes suffice.
-Compression compression_of(std::string_view first_bytes);
+Compression compression_of_bytes(std::string_view first_bytes);
 Compression compression_of(const ByteFile& file);
 Compression compression_of(const std::string& path);
 
