@@ -7,7 +7,12 @@
 namespace halftone {
 namespace {
 
-constexpr uint32_t kLlmcMagic = 20240520;
+constexpr int64_t kHeaderBytes = 1024;
+struct Header {
+  uint32_t magic, version;
+  int width;
+};
+constexpr Header kHeaders[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr const char* kWidthOption = "dataloader.token_dtype";
 
 // Statistics of pairs of uint16 sampled across the file.
@@ -60,10 +65,21 @@ int token_bytes_of(const std::string& token_dtype) {
   fail("dataloader.token_dtype = \"{}\": expected uint16 or uint32", token_dtype);
 }
 
+BinLayout bin_layout(std::span<const std::byte> first, int64_t size, int width, const std::string& path) {
+  for (const Header& h : kHeaders) {
+    if (first.size() < 12 || stored_id(first, 0, 4) != h.magic) continue;
+    const uint32_t version = stored_id(first, 1, 4), count = stored_id(first, 2, 4);
+    check(version == h.version, "{}: a header of llm.c ({}) of version {}: expected version {}", path, h.magic, version, h.version);
+    const int64_t bytes = int64_t{count} * h.width;
+    check(size == kHeaderBytes + bytes, "{}: its header of llm.c names {} uint{} ids: expected {} bytes, found {}; is the file cut short?",
+          path, count, 8 * h.width, kHeaderBytes + bytes, size);
+    return {kHeaderBytes, bytes, h.width};
+  }
+  return {0, size, width};
+}
+
 void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, DocumentEnd end, const std::string& path,
               const std::function<void(size_t, size_t)>& visit) {
-  check(bytes.size() < 4 || stored_id(bytes, 0, 4) != kLlmcMagic,
-        "{}: starts with the header of llm.c (20240520); expected ids only: remove the first 1024 bytes", path);
   check(bytes.size() % static_cast<size_t>(width) == 0, "{}: {} bytes are not a whole number of uint{} ids; is the file cut short{}?", path,
         bytes.size(), 8 * width, width == 4 && bytes.size() % 2 == 0 ? fmt::format(", or does it hold uint16 ({})", kWidthOption) : "");
   if (width == 2) {

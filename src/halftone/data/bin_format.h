@@ -22,7 +22,8 @@ struct DocumentEnd {
 };
 inline DocumentEnd document_end(std::optional<int32_t> bos, std::optional<int32_t> eos) { return {eos.value_or(-1), bos == eos}; }
 
-// Pre-tokenised files: raw little-endian uint16 or uint32 ids; a document ends with its EOS, or with the file.
+// Pre-tokenised files: raw little-endian uint16 or uint32 ids; a document ends with its EOS, or with the file. A header of llm.c may
+// precede them: 256 int32, of which the first three are 20240520 and 1 for uint16 or 20240801 and 7 for uint32, then the number of ids.
 
 // 2 for "uint16", 4 for "uint32"; otherwise an Error.
 int token_bytes_of(const std::string& token_dtype);
@@ -34,8 +35,17 @@ inline uint32_t stored_id(std::span<const std::byte> bytes, size_t i, int width)
   return width == 2 ? low : low | static_cast<uint32_t>(p[2]) << 16 | static_cast<uint32_t>(p[3]) << 24;
 }
 
-// Calls visit(first, count) in ids for every document of a file's `bytes`. Errors name `path`: a header of llm.c (magic
-// 20240520), a size that is not a whole number of ids, ids of the other width, an id not below `vocab_size` (with its byte offset).
+// Where the ids of a file lie, and their width.
+struct BinLayout {
+  int64_t first = 0, bytes = 0;
+  int width = 2;
+};
+// By the first bytes of a file (12 suffice) and its size: `width` is that of a file without a header. Error for a header of another version
+// or one whose number of ids does not match the size.
+BinLayout bin_layout(std::span<const std::byte> first, int64_t size, int width, const std::string& path);
+
+// Calls visit(first, count) in ids for every document of a file's `bytes`. Errors name `path`: a size that is
+// not a whole number of ids, ids of the other width, an id not below `vocab_size` (with its byte offset, counted from `bytes`).
 void scan_bin(std::span<const std::byte> bytes, int width, int64_t vocab_size, DocumentEnd end, const std::string& path,
               const std::function<void(size_t first, size_t count)>& visit);
 

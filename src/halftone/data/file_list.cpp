@@ -1,7 +1,6 @@
 #include "halftone/data/file_list.h"
 
 #include <fmt/ranges.h>
-#include <fnmatch.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include "halftone/data/digest.h"
 #include "halftone/data/file_io.h"
 #include "halftone/data/ordered.h"
+#include "halftone/storage/byte_file.h"
+#include "halftone/storage/glob.h"
 
 namespace halftone {
 namespace {
@@ -20,7 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kDigestChunk = int64_t{16} << 20;
 
-bool has_wildcard(const std::string& text) { return text.find_first_of("*?[") != std::string::npos; }
 bool is_folder(const fs::path& path) {
   std::error_code ignored;
   return fs::is_directory(path, ignored);
@@ -73,16 +73,12 @@ void expand(const fs::path& folder, const std::vector<std::string>& parts, size_
   if (!has_wildcard(part)) return descend(folder / part);
   for (const fs::directory_entry& e : entries(folder)) {
     const std::string name = e.path().filename().string();
-    if (::fnmatch(part.c_str(), name.c_str(), FNM_PERIOD) == 0) descend(folder / name);
+    if (matches_component(part, name)) descend(folder / name);
   }
 }
 
 std::set<std::string> glob(const std::string& pattern) {
-  std::vector<std::string> parts;
-  for (const fs::path& part : fs::path(pattern).relative_path()) {
-    // "a/**/**/b" would visit every folder many times.
-    if (!part.empty() && !(part == "**" && !parts.empty() && parts.back() == "**")) parts.push_back(part.string());
-  }
+  const std::vector<std::string> parts = pattern_parts(fs::path(pattern).relative_path().string());
   std::set<std::string> out;
   if (!parts.empty()) expand(fs::path(pattern).root_path(), parts, 0, out);
   return out;
@@ -107,6 +103,31 @@ fs::path common_folder(const std::set<std::string>& paths) {
   return root;
 }
 
+bool ends_in(const std::string& path, const std::vector<std::string>& suffixes) {
+  return std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); });
+}
+
+FileList find_remote(const std::string& address, const std::vector<std::string>& suffixes) {
+  FileList list;
+  list.pattern = address;
+  std::vector<RemoteFile> found = list_remote(address);
+  const bool web = address.starts_with("http"), one = found.size() == 1 && found[0].path == address;
+  if (!web && !one && !has_wildcard(address)) {
+    list.others = static_cast<int64_t>(std::erase_if(found, [&](const RemoteFile& f) { return !ends_in(f.path, suffixes); }));
+    check(!found.empty(), "dataset_path {}: the folder holds no file ending in {}", address, fmt::join(suffixes, ", "));
+  }
+  // The longest beginning that ends in a slash and that all addresses share.
+  std::string root = found[0].path;
+  for (const RemoteFile& f : found)
+    root.resize(static_cast<size_t>(std::mismatch(root.begin(), root.end(), f.path.begin(), f.path.end()).first - root.begin()));
+  root.resize(root.rfind('/') + 1);
+  const size_t scheme = address.find("://") + 3;
+  if (root.size() <= scheme) root.clear();  // of several servers or buckets
+  list.root = root;
+  for (RemoteFile& f : found) list.files.push_back({f.path, f.path.substr(root.size()), f.size, 0, std::move(f.version)});
+  return list;
+}
+
 int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
 
 }  // namespace
@@ -119,39 +140,53 @@ int64_t FileList::bytes() const {
 
 std::string FileList::fingerprint() const {
   std::string text;
-  for (const SourceFile& f : files) text += fmt::format("{}\n{} {}\n", f.name, f.size, f.changed_ns);
+  for (const SourceFile& f : files) text += fmt::format("{}\n{} {}{}\n", f.name, f.size, f.changed_ns, f.version);
   return digest_hex(text);
+}
+
+FileList list_files(const std::string& pattern, std::vector<SourceFile> files, int64_t others) {
+  FileList list;
+  list.pattern = pattern;
+  list.others = others;
+  std::set<std::string> paths;
+  for (const SourceFile& file : files) paths.insert(file.path);
+  const fs::path root = common_folder(paths);
+  list.root = root.string();
+  for (SourceFile& file : files) {
+    file.name = root.empty() ? file.path : fs::path(file.path).lexically_relative(root).generic_string();
+    list.files.push_back(std::move(file));
+  }
+  std::sort(list.files.begin(), list.files.end(), [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  return list;
+}
+
+SourceFile local_file(const std::string& path) {
+  struct stat info {};
+  check(::stat(path.c_str(), &info) == 0, "cannot read {}", path);
+  SourceFile file;
+  file.path = path;
+  file.size = info.st_size;
+  file.changed_ns = std::max(nanoseconds(info.st_mtim), nanoseconds(info.st_ctim));
+  return file;
 }
 
 FileList find_files(const std::string& pattern, const std::vector<std::string>& suffixes) {
   check(!pattern.empty(), "dataset_path is empty: expected a file, a folder or a glob");
-  std::set<std::string> paths;
-  FileList list;
+  if (is_remote(pattern)) return find_remote(pattern, suffixes);
+  std::vector<SourceFile> files;
+  int64_t others = 0;
   if (is_file(pattern)) {
-    paths.insert(pattern);
+    files.push_back(local_file(pattern));
   } else if (is_folder(pattern)) {
-    for (const std::string& path : glob((fs::path(literal(pattern)) / "**").string())) {
-      const bool read = std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); });
-      read ? static_cast<void>(paths.insert(path)) : static_cast<void>(++list.others);
-    }
-    check(!paths.empty(), "dataset_path {}: the folder holds no file ending in {}", pattern, fmt::join(suffixes, ", "));
+    for (const std::string& path : glob((fs::path(literal(pattern)) / "**").string()))
+      ends_in(path, suffixes) ? files.push_back(local_file(path)) : static_cast<void>(++others);
+    check(!files.empty(), "dataset_path {}: the folder holds no file ending in {}", pattern, fmt::join(suffixes, ", "));
   } else {
     check(has_wildcard(pattern), "dataset_path {}: no such file or folder", pattern);
-    paths = glob(pattern);
-    check(!paths.empty(), "dataset_path {}: no file matches", pattern);
+    for (const std::string& path : glob(pattern)) files.push_back(local_file(path));
+    check(!files.empty(), "dataset_path {}: no file matches", pattern);
   }
-  list.pattern = pattern;
-  const fs::path root = common_folder(paths);
-  list.root = root.string();
-  for (const std::string& path : paths) {
-    struct stat info {};
-    check(::stat(path.c_str(), &info) == 0, "cannot read {}", path);
-    list.files.push_back({path, fs::path(path).lexically_relative(root.empty() ? fs::path(".") : root).generic_string(), info.st_size,
-                          std::max(nanoseconds(info.st_mtim), nanoseconds(info.st_ctim))});
-    if (root.empty()) list.files.back().name = path;
-  }
-  std::sort(list.files.begin(), list.files.end(), [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
-  return list;
+  return list_files(pattern, std::move(files), others);
 }
 
 std::string content_digest(const FileList& list, int threads) {
@@ -163,6 +198,10 @@ std::string content_digest(const FileList& list, int threads) {
   std::string text;
   for (size_t f = 0; f < list.files.size(); ++f) {
     text += fmt::format("{}\n{}\n", list.files[f].name, list.files[f].size);
+    if (is_remote(list.files[f].path)) {
+      text += list.files[f].version + "\n";
+      continue;
+    }
     for (int64_t at = 0; at < list.files[f].size; at += kDigestChunk)
       chunks.push_back({f, at, std::min(kDigestChunk, list.files[f].size - at)});
   }

@@ -19,16 +19,22 @@ struct FileList {
   std::vector<SourceFile> files;  // sorted by name, byte by byte
   int64_t others = 0;             // files of the folder with other suffixes
   int64_t bytes() const;
-  // Names, sizes and change times. Cheap; equal means that no file was touched.
+  // Names, sizes and change times or versions. Cheap; equal means that no file was touched.
   std::string fingerprint() const;
 };
 
-// Files named by `pattern`: a file, a folder (everything below it whose name ends in one of `suffixes`), or a glob with
+// Files named by `pattern`: a file, a folder (everything below it whose name ends in one of `suffixes`; none: everything), or a glob with
 // `*`, `?`, `[...]` inside a path component and `**` for any number of folders. Wildcards match no leading dot and `**`
-// follows no linked folder. No match is an Error.
+// follows no linked folder. A remote address is listed by its server (list_remote). No match is an Error.
 FileList find_files(const std::string& pattern, const std::vector<std::string>& suffixes);
 
-// Digest over names, sizes and contents, independent of the files' location and times. Reads everything.
+// The list of files that were chosen otherwise, not empty; sets their names. `pattern` as the user wrote it.
+FileList list_files(const std::string& pattern, std::vector<SourceFile> files, int64_t others = 0);
+// Size and time of a local file.
+SourceFile local_file(const std::string& path);
+
+// Digest over names, sizes and contents, independent of the files' location and times. Reads everything but remote files, whose versions
+// stand for their contents.
 std::string content_digest(const FileList& list, int threads);
 
 }  // namespace halftone

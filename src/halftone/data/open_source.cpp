@@ -20,8 +20,6 @@ constexpr const char* kC4Test = "tests/assets/c4_test";
 
 void require_path(const SourceOptions& o) {
   check(!o.path.empty(), "dataset = \"{}\" needs dataset_path: a file, a folder or a glob", o.dataset);
-  check(!o.path.starts_with("s3://") && !o.path.starts_with("gs://"),
-        "dataset_path {}: this build reads local files; copy the data to a local disk", o.path);
 }
 
 }  // namespace

@@ -27,6 +27,11 @@ struct Document {
 };
 using DocumentVisitor = std::function<void(const Document&)>;
 
+// Bytes of a file that are ids.
+struct StoredRange {
+  int64_t first, bytes;
+};
+
 // Source of documents. It is split into shards (whole small files, or ranges of large ones), so that reading is parallel and nothing has
 // to fit in memory; shards in order, and documents in order within a shard, are the corpus's natural order. For a format with row groups,
 // frames or an index, these are its shards. A source need not support random access: token_store.h adds it.
@@ -48,6 +53,8 @@ class DocumentSource {
   // Bytes per id (2 or 4) if the files hold only ids and are used in place; then every file is one shard with contiguous documents. 0 for
   // other sources.
   virtual int stored_token_bytes() const { return 0; }
+  // Where the ids lie in such a file.
+  virtual StoredRange stored_range(size_t file) const { return {0, files_.files.at(file).size}; }
   // Whether lines without a document are passed to the visitor as such; otherwise they are errors.
   bool skips_bad_lines() const { return skip_bad_lines_; }
 
@@ -69,6 +76,7 @@ struct SourceOptions {
   std::string subset, split = "train";                // of a folder of a Hugging Face data set
   ChatOptions chat;                                   // jsonl, parquet: rows without the text that are conversations
   std::shared_ptr<const ChatTemplate> chat_template;  // null: a conversation is an error
+  std::string chat_template_problem;                  // why it is null, if the tokenizer has one
   int64_t max_document_bytes = int64_t{256} << 20;    // a larger document is an error
   std::string text_split = "file";                    // text: what a document is: file, line, blank_line
   std::string on_bad_line = "error";                  // jsonl, text, parquet: error, skip

@@ -18,6 +18,7 @@
 #include "halftone/data/bin_format.h"
 #include "halftone/data/digest.h"
 #include "halftone/data/tokenise.h"
+#include "halftone/storage/byte_file.h"
 
 namespace halftone {
 namespace {
@@ -391,12 +392,15 @@ class TokenStoreBuilder {
     check(store->table_.back().end == static_cast<uint64_t>(stats.tokens), "its table ends at another token");
     if (in_place) {
       int64_t first = 0;
-      for (const SourceFile& file : source_.files().files) {
-        store->maps_.emplace_back(file.path);
-        const auto ids = store->maps_.back().bytes();
-        if (ids.empty()) continue;
+      for (size_t file = 0; file < source_.files().files.size(); ++file) {
+        const StoredRange range = source_.stored_range(file);
+        if (range.bytes == 0) continue;
+        store->maps_.emplace_back(local_copy(source_.files().files[file].path));
+        const auto all = store->maps_.back().bytes();
+        check(all.size() >= static_cast<size_t>(range.first + range.bytes), "{} is shorter than before", source_.files().files[file].path);
+        const auto ids = all.subspan(static_cast<size_t>(range.first), static_cast<size_t>(range.bytes));
         store->segments_.push_back({first, ids, store->maps_.size() - 1});
-        first += static_cast<int64_t>(ids.size()) / width();
+        first += range.bytes / width();
       }
       check(first == stats.tokens, "the files hold {} tokens, the table {}", first, stats.tokens);
     } else {
