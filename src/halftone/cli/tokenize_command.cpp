@@ -7,6 +7,7 @@
 #include "halftone/cli/parse.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/bin_writer.h"
+#include "halftone/data/chat_setup.h"
 #include "halftone/data/loader.h"
 #include "halftone/data/source.h"
 #include "halftone/data/tokenise.h"
@@ -17,7 +18,7 @@ namespace {
 
 struct Options {
   SourceOptions source;
-  std::string tokenizer, output, token_dtype = "auto";
+  std::string tokenizer, output, token_dtype = "auto", loss_on = "assistant", chat_template;
   bool no_bos = false, special_tokens = false;
   int threads = 0;
 };
@@ -32,6 +33,8 @@ int run(Options options) {
   const TextCodec codec = make_text_codec(tokenizer, config);
   const int width = options.token_dtype == "auto" ? width_for(codec.vocab_size) : token_bytes_of(options.token_dtype);
   check(width >= width_for(codec.vocab_size), "--token_dtype uint16 holds ids below 65,536, the tokenizer has {}", codec.vocab_size);
+  config.loss_on = options.loss_on, config.chat_template = options.chat_template;
+  set_chat(options.source, config, options.tokenizer);
   options.source.vocab_size = codec.vocab_size;
   options.source.eos_id = eos;
   const std::unique_ptr<DocumentSource> source = open_source(options.source);
@@ -66,6 +69,8 @@ int tokenize_command(std::span<const std::string> args) {
   app.add_option("--text_key", options.source.text_key, "JSONL: the field with the text (default text)");
   app.add_option("--text_split", options.source.text_split, "text: unit of one document: file, line, blank_line (default file)");
   app.add_option("--on_bad_line", options.source.on_bad_line, "on a line without a document: error or skip (default error)");
+  app.add_option("--loss_on", options.loss_on, "conversations: must be all, because a .bin file holds no loss mask (default assistant)");
+  app.add_option("--chat_template", options.chat_template, "conversations: file with a Jinja chat template (default the tokenizer's)");
   app.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json")->required();
   app.add_option("--output", options.output, "file to write")->required();
   app.add_option("--token_dtype", options.token_dtype, "uint16, uint32, or auto = by the vocabulary (default auto)");

@@ -27,6 +27,9 @@ BinWriter::BinWriter(const DocumentSource& source, std::string path, int width, 
     : path_(output_path(source, std::move(path), option)), out_(path_), width_(width), eos_(eos) {}
 
 void BinWriter::add(const TokenisedShard& shard) {
+  check(shard.loss.empty(),
+        "{}: a .bin file holds no loss mask, which {} documents need; train on the source itself, or set loss_on to all", path_,
+        with_commas(shard.masked_documents));
   const std::span<const std::byte> ids = shard.tokens;
   const auto width = static_cast<size_t>(width_);
   size_t begin = 0;

@@ -14,7 +14,7 @@ class BinWriter {
  public:
   // `option`: the command line's name of the path, for messages. Error if the file is one of the source's, or the source holds ids already.
   BinWriter(const DocumentSource& source, std::string path, int width, int32_t eos, const std::string& option);
-  // The shards in order, as tokenise_source passes them.
+  // The shards in order, as tokenise_source passes them. Error for one with a loss mask.
   void add(const TokenisedShard& shard);
   // "c4.bin: uint16, 1,234 bytes". Warns of documents of ready-made ids that lacked an EOS.
   std::string commit();

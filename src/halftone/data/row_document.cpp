@@ -67,7 +67,8 @@ RowDocument::RowDocument(const SourceOptions& options)
       vocab_size_(options.vocab_size),
       max_bytes_(options.max_document_bytes),
       chat_(options.chat),
-      template_(options.chat_template) {}
+      template_(options.chat_template),
+      template_problem_(options.chat_template_problem) {}
 
 const Document& RowDocument::read(const Row& row) {
   check(row.is_object(), "expected a row of named fields, found {}", kind_of(row));
@@ -141,10 +142,8 @@ void RowDocument::take_mask(const Row& list, const std::string& name) {
 
 bool RowDocument::take_conversation(const Row& row) {
   if (chat_.format == ChatFormat::none || !is_conversation(row, chat_)) return false;
-  check(template_ != nullptr,
-        "a conversation (fields {}), but the tokenizer has no chat template: set dataloader.chat_template to a file "
-        "with one",
-        names_of(row));
+  check(template_ != nullptr, "a conversation (fields {}), but {}; set dataloader.chat_template to a file with a template", names_of(row),
+        template_problem_.empty() ? "the tokenizer has no chat template" : template_problem_);
   const Conversation conversation = read_conversation(row, chat_);
   rendered_ = template_->render_for_training(conversation.messages, conversation.tools, chat_.loss_on);
   set_text(Document::Kind::chat, rendered_.text);

@@ -40,6 +40,7 @@ class RowDocument {
   int64_t vocab_size_, max_bytes_;
   ChatOptions chat_;
   std::shared_ptr<const ChatTemplate> template_;
+  std::string template_problem_;
   Document document_;
   RenderedChat rendered_;
   std::string text_;
