@@ -251,8 +251,12 @@ TEST(LineReader, PiecesOfALongLineReadNothingBeyondThemselves) {
 
 TEST(Source, RefusesUnknownNamesAndMissingPaths) {
   SourceOptions options;
-  options.dataset = "parquet";
-  EXPECT_ERROR(open_source(options), "dataset: this build reads text, jsonl, bin, c4, c4_validation and c4_test; found \"parquet\"");
+  options.dataset = "arrow";
+  EXPECT_ERROR(
+      open_source(options),
+      "dataset = \"arrow\": expected auto, text, jsonl, parquet, bin, megatron, mds, c4, c4_validation, c4_test or a name of [data.names]");
+  options.dataset = "fineweb";
+  EXPECT_ERROR(open_source(options), "dataset = \"fineweb\": nothing is downloaded; add [data.names.fineweb] with path =");
   options.dataset = "text";
   EXPECT_ERROR(open_source(options), "needs dataset_path");
   options.dataset = "c4";

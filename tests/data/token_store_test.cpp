@@ -289,7 +289,8 @@ TEST(BinSource, NamesWhatIsWrong) {
   EXPECT_ERROR(open_bin(folder.write("a.bin", bin16({1, 2}) + "x"), cache), "5 bytes are not a whole number of uint16 ids");
   EXPECT_ERROR(open_bin(folder.write("b.bin", bin16({1, 2, 300, 4})), cache),
                "b.bin: id 300 at byte offset 4 is outside the vocabulary of 258");
-  EXPECT_ERROR(open_bin(folder.write("c.bin", std::string("\x88\xD8\x34\x01 rest of it", 16)), cache), "header of llm.c");
+  EXPECT_ERROR(open_bin(folder.write("c.bin", std::string("\x88\xD8\x34\x01 rest of it", 16)), cache),
+               "a header of llm.c (20240520) of version");
   EXPECT_ERROR(open_bin(folder.write("d.bin", ""), cache), "holds no document");
   EXPECT_ERROR(open_bin(folder.write("e.bin", bin16({1, 2})), cache, "int8"), "expected uint16 or uint32");
   EXPECT_ERROR(open_bin(folder.write("f.bin", bin16({1, 2})), cache, "uint16", 65537), "set dataloader.token_dtype = \"uint32\"");

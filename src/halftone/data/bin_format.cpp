@@ -8,11 +8,11 @@ namespace halftone {
 namespace {
 
 constexpr int64_t kHeaderBytes = 1024;
-struct Header {
+struct LlmcHeader {
   uint32_t magic, version;
   int width;
 };
-constexpr Header kHeaders[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+constexpr LlmcHeader kLlmcHeaders[] = {{20240520, 1, 2}, {20240801, 7, 4}};
 constexpr const char* kWidthOption = "dataloader.token_dtype";
 
 // Statistics of pairs of uint16 sampled across the file.
@@ -66,7 +66,7 @@ int token_bytes_of(const std::string& token_dtype) {
 }
 
 BinLayout bin_layout(std::span<const std::byte> first, int64_t size, int width, const std::string& path) {
-  for (const Header& h : kHeaders) {
+  for (const LlmcHeader& h : kLlmcHeaders) {
     if (first.size() < 12 || stored_id(first, 0, 4) != h.magic) continue;
     const uint32_t version = stored_id(first, 1, 4), count = stored_id(first, 2, 4);
     check(version == h.version, "{}: a header of llm.c ({}) of version {}: expected version {}", path, h.magic, version, h.version);

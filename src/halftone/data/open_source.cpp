@@ -1,11 +1,17 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
+#include <string_view>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/bin_source.h"
+#include "halftone/data/dataset_folder.h"
 #include "halftone/data/jsonl_source.h"
+#include "halftone/data/mds_source.h"
+#include "halftone/data/megatron_source.h"
 #include "halftone/data/parquet_source.h"
 #include "halftone/data/source.h"
 #include "halftone/data/text_source.h"
@@ -17,6 +23,55 @@ const std::vector<std::string> kTextSuffixes = {".txt", ".txt.gz", ".txt.zst", "
 const std::vector<std::string> kJsonSuffixes = {".jsonl",     ".json",     ".ndjson",     ".jsonl.gz", ".json.gz", ".ndjson.gz",
                                                 ".jsonl.zst", ".json.zst", ".ndjson.zst", ".jsonl.xz", ".json.xz", ".ndjson.xz"};
 constexpr const char* kC4Test = "tests/assets/c4_test";
+
+using Opened = std::unique_ptr<DocumentSource>;
+struct Kind {
+  const char* name;
+  std::vector<std::string> suffixes;  // of the files of a folder; none: the source looks for them
+  bool by_folder;                     // whether files may be chosen by subset and split
+  Opened (*open)(FileList files, const SourceOptions& o);
+};
+const Kind kKinds[] = {
+    {"text", kTextSuffixes, true,
+     [](FileList f, const SourceOptions& o) -> Opened { return std::make_unique<TextSource>(std::move(f), o); }},
+    {"jsonl", kJsonSuffixes, true,
+     [](FileList f, const SourceOptions& o) -> Opened { return std::make_unique<JsonlSource>(std::move(f), o); }},
+    {"parquet",
+     {".parquet"},
+     true,
+     [](FileList f, const SourceOptions& o) -> Opened { return std::make_unique<ParquetSource>(std::move(f), o); }},
+    {"bin",
+     {".bin"},
+     true,
+     [](FileList f, const SourceOptions& o) -> Opened {
+       return std::make_unique<BinSource>(std::move(f), token_bytes_of(o.token_dtype), o.vocab_size, document_end(o.bos_id, o.eos_id));
+     }},
+    {"megatron",
+     {},
+     false,
+     [](FileList, const SourceOptions& o) -> Opened { return std::make_unique<MegatronSource>(find_megatron(o.path), o); }},
+    {"mds", {}, false, [](FileList, const SourceOptions& o) -> Opened { return std::make_unique<MdsSource>(o); }},
+};
+
+FileList find_of(const Kind& kind, const std::string& path) { return kind.suffixes.empty() ? FileList() : find_files(path, kind.suffixes); }
+
+// Public data sets that a user may take for built in.
+constexpr std::string_view kPublic[] = {
+    "alpaca",      "c4_en",       "code_search_net", "cosmopedia",  "dclm",     "dolma",      "falcon_refinedweb", "fineweb",
+    "fineweb2",    "fineweb_edu", "gsm8k",           "mc4",         "nemotron", "oasst1",     "open_orca",         "openhermes",
+    "openwebtext", "pile",        "redpajama",       "refinedweb",  "sharegpt", "slimpajama", "smoltalk",          "stack",
+    "starcoder",   "the_pile",    "the_stack",       "tinystories", "tulu3",    "ultrachat",  "wikipedia",         "wikitext"};
+
+[[noreturn]] void fail_unknown(const std::string& dataset) {
+  const bool is_public = std::find(std::begin(kPublic), std::end(kPublic), dataset) != std::end(kPublic);
+  if (is_public) {
+    fail("dataset = \"{}\": nothing is downloaded; add [data.names.{}] with path = the folder, glob or bucket that holds it", dataset,
+         dataset);
+  }
+  std::string kinds;
+  for (const Kind& kind : kKinds) kinds += fmt::format("{}, ", kind.name);
+  fail("dataset = \"{}\": expected auto, {}c4, c4_validation, c4_test or a name of [data.names]", dataset, kinds);
+}
 
 void require_path(const SourceOptions& o) {
   check(!o.path.empty(), "dataset = \"{}\" needs dataset_path: a file, a folder or a glob", o.dataset);
@@ -34,45 +89,36 @@ void DocumentSource::bad_line(const BadLine& line, const DocumentVisitor& visit)
 
 std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
   check(o.on_bad_line == "error" || o.on_bad_line == "skip", "on_bad_line = \"{}\": expected error or skip", o.on_bad_line);
-  if (o.dataset == "text") {
-    require_path(o);
-    return std::make_unique<TextSource>(find_files(o.path, kTextSuffixes), o);
-  }
-  if (o.dataset == "jsonl") {
-    require_path(o);
-    return std::make_unique<JsonlSource>(find_files(o.path, kJsonSuffixes), o);
-  }
-  if (o.dataset == "parquet") {
-    require_path(o);
-    return std::make_unique<ParquetSource>(find_files(o.path, {".parquet"}), o);
-  }
-  // The C4 names mean JSONL with the field `text`.
-  if (o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test") {
-    SourceOptions c4 = o;
-    c4.text_key = "text", c4.chat.format = ChatFormat::none;
-    if (c4.path.empty() && o.dataset == "c4_test") {
-      c4.path = kC4Test;
+  SourceOptions options = o;
+  const bool c4 = o.dataset == "c4" || o.dataset == "c4_validation" || o.dataset == "c4_test";
+  if (c4) {
+    // The C4 names mean the field `text`, and their split.
+    options.text_key = "text", options.chat.format = ChatFormat::none;
+    if (o.dataset == "c4_validation" && o.split == "train") options.split = "validation";
+    if (o.path.empty() && o.dataset == "c4_test") {
+      options.path = kC4Test;
       check(
-          std::filesystem::exists(c4.path),
+          std::filesystem::exists(options.path),
           "dataset = \"c4_test\" reads {} below the working directory, which is not there; run in halftone's or torchtitan's checkout, or "
           "set dataset and dataset_path to your own text",
           kC4Test);
     }
-    check(!c4.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its unpacked *.json files (nothing is downloaded)",
-          o.dataset);
-    require_path(c4);
-    return std::make_unique<JsonlSource>(find_files(c4.path, kJsonSuffixes), c4);
+    check(!options.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its files (nothing is downloaded)", o.dataset);
   }
-  if (o.dataset == "bin") {
-    require_path(o);
-    const int bytes = token_bytes_of(o.token_dtype);
-    check(bytes > 2 || o.vocab_size <= 65536,
-          "dataset bin: uint16 holds ids below 65,536, the tokenizer has {}; set dataloader.token_dtype = \"uint32\", as halftone tokenize "
-          "writes them",
-          with_commas(o.vocab_size));
-    return std::make_unique<BinSource>(find_files(o.path, {".bin"}), bytes, o.vocab_size, document_end(o.bos_id, o.eos_id));
-  }
-  fail("dataset: this build reads text, jsonl, parquet, bin, c4, c4_validation and c4_test; found \"{}\"", o.dataset);
+  const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return o.dataset == k.name; });
+  if (!c4 && o.dataset != "auto" && kind == std::end(kKinds)) fail_unknown(o.dataset);
+  require_path(options);
+  // A choice of files by split or subset needs the folder's layout, whatever its kind.
+  const bool chosen = !o.subset.empty() || o.split != "train";
+  if (!c4 && o.dataset != "auto" && !(chosen && kind->by_folder)) return kind->open(find_of(*kind, o.path), o);
+  FoundData found = find_data(options.path, options.subset, options.split, !c4);
+  check(c4 || o.dataset == "auto" || found.kind == o.dataset, "dataset = \"{}\": {} is of the kind {}", o.dataset, o.path, found.kind);
+  check(!c4 || found.kind == "jsonl" || found.kind == "parquet", "dataset = \"{}\": {} is of the kind {}: expected jsonl or parquet",
+        o.dataset, options.path, found.kind);
+  options.dataset = found.kind, options.path = found.path;
+  const Kind& open = *std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return found.kind == k.name; });
+  if (o.dataset == "auto") log_debug("dataset auto: {} is of the kind {}", o.path, found.kind);
+  return open.open(found.files.files.empty() ? find_of(open, options.path) : std::move(found.files), options);
 }
 
 std::string with_commas(int64_t n) {
