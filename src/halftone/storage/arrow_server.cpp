@@ -56,6 +56,7 @@ bool may_pass(std::string_view message) {
 std::string answer(const arrow::Status& status) {
   std::string text = status.message();
   if (const size_t at = text.find("AWS Error "); at != std::string::npos) text.erase(0, at + std::string_view("AWS Error ").size());
+  text.resize(std::min(text.size(), text.find("; Details:")));
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
@@ -63,8 +64,10 @@ std::string answer(const arrow::Status& status) {
 class ArrowServer : public Server {
  public:
   Object look(const std::string& address) override {
-    const afs::FileInfo info = value(address, file_system(address)->GetFileInfo(arrow_path(address)));
-    return {info.type() == afs::FileType::File && !address.ends_with('/'), info.size(), version(info)};
+    const Object found = look_once(address);
+    // An answer that is cut in its header looks like an empty file.
+    if (found.exists && found.size == 0) confirm(address, found);
+    return found;
   }
 
   void read(const std::string& address, const Object& object, int64_t offset, char* out, size_t size) override {
@@ -72,13 +75,22 @@ class ArrowServer : public Server {
     afs::FileInfo info(arrow_path(address), afs::FileType::File);
     info.set_size(object.size);
     const auto file = value(address, fs->OpenInputFile(info));
-    const int64_t found = value(address, file->ReadAt(offset, static_cast<int64_t>(size), out));
+    // Arrow reports all bytes as read where an S3 answer ends in its header. The last byte is written last: of two values that it has
+    // before, both are left only if the answer was cut.
+    char& last = out[size - 1];
+    const auto fetch = [&](char before) {
+      last = before;
+      const int64_t found = value(address, file->ReadAt(offset, static_cast<int64_t>(size), out));
+      return found == static_cast<int64_t>(size) && last != before;
+    };
+    const bool complete = fetch('\x5a') || fetch('\x00');
     // Asked after the bytes, so that these belong to the version that was expected.
-    const Object now = look(address);
-    check(now.exists && now.size == object.size && now.version == object.version,
+    const Object now = look_once(address);
+    if (!same(now, object)) confirm(address, now);
+    check(same(now, object),
           "{} changed while the run reads it: expected {} bytes of {}, found {}; start the run again, or give each version its own name",
           address, object.size, object.version, now.exists ? fmt::format("{} bytes of {}", now.size, now.version) : "no object");
-    if (found != static_cast<int64_t>(size)) throw Unavailable(fmt::format("{} of {} bytes came", found, size));
+    if (!complete) throw Unavailable("an answer was cut");
   }
 
   void read_all(const std::string& address, const Object& object, const std::function<void(const char*, size_t)>& take) override {
@@ -88,6 +100,15 @@ class ArrowServer : public Server {
   }
 
   std::vector<RemoteFile> list(const std::string& folder, bool recursive) override {
+    std::vector<RemoteFile> files = list_once(folder, recursive);
+    // A page whose answer is cut in its header looks like the end of the list.
+    constexpr size_t kPage = 1000;
+    if (files.size() % kPage == 0 && list_once(folder, recursive).size() != files.size()) throw Unavailable("an answer was cut");
+    return files;
+  }
+
+ protected:
+  std::vector<RemoteFile> list_once(const std::string& folder, bool recursive) {
     afs::FileSelector all;
     all.base_dir = arrow_path(folder), all.recursive = recursive, all.allow_not_found = true;
     std::vector<RemoteFile> files;
@@ -96,8 +117,6 @@ class ArrowServer : public Server {
     }
     return files;
   }
-
- protected:
   virtual std::shared_ptr<afs::FileSystem> file_system(const std::string& address) = 0;
   virtual std::string scheme() const = 0;
   virtual std::string version(const afs::FileInfo& info) const = 0;
@@ -111,6 +130,16 @@ class ArrowServer : public Server {
     if (may_pass(text)) throw Unavailable(text);
     check(text.find("does not exist") == std::string::npos, "{}: no such object or bucket on the server{}", address, place());
     fail("{}: the server{} refuses the request ({}): {}", address, place(), text, advice());
+  }
+  static bool same(const Object& a, const Object& b) { return a.exists == b.exists && a.size == b.size && a.version == b.version; }
+  Object look_once(const std::string& address) {
+    const afs::FileInfo info = value(address, file_system(address)->GetFileInfo(arrow_path(address)));
+    // Every answer has a time.
+    if (info.type() == afs::FileType::File && info.mtime().time_since_epoch().count() <= 0) throw Unavailable("an answer was cut");
+    return {info.type() == afs::FileType::File && !address.ends_with('/'), info.size(), version(info)};
+  }
+  void confirm(const std::string& address, const Object& found) {
+    if (!same(look_once(address), found)) throw Unavailable("an answer was cut");
   }
   virtual std::string place() const { return ""; }  // " at http://..."
 };
