@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "halftone/config/value.h"
+
 namespace halftone {
 namespace {
 
@@ -42,6 +44,17 @@ void check_data(const JobConfig& j, const RuleContext& c) {
   if (t.sources.empty()) check_dataset(j, c, "training.dataset", t.dataset, t.dataset_path.has_value(), "");
   rule(c, t.sources.empty() || !t.dataset_path, {"training.sources", "training.dataset_path"},
        "training.sources is the training data: move training.dataset_path into a source");
+  const bool lanes = !t.sources.empty() || t.dataloader.read == "streamed";
+  rule(c, !lanes || t.dataloader.repeat.value_or(true), {"training.dataloader.repeat", "training.dataloader.read", "training.sources"},
+       "training.dataloader.repeat = false needs an indexed data set, whose length is known; end a stream or a mixture by training.steps, "
+       "or "
+       "its sources by epochs or tokens");
+  rule(c, !lanes || !t.dataloader.shuffle_rows, {"training.dataloader.shuffle_rows", "training.dataloader.read", "training.sources"},
+       "training.dataloader.shuffle_rows needs an indexed data set; a stream's lanes mix its rows already");
+  rule(c, !lanes || j.validation.holdout == 0, {"validation.holdout", "training.dataloader.read", "training.sources"},
+       "validation.holdout needs one indexed data set; give a stream or a mixture its own validation.dataset_path");
+  rule(c, j.validation.dataloader.read == "indexed", {"validation.dataloader.read"},
+       "validation.dataloader.read = streamed is not available: every validation reads the same rows, which needs an index");
   rule(c, t.global_batch_size == -1 || t.global_batch_size >= 1, {"training.global_batch_size"},
        "training.global_batch_size must be -1 or at least 1, found {}", t.global_batch_size);
   rule(c, t.nonfinite != "rollback" || j.checkpoint.enable, {"training.nonfinite"},

@@ -34,17 +34,12 @@ std::vector<int64_t> wholes(const Json& json, const char* key) {
 
 class StreamRows : public LaneRows {
  public:
-  StreamRows(std::shared_ptr<const DocumentSource> source, TextCodec codec, const RowOptions& rows, const StreamOptions& options,
-             const std::vector<bool>& owned)
-      : options_(rows),
-        lanes_(options.lanes),
-        own_(std::count(owned.begin(), owned.end(), true)),
-        window_(options.window),
-        reader_(std::move(source), std::move(codec), options, owned) {
+  StreamRows(std::shared_ptr<const DocumentSource> source, TextCodec codec, const RowOptions& rows, const StreamOptions& options)
+      : options_(rows), lanes_(options.lanes), window_(options.window), reader_(std::move(source), std::move(codec), options) {
     std::string names;
     for (const SourceFile& file : reader_.source().files().files) names += fmt::format("{}\n{} {}\n", file.name, file.size, file.version);
     digest_ = digest_hex(names);
-    restart({}, {});
+    restart({}, {}, std::vector<bool>(static_cast<size_t>(lanes_), true));
   }
   int64_t fill(int64_t lane, RowView out) override {
     auto& packer = packers_[static_cast<size_t>(lane)];
@@ -58,8 +53,7 @@ class StreamRows : public LaneRows {
   std::string made_by() const override { return fmt::format("{} {}", reader_.source().kind(), reader_.source().options()); }
   std::string summary() const override {
     return fmt::format(
-        "{}; streamed in {} lanes of {} groups, of which this process tokenizes {}; {}", source_summary(reader_.source(), digest_), lanes_,
-        reader_.groups(), own_,
+        "{}; streamed in {} lanes of {} groups; {}", source_summary(reader_.source(), digest_), lanes_, reader_.groups(),
         options_.shuffle ? fmt::format("files shuffled, documents in a window of {}", with_commas(window_)) : "not shuffled");
   }
   Json position(int64_t lane, int64_t) const override {
@@ -69,7 +63,7 @@ class StreamRows : public LaneRows {
     return {{"epoch", b.epoch}, {"place", b.place},           {"document", b.document}, {"bytes", b.bytes},
             {"dealt", b.dealt}, {"ordinal", p.first.ordinal}, {"used", p.used}};
   }
-  void restart(const std::map<int64_t, Json>& positions, const std::map<int64_t, int64_t>&) override {
+  void restart(const std::map<int64_t, Json>& positions, const std::map<int64_t, int64_t>&, const std::vector<bool>& owned) override {
     packers_.clear();
     packers_.resize(static_cast<size_t>(lanes_));
     starts_.clear();
@@ -85,12 +79,12 @@ class StreamRows : public LaneRows {
       }
       starts_.push_back(std::move(position));
     }
-    reader_.restart(starts);
+    reader_.restart(starts, owned);
   }
 
  private:
   RowOptions options_;
-  int64_t lanes_, own_, window_;
+  int64_t lanes_, window_;
   StreamReader reader_;
   std::string digest_;
   std::vector<LanePacker::Position> starts_;
@@ -100,7 +94,7 @@ class StreamRows : public LaneRows {
 class IndexedRows : public LaneRows {
  public:
   IndexedRows(std::unique_ptr<RowSequence> rows, int64_t lanes, int64_t epochs) : rows_(std::move(rows)), epochs_(epochs), lanes_(lanes) {
-    restart({}, {});
+    restart({}, {}, {});
   }
   int64_t fill(int64_t lane, RowView out) override {
     RowCursor& next = next_[static_cast<size_t>(lane)];
@@ -115,7 +109,7 @@ class IndexedRows : public LaneRows {
   std::string made_by() const override { return rows_->made_by(); }
   std::string summary() const override { return rows_->summary(); }
   Json position(int64_t, int64_t rows) const override { return {{"rows", rows}}; }
-  void restart(const std::map<int64_t, Json>&, const std::map<int64_t, int64_t>& rows) override {
+  void restart(const std::map<int64_t, Json>&, const std::map<int64_t, int64_t>& rows, const std::vector<bool>&) override {
     next_.clear();
     for (int64_t lane = 0; lane < lanes_; ++lane) {
       const auto done = rows.find(lane);
@@ -132,20 +126,20 @@ class IndexedRows : public LaneRows {
 }  // namespace
 
 std::unique_ptr<LaneRows> stream_rows(std::shared_ptr<const DocumentSource> source, TextCodec codec, const RowOptions& rows,
-                                      const StreamOptions& options, const std::vector<bool>& owned) {
-  return std::make_unique<StreamRows>(std::move(source), std::move(codec), rows, options, owned);
+                                      const StreamOptions& options) {
+  return std::make_unique<StreamRows>(std::move(source), std::move(codec), rows, options);
 }
 
 std::unique_ptr<LaneRows> indexed_rows(std::unique_ptr<RowSequence> rows, int64_t lanes, int64_t epochs) {
   return std::make_unique<IndexedRows>(std::move(rows), lanes, epochs);
 }
 
-std::vector<bool> lanes_of(int64_t lanes, int64_t local_batch, int64_t global_batch, int64_t dp_rank, int64_t dp_size) {
+std::vector<bool> lanes_of(int64_t lanes, int64_t local_batch, int64_t global_batch, int64_t dp_rank, int64_t dp_size, int64_t first) {
   std::vector<bool> owned(static_cast<size_t>(lanes), false);
   const int64_t period = lanes / std::gcd(lanes, global_batch);  // steps after which the pattern repeats
   for (int64_t step = 0; step < period; ++step) {
-    for (int64_t first = step * global_batch + dp_rank * local_batch; first < (step + 1) * global_batch; first += dp_size * local_batch)
-      for (int64_t b = 0; b < local_batch; ++b) owned[static_cast<size_t>((first + b) % lanes)] = true;
+    for (int64_t row = step * global_batch + dp_rank * local_batch; row < (step + 1) * global_batch; row += dp_size * local_batch)
+      for (int64_t b = 0; b < local_batch; ++b) owned[static_cast<size_t>((first + row + b) % lanes)] = true;
   }
   return owned;
 }
@@ -154,6 +148,11 @@ LaneFeed::LaneFeed(std::vector<Source> sources, Options options) : sources_(std:
   check(!sources_.empty() && options_.lanes >= 1 && options_.global_batch >= 1, "a stream needs a source, a lane and a batch");
   lanes_.resize(static_cast<size_t>(options_.lanes));
   for (Lane& lane : lanes_) lane.drawn.assign(sources_.size(), 0), lane.ended.assign(sources_.size(), false);
+  for (const Source& s : sources_) s.rows->restart({}, {}, owned(0));
+}
+
+std::vector<bool> LaneFeed::owned(int64_t first) const {
+  return lanes_of(options_.lanes, options_.local_batch, options_.global_batch, options_.dp_rank, options_.dp_size, first);
 }
 
 bool LaneFeed::pads() const {
@@ -227,11 +226,15 @@ std::vector<std::string> LaneFeed::sources() const {
   return names;
 }
 
+int64_t LaneFeed::rows_before(int64_t lane, int64_t row) const {
+  return row > lane ? (row - lane + options_.lanes - 1) / options_.lanes : 0;
+}
+
 Json LaneFeed::positions(RowCursor boundary) const {
   Json lanes = Json::object(), data = Json::object();
   for (int64_t l = 0; l < options_.lanes; ++l) {
     const Lane& lane = lanes_[static_cast<size_t>(l)];
-    const int64_t before = boundary.row > l ? (boundary.row - l + options_.lanes - 1) / options_.lanes : 0;
+    const int64_t before = rows_before(l, boundary.row);
     // The process that has the lane's last row before the boundary says where the next one starts.
     if (lane.rows != before || before == 0) continue;
     Json& out = lanes[std::to_string(l)] = {{"rows", lane.rows}, {"sources", Json::object()}};
@@ -271,7 +274,7 @@ std::string LaneFeed::differences(const Json& saved) const {
   return fmt::format("{}", fmt::join(all, "; "));
 }
 
-void LaneFeed::restore(const Json& saved) {
+void LaneFeed::restore(const Json& saved, RowCursor boundary) {
   check(saved.is_object() && saved.contains("lanes") && saved["lanes"].is_object() && saved.contains("data") && saved["data"].is_object(),
         "data position of the checkpoint: expected tables lanes and data");
   if (const std::string changed = differences(saved["data"]); !changed.empty())
@@ -284,6 +287,8 @@ void LaneFeed::restore(const Json& saved) {
     if (found == saved["lanes"].end()) continue;
     Lane& lane = lanes_[static_cast<size_t>(l)];
     lane.rows = whole(*found, "rows");
+    check(lane.rows == rows_before(l, boundary.row), "data position of the checkpoint: lane {} has {} rows before row {}", l, lane.rows,
+          boundary.row);
     check(found->contains("sources") && (*found)["sources"].is_object(), "data position of the checkpoint: lane {} has no table sources",
           l);
     for (size_t i = 0; i < sources_.size(); ++i) {
@@ -294,7 +299,7 @@ void LaneFeed::restore(const Json& saved) {
       positions[i][l] = *at;
     }
   }
-  for (size_t i = 0; i < sources_.size(); ++i) sources_[i].rows->restart(positions[i], rows[i]);
+  for (size_t i = 0; i < sources_.size(); ++i) sources_[i].rows->restart(positions[i], rows[i], owned(boundary.row));
 }
 
 }  // namespace halftone

@@ -23,18 +23,20 @@ class LaneRows {
   virtual std::string summary() const = 0;
   // Where the lane's next row starts; rows: those that fill() has returned.
   virtual nlohmann::json position(int64_t lane, int64_t rows) const = 0;
-  // Restarts every lane: at the given positions, others at their beginning. Error if one is not what position() returns.
-  virtual void restart(const std::map<int64_t, nlohmann::json>& positions, const std::map<int64_t, int64_t>& rows) = 0;
+  // Restarts every lane: at the given positions, others at their beginning. Error if one is not what position() returns. `owned`: lanes of
+  // which fill() is asked for rows.
+  virtual void restart(const std::map<int64_t, nlohmann::json>& positions, const std::map<int64_t, int64_t>& rows,
+                       const std::vector<bool>& owned) = 0;
 };
 
 // A streamed data set (stream_reader.h).
 std::unique_ptr<LaneRows> stream_rows(std::shared_ptr<const DocumentSource> source, TextCodec codec, const RowOptions& rows,
-                                      const StreamOptions& options, const std::vector<bool>& owned);
+                                      const StreamOptions& options);
 // Every lanes-th row of an indexed one; ends behind `epochs` epochs if > 0.
 std::unique_ptr<LaneRows> indexed_rows(std::unique_ptr<RowSequence> rows, int64_t lanes, int64_t epochs);
 
-// Lanes in which a process has rows: those of its share of every step (loader.h).
-std::vector<bool> lanes_of(int64_t lanes, int64_t local_batch, int64_t global_batch, int64_t dp_rank, int64_t dp_size);
+// Lanes in which a process has rows: those of its share of every step (loader.h) from row `first` on.
+std::vector<bool> lanes_of(int64_t lanes, int64_t local_batch, int64_t global_batch, int64_t dp_rank, int64_t dp_size, int64_t first = 0);
 
 // Row r is the next row of lane r mod lanes, drawn from one of the sources (mixture.h) with the weights of its step. The draw, and so the
 // order of rows, depends on nothing but the options, whatever the number of processes. A source that has ended in a lane is left out of
@@ -48,12 +50,12 @@ class LaneFeed : public RowFeed {
     std::unique_ptr<LaneRows> rows;
   };
   struct Options {
-    int64_t lanes = 64, seq_len = 2048, global_batch = 1;
+    int64_t lanes = 64, seq_len = 2048;
+    int64_t local_batch = 1, global_batch = 1, dp_rank = 0, dp_size = 1;  // as the loader's
     uint64_t seed = 42;
     std::string described;  // everything else that decides the order
     bool mixture = false;   // false: one source without a name
     std::string tokenizer;  // digest
-    std::vector<bool> owned;
   };
   LaneFeed(std::vector<Source> sources, Options options);
   int64_t seq_len() const override { return options_.seq_len; }
@@ -69,7 +71,7 @@ class LaneFeed : public RowFeed {
   std::vector<std::string> sources() const override;
   int source() const override { return last_source_; }
   nlohmann::json positions(RowCursor boundary) const override;
-  void restore(const nlohmann::json& positions) override;
+  void restore(const nlohmann::json& positions, RowCursor boundary) override;
 
  private:
   struct Lane {
@@ -77,6 +79,8 @@ class LaneFeed : public RowFeed {
     std::vector<int64_t> drawn;  // rows by source
     std::vector<bool> ended;
   };
+  std::vector<bool> owned(int64_t first) const;
+  int64_t rows_before(int64_t lane, int64_t row) const;
   int64_t produce(int64_t lane, RowView out);
   std::string differences(const nlohmann::json& saved) const;
 

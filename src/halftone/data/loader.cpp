@@ -141,6 +141,16 @@ const DataLoader::Ready& DataLoader::front(std::unique_lock<std::mutex>& lock) {
   return queue_.front();
 }
 
+bool DataLoader::wait(const std::function<bool()>& give_up) {
+  if (pass_over(step_)) return true;
+  start();
+  std::unique_lock lock(mutex_);
+  while (!filled_.wait_for(lock, std::chrono::milliseconds(200), [&] { return !queue_.empty(); })) {
+    if (give_up()) return false;
+  }
+  return true;
+}
+
 Batch DataLoader::next() {
   check(has_next(), "{}: the pass of {} steps is over", options_.name, steps_);
   start();
@@ -223,7 +233,7 @@ void DataLoader::load_state(const nlohmann::json& state) {
         options_.name, options, feed_->describe(), kInstead);
   stop();
   if (lanes) {
-    feed_->restore(state["positions"]);
+    feed_->restore(state["positions"], cursor);
     positions_ = state["positions"];
   }
   // The pass of a finite loader may end inside its last step.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -17,6 +18,7 @@
 #include "halftone/data/row_feed.h"
 #include "halftone/data/row_sequence.h"
 #include "halftone/data/text_codec.h"
+#include "halftone/storage/byte_file.h"
 
 namespace halftone {
 
@@ -64,6 +66,8 @@ class DataLoader {
   bool pads() const { return feed_->pads() || (!options_.repeat && steps_ * options_.global_batch > pass_rows_); }
   // Where the step after the last complete one starts.
   RowCursor next_step() const { return step_; }
+  // Returns when next() will not block, or false when `give_up`, which is asked five times a second, is true before.
+  bool wait(const std::function<bool()>& give_up);
   // The next micro-batch. Blocks until it is ready; rethrows failures of the thread. Error at the end of one pass.
   Batch next();
   // Restarts at the first row: a validation pass sees the same rows every time.
@@ -117,6 +121,9 @@ nlohmann::json merge_states(const std::vector<std::string>& states);
 
 // Ids of training documents as config.training.dataloader asks (add_bos, add_eos; unset: if the tokenizer has one).
 TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& config);
+
+// How remote files are read, of [data].
+StorageOptions storage_options(const JobConfig& config);
 
 // Folder of the token indices: $HALFTONE_CACHE, else <job.dump_folder>/cache.
 std::string token_cache_folder(const JobConfig& config);

@@ -5,31 +5,79 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
+#include "halftone/data/chat_setup.h"
 #include "halftone/data/data_use.h"
+#include "halftone/data/dataset_table.h"
 #include "halftone/data/digest.h"
+#include "halftone/data/lane_feed.h"
 #include "halftone/data/loader.h"
 #include "halftone/data/source.h"
 #include "halftone/data/tokenizer.h"
+#include "halftone/data/training_data.h"
 
 namespace halftone {
 namespace {
 
-std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const std::string& dataset, const std::optional<std::string>& path,
-                                               const DataloaderConfig& loader, const TextCodec& codec) {
+constexpr int kMostStreamThreads = 8;  // of a rank; one keeps up with 500,000 tokens/s
+
+// A data set as the configuration names it: a kind with a path, or a name of [data.names].
+DatasetSettings dataset_settings(const JobConfig& config, const std::string& dataset, const std::optional<std::string>& path,
+                                 const DataloaderConfig& loader) {
+  DatasetSettings settings{dataset, dataset, path, loader};
+  const auto named = config.data.names.find(dataset);
+  if (named == config.data.names.end()) return settings;
+  settings.dataset = "auto";
+  apply_dataset_table(named->second, "data.names." + dataset, settings, nullptr);
+  return settings;
+}
+
+// The training data, or each source of a mixture with its share.
+std::vector<std::pair<DatasetSettings, SourceShare>> training_datasets(const JobConfig& config) {
+  const TrainingConfig& training = config.training;
+  const DataloaderConfig& loader = training.dataloader;
+  std::vector<std::pair<DatasetSettings, SourceShare>> all;
+  if (training.sources.empty()) all.emplace_back(dataset_settings(config, training.dataset, training.dataset_path, loader), SourceShare{});
+  for (const auto& [name, table] : training.sources) {
+    // `dataset` may be one of [data.names], whose options the source's own override.
+    const auto named = table.find("dataset");
+    const std::string dataset =
+        named != table.end() && std::holds_alternative<std::string>(named->second) ? std::get<std::string>(named->second) : "auto";
+    DatasetSettings settings = dataset_settings(config, dataset, std::nullopt, loader);
+    const std::string kind = settings.dataset;
+    SourceShare share;
+    apply_dataset_table(table, "training.sources." + name, settings, &share);
+    settings.name = name, settings.dataset = kind;
+    all.emplace_back(std::move(settings), share);
+  }
+  return all;
+}
+
+SourceOptions source_options(const JobConfig& config, const DatasetSettings& settings, const TextCodec& codec) {
   SourceOptions options;
-  options.dataset = dataset;
-  options.path = path.value_or("");
-  options.text_key = loader.text_key;
-  options.text_split = loader.text_split;
-  options.on_bad_line = loader.on_bad_line;
-  options.token_dtype = loader.token_dtype;
+  options.dataset = settings.dataset;
+  options.path = settings.path.value_or("");
+  options.text_key = settings.loader.text_key;
+  options.text_split = settings.loader.text_split;
+  options.subset = settings.loader.subset, options.split = settings.loader.split;
+  options.on_bad_line = settings.loader.on_bad_line;
+  options.token_dtype = settings.loader.token_dtype;
+  options.max_document_bytes = settings.loader.max_document_mib << 20;
   options.vocab_size = codec.vocab_size;
   options.bos_id = codec.bos_id, options.eos_id = codec.eos_id;
-  const std::unique_ptr<DocumentSource> source = open_source(options);
+  set_chat(options, settings.loader, config.model.hf_assets_path);
+  return options;
+}
+
+int tokenizer_threads(const DataloaderConfig& loader) {
+  return loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
+}
+
+std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const DatasetSettings& settings, const TextCodec& codec) {
+  const std::unique_ptr<DocumentSource> source = open_source(source_options(config, settings, codec));
   const int64_t others = source->files().others;
   if (others > 0) log_info("{}: skipped {} files of other kinds in the folder", source->files().pattern, with_commas(others));
-  const int threads = loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
-  log_debug("{} {}: {} tokenizer threads", dataset, source->files().pattern, threads);
+  const int threads = tokenizer_threads(settings.loader);
+  log_debug("{} {}: {} tokenizer threads", settings.name, source->files().pattern, threads);
   return open_token_store(*source, codec, token_cache_folder(config), threads);
 }
 
@@ -55,6 +103,52 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
   options.pin_memory = pin_memory;
   for (const std::string& text : codec.token_text) options.token_bytes.push_back(static_cast<int32_t>(text.size()));
   return options;
+}
+
+// Streams and mixtures: rows by lane.
+std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenizer& tokenizer, const DataLoader::Options& batch) {
+  const TrainingConfig& training = config.training;
+  const DataloaderConfig& loader = training.dataloader;
+  LaneFeed::Options options;
+  options.lanes = loader.stream_lanes, options.seq_len = training.seq_len;
+  options.local_batch = batch.local_batch, options.global_batch = batch.global_batch;
+  options.dp_rank = batch.dp_rank, options.dp_size = batch.dp_size;
+  options.seed = static_cast<uint64_t>(loader.seed);
+  options.mixture = !training.sources.empty();
+  options.described = fmt::format("packing={} num_packing_bins={} seq_len={} shuffle={} shuffle_buffer={} seed={}", loader.packing,
+                                  loader.num_packing_bins, training.seq_len, loader.shuffle, loader.shuffle_buffer, loader.seed);
+  std::vector<std::pair<DatasetSettings, SourceShare>> all = training_datasets(config);
+  std::vector<LaneFeed::Source> sources;
+  for (auto& [settings, share] : all) {
+    const TextCodec codec = make_text_codec(tokenizer, settings.loader);
+    options.tokenizer += codec.digest;
+    RowOptions rows = row_options(settings.loader, training.seq_len, codec);
+    LaneFeed::Source& source = sources.emplace_back();
+    source.name = settings.name;
+    source.weight = WeightSchedule(share.weight, "training.sources." + settings.name + ".weight");
+    source.row_limit = (share.tokens + training.seq_len - 1) / training.seq_len;
+    if (settings.loader.read == "streamed") {
+      SourceOptions reading = source_options(config, settings, codec);
+      reading.streamed = true;
+      StreamOptions stream;
+      stream.lanes = options.lanes, stream.window = loader.shuffle_buffer, stream.shuffle = loader.shuffle, stream.seed = options.seed;
+      stream.epochs = share.epochs;
+      stream.threads = static_cast<int>(std::min(kMostStreamThreads, tokenizer_threads(settings.loader)));
+      source.rows = stream_rows(open_source(reading), codec, rows, stream);
+    } else {
+      source.rows = indexed_rows(std::make_unique<RowSequence>(open_dataset(config, settings, codec), rows), options.lanes, share.epochs);
+    }
+  }
+  options.tokenizer = digest_hex(options.tokenizer);
+  const std::vector<bool> owned = lanes_of(options.lanes, batch.local_batch, batch.global_batch, batch.dp_rank, batch.dp_size);
+  const int64_t own = std::count(owned.begin(), owned.end(), true);
+  if (own * batch.dp_size > options.lanes && own > 1 && batch.dp_size > 1) {
+    log_info(
+        "Each of {} data-parallel ranks tokenizes {} of the {} lanes; with dataloader.stream_lanes = {} (the rows of a step) each has its "
+        "own",
+        batch.dp_size, own, options.lanes, batch.global_batch);
+  }
+  return std::make_unique<LaneFeed>(std::move(sources), std::move(options));
 }
 
 }  // namespace
@@ -104,6 +198,30 @@ TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& co
   return codec;
 }
 
+std::vector<TrainingData> training_data(const JobConfig& config, const std::function<TextCodec(const DataloaderConfig&)>& codec) {
+  std::vector<TrainingData> out;
+  for (const auto& [settings, share] : training_datasets(config)) {
+    const TextCodec ids = codec(settings.loader);
+    TrainingData& data = out.emplace_back();
+    data.name = settings.name, data.loader = settings.loader;
+    data.reading = source_options(config, settings, ids);
+    data.reading.streamed = settings.loader.read == "streamed";
+    data.rows = row_options(settings.loader, config.training.seq_len, ids);
+    data.rows.holdout = config.validation.holdout;
+  }
+  return out;
+}
+
+StorageOptions storage_options(const JobConfig& config) {
+  const DataConfig& data = config.data;
+  StorageOptions options;
+  options.endpoint_url = data.endpoint_url, options.region = data.region, options.anonymous = data.anonymous;
+  options.cache_folder = data.cache_folder.empty() ? token_cache_folder(config) + "/files" : data.cache_folder;
+  options.cache_bytes = static_cast<int64_t>(data.cache_gib * static_cast<double>(int64_t{1} << 30));
+  options.read_ahead_bytes = data.read_ahead_mib << 20;
+  return options;
+}
+
 std::string token_cache_folder(const JobConfig& config) {
   const char* set = std::getenv("HALFTONE_CACHE");
   return set != nullptr && *set != '\0' ? std::string(set) : (std::filesystem::path(config.job.dump_folder) / "cache").string();
@@ -112,6 +230,7 @@ std::string token_cache_folder(const JobConfig& config) {
 std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const Tokenizer& tokenizer, int64_t global_batch, int64_t dp_rank,
                                                  int64_t dp_size, bool pin_memory) {
   const TrainingConfig& training = config.training;
+  set_storage_options(storage_options(config));
   const TextCodec codec = make_text_codec(tokenizer, training.dataloader);
   RowOptions rows = row_options(training.dataloader, training.seq_len, codec);
   rows.holdout = config.validation.holdout;
@@ -120,7 +239,14 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   options.local_batch = training.local_batch_size;
   options.global_batch = global_batch;
   options.repeat = training.dataloader.repeat.value_or(true);
-  auto store = open_dataset(config, training.dataset, training.dataset_path, training.dataloader, codec);
+  if (!training.sources.empty() || training.dataloader.read == "streamed") {
+    if (!training.sources.empty()) options.name = "mixture";
+    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, tokenizer, options);
+    auto loader = std::make_unique<DataLoader>(std::move(feed), std::move(options));
+    log_info("Data {}: {}", training.sources.empty() ? training.dataset_path.value_or(training.dataset) : "mixture", loader->summary());
+    return loader;
+  }
+  auto store = open_dataset(config, dataset_settings(config, training.dataset, training.dataset_path, training.dataloader), codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
   log_info("Data {}: {}", training.dataset_path.value_or(training.dataset), loader->summary());
   for (const std::string& line : training_data_use(*loader, training.steps)) log_warning("{}", line);
@@ -147,7 +273,8 @@ std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, cons
   options.repeat = false;
   options.pad_last = true;
   options.max_steps = validation.steps;
-  auto store = open_dataset(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading, codec);
+  auto store = open_dataset(
+      config, dataset_settings(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading), codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
   log_info("Validation data: {}, {} steps", loader->summary(), loader->steps_per_pass());
   for (const std::string& line : validation_data_use(*loader)) log_warning("{}", line);

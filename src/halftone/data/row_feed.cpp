@@ -13,6 +13,6 @@ void fill_ignored_row(RowView row, int64_t seq_len) {
 }
 
 nlohmann::json RowFeed::positions(RowCursor) const { return nullptr; }
-void RowFeed::restore(const nlohmann::json&) {}
+void RowFeed::restore(const nlohmann::json&, RowCursor) {}
 
 }  // namespace halftone

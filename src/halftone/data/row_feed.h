@@ -55,9 +55,9 @@ class RowFeed {
   virtual std::vector<std::string> sources() const { return {}; }
   virtual int source() const { return 0; }
   // Positions from which the rows at and behind `boundary` follow, as far as this process knows them: the union over all processes is
-  // complete. Restoring takes such a union, or what the same process said.
+  // complete. Restoring takes such a union, or what the same process said, and that boundary.
   virtual nlohmann::json positions(RowCursor boundary) const;
-  virtual void restore(const nlohmann::json& positions);
+  virtual void restore(const nlohmann::json& positions, RowCursor boundary);
 };
 
 }  // namespace halftone

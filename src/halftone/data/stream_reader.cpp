@@ -49,8 +49,8 @@ struct StreamReader::Group {
   std::exception_ptr error;
 };
 
-StreamReader::StreamReader(std::shared_ptr<const DocumentSource> source, TextCodec codec, StreamOptions options, std::vector<bool> owned)
-    : source_(std::move(source)), codec_(std::move(codec)), options_(options), owned_(std::move(owned)) {
+StreamReader::StreamReader(std::shared_ptr<const DocumentSource> source, TextCodec codec, StreamOptions options)
+    : source_(std::move(source)), codec_(std::move(codec)), options_(options) {
   const auto files = static_cast<int64_t>(source_->files().files.size());
   const int64_t lanes = options_.lanes;
   const int64_t groups = std::max<int64_t>(1, std::min((lanes + kLanesPerGroup - 1) / kLanesPerGroup, files / kFilesPerGroup));
@@ -59,10 +59,9 @@ StreamReader::StreamReader(std::shared_ptr<const DocumentSource> source, TextCod
     const int64_t begin = g * lanes / groups, end = (g + 1) * lanes / groups;
     group->number = g, group->first_lane = begin;
     group->lanes.resize(static_cast<size_t>(end - begin));
-    group->owned.assign(owned_.begin() + begin, owned_.begin() + end);
     groups_.push_back(std::move(group));
   }
-  restart({});
+  restart({}, std::vector<bool>(static_cast<size_t>(lanes), true));
 }
 
 StreamReader::~StreamReader() { stop(); }
@@ -97,9 +96,10 @@ void StreamReader::stop() {
   stop_ = false;
 }
 
-void StreamReader::restart(const std::map<int64_t, LaneStart>& starts) {
+void StreamReader::restart(const std::map<int64_t, LaneStart>& starts, const std::vector<bool>& owned) {
   stop();
   for (const auto& group : groups_) {
+    group->owned.assign(owned.begin() + group->first_lane, owned.begin() + group->first_lane + static_cast<int64_t>(group->lanes.size()));
     group->queued_bytes = group->hungry = 0;
     group->ended = false;
     group->error = nullptr;
@@ -175,7 +175,7 @@ void StreamReader::tokenise(StreamedDocument& document, Raw& raw) const {
   if (raw.kind == Document::Kind::text) {
     codec_.encode_document(raw.text, document.ids);
   } else if (raw.kind == Document::Kind::chat) {
-    fail("stream of conversations");
+    codec_.encode_chat(raw.text, raw.spans, document.ids, document.learned);
   }
   if (raw.kind == Document::Kind::chat) {
     document.ends = {document.ids.size()};

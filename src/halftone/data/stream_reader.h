@@ -58,8 +58,7 @@ struct LaneStart {
 // The documents of a process's lanes. Reading and tokenising run ahead in the background, up to a bound.
 class StreamReader {
  public:
-  // `owned`: the lanes that this process takes documents of.
-  StreamReader(std::shared_ptr<const DocumentSource> source, TextCodec codec, StreamOptions options, std::vector<bool> owned);
+  StreamReader(std::shared_ptr<const DocumentSource> source, TextCodec codec, StreamOptions options);
   ~StreamReader();
   StreamReader(const StreamReader&) = delete;
   StreamReader& operator=(const StreamReader&) = delete;
@@ -68,8 +67,8 @@ class StreamReader {
   int64_t group_of(int64_t lane) const;
   // The beginning of a lane.
   LaneStart beginning(int64_t lane) const;
-  // Restarts every owned lane at the given starts (missing: at the beginning).
-  void restart(const std::map<int64_t, LaneStart>& starts);
+  // Restarts at the given starts (missing: at the beginning). `owned`: the lanes of which next() is asked for documents.
+  void restart(const std::map<int64_t, LaneStart>& starts, const std::vector<bool>& owned);
   // The next document of an owned lane; null behind its last epoch. Blocks until it is there; rethrows failures of the reader, again on
   // every call.
   std::shared_ptr<const StreamedDocument> next(int64_t lane);
@@ -90,7 +89,6 @@ class StreamReader {
   std::shared_ptr<const DocumentSource> source_;
   TextCodec codec_;
   StreamOptions options_;
-  std::vector<bool> owned_;
   std::vector<std::unique_ptr<Group>> groups_;
   std::atomic<int64_t> bad_lines_{0}, announced_epoch_{0};
 

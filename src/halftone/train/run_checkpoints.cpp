@@ -165,7 +165,9 @@ std::vector<std::pair<std::string, fs::path>> RunCheckpoints::carried_files() co
 }
 
 StepState RunCheckpoints::collect(bool model_only) const {
-  return collect_state(run_.engine, run_.progress, run_.data.loader().state(), run_.config, model_only, run_.ranks);
+  nlohmann::json rows = run_.data.loader().state();
+  if (rows.contains("positions")) rows = merge_states(run_.ranks.said(rows.dump()));
+  return collect_state(run_.engine, run_.progress, rows, run_.config, model_only, run_.ranks);
 }
 
 bool RunCheckpoints::start() {

@@ -31,7 +31,7 @@ constexpr std::array<std::string_view, 6> kArithmetic = {"model.converters",
 // Sections that decide the course of a run, with some fields of others, and what in them changes no result or is compared otherwise.
 constexpr std::array<std::string_view, 3> kCourseSections = {"optimizer", "training", "training.dataloader"};
 constexpr std::array<std::string_view, 2> kCourse = {"model.attn_mask_type", "validation.holdout"};
-constexpr std::array<std::string_view, 15> kIdle = {"training.steps",             // of a schedule, which is compared as a whole
+constexpr std::array<std::string_view, 14> kIdle = {"training.steps",             // of a schedule, which is compared as a whole
                                                     "training.local_batch_size",  // by what they mean: add_row_differences
                                                     "training.global_batch_size",
                                                     "training.minutes",
@@ -44,11 +44,11 @@ constexpr std::array<std::string_view, 15> kIdle = {"training.steps",           
                                                     "training.dataloader.num_workers",
                                                     "training.dataloader.prefetch_factor",
                                                     "training.dataloader.pin_memory",
-                                                    "training.dataloader.persistent_workers",
-                                                    "training.dataloader.shuffle_buffer"};
+                                                    "training.dataloader.persistent_workers"};
 // Fields whose entire effect is described by the loader's state, in digests and words.
-constexpr std::array<std::string_view, 14> kData = {"training.dataset",
+constexpr std::array<std::string_view, 26> kData = {"training.dataset",
                                                     "training.dataset_path",
+                                                    "training.sources",
                                                     "training.seq_len",
                                                     "training.dataloader.packing",
                                                     "training.dataloader.num_packing_bins",
@@ -60,7 +60,18 @@ constexpr std::array<std::string_view, 14> kData = {"training.dataset",
                                                     "training.dataloader.token_dtype",
                                                     "training.dataloader.on_bad_line",
                                                     "training.dataloader.add_bos",
-                                                    "training.dataloader.add_eos"};
+                                                    "training.dataloader.add_eos",
+                                                    "training.dataloader.read",
+                                                    "training.dataloader.shuffle_buffer",
+                                                    "training.dataloader.stream_lanes",
+                                                    "training.dataloader.subset",
+                                                    "training.dataloader.split",
+                                                    "training.dataloader.chat_format",
+                                                    "training.dataloader.messages_key",
+                                                    "training.dataloader.chat_template",
+                                                    "training.dataloader.loss_on",
+                                                    "training.dataloader.max_turns",
+                                                    "training.dataloader.max_document_mib"};
 
 template <size_t N>
 bool lists(const std::array<std::string_view, N>& names, std::string_view name) {
