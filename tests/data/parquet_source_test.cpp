@@ -375,6 +375,64 @@ TEST(ParquetSource, ThreadsShareFilesAndArrowStartsNone) {
   EXPECT_LE(before, 2);  // of Arrow, its allocator has one
 }
 
+// A file in memory that counts its reads, or fails after some.
+class RemoteFile : public ByteFile {
+ public:
+  struct Outage : Error {
+    using Error::Error;
+  };
+  explicit RemoteFile(std::string bytes) : bytes_(std::move(bytes)) {}
+  const std::string& path() const override { return path_; }
+  int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
+  size_t read(int64_t offset, char* out, size_t size) const override {
+    if (++reads > most_reads) throw Outage("s3://bucket/x.parquet: the server is gone");
+    return bytes_.copy(out, size, static_cast<size_t>(offset));
+  }
+  mutable int64_t reads = 0;
+  int64_t most_reads = INT64_MAX;
+
+ private:
+  std::string path_ = "s3://bucket/x.parquet", bytes_;
+};
+
+TEST(ParquetReader, FetchesARowGroupAtOnce) {
+  const TempFolder folder;
+  std::mt19937 random(1);
+  Texts texts;
+  for (int i = 0; i < 4000; ++i) {
+    texts.emplace_back(std::string(1000, ' '));
+    for (char& c : *texts.back()) c = static_cast<char>('a' + random() % 26);
+  }
+  const auto more = structs({strings(texts), strings(texts)}, {"a", "b"});
+  const std::string path = folder / "x.parquet";
+  write(path, table({{"n", strings(texts)}, {"text", strings(texts)}, {"more", more}}), 1000);
+  const SourceOptions options = options_for(path);
+  const auto large = std::make_shared<RemoteFile>(read_file(path, 1 << 30));
+  ASSERT_GT(large->size(), 10'000'000);
+  ParquetReader reader(large, options);
+  EXPECT_EQ(large->reads, 1);  // the footer
+  ASSERT_EQ(reader.groups(), 4);
+  size_t row = 0;
+  for (int g = 0; g < 4; ++g) {
+    reader.read(
+        g, [&](const Document& d) { EXPECT_EQ(d.text, texts[row++]); }, [](int64_t, const std::string& reason) { FAIL() << reason; });
+    EXPECT_LE(large->reads, 2 + g);
+  }
+  EXPECT_EQ(row, texts.size());
+
+  large->most_reads = large->reads;
+  EXPECT_THROW(reader.read(
+                   0, [](const Document&) {}, [](int64_t, const std::string&) {}),
+               RemoteFile::Outage);
+  write(path, table({{"text", strings(kTexts)}}), 2);
+  const auto small = std::make_shared<RemoteFile>(read_file(path, 1 << 20));
+  ParquetReader small_reader(small, options);
+  Lines lines;
+  for (int g = 0; g < small_reader.groups(); ++g) small_reader.read(g, [&](const Document& d) { lines.push_back(shown(d)); }, {});
+  EXPECT_EQ(lines, kLines);
+  EXPECT_EQ(small->reads, 1);  // the whole file
+}
+
 // Lists of 2, 0 and 1 of three values.
 std::shared_ptr<arrow::Array> offsets() {
   arrow::Int32Builder builder;

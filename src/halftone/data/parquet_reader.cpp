@@ -186,9 +186,10 @@ class ParquetReader::Impl {
   }
 
   void set_text(std::string_view text, Document& out) const {
-    check(static_cast<int64_t>(text.size()) <= options_.max_document_bytes,
-          "a document of {} bytes: expected at most {} (dataloader.max_document_mib)", with_commas(static_cast<int64_t>(text.size())),
-          with_commas(options_.max_document_bytes));
+    if (static_cast<int64_t>(text.size()) > options_.max_document_bytes) {
+      fail("a document of {} bytes: expected at most {} (dataloader.max_document_mib)", with_commas(static_cast<int64_t>(text.size())),
+           with_commas(options_.max_document_bytes));
+    }
     if (const size_t valid = valid_utf8_prefix(text); valid < text.size()) fail("{}", not_utf8(text, valid));
     out.text = text;
   }
