@@ -12,6 +12,7 @@
 #include "halftone/cli/bus_error.h"
 #include "halftone/cli/commands.h"
 #include "halftone/cli/config_command.h"
+#include "halftone/cli/data_command.h"
 #include "halftone/cli/failure.h"
 #include "halftone/cli/tokenize_command.h"
 #include "halftone/cli/tokenizer_command.h"
@@ -26,12 +27,13 @@ struct Command {
   std::function<int(Arguments)> run;
 };
 
-const std::array<Command, 9>& commands() {
-  static const std::array<Command, 9> kCommands = {{
+const std::array<Command, 10>& commands() {
+  static const std::array<Command, 10> kCommands = {{
       {"train", "train a model: --config X.toml [--section.field value ...]", halftone::train_command},
       {"estimate", "predict memory and step time of a configuration: --config X.toml --device h100", halftone::estimate_command},
       {"generate", "continue a prompt: --checkpoint DIR --prompt TEXT", halftone::generate_command},
       {"convert", "convert from and to Hugging Face folders: --from DIR --to DIR", halftone::convert_command},
+      {"data", "look at a data source before a run: sizes, lengths, duplicates, first rows", halftone::data_command},
       {"tokenizer", "train, encode, decode: byte-level BPE", halftone::tokenizer_command},
       {"tokenize", "turn text into .bin files of token ids", halftone::tokenize_command},
       {"config", "print the resolved configuration and the origin of each value", halftone::config_command},

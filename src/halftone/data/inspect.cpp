@@ -236,6 +236,7 @@ class Sum {
         out_.entries.push_back({static_cast<uint64_t>(out_.tokens) + entry.end, entry.hash});
     }
     out_.tokens += static_cast<int64_t>(end);
+    out_.learned_tokens += shard.loss.empty() ? static_cast<int64_t>(end) : std::count(shard.loss.begin(), shard.loss.end(), 1);
     out_.pieces += static_cast<int64_t>(shard.entries.size());
     text_passed_ += shard.text_bytes;
   }

@@ -16,7 +16,7 @@ namespace halftone {
 
 constexpr int64_t kSampleBytes = int64_t{512} << 20;
 constexpr int64_t kSampleFiles = 40, kMostSampleFiles = 1000;
-constexpr int64_t kMostPackedDocuments = int64_t{1} << 23;  // whose lengths are kept, 16 bytes each
+constexpr int64_t kMostPackedDocuments = int64_t{1} << 21;  // whose lengths are kept, 16 bytes each
 
 struct InspectProgress {
   double done = 0;         // share of what is to be read
@@ -64,7 +64,7 @@ struct Inspection {
   LengthCounts answers_each;
 
   // As a run sees them: an EOS inside a document ends it.
-  int64_t pieces = 0, tokens = 0;
+  int64_t pieces = 0, tokens = 0, learned_tokens = 0;  // learned: with a loss
   LengthCounts lengths;                // tokens; characters without a codec
   std::vector<DocumentEntry> entries;  // ends in the stream of tokens, of the first kMostPackedDocuments
 
