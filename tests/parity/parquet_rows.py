@@ -1,5 +1,5 @@
-"""Parquet files of many shapes, written by pyarrow, give the documents that pyarrow reads from them: halftone tokenize against pyarrow and
-the `tokenizers` package, id for id, and the same error lines for the rows that hold no document."""
+"""Parquet files of many shapes, written by pyarrow, give the rows of training that a plain reference makes from pyarrow's own reading of
+them; conversations give the ids of the text that jinja2 renders; rows without a document are named."""
 import pathlib
 import random
 import re
@@ -7,21 +7,20 @@ import subprocess
 import sys
 import tempfile
 
-import _program
+from _program import path_of
+from _rows import TOKENIZER, check_rows, encoder, load_tokenizer, program_rows
 
 try:
+    import jinja2
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from tokenizers import Tokenizer
+
+    encode = encoder()
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-HALFTONE = _program.path_of("halftone")
-TOKENIZER = pathlib.Path(_program.source, "tests/assets/tokenizer")
-tokenizer = Tokenizer.from_file(str(TOKENIZER / "tokenizer.json"))
-BOS, EOS = (tokenizer.token_to_id(t) for t in ("<|begin_of_text|>", "<|end_of_text|>"))
 WORDS = "the of a model learns tokens 123 naïve 漢字 🙂 \n\t x=y; it's".split(" ")
 
 
@@ -41,15 +40,6 @@ def texts(rng, rows, longest=60):
     return out
 
 
-def tokenize(folder, *options):
-    """The ids of halftone's .bin file, and its log."""
-    output = folder / "out.bin"
-    command = [HALFTONE, "tokenize", "--dataset", "parquet", "--dataset_path", str(folder), "--tokenizer", str(TOKENIZER),
-               "--output", str(output), "--token_dtype", "uint32", "--threads", "2", *options]
-    done = subprocess.run(command, capture_output=True, text=True)
-    return (np.fromfile(output, dtype="<u4") if done.returncode == 0 else None), done.stdout + done.stderr
-
-
 def column(table, key):
     """Rows of a column, or of a.b."""
     name, *rest = key.split(".") if key not in table.column_names else [key]
@@ -59,31 +49,24 @@ def column(table, key):
     return values
 
 
-def reference(folder, key):
-    """The same by pyarrow and `tokenizers`: files by name, BOS and EOS around each text, EOS behind ids; empty documents dropped."""
-    ids, documents = [], 0
+def documents_of(folder, key):
+    """By pyarrow: files by name, rows in order; empty documents dropped."""
+    documents = []
     for path in sorted(folder.glob("*.parquet")):
         for row in column(pq.read_table(path), key):
-            if not row:
-                continue
-            documents += 1
-            if isinstance(row, bytes):
-                row = row.decode()
-            ids += [BOS, *tokenizer.encode(row, add_special_tokens=False).ids, EOS] if isinstance(row, str) else [*row, EOS]
-    return np.array(ids, dtype=np.uint32), documents
+            if row:
+                documents.append(row if isinstance(row, list) else encode(row if isinstance(row, str) else row.decode()))
+    return documents
 
 
-def compare(name, tables, key="text", options=()):
+def compare(name, tables, key="text"):
     """tables: (table, options of the writer) of each file."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for i, (table, writer) in enumerate(tables):
             pq.write_table(table, folder / f"{i:03}.parquet", **writer)
-        expected, documents = reference(folder, key)
-        found, log = tokenize(folder, *([] if key == "input_ids" else ["--text_key", key]), *options)
-        assert found is not None, f"{name}: {log}"
-        assert np.array_equal(found, expected), f"{name}: {len(found)} ids, expected {len(expected)}"
-        print(f"{name}: {len(tables)} files, {documents} documents, {len(expected)} ids are equal")
+        options = {} if key == "input_ids" else {"text_key": key}
+        check_rows(name, documents_of(folder, key), "parquet", folder, **options)
 
 
 def encodings(rng):
@@ -118,13 +101,55 @@ def ids(rng):
         yield pa.table({"n": range(200), "input_ids": pa.array(rows, rng.choice((pa.list_, pa.large_list))(kind))}), dict(row_group_size=64)
 
 
-def refused(name, table, part, options=()):
+TEMPLATE = """{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}\
+{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}|{{ m.name }}
+{% endfor %}"""
+
+
+def conversations(rng):
+    """Tables of rows, and the messages in OpenAI's form that each row stands for."""
+    def turns():
+        roles = ["system"] * (rng.random() < 0.3) + ["user", "assistant"] * rng.randrange(1, 4)
+        return [{"role": r, "content": rng.choice(WORDS) * rng.randrange(1, 20), "name": rng.choice((None, "x"))} for r in roles]
+
+    rows = [turns() for _ in range(200)]
+    kind = pa.list_(pa.struct([(field, pa.string()) for field in ("role", "content", "name")]))
+    yield pa.table({"source": ["x"] * 200, "messages": pa.array(rows, kind)}), rows
+    parts = [[{**m, "content": [{"type": "text", "text": m["content"]}, {"type": "text", "text": "!"}]} for m in row] for row in rows]
+    yield pa.table({"messages": parts}), parts
+    names = {"system": "system", "user": "human", "assistant": "gpt"}
+    yield (pa.table({"conversations": [[{"from": names[m["role"]], "value": m["content"]} for m in row] for row in rows]}),
+           [[{"role": m["role"], "content": m["content"]} for m in row] for row in rows])
+
+
+def compare_conversations(rng):
+    tokenizer = load_tokenizer()
+    bos, eos = (tokenizer.token_to_id(t) for t in ("<|begin_of_text|>", "<|end_of_text|>"))
+    template = jinja2.Environment(trim_blocks=True, lstrip_blocks=True).from_string(TEMPLATE)
+    for table, rows in conversations(rng):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            pq.write_table(table, folder / "x.parquet", row_group_size=70)
+            (folder / "chat.jinja").write_text(TEMPLATE)
+            command = [path_of("halftone"), "tokenize", "--dataset", "parquet", "--dataset_path", str(folder / "x.parquet"), "--tokenizer", TOKENIZER,
+                       "--output", str(folder / "out.bin"), "--token_dtype", "uint32", "--loss_on", "all", "--chat_template", str(folder / "chat.jinja")]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout + done.stderr
+            found = np.fromfile(folder / "out.bin", dtype="<u4").tolist()
+        expected = []
+        for messages in rows:
+            known = [{k: v for k, v in m.items() if v is not None} for m in messages]
+            expected += [bos, *tokenizer.encode(template.render(messages=known).rstrip("\n"), add_special_tokens=False).ids, eos]
+        assert found == expected, f"{table.schema}: ids differ"
+        print(f"conversations in {', '.join(table.column_names)}: {len(rows)} rows, {len(expected)} ids are equal")
+
+
+def refused(name, table, part):
     with tempfile.TemporaryDirectory() as folder:
-        folder = pathlib.Path(folder)
-        pq.write_table(table, folder / "x.parquet", row_group_size=2)
-        found, log = tokenize(folder, *options)
-        assert found is None and re.search(part, log), f"{name}: expected {part}, found {log}"
-        assert len([line for line in log.splitlines() if "x.parquet" in line]) == 1, log
+        path = pathlib.Path(folder, "x.parquet")
+        pq.write_table(table, path, row_group_size=2)
+        found = program_rows("parquet", path, "concat", 8)
+        assert isinstance(found, str) and re.search(part, found), f"{name}: expected {part}, found {found}"
         print(f"{name}: refused with {part!r}")
 
 
@@ -136,6 +161,7 @@ def main():
     compare("one row group", [(pa.table({"text": texts(rng, 5000, 300)}), dict(row_group_size=100000, compression="zstd"))])
     for _ in range(2):
         compare("ids", list(ids(rng)), "input_ids")
+    compare_conversations(rng)
     bad = pa.table({"text": pa.array([b"a", b"b", b"c", b"caf\xe9"], pa.binary())})
     refused("not UTF-8", bad, r"x\.parquet: row 3: not UTF-8 at column 4 \(byte 0xE9\)")
     refused("missing column", pa.table({"body": ["a"]}), r'expected a column "text" .* found body \(string\)')
