@@ -117,6 +117,11 @@ def conversations(rng):
     yield pa.table({"source": ["x"] * 200, "messages": pa.array(rows, kind)}), rows
     parts = [[{**m, "content": [{"type": "text", "text": m["content"]}, {"type": "text", "text": "!"}]} for m in row] for row in rows]
     yield pa.table({"messages": parts}), parts
+    questions = [[m for m in row if m["role"] != "system"][:2] for row in rows]
+    more = [rng.choice((None, "", "more")) for _ in rows]
+    yield (pa.table({"instruction": [q["content"] for q, _ in questions], "input": more, "output": [a["content"] for _, a in questions]}),
+           [[{"role": "user", "content": q["content"] + ("\n" + m if m else "")}, {"role": "assistant", "content": a["content"]}]
+            for (q, a), m in zip(questions, more)])
     names = {"system": "system", "user": "human", "assistant": "gpt"}
     yield (pa.table({"conversations": [[{"from": names[m["role"]], "value": m["content"]} for m in row] for row in rows]}),
            [[{"role": m["role"], "content": m["content"]} for m in row] for row in rows])
