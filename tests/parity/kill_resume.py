@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Kills a training run at random moments with SIGKILL and restarts it; at the end weights, optimizer and state must equal those of the
-undisturbed run bit for bit, and metrics.jsonl must hold every step once. HALFTONE_KILLS sets how often (3; the project's bar is 20)."""
+undisturbed run bit for bit, and metrics.jsonl must hold every step once: over an indexed data set, and over a mixture of streamed and indexed
+ones, whose state says which documents each lane has read. HALFTONE_KILLS sets how often (3 and 10)."""
 import hashlib
 import json
 import os
@@ -13,7 +14,6 @@ import time
 from _program import path_of, source
 
 program = path_of("halftone")
-kills = int(os.environ.get("HALFTONE_KILLS", "3"))
 STEPS = 40
 
 
@@ -59,13 +59,31 @@ def kill_at_random(folder, most, seconds, more):
     return most
 
 
-with tempfile.TemporaryDirectory() as folder:
-    seed = int(os.environ.get("HALFTONE_KILL_SEED", time.time_ns() % 1000000))
-    random.seed(seed)
+def write_source(folder, files, documents):
+    os.makedirs(folder)
+    words = [chr(97 + i) * n for i in range(26) for n in (1, 3, 5)]
+    for f in range(files):
+        with open(os.path.join(folder, f"{f:03}.jsonl"), "w") as out:
+            for _ in range(documents):
+                out.write(json.dumps({"text": " ".join(random.choices(words, k=random.randint(1, 60)))}) + "\n")
+
+
+def mixture(folder):
+    """Options of a mixture of two streamed sets and an indexed one, whose weights change during the run."""
+    for name, files in (("web", 20), ("code", 3), ("books", 2)):
+        write_source(os.path.join(folder, name), files, 30)
+    sources = {"web": {"path": os.path.join(folder, "web"), "weight": "0.6, 20: 0.2"},
+               "code": {"path": os.path.join(folder, "code"), "weight": 0.3},
+               "books": {"path": os.path.join(folder, "books"), "weight": 0.1, "read": "indexed"}}
+    return ["--training.sources", json.dumps(sources), "--training.dataloader.read=streamed", "--training.dataloader.shuffle",
+            "--training.dataloader.shuffle_buffer=100", "--training.dataloader.stream_lanes=8"]
+
+
+def check_kills(folder, kills, name, data):
     straight = os.path.join(folder, "straight")
     built = os.stat(program).st_mtime_ns
     start = time.time()
-    result = train(straight)
+    result = train(straight, *data)
     seconds = time.time() - start
     if result.returncode != 0:
         sys.exit(f"the undisturbed run failed:\n{result.stdout}{result.stderr}")
@@ -74,7 +92,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert [step for step, _ in losses] == list(range(1, STEPS + 1)), losses
     total, runs = 0, 0
     while total < kills:
-        more = ["--checkpoint.async_mode=async"] if runs % 2 else []
+        more = [*data, *(["--checkpoint.async_mode=async"] if runs % 2 else [])]
         path = os.path.join(folder, f"killed-{runs}")
         runs += 1
         total += kill_at_random(path, min(kills - total, 5), seconds, more)
@@ -84,8 +102,20 @@ with tempfile.TemporaryDirectory() as folder:
         found = digests(path)
         if os.stat(program).st_mtime_ns != built:
             sys.exit("the program was rebuilt during this test: run it again")
-        assert found == wanted, f"seed {seed}: differs in {[k for k in wanted if wanted[k] != found.get(k)]}"
-        assert train_steps(path) == losses, f"seed {seed}: metrics.jsonl holds {train_steps(path)}"
+        assert found == wanted, f"seed {seed}: {name}: differs in {[k for k in wanted if wanted[k] != found.get(k)]}"
+        assert train_steps(path) == losses, f"seed {seed}: {name}: metrics.jsonl holds {train_steps(path)}"
         leftovers = [n for n in os.listdir(os.path.join(path, "checkpoint")) if not n.startswith("step-") or "." in n]
         assert not leftovers, leftovers
-    print(f"{total} kills in {runs} runs of {seconds:.1f} s (seed {seed}): weights, optimizer, state and metrics equal the undisturbed run's")
+    print(f"{name}: {total} kills in {runs} runs of {seconds:.1f} s (seed {seed}): weights, optimizer, state and metrics equal the "
+          f"undisturbed run's", flush=True)
+    return wanted
+
+
+seed = int(os.environ.get("HALFTONE_KILL_SEED", time.time_ns() % 1000000))
+random.seed(seed)
+with tempfile.TemporaryDirectory() as folder:
+    check_kills(os.path.join(folder, "indexed"), int(os.environ.get("HALFTONE_KILLS", "3")), "one indexed set", [])
+with tempfile.TemporaryDirectory() as folder:
+    state = check_kills(folder, int(os.environ.get("HALFTONE_KILLS", "10")), "streamed mixture", mixture(folder))["state"]
+    lanes = state["dataloader"]["positions"]["lanes"]
+    assert len(lanes) == 8 and sum(lane["rows"] for lane in lanes.values()) == 2 * STEPS, lanes

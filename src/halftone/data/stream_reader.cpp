@@ -152,6 +152,10 @@ std::shared_ptr<const StreamedDocument> StreamReader::next(int64_t lane) {
   queue.pop_front();
   group.queued_bytes -= taken->bytes;
   group.room.notify_all();
+  if (const int64_t epoch = taken->document->block->epoch; epoch > announced_epoch_) {
+    announced_epoch_ = epoch;
+    log_info("{} is being re-looped (epoch {})", source_->files().pattern, epoch + 1);
+  }
   return taken->document;
 }
 
@@ -251,8 +255,6 @@ void StreamReader::run(Group& group) {
       const int64_t places = (files - group.number + groups - 1) / groups;
       int64_t documents = epoch == position.epoch && (position.place > 0 || position.document > 0) ? 1 : 0;
       if (epoch > position.epoch) position = {epoch, 0, 0, group.start.bytes, group.start.dealt};
-      if (announced_epoch_ < epoch && announced_epoch_.exchange(epoch) < epoch)
-        log_info("{} is being re-looped (epoch {})", source_->files().pattern, epoch + 1);
       const auto flush = [&](int64_t place, int64_t document) {
         if (!block.empty()) deal(group, block, position);
         block_bytes = 0;

@@ -90,7 +90,8 @@ class StreamReader {
   TextCodec codec_;
   StreamOptions options_;
   std::vector<std::unique_ptr<Group>> groups_;
-  std::atomic<int64_t> bad_lines_{0}, announced_epoch_{0};
+  std::atomic<int64_t> bad_lines_{0};
+  int64_t announced_epoch_ = 0;
 
   std::vector<std::thread> workers_;
   std::mutex tasks_mutex_;
