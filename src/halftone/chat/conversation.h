@@ -35,8 +35,9 @@ struct ChatOptions {
 // A compiled chat template (Jinja, as transformers.apply_chat_template runs it). Thread-safe.
 class ChatTemplate {
  public:
-  // `text`: the template; `special_tokens`: bos_token, eos_token, pad_token, ... as the tokenizer's configuration names them. `name`:
-  // where the template comes from, for messages. Error with line and column for syntax outside the supported subset.
+  // `text`: the template; `special_tokens`: bos_token, eos_token, pad_token, ... as the tokenizer's configuration names them, and other
+  // variables of the template (enable_thinking, date_string), as the keyword arguments of apply_chat_template. `name`: where the template
+  // comes from, for messages. Error with line and column for syntax outside the supported subset.
   ChatTemplate(std::string_view text, nlohmann::ordered_json special_tokens, std::string name);
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
@@ -45,13 +46,15 @@ class ChatTemplate {
   // raises, a limit of steps or of output is reached, or a value has the wrong type.
   std::string render(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools, bool add_generation_prompt) const;
   // Renders a conversation and finds what is learned: the {% generation %} blocks if the template has them, else each assistant turn from
-  // behind its generation prompt to the end of the turn.
+  // behind its generation prompt to the end of the turn: the end-of-turn token is learned, a line end behind it is not. Error naming the
+  // turn whose place in the text cannot be decided.
   RenderedChat render_for_training(const nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools, LossOn loss_on) const;
   // Digest of everything that decides the text.
   std::string digest() const;
 
- private:
   struct Impl;
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 
