@@ -1,10 +1,12 @@
 #include "halftone/comm/watch.h"
 
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <sys/syscall.h>
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -276,6 +278,36 @@ TEST(Watch, ClocksOfTwoHostsAreNotCompared) {
   wall_clock_ahead = 3600;  // the shim works
   EXPECT_GT(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()), std::time(nullptr) + 3000);
   wall_clock_ahead = 0;
+}
+
+// Rank 1 waits for a server for three times the limit, in which rank 0 waits in a collective and in a meeting. `then`: what it does after.
+void wait_outside(const Rank& r, void (*then)(Watch&)) {
+  Watch watch = r.watch();
+  std::atomic<bool> outside = false;
+  watch.set_outside([&] { return outside.load(); });
+  watch.run([&] {
+    Communicator world(watch, "world", r.all(), at::kCPU);
+    at::Tensor t = at::ones({8});
+    for (int i = 0; i < 2; ++i) {
+      if (r.rank == 1) {
+        const Activity activity(watch, "data load");
+        outside = true;
+        std::this_thread::sleep_for(3s);
+        if (i == 1) then(watch);
+        outside = false;
+      }
+      i == 0 ? world.all_reduce(t).wait() : watch.meet("late", {"job", "job", r.all()});
+    }
+    if (t.const_data_ptr<float>()[0] != 2) fail("a wrong sum");
+  });
+}
+const Ranks kOutside("outside", [](const Rank& r) { wait_outside(r, [](Watch&) {}); });
+const Ranks kStopsOutside("stops outside", [](const Rank& r) { wait_outside(r, [](Watch&) { raise(SIGSTOP); }); });
+TEST(Watch, ARankThatWaitsForAServerIsWaitedFor) {
+  for (const Outcome& o : run_ranks("outside", 2)) EXPECT_EQ(o.status, 0) << o.said;
+  const Outcome o = run_ranks("stops outside", 2)[0];
+  EXPECT_EQ(o.status, 2);
+  EXPECT_TRUE(has(o, "longer than [comm] allows: rank 1 has sent no heartbeat for ")) << o.said;
 }
 
 // A pause of many heartbeats, but below the limit, ends nothing.

@@ -71,10 +71,16 @@ void Pending::wait() {
   const auto start = Clock::now();
   std::string problem;
   bool done = false;
-  try {
-    done = work_->wait(on_host_ ? watch_.timeout() : kNoTimeout);
-  } catch (const std::exception& error) {
-    problem = error.what();
+  for (bool again = true; again && !done;) {
+    again = false;
+    const auto begun = Clock::now();
+    try {
+      done = work_->wait(on_host_ ? watch_.timeout() : kNoTimeout);
+    } catch (const std::exception& error) {
+      problem = error.what();
+      // The wait is over, not the operation.
+      again = on_host_ && !work_->isCompleted() && Clock::now() - begun >= watch_.timeout() && watch_.excused();
+    }
   }
   if (!done) watch_.fail_wait(operation_, start, problem);
   if (on_host_) watch_.end(operation_);
@@ -102,8 +108,9 @@ Communicator::Communicator(Watch& watch, const std::string& name, std::vector<in
   } catch (const std::exception& error) {
     watch_.fail_wait(connection, begun, error.what());
   }
-  // Our deadline may change and its message says more; the backend's is a second net.
-  backend_->setTimeout(std::max<Milliseconds>(kBackendDefaultTimeout, 2 * watch_.timeout()));
+  // Our deadline may change, does not run while a rank waits for data, and its message says more; the backend's only must not end sooner.
+  constexpr std::chrono::hours kBackend{20 * 24};
+  backend_->setTimeout(std::max<Milliseconds>(kBackend, 2 * watch_.timeout()));
 }
 
 Communicator::~Communicator() {

@@ -14,7 +14,7 @@ Heartbeat parse(const std::string& written) {
   std::istringstream text(written);
   Heartbeat beat;
   int64_t ms = 0, count = 0;
-  text >> beat.number >> ms >> std::ws;
+  text >> beat.number >> ms >> beat.outside >> std::ws;
   beat.seconds = static_cast<double>(ms) / 1e3;
   std::getline(text, beat.doing);
   for (std::string key; text >> count >> std::ws && std::getline(text, key);) beat.begun[key] = count;
@@ -29,7 +29,7 @@ bool Heartbeat::has_begun(const Operation& operation) const {
 }
 
 void Heartbeat::write(int64_t rank, c10d::Store& store) const {
-  std::string text = fmt::format("{} {}\n{}\n", number, static_cast<int64_t>(seconds * 1e3), doing);
+  std::string text = fmt::format("{} {} {:d}\n{}\n", number, static_cast<int64_t>(seconds * 1e3), outside, doing);
   for (const auto& [key, count] : begun) text += fmt::format("{} {}\n", count, key);
   store.set(key_of(rank), text);
 }

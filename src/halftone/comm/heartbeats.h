@@ -16,6 +16,7 @@ struct Heartbeat {
   int64_t number = 0;  // counts the rank's heartbeats
   double seconds = 0;  // that it has been `doing` this, by its own clock
   std::string doing;
+  bool outside = false;                    // it waits, or has lately waited, for something outside of the job
   std::map<std::string, int64_t> begun{};  // collectives, by the group's key
 
   bool has_begun(const Operation& operation) const;

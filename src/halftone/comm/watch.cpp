@@ -85,7 +85,7 @@ void Watch::meet(const std::string& key, const Group& group, Patience patience) 
     if (meeting.patient) waiting.emplace(*this, meeting, between);
     for (Milliseconds nap(1);; nap = std::min(2 * nap, Milliseconds(100))) {
       if (s.store->check({everybody})) return end(meeting);
-      if (meeting.patient ? s.in_vain(meeting, start, between) : Clock::now() - start > timeout()) break;
+      if (meeting.patient ? s.in_vain(meeting, start, between) : s.late(start) && !s.excused(*s.store)) break;
       std::this_thread::sleep_for(nap);
     }
   } catch (const std::exception& error) {
@@ -100,6 +100,19 @@ void Watch::fail_wait(const Operation& operation, Clock::time_point start, std::
   const Failure failure = s.verdict(operation, start, problem, *s.store);
   s.tell_end(failure);
   s.end_process(failure.line);  // at once: destructors may hang where the others are missing
+}
+
+void Watch::set_outside(std::function<bool()> waits) {
+  const std::lock_guard lock(state_->mutex);
+  state_->outside = std::move(waits);
+}
+
+bool Watch::excused() {
+  try {
+    return state_->excused(*state_->store);
+  } catch (const std::exception&) {  // the store is gone
+    return false;
+  }
 }
 
 void Watch::set_timeout(Milliseconds timeout) { state_->timeout = timeout; }

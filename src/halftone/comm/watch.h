@@ -75,6 +75,9 @@ class Watch {
   // process in one line as Pending::wait does. With unlimited patience peers wait for a rank that prepares something for an unknown time.
   void meet(const std::string& key, const Group& group, Patience patience = Patience::limited);
 
+  // `waits`: whether this rank waits for something outside of the job, such as a server of data. Limits of other ranks' waits begin anew
+  // while it does and sends heartbeats. Called by the watch's thread once a period.
+  void set_outside(std::function<bool()> waits);
   // Also of operations under way: the trainer calls it when step 1 has ended on the device.
   void set_timeout(Milliseconds timeout);
   Milliseconds timeout() const;
@@ -93,6 +96,8 @@ class Watch {
   void end(const Operation& operation);
   // The thread ends the process when this work of the device does not complete in time. Graph captures must be thread-local.
   void track(c10::intrusive_ptr<c10d::Work> work, const Operation& operation, c10::Device device);
+  // Whether some rank's wait outside of the job is a reason to go on waiting; asks the store.
+  bool excused();
   // Ends the process in one line: how long the operation was waited for, and which rank is late, gone or has failed. `problem` is what the
   // wait threw.
   [[noreturn]] void fail_wait(const Operation& operation, Clock::time_point start, std::string_view problem);

@@ -20,10 +20,32 @@ std::string names(const std::vector<int64_t>& ranks) { return fmt::format("rank{
 
 void Watch::State::beat(c10d::Store& s) {
   std::unique_lock lock(mutex);
-  ++own.number, own.seconds = seconds(Clock::now() - since);
+  const auto now = Clock::now();
+  if (outside && outside()) outside_at = now;
+  // For the time of a limit after that, since the ranks that waited may look late.
+  own.outside = outside_at != Clock::time_point{} && now - outside_at <= timeout.load();
+  ++own.number, own.seconds = seconds(now - since);
   const Heartbeat copy = own;
   lock.unlock();
   copy.write(rank, s);
+}
+
+bool Watch::State::excused(c10d::Store& s) {
+  std::vector<int64_t> others;
+  for (int64_t r = 0; r < world_size; ++r)
+    if (r != rank) others.push_back(r);
+  peers.look(others, s);
+  const auto waits = [&](int64_t r) {
+    const std::optional<Heartbeats::Seen> seen = peers.of(r);
+    return seen && seen->beat.outside && seen->silent <= seconds(timeout.load());
+  };
+  const bool own_wait = [&] {
+    const std::lock_guard lock(mutex);
+    return own.outside;
+  }();
+  if (!own_wait && std::ranges::none_of(others, waits)) return false;
+  excused_at = Clock::now();
+  return true;
 }
 
 std::string Watch::State::describe(int64_t other) const {
@@ -210,12 +232,21 @@ Failure Watch::State::verdict(const Operation& operation, Clock::time_point star
 
 Failure Watch::State::overdue() {
   std::unique_lock lock(mutex);
+  const auto any_late = [&] {
+    return std::ranges::any_of(tracked, [&](const Tracked& t) { return late(t.start) && !t.completed(); }) ||
+           std::ranges::any_of(waits, [&](const Wait& w) { return !w.operation->patient && late(w.start, kGrace * period); });
+  };
+  if (any_late()) {
+    lock.unlock();
+    excused(*own_store);
+    lock.lock();
+  }
   for (auto t = tracked.begin(); t != tracked.end();) {
     const bool completed = t->completed();
     if (completed && t->work->exception() == nullptr) {
       recorder.end(t->operation.entry);
       t = tracked.erase(t);
-    } else if (completed || Clock::now() - t->start > timeout.load()) {
+    } else if (completed || late(t->start)) {
       const Tracked failed = *t;
       lock.unlock();
       return verdict(failed.operation, failed.start, completed ? "the device's work ended with an error" : "", *own_store);
@@ -224,7 +255,7 @@ Failure Watch::State::overdue() {
     }
   }
   for (const Wait& w : waits) {
-    if (w.operation->patient || Clock::now() - w.start <= timeout.load() + kGrace * period) continue;
+    if (w.operation->patient || !late(w.start, kGrace * period)) continue;
     const Operation operation = *w.operation;
     const auto start = w.start;
     lock.unlock();
@@ -243,9 +274,9 @@ std::string Watch::State::unanswered() {
   };
   const std::lock_guard lock(mutex);
   for (const Wait& w : waits)
-    if ((w.operation->patient ? hangs : now - w.start) > timeout.load()) return line(*w.operation, w.start);
+    if (w.operation->patient ? hangs > timeout.load() : late(w.start)) return line(*w.operation, w.start);
   for (const Tracked& t : tracked)
-    if (now - t.start > timeout.load() && !t.completed()) return line(t.operation, t.start);
+    if (late(t.start) && !t.completed()) return line(t.operation, t.start);
   return "";
 }
 

@@ -74,7 +74,9 @@ struct Watch::State {
   };
   std::vector<Wait> waits;
   int64_t waits_begun = 0;
-  std::vector<int64_t> asked;  // ranks that silent() was asked for last
+  std::function<bool()> outside;
+  Clock::time_point outside_at{};  // when it was true last
+  std::vector<int64_t> asked;      // ranks that silent() was asked for last
   Clock::time_point asked_at{};
   std::string told;         // others_failure(), once it said something
   std::string ending_line;  // for the second thread to print where the first to end the process hangs
@@ -98,6 +100,14 @@ struct Watch::State {
   }
 
   void beat(c10d::Store& s);
+  // When a rank was last found to wait outside of the job: limits count from there.
+  std::atomic<Clock::time_point> excused_at = Clock::time_point{};
+  // A wait since `start` is over its limit, as far as is known.
+  bool late(Clock::time_point start, Milliseconds beyond = {}) const {
+    return Clock::now() - std::max(start, excused_at.load()) > timeout.load() + beyond;
+  }
+  // Looks at the ranks' heartbeats: whether one waits outside of the job and is not silent.
+  bool excused(c10d::Store& s);
   bool silent(const Heartbeats::Seen& seen, int periods = kSilent) const { return seen.silent > periods * seconds(period); }
   std::string describe(int64_t other) const;
   std::string describe(const std::vector<int64_t>& others) const;
