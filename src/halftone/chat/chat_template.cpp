@@ -89,22 +89,24 @@ class TurnFinder {
     }
     return with_fields(dict, std::move(fields), budget_);
   }
+  // Every string, number and empty list or dict with the mark around it, except under the kept keys.
   Value mark(const Value& value, const std::vector<std::string_view>& kept) {
-    if (const auto* text = jinja::as_text(value)) return jinja::text_value(mark_ + *text + mark_);
-    if (const auto* list = jinja::as_list(value)) {
+    const auto* list = jinja::as_list(value);
+    const auto* dict = jinja::as_dict(value);
+    if (!list && !dict) return jinja::text_value(mark_ + jinja::str(value, budget_) + mark_);
+    if (list) {
       Values items;
       for (const Value& item : list->items) items.push_back(mark(item, kept));
+      if (items.empty()) items.push_back(jinja::text_value(mark_));
       return jinja::make_list(std::move(items), budget_);
     }
-    const auto* dict = jinja::as_dict(value);
-    double number = 0;
-    if (!dict) return jinja::number_of(value, number) ? jinja::text_value(mark_ + jinja::str(value, budget_) + mark_) : value;
     std::vector<std::pair<Value, Value>> items;
     for (const auto& [key, item] : dict->items) {
       const auto* name = jinja::as_text(key);
       const bool keep = name && std::find(kept.begin(), kept.end(), *name) != kept.end();
       items.emplace_back(key, keep ? item : mark(item, kept));
     }
+    if (items.empty()) items.emplace_back(jinja::text_value(mark_), jinja::text_value(mark_));
     return jinja::make_dict(std::move(items), budget_);
   }
 
