@@ -17,6 +17,7 @@
 #include "halftone/cli/tokenize_command.h"
 #include "halftone/cli/tokenizer_command.h"
 #include "halftone/cli/version.h"
+#include "halftone/storage/byte_file.h"
 
 namespace {
 
@@ -68,6 +69,7 @@ int run(const std::vector<std::string>& args) {
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // exceeding a file size limit fails the write, as a full disk does, instead of killing the process
   halftone::report_bus_errors();
+  const halftone::StorageSession storage;
   halftone::Failure end{0, ""};
   try {
     end.status = run({argv + 1, argv + argc});

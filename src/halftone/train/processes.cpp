@@ -25,6 +25,7 @@
 #include "halftone/config/load.h"
 #include "halftone/data/digest.h"
 #include "halftone/data/file_io.h"
+#include "halftone/storage/byte_file.h"
 
 namespace halftone {
 
@@ -72,6 +73,7 @@ Processes::Processes(const Environment& environment, const CommConfig& comm, con
   const comm::Recorder recorder{folder.empty() ? 0 : comm.trace_buf_size, std::filesystem::path(folder) / comm.save_traces_folder / file};
   watch_ = std::make_unique<comm::Watch>(comm::open_store(environment, timeout), rank(), world(), timeout, comm::Milliseconds(1000),
                                          recorder, environment.store_address);
+  watch_->set_outside(waits_for_server);
 }
 
 Processes::~Processes() {
