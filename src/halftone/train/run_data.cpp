@@ -29,13 +29,17 @@ std::vector<std::pair<std::string, std::string>> RunData::contents() const {
   return all;
 }
 
-std::optional<std::vector<MicroBatch>> RunData::next_step() {
+std::optional<std::vector<MicroBatch>> RunData::next_step(const std::function<bool()>& stops) {
   std::vector<MicroBatch> batches;
   const Stopwatch wait;
   while (batches.empty()) {
     rows_ = loader_->next_step();
     const bool left_out = left_out_.contains(rows_);
     for (int64_t a = 0; a < loader_->microbatches_per_step(); ++a) {
+      if (!loader_->wait([&] { return stops() && waits_for_server(); })) {
+        wait_of_step_ = wait.seconds();
+        return std::nullopt;
+      }
       if (!loader_->has_next()) {
         log_warning("Ran out of data; last step was canceled.");
         wait_of_step_ = wait.seconds();

@@ -22,8 +22,13 @@ class RunData {
   // Opens the data; tokenises it if that has not been done before.
   RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engine& engine, const Processes& processes);
 
-  // The next step's micro-batches on the engine's device, skipping left-out rows; none at the end of the data.
-  std::optional<std::vector<MicroBatch>> next_step();
+  ~RunData() { stop_remote_reads(); }  // the loaders' threads may wait for a server
+  RunData(const RunData&) = delete;
+  RunData& operator=(const RunData&) = delete;
+
+  // The next step's micro-batches on the engine's device, skipping left-out rows; none at the end of the data, or when a server does not
+  // answer and `stops` is true.
+  std::optional<std::vector<MicroBatch>> next_step(const std::function<bool()>& stops);
   RowCursor rows() const { return rows_; }  // start of the latest step's rows
   // Skips the rows of the step that begins there when they come up again.
   void leave_out(const RowCursor& rows) { left_out_.insert(rows); }

@@ -251,7 +251,7 @@ bool Trainer::train_step(int64_t step) {
   std::optional<std::vector<MicroBatch>> batches;
   {
     const auto loading = activity("data load");
-    batches = data_->next_step();
+    batches = data_->next_step([this] { return stop_ && stop_->signal() != 0; });
   }
   const StepAgreement agreed = agree_on_step(processes_, batches, stop_ ? stop_->signal() : 0, data_->wait_of_step());
   signal_ = agreed.signal;
