@@ -35,8 +35,8 @@ LINK = re.compile(r"\]\((?![a-z]+:)([^)#\s]+)")
 # Machine-specific folders. Assembled at run time, so that this file passes its own rule.
 MACHINE = re.compile("(?<![A-Za-z0-9_.$}])/(?:" + "|".join(["home" + "/", "root" + "/", "Users" + "/", "work" + "/", "opt" + "/peer"]) + ")")
 # Parts of src/halftone that may name families in option values.
-FAMILIES_NAMED = ("models/registry.cpp", "models/rope_reader.", "models/decoder_", "fused/rope.", "config/", "data/", "cli/tokenizer_command.cpp",
-                  "cli/bench_experts.")
+FAMILIES_NAMED = ("models/registry.cpp", "models/rope_reader.", "models/decoder_", "fused/rope.", "config/", "data/", "chat/conversation.",
+                  "cli/tokenizer_command.cpp", "cli/bench_experts.")
 CLASS_OF_RECIPES = "GptOssGroupedExperts"  # class name by which recipes select a module
 
 

@@ -1,6 +1,6 @@
 // Renders conversations for chat_templates.py. Each line of the input is {"template", "variables", "messages", "tools", "prompt"} in
 // JSON, or, for a rendering for training, {..., "loss_on"}; a template stays compiled until another follows. Each line of the output is
-// {"text"}, {"text", "learned"} or {"error"}. With {"row", "loss_on"}: the row as read_conversation reads it.
+// {"text"}, {"text", "learned"} or {"error"}.
 #include <iostream>
 #include <optional>
 
@@ -16,25 +16,18 @@ int main() {
     Fields answer;
     try {
       const Fields request = Fields::parse(line);
-      if (request.contains("row")) {
-        ChatOptions options;
-        options.loss_on = parse_loss_on(request["loss_on"]);
-        const Conversation read = read_conversation(request["row"], options);
-        answer = {{"messages", read.messages}, {"tools", read.tools}};
+      const std::string key = request["template"].dump() + request["variables"].dump();
+      if (!chat || key != compiled) {
+        chat.reset();
+        chat.emplace(request["template"].get<std::string>(), request["variables"], "template");
+        compiled = key;
+      }
+      if (request.contains("loss_on")) {
+        const RenderedChat rendered = chat->render_for_training(request["messages"], request["tools"], parse_loss_on(request["loss_on"]));
+        answer = {{"text", rendered.text}, {"learned", Fields::array()}};
+        for (const ByteRange& range : rendered.learned) answer["learned"].push_back({range.begin, range.end});
       } else {
-        const std::string key = request["template"].dump() + request["variables"].dump();
-        if (!chat || key != compiled) {
-          chat.reset();
-          chat.emplace(request["template"].get<std::string>(), request["variables"], "template");
-          compiled = key;
-        }
-        if (request.contains("loss_on")) {
-          const RenderedChat rendered = chat->render_for_training(request["messages"], request["tools"], parse_loss_on(request["loss_on"]));
-          answer = {{"text", rendered.text}, {"learned", Fields::array()}};
-          for (const ByteRange& range : rendered.learned) answer["learned"].push_back({range.begin, range.end});
-        } else {
-          answer = {{"text", chat->render(request["messages"], request["tools"], request["prompt"].get<bool>())}};
-        }
+        answer = {{"text", chat->render(request["messages"], request["tools"], request["prompt"].get<bool>())}};
       }
     } catch (const Error& error) {
       answer = {{"error", error.what()}};
