@@ -29,7 +29,8 @@ Value path(Interpreter& in, Value v, const Value* attribute, bool ignore_case = 
   if (attribute && integer_of(*attribute)) {
     v = in.item(v, *attribute);
   } else if (attribute && !std::holds_alternative<None>(*attribute)) {
-    for (const std::string_view part : split(in.string(*attribute), ".", -1, false)) {
+    const std::string dotted = in.string(*attribute);
+    for (const std::string_view part : split(dotted, ".", -1, false)) {
       const bool digits = !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string_view::npos;
       v = in.item(v, digits ? Value(static_cast<int64_t>(std::stol(std::string(part)))) : text_value(std::string(part)));
       if (fallback && as_undefined(v)) v = *fallback;
