@@ -98,6 +98,8 @@ class ParquetReader::Impl {
       visit_rows(*batch, row, place, visit, bad);
       row += batch->num_rows();
     }
+    batches.reset();
+    if (bytes_->remote()) calling(place, [&] { fetch({}); });
     check(row == end, "{}: ends after {} of {} rows: the file is damaged", place, rows(group) - (end - row), rows(group));
   }
 
@@ -135,14 +137,17 @@ class ParquetReader::Impl {
       stored += size;
       decoded += std::clamp<int64_t>(chunk->total_uncompressed_size(), 0, INT32_MAX);
     }
-    if (bytes_->remote() && stored <= kMostFetched) {
-      reader_->parquet_reader()->PreBuffer({group}, columns_.leaves, arrow::io::IOContext(&pool_), arrow::io::CacheOptions::Defaults());
-    }
+    if (bytes_->remote() && stored <= kMostFetched) fetch({group});
     const int64_t row_bytes = std::max<int64_t>(1, decoded / std::max<int64_t>(1, metadata->num_rows()));
     reader_->set_batch_size(std::clamp<int64_t>(kBatchBytes / row_bytes, 1, kMostBatchRows));
     auto batches = reader_->GetRecordBatchReader({group}, columns_.leaves);
     PARQUET_THROW_NOT_OK(batches.status());
     return std::move(*batches);
+  }
+
+  // Reads the columns of the row groups into memory, in few large pieces; frees those of the last call.
+  void fetch(const std::vector<int>& groups) {
+    reader_->parquet_reader()->PreBuffer(groups, columns_.leaves, arrow::io::IOContext(&pool_), arrow::io::CacheOptions::Defaults());
   }
 
   void expand(size_t bytes, const std::string& place) {
