@@ -48,7 +48,7 @@ bool may_pass(std::string_view message) {
                                         "THROTTLING", "SlowDown", "InternalError", "TooManyRequests", "HTTP status 5", "HTTP status 429",
                                         "HTTP status 408",
                                         // Names of Google's.
-                                        "UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "ABORTED"};
+                                        "closed file", "UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED", "ABORTED"};
   return std::any_of(kSigns.begin(), kSigns.end(), [&](const char* sign) { return message.find(sign) != std::string_view::npos; });
 }
 
@@ -56,7 +56,7 @@ bool may_pass(std::string_view message) {
 std::string answer(const arrow::Status& status) {
   std::string text = status.message();
   if (const size_t at = text.find("AWS Error "); at != std::string::npos) text.erase(0, at + std::string_view("AWS Error ").size());
-  text.resize(std::min(text.size(), text.find("; Details:")));
+  for (const char* detail : {"; Details:", " error_info="}) text.resize(std::min(text.size(), text.find(detail)));
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
