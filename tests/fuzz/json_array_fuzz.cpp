@@ -1,0 +1,68 @@
+// links: base json compression
+// sources: src/halftone/storage/byte_stream.cpp src/halftone/data/json_array.cpp src/halftone/data/jsonl_scan.cpp
+// sources: src/halftone/data/line_reader.cpp src/halftone/data/unicode.cpp
+// seeds: tests/fuzz/seeds/json_array
+// dict: {"text": "a"} [ ] , \" \\ \\u00e9 \\ud83d\\ude00 null true -0.5 \xEF\xBB\xBF
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "halftone/base/error.h"
+#include "halftone/data/json_array.h"
+#include "halftone/data/jsonl_scan.h"
+#include "halftone/storage/byte_stream.h"
+
+namespace {
+
+const uint8_t* input = nullptr;
+size_t input_size = 0;
+
+class Bytes : public halftone::ByteFile {
+ public:
+  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  const std::string& path() const override { return path_; }
+  int64_t size() const override { return static_cast<int64_t>(size_); }
+  size_t read(int64_t offset, char* out, size_t size) const override {
+    const size_t at = std::min(static_cast<size_t>(offset), size_), n = std::min(size, size_ - at);
+    if (n > 0) std::memcpy(out, data_ + at, n);
+    return n;
+  }
+
+ private:
+  std::string path_ = "x";
+  const uint8_t* data_;
+  size_t size_;
+};
+
+}  // namespace
+
+namespace halftone {
+std::shared_ptr<const ByteFile> open_bytes(const std::string&) { return std::make_shared<Bytes>(input, input_size); }
+}  // namespace halftone
+
+// A file that is a JSON array: where a complete parser accepts it, its elements are those read one by one; and a line: what the quick scan
+// takes is what the parser finds.
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using Json = nlohmann::json;
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  std::string found;
+  if (halftone::scan_jsonl_text(text, "text", found)) {
+    const Json parsed = Json::parse(text, nullptr, false);
+    if (!parsed.is_object() || parsed.value("text", Json()) != Json(found)) std::abort();
+  }
+  input = data, input_size = size;
+  Json elements = Json::array();
+  bool read = false;
+  try {
+    halftone::JsonArrayReader reader(halftone::TextInput("x"), 1 << 20);
+    for (std::string_view element; reader.next(element);) elements.push_back(Json::parse(element, nullptr, false));
+    read = true;
+  } catch (const halftone::Error&) {}
+  const Json whole = Json::parse(text, nullptr, false);
+  if (whole.is_array() && (!read || elements != whole)) std::abort();
+  return 0;
+}
