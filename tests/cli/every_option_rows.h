@@ -308,6 +308,13 @@ inline const std::vector<Row>& rows() {
       {"validation.holdout", "0.5", run, "", "text", kValidate},
       {"sample.prompt", "Once", said, "A sample of what the model writes after `Once`", "saves"},
       {"sample.tokens", "3", own},
+      {"data.names", R"({"text": {"dataset": "text", "path": "@/other.txt"}})", run, "", "text"},
+      {"data.endpoint_url", "http://127.0.0.1:9", own},
+      {"data.region", "eu-west-1", own},
+      {"data.anonymous", "true", own},
+      {"data.cache_folder", "/elsewhere", own},
+      {"data.cache_gib", "0.5", own},
+      {"data.read_ahead_mib", "8", own},
   };
   return all;
 }
@@ -315,12 +322,13 @@ inline const std::vector<Row>& rows() {
 // Fields of [training.dataloader] and [validation.dataloader].
 inline const std::vector<Row>& dataloader_rows() {
   using enum Proof;
+  static const std::vector<std::string> kChats = {"dataset=chats", "packing=best_fit", "chat_template=@/chat.jinja"};
   static const std::vector<Row> all = {
       {"num_workers", "3", said, "3 tokenizer threads", "text", {"-v"}},
       {"prefetch_factor", "7", said, "7 batches ahead", "text", {"-v"}},
       {"pin_memory", "", accepted},
       {"persistent_workers", "", accepted},
-      {"packing", "first_fit", run, "", "text"},
+      {"packing", "best_fit", run, "", "text"},
       {"num_packing_bins", "1", run, "", "text", {"packing=first_fit"}},
       {"document_positions", "true", run, "", "text"},
       {"seed", "7", run, "", "text", {"shuffle"}},
@@ -328,6 +336,14 @@ inline const std::vector<Row>& dataloader_rows() {
       {"shuffle_rows", "", run, "", "text"},
       {"shuffle_buffer", "7", refused, "dataloader.shuffle shuffles all documents"},
       {"text_key", "other", run, "", "text", {"dataset=jsonl"}},
+      {"subset", "de", run, "", "text", {"dataset=folder"}},
+      {"split", "test", run, "", "text", {"dataset=folder"}},
+      {"max_document_mib", "1", said, "the limit of a document", "text", {"dataset=large"}},
+      {"chat_format", "none", said, "expected a field \"text\"", "text", kChats},
+      {"messages_key", "talk", run, "", "text", kChats},
+      {"chat_template", "@/other.jinja", run, "", "text", {"dataset=chats", "packing=best_fit"}},
+      {"loss_on", "last", run, "", "text", kChats},
+      {"max_turns", "2", run, "", "text", kChats},
       {"text_split", "line", run, "", "text"},
       {"on_bad_line", "skip", said, "skipped 1 bad lines", "text", {"dataset=bad"}},
       {"token_dtype", "uint32", run, "", "text", {"dataset=wide"}},

@@ -19,6 +19,7 @@
 #include "halftone/cli/commands.h"
 #include "halftone/config/load.h"
 #include "halftone/config/value.h"
+#include "halftone/data/loader.h"
 #include "halftone/train/context.h"
 #include "source_dir.h"
 
@@ -90,6 +91,24 @@ class Lab {
     }
     write_file(folder_ / "other.txt", lines.substr(0, 400));
     write_file(folder_ / "docs.jsonl", lines), write_file(folder_ / "bad.jsonl", lines + "no document\n" + lines);
+    fs::create_directories(folder_ / "folder/data"), fs::create_directories(folder_ / "folder/de");
+    write_file(folder_ / "folder/data/train.jsonl", lines),
+        write_file(folder_ / "folder/data/test.jsonl", lines.substr(lines.find('\n') + 1));
+    write_file(folder_ / "folder/de/train.jsonl", lines.substr(lines.find('\n', 500) + 1));
+    write_file(folder_ / "large.jsonl", lines + nlohmann::json{{"text", std::string(1'200'000, 'x')}}.dump() + "\n");
+    std::string chats;
+    for (int i = 0; i < 40; ++i) {
+      const auto talk = [&](const char* question) {
+        nlohmann::json messages;
+        for (const char* role : {"user", "assistant", "user", "assistant"})
+          messages.push_back({{"role", role}, {"content", question + std::to_string(random() % 10)}});
+        return messages;
+      };
+      chats += nlohmann::json{{"messages", talk("a")}, {"talk", talk("b")}}.dump() + "\n";
+    }
+    write_file(folder_ / "chats.jsonl", chats);
+    write_file(folder_ / "chat.jinja", "{% for m in messages %}{{ m.content + eos_token }}{% endfor %}");
+    write_file(folder_ / "other.jinja", "{% for m in messages %}{{ m.role[0] + m.content + eos_token }}{% endfor %}");
     write_file(folder_ / "lr.toml", "[optimizer]\nweight_decay = 0.5\n");
     write_file(folder_ / "schedule.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
     write_file(folder_ / "recipe.yaml", read_file(kSource / "recipes/precision/int8.yaml"));
@@ -203,8 +222,11 @@ std::vector<Row> all_rows() {
       row.name = prefix + row.name;
       Strings more;
       for (const std::string& m : row.more) {
-        if (m == "dataset=jsonl" || m == "dataset=bad")
-          more.insert(more.end(), {dataset + "=jsonl", dataset + (m == "dataset=bad" ? "_path=@/bad.jsonl" : "_path=@/docs.jsonl")});
+        if (m == "dataset=jsonl" || m == "dataset=bad" || m == "dataset=chats")
+          more.insert(more.end(),
+                      {dataset + "=jsonl", dataset + "_path=@/" + (m == "dataset=jsonl" ? "docs" : m.substr(m.find('=') + 1)) + ".jsonl"});
+        else if (m == "dataset=folder" || m == "dataset=large")
+          more.insert(more.end(), {dataset + "=auto", dataset + "_path=@/" + (m == "dataset=folder" ? "folder" : "large.jsonl")});
         else if (m == "dataset=wide")
           more.insert(more.end(), {dataset + "=bin", dataset + "_path=@/wide.bin"});
         else
@@ -421,6 +443,30 @@ TEST(EveryOption, DeoscLogFreq) {
   };
   EXPECT_TRUE(lines("1"));
   EXPECT_FALSE(lines("0"));
+}
+
+// What the options do is tested in tests/storage and tests/parity/object_store.py.
+TEST(EveryOption, DataPlaces) {
+  using Of = std::function<std::string(const StorageOptions&)>;
+  const std::map<std::string, std::pair<Of, std::string>> wanted = {
+      {"data.endpoint_url", {[](const auto& o) { return o.endpoint_url; }, "http://127.0.0.1:9"}},
+      {"data.region", {[](const auto& o) { return o.region; }, "eu-west-1"}},
+      {"data.anonymous", {[](const auto& o) { return fmt::format("{}", o.anonymous); }, "true"}},
+      {"data.cache_folder", {[](const auto& o) { return o.cache_folder; }, "/elsewhere"}},
+      {"data.cache_gib", {[](const auto& o) { return fmt::format("{}", o.cache_bytes); }, "536870912"}},
+      {"data.read_ahead_mib", {[](const auto& o) { return fmt::format("{}", o.read_ahead_bytes); }, "8388608"}}};
+  const auto options = [](const Strings& more) {
+    Strings args = {"--config", (kSource / "recipes/llama3_debug.toml").string()};
+    args.insert(args.end(), more.begin(), more.end());
+    return storage_options(load_config(args, {1, 1}).config);
+  };
+  for (const auto& [name, proof] : wanted) {
+    const auto row = std::ranges::find(rows(), name, &Row::name);
+    ASSERT_NE(row, rows().end()) << name;
+    EXPECT_NE(proof.first(options({})), proof.second) << name;
+    EXPECT_EQ(proof.first(options({"--" + name + "=" + row->value})), proof.second) << name;
+  }
+  EXPECT_TRUE(options({}).cache_folder.ends_with("/files"));
 }
 
 TEST(EveryOption, SampleTokens) {
