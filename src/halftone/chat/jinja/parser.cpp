@@ -36,7 +36,7 @@ class Parser {
     static constexpr const char* kNames[] = {"text", "{{", "}}", "{%", "%}"};
     const std::string found = now().type == Token::end       ? "the end of the template"
                               : now().type <= Token::tag_end ? kNames[now().type]
-                                                             : "'" + now().value.substr(0, 40) + "'";
+                                                             : fmt::format("'{}'", now().value.substr(0, 40));
     error(fmt::format("expected {}, found {}", expected, found));
   }
   void expect_op(std::string_view value) {
