@@ -130,7 +130,7 @@ class Proxy:
 
 
 class Google(http.server.BaseHTTPRequestHandler):
-    """The part of Google's storage API (JSON) that readers use: objects of `bucket`, files of `folder` below set/. Fails every 20th time."""
+    """The part of Google's storage API (JSON) that readers use: objects of `bucket`, files of `folder` below set/. Fails every 30th time."""
     protocol_version = "HTTP/1.1"
     folder, count = "", 0
 
@@ -153,7 +153,7 @@ class Google(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         Google.count += 1
-        if Google.count % 20 == 0:
+        if Google.count % 30 == 0:
             return self.answer(503, {"error": {"code": 503, "message": "later"}})
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
