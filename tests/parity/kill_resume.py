@@ -79,6 +79,17 @@ def mixture(folder):
             "--training.dataloader.shuffle_buffer=100", "--training.dataloader.stream_lanes=8"]
 
 
+def check_sources(folder):
+    """The losses of a mixture's sources add up to the whole loss of each step."""
+    for line in (json.loads(text) for text in open(os.path.join(folder, "metrics.jsonl"))):
+        names = [key.split("/")[1] for key in line if key.startswith("data/") and key.endswith("/tokens") and line[key] > 0]
+        if not names:
+            continue
+        tokens = [line[f"data/{name}/tokens"] for name in names]
+        total = sum(n * line[f"data/{name}/loss"] for n, name in zip(tokens, names))
+        assert sum(tokens) == 128 and abs(total / sum(tokens) - line["loss_metrics/global_avg_loss"]) < 1e-6, line
+
+
 def check_kills(folder, kills, name, data):
     straight = os.path.join(folder, "straight")
     built = os.stat(program).st_mtime_ns
@@ -88,6 +99,7 @@ def check_kills(folder, kills, name, data):
     if result.returncode != 0:
         sys.exit(f"the undisturbed run failed:\n{result.stdout}{result.stderr}")
     wanted = digests(straight)
+    check_sources(straight)
     losses = train_steps(straight)
     assert [step for step, _ in losses] == list(range(1, STEPS + 1)), losses
     total, runs = 0, 0

@@ -34,7 +34,7 @@ struct Batch {
   int64_t valid_labels = 0;
   int64_t label_bytes = 0;   // bytes of text of the valid labels; for bits per byte
   int64_t epoch = 0;         // of the first row of its step
-  std::vector<int> sources;  // of each row, in RowFeed::sources(); empty for a single data set
+  std::vector<int64_t> sources;  // of each row, in RowFeed::sources(); empty for a single data set
 };
 
 // Splits the global sequence of rows into steps of `global_batch` rows and returns this rank's micro-batches, prepared by a background

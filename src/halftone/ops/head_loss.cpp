@@ -31,20 +31,24 @@ CrossEntropy parameters(const at::Tensor& logits, const at::Tensor& labels, doub
   return p;
 }
 
-// Sum of the chunk's cross-entropies (fp64); `d_logits`, when defined, gets their gradient. factor: fp32 scalar or undefined.
-at::Tensor chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                      at::Tensor& d_logits) {
+// Sum of the chunk's cross-entropies (fp64), and those themselves, fp32 [rows]; `d_logits`, when defined, gets their gradient. factor: fp32
+// scalar or undefined.
+struct ChunkLoss {
+  at::Tensor sum, rows;
+};
+ChunkLoss chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                     at::Tensor& d_logits) {
   CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, d_logits);
-  if (logits.is_cpu()) return at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble));
   const at::Tensor loss = at::empty({p.rows}, logits.options().dtype(at::kFloat));
   p.loss = loss.mutable_data_ptr<float>();
+  if (logits.is_cpu()) return {at::scalar_tensor(cross_entropy(p).loss_sum, at::TensorOptions().dtype(at::kDouble)), loss};
   cuda::launch("cross entropy", &cuda::Module::cross_entropy, p, logits.device());
-  return loss.sum(at::kDouble);
+  return {loss.sum(at::kDouble), loss};
 }
 
 // The same for vocabulary-parallel logits, where each rank holds some columns.
-at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                            const VocabularyPart& part, at::Tensor& d_logits) {
+ChunkLoss split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                           const VocabularyPart& part, at::Tensor& d_logits) {
   const int64_t rows = logits.size(0);
   const bool any = logits.size(1) > 0;
   const at::Tensor own = at::empty({2, rows}, logits.options().dtype(at::kFloat));  // lse and target logit of the local columns
@@ -68,7 +72,8 @@ at::Tensor split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, 
     p.whole_lse = lse.const_data_ptr<float>();
     launch(p);
   }
-  return (lse - target).mul_(labels.ge(0)).sum(at::kDouble);
+  const at::Tensor loss = (lse - target).mul_(labels.ge(0));
+  return {loss.sum(at::kDouble), loss};
 }
 
 // All-gathers the columns of all ranks; the last ranks may hold fewer.
@@ -80,14 +85,14 @@ at::Tensor gathered_columns(const at::Tensor& logits, const VocabularyPart& part
   return all.transpose(0, 1).reshape({rows, ranks * most}).narrow(1, 0, part.whole);
 }
 
-at::Tensor shared_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                             const VocabularyPart& part, at::Tensor& d_logits) {
+ChunkLoss shared_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
+                            const VocabularyPart& part, at::Tensor& d_logits) {
   if (part.stays) return split_chunk_loss(logits, labels, grad_scale, factor, z_loss, part, d_logits);
   const at::Tensor all = gathered_columns(logits, part);
   at::Tensor d_all = d_logits.defined() ? at::empty(all.sizes(), d_logits.options()) : at::Tensor();
-  const at::Tensor sum = chunk_loss(all, labels, grad_scale, factor, z_loss, d_all);
+  const ChunkLoss loss = chunk_loss(all, labels, grad_scale, factor, z_loss, d_all);
   if (d_logits.defined()) d_logits.copy_(d_all.narrow(1, part.first, d_logits.size(1)));
-  return sum;
+  return loss;
 }
 
 }  // namespace
@@ -119,6 +124,8 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
         "head loss: expected one label per row, found {} rows and {} labels", x.size(0), labels.numel());
   std::vector<at::Tensor> inputs = {x};
   for (const Weight* w : head.weights) inputs.push_back(w->value);
+  check(!context.group_sums.defined() || context.loss_groups.numel() == x.size(0),
+        "head loss: expected a group per row, found {} rows and {} groups", x.size(0), context.loss_groups.numel());
   const bool training = records(inputs);
   at::NoGradGuard no_grad;
   StepContext of_chunk = context;
@@ -138,8 +145,14 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
     const LinearCall call = head.call(chunk, {of_chunk, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
     at::Tensor d_logits;
     if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
-    sum += part.ranks == nullptr ? chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits)
-                                 : shared_chunk_loss(call.y, target, grad_scale, factor, z_loss, part, d_logits);
+    const ChunkLoss loss = part.ranks == nullptr ? chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits)
+                                                 : shared_chunk_loss(call.y, target, grad_scale, factor, z_loss, part, d_logits);
+    sum += loss.sum;
+    if (context.group_sums.defined()) {
+      const at::Tensor groups = context.loss_groups.narrow(0, r, n);
+      context.group_sums[0].index_add_(0, groups, loss.rows.to(at::kDouble));
+      context.group_sums[1].index_add_(0, groups, target.ge(0).to(at::kDouble));
+    }
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }
   if (part.ranks != nullptr && part.ranks->index() > 0) sum.zero_();

@@ -90,6 +90,8 @@ struct StepContext {
   // For a block that backward recomputes and that keeps some results for it (ops/saves.h); otherwise null.
   std::shared_ptr<Saves> saves{};
   std::shared_ptr<WeightGradients> gradients{};  // null: all are computed at once
+  // The loss by group of rows: int64 [T] in [0, groups), and fp64 [2, groups], to which losses (nats) and their numbers are added.
+  at::Tensor loss_groups{}, group_sums{};
 
   void form_gradients(std::function<void()> work) const { gradients ? gradients->form(std::move(work)) : work(); }
 };

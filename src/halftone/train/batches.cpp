@@ -17,12 +17,14 @@ std::vector<MicroBatch> to_device(const Batch& b, const Engine& engine, int64_t 
     MicroBatch& m = all.emplace_back();
     m.input.tokens = cut(b.tokens), m.labels = cut(b.labels), m.input.positions = cut(b.positions);
     m.input.padding = cut(b.padding);
+    if (!b.sources.empty())
+      m.sources = at::tensor(b.sources, at::kLong).narrow(0, row, count).unsqueeze(1).expand({count, b.tokens.size(1)});
     if (engine.built().block_causal) m.input.documents = documents_of(cut(b.doc_start), engine.device());
     m.valid_labels = count == rows ? b.valid_labels : cut(b.labels).ge(0).sum().item<int64_t>();
     m.first_row = first_row + row * b.tokens.size(1);
     m = engine.own_part(m);  // in host memory, where its labels are counted
     if (m.input.padding.defined()) m.padding = m.input.padding.sum().item<int64_t>();
-    for (at::Tensor* t : {&m.input.tokens, &m.labels, &m.input.positions, &m.input.padding}) {
+    for (at::Tensor* t : {&m.input.tokens, &m.labels, &m.input.positions, &m.input.padding, &m.sources}) {
       if (t->defined()) *t = t->to(engine.device(), true);
     }
   }

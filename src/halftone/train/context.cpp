@@ -28,6 +28,7 @@ MicroBatch own_places(const MicroBatch& rows, comm::Communicator& ranks, const C
   own.input.tokens = context->own(rows.input.tokens), own.labels = context->own(rows.labels);
   own.input.positions = context->own(positions);
   if (rows.input.padding.defined()) own.input.padding = context->own(rows.input.padding);
+  if (rows.sources.defined()) own.sources = context->own(rows.sources);
   own.input.documents = {}, own.input.context = context;
   own.valid_labels = own.labels.ne(-100).sum().item<int64_t>();
   own.first_row = rows.first_row + ranks.index() * own.input.tokens.numel();

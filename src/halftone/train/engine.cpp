@@ -152,7 +152,14 @@ void Engine::set_step(int64_t step) {
 nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
   nn::ModelInput input = batch.input;
   input.step = context_, input.step.first_row = batch.first_row;
+  if (batch.sources.defined() && source_sums_.defined())
+    input.step.loss_groups = batch.sources.reshape(-1), input.step.group_sums = source_sums_;
   return input;
+}
+
+void Engine::sum_sources(int64_t sources) {
+  if (options_.plan != nullptr && !options_.plan->counts_loss()) return;
+  source_sums_ = at::zeros({2, sources}, at::TensorOptions().device(options_.device).dtype(at::kDouble));
 }
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {

@@ -71,6 +71,11 @@ class Engine {
   MicroBatch own_part(const MicroBatch& batch) const;
   parallel::Pipeline* pipeline() const { return options_.plan != nullptr ? options_.plan->pipeline() : nullptr; }
 
+  // From here on adds up the losses (nats) and valid labels of each source of a mixture, of this rank: fp64 [2, sources] on the device;
+  // undefined on ranks whose losses others count.
+  void sum_sources(int64_t sources);
+  const at::Tensor& source_sums() const { return source_sums_; }
+
   nn::Model& model() { return *built_.model; }
   nn::ParameterStore& store() { return store_; }
   const std::vector<std::string>& recipe_lines() const { return recipe_lines_; }
@@ -121,11 +126,12 @@ class Engine {
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
   at::Tensor device_step_;                    // CUDA: int32 [1], the current step, which graphs read (ops/weight.h)
   at::Tensor outcome_;                        // a StepOutcome on the device
-  at::Tensor seen_;                           // its host copy, since the next step overwrites it
-  std::unique_ptr<c10::Event> arrived_;       // GPU: the copy is complete
-  int64_t step_ = 0, valid_labels_ = 0;       // of accumulate()
-  int64_t own_labels_ = 0;                    // this rank's part of them
-  int64_t updating_labels_ = 0;               // of update()
+  at::Tensor source_sums_;
+  at::Tensor seen_;                      // its host copy, since the next step overwrites it
+  std::unique_ptr<c10::Event> arrived_;  // GPU: the copy is complete
+  int64_t step_ = 0, valid_labels_ = 0;  // of accumulate()
+  int64_t own_labels_ = 0;               // this rank's part of them
+  int64_t updating_labels_ = 0;          // of update()
   double max_norm_ = 1;
   bool host_states_ = false;  // optimizer states are in host memory, accessed by GPU kernels
   int64_t updates_ = 0;

@@ -20,6 +20,10 @@ RunData::RunData(const JobConfig& config, const Tokenizer& tokenizer, const Engi
   loader_ = make_training_loader(config, tokenizer, rows_per_step(config.training, ranks), rank, ranks, pinned);
   if (config.validation.enable) validation_ = make_validation_loader(config, tokenizer, rank, ranks, pinned);
   first_rows_ = loader_->state();
+  sources_ = loader_->feed().sources();
+  const std::string& packing = config.training.dataloader.packing;
+  if (packing != "concat" && packing != "none" && !engine.built().block_causal)
+    log_info("Packing {}: the documents of a row attend to each other; model.attn_mask_type = \"block_causal\" keeps them apart", packing);
 }
 
 std::vector<std::pair<std::string, std::string>> RunData::contents() const {

@@ -44,13 +44,15 @@ class RunData {
   DataLoader& loader() { return *loader_; }
   DataLoader* validation() const { return validation_.get(); }  // null without validation
   const nlohmann::json& first_rows() const { return first_rows_; }
+  const std::vector<std::string>& sources() const { return sources_; }  // names of a mixture's sources
   // Digests of the data behind the rows, by a name for messages. All ranks must have read the same data.
   std::vector<std::pair<std::string, std::string>> contents() const;
 
  private:
   const Engine& engine_;
   std::unique_ptr<DataLoader> loader_, validation_;
-  nlohmann::json first_rows_;     // the loader's initial state
+  nlohmann::json first_rows_;  // the loader's initial state
+  std::vector<std::string> sources_;
   RowCursor rows_;                // of the latest step
   std::set<RowCursor> left_out_;  // starts of the steps that rollbacks skip
   Wait wait_;

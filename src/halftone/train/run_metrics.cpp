@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "halftone/base/log.h"
 #include "halftone/config/load.h"
@@ -84,6 +85,8 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
                        {"time_metrics/straggler_lag(s)", longest_.lag_seconds},
                        {"time_metrics/straggler_rank", static_cast<double>(longest_.lag_rank)}});
   }
+  s.insert(s.end(), source_scalars_.begin(), source_scalars_.end());
+  source_scalars_.clear();
   const Scalars experts = expert_scalars(r.experts);
   s.insert(s.end(), experts.begin(), experts.end());
   if (memory.alloc_retries > 0 || memory.ooms > 0)
@@ -92,6 +95,26 @@ void RunMetrics::log_step(int64_t step, const StepResult& r, double lr, int64_t 
   if (!r.experts.empty()) logger_.log_experts(step, expert_shares(r.experts));
   reset_peak_memory(device_);
   start_interval();
+}
+
+void RunMetrics::take_sources(const std::vector<std::string>& names, const at::Tensor& sums, Processes& processes) {
+  nlohmann::json own = nlohmann::json::array();
+  if (sums.defined()) {
+    const at::Tensor host = sums.cpu().contiguous();
+    own = std::vector<double>(host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel());
+  }
+  std::vector<double> all(2 * names.size(), 0);
+  for (const std::string& text : processes.texts(own.dump())) {
+    const nlohmann::json said = nlohmann::json::parse(text);
+    for (size_t i = 0; i < said.size(); ++i) all[i] += said[i].is_number() ? said[i].get<double>() : std::nan("");
+  }
+  source_sums_.resize(all.size(), 0);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double loss = all[i] - source_sums_[i], labels = all[names.size() + i] - source_sums_[names.size() + i];
+    source_scalars_.emplace_back("data/" + names[i] + "/tokens", labels);
+    if (labels > 0) source_scalars_.emplace_back("data/" + names[i] + "/loss", loss / labels);
+  }
+  source_sums_ = std::move(all);
 }
 
 void RunMetrics::log_validation(int64_t step, const Evaluation& e) {

@@ -29,6 +29,8 @@ class RunMetrics {
   void count_waits(const StepAgreement& agreed);
   // Logs a step that updated and the interval that it ends: since its result is known, its gradients are complete.
   void log_step(int64_t step, const StepResult& result, double lr, int64_t tokens_seen, const RunData::Wait& wait);
+  // Loss and labels of each source of a mixture over the interval, of all ranks: `sums` as Engine::source_sums, ever growing.
+  void take_sources(const std::vector<std::string>& names, const at::Tensor& sums, Processes& processes);
   void log_validation(int64_t step, const Evaluation& evaluation);
   // Excludes time of validations and checkpoints from the interval.
   void leave_out(double seconds) { interval_.leave_out(seconds); }
@@ -42,9 +44,11 @@ class RunMetrics {
   RunFlops flops_;
   MetricsLogger logger_;
   Stopwatch interval_;
-  int64_t tokens_ = 0, steps_ = 0;  // of the interval
-  int64_t processes_;               // rates are of one
-  StepAgreement longest_;           // the longest waits of the interval's steps
+  int64_t tokens_ = 0, steps_ = 0;                              // of the interval
+  int64_t processes_;                                           // rates are of one
+  std::vector<double> source_sums_;                             // at the last log: losses, then labels
+  std::vector<std::pair<std::string, double>> source_scalars_;  // of the step that is logged next
+  StepAgreement longest_;                                       // the longest waits of the interval's steps
 };
 
 }  // namespace halftone

@@ -41,6 +41,7 @@ bool StepGraph::run(std::span<const MicroBatch> batches, double factor, const Pa
   for (size_t i = 0; i < batches.size(); ++i) {
     refill(batches[i].input.tokens, inputs_[i].input.tokens), refill(batches[i].labels, inputs_[i].labels);
     refill(batches[i].input.positions, inputs_[i].input.positions), refill(batches[i].input.padding, inputs_[i].input.padding);
+    refill(batches[i].sources, inputs_[i].sources);
   }
   factor_.fill_(factor);
   graph_->replay();
@@ -52,7 +53,7 @@ bool StepGraph::capture(std::span<const MicroBatch> batches, const Passes& passe
   inputs_.assign(batches.begin(), batches.end());
   for (MicroBatch& b : inputs_) {
     b.input.tokens = b.input.tokens.clone(), b.labels = b.labels.clone();
-    for (at::Tensor* t : {&b.input.positions, &b.input.padding})
+    for (at::Tensor* t : {&b.input.positions, &b.input.padding, &b.sources})
       if (t->defined()) *t = t->clone();
   }
   try {

@@ -14,6 +14,7 @@ namespace halftone {
 struct MicroBatch {
   nn::ModelInput input;  // on the model's device
   at::Tensor labels;     // int64 [B, S], -100 ignored
+  at::Tensor sources;    // int64 [B, S], of a mixture; undefined: a single data set
   int64_t valid_labels = 0;
   int64_t first_row = 0;  // index of its first token in the step's global batch
   int64_t padding = 0;    // places of input.padding

@@ -120,6 +120,7 @@ class Trainer {
     double lr;
     int64_t tokens;
     RowCursor rows;
+    at::Tensor source_sums;  // behind the step, if it is logged
   };
   std::optional<Unsettled> unsettled_;
   int64_t made_ = 0, labelled_ = 0, updated_ = 0;  // steps of this start: all, with a valid label, that updated the weights
@@ -272,7 +273,8 @@ bool Trainer::train_step(int64_t step) {
   quantization.reset();
   metrics_->count_waits(agreed);
   progress_.step = step, progress_.tokens_seen += agreed.tokens, ++progress_.last_epoch;
-  unsettled_ = {config_.optimizer.lr * factor, agreed.tokens, data_->rows()};
+  unsettled_ = {config_.optimizer.lr * factor, agreed.tokens, data_->rows(), {}};
+  if (const at::Tensor& sums = engine_->source_sums(); sums.defined() && metrics_->is_logged(step)) unsettled_->source_sums = sums.clone();
   return true;
 }
 
@@ -294,6 +296,8 @@ bool Trainer::settle() {
     metrics_->logger().log_event(step, "no valid label in this step: no update");
   } else if (r.updated) {
     guard_.updated(step, r.loss_sum / static_cast<double>(r.valid_labels));
+    const std::vector<std::string>& sources = data_->sources();
+    if (metrics_->is_logged(step) && !sources.empty()) metrics_->take_sources(sources, last->source_sums, processes_);
     if (metrics_->is_logged(step)) metrics_->log_step(step, r, last->lr, progress_.tokens_seen, data_->take_wait());
   } else if (const StepGuard::Refusal refusal = guard_.refused(step, r); !refusal.rollback) {
     metrics_->logger().log_event(step, refusal.what);
@@ -350,6 +354,7 @@ void Trainer::train() {
            config_.training.local_batch_size, thousands(static_cast<double>(tokens * (steps - first + 1))));
   traces_.emplace(config_, processes_.rank(), device_, progress_.step + 1);
   metrics_->start_interval();
+  if (!data_->sources().empty()) engine_->sum_sources(static_cast<int64_t>(data_->sources().size()));
   while (progress_.step < steps && signal() == 0) {
     const int64_t step = progress_.step + 1;
     const Stopwatch watch;
