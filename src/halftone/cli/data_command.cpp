@@ -207,14 +207,17 @@ FirstRows first_rows(const Options& o, const JobConfig& config, const std::vecto
   RowOptions rows = data[0].rows;
   const bool exact = look.first_is_all || !needs_all(rows);
   if (!exact) rows.shuffle = rows.shuffle_rows = false;
-  return {exact ? "First rows, as the run reads them"
-                : "First rows of the first documents; shuffled or packed by best_fit, those of the run depend on all",
+  const bool stops = looks[0].report.stops_at_bad && look.bad.count > 0;
+  return {exact && stops ? "First rows, without the bad lines, at which the run stops"
+          : exact        ? "First rows, as the run reads them"
+                         : "First rows of the first documents; shuffled or packed by best_fit, those of the run depend on all",
           indexed_rows_of(*look.first, codec, rows, o.rows)};
 }
 
 int run(const Options& o) {
   check(o.write.empty() || o.sample == 0, "data: --write writes everything: leave out --sample");
   const JobConfig config = configuration(o);
+  set_storage_options(storage_options(config));
   std::optional<Tokenizer> tokenizer;
   if (!o.tokenizer.empty() || !o.config.empty()) tokenizer = Tokenizer::load(config.model.hf_assets_path);
   check(o.write.empty() || tokenizer, "data: --write needs --tokenizer FOLDER");
