@@ -63,10 +63,12 @@ int run(Options options) {
 int tokenize_command(std::span<const std::string> args) {
   CLI::App app("Writes the documents of a source as a .bin file of token ids", "halftone tokenize");
   Options options;
-  options.source.dataset = "text";
-  app.add_option("--dataset", options.source.dataset, "text, jsonl or a C4 name (default text)");
-  app.add_option("--dataset_path", options.source.path, "file, folder or glob");
-  app.add_option("--text_key", options.source.text_key, "JSONL: the field with the text (default text)");
+  options.source.dataset = "auto";
+  app.add_option("--dataset", options.source.dataset, "text, jsonl, parquet, mds or a C4 name; auto = by the files (default auto)");
+  app.add_option("--dataset_path", options.source.path, "file, folder or glob, local or remote");
+  app.add_option("--text_key", options.source.text_key, "field or column with the text; a.b for a nested one (default text)");
+  app.add_option("--subset", options.source.subset, "configuration of a Hugging Face data set folder (default its default)");
+  app.add_option("--split", options.source.split, "split of a Hugging Face data set folder (default train)");
   app.add_option("--text_split", options.source.text_split, "text: unit of one document: file, line, blank_line (default file)");
   app.add_option("--on_bad_line", options.source.on_bad_line, "on a line without a document: error or skip (default error)");
   app.add_option("--loss_on", options.loss_on, "conversations: must be all, because a .bin file holds no loss mask (default assistant)");

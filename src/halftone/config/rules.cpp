@@ -33,8 +33,9 @@ void check_optimizer(const JobConfig& j, const RuleContext& c) {
 void check_dataset(const JobConfig& j, const RuleContext& c, const char* field, const std::string& dataset, bool has_path,
                    const char* or_else) {
   const bool named = j.data.names.contains(dataset), kind = std::find(kDatasets.begin(), kDatasets.end(), dataset) != kDatasets.end();
-  rule(c, named || kind, {field}, "{}: expected one of {}, or a name of [data.names]{}; found \"{}\"", field, join(kDatasets),
-       j.data.names.empty() ? " (which is empty)" : "", dataset);
+  rule(c, named || kind, {field},
+       "{}: expected one of {}, or a name of [data.names]{}; found \"{}\": nothing is downloaded, add [data.names.{}] with path = ...",
+       field, join(kDatasets), j.data.names.empty() ? " (which is empty)" : "", dataset, dataset);
   rule(c, named || !kind || has_path || dataset.starts_with("c4"), {field}, "{} = {} needs {}_path (a file, folder or glob){}", field,
        dataset, field, or_else);
 }

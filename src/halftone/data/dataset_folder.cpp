@@ -62,7 +62,11 @@ std::string kind_by_content(const std::string& path) {
   }
   const size_t at = first.find_first_not_of(" \t\r\n\xEF\xBB\xBF");
   if (at == std::string::npos || !blank_or_text(first)) return "";
-  return first[at] == '{' || first[at] == '[' ? "jsonl" : "text";
+  // An object, or an array of objects; "[" alone may begin a text.
+  const size_t next = first.find_first_not_of(" \t\r\n", at + 1);
+  const char after = next == std::string::npos ? '\0' : first[next];
+  const bool json = first[at] == '{' ? after == '"' || after == '}' : first[at] == '[' && (after == '{' || after == ']');
+  return json ? "jsonl" : "text";
 }
 
 // Splits as Hugging Face's folders name them.

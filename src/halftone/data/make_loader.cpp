@@ -193,6 +193,9 @@ TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& co
   codec.eos_id = tokenizer.eos_id();
   for (int32_t id = 0; id < codec.vocab_size; ++id)
     codec.token_text.emplace_back(tokenizer.is_special(id) ? std::string_view{} : tokenizer.token_bytes(id));
+  // A letter with its accent apart and a character with another form, which normalisation replaces; no leading blank, which may be added.
+  const std::string probe = "e\xCC\x81 \xE2\x84\xAB x";
+  codec.keeps_text = tokenizer.decode(tokenizer.encode_document(probe, add_bos, add_eos), true) == probe;
   codec.digest = digest_hex(fmt::format("{}\n{}\nbos={} eos={}{}", tokenizer.tokenizer_json(), tokenizer.tokenizer_config_json(), add_bos,
                                         add_eos, special ? " special" : ""));
   return codec;

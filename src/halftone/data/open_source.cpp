@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <string_view>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -55,22 +54,13 @@ const Kind kKinds[] = {
 
 FileList find_of(const Kind& kind, const std::string& path) { return kind.suffixes.empty() ? FileList() : find_files(path, kind.suffixes); }
 
-// Public data sets that a user may take for built in.
-constexpr std::string_view kPublic[] = {
-    "alpaca",      "c4_en",       "code_search_net", "cosmopedia",  "dclm",     "dolma",      "falcon_refinedweb", "fineweb",
-    "fineweb2",    "fineweb_edu", "gsm8k",           "mc4",         "nemotron", "oasst1",     "open_orca",         "openhermes",
-    "openwebtext", "pile",        "redpajama",       "refinedweb",  "sharegpt", "slimpajama", "smoltalk",          "stack",
-    "starcoder",   "the_pile",    "the_stack",       "tinystories", "tulu3",    "ultrachat",  "wikipedia",         "wikitext"};
-
 [[noreturn]] void fail_unknown(const std::string& dataset) {
-  const bool is_public = std::find(std::begin(kPublic), std::end(kPublic), dataset) != std::end(kPublic);
-  if (is_public) {
-    fail("dataset = \"{}\": nothing is downloaded; add [data.names.{}] with path = the folder, glob or bucket that holds it", dataset,
-         dataset);
-  }
   std::string kinds;
   for (const Kind& kind : kKinds) kinds += fmt::format("{}, ", kind.name);
-  fail("dataset = \"{}\": expected auto, {}c4, c4_validation, c4_test or a name of [data.names]", dataset, kinds);
+  fail(
+      "dataset = \"{}\": expected auto, {}c4, c4_validation, c4_test or a name of [data.names]; nothing is downloaded, add [data.names.{}] "
+      "with path = ...",
+      dataset, kinds, dataset);
 }
 
 void require_path(const SourceOptions& o) {

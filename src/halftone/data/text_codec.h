@@ -29,6 +29,8 @@ struct TextCodec {
   ChatEncoder encode_chat;
   int64_t vocab_size = 0;
   std::optional<int32_t> bos_id, eos_id;
+  // Whether the texts of a document's ids, joined, are the document's text, or else of another length: nothing is replaced.
+  bool keeps_text = false;
   // The text of each id; empty for special tokens.
   std::vector<std::string> token_text;
   // Digest of the tokenizer's files and of the tokens added to documents.

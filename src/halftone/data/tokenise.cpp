@@ -136,6 +136,14 @@ class ShardEncoder {
     } else if (!out_.loss.empty()) {
       out_.loss.resize(end_ + ids_.size(), 1);
     }
+    // The usual case: a text that the tokenizer keeps, as the sum of lengths confirms, is what its ids would be joined to.
+    if (codec_.keeps_text && document.kind == Document::Kind::text && !ids_.empty() && length_of(ids_) == document.text.size() &&
+        document_ends_.length(ids_.size(), [&](size_t i) { return ids_[i]; }) == ids_.size()) {
+      end_ += ids_.size();
+      ++out_.documents;
+      out_.entries.push_back({end_, hash_bytes(document.text.data(), document.text.size())});
+      return;
+    }
     // An EOS inside the text ends a document, as in a .bin file, but a turn of a conversation.
     for (std::span<const int32_t> rest = ids_; !rest.empty();) {
       const auto id_at = [rest](size_t i) { return rest[i]; };
@@ -155,6 +163,15 @@ class ShardEncoder {
     out_.entries.push_back({end_, text_.hash()});
   }
 
+  // Of the ids' texts.
+  size_t length_of(std::span<const int32_t> ids) {
+    if (lengths_.empty())
+      for (const std::string& text : codec_.token_text) lengths_.push_back(static_cast<uint32_t>(text.size()));
+    size_t sum = 0;
+    for (const int32_t id : ids) sum += lengths_[static_cast<size_t>(id)];
+    return sum;
+  }
+
   const TextCodec& codec_;
   int width_;
   TokenisedShard& out_;
@@ -162,6 +179,7 @@ class ShardEncoder {
   IdText text_;
   std::vector<int32_t> ids_;
   std::vector<uint8_t> loss_;
+  std::vector<uint32_t> lengths_;  // of token_text, made when first used
   uint64_t end_ = 0;
 };
 
