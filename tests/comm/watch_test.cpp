@@ -287,6 +287,7 @@ void wait_outside(const Rank& r, void (*then)(Watch&)) {
   watch.set_outside([&] { return outside.load(); });
   watch.run([&] {
     Communicator world(watch, "world", r.all(), at::kCPU);
+    meet_all(watch, r);
     at::Tensor t = at::ones({8});
     for (int i = 0; i < 2; ++i) {
       if (r.rank == 1) {
