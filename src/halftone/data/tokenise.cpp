@@ -108,8 +108,14 @@ class IdText {
 // Turns documents into ids and table rows.
 class ShardEncoder {
  public:
-  ShardEncoder(const TextCodec& codec, int width, TokenisedShard& out)
-      : codec_(codec), width_(width), out_(out), document_ends_(document_end(codec.bos_id, codec.eos_id)), text_(codec.token_text) {}
+  // `lengths`: of codec.token_text.
+  ShardEncoder(const TextCodec& codec, const std::vector<uint32_t>& lengths, int width, TokenisedShard& out)
+      : codec_(codec),
+        lengths_(lengths),
+        width_(width),
+        out_(out),
+        document_ends_(document_end(codec.bos_id, codec.eos_id)),
+        text_(codec.token_text) {}
 
   void add_stored(std::span<const std::byte> stored, int stored_width) {
     add(stored.size() / static_cast<size_t>(stored_width), [&](size_t i) { return stored_id(stored, i, stored_width); });
@@ -164,30 +170,29 @@ class ShardEncoder {
   }
 
   // Of the ids' texts.
-  size_t length_of(std::span<const int32_t> ids) {
-    if (lengths_.empty())
-      for (const std::string& text : codec_.token_text) lengths_.push_back(static_cast<uint32_t>(text.size()));
+  size_t length_of(std::span<const int32_t> ids) const {
     size_t sum = 0;
     for (const int32_t id : ids) sum += lengths_[static_cast<size_t>(id)];
     return sum;
   }
 
   const TextCodec& codec_;
+  const std::vector<uint32_t>& lengths_;
   int width_;
   TokenisedShard& out_;
   DocumentEnd document_ends_;
   IdText text_;
   std::vector<int32_t> ids_;
   std::vector<uint8_t> loss_;
-  std::vector<uint32_t> lengths_;  // of token_text, made when first used
   uint64_t end_ = 0;
 };
 
 template <class Emit>
-void read_chunks(const DocumentSource& source, const TextCodec& codec, int width, int64_t shard, Emit&& emit) {
+void read_chunks(const DocumentSource& source, const TextCodec& codec, const std::vector<uint32_t>& lengths, int width, int64_t shard,
+                 Emit&& emit) {
   Chunk chunk;
   std::optional<ShardEncoder> in_place;
-  if (source.stored_token_bytes() != 0) in_place.emplace(codec, width, chunk.ready);
+  if (source.stored_token_bytes() != 0) in_place.emplace(codec, lengths, width, chunk.ready);
   source.read_shard(shard, [&](const Document& document) {
     if (document.kind == Document::Kind::bad) {
       chunk.ready.bad_lines.add(*document.bad);
@@ -201,9 +206,9 @@ void read_chunks(const DocumentSource& source, const TextCodec& codec, int width
   if (!chunk.empty()) emit(std::move(chunk));
 }
 
-TokenisedShard encode(Chunk chunk, const TextCodec& codec, int width) {
+TokenisedShard encode(Chunk chunk, const TextCodec& codec, const std::vector<uint32_t>& lengths, int width) {
   TokenisedShard out = std::move(chunk.ready);
-  ShardEncoder encoder(codec, width, out);
+  ShardEncoder encoder(codec, lengths, width, out);
   chunk.each([&](const Document& document) { encoder.add_encoded(document); });
   return out;
 }
@@ -217,9 +222,11 @@ void tokenise_source(const DocumentSource& source, const TextCodec& codec, int w
   auto reported = start;
   const double megabytes = static_cast<double>(source.files().bytes()) / 1e6;
   int64_t text_bytes = 0;
+  std::vector<uint32_t> lengths;
+  for (const std::string& text : codec.token_text) lengths.push_back(static_cast<uint32_t>(text.size()));
   in_order_chunks<Chunk>(
-      shards, threads, [&](int64_t shard, auto&& emit) { read_chunks(source, codec, width, shard, emit); },
-      [&](Chunk&& chunk) { return encode(std::move(chunk), codec, width); },
+      shards, threads, [&](int64_t shard, auto&& emit) { read_chunks(source, codec, lengths, width, shard, emit); },
+      [&](Chunk&& chunk) { return encode(std::move(chunk), codec, lengths, width); },
       [&](int64_t shard, TokenisedShard&& result) {
         text_bytes += result.text_bytes;
         take(std::move(result));
