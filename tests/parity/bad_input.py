@@ -160,7 +160,7 @@ def main():
         expect("model beyond the memory", train(out, f"--model.overrides={huge}"), "of memory are available")
         packed = os.path.join(work, "packed.txt")
         open(packed, "wb").write(b"\x1f\x8b\x08 zip")
-        expect("compressed text", train(out, "--training.dataset=text", f"--training.dataset_path={packed}"), "found gzip")
+        expect("damaged gzip text", train(out, "--training.dataset=text", f"--training.dataset_path={packed}"), "damaged gzip data at byte 4")
         bad_output(work)
         bad_recipes(work, out)
         file = os.path.join(work, "file")
