@@ -119,6 +119,7 @@ inline const std::vector<Row>& rows() {
       {"lr_scheduler.min_lr_factor", "0.5", run},
       {"training.dataset", "jsonl", run, "", "text", {"--training.dataset_path=@/docs.jsonl"}},
       {"training.dataset_path", "@/other.bin", run},
+      {"training.sources", R"({"a": {"path": "@/docs.jsonl", "weight": 1}})", run, "", "sources"},
       {"training.local_batch_size", "1", run},
       {"training.global_batch_size", "4", run},
       {"training.seq_len", "15", run},
@@ -334,7 +335,9 @@ inline const std::vector<Row>& dataloader_rows() {
       {"seed", "7", run, "", "text", {"shuffle"}},
       {"shuffle", "", run, "", "text"},
       {"shuffle_rows", "", run, "", "text"},
-      {"shuffle_buffer", "7", refused, "dataloader.shuffle shuffles all documents"},
+      {"read", "streamed", run, "", "text"},  // of validation: refused
+      {"shuffle_buffer", "3", run, "", "text", {"read=streamed", "shuffle"}},
+      {"stream_lanes", "2", run, "", "text", {"read=streamed"}},
       {"text_key", "other", run, "", "text", {"dataset=jsonl"}},
       {"subset", "de", run, "", "text", {"dataset=folder"}},
       {"split", "test", run, "", "text", {"dataset=folder"}},

@@ -145,6 +145,7 @@ class Lab {
                    "--validation.freq=3"};
     const auto add = [&](const Strings& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (context == "text") add({"--training.dataset=text", "--training.dataset_path=@/words"});
+    if (context == "sources") add({"--training.dataset_path=None", "--training.sources={\"b\": {\"path\": \"@/other.txt\"}}"});
     if (context == "validated") add({"--validation.dataset=text", "--validation.dataset_path=@/words"});
     if (context == "saves" || context == "resume")
       add({"--checkpoint.enable", "--checkpoint.interval=2", "--checkpoint.last_save_model_only=false"});
@@ -219,6 +220,8 @@ std::vector<Row> all_rows() {
       const std::string dataset = fmt::format("--{}.dataset", section), prefix = fmt::format("{}.dataloader.", section);
       const bool validates = std::string_view(section) == "validation";
       if (validates && row.name == "repeat") row.value = "true", row.proof = Proof::refused, row.says = "validation makes one pass";
+      if (validates && (row.name == "read" || row.name == "shuffle_buffer" || row.name == "stream_lanes"))
+        row.proof = Proof::refused, row.says = "every validation reads the same rows", row.more = {};
       row.name = prefix + row.name;
       Strings more;
       for (const std::string& m : row.more) {

@@ -54,8 +54,12 @@ void check_data(const JobConfig& j, const RuleContext& c) {
        "training.dataloader.shuffle_rows needs an indexed data set; a stream's lanes mix its rows already");
   rule(c, !lanes || j.validation.holdout == 0, {"validation.holdout", "training.dataloader.read", "training.sources"},
        "validation.holdout needs one indexed data set; give a stream or a mixture its own validation.dataset_path");
-  rule(c, j.validation.dataloader.read == "indexed", {"validation.dataloader.read"},
-       "validation.dataloader.read = streamed is not available: every validation reads the same rows, which needs an index");
+  const DataloaderConfig &vd = j.validation.dataloader, none;
+  rule(
+      c, vd.read == none.read && vd.shuffle_buffer == none.shuffle_buffer && vd.stream_lanes == none.stream_lanes,
+      {"validation.dataloader.read", "validation.dataloader.shuffle_buffer", "validation.dataloader.stream_lanes"},
+      "validation.dataloader.read = streamed, shuffle_buffer and stream_lanes are for training data: every validation reads the same rows, "
+      "which needs an index");
   rule(c, t.global_batch_size == -1 || t.global_batch_size >= 1, {"training.global_batch_size"},
        "training.global_batch_size must be -1 or at least 1, found {}", t.global_batch_size);
   rule(c, t.nonfinite != "rollback" || j.checkpoint.enable, {"training.nonfinite"},

@@ -46,7 +46,7 @@ struct DataloaderConfig {
           {.mark = Mark::E, .choices = {"concat", "concat_documents", "first_fit", "best_fit", "none"}});
     field("num_packing_bins", self.num_packing_bins, "rows that first_fit fills at a time", {.mark = Mark::E, .min = 1});
     field("document_positions", self.document_positions,
-          "restart RoPE positions at every document; none = for concat_documents and first_fit", {.mark = Mark::E});
+          "restart RoPE positions at every document; none = for every packing but concat", {.mark = Mark::E});
     field("seed", self.seed, "seed of the shuffle", {.mark = Mark::E, .min = 0});
     field("shuffle", self.shuffle, "shuffle documents", {.mark = Mark::E});
     field("shuffle_rows", self.shuffle_rows, "also shuffle the packed rows of an epoch, which spreads long documents", {.mark = Mark::E});

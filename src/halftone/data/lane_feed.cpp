@@ -50,7 +50,10 @@ class StreamRows : public LaneRows {
   }
   bool pads() const override { return ends_with_document(options_.packing); }
   std::string digest() const override { return digest_; }
-  std::string made_by() const override { return fmt::format("{} {}", reader_.source().kind(), reader_.source().options()); }
+  std::string made_by() const override {
+    const std::string& chat = reader_.source().chat();
+    return fmt::format("{} {}{}{}", reader_.source().kind(), reader_.source().options(), chat.empty() ? "" : " ", chat);
+  }
   std::string summary() const override {
     return fmt::format(
         "{}; streamed in {} lanes of {} groups; {}", source_summary(reader_.source(), digest_), lanes_, reader_.groups(),

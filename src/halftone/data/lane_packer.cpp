@@ -88,13 +88,18 @@ bool LanePacker::make_window() {
     last = {document->block, document->ordinal + 1};
     size_t begin = 0;
     for (const size_t end : document->ends) {
-      parts.push_back({document, begin, end, 0, std::max<int64_t>(0, static_cast<int64_t>(end - begin) - 1)});
-      lengths.push_back(parts.back().n);
-      cuttable.push_back(document->learned.empty());
+      const int64_t n = std::max<int64_t>(0, static_cast<int64_t>(end - begin) - 1), in_row = std::min(n, options_.seq_len);
+      const auto learned = document->learned.begin() + static_cast<std::ptrdiff_t>(document->learned.empty() ? 0 : begin + 1);
+      const bool learns = document->learned.empty() || std::any_of(learned, learned + in_row, [](uint8_t l) { return l != 0; });
+      if (learns) {
+        parts.push_back({document, begin, end, 0, n});
+        lengths.push_back(n);
+        cuttable.push_back(document->learned.empty());
+      }
       begin = end;
     }
   }
-  if (parts.empty()) return false;
+  if (last.block == nullptr) return false;
   rows_.clear();
   for (const PackedRow& row : pack_rows(lengths, cuttable, options_)) {
     std::vector<Part>& out = rows_.emplace_back();
