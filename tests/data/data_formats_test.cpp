@@ -151,6 +151,36 @@ TEST(Auto, ContentsWinOverSuffixes) {
   EXPECT_ERROR(kind("f.dat", std::string("\0\1\2", 3)), "f.dat: neither its name nor its contents say what it is");
 }
 
+TEST(Auto, FilesThatAreNotReadAreNamedWithARemedy) {
+  const TempFolder folder;
+  for (const auto& [name, says] : {std::pair{"a.csv", "a.csv: found CSV, which is not read; convert it to Parquet"},
+                                   {"a.csv.gz", "found CSV"},
+                                   {"a.tsv", "found tab-separated values"},
+                                   {"a.tar", "found a tar archive, which is not read; unpack it"},
+                                   {"a.tar.zst", "found a tar archive"},
+                                   {"a.jsonl.bz2", "found bzip2"},
+                                   {"a.arrow", "found an Arrow file"}}) {
+    const std::string inside = std::string("in_") + name + "/" + name;
+    folder.write(inside, "x,y\n");
+    EXPECT_ERROR(find_data(folder / inside, "", "train"), says);
+    EXPECT_ERROR(find_data(folder / ("in_" + std::string(name)), "", "train"), says);
+    EXPECT_ERROR(find_data(folder / ("in_" + std::string(name) + "/*"), "", "train"), says);
+  }
+  folder.write("named/train.csv", "x,y\n"), folder.write("named/README.md", "---\nconfigs:\n- data_files: train.csv\n---\n");
+  EXPECT_ERROR(find_data(folder / "named", "", "train"), "train.csv: found CSV");
+}
+
+TEST(Auto, APointerOfGitLfsIsNoData) {
+  const TempFolder folder;
+  for (const char* name : {"a.parquet", "a.jsonl", "a.txt", "a.bin"}) {
+    SourceOptions options;
+    options.dataset = "auto", options.vocab_size = 1 << 16;
+    options.path = folder.write(name, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n");
+    const auto read = [&] { open_token_store(*open_source(options), byte_codec(), folder / "cache", 1); };
+    EXPECT_ERROR(read(), "found a pointer of Git LFS; fetch the file: git lfs pull") << name;
+  }
+}
+
 TEST(Auto, FoldersNameWhatIsThere) {
   const TempFolder folder;
   const auto find = [&](const std::string& name, const std::string& subset = "", const std::string& split = "train") {
@@ -166,8 +196,10 @@ TEST(Auto, FoldersNameWhatIsThere) {
   folder.write("b/one.jsonl", "{}"), folder.write("b/two.txt", "x");
   EXPECT_ERROR(find("b"), "holds files of the kinds jsonl, text; set dataset to one of them");
   EXPECT_ERROR(find("b", "", "test"), "dataloader.split = \"test\" chooses nothing");
-  folder.write("c/x.csv", "x");
+  folder.write("c/x.doc", "x");
   EXPECT_ERROR(find("c"), "none of its 1 files has a suffix of a known kind");
+  std::filesystem::create_directory(folder / "empty");
+  EXPECT_ERROR(find("empty"), "empty: the folder holds no file");
   folder.write("d/validation/0.jsonl.zst", "x"), folder.write("d/train/0.jsonl.zst", "x");
   EXPECT_EQ(find("d", "", "validation").files.files[0].name, "0.jsonl.zst");
   folder.write("e/README.md", "---\nconfigs:\n- config_name: x\n  data_files: [1]\n---\n"), folder.write("e/a.jsonl", "{}");

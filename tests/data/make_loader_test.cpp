@@ -121,6 +121,22 @@ std::string warnings_of(const std::function<void()>& make) {
   return out;
 }
 
+TEST(MakeLoaderSource, AKindThatReadsAllSplitsOfAFolderSaysSo) {
+  const TempFolder folder;
+  for (const char* name : {"train", "test"}) folder.write(std::string("a/") + name + ".jsonl", "{\"text\": \"a\"}\n");
+  folder.write("b/one.jsonl", "{}"), folder.write("b/two.jsonl", "{}");
+  const auto said = [&](const std::string& path, const char* dataset) {
+    SourceOptions options;
+    options.dataset = dataset, options.path = path;
+    return warnings_of([&] { open_source(options); });
+  };
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "dataset = \"jsonl\" reads all of its splits (test, train); dataset = \"auto\" reads one",
+                      said(folder / "a", "jsonl"));
+  EXPECT_EQ(said(folder / "a", "auto"), "");
+  EXPECT_EQ(said(folder / "a/*.jsonl", "jsonl"), "");
+  EXPECT_EQ(said(folder / "b", "jsonl"), "");
+}
+
 TEST_F(MakeLoader, SaysWhatOfTheDataIsNotUsed) {
   std::string corpus;  // 99 documents of 1,025 ids each, and one of 11: 99 * 1024 + 10 predictions
   for (int d = 0; d < 100; ++d) {
@@ -178,6 +194,57 @@ TEST_F(MakeLoader, SaysWhatTheEndOfAPassLeavesOut) {
   config_.validation.dataset_path = folder_.write("few.jsonl", "{\"input_ids\": [1, 2, 3]}\n");
   config_.validation.dataloader.packing = "none";
   EXPECT_NE(validation().find("has 2 predictions in 1 rows of 1 documents: its loss is a rough figure"), std::string::npos) << validation();
+}
+
+OptionTable part(const std::string& path, OptionTable more = {}) {
+  more["path"] = path;
+  return more;
+}
+
+TEST_F(MakeLoader, SourcesMayBeAddedAndLeftOutOnResume) {
+  const auto loader = [&](const std::map<std::string, OptionTable>& sources) {
+    config_.training.sources = {sources.begin(), sources.end()};
+    return make_training_loader(config_, tokenizer(), 2, 0, 1);
+  };
+  config_.training.dataloader.read = "streamed";
+  const OptionTable a = part(kSample), b = part(folder_.write("b.txt", std::string(9000, 'b')), {{"weight", 0.5}});
+  const nlohmann::json state = [&] {
+    const auto before = loader({{"a", a}, {"b", b}});
+    for (int i = 0; i < 5; ++i) before->next();
+    return before->state();
+  }();
+  EXPECT_NO_THROW(loader({{"a", a}, {"b", b}})->load_state(state));
+  EXPECT_NO_THROW(loader({{"a", a}, {"b", b}, {"c", a}})->load_state(state));
+  EXPECT_NO_THROW(loader({{"a", a}})->load_state(state));
+  EXPECT_ERROR(loader({{"a", part(kSample, {{"add_bos", false}})}, {"b", b}})->load_state(state),
+               "a: texts are not encoded as in the checkpoint");
+  EXPECT_ERROR(loader({{"a", part(folder_ / "b.txt")}})->load_state(state), "the files of source a differ");
+}
+
+TEST_F(MakeLoader, AStreamKeepsItsPlaceUnderAnotherNameOfItsKind) {
+  config_.training.dataloader.read = "streamed";
+  const auto before = make_training_loader(config_, tokenizer(), 2, 0, 1);
+  before->next();
+  config_.training.dataset = "jsonl";
+  const auto after = make_training_loader(config_, tokenizer(), 2, 0, 1);
+  after->load_state(before->state());
+  EXPECT_TRUE(at::equal(after->next().tokens, before->next().tokens));
+  config_.training.dataset_path = folder_.write("other.jsonl", "{\"text\": \"other\"}\n");
+  EXPECT_ERROR(make_training_loader(config_, tokenizer(), 2, 0, 1)->load_state(before->state()), "the files of the data differ");
+}
+
+TEST_F(MakeLoader, SourcesWithoutAPathOrAWeightAreNamed) {
+  const auto open = [&](OptionTable table) {
+    config_.training.sources = {{"a", std::move(table)}};
+    make_training_loader(config_, tokenizer(), 2, 0, 1);
+  };
+  EXPECT_ERROR(open({{"weight", 1.0}}), "needs training.sources.a.path: a file, a folder or a glob");
+  EXPECT_ERROR(open(part(kSample, {{"weight", 0.0}})), "training.sources: at step 0 every weight is 0");
+  EXPECT_ERROR(open(part(kSample, {{"weight", std::string("1, 50: 0")}})), "training.sources: at step 50 every weight is 0");
+  config_.training.sources = {};
+  config_.validation.dataset_path.reset();
+  config_.validation.dataset = "c4_validation";
+  EXPECT_ERROR(make_validation_loader(config_, tokenizer(), 0, 1), "needs validation.dataset_path");
 }
 
 TEST_F(MakeLoader, ChangedCorpusIsRefusedWithTheOldState) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "halftone/base/error.h"
+#include "halftone/data/packed_file.h"
 #include "halftone/storage/byte_file.h"
 
 namespace halftone {
@@ -24,6 +25,7 @@ BinSource::BinSource(FileList files, int token_bytes, int64_t vocab_size, Docume
 BinLayout BinSource::layout(size_t number) const {
   const SourceFile& file = files_.files.at(number);
   const auto bytes = open_bytes(file.path);
+  refuse_lfs_pointer(first_bytes(file.path), file.path, "token ids");
   std::byte first[12];
   const size_t n = bytes->read(0, reinterpret_cast<char*>(first), sizeof first);
   const BinLayout found = bin_layout(std::span(first, n), bytes->size(), token_bytes_, file.path);

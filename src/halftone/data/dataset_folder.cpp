@@ -69,6 +69,29 @@ std::string kind_by_content(const std::string& path) {
   return json ? "jsonl" : "text";
 }
 
+struct Foreign {
+  std::string_view suffix;
+  const char *found, *remedy;
+};
+constexpr const char* kToParquet = "convert it to Parquet, for example with pandas: read_csv(...).to_parquet(...)";
+constexpr const char* kArrowToParquet =
+    "convert it to Parquet, for example with the Python package datasets: load_from_disk(...).to_parquet(...)";
+constexpr const char* kUnpack = "unpack it, and name the files or the folder";
+constexpr Foreign kForeign[] = {{".csv", "CSV", kToParquet},
+                                {".tsv", "tab-separated values", kToParquet},
+                                {".arrow", "an Arrow file", kArrowToParquet},
+                                {".tar", "a tar archive", kUnpack},
+                                {".tgz", "a tar archive", kUnpack},
+                                {".zip", "a ZIP archive", kUnpack},
+                                {".bz2", "bzip2", "pack it as gzip, zstd or xz: bzip2 -dc FILE | zstd"},
+                                {".lz4", "lz4", "pack it as gzip, zstd or xz: lz4 -dc FILE | zstd"}};
+
+// Fails for a file of a known kind that is not read.
+void refuse_foreign(const std::string& path) {
+  const std::string_view plain = without_compression(path);
+  for (const Foreign& f : kForeign) check(!plain.ends_with(f.suffix), "{}: found {}, which is not read; {}", path, f.found, f.remedy);
+}
+
 // Splits as Hugging Face's folders name them.
 std::string known_split(const std::string& word) {
   static const std::map<std::string, std::string> all = {
@@ -238,6 +261,9 @@ class Folder {
       if (kind_by_suffix(name) == kind && !describes(name)) out.push_back(file);
     return out;
   }
+  void refuse_foreign_files() const {
+    for (const auto& [name, file] : files_) refuse_foreign(file.path);
+  }
   const std::string& default_subset() const { return default_; }
   size_t size() const { return files_.size(); }
 
@@ -302,6 +328,7 @@ FoundData take_parts(const std::vector<SplitFile>& parts, const std::string& fal
   }
   check(!files.empty(), "dataset_path {}: no split \"{}\"{}; there is: {} (dataloader.split)", path, split,
         chosen == "default" ? "" : " of subset " + chosen, fmt::join(splits, ", "));
+  if (out.kind.empty()) refuse_foreign(files.front().path);
   check(!out.kind.empty(), "dataset_path {}: {} has no suffix of a known kind; set dataset", path, files.front().path);
   out.files = list_files(path, std::move(files));
   return out;
@@ -318,6 +345,7 @@ FoundData look_at_folder(const std::string& path, const std::string& subset, con
         "dataset_path {}: no file name says its split or subset; dataloader.{} = \"{}\" chooses nothing", path,
         subset.empty() ? "split" : "subset", subset.empty() ? split : subset);
   const std::set<std::string> kinds = folder.kinds();
+  if (kinds.empty()) folder.refuse_foreign_files();
   check(!kinds.empty(), "dataset_path {}: none of its {} files has a suffix of a known kind (.parquet, .jsonl, .json, .ndjson, .txt, .bin)",
         path, folder.size());
   check(kinds.size() == 1, "dataset_path {}: holds files of the kinds {}; set dataset to one of them", path, fmt::join(kinds, ", "));
@@ -335,11 +363,19 @@ std::string kind_of_file(const SourceFile& file) {
     const bool megatron = !is_remote(file.path) && fs::exists(file.path.substr(0, file.path.size() - 4) + ".idx", ignored);
     return megatron ? "megatron" : "bin";
   }
+  if (named.empty()) refuse_foreign(file.path);
   const std::string found = kind_by_content(file.path);
   // Any text may be read as text if its name says so; JSON and Parquet are what they are.
   if (named == "text" && found == "jsonl") return named;
-  if (named == "jsonl" && found == "text") return named;  // its lines say what is wrong
+  if (!named.empty() && found == "text") return named;  // its reader says what is wrong
   return found.empty() ? named : found;
+}
+
+std::set<std::string> splits_of(const FileList& files) {
+  std::set<std::string> splits;
+  for (const SourceFile& file : files.files)
+    if (const std::optional<SplitFile> part = part_of(file, file.name)) splits.insert(part->split);
+  return splits;
 }
 
 FoundData find_data(const std::string& path, const std::string& subset, const std::string& split, bool always) {

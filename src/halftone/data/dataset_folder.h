@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 
 #include "halftone/data/file_list.h"
@@ -17,6 +18,9 @@ struct FoundData {
 // of the hub's cache (refs/, snapshots/, blobs/) means its snapshot. Errors list what is there.
 // `always`: subset and split are an error where no name says any; else they then choose everything.
 FoundData find_data(const std::string& path, const std::string& subset, const std::string& split, bool always = true);
+
+// The splits that the names of the files and of their folders say.
+std::set<std::string> splits_of(const FileList& files);
 
 // The kind by the name and the first bytes of a file: text, jsonl, parquet, bin or megatron; empty if neither says.
 std::string kind_of_file(const SourceFile& file);

@@ -56,7 +56,8 @@ void apply_dataset_table(const OptionTable& table, const std::string& field, Dat
                 "{}: expected one of {}, found \"{}\"", name, fmt::join(info.choices, ", "), member);
         }
       });
-      check(known, "{}: expected dataset, path, {}{}", name, share == nullptr ? "" : "weight, epochs, tokens, ", fmt::join(kReading, ", "));
+      check(known, "{}: no such option; expected dataset, path, {}{}", name, share == nullptr ? "" : "weight, epochs, tokens, ",
+            fmt::join(kReading, ", "));
     }
   }
 }

@@ -12,6 +12,7 @@ struct DatasetSettings {
   std::string dataset = "auto";
   std::optional<std::string> path;
   DataloaderConfig loader;
+  std::string path_field = "dataset_path";  // for messages
 };
 
 // Options of a mixture's source beside dataset, path and those of training.dataloader.

@@ -107,6 +107,11 @@ bool ends_in(const std::string& path, const std::vector<std::string>& suffixes) 
   return std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); });
 }
 
+void check_found(bool found, const std::string& pattern, const std::vector<std::string>& suffixes) {
+  const std::string wanted = fmt::format("{}", fmt::join(suffixes, ", "));
+  check(found, "dataset_path {}: the folder holds no file{}{}", pattern, wanted.empty() ? "" : " ending in ", wanted);
+}
+
 FileList find_remote(const std::string& address, const std::vector<std::string>& suffixes) {
   FileList list;
   list.pattern = address;
@@ -114,7 +119,7 @@ FileList find_remote(const std::string& address, const std::vector<std::string>&
   const bool web = address.starts_with("http"), one = found.size() == 1 && found[0].path == address;
   if (!web && !one && !has_wildcard(address)) {
     list.others = static_cast<int64_t>(std::erase_if(found, [&](const RemoteFile& f) { return !ends_in(f.path, suffixes); }));
-    check(!found.empty(), "dataset_path {}: the folder holds no file ending in {}", address, fmt::join(suffixes, ", "));
+    check_found(!found.empty(), address, suffixes);
   }
   // The longest beginning that ends in a slash and that all addresses share.
   std::string root = found[0].path;
@@ -180,7 +185,7 @@ FileList find_files(const std::string& pattern, const std::vector<std::string>& 
   } else if (is_folder(pattern)) {
     for (const std::string& path : glob((fs::path(literal(pattern)) / "**").string()))
       ends_in(path, suffixes) ? files.push_back(local_file(path)) : static_cast<void>(++others);
-    check(!files.empty(), "dataset_path {}: the folder holds no file ending in {}", pattern, fmt::join(suffixes, ", "));
+    check_found(!files.empty(), pattern, suffixes);
   } else {
     check(has_wildcard(pattern), "dataset_path {}: no such file or folder", pattern);
     for (const std::string& path : glob(pattern)) files.push_back(local_file(path));

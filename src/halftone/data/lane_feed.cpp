@@ -149,6 +149,12 @@ std::vector<bool> lanes_of(int64_t lanes, int64_t local_batch, int64_t global_ba
 
 LaneFeed::LaneFeed(std::vector<Source> sources, Options options) : sources_(std::move(sources)), options_(std::move(options)) {
   check(!sources_.empty() && options_.lanes >= 1 && options_.global_batch >= 1, "a stream needs a source, a lane and a batch");
+  for (const Source& changing : sources_) {
+    for (const auto& [step, ignored] : changing.weight.changes()) {
+      const bool some = std::any_of(sources_.begin(), sources_.end(), [&, at = step](const Source& s) { return s.weight.at(at) > 0; });
+      check(some, "training.sources: at step {} every weight is 0; expected a source with a weight above 0", step);
+    }
+  }
   lanes_.resize(static_cast<size_t>(options_.lanes));
   for (Lane& lane : lanes_) lane.drawn.assign(sources_.size(), 0), lane.ended.assign(sources_.size(), false);
   for (const Source& s : sources_) s.rows->restart({}, {}, owned(0));
@@ -249,7 +255,7 @@ Json LaneFeed::positions(RowCursor boundary) const {
     }
   }
   for (const Source& s : sources_)
-    data[s.name] = {{"digest", s.rows->digest()}, {"documents", s.rows->made_by()}, {"weight", s.weight.text()}};
+    data[s.name] = {{"digest", s.rows->digest()}, {"documents", s.rows->made_by()}, {"encoding", s.encoding}, {"weight", s.weight.text()}};
   return {{"lanes", lanes}, {"data", data}};
 }
 
@@ -268,6 +274,9 @@ std::string LaneFeed::differences(const Json& saved) const {
           options_.mixture ? "source " + s.name : s.name, digest, s.rows->digest(), kInstead);
     check(documents == s.rows->made_by(), "{}: documents are not read as in the checkpoint ({} then, {} now): {}", s.name, documents,
           s.rows->made_by(), kInstead);
+    check(was->value("encoding", "") == s.encoding,
+          "{}: texts are not encoded as in the checkpoint (the tokenizer, add_bos, add_eos or special_tokens_in_text): {}", s.name,
+          kInstead);
     if (weight != s.weight.text()) all.push_back(fmt::format("weight of {}: {} then, {} now", s.name, weight, s.weight.text()));
   }
   for (const auto& [name, ignored] : saved.items()) {

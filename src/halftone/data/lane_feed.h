@@ -46,6 +46,7 @@ class LaneFeed : public RowFeed {
   struct Source {
     std::string name;
     WeightSchedule weight;
+    std::string encoding;   // digest of the tokenizer and of the options of its texts
     int64_t row_limit = 0;  // > 0: rows that are drawn at most
     std::unique_ptr<LaneRows> rows;
   };

@@ -20,13 +20,18 @@ namespace {
 
 constexpr int kMostStreamThreads = 8;  // of a rank; one keeps up with 500,000 tokens/s
 
+// For messages; "auto" alone names nothing.
+std::string shown_name(const std::string& dataset, const std::optional<std::string>& path) {
+  return dataset == "auto" ? path.value_or(dataset) : dataset;
+}
+
 // A data set as the configuration names it: a kind with a path, or a name of [data.names].
 DatasetSettings dataset_settings(const JobConfig& config, const std::string& dataset, const std::optional<std::string>& path,
-                                 const DataloaderConfig& loader) {
-  DatasetSettings settings{dataset, dataset, path, loader};
+                                 const DataloaderConfig& loader, const std::string& path_field) {
+  DatasetSettings settings{dataset, dataset, path, loader, path_field};
   const auto named = config.data.names.find(dataset);
   if (named == config.data.names.end()) return settings;
-  settings.dataset = "auto";
+  settings.dataset = "auto", settings.path_field = "data.names." + dataset + ".path";
   apply_dataset_table(named->second, "data.names." + dataset, settings, nullptr);
   return settings;
 }
@@ -36,13 +41,14 @@ std::vector<std::pair<DatasetSettings, SourceShare>> training_datasets(const Job
   const TrainingConfig& training = config.training;
   const DataloaderConfig& loader = training.dataloader;
   std::vector<std::pair<DatasetSettings, SourceShare>> all;
-  if (training.sources.empty()) all.emplace_back(dataset_settings(config, training.dataset, training.dataset_path, loader), SourceShare{});
+  if (training.sources.empty())
+    all.emplace_back(dataset_settings(config, training.dataset, training.dataset_path, loader, "training.dataset_path"), SourceShare{});
   for (const auto& [name, table] : training.sources) {
     // `dataset` may be one of [data.names], whose options the source's own override.
     const auto named = table.find("dataset");
     const std::string dataset =
         named != table.end() && std::holds_alternative<std::string>(named->second) ? std::get<std::string>(named->second) : "auto";
-    DatasetSettings settings = dataset_settings(config, dataset, std::nullopt, loader);
+    DatasetSettings settings = dataset_settings(config, dataset, std::nullopt, loader, "training.sources." + name + ".path");
     const std::string kind = settings.dataset;
     SourceShare share;
     apply_dataset_table(table, "training.sources." + name, settings, &share);
@@ -55,7 +61,7 @@ std::vector<std::pair<DatasetSettings, SourceShare>> training_datasets(const Job
 SourceOptions source_options(const JobConfig& config, const DatasetSettings& settings, const TextCodec& codec) {
   SourceOptions options;
   options.dataset = settings.dataset;
-  options.path = settings.path.value_or("");
+  options.path = settings.path.value_or(""), options.path_field = settings.path_field;
   options.text_key = settings.loader.text_key;
   options.text_split = settings.loader.text_split;
   options.subset = settings.loader.subset, options.split = settings.loader.split;
@@ -115,16 +121,18 @@ std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenize
   options.dp_rank = batch.dp_rank, options.dp_size = batch.dp_size;
   options.seed = static_cast<uint64_t>(loader.seed);
   options.mixture = !training.sources.empty();
+  options.tokenizer = make_text_codec(tokenizer, loader).digest;
   options.described = fmt::format("packing={} num_packing_bins={} seq_len={} shuffle={} shuffle_buffer={} seed={}", loader.packing,
                                   loader.num_packing_bins, training.seq_len, loader.shuffle, loader.shuffle_buffer, loader.seed);
   std::vector<std::pair<DatasetSettings, SourceShare>> all = training_datasets(config);
   std::vector<LaneFeed::Source> sources;
   for (auto& [settings, share] : all) {
     const TextCodec codec = make_text_codec(tokenizer, settings.loader);
-    options.tokenizer += codec.digest;
     RowOptions rows = row_options(settings.loader, training.seq_len, codec);
     LaneFeed::Source& source = sources.emplace_back();
-    source.name = settings.name;
+    // A single one keeps its place whatever its kind is called.
+    source.name = options.mixture ? settings.name : "the data";
+    source.encoding = codec.digest;
     source.weight = WeightSchedule(share.weight, "training.sources." + settings.name + ".weight");
     source.row_limit = (share.tokens + training.seq_len - 1) / training.seq_len;
     if (settings.loader.read == "streamed") {
@@ -139,7 +147,6 @@ std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenize
       source.rows = indexed_rows(std::make_unique<RowSequence>(open_dataset(config, settings, codec), rows), options.lanes, share.epochs);
     }
   }
-  options.tokenizer = digest_hex(options.tokenizer);
   const std::vector<bool> owned = lanes_of(options.lanes, batch.local_batch, batch.global_batch, batch.dp_rank, batch.dp_size);
   const int64_t own = std::count(owned.begin(), owned.end(), true);
   if (own * batch.dp_size > options.lanes && own > 1 && batch.dp_size > 1) {
@@ -238,7 +245,7 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   RowOptions rows = row_options(training.dataloader, training.seq_len, codec);
   rows.holdout = config.validation.holdout;
   DataLoader::Options options = loader_options(training.dataloader, codec, dp_rank, dp_size, pin_memory);
-  options.name = training.dataset;
+  options.name = shown_name(training.dataset, training.dataset_path);
   options.local_batch = training.local_batch_size;
   options.global_batch = global_batch;
   options.repeat = training.dataloader.repeat.value_or(true);
@@ -249,7 +256,8 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
     log_info("Data {}: {}", training.sources.empty() ? training.dataset_path.value_or(training.dataset) : "mixture", loader->summary());
     return loader;
   }
-  auto store = open_dataset(config, dataset_settings(config, training.dataset, training.dataset_path, training.dataloader), codec);
+  auto store = open_dataset(
+      config, dataset_settings(config, training.dataset, training.dataset_path, training.dataloader, "training.dataset_path"), codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
   log_info("Data {}: {}", training.dataset_path.value_or(training.dataset), loader->summary());
   for (const std::string& line : training_data_use(*loader, training.steps)) log_warning("{}", line);
@@ -270,14 +278,17 @@ std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, cons
   rows.held_out = held_out;
   DataLoader::Options options = loader_options(validation.dataloader, codec, dp_rank, dp_size, pin_memory);
   const std::string& dataset = held_out ? config.training.dataset : validation.dataset;
-  options.name = held_out ? dataset + " (held out)" : dataset;
+  options.name =
+      held_out ? shown_name(dataset, config.training.dataset_path) + " (held out)" : shown_name(dataset, validation.dataset_path);
   options.local_batch = validation.local_batch_size;
   options.global_batch = validation.local_batch_size * dp_size;
   options.repeat = false;
   options.pad_last = true;
   options.max_steps = validation.steps;
-  auto store = open_dataset(
-      config, dataset_settings(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading), codec);
+  auto store = open_dataset(config,
+                            dataset_settings(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading,
+                                             held_out ? "training.dataset_path" : "validation.dataset_path"),
+                            codec);
   auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
   log_info("Validation data: {}, {} steps", loader->summary(), loader->steps_per_pass());
   for (const std::string& line : validation_data_use(*loader)) log_warning("{}", line);

@@ -26,7 +26,9 @@ bool parse_all(std::string_view s, T& out) {
 }  // namespace
 
 WeightSchedule::WeightSchedule(const std::string& text, const std::string& field) : text_(text) {
-  const auto wrong = [&] { fail("{} = \"{}\": expected a weight, or weights from steps on: \"0.7, 10000: 0.3\"", field, text); };
+  const auto wrong = [&] {
+    fail("{} = \"{}\": expected a weight of at least 0, or weights from steps on: \"0.7, 10000: 0.3\"", field, text);
+  };
   std::string_view rest = text;
   for (bool more = true; more;) {
     const size_t comma = rest.find(',');

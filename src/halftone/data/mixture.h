@@ -14,6 +14,8 @@ class WeightSchedule {
   // Error naming `field` for anything else.
   WeightSchedule(const std::string& text, const std::string& field);
   double at(int64_t step) const;
+  // Weights from steps on, the first from step 0.
+  const std::vector<std::pair<int64_t, double>>& changes() const { return changes_; }
   const std::string& text() const { return text_; }
 
  private:

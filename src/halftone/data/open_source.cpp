@@ -1,7 +1,8 @@
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
@@ -14,6 +15,7 @@
 #include "halftone/data/parquet_source.h"
 #include "halftone/data/source.h"
 #include "halftone/data/text_source.h"
+#include "halftone/storage/glob.h"
 
 namespace halftone {
 namespace {
@@ -54,6 +56,17 @@ const Kind kKinds[] = {
 
 FileList find_of(const Kind& kind, const std::string& path) { return kind.suffixes.empty() ? FileList() : find_files(path, kind.suffixes); }
 
+// A kind takes all files of a folder; so a folder with splits has its validation data read too.
+FileList find_all_of(const Kind& kind, const std::string& path) {
+  FileList files = find_of(kind, path);
+  const std::set<std::string> splits = files.files.size() > 1 && !has_wildcard(path) ? splits_of(files) : std::set<std::string>();
+  if (kind.by_folder && splits.contains("train") && splits.size() > 1) {
+    log_warning("{}: dataset = \"{}\" reads all of its splits ({}); dataset = \"auto\" reads one, dataloader.split", path, kind.name,
+                fmt::join(splits, ", "));
+  }
+  return files;
+}
+
 [[noreturn]] void fail_unknown(const std::string& dataset) {
   std::string kinds;
   for (const Kind& kind : kKinds) kinds += fmt::format("{}, ", kind.name);
@@ -64,7 +77,7 @@ FileList find_of(const Kind& kind, const std::string& path) { return kind.suffix
 }
 
 void require_path(const SourceOptions& o) {
-  check(!o.path.empty(), "dataset = \"{}\" needs dataset_path: a file, a folder or a glob", o.dataset);
+  check(!o.path.empty(), "dataset = \"{}\" needs {}: a file, a folder or a glob", o.dataset, o.path_field);
 }
 
 }  // namespace
@@ -93,14 +106,14 @@ std::unique_ptr<DocumentSource> open_source(const SourceOptions& o) {
           "set dataset and dataset_path to your own text",
           kC4Test);
     }
-    check(!options.path.empty(), "dataset = \"{}\" needs dataset_path: the folder of its files (nothing is downloaded)", o.dataset);
+    check(!options.path.empty(), "dataset = \"{}\" needs {}: the folder of its files (nothing is downloaded)", o.dataset, o.path_field);
   }
   const auto kind = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return o.dataset == k.name; });
   if (!c4 && o.dataset != "auto" && kind == std::end(kKinds)) fail_unknown(o.dataset);
   require_path(options);
   // A choice of files by split or subset needs the folder's layout, whatever its kind.
   const bool chosen = !o.subset.empty() || o.split != "train";
-  if (!c4 && o.dataset != "auto" && !(chosen && kind->by_folder)) return kind->open(find_of(*kind, o.path), o);
+  if (!c4 && o.dataset != "auto" && !(chosen && kind->by_folder)) return kind->open(find_all_of(*kind, o.path), o);
   FoundData found = find_data(options.path, options.subset, options.split, !c4);
   check(c4 || o.dataset == "auto" || found.kind == o.dataset, "dataset = \"{}\": {} is of the kind {}", o.dataset, o.path, found.kind);
   check(!c4 || found.kind == "jsonl" || found.kind == "parquet", "dataset = \"{}\": {} is of the kind {}: expected jsonl or parquet",

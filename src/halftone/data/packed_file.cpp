@@ -27,11 +27,17 @@ constexpr std::array<Packed, 7> kPacked = {{{"\x1F\x8B"sv, "gzip", "unpack it wi
                                             {"\xFE\xFF"sv, "UTF-16", "write it as UTF-8: iconv -f UTF-16 -t UTF-8 {}"}}};
 // Follows "BZh" and a digit, with which text may also begin.
 constexpr std::string_view kBzip2Block = "1AY&SY";
-constexpr std::string_view kParquet = "PAR1";  // at both ends
+constexpr std::string_view kLfsPointer = "version https://git-lfs.github.com/spec/";  // first line of a Git LFS pointer
+constexpr std::string_view kParquet = "PAR1";                                         // at both ends
 
 }  // namespace
 
+void refuse_lfs_pointer(std::string_view first, const std::string& path, const char* expected) {
+  check(!first.starts_with(kLfsPointer), "{}: expected {}, found a pointer of Git LFS; fetch the file: git lfs pull", path, expected);
+}
+
 void refuse_packed(std::string_view first, const std::string& path, const char* expected) {
+  refuse_lfs_pointer(first, path, expected);
   for (const Packed& p : kPacked) {
     if (!first.starts_with(p.first)) continue;
     if (p.first == "BZh" && (first.size() < 10 || first.substr(4, 6) != kBzip2Block)) continue;

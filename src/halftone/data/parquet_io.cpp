@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "halftone/base/error.h"
+#include "halftone/data/packed_file.h"
 
 namespace halftone {
 namespace {
@@ -64,6 +65,7 @@ void ParquetBytes::check_footer(int64_t most_bytes) const {
   const std::string& path = file_->path();
   const std::string_view magic = std::string_view(tail_).substr(tail_.size() - std::min<size_t>(tail_.size(), 4));
   check(magic != "PARE", "{}: the Parquet file is encrypted: decrypt it first", path);
+  if (magic != "PAR1") refuse_packed(first_bytes(path), path, "Parquet");
   check(magic == "PAR1" && size_ >= 12, "{}: no Parquet file, or one cut short: its {} bytes do not end in PAR1", path, size_);
   uint32_t footer = 0;  // x86-64 is little-endian
   std::memcpy(&footer, tail_.data() + tail_.size() - kFooterEnd, sizeof footer);

@@ -71,6 +71,7 @@ class DocumentSource {
 struct SourceOptions {
   std::string dataset;                                // kind of data (docs/data.md); auto: by suffix and content
   std::string path;                                   // file, folder or glob, local or remote; empty only for names that imply files
+  std::string path_field = "dataset_path";            // option that gives the path, for messages
   bool streamed = false;                              // only read_file is used: no file is opened before it is read
   std::string text_key = "text";                      // jsonl, parquet: field or column with the text; a.b for a nested one
   std::string subset, split = "train";                // of a folder of a Hugging Face data set

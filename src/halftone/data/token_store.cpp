@@ -229,7 +229,7 @@ class TokenStoreBuilder {
     if (meta_.at("fingerprint") == fingerprint) return store;
     // Times or sizes differ: only different contents invalidate the index.
     if (content_digest(source_.files(), threads_) != store->digest_) {
-      log_info("The files of {} changed since their token index was built: rebuilding it", source_.kind());
+      log_info("{}: the files differ from those of the token index: rebuilding it", source_.files().pattern);
       return nullptr;
     }
     meta_["fingerprint"] = fingerprint;
