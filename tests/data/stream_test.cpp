@@ -210,6 +210,29 @@ TEST_F(StreamTest, AFailingFileEndsTheStreamWithItsError) {
   EXPECT_ERROR(reader.next(0), "hold no document with text");
 }
 
+TEST_F(StreamTest, DocumentsThatNeverFillARowEndTheStreamWithAnError) {
+  std::string text;
+  for (int d = 0; d < 4000; ++d) text += R"({"text":")" + std::string(60, 'x') + "\"}\n";
+  folder_.write("set/long.jsonl", text);
+  bool end = false;
+  EXPECT_ERROR(row_text(*feed(Packing::first_fit, 2, {}), 0, end), "fits into a row with a loss: raise seq_len (now 24)");
+  EXPECT_NO_THROW(row_text(*feed(Packing::best_fit, 2, {}), 0, end));
+}
+
+TEST_F(StreamTest, SmallSetsSayOnceThatTheyRepeat) {
+  write_files(1, 5, 1);
+  bool end = false;
+  testing::internal::CaptureStdout();
+  {
+    auto all = feed(Packing::best_fit, 2, {1, 1});
+    for (int64_t r = 0; r < 50; ++r) row_text(*all, r, end);
+  }
+  const std::string said = testing::internal::GetCapturedStdout();
+  const size_t first = said.find("is being re-looped (epoch 2)");
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("re-looped (epoch 3)"), std::string::npos) << said;
+}
+
 TEST_F(StreamTest, RejectsDamagedPositions) {
   write_files(3, 10, 10);
   auto all = feed(Packing::concat, 2, {});

@@ -7,6 +7,12 @@
 
 namespace halftone {
 
+namespace {
+
+constexpr int64_t kMostRowless = 4 * kPackWindow;
+
+}  // namespace
+
 bool LanePacker::pull() {
   current_ = next_();
   if (current_ == nullptr) return false;
@@ -86,6 +92,7 @@ bool LanePacker::make_window() {
     if (i == 0 && document->ordinal != position_.first.ordinal) position_.used = 0;
     if (i == 0) position_.first = {document->block, document->ordinal};
     last = {document->block, document->ordinal + 1};
+    ++rowless_;
     size_t begin = 0;
     for (const size_t end : document->ends) {
       const int64_t n = std::max<int64_t>(0, static_cast<int64_t>(end - begin) - 1), in_row = std::min(n, options_.seq_len);
@@ -110,6 +117,9 @@ bool LanePacker::make_window() {
     }
   }
   behind_window_ = last;
+  if (!rows_.empty()) rowless_ = 0;
+  check(rowless_ < kMostRowless, "none of {} documents on end fits into a row with a loss: raise seq_len (now {})", rowless_,
+        options_.seq_len);
   return true;
 }
 

@@ -23,7 +23,8 @@ class LanePacker {
   };
   LanePacker(const RowOptions& options, Next next, Position position)
       : options_(options), next_(std::move(next)), position_(std::move(position)) {}
-  // The next row; returns its filled positions, or RowFeed::kEnd behind the last (documents that do not fill one are dropped there).
+  // The next row; returns its filled positions, or RowFeed::kEnd behind the last (documents that do not fill one are dropped there). Error
+  // if the packing drops 4,096 documents on end: a stream that repeats would never give a row.
   int64_t fill(RowView out);
   const Position& position() const { return position_; }
 
@@ -48,6 +49,7 @@ class LanePacker {
   Shared current_;                       // concat, concat_documents: holds position_.used
   std::vector<std::vector<Part>> rows_;  // of the window
   LaneStart behind_window_;
+  int64_t rowless_ = 0;  // documents since the last row
   std::vector<int32_t> buffer_;
 };
 

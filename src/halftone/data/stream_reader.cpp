@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kLanesPerGroup = 8;               // few groups: few files open at once
 constexpr int64_t kFilesPerGroup = 8;               // many files a group: epochs of the groups differ little in length
+constexpr std::chrono::seconds kAnnouncePause{10};  // small sets end many epochs a second
 constexpr int64_t kAheadBytes = int64_t{16} << 20;  // text ahead of a group's consumers
 
 }  // namespace
@@ -154,6 +155,9 @@ std::shared_ptr<const StreamedDocument> StreamReader::next(int64_t lane) {
   group.room.notify_all();
   if (const int64_t epoch = taken->document->block->epoch; epoch > announced_epoch_) {
     announced_epoch_ = epoch;
+    const auto now = std::chrono::steady_clock::now();
+    if (epoch > 1 && now - announced_at_ < kAnnouncePause) return taken->document;
+    announced_at_ = now;
     log_info("{} is being re-looped (epoch {})", source_->files().pattern, epoch + 1);
   }
   return taken->document;

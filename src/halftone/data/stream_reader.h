@@ -1,5 +1,6 @@
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -92,6 +93,7 @@ class StreamReader {
   std::vector<std::unique_ptr<Group>> groups_;
   std::atomic<int64_t> bad_lines_{0};
   int64_t announced_epoch_ = 0;
+  std::chrono::steady_clock::time_point announced_at_;
 
   std::vector<std::thread> workers_;
   std::mutex tasks_mutex_;
