@@ -224,6 +224,14 @@ TEST_F(DataCommand, ConversationsShowWhatIsLearned) {
   EXPECT_EQ(look.at("tokens_with_loss"), learned);
   EXPECT_LT(learned, look.at("tokens").get<int64_t>() / 2);
   EXPECT_TRUE(has(said({args[0]}), "no chat template")) << "a bad line each";
+  // A run refuses concat, whatever else it mixes in.
+  const std::string mixture =
+      write("mixture.toml", "[model]\nhf_assets_path = \"" + std::string(kTokenizer) + "\"\n" + "[training.sources.chats]\npath = \"" +
+                                args[0] + "\"\nchat_template = \"" + chat + "\"\n[training.sources.text]\npath = \"" +
+                                write("text.jsonl", line("some words")) + "\"\n");
+  EXPECT_TRUE(
+      has(said({"--config", mixture}), "First rows: a run would stop: dataloader.packing = \"concat\" cuts documents at every EOS"));
+  EXPECT_FALSE(has(said({"--config", mixture, "--packing", "best_fit"}), "would stop"));
 }
 
 TEST_F(DataCommand, SaysTheSameOnAnyNumberOfThreads) {

@@ -18,6 +18,7 @@
 #include "halftone/data/bin_writer.h"
 #include "halftone/data/file_io.h"
 #include "halftone/data/loader.h"
+#include "halftone/data/row_packing.h"
 #include "halftone/data/training_data.h"
 #include "halftone/storage/byte_file.h"
 #include "halftone/train/console.h"
@@ -197,6 +198,11 @@ struct FirstRows {
 };
 FirstRows first_rows(const Options& o, const JobConfig& config, const std::vector<TrainingData>& data, const std::vector<Look>& looks,
                      const Tokenizer& tokenizer, const TextCodec& codec) {
+  for (const Look& one : looks) {
+    const Inspection& look = one.report.look;
+    const bool masked = look.conversations > 0 && look.learned_tokens < look.tokens;
+    check(!masked || config.training.dataloader.packing != "concat", "{}", kConcatOfChats);
+  }
   const bool mixture = data.size() > 1 || !config.training.sources.empty();
   const bool streamed = std::ranges::all_of(data, [](const TrainingData& d) { return d.reading.streamed; });
   if (mixture && !streamed && !o.all)
