@@ -249,6 +249,11 @@ TEST(LineReader, PiecesOfALongLineReadNothingBeyondThemselves) {
   EXPECT_FALSE(last.next(line));
 }
 
+TEST(FileList, SaysThatAHomeFolderIsNotExpanded) {
+  EXPECT_ERROR(find_files("~/data", {".txt"}), "~/data: no such file or folder; ~ is not expanded");
+  EXPECT_ERROR(find_files("~/data/*.txt", {".txt"}), "no file matches; ~ is not expanded");
+}
+
 TEST(Source, RefusesUnknownNamesAndMissingPaths) {
   SourceOptions options;
   options.dataset = "arrow";

@@ -107,6 +107,8 @@ bool ends_in(const std::string& path, const std::vector<std::string>& suffixes) 
   return std::any_of(suffixes.begin(), suffixes.end(), [&](const std::string& s) { return path.ends_with(s); });
 }
 
+const char* home_hint(const std::string& path) { return path.starts_with("~") ? "; ~ is not expanded: write the whole path" : ""; }
+
 void check_found(bool found, const std::string& pattern, const std::vector<std::string>& suffixes) {
   const std::string wanted = fmt::format("{}", fmt::join(suffixes, ", "));
   check(found, "dataset_path {}: the folder holds no file{}{}", pattern, wanted.empty() ? "" : " ending in ", wanted);
@@ -187,9 +189,9 @@ FileList find_files(const std::string& pattern, const std::vector<std::string>& 
       ends_in(path, suffixes) ? files.push_back(local_file(path)) : static_cast<void>(++others);
     check_found(!files.empty(), pattern, suffixes);
   } else {
-    check(has_wildcard(pattern), "dataset_path {}: no such file or folder", pattern);
+    check(has_wildcard(pattern), "dataset_path {}: no such file or folder{}", pattern, home_hint(pattern));
     for (const std::string& path : glob(pattern)) files.push_back(local_file(path));
-    check(!files.empty(), "dataset_path {}: no file matches", pattern);
+    check(!files.empty(), "dataset_path {}: no file matches{}", pattern, home_hint(pattern));
   }
   return list_files(pattern, std::move(files), others);
 }
