@@ -9,7 +9,7 @@ namespace halftone {
 
 namespace {
 
-constexpr int64_t kMostRowless = 4 * kPackWindow;
+constexpr int64_t kMostRowless = 4096;
 
 }  // namespace
 
