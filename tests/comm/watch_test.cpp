@@ -253,7 +253,11 @@ TEST(Watch, PatienceLastsAsLongAsTheMissingRankLives) {
   expect_line(
       run_ranks("dies preparing", 2)[0],
       "halftone: rank 0 ends because rank 1 has failed: its process ended without a message (was it killed?), last seen in tokenisation\n");
-  const Outcome o = run_ranks("stops preparing", 2)[0];
+  Outcome o;
+  for (int run = 0; run < 3; ++run) {  // once more where the machine stood still for longer than the limit of 1.5 s
+    o = run_ranks("stops preparing", 2)[0];
+    if (!has(o, "the job's store has not answered")) break;
+  }
   expect_line(o, "halftone: rank 0 waited ");
   EXPECT_TRUE(has(o, "s for the meeting 'tokens' on job with rank 1, in vain: rank 1 has sent no heartbeat for ")) << o.said;
 }

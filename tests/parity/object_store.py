@@ -30,7 +30,7 @@ from _object_server import Google, Proxy, Server
 random.seed(7)
 KEYS = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true", "OMP_NUM_THREADS": "1"}
 MODEL = '{"dim":32,"n_layers":1,"n_heads":2,"n_kv_heads":2,"ffn_dim":64}'
-STEPS = 80
+STEPS = 200
 FILES, LINES = 16, 75
 
 

@@ -36,10 +36,10 @@ std::vector<RemoteFile> list_remote(const std::string& address);
 std::string local_copy(const std::string& path);
 
 struct StorageOptions {
-  std::string endpoint_url;      // of an S3-compatible server; empty: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else Amazon's
-  std::string region;            // empty: AWS_REGION, AWS_DEFAULT_REGION, else the profile's
+  std::string endpoint_url{};    // of an S3-compatible server; empty: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, else Amazon's
+  std::string region{};          // empty: AWS_REGION, AWS_DEFAULT_REGION, else the profile's
   bool anonymous = false;        // no credentials
-  std::string cache_folder;      // empty: no disk cache
+  std::string cache_folder{};    // empty: no disk cache
   int64_t cache_bytes = 0;       // size that the cache is held to
   int64_t read_ahead_bytes = 0;  // of a file that is read sequentially
   double first_retry_seconds = 0.5, longest_retry_seconds = 60;
