@@ -110,7 +110,7 @@ class TurnFinder {
     return jinja::make_dict(std::move(items), budget_);
   }
 
-  // What follows the words of a message in a rendering of the first n messages.
+  // The text behind the words of a message in a rendering of the first n messages.
   std::optional<std::string> behind(size_t message, size_t n, bool prompt) {
     const auto plain = n == messages_.size() && !prompt ? std::optional(text_) : render(n, prompt);
     for (const bool names : {false, true}) {
@@ -120,7 +120,7 @@ class TurnFinder {
     return {};
   }
 
-  // What add_generation_prompt adds, "" if nothing or unknown.
+  // The text that add_generation_prompt adds; "" if none or unknown.
   std::string prompt_suffix(size_t turn, const std::optional<std::string>& prompt) {
     const auto longer = prompt ? prompt : render(messages_.size(), true);
     const auto shorter = prompt ? render(turn, false) : std::optional(text_);

@@ -15,7 +15,7 @@ struct Terminal {
   int width = 100;
   bool unicode = false, colors = false;
 };
-// Of standard output, the locale, COLUMNS and NO_COLOR.
+// Read from standard output, the locale, COLUMNS and NO_COLOR.
 Terminal find_terminal();
 
 // A row of training, as a batch holds it (RowView).

@@ -6,7 +6,7 @@
 
 namespace halftone {
 
-// What dataset = "auto" found: a kind of open_source, and its files (not of mds and megatron, which look for theirs at `path`).
+// The result of dataset = "auto": a kind of open_source, and its files (not of mds and megatron, which look for theirs at `path`).
 struct FoundData {
   std::string kind, path;
   FileList files;

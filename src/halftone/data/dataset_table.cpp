@@ -12,7 +12,7 @@
 namespace halftone {
 namespace {
 
-// What decides the documents of one data set; packing and shuffle are the run's.
+// Options that decide the documents of one data set; packing and shuffle are the run's.
 constexpr std::array<std::string_view, 15> kReading = {"read",        "text_key",     "subset",        "split",   "text_split",
                                                        "on_bad_line", "token_dtype",  "add_bos",       "add_eos", "special_tokens_in_text",
                                                        "chat_format", "messages_key", "chat_template", "loss_on", "max_turns"};

@@ -13,7 +13,7 @@
 
 namespace halftone::jinja {
 
-// What a template or its data did wrong; the interpreter adds the place and throws Error.
+// A fault of a template or its data; the interpreter adds the place and throws Error.
 class Fault : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
