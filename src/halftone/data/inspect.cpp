@@ -73,7 +73,7 @@ CopiedDocuments::Copy copy_of(const Document& document, int stored_width) {
 struct Print {
   int64_t document;  // in the part, from 1
   uint64_t hash;
-  bool sketched;
+  bool sketched = false;
   Sketch sketch;
   std::string begin;
 };

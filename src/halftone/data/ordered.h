@@ -18,7 +18,7 @@ template <class Make, class Take>
 void in_order(int64_t n, int threads, Make&& make, Take&& take) {
   using Result = decltype(make(int64_t{0}));
   struct Slot {
-    Result result;
+    Result result{};
     std::exception_ptr error;
   };
   threads = static_cast<int>(std::clamp<int64_t>(threads, 1, std::max<int64_t>(n, 1)));
