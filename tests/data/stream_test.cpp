@@ -166,6 +166,42 @@ TEST_F(StreamTest, OneLanePacksAsTheIndexedRowsDo) {
   }
 }
 
+// Ids with a mask are one document, whatever EOS stands inside, and keep their labels as in an index.
+TEST_F(StreamTest, MaskedIdsKeepTheirLossAsInTheIndex) {
+  std::string lines;
+  for (int i = 0; i < 30; ++i) lines += R"({"input_ids":[256,97,257,98,99,257],"loss_mask":[0,0,1,0,)" + std::to_string(i % 2) + ",1]}\n";
+  folder_.write("set/a.jsonl", lines);
+  auto store = open_token_store(*source("set", false), byte_codec(), folder_ / "cache", 2);
+  for (const Packing packing : {Packing::none, Packing::concat_documents}) {
+    RowSequence indexed(store, row_options(packing));
+    auto streamed = feed(packing, 1, {}, false);
+    bool end = false;
+    int64_t ignored = 0;
+    for (int64_t r = 0; r < indexed.rows(0) - 1; ++r) {
+      const std::string text = row_text(indexed, r, end);
+      EXPECT_EQ(text, row_text(*streamed, r, end)) << r;
+      for (size_t at = text.find("-100"); at != std::string::npos; at = text.find("-100", at + 1)) ++ignored;
+    }
+    EXPECT_GT(ignored, 0);
+  }
+  bool end = false;
+  EXPECT_ERROR(row_text(*feed(Packing::concat, 1, {}, false), 0, end), "best_fit");
+}
+
+TEST_F(StreamTest, SkippedLinesAreLogged) {
+  folder_.write("set/a.jsonl", "no document\n{\"text\":\"a\"}\n");
+  SourceOptions o;
+  o.dataset = "jsonl", o.path = folder_ / "set", o.vocab_size = kVocab, o.streamed = true, o.on_bad_line = "skip";
+  StreamOptions s;
+  s.lanes = 1, s.epochs = 1;
+  testing::internal::CaptureStdout();
+  {
+    StreamReader reader(open_source(o), byte_codec(), s);
+    while (reader.next(0)) {}
+  }
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "skipped 1 bad lines so far, the last at", testing::internal::GetCapturedStdout());
+}
+
 TEST_F(StreamTest, TheShuffleChangesTheOrderAndEpochsDiffer) {
   write_files(20, 20, 6);
   bool end = false;

@@ -8,6 +8,7 @@
 #include "halftone/base/log.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/epoch_plan.h"
+#include "halftone/data/tokenise.h"
 
 namespace halftone {
 namespace {
@@ -24,7 +25,7 @@ struct StreamReader::Raw {
   std::string text;
   std::vector<ByteRange> spans;
   std::vector<int32_t> ids;
-  std::vector<uint8_t> learned;
+  std::vector<uint8_t> loss;
   int64_t bytes() const { return static_cast<int64_t>(text.size() + ids.size() * sizeof(int32_t)); }
 };
 
@@ -177,15 +178,9 @@ void StreamReader::work() {
   }
 }
 
-void StreamReader::tokenise(StreamedDocument& document, Raw& raw) const {
-  document.ids = std::move(raw.ids);
-  document.learned = std::move(raw.learned);
-  if (raw.kind == Document::Kind::text) {
-    codec_.encode_document(raw.text, document.ids);
-  } else if (raw.kind == Document::Kind::chat) {
-    codec_.encode_chat(raw.text, raw.spans, document.ids, document.learned);
-  }
-  if (raw.kind == Document::Kind::chat) {
+void StreamReader::tokenise(StreamedDocument& document, const Raw& raw) const {
+  const Document given = {.kind = raw.kind, .text = raw.text, .learned = raw.spans, .ids = raw.ids, .loss = raw.loss, .stored = {}};
+  if (encode_ids(given, codec_, document.ids, document.learned)) {
     document.ends = {document.ids.size()};
     return;
   }
@@ -246,6 +241,13 @@ void StreamReader::deal(Group& group, std::vector<Raw>& block, const BlockStart&
   block.clear();
 }
 
+void StreamReader::skip(const BadLine& line) {
+  const int64_t count = ++bad_lines_;
+  int64_t power = 1;
+  while (power < count) power *= 10;
+  if (power == count) log_warning("skipped {} bad lines so far, the last at {}", with_commas(count), line.text());
+}
+
 void StreamReader::run(Group& group) {
   const auto files = static_cast<int64_t>(source_->files().files.size());
   const auto groups = static_cast<int64_t>(groups_.size());
@@ -270,8 +272,7 @@ void StreamReader::run(Group& group) {
         source_->read_file(static_cast<size_t>(order(place * groups + group.number)), [&](const Document& document) {
           if (stop_) throw Stop{};
           if (document.kind == Document::Kind::bad) {
-            ++bad_lines_;
-            return;
+            return skip(*document.bad);
           }
           if (number++ < skipped) return;
           Raw raw;
@@ -279,6 +280,7 @@ void StreamReader::run(Group& group) {
           raw.text = document.text;
           raw.spans.assign(document.learned.begin(), document.learned.end());
           raw.ids.assign(document.ids.begin(), document.ids.end());
+          raw.loss.assign(document.loss.begin(), document.loss.end());
           if (document.kind == Document::Kind::stored) {
             const int width = source_->stored_token_bytes();
             for (size_t i = 0; i < document.stored.size() / static_cast<size_t>(width); ++i)

@@ -74,8 +74,6 @@ class StreamReader {
   // every call.
   std::shared_ptr<const StreamedDocument> next(int64_t lane);
   const DocumentSource& source() const { return *source_; }
-  // Lines skipped so far (on_bad_line = skip).
-  int64_t bad_lines() const { return bad_lines_; }
 
  private:
   struct Raw;
@@ -83,7 +81,8 @@ class StreamReader {
   struct Stop {};
   void run(Group& group);
   void deal(Group& group, std::vector<Raw>& block, const BlockStart& start);
-  void tokenise(StreamedDocument& document, Raw& raw) const;
+  void tokenise(StreamedDocument& document, const Raw& raw) const;
+  void skip(const BadLine& line);
   void stop();
   void work();
 
@@ -91,7 +90,7 @@ class StreamReader {
   TextCodec codec_;
   StreamOptions options_;
   std::vector<std::unique_ptr<Group>> groups_;
-  std::atomic<int64_t> bad_lines_{0};
+  std::atomic<int64_t> bad_lines_{0};  // skipped; the first, tenth, hundredth, ... is logged
   int64_t announced_epoch_ = 0;
   std::chrono::steady_clock::time_point announced_at_;
 

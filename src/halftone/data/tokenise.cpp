@@ -121,19 +121,10 @@ class ShardEncoder {
     add(stored.size() / static_cast<size_t>(stored_width), [&](size_t i) { return stored_id(stored, i, stored_width); });
   }
   void add_encoded(const Document& document) {
-    const bool chat = document.kind == Document::Kind::chat;
-    ids_.assign(document.ids.begin(), document.ids.end());
-    loss_.assign(document.loss.begin(), document.loss.end());
-    if (chat) {
-      codec_.encode_chat(document.text, document.learned, ids_, loss_);
-    } else if (!document.text.empty()) {
-      codec_.encode_document(document.text, ids_);
-    }
-    // The first id is not predicted.
-    const bool masked = !loss_.empty() && std::find(loss_.begin() + 1, loss_.end(), 0) != loss_.end();
+    const bool whole = encode_ids(document, codec_, ids_, loss_), masked = !loss_.empty();
     out_.text_bytes += static_cast<int64_t>(document.text.size());
     out_.empty_documents += ids_.empty() ? 1 : 0;
-    out_.chats += chat ? 1 : 0;
+    out_.chats += document.kind == Document::Kind::chat ? 1 : 0;
     out_.masked_documents += masked ? 1 : 0;
     append_ids(ids_, width_, codec_.vocab_size, out_.tokens);
     if (masked) {
@@ -153,7 +144,7 @@ class ShardEncoder {
     // An EOS inside the text ends a document, as in a .bin file, but a turn of a conversation.
     for (std::span<const int32_t> rest = ids_; !rest.empty();) {
       const auto id_at = [rest](size_t i) { return rest[i]; };
-      const size_t length = chat || masked ? rest.size() : document_ends_.length(rest.size(), id_at);
+      const size_t length = whole ? rest.size() : document_ends_.length(rest.size(), id_at);
       add(length, id_at);
       rest = rest.subspan(length);
     }
@@ -214,6 +205,20 @@ TokenisedShard encode(Chunk chunk, const TextCodec& codec, const std::vector<uin
 }
 
 }  // namespace
+
+bool encode_ids(const Document& document, const TextCodec& codec, std::vector<int32_t>& ids, std::vector<uint8_t>& loss) {
+  const bool chat = document.kind == Document::Kind::chat;
+  ids.assign(document.ids.begin(), document.ids.end());
+  loss.assign(document.loss.begin(), document.loss.end());
+  if (chat) {
+    codec.encode_chat(document.text, document.learned, ids, loss);
+  } else if (!document.text.empty()) {
+    codec.encode_document(document.text, ids);
+  }
+  // The first id is not predicted.
+  if (!loss.empty() && std::find(loss.begin() + 1, loss.end(), 0) == loss.end()) loss.clear();
+  return chat || !loss.empty();
+}
 
 void tokenise_source(const DocumentSource& source, const TextCodec& codec, int width, int threads,
                      const std::function<void(TokenisedShard&&)>& take) {

@@ -22,6 +22,10 @@ struct TokenisedShard {
 // Bytes per stored id: 2 up to 65,536 entries, otherwise 4.
 inline int width_for(int64_t vocab_size) { return vocab_size <= 65536 ? 2 : 4; }
 
+// The ids of a text, a conversation or ids, and of each whether it has a loss (empty: all have one). Returns whether they are one document
+// even where an EOS stands inside, as conversations and masked ids are.
+bool encode_ids(const Document& document, const TextCodec& codec, std::vector<int32_t>& ids, std::vector<uint8_t>& loss);
+
 // Encodes every document of `source` on `threads` threads and passes the shards to `take` in order, on this thread. Logs progress every
 // few seconds. Documents without text or ids are counted and dropped.
 void tokenise_source(const DocumentSource& source, const TextCodec& codec, int width, int threads,
