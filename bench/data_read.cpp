@@ -1,9 +1,6 @@
 // MB/s of text to tokens, on HALFTONE_THREADS threads (2): the tokenizer alone on text in memory, then whole files of every format, in the
 // same run and alternating, as ratios to the tokenizer. bench_data_read TOKENIZER [MB of text] [FILE.parquet ...]
-#include <lzma.h>
 #include <unistd.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +14,7 @@
 #include <random>
 #include <thread>
 
+#include "compress.h"
 #include "halftone/base/error.h"
 #include "halftone/base/utf8.h"
 #include "halftone/data/loader.h"
@@ -77,34 +75,6 @@ std::vector<std::string> make_documents(size_t bytes) {
 
 void write_file(const fs::path& path, const std::string& bytes) { std::ofstream(path, std::ios::binary) << bytes; }
 
-std::string gzip(const std::string& text) {
-  z_stream z{};
-  deflateInit2(&z, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY);
-  std::string out(deflateBound(&z, text.size()) + 32, '\0');
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data())), z.avail_in = static_cast<uInt>(text.size());
-  z.next_out = reinterpret_cast<Bytef*>(out.data()), z.avail_out = static_cast<uInt>(out.size());
-  check(deflate(&z, Z_FINISH) == Z_STREAM_END, "gzip failed");
-  out.resize(z.total_out);
-  deflateEnd(&z);
-  return out;
-}
-
-std::string zstd(const std::string& text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
-
-std::string xz(const std::string& text) {
-  std::string out(lzma_stream_buffer_bound(text.size()), '\0');
-  size_t size = 0;
-  check(lzma_easy_buffer_encode(1, LZMA_CHECK_CRC64, nullptr, reinterpret_cast<const uint8_t*>(text.data()), text.size(),
-                                reinterpret_cast<uint8_t*>(out.data()), &size, out.size()) == LZMA_OK,
-        "xz failed");
-  out.resize(size);
-  return out;
-}
-
 void run(int argc, char** argv) {
   check(argc >= 2, "usage: bench_data_read TOKENIZER [MB of text] [FILE.parquet ...]");
   const char* asked = std::getenv("HALFTONE_THREADS");
@@ -127,8 +97,9 @@ void run(int argc, char** argv) {
                                                          {"JSONL .gz", folder / "a.jsonl.gz"},
                                                          {"JSONL .zst", folder / "a.jsonl.zst"},
                                                          {"JSONL .xz", folder / "a.jsonl.xz"}};
-  write_file(files[0].second, jsonl), write_file(files[1].second, gzip(jsonl)), write_file(files[2].second, zstd(jsonl));
-  write_file(files[3].second, xz(jsonl));
+  write_file(files[0].second, jsonl), write_file(files[1].second, compress::gzip(jsonl)),
+      write_file(files[2].second, compress::zstd(jsonl));
+  write_file(files[3].second, compress::xz(jsonl, 1, LZMA_CHECK_CRC64));
   for (int i = 3; i < argc; ++i) files.emplace_back("Parquet " + fs::path(argv[i]).filename().string(), argv[i]);
 
   // Seconds a byte of text, of the best round each.

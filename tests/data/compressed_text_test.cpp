@@ -1,12 +1,10 @@
 #include <gtest/gtest.h>
-#include <lzma.h>
-#include <zlib.h>
-#include <zstd.h>
 
 #include <atomic>
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "compress.h"
 #include "data/data_testing.h"
 #include "halftone/data/json_array.h"
 #include "halftone/data/jsonl_line.h"
@@ -18,35 +16,11 @@
 namespace halftone::compressed_text_test {
 namespace {
 
+using compress::gzip;
+using compress::xz;
+using compress::zstd;
+
 using Texts = std::vector<std::string>;
-
-std::string gzip(const std::string& text) {
-  z_stream z{};
-  EXPECT_EQ(deflateInit2(&z, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string out(deflateBound(&z, text.size()) + 32, '\0');
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data())), z.avail_in = static_cast<uInt>(text.size());
-  z.next_out = reinterpret_cast<Bytef*>(out.data()), z.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
-  out.resize(z.total_out);
-  deflateEnd(&z);
-  return out;
-}
-
-std::string zstd(const std::string& text) {
-  std::string out(ZSTD_compressBound(text.size()), '\0');
-  out.resize(ZSTD_compress(out.data(), out.size(), text.data(), text.size(), 3));
-  return out;
-}
-
-std::string xz(const std::string& text) {
-  std::string out(lzma_stream_buffer_bound(text.size()), '\0');
-  size_t size = 0;
-  EXPECT_EQ(lzma_easy_buffer_encode(0, LZMA_CHECK_CRC32, nullptr, reinterpret_cast<const uint8_t*>(text.data()), text.size(),
-                                    reinterpret_cast<uint8_t*>(out.data()), &size, out.size()),
-            LZMA_OK);
-  out.resize(size);
-  return out;
-}
 
 SourceOptions options_of(const std::string& dataset, const std::string& path) {
   SourceOptions options;

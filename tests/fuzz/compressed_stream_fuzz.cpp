@@ -2,36 +2,14 @@
 // sources: src/halftone/storage/byte_stream.cpp
 // seeds: tests/fuzz/seeds/compressed_stream
 // dict: \x1F\x8B\x08 \x28\xB5\x2F\xFD \x50\x2A\x4D\x18 \xFD7zXZ\x00 \x00\x00\x00\x00
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 
+#include "fuzz/bytes.h"
 #include "halftone/base/error.h"
 #include "halftone/storage/byte_stream.h"
-
-namespace {
-
-class Bytes : public halftone::ByteFile {
- public:
-  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  const std::string& path() const override { return path_; }
-  int64_t size() const override { return static_cast<int64_t>(size_); }
-  size_t read(int64_t offset, char* out, size_t size) const override {
-    const size_t at = std::min(static_cast<size_t>(offset), size_), n = std::min(size, size_ - at);
-    if (n > 0) std::memcpy(out, data_ + at, n);
-    return n;
-  }
-
- private:
-  std::string path_ = "x";
-  const uint8_t* data_;
-  size_t size_;
-};
-
-}  // namespace
 
 namespace halftone {
 std::shared_ptr<const ByteFile> open_bytes(const std::string&) { std::abort(); }

@@ -3,14 +3,13 @@
 // sources: src/halftone/data/line_reader.cpp src/halftone/data/unicode.cpp
 // seeds: tests/fuzz/seeds/json_array
 // dict: {"text": "a"} [ ] , \" \\ \\u00e9 \\ud83d\\ude00 null true -0.5 \xEF\xBB\xBF
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "fuzz/bytes.h"
 #include "halftone/base/error.h"
 #include "halftone/data/json_array.h"
 #include "halftone/data/jsonl_scan.h"
@@ -20,23 +19,6 @@ namespace {
 
 const uint8_t* input = nullptr;
 size_t input_size = 0;
-
-class Bytes : public halftone::ByteFile {
- public:
-  Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
-  const std::string& path() const override { return path_; }
-  int64_t size() const override { return static_cast<int64_t>(size_); }
-  size_t read(int64_t offset, char* out, size_t size) const override {
-    const size_t at = std::min(static_cast<size_t>(offset), size_), n = std::min(size, size_ - at);
-    if (n > 0) std::memcpy(out, data_ + at, n);
-    return n;
-  }
-
- private:
-  std::string path_ = "x";
-  const uint8_t* data_;
-  size_t size_;
-};
 
 }  // namespace
 

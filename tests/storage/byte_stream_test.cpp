@@ -3,29 +3,19 @@
 #include <gtest/gtest.h>
 #include <lzma.h>
 #include <unistd.h>
-#include <zlib.h>
 #include <zstd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <random>
 
+#include "compress.h"
 #include "halftone/base/error.h"
 
 namespace halftone::byte_stream_test {
 namespace {
 
-std::string gzip(const std::string& text) {
-  z_stream z{};
-  EXPECT_EQ(deflateInit2(&z, 6, Z_DEFLATED, MAX_WBITS + 16, 8, Z_DEFAULT_STRATEGY), Z_OK);
-  std::string out(deflateBound(&z, text.size()) + 32, '\0');
-  z.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data())), z.avail_in = static_cast<uInt>(text.size());
-  z.next_out = reinterpret_cast<Bytef*>(out.data()), z.avail_out = static_cast<uInt>(out.size());
-  EXPECT_EQ(deflate(&z, Z_FINISH), Z_STREAM_END);
-  out.resize(z.total_out);
-  deflateEnd(&z);
-  return out;
-}
+using compress::gzip;
 
 std::string zstd(const std::string& text, int window_log = 0) {
   ZSTD_CCtx* context = ZSTD_createCCtx();

@@ -69,7 +69,7 @@ CopiedDocuments::Copy copy_of(const Document& document, int stored_width) {
   return copy;
 }
 
-// What duplicates are found by.
+// The key by which duplicates are found.
 struct Print {
   int64_t document;  // in the part, from 1
   uint64_t hash;

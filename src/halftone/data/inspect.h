@@ -46,7 +46,7 @@ struct Repeated {
 
 // Figures of the documents read: every one as the source gives it, except `pieces` and `lengths`.
 struct Inspection {
-  // What was read.
+  // The part of the source that was read.
   bool whole = true;                  // every document
   bool by_files = false;              // the parts are files, else shards
   int64_t parts = 0, parts_read = 0;  // of the source; of which read

@@ -40,7 +40,7 @@ class LineReader {
  public:
   // All lines of a file, decompressed.
   explicit LineReader(TextInput input, int64_t longest = kLongestLine);
-  // Of a plain file, from the first line that starts at or after `begin` and before `end`.
+  // Lines of a plain file, from the first line that starts at or after `begin` and before `end`.
   LineReader(const std::string& path, int64_t begin, int64_t end, int64_t longest = kLongestLine);
   // Next line without its "\n" or "\r\n", valid until the next call; false at the end of the file.
   bool next(std::string_view& line);

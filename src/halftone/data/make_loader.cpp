@@ -112,7 +112,8 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
 }
 
 // Streams and mixtures: rows by lane.
-std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenizer& tokenizer, const DataLoader::Options& batch) {
+std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenizer& tokenizer, const std::string& codec_digest,
+                                         const DataLoader::Options& batch) {
   const TrainingConfig& training = config.training;
   const DataloaderConfig& loader = training.dataloader;
   LaneFeed::Options options;
@@ -121,12 +122,11 @@ std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenize
   options.dp_rank = batch.dp_rank, options.dp_size = batch.dp_size;
   options.seed = static_cast<uint64_t>(loader.seed);
   options.mixture = !training.sources.empty();
-  options.tokenizer = make_text_codec(tokenizer, loader).digest;
+  options.tokenizer = codec_digest;
   options.described = fmt::format("packing={} num_packing_bins={} seq_len={} shuffle={} shuffle_buffer={} seed={}", loader.packing,
                                   loader.num_packing_bins, training.seq_len, loader.shuffle, loader.shuffle_buffer, loader.seed);
-  std::vector<std::pair<DatasetSettings, SourceShare>> all = training_datasets(config);
   std::vector<LaneFeed::Source> sources;
-  for (auto& [settings, share] : all) {
+  for (const auto& [settings, share] : training_datasets(config)) {
     const TextCodec codec = make_text_codec(tokenizer, settings.loader);
     RowOptions rows = row_options(settings.loader, training.seq_len, codec);
     LaneFeed::Source& source = sources.emplace_back();
@@ -251,7 +251,7 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   options.repeat = training.dataloader.repeat.value_or(true);
   if (!training.sources.empty() || training.dataloader.read == "streamed") {
     if (!training.sources.empty()) options.name = "mixture";
-    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, tokenizer, options);
+    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, tokenizer, codec.digest, options);
     auto loader = std::make_unique<DataLoader>(std::move(feed), std::move(options));
     log_info("Data {}: {}", training.sources.empty() ? training.dataset_path.value_or(training.dataset) : "mixture", loader->summary());
     return loader;

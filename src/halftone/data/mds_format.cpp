@@ -52,7 +52,7 @@ int64_t integer_at(const char* p, const ArrayType& type) {
   uint64_t value = 0;
   std::memcpy(&value, p, static_cast<size_t>(type.width));
   const int unused = 64 - 8 * type.width;
-  // Of uint64 values beyond int64 become negative, which no id is.
+  // A uint64 value beyond int64 becomes negative, which no id is.
   return type.is_signed ? static_cast<int64_t>(value << unused) >> unused : static_cast<int64_t>(value);
 }
 

@@ -18,7 +18,7 @@ class MegatronSource : public DocumentSource {
   std::string options() const override;
   int64_t shard_count() const override { return static_cast<int64_t>(files_.files.size()); }
   void read_shard(int64_t shard, const DocumentVisitor& visit) const override { read_file(static_cast<size_t>(shard), visit); }
-  // Of a .bin file; an index has no documents of its own.
+  // For a .bin file; an index has no documents of its own.
   void read_file(size_t file, const DocumentVisitor& visit) const override;
   int stored_token_bytes() const override { return stored_bytes_; }
   StoredRange stored_range(size_t file) const override;

@@ -9,7 +9,7 @@
 
 namespace halftone {
 
-// What is read of a Parquet file.
+// The columns that are read from a Parquet file.
 struct ParquetColumns {
   enum class Kind {
     text,  // the strings of one column, which may lie in structs
