@@ -68,6 +68,7 @@ TEST(RowDocument, NamesWhatIsWrong) {
       {"{\"a\":\"\xFF\"}", "not valid JSON"},
   };
   for (const auto& [line, part] : cases) EXPECT_ERROR(read(line), part) << line;
+  EXPECT_ERROR(read(std::string("{\"text\":\"a\"}\0x", 14)), "not valid JSON: byte 13 of the row is zero");
   EXPECT_ERROR(read(R"({"a":{"c":1,"d":2},"e":3})", options("a.b")), "found a, e, and in it a.c, a.d");
   SourceOptions no_chat = options();
   no_chat.chat.format = ChatFormat::none;

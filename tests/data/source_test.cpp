@@ -185,6 +185,8 @@ TEST(Jsonl, NamesWhatIsWrong) {
       {R"({"input_ids": [1, -1]})", "input_ids holds -1"},
       {R"({"input_ids": [18446744073709551615]})", "expected ids from 0 to 9"},
   };
+  const std::string zero("{\"text\": \"a\"}\0x", 15);
+  EXPECT_EQ(message(zero), "not valid JSON at column 14: a zero byte");
   for (const auto& [line, part] : cases) EXPECT_NE(message(line).find(part), std::string::npos) << line << " -> " << message(line);
 }
 

@@ -44,7 +44,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     for (std::string_view element; reader.next(element);) elements.push_back(Json::parse(element, nullptr, false));
     read = true;
   } catch (const halftone::Error&) {}
-  const Json whole = Json::parse(text, nullptr, false);
+  // nlohmann::json ends a text at a zero byte.
+  const Json whole = text.find('\0') == std::string::npos ? Json::parse(text, nullptr, false) : Json();
   if (whole.is_array() && (!read || elements != whole)) std::abort();
   return 0;
 }

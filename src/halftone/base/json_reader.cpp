@@ -4,6 +4,7 @@
 #include <set>
 
 #include "halftone/base/error.h"
+#include "halftone/base/zero_byte.h"
 
 namespace halftone {
 namespace {
@@ -44,6 +45,7 @@ Json parse_json(std::string_view text, const std::string& what) {
     }
     return true;
   };
+  check(zero_byte(text) == std::string_view::npos, "{}: not valid JSON: byte {} is zero", what, zero_byte(text) + 1);
   try {
     return Json::parse(text.begin(), text.end(), callback);
   } catch (const Json::exception& error) {

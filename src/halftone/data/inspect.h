@@ -65,8 +65,8 @@ struct Inspection {
 
   // As a run sees them: an EOS inside a document ends it.
   int64_t pieces = 0, tokens = 0, learned_tokens = 0;  // learned: with a loss
-  LengthCounts lengths;                // tokens; characters without a codec
-  std::vector<DocumentEntry> entries;  // ends in the stream of tokens, of the first kMostPackedDocuments
+  LengthCounts lengths;                                // tokens; characters without a codec
+  std::vector<DocumentEntry> entries;                  // ends in the stream of tokens, of the first kMostPackedDocuments
 
   SampledShare exact, near;  // near: among documents whose text is new
   std::vector<Repeated> exact_first, near_first;

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "halftone/base/error.h"
+#include "halftone/base/zero_byte.h"
 #include "halftone/data/bad_lines.h"
 #include "halftone/data/jsonl_scan.h"
 #include "halftone/data/unicode.h"
@@ -123,6 +124,7 @@ JsonlDocument parse_jsonl_line(std::string_view line, const std::string& text_ke
     out.has_text = true;
     return out;
   }
+  check(zero_byte(line) == std::string_view::npos, "not valid JSON at column {}: a zero byte", column_of(line, zero_byte(line)));
   Reader reader(line, text_key, vocab_size, out);
   Json::sax_parse(line.begin(), line.end(), &reader);
   check(reader.is_object(), "expected a JSON object");

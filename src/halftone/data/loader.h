@@ -32,8 +32,8 @@ struct Batch {
   at::Tensor doc_start;  // int32, place in the row where the document of this place starts
   at::Tensor padding;    // bool: no token, behind a row's last document; undefined where the loader never pads
   int64_t valid_labels = 0;
-  int64_t label_bytes = 0;   // bytes of text of the valid labels; for bits per byte
-  int64_t epoch = 0;         // of the first row of its step
+  int64_t label_bytes = 0;       // bytes of text of the valid labels; for bits per byte
+  int64_t epoch = 0;             // of the first row of its step
   std::vector<int64_t> sources;  // of each row, in RowFeed::sources(); empty for a single data set
 };
 

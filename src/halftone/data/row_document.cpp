@@ -3,6 +3,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/ignored_label.h"
 #include "halftone/base/utf8.h"
+#include "halftone/base/zero_byte.h"
 
 namespace halftone {
 namespace {
@@ -43,6 +44,7 @@ Row parse_row(std::string_view json) {
       check(++fields[at] <= kMostFields, "an object in the row has more than {} fields: expected a conversation, text or ids", kMostFields);
     return true;
   };
+  check(zero_byte(json) == std::string_view::npos, "not valid JSON: byte {} of the row is zero", zero_byte(json) + 1);
   Row row;
   try {
     row = Row::parse(json, limits);

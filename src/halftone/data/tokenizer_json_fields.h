@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "halftone/base/error.h"
+#include "halftone/base/zero_byte.h"
 
 // Reads fields of a tokenizer.json; errors name the location. `where` is the dotted name of the object.
 namespace halftone::tokenizer_fields {
@@ -34,6 +35,7 @@ inline Json parse(std::string_view text, const char* file) {
       --depth;
     }
   }
+  check(zero_byte(text) == std::string_view::npos, "{} is not valid JSON: byte {} of {} is zero", file, zero_byte(text) + 1, text.size());
   try {
     return Json::parse(text.begin(), text.end());
   } catch (const Json::parse_error& e) {
