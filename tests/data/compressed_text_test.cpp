@@ -10,7 +10,7 @@
 #include "halftone/data/jsonl_line.h"
 #include "halftone/data/jsonl_scan.h"
 #include "halftone/data/line_reader.h"
-#include "halftone/data/ordered_chunks.h"
+#include "halftone/data/parallel_in_order.h"
 #include "halftone/data/tokenise.h"
 
 namespace halftone::compressed_text_test {

@@ -74,6 +74,21 @@ TEST_F(MakeLoader, TrainingRowsAreTheEncodedDocumentsInOrder) {
   EXPECT_TRUE(std::filesystem::exists(folder_ / "out/cache"));
 }
 
+TEST_F(MakeLoader, ANamedDataSetIsReadByItsOwnOptions) {
+  OptionTable& table = config_.data.names["mine"];
+  table = {{"dataset", std::string("c4_test")}, {"path", kSample}, {"add_bos", false}};
+  config_.training.dataset = config_.validation.dataset = "mine";
+  config_.training.dataset_path.reset();
+  const std::vector<int32_t> ids = tokenizer().encode_document(sample_texts()[0], false, true);
+  EXPECT_EQ(make_training_loader(config_, tokenizer(), 2, 0, 1)->next().tokens.const_data_ptr<int64_t>()[0], ids[0]);
+  EXPECT_EQ(make_validation_loader(config_, tokenizer(), 0, 1)->next().tokens.const_data_ptr<int64_t>()[0], ids[0]);
+  table["read"] = std::string("streamed");
+  config_.training.dataloader.shuffle = false;
+  const auto streamed = make_training_loader(config_, tokenizer(), 2, 0, 1);
+  EXPECT_NE(streamed->summary().find("streamed in"), std::string::npos) << streamed->summary();
+  EXPECT_EQ(make_validation_loader(config_, tokenizer(), 0, 1)->next().tokens.const_data_ptr<int64_t>()[0], ids[0]);
+}
+
 TEST_F(MakeLoader, LabelBytesAreTheBytesOfTheText) {
   // One pass with one document per row: the labels are the full text (BOS is not a label, EOS not text).
   config_.validation.dataset = "c4_test";

@@ -9,7 +9,7 @@
 #include "halftone/data/file_io.h"
 #include "halftone/data/jsonl_line.h"
 #include "halftone/data/line_reader.h"
-#include "halftone/data/ordered.h"
+#include "halftone/data/parallel_in_order.h"
 #include "halftone/data/row_document.h"
 #include "source_dir.h"
 

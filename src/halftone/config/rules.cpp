@@ -40,12 +40,20 @@ void check_dataset(const JobConfig& j, const RuleContext& c, const char* field, 
        dataset, field, or_else);
 }
 
+// training.dataloader.read, or what a data set of [data.names] says instead.
+std::string reading(const JobConfig& j) {
+  const auto named = j.data.names.find(j.training.dataset);
+  if (named == j.data.names.end() || !named->second.contains("read")) return j.training.dataloader.read;
+  const auto* read = std::get_if<std::string>(&named->second.at("read"));
+  return read == nullptr ? "" : *read;
+}
+
 void check_data(const JobConfig& j, const RuleContext& c) {
   const TrainingConfig& t = j.training;
   if (t.sources.empty()) check_dataset(j, c, "training.dataset", t.dataset, t.dataset_path.has_value(), "");
   rule(c, t.sources.empty() || !t.dataset_path, {"training.sources", "training.dataset_path"},
        "training.sources is the training data: move training.dataset_path into a source");
-  const bool lanes = !t.sources.empty() || t.dataloader.read == "streamed";
+  const bool lanes = !t.sources.empty() || reading(j) == "streamed";
   rule(c, !lanes || t.dataloader.repeat.value_or(true), {"training.dataloader.repeat", "training.dataloader.read", "training.sources"},
        "training.dataloader.repeat = false needs an indexed data set, whose length is known; end a stream or a mixture by training.steps, "
        "or "

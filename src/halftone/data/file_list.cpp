@@ -10,7 +10,7 @@
 #include "halftone/base/error.h"
 #include "halftone/data/digest.h"
 #include "halftone/data/file_io.h"
-#include "halftone/data/ordered.h"
+#include "halftone/data/parallel_in_order.h"
 #include "halftone/storage/byte_file.h"
 #include "halftone/storage/glob.h"
 

@@ -9,7 +9,7 @@
 #include "halftone/base/utf8.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/digest.h"
-#include "halftone/data/ordered.h"
+#include "halftone/data/parallel_in_order.h"
 
 namespace halftone {
 namespace {

@@ -6,9 +6,9 @@
 #include "halftone/base/log.h"
 #include "halftone/base/parallel.h"
 #include "halftone/data/chat_setup.h"
-#include "halftone/data/data_use.h"
 #include "halftone/data/dataset_table.h"
 #include "halftone/data/digest.h"
+#include "halftone/data/epoch_coverage.h"
 #include "halftone/data/lane_feed.h"
 #include "halftone/data/loader.h"
 #include "halftone/data/source.h"
@@ -70,6 +70,7 @@ SourceOptions source_options(const JobConfig& config, const DatasetSettings& set
   options.max_document_bytes = settings.loader.max_document_mib << 20;
   options.vocab_size = codec.vocab_size;
   options.bos_id = codec.bos_id, options.eos_id = codec.eos_id;
+  options.streamed = settings.loader.read == "streamed";
   set_chat(options, settings.loader, config.model.hf_assets_path);
   return options;
 }
@@ -78,13 +79,13 @@ int tokenizer_threads(const DataloaderConfig& loader) {
   return loader.num_workers > 0 ? static_cast<int>(std::min<int64_t>(loader.num_workers, 1024)) : max_threads();
 }
 
-std::shared_ptr<const TokenStore> open_dataset(const JobConfig& config, const DatasetSettings& settings, const TextCodec& codec) {
-  const std::unique_ptr<DocumentSource> source = open_source(source_options(config, settings, codec));
+std::unique_ptr<RowSequence> open_rows(const JobConfig& config, const TrainingData& data, const TextCodec& codec) {
+  const std::unique_ptr<DocumentSource> source = open_source(data.reading);
   const int64_t others = source->files().others;
   if (others > 0) log_info("{}: skipped {} files of other kinds in the folder", source->files().pattern, with_commas(others));
-  const int threads = tokenizer_threads(settings.loader);
-  log_debug("{} {}: {} tokenizer threads", settings.name, source->files().pattern, threads);
-  return open_token_store(*source, codec, token_cache_folder(config), threads);
+  const int threads = tokenizer_threads(data.loader);
+  log_debug("{} {}: {} tokenizer threads", data.name, source->files().pattern, threads);
+  return std::make_unique<RowSequence>(open_token_store(*source, codec, token_cache_folder(config), threads), data.rows);
 }
 
 RowOptions row_options(const DataloaderConfig& loader, int64_t seq_len, const TextCodec& codec) {
@@ -97,6 +98,12 @@ RowOptions row_options(const DataloaderConfig& loader, int64_t seq_len, const Te
   options.seed = static_cast<uint64_t>(loader.seed);
   options.eos_id = codec.eos_id;
   return options;
+}
+
+// rows: how documents become rows of seq_len tokens.
+TrainingData described(const JobConfig& config, const DatasetSettings& settings, const DataloaderConfig& rows, int64_t seq_len,
+                       const TextCodec& codec) {
+  return {settings.name, settings.loader, source_options(config, settings, codec), row_options(rows, seq_len, codec), {}};
 }
 
 DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCodec& codec, int64_t dp_rank, int64_t dp_size,
@@ -112,7 +119,8 @@ DataLoader::Options loader_options(const DataloaderConfig& loader, const TextCod
 }
 
 // Streams and mixtures: rows by lane.
-std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenizer& tokenizer, const std::string& codec_digest,
+std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const std::vector<TrainingData>& all,
+                                         const std::vector<TextCodec>& codecs, const std::string& codec_digest,
                                          const DataLoader::Options& batch) {
   const TrainingConfig& training = config.training;
   const DataloaderConfig& loader = training.dataloader;
@@ -126,25 +134,22 @@ std::unique_ptr<LaneFeed> make_lane_feed(const JobConfig& config, const Tokenize
   options.described = fmt::format("packing={} num_packing_bins={} seq_len={} shuffle={} shuffle_buffer={} seed={}", loader.packing,
                                   loader.num_packing_bins, training.seq_len, loader.shuffle, loader.shuffle_buffer, loader.seed);
   std::vector<LaneFeed::Source> sources;
-  for (const auto& [settings, share] : training_datasets(config)) {
-    const TextCodec codec = make_text_codec(tokenizer, settings.loader);
-    RowOptions rows = row_options(settings.loader, training.seq_len, codec);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const TrainingData& data = all[i];
     LaneFeed::Source& source = sources.emplace_back();
     // A single one keeps its place whatever its kind is called.
-    source.name = options.mixture ? settings.name : "the data";
-    source.encoding = codec.digest;
-    source.weight = WeightSchedule(share.weight, "training.sources." + settings.name + ".weight");
-    source.row_limit = (share.tokens + training.seq_len - 1) / training.seq_len;
-    if (settings.loader.read == "streamed") {
-      SourceOptions reading = source_options(config, settings, codec);
-      reading.streamed = true;
+    source.name = options.mixture ? data.name : "the data";
+    source.encoding = codecs[i].digest;
+    source.weight = WeightSchedule(data.share.weight, "training.sources." + data.name + ".weight");
+    source.row_limit = (data.share.tokens + training.seq_len - 1) / training.seq_len;
+    if (data.reading.streamed) {
       StreamOptions stream;
       stream.lanes = options.lanes, stream.window = loader.shuffle_buffer, stream.shuffle = loader.shuffle, stream.seed = options.seed;
-      stream.epochs = share.epochs;
-      stream.threads = static_cast<int>(std::min(kMostStreamThreads, tokenizer_threads(settings.loader)));
-      source.rows = stream_rows(open_source(reading), codec, rows, stream);
+      stream.epochs = data.share.epochs;
+      stream.threads = std::min(kMostStreamThreads, tokenizer_threads(data.loader));
+      source.rows = stream_rows(open_source(data.reading), codecs[i], data.rows, stream);
     } else {
-      source.rows = indexed_rows(std::make_unique<RowSequence>(open_dataset(config, settings, codec), rows), options.lanes, share.epochs);
+      source.rows = indexed_rows(open_rows(config, data, codecs[i]), options.lanes, data.share.epochs);
     }
   }
   const std::vector<bool> owned = lanes_of(options.lanes, batch.local_batch, batch.global_batch, batch.dp_rank, batch.dp_size);
@@ -209,17 +214,13 @@ TextCodec make_text_codec(const Tokenizer& tokenizer, const DataloaderConfig& co
 }
 
 std::vector<TrainingData> training_data(const JobConfig& config, const std::function<TextCodec(const DataloaderConfig&)>& codec) {
-  std::vector<TrainingData> out;
+  std::vector<TrainingData> all;
   for (const auto& [settings, share] : training_datasets(config)) {
-    const TextCodec ids = codec(settings.loader);
-    TrainingData& data = out.emplace_back();
-    data.name = settings.name, data.loader = settings.loader;
-    data.reading = source_options(config, settings, ids);
-    data.reading.streamed = settings.loader.read == "streamed";
-    data.rows = row_options(settings.loader, config.training.seq_len, ids);
+    TrainingData& data = all.emplace_back(described(config, settings, settings.loader, config.training.seq_len, codec(settings.loader)));
     data.rows.holdout = config.validation.holdout;
+    data.share = share;
   }
-  return out;
+  return all;
 }
 
 StorageOptions storage_options(const JobConfig& config) {
@@ -242,25 +243,24 @@ std::unique_ptr<DataLoader> make_training_loader(const JobConfig& config, const 
   const TrainingConfig& training = config.training;
   set_storage_options(storage_options(config));
   const TextCodec codec = make_text_codec(tokenizer, training.dataloader);
-  RowOptions rows = row_options(training.dataloader, training.seq_len, codec);
-  rows.holdout = config.validation.holdout;
   DataLoader::Options options = loader_options(training.dataloader, codec, dp_rank, dp_size, pin_memory);
   options.name = shown_name(training.dataset, training.dataset_path);
   options.local_batch = training.local_batch_size;
   options.global_batch = global_batch;
   options.repeat = training.dataloader.repeat.value_or(true);
-  if (!training.sources.empty() || training.dataloader.read == "streamed") {
+  std::vector<TextCodec> codecs;
+  const std::vector<TrainingData> all =
+      training_data(config, [&](const DataloaderConfig& reading) { return codecs.emplace_back(make_text_codec(tokenizer, reading)); });
+  if (!training.sources.empty() || all.front().reading.streamed) {
     if (!training.sources.empty()) options.name = "mixture";
-    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, tokenizer, codec.digest, options);
+    std::unique_ptr<LaneFeed> feed = make_lane_feed(config, all, codecs, codec.digest, options);
     auto loader = std::make_unique<DataLoader>(std::move(feed), std::move(options));
     log_info("Data {}: {}", training.sources.empty() ? training.dataset_path.value_or(training.dataset) : "mixture", loader->summary());
     return loader;
   }
-  auto store = open_dataset(
-      config, dataset_settings(config, training.dataset, training.dataset_path, training.dataloader, "training.dataset_path"), codec);
-  auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
+  auto loader = std::make_unique<DataLoader>(open_rows(config, all.front(), codecs.front()), std::move(options));
   log_info("Data {}: {}", training.dataset_path.value_or(training.dataset), loader->summary());
-  for (const std::string& line : training_data_use(*loader, training.steps)) log_warning("{}", line);
+  for (const std::string& line : training_coverage(*loader, training.steps)) log_warning("{}", line);
   return loader;
 }
 
@@ -270,28 +270,25 @@ std::unique_ptr<DataLoader> make_validation_loader(const JobConfig& config, cons
   check(validation.steps != 0 && validation.steps >= -1, "validation.steps = {}: expected a number of batches, or -1 for one pass",
         validation.steps);
   const bool held_out = validation.holdout > 0;
-  // Held-out documents come from the training source, read and encoded the same way.
-  const DataloaderConfig& reading = held_out ? config.training.dataloader : validation.dataloader;
-  const TextCodec codec = make_text_codec(tokenizer, reading);
-  RowOptions rows = row_options(validation.dataloader, validation.seq_len, codec);
-  rows.holdout = validation.holdout;
-  rows.held_out = held_out;
-  DataLoader::Options options = loader_options(validation.dataloader, codec, dp_rank, dp_size, pin_memory);
   const std::string& dataset = held_out ? config.training.dataset : validation.dataset;
-  options.name =
-      held_out ? shown_name(dataset, config.training.dataset_path) + " (held out)" : shown_name(dataset, validation.dataset_path);
+  const std::optional<std::string>& path = held_out ? config.training.dataset_path : validation.dataset_path;
+  // Held-out documents come from the training source, read and encoded the same way.
+  DatasetSettings settings = dataset_settings(config, dataset, path, held_out ? config.training.dataloader : validation.dataloader,
+                                              held_out ? "training.dataset_path" : "validation.dataset_path");
+  settings.loader.read = "indexed";  // every validation reads the same rows
+  const TextCodec codec = make_text_codec(tokenizer, settings.loader);
+  DataLoader::Options options = loader_options(validation.dataloader, codec, dp_rank, dp_size, pin_memory);
+  options.name = shown_name(dataset, path) + (held_out ? " (held out)" : "");
   options.local_batch = validation.local_batch_size;
   options.global_batch = validation.local_batch_size * dp_size;
   options.repeat = false;
   options.pad_last = true;
   options.max_steps = validation.steps;
-  auto store = open_dataset(config,
-                            dataset_settings(config, dataset, held_out ? config.training.dataset_path : validation.dataset_path, reading,
-                                             held_out ? "training.dataset_path" : "validation.dataset_path"),
-                            codec);
-  auto loader = std::make_unique<DataLoader>(std::make_unique<RowSequence>(std::move(store), rows), std::move(options));
+  TrainingData data = described(config, settings, validation.dataloader, validation.seq_len, codec);
+  data.rows.holdout = validation.holdout, data.rows.held_out = held_out;
+  auto loader = std::make_unique<DataLoader>(open_rows(config, data, codec), std::move(options));
   log_info("Validation data: {}, {} steps", loader->summary(), loader->steps_per_pass());
-  for (const std::string& line : validation_data_use(*loader)) log_warning("{}", line);
+  for (const std::string& line : validation_coverage(*loader)) log_warning("{}", line);
   return loader;
 }
 

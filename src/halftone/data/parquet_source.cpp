@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "halftone/base/error.h"
-#include "halftone/data/ordered.h"
+#include "halftone/data/parallel_in_order.h"
 #include "halftone/data/row_document.h"
 
 namespace halftone {

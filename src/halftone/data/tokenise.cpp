@@ -10,7 +10,7 @@
 #include "halftone/base/log.h"
 #include "halftone/data/bin_format.h"
 #include "halftone/data/digest.h"
-#include "halftone/data/ordered_chunks.h"
+#include "halftone/data/parallel_in_order.h"
 
 namespace halftone {
 namespace {

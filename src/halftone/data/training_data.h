@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "halftone/config/job_config.h"
+#include "halftone/data/dataset_table.h"
 #include "halftone/data/row_sequence.h"
 #include "halftone/data/source.h"
 #include "halftone/data/text_codec.h"
@@ -16,6 +17,7 @@ struct TrainingData {
   DataloaderConfig loader;
   SourceOptions reading;  // streamed where loader.read says so
   RowOptions rows;
+  SourceShare share;  // in a mixture
 };
 // `codec`: makes the ids, by the loader's settings; make_text_codec for a run.
 std::vector<TrainingData> training_data(const JobConfig& config, const std::function<TextCodec(const DataloaderConfig&)>& codec);

@@ -11,11 +11,11 @@
 
 namespace halftone {
 
-// As in_order(), where item i is a sequence of chunks of unknown number: read(i, emit) calls emit(chunk) for each of them, make(chunk)
-// turns one into its result, and take(i, result) gets the results in the order of i, then of the chunks. Both run on `threads` threads,
-// take on the calling one. One item with many chunks keeps all threads busy: a reader that is far ahead makes results itself. At most 5 *
-// threads chunks and results are held. The first failure in that order is rethrown once all threads have stopped; read() is then left by an
-// exception of emit that it must let through.
+// Reads items i in [0, n), each a sequence of chunks of unknown number: read(i, emit) calls emit(chunk) for each of them, make(chunk) turns
+// one into its result, and take(i, result) gets the results in the order of i, then of the chunks, whatever the number of threads. Reading
+// and making run on `threads` threads, taking on the calling one. One item with many chunks keeps all threads busy: a reader that is far
+// ahead makes results itself. At most 5 * threads chunks and results are held, of at most 2 * threads items. The first failure in that
+// order is rethrown once all threads have stopped; read() is then left by an exception of emit that it must let through.
 template <class Chunk, class Result, class Read, class Make, class Take>
 class OrderedChunks {
  public:
@@ -159,6 +159,14 @@ template <class Chunk, class Read, class Make, class Take>
 void in_order_chunks(int64_t n, int threads, Read&& read, Make&& make, Take&& take) {
   using Result = decltype(make(std::declval<Chunk>()));
   OrderedChunks<Chunk, Result, Read, Make, Take>(n, threads, read, make, take).run();
+}
+
+// The same for items of one chunk, their number: take(i, make(i)).
+template <class Make, class Take>
+void in_order(int64_t n, int threads, Make&& make, Take&& take) {
+  const auto used = static_cast<int>(std::clamp<int64_t>(threads, 1, std::max<int64_t>(n, 1)));
+  in_order_chunks<int64_t>(
+      n, used, [](int64_t i, auto&& emit) { emit(int64_t{i}); }, make, take);
 }
 
 }  // namespace halftone

@@ -1,4 +1,4 @@
-#include "halftone/data/data_use.h"
+#include "halftone/data/epoch_coverage.h"
 
 #include <fmt/format.h>
 
@@ -73,7 +73,7 @@ void add_pass_end(const DataLoader& loader, Lines& lines) {
 
 }  // namespace
 
-Lines training_data_use(const DataLoader& loader, int64_t steps) {
+Lines training_coverage(const DataLoader& loader, int64_t steps) {
   const DataLoader::Options& o = loader.options();
   const int64_t rows = loader.rows().use().rows;
   Lines lines;
@@ -99,7 +99,7 @@ Lines training_data_use(const DataLoader& loader, int64_t steps) {
   return lines;
 }
 
-Lines validation_data_use(const DataLoader& loader) {
+Lines validation_coverage(const DataLoader& loader) {
   const DataLoader::Options& o = loader.options();
   const RowUse& use = loader.rows().use();
   Lines lines;
