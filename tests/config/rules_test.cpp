@@ -84,6 +84,22 @@ TEST(Rules, Batch) {
   });
 }
 
+TEST(Rules, StreamsHaveNoIndex) {
+  const Args named = {R"(--data.names={"web": {"path": "web.jsonl", "read": "streamed"}})", "--training.dataset=web"};
+  for (const Args& streamed : {named, Args{"--training.dataloader.read=streamed"}}) {
+    const auto with = [&](const char* more) {
+      Args all = streamed;
+      all.emplace_back(more);
+      return all;
+    };
+    expect({
+        {with("--training.dataloader.repeat=false"), 1, {"training.dataloader.repeat", "indexed"}},
+        {with("--training.dataloader.shuffle_rows"), 1, {"training.dataloader.shuffle_rows", "indexed"}},
+        {with("--validation.holdout=0.1"), 1, {"validation.holdout", "indexed"}},
+    });
+  }
+}
+
 TEST(Rules, Pipeline) {
   const Args pp = {"--parallelism.pipeline_parallel_degree=2"};
   const auto with = [&](std::initializer_list<std::string> more) {
