@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 #include "nn/linear_support.h"
 
@@ -183,7 +184,7 @@ TEST_P(LargeBars, IntegerProductsAreExact) {
     for (const Shape& s :
          {Shape{1024, 1024, 1024}, {2048, 2048, 2048}, {4096, 4096, 4096}, {150, 2880, 1408}, {17, 1408, 2880}, {1, 96, 32}}) {
       const auto quantised = [&](int64_t rows, uint64_t seed) {
-        CopyRequest request = product_request(spec, spec, at::kBFloat16, test_device().type(), CopyUse::rows, false);
+        CopyRequest request = copy_request(spec, spec, DType::bf16, CopyUse::rows, false, process_hardware(test_device().type()));
         return quantize(device_randn({rows, s.k}, seed), &request, nullptr).row;
       };
       const Operand a = quantised(s.m, 1), b = quantised(s.n, 2);

@@ -79,7 +79,7 @@ TEST_P(GroupedLinear, EqualsItsExpertsOneByOne) {
   const ExpertRows rows = some_rows();
   Parameter w0("layers.0.moe.experts.w1", {kExperts, kOut0, kIn}, at::kBFloat16),
       w1("layers.0.moe.experts.w3", {kExperts, kOut1, kIn}, at::kBFloat16);
-  GroupedLinears grouped;
+  FusedLinears grouped;
   grouped.weights = {&w0.weight, &w1.weight}, grouped.recipe = recipe;
   const at::Tensor x = gather_rows(randn({kTokens, kIn}, at::kBFloat16), rows);
   const at::Tensor dy = gather_rows(randn({kTokens, kOut0 + kOut1}, at::kBFloat16), rows);
@@ -145,7 +145,7 @@ TEST_P(GroupedLinear, TakesRowsFromTheirTokens) {
     at::manual_seed(4);
     Parameter w1("layers.0.moe.experts.w1", {kExperts, kOut0, kIn}, at::kBFloat16),
         w2("layers.0.moe.experts.w2", {kExperts, kIn, kOut0}, at::kBFloat16);
-    GroupedLinears up, down;
+    FusedLinears up, down;
     up.weights = {&w1.weight}, down.weights = {&w2.weight}, up.recipe = down.recipe = recipe;
     const at::Tensor x = randn({kTokens, kIn}, at::kBFloat16).set_requires_grad(true);
     at::Tensor gates = (gated ? randn({kTokens, kTopK}, at::kFloat) : at::Tensor());

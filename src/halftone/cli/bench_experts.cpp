@@ -50,7 +50,7 @@ class Layer {
     gate_up_.weights = {&w.w1, &w.w3}, down_.weights = {&w.w2}, gate_up_.recipe = down_.recipe = recipe;
   }
   void forward(const at::Tensor& x, const at::Tensor& chosen, const at::Tensor& gates) {
-    for (GroupedLinears* g : {&gate_up_, &down_}) {
+    for (FusedLinears* g : {&gate_up_, &down_}) {
       for (Weight* w : g->weights) ++w->version;
     }
     const ExpertRows rows = place_experts(chosen, experts_);
@@ -64,7 +64,7 @@ class Layer {
 
  private:
   int64_t experts_;
-  GroupedLinears gate_up_, down_;
+  FusedLinears gate_up_, down_;
   at::Tensor y_;
 };
 

@@ -10,6 +10,7 @@
 #include "halftone/cli/bench_traffic.h"
 #include "halftone/nn/recipe_options.h"
 #include "halftone/ops/draws.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 
 namespace halftone::bench {
@@ -18,10 +19,10 @@ namespace {
 constexpr const char* kAten = "aten_bf16";
 constexpr auto kBf16 = at::kBFloat16;
 
-CopyRequest request(const OperandSpec& spec, const OperandSpec& other, c10::Device device, CopyUse use, bool emulate, const char* role) {
-  CopyRequest r = product_request(spec, other, kBf16, device.type(), use, emulate);
-  r.rounding.stochastic = spec.stochastic, r.signs = spec.hadamard != 0 ? 0xB5297A4Du : 0;
-  if (spec.stochastic) r.rounding.key = philox_key(1, role);
+CopyRequest request(const OperandPlan& plan) {
+  CopyRequest r = plan.copy;
+  r.rounding.stochastic = r.spec.stochastic, r.signs = r.spec.hadamard != 0 ? 0xB5297A4Du : 0;
+  if (r.spec.stochastic) r.rounding.key = philox_key(1, plan.role);
   return r;
 }
 
@@ -82,7 +83,7 @@ void BenchLayer::backward() {
 
 std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
   check(r.name != kAten, "the parts of {} are its products", kAten);
-  const c10::Device device = d.x.device();
+  const LinearPlan plan = plan_linear(r, {.hardware = process_hardware(d.x.device().type())});
   struct State {
     CopyRequest x_row, x_columns, w_row, w_columns, dy_row, dy_columns;
     OperandCopies x, w, dy;
@@ -92,12 +93,10 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
   };
   auto s = std::make_shared<State>();
   s->x_again = wgrad_reads_forward_codes(r);
-  s->x_row = request(r.x_forward, r.w_forward, device, CopyUse::rows, r.emulate, "x.fwd");
-  if (!s->x_again) s->x_columns = request(r.x_wgrad, r.dy_wgrad, device, CopyUse::kept, r.emulate, "x.wgrad");
-  s->w_row = request(r.w_forward, r.x_forward, device, CopyUse::rows, r.emulate, "w.fwd");
-  s->w_columns = request(r.w_dgrad, r.dy_dgrad, device, CopyUse::columns, r.emulate, "w.dgrad");
-  s->dy_row = request(r.dy_dgrad, r.w_dgrad, device, CopyUse::rows, r.emulate, "dy.dgrad");
-  s->dy_columns = request(r.dy_wgrad, r.x_wgrad, device, CopyUse::columns, r.emulate, "dy.wgrad");
+  s->x_row = request(plan.forward.left), s->w_row = request(plan.forward.right);
+  if (!s->x_again) s->x_columns = request(plan.wgrad.right);
+  s->dy_row = request(plan.dgrad.left), s->w_columns = request(plan.dgrad.right);
+  s->dy_columns = request(plan.wgrad.left);
   s->y = at::empty({d.m, d.n}, d.x.options()), s->dx = at::empty({d.m, d.k}, d.x.options());
 
   const auto product = [&r](const Operand& a, const Operand& b, const at::Tensor& out, int which, bool accumulate) {
@@ -117,10 +116,10 @@ std::vector<LayerPart> layer_parts(const LinearRecipe& r, const LayerData& d) {
   return {
       {"quantise x", [=, &d] { s->x = quantize(d.x, &s->x_row, &s->x_columns); }, bytes(d.x, s->x_row, s->x_columns)},
       {"quantise w",
-       [=, &d, &r] {
+       [=, &d] {
          s->w = quantize(d.w, &s->w_row, &s->w_columns);
-         s->w.row = right_operand({s->w.row}, r.x_forward, kBf16, r.emulate);
-         s->w.transposed = right_operand({s->w.transposed}, r.dy_dgrad, kBf16, r.emulate);
+         s->w.row = right_operand({s->w.row}, plan.forward.units);
+         s->w.transposed = right_operand({s->w.transposed}, plan.dgrad.units);
        },
        bytes(d.w, s->w_row, s->w_columns)},
       {"y = x w", [=] { product(s->x.row, s->w.row, s->y, 0, false); }, m * k * width(s->x_row) + n * k * width(s->w_row) + 2 * m * n,

@@ -13,6 +13,8 @@
 
 #include "halftone/base/error.h"
 #include "halftone/cli/bench_report.h"
+#include "halftone/ops/common.h"
+#include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 
 namespace halftone::bench {
@@ -76,7 +78,8 @@ double bytes_of(const at::Tensor& t) { return t.defined() ? static_cast<double>(
 double bytes_of(const Operand& o) { return bytes_of(o.codes) + bytes_of(o.values) + bytes_of(o.panels) + bytes_of(o.scales); }
 
 Operand operand(const at::Tensor& x, bool transposed, const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp) {
-  const CopyRequest r = product_request(spec, other, hp, x.device().type(), transposed ? CopyUse::columns : CopyUse::rows, false);
+  const CopyRequest r = copy_request(spec, other, hp == at::kFloat ? DType::f32 : DType::bf16,
+                                     transposed ? CopyUse::columns : CopyUse::rows, false, process_hardware(x.device().type()));
   const OperandCopies copies = quantize(x, transposed ? nullptr : &r, transposed ? &r : nullptr);
   return transposed ? copies.transposed : copies.row;
 }
@@ -91,7 +94,8 @@ ProductWork our_work(const ProductFormat& f, int64_t m, int64_t n, int64_t k, co
     const at::Tensor x = layout.a_transposed ? normal(k, m, f.hp, device) : normal(m, k, f.hp, device);
     const at::Tensor w = layout.b_transposed ? normal(k, n, f.hp, device) : normal(n, k, f.hp, device);
     s->a.push_back(operand(x, layout.a_transposed, f.a, f.b, f.hp));
-    s->b.push_back(right_operand({operand(w, layout.b_transposed, f.b, f.a, f.hp)}, f.a, f.hp, false));
+    const UnitInput units = unit_input(f.a, f.b, kernel_dtype(x), false, process_hardware(device.type()));
+    s->b.push_back(right_operand({operand(w, layout.b_transposed, f.b, f.a, f.hp)}, units));
     s->out.push_back(at::empty({m, n}, x.options()));
     if (i == 0) count = sets(bytes_of(s->a[0]) + bytes_of(s->b[0]) + bytes_of(s->out[0]), device);
   }

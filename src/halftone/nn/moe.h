@@ -36,7 +36,7 @@ class GroupedExperts : public QuantizableLayer {
  private:
   Shape shape_;
   std::vector<Parameter*> weights_;
-  GroupedLinears gate_up_, down_;
+  FusedLinears gate_up_, down_;
   Parameter *gate_up_bias_ = nullptr, *down_bias_ = nullptr;
   bool adds_bias_ = true;
 };

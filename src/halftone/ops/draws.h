@@ -18,16 +18,6 @@ inline Rounding operand_rounding(const OperandSpec& spec, const std::string& wei
   return r;
 }
 
-// Roles of operands that may share their codes, and hence their draws, with another product.
-inline const char* x_wgrad_role(const LinearRecipe& r) { return r.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad"; }
-inline const char* w_dgrad_role(const LinearRecipe& r) { return r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad"; }
-inline const char* dy_wgrad_role(const LinearRecipe& r) { return r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad"; }
-
-// bitnet: wgrad reads the values that the forward codes represent.
-inline bool wgrad_reads_forward_codes(const LinearRecipe& r) {
-  return r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
-}
-
 // Whether the signs of a rotation are redrawn every step; the 16-token rotation has fixed signs.
 inline bool rotates_by_step(const OperandSpec& spec) { return spec.hadamard == 32; }
 inline PhiloxKey rotation_key(const std::string& first_weight, const StepContext& context) {

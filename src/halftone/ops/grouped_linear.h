@@ -37,26 +37,16 @@ at::Tensor add_group_bias(const at::Tensor& x_rn, Weight& bias, const ExpertRows
 // [R, 2F] -> [R, F] (fused/expert_rows.h).
 at::Tensor clamped_swiglu(const at::Tensor& gu, double limit);
 
-// Weights [E, N_i, K] of all experts that read the same rows under the same recipe. Operands, scales and random draws of each expert
-// equal those of a dense layer with its weight (ops/linear.h); draws of rows are indexed by their position in the buffer.
-struct GroupedLinears {
-  std::vector<Weight*> weights;
-  LinearRecipe recipe = kLinearRecipes[0];
-  struct Prepared;
-  std::shared_ptr<Prepared> prepared;  // cached between calls (grouped_linear.cpp)
-
-  int64_t experts() const { return weights.front()->value.size(0); }
-  int64_t in_features() const { return weights.front()->value.size(2); }
-  int64_t out_features() const;
-};
+// Weights [E, N_i, K] of all experts that read the same rows under the same recipe. Operands, scales and random draws of each expert equal
+// those of a dense layer with its weight (ops/linear.h); draws of rows are indexed by their position in the buffer.
 
 // Y_i[R, N_i] for every weight: rows of expert e times W_i[e]^T, zeros in padding rows. Does not synchronize with the GPU.
-std::vector<at::Tensor> grouped_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
-// The same on gather_rows(x[T, K]); at most two weights. If all operands of the rows are quantised on a GPU, they are made directly from
-// x, without materializing the gathered rows.
-std::vector<at::Tensor> gathered_linear(const at::Tensor& x_tk, GroupedLinears& grouped, const ExpertRows& rows, const StepContext& step);
+std::vector<at::Tensor> grouped_linear(const at::Tensor& x_rk, FusedLinears& layer, const ExpertRows& rows, const StepContext& step);
+// The same on gather_rows(x[T, K]); at most two weights. If all operands of the rows are quantised on a GPU, they are made directly from x,
+// without materializing the gathered rows.
+std::vector<at::Tensor> gathered_linear(const at::Tensor& x_tk, FusedLinears& layer, const ExpertRows& rows, const StepContext& step);
 // combine_rows() of the output of its one weight, [T, N]; sum_rows() if the gates are undefined. Gradients come from dY[T, N].
-at::Tensor combined_linear(const at::Tensor& x_rk, GroupedLinears& grouped, const ExpertRows& rows, const at::Tensor& gates_tk,
+at::Tensor combined_linear(const at::Tensor& x_rk, FusedLinears& layer, const ExpertRows& rows, const at::Tensor& gates_tk,
                            const StepContext& step);
 
 // Rows of the buffer: x[R, N], or with `gathered` the rows of gather_rows(x[T, N]) times their gates, fp32 [T, k], if there are any.
@@ -70,10 +60,10 @@ struct BufferRows {
 // Without autograd, as LinearCall.
 struct GroupedCall {
   std::vector<at::Tensor> y;
-  // dY_i of every weight -> tensors [R, K] that sum to dX: one, or one per weight. Empty if dX is not wanted.
+  // dY_i of every weight -> tensors [R, K] that sum to dX: one, or one per weight. Unless dX is wanted, undefined or empty.
   std::function<std::vector<at::Tensor>(const std::vector<BufferRows>&, bool)> dgrad;
   std::function<void()> wgrad;
 };
-GroupedCall grouped_linear_call(const BufferRows& x, GroupedLinears& grouped, const ExpertRows& rows, const LinearOptions& options);
+GroupedCall grouped_linear_call(const BufferRows& x, FusedLinears& layer, const ExpertRows& rows, const LinearOptions& options);
 
 }  // namespace halftone

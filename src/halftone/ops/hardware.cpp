@@ -25,7 +25,8 @@ std::optional<int> capability(int index) {
   if (!driver) return std::nullopt;
   const auto init = reinterpret_cast<int (*)(unsigned)>(dlsym(driver, "cuInit"));
   const auto attribute = reinterpret_cast<int (*)(int*, int, int)>(dlsym(driver, "cuDeviceGetAttribute"));
-  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+  constexpr int kMajor = 75,
+                kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
   int major = 0, minor = 0;
   if (!init || !attribute || init(0) != 0 || attribute(&major, kMajor, index) != 0 || attribute(&minor, kMinor, index) != 0)
     return std::nullopt;
@@ -33,7 +34,10 @@ std::optional<int> capability(int index) {
 }
 
 Hardware row_of(int sm) {
-  check(sm >= 80, "this GPU has compute capability {}.{}; 8.0 (A100) or newer is needed, or --device cpu", sm / 10, sm % 10);
+  check(sm >= 80,
+        "this GPU has compute capability {}.{}; 8.0 (A100) or newer is needed, "
+        "or --device cpu",
+        sm / 10, sm % 10);
   return sm >= 120   ? Hardware::sm_120
          : sm >= 100 ? Hardware::sm_100
          : sm >= 90  ? Hardware::sm_90
@@ -48,6 +52,13 @@ Hardware hardware_of(c10::Device device) {
   const std::optional<int> sm = capability(device.index() < 0 ? 0 : device.index());
   check(sm.has_value(), "the NVIDIA driver does not report the compute capability of device {}", int{device.index()});
   return row_of(*sm);
+}
+
+Hardware process_hardware(c10::DeviceType type) {
+  static const Hardware cpu = processor();
+  if (type == c10::DeviceType::CPU) return cpu;
+  static const Hardware gpu = hardware_of({c10::DeviceType::CUDA, 0});
+  return gpu;
 }
 
 Hardware this_machine() {

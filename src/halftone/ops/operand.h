@@ -6,31 +6,22 @@
 #include <vector>
 
 #include "halftone/gemm/decode.h"
-#include "halftone/quantize/operand.h"
+#include "halftone/ops/product_plan.h"
 
 namespace halftone {
 
-// Outputs that the quantiser writes for one copy of a matrix; an unquantised copy is the matrix itself.
-struct CopyRequest {
-  OperandSpec spec{};
-  Rounding rounding{};
-  uint32_t signs = 0;  // of the Hadamard rotation, or the seed they are derived from (quantize/operand.h)
-  const uint32_t* signs_step = nullptr;
-  PhiloxKey signs_key{};
-  bool codes = false, packed = false, panels = false;
-  ValueForm form = ValueForm::none;
-  bool block_scales = false;  // write byte scales even beside values alone, which include them: a GPU omits them otherwise
-  int64_t multiple = 1;       // the contraction is zero-padded to a multiple of it
-};
-
-// One GEMM operand in memory, [rows, k] with k contracted: the tensors of a QuantizedCopy (quantize/operand.h), or an unquantised matrix
-// in `values`; values_transposed: it is stored as [k, rows].
+// One GEMM operand in memory, [rows, k] with k contracted: the tensors of a QuantizedCopy (quantize/operand.h), or an unquantised matrix in
+// `values`; values_transposed: it is stored as [k, rows].
 struct Operand {
   OperandSpec spec{};
   int64_t rows = 0, k = 0;
-  int64_t groups = 0;                // groups of rows in the source matrix: scales_by_group says which scales are per group
-  at::Tensor codes, packed;          // bytes [rows, k], [rows, k / 2]
-  at::Tensor scales, zeros, outer;   // fp32, or bytes (e8m0, e4m3, ue5m3); byte scales may be undefined, see CopyRequest::block_scales
+  int64_t groups = 0;  // groups of rows in the source matrix: scales_by_group says which scales are per group
+  // Weights of experts, [E * rows, k], or with group_ld the experts' copies side by side, [rows, E * k]: elements between experts and,
+  // unless it is k, between rows. 0: the rows of all groups form one matrix.
+  int64_t group_stride = 0, group_ld = 0;
+  at::Tensor codes, packed;  // bytes [rows, k], [rows, k / 2]
+  at::Tensor scales, zeros,
+      outer;                         // fp32, or bytes (e8m0, e4m3, ue5m3); byte scales may be undefined, see CopyRequest::block_scales
   at::Tensor macro;                  // bytes
   ValueForm form = ValueForm::none;  // of values
   at::Tensor values, fold_scale, lost;
@@ -46,8 +37,8 @@ struct OperandCopies {
   Operand row, transposed;
 };
 
-// Groups of rows, each quantised as a matrix of its own. With from.source, `rows` rows are gathered by that index, and neither copy is
-// the unquantised rows.
+// Groups of rows, each quantised as a matrix of its own. With from.source, `rows` rows are gathered by that index, and neither copy is the
+// unquantised rows.
 struct GroupedRows {
   RowGroups groups;
   RowSource from{};

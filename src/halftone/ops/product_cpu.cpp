@@ -16,21 +16,7 @@ namespace {
 
 using gemm::kScaleBlock;
 
-bool integer(const OperandSpec& s) { return s.element == Element::int8 || s.element == Element::int4 || s.element == Element::ternary; }
-
 at::ScalarType tensor_type(DType t) { return t == DType::s8 ? at::kChar : scalar_type(t); }
-
-// Type in which both operands enter the product: fp8 and fp4 values times their block scales are exact in bf16.
-DType product_type(const OperandSpec& a, const OperandSpec& b, at::ScalarType hp, bool emulate) {
-  if (emulate) return DType::f32;
-  if (integer(a) && integer(b)) return DType::s8;
-  if (!a.quantized() || !b.quantized()) return hp == at::kFloat ? DType::f32 : DType::bf16;
-  return DType::bf16;
-}
-
-bool by_block(const OperandSpec& a, const OperandSpec& b, bool emulate) {
-  return !emulate && (gemm::scaled_by_block(a) || gemm::scaled_by_block(b));
-}
 
 // The operand's values in the GEMM's type, [rows, k] (or [k, rows] if values_transposed).
 at::Tensor values(const Operand& x, DType type, bool emulate) {
@@ -139,15 +125,17 @@ void run_blocks(const gemm::Gemm& g, const Factors& fa, const Factors& fb) {
 }  // namespace
 
 void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const ProductOptions& options) {
-  at::ScalarType hp = at::kBFloat16;
+  DType numbers = DType::bf16;
   for (const Operand* x : {&a, &b}) {
-    if (!x->spec.quantized() && x->values.defined() && x->values.scalar_type() == at::kFloat) hp = at::kFloat;
+    if (!x->spec.quantized() && x->values.defined() && x->values.scalar_type() == at::kFloat) numbers = DType::f32;
   }
-  const bool prepared = b.panels.defined(), blocks = by_block(a.spec, b.spec, options.emulate);
+  const bool prepared = b.panels.defined();
+  const UnitInput units = unit_input(a.spec, b.spec, numbers, options.emulate,
+                                     Hardware::cpu_v3);  // the same on all CPUs
   gemm::Gemm g;
-  g.type = prepared ? b.panel_type : product_type(a.spec, b.spec, hp, options.emulate);
+  g.type = prepared ? b.panel_type : units.type;
   g.m = a.rows, g.n = b.rows, g.k = a.k;
-  const at::Tensor panels = prepared ? b.panels : right_panels({b}, g.type, blocks, options.emulate);
+  const at::Tensor panels = prepared ? b.panels : right_panels({b}, g.type, units.blocks, options.emulate);
   at::Tensor left = a.panels.defined() ? a.panels : values(a, g.type, options.emulate);
   if (a.panels.defined()) {
     check(a.panel_type == g.type, "product of {} by {}: panels of {}", a, b, static_cast<int>(g.type));
@@ -164,37 +152,20 @@ void multiply(const Operand& a, const Operand& b, const at::Tensor& out, const P
   g.bias = options.bias.defined() ? options.bias.const_data_ptr<float>() : nullptr;
   g.accumulate = options.accumulate && !options.overwrite;
   g.c = out.data_ptr(), g.c_type = kernel_dtype(out), g.ldc = out.stride(0);
-  if (blocks) return run_blocks(g, fa, fb);
+  if (units.blocks) return run_blocks(g, fa, fb);
   g.scale_m = fa.at(0, 0), g.scale_n = fb.at(0, 0);
   gemm::run(g);
 }
 
-CopyRequest product_request(const OperandSpec& spec, const OperandSpec& other, at::ScalarType hp, CopyUse use, bool emulate) {
-  CopyRequest r;
-  r.spec = spec;
-  const DType type = product_type(spec, other, hp, emulate);
-  const bool kept = use == CopyUse::kept, float_element = !integer(spec) && spec.element != Element::uint4;
-  if (use != CopyUse::rows && has_panels(spec) && type == panel_type(spec) && !by_block(spec, other, emulate)) {
-    r.panels = true;
-  } else if (kept && (spec.element == Element::e2m1 || spec.element == Element::int4)) {
-    r.packed = true;
-  } else if (kept || type == DType::s8 || emulate || !float_element) {
-    r.codes = true;
-  } else {
-    r.form = type == DType::f32 ? ValueForm::f32 : ValueForm::bf16;
-  }
-  return r;
-}
-
-Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::ScalarType hp, bool emulate) {
+Operand right_operand(const std::vector<Operand>& siblings, const UnitInput& units) {
   Operand b = siblings.front();
-  const bool blocks = by_block(a, b.spec, emulate);
-  b.panel_type = product_type(a, b.spec, hp, emulate), b.panels = right_panels(siblings, b.panel_type, blocks, emulate);
+  b.panel_type = units.type, b.panels = right_panels(siblings, units.type, units.blocks, units.path == Path::dequantized);
   if (siblings.size() > 1) {
     b.rows = 0;
     std::vector<at::Tensor> scales;
     for (const Operand& s : siblings) {
-      check(!blocks && b.rows % kPanelColumns == 0 && s.spec == b.spec && (!s.spec.quantized() || s.spec.granularity == Granularity::row),
+      check(!units.blocks && b.rows % kPanelColumns == 0 && s.spec == b.spec &&
+                (!s.spec.quantized() || s.spec.granularity == Granularity::row),
             "product: {} does not join others side by side", s);
       b.rows += s.rows, scales.push_back(s.scales);
     }
@@ -203,11 +174,6 @@ Operand right_operand(std::vector<Operand> siblings, const OperandSpec& a, at::S
   b.values_transposed = false;
   b.codes.reset(), b.packed.reset(), b.values.reset();
   return b;
-}
-
-double right_operand_bytes(const OperandSpec& spec, const OperandSpec& a, at::ScalarType hp, bool emulate) {
-  const DType type = product_type(a, spec, hp, emulate);
-  return type == DType::s8 ? 1 : type == DType::f32 ? 4 : 2;
 }
 
 }  // namespace halftone::cpu

@@ -4,8 +4,7 @@
 #include <array>
 #include <map>
 
-#include "halftone/ops/draws.h"
-#include "halftone/ops/product.h"
+#include "halftone/ops/product_plan.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/estimate.h"
 
@@ -169,12 +168,12 @@ class Memory {
     const bool apart = w2.has_norm() || w2.has_side();  // SwiGLU is a separate op
     return kept_input({&w2}, !apart) + (w2.has_norm() ? s_.c * static_cast<double>(w2.in_features()) : 0);
   }
-  double copy(const OperandSpec& spec, const OperandSpec& other, CopyUse use, const LinearRecipe& r) const {
-    return copy_bytes(spec, other, s_.compute, s_.device.hardware, use, r.emulate);
+  LinearPlan plan(const LinearRecipe& r, bool x_again = false) const {
+    const DType compute = s_.compute == at::kFloat ? DType::f32 : DType::bf16;
+    return plan_linear(r, {.hardware = s_.device.hardware, .x = compute, .w = compute, .dy = compute, .x_again = x_again});
   }
-  double codes(const LinearRecipe& r) const {
-    return wgrad_reads_forward_codes(r) ? copy(r.x_forward, r.w_forward, CopyUse::rows, r) : copy(r.x_wgrad, r.dy_wgrad, CopyUse::kept, r);
-  }
+  double copy(const OperandPlan& operand) const { return copy_bytes(operand.copy, s_.device.hardware); }
+  double codes(const LinearRecipe& r) const { return copy(wgrad_reads_forward_codes(r) ? plan(r).forward.left : plan(r).wgrad.right); }
   double saved_bytes(const StepShape::Block& b) const {
     double sum = 0;
     for (const SavedTensor& tensor : saved(b)) sum += tensor.bytes;
@@ -258,13 +257,11 @@ class Memory {
 
   // Copies of a weight for the forward GEMM and for dgrad.
   double copies_of(const LinearRecipe& r, double elements, bool forward, bool dgrad) const {
-    const auto bytes = [&](const OperandSpec& w, const OperandSpec& other) {
-      return right_operand_bytes(w, other, s_.compute, s_.device.hardware, r.emulate);
-    };
+    const LinearPlan p = plan(r);
     double sum = forward && r.dge ? 4 : 0;
-    const double of_forward = bytes(r.w_forward, r.x_forward);
+    const double of_forward = right_operand_bytes(p.forward);
     if (forward && !(r.w_forward.stored && of_forward == 1)) sum += of_forward;  // otherwise the parameter itself is read
-    if (dgrad) sum += r.w_dgrad.stored ? s_.c : bytes(r.w_dgrad, r.dy_dgrad);
+    if (dgrad) sum += r.w_dgrad.stored ? s_.c : right_operand_bytes(p.dgrad);
     return sum * elements;
   }
   double copies_of(const nn::Linear& l, bool forward, bool dgrad) const {
@@ -306,7 +303,7 @@ class Memory {
       const bool input_kept = !reads_codes(*branch.up);
       const double live = recomputed ? 2 * s_.c * branch.ffn : 0;
       const double rows = branch.rows * (live + (input_kept && !recomputed ? 0 : s_.c * dim) + s_.c * branch.ffn +
-                                         copy(r.x_forward, r.w_forward, CopyUse::rows, r) * branch.ffn + s_.c * dim);
+                                         copy(plan(r).forward.left) * branch.ffn + s_.c * dim);
       most = std::max(most, rows);
     }
     return t_ * (most + (recomputed ? share_ * s_.r * dim : 0));
@@ -329,21 +326,21 @@ class Memory {
     const LinearRecipe& r = s_.head->recipe();
     const at::ScalarType type = logits_type(s_.compute, cpu);
     double column = static_cast<double>(c10::elementSize(type)) + (type == s_.compute ? 0 : s_.c);  // logits and their gradient
-    column += copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r) + copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r);
+    column += copy(plan(r).dgrad.left) + copy(plan(r).wgrad.left);
     return 2 * t_ * s_.c * dim + rows * (vocab * column + s_.c * dim);
   }
 
   // The larger of two points in time: w2's gradients; those of gate and up, once w2's input is freed.
   double backward(const StepShape::Block& b) const {
     const auto dim = static_cast<double>(s_.size.dim);
-    const auto rows = [&](const LinearRecipe& r) { return copy(r.dy_dgrad, r.w_dgrad, CopyUse::rows, r); };
-    const auto columns = [&](const LinearRecipe& r) { return copy(r.dy_wgrad, r.x_wgrad, CopyUse::columns, r); };
+    const auto rows = [&](const LinearRecipe& r) { return copy(plan(r).dgrad.left); };
+    const auto columns = [&](const LinearRecipe& r) { return copy(plan(r).wgrad.left); };
     // X of wgrad in the form that the GEMM reads, if it was kept in a smaller form or is quantised again.
     const auto decoded = [&](const LinearRecipe& r, bool again = false) {
       if (wgrad_reads_forward_codes(r)) return s_.c;
       if (!r.x_wgrad.quantized()) return 0.0;
-      const double read = right_operand_bytes(r.x_wgrad, r.dy_wgrad, s_.compute, s_.device.hardware, r.emulate);
-      const double held = again ? copy(r.x_wgrad, r.dy_wgrad, CopyUse::columns, r) : codes(r);
+      const ProductPlan p = plan(r, again).wgrad;
+      const double read = right_operand_bytes(p), held = again ? copy(p.right) : codes(r);
       return (again ? held : 0) + (read > 1.5 * held ? read : 0.0);
     };
     double most = whole_rows(b, true);

@@ -4,7 +4,7 @@
 #include <set>
 
 #include "halftone/ops/activation.h"
-#include "halftone/ops/draws.h"
+#include "halftone/ops/product_plan.h"
 #include "halftone/train/engine.h"
 #include "halftone/train/estimate.h"
 

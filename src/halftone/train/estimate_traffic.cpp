@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <map>
 
-#include "halftone/ops/draws.h"
+#include "halftone/ops/product_plan.h"
 #include "halftone/train/estimate.h"
 
 // Collectives mirror the code that starts them: parallel/data_parallel.cpp, parallel/pipeline.cpp, nn/groups.cpp, models/decoder.cpp.
