@@ -5,7 +5,7 @@
 #include <map>
 
 #include "halftone/nn/parameter_store.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 #include "ops/attention_reference.h"
 
 namespace halftone::nn::latent_attention_test {
@@ -144,16 +144,16 @@ TEST_P(LatentAttentionLayer, RecomputationChangesNoBit) {
   const Gradients once = run(layer, x, dy, info);
   // Whichever GEMM is the first one kept.
   for (const bool shifted : {false, true}) {
-    info.step.saves = std::make_shared<Saves>();
+    info.step.recompute_results = std::make_shared<RecomputeResults>();
     const auto shift = [&] {
-      if (shifted) info.step.saves->product(at::zeros({1}), [] {});
+      if (shifted) info.step.recompute_results->product(at::zeros({1}), [] {});
     };
     {
       at::NoGradGuard no_grad;
       shift();
       layer.attention(x, info);
     }
-    info.step.saves->begin_again();
+    info.step.recompute_results->begin_again();
     shift();
     const Gradients again = run(layer, x, dy, info);
     EXPECT_TRUE(at::equal(once.y, again.y)) << shifted;

@@ -117,10 +117,10 @@ inline Result reference(const at::Tensor& qkv, const at::Tensor& d_out, const At
 }
 
 // causal_attention and its gradients; those of weights are in a.
-inline Result run_op(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a, Saves* saves = nullptr) {
+inline Result run_op(const at::Tensor& qkv, const at::Tensor& d_out, const AttentionArgs& a, RecomputeResults* results = nullptr) {
   at::AutoGradMode grad(true);
   const at::Tensor leaf = qkv.detach().clone().set_requires_grad(true);
-  const at::Tensor out = causal_attention(leaf * 1.0, a, saves);
+  const at::Tensor out = causal_attention(leaf * 1.0, a, results);
   torch::autograd::backward({out}, {d_out});
   return {out.detach(), leaf.grad(), {}, {}, {}};
 }

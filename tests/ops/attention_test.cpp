@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 #include "ops/attention_reference.h"
 
 namespace halftone {
@@ -153,13 +153,13 @@ TEST_P(AttentionOfModels, RecomputationChangesNoBit) {
   const Result once = run_op(qkv, d_out, a);
   const at::Tensor d_q_norm = norms.q.grad.clone(), d_k_norm = norms.k.grad.clone(), d_sinks = sinks.grad.clone();
   norms.q.grad.zero_(), norms.k.grad.zero_(), sinks.grad.zero_();
-  Saves saves;
+  RecomputeResults results;
   {
     at::NoGradGuard no_grad;
-    causal_attention(qkv.clone(), a, &saves);
+    causal_attention(qkv.clone(), a, &results);
   }
-  saves.begin_again();
-  const Result again = run_op(qkv, d_out, a, &saves);
+  results.begin_again();
+  const Result again = run_op(qkv, d_out, a, &results);
   EXPECT_TRUE(at::equal(once.out, again.out));
   EXPECT_TRUE(at::equal(once.d_qkv, again.d_qkv));
   EXPECT_TRUE(at::equal(d_q_norm, norms.q.grad));

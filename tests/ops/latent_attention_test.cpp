@@ -7,7 +7,7 @@
 #include <array>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 #include "ops/attention_reference.h"
 
 namespace halftone {
@@ -32,7 +32,9 @@ struct Inputs {
       : q(random(rows, d.heads * (d.nope + d.rope), type)),
         kv(random(rows, d.heads * (d.nope + d.v), type)),
         k_rope(random(rows, 24 + d.rope, type).narrow(1, 24, d.rope)) {}
-  at::Tensor operator()(const AttentionArgs& a, Saves* saves = nullptr) const { return latent_attention(q.clone(), kv, k_rope, a, saves); }
+  at::Tensor operator()(const AttentionArgs& a, RecomputeResults* results = nullptr) const {
+    return latent_attention(q.clone(), kv, k_rope, a, results);
+  }
   Inputs rows(int64_t batch, int64_t seq, int64_t first, int64_t count) const {
     Inputs part = *this;
     for (at::Tensor* t : {&part.q, &part.kv, &part.k_rope})
@@ -60,11 +62,11 @@ Found reference(const Inputs& in, const at::Tensor& d_out, const AttentionArgs& 
 }
 
 // The gradient of the sinks is in their weight.
-Found run_op(const Inputs& in, const at::Tensor& d_out, const AttentionArgs& a, Saves* saves = nullptr) {
+Found run_op(const Inputs& in, const at::Tensor& d_out, const AttentionArgs& a, RecomputeResults* results = nullptr) {
   at::AutoGradMode grad(true);
   std::array<at::Tensor, 3> leaf = {in.q, in.kv, in.k_rope};
   for (at::Tensor& t : leaf) t = t.detach().clone().set_requires_grad(true);
-  const at::Tensor out = latent_attention(leaf[0] * 1.0, leaf[1], leaf[2], a, saves);
+  const at::Tensor out = latent_attention(leaf[0] * 1.0, leaf[1], leaf[2], a, results);
   torch::autograd::backward({out}, {d_out});
   return {out.detach(), leaf[0].grad(), leaf[1].grad(), leaf[2].grad(), {}};
 }
@@ -144,14 +146,14 @@ TEST_P(LatentAttention, RecomputationChangesNoBit) {
   const Found once = run_op(in, d_out, a);
   const at::Tensor d_sinks = sinks.grad.clone();
   sinks.grad.zero_();
-  Saves saves;
+  RecomputeResults results;
   {
     at::NoGradGuard no_grad;
-    latent_attention(in.q, in.kv, in.k_rope, a, &saves);
+    latent_attention(in.q, in.kv, in.k_rope, a, &results);
   }
   EXPECT_TRUE(at::equal(q, in.q));
-  saves.begin_again();
-  const Found again = run_op(in, d_out, a, &saves);
+  results.begin_again();
+  const Found again = run_op(in, d_out, a, &results);
   EXPECT_TRUE(at::equal(once.out, again.out));
   EXPECT_TRUE(at::equal(once.d_q, again.d_q));
   EXPECT_TRUE(at::equal(once.d_kv, again.d_kv));

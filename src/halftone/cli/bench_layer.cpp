@@ -9,9 +9,9 @@
 #include "halftone/cli/bench_report.h"
 #include "halftone/cli/bench_traffic.h"
 #include "halftone/nn/recipe_options.h"
-#include "halftone/ops/draws.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
+#include "halftone/ops/rounding_keys.h"
 
 namespace halftone::bench {
 namespace {

@@ -36,7 +36,7 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
   const at::Tensor kv = wkv_b_(kv_norm_(parts[1], {}, {&wkv_b_}).second, info.step);
   const at::Tensor q = wq_b_ == nullptr ? parts[0] : (*wq_b_)((*q_norm_)(parts[0], {}, {wq_b_}).second, info.step);
   const Activation seen = info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
-                                      : latent_attention(q, kv, parts[2], args, info.step.saves.get());
+                                      : latent_attention(q, kv, parts[2], args, info.step.recompute_results.get());
   clear_padding(seen, info.padding, info.groups);
   return wo_.leave(seen, info.step, info.groups);
 }

@@ -227,7 +227,7 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
   const at::Tensor qkv = qkv_.enter(x, info.step, info.groups);
   const Activation seen = info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
-                                      : causal_attention(qkv, args, info.step.saves.get());
+                                      : causal_attention(qkv, args, info.step.recompute_results.get());
   clear_padding(seen, info.padding, info.groups);
   const at::Tensor y = wo_.leave(seen, info.step, info.groups);
   if (wo_.bias != nullptr) clear_padding(y, info.padding, info.groups);

@@ -20,7 +20,7 @@ struct ModelInput {
   at::Tensor loss_factor;  // fp64 scalar on the device: multiplies the loss and its gradients, beside the host's factor; undefined: 1
 };
 
-// Recomputation of a block in backward: nothing, everything except the results in its ops/saves.h, everything.
+// Recomputation of a block in backward: nothing, everything except the results in its ops/recompute_results.h, everything.
 enum class Recompute { none, op, full };
 using RecomputePlan = std::vector<Recompute>;  // per block
 

@@ -18,9 +18,9 @@
 #include <optional>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/collectives.h"
 #include "halftone/ops/expert_exchange.h"
-#include "halftone/ops/node.h"
 #include "halftone/ops/range.h"
 #include "halftone/ops/swiglu.h"
 

@@ -10,10 +10,10 @@
 #include <utility>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/node.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/quantization_stats.h"
 #include "halftone/ops/range.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 
 namespace halftone::nn {
 namespace {
@@ -77,9 +77,10 @@ Stream Pass::forward(int64_t unit, const Stream& in, const at::Tensor& tokens) {
   const bool sends = unit + 1 == end_;
   if (recomputed(unit)) {
     const at::NoGradGuard no_grad;
-    units_.push_back({in, model_.recompute(unit - 1) == Recompute::op ? std::make_shared<Saves>() : nullptr, edges(parts(in)), {}});
+    units_.push_back(
+        {in, model_.recompute(unit - 1) == Recompute::op ? std::make_shared<RecomputeResults>() : nullptr, edges(parts(in)), {}});
     const Stream written = recomputed_block(unit - 1, units_.back(), true);
-    if (units_.back().saves && !quantization_stats()) units_.back().saves->drop(written.branch);  // the statistics read every GEMM
+    if (units_.back().results && !quantization_stats()) units_.back().results->drop(written.branch);  // the statistics read every GEMM
     return joined(written);
   }
   const Stream out = sends || recomputed(unit + 1) ? joined(write()) : write();
@@ -102,7 +103,7 @@ void Pass::head(const Stream& out, const at::Tensor& labels, double grad_scale) 
 
 Stream Pass::recomputed_block(int64_t block, const Unit& unit, bool first) const {
   SequenceInfo info = info_;
-  info.step.saves = unit.saves, info.counts = first;
+  info.step.recompute_results = unit.results, info.counts = first;
   return model_.block(block, unit.in, info);
 }
 
@@ -118,7 +119,7 @@ at::Tensor Pass::backward(const at::Tensor& d_out, bool later) {
     tell(&UnitAccess::before_backward, unit);
     if (u.end.empty()) {
       const at::AutoGradMode grad(true);
-      if (u.saves) u.saves->begin_again();
+      if (u.results) u.results->begin_again();
       u.end = edges(parts(joined(recomputed_block(unit - 1, u, false))));
     }
     info_.step.gradients->later = later;

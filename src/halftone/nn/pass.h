@@ -46,7 +46,7 @@ class Pass {
   // keeps its input and the results that it will not recompute.
   struct Unit {
     Stream in;
-    std::shared_ptr<Saves> saves;
+    std::shared_ptr<RecomputeResults> results;
     std::vector<torch::autograd::Edge> begin, end;
   };
   Stream forward(int64_t unit, const Stream& in, const at::Tensor& tokens);

@@ -7,10 +7,10 @@
 
 #include "halftone/fused/norm_rope.h"
 #include "halftone/ops/attention_core.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
-#include "halftone/ops/node.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 #include "halftone/ops/weight.h"
 
 namespace halftone {
@@ -131,7 +131,7 @@ Documents documents_of(const at::Tensor& start, c10::Device device) {
   return d;
 }
 
-Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves) {
+Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, RecomputeResults* results) {
   check_args(qkv, args, args.seq);
   const at::Tensor plain = qkv.detach();
   Activation result;
@@ -140,13 +140,13 @@ Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Sa
   if (args.q_norm != nullptr) inputs.insert(inputs.end(), {args.q_norm->value, args.k_norm->value});
   if (args.sinks != nullptr) inputs.push_back(args.sinks->value);
   const bool recording = records(inputs);
-  OpNode::Backward backward;
+  AutogradNode::Backward backward;
   {
     at::NoGradGuard no_grad;
     const at::Tensor qk = rotated(plain, args);
     const Heads in = heads_in(qk, plain, args);
-    const auto compute = [&] { return attend(in.q, in.k, in.v, args, recording || saves); };
-    const auto state = std::make_shared<aten::AttentionState>(saves ? saves->attention(compute) : compute());
+    const auto compute = [&] { return attend(in.q, in.k, in.v, args, recording || results); };
+    const auto state = std::make_shared<aten::AttentionState>(results ? results->attention(compute) : compute());
     out = state->out.detach();
     result.kept = recording && state->attended.is_alias_of(out);
     state->out = at::Tensor();

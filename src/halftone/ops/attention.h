@@ -8,7 +8,7 @@
 namespace halftone {
 
 class ContextRows;
-class Saves;
+class RecomputeResults;
 struct Weight;
 
 // Documents in packed rows: each is a contiguous run of positions in one row, and its tokens attend to no other document.
@@ -48,8 +48,9 @@ struct AttentionArgs {
 };
 
 // Causal self-attention with rotary embeddings: qkv[T, (H + 2 Hkv) * d] -> [T, H * d]. Consumes the storage of `qkv`: q and k are rotated
-// in place unless they are normalised (the producer never reads qkv again). `saves`: results kept for a recomputed block (ops/saves.h).
-Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, Saves* saves = nullptr);
+// in place unless they are normalised (the producer never reads qkv again). `results`: those kept for a recomputed block
+// (ops/recompute_results.h).
+Activation causal_attention(const at::Tensor& qkv, const AttentionArgs& args, RecomputeResults* results = nullptr);
 
 // KV cache of one layer: keys [batch, capacity, Hkv * d] and values [batch, capacity, Hkv * dv] of the positions so far.
 struct KvCache {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <numeric>
 
-#include "halftone/ops/node.h"
+#include "halftone/ops/autograd_node.h"
 
 namespace halftone {
 namespace {

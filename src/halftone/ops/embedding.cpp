@@ -3,8 +3,8 @@
 #include <ATen/ops/empty.h>
 
 #include "halftone/fused/embedding.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/node.h"
 
 namespace halftone {
 namespace {

@@ -14,8 +14,8 @@
 #include <numeric>
 
 #include "halftone/base/error.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/collectives.h"
-#include "halftone/ops/node.h"
 #include "halftone/ops/operand.h"
 
 namespace halftone {

@@ -2,8 +2,8 @@
 #include <functional>
 #include <vector>
 
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/grouped_linear.h"
-#include "halftone/ops/node.h"
 #include "halftone/ops/product.h"
 
 // Shared by the source files of ops/linear.h and ops/grouped_linear.h.
@@ -35,6 +35,6 @@ at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRo
 
 // Autograd node of a linear: `dgrad` maps the outputs' gradients to those of the inputs, then wgrad runs or is deferred.
 void connect_linear(const char* name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, FusedLinears& layer,
-                    const StepContext& step, std::function<void()> wgrad, OpNode::Backward dgrad);
+                    const StepContext& step, std::function<void()> wgrad, AutogradNode::Backward dgrad);
 
 }  // namespace halftone

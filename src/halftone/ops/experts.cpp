@@ -5,10 +5,10 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "halftone/fused/expert_rows.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/expert_products.h"
-#include "halftone/ops/node.h"
 
 // Routing rows to their experts and back, and the elementwise ops between the experts' GEMMs (fused/expert_rows.h).
 namespace halftone {

@@ -8,10 +8,10 @@
 #include <limits>
 
 #include "halftone/fused/cross_entropy.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/linear.h"
-#include "halftone/ops/node.h"
 #include "halftone/ops/range.h"
 
 namespace halftone {

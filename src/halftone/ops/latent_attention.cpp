@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "halftone/ops/attention_core.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/node.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 #include "halftone/ops/weight.h"
 
 namespace halftone {
@@ -103,23 +103,23 @@ LatentGradients latent_backward(const at::Tensor& d_out, const at::Tensor& q, co
 }  // namespace
 
 Activation latent_attention(const at::Tensor& q_in, const at::Tensor& kv_in, const at::Tensor& k_rope, const AttentionArgs& args,
-                            Saves* saves) {
+                            RecomputeResults* results) {
   check_args(q_in, kv_in, k_rope, args);
   std::vector<at::Tensor> inputs = {q_in, kv_in, k_rope};
   if (args.sinks != nullptr) inputs.push_back(args.sinks->value);
   const bool recording = records(inputs);
   Activation result;
   at::Tensor& out = result.value;
-  OpNode::Backward backward;
+  AutogradNode::Backward backward;
   {
     at::NoGradGuard no_grad;
-    const at::Tensor q = saves != nullptr && !recording ? q_in.detach().clone() : q_in.detach(), kv = kv_in.detach();
+    const at::Tensor q = results != nullptr && !recording ? q_in.detach().clone() : q_in.detach(), kv = kv_in.detach();
     rotate_queries(q, args, 0, false);
     const at::Tensor shared = rotated_shared(k_rope.detach(), args, 0);
     const auto compute = [&] {
-      return attend(queries_in(q, args), keys_of(kv, shared, args), values_in(kv, args), args, recording || saves);
+      return attend(queries_in(q, args), keys_of(kv, shared, args), values_in(kv, args), args, recording || results);
     };
-    const auto state = std::make_shared<aten::AttentionState>(saves ? saves->attention(compute) : compute());
+    const auto state = std::make_shared<aten::AttentionState>(results ? results->attention(compute) : compute());
     out = state->out.detach();
     result.kept = recording && state->attended.is_alias_of(out);
     state->out = state->q = state->k = state->v = at::Tensor();

@@ -9,9 +9,9 @@ namespace halftone {
 // [T, H * (nope + v_dim)]  every head's key, without the rotated part, and its value
 // [T, rope]                the rotated part of the keys, shared by all heads
 // -> [T, H * v_dim]. Each may be columns of a wider tensor. Consumes the storage of q: it is rotated in place, unless its block is
-// recomputed (`saves`), because saves keep the unrotated output of the projection.
+// recomputed (`results`), because these keep the unrotated output of the projection.
 Activation latent_attention(const at::Tensor& q, const at::Tensor& kv, const at::Tensor& k_rope, const AttentionArgs& args,
-                            Saves* saves = nullptr);
+                            RecomputeResults* results = nullptr);
 
 // The same without autograd for `args.seq` new positions after cache.length earlier ones; appends keys and values of all heads to the
 // cache: k [batch, capacity, H * (nope + rope)], v [batch, capacity, H * v_dim].

@@ -17,12 +17,12 @@
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/dge.h"
-#include "halftone/ops/draws.h"
 #include "halftone/ops/expert_products.h"
 #include "halftone/ops/hardware.h"
 #include "halftone/ops/product.h"
 #include "halftone/ops/quantization_stats.h"
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
+#include "halftone/ops/rounding_keys.h"
 #include "halftone/ops/weight_source.h"
 #include "halftone/quantize/panels.h"
 
@@ -89,7 +89,7 @@ class Call {
       use_.whole_panels = use_.whole_panels && w->value.size(-2) % kPanelColumns == 0;
     }
     use_.biases = any(layer.biases, exists);
-    use_.keep = o.keep, use_.last_pass = o.step.last_pass, use_.keeps_results = o.step.saves != nullptr && !experts_;
+    use_.keep = o.keep, use_.last_pass = o.step.last_pass, use_.keeps_results = o.step.recompute_results != nullptr && !experts_;
     use_.x_again = static_cast<bool>(o.x_again);
     use_.gathers = shares_.input != nullptr, use_.scatters = shares_.output != nullptr, use_.in_parts = shares_.in_parts;
     plan_ = plan_linear(r_, use_);
@@ -127,7 +127,7 @@ class Call {
     };
     if (use_.keeps_results) {
       for (size_t i = 0; i < spans.size(); ++i) {
-        context_.saves->product(y.narrow(1, spans[i].n0, spans[i].n), [&] {
+        context_.recompute_results->product(y.narrow(1, spans[i].n0, spans[i].n), [&] {
           for (const RowPart& part : parts) multiply_part(i, part);
         });
       }
@@ -521,7 +521,7 @@ GroupedCall expert_products(const BufferRows& x, FusedLinears& layer, const Expe
 }
 
 void connect_linear(const char* name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, FusedLinears& layer,
-                    const StepContext& step, std::function<void()> wgrad, OpNode::Backward dgrad) {
+                    const StepContext& step, std::function<void()> wgrad, AutogradNode::Backward dgrad) {
   connect(name, inputs, std::move(outputs), [&layer, step, wgrad = std::move(wgrad), dgrad = std::move(dgrad)](const variable_list& g) {
     variable_list result = dgrad(g);
     step.form_gradients([wgrad, &layer] { wgrad(), layer.gradients_ready(); });

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "halftone/ops/dge.h"
-#include "halftone/ops/draws.h"
 #include "halftone/ops/operand.h"
+#include "halftone/ops/rounding_keys.h"
 #include "halftone/ops/stored_weight.h"
 
 namespace halftone {

@@ -2,8 +2,8 @@
 
 #include <ATen/TensorOperators.h>
 
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/node.h"
 
 namespace halftone {
 

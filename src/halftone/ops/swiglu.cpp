@@ -8,9 +8,9 @@
 
 #include "halftone/fused/swiglu.h"
 #include "halftone/ops/aten.h"
+#include "halftone/ops/autograd_node.h"
 #include "halftone/ops/common.h"
 #include "halftone/ops/cuda_module.h"
-#include "halftone/ops/node.h"
 
 namespace halftone {
 namespace {

@@ -12,7 +12,7 @@
 
 namespace halftone {
 
-class Saves;
+class RecomputeResults;
 
 // A weight that exists in quantised form only (int8_weight, int4_weight; numerics.md section 7).
 struct StoredWeight {
@@ -87,8 +87,8 @@ struct StepContext {
   const uint32_t* device_step = nullptr;
   // No later pass of the step reads the weights: a GPU frees their quantised copies once a GEMM has read them.
   bool last_pass = false;
-  // For a block that backward recomputes and that keeps some results for it (ops/saves.h); otherwise null.
-  std::shared_ptr<Saves> saves{};
+  // For a block that backward recomputes and that keeps some results for it (ops/recompute_results.h); otherwise null.
+  std::shared_ptr<RecomputeResults> recompute_results{};
   std::shared_ptr<WeightGradients> gradients{};  // null: all are computed at once
   // The loss by group of rows: int64 [T] in [0, groups), and fp64 [2, groups], to which losses (nats) and their numbers are added.
   at::Tensor loss_groups{}, group_sums{};

@@ -154,7 +154,7 @@ struct StepShape {
   bool codes_pass() const { return micro_batches == 1 || host_states || part.sharded(); }
   bool has_compute_copy(const nn::Parameter& p) const;
   // Whether a block recomputed in this mode keeps the output of its linear number `place` or, for the last one, never needs it
-  // (ops/saves.h).
+  // (ops/recompute_results.h).
   static bool keeps_product(nn::Recompute mode, size_t place) { return mode == nn::Recompute::op && place % 2 == 0; }
   bool recomputed(size_t block) const { return recompute[block] != nn::Recompute::none; }
 };

@@ -1,4 +1,4 @@
-#include "halftone/ops/saves.h"
+#include "halftone/ops/recompute_results.h"
 
 #include <ATen/core/Tensor.h>
 
@@ -19,7 +19,7 @@ T taken(std::deque<T>& kept) {
 
 }  // namespace
 
-void Saves::product(const at::Tensor& y, const std::function<void()>& compute) {
+void RecomputeResults::product(const at::Tensor& y, const std::function<void()>& compute) {
   if (products_++ % 2 != 0) return compute();
   if (again_) {
     const at::Tensor kept = taken(kept_);
@@ -31,7 +31,7 @@ void Saves::product(const at::Tensor& y, const std::function<void()>& compute) {
   kept_.push_back(y.nbytes() == y.storage().nbytes() ? y : y.clone());
 }
 
-aten::AttentionState Saves::attention(const std::function<aten::AttentionState()>& compute) {
+aten::AttentionState RecomputeResults::attention(const std::function<aten::AttentionState()>& compute) {
   if (again_) return taken(attention_);
   aten::AttentionState state = compute();
   attention_.push_back(state);
@@ -39,7 +39,7 @@ aten::AttentionState Saves::attention(const std::function<aten::AttentionState()
   return state;
 }
 
-void Saves::drop(const at::Tensor& output) {
+void RecomputeResults::drop(const at::Tensor& output) {
   if (!kept_.empty() && output.defined() && kept_.back().is_alias_of(output)) kept_.back() = at::Tensor();
 }
 

@@ -8,7 +8,7 @@ namespace halftone {
 
 // Results that the first forward pass of a block keeps for its recomputation in backward (activation_checkpoint, op): those of attention
 // and of every second GEMM, counted by weights in program order. Everything else is recomputed.
-class Saves {
+class RecomputeResults {
  public:
   // Starts the recomputation, which reuses the kept results.
   void begin_again() { again_ = true, products_ = 0; }

@@ -20,10 +20,10 @@ using torch::autograd::variable_list;
 
 // Backward of one op: `backward` owns what the op saved (plain tensors without autograd history) and maps the gradients of the outputs to
 // those of the inputs passed to `connect`, undefined for inputs without one.
-class OpNode final : public torch::autograd::Node {
+class AutogradNode final : public torch::autograd::Node {
  public:
   using Backward = std::function<variable_list(const variable_list&)>;
-  OpNode(std::string name, Backward backward) : name_(std::move(name)), backward_(std::move(backward)) {}
+  AutogradNode(std::string name, Backward backward) : name_(std::move(name)), backward_(std::move(backward)) {}
   std::string name() const override { return name_; }
   variable_list apply(variable_list&& grads) override {
     at::NoGradGuard no_grad;
@@ -48,8 +48,9 @@ inline bool records(const std::vector<at::Tensor>& inputs) {
 }
 
 // Makes `outputs` the results of a node with the given inputs. Outputs must be fresh tensors, not views of an input.
-inline void connect(std::string name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, OpNode::Backward backward) {
-  auto node = std::shared_ptr<OpNode>(new OpNode(std::move(name), std::move(backward)), torch::autograd::deleteNode);
+inline void connect(std::string name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs,
+                    AutogradNode::Backward backward) {
+  auto node = std::shared_ptr<AutogradNode>(new AutogradNode(std::move(name), std::move(backward)), torch::autograd::deleteNode);
   torch::autograd::edge_list edges;
   edges.reserve(inputs.size());
   for (const at::Tensor& t : inputs) {
