@@ -9,7 +9,7 @@
 
 #include "halftone/base/error.h"
 #include "halftone/gemm/cpu/gemm_ref.h"
-#include "halftone/quantize/int8.h"
+#include "halftone/quantize/operand.h"
 #include "quantize/cases.h"
 
 namespace halftone::gemm {
@@ -234,14 +234,12 @@ TEST(Gemm, QuantisedLinearLayer) {
   struct Quantised {
     Quantised(const std::vector<bf16>& v, int64_t r, int64_t c)
         : codes(r * c), panels(packed_bytes(DType::s8, r, c)), rows(static_cast<size_t>(r)), cols(static_cast<size_t>(c)) {
-      int8_quantize({.x = v.data(),
-                     .rows = r,
-                     .cols = c,
-                     .ld = c,
-                     .row_codes = codes.as<int8_t>(),
-                     .row_scale = rows.data(),
-                     .col_panels = panels.data(),
-                     .col_scale = cols.data()});
+      QuantizeOperand p;
+      p.x = v.data(), p.rows = r, p.cols = p.ld = c, p.want_row = p.want_transposed = true;
+      p.row.spec = {.element = Element::int8, .granularity = Granularity::row, .scale = ScaleFormat::fp32}, p.transposed.spec = p.row.spec;
+      p.row.codes = codes.as<uint8_t>(), p.row.scales = rows.data();
+      p.transposed.panels = panels.data(), p.transposed.scales = cols.data();
+      quantize_operand(p);
     }
     Buffer codes, panels;
     std::vector<float> rows, cols;

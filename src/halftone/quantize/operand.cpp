@@ -3,12 +3,7 @@
 #include <memory>
 
 #include "halftone/formats/fp4_scale.h"
-#include "halftone/formats/fp8_scale.h"
-#include "halftone/formats/int_scale.h"
-#include "halftone/quantize/fp8_rowwise.h"
-#include "halftone/quantize/int8.h"
 #include "halftone/quantize/operand_ref.h"
-#include "halftone/quantize/operand_stats.h"
 #include "halftone/quantize/operand_tile.h"
 
 namespace halftone {
@@ -42,12 +37,11 @@ CopyPlan plan_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool trans
 
 // Calls f(worker, first row, first column) for all tiles in parallel.
 template <class F>
-void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows, quantize::TileShape shape, int64_t r1, int64_t c1,
-                F&& f) {
+void over_tiles(const quantize::OperandKernels& k, quantize::TileShape shape, int64_t r1, int64_t c1, F&& f) {
   const int64_t down = ceil_div(r1, shape.height), across = ceil_div(c1, shape.width);
   parallel_for(down * across, 2, [&](int64_t begin, int64_t end) {
     static thread_local const auto worker = std::make_unique<quantize::TileWorker>();
-    worker->use(k, rows, shape);
+    worker->use(k, shape);
     for (int64_t i = begin; i < end; ++i) f(*worker, i / across * shape.height, i % across * shape.width);
   });
 }
@@ -55,24 +49,30 @@ void over_tiles(const quantize::OperandKernels& k, const quantize::Kernels& rows
 // Passes over the matrix before the encoding pass.
 class Preparation {
  public:
-  Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, const quantize::Kernels& rows, quantize::TileShape shape)
-      : p_(p), k_(k), rows_(rows), shape_(shape), s_{p.x, p.type, p.rows, p.cols, p.ld} {}
+  Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, quantize::TileShape shape)
+      : p_(p), k_(k), shape_(shape), s_{p.x, p.type, p.rows, p.cols, p.ld} {}
 
   void needs(const CopyPlan& plan) {
     const QuantizedCopy& c = *plan.copy;
     amax_ = amax_ || (uses_tensor_amax(c) && c.spec.hadamard == 0 && p_.amax == nullptr) || uses_row_amax(c);
-    column_amax_ = column_amax_ || (uses_row_amax(c) && plan.transposed);
+    by_column_ = by_column_ || (uses_row_amax(c) && plan.transposed);
     signed_ = signed_ || c.spec.element == Element::int4;
     sum_ = sum_ || c.spec.element == Element::ternary;
   }
   void measure() {
-    if (amax_) stats_ = quantize::matrix_amax(s_, rows_, column_amax_);
+    row_amax_.resize(amax_ ? static_cast<size_t>(p_.rows) : 0), column_amax_.resize(by_column_ ? static_cast<size_t>(p_.cols) : 0);
+    if (amax_) {
+      quantize::over_amax(
+          s_, k_, by_column_, [&](int64_t r, uint32_t a) { row_amax_[static_cast<size_t>(r)] = a; },
+          [&](int64_t c, uint32_t a) { column_amax_[static_cast<size_t>(c)] = a; });
+    }
+    for (const uint32_t a : row_amax_) matrix_amax_ = std::max(matrix_amax_, a);
     if (signed_) signs_ = quantize::signed_amax(s_);
     if (sum_) total_ = quantize::absolute_sum(s_);
   }
   void finish(CopyPlan& plan) {
     const QuantizedCopy& c = *plan.copy;
-    if (uses_tensor_amax(c)) plan.amax = c.spec.hadamard != 0 ? rotated(plan) : p_.amax != nullptr ? *p_.amax : stats_.amax;
+    if (uses_tensor_amax(c)) plan.amax = c.spec.hadamard != 0 ? rotated(plan) : p_.amax != nullptr ? *p_.amax : matrix_amax_;
     plan.outer = fp4_outer(c.spec.chain, c.spec.scale, c.spec.two_level, plan.amax);
     if (c.outer != nullptr) *c.outer = plan.outer.scale;
     if (c.form == ValueForm::fold_e5m2) {
@@ -85,7 +85,7 @@ class Preparation {
  private:
   uint32_t rotated(const CopyPlan& plan) {
     std::atomic<uint32_t> amax = 0;
-    over_tiles(k_, rows_, shape_, plan.C, plan.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+    over_tiles(k_, shape_, plan.C, plan.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
       const uint32_t a = w.rotated_amax(plan, r0, c0);
       uint32_t seen = amax.load();
       while (seen < a && !amax.compare_exchange_weak(seen, a)) {}
@@ -102,15 +102,9 @@ class Preparation {
     auto* scales = static_cast<float*>(plan.copy->scales);
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
-      const uint32_t amax = one                          ? plan.amax
-                            : !uses_row_amax(*plan.copy) ? 0
-                            : plan.transposed            ? stats_.column_amax[at]
-                                                         : stats_.row_amax[at];
+      const uint32_t amax = one ? plan.amax : !uses_row_amax(*plan.copy) ? 0 : plan.transposed ? column_amax_[at] : row_amax_[at];
       ScalePair pair{};
       switch (s.element) {
-        case Element::int8:
-          pair = int8_scale(amax, s.scale_floor);
-          break;
         case Element::int4: {
           const auto& pos = plan.transposed ? signs_.column_pos : signs_.row_pos;
           const auto& neg = plan.transposed ? signs_.column_neg : signs_.row_neg;
@@ -121,7 +115,7 @@ class Preparation {
           pair = ternary_scale(total_, p_.rows * p_.cols);
           break;
         default:
-          pair = fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, amax);
+          pair = quantize::fp32_scale(s, amax);
       }
       if (scales != nullptr) scales[i] = pair.scale;
       plan.inv[at] = pair.inv;
@@ -131,65 +125,14 @@ class Preparation {
 
   const QuantizeOperand& p_;
   const quantize::OperandKernels& k_;
-  const quantize::Kernels& rows_;
   quantize::TileShape shape_;
   Source s_;
-  bool amax_ = false, column_amax_ = false, signed_ = false, sum_ = false;
-  quantize::MatrixStats stats_;
+  bool amax_ = false, by_column_ = false, signed_ = false, sum_ = false;
+  std::vector<uint32_t> row_amax_, column_amax_;
+  uint32_t matrix_amax_ = 0;
   quantize::SignedStats signs_;
   double total_ = 0;
 };
-
-// Fast path for one scale per row only: kernels that encode a row, or a panel's columns, while it is in cache.
-bool by_rows(const QuantizeOperand& p, Isa isa) {
-  const QuantizedCopy &row = p.row, &col = p.transposed;
-  if (p.want_transposed && (col.panels == nullptr || (p.want_row && row.spec.element != col.spec.element))) return false;
-  if (!p.want_row && !p.want_transposed) return false;
-  const OperandSpec& s = p.want_row ? row.spec : col.spec;
-  const bool int8 = s.element == Element::int8;
-  if (p.want_row) {
-    if (!has_panels(s) || row.scales == nullptr || row.packed != nullptr || operand_length(row, p.cols) != p.cols) return false;
-    if (int8 ? row.codes == nullptr || row.form != ValueForm::none : row.form == ValueForm::f32 || (!row.codes && !row.values))
-      return false;
-    if (row.outer != nullptr) *row.outer = 1;
-  }
-  const auto rounding = [](const QuantizedCopy& c) {
-    Rounding r = c.rounding;
-    r.stochastic = c.spec.stochastic;
-    return r;
-  };
-  void* panels = p.want_transposed ? col.panels : nullptr;
-  auto *row_scale = p.want_row ? static_cast<float*>(row.scales) : nullptr,
-       *col_scale = p.want_transposed ? static_cast<float*>(col.scales) : nullptr;
-  uint8_t* codes = p.want_row ? row.codes : nullptr;
-  if (int8) {
-    int8_quantize({.x = p.x,
-                   .type = p.type,
-                   .rows = p.rows,
-                   .cols = p.cols,
-                   .ld = p.ld,
-                   .row_codes = reinterpret_cast<int8_t*>(codes),
-                   .row_scale = row_scale,
-                   .col_panels = panels,
-                   .col_scale = col_scale,
-                   .row_rounding = rounding(row),
-                   .col_rounding = rounding(col)},
-                  isa);
-  } else {
-    fp8_rowwise({.x = p.x,
-                 .type = p.type,
-                 .rows = p.rows,
-                 .cols = p.cols,
-                 .ld = p.ld,
-                 .row_codes = codes,
-                 .row_values = p.want_row ? static_cast<bf16*>(row.values) : nullptr,
-                 .row_scale = row_scale,
-                 .col_panels = panels,
-                 .col_scale = col_scale},
-                isa);
-  }
-  return true;
-}
 
 // Whether the transposed copy is exactly the transpose of the row copy (codes and values).
 bool shared_codes(const QuantizeOperand& p) {
@@ -212,16 +155,15 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
         p.groups.groups);
   check(available(isa), "instruction set {} is not available on this processor", name(isa));
   const bool panels = p.want_transposed && p.transposed.panels != nullptr;
-  if ((isa == Isa::ref || p.rows == 0 || p.cols == 0) && !panels) return ref::quantize_operand(p);
-  if (by_rows(p, isa)) return;
+  if (isa == Isa::ref || p.rows == 0 || p.cols == 0) return ref::quantize_operand(p);
+  const quantize::OperandKernels& k = isa >= Isa::avx512 ? quantize::operand_kernels_avx512() : quantize::operand_kernels_v3();
+  if (quantize_rows(p, k)) return;
   if (panels) {  // the row copy is of a different kind: read x separately for each
     QuantizeOperand one = p;
     one.want_row = false, quantize_operand(one, isa);
     one.want_row = true, one.want_transposed = false;
     return quantize_operand(one, isa);
   }
-  const quantize::OperandKernels& k = isa >= Isa::avx512 ? quantize::operand_kernels_avx512() : quantize::operand_kernels_v3();
-  const quantize::Kernels& rows = quantize::kernels(isa);
 
   CopyPlan row, transposed;
   std::vector<CopyPlan*> plans;
@@ -242,13 +184,13 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
     shape.width = std::clamp<int64_t>(static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(c1))), 128, quantize::kTileRow);
     shape.height = shape.step = 4096 / shape.width;
   }
-  Preparation prepare(p, k, rows, shape);
+  Preparation prepare(p, k, shape);
   for (const CopyPlan* plan : plans) prepare.needs(*plan);
   prepare.measure();
   for (CopyPlan* plan : plans) prepare.finish(*plan);
 
   const bool shared = shared_codes(p);
-  over_tiles(k, rows, shape, r1, c1, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+  over_tiles(k, shape, r1, c1, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
     w.run(p.want_row ? &row : nullptr, p.want_transposed ? &transposed : nullptr, shared, r0, c0);
   });
 

@@ -2,7 +2,7 @@
 
 #include "halftone/formats/mx_scale.h"
 #include "halftone/quantize/operand_tile.h"
-#include "halftone/quantize/two_pass.h"
+#include "halftone/quantize/panels.h"
 
 namespace halftone::quantize {
 namespace {

@@ -1,12 +1,14 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "halftone/base/dtype.h"
+#include "halftone/base/philox.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/formats/scale_pair.h"
 
-// Internal: inner loops of quantize_operand over one tile of the given matrix, one table per instruction set. operand_tile.cpp handles
-// scale rules, layouts and tails; here everything is in whole vectors.
+// Internal: inner loops of quantize_operand over one tile of the given matrix (operand_tile.cpp) or, with one scale per row, over rows of
+// the matrix itself (operand_rows.cpp), one table per instruction set. The callers handle scale rules, layouts and, unless stated, tails.
 namespace halftone::quantize {
 
 // A tile is [rows, width], width a power of two and at least 128: 4 x 1024 if groups lie along the matrix rows, so that it is read in long
@@ -27,7 +29,8 @@ struct EncodeTile {
   const float *factor, *zero;
   int64_t factor_ld;
   int row_shift, column_shift;
-  const uint16_t* draws;  // [rows, width] when stochastic
+  const uint16_t* draws;  // [rows, draws_ld] when stochastic
+  int64_t draws_ld;
   uint8_t* codes;
   int64_t codes_ld;
 };
@@ -44,7 +47,20 @@ struct ValueRun {
   void* out;
 };
 
+// Elements that draw16 may write beyond the requested groups.
+inline constexpr int64_t kDrawSlack = 128;
+
 struct OperandKernels {
+  // Rows [0, rows) of x[rows, cols], any sizes: row_amax[r] = max bits32(|x|) of the row, col_amax[c] = max(col_amax[c], ...) unless null.
+  void (*amax)(const void* x, DType type, int64_t rows, int64_t cols, int64_t ld, uint32_t* row_amax, uint32_t* col_amax);
+  // n codes of one row, int8 or e4m3; of e4m3 also their values. Either output may be null. draws: n 16-bit draws, or null for nearest.
+  void (*row)(Element element, const void* x, DType type, int64_t n, float inv, const uint16_t* draws, uint8_t* codes, bf16* values);
+  // Codes (int8, groups of 4 rows) or values (e4m3, groups of 2 rows) of `groups` x `columns`, a multiple of 16, into consecutive groups of
+  // panels `stride` bytes apart; inv[columns]; draws [rows, draws_ld] or null. Two panels at a time read full cache lines of bf16.
+  void (*panels)(Element element, const void* x, DType type, int64_t ld, int64_t groups, int64_t columns, const float* inv,
+                 const uint16_t* draws, int64_t draws_ld, std::byte* out, int64_t stride);
+  // The 16-bit draws of groups [g, g + groups) of 8: out[8 * groups + kDrawSlack].
+  void (*draw16)(PhiloxKey key, uint32_t step, uint32_t micro, int64_t g, int64_t groups, uint16_t* out);
   // Loads x[valid_rows, valid_columns] as fp32 into f[rows, width], zero-padded.
   void (*load)(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width, float* f);
   // Rotates groups of n = 16 or 32 rows in place; `half`: rounds the results to bf16.

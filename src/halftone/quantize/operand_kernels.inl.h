@@ -1,13 +1,10 @@
 // Inner loops of operand_kernels.h over a vector type V, Simd. They call no function of formats/ at run time: the linker could keep its
 // copy from a wider instruction set.
 #pragma once
-#include <bit>
-
-#include "halftone/base/simd.h"
 #include "halftone/formats/float_spec.h"
 #include "halftone/formats/hadamard.h"
 #include "halftone/formats/int_spec.h"
-#include "halftone/quantize/operand_kernels.h"
+#include "halftone/quantize/row_kernels.inl.h"
 
 namespace halftone::quantize {
 
@@ -84,10 +81,7 @@ struct OperandLeaf {
   }
   static void load(const void* x, DType type, int64_t ld, int64_t valid_rows, int64_t valid_columns, int64_t rows, int64_t width,
                    float* f) {
-    if (type == DType::f32)
-      load_of(static_cast<const float*>(x), ld, valid_rows, valid_columns, rows, width, f);
-    else
-      load_of(static_cast<const bf16*>(x), ld, valid_rows, valid_columns, rows, width, f);
+    typed(x, type, [&](const auto* p) { load_of(p, ld, valid_rows, valid_columns, rows, width, f); });
   }
 
   static I bf16_rounded(I bits) {  // in the upper halves; NaN payloads lie there too and survive
@@ -202,7 +196,7 @@ struct OperandLeaf {
         else
           V::store_u8(out + c, q);
       }
-      if constexpr (kStochastic) draws += width;
+      if constexpr (kStochastic) draws += t.draws_ld;
     }
   }
   template <bool kStochastic, Meet kMeet, bool kSigned, class Code>
@@ -357,7 +351,9 @@ struct OperandLeaf {
   }
 
   static constexpr OperandKernels table() {
-    return {load, rotate, amax_along, amax_across, scale, encode, fp4_scales, transpose, values, pack4};
+    using Rows = RowLeaf<V>;
+    return {Rows::amax,  Rows::row, Rows::panels, Rows::draw16, load,      rotate, amax_along,
+            amax_across, scale,     encode,       fp4_scales,   transpose, values, pack4};
   }
 };
 

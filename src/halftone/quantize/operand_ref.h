@@ -11,6 +11,7 @@
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
 #include "halftone/quantize/check_operand.h"
+#include "halftone/quantize/panels.h"
 
 // Scalar reference of halftone::quantize_operand: one element, one block and one rule at a time, as written in numerics.md.
 namespace halftone::ref {
@@ -41,6 +42,7 @@ class OperandCopy {
     if (R_ * C_ == 0 && s_.granularity == Granularity::tensor) quantize_block(0, 0, 0, 0);
     if (R_ > 0 && C_ == 0 && s_.granularity == Granularity::row)
       for (int64_t r = 0; r < R_; ++r) quantize_block(r, r + 1, 0, 0);
+    if (copy_.panels != nullptr) return write_panels();
     write_codes();
     if (is_fold(copy_.form))
       write_folded();
@@ -198,6 +200,19 @@ class OperandCopy {
       if (bits == 6) {
         const uint32_t word = pack6(q[0], q[1], q[2], q[3]);
         for (int j = 0; j < 3; ++j) *out++ = static_cast<uint8_t>(word >> 8 * j);
+      }
+    }
+  }
+
+  void write_panels() {
+    const DType type = panel_type(s_);
+    std::memset(copy_.panels, 0, static_cast<size_t>(panels_bytes(type, C_, R_)));
+    for (int64_t r = 0; r < R_; ++r) {
+      for (int64_t c = 0; c < C_; ++c) {
+        const uint8_t q = codes_[static_cast<size_t>(r * C_ + c)];
+        const bf16 value(value_of(q));
+        auto* out = static_cast<std::byte*>(copy_.panels) + panel_offset(type, C_, c, r);
+        std::memcpy(out, type == DType::s8 ? static_cast<const void*>(&q) : &value, size_of(type));
       }
     }
   }

@@ -48,24 +48,6 @@ double piece_sum(const Source& s, int64_t first, int64_t last) {
 
 }  // namespace
 
-MatrixStats matrix_amax(const Source& s, const Kernels& k, bool columns) {
-  MatrixStats out;
-  out.row_amax.resize(static_cast<size_t>(s.rows));
-  const auto width = static_cast<size_t>(s.cols), slots = static_cast<size_t>(max_threads());
-  std::vector<uint32_t> partial(columns ? slots * width : 0);
-  std::atomic<size_t> used = 0;
-  parallel_for(s.rows, row_grain(s), [&](int64_t begin, int64_t end) {
-    uint32_t* by_column = columns ? partial.data() + used.fetch_add(1) * width : nullptr;
-    k.amax(s.row(begin), s.type, end - begin, s.cols, s.ld, out.row_amax.data() + begin, by_column);
-  });
-  for (const uint32_t a : out.row_amax) out.amax = std::max(out.amax, a);
-  if (columns) {
-    out.column_amax.assign(width, 0);
-    for (size_t i = 0; i < partial.size(); ++i) out.column_amax[i % width] = std::max(out.column_amax[i % width], partial[i]);
-  }
-  return out;
-}
-
 SignedStats signed_amax(const Source& s) {
   SignedStats out;
   out.row_pos.resize(static_cast<size_t>(s.rows)), out.row_neg = out.row_pos;
@@ -93,6 +75,19 @@ SignedStats signed_amax(const Source& s) {
     }
   }
   return out;
+}
+
+DrawTile draw_tile(const OperandKernels& k, const Rounding& how, int64_t cols, int64_t r0, int64_t c0, int64_t rows, int64_t width,
+                   uint16_t* out) {
+  const int64_t length = how.row_length == 0 ? cols : how.row_length, ld = round_up(width, 8) + 8, slack = how.index(r0, c0, cols) & 7;
+  const bool aligned = length % 8 == 0;  // then all rows have the same slack
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t i = how.index(r0 + r, c0, cols), at = i & 7;
+    uint16_t* row = out + r * ld;
+    k.draw16(how.key, how.step, how.micro, i >> 3, ceil_div(at + width, 8), row);
+    if (!aligned && at != slack) std::memmove(row + slack, row + at, static_cast<size_t>(width) * sizeof(uint16_t));
+  }
+  return {out + slack, ld};
 }
 
 double absolute_sum(const Source& s) {

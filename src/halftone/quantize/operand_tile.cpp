@@ -4,12 +4,9 @@
 #include <cstring>
 
 #include "halftone/formats/fp4_scale.h"
-#include "halftone/formats/fp8_scale.h"
-#include "halftone/formats/int_scale.h"
 #include "halftone/formats/mx_scale.h"
 #include "halftone/formats/packing.h"
 #include "halftone/formats/pairwise_sum.h"
-#include "halftone/quantize/two_pass.h"
 
 namespace halftone::quantize {
 namespace {
@@ -237,7 +234,7 @@ Groups TileWorker::group_scales(const CopyPlan& plan) {
   } else {
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
-      const ScalePair pair = fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, amax_[at]);
+      const ScalePair pair = fp32_scale(s, amax_[at]);
       scale_[at] = pair.scale, factor_[at] = pair.inv;
     }
   }
@@ -251,23 +248,6 @@ void TileWorker::write_scales(const CopyPlan& plan) const {
   if (plan.spec.element == Element::uint4) write_groups(plan, groups_, zero_.data(), plan.copy->zeros);
 }
 
-void TileWorker::draw(const CopyPlan& plan) {
-  const Rounding& how = plan.copy->rounding;
-  // Elements beyond the matrix also draw: after rotation, and in uint4, they are not zero.
-  const auto [rows, width] = extent(plan);
-  alignas(64) uint16_t some[kTileRow + 16];
-  for (int64_t r = 0; r < rows && width > 0; ++r) {
-    const int64_t i = how.index(r0_ + r, c0_, plan.p->cols), slack = i & 7;
-    uint16_t* out = draws_.data() + r * w_;
-    if (slack == 0) {
-      rows_->random16(how.key, how.step, how.micro, i >> 3, ceil_div(width, 8), out);
-    } else {
-      rows_->random16(how.key, how.step, how.micro, i >> 3, ceil_div(slack + width, 8), some);
-      std::memcpy(out, some + slack, static_cast<size_t>(width) * sizeof(uint16_t));
-    }
-  }
-}
-
 void TileWorker::encode(const CopyPlan& plan) {
   const OperandSpec& s = plan.spec;
   load(*plan.p);
@@ -277,7 +257,7 @@ void TileWorker::encode(const CopyPlan& plan) {
   }
   if (s.two_level == TwoLevel::macro) apply_macro(plan);
   EncodeTile t{};
-  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.width = w_, t.draws = draws_.data();
+  t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.width = w_;
   t.meet = Meet::product;
   if (s.granularity == Granularity::tensor || s.granularity == Granularity::row) {
     const bool one = s.granularity == Granularity::tensor;
@@ -297,7 +277,11 @@ void TileWorker::encode(const CopyPlan& plan) {
       t.meet = s.chain == Fp4Chain::alto ? Meet::quotient : Meet::clamped;
     }
   }
-  if (s.stochastic) draw(plan);
+  if (s.stochastic) {  // elements beyond the matrix also draw: after rotation, and in uint4, they are not zero
+    const auto [rows, width] = extent(plan);
+    const DrawTile draws = draw_tile(*k_, plan.copy->rounding, plan.p->cols, r0_, c0_, rows, width, draws_.data());
+    t.draws = draws.first, t.draws_ld = draws.ld;
+  }
   uint8_t* out = plan.transposed ? nullptr : direct(plan);
   t.codes = out != nullptr ? out : codes_.data(), t.codes_ld = out != nullptr ? plan.C : w_;
   encoded_ = t.codes, encoded_ld_ = t.codes_ld;

@@ -2,9 +2,10 @@
 #include <array>
 #include <vector>
 
+#include "halftone/formats/fp8_scale.h"
+#include "halftone/formats/int_scale.h"
 #include "halftone/quantize/check_operand.h"
-#include "halftone/quantize/kernels.h"
-#include "halftone/quantize/operand_kernels.h"
+#include "halftone/quantize/operand_stats.h"
 
 // Internal: one tile of quantize_operand on the CPU. operand.cpp handles the passes over the matrix.
 namespace halftone::quantize {
@@ -43,7 +44,7 @@ struct Extent {
 class TileWorker {
  public:
   // 300 KB of buffers: one persistent worker per thread.
-  void use(const OperandKernels& k, const Kernels& rows, TileShape shape) { k_ = &k, rows_ = &rows, shape_ = shape, w_ = shape.width; }
+  void use(const OperandKernels& k, TileShape shape) { k_ = &k, shape_ = shape, w_ = shape.width; }
 
   // Processes the tile at (r0, c0) of the given matrix; either copy may be null. shared: the transposed copy has the row copy's codes.
   void run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0);
@@ -64,7 +65,6 @@ class TileWorker {
   void clipped_scales(const CopyPlan& plan, Groups g);
   void affine_scales(const CopyPlan& plan, Groups g);
   void find_amax(Groups g, int64_t block);
-  void draw(const CopyPlan& plan);
   void poison(const EncodeTile& t) const;
   uint8_t* direct(const CopyPlan& plan) const;
   void write_scales(const CopyPlan& plan) const;
@@ -75,7 +75,6 @@ class TileWorker {
   void decode_scales(const CopyPlan& plan);
 
   const OperandKernels* k_ = nullptr;
-  const Kernels* rows_ = nullptr;
   TileShape shape_{64, 128, 32};
   int64_t w_ = 128, r0_ = 0, c0_ = 0, h_ = 0;
   bool clean_ = false;
@@ -84,7 +83,7 @@ class TileWorker {
   Groups groups_{};
   alignas(64) std::array<float, kElements> f_{};
   alignas(64) std::array<uint8_t, kElements> codes_, turned_;
-  alignas(64) std::array<uint16_t, kElements> draws_;
+  alignas(64) std::array<uint16_t, draw_elements(128, 128)> draws_{};
   alignas(64) std::array<uint32_t, kGroups> amax_{};
   alignas(64) std::array<float, kGroups> factor_, scale_, zero_;
   alignas(64) std::array<uint8_t, kGroups> bytes_;
@@ -94,6 +93,16 @@ class TileWorker {
     return a;
   }();
 };
+
+// Scale of `amax` bits and encoding factor of an element with fp32 scales, other than int4, uint4 and ternary.
+inline ScalePair fp32_scale(const OperandSpec& s, uint32_t amax) {
+  return s.element == Element::int8 ? int8_scale(amax, s.scale_floor)
+                                    : fp8_scale(float_of(s.element), s.scale == ScaleFormat::fp32_pow2, amax);
+}
+
+// Quantises copies with one scale per row, int8 or nearest e4m3, row by row while a row is in cache, and into panels. Returns false if p
+// asks for anything else.
+bool quantize_rows(const QuantizeOperand& p, const OperandKernels& k);
 
 // Folds rows [begin, end) of a finished copy from its codes and scale bytes; returns the number of elements that lost bits.
 unsigned long long fold_rows(const CopyPlan& plan, int64_t begin, int64_t end);
