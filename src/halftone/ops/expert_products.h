@@ -34,7 +34,14 @@ void check_gates(const at::Tensor& gates);
 at::Tensor combine(const at::Tensor& x, const at::Tensor& weight, const ExpertRows& rows, const at::Tensor& more = {});
 
 // Autograd node of a linear: `dgrad` maps the outputs' gradients to those of the inputs, then wgrad runs or is deferred.
+template <class Dgrad>
 void connect_linear(const char* name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, FusedLinears& layer,
-                    const StepContext& step, std::function<void()> wgrad, AutogradNode::Backward dgrad);
+                    const StepContext& step, std::function<void()> wgrad, Dgrad dgrad) {
+  connect(name, inputs, std::move(outputs), [&layer, step, wgrad = std::move(wgrad), dgrad = std::move(dgrad)](const variable_list& g) {
+    variable_list result = dgrad(g);
+    step.form_gradients([wgrad, &layer] { wgrad(), layer.gradients_ready(); });
+    return result;
+  });
+}
 
 }  // namespace halftone

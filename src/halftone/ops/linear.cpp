@@ -473,6 +473,22 @@ class Call {
   at::Tensor bias_dy_;
 };
 
+// Inlined into the op and into linear_call, so that neither adds a frame to the other.
+[[gnu::always_inline]] inline LinearCall started(const at::Tensor& x_in, FusedLinears& layer, const LinearOptions& asked) {
+  const at::Tensor x = row_major(x_in);
+  const auto& stats = quantization_stats();
+  LinearOptions options = asked;
+  if (stats) options.x_again = nullptr;  // the statistics read X and dX
+  const auto call = std::make_shared<Call>(layer, x, options);
+  LinearCall result{call->forward({x}, options.x_amax, options)[0], {}, {}};
+  if (options.keep) {
+    result.dgrad = [call](const Activation& dy, bool want_dx) { return call->dgrad({{row_major(dy.value)}}, dy.amax, want_dx)[0]; };
+    result.wgrad = [call] { call->wgrad(); };
+  }
+  if (stats && options.product) return stats->watch(x, layer, options, std::move(result));
+  return result;
+}
+
 }  // namespace
 
 int64_t FusedLinears::out_features() const {
@@ -496,20 +512,7 @@ bool can_share_rows(const LinearRecipe& r) {
   });
 }
 
-LinearCall linear_call(const at::Tensor& x_in, FusedLinears& layer, const LinearOptions& asked) {
-  const at::Tensor x = row_major(x_in);
-  const auto& stats = quantization_stats();
-  LinearOptions options = asked;
-  if (stats) options.x_again = nullptr;  // the statistics read X and dX
-  const auto call = std::make_shared<Call>(layer, x, options);
-  LinearCall result{call->forward({x}, options.x_amax, options)[0], {}, {}};
-  if (options.keep) {
-    result.dgrad = [call](const Activation& dy, bool want_dx) { return call->dgrad({{row_major(dy.value)}}, dy.amax, want_dx)[0]; };
-    result.wgrad = [call] { call->wgrad(); };
-  }
-  if (stats && options.product) return stats->watch(x, layer, options, std::move(result));
-  return result;
-}
+LinearCall linear_call(const at::Tensor& x, FusedLinears& layer, const LinearOptions& options) { return started(x, layer, options); }
 
 GroupedCall expert_products(const BufferRows& x, FusedLinears& layer, const ExpertRows& rows, const LinearOptions& options) {
   const auto call = std::make_shared<Call>(layer, x.x, options, &rows);
@@ -518,15 +521,6 @@ GroupedCall expert_products(const BufferRows& x, FusedLinears& layer, const Expe
   result.dgrad = [call](const std::vector<BufferRows>& dy, bool want_dx) { return call->dgrad(dy, {}, want_dx); };
   result.wgrad = [call] { call->wgrad(); };
   return result;
-}
-
-void connect_linear(const char* name, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor*> outputs, FusedLinears& layer,
-                    const StepContext& step, std::function<void()> wgrad, AutogradNode::Backward dgrad) {
-  connect(name, inputs, std::move(outputs), [&layer, step, wgrad = std::move(wgrad), dgrad = std::move(dgrad)](const variable_list& g) {
-    variable_list result = dgrad(g);
-    step.form_gradients([wgrad, &layer] { wgrad(), layer.gradients_ready(); });
-    return result;
-  });
 }
 
 at::Tensor linear(const Activation& input, FusedLinears& layer, const StepContext& step, at::ScalarType out, const RowShares& shares) {
@@ -546,7 +540,7 @@ at::Tensor linear(const Activation& input, FusedLinears& layer, const StepContex
   {
     at::NoGradGuard no_grad;
     const at::Tensor plain = x.detach();
-    call = linear_call(plain.dim() == 2 ? plain : plain.reshape({-1, plain.size(-1)}), layer, options);
+    call = started(plain.dim() == 2 ? plain : plain.reshape({-1, plain.size(-1)}), layer, options);
     if (x.dim() != 2) call.y = call.y.view(shape).detach();
   }
   at::Tensor y = std::move(call.y);

@@ -85,7 +85,6 @@ QuantizedCopy view(const Operand& o) {
   c.codes = pointer<uint8_t>(o.codes), c.packed = pointer<uint8_t>(o.packed);
   c.scales = pointer<void>(o.scales), c.zeros = pointer<float>(o.zeros), c.outer = pointer<float>(o.outer);
   c.macro = pointer<uint8_t>(o.macro), c.values = pointer<void>(o.values), c.fold_scale = pointer<float>(o.fold_scale);
-  c.lost = pointer<unsigned long long>(o.lost);
   c.panels = pointer<void>(o.panels);
   return c;
 }

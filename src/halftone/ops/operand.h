@@ -24,7 +24,7 @@ struct Operand {
       outer;                         // fp32, or bytes (e8m0, e4m3, ue5m3); byte scales may be undefined, see CopyRequest::block_scales
   at::Tensor macro;                  // bytes
   ValueForm form = ValueForm::none;  // of values
-  at::Tensor values, fold_scale, lost;
+  at::Tensor values, fold_scale;
   bool values_transposed = false;
   at::Tensor panels;  // CPU: the values as the GEMM reads them (quantize/panels.h) in panel_type
   DType panel_type = DType::bf16;

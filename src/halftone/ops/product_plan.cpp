@@ -135,10 +135,11 @@ LinearPlan plan_linear(const LinearRecipe& r, const LinearUse& u) {
   plan.forward.joined = join && !u.keeps_results && u.whole_panels;  // the results are kept weight by weight
   plan.forward.bias = u.biases;
 
-  // The copies of W are made with dY in the dtype of X.
+  // Codes shared with another product share its role. The copies of W are made with dY in the dtype of X.
   const DType dy_numbers = numbers_of(r.dy_dgrad, u.dy, r.w_dgrad, u.w), w_numbers = numbers_of(r.dy_dgrad, u.x, r.w_dgrad, u.w);
   OperandPlan dy{Matrix::dy, false, copy(r.dy_dgrad, r.w_dgrad, dy_numbers, CopyUse::rows), dy_numbers, "dy.dgrad"};
-  w = {Matrix::w, true, copy(r.w_dgrad, r.dy_dgrad, w_numbers, CopyUse::columns), w_numbers, w_dgrad_role(r)};
+  w = {Matrix::w, true, copy(r.w_dgrad, r.dy_dgrad, w_numbers, CopyUse::columns), w_numbers,
+       r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad"};
   w.life = weights, w.packed_once = !u.grouped;
   const bool both = u.grouped ? r.w_forward.quantized() : u.keep && !join && weights == Lifetime::version;
   if (both && r.w_dgrad.quantized()) w.origin = Origin::shared_read;
@@ -148,12 +149,13 @@ LinearPlan plan_linear(const LinearRecipe& r, const LinearUse& u) {
   plan.dgrad.scales_left = r.w_dgrad.stored && r.w_dgrad.granularity == Granularity::row;
 
   numbers = numbers_of(r.dy_wgrad, u.dy, r.x_wgrad, u.x);
-  dy = {Matrix::dy, true, of_tokens(copy(r.dy_wgrad, r.x_wgrad, numbers, CopyUse::columns), u.tokens), numbers, dy_wgrad_role(r)};
+  dy = {Matrix::dy, true, of_tokens(copy(r.dy_wgrad, r.x_wgrad, numbers, CopyUse::columns), u.tokens), numbers,
+        r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad"};
   dy.life = Lifetime::wgrad;
   if (!(u.scatters && u.in_parts)) dy.origin = Origin::shared_read;
   const bool again = !codes && (u.gathers ? r.x_forward.quantized() : u.x_again);
   x = {Matrix::x, true, of_tokens(copy(r.x_wgrad, r.dy_wgrad, u.x, again ? CopyUse::columns : CopyUse::kept), u.tokens), u.x,
-       x_wgrad_role(r)};
+       r.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad"};
   x.origin = codes ? Origin::forward_codes : again ? Origin::read_again : u.gathers ? Origin::own_read : Origin::shared_read;
   x.life = again ? Lifetime::product : Lifetime::wgrad;
   if (u.gathers && again) x.sent = Sent::values;

@@ -110,11 +110,6 @@ constexpr DType numbers_of(const OperandSpec& a, DType a_type, const OperandSpec
 constexpr bool wgrad_reads_forward_codes(const LinearRecipe& r) {
   return r.x_wgrad.same_as_forward && r.x_wgrad.granularity == Granularity::row;
 }
-// Roles of operands that may share their codes, and hence their random numbers, with another product.
-constexpr const char* x_wgrad_role(const LinearRecipe& r) { return r.x_wgrad.same_as_forward ? "x.fwd" : "x.wgrad"; }
-constexpr const char* w_dgrad_role(const LinearRecipe& r) { return r.w_dgrad.same_as_forward ? "w.fwd" : "w.dgrad"; }
-constexpr const char* dy_wgrad_role(const LinearRecipe& r) { return r.dy_wgrad.same_as_forward ? "dy.dgrad" : "dy.wgrad"; }
-
 // Bytes per element of a copy, including its block scales; 0: the matrix itself is read.
 double copy_bytes(const CopyRequest& copy, Hardware hardware);
 // Bytes per element of the right operand in the units' input; 0: the matrix itself is read.

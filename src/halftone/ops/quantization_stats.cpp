@@ -39,6 +39,7 @@ std::string layer_name(const std::string& weight) {
 
 struct QuantizationStats::Site {
   FusedLinears& fused;
+  LinearPlan plan;  // its specs and roles, which do not depend on the use
   at::Tensor x;
   StepContext context;
   int64_t first_row;   // of x in the step's batch
@@ -48,30 +49,27 @@ struct QuantizationStats::Site {
   const std::string& name() const { return fused.weights.front()->name; }
 
   // Quantises a matrix as the step does: the same formulas, draws and signs (numerics.md section 4).
-  Operand quantized(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
-                    int64_t row) const {
+  Operand quantized(const at::Tensor& m, const OperandPlan& p, const std::string& weight, int64_t row) const {
     CopyRequest request;
-    request.spec = spec, request.codes = true;
-    request.rounding = operand_rounding(spec, weight, role, context, row);
-    if (transposed) request.signs = rotation_signs(spec, name(), context);
-    const OperandCopies copies = quantize(m, transposed ? nullptr : &request, transposed ? &request : nullptr);
-    return transposed ? copies.transposed : copies.row;
+    request.spec = p.copy.spec, request.codes = true;
+    request.rounding = operand_rounding(request.spec, weight, p.role, context, row);
+    if (p.columns) request.signs = rotation_signs(request.spec, name(), context);
+    const OperandCopies copies = quantize(m, p.columns ? nullptr : &request, p.columns ? &request : nullptr);
+    return p.columns ? copies.transposed : copies.row;
   }
 
-  CodedMatrix coded(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
-                    int64_t row) const {
+  CodedMatrix coded(const at::Tensor& m, const OperandPlan& p, const std::string& weight, int64_t row) const {
     CodedMatrix q;
-    q.spec = spec;
-    if (transposed) q.signs = rotation_signs(spec, name(), context);
-    const Operand o = quantized(m, spec, transposed, weight, role, row);
+    q.spec = p.copy.spec;
+    if (p.columns) q.signs = rotation_signs(q.spec, name(), context);
+    const Operand o = quantized(m, p, weight, row);
     q.codes = o.codes, q.numbers = dequantize(o);
     return q;
   }
 
-  ErrorSums operand(const at::Tensor& m, const OperandSpec& spec, bool transposed, const std::string& weight, const char* role,
-                    int64_t row) const {
-    if (!spec.quantized() || spec.stored) return plain_sums(m);
-    return coded_sums(transposed ? m.t() : m, coded(m, spec, transposed, weight, role, row));
+  ErrorSums operand(const at::Tensor& m, const OperandPlan& p, const std::string& weight, int64_t row) const {
+    if (!p.copy.spec.quantized() || p.copy.spec.stored) return plain_sums(m);
+    return coded_sums(p.columns ? m.t() : m, coded(m, p, weight, row));
   }
 
   // For sums over a matrix with one row per token: excludes the padding rows.
@@ -81,11 +79,9 @@ struct QuantizationStats::Site {
   }
 
   ErrorSums x_of_wgrad(at::ScalarType dy_type) const {
-    const OperandSpec& spec = recipe().x_wgrad;
-    if (!spec.quantized() || !wgrad_reads_forward_codes(recipe())) {
-      return of_tokens(operand(x, spec, true, name(), x_wgrad_role(recipe()), first_row));
-    }
-    CodedMatrix q = coded(x, recipe().x_forward, false, name(), "x.fwd", first_row);
+    if (!recipe().x_wgrad.quantized() || !wgrad_reads_forward_codes(recipe()))
+      return of_tokens(operand(x, plan.wgrad.right, name(), first_row));
+    CodedMatrix q = coded(x, plan.forward.left, name(), first_row);
     q.numbers = q.numbers.to(dy_type);
     return of_tokens(coded_sums(x, q));
   }
@@ -93,7 +89,7 @@ struct QuantizationStats::Site {
   // Slopes that a weight's gradient is multiplied by, or undefined.
   at::Tensor slopes(const Weight& w) const {
     if (!recipe().dge) return {};
-    return dge_slopes(w.value.detach(), quantized(w.value.detach(), recipe().w_forward, false, w.name, "w.fwd", 0));
+    return dge_slopes(w.value.detach(), quantized(w.value.detach(), plan.forward.right, w.name, 0));
   }
 };
 
@@ -122,7 +118,8 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, co
   if (!options.keep || x.size(0) == 0) return call;
   const at::NoGradGuard no_grad;
   const StepContext context = options.step;
-  const Site site{fused, x, context, context.first_row + options.first_row, pads_ ? x.ne(0).any(1).logical_not() : at::Tensor()};
+  const Site site{fused,   plan_linear(fused.recipe, {}),         x,
+                  context, context.first_row + options.first_row, pads_ ? x.ne(0).any(1).logical_not() : at::Tensor()};
   forward(site, call.y);
   const auto seen = std::make_shared<std::pair<at::Tensor, at::Tensor>>();  // dY and dX, held until wgrad
   call.dgrad = [seen, dgrad = std::move(call.dgrad)](const Activation& dy, bool want_dx) {
@@ -144,14 +141,14 @@ LinearCall QuantizationStats::watch(const at::Tensor& x, FusedLinears& fused, co
 
 void QuantizationStats::forward(const Site& site, const at::Tensor& y) {
   const LinearRecipe& r = site.recipe();
-  add(site.fused, kXForward, site.of_tokens(site.operand(site.x, r.x_forward, false, site.name(), "x.fwd", site.first_row)));
+  add(site.fused, kXForward, site.of_tokens(site.operand(site.x, site.plan.forward.left, site.name(), site.first_row)));
   int64_t n0 = 0;
   for (size_t i = 0; i < site.fused.weights.size(); ++i) {
     const Weight& w = *site.fused.weights[i];
     const at::Tensor value = original(w);
     Layer& l = layer(w);
     // Weights are quantised once per step, so they are counted once.
-    if (l.sums[kWForward].elements == 0) l.sums[kWForward].add(site.operand(value, r.w_forward, false, w.name, "w.fwd", 0));
+    if (l.sums[kWForward].elements == 0) l.sums[kWForward].add(site.operand(value, site.plan.forward.right, w.name, 0));
     const int64_t n = value.size(0);
     if (r.x_forward.quantized() || r.w_forward.quantized()) {
       const at::Tensor w_kn = shared_operand(value).t();
@@ -182,13 +179,11 @@ void QuantizationStats::backward(const Site& site, const at::Tensor& dy, const a
     Layer& l = layer(w);
     if (dx.defined()) {
       parts.push_back(part), weights.push_back(original(w));
-      if (l.sums[kWDgrad].elements == 0) {
-        l.sums[kWDgrad].add(site.operand(weights.back(), r.w_dgrad, true, w.name, w_dgrad_role(r), 0));
-      }
-      l.sums[kDyDgrad].add(site.of_tokens(site.operand(part, r.dy_dgrad, false, w.name, "dy.dgrad", site.first_row)));
+      if (l.sums[kWDgrad].elements == 0) l.sums[kWDgrad].add(site.operand(weights.back(), site.plan.dgrad.right, w.name, 0));
+      l.sums[kDyDgrad].add(site.of_tokens(site.operand(part, site.plan.dgrad.left, w.name, site.first_row)));
     }
     if (!dw[i].defined()) continue;
-    l.sums[kDyWgrad].add(site.of_tokens(site.operand(part, r.dy_wgrad, true, w.name, dy_wgrad_role(r), site.first_row)));
+    l.sums[kDyWgrad].add(site.of_tokens(site.operand(part, site.plan.wgrad.left, w.name, site.first_row)));
     if (!quantized_dw) continue;
     const at::Tensor slopes = site.slopes(w);
     l.sums[kDw].add(product_sums(dw[i], [&](int64_t first, int64_t rows) {
