@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "halftone/base/parallel.h"
-#include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/embedding.h"
 #include "halftone/fused/grad_norm.h"
@@ -18,6 +17,7 @@
 #include "halftone/fused/random_fill.h"
 #include "halftone/fused/rms_norm.h"
 #include "halftone/fused/swiglu.h"
+#include "halftone/optim/step.h"
 
 using namespace halftone;
 
@@ -137,14 +137,14 @@ int main(int argc, char** argv) {
   std::vector<bf16> copy(p.size());
   const OptimizerSegment segment{.offset = 0, .count = params, .lr = 1e-3, .weight_decay = 0.1, .key = philox_key(1, "p#param")};
   OptimizerStep step;
-  step.segments = {&segment, 1}, step.param = p.data(), step.m = m.data(), step.v = v.data(), step.grad = g.data();
+  step.segments = {&segment, 1}, step.param = p.data(), step.states[0] = m.data(), step.states[1] = v.data(), step.grad = g.data();
   measure("adamw", 28 * n, [&] { optimizer_step(step); });
   step.compute_copy = copy.data();
   measure("adamw + bf16 copy", 30 * n, [&] { optimizer_step(step); });
   step.zero_grad = true;
   measure("adamw + bf16 copy + zero gradient", 34 * n, [&] { optimizer_step(step); });
   std::vector<bf16> m16(p.size()), v16(p.size()), p16(copy);
-  step.state_dtype = step.param_dtype = DType::bf16, step.param = p16.data(), step.m = m16.data(), step.v = v16.data(),
+  step.state_dtype = step.param_dtype = DType::bf16, step.param = p16.data(), step.states[0] = m16.data(), step.states[1] = v16.data(),
   step.compute_copy = nullptr;
   step.zero_grad = false;
   measure("adamw, bf16 parameters and moments", 16 * n, [&] { optimizer_step(step); });

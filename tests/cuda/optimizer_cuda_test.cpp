@@ -9,8 +9,9 @@
 
 #include "cuda/module.h"
 #include "halftone/base/philox.h"
-#include "halftone/fused/adamw.h"
 #include "halftone/fused/grad_norm.h"
+#include "halftone/optim/optimizer.h"
+#include "halftone/optim/step.h"
 
 namespace halftone::optimizer_cuda_test {
 namespace {
@@ -65,10 +66,11 @@ std::vector<uint8_t> bytes_of(const T& x) {
 }
 
 struct Case {
-  OptimizerRule rule;
+  std::string_view optimizer;
   DType param, state, grad;
   bool stochastic;
   bool updates = true;
+  bool nesterov = false;
 };
 
 // Segments with full vectors, odd lengths and odd offsets; more than one launch takes; gaps that must stay unchanged.
@@ -102,8 +104,8 @@ void expect_equal(const Case& c, const char* what, DType type, const std::vector
       a = to_float(x), b = to_float(y);
     }
     if (std::isnan(a) && std::isnan(b)) continue;
-    ASSERT_EQ(std::memcmp(&cpu[i * size], &gpu[i * size], size), 0) << what << "[" << i << "]: cpu " << a << ", device " << b << ", rule "
-                                                                    << static_cast<int>(c.rule) << ", stochastic " << c.stochastic;
+    ASSERT_EQ(std::memcmp(&cpu[i * size], &gpu[i * size], size), 0)
+        << what << "[" << i << "]: cpu " << a << ", device " << b << ", " << c.optimizer << ", stochastic " << c.stochastic;
   }
 }
 
@@ -123,12 +125,13 @@ void compare(const Case& c, const CudaModule& module) {
   ASSERT_EQ(module.function<JudgeFunction>("halftone_cuda_judge_step")(&j, nullptr), nullptr);
 
   OptimizerStep p;
-  p.rule = c.rule, p.step = 3, p.segments = list, p.stochastic_rounding = c.stochastic, p.zero_grad = true;
+  p.optimizer = optim::optimizer_of(c.optimizer).place, p.options.nesterov = c.nesterov, p.step = 3, p.segments = list,
+  p.stochastic_rounding = c.stochastic, p.zero_grad = true;
   p.param_dtype = c.param, p.state_dtype = c.state, p.grad_dtype = c.grad;
   OptimizerStep d = p;
-  p.param = param.host.data(), p.grad = grad.host.data(), p.m = m.host.data(), p.v = v.host.data();
+  p.param = param.host.data(), p.grad = grad.host.data(), p.states[0] = m.host.data(), p.states[1] = v.host.data();
   p.compute_copy = reinterpret_cast<bf16*>(copy.host.data()), p.outcome = &outcome;
-  d.param = param.device, d.grad = grad.device, d.m = m.device, d.v = v.device;
+  d.param = param.device, d.grad = grad.device, d.states[0] = m.device, d.states[1] = v.device;
   d.compute_copy = static_cast<bf16*>(copy.device), d.outcome = static_cast<const StepOutcome*>(judged.device);
 
   optimizer_step(p);
@@ -153,16 +156,17 @@ TEST(OptimizerCuda, EqualsTheCpuBitForBit) {
   const CudaModule module;
   if (!module.reason().empty()) GTEST_SKIP() << module.reason();
   ASSERT_NE(module.function<StepFunction>("halftone_cuda_optimizer_step"), nullptr);
-  for (const OptimizerRule rule : {OptimizerRule::adamw, OptimizerRule::adam, OptimizerRule::sgd}) {
+  for (const std::string_view optimizer : optim::optimizer_names()) {
     for (const DType param : {DType::f32, DType::bf16}) {
       for (const DType state : {DType::f32, DType::bf16}) {
-        for (const DType grad : {DType::f32, DType::bf16}) compare({rule, param, state, grad, param == DType::bf16}, module);
+        for (const DType grad : {DType::f32, DType::bf16}) compare({optimizer, param, state, grad, param == DType::bf16}, module);
       }
     }
   }
-  compare({OptimizerRule::adamw, DType::bf16, DType::f32, DType::f32, false}, module);
+  compare({"AdamW", DType::bf16, DType::f32, DType::f32, false}, module);
+  compare({"SGD", DType::bf16, DType::bf16, DType::f32, true, true, true}, module);
   for (const DType param : {DType::f32, DType::bf16})
-    compare({OptimizerRule::adamw, param, DType::f32, DType::f32, param == DType::bf16, false}, module);
+    compare({"AdamW", param, DType::f32, DType::f32, param == DType::bf16, false}, module);
 }
 
 // Norm of two buffers, as for two units.

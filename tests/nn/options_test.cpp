@@ -202,7 +202,7 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     FlatParameters& flat = store.units()[0].flat;
     EXPECT_FALSE(flat.param.defined());
     EXPECT_FALSE(net.first.weight.master.defined());
-    flat.m = at::zeros_like(flat.grad), flat.v = at::zeros_like(flat.grad);
+    flat.states = {at::zeros_like(flat.grad), at::zeros_like(flat.grad)};
     OptimizerSegment segment;
     segment.count = 64 * 96, segment.lr = 1e-3, segment.weight_decay = 0.1, segment.key = philox_key(7, "first.weight#param");
     flat.segments = {segment};
@@ -211,13 +211,13 @@ TEST_P(OptionsOn, StoredWeightsAreRequantisedOnceAStep) {
     flat.grad.narrow(0, 0, 64 * 96).normal_();
     // The same step in floating point.
     FlatParameters reference;
-    reference.param = before.clone().view(-1), reference.grad = flat.grad.clone(), reference.m = flat.m.clone(),
-    reference.v = flat.v.clone();
+    reference.param = before.clone().view(-1), reference.grad = flat.grad.clone();
+    for (const at::Tensor& state : flat.states) reference.states.push_back(state.clone());
     reference.segments = {segment};
     optimizer_step(reference, {}, 1);
     optimizer_step(flat, {}, 1);
     EXPECT_EQ(flat.grad.abs().max().item<float>(), 0);
-    EXPECT_TRUE(at::equal(flat.m, reference.m));
+    EXPECT_TRUE(at::equal(flat.states[0], reference.states[0]));
     const StoredWeight& s = *net.first.weight.weight.stored;
     const at::Tensor wanted = reference.param.view({96, 64}), found = dequantize(s);
     const at::Tensor quantum = scheme[3] == '8' ? s.scales.unsqueeze(1).expand({96, 64}) : s.scales.repeat_interleave(32, 1);

@@ -27,7 +27,7 @@ class Perceptron : public Module {
     store.initialize(1);
     for (auto& unit : store.units()) {
       FlatParameters& flat = unit.flat;
-      flat.m = at::zeros_like(flat.grad), flat.v = at::zeros_like(flat.grad);
+      flat.states = {at::zeros_like(flat.grad), at::zeros_like(flat.grad)};
       int64_t offset = 0;
       for (const Parameter* p : unit.parameters) {
         OptimizerSegment s;

@@ -20,7 +20,7 @@ FlatParameters flat(int64_t count, at::ScalarType states, bool on_host) {
   const at::TensorOptions there = at::TensorOptions(at::kFloat).device(test_device());
   const auto moment = [&] { return on_host ? host_zeros(count, states, test_device()) : at::zeros({count}, there.dtype(states)); };
   FlatParameters f;
-  f.param = at::sin(at::arange(count, there)), f.grad = at::cos(at::arange(count, there)), f.m = moment(), f.v = moment();
+  f.param = at::sin(at::arange(count, there)), f.grad = at::cos(at::arange(count, there)), f.states = {moment(), moment()};
   OptimizerSegment s;
   s.lr = 1e-3, s.weight_decay = 0.1, s.count = count / 3;  // full vectors, and single elements after them
   f.segments = {s, s};
@@ -34,17 +34,17 @@ TEST_P(HostMemory, AnOptimizerLeavesTheBitsThatItLeavesInTheDevices) {
   hyper.zero_grad = false;
   for (const at::ScalarType states : {at::kFloat, at::kBFloat16}) {
     FlatParameters host = flat(300007, states, true), device = flat(300007, states, false);
-    EXPECT_TRUE(host.m.is_cpu() && host.m.eq(0).all().item<bool>());
-    EXPECT_EQ(host.m.is_pinned(), !test_device().is_cpu());
+    EXPECT_TRUE(host.states[0].is_cpu() && host.states[0].eq(0).all().item<bool>());
+    EXPECT_EQ(host.states[0].is_pinned(), !test_device().is_cpu());
     for (FlatParameters* f : {&host, &device}) {
       optimizer_step(*f, hyper, 1), optimizer_step(*f, hyper, 2);
       synchronize(test_device());
-      f->v.mul_(0.5);
+      f->states[1].mul_(0.5);
       optimizer_step(*f, hyper, 3);
     }
     synchronize(test_device());
-    EXPECT_GT(host.v.max().item<float>(), 0);
-    for (const auto& [a, b] : {std::pair{host.param, device.param}, {host.m, device.m}, {host.v, device.v}})
+    EXPECT_GT(host.states[1].max().item<float>(), 0);
+    for (const auto& [a, b] : {std::pair{host.param, device.param}, {host.states[0], device.states[0]}, {host.states[1], device.states[1]}})
       EXPECT_TRUE(at::equal(a.cpu(), b.cpu())) << states;
   }
 }
@@ -66,7 +66,7 @@ TEST(HostMemoryRate, OfAnOptimizerOnCuda) {
         best = std::min(best, watch.seconds());
       }
     }
-    const double rate = 1e-9 * static_cast<double>(host.m.nbytes() + host.v.nbytes()) / seconds[0];
+    const double rate = 1e-9 * static_cast<double>(host.states[0].nbytes() + host.states[1].nbytes()) / seconds[0];
     std::printf("268 M parameters, %s states: %.1f ms in host memory (%.1f GB/s each way), %.1f ms in the device's\n",
                 c10::toString(states), seconds[0] * 1e3, rate, seconds[1] * 1e3);
     EXPECT_GT(rate, 10) << "a link of this speed should give more";

@@ -9,7 +9,7 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/recompute.h"
-#include "halftone/train/supported.h"
+#include "halftone/train/run_rules.h"
 #include "ops/test_device.h"
 #include "train/small_engine.h"
 
@@ -31,7 +31,8 @@ std::vector<at::Tensor> trained(const std::vector<std::string>& more, bool distu
       for (size_t i = 0; i < engine->store().parameters().size(); ++i)
         other->store().parameters()[i]->master.copy_(engine->store().parameters()[i]->master);
       const auto from = engine->optimizer_states(), to = other->optimizer_states();
-      for (size_t i = 0; i < from.size(); ++i) to[i].exp_avg.copy_(from[i].exp_avg), to[i].exp_avg_sq.copy_(from[i].exp_avg_sq);
+      for (size_t i = 0; i < from.size(); ++i)
+        for (size_t k = 0; k < from[i].tensors.size(); ++k) to[i].tensors[k].second.copy_(from[i].tensors[k].second);
       other->set_updates(engine->updates());
       other->store().masters_changed();
       engine = std::move(other);
@@ -66,7 +67,7 @@ TEST(Engine, AModelBeyondTheMemoryIsRefusedBeforeItIsMade) {
 TEST(Engine, RecomputesWhatTheConfigurationNames) {
   const std::vector<std::string> args = {"--config", (std::filesystem::path(source_dir()) / "recipes/llama3_8b.toml").string()};
   JobConfig config = load_config(args, {1}).config;
-  EXPECT_NO_THROW(refuse_unsupported(config));
+  EXPECT_NO_THROW(check_run(config));
   ActivationCheckpointConfig& c = config.activation_checkpoint;
   using enum nn::Recompute;
   // Bytes and work of none, op and full, in the proportions of docs/memory.md.
@@ -75,7 +76,7 @@ TEST(Engine, RecomputesWhatTheConfigurationNames) {
   c.selective_ac_option = "2";
   EXPECT_EQ(recompute_plan(c, blocks), (nn::RecomputePlan{none, full, none, full, none, full, none, full}));
   c.mode = "memory_budget";
-  EXPECT_NO_THROW(refuse_unsupported(config));
+  EXPECT_NO_THROW(check_run(config));
   for (const auto& [budget, full_blocks, op_blocks] : {std::tuple{0.0, 8, 0},  // 80 bytes
                                                        {0.1, 7, 1},            // 152: 120 used; two with op would take 160
                                                        {0.5, 0, 8},            // 440: 400 used; 450 with one that keeps everything
@@ -148,7 +149,8 @@ std::vector<at::Tensor> everything(Engine& engine) {
     all.push_back(p->values().clone());
     all.push_back(p->weight.stored ? p->weight.stored->codes.clone() : p->weight.value.detach().clone());
   }
-  for (const Engine::NamedState& s : engine.optimizer_states()) all.push_back(s.exp_avg.clone()), all.push_back(s.exp_avg_sq.clone());
+  for (const Engine::NamedState& s : engine.optimizer_states())
+    for (const auto& [kind, tensor] : s.tensors) all.push_back(tensor.clone());
   return all;
 }
 
@@ -217,8 +219,11 @@ TEST_P(EngineOn, StatesInHostMemoryChangeNoBit) {
         engine.step(small_step_on_device(), step, 1.0);
       }
       found.push_back(everything(engine));
-      for (const nn::ParameterStore::Unit& unit : engine.store().units())
-        EXPECT_EQ(unit.flat.m.is_cpu() && unit.flat.v.is_cpu(), found.size() > 2 || options.device.is_cpu()) << unit.name;
+      for (const nn::ParameterStore::Unit& unit : engine.store().units()) {
+        EXPECT_EQ(unit.flat.states.size(), 2);
+        for (const at::Tensor& state : unit.flat.states)
+          EXPECT_EQ(state.is_cpu(), found.size() > 2 || options.device.is_cpu()) << unit.name;
+      }
     }
     for (size_t when : {0, 1}) {
       EXPECT_FALSE(at::equal(found[when].back(), found[1 - when].back()));

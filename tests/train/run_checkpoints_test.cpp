@@ -39,7 +39,7 @@ struct Parts {
   std::vector<at::Tensor> state() {
     std::vector<at::Tensor> tensors;
     for (const nn::Parameter* p : engine.store().parameters()) tensors.push_back(p->master.clone());
-    for (const Engine::NamedState& s : engine.optimizer_states()) tensors.push_back(s.exp_avg.clone());
+    for (const Engine::NamedState& s : engine.optimizer_states()) tensors.push_back(s.tensors.at(0).second.clone());
     for (at::Tensor& t : tensors) t = t.cpu();
     return tensors;
   }

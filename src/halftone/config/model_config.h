@@ -1,5 +1,6 @@
 #pragma once
 #include "halftone/config/field.h"
+#include "halftone/optim/optimizer.h"
 
 namespace halftone {
 
@@ -43,26 +44,24 @@ struct ModelConfig {
   }
 };
 
-struct OptimizerConfig {
+struct OptimizerConfig : optim::Options {
   std::string name = "AdamW";
   double lr = 8e-4;
   double weight_decay = 0.1;
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
   std::string implementation = "fused";
   bool early_step_in_backward = false;
   std::vector<ParamGroup> param_groups;
   std::string state_dtype = "float32";
   bool stochastic_rounding = false;
 
+  // Of the optimizer's states.
+  bool bfloat16_states() const { return implementation == "fused_opt_states_bf16" || state_dtype == "bfloat16"; }
+
   static void fields(auto& self, auto&& field) {
-    field("name", self.name, "optimizer", {.choices = {"AdamW", "Adam", "SGD"}});
+    field("name", self.name, "optimizer", {.choices = optim::optimizer_names()});
     field("lr", self.lr, "peak learning rate", {.min = 0});
     field("weight_decay", self.weight_decay, "decoupled for AdamW; applies to all parameters, including norms and embeddings", {.min = 0});
-    field("beta1", self.beta1, "decay rate of the first moment", {.min = 0});
-    field("beta2", self.beta2, "decay rate of the second moment", {.min = 0});
-    field("eps", self.eps, "added to the square root of the second moment", {.min = 0});
+    optim::Options::fields(self, field);
     field("implementation", self.implementation,
           "fused; fused_opt_states_bf16 = with bfloat16 moments; foreach and for-loop run the fused kernel",
           {.choices = {"fused", "foreach", "for-loop", "fused_opt_states_bf16"}});

@@ -21,8 +21,10 @@ void check_run(const JobConfig& j, const RuleContext& c) {
 
 void check_optimizer(const JobConfig& j, const RuleContext& c) {
   const OptimizerConfig& o = j.optimizer;
-  rule(c, o.beta1 < 1, {"optimizer.beta1"}, "optimizer.beta1 must be below 1, found {}", o.beta1);
-  rule(c, o.beta2 < 1, {"optimizer.beta2"}, "optimizer.beta2 must be below 1, found {}", o.beta2);
+  optim::optimizer_of(o.name).check(o, [&](bool ok, std::string_view option, double value, std::string_view must, std::string_view why) {
+    const std::string field = fmt::format("optimizer.{}", option);
+    rule(c, ok, {field.c_str()}, "{} must be {}, found {}{}", field, must, value, why);
+  });
   const LrSchedulerConfig& s = j.lr_scheduler;
   rule(c, !s.decay_ratio || *s.decay_ratio <= 1, {"lr_scheduler.decay_ratio"}, "lr_scheduler.decay_ratio must be at most 1, found {}",
        s.decay_ratio.value_or(0));

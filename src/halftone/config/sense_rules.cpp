@@ -19,9 +19,26 @@ void check_rates(const OptimizerConfig& o, const ParamGroup* group, double lr, d
   const char* field = group == nullptr ? "optimizer.lr" : "optimizer.param_groups";
   rule(c, std::isfinite(lr) && lr >= 0 && weight_decay >= 0, {field},
        "{}: expected a finite lr and a weight_decay, both at least 0, found {} and {}", of, lr, weight_decay);
-  const bool decoupled = o.name == "AdamW";
-  rule(c, !decoupled || !std::isfinite(lr) || lr * weight_decay < 1, {group == nullptr ? "optimizer.weight_decay" : field, field},
+  rule(c, !optim::optimizer_of(o.name).decoupled_decay || !std::isfinite(lr) || lr * weight_decay < 1,
+       {group == nullptr ? "optimizer.weight_decay" : field, field},
        "{}: lr = {} times weight_decay = {} must be below 1: a step multiplies the weights by 1 minus that product", of, lr, weight_decay);
+}
+
+// Options that the optimizer does not take.
+void check_options(const OptimizerConfig& o, const RuleContext& c) {
+  const auto numbers = [](const optim::Options& options) {
+    std::map<std::string_view, double> all;
+    optim::Options::fields(options, [&](std::string_view name, const auto& value, std::string_view, const FieldInfo& = {}) {
+      all[name] = static_cast<double>(value);
+    });
+    return all;
+  };
+  for (const auto& [name, usual] : numbers({})) {
+    const std::string field = fmt::format("optimizer.{}", name);
+    const double value = numbers(o).at(name);
+    advise(c, value == usual || optim::optimizer_of(o.name).takes(name), {field.c_str()}, "{} = {} has no effect: {} does not take it",
+           field, value, o.name);
+  }
 }
 
 void check_updates(const JobConfig& j, const RuleContext& c) {
@@ -32,6 +49,7 @@ void check_updates(const JobConfig& j, const RuleContext& c) {
   // In the optimizer's float32. Every parameter is in a group if there are some.
   const auto freezes = [](double lr) { return static_cast<float>(lr) == 0; };
   bool frozen = !o.param_groups.empty();
+  check_options(o, c);
   check_rates(o, nullptr, o.lr, o.weight_decay, c);
   for (const ParamGroup& g : o.param_groups) {
     const double lr = g.number("lr").value_or(o.lr);
@@ -43,8 +61,6 @@ void check_updates(const JobConfig& j, const RuleContext& c) {
        "validates");
   rule(c, !freezes(o.lr) || !o.param_groups.empty(), {"optimizer.lr"},
        "optimizer.lr must be above 0, found {}: nothing would be learned; training.steps = 0 only validates", o.lr);
-  rule(c, o.name == "SGD" || static_cast<float>(o.eps) > 0, {"optimizer.eps"},
-       "optimizer.eps must be above 0 in float32, found {}: the update of an element with gradient 0 would be 0 / 0", o.eps);
   rule(c, t.spike_factor == 0 || t.spike_factor > 1, {"training.spike_factor"},
        "training.spike_factor must be 0 (off) or above 1, found {}: a loss at its running median would count as a spike", t.spike_factor);
   advise(c, t.seq_len > 1, {"training.seq_len"}, "training.seq_len = 1: every prediction sees one token, and attention nothing else");

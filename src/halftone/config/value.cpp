@@ -129,7 +129,7 @@ std::string set(std::vector<ParamGroup>& out, const Json& v, const FieldInfo&) {
       if (key == "pattern") {
         problem = set(group.pattern, value, {});
       } else if (key == "optimizer_name") {
-        problem = set(group.optimizer_name, value, {.choices = {"AdamW", "Adam", "SGD"}});
+        problem = set(group.optimizer_name, value, {.choices = optim::optimizer_names()});
       } else if (key == "optimizer_kwargs") {
         problem = set(group.optimizer_kwargs, value, {});
       } else {

@@ -1,11 +1,9 @@
 #pragma once
 #include <cstdint>
 
-#include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/embedding.h"
 #include "halftone/fused/norm_rope.h"
-#include "halftone/fused/optimizer_block.h"
 #include "halftone/fused/rms_norm.h"
 #include "halftone/fused/rope.h"
 #include "halftone/fused/swiglu.h"
@@ -30,7 +28,6 @@ struct FusedKernels {
   void (*embedding_backward)(const EmbeddingBackward&, int64_t begin_column, int64_t end_column);
   SoftmaxSum (*softmax_sum)(const void* logits, DType, int64_t vocab, float* exponentials);  // exponentials [V] or null
   void (*scaled_copy)(const float* x, int64_t n, float factor, void* y, DType y_dtype);
-  void (*optimizer)(const OptimizerStep&, const OptimizerBlock&);
   double (*square)(const void* x, int64_t n, DType);
   void (*scale)(float* x, int64_t n, float factor);
   void (*convert)(const void* x, DType from, void* y, DType to, int64_t n);

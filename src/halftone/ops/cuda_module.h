@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <string>
 
-#include "halftone/fused/adamw.h"
 #include "halftone/fused/cross_entropy.h"
 #include "halftone/fused/dge_slopes.h"
 #include "halftone/fused/expert_rows.h"
@@ -19,6 +18,7 @@
 #include "halftone/gemm/grouped_product.h"
 #include "halftone/gemm/product.h"
 #include "halftone/gemm/product_choice.h"
+#include "halftone/optim/step.h"
 #include "halftone/quantize/operand.h"
 
 namespace halftone::cuda {

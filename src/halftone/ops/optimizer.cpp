@@ -17,11 +17,10 @@ namespace {
 // The fused kernel, on the CPU or in halftone_cuda.so.
 void step_fused(FlatParameters& f, const OptimizerHyper& h, int64_t t, const StepOutcome* outcome) {
   OptimizerStep p;
-  p.rule = h.rule, p.beta1 = h.beta1, p.beta2 = h.beta2, p.eps = h.eps, p.step = t;
+  p.optimizer = h.optimizer, p.options = h.options, p.step = t;
   p.segments = f.segments;
   p.param_dtype = kernel_dtype(f.param), p.param = f.param.data_ptr(), p.stochastic_rounding = h.stochastic_rounding;
-  if (f.m.defined()) p.state_dtype = kernel_dtype(f.m), p.m = f.m.data_ptr();
-  if (f.v.defined()) p.v = f.v.data_ptr();
+  for (size_t k = 0; k < f.states.size(); ++k) p.state_dtype = kernel_dtype(f.states[k]), p.states[k] = f.states[k].data_ptr();
   p.grad = f.grad.data_ptr(), p.outcome = outcome, p.zero_grad = h.zero_grad;
   if (f.compute.defined()) p.compute_copy = static_cast<bf16*>(f.compute.data_ptr());
   if (f.param.is_cpu()) return optimizer_step(p);
@@ -33,10 +32,10 @@ void step_stored(FlatParameters& f, const OptimizerHyper& h, int64_t t, const St
   for (size_t i = 0; i < f.segments.size(); ++i) {
     const OptimizerSegment& s = f.segments[i];
     if (s.count == 0) continue;
-    const auto cut = [&](const at::Tensor& x) { return x.defined() ? x.narrow(0, s.offset, s.count) : at::Tensor(); };
     const at::Tensor w = dequantize(*f.stored[i]);
     FlatParameters one;
-    one.param = w.view(-1), one.grad = cut(f.grad), one.m = cut(f.m), one.v = cut(f.v);
+    one.param = w.view(-1), one.grad = f.grad.narrow(0, s.offset, s.count);
+    for (const at::Tensor& state : f.states) one.states.push_back(state.narrow(0, s.offset, s.count));
     one.segments = {s};
     one.segments[0].offset = 0, one.segments[0].first_index = 0;
     OptimizerHyper plain = h;

@@ -27,13 +27,6 @@ at::ScalarType float_type(const std::string& name, const char* field) {
   fail("{}: expected float32 or bfloat16, found '{}'", field, name);
 }
 
-OptimizerRule optimizer_rule(const std::string& name) {
-  if (name == "AdamW") return OptimizerRule::adamw;
-  if (name == "Adam") return OptimizerRule::adam;
-  if (name == "SGD") return OptimizerRule::sgd;
-  fail("optimizer.name: this build has AdamW, Adam and SGD; found '{}'", name);
-}
-
 // The group that matches the parameter: index into param_groups, or -1 if there are none.
 int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Pattern>& patterns, const std::string& fqn) {
   for (size_t i = 0; i < groups.size(); ++i) {
@@ -43,14 +36,11 @@ int group_of(const std::vector<ParamGroup>& groups, const std::vector<nn::Patter
   return -1;
 }
 
-bool has_bf16_moments(const OptimizerConfig& c) { return c.implementation == "fused_opt_states_bf16" || c.state_dtype == "bfloat16"; }
+std::span<const optim::State> states_of(const OptimizerConfig& c) { return optim::optimizer_of(c.name).states(c); }
 
 }  // namespace
 
-int64_t moment_bytes(const OptimizerConfig& c) {
-  const int64_t moments = optimizer_rule(c.name) != OptimizerRule::sgd ? 2 : c.beta1 > 0 ? 1 : 0;
-  return moments * (has_bf16_moments(c) ? 2 : 4);
-}
+int64_t moment_bytes(const OptimizerConfig& c) { return static_cast<int64_t>(states_of(c).size()) * (c.bfloat16_states() ? 2 : 4); }
 
 void require_memory(int64_t needed, int64_t available, const ModelConfig& model) {
   constexpr double kGiB = 1 << 30;
@@ -163,7 +153,8 @@ void Engine::sum_sources(int64_t sources) {
 }
 
 void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig& training) {
-  hyper_ = {optimizer_rule(config.name), config.beta1, config.beta2, config.eps, config.stochastic_rounding};
+  hyper_ = {optim::optimizer_of(config.name).place, config, config.stochastic_rounding};
+  states_ = states_of(config);
   // On a GPU GEMMs overwrite the previous step's gradients; with sharded gradients the reductions do.
   hyper_.zero_grad = options_.device.is_cpu() && !sharded();
   check(!config.stochastic_rounding || training.dtype == "bfloat16",
@@ -182,13 +173,12 @@ void Engine::build_optimizer(const OptimizerConfig& config, const TrainingConfig
   }
   std::vector<int64_t> claimed(config.param_groups.size());
   for (nn::ParameterStore::Unit& unit : store_.units()) {
-    const auto moment = [&] {
-      const at::ScalarType type = has_bf16_moments(config) ? at::kBFloat16 : at::kFloat;
-      const int64_t count = unit.flat.grad.numel();
-      return host_states_ ? host_zeros(count, type, options_.device) : at::zeros({count}, unit.flat.grad.options().dtype(type));
-    };
-    if (hyper_.rule != OptimizerRule::sgd || config.beta1 > 0) unit.flat.m = moment();
-    if (hyper_.rule != OptimizerRule::sgd) unit.flat.v = moment();
+    const at::ScalarType type = config.bfloat16_states() ? at::kBFloat16 : at::kFloat;
+    const int64_t count = unit.flat.grad.numel();
+    for (size_t k = 0; k < states_.size(); ++k) {
+      unit.flat.states.push_back(host_states_ ? host_zeros(count, type, options_.device)
+                                              : at::zeros({count}, unit.flat.grad.options().dtype(type)));
+    }
     base_lr_.emplace_back();
     for (const nn::Parameter* p : unit.parameters) {
       const int group = group_of(config.param_groups, patterns, p->fqn);
@@ -371,8 +361,8 @@ std::vector<std::string> Engine::memory_table() const {
   const auto mib = [](const at::Tensor& t) { return t.defined() ? static_cast<double>(t.nbytes()) / (1 << 20) : 0.0; };
   for (const nn::ParameterStore::Unit& unit : const_cast<nn::ParameterStore&>(store_).units()) {
     for (const StoredWeight* s : unit.flat.stored) params += mib(s->codes) + mib(s->scales) + mib(s->zeros);
-    params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad),
-        moments += mib(unit.flat.m) + mib(unit.flat.v);
+    params += mib(unit.flat.param), copies += mib(unit.flat.compute), grads += mib(unit.flat.grad);
+    for (const at::Tensor& state : unit.flat.states) moments += mib(state);
   }
   return {fmt::format("Memory for model: parameters {:.1f} MiB, compute copies {:.1f} MiB, gradients {:.1f} MiB, optimizer {:.1f} MiB{}",
                       params, copies, grads, moments, host_states_ ? " in host memory" : "")};
@@ -382,9 +372,7 @@ void Engine::clear_optimizer() {
   updates_ = 0;
   if (host_states_) synchronize(options_.device);
   for (nn::ParameterStore::Unit& unit : store_.units()) {
-    for (at::Tensor* moment : {&unit.flat.m, &unit.flat.v}) {
-      if (moment->defined()) moment->zero_();
-    }
+    for (at::Tensor& state : unit.flat.states) state.zero_();
   }
   prepare_states(0);
 }
@@ -396,10 +384,9 @@ std::vector<Engine::NamedState> Engine::optimizer_states() {
     for (size_t i = 0; i < unit.parameters.size(); ++i) {
       const nn::Parameter& p = *unit.parameters[i];
       const OptimizerSegment& s = unit.flat.segments[i];
-      const auto cut = [&](const at::Tensor& t) {
-        return t.defined() ? t.narrow(0, s.offset, s.count).view(p.local_shape()) : at::Tensor();
-      };
-      states.push_back({p.fqn, cut(unit.flat.m), cut(unit.flat.v), &s, deosc_->state(p)});
+      states.push_back({p.fqn, {}, &s, deosc_->state(p)});
+      for (size_t k = 0; k < states_.size(); ++k)
+        states.back().tensors.emplace_back(states_[k], unit.flat.states[k].narrow(0, s.offset, s.count).view(p.local_shape()));
     }
   }
   return states;

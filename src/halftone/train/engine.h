@@ -88,7 +88,7 @@ class Engine {
 
   struct NamedState {
     std::string fqn;
-    at::Tensor exp_avg, exp_avg_sq;  // undefined if the rule has none
+    std::vector<std::pair<optim::State, at::Tensor>> tensors;
     const OptimizerSegment* segment;
     std::vector<std::pair<std::string, at::Tensor>> more;  // of weight de-oscillation
   };
@@ -123,6 +123,7 @@ class Engine {
   StepContext context_;  // of the current step
   std::unique_ptr<StepGraph> graph_;
   OptimizerHyper hyper_;
+  std::span<const optim::State> states_;
   std::vector<std::vector<double>> base_lr_;  // per unit and segment
   at::Tensor device_step_;                    // CUDA: int32 [1], the current step, which graphs read (ops/weight.h)
   at::Tensor outcome_;                        // a StepOutcome on the device

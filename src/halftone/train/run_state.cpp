@@ -144,8 +144,7 @@ StepState collect_state(Engine& engine, const RunProgress& progress, const Json&
     const std::string prefix = "optim.state." + state.fqn + ".", group = "optim.param_groups." + state.fqn + ".";
     const auto p = std::find_if(written.begin(), written.end(), [&](const nn::Parameter* w) { return w->fqn == state.fqn; });
     if (p != written.end()) {
-      if (state.exp_avg.defined()) s.optim.push_back(part_of(**p, prefix + "exp_avg", state.exp_avg));
-      if (state.exp_avg_sq.defined()) s.optim.push_back(part_of(**p, prefix + "exp_avg_sq", state.exp_avg_sq));
+      for (const auto& [kind, tensor] : state.tensors) s.optim.push_back(part_of(**p, prefix + std::string(kind.name), tensor));
       for (const auto& [name, tensor] : state.more) s.optim.push_back(part_of(**p, prefix + name, tensor));
     }
     if (!first_of_stage) continue;
@@ -232,13 +231,14 @@ void restore_optimizer(Engine& engine, const LoadedStep& step) {
   for (const Engine::NamedState& state : engine.optimizer_states()) {
     const nn::Parameter& p = *parameters.at(state.fqn);
     const std::string prefix = "optim.state." + state.fqn + ".";
-    for (const auto& [name, moment] : {std::pair{"exp_avg", state.exp_avg}, {"exp_avg_sq", state.exp_avg_sq}}) {
-      if (!moment.defined()) continue;
-      check(step.has(prefix + name),
-            "{} holds no {}{}: another optimizer wrote it; set optimizer.name and beta1 back, or add optimizer and lr_scheduler to "
+    for (const auto& [kind, tensor] : state.tensors) {
+      const auto saved = [&](std::string_view name) { return !name.empty() && step.has(prefix + std::string(name)); };
+      const std::string name(!saved(kind.name) && saved(kind.formerly) ? kind.formerly : kind.name);
+      check(saved(name),
+            "{} holds no {}{}: another optimizer wrote it; set optimizer.name and its options back, or add optimizer and lr_scheduler to "
             "checkpoint.exclude_from_loading",
             step.folder().string(), prefix, name);
-      read_part(step, prefix + name, p, moment, true);
+      read_part(step, prefix + name, p, tensor, true);
     }
     for (const auto& [name, tensor] : state.more) {
       if (step.has(prefix + name)) read_part(step, prefix + name, p, tensor, true);  // otherwise it starts with this run

@@ -4,7 +4,6 @@
 #include "halftone/fused/rows/embedding.h"
 #include "halftone/fused/rows/flat.h"
 #include "halftone/fused/rows/norm_rope.h"
-#include "halftone/fused/rows/optimizer.h"
 #include "halftone/fused/rows/rms_norm.h"
 #include "halftone/fused/rows/rope.h"
 #include "halftone/fused/rows/swiglu.h"
@@ -25,7 +24,6 @@ const FusedKernels& fused_kernels() {
       .embedding_backward = embedding_backward_columns,
       .softmax_sum = softmax_sum,
       .scaled_copy = scaled_copy,
-      .optimizer = optimizer_block,
       .square = square_block,
       .scale = scale_block,
       .convert = convert_block,

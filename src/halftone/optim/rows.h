@@ -1,8 +1,15 @@
 #pragma once
-#include "halftone/fused/kernels.h"
 #include "halftone/fused/simd.h"
+#include "halftone/optim/block.h"
 
+// Included once per instruction set.
 namespace halftone::HALFTONE_SIMD {
+
+// A rule's arithmetic with coefficients.
+HALFTONE_INLINE Vec operator*(float a, Vec b) { return set1(a) * b; }
+HALFTONE_INLINE Vec fma(float a, Vec b, Vec c) { return fma(set1(a), b, c); }
+HALFTONE_INLINE Vec fma(Vec a, float b, float c) { return fma(a, set1(b), set1(c)); }
+HALFTONE_INLINE Vec neg_fma(float a, Vec b, Vec c) { return neg_fma(set1(a), b, c); }
 
 // Upper halves of bits + (0xFFFF - noise): rounds up if noise < lower half. Exponent 255: truncated only, NaN made quiet.
 HALFTONE_INLINE Simd::I stochastic_bits(Simd::F a, const uint16_t* noise) {
@@ -28,35 +35,22 @@ void store_stochastic(float* p, Vec a, const uint16_t*, Lanes lanes) {
   store(p, a, lanes);
 }
 
-template <class P, class S, class G, OptimizerRule kRule>
-void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b) {
+template <class P, class S, class G, class Rule>
+void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b, const Rule rule) {
+  constexpr size_t kStates = Rule::kStates.size();
   auto* param = static_cast<P*>(p.param) + b.offset;
   auto* grad = static_cast<G*>(p.grad) + b.offset;
-  auto* m = p.m ? static_cast<S*>(p.m) + b.offset : nullptr;
-  auto* v = p.v ? static_cast<S*>(p.v) + b.offset : nullptr;
   auto* copy = p.compute_copy ? p.compute_copy + b.offset : nullptr;
-  const Vec factor = set1(b.grad_factor), decay = set1(b.decay), step_size = set1(b.step_size), eps = set1(b.eps);
-  const Vec beta1 = set1(b.beta1), rest1 = set1(b.one_minus_beta1), beta2 = set1(b.beta2), rest2 = set1(b.one_minus_beta2);
-  const Vec denominator_scale = set1(b.denominator_scale);
+  S* states[kStates];
+  for (size_t k = 0; k < kStates; ++k) states[k] = p.states[k] ? static_cast<S*>(p.states[k]) + b.offset : nullptr;
+  const Vec factor = set1(b.grad_factor);
   each_vector(0, b.count, [&](int64_t i, auto lanes) {
-    Vec g = load(grad + i, lanes) * factor, x = load(param + i, lanes);
-    if constexpr (kRule == OptimizerRule::adamw) {
-      x = neg_fma(decay, x, x);
-    } else {
-      g = fma(decay, x, g);
-    }
-    if constexpr (kRule == OptimizerRule::sgd) {
-      if (m) {
-        g = fma(beta1, load(m + i, lanes), g);
-        store(m + i, g, lanes);
-      }
-      x = neg_fma(step_size, g, x);
-    } else {
-      const Vec first = fma(beta1, load(m + i, lanes), rest1 * g), second = fma(beta2, load(v + i, lanes), rest2 * g * g);
-      store(m + i, first, lanes);
-      store(v + i, second, lanes);
-      x = neg_fma(step_size, first / fma(sqrt(second), denominator_scale, eps), x);
-    }
+    const Vec g = load(grad + i, lanes) * factor;
+    Vec x = load(param + i, lanes), s[kStates];
+    for (size_t k = 0; k < kStates; ++k) s[k] = states[k] ? load(states[k] + i, lanes) : zero();
+    rule.update(x, g, s);
+    for (size_t k = 0; k < kStates; ++k)
+      if (states[k]) store(states[k] + i, s[k], lanes);
     if (b.noise) {
       store_stochastic(param + i, x, b.noise + i, lanes);
     } else {
@@ -67,21 +61,16 @@ void optimizer_typed(const OptimizerStep& p, const OptimizerBlock& b) {
   });
 }
 
-[[gnu::flatten]] inline void optimizer_block(const OptimizerStep& p, const OptimizerBlock& b) {
+[[gnu::flatten]] void optimizer_block(const OptimizerStep& p, const OptimizerBlock& b) {
   with_float(p.param_dtype, [&](auto param) {
     with_float(p.state_dtype, [&](auto state) {
       with_float(p.grad_dtype, [&](auto grad) {
-        using P = typename decltype(param)::type;
-        using S = typename decltype(state)::type;
-        using G = typename decltype(grad)::type;
-        switch (p.rule) {
-          case OptimizerRule::adamw:
-            return optimizer_typed<P, S, G, OptimizerRule::adamw>(p, b);
-          case OptimizerRule::adam:
-            return optimizer_typed<P, S, G, OptimizerRule::adam>(p, b);
-          case OptimizerRule::sgd:
-            return optimizer_typed<P, S, G, OptimizerRule::sgd>(p, b);
-        }
+        optim::Optimizers::with(p.optimizer, [&]<class Rule>(std::type_identity<Rule>) {
+          using P = typename decltype(param)::type;
+          using S = typename decltype(state)::type;
+          using G = typename decltype(grad)::type;
+          optimizer_typed<P, S, G>(p, b, Rule::at(p.options, b.lr, b.weight_decay, static_cast<double>(p.step)));
+        });
       });
     });
   });

@@ -5,14 +5,9 @@
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
 #include "halftone/fused/step_outcome.h"
+#include "halftone/optim/registry.h"
 
 namespace halftone {
-
-enum class OptimizerRule {
-  adamw,  // decoupled decay: p -= lr * wd * p
-  adam,   // g += wd * p
-  sgd,    // g += wd * p; m = momentum * m + g; p -= lr * m (m unused when momentum is 0)
-};
 
 // Range of the flat buffers with its own settings: usually one parameter, or several with the same settings.
 struct OptimizerSegment {
@@ -22,22 +17,20 @@ struct OptimizerSegment {
   uint64_t first_index = 0;  // element index of the segment's first element in the unsharded parameter
 };
 
-// One optimizer step over flat buffers (numerics.md 10.2, platform.md 5.4), fp32 arithmetic:
-//   g *= outcome->grad_factor; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr * (m / (1-b1^t)) / (sqrt(v) / sqrt(1-b2^t) + eps)
-// with the new, unrounded m and v. Elements outside all segments are not touched. A step that does not update only zeroes the gradient
-// if zero_grad is set.
+// One step of an optimizer over flat buffers (numerics.md 10.2, platform.md 5.4), in fp32 arithmetic: g *= outcome->grad_factor, then the
+// rule's update() with unrounded states. Elements outside all segments are not touched. A step that does not update only zeroes the
+// gradient if zero_grad is set.
 struct OptimizerStep {
-  OptimizerRule rule = OptimizerRule::adamw;
-  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;  // sgd: beta1 is the momentum
-  int64_t step = 1;                              // t, from 1
+  size_t optimizer = 0;  // its place in optim/registry.h
+  optim::Options options;
+  int64_t step = 1;  // t, from 1
   std::span<const OptimizerSegment> segments;
   DType param_dtype = DType::f32;  // f32 or bf16
   void* param = nullptr;
-  bool stochastic_rounding = false;  // bf16 parameters: stochastic rounding, else nearest even
-  DType state_dtype = DType::f32;    // f32 or bf16 (rounded to nearest even)
-  void* m = nullptr;                 // sgd: null when beta1 is 0
-  void* v = nullptr;                 // sgd: null
-  DType grad_dtype = DType::f32;     // f32 or bf16
+  bool stochastic_rounding = false;                   // bf16 parameters: stochastic rounding, else nearest even
+  DType state_dtype = DType::f32;                     // f32 or bf16 (rounded to nearest even)
+  void* states[optim::Optimizers::kMostStates] = {};  // null from the first that the rule does not need
+  DType grad_dtype = DType::f32;                      // f32 or bf16
   void* grad = nullptr;
   const StepOutcome* outcome = nullptr;  // null: factor 1, the step updates
   bool zero_grad = false;                // zero the gradient in the same pass

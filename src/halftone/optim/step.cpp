@@ -1,4 +1,4 @@
-#include "halftone/fused/adamw.h"
+#include "halftone/optim/step.h"
 
 #include <algorithm>
 #include <vector>
@@ -8,6 +8,8 @@
 #include "halftone/fused/grad_norm.h"
 #include "halftone/fused/kernels.h"
 #include "halftone/fused/philox_groups.h"
+#include "halftone/optim/optimizer.h"
+#include "halftone/optim/rows.h"
 
 namespace halftone {
 namespace {
@@ -42,11 +44,13 @@ void check_step(const OptimizerStep& p) {
   check_float("optimizer state", p.state_dtype);
   check_float("optimizer gradient", p.grad_dtype);
   check(p.step >= 1, "optimizer step: expected at least 1, found {}", p.step);
-  const bool sgd = p.rule == OptimizerRule::sgd;
-  check(p.beta1 >= 0 && p.beta1 < 1 && (sgd || (p.beta2 >= 0 && p.beta2 < 1)), "optimizer: expected betas in [0, 1), found {} and {}",
-        p.beta1, p.beta2);
-  check(p.param && p.grad && (sgd ? p.m || p.beta1 == 0 : p.m && p.v),
-        "optimizer step: expected param, grad and the moments that the rule needs");
+  const optim::Optimizer& optimizer = optim::optimizers().at(p.optimizer);
+  optimizer.check(p.options, [&](bool ok, std::string_view option, double value, std::string_view must, std::string_view why) {
+    check(ok, "optimizer step: {} must be {}, found {}{}", option, must, value, why);
+  });
+  const size_t needed = optimizer.states(p.options).size();
+  check(p.param && p.grad && std::all_of(p.states, p.states + needed, [](const void* s) { return s != nullptr; }),
+        "optimizer step: expected param, grad and the {} states of {}", needed, optimizer.name);
 }
 
 }  // namespace
@@ -62,20 +66,19 @@ void optimizer_step(const OptimizerStep& p) {
     }
     return;
   }
+  const auto block = &fused_kernels() == &v3::fused_kernels() ? v3::optimizer_block : avx512::optimizer_block;
   const bool stochastic = p.stochastic_rounding && p.param_dtype == DType::bf16;
   parallel_for(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end) {
     std::vector<uint32_t> noise(stochastic ? kBlock / 2 + 32 : 0);
     for (int64_t w = begin; w < end; ++w) {
       const Stretch& stretch = work[static_cast<size_t>(w)];
       const OptimizerSegment& s = *stretch.segment;
-      OptimizerBlock b = optimizer_coefficients(p, s);
-      b.offset = s.offset + stretch.begin;
-      b.count = stretch.end - stretch.begin;
+      OptimizerBlock b{s.offset + stretch.begin, stretch.end - stretch.begin, s.lr, s.weight_decay, 1, nullptr};
       if (p.outcome) b.grad_factor = p.outcome->grad_factor;
       if (stochastic) {
         b.noise = draw_noise(s, stretch.begin, b.count, static_cast<uint32_t>(p.step), noise);
       }
-      fused_kernels().optimizer(p, b);
+      block(p, b);
     }
   });
 }

@@ -1,10 +1,23 @@
+#include "halftone/optim/step.h"
 #include "fused/support.h"
 #include "halftone/base/error.h"
-#include "halftone/fused/adamw.h"
-#include "halftone/fused/adamw_ref.h"
+#include "halftone/optim/optimizer.h"
 
-namespace halftone {
+namespace halftone::step_test {
 namespace {
+
+using optim::optimizer_of, optim::Optimizer;
+
+// "bf16 from fp32" of numerics.md section 4, L = 16; i is the element's index in the unsharded parameter.
+bf16 round_stochastic_ref(float x, PhiloxKey key, uint64_t i, uint32_t step) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x), word = philox(key, i >> 3, step)[(i & 7) >> 1];
+  const uint32_t u = i & 1 ? word >> 16 : word & 0xFFFF;
+  const bool special = (bits & 0x7F800000u) == 0x7F800000u;
+  const bool up = !special && u + 0.5 < (bits & 0xFFFF) / 65536.0 * 65536.0;
+  bf16 result;
+  result.bits = static_cast<uint16_t>((bits + (up ? 0x10000u : 0)) >> 16);
+  return result;
+}
 
 struct Buffers {
   Matrix p, m, v, g, copy;
@@ -13,24 +26,36 @@ struct Buffers {
     p.randomise(1), m.randomise(2, 0.1f), v.randomise(3, 0.1f), g.randomise(4, 0.3f);
     for (int64_t i = 0; i < n; ++i) v.set(0, i, static_cast<float>(std::abs(v.at(0, i))));
   }
-  OptimizerStep step(OptimizerRule rule, std::span<const OptimizerSegment> segments) {
+  OptimizerStep step(std::string_view optimizer, std::span<const OptimizerSegment> segments, const optim::Options& options = {}) {
     OptimizerStep s;
-    s.rule = rule, s.segments = segments, s.step = 3, s.param_dtype = p.type, s.param = p.data(), s.state_dtype = m.type, s.m = m.data();
-    s.v = rule == OptimizerRule::sgd ? nullptr : v.data(), s.grad_dtype = g.type, s.grad = g.data();
+    const Optimizer& o = optimizer_of(optimizer);
+    s.optimizer = o.place, s.options = options, s.segments = segments, s.step = 3, s.param_dtype = p.type, s.param = p.data();
+    void* const states[] = {m.data(), v.data()};
+    std::copy_n(states, o.states(options).size(), s.states);
+    s.state_dtype = m.type, s.grad_dtype = g.type, s.grad = g.data();
     return s;
   }
 };
 
+// Every row of the registry, and the other values of its switches.
+std::vector<std::pair<const Optimizer*, optim::Options>> cases() {
+  std::vector<std::pair<const Optimizer*, optim::Options>> all;
+  for (const Optimizer& o : optim::optimizers()) all.emplace_back(&o, optim::Options{});
+  all.emplace_back(&optimizer_of("SGD"), optim::Options{}), all.back().second.nesterov = true;
+  all.emplace_back(&optimizer_of("SGD"), optim::Options{}), all.back().second.momentum = 0;
+  return all;
+}
+
 TEST(Optimizer, MatchesReferenceForEveryRuleAndType) {
   constexpr int64_t kCount = 40007;  // three work ranges, the last with a tail
-  for (const OptimizerRule rule : {OptimizerRule::adamw, OptimizerRule::adam, OptimizerRule::sgd}) {
+  for (const auto& [optimizer, options] : cases()) {
     for (const DType param : kFloatTypes) {
       for (const DType state : kFloatTypes) {
         for (const DType grad : kFloatTypes) {
           Buffers b(kCount, param, state, grad), before = b;
           const OptimizerSegment segments[] = {{.offset = 0, .count = 20005, .lr = 0.01, .weight_decay = 0.1},
                                                {.offset = 20010, .count = kCount - 20010, .lr = 0.02, .weight_decay = 0}};
-          OptimizerStep s = b.step(rule, segments);
+          OptimizerStep s = b.step(optimizer->name, segments, options);
           StepOutcome outcome;
           outcome.grad_factor = 0.5f;
           s.outcome = &outcome, s.compute_copy = b.copy.b.data(), s.zero_grad = true;
@@ -38,15 +63,17 @@ TEST(Optimizer, MatchesReferenceForEveryRuleAndType) {
           std::vector<double> p, m, v;
           for (int64_t i = 0; i < kCount; ++i) {
             const bool first = i < 20005, gap = !first && i < 20010;
-            OptimizerElement e{before.p.at(0, i), before.m.at(0, i), before.v.at(0, i)};
+            double x = before.p.at(0, i), states[] = {before.m.at(0, i), before.v.at(0, i)};
             if (!gap) {
-              e = optimizer_step_ref(rule, e, before.g.at(0, i) * 0.5, first ? 0.01 : 0.02, first ? 0.1 : 0, 0.9, 0.95, 1e-8, 3);
+              double none[] = {0};
+              const bool keeps = !optimizer->states(options).empty();
+              optimizer->reference(x, before.g.at(0, i) * 0.5, keeps ? states : none, options, first ? 0.01 : 0.02, first ? 0.1 : 0, 3);
               ASSERT_EQ(b.g.at(0, i), 0);
-              ASSERT_NEAR(b.copy.at(0, i), e.p, 0x1p-8 * std::abs(e.p) + 1e-7);
+              ASSERT_NEAR(b.copy.at(0, i), x, 0x1p-8 * std::abs(x) + 1e-7);
             } else {
               ASSERT_EQ(b.copy.at(0, i), Matrix::kGap);
             }
-            p.push_back(e.p), m.push_back(e.m), v.push_back(e.v);
+            p.push_back(x), m.push_back(states[0]), v.push_back(states[1]);
           }
           b.p.expect_near(p, 1e-6, 1e-7, "p");
           b.m.expect_near(m, 1e-6, 1e-7, "m");
@@ -63,7 +90,7 @@ TEST(Optimizer, AStepThatDoesNotUpdateZeroesGradientsAlone) {
   StepOutcome outcome;
   outcome.updated = false, outcome.grad_factor = NAN;
   for (const bool zero : {false, true}) {
-    OptimizerStep s = b.step(OptimizerRule::adamw, {&segment, 1});
+    OptimizerStep s = b.step("AdamW", {&segment, 1});
     s.outcome = &outcome, s.compute_copy = b.copy.b.data(), s.zero_grad = zero;
     optimizer_step(s);
     EXPECT_EQ(values(b.p), values(before.p));
@@ -77,8 +104,10 @@ TEST(Optimizer, AStepThatDoesNotUpdateZeroesGradientsAlone) {
 TEST(Optimizer, SgdWithoutMomentumNeedsNoState) {
   Buffers b(100, DType::f32, DType::f32, DType::f32), before = b;
   const OptimizerSegment segment{.offset = 0, .count = 100, .lr = 0.5};
-  OptimizerStep s = b.step(OptimizerRule::sgd, {&segment, 1});
-  s.beta1 = 0, s.m = nullptr;
+  optim::Options options;
+  options.momentum = 0;
+  OptimizerStep s = b.step("SGD", {&segment, 1}, options);
+  ASSERT_EQ(s.states[0], nullptr);
   optimizer_step(s);
   for (int64_t i = 0; i < 100; ++i) ASSERT_NEAR(b.p.at(0, i), before.p.at(0, i) - 0.5 * before.g.at(0, i), 1e-6);
 }
@@ -94,9 +123,9 @@ TEST(Optimizer, StochasticRoundingFollowsTheKeyAndTheGlobalIndex) {
   const OptimizerSegment pieces[] = {
       {.offset = 0, .count = 6003, .lr = 1e-3, .weight_decay = 0.1, .key = key},
       {.offset = 6003, .count = kCount - 6003, .lr = 1e-3, .weight_decay = 0.1, .key = key, .first_index = 6003}};
-  OptimizerStep s = whole.step(OptimizerRule::adamw, {&all, 1}), cut = parts.step(OptimizerRule::adamw, pieces);
+  OptimizerStep s = whole.step("AdamW", {&all, 1}), cut = parts.step("AdamW", pieces);
   s.stochastic_rounding = cut.stochastic_rounding = true;
-  optimizer_step(exact.step(OptimizerRule::adamw, {&all, 1}));
+  optimizer_step(exact.step("AdamW", {&all, 1}));
   optimizer_step(s);
   optimizer_step(cut);
   int up = 0;
@@ -111,18 +140,20 @@ TEST(Optimizer, StochasticRoundingFollowsTheKeyAndTheGlobalIndex) {
 }
 
 TEST(Optimizer, SameBitsForEveryThreadCountAndInstructionSet) {
-  for (const DType param : kFloatTypes) {
-    expect_same_everywhere([&] {
-      Buffers b(50001, param, DType::bf16, DType::f32);
-      const OptimizerSegment segment{
-          .offset = 1, .count = 50000, .lr = 1e-2, .weight_decay = 0.1, .key = philox_key(1, "p"), .first_index = 5};
-      OptimizerStep s = b.step(OptimizerRule::adamw, {&segment, 1});
-      s.stochastic_rounding = true, s.compute_copy = b.copy.b.data();
-      optimizer_step(s);
-      std::vector<float> out = values(b.p);
-      append(out, values(b.m)), append(out, values(b.v)), append(out, values(b.copy));
-      return out;
-    });
+  for (const auto& [optimizer, options] : cases()) {
+    for (const DType param : kFloatTypes) {
+      expect_same_everywhere([&] {
+        Buffers b(50001, param, DType::bf16, DType::f32);
+        const OptimizerSegment segment{
+            .offset = 1, .count = 50000, .lr = 1e-2, .weight_decay = 0.1, .key = philox_key(1, "p"), .first_index = 5};
+        OptimizerStep s = b.step(optimizer->name, {&segment, 1}, options);
+        s.stochastic_rounding = true, s.compute_copy = b.copy.b.data();
+        optimizer_step(s);
+        std::vector<float> out = values(b.p);
+        append(out, values(b.m)), append(out, values(b.v)), append(out, values(b.copy));
+        return out;
+      });
+    }
   }
 }
 
@@ -132,8 +163,10 @@ TEST(Optimizer, StochasticRoundingKeepsInfinityAndNan) {
   b.g.set(0, 3, -1e3f), b.g.set(0, 4, 1e3f), b.g.set(0, 9, NAN), b.g.set(0, 8, 0);
   const double before = b.p.at(0, 8);
   const OptimizerSegment segment{.offset = 0, .count = 32, .lr = 1e38};
-  OptimizerStep s = b.step(OptimizerRule::sgd, {&segment, 1});
-  s.beta1 = 0, s.m = nullptr, s.stochastic_rounding = true;
+  optim::Options options;
+  options.momentum = 0;
+  OptimizerStep s = b.step("SGD", {&segment, 1}, options);
+  s.stochastic_rounding = true;
   optimizer_step(s);
   EXPECT_EQ(b.p.at(0, 3), INFINITY);
   EXPECT_EQ(b.p.at(0, 4), -INFINITY);
@@ -145,12 +178,16 @@ TEST(Optimizer, RefusesWrongArgumentsAndDoesNothingWithoutSegments) {
   Buffers b(8, DType::f32, DType::f32, DType::f32);
   EXPECT_NO_THROW(optimizer_step(OptimizerStep{}));
   const OptimizerSegment segment{.offset = 0, .count = 8};
-  OptimizerStep s = b.step(OptimizerRule::adamw, {&segment, 1});
+  OptimizerStep s = b.step("AdamW", {&segment, 1});
   s.step = 0;
   EXPECT_THROW(optimizer_step(s), Error);
-  s.step = 1, s.v = nullptr;
+  s.step = 1, s.states[1] = nullptr;
+  EXPECT_THROW(optimizer_step(s), Error);
+  s = b.step("AdamW", {&segment, 1}), s.options.eps = 0;
+  EXPECT_THROW(optimizer_step(s), Error);
+  s = b.step("SGD", {&segment, 1}), s.options.momentum = 0, s.options.nesterov = true;
   EXPECT_THROW(optimizer_step(s), Error);
 }
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::step_test

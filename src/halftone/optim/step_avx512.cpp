@@ -1,0 +1,1 @@
+#include "halftone/optim/rows.h"
