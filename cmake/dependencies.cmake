@@ -27,6 +27,13 @@ target_include_directories(pcre2 SYSTEM INTERFACE "${PCRE2_INCLUDE}")
 target_link_libraries(pcre2 INTERFACE "${PCRE2_LIBRARY}")
 target_compile_definitions(pcre2 INTERFACE PCRE2_CODE_UNIT_WIDTH=8 PCRE2_STATIC)
 
+find_path(UTF8PROC_INCLUDE utf8proc.h REQUIRED)
+find_library(UTF8PROC_LIBRARY NAMES libutf8proc.a REQUIRED)
+add_library(utf8proc INTERFACE)
+target_include_directories(utf8proc SYSTEM INTERFACE "${UTF8PROC_INCLUDE}")
+target_link_libraries(utf8proc INTERFACE "${UTF8PROC_LIBRARY}")
+target_compile_definitions(utf8proc INTERFACE UTF8PROC_STATIC)
+
 find_path(XXHASH_INCLUDE xxhash.h REQUIRED)
 add_library(xxhash INTERFACE)
 target_include_directories(xxhash SYSTEM INTERFACE "${XXHASH_INCLUDE}")

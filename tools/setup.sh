@@ -39,7 +39,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 
 # 1. System packages.
-packages="g++ make ccache libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libpcre2-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev libcurl4-openssl-dev"
+packages="g++ make ccache libtomlplusplus-dev libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libgtest-dev libpcre2-dev libutf8proc-dev libxxhash-dev zlib1g-dev libzstd-dev liblzma-dev libcurl4-openssl-dev"
 [ -n "${PYTHON:-}" ] || packages="$packages python3 python3-venv"
 if command -v dpkg-query >/dev/null; then
   missing=""

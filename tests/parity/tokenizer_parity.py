@@ -178,6 +178,12 @@ def compare(name, folder, texts):
     return tokens
 
 
+def normalised():
+    """Every character with a combining class or a decomposition, between marks of other classes, and between jamo."""
+    changed = [c for c in map(chr, range(0x110000)) if unicodedata.combining(c) or unicodedata.normalize("NFD", c) != c]
+    return ["".join(f"e\u0327{c}\u0302 \u1100{c}\u11a8\U00011935{c} " for c in changed[i : i + 500]) for i in range(0, len(changed), 500)]
+
+
 def trained_by_the_package(corpus):
     tokenizer = Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -212,7 +218,8 @@ def main():
             out = folder / ("case_" + name.replace(" ", "_"))
             out.mkdir()
             (out / "tokenizer.json").write_text(text, encoding="utf-8")
-            total += compare(name, out, [random_text(rng) for _ in range(TEXTS)] + [code, "", " ", "a" * 5000, " " * 3000, "ab" * 999])
+            texts = [random_text(rng) for _ in range(TEXTS)] + [code, "", " ", "a" * 5000, " " * 3000, "ab" * 999]
+            total += compare(name, out, texts + (normalised() if "NFC" in text else []))
     print(f"tokenizers {tokenizers.__version__}: {total} ids equal")
     return 0
 

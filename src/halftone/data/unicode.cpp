@@ -2,22 +2,6 @@
 
 namespace halftone {
 
-char32_t next_code_point(std::string_view text, size_t& position) {
-  const auto* s = reinterpret_cast<const uint8_t*>(text.data()) + position;
-  if (s[0] < 0x80) return position += 1, s[0];
-  if (s[0] < 0xE0) return position += 2, (s[0] & 0x1Fu) << 6 | (s[1] & 0x3Fu);
-  if (s[0] < 0xF0) return position += 3, (s[0] & 0x0Fu) << 12 | (s[1] & 0x3Fu) << 6 | (s[2] & 0x3Fu);
-  return position += 4, (s[0] & 0x07u) << 18 | (s[1] & 0x3Fu) << 12 | (s[2] & 0x3Fu) << 6 | (s[3] & 0x3Fu);
-}
-
-void append_utf8(std::string& out, char32_t c) {
-  auto put = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-  if (c < 0x10000) return put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-}
-
 std::string replace_invalid_utf8(std::string_view text) {
   std::string out;
   while (true) {

@@ -9,10 +9,6 @@
 
 namespace halftone {
 
-// Decodes the code point at text[position] of well-formed UTF-8 and advances position.
-char32_t next_code_point(std::string_view text, size_t& position);
-void append_utf8(std::string& out, char32_t code_point);
-
 // The text with every byte outside well-formed UTF-8 replaced by U+FFFD; for display.
 std::string replace_invalid_utf8(std::string_view text);
 
@@ -28,8 +24,8 @@ std::string bytes_to_alphabet(std::string_view bytes);
 // The reverse, from well-formed UTF-8; false (out unspecified) if a character is not in the alphabet.
 bool alphabet_to_bytes(std::string_view text, std::string& out);
 
-// Normalization form C (UAX 15) of well-formed UTF-8, with the tables of Unicode 9 as in the `tokenizers` package: the 98 combining marks
-// added later are not reordered. Text without characters from U+0300 on is returned unchanged.
+// Normalization form C (UAX 15) of well-formed UTF-8 by the properties of Unicode 9, as in the `tokenizers` package: combining marks added
+// later are not reordered. Text without characters from U+0300 on is returned unchanged.
 std::string to_nfc(std::string_view text);
 
 }  // namespace halftone

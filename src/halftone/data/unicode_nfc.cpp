@@ -1,55 +1,39 @@
-#include <algorithm>
-#include <vector>
+#include <utf8proc.h>
 
-#include "halftone/data/bpe_hash.h"
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+
+#include "halftone/base/error.h"
 #include "halftone/data/unicode.h"
-#include "halftone/data/unicode_nfc_tables.h"
 
 namespace halftone {
 namespace {
 
-using namespace nfc_tables;
+// Characters of Unicode 10 to 15 with a combining class or a decomposition in utf8proc. To the tokenizers package (0.23.3), whose tables
+// are those of Unicode 9, they are characters without properties: nothing is reordered or composed across them.
+constexpr struct {
+  char32_t first, last;
+} kYounger[] = {{0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},     {0xC3C, 0xC3C},     {0xD3B, 0xD3C},
+                {0xEBA, 0xEBA},     {0x1715, 0x1715},   {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
+                {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x1133B, 0x1133B},
+                {0x1145E, 0x1145E}, {0x11839, 0x1183A}, {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
+                {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99}, {0x11D42, 0x11D42}, {0x11D44, 0x11D45},
+                {0x11D97, 0x11D97}, {0x11F41, 0x11F42}, {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
+                {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}};
 
-// Hangul syllables are computed (The Unicode Standard, section 3.12).
-constexpr char32_t kSyllable = 0xAC00, kLead = 0x1100, kVowel = 0x1161, kTail = 0x11A7;
-constexpr char32_t kLeads = 19, kVowels = 21, kTails = 28, kSyllables = kLeads * kVowels * kTails;
-
-int combining_class(char32_t c) {
-  const ClassRange* end = kClasses + kClassCount;
-  const ClassRange* at = std::lower_bound(kClasses, end, c, [](const ClassRange& range, char32_t value) { return range.last < value; });
-  return at != end && at->first <= c ? at->combining_class : 0;
+bool younger(char32_t c) {
+  const auto* range = std::lower_bound(std::begin(kYounger), std::end(kYounger), c, [](const auto& r, char32_t x) { return r.last < x; });
+  return range != std::end(kYounger) && c >= range->first;
 }
 
-void decompose(char32_t c, std::vector<char32_t>& out) {
-  if (c - kSyllable < kSyllables) {
-    const char32_t index = c - kSyllable;
-    out.push_back(kLead + index / (kVowels * kTails));
-    out.push_back(kVowel + index / kTails % kVowels);
-    if (index % kTails != 0) out.push_back(kTail + index % kTails);
-    return;
-  }
-  const Decomposition* end = kDecompositions + kDecompositionCount;
-  const Decomposition* at =
-      std::lower_bound(kDecompositions, end, c, [](const Decomposition& d, char32_t value) { return d.character < value; });
-  if (at == end || at->character != c) return out.push_back(c);
-  decompose(at->first, out);  // terminates: decompositions lead to smaller parts
-  if (at->second != 0) decompose(at->second, out);
-}
-
-// The character that a pair composes to; 0 when there is none.
-char32_t compose(char32_t a, char32_t b) {
-  static const FlatMap<uint32_t> pairs = [] {
-    FlatMap<uint32_t> map(kDecompositionCount);
-    for (size_t i = 0; i < kDecompositionCount; ++i) {
-      const Decomposition& d = kDecompositions[i];
-      if (d.composes) map[uint64_t{d.first} << 32 | d.second] = d.character;
-    }
-    return map;
-  }();
-  if (a - kLead < kLeads && b - kVowel < kVowels) return kSyllable + ((a - kLead) * kVowels + (b - kVowel)) * kTails;
-  if (a - kSyllable < kSyllables && (a - kSyllable) % kTails == 0 && b > kTail && b - kTail < kTails) return a + (b - kTail);
-  const uint32_t* found = pairs.find(uint64_t{a} << 32 | b);
-  return found ? *found : 0;
+void append_nfc(std::string& out, std::string_view text) {
+  utf8proc_uint8_t* bytes = nullptr;
+  const auto n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &bytes,
+                              static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(bytes, std::free);
+  check(n >= 0, "expected UTF-8 to normalise, found {} bytes: {}", text.size(), utf8proc_errmsg(n));
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(n));
 }
 
 }  // namespace
@@ -57,37 +41,17 @@ char32_t compose(char32_t a, char32_t b) {
 std::string to_nfc(std::string_view text) {
   // Characters below U+0300 are already in NFC in any order: their UTF-8 starts below 0xCC.
   if (std::none_of(text.begin(), text.end(), [](char c) { return static_cast<uint8_t>(c) >= 0xCC; })) return std::string(text);
-  std::vector<char32_t> in, out;
-  in.reserve(text.size());
-  for (size_t i = 0; i < text.size();) decompose(next_code_point(text, i), in);
-  std::vector<std::pair<int, char32_t>> marks;
-  for (size_t i = 0; i < in.size();) {  // canonical order: marks between starters by class, stable
-    size_t end = i;
-    marks.clear();
-    for (int cc; end < in.size() && (cc = combining_class(in[end])) != 0; ++end) marks.emplace_back(cc, in[end]);
-    std::stable_sort(marks.begin(), marks.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (size_t k = 0; k < marks.size(); ++k) in[i + k] = marks[k].second;
-    i = std::max(end, i + 1);
+  std::string out;
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size();) {
+    const size_t at = i;
+    if (!younger(next_code_point(text, i))) continue;
+    append_nfc(out, text.substr(begin, at - begin));
+    out.append(text.substr(at, i - at));
+    begin = i;
   }
-  size_t starter = SIZE_MAX;  // index in out of the last starter
-  int last_class = 0;         // of the last character appended after it
-  for (const char32_t c : in) {
-    const int cc = combining_class(c);
-    const bool adjacent = starter != SIZE_MAX && starter + 1 == out.size();
-    if (starter != SIZE_MAX && (adjacent || (last_class < cc && last_class != 0))) {  // not blocked
-      if (const char32_t composed = compose(out[starter], c)) {
-        out[starter] = composed;
-        continue;
-      }
-    }
-    if (cc == 0) starter = out.size();
-    last_class = cc;
-    out.push_back(c);
-  }
-  std::string result;
-  result.reserve(text.size());
-  for (const char32_t c : out) append_utf8(result, c);
-  return result;
+  append_nfc(out, text.substr(begin));
+  return out;
 }
 
 }  // namespace halftone

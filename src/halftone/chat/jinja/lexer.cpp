@@ -2,6 +2,7 @@
 #include <charconv>
 
 #include "halftone/base/error.h"
+#include "halftone/base/utf8.h"
 #include "halftone/chat/jinja/ast.h"
 #include "halftone/chat/jinja/text.h"
 
@@ -178,7 +179,7 @@ class Lexer {
       if (error != std::errc() || !whole || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000))
         fail_at(template_, at_, "wrong escape in a string");
       at_ += static_cast<size_t>(end - hex.data());
-      append_code_point(text, c);
+      append_utf8(text, c);
     };
     while (true) {
       if (at_ >= s_.size()) fail_at(template_, begin, "the string has no end");

@@ -1,14 +1,24 @@
 #include "halftone/chat/jinja/text.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 
-#include "halftone/chat/jinja/case_tables.h"
+#include "halftone/base/utf8.h"
 #include "halftone/chat/jinja/value.h"
 
 namespace halftone::jinja {
 namespace {
+
+struct Range {
+  uint32_t first, last;
+};
+template <size_t n>
+bool in(const Range (&ranges)[n], uint32_t c) {
+  return std::any_of(ranges, ranges + n, [&](const Range& r) { return c >= r.first && c <= r.last; });
+}
 
 uint32_t decode(std::string_view text, size_t position, size_t bytes) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[position + i]); };
@@ -27,22 +37,20 @@ bool is_line_end(uint32_t c) { return (c >= 10 && c <= 13) || (c >= 0x1C && c <=
 
 // General categories Cc, Cf, Cs, Co, Zs, Zl and Zp, which repr() escapes. It escapes unassigned code points too, whose set grows smaller
 // with each version of Unicode; they are taken as printable.
-constexpr struct {
-  uint32_t first, last;
-} kEscaped[] = {{0x00, 0x1F},       {0x7F, 0xA0},       {0xAD, 0xAD},       {0x600, 0x605},     {0x61C, 0x61C},     {0x6DD, 0x6DD},
-                {0x70F, 0x70F},     {0x890, 0x891},     {0x8E2, 0x8E2},     {0x1680, 0x1680},   {0x180E, 0x180E},   {0x2000, 0x200F},
-                {0x2028, 0x202F},   {0x205F, 0x206F},   {0x3000, 0x3000},   {0xD800, 0xF8FF},   {0xFEFF, 0xFEFF},   {0xFFF0, 0xFFFB},
-                {0xFFFE, 0xFFFF},   {0x110BD, 0x110BD}, {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A},
-                {0xE0000, 0xE00FF}, {0xE01F0, 0x10FFFF}};
+constexpr Range kEscaped[] = {{0x00, 0x1F},       {0x7F, 0xA0},       {0xAD, 0xAD},       {0x600, 0x605},     {0x61C, 0x61C},
+                              {0x6DD, 0x6DD},     {0x70F, 0x70F},     {0x890, 0x891},     {0x8E2, 0x8E2},     {0x1680, 0x1680},
+                              {0x180E, 0x180E},   {0x2000, 0x200F},   {0x2028, 0x202F},   {0x205F, 0x206F},   {0x3000, 0x3000},
+                              {0xD800, 0xF8FF},   {0xFEFF, 0xFEFF},   {0xFFF0, 0xFFFB},   {0xFFFE, 0xFFFF},   {0x110BD, 0x110BD},
+                              {0x110CD, 0x110CD}, {0x13430, 0x1343F}, {0x1BCA0, 0x1BCA3}, {0x1D173, 0x1D17A}, {0xE0000, 0xE00FF},
+                              {0xE01F0, 0x10FFFF}};
 
-bool is_printable(uint32_t c) {
-  return std::none_of(std::begin(kEscaped), std::end(kEscaped), [&](const auto& r) { return c >= r.first && c <= r.last; });
-}
-
-const CaseRange* in_range(const CaseRange* ranges, size_t n, uint32_t c) {
-  const auto* found = std::lower_bound(ranges, ranges + n, c, [](const CaseRange& r, uint32_t x) { return r.last < x; });
-  return found != ranges + n && c >= found->first && (c - found->first) % found->step == 0 ? found : nullptr;
-}
+// Code points with several letters in the other case, with a title case of their own, or whose case depends on the neighbours.
+constexpr Range kSpecialCase[] = {
+    {0xDF, 0xDF},     {0x130, 0x130},   {0x149, 0x149},   {0x1C4, 0x1CC},   {0x1F0, 0x1F3},   {0x390, 0x390},   {0x3A3, 0x3A3},
+    {0x3B0, 0x3B0},   {0x587, 0x587},   {0x10D0, 0x10FA}, {0x10FD, 0x10FF}, {0x1E96, 0x1E9A}, {0x1F50, 0x1F50}, {0x1F52, 0x1F52},
+    {0x1F54, 0x1F54}, {0x1F56, 0x1F56}, {0x1F80, 0x1FAF}, {0x1FB2, 0x1FB4}, {0x1FB6, 0x1FB7}, {0x1FBC, 0x1FBC}, {0x1FC2, 0x1FC4},
+    {0x1FC6, 0x1FC7}, {0x1FCC, 0x1FCC}, {0x1FD2, 0x1FD3}, {0x1FD6, 0x1FD7}, {0x1FE2, 0x1FE4}, {0x1FE6, 0x1FE7}, {0x1FF2, 0x1FF4},
+    {0x1FF6, 0x1FF7}, {0x1FFC, 0x1FFC}, {0xFB00, 0xFB06}, {0xFB13, 0xFB17}};
 
 char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
 char upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c; }
@@ -72,14 +80,6 @@ size_t code_point_offset(std::string_view text, size_t index) {
   size_t i = 0;
   for (; index > 0 && i < text.size(); --index) i += code_point_bytes(text, i);
   return i;
-}
-
-void append_code_point(std::string& out, uint32_t c) {
-  const auto put = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) return put(0xC0 | c >> 6), put(0x80 | (c & 0x3F));
-  if (c < 0x10000) return put(0xE0 | c >> 12), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
-  put(0xF0 | c >> 18), put(0x80 | (c >> 12 & 0x3F)), put(0x80 | (c >> 6 & 0x3F)), put(0x80 | (c & 0x3F));
 }
 
 size_t space_bytes(std::string_view text, size_t position) {
@@ -170,11 +170,11 @@ std::string change_case(std::string_view text, Case to) {
       const auto ascii = static_cast<char>(c);
       out += raise ? upper(ascii) : lower(ascii);
     } else {
-      if (to == Case::title || in_range(kSpecialCase, kSpecialCaseCount, c)) {
+      if (to == Case::title || in(kSpecialCase, c)) {
         fault("changing the case of '{}' is not supported", text.substr(i, bytes));
       }
-      const auto* range = raise ? in_range(kToUpper, kToUpperCount, c) : in_range(kToLower, kToLowerCount, c);
-      append_code_point(out, range ? c + static_cast<uint32_t>(range->delta) : c);
+      const auto code = static_cast<utf8proc_int32_t>(c);
+      append_utf8(out, static_cast<char32_t>(raise ? utf8proc_toupper(code) : utf8proc_tolower(code)));
     }
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (to == Case::title) first = !letter;
@@ -195,7 +195,7 @@ void append_repr(std::string& out, std::string_view text) {
       out += '\\', out += static_cast<char>(c);
     } else if (c == '\n' || c == '\r' || c == '\t') {
       out += c == '\n' ? "\\n" : c == '\r' ? "\\r" : "\\t";
-    } else if (is_printable(c) || c == ' ') {
+    } else if (!in(kEscaped, c) || c == ' ') {
       out.append(text.substr(i, bytes));
     } else {
       out += c < 0x100 ? fmt::format("\\x{:02x}", c) : c < 0x10000 ? fmt::format("\\u{:04x}", c) : fmt::format("\\U{:08x}", c);

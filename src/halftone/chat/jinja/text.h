@@ -12,7 +12,6 @@ size_t code_point_bytes(std::string_view text, size_t position);  // >= 1; posit
 size_t code_points(std::string_view text);
 // Byte offset of the code point with this index; text.size() if there are fewer.
 size_t code_point_offset(std::string_view text, size_t index);
-void append_code_point(std::string& out, uint32_t code_point);
 
 // Bytes of the white space (str.isspace) at a position, or 0.
 size_t space_bytes(std::string_view text, size_t position);
