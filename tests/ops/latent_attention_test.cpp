@@ -74,8 +74,8 @@ Found run_op(const Inputs& in, const at::Tensor& d_out, const AttentionArgs& a, 
 // float32: the CPU kernels, math on a GPU. bfloat16: the other CPU kernels, flash-2.
 using LatentAttention = OnDeviceWith<at::ScalarType>;
 INSTANTIATE_TEST_SUITE_P(Device, LatentAttention,
-                         testing::Combine(testing::Values(std::string("cpu"), std::string("cuda")),
-                                          testing::Values(at::kFloat, at::kBFloat16)),
+                         ::testing::Combine(::testing::Values(std::string("cpu"), std::string("cuda")),
+                                            ::testing::Values(at::kFloat, at::kBFloat16)),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param), c10::toString(std::get<1>(info.param)));
                          });
