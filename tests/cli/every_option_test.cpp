@@ -20,7 +20,7 @@
 #include "halftone/config/load.h"
 #include "halftone/config/value.h"
 #include "halftone/data/loader.h"
-#include "halftone/train/context.h"
+#include "halftone/parallel/context.h"
 #include "source_dir.h"
 
 namespace halftone::every_option {
@@ -411,9 +411,9 @@ TEST(EveryOption, DisableColorPrinting) {
 TEST(EveryOption, ContextParallelPtrrMaskKey) {
   ParallelismConfig p;
   p.context_parallel_load_balancer = "ptrr", p.context_parallel_ptrr_mask_key = "basic_mask";
-  EXPECT_EQ(context_options(p, 128).window, 0);
+  EXPECT_EQ(parallel::context_options(p, 128).window, 0);
   p.context_parallel_ptrr_mask_key = "sliding_window_mask";
-  EXPECT_EQ(context_options(p, 128).window, 128);
+  EXPECT_EQ(parallel::context_options(p, 128).window, 128);
 }
 
 // A byte of a checkpoint is damaged: the next start finds it unless it is told not to look, or nothing was kept to compare with.

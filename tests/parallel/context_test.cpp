@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "halftone/ops/context_rows.h"
 #include "halftone/ops/latent_attention.h"
+#include "halftone/parallel/context_rows.h"
 #include "ops/attention_reference.h"
 #include "parallel/layouts.h"
 
 namespace halftone {
 namespace {
+
+using parallel::ContextBalance, parallel::ContextOptions, parallel::ContextRows, parallel::ContextRun, parallel::share_places;
 
 constexpr ContextBalance kBalances[] = {ContextBalance::none, ContextBalance::head_tail, ContextBalance::by_work};
 
@@ -140,7 +142,7 @@ void check_case(const Case& c, ContextBalance balance, bool ring, comm::Communic
   options.balance = balance, options.ring = ring, options.window = c.window;
   AttentionArgs part = whole;
   const auto context = std::make_shared<ContextRows>(ranks, options, kBatch, kPlaces, whole.documents.host_start, at::kCPU);
-  part.context = context, part.documents = {}, part.seq = context->places();
+  part.documents = {}, part.documents.port = context, part.seq = context->places();
   part.positions = context->own(at::arange(kPlaces, at::kInt).unsqueeze(0).expand({kBatch, kPlaces})).flatten();
   of_part.give(part, c);
   const auto own = [&](const at::Tensor& t) { return context->own(t.view({kBatch, kPlaces, -1})).flatten(0, 1); };
@@ -232,10 +234,10 @@ JobConfig config_of(const Run& run, bool together, int64_t processes) {
 void train_as_one(const Rank& rank, const Run& run) {
   const JobConfig config = config_of(run, true, rank.world);
   comm::Watch watch = rank.watch();
-  const comm::Mesh mesh(config.parallelism, rank.world);
-  parallel::Plan plan(watch, mesh, config.parallelism, {});
+  const parallel::Mesh mesh(config.parallelism, rank.world);
+  parallel::Axes axes(watch, mesh, config.parallelism, {});
   Engine::Options options = small_options();
-  options.plan = &plan;
+  options.axes = &axes;
   Engine engine(config, options), one(config_of(run, false, 1), small_options());
   engine.initialize(), one.initialize();
   const int64_t index = mesh.coordinate(rank.rank, "batch"), processes = mesh.size("batch");
@@ -252,7 +254,7 @@ void train_as_one(const Rank& rank, const Run& run) {
   // Validation of this rank's rows; context-parallel ranks add up their parts.
   const MicroBatch rows = rows_of(run.steps + 1, index * (kStepRows / processes), kStepRows / processes, run.documents);
   at::Tensor loss = at::full({1}, engine.evaluate(rows), at::kDouble);
-  plan.groups().context->all_reduce(loss).wait();
+  axes.context()->all_reduce(loss).wait();
   const double error = std::abs(loss.item<double>() / one.evaluate(rows) - 1);
   check(error <= run.others, "{}: validation is {} off that of one process", run.name, error);
 }

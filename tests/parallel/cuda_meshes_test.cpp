@@ -28,7 +28,7 @@ std::string schedule(const char* name) { return std::string("--parallelism.pipel
 // experts whose tokens change their choice, and codes of partial sums, do so more.
 constexpr double kRounded = 2e-4, kExact = 1e-5, kChoices = 1e-3, kLater = 1e-2, kCodes = 3e-2;
 
-std::vector<PlanCase> meshes(const std::string& group) {
+std::vector<MeshCase> meshes(const std::string& group) {
   const std::string ring = "--parallelism.context_parallel_rotate_method=alltoall", whole = "--parallelism.enable_sequence_parallel=false",
                     by_work = "--parallelism.context_parallel_load_balancer=ptrr",
                     mask = "--parallelism.context_parallel_ptrr_mask_key=sliding_window_mask",
@@ -36,7 +36,7 @@ std::vector<PlanCase> meshes(const std::string& group) {
                     dispatch = "--parallelism.expert_parallel_dispatch_dtype=", op = "--activation_checkpoint.selective_ac_option=op",
                     some = "--activation_checkpoint.mode=selective";
   // {name, world, family, options, recipe, steps, passes, first, others, documents}
-  static const std::map<std::string, std::vector<PlanCase>> all = {
+  static const std::map<std::string, std::vector<MeshCase>> all = {
       {"tp",
        {{"float32", 2, "llama3", {kTensor2}, kFloat32, 3, 1, kExact, 1e-3},
         {"llama3", 2, "llama3", {kTensor2}, kPlain, 3, 1, kRounded, kLater},
@@ -88,16 +88,16 @@ double off(double a, double b) { return std::abs(a / b - 1); }
 // All cases of a group, so that GPUs and programs start once. Differences from one process are reported at the end; an error stops all.
 void run_meshes(const Rank& rank, const std::string& group, at::Device device) {
   std::string problems;
-  for (const PlanCase& c : meshes(group)) {
-    const auto [course, reference] = courses(rank, c, device, 128);
-    const StepResult &got = course[0], &expected = reference[0];
+  for (const MeshCase& c : meshes(group)) {
+    const auto [results, reference] = run_mesh(rank, c, device, 128);
+    const StepResult &got = results[0], &expected = reference[0];
     if (rank.rank == 0)
       std::printf("%s on %s: loss of step 1 off by %.1e, gradient norm by %.1e, loss of step %zu by %.1e\n", c.name.c_str(), group.c_str(),
-                  off(got.loss_sum, expected.loss_sum), off(got.grad_norm, expected.grad_norm), course.size(),
-                  off(course.back().loss_sum, reference.back().loss_sum));
+                  off(got.loss_sum, expected.loss_sum), off(got.grad_norm, expected.grad_norm), results.size(),
+                  off(results.back().loss_sum, reference.back().loss_sum));
     std::fflush(stdout);
     try {
-      check_close(course, reference, c.first, c.others, c.name);
+      check_close(results, reference, c.first, c.others, c.name);
     } catch (const Error& error) {
       problems += std::string(problems.empty() ? "" : "; ") + error.what();
     }

@@ -1,4 +1,4 @@
-#include "halftone/parallel/plan.h"
+#include "halftone/parallel/axes.h"
 
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
@@ -37,20 +37,20 @@ std::vector<Layout> layouts(int64_t world) {
 
 // Every layout matches the single-process run except for summation order; layouts that add the same numbers are equal bit for bit.
 void train_as_one(const Rank& rank, const std::vector<std::string>& options, double first, double others, at::Device device) {
-  std::map<std::string, Course> courses;
-  std::map<std::pair<int64_t, std::string>, Course> references;  // by what one rank sees of a layout
+  std::map<std::string, Results> results;
+  std::map<std::pair<int64_t, std::string>, Results> references;  // by what one rank sees of a layout
   for (const Layout& layout : layouts(rank.world)) {
-    courses[layout.name] = together(rank, layout, layout.together(options, rank.world), 20, device);
-    Course& reference = references[{layout.passes, layout.model}];
+    results[layout.name] = together(rank, layout, layout.together(options, rank.world), 20, device);
+    Results& reference = references[{layout.passes, layout.model}];
     if (reference.empty()) reference = alone(layout.alone(options), 20, rank.world, layout, device);
-    check_close(courses[layout.name], reference, first, others, layout.name);
+    check_close(results[layout.name], reference, first, others, layout.name);
   }
   if (!device.is_cpu()) return;
   for (const auto& [a, b] :
        {std::pair{"ddp", "fsdp"}, {"fsdp", "never"}, {"fsdp", "recomputed"}, {"ddp of 3 passes", "never of 3 passes"}}) {
-    if (!courses.contains(a) || !courses.contains(b)) continue;
-    for (size_t i = 0; i < courses[a].size(); ++i) {
-      const StepResult &x = courses[a][i], &y = courses[b][i];
+    if (!results.contains(a) || !results.contains(b)) continue;
+    for (size_t i = 0; i < results[a].size(); ++i) {
+      const StepResult &x = results[a][i], &y = results[b][i];
       check(x.loss_sum == y.loss_sum, "loss of step {}: {} with {}, {} with {}", i + 1, x.loss_sum, a, y.loss_sum, b);
     }
   }

@@ -4,11 +4,13 @@
 
 #include <cstdlib>
 
-#include "halftone/ops/expert_exchange.h"
+#include "halftone/parallel/expert.h"
 #include "parallel/layouts.h"
 
 namespace halftone::experts_test {
 namespace {
+
+using parallel::ExpertExchange, parallel::first_document, parallel::plan_exchange, parallel::return_rows, parallel::send_rows;
 
 using Options = std::vector<std::string>;
 
@@ -138,13 +140,13 @@ Options model_of(const char* family, const nlohmann::json& more) {
 }
 
 // A case's runs, with several ranks and with one process.
-std::pair<Course, Course> courses(const Rank& rank, const ExpertsCase& c) {
+std::pair<Results, Results> run_mesh(const Rank& rank, const ExpertsCase& c) {
   const Layout layout{c.name, c.options, c.passes, "", false, c.padding};
   Options options = c.recipe;
   for (std::string& option : model_of(c.family, c.model)) options.push_back(std::move(option));
   if (std::ranges::find(c.options, kForced) != c.options.end()) options.push_back(kForced);
   const JobConfig config = layout.together(options, rank.world);
-  const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
+  const int64_t rows = parallel::Mesh(config.parallelism, rank.world).size("batch");
   return {together(rank, layout, config, c.steps, at::kCPU), alone(layout.alone(options), c.steps, rows, layout, at::kCPU)};
 }
 
@@ -160,9 +162,9 @@ const comm::Ranks kTrain("experts", [](const Rank& rank) {
   const char* one = std::getenv(kCase);
   for (const ExpertsCase& c : cases()) {
     if (c.world != rank.world || (one != nullptr && std::string_view(c.name) != one)) continue;
-    const auto [course, reference] = courses(rank, c);
-    check_close(course, reference, c.first, c.others, c.name);
-    const std::vector<ExpertLoad>&loads = course[0].experts, &expected = reference[0].experts;
+    const auto [results, reference] = run_mesh(rank, c);
+    check_close(results, reference, c.first, c.others, c.name);
+    const std::vector<ExpertLoad>&loads = results[0].experts, &expected = reference[0].experts;
     check(!loads.empty() && loads.size() == expected.size(), "{} layers of experts, {} in one process", loads.size(), expected.size());
     for (size_t i = 0; i < loads.size(); ++i) {
       const bool exact = c.first < kRecipe;
@@ -176,13 +178,13 @@ const comm::Ranks kTrain("experts", [](const Rank& rank) {
 const comm::Ranks kDrops("experts without room", [](const Rank& rank) {
   be_quiet();
   const ExpertsCase c{"drops", rank.world, "gpt_oss", {ranks(2), capacity(0.5)}};
-  const auto [course, reference] = courses(rank, c);
+  const auto [results, reference] = run_mesh(rank, c);
   const double choices = static_cast<double>(kRows * kSmallPositions * 2 * 3);
-  for (const StepResult& step : course) {
+  for (const StepResult& step : results) {
     check(step.updated, "a step did not update");
     check(dropped(step) >= 0.5 * choices - 1e-9 && dropped(step) < choices, "{} of {} choices were dropped", dropped(step), choices);
   }
-  const double begin = course.front().loss_sum, end = course.back().loss_sum;
+  const double begin = results.front().loss_sum, end = results.back().loss_sum;
   check(end < begin && std::abs(begin / reference.front().loss_sum - 1) < 0.1, "losses of {} and {}", begin, end);
 });
 
@@ -255,7 +257,7 @@ const comm::Ranks kExchange("exchange", [](const Rank& rank) {
 
 const comm::Ranks kIndivisible("experts that do not divide", [](const Rank& rank) {
   be_quiet();
-  courses(rank, {"indivisible", rank.world, "qwen3_moe", {ranks(2)}, {{"num_experts", 3}}});
+  run_mesh(rank, {"indivisible", rank.world, "qwen3_moe", {ranks(2)}, {{"num_experts", 3}}});
 });
 
 class Experts : public testing::TestWithParam<ExpertsCase> {};

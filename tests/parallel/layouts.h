@@ -14,7 +14,7 @@
 #include "comm/ranks.h"
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
-#include "halftone/parallel/plan.h"
+#include "halftone/parallel/axes.h"
 #include "models/small_family.h"
 #include "recipe_files.h"
 #include "train/small_engine.h"
@@ -102,10 +102,10 @@ inline std::vector<MicroBatch> step_of(int64_t step, int64_t index, int64_t proc
   return batches;
 }
 
-using Course = std::vector<StepResult>;  // its steps
+using Results = std::vector<StepResult>;  // its steps
 
-inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t processes, const Layout& layout) {
-  Course course;
+inline Results train(Engine& engine, int64_t steps, int64_t index, int64_t processes, const Layout& layout) {
+  Results results;
   for (int64_t step = 1; step <= steps; ++step) {
     int64_t valid = 0;
     Layout whole = layout;
@@ -113,13 +113,13 @@ inline Course train(Engine& engine, int64_t steps, int64_t index, int64_t proces
     for (const MicroBatch& b : step_of(step, 0, 1, whole, at::kCPU)) valid += b.valid_labels;
     engine.accumulate(step_of(step, index, processes, layout, engine.device()), step, valid);
     engine.update(1);
-    course.push_back(engine.result());
+    results.push_back(engine.result());
   }
-  return course;
+  return results;
 }
 
 // A single process with the micro-batches of all ranks: its sums differ only in order.
-inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, Layout layout, at::Device device) {
+inline Results alone(const JobConfig& config, int64_t steps, int64_t processes, Layout layout, at::Device device) {
   Engine::Options options = small_options();
   options.device = device;
   Engine engine(config, options);
@@ -129,15 +129,15 @@ inline Course alone(const JobConfig& config, int64_t steps, int64_t processes, L
 }
 
 // One run on all ranks, verified to start from the weights of a single-process run.
-inline Course together(const Rank& rank, const Layout& layout, const JobConfig& config, int64_t steps, at::Device device) {
+inline Results together(const Rank& rank, const Layout& layout, const JobConfig& config, int64_t steps, at::Device device) {
   comm::Watch watch = rank.watch();
-  const comm::Mesh mesh(config.parallelism, rank.world);
+  const parallel::Mesh mesh(config.parallelism, rank.world);
   parallel::DataParallelOptions parallel;
   parallel.device = device, parallel.reshard = parallel::reshards(config.parallelism);
   if (config.training.mixed_precision_reduce == "bfloat16") parallel.reduce = at::kBFloat16;
-  parallel::Plan plan(watch, mesh, config.parallelism, parallel);
+  parallel::Axes axes(watch, mesh, config.parallelism, parallel);
   Engine::Options options = small_options();
-  options.device = device, options.plan = &plan;
+  options.device = device, options.axes = &axes;
   Engine engine(config, options);
   engine.initialize();
   Engine::Options plain = small_options();
@@ -156,9 +156,9 @@ inline Course together(const Rank& rank, const Layout& layout, const JobConfig& 
 }
 
 // Compares a distributed run with a single-process one: the first step's loss within `first`, later ones within `others`.
-inline void check_close(const Course& course, const Course& reference, double first, double others, const std::string& name) {
-  for (size_t i = 0; i < course.size(); ++i) {
-    const StepResult &got = course[i], &expected = reference[i];
+inline void check_close(const Results& results, const Results& reference, double first, double others, const std::string& name) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    const StepResult &got = results[i], &expected = reference[i];
     const double error = std::abs(got.loss_sum / expected.loss_sum - 1), norm = std::abs(got.grad_norm / expected.grad_norm - 1);
     check(got.updated && got.valid_labels == expected.valid_labels, "{}: step {} did not update", name, i + 1);
     check(error <= (i == 0 ? first : others), "{}: loss of step {} is {} off that of one process", name, i + 1, error);
@@ -168,7 +168,7 @@ inline void check_close(const Course& course, const Course& reference, double fi
 }
 
 // A mesh, what runs on it, and the tolerances against one process.
-struct PlanCase {
+struct MeshCase {
   std::string name;
   int64_t world;
   std::string family;
@@ -178,7 +178,7 @@ struct PlanCase {
   double first = 1e-6, others = 1e-4;
   bool documents = false, padding = false;
 };
-inline void PrintTo(const PlanCase& c, std::ostream* out) { *out << c.name; }
+inline void PrintTo(const MeshCase& c, std::ostream* out) { *out << c.name; }
 
 inline std::string degree(const char* axis, int64_t n) { return fmt::format("--parallelism.{}_parallel_degree={}", axis, n); }
 inline const std::string kTensor2 = degree("tensor", 2), kContext2 = degree("context", 2), kPipeline2 = degree("pipeline", 2),
@@ -198,12 +198,12 @@ inline std::vector<std::string> model_of(const std::string& family, int64_t widt
 }
 
 // The case's runs on these devices, one per rank, and the single-process run: {together, alone}.
-inline std::pair<Course, Course> courses(const Rank& rank, const PlanCase& c, at::Device device, int64_t width = 32) {
+inline std::pair<Results, Results> run_mesh(const Rank& rank, const MeshCase& c, at::Device device, int64_t width = 32) {
   const Layout layout{c.name.c_str(), c.options, c.passes, "", c.documents, c.padding};
   std::vector<std::string> options = c.recipe;
   for (std::string& option : model_of(c.family, width)) options.push_back(std::move(option));
   const JobConfig config = layout.together(options, rank.world);
-  const int64_t rows = comm::Mesh(config.parallelism, rank.world).size("batch");
+  const int64_t rows = parallel::Mesh(config.parallelism, rank.world).size("batch");
   return {together(rank, layout, config, c.steps, device), alone(layout.alone(options), c.steps, rows, layout, device)};
 }
 

@@ -56,42 +56,42 @@ std::vector<MicroBatch> rows_of(int64_t step, int64_t microbatches, int64_t inde
   return batches;
 }
 
-struct Course {
+struct Results {
   std::vector<StepResult> steps;
   double evaluation = 0;  // of this rank
 };
 
-Course train(Engine& engine, const Case& c, int64_t index, int64_t processes) {
+Results train(Engine& engine, const Case& c, int64_t index, int64_t processes) {
   engine.initialize();
-  Course course;
+  Results results;
   for (int64_t step = 1; step <= c.steps; ++step) {
     int64_t valid = 0;
     for (const MicroBatch& b : rows_of(step, c.microbatches, 0, 1)) valid += b.valid_labels;
     engine.accumulate(rows_of(step, c.microbatches, index, processes), step, valid);
     engine.update(1);
-    course.steps.push_back(engine.result());
+    results.steps.push_back(engine.result());
   }
-  course.evaluation = engine.evaluate(rows_of(0, c.microbatches, index, processes));
-  return course;
+  results.evaluation = engine.evaluate(rows_of(0, c.microbatches, index, processes));
+  return results;
 }
 
-Engine::Options options_of(parallel::Plan* plan) {
+Engine::Options options_of(parallel::Axes* axes) {
   Engine::Options options = small_options();
-  options.positions = kPlaces, options.plan = plan;
+  options.positions = kPlaces, options.axes = axes;
   return options;
 }
 
 void compare(const Rank& rank, const Case& c, int64_t pp) {
   const JobConfig config = config_of(c, pp, rank.world);
   comm::Watch watch = rank.watch();
-  const comm::Mesh mesh(config.parallelism, rank.world);
+  const parallel::Mesh mesh(config.parallelism, rank.world);
   parallel::DataParallelOptions data;
   data.reshard = parallel::reshards(config.parallelism);
-  parallel::Plan plan(watch, mesh, config.parallelism, data);
-  Engine engine(config, options_of(&plan)), one(config_of(c, 1, 1), options_of(nullptr));
-  for (const nn::Parameter* p : engine.store().parameters()) check(plan.pipeline()->has(*p), "{}: {} is of another stage", c.name, p->fqn);
+  parallel::Axes axes(watch, mesh, config.parallelism, data);
+  Engine engine(config, options_of(&axes)), one(config_of(c, 1, 1), options_of(nullptr));
+  for (const nn::Parameter* p : engine.store().parameters()) check(axes.pipeline()->has(*p), "{}: {} is of another stage", c.name, p->fqn);
   check(engine.store().parameters().size() < one.store().parameters().size(), "{}: this rank has all parameters", c.name);
-  const Course got = train(engine, c, mesh.coordinate(rank.rank, "batch"), mesh.size("batch")), expected = train(one, c, 0, 1);
+  const Results got = train(engine, c, mesh.coordinate(rank.rank, "batch"), mesh.size("batch")), expected = train(one, c, 0, 1);
   check_close(got.steps, expected.steps, c.first, c.others, c.name);
   for (size_t i = 0; i < got.steps.size(); ++i) {
     const StepResult &a = got.steps[i], &b = expected.steps[i];
@@ -102,7 +102,7 @@ void compare(const Rank& rank, const Case& c, int64_t pp) {
     }
   }
   at::Tensor sum = at::full({1}, got.evaluation, at::kDouble);
-  plan.data().sum(sum);
+  axes.data().sum(sum);
   check(std::abs(sum.item<double>() / expected.evaluation - 1) <= c.others, "{}: evaluation gives {}, in one process {}", c.name,
         sum.item<double>(), expected.evaluation);
 }

@@ -132,7 +132,8 @@ void expect_equal_steps(const Rank& rank, const std::string& family, std::vector
     const Layout layout{"async", {fmt::format("--parallelism.tensor_parallel_degree={}", rank.world), async}};
     return together(rank, layout, layout.together(options, rank.world), 2, at::kCPU);
   };
-  const Course before = run("--parallelism.enable_async_tensor_parallel=false"), beside = run("--parallelism.enable_async_tensor_parallel");
+  const Results before = run("--parallelism.enable_async_tensor_parallel=false"),
+                beside = run("--parallelism.enable_async_tensor_parallel");
   for (size_t i = 0; i < before.size(); ++i) {
     const StepResult &a = before[i], &b = beside[i];
     check(b.updated && a.loss_sum == b.loss_sum && a.grad_norm == b.grad_norm,

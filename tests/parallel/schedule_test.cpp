@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "halftone/base/error.h"
-#include "halftone/parallel/pipeline_plan.h"
+#include "halftone/parallel/pipeline_actions.h"
 #include "halftone/parallel/schedule_drawing.h"
 #include "halftone/parallel/stages.h"
 
@@ -87,7 +87,7 @@ class Network {
   Network(const Schedule& s, bool one_queue) : schedule_(s), one_queue_(one_queue) {
     for (int64_t r = 0; r < static_cast<int64_t>(s.ranks.size()); ++r) {
       Issued& issued = ranks_.emplace_back();
-      const std::vector<PlannedAction> plan = rank_plan(s, r);
+      const std::vector<PipelineAction> plan = rank_actions(s, r);
       const auto receive_for = [&](size_t i) {
         if (i == plan.size()) return;
         for (const Message& m : plan[i].receives) issue(issued, r, m);

@@ -9,7 +9,7 @@
 #include "halftone/base/error.h"
 #include "halftone/ops/device.h"
 #include "halftone/train/recompute.h"
-#include "halftone/train/run_rules.h"
+#include "halftone/train/validate_settings.h"
 #include "ops/test_device.h"
 #include "train/small_engine.h"
 

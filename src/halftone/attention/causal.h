@@ -7,7 +7,7 @@ namespace halftone {
 
 // Causal softmax attention on the CPU: out = softmax(scale * q k^T + mask) v for every head, and its gradient. The mask is aligned at the
 // end: query i is at position i + kv_len + gap - q_len and attends to the keys up to its position: training q_len == kv_len, decoding with
-// a KV cache q_len < kv_len. With context parallelism other ranks hold the `gap` keys after these; only the local keys are attended to.
+// a KV cache q_len < kv_len. Other processes may hold the `gap` keys after these; only the local keys are attended to.
 // Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
   int64_t batch = 0, q_len = 0, kv_len = 0;

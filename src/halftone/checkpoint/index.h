@@ -38,7 +38,7 @@ struct CheckpointIndex {
   int64_t step = 0;
   bool model_only = false;
   int64_t world = 1;
-  std::map<std::string, int64_t> mesh{};  // degree per axis: dp_shard, tp, ...
+  std::map<std::string, int64_t> mesh{};  // degree per axis: dp_shard, pp, ...
   std::map<std::string, IndexedFile> files{};
   std::map<std::string, IndexedTensor> tensors{};
   bool operator==(const CheckpointIndex&) const = default;

@@ -23,7 +23,7 @@
 #include "halftone/train/processes.h"
 #include "halftone/train/run_data.h"
 #include "halftone/train/schedule.h"
-#include "halftone/train/supported.h"
+#include "halftone/train/validate_settings.h"
 
 namespace halftone {
 namespace {
@@ -57,7 +57,7 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   check(c.job.config_file.has_value(), "bench train: expected --config FILE, found none; for example --config recipes/demo.toml");
   check(c.training.steps >= 4, "bench train: training.steps = {}; expected at least 4, of which the second half is timed",
         c.training.steps);
-  refuse_unsupported(c, processes.world());
+  check_run(c, processes.world());
   StartTimes start_times;
   start_times.mark("program");
   Engine::Options options;
@@ -67,7 +67,7 @@ void bench_steps(const JobConfig& c, Processes& processes, bool breakdown) {
   options.seed = static_cast<uint64_t>(c.debug.seed.value_or(0));
   start_times.mark("device");
   processes.connect(c, options.device);
-  options.plan = processes.plan();
+  options.axes = processes.axes();
   Engine engine(c, options);
   start_times.mark("model");
   engine.initialize();

@@ -19,7 +19,7 @@
 #include "halftone/train/estimate.h"
 #include "halftone/train/hf_model.h"
 #include "halftone/train/silence.h"
-#include "halftone/train/supported.h"
+#include "halftone/train/validate_settings.h"
 
 namespace halftone {
 namespace {
@@ -103,7 +103,7 @@ int show_estimate(const Estimate& e, bool json) {
 int dry_run(JobConfig config, int64_t world) {
   resolve_model(config);
   config.comm.mode = "default";
-  refuse_unsupported(config, world);
+  check_run(config, world);
   return show_estimate(estimate_step(config, 0, estimate_device("auto", config.training.device), world), false);
 }
 
@@ -129,7 +129,7 @@ int estimate_command(Arguments args) {
   try {
     std::optional<Silence> alone;  // only the line of JSON
     if (json) alone.emplace();
-    refuse_unsupported(config, world);
+    check_run(config, world);
   } catch (const Error& e) {
     if (world == 1) throw;
     refused = e.what();

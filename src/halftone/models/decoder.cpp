@@ -117,7 +117,7 @@ nn::Stream DecoderBlock::operator()(const nn::Stream& in, const nn::SequenceInfo
   auto [residual, h] = attention_norm(in.x, in.branch, attention_readers());
   std::tie(residual, h) = ffn_norm(residual, latent ? (*latent)(h, info) : (*attention)(h, info), ffn_readers());
   if (moe != nullptr) return {residual, (*moe)(h, info)};
-  return {residual, (*feed_forward)(h, info.step, info.groups, info.padding)};
+  return {residual, (*feed_forward)(h, info.step, info.padding)};
 }
 
 Decoder::Decoder(const DecoderConfig& config)
@@ -136,18 +136,14 @@ void Decoder::prepare(at::Device device, int64_t positions) {
 }
 
 nn::Stream Decoder::embed(const at::Tensor& tokens, const nn::SequenceInfo& info) {
-  nn::Stream s{nn::leave(tok_embeddings_(tokens.reshape(-1), residual_dtype_), groups_), {}};
-  nn::clear_padding(s.x, info.padding, groups_);
+  nn::Stream s{tok_embeddings_(tokens.reshape(-1), residual_dtype_), {}};
+  nn::clear_padding(s.x, info.padding, tok_embeddings_.port());
   return s;
 }
 
 HeadLoss Decoder::head(const nn::Stream& in, const at::Tensor& labels, double grad_scale, const nn::SequenceInfo& info) {
-  Head head = output_.head();
-  if (groups_.tensor != nullptr) {
-    const nn::Parameter& rows = config_.tied ? tok_embeddings_.weight : output_.weight;
-    head.part = {groups_.tensor, rows.parts.at(0).first, rows.parts.at(0).whole, groups_.split_loss};
-  }
-  return head_loss(nn::enter(norm_(in.x, in.branch).second, groups_), head, labels.reshape(-1).contiguous(), grad_scale, info.step,
+  const Head head = output_.head();
+  return head_loss(output_.port().enter(norm_(in.x, in.branch).second), head, labels.reshape(-1).contiguous(), grad_scale, info.step,
                    info.loss_factor, z_loss_);
 }
 
@@ -171,7 +167,7 @@ nn::SequenceInfo Decoder::sequence_info(const nn::ModelInput& input) const {
   info.cos = cos_, info.sin = sin_;
   if (input.positions.defined()) info.positions = input.positions.reshape(-1).contiguous();
   if (input.padding.defined()) info.padding = input.padding.reshape(-1);
-  info.documents = input.documents, info.context = input.context, info.loss_factor = input.loss_factor, info.groups = groups_;
+  info.documents = input.documents, info.loss_factor = input.loss_factor;
   return info;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 #include <array>
 
-#include "halftone/nn/split.h"
+#include "halftone/nn/model.h"
 
 namespace halftone {
 

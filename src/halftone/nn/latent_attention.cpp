@@ -29,16 +29,16 @@ at::Tensor LatentAttention::operator()(const Activation& x, const SequenceInfo& 
   args.v_dim = shape_.v_dim;
   args.scale = shape_.scale_factor / std::sqrt(static_cast<double>(shape_.qk_dim()));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
-  args.positions = info.positions, args.documents = info.documents, args.context = info.context;
+  args.positions = info.positions, args.documents = info.documents;
   // Their gradients arrive in one tensor.
   const std::vector<at::Tensor> parts =
-      at::split_with_sizes(down_.enter(x, info.step, info.groups), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
+      at::split_with_sizes(down_.enter(x, info.step, port()), {wq_.out_features(), shape_.kv_lora_rank, shape_.qk_rope_dim}, 1);
   const at::Tensor kv = wkv_b_(kv_norm_(parts[1], {}, {&wkv_b_}).second, info.step);
   const at::Tensor q = wq_b_ == nullptr ? parts[0] : (*wq_b_)((*q_norm_)(parts[0], {}, {wq_b_}).second, info.step);
   const Activation seen = info.caches ? Activation(latent_attention_cached(q, kv, parts[2], args, info.caches->at(layer_)))
                                       : latent_attention(q, kv, parts[2], args, info.step.recompute_results.get());
-  clear_padding(seen, info.padding, info.groups);
-  return wo_.leave(seen, info.step, info.groups);
+  clear_padding(seen, info.padding, port());
+  return wo_.leave(seen, info.step, port());
 }
 
 std::vector<NormUse> LatentAttention::norm_uses() {

@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "halftone/base/error.h"
-#include "halftone/ops/collectives.h"
 #include "halftone/ops/embedding.h"
 #include "halftone/ops/norm.h"
 #include "halftone/ops/range.h"
@@ -31,10 +30,10 @@ at::Tensor Linear::operator()(const Activation& x_in, const StepContext& step, a
   return has_side() ? y + side(x, step) : y;
 }
 
-at::Tensor Linear::leave(const Activation& x, const StepContext& step, const Groups& groups) {
-  const RowShares shares = has_norm() || has_side() ? RowShares() : row_shares(Way::out, recipe(), groups);
+at::Tensor Linear::leave(const Activation& x, const StepContext& step, const Port& port) {
+  const RowShares shares = has_norm() || has_side() ? RowShares() : port.shares(Way::out, recipe());
   if (shares.output != nullptr) return linear(x, fused_, step, at::ScalarType::Undefined, shares);
-  return nn::leave((*this)(x, step), groups);
+  return port.leave((*this)(x, step));
 }
 
 void Linear::tie(Parameter& owner) {
@@ -94,6 +93,7 @@ LinearCall Linear::call_with_side(const at::Tensor& x, const LinearOptions& opti
 
 Head Linear::head() {
   Head h = head_of(fused_);
+  h.columns = port().logit_columns(read());
   if (!has_side()) return h;
   h.call = [this](const at::Tensor& x, const LinearOptions& options) { return call_with_side(x, options); };
   for (Weight* w : {side_v_.weights[0], &sigma_->weight, side_u_.weights[0]}) h.weights.push_back(w);
@@ -125,14 +125,14 @@ at::Tensor Siblings::operator()(const Activation& x, const StepContext& step) {
   return outputs.size() == 1 ? outputs[0] : at::cat(outputs, 1);
 }
 
-at::Tensor Siblings::enter(const Activation& x, const StepContext& step, const Groups& groups) {
+at::Tensor Siblings::enter(const Activation& x, const StepContext& step, const Port& port) {
   regroup();
   const Linear& first = *parts_.front().linears.front();
   if (parts_.size() == 1 && !first.has_norm() && !first.has_side()) {
-    const RowShares shares = row_shares(Way::in, first.recipe(), groups);
+    const RowShares shares = port.shares(Way::in, first.recipe());
     if (shares.input != nullptr) return linear(x, parts_.front().fused, step, at::ScalarType::Undefined, shares);
   }
-  return (*this)(nn::enter(x, groups), step);
+  return (*this)(port.enter(x), step);
 }
 
 std::shared_ptr<GradientAmax> Siblings::gradient_amax() const { return parts_.size() == 1 ? parts_.front().fused.dy_amax : nullptr; }
@@ -160,17 +160,17 @@ RMSNorm::RMSNorm(int64_t dim, double eps) : weight(add_parameter("weight", {dim}
 
 std::pair<at::Tensor, Activation> RMSNorm::operator()(const at::Tensor& x, const at::Tensor& branch, const std::vector<Linear*>& readers) {
   const bool amax = std::any_of(readers.begin(), readers.end(), [](const Linear* l) { return reads_x_amax(l->recipe()); });
-  if (ranks_ != nullptr) return shared(branch.defined() ? x + branch : x);
+  if (!weight.parts.empty()) return over_ports(branch.defined() ? x + branch : x);
   if (!retired_) return add_rms_norm(x, branch, weight.weight, eps_, amax);
   const at::Tensor sum = branch.defined() ? x + branch : x;
   return {sum, sum};
 }
 
-// Every rank's columns depend on the all-reduced sum of squares; so do their gradients, in backward.
-std::pair<at::Tensor, Activation> RMSNorm::shared(const at::Tensor& x) {
+// Every process has some columns of each row, which depend on the sum of squares of all; so do their gradients, in backward.
+std::pair<at::Tensor, Activation> RMSNorm::over_ports(const at::Tensor& x) {
   const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor squares = sum_ranks(split_work(wide.square().sum(1, true), *ranks_), *ranks_);
-  const at::Tensor normal = wide * at::rsqrt(squares / static_cast<double>(whole_) + eps_);
+  const at::Tensor squares = port().column_sums(wide.square().sum(1, true));
+  const at::Tensor normal = wide * at::rsqrt(squares / static_cast<double>(weight.parts[0].whole) + eps_);
   return {x, scale_columns(normal.to(x.scalar_type()), weight.weight)};
 }
 
@@ -185,20 +185,13 @@ at::Tensor Embedding::operator()(const at::Tensor& tokens, at::ScalarType dtype)
   const at::ScalarType type = c10::promoteTypes(dtype, weight.weight.value.scalar_type());
   if (weight.parts.empty()) return embedding(tokens, weight.weight, type);
   const at::Tensor row = tokens - weight.parts[0].first, others = row.lt(0).logical_or_(row.ge(weight.shape[0]));
-  return embedding(row.masked_fill(others, 0), weight.weight, type).masked_fill(others.unsqueeze(1), 0);
+  return port().leave(embedding(row.masked_fill(others, 0), weight.weight, type).masked_fill(others.unsqueeze(1), 0));
 }
 
-at::Tensor padding_of(int64_t rows, const at::Tensor& padding, const Groups& g) {
-  if (!padding.defined() || padding.size(0) == rows) return padding;
-  check(g.tensor != nullptr && padding.size(0) == rows * g.tensor->size(), "padding: {} rows of {} on {} ranks", rows, padding.size(0),
-        g.tensor != nullptr ? g.tensor->size() : 1);
-  return padding.narrow(0, g.tensor->index() * rows, rows);
-}
-
-void clear_padding(const at::Tensor& x, const at::Tensor& padding, const Groups& groups) {
+void clear_padding(const at::Tensor& x, const at::Tensor& padding, const Port& port) {
   if (!padding.defined()) return;
   const at::NoGradGuard no_grad;
-  x.detach().masked_fill_(padding_of(x.size(0), padding, groups).unsqueeze(1), 0);
+  x.detach().masked_fill_(port.own_rows(padding, x.size(0)).unsqueeze(1), 0);
 }
 
 Attention::Attention(const Shape& s, int layer, Init in, Init out)
@@ -222,15 +215,14 @@ at::Tensor Attention::operator()(const Activation& x, const SequenceInfo& info) 
   args.scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim));
   args.cos = info.cos, args.sin = info.sin, args.rotate_halves = shape_.rotate_halves;
   args.positions = info.positions, args.documents = info.documents, args.window = shape_.window;
-  args.context = info.context;
   if (q_norm_ != nullptr) args.q_norm = &q_norm_->weight.weight, args.k_norm = &k_norm_->weight.weight, args.norm_eps = shape_.qk_norm_eps;
   if (sinks_ != nullptr) args.sinks = &sinks_->weight;
-  const at::Tensor qkv = qkv_.enter(x, info.step, info.groups);
+  const at::Tensor qkv = qkv_.enter(x, info.step, port());
   const Activation seen = info.caches ? Activation(causal_attention_cached(qkv, args, info.caches->at(layer_)))
                                       : causal_attention(qkv, args, info.step.recompute_results.get());
-  clear_padding(seen, info.padding, info.groups);
-  const at::Tensor y = wo_.leave(seen, info.step, info.groups);
-  if (wo_.bias != nullptr) clear_padding(y, info.padding, info.groups);
+  clear_padding(seen, info.padding, port());
+  const at::Tensor y = wo_.leave(seen, info.step, port());
+  if (wo_.bias != nullptr) clear_padding(y, info.padding, port());
   return y;
 }
 
@@ -240,16 +232,16 @@ FeedForward::FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init d
       w2_(add<Linear>("w2", hidden, dim, down, bias)),
       gate_up_({&w1_, &w3_}) {}
 
-at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step, const Groups& groups, const at::Tensor& padding) {
+at::Tensor FeedForward::operator()(const Activation& x, const StepContext& step, const at::Tensor& padding) {
   const Range range("{}", fqn());
-  const at::Tensor gu = gate_up_.enter(x, step, groups);
-  if (w1_.bias != nullptr) clear_padding(gu, padding, groups);
+  const at::Tensor gu = gate_up_.enter(x, step, port());
+  if (w1_.bias != nullptr) clear_padding(gu, padding, port());
   const bool apart = w2_.has_norm() || w2_.has_side();
-  const RowShares shares = apart ? RowShares() : row_shares(Way::out, w2_.recipe(), groups);
-  at::Tensor y = apart ? w2_.leave(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step, groups)
+  const RowShares shares = apart ? RowShares() : port().shares(Way::out, w2_.recipe());
+  at::Tensor y = apart ? w2_.leave(swiglu(gu, reads_x_amax(w2_.recipe()), gate_up_.gradient_amax()), step, port())
                        : swiglu_linear(gu, w2_.fused(), step, gate_up_.gradient_amax(), shares);
-  if (!apart && shares.output == nullptr) y = leave(y, groups);
-  if (w2_.bias != nullptr) clear_padding(y, padding, groups);
+  if (!apart && shares.output == nullptr) y = port().leave(y);
+  if (w2_.bias != nullptr) clear_padding(y, padding, port());
   return y;
 }
 

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "halftone/nn/groups.h"
+#include "halftone/nn/port.h"
 #include "halftone/nn/quantizable.h"
 #include "halftone/ops/attention.h"
 #include "halftone/ops/head_loss.h"
@@ -24,8 +24,8 @@ class Linear : public QuantizableLayer {
   std::vector<std::string_view> class_names() const override { return {"Linear", "Module"}; }
   // out: dtype of y; undefined: that of x.
   at::Tensor operator()(const Activation& x_tk, const StepContext& step, at::ScalarType out = at::ScalarType::Undefined);
-  // Reduce-scatter: this rank's rows of the sum of the ranks' partial outputs.
-  at::Tensor leave(const Activation& x_tk, const StepContext& step, const Groups& groups);
+  // The same through the port of the layer that it ends.
+  at::Tensor leave(const Activation& x_tk, const StepContext& step, const Port& port);
 
   std::string_view kind() const override { return "Linear"; }
   int64_t in_features() const override { return read().shape[1]; }
@@ -33,7 +33,7 @@ class Linear : public QuantizableLayer {
   const LinearRecipe& recipe() const override { return fused_.recipe; }
   void set_recipe(const LayerRecipe& recipe) override;
   std::vector<Parameter*> weights() override { return {&weight}; }
-  // Another rank adds the bias (nn/split.h): this rank's part of its gradient is zero.
+  // Another process adds the bias: this one's part of its gradient is zero.
   void drop_bias() { fused_.biases.clear(); }
   // Ties this layer to `owner`'s parameter (a tied head); its own parameter is then never materialised.
   void tie(Parameter& owner);
@@ -45,7 +45,7 @@ class Linear : public QuantizableLayer {
   RMSNorm* norm() { return norm_; }
   bool has_side() const { return sigma_ != nullptr; }
   at::Tensor side(const Activation& x_tk, const StepContext& step);  // ((X v) o sigma) u
-  // The layer as a model's head: its GEMM and its side branch, in chunks of rows.
+  // The layer as a model's head: its GEMM and its side branch, in chunks of rows; the columns that its port says.
   Head head();
 
   Parameter& weight;
@@ -67,7 +67,7 @@ class Siblings {
  public:
   Siblings(std::initializer_list<Linear*> linears) : linears_(linears) {}
   at::Tensor operator()(const Activation& x_tk, const StepContext& step);
-  at::Tensor enter(const Activation& x_td, const StepContext& step, const Groups& groups);  // all-gathers the rows
+  at::Tensor enter(const Activation& x_td, const StepContext& step, const Port& port);  // through the port of the layer that they begin
   const std::vector<Linear*>& linears() const { return linears_; }
   // Where the op that reads all outputs puts the amax of their gradients; null if nothing reads it. Valid after the first call.
   std::shared_ptr<GradientAmax> gradient_amax() const;
@@ -94,15 +94,11 @@ class RMSNorm : public Module {
   double eps() const { return eps_; }
   // bitnet: the linears that read its output have their own norms, so it only adds the branch.
   void retire();
-  // The rows are column-sharded over these ranks; `whole` is the full width.
-  void share(comm::Communicator& ranks, int64_t whole) { ranks_ = &ranks, whole_ = whole; }
   Parameter& weight;
 
  private:
-  std::pair<at::Tensor, Activation> shared(const at::Tensor& x);
+  std::pair<at::Tensor, Activation> over_ports(const at::Tensor& x);
   double eps_;
-  comm::Communicator* ranks_ = nullptr;
-  int64_t whole_ = 0;
   bool retired_ = false;
 };
 
@@ -116,7 +112,7 @@ class Embedding : public Module {
  public:
   Embedding(int64_t vocab, int64_t dim, Init init);
   std::vector<std::string_view> class_names() const override { return {"Embedding", "Module"}; }
-  // [T, D] in `dtype`, at least as wide as the table's compute dtype. Zeros for tokens whose rows are on other ranks.
+  // [T, D] in `dtype`, at least as wide as the table's compute dtype. Other processes add the tokens whose rows they have.
   at::Tensor operator()(const at::Tensor& tokens_t, at::ScalarType dtype);
   Parameter& weight;
 };
@@ -125,23 +121,19 @@ class Embedding : public Module {
 struct SequenceInfo {
   StepContext step;
   int64_t batch = 0, seq = 0;
-  at::Tensor cos, sin;                         // [positions, head_dim / 2] fp32
-  at::Tensor positions;                        // int32 [T] or undefined
-  Documents documents;                         // of packed rows that are kept apart
-  at::Tensor padding;                          // bool [T] or undefined, as in ModelInput; these rows of activations are zeros
-  std::shared_ptr<const ContextRows> context;  // as in ModelInput
+  at::Tensor cos, sin;   // [positions, head_dim / 2] fp32
+  at::Tensor positions;  // int32 [T] or undefined
+  Documents documents;   // of packed rows that are kept apart
+  at::Tensor padding;    // bool [T] or undefined, as in ModelInput; these rows of activations are zeros
   at::Tensor loss_factor;
   std::vector<KvCache>* caches = nullptr;
   bool counts = false;    // the first pass of a training step through a block: routers count their choices
   double grad_scale = 1;  // loss weight of one token
-  Groups groups;
 };
 
 // Sets x's rows of padding to zero where biases or attention have made them non-zero. In place and outside of the graph: the gradients of
-// these rows are zero anyway. x: all rows, or this process's share.
-void clear_padding(const at::Tensor& x_td, const at::Tensor& padding_t, const Groups& groups);
-// The mask of all rows, or of this process's share of them.
-at::Tensor padding_of(int64_t rows, const at::Tensor& padding_t, const Groups& groups);
+// these rows are zero anyway. x: all rows, or those between layers.
+void clear_padding(const at::Tensor& x_td, const at::Tensor& padding_t, const Port& port);
 
 // Grouped-query causal attention with rotary embeddings (Ainslie et al. 2023; Su et al. 2021).
 class Attention : public Module {
@@ -173,12 +165,12 @@ class Attention : public Module {
   Siblings qkv_;
 };
 
-// w2(silu(w1 x) * w3 x). With groups: all-gathers this rank's rows and reduce-scatters the result.
+// w2(silu(w1 x) * w3 x).
 class FeedForward : public Module {
  public:
   FeedForward(int64_t dim, int64_t hidden, Init gate, Init up, Init down, bool bias = false);
   std::vector<std::string_view> class_names() const override { return {"FeedForward", "Module"}; }
-  at::Tensor operator()(const Activation& x_td, const StepContext& step, const Groups& groups = {}, const at::Tensor& padding_t = {});
+  at::Tensor operator()(const Activation& x_td, const StepContext& step, const at::Tensor& padding_t = {});
   const std::vector<Linear*>& readers() const { return gate_up_.linears(); }  // of its input
   Linear& output() { return w2_; }
 

@@ -1,10 +1,10 @@
 #pragma once
-#include <memory>
+#include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "halftone/nn/layers.h"
-#include "halftone/nn/split.h"
 #include "halftone/ops/head_loss.h"
 
 namespace halftone::nn {
@@ -14,10 +14,18 @@ struct ModelInput {
   at::Tensor positions;  // int32 [B, S] or undefined: 0 .. S-1
   Documents documents;   // without: causal over the whole row
   at::Tensor padding;    // bool [B, S]: no token, at the end of a row; undefined: none
-  // Rows that other processes share: the tensors hold this one's places, `positions` are explicit, documents are in here. Null: whole rows.
-  std::shared_ptr<const ContextRows> context;
   StepContext step;
   at::Tensor loss_factor;  // fp64 scalar on the device: multiplies the loss and its gradients, beside the host's factor; undefined: 1
+};
+
+struct MicroBatch {
+  ModelInput input;    // on the model's device
+  at::Tensor labels;   // int64 [B, S], -100 ignored
+  at::Tensor sources;  // int64 [B, S], of a mixture; undefined: a single data set
+  int64_t valid_labels = 0;
+  int64_t first_row = 0;  // index of its first token in the step's global batch
+  int64_t padding = 0;    // places of input.padding
+  int64_t tokens() const { return input.tokens.numel() - padding; }
 };
 
 // Recomputation of a block in backward: nothing, everything except the results in its ops/recompute_results.h, everything.
@@ -34,6 +42,16 @@ struct ModelSize {
   int64_t embedding_parameters = 0;         // the embedding table
   bool tied = false;                        // the head reads the embedding table
 };
+
+// How tensor parallelism splits a parameter (Shoeybi et al. 2019). A parameter that no rule names is used by all ranks, and each computes
+// part of its gradient.
+struct SplitRule {
+  std::string_view name;  // of a Linear or a parameter: matches at the end of the fqn, after a dot
+  int64_t dim;            // dimension that is split; for a Linear 0: its outputs, 1: its inputs, and then its output is a partial sum
+  bool uneven = false;    // the last ranks may have less
+};
+// `dim` for norms between blocks: every rank has their full gradient if it has all tokens.
+inline constexpr int64_t kOfStream = -1;
 
 // Output of one unit of a model: the residual stream is x + branch, added by the norm that reads both; branch may be undefined.
 struct Stream {
@@ -64,10 +82,7 @@ class Model : public Module {
   void set_residual_dtype(at::ScalarType dtype) { residual_dtype_ = dtype; }
   // For the loss that is differentiated (ops/head_loss.h).
   void set_z_loss(double z_loss) { z_loss_ = z_loss; }
-  // The groups must outlive the model.
-  void set_groups(const Groups& groups) { groups_ = groups; }
-  const Groups& groups() const { return groups_; }
-  // Its tensor-parallel split rules.
+  // How tensor parallelism splits its parameters.
   virtual std::span<const SplitRule> splits() const = 0;
   // Every norm that only linears read; recipes that move norms into the linears need it.
   virtual std::vector<NormUse> norm_uses() { return {}; }
@@ -78,7 +93,6 @@ class Model : public Module {
   RecomputePlan recompute_;
   at::ScalarType residual_dtype_ = at::kFloat;
   double z_loss_ = 0;
-  Groups groups_;
 };
 
 }  // namespace halftone::nn

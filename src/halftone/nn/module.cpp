@@ -1,6 +1,13 @@
 #include "halftone/nn/module.h"
 
+#include "halftone/nn/port.h"
+
 namespace halftone::nn {
+
+const Port& Module::port() const {
+  static const Port kNone;
+  return port_ != nullptr ? *port_ : kNone;
+}
 
 void Module::assign_names(const std::string& fqn) {
   fqn_ = fqn;

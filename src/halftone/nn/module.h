@@ -11,6 +11,8 @@
 
 namespace halftone::nn {
 
+class Port;
+
 // A node of the model tree: owns parameters and children, knows its fully qualified name once the root is named.
 class Module {
  public:
@@ -30,6 +32,10 @@ class Module {
   // assign_names, which passes the unit on to everything inside.
   void make_unit(std::string name, int64_t block = -1) { unit_ = std::move(name), block_ = block; }
   int64_t block() const { return block_; }  // index of its block, -1 outside the blocks
+  // Where its rows enter and leave; null: the port that does nothing.
+  void set_port(std::shared_ptr<const Port> port) { port_ = std::move(port); }
+  bool has_port() const { return port_ != nullptr; }
+  const Port& port() const;
   void for_each_module(const std::function<void(Module&)>& f);
   void for_each_parameter(const std::function<void(Parameter&)>& f);  // in order of registration, which is checkpoint order
 
@@ -46,6 +52,7 @@ class Module {
  private:
   std::string fqn_, unit_;
   int64_t block_ = -1;
+  std::shared_ptr<const Port> port_;
   std::deque<Parameter> parameters_;  // stable addresses
   std::vector<std::pair<std::string, std::unique_ptr<Module>>> children_;
 };

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/logsumexp.h>
 #include <ATen/ops/scatter.h>
 #include <ATen/ops/sigmoid.h>
@@ -15,12 +14,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
 
 #include "halftone/base/error.h"
 #include "halftone/ops/autograd_node.h"
-#include "halftone/ops/collectives.h"
-#include "halftone/ops/expert_exchange.h"
 #include "halftone/ops/range.h"
 #include "halftone/ops/swiglu.h"
 
@@ -62,20 +58,6 @@ at::Tensor with_loss(const at::Tensor& x, const at::Tensor& loss, double factor,
     });
   }
   return out;
-}
-
-// If the ranks of the tensor group hold whole experts and all have the same tokens: own_share takes the tokens that this rank routes,
-// with_others adds the other ranks' results. With sequence shards each rank has tokens of its own.
-at::Tensor own_share(const at::Tensor& x, const Groups& g) {
-  if (g.tensor == nullptr || g.sequence_shards) return x;
-  const int64_t n = x.size(0) / g.tensor->size();
-  check(n * g.tensor->size() == x.size(0), "experts: {} ranks do not divide {} tokens", g.tensor->size(), x.size(0));
-  return split_work(x, *g.tensor).narrow(0, g.tensor->index() * n, n);
-}
-at::Tensor with_others(const at::Tensor& y, const Groups& g) {
-  if (g.tensor == nullptr || g.sequence_shards) return y;
-  const int64_t n = y.size(0), before = g.tensor->index() * n;
-  return sum_ranks(at::constant_pad_nd(y, {0, 0, before, (g.tensor->size() - 1) * n - before}), *g.tensor);
 }
 
 }  // namespace
@@ -150,21 +132,17 @@ MoE::MoE(const Shape& s, Init in, Init up, Init out)
 
 at::Tensor MoE::operator()(const Activation& x, const SequenceInfo& info) {
   const Range range("{}", fqn());
-  const Groups& g = info.groups;
-  if (!g.cuts_experts) {
-    const at::Tensor y = with_others(routed(own_share(x, g), info), g);
-    return shared_ != nullptr ? y + (*shared_)(x, info.step, g) : y;
-  }
-  const Activation all = enter(x, g);
+  const Activation all = port().enter(x);
   const at::Tensor y = routed(all, info);
-  return leave(shared_ != nullptr ? y + (*shared_)(all, info.step) : y, g);
+  const bool apart = shared_ != nullptr && shared_->has_port();
+  const at::Tensor left = port().leave(shared_ == nullptr || apart ? y : y + (*shared_)(all, info.step));
+  return apart ? left + (*shared_)(x, info.step) : left;
 }
 
 at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   const Routing& r = shape_.routing;
-  const Groups& g = info.groups;
   at::Tensor logits = router_.gate(x, info.step, at::kFloat);
-  const at::Tensor padding = padding_of(logits.size(0), info.padding, g);
+  const at::Tensor padding = info.padding.defined() ? port().own_rows(info.padding, logits.size(0)) : at::Tensor();
   const at::Tensor real = padding.defined() ? padding.logical_not().to(at::kFloat) : at::Tensor();  // 1 for a token
   at::Tensor scores = r.score == Routing::Score::softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
   const at::Tensor bias = expert_bias_ != nullptr ? expert_bias_->weight.value : at::Tensor();
@@ -173,19 +151,17 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
   ExpertRows rows = place_experts(choices, r.experts, padding.defined());
   if (at::globalContext().deterministicAlgorithms() && rows.tokens == info.batch * info.seq)
     rows.documents = info.documents.start, rows.tokens_in_row = info.seq;
-  std::optional<ExpertExchange> exchange;
-  if (g.experts != nullptr) exchange = plan_exchange(rows, choices, *g.experts, g.expert_capacity, g.expert_format);
-  // Each process of the tensor group routes the same tokens, and has some columns of every expert.
-  const bool alike = g.tensor != nullptr && g.cuts_experts;
-  if (info.counts && load_.defined() && (!alike || g.first_of_tensor()))
-    count(scores.detach(), rows, real, exchange ? exchange->dropped : at::Tensor());
+  Dispatch dispatch;
+  if (dispatch_) dispatch = dispatch_(rows, choices);
+  const Port::Copies copies = port().copies();  // of these tokens, each routed alike
+  if (info.counts && load_.defined() && copies.index == 0) count(scores.detach(), rows, real, dispatch.dropped);
 
   at::Tensor gates = scores.gather(1, expert.to(at::kLong));
   if (r.normalize) gates = gates / (gates.sum(-1, true) + 1e-20);
   if (r.scale != 1) gates = gates * r.scale;
   // The losses are means over the tokens times their number. With padding only the device knows that number: sums instead.
   const double tokens = real.defined() ? 1 : static_cast<double>(logits.size(0));
-  const double factor = tokens * info.grad_scale / static_cast<double>(alike ? g.tensor->size() : 1);
+  const double factor = tokens * info.grad_scale / static_cast<double>(copies.count);
   if (shape_.aux_loss > 0) {
     // E * sum over experts of its share of the choices and its mean probability (Fedus et al. 2021).
     const at::Tensor share =
@@ -199,10 +175,9 @@ at::Tensor MoE::routed(const Activation& x, const SequenceInfo& info) {
     gates = with_loss(gates, real.defined() ? (squares * real).sum() : squares.mean(), shape_.z_loss * factor, info.loss_factor);
   }
 
-  if (!exchange) return experts_(x, rows, gates.contiguous(), info.step);
-  if (exchange->kept.defined()) gates = gates * exchange->kept;
-  const at::Tensor of_own = experts_(send_rows(x, *exchange), exchange->received, {}, info.step);
-  return combine_rows(return_rows(of_own, *exchange), gates.contiguous(), exchange->sent);
+  if (!dispatch_) return experts_(x, rows, gates.contiguous(), info.step);
+  if (dispatch.kept.defined()) gates = gates * dispatch.kept;
+  return dispatch.combine(experts_(dispatch.send(x), dispatch.received, {}, info.step), gates.contiguous());
 }
 
 void MoE::prepare(at::Device device) {
@@ -229,17 +204,6 @@ void MoE::balance(const at::Tensor& updated) {
     expert_bias_->master.add_(d);
   }
   load_.zero_();
-}
-
-void split_experts(Module& model, int64_t index, int64_t ranks) {
-  model.for_each_module([&](Module& m) {
-    auto* moe = dynamic_cast<MoE*>(&m);
-    if (moe == nullptr) return;
-    check(moe->shape().routing.experts % ranks == 0,
-          "parallelism.expert_parallel_degree must divide the model's num_experts (model.overrides), found {} and {}", ranks,
-          moe->shape().routing.experts);
-    moe->experts().split(index, ranks);
-  });
 }
 
 }  // namespace halftone::nn

@@ -1,5 +1,7 @@
 #pragma once
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "halftone/nn/layers.h"
@@ -24,9 +26,9 @@ class GroupedExperts : public QuantizableLayer {
   int64_t in_features() const override { return shape_.dim; }
   int64_t out_features() const override { return shape_.hidden; }
   void set_recipe(const LayerRecipe& recipe) override;
-  // Another rank adds the last bias (nn/split.h).
+  // Another process adds the last bias.
   void drop_bias() { adds_bias_ = false; }
-  // Keeps the experts of rank `index` of `processes`; call before materialisation.
+  // Keeps the experts of process `index` of `processes`; call before materialisation.
   void split(int64_t index, int64_t processes);
   std::vector<Parameter*> weights() override { return weights_; }
   const LinearRecipe& recipe() const override { return gate_up_.recipe; }
@@ -66,7 +68,19 @@ class Router : public Module {
   RouterGate& gate;
 };
 
-// Mixture of experts: every token goes to top_k experts, and through the shared ones.
+// Tokens on their way to experts of other processes, and back.
+struct Dispatch {
+  ExpertRows received;  // the rows that came here, one per token, and their placement among this process's experts
+  at::Tensor kept;      // fp32 [T, k]: 0 for choices dropped over capacity, else 1; undefined: none dropped
+  at::Tensor dropped;   // number of dropped choices: a scalar on the device
+  std::function<at::Tensor(const at::Tensor& x_td)> send;                                 // -> [received.tokens, D]
+  std::function<at::Tensor(const at::Tensor& y_td, const at::Tensor& gates_tk)> combine;  // outputs of `received` -> [T, D]
+};
+// placed: the choices `expert`, int32 [T, k], among all experts.
+using ExpertPort = std::function<Dispatch(const ExpertRows& placed, const at::Tensor& expert_tk)>;
+
+// Mixture of experts: every token goes to top_k experts, and through the shared ones. Shared experts without a port of their own compute
+// with the rows of this layer's.
 class MoE : public Module {
  public:
   struct Shape {
@@ -86,10 +100,12 @@ class MoE : public Module {
   GroupedExperts& experts() { return experts_; }
   FeedForward* shared() { return shared_; }
 
+  // Empty: this process has all experts.
+  void set_dispatch(ExpertPort port) { dispatch_ = std::move(port); }
   // Starts counting.
   void prepare(at::Device device);
   // Statistics of the tokens since the last balance(): tokens per expert, fp64 [experts]; then the sum of the scores' entropies in nats,
-  // the token count, and the choices dropped over capacity (Groups::expert_capacity). On the weights' device.
+  // the token count, and the choices dropped over capacity (Dispatch::dropped). On the weights' device.
   at::Tensor& load() { return load_; }
   // Moves the bias against the load, then clears the load. load() must hold the sums over all ranks. Applies only if `updated`, a boolean
   // on the device, is true or undefined.
@@ -104,13 +120,11 @@ class MoE : public Module {
   GroupedExperts& experts_;
   FeedForward* shared_ = nullptr;
   Parameter* expert_bias_ = nullptr;
+  ExpertPort dispatch_;
   at::Tensor routed(const Activation& x_td, const SequenceInfo& info);  // what the experts make of them, without the shared ones
   void count(const at::Tensor& scores, const ExpertRows& rows, const at::Tensor& real, const at::Tensor& dropped);
   at::Tensor load_;
   bool force_balance_ = false;
 };
-
-// Keeps this rank's share of the experts of all layers. Error naming the fields if they do not divide evenly.
-void split_experts(Module& model, int64_t index, int64_t ranks);
 
 }  // namespace halftone::nn

@@ -34,13 +34,13 @@ struct DimPart {
 struct Parameter {
   std::string name;  // inside its module
   std::string fqn;
-  std::string unit;                    // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
-  int64_t block = -1;                  // Module::block
-  std::vector<int64_t> shape;          // on this rank
-  std::vector<DimPart> parts;          // slices of the model's parameter; none: all of it
-  bool expert = false;                 // of expert-parallel routed experts: sharded in a domain of its own
-  bool shared_by_tensor_group = true;  // replicated over the tensor group
-  bool summed = false;                 // its gradient is a partial sum on each rank of the tensor group, which are all-reduced
+  std::string unit;            // "tok_embeddings", "layers.3", "norm" (Module::make_unit)
+  int64_t block = -1;          // Module::block
+  std::vector<int64_t> shape;  // on this rank
+  std::vector<DimPart> parts;  // slices of the model's parameter; none: all of it
+  bool expert = false;         // of expert-parallel routed experts: sharded in a domain of its own
+  bool replicated = true;      // not split over the ranks that compute layers together (SplitRule)
+  bool summed = false;         // its gradient is a partial sum on each of those ranks, which are all-reduced
   Init init;
   int64_t row_block = 1;          // shards begin at multiples of it: the rows of a quantiser's block; for experts, within an expert
   std::optional<RowShard> shard;  // none: this rank holds all of it

@@ -7,7 +7,7 @@
 
 namespace halftone {
 
-class ContextRows;
+class AttentionPort;
 class RecomputeResults;
 struct Weight;
 
@@ -17,10 +17,13 @@ struct Documents {
   at::Tensor offsets;     // int32 [documents + 1]: index of each document's first token among the T tokens, then T
   int64_t longest = 0;    // tokens
   at::Tensor host_start;  // int32 [B, S]: `start` in host memory
-  // Set when queries and keys cover different positions (ops/context_rows.h): `offsets` index queries, these index keys. Undefined: the
+  // Set when queries and keys cover different positions (AttentionArgs::gap): `offsets` index queries, these index keys. Undefined: the
   // same.
   at::Tensor key_offsets;
   int64_t longest_keys = 0;
+  // Set when other processes have some positions of these rows: the tensors hold this process's, positions are explicit, and the port
+  // knows the documents, which are undefined here. Null: full rows.
+  std::shared_ptr<const AttentionPort> port;
 };
 // From document starts, int32 [B, S] in host memory; copied to the device asynchronously. Error naming a position that neither begins a
 // document nor belongs to that of the position before.
@@ -36,10 +39,7 @@ struct AttentionArgs {
   at::Tensor positions;        // int32 [T] or undefined: 0..seq-1 in every row of the batch
   Documents documents;         // undefined: a token sees all earlier tokens of its row
   int64_t window = 0;          // above 0: a token sees only the last `window` of these, itself included
-  // Context parallelism: `seq` positions of each row are local, with explicit positions, and documents are described by the context
-  // instead. Null: full rows.
-  std::shared_ptr<const ContextRows> context;
-  int64_t gap = 0;  // for a call that covers part of the keys (ContextRows::Call)
+  int64_t gap = 0;             // for a call that covers part of the keys: the last query is this many positions after the last key
   // RMSNorm of every head of q and k before RoPE, weights [head_dim]; null: none.
   Weight *q_norm = nullptr, *k_norm = nullptr;
   double norm_eps = 0;

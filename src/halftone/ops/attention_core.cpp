@@ -10,7 +10,6 @@
 
 #include "halftone/attention/causal.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/context_attention.h"
 #include "halftone/ops/cuda_module.h"
 #include "halftone/ops/weight.h"
 
@@ -125,7 +124,7 @@ aten::AttentionGradients attend_once_backward(const at::Tensor& d_out, const ate
 }
 
 aten::AttentionState attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a, bool keep) {
-  aten::AttentionState s = a.context ? attend_context(q, k, v, a) : attend_once(q, k, v, a);
+  aten::AttentionState s = a.documents.port ? a.documents.port->attend(q, k, v, a) : attend_once(q, k, v, a);
   if (a.sinks != nullptr) add_sinks(s, *a.sinks);
   s.out = as_rows(s.attended);
   if (!keep) s.q = s.k = s.v = s.attended = s.lse = s.seed = s.offset = at::Tensor();
@@ -136,7 +135,7 @@ aten::AttentionGradients attend_backward(const at::Tensor& d_out, const aten::At
                                          const aten::AttentionGradients& room) {
   const at::Tensor grad = d_out.view(s.attended.sizes());
   if (a.sinks != nullptr) add_sinks_backward(grad, s, *a.sinks);
-  return a.context ? attend_context_backward(grad, s, a, room) : attend_once_backward(grad, s, a, room);
+  return a.documents.port ? a.documents.port->backward(grad, s, a, room) : attend_once_backward(grad, s, a, room);
 }
 
 at::Tensor attend_cached(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a, KvCache& cache) {

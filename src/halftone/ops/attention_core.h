@@ -29,6 +29,16 @@ aten::AttentionState attend_once(const at::Tensor& q, const at::Tensor& k, const
 aten::AttentionGradients attend_once_backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,
                                               const aten::AttentionGradients& room);
 
+// The core of attention for rows of which other processes have some positions (Documents::port): this process's queries attend to keys
+// and values of all of them. Arguments as of attend_once and its backward; the state's log-sum-exp covers the queries, [B, H, S].
+class AttentionPort {
+ public:
+  virtual ~AttentionPort() = default;
+  virtual aten::AttentionState attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) const = 0;
+  virtual aten::AttentionGradients backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,
+                                            const aten::AttentionGradients& room) const = 0;
+};
+
 // Gradients before un-rotation from d_out [T, H * dv], for a state with its q, k and v; gradients of the sinks are accumulated in their
 // weight. The CPU kernels write into `room`; LibTorch's back-ends allocate tensors.
 aten::AttentionGradients attend_backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,

@@ -46,9 +46,9 @@ ChunkLoss chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double 
   return {loss.sum(at::kDouble), loss};
 }
 
-// The same for vocabulary-parallel logits, where each rank holds some columns.
+// The same where each process has some columns.
 ChunkLoss split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                           const VocabularyPart& part, at::Tensor& d_logits) {
+                           const LogitColumns& part, at::Tensor& d_logits) {
   const int64_t rows = logits.size(0);
   const bool any = logits.size(1) > 0;
   const at::Tensor own = at::empty({2, rows}, logits.options().dtype(at::kFloat));  // lse and target logit of the local columns
@@ -64,8 +64,7 @@ ChunkLoss split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, d
   } else {
     own[0].fill_(-std::numeric_limits<float>::infinity()), own[1].zero_();
   }
-  at::Tensor all = at::empty({part.ranks->size(), 2, rows}, own.options());
-  part.ranks->all_gather(all, own).wait();
+  const at::Tensor all = part.gather(own);
   const at::Tensor lse = all.select(1, 0).logsumexp(0), target = all.select(1, 1).sum(0);
   if (d_logits.defined() && any) {
     CrossEntropy p = parameters(logits, labels, grad_scale, factor, z_loss, d_logits);
@@ -76,18 +75,16 @@ ChunkLoss split_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, d
   return {loss.sum(at::kDouble), loss};
 }
 
-// All-gathers the columns of all ranks; the last ranks may hold fewer.
-at::Tensor gathered_columns(const at::Tensor& logits, const VocabularyPart& part) {
-  const int64_t rows = logits.size(0), ranks = part.ranks->size(), most = (part.whole + ranks - 1) / ranks;
-  at::Tensor own = at::zeros({rows, most}, logits.options()), all = at::empty({ranks, rows, most}, logits.options());
+// The columns of all processes; the last ones may have fewer.
+at::Tensor gathered_columns(const at::Tensor& logits, const LogitColumns& part) {
+  const at::Tensor own = at::zeros({logits.size(0), part.most}, logits.options());
   own.narrow(1, 0, logits.size(1)).copy_(logits);
-  part.ranks->all_gather(all, own).wait();
-  return all.transpose(0, 1).reshape({rows, ranks * most}).narrow(1, 0, part.whole);
+  return part.gather(own).transpose(0, 1).flatten(1).narrow(1, 0, part.whole);
 }
 
 ChunkLoss shared_chunk_loss(const at::Tensor& logits, const at::Tensor& labels, double grad_scale, const at::Tensor& factor, double z_loss,
-                            const VocabularyPart& part, at::Tensor& d_logits) {
-  if (part.stays) return split_chunk_loss(logits, labels, grad_scale, factor, z_loss, part, d_logits);
+                            const LogitColumns& part, at::Tensor& d_logits) {
+  if (part.stay) return split_chunk_loss(logits, labels, grad_scale, factor, z_loss, part, d_logits);
   const at::Tensor all = gathered_columns(logits, part);
   at::Tensor d_all = d_logits.defined() ? at::empty(all.sizes(), d_logits.options()) : at::Tensor();
   const ChunkLoss loss = chunk_loss(all, labels, grad_scale, factor, z_loss, d_all);
@@ -131,10 +128,8 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
   StepContext of_chunk = context;
   of_chunk.last_pass = false;  // the next chunk reads the weights too
   const at::Tensor plain = x.detach().contiguous();
-  const VocabularyPart& part = head.part;
-  const int64_t vocabulary = part.ranks == nullptr ? head.out_features
-                             : part.stays          ? (part.whole + part.ranks->size() - 1) / part.ranks->size()
-                                                   : part.whole;
+  const LogitColumns& part = head.columns;
+  const int64_t vocabulary = !part.gather ? head.out_features : part.stay ? part.most : part.whole;
   const int64_t rows = plain.size(0), step = logits_rows(plain.scalar_type(), plain.is_cpu(), vocabulary);
   at::Tensor sum = at::zeros({}, plain.options().dtype(at::kDouble));
   const at::Tensor factor = grad_factor.defined() ? grad_factor.to(at::kFloat) : at::Tensor();
@@ -145,8 +140,8 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
     const LinearCall call = head.call(chunk, {of_chunk, training, logits_type(chunk.scalar_type(), chunk.is_cpu()), r});
     at::Tensor d_logits;
     if (training) d_logits = call.y.scalar_type() == chunk.scalar_type() ? call.y : at::empty(call.y.sizes(), chunk.options());
-    const ChunkLoss loss = part.ranks == nullptr ? chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits)
-                                                 : shared_chunk_loss(call.y, target, grad_scale, factor, z_loss, part, d_logits);
+    const ChunkLoss loss = part.gather ? shared_chunk_loss(call.y, target, grad_scale, factor, z_loss, part, d_logits)
+                                       : chunk_loss(call.y, target, grad_scale, factor, z_loss, d_logits);
     sum += loss.sum;
     if (context.group_sums.defined()) {
       const at::Tensor groups = context.loss_groups.narrow(0, r, n);
@@ -155,7 +150,7 @@ HeadLoss head_loss(const at::Tensor& x, const Head& head, const at::Tensor& labe
     }
     if (training) dx.narrow(0, r, n).copy_(call.backward(d_logits, true));
   }
-  if (part.ranks != nullptr && part.ranks->index() > 0) sum.zero_();
+  if (!part.adds_loss) sum.zero_();
   const at::Tensor scaled = sum * grad_scale;
   HeadLoss result{(grad_factor.defined() ? scaled * grad_factor : scaled).to(at::kFloat), sum};
   if (training) {

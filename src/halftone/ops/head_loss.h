@@ -4,16 +4,16 @@
 #include <functional>
 #include <vector>
 
-#include "halftone/comm/communicator.h"
 #include "halftone/ops/linear.h"
 
 namespace halftone {
 
-// The columns of the logits that this rank computes under vocabulary parallelism; all of them without `ranks`.
-struct VocabularyPart {
-  comm::Communicator* ranks = nullptr;
-  int64_t first = 0, whole = 0;
-  bool stays = true;  // logits stay sharded, log-sum-exp and label logit are all-gathered; false: all logits are
+// The columns of the logits that this process computes where others compute the rest; all of them without `gather`.
+struct LogitColumns {
+  std::function<at::Tensor(const at::Tensor&)> gather{};  // [...] of every process -> [processes, ...]
+  int64_t first = 0, most = 0, whole = 0;                 // this process's first column, the most of a process, the number of all
+  bool stay = true;                                       // log-sum-exp and label logit are gathered; false: all logits are
+  bool adds_loss = true;                                  // false: another process returns the sum of the losses
 };
 
 // Maps rows to logits: one GEMM, or more (nn::Linear with its low-rank side).
@@ -21,7 +21,7 @@ struct Head {
   std::function<LinearCall(const at::Tensor& x_tk, const LinearOptions&)> call;
   std::vector<Weight*> weights;  // all weights whose gradients the call accumulates
   int64_t out_features = 0;
-  VocabularyPart part{};
+  LogitColumns columns{};
 };
 Head head_of(FusedLinears& fused);
 
@@ -37,7 +37,7 @@ struct HeadLoss {
 // LM head and cross-entropy in chunks of rows, so that logits[T, V] are never materialized: x[T, K], labels int64 [T], -100 ignored.
 // While autograd records, the gradients are computed in the same pass: dX is kept, dW is accumulated in the weight's gradient at once, so
 // `loss` must be differentiated with gradient 1. grad_factor: fp64 scalar on x's device, or undefined for 1.
-// With vocabulary parallelism all ranks have the same rows and labels, and only the first returns a nonzero `sum`.
+// Processes that compute different columns have the same rows and labels, and one of them returns a nonzero `sum`.
 // z_loss: the gradients include z_loss * logsumexp(logits)^2 of every valid label; the returned losses do not.
 HeadLoss head_loss(const at::Tensor& x_tk, const Head& head, const at::Tensor& labels_t, double grad_scale, const StepContext& step,
                    const at::Tensor& grad_factor = {}, double z_loss = 0);

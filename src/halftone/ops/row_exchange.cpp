@@ -65,7 +65,7 @@ void GatheredRows::wait(const RowPart& part) {
 ScatteredSum::ScatteredSum(at::Tensor partial, const RowShares& shares, comm::Communicator& ranks)
     : in_parts_(shares.in_parts), ranks_(ranks), partial_(std::move(partial)), came_(place(ranks.size())) {
   const int64_t rows = partial_.size(0);
-  check(rows % ranks.size() == 0, "tensor parallelism: {} ranks do not divide {} rows", ranks.size(), rows);
+  check(rows % ranks.size() == 0, "row shards: {} ranks do not divide {} rows", ranks.size(), rows);
   parts_ = parts_of(rows, ranks, in_parts_, 1, 1);
 }
 

@@ -30,7 +30,7 @@ bool reshards(const ParallelismConfig& p) {
   return p.fsdp_reshard_after_forward == "always" || (p.fsdp_reshard_after_forward == "default" && p.pipeline_parallel_degree == 1);
 }
 
-DataParallel::DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options) : options_(options) {
+DataParallel::DataParallel(comm::Watch& watch, const Mesh& mesh, const DataParallelOptions& options) : options_(options) {
   const int64_t rank = watch.rank();
   const auto domain = [&](const char* axis) {
     const auto open = [&](const char* use) {

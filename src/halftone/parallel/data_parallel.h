@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "halftone/comm/communicator.h"
-#include "halftone/comm/mesh.h"
 #include "halftone/nn/parameter_store.h"
 #include "halftone/nn/pass.h"
+#include "halftone/parallel/mesh.h"
 
 namespace halftone::parallel {
 
@@ -35,7 +35,7 @@ struct DataParallelOptions {
 class DataParallel : public nn::UnitAccess {
  public:
   // All ranks call it. Mesh and watch outlive it.
-  DataParallel(comm::Watch& watch, const comm::Mesh& mesh, const DataParallelOptions& options);
+  DataParallel(comm::Watch& watch, const Mesh& mesh, const DataParallelOptions& options);
 
   nn::Shards shards() const { return dense_.shards(); }
   nn::Shards expert_shards() const { return experts_.shards(); }

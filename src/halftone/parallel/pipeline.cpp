@@ -12,8 +12,13 @@
 
 namespace halftone::parallel {
 
-Pipeline::Pipeline(comm::Watch& watch, const comm::Mesh& mesh, const ParallelismConfig& config, at::Device device)
-    : watch_(watch), config_(config), device_(device), ranks_(mesh.size("pp")), rank_(mesh.coordinate(watch.rank(), "pp")) {
+Pipeline::Pipeline(comm::Watch& watch, const Mesh& mesh, const ParallelismConfig& config, at::Device device)
+    : watch_(watch),
+      config_(config),
+      device_(device),
+      ranks_(mesh.size("pp")),
+      rank_(mesh.coordinate(watch.rank(), "pp")),
+      sequence_shards_(config.enable_sequence_parallel ? mesh.size("tp") : 1) {
   // With one stage per rank, streams go up and gradients down.
   const bool both = !is_single_stage(config.pipeline_parallel_schedule);
   const std::vector<int64_t> ranks = mesh.ranks(watch.rank(), "pp");
@@ -88,7 +93,7 @@ Schedule Pipeline::schedule(int64_t microbatches, bool train) const {
   return s;
 }
 
-const std::vector<PlannedAction>& Pipeline::prepared(int64_t microbatches, bool train) {
+const std::vector<PipelineAction>& Pipeline::prepared(int64_t microbatches, bool train) {
   const std::pair key(microbatches, train);
   if (const auto at = prepared_.find(key); at != prepared_.end()) return at->second;
   const Schedule s = schedule(microbatches, train);
@@ -99,22 +104,20 @@ const std::vector<PlannedAction>& Pipeline::prepared(int64_t microbatches, bool 
       log_warning("pipeline: {} micro-batches are fewer than the {} stages; raise training.local_batch_size or training.global_batch_size",
                   microbatches, s.stages);
   }
-  return prepared_.emplace(key, rank_plan(s, rank_)).first->second;
+  return prepared_.emplace(key, rank_actions(s, rank_)).first->second;
 }
 
-void Pipeline::receive(const Message& m, std::span<const StageInput> batches) {
+void Pipeline::receive(const Message& m, std::span<const nn::MicroBatch> batches) {
   const int64_t from = rank_of_[static_cast<size_t>(sender_of(m))];
   const nn::ModelInput& input = batches[static_cast<size_t>(m.microbatch)].input;
-  const nn::Groups& groups = model_->groups();
-  const int64_t shards = groups.tensor != nullptr && groups.sequence_shards ? groups.tensor->size() : 1;
   Arrival a;
   const at::TensorOptions options = at::TensorOptions().device(first_run_ ? at::kCPU : device_).dtype(stream_);
-  a.tensor = at::empty({input.tokens.numel() / shards, model_->size().dim}, options);
+  a.tensor = at::empty({input.tokens.numel() / sequence_shards_, model_->size().dim}, options);
   a.pending.emplace(way(m.flow, from, rank_).recv(a.tensor, from, static_cast<int>(m.flow)));
   arrived_.emplace(m, std::move(a));
 }
 
-at::Tensor Pipeline::take(const PlannedAction& planned) {
+at::Tensor Pipeline::take(const PipelineAction& planned) {
   const auto& message = planned.needs;
   if (!message) return {};
   auto arrival = arrived_.extract(*message);
@@ -148,10 +151,10 @@ void Pipeline::deliver(const Message& m, const at::Tensor& tensor) {
                    way(m.flow, rank_, to).send(whole, to, static_cast<int>(m.flow)), whole});
 }
 
-void Pipeline::run(std::span<const StageInput> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum) {
+void Pipeline::run(std::span<const nn::MicroBatch> batches, double grad_scale, bool train, DataParallel& data, at::Tensor& loss_sum) {
   const auto microbatches = static_cast<int64_t>(batches.size());
   first_run_ = device_.is_cuda() && !prepared_.contains({microbatches, train});
-  const std::vector<PlannedAction>& plan = prepared(microbatches, train);
+  const std::vector<PipelineAction>& plan = prepared(microbatches, train);
   std::map<std::pair<int64_t, int64_t>, std::unique_ptr<nn::Pass>> passes;
   const auto receive_for = [&](size_t i) {
     if (i == plan.size()) return;
@@ -170,7 +173,7 @@ void Pipeline::run(std::span<const StageInput> batches, double grad_scale, bool 
     std::unique_ptr<nn::Pass>& pass = passes[{a.stage, a.microbatch}];
     at::Tensor out;
     if (a.kind == Kind::forward) {
-      const StageInput& b = batches[static_cast<size_t>(a.microbatch)];
+      const nn::MicroBatch& b = batches[static_cast<size_t>(a.microbatch)];
       pass = std::make_unique<nn::Pass>(*model_, b.input, b.labels, grad_scale, train, &data,
                                         nn::PassPart{units.first, units.end, std::move(in)});
       plan[i].gives ? void(out = pass->take_out()) : void(loss_sum.add_(pass->loss_sum()));

@@ -58,14 +58,6 @@ void require_host_memory(int64_t needed, int64_t available) {
         static_cast<double>(needed) / kGiB, static_cast<double>(available) / kGiB);
 }
 
-void split_tensors(nn::Model& model, const nn::TensorPart& part) {
-  const nn::ModelSize size = model.size();
-  check(size.heads % part.ranks == 0 && size.kv_heads % part.ranks == 0,
-        "parallelism.tensor_parallel_degree: {} ranks do not divide the model's {} heads ({} key-value heads); use a divisor of both",
-        part.ranks, size.heads, size.kv_heads);
-  nn::split(model, model.splits(), part);
-}
-
 bool keeps_states_on_host(const TrainingConfig& c) { return std::find(c.offload.begin(), c.offload.end(), "optimizer") != c.offload.end(); }
 
 Engine::Engine(const JobConfig& config, const Options& options)
@@ -74,16 +66,11 @@ Engine::Engine(const JobConfig& config, const Options& options)
   const int64_t layers = model.size().layers;
   recipe_lines_ = nn::apply_recipes(model, nn::recipe_plan(config.quantize, config.model, layers), layers, options.device.type());
   size_ = model.size();  // after recipes have added parameters
-  rows_ = context_options(config.parallelism, size_.window);
   if (config.model.print_after_conversion) {
     for (std::string& line : nn::layer_formats(model)) recipe_lines_.push_back(std::move(line));
   }
   model.set_z_loss(config.training.z_loss);
-  if (options.plan != nullptr) {
-    model.set_groups(options.plan->groups());
-    if (const comm::Communicator* experts = options.plan->groups().experts) nn::split_experts(model, experts->index(), experts->size());
-    split_tensors(model, nn::TensorPart::of(options.plan->groups()));
-  }
+  if (options.axes != nullptr) parallel::apply(model, *options.axes);
   nn::StorageOptions storage;
   storage.device = options.device;
   storage.storage = float_type(config.training.dtype, "training.dtype");
@@ -148,7 +135,7 @@ nn::ModelInput Engine::input_of(const MicroBatch& batch) const {
 }
 
 void Engine::sum_sources(int64_t sources) {
-  if (options_.plan != nullptr && !options_.plan->counts_loss()) return;
+  if (options_.axes != nullptr && !options_.axes->counts_loss()) return;
   source_sums_ = at::zeros({2, sources}, at::TensorOptions().device(options_.device).dtype(at::kDouble));
 }
 
@@ -216,14 +203,14 @@ void Engine::set_seed(uint64_t seed) {
 void Engine::forward_backward(std::span<const MicroBatch> batches, double scale, const at::Tensor& factor) {
   outcome_.zero_();
   at::Tensor loss_sum = outcome_.narrow(0, 0, 1);
-  std::vector<parallel::StageInput> of_stages;
+  std::vector<MicroBatch> of_stages;
   for (const MicroBatch& b : batches) {
     nn::ModelInput input = input_of(b);
     input.loss_factor = factor;
     const bool last = pipeline() == nullptr && &b == &batches.back();
     input.step.last_pass = host_states_ || sharded() || last;  // offloaded or sharded runs have no memory for codes between passes
     if (pipeline() != nullptr) {
-      of_stages.push_back({std::move(input), b.labels});
+      of_stages.emplace_back(b).input = std::move(input);
       continue;
     }
     if (data_parallel() != nullptr) data_parallel()->begin_pass(last);
@@ -234,7 +221,7 @@ void Engine::forward_backward(std::span<const MicroBatch> batches, double scale,
   if (pipeline() != nullptr) pipeline()->run(of_stages, scale, true, *data_parallel(), loss_sum);
   if (data_parallel() != nullptr) data_parallel()->finish_gradients();
   if (!sharded()) store_.complete_gradients();
-  if (options_.plan != nullptr) options_.plan->add_up_parts(store_);
+  if (options_.axes != nullptr) options_.axes->add_up_parts(store_);
 }
 
 void Engine::drop_gradients() {
@@ -251,15 +238,13 @@ void Engine::accumulate(std::span<const MicroBatch> batches, int64_t step) {
   accumulate(batches, step, valid_labels);
 }
 
-MicroBatch Engine::own_part(const MicroBatch& batch) const {
-  return context_ranks() == nullptr || batch.input.context ? batch : own_places(batch, *context_ranks(), rows_, options_.device);
-}
+MicroBatch Engine::own_part(const MicroBatch& batch) const { return options_.axes != nullptr ? options_.axes->own_part(batch) : batch; }
 
 void Engine::accumulate(std::span<const MicroBatch> given, int64_t step, int64_t valid_labels) {
   step_ = step, valid_labels_ = valid_labels, own_labels_ = 0;
   std::vector<MicroBatch> batches;
   for (const MicroBatch& b : given) batches.push_back(own_part(b));
-  const bool counts = options_.plan == nullptr || options_.plan->counts_loss();
+  const bool counts = options_.axes == nullptr || options_.axes->counts_loss();
   for (const MicroBatch& b : batches) own_labels_ += counts ? b.valid_labels : 0;
   if (valid_labels_ == 0) return;
   set_step(step);
@@ -276,8 +261,8 @@ void Engine::update(double lr_factor, double loss_limit) {
   if (valid_labels_ == 0) return;
   auto* outcome = static_cast<StepOutcome*>(outcome_.mutable_data_ptr());
   std::vector<at::Tensor> gradients;
-  if (options_.plan != nullptr) {
-    gradients = options_.plan->counted_gradients(store_);
+  if (options_.axes != nullptr) {
+    gradients = options_.axes->counted_gradients(store_);
   } else {
     for (const nn::ParameterStore::Unit& unit : store_.units()) gradients.push_back(unit.flat.grad);
   }
@@ -341,13 +326,13 @@ StepResult Engine::step(std::span<const MicroBatch> batches, int64_t step, doubl
 double Engine::evaluate(std::span<const MicroBatch> given) {
   at::NoGradGuard no_grad;
   at::Tensor sum = at::zeros({}, outcome_.options());
-  std::vector<parallel::StageInput> of_stages;
+  std::vector<MicroBatch> of_stages;
   for (const MicroBatch& rows : given) {
     const MicroBatch b = own_part(rows);
     nn::ModelInput input = input_of(b);
     input.step.last_pass = sharded();  // as in training
     if (pipeline() != nullptr) {
-      of_stages.push_back({std::move(input), b.labels});
+      of_stages.emplace_back(b).input = std::move(input);
     } else {
       sum += nn::Pass(*built_.model, input, b.labels, 1.0, false, data_parallel()).loss_sum();
     }
@@ -393,11 +378,7 @@ std::vector<Engine::NamedState> Engine::optimizer_states() {
 }
 
 std::vector<std::string_view> Engine::holders(const nn::Parameter& p) const {
-  if (options_.plan == nullptr) return {"world"};
-  std::vector<std::string_view> axes = {"dp_replicate"};
-  if (!p.shard) axes.emplace_back(p.expert ? "efsdp" : "fsdp");
-  if (p.shared_by_tensor_group) axes.emplace_back("tp");
-  return axes;
+  return options_.axes != nullptr ? options_.axes->holders(p) : std::vector<std::string_view>{"world"};
 }
 
 }  // namespace halftone

@@ -11,8 +11,7 @@
 #include "halftone/models/registry.h"
 #include "halftone/nn/deoscillation.h"
 #include "halftone/nn/parameter_store.h"
-#include "halftone/parallel/plan.h"
-#include "halftone/train/context.h"
+#include "halftone/parallel/axes.h"
 #include "halftone/train/expert_load.h"
 #include "halftone/train/step_graph.h"
 
@@ -38,7 +37,7 @@ class Engine {
     int64_t vocab_size = 0;  // the tokenizer's: the model must have as many; 0: none
     int64_t positions = 0;   // longest row
     bool trainable = true;
-    parallel::Plan* plan = nullptr;  // null: one process
+    parallel::Axes* axes = nullptr;  // null: one process
   };
   // Creates the model on the device with undefined weights; call initialize() or load a checkpoint next.
   Engine(const JobConfig& config, const Options& options);
@@ -66,10 +65,9 @@ class Engine {
   // Sum of cross-entropies in nats on this rank; in a pipeline, the last stage has it.
   double evaluate(std::span<const MicroBatch> batches);
   double evaluate(const MicroBatch& batch) { return evaluate(std::span(&batch, 1)); }
-  // This rank's part of full rows (context parallelism); the batch itself if it is not split, or is split already. The functions above
-  // call it too.
+  // This rank's part of full rows (parallel::Axes); the functions above call it too.
   MicroBatch own_part(const MicroBatch& batch) const;
-  parallel::Pipeline* pipeline() const { return options_.plan != nullptr ? options_.plan->pipeline() : nullptr; }
+  parallel::Pipeline* pipeline() const { return options_.axes != nullptr ? options_.axes->pipeline() : nullptr; }
 
   // From here on adds up the losses (nats) and valid labels of each source of a mixture, of this rank: fp64 [2, sources] on the device;
   // undefined on ranks whose losses others count.
@@ -101,10 +99,9 @@ class Engine {
   void prepare_states(int64_t step) { deosc_->prepare(step); }
 
  private:
-  parallel::DataParallel* data_parallel() const { return options_.plan != nullptr ? &options_.plan->data() : nullptr; }
+  parallel::DataParallel* data_parallel() const { return options_.axes != nullptr ? &options_.axes->data() : nullptr; }
   bool sharded() const { return data_parallel() != nullptr && data_parallel()->sharded(); }
   void gradients_are_stale();
-  comm::Communicator* context_ranks() const { return options_.plan != nullptr ? options_.plan->groups().context : nullptr; }
   void set_step(int64_t step);
   nn::ModelInput input_of(const MicroBatch& batch) const;  // with its step context
   void build_optimizer(const OptimizerConfig& config, const TrainingConfig& training);
@@ -113,7 +110,6 @@ class Engine {
   const StepOutcome& arrived_outcome() const;  // waits for it
 
   Options options_;
-  ContextOptions rows_;  // context parallelism: how rows are split
   BuiltModel built_;
   nn::ParameterStore store_;
   nn::ModelSize size_;
@@ -143,9 +139,6 @@ void require_memory(int64_t needed, int64_t available, const ModelConfig& model)
 
 // Error if the optimizer's states, `needed` bytes, exceed the available host memory (training.offload).
 void require_host_memory(int64_t needed, int64_t available);
-
-// Splits a model, after its recipes are set, for tensor parallelism. Error if that is impossible.
-void split_tensors(nn::Model& model, const nn::TensorPart& part);
 
 // Bytes of optimizer state per parameter element.
 int64_t moment_bytes(const OptimizerConfig& config);

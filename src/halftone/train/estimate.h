@@ -163,6 +163,6 @@ std::vector<SavedTensor> saved_tensors(const StepShape& shape, const StepShape::
 std::vector<RecomputeCost> recompute_costs(const StepShape& shape);
 std::vector<WorkTime> work_times(const StepShape& shape, std::vector<std::string>& remarks);
 // Communication between ranks. `work`: the result of work_times(), to which exposed communication time is added.
-std::vector<Traffic> step_traffic(const StepShape& shape, const comm::Mesh& mesh, std::vector<WorkTime>& work);
+std::vector<Traffic> step_traffic(const StepShape& shape, const parallel::Mesh& mesh, std::vector<WorkTime>& work);
 
 }  // namespace halftone

@@ -10,6 +10,8 @@
 #include "halftone/nn/model.h"
 #include "halftone/nn/moe.h"
 #include "halftone/parallel/data_parallel.h"
+#include "halftone/parallel/expert.h"
+#include "halftone/parallel/tensor.h"
 #include "halftone/train/engine.h"
 
 namespace halftone {
@@ -96,8 +98,8 @@ void cut_model(nn::Model& model, const RankPart& part) {
   const nn::ModelSize size = model.size();
   check(part.pp == 1 || !size.tied,
         "parallelism.pipeline_parallel_degree = {}: the head shares the embedding's weights (tied), which are in another stage", part.pp);
-  if (part.ep > 1) nn::split_experts(model, 0, part.ep);
-  split_tensors(model, {part.tp, 0, part.sequence > 1, part.cuts_experts});
+  if (part.ep > 1) parallel::split_experts(model, 0, part.ep);
+  parallel::split_tensors(model, {part.tp, 0, part.sequence > 1, part.cuts_experts});
 }
 
 Link link_of(const std::vector<int64_t>& ranks) {
@@ -122,7 +124,7 @@ double transfer_seconds(const std::vector<int64_t>& ranks, std::string_view coll
 }
 
 std::vector<std::string> plan_lines(nn::Model& model, const StepMesh& m) {
-  const comm::Mesh& mesh = m.mesh;
+  const parallel::Mesh& mesh = m.mesh;
   std::vector<std::string> lines = {
       fmt::format("mesh of {} ranks, {} per node; groups of rank 0:", mesh.world_size(), std::min(kGpusOfNode, mesh.world_size()))};
   for (const char* axis : {"pp", "dp_replicate", "fsdp", "cp", "tp", "efsdp", "ep", "etp"}) {

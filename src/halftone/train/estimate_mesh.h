@@ -2,9 +2,9 @@
 #include <string>
 #include <vector>
 
-#include "halftone/comm/mesh.h"
 #include "halftone/config/job_config.h"
 #include "halftone/nn/parameter.h"
+#include "halftone/parallel/mesh.h"
 #include "halftone/parallel/stages.h"
 
 // A distributed step, predicted before it runs (train/estimate.h).
@@ -42,7 +42,7 @@ struct RankPart {
 struct StepMesh {
   // Error naming the fields if mesh, model and batch do not fit together.
   StepMesh(const JobConfig& config, int64_t world, int64_t layers);
-  comm::Mesh mesh;
+  parallel::Mesh mesh;
   std::vector<RankPart> parts;  // one per position along pp
 };
 

@@ -21,7 +21,7 @@ struct UnitTimes {
 
 class Collectives {
  public:
-  Collectives(const StepShape& s, const comm::Mesh& mesh, std::vector<WorkTime>& work)
+  Collectives(const StepShape& s, const parallel::Mesh& mesh, std::vector<WorkTime>& work)
       : s_(s), part_(s.part), mesh_(mesh), work_(work), t_(static_cast<double>(s.tokens)), micro_(static_cast<double>(s.micro_batches)) {}
 
   std::vector<Traffic> all() {
@@ -285,7 +285,7 @@ class Collectives {
 
   const StepShape& s_;
   const RankPart& part_;
-  const comm::Mesh& mesh_;
+  const parallel::Mesh& mesh_;
   std::vector<WorkTime>& work_;
   const double t_, micro_;
   std::vector<Traffic> traffic_;
@@ -294,7 +294,7 @@ class Collectives {
 
 }  // namespace
 
-std::vector<Traffic> step_traffic(const StepShape& shape, const comm::Mesh& mesh, std::vector<WorkTime>& work) {
+std::vector<Traffic> step_traffic(const StepShape& shape, const parallel::Mesh& mesh, std::vector<WorkTime>& work) {
   return Collectives(shape, mesh, work).all();
 }
 

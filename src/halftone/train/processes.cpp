@@ -77,7 +77,7 @@ Processes::Processes(const Environment& environment, const CommConfig& comm, con
 }
 
 Processes::~Processes() {
-  plan_.reset(), host_.reset();  // the watch must outlive what it watches
+  axes_.reset(), host_.reset();  // the watch must outlive what it watches
 }
 
 void Processes::run(const std::function<void()>& body) {
@@ -89,7 +89,7 @@ void Processes::run(const std::function<void()>& body) {
       share_cores();
     }
     body();
-    plan_.reset(), host_.reset();  // while the other ranks are alive
+    axes_.reset(), host_.reset();  // while the other ranks are alive
   });
 }
 
@@ -130,7 +130,7 @@ void Processes::compare(const JobConfig& config, const std::string& version) {
 }
 
 void Processes::connect(const JobConfig& config, c10::Device device) {
-  mesh_ = std::make_unique<comm::Mesh>(config.parallelism, world());
+  mesh_ = std::make_unique<parallel::Mesh>(config.parallelism, world());
   if (!many()) return;
   if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).setDevice(device);
   const comm::Activity activity(*watch_, "opening communicators");
@@ -139,20 +139,15 @@ void Processes::connect(const JobConfig& config, c10::Device device) {
   options.device = device;
   options.reduce = config.training.mixed_precision_reduce == "bfloat16" ? at::kBFloat16 : at::kFloat;
   options.reshard = parallel::reshards(config.parallelism);
-  plan_ = std::make_unique<parallel::Plan>(*watch_, *mesh_, config.parallelism, options);
-  log_info("Mesh: {} ranks, {} on this host; {}", world(), on_host_, plan_->text());
+  axes_ = std::make_unique<parallel::Axes>(*watch_, *mesh_, config.parallelism, options);
+  log_info("Mesh: {} ranks, {} on this host; {}", world(), on_host_, axes_->text());
   if (!device.is_cpu() && !config.training.disable_cuda_graphs)
     log_info("CUDA graphs are off: the watchdog cannot see captured collectives");
 }
 
-bool Processes::counts_rows() const {
-  if (!many()) return true;
-  return mesh_->coordinate(rank(), "pp") == 0 && mesh_->coordinate(rank(), "tp") == 0;
-}
-
 std::map<std::string, int64_t> Processes::degrees() const {
   std::map<std::string, int64_t> degrees;
-  for (const char* axis : {"pp", "dp_replicate", "dp_shard", "cp", "tp"}) degrees[axis] = mesh_->size(axis);
+  for (const auto& [axis, size] : mesh_->view("degrees")) degrees.emplace(axis, size);
   return degrees;
 }
 

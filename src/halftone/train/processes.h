@@ -12,7 +12,7 @@
 #include "halftone/base/environment.h"
 #include "halftone/checkpoint/ranks.h"
 #include "halftone/config/job_config.h"
-#include "halftone/parallel/plan.h"
+#include "halftone/parallel/axes.h"
 
 namespace halftone {
 
@@ -39,13 +39,13 @@ class Processes {
   void compare(const JobConfig& config, const std::string& version);
   // Opens the communicators between these GPUs, for [parallelism].
   void connect(const JobConfig& config, c10::Device device);
-  parallel::Plan* plan() const { return plan_.get(); }  // null for a single process
-  const comm::Mesh& mesh() const { return *mesh_; }
+  parallel::Axes* axes() const { return axes_.get(); }  // null for a single process
+  const parallel::Mesh& mesh() const { return *mesh_; }
   int64_t data_rank() const { return many() ? mesh_->coordinate(rank(), "batch") : 0; }  // which share of the rows it reads
   int64_t data_ranks() const { return many() ? mesh_->size("batch") : 1; }
   int64_t token_ranks() const { return many() ? mesh_->size("loss") : 1; }  // ranks with tokens of their own
   // Whether this rank reports for all ranks with the same tokens.
-  bool counts_rows() const;
+  bool counts_rows() const { return !many() || axes_->counts_rows(); }
   std::map<std::string, int64_t> degrees() const;  // of the mesh axes, for descriptions of the run
   CheckpointRanks checkpoint_ranks();
   // From here on the timeout is [comm]'s for steps after the first.
@@ -73,9 +73,9 @@ class Processes {
   Environment environment_;
   CommConfig comm_;
   std::unique_ptr<comm::Watch> watch_;
-  std::unique_ptr<comm::Mesh> mesh_;
+  std::unique_ptr<parallel::Mesh> mesh_;
   std::unique_ptr<comm::Communicator> host_;  // on main memory, with any device
-  std::unique_ptr<parallel::Plan> plan_;
+  std::unique_ptr<parallel::Axes> axes_;
   int64_t on_host_ = 1;  // processes on this host
   bool first_of_host_ = true;
   int64_t preparations_ = 0;

@@ -160,7 +160,7 @@ void Sizing::measure(JobConfig& config, const Engine& engine, DataLoader& loader
   if (batches.empty()) return take(config, {all, config.lr_scheduler.warmup_steps});
   log_info("Measuring a few steps, to train for about {} on this machine (training.minutes)", duration_text(60 * config.training.minutes));
   Engine::Options options = engine.options();
-  options.plan = nullptr;  // ranks measure side by side, without communication
+  options.axes = nullptr;  // ranks measure side by side, without communication
   const Measured own = seconds_of(config, options, batches);
   const bool quantised = !config.quantize.scheme.is_none() || !config.quantize.recipe.empty() || !config.model.converters.empty();
   if (quantised && options.device.is_cpu()) compare(config, options, batches, own.step);

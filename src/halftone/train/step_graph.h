@@ -11,15 +11,7 @@
 
 namespace halftone {
 
-struct MicroBatch {
-  nn::ModelInput input;  // on the model's device
-  at::Tensor labels;     // int64 [B, S], -100 ignored
-  at::Tensor sources;    // int64 [B, S], of a mixture; undefined: a single data set
-  int64_t valid_labels = 0;
-  int64_t first_row = 0;  // index of its first token in the step's global batch
-  int64_t padding = 0;    // places of input.padding
-  int64_t tokens() const { return input.tokens.numel() - padding; }
-};
+using nn::MicroBatch;
 
 // Forward and backward passes of a step as one CUDA graph, for steps whose launches may take longer than their execution. Other steps run
 // kernel by kernel: a new number or shape of micro-batches until it repeats in consecutive steps, packed documents, watched steps.

@@ -32,8 +32,8 @@
 #include "halftone/train/step_guard.h"
 #include "halftone/train/step_traces.h"
 #include "halftone/train/stop_signal.h"
-#include "halftone/train/supported.h"
 #include "halftone/train/tokenizer_setup.h"
+#include "halftone/train/validate_settings.h"
 
 namespace halftone {
 namespace {
@@ -72,7 +72,7 @@ class Trainer {
     for (const std::string& line : loaded.compat_lines) log_info("{}", line);
     report_accepted(loaded.accepted);
     for (const std::string& line : loaded.warnings) log_warning("{}", line);
-    refuse_unsupported(config_, processes_.world());
+    check_run(config_, processes_.world());
     processes_.compare(config_, version_);
   }
 
@@ -198,7 +198,7 @@ void Trainer::expect(int64_t vocab_size) {
 
 void Trainer::build_engine() {
   Engine::Options options;
-  options.plan = processes_.plan();
+  options.axes = processes_.axes();
   options.device = device_, options.seed = progress_.seed, options.vocab_size = tokenizer_->vocab_size();
   options.positions = std::max(config_.training.seq_len, config_.validation.enable ? config_.validation.seq_len : 0);
   if (!device_.is_cpu() && processes_.first()) expect(options.vocab_size);

@@ -1,5 +1,3 @@
-#include "halftone/ops/context_attention.h"
-
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -12,12 +10,12 @@
 #include <optional>
 #include <vector>
 
-#include "halftone/ops/attention_core.h"
 #include "halftone/ops/common.h"
-#include "halftone/ops/context_rows.h"
 #include "halftone/ops/row_exchange.h"
+#include "halftone/parallel/context_rows.h"
 
-namespace halftone {
+// Attention of context-parallel rows, ContextRows as a port.
+namespace halftone::parallel {
 namespace {
 
 using Call = ContextRows::Call;
@@ -30,7 +28,7 @@ at::Tensor lse_of(const at::Tensor& t, const Call& c) { return t.narrow(0, c.row
 
 AttentionArgs args_of(const Call& c, const AttentionArgs& a) {
   AttentionArgs part = a;
-  part.context = nullptr, part.batch = c.rows, part.seq = c.queries, part.gap = c.gap, part.documents = c.documents;
+  part.batch = c.rows, part.seq = c.queries, part.gap = c.gap, part.documents = c.documents;
   return part;
 }
 
@@ -42,14 +40,6 @@ struct KeysAndValues {
   at::Tensor k, v;  // [B, positions, Hkv, d or dv], views
 };
 at::Tensor packed(const at::Tensor& k, const at::Tensor& v) { return at::cat({k.flatten(2), v.flatten(2)}, 2); }
-
-at::Tensor gathered(const at::Tensor& rows, const ContextRows& context) {
-  std::vector<int64_t> shape = rows.sizes().vec();
-  shape.insert(shape.begin(), context.ranks().size());
-  at::Tensor parts = at::empty(shape, rows.options());
-  context.ranks().all_gather(parts, rows).wait();
-  return context.in_order(parts);
-}
 
 // Calls use(keys and values, their rank), starting with this rank's own, while the next ones are in flight.
 template <class Use>
@@ -88,11 +78,18 @@ struct Merged {
 
 }  // namespace
 
-aten::AttentionState attend_context(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a) {
-  const ContextRows& context = *a.context;
-  check(q.size(0) == context.batch() && q.size(1) == context.places() && !a.documents.start.defined(),
-        "attention: expected {} of each of {} shared rows and documents in their context, found queries of [{}]", context.places(),
-        context.batch(), fmt::join(q.sizes(), " x "));
+at::Tensor ContextRows::gathered(const at::Tensor& rows) const {
+  std::vector<int64_t> shape = rows.sizes().vec();
+  shape.insert(shape.begin(), ranks_->size());
+  at::Tensor parts = at::empty(shape, rows.options());
+  ranks_->all_gather(parts, rows).wait();
+  return in_order(parts);
+}
+
+aten::AttentionState ContextRows::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& a) const {
+  check(q.size(0) == batch_ && q.size(1) == places() && !a.documents.start.defined(),
+        "attention: expected {} of each of {} shared rows and documents in their context, found queries of [{}]", places(), batch_,
+        fmt::join(q.sizes(), " x "));
   aten::AttentionState s;
   s.q = q, s.k = k, s.v = v;
   s.attended = at::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
@@ -107,19 +104,17 @@ aten::AttentionState attend_context(const at::Tensor& q, const at::Tensor& k, co
     }
   };
   const at::Tensor own = packed(k, v);
-  if (context.ring()) {
-    go_round(own, context.ranks(), [&](const at::Tensor& held, int64_t holder) { run(context.calls(holder, a.window), held); });
+  if (ring_) {
+    go_round(own, *ranks_, [&](const at::Tensor& held, int64_t holder) { run(calls(holder, a.window), held); });
   } else {
-    run(context.calls(a.window), gathered(own, context));
+    run(calls(a.window), gathered(own));
   }
   s.attended.copy_(merged.sum);
   return s;
 }
 
-aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const aten::AttentionState& s, const AttentionArgs& a,
-                                                 const aten::AttentionGradients& room) {
-  const ContextRows& context = *a.context;
-  comm::Communicator& ranks = context.ranks();
+aten::AttentionGradients ContextRows::backward(const at::Tensor& d_out, const aten::AttentionState& s, const AttentionArgs& a,
+                                               const aten::AttentionGradients& room) const {
   const at::Tensor own = packed(s.k, s.v);
   const auto zeros = [&](at::IntArrayRef shape) { return at::zeros(shape, s.q.options().dtype(at::kFloat)); };
   // Gradients of the call's queries accumulate in dq, those of its keys and values in d.
@@ -137,20 +132,20 @@ aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const 
   };
   const at::Tensor dq = zeros(s.q.sizes());
   at::Tensor d_own = at::empty(own.sizes(), own.options().dtype(at::kFloat));
-  if (!context.ring()) {
-    const at::Tensor rows = gathered(own, context), d_rows = zeros(rows.sizes());
-    for (const Call& c : context.calls(a.window)) run(c, KeysAndValues(rows, s.k, s.v), dq, KeysAndValues(d_rows, s.k, s.v));
-    ranks.reduce_scatter(d_own, context.by_rank(d_rows)).wait();
+  if (!ring_) {
+    const at::Tensor rows = gathered(own), d_rows = zeros(rows.sizes());
+    for (const Call& c : calls(a.window)) run(c, KeysAndValues(rows, s.k, s.v), dq, KeysAndValues(d_rows, s.k, s.v));
+    ranks_->reduce_scatter(d_own, by_rank(d_rows)).wait();
   } else {
     // The gradient sum for a rank's keys follows them around the ring, one step behind, and returns to that rank at the end.
     at::Tensor sum;
     std::optional<comm::Pending> pending;
-    go_round(own, ranks, [&](const at::Tensor& held, int64_t holder) {
+    go_round(own, *ranks_, [&](const at::Tensor& held, int64_t holder) {
       const at::Tensor d_held = zeros(own.sizes());
-      for (const Call& c : context.calls(holder, a.window)) run(c, KeysAndValues(held, s.k, s.v), dq, KeysAndValues(d_held, s.k, s.v));
+      for (const Call& c : calls(holder, a.window)) run(c, KeysAndValues(held, s.k, s.v), dq, KeysAndValues(d_held, s.k, s.v));
       if (pending) pending->wait(), d_held.add_(d_own);
       sum = d_held;
-      pending.emplace(shift(sum, d_own, 1, ranks));
+      pending.emplace(shift(sum, d_own, 1, *ranks_));
     });
     pending->wait();
   }
@@ -160,4 +155,4 @@ aten::AttentionGradients attend_context_backward(const at::Tensor& d_out, const 
   return room;
 }
 
-}  // namespace halftone
+}  // namespace halftone::parallel

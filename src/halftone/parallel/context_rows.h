@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "halftone/comm/communicator.h"
-#include "halftone/ops/attention.h"
+#include "halftone/ops/attention_core.h"
 
-namespace halftone {
+namespace halftone::parallel {
 
 // Which positions of a row each context-parallel rank holds.
 enum class ContextBalance {
@@ -34,8 +34,9 @@ struct ContextRun {
 // document starts, int32 [B, S] in host memory, or undefined.
 std::vector<std::vector<ContextRun>> share_places(int64_t seq, int64_t processes, const ContextOptions& options, const at::Tensor& starts);
 
-// How the rows of a micro-batch are split over context-parallel ranks. A rank's tensors hold only its own positions, run after run.
-class ContextRows {
+// How the rows of a micro-batch are split over context-parallel ranks. A rank's tensors hold only its own positions, run after run. As a
+// port of attention it exchanges keys and values; queries stay.
+class ContextRows : public AttentionPort {
  public:
   // Rank `index` of `processes`; all ranks construct it with the same arguments: `batch` rows of `seq` positions, documents as above.
   ContextRows(int64_t processes, int64_t index, const ContextOptions& options, int64_t batch, int64_t seq, const at::Tensor& starts,
@@ -46,9 +47,9 @@ class ContextRows {
     ranks_ = &ranks;
   }
 
-  comm::Communicator& ranks() const { return *ranks_; }
-  bool ring() const { return ring_; }
-  int64_t batch() const { return batch_; }
+  aten::AttentionState attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const AttentionArgs& args) const override;
+  aten::AttentionGradients backward(const at::Tensor& d_out, const aten::AttentionState& state, const AttentionArgs& args,
+                                    const aten::AttentionGradients& room) const override;
   int64_t places() const { return seq_ / static_cast<int64_t>(runs_.size()); }  // local positions per row
   // Full rows [B, S, ...] -> this rank's [B, S / n, ...].
   at::Tensor own(const at::Tensor& rows) const;
@@ -77,6 +78,7 @@ class ContextRows {
   Documents documents_between(int64_t row, int64_t rows, int64_t query, int64_t first_key, int64_t end_key, int64_t end) const;
   int64_t start(int64_t row, int64_t place) const;  // of the document at `place`
   int64_t first_seen(int64_t row, int64_t rows, int64_t place, int64_t window) const;
+  at::Tensor gathered(const at::Tensor& rows) const;
 
   comm::Communicator* ranks_ = nullptr;
   int64_t index_;
@@ -88,4 +90,4 @@ class ContextRows {
   mutable std::map<std::pair<int64_t, int64_t>, std::vector<Call>> calls_;  // by holder and window
 };
 
-}  // namespace halftone
+}  // namespace halftone::parallel

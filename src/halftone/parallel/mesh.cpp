@@ -1,11 +1,11 @@
-#include "halftone/comm/mesh.h"
+#include "halftone/parallel/mesh.h"
 
 #include <algorithm>
 #include <ranges>
 
 #include "halftone/base/error.h"
 
-namespace halftone::comm {
+namespace halftone::parallel {
 namespace {
 
 using Names = std::vector<std::string_view>;
@@ -25,6 +25,7 @@ const std::pair<std::string_view, Names> kViews[] = {
     {"data", {"pp", "batch", "cp", "tp"}},
     {"dense", {"pp", "dp_replicate", "fsdp", "tp"}},
     {"sparse", kAxes[1]},
+    {"degrees", kAxes[0]},
 };
 
 const Names* find(const auto& table, std::string_view name) {
@@ -102,4 +103,4 @@ std::vector<std::pair<std::string_view, int64_t>> Mesh::view(std::string_view na
   return sizes;
 }
 
-}  // namespace halftone::comm
+}  // namespace halftone::parallel

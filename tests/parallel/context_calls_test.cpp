@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "halftone/ops/attention_core.h"
-#include "halftone/ops/context_rows.h"
+#include "halftone/parallel/context_rows.h"
 #include "ops/attention_reference.h"
 
-namespace halftone {
+namespace halftone::context_calls_test {
 namespace {
+
+using parallel::ContextBalance, parallel::ContextRows;
 
 struct CallCase {
   const char* backend;
@@ -94,4 +96,4 @@ INSTANTIATE_TEST_SUITE_P(Cuda, ContextCalls,
                          name_of);
 
 }  // namespace
-}  // namespace halftone
+}  // namespace halftone::context_calls_test

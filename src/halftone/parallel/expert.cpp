@@ -1,4 +1,4 @@
-#include "halftone/ops/expert_exchange.h"
+#include "halftone/parallel/expert.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
@@ -11,14 +11,17 @@
 #include <ATen/ops/zeros.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <optional>
 
 #include "halftone/base/error.h"
+#include "halftone/base/log.h"
 #include "halftone/ops/autograd_node.h"
-#include "halftone/ops/collectives.h"
 #include "halftone/ops/operand.h"
+#include "halftone/parallel/collectives.h"
 
-namespace halftone {
+namespace halftone::parallel {
 namespace {
 
 int64_t sum(const std::vector<int64_t>& n) { return std::accumulate(n.begin(), n.end(), int64_t{0}); }
@@ -125,4 +128,37 @@ at::Tensor return_rows(const at::Tensor& y, const ExpertExchange& e) {
   return exchange_rows(y, e.sent_rows, e.received_rows, *e.ranks, e.sent.rows);
 }
 
-}  // namespace halftone
+void split_experts(nn::Module& model, int64_t index, int64_t ranks) {
+  model.for_each_module([&](nn::Module& m) {
+    auto* moe = dynamic_cast<nn::MoE*>(&m);
+    if (moe == nullptr) return;
+    check(moe->shape().routing.experts % ranks == 0,
+          "parallelism.expert_parallel_degree must divide the model's num_experts (model.overrides), found {} and {}", ranks,
+          moe->shape().routing.experts);
+    moe->experts().split(index, ranks);
+  });
+}
+
+void apply_experts(nn::Module& model, comm::Communicator& ranks, const ParallelismConfig& p) {
+  split_experts(model, ranks.index(), ranks.size());
+  OperandSpec format;
+  const std::string& name = p.expert_parallel_dispatch_dtype;
+  if (!name.empty()) format = find_linear_recipe(name == "mxfp8" ? "mxfp8_e4m3" : name)->x_forward;
+  const auto port = [&ranks, format, capacity = p.expert_parallel_capacity](const ExpertRows& placed, const at::Tensor& expert) {
+    const auto e = std::make_shared<const ExpertExchange>(plan_exchange(placed, expert, ranks, capacity, format));
+    return nn::Dispatch{e->received, e->kept, e->dropped, [e](const at::Tensor& x) { return send_rows(x, *e); },
+                        [e](const at::Tensor& y, const at::Tensor& gates) { return combine_rows(return_rows(y, *e), gates, e->sent); }};
+  };
+  model.for_each_module([&](nn::Module& m) {
+    if (auto* moe = dynamic_cast<nn::MoE*>(&m)) moe->set_dispatch(port);
+  });
+}
+
+void report_idle_experts(const ParallelismConfig& p) {
+  if (p.expert_parallel_degree == 1 && (p.expert_parallel_capacity > 0 || !p.expert_parallel_dispatch_dtype.empty()))
+    log_warning(
+        "[compat] parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: without effect, every rank holds all "
+        "experts");
+}
+
+}  // namespace halftone::parallel

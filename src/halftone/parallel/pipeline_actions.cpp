@@ -1,4 +1,4 @@
-#include "halftone/parallel/pipeline_plan.h"
+#include "halftone/parallel/pipeline_actions.h"
 
 #include <map>
 #include <set>
@@ -26,7 +26,7 @@ std::optional<Message> given(const Action& a, int64_t stages) {
 
 int64_t sender_of(const Message& m) { return m.flow == Flow::stream ? m.stage - 1 : m.stage + 1; }
 
-std::vector<PlannedAction> rank_plan(const Schedule& s, int64_t rank) {
+std::vector<PipelineAction> rank_actions(const Schedule& s, int64_t rank) {
   const auto rank_of = [&](int64_t stage) { return s.rank_of[static_cast<size_t>(stage)]; };
   // Messages to this rank by flow and sender, in send order.
   std::map<std::pair<Flow, int64_t>, std::vector<Message>> channels;
@@ -38,9 +38,9 @@ std::vector<PlannedAction> rank_plan(const Schedule& s, int64_t rank) {
   }
   std::map<std::pair<Flow, int64_t>, size_t> received;  // by channel
   std::set<Message> asked;
-  std::vector<PlannedAction> plan;
+  std::vector<PipelineAction> plan;
   for (const Action& a : s.ranks[static_cast<size_t>(rank)]) {
-    PlannedAction& p = plan.emplace_back();
+    PipelineAction& p = plan.emplace_back();
     p.action = a, p.needs = needed(a, s.stages), p.gives = given(a, s.stages);
     const int64_t from = p.needs ? rank_of(sender_of(*p.needs)) : rank;
     if (from == rank) continue;  // produced on this rank

@@ -1,4 +1,4 @@
-#include "halftone/ops/context_rows.h"
+#include "halftone/parallel/context_rows.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/cat.h>
@@ -9,7 +9,7 @@
 
 #include "halftone/ops/common.h"
 
-namespace halftone {
+namespace halftone::parallel {
 namespace {
 
 // Smaller chunks balance better but need more kernel calls, with fewer queries each.
@@ -208,4 +208,4 @@ Documents ContextRows::documents_between(int64_t row, int64_t rows, int64_t quer
   return d;
 }
 
-}  // namespace halftone
+}  // namespace halftone::parallel

@@ -5,7 +5,7 @@
 
 #include "halftone/config/parallelism_config.h"
 
-namespace halftone::comm {
+namespace halftone::parallel {
 
 // The mesh of the ranks 0 ... world_size - 1 (docs/parallel/mesh.md). An axis is named by a string: pp, dp_replicate, dp_shard, cp, tp,
 // efsdp, ep, etp, or several flattened into one: batch, loss, fsdp, world. Plain arithmetic, the same on every rank.
@@ -21,7 +21,7 @@ class Mesh {
   // The ranks that differ from `rank` along the axis only, including itself, ordered by coordinate.
   std::vector<int64_t> ranks(int64_t rank, std::string_view axis) const;
 
-  // Axes and sizes of a view, slowest first: "data", "dense" or "sparse" (routed experts).
+  // Axes and sizes of a view, slowest first: "data", "dense", "sparse" (routed experts), or "degrees", as in [parallelism].
   std::vector<std::pair<std::string_view, int64_t>> view(std::string_view name) const;
 
  private:
@@ -35,4 +35,4 @@ class Mesh {
   std::vector<Axis> axes_;
 };
 
-}  // namespace halftone::comm
+}  // namespace halftone::parallel

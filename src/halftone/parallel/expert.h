@@ -3,11 +3,12 @@
 #include <limits>
 
 #include "halftone/comm/communicator.h"
-#include "halftone/ops/grouped_linear.h"
+#include "halftone/config/parallelism_config.h"
+#include "halftone/nn/moe.h"
 
-// Sends rows to experts on other ranks and back (docs/experts.md). Rank r of the group holds the experts [r * E / ranks, (r + 1) * E /
-// ranks).
-namespace halftone {
+// Expert parallelism (docs/parallel/expert.md): sends rows to experts on other ranks and back (docs/experts.md). Rank r of the group holds
+// the experts [r * E / ranks, (r + 1) * E / ranks).
+namespace halftone::parallel {
 
 struct ExpertExchange {
   comm::Communicator* ranks = nullptr;
@@ -34,4 +35,11 @@ at::Tensor send_rows(const at::Tensor& x_td, const ExpertExchange& exchange);
 // Outputs of the local experts, [received.tokens, D] -> [sent.rows, D], for combine_rows() with `sent`.
 at::Tensor return_rows(const at::Tensor& y_td, const ExpertExchange& exchange);
 
-}  // namespace halftone
+// Keeps this rank's share of the experts of all layers. Error naming the fields if they do not divide evenly.
+void split_experts(nn::Module& model, int64_t index, int64_t ranks);
+// The same, and installs ports that exchange tokens with the other ranks, which must outlive the model.
+void apply_experts(nn::Module& model, comm::Communicator& ranks, const ParallelismConfig& parallelism);
+// Logs options of the axis that have no effect.
+void report_idle_experts(const ParallelismConfig& parallelism);
+
+}  // namespace halftone::parallel

@@ -20,7 +20,7 @@ struct Message {
 int64_t sender_of(const Message& message);
 
 // One action of a rank, with its messages from and to other ranks.
-struct PlannedAction {
+struct PipelineAction {
   Action action;
   std::optional<Message> needs;   // required before it can begin
   std::optional<Message> gives;   // sent when it has ended
@@ -30,6 +30,6 @@ struct PlannedAction {
 
 // The rank's actions, in order. For each flow between two ranks both sides issue the same messages in the same order: the receiver also
 // posts and buffers those that arrive before the message it needs.
-std::vector<PlannedAction> rank_plan(const Schedule& schedule, int64_t rank);
+std::vector<PipelineAction> rank_actions(const Schedule& schedule, int64_t rank);
 
 }  // namespace halftone::parallel

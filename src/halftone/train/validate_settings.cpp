@@ -1,4 +1,4 @@
-#include "halftone/train/supported.h"
+#include "halftone/train/validate_settings.h"
 
 #include <fmt/ranges.h>
 
@@ -7,6 +7,7 @@
 #include "halftone/base/error.h"
 #include "halftone/base/log.h"
 #include "halftone/config/value.h"
+#include "halftone/parallel/axes.h"
 
 namespace halftone {
 namespace {
@@ -31,7 +32,7 @@ void report_idle_on_cpu(const JobConfig& config) {
               "on a GPU");
 }
 
-void refuse_unsupported(const JobConfig& c, int64_t processes) {
+void check_run(const JobConfig& c, int64_t processes) {
   std::vector<std::string> problems;
   const auto refuse = [&](bool set, const char* message) {
     if (set) problems.emplace_back(message);
@@ -42,20 +43,15 @@ void refuse_unsupported(const JobConfig& c, int64_t processes) {
          "parallelism.*_degree: this is one process; start as many ranks as the product of the degrees (torchrun --no-python "
          "--nproc_per_node N halftone train ...)");
   refuse(c.comm.mode != "default", "comm.mode: fake_backend is a dry run of halftone train; set it to default");
-  const auto idle = [](bool set, const char* line) {
-    if (set) log_warning("[compat] {}", line);
-  };
   if (processes == 1) {
     report_idle(c,
                 {"training.mixed_precision_reduce", "comm.init_timeout_seconds", "comm.train_timeout_seconds", "comm.trace_buf_size",
                  "comm.save_traces_folder", "comm.save_traces_file_prefix", "checkpoint.save_timeout_seconds"},
                 "with several ranks");
   }
-  idle(p.expert_parallel_degree == 1 && (p.expert_parallel_capacity > 0 || !p.expert_parallel_dispatch_dtype.empty()),
-       "parallelism.expert_parallel_capacity, parallelism.expert_parallel_dispatch_dtype: without effect, every rank holds all experts");
-  idle(p.enable_async_tensor_parallel && (p.tensor_parallel_degree == 1 || !p.enable_sequence_parallel),
-       "parallelism.enable_async_tensor_parallel: without effect, it overlaps the collectives of sequence shards");
-  idle(processes > 1 && c.sample.prompt, "sample.prompt: without effect with several ranks; halftone generate continues a prompt");
+  parallel::report_idle(p);
+  if (processes > 1 && c.sample.prompt)
+    log_warning("[compat] sample.prompt: without effect with several ranks; halftone generate continues a prompt");
   check(problems.empty(), "{}", fmt::join(problems, "\n"));
 }
 

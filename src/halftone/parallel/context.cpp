@@ -1,11 +1,11 @@
-#include "halftone/train/context.h"
+#include "halftone/parallel/context.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/arange.h>
 
 #include "halftone/base/error.h"
 
-namespace halftone {
+namespace halftone::parallel {
 
 ContextOptions context_options(const ParallelismConfig& p, int64_t window) {
   ContextOptions o;
@@ -16,8 +16,8 @@ ContextOptions context_options(const ParallelismConfig& p, int64_t window) {
   return o;
 }
 
-MicroBatch own_places(const MicroBatch& rows, comm::Communicator& ranks, const ContextOptions& options, c10::Device device) {
-  MicroBatch own = rows;
+nn::MicroBatch own_places(const nn::MicroBatch& rows, comm::Communicator& ranks, const ContextOptions& options, c10::Device device) {
+  nn::MicroBatch own = rows;
   const int64_t batch = rows.input.tokens.size(0), seq = rows.input.tokens.size(1);
   const Documents& documents = rows.input.documents;
   check(documents.host_start.defined() || !documents.start.defined(), "context parallelism: expected documents as of documents_of");
@@ -29,10 +29,10 @@ MicroBatch own_places(const MicroBatch& rows, comm::Communicator& ranks, const C
   own.input.positions = context->own(positions);
   if (rows.input.padding.defined()) own.input.padding = context->own(rows.input.padding);
   if (rows.sources.defined()) own.sources = context->own(rows.sources);
-  own.input.documents = {}, own.input.context = context;
+  own.input.documents = {}, own.input.documents.port = context;
   own.valid_labels = own.labels.ne(-100).sum().item<int64_t>();
   own.first_row = rows.first_row + ranks.index() * own.input.tokens.numel();
   return own;
 }
 
-}  // namespace halftone
+}  // namespace halftone::parallel

@@ -1,4 +1,4 @@
-#include "halftone/ops/collectives.h"
+#include "halftone/parallel/collectives.h"
 
 #include <ATen/ops/empty.h>
 
@@ -7,7 +7,7 @@
 
 #include "halftone/ops/autograd_node.h"
 
-namespace halftone {
+namespace halftone::parallel {
 namespace {
 
 using Move = at::Tensor (*)(const at::Tensor&, comm::Communicator&);
@@ -73,4 +73,4 @@ at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_ro
       [out_rows, in_rows, &ranks, given = x.size(0)](const at::Tensor& g) { return exchanged(g, in_rows, out_rows, ranks, given); });
 }
 
-}  // namespace halftone
+}  // namespace halftone::parallel

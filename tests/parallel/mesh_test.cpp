@@ -1,4 +1,4 @@
-#include "halftone/comm/mesh.h"
+#include "halftone/parallel/mesh.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 
 #include "halftone/base/error.h"
 
-namespace halftone::comm::mesh_test {
+namespace halftone::parallel::mesh_test {
 namespace {
 
 using Ranks = std::vector<int64_t>;
@@ -92,4 +92,4 @@ TEST(Mesh, ErrorsNameTheFields) {
 }
 
 }  // namespace
-}  // namespace halftone::comm::mesh_test
+}  // namespace halftone::parallel::mesh_test

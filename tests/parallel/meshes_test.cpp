@@ -7,13 +7,13 @@
 
 #include "parallel/layouts.h"
 
-namespace halftone::plans_test {
+namespace halftone::meshes_test {
 namespace {
 
 const std::string kAsync = "--parallelism.enable_async_tensor_parallel";
 
-const std::vector<PlanCase>& plans() {
-  static const std::vector<PlanCase> all = {
+const std::vector<MeshCase>& meshes() {
+  static const std::vector<MeshCase> all = {
       {"tp", 2, "llama3", {kTensor2}},
       {"tp_async", 2, "llama3", {kTensor2, kAsync}},
       {"tp_without_sequence_shards", 2, "llama3", {kTensor2, "--parallelism.enable_sequence_parallel=false"}},
@@ -44,20 +44,20 @@ const std::vector<PlanCase>& plans() {
   return all;
 }
 
-constexpr const char* kPlan = "HALFTONE_TEST_PLAN";  // plan to run in child processes; unset: all plans for this many ranks
-const comm::Ranks kPlans("plan", [](const Rank& rank) {
+constexpr const char* kMesh = "HALFTONE_TEST_MESH";  // mesh to run in child processes; unset: all meshes for this many ranks
+const comm::Ranks kMeshes("mesh", [](const Rank& rank) {
   be_quiet();
-  const char* one = std::getenv(kPlan);
-  for (const PlanCase& plan : plans()) {
-    if (plan.world != rank.world || (one != nullptr && plan.name != one)) continue;
-    const auto [course, reference] = courses(rank, plan, at::kCPU);
-    check_close(course, reference, plan.first, plan.others, plan.name);
+  const char* one = std::getenv(kMesh);
+  for (const MeshCase& mesh : meshes()) {
+    if (mesh.world != rank.world || (one != nullptr && mesh.name != one)) continue;
+    const auto [results, reference] = run_mesh(rank, mesh, at::kCPU);
+    check_close(results, reference, mesh.first, mesh.others, mesh.name);
   }
 });
 
 // Every file of recipes/precision: only the summation order and, with column-split weights, per-row scales differ.
-const std::map<std::string, PlanCase>& meshes_of_recipes() {
-  static const std::map<std::string, PlanCase> all = {
+const std::map<std::string, MeshCase>& meshes_of_recipes() {
+  static const std::map<std::string, MeshCase> all = {
       {"tp", {"tp", 2, "llama3", {kTensor2}}},
       {"cp", {"cp", 2, "llama3", {kContext2}}},
       {"pp", {"pp", 2, "llama3", {kPipeline2}, {}, 2, 2}},
@@ -70,47 +70,47 @@ const std::map<std::string, PlanCase>& meshes_of_recipes() {
 
 const comm::Ranks kRecipes("recipes on a mesh", [](const Rank& rank) {
   be_quiet();
-  const PlanCase& mesh = meshes_of_recipes().at(std::getenv(kPlan));
+  const MeshCase& mesh = meshes_of_recipes().at(std::getenv(kMesh));
   for (const std::string& file : recipe_files(mesh.family == "qwen3_moe")) {
     const std::string name = std::filesystem::path(file).stem();
     if (name == "int8_weight" && mesh.name.ends_with("tp")) continue;  // rejected: one scale per row
-    PlanCase c = mesh;
+    MeshCase c = mesh;
     c.name = name, c.recipe = recipe_options(file), c.steps = 2;
-    const auto [course, reference] = courses(rank, c, at::kCPU, 128);
-    check_close(course, reference, 1e-3, 3e-2, name);
+    const auto [results, reference] = run_mesh(rank, c, at::kCPU, 128);
+    check_close(results, reference, 1e-3, 3e-2, name);
   }
 });
 
-class Plans : public testing::TestWithParam<PlanCase> {
+class Meshes : public testing::TestWithParam<MeshCase> {
  protected:
-  static void run(const PlanCase& plan) {
-    setenv(kPlan, plan.name.c_str(), 1);
-    expect_success("plan", plan.world);
+  static void run(const MeshCase& mesh) {
+    setenv(kMesh, mesh.name.c_str(), 1);
+    expect_success("mesh", mesh.world);
   }
 };
 
 class RecipesOnMeshesDistributed : public testing::TestWithParam<std::string> {};
 TEST_P(RecipesOnMeshesDistributed, Train) {
-  setenv(kPlan, GetParam().c_str(), 1);
+  setenv(kMesh, GetParam().c_str(), 1);
   expect_success("recipes on a mesh", meshes_of_recipes().at(GetParam()).world);
 }
 INSTANTIATE_TEST_SUITE_P(All, RecipesOnMeshesDistributed, testing::Values("tp", "cp", "pp", "ep", "fsdp_tp", "async_tp"));
 
-std::vector<PlanCase> of_worlds(int64_t least, int64_t most) {
-  std::vector<PlanCase> some;
-  for (const PlanCase& p : plans())
+std::vector<MeshCase> of_worlds(int64_t least, int64_t most) {
+  std::vector<MeshCase> some;
+  for (const MeshCase& p : meshes())
     if (p.world >= least && p.world <= most) some.push_back(p);
   return some;
 }
-std::string name_of(const testing::TestParamInfo<PlanCase>& info) { return info.param.name; }
+std::string name_of(const testing::TestParamInfo<MeshCase>& info) { return info.param.name; }
 
-TEST_P(Plans, TrainAsOneProcess) { run(GetParam()); }
+TEST_P(Meshes, TrainAsOneProcess) { run(GetParam()); }
 // A single start of two processes, which takes a second.
-TEST(PlansOfTwo, TrainAsOneProcess) {
-  unsetenv(kPlan);
-  expect_success("plan", 2);
+TEST(MeshesOfTwo, TrainAsOneProcess) {
+  unsetenv(kMesh);
+  expect_success("mesh", 2);
 }
-INSTANTIATE_TEST_SUITE_P(Distributed, Plans, testing::ValuesIn(of_worlds(3, 8)), name_of);
+INSTANTIATE_TEST_SUITE_P(Distributed, Meshes, testing::ValuesIn(of_worlds(3, 8)), name_of);
 
 }  // namespace
-}  // namespace halftone::plans_test
+}  // namespace halftone::meshes_test

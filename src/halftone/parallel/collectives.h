@@ -7,7 +7,7 @@
 
 // Differentiable collectives on rows (dim 0) of tensors on the communicator's device. All its ranks must call them in the same order, in
 // backward too.
-namespace halftone {
+namespace halftone::parallel {
 
 // All-gather: [n, ...] of every rank -> [size * n, ...] in rank order; backward is a reduce-scatter of the gradients.
 at::Tensor gather_ranks(const at::Tensor& x, comm::Communicator& ranks);
@@ -22,4 +22,4 @@ at::Tensor split_work(const at::Tensor& x, comm::Communicator& ranks);
 at::Tensor exchange_rows(const at::Tensor& x, const std::vector<int64_t>& out_rows, const std::vector<int64_t>& in_rows,
                          comm::Communicator& ranks, int64_t rows = -1);
 
-}  // namespace halftone
+}  // namespace halftone::parallel
