@@ -9,30 +9,30 @@
 namespace halftone {
 namespace {
 
-using quantize::CopyPlan;
+using quantize::CopyState;
 using quantize::Source;
 
 bool grouped(const OperandSpec& s) { return s.granularity == Granularity::block || s.granularity == Granularity::tile; }
 bool uses_row_amax(const QuantizedCopy& c) { return c.spec.granularity == Granularity::row && c.spec.element != Element::int4; }
 
-CopyPlan plan_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
-  CopyPlan plan;
-  plan.p = &p, plan.copy = &copy, plan.transposed = transposed, plan.spec = copy.spec;
-  plan.R = transposed ? p.cols : p.rows;
-  plan.C = operand_length(copy, transposed ? p.rows : p.cols);
-  plan.codes = copy.codes;
-  if (has_byte_scales(copy.spec.scale)) plan.scale_bytes = static_cast<uint8_t*>(copy.scales);
-  if (!is_fold(copy.form)) return plan;
-  if (plan.codes == nullptr) {
-    plan.own_codes.resize(static_cast<size_t>(plan.R * plan.C));
-    plan.codes = plan.own_codes.data();
+CopyState state_of(const QuantizeOperand& p, const QuantizedCopy& copy, bool transposed) {
+  CopyState state;
+  state.p = &p, state.copy = &copy, state.transposed = transposed, state.spec = copy.spec;
+  state.R = transposed ? p.cols : p.rows;
+  state.C = operand_length(copy, transposed ? p.rows : p.cols);
+  state.codes = copy.codes;
+  if (has_byte_scales(copy.spec.scale)) state.scale_bytes = static_cast<uint8_t*>(copy.scales);
+  if (!is_fold(copy.form)) return state;
+  if (state.codes == nullptr) {
+    state.own_codes.resize(static_cast<size_t>(state.R * state.C));
+    state.codes = state.own_codes.data();
   }
-  if (plan.scale_bytes == nullptr) {
-    const BlockShape b = block_shape(copy.spec, plan.R, plan.C);
-    plan.own_scales.resize(static_cast<size_t>(ceil_div(plan.R, b.rows) * ceil_div(plan.C, b.cols)));
-    plan.scale_bytes = plan.own_scales.data();
+  if (state.scale_bytes == nullptr) {
+    const BlockShape b = block_shape(copy.spec, state.R, state.C);
+    state.own_scales.resize(static_cast<size_t>(ceil_div(state.R, b.rows) * ceil_div(state.C, b.cols)));
+    state.scale_bytes = state.own_scales.data();
   }
-  return plan;
+  return state;
 }
 
 // Calls f(worker, first row, first column) for all tiles in parallel.
@@ -52,10 +52,10 @@ class Preparation {
   Preparation(const QuantizeOperand& p, const quantize::OperandKernels& k, quantize::TileShape shape)
       : p_(p), k_(k), shape_(shape), s_{p.x, p.type, p.rows, p.cols, p.ld} {}
 
-  void needs(const CopyPlan& plan) {
-    const QuantizedCopy& c = *plan.copy;
+  void needs(const CopyState& state) {
+    const QuantizedCopy& c = *state.copy;
     amax_ = amax_ || (uses_tensor_amax(c) && c.spec.hadamard == 0 && p_.amax == nullptr) || uses_row_amax(c);
-    by_column_ = by_column_ || (uses_row_amax(c) && plan.transposed);
+    by_column_ = by_column_ || (uses_row_amax(c) && state.transposed);
     signed_ = signed_ || c.spec.element == Element::int4;
     sum_ = sum_ || c.spec.element == Element::ternary;
   }
@@ -70,44 +70,44 @@ class Preparation {
     if (signed_) signs_ = quantize::signed_amax(s_);
     if (sum_) total_ = quantize::absolute_sum(s_);
   }
-  void finish(CopyPlan& plan) {
-    const QuantizedCopy& c = *plan.copy;
-    if (uses_tensor_amax(c)) plan.amax = c.spec.hadamard != 0 ? rotated(plan) : p_.amax != nullptr ? *p_.amax : matrix_amax_;
-    plan.outer = fp4_outer(c.spec.chain, c.spec.scale, c.spec.two_level, plan.amax);
-    if (c.outer != nullptr) *c.outer = plan.outer.scale;
+  void finish(CopyState& state) {
+    const QuantizedCopy& c = *state.copy;
+    if (uses_tensor_amax(c)) state.amax = c.spec.hadamard != 0 ? rotated(state) : p_.amax != nullptr ? *p_.amax : matrix_amax_;
+    state.outer = fp4_outer(c.spec.chain, c.spec.scale, c.spec.two_level, state.amax);
+    if (c.outer != nullptr) *c.outer = state.outer.scale;
     if (c.form == ValueForm::fold_e5m2) {
-      const uint8_t byte = mx_reference_byte(float_of(c.spec.element), c.spec.mode, c.spec.clip, plan.amax);
+      const uint8_t byte = mx_reference_byte(float_of(c.spec.element), c.spec.mode, c.spec.clip, state.amax);
       *c.fold_scale = byte == kE8m0Nan ? quiet_nan() : fold_scale(Float::e5m2, byte - 127);
     }
-    if (!grouped(c.spec)) group_factors(plan);
+    if (!grouped(c.spec)) group_factors(state);
   }
 
  private:
-  uint32_t rotated(const CopyPlan& plan) {
+  uint32_t rotated(const CopyState& state) {
     std::atomic<uint32_t> amax = 0;
-    over_tiles(k_, shape_, plan.C, plan.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
-      const uint32_t a = w.rotated_amax(plan, r0, c0);
+    over_tiles(k_, shape_, state.C, state.R, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
+      const uint32_t a = w.rotated_amax(state, r0, c0);
       uint32_t seen = amax.load();
       while (seen < a && !amax.compare_exchange_weak(seen, a)) {}
     });
     return amax.load();
   }
 
-  // Writes tensor and row scales; stores the element factors in plan.inv.
-  void group_factors(CopyPlan& plan) {
-    const OperandSpec& s = plan.spec;
+  // Writes tensor and row scales; stores the element factors in state.inv.
+  void group_factors(CopyState& state) {
+    const OperandSpec& s = state.spec;
     const bool one = s.granularity == Granularity::tensor;
-    const int64_t n = one ? 1 : plan.R;
-    plan.inv.assign(static_cast<size_t>(round_up(n, quantize::kTileElements / 128)), 0.0f);
-    auto* scales = static_cast<float*>(plan.copy->scales);
+    const int64_t n = one ? 1 : state.R;
+    state.inv.assign(static_cast<size_t>(round_up(n, quantize::kTileElements / 128)), 0.0f);
+    auto* scales = static_cast<float*>(state.copy->scales);
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
-      const uint32_t amax = one ? plan.amax : !uses_row_amax(*plan.copy) ? 0 : plan.transposed ? column_amax_[at] : row_amax_[at];
+      const uint32_t amax = one ? state.amax : !uses_row_amax(*state.copy) ? 0 : state.transposed ? column_amax_[at] : row_amax_[at];
       ScalePair pair{};
       switch (s.element) {
         case Element::int4: {
-          const auto& pos = plan.transposed ? signs_.column_pos : signs_.row_pos;
-          const auto& neg = plan.transposed ? signs_.column_neg : signs_.row_neg;
+          const auto& pos = state.transposed ? signs_.column_pos : signs_.row_pos;
+          const auto& neg = state.transposed ? signs_.column_neg : signs_.row_neg;
           pair = int4_scale(one ? signs_.pos : pos[at], one ? signs_.neg : neg[at], s.scale_floor);
           break;
         }
@@ -118,8 +118,8 @@ class Preparation {
           pair = quantize::fp32_scale(s, amax);
       }
       if (scales != nullptr) scales[i] = pair.scale;
-      plan.inv[at] = pair.inv;
-      plan.poisoned = plan.poisoned || pair.inv != pair.inv;
+      state.inv[at] = pair.inv;
+      state.poisoned = state.poisoned || pair.inv != pair.inv;
     }
   }
 
@@ -165,19 +165,19 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
     return quantize_operand(one, isa);
   }
 
-  CopyPlan row, transposed;
-  std::vector<CopyPlan*> plans;
-  if (p.want_row) row = plan_of(p, p.row, false), plans.push_back(&row);
-  if (p.want_transposed) transposed = plan_of(p, p.transposed, true), plans.push_back(&transposed);
+  CopyState row, transposed;
+  std::vector<CopyState*> states;
+  if (p.want_row) row = state_of(p, p.row, false), states.push_back(&row);
+  if (p.want_transposed) transposed = state_of(p, p.transposed, true), states.push_back(&transposed);
   int64_t r1 = 0, c1 = 0;
   bool down = false, high = false;  // groups span rows; groups span 128 rows
-  for (const CopyPlan* plan : plans) {
-    const OperandSpec& s = plan->spec;
-    const bool reaches = plan->transposed || s.granularity == Granularity::tile;
+  for (const CopyState* state : states) {
+    const OperandSpec& s = state->spec;
+    const bool reaches = state->transposed || s.granularity == Granularity::tile;
     down = down || reaches;
     high = high || (reaches && ((grouped(s) && s.block == 128) || s.two_level == TwoLevel::macro));
-    r1 = std::max(r1, plan->transposed ? plan->C : plan->R);
-    c1 = std::max(c1, plan->transposed ? plan->R : plan->C);
+    r1 = std::max(r1, state->transposed ? state->C : state->R);
+    c1 = std::max(c1, state->transposed ? state->R : state->C);
   }
   quantize::TileShape shape{high ? 128 : 64, 128, high ? 128 : 32};
   if (!down) {
@@ -185,21 +185,21 @@ void quantize_operand(const QuantizeOperand& p, Isa isa) {
     shape.height = shape.step = 4096 / shape.width;
   }
   Preparation prepare(p, k, shape);
-  for (const CopyPlan* plan : plans) prepare.needs(*plan);
+  for (const CopyState* state : states) prepare.needs(*state);
   prepare.measure();
-  for (CopyPlan* plan : plans) prepare.finish(*plan);
+  for (CopyState* state : states) prepare.finish(*state);
 
   const bool shared = shared_codes(p);
   over_tiles(k, shape, r1, c1, [&](quantize::TileWorker& w, int64_t r0, int64_t c0) {
     w.run(p.want_row ? &row : nullptr, p.want_transposed ? &transposed : nullptr, shared, r0, c0);
   });
 
-  for (const CopyPlan* plan : plans) {
-    if (!is_fold(plan->copy->form)) continue;
+  for (const CopyState* state : states) {
+    if (!is_fold(state->copy->form)) continue;
     std::atomic<unsigned long long> lost = 0;
-    parallel_for(plan->R, std::max<int64_t>(1, (int64_t{1} << 16) / plan->C),
-                 [&](int64_t begin, int64_t end) { lost += fold_rows(*plan, begin, end); });
-    if (plan->copy->lost != nullptr) *plan->copy->lost += lost.load();
+    parallel_for(state->R, std::max<int64_t>(1, (int64_t{1} << 16) / state->C),
+                 [&](int64_t begin, int64_t end) { lost += fold_rows(*state, begin, end); });
+    if (state->copy->lost != nullptr) *state->copy->lost += lost.load();
   }
 }
 

@@ -48,18 +48,18 @@ unsigned long long fold_block(const FoldRow& row, const uint8_t* codes, int64_t 
 
 }  // namespace
 
-unsigned long long fold_rows(const CopyPlan& plan, int64_t begin, int64_t end) {
-  const QuantizedCopy& copy = *plan.copy;
-  const OperandSpec& s = plan.spec;
+unsigned long long fold_rows(const CopyState& state, int64_t begin, int64_t end) {
+  const QuantizedCopy& copy = *state.copy;
+  const OperandSpec& s = state.spec;
   const bool narrow = copy.form == ValueForm::fold_e4m3;
   const Float target = narrow ? Float::e4m3 : Float::e5m2;
-  const int64_t blocks = ceil_div(plan.C, s.block), high = s.granularity == Granularity::tile ? s.block : 1;
-  const uint8_t whole = mx_reference_byte(float_of(s.element), s.mode, s.clip, plan.amax);
+  const int64_t blocks = ceil_div(state.C, s.block), high = s.granularity == Granularity::tile ? s.block : 1;
+  const uint8_t whole = mx_reference_byte(float_of(s.element), s.mode, s.clip, state.amax);
   unsigned long long lost = 0;
   for (int64_t r = begin; r < end; ++r) {
-    const uint8_t* bytes = plan.scale_bytes + r / high * blocks;
-    const uint8_t* codes = plan.codes + r * plan.C;
-    uint8_t* out = static_cast<uint8_t*>(copy.values) + r * plan.C;
+    const uint8_t* bytes = state.scale_bytes + r / high * blocks;
+    const uint8_t* codes = state.codes + r * state.C;
+    uint8_t* out = static_cast<uint8_t*>(copy.values) + r * state.C;
     uint8_t reference = whole;
     if (narrow) {
       reference = 0;
@@ -67,11 +67,11 @@ unsigned long long fold_rows(const CopyPlan& plan, int64_t begin, int64_t end) {
       copy.fold_scale[r] = reference == kE8m0Nan ? quiet_nan() : fold_scale(target, reference - 127);
     }
     if (reference == kE8m0Nan) {
-      std::fill_n(out, plan.C, poison_code(target));
+      std::fill_n(out, state.C, poison_code(target));
       continue;
     }
     for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t c = b * s.block, n = std::min<int64_t>(s.block, plan.C - c);
+      const int64_t c = b * s.block, n = std::min<int64_t>(s.block, state.C - c);
       if (bytes[b] == kE8m0Nan) {
         std::fill_n(out + c, n, poison_code(target));
         continue;

@@ -4,6 +4,7 @@
 
 #include "halftone/base/dtype.h"
 #include "halftone/base/philox.h"
+#include "halftone/formats/float_spec.h"
 #include "halftone/formats/recipe.h"
 #include "halftone/formats/scale_pair.h"
 
@@ -16,14 +17,14 @@ namespace halftone::quantize {
 inline constexpr int64_t kTileElements = 128 * 128, kTileRow = 1024;  // at most
 
 // How an element is scaled: x * factor; x / factor; clamp(x * factor, -6, 6); (x - zero) * factor.
-enum class Meet { product, quotient, clamped, affine };
+enum class Scaling { product, quotient, clamped, affine };
 
 // Encodes f[rows, width] into codes[rows, codes_ld]. The caller handles poisoned groups (factor NaN). Element (r, c) uses factor[(r >>
 // row_shift) * factor_ld + i] with i = c if by_column, else c >> column_shift.
 struct EncodeTile {
   Element element;
   bool stochastic, by_column;
-  Meet meet;
+  Scaling scaling;
   const float* f;
   int64_t rows, width;
   const float *factor, *zero;
@@ -46,6 +47,25 @@ struct ValueRun {
   int shift;
   void* out;
 };
+
+// Calls f<kFormat>() for a float element type, else other().
+template <class F, class Other>
+auto with_format(Element e, F&& f, Other&& other) {
+  switch (e) {
+    case Element::e4m3:
+      return f.template operator()<Float::e4m3>();
+    case Element::e5m2:
+      return f.template operator()<Float::e5m2>();
+    case Element::e3m2:
+      return f.template operator()<Float::e3m2>();
+    case Element::e2m3:
+      return f.template operator()<Float::e2m3>();
+    case Element::e2m1:
+      return f.template operator()<Float::e2m1>();
+    default:
+      return other();
+  }
+}
 
 // Elements that draw16 may write beyond the requested groups.
 inline constexpr int64_t kDrawSlack = 128;

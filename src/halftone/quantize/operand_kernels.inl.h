@@ -171,7 +171,7 @@ struct OperandLeaf {
     }
   }
 
-  template <bool kStochastic, bool kByColumn, Meet kMeet, bool kSigned, class Code>
+  template <bool kStochastic, bool kByColumn, Scaling kScaling, bool kSigned, class Code>
   static void encode_of(const EncodeTile& t, Code&& code) {
     const float* f = t.f;
     const uint16_t* draws = t.draws;
@@ -179,16 +179,16 @@ struct OperandLeaf {
     const int64_t width = t.width;
     for (int64_t r = 0; r < t.rows; ++r, f += width, out += t.codes_ld) {
       const float* factor = t.factor + (r >> t.row_shift) * t.factor_ld;
-      const float* zero = kMeet == Meet::affine ? t.zero + (r >> t.row_shift) * t.factor_ld : nullptr;
+      const float* zero = kScaling == Scaling::affine ? t.zero + (r >> t.row_shift) * t.factor_ld : nullptr;
       for (int64_t c = 0; c < width; c += 4 * kLanes) {
         I q[4];
         _Pragma("GCC unroll 4") for (int i = 0; i < 4; ++i) {
           const int64_t at = c + i * kLanes;
           const F by = kByColumn ? V::load(factor + at) : V::set(factor[at >> t.column_shift]);
           F y = V::load(f + at);
-          if constexpr (kMeet == Meet::affine) y = V::sub(y, kByColumn ? V::load(zero + at) : V::set(zero[at >> t.column_shift]));
-          y = kMeet == Meet::quotient ? V::div(y, by) : V::mul(y, by);
-          if constexpr (kMeet == Meet::clamped) y = V::min(V::set(6.0f), V::max(V::set(-6.0f), y));
+          if constexpr (kScaling == Scaling::affine) y = V::sub(y, kByColumn ? V::load(zero + at) : V::set(zero[at >> t.column_shift]));
+          y = kScaling == Scaling::quotient ? V::div(y, by) : V::mul(y, by);
+          if constexpr (kScaling == Scaling::clamped) y = V::min(V::set(6.0f), V::max(V::set(-6.0f), y));
           q[i] = code(y, kStochastic ? V::load_u16i(draws + at) : V::zeroi());
         }
         if constexpr (kSigned)
@@ -199,51 +199,34 @@ struct OperandLeaf {
       if constexpr (kStochastic) draws += t.draws_ld;
     }
   }
-  template <bool kStochastic, Meet kMeet, bool kSigned, class Code>
+  template <bool kStochastic, Scaling kScaling, bool kSigned, class Code>
   static void encode_by(const EncodeTile& t, Code&& code) {
     if (t.by_column)
-      encode_of<kStochastic, true, kMeet, kSigned>(t, code);
+      encode_of<kStochastic, true, kScaling, kSigned>(t, code);
     else
-      encode_of<kStochastic, false, kMeet, kSigned>(t, code);
+      encode_of<kStochastic, false, kScaling, kSigned>(t, code);
   }
   template <bool kStochastic>
   static void encode_as(const EncodeTile& t) {
     const auto floats = [&]<Float kFormat>() {
       const auto code = [](F y, I u) { return FloatCoder<V, kFormat>::template code<kStochastic>(y, u); };
       if constexpr (kFormat == Float::e2m1) {
-        if (t.meet == Meet::quotient) return encode_by<kStochastic, Meet::quotient, false>(t, code);
-        if (t.meet == Meet::clamped) return encode_by<kStochastic, Meet::clamped, false>(t, code);
+        if (t.scaling == Scaling::quotient) return encode_by<kStochastic, Scaling::quotient, false>(t, code);
+        if (t.scaling == Scaling::clamped) return encode_by<kStochastic, Scaling::clamped, false>(t, code);
       }
-      encode_by<kStochastic, Meet::product, false>(t, code);
+      encode_by<kStochastic, Scaling::product, false>(t, code);
     };
     const auto ints = [&](float low, float high) {
       const F lo = V::set(low), hi = V::set(high);
       const auto code = [=](F y, I u) { return int_code<kStochastic>(y, u, lo, hi); };
-      if (t.meet == Meet::affine) return encode_by<kStochastic, Meet::affine, true>(t, code);
-      encode_by<kStochastic, Meet::product, true>(t, code);
+      if (t.scaling == Scaling::affine) return encode_by<kStochastic, Scaling::affine, true>(t, code);
+      encode_by<kStochastic, Scaling::product, true>(t, code);
     };
-    switch (t.element) {
-      case Element::e4m3:
-        return floats.template operator()<Float::e4m3>();
-      case Element::e5m2:
-        return floats.template operator()<Float::e5m2>();
-      case Element::e3m2:
-        return floats.template operator()<Float::e3m2>();
-      case Element::e2m3:
-        return floats.template operator()<Float::e2m3>();
-      case Element::e2m1:
-        return floats.template operator()<Float::e2m1>();
-      case Element::int8:
-        return ints(-127, 127);
-      case Element::int4:
-        return ints(-8, 7);
-      case Element::uint4:
-        return ints(0, 15);
-      case Element::ternary:
-        return ints(-1, 1);
-      case Element::hp:
-        return;
-    }
+    with_format(t.element, floats, [&] {
+      constexpr IntSpec kRanges[] = {spec(Int::int8), spec(Int::int4), spec(Int::uint4), spec(Int::ternary)};
+      const IntSpec& range = kRanges[static_cast<int>(t.element) - static_cast<int>(Element::int8)];
+      ints(static_cast<float>(range.lowest), static_cast<float>(range.highest));
+    });
   }
   static void encode(const EncodeTile& t) {
     if (t.stochastic)
@@ -325,20 +308,7 @@ struct OperandLeaf {
     const auto floats = [&]<Float kFormat>() {
       values_of(t, [](const uint8_t* q) { return FloatCoder<V, kFormat>::value(V::load_u8i(q)); });
     };
-    switch (t.element) {
-      case Element::e4m3:
-        return floats.template operator()<Float::e4m3>();
-      case Element::e5m2:
-        return floats.template operator()<Float::e5m2>();
-      case Element::e3m2:
-        return floats.template operator()<Float::e3m2>();
-      case Element::e2m3:
-        return floats.template operator()<Float::e2m3>();
-      case Element::e2m1:
-        return floats.template operator()<Float::e2m1>();
-      default:
-        return values_of(t, [](const uint8_t* q) { return V::from_int(V::load_s8i(q)); });
-    }
+    with_format(t.element, floats, [&] { values_of(t, [](const uint8_t* q) { return V::from_int(V::load_s8i(q)); }); });
   }
 
   static void pack4(const uint8_t* codes, int64_t n, uint8_t* out) {

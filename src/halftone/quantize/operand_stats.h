@@ -81,8 +81,8 @@ struct DrawTile {
   int64_t ld;
 };
 constexpr int64_t draw_elements(int64_t rows, int64_t width) { return rows * (round_up(width, 8) + 8) + kDrawSlack; }
-// Draws of rows x width elements at (r0, c0) of a matrix of `cols` columns; out has draw_elements(rows, width) elements. Groups of 8 draws
-// begin at logical indices that are multiples of 8, hence the room before each row.
+// Draws of rows x width elements at (r0, c0) of a matrix of `cols` columns; out has draw_elements(rows, width) elements. GroupLayout of 8
+// draws begin at logical indices that are multiples of 8, hence the room before each row.
 DrawTile draw_tile(const OperandKernels& k, const Rounding& how, int64_t cols, int64_t r0, int64_t c0, int64_t rows, int64_t width,
                    uint16_t* out);
 

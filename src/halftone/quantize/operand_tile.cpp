@@ -41,36 +41,28 @@ const std::array<float, 256>& mx_inverses(bool fixed_clip) {
   return table[fixed_clip ? 1 : 0];
 }
 
-// Block loop with the rule as a compile-time constant, so that it vectorises.
-template <ScaleMode kMode>
-void mx_bytes(Float f, const uint32_t* amax, int64_t n, uint8_t* out) {
-  const auto run = [&]<Float kFormat>() {
-    for (int64_t i = 0; i < n; ++i) out[i] = mx_scale_byte(kFormat, kMode, amax[i]);
+// Block loop with format and rule as compile-time constants, so that it vectorises.
+template <ScaleMode... kModes>
+void mx_bytes(const OperandSpec& s, const uint32_t* amax, int64_t n, uint8_t* out) {
+  const auto run = [&]<ScaleMode kMode>() {
+    const auto bytes = [&]<Float kFormat>() {
+      for (int64_t i = 0; i < n; ++i) out[i] = mx_scale_byte(kFormat, kMode, amax[i]);
+    };
+    with_format(s.element, bytes, [] {});
   };
-  switch (f) {
-    case Float::e4m3:
-      return run.template operator()<Float::e4m3>();
-    case Float::e5m2:
-      return run.template operator()<Float::e5m2>();
-    case Float::e3m2:
-      return run.template operator()<Float::e3m2>();
-    case Float::e2m3:
-      return run.template operator()<Float::e2m3>();
-    case Float::e2m1:
-      return run.template operator()<Float::e2m1>();
-  }
+  ((s.mode == kModes ? run.template operator()<kModes>() : void()), ...);
 }
 
 }  // namespace
 
-Extent TileWorker::extent(const CopyPlan& plan) const {
-  const int64_t rows = plan.transposed ? plan.C : plan.R, columns = plan.transposed ? plan.R : plan.C;
+Extent TileWorker::extent(const CopyState& state) const {
+  const int64_t rows = state.transposed ? state.C : state.R, columns = state.transposed ? state.R : state.C;
   return {std::clamp<int64_t>(rows - r0_, 0, h_), std::clamp<int64_t>(columns - c0_, 0, w_)};
 }
 
 // Block layout of a copy within the tile.
-Groups TileWorker::groups_of(const CopyPlan& plan, int64_t block, bool tile) const {
-  const bool along = !plan.transposed;
+GroupLayout TileWorker::groups_of(const CopyState& state, int64_t block, bool tile) const {
+  const bool along = !state.transposed;
   return {tile || !along ? block : 1, tile || along ? block : 1, tile || along ? w_ / block : w_};
 }
 
@@ -82,7 +74,7 @@ void TileWorker::load(const QuantizeOperand& p) {
   clean_ = true;
 }
 
-void TileWorker::find_amax(Groups g, int64_t block) {
+void TileWorker::find_amax(GroupLayout g, int64_t block) {
   if (g.height == 1) return k_->amax_along(f_.data(), h_ * w_, block, amax_.data());
   k_->amax_across(f_.data(), h_, w_, block, amax_.data());
   if (g.width == 1) return;
@@ -97,17 +89,17 @@ void TileWorker::find_amax(Groups g, int64_t block) {
 
 // Copies the entries of a group array to their output positions.
 template <class T>
-void TileWorker::write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const {
+void TileWorker::write_groups(const CopyState& state, GroupLayout g, const T* from, T* out) const {
   if (out == nullptr) return;
-  const Extent e = extent(plan);
+  const Extent e = extent(state);
   const int64_t rows = ceil_div(e.rows, g.height), columns = ceil_div(e.columns, g.width);
-  if (!plan.transposed) {
-    const int64_t ld = ceil_div(plan.C, g.width);
+  if (!state.transposed) {
+    const int64_t ld = ceil_div(state.C, g.width);
     for (int64_t i = 0; i < rows; ++i) {
       std::memcpy(out + (r0_ / g.height + i) * ld + c0_ / g.width, from + i * g.ld, static_cast<size_t>(columns) * sizeof(T));
     }
   } else {
-    const int64_t ld = ceil_div(plan.C, g.height);
+    const int64_t ld = ceil_div(state.C, g.height);
     for (int64_t j = 0; j < columns; ++j) {
       T* row = out + (c0_ / g.width + j) * ld + r0_ / g.height;
       for (int64_t i = 0; i < rows; ++i) row[i] = from[i * g.ld + j];
@@ -115,8 +107,8 @@ void TileWorker::write_groups(const CopyPlan& plan, Groups g, const T* from, T* 
   }
 }
 
-void TileWorker::apply_macro(const CopyPlan& plan) {
-  const Groups g = groups_of(plan, 128, plan.spec.granularity == Granularity::tile);
+void TileWorker::apply_macro(const CopyState& state) {
+  const GroupLayout g = groups_of(state, 128, state.spec.granularity == Granularity::tile);
   find_amax(g, 128);
   const int64_t n = h_ / g.height * g.ld;
   for (int64_t i = 0; i < n; ++i) {
@@ -124,16 +116,16 @@ void TileWorker::apply_macro(const CopyPlan& plan) {
     bytes_[at] = macro_byte(amax_[at]);
     factor_[at] = poisoned(amax_[at]) ? quiet_nan() : inv_macro(bytes_[at]);
   }
-  write_groups(plan, g, bytes_.data(), plan.copy->macro);
+  write_groups(state, g, bytes_.data(), state.copy->macro);
   k_->scale(f_.data(), h_, w_, factor_.data(), g.ld, log2_of(g.height), g.width == 1);
   clean_ = false;
 }
 
 // Dynamic clipping: sigma of each block, sums in pairwise order. Zeros past the copy's end change no sum.
-void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
+void TileWorker::clipped_scales(const CopyState& state, GroupLayout g) {
   constexpr int64_t kLanes = 8;
   const int64_t block = g.height * g.width;  // one of the two is 1
-  const Extent e = extent(plan);
+  const Extent e = extent(state);
   const auto store = [&](int64_t i, int64_t n, double sum, double squares) {
     const auto at = static_cast<size_t>(i);
     if (poisoned(amax_[at]) || n <= 0) return;
@@ -168,33 +160,10 @@ void TileWorker::clipped_scales(const CopyPlan& plan, Groups g) {
   }
 }
 
-void TileWorker::mx_scales(const CopyPlan& plan, int64_t n) {
-  const Float f = float_of(plan.spec.element);
-  switch (plan.spec.mode) {
-    case ScaleMode::ceil:
-      mx_bytes<ScaleMode::ceil>(f, amax_.data(), n, bytes_.data());
-      break;
-    case ScaleMode::rceil:
-      mx_bytes<ScaleMode::rceil>(f, amax_.data(), n, bytes_.data());
-      break;
-    case ScaleMode::even:
-      mx_bytes<ScaleMode::even>(f, amax_.data(), n, bytes_.data());
-      break;
-    case ScaleMode::adaptive:
-      mx_bytes<ScaleMode::adaptive>(f, amax_.data(), n, bytes_.data());
-      break;
-    case ScaleMode::uos:
-      mx_bytes<ScaleMode::uos>(f, amax_.data(), n, bytes_.data());
-      break;
-    default:
-      mx_bytes<ScaleMode::floor>(f, amax_.data(), n, bytes_.data());
-  }
-}
-
 // uint4 blocks of a row: extremes over the elements inside the copy.
-void TileWorker::affine_scales(const CopyPlan& plan, Groups g) {
-  const bool storage = plan.spec.scale == ScaleFormat::bf16;
-  const Extent e = extent(plan);
+void TileWorker::affine_scales(const CopyState& state, GroupLayout g) {
+  const bool storage = state.spec.scale == ScaleFormat::bf16;
+  const Extent e = extent(state);
   const int64_t step = g.width == 1 ? w_ : 1, block = g.height * g.width;
   for (int64_t i = 0; i < h_ / g.height * g.ld; ++i) {
     const int64_t r = i / g.ld * g.height, c = i % g.ld * g.width;
@@ -214,23 +183,24 @@ void TileWorker::affine_scales(const CopyPlan& plan, Groups g) {
 }
 
 // Writes the block scales of the tile to bytes_, or to scale_ and zero_; factor_ and zero_ are the encoding parameters.
-Groups TileWorker::group_scales(const CopyPlan& plan) {
-  const OperandSpec& s = plan.spec;
+GroupLayout TileWorker::group_scales(const CopyState& state) {
+  const OperandSpec& s = state.spec;
   const int64_t block = s.block;
-  const Groups g = groups_of(plan, block, s.granularity == Granularity::tile);
+  const GroupLayout g = groups_of(state, block, s.granularity == Granularity::tile);
   const int64_t n = h_ / g.height * g.ld;
   if (s.element == Element::uint4) {
-    affine_scales(plan, g);
+    affine_scales(state, g);
     return g;
   }
   find_amax(g, block);
   if (s.scale == ScaleFormat::e8m0) {
-    mx_scales(plan, n);
-    if (s.clip == Clip::dynamic) clipped_scales(plan, g);
+    mx_bytes<ScaleMode::floor, ScaleMode::ceil, ScaleMode::rceil, ScaleMode::even, ScaleMode::adaptive, ScaleMode::uos>(s, amax_.data(), n,
+                                                                                                                        bytes_.data());
+    if (s.clip == Clip::dynamic) clipped_scales(state, g);
     const auto& table = mx_inverses(s.clip == Clip::fixed);
     for (int64_t i = 0; i < n; ++i) factor_[static_cast<size_t>(i)] = table[bytes_[static_cast<size_t>(i)]];
   } else if (has_byte_scales(s.scale)) {
-    k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), plan.outer, bytes_.data(), factor_.data());
+    k_->fp4_scales(s.chain, s.scale, amax_.data(), round_up(n, 16), state.outer, bytes_.data(), factor_.data());
   } else {
     for (int64_t i = 0; i < n; ++i) {
       const auto at = static_cast<size_t>(i);
@@ -241,62 +211,62 @@ Groups TileWorker::group_scales(const CopyPlan& plan) {
   return g;
 }
 
-void TileWorker::write_scales(const CopyPlan& plan) const {
+void TileWorker::write_scales(const CopyState& state) const {
   if (groups_.ld == 0) return;
-  if (has_byte_scales(plan.spec.scale)) return write_groups(plan, groups_, bytes_.data(), plan.scale_bytes);
-  write_groups(plan, groups_, scale_.data(), static_cast<float*>(plan.copy->scales));
-  if (plan.spec.element == Element::uint4) write_groups(plan, groups_, zero_.data(), plan.copy->zeros);
+  if (has_byte_scales(state.spec.scale)) return write_groups(state, groups_, bytes_.data(), state.scale_bytes);
+  write_groups(state, groups_, scale_.data(), static_cast<float*>(state.copy->scales));
+  if (state.spec.element == Element::uint4) write_groups(state, groups_, zero_.data(), state.copy->zeros);
 }
 
-void TileWorker::encode(const CopyPlan& plan) {
-  const OperandSpec& s = plan.spec;
-  load(*plan.p);
+void TileWorker::encode(const CopyState& state) {
+  const OperandSpec& s = state.spec;
+  load(*state.p);
   if (s.hadamard != 0) {
-    k_->rotate(f_.data(), h_, w_, s.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
+    k_->rotate(f_.data(), h_, w_, s.hadamard, state.copy->signs, state.p->type == DType::bf16);
     clean_ = false;
   }
-  if (s.two_level == TwoLevel::macro) apply_macro(plan);
+  if (s.two_level == TwoLevel::macro) apply_macro(state);
   EncodeTile t{};
   t.element = s.element, t.stochastic = s.stochastic, t.f = f_.data(), t.rows = h_, t.width = w_;
-  t.meet = Meet::product;
+  t.scaling = Scaling::product;
   if (s.granularity == Granularity::tensor || s.granularity == Granularity::row) {
     const bool one = s.granularity == Granularity::tensor;
-    t.by_column = !one && plan.transposed;
-    t.factor = plan.inv.data() + (one ? 0 : plan.transposed ? c0_ : r0_);
+    t.by_column = !one && state.transposed;
+    t.factor = state.inv.data() + (one ? 0 : state.transposed ? c0_ : r0_);
     t.factor_ld = one || t.by_column ? 0 : 1;
     t.column_shift = log2_of(w_);
     groups_ = {};
   } else {
-    groups_ = group_scales(plan);
-    write_scales(plan);
+    groups_ = group_scales(state);
+    write_scales(state);
     t.by_column = groups_.width == 1;
     t.factor = factor_.data(), t.zero = zero_.data(), t.factor_ld = groups_.ld;
     t.row_shift = log2_of(groups_.height), t.column_shift = log2_of(groups_.width);
-    if (s.element == Element::uint4) t.meet = Meet::affine;
+    if (s.element == Element::uint4) t.scaling = Scaling::affine;
     if (s.scale == ScaleFormat::e4m3 || s.scale == ScaleFormat::ue5m3) {
-      t.meet = s.chain == Fp4Chain::alto ? Meet::quotient : Meet::clamped;
+      t.scaling = s.chain == Fp4Chain::alto ? Scaling::quotient : Scaling::clamped;
     }
   }
   if (s.stochastic) {  // elements beyond the matrix also draw: after rotation, and in uint4, they are not zero
-    const auto [rows, width] = extent(plan);
-    const DrawTile draws = draw_tile(*k_, plan.copy->rounding, plan.p->cols, r0_, c0_, rows, width, draws_.data());
+    const auto [rows, width] = extent(state);
+    const DrawTile draws = draw_tile(*k_, state.copy->rounding, state.p->cols, r0_, c0_, rows, width, draws_.data());
     t.draws = draws.first, t.draws_ld = draws.ld;
   }
-  uint8_t* out = plan.transposed ? nullptr : direct(plan);
-  t.codes = out != nullptr ? out : codes_.data(), t.codes_ld = out != nullptr ? plan.C : w_;
+  uint8_t* out = state.transposed ? nullptr : direct(state);
+  t.codes = out != nullptr ? out : codes_.data(), t.codes_ld = out != nullptr ? state.C : w_;
   encoded_ = t.codes, encoded_ld_ = t.codes_ld;
   k_->encode(t);
   const int64_t n = groups_.ld == 0 ? 0 : h_ / groups_.height * groups_.ld;
   uint32_t largest = 0;
   for (int64_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(factor_[static_cast<size_t>(i)]));
-  if (plan.poisoned || halftone::poisoned(largest)) poison(t);
+  if (state.poisoned || halftone::poisoned(largest)) poison(t);
 }
 
 // Output address if the tile's codes can be written in place, else null.
-uint8_t* TileWorker::direct(const CopyPlan& plan) const {
-  const Extent e = extent(plan);
-  if (plan.codes == nullptr || e.rows < h_ || e.columns < w_) return nullptr;
-  return plan.codes + (plan.transposed ? c0_ * plan.C + r0_ : r0_ * plan.C + c0_);
+uint8_t* TileWorker::direct(const CopyState& state) const {
+  const Extent e = extent(state);
+  if (state.codes == nullptr || e.rows < h_ || e.columns < w_) return nullptr;
+  return state.codes + (state.transposed ? c0_ * state.C + r0_ : r0_ * state.C + c0_);
 }
 
 // Codes of groups whose factor is NaN (numerics.md 2.2).
@@ -312,18 +282,18 @@ void TileWorker::poison(const EncodeTile& t) const {
 }
 
 // Decodes scale_: the per-group multiplier of the values.
-void TileWorker::decode_scales(const CopyPlan& plan) {
-  if (!has_byte_scales(plan.spec.scale)) return;
-  const auto& table = scale_values(plan.spec.scale);
+void TileWorker::decode_scales(const CopyState& state) {
+  if (!has_byte_scales(state.spec.scale)) return;
+  const auto& table = scale_values(state.spec.scale);
   for (int64_t i = 0; i < h_ / groups_.height * groups_.ld; ++i) scale_[static_cast<size_t>(i)] = table[bytes_[static_cast<size_t>(i)]];
 }
 
-void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n, int64_t r, int64_t c, const float* scale,
+void TileWorker::write_run(const CopyState& state, const uint8_t* codes, int64_t n, int64_t r, int64_t c, const float* scale,
                            const float* zero) {
-  const QuantizedCopy& copy = *plan.copy;
-  const int64_t at = r * plan.C + c;
-  const Element element = plan.spec.element;
-  if (plan.codes != nullptr && codes != plan.codes + at) std::memcpy(plan.codes + at, codes, static_cast<size_t>(n));
+  const QuantizedCopy& copy = *state.copy;
+  const int64_t at = r * state.C + c;
+  const Element element = state.spec.element;
+  if (state.codes != nullptr && codes != state.codes + at) std::memcpy(state.codes + at, codes, static_cast<size_t>(n));
   if (copy.packed != nullptr) {
     uint8_t* out = copy.packed + packed_bytes(element, at);
     alignas(64) uint8_t some[kTileRow];
@@ -347,36 +317,37 @@ void TileWorker::write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n
     const int64_t size = half ? 2 : 4;
     alignas(64) float some[kTileRow];
     auto* out = static_cast<std::byte*>(copy.values) + at * size;
-    const int shift = plan.spec.granularity == Granularity::block || plan.spec.granularity == Granularity::tile ? log2_of(plan.spec.block)
-                                                                                                                : log2_of(kTileRow);
+    const int shift = state.spec.granularity == Granularity::block || state.spec.granularity == Granularity::tile
+                          ? log2_of(state.spec.block)
+                          : log2_of(kTileRow);
     k_->values({element, half, codes, round_up(n, 16), scale, zero, shift, n % 16 == 0 ? static_cast<void*>(out) : some});
     if (n % 16 != 0) std::memcpy(out, some, static_cast<size_t>(n * size));
   }
 }
 
 // Writes codes_ and the group arrays to the copy's outputs.
-void TileWorker::write(const CopyPlan& plan) {
-  const OperandSpec& s = plan.spec;
-  const Extent e = extent(plan);
-  const bool valued = plan.copy->form == ValueForm::bf16 || plan.copy->form == ValueForm::f32;
+void TileWorker::write(const CopyState& state) {
+  const OperandSpec& s = state.spec;
+  const Extent e = extent(state);
+  const bool valued = state.copy->form == ValueForm::bf16 || state.copy->form == ValueForm::f32;
   const bool scaled = valued && (has_byte_scales(s.scale) || s.element == Element::uint4);
-  if (valued) decode_scales(plan);
+  if (valued) decode_scales(state);
   const float* zeros = scaled && s.element == Element::uint4 ? zero_.data() : nullptr;
-  if (!plan.transposed) {
-    if (encoded_ != codes_.data() && !valued && plan.copy->packed == nullptr) return;
+  if (!state.transposed) {
+    if (encoded_ != codes_.data() && !valued && state.copy->packed == nullptr) return;
     for (int64_t r = 0; r < e.rows && e.columns > 0; ++r) {
       const int64_t group = scaled ? r / groups_.height * groups_.ld : 0;
-      write_run(plan, encoded_ + r * encoded_ld_, e.columns, r0_ + r, c0_, scaled ? scale_.data() + group : one_.data(),
+      write_run(state, encoded_ + r * encoded_ld_, e.columns, r0_ + r, c0_, scaled ? scale_.data() + group : one_.data(),
                 zeros == nullptr ? nullptr : zeros + group);
     }
     return;
   }
   if (e.rows == 0) return;
-  uint8_t* out = direct(plan);
+  uint8_t* out = direct(state);
   const uint8_t* turned = out != nullptr ? out : turned_.data();
-  const int64_t ld = out != nullptr ? plan.C : h_;
+  const int64_t ld = out != nullptr ? state.C : h_;
   k_->transpose(encoded_, encoded_ld_, h_, w_, const_cast<uint8_t*>(turned), ld);
-  if (out != nullptr && !valued && plan.copy->packed == nullptr) return;
+  if (out != nullptr && !valued && state.copy->packed == nullptr) return;
   for (int64_t c = 0; c < e.columns; ++c) {
     float scale[128 / 16], zero[128 / 16];
     if (scaled) {
@@ -386,30 +357,30 @@ void TileWorker::write(const CopyPlan& plan) {
         if (zeros != nullptr) zero[i] = zeros[at];
       }
     }
-    write_run(plan, turned + c * ld, e.rows, c0_ + c, r0_, scaled ? scale : one_.data(), zeros == nullptr ? nullptr : zero);
+    write_run(state, turned + c * ld, e.rows, c0_ + c, r0_, scaled ? scale : one_.data(), zeros == nullptr ? nullptr : zero);
   }
 }
 
-void TileWorker::place(const CopyPlan& plan, int64_t rows, int64_t r0, int64_t c0) {
+void TileWorker::place(const CopyState& state, int64_t rows, int64_t r0, int64_t c0) {
   r0_ = r0, c0_ = c0, clean_ = false;
   h_ = round_up(std::min(shape_.height, rows - r0), shape_.step);
-  load(*plan.p);
+  load(*state.p);
 }
 
-uint32_t TileWorker::rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0) {
-  place(plan, plan.C, r0, c0);
-  k_->rotate(f_.data(), h_, w_, plan.spec.hadamard, plan.copy->signs, plan.p->type == DType::bf16);
+uint32_t TileWorker::rotated_amax(const CopyState& state, int64_t r0, int64_t c0) {
+  place(state, state.C, r0, c0);
+  k_->rotate(f_.data(), h_, w_, state.spec.hadamard, state.copy->signs, state.p->type == DType::bf16);
   k_->amax_across(f_.data(), h_, w_, 32, amax_.data());
   return *std::max_element(amax_.begin(), amax_.begin() + h_ / 32 * w_);
 }
 
-void TileWorker::run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0) {
+void TileWorker::run(const CopyState* row, const CopyState* transposed, bool shared, int64_t r0, int64_t c0) {
   int64_t rows = 0;
   if (row != nullptr) rows = row->R;
   if (transposed != nullptr) rows = std::max(rows, transposed->C);
   place(row != nullptr ? *row : *transposed, rows, r0, c0);
-  const auto live = [&](const CopyPlan& plan) {
-    const Extent e = extent(plan);
+  const auto live = [&](const CopyState& state) {
+    const Extent e = extent(state);
     return e.rows > 0 && e.columns > 0;
   };
   if (row != nullptr && live(*row)) {

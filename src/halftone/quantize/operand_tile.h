@@ -10,8 +10,8 @@
 // Internal: one tile of quantize_operand on the CPU. operand.cpp handles the passes over the matrix.
 namespace halftone::quantize {
 
-// Plan of a copy: state shared by all tiles.
-struct CopyPlan {
+// State of a copy, shared by all tiles.
+struct CopyState {
   const QuantizeOperand* p = nullptr;
   const QuantizedCopy* copy = nullptr;
   bool transposed = false;
@@ -27,7 +27,7 @@ struct CopyPlan {
 };
 
 // Layout of a group array in a tile: one entry per height x width elements, [.., ld] entries.
-struct Groups {
+struct GroupLayout {
   int64_t height, width, ld;
 };
 
@@ -47,32 +47,31 @@ class TileWorker {
   void use(const OperandKernels& k, TileShape shape) { k_ = &k, shape_ = shape, w_ = shape.width; }
 
   // Processes the tile at (r0, c0) of the given matrix; either copy may be null. shared: the transposed copy has the row copy's codes.
-  void run(const CopyPlan* row, const CopyPlan* transposed, bool shared, int64_t r0, int64_t c0);
+  void run(const CopyState* row, const CopyState* transposed, bool shared, int64_t r0, int64_t c0);
   // amax of a rotated tile.
-  uint32_t rotated_amax(const CopyPlan& plan, int64_t r0, int64_t c0);
+  uint32_t rotated_amax(const CopyState& state, int64_t r0, int64_t c0);
 
  private:
   static constexpr int64_t kElements = kTileElements, kGroups = kElements / 16;
 
-  void place(const CopyPlan& plan, int64_t rows, int64_t r0, int64_t c0);
+  void place(const CopyState& state, int64_t rows, int64_t r0, int64_t c0);
   void load(const QuantizeOperand& p);
-  Extent extent(const CopyPlan& plan) const;
-  Groups groups_of(const CopyPlan& plan, int64_t block, bool tile) const;
-  void encode(const CopyPlan& plan);
-  void apply_macro(const CopyPlan& plan);
-  Groups group_scales(const CopyPlan& plan);
-  void mx_scales(const CopyPlan& plan, int64_t n);
-  void clipped_scales(const CopyPlan& plan, Groups g);
-  void affine_scales(const CopyPlan& plan, Groups g);
-  void find_amax(Groups g, int64_t block);
+  Extent extent(const CopyState& state) const;
+  GroupLayout groups_of(const CopyState& state, int64_t block, bool tile) const;
+  void encode(const CopyState& state);
+  void apply_macro(const CopyState& state);
+  GroupLayout group_scales(const CopyState& state);
+  void clipped_scales(const CopyState& state, GroupLayout g);
+  void affine_scales(const CopyState& state, GroupLayout g);
+  void find_amax(GroupLayout g, int64_t block);
   void poison(const EncodeTile& t) const;
-  uint8_t* direct(const CopyPlan& plan) const;
-  void write_scales(const CopyPlan& plan) const;
+  uint8_t* direct(const CopyState& state) const;
+  void write_scales(const CopyState& state) const;
   template <class T>
-  void write_groups(const CopyPlan& plan, Groups g, const T* from, T* out) const;
-  void write(const CopyPlan& plan);
-  void write_run(const CopyPlan& plan, const uint8_t* codes, int64_t n, int64_t r, int64_t c, const float* scale, const float* zero);
-  void decode_scales(const CopyPlan& plan);
+  void write_groups(const CopyState& state, GroupLayout g, const T* from, T* out) const;
+  void write(const CopyState& state);
+  void write_run(const CopyState& state, const uint8_t* codes, int64_t n, int64_t r, int64_t c, const float* scale, const float* zero);
+  void decode_scales(const CopyState& state);
 
   const OperandKernels* k_ = nullptr;
   TileShape shape_{64, 128, 32};
@@ -80,7 +79,7 @@ class TileWorker {
   bool clean_ = false;
   const uint8_t* encoded_ = nullptr;  // codes of the tile, [h_, encoded_ld_]: codes_ or the output itself
   int64_t encoded_ld_ = 0;
-  Groups groups_{};
+  GroupLayout groups_{};
   alignas(64) std::array<float, kElements> f_{};
   alignas(64) std::array<uint8_t, kElements> codes_, turned_;
   alignas(64) std::array<uint16_t, draw_elements(128, 128)> draws_{};
@@ -105,6 +104,6 @@ inline ScalePair fp32_scale(const OperandSpec& s, uint32_t amax) {
 bool quantize_rows(const QuantizeOperand& p, const OperandKernels& k);
 
 // Folds rows [begin, end) of a finished copy from its codes and scale bytes; returns the number of elements that lost bits.
-unsigned long long fold_rows(const CopyPlan& plan, int64_t begin, int64_t end);
+unsigned long long fold_rows(const CopyState& state, int64_t begin, int64_t end);
 
 }  // namespace halftone::quantize

@@ -139,8 +139,9 @@ struct CopyLevel {
 // Encodes one block in registers: vectors 0 to kBlock / 8 - 1 of `t` with maximum amax, to vectors from `first` of `out`. draw(i, e):
 // place_draw of element e of vector i. valid(i): whether vector i lies inside the copy.
 template <Coder kCoder, Step kStep, int kBlock, bool kStochastic, Form kForm, class T, class Out, class Draw, class Valid>
-__device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const Vec8<T>* t, uint32_t amax, const CopyLevel<kStep, kBlock>& level,
-                                                uint32_t reference, const Out& out, int first, Draw&& draw, Valid&& valid) {
+__device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const ElementVector<T>* t, uint32_t amax,
+                                                const CopyLevel<kStep, kBlock>& level, uint32_t reference, const Out& out, int first,
+                                                Draw&& draw, Valid&& valid) {
   const BlockResult b = block_rule<kStep, kBlock>(d, amax, level.outer, level.reciprocal);
   const Factor by{b.factor, kStep == Step::divide ? divisor(b.factor).reciprocal : 0.0f};
   ValueWords words{__float_as_uint(1.0f), 0, 0};
@@ -155,19 +156,19 @@ __device__ __forceinline__ uint32_t write_block(const CopyArgs& d, const Vec8<T>
 
 // Column kHalf of a lane's two columns as vectors of eight rows; rotated by `width` unless 0.
 template <int kHalf>
-__device__ __forceinline__ void take_column(const uint32_t (&rows)[32], Vec8<bf16> (&t)[4]) {
+__device__ __forceinline__ void take_column(const uint32_t (&rows)[32], ElementVector<bf16> (&t)[4]) {
 #pragma unroll
   for (int i = 0; i < 16; ++i) t[i >> 2].w[i & 3] = __byte_perm(rows[2 * i], rows[2 * i + 1], kHalf == 0 ? 0x5410 : 0x7632);
 }
 template <int kHalf>
-__device__ __forceinline__ void take_column(const float2 (&rows)[32], Vec8<float> (&t)[4]) {
+__device__ __forceinline__ void take_column(const float2 (&rows)[32], ElementVector<float> (&t)[4]) {
 #pragma unroll
   for (int i = 0; i < 32; ++i) t[i >> 3].v[i & 7] = kHalf == 0 ? rows[i].x : rows[i].y;
 }
-__device__ __forceinline__ void put_pair(Vec8<bf16>& t, int i, float low, float high) { t.w[i >> 1] = bf16_words(low, high); }
-__device__ __forceinline__ void put_pair(Vec8<float>& t, int i, float low, float high) { t.v[i] = low, t.v[i + 1] = high; }
+__device__ __forceinline__ void put_pair(ElementVector<bf16>& t, int i, float low, float high) { t.w[i >> 1] = bf16_words(low, high); }
+__device__ __forceinline__ void put_pair(ElementVector<float>& t, int i, float low, float high) { t.v[i] = low, t.v[i + 1] = high; }
 template <int kWidth, int kHalf, class Pair, class T>
-__device__ __forceinline__ void rotate_column(const Pair (&rows)[32], const uint4* flips, Vec8<T> (&t)[4]) {
+__device__ __forceinline__ void rotate_column(const Pair (&rows)[32], const uint4* flips, ElementVector<T> (&t)[4]) {
 #pragma unroll
   for (int first = 0; first < 32; first += kWidth) {
     float v[kWidth];
@@ -178,11 +179,11 @@ __device__ __forceinline__ void rotate_column(const Pair (&rows)[32], const uint
       put_pair(t[(first + i) >> 3], i & 7, v[i] * hadamard_norm(kWidth), v[i + 1] * hadamard_norm(kWidth));
   }
 }
-__device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<bf16>& x) {
+__device__ __forceinline__ void load_shared8(const uint8_t* at, ElementVector<bf16>& x) {
   const uint4 a = *reinterpret_cast<const uint4*>(at);
   x = {{a.x, a.y, a.z, a.w}};
 }
-__device__ __forceinline__ void load_shared8(const uint8_t* at, Vec8<float>& x) {
+__device__ __forceinline__ void load_shared8(const uint8_t* at, ElementVector<float>& x) {
   const auto* v = reinterpret_cast<const float4*>(at);
   x = {{v[0].x, v[0].y, v[0].z, v[0].w, v[1].x, v[1].y, v[1].z, v[1].w}};
 }
@@ -307,7 +308,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
     uint32_t scales = 0;
 #pragma unroll 1
     for (int b = 0; b < kBlockColumns / kBlock; ++b) {
-      Vec8<T> t[kVectors];
+      ElementVector<T> t[kVectors];
       uint32_t draws[kVectors][4] = {};
       uint32_t amax = 0;
 #pragma unroll
@@ -346,7 +347,7 @@ __global__ void __launch_bounds__(kBlockWarps * 32, sizeof(T) == 4              
     for (int r = 0; r < 32; ++r) rows[r] = *reinterpret_cast<const Pair*>(own.x + r * kPitch + lane * sizeof(Pair));
     if constexpr (kForm != Form::any) __syncwarp();  // outputs overwrite the elements
     const auto one_column = [&]<int kHalf>() {
-      Vec8<T> t[4];
+      ElementVector<T> t[4];
       if (width == 32) {
         rotate_column<32, kHalf>(rows, shared.flips[warp].words, t);
       } else if (width == 16) {

@@ -2,8 +2,8 @@
 #include <cuda_bf16.h>
 
 #include "halftone/formats/float_code.h"
+#include "halftone/quantize/cuda/element_vector.cuh"
 #include "halftone/quantize/cuda/kernels.h"
-#include "halftone/quantize/cuda/vec8.cuh"
 
 namespace halftone::device {
 
@@ -39,7 +39,7 @@ __device__ __forceinline__ float quotient(float a, float b, float reciprocal) {
 __device__ __forceinline__ float quotient_to_nearest_e2m1(float a, float b, float reciprocal) {
   return corrected(a * reciprocal, a, b, reciprocal);
 }
-__device__ __forceinline__ void lift(Vec8<bf16>& x) {
+__device__ __forceinline__ void lift(ElementVector<bf16>& x) {
   const __nv_bfloat162 by = __float2bfloat162_rn(kLift);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -47,7 +47,7 @@ __device__ __forceinline__ void lift(Vec8<bf16>& x) {
     x.w[k] = *reinterpret_cast<const uint32_t*>(&v);
   }
 }
-__device__ __forceinline__ void lift(Vec8<float>& x) {
+__device__ __forceinline__ void lift(ElementVector<float>& x) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) x.v[i] *= kLift;
 }
@@ -140,7 +140,7 @@ __device__ __forceinline__ uint32_t gather_bytes(uint32_t a, uint32_t b, uint32_
 // draw(i): place_draw (integers: draw_number) of element i. low, high: bounds of an integer format. kClamp: whether elements may exceed the
 // largest code (for e4m3, 448 + 2^-15 does not: no draw rounds it up).
 template <Coder kCoder, Step kStep, bool kStochastic, bool kClamp = true, class T, class Draw>
-__device__ __forceinline__ Codes8 encode8(Vec8<T> x, Factor by, float low, float high, Draw&& draw) {
+__device__ __forceinline__ Codes8 encode8(ElementVector<T> x, Factor by, float low, float high, Draw&& draw) {
   Codes8 q{};
   if constexpr (kStep == Step::exact && kStochastic) {
     static_assert(kCoder != Coder::integer && sizeof(T) == 2);

@@ -1,6 +1,6 @@
 #pragma once
 #include "halftone/base/row_groups.h"
-#include "halftone/quantize/cuda/vec8.cuh"
+#include "halftone/quantize/cuda/element_vector.cuh"
 #include "halftone/quantize/operand.h"
 
 namespace halftone::device {
@@ -11,11 +11,11 @@ namespace halftone::device {
 __device__ __forceinline__ int tile_in_turn(const RowSource& from, int turn) { return from.order == nullptr ? turn : from.order[turn]; }
 
 // Eight elements times a weight, each rounded to the element type.
-__device__ __forceinline__ void scale8(Vec8<bf16>& x, float by) {
+__device__ __forceinline__ void scale8(ElementVector<bf16>& x, float by) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) x.w[k] = bf16_words(by * element(x, 2 * k), by * element(x, 2 * k + 1));
 }
-__device__ __forceinline__ void scale8(Vec8<float>& x, float by) {
+__device__ __forceinline__ void scale8(ElementVector<float>& x, float by) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) x.v[i] *= by;
 }
@@ -44,16 +44,16 @@ class SourceRows {
 };
 
 // A lane's eight vectors: rows from 8 * (lane / 8) of the warp's 32 rows, which begin at row `first`. x: at the lane's column; `has`:
-// whether the column lies inside the matrix. policy: L2 policy of load8.
+// whether the column lies inside the matrix. policy: L2 policy of load_vector.
 template <class T, class... Policy>
-__device__ __forceinline__ void load_rows(const RowSource& from, const T* x, int64_t ld, int first, int lane, bool has, Vec8<T> (&v)[8],
-                                          Policy... policy) {
+__device__ __forceinline__ void load_rows(const RowSource& from, const T* x, int64_t ld, int first, int lane, bool has,
+                                          ElementVector<T> (&v)[8], Policy... policy) {
   const SourceRows rows(from, first, lane);
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     const int row = rows.row((lane & 24) + i);
     v[i] = {};
-    if (has && row >= 0) load8(x + row * ld, v[i], policy...);
+    if (has && row >= 0) load_vector(x + row * ld, v[i], policy...);
   }
   if (from.weight == nullptr) return;
 #pragma unroll

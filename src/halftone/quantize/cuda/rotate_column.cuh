@@ -3,7 +3,7 @@
 #include <type_traits>
 
 #include "halftone/formats/hadamard.h"
-#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/amax_vector.cuh"
 #include "halftone/quantize/cuda/draws.cuh"
 
 namespace halftone::device {

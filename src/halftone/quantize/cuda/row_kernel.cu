@@ -1,4 +1,4 @@
-#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/amax_vector.cuh"
 #include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/group_scale.cuh"
 #include "halftone/quantize/cuda/store_codes.cuh"
@@ -16,10 +16,10 @@ __device__ __forceinline__ uint32_t block_max(uint32_t a, uint32_t* shared) {
   return __reduce_max_sync(0xFFFFFFFFu, lane < blockDim.x / 32 ? shared[lane] : 0u);
 }
 
-__device__ __forceinline__ void load_row(const bf16* p, Vec8<bf16>& x) { load8(p, x); }
-__device__ __forceinline__ void load_row(const float* p, Vec8<bf16>& x) {
-  Vec8<float> v;
-  load8(p, v);
+__device__ __forceinline__ void load_row(const bf16* p, ElementVector<bf16>& x) { load_vector(p, x); }
+__device__ __forceinline__ void load_row(const float* p, ElementVector<bf16>& x) {
+  ElementVector<float> v;
+  load_vector(p, v);
 #pragma unroll
   for (int k = 0; k < 4; ++k) x.w[k] = bf16_words(v.v[2 * k], v.v[2 * k + 1]);
 }
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kMostThreads) row_kernel(const __grid_constant
   const int in_turn = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   constexpr int kTileRows = static_cast<int>(kGroupRows);
   const int row = a.from.source == nullptr ? in_turn : tile_in_turn(a.from, in_turn / kTileRows) * kTileRows + in_turn % kTileRows;
-  Vec8<bf16> x[kVectors];
+  ElementVector<bf16> x[kVectors];
   uint32_t amax = 0, negative = 0;
   const auto load = [&](int64_t from) {
 #pragma unroll

@@ -5,7 +5,7 @@
 #include "halftone/device/launch.h"
 #include "halftone/device/row_groups.cuh"
 #include "halftone/device/vec.cuh"
-#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/amax_vector.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/kernels.h"
@@ -30,11 +30,11 @@ __device__ __forceinline__ uint32_t magnitudes_of_sign(uint32_t m) {
   return __vmaxs2(kNegative ? m ^ 0x80008000u : m, 0u);
 }
 template <bool kNegative>
-__device__ __forceinline__ Amax8<bf16> amax_of_sign(const Vec8<bf16> (&x)[8]) {
+__device__ __forceinline__ AmaxVector<bf16> amax_of_sign(const ElementVector<bf16> (&x)[8]) {
   uint32_t m[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) m[i] = max_of_sign<kNegative>(max_of_sign<kNegative>(x[i].w[0], x[i].w[1], x[i].w[2]), x[i].w[3], x[i].w[3]);
-  Amax8<bf16> a;
+  AmaxVector<bf16> a;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const uint32_t low = __byte_perm(m[2 * k], m[2 * k + 1], 0x5410), high = __byte_perm(m[2 * k], m[2 * k + 1], 0x7632);
@@ -43,8 +43,8 @@ __device__ __forceinline__ Amax8<bf16> amax_of_sign(const Vec8<bf16> (&x)[8]) {
   return a;
 }
 template <bool kNegative>
-__device__ __forceinline__ Amax8<bf16> amax_across_of_sign(const Vec8<bf16> (&x)[8]) {
-  Amax8<bf16> a;
+__device__ __forceinline__ AmaxVector<bf16> amax_across_of_sign(const ElementVector<bf16> (&x)[8]) {
+  AmaxVector<bf16> a;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     uint32_t m = x[7].w[k];
@@ -63,8 +63,8 @@ __device__ __forceinline__ uint32_t magnitude_of_sign(uint32_t m) {
   return static_cast<uint32_t>(max(static_cast<int>(kNegative ? m ^ 0x80000000u : m), 0));
 }
 template <bool kNegative, bool kAcross>
-__device__ __forceinline__ Amax8<float> amax8_of_sign(const Vec8<float> (&x)[8]) {
-  Amax8<float> a;
+__device__ __forceinline__ AmaxVector<float> amax_of_signs(const ElementVector<float> (&x)[8]) {
+  AmaxVector<float> a;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     uint32_t m = 0;
@@ -75,18 +75,18 @@ __device__ __forceinline__ Amax8<float> amax8_of_sign(const Vec8<float> (&x)[8])
   return a;
 }
 template <bool kNegative>
-__device__ __forceinline__ Amax8<float> amax_of_sign(const Vec8<float> (&x)[8]) {
-  return amax8_of_sign<kNegative, false>(x);
+__device__ __forceinline__ AmaxVector<float> amax_of_sign(const ElementVector<float> (&x)[8]) {
+  return amax_of_signs<kNegative, false>(x);
 }
 template <bool kNegative>
-__device__ __forceinline__ Amax8<float> amax_across_of_sign(const Vec8<float> (&x)[8]) {
-  return amax8_of_sign<kNegative, true>(x);
+__device__ __forceinline__ AmaxVector<float> amax_across_of_sign(const ElementVector<float> (&x)[8]) {
+  return amax_of_signs<kNegative, true>(x);
 }
 
 template <class T>
-__device__ __forceinline__ void merge(Amax8<T>& a, const Amax8<T>& b) {
+__device__ __forceinline__ void merge(AmaxVector<T>& a, const AmaxVector<T>& b) {
 #pragma unroll
-  for (int i = 0; i < Amax8<T>::kWords; ++i) a.w[i] = max_words<T>(a.w[i], b.w[i]);
+  for (int i = 0; i < AmaxVector<T>::kWords; ++i) a.w[i] = max_words<T>(a.w[i], b.w[i]);
 }
 
 // Row maxima of a thread block whose warps share the same rows: one global atomic per row and thread block. Several bands are in flight, so
@@ -135,7 +135,7 @@ __device__ __forceinline__ void raise_warp(uint32_t* out, uint32_t amax, int lan
   if (lane == 0 && amax != 0) raise(out, amax);
 }
 template <class T>
-__device__ __forceinline__ void store_columns(uint32_t* out, int cols, int column, const Amax8<T>& amax, int lane) {
+__device__ __forceinline__ void store_columns(uint32_t* out, int cols, int column, const AmaxVector<T>& amax, int lane) {
   Owned<T, 1> own(amax, lane);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -166,14 +166,14 @@ __global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kS
     const int strip = static_cast<int>(item % groups) * each + (a.shared_rows ? warp : 0), in_turn = static_cast<int>(item / groups);
     const int team = kGroups ? tile_in_turn(a.from, a.first_tile + in_turn) : in_turn;
     const int column = strip * 64 + (lane & 7) * 8;
-    Amax8<T> columns{}, others{};  // others: elements with the sign bit
+    AmaxVector<T> columns{}, others{};  // others: elements with the sign bit
 #pragma unroll 1
     for (int top = team * (kGroups ? kTile : kBandRows); top < (kGroups ? (team + 1) * kTile : a.rows);
          top += (kGroups ? 1 : a.teams) * kBandRows, ++turn) {
       const int row = top + (lane >> 3) * 8;
       const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
       const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
-      Vec8<T> x[8];
+      ElementVector<T> x[8];
       const uint64_t policy = l2_policy(top >= a.keep_from);
       if (kGroups && a.from.source != nullptr) {
         load_rows(a.from, static_cast<const T*>(a.x) + column, a.ld, top, lane, column < a.cols, x, policy);
@@ -181,14 +181,14 @@ __global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kS
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
           x[i] = {};
-          if (i < valid) load8(source, x[i], policy);
+          if (i < valid) load_vector(source, x[i], policy);
           source += a.ld;
         }
       }
       round_elements(x, a.as_bf16);
       if (first) wait_for_primary();
       first = false;
-      const auto of_rows = [&](const Amax8<T>& amax, int sign) {
+      const auto of_rows = [&](const AmaxVector<T>& amax, int sign) {
         if (a.shared_rows) {
           store_rows<T, true>(block_rows.wait(turn)[sign], kBandRows, row - top, amax, lane);
         } else {
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(sizeof(T) == 2 ? kStatisticsThreads + 128 : kS
         }
       };
       if (a.tensor != nullptr || (a.row != nullptr && !a.by_sign_row)) {
-        const Amax8<T> rows = amax_of(x);
+        const AmaxVector<T> rows = amax_of(x);
         tensor = max(tensor, amax_total(rows));
         if (a.row != nullptr && !a.by_sign_row) of_rows(rows, 0);
       }
@@ -399,15 +399,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   uint32_t amax = 0;
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < vectors; i += kAhead * stride) {
-    Vec8<T> v[8] = {};
+    ElementVector<T> v[8] = {};
     const uint64_t policy = l2_policy(i >= keep_from);
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int64_t at = i + k * stride;
       if (at >= vectors) continue;
       const T* from = x + (per_row == vectors ? 8 * at : at / per_row * ld + 8 * (at % per_row));
-      if constexpr (kParts) load8(from, v[k], policy);
-      if constexpr (!kParts) load8(from, v[k]);
+      if constexpr (kParts) load_vector(from, v[k], policy);
+      if constexpr (!kParts) load_vector(from, v[k]);
     }
     amax = max(amax, amax_total(amax_across(v)));
   }

@@ -1,11 +1,11 @@
 #pragma once
-#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/amax_vector.cuh"
 
 namespace halftone::device {
 
 // Row maxima of a warp: each lane reduces its two rows over the eight lanes of a row group.
 template <class T, bool kShared = false>
-__device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const Amax8<T>& amax, int lane) {
+__device__ __forceinline__ void store_rows(uint32_t* out, int rows, int row, const AmaxVector<T>& amax, int lane) {
   Owned<T, 0> own(amax, lane);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {

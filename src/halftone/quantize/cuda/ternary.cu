@@ -5,9 +5,9 @@
 #include "halftone/formats/int_scale.h"
 #include "halftone/formats/pairwise_sum.h"
 #include "halftone/quantize/cuda/dependent.cuh"
+#include "halftone/quantize/cuda/element_vector.cuh"
 #include "halftone/quantize/cuda/generic.h"
 #include "halftone/quantize/cuda/statistics.h"
-#include "halftone/quantize/cuda/vec8.cuh"
 
 namespace halftone::device {
 namespace {
@@ -70,16 +70,16 @@ __global__ void __launch_bounds__(256)
     const int64_t piece = group * 8 + threadIdx.x / 32;
     double part[kLoads];
     const int64_t first = piece * kPiece + lane * 8;
-    Vec8<T> e[kLoads];
+    ElementVector<T> e[kLoads];
     const uint64_t policy = l2_policy(group * 8 * kPiece >= keep_from);
     if (kVectors && (group + 1) * 8 * kPiece <= n) {  // a branch, so that all loads are issued first
 #pragma unroll
-      for (int k = 0; k < kLoads; ++k) load8(x + first + k * 256, e[k], policy);
+      for (int k = 0; k < kLoads; ++k) load_vector(x + first + k * 256, e[k], policy);
     } else {
 #pragma unroll
       for (int k = 0; k < kLoads; ++k) {
         e[k] = {};
-        if (kVectors && first + k * 256 < n) load8(x + first + k * 256, e[k], policy);
+        if (kVectors && first + k * 256 < n) load_vector(x + first + k * 256, e[k], policy);
       }
     }
     round_elements(e, as_bf16);

@@ -1,5 +1,5 @@
 #pragma once
-#include "halftone/quantize/cuda/amax8.cuh"
+#include "halftone/quantize/cuda/amax_vector.cuh"
 #include "halftone/quantize/cuda/dependent.cuh"
 #include "halftone/quantize/cuda/gathered_rows.cuh"
 #include "halftone/quantize/cuda/group_scale.cuh"
@@ -86,8 +86,8 @@ constexpr int staged_bytes(Coder coder, bool stochastic, Form form) {
 // Writes one copy of the thread's elements: scales, codes, stores. kBlock: 128, scales from `shared_amax`, or 0, scales from `groups`. x:
 // vectors along C. shared_amax: maxima of the vectors that the lane owns. elements: staging buffer of a transposed copy.
 template <Coder kCoder, int kBlock, bool kStochastic, Form kForm, int kAxis, class T>
-__device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, const Vec8<T> (&x)[8], const uint32_t (&shared_amax)[2],
-                                           const Groups<kCoder, kAxis>& groups, uint8_t* elements) {
+__device__ __forceinline__ void write_copy(const CopyArgs& d, const Place& p, const ElementVector<T> (&x)[8],
+                                           const uint32_t (&shared_amax)[2], const Groups<kCoder, kAxis>& groups, uint8_t* elements) {
   constexpr int kOwn = kAxis == 0 ? 1 : 2;
   Outputs<kForm> out(d, int64_t{p.r} * d.C + p.c, static_cast<uint32_t>(d.C));
   float factor[kOwn];
@@ -182,9 +182,9 @@ struct SharedAmax {
   uint32_t rows[2][kTile], columns[4][kTile], warps[8];
 };
 template <class T>
-__device__ __forceinline__ void exchange(SharedAmax& s, const Vec8<T> (&x)[8], int warp, int lane, bool tiles, uint32_t (&row)[2],
+__device__ __forceinline__ void exchange(SharedAmax& s, const ElementVector<T> (&x)[8], int warp, int lane, bool tiles, uint32_t (&row)[2],
                                          uint32_t (&column)[2]) {
-  const Amax8<T> of_rows = amax_of(x), of_columns = amax_across(x);
+  const AmaxVector<T> of_rows = amax_of(x), of_columns = amax_across(x);
   Owned<T, 0> rows(of_rows, lane);
   Owned<T, 1> columns(of_columns, lane);
   const int r = (warp >> 1) * 32 + (lane >> 3) * 8, c = (warp & 1) * 64 + (lane & 7) * 8;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
   start_dependents();
   const int row0 = tile_in_turn(a.from, a.first_tile + turn) * kTile, column0 = tile_c * kTile;
   const int row = row0 + (warp >> 1) * 32 + (lane >> 3) * 8, column = column0 + (warp & 1) * 64 + (lane & 7) * 8;
-  Vec8<T> x[8];
+  ElementVector<T> x[8];
   const T* source = static_cast<const T*>(a.x) + int64_t{row} * a.ld + column;
   const auto bytes = static_cast<uint32_t>(a.ld * sizeof(T));
   const auto row_at = [&](uint32_t i) {
@@ -241,13 +241,13 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
     load_rows(a.from, static_cast<const T*>(a.x) + column, a.ld, row - (lane >> 3) * 8, lane, column < a.cols, x);
   } else if (row0 + kTile <= a.rows && column0 + kTile <= a.cols) {
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) load8(row_at(i), x[i]);
+    for (uint32_t i = 0; i < 8; ++i) load_vector(row_at(i), x[i]);
   } else {
     const int valid = column < a.cols ? min(max(a.rows - row, 0), 8) : 0;
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       x[i] = {};
-      if (i < valid) load8(row_at(static_cast<uint32_t>(i)), x[i]);
+      if (i < valid) load_vector(row_at(static_cast<uint32_t>(i)), x[i]);
     }
   }
   round_elements(x, a.as_bf16);
@@ -269,7 +269,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks_on_sm<T>(kBlock, kStochas
   if constexpr (kTransposed) {
     constexpr int kStaged = staged_bytes(kCoder, kStochastic, kForm);
     alignas(16) __shared__ uint8_t elements[kStaged != 0 ? kTile * 16 * kStaged : 16];
-    Vec8<T> t[8];
+    ElementVector<T> t[8];
     transpose(x, t);
     write_copy<kCoder, kBlock, kStochastic, kForm, 1>(a.transposed, column_place, t, column_shared, column_groups, elements);
     if constexpr (kStaged != 0) {

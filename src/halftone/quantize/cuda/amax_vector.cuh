@@ -1,5 +1,5 @@
 #pragma once
-#include "halftone/quantize/cuda/vec8.cuh"
+#include "halftone/quantize/cuda/element_vector.cuh"
 
 namespace halftone::device {
 
@@ -16,14 +16,14 @@ __device__ __forceinline__ uint32_t max_magnitudes(uint32_t a, uint32_t b) {
 // amax as integers (numerics.md section 1) of a thread's eight vectors: bf16 as pairs of 16-bit halves (vector 2k in the low half of word
 // k), fp32 one per word.
 template <class T>
-struct Amax8;
+struct AmaxVector;
 template <>
-struct Amax8<bf16> {
+struct AmaxVector<bf16> {
   static constexpr int kWords = 4;
   uint32_t w[4];
 };
 template <>
-struct Amax8<float> {
+struct AmaxVector<float> {
   static constexpr int kWords = 8;
   uint32_t w[8];
 };
@@ -35,12 +35,12 @@ __device__ __forceinline__ uint32_t max_words(uint32_t a, uint32_t b) {
 }
 
 // amax of one vector, as fp32 bits.
-__device__ __forceinline__ uint32_t amax_of(const Vec8<bf16>& x) {
+__device__ __forceinline__ uint32_t amax_of(const ElementVector<bf16>& x) {
   constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
   const uint32_t m = __vmaxu2(__vimax3_u16x2(x.w[0] & kMagnitude, x.w[1] & kMagnitude, x.w[2] & kMagnitude), x.w[3] & kMagnitude);
   return max(m << 16, m & 0xFFFF0000u);
 }
-__device__ __forceinline__ uint32_t amax_of(const Vec8<float>& x) {
+__device__ __forceinline__ uint32_t amax_of(const ElementVector<float>& x) {
   uint32_t m = 0;
 #pragma unroll
   for (int i = 0; i < 8; ++i) m = max(m, __float_as_uint(x.v[i]) & 0x7FFFFFFFu);
@@ -48,20 +48,20 @@ __device__ __forceinline__ uint32_t amax_of(const Vec8<float>& x) {
 }
 
 // amax of each vector.
-__device__ __forceinline__ Amax8<bf16> amax_of(const Vec8<bf16> (&x)[8]) {
+__device__ __forceinline__ AmaxVector<bf16> amax_of(const ElementVector<bf16> (&x)[8]) {
   constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
   uint32_t m[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     m[i] = __vmaxu2(__vimax3_u16x2(x[i].w[0] & kMagnitude, x[i].w[1] & kMagnitude, x[i].w[2] & kMagnitude), x[i].w[3] & kMagnitude);
   }
-  Amax8<bf16> a;
+  AmaxVector<bf16> a;
 #pragma unroll
   for (int k = 0; k < 4; ++k) a.w[k] = __vmaxu2(__byte_perm(m[2 * k], m[2 * k + 1], 0x5410), __byte_perm(m[2 * k], m[2 * k + 1], 0x7632));
   return a;
 }
-__device__ __forceinline__ Amax8<float> amax_of(const Vec8<float> (&x)[8]) {
-  Amax8<float> a;
+__device__ __forceinline__ AmaxVector<float> amax_of(const ElementVector<float> (&x)[8]) {
+  AmaxVector<float> a;
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
     uint32_t m = 0;
@@ -73,9 +73,9 @@ __device__ __forceinline__ Amax8<float> amax_of(const Vec8<float> (&x)[8]) {
 }
 
 // amax of each element position across the vectors: if vectors are rows, the column amax.
-__device__ __forceinline__ Amax8<bf16> amax_across(const Vec8<bf16> (&x)[8]) {
+__device__ __forceinline__ AmaxVector<bf16> amax_across(const ElementVector<bf16> (&x)[8]) {
   constexpr uint32_t kMagnitude = 0x7FFF7FFFu;
-  Amax8<bf16> a;
+  AmaxVector<bf16> a;
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     uint32_t m = x[0].w[k] & kMagnitude;
@@ -85,8 +85,8 @@ __device__ __forceinline__ Amax8<bf16> amax_across(const Vec8<bf16> (&x)[8]) {
   }
   return a;
 }
-__device__ __forceinline__ Amax8<float> amax_across(const Vec8<float> (&x)[8]) {
-  Amax8<float> a;
+__device__ __forceinline__ AmaxVector<float> amax_across(const ElementVector<float> (&x)[8]) {
+  AmaxVector<float> a;
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
     uint32_t m = 0;
@@ -97,12 +97,12 @@ __device__ __forceinline__ Amax8<float> amax_across(const Vec8<float> (&x)[8]) {
   return a;
 }
 
-// Maximum over all words of Amax8, as fp32 bits.
-__device__ __forceinline__ uint32_t amax_total(const Amax8<bf16>& a) {
+// Maximum over all words of AmaxVector, as fp32 bits.
+__device__ __forceinline__ uint32_t amax_total(const AmaxVector<bf16>& a) {
   const uint32_t m = __vmaxu2(__vmaxu2(a.w[0], a.w[1]), __vmaxu2(a.w[2], a.w[3]));
   return max(m << 16, m & 0xFFFF0000u);
 }
-__device__ __forceinline__ uint32_t amax_total(const Amax8<float>& a) {
+__device__ __forceinline__ uint32_t amax_total(const AmaxVector<float>& a) {
   uint32_t m = a.w[0];
 #pragma unroll
   for (int i = 1; i < 8; ++i) m = max(m, a.w[i]);
@@ -132,8 +132,8 @@ struct Owned {
     const int b0 = (lane & lane_stride<kAxis>(0)) != 0, b1 = (lane & lane_stride<kAxis>(1)) != 0;
     return 4 * b0 + 2 * b1;
   }
-  __device__ __forceinline__ explicit Owned(const Amax8<T>& all, int lane) {
-    constexpr int kWords = Amax8<T>::kWords;
+  __device__ __forceinline__ explicit Owned(const AmaxVector<T>& all, int lane) {
+    constexpr int kWords = AmaxVector<T>::kWords;
     uint32_t w[kWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) w[i] = all.w[i];
