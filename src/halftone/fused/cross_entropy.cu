@@ -4,7 +4,7 @@
 #include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
-#include "halftone/fused/cross_entropy_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 
 namespace halftone::device {
 namespace {

@@ -7,7 +7,7 @@
 #include "halftone/device/row_groups.cuh"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
-#include "halftone/fused/expert_rows_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 
 namespace halftone::device {
 namespace {

@@ -2,7 +2,7 @@
 
 #include "halftone/device/error_text.h"
 #include "halftone/device/vec.cuh"
-#include "halftone/fused/grad_norm_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 
 namespace halftone::device {
 namespace {

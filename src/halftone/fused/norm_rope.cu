@@ -2,7 +2,7 @@
 
 #include "halftone/device/error_text.h"
 #include "halftone/fused/block_reduce.cuh"
-#include "halftone/fused/norm_rope_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 #include "halftone/fused/rope.cuh"
 
 namespace halftone::device {

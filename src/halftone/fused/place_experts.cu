@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 
 #include "halftone/device/error_text.h"
-#include "halftone/fused/expert_rows_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 
 namespace halftone::device {
 namespace {

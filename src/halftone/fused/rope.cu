@@ -1,8 +1,8 @@
 #include <cuda_runtime.h>
 
 #include "halftone/device/error_text.h"
+#include "halftone/fused/kernels_cuda.h"
 #include "halftone/fused/rope.cuh"
-#include "halftone/fused/rope_cuda.h"
 
 namespace halftone::device {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "halftone/device/error_text.h"
-#include "halftone/fused/stored_weight_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 
 namespace halftone::device {
 namespace {

@@ -4,7 +4,7 @@
 #include "halftone/device/row_grid.cuh"
 #include "halftone/device/vec.cuh"
 #include "halftone/fused/block_reduce.cuh"
-#include "halftone/fused/swiglu_cuda.h"
+#include "halftone/fused/kernels_cuda.h"
 
 namespace halftone::device {
 namespace {
