@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The course of a run on the CPU where it is not straight: rollbacks, other steps than the newest, parts that are not loaded, folders that
+"""Runs on the CPU that do not go straight on: rollbacks, other steps than the newest, parts that are not loaded, folders that
 hold something already. Each case says what must be lost, kept or refused."""
 import json
 import os
