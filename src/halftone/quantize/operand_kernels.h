@@ -48,6 +48,15 @@ struct ValueRun {
   void* out;
 };
 
+// Calls f(x as a pointer to its element type).
+template <class F>
+void typed(const void* x, DType type, F&& f) {
+  if (type == DType::f32)
+    f(static_cast<const float*>(x));
+  else
+    f(static_cast<const bf16*>(x));
+}
+
 // Calls f<kFormat>() for a float element type, else other().
 template <class F, class Other>
 auto with_format(Element e, F&& f, Other&& other) {

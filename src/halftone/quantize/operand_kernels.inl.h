@@ -157,20 +157,6 @@ struct OperandLeaf {
     }
   }
 
-  // Integers: clipping first changes no result and keeps the rounding exact. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u + 1/2, exact in
-  // fp32 for |y| <= 128; y - floor(y) alone is not.
-  template <bool kStochastic>
-  static I int_code(F y, I u, F low, F high) {
-    const F clipped = V::min(high, V::max(low, y));
-    if constexpr (kStochastic) {
-      const F k = V::floor(clipped), threshold = V::add(V::from_int(u), V::set(0.5f));
-      return V::rint(
-          V::add(k, V::only(V::gt(V::mul(clipped, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), threshold)), V::set(1.0f))));
-    } else {
-      return V::rint(clipped);
-    }
-  }
-
   template <bool kStochastic, bool kByColumn, Scaling kScaling, bool kSigned, class Code>
   static void encode_of(const EncodeTile& t, Code&& code) {
     const float* f = t.f;
@@ -218,7 +204,7 @@ struct OperandLeaf {
     };
     const auto ints = [&](float low, float high) {
       const F lo = V::set(low), hi = V::set(high);
-      const auto code = [=](F y, I u) { return int_code<kStochastic>(y, u, lo, hi); };
+      const auto code = [=](F y, I u) { return RowLeaf<V>::template int_code<kStochastic>(y, u, lo, hi); };
       if (t.scaling == Scaling::affine) return encode_by<kStochastic, Scaling::affine, true>(t, code);
       encode_by<kStochastic, Scaling::product, true>(t, code);
     };

@@ -31,13 +31,9 @@ double piece_sum(const Source& s, int64_t first, int64_t last) {
   int64_t at = 0;
   for (int64_t i = first; i < last;) {
     const int64_t r = i / s.cols, c = i % s.cols, n = std::min(last - i, s.cols - c);
-    if (s.type == DType::f32) {
-      const auto* x = static_cast<const float*>(s.row(r, c));
+    typed(s.row(r, c), s.type, [&](const auto* x) {
       for (int64_t j = 0; j < n; ++j) a[at + j] = std::bit_cast<float>(bits_of_element(x[j]) & 0x7FFFFFFFu);
-    } else {
-      const auto* x = static_cast<const bf16*>(s.row(r, c));
-      for (int64_t j = 0; j < n; ++j) a[at + j] = std::bit_cast<float>(bits_of_element(x[j]) & 0x7FFFFFFFu);
-    }
+    });
     at += n, i += n;
   }
   for (; at < kPiece; ++at) a[at] = 0;
@@ -58,10 +54,7 @@ SignedStats signed_amax(const Source& s) {
     uint32_t *pos = partial.data() + 2 * width * used.fetch_add(1), *neg = pos + width;
     for (int64_t r = begin; r < end; ++r) {
       uint32_t row[2];
-      if (s.type == DType::f32)
-        signed_row(static_cast<const float*>(s.row(r)), s.cols, row, pos, neg);
-      else
-        signed_row(static_cast<const bf16*>(s.row(r)), s.cols, row, pos, neg);
+      typed(s.row(r), s.type, [&](const auto* x) { signed_row(x, s.cols, row, pos, neg); });
       out.row_pos[static_cast<size_t>(r)] = row[0], out.row_neg[static_cast<size_t>(r)] = row[1];
     }
   });

@@ -9,15 +9,6 @@
 
 namespace halftone::quantize {
 
-// Calls f(x as a pointer to its element type).
-template <class F>
-void typed(const void* x, DType type, F&& f) {
-  if (type == DType::f32)
-    f(static_cast<const float*>(x));
-  else
-    f(static_cast<const bf16*>(x));
-}
-
 template <class V, class T>
 struct Amax {
   using I = typename V::I;
@@ -90,17 +81,26 @@ struct RowLeaf {
   struct Encoded {
     I code, value;  // low byte; e4m3: the fp32 bits of its value
   };
-  // |y| <= 127.5, so that nearest needs no clip. Stochastic: up <=> u + 1/2 < (y - floor(y)) * 2^16. In the form y * 2^16 > floor(y) * 2^16
-  // + (u + 1/2) every operation is exact in fp32 (24 bits suffice for |floor(y)| <= 128); y - floor(y) alone is not.
+  // Integers: clipping first changes no result and keeps the rounding exact. Stochastic: up <=> y 2^16 > floor(y) 2^16 + u + 1/2, exact in
+  // fp32 for |y| <= 128; y - floor(y) alone is not.
+  template <bool kStochastic>
+  static I int_code(F y, I u, F low, F high) {
+    const F clipped = V::min(high, V::max(low, y));
+    if constexpr (kStochastic) {
+      const F k = V::floor(clipped), threshold = V::add(V::from_int(u), V::set(0.5f));
+      return V::rint(
+          V::add(k, V::only(V::gt(V::mul(clipped, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), threshold)), V::set(1.0f))));
+    } else {
+      return V::rint(clipped);
+    }
+  }
+
   template <bool kStochastic>
   struct Int8 {
     static constexpr bool kValues = false, kDraws = kStochastic;
     static Encoded encode(F y, const uint16_t* draws) {
-      if constexpr (!kStochastic) return {V::rint(y), V::zeroi()};
-      const F k = V::floor(y), u = V::add(V::load_u16(draws), V::set(0.5f));
-      const F up = V::only(V::gt(V::mul(y, V::set(65536.0f)), V::add(V::mul(k, V::set(65536.0f)), u)), V::set(1.0f));
-      // NaN must stay NaN (conversion then gives INT_MIN, whose low byte is 0): hence it is the second operand.
-      return {V::rint(V::min(V::set(127.0f), V::max(V::set(-127.0f), V::add(k, up)))), V::zeroi()};
+      if constexpr (kStochastic) return {int_code<true>(y, V::load_u16i(draws), V::set(-127.0f), V::set(127.0f)), V::zeroi()};
+      return {V::rint(y), V::zeroi()};  // |y| <= 127.5 needs no clip
     }
     static void store_codes(uint8_t* p, const I* q) { V::store_s8(reinterpret_cast<int8_t*>(p), q); }
     static void store_group(void* p, const I* q) { V::store_quads(p, q); }  // the bytes of four rows
